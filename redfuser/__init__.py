@@ -1,0 +1,1 @@
+"""RedFuser: a compiler that fuses cascaded reductions."""

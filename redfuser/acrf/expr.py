@@ -1,0 +1,350 @@
+"""Expression IR: the mathematics of a cascade, as named statements over typed, index-aware loads.
+
+The grammar, on one screen (``str()`` of every node prints this text; :mod:`redfuser.acrf.text` parses it back)::
+
+    cascade   ::= "cascade" NAME "(" decl {"," decl} ")" "over" AXIS NEWLINE {stmt} ["return" NAME {"," NAME}]
+    decl      ::= NAME ":" DTYPE "[" extent {"," extent} "]"      extent ::= INT | SYMBOL
+    stmt      ::= result {"," result} "=" (reduction | expr)      result ::= NAME ["[" AXIS {"," AXIS} "]"]
+    reduction ::= OP "[" AXIS "]" expr        OP ::= sum prod max min any all argmax argmin topk(K)
+    expr      ::= CONST | AXIS | NAME "[" index {"," index} "]" | NAME | FUNC "(" expr {"," expr} ")"
+                | expr ("+"|"-"|"*"|"/"|"//"|"%"|"<"|"<="|">"|">="|"=="|"!="|"and"|"or") expr | "-" expr | "not" expr
+                | DTYPE "(" expr ")"                                (a cast: a rounding, part of the program)
+
+Nodes are frozen and carry no parents; sharing is by *named statements*, never by nesting, so hashing, equality and
+printing stay linear. A dtype is a short name: ``f64 f32 f16 bf16 e4m3 e5m2 i64 i32 i8 u8 bool``; index arithmetic is
+``i64``. Axes are named; two things share an axis exactly when they name the same one (extent equality means nothing).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Union
+
+Extent = Union[int, str]
+"""A static extent, or the name of a symbolic one."""
+
+UNARY = frozenset({"neg", "abs", "sqrt", "rsqrt", "exp", "exp2", "log", "log2", "tanh", "sigmoid", "erf", "floor", "ceil",
+                   "round", "sin", "cos", "not"})
+BINARY = {"add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%", "lt": "<", "le": "<=", "gt": ">",
+          "ge": ">=", "eq": "==", "ne": "!=", "and": "and", "or": "or"}
+FUNCTIONS = frozenset({"pow", "min", "max", "select", "isnan"})
+COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
+DTYPES = ("f64", "f32", "f16", "bf16", "e4m3", "e5m2", "i64", "i32", "i8", "u8", "bool")
+FLOATS = frozenset({"f64", "f32", "f16", "bf16", "e4m3", "e5m2"})
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where a statement came from: the user's op and source line. Never part of equality or of the text key."""
+
+    op: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    """A literal. The dtype takes part in equality, since Python merges 0, 0.0, -0.0 and False."""
+
+    value: float | int | bool
+    dtype: str
+
+    def _key(self) -> tuple[str, str]:
+        return (repr(self.value), self.dtype)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Const) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __str__(self) -> str:
+        return print_expr(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """The value of an axis at the current point, as an integer (``l`` in ``l <= i``)."""
+
+    axis: str
+
+    @property
+    def dtype(self) -> str:
+        return "i64"
+
+    def __str__(self) -> str:
+        return self.axis
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """An element of an input tensor, ``x[i, l]``; the indices are integer expressions over axes."""
+
+    tensor: str
+    indices: tuple[Expr, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        return print_expr(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """The value of an earlier statement at the current point of its axes (``m`` in ``exp(x[l] - m)``).
+
+    Inside a fused state a name may carry a version suffix: ``m@old`` (before this segment), ``m@a`` / ``m@b`` (the two
+    sides of a merge); a bare name is the current (new) value. ``indices`` is empty for the ordinary pointwise reference
+    along the statement's own axes, else one integer expression per axis of the statement (a gather or a shift).
+    """
+
+    name: str
+    dtype: str
+    indices: tuple[Expr, ...] = ()
+
+    def __str__(self) -> str:
+        return print_expr(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """A pointwise operation; ``name`` is one of UNARY, BINARY's keys or FUNCTIONS."""
+
+    name: str
+    args: tuple[Expr, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        return print_expr(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """A conversion: a rounding that is part of the program."""
+
+    arg: Expr
+    dtype: str
+
+    def __str__(self) -> str:
+        return print_expr(self)
+
+
+Expr = Union[Const, Index, Load, Ref, Op, Cast]
+
+
+@dataclass(frozen=True, slots=True)
+class Reducer:
+    """A commutative monoid: ``sum prod max min any all argmax argmin topk``. ``topk(k)`` yields (values, indices),
+    ``argmax``/``argmin`` an index; ties go to the lowest index. NaN propagates as in the source program."""
+
+    kind: str
+    k: int = 1
+
+    def __str__(self) -> str:
+        return f"topk({self.k})" if self.kind == "topk" else self.kind
+
+
+@dataclass(frozen=True, slots=True)
+class Let:
+    """``name[axes] = expr``: a value per point of ``axes``. Over the r-axis before any reduction: a producer."""
+
+    name: str
+    axes: tuple[str, ...]
+    expr: Expr
+    provenance: Provenance = field(default=Provenance(), compare=False)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name,)
+
+    def __str__(self) -> str:
+        return f"{_result(self.name, self.axes)} = {print_expr(self.expr)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """``names[axes] = op[over] expr``. ``over`` is the cascade's r-axis, or an inner axis of a contraction whose
+    result still has the r-axis among ``axes`` (``s[i,l] = sum[c] q[i,c]*k[l,c]``: a producer). ``topk`` has two names
+    (values, indices) whose results carry one extra trailing axis, named ``axes[-1]``, of extent k."""
+
+    names: tuple[str, ...]
+    axes: tuple[str, ...]
+    reducer: Reducer
+    over: str
+    expr: Expr
+    dtype: str
+    provenance: Provenance = field(default=Provenance(), compare=False)
+
+    @property
+    def name(self) -> str:
+        return self.names[0]
+
+    def __str__(self) -> str:
+        left = ", ".join(_result(n, self.axes) for n in self.names)
+        return f"{left} = {self.reducer}[{self.over}] {print_expr(self.expr)}"
+
+
+Stmt = Union[Let, Reduce]
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A named axis with its extent."""
+
+    name: str
+    extent: Extent
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """An input tensor's declaration."""
+
+    name: str
+    dtype: str
+    shape: tuple[Extent, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Cascade:
+    """A list of statements over one common r-axis under common p-axes (algebra.md section 1).
+
+    ``axes`` lists every axis used; ``raxis`` names the common reduction axis; ``outputs`` names the statements whose
+    values leave the cascade (an output may still carry the r-axis: a map over the row, as in softmax or LayerNorm).
+    """
+
+    name: str
+    inputs: tuple[Tensor, ...]
+    axes: tuple[Axis, ...]
+    raxis: str
+    stmts: tuple[Stmt, ...]
+    outputs: tuple[str, ...]
+
+    def extent(self, axis: str) -> Extent:
+        return next(a.extent for a in self.axes if a.name == axis)
+
+    def stmt(self, name: str) -> Stmt:
+        return next(s for s in self.stmts if name in s.names)
+
+    def tensor(self, name: str) -> Tensor:
+        return next(t for t in self.inputs if t.name == name)
+
+    def __str__(self) -> str:
+        head = f"cascade {self.name}({', '.join(map(str, self.inputs))}) over {self.raxis}"
+        body = [f"  {s}" for s in self.stmts]
+        return "\n".join([head, *body, f"  return {', '.join(self.outputs)}"])
+
+
+# -- building ----------------------------------------------------------------------------------------------------------
+
+
+def f32(value: float) -> Const:
+    return Const(float(value), "f32")
+
+
+def op(name: str, *args: Expr) -> Op:
+    """Build an Op with the obvious result dtype: bool for comparisons, else that of the last argument."""
+    dtype = "bool" if name in COMPARISONS or name in ("and", "or", "not", "isnan") else args[-1].dtype
+    return Op(name, tuple(args), dtype)
+
+
+# -- walking -----------------------------------------------------------------------------------------------------------
+
+
+def children(e: Expr) -> tuple[Expr, ...]:
+    match e:
+        case Load(indices=kids) | Ref(indices=kids) | Op(args=kids):
+            return kids
+        case Cast(arg=arg):
+            return (arg,)
+    return ()
+
+
+def map_children(e: Expr, f: Callable[[Expr], Expr]) -> Expr:
+    match e:
+        case Load(indices=kids) | Ref(indices=kids) if kids:
+            return replace(e, indices=tuple(f(k) for k in kids))
+        case Op(args=kids):
+            return replace(e, args=tuple(f(k) for k in kids))
+        case Cast(arg=arg):
+            return replace(e, arg=f(arg))
+    return e
+
+
+def walk(e: Expr) -> Iterator[Expr]:
+    yield e
+    for kid in children(e):
+        yield from walk(kid)
+
+
+def substitute(e: Expr, refs: Mapping[str, Expr] | None = None, indices: Mapping[str, Expr] | None = None) -> Expr:
+    """Replace pointwise Refs by name and Index nodes by axis."""
+    refs, indices = refs or {}, indices or {}
+
+    def go(x: Expr) -> Expr:
+        if isinstance(x, Ref) and not x.indices and x.name in refs:
+            return refs[x.name]
+        if isinstance(x, Index) and x.axis in indices:
+            return indices[x.axis]
+        return map_children(x, go)
+
+    return go(e)
+
+
+def refs_of(e: Expr) -> frozenset[str]:
+    return frozenset(x.name for x in walk(e) if isinstance(x, Ref))
+
+
+def loads_of(e: Expr) -> tuple[Load, ...]:
+    return tuple(dict.fromkeys(x for x in walk(e) if isinstance(x, Load)))
+
+
+def indices_of(e: Expr) -> frozenset[str]:
+    """Axes that the expression names directly (through Index nodes, in load indices or in arithmetic)."""
+    return frozenset(x.axis for x in walk(e) if isinstance(x, Index))
+
+
+# -- printing ----------------------------------------------------------------------------------------------------------
+
+_LEVEL = {"or": 1, "and": 2, "lt": 4, "le": 4, "gt": 4, "ge": 4, "eq": 4, "ne": 4, "add": 5, "sub": 5, "mul": 6, "div": 6,
+          "floordiv": 6, "mod": 6}
+
+
+def _result(name: str, axes: tuple[str, ...]) -> str:
+    return f"{name}[{', '.join(axes)}]" if axes else name
+
+
+def print_expr(e: Expr, level: int = 0) -> str:
+    """One line of text that :func:`redfuser.acrf.text.parse_expr` reads back to an equal expression."""
+    match e:
+        case Const(value=v, dtype=d):
+            return _print_const(v, d)
+        case Index(axis=a):
+            return a
+        case Load(tensor=n, indices=ix):
+            return f"{n}[{', '.join(print_expr(i) for i in ix)}]"
+        case Ref(name=n, indices=ix):
+            return f"{n}[{', '.join(print_expr(i) for i in ix)}]" if ix else n
+        case Cast(arg=arg, dtype=d):
+            return f"{d}({print_expr(arg)})"
+        case Op(name="neg", args=(x,)):
+            return f"-{print_expr(x, 8)}" if level < 7 else f"(-{print_expr(x, 8)})"
+        case Op(name="not", args=(x,)):
+            return f"not {print_expr(x, 4)}" if level < 4 else f"(not {print_expr(x, 4)})"
+        case Op(name=n, args=(x, y)) if n in BINARY:
+            mine = _LEVEL[n]
+            text = f"{print_expr(x, mine)} {BINARY[n]} {print_expr(y, mine + 1)}"
+            return f"({text})" if mine < level or (mine == 4 and level == 4) else text
+        case Op(name=n, args=args):
+            return f"{n}({', '.join(print_expr(a) for a in args)})"
+    raise TypeError(f"not an expression: {e!r}")
+
+
+def _print_const(v: float | int | bool, d: str) -> str:
+    if d == "bool":
+        return "true" if v else "false"
+    if d in FLOATS:
+        text = {"inf": "inf", "-inf": "-inf", "nan": "nan"}.get(repr(float(v)), repr(float(v)))
+        return text if d == "f32" else f"{d}({text})"
+    return str(int(v)) if d == "i64" else f"{d}({int(v)})"

@@ -1,0 +1,108 @@
+"""What a fusion produces: one mergeable state per cascade, with its certificate, or a refusal (algebra.md section 2).
+
+Everything downstream is read off this one object: the incremental form (Single-Segment), the split form's combine
+(Multi-Segment), warp and block levels. There is no second, hand-written combine anywhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from redfuser.acrf.expr import Cascade, Const, Expr, Let, Provenance, Reduce, Reducer, Stmt
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulator:
+    """One component of the state.
+
+    For a segment S of the r-axis, in the order the accumulators are listed::
+
+        acc = rebase(old state, new references)  (reducer)  reduce over l in S of contribution(x[l], new references)
+
+    ``contribution`` reads loads, producers and *earlier* accumulators by bare name: their new values, this segment
+    included. ``rebase`` reads ``NAME@old`` for old accumulators (its own and others') and bare names for new ones; for
+    a plain monoid it is ``Ref(name@old)``. A merge of two states a and b is
+    ``rebase[@old := @a] (reducer) rebase[@old := @b]``, accumulators in order. Guards (empty segment, ``-inf``) are
+    part of the expressions (``select``), never left to a backend.
+
+    names: one name, or (values, indices) for topk/argmax payload reducers. axes: as in Reduce. dtype: of the
+    accumulator (fp32 for half inputs). neutral: one constant per name, a true neutral element.
+    """
+
+    names: tuple[str, ...]
+    axes: tuple[str, ...]
+    reducer: Reducer
+    dtype: str
+    neutral: tuple[Const, ...]
+    contribution: Expr
+    rebase: tuple[Expr, ...]
+
+    @property
+    def name(self) -> str:
+        return self.names[0]
+
+    def __str__(self) -> str:
+        left = ", ".join(f"{n}[{', '.join(self.axes)}]" if self.axes else n for n in self.names)
+        return f"{left} = ({', '.join(map(str, self.rebase))}) {self.reducer} {self.reducer}[l] {self.contribution}"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """``init`` = neutrals; ``step``/``merge`` = accumulators in order; ``finalize`` = per-point values of every
+    cascade reduction, as Lets over accumulators (``o = o_acc / t``; ``mean = s / n``)."""
+
+    accumulators: tuple[Accumulator, ...]
+    finalize: tuple[Let, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A side condition and how it was discharged: ``table sympy z3 interval guard``."""
+
+    text: str
+    discharged: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """Why a fusion is right, as data. ``decomposition`` prints F = sum_k G_k (x) H_k per reduction; ``choices`` says what
+    was deferred or rebased and why; ``roundings`` lists casts that moved, with an error bound; ``identities`` the
+    symbolic obligations. :mod:`redfuser.acrf.verify` re-checks all of it and shares no code with the deriver."""
+
+    key: str
+    decomposition: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+    identities: tuple[str, ...] = ()
+    roundings: tuple[str, ...] = ()
+    casts: str = "preserve"
+    extra: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """A proved fusion. ``producers`` are evaluated per element of the r-axis before the accumulators (Lets and inner
+    contractions); ``post`` runs once per point after ``finalize`` and may still carry the r-axis (softmax's own output,
+    LayerNorm): then the row is visited a second time, or kept on chip."""
+
+    cascade: Cascade
+    producers: tuple[Stmt, ...]
+    state: State
+    post: tuple[Let | Reduce, ...]
+    certificate: Certificate
+
+
+@dataclass(frozen=True, slots=True)
+class NotFusable:
+    """A refusal, as a value: code, the statement it is about, the condition that failed, why, and what would help.
+    ``prefix`` names the statements before it that do fuse (partial fusion of the longest prefix)."""
+
+    code: str
+    statement: str
+    condition: str
+    why: str
+    help: str
+    provenance: Provenance = field(default=Provenance(), compare=False)
+    prefix: tuple[str, ...] = ()

@@ -1,0 +1,10 @@
+"""The code table: every error and every refusal, with its one-line meaning. docs/codes.md has a wrong/right example for
+each; a test holds this table, that page and the places that raise the codes together.
+
+Ranges: RF1xx input and import, RF2xx algebra refusals, RF3xx partition and strategy refusals, RF4xx lowering and build,
+RF5xx run time, RF6xx artifact and cache, RF7xx tuning, RF8xx numerics, RF9xx internal.
+"""
+
+from __future__ import annotations
+
+CODES: dict[str, str] = {}
