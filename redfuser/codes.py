@@ -7,4 +7,10 @@ RF5xx run time, RF6xx artifact and cache, RF7xx tuning, RF8xx numerics, RF9xx in
 
 from __future__ import annotations
 
-CODES: dict[str, str] = {}
+CODES: dict[str, str] = {
+    "RF180": "the text of a cascade does not follow the grammar",
+    "RF181": "a name in the text of a cascade is unknown, or means two things",
+    "RF182": "dtypes in the text of a cascade do not agree",
+    "RF183": "an axis or a shape in the text of a cascade does not fit",
+    "RF184": "a file of cascades cannot be read",
+}
