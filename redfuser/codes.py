@@ -7,4 +7,16 @@ RF5xx run time, RF6xx artifact and cache, RF7xx tuning, RF8xx numerics, RF9xx in
 
 from __future__ import annotations
 
-CODES: dict[str, str] = {}
+CODES: dict[str, str] = {
+    # input: settings and command line
+    "RF190": "unknown setting or option name",
+    "RF191": "value not allowed for a setting or option",
+    "RF192": "model file missing or of an unknown kind",
+    "RF193": "module:function does not name a function that returns (model, args)",
+    "RF194": "no such cascade, workload, shape or baseline",
+    "RF195": "coverage below what was required",
+    # numerics
+    "RF801": "result outside the numerics rule",
+    # internal
+    "RF900": "internal error: our bug",
+}
