@@ -13,4 +13,15 @@ CODES: dict[str, str] = {
     "RF182": "dtypes in the text of a cascade do not agree",
     "RF183": "an axis or a shape in the text of a cascade does not fit",
     "RF184": "a file of cascades cannot be read",
+    # input: settings and command line
+    "RF190": "unknown setting or option name",
+    "RF191": "value not allowed for a setting or option",
+    "RF192": "model file missing or of an unknown kind",
+    "RF193": "module:function does not name a function that returns (model, args)",
+    "RF194": "no such cascade, workload, shape or baseline",
+    "RF195": "coverage below what was required",
+    # numerics
+    "RF801": "result outside the numerics rule",
+    # internal
+    "RF900": "internal error: our bug",
 }
