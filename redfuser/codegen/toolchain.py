@@ -1,4 +1,4 @@
-"""Where the compilers are: nvcc for kernels, g++ for the launcher.
+"""Where the CUDA compiler is.
 
 nvcc is looked for in ``CUDA_HOME`` / ``CUDA_PATH``, on the ``PATH``, in ``/usr/local/cuda`` and in the packages that pip
 installs (``nvidia-cuda-nvcc`` and what it needs). None of this needs a GPU or a driver.
@@ -95,8 +95,3 @@ def find_nvcc() -> Nvcc:
                          "/usr/local/cuda and among the installed nvidia-* packages", help=INSTALL_NVCC)
     return found
 
-
-def find_cxx() -> str | None:
-    """A C++17 compiler for the launcher (``CXX``, g++, clang++ or c++), or None."""
-    names = [os.environ.get("CXX", ""), "g++", "clang++", "c++"]
-    return next((found for name in names if name and (found := shutil.which(name))), None)
