@@ -7,4 +7,8 @@ RF5xx run time, RF6xx artifact and cache, RF7xx tuning, RF8xx numerics, RF9xx in
 
 from __future__ import annotations
 
-CODES: dict[str, str] = {}
+CODES: dict[str, str] = {
+    # RF35x: strategies
+    "RF350": "a strategy, split count or segment length that means nothing",
+    "RF351": "the segment program is not well formed (a verifier failed: our bug)",
+}
