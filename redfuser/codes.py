@@ -59,4 +59,7 @@ CODES: dict[str, str] = {
     "RF606": "the artifact's graph contains something other than tensor operations",
     "RF607": "the artifact could not be read or written",
     "RF608": "a cache entry was damaged and has been rebuilt",
+    # RF35x: strategies
+    "RF350": "a strategy, split count or segment length that means nothing",
+    "RF351": "the segment program is not well formed (a verifier failed: our bug)",
 }
