@@ -44,7 +44,7 @@ class Spelled(torch.nn.Module):
         if s.softcap:
             p = s.softcap * torch.tanh(p / s.softcap)
         i = torch.arange(k.shape[2] - q.shape[2], k.shape[2], device=q.device)[:, None]
-        l = torch.arange(k.shape[2], device=q.device)[None, :]  # noqa: E741 - the papers' name of the reduction axis
+        l = torch.arange(k.shape[2], device=q.device)[None, :]
         if s.alibi:
             p = p + self.slopes[: q.shape[1], None, None] * (l - i)
         if s.window:
