@@ -13,6 +13,10 @@ CODES: dict[str, str] = {
     "RF182": "dtypes in the text of a cascade do not agree",
     "RF183": "an axis or a shape in the text of a cascade does not fit",
     "RF184": "a file of cascades cannot be read",
+    "RF104": "target cuda on a machine without a GPU",
+    "RF390": "fusion is switched off (REDFUSER_DISABLE)",
+    "RF410": "no configuration fits the target",
+    "RF411": "a cascade stays unfused under fallback=error",
     # input: settings and command line
     "RF190": "unknown setting or option name",
     "RF191": "value not allowed for a setting or option",
