@@ -8,6 +8,26 @@ RF5xx run time, RF6xx artifact and cache, RF7xx tuning, RF8xx numerics, RF9xx in
 from __future__ import annotations
 
 CODES: dict[str, str] = {
+    "RF180": "the text of a cascade does not follow the grammar",
+    "RF181": "a name in the text of a cascade is unknown, or means two things",
+    "RF182": "dtypes in the text of a cascade do not agree",
+    "RF183": "an axis or a shape in the text of a cascade does not fit",
+    "RF184": "a file of cascades cannot be read",
+    "RF104": "target cuda on a machine without a GPU",
+    "RF390": "fusion is switched off (REDFUSER_DISABLE)",
+    "RF410": "no configuration fits the target",
+    "RF411": "a cascade stays unfused under fallback=error",
+    # input: settings and command line
+    "RF190": "unknown setting or option name",
+    "RF191": "value not allowed for a setting or option",
+    "RF192": "model file missing or of an unknown kind",
+    "RF193": "module:function does not name a function that returns (model, args)",
+    "RF194": "no such cascade, workload, shape or baseline",
+    "RF195": "coverage below what was required",
+    # numerics
+    "RF801": "result outside the numerics rule",
+    # internal
+    "RF900": "internal error: our bug",
     # build
     "RF450": "no CUDA compiler (nvcc) was found",
     "RF451": "the generated kernel source could not be executed",
@@ -43,4 +63,7 @@ CODES: dict[str, str] = {
     "RF606": "the artifact's graph contains something other than tensor operations",
     "RF607": "the artifact could not be read or written",
     "RF608": "a cache entry was damaged and has been rebuilt",
+    # RF35x: strategies
+    "RF350": "a strategy, split count or segment length that means nothing",
+    "RF351": "the segment program is not well formed (a verifier failed: our bug)",
 }
