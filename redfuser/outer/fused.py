@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from redfuser.outer.pointwise import RULES, UNARY, convolution, reduced_axes, trailing
-from redfuser.outer.scope import HALF, Scope, is_float, scalar, shape_text
+from redfuser.outer.scope import HALF, Scope, is_float, literal, scalar, shape_text
 from redfuser.tvm_compat import dtype_of, op_name, permute_axes, prim_int, relax, shape_of
 
 Match = Callable[[Scope, Any], "str | None"]
@@ -241,7 +241,7 @@ def _attention(s: Scope, call: Any) -> str | None:
     if shape_of(q)[:2] != shape_of(k)[:2] or shape_of(k)[:3] != shape_of(v)[:3]:
         return None
     operands = ", ".join(s.tensor(x) for x in (q, k, v))
-    return f"F.scaled_dot_product_attention({operands}{extra}, scale={scale!r})"
+    return f"F.scaled_dot_product_attention({operands}{extra}, scale={literal(scale, "float32")})"
 
 
 def _is_causal(s: Scope, mask: Any) -> bool:

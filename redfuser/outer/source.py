@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from redfuser.errors import LoweringError, UnsupportedError
+from redfuser.errors import InternalError, LoweringError, UnsupportedError
 from redfuser.outer import fused, moving, pointwise
 from redfuser.outer.graph import OuterGraph
 from redfuser.outer.layout import Layouts
@@ -31,16 +31,19 @@ FREE_BYTES = 1 << 16
 """Intermediates from this size on are released after their last use."""
 
 
-def emit(imported: Any, regions: Sequence[Any] = (), kernel_names: Sequence[str] = ()) -> OuterGraph:
+def emit(imported: Any, regions: Sequence[Any] = (), kernel_names: Mapping[str, str] | None = None) -> OuterGraph:
     """The outer graph of ``imported`` (:class:`redfuser.frontend.imported.Imported`).
 
-    regions: fused regions, each with ``inputs`` (cascade tensor -> variable of main), ``outputs`` (cascade output ->
-    variable) and ``cascade``. kernel_names: one Python name per region, the function that the text calls.
+    regions: fused regions, each with ``name``, ``inputs`` (cascade tensor -> variable of main), ``outputs`` (cascade output
+    -> variable) and ``cascade``. kernel_names: per region name the function that the text calls; several regions may
+    share one.
     Raises UnsupportedError (RF471), one error listing every Relax call that has no torch spelling, and InternalError
     (RF470) for a region that cannot run at one place."""
-    if len(regions) != len(kernel_names):
-        raise LoweringError("RF472", f"{len(regions)} regions with {len(kernel_names)} kernel names")
-    return _Emitter(imported, regions, kernel_names).run()
+    names = kernel_names or {}
+    nameless = [r.name for r in regions if r.name not in names]
+    if nameless:
+        raise InternalError("RF472", f"regions without a kernel: {', '.join(nameless)}")
+    return _Emitter(imported, regions, [names[r.name] for r in regions]).run()
 
 
 class _Emitter:
@@ -283,7 +286,7 @@ class _Emitter:
         source = ("import torch\nimport torch.nn.functional as F\n\n\n"
                   f"def forward({signature}):\n" + "".join(f"    {t}\n" for t in text))
         opaque = tuple(sorted({s.target for s in self.opaque.values()}))
-        return OuterGraph(source, tuple(users), tuple(weights), constants, tuple(self.kernel_names), len(outputs),
+        return OuterGraph(source, tuple(users), tuple(weights), constants, tuple(dict.fromkeys(self.kernel_names)), len(outputs),
                           dict(sorted(counts.items())), opaque)
 
 
