@@ -77,4 +77,9 @@ CODES: dict[str, str] = {
     # RF35x: strategies
     "RF350": "a strategy, split count or segment length that means nothing",
     "RF351": "the segment program is not well formed (a verifier failed: our bug)",
+    # RF47x: the outer graph
+    "RF470": "a fused region cannot run at any one place of the outer graph (our bug)",
+    "RF471": "operators that have no torch spelling",
+    "RF472": "a fused region without a kernel name (our bug)",
+    "RF473": "the model has no tensor to take a device from",
 }
