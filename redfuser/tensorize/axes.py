@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref, indices_of, substitute, walk
+from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref, indices_of, map_children, substitute, walk
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block, Kernel
-from redfuser.tensorize.indexing import group_size
+from redfuser.tensorize.indexing import affine, group_size
 from redfuser.tensorize.rewrite import factors
 from redfuser.tensorize.tile_ir import i64, iadd, imul
 
@@ -64,7 +64,7 @@ def split_groups(kernel: Kernel, extents: dict[str, int]) -> tuple[Kernel, dict[
             table[axis] = iadd(imul(Index(group), g), Index(member))
             names[axis] = (group, member)
     if not table:
-        return kernel, extents, {}
+        return _simplify(kernel, extents), extents, {}
 
     def axes(old: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(n for a in old for n in names.get(a, (a,)))
@@ -72,8 +72,28 @@ def split_groups(kernel: Kernel, extents: dict[str, int]) -> tuple[Kernel, dict[
     def block(b: Block) -> Block:
         return replace(b, axes=axes(b.axes), exprs=tuple(substitute(e, indices=table) for e in b.exprs))
 
-    return replace(kernel, grid=axes(kernel.grid), init=tuple(map(block, kernel.init)),
-                   body=tuple(map(block, kernel.body)), tail=tuple(map(block, kernel.tail))), extents, table
+    kernel = replace(kernel, grid=axes(kernel.grid), init=tuple(map(block, kernel.init)),
+                     body=tuple(map(block, kernel.body)), tail=tuple(map(block, kernel.tail)))
+    return _simplify(kernel, extents), extents, table
+
+
+def _simplify(kernel: Kernel, extents: dict[str, int]) -> Kernel:
+    """Load indices in affine form where they have one: ``(4*g + r) // 4`` depends on g alone."""
+    wide = {a: max(2, n) for a, n in extents.items()}
+
+    def index(e: Expr) -> Expr:
+        p = affine(e, wide)
+        return e if p is None else p.expr()
+
+    def go(e: Expr) -> Expr:
+        if isinstance(e, Load):
+            return replace(e, indices=tuple(map(index, e.indices)))
+        return map_children(e, go)
+
+    def block(b: Block) -> Block:
+        return replace(b, exprs=tuple(map(go, b.exprs)))
+
+    return replace(kernel, body=tuple(map(block, kernel.body)), tail=tuple(map(block, kernel.tail)))
 
 
 def choose(kernel: Kernel, extents: dict[str, int]) -> Roles:

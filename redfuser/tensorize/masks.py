@@ -166,11 +166,21 @@ class Analysis:
 
     def order(self, p: Expr, q: Expr) -> int:
         """1 when p >= q for every block, -1 when p <= q, 0 when that depends on the block."""
+        return -1 if self.at_most(p, q) else 1 if self.at_most(q, p) else 0
+
+    def at_most(self, p: Expr, q: Expr) -> bool:
+        """Is p <= q in every block? Provably, by intervals; minima and maxima are taken apart."""
+        match p, q:
+            case Op(name="max", args=(x, y)), _:
+                return self.at_most(x, q) and self.at_most(y, q)
+            case _, Op(name="min", args=(x, y)):
+                return self.at_most(p, x) and self.at_most(p, y)
+            case Op(name="min", args=(x, y)), _ if self.at_most(x, q) or self.at_most(y, q):
+                return True
+            case _, Op(name="max", args=(x, y)):
+                return self.at_most(p, x) or self.at_most(p, y)
         a, b = affine(p, self.extents), affine(q, self.extents)
-        if a is None or b is None:
-            return 0
-        low, high = bounds(minus(a, b), self.extents)
-        return 1 if low >= 0 else -1 if high <= 0 else 0
+        return a is not None and b is not None and bounds(minus(a, b), self.extents)[1] <= 0
 
     def segment_of(self, e: Expr, size: int, up: bool) -> Expr:
         """``e`` divided by the segment size, rounded down or up; affine bounds are divided term by term."""

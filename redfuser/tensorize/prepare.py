@@ -74,8 +74,11 @@ class _Prepare:
     def rounded(self, e: Expr) -> bool:
         """Carries the rounding of a contraction."""
         for x in walk(e):
-            if isinstance(x, Ref) and (x.name in self.contractions or
-                                       (x.name in self.lets and self.rounded(self.lets[x.name]))):
+            if not isinstance(x, Ref):
+                continue
+            name = x.name.partition("@")[0]
+            source = self.lets.get(name, self.maxima.get(name))
+            if name in self.contractions or (source is not None and self.rounded(source)):
                 return True
         return False
 
@@ -195,7 +198,9 @@ class _Prepare:
         self.lets[name] = masked
         axes = (*b.axes, n)
         if isinstance(e, Ref):
-            self.subs[e.name] = substitute(self.subs.get(e.name, e), {e.name: Ref(name, e.dtype)})
+            new = {e.name: Ref(name, e.dtype)}
+            self.subs = {e.name: e, **self.subs}
+            self.subs = {k: substitute(v, new) for k, v in self.subs.items()}
             if e.name in self.contractions:
                 self.contractions.add(name)
         return Ref(name, e.dtype), [Block("producer", (name,), axes, (masked,), e.dtype)]

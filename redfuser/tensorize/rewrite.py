@@ -63,6 +63,9 @@ def fold(e: Expr) -> Expr:
             return fold(Op("select", (negate(c), y, x), e.dtype))
         case Op(name="select", args=(c, Op(name="select", args=(d, x, y)), z)) if y == z and is_const(y):
             return Op("select", (op("and", c, d), x, y), e.dtype)
+        case Op(name="eq" | "ne", args=(Op(name="mul", args=(x, Const(value=k))), y)) if (
+                is_const(y) and math.isinf(float(y.value)) and 0 < k < math.inf):  # type: ignore[union-attr]
+            return op(e.name, x, y)
         case Op(name="neg", args=(Const(value=v, dtype=d),)) if d != "bool":
             return Const(-v, d)
     return e

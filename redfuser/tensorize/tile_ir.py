@@ -23,10 +23,20 @@ it takes. All index arithmetic is i64.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Literal, Union
 
-from redfuser.acrf.expr import Const, Expr, Index, Op, print_expr
+from redfuser.acrf import expr as _expr
+from redfuser.acrf.expr import Const, Expr, Index, Op
+
+_INTEGER = re.compile(r"i64\((-?\d+)\)")
+
+
+def print_expr(e: Expr) -> str:
+    """An expression's text with index constants bare: every integer here is an index."""
+    return _INTEGER.sub(r"\1", _expr.print_expr(e))
+
 
 Scope = Literal["shared", "fragment", "local"]
 Policy = Literal["rows", "cols", "square"]
@@ -182,7 +192,7 @@ class For:
 
     def __str__(self) -> str:
         tail = f" pipelined {self.stages}" if self.stages else ""
-        return f"for {self.var} in {self.start} .. {self.stop}{tail}:\n" + _block(self.body)
+        return f"for {self.var} in {print_expr(self.start)} .. {print_expr(self.stop)}{tail}:\n" + _block(self.body)
 
 
 @dataclass(frozen=True, slots=True)
