@@ -109,7 +109,7 @@ class FusedMachine:
                 for n, c in zip(a.names, a.neutral, strict=True)}
 
     def step(self, state: State, start: int, stop: int) -> State:
-        """Absorb elements [start, stop) of the r-axis."""
+        """Absorb points number start .. stop-1 of the r-axis."""
         m = self.whole.segment(self.fused.cascade.raxis, start, stop)
         for p in self.fused.producers:
             m.statement(p)
