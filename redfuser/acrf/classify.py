@@ -23,7 +23,6 @@ from redfuser.acrf.expr import (
     Const,
     Expr,
     Index,
-    Let,
     Load,
     Op,
     Reduce,
