@@ -23,6 +23,7 @@ from redfuser.acrf.expr import (
     Const,
     Expr,
     Index,
+    Let,
     Load,
     Op,
     Reduce,
