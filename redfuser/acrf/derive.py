@@ -266,7 +266,7 @@ class Deriver:
             if unit in family and self._vanishes(family[unit]):
                 found = True
                 safe = Op("select", (Op("eq", (weight, Const(0.0, dtype)), "bool"), Const(1.0, dtype), weight), dtype)
-                if self.refs.accumulators[weight.name].contribution == Const(1.0, dtype):
+                if self.refs.is_count(weight.name):
                     safe = Op("max", (weight, Const(1.0, dtype)), dtype)
                 drifts.append(Op("neg", (op("div", family[unit], safe),), dtype))
             else:
@@ -652,6 +652,9 @@ class Deriver:
                     rebase: object) -> tuple[Ref, ...]:
         """Add an accumulator, or find an equal one. ``rebase``: own reference -> expression; None for a plain monoid."""
         found = self._by_key.get((str(reducer), axes, str(body), body.dtype))
+        if found is None and reducer.kind == "sum" and body == Const(1.0, dtype) and rebase is not None:
+            found = next((n for n, a in self.refs.accumulators.items() if self.refs.is_count(n) and a.dtype == dtype
+                          and set(a.axes) <= set(axes)), None)
         if found is not None:
             a = self.refs.accumulators[found]
             return tuple(Ref(n, c.dtype) for n, c in zip(a.names, a.neutral, strict=True))
@@ -684,9 +687,7 @@ class Deriver:
 
     def _over_accumulators(self, e: Expr) -> Expr:
         """A finalized value with the other results in it replaced by their running values."""
-        from redfuser.acrf.expr import substitute
-
-        return substitute(e, self.refs.values)
+        return self.scope.replaced(e, self.refs.values)
 
 
 def _own(name: str) -> str:
