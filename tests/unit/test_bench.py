@@ -185,3 +185,40 @@ def test_run_needs_no_compiler_and_resumes(tmp_path: Path) -> None:
     command(*arguments)
     assert len(out.read_text().splitlines()) == 9
     assert "| mha/smoke-64 |" in command("bench", "report", str(out), "--markdown").stdout
+
+
+class Saved(torch.nn.Module):
+    """A stand-in for a compiled model: constants as buffers, saved as they are."""
+
+    def __init__(self, constants: dict[str, torch.Tensor]) -> None:
+        super().__init__()
+        for name, tensor in constants.items():
+            self.register_buffer(name, tensor)
+
+    def save(self, path: str) -> None:
+        torch.save(dict(self.named_buffers()), path)
+
+
+def test_weights_stay_behind_and_are_filled_in_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import redfuser
+    from redfuser.bench.thin import load_thin, save_thin
+    from redfuser.errors import ArtifactError
+
+    module = torch.nn.Linear(256, 256)
+    derived = torch.randn(7)
+    weight = module.weight.detach().clone()
+    saved = Saved({"c_w": module.weight.detach(), "c_bias": module.bias.detach(), "c_derived": derived})
+    path = save_thin(saved, module, tmp_path / "m.rf")
+    assert path.stat().st_size < 10_000 < weight.nbytes
+    assert torch.equal(module.weight, weight), "the module's own weights were touched"
+
+    monkeypatch.setattr(redfuser, "load", lambda p: Saved(torch.load(p)), raising=False)
+    other = torch.nn.Linear(256, 256)
+    loaded = load_thin(path, other)
+    assert torch.equal(loaded.c_w, other.weight) and torch.equal(loaded.c_bias, other.bias)
+    assert torch.equal(loaded.c_derived, derived)
+    with pytest.raises(ArtifactError, match="RF604"):
+        load_thin(path, torch.nn.Linear(8, 8))
+    path.write_bytes(path.read_bytes()[:50])
+    with pytest.raises(ArtifactError, match="RF601"):
+        load_thin(path, other)
