@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from redfuser.bench.thin import load_thin, thin_path
 from workloads.case import Case
 
 Variant = Callable[..., Any]
@@ -146,9 +147,11 @@ def ours(case: Case, device: str, artifacts: Path | None) -> Mapping[str, Varian
     import redfuser
 
     if artifacts is None:
-        compiled = redfuser.compile(case.build(), case.inputs("cpu", 0), target="cuda" if device.startswith("cuda") else "cpu")
-        return {"redfuser": compiled}
+        target = "cuda" if device.startswith("cuda") else "cpu"
+        return {"redfuser": redfuser.compile(case.build().cpu(), case.inputs("cpu", 0), target=target).to(device)}
     path = artifact_path(artifacts, case)
-    if not path.exists():
-        raise Missing(f"no {path.name} among the artifacts; redfuser bench build writes it")
-    return {"redfuser": redfuser.load(str(path))}
+    if path.exists():
+        return {"redfuser": redfuser.load(str(path)).to(device)}
+    if thin_path(path).exists():
+        return {"redfuser": load_thin(thin_path(path), case.build()).to(device)}
+    raise Missing(f"no {path.name} among the artifacts; redfuser bench build writes it")

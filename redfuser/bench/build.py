@@ -8,8 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from redfuser.bench.baselines import artifact_path, handwritten_folder
+from redfuser.bench.thin import save_thin
 from redfuser.errors import RedFuserError
-from workloads.case import Case
+from workloads.case import Case, parameter_bytes
+
+THIN_BYTES = 1 << 20
+"""Models with more weights than this travel without them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +36,12 @@ def build(cases: Sequence[Case], target: str, folder: Path, handwritten: bool = 
         progress(f"[{i}/{len(cases)}] {case}")
         path = artifact_path(folder, case)
         try:
-            compiled = redfuser.compile(case.build(), case.inputs("cpu", 0), target=target)
-            compiled.save(str(path))
+            module = case.build()
+            compiled = redfuser.compile(module, case.inputs("cpu", 0), target=target, fallback="allow")
+            if parameter_bytes(module) > THIN_BYTES:
+                path = save_thin(compiled, module, path)
+            else:
+                compiled.save(str(path))
         except RedFuserError as e:
             yield Outcome(str(case), "redfuser", None, e.render())
         else:
