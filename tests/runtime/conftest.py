@@ -40,7 +40,7 @@ def cpu_spec(tmp_path_factory: pytest.TempPathFactory) -> KernelSpec:
     if cxx is None:
         pytest.skip("no C++ compiler")
     target = tmp_path_factory.mktemp("cpu") / "softmax.so"
-    source = Path(__file__).with_name("scale_kernel.cc")
+    source = Path(__file__).with_name("softmax_kernel.cc")
     library = Path(libinfo.find_libtvm_ffi()).parent
     subprocess.run([cxx, "-std=c++17", "-O1", "-shared", "-fPIC", f"-I{libinfo.find_include_path()}",
                     f"-I{libinfo.find_dlpack_include_path()}", str(source), "-o", str(target), f"-L{library}",

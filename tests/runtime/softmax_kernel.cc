@@ -9,9 +9,13 @@ static void Softmax(tvm::ffi::TensorView x, tvm::ffi::TensorView y, tvm::ffi::Te
   float* work = static_cast<float*>(scratch.data_ptr());
   const int64_t rows = x.size(0), columns = x.size(1);
   for (int64_t i = 0; i < rows; ++i) {
-    sums[i] = 0;
-    for (int64_t j = 0; j < columns; ++j) sums[i] += work[j] = __builtin_expf(in[i * columns + j]);
-    for (int64_t j = 0; j < columns; ++j) out[i * columns + j] = work[j] / sums[i];
+    double sum = 0;
+    for (int64_t j = 0; j < columns; ++j) {
+      sum += __builtin_exp(in[i * columns + j]);
+      work[j] = in[i * columns + j];
+    }
+    for (int64_t j = 0; j < columns; ++j) out[i * columns + j] = static_cast<float>(__builtin_exp(work[j]) / sum);
+    sums[i] = static_cast<float>(sum);
   }
 }
 
