@@ -160,6 +160,8 @@ class _Prepare:
             if k != 1.0:
                 self.subs[b.name] = op("mul", Ref(b.name, b.dtype), f32(k))
                 self.subs[f"{b.name}@old"] = op("mul", Ref(f"{b.name}@old", b.dtype), f32(k))
+        if kind == "sum" and "n" not in self.level(e) and self.roles.segment and self.roles.columns not in b.axes:
+            return self._count(b, e)
         e, before = self._mask_tail(b, e)
         out += before
         if kind == "max":
@@ -167,6 +169,16 @@ class _Prepare:
         e = self._hoist(e, b, out, frozenset(self._letters(b.points)) | {"n"})
         self.alive.append(self._alive(b.reducer, e))
         return [*out, replace(b, exprs=(e,))]
+
+    def _count(self, b: Block, e: Expr) -> list[Block]:
+        """A sum of something that does not vary along the segment: that, times the number of elements."""
+        n = self.roles.segment
+        assert n is not None
+        if self.resident:
+            self.subs[b.name] = rewrite.fold(op("mul", f32(float(self.roles.extents[n])), e))
+            return []
+        self.alive.append(TRUE)
+        return [replace(b, exprs=(e,))]
 
     # -- tails ---------------------------------------------------------------------------------------------------------
 
