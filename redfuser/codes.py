@@ -13,6 +13,20 @@ CODES: dict[str, str] = {
     "RF182": "dtypes in the text of a cascade do not agree",
     "RF183": "an axis or a shape in the text of a cascade does not fit",
     "RF184": "a file of cascades cannot be read",
+    # input and import: the frontends
+    "RF110": "not a model that can be imported",
+    "RF111": "the model has dynamic dimensions",
+    "RF112": "an input of an unsupported dtype or layout",
+    "RF113": "an input or output that is not a tensor",
+    "RF114": "the model changes tensors in place",
+    "RF115": "operators that can neither be compiled nor run as torch calls",
+    "RF116": "the model returns no tensor",
+    "RF117": "a module or function without example arguments",
+    "RF118": "torch.export could not export the model",
+    "RF104": "target cuda on a machine without a GPU",
+    "RF390": "fusion is switched off (REDFUSER_DISABLE)",
+    "RF410": "no configuration fits the target",
+    "RF411": "a cascade stays unfused under fallback=error",
     # input: settings and command line
     "RF190": "unknown setting or option name",
     "RF191": "value not allowed for a setting or option",
@@ -20,6 +34,7 @@ CODES: dict[str, str] = {
     "RF193": "module:function does not name a function that returns (model, args)",
     "RF194": "no such cascade, workload, shape or baseline",
     "RF195": "coverage below what was required",
+    "RF196": "not a file of measurements, or a damaged one",
     # numerics
     "RF801": "result outside the numerics rule",
     # internal
@@ -62,4 +77,9 @@ CODES: dict[str, str] = {
     # RF35x: strategies
     "RF350": "a strategy, split count or segment length that means nothing",
     "RF351": "the segment program is not well formed (a verifier failed: our bug)",
+    # RF47x: the outer graph
+    "RF470": "a fused region cannot run at any one place of the outer graph (our bug)",
+    "RF471": "operators that have no torch spelling",
+    "RF472": "a fused region without a kernel name (our bug)",
+    "RF473": "the model has no tensor to take a device from",
 }

@@ -32,7 +32,7 @@ class Kernel:
     the caller gives. Both raise :class:`InputError` RF501 to RF510. ``route`` is ``native``, ``ctypes`` or ``cpu``.
     """
 
-    __slots__ = ("call", "into", "route", "spec", "_prepare")
+    __slots__ = ("_prepare", "call", "into", "route", "spec")
 
     def __init__(self, spec: KernelSpec, run: Callable[..., Any], prepare: Callable[[int], Any], route: str) -> None:
         self.spec, self.route, self._prepare = spec, route, prepare
@@ -111,27 +111,65 @@ def _into(spec: KernelSpec, run: Callable[..., Any]) -> Callable[..., None]:
     return into
 
 
-def _allocating(spec: KernelSpec, run: Callable[..., Any]) -> Callable[..., Any]:
-    """Outputs come from ``torch.empty``: true torch tensors, so that record_stream and graph pools know them."""
+def _allocator(spec: KernelSpec) -> Callable[[torch.device], Any]:
+    """``device -> output`` or ``device -> list of outputs``. True torch tensors, so that record_stream and graph pools
+    know them. On CUDA's current device this is the allocation torch's own compiled graphs use, a third of the cost of
+    ``torch.empty``."""
     outputs = [(arg.shape, TORCH_DTYPE[arg.dtype]) for arg in outputs_of(spec)]
     empty = torch.empty
+    fast = getattr(getattr(torch._C, "_dynamo", None) and torch._C._dynamo.guards, "_empty_strided_cuda", None)
+    if spec.kind != "cuda" or fast is None or not torch.cuda.is_available():
+        if len(outputs) == 1:
+            (shape, dtype), = outputs
+            return lambda device: empty(shape, dtype=dtype, device=device)
+        return lambda device: [empty(shape, dtype=dtype, device=device) for shape, dtype in outputs]
+    current: Callable[[], int] = torch._C._cuda_getDevice
+    strided = [(shape, _contiguous(shape), dtype) for shape, dtype in outputs]
     if len(outputs) == 1:
-        (shape, dtype), = outputs
+        (shape, strides, dtype), = strided
+
+        def one(device: torch.device) -> torch.Tensor:
+            if device.index == current():
+                return fast(shape, strides, dtype)  # type: ignore[no-any-return]
+            return empty(shape, dtype=dtype, device=device)
+
+        return one
+
+    def many(device: torch.device) -> list[torch.Tensor]:
+        if device.index == current():
+            return [fast(shape, strides, dtype) for shape, strides, dtype in strided]
+        return [empty(shape, dtype=dtype, device=device) for shape, dtype in outputs]
+
+    return many
+
+
+def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides: list[int] = []
+    step = 1
+    for extent in reversed(shape):
+        strides.insert(0, step)
+        step *= max(extent, 1)
+    return tuple(strides)
+
+
+def _allocating(spec: KernelSpec, run: Callable[..., Any]) -> Callable[..., Any]:
+    """The kernel as a function from inputs to fresh outputs."""
+    allocate = _allocator(spec)
+    if len(outputs_of(spec)) == 1:
 
         def call_one(*inputs: torch.Tensor) -> torch.Tensor:
             try:
-                out = empty(shape, dtype=dtype, device=inputs[0].device)
+                out = allocate(inputs[0].device)
                 run(*inputs, out)
             except Exception as error:
                 raise explain(spec, inputs, error) from error
-            return out
+            return out  # type: ignore[no-any-return]
 
         return call_one
 
     def call_many(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         try:
-            device = inputs[0].device
-            made = [empty(shape, dtype=dtype, device=device) for shape, dtype in outputs]
+            made = allocate(inputs[0].device)
             run(*inputs, *made)
         except Exception as error:
             raise explain(spec, inputs, error) from error
