@@ -81,5 +81,4 @@ CODES: dict[str, str] = {
     "RF470": "a fused region cannot run at any one place of the outer graph (our bug)",
     "RF471": "operators that have no torch spelling",
     "RF472": "a fused region without a kernel name (our bug)",
-    "RF473": "the model has no tensor to take a device from",
 }
