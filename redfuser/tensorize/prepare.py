@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from redfuser.acrf.expr import Const, Expr, Load, Op, Ref, Reducer, f32, map_children, op, substitute, walk
+from redfuser.acrf.expr import Const, Expr, Load, Op, Ref, Reducer, f32, map_children, op, refs_of, substitute, walk
 from redfuser.strategies.program import Block, Kernel
 from redfuser.tensorize import rewrite
 from redfuser.tensorize.axes import Roles, constants
@@ -47,6 +47,7 @@ class _Prepare:
         self.contractions: set[str] = set()
         self.unit: set[str] = set()
         self.alive: list[Expr] = []
+        self.row_values: dict[Expr, str] = {}
         self.taken = {n for b in (*kernel.init, *kernel.body, *kernel.tail) for n in b.names}
         self.corrected = {n for b in kernel.body if b.role in ("correct", "merge") for n in b.names}
         for b in kernel.init:
@@ -92,7 +93,10 @@ class _Prepare:
         for b in self.kernel.body:
             if self.resident and b.role in ("store", "correct"):
                 continue
+            if b.role in ("correct", "reduce", "merge"):  # a value of the row from before the change is stale
+                self.row_values = {e: n for e, n in self.row_values.items() if not refs_of(e) & set(b.names)}
             body += self.block(b)
+        self.row_values = {}
         tail: list[Block] = []
         for b in self.kernel.tail:
             tail += self.block(b)
@@ -160,6 +164,8 @@ class _Prepare:
             if k != 1.0:
                 self.subs[b.name] = op("mul", Ref(b.name, b.dtype), f32(k))
                 self.subs[f"{b.name}@old"] = op("mul", Ref(f"{b.name}@old", b.dtype), f32(k))
+        if kind == "sum" and "n" not in self.level(e) and self.roles.segment and self.roles.columns not in b.axes:
+            return self._count(b, e)
         e, before = self._mask_tail(b, e)
         out += before
         if kind == "max":
@@ -167,6 +173,16 @@ class _Prepare:
         e = self._hoist(e, b, out, frozenset(self._letters(b.points)) | {"n"})
         self.alive.append(self._alive(b.reducer, e))
         return [*out, replace(b, exprs=(e,))]
+
+    def _count(self, b: Block, e: Expr) -> list[Block]:
+        """A sum of something that does not vary along the segment: that, times the number of elements."""
+        n = self.roles.segment
+        assert n is not None
+        if self.resident:
+            self.subs[b.name] = rewrite.fold(op("mul", f32(float(self.roles.extents[n])), e))
+            return []
+        self.alive.append(TRUE)
+        return [replace(b, exprs=(e,))]
 
     # -- tails ---------------------------------------------------------------------------------------------------------
 
@@ -260,20 +276,32 @@ class _Prepare:
     def _hoist(self, e: Expr, b: Block, out: list[Block], level: frozenset[str]) -> Expr:
         """Move costly parts that only depend on the row out of a tile's expression, into a row value of their own."""
         if level <= {"m"}:
-            return e
+            return rewrite.rewrite_bottom_up(e, lambda x: self._shifts(x, b, out))
         e = _reciprocals(e, self.level)
 
         def go(x: Expr) -> Expr:
             if isinstance(x, Op) and x.dtype == "f32" and self.per_row(x) and self._worth(x):
-                name = self.fresh(_row_name(x, b))
-                self.levels[name] = frozenset({"m"})
-                self.lets[name] = x
-                axes = tuple(a for a in b.axes if self.roles.letter(a) in ("", "m"))
-                out.append(Block("producer", (name,), axes, (x,), "f32"))
-                return Ref(name, "f32")
+                return self._row_value(x, b, out)
             return map_children(x, go)
 
         return go(e)
+
+    def _row_value(self, x: Expr, b: Block, out: list[Block]) -> Expr:
+        if x not in self.row_values:
+            name = self.fresh(_row_name(x, b))
+            self.levels[name] = frozenset({"m"})
+            self.lets[name] = x
+            axes = tuple(a for a in b.axes if self.roles.letter(a) in ("", "m"))
+            out.append(Block("producer", (name,), axes, (x,), "f32"))
+            self.row_values[x] = name
+        return Ref(self.row_values[x], "f32")
+
+    def _shifts(self, x: Expr, b: Block, out: list[Block]) -> Expr:
+        """A guarded reference, scaled, is a row value of its own: the tile's expression needs the same one."""
+        match x:
+            case Op(name="mul", args=(Op(name="select", args=(c, _, Ref())), Const())) if rewrite.guard_of(c):
+                return self._row_value(x, b, out)
+        return x
 
     def _worth(self, e: Expr) -> bool:
         ops = [x for x in walk(e) if isinstance(x, Op)]
@@ -305,7 +333,7 @@ def _unguarded(arg: Expr) -> list[tuple[float, Expr]]:
                 return m
         return e
 
-    return [(k, bare(a)) for k, a in rewrite.linear(rewrite.rewrite_bottom_up(arg, bare))]
+    return [(k, bare(a)) for k, a in rewrite.linear(arg)]
 
 
 def _reciprocals(e: Expr, level: Callable[[Expr], frozenset[str]]) -> Expr:

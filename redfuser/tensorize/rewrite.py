@@ -114,6 +114,12 @@ def positive_scale(e: Expr) -> tuple[float, Expr]:
         case Op(name="select", args=(c, x, y)) if is_const(y) and math.isinf(float(y.value)):  # type: ignore[union-attr]
             inner, rest = positive_scale(x)
             return inner, Op("select", (c, rest, y), e.dtype)
+        case Op(name="select", args=(c, y, x)) if is_const(y, 0.0):
+            inner, rest = positive_scale(x)
+            return inner, Op("select", (c, y, rest), e.dtype)
+        case Op(name="select", args=(c, x, y)) if is_const(y, 0.0):
+            inner, rest = positive_scale(x)
+            return inner, Op("select", (c, rest, y), e.dtype)
     return 1.0, e
 
 
