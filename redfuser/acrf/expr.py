@@ -2,13 +2,19 @@
 
 The grammar, on one screen (``str()`` of every node prints this text; :mod:`redfuser.acrf.text` parses it back)::
 
-    cascade   ::= "cascade" NAME "(" decl {"," decl} ")" "over" AXIS NEWLINE {stmt} ["return" NAME {"," NAME}]
-    decl      ::= NAME ":" DTYPE "[" extent {"," extent} "]"      extent ::= INT | SYMBOL
-    stmt      ::= result {"," result} "=" (reduction | expr)      result ::= NAME ["[" AXIS {"," AXIS} "]"]
+    cascade   ::= "cascade" NAME "(" decl {"," decl} ")" "over" AXIS ["where" AXIS "=" extent {"," AXIS "=" extent}]
+                  NEWLINE {stmt} ["return" NAME {"," NAME}]
+    decl      ::= NAME ":" DTYPE "[" [extent {"," extent}] "]"    extent ::= INT | SYMBOL
+    stmt      ::= result {"," result} [":" DTYPE] "=" (reduction | expr)
+    result    ::= NAME ["[" AXIS {"," AXIS} "]"]
     reduction ::= OP "[" AXIS "]" expr        OP ::= sum prod max min any all argmax argmin topk(K)
     expr      ::= CONST | AXIS | NAME "[" index {"," index} "]" | NAME | FUNC "(" expr {"," expr} ")"
                 | expr ("+"|"-"|"*"|"/"|"//"|"%"|"<"|"<="|">"|">="|"=="|"!="|"and"|"or") expr | "-" expr | "not" expr
+                | DTYPE "(" number ")"                              (a literal of that dtype; a bare number is f32)
                 | DTYPE "(" expr ")"                                (a cast: a rounding, part of the program)
+
+``where`` states extents that no tensor dimension shows (``h`` in ``q[i, h * 64 + c]``); ``: DTYPE`` the dtype of a
+reduction kept wider than its body. Comments start with ``#``.
 
 Nodes are frozen and carry no parents; sharing is by *named statements*, never by nesting, so hashing, equality and
 printing stay linear. A dtype is a short name: ``f64 f32 f16 bf16 e4m3 e5m2 i64 i32 i8 u8 bool``; index arithmetic is
@@ -24,10 +30,10 @@ from typing import Union
 Extent = Union[int, str]
 """A static extent, or the name of a symbolic one."""
 
-UNARY = frozenset({"neg", "abs", "sqrt", "rsqrt", "exp", "exp2", "log", "log2", "tanh", "sigmoid", "erf", "floor", "ceil",
-                   "round", "sin", "cos", "not"})
-BINARY = {"add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%", "lt": "<", "le": "<=", "gt": ">",
-          "ge": ">=", "eq": "==", "ne": "!=", "and": "and", "or": "or"}
+UNARY = frozenset({"neg", "abs", "sqrt", "rsqrt", "exp", "exp2", "log", "log2", "tanh", "sigmoid", "erf", "floor",
+                   "ceil", "round", "sin", "cos", "not"})
+BINARY = {"add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%", "lt": "<", "le": "<=",
+          "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "and": "and", "or": "or"}
 FUNCTIONS = frozenset({"pow", "min", "max", "select", "isnan"})
 COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 DTYPES = ("f64", "f32", "f16", "bf16", "e4m3", "e5m2", "i64", "i32", "i8", "u8", "bool")
@@ -180,7 +186,8 @@ class Reduce:
 
     def __str__(self) -> str:
         left = ", ".join(_result(n, self.axes) for n in self.names)
-        return f"{left} = {self.reducer}[{self.over}] {print_expr(self.expr)}"
+        kept = "" if self.dtype == default_dtype(self.reducer, self.expr) else f": {self.dtype}"
+        return f"{left}{kept} = {self.reducer}[{self.over}] {print_expr(self.expr)}"
 
 
 Stmt = Union[Let, Reduce]
@@ -231,7 +238,7 @@ class Cascade:
         return next(t for t in self.inputs if t.name == name)
 
     def __str__(self) -> str:
-        head = f"cascade {self.name}({', '.join(map(str, self.inputs))}) over {self.raxis}"
+        head = f"cascade {self.name}({', '.join(map(str, self.inputs))}) over {self.raxis}{_where(self)}"
         body = [f"  {s}" for s in self.stmts]
         return "\n".join([head, *body, f"  return {', '.join(self.outputs)}"])
 
@@ -306,45 +313,122 @@ def indices_of(e: Expr) -> frozenset[str]:
 
 
 # -- printing ----------------------------------------------------------------------------------------------------------
+#
+# Every node prints to exactly one text, and different nodes to different texts. Bare numbers are fp32 (``1.0``), but
+# a bare integer is i64 where the context already is: in an index position, or beside an i64 operand (``l <= 3``).
 
-_LEVEL = {"or": 1, "and": 2, "lt": 4, "le": 4, "gt": 4, "ge": 4, "eq": 4, "ne": 4, "add": 5, "sub": 5, "mul": 6, "div": 6,
-          "floordiv": 6, "mod": 6}
+_LEVEL = {"or": 1, "and": 2, "lt": 4, "le": 4, "gt": 4, "ge": 4, "eq": 4, "ne": 4, "add": 5, "sub": 5, "mul": 6,
+          "div": 6, "floordiv": 6, "mod": 6}
+
+
+def print_expr(e: Expr, level: int = 0, integer: bool = False) -> str:
+    """One line of text that :func:`redfuser.acrf.text.parse_expr` reads back to an equal expression.
+
+    ``level`` is the binding strength the context asks for; ``integer`` says the context reads bare integers as i64.
+    """
+    match e:
+        case Const(value=v, dtype=d):
+            return _print_const(v, d, integer)
+        case Index(axis=a):
+            return a
+        case Load(tensor=n, indices=ix):
+            return f"{n}[{', '.join(print_expr(i, 0, True) for i in ix)}]"
+        case Ref(name=n, indices=ix):
+            return f"{n}[{', '.join(print_expr(i, 0, True) for i in ix)}]" if ix else n
+        case Cast(arg=Const(value=v, dtype="f32"), dtype=d):  # f16(0.5) is the f16 literal; this is its rounding
+            return f"{d}(f32({_number(v, 'f32')}))"
+        case Cast(arg=arg, dtype=d):
+            return f"{d}({print_expr(arg)})"
+        case Op(name="neg", args=(x,)):
+            inner = f"{x.dtype}({_number(x.value, x.dtype)})" if isinstance(x, Const) else print_expr(x, 8, integer)
+            return f"-{inner}" if level < 7 else f"(-{inner})"
+        case Op(name="not", args=(x,)):
+            return f"not {print_expr(x, 4)}" if level < 4 else f"(not {print_expr(x, 4)})"
+        case Op(name=n, args=(x, y)) if n in BINARY:
+            mine = _LEVEL[n]
+            left, right = _operand_contexts((x, y), integer and n not in COMPARISONS)
+            text = f"{print_expr(x, mine, left)} {BINARY[n]} {print_expr(y, mine + 1, right)}"
+            return f"({text})" if mine < level or (mine == 4 and level == 4) else text
+        case Op(name="select", args=(c, x, y)):
+            left, right = _operand_contexts((x, y), integer)
+            return f"select({print_expr(c)}, {print_expr(x, 0, left)}, {print_expr(y, 0, right)})"
+        case Op(name=n, args=args):
+            contexts = _operand_contexts(args, integer and n != "isnan")
+            return f"{n}({', '.join(print_expr(a, 0, c) for a, c in zip(args, contexts, strict=True))})"
+    raise TypeError(f"not an expression: {e!r}")
+
+
+def _operand_contexts(args: tuple[Expr, ...], integer: bool) -> tuple[bool, ...]:
+    """For each operand: does it read bare integers as i64? Yes when a non-literal sibling is i64."""
+    typed = [a.dtype == "i64" and not is_literal(a) for a in args]
+    return tuple(integer or any(t for j, t in enumerate(typed) if j != i) for i in range(len(args)))
+
+
+def is_literal(e: Expr) -> bool:
+    """Does the expression consist of bare numbers only, so that its text takes the dtype its context asks for?"""
+    match e:
+        case Const(dtype=d):
+            return d in ("f32", "i64")
+        case Op(name="select", args=(_, x, y)):
+            return is_literal(x) and is_literal(y)
+        case Op(args=args, dtype=d) if d != "bool":
+            return all(is_literal(a) for a in args)
+    return False
+
+
+def _print_const(v: float | int | bool, d: str, integer: bool) -> str:
+    if d == "bool":
+        return "true" if v else "false"
+    return _number(v, d) if d == "f32" or (d == "i64" and integer) else f"{d}({_number(v, d)})"
+
+
+def _number(v: float | int | bool, d: str) -> str:
+    return repr(float(v)) if d in FLOATS else str(int(v))
+
+
+def default_dtype(reducer: Reducer, expr: Expr) -> str:
+    """The dtype of a reduction that its statement need not spell: the body's, or i64 for an index."""
+    return "i64" if reducer.kind in ("argmax", "argmin") else expr.dtype
+
+
+def axes_in_order(stmts: tuple[Stmt, ...]) -> tuple[str, ...]:
+    """Every axis the statements name, in the order in which their text names them first."""
+    seen: dict[str, None] = {}
+    for s in stmts:
+        seen.update(dict.fromkeys(s.axes))
+        if isinstance(s, Reduce):
+            seen[s.over] = None
+        seen.update(dict.fromkeys(x.axis for x in walk(s.expr) if isinstance(x, Index)))
+    return tuple(seen)
+
+
+def inferable_extents(tensors: tuple[Tensor, ...], stmts: tuple[Stmt, ...]) -> dict[str, Extent | None]:
+    """Extents that the text need not state: of axes that index a tensor's dimension directly, and of topk's own axis.
+    None where two dimensions disagree."""
+    shapes = {t.name: t.shape for t in tensors}
+    out: dict[str, Extent | None] = {}
+
+    def note(axis: str, extent: Extent) -> None:
+        out[axis] = extent if out.get(axis, extent) == extent else None
+
+    for s in stmts:
+        if isinstance(s, Reduce) and s.reducer.kind == "topk" and s.axes:
+            note(s.axes[-1], s.reducer.k)
+        for x in walk(s.expr):
+            if isinstance(x, Load):
+                for index, extent in zip(x.indices, shapes.get(x.tensor, ()), strict=False):
+                    if isinstance(index, Index):
+                        note(index.axis, extent)
+    return out
 
 
 def _result(name: str, axes: tuple[str, ...]) -> str:
     return f"{name}[{', '.join(axes)}]" if axes else name
 
 
-def print_expr(e: Expr, level: int = 0) -> str:
-    """One line of text that :func:`redfuser.acrf.text.parse_expr` reads back to an equal expression."""
-    match e:
-        case Const(value=v, dtype=d):
-            return _print_const(v, d)
-        case Index(axis=a):
-            return a
-        case Load(tensor=n, indices=ix):
-            return f"{n}[{', '.join(print_expr(i) for i in ix)}]"
-        case Ref(name=n, indices=ix):
-            return f"{n}[{', '.join(print_expr(i) for i in ix)}]" if ix else n
-        case Cast(arg=arg, dtype=d):
-            return f"{d}({print_expr(arg)})"
-        case Op(name="neg", args=(x,)):
-            return f"-{print_expr(x, 8)}" if level < 7 else f"(-{print_expr(x, 8)})"
-        case Op(name="not", args=(x,)):
-            return f"not {print_expr(x, 4)}" if level < 4 else f"(not {print_expr(x, 4)})"
-        case Op(name=n, args=(x, y)) if n in BINARY:
-            mine = _LEVEL[n]
-            text = f"{print_expr(x, mine)} {BINARY[n]} {print_expr(y, mine + 1)}"
-            return f"({text})" if mine < level or (mine == 4 and level == 4) else text
-        case Op(name=n, args=args):
-            return f"{n}({', '.join(print_expr(a) for a in args)})"
-    raise TypeError(f"not an expression: {e!r}")
-
-
-def _print_const(v: float | int | bool, d: str) -> str:
-    if d == "bool":
-        return "true" if v else "false"
-    if d in FLOATS:
-        text = {"inf": "inf", "-inf": "-inf", "nan": "nan"}.get(repr(float(v)), repr(float(v)))
-        return text if d == "f32" else f"{d}({text})"
-    return str(int(v)) if d == "i64" else f"{d}({int(v)})"
+def _where(c: Cascade) -> str:
+    """The ``where`` clause: axes whose extent or place the rest of the text does not determine."""
+    known = inferable_extents(c.inputs, c.stmts)
+    in_order = tuple(a.name for a in c.axes) == tuple(dict.fromkeys((*axes_in_order(c.stmts), c.raxis)))
+    stated = [a for a in c.axes if not in_order or known.get(a.name) != a.extent]
+    return f" where {', '.join(f'{a.name} = {a.extent}' for a in stated)}" if stated else ""

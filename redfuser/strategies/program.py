@@ -3,14 +3,29 @@
 One object feeds both realisations, so they cannot drift apart: :mod:`redfuser.strategies.tir` prints it as TVM
 PrimFuncs (role-annotated blocks, buildable with LLVM), :mod:`redfuser.tensorize` turns it into a tile program.
 
-A Program is one or two kernels. ``split`` kernels write their state as fp32 partials; the ``combine`` kernel after
-them folds partials with the state's own ``merge``. A kernel::
+A Program is one to three kernels. ``split`` kernels write their state as partials in the accumulators' own dtype
+(fp32 for half inputs); the ``combine`` kernel after them folds partials with the state's own ``merge``; a ``map``
+kernel visits the row again where outputs still carry the r-axis. A kernel::
 
-    for each point of the grid axes (and each split):
+    for each point of the grid axes (and, where ``split`` is set and the kernel is not the combine, each split):
         init                    accumulators := neutral
         for each segment of the r-axis (of this split):
-            body blocks, in order: producer* (store? reduce|correct+reduce)*
-        finalize blocks, epilogue blocks, post blocks (second visit of the row, or the row held on chip)
+            body blocks, in order: producer* (store* producer* correct? reduce)*
+        tail blocks: finalize, epilogue, post (a second visit of the row, or the row held on chip)
+
+A combine kernel walks the splits instead of segments: its body is the producers ``NAME@b`` (loads of the partials),
+the stores ``NAME@a = NAME`` and one merge per accumulator.
+
+Text (``str``), a kernel of a softmax denominator::
+
+    kernel softmax (single) grid [i] over l
+      init
+        m[i] = -inf
+        t[i] = 0.0
+      body
+        store     m@old[i] = m
+        reduce    m[i] = m max max[l] f32(x[i, l])
+        ...
 """
 
 from __future__ import annotations
@@ -18,22 +33,31 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from redfuser.acrf.expr import Axis, Expr, Let, Reduce, Reducer, Tensor
+from redfuser.acrf.expr import Axis, Expr, Extent, Let, Reduce, Reducer, Tensor, print_expr
 from redfuser.acrf.state import Fused
 
 Role = Literal["producer", "store", "correct", "reduce", "merge", "finalize", "epilogue", "post", "init"]
+Strategy = Literal["single", "resident", "multi"]
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
     """One statement with its role.
 
-    producer  Let or Reduce (inner contraction) per element of the segment
-    store     ``NAME@old = NAME`` before NAME changes (only where a later rebase reads it)
-    correct   ``acc = rebase``
+    producer  Let or Reduce (inner contraction) per element of the segment; also a factor that several contributions
+              share (``t_term = exp(p - m)``), which then sits after the accumulators it reads. In a tail it is the
+              same producer evaluated again for a second visit of the row. In a combine kernel: the load of a partial
+    store     ``NAME@old = NAME`` before NAME changes (only where another accumulator's rebase reads it); ``NAME@a`` in
+              a combine; in the tail of a split kernel, the partial ``NAME_part = NAME``
+    correct   ``acc = rebase``; the accumulator's own old value is its bare name, since this happens in place
     reduce    ``acc = acc (reducer) reduce over the segment of expr``
-    merge     ``acc = rebase[@a] (reducer) rebase[@b]`` in a combine kernel
-    finalize  Let over accumulators; epilogue: Let on results (casts, bias); post: Let/Reduce over the r-axis again
+    merge     ``acc = rebase[@a] (reducer) rebase[@b]`` in a combine kernel: ``exprs`` has the a-side of every name,
+              then the b-side of every name
+    finalize  Let over accumulators; epilogue: Let or Reduce on results without the r-axis (casts, bias); post: Let over
+              the r-axis again, or Reduce along it
+
+    ``axes``: of the value, in the order it is stored. ``over``: the axis a reduction runs along. A reduction whose
+    reducer is ``topk`` has the list as its last axis; its ``exprs`` (one) is evaluated on ``axes[:-1]`` and ``over``.
     """
 
     role: Role
@@ -44,14 +68,43 @@ class Block:
     reducer: Reducer | None = None
     over: str | None = None
 
+    @property
+    def name(self) -> str:
+        return self.names[0]
+
+    @property
+    def points(self) -> tuple[str, ...]:
+        """The axes on which ``exprs`` are evaluated."""
+        if self.reducer is None or self.over is None:
+            return self.axes
+        return (*(self.axes[:-1] if self.reducer.kind == "topk" else self.axes), self.over)
+
+    def __str__(self) -> str:
+        left = ", ".join(f"{n}[{', '.join(self.axes)}]" if self.axes else n for n in self.names)
+        exprs = [print_expr(e) for e in self.exprs]
+        if self.role == "merge":
+            n = len(self.names)
+            text = f"({', '.join(exprs[:n])}) {self.reducer} ({', '.join(exprs[n:])})"
+        elif self.role == "reduce":
+            text = f"({', '.join(self.names)}) {self.reducer} {self.reducer}[{self.over}] {exprs[0]}"
+        elif self.reducer is not None:
+            text = f"{self.reducer}[{self.over}] {exprs[0]}"
+        else:
+            text = ", ".join(exprs)
+        return f"{self.role:<9} {left} = {text}"
+
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """``grid``: axes every output point shares, mapped to blocks. ``raxis`` is walked in segments. ``writes`` maps a
-    result name to the buffer it is stored in (partials in a split kernel)."""
+    """``grid``: axes every output point shares, mapped to blocks. ``raxis`` is walked in segments.
+
+    ``reads`` and ``writes`` are global buffers; a block of the body or the tail that bears a written buffer's name
+    stores into it, with its axes in the buffer's order. ``split`` names the axis of splits: each instance of a split (or
+    map) kernel walks its own contiguous range of the r-axis, a combine kernel folds along it; None where the whole row
+    is walked."""
 
     name: str
-    kind: Literal["single", "resident", "split", "combine"]
+    kind: Literal["single", "resident", "split", "combine", "map"]
     grid: tuple[str, ...]
     raxis: str
     reads: tuple[Tensor, ...]
@@ -59,18 +112,56 @@ class Kernel:
     init: tuple[Block, ...]
     body: tuple[Block, ...]
     tail: tuple[Block, ...]
+    split: str | None = None
+
+    @property
+    def accumulators(self) -> tuple[str, ...]:
+        return tuple(n for b in self.init for n in b.names)
+
+    def __str__(self) -> str:
+        over = f" split by {self.split}" if self.split and self.kind != "combine" else ""
+        walked = self.split if self.kind == "combine" else self.raxis
+        lines = [f"kernel {self.name} ({self.kind}) grid [{', '.join(self.grid)}] over {walked}{over}"]
+        lines += [f"  reads  {t}" for t in self.reads] + [f"  writes {t}" for t in self.writes]
+        for title, blocks in (("init", self.init), ("body", self.body), ("tail", self.tail)):
+            if blocks:
+                lines += [f"  {title}", *(f"    {b}" for b in blocks)]
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A fused cascade, realised. ``splits`` is 1 for Single-Segment and for a resident row."""
+    """A fused cascade, realised. ``splits`` is 1 for Single-Segment and for a resident row.
+
+    ``segment``: elements of the r-axis per segment in the scalar realisation, the whole extent for a resident row, None
+    while the extent is symbolic and none was asked for (a tensoriser picks its own). ``axes``: every axis, with the
+    axis of splits when there is one. ``workspaces``: buffers written by one kernel and read by a later one."""
 
     fused: Fused
-    strategy: Literal["single", "resident", "multi"]
+    strategy: Strategy
     splits: int
     kernels: tuple[Kernel, ...]
     axes: tuple[Axis, ...]
     workspaces: tuple[Tensor, ...] = ()
+    segment: int | None = None
+
+    def extent(self, axis: str) -> Extent:
+        return next(a.extent for a in self.axes if a.name == axis)
+
+    def __str__(self) -> str:
+        how = f"{self.strategy}, {self.splits} splits" if self.strategy == "multi" else self.strategy
+        axes = ", ".join(f"{a.name}={a.extent}" for a in self.axes)
+        head = [f"program {self.fused.cascade.name}: {how}, axes {axes}", *(f"workspace {t}" for t in self.workspaces)]
+        return "\n".join([*head, *map(str, self.kernels)])
 
 
-__all__ = ["Block", "Kernel", "Let", "Program", "Reduce", "Role"]
+def split_range(extent: int, splits: int, index: int, granule: int = 1) -> tuple[int, int]:
+    """The r-range [start, stop) of one split: contiguous, ceil(extent / splits) elements rounded up to ``granule``.
+
+    The last one may be ragged and later ones empty (start == stop == extent)."""
+    chunk = -(-extent // splits)
+    chunk = -(-chunk // granule) * granule
+    return min(index * chunk, extent), min((index + 1) * chunk, extent)
+
+
+__all__ = ["Block", "Kernel", "Let", "Program", "Reduce", "Role", "Strategy", "split_range"]

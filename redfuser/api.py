@@ -1,0 +1,104 @@
+"""The public functions: ``compile``, ``explain``, ``kernel``, ``load``."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from redfuser.errors import InputError, LoweringError
+from redfuser.report import Report
+
+if TYPE_CHECKING:
+    from redfuser.kernel import Kernel
+    from redfuser.runtime.model import CompiledModel
+
+
+def compile(model: Any, args: Any = None, kwargs: Any = None, *, target: str | None = None, casts: str = "preserve",
+            fallback: str | None = None, check: bool = False) -> CompiledModel:
+    """Compile a model; the result is called like the original.
+
+    model: an ExportedProgram; a module or function with example ``args`` / ``kwargs`` (tensors of the shapes and dtypes
+    to compile for); an ONNX path, bytes or ModelProto; a Relax IRModule.
+    target: ``cpu``, ``cuda`` (this machine's GPU), ``sm_80``, ``sm_86``, ``sm_90a``; building needs no GPU.
+    casts: ``preserve`` or ``elide`` (algebra.md 2.5). fallback: ``warn`` (default), ``allow`` or ``error`` when a cascade
+    stays unfused. check: run the numerics rule on the example inputs and put the result into the report.
+
+    Raises InputError / UnsupportedError for what is wrong with the model, NumericsError RF801 when ``check`` fails, and
+    LoweringError RF411 under ``fallback="error"``. A cascade that does not fuse is not an error: see ``.report``.
+    """
+    from redfuser import pipeline, settings
+    from redfuser.runtime.model import CompiledModel
+
+    chosen = settings.load(target=target, fallback=fallback)
+    done = pipeline.run(model, args, kwargs, arch=architecture(chosen.target), casts=_casts(casts), disable=chosen.disable,
+                        name=_name(model))
+    _apply_fallback(done.report, chosen.fallback)
+    compiled = CompiledModel.from_compilation(done)
+    if check or chosen.verify:
+        compiled.check(model, args, kwargs)
+    return compiled
+
+
+def explain(model: Any, args: Any = None, kwargs: Any = None, *, target: str | None = None,
+            casts: str = "preserve") -> Report:
+    """What would fuse, with which strategy, and what would not and why. Builds no kernel and needs no GPU."""
+    from redfuser import pipeline, settings
+
+    arch = architecture(settings.load(target=target).target)
+    return pipeline.run(model, args, kwargs, arch=arch, casts=_casts(casts), build=False, name=_name(model)).report
+
+
+def kernel(fn: Any) -> Kernel:
+    """One subgraph, to look at and to call: ``redfuser.kernel(fn).bind(*args)`` (see :mod:`redfuser.kernel`)."""
+    from redfuser.kernel import Kernel
+
+    return Kernel(fn)
+
+
+def load(path: Any) -> CompiledModel:
+    """Load what ``compiled.save(path)`` wrote. Needs torch only: no TVM, no TileLang, no compiler.
+
+    Raises ArtifactError RF6xx for a corrupt, too new or foreign-architecture file."""
+    from redfuser.runtime.archive import load as read
+
+    return read(path)
+
+
+def architecture(target: str) -> str:
+    """``cpu`` or an architecture name; ``cuda`` is this machine's GPU. Raises InputError RF103 for an unknown target
+    and RF104 for ``cuda`` without a GPU."""
+    if target == "cpu":
+        return target
+    if target == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise InputError("RF104", "target 'cuda' means this machine's GPU, and there is none",
+                             help="name the architecture instead: target='sm_90a' builds without a GPU")
+        major, minor = torch.cuda.get_device_capability()
+        target = "sm_90a" if (major, minor) == (9, 0) else f"sm_{major}{minor}"
+    from redfuser.target import target as lookup
+
+    return lookup(target).arch
+
+
+def _casts(casts: str) -> str:
+    if casts not in ("preserve", "elide"):
+        raise InputError("RF191", f"casts cannot be {casts!r}", help="'preserve' or 'elide'")
+    return casts
+
+
+def _name(model: Any) -> str:
+    if isinstance(model, str):
+        return model.rsplit("/", 1)[-1]
+    return getattr(model, "__name__", None) or type(model).__name__
+
+
+def _apply_fallback(report: Report, policy: str) -> None:
+    if not report.refused or policy == "allow":
+        return
+    codes = ", ".join(f"{c.name} {c.reason.code}" for c in report.refused if c.reason)
+    text = f"{len(report.fused)} of {len(report.cascades)} cascades fused; kept unfused: {codes}"
+    if policy == "error":
+        raise LoweringError("RF411", text, help="fallback='warn' keeps them unfused; explain() gives each reason")
+    warnings.warn(f"RF411 {text}", RuntimeWarning, stacklevel=3)

@@ -1,0 +1,168 @@
+"""Content-addressed store for what is expensive to build: kernels, and the launcher library.
+
+An entry is one file named by its key (a SHA-256 over everything the result depends on). Its first line holds the hash of
+the rest, so that damage is found on reading; writes go to a temporary name and are renamed, so a reader sees all of an
+entry or none; builders of one key wait for each other through a file lock. The oldest-used entries go when the store
+exceeds its cap. The store lives in ``REDFUSER_CACHE_DIR``, or in the platform's cache directory for users.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+logger = logging.getLogger("redfuser.cache")
+
+DEFAULT_MAX_BYTES = 4 << 30
+_LOCK_WAIT_S = 600.0
+
+
+def default_root() -> Path:
+    """``REDFUSER_CACHE_DIR``, or the user's cache directory on this platform."""
+    chosen = os.environ.get("REDFUSER_CACHE_DIR")
+    if chosen:
+        return Path(chosen)
+    try:
+        import platformdirs
+    except ImportError:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "redfuser"
+    return Path(platformdirs.user_cache_dir("redfuser", appauthor=False))
+
+
+def key_of(*parts: Any) -> str:
+    """The key of JSON-like parts: equal parts give equal keys in every process."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, separators=(",", ":")).encode("utf-8")).hexdigest()
+
+
+class Cache:
+    """``max_bytes`` caps the store's size. A root that cannot be written makes every lookup a miss and every store a
+    no-op, with one warning: a read-only machine still compiles."""
+
+    def __init__(self, root: Path | str | None = None, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
+        self.root = Path(root) if root is not None else default_root()
+        self.max_bytes = max_bytes
+        self.hits = self.misses = self.damaged = 0
+
+    def path(self, key: str) -> Path:
+        return self.root / "v1" / key[:2] / key
+
+    def get(self, key: str) -> bytes | None:
+        """The entry's bytes, or None. A damaged entry is removed, counted and reported as RF608: the caller rebuilds."""
+        path = self.path(key)
+        try:
+            data = path.read_bytes()
+        except OSError:
+            self.misses += 1
+            return None
+        digest, separator, payload = data.partition(b"\n")
+        if not separator or digest.decode("ascii", "replace") != hashlib.sha256(payload).hexdigest():
+            self.drop(key)
+            self.misses += 1
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(path)
+        self.hits += 1
+        return payload
+
+    def drop(self, key: str) -> None:
+        """Remove a damaged entry."""
+        logger.warning("RF608 cache entry %s was damaged and will be rebuilt", key[:12])
+        self.damaged += 1
+        with contextlib.suppress(OSError):
+            self.path(key).unlink()
+
+    def put(self, key: str, payload: bytes) -> None:
+        """Store atomically, then evict down to the cap."""
+        path = self.path(key)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".tmp-")
+            try:
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(hashlib.sha256(payload).hexdigest().encode("ascii") + b"\n" + payload)
+                os.replace(temporary, path)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary)
+                raise
+        except OSError as error:
+            logger.warning("RF607 the cache at %s cannot be written (%s); continuing without it", self.root, error)
+            return
+        self._evict(keep=path)
+
+    def get_or_build(self, key: str, build: Callable[[], bytes]) -> bytes:
+        """The entry, built once even when several processes ask at the same time."""
+        found = self.get(key)
+        if found is not None:
+            return found
+        with self.lock(key):
+            found = self.get(key)
+            if found is None:
+                found = build()
+                self.put(key, found)
+        return found
+
+    @contextlib.contextmanager
+    def lock(self, key: str) -> Iterator[None]:
+        """Hold the key against other processes. Without a writable root, or when a holder takes longer than any build
+        may, go on without it: the worst case is building twice."""
+        try:
+            import filelock
+
+            path = self.root / "locks" / f"{key}.lock"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            held = filelock.FileLock(str(path), timeout=_LOCK_WAIT_S)
+            held.acquire()
+        except (ImportError, OSError, TimeoutError) as error:  # filelock.Timeout is a TimeoutError
+            logger.debug("building %s without a lock: %s", key[:12], error)
+            yield
+            return
+        try:
+            yield
+        finally:
+            held.release()
+
+    def entries(self) -> list[tuple[Path, int, float]]:
+        """``(path, bytes, time last used)`` of every entry, oldest first."""
+        found = []
+        for path in (self.root / "v1").glob("*/*"):
+            with contextlib.suppress(OSError):
+                stat = path.stat()
+                if path.name.startswith(".tmp-"):
+                    if time.time() - stat.st_mtime > 3600:  # left by a process that died while writing
+                        path.unlink()
+                    continue
+                found.append((path, stat.st_size, stat.st_mtime))
+        return sorted(found, key=lambda entry: entry[2])
+
+    def size(self) -> int:
+        """Bytes in the store."""
+        return sum(size for _, size, _ in self.entries())
+
+    def clear(self) -> int:
+        """Remove every entry; returns how many."""
+        removed = 0
+        for path, _, _ in self.entries():
+            with contextlib.suppress(OSError):
+                path.unlink()
+                removed += 1
+        return removed
+
+    def _evict(self, keep: Path) -> None:
+        entries = self.entries()
+        excess = sum(size for _, size, _ in entries) - self.max_bytes
+        for path, size, _ in entries:
+            if excess <= 0:
+                return
+            if path != keep:
+                with contextlib.suppress(OSError):
+                    path.unlink()
+                    excess -= size

@@ -1,0 +1,62 @@
+"""``redfuser compile MODEL -o OUT``: compile, check coverage, save."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+
+from redfuser.cli.console import COVERAGE, Failure, step
+from redfuser.errors import InputError
+
+
+class Percent(click.ParamType):
+    """``90%`` or ``90``; the value is a fraction."""
+
+    name = "percent"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        if isinstance(value, float):
+            return value
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%?", str(value))
+        if not found or float(found[1]) > 100:
+            self.fail(f"{value!r} is not a percentage", param, ctx)
+        return float(found[1]) / 100
+
+
+@click.command("compile")
+@click.argument("model")
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Where to save the compiled model.")
+@click.option("--target", help="cpu, cuda (this machine's GPU), sm_80, sm_86, sm_90a.")
+@click.option("--casts", type=click.Choice(["preserve", "elide"]), default="preserve", show_default=True,
+              help="Whether roundings between reductions may move.")
+@click.option("--fallback", type=click.Choice(["warn", "error", "allow"]), help="What to do when one does not fuse.")
+@click.option("--require", type=Percent(), help="Exit with 3 when fewer cascades fuse than this, e.g. 90%.")
+@click.option("--check", is_flag=True, help="Check against float64 on the example inputs; exit with 4 outside the rule.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+def compile_(model: str, output: Path | None, target: str | None, casts: str, fallback: str | None, require: float | None,
+             check: bool, as_json: bool, quiet: bool) -> None:
+    """Compile MODEL: a .pt2 file, an .onnx file, or module:function that returns (model, args)."""
+    import redfuser
+    from redfuser import settings
+    from redfuser.cli import models
+
+    s = settings.load(target=target, fallback=fallback)
+    with step(f"loading {model}", quiet):
+        named = models.load(model)
+    with step(f"compiling for {s.target}", quiet):
+        compiled = redfuser.compile(named.model, named.args, named.kwargs, target=s.target, casts=casts,
+                                    fallback=s.fallback, check=check)
+    report = compiled.report
+    click.echo(json.dumps(report.to_json(), indent=2) if as_json else report.summary())
+    if require is not None and report.coverage < require:
+        raise Failure(InputError("RF195", f"{report.coverage:.0%} of the cascades fuse, {require:.0%} are required",
+                                 why="; ".join(f"{c.name} {c.reason.code}" for c in report.refused if c.reason),
+                                 help=f"redfuser explain {model}"), COVERAGE)
+    if output is not None:
+        with step(f"saving {output}", quiet):
+            compiled.save(str(output))

@@ -1,0 +1,107 @@
+"""What every command shares: progress on stderr, data on stdout, errors as text and exit codes, never a stack trace."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from redfuser.errors import InternalError, NumericsError, RedFuserError
+
+ERROR, USAGE, COVERAGE, NUMERICS, REGRESSION = 1, 2, 3, 4, 5
+"""Exit codes beside 0: an error; wrong usage (click's); coverage below --require; outside the numerics rule; slower."""
+
+
+class Failure(click.ClickException):
+    """A coded error on its way out: its text on stderr, its exit code to the shell."""
+
+    def __init__(self, error: RedFuserError, exit_code: int | None = None) -> None:
+        super().__init__(error.render())
+        self.code = exit_code or (NUMERICS if isinstance(error, NumericsError) else ERROR)
+
+    @property
+    def exit_code(self) -> int:  # type: ignore[override]
+        return self.code
+
+    def show(self, file: object = None) -> None:
+        click.echo(self.message, err=True)
+
+
+@contextmanager
+def guard() -> Iterator[None]:
+    """Turn any exception into a :class:`Failure`; one of ours keeps its code, any other is RF900 with a repro folder."""
+    try:
+        yield
+    except RedFuserError as e:
+        raise Failure(e) from None
+    except (click.ClickException, click.exceptions.Exit, click.Abort):
+        raise
+    except KeyboardInterrupt:
+        raise click.Abort() from None
+    except BrokenPipeError:
+        raise click.exceptions.Exit(0) from None
+    except Exception as e:
+        raise Failure(internal(e)) from None
+
+
+def internal(error: Exception) -> InternalError:
+    """RF900 for an exception that is not ours, with a folder that holds the command, the versions and the trace."""
+    folder = Path(tempfile.mkdtemp(prefix="redfuser-bug-"))
+    (folder / "command.txt").write_text(" ".join(["redfuser", *sys.argv[1:]]) + "\n")
+    (folder / "traceback.txt").write_text("".join(traceback.format_exception(error)))
+    from redfuser.doctor import installed
+
+    (folder / "versions.txt").write_text("".join(f"{k} {v}\n" for k, v in installed().items()))
+    what = f"{type(error).__name__}: {error}".splitlines()[0]
+    return InternalError("RF900", f"internal error: {what}", why="this is our bug, not yours",
+                         help=f"report it with {folder} (it holds the command and the trace, no weights)")
+
+
+@contextmanager
+def step(text: str, quiet: bool = False) -> Iterator[None]:
+    """One line of progress on stderr, with the seconds it took."""
+    if quiet:
+        yield
+        return
+    started = time.perf_counter()
+    live = sys.stderr.isatty()
+    if live:
+        click.echo(f"{text} ...", err=True, nl=False)
+    try:
+        yield
+    except BaseException:
+        if live:
+            click.echo(" failed", err=True)
+        raise
+    took = f"{time.perf_counter() - started:.1f} s"
+    click.echo(f" {took}" if live else f"{text} ... {took}", err=True)
+
+
+def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
+    """A table on stdout: by rich on a terminal, aligned plain text in a pipe or where rich is missing."""
+    if sys.stdout.isatty():
+        try:
+            from rich.console import Console
+            from rich.table import Table
+        except ImportError:
+            pass
+        else:
+            table = Table(title=title, title_justify="left")
+            for i, column in enumerate(columns):
+                table.add_column(column, justify="left" if i == 0 else "right", no_wrap=i == 0)
+            for row in rows:
+                table.add_row(*row)
+            Console().print(table)
+            return
+    widths = [max(len(r[i]) for r in [columns, *rows]) for i in range(len(columns))]
+    if title:
+        click.echo(title)
+    for row in [columns, *rows]:
+        cells = [f"{c:<{w}}" if i == 0 else f"{c:>{w}}" for i, (c, w) in enumerate(zip(row, widths, strict=True))]
+        click.echo("  ".join(cells).rstrip())

@@ -1,0 +1,68 @@
+"""``redfuser explain MODEL``: every cascade, fused or refused with its reason. Needs no GPU and builds nothing."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from redfuser.cli.console import step
+from redfuser.errors import InputError
+from redfuser.report import CascadeReport
+
+
+@click.command()
+@click.argument("model")
+@click.option("--op", "op", help="One cascade by name, or the cascades of an op (aten.softmax.int): everything about it.")
+@click.option("--target", help="The target the strategies are chosen for.")
+@click.option("--json", "as_json", is_flag=True, help="The same as JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+def explain(model: str, op: str | None, target: str | None, as_json: bool, quiet: bool) -> None:
+    """Say what fuses in MODEL (a .pt2 file, an .onnx file, or module:function) and why the rest does not."""
+    import redfuser
+    from redfuser import settings
+    from redfuser.cli import models
+
+    with step(f"loading {model}", quiet):
+        named = models.load(model)
+    with step("analysing", quiet):
+        report = redfuser.explain(named.model, named.args, named.kwargs, target=settings.load(target=target).target)
+    if op is None:
+        click.echo(json.dumps(report.to_json(), indent=2) if as_json else report.summary())
+        return
+    chosen = [c for c in report.cascades if op == c.name or any(op == o.name for o in c.ops)
+              or (c.reason is not None and op == c.reason.op)]
+    if not chosen:
+        names = ", ".join(c.name for c in report.cascades)
+        raise InputError("RF194", f"no cascade {op!r} in {model}", help=f"there are {names}" if names else "there are none")
+    if as_json:
+        wanted = {c.name for c in chosen}
+        click.echo(json.dumps([c for c in report.to_json()["cascades"] if c["name"] in wanted], indent=2))
+        return
+    click.echo("\n\n".join(detail(c) for c in chosen))
+
+
+def detail(c: CascadeReport) -> str:
+    """Everything about one cascade: its text, its fused form or the reason against it, the ops it replaces."""
+    head = f"{c.name}: " + ("fused" if c.fused else "kept unfused")
+    if c.strategy:
+        head += f", {c.strategy}" + (f" x{c.splits}" if c.splits > 1 else "")
+    if c.kernel:
+        head += f", kernel {c.kernel}"
+    parts = [head]
+    if c.reason:
+        parts.append(str(c.reason))
+    if c.prefix:
+        parts.append("fuses up to: " + ", ".join(c.prefix))
+    if c.traffic:
+        t = c.traffic
+        parts.append(f"traffic: {t.unfused} B unfused, {t.fused} B fused ({t.ratio:.1f}x less, predicted)")
+    if c.ops:
+        parts.append("replaces:\n" + "\n".join(f"  {o}" for o in c.ops))
+    if c.cascade:
+        parts.append(c.cascade)
+    if c.fused_form:
+        parts.append(c.fused_form)
+    if c.roundings:
+        parts.append("roundings moved:\n" + "\n".join(f"  {r}" for r in c.roundings))
+    return "\n".join(parts)

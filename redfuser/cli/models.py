@@ -1,0 +1,70 @@
+"""Models named on the command line: a .pt2 file, an .onnx file, or ``module:function`` that returns (model, args)."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from redfuser.errors import InputError
+
+
+@dataclass(frozen=True)
+class Named:
+    """A loaded model: what ``redfuser.compile`` takes as model, args and kwargs, and the name reports show."""
+
+    name: str
+    model: Any
+    args: tuple[Any, ...] | None = None
+    kwargs: dict[str, Any] | None = None
+
+
+def load(spec: str) -> Named:
+    """Load the model. Raises InputError RF192 for a missing file or unknown kind, RF193 for a function that does not
+    return (model, args). A .pt2 file is read by ``torch.export.load``: open files from people you trust only."""
+    path = Path(spec)
+    if path.suffix == ".onnx":
+        return Named(path.name, _existing(path))
+    if path.suffix == ".pt2":
+        import torch
+
+        try:
+            return Named(path.name, torch.export.load(_existing(path)))
+        except Exception as e:
+            if isinstance(e, InputError):
+                raise
+            raise InputError("RF192", f"{path.name} is not an ExportedProgram", why=str(e).split("\n")[0],
+                             help="write it with torch.export.save(torch.export.export(model, args), path)") from e
+    module, colon, function = spec.partition(":")
+    if colon and module and function and "/" not in module:
+        return _call(spec, module, function)
+    raise InputError("RF192", f"{spec}: not a model", why="a model is a .pt2 file, an .onnx file, or module:function",
+                     help="torch.export.save(torch.export.export(model, args), 'model.pt2')")
+
+
+def _existing(path: Path) -> str:
+    if not path.is_file():
+        raise InputError("RF192", f"no file {path}")
+    return str(path)
+
+
+def _call(spec: str, module: str, function: str) -> Named:
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        fn = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as e:
+        raise InputError("RF193", f"cannot load {spec}", why=str(e), help="module:function, importable from here") from e
+    finally:
+        sys.path.pop(0)
+    try:
+        result = fn()
+    except TypeError as e:
+        raise InputError("RF193", f"{spec} cannot be called without arguments", why=str(e)) from e
+    if not (isinstance(result, Sequence) and len(result) in (2, 3) and callable(result[0])):
+        raise InputError("RF193", f"{spec} returned {type(result).__name__}",
+                         help="return (model, args) or (model, args, kwargs)")
+    args = result[1] if isinstance(result[1], (tuple, list)) else (result[1],)
+    return Named(spec, result[0], tuple(args), dict(result[2]) if len(result) == 3 else None)

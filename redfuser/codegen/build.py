@@ -1,0 +1,185 @@
+"""From generated TileLang source to a :class:`~redfuser.artifact.KernelSpec`, through the worker pool and the cache.
+
+``build`` raises; ``try_build`` and ``build_many`` return a :class:`~redfuser.codegen.pool.BuildFailure` for a candidate
+that does not build, which is what a tuner wants.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import re
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from importlib import metadata
+from typing import Any
+
+from redfuser.artifact import FORMAT, ArgSpec, KernelSpec, LaunchSpec, from_files, to_files
+from redfuser.cache import Cache, key_of
+from redfuser.codegen.pool import BuildFailure, Built, Job, Pool, default_pool
+from redfuser.codegen.toolchain import find_nvcc
+from redfuser.errors import ArtifactError, BuildError
+
+SHARED_LIMIT = {"sm_80": 163 * 1024, "sm_86": 99 * 1024, "sm_89": 99 * 1024, "sm_90a": 227 * 1024}
+"""Most shared memory one block may use, static and dynamic together, in bytes (CUDA programming guide, table of compute
+capabilities). The keys are the architectures this module builds for; Hopper needs the ``a``: sm_90 has no setmaxnreg."""
+
+DEFAULT_PASS_CONFIGS: dict[str, Any] = {"tl.enable_fast_math": True}
+"""Fast math gives ex2.approx and fast division; the kernels' numerics rule is checked with it on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One kernel to build. ``source`` defines ``make()``, which returns one prim_func, or a list or dict of them in
+    launch order; their parameters are named as ``args``. ``config`` is what tuning decided; it is recorded and its
+    ``pass_configs`` and ``nvcc_flags``, where present, go to the compilers."""
+
+    source: str
+    args: tuple[ArgSpec, ...]
+    name: str
+    arch: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+    limit_s: float = 120.0
+
+
+def build(source: str, args: tuple[ArgSpec, ...], name: str, arch: str, config: Mapping[str, Any] | None = None, *,
+          limit_s: float = 120.0, pool: Pool | None = None, cache: Cache | None = None) -> KernelSpec:
+    """Build one kernel for ``arch`` (``sm_80``, ``sm_86``, ``sm_89`` or ``sm_90a``); no GPU is needed.
+
+    Raises :class:`~redfuser.errors.BuildError`: RF450 without nvcc, RF459 for another architecture, RF451 to RF458 when
+    the kernel does not build (the error's ``.failure`` has the log and the source).
+    """
+    built = try_build(Request(source, args, name, arch, config or {}, limit_s), pool=pool, cache=cache)
+    if isinstance(built, BuildFailure):
+        raise built.to_error(name)
+    return built
+
+
+def try_build(request: Request, *, pool: Pool | None = None, cache: Cache | None = None) -> KernelSpec | BuildFailure:
+    """As :func:`build`, with a failed candidate as a value. Failures are not cached: a machine may have been short of
+    time or memory."""
+    if request.arch not in SHARED_LIMIT:
+        raise BuildError("RF459", f"cannot build for {request.arch!r}", why=f"built for: {', '.join(SHARED_LIMIT)}",
+                         help="sm_90a is Hopper's name here; sm_90 lacks the warp-specialisation instructions")
+    cache = cache if cache is not None else _default_cache()
+    key = cache_key(request)
+    found = _from_cache(cache, key)
+    if found is not None:
+        return found
+    with cache.lock(key):
+        found = _from_cache(cache, key)
+        if found is not None:
+            return found
+        built = (pool if pool is not None else default_pool()).compile(_job(request))
+        result = built if isinstance(built, BuildFailure) else _to_spec(request, built)
+        if isinstance(result, KernelSpec):
+            cache.put(key, _pack(result))
+        return result
+
+
+def build_many(requests: Sequence[Request], *, pool: Pool | None = None,
+               cache: Cache | None = None) -> list[KernelSpec | BuildFailure]:
+    """Build in parallel, one job per worker; answers in order."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    pool = pool if pool is not None else default_pool()
+    with ThreadPoolExecutor(max(1, min(pool.size, len(requests)))) as threads:
+        return list(threads.map(lambda request: try_build(request, pool=pool, cache=cache), requests))
+
+
+@functools.lru_cache(maxsize=1)
+def _cache_at(_root: str) -> Cache:
+    return Cache(_root)
+
+
+def _default_cache() -> Cache:
+    from redfuser.cache import default_root
+
+    return _cache_at(str(default_root()))
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "absent"
+
+
+def canonical_source(source: str) -> str:
+    """The text that decides the kernel: comments at line ends stay (they cost nothing), trailing blanks do not."""
+    return "\n".join(line.rstrip() for line in source.strip().splitlines()) + "\n"
+
+
+def cache_key(request: Request) -> str:
+    """Everything the KernelSpec depends on: text, arguments, architecture, configuration, compiler versions."""
+    return key_of("kernel", FORMAT, canonical_source(request.source), [asdict(arg) for arg in request.args],
+                  request.name, request.arch, dict(request.config), _pass_configs(request.config),
+                  _version("tilelang"), _version("apache-tvm-ffi"), find_nvcc().version)
+
+
+def _pass_configs(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {**DEFAULT_PASS_CONFIGS, **dict(config.get("pass_configs", {}))}
+
+
+def _job(request: Request) -> Job:
+    return Job(request.source, request.arch, _pass_configs(request.config), tuple(request.config.get("nvcc_flags", ())),
+               SHARED_LIMIT[request.arch], request.limit_s)
+
+
+def _to_spec(request: Request, built: Built) -> KernelSpec | BuildFailure:
+    def refuse(code: str, stage: str, message: str) -> BuildFailure:
+        return BuildFailure(code, stage, message, built.log, request.source)
+
+    draft = KernelSpec.from_json({"name": request.name, "kind": "cuda", "arch": request.arch, "config": request.config,
+                                  "args": [asdict(arg) for arg in request.args], "launches": built.launches,
+                                  "resources": [entry["resources"] for entry in built.launches]})
+    names = {arg.name for arg in request.args}
+    used = {param.arg for launch in draft.launches for param in launch.params}
+    if used - names:
+        return refuse("RF457", "metadata", f"the kernel has parameters {sorted(used - names)} that are not declared; "
+                      f"declared: {sorted(names)}")
+    unwritten = {arg.name for arg in request.args if arg.role == "out"} - used
+    if unwritten:
+        return refuse("RF457", "metadata", f"outputs {sorted(unwritten)} are never passed to a kernel")
+    for launch, resources in zip(draft.launches, draft.resources):
+        total, limit = launch.shared_bytes + resources.get("static_shared_bytes", 0), SHARED_LIMIT[request.arch]
+        if total > limit:
+            return refuse("RF456", "resources", f"{launch.entry} needs {total} bytes of shared memory, {request.arch} "
+                          f"has {limit}")
+        if not _launchable(launch):
+            return refuse("RF457", "metadata", f"{launch.entry} has an impossible launch: grid {launch.grid}, block "
+                          f"{launch.block}")
+    return replace(draft, binaries=built.cubins, source=request.source)
+
+
+def _launchable(launch: LaunchSpec) -> bool:
+    """CUDA's own limits on grid and block."""
+    x, y, z = launch.block
+    return all(v > 0 for v in (*launch.grid, *launch.block)) and x * y * z <= 1024 and z <= 64 and \
+        launch.grid[0] < 1 << 31 and launch.grid[1] < 1 << 16 and launch.grid[2] < 1 << 16
+
+
+def _pack(spec: KernelSpec) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name, data in to_files(spec).items():
+            archive.writestr(zipfile.ZipInfo(name), data)
+    return buffer.getvalue()
+
+
+def _from_cache(cache: Cache, key: str) -> KernelSpec | None:
+    packed = cache.get(key)
+    if packed is None:
+        return None
+    try:
+        with zipfile.ZipFile(io.BytesIO(packed)) as archive:
+            return from_files({name: archive.read(name) for name in archive.namelist()})
+    except (zipfile.BadZipFile, KeyError, ArtifactError):
+        cache.drop(key)
+        return None
+
+
+def safe_name(name: str) -> str:
+    """``name`` as an identifier, for symbols and operator names."""
+    return re.sub(r"\W", "_", name)

@@ -1,0 +1,279 @@
+"""The pool of compile workers: jobs with time limits, in parallel, surviving whatever a candidate does.
+
+A worker that crashes, hangs or answers nonsense is killed with its compilers and replaced; the job it held becomes a
+:class:`BuildFailure`, a value. Workers are separate processes, so it does not matter what the parent has imported.
+"""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import contextlib
+import itertools
+import json
+import logging
+import os
+import queue
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from redfuser.codegen.toolchain import find_nvcc
+from redfuser.errors import BuildError
+
+logger = logging.getLogger("redfuser.codegen")
+
+START_LIMIT_S = 120.0
+DEFAULT_LIMIT_S = 120.0
+
+_CODE_OF_STAGE = {"source": "RF451", "lower": "RF452", "metadata": "RF457", "resources": "RF456", "nvcc": "RF453",
+                  "timeout": "RF454", "crash": "RF455", "start": "RF458"}
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One candidate. ``pass_configs`` are TileLang's; ``flags`` go to nvcc; ``shared_limit`` (bytes of dynamic shared
+    memory) lets a worker stop before nvcc runs; ``limit_s`` is wall-clock seconds."""
+
+    source: str
+    arch: str
+    pass_configs: Mapping[str, Any] = field(default_factory=dict)
+    flags: tuple[str, ...] = ()
+    shared_limit: int | None = None
+    limit_s: float = DEFAULT_LIMIT_S
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What a worker made: launch data, cubins, CUDA text, the compiler's log, seconds per step."""
+
+    launches: tuple[dict[str, Any], ...]
+    cubins: tuple[bytes, ...]
+    cuda: tuple[str, ...]
+    log: str
+    seconds: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class BuildFailure:
+    """A candidate that did not build: a value, which a tuner skips. ``stage`` is source, lower, metadata, resources,
+    nvcc, timeout, crash or start."""
+
+    code: str
+    stage: str
+    message: str
+    log: str = field(repr=False, default="")
+    source: str = field(repr=False, default="")
+
+    def to_error(self, name: str = "") -> BuildFailureError:
+        return BuildFailureError(self, name)
+
+
+class BuildFailureError(BuildError):
+    """The failure raised, for callers that have no other candidate; ``.failure`` holds the log and the source."""
+
+    def __init__(self, failure: BuildFailure, name: str = "") -> None:
+        self.failure = failure
+        tail = "\n".join(failure.log.strip().splitlines()[-8:])
+        super().__init__(failure.code, f"kernel {name or '?'} did not build at stage {failure.stage}",
+                         why=failure.message + (f"\n{tail}" if tail and failure.message not in tail else ""),
+                         help="the generated source and the whole log are on the error's .failure")
+
+
+def _package_root() -> str:
+    return str(Path(__file__).resolve().parents[2])
+
+
+def _worker_environment() -> dict[str, str]:
+    """The parent's, so that the worker finds the same packages, minus what would point it at apache-tvm's libraries."""
+    environment = {k: v for k, v in os.environ.items() if k not in ("TVM_HOME", "TVM_LIBRARY_PATH", "PYTHONSTARTUP")}
+    environment["PYTHONPATH"] = os.pathsep.join(
+        [_package_root(), *(p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p)])
+    environment.setdefault("OMP_NUM_THREADS", "1")
+    return environment
+
+
+class _WorkerDied(Exception):
+    pass
+
+
+class Worker:
+    """One worker process, started on first use and again after it dies. Not thread-safe: one owner at a time."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stderr: Any = None
+        self._buffer = b""
+        self._ids = itertools.count()
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    def run(self, job: Job) -> Built | BuildFailure:
+        """Compile; never raises for what a candidate does. Raises :class:`BuildError` RF450 without nvcc."""
+        nvcc = find_nvcc()
+        started = self._ensure_started()
+        if started is not None:
+            return BuildFailure(_CODE_OF_STAGE["start"], "start", started, self._stderr_tail(), job.source)
+        request = {"id": next(self._ids), "source": job.source, "arch": job.arch, "flags": list(job.flags),
+                   "pass_configs": dict(job.pass_configs), "nvcc": {**asdict(nvcc), "environment": nvcc.environment},
+                   "shared_limit": job.shared_limit, "limit_s": job.limit_s}
+        try:
+            self._send(request)
+            answer = self._receive(job.limit_s)
+            while answer.get("id") != request["id"]:  # cannot happen unless a library wrote to our channel
+                answer = self._receive(job.limit_s)
+        except TimeoutError:
+            self.stop()
+            return self._failure("timeout", f"no answer within {job.limit_s:g} s", job)
+        except (_WorkerDied, OSError, ValueError) as error:
+            status = self._process.poll() if self._process else None
+            self.stop()
+            return self._failure("crash", f"the worker died ({error or f'status {status}'})", job)
+        if answer["ok"]:
+            return Built(tuple(answer["launches"]), tuple(base64.b64decode(c) for c in answer["cubins"]),
+                         tuple(answer["cuda"]), answer["log"], answer["seconds"])
+        return BuildFailure(_CODE_OF_STAGE[answer["stage"]], answer["stage"], answer["error"], answer["log"], job.source)
+
+    def _failure(self, stage: str, message: str, job: Job) -> BuildFailure:
+        return BuildFailure(_CODE_OF_STAGE[stage], stage, message, self._stderr_tail(), job.source)
+
+    def _ensure_started(self) -> str | None:
+        """None, or why the worker could not start."""
+        if self._process is not None and self._process.poll() is None:
+            return None
+        self.stop()
+        self._close_stderr()
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the worker)
+        self._buffer = b""
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "redfuser.codegen.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=self._stderr, env=_worker_environment(), start_new_session=True)
+        try:
+            hello = self._receive(START_LIMIT_S)
+        except (TimeoutError, _WorkerDied, OSError, ValueError) as error:
+            self.stop()
+            return f"{type(error).__name__.strip('_')}: {error}"
+        if not hello.get("ready"):
+            self.stop()
+            return (f"tilelang cannot be imported ({hello.get('error')}); install the build extra: "
+                    "pip install 'redfuser[cuda]'")
+        return None
+
+    def _send(self, request: Mapping[str, Any]) -> None:
+        assert self._process is not None and self._process.stdin is not None
+        self._process.stdin.write(json.dumps(request).encode("utf-8") + b"\n")
+        self._process.stdin.flush()
+
+    def _receive(self, limit_s: float) -> dict[str, Any]:
+        assert self._process is not None and self._process.stdout is not None
+        descriptor, deadline = self._process.stdout.fileno(), time.monotonic() + limit_s
+        while b"\n" not in self._buffer:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            if not select.select([descriptor], [], [], min(left, 1.0))[0]:
+                continue
+            chunk = os.read(descriptor, 1 << 20)
+            if not chunk:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(5)
+                raise _WorkerDied(f"status {self._process.poll()}")
+            self._buffer += chunk
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        answer = json.loads(line)
+        if not isinstance(answer, dict):
+            raise ValueError("not an answer")
+        return answer
+
+    def _stderr_tail(self, limit: int = 8000) -> str:
+        if self._stderr is None or self._stderr.closed:
+            return ""
+        end = self._stderr.seek(0, os.SEEK_END)
+        self._stderr.seek(max(0, end - limit))
+        return str(self._stderr.read().decode("utf-8", "replace"))
+
+    def _close_stderr(self) -> None:
+        if self._stderr is not None:
+            self._stderr.close()
+            self._stderr = None
+
+    def stop(self) -> None:
+        """End the process and the compilers it started."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)  # its own session: nothing else is in this group
+        process.wait()
+        for stream in (process.stdin, process.stdout):
+            with contextlib.suppress(OSError):
+                if stream is not None:
+                    stream.close()
+
+
+class Pool:
+    """``workers`` processes (default: one per core this process may use). Thread-safe."""
+
+    def __init__(self, workers: int | None = None) -> None:
+        self.size = max(1, workers if workers is not None else len(os.sched_getaffinity(0)))
+        self._idle: queue.LifoQueue[Worker] = queue.LifoQueue()
+        self._workers = [Worker() for _ in range(self.size)]
+        for worker in self._workers:
+            self._idle.put(worker)
+
+    def compile(self, job: Job) -> Built | BuildFailure:
+        """Run one job on an idle worker; waits for one."""
+        worker = self._idle.get()
+        try:
+            return worker.run(job)
+        finally:
+            self._idle.put(worker)
+
+    def map(self, jobs: Iterable[Job]) -> list[Built | BuildFailure]:
+        """Run all jobs, as many at a time as there are workers; answers in the jobs' order."""
+        waiting = list(jobs)
+        if len(waiting) <= 1:
+            return [self.compile(job) for job in waiting]
+        with ThreadPoolExecutor(min(self.size, len(waiting))) as threads:
+            return list(threads.map(self.compile, waiting))
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.stop()
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+_default: tuple[int, Pool] | None = None
+_default_lock = threading.Lock()
+
+
+def default_pool() -> Pool:
+    """The process's own pool, made on first use; a forked child makes its own."""
+    global _default
+    with _default_lock:
+        if _default is None or _default[0] != os.getpid():
+            pool = Pool()
+            _default = (os.getpid(), pool)
+            atexit.register(_close_if_owner, os.getpid(), pool)
+        return _default[1]
+
+
+def _close_if_owner(pid: int, pool: Pool) -> None:
+    if os.getpid() == pid:
+        pool.close()

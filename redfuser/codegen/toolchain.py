@@ -1,0 +1,97 @@
+"""Where the CUDA compiler is.
+
+nvcc is looked for in ``CUDA_HOME`` / ``CUDA_PATH``, on the ``PATH``, in ``/usr/local/cuda`` and in the packages that pip
+installs (``nvidia-cuda-nvcc`` and what it needs). None of this needs a GPU or a driver.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from redfuser.errors import BuildError
+
+INSTALL_NVCC = (
+    "install the CUDA toolkit and put nvcc on the PATH (or set CUDA_HOME), or: "
+    "pip install nvidia-cuda-nvcc nvidia-cuda-crt nvidia-nvvm nvidia-cuda-runtime nvidia-cuda-cccl"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Nvcc:
+    """A usable nvcc: its path, its release (``13.0.88``) and include directories it would not find by itself."""
+
+    path: str
+    version: str
+    includes: tuple[str, ...] = ()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables to add when running it."""
+        return {"CUDA_HOME": str(Path(self.path).parent.parent)}
+
+
+def _pip_roots() -> Iterator[Path]:
+    """The ``nvidia/<component>`` folders of the installed pip packages."""
+    try:
+        spec = importlib.util.find_spec("nvidia")
+    except (ImportError, ValueError):
+        return
+    for base in (spec.submodule_search_locations or []) if spec else []:
+        yield from sorted(p for p in Path(base).iterdir() if p.is_dir())
+
+
+def _candidates() -> Iterator[Path]:
+    for variable in ("CUDA_HOME", "CUDA_PATH"):
+        if os.environ.get(variable):
+            yield Path(os.environ[variable]) / "bin" / "nvcc"
+    on_path = shutil.which("nvcc")
+    if on_path:
+        yield Path(on_path)
+    yield Path("/usr/local/cuda/bin/nvcc")
+    for root in _pip_roots():
+        yield root / "bin" / "nvcc"
+
+
+def _release(path: Path) -> str | None:
+    try:
+        done = subprocess.run([str(path), "--version"], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r"V(\d+\.\d+\.\d+)", done.stdout)
+    return found.group(1) if done.returncode == 0 and found else None
+
+
+@functools.lru_cache(maxsize=4)
+def _find_nvcc(_environment: tuple[str, ...]) -> Nvcc | None:
+    for path in _candidates():
+        version = _release(path) if path.is_file() else None
+        if version is None:
+            continue
+        # A toolkit has its headers beside it; pip splits them over packages, so name those that hold what kernels need.
+        own = path.resolve().parent.parent / "include"
+        wanted = () if (own / "cuda_runtime.h").is_file() and (own / "cccl").is_dir() else tuple(_pip_roots())
+        includes: list[str] = []
+        for root in wanted:
+            for folder in (root / "include", root / "include" / "cccl"):
+                if folder.is_dir() and folder != own:
+                    includes.append(str(folder))
+        return Nvcc(str(path), version, tuple(includes))
+    return None
+
+
+def find_nvcc() -> Nvcc:
+    """The first nvcc that answers; raises :class:`BuildError` RF450, which says what to install."""
+    found = _find_nvcc(tuple(os.environ.get(name, "") for name in ("CUDA_HOME", "CUDA_PATH", "PATH")))
+    if found is None:
+        raise BuildError("RF450", "no CUDA compiler found", why="looked for nvcc in CUDA_HOME, on the PATH, in "
+                         "/usr/local/cuda and among the installed nvidia-* packages", help=INSTALL_NVCC)
+    return found
+

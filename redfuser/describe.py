@@ -1,0 +1,62 @@
+"""From what the stages found to the report the user reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redfuser.acrf.state import NotFusable
+from redfuser.kernels import Produced, describe_state
+from redfuser.report import CascadeReport, Note, Opaque, OpRef, Reason, Report
+from redfuser.traffic import traffic
+
+
+def describe(name: str, arch: str, imported: Any, partition: Any, produced: dict[str, Produced],
+             seconds: dict[str, float]) -> Report:
+    """Every cascade once: fused, or kept with its reason; then the opaque calls and the importer's notes."""
+    cascades = [_region(r, produced.get(r.name)) for r in partition.regions]
+    cascades += [_refusal(n, ops, why) for n, ops, why in partition.refusals]
+    return Report(name, arch, tuple(cascades), _opaque(imported), tuple(Note(t) for t in imported.notes),
+                  timings=dict(seconds), versions=_versions())
+
+
+def _ops(ops: Any) -> tuple[OpRef, ...]:
+    return tuple(OpRef(p.op, p.source) for p in ops)
+
+
+def _region(region: Any, made: Produced | None) -> CascadeReport:
+    common: dict[str, Any] = {"cascade": str(region.cascade), "fused_form": describe_state(region.fused)}
+    ops = _ops(region.ops)
+    if made is None or made.reason is not None:
+        first = ops[0] if ops else OpRef("")
+        reason = made.reason if made and made.reason else Reason("RF390", condition="fusion is switched off")
+        reason = Reason(reason.code, first.name, first.source, reason.condition, reason.why, reason.help)
+        return CascadeReport(region.name, ops, False, reason, **common)
+    return CascadeReport(region.name, ops, True, None, made.strategy, made.splits, made.name, made.config,
+                         traffic(region.cascade), roundings=region.fused.certificate.roundings, **common)
+
+
+def _refusal(name: str, ops: Any, refusal: NotFusable) -> CascadeReport:
+    refs = _ops(ops)
+    where = refusal.provenance if refusal.provenance.op else (ops[0] if ops else refusal.provenance)
+    reason = Reason(refusal.code, where.op or refusal.statement, where.source, refusal.condition, refusal.why, refusal.help)
+    return CascadeReport(name, refs, False, reason, cascade=refusal.statement, prefix=refusal.prefix)
+
+
+def _opaque(imported: Any) -> tuple[Opaque, ...]:
+    groups: dict[tuple[str, str], int] = {}
+    for call in imported.opaque.values():
+        key = (call.target, call.provenance.source)
+        groups[key] = groups.get(key, 0) + 1
+    return tuple(Opaque(op, source, count) for (op, source), count in sorted(groups.items()))
+
+
+def _versions() -> dict[str, str]:
+    from importlib import metadata
+
+    found = {}
+    for package in ("redfuser", "torch", "apache-tvm", "tilelang", "apache-tvm-ffi"):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "absent"
+    return found

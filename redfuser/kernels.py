@@ -1,0 +1,129 @@
+"""From a proved fusion to a kernel for one target: strategy, segment program, then the scalar or the tile road.
+
+``produce`` answers with a value in every case: a kernel with the dump of each stage, or the reason the region stays
+with torch. A candidate that does not build is a skipped candidate; when none builds, the last one's failure is the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from redfuser.acrf.state import Fused
+from redfuser.artifact import KernelSpec
+from redfuser.errors import BuildError, InputError, LoweringError, RedFuserError
+from redfuser.report import Reason
+
+CANDIDATES = 4
+"""Configurations tried before giving up; the resource model orders them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Produced:
+    """What one cascade became. ``spec`` is None when the region stays unfused (``reason``) or was only planned."""
+
+    name: str
+    strategy: str = ""
+    splits: int = 1
+    spec: KernelSpec | None = None
+    reason: Reason | None = None
+    config: str = ""
+    stages: dict[str, str] = field(default_factory=dict)
+
+
+def produce(name: str, fused: Fused, arch: str, *, build: bool = True, strategy: str | None = None,
+            splits: int | None = None) -> Produced:
+    """Realise ``fused`` for ``arch`` (``cpu`` or an architecture of :data:`redfuser.target.TARGETS`).
+
+    build=False plans only: strategy, program and source, no binaries (what ``explain`` needs).
+    strategy, splits: override the resource model's choice."""
+    from redfuser.strategies import realise, select
+
+    stages = {"cascade": str(fused.cascade), "fused": describe_state(fused)}
+    try:
+        chosen, parts = select(fused, arch)
+        if strategy is not None:
+            chosen, parts = strategy, (splits or (2 if strategy == "multi" else 1))
+        program = realise(fused, chosen, parts if chosen == "multi" else 1)
+        stages["program"] = str(program)
+        made = Produced(name, chosen, program.splits, stages=stages)
+        return _scalar(made, program, build) if arch == "cpu" else _tiled(made, program, arch, build)
+    except (LoweringError, BuildError, InputError) as error:
+        return Produced(name, stages=stages, reason=_reason(error))
+
+
+def _scalar(made: Produced, program: Any, build: bool) -> Produced:
+    """The CPU road: scalar TIR, scheduled and built with LLVM."""
+    from redfuser.strategies import cpu
+
+    stages = {**made.stages, "tir": cpu.source(program)}
+    spec = cpu.build(program) if build else None
+    return replace(made, spec=spec, stages=stages, config="scalar TIR")
+
+
+def _tiled(made: Produced, program: Any, arch: str, build: bool) -> Produced:
+    """The GPU road: tile program, TileLang text, binaries from a worker process."""
+    failure: RedFuserError | None = None
+    for rank, (config, tiles, source, request) in enumerate(_candidates(made.name, program, arch)):
+        stages = {**made.stages, "tiles": str(tiles), "source": source}
+        chosen = f"cost model, candidate {rank}: {config}"
+        if not build:
+            return replace(made, stages=stages, config=chosen)
+        try:
+            return replace(made, spec=_build(request), stages=stages, config=chosen)
+        except BuildError as error:
+            failure = error
+    if failure is None:
+        failure = LoweringError("RF410", f"no configuration of {made.name} fits {arch}",
+                                help="the region runs unfused; a smaller head dimension or row would fit")
+    raise failure
+
+
+def _candidates(name: str, program: Any, arch: str) -> Iterator[tuple[Any, Any, str, Any]]:
+    """Tile programs for the best configurations; one that does not tensorise is passed over unless it is the last."""
+    from redfuser.codegen import tilelang
+    from redfuser.codegen.build import Request
+    from redfuser.target import target
+    from redfuser.tensorize import configs, spec_skeleton, tensorize
+
+    machine, failure, found = target(arch), None, False
+    for config in configs(program, machine)[:CANDIDATES]:
+        try:
+            tiles = tensorize(program, config, machine)
+        except LoweringError as error:
+            failure = error
+            continue
+        found = True
+        source = tilelang.print_program(tiles)
+        yield config, tiles, source, Request(source, spec_skeleton(tiles), name, arch, tilelang.build_config(tiles, config))
+    if not found and failure is not None:
+        raise failure
+
+
+def _build(request: Any) -> KernelSpec:
+    from redfuser.codegen.build import try_build
+    from redfuser.codegen.pool import BuildFailure
+
+    built = try_build(request)
+    if isinstance(built, BuildFailure):
+        raise built.to_error(request.name)
+    return built
+
+
+def describe_state(fused: Fused) -> str:
+    """The fused form as people read it: producers, state, what leaves it, and the certificate's choices."""
+    state, lines = fused.state, []
+    lines += ["producers", *(f"  {s}" for s in fused.producers)] if fused.producers else []
+    lines += ["init", *(f"  {n} = {c}" for a in state.accumulators for n, c in zip(a.names, a.neutral))]
+    lines += ["step", *(f"  {a}" for a in state.accumulators)]
+    lines += ["merge  step's rebase with @old := @a, reduced with the same at @b"]
+    lines += ["finalize", *(f"  {s}" for s in state.finalize)] if state.finalize else []
+    lines += ["then", *(f"  {s}" for s in fused.post)] if fused.post else []
+    lines += ["choices", *(f"  {c}" for c in fused.certificate.choices)] if fused.certificate.choices else []
+    lines += ["roundings moved", *(f"  {r}" for r in fused.certificate.roundings)] if fused.certificate.roundings else []
+    return "\n".join(lines)
+
+
+def _reason(error: RedFuserError) -> Reason:
+    return Reason(error.code, condition=error.what, why=error.why or error.what, help=error.help)

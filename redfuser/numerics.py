@@ -1,0 +1,184 @@
+"""The numerics rule: how far a fused program may be from the truth.
+
+The truth is float64, computed from the *same low-precision inputs*. The measure is the error of the unfused program in
+its own precision::
+
+    error(ours) <= 2 * error(unfused) + u/2 * size        for the maximum and for the RMS error
+
+with ``u`` the unit roundoff of the output's dtype and ``size`` the maximum (or RMS) of the reference, so that the second
+term, an allowance for a baseline that happens to round luckily, is half the error of merely storing the result. NaN and
+infinities must stand where the reference has them, unless the unfused program itself has something else there.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map
+
+from redfuser.errors import NumericsError
+from redfuser.report import Numerics
+
+FACTOR = 2.0
+PROMOTED = (torch.float16, torch.bfloat16, torch.float32)
+CHUNK = 1 << 24  # elements compared at a time: a float64 copy of a large output need not fit beside it
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """Distance from the reference: maximum and RMS of the absolute difference over finite elements, and the number of
+    elements whose class (finite, NaN, +inf, -inf) differs from the reference's."""
+
+    maximum: float
+    rms: float
+    misplaced: int = 0
+
+    def __str__(self) -> str:
+        return f"max {self.maximum:.3g} rms {self.rms:.3g}" + (f" misplaced {self.misplaced}" if self.misplaced else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The rule applied to one output. ``limit`` is what ``ours`` had to stay within."""
+
+    name: str
+    ours: Error
+    unfused: Error
+    limit: Error
+
+    @property
+    def passed(self) -> bool:
+        o, m = self.ours, self.limit
+        return o.maximum <= m.maximum and o.rms <= m.rms and o.misplaced <= m.misplaced
+
+    @property
+    def ratio(self) -> float:
+        """Our error over the unfused program's, the worse of maximum and RMS; infinite for misplaced NaN or infinities."""
+        if self.ours.misplaced > self.limit.misplaced:
+            return math.inf
+        pairs = ((self.ours.maximum, self.unfused.maximum), (self.ours.rms, self.unfused.rms))
+        return max(a / b if b else (0.0 if a == 0 else math.inf) for a, b in pairs)
+
+    def __str__(self) -> str:
+        verdict = "ok" if self.passed else "FAILED"
+        return f"{self.name}: {verdict}  ours {self.ours}  unfused {self.unfused}  limit {self.limit}"
+
+    def numerics(self) -> Numerics:
+        """The same as the report stores it."""
+        return Numerics(self.ratio, self.ours.maximum, self.ours.rms, self.passed)
+
+
+# -- comparing ---------------------------------------------------------------------------------------------------------
+
+
+def error(x: torch.Tensor, reference: torch.Tensor) -> Error:
+    """Distance of ``x`` (any dtype) from ``reference`` (float64), both of one shape. Raises ValueError otherwise."""
+    if x.shape != reference.shape:
+        raise ValueError(f"shape {tuple(x.shape)} against a reference of {tuple(reference.shape)}")
+    worst, squares, count, misplaced = 0.0, 0.0, 0, 0
+    for a, b in zip(_chunks(x), _chunks(reference), strict=True):
+        a, b = a.to(b.device, torch.float64), b.to(torch.float64)
+        finite = a.isfinite() & b.isfinite()
+        same = finite | (a == b) | (a.isnan() & b.isnan())
+        misplaced += int((~same).sum())
+        gap = (a - b)[finite].abs()
+        if gap.numel():
+            worst = max(worst, float(gap.max()))
+            squares += float((gap * gap).sum())
+            count += gap.numel()
+    return Error(worst, math.sqrt(squares / count) if count else 0.0, misplaced)
+
+
+def compare(ours: torch.Tensor, unfused: torch.Tensor, reference: torch.Tensor, name: str = "output",
+            factor: float = FACTOR) -> Check:
+    """Apply the rule to one output. ``unfused`` is the same program run unfused in its own precision. Results of integer
+    or bool dtype have no rounding: they must equal the unfused program's wherever that is right."""
+    a, b = error(ours, reference), error(unfused, reference)
+    dtype = ours.dtype
+    u = torch.finfo(dtype).eps / 2 if dtype.is_floating_point else 0.0
+    size = error(torch.where(reference.isfinite(), reference, 0.0), torch.zeros((), dtype=torch.float64).expand(
+        reference.shape).to(reference.device))
+    limit = Error(factor * b.maximum + u / 2 * size.maximum, factor * b.rms + u / 2 * size.rms, b.misplaced)
+    return Check(name, a, b, limit)
+
+
+def compare_all(ours: Any, unfused: Any, reference: Any, factor: float = FACTOR) -> list[Check]:
+    """Apply the rule to every tensor of three results of one structure (tensors, tuples, dicts, model outputs)."""
+    a, b, r = (tensors(t) for t in (ours, unfused, reference))
+    if not len(a) == len(b) == len(r):
+        raise ValueError(f"{len(a)} results of ours, {len(b)} unfused, {len(r)} in the reference")
+    return [compare(x, y, z, f"output {i}", factor) for i, (x, y, z) in enumerate(zip(a, b, r, strict=True))]
+
+
+def require(checks: Sequence[Check], where: str = "") -> None:
+    """Raise NumericsError RF801 when any check failed, with all of them in the message."""
+    bad = [c for c in checks if not c.passed]
+    if bad:
+        raise NumericsError("RF801", f"{len(bad)} of {len(checks)} results outside the numerics rule", where=where,
+                            why="; ".join(map(str, bad)),
+                            help="switch cascades off one by one (REDFUSER_DISABLE=1 switches all off) and report it")
+
+
+def worst(checks: Sequence[Check]) -> Numerics | None:
+    """The check with the largest ratio, as the report stores it."""
+    return max(checks, key=lambda c: c.ratio).numerics() if checks else None
+
+
+def tensors(tree: Any) -> list[torch.Tensor]:
+    """The tensors of a result, in order."""
+    return [t for t in tree_flatten(tree)[0] if isinstance(t, torch.Tensor)]
+
+
+# -- the reference -----------------------------------------------------------------------------------------------------
+
+
+class Float64Mode(TorchDispatchMode):
+    """Run any torch program in float64: half, bfloat16 and float32 operands are promoted, and so are the dtypes the
+    program asks for itself (``x.float()``, ``softmax(..., dtype=torch.float32)``). Conversions to fp8 and to integers
+    are part of the program (they choose among few values) and stay."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        schema = func._schema.arguments
+        written = {i for i, a in enumerate(schema) if a.alias_info is not None and a.alias_info.is_write}
+        reads = [a if i in written else tree_map(_promote, a) for i, a in enumerate(args)]  # a promoted copy takes no write
+        out = func(*reads, **{k: tree_map(_promote, v) for k, v in kwargs.items()})
+        return out if written else tree_map(_promote, out)
+
+
+def _promote(a: Any) -> Any:
+    if isinstance(a, torch.Tensor):
+        return a.to(torch.float64) if a.dtype in PROMOTED else a
+    return torch.float64 if isinstance(a, torch.dtype) and a in PROMOTED else a
+
+
+def reference(fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+    """``fn(*args, **kwargs)`` in float64 from the same low-precision inputs. A module is copied and its parameters and
+    buffers upcast; the original is left as it is. Gradients are off."""
+    if isinstance(fn, torch.nn.Module):
+        fn = copy.deepcopy(fn).eval().double()
+
+    args, kwargs = tree_map(_promote, tuple(args)), tree_map(_promote, dict(kwargs or {}))
+    with torch.no_grad(), Float64Mode():
+        return fn(*args, **kwargs)
+
+
+def check(ours: Callable[..., Any], model: Callable[..., Any], args: Sequence[Any] = (),
+          kwargs: Mapping[str, Any] | None = None, factor: float = FACTOR) -> list[Check]:
+    """Run ``ours``, the unfused ``model`` and its float64 reference on the same inputs and apply the rule to every
+    result."""
+    kwargs = dict(kwargs or {})
+    with torch.no_grad():
+        return compare_all(ours(*args, **kwargs), model(*args, **kwargs), reference(model, args, kwargs), factor)
+
+
+def _chunks(x: torch.Tensor) -> Iterator[torch.Tensor]:
+    flat = x.reshape(-1)
+    for start in range(0, max(flat.numel(), 1), CHUNK):
+        yield flat[start:start + CHUNK]

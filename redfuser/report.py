@@ -1,0 +1,298 @@
+"""The report: what was found in a model, what was fused and what was not, and why. Pure data.
+
+One object behind ``redfuser.explain(...)``, ``compiled.report`` and ``redfuser explain``; :meth:`Report.summary` is the
+plain text people read, :meth:`Report.to_json` the same data for programs. Nothing here imports torch or TVM, so a saved
+model carries its report and any machine can print it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class OpRef:
+    """An operation of the user's model: its name as imported (``aten.softmax.int``) and source line (``model.py:42``)."""
+
+    name: str
+    source: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.source})" if self.source else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why something was not fused: the code of docs/codes.md, the op and its source line, the condition that failed,
+    why it failed, and the smallest change that would help."""
+
+    code: str
+    op: str = ""
+    source: str = ""
+    condition: str = ""
+    why: str = ""
+    help: str = ""
+
+    def __str__(self) -> str:
+        head = f"{self.code} not fused" + (f": {self.op}" if self.op else "")
+        head += f"  ({self.source})" if self.source else ""
+        parts = (("condition", self.condition), ("why", self.why), ("next", self.help))
+        return "\n".join([head, *(f"  {k + ':':<10} {v}" for k, v in parts if v)])
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes of device memory one call must move: predicted from shapes, not measured."""
+
+    unfused: int
+    fused: int
+
+    @property
+    def saved(self) -> int:
+        return self.unfused - self.fused
+
+    @property
+    def ratio(self) -> float:
+        """How many times less the fused form moves."""
+        return self.unfused / self.fused if self.fused else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Numerics:
+    """The numerical check of one cascade or of the model against float64, as in :mod:`redfuser.numerics`. ``ratio`` is
+    our error over that of the unfused low-precision program, the worse of maximum and RMS."""
+
+    ratio: float
+    max_error: float
+    rms_error: float
+    passed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CascadeReport:
+    """One cascade. ``fused`` says whether a fused kernel runs it; if not, ``reason`` says why.
+
+    strategy: single, resident or multi (with ``splits``). kernel: its name, as ``compiled.source(name)`` takes it.
+    config: where the kernel's configuration came from (``cost model``, ``user cache``, ``explicit`` ...).
+    cascade / fused_form: the texts of the cascade and of its mergeable state. prefix: statements that fuse although the
+    whole does not. roundings: casts that moved, each with its bound. ops: what it replaces, in program order.
+    """
+
+    name: str
+    ops: tuple[OpRef, ...]
+    fused: bool
+    reason: Reason | None = None
+    strategy: str = ""
+    splits: int = 1
+    kernel: str = ""
+    config: str = ""
+    traffic: Traffic | None = None
+    numerics: Numerics | None = None
+    cascade: str = ""
+    fused_form: str = ""
+    prefix: tuple[str, ...] = ()
+    roundings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.fused == (self.reason is not None):
+            raise ValueError(f"cascade {self.name}: a fused cascade has no reason, any other has one")
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """An operation the importer does not know: it runs as a torch call, unfused. ``count`` calls of it."""
+
+    op: str
+    source: str = ""
+    count: int = 1
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something the user should know that is not a refusal: a fallback taken, a specialisation, a clamp."""
+
+    text: str
+    code: str = ""
+    level: Literal["info", "warning"] = "info"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The whole model. ``timings``: seconds per stage. ``versions``: what compiled it."""
+
+    model: str
+    target: str
+    cascades: tuple[CascadeReport, ...] = ()
+    opaque: tuple[Opaque, ...] = ()
+    notes: tuple[Note, ...] = ()
+    numerics: Numerics | None = None
+    timings: dict[str, float] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+
+    # -- numbers -------------------------------------------------------------------------------------------------------
+
+    @property
+    def fused(self) -> tuple[CascadeReport, ...]:
+        return tuple(c for c in self.cascades if c.fused)
+
+    @property
+    def refused(self) -> tuple[CascadeReport, ...]:
+        return tuple(c for c in self.cascades if not c.fused)
+
+    @property
+    def coverage(self) -> float:
+        """The fraction of cascades that run fused, 0 to 1; 1 for a model without cascades (nothing was left undone)."""
+        return len(self.fused) / len(self.cascades) if self.cascades else 1.0
+
+    @property
+    def bytes_saved(self) -> int:
+        """Predicted bytes of device memory traffic that one call no longer moves."""
+        return sum(c.traffic.saved for c in self.fused if c.traffic)
+
+    def cascade(self, name: str) -> CascadeReport:
+        """The cascade of that name; KeyError names the nearest."""
+        for c in self.cascades:
+            if c.name == name:
+                return c
+        raise KeyError(f"no cascade {name!r}; there are {', '.join(c.name for c in self.cascades) or 'none'}")
+
+    # -- text ----------------------------------------------------------------------------------------------------------
+
+    def summary(self) -> str:
+        """Plain text: one head line, one line per group of like cascades, then what the user should know."""
+        left = len(self.refused)
+        head = f"{self.model}  {self.target}  cascades {len(self.cascades)}: fused {len(self.fused)}"
+        lines = [head + (f", kept unfused {left}" if left else "")]
+        lines += _table([_row(name, c) for name, c in _groups(self.cascades)])
+        if self.opaque:
+            lines.append(f"opaque torch calls {sum(o.count for o in self.opaque)}:")
+            lines += _table([(o.op, f"x{o.count}", o.why or "unknown to the importer", o.source) for o in self.opaque])
+        if self.numerics:
+            verdict = "within the rule" if self.numerics.passed else "OUTSIDE the rule"
+            lines.append(f"numerics: err {self.numerics.ratio:.2g}x baseline, {verdict}")
+        moved = sum(len(c.roundings) for c in self.cascades)
+        tail = f"roundings moved: {moved}"
+        if self.bytes_saved:
+            tail += f"    traffic saved per call: {_bytes(self.bytes_saved)} (predicted)"
+        lines.append(tail)
+        lines += [f"{n.level}: {n.code + ' ' if n.code else ''}{n.text}" for n in self.notes]
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.summary()
+
+    # -- JSON ----------------------------------------------------------------------------------------------------------
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for ``json.dumps``; :meth:`from_json` reads it back to an equal report."""
+        data = asdict(self)
+        data["schema"] = SCHEMA
+        data["coverage"] = {"cascades": len(self.cascades), "fused": len(self.fused), "fraction": self.coverage}
+        return data
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Report:
+        """Read :meth:`to_json`'s output. Raises ValueError for another schema."""
+        if data.get("schema") != SCHEMA:
+            raise ValueError(f"report schema {data.get('schema')!r}; this version reads {SCHEMA}")
+        return Report(
+            model=data["model"],
+            target=data["target"],
+            cascades=tuple(_cascade(c) for c in data["cascades"]),
+            opaque=tuple(Opaque(**o) for o in data["opaque"]),
+            notes=tuple(Note(**n) for n in data["notes"]),
+            numerics=_optional(Numerics, data["numerics"]),
+            timings=dict(data["timings"]),
+            versions=dict(data["versions"]),
+        )
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def _optional(kind: Any, data: dict[str, Any] | None) -> Any:
+    return None if data is None else kind(**data)
+
+
+def _cascade(data: dict[str, Any]) -> CascadeReport:
+    return CascadeReport(**{
+        **data,
+        "ops": tuple(OpRef(**o) for o in data["ops"]),
+        "reason": _optional(Reason, data["reason"]),
+        "traffic": _optional(Traffic, data["traffic"]),
+        "numerics": _optional(Numerics, data["numerics"]),
+        "prefix": tuple(data["prefix"]),
+        "roundings": tuple(data["roundings"]),
+    })
+
+
+# -- printing ----------------------------------------------------------------------------------------------------------
+
+
+def _groups(cascades: Iterable[CascadeReport]) -> Iterator[tuple[str, CascadeReport]]:
+    """Cascades that differ only in a trailing number share a row, ``attn.0-11``, which shows the worst error of them.
+    Fused ones come first, otherwise in program order."""
+    groups: dict[Any, list[tuple[int, CascadeReport]]] = {}
+    for c in sorted(cascades, key=lambda c: not c.fused):
+        found = re.fullmatch(r"(.*?)(\d+)", c.name)
+        stem, number = (found[1], int(found[2])) if found else (c.name, 0)
+        reason = c.reason and (c.reason.code, c.reason.condition, c.reason.why)
+        alike = (stem, bool(found), c.fused, c.strategy, c.splits, c.config, c.traffic, reason)
+        groups.setdefault(alike, []).append((number, c))
+    for (stem, *_), members in groups.items():
+        first = members[0][1]
+        if len(members) == 1:
+            yield first.name, first
+            continue
+        checked = [c.numerics for _, c in members if c.numerics]
+        worst = max(checked, key=lambda n: n.ratio) if checked else None
+        yield f"{stem}{_ranges([n for n, _ in members])}", replace(first, numerics=worst)
+
+
+def _ranges(numbers: list[int]) -> str:
+    """``[0, 1, 2, 5]`` --> ``0-2,5``."""
+    out: list[list[int]] = []
+    for n in sorted(numbers):
+        if out and n == out[-1][1] + 1:
+            out[-1][1] = n
+        else:
+            out.append([n, n])
+    return ",".join(f"{a}-{b}" if a != b else str(a) for a, b in out)
+
+
+def _row(name: str, c: CascadeReport) -> tuple[str, ...]:
+    if not c.fused:
+        assert c.reason is not None
+        return (name, "kept", c.reason.code, c.reason.why or c.reason.condition, c.reason.source)
+    strategy = {"single": "single-segment", "resident": "resident row", "multi": f"multi-segment x{c.splits}"}
+    saved = f"{c.traffic.ratio:.1f}x less traffic" if c.traffic else ""
+    error = f"err {c.numerics.ratio:.1g}x baseline" if c.numerics else ""
+    source = next((o.source for o in c.ops if o.source), "")
+    return (name, strategy.get(c.strategy, c.strategy), c.config, saved, error, source)
+
+
+def _table(rows: list[tuple[str, ...]]) -> list[str]:
+    """Aligned columns; each kind of row (by its length) is aligned by itself, and empty columns take no room."""
+    lines: list[str] = []
+    for row in rows:
+        peers = [r for r in rows if len(r) == len(row)]
+        widths = [max(len(r[i]) for r in peers) for i in range(len(row))]
+        first = max(len(r[0]) for r in rows)
+        cells = [f"{row[0]:<{first}}"] + [f"{cell:<{w}}" for cell, w in zip(row[1:], widths[1:], strict=True) if w]
+        lines.append(("  " + "  ".join(cells)).rstrip())
+    return lines
+
+
+def _bytes(n: int) -> str:
+    size = float(n)
+    for unit in ("B", "KB", "MB", "GB"):
+        if abs(size) < 1000 or unit == "GB":
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    raise AssertionError

@@ -1,0 +1,71 @@
+"""Argument checks in Python: for the CPU target, for launches through ctypes, and to explain a call that failed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from redfuser.artifact import ArgSpec, KernelSpec
+from redfuser.errors import InputError
+
+TORCH_DTYPE: dict[str, torch.dtype] = {
+    "f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,
+    "e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2, "e4m3fnuz": torch.float8_e4m3fnuz, "i64": torch.int64,
+    "i32": torch.int32, "i8": torch.int8, "u8": torch.uint8, "bool": torch.bool}
+"""The expression IR's dtype names as torch has them."""
+
+
+def inputs_of(spec: KernelSpec) -> list[ArgSpec]:
+    return [arg for arg in spec.args if arg.role == "in"]
+
+
+def outputs_of(spec: KernelSpec) -> list[ArgSpec]:
+    return [arg for arg in spec.args if arg.role == "out"]
+
+
+def check_tensors(spec: KernelSpec, tensors: tuple[Any, ...], args: list[ArgSpec] | None = None) -> torch.device:
+    """Raise :class:`InputError` RF501 to RF507 naming the first tensor that is not as ``args`` (default: the kernel's
+    inputs) declare it; returns the device they are on."""
+    args = inputs_of(spec) if args is None else args
+    if len(tensors) != len(args):
+        raise InputError("RF501", f"kernel {spec.name} takes {len(args)} tensors, got {len(tensors)}",
+                         help="its inputs are " + ", ".join(f"{a.name}: {a.dtype}{list(a.shape)}" for a in args))
+    wanted = "cpu" if spec.kind == "cpu" else "cuda"
+    device: torch.device | None = None
+    for arg, tensor in zip(args, tensors):
+        here = f"argument '{arg.name}' of kernel {spec.name}"
+        if not isinstance(tensor, torch.Tensor):
+            raise InputError("RF502", f"{here} is not a tensor but a {type(tensor).__name__}")
+        if tensor.device.type != wanted or (device is not None and tensor.device != device):
+            raise InputError("RF503", f"{here} is on {tensor.device}", why=f"all tensors must be on one {wanted} device"
+                             + (f", and the first is on {device}" if device is not None else ""),
+                             help=f"move it: .to('{device or wanted}')")
+        device = tensor.device
+        if tensor.dtype != TORCH_DTYPE[arg.dtype]:
+            raise InputError("RF504", f"{here} is {tensor.dtype}, expected {TORCH_DTYPE[arg.dtype]}",
+                             help="kernels are compiled for fixed dtypes; convert the input or compile again")
+        if tuple(tensor.shape) != arg.shape:
+            raise InputError("RF505", f"{here} has shape {list(tensor.shape)}, expected {list(arg.shape)}",
+                             help="kernels are compiled for fixed shapes; compile again for this one")
+        if not tensor.is_contiguous():
+            raise InputError("RF506", f"{here} has strides {list(tensor.stride())}", why="it must be contiguous",
+                             help="call .contiguous() on it")
+        if tensor.data_ptr() % max(arg.align, 1):
+            raise InputError("RF507", f"{here} is not aligned to {arg.align} bytes",
+                             why="it is a view that starts inside a larger tensor", help="clone it")
+    assert device is not None or not args
+    return device if device is not None else torch.device(wanted)
+
+
+def check_meta(spec: KernelSpec, tensors: tuple[torch.Tensor, ...]) -> None:
+    """What can be said of tensors without data (a tracer's): count, dtype and shape."""
+    args = inputs_of(spec)
+    if len(tensors) != len(args):
+        raise InputError("RF501", f"kernel {spec.name} takes {len(args)} tensors, got {len(tensors)}")
+    for arg, tensor in zip(args, tensors):
+        here = f"argument '{arg.name}' of kernel {spec.name}"
+        if tensor.dtype != TORCH_DTYPE[arg.dtype]:
+            raise InputError("RF504", f"{here} is {tensor.dtype}, expected {TORCH_DTYPE[arg.dtype]}")
+        if len(tensor.shape) != len(arg.shape) or any(a != b for a, b in zip(tensor.shape, arg.shape)):
+            raise InputError("RF505", f"{here} has shape {list(tensor.shape)}, expected {list(arg.shape)}")

@@ -1,0 +1,174 @@
+"""Launching through ctypes, for machines without a C++ compiler: the same interface as the native launcher, slower.
+
+Only the CUDA driver is used (``libcuda.so.1``), through entry points with fixed signatures.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from redfuser.artifact import KernelSpec, LaunchSpec, TmaSpec
+from redfuser.errors import InputError
+from redfuser.runtime.check import TORCH_DTYPE, check_tensors, inputs_of, outputs_of
+
+_MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
+_NO_BINARY = 209  # CUDA_ERROR_NO_BINARY_FOR_GPU
+_WORKSPACE_ALIGN = 256
+
+
+class Driver:
+    """libcuda's calls with a check on every status."""
+
+    def __init__(self, path: str) -> None:
+        try:
+            self._library = ctypes.CDLL(path)
+        except OSError as error:
+            raise InputError("RF509", "no GPU driver", why=str(error), help="run on a machine with an NVIDIA GPU, or "
+                             "compile with target='cpu'") from error
+        self("cuInit", 0)
+
+    def status(self, name: str, *args: Any) -> int:
+        try:
+            return int(getattr(self._library, name)(*args))
+        except AttributeError as error:
+            raise InputError("RF509", f"the GPU driver lacks {name}", help="update the GPU driver") from error
+
+    def __call__(self, name: str, *args: Any) -> None:
+        status = self.status(name, *args)
+        if status:
+            text = ctypes.c_char_p()
+            self._library.cuGetErrorName(status, ctypes.byref(text))
+            raise InputError("RF508", f"{name} returned {(text.value or b'an unknown error').decode()} ({status})")
+
+
+@functools.lru_cache(maxsize=4)
+def _driver(path: str) -> Driver:
+    return Driver(path)
+
+
+class _Context:
+    """A device's primary context, current for a scope."""
+
+    def __init__(self, driver: Driver, device: int) -> None:
+        self._driver, ordinal, self._context = driver, ctypes.c_int(), ctypes.c_void_p()
+        driver("cuDeviceGet", ctypes.byref(ordinal), device)
+        driver("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), ordinal)
+
+    def __enter__(self) -> None:
+        self._driver("cuCtxPushCurrent_v2", self._context)
+
+    def __exit__(self, *_: object) -> None:
+        self._driver("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+
+
+def _encode(driver: Driver, tma: TmaSpec, address: int) -> Any:
+    """A 64-byte aligned CUtensorMap; the buffer is returned with the address inside it."""
+    buffer = ctypes.create_string_buffer(128 + 64)
+    start = (ctypes.addressof(buffer) + 63) // 64 * 64
+    driver("cuTensorMapEncodeTiled", ctypes.c_void_p(start), tma.dtype, ctypes.c_uint32(tma.rank),
+           ctypes.c_void_p(address), (ctypes.c_uint64 * 5)(*tma.dims), (ctypes.c_uint64 * 5)(*tma.strides),
+           (ctypes.c_uint32 * 5)(*tma.box), (ctypes.c_uint32 * 5)(*tma.element_strides), tma.interleave, tma.swizzle,
+           tma.l2, tma.oob)
+    return buffer, start
+
+
+class CtypesKernel:
+    """One kernel on all devices it is called for."""
+
+    def __init__(self, spec: KernelSpec, driver_path: str) -> None:
+        self._spec, self._path = spec, driver_path
+        self._args = inputs_of(spec) + outputs_of(spec)
+        self._loaded: dict[int, tuple[_Context, list[ctypes.c_void_p]]] = {}
+        self._maps: dict[tuple[int, int, int], Any] = {}
+        self._lock = threading.Lock()
+        self._workspaces: dict[str, int] = {}
+        self._workspace_bytes = 0
+        for arg in spec.args:
+            if arg.role == "workspace":
+                align = max(arg.align, _WORKSPACE_ALIGN)
+                start = -(-self._workspace_bytes // align) * align
+                self._workspaces[arg.name] = start
+                count = TORCH_DTYPE[arg.dtype].itemsize
+                for extent in arg.shape:
+                    count *= extent
+                self._workspace_bytes = start + count
+
+    def prepare(self, device: int) -> tuple[_Context, list[ctypes.c_void_p]]:
+        with self._lock:
+            if device not in self._loaded:
+                self._loaded[device] = self._load(device)
+            return self._loaded[device]
+
+    def _load(self, device: int) -> tuple[_Context, list[ctypes.c_void_p]]:
+        driver = _driver(self._path)
+        context = _Context(driver, device)
+        with context:
+            mode = ctypes.c_int(_RELAXED)
+            driver("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
+            try:
+                modules, functions = [], []
+                for binary in self._spec.binaries:
+                    module = ctypes.c_void_p()
+                    status = driver.status("cuModuleLoadData", ctypes.byref(module), binary)
+                    if status == _NO_BINARY:
+                        raise InputError("RF510", f"kernel {self._spec.name} was built for {self._spec.arch}, which "
+                                         f"cuda:{device} cannot run", help="compile the model for this GPU")
+                    if status:
+                        raise InputError("RF508", f"cuModuleLoadData returned {status}")
+                    modules.append(module)
+                for launch in self._spec.launches:
+                    function = ctypes.c_void_p()
+                    driver("cuModuleGetFunction", ctypes.byref(function), modules[launch.binary], launch.entry.encode())
+                    if launch.shared_bytes > 48 * 1024:
+                        driver("cuFuncSetAttribute", function, _MAX_DYNAMIC_SHARED, launch.shared_bytes)
+                    functions.append(function)
+            finally:
+                driver("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
+        return context, functions
+
+    def __call__(self, *tensors: torch.Tensor) -> None:
+        device = check_tensors(self._spec, tensors, self._args)
+        index = device.index or 0
+        addresses = {arg.name: tensor.data_ptr() for arg, tensor in zip(self._args, tensors)}
+        workspace = torch.empty(self._workspace_bytes, dtype=torch.uint8, device=device) if self._workspaces else None
+        for name, start in self._workspaces.items():
+            assert workspace is not None
+            addresses[name] = workspace.data_ptr() + start
+        context, functions = self.prepare(index)
+        stream = ctypes.c_void_p(torch.cuda.current_stream(device).cuda_stream)
+        with context:
+            for number, (launch, function) in enumerate(zip(self._spec.launches, functions)):
+                self._launch(index, number, launch, function, stream, addresses)
+
+    def _launch(self, device: int, number: int, launch: LaunchSpec, function: ctypes.c_void_p, stream: ctypes.c_void_p,
+                addresses: dict[str, int]) -> None:
+        driver, keep, values = _driver(self._path), [], []
+        for position, param in enumerate(launch.params):
+            address = addresses[param.arg]
+            if param.tma is None:
+                cell = ctypes.c_void_p(address)
+                keep.append(cell)
+                values.append(ctypes.addressof(cell))
+            else:
+                key = (number, position, address)  # a tensor-map depends on the address alone: the shapes are fixed
+                if key not in self._maps:
+                    if len(self._maps) > 4096:
+                        self._maps.clear()
+                    self._maps[key] = _encode(driver, param.tma, address)
+                keep.append(self._maps[key])
+                values.append(self._maps[key][1])
+        driver("cuLaunchKernel", function, *launch.grid, *launch.block, launch.shared_bytes, stream,
+               (ctypes.c_void_p * len(values))(*values), None)
+
+
+def make_kernel(spec: KernelSpec, driver_path: str) -> tuple[Callable[..., None], Callable[[int], Any]]:
+    """``(call(in..., out...), prepare(device index))``, as the native launcher gives."""
+    kernel = CtypesKernel(spec, driver_path)
+    return kernel, kernel.prepare

@@ -1,0 +1,194 @@
+"""From a :class:`~redfuser.artifact.KernelSpec` to something one calls with torch tensors.
+
+The call path is short on purpose (architecture.md section 9: at most 2 microseconds of host time are ours): allocate the
+outputs, enter the native launcher, which checks the tensors and launches on torch's current stream. Python looks at the
+arguments again only when that failed, to say why.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from redfuser.artifact import KernelSpec
+from redfuser.errors import ArtifactError, InputError, InternalError, RedFuserError
+from redfuser.runtime import driver, native
+from redfuser.runtime.check import TORCH_DTYPE, check_tensors, inputs_of, outputs_of
+
+CUDA_DRIVER = "libcuda.so.1"
+
+_CODED = re.compile(r"\b(RF[569]\d\d) (.*)", re.DOTALL)
+
+
+class Kernel:
+    """A loaded kernel.
+
+    ``kernel(*inputs)`` takes the ``in`` tensors in order and returns the output, or a tuple of outputs, freshly
+    allocated; ``kernel.call`` is the same as a plain function. ``kernel.into(*inputs, *outputs)`` writes into tensors
+    the caller gives. Both raise :class:`InputError` RF501 to RF510. ``route`` is ``native``, ``ctypes`` or ``cpu``.
+    """
+
+    __slots__ = ("_prepare", "call", "into", "route", "spec")
+
+    def __init__(self, spec: KernelSpec, run: Callable[..., Any], prepare: Callable[[int], Any], route: str) -> None:
+        self.spec, self.route, self._prepare = spec, route, prepare
+        self.into: Callable[..., None] = _into(spec, run)
+        self.call: Callable[..., Any] = _allocating(spec, run)
+
+    def __call__(self, *inputs: torch.Tensor) -> Any:
+        return self.call(*inputs)
+
+    def prepare(self, device: torch.device | int) -> None:
+        """Load the binaries on ``device`` now rather than at the first call."""
+        if self.spec.kind != "cpu":
+            index = device if isinstance(device, int) else (device.index if device.index is not None else
+                                                            torch.cuda.current_device())
+            try:
+                self._prepare(index)
+            except Exception as error:
+                raise explain(self.spec, None, error) from error
+
+    def __repr__(self) -> str:
+        return f"<kernel {self.spec.name} for {self.spec.arch}, {self.route}>"
+
+
+def launcher(spec: KernelSpec, *, native_route: bool = True, driver_path: str = CUDA_DRIVER) -> Kernel:
+    """Make ``spec`` callable. ``native_route=False`` forces ctypes. Binaries load on the first call on each device.
+
+    Raises :class:`ArtifactError` RF513 when a CPU kernel's shared object cannot be loaded, RF601 for a damaged spec and
+    :class:`InputError` RF509 for a kind of GPU this launcher does not serve.
+    """
+    if spec.kind == "cpu":
+        return _cpu_kernel(spec)
+    if spec.kind != "cuda":
+        raise InputError("RF509", f"kernel {spec.name} is for {spec.kind}, which cannot be launched yet")
+    if not inputs_of(spec):
+        raise InputError("RF501", f"kernel {spec.name} takes no tensors, so it has no device to run on")
+    make = native.make_kernel() if native_route else None
+    if make is None:
+        run, prepare = driver.make_kernel(spec, driver_path)
+        return Kernel(spec, run, prepare, "ctypes")
+    try:
+        call, prepare = make(json.dumps(spec.to_json()), list(spec.binaries), driver_path)
+    except Exception as error:
+        raise explain(spec, None, error) from error
+    return Kernel(spec, call, prepare, "native")
+
+
+def _cpu_kernel(spec: KernelSpec) -> Kernel:
+    """A shared object whose tvm-ffi function takes the arguments in declaration order, workspaces last."""
+    if not spec.binaries or len(spec.launches) != 1:
+        raise ArtifactError("RF601", f"CPU kernel {spec.name} needs one shared object and one entry")
+    try:
+        function = native.load_module(spec.binaries[0])[spec.launches[0].entry]
+    except Exception as error:
+        raise ArtifactError("RF513", f"the shared object of CPU kernel {spec.name} cannot be loaded",
+                            why=str(error).strip()[-500:], help="it may be for another processor; compile again") from error
+    given = inputs_of(spec) + outputs_of(spec)
+    declared = [arg for arg in spec.args if arg.role != "workspace"]
+    order = [given.index(arg) for arg in declared]
+    workspaces = [(arg.shape, TORCH_DTYPE[arg.dtype]) for arg in spec.args if arg.role == "workspace"]
+
+    def run(*tensors: torch.Tensor) -> None:
+        check_tensors(spec, tensors, given)
+        scratch = [torch.empty(shape, dtype=dtype) for shape, dtype in workspaces]
+        function(*[tensors[i].detach() for i in order], *scratch)
+
+    return Kernel(spec, run, lambda _device: None, "cpu")
+
+
+def _into(spec: KernelSpec, run: Callable[..., Any]) -> Callable[..., None]:
+    def into(*tensors: torch.Tensor) -> None:
+        try:
+            run(*tensors)
+        except Exception as error:
+            raise explain(spec, tensors, error, [*inputs_of(spec), *outputs_of(spec)]) from error
+
+    return into
+
+
+def _allocator(spec: KernelSpec) -> Callable[[torch.device], Any]:
+    """``device -> output`` or ``device -> list of outputs``. True torch tensors, so that record_stream and graph pools
+    know them. On CUDA's current device this is the allocation torch's own compiled graphs use, a third of the cost of
+    ``torch.empty``."""
+    outputs = [(arg.shape, TORCH_DTYPE[arg.dtype]) for arg in outputs_of(spec)]
+    empty = torch.empty
+    fast = getattr(getattr(torch._C, "_dynamo", None) and torch._C._dynamo.guards, "_empty_strided_cuda", None)
+    if spec.kind != "cuda" or fast is None or not torch.cuda.is_available():
+        if len(outputs) == 1:
+            (shape, dtype), = outputs
+            return lambda device: empty(shape, dtype=dtype, device=device)
+        return lambda device: [empty(shape, dtype=dtype, device=device) for shape, dtype in outputs]
+    current: Callable[[], int] = torch._C._cuda_getDevice
+    strided = [(shape, _contiguous(shape), dtype) for shape, dtype in outputs]
+    if len(outputs) == 1:
+        (shape, strides, dtype), = strided
+
+        def one(device: torch.device) -> torch.Tensor:
+            if device.index == current():
+                return fast(shape, strides, dtype)  # type: ignore[no-any-return]
+            return empty(shape, dtype=dtype, device=device)
+
+        return one
+
+    def many(device: torch.device) -> list[torch.Tensor]:
+        if device.index == current():
+            return [fast(shape, strides, dtype) for shape, strides, dtype in strided]
+        return [empty(shape, dtype=dtype, device=device) for shape, dtype in outputs]
+
+    return many
+
+
+def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides: list[int] = []
+    step = 1
+    for extent in reversed(shape):
+        strides.insert(0, step)
+        step *= max(extent, 1)
+    return tuple(strides)
+
+
+def _allocating(spec: KernelSpec, run: Callable[..., Any]) -> Callable[..., Any]:
+    """The kernel as a function from inputs to fresh outputs."""
+    allocate = _allocator(spec)
+    if len(outputs_of(spec)) == 1:
+
+        def call_one(*inputs: torch.Tensor) -> torch.Tensor:
+            try:
+                out = allocate(inputs[0].device)
+                run(*inputs, out)
+            except Exception as error:
+                raise explain(spec, inputs, error) from error
+            return out  # type: ignore[no-any-return]
+
+        return call_one
+
+    def call_many(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        try:
+            made = allocate(inputs[0].device)
+            run(*inputs, *made)
+        except Exception as error:
+            raise explain(spec, inputs, error) from error
+        return tuple(made)
+
+    return call_many
+
+
+def explain(spec: KernelSpec, tensors: tuple[Any, ...] | None, error: Exception, args: Any = None) -> Exception:
+    """The coded error for a failed call. An allocator's own out-of-memory error is returned as it is."""
+    if isinstance(error, (RedFuserError, torch.OutOfMemoryError)):
+        return error
+    if tensors is not None:
+        try:
+            check_tensors(spec, tensors, args)  # names types, shapes and the remedy better than native code can
+        except RedFuserError as better:
+            return better
+    coded = _CODED.search(str(error))
+    if coded is None:
+        return InternalError("RF508", f"launching kernel {spec.name} failed", why=f"{type(error).__name__}: {error}")
+    code, text = coded.group(1), coded.group(2).strip()
+    return (ArtifactError if code.startswith("RF6") else InputError)(code, text)

@@ -1,0 +1,88 @@
+"""The native launcher: ``launcher.cc`` built once by the machine's C++ compiler, and shared objects loaded from bytes.
+
+The library depends on the C++ source, tvm-ffi's version and the compiler, and lives in the cache. Without a compiler
+:func:`make_kernel` is None and kernels are launched through ctypes (:mod:`redfuser.runtime.driver`), which is slower.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from redfuser.cache import Cache, key_of
+
+logger = logging.getLogger("redfuser.runtime")
+
+_SOURCE = Path(__file__).with_name("launcher.cc")
+
+
+def find_cxx() -> str | None:
+    """A C++17 compiler (``CXX``, g++, clang++ or c++), or None."""
+    names = [os.environ.get("CXX", ""), "g++", "clang++", "c++"]
+    return next((found for name in names if name and (found := shutil.which(name))), None)
+
+
+def load_module(data: bytes, cache: Cache | None = None) -> Any:
+    """Load a tvm-ffi shared object from its bytes. The file it is loaded through does not outlive the call."""
+    import tvm_ffi
+
+    folder = (cache or Cache()).root / "loading"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        folder = Path(tempfile.gettempdir())
+    descriptor, path = tempfile.mkstemp(suffix=".so", dir=folder)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        return tvm_ffi.load_module(path)
+    finally:
+        os.unlink(path)
+
+
+def _compile(cxx: str) -> bytes:
+    from tvm_ffi import libinfo
+
+    with tempfile.TemporaryDirectory(prefix="redfuser-") as folder:
+        target = Path(folder) / "launcher.so"
+        library = Path(libinfo.find_libtvm_ffi())
+        command = [cxx, "-std=c++17", "-O2", "-shared", "-fPIC", f"-I{libinfo.find_include_path()}",
+                   f"-I{libinfo.find_dlpack_include_path()}", str(_SOURCE), "-o", str(target), f"-L{library.parent}",
+                   "-ltvm_ffi", "-ldl"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        if done.returncode != 0:
+            raise OSError(f"{cxx} ended with status {done.returncode}:\n{done.stderr[-2000:]}")
+        return target.read_bytes()
+
+
+@functools.lru_cache(maxsize=1)
+def make_kernel() -> Callable[..., Any] | None:
+    """The library's ``make_kernel(spec JSON, binaries, driver path) -> [call, prepare]``, or None where it cannot be
+    built or loaded; the reason is logged once."""
+    try:
+        import tvm_ffi
+    except ImportError as error:
+        logger.warning("launching through ctypes: tvm-ffi cannot be imported (%s)", error)
+        return None
+    cache = Cache()
+    key = key_of("launcher", _SOURCE.read_text(encoding="utf-8"), tvm_ffi.__version__, platform.machine())
+    try:
+        data = cache.get(key)
+        if data is None:
+            cxx = find_cxx()
+            if cxx is None:
+                logger.warning("launching through ctypes: no C++ compiler (install g++ for faster launches)")
+                return None
+            data = cache.get_or_build(key, lambda: _compile(cxx))
+        return load_module(data, cache).make_kernel  # type: ignore[no-any-return]
+    except (OSError, RuntimeError, AttributeError, subprocess.TimeoutExpired) as error:
+        logger.warning("launching through ctypes: the native launcher is unusable (%s)", error)
+        return None

@@ -1,0 +1,125 @@
+"""Which strategy, by a small model of resources and parallelism: the untuned choice, which a tuner may overrule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from redfuser.acrf.expr import Const, Expr, Extent, Index, Load, Op, Reduce, children, indices_of, loads_of
+from redfuser.acrf.state import Fused
+from redfuser.strategies.program import Strategy
+
+BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "i64": 8, "i32": 4, "i8": 1, "u8": 1, "bool": 1}
+_MIN_RANGE = 256
+"""Elements of the r-axis below which a further split costs more (partials, a second launch) than it gains."""
+_SYMBOLIC = 1024
+"""What a symbolic extent counts as."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the model needs to know: independent processors, rows one block works on, bytes to hold a row in."""
+
+    processors: int
+    rows: int
+    row_bytes: int
+
+
+CPU = Machine(processors=1, rows=1, row_bytes=1 << 20)
+GPU = Machine(processors=132, rows=64, row_bytes=64 << 10)
+
+
+def machine(target: Any) -> Machine:
+    """Read off a target: its ``kind`` (``cpu cuda hip``), and processors and shared memory when it states them."""
+    if isinstance(target, Machine):
+        return target
+    kind = target if isinstance(target, str) else getattr(target, "kind", "cuda")
+    if kind == "cpu":
+        return CPU
+    processors = next((int(v) for n in ("processors", "multiprocessors", "sm_count", "num_sms")
+                       if (v := getattr(target, n, None))), GPU.processors)
+    shared = next((int(v) for n in ("shared_bytes", "shared_memory", "max_shared_bytes")
+                   if (v := getattr(target, n, None))), 2 * GPU.row_bytes)
+    return Machine(processors, GPU.rows, shared // 2)
+
+
+def select(fused: Fused, target: Any) -> tuple[Strategy, int]:
+    """(strategy, splits) for ``fused`` on ``target`` (a target object, its kind, or a :class:`Machine`).
+
+    resident where outputs carry the r-axis and a row fits on chip: it is then read once. multi where the grid leaves
+    most processors idle and the r-axis is long enough to share out. single otherwise."""
+    m = machine(target)
+    cascade = fused.cascade
+    extent = _number(cascade.extent(cascade.raxis))
+    on_row = any(cascade.raxis in s.axes or (isinstance(s, Reduce) and s.over == cascade.raxis) for s in fused.post)
+    if on_row and _row_bytes(fused) * extent <= m.row_bytes:
+        return "resident", 1
+    blocks = _blocks(fused, m)
+    if m.processors > 1 and 2 * blocks <= m.processors and extent >= 2 * _MIN_RANGE:
+        splits = min(m.processors // blocks, extent // _MIN_RANGE)
+        if splits > 1:
+            return "multi", splits
+    return "single", 1
+
+
+def _number(extent: Extent) -> int:
+    return extent if isinstance(extent, int) else _SYMBOLIC
+
+
+def _row_bytes(fused: Fused) -> int:
+    """Bytes one element of the r-axis keeps on chip: loads that vary along the row and producers held for ``post``."""
+    cascade = fused.cascade
+    exprs = [s.expr for s in (*fused.producers, *fused.post)] + [a.contribution for a in fused.state.accumulators]
+    held = {(x.tensor, x.indices): BYTES[x.dtype] * _spread(fused, indices_of(x))
+            for e in exprs for x in loads_of(e) if cascade.raxis in indices_of(x)}
+    kept = [4 * _spread(fused, frozenset(p.axes)) for p in fused.producers]
+    return sum(held.values()) + sum(kept)
+
+
+def _grid(fused: Fused) -> set[str]:
+    sets = [set(a.axes[:-1] if a.reducer.kind == "topk" else a.axes) for a in fused.state.accumulators]
+    return set.intersection(*sets) if sets else set()
+
+
+def _spread(fused: Fused, axes: frozenset[str]) -> int:
+    """Elements per grid point and element of the r-axis: the axes that are neither."""
+    free = axes - _grid(fused) - {fused.cascade.raxis}
+    return prod(_number(fused.cascade.extent(a)) for a in free)
+
+
+def _blocks(fused: Fused, m: Machine) -> int:
+    """Blocks the grid gives when each works on up to ``rows`` points that use the same elements along the r-axis."""
+    cascade = fused.cascade
+    exprs = [s.expr for s in fused.producers] + [a.contribution for a in fused.state.accumulators]
+    along = [x for e in exprs for x in loads_of(e) if cascade.raxis in indices_of(x)]
+    distinct = shared = 1
+    for axis in _grid(fused):
+        extent = _number(cascade.extent(axis))
+        same = max((_sharing(x, axis, extent) for x in along), default=1)
+        shared *= same
+        distinct *= -(-extent // same)
+    return distinct * -(-shared // m.rows)
+
+
+def _sharing(load: Load, axis: str, extent: int) -> int:
+    """How many neighbouring points of ``axis`` read the same elements: all where the load does not depend on it
+    (queries of a head), c where it does through ``axis // c`` only (query heads of a key head)."""
+    groups: list[int] = []
+
+    def visit(e: Expr) -> None:
+        match e:
+            case Index(axis=a) if a == axis:
+                groups.append(1)
+            case Op(name="floordiv", args=(Index(axis=a), Const(value=c))) if a == axis:
+                groups.append(int(c))
+            case _:
+                for kid in children(e):
+                    visit(kid)
+
+    for index in load.indices:
+        visit(index)
+    return min(groups, default=extent)
+
+
+__all__ = ["CPU", "GPU", "Machine", "machine", "select"]

@@ -1,0 +1,123 @@
+"""Imports point one way (docs/architecture.md), heavy packages stay behind their doors, and `import redfuser` is cheap."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# Lower layers first. A package imports packages of its own line or of lines above it, never below.
+LAYERS = (
+    ("errors", "codes", "tvm_compat"),
+    ("report", "settings", "artifact", "target", "cache", "toolchain"),
+    ("numerics", "testing"),
+    ("acrf",),
+    ("traffic", "frontend", "strategies", "partition"),
+    ("tensorize",),
+    ("codegen",),
+    ("runtime", "outer"),
+    ("autotune",),
+    ("kernels", "describe"),
+    ("pipeline",),
+    ("api", "kernel", "torch_backend", "doctor"),
+    ("bench", "demo"),
+    ("cli", "__main__"),
+)
+LEVEL = {name: i for i, line in enumerate(LAYERS) for name in line}
+
+# package of the outside world -> the modules of redfuser that may import it (prefixes of dotted names)
+DOORS = {
+    "sympy": ("acrf.freeze",),
+    "tilelang": ("codegen.worker",),
+    "rich": ("cli",),
+    "click": ("cli",),
+    "transformers": ("demo",),
+}
+# packages that must not touch one another's world at all
+FORBIDDEN = {
+    "acrf": ("torch", "tilelang"),
+    "tensorize": ("torch", "tilelang"),
+    "codegen": ("tvm", "torch"),
+    "runtime": ("tvm", "tilelang"),
+    "report": ("torch", "tvm"),
+    "settings": ("torch", "tvm"),
+}
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted((ROOT / "redfuser").rglob("*.py")):
+        name = ".".join(path.relative_to(ROOT / "redfuser").with_suffix("").parts).removesuffix(".__init__")
+        yield name, ast.parse(path.read_text(), str(path))
+
+
+def imports(tree: ast.Module, module: str) -> Iterator[tuple[str, bool]]:
+    """Dotted names imported anywhere in the file, and whether only for the type checker."""
+    guarded = [n for n in ast.walk(tree) if isinstance(n, ast.If) and "TYPE_CHECKING" in ast.dump(n.test)]
+    typing_only = {id(n) for block in guarded for n in ast.walk(block)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((a.name, id(node) in typing_only) for a in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}: relative import; write redfuser.x in full"
+            base = node.module or ""
+            if base == "redfuser":
+                yield from ((f"redfuser.{a.name}", id(node) in typing_only) for a in node.names)
+            else:
+                yield base, id(node) in typing_only
+
+
+def test_imports_point_one_way() -> None:
+    wrong = []
+    for module, tree in modules():
+        top = module.split(".")[0]
+        if top in ("", "__init__"):
+            continue
+        assert top in LEVEL, f"redfuser/{top} has no layer: give it one in this file"
+        for target, typing_only in imports(tree, module):
+            if target.startswith("redfuser.") and not typing_only:
+                other = target.split(".")[1]
+                if other in LEVEL and other != top and LEVEL[other] > LEVEL[top]:
+                    wrong.append(f"{module} imports {target}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_outside_packages_stay_behind_their_doors() -> None:
+    wrong = []
+    for module, tree in modules():
+        for target, typing_only in imports(tree, module):
+            package = target.split(".")[0]
+            if package in DOORS and not any(module == d or module.startswith(d + ".") for d in DOORS[package]):
+                wrong.append(f"{module} imports {target}")
+            top = module.split(".")[0]
+            if package in FORBIDDEN.get(top, ()) and not typing_only and module != "acrf.lift":
+                wrong.append(f"{module} imports {target}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("names", ["redfuser", "redfuser.report, redfuser.settings", "redfuser.acrf.expr"])
+def test_import_is_cheap(names: str) -> None:
+    """Naming the package, its report and the expression IR costs no torch, TVM, TileLang or sympy."""
+    code = f"import {names}\nimport sys\nprint(*sorted({{m.split('.')[0] for m in sys.modules}}))"
+    out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    loaded = out.split()
+    assert not {"torch", "tvm", "tilelang", "sympy", "z3", "numpy", "click", "rich"} & set(loaded)
+
+
+def test_no_machine_paths_and_no_prints() -> None:
+    """No path of somebody's machine in the tree; only the command line and the demo print."""
+    wrong = []
+    for module, tree in modules():
+        for node in ast.walk(tree):
+            text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+            if text.startswith(("/home/", "/root/", "/work/")):
+                wrong.append(f"{module}:{node.lineno} path {text}")
+            printing = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+            if printing and module.split(".")[0] not in ("cli", "demo") and module != "codegen.worker":
+                wrong.append(f"{module}:{node.lineno} prints")
+    assert not wrong, "\n".join(wrong)

@@ -1,0 +1,101 @@
+"""The numerics rule must pass what is right, fail what is wrong, and compute its reference in float64 throughout."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from redfuser import numerics
+from redfuser.errors import NumericsError
+from redfuser.testing import assert_within_rule, inputs
+
+
+def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(q @ k.mT / math.sqrt(q.shape[-1]), -1) @ v
+
+
+def streamed(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, wrong: float = 0.0) -> torch.Tensor:
+    """Attention over segments of 16 keys with float32 accumulators; ``wrong`` plants an error in the correction factor."""
+    q32 = q.float() / math.sqrt(q.shape[-1])
+    m = torch.full((*q.shape[:-1], 1), -math.inf)
+    t, o = torch.zeros_like(m), torch.zeros(*q.shape[:-1], v.shape[-1])
+    for start in range(0, k.shape[-2], 16):
+        s = q32 @ k[..., start:start + 16, :].float().mT
+        new = torch.maximum(m, s.amax(-1, keepdim=True))
+        factor = torch.exp((m - new) * (1 + wrong))
+        p = torch.exp(s - new)
+        t = t * factor + p.sum(-1, keepdim=True)
+        o = o * factor + p @ v[..., start:start + 16, :].float()
+        m = new
+    return (o / t).to(q.dtype)
+
+
+@pytest.mark.parametrize(("dtype", "planted"), [(torch.float16, 0.02), (torch.bfloat16, 0.2)])
+def test_a_right_fusion_passes_and_a_planted_error_fails(dtype: torch.dtype, planted: float) -> None:
+    args = inputs((2, 3, 32, 64), (2, 3, 96, 64), (2, 3, 96, 64), dtype=dtype, scale=1.5)
+    checks = assert_within_rule(streamed, attention, args)
+    assert checks[0].ratio <= 2
+    with pytest.raises(NumericsError, match="RF801"):
+        assert_within_rule(lambda *a: streamed(*a, wrong=planted), attention, args)
+
+
+def test_the_reference_is_float64_whatever_the_program_asks_for() -> None:
+    x, = inputs((4, 64), dtype=torch.float16)
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        ones = torch.ones(64, dtype=torch.float32)
+        y = torch.softmax(x.float(), -1, dtype=torch.float32).to(torch.float16) * ones
+        acc = torch.zeros(4, 64)
+        acc[:, ::2] = y[:, ::2]
+        return acc
+
+    ref = numerics.reference(program, (x,))
+    exact = torch.softmax(x.double(), -1)
+    exact[:, 1::2] = 0
+    assert ref.dtype == torch.float64 and torch.equal(ref, exact)
+
+
+def test_fp8_stays_a_choice_among_few_values() -> None:
+    x, = inputs((64,), dtype=torch.float32)
+    ref = numerics.reference(lambda x: x.to(torch.float8_e4m3fn).float(), (x,))
+    assert torch.equal(ref, x.double().to(torch.float8_e4m3fn).double())
+
+
+def test_a_module_is_left_as_it_was() -> None:
+    module = torch.nn.LayerNorm(32).half()
+    x, = inputs((5, 32))
+    ref = numerics.reference(module, (x,))
+    assert ref.dtype == torch.float64 and module.weight.dtype == torch.float16
+    assert torch.allclose(ref, torch.nn.functional.layer_norm(x.double(), (32,), eps=module.eps))
+
+
+def test_misplaced_infinities_and_nan_fail() -> None:
+    ref = torch.tensor([1.0, math.inf, math.nan], dtype=torch.float64)
+    good = ref.half()
+    assert numerics.compare(good, good, ref).passed
+    for bad in (torch.tensor([1.0, math.inf, 0.0]), torch.tensor([1.0, -math.inf, math.nan]), torch.tensor([math.nan] * 3)):
+        check = numerics.compare(bad.half(), good, ref)
+        assert not check.passed and math.isinf(check.ratio)
+
+
+def test_integers_have_no_tolerance() -> None:
+    ref = torch.tensor([3, 1, 2])
+    assert numerics.compare(ref, ref, ref.double()).passed
+    assert not numerics.compare(torch.tensor([3, 2, 1]), ref, ref.double()).passed
+
+
+def test_the_allowance_is_below_one_rounding() -> None:
+    """With a perfect baseline, being wrong by one unit in the last place everywhere fails."""
+    ref = torch.full((16,), 1.0, dtype=torch.float64)
+    perfect = ref.half()
+    assert not numerics.compare(perfect + torch.finfo(torch.float16).eps, perfect, ref).passed
+
+
+def test_shapes_and_structure_are_compared() -> None:
+    x = torch.zeros(3)
+    with pytest.raises(ValueError, match="shape"):
+        numerics.error(x, torch.zeros(4, dtype=torch.float64))
+    with pytest.raises(ValueError, match="results"):
+        numerics.compare_all((x, x), (x,), (x,))

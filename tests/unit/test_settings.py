@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from redfuser import settings
+from redfuser.errors import InputError
+
+
+def test_defaults_name_their_source() -> None:
+    s = settings.load({})
+    assert (s.target, s.fallback, s.tuning, s.verify, s.disable) == ("cpu", "warn", "cached", False, False)
+    assert set(s.sources.values()) == {"default"}
+
+
+def test_an_argument_beats_a_variable() -> None:
+    env = {"REDFUSER_TARGET": "sm_80", "REDFUSER_FALLBACK": "error"}
+    s = settings.load(env, target="sm_90a")
+    assert (s.target, s.sources["target"]) == ("sm_90a", "argument")
+    assert (s.fallback, s.sources["fallback"]) == ("error", "REDFUSER_FALLBACK")
+
+
+def test_values_are_parsed(tmp_path: Path) -> None:
+    s = settings.load({"REDFUSER_CACHE_DIR": str(tmp_path), "REDFUSER_VERIFY": "1", "REDFUSER_CONFIG_PATH": "a:b"})
+    assert s.cache_dir == tmp_path and s.verify and s.config_path == (Path("a"), Path("b"))
+    assert settings.load({}, verify=True).verify
+
+
+def test_a_bad_value_names_the_nearest() -> None:
+    with pytest.raises(InputError, match="quick") as caught:
+        settings.load({"REDFUSER_TUNING": "quik"})
+    assert caught.value.code == "RF191" and "REDFUSER_TUNING" in str(caught.value)
+    with pytest.raises(InputError, match="RF190"):
+        settings.load({}, tunning="full")
+
+
+def test_a_misspelt_variable_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "redfuser.settings"):
+        settings.load({"REDFUSER_TRAGET": "cpu"})
+    assert "REDFUSER_TARGET" in caplog.text
+
+
+def test_logging_levels_by_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    loggers = {n: logging.getLogger(f"redfuser.{n}") for n in ("acrf", "partition", "runtime")}
+    before = {n: lg.level for n, lg in loggers.items()}
+    try:
+        settings.configure_logging("+acrf,partition,-runtime")
+        assert [lg.level for lg in loggers.values()] == [logging.DEBUG, logging.INFO, logging.ERROR]
+        with pytest.raises(InputError, match="partition"):
+            settings.configure_logging("partitoin")
+    finally:
+        for n, lg in loggers.items():
+            lg.setLevel(before[n])
+
+
+def test_the_docs_table_is_the_one_generated() -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
+    assert settings.table() in page.read_text()
