@@ -105,9 +105,8 @@ class _Outliner:
             bodies.append((inst, self.intern(self.prepare(self.body(inst)))))
         sinks = [(s, self.intern(self.prepare(s.value.expr))) for s in d.sinks if s.value is not None]
         self.choose_views([b for _, b in bodies] + [e for _, e in sinks])
+        self.forced = {id(e): s for s, e in sinks if isinstance(e, (Op, Cast))}
         self.count([b for _, b in bodies] + [e for _, e in sinks])
-        forced = {id(e): s for s, e in sinks if isinstance(e, (Op, Cast))}
-        self.forced = forced
         outputs: dict[str, str] = {}
         for inst, body in bodies:
             self.reduction(inst, body)
@@ -241,19 +240,24 @@ class _Outliner:
     # -- naming shared expressions -------------------------------------------------------------------------------------
 
     def count(self, roots: list[Expr]) -> None:
-        """How often each distinct expression is read, and what it depends on."""
+        """How often each distinct expression would be printed, and what it depends on; named ones are printed once."""
         self.uses: dict[int, int] = {}
         self.size: dict[int, int] = {}
         self.free: dict[int, frozenset[str]] = {}
         self.refs: dict[int, frozenset[str]] = {}
+        self.post: list[Expr] = []
         for r in roots:
             self.measure(r)
             self.uses[id(r)] = self.uses.get(id(r), 0) + 1
+        for e in reversed(self.post):
+            times = 1 if self.worth_naming(e) else self.uses[id(e)]
+            for k in operands(e):
+                self.uses[id(k)] = self.uses.get(id(k), 0) + times
 
     def measure(self, e: Expr) -> None:
         if id(e) in self.size:
             return
-        kids = e.args if isinstance(e, Op) else (e.arg,) if isinstance(e, Cast) else ()
+        kids = operands(e)
         free: frozenset[str] = frozenset({e.axis}) if isinstance(e, Index) else frozenset()
         refs: frozenset[str] = frozenset()
         size = 1
@@ -265,11 +269,11 @@ class _Outliner:
             free = frozenset(self.stmt_axes(node))
         for k in kids:
             self.measure(k)
-            self.uses[id(k)] = self.uses.get(id(k), 0) + 1
             size += self.size[id(k)]
             free |= self.free[id(k)]
             refs |= self.refs[id(k)]
         self.size[id(e)], self.free[id(e)], self.refs[id(e)] = size, free, refs
+        self.post.append(e)
 
     def stmt_axes(self, node: Node) -> tuple[str, ...]:
         inst = next(i for i in self.d.ev.instances.values() if i.node is (node.lead or node))
@@ -393,7 +397,7 @@ class _Outliner:
             seen.add(id(e))
             if isinstance(e, Load):
                 found.setdefault(e.tensor, []).append(e)
-            todo += e.args if isinstance(e, Op) else [e.arg] if isinstance(e, Cast) else []
+            todo += operands(e)
         for tensor, loads in found.items():
             if not any(isinstance(a, Op) for x in loads for i in x.indices for a in parts(self.ix, i)):
                 continue
@@ -428,7 +432,10 @@ class _Outliner:
         return tuple([Index(a) for a, _ in terms] + [const(0)] * (len(view) - len(terms)))
 
 
+def operands(e: Expr) -> tuple[Expr, ...]:
+    """Value operands (index positions excluded)."""
+    return e.args if isinstance(e, Op) else (e.arg,) if isinstance(e, Cast) else ()
+
+
 def _has_load(e: Expr) -> bool:
-    if isinstance(e, Load):
-        return True
-    return any(_has_load(k) for k in (e.args if isinstance(e, Op) else (e.arg,) if isinstance(e, Cast) else ()))
+    return isinstance(e, Load) or any(_has_load(k) for k in operands(e))

@@ -143,7 +143,7 @@ class _Partitioner:
             mine = {n.var for u in d.units for n in u.results} | {u.var for u in d.units}
             covered = frozenset(v for v in mine if v not in live and v not in taken)
             taken |= covered
-            regions.append(Region(name, replace(o.cascade, name=name.replace(".", "_")), fused, o.inputs, o.outputs,
+            regions.append(Region(name, replace(o.cascade, name=name.rsplit(".", 1)[0]), fused, o.inputs, o.outputs,
                                   covered, self.ops(d)))
         fused_units = {u for d, _, _ in accepted for u in d.units}
         kept = Counter(u.op for u in self.graph.units if u not in fused_units and u.var in live)
