@@ -133,6 +133,8 @@ class _Builder:
         self.tensors[var] = value
         if isinstance(value, Node):
             self.graph.values[var.name_hint] = value
+            if value.var.endswith("]"):  # the field of a tuple takes the name it is first bound to
+                value.var = var.name_hint
 
     def value(self, e: Any) -> Any:
         if isinstance(e, relax.Var):
@@ -189,12 +191,12 @@ class _Builder:
                 unit.buffers[name] = n
         results = [unit.buffers[o] for o in lifted.outputs]
         for i, n in enumerate(results):
-            n.var = n.name = var.name_hint if len(results) == 1 else f"{var.name_hint}.{i}"
+            n.var = n.name = var.name_hint if len(results) == 1 else f"{var.name_hint}[{i}]"
         self.bind(var, results[0] if len(results) == 1 else tuple(results))
 
     def opaque(self, unit: Unit, name: str, info: Any) -> Any:
         if isinstance(info, relax.TupleStructInfo):
-            return tuple(self.opaque(unit, f"{name}.{i}", f) for i, f in enumerate(info.fields))
+            return tuple(self.opaque(unit, f"{name}[{i}]", f) for i, f in enumerate(info.fields))
         if not isinstance(info, relax.TensorStructInfo):
             return None
         node = self.boundary(name, info)
