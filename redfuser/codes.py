@@ -34,6 +34,7 @@ CODES: dict[str, str] = {
     "RF193": "module:function does not name a function that returns (model, args)",
     "RF194": "no such cascade, workload, shape or baseline",
     "RF195": "coverage below what was required",
+    "RF196": "not a file of measurements, or a damaged one",
     # numerics
     "RF801": "result outside the numerics rule",
     # internal
