@@ -6,7 +6,7 @@ from typing import Any
 
 from redfuser.frontend.aten.context import Context, Decline, axis_of, converts
 from redfuser.frontend.aten.shapes import bound
-from redfuser.tvm_compat import dtype_of, relax, shape_of
+from redfuser.tvm_compat import dtype_of, op_name, relax, shape_of
 
 op = relax.op
 
@@ -36,10 +36,21 @@ def gather(c: Context, self: Any, dim: int, index: Any, sparse_grad: bool = Fals
 
 def wrapped(c: Context, index: Any, extent: int, known: Any) -> Any:
     """``index`` with negative positions counted from the end."""
-    if known is not None and int(known.min()) >= 0:
+    if (int(known.min()) >= 0) if known is not None else _counts(c, index):
         return index
     below = c.emit(op.less(index, c.const(0, dtype_of(index))), "negative")
     return c.emit(op.where(below, c.emit(op.add(index, c.const(extent, dtype_of(index))), "from_end"), index), "wrapped")
+
+
+def _counts(c: Context, index: Any) -> bool:
+    """Whether the index comes from an operator that counts positions from 0, through views of its result."""
+    value = c.builder.value(index)
+    while op_name(value) in ("reshape", "expand_dims", "squeeze", "permute_dims", "broadcast_to", "repeat",
+                             "strided_slice"):
+        value = c.builder.value(value.args[0])
+    if isinstance(value, relax.TupleGetItem):
+        return value.index == 1 and op_name(c.builder.value(value.tuple_value)) == "topk"
+    return op_name(value) in ("argmax", "argmin")
 
 
 @converts("aten.index.Tensor")

@@ -10,15 +10,15 @@ from redfuser.tvm_compat import dtype_of, relax, shape_of
 op = relax.op
 
 
-def product(c: Context, x: Any, y: Any) -> Any:
-    """``x @ y`` in the accumulator dtype (not yet rounded to the operands' dtype)."""
+def product(c: Context, x: Any, y: Any, last: bool = True) -> Any:
+    """``x @ y`` in the accumulator dtype (not yet rounded to the operands' dtype); ``last``: nothing but the rounding follows."""
     dtype = dtype_of(x)
     if dtype != dtype_of(y) or not (dtype in HALF or dtype in ("float32", "float64")):
         raise Decline(f"a product of {dtype} and {dtype_of(y)}")
     if 0 in (*shape_of(x), *shape_of(y)):
         raise Decline("an empty product")
     acc = accumulator(dtype)
-    return c.emit(op.matmul(x, y, out_dtype=acc if acc != dtype else None), "acc" if acc != c.dtype else "")
+    return c.emit(op.matmul(x, y, out_dtype=acc if acc != dtype else None), "" if last and acc == c.dtype else "acc")
 
 
 @converts("aten.mm.default", "aten.bmm.default", "aten.matmul.default", "aten.mv.default", "aten.dot.default")
@@ -44,7 +44,7 @@ def baddbmm(c: Context, self: Any, batch1: Any, batch2: Any, beta: Any = 1, alph
 
 def _affine(c: Context, bias: Any, x: Any, y: Any, beta: Any, alpha: Any) -> Any:
     acc = accumulator(c.dtype)
-    r = product(c, x, y)
+    r = product(c, x, y, alpha == 1 and beta == 0)
     if alpha != 1:
         r = c.emit(op.multiply(r, c.const(alpha, acc)), "alpha")
     if beta == 0:
@@ -60,7 +60,7 @@ def linear(c: Context, input: Any, weight: Any, bias: Any = None) -> Any:
     rank = len(shape_of(weight))
     if rank != 2:
         raise Decline("linear with a weight vector")
-    r = product(c, input, c.emit(op.permute_dims(weight, [1, 0]), "weight"))
+    r = product(c, input, c.emit(op.permute_dims(weight, [1, 0]), "weight"), bias is None)
     if bias is not None:
         acc = accumulator(c.dtype)
         r = c.emit(op.add(r, c.cast(bias, acc, "bias")), "biased" if acc != c.dtype else "")
