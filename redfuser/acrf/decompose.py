@@ -106,7 +106,7 @@ class Decomposer:
             for side, arm in ((True, then), (False, other)):
                 for xs, ds, leaf in self.cases(arm):
                     here = ((cond, side),)
-                    out.append((((*here, *xs), ds, leaf) if kind != "D" else (xs, (*here, *ds), leaf)))
+                    out.append(((*here, *xs), ds, leaf) if kind != "D" else (xs, (*here, *ds), leaf))
             return self._few(out)
         args = (e.arg,) if isinstance(e, Cast) else e.args
         combos: list[tuple[tuple[tuple[Expr, bool], ...], tuple[tuple[Expr, bool], ...], tuple[Expr, ...]]] = [
@@ -618,10 +618,8 @@ def spell_results(b: Poly, dtype: str) -> Expr:
 def _signed(addends: list[tuple[int, Expr]], dtype: str) -> Expr:
     out: Expr | None = None
     for s, x in sorted(addends, key=lambda t: -t[0]):
-        if out is None:
-            out = x if s > 0 else Op("neg", (x,), dtype)
-        else:
-            out = Op("add" if s > 0 else "sub", (out, x), dtype)
+        first = x if s > 0 else Op("neg", (x,), dtype)
+        out = first if out is None else Op("add" if s > 0 else "sub", (out, x), dtype)
     assert out is not None
     return out
 

@@ -7,7 +7,7 @@ result that bounds it, a rounding taken at running results. Everything else is d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import product as cartesian
@@ -16,7 +16,22 @@ from math import comb
 from redfuser.acrf.algebra import ORDERED, PAYLOAD, accumulator_dtype, neutral
 from redfuser.acrf.classify import Outline, Scope, promote, rename
 from redfuser.acrf.decompose import Case, Decomposer, Part, Term
-from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Let, Op, Reduce, Reducer, Ref, Stmt, op, print_expr, refs_of, walk
+from redfuser.acrf.expr import (
+    FLOATS,
+    Cast,
+    Const,
+    Expr,
+    Let,
+    Op,
+    Reduce,
+    Reducer,
+    Ref,
+    Stmt,
+    op,
+    print_expr,
+    refs_of,
+    walk,
+)
 from redfuser.acrf.monotone import Monotonic, monotonic
 from redfuser.acrf.normal import add, from_poly, product, to_poly
 from redfuser.acrf.ranges import Ranges
@@ -56,6 +71,8 @@ class Deriver:
     conditions: list[Condition] = field(default_factory=list)
     roundings: list[str] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
+    pending: dict[str, Accumulator] = field(default_factory=dict)
+    """Counts under a mask, part of the state only where a finalized value reads them."""
     _by_key: dict[tuple[str, tuple[str, ...], str, str], str] = field(default_factory=dict)
     rebased_on: dict[str, set[str]] = field(default_factory=dict)
     """Per accumulator, the texts of the guards its reference may take."""
@@ -126,9 +143,7 @@ class Deriver:
 
     def _sum(self, r: Reduce) -> None:
         d = self._decomposer()
-        terms = d.terms(r.expr)
-        if not terms:
-            terms = [Term((), Fraction(0))]
+        terms = [self._bounded_powers(r, t) for t in d.terms(r.expr)] or [Term((), Fraction(0))]
         self.decomposition.append(_spell_decomposition(r, terms))
         dtype = accumulator_dtype(r.expr.dtype)
         plain: list[Expr] = []
@@ -178,7 +193,6 @@ class Deriver:
 
     def _term(self, r: Reduce, t: Term, name: str, dtype: str, single: bool) -> tuple[Expr, Expr, list[Expr]]:
         """Accumulators of one term: (its sum at the reference, its sum at the true results, guards taken)."""
-        t = self._bounded_powers(r, t)
         guards: list[Expr] = []
         shifts = t.of("shift")
         follows = tuple(f for p in t.of("scaled") for f in p.follows)
@@ -204,7 +218,6 @@ class Deriver:
                 own, k, family, drifts, ratio, dtype))
             if guards:
                 self.rebased_on.setdefault(family[k].name, set()).update(map(str, guards))
-        main = family[tuple(powers)]
         self._explain(r, t, follows, shifts)
         residual = self._residuals(family, powers, dtype)
         value = self._translate(family, powers, residual, dtype)
@@ -214,7 +227,22 @@ class Deriver:
         both = [d if c is None else op("add", d, c) for d, c in zip(last, residual, strict=True)]
         root = self._translate(family, powers, list(both), dtype)
         back = self.refs.to_true(follows) if follows else None
-        return value, op("mul", root, back) if back is not None else root, guards
+        root = op("mul", root, back) if back is not None else root
+        return value, self._where_counted(r, t, value, root, dtype) if t.conds else root, guards
+
+    def _where_counted(self, r: Reduce, t: Term, value: Expr, root: Expr, dtype: str) -> Expr:
+        """The true results change a sum only if it has an element: one that a mask leaves empty is 0 in the program too.
+        The count is added to the state only if the rooted value is used."""
+        one: Expr = Const(1.0, dtype)
+        for cond, side in reversed(t.conds):
+            zero = Const(0.0, dtype)
+            one = Op("select", (cond, one, zero) if side else (cond, zero, one), dtype)
+        count = Ref(self._fresh(f"{r.name}_counted"), dtype)
+        axes = tuple(a for a in r.axes if a in self.scope.axes_of(one))
+        self.pending[count.name] = Accumulator((count.name,), axes, SUM, dtype, neutral(SUM, dtype), one,
+                                               (Ref(f"{count.name}@old", dtype),))
+        self.scope.axes[count.name] = axes
+        return Op("select", (Op("eq", (count, Const(0.0, dtype)), "bool"), value, root), dtype)
 
     def _rebase(self, own: Ref, k: tuple[int, ...], family: dict[tuple[int, ...], Ref], drifts: list[Expr],
                 ratio: Expr | None, dtype: str) -> Expr:
