@@ -206,7 +206,7 @@ class References:
             known = all(self.ranges.of(base).nonneg for base, _ in constants)
             sign = (-1 if c > 0 else 1) if known else 0
             after, before = new(value), old(value, sign)
-            step = op("sub", before, after) if c < 0 else op("sub", after, before)
+            step: Expr = op("sub", before, after) if c < 0 else op("sub", after, before)
             if constants or abs(c) != 1:
                 step = product([(step, Fraction(1)), *constants], dtype, abs(c))
             out = step if out is None else op("add", out, step)
