@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from redfuser.errors import InputError
+from redfuser.errors import InputError, RedFuserError
 
 
 class _Wrapped(nn.Module):
@@ -58,6 +58,8 @@ def export(model: Callable[..., Any], args: Sequence[Any] | None, kwargs: Mappin
     try:
         with torch.no_grad():
             return torch.export.export(module, tuple(args or ()), dict(kwargs or {}), strict=False)
+    except RedFuserError:
+        raise
     except Exception as error:
         lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
         raise InputError("RF118", "torch.export could not export the model",
