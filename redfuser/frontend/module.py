@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,12 +20,22 @@ class _Wrapped(nn.Module):
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
-        self.function = function
+        self.function = _as_forward(function)
         for i, module in enumerate(_captured_modules(function)):
             self.add_module(f"captured_{i}", module)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
+
+
+def _as_forward(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function`` with its frames named ``forward``: torch.export records source lines of such frames alone."""
+    if not isinstance(function, types.FunctionType):
+        return function
+    copy = types.FunctionType(function.__code__.replace(co_name="forward"), function.__globals__, function.__name__,
+                              function.__defaults__, function.__closure__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
 
 
 def _captured_modules(function: Any) -> list[nn.Module]:
@@ -71,13 +82,16 @@ def export(model: Callable[..., Any], args: Sequence[Any] | None, kwargs: Mappin
 
 def _wrap(function: Callable[..., Any]) -> nn.Module:
     wrapped = _Wrapped(function)
-    # torch.export names the inputs after forward's signature; the user's names are the better ones
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
         return wrapped
-    forward = functools.partial(_Wrapped.forward, wrapped)
-    functools.update_wrapper(forward, function)
-    forward.__signature__ = signature  # type: ignore[attr-defined]
-    wrapped.forward = forward  # type: ignore[method-assign]
+    sign(wrapped, signature)
     return wrapped
+
+
+def sign(module: nn.Module, signature: inspect.Signature) -> None:
+    """Give ``module.forward`` a signature: torch.export names the inputs after it."""
+    forward = functools.partial(type(module).forward, module)
+    forward.__signature__ = signature  # type: ignore[attr-defined]
+    module.forward = forward

@@ -68,7 +68,7 @@ def provenance_of(node: fx.Node, origin: Origin | None = None) -> Provenance:
             return Provenance(*found)
     target = str(node.target) if node.op == "call_function" else node.op
     frames = re.findall(r'File "([^"]+)", line (\d+), in ', node.meta.get("stack_trace") or "")
-    own = [f for f in frames if "/torch/" not in f[0].replace("\\", "/")] or frames
+    own = [f for f in frames if not any(p in f[0].replace("\\", "/") for p in ("/torch/", "/redfuser/frontend/"))]
     if not own:
         return Provenance(target, "")
     path, line = own[-1]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
+import keyword
 import logging
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -55,13 +58,14 @@ def load(model: Any) -> Any:
 
 def import_onnx(model: Any) -> Imported:
     """Import at the graph's static input shapes. Raises InputError RF111, RF112, RF119 and UnsupportedError RF115."""
-    from redfuser.frontend.module import export
+    from redfuser.frontend.module import export, sign
     from redfuser.frontend.torch_export import import_program
 
     proto = load(model)
     module = Graph(proto)
     example = module.example()
     module.learn(example)
+    sign(module, module.signature())
     program = export(module, example, None)
     imported = import_program(program, module.provenance)
     return replace(imported, source="onnx", in_spec=None, out_spec=None, in_leaves=(), out_leaves=())
@@ -135,6 +139,17 @@ class Graph(nn.Module):
                              why="tensors must be dense and of a floating, integer or boolean dtype",
                              help="convert these inputs before the call")
         return tuple(examples)
+
+    def signature(self) -> inspect.Signature:
+        """The graph's inputs by their names, made identifiers."""
+        names: list[str] = []
+        for i in self.inputs:
+            name = re.sub(r"\W", "_", i.name)
+            name = f"x_{name}" if not name.isidentifier() or keyword.iskeyword(name) else name
+            while name in names:
+                name += "_"
+            names.append(name)
+        return inspect.Signature([inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in names])
 
     def _check(self) -> None:
         missing = sorted({f"{_kind(n)} ({n.name or n.output[0]})" for n in self.graph.node

@@ -35,7 +35,8 @@ def einsum(call: Call, *xs: Tensor) -> Tensor:
     return torch.einsum(call.get("equation").decode(), *xs)
 
 
-def _padding(call: Call, x: Tensor, kernel: list[int], stride: list[int], dilation: list[int]) -> tuple[list[int], list[int]]:
+def _padding(call: Call, x: Tensor, kernel: list[int], stride: list[int], dilation: list[int]
+             ) -> tuple[list[int], list[int]]:
     auto = call.get("auto_pad", b"NOTSET").decode()
     rank = len(kernel)
     if auto in ("NOTSET", ""):
