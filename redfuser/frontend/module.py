@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from redfuser.errors import InputError, RedFuserError
 
@@ -68,7 +69,7 @@ def export(model: Callable[..., Any], args: Sequence[Any] | None, kwargs: Mappin
     module = model if isinstance(model, nn.Module) else _wrap(model)
     try:
         with torch.no_grad():
-            return torch.export.export(module, tuple(args or ()), dict(kwargs or {}), strict=False)
+            return torch.export.export(module, *_distinct(tuple(args or ()), dict(kwargs or {})), strict=False)
     except RedFuserError:
         raise
     except Exception as error:
@@ -78,6 +79,17 @@ def export(model: Callable[..., Any], args: Sequence[Any] | None, kwargs: Mappin
                          why=f"{type(error).__name__}: {lines[0] if lines else ''}",
                          help="run torch.export.export(model, args, strict=False) for torch's own explanation; "
                               "branches on tensor values and calls out of torch are the usual causes") from error
+
+
+def _distinct(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The example with every tensor an object of its own: torch.export takes one that is passed twice for one input."""
+    leaves, spec = pytree.tree_flatten((args, kwargs))
+    seen: set[int] = set()
+    for i, leaf in enumerate(leaves):
+        if isinstance(leaf, torch.Tensor):
+            leaves[i] = leaf.detach().clone() if id(leaf) in seen else leaf
+            seen.add(id(leaf))
+    return pytree.tree_unflatten(leaves, spec)
 
 
 def _wrap(function: Callable[..., Any]) -> nn.Module:
