@@ -112,9 +112,11 @@ class KernelSpec:
 def _launch_from_json(data: Mapping[str, Any]) -> LaunchSpec:
     params = []
     for param in data["params"]:
-        tma = param.get("tma")
-        if tma is not None:
-            tma = TmaSpec(**{k: tuple(map(int, v)) if isinstance(v, (list, tuple)) else v for k, v in tma.items()})
+        tma = None
+        if param.get("tma") is not None:
+            fields: dict[str, Any] = {k: tuple(map(int, v)) if isinstance(v, (list, tuple)) else v
+                                      for k, v in param["tma"].items()}
+            tma = TmaSpec(**fields)
         params.append(ParamSpec(kind=param["kind"], arg=param["arg"], tma=tma))
     grid, block = tuple(map(int, data["grid"])), tuple(map(int, data["block"]))
     if len(grid) != 3 or len(block) != 3:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from typing import Any
 
 import pytest
 import torch
+from recorded import StubDriver, fake, split_spec
 
-from redfuser.errors import InputError
+from redfuser.artifact import ParamSpec
+from redfuser.errors import ArtifactError, InputError
 from redfuser.runtime import launcher
 from redfuser.runtime.native import make_kernel
-from tests.runtime.conftest import StubDriver, fake, split_spec
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +58,7 @@ def test_tensor_maps_are_remembered_by_address(stub: StubDriver) -> None:
 def test_each_device_loads_its_own_module(stub: StubDriver) -> None:
     kernel = launcher(split_spec(), driver_path=stub.path)
     kernel.into(*tensors())
-    kernel.into(*[fake(shape, dtype, device=1) for shape, dtype in (((4, 64), "f16"), ((128, 64), "f16"), ((4, 64), "f32"))])
+    kernel.into(fake((4, 64), device=1), fake((128, 64), device=1), fake((4, 64), "f32", device=1))
     kernel.into(*tensors())
     assert [line[-4:] for line in stub.lines("load")] == ["1000", "1000", "1001", "1001"]
     assert [line.split("ctx ")[1][:4] for line in stub.lines("launch grid 2,3,1")] == ["1000", "1001", "1000"]
@@ -74,7 +77,7 @@ def test_each_device_loads_its_own_module(stub: StubDriver) -> None:
 ])
 def test_bad_tensors_are_named(stub: StubDriver, code: str, words: str, override: dict[str, Any]) -> None:
     call = make_kernel()(  # the library itself: the Python side would look first
-        __import__("json").dumps(split_spec().to_json()), list(split_spec().binaries), stub.path)[0]
+        json.dumps(split_spec().to_json()), list(split_spec().binaries), stub.path)[0]
     with pytest.raises(ValueError, match=code) as caught:
         call(*tensors(**override))
     assert words in str(caught.value)
@@ -89,7 +92,7 @@ def test_size_one_axes_may_have_any_stride(stub: StubDriver) -> None:
 
 
 def test_wrong_count_and_wrong_architecture(stub: StubDriver) -> None:
-    call = make_kernel()(__import__("json").dumps(split_spec().to_json()), list(split_spec().binaries), stub.path)[0]
+    call = make_kernel()(json.dumps(split_spec().to_json()), list(split_spec().binaries), stub.path)[0]
     with pytest.raises(ValueError, match="RF501 kernel split takes 3 tensors, got 2"):
         call(*tensors()[:2])
     stub.library.stub_fail_load(209)
@@ -98,7 +101,7 @@ def test_wrong_count_and_wrong_architecture(stub: StubDriver) -> None:
 
 
 def test_no_driver() -> None:
-    call = make_kernel()(__import__("json").dumps(split_spec().to_json()), list(split_spec().binaries), "libabsent.so.1")[0]
+    call = make_kernel()(json.dumps(split_spec().to_json()), list(split_spec().binaries), "libabsent.so.1")[0]
     with pytest.raises(ValueError, match="RF509"):
         call(*tensors())
 
@@ -118,14 +121,10 @@ def test_torch_tensors_get_coded_errors(stub: StubDriver, native: bool) -> None:
 
 
 def test_a_damaged_spec_is_refused(stub: StubDriver) -> None:
-    import dataclasses
-
-    from redfuser.artifact import ParamSpec
-    from redfuser.errors import ArtifactError
-
     spec = split_spec()
     bad = dataclasses.replace(spec.launches[1], params=(ParamSpec("ptr", "nothing"),))
     with pytest.raises(ArtifactError, match="RF601"):
         launcher(dataclasses.replace(spec, launches=(bad,)), driver_path=stub.path)
+    bad = dataclasses.replace(spec.launches[0], binary=7)
     with pytest.raises(ArtifactError, match="RF601"):
-        launcher(dataclasses.replace(spec, launches=(dataclasses.replace(spec.launches[0], binary=7),)), driver_path=stub.path)
+        launcher(dataclasses.replace(spec, launches=(bad,)), driver_path=stub.path)
