@@ -23,6 +23,7 @@ CODES: dict[str, str] = {
     "RF116": "the model returns no tensor",
     "RF117": "a module or function without example arguments",
     "RF118": "torch.export could not export the model",
+    "RF119": "the ONNX model cannot be read",
     "RF104": "target cuda on a machine without a GPU",
     "RF390": "fusion is switched off (REDFUSER_DISABLE)",
     "RF410": "no configuration fits the target",
