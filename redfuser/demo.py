@@ -46,7 +46,7 @@ def main(argv: list[str] | None = None) -> int:
     print(shown.fused_form)
 
     _title(f"4. The TileLang kernel generated from the same state for {options.arch} (no GPU needed to generate it)")
-    print(_timed(f'plan for "{options.arch}"', lambda: kernel_source(program, shown.name, options.arch)))
+    print(_timed(f'redfuser.kernel(program).bind(target="{options.arch}").source("{shown.name}")', lambda: kernel_source(program, shown.name, options.arch)))
 
     _title("5. Checked: float64 from the same inputs; our error against that of the unfused model")
     checks = numerics.check(compiled, model, args)
@@ -76,13 +76,10 @@ def bert(layers: int, tokens: int) -> tuple[Any, tuple[Any, ...]]:
 
 def kernel_source(program: Any, cascade: str, arch: str) -> str:
     """The TileLang source of one cascade for ``arch``, planned and not built; or why there is none."""
-    from redfuser import pipeline
+    import redfuser
 
-    planned = pipeline.run(program, arch=arch, build=False)
-    made = planned.produced.get(cascade)
-    if made is None or "source" not in made.stages:
-        return f"no kernel for {arch}: {made.reason if made else 'the cascade was not found'}"
-    return made.stages["source"]
+    bound = redfuser.kernel(program).bind(target=arch)
+    return bound.source(cascade) or f"no kernel for {arch}: {bound.report().cascade(cascade).reason}"
 
 
 def _title(text: str) -> None:
