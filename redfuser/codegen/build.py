@@ -123,8 +123,10 @@ def _pass_configs(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _job(request: Request) -> Job:
+    outputs = tuple(arg.name for arg in request.args if arg.role == "out")
+    others = tuple(arg.name for arg in request.args if arg.role != "out")
     return Job(request.source, request.arch, _pass_configs(request.config), tuple(request.config.get("nvcc_flags", ())),
-               SHARED_LIMIT[request.arch], request.limit_s)
+               SHARED_LIMIT[request.arch], (others, outputs), request.limit_s)
 
 
 def _to_spec(request: Request, built: Built) -> KernelSpec | BuildFailure:
@@ -134,14 +136,6 @@ def _to_spec(request: Request, built: Built) -> KernelSpec | BuildFailure:
     draft = KernelSpec.from_json({"name": request.name, "kind": "cuda", "arch": request.arch, "config": request.config,
                                   "args": [asdict(arg) for arg in request.args], "launches": built.launches,
                                   "resources": [entry["resources"] for entry in built.launches]})
-    names = {arg.name for arg in request.args}
-    used = {param.arg for launch in draft.launches for param in launch.params}
-    if used - names:
-        return refuse("RF457", "metadata", f"the kernel has parameters {sorted(used - names)} that are not declared; "
-                      f"declared: {sorted(names)}")
-    unwritten = {arg.name for arg in request.args if arg.role == "out"} - used
-    if unwritten:
-        return refuse("RF457", "metadata", f"outputs {sorted(unwritten)} are never passed to a kernel")
     for launch, resources in zip(draft.launches, draft.resources, strict=True):
         total, limit = launch.shared_bytes + resources.get("static_shared_bytes", 0), SHARED_LIMIT[request.arch]
         if total > limit:
