@@ -13,6 +13,16 @@ CODES: dict[str, str] = {
     "RF182": "dtypes in the text of a cascade do not agree",
     "RF183": "an axis or a shape in the text of a cascade does not fit",
     "RF184": "a file of cascades cannot be read",
+    # input and import: the frontends
+    "RF110": "not a model that can be imported",
+    "RF111": "the model has dynamic dimensions",
+    "RF112": "an input of an unsupported dtype or layout",
+    "RF113": "an input or output that is not a tensor",
+    "RF114": "the model changes tensors in place",
+    "RF115": "operators that can neither be compiled nor run as torch calls",
+    "RF116": "the model returns no tensor",
+    "RF117": "a module or function without example arguments",
+    "RF118": "torch.export could not export the model",
     "RF104": "target cuda on a machine without a GPU",
     "RF390": "fusion is switched off (REDFUSER_DISABLE)",
     "RF410": "no configuration fits the target",
@@ -24,6 +34,7 @@ CODES: dict[str, str] = {
     "RF193": "module:function does not name a function that returns (model, args)",
     "RF194": "no such cascade, workload, shape or baseline",
     "RF195": "coverage below what was required",
+    "RF196": "not a file of measurements, or a damaged one",
     # numerics
     "RF801": "result outside the numerics rule",
     # internal
@@ -66,4 +77,16 @@ CODES: dict[str, str] = {
     # RF35x: strategies
     "RF350": "a strategy, split count or segment length that means nothing",
     "RF351": "the segment program is not well formed (a verifier failed: our bug)",
+    # RF43x, RF44x: the CPU target
+    "RF430": "the CPU target cannot compute an operation or reducer",
+    "RF431": "the CPU target has no arithmetic in a dtype",
+    "RF432": "the CPU kernel's scratch does not fit",
+    "RF433": "a symbolic extent where a static one is needed",
+    "RF434": "a value is read at another place of the row, which is not held",
+    "RF440": "no C compiler to link a CPU kernel with",
+    "RF441": "a CPU kernel did not build",
+    # RF47x: the outer graph
+    "RF470": "a fused region cannot run at any one place of the outer graph (our bug)",
+    "RF471": "operators that have no torch spelling",
+    "RF472": "a fused region without a kernel name (our bug)",
 }

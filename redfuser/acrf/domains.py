@@ -31,7 +31,8 @@ Array = np.ndarray[Any, Any]
 
 NUMPY: dict[str, Any] = {
     "f64": np.float64, "f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16,
-    "e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2, "i64": np.int64, "i32": np.int32, "i8": np.int8, "u8": np.uint8, "bool": np.bool_}
+    "e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2, "i64": np.int64, "i32": np.int32, "i8": np.int8,
+    "u8": np.uint8, "bool": np.bool_}
 """The NumPy dtype of each of the IR's dtypes."""
 
 _FORMATS = {"f64": (53, -1022, None), "f32": (24, -126, Fraction(2) ** 128 - Fraction(2) ** 104),

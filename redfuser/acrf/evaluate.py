@@ -90,7 +90,11 @@ class FusedMachine:
 
     @classmethod
     def bind(cls, fused: Fused, inputs: Mapping[str, Any], numbers: Domain) -> FusedMachine:
-        m = machine(fused.cascade, inputs, numbers)
+        return cls.on(fused, machine(fused.cascade, inputs, numbers))
+
+    @classmethod
+    def on(cls, fused: Fused, m: Machine) -> FusedMachine:
+        """The fused form on a machine that holds the cascade's tensors and points."""
         axes = {n: s.axes for s in (*fused.producers, *fused.state.finalize, *fused.post) for n in s.names}
         axes |= {n: a.axes for a in fused.state.accumulators for n in a.names}
         ranges = dict(m.ranges)
@@ -109,7 +113,7 @@ class FusedMachine:
                 for n, c in zip(a.names, a.neutral, strict=True)}
 
     def step(self, state: State, start: int, stop: int) -> State:
-        """Absorb elements [start, stop) of the r-axis."""
+        """Absorb points number start .. stop-1 of the r-axis."""
         m = self.whole.segment(self.fused.cascade.raxis, start, stop)
         for p in self.fused.producers:
             m.statement(p)

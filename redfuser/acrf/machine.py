@@ -32,24 +32,35 @@ class Labelled:
         return data.reshape([next(shape) if a in self.axes else 1 for a in axes])
 
 
+class Source:
+    """A tensor whose elements are drawn on demand, so that a sample of a large tensor stays small."""
+
+    shape: tuple[int, ...]
+
+    def at(self, places: tuple[Array, ...], numbers: Domain) -> Array:
+        """The elements at broadcast index arrays, as the number system stores them."""
+        raise NotImplementedError
+
+
 State = dict[str, Labelled]
 """The values of a state's accumulators, by name."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """One evaluation: a number system, the inputs, and the range of every axis (a segment, for the r-axis)."""
+    """One evaluation: a number system, the inputs, and for every axis the points at which it is evaluated, ascending
+    (the whole extent, a segment of it, or a sample)."""
 
     numbers: Domain
-    tensors: Mapping[str, Array]
+    tensors: Mapping[str, Array | Source]
     dtypes: Mapping[str, str]
     ranges: Mapping[str, Array]
     stmt_axes: Mapping[str, tuple[str, ...]]
     values: dict[str, Labelled] = field(default_factory=dict)
 
     def segment(self, axis: str, start: int, stop: int) -> Machine:
-        """The same inputs with one axis restricted to [start, stop), and no values yet."""
-        return replace(self, ranges={**self.ranges, axis: np.arange(start, stop)}, values={})
+        """The same inputs with one axis restricted to its points number start .. stop-1, and no values yet."""
+        return replace(self, ranges={**self.ranges, axis: self.ranges[axis][start:stop]}, values={})
 
     def with_values(self, values: Mapping[str, Labelled]) -> Machine:
         return replace(self, values={**self.values, **values})
@@ -63,13 +74,11 @@ class Machine:
             case Index(axis=a):
                 return Labelled((a,), self.ranges[a])
             case Load(tensor=t, indices=ix):
-                return self._gather(self.tensors[t], ix, [0] * len(ix))
+                return self._load(self.tensors[t], ix)
             case Ref(name=n, indices=()):
                 return self.values[n]
             case Ref(name=n, indices=ix):
-                axes = self.stmt_axes[n]
-                full = np.broadcast_to(self.values[n].aligned(axes), [len(self.ranges[a]) for a in axes])
-                return self._gather(full, ix, [int(self.ranges[a][0]) if len(self.ranges[a]) else 0 for a in axes])
+                return self._shifted(n, ix)
             case Cast(arg=arg, dtype=d):
                 x = self.expr(arg)
                 return Labelled(x.axes, self._cast(x.data, arg.dtype, d))
@@ -77,24 +86,35 @@ class Machine:
                 return self._op(e)
         raise TypeError(f"not an expression: {e!r}")
 
-    def _gather(self, array: Array, indices: tuple[Expr, ...], starts: list[int]) -> Labelled:
-        """Elements at index expressions; an index outside the array is clamped (a mask guards it)."""
-        names = [i.axis for i in indices if isinstance(i, Index)]
-        if len(names) == len(indices) == len(set(names)):
-            ranges = [self.ranges[n] for n in names]
-            whole = all(len(r) == 0 or (r[0] - s >= 0 and r[-1] - s < d)
-                        for r, s, d in zip(ranges, starts, array.shape, strict=True))
-            if whole:
-                cut = tuple(slice(int(r[0]) - s, int(r[-1]) - s + 1) if len(r) else slice(0, 0)
-                            for r, s in zip(ranges, starts, strict=True))
-                return Labelled(tuple(names), array[cut])
+    def _load(self, tensor: Array | Source, indices: tuple[Expr, ...]) -> Labelled:
+        """Elements at index expressions; an index outside the tensor is clamped (a mask guards it)."""
+        names = tuple(i.axis for i in indices if isinstance(i, Index))
+        if len(names) == len(indices) == len(set(names)) and not isinstance(tensor, Source):
+            cut = [_as_slice(self.ranges[n], d) for n, d in zip(names, tensor.shape, strict=True)]
+            if None not in cut:
+                return Labelled(names, tensor[tuple(c for c in cut if c is not None)])
+        axes, at = self._places(indices, tensor.shape)
+        if isinstance(tensor, Source):
+            return Labelled(axes, tensor.at(at, self.numbers))
+        return Labelled(axes, np.asarray(tensor[at], tensor.dtype))
+
+    def _shifted(self, name: str, indices: tuple[Expr, ...]) -> Labelled:
+        """An earlier statement at other points of its axes: an index names a point, not a position in the sample."""
+        axes = self.stmt_axes[name]
+        full = np.broadcast_to(self.values[name].aligned(axes), [len(self.ranges[a]) for a in axes])
+        out_axes, at = self._places(indices, None)
+        near = tuple(np.clip(np.searchsorted(self.ranges[a], i), 0, max(len(self.ranges[a]) - 1, 0))
+                     for a, i in zip(axes, at, strict=True))
+        return Labelled(out_axes, np.asarray(full[near], full.dtype))
+
+    def _places(self, indices: tuple[Expr, ...],
+                shape: tuple[int, ...] | None) -> tuple[tuple[str, ...], tuple[Any, ...]]:
         parts = [self.expr(i) for i in indices]
         axes = union(p.axes for p in parts)
-        if 0 in array.shape:
-            return Labelled(axes, np.zeros([len(self.ranges[a]) for a in axes], array.dtype))
-        at = tuple(np.clip(p.aligned(axes) - s, 0, d - 1)
-                   for p, s, d in zip(parts, starts, array.shape, strict=True))
-        return Labelled(axes, np.asarray(array[at], array.dtype))
+        at = [p.aligned(axes) for p in parts]
+        if shape is not None:
+            at = [np.clip(i, 0, max(d - 1, 0)) for i, d in zip(at, shape, strict=True)]
+        return axes, tuple(np.broadcast_arrays(*at)) if at else ()
 
     def _cast(self, x: Array, source: str, target: str) -> Array:
         if source in FLOATS and target in FLOATS:
@@ -190,6 +210,14 @@ class Machine:
         if acc.dtype in FLOATS:
             return (Labelled(axes, self.numbers.op(name, data, acc.dtype)),)
         return (Labelled(axes, _integer_op(name, data)),)
+
+
+def _as_slice(points: Array, extent: int) -> slice | None:
+    """Contiguous points inside the extent, as a slice."""
+    if len(points) == 0:
+        return slice(0, 0)
+    first, last = int(points[0]), int(points[-1])
+    return slice(first, last + 1) if first >= 0 and last < extent and last - first + 1 == len(points) else None
 
 
 def _best(x: Array, places: Array, k: int, smallest: bool, dtype: str, numbers: Domain) -> tuple[Array, Array]:

@@ -1,0 +1,35 @@
+"""Frontends: a model as its owner has it, to one normalised Relax function."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from redfuser.frontend.imported import Imported, InputSpec, OpaqueCall, Provenance, Static
+
+__all__ = ["Imported", "InputSpec", "OpaqueCall", "Provenance", "Static", "import_model"]
+
+
+def import_model(model: Any, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None) -> Imported:
+    """Import an ``ExportedProgram``, a module or function with example arguments, an ONNX path, bytes or ``ModelProto``,
+    or a Relax ``IRModule``.
+
+    Raises :class:`redfuser.errors.InputError` or :class:`redfuser.errors.UnsupportedError` (RF1xx) when the model cannot
+    be imported at all. An operator without a converter does not fail the import: it stays a torch call.
+    """
+    import torch
+
+    if isinstance(model, torch.export.ExportedProgram):
+        from redfuser.frontend.torch_export import import_program
+
+        return import_program(model)
+    if callable(model):
+        from redfuser.frontend.module import export
+        from redfuser.frontend.torch_export import import_program
+
+        return import_program(export(model, args, kwargs))
+    from redfuser.errors import InputError
+
+    raise InputError("RF110", f"cannot import a {type(model).__name__}",
+                     why="not an ExportedProgram, a module or function, an ONNX model or a Relax module",
+                     help="pass one of these; for a module or function also example arguments")

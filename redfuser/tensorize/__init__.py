@@ -1,0 +1,37 @@
+"""Tensorisation: a segment program as tile operations, ready to print.
+
+    tensorize(program, config, target) -> TileProgram      configs(program, target) -> [TileConfig], best first
+"""
+
+from __future__ import annotations
+
+from redfuser.artifact import ArgSpec
+from redfuser.strategies.program import Program
+from redfuser.target import Target
+from redfuser.tensorize.configs import TileConfig, configs
+from redfuser.tensorize.lower import KernelLowering, argument_name, tensors
+from redfuser.tensorize.tile_ir import TensorArg, TileProgram
+
+
+def tensorize(program: Program, config: TileConfig, target: Target) -> TileProgram:
+    """The tile program of ``program`` under ``config`` on ``target``; every kernel of it in order.
+
+    Raises LoweringError RF430 to RF439 for what has no tile form, with the statement it is about."""
+    kernels, roundings = [], []
+    for kernel in program.kernels:
+        lowering = KernelLowering(program, kernel, config.for_kernel(kernel), target)
+        kernels.append(lowering.run())
+        roundings += lowering.roundings
+    args = tuple(TensorArg(argument_name(program, t.name), t.dtype, tuple(map(int, t.shape)), role)  # type: ignore[arg-type]
+                 for t, role in tensors(program))
+    outputs = tuple((n, argument_name(program, n)) for n in program.fused.cascade.outputs)
+    return TileProgram(program.fused.cascade.name, args, tuple(kernels), outputs, tuple(dict.fromkeys(roundings)),
+                       tuple(sorted(config.to_json().items(), key=lambda kv: kv[0])))
+
+
+def spec_skeleton(program: TileProgram) -> tuple[ArgSpec, ...]:
+    """The tensor arguments in launcher order: inputs, outputs, workspaces."""
+    return tuple(ArgSpec(a.name, a.dtype, a.shape, a.role) for a in program.args)
+
+
+__all__ = ["TileConfig", "TileProgram", "configs", "spec_skeleton", "tensorize"]

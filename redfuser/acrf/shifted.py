@@ -1,0 +1,259 @@
+"""References: the running results that accumulators are kept relative to, and the change of reference.
+
+An accumulator of ``W(x) * exp(a + B(D)) * prod_i (a_i(x) + b_i(D)) ** k_i`` is kept at a *reference* R in place of D, a
+function of the accumulators themselves that is finite in every state, the empty one included:
+
+* ``m`` of a maximum becomes ``select(m == -inf, 0, m)``; a denominator that may be 0 becomes 1 there;
+* a sum divided by a constant, ``s / N``, becomes the running estimate of the whole row's, ``s / n`` with the count n.
+
+When R moves by ``delta_i = b_i(R new) - b_i(R old)`` the family ``k`` closes under a triangular change of basis::
+
+    A_k(new) = H(new)/H(old) * sum_{j <= k} prod_i binom(k_i, j_i) * delta_i ** (k_i - j_i) * A_j(old)
+
+which for ``(x - mean) ** 2`` is Chan's update (Chan, Golub, LeVeque 1979). The true D is one more such change, from the
+last reference to D: it is the identity unless a guard was taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from redfuser.acrf.algebra import INF
+from redfuser.acrf.classify import Scope, rename
+from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Ref, map_children, op, refs_of, substitute, walk
+from redfuser.acrf.normal import Mono, Poly, from_poly, number, product, to_poly
+from redfuser.acrf.ranges import Interval, Ranges
+from redfuser.acrf.refuse import Refuse
+from redfuser.acrf.state import Accumulator
+
+
+@dataclass(slots=True)
+class References:
+    """Reference values over the accumulators made so far."""
+
+    scope: Scope
+    accumulators: dict[str, Accumulator] = field(default_factory=dict)
+    values: dict[str, Expr] = field(default_factory=dict)
+    """Running value of each reduction, over accumulators."""
+    count: Callable[[frozenset[str]], Expr] | None = None
+    """Makes (or finds) the accumulator that counts elements, with the given axes."""
+    ranges: Ranges = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ranges = Ranges(self.scope)
+
+    def register(self, a: Accumulator, body: Interval) -> None:
+        """A new accumulator; ``body`` bounds its contribution. Its running value may be the neutral element."""
+        self.accumulators[a.name] = a
+        kind = a.reducer.kind
+        if kind in ("max", "topk", "argmax"):
+            out = Interval(-INF, body.hi)
+        elif kind in ("min", "argmin"):
+            out = Interval(body.lo, INF)
+        elif kind == "sum":
+            out = Interval(0.0 if body.nonneg else -INF, 0.0 if body.nonpos else INF)
+        elif kind == "prod":
+            out = Interval(0.0 if body.nonneg else -INF, INF, body.nonneg and body.nonzero)
+        else:
+            out = Interval(0, 1) if kind in ("any", "all") else Interval()
+        self.ranges.names[a.name] = out
+        for n in a.names[1:]:
+            self.ranges.names[n] = Interval(0, INF)
+
+    # -- running values ------------------------------------------------------------------------------------------------
+
+    def running(self, e: Expr) -> Expr:
+        """A D-only expression over accumulators: the value it would have if the row ended here."""
+        e = self.scope.resolve(e)
+        late = refs_of(e) & self.scope.late
+        missing = [n for n in sorted(refs_of(e)) if n in self.scope.kinds and n not in self.values
+                   and self.scope.kinds[n] == "D"]
+        if late or missing:
+            name = sorted(late or set(missing))[0]
+            raise Refuse("RF214", f"{name} is available while the row is being reduced",
+                         f"{name} is a contraction of results over another axis; the accumulator would have to follow it "
+                         "at every step", "split the program after the reductions it contracts")
+        return substitute(e, self.values)
+
+    def estimate(self, e: Expr) -> Expr:
+        """The running value with partial sums extrapolated to the whole row, where a constant divides them."""
+        r = self.running(e)
+        extent = self.scope.cascade.extent(self.scope.raxis)
+        return self._extrapolate(r, extent) if isinstance(extent, int) and extent > 0 else r
+
+    def _extrapolate(self, e: Expr, extent: int) -> Expr:
+        if e.dtype not in FLOATS:
+            return e
+        if isinstance(e, Op) and e.name in ("add", "sub", "mul", "div", "neg") or isinstance(e, Ref):
+            p = to_poly(e)
+            degrees = {m: self._degree(m) for m in p}
+            if any(degrees.values()):
+                n = Op("max", (self._count(e), Const(1.0, e.dtype)), e.dtype)
+                out: Poly = {}
+                for m, c in p.items():
+                    d = degrees[m]
+                    mono: Mono = tuple((self._extrapolate(b, extent) if not isinstance(b, Ref) else b, q) for b, q in m)
+                    out[(*mono, (n, -d)) if d else mono] = c * Fraction(extent) ** int(d) if d.denominator == 1 else c
+                if all(d.denominator == 1 for d in degrees.values()):
+                    return from_poly(out, e.dtype)
+                return e
+        if isinstance(e, Op) and e.name in ("add", "sub", "mul", "div", "neg", "sqrt", "rsqrt", "pow", "abs", "max", "min",
+                                            "select") or isinstance(e, Cast):
+            return map_children(e, lambda k: self._extrapolate(k, extent))
+        return e
+
+    def _degree(self, m: Mono) -> Fraction:
+        return sum((q for b, q in m if isinstance(b, Ref) and b.name in self.accumulators
+                    and self.accumulators[b.name].reducer.kind == "sum"), Fraction(0))
+
+    def _count(self, e: Expr) -> Expr:
+        assert self.count is not None
+        return self.count(self.scope.axes_of(e))
+
+    # -- guards --------------------------------------------------------------------------------------------------------
+
+    def guarded(self, e: Expr, guards: list[Expr]) -> Expr:
+        """A running value made finite in every state; the conditions under which it was changed are added to guards."""
+        match e:
+            case Ref(name=n, dtype=d) if n in self.accumulators and self.accumulators[n].reducer.kind in ("max", "min"):
+                if d not in FLOATS:
+                    return e
+                edge = Const(-INF if self.accumulators[n].reducer.kind == "max" else INF, d)
+                cond = Op("eq", (e, edge), "bool")
+                _note(guards, cond)
+                return Op("select", (cond, Const(0.0, d), e), d)
+            case Op(name="div", args=(x, y), dtype=d) if d in FLOATS:
+                return Op("div", (self.guarded(x, guards), self._nonzero(y, guards)), d)
+            case Op(name="rsqrt", args=(x,), dtype=d):
+                return Op("rsqrt", (self._nonzero(x, guards),), d)
+            case Op(name="log" | "log2", args=(x,), dtype=d):
+                return Op(e.name, (self._nonzero(x, guards),), d)
+            case Op(name="pow", args=(x, Const(value=v) as c), dtype=d) if v < 0:
+                return Op("pow", (self._nonzero(x, guards), c), d)
+            case Op() | Cast():
+                return map_children(e, lambda k: self.guarded(k, guards) if k.dtype in FLOATS else k)
+        return e
+
+    def _nonzero(self, q: Expr, guards: list[Expr]) -> Expr:
+        """``q`` with 1 in place of 0 (and of a maximum of nothing)."""
+        interval = self.ranges.of(q)
+        d = q.dtype
+        if isinstance(q, Ref) and q.name in self.accumulators and self.accumulators[q.name].reducer.kind == "max":
+            a = self.accumulators[q.name]
+            if self.ranges.of(a.contribution).nonneg:
+                cond = Op("le", (q, Const(0.0, d)), "bool")
+                _note(guards, cond)
+                return Op("select", (cond, Const(1.0, d), q), d)
+        inner = self.guarded(q, guards)
+        if interval.nonzero or self.ranges.of(inner).nonzero:
+            return inner
+        cond = Op("eq", (inner, Const(0.0, d)), "bool")
+        _note(guards, cond)
+        return Op("select", (cond, Const(1.0, d), inner), d)
+
+    def at(self, e: Expr, guards: list[Expr] | None = None) -> Expr:
+        """The reference value of a D-only expression."""
+        return self.guarded(self.estimate(e), [] if guards is None else guards)
+
+    def inverse_at(self, e: Expr, guards: list[Expr] | None = None) -> Expr:
+        """The reference value of a D-only expression that divides."""
+        return self._nonzero(self.estimate(e), [] if guards is None else guards)
+
+    def place(self, e: Expr, guards: list[Expr] | None = None) -> Expr:
+        """A mixed expression at the reference: every maximal D-only sub-expression replaced by its reference value."""
+        kind = self.scope.kind(e)
+        if kind == "D":
+            return self.at(e, guards)
+        if kind != "M":
+            return e
+        match e:
+            case Op(name="div", args=(x, y)) if self.scope.kind(y) == "D":
+                return Op("div", (self.place(x, guards), self._place_inverse(y, guards)), e.dtype)
+        return map_children(e, lambda k: self.place(k, guards))
+
+    def _place_inverse(self, y: Expr, guards: list[Expr] | None) -> Expr:
+        return self.inverse_at(y, guards)
+
+    def old(self, e: Expr) -> Expr:
+        """The same over the state before this segment."""
+        return rename(e, {n: f"{n}@old" for a in self.accumulators.values() for n in a.names})
+
+    # -- change of reference -------------------------------------------------------------------------------------------
+
+    def difference(self, b: Expr, new: Callable[[Expr], Expr], old: Callable[[Expr, int], Expr]) -> Expr:
+        """``b(new) - b(old)`` monomial by monomial, so that ``c*m`` gives ``(m' - m) * c``: one rounding of a difference.
+
+        ``old`` is told the sign that its value carries in the result (0 when unknown)."""
+        dtype = b.dtype
+        out: Expr | None = None
+        for m, c in _ordered(to_poly(b)):
+            results = [(base, q) for base, q in m if self.scope.kind(base) == "D"]
+            constants = [(base, q) for base, q in m if self.scope.kind(base) != "D"]
+            if not results:
+                continue
+            value = product(results, dtype)
+            known = all(self.ranges.of(base).nonneg for base, _ in constants)
+            sign = (-1 if c > 0 else 1) if known else 0
+            after, before = new(value), old(value, sign)
+            step = op("sub", before, after) if c < 0 else op("sub", after, before)
+            if constants or abs(c) != 1:
+                step = product([(step, Fraction(1)), *constants], dtype, abs(c))
+            out = step if out is None else op("add", out, step)
+        return out if out is not None else Const(0.0, dtype)
+
+    def old_reference(self, value: Expr, sign: int) -> Expr:
+        """The old reference. Where the empty state gives ``exp(-inf) = 0`` anyway, its guard is left out."""
+        r = self.estimate(value)
+        if isinstance(r, Ref) and r.name in self.accumulators:
+            kind = self.accumulators[r.name].reducer.kind
+            if (kind == "max" and sign > 0) or (kind == "min" and sign < 0):
+                return self.old(r)
+        return self.old(self.guarded(r, []))
+
+    def ratio(self, follows: tuple[tuple[Expr, Fraction], ...]) -> Expr | None:
+        """H(new) / H(old), simplified before it is spelled: differences inside one exponential, quotients outside."""
+        return self._ratio(follows, lambda e: self.at(e), self.old_reference,
+                           lambda e: self.inverse_at(e), lambda e: self.old(self.inverse_at(e)))
+
+    def to_true(self, follows: tuple[tuple[Expr, Fraction], ...]) -> Expr | None:
+        """H(D) / H(reference): the last change of reference."""
+        return self._ratio(follows, self.running, lambda e, _: self.at(e), self.running, lambda e: self.inverse_at(e))
+
+    def _ratio(self, follows: tuple[tuple[Expr, Fraction], ...], new: Callable[[Expr], Expr],
+               old: Callable[[Expr, int], Expr], new_inverse: Callable[[Expr], Expr],
+               old_inverse: Callable[[Expr], Expr]) -> Expr | None:
+        exponents: dict[str, Expr] = {}
+        factors: list[tuple[Expr, Fraction]] = []
+        for base, q in follows:
+            if isinstance(base, Op) and base.name in ("exp", "exp2"):
+                b = base.args[0] if q == 1 else op("mul", base.args[0], number(q, base.dtype))
+                exponents[base.name] = op("add", exponents[base.name], b) if base.name in exponents else b
+            else:
+                factors.append((op("div", new_inverse(base), old_inverse(base)), q) if q > 0 else
+                               (op("div", old_inverse(base), new_inverse(base)), -q))
+        for name, b in exponents.items():
+            factors.append((Op(name, (self.difference(b, new, old),), b.dtype), Fraction(1)))
+        return product(factors, factors[0][0].dtype) if factors else None
+
+    def drift(self, b: Expr) -> Expr:
+        """``b(R new) - b(R old)`` for a shifted sum."""
+        return self.difference(b, lambda e: self.at(e), lambda e, _: self.old(self.at(e)))
+
+    def last_drift(self, b: Expr) -> Expr:
+        """``b(D) - b(R)``."""
+        return self.difference(b, self.running, lambda e, _: self.at(e))
+
+
+def _ordered(p: Poly) -> list[tuple[Mono, Fraction]]:
+    return sorted(p.items(), key=lambda t: [(str(b), q) for b, q in t[0]])
+
+
+def _note(guards: list[Expr], cond: Expr) -> None:
+    if cond not in guards:
+        guards.append(cond)
+
+
+def reads(e: Expr, names: frozenset[str]) -> bool:
+    return any(isinstance(x, Ref) and x.name in names for x in walk(e))

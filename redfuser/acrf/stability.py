@@ -1,0 +1,126 @@
+"""The numerical obligations of a fused state: stability in the program's own dtypes, and bounds for moved roundings.
+
+Part of :mod:`redfuser.acrf.verify`; shares no code with the deriver.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from redfuser.acrf.domains import Array, domain, smallest_normal, unit_roundoff
+from redfuser.acrf.evaluate import FusedMachine, stmt_dtype
+from redfuser.acrf.expr import FLOATS, Cascade, Cast, Op, Reduce, walk
+from redfuser.acrf.machine import Machine
+from redfuser.acrf.samples import Sample, sample
+from redfuser.acrf.state import Fused
+
+LENGTH = 200
+"""Elements of the r-axis in a stability sample."""
+FACTOR, FLOOR = 64.0, 3e-5
+"""The fused form may err FACTOR times as much as the unfused program in the same dtypes, or FLOOR relative."""
+
+
+def check_stability(fused: Fused, seed: int = 0) -> Iterator[str]:
+    """Errors of the fused form in the program's dtypes, against the unfused program's, both measured in fp64."""
+    for kinds, default in _stress(fused.cascade):
+        s = sample(fused.cascade, kinds, default, LENGTH, seed, inner=3)
+        rounds = not fused.certificate.roundings
+        exact = _unfused(fused.cascade, s, "f64", rounds)
+        plain = _unfused(fused.cascade, s, "program", rounds)
+        for lengths, how in _cuts(len(s.points[fused.cascade.raxis]), seed):
+            f = FusedMachine.on(fused, s.machine(fused.cascade, domain("program", rounds)))
+            done = f.finish(f.segments(lengths, how))
+            for name, error, allowed in _errors(fused.cascade, exact, plain, done):
+                if not error <= allowed:
+                    yield (f"stability: {name} errs by {error:.2g} relative, the unfused program allows {allowed:.2g} "
+                           f"({s.name}, {len(lengths)} segments, {how})")
+                    break
+
+
+def _stress(cascade: Cascade) -> Iterator[tuple[dict[str, str], str]]:
+    yield {}, "normal"
+    for t in cascade.inputs:
+        if t.dtype in FLOATS:
+            for kind in ("large", "shifted", "outlier"):
+                yield {t.name: kind}, "normal"
+
+
+def _cuts(n: int, seed: int) -> Iterator[tuple[list[int], str]]:
+    yield [n], "step"
+    rng = random.Random(seed)
+    ends = sorted(rng.randint(0, n) for _ in range(7))
+    ragged = [b - a for a, b in zip([0, *ends], [*ends, n], strict=True)]
+    yield ragged, "step"
+    yield ragged, "tree"
+
+
+def _unfused(cascade: Cascade, s: Sample, precision: str, rounds: bool) -> Machine:
+    m = s.machine(cascade, domain(precision, rounds))
+    for stmt in cascade.stmts:
+        m.statement(stmt)
+    return m
+
+
+def _full(m: Machine, cascade: Cascade, name: str) -> Array:
+    s = cascade.stmt(name)
+    data = m.values[name].aligned(s.axes)
+    return np.broadcast_to(data, [len(m.ranges[a]) for a in s.axes]).astype(np.float64)
+
+
+def _errors(cascade: Cascade, exact: Machine, plain: Machine, done: Machine) -> Iterator[tuple[str, float, float]]:
+    for s in cascade.stmts:
+        for name in s.names:
+            if name not in done.values or stmt_dtype(s, name) not in FLOATS:
+                continue
+            want, base, got = (_full(m, cascade, name) for m in (exact, plain, done))
+            fair = np.isfinite(want) & np.isfinite(base)
+            if not fair.any():
+                continue
+            size = max(float(np.max(np.abs(want[fair]))), smallest_normal("f32"))
+            with np.errstate(all="ignore"):
+                error = float(np.max(np.where(np.isfinite(got[fair]), np.abs(got[fair] - want[fair]), np.inf))) / size
+                own = float(np.max(np.abs(base[fair] - want[fair]))) / size
+            floor = max(FLOOR, 4 * unit_roundoff(stmt_dtype(s, name)))
+            yield name, error, max(FACTOR * own, floor)
+
+
+# -- roundings ---------------------------------------------------------------------------------------------------------
+
+
+def check_roundings(fused: Fused, seed: int = 0) -> Iterator[str]:
+    """Where roundings moved: every sum over the r-axis stays within ``2u`` of its terms' absolute sum, u the unit
+    roundoff of the coarsest cast. Where no move is listed, the rounded results are compared exactly elsewhere."""
+    if not fused.certificate.roundings:
+        return
+    cascade = fused.cascade
+    casts = {x.dtype for s in cascade.stmts for x in walk(s.expr) if isinstance(x, Cast) and x.dtype in FLOATS
+             and x.arg.dtype in FLOATS}
+    narrow = [d for d in casts if unit_roundoff(d) > unit_roundoff("f32")]
+    if not narrow:
+        yield "rounding: the certificate lists moved roundings, the cascade rounds nowhere"
+        return
+    for kind in ("generic", "normal"):
+        s = sample(cascade, {}, kind, 24, seed, inner=4)
+        plain = _unfused(cascade, s, "f64", True)
+        for lengths, how in _cuts(len(s.points[cascade.raxis]), seed):
+            f = FusedMachine.on(fused, s.machine(cascade, domain("f64", True)))
+            done = f.finish(f.segments(lengths, how))
+            for stmt in cascade.stmts:
+                if isinstance(stmt, Reduce) and stmt.over == cascade.raxis and stmt.reducer.kind == "sum":
+                    yield from _bounded(cascade, stmt, plain, done, max(narrow, key=unit_roundoff), how)
+
+
+def _bounded(cascade: Cascade, s: Reduce, plain: Machine, done: Machine, dtype: str, how: str) -> Iterator[str]:
+    terms = Reduce(s.names, s.axes, s.reducer, s.over, Op("abs", (s.expr,), s.expr.dtype), s.dtype)
+    scratch = plain.with_values({})
+    size: Any = scratch.statement(terms)[s.name].aligned(s.axes)
+    difference = np.abs(_full(done, cascade, s.name) - _full(plain, cascade, s.name))
+    bound = 2.5 * unit_roundoff(dtype) * np.broadcast_to(size, difference.shape) + 1e-12
+    worst = float(np.max(np.where(np.isfinite(difference), difference - bound, np.inf), initial=0.0))
+    if worst > 0:
+        yield f"rounding: {s.name} moves by more than 2u of its terms under {dtype} ({how}): {worst:.2g} beyond"
+

@@ -1,0 +1,199 @@
+"""Re-check a fusion without trusting whoever derived it.
+
+    check(fused)        # [] when the certificate holds, else one line per violated obligation
+
+The obligations, over samples of every axis with benign and adversarial elements (exact rationals where the operations
+allow, else 50 digits):
+
+* *structure*: the state reads only what exists when it is read; every result of the cascade is produced;
+* *neutral*: ``init`` is neutral, an empty segment changes nothing;
+* *segmentation*: every segmentation of a short row, empty segments included, absorbed step by step or merged, gives the
+  state that one step over the whole row gives; *merge* is associative, commutative and has ``init`` as identity;
+* *result*: ``finalize`` and ``post`` give what the unfused program gives, including where that is inf or NaN;
+* *stability*: in the program's own dtypes the error is at most a small multiple of the unfused program's
+  (scores of 1e4, mean 1e4 with deviation 1, one outlier);
+* *rounding*: with rounding casts the result is the unfused program's, or within the bound of the listed moves.
+
+This module shares no code with the deriver: it imports the expression IR, the state and the evaluators only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from redfuser.acrf.domains import Array, Inexact, domain
+from redfuser.acrf.evaluate import FusedMachine
+from redfuser.acrf.expr import FLOATS, Reduce
+from redfuser.acrf.machine import Labelled, Machine, State
+from redfuser.acrf.samples import Sample, sample, samples, segmentations
+from redfuser.acrf.stability import check_roundings, check_stability
+from redfuser.acrf.state import Fused
+from redfuser.acrf.structure import check_structure
+
+RELATIVE = 1e-30
+"""Two 50-digit values agree when they differ by at most this, relative to the larger and to the inputs' scale."""
+ENOUGH = 8
+"""Violations after which checking stops."""
+
+
+def check(fused: Fused, seed: int = 0) -> list[str]:
+    """Violated obligations, one line each; empty when the fusion holds. Deterministic for a given ``seed``."""
+    found = check_structure(fused)
+    if found:
+        return found
+    try:
+        for violation in _checks(fused, seed):
+            if violation not in found:
+                found.append(violation)
+            if len(found) >= ENOUGH:
+                break
+    except Exception as e:  # an expression no evaluator accepts is a violation, whatever it raises
+        found.append(f"evaluation: {type(e).__name__}: {e}")
+    return found
+
+
+def _checks(fused: Fused, seed: int) -> Iterator[str]:
+    ks = [s.reducer.k for s in fused.cascade.stmts if isinstance(s, Reduce) and s.reducer.kind == "topk"]
+    length = max([3, *(k + 1 for k in ks)])
+    for i, s in enumerate(samples(fused.cascade, length, seed)):
+        yield from check_sample(fused, s, thorough=i < 2)
+    yield from check_sample(fused, sample(fused.cascade, {}, "generic", 0, seed), thorough=False)
+    yield from check_sample(fused, sample(fused.cascade, {}, "ties", max(ks, default=1), seed), thorough=False)
+    yield from check_sample(fused, sample(fused.cascade, {}, "generic", length + 4, seed), thorough=False)
+    yield from check_roundings(fused, seed)
+    yield from check_stability(fused, seed)
+
+
+# -- one sample --------------------------------------------------------------------------------------------------------
+
+
+def check_sample(fused: Fused, s: Sample, thorough: bool) -> Iterator[str]:
+    """Every obligation that is about exact values, on one sample: in rationals, or in 50 digits where those end."""
+    rounding = not fused.certificate.roundings
+    try:
+        yield from list(_Trial(fused, s, domain("exact", rounding)).violations(thorough))
+    except Inexact:
+        yield from _Trial(fused, s, domain("digits", rounding)).violations(thorough)
+
+
+@dataclass
+class _Trial:
+    """One sample in one number system."""
+
+    fused: Fused
+    sample: Sample
+    numbers: Any
+    spans: dict[tuple[int, int], State] = field(default_factory=dict)
+    scale: float = 1.0
+
+    def violations(self, thorough: bool) -> Iterator[str]:
+        f = self.machine = FusedMachine.on(self.fused, self.sample.machine(self.fused.cascade, self.numbers))
+        n, init = f.length, f.init()
+        reference = self.sample.machine(self.fused.cascade, self.numbers)
+        for stmt in self.fused.cascade.stmts:
+            reference.statement(stmt)
+        self.scale = self._scale(reference)
+        whole = self.span(0, n)
+        yield from self._neutrals(whole)
+        yield from self._same("neutral: an empty segment changes the state", f.step(whole, n, n), whole)
+        yield from self._same("neutral: an empty segment is not init", self.span(0, 0), init)
+        yield from self._same("merge: init is no identity", f.merge(whole, init), whole)
+        yield from self._same("merge: init is no identity", f.merge(init, whole), whole)
+        yield from self._segments(whole, thorough)
+        yield from self._results(reference, f.finish(whole))
+
+    def span(self, start: int, stop: int) -> State:
+        if (start, stop) not in self.spans:
+            self.spans[start, stop] = self.machine.step(self.machine.init(), start, stop)
+        return self.spans[start, stop]
+
+    def _segments(self, whole: State, thorough: bool) -> Iterator[str]:
+        f, n = self.machine, self.machine.length
+        cuts = list(segmentations(n)) if thorough and n <= 4 else _some_segmentations(n)
+        steps: dict[tuple[int, ...], State] = {(): f.init()}
+        for cut in cuts:
+            ends = np.cumsum([0, *cut]).tolist()
+            for i, (start, stop) in enumerate(pairwise(ends)):
+                if cut[:i + 1] not in steps:
+                    steps[cut[:i + 1]] = f.step(steps[cut[:i]], start, stop)
+            yield from self._same(f"segmentation: steps over {list(cut)}", steps[cut], whole)
+            if len(cut) == 2:
+                a, b = self.span(*ends[:2]), self.span(*ends[1:])
+                yield from self._same(f"merge: of segments {list(cut)}", f.merge(a, b), whole)
+                yield from self._same(f"merge: not commutative on {list(cut)}", f.merge(b, a), whole)
+            if len(cut) == 3:
+                a, b, c = self.span(*ends[:2]), self.span(*ends[1:3]), self.span(*ends[2:])
+                yield from self._same(f"merge: not associative on {list(cut)}", f.merge(f.merge(a, b), c), whole)
+                yield from self._same(f"merge: not associative on {list(cut)}", f.merge(a, f.merge(b, c)), whole)
+                yield from self._same(f"merge: out of order on {list(cut)}", f.merge(f.merge(c, a), b), whole)
+
+    def _neutrals(self, whole: State) -> Iterator[str]:
+        m = self.machine.whole
+        for a in self.fused.state.accumulators:
+            values = tuple(whole[n] for n in a.names)
+            neutral = tuple(m.expr(c) for c in a.neutral)
+            for left, right in ((neutral, values), (values, neutral)):
+                mixed = dict(zip(a.names, m.combine(a, left, right), strict=True))
+                yield from self._same(f"neutral: {', '.join(map(str, a.neutral))} is not neutral for {a.reducer} of "
+                                      f"{a.name}", mixed, dict(zip(a.names, values, strict=True)))
+
+    def _results(self, reference: Machine, fused: Machine) -> Iterator[str]:
+        cascade = self.fused.cascade
+        for s in cascade.stmts:
+            for name in s.names:
+                if name in fused.values and name in reference.values:
+                    shape = [len(reference.ranges[a]) for a in s.axes]
+                    want, got = (np.broadcast_to(m.values[name].aligned(s.axes), shape) for m in (reference, fused))
+                    if not self._close(got, want):
+                        yield f"result: {name} differs from the unfused program ({self.sample.name}): " \
+                              f"{_show(got)} instead of {_show(want)}"
+
+    def _same(self, what: str, got: Mapping[str, Labelled], want: Mapping[str, Labelled]) -> Iterator[str]:
+        for name, value in want.items():
+            axes = tuple(dict.fromkeys((*value.axes, *got[name].axes)))
+            x, y = np.broadcast_arrays(got[name].aligned(axes), value.aligned(axes))
+            if not self._close(x, y):
+                yield f"{what} ({self.sample.name}): {name} is {_show(x)} instead of {_show(y)}"
+
+    def _close(self, got: Array, want: Array) -> bool:
+        if got.dtype != object or want.dtype != object:
+            return bool(np.array_equal(got, want))
+        return all(_near(a, b, self.scale) for a, b in zip(got.ravel(), want.ravel(), strict=True))
+
+    def _scale(self, m: Machine) -> float:
+        """The third power of the largest finite input: what cancellation may leave behind, in units of RELATIVE."""
+        sizes = [abs(float(v)) for t in self.sample.tensors.values() if t.dtype in FLOATS for v in t.drawn.values()]
+        return max([1.0, *(v for v in sizes if v < float("inf"))]) ** 3
+
+
+def _near(a: Any, b: Any, scale: float) -> bool:
+    if a != a or b != b:
+        return a != a and b != b
+    if a == b:
+        return True
+    if isinstance(a, float) or isinstance(b, float) or abs(a) == float("inf") or abs(b) == float("inf"):
+        return False
+    return bool(abs(a - b) <= RELATIVE * (max(abs(a), abs(b)) + scale)) and not (_rational(a) and _rational(b))
+
+
+def _rational(a: Any) -> bool:
+    return hasattr(a, "numerator")
+
+
+def _show(x: Array) -> str:
+    flat = [f"{float(v):.6g}" for v in x.ravel()[:4]]
+    return ", ".join(flat) + (", ..." if x.size > 4 else "")
+
+
+def _some_segmentations(n: int) -> list[tuple[int, ...]]:
+    half = n // 2
+    cuts = {(n,), (0, n), (n, 0), (half, n - half), (1, n - 1), (half, 0, n - half), (1,) * n}
+    if n >= 3:
+        cuts |= {(1, n - 2, 1), (n - 2, 1, 1)}
+    return sorted(c for c in cuts if sum(c) == n and min(c, default=0) >= 0)
+

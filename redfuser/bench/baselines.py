@@ -1,0 +1,173 @@
+"""What a user would run instead, as plug-ins: a name, and a function from a case to callables of the case's inputs.
+
+A plug-in that cannot serve a case raises :class:`Missing` with the reason, which becomes a labelled row. Add one with
+``@baseline("name")``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from redfuser.bench.thin import load_thin, thin_path
+from workloads.case import Case
+
+Variant = Callable[..., Any]
+
+
+class Missing(Exception):
+    """The baseline does not exist here, and why."""
+
+
+Plugin = Callable[[Case, str, "Path | None"], Mapping[str, Variant]]
+BASELINES: dict[str, Plugin] = {}
+
+
+def baseline(name: str) -> Callable[[Plugin], Plugin]:
+    def register(plugin: Plugin) -> Plugin:
+        BASELINES[name] = plugin
+        return plugin
+
+    return register
+
+
+def artifact_path(folder: Path, case: Case) -> Path:
+    """Where ``bench build`` puts the compiled case, and ``bench run --artifacts`` looks for it."""
+    return folder / f"{case.workload}-{case.name}.rf"
+
+
+def handwritten_folder(folder: Path, case: Case) -> Path:
+    return folder / f"{case.workload}-{case.name}.handwritten"
+
+
+def candidate_path(folder: Path, case: Case, label: str) -> Path:
+    """One configuration of ours, of several built to be compared."""
+    return folder / f"{case.workload}-{case.name}@{label}.rf"
+
+
+# -- of any case -------------------------------------------------------------------------------------------------------
+
+
+@baseline("eager")
+def eager(case: Case, device: str, artifacts: Path | None) -> Mapping[str, Variant]:
+    return {"eager": case.build().to(device)}
+
+
+@baseline("inductor")
+def inductor(case: Case, device: str, artifacts: Path | None) -> Mapping[str, Variant]:
+    """torch.compile with its defaults; its compile time is the first call's."""
+    torch._dynamo.reset()
+    return {"inductor": torch.compile(case.build().to(device), dynamic=False)}
+
+
+# -- of attention ------------------------------------------------------------------------------------------------------
+
+
+def _sdpa(case: Case, backend_name: str) -> Variant:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    a = case.attention
+    if a is None:
+        raise Missing("not an attention case")
+    if not a.plain:
+        raise Missing("scaled_dot_product_attention cannot say this mask or score")
+    backend = getattr(SDPBackend, backend_name)
+    grouped = a.kv_heads != a.heads
+
+    def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        with sdpa_kernel(backend):
+            return functional.scaled_dot_product_attention(q, k, v, is_causal=a.causal and q.shape[2] > 1, scale=a.scale,
+                                                           enable_gqa=grouped)
+
+    return call
+
+
+@baseline("flash")
+def flash(case: Case, device: str, artifacts: Path | None) -> Mapping[str, Variant]:
+    return {"flash": _sdpa(case, "FLASH_ATTENTION")}
+
+
+@baseline("cudnn")
+def cudnn(case: Case, device: str, artifacts: Path | None) -> Mapping[str, Variant]:
+    if not device.startswith("cuda"):
+        raise Missing("needs a CUDA GPU")
+    return {"cudnn": _sdpa(case, "CUDNN_ATTENTION")}
+
+
+@baseline("flex")
+def flex(case: Case, device: str, artifacts: Path | None) -> Mapping[str, Variant]:
+    """flex_attention, compiled; its block mask is built outside the timing."""
+    a = case.attention
+    if a is None:
+        raise Missing("not an attention case")
+    if not device.startswith("cuda"):
+        raise Missing("needs a CUDA GPU")
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    q_length, kv_length = case.params["q"], case.params["kv"]
+    offset = kv_length - q_length
+    slopes = 2.0 ** (-8.0 * torch.arange(1, a.heads + 1, device=device) / a.heads)
+
+    def score(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+        if a.softcap:
+            s = a.softcap * torch.tanh(s / a.softcap)
+        return s + slopes[h] * (j - i - offset) if a.alibi else s
+
+    def mask(b: Any, h: Any, i: Any, j: Any) -> Any:
+        seen = j <= i + offset
+        return seen & (j > i + offset - a.window) if a.window else seen
+
+    masked = (a.causal and q_length > 1) or a.window
+    block_mask = create_block_mask(mask, None, None, q_length, kv_length, device=device) if masked else None
+    torch._dynamo.reset()
+    compiled = torch.compile(flex_attention, dynamic=False)
+    modified = score if (a.softcap or a.alibi) else None
+    grouped = a.kv_heads != a.heads
+    return {"flex": lambda q, k, v: compiled(q, k, v, score_mod=modified, block_mask=block_mask, scale=a.scale,
+                                             enable_gqa=grouped)}
+
+
+@baseline("handwritten")
+def handwritten(case: Case, device: str, artifacts: Path | None) -> Mapping[str, Variant]:
+    """The hand-written TileLang kernels, each configuration a variant of its own; the table shows the best."""
+    folder = handwritten_folder(artifacts, case) if artifacts else None
+    if folder is None or not folder.is_dir():
+        raise Missing("no pre-built kernels; redfuser bench build writes them")
+    from redfuser.artifact import load_kernel
+    from redfuser.runtime.launcher import launcher
+
+    return {f"handwritten:{p.name}": launcher(load_kernel(p)).call for p in sorted(folder.iterdir()) if p.is_dir()}
+
+
+# -- ours --------------------------------------------------------------------------------------------------------------
+
+
+@baseline("redfuser")
+def ours(case: Case, device: str, artifacts: Path | None) -> Mapping[str, Variant]:
+    """The compiled case: loaded from the artifacts, or compiled here when there are none."""
+    import redfuser
+
+    if artifacts is None:
+        target = "cuda" if device.startswith("cuda") else "cpu"
+        return {"redfuser": redfuser.compile(case.build().cpu(), case.inputs("cpu", 0), target=target).to(device)}
+    path = artifact_path(artifacts, case)
+    if path.exists():
+        return {"redfuser": redfuser.load(str(path)).to(device)}
+    if thin_path(path).exists():
+        return {"redfuser": load_thin(thin_path(path), case.build()).to(device)}
+    raise Missing(f"no {path.name} among the artifacts; redfuser bench build writes it")
+
+
+@baseline("candidates")
+def candidates(case: Case, device: str, artifacts: Path | None) -> Mapping[str, Variant]:
+    """Our other configurations, each a variant; the table shows the best. ``bench build --candidates N`` writes them."""
+    import redfuser
+
+    found = sorted(artifacts.glob(candidate_path(artifacts, case, "*").name)) if artifacts else []
+    if not found:
+        raise Missing("none were built; redfuser bench build --candidates N writes them")
+    return {f"candidates:{p.stem.split('@')[1]}": redfuser.load(str(p)).to(device) for p in found}

@@ -1,0 +1,178 @@
+"""Measure cases: every variant of a case checked against float64, then timed interleaved with the others."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from redfuser import numerics
+from redfuser.bench import provenance, rows, timing
+from redfuser.bench.baselines import BASELINES, Missing, Variant, artifact_path, handwritten_folder
+from redfuser.bench.roof import Roof, roof
+from redfuser.bench.thin import thin_path
+from redfuser.errors import RedFuserError
+from workloads.case import Case, Inputs
+
+L2_BYTES = 64 << 20
+NOISY = 0.1
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to run: variants by name (``redfuser`` is ours), the device, pre-built artifacts, seconds per variant and
+    method, and the groups (case and variant, whatever the configuration) that were measured already."""
+
+    variants: tuple[str, ...]
+    device: str = "cpu"
+    artifacts: Path | None = None
+    budget_s: float = 0.3
+    done: frozenset[str] = frozenset()
+
+
+@dataclass
+class Loaded:
+    """A variant ready to be timed, with what its check said."""
+
+    call: Variant
+    first_call_s: float
+    checks: list[numerics.Check]
+
+
+def run(cases: Sequence[Case], options: Options,
+        progress: Callable[[str], None] = lambda text: None) -> Iterator[list[rows.Row]]:
+    """The rows of one case at a time. A case all of whose rows exist already yields nothing."""
+    machine = provenance.machine(options.device)
+    limit = roof(options.device)
+    for i, case in enumerate(cases, 1):
+        progress(f"[{i}/{len(cases)}] {case}")
+        built = _fingerprint(case, options.artifacts)
+
+        def key(variant: str, case: Case = case, built: str = built) -> str:
+            return rows.key(str(case), variant, dict(case.params), machine, built)
+
+        if options.done and all(key(v) in options.done for v in options.variants):
+            continue
+        base = {"schema": rows.SCHEMA, "case": str(case), "params": dict(case.params), "dtype": case.dtype, "flops": case.flops,
+                "bytes": case.bytes, "floor_ms": limit.floor_ms(case.flops, case.bytes, case.dtype) if limit else None,
+                "roof": limit.source if limit else None, "machine": machine, "artifact": built, "note": case.note,
+                "reference": f"float64, {case.sample_note or 'all'}"}
+        with torch.no_grad():
+            measured = list(_case(case, options, limit, progress))
+        yield [{**base, "key": key(r["variant"]), "group": key(r["variant"].split(":")[0]), **r} for r in measured]
+        gc.collect()
+        if options.device.startswith("cuda"):
+            torch.cuda.empty_cache()
+
+
+def _case(case: Case, options: Options, limit: Roof | None, progress: Callable[[str], None]) -> Iterator[rows.Row]:
+    on_gpu = options.device.startswith("cuda")
+    sets = 1 + min(3, 2 * L2_BYTES // max(case.bytes, 1)) if on_gpu else 2
+    inputs = [case.inputs(options.device, seed) for seed in range(sets)]
+    truth, unfused = _truth(case, inputs[0], options.device)
+    ready: dict[str, Loaded] = {}
+    for name in options.variants:
+        try:
+            variants = BASELINES[name](case, options.device, options.artifacts)
+        except Missing as e:
+            yield _without(name, "missing", str(e))
+            continue
+        except (RedFuserError, RuntimeError, ImportError, ValueError, TypeError) as e:
+            yield _without(name, "failed", _line(e))
+            continue
+        for variant, call in variants.items():
+            progress(f"    {variant}")
+            try:
+                ready[variant] = _check(case, call, inputs[0], truth, unfused, on_gpu)
+            except Exception as e:  # a baseline that crashes is a row, whatever it raises
+                yield _without(variant, "failed", _line(e))
+    del truth, unfused
+    if not ready:
+        return
+    progress("    timing")
+    calls = {name: r.call for name, r in ready.items()}
+    before = provenance.state() if on_gpu else {}
+    try:
+        events = timing.cold(calls, inputs, options.device, options.budget_s)
+        graphs, uncaptured = timing.replayed(calls, inputs, options.budget_s) if on_gpu else ({}, {})
+    except RuntimeError as e:  # out of memory once all variants are loaded, or a kernel that fails on other inputs
+        yield from (_without(name, "failed", f"while timing: {_line(e)}") for name in ready)
+        return
+    after = provenance.state() if on_gpu else {}
+    for name, r in ready.items():
+        worst = max(r.checks, key=lambda c: c.ratio)
+        row: rows.Row = {
+            "variant": name, "status": "ok", "why": "", "passed": all(c.passed for c in r.checks),
+            "events": asdict(events[name]),
+            "graph": asdict(graphs[name]) if name in graphs else None, "graph_why": uncaptured.get(name, ""),
+            "graph_inputs": sets, "host_us": timing.host_us(r.call, inputs) if on_gpu else None,
+            "first_call_s": round(r.first_call_s, 3),
+            "error": {"ratio": worst.ratio, "max": worst.ours.maximum, "rms": worst.ours.rms,
+                      "unfused_max": worst.unfused.maximum, "unfused_rms": worst.unfused.rms,
+                      "misplaced": worst.ours.misplaced},
+            "state": {"before": before, "after": after}, "time": provenance.now(),
+            "method": f"interleaved; events with {timing.FLUSH_BYTES >> 20} MiB flush; graph over {sets} input sets" if on_gpu
+            else "interleaved; wall clock",
+        }
+        row["flags"] = _flags(row, limit.floor_ms(case.flops, case.bytes, case.dtype) if limit else None)
+        yield row
+
+
+def _truth(case: Case, args: Inputs, device: str) -> tuple[Any, Any]:
+    """float64 of the case's sample, and the unfused low-precision result on it, from the same inputs."""
+    part = case.sample(args)
+    program = (case.sample_build or case.build)().to(device)
+    return numerics.reference(program, part), program(*part)
+
+
+def _check(case: Case, call: Variant, args: Inputs, truth: Any, unfused: Any, on_gpu: bool) -> Loaded:
+    start = time.perf_counter()
+    out = call(*args)
+    if on_gpu:
+        torch.cuda.synchronize()
+    first = time.perf_counter() - start
+    return Loaded(call, first, numerics.compare_all(case.pick(out), unfused, truth))
+
+
+def _flags(row: rows.Row, floor: float | None) -> list[str]:
+    flags = []
+    time_ms = rows.best_ms(row)
+    if floor and time_ms and time_ms < floor:
+        flags.append(f"above the roof ({100 * floor / time_ms:.0f} %): a measurement error or too high a count of bytes")
+    noisy = [k for k in ("events", "graph") if row[k] and (row[k]["p80"] - row[k]["p20"]) > NOISY * row[k]["p50"]]
+    if noisy:
+        flags.append(f"spread above {NOISY:.0%} in {', '.join(noisy)}")
+    if not row["passed"]:
+        e = row["error"]
+        flags.append(f"outside the numerics rule: max {e['max']:.3g} against {e['unfused_max']:.3g} unfused, "
+                     f"rms {e['rms']:.3g} against {e['unfused_rms']:.3g}")
+    return flags
+
+
+def _without(variant: str, status: str, why: str) -> rows.Row:
+    return {"variant": variant, "status": status, "why": why, "passed": None, "events": None, "graph": None, "error": None,
+            "flags": [], "time": provenance.now()}
+
+
+def _line(e: Exception) -> str:
+    text = str(e).strip().splitlines()
+    return f"{type(e).__name__}: {text[0][:200] if text else ''}"
+
+
+def _fingerprint(case: Case, artifacts: Path | None) -> str:
+    """A hash of the built files this case is measured from; empty when it is compiled in place."""
+    if artifacts is None:
+        return ""
+    digest = hashlib.sha256()
+    path = artifact_path(artifacts, case)
+    for root in (path, thin_path(path), handwritten_folder(artifacts, case)):
+        for path in sorted([root, *root.rglob("*")]) if root.exists() else []:
+            if path.is_file():
+                digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()[:16]

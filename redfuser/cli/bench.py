@@ -1,0 +1,185 @@
+"""``redfuser bench``: list, build, run, report, compare."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from redfuser.cli.console import NUMERICS, REGRESSION, print_table
+from redfuser.errors import InputError
+
+if TYPE_CHECKING:
+    from redfuser.bench.rows import Row
+    from workloads.case import Case
+
+FOLDER = click.Path(file_okay=False, path_type=Path)
+FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+def choose(workload: str, shapes: str) -> list[Case]:
+    """Cases by family (``mha``, ``norms``, ``all``) and by shape set or names. Raises InputError RF194 for unknown ones."""
+    import workloads
+
+    cases = workloads.all_cases()
+    if workload != "all":
+        families = list(dict.fromkeys(c.workload for c in cases))
+        cases = [c for c in cases if c.workload == workload]
+        if not cases:
+            raise InputError("RF194", f"no workload {workload!r}", help=f"all, {', '.join(families)}")
+    sets = list(dict.fromkeys(s for c in cases for s in c.sets))
+    chosen: list[Case] = []
+    for word in filter(None, (w.strip() for w in shapes.split(","))):
+        found = [c for c in cases if word in (*c.sets, c.name, "all")]
+        if not found:
+            raise InputError("RF194", f"{workload} has no shape or set of shapes {word!r}",
+                             help=f"sets: {', '.join(sets)}; shapes: {', '.join(c.name for c in cases[:40])}")
+        chosen += [c for c in found if c not in chosen]
+    return chosen
+
+
+@click.group()
+def bench() -> None:
+    """Build and measure the workloads against what a user would run instead."""
+
+
+@bench.command("list")
+@click.argument("workload", default="all")
+@click.option("--shapes", default="all", show_default=True, help="Sets or names, comma-separated; all.")
+@click.option("--json", "as_json", is_flag=True, help="The same as JSON lines.")
+def list_(workload: str, shapes: str, as_json: bool) -> None:
+    """The workloads and their shapes, with operations and minimal bytes."""
+    cases = choose(workload, shapes)
+    if as_json:
+        for c in cases:
+            click.echo(json.dumps({"case": str(c), "dtype": c.dtype, "params": dict(c.params), "flops": c.flops,
+                                   "bytes": c.bytes, "sets": c.sets, "note": c.note}))
+        return
+    print_table("", ["case", "dtype", "GFLOP", "MB", "sets", "note"],
+                [[str(c), c.dtype, f"{c.flops / 1e9:.2f}", f"{c.bytes / 1e6:.1f}", " ".join(c.sets), c.note] for c in cases])
+
+
+@bench.command("build")
+@click.argument("workload")
+@click.option("--shapes", default="paper", show_default=True, help="Sets or names, comma-separated.")
+@click.option("--target", required=True, help="cpu, sm_80, sm_86, sm_90a.")
+@click.option("-o", "--output", required=True, type=FOLDER, help="Folder for the artifacts.")
+@click.option("--handwritten/--no-handwritten", default=True, help="Build the hand-written TileLang baselines too.")
+@click.option("--candidates", default=0, show_default=True, help="Also build so many configurations of each one-kernel case.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+def build(workload: str, shapes: str, target: str, output: Path, handwritten: bool, candidates: int, quiet: bool) -> None:
+    """Compile the cases into artifacts that `bench run --artifacts` measures elsewhere. Needs compilers, no GPU."""
+    from redfuser.bench.build import build as build_
+
+    outcomes = []
+    for outcome in build_(choose(workload, shapes), target, output, handwritten, candidates, _progress(quiet)):
+        outcomes.append(outcome)
+        where = outcome.path.relative_to(output) if outcome.path else "FAILED"
+        click.echo(f"{outcome.case}  {outcome.what}  {where}" + (f"  {outcome.why}" if outcome.why else ""))
+    if any(o.path is None and o.what == "redfuser" for o in outcomes):
+        raise click.exceptions.Exit(1)
+
+
+@bench.command("run")
+@click.argument("workload")
+@click.option("--shapes", default="paper", show_default=True, help="Sets or names, comma-separated.")
+@click.option("--baseline", "baselines", default="eager", show_default=True,
+              help="Comma-separated: eager, inductor, flash, cudnn, flex, handwritten, candidates.")
+@click.option("--ours/--no-ours", default=True, help="Measure RedFuser too.")
+@click.option("--artifacts", type=FOLDER, help="Pre-built artifacts; without them each case is compiled here.")
+@click.option("--device", help="cuda or cpu; default: cuda where there is one.")
+@click.option("--budget", default=0.3, show_default=True, help="Seconds per variant and method.")
+@click.option("--json", "output", type=FILE, help="Append a JSON line per case and variant.")
+@click.option("--resume", is_flag=True, help="Skip cases whose rows stand in that file already.")
+@click.option("--dry-run", is_flag=True, help="Say what would be measured.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+def run(workload: str, shapes: str, baselines: str, ours: bool, artifacts: Path | None, device: str | None, budget: float,
+        output: Path | None, resume: bool, dry_run: bool, quiet: bool) -> None:
+    """Measure the cases: checked against float64, timed interleaved. Exit code 4 when a result of ours is outside the rule."""
+    from redfuser.bench import rows
+    from redfuser.bench.baselines import BASELINES
+
+    cases = choose(workload, shapes)
+    names = [n for n in (w.strip() for w in baselines.split(",")) if n and n != rows.OURS]
+    unknown = [n for n in names if n not in BASELINES]
+    if unknown:
+        raise InputError("RF194", f"no baseline {', '.join(unknown)}", help=", ".join(n for n in BASELINES if n != rows.OURS))
+    variants = ([rows.OURS] if ours else []) + names
+    if dry_run:
+        for c in cases:
+            click.echo(f"{c}  {', '.join(variants)}")
+        return
+    import torch
+
+    from redfuser.bench.runner import Options
+    from redfuser.bench.runner import run as run_
+
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    done = frozenset(r["group"] for r in rows.read(output) if r["status"] != "failed") if output and resume else frozenset()
+    measured: list[Row] = []
+    try:
+        for block in run_(cases, Options(tuple(variants), device, artifacts, budget, done), _progress(quiet)):
+            measured += block
+            if output:
+                rows.append(output, block)
+    except KeyboardInterrupt:
+        click.echo("interrupted; finished cases are kept", err=True)
+    _show(measured)
+    if any(r["variant"] == rows.OURS and r["passed"] is False for r in measured):
+        raise click.exceptions.Exit(NUMERICS)
+
+
+@bench.command("report")
+@click.argument("files", nargs=-1, required=True, type=FILE)
+@click.option("--markdown", is_flag=True, help="As Markdown, for docs/results/.")
+def report(files: tuple[Path, ...], markdown: bool) -> None:
+    """A table of measurements: the last row of each case and variant."""
+    from redfuser.bench import rows
+
+    found: list[Row] = []
+    for path in files:
+        if not path.exists():
+            raise InputError("RF196", f"no file {path}")
+        found += rows.read(path)
+    if markdown:
+        click.echo(rows.markdown(found))
+    else:
+        _show(found)
+
+
+@bench.command("compare")
+@click.argument("old", type=FILE)
+@click.argument("new", type=FILE)
+@click.option("--tolerance", default=0.03, show_default=True, help="Relative difference that counts.")
+def compare(old: Path, new: Path, tolerance: float) -> None:
+    """Compare two files of measurements. Exit code 5 when one of ours became slower beyond its spread."""
+    from redfuser.bench import rows
+
+    for path in (old, new):
+        if not path.exists():
+            raise InputError("RF196", f"no file {path}")
+    found = rows.compare(rows.read(old), rows.read(new), tolerance)
+    print_table("", ["case", "variant", "old ms", "new ms", "change", "verdict"],
+                [[case, variant, f"{a:.4f}", f"{b:.4f}", f"{100 * (b / a - 1):+.1f} %", verdict]
+                 for case, variant, a, b, verdict in found])
+    if any(variant == rows.OURS and verdict == "slower" for _, variant, _, _, verdict in found):
+        raise click.exceptions.Exit(REGRESSION)
+
+
+def _progress(quiet: bool) -> Callable[[str], None]:
+    return (lambda text: None) if quiet else (lambda text: click.echo(text, err=True))
+
+
+def _show(measured: list[Row]) -> None:
+    from redfuser.bench import rows
+
+    if not measured:
+        click.echo("nothing measured", err=True)
+        return
+    columns, cells = rows.table(measured)
+    print_table("milliseconds, the smaller of events (cold L2) and CUDA graph; (x): its time over ours", columns, cells)
+    for note in rows.footnotes(measured):
+        click.echo(f"* {note}")

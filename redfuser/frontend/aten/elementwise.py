@@ -1,0 +1,304 @@
+"""Pointwise operators: arithmetic in the promoted dtype, transcendental functions of half values through float32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from redfuser.frontend.aten.context import (
+    FLOATS,
+    HALF,
+    Context,
+    Decline,
+    converts,
+    representable,
+)
+from redfuser.frontend.dtypes import relax_dtype, torch_dtype
+from redfuser.tvm_compat import dtype_of, relax, shape_of
+
+op = relax.op
+
+
+def promoted(*operands: Any) -> str:
+    """torch's promotion of Relax expressions and Python numbers."""
+    samples = [_sample(x) for x in operands]
+    result = samples[0]
+    for s in samples[1:]:
+        result = torch.empty([1], dtype=torch.result_type(result, s), device="meta")
+    return relax_dtype(result.dtype if isinstance(result, torch.Tensor) else torch.result_type(result, result))
+
+
+def _sample(x: Any) -> Any:
+    """A tensor without data that promotes like ``x`` (0-d tensors and numbers do so weakly)."""
+    if not isinstance(x, relax.Expr):
+        return x
+    return torch.empty([1] if shape_of(x) else [], dtype=torch_dtype(dtype_of(x)), device="meta")
+
+
+def operand(c: Context, x: Any, dtype: str) -> Any:
+    return c.cast(x, dtype) if isinstance(x, relax.Expr) else c.const(x, dtype)
+
+
+def arithmetic(c: Context, f: Any, left: Any, right: Any, suffix: str = "") -> Any:
+    """``f`` in the result's dtype, or in float32 where a half operand meets a number it cannot hold."""
+    dtype = c.dtype
+    if dtype == "bool" or dtype.startswith("float8"):
+        raise Decline(f"arithmetic on {dtype}")
+    if dtype in HALF and any(not isinstance(x, relax.Expr) and not representable(x, dtype) for x in (left, right)):
+        wide = c.emit(f(operand(c, left, "float32"), operand(c, right, "float32")), "f32")
+        return c.narrow(wide)
+    return c.emit(f(operand(c, left, dtype), operand(c, right, dtype)), suffix)
+
+
+def scaled(c: Context, x: Any, alpha: Any) -> Any:
+    """``alpha * x`` for the ``alpha`` of add and sub."""
+    if alpha == 1:
+        return x
+    if c.dtype in HALF:
+        raise Decline("alpha in half precision")
+    if not isinstance(x, relax.Expr):
+        return x * alpha
+    return c.emit(op.multiply(operand(c, x, c.dtype), c.const(alpha, c.dtype)), "scaled")
+
+
+@converts("aten.add.Tensor", "aten.add.Scalar")
+def add(c: Context, self: Any, other: Any, alpha: Any = 1) -> Any:
+    return arithmetic(c, op.add, self, scaled(c, other, alpha))
+
+
+@converts("aten.sub.Tensor", "aten.sub.Scalar")
+def sub(c: Context, self: Any, other: Any, alpha: Any = 1) -> Any:
+    return arithmetic(c, op.subtract, self, scaled(c, other, alpha))
+
+
+@converts("aten.rsub.Tensor", "aten.rsub.Scalar")
+def rsub(c: Context, self: Any, other: Any, alpha: Any = 1) -> Any:
+    return arithmetic(c, op.subtract, other, scaled(c, self, alpha))
+
+
+@converts("aten.mul.Tensor", "aten.mul.Scalar")
+def mul(c: Context, self: Any, other: Any) -> Any:
+    if c.dtype == "bool":
+        return c.emit(op.logical_and(operand(c, self, "bool"), operand(c, other, "bool")))
+    return arithmetic(c, op.multiply, self, other)
+
+
+@converts("aten.div.Tensor", "aten.div.Scalar")
+def div(c: Context, self: Any, other: Any) -> Any:
+    return arithmetic(c, op.divide, self, other)
+
+
+@converts("aten.div.Tensor_mode", "aten.div.Scalar_mode")
+def div_mode(c: Context, self: Any, other: Any, rounding_mode: str | None) -> Any:
+    if rounding_mode is None:
+        return arithmetic(c, op.divide, self, other)
+    if rounding_mode == "floor":
+        return floor_divide(c, self, other)
+    raise Decline("div with rounding_mode='trunc'")
+
+
+@converts("aten.floor_divide.default", "aten.floor_divide.Scalar")
+def floor_divide(c: Context, self: Any, other: Any) -> Any:
+    if c.dtype in FLOATS:
+        raise Decline("floating floor division")
+    return arithmetic(c, op.floor_divide, self, other)
+
+
+@converts("aten.remainder.Scalar", "aten.remainder.Tensor")
+def remainder(c: Context, self: Any, other: Any) -> Any:
+    if c.dtype in FLOATS:
+        raise Decline("floating remainder")
+    return arithmetic(c, op.floor_mod, self, other)
+
+
+@converts("aten.maximum.default", "aten.max.other")
+def maximum(c: Context, self: Any, other: Any) -> Any:
+    return arithmetic(c, op.maximum, self, other)
+
+
+@converts("aten.minimum.default", "aten.min.other")
+def minimum(c: Context, self: Any, other: Any) -> Any:
+    return arithmetic(c, op.minimum, self, other)
+
+
+@converts("aten.clamp.default", "aten.clamp_min.default", "aten.clamp_max.default", "aten.clamp.Tensor",
+          "aten.clamp_min.Tensor", "aten.clamp_max.Tensor")
+def clamp(c: Context, self: Any, min: Any = None, max: Any = None) -> Any:
+    x = operand(c, self, c.dtype)
+    if c.dtype.startswith(("int", "uint", "float8", "bool")) and any(isinstance(b, float) for b in (min, max)):
+        raise Decline("clamp of integers by a float")
+    if min is not None:
+        x = c.emit(op.maximum(x, operand(c, min, c.dtype)), "" if max is None else "low")
+    if max is not None:
+        x = c.emit(op.minimum(x, operand(c, max, c.dtype)))
+    return x
+
+
+@converts("aten.pow.Tensor_Scalar", "aten.pow.Tensor_Tensor")
+def power(c: Context, self: Any, exponent: Any) -> Any:
+    if c.dtype not in FLOATS:
+        if exponent == 2 and c.dtype == dtype_of(self):
+            return c.emit(op.multiply(self, self))
+        raise Decline("integer power")
+    x = operand(c, self, c.dtype)
+    if isinstance(exponent, relax.Expr):
+        return c.in_wide(lambda w: op.power(w, c.cast(exponent, dtype_of(w))), x)
+    if exponent == 1:
+        return x
+    if exponent == 2:
+        return c.emit(op.multiply(x, x))
+    if exponent == 3:
+        return c.in_wide(lambda w: op.multiply(c.emit(op.multiply(w, w), "square"), w), x)
+    if exponent == 0.5:
+        return c.in_wide(op.sqrt, x)
+    if exponent == -0.5:
+        return c.in_wide(op.rsqrt, x)
+    return c.in_wide(lambda w: op.power(w, c.const(exponent, dtype_of(w))), x)
+
+
+@converts("aten.reciprocal.default")
+def reciprocal(c: Context, self: Any) -> Any:
+    x = operand(c, self, c.dtype)
+    return c.emit(op.divide(c.const(1.0, c.dtype), x))
+
+
+def _compare(f: Any) -> Any:
+    def convert(c: Context, self: Any, other: Any) -> Any:
+        dtype = promoted(self, other)
+        if dtype == "bool":
+            dtype = "int32"  # comparing truth values
+        if dtype.startswith("float8"):
+            raise Decline("comparison of float8")
+        return c.emit(f(operand(c, self, dtype), operand(c, other, dtype)))
+
+    return convert
+
+
+for _name, _f in {"eq": op.equal, "ne": op.not_equal, "lt": op.less, "le": op.less_equal, "gt": op.greater,
+                  "ge": op.greater_equal}.items():
+    converts(f"aten.{_name}.Tensor", f"aten.{_name}.Scalar")(_compare(_f))
+
+
+def _logical(f: Any) -> Any:
+    def convert(c: Context, self: Any, other: Any) -> Any:
+        return c.emit(f(operand(c, self, "bool"), operand(c, other, "bool")))
+
+    return convert
+
+
+for _name, _f in {"and": op.logical_and, "or": op.logical_or, "xor": op.logical_xor}.items():
+    converts(f"aten.logical_{_name}.default")(_logical(_f))
+
+
+def _bitwise(logical: Any, bitwise: Any) -> Any:
+    def convert(c: Context, self: Any, other: Any) -> Any:
+        if c.dtype == "bool":
+            return c.emit(logical(operand(c, self, "bool"), operand(c, other, "bool")))
+        return c.emit(bitwise(operand(c, self, c.dtype), operand(c, other, c.dtype)))
+
+    return convert
+
+
+for _name, _pair in {"and": (op.logical_and, op.bitwise_and), "or": (op.logical_or, op.bitwise_or),
+                     "xor": (op.logical_xor, op.bitwise_xor)}.items():
+    converts(f"aten.bitwise_{_name}.Tensor", f"aten.bitwise_{_name}.Scalar", f"aten.__{_name}__.Tensor",
+             f"aten.__{_name}__.Scalar")(_bitwise(*_pair))
+
+
+@converts("aten.logical_not.default")
+def logical_not(c: Context, self: Any) -> Any:
+    return c.emit(op.logical_not(operand(c, self, "bool")))
+
+
+@converts("aten.bitwise_not.default")
+def bitwise_not(c: Context, self: Any) -> Any:
+    return c.emit(op.logical_not(self) if c.dtype == "bool" else op.bitwise_not(self))
+
+
+def _exact(f: Any) -> Any:
+    """A function whose value is exact in the operand's own dtype."""
+
+    def convert(c: Context, self: Any) -> Any:
+        if dtype_of(self) != c.dtype and c.dtype != "bool":
+            raise Decline("mixed dtypes")
+        if dtype_of(self).startswith(("float8", "bool")):
+            raise Decline(f"dtype {dtype_of(self)}")
+        return c.emit(f(self))
+
+    return convert
+
+
+for _name, _f in {"abs": op.abs, "neg": op.negative, "floor": op.floor, "ceil": op.ceil, "trunc": op.trunc,
+                  "round": op.round, "sign": op.sign, "isnan": op.isnan, "isinf": op.isinf, "isfinite": op.isfinite,
+                  "relu": op.nn.relu}.items():
+    converts(f"aten.{_name}.default")(_exact(_f))
+
+
+def _function(f: Any) -> Any:
+    """A function that torch computes in float32 for half operands, and in float32 for integers."""
+
+    def convert(c: Context, self: Any) -> Any:
+        x = self if dtype_of(self) in FLOATS else operand(c, self, c.dtype)
+        return c.in_wide(f, x)
+
+    return convert
+
+
+for _name, _f in {"exp": op.exp, "log": op.log, "sqrt": op.sqrt, "rsqrt": op.rsqrt, "sigmoid": op.sigmoid,
+                  "tanh": op.tanh, "erf": op.erf, "sin": op.sin, "cos": op.cos, "tan": op.tan, "sinh": op.sinh,
+                  "cosh": op.cosh, "atan": op.atan, "asin": op.asin, "acos": op.acos, "silu": op.nn.silu}.items():
+    converts(f"aten.{_name}.default")(_function(_f))
+
+
+@converts("aten.exp2.default")
+def exp2(c: Context, self: Any) -> Any:
+    x = self if dtype_of(self) in FLOATS else operand(c, self, c.dtype)
+    return c.in_wide(lambda w: op.power(c.const(2.0, dtype_of(w)), w), x)
+
+
+@converts("aten.log2.default")
+def log2(c: Context, self: Any) -> Any:
+    raise Decline("log2 has no Relax operator")
+
+
+@converts("aten.gelu.default")
+def gelu(c: Context, self: Any, approximate: str = "none") -> Any:
+    f = {"none": op.nn.gelu, "tanh": op.nn.gelu_tanh}.get(approximate)
+    if f is None:
+        raise Decline(f"gelu approximate={approximate!r}")
+    return c.in_wide(f, self)
+
+
+@converts("aten.softplus.default")
+def softplus(c: Context, self: Any, beta: Any = 1, threshold: Any = 20) -> Any:
+    return c.in_wide(lambda w: op.nn.softplus(w, float(beta), float(threshold)), self)
+
+
+@converts("aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.Scalar")
+def where(c: Context, condition: Any, self: Any, other: Any) -> Any:
+    if dtype_of(condition) != "bool":
+        raise Decline("where on a mask that is not boolean")
+    return c.emit(op.where(condition, operand(c, self, c.dtype), operand(c, other, c.dtype)))
+
+
+@converts("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
+def masked_fill(c: Context, self: Any, mask: Any, value: Any) -> Any:
+    return c.emit(op.where(mask, operand(c, value, c.dtype), self))
+
+
+@converts("aten._to_copy.default")
+def to_copy(c: Context, self: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None,
+            non_blocking: Any = False, memory_format: Any = None) -> Any:
+    return c.cast(self, c.dtype, "")
+
+
+@converts("aten.clone.default", "aten.contiguous.default", "aten.alias.default", "aten.detach.default",
+          "aten.lift_fresh_copy.default", "aten.lift_fresh.default", "aten.dropout.default",
+          "aten._assert_tensor_metadata.default")
+def identity(c: Context, self: Any = None, **rest: Any) -> Any:
+    if rest.get("train") and rest.get("p"):
+        raise Decline("dropout in training mode")
+    return self if self is not None else rest["input"]
+
+

@@ -1,0 +1,162 @@
+"""Lookups and updates by index. Indices may be negative in torch: they are wrapped unless their values are known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redfuser.frontend.aten.context import Context, Decline, axis_of, converts
+from redfuser.frontend.aten.shapes import bound
+from redfuser.tvm_compat import dtype_of, op_name, relax, shape_of
+
+op = relax.op
+
+
+@converts("aten.embedding.default")
+def embedding(c: Context, weight: Any, indices: Any, padding_idx: int = -1, scale_grad_by_freq: bool = False,
+              sparse: bool = False) -> Any:
+    return c.emit(op.take(weight, indices, axis=0))
+
+
+@converts("aten.index_select.default")
+def index_select(c: Context, self: Any, dim: int, index: Any) -> Any:
+    return c.emit(op.take(self, index, axis=axis_of(dim, len(shape_of(self)))))
+
+
+@converts("aten.gather.default")
+def gather(c: Context, self: Any, dim: int, index: Any, sparse_grad: bool = False) -> Any:
+    axis = axis_of(dim, len(shape_of(self)))
+    source, wanted = shape_of(self), shape_of(index)
+    if len(source) != len(wanted) or not source:
+        raise Decline("a gather of scalars")
+    for a, (have, want) in enumerate(zip(source, wanted, strict=True)):
+        if a != axis and want < have:
+            self = c.emit(op.strided_slice(self, axes=[a], begin=[0], end=[want], strides=[1]), "used")
+    return c.emit(op.gather_elements(self, index, axis))
+
+
+def wrapped(c: Context, index: Any, extent: int, known: Any) -> Any:
+    """``index`` with negative positions counted from the end."""
+    if (int(known.min()) >= 0) if known is not None else _counts(c, index):
+        return index
+    below = c.emit(op.less(index, c.const(0, dtype_of(index))), "negative")
+    return c.emit(op.where(below, c.emit(op.add(index, c.const(extent, dtype_of(index))), "from_end"), index), "wrapped")
+
+
+def _counts(c: Context, index: Any) -> bool:
+    """Whether the index comes from an operator that counts positions from 0, through views of its result."""
+    value = c.builder.value(index)
+    while op_name(value) in ("reshape", "expand_dims", "squeeze", "permute_dims", "broadcast_to", "repeat",
+                             "strided_slice"):
+        value = c.builder.value(value.args[0])
+    if isinstance(value, relax.TupleGetItem):
+        return value.index == 1 and op_name(c.builder.value(value.tuple_value)) == "topk"
+    return op_name(value) in ("argmax", "argmin")
+
+
+@converts("aten.index.Tensor")
+def index(c: Context, self: Any, indices: Any) -> Any:
+    """One index tensor is a take. Several that together enumerate a grid (as vmap'ed masks do) are a broadcast view of
+    the data; several others that cover the leading dimensions are an ``index_tensor``."""
+    known = [c._static(raw) if raw is not None else None for raw in c.raw["indices"]]
+    present = [i for i, x in enumerate(indices) if x is not None]
+    if any(dtype_of(indices[i]) not in ("int64", "int32") for i in present):
+        raise Decline("a boolean index")
+    shape = shape_of(self)
+    if len(present) == 1:
+        (axis,) = present
+        return c.emit(op.take(self, wrapped(c, indices[axis], shape[axis], known[axis]), axis=axis))
+    if present != list(range(len(present))):
+        raise Decline("indices that skip dimensions")
+    if all(known[i] is not None for i in present):
+        grid = _grid(c, self, [known[i] for i in present])
+        if grid is not None:
+            return grid
+    return c.emit(op.index_tensor(self, [wrapped(c, indices[i], shape[i], known[i]) for i in present]))
+
+
+def _grid(c: Context, x: Any, indices: list[Any]) -> Any:
+    """``x[i0, i1, ...]`` where every index counts up along a result dimension of its own, or is 0: a view."""
+    shape = shape_of(x)
+    rank = max(i.dim() for i in indices)
+    target = c.shape[:rank]
+    place: list[int | None] = []
+    for axis, i in enumerate(indices):
+        varying = [d - (i.dim() - rank) for d in range(i.dim()) if i.shape[d] > 1 and bool((i != i.narrow(d, 0, 1)).any())]
+        if not varying:
+            if i.numel() and int(i.reshape(-1)[0]) == 0 and shape[axis] == 1:
+                place.append(None)
+                continue
+            return None
+        if len(varying) > 1:
+            return None
+        d = varying[0]
+        line = i.reshape([s for s in i.shape if s > 1]).reshape(-1) if i.numel() == i.shape[d - rank + i.dim()] else None
+        if line is None or line.tolist() != list(range(shape[axis])):
+            return None
+        place.append(d)
+    used = [d for d in place if d is not None]
+    if len(set(used)) != len(used):
+        return None
+    rest = list(range(len(indices), len(shape)))
+    order = sorted((a for a, d in enumerate(place) if d is not None), key=lambda a: place[a])  # type: ignore[arg-type, return-value]
+    squeezed = [a for a, d in enumerate(place) if d is None]
+    turned = c.emit(op.permute_dims(x, [*squeezed, *order, *rest]), "turned")
+    lead = [1] * rank
+    for a in order:
+        lead[place[a]] = shape[a]  # type: ignore[index]
+    tail = [shape[a] for a in rest]
+    spread = c.emit(op.reshape(turned, [*lead, *tail]), "spread")
+    return c.emit(op.broadcast_to(spread, [*target, *tail]))
+
+
+@converts("aten.scatter.src", "aten.scatter.value")
+def scatter(c: Context, self: Any, dim: int, index: Any, src: Any = None, value: Any = None) -> Any:
+    axis = axis_of(dim, len(shape_of(self)))
+    if len(shape_of(self)) != len(shape_of(index)) or not shape_of(index):
+        raise Decline("a scatter of scalars")
+    if src is None:
+        src = c.emit(op.full(shape_of(index), c.const(value, c.dtype), c.dtype), "value")
+    if shape_of(src) != shape_of(index) or dtype_of(src) != c.dtype:
+        raise Decline("a scatter of part of its source")
+    return c.emit(op.scatter_elements(self, index, src, axis, "update"))
+
+
+@converts("aten.slice_scatter.default")
+def slice_scatter(c: Context, self: Any, src: Any, dim: int = 0, start: Any = None, end: Any = None,
+                  step: int = 1) -> Any:
+    axis = axis_of(dim, len(shape_of(self)))
+    extent = shape_of(self)[axis]
+    if any(isinstance(v, relax.Expr) for v in (start, end)) or step != 1:
+        raise Decline("a slice with bounds that are data, or with steps")
+    return replaced(c, self, c.cast(src, c.dtype), axis, bound(start, extent, 0), bound(end, extent, extent))
+
+
+@converts("aten.select_scatter.default")
+def select_scatter(c: Context, self: Any, src: Any, dim: int, index: Any) -> Any:
+    if not isinstance(index, int):
+        raise Decline("a position that is data")
+    axis = axis_of(dim, len(shape_of(self)))
+    index = index + shape_of(self)[axis] if index < 0 else index
+    row = c.emit(op.expand_dims(c.cast(src, c.dtype), [axis]), "row")
+    return replaced(c, self, row, axis, index, index + 1)
+
+
+def replaced(c: Context, x: Any, part: Any, axis: int, start: int, stop: int) -> Any:
+    """``x`` with ``x[start:stop]`` along ``axis`` replaced: a concatenation, which is an index expression."""
+    extent = shape_of(x)[axis]
+    if stop <= start:
+        return x
+    want = list(shape_of(x))
+    want[axis] = stop - start
+    part = c.emit(op.broadcast_to(part, want), "part")
+    pieces = [part]
+    if start:
+        pieces.insert(0, c.emit(op.strided_slice(x, axes=[axis], begin=[0], end=[start], strides=[1]), "before"))
+    if stop < extent:
+        pieces.append(c.emit(op.strided_slice(x, axes=[axis], begin=[stop], end=[extent], strides=[1]), "after"))
+    return part if len(pieces) == 1 else c.emit(op.concat(pieces, axis))
+
+
+@converts("aten.copy.default")
+def copy(c: Context, self: Any, src: Any, non_blocking: bool = False) -> Any:
+    return c.emit(op.broadcast_to(c.cast(src, c.dtype), c.shape))

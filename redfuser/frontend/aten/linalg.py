@@ -1,0 +1,89 @@
+"""Contractions and convolutions: the accumulation dtype written out, the result rounded once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redfuser.frontend.aten.context import HALF, Context, Decline, accumulator, converts
+from redfuser.tvm_compat import dtype_of, relax, shape_of
+
+op = relax.op
+
+
+def product(c: Context, x: Any, y: Any, last: bool = True) -> Any:
+    """``x @ y`` in the accumulator dtype (not yet rounded to the operands' dtype); ``last``: nothing but the rounding follows."""
+    dtype = dtype_of(x)
+    if dtype != dtype_of(y) or not (dtype in HALF or dtype in ("float32", "float64")):
+        raise Decline(f"a product of {dtype} and {dtype_of(y)}")
+    if 0 in (*shape_of(x), *shape_of(y)):
+        raise Decline("an empty product")
+    acc = accumulator(dtype)
+    return c.emit(op.matmul(x, y, out_dtype=acc if acc != dtype else None), "" if last and acc == c.dtype else "acc")
+
+
+@converts("aten.mm.default", "aten.bmm.default", "aten.matmul.default", "aten.mv.default", "aten.dot.default")
+def matmul(c: Context, self: Any, **rest: Any) -> Any:
+    (other,) = rest.values()
+    return c.narrow(product(c, self, other))
+
+
+@converts("aten._int_mm.default")
+def int_mm(c: Context, self: Any, mat2: Any) -> Any:
+    return c.emit(op.matmul(self, mat2, out_dtype="int32"))
+
+
+@converts("aten.addmm.default")
+def addmm(c: Context, self: Any, mat1: Any, mat2: Any, beta: Any = 1, alpha: Any = 1) -> Any:
+    return _affine(c, self, mat1, mat2, beta, alpha)
+
+
+@converts("aten.baddbmm.default")
+def baddbmm(c: Context, self: Any, batch1: Any, batch2: Any, beta: Any = 1, alpha: Any = 1) -> Any:
+    return _affine(c, self, batch1, batch2, beta, alpha)
+
+
+def _affine(c: Context, bias: Any, x: Any, y: Any, beta: Any, alpha: Any) -> Any:
+    acc = accumulator(c.dtype)
+    r = product(c, x, y, alpha == 1 and beta == 0)
+    if alpha != 1:
+        r = c.emit(op.multiply(r, c.const(alpha, acc)), "alpha")
+    if beta == 0:
+        return c.narrow(r)
+    bias = c.cast(bias, acc, "bias")
+    if beta != 1:
+        bias = c.emit(op.multiply(bias, c.const(beta, acc)), "beta")
+    return c.narrow(c.emit(op.add(r, bias), "biased" if acc != c.dtype else ""))
+
+
+@converts("aten.linear.default")
+def linear(c: Context, input: Any, weight: Any, bias: Any = None) -> Any:
+    rank = len(shape_of(weight))
+    if rank != 2:
+        raise Decline("linear with a weight vector")
+    r = product(c, input, c.emit(op.permute_dims(weight, [1, 0]), "weight"), bias is None)
+    if bias is not None:
+        acc = accumulator(c.dtype)
+        r = c.emit(op.add(r, c.cast(bias, acc, "bias")), "biased" if acc != c.dtype else "")
+    return c.narrow(r)
+
+
+@converts("aten.convolution.default")
+def convolution(c: Context, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any,
+                transposed: bool, output_padding: Any, groups: int) -> Any:
+    rank = len(shape_of(weight)) - 2
+    if transposed or rank not in (1, 2, 3) or len(shape_of(input)) != rank + 2:
+        raise Decline("a transposed or unbatched convolution")
+    dtype = dtype_of(input)
+    if dtype_of(weight) != dtype or not (dtype in HALF or dtype in ("float32", "float64")):
+        raise Decline(f"a convolution of {dtype} and {dtype_of(weight)}")
+    f = {1: op.nn.conv1d, 2: op.nn.conv2d, 3: op.nn.conv3d}[rank]
+    spread = lambda v: tuple(int(i) for i in v) * (rank if len(v) == 1 else 1)  # noqa: E731
+    acc = accumulator(dtype)
+    pad = spread(padding)
+    r = f(input, weight, strides=spread(stride), padding=(*pad, *pad), dilation=spread(dilation), groups=int(groups),
+          out_dtype=acc if acc != dtype else None)
+    r = c.emit(r, "acc" if bias is not None or acc != dtype else "")
+    if bias is not None:
+        b = c.emit(op.reshape(c.cast(bias, acc, "bias"), (1, shape_of(bias)[0], *([1] * rank))), "bias_row")
+        r = c.emit(op.add(r, b), "biased" if acc != dtype else "")
+    return c.narrow(r)

@@ -1,0 +1,81 @@
+"""From a module or function with example arguments to an ExportedProgram."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from redfuser.errors import InputError
+
+
+class _Wrapped(nn.Module):
+    """A plain function as a module. Modules that the function closes over are registered, so that their weights are
+    weights of the export and not constants of it."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+        for i, module in enumerate(_captured_modules(function)):
+            self.add_module(f"captured_{i}", module)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
+def _captured_modules(function: Any) -> list[nn.Module]:
+    if isinstance(function, functools.partial):
+        inner = [*function.args, *function.keywords.values()]
+        return [m for m in inner if isinstance(m, nn.Module)] + _captured_modules(function.func)
+    owner = getattr(function, "__self__", None)
+    cells = [c.cell_contents for c in getattr(function, "__closure__", None) or () if _filled(c)]
+    return [m for m in [owner, *cells] if isinstance(m, nn.Module)]
+
+
+def _filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
+
+
+def export(model: Callable[..., Any], args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None
+           ) -> torch.export.ExportedProgram:
+    """Export at the example's static shapes. Raises InputError: RF117 without example arguments, RF118 when
+    torch.export refuses the model."""
+    if args is None and kwargs is None:
+        raise InputError("RF117", "a module or function needs example arguments",
+                         why="shapes and dtypes are read from them",
+                         help="pass args=(...) and kwargs={...} as you would call it")
+    if isinstance(args, torch.Tensor):
+        args = (args,)
+    module = model if isinstance(model, nn.Module) else _wrap(model)
+    try:
+        with torch.no_grad():
+            return torch.export.export(module, tuple(args or ()), dict(kwargs or {}), strict=False)
+    except Exception as error:
+        lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
+        raise InputError("RF118", "torch.export could not export the model",
+                         where=getattr(model, "__name__", type(model).__name__),
+                         why=f"{type(error).__name__}: {lines[0] if lines else ''}",
+                         help="run torch.export.export(model, args, strict=False) for torch's own explanation; "
+                              "branches on tensor values and calls out of torch are the usual causes") from error
+
+
+def _wrap(function: Callable[..., Any]) -> nn.Module:
+    wrapped = _Wrapped(function)
+    # torch.export names the inputs after forward's signature; the user's names are the better ones
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return wrapped
+    forward = functools.partial(_Wrapped.forward, wrapped)
+    functools.update_wrapper(forward, function)
+    forward.__signature__ = signature  # type: ignore[attr-defined]
+    wrapped.forward = forward  # type: ignore[method-assign]
+    return wrapped

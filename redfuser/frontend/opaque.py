@@ -1,0 +1,110 @@
+"""Torch operators that stay torch calls: how their arguments become JSON, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from redfuser.frontend.dtypes import supported
+from redfuser.frontend.imported import OpaqueCall, Provenance
+
+
+class NotJson(Exception):
+    """An argument has no place in a template (a generator, a stream, a Python object)."""
+
+
+def template(value: Any, tensor: Callable[[Any], int]) -> Any:
+    """``value`` as JSON; ``tensor`` numbers the graph nodes met on the way."""
+    if isinstance(value, torch.fx.Node):
+        return {"tensor": tensor(value)}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [template(v, tensor) for v in value]
+    if isinstance(value, torch.dtype):
+        return {"dtype": str(value).removeprefix("torch.")}
+    if isinstance(value, torch.device):
+        return {"device": True}
+    if isinstance(value, torch.layout):
+        return {"layout": str(value).removeprefix("torch.")}
+    if isinstance(value, torch.memory_format):
+        return {"memory_format": str(value).removeprefix("torch.")}
+    raise NotJson(type(value).__name__)
+
+
+def describe(node: torch.fx.Node, provenance: Provenance) -> tuple[OpaqueCall, list[torch.fx.Node]]:
+    """The call that a graph node makes, and the nodes whose tensors it takes, in the order of the template's numbers."""
+    tensors: list[torch.fx.Node] = []
+
+    def number(arg: torch.fx.Node) -> int:
+        if arg not in tensors:
+            tensors.append(arg)
+        return tensors.index(arg)
+
+    args = tuple(template(list(node.args), number))
+    kwargs = {k: {"device": True} if k == "device" and v is not None else template(v, number)
+              for k, v in node.kwargs.items()}
+    val = node.meta["val"]
+    single = isinstance(val, torch.Tensor)
+    values = [val] if single else list(val)
+    results = tuple(i for i, v in enumerate(values) if isinstance(v, torch.Tensor))
+    return OpaqueCall(str(node.target), args, kwargs, len(values), single, results, provenance), tensors
+
+
+def runnable(node: torch.fx.Node) -> str:
+    """Why the node cannot run as an opaque torch call; empty if it can."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return "not a torch operator"
+    val = node.meta.get("val")
+    values = [val] if isinstance(val, torch.Tensor) else list(val) if isinstance(val, (list, tuple)) else []
+    if not any(isinstance(v, torch.Tensor) for v in values):
+        return "its result is not a tensor"
+    for v in values:
+        if v is None:
+            continue
+        if not isinstance(v, torch.Tensor):
+            return "one of its results is not a tensor"
+        if not supported(v.dtype):
+            return f"its result has dtype {str(v.dtype).removeprefix('torch.')}"
+        if any(not isinstance(s, int) for s in v.shape):
+            return "the shape of its result depends on data"
+    try:
+        describe(node, Provenance())
+    except NotJson as e:
+        return f"an argument is a {e}"
+    return ""
+
+
+def overload(target: str) -> torch._ops.OpOverload:
+    """``aten.histc.default`` as the operator; raises ``AttributeError`` when the library that defines it is not loaded."""
+    namespace, name, which = target.split(".", 2)
+    return getattr(getattr(getattr(torch.ops, namespace), name), which)
+
+
+def fill(value: Any, tensors: Sequence[torch.Tensor], device: torch.device | str) -> Any:
+    """A template with its tensors and torch objects put back."""
+    if isinstance(value, dict):
+        ((kind, inner),) = value.items()
+        if kind == "tensor":
+            return tensors[inner]
+        if kind == "device":
+            return torch.device(device)
+        return getattr(torch, inner)
+    if isinstance(value, (list, tuple)):
+        return [fill(v, tensors, device) for v in value]
+    return value
+
+
+def resolve(call: OpaqueCall) -> Callable[..., tuple[torch.Tensor, ...]]:
+    """The callable: tensors in the order of the Relax call's arguments, results in the order of its struct info."""
+    function = overload(call.target)
+
+    def run(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        device = tensors[0].device if tensors else torch.device("cpu")
+        out = function(*(fill(a, tensors, device) for a in call.args),
+                       **{k: fill(v, tensors, device) for k, v in call.kwargs.items()})
+        return (out,) if call.single else tuple(out[i] for i in call.results)
+
+    return run

@@ -1,0 +1,363 @@
+"""From an ExportedProgram to the normal form."""
+
+from __future__ import annotations
+
+import logging
+import operator
+import re
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
+
+from redfuser.errors import InputError, UnsupportedError
+from redfuser.frontend.aten import CONVERTERS, Context, Decline
+from redfuser.frontend.builder import Builder
+from redfuser.frontend.dtypes import relax_dtype, supported
+from redfuser.frontend.imported import Imported, InputSpec, Leaf, OpaqueCall, Provenance, Static
+from redfuser.frontend.opaque import describe, runnable
+from redfuser.frontend.static import INDEX_ARITHMETIC, Statics, counting, uniform
+from redfuser.tvm_compat import call_dps_packed, dtype_of, relax, shape_of, tensor_info
+
+log = logging.getLogger(__name__)
+op = relax.op
+
+KEPT = frozenset({
+    "aten.scaled_dot_product_attention.default", "aten.matmul.default", "aten.linear.default",
+    "aten.rms_norm.default", "aten.layer_norm.default", "aten.group_norm.default", "aten.silu.default",
+    "aten.logsumexp.default", "aten.repeat_interleave.self_int",
+})
+"""Composite operators that are not decomposed: their converters say more than their parts."""
+
+DROPPED = frozenset({
+    "aten._assert_tensor_metadata.default", "aten._assert_async.msg", "aten._assert_async.default",
+    "aten._assert_scalar.default", "aten.sym_constrain_range.default", "aten.sym_constrain_range_for_size.default",
+})
+"""Assertions that the export itself has already established at its static shapes."""
+
+
+def decompose(program: ExportedProgram) -> ExportedProgram:
+    """Functional core ATen, except for the operators in :data:`KEPT`."""
+    table = torch.export.default_decompositions()
+    for key in [k for k in table if str(k) in KEPT]:
+        table.pop(key)
+    return program.run_decompositions(table)
+
+
+def import_program(program: ExportedProgram) -> Imported:
+    """Import; raises InputError (RF111, RF112, RF114) and UnsupportedError (RF113)."""
+    check_signature(program)
+    program = decompose(program)
+    check_signature(program)
+    return _Import(program).run()
+
+
+def provenance_of(node: fx.Node) -> Provenance:
+    """The operator and the innermost line of the user's own code."""
+    target = str(node.target) if node.op == "call_function" else node.op
+    frames = re.findall(r'File "([^"]+)", line (\d+), in ', node.meta.get("stack_trace") or "")
+    own = [f for f in frames if "/torch/" not in f[0].replace("\\", "/")] or frames
+    if not own:
+        return Provenance(target, "")
+    path, line = own[-1]
+    return Provenance(target, f"{re.split(r'[/]', path)[-1]}:{line}")
+
+
+def check_signature(program: ExportedProgram) -> None:
+    """Refuse what cannot be right later: dynamic dimensions, state that the call would change, odd inputs."""
+    dynamic, odd = [], []
+    for node in program.graph.nodes:
+        if node.op != "placeholder":
+            continue
+        val = node.meta.get("val")
+        if isinstance(val, torch.Tensor):
+            if any(not isinstance(s, int) for s in val.shape):
+                dynamic.append(f"{node.name}: {list(map(str, val.shape))}")
+            elif not supported(val.dtype) or val.layout is not torch.strided:
+                odd.append(f"{node.name}: {str(val.dtype).removeprefix('torch.')}, {val.layout}")
+        elif isinstance(val, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            dynamic.append(f"{node.name}: {val}")
+    if dynamic:
+        raise InputError("RF111", "dynamic dimensions are not supported", where="; ".join(dynamic),
+                         why="the model was exported with Dim(...) for these inputs; kernels are generated per shape",
+                         help="export without dynamic_shapes, once per shape that you run")
+    if odd:
+        raise InputError("RF112", "inputs of an unsupported dtype or layout", where="; ".join(odd),
+                         why="tensors must be dense and of a floating, integer or boolean dtype",
+                         help="convert these tensors before the call (complex numbers: torch.view_as_real)")
+    mutated = [f"{s.target or s.arg.name}" for s in program.graph_signature.output_specs
+               if s.kind in (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.PARAMETER_MUTATION)]
+    if mutated:
+        raise InputError("RF114", "the model changes tensors in place", where=", ".join(mutated),
+                         why="a compiled model is a function of its inputs; these updates would be lost",
+                         help="return the updated tensors (KV caches) as outputs, or call .eval() if this is a "
+                              "normalisation layer in training mode")
+    other = [s for s in program.graph_signature.output_specs
+             if s.kind not in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)]
+    strange = [s for s in program.graph_signature.input_specs if s.kind in (InputKind.CUSTOM_OBJ, InputKind.TOKEN)]
+    if other or strange:
+        names = ", ".join([str(s.arg) for s in other] + [str(s.target) for s in strange])
+        raise UnsupportedError("RF113", "inputs or outputs that are not tensors", where=names,
+                               why="torch objects and effect tokens have no place in a compiled model",
+                               help="move the code that uses them out of the exported part")
+
+
+class _Import:
+    def __init__(self, program: ExportedProgram) -> None:
+        self.program = program
+        self.graph: fx.Graph = program.graph
+        self.env: dict[fx.Node, Any] = {}
+        self.opaque: dict[str, OpaqueCall] = {}
+        self.notes: list[str] = []
+        self.unsupported: list[str] = []
+        self.weights: dict[str, torch.Tensor] = {}
+        self.specs: dict[str, InputSpec] = {}
+        literals = self._inputs()
+        self.statics = Statics(self.graph, literals)
+        params = [relax.Var(s.name, tensor_info(s.shape, s.dtype)) for s in self.specs.values()]
+        self.builder = Builder(params)
+        by_name = {p.name_hint: p for p in params}
+        for node in self.graph.nodes:
+            if node.op == "placeholder" and node.name in by_name:
+                self.env[node] = by_name[node.name]
+
+    # -- inputs --------------------------------------------------------------------------------------------------------
+
+    def _inputs(self) -> dict[str, torch.Tensor]:
+        """Fill ``specs`` (user inputs first) and ``weights``; the literals of the program are returned."""
+        program = self.program
+        vals = {n.name: n.meta.get("val") for n in self.graph.nodes if n.op == "placeholder"}
+        tensors: dict[str, tuple[str, torch.Tensor]] = {}
+        literals: dict[str, torch.Tensor] = {}
+        self.in_leaves: list[Leaf] = []
+        for spec in program.graph_signature.input_specs:
+            name = spec.arg.name
+            if spec.kind is InputKind.USER_INPUT:
+                if isinstance(spec.arg, ConstantArgument):
+                    self.in_leaves.append(Static(spec.arg.value))
+                    continue
+                self.in_leaves.append(name)
+                val = vals[name]
+                self.specs[name] = InputSpec(name, relax_dtype(val.dtype), tuple(val.shape), "user")
+            elif spec.kind is InputKind.CONSTANT_TENSOR:
+                value = program.constants[spec.target]
+                if value.numel() == 1:
+                    literals[name] = value.detach()
+                else:
+                    tensors[name] = ("constant", value)
+            else:
+                source = program.state_dict if spec.target in program.state_dict else program.constants
+                tensors[name] = ("weight", source[spec.target])
+        for name, (kind, value) in tensors.items():
+            self.weights[name] = value.detach()
+            self.specs[name] = InputSpec(name, relax_dtype(value.dtype), tuple(value.shape), kind)  # type: ignore[arg-type]
+        return literals
+
+    # -- the graph -----------------------------------------------------------------------------------------------------
+
+    def run(self) -> Imported:
+        for node in self.graph.nodes:
+            if node.op == "call_function" and node not in self.statics:
+                self._call(node)
+            elif node.op == "get_attr":
+                self.unsupported.append(f"{node.name} (a submodule or tensor attribute)")
+        outputs, out_leaves = self._outputs()
+        if self.unsupported:
+            raise UnsupportedError("RF115", "operators that can neither be compiled nor run as torch calls",
+                                   where="; ".join(dict.fromkeys(self.unsupported)),
+                                   why="data-dependent shapes, control flow and non-tensor results have no Relax form",
+                                   help="move these operators out of the exported part, or replace them")
+        mod = self.builder.finish(outputs)
+        used = self.builder.used_params(outputs)
+        idle = [n for n, s in self.specs.items() if s.kind != "user" and n not in used]
+        if idle:
+            mod = _without_params(mod, set(idle))
+        live = {s for s in self.opaque if any(s == n for n in _packed_symbols(mod))}
+        spec = self.program.call_spec
+        return Imported(
+            mod=mod,
+            inputs=tuple(s for n, s in self.specs.items() if n not in idle),
+            weights={n: w for n, w in self.weights.items() if n not in idle},
+            opaque={s: c for s, c in self.opaque.items() if s in live},
+            provenance=self.builder.provenance,
+            source="torch.export",
+            in_spec=spec.in_spec, out_spec=spec.out_spec,
+            in_leaves=tuple(self.in_leaves), out_leaves=tuple(out_leaves),
+            notes=tuple(dict.fromkeys(self.notes)),
+        )
+
+    def _outputs(self) -> tuple[list[Any], list[Leaf]]:
+        values, leaves = [], []
+        nodes = {n.name: n for n in self.graph.nodes}
+        for spec in self.program.graph_signature.output_specs:
+            if isinstance(spec.arg, TensorArgument):
+                node = nodes[spec.arg.name]
+                values.append(self.value(node))
+                leaves.append(spec.arg.name)
+            elif isinstance(spec.arg, ConstantArgument):
+                leaves.append(Static(spec.arg.value))
+            else:
+                self.unsupported.append(f"output {spec.arg} (not a tensor)")
+        if not values and not self.unsupported:
+            raise InputError("RF116", "the model returns no tensor", help="return at least one tensor")
+        return [v for v in values if v is not None], leaves
+
+    def value(self, node: fx.Node) -> Any:
+        """The Relax value of a node; a static one is written down where it is first needed."""
+        if node not in self.env and node in self.statics:
+            self.env[node] = self._write_static(node)
+        return self.env.get(node)
+
+    def _write_static(self, node: fx.Node) -> Any:
+        value = self.statics[node]
+        if not isinstance(value, torch.Tensor):
+            return None
+        dtype, shape = relax_dtype(value.dtype), tuple(value.shape)
+        fill = uniform(value)
+        self.builder.begin(node.name, provenance_of(node))
+        emit = self.builder.emit
+        if fill is not None:
+            constant = relax.const(fill, dtype)
+            return emit(op.full(shape, constant, dtype)) if shape else constant
+        count = counting(value)
+        if count is not None:
+            axis, start, step = count
+            line = emit(op.arange(start, start + step * shape[axis], step, "int64"), "count")
+            line = emit(op.reshape(line, [shape[axis] if d == axis else 1 for d in range(len(shape))]), "line")
+            line = emit(op.astype(line, dtype), "cast") if dtype != "int64" else line
+            return emit(op.broadcast_to(line, shape))
+        if str(node.target) in INDEX_ARITHMETIC:
+            result = self._convert(node)
+            if result is not None:
+                return result
+            self.builder.begin(node.name, provenance_of(node))
+        return relax.Constant(_to_tvm(value.contiguous()))
+
+    def _call(self, node: fx.Node) -> None:
+        target = str(node.target)
+        if target in DROPPED:
+            return
+        if node.target is operator.getitem:
+            source = self.env.get(node.args[0])
+            item = source[node.args[1]] if isinstance(source, tuple) else None
+            if item is None and not self.unsupported:
+                self.unsupported.append(f"{node.name} (a result that is not computed)")
+            self.env[node] = item
+            return
+        result = self._convert(node)
+        if result is None:
+            result = self._opaque(node)
+        self.env[node] = result
+
+    def _convert(self, node: fx.Node) -> Any:
+        converter = CONVERTERS.get(str(node.target))
+        if converter is None:
+            return None
+        raw = _arguments(node)
+        missing = [n for n in node.all_input_nodes if n not in self.statics and self.env.get(n) is None]
+        if missing:
+            return None
+        self.builder.begin(node.name, provenance_of(node))
+        context = Context(self.builder, node.meta["val"], raw, self.statics.get)
+        try:
+            converted = {k: fx.node.map_arg(v, self._operand) for k, v in raw.items()}
+            self.builder.begin(node.name, provenance_of(node))
+            result = converter(context, **converted)
+        except Decline as e:
+            self.notes.append(f"{node.target} stays a torch call: {e}")
+            return None
+        except (TypeError, ValueError, KeyError, IndexError) as e:
+            self.notes.append(f"{node.target} stays a torch call: its arguments were not understood ({e})")
+            return None
+        except Exception as e:  # TVM refuses a call with an error type of its own; the torch call still runs
+            self.notes.append(f"{node.target} stays a torch call: Relax refuses it ({str(e).strip().splitlines()[-1]})")
+            return None
+        return result if self._matches(node, result) else None
+
+    def _operand(self, node: fx.Node) -> Any:
+        value = self.value(node)
+        if value is None or isinstance(value, tuple):
+            raise Decline(f"the argument {node.name} is not a tensor")
+        return value
+
+    def _matches(self, node: fx.Node, result: Any) -> bool:
+        """Whether the converter's result has the shape and dtype that torch recorded."""
+        val = node.meta["val"]
+        pairs = zip(val, result, strict=True) if isinstance(val, (list, tuple)) else [(val, result)]
+        for v, r in pairs:
+            if r is None:
+                continue
+            if tuple(v.shape) != shape_of(r) or relax_dtype(v.dtype) != dtype_of(r):
+                self.notes.append(f"{node.target} stays a torch call: its result would be {dtype_of(r)}{shape_of(r)}, "
+                                  f"torch has {relax_dtype(v.dtype)}{tuple(v.shape)}")
+                return False
+        return True
+
+    def _opaque(self, node: fx.Node) -> Any:
+        origin = provenance_of(node)
+        why = runnable(node)
+        operands = [] if why else [self.value(n) for n in describe(node, origin)[1]]
+        if not why and any(o is None or isinstance(o, tuple) for o in operands):
+            if not self.unsupported:
+                self.unsupported.append(f"{node.target} (an operand has no value)")
+            return None  # an operator before it is already listed
+        if why:
+            self.unsupported.append(f"{node.target} ({origin.source + ': ' if origin.source else ''}{why})")
+            return None
+        call, _ = describe(node, origin)
+        if str(node.target) not in CONVERTERS:
+            self.notes.append(f"{node.target} has no converter: it runs as a torch call")
+        symbol = f"torchop.{call.target}.{len(self.opaque)}"
+        self.opaque[symbol] = call
+        val = node.meta["val"]
+        values = [val] if call.single else [val[i] for i in call.results]
+        infos = [tensor_info(v.shape, relax_dtype(v.dtype)) for v in values]
+        self.builder.begin(node.name, origin)
+        if call.single:
+            return self.builder.emit(call_dps_packed(symbol, operands, infos[0]))
+        if len(infos) == 1:
+            only = self.builder.emit(call_dps_packed(symbol, operands, infos[0]))
+            return tuple(only if i in call.results else None for i in range(call.outputs))
+        together = self.builder.emit(call_dps_packed(symbol, operands, infos))
+        items = {i: self.builder.emit(relax.TupleGetItem(together, k), str(i)) for k, i in enumerate(call.results)}
+        return tuple(items.get(i) for i in range(call.outputs))
+
+
+def _arguments(node: fx.Node) -> dict[str, Any]:
+    """Every argument by its schema name, defaults filled in."""
+    schema = node.target._schema
+    values: dict[str, Any] = {}
+    for i, argument in enumerate(schema.arguments):
+        if i < len(node.args):
+            values[argument.name] = node.args[i]
+        elif argument.name in node.kwargs:
+            values[argument.name] = node.kwargs[argument.name]
+        elif argument.has_default_value():
+            values[argument.name] = argument.default_value
+    return values
+
+
+def _to_tvm(value: torch.Tensor) -> Any:
+    from redfuser.tvm_compat import tvm
+
+    if value.dtype == torch.bool:
+        return tvm.runtime.tensor(value.numpy())
+    return tvm.runtime.from_dlpack(value.detach().clone())
+
+
+def _packed_symbols(mod: Any) -> set[str]:
+    from redfuser.tvm_compat import bindings, op_name
+
+    return {str(b.value.args[0].global_symbol) for b in bindings(mod["main"]) if op_name(b.value) == "call_dps_packed"}
+
+
+def _without_params(mod: Any, idle: set[str]) -> Any:
+    """``main`` without parameters that nothing uses."""
+    func = mod["main"]
+    params = [p for p in func.params if p.name_hint not in idle]
+    slim = relax.Function(params, func.body, func.ret_struct_info, func.is_pure, func.attrs)
+    blocks = relax.BlockBuilder()
+    blocks.add_func(slim, "main")
+    return blocks.get()

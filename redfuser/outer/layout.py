@@ -1,0 +1,76 @@
+"""Which values are known to be contiguous and aligned, so that a kernel can take them as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from redfuser.outer.moving import slices
+from redfuser.outer.scope import op_name
+from redfuser.tvm_compat import dtype_of, relax, shape_of
+
+ALIGN = 16
+_BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2}
+_FRESH = ("matmul", "nn.conv", "take", "concat", "gather_elements", "arange", "full", "zeros", "ones", "nn.batch_norm")
+_SAME = frozenset({"reshape", "flatten", "expand_dims", "squeeze"})
+
+
+class Layouts:
+    """``contiguous`` and ``aligned`` per variable; ``known`` seeds inputs, weights and kernel results."""
+
+    def __init__(self, value: Callable[[Any], Any], known: dict[str, tuple[bool, bool]]) -> None:
+        self.value, self.known = value, known
+
+    def of(self, expr: Any) -> tuple[bool, bool]:
+        """(contiguous, aligned to 16 bytes), both False where it is not known."""
+        if not isinstance(expr, relax.Var):
+            return (True, True)
+        name = expr.name_hint
+        if name not in self.known:
+            chain, at = [], expr
+            while isinstance(at, relax.Var) and at.name_hint not in self.known:
+                chain.append(at)
+                call = self.value(at)
+                at = call.args[0] if isinstance(call, relax.Call) and len(call.args) else None
+            for var in reversed(chain):
+                self.known[var.name_hint] = self._call(self.value(var))
+        return self.known[name]
+
+    def _call(self, call: Any) -> tuple[bool, bool]:
+        name = op_name(call)
+        if not name or name == "call_dps_packed":
+            return (False, False)
+        if name.startswith(_FRESH):
+            return (True, True)
+        first = self.of(call.args[0]) if isinstance(call.args[0], relax.Var) else (True, True)
+        if name in _SAME:
+            return first
+        if name in ("permute_dims", "broadcast_to"):
+            return (False, first[1])
+        if name == "strided_slice":
+            return _slice(call, first)
+        if name in ("split", "topk", "call_dps_packed"):
+            return (False, False)
+        operands = [a for a in call.args if isinstance(a, relax.Var)]
+        return (all(self.of(a)[0] for a in operands), True)
+
+
+def _slice(call: Any, source: tuple[bool, bool]) -> tuple[bool, bool]:
+    shape = shape_of(call.args[0])
+    strides = [1]
+    for n in reversed(shape[1:]):
+        strides.insert(0, strides[0] * n)
+    offset, cuts = 0, {}
+    for axis, begin, end, step in slices(call):
+        offset += begin * strides[axis]
+        cuts[axis] = (begin, end, step)
+    whole = source[0]
+    for axis, n in enumerate(shape):
+        begin, end, step = cuts.get(axis, (0, n, 1))
+        if (begin, end, step) == (0, n, 1):
+            continue
+        whole = whole and step == 1 and all(s == 1 for s in shape[:axis])
+    return whole, source[1] and source[0] and offset * _BYTES.get(dtype_of(call), 1) % ALIGN == 0
+
+
+__all__ = ["ALIGN", "Layouts"]

@@ -1,0 +1,272 @@
+"""Relax operators that compute: pointwise, reductions, contractions, normalisations, convolutions, pools."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from redfuser.outer.scope import Scope, is_float, literal, scalar, shape_text, torch_dtype
+from redfuser.tvm_compat import dtype_of, op_name, prim_int, relax, shape_of
+
+Rule = Callable[[Scope, Any], str]
+
+_INFIX = {"add": "+", "subtract": "-", "multiply": "*", "floor_divide": "//", "floor_mod": "%", "equal": "==",
+          "not_equal": "!=", "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">=",
+          "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^", "left_shift": "<<", "right_shift": ">>"}
+_TENSORS = {"logical_and": "torch.logical_and", "logical_or": "torch.logical_or", "logical_xor": "torch.logical_xor",
+            "atan2": "torch.atan2", "mod": "torch.fmod", "log_add_exp": "torch.logaddexp"}
+UNARY = {n: f"torch.{n}" for n in (
+    "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "bitwise_not", "ceil", "cos", "cosh", "erf", "exp", "floor",
+    "isfinite", "isinf", "isnan", "log", "logical_not", "round", "rsqrt", "sigmoid", "sign", "sin", "sinh", "sqrt",
+    "square", "tan", "tanh", "trunc")}
+UNARY |= {"negative": "torch.neg", "nn.relu": "F.relu", "nn.silu": "F.silu", "nn.gelu": "F.gelu", "nn.selu": "F.selu"}
+
+
+def _infix(s: Scope, c: Any) -> str:
+    a, b = c.args
+    left, right = s.text(a), s.text(b)
+    if scalar(a) is not None and scalar(b) is not None:
+        left = s.tensor(a)
+    return f"{left} {_INFIX[op_name(c)]} {right}"
+
+
+def _tensors(s: Scope, c: Any) -> str:
+    return f"{_TENSORS[op_name(c)]}({', '.join(s.tensor(a) for a in c.args)})"
+
+
+def _divide(s: Scope, c: Any) -> str:
+    a, b = c.args
+    if not is_float(dtype_of(c)):
+        return f'torch.div({s.tensor(a)}, {s.text(b)}, rounding_mode="trunc")'
+    return f"{s.text(a)} / {s.text(b)}"
+
+
+def _power(s: Scope, c: Any) -> str:
+    a, b = c.args
+    left = s.tensor(a) if scalar(b) is not None else s.text(a)
+    return f"torch.pow({left}, {s.text(b)})"
+
+
+def _extremum(s: Scope, c: Any) -> str:
+    """maximum / minimum; a scalar operand becomes a clamp, which propagates NaN alike."""
+    name, bound = op_name(c), "min" if op_name(c) == "maximum" else "max"
+    a, b = c.args
+    if scalar(a) is not None:
+        a, b = b, a
+    if scalar(b) is not None and dtype_of(c) != "bool":
+        return f"{s.tensor(a)}.clamp({bound}={s.text(b)})"
+    return f"torch.{name}({s.tensor(a)}, {s.tensor(b)})"
+
+
+def _unary(s: Scope, c: Any) -> str:
+    return f"{UNARY[op_name(c)]}({s.tensor(c.args[0])})"
+
+
+def _clip(s: Scope, c: Any) -> str:
+    low, high = (literal(getattr(a.value, "value", a.value), dtype_of(c)) for a in c.args[1:3])
+    return f"{s.tensor(c.args[0])}.clamp({low}, {high})"
+
+
+def _where(s: Scope, c: Any) -> str:
+    mask, a, b = c.args
+    if scalar(a) is not None and scalar(b) is not None:
+        return f"torch.where({s.tensor(mask)}, {s.tensor(a)}, {s.text(b)})"
+    return f"torch.where({s.tensor(mask)}, {s.text(a)}, {s.text(b)})"
+
+
+def _astype(s: Scope, c: Any) -> str:
+    return f"{s.tensor(c.args[0])}.to({torch_dtype(dtype_of(c))})"
+
+
+def reduced_axes(c: Any) -> tuple[int, ...]:
+    rank = len(shape_of(c.args[0]))
+    axis = c.attrs.axis
+    if axis is None:
+        return tuple(range(rank))
+    return tuple(int(a) % rank for a in (axis if hasattr(axis, "__iter__") else (axis,)))
+
+
+def _reduce(name: str, extra: str = "") -> Rule:
+    def rule(s: Scope, c: Any) -> str:
+        axes = reduced_axes(c)
+        if not axes:
+            return s.tensor(c.args[0])
+        keep = ", keepdim=True" if c.attrs.keepdims else ""
+        kind = extra
+        if name == "sum" and not is_float(dtype_of(c)):
+            kind = f", dtype={torch_dtype(dtype_of(c))}"
+        return f"torch.{name}({s.tensor(c.args[0])}, {shape_text(axes)}{keep}{kind})"
+
+    return rule
+
+
+def _prod(s: Scope, c: Any) -> str:
+    text = s.tensor(c.args[0])
+    for axis in sorted(reduced_axes(c), reverse=True):
+        keep = ", keepdim=True" if c.attrs.keepdims else ""
+        text = f"torch.prod({text}, {axis}{keep}, dtype={torch_dtype(dtype_of(c))})"
+    return text
+
+
+def _arg_extremum(s: Scope, c: Any) -> str:
+    axis = "None" if c.attrs.axis is None else int(c.attrs.axis)
+    keep = ", keepdim=True" if c.attrs.keepdims else ""
+    text = f"torch.{op_name(c)}({s.tensor(c.args[0])}, {axis}{keep})"
+    return text if dtype_of(c) == "int64" else f"{text}.to({torch_dtype(dtype_of(c))})"
+
+
+def _scan(s: Scope, c: Any) -> str:
+    x = s.tensor(c.args[0])
+    if c.attrs.axis is None:
+        x, axis = f"{x}.flatten()", 0
+    else:
+        axis = int(c.attrs.axis)
+    text = f"torch.{op_name(c)}({x}, {axis}, dtype={torch_dtype(dtype_of(c))})"
+    if bool(c.attrs.exclusive):
+        text = f"{text} - {x}" if op_name(c) == "cumsum" else f"{text} / {x}"
+    return text
+
+
+def _softmax(s: Scope, c: Any) -> str:
+    return f"torch.{op_name(c).removeprefix('nn.')}({s.tensor(c.args[0])}, {int(c.attrs.axis)})"
+
+
+def _matmul(s: Scope, c: Any) -> str:
+    """Operands narrower than the accumulation type are widened first, as the program says."""
+    a, b = c.args
+    out = dtype_of(c)
+    if not is_float(out):
+        return f"torch.matmul({s.tensor(a)}.double(), {s.tensor(b)}.double()).to({torch_dtype(out)})"
+    left, right = (s.tensor(x) if dtype_of(x) == out else f"{s.tensor(x)}.to({torch_dtype(out)})" for x in (a, b))
+    return f"torch.matmul({left}, {right})"
+
+
+def _einsum(s: Scope, c: Any) -> str:
+    fields = c.args[0].fields if isinstance(c.args[0], relax.Tuple) else c.args
+    return f'torch.einsum("{c.attrs.subscripts}", {", ".join(s.tensor(f) for f in fields)})'
+
+
+def trailing(c: Any) -> tuple[int, ...] | None:
+    """The normalised shape, when the normalised axes are the trailing ones in order."""
+    shape = shape_of(c.args[0])
+    axes = tuple(int(a) % len(shape) for a in c.attrs.axes)
+    return shape[len(shape) - len(axes):] if axes == tuple(range(len(shape) - len(axes), len(shape))) else None
+
+
+def _layer_norm(s: Scope, c: Any) -> str:
+    shape = trailing(c)
+    if shape is None:
+        raise NotImplementedError("layer_norm over axes that are not the trailing ones")
+    x, w, b = (s.tensor(a) for a in c.args)
+    weight = w if c.attrs.scale else "None"
+    bias = b if c.attrs.center else "None"
+    return f"F.layer_norm({x}, {shape_text(shape)}, {weight}, {bias}, {float(c.attrs.epsilon)!r})"
+
+
+def _rms_norm(s: Scope, c: Any) -> str:
+    shape = trailing(c)
+    if shape is None:
+        raise NotImplementedError("rms_norm over axes that are not the trailing ones")
+    return f"F.rms_norm({s.tensor(c.args[0])}, {shape_text(shape)}, {s.tensor(c.args[1])}, {float(c.attrs.epsilon)!r})"
+
+
+def _group_norm(s: Scope, c: Any) -> str:
+    if int(c.attrs.channel_axis) != 1:
+        raise NotImplementedError("group_norm with channels elsewhere than on axis 1")
+    x, w, b = (s.tensor(a) for a in c.args)
+    weight, bias = (w if c.attrs.scale else "None"), (b if c.attrs.center else "None")
+    return f"F.group_norm({x}, {int(c.attrs.num_groups)}, {weight}, {bias}, {float(c.attrs.epsilon)!r})"
+
+
+def _batch_norm(s: Scope, c: Any) -> str:
+    if int(c.attrs.axis) != 1 or bool(c.attrs.training):
+        raise NotImplementedError("batch_norm in training, or with channels elsewhere than on axis 1")
+    x, w, b, mean, var = (s.tensor(a) for a in c.args)
+    weight, bias = (w if c.attrs.scale else "None"), (b if c.attrs.center else "None")
+    return f"(F.batch_norm({x}, {mean}, {var}, {weight}, {bias}, eps={float(c.attrs.epsilon)!r}), {mean}, {var})"
+
+
+def convolution(s: Scope, c: Any, bias: str = "", operands: tuple[str, str] | None = None) -> str:
+    """conv1d, conv2d, conv3d in channels-first layout; asymmetric padding is applied beforehand."""
+    name = op_name(c).removeprefix("nn.")
+    rank = int(name[4])
+    layout = str(c.attrs.data_layout)
+    if layout.index("C") != 1 or str(c.attrs.kernel_layout)[:2] != "OI":
+        raise NotImplementedError(f"{name} in layout {layout}")
+    x, w = operands or tuple(
+        s.tensor(a) if dtype_of(a) == dtype_of(c) else f"{s.tensor(a)}.to({torch_dtype(dtype_of(c))})"
+        for a in c.args)
+    pads = [int(p) for p in c.attrs.padding]
+    low, high = pads[:rank], pads[rank:]
+    if low != high:
+        spread = [p for pair in reversed(list(zip(low, high, strict=True))) for p in pair]
+        x, low = f"F.pad({x}, {shape_text(tuple(spread))})", [0] * rank
+    options = [("stride", [int(v) for v in c.attrs.strides], 1), ("padding", low, 0),
+               ("dilation", [int(v) for v in c.attrs.dilation], 1)]
+    extra = "".join(f", {n}={shape_text(tuple(v))}" for n, v, default in options if v != [default] * rank)
+    groups = f", groups={int(c.attrs.groups)}" if int(c.attrs.groups) != 1 else ""
+    return f"F.{name}({x}, {w}{', ' + bias if bias else ''}{extra}{groups})"
+
+
+def _pool(s: Scope, c: Any) -> str:
+    name = op_name(c).removeprefix("nn.")
+    rank = int(name[8])
+    pads = [int(p) for p in c.attrs.padding]
+    if str(c.attrs.layout).index("C") != 1 or pads[:rank] != pads[rank:]:
+        raise NotImplementedError(f"{name} in layout {c.attrs.layout} with padding {pads}")
+    size, strides = (shape_text(tuple(int(v) for v in x)) for x in (c.attrs.pool_size, c.attrs.strides))
+    text = f"F.{name}({s.tensor(c.args[0])}, {size}, {strides}, {shape_text(tuple(pads[:rank]))}"
+    if name.startswith("max"):
+        text += f", {shape_text(tuple(int(v) for v in c.attrs.dilation))}"
+    elif any(int(v) != 1 for v in c.attrs.dilation):
+        raise NotImplementedError("a dilated average pool")
+    text += f", ceil_mode={bool(c.attrs.ceil_mode)}"
+    return text + (")" if name.startswith("max") else f", count_include_pad={bool(c.attrs.count_include_pad)})")
+
+
+def _adaptive_pool(s: Scope, c: Any) -> str:
+    size = c.attrs.output_size
+    rank = int(op_name(c)[-2])
+    out = shape_of(c)[-rank:] if size is None else tuple(int(v) for v in size)
+    return f"F.{op_name(c).removeprefix('nn.')}({s.tensor(c.args[0])}, {shape_text(out)})"
+
+
+def _leaky(s: Scope, c: Any) -> str:
+    return f"F.leaky_relu({s.tensor(c.args[0])}, {float(c.attrs.alpha)!r})"
+
+
+def _softplus(s: Scope, c: Any) -> str:
+    return f"F.softplus({s.tensor(c.args[0])}, {float(c.attrs.beta)!r}, {float(c.attrs.threshold)!r})"
+
+
+def _prelu(s: Scope, c: Any) -> str:
+    return f"F.prelu({s.tensor(c.args[0])}, {s.tensor(c.args[1])})"
+
+
+def _gelu_tanh(s: Scope, c: Any) -> str:
+    return f'F.gelu({s.tensor(c.args[0])}, approximate="tanh")'
+
+
+def _dropout(s: Scope, c: Any) -> str:
+    return f"({s.tensor(c.args[0])}, None)"
+
+
+def _triangle(s: Scope, c: Any) -> str:
+    k = prim_int(c.args[1]) if len(c.args) > 1 else 0
+    return f"torch.{op_name(c)}({s.tensor(c.args[0])}{f', {k}' if k else ''})"
+
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(_INFIX, _infix), **dict.fromkeys(_TENSORS, _tensors), **dict.fromkeys(UNARY, _unary),
+    "divide": _divide, "power": _power, "maximum": _extremum, "minimum": _extremum, "clip": _clip, "where": _where,
+    "astype": _astype, "sum": _reduce("sum"), "mean": _reduce("mean"), "max": _reduce("amax"), "min": _reduce("amin"),
+    "variance": _reduce("var", ", correction=0"), "std": _reduce("std", ", correction=0"), "prod": _prod,
+    "argmax": _arg_extremum, "argmin": _arg_extremum, "cumsum": _scan, "cumprod": _scan, "nn.softmax": _softmax,
+    "nn.log_softmax": _softmax, "matmul": _matmul, "einsum": _einsum, "nn.layer_norm": _layer_norm,
+    "nn.rms_norm": _rms_norm, "nn.group_norm": _group_norm, "nn.batch_norm": _batch_norm,
+    **dict.fromkeys(("nn.conv1d", "nn.conv2d", "nn.conv3d"), convolution),
+    **dict.fromkeys([f"nn.{k}_pool{r}d" for k in ("max", "avg") for r in (1, 2, 3)], _pool),
+    **dict.fromkeys([f"nn.adaptive_avg_pool{r}d" for r in (1, 2, 3)], _adaptive_pool), "nn.leakyrelu": _leaky,
+    "nn.softplus": _softplus, "nn.prelu": _prelu, "nn.gelu_tanh": _gelu_tanh, "nn.dropout": _dropout,
+    "tril": _triangle, "triu": _triangle,
+}

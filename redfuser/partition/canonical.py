@@ -1,0 +1,441 @@
+"""A checked draft to a :class:`Cascade` in canonical form: two layers that compute the same thing give the same text.
+
+Shared sub-expressions become named statements (no exponential growth), constants leave sums of products, input tensors
+are viewed so that their index maps are affine where that is possible, and everything is named by its role: ``b g h i``
+p-axes, ``l`` the r-axis, ``c`` inner axes, ``e`` columns, ``k`` top-k; ``s`` inner contractions, ``p`` producers, ``m``
+``t`` ``o`` .. reductions, ``u`` ``w`` values in between, ``y`` outputs, ``x0 x1 ..`` inputs in order of first use.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from redfuser.acrf.expr import (
+    Axis,
+    Cascade,
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Let,
+    Load,
+    Op,
+    Provenance,
+    Reduce,
+    Ref,
+    Stmt,
+    Tensor,
+    map_children,
+)
+from redfuser.partition.draft import Draft, R, Sink, parts, subst
+from redfuser.partition.evaluate import Instance, factors, pure_index
+from redfuser.partition.fold import fold
+from redfuser.partition.graph import Node
+from redfuser.partition.index import Indices, axes_of, const
+
+INLINE = 16
+"""Largest expression that is repeated rather than named when it depends on a reduction."""
+_ROLE = {"max": "m", "min": "n", "sum": "t", "prod": "r", "any": "any_", "all": "all_", "argmax": "a", "argmin": "a"}
+
+
+@dataclass(frozen=True, slots=True)
+class Outlined:
+    """``inputs``: cascade tensor -> Relax variable (its row-major elements viewed with the tensor's shape); ``outputs``:
+    cascade output -> Relax variable (the statement's axes, row-major, viewed with the variable's shape)."""
+
+    cascade: Cascade
+    inputs: dict[str, str]
+    outputs: dict[str, str]
+
+
+def outline(d: Draft, name: str) -> Outlined:
+    return _Outliner(d).run(name)
+
+
+class Interner:
+    """One object per distinct expression: equal sub-expressions become identical, at linear cost."""
+
+    def __init__(self) -> None:
+        self.table: dict[tuple[object, ...], Expr] = {}
+        self.done: dict[int, Expr] = {}
+        self.keep: list[Expr] = []
+
+    def __call__(self, e: Expr) -> Expr:
+        if id(e) not in self.done:
+            self.keep.append(e)
+            self.done[id(e)] = self.intern(e)
+        return self.done[id(e)]
+
+    def intern(self, e: Expr) -> Expr:
+        match e:
+            case Op(name=n, args=args, dtype=d):
+                kids = tuple(self(a) for a in args)
+                return self.table.setdefault(("op", n, d, *map(id, kids)), Op(n, kids, d))
+            case Cast(arg=arg, dtype=d):
+                kid = self(arg)
+                return self.table.setdefault(("cast", d, id(kid)), Cast(kid, d))
+        return self.table.setdefault(("leaf", e), e)
+
+
+class _Outliner:
+    def __init__(self, d: Draft) -> None:
+        self.d = d
+        self.intern = Interner()
+        self.names: dict[Node, str] = {}
+        self.inputs: dict[str, str] = {}
+        self.tensors: dict[str, Tensor] = {}
+        self.loads: dict[str, Node] = {n.name: n for n in d.external}
+        self.axis_names: dict[str, str] = {}
+        self.stmts: list[Stmt] = []
+        self.let_names: dict[int, str] = {}
+        self.let_axes: dict[str, tuple[str, ...]] = {}
+        self.scale: dict[Node, Expr] = {}
+        self.used: set[str] = set()
+        self.memo: dict[int, Expr] = {}
+        self.views: dict[str, tuple[int, ...]] = {}
+        self.reduced: set[str] = set()
+
+    def run(self, name: str) -> Outlined:
+        d = self.d
+        order = list(d.ev.instances.values())
+        self.name_axes(order)
+        bodies: list[tuple[Instance, Expr]] = []
+        for inst in order:
+            bodies.append((inst, self.intern(self.prepare(self.body(inst)))))
+        sinks = [(s, self.intern(self.prepare(s.value.expr))) for s in d.sinks if s.value is not None]
+        self.choose_views([b for _, b in bodies] + [e for _, e in sinks])
+        self.forced = {id(e): s for s, e in sinks if isinstance(e, (Op, Cast))}
+        self.count([b for _, b in bodies] + [e for _, e in sinks])
+        outputs: dict[str, str] = {}
+        for inst, body in bodies:
+            self.reduction(inst, body)
+        for s, e in sinks:
+            outputs[self.output(s, e)] = s.node.var
+        self.stmts = self.schedule(self.stmts)
+        axes = self.axes_used()
+        cascade = Cascade(name, tuple(self.tensors.values()), axes, "l", tuple(self.stmts), tuple(outputs))
+        return Outlined(cascade, self.inputs, outputs)
+
+    # -- axes ----------------------------------------------------------------------------------------------------------
+
+    def name_axes(self, order: list[Instance]) -> None:
+        d = self.d
+        p = list(d.p_axes)
+        names = {1: ["i"], 2: ["b", "i"], 3: ["b", "h", "i"], 4: ["b", "g", "h", "i"]}.get(
+            len(p), [f"b{n}" for n in range(len(p) - 1)] + ["i"] if p else [])
+        self.axis_names = dict(zip(p, names, strict=True)) | {R: "l"}
+        counters = {"e": 0, "c": 0, "k": 0}
+
+        def fresh(stem: str) -> str:
+            n = counters[stem]
+            counters[stem] += 1
+            return stem if n == 0 else f"{stem}{n}"
+
+        for inst in order:
+            topk = isinstance(inst.node.stmt, Reduce) and inst.node.stmt.reducer.kind == "topk"
+            for a in inst.axes:
+                if a not in self.axis_names:
+                    self.axis_names[a] = fresh("k" if topk and a in axes_of(inst.indices[-1]) else "e")
+        for inst in order:
+            if inst.over not in self.axis_names:
+                self.axis_names[inst.over] = fresh("c")
+        for s in d.sinks:
+            for a in (a for e in s.at for a in sorted(axes_of(e))):
+                if a not in self.axis_names:
+                    self.axis_names[a] = fresh("e")
+        self.extents = {new: d.extents[old] for old, new in self.axis_names.items()}
+        self.ix = Indices(self.extents)
+        self.renaming: dict[str, Expr] = {old: Index(new) for old, new in self.axis_names.items()}
+
+    def axes_used(self) -> tuple[Axis, ...]:
+        used: dict[str, None] = {}
+        for s in self.stmts:
+            for a in s.axes:
+                used.setdefault(a)
+            if isinstance(s, Reduce):
+                used.setdefault(s.over)
+        return tuple(Axis(a, self.extents[a]) for a in used)
+
+    def position(self, e: Expr) -> Expr:
+        return self.ix.simplify(subst(e, self.renaming))
+
+    # -- expressions ---------------------------------------------------------------------------------------------------
+
+    def body(self, inst: Instance) -> Expr:
+        """The map of a reduction; for a sum of products its constant factors are left to the readers."""
+        e = inst.body.expr
+        if not inst.contraction or e.dtype not in ("f32", "f64"):
+            return e
+        kept, constants = [], []
+        for f in factors(e):
+            (constants if isinstance(f, Const) or (isinstance(f, Op) and f.name == "div" and isinstance(f.args[1], Const)) else kept).append(f)
+        scale: Expr | None = None
+        for f in constants:
+            if isinstance(f, Op):
+                kept.append(f.args[0])
+                f = Op("div", (Const(1.0, f.dtype), f.args[1]), f.dtype)
+            scale = f if scale is None else fold(Op("mul", (scale, f), e.dtype))
+        if scale is None or not kept:
+            return e
+        self.scale[inst.node] = fold(scale)
+        wide = [k if k.dtype == e.dtype else Cast(k, e.dtype) for k in kept]
+        out = wide[0]
+        for k in wide[1:]:
+            out = Op("mul", (out, k), e.dtype)
+        return out
+
+    def prepare(self, e: Expr) -> Expr:
+        """Rename axes; turn placeholder references into references by statement name."""
+        if id(e) in self.memo:
+            return self.memo[id(e)]
+        self.intern.keep.append(e)
+        got: Expr
+        if isinstance(e, (Op, Index)) and pure_index(e):
+            got = self.position(e)
+        elif isinstance(e, Load):
+            got = replace(e, indices=tuple(self.position(i) for i in e.indices))
+        elif isinstance(e, Ref):
+            got = self.reference(e)
+        else:
+            got = map_children(e, self.prepare)
+            if isinstance(got, Op):
+                got = fold(got)
+        self.memo[id(e)] = got
+        return got
+
+    def reference(self, e: Ref) -> Expr:
+        node = next(n for inst in self.d.ev.instances.values() for n in self.siblings(inst.node) if n.name == e.name)
+        ref: Expr = Ref(self.stmt_name(node), e.dtype)
+        lead = node.lead or node
+        return Op("mul", (ref, self.scale[lead]), e.dtype) if lead in self.scale else ref
+
+    def siblings(self, node: Node) -> list[Node]:
+        return [n for n in (node.unit.nodes if node.unit else []) if n.lead is node]
+
+    def stmt_name(self, node: Node) -> str:
+        if node not in self.names:
+            inst = next(i for i in self.d.ev.instances.values() if i.node is (node.lead or node))
+            stmt = node.stmt
+            assert isinstance(stmt, Reduce)
+            kind = stmt.reducer.kind
+            if kind == "topk":
+                stem = "v" if (node.lead or node) is node else "j"
+            elif inst.over != R:
+                stem = "s"
+            elif kind == "sum" and inst.contraction:
+                stem = "o"
+            else:
+                stem = _ROLE[kind]
+            self.names[node] = self.unique(stem)
+        return self.names[node]
+
+    def unique(self, stem: str) -> str:
+        name, n = stem, 1
+        while name in self.used or name in self.extents:
+            name, n = f"{stem}{n}", n + 1
+        self.used.add(name)
+        return name
+
+    # -- naming shared expressions -------------------------------------------------------------------------------------
+
+    def count(self, roots: list[Expr]) -> None:
+        """How often each distinct expression would be printed, and what it depends on; named ones are printed once."""
+        self.uses: dict[int, int] = {}
+        self.size: dict[int, int] = {}
+        self.free: dict[int, frozenset[str]] = {}
+        self.refs: dict[int, frozenset[str]] = {}
+        self.post: list[Expr] = []
+        for r in roots:
+            self.measure(r)
+            self.uses[id(r)] = self.uses.get(id(r), 0) + 1
+        for e in reversed(self.post):
+            times = 1 if self.worth_naming(e) else self.uses[id(e)]
+            for k in operands(e):
+                self.uses[id(k)] = self.uses.get(id(k), 0) + times
+
+    def measure(self, e: Expr) -> None:
+        if id(e) in self.size:
+            return
+        kids = operands(e)
+        free: frozenset[str] = frozenset({e.axis}) if isinstance(e, Index) else frozenset()
+        refs: frozenset[str] = frozenset()
+        size = 1
+        if isinstance(e, Load):
+            free = frozenset(a for i in e.indices for a in axes_of(i))
+        if isinstance(e, Ref):
+            refs = frozenset({e.name})
+            node = next(n for n, name in self.names.items() if name == e.name)
+            free = frozenset(self.stmt_axes(node))
+        for k in kids:
+            self.measure(k)
+            size += self.size[id(k)]
+            free |= self.free[id(k)]
+            refs |= self.refs[id(k)]
+        self.size[id(e)], self.free[id(e)], self.refs[id(e)] = size, free, refs
+        self.post.append(e)
+
+    def stmt_axes(self, node: Node) -> tuple[str, ...]:
+        inst = next(i for i in self.d.ev.instances.values() if i.node is (node.lead or node))
+        return tuple(self.axis_names[a] for a in inst.axes if self.d.extents[a] > 1)
+
+    def worth_naming(self, e: Expr) -> bool:
+        if not isinstance(e, (Op, Cast)) or self.uses[id(e)] < 2:
+            return id(e) in self.forced
+        if id(e) in self.forced:
+            return True
+        if not self.refs[id(e)] and not _has_load(e):
+            return self.size[id(e)] > 24
+        rows = {self.stmt_name(i.node) for i in self.d.rows}
+        if self.refs[id(e)] & rows:
+            if "l" not in self.free[id(e)]:
+                return self.size[id(e)] >= 3
+            return self.size[id(e)] > INLINE
+        return isinstance(e, Op) and self.size[id(e)] >= 3 and e.dtype != "bool"
+
+    def emit(self, e: Expr, root: bool = False) -> Expr:
+        """The expression as it is printed: named parts are references; input tensors have their final names."""
+        if not root and self.worth_naming(e):
+            return self.named(e)
+        match e:
+            case Load():
+                return self.load(e)
+            case Op(args=args):
+                return replace(e, args=tuple(self.emit(a) for a in args))
+            case Cast(arg=arg):
+                return replace(e, arg=self.emit(arg))
+        return e
+
+    def named(self, e: Expr) -> Expr:
+        if id(e) not in self.let_names:
+            if id(e) in self.forced:
+                name = self.output(self.forced[id(e)], e)
+            else:
+                body = self.emit(e, root=True)
+                dependent = bool(self.refs[id(e)] & {self.stmt_name(i.node) for i in self.d.rows})
+                stem = ("w" if "l" in self.free[id(e)] else "u") if dependent else "p"
+                name = self.unique(stem)
+                axes = tuple(a for a in self.axis_order() if a in self.free[id(e)] and self.extents[a] > 1)
+                self.add(Let(name, axes, body))
+            self.let_names[id(e)] = name
+        return Ref(self.let_names[id(e)], e.dtype)
+
+    def axis_order(self) -> list[str]:
+        p = [self.axis_names[a] for a in self.d.p_axes]
+        rest = [a for a in self.extents if a not in p and a != "l"]
+        return [*p, "l", *rest]
+
+    def add(self, s: Stmt) -> None:
+        self.stmts.append(s)
+
+    # -- statements ----------------------------------------------------------------------------------------------------
+
+    def reduction(self, inst: Instance, body: Expr) -> None:
+        stmt = inst.node.stmt
+        assert isinstance(stmt, Reduce)
+        expr = self.emit(body)
+        names = tuple(self.stmt_name(n) for n in self.siblings(inst.node))
+        origin = inst.node.unit.provenance if inst.node.unit else Provenance()
+        self.add(Reduce(names, self.stmt_axes(inst.node), stmt.reducer, self.axis_names[inst.over], expr, stmt.dtype, origin))
+
+    def output(self, s: Sink, e: Expr) -> str:
+        """The statement that holds a result; a reduction is its own result when its axes are in the result's order."""
+        if id(e) in self.let_names:
+            return self.let_names[id(e)]
+        axes = tuple(self.axis_names[a] for a in self.sink_axes(s))
+        if isinstance(e, Ref) and self.axes_of_stmt(e.name) == axes:
+            return e.name
+        name = self.unique("y")
+        self.let_names[id(e)] = name
+        body = self.emit(e, root=True)
+        self.add(Let(name, axes, body, s.node.unit.provenance if s.node.unit else Provenance()))
+        return name
+
+    def axes_of_stmt(self, name: str) -> tuple[str, ...]:
+        return next(st.axes for st in self.stmts if name in st.names)
+
+    def sink_axes(self, s: Sink) -> list[str]:
+        """Axes of a result, slowest first (mixed-radix positions were split into several axes)."""
+        out: list[str] = []
+        for e in s.at:
+            terms = self.d.ev.ix.linear(e).terms
+            out += [a.axis for a, _ in terms if isinstance(a, Index) and self.d.extents[a.axis] > 1]
+        return out
+
+    def schedule(self, stmts: list[Stmt]) -> list[Stmt]:
+        """Statements in the order they were added are already topological: a name is added before its first reader."""
+        return stmts
+
+    # -- input tensors -------------------------------------------------------------------------------------------------
+
+    def load(self, e: Load) -> Expr:
+        node = self.loads[e.tensor]
+        name = next((n for n, v in self.inputs.items() if v == node.var), None)
+        view = self.views.get(e.tensor)
+        if name is None:
+            name = self.unique(f"x{len(self.inputs)}")
+            self.inputs[name] = node.var
+            self.tensors[name] = Tensor(name, node.dtype, view or node.shape or ())
+        indices = self.through_view(e, view) if view else e.indices
+        return Load(name, tuple(self.gather(i) for i in indices), e.dtype)
+
+    def gather(self, e: Expr) -> Expr:
+        """Positions that are themselves loads keep their tensors' final names."""
+        if isinstance(e, Load):
+            return self.load(e)
+        return map_children(e, self.gather)
+
+    def choose_views(self, roots: list[Expr]) -> None:
+        """View an input so that quotients and remainders in its positions vanish, where one view serves every load."""
+        found: dict[str, list[Load]] = {}
+        seen: set[int] = set()
+        todo = list(roots)
+        while todo:
+            e = todo.pop()
+            if id(e) in seen:
+                continue
+            seen.add(id(e))
+            if isinstance(e, Load):
+                found.setdefault(e.tensor, []).append(e)
+            todo += operands(e)
+        for tensor, loads in found.items():
+            if not any(isinstance(a, Op) for x in loads for i in x.indices for a in parts(self.ix, i)):
+                continue
+            shapes = {self.flat_view(x, self.loads[tensor].shape) for x in loads}
+            if len(shapes) == 1 and (shape := shapes.pop()) is not None:
+                self.views[tensor] = shape
+
+    def flat(self, e: Load, shape: tuple[int, ...]) -> list[tuple[str, int]] | None:
+        """Row-major offset of a load as (axis, stride) pairs, slowest first; None when it is not affine."""
+        offset: Expr = const(0)
+        for i, n in zip(e.indices, shape, strict=True):
+            offset = Op("add", (Op("mul", (offset, const(n)), "i64"), i), "i64")
+        lin = self.ix.linear(offset)
+        if lin.offset or any(not isinstance(a, Index) or k <= 0 for a, k in lin.terms):
+            return None
+        return [(a.axis, k) for a, k in lin.terms if isinstance(a, Index)]
+
+    def flat_view(self, e: Load, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+        terms = self.flat(e, shape)
+        if not terms:
+            return None
+        total, out = prod(shape), []
+        for axis, stride in terms:
+            if total % stride or self.extents[axis] * stride > total:
+                return None
+            out.append(total // stride)
+            total = stride
+        return tuple([*out, total]) if total > 1 else tuple(out)
+
+    def through_view(self, e: Load, view: tuple[int, ...]) -> tuple[Expr, ...]:
+        terms = self.flat(e, self.loads[e.tensor].shape) or []
+        return tuple([Index(a) for a, _ in terms] + [const(0)] * (len(view) - len(terms)))
+
+
+def operands(e: Expr) -> tuple[Expr, ...]:
+    """Value operands (index positions excluded)."""
+    return e.args if isinstance(e, Op) else (e.arg,) if isinstance(e, Cast) else ()
+
+
+def _has_load(e: Expr) -> bool:
+    return isinstance(e, Load) or any(_has_load(k) for k in operands(e))

@@ -1,0 +1,58 @@
+"""When does a contraction belong inside a cascade? A roofline model in seconds, over bytes and flops only.
+
+The unfused program gets a library GEMM at its roofline and pays for writing and reading the tensor in between; the fused
+one keeps that tensor on chip but gets a GEMM that is slower by ``LEAD`` and repeats work that several readers share.
+"""
+
+from __future__ import annotations
+
+from math import ceil, prod
+
+from redfuser.partition.draft import MAX_COLUMNS, Draft, R
+from redfuser.partition.evaluate import Instance
+from redfuser.partition.graph import BYTES, Node
+from redfuser.partition.index import axes_of
+
+FLOPS = 790e12
+BANDWIDTH = 4.65e12
+"""One H200: measured fp16 tensor throughput, HBM bandwidth in bytes/s."""
+LEAD = 0.25
+"""How much faster a library GEMM runs than a contraction inside a generated kernel, when compute-bound."""
+LAUNCH = 3e-6
+"""Seconds for one more kernel."""
+
+
+def elements(d: Draft, axes: tuple[str, ...] | frozenset[str]) -> int:
+    return prod(d.extents[a] for a in set(axes))
+
+
+def operand_bytes(d: Draft, inst: Instance) -> int:
+    """Bytes of the tensors that a contraction reads from memory, each once."""
+    nodes: dict[Node, int] = {n: min(n.bytes, elements(d, frozenset(a for e in at for a in axes_of(e))) * BYTES[n.dtype])
+                              for n, at in inst.body.sites if n in d.external}
+    return sum(nodes.values())
+
+
+def inner_pays(d: Draft, inst: Instance) -> bool:
+    """Evaluate a contraction per step of the cascade rather than before it?"""
+    points = elements(d, inst.axes)
+    flops = 2 * points * d.extents[inst.over]
+    held = points * BYTES[inst.node.dtype]
+    rows = elements(d, d.p_axes)
+    columns = max((elements(d, i.axes) // rows for i in d.rows if rows), default=1)
+    repeats = ceil(columns / MAX_COLUMNS)
+    outside = max(flops / FLOPS, (operand_bytes(d, inst) + held) / BANDWIDTH) + held / BANDWIDTH + LAUNCH
+    inside = max(flops * repeats * (1 + LEAD) / FLOPS, operand_bytes(d, inst) / BANDWIDTH)
+    return inside < outside
+
+
+def consumer_pays(d: Draft, inst: Instance) -> bool:
+    """Let a contraction over the r-axis consume the row as it is produced, rather than after it is written?"""
+    rows = elements(d, d.p_axes)
+    row = rows * d.extents[R]
+    flops = 2 * row * (elements(d, inst.axes) // max(rows, 1))
+    written = row * 2
+    outside = max(flops / FLOPS, (operand_bytes(d, inst) + written) / BANDWIDTH) + written / BANDWIDTH + LAUNCH
+    inside = max(flops * (1 + LEAD) / FLOPS, operand_bytes(d, inst) / BANDWIDTH)
+    return inside < outside
+

@@ -1,0 +1,358 @@
+"""A candidate region, evaluated: find its common r-axis, its p-axes, and check that it is one cascade.
+
+Two reductions share the r-axis exactly when they read a common tensor at the same position once one axis is renamed to
+the other (``m[i] = max[r] s[i, r]`` and ``t[i] = sum[l] exp(s[i, l] - m[i])`` both read ``s``: ``r`` is ``l``). Extents
+and names play no part. The same test finds the output axis that runs along the row (softmax's own result).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import prod
+
+from redfuser.acrf.expr import Const, Expr, Index, Op, Reduce, map_children
+from redfuser.partition.evaluate import Evaluator, Instance, Site, Value
+from redfuser.partition.graph import Node, Unit
+from redfuser.partition.index import Indices, axes_of, const
+
+R = "l"
+MAX_COLUMNS = 512
+"""Accumulator columns per row (the extra axes of a contraction) that one kernel instance can hold; beyond it every
+earlier reduction of the cascade would be recomputed once per column tile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """Why a set of units is not one cascade: a code, the tensor it is about, and the failed condition."""
+
+    code: str
+    node: Node | None
+    condition: str
+    why: str = ""
+    help: str = ""
+
+
+@dataclass(slots=True)
+class Sink:
+    """A tensor that leaves the region, at the position it is evaluated."""
+
+    node: Node
+    axes: list[str]
+    at: tuple[Expr, ...]
+    value: Value | None = None
+
+
+@dataclass(slots=True)
+class Draft:
+    units: frozenset[Unit]
+    ev: Evaluator
+    sinks: list[Sink]
+    rows: list[Instance]
+    inner: list[Instance]
+    p_axes: tuple[str, ...]
+    extents: dict[str, int]
+    external: dict[Node, set[tuple[Expr, ...]]] = field(default_factory=dict)
+
+    @property
+    def row_map(self) -> bool:
+        """An output that carries the r-axis and depends on a reduction."""
+        return any(R in _names(s.at) and s.value is not None and self.depends(s.value) for s in self.sinks)
+
+    def depends(self, v: Value) -> bool:
+        rows = {r.node for r in self.rows}
+        return any((n.lead or n) in rows for n, _ in v.sites)
+
+
+def draft(units: frozenset[Unit], seed: Node) -> Draft | Reject:
+    """Evaluate ``units`` as one cascade over the r-axis of the reduction ``seed``."""
+    return _Drafter(units, seed).run()
+
+
+def escaping(units: frozenset[Unit]) -> list[Node]:
+    """Tensors of the region that something outside reads, in program order."""
+    out = []
+    for u in sorted(units, key=lambda u: u.index):
+        for n in u.results:
+            if n.escapes or any(c not in units and n in c.args for c in u.consumers):
+                out.append(n)
+    return out
+
+
+class _Drafter:
+    def __init__(self, units: frozenset[Unit], seed: Node) -> None:
+        self.units, self.seed = units, seed
+        self.raxes: dict[Node, str] = {seed: R}
+        assert isinstance(seed.stmt, Reduce) and seed.unit is not None
+        self.extents: dict[str, int] = {R: seed.unit.extents[seed.stmt.over]}
+        self.splits = 0
+        self.ix = Indices(self.extents)
+
+    def raxis(self, node: Node) -> str:
+        if node not in self.raxes:
+            assert isinstance(node.stmt, Reduce) and node.unit is not None
+            self.raxes[node] = f"r{node.key}"
+            self.extents[f"r{node.key}"] = node.unit.extents[node.stmt.over]
+        return self.raxes[node]
+
+    def evaluate(self, sinks: Iterable[Sink]) -> Evaluator:
+        ev = Evaluator(self.units, self.raxis, self.ix)
+        for s in sinks:
+            s.value = ev.value(s.node, tuple(ev.ix.simplify(e) for e in s.at))
+        return ev
+
+    def sink(self, node: Node) -> Sink:
+        names = []
+        for d, e in enumerate(node.shape):
+            names.append(f"s{node.key}_{d}")
+            self.extents[names[-1]] = e
+        return Sink(node, names, tuple(Index(n) for n in names))
+
+    def run(self) -> Draft | Reject:
+        sinks = [self.sink(n) for n in escaping(self.units)]
+        if not sinks:
+            return Reject("RF303", None, "the region has no result")
+        primary = next((s for s in sinks if self.reaches(s.node)), None)
+        if primary is None:
+            return Reject("RF302", self.seed, "no result of the region depends on the reduction")
+        try:
+            self.settle([primary])
+            done = [primary]
+            for s in sinks:
+                if s is not primary:
+                    self.align(s, done)
+                    done.append(s)
+            ev = self.settle(done)
+        except RecursionError as e:
+            return Reject("RF302", self.seed, str(e))
+        return self.check(ev, sinks)
+
+    def reaches(self, node: Node) -> bool:
+        """Does ``node`` depend on the seed within the region?"""
+        seen, todo = set(), [node.unit]
+        while todo:
+            u = todo.pop()
+            if u is None or u in seen or u not in self.units:
+                continue
+            seen.add(u)
+            todo += u.producers
+        return self.seed.unit in seen
+
+    # -- axes ----------------------------------------------------------------------------------------------------------
+
+    def settle(self, sinks: list[Sink]) -> Evaluator:
+        """Split, and unify axes, until nothing changes."""
+        while True:
+            ev = self.evaluate(sinks)
+            if self.split(ev, sinks) or self.unify(ev) or self.row_axes(ev, sinks):
+                continue
+            return ev
+
+    def row_sites(self, ev: Evaluator) -> set[Site]:
+        return {s for i in ev.instances.values() if i.over == R for s in i.body.sites}
+
+    def unify(self, ev: Evaluator) -> bool:
+        """Give every reduction that shares a site with the row the row's axis."""
+        changed = False
+        rows = self.row_sites(ev)
+        for inst in ev.instances.values():
+            r = inst.over
+            if r == R or self.raxes[inst.node] == R or self.extents[r] != self.extents[R]:
+                continue
+            if any(R in axes_of(e) for i in ev.instances.values() if i.node is inst.node for e in i.indices):
+                continue
+            if self.meets(ev, inst.body.sites, r, rows):
+                self.raxes[inst.node] = R
+                changed = True
+        return changed
+
+    def meets(self, ev: Evaluator, sites: Iterable[Site], axis: str, rows: set[Site]) -> bool:
+        to = {axis: Index(R)}
+        for node, at in sites:
+            if any(axis in axes_of(e) for e in at) and (node, tuple(ev.ix.simplify(subst(e, to)) for e in at)) in rows:
+                return True
+        return False
+
+    def row_axes(self, ev: Evaluator, sinks: list[Sink]) -> bool:
+        """An axis of a result that runs along the row becomes the r-axis."""
+        rows = self.row_sites(ev)
+        taken = {a for i in ev.instances.values() if i.over == R for e in i.indices for a in axes_of(e)}
+        for s in sinks:
+            if R in _names(s.at) or s.value is None:
+                continue
+            for a in sorted(_names(s.at)):
+                if a not in taken and self.extents[a] == self.extents[R] and self.meets(ev, s.value.sites, a, rows):
+                    self.substitute(sinks, {a: Index(R)})
+                    return True
+        return False
+
+    def substitute(self, sinks: list[Sink], to: dict[str, Expr]) -> None:
+        for s in sinks:
+            s.at = tuple(self.ix.simplify(subst(e, to)) for e in s.at)
+            s.axes = [n for a in s.axes for n in ([a] if a not in to else _ordered(to[a]))]
+
+    def split(self, ev: Evaluator, sinks: list[Sink]) -> bool:
+        """Split a result axis that is only read through quotient and remainder (``x // 12``, ``x % 12``)."""
+        needed = {a for i in ev.instances.values() for e in i.indices for x in parts(ev.ix, e) if isinstance(x, Op)
+                  for a in axes_of(x)}
+        own = {(s.node, s.at) for s in sinks}
+        positions = [e for s in sinks if s.value for n, at in s.value.sites if (n, at) not in own for e in at]
+        positions += [e for i in ev.instances.values() for n, at in (*i.body.sites, (i.node, i.indices)) for e in at]
+        for s in sinks:
+            for a in list(s.axes):
+                if a == R or a not in _names(s.at):
+                    continue
+                seen = {x for e in set(positions) for x in parts(ev.ix, e) if a in axes_of(x)}
+                bare = Index(a) in seen
+                if (bare and a not in needed) or not any(isinstance(x, Op) for x in seen):
+                    continue
+                if (k := self.best_split(a, seen)) is not None:
+                    hi, lo = f"{a}q{self.splits}", f"{a}m{self.splits}"
+                    self.splits += 1
+                    self.extents[hi], self.extents[lo] = self.extents[a] // k, k
+                    whole = Op("add", (Op("mul", (Index(hi), const(k)), "i64"), Index(lo)), "i64")
+                    self.substitute(sinks, {a: whole})
+                    return True
+        return False
+
+    def best_split(self, a: str, seen: set[Expr]) -> int | None:
+        n = self.extents[a]
+        ks = {v for x in seen for v in _divisors_in(x)}
+        ks |= {v * w for v in ks for w in ks}
+        best, best_cost = None, sum(_weight(x) for x in seen)
+        for k in sorted(k for k in ks if 1 < k < n and n % k == 0):
+            ix = Indices({**self.extents, "hi": n // k, "lo": k})
+            whole = Op("add", (Op("mul", (Index("hi"), const(k)), "i64"), Index("lo")), "i64")
+            cost = sum(_weight(p) for x in seen for p in parts(ix, subst(x, {a: whole})))
+            if cost < best_cost:
+                best, best_cost = k, cost
+        return best
+
+    def align(self, sink: Sink, done: list[Sink]) -> None:
+        """Express a further result in the axes of the first one, through a tensor that both read."""
+        self.settle([sink] if self.reaches(sink.node) else [])
+        own = self.evaluate([sink])
+        assert sink.value is not None
+        mine: list[Site] = sorted(sink.value.sites | {s for i in own.instances.values() for s in i.body.sites},
+                                  key=lambda s: (s[0] is not sink.node, not isinstance(s[0].stmt, Reduce), -s[0].key))
+        ev = self.evaluate(done)
+        known: dict[Node, list[tuple[Expr, ...]]] = {}
+        for s in done:
+            for node, at in s.value.sites if s.value else ():
+                known.setdefault(node.lead or node, []).append(at)
+        for inst in ev.instances.values():
+            for node, at in (*inst.body.sites, (inst.node, inst.indices)):
+                known.setdefault(node.lead or node, []).append(at)
+        want = {a for a in _names(sink.at) if self.extents[a] > 1 and a != R}
+        for node, at in mine:
+            for other in sorted(known.get(node.lead or node, ()), key=str):
+                to = match(at, other, want)
+                if to is not None:
+                    self.substitute([sink], to)
+                    return
+
+    # -- the verdict ---------------------------------------------------------------------------------------------------
+
+    def check(self, ev: Evaluator, sinks: list[Sink]) -> Draft | Reject:
+        rows = [i for i in ev.instances.values() if i.over == R]
+        inner = [i for i in ev.instances.values() if i.over != R]
+        at: dict[Node, tuple[Expr, ...]] = {}
+        for i in ev.instances.values():
+            if at.setdefault(i.node, i.indices) != i.indices:
+                return Reject("RF306", i.node, "a reduction is read at two different positions",
+                              "the second position belongs to another row: it would need the other row's result")
+        for i in rows:
+            if any(R in axes_of(e) for e in i.indices):
+                return Reject("RF302", i.node, "a reduction over the row is itself read per element of the row")
+        for i in inner:
+            if R not in i.axes:
+                return Reject("RF302", i.node, "the reduction runs over another axis and reads nothing that the row reads")
+        for (node, pos), _ in ev.lets.items():
+            if node.unit in self.units and not node.unit.is_view and at.setdefault(node, pos) != pos:
+                return Reject("RF306", node, "a tensor of the row is read at two different positions",
+                              "its neighbours would have to be computed as well")
+        reached = {i.node.unit for i in ev.instances.values()}
+        if missing := [u for u in self.units if u.reducing and u not in reached]:
+            return Reject("RF302", missing[0].nodes[0], "nothing in the region reads this reduction")
+        common = set.intersection(*(set(row_axes(i)) for i in rows))
+        p_axes = tuple(a for a in rows[0].axes if a in common)
+        for i in rows:
+            columns = prod(self.extents[a] for a in i.axes if a not in common)
+            if columns > MAX_COLUMNS and len(rows) + len(inner) > 1:
+                return Reject("RF305", i.node, f"{columns} accumulator columns per row, more than {MAX_COLUMNS}",
+                              "every earlier reduction would be recomputed for each column tile")
+        for i in inner:
+            if not common <= set(i.axes):
+                return Reject("RF305", i.node, "the inner reduction does not depend on every p-axis",
+                              "it would be recomputed for each of their values")
+        known = common | {R} | {a for i in rows for a in i.axes}
+        for s in sinks:
+            if extra := {a for a in _names(s.at) if self.extents[a] > 1} - known - self.k_axes(ev):
+                return Reject("RF306", s.node, "a result has an axis that the reductions do not have",
+                              f"{sorted(extra)[0]} is not a p-axis of the cascade: each row would be repeated along it")
+            if any(isinstance(x, Op) and x.name in ("floordiv", "mod") for e in s.at for x in parts(ev.ix, e)):
+                return Reject("RF306", s.node, "a result's index map is not a permutation of the axes")
+        return Draft(self.units, ev, sinks, rows, inner, p_axes, dict(self.extents), ev.external)
+
+    def k_axes(self, ev: Evaluator) -> set[str]:
+        """The axes along which top-k results are read."""
+        return {a for i in ev.instances.values() if isinstance(i.node.stmt, Reduce) and i.node.stmt.reducer.kind == "topk"
+                for a in axes_of(i.indices[-1])}
+
+
+# -- index helpers -----------------------------------------------------------------------------------------------------
+
+
+def subst(e: Expr, to: dict[str, Expr]) -> Expr:
+    if isinstance(e, Index):
+        return to.get(e.axis, e)
+    return map_children(e, lambda kid: subst(kid, to))
+
+
+def parts(ix: Indices, e: Expr) -> list[Expr]:
+    """The atoms of an index expression."""
+    return [a for a, _ in ix.linear(e).terms]
+
+
+def row_axes(i: Instance) -> tuple[str, ...]:
+    """Axes of a reduction's rows: all but the trailing axis of top-k results."""
+    if isinstance(i.node.stmt, Reduce) and i.node.stmt.reducer.kind == "topk":
+        return tuple(a for a in i.axes if a not in axes_of(i.indices[-1]))
+    return i.axes
+
+
+def match(at: tuple[Expr, ...], other: tuple[Expr, ...], want: set[str]) -> dict[str, Expr] | None:
+    """The renaming that turns ``at`` into ``other``: one axis to one axis, covering ``want``, never two to one."""
+    to: dict[str, Expr] = {}
+    for x, y in zip(at, other, strict=True):
+        if x == y:
+            continue
+        if not isinstance(x, Index) or not isinstance(y, Index) or x.axis not in want or to.setdefault(x.axis, y) != y:
+            return None
+    if set(to) != want or len({str(y) for y in to.values()}) != len(to):
+        return None
+    return to
+
+
+def _names(at: Iterable[Expr]) -> set[str]:
+    return {a for e in at for a in axes_of(e)}
+
+
+def _ordered(e: Expr) -> list[str]:
+    """Axes of a mixed-radix sum, slowest first."""
+    if isinstance(e, Index):
+        return [e.axis]
+    return [a for kid in (e.args if isinstance(e, Op) else ()) for a in _ordered(kid)]
+
+
+def _divisors_in(e: Expr) -> list[int]:
+    if not isinstance(e, Op):
+        return []
+    own = [int(e.args[1].value)] if e.name in ("floordiv", "mod") and isinstance(e.args[1], Const) else []
+    return own + [v for kid in e.args for v in _divisors_in(kid)]
+
+
+def _weight(e: Expr) -> int:
+    if not isinstance(e, Op):
+        return 0
+    return (e.name in ("floordiv", "mod")) + sum(map(_weight, e.args))

@@ -1,0 +1,225 @@
+"""Evaluate tensors of the graph at index expressions: pointwise tensors are substituted into their readers.
+
+``value(node, indices)`` is the expression for one element: a load for a tensor outside the region, the substituted body
+for a pointwise tensor, a placeholder reference for a reduction (with its indices, so that two uses can be compared).
+Everything is memoised on (node, simplified indices), so shared tensors are evaluated once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Load, Op, Reduce, Ref
+from redfuser.partition.fold import fold
+from redfuser.partition.graph import Node, Unit
+from redfuser.partition.index import INTS, Indices, axes_of
+
+Site = tuple[Node, tuple[Expr, ...]]
+"""A tensor at a position: what two reductions must have in common to share an axis."""
+
+
+@dataclass(slots=True)
+class Value:
+    """An evaluated element: its expression, and every site read on the way (inside reductions excluded)."""
+
+    expr: Expr
+    sites: frozenset[Site]
+
+
+@dataclass(slots=True)
+class Instance:
+    """A reduction evaluated at ``indices``, over axis ``over``; ``body`` is its map at that point."""
+
+    node: Node
+    indices: tuple[Expr, ...]
+    over: str
+    body: Value
+    contraction: bool
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Axes the result depends on, in the order of its indices."""
+        seen: list[str] = []
+        for i in self.indices:
+            seen += sorted(a for a in axes_of(i) if a not in seen)
+        return tuple(seen)
+
+
+class Evaluator:
+    """Evaluation within a region. ``inside``: its units; ``raxis``: the axis name of every reduction node;
+    ``ix``: the simplifier, whose extents must cover every axis used."""
+
+    def __init__(self, inside: frozenset[Unit], raxis: Callable[[Node], str], ix: Indices) -> None:
+        self.inside, self.raxis, self.ix = inside, raxis, ix
+        self.memo: dict[tuple[Node, tuple[Expr, ...], bool], Value] = {}
+        self.instances: dict[Site, Instance] = {}
+        self.open: list[Site] = []
+        self.depends: dict[Unit, bool] = {}
+        self.lets: dict[Site, Value] = {}
+        self.external: dict[Node, set[tuple[Expr, ...]]] = {}
+
+    # -- tensors -------------------------------------------------------------------------------------------------------
+
+    def value(self, node: Node, indices: tuple[Expr, ...], scope: frozenset[str] = frozenset(), strict: bool = False) -> Value:
+        """One element. ``scope``: axes in scope at the reader; ``strict``: the reader is a contraction, whose operands
+        must be plain tensors (a pointwise prologue on an operand that is read many times is computed outside)."""
+        key = (node, indices, strict and self.reused(indices, scope))
+        if key not in self.memo:
+            self.memo[key] = self.fresh(node, indices, scope, strict)
+        return self.memo[key]
+
+    def reused(self, indices: tuple[Expr, ...], scope: frozenset[str]) -> bool:
+        mine: set[str] = set()
+        for i in indices:
+            mine |= axes_of(i)
+        return bool(scope - mine)
+
+    def fresh(self, node: Node, indices: tuple[Expr, ...], scope: frozenset[str], strict: bool) -> Value:
+        here: Site = (node, indices)
+        if node.stmt is None or node.unit is None or not self.through(node.unit, indices, scope, strict):
+            self.external.setdefault(node, set()).add(indices)
+            return Value(Load(node.name, indices, node.dtype), frozenset({here}))
+        if isinstance(node.stmt, Reduce):
+            return self.reduction(node, indices)
+        env = dict(zip(node.stmt.axes, indices, strict=True))
+        body = self.body(node.stmt.expr, env, node.unit, scope, strict)
+        if not node.unit.has_data:
+            return body
+        got = Value(body.expr, body.sites | {here})
+        self.lets[here] = got
+        return got
+
+    def through(self, unit: Unit, indices: tuple[Expr, ...], scope: frozenset[str], strict: bool) -> bool:
+        if unit.gap:
+            return False
+        if unit not in self.inside:
+            return unit.is_view or (unit.is_cheap and not (strict and unit.has_data and self.reused(indices, scope)))
+        if unit.reducing or not strict or unit.is_view or not unit.has_data:
+            return True
+        return self.dependent(unit) or not self.reused(indices, scope) or scales(unit)
+
+    def dependent(self, unit: Unit) -> bool:
+        """True when the unit reads a reduction of the region."""
+        if unit not in self.depends:
+            self.depends[unit] = any(p in self.inside and (p.reducing or self.dependent(p)) for p in unit.producers)
+        return self.depends[unit]
+
+    def reduction(self, node: Node, indices: tuple[Expr, ...]) -> Value:
+        lead = node.lead or node
+        site: Site = (lead, indices)
+        if site not in self.instances:
+            if site in self.open:
+                raise RecursionError("a reduction reads itself")
+            self.open.append(site)
+            self.instances[site] = self.instance(lead, indices)
+            self.open.pop()
+        return Value(Ref(node.name, node.dtype, indices), frozenset({(node, indices)}))
+
+    def instance(self, node: Node, indices: tuple[Expr, ...]) -> Instance:
+        stmt, unit, over = node.stmt, node.unit, self.raxis(node)
+        assert isinstance(stmt, Reduce) and unit is not None
+        axes = stmt.axes[:-1] if stmt.reducer.kind == "topk" else stmt.axes
+        env: dict[str, Expr] = dict(zip(axes, indices, strict=False))
+        env[stmt.over] = Index(over)
+        scope = frozenset(a for e in env.values() for a in axes_of(e) if self.ix.extents[a] > 1)
+        body = self.body(stmt.expr, env, unit, scope, False)
+        contraction = stmt.reducer.kind == "sum" and self.is_contraction(body.expr, scope)
+        if contraction:
+            body = self.body(stmt.expr, env, unit, scope, True)
+        return Instance(node, indices, over, body, contraction)
+
+    def is_contraction(self, e: Expr, scope: frozenset[str]) -> bool:
+        """A product of two tensors, one of which is read at every value of an axis it does not have."""
+        while isinstance(e, Cast):
+            e = e.arg
+        if not (isinstance(e, Op) and e.name == "mul"):
+            return False
+        return any(self.reused(x.indices, scope) for x in factors(e) if isinstance(x, Load)) and sum(
+            any(isinstance(y, Load) for y in _walk(x)) or any(isinstance(y, Ref) for y in _walk(x)) for x in factors(e)) > 1
+
+    # -- expressions ---------------------------------------------------------------------------------------------------
+
+    def body(self, e: Expr, env: dict[str, Expr], unit: Unit, scope: frozenset[str], strict: bool) -> Value:
+        sites: set[Site] = set()
+        done: dict[int, Expr] = {}
+
+        def go(x: Expr) -> Expr:
+            if id(x) not in done:
+                done[id(x)] = step(x)
+            return done[id(x)]
+
+        def step(x: Expr) -> Expr:
+            match x:
+                case Const():
+                    return x
+                case Index(axis=a):
+                    return self.ix.simplify(env[a])
+                case Load(tensor=t, indices=kids):
+                    at = tuple(self.position(go(k)) for k in kids)
+                    got = self.value(unit.buffers[t], at, scope, strict)
+                    sites.update(got.sites)
+                    return got.expr
+                case Op(args=kids):
+                    return self.tidy(replace(x, args=tuple(go(k) for k in kids)))
+                case Cast(arg=kid):
+                    return self.tidy(replace(x, arg=go(kid)))
+            raise TypeError(f"not an expression: {x!r}")
+
+        return Value(go(e), frozenset(sites))
+
+    def position(self, e: Expr) -> Expr:
+        return self.ix.simplify(e)
+
+    def tidy(self, e: Expr) -> Expr:
+        """Normal form of index arithmetic, folding of constants and masks elsewhere."""
+        if e.dtype in INTS and pure_index(e):
+            return self.ix.simplify(e)
+        if isinstance(e, Op) and e.name in ("lt", "le", "gt", "ge", "eq", "ne") and all(
+                a.dtype in INTS and pure_index(a) for a in e.args):
+            return self.ix.compare(e.name, *e.args)
+        return fold(e)
+
+
+def pure_index(e: Expr) -> bool:
+    """Integer arithmetic over axes and constants only."""
+    match e:
+        case Const() | Index():
+            return e.dtype in INTS
+        case Op(name=n, args=args):
+            return n in ("add", "sub", "mul", "floordiv", "mod", "min", "max", "neg") and all(map(pure_index, args))
+        case Cast(arg=x, dtype=d):
+            return d in ("i64", "i32") and pure_index(x)
+    return False
+
+
+def scales(unit: Unit) -> bool:
+    """``x * constant`` or ``x / constant`` in float32 or float64: the constant can leave a sum of products."""
+    if len(unit.nodes) != 1 or unit.nodes[0].dtype not in ("f32", "f64") or unit.nodes[0].stmt is None:
+        return False
+    match unit.nodes[0].stmt.expr:
+        case Op(name="mul" | "div", args=(Load(), Const())) | Op(name="mul", args=(Const(), Load())):
+            return True
+    return False
+
+
+def factors(e: Expr) -> list[Expr]:
+    """The factors of a product, widening casts looked through."""
+    while isinstance(e, Cast) and e.dtype in FLOATS:
+        e = e.arg
+    if isinstance(e, Op) and e.name == "mul":
+        return factors(e.args[0]) + factors(e.args[1])
+    return [e]
+
+
+def _walk(e: Expr) -> Iterable[Expr]:
+    """Walk values, not index positions, visiting each shared object once."""
+    seen: set[int] = set()
+    todo = [e]
+    while todo:
+        x = todo.pop()
+        if id(x) in seen:
+            continue
+        seen.add(id(x))
+        yield x
+        todo += list(x.args) if isinstance(x, Op) else [x.arg] if isinstance(x, Cast) else []

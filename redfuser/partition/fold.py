@@ -1,0 +1,211 @@
+"""Local normal forms of scalar expressions: constants folded, masks brought into one spelling.
+
+Models spell the same mask in many ways; the algebra and the loop-range analysis want one. What changes values, and where:
+
+* ``x + select(c, 0, k)`` with ``k <= -1e30`` (or ``-inf``) becomes ``select(c, x, k)``: equal unless ``|x|`` is within
+  rounding of ``k`` (> 1e22 in float32), or ``x`` at a masked position is NaN or +inf.
+* ``x / k`` with ``k`` a power of two becomes ``x * (1/k)``: exact.
+* ``x * 1``, ``x + 0``, ``x - 0``, ``x / 1``: dropped (``-0.0 + 0.0`` keeps its sign).
+* ``pow(x, 2)``, ``pow(x, 1/2)``, ``pow(x, -1/2)``: ``x * x``, ``sqrt``, ``rsqrt``.
+* a cast to a wider float and back: dropped.
+Everything else is exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Load, Op, Ref, op
+
+WIDTH = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1}
+_EXACT_IN = {("f16", "f32"), ("bf16", "f32"), ("e4m3", "f16"), ("e4m3", "f32"), ("e4m3", "bf16"), ("e5m2", "f16"),
+             ("e5m2", "f32"), ("e5m2", "bf16"), ("f16", "f64"), ("bf16", "f64"), ("f32", "f64"), ("e4m3", "f64"),
+             ("e5m2", "f64")}
+_NUMPY = {"f64": np.float64, "f32": np.float32, "f16": np.float16}
+_FLIP = {"lt": ("le", True), "le": ("lt", True), "gt": ("le", False), "ge": ("lt", False), "eq": ("ne", False),
+         "ne": ("eq", False)}
+_COMPUTE: dict[str, Callable[..., float]] = {
+    "add": lambda x, y: x + y, "sub": lambda x, y: x - y, "mul": lambda x, y: x * y, "div": lambda x, y: x / y,
+    "neg": lambda x: -x, "min": min, "max": max, "sqrt": np.sqrt}
+
+
+def fold(e: Expr) -> Expr:
+    """One step at the root; the children are already folded."""
+    if isinstance(e, Cast):
+        return fold_cast(e)
+    if not isinstance(e, Op):
+        return e
+    args = e.args
+    if (value := compute(e)) is not None:
+        return value
+    if (pushed := into_select(e)) is not None:
+        return pushed
+    match e.name, args:
+        case "add", (x, y):
+            return add(x, y, e.dtype)
+        case "sub", (x, Const(value=v)) if v == 0:
+            return x
+        case "mul", (x, Const(value=v)) if v == 1:
+            return x
+        case "mul", (Const(value=v), x) if v == 1:
+            return x
+        case "mul", (Const() as k, x) if not isinstance(x, Const):
+            return fold(Op("mul", (x, k), e.dtype))
+        case "mul", (Op(name="mul", args=(x, Const(value=v))), Const(value=w)) if e.dtype in FLOATS and power_of_two(w):
+            return Op("mul", (x, Const(v * w, e.dtype)), e.dtype)
+        case "div", (x, Const(value=v)) if v == 1:
+            return x
+        case "div", (x, Const(value=v)) if e.dtype in FLOATS and power_of_two(v):
+            return fold(Op("mul", (x, Const(1.0 / v, e.dtype)), e.dtype))
+        case "pow", (x, Const(value=v)) if v in (2, 1, 0.5, -0.5, 3):
+            return {2: lambda: op("mul", x, x), 1: lambda: x, 0.5: lambda: op("sqrt", x), -0.5: lambda: op("rsqrt", x),
+                    3: lambda: op("mul", op("mul", x, x), x)}[v]()
+        case "pow", (Const(value=v), x) if v == 2:
+            return op("exp2", x)
+        case "and", (x, y):
+            return conjunction(x, y)
+        case "or", (x, y):
+            return negate(conjunction(negate(x), negate(y))) if Const in (type(x), type(y)) else e
+        case "not", (x,):
+            return negate(x)
+        case "gt" | "ge", (x, y):
+            return fold(Op({"gt": "lt", "ge": "le"}[e.name], (y, x), "bool"))
+        case "lt" | "ne" | "eq" | "le", (x, y):
+            return truth(e)
+        case "select", (c, x, y):
+            return select(c, x, y, e.dtype)
+    return e
+
+
+def fold_cast(e: Cast) -> Expr:
+    match e.arg:
+        case x if x.dtype == e.dtype:
+            return x
+        case Const(value=v) if e.dtype in _NUMPY and not (isinstance(v, float) and e.arg.dtype not in _NUMPY):
+            return Const(float(_NUMPY[e.dtype](v)), e.dtype)
+        case Const(value=v) if e.dtype == "bool":
+            return Const(bool(v), "bool")
+        case Const(value=v) if e.dtype in ("i64", "i32") and math.isfinite(v):
+            return Const(int(v), e.dtype)
+        case Cast(arg=x, dtype=mid) if x.dtype == e.dtype and (x.dtype, mid) in _EXACT_IN:
+            return x
+        case Cast(arg=x, dtype=mid) if (x.dtype, mid) in _EXACT_IN and (mid, e.dtype) in _EXACT_IN:
+            return Cast(x, e.dtype)
+        case Op(name="select", args=(c, Const() as x, Const() as y)):
+            return select(c, fold_cast(Cast(x, e.dtype)), fold_cast(Cast(y, e.dtype)), e.dtype)
+        case x if x.dtype == "bool" and e.dtype in ("f32", "f64", "f16") and not isinstance(x, Load):
+            return Op("select", (x, Const(1.0, e.dtype), Const(0.0, e.dtype)), e.dtype)
+    return e
+
+
+def compute(e: Op) -> Const | None:
+    """Arithmetic on constants, in the dtype of the program."""
+    if e.name not in _COMPUTE or e.dtype not in _NUMPY or not all(isinstance(a, Const) for a in e.args):
+        return None
+    with np.errstate(all="ignore"):
+        values = [_NUMPY[e.dtype](a.value) for a in e.args]
+        return Const(float(_NUMPY[e.dtype](_COMPUTE[e.name](*values))), e.dtype)
+
+
+def into_select(e: Op) -> Expr | None:
+    """``(1 - select(c, 1, 0)) * k`` folds branch by branch, as long as the branches stay constants."""
+    if e.name not in _COMPUTE:
+        return None
+    picks = [a for a in e.args if isinstance(a, Op) and a.name == "select" and all(isinstance(b, Const) for b in a.args[1:])]
+    if len(picks) != 1 or not all(isinstance(a, Const) or a is picks[0] for a in e.args):
+        return None
+    sides = []
+    for b in (1, 2):
+        got = compute(Op(e.name, tuple(a.args[b] if a is picks[0] else a for a in e.args), e.dtype))  # type: ignore[union-attr]
+        if got is None:
+            return None
+        sides.append(got)
+    return select(picks[0].args[0], sides[0], sides[1], e.dtype)
+
+
+def add(x: Expr, y: Expr, dtype: str) -> Expr:
+    for a, b in ((x, y), (y, x)):
+        if isinstance(b, Const) and b.value == 0:
+            return a
+        match b:
+            case Op(name="select", args=(c, Const(value=0.0), Const(value=k) as low)) if k <= -1e30 or (
+                    dtype == "f16" and k <= -6e4):
+                return select(c, a, low, dtype)
+    return Op("add", (x, y), dtype)
+
+
+def select(c: Expr, x: Expr, y: Expr, dtype: str) -> Expr:
+    """The constant of a mask on the right (``select(keep, x, -inf)``); nested masks joined."""
+    if isinstance(c, Const):
+        return x if c.value else y
+    if x == y:
+        return x
+    if isinstance(x, Const) and not isinstance(y, Const):
+        return select(negate(c), y, x, dtype)
+    if isinstance(x, Const) and isinstance(y, Const) and isinstance(c, Op) and c.name == "not":
+        return select(c.args[0], y, x, dtype)
+    if isinstance(x, Const) and isinstance(y, Const) and x.value < y.value and isinstance(c, Op) and c.name in _FLIP:
+        return Op("select", (negate(c), y, x), dtype)
+    if isinstance(x, Op) and x.name == "select" and isinstance(y, Const) and x.args[2] == y:
+        return Op("select", (conjunction(x.args[0], c), x.args[1], y), dtype)
+    return Op("select", (c, x, y), dtype)
+
+
+def conjunction(x: Expr, y: Expr) -> Expr:
+    for a, b in ((x, y), (y, x)):
+        if isinstance(a, Const):
+            return b if a.value else a
+    if x == y:
+        return x
+    return Op("and", (x, y), "bool")
+
+
+def negate(c: Expr) -> Expr:
+    """Logical negation; integer comparisons flip (floats do not: NaN)."""
+    match c:
+        case Const(value=v):
+            return Const(not v, "bool")
+        case Op(name="not", args=(x,)):
+            return x
+        case Op(name=n, args=(x, y)) if n in _FLIP and x.dtype not in FLOATS:
+            name, swap = _FLIP[n]
+            return Op(name, (y, x) if swap else (x, y), "bool")
+        case Op(name="and", args=(x, y)) if simple(x) and simple(y):
+            return Op("or", (negate(x), negate(y)), "bool")
+        case Op(name="or", args=(x, y)):
+            return conjunction(negate(x), negate(y))
+    return Op("not", (c,), "bool")
+
+
+def simple(c: Expr) -> bool:
+    return isinstance(c, (Load, Ref, Const)) or (isinstance(c, Op) and c.name in _FLIP)
+
+
+def truth(e: Op) -> Expr:
+    """``0 < i64(c)``, ``i64(c) != 0``, ``c == false`` and the like are ``c`` or ``not c``."""
+    x, y = e.args
+    sides = [a.arg if isinstance(a, Cast) and a.arg.dtype == "bool" else a for a in (x, y)]
+    if not any(s is not a for s, a in zip(sides, (x, y), strict=True)) and "bool" not in (x.dtype, y.dtype):
+        return e
+    for cond, other, left in ((sides[0], y, True), (sides[1], x, False)):
+        if cond.dtype != "bool" or not isinstance(other, Const) or isinstance(cond, Const):
+            continue
+        k = int(other.value)
+        got = [_holds(e.name, (b, k) if left else (k, b)) for b in (0, 1)]
+        return Const(got[0], "bool") if got[0] == got[1] else cond if got[1] else negate(cond)
+    return e
+
+
+def _holds(name: str, pair: tuple[int, int]) -> bool:
+    x, y = pair
+    return {"lt": x < y, "le": x <= y, "eq": x == y, "ne": x != y}[name]
+
+
+def power_of_two(v: float | int) -> bool:
+    return v > 0 and math.isfinite(v) and math.frexp(v)[0] == 0.5
+
+
+__all__ = ["WIDTH", "fold", "negate", "select"]

@@ -1,0 +1,288 @@
+"""The index-expression dataflow graph of a Relax function: tensors defined by lifted statements, edges = indexed loads.
+
+A :class:`Unit` is one Relax binding (kernels replace whole bindings); it holds the statements its op lifts to. A
+:class:`Node` is one tensor: a parameter, the result of an op nobody can look into, or one lifted statement.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from tvm import relax
+
+from redfuser.acrf.expr import Const, Expr, Let, Load, Op, Provenance, Reduce, Stmt, walk
+from redfuser.acrf.lift import Lifted, Unliftable, data_dependent, short_dtype, static
+from redfuser.partition.legalise import Legaliser, op_name, scalar
+
+BYTES = {"f64": 8, "i64": 8, "f32": 4, "i32": 4, "f16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "i8": 1, "u8": 1, "bool": 1}
+
+
+@dataclass(eq=False, slots=True)
+class Node:
+    """A tensor. ``stmt`` is None for a parameter or an opaque result; ``var`` is the Relax variable it is the value of,
+    empty for an intermediate inside one op. ``lead`` is the node that stands for its statement (``topk`` has two)."""
+
+    key: int
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    stmt: Stmt | None = None
+    unit: Unit | None = None
+    var: str = ""
+    lead: Node | None = None
+    escapes: bool = False
+
+    @property
+    def bytes(self) -> int:
+        return prod(self.shape) * BYTES.get(self.dtype, 8)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass(eq=False, slots=True)
+class Unit:
+    """One binding. ``gap`` says why an op could not be lifted (its nodes are then boundaries)."""
+
+    index: int
+    op: str
+    var: str
+    nodes: list[Node] = field(default_factory=list)
+    buffers: dict[str, Node] = field(default_factory=dict)
+    extents: dict[str, int] = field(default_factory=dict)
+    args: tuple[Node, ...] = ()
+    gap: str = ""
+    provenance: Provenance = field(default_factory=Provenance)
+    consumers: list[Unit] = field(default_factory=list)
+    producers: list[Unit] = field(default_factory=list)
+    has_data: bool = True
+    is_view: bool = False
+    is_cheap: bool = False
+    gathers: bool = False
+    lifted: Lifted | None = None
+    ancestors: int = 0
+    descendants: int = 0
+
+    @property
+    def reducing(self) -> bool:
+        return any(isinstance(n.stmt, Reduce) for n in self.nodes)
+
+    @property
+    def pointwise(self) -> bool:
+        return not self.gap and not self.reducing
+
+    @property
+    def results(self) -> list[Node]:
+        return [n for n in self.nodes if n.var]
+
+    def __repr__(self) -> str:
+        return self.var
+
+
+@dataclass(slots=True)
+class Graph:
+    """Units in topological order; ``values`` maps Relax variable names to nodes (aliases share one)."""
+
+    units: list[Unit]
+    nodes: list[Node]
+    values: dict[str, Node]
+    inputs: list[Node]
+
+    def reset(self) -> None:
+        """Reachability as it was before regions were fenced off."""
+        reach(self.units)
+
+
+def build_graph(module: Any, provenance: dict[str, Provenance]) -> Graph:
+    """Lift every binding of ``module["main"]``. Ops that do not lift become boundaries, never an error."""
+    return _Builder(module, provenance).build()
+
+
+class _Builder:
+    def __init__(self, module: Any, provenance: dict[str, Provenance]) -> None:
+        self.func = module["main"]
+        self.legaliser = Legaliser(module)
+        self.provenance = provenance
+        self.graph = Graph([], [], {}, [])
+        self.tensors: dict[Any, Any] = {}
+
+    def build(self) -> Graph:
+        for p in self.func.params:
+            if isinstance(p.struct_info, relax.TensorStructInfo):
+                node = self.boundary(p.name_hint, p.struct_info)
+                self.graph.inputs.append(node)
+                self.bind(p, node)
+        body = self.func.body
+        if isinstance(body, relax.SeqExpr):
+            for block in body.blocks:
+                for b in block.bindings:
+                    self.binding(b.var, b.value if hasattr(b, "value") else None)
+            body = body.body
+        for node in self.flatten(self.value(body)):
+            node.escapes = True
+        connect(self.graph.units)
+        for u in self.graph.units:
+            classify(u)
+        return self.graph
+
+    def flatten(self, value: Any) -> list[Node]:
+        if isinstance(value, Node):
+            return [value]
+        return [n for v in value or () for n in self.flatten(v)]
+
+    def bind(self, var: Any, value: Any) -> None:
+        self.tensors[var] = value
+        if isinstance(value, Node):
+            self.graph.values[var.name_hint] = value
+            if value.var.endswith("]"):  # the field of a tuple takes the name it is first bound to
+                value.var = var.name_hint
+
+    def value(self, e: Any) -> Any:
+        if isinstance(e, relax.Var):
+            return self.tensors[e]
+        if isinstance(e, relax.Tuple):
+            return tuple(self.value(f) for f in e.fields)
+        if isinstance(e, relax.TupleGetItem):
+            return self.value(e.tuple_value)[e.index]
+        return None
+
+    def binding(self, var: Any, value: Any) -> None:
+        if isinstance(value, (relax.Var, relax.Tuple, relax.TupleGetItem)):
+            self.bind(var, self.value(value))
+            return
+        unit = Unit(len(self.graph.units), op_name(value), var.name_hint, provenance=self.provenance.get(var.name_hint, Provenance()))
+        self.graph.units.append(unit)
+        if isinstance(value, relax.Constant) and not len(value.struct_info.shape):
+            self.constant(unit, var, value)
+            return
+        try:
+            lowered = self.legaliser.lower(value)
+            unit.args = tuple(self.tensors[a] for a in lowered.args)
+            self.lifted(unit, var, lowered.lifted)
+        except Unliftable as e:
+            unit.gap = e.construct
+            unit.nodes.clear()
+            unit.args = tuple(n for v in relax.analysis.free_vars(value) for n in self.flatten(self.tensors.get(v)))
+            self.bind(var, self.opaque(unit, var.name_hint, var.struct_info))
+
+    def constant(self, unit: Unit, var: Any, value: Any) -> None:
+        try:
+            dtype = short_dtype(value.struct_info.dtype)
+        except Unliftable as e:
+            unit.gap = e.construct
+            self.bind(var, self.opaque(unit, var.name_hint, var.struct_info))
+            return
+        stmt = Let("out", (), Const(scalar(value), dtype))
+        node = self.node(var.name_hint, dtype, (), stmt, unit)
+        node.var = var.name_hint
+        self.bind(var, node)
+
+    def lifted(self, unit: Unit, var: Any, lifted: Lifted) -> None:
+        unit.lifted = lifted
+        unit.extents = {a.name: int(a.extent) for a in lifted.axes}
+        unit.buffers = {f"@{i}": n for i, n in enumerate(unit.args)}
+        for s in lifted.stmts:
+            lead: Node | None = None
+            for name in s.names:
+                shape = tuple(unit.extents[a] for a in s.axes)
+                dtype = s.expr.dtype if isinstance(s, Let) else s.dtype
+                if name == "indices" and isinstance(s, Reduce) and s.reducer.kind == "topk":
+                    dtype = "i64"
+                n = self.node(f"{var.name_hint}.{name}", dtype, shape, s, unit)
+                lead = n.lead = lead or n
+                unit.buffers[name] = n
+        results = [unit.buffers[o] for o in lifted.outputs]
+        for i, n in enumerate(results):
+            n.var = n.name = var.name_hint if len(results) == 1 else f"{var.name_hint}[{i}]"
+        self.bind(var, results[0] if len(results) == 1 else tuple(results))
+
+    def opaque(self, unit: Unit, name: str, info: Any) -> Any:
+        if isinstance(info, relax.TupleStructInfo):
+            return tuple(self.opaque(unit, f"{name}[{i}]", f) for i, f in enumerate(info.fields))
+        if not isinstance(info, relax.TensorStructInfo):
+            return None
+        node = self.boundary(name, info)
+        node.unit = unit
+        unit.nodes.append(node)
+        return node
+
+    def boundary(self, name: str, info: Any) -> Node:
+        try:
+            shape = tuple(static(e) for e in info.shape) if info.shape is not None else ()
+            dtype = short_dtype(info.dtype)
+        except Unliftable:
+            shape, dtype = (), str(info.dtype)
+        node = self.node(name, dtype, shape, None, None)
+        node.var = name
+        return node
+
+    def node(self, name: str, dtype: str, shape: tuple[int, ...], stmt: Stmt | None, unit: Unit | None) -> Node:
+        node = Node(len(self.graph.nodes), name, dtype, shape, stmt, unit)
+        node.lead = node
+        self.graph.nodes.append(node)
+        if unit is not None:
+            unit.nodes.append(node)
+        return node
+
+
+def connect(units: list[Unit]) -> None:
+    """Producer and consumer lists; reachability."""
+    for u in units:
+        u.producers = list(dict.fromkeys(n.unit for n in u.args if n.unit is not None))
+        for p in u.producers:
+            p.consumers.append(u)
+    reach(units)
+
+
+def reach(units: list[Unit]) -> None:
+    """Ancestors and descendants, as bit masks over unit indices."""
+    for u in units:
+        u.ancestors = u.descendants = 0
+    for u in units:
+        for p in u.producers:
+            u.ancestors |= p.ancestors | 1 << p.index
+    for u in reversed(units):
+        for c in u.consumers:
+            u.descendants |= c.descendants | 1 << c.index
+
+
+def classify(u: Unit) -> None:
+    """Which pointwise units cost nothing to read through.
+
+    * no data: index arithmetic and constants only (an ``arange`` mask);
+    * view: one load at a rearranged index, and widening casts of it;
+    * cheap: at most eight operations on one tensor no larger than the result (a broadcast scale, an ALiBi slope), or on
+      none: recomputing moves no more bytes than reading the result would.
+    """
+    producers = {id(n): n for n in u.args}
+    u.has_data = bool(u.gap) or any(n.unit is None or n.unit.has_data for n in producers.values())
+    u.gathers = any(data_dependent(n.stmt.expr) for n in u.nodes if n.stmt is not None and loads_by_data(u))
+    if not u.pointwise or u.gathers:
+        return
+    data = [n for n in producers.values() if n.unit is None or n.unit.has_data]
+    ops = sum(1 for n in u.nodes if n.stmt is not None for x in walk(n.stmt.expr) if _computes(x))
+    out = max((n.bytes for n in u.results), default=0)
+    loads = [x for n in u.nodes if n.stmt is not None for x in walk(n.stmt.expr) if isinstance(x, Load)]
+    small = len(data) <= 1 and len(u.results) == 1 and all(min(n.bytes, prod(u.results[0].shape) * BYTES[n.dtype]) <= out for n in data)
+    u.is_view = small and ops == 0 and len(loads) == len(u.nodes) == len(data) and _no_narrowing(u)
+    u.is_view = u.is_view or (len(data) == 1 and ops == 0 and len(u.results) > 1)
+    u.is_cheap = u.is_view or not u.has_data or (small and ops <= 8 and len(loads) <= 8)
+
+
+def loads_by_data(u: Unit) -> bool:
+    """Some argument of the unit is integer data, so a position may depend on it."""
+    return any(n.dtype in ("i64", "i32") and (n.unit is None or n.unit.has_data) for n in u.args)
+
+
+def _computes(e: Expr) -> bool:
+    """An arithmetic node on values (index arithmetic, casts and loads are free)."""
+    return isinstance(e, Op) and not (e.dtype in ("i64", "i32") and all(not isinstance(x, Load) for x in walk(e)))
+
+
+def _no_narrowing(u: Unit) -> bool:
+    return all(BYTES[n.dtype] <= BYTES[u.results[0].dtype] for n in u.args)
+
+
+__all__ = ["BYTES", "Graph", "Node", "Unit", "build_graph"]

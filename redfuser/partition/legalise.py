@@ -1,0 +1,276 @@
+"""One Relax op to lifted statements: through TVM's own legalisation where it has a usable one, else by a model here.
+
+The meaning of an op is taken from the TensorIR that TVM lowers it to, so no op has to be known by name. Modelled here are
+the ops whose legalisation loses what we need or does not exist: ``arange`` (TVM folds it to a constant array, the index
+structure is gone), ``where`` (scalar branches would become tensors), ``topk`` (an extern call) and ``group_norm`` (TVM
+lowers it through raw moments ``E[x^2] - E[x]^2``, which is neither what torch computes nor stable).
+
+Results are memoised by everything that matters: op, attributes, dtypes, shapes and scalar constants of the arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from redfuser.acrf.expr import (
+    Axis,
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Let,
+    Load,
+    Op,
+    Reduce,
+    Reducer,
+    Stmt,
+    Tensor,
+    map_children,
+)
+from redfuser.acrf.lift import Lifted, Unliftable, lift_primfunc, short_dtype, static
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """``lifted.params[i]`` is the value of the Relax variable ``args[i]``."""
+
+    lifted: Lifted
+    args: tuple[Any, ...]
+
+
+class Legaliser:
+    """Lowers the ops of one module; keep one per process part to share the memo."""
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+        self.memo: dict[Any, Lifted | Unliftable] = {}
+
+    def lower(self, call: Any) -> Lowered:
+        """Raises :class:`Unliftable` when the op has no counterpart (opaque calls, dynamic shapes, sorts, scans)."""
+        if not isinstance(call, relax.Call):
+            raise Unliftable(type(call).__name__)
+        args: list[Any] = []
+        key = (str(call.op), str(call.attrs), tuple(self.describe(a, args) for a in call.args),
+               str(call.struct_info), tuple(map(str, call.sinfo_args)))
+        if key not in self.memo:
+            try:
+                self.memo[key] = self.fresh(call, args)
+            except Unliftable as e:
+                self.memo[key] = e
+            except Exception as e:  # an op without legalisation or that TVM cannot legalise
+                self.memo[key] = Unliftable(f"{op_name(call)}: {str(e).strip().splitlines()[-1][:120]}")
+        got = self.memo[key]
+        if isinstance(got, Unliftable):
+            raise got
+        return Lowered(got, tuple(args))
+
+    def describe(self, arg: Any, args: list[Any]) -> Any:
+        """A hashable description of an argument; tensor variables are collected, in order of first use."""
+        if isinstance(arg, relax.Var):
+            if arg not in args:
+                args.append(arg)
+            return ("var", args.index(arg), str(arg.struct_info))
+        if isinstance(arg, relax.Constant):
+            if len(arg.struct_info.shape):
+                raise Unliftable("a tensor constant that is not a binding")
+            return ("const", repr(scalar(arg)), arg.struct_info.dtype)
+        if isinstance(arg, relax.Tuple):
+            return tuple(self.describe(a, args) for a in arg.fields)
+        return str(arg)
+
+    def fresh(self, call: Any, args: list[Any]) -> Lifted:
+        name = op_name(call)
+        for v in args:
+            if not isinstance(v.struct_info, relax.TensorStructInfo):
+                raise Unliftable(f"{name} on a {type(v.struct_info).__name__}")
+        if name in MODELS:
+            return MODELS[name](call, [buffer_of(a, i) for i, a in enumerate(args)], {a: i for i, a in enumerate(args)})
+        if name == "relax.call_tir":
+            return self.call_tir(call, args)
+        if not isinstance(call.op, tvm.ir.Op):
+            raise Unliftable("a call to another function")
+        params = [relax.Var(f"p{i}", v.struct_info) for i, v in enumerate(args)]
+        swap = dict(zip(args, params, strict=True))
+        body = relax.Call(call.op, [rename(a, swap) for a in call.args], call.attrs, call.sinfo_args)
+        body = relax.BlockBuilder().normalize(body)
+        module = tvm.IRModule({"main": relax.Function(params, body, body.struct_info)})
+        module = relax.transform.LegalizeOps()(relax.transform.Normalize()(module))
+        blocks = module["main"].body.blocks if isinstance(module["main"].body, relax.SeqExpr) else []
+        calls = [b for block in blocks for b in block.bindings]
+        if len(calls) != 1 or op_name(calls[0].value) != "relax.call_tir":
+            raise Unliftable(name)
+        inner = calls[0].value
+        return self.primfunc(module[inner.args[0]], inner, params)
+
+    def call_tir(self, call: Any, args: list[Any]) -> Lifted:
+        return self.primfunc(self.module[call.args[0]], call, args)
+
+    def primfunc(self, func: Any, call: Any, order: list[Any]) -> Lifted:
+        """Lift, then put the parameters into the order of ``order`` (an op may drop or repeat arguments)."""
+        outputs = len(call.struct_info.fields) if isinstance(call.struct_info, relax.TupleStructInfo) else 1
+        lifted = lift_primfunc(func, outputs)
+        passed = list(call.args[1].fields)
+        rename_ = {t.name: f"@{order.index(v)}" for t, v in zip(lifted.params, passed, strict=True)}
+        params = tuple(replace(buffer_of(v, i), name=f"@{i}") for i, v in enumerate(order))
+        return Lifted(params, lifted.axes, tuple(rename_loads(s, rename_) for s in lifted.stmts), lifted.outputs)
+
+
+def op_name(call: Any) -> str:
+    if not isinstance(call, relax.Call):
+        return type(call).__name__
+    return str(call.op.name) if isinstance(call.op, tvm.ir.Op) else str(getattr(call.op, "name_hint", call.op))
+
+
+def scalar(c: Any) -> Any:
+    data = c.data.numpy()
+    return data.astype("float32").item() if "float" in c.struct_info.dtype and data.dtype.itemsize < 4 else data.item()
+
+
+def rename(arg: Any, swap: dict[Any, Any]) -> Any:
+    if isinstance(arg, relax.Tuple):
+        return relax.Tuple([rename(a, swap) for a in arg.fields])
+    return swap.get(arg, arg) if isinstance(arg, relax.Var) else arg
+
+
+def rename_loads(s: Stmt, names: dict[str, str]) -> Stmt:
+    def go(e: Expr) -> Expr:
+        e = map_children(e, go)
+        return replace(e, tensor=names.get(e.tensor, e.tensor)) if isinstance(e, Load) else e
+
+    return replace(s, expr=go(s.expr))
+
+
+def buffer_of(var: Any, i: int) -> Tensor:
+    info = var.struct_info
+    if info.shape is None:
+        raise Unliftable("a tensor of unknown shape")
+    return Tensor(f"@{i}", short_dtype(info.dtype), tuple(static(e) for e in info.shape))
+
+
+# -- models ------------------------------------------------------------------------------------------------------------
+
+Positions = dict[Any, int]
+
+
+def _operand(arg: Any, params: list[Tensor], where: Positions, axes: list[str], shape: tuple[int, ...]) -> Expr:
+    """An argument broadcast to the result: a constant, or a load at the trailing axes."""
+    if isinstance(arg, relax.Constant):
+        return Const(scalar(arg), short_dtype(arg.struct_info.dtype))
+    t = params[where[arg]]
+    skip = len(axes) - len(t.shape)
+    index = tuple(Const(0, "i64") if e == 1 and shape[skip + i] != 1 else Index(axes[skip + i])
+                  for i, e in enumerate(t.shape))
+    return Load(t.name, index, t.dtype)
+
+
+def _result_axes(call: Any) -> tuple[list[str], tuple[Axis, ...], tuple[int, ...]]:
+    shape = tuple(static(e) for e in call.struct_info.shape)
+    names = [f"a{i}" for i in range(len(shape))]
+    return names, tuple(Axis(n, e) for n, e in zip(names, shape, strict=True)), shape
+
+
+def _where(call: Any, params: list[Tensor], where: Positions) -> Lifted:
+    names, axes, shape = _result_axes(call)
+    c, x, y = (_operand(a, params, where, names, shape) for a in call.args)
+    if c.dtype != "bool":
+        c = Op("ne", (c, Const(0, c.dtype)), "bool")
+    return Lifted(tuple(params), axes, (Let("out", tuple(names), Op("select", (c, x, y), x.dtype)),), ("out",))
+
+
+def _arange(call: Any, params: list[Tensor], where: Positions) -> Lifted:
+    start, _, step = (a.value if isinstance(a, relax.PrimValue) else a for a in call.args)
+    names, axes, _ = _result_axes(call)
+    dtype = short_dtype(call.struct_info.dtype)
+    if any(type(v).__name__ == "FloatImm" for v in (start, step)):
+        raise Unliftable("arange with fractional bounds")
+    value: Expr = Index(names[0])
+    if static(step) != 1:
+        value = Op("mul", (value, Const(static(step), "i64")), "i64")
+    if static(start) != 0:
+        value = Op("add", (value, Const(static(start), "i64")), "i64")
+    return Lifted((), axes, (Let("out", tuple(names), value if dtype == "i64" else Cast(value, dtype)),), ("out",))
+
+
+def _topk(call: Any, params: list[Tensor], where: Positions) -> Lifted:
+    """values, indices = topk(k) over one axis; the extra axis k stays where the reduced axis was."""
+    attrs, x = call.attrs, params[0]
+    if str(attrs.ret_type) != "both" or not bool(attrs.largest):
+        raise Unliftable("topk of the smallest values, or of one result only")
+    k, rank = int(call.attrs.k), len(x.shape)
+    at = int(attrs.axis) % rank
+    names = [f"a{i}" for i in range(rank)]
+    axes = [Axis(n, e) for n, e in zip(names, x.shape, strict=True)] + [Axis("k", k)]
+    kept = (*(n for i, n in enumerate(names) if i != at), "k")
+    red = Reduce(("values", "indices"), kept, Reducer("topk", k), names[at], Load(x.name, tuple(map(Index, names)), x.dtype), x.dtype)
+    place = tuple("k" if i == at else n for i, n in enumerate(names))
+    index_dtype = short_dtype(attrs.dtype)
+    load = [Load(n, tuple(map(Index, kept)), d) for n, d in (("values", x.dtype), ("indices", "i64"))]
+    return Lifted((x,), tuple(axes), (
+        red, Let("out0", place, load[0]),
+        Let("out1", place, load[1] if index_dtype == "i64" else Cast(load[1], index_dtype))), ("out0", "out1"))
+
+
+def _group_norm(call: Any, params: list[Tensor], where: Positions) -> Lifted:
+    """(x - mean) * rsqrt(var + eps) * weight + bias over the channels of a group and the trailing axes, in float32."""
+    attrs = call.attrs
+    x = params[where[call.args[0]]]
+    groups, channel, reduced = int(attrs.num_groups), int(attrs.channel_axis), [int(a) for a in attrs.axes]
+    rank = len(x.shape)
+    channel, reduced = channel % rank, [a % rank for a in reduced]
+    if channel != 1 or reduced != list(range(2, rank)):
+        raise Unliftable("group_norm over other axes than the trailing ones")
+    per = x.shape[1] // groups if isinstance(x.shape[1], int) else 0
+    inner = prod(int(e) for e in x.shape[2:])
+    n = per * inner
+    names = [f"a{i}" for i in range(rank)]
+    axes = (*(Axis(a, e) for a, e in zip(names, x.shape, strict=True)), Axis("g", groups), Axis("r", n))
+
+    def c(v: int) -> Const:
+        return Const(v, "i64")
+
+    def at(offset: Expr) -> Load:
+        """x at batch a0, group g and the flattened position within the group."""
+        index: list[Expr] = [Index("a0"), Op("add", (Op("mul", (Index("g"), c(per)), "i64"), Op("floordiv", (offset, c(inner)), "i64")), "i64")]
+        stride = inner
+        for e in x.shape[2:]:
+            stride //= int(e)
+            index.append(Op("mod", (Op("floordiv", (offset, c(stride)), "i64"), c(int(e))), "i64"))
+        return Load(x.name, tuple(index), x.dtype)
+
+    def wide(e: Expr) -> Expr:
+        return e if e.dtype in ("f32", "f64") else Cast(e, "f32")
+
+    acc = "f64" if x.dtype == "f64" else "f32"
+    row: tuple[str, ...] = ("a0", "g")
+
+    def stat(name: str, index: tuple[Expr, ...]) -> Load:
+        return Load(name, index, acc)
+
+    here = tuple(map(Index, row))
+    own = (Index("a0"), Op("floordiv", (Index("a1"), c(per)), "i64"))
+    count = Const(float(n), acc)
+    centred = Op("sub", (wide(at(Index("r"))), stat("mean", here)), acc)
+    out: Expr = Op("mul", (Op("sub", (wide(Load(x.name, tuple(map(Index, names)), x.dtype)), stat("mean", own)), acc),
+                           Op("rsqrt", (Op("add", (Op("div", (stat("sq", own), count), acc),
+                                                   Const(float(attrs.epsilon), acc)), acc),), acc)), acc)
+    for flag, arg, name in ((attrs.scale, call.args[1], "mul"), (attrs.center, call.args[2], "add")):
+        if flag:
+            t = params[where[arg]]
+            out = Op(name, (out, wide(Load(t.name, (Index("a1"),), t.dtype))), acc)
+    stmts = (Reduce(("total",), row, Reducer("sum"), "r", wide(at(Index("r"))), acc),
+             Let("mean", row, Op("div", (stat("total", here), count), acc)),
+             Reduce(("sq",), row, Reducer("sum"), "r", Op("mul", (centred, centred), acc), acc),
+             Let("out", tuple(names), out if x.dtype == acc else Cast(out, x.dtype)))
+    return Lifted(tuple(params), axes, stmts, ("out",))
+
+
+MODELS: dict[str, Callable[[Any, list[Tensor], Positions], Lifted]] = {
+    "relax.where": _where, "relax.arange": _arange, "relax.topk": _topk, "relax.nn.group_norm": _group_norm}
+
+__all__ = ["Legaliser", "Lowered", "op_name", "scalar"]

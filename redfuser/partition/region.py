@@ -1,0 +1,192 @@
+"""Partition a model: grow cascades, fuse each, outline what fuses, and say why the rest stays.
+
+A refused cascade is cut where the algebra stopped: the longest prefix is grown again without the refused reduction, so
+that what does fuse is outlined, and both facts are reported.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from redfuser.acrf.expr import Cascade, Provenance, Reduce
+from redfuser.acrf.state import Fused, NotFusable
+from redfuser.partition.canonical import Outlined, outline
+from redfuser.partition.draft import Draft
+from redfuser.partition.graph import Graph, Unit, build_graph
+from redfuser.partition.grow import Grower
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """One fused cascade of the model.
+
+    ``cascade`` is canonical: structurally equal layers have equal text (its name is for display and left out of
+    sharing: compare ``key``). ``inputs`` maps cascade tensors to Relax variables, viewed (row-major, no copy) with the
+    tensor's shape; ``outputs`` maps cascade outputs to Relax variables: the kernel writes the statement's axes
+    row-major, the variable is a view of it. ``covered`` are the variables whose bindings nothing outside needs.
+    """
+
+    name: str
+    cascade: Cascade
+    fused: Fused
+    inputs: dict[str, str]
+    outputs: dict[str, str]
+    covered: frozenset[str]
+    ops: tuple[Provenance, ...]
+
+    @property
+    def key(self) -> str:
+        """The canonical text without the display name."""
+        return key_of(self.cascade)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A cascade, or a part of one, that was not fused."""
+
+    name: str
+    ops: tuple[Provenance, ...]
+    reason: NotFusable
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """``regions`` in program order; ``refusals`` as (name, ops, reason); ``opaque`` ops nobody can look into; ``kept``:
+    op -> how many stay with torch; ``notes``: contractions and reductions left outside, each with the reason."""
+
+    regions: tuple[Region, ...]
+    refusals: tuple[tuple[str, tuple[Provenance, ...], NotFusable], ...]
+    opaque: tuple[str, ...]
+    kept: dict[str, int]
+    notes: tuple[tuple[str, str, str], ...] = ()
+    stats: dict[str, float] = field(default_factory=dict)
+
+
+def key_of(cascade: Cascade) -> str:
+    return str(replace(cascade, name="_"))
+
+
+def partition(imported: Any, casts: str = "preserve") -> Partition:
+    """Partition ``imported`` (:class:`redfuser.frontend.imported.Imported`: ``mod`` with one dataflow ``main``).
+
+    Raises :class:`redfuser.errors.InputError` only for a module without ``main``; whatever cannot be analysed is left
+    to torch and reported.
+    """
+    return _Partitioner(imported, casts).run()
+
+
+class _Partitioner:
+    def __init__(self, imported: Any, casts: str) -> None:
+        self.imported, self.casts = imported, casts
+        self.graph: Graph = build_graph(imported.mod, dict(imported.provenance or {}))
+        self.fused: dict[str, Fused | NotFusable] = {}
+        self.refusals: list[tuple[str, tuple[Provenance, ...], NotFusable]] = []
+        self.counts: Counter[str] = Counter()
+        self.verdicts: dict[object, Any] = {}
+
+    def run(self) -> Partition:
+        banned: set[tuple[int, int]] = set()
+        barred: set[int] = set()
+        while True:
+            growth = Grower(self.graph, frozenset(banned), frozenset(barred), self.verdicts).run()
+            accepted: list[tuple[Draft, Outlined, Fused]] = []
+            again = False
+            for d in growth.drafts:
+                out = outline(d, "cascade")
+                got = self.fuse(out.cascade)
+                if isinstance(got, NotFusable):
+                    again |= self.refused(d, out, got, banned, barred)
+                else:
+                    accepted.append((d, out, got))
+            if not again:
+                break
+            self.graph.reset()
+        return self.finish(accepted, growth.cuts)
+
+    def fuse(self, cascade: Cascade) -> Fused | NotFusable:
+        from redfuser.acrf import fuse
+
+        key = key_of(cascade)
+        if key not in self.fused:
+            self.fused[key] = fuse(cascade, self.casts)
+        return self.fused[key]
+
+    def refused(self, d: Draft, out: Outlined, got: NotFusable, banned: set[tuple[int, int]], barred: set[int]) -> bool:
+        """Report it, and cut: the seed may not be grown onto what the refused statement depends on."""
+        name = self.display(d)
+        where = self.origin(d, out, got.statement)
+        self.refusals.append((name, self.ops(d), replace(got, provenance=where) if where.op else got))
+        seed = max((i.node.unit.index for i in d.rows if i.node.unit), default=-1)
+        others = {i.node.unit.index for i in (*d.rows, *d.inner) if i.node.unit and i.node.unit.index != seed}
+        new = {(seed, o) for o in others} - banned
+        if new:
+            banned |= new
+        else:
+            barred.add(seed)
+        return True
+
+    def origin(self, d: Draft, out: Outlined, statement: str) -> Provenance:
+        for s in out.cascade.stmts:
+            if statement in s.names:
+                return s.provenance
+        return Provenance()
+
+    # -- the result ----------------------------------------------------------------------------------------------------
+
+    def finish(self, accepted: list[tuple[Draft, Outlined, Fused]], cuts: list[tuple[Unit, Any]]) -> Partition:
+        live = self.live({v for _, o, _ in accepted for v in o.inputs.values()},
+                         {v for _, o, _ in accepted for v in o.outputs.values()})
+        regions, taken = [], set()
+        for d, o, fused in accepted:
+            name = self.display(d)
+            mine = {n.var for u in d.units for n in u.results} | {u.var for u in d.units}
+            covered = frozenset(v for v in mine if v not in live and v not in taken)
+            taken |= covered
+            regions.append(Region(name, replace(o.cascade, name=name.rsplit(".", 1)[0]), fused, o.inputs, o.outputs,
+                                  covered, self.ops(d)))
+        fused_units = {u for d, _, _ in accepted for u in d.units}
+        kept = Counter(u.op for u in self.graph.units if u not in fused_units and u.var in live)
+        notes = tuple(dict.fromkeys((u.var, r.code, r.condition) for u, r in cuts if u not in fused_units))
+        return Partition(tuple(regions), tuple(dict.fromkeys(self.refusals)), tuple(
+            u.op for u in self.graph.units if u.gap), dict(kept), notes)
+
+    def live(self, wanted: set[str], produced: set[str]) -> set[str]:
+        """Variables that the outer program still computes: kernel inputs, model outputs, and what those need."""
+        out: set[str] = set()
+        todo = [n for v in wanted for n in [self.graph_value(v)]] + [n for n in self.graph.nodes if n.escapes]
+        while todo:
+            n = todo.pop()
+            if n.var in out or n.var in produced:
+                continue
+            out.add(n.var)
+            if n.unit is not None:
+                out.add(n.unit.var)
+                todo += n.unit.args
+        return out
+
+    def graph_value(self, var: str) -> Any:
+        return self.by_var[var]
+
+    @property
+    def by_var(self) -> dict[str, Any]:
+        return {n.var: n for n in self.graph.nodes if n.var}
+
+    def display(self, d: Draft) -> str:
+        """A readable name from structure alone, numbered in the order of discovery."""
+        kinds = {i.node.stmt.reducer.kind for i in d.rows if isinstance(i.node.stmt, Reduce)}
+        if "topk" in kinds:
+            stem = "topk"
+        elif any(i.contraction for i in d.inner) and any(i.contraction for i in d.rows):
+            stem = "attn"
+        elif d.row_map:
+            stem = "softmax" if "max" in kinds else "norm"
+        else:
+            stem = "cascade"
+        self.counts[stem] += 1
+        return f"{stem}.{self.counts[stem] - 1}"
+
+    def ops(self, d: Draft) -> tuple[Provenance, ...]:
+        got = [u.provenance if u.provenance.op else Provenance(u.op, u.var) for u in sorted(d.units, key=lambda u: u.index)]
+        return tuple(dict.fromkeys(got))

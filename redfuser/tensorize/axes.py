@@ -1,0 +1,167 @@
+"""Which axis becomes what: grid, tile rows, segment, contraction, free columns. By dataflow, never by name or extent.
+
+In a contraction ``sum[c] A[.., i, c] * B[.., l, c]`` the axes of A that B lacks can be rows of one tile, since they share
+the B tile. ``B[.., h // 4, ..]`` depends on h only through the group, so h is split into (group, member) and members can
+be rows as well: heads that share a key-value head pack into one tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref, indices_of, map_children, substitute, walk
+from redfuser.errors import LoweringError
+from redfuser.strategies.program import Block, Kernel
+from redfuser.tensorize.indexing import affine, group_size
+from redfuser.tensorize.rewrite import factors
+from redfuser.tensorize.tile_ir import i64, iadd, imul
+
+UNIT = "row"
+"""The row axis of a kernel whose values share no axis that could be one: extent 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """rows, segment, columns: an axis each (columns, the free axis of a vector-valued accumulator, may be missing; so
+    may the segment, in a kernel that only folds partials). grid: the other axes of every output point. extents: of all
+    axes, split ones included. fold: the axis walked step by step in a combine kernel."""
+
+    rows: str
+    segment: str | None
+    columns: str | None
+    grid: tuple[str, ...]
+    extents: dict[str, int]
+    fold: str | None = None
+
+    def letter(self, axis: str) -> str:
+        return {self.rows: "m", self.segment: "n", self.columns: "e"}.get(axis, "")
+
+
+def operand_axes(e: Expr, axes_of: dict[str, tuple[str, ...]]) -> set[str]:
+    found: set[str] = set()
+    for x in walk(e):
+        if isinstance(x, Index):
+            found.add(x.axis)
+        elif isinstance(x, Ref):
+            found.update(axes_of.get(x.name.partition("@")[0], ()))
+    return found
+
+
+def split_groups(kernel: Kernel, extents: dict[str, int]) -> tuple[Kernel, dict[str, int], dict[str, Expr]]:
+    """Split every grid axis that loads read through ``axis // g`` into ``axis_group`` and ``axis_member``.
+
+    Returns the rewritten kernel, the new extents, and the substitution, which also gives the stores their indices."""
+    loads = [x for b in (*kernel.body, *kernel.tail) for e in b.exprs for x in walk(e) if isinstance(x, Load)]
+    table: dict[str, Expr] = {}
+    names: dict[str, tuple[str, str]] = {}
+    extents = dict(extents)
+    for axis in kernel.grid:
+        g = group_size((i for x in loads for i in x.indices), axis, extents[axis])
+        if g > 1:
+            group, member = f"{axis}_group", f"{axis}_member"
+            extents[group], extents[member] = extents[axis] // g, g
+            table[axis] = iadd(imul(Index(group), g), Index(member))
+            names[axis] = (group, member)
+    if not table:
+        return _simplify(kernel, extents), extents, {}
+
+    def axes(old: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(n for a in old for n in names.get(a, (a,)))
+
+    def block(b: Block) -> Block:
+        return replace(b, axes=axes(b.axes), exprs=tuple(substitute(e, indices=table) for e in b.exprs))
+
+    kernel = replace(kernel, grid=axes(kernel.grid), init=tuple(map(block, kernel.init)),
+                     body=tuple(map(block, kernel.body)), tail=tuple(map(block, kernel.tail)))
+    return _simplify(kernel, extents), extents, table
+
+
+def _simplify(kernel: Kernel, extents: dict[str, int]) -> Kernel:
+    """Load indices in affine form where they have one: ``(4*g + r) // 4`` depends on g alone."""
+    wide = {a: max(2, n) for a, n in extents.items()}
+
+    def index(e: Expr) -> Expr:
+        p = affine(e, wide)
+        return e if p is None else p.expr()
+
+    def go(e: Expr) -> Expr:
+        if isinstance(e, Load):
+            return replace(e, indices=tuple(map(index, e.indices)))
+        return map_children(e, go)
+
+    def block(b: Block) -> Block:
+        return replace(b, exprs=tuple(map(go, b.exprs)))
+
+    return replace(kernel, body=tuple(map(block, kernel.body)), tail=tuple(map(block, kernel.tail)))
+
+
+def choose(kernel: Kernel, extents: dict[str, int]) -> Roles:
+    """The roles of a kernel's axes. Raises LoweringError RF431 when an accumulator has two free axes."""
+    grid = list(kernel.grid)
+    if kernel.split and kernel.kind != "combine":
+        grid.insert(0, kernel.split)
+    segment = None if kernel.kind == "combine" else kernel.raxis
+    reserved = {*grid, kernel.raxis, kernel.split}
+    free = {a for b in (*kernel.init, *kernel.body) if b.role != "producer" and not _list_valued(b)
+            for a in b.axes if a not in reserved}
+    if len(free) > 1:
+        raise LoweringError("RF431", f"{kernel.name}: an accumulator with the free axes {', '.join(sorted(free))}",
+                            why="a tile has one column axis", help="the cascade runs unfused")
+    columns = free.pop() if free else None
+    rows = _row_axis(kernel, grid, segment, columns, extents)
+    return Roles(rows, segment, columns, tuple(a for a in grid if a != rows), {**extents, UNIT: 1},
+                 kernel.split if kernel.kind == "combine" else None)
+
+
+def _list_valued(b: Block) -> bool:
+    return b.reducer is not None and b.reducer.kind == "topk"
+
+
+def _row_axis(kernel: Kernel, grid: list[str], segment: str | None, columns: str | None,
+              extents: dict[str, int]) -> str:
+    axes_of = {n: b.axes for b in (*kernel.init, *kernel.body) for n in b.names}
+    candidates: list[set[str]] = []
+    for b in kernel.body:
+        if b.reducer is None or b.reducer.kind != "sum":
+            continue
+        parts = factors(b.exprs[0])
+        if b.role == "producer" and segment:
+            right = [p for p in parts if segment in operand_axes(p, axes_of)]
+        elif b.role == "reduce" and columns in b.axes:
+            right = [p for p in parts if columns in operand_axes(p, axes_of)]
+        else:
+            continue
+        left = set().union(*(operand_axes(p, axes_of) for p in parts if p not in right))
+        shared = set().union(*(operand_axes(p, axes_of) for p in right))
+        candidates.append({a for a in left - shared if a in grid})
+    usable = [a for a in grid if a != kernel.split and (not candidates or all(a in c for c in candidates))]
+    if not usable:
+        return UNIT
+    if candidates:  # the axis with most points: rows of one matrix tile
+        return max(usable, key=lambda a: (extents[a], usable.index(a)))
+    wide = [a for a in usable if extents[a] > 1]
+    return (wide or usable)[-1]
+
+
+def strip_casts(e: Expr) -> Expr:
+    """The operand under widening casts: a half-precision value used in single precision."""
+    while isinstance(e, Cast) and e.dtype in ("f32", "f64") and e.arg.dtype in ("f16", "bf16", "e4m3", "e5m2", "f32"):
+        e = e.arg
+    return e
+
+
+def constants(parts: Iterable[Expr]) -> tuple[float, tuple[Expr, ...]]:
+    """A product's constant and its other factors."""
+    k, rest = 1.0, []
+    for p in parts:
+        if isinstance(p, Const):
+            k *= float(p.value)
+        elif isinstance(p, Op) and p.name == "neg":
+            k, rest = -k, [*rest, p.args[0]]
+        else:
+            rest.append(p)
+    return k, tuple(rest)
+
+
+__all__ = ["UNIT", "Roles", "choose", "constants", "indices_of", "operand_axes", "split_groups", "strip_casts", "i64"]

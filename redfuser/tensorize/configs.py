@@ -1,0 +1,178 @@
+"""Tile configurations: what a tuner may choose, kept apart from what the mathematics fixes, and a first ranking.
+
+The ranking is a resource model (shared memory, warps per row tile, registers of the accumulators, blocks per
+multiprocessor) with its few constants fitted to measurements on one H200; it names no workload.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+from redfuser.acrf.expr import Load, walk
+from redfuser.strategies.program import Kernel, Program
+from redfuser.target import Target
+from redfuser.tensorize.axes import choose, split_groups
+
+BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "i64": 8, "i32": 4, "i8": 1, "u8": 1, "bool": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class TileConfig:
+    """One way to tile a program.
+
+    rows: points of the row axis per block. segment: elements of the r-axis per step (a resident row is one segment, of
+    this width where that is more than the row). threads per block, without a producer warp group. stages: segments in
+    flight. weights: how the left operand of a second contraction gets there, ``registers`` (needs rows / 16 >= warps)
+    or ``shared``. warp_specialized: a producer warp group (Hopper, stages >= 1), else every warp copies. reverse: visit
+    the blocks with the longest range first. raster: blocks of this many columns share L2. tf32: allow TF32 for
+    contractions of f32 operands.
+    """
+
+    rows: int = 128
+    segment: int = 128
+    threads: int = 256
+    stages: int = 2
+    weights: Literal["registers", "shared"] = "registers"
+    warp_specialized: bool = True
+    reverse: bool = True
+    raster: int = 0
+    tf32: bool = False
+
+    def for_kernel(self, kernel: Kernel) -> TileConfig:
+        """The second and third kernels of a split program do little; they take what suits a row walk."""
+        if kernel.kind == "combine":
+            return replace(self, rows=4, segment=1, threads=128, stages=0, warp_specialized=False)
+        if kernel.kind == "map":
+            return replace(self, rows=1, segment=1024, threads=128, stages=0, warp_specialized=False)
+        return self
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        how = "warp-specialised" if self.warp_specialized else "one role"
+        return (f"{self.rows} rows x {self.segment}, {self.threads} threads, {self.stages} stages, {how}, "
+                f"weights in {self.weights}")
+
+
+def configs(program: Program, target: Target) -> list[TileConfig]:
+    """Configurations for ``program`` on ``target``, best first by the resource model; never empty.
+
+    Contractions: rows is a multiple of 16, of 64 for warp-group instructions; a tile of few rows (decode) is 16 rows
+    with its weights in shared memory. Row programs: 24 to 32 elements per thread, threads a power of two."""
+    kernel = program.kernels[0]
+    extents = {a.name: int(a.extent) for a in program.axes}
+    kernel, extents, _ = split_groups(kernel, extents)
+    roles = choose(kernel, extents)
+    extents = roles.extents
+    contracts = any(b.role == "producer" and b.reducer is not None for b in kernel.body) or roles.columns is not None
+    rows = extents[roles.rows]
+    n = extents[roles.segment] if roles.segment else 1
+    if not contracts:
+        return _row_configs(kernel.kind == "resident", rows, n)
+    widths = sorted({extents[b.over] for b in kernel.body if b.role == "producer" and b.over in extents}
+                    | {extents[a] for a in (roles.columns,) if a})
+    width, columns = max(widths), extents[roles.columns] if roles.columns else 0
+    size = max((BYTES[x.dtype] for b in kernel.body for e in b.exprs for x in walk(e) if isinstance(x, Load)), default=2)
+    blocks = 1
+    for a in roles.grid:
+        blocks *= extents[a]
+    causal = _narrows(kernel)
+    ranked = [(_cost(c, target, rows, n, width, columns, size, blocks, causal), c)
+              for c in _gemm_space(target, rows, n)]
+    fitting = [(cost, i, c) for i, (cost, c) in enumerate(ranked) if cost is not None]
+    return [c for _, _, c in sorted(fitting, key=lambda t: (t[0], t[1]))] or [TileConfig(64, 32, 128, 1, "registers", False)]
+
+
+def _narrows(kernel: Kernel) -> bool:
+    from redfuser.acrf.expr import Index, Op
+
+    return any(isinstance(x, Op) and x.name in ("le", "lt", "ge", "gt") and
+               any(isinstance(y, Index) and y.axis == kernel.raxis for y in walk(x))
+               for b in kernel.body for e in b.exprs for x in walk(e))
+
+
+def _gemm_space(target: Target, rows: int, n: int) -> list[TileConfig]:
+    out: list[TileConfig] = []
+    if rows <= 16:
+        out += [TileConfig(16, s, 128, stages, "shared", False) for s in (64, 128) for stages in (2, 3)]
+    for m in (64, 128, 256):
+        for s in (32, 64, 80, 128):
+            for stages in (1, 2, 3):
+                if s > max(32, n):
+                    continue
+                out.append(TileConfig(m, s, 2 * m, stages, "registers", False))
+                if target.tma and m >= 128:
+                    out.append(TileConfig(m, s, 2 * m, stages, "registers", True))
+    if target.kind == "hip":
+        out = [replace(c, stages=0) for c in out if c.stages == 1]
+    return out
+
+
+def _cost(c: TileConfig, target: Target, rows: int, n: int, width: int, columns: int, size: int, blocks: int,
+          causal: bool) -> float | None:
+    """Modelled time in arbitrary units, or None when the configuration does not fit the target."""
+    columns = columns or width
+    shared = size * (c.rows * width + max(1, c.stages) * c.segment * (width + columns) + c.rows * columns)
+    if c.weights == "shared":
+        shared += size * c.rows * c.segment
+    if shared > target.shared_bytes:
+        return None
+    threads = c.threads + (128 if c.warp_specialized else 0)
+    registers = 40 + (c.rows * (c.segment * 1.5 + columns)) / c.threads
+    if registers > 250:
+        return None
+    per_sm = max(1, min(target.shared_sm_bytes // (shared + 1024), target.max_threads // threads,
+                        int(target.registers // (min(255, registers) * threads))))
+    tiles = -(-rows // c.rows) * blocks
+    waves = -(-tiles // (target.sms * per_sm))
+    fill = tiles / (waves * target.sms * per_sm)
+    steps = -(-n // c.segment)
+    used = min(1.0, rows / (-(-rows // c.rows) * c.rows)) * (n / (steps * c.segment))
+    if rows <= 16:  # bound by memory: bytes in flight decide
+        flight = min(1.0, per_sm * max(1, c.stages) * c.segment * width * size / 49152)
+        return (1.0 if c.weights == "shared" else 1.6) / flight / fill**0.125 / (n / (steps * c.segment))
+    # Instruction efficiency of the two matrix products and the maps between them, fitted on one H200 (design notes).
+    if c.warp_specialized:
+        efficiency = {64: 0.5, 128: 1.0, 256: 0.9}[c.rows] * (1.0 if c.segment == 128 else 0.96 if c.segment >= 64 else 0.7)
+        efficiency *= min(1.0, 0.55 + 0.45 * steps / 6) if width <= 64 else 1.0
+    else:
+        efficiency = {64: 1.0, 128: 0.92, 256: 0.9}[c.rows] * {32: 0.75, 64: 1.0, 80: 0.9, 128: 0.93}[c.segment]
+        if width > 64 and target.tma:
+            efficiency *= 0.8
+        if steps <= 2 and c.segment == 128:
+            efficiency *= 1.15
+    if c.stages == 1:
+        efficiency *= 0.85
+    if c.stages == 3:
+        efficiency *= 0.97
+    diagonal = 1.0 + (0.5 * c.segment / max(1, n) if causal else 0.0)
+    return diagonal / (efficiency * used * max(0.5, fill))
+
+
+def _row_configs(resident: bool, rows: int, n: int) -> list[TileConfig]:
+    """Rows held on chip, or walked: a block of 64 to 128 threads with 24 to 32 elements per thread."""
+    if not resident:
+        wide = min(4096, 1 << max(5, (n - 1).bit_length()))
+        return [TileConfig(r, s, t, 0, "registers", False) for r, s, t in
+                ((1, min(wide, 2048), 128), (1, min(wide, 4096), 256), (1, min(wide, 1024), 128), (4, min(wide, 256), 128))]
+    out: list[TileConfig] = []
+    padded = 1 << max(5, (n - 1).bit_length())
+    for width in dict.fromkeys((n, padded)):
+        for threads in (64, 128, 256, 512):
+            whole = width == padded or width % (4 * threads) == 0 or (width % 32 == 0 and threads == 64)
+            if not whole:
+                continue
+            for r in (1, 2, 4, 8):
+                per_thread = r * width / threads
+                if 4 <= per_thread <= 128 and r <= max(1, rows):
+                    out.append(TileConfig(r, width, threads, 0, "registers", False))
+
+    def cost(c: TileConfig) -> tuple[float, int]:
+        per_thread = c.rows * c.segment / c.threads
+        off = max(per_thread / 32, 24 / per_thread, 1.0)
+        return (off * (c.segment / n) ** 0.5 * {64: 1.0, 128: 1.0, 256: 1.1, 512: 1.25}[c.threads], c.threads)
+
+    fallback = TileConfig(1, padded, min(1024, max(32, padded // 32)), 0, "registers", False)
+    return [*sorted(out, key=cost), fallback]

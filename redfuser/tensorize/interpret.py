@@ -1,0 +1,213 @@
+"""Run a tile program with NumPy: every block in turn, every tile operation as an array operation.
+
+The meaning is that of the tile IR, with real storage types (fp16, bf16 and fp8 round through ml_dtypes), zero fill past
+an edge and dropped stores, so tails, masks, loop ranges and roundings are checked without a GPU. It is a reference: slow
+by design, and it knows nothing of threads, layouts or pipelining.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+
+import ml_dtypes
+import numpy as np
+
+from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op
+from redfuser.errors import InputError, InternalError
+from redfuser.tensorize.tile_ir import (
+    Copy,
+    Fill,
+    For,
+    Gemm,
+    If,
+    Parallel,
+    ReduceTile,
+    Slice,
+    TileKernel,
+    TileProgram,
+    TileStmt,
+)
+
+NUMPY_DTYPES: dict[str, np.dtype] = {
+    "f64": np.dtype(np.float64), "f32": np.dtype(np.float32), "f16": np.dtype(np.float16),
+    "bf16": np.dtype(ml_dtypes.bfloat16), "e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "e5m2": np.dtype(ml_dtypes.float8_e5m2), "i64": np.dtype(np.int64), "i32": np.dtype(np.int32),
+    "i8": np.dtype(np.int8), "u8": np.dtype(np.uint8), "bool": np.dtype(np.bool_),
+}
+
+
+def run(program: TileProgram, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Run on ``inputs`` (by argument name, of the declared shapes); returns the outputs by the cascade's own names.
+
+    Raises InputError RF104 when an input is missing or has another shape than declared.
+    """
+    memory: dict[str, np.ndarray] = {}
+    for arg in program.args:
+        if arg.role == "in":
+            if arg.name not in inputs or tuple(inputs[arg.name].shape) != arg.shape:
+                got = inputs[arg.name].shape if arg.name in inputs else "nothing"
+                raise InputError("RF104", f"argument {arg.name} must have shape {arg.shape}, got {got}")
+            memory[arg.name] = np.ascontiguousarray(inputs[arg.name]).astype(NUMPY_DTYPES[arg.dtype])
+        else:
+            fill = np.nan if arg.dtype in ("f64", "f32", "f16", "bf16") else 0
+            memory[arg.name] = np.full(arg.shape, fill, NUMPY_DTYPES[arg.dtype])
+    with np.errstate(all="ignore"):
+        for kernel in program.kernels:
+            _run_kernel(kernel, memory)
+    return {name: memory[arg] for name, arg in program.outputs}
+
+
+def _run_kernel(kernel: TileKernel, memory: dict[str, np.ndarray]) -> None:
+    views = {p.name: memory[p.name].reshape(p.shape) for p in kernel.params}
+    for point in itertools.product(*(range(extent) for _, extent in kernel.grid)):
+        block = _Block(dict(views), dict(zip((v for v, _ in kernel.grid), point, strict=True)))
+        for name, expr in kernel.lets:
+            block.vars[name] = int(block.eval(expr))
+        for b in kernel.buffers:
+            garbage = np.nan if b.dtype in ("f64", "f32", "f16", "bf16") else 0
+            block.store[b.name] = np.full(b.shape, garbage, NUMPY_DTYPES[b.dtype])
+        for stmt in kernel.body:
+            block.exec(stmt)
+
+
+class _Block:
+    """One thread block's storage and variables. A variable is an int, or an index array inside ``parallel``."""
+
+    def __init__(self, store: dict[str, np.ndarray], variables: dict[str, int | np.ndarray]) -> None:
+        self.store, self.vars = store, variables
+
+    def exec(self, stmt: TileStmt) -> None:
+        match stmt:
+            case Copy(src, dst):
+                self._write(dst, self._read(src, dst))
+            case Gemm(a, b, c, ta, tb, clear):
+                x, y = (self._read(s, None).astype(np.float32) for s in (a, b))
+                product = (x.T if ta else x) @ (y.T if tb else y)
+                self.store[c][...] = product if clear else self.store[c] + product
+            case ReduceTile(op, src, dst, clear):
+                function = {"sum": np.add, "max": np.fmax, "min": np.fmin}[op]
+                row = function.reduce(self.store[src], axis=-1).reshape(self.store[dst].shape)
+                self.store[dst][...] = row if clear else function(self.store[dst], row)
+            case Fill(buffer, value):
+                self.store[buffer][...] = value.value
+            case Parallel(names, extents, body):
+                self._parallel(names, extents, body)
+            case For(var, start, stop, body):
+                for k in range(int(self.eval(start)), int(self.eval(stop))):
+                    self.vars[var] = k
+                    for inner in body:
+                        self.exec(inner)
+            case If(cond, body):
+                if bool(self.eval(cond)):
+                    for inner in body:
+                        self.exec(inner)
+            case _:
+                raise InternalError("RF901", f"the tile interpreter does not know {type(stmt).__name__}")
+
+    def _window(self, s: Slice) -> tuple[list[slice | int], list[slice | int], tuple[int, ...]]:
+        """(part of the array, part of the tile that it fills, full tile shape); points outside leave nothing."""
+        array = self.store[s.buffer]
+        dims = s.dims
+        if not dims:
+            return [slice(None)] * array.ndim, [slice(None)] * array.ndim, array.shape
+        outer: list[slice | int] = []
+        inner: list[slice | int] = []
+        for extent, dim in zip(array.shape, dims, strict=True):
+            start = int(self.eval(dim.start))
+            if dim.size == 0:
+                if not 0 <= start < extent:
+                    raise InternalError("RF901", f"point index {start} outside {extent} in {s}")
+                outer.append(start)
+            else:
+                if start < 0:
+                    raise InternalError("RF901", f"slice starts at {start} in {s}")
+                n = max(0, min(dim.size, extent - start))
+                outer.append(slice(min(start, extent), min(start, extent) + n))
+                inner.append(slice(0, n))
+        return outer, inner, s.sizes
+
+    def _read(self, s: Slice, dst: Slice | None) -> np.ndarray:
+        outer, inner, shape = self._window(s)
+        array = self.store[s.buffer]
+        tile = np.zeros(shape, array.dtype)
+        tile[tuple(inner)] = array[tuple(outer)]
+        return tile
+
+    def _write(self, s: Slice, tile: np.ndarray) -> None:
+        outer, inner, shape = self._window(s)
+        array = self.store[s.buffer]
+        source = tile.reshape(shape)[tuple(inner)] if tile.size == int(np.prod(shape)) else tile[tuple(inner)]
+        array[tuple(outer)] = source.astype(array.dtype)
+
+    def _parallel(self, names: tuple[str, ...], extents: tuple[int, ...], body: tuple) -> None:
+        saved = dict(self.vars)
+        mesh = np.meshgrid(*(np.arange(e) for e in extents), indexing="ij", sparse=True)
+        self.vars.update(zip(names, mesh, strict=True))
+        for a in body:
+            array = self.store[a.target]
+            index = np.broadcast_arrays(*(np.broadcast_to(self.eval(i), extents) for i in a.indices))
+            value = np.broadcast_to(self.eval(a.expr), extents).astype(array.dtype)
+            inside = np.ones(extents, bool)
+            for axis, i in enumerate(index):
+                inside &= (i >= 0) & (i < array.shape[axis])
+            array[tuple(i[inside] for i in index)] = value[inside]
+        self.vars = saved
+
+    def eval(self, e: Expr) -> np.ndarray | int | float | bool:
+        match e:
+            case Const(value=v, dtype=d):
+                return v if d == "i64" else NUMPY_DTYPES[d].type(v)
+            case Index(axis=a):
+                return self.vars[a]
+            case Load(tensor=name, indices=indices):
+                return self._gather(name, tuple(np.asarray(self.eval(i)) for i in indices))
+            case Cast(arg=arg, dtype=d):
+                return np.asarray(self.eval(arg)).astype(NUMPY_DTYPES[d])
+            case Op(name=name, args=args, dtype=d):
+                return apply(name, [self.eval(a) for a in args], d)
+        raise InternalError("RF901", f"the tile interpreter cannot evaluate {e}")
+
+    def _gather(self, name: str, index: tuple[np.ndarray, ...]) -> np.ndarray:
+        array = self.store[name]
+        index = tuple(np.broadcast_arrays(*index))
+        inside = np.ones(index[0].shape, bool)
+        for axis, i in enumerate(index):
+            inside &= (i >= 0) & (i < array.shape[axis])
+        safe = tuple(np.where(inside, i, 0) for i in index)
+        return np.where(inside, array[safe], array.dtype.type(0)).astype(array.dtype)
+
+
+def apply(name: str, args: list, dtype: str) -> np.ndarray | int:
+    """One pointwise operation in the precision of its dtype."""
+    if dtype == "i64" and all(isinstance(a, (int, np.integer)) for a in args):
+        x = [int(a) for a in args]
+        return int(_INTEGER[name](*x))
+    return _ARRAY[name](*args)
+
+
+_INTEGER = {
+    "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "floordiv": lambda a, b: a // b,
+    "mod": lambda a, b: a % b, "min": min, "max": max, "neg": lambda a: -a, "select": lambda c, a, b: a if c else b,
+}
+
+
+def _erf(x: np.ndarray) -> np.ndarray:
+    import math
+
+    return np.vectorize(math.erf, otypes=[np.float64])(x).astype(np.asarray(x).dtype)
+
+
+def _one(x: np.ndarray) -> np.generic:
+    return np.asarray(x).dtype.type(1)
+
+
+_ARRAY = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "floordiv": np.floor_divide,
+    "mod": np.mod, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal,
+    "ne": np.not_equal, "and": np.logical_and, "or": np.logical_or, "not": np.logical_not, "neg": np.negative,
+    "abs": np.abs, "sqrt": np.sqrt, "rsqrt": lambda x: _one(x) / np.sqrt(x), "exp": np.exp, "exp2": np.exp2,
+    "log": np.log, "log2": np.log2, "tanh": np.tanh, "sigmoid": lambda x: _one(x) / (_one(x) + np.exp(-x)),
+    "erf": _erf, "floor": np.floor, "ceil": np.ceil, "round": np.rint, "sin": np.sin, "cos": np.cos,
+    "pow": np.power, "min": np.minimum, "max": np.maximum, "select": np.where, "isnan": np.isnan,
+}

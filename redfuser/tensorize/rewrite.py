@@ -1,0 +1,319 @@
+"""Algebraic strength reduction of a segment's expressions, before they become tiles.
+
+Each rule is exact, or moves a rounding in a direction that is at least as accurate as the program's own; none looks at
+where a formula came from.
+
+    p = select(c, s * 0.125, -inf);  m = max p;  exp(p - m)
+    -->  p' = select(c, s, -inf);    m' = max p';  exp2(p' * 0.18 - m' * 0.18)      (0.18 = 0.125 * log2 e)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from redfuser.acrf.expr import Cast, Const, Expr, Load, Op, Ref, f32, map_children, op, walk
+
+LOG2E = math.log2(math.e)
+NEG_INF = f32(-math.inf)
+ZERO = f32(0.0)
+
+
+def is_const(e: Expr, value: float | None = None) -> bool:
+    return isinstance(e, Const) and not isinstance(e.value, bool) and (value is None or float(e.value) == value)
+
+
+def rewrite_bottom_up(e: Expr, rule: Callable[[Expr], Expr]) -> Expr:
+    return rule(map_children(e, lambda kid: rewrite_bottom_up(kid, rule)))
+
+
+def replace_exprs(e: Expr, table: Mapping[Expr, Expr]) -> Expr:
+    """Replace whole subexpressions, outermost first."""
+    if e in table:
+        return table[e]
+    return map_children(e, lambda kid: replace_exprs(kid, table))
+
+
+def fold(e: Expr) -> Expr:
+    """Arithmetic identities that hold for every value, NaN and infinities included; nested masks become one."""
+    match e:
+        case Cast(arg=x, dtype=d) if x.dtype == d:
+            return x
+        case Op(name="mul", args=(x, y)) if is_const(y, 1.0):
+            return x
+        case Op(name="mul", args=(x, y)) if is_const(x, 1.0):
+            return y
+        case Op(name="div", args=(x, y)) if is_const(y, 1.0):
+            return x
+        case Op(name="mul", args=(Op(name="mul", args=(x, Const(value=a))), Const(value=b))) if e.dtype == "f32" and _power_of_two(a):
+            return op("mul", x, f32(a * b))
+        case Op(name="add", args=(x, y)) if is_const(y, 0.0) and e.dtype == "i64":
+            return x
+        case Op(name="and", args=(Const(value=True), y)):
+            return y
+        case Op(name="and", args=(x, Const(value=True))):
+            return x
+        case Op(name="not", args=(Op(name="not", args=(x,)),)):
+            return x
+        case Op(name="select", args=(Const(value=v), x, y)):
+            return x if v else y
+        case Op(name="select", args=(c, x, y)) if x == y:
+            return x
+        case Op(name="select", args=(c, x, y)) if is_const(x) and not is_const(y) and not _guard(c):
+            return fold(Op("select", (negate(c), y, x), e.dtype))
+        case Op(name="select", args=(c, Op(name="select", args=(d, x, y)), z)) if y == z and is_const(y):
+            return Op("select", (op("and", c, d), x, y), e.dtype)
+        case Op(name="eq" | "ne", args=(Op(name="mul", args=(x, Const(value=k))), y)) if (
+                is_const(y) and math.isinf(float(y.value)) and 0 < k < math.inf):  # type: ignore[union-attr]
+            return op(e.name, x, y)
+        case Op(name="neg", args=(Const(value=v, dtype=d),)) if d != "bool":
+            return Const(-v, d)
+    return e
+
+
+def _guard(c: Expr) -> bool:
+    """A test on a reduced value (``m == -inf``) rather than on positions or data."""
+    return any(isinstance(x, Ref) for x in walk(c)) and not any(isinstance(x, Load) for x in walk(c))
+
+
+def _power_of_two(v: float | int) -> bool:
+    return v != 0 and math.isfinite(v) and math.frexp(abs(v))[0] == 0.5
+
+
+def negate(c: Expr) -> Expr:
+    """The complement of a condition; comparisons of integers turn around, others are wrapped (NaN)."""
+    turned = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le", "eq": "ne", "ne": "eq"}
+    match c:
+        case Op(name="not", args=(x,)):
+            return x
+        case Op(name=n, args=(x, y)) if n in turned and (x.dtype.startswith("i") or n in ("eq", "ne")):
+            return op(turned[n], x, y)
+        case Op(name="and", args=(x, y)):
+            return op("or", negate(x), negate(y))
+        case Op(name="or", args=(x, y)):
+            return op("and", negate(x), negate(y))
+    return op("not", c)
+
+
+def simplify(e: Expr) -> Expr:
+    return rewrite_bottom_up(e, fold)
+
+
+# -- positive scales ---------------------------------------------------------------------------------------------------
+
+
+def positive_scale(e: Expr) -> tuple[float, Expr]:
+    """``e == k * rest`` with a constant k > 0 that commutes with max, min and -inf masks; single precision only, since
+    the product of a half-precision program is rounded."""
+    if e.dtype != "f32":
+        return 1.0, e
+    match e:
+        case Op(name="mul", args=(x, Const(value=k))) | Op(name="mul", args=(Const(value=k), x)) if 0 < k < math.inf:
+            inner, rest = positive_scale(x)
+            return inner * k, rest
+        case Op(name="div", args=(x, Const(value=k))) if 0 < k < math.inf:
+            inner, rest = positive_scale(x)
+            return inner / k, rest
+        case Op(name="select", args=(c, x, y)) if is_const(y) and math.isinf(float(y.value)):  # type: ignore[union-attr]
+            inner, rest = positive_scale(x)
+            return inner, Op("select", (c, rest, y), e.dtype)
+        case Op(name="select", args=(c, y, x)) if is_const(y, 0.0):
+            inner, rest = positive_scale(x)
+            return inner, Op("select", (c, y, rest), e.dtype)
+        case Op(name="select", args=(c, x, y)) if is_const(y, 0.0):
+            inner, rest = positive_scale(x)
+            return inner, Op("select", (c, rest, y), e.dtype)
+    return 1.0, e
+
+
+def scaled(e: Expr, k: float) -> Expr:
+    return e if k == 1.0 else op("mul", e, f32(k))
+
+
+# -- exponentials ------------------------------------------------------------------------------------------------------
+
+
+def linear(e: Expr) -> list[tuple[float, Expr]]:
+    """``e`` as a sum of ``coefficient * atom``; a constant is a coefficient of the atom 1."""
+    match e:
+        case Const(value=v, dtype="f32"):
+            return [(float(v), f32(1.0))]
+        case Op(name="add", args=(x, y)):
+            return _merge(linear(x), linear(y))
+        case Op(name="sub", args=(x, y)):
+            return _merge(linear(x), [(-k, a) for k, a in linear(y)])
+        case Op(name="neg", args=(x,)):
+            return [(-k, a) for k, a in linear(x)]
+        case Op(name="mul", args=(x, Const(value=c))) | Op(name="mul", args=(Const(value=c), x)) if math.isfinite(c):
+            return [(k * c, a) for k, a in linear(x)]
+        case Op(name="div", args=(x, Const(value=c))) if c and math.isfinite(c):
+            return [(k / c, a) for k, a in linear(x)]
+    k, rest = positive_scale(e)
+    return [(k, rest)]
+
+
+def _merge(a: list[tuple[float, Expr]], b: list[tuple[float, Expr]]) -> list[tuple[float, Expr]]:
+    table = {atom: k for k, atom in a}
+    for k, atom in b:
+        table[atom] = table.get(atom, 0.0) + k
+    return [(k, atom) for atom, k in table.items()]
+
+
+def exponentials(e: Expr, rounded: Callable[[Expr], bool], per_row: Callable[[Expr], bool]) -> Expr:
+    """``exp(a*x - b*y) --> exp2(x * (a log2 e) - y * (b log2 e))``: one fused multiply-add per element.
+
+    Folding the factor into both sides costs a relative error of ``|y| 2^-24``. That is within the program's own error
+    exactly when x is the rounded result of a contraction (``rounded``); for data that is exact the difference is taken
+    first and scaled after. ``per_row`` tells which atoms do not vary along the segment; they are summed first.
+    """
+
+    def rule(x: Expr) -> Expr:
+        if not (isinstance(x, Op) and x.name == "exp" and x.dtype == "f32"):
+            return fold(x)
+        (arg,) = x.args
+        terms = linear(arg)
+        if len(terms) > 1 and not any(rounded(a) for _, a in terms):
+            return op("exp2", op("mul", arg, f32(LOG2E)))
+        if len(terms) == 1 and isinstance(terms[0][1], Const):
+            return op("exp2", op("mul", arg, f32(LOG2E)))
+        wide = [(k, a) for k, a in terms if not per_row(a)]
+        row = [(k, a) for k, a in terms if per_row(a)]
+        return op("exp2", _difference(_sum(wide), row))
+
+    return rewrite_bottom_up(e, rule)
+
+
+def _sum(terms: list[tuple[float, Expr]]) -> Expr | None:
+    total: Expr | None = None
+    for k, a in terms:
+        term = scaled(a, abs(k) * LOG2E) if not is_const(a, 1.0) else f32(abs(k) * LOG2E)
+        if total is None:
+            total = term if k > 0 else op("neg", term)
+        else:
+            total = op("add" if k > 0 else "sub", total, term)
+    return total
+
+
+def _difference(wide: Expr | None, row: list[tuple[float, Expr]]) -> Expr:
+    if wide is None:
+        total = _sum(sorted(row, key=lambda t: t[0] < 0))
+        assert total is not None
+        return total
+    if not row:
+        return wide
+    if all(k < 0 for k, _ in row):
+        total = _sum([(-k, a) for k, a in row])
+        return op("sub", wide, total)  # type: ignore[arg-type]
+    return op("add", wide, _sum(row))  # type: ignore[arg-type]
+
+
+def hyperbolic(e: Expr) -> Expr:
+    """``tanh(x) --> 1 - 2 / (1 + exp2(x * 2 log2 e))``: exact to fp32 in absolute terms, saturates at +-1 without
+    overflow, and needs two special-function results instead of a library call."""
+
+    def rule(x: Expr) -> Expr:
+        match x:
+            case Op(name="tanh", args=(y,), dtype="f32"):
+                k, rest = positive_scale(y)
+                power = op("exp2", op("mul", rest, f32(2 * LOG2E * k)))
+                return op("sub", f32(1.0), op("div", f32(2.0), op("add", f32(1.0), power)))
+            case Op(name="sigmoid", args=(y,), dtype="f32"):
+                k, rest = positive_scale(y)
+                power = op("exp2", op("mul", rest, f32(-LOG2E * k)))
+                return op("div", f32(1.0), op("add", f32(1.0), power))
+        return x
+
+    return rewrite_bottom_up(e, rule)
+
+
+# -- guards ------------------------------------------------------------------------------------------------------------
+
+
+def guard_of(c: Expr) -> tuple[Expr, bool] | None:
+    """``(m, True)`` for a test that m is -inf, ``(m, False)`` for its complement, else None."""
+    match c:
+        case Op(name="eq", args=(m, k)) if is_const(k, -math.inf):
+            return m, True
+        case Op(name="ne" | "gt", args=(m, k)) if is_const(k, -math.inf):
+            return m, False
+        case Op(name="not", args=(x,)):
+            found = guard_of(x)
+            return (found[0], not found[1]) if found else None
+    return None
+
+
+def finite(m: Expr) -> Expr:
+    """m, or 0 where m is -inf: a reference that may be subtracted from anything below m."""
+    return Op("select", (op("eq", m, NEG_INF), ZERO, m), m.dtype)
+
+
+def hoist_guards(e: Expr, dominated: Callable[[Expr, str], bool]) -> Expr:
+    """``select(m == -inf, 0, exp(x - m)) --> exp(x - finite(m))`` when x <= m always: the test is then per row.
+
+    Exact: where m is -inf so is x, and exp(-inf - 0) is 0. ``dominated(x, name)`` says that x is below the running
+    maximum ``name``. The guard may also enclose a product of which the exponential is a factor.
+    """
+
+    def rule(x: Expr) -> Expr:
+        if not (isinstance(x, Op) and x.name == "select"):
+            return x
+        found = guard_of(x.args[0])
+        if found is None:
+            return x
+        m, is_empty = found
+        k, m = positive_scale(m)
+        empty, full = (x.args[1], x.args[2]) if is_empty else (x.args[2], x.args[1])
+        if not is_const(empty, 0.0) or not isinstance(m, Ref):
+            return x
+        done = _shift_exponent(full, m, dominated)
+        return x if done is None else done
+
+    return rewrite_bottom_up(e, rule)
+
+
+def _shift_exponent(e: Expr, m: Ref, dominated: Callable[[Expr, str], bool]) -> Expr | None:
+    match e:
+        case Op(name="exp", args=(arg,)):
+            terms = dict((a, k) for k, a in linear(arg))
+            k = terms.pop(m, 0.0)
+            if k >= 0 or len(terms) != 1:
+                return None
+            ((atom, ka),) = terms.items()
+            if ka != -k or not dominated(atom, m.name):
+                return None
+            return op("exp", replace_exprs(arg, {m: finite(m)}))
+        case Op(name="mul", args=(x, y)):
+            left = _shift_exponent(x, m, dominated)
+            if left is not None:
+                return op("mul", left, y)
+            right = _shift_exponent(y, m, dominated)
+            return None if right is None else op("mul", x, right)
+    return None
+
+
+# -- products ----------------------------------------------------------------------------------------------------------
+
+
+def factors(e: Expr) -> tuple[Expr, ...]:
+    """``e`` as a product; a mask with 0 encloses its first factor, a division by a constant is a factor."""
+    match e:
+        case Op(name="mul", args=(x, y)):
+            return factors(x) + factors(y)
+        case Op(name="div", args=(x, Const(value=c))) if math.isfinite(c) and c:
+            return (*factors(x), f32(1.0 / c)) if _power_of_two(c) else (e,)
+        case Op(name="select", args=(c, x, y)) if is_const(y, 0.0):
+            first, *rest = factors(x)
+            return (Op("select", (c, first, y), e.dtype), *rest)
+        case Op(name="select", args=(c, y, x)) if is_const(y, 0.0):
+            first, *rest = factors(x)
+            return (Op("select", (c, y, first), e.dtype), *rest)
+        case Cast(arg=Op(name="mul", args=(x, y)), dtype=d) if d == "f32" and x.dtype == "f32":
+            return factors(e.arg)
+    return (e,)
+
+
+def product(parts: tuple[Expr, ...]) -> Expr:
+    total = parts[0]
+    for p in parts[1:]:
+        total = op("mul", total, p)
+    return total

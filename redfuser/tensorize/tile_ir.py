@@ -1,0 +1,318 @@
+"""Tile IR: what one thread block does with tiles, free of any code generator's spelling.
+
+The grammar, on one screen (``str()`` of every node prints this text)::
+
+    program   ::= "tile program" NAME {kernel}
+    kernel    ::= "kernel" NAME "(" param {"," param} ")" "grid" "(" {VAR "<" INT} ")" "threads" INT
+                  {"let" VAR "=" expr} {buffer} {stmt}
+    param     ::= NAME ":" DTYPE shape ["out"]                      a view of a contiguous tensor
+    buffer    ::= NAME ":" ("shared" | "fragment" | "local") DTYPE shape
+    stmt      ::= "copy" slice "->" slice                          loads past an edge give 0, stores past it are dropped
+                | "gemm" slice ["^T"] "," slice ["^T"] "->" NAME ["clear"] POLICY
+                | "reduce" OP NAME "->" NAME ["clear"]             over the last dimension
+                | "parallel" VAR "<" INT {"," VAR "<" INT} ":" {NAME "[" index "]" "=" expr}
+                | "fill" NAME expr
+                | "for" VAR "in" expr ".." expr ["pipelined" INT] ":" {stmt}
+                | "if" expr ":" {stmt}
+    slice     ::= NAME ["[" (expr | expr "+:" INT) {"," ...} "]"]    a point drops its dimension
+
+Expressions are those of :mod:`redfuser.acrf.expr`: ``Load`` reads a buffer or a parameter by element, ``Index`` a loop
+variable, a grid variable or a ``let``. Comments are part of no node's equality. A ``select`` evaluates only the branch
+it takes. All index arithmetic is i64.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Literal, Union
+
+from redfuser.acrf import expr as _expr
+from redfuser.acrf.expr import Const, Expr, Index, Op
+
+_INTEGER = re.compile(r"i64\((-?\d+)\)")
+
+
+def print_expr(e: Expr) -> str:
+    """An expression's text with index constants bare: every integer here is an index."""
+    return _INTEGER.sub(r"\1", _expr.print_expr(e))
+
+
+Scope = Literal["shared", "fragment", "local"]
+Policy = Literal["rows", "cols", "square"]
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A kernel parameter: a view (a contiguous reshape) of a tensor argument. ``tensor`` names the argument."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    out: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}{list(self.shape)}{' out' if self.out else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """On-chip storage of a block."""
+
+    name: str
+    scope: Scope
+    dtype: str
+    shape: tuple[int, ...]
+    comment: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.scope} {self.dtype}{list(self.shape)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Dim:
+    """One dimension of a slice: ``size`` elements from ``start``; size 0 is a point, which drops the dimension."""
+
+    start: Expr
+    size: int = 0
+
+    def __str__(self) -> str:
+        return f"{print_expr(self.start)} +: {self.size}" if self.size else print_expr(self.start)
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A rectangular part of a parameter or buffer; no dims means all of it."""
+
+    buffer: str
+    dims: tuple[Dim, ...] = ()
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(d.size for d in self.dims if d.size)
+
+    def __str__(self) -> str:
+        return f"{self.buffer}[{', '.join(map(str, self.dims))}]" if self.dims else self.buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Move a tile, converting the element type. ``safe`` promises that no index can pass an edge."""
+
+    src: Slice
+    dst: Slice
+    comment: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        return f"copy {self.src} -> {self.dst}"
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """``c += a @ b`` (``c = a @ b`` with ``clear``), accumulated in ``c``'s dtype."""
+
+    a: Slice
+    b: Slice
+    c: str
+    transpose_a: bool = False
+    transpose_b: bool = False
+    clear: bool = False
+    policy: Policy = "rows"
+    comment: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        ta, tb = "^T" * self.transpose_a, "^T" * self.transpose_b
+        return f"gemm {self.a}{ta}, {self.b}{tb} -> {self.c}{' clear' if self.clear else ''} {self.policy}"
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceTile:
+    """``dst[i] = op over j of src[i, j]`` (with the old ``dst`` unless ``clear``); op is ``sum``, ``max`` or ``min``.
+    ``nan`` asks that a NaN in the row reaches the result of max and min."""
+
+    op: str
+    src: str
+    dst: str
+    clear: bool = True
+    comment: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        return f"reduce {self.op} {self.src} -> {self.dst}{' clear' if self.clear else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """``target[indices] = expr`` at a point of the enclosing ``parallel``."""
+
+    target: str
+    indices: tuple[Expr, ...]
+    expr: Expr
+
+    def __str__(self) -> str:
+        return f"{self.target}[{', '.join(map(print_expr, self.indices))}] = {print_expr(self.expr)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Parallel:
+    """Independent points: every assignment runs at each point of ``vars`` x ``extents``, statement by statement."""
+
+    vars: tuple[str, ...]
+    extents: tuple[int, ...]
+    body: tuple[Assign, ...]
+    comment: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        head = ", ".join(f"{v} < {e}" for v, e in zip(self.vars, self.extents, strict=True))
+        return f"parallel {head}:\n" + "\n".join(f"  {a}" for a in self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """Set every element of a buffer."""
+
+    buffer: str
+    value: Const
+    comment: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        return f"fill {self.buffer} {self.value}"
+
+
+@dataclass(frozen=True, slots=True)
+class For:
+    """``stages`` 0: a serial loop. Otherwise the copies from global memory in the body may run that many iterations
+    ahead. Bounds may depend on grid variables."""
+
+    var: str
+    start: Expr
+    stop: Expr
+    body: tuple[TileStmt, ...]
+    stages: int = 0
+    comment: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        tail = f" pipelined {self.stages}" if self.stages else ""
+        return f"for {self.var} in {print_expr(self.start)} .. {print_expr(self.stop)}{tail}:\n" + _block(self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class If:
+    """A condition that is the same for the whole block."""
+
+    cond: Expr
+    body: tuple[TileStmt, ...]
+    comment: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        return f"if {print_expr(self.cond)}:\n" + _block(self.body)
+
+
+TileStmt = Union[Copy, Gemm, ReduceTile, Parallel, Fill, For, If]
+
+
+@dataclass(frozen=True, slots=True)
+class TileKernel:
+    """One launch. ``grid``: variables with extents, fastest first, at most three. ``lets``: scalars derived from them.
+    ``notes``: the mathematics, as comment lines for a reader. ``warp_specialized``: allow a producer warp group.
+    ``raster``: blocks of this many columns share L2 (0: launch order)."""
+
+    name: str
+    params: tuple[Param, ...]
+    grid: tuple[tuple[str, int], ...]
+    threads: int
+    lets: tuple[tuple[str, Expr], ...]
+    buffers: tuple[Buffer, ...]
+    body: tuple[TileStmt, ...]
+    warp_specialized: bool = True
+    raster: int = 0
+    notes: tuple[str, ...] = field(default=(), compare=False)
+
+    def __str__(self) -> str:
+        grid = ", ".join(f"{v} < {e}" for v, e in self.grid)
+        lines = [f"kernel {self.name}({', '.join(map(str, self.params))}) grid ({grid}) threads {self.threads}"]
+        lines += [f"  let {n} = {print_expr(e)}" for n, e in self.lets]
+        lines += [f"  {b}" for b in self.buffers]
+        return "\n".join(lines) + "\n" + _block(self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorArg:
+    """A tensor the launcher passes: its declared shape (the caller's), dtype and role."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    role: Literal["in", "out", "workspace"]
+
+
+@dataclass(frozen=True, slots=True)
+class TileProgram:
+    """A fused cascade as tile kernels, run in order. ``args``: the tensors, inputs, outputs, workspaces. ``outputs``
+    maps the cascade's output names to arguments. ``roundings``: casts that tensorisation added, with why they are
+    allowed. ``config``: the choices made, as plain data."""
+
+    name: str
+    args: tuple[TensorArg, ...]
+    kernels: tuple[TileKernel, ...]
+    outputs: tuple[tuple[str, str], ...]
+    roundings: tuple[str, ...] = ()
+    config: tuple[tuple[str, object], ...] = field(default=(), compare=False)
+
+    def __str__(self) -> str:
+        return "\n".join([f"tile program {self.name}", *map(str, self.kernels)])
+
+
+def _block(body: tuple[TileStmt, ...]) -> str:
+    return "\n".join("  " + line for s in body for line in str(s).splitlines())
+
+
+# -- index arithmetic --------------------------------------------------------------------------------------------------
+
+
+def i64(value: int) -> Const:
+    return Const(int(value), "i64")
+
+
+def iadd(a: Expr, b: Expr) -> Expr:
+    """a + b on indices, with constants folded."""
+    match a, b:
+        case Const(value=x), Const(value=y):
+            return i64(int(x) + int(y))
+        case Const(value=0), _:
+            return b
+        case _, Const(value=0):
+            return a
+        case _, Const(value=y) if y < 0:
+            return Op("sub", (a, i64(-int(y))), "i64")
+    return Op("add", (a, b), "i64")
+
+
+def imul(a: Expr, k: int) -> Expr:
+    if isinstance(a, Const):
+        return i64(int(a.value) * k)
+    return i64(0) if k == 0 else a if k == 1 else Op("mul", (a, i64(k)), "i64")
+
+
+def ifloordiv(a: Expr, k: int) -> Expr:
+    if isinstance(a, Const):
+        return i64(int(a.value) // k)
+    return a if k == 1 else Op("floordiv", (a, i64(k)), "i64")
+
+
+def imin(a: Expr, b: Expr) -> Expr:
+    if isinstance(a, Const) and isinstance(b, Const):
+        return i64(min(int(a.value), int(b.value)))
+    return a if a == b else Op("min", (a, b), "i64")
+
+
+def imax(a: Expr, b: Expr) -> Expr:
+    if isinstance(a, Const) and isinstance(b, Const):
+        return i64(max(int(a.value), int(b.value)))
+    return a if a == b else Op("max", (a, b), "i64")
+
+
+def at(buffer: str, dtype: str, *axes: str) -> Expr:
+    """The element of ``buffer`` at the given loop variables."""
+    from redfuser.acrf.expr import Load
+
+    return Load(buffer, tuple(Index(a) for a in axes), dtype)

@@ -1,0 +1,113 @@
+"""The one adapter for apache-tvm names that change between releases (written for 0.25.0.post1).
+
+0.25 renamed ``tvm.tir`` to ``tvm.tirx`` (IR) and ``tvm.s_tir`` (schedules); 0.26 renames struct infos to types and
+``out_sinfo`` to ``out_ty``. Everything else in RedFuser takes those names from here, so a move to another release is an
+edit of this file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+os.environ.setdefault("TVM_NUM_THREADS", "2")
+
+import tvm
+from tvm import ir, relax, s_tir, te, tirx, topi
+from tvm.relax import TensorStructInfo, TupleStructInfo
+
+__all__ = [
+    "TensorStructInfo",
+    "TupleStructInfo",
+    "bindings",
+    "call_dps_packed",
+    "check_well_formed",
+    "dtype_of",
+    "ir",
+    "is_op",
+    "is_static",
+    "op_name",
+    "permute_axes",
+    "prim_int",
+    "relax",
+    "s_tir",
+    "shape_of",
+    "te",
+    "tensor_info",
+    "tirx",
+    "topi",
+    "tvm",
+]
+
+
+def tensor_info(shape: Sequence[int], dtype: str) -> Any:
+    """The struct info of a tensor."""
+    return TensorStructInfo([int(s) for s in shape], dtype)
+
+
+def call_dps_packed(name: str, args: Iterable[Any], out: Any) -> Any:
+    """A call of a destination-passing packed function; ``out`` is one tensor info or a list of them."""
+    return relax.op.call_dps_packed(name, relax.Tuple(list(args)), out_sinfo=out)
+
+
+def shape_of(expr: Any) -> tuple[int, ...]:
+    """The static shape of a tensor expression; raises ``ValueError`` where a dimension is not a literal."""
+    shape = expr.struct_info.shape
+    if shape is None:
+        raise ValueError(f"no known shape: {expr}")
+    dims = []
+    for dim in getattr(shape, "values", shape):
+        if not isinstance(dim, tirx.IntImm):
+            raise ValueError(f"dimension {dim} is not static")
+        dims.append(int(dim.value))
+    return tuple(dims)
+
+
+def is_static(info: Any) -> bool:
+    """Whether every dimension of a tensor info (of every field, for a tuple) is a literal."""
+    if isinstance(info, TupleStructInfo):
+        return all(is_static(f) for f in info.fields)
+    if not isinstance(info, TensorStructInfo) or info.shape is None:
+        return False
+    return all(isinstance(d, tirx.IntImm) for d in getattr(info.shape, "values", info.shape))
+
+
+def dtype_of(expr: Any) -> str:
+    """The TVM dtype name of a tensor expression (``float16``, ``float8_e4m3fn``, ``bool``)."""
+    return str(expr.struct_info.dtype)
+
+
+def op_name(expr: Any) -> str:
+    """``matmul``, ``nn.softmax`` for a call of a Relax op; empty for anything else."""
+    if isinstance(expr, relax.Call) and isinstance(expr.op, ir.Op):
+        return str(expr.op.name).removeprefix("relax.")
+    return ""
+
+
+def is_op(expr: Any, *names: str) -> bool:
+    return op_name(expr) in names
+
+
+def prim_int(expr: Any) -> int:
+    """The integer in a ``PrimValue`` or a TIR literal."""
+    value = getattr(expr, "value", expr)
+    return int(getattr(value, "value", value))
+
+
+def permute_axes(call: Any) -> tuple[int, ...]:
+    """The axes of a ``permute_dims`` call, with its default (reverse) written out and negatives resolved."""
+    rank = len(shape_of(call.args[0]))
+    if call.attrs.axes is None:
+        return tuple(reversed(range(rank)))
+    return tuple(int(a) % rank for a in call.attrs.axes)
+
+
+def bindings(func: Any) -> list[Any]:
+    """The bindings of a function that is one sequence of blocks, in order."""
+    return [b for block in func.body.blocks for b in block.bindings]
+
+
+def check_well_formed(mod: Any) -> bool:
+    """Whether TVM accepts the module (``well_formed`` raises in 0.25, ``check_well_formed`` answers)."""
+    return bool(relax.analysis.check_well_formed(mod))
