@@ -30,6 +30,7 @@ import torch
 from redfuser.artifact import KernelSpec, from_files, to_files
 from redfuser.errors import ArtifactError
 from redfuser.report import Report
+from redfuser.runtime.host import cpu_architectures, gpu_architectures
 from redfuser.runtime.model import CompiledModel, Graph
 from redfuser.runtime.signature import Signature, torch_dtype
 
@@ -243,25 +244,15 @@ def _tensor(data: bytes, dtype: str, shape: list[int], name: str) -> torch.Tenso
 
 def _choose(variants: list[dict[str, Any]], arch: str | None,
             device: torch.device | str | None) -> tuple[dict[str, Any], torch.device]:
-    """The variant to load and where its constants go."""
+    """The variant to load and where its constants go: a GPU's when there is one and ``device`` does not say otherwise."""
     offered = [str(v["arch"]) for v in variants]
-    gpu = torch.cuda.is_available() and (device is None or torch.device(device).type == "cuda")
-    wanted = [arch] if arch is not None else [*(_runnable() if gpu else ()), *(("cpu",) if not _is_gpu(device) else ())]
+    kind = torch.device(device).type if device is not None else None
+    gpu = gpu_architectures() if kind in (None, "cuda") else ()
+    wanted = [arch] if arch is not None else [*gpu, *(cpu_architectures() if kind in (None, "cpu") else ())]
     for name in [*wanted, "any"]:
         if name in offered:
-            here = device if device is not None else ("cuda" if name not in ("cpu", "any") and gpu else "cpu")
+            here = device if device is not None else "cuda" if name in gpu else "cpu"
             return variants[offered.index(name)], torch.device(here)
     raise ArtifactError("RF605", f"the artifact holds kernels for {', '.join(offered)}",
-                        why=f"wanted: {', '.join(wanted) or 'a GPU, and there is none'}",
+                        why=f"this machine runs {', '.join(wanted)}" if wanted else "there is no GPU here",
                         help="compile the model for this machine; load(path, arch=...) opens it all the same, to look at")
-
-
-def _is_gpu(device: torch.device | str | None) -> bool:
-    return device is not None and torch.device(device).type == "cuda"
-
-
-def _runnable() -> list[str]:
-    """Architectures whose binaries the current GPU runs, best first: its own, then lower ones of the same generation (an
-    ``a`` architecture runs nowhere but on its own)."""
-    major, minor = torch.cuda.get_device_capability()
-    return [f"sm_{major}{minor}a", *(f"sm_{major}{m}" for m in range(minor, -1, -1))]

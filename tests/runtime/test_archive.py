@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 from redfuser.artifact import KernelSpec, from_files, load_kernel, save_kernel, to_files
 from redfuser.errors import ArtifactError
 from redfuser.report import Report
+from redfuser.runtime import host
 from redfuser.runtime.archive import load, save
 from redfuser.runtime.model import CompiledModel, Graph
 from redfuser.runtime.signature import Signature, TensorSpec
@@ -208,12 +209,23 @@ def test_several_architectures_in_one_file(tmp_path: Path) -> None:
 
 
 def test_gpu_kernels_that_this_machine_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    from redfuser.runtime import archive
-
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     for capability, first, runs, not_runs in (((9, 0), "sm_90a", "sm_90", "sm_80"), ((8, 6), "sm_86a", "sm_80", "sm_89")):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda capability=capability: capability)
-        found = archive._runnable()
+        found = host.gpu_architectures()
         assert found[0] == first and runs in found and not_runs not in found
+
+
+def test_cpu_levels(cpu_spec: KernelSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel for a higher level than this processor's is refused rather than left to an illegal instruction."""
+    found = host.cpu_architectures()
+    assert found[-2:] == ("generic", "cpu") and list(found) == sorted(found, reverse=True)
+    models.make(dataclasses.replace(cpu_spec, arch="x86-64-v3")).save(tmp_path / "m.rf")
+    monkeypatch.setattr("redfuser.runtime.archive.cpu_architectures", lambda: ("x86-64-v2", "x86-64", "generic", "cpu"))
+    with pytest.raises(ArtifactError, match="RF605 the artifact holds kernels for x86-64-v3"):
+        load(tmp_path / "m.rf")
+    monkeypatch.setattr("redfuser.runtime.archive.cpu_architectures", lambda: ("x86-64-v4", "x86-64-v3", "x86-64"))
+    assert load(tmp_path / "m.rf").kernels["softmax"].arch == "x86-64-v3"
 
 
 def test_what_cannot_be_written_is_said(cpu_spec: KernelSpec, tmp_path: Path) -> None:
