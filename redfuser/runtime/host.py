@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-_X86_LEVELS = (("x86-64-v4", {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512cd"}),
+_X86_LEVELS: tuple[tuple[str, set[str]], ...] = (("x86-64-v4", {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512cd"}),
                ("x86-64-v3", {"avx2", "fma", "f16c", "bmi2"}), ("x86-64-v2", {"sse4_2", "ssse3"}), ("x86-64", set()))
 
 

@@ -15,7 +15,7 @@ from redfuser.errors import InputError, InternalError
 from redfuser.report import Report
 from redfuser.runtime import ops
 from redfuser.runtime.guard import check_graph
-from redfuser.runtime.launcher import launcher, tolerant
+from redfuser.runtime.launcher import launcher
 from redfuser.runtime.signature import Signature, of_imported, torch_dtype
 
 
@@ -135,7 +135,7 @@ class CompiledModel(torch.nn.Module):
         loaded = {kernel: launcher(self._kernels[kernel]) for kernel in sorted(set(self._graph.kernels.values()))}
         for kernel in loaded.values():
             kernel.prepare(device)
-        run = self._compile({name: tolerant(loaded[kernel]) for name, kernel in self._graph.kernels.items()})
+        run = self._compile({name: loaded[kernel].tolerant for name, kernel in self._graph.kernels.items()})
         return _Bound(device, run, tuple(getattr(self, f"c_{name}") for name in self._constants))
 
     def _compile(self, kernels: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
