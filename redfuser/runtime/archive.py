@@ -239,7 +239,9 @@ def _tensor(data: bytes, dtype: str, shape: list[int], name: str) -> torch.Tenso
         raise ArtifactError("RF601", f"constant {name} has {len(data)} bytes, its shape says otherwise", help=_AGAIN)
     if not data:
         return torch.empty(extents, dtype=kind)
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8).view(kind).reshape(extents)
+    out = torch.empty(extents, dtype=kind)  # torch's own allocation: aligned as kernels want it
+    out.view(-1).view(torch.uint8).copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+    return out
 
 
 def _choose(variants: list[dict[str, Any]], arch: str | None,

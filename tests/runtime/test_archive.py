@@ -219,7 +219,7 @@ def test_gpu_kernels_that_this_machine_can_run(monkeypatch: pytest.MonkeyPatch) 
 def test_cpu_levels(cpu_spec: KernelSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel for a higher level than this processor's is refused rather than left to an illegal instruction."""
     found = host.cpu_architectures()
-    assert found[-2:] == ("generic", "cpu") and list(found) == sorted(found, reverse=True)
+    assert found[-1] == "cpu" and len(set(found)) == len(found) >= 2
     models.make(dataclasses.replace(cpu_spec, arch="x86-64-v3")).save(tmp_path / "m.rf")
     monkeypatch.setattr("redfuser.runtime.archive.cpu_architectures", lambda: ("x86-64-v2", "x86-64", "generic", "cpu"))
     with pytest.raises(ArtifactError, match="RF605 the artifact holds kernels for x86-64-v3"):
