@@ -209,6 +209,33 @@ def test_whatever_the_parent_has_imported(tmp_path: Path, first: str, last: str)
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+ORPHAN = '''
+import os, threading, time
+from redfuser.codegen.pool import Job, Pool
+from redfuser.codegen import pool as pools, toolchain
+pools.find_nvcc = lambda: toolchain.Nvcc("nvcc", "13.0.1")
+pool = Pool(1)
+threading.Thread(target=pool.compile, args=(Job("import time\\ndef make():\\n    time.sleep(300)", "sm_80"),)).start()
+while not (worker := pool._workers[0]).pid or not os.path.exists(f"/proc/{worker.pid}"):
+    time.sleep(0.05)
+time.sleep(float(os.environ["WAIT"]))
+print(worker.pid, flush=True)
+os.kill(os.getpid(), 9)
+'''
+
+
+@needs_compilers
+def test_a_worker_does_not_outlive_its_parent() -> None:
+    """Neither while it starts nor in the middle of a job that never ends."""
+    done = subprocess.run([sys.executable, "-c", ORPHAN], capture_output=True, text=True, timeout=120, check=False,
+                          env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "WAIT": "4"})
+    assert done.returncode == -9, done.stderr
+    worker, deadline = Path(f"/proc/{int(done.stdout)}"), time.monotonic() + 30
+    while worker.exists() and "State:\tZ" not in (worker / "status").read_text():
+        assert time.monotonic() < deadline, "the worker is still there"
+        time.sleep(0.2)
+
+
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(toolchain, "_candidates", lambda: iter(()))
     toolchain._find_nvcc.cache_clear()
