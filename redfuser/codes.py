@@ -81,6 +81,8 @@ CODES: dict[str, str] = {
     "RF512": "the CUDA graph cannot be captured or replayed for these inputs",
     "RF513": "the kernel's shared object could not be loaded",
     "RF514": "an input other than a tensor differs from the one the model was compiled with",
+    "RF515": "an input requires a gradient",
+    "RF516": "no reference to check the numerics against",
     # artifact and cache
     "RF601": "not a RedFuser artifact, or a damaged one",
     "RF602": "the artifact's format is newer than this RedFuser",
@@ -90,6 +92,7 @@ CODES: dict[str, str] = {
     "RF606": "the artifact's graph contains something other than tensor operations",
     "RF607": "the artifact could not be read or written",
     "RF608": "a cache entry was damaged and has been rebuilt",
+    "RF609": "the artifact's signature has a Python type this process does not know",
     # RF35x: strategies
     "RF350": "a strategy, split count or segment length that means nothing",
     "RF351": "the segment program is not well formed (a verifier failed: our bug)",
