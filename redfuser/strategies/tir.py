@@ -81,10 +81,10 @@ def script(name: str, tensors: tuple[Tensor, ...], kernels: list[_KernelText]) -
 
 
 def parse(text: str) -> Any:
-    from tvm.script import from_source
-    from tvm.script import tirx as T
+    """The PrimFunc that TVMScript text denotes."""
+    from redfuser.tvm_compat import parse_prim_func
 
-    return from_source(text, {"T": T})
+    return parse_prim_func(text)
 
 
 def _static(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -56,6 +56,7 @@ class Texts:
         if self.lazy or text.isidentifier():
             return text
         name = f"x{len(self.lets)}"
+        text = f'T.Cast("{dtype}", {text})' if dtype.startswith("int") else text
         self.lets.append(f"{name}: T.let[T.{dtype}] = {text}")
         return name
 
@@ -200,25 +201,29 @@ def span(e: Expr, extents: Mapping[str, int]) -> tuple[float, float]:
         case Cast(arg=x, dtype=d) if d in INTS:
             return span(x, extents)
         case Op(name=name, args=args) if name in ("add", "sub", "mul", "floordiv", "mod", "min", "max", "neg"):
-            (a, b), (c, d) = span(args[0], extents), span(args[-1], extents)
-            match name:
-                case "add":
-                    return a + c, b + d
-                case "sub":
-                    return a - d, b - c
-                case "neg":
-                    return -b, -a
-                case "mul":
-                    corners = [x * y if x and y else 0.0 for x in (a, b) for y in (c, d)]
-                    return min(corners), max(corners)
-                case "min":
-                    return min(a, c), min(b, d)
-                case "max":
-                    return max(a, c), max(b, d)
-                case "floordiv" if c == d and c > 0:
-                    return a // c, b // c
-                case "mod" if c == d and c > 0:
-                    return (a, b) if a >= 0 and b < c else (0.0, c - 1)
+            return _combined_span(name, span(args[0], extents), span(args[-1], extents))
+    return -inf, inf
+
+
+def _combined_span(name: str, x: tuple[float, float], y: tuple[float, float]) -> tuple[float, float]:
+    """The range of one operation on operands in the ranges ``x`` and ``y``."""
+    match name:
+        case "add":
+            return x[0] + y[0], x[1] + y[1]
+        case "sub":
+            return x[0] - y[1], x[1] - y[0]
+        case "neg":
+            return -x[1], -x[0]
+        case "mul":
+            corners = [a * b if a and b else 0.0 for a in x for b in y]
+            return min(corners), max(corners)
+        case "min" | "max":
+            f = min if name == "min" else max
+            return f(x[0], y[0]), f(x[1], y[1])
+        case "floordiv" if y[0] == y[1] and y[0] > 0:
+            return x[0] // y[0], x[1] // y[0]
+        case "mod" if y[0] == y[1] and y[0] > 0:
+            return x if x[0] >= 0 and x[1] < y[0] else (0.0, y[0] - 1)
     return -inf, inf
 
 
