@@ -43,11 +43,14 @@ def stored(text: str, dtype: str) -> str:
 
 class Texts:
     """Prints expressions inside one block. ``access`` gives the text of a named value's element, and whether it lies in a
-    buffer of its own (possibly narrow) dtype; ``lets`` collects the block's local bindings."""
+    buffer of its own (possibly narrow) dtype; ``lets`` collects the block's local bindings. ``register`` names a
+    one-element buffer to bind to instead (TVM's bf16 legalisation does not look into let bindings)."""
 
     def __init__(self, index: Callable[[str], str], access: Callable[[Ref], tuple[str, str]],
-                 extents: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]], tensors: Mapping[str, str]) -> None:
+                 extents: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]], tensors: Mapping[str, str],
+                 register: Callable[[int, str], str] | None = None) -> None:
         self.index, self.access, self.extents, self.shapes, self.tensors = index, access, extents, shapes, tensors
+        self.register = register
         self.lets: list[str] = []
         self.lazy = 0
 
@@ -55,6 +58,10 @@ class Texts:
         """A name for a value that is used several times; the text itself inside a lazy branch."""
         if self.lazy or text.isidentifier():
             return text
+        if self.register is not None:
+            name = self.register(len(self.lets), dtype)
+            self.lets.append(f"{name} = {text}")
+            return name
         name = f"x{len(self.lets)}"
         text = f'T.Cast("{dtype}", {text})' if dtype.startswith("int") else text
         self.lets.append(f"{name}: T.let[T.{dtype}] = {text}")
