@@ -28,7 +28,7 @@ from redfuser.acrf.expr import (
     Tensor,
     map_children,
 )
-from redfuser.partition.draft import R, Draft, Sink, parts, subst
+from redfuser.partition.draft import Draft, R, Sink, parts, subst
 from redfuser.partition.evaluate import Instance, factors, pure_index
 from redfuser.partition.fold import fold
 from redfuser.partition.graph import Node

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import ceil, prod
 
-from redfuser.partition.draft import MAX_COLUMNS, R, Draft
+from redfuser.partition.draft import MAX_COLUMNS, Draft, R
 from redfuser.partition.evaluate import Instance
 from redfuser.partition.graph import BYTES, Node
 from redfuser.partition.index import axes_of

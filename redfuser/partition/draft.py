@@ -86,6 +86,7 @@ class _Drafter:
         assert isinstance(seed.stmt, Reduce) and seed.unit is not None
         self.extents: dict[str, int] = {R: seed.unit.extents[seed.stmt.over]}
         self.splits = 0
+        self.ix = Indices(self.extents)
 
     def raxis(self, node: Node) -> str:
         if node not in self.raxes:
@@ -95,7 +96,7 @@ class _Drafter:
         return self.raxes[node]
 
     def evaluate(self, sinks: Iterable[Sink]) -> Evaluator:
-        ev = Evaluator(self.units, self.raxis, Indices(self.extents))
+        ev = Evaluator(self.units, self.raxis, self.ix)
         for s in sinks:
             s.value = ev.value(s.node, tuple(ev.ix.simplify(e) for e in s.at))
         return ev
@@ -186,9 +187,8 @@ class _Drafter:
         return False
 
     def substitute(self, sinks: list[Sink], to: dict[str, Expr]) -> None:
-        ix = Indices(self.extents)
         for s in sinks:
-            s.at = tuple(ix.simplify(subst(e, to)) for e in s.at)
+            s.at = tuple(self.ix.simplify(subst(e, to)) for e in s.at)
             s.axes = [n for a in s.axes for n in ([a] if a not in to else _ordered(to[a]))]
 
     def split(self, ev: Evaluator, sinks: list[Sink]) -> bool:

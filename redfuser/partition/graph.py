@@ -54,12 +54,14 @@ class Unit:
     extents: dict[str, int] = field(default_factory=dict)
     args: tuple[Node, ...] = ()
     gap: str = ""
-    provenance: Provenance = Provenance()
+    provenance: Provenance = field(default_factory=Provenance)
     consumers: list[Unit] = field(default_factory=list)
     producers: list[Unit] = field(default_factory=list)
     has_data: bool = True
     is_view: bool = False
     is_cheap: bool = False
+    gathers: bool = False
+    lifted: Lifted | None = None
     ancestors: int = 0
     descendants: int = 0
 
@@ -88,8 +90,9 @@ class Graph:
     values: dict[str, Node]
     inputs: list[Node]
 
-    def unit_of(self, node: Node) -> Unit | None:
-        return node.unit
+    def reset(self) -> None:
+        """Reachability as it was before regions were fenced off."""
+        reach(self.units)
 
 
 def build_graph(module: Any, provenance: dict[str, Provenance]) -> Graph:
@@ -177,6 +180,7 @@ class _Builder:
         self.bind(var, node)
 
     def lifted(self, unit: Unit, var: Any, lifted: Lifted) -> None:
+        unit.lifted = lifted
         unit.extents = {a.name: int(a.extent) for a in lifted.axes}
         unit.buffers = {f"@{i}": n for i, n in enumerate(unit.args)}
         for s in lifted.stmts:
@@ -224,11 +228,18 @@ class _Builder:
 
 
 def connect(units: list[Unit]) -> None:
-    """Producer and consumer lists, and reachability as bit masks over unit indices."""
+    """Producer and consumer lists; reachability."""
     for u in units:
         u.producers = list(dict.fromkeys(n.unit for n in u.args if n.unit is not None))
         for p in u.producers:
             p.consumers.append(u)
+    reach(units)
+
+
+def reach(units: list[Unit]) -> None:
+    """Ancestors and descendants, as bit masks over unit indices."""
+    for u in units:
+        u.ancestors = u.descendants = 0
     for u in units:
         for p in u.producers:
             u.ancestors |= p.ancestors | 1 << p.index
@@ -247,7 +258,8 @@ def classify(u: Unit) -> None:
     """
     producers = {id(n): n for n in u.args}
     u.has_data = bool(u.gap) or any(n.unit is None or n.unit.has_data for n in producers.values())
-    if not u.pointwise or any(data_dependent(n.stmt.expr) for n in u.nodes if n.stmt is not None):
+    u.gathers = any(data_dependent(n.stmt.expr) for n in u.nodes if n.stmt is not None and loads_by_data(u))
+    if not u.pointwise or u.gathers:
         return
     data = [n for n in producers.values() if n.unit is None or n.unit.has_data]
     ops = sum(1 for n in u.nodes if n.stmt is not None for x in walk(n.stmt.expr) if _computes(x))
@@ -257,6 +269,11 @@ def classify(u: Unit) -> None:
     u.is_view = small and ops == 0 and len(loads) == len(u.nodes) == len(data) and _no_narrowing(u)
     u.is_view = u.is_view or (len(data) == 1 and ops == 0 and len(u.results) > 1)
     u.is_cheap = u.is_view or not u.has_data or (small and ops <= 8 and len(loads) <= 8)
+
+
+def loads_by_data(u: Unit) -> bool:
+    """Some argument of the unit is integer data, so a position may depend on it."""
+    return any(n.dtype in ("i64", "i32") and (n.unit is None or n.unit.has_data) for n in u.args)
 
 
 def _computes(e: Expr) -> bool:

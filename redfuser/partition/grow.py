@@ -7,17 +7,18 @@ scores) is claimed by the cascade that consumes it. A unit joins only if the gro
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from redfuser.acrf.expr import Reduce
-from redfuser.acrf.lift import data_dependent
+from redfuser.acrf.expr import Expr, Reduce
 from redfuser.partition.cost import consumer_pays, inner_pays
-from redfuser.partition.draft import R, Draft, Reject, draft, escaping
+from redfuser.partition.draft import Draft, R, Reject, draft, escaping
 from redfuser.partition.graph import Graph, Node, Unit
 from redfuser.partition.index import axes_of
 
 Units = frozenset[Unit]
+MAX_TENSORS = 8
+"""Tensors one kernel reads; a prologue that would pass this stays outside."""
 
 
 @dataclass(slots=True)
@@ -29,15 +30,20 @@ class Growth:
 
 
 class Grower:
-    """Finds every cascade of a graph. ``banned`` pairs (seed unit, unit) must not share a cascade, and
-    ``barred`` units start none: the algebra refused them before."""
+    """Finds every cascade of a graph. ``banned`` pairs (seed unit, unit) must not share a cascade, and ``barred`` units
+    start none: the algebra refused them before.
 
-    def __init__(self, graph: Graph, banned: frozenset[tuple[int, int]] = frozenset(),
-                 barred: frozenset[int] = frozenset()) -> None:
+    Whether a set of units is one cascade depends on its structure alone, so verdicts are memoised by structure: the
+    second of two equal layers costs one evaluation. ``verdicts`` may be shared between growers of one module.
+    """
+
+    def __init__(self, graph: Graph, banned: frozenset[tuple[int, int]] = frozenset(), barred: frozenset[int] = frozenset(),
+                 verdicts: dict[object, Reject | None] | None = None) -> None:
         self.graph, self.banned, self.barred = graph, banned, barred
         self.claimed: set[Unit] = set()
         self.growth = Growth()
-        self.drafts: dict[tuple[Units, Node], Draft | Reject] = {}
+        self.verdicts: dict[object, Reject | None] = {} if verdicts is None else verdicts
+        self.signatures = Signatures()
 
     def run(self) -> Growth:
         for u in reversed(self.graph.units):
@@ -55,63 +61,56 @@ class Grower:
     def cascade(self, seed: Unit) -> Draft | None:
         node = [n for n in seed.nodes if isinstance(n.stmt, Reduce)][-1]
         lead = node.lead or node
-        excluded: set[Unit] = {c for c in self.graph.units if (seed.index, c.index) in self.banned}
+        excluded: set[Unit] = {self.graph.units[c] for s, c in self.banned if s == seed.index}
         while True:
-            d, joined = self.reductions(seed, lead, excluded)
-            if d is None:
+            units, joined = self.reductions(seed, lead, excluded)
+            units = self.siblings(units, lead)
+            units = self.epilogue(units, lead)
+            if self.verdict("worth", units, lead, self.judge_worth) is not None:
                 return None
-            d = self.siblings(d, lead)
-            d = self.epilogue(d, lead)
-            bad = self.escaping_inside(d)
+            bad = self.verdict("escapes", units, lead, self.judge_escapes)
             if bad is None or not joined:
                 break
             culprit = joined[-1]
-            self.growth.cuts.append((culprit, Reject(
-                "RF303", bad, "a tensor of the row that depends on a reduction is needed both inside and outside",
-                "it must be written in any case, so reading it back is all that a fusion would save",
-                "drop the other use, or recompute it there")))
+            self.growth.cuts.append((culprit, bad))
             excluded.add(culprit)
-        if not worthwhile(d):
-            return None
-        return self.prologue(d, lead)
+        d = self.prologue(units, lead)
+        return None if isinstance(d, Reject) else d
 
-    def attempt(self, units: Units, seed: Node) -> Draft | Reject:
-        key = (units, seed)
-        if key not in self.drafts:
-            self.drafts[key] = draft(units, seed)
-        return self.drafts[key]
+    def verdict(self, question: str, units: Units, lead: Node, judge: Callable[[Draft, Unit | None], Reject | None],
+                about: Unit | None = None) -> Reject | None:
+        """``judge`` on the draft of ``units``: None when it stands. Answered once per structure."""
+        key = (question, self.signatures.of(units, lead, about), self.surroundings(units, about))
+        if key not in self.verdicts:
+            got = draft(units, lead)
+            self.verdicts[key] = got if isinstance(got, Reject) else judge(got, about)
+        return self.verdicts[key]
 
-    def reductions(self, seed: Unit, lead: Node, excluded: set[Unit]) -> tuple[Draft | None, list[Unit]]:
+    def surroundings(self, units: Units, about: Unit | None) -> object:
+        """What verdicts read beyond the units themselves: whether the newcomer's results are read outside."""
+        return about is not None and any(n in escaping(units) for n in about.results)
+
+    def reductions(self, seed: Unit, lead: Node, excluded: set[Unit]) -> tuple[Units, list[Unit]]:
         units: Units = frozenset({seed})
-        current = self.attempt(units, lead)
-        if isinstance(current, Reject):
-            return None, []
         tried: set[Unit] = set(excluded)
         joined: list[Unit] = []
         while True:
             step = next(((c, between) for c, between in self.frontier(units) if c not in tried), None)
             if step is None:
-                return current, joined
+                return units, joined
             c, between = step
             tried.add(c)
-            got = self.join(current, units | between | {c}, lead, c, between)
-            if isinstance(got, Reject):
+            got = self.outside(between, units | between | {c}) or self.verdict(
+                "join", units | between | {c}, lead, self.judge_join, c)
+            if got is not None:
                 self.growth.cuts.append((c, got))
                 continue
-            units, current = got.units, got
+            units = units | between | {c}
             joined.append(c)
 
-    def join(self, current: Draft, units: Units, lead: Node, c: Unit, between: Units) -> Draft | Reject:
-        for u in between:
-            if outside := self.outside(u, units):
-                return Reject("RF303", u.nodes[-1], "a tensor between the two reductions is also read elsewhere",
-                              f"it is read by {outside} outside the cascade and must be written in any case",
-                              "drop the other use, or recompute it there")
-        got = self.attempt(units, lead)
-        if isinstance(got, Reject):
-            return got
+    def judge_join(self, got: Draft, c: Unit | None) -> Reject | None:
         for i in got.inner:
-            if i.node.unit is c and (i.node.escapes or any(x not in units for x in c.consumers)):
+            if i.node.unit is c and (i.node.escapes or any(x not in got.units for x in c.consumers)):
                 return Reject("RF303", i.node, "the result of an inner reduction is also read elsewhere",
                               "it must be written in any case")
             if i.node.unit is c and i.contraction and (not inner_pays(got, i) or got.row_map):
@@ -121,28 +120,32 @@ class Grower:
             if i.contraction and i.axes != got.p_axes and not consumer_pays(got, i):
                 return Reject("RF305", i.node, "consuming the row in this contraction costs more than it saves",
                               "a library GEMM and one more pass over its operand are faster")
-        return got
+        return None
 
-    def outside(self, u: Unit, units: Units) -> str:
-        """A reader outside that is not a pointwise map which may still join, or the model's own output."""
-        for n in u.results:
-            if n.escapes:
-                return "the model's output"
-        for c in u.consumers:
-            if c not in units and (not c.pointwise or c in self.claimed):
-                return c.op
-        return ""
+    def outside(self, between: Units, units: Units) -> Reject | None:
+        """Readers outside must be pointwise maps, which may still join; not the model's output, nor a reduction."""
+        for u in between:
+            reader = "the model's output" if any(n.escapes for n in u.results) else next(
+                (c.op for c in u.consumers if c not in units and (not c.pointwise or c in self.claimed)), "")
+            if reader:
+                return Reject("RF303", u.nodes[-1], "a tensor between the two reductions is also read elsewhere",
+                              f"{reader} reads it, so it must be written in any case",
+                              "drop the other use, or recompute it there")
+        return None
 
-    def frontier(self, units: Units) -> Iterable[tuple[Unit, Units]]:
+    def frontier(self, units: Units) -> list[tuple[Unit, Units]]:
         """Reducing ancestors with only free pointwise units between them and the region."""
         above, members = mask(units, "ancestors"), bits(units)
         out = []
+        stop = 0  # ancestors of reductions that are themselves ancestors of the region: never in reach
         for c in reversed(self.members(above & ~members)):
-            if not c.reducing or c.gap or c in self.claimed:
+            if not (c.reducing or c.gap or c in self.claimed):
                 continue
-            between = self.members(c.descendants & above & ~members)
-            if all(b.pointwise and b not in self.claimed and not gathers(b) for b in between):
-                out.append((c, frozenset(between)))
+            if not stop >> c.index & 1 and c.reducing and not c.gap and c not in self.claimed:
+                between = self.members(c.descendants & above & ~members)
+                if all(b.pointwise and b not in self.claimed and not b.gathers for b in between):
+                    out.append((c, frozenset(between)))
+            stop |= c.ancestors
         return out
 
     def members(self, bitmask: int) -> list[Unit]:
@@ -155,72 +158,96 @@ class Grower:
 
     # -- maps around it ------------------------------------------------------------------------------------------------
 
-    def epilogue(self, d: Draft, lead: Node) -> Draft:
+    def epilogue(self, units: Units, lead: Node) -> Units:
         """Absorb pointwise readers of the results, as long as the number of results does not grow."""
         refused: set[Unit] = set()
         while True:
-            candidates = [u for n in escaping(d.units) for u in self.readers(n) if u not in refused and u not in d.units]
-            u = min((u for u in candidates if self.free_to_follow(u, d.units)), key=lambda u: u.index, default=None)
+            candidates = [u for n in escaping(units) for u in self.readers(n) if u not in refused and u not in units]
+            u = min((u for u in candidates if self.free_to_follow(u, units)), key=lambda u: u.index, default=None)
             if u is None:
-                return d
-            got = self.attempt(d.units | {u}, lead)
-            if isinstance(got, Reject) or len(got.sinks) > len(d.sinks) or (got.row_map and any(i.contraction for i in got.inner)):
+                return units
+            grown = units | {u}
+            if len(escaping(grown)) > len(escaping(units)) or self.verdict(
+                    "follow", grown, lead, self.judge_follow, u) is not None:
                 refused.add(u)
                 continue
-            d = got
+            units = grown
 
-    def siblings(self, d: Draft, lead: Node) -> Draft:
+    def judge_follow(self, got: Draft, u: Unit | None) -> Reject | None:
+        if got.row_map and any(i.contraction for i in got.inner):
+            return Reject("RF305", None, "a map over the row would need the inner contraction a second time")
+        return None
+
+    def siblings(self, units: Units, lead: Node) -> Units:
         """A second reduction over the same row whose result meets ours in a pointwise map (``E[x*x] - E[x]**2``)."""
-        for n in escaping(d.units):
+        for n in escaping(units):
             for u in self.readers(n):
-                if not u.pointwise or u in self.claimed or u in d.units:
+                if not u.pointwise or u in self.claimed or u in units:
                     continue
                 for c, between in self.frontier(frozenset({u})):
-                    if c in d.units or c.descendants & bits(d.units) or c.ancestors & bits(d.units):
+                    if c in units or c.descendants & bits(units) or c.ancestors & bits(units):
                         continue
-                    got = self.attempt(d.units | between | {c, u}, lead)
-                    if not isinstance(got, Reject) and self.convex(got.units) and not any(
-                            i.contraction for i in (*got.rows, *got.inner)):
-                        return self.siblings(got, lead)
-        return d
+                    grown = units | between | {c, u}
+                    if self.convex(grown) and self.verdict("sibling", grown, lead, self.judge_sibling, c) is None:
+                        return self.siblings(grown, lead)
+        return units
 
-    def prologue(self, d: Draft, lead: Node) -> Draft:
+    def judge_sibling(self, got: Draft, u: Unit | None) -> Reject | None:
+        if any(i.contraction for i in (*got.rows, *got.inner)):
+            return Reject("RF305", None, "two contractions that share an operand gain nothing from one kernel")
+        return None
+
+    def prologue(self, units: Units, lead: Node) -> Draft | Reject:
         """Absorb pointwise producers of the row: computed once per element either way, so one pass is saved."""
         refused: set[Unit] = set()
-        while True:
+        d = draft(units, lead)
+        while not isinstance(d, Reject):
             best = None
             for node, sites in d.external.items():
                 u = node.unit
-                if u is None or u in refused or u in d.units or not u.pointwise or u in self.claimed or gathers(u):
+                if u is None or u in refused or u in d.units or not u.pointwise or u in self.claimed or u.gathers:
                     continue
-                if any(self.reused(d, at) for at in sites):
+                if any(self.reused(d, at) for at in sites) or self.library_epilogue(u):
                     continue
                 if best is None or u.index > best.index:
                     best = u
             if best is None:
                 return d
-            got = self.attempt(d.units | {best}, lead)
-            leaves = any(n in escaping(d.units | {best}) for n in best.results)
-            if (isinstance(got, Reject) or not self.convex(got.units) or len(got.external) > 8
-                    or (leaves and (d.inner or not self.covers_row(got, best)))):
+            grown = d.units | {best}
+            if not self.convex(grown) or self.verdict("lead", grown, lead, self.judge_lead, best) is not None:
                 refused.add(best)
                 continue
-            d = got
+            d = draft(grown, lead)
+        return d
 
-    def covers_row(self, d: Draft, u: Unit) -> bool:
-        """The escaping producer is written at every p-axis and along the row: once per element."""
-        want = set(d.p_axes) | {R}
-        return all({a for e in s.at for a in axes_of(e)} == want for s in d.sinks if s.node.unit is u)
+    def judge_lead(self, got: Draft, u: Unit | None) -> Reject | None:
+        if len(got.external) > MAX_TENSORS:
+            return Reject("RF305", None, f"more than {MAX_TENSORS} tensors read by one kernel")
+        leaves = [s for s in got.sinks if s.node.unit is u]
+        want = set(got.p_axes) | {R}
+        if leaves and (got.inner or any({a for e in s.at for a in axes_of(e)} != want for s in leaves)):
+            return Reject("RF303", None, "a producer that is also read elsewhere is not written once per element of the row")
+        return None
 
-    def reused(self, d: Draft, at: tuple[object, ...]) -> bool:
-        names = {a for e in at for a in axes_of(e)}  # type: ignore[arg-type]
-        return not (set(d.p_axes) | {R}) <= names
+    def library_epilogue(self, u: Unit) -> bool:
+        """A bias or a rounding that the library applies to its own contraction's result at no cost."""
+        full = [n for n in u.args if n.unit is not None and n.shape == u.results[0].shape]
+        if len(full) != 1 or len(u.nodes) > 1 or (u.is_view and full[0].dtype == u.results[0].dtype):
+            return False
+        maker = full[0].unit
+        assert maker is not None
+        if maker.pointwise:
+            return self.library_epilogue(maker)
+        return maker.reducing and len(maker.nodes) == 1 and maker not in self.claimed and len(maker.args) == 2
+
+    def reused(self, d: Draft, at: tuple[Expr, ...]) -> bool:
+        return not (set(d.p_axes) | {R}) <= {a for e in at for a in axes_of(e)}
 
     def readers(self, n: Node) -> list[Unit]:
         return [c for c in (n.unit.consumers if n.unit else []) if n in c.args]
 
     def free_to_follow(self, u: Unit, units: Units) -> bool:
-        if not u.pointwise or u in self.claimed or gathers(u):
+        if not u.pointwise or u in self.claimed or u.gathers:
             return False
         members = bits(units)
         return all(p in units or not (p.ancestors & members) for p in u.producers)
@@ -228,22 +255,75 @@ class Grower:
     def convex(self, units: Units) -> bool:
         return not (mask(units, "descendants") & mask(units, "ancestors") & ~bits(units))
 
-    def escaping_inside(self, d: Draft) -> Node | None:
+    def judge_escapes(self, d: Draft, _: Unit | None) -> Reject | None:
         """A result along the row that depends on a reduction and that a reduction of the region reads too."""
         read = {n for i in (*d.rows, *d.inner) for n, _ in i.body.sites}
         for s in d.sinks:
             if s.node in read and s.value is not None and d.depends(s.value) and R in {a for e in s.at for a in axes_of(e)}:
-                return s.node
+                return Reject(
+                    "RF303", s.node, "a tensor of the row that depends on a reduction is needed both inside and outside",
+                    "it must be written in any case, so reading it back is all that a fusion would save",
+                    "drop the other use, or recompute it there")
         return None
+
+    def judge_worth(self, d: Draft, _: Unit | None) -> Reject | None:
+        """Fusing must bring something: dependent reductions, a row map over the same data, or a reduction over a
+        contraction."""
+        if len(d.rows) >= 2 or d.row_map or (any(i.contraction for i in d.inner) and not d.rows[0].contraction):
+            return None
+        return Reject("RF307", d.rows[0].node, "a single reduction")
 
     def fence(self, units: Units) -> None:
         """From now on a claimed region is one vertex: whoever depends on a part depends on all of it."""
         above, below, own = mask(units, "ancestors"), mask(units, "descendants"), bits(units)
+        above, below = above & ~own, below & ~own
         for u in self.graph.units:
-            if u in units or u.ancestors & own:
-                u.ancestors |= (above | own) & ~(0 if u not in units else own)
-            if u in units or u.descendants & own:
-                u.descendants |= (below | own) & ~(0 if u not in units else own)
+            if u in units:
+                u.ancestors |= above
+                u.descendants |= below
+            elif u.ancestors & own:
+                u.ancestors |= above | own
+            elif u.descendants & own:
+                u.descendants |= below | own
+
+
+class Signatures:
+    """A region's structure as a value: what its units compute and how they are wired, no names, no positions."""
+
+    def __init__(self) -> None:
+        self.free: dict[Unit, bool] = {}
+
+    def of(self, units: Units, lead: Node, about: Unit | None) -> tuple[object, ...]:
+        order = sorted(units, key=lambda u: u.index)
+        number: dict[object, int] = {}
+        lines: list[object] = []
+        leaving = {n.key for n in escaping(units)}
+
+        def visit(u: Unit) -> int:
+            if u in number:
+                return number[u]
+            args = tuple(ref(n) for n in u.args)
+            number[u] = len(number)
+            lines.append((number[u], id(u.lifted) if u.lifted else constant(u), args, u in units,
+                          tuple(n.key in leaving for n in u.results)))
+            return number[u]
+
+        def ref(n: Node) -> tuple[object, ...]:
+            if n.unit is not None and (n.unit in units or (n.unit.is_cheap and not n.unit.gap)):
+                return ("unit", visit(n.unit), n.unit.nodes.index(n))
+            if n not in number:
+                number[n] = len(number)
+            return ("tensor", number[n], n.dtype, n.shape)
+
+        for u in order:
+            visit(u)
+        assert lead.unit is not None
+        return (*lines, number[lead.unit], lead.unit.nodes.index(lead), number.get(about))
+
+
+def constant(u: Unit) -> object:
+    stmt = u.nodes[0].stmt if u.nodes else None
+    return str(stmt.expr) if stmt is not None else u.op
 
 
 def bits(units: Iterable[Unit]) -> int:
@@ -258,15 +338,3 @@ def mask(units: Iterable[Unit], what: str) -> int:
     for u in units:
         out |= getattr(u, what)
     return out
-
-
-def gathers(u: Unit) -> bool:
-    """Reads a tensor at positions that are data."""
-    return any(n.stmt is not None and data_dependent(n.stmt.expr) for n in u.nodes)
-
-
-def worthwhile(d: Draft) -> bool:
-    """Fusing brings something: dependent reductions, a row map over the same data, or a reduction over a contraction."""
-    if len(d.rows) >= 2 or d.row_map:
-        return True
-    return any(i.contraction for i in d.inner) and not d.rows[0].contraction

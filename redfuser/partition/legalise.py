@@ -18,7 +18,21 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from redfuser.acrf.expr import Axis, Cast, Const, Expr, Index, Let, Load, Op, Reduce, Reducer, Stmt, Tensor, map_children
+from redfuser.acrf.expr import (
+    Axis,
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Let,
+    Load,
+    Op,
+    Reduce,
+    Reducer,
+    Stmt,
+    Tensor,
+    map_children,
+)
 from redfuser.acrf.lift import Lifted, Unliftable, lift_primfunc, short_dtype, static
 
 

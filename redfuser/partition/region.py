@@ -84,12 +84,13 @@ class _Partitioner:
         self.fused: dict[str, Fused | NotFusable] = {}
         self.refusals: list[tuple[str, tuple[Provenance, ...], NotFusable]] = []
         self.counts: Counter[str] = Counter()
+        self.verdicts: dict[object, Any] = {}
 
     def run(self) -> Partition:
         banned: set[tuple[int, int]] = set()
         barred: set[int] = set()
         while True:
-            growth = Grower(self.graph, frozenset(banned), frozenset(barred)).run()
+            growth = Grower(self.graph, frozenset(banned), frozenset(barred), self.verdicts).run()
             accepted: list[tuple[Draft, Outlined, Fused]] = []
             again = False
             for d in growth.drafts:
@@ -101,7 +102,7 @@ class _Partitioner:
                     accepted.append((d, out, got))
             if not again:
                 break
-            self.graph = build_graph(self.imported.mod, dict(self.imported.provenance or {}))
+            self.graph.reset()
         return self.finish(accepted, growth.cuts)
 
     def fuse(self, cascade: Cascade) -> Fused | NotFusable:

@@ -126,7 +126,7 @@ class CtypesKernel:
                 for launch in self._spec.launches:
                     function = ctypes.c_void_p()
                     driver("cuModuleGetFunction", ctypes.byref(function), modules[launch.binary], launch.entry.encode())
-                    if launch.shared_bytes > 48 * 1024:
+                    if launch.shared_bytes:  # static shared memory counts towards the 48 KB that need no asking, so always ask
                         driver("cuFuncSetAttribute", function, _MAX_DYNAMIC_SHARED, launch.shared_bytes)
                     functions.append(function)
             finally:

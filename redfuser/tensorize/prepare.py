@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from redfuser.acrf.expr import Const, Expr, Load, Op, Ref, Reducer, f32, map_children, op, refs_of, substitute, walk
+from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref, Reducer, f32, map_children, op, refs_of, substitute, walk
 from redfuser.strategies.program import Block, Kernel
 from redfuser.tensorize import rewrite
 from redfuser.tensorize.axes import Roles, constants
@@ -47,6 +47,7 @@ class _Prepare:
         self.contractions: set[str] = set()
         self.unit: set[str] = set()
         self.alive: list[Expr] = []
+        self.shared: dict[Expr, Expr] = {}
         self.row_values: dict[Expr, str] = {}
         self.taken = {n for b in (*kernel.init, *kernel.body, *kernel.tail) for n in b.names}
         self.corrected = {n for b in kernel.body if b.role in ("correct", "merge") for n in b.names}
@@ -64,8 +65,8 @@ class _Prepare:
         for x in walk(e):
             if isinstance(x, Ref):
                 found |= self.levels[x.name]
-            elif type(x).__name__ == "Index":
-                letter = self.roles.letter(x.axis)  # type: ignore[union-attr]
+            elif isinstance(x, Index):
+                letter = self.roles.letter(x.axis)
                 found |= {letter} if letter else set()
         return frozenset(found)
 
@@ -123,7 +124,7 @@ class _Prepare:
         return [*out, replace(b, exprs=hoisted)]
 
     def rewrite(self, e: Expr) -> Expr:
-        e = rewrite.simplify(substitute(e, self.subs))
+        e = rewrite.replace_exprs(rewrite.simplify(substitute(e, self.subs)), self.shared)
         e = rewrite.hoist_guards(e, self.dominated)
         e = rewrite.exponentials(e, self.rounded, self.per_row)
         return rewrite.simplify(rewrite.hyperbolic(e))
@@ -147,6 +148,11 @@ class _Prepare:
         if name not in written and isinstance(e, (Ref, Const)) and b.dtype == e.dtype and not getattr(e, "indices", ()):
             self.subs[name] = substitute(self.subs.get(name, Ref(name, b.dtype)), {name: e})
             return []
+        if name not in written and isinstance(e, Cast) and isinstance(_under_casts(e), Ref):
+            if self._in_unit_interval(e):
+                self.unit.add(name)
+            self.subs[name] = e
+            return []
         out: list[Block] = []
         self.levels[name] = self.level(e) | (self._letters(b.axes) if name in written else frozenset())
         if self._in_unit_interval(e):
@@ -168,11 +174,24 @@ class _Prepare:
             return self._count(b, e)
         e, before = self._mask_tail(b, e)
         out += before
+        if kind in ("max", "min") and self.level(e) == {"m", "n"} and isinstance(e, (Op, Cast)) \
+                and isinstance(_under_casts(e), Op):
+            e = self._name_term(b, e, out)
         if kind == "max":
             self.maxima[b.name] = e
         e = self._hoist(e, b, out, frozenset(self._letters(b.points)) | {"n"})
         self.alive.append(self._alive(b.reducer, e))
         return [*out, replace(b, exprs=(e,))]
+
+    def _name_term(self, b: Block, e: Expr, out: list[Block]) -> Expr:
+        """Give a contribution that later ones contain a name, so that it is evaluated once."""
+        name = self.fresh(f"{b.name}_term")
+        self.levels[name] = self.level(e)
+        value = self._hoist(e, b, out, self.levels[name])
+        self.lets[name] = value
+        out.append(Block("producer", (name,), (*b.axes, self.roles.segment or ""), (value,), e.dtype))
+        self.shared[e] = Ref(name, e.dtype)
+        return self.shared[e]
 
     def _count(self, b: Block, e: Expr) -> list[Block]:
         """A sum of something that does not vary along the segment: that, times the number of elements."""
@@ -191,7 +210,7 @@ class _Prepare:
         n = self.roles.segment
         if not self.ragged or n is None or b.role != "reduce":
             return e, []
-        inside = op("lt", _index(n), Const(self.roles.extents[n], "i64"))
+        inside = op("lt", Index(n), Const(self.roles.extents[n], "i64"))
         if inside in conjuncts(self._alive(b.reducer, e)):
             return e, []
         kind = b.reducer.kind if b.reducer else ""
@@ -259,9 +278,9 @@ class _Prepare:
                 return self._zero(self.lets[n])
             case Load() if self.ragged and "n" in self.level(e) and self.roles.segment:
                 n = self.roles.segment
-                return op("lt", _index(n), Const(self.roles.extents[n], "i64"))
-            case _ if type(e).__name__ == "Cast":
-                return self._zero(e.arg)  # type: ignore[union-attr]
+                return op("lt", Index(n), Const(self.roles.extents[n], "i64"))
+            case Cast(arg=x):
+                return self._zero(x)
         return TRUE
 
     # -- per-row parts -------------------------------------------------------------------------------------------------
@@ -317,6 +336,8 @@ class _Prepare:
                 return self._in_unit_interval(x) and self._in_unit_interval(y)
             case Ref(name=n):
                 return n in self.unit
+            case Cast(arg=x):
+                return self._in_unit_interval(x)
             case Op(name="exp" | "exp2", args=(arg,)):
                 terms = [(a, k) for k, a in _unguarded(arg)]
                 if len(terms) != 2 or terms[0][1] != -terms[1][1]:
@@ -324,6 +345,12 @@ class _Prepare:
                 (x, _), (m, _) = sorted(terms, key=lambda t: -t[1])
                 return isinstance(m, Ref) and self.dominated(x, m.name)
         return False
+
+
+def _under_casts(e: Expr) -> Expr:
+    while isinstance(e, Cast):
+        e = e.arg
+    return e
 
 
 def _unguarded(arg: Expr) -> list[tuple[float, Expr]]:
@@ -357,12 +384,6 @@ def _row_name(e: Expr, b: Block) -> str:
         case Op(name="select", args=(c, _, Ref(name=n))) if rewrite.guard_of(c):
             return f"{n}_finite"
     return f"{b.name.partition('@')[0]}_row"
-
-
-def _index(axis: str) -> Expr:
-    from redfuser.acrf.expr import Index
-
-    return Index(axis)
 
 
 def prepare(kernel: Kernel, roles: Roles, ragged: bool) -> Prepared:
