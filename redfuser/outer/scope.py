@@ -55,7 +55,8 @@ def literal(value: float | int | bool, dtype: str) -> str:
     if dtype == "float32":
         import numpy as np
 
-        return repr(float(str(np.float32(value))))
+        short = float(str(np.float32(value)))
+        return repr(short if abs(short) <= float(np.finfo(np.float32).max) else float(value))
     return repr(float(value))
 
 
