@@ -93,7 +93,7 @@ def _static(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     for t in tensors:
         if not all(isinstance(n, int) for n in t.shape):
             raise LoweringError("RF433", f"{t} has a symbolic extent", help="compile for static shapes")
-    return tuple(t if t.shape else replace(t, shape=(1,)) for t in tensors)
+    return tensors
 
 
 def _buffer_dtype(t: Tensor) -> str:
@@ -169,7 +169,7 @@ class _KernelText:
         at = axes or {}
         if name in self.written:
             block = next(b for b in (*self.kernel.body, *self.kernel.tail) if name in b.names)
-            return f"{_name(name)}[{', '.join(at.get(a, f'v_{a}') for a in block.axes) or '0'}]"
+            return f"{_name(name)}[{', '.join(at.get(a, f'v_{a}') for a in block.axes) or '()'}]"
         inner = self.scratch[name][0]
         return f"{self.local(name)}[{', '.join(at.get(a, self.position(a)) for a in inner) or '0'}]"
 

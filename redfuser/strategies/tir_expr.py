@@ -96,7 +96,7 @@ class Texts:
         return str(int(e.value)) if e.dtype == "i64" and abs(int(e.value)) < 2**31 else f"T.{wide(e.dtype)}({int(e.value)})"
 
     def load(self, e: Load) -> str:
-        return f"{self.tensors[e.tensor]}[{', '.join(self.position(i) for i in e.indices) or '0'}]"
+        return f"{self.tensors[e.tensor]}[{', '.join(self.position(i) for i in e.indices) or '()'}]"
 
     def position(self, e: Expr) -> str:
         text = self.value(e)
