@@ -24,7 +24,7 @@ UNIT = "row"
 @dataclass(frozen=True, slots=True)
 class Roles:
     """rows, segment, columns: an axis each (columns, the free axis of a vector-valued accumulator, may be missing; so
-    may the segment, in a kernel that only folds partials). grid: the other axes of every output point. extents: of all
+    may the segment, in a kernel that only folds partials). lists: columns are the places of a top-k list. grid: the other axes of every output point. extents: of all
     axes, split ones included. fold: the axis walked step by step in a combine kernel."""
 
     rows: str
@@ -33,6 +33,7 @@ class Roles:
     grid: tuple[str, ...]
     extents: dict[str, int]
     fold: str | None = None
+    lists: bool = False
 
     def letter(self, axis: str) -> str:
         return {self.rows: "m", self.segment: "n", self.columns: "e"}.get(axis, "")
@@ -104,14 +105,18 @@ def choose(kernel: Kernel, extents: dict[str, int]) -> Roles:
     segment = None if kernel.kind == "combine" else kernel.raxis
     reserved = {*grid, kernel.raxis, kernel.split}
     free = {a for b in (*kernel.init, *kernel.body) if b.role != "producer" and not _list_valued(b)
-            for a in b.axes if a not in reserved}
+            for a in b.axes if a not in reserved} - {b.axes[-1] for b in kernel.body if _list_valued(b)}
     if len(free) > 1:
         raise LoweringError("RF431", f"{kernel.name}: an accumulator with the free axes {', '.join(sorted(free))}",
                             why="a tile has one column axis", help="the cascade runs unfused")
-    columns = free.pop() if free else None
+    lists = {b.axes[-1] for b in (*kernel.init, *kernel.body, *kernel.tail) if _list_valued(b)}
+    if len(free | lists) > 1:
+        raise LoweringError("RF431", f"{kernel.name}: accumulators with the free axes {', '.join(sorted(free | lists))}",
+                            why="a tile has one column axis", help="the cascade runs unfused")
+    columns = next(iter(free | lists), None)
     rows = _row_axis(kernel, grid, segment, columns, extents)
     return Roles(rows, segment, columns, tuple(a for a in grid if a != rows), {**extents, UNIT: 1},
-                 kernel.split if kernel.kind == "combine" else None)
+                 kernel.split if kernel.kind == "combine" else None, bool(lists))
 
 
 def _list_valued(b: Block) -> bool:

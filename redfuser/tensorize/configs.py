@@ -26,7 +26,7 @@ class TileConfig:
     flight. weights: how the left operand of a second contraction gets there, ``registers`` (needs rows / 16 >= warps)
     or ``shared``. warp_specialized: a producer warp group (Hopper, stages >= 1), else every warp copies. reverse: visit
     the blocks with the longest range first. raster: blocks of this many columns share L2. tf32: allow TF32 for
-    contractions of f32 operands.
+    contractions of f32 operands. chunk: elements of a contraction's own axis per step, 0 for all of them at once.
     """
 
     rows: int = 128
@@ -38,6 +38,7 @@ class TileConfig:
     reverse: bool = True
     raster: int = 0
     tf32: bool = False
+    chunk: int = 0
 
     def for_kernel(self, kernel: Kernel) -> TileConfig:
         """The second and third kernels of a split program do little; they take what suits a row walk."""

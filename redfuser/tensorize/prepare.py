@@ -47,6 +47,7 @@ class _Prepare:
         self.contractions: set[str] = set()
         self.unit: set[str] = set()
         self.alive: list[Expr] = []
+        self.done: set[str] = set()
         self.shared: dict[Expr, Expr] = {}
         self.row_values: dict[Expr, str] = {}
         self.taken = {n for b in (*kernel.init, *kernel.body, *kernel.tail) for n in b.names}
@@ -105,7 +106,10 @@ class _Prepare:
 
     def block(self, b: Block) -> list[Block]:
         if b.role == "producer" and b.reducer is not None:
-            return self._contraction(b)
+            return [] if b.name in self.contractions and self.resident else self._contraction(b)
+        if b.role == "producer" and self.resident and b.name in self.done:
+            return []
+        self.done.update(b.names)
         if b.role == "store" and b.name.partition("@")[2]:
             base, _, version = b.name.partition("@")
             self.levels[b.name] = self.levels[base]
@@ -386,9 +390,10 @@ def _row_name(e: Expr, b: Block) -> str:
     return f"{b.name.partition('@')[0]}_row"
 
 
-def prepare(kernel: Kernel, roles: Roles, ragged: bool) -> Prepared:
-    """Rewrite the blocks of ``kernel``. ragged: the last segment has padding that must not count."""
-    work = _Prepare(kernel, roles, ragged, resident=kernel.kind == "resident")
+def prepare(kernel: Kernel, roles: Roles, ragged: bool, resident: bool) -> Prepared:
+    """Rewrite the blocks of ``kernel``. ragged: the last segment has padding that must not count. resident: the row is
+    one segment, so that the old state is neutral, rebasing does nothing, and producers stay on chip."""
+    work = _Prepare(kernel, roles, ragged, resident)
     work.patched = {}
     done = work.run()
     if not work.patched:
