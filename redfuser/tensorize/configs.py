@@ -17,6 +17,10 @@ from redfuser.tensorize.axes import choose, split_groups
 BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "i64": 8, "i32": 4, "i8": 1, "u8": 1, "bool": 1}
 
 
+DEEP = 320
+"""Elements of a contraction's own axis above which its operands do not stay on chip whole."""
+
+
 @dataclass(frozen=True, slots=True)
 class TileConfig:
     """One way to tile a program.
@@ -67,11 +71,18 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
     kernel, extents, _ = split_groups(kernel, extents)
     roles = choose(kernel, extents)
     extents = roles.extents
-    contracts = any(b.role == "producer" and b.reducer is not None for b in kernel.body) or roles.columns is not None
+    contracts = any(b.role == "producer" and b.reducer is not None for b in kernel.body) or (
+        roles.columns is not None and not roles.lists)
     rows = extents[roles.rows]
     n = extents[roles.segment] if roles.segment else 1
+    if not contracts and roles.lists:  # a warp per row
+        padded = 1 << max(5, (n - 1).bit_length())
+        return [TileConfig(r, padded, 32 * r, 0, "registers", False) for r in (4, 2, 8, 1)]
     if not contracts:
         return _row_configs(kernel.kind == "resident", rows, n)
+    if roles.lists:
+        depth = max((extents[b.over] for b in kernel.body if b.role == "producer" and b.over in extents), default=0)
+        return _selection_configs(rows, n, depth, target)
     widths = sorted({extents[b.over] for b in kernel.body if b.role == "producer" and b.over in extents}
                     | {extents[a] for a in (roles.columns,) if a})
     width, columns = max(widths), extents[roles.columns] if roles.columns else 0
@@ -80,8 +91,10 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
     for a in roles.grid:
         blocks *= extents[a]
     causal = _narrows(kernel)
-    ranked = [(_cost(c, target, rows, n, width, columns, size, blocks, causal), c)
-              for c in _gemm_space(target, rows, n)]
+    space = _gemm_space(target, rows, n)
+    if width - columns > DEEP or width > 2 * DEEP:  # too deep to hold: the contraction in chunks
+        space = [replace(c, chunk=64) for c in space if c.stages == 2]
+    ranked = [(_cost(c, target, rows, n, min(width, c.chunk or width), columns, size, blocks, causal), c) for c in space]
     fitting = [(cost, i, c) for i, (cost, c) in enumerate(ranked) if cost is not None]
     return [c for _, _, c in sorted(fitting, key=lambda t: (t[0], t[1]))] or [TileConfig(64, 32, 128, 1, "registers", False)]
 
@@ -150,6 +163,25 @@ def _cost(c: TileConfig, target: Target, rows: int, n: int, width: int, columns:
         efficiency *= 0.97
     diagonal = 1.0 + (0.5 * c.segment / max(1, n) if causal else 0.0)
     return diagonal / (efficiency * used * max(0.5, fill))
+
+
+def _selection_configs(rows: int, n: int, depth: int, target: Target) -> list[TileConfig]:
+    """A row of scores held whole in registers while its best are picked: few rows per block, to fill the machine."""
+    width = max(16, -(-n // 16) * 16)
+    out = []
+    for m, threads, weights in ((16, 128, "shared"), (32, 64, "registers"), (64, 128, "registers")):
+        if weights == "shared" and width < 64:
+            continue
+        for stages in (3, 2):
+            shared = 2 * stages * 64 * (m + width)
+            if m * width / threads <= 128 and shared <= target.shared_bytes:
+                out.append(TileConfig(m, width, threads, stages, weights, False, chunk=64 if depth > 64 else 0))  # type: ignore[arg-type]
+
+    def cost(c: TileConfig) -> float:
+        blocks = -(-rows // c.rows)
+        return -(-blocks // target.sms) * (0.5 + c.rows / 64) * (1.0 if c.stages == 3 else 1.05)
+
+    return sorted(out, key=cost) or [TileConfig(16, width, 32, 2, "registers", False, chunk=64)]
 
 
 def _row_configs(resident: bool, rows: int, n: int) -> list[TileConfig]:
