@@ -90,11 +90,11 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
     blocks = 1
     for a in roles.grid:
         blocks *= extents[a]
-    causal = _narrows(kernel)
-    space = _gemm_space(target, rows, n)
-    if width - columns > DEEP or width > 2 * DEEP:  # too deep to hold: the contraction in chunks
+    causal, once = _narrows(kernel), _reads_once(kernel)
+    space = _gemm_space(target, rows, n, columns)
+    if width > 2 * DEEP:  # too deep to hold: the contraction in chunks
         space = [replace(c, chunk=64) for c in space if c.stages == 2]
-    ranked = [(_cost(c, target, rows, n, min(width, c.chunk or width), columns, size, blocks, causal), c) for c in space]
+    ranked = [(_cost(c, target, rows, n, min(width, c.chunk or width), columns, size, blocks, causal, once), c) for c in space]
     fitting = [(cost, i, c) for i, (cost, c) in enumerate(ranked) if cost is not None]
     return [c for _, _, c in sorted(fitting, key=lambda t: (t[0], t[1]))] or [TileConfig(64, 32, 128, 1, "registers", False)]
 
@@ -107,7 +107,14 @@ def _narrows(kernel: Kernel) -> bool:
                for b in kernel.body for e in b.exprs for x in walk(e))
 
 
-def _gemm_space(target: Target, rows: int, n: int) -> list[TileConfig]:
+def _reads_once(kernel: Kernel) -> bool:
+    """Both contractions read one tensor along the segment."""
+    read = [{x.tensor for e in b.exprs for x in walk(e) if isinstance(x, Load)} for b in kernel.body
+            if b.reducer is not None and b.reducer.kind == "sum" and (b.role == "producer" or len(b.axes) > len(kernel.grid))]
+    return len(read) > 1 and bool(set.intersection(*read))
+
+
+def _gemm_space(target: Target, rows: int, n: int, columns: int) -> list[TileConfig]:
     out: list[TileConfig] = []
     if rows <= 16:
         out += [TileConfig(16, s, 128, stages, "shared", False) for s in (64, 128) for stages in (2, 3)]
@@ -119,22 +126,29 @@ def _gemm_space(target: Target, rows: int, n: int) -> list[TileConfig]:
                 out.append(TileConfig(m, s, 2 * m, stages, "registers", False))
                 if target.tma and m >= 128:
                     out.append(TileConfig(m, s, 2 * m, stages, "registers", True))
+    if columns > 256:  # an accumulator this wide is shared by two warp groups, column by column
+        out = [TileConfig(64, s, 256, stages, "shared", ws) for s in (64, 32) for stages in (2, 1)
+               for ws in ((True, False) if target.tma else (False,))]
     if target.kind == "hip":
         out = [replace(c, stages=0) for c in out if c.stages == 1]
     return out
 
 
 def _cost(c: TileConfig, target: Target, rows: int, n: int, width: int, columns: int, size: int, blocks: int,
-          causal: bool) -> float | None:
+          causal: bool, once: bool) -> float | None:
     """Modelled time in arbitrary units, or None when the configuration does not fit the target."""
     columns = columns or width
-    shared = size * (c.rows * width + max(1, c.stages) * c.segment * (width + columns) + c.rows * columns)
+    both = max(width, columns) if once else width + columns
+    operands = size * (c.rows * width + max(1, c.stages) * c.segment * both)
     if c.weights == "shared":
-        shared += size * c.rows * c.segment
+        operands += size * c.rows * c.segment
+    shared = max(operands, size * c.rows * columns) + (0 if columns > 256 else size * c.rows * columns)
     if shared > target.shared_bytes:
         return None
     threads = c.threads + (128 if c.warp_specialized else 0)
     registers = 40 + (c.rows * (c.segment * 1.5 + columns)) / c.threads
+    if c.weights == "shared" and rows > 16:
+        return None if registers > 230 else (1.0 + 0.1 * (c.stages == 1) + 0.1 * (not c.warp_specialized)) * 64 / c.segment
     if registers > 250:
         return None
     per_sm = max(1, min(target.shared_sm_bytes // (shared + 1024), target.max_threads // threads,

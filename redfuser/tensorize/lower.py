@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref, Tensor, f32, indices_of, map_children, op, print_expr
+from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref, Tensor, f32, indices_of, map_children, op, print_expr, substitute
 from redfuser.acrf.expr import walk
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block, Kernel, Program
@@ -72,6 +72,7 @@ class Scope:
 
     stmts: list[TileStmt] = field(default_factory=list)
     staged: dict[tuple[str, tuple[Expr, ...], str], Value] = field(default_factory=dict)
+    slices: dict[tuple[Slice, bool], str] = field(default_factory=dict)
     segment: Expr | None = None
 
 
@@ -270,10 +271,14 @@ class KernelLowering:
 
     def _staged(self, name: str, indices: tuple[Expr, ...]) -> Value | None:
         for scope in (self.scope, self.prologue):
-            for (n, ix, _), value in scope.staged.items():
-                if n == name and ix == indices:
+            for (n, ix, part), value in scope.staged.items():
+                if n == name and ix == indices and part == self._part(value.letters):
                     return value
         return None
+
+    def _part(self, letters: str) -> str:
+        """Which part of a contraction's own axis a tile holds; empty for a tile without that axis."""
+        return f"{self.chunk_origin} +: {self.contract_size}" if "c" in letters else ""
 
     def _slice(self, name: str, indices: tuple[Expr, ...], sizes: dict[str, int]) -> tuple[Slice, str] | None:
         """The rectangle of a parameter that one tile covers, with the letters of its dimensions in memory order; None
@@ -310,9 +315,13 @@ class KernelLowering:
         home = self.scope if self.chunked or "n" in self._letters_of(Load(name, indices, dtype)) else self.prologue
         if rect is not None and set(rect[1]) >= set(want):
             source, letters = rect
-            buffer = self._buffer(f"{name}_shared" if shared else f"{name}_tile", "shared" if shared else "fragment",
-                                  dtype, tuple(sizes[c] for c in letters))
-            home.stmts.append(Copy(source, Slice(buffer)))
+            if (source, shared) in home.slices:  # read twice, loaded once
+                buffer = home.slices[source, shared]
+            else:
+                buffer = self._buffer(f"{name}_shared" if shared else f"{name}_tile", "shared" if shared else "fragment",
+                                      dtype, tuple(sizes[c] for c in letters))
+                home.stmts.append(Copy(source, Slice(buffer)))
+                home.slices[source, shared] = buffer
         else:
             letters = "".join(c for c in "mnce" if c in self._letters_of(Load(name, indices, dtype)) or c in want)
             buffer = self._buffer(f"{name}_shared" if shared else f"{name}_tile", "shared" if shared else "fragment",
@@ -326,7 +335,7 @@ class KernelLowering:
                 value = Op("select", (op("lt", Index(self.point["m"]), i64(1)), value, Const(0.0, dtype)), dtype)
             home.stmts.append(self._parallel(letters, (Assign(buffer, self._at(letters), value),), sizes=sizes))
         staged = Value(letters, dtype, buffer)
-        home.staged[(name, indices, "shared" if shared else "fragment")] = staged
+        home.staged[(name, indices, self._part(letters))] = staged
         return staged
 
     contract_size: int = 0
@@ -567,8 +576,30 @@ class KernelLowering:
         if chunk and chunk < self.contract_size:
             self._chunks(b, left[0], right[0], v, chunk)
         else:
+            whole = self.contract_size
+            cut = self._common_columns(right[0]) or whole
+            self.contract_size = cut
             self._product(b, left[0], right[0], v, True)
+            if cut < whole:
+                self.contract_size, self.chunk_origin = whole - cut, i64(cut)
+                self._product(b, left[0], right[0], v, False)
+                self.chunk_origin = i64(0)
         self.contracted = frozenset()
+
+    def _common_columns(self, right: Expr) -> int:
+        """Where a later contraction reads the first columns of the same rows of the same tensor: how many."""
+        k = strip_casts(right)
+        columns = self.roles.columns
+        if not isinstance(k, Load) or columns is None or self.roles.lists:
+            return 0
+        (over,) = self.contracted
+        for b in self.prepared.body:
+            for p in rewrite.factors(b.exprs[0]) if b.role == "reduce" and columns in b.axes else ():
+                v = strip_casts(p)
+                if isinstance(v, Load) and v.tensor == k.tensor and self.sizes["e"] < self.contract_size and \
+                        tuple(substitute(i, indices={columns: Index(over)}) for i in v.indices) == k.indices:
+                    return self.sizes["e"]
+        return 0
 
     def _product(self, b: Block, left: Expr, right: Expr, v: Value, clear: bool) -> None:
         a, da = self._operand(left, "mc")

@@ -179,7 +179,7 @@ class _Prepare:
         e, before = self._mask_tail(b, e)
         out += before
         if kind in ("max", "min") and self.level(e) == {"m", "n"} and isinstance(e, (Op, Cast)) \
-                and isinstance(_under_casts(e), Op):
+                and not isinstance(_under_casts(e), Load):
             e = self._name_term(b, e, out)
         if kind == "max":
             self.maxima[b.name] = e
@@ -344,10 +344,23 @@ class _Prepare:
                 return self._in_unit_interval(x)
             case Op(name="exp" | "exp2", args=(arg,)):
                 terms = [(a, k) for k, a in _unguarded(arg)]
-                if len(terms) != 2 or terms[0][1] != -terms[1][1]:
+                if len(terms) != 2 or not terms[0][1] * terms[1][1] < 0:
                     return False
-                (x, _), (m, _) = sorted(terms, key=lambda t: -t[1])
-                return isinstance(m, Ref) and self.dominated(x, m.name)
+                (x, k), (m, down) = sorted(terms, key=lambda t: -t[1])
+                return self._below(x, k, m, -down)
+        return False
+
+    def _below(self, x: Expr, k: float, m: Expr, j: float) -> bool:
+        """Is ``k * x <= j * m`` everywhere: m is the running maximum of x, or no less than it?"""
+        match m:
+            case Ref(name=n) if self.dominated(x, n):
+                return abs(k - j) <= 1e-12 * abs(k)
+            case Ref(name=n) if n in self.lets:
+                return self._below(x, k, self.lets[n], j)
+            case Op(name="max", args=(a, b)):
+                return any(self._below(x, k, rest, j * scale) for scale, rest in map(rewrite.positive_scale, (a, b)))
+            case Op(name="select", args=(c, _, a)) if rewrite.guard_of(c) == (a, True):
+                return self._below(x, k, a, j)
         return False
 
 
