@@ -32,6 +32,7 @@ from redfuser.errors import ArtifactError
 from redfuser.report import Report
 from redfuser.runtime.model import CompiledModel, Graph
 from redfuser.runtime.signature import Signature, torch_dtype
+from redfuser.target import cpu_levels
 
 FORMAT = 1
 """Version of the file's layout; a reader refuses a higher one."""
@@ -230,7 +231,9 @@ def _tensor(data: bytes, dtype: str, shape: list[int], name: str) -> torch.Tenso
         raise ArtifactError("RF601", f"constant {name} has {len(data)} bytes, its shape says otherwise", help=_AGAIN)
     if not data:
         return torch.empty(extents, dtype=kind)
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8).view(kind).reshape(extents)
+    out = torch.empty(extents, dtype=kind)  # torch's own allocation: aligned as kernels want it
+    out.view(-1).view(torch.uint8).copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+    return out
 
 
 def _choose(variants: list[dict[str, Any]], arch: str | None,
@@ -238,10 +241,11 @@ def _choose(variants: list[dict[str, Any]], arch: str | None,
     """The variant to load and where its constants go."""
     offered = [str(v["arch"]) for v in variants]
     gpu = torch.cuda.is_available() and (device is None or torch.device(device).type == "cuda")
-    wanted = [arch] if arch is not None else [*(_runnable() if gpu else ()), *(("cpu",) if not _is_gpu(device) else ())]
+    host = () if _is_gpu(device) else ("cpu", *cpu_levels())
+    wanted = [arch] if arch is not None else [*(_runnable() if gpu else ()), *host]
     for name in [*wanted, "any"]:
         if name in offered:
-            here = device if device is not None else ("cuda" if name not in ("cpu", "any") and gpu else "cpu")
+            here = device if device is not None else ("cuda" if gpu and name.startswith("sm_") else "cpu")
             return variants[offered.index(name)], torch.device(here)
     raise ArtifactError("RF605", f"the artifact holds kernels for {', '.join(offered)}",
                         why=f"wanted: {', '.join(wanted) or 'a GPU, and there is none'}",

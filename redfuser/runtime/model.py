@@ -56,7 +56,7 @@ class CompiledModel(torch.nn.Module):
         for name, tensor in constants.items():
             if not name.isidentifier():
                 raise InternalError("RF900", f"constant {name!r} is not an identifier")
-            self.register_buffer(f"c_{name}", tensor.detach())
+            self.register_buffer(f"c_{name}", _aligned(tensor.detach()))
         self._graph, self._signature, self._kernels = graph, signature, dict(kernels)
         self._constants = tuple(constants)
         self._report = report if report is not None else Report("model", "")
@@ -234,3 +234,8 @@ class CompiledModel(torch.nn.Module):
         from redfuser.runtime.archive import save
 
         save(self, path)
+
+
+def _aligned(tensor: torch.Tensor) -> torch.Tensor:
+    """A constant as kernels want it; one that lies oddly in memory (mapped from a file) is copied, once."""
+    return tensor if tensor.data_ptr() % 64 == 0 else tensor.clone()

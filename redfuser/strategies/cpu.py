@@ -7,7 +7,6 @@ there are no parallel loops, so nothing of TVM's runtime is called. Linking take
 from __future__ import annotations
 
 import os
-import platform
 import re
 import shutil
 import subprocess
@@ -21,11 +20,12 @@ from redfuser.errors import BuildError, InternalError
 from redfuser.strategies import tir
 from redfuser.strategies.check import check
 from redfuser.strategies.program import Program
+from redfuser.target import cpu_levels
 
+ALIGN = 64
+"""Bytes that TVM's LLVM code takes every buffer to be aligned to: it loads whole AVX-512 registers."""
 LANES = 16
 """Partial results of a reduction: two AVX2 or one AVX-512 register of float32."""
-_LEVELS = (("x86-64-v4", {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512cd"}),
-           ("x86-64-v3", {"avx2", "fma", "f16c", "bmi2"}), ("x86-64-v2", {"sse4_2", "ssse3", "popcnt"}))
 
 
 def source(program: Program) -> str:
@@ -44,11 +44,11 @@ def build(program: Program) -> KernelSpec:
                             why="; ".join(found))
     name = _entry_name(program)
     text = tir.entry_script(program, name, LANES)
-    level = cpu_level()
+    level = cpu_levels()[0]
     binary = _compile(text, name, level)
     inputs, outputs = len(program.fused.cascade.inputs), len(program.fused.cascade.outputs)
     roles = ["in"] * inputs + ["out"] * outputs + ["workspace"] * len(program.workspaces)
-    args = tuple(ArgSpec(t.name, t.dtype, tuple(int(n) for n in t.shape), role)  # type: ignore[arg-type]
+    args = tuple(ArgSpec(t.name, t.dtype, tuple(int(n) for n in t.shape), role, ALIGN)  # type: ignore[arg-type]
                  for t, role in zip(tir.parameters(program), roles, strict=True))
     launch = LaunchSpec(name, 0, (1, 1, 1), (1, 1, 1), 0, tuple(ParamSpec("ptr", a.name) for a in args))
     config = {"strategy": program.strategy, "splits": program.splits, "segment": program.segment, "lanes": LANES}
@@ -64,18 +64,6 @@ def compiler() -> str | None:
     """The system's C compiler, from $CC or the PATH; None when there is none."""
     asked = os.environ.get("CC", "").split()
     return next((path for c in (*asked[:1], "cc", "gcc", "clang") if (path := shutil.which(c))), None)
-
-
-@lru_cache(maxsize=1)
-def cpu_level() -> str:
-    """What LLVM may use on this machine: an x86-64 level, or ``generic``. It is the ``arch`` of a CPU kernel."""
-    if platform.machine().lower() not in ("x86_64", "amd64"):
-        return "generic"
-    try:
-        flags = set(re.findall(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.M)[0].split())
-    except (OSError, IndexError):
-        return "x86-64"
-    return next((level for level, needs in _LEVELS if needs <= flags), "x86-64")
 
 
 def _target(level: str) -> Any:
@@ -123,4 +111,4 @@ def _tail(text: str, lines: int = 6) -> str:
     return "\n".join([x for x in text.strip().splitlines() if x.strip()][-lines:])
 
 
-__all__ = ["LANES", "build", "compiler", "cpu_level", "source"]
+__all__ = ["LANES", "build", "compiler", "source"]
