@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from redfuser.acrf.expr import Load, walk
+from redfuser.errors import LoweringError
 from redfuser.strategies.program import Kernel, Program
 from redfuser.target import Target
 from redfuser.tensorize.axes import choose, split_groups
@@ -86,6 +87,7 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
     widths = sorted({extents[b.over] for b in kernel.body if b.role == "producer" and b.over in extents}
                     | {extents[a] for a in (roles.columns,) if a})
     width, columns = max(widths), extents[roles.columns] if roles.columns else 0
+    _veto(kernel, roles.grid, extents, rows, n, columns_of=roles.columns, target=target)
     size = max((BYTES[x.dtype] for b in kernel.body for e in b.exprs for x in walk(e) if isinstance(x, Load)), default=2)
     blocks = 1
     for a in roles.grid:
@@ -105,6 +107,32 @@ def _narrows(kernel: Kernel) -> bool:
     return any(isinstance(x, Op) and x.name in ("le", "lt", "ge", "gt") and
                any(isinstance(y, Index) and y.axis == kernel.raxis for y in walk(x))
                for b in kernel.body for e in b.exprs for x in walk(e))
+
+
+def _veto(kernel: Kernel, grid: tuple[str, ...], extents: dict[str, int], rows: int, n: int, *,
+          columns_of: str | None, target: Target) -> None:
+    """Refuse a cascade around a large matrix product that a row walk would run on a few multiprocessors.
+
+    A roofline on both sides: the products and their operands on as many blocks as there are row tiles, against all of the
+    machine at library efficiency plus the traffic of the intermediates. Raises LoweringError RF497."""
+    depth = max((extents[b.over] for b in kernel.body if b.role == "producer" and b.over in extents), default=0)
+    if depth <= 2 * DEEP:
+        return
+    outer = 1
+    for a in grid:
+        outer *= extents[a]
+    columns = extents[columns_of] if columns_of else 0
+    flops = 2.0 * outer * rows * n * (depth + columns)
+    read = 2.0 * n * (depth + columns)
+    blocks = outer * -(-rows // 64)
+    busy = min(1.0, blocks / target.sms)
+    fused = max(flops / (0.5 * target.flops * busy), blocks * read / (4 * target.bandwidth * busy),
+                read / (target.bandwidth * busy))
+    unfused = max(flops / (0.8 * target.flops), read / target.bandwidth) + 6.0 * 2 * outer * rows * n / target.bandwidth + 6e-6
+    if fused > unfused:
+        raise LoweringError("RF497", f"{kernel.name}: {blocks} blocks of a contraction {depth} deep",
+                            why=f"modelled {fused * 1e6:.0f} us fused, {unfused * 1e6:.0f} us unfused on {target.part}",
+                            help="the region runs unfused")
 
 
 def _reads_once(kernel: Kernel) -> bool:

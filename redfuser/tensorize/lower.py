@@ -15,8 +15,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref, Tensor, f32, indices_of, map_children, op, print_expr, substitute
-from redfuser.acrf.expr import walk
+from redfuser.acrf.expr import (
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Load,
+    Op,
+    Ref,
+    Tensor,
+    f32,
+    indices_of,
+    map_children,
+    op,
+    print_expr,
+    substitute,
+    walk,
+)
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block, Kernel, Program
 from redfuser.target import Target
@@ -38,6 +53,7 @@ from redfuser.tensorize.tile_ir import (
     If,
     Parallel,
     Param,
+    Policy,
     ReduceTile,
     Slice,
     TileKernel,
@@ -132,7 +148,8 @@ class KernelLowering:
     def _name_points(self) -> None:
         taken = {*self.roles.grid, self.roles.rows, *(self.declared), "T"}
         self.point = {}
-        for letter, names in (("m", ("i", "r", "i_")), ("n", ("j", "l", "j_")), ("e", ("d", "e", "d_")), ("c", ("c", "c_", "cc"))):
+        for letter, names in {"m": ("i", "r", "i_"), "n": ("j", "l", "j_"), "e": ("d", "e", "d_"),
+                              "c": ("c", "c_", "cc")}.items():
             self.point[letter] = next(n for n in names if n not in taken or n == self.roles.rows)
         self.counter = next(n for n in ("k", "step", "k_") if n not in taken)
         rows, m = self.extents[self.roles.rows], self.sizes["m"]
@@ -229,7 +246,7 @@ class KernelLowering:
 
     def _value(self, name: str) -> Value:
         if name not in self.values:
-            raise LoweringError("RF432", f"{self.kernel.name}: {name} is read before it has a tile")
+            raise LoweringError("RF487", f"{self.kernel.name}: {name} is read before it has a tile")
         return self.values[name]
 
     # -- expressions ---------------------------------------------------------------------------------------------------
@@ -243,7 +260,7 @@ class KernelLowering:
                     return self.expr(v.expr)
                 return at(v.buffer, v.dtype, *(self.point[c] for c in v.letters))
             case Ref():
-                raise LoweringError("RF433", f"{self.kernel.name}: {print_expr(e)} is a gather of a computed value")
+                raise LoweringError("RF488", f"{self.kernel.name}: {print_expr(e)} is a gather of a computed value")
             case Load(tensor=name, indices=indices, dtype=dtype):
                 return self._element(name, indices, dtype)
             case Index(axis=a):
@@ -407,7 +424,8 @@ class KernelLowering:
         stmts = [*self.prologue.stmts, *body, *tail.stmts]
         tidied, used = tidy(stmts)
         buffers = tuple(b for n, b in self.buffers.items() if n in used)
-        order = [argument_name(self.program, t.name) for t in (*self.program.fused.cascade.inputs, *self.kernel.reads, *self.kernel.writes)]
+        cascade = self.program.fused.cascade
+        order = [argument_name(self.program, t.name) for t in (*cascade.inputs, *self.kernel.reads, *self.kernel.writes)]
         params = tuple(sorted(self.params.values(), key=lambda p: order.index(p.name)))
         grid, lets = self._grid()
         return TileKernel(self.kernel.name, params, grid, self.config.threads, lets, buffers, tuple(tidied),
@@ -442,7 +460,7 @@ class KernelLowering:
     def _init(self) -> None:
         for b in self.kernel.init:
             if len(b.names) > 1 and not self.resident:
-                raise LoweringError("RF434", f"{self.kernel.name}: {', '.join(b.names)} carries a payload",
+                raise LoweringError("RF489", f"{self.kernel.name}: {', '.join(b.names)} carries a payload",
                                     why="the tile form of this reducer needs the row on chip")
             for n, neutral in zip(b.names, b.exprs, strict=True):
                 dtype = {"i64": "i32", "f64": "f32"}.get(neutral.dtype, neutral.dtype)
@@ -457,9 +475,11 @@ class KernelLowering:
         n, size = self.roles.segment, self.sizes["n"]
         assert n is not None
         extent = self.extents[n]
-        first, last = i64(0), i64(-(-extent // size))
+        first: Expr = i64(0)
+        last: Expr = i64(-(-extent // size))
         if self.kernel.split and self.kernel.kind in ("split", "map"):
-            per = -(-(-(-extent // self.extents[self.kernel.split])) // size)
+            chunk = -(-extent // self.extents[self.kernel.split])
+            per = -(-chunk // size)
             first = imul(self._scalar(self.kernel.split), per)
             last = self._at_most(last, iadd(first, i64(per)))
         found = self.analysis.range(alive)
@@ -553,11 +573,11 @@ class KernelLowering:
 
     def _check_operand(self, dtype: str, e: Expr) -> None:
         if dtype == "f32" and not self.config.tf32:
-            raise LoweringError("RF435", f"{self.kernel.name}: a contraction of f32 operands ({print_expr(e)[:60]})",
+            raise LoweringError("RF490", f"{self.kernel.name}: a contraction of f32 operands ({print_expr(e)[:60]})",
                                 why="the matrix units would round them to TF32",
                                 help="use f16 or bf16 operands, or allow TF32")
         if dtype not in (*HALF, "f32", "e4m3", "e5m2"):
-            raise LoweringError("RF435", f"{self.kernel.name}: no matrix unit takes {dtype} operands")
+            raise LoweringError("RF490", f"{self.kernel.name}: no matrix unit takes {dtype} operands")
 
     def _contraction(self, b: Block) -> None:
         """``s[rows, segment] = sum[c] A[rows, c] * B[segment, c]``."""
@@ -568,7 +588,7 @@ class KernelLowering:
         right = tuple(p for p in parts if "n" in self._letters_of(p))
         left = tuple(p for p in parts if p not in right)
         if len(left) != 1 or len(right) != 1 or "m" in self._letters_of(right[0]):
-            raise LoweringError("RF436", f"{self.kernel.name}: {print_expr(b.exprs[0])[:80]} is not a matrix product",
+            raise LoweringError("RF491", f"{self.kernel.name}: {print_expr(b.exprs[0])[:80]} is not a matrix product",
                                 why="a contraction needs one operand per row and one per segment element")
         v = self._tile(b.name, "mn", "f32")
         self.values[b.name] = v
@@ -605,7 +625,7 @@ class KernelLowering:
         a, da = self._operand(left, "mc")
         w, dw = self._operand(right, "nc")
         if da != dw:
-            raise LoweringError("RF435", f"{self.kernel.name}: a product of {da} and {dw} operands")
+            raise LoweringError("RF490", f"{self.kernel.name}: a product of {da} and {dw} operands")
         self.emit(Gemm(Slice(a.buffer), Slice(w.buffer), v.buffer, a.letters == "cm", w.letters == "nc", clear,
                        self._policy(), self._source(b)))
 
@@ -621,8 +641,8 @@ class KernelLowering:
         self.emit(Fill(v.buffer, Const(0.0, "f32")))
         self.emit(For(part, i64(0), i64(count), tuple(inner.stmts), self.config.stages))
 
-    def _policy(self) -> str:
-        return "rows" if self.config.weights == "registers" else "cols"  # type: ignore[return-value]
+    def _policy(self) -> Policy:
+        return "rows" if self.config.weights == "registers" else "cols"
 
     def _source(self, b: Block) -> str:
         """The block as the segment program has it: the comment a reader sees."""
@@ -644,7 +664,7 @@ class KernelLowering:
 
     def _merge(self, b: Block) -> None:
         if len(b.names) > 1 or b.reducer is None:
-            raise LoweringError("RF434", f"{self.kernel.name}: {', '.join(b.names)} carries a payload")
+            raise LoweringError("RF489", f"{self.kernel.name}: {', '.join(b.names)} carries a payload")
         v = self._value(b.name)
         a, c = b.exprs
         total = op({"sum": "add", "max": "max", "min": "min", "prod": "mul", "any": "or", "all": "and"}[b.reducer.kind],
@@ -658,7 +678,7 @@ class KernelLowering:
             self._select_best(b)
             return
         if kind not in ("sum", "max", "min"):
-            raise LoweringError("RF434", f"{self.kernel.name}: no tile form of the reducer {kind}")
+            raise LoweringError("RF489", f"{self.kernel.name}: no tile form of the reducer {kind}")
         v = self._value(b.name)
         if "e" in v.letters and not self.roles.lists:
             self._accumulate(b, v)
@@ -698,7 +718,7 @@ class KernelLowering:
         A taken place becomes -inf; a real -inf is lifted to the least finite value first, so that it is told apart."""
         assert b.reducer is not None
         if not self.resident or b.reducer.kind == "argmin":
-            raise LoweringError("RF434", f"{self.kernel.name}: no tile form of {b.reducer} in this strategy",
+            raise LoweringError("RF489", f"{self.kernel.name}: no tile form of {b.reducer} in this strategy",
                                 why="it needs the whole row on chip")
         n = self.roles.segment
         assert n is not None
@@ -757,7 +777,8 @@ class KernelLowering:
                 masked = Op("select", (self.expr(position), at(v.buffer, v.dtype, *(self.point[c] for c in letters)),
                                        e.args[2]), e.dtype)
                 mask = self._parallel(letters, (Assign(v.buffer, self._at(letters), masked),))
-                self.emit(mask if partial == TRUE else If(partial, (mask,), f"only where {print_expr(position)} is not settled"))
+                why = f"only where {print_expr(position)} is not settled"
+                self.emit(mask if partial == TRUE else If(partial, (mask,), why))
                 return
         self.emit(self._parallel(letters, (Assign(v.buffer, self._at(letters), self.expr(e)),), comment))
 
@@ -784,7 +805,7 @@ class KernelLowering:
         right = tuple(p for p in parts if "e" in self._letters_of(p))
         left = tuple(p for p in parts if p not in right)
         if len(right) != 1 or not left or "m" in self._letters_of(right[0]):
-            raise LoweringError("RF436", f"{self.kernel.name}: {print_expr(b.exprs[0])[:80]} is not a matrix product",
+            raise LoweringError("RF491", f"{self.kernel.name}: {print_expr(b.exprs[0])[:80]} is not a matrix product",
                                 why="a vector-valued sum needs one operand per row and one per column")
         bare = strip_casts(right[0])
         dtype = bare.dtype
@@ -795,7 +816,7 @@ class KernelLowering:
         else:
             src = self._as_tile(_unrounded(weights, dtype), "mn", f"{b.name}_weight")
             a = self._cast_weights(src, dtype, weights, b)
-        w, dw = self._operand(right[0], "ne")
+        w, _ = self._operand(right[0], "ne")
         self.emit(Gemm(Slice(a.buffer), Slice(w.buffer), v.buffer, a.letters == "nm", w.letters == "en", False,
                        self._policy(), self._source(b)))
 
@@ -805,7 +826,7 @@ class KernelLowering:
         explicit = any(isinstance(x, Cast) and x.dtype == dtype for x in walk(e))
         small = isinstance(e, Ref) and e.name in self.prepared.unit
         if not explicit and not small and dtype != "bf16":
-            raise LoweringError("RF437", f"{self.kernel.name}: the weights of {b.name} may leave the range of {dtype}",
+            raise LoweringError("RF492", f"{self.kernel.name}: the weights of {b.name} may leave the range of {dtype}",
                                 why="nothing proves that they lie in [0, 1]")
         if not explicit:
             ulp = {"f16": "2^-11", "bf16": "2^-8"}.get(dtype, "")
@@ -835,7 +856,7 @@ class KernelLowering:
             self.values[name] = Value(letters, b.dtype, expr=e)
             return
         if letters not in ("m", "mn", "me"):
-            raise LoweringError("RF438", f"{self.kernel.name}: {name} spans rows, segment and columns at once")
+            raise LoweringError("RF493", f"{self.kernel.name}: {name} spans rows, segment and columns at once")
         if letters == "mn" and isinstance(strip_casts(e), Load):
             self.values[name] = Value(letters, b.dtype, expr=e)
             return
@@ -853,7 +874,7 @@ class KernelLowering:
             self._reduce_list(b)
             return
         if b.over != self.roles.segment or b.reducer.kind not in ("sum", "max", "min"):
-            raise LoweringError("RF434", f"{self.kernel.name}: no tile form of {b.reducer} over {b.over} after the row")
+            raise LoweringError("RF489", f"{self.kernel.name}: no tile form of {b.reducer} over {b.over} after the row")
         v = self._tile(b.name, "m", "f32")
         self.values[b.name] = v
         neutral = {"sum": 0.0, "max": -float("inf"), "min": float("inf")}[b.reducer.kind]
@@ -960,7 +981,7 @@ class KernelLowering:
             return
         forms = self._indices(name, self.stores[name])
         if forms is None:
-            raise LoweringError("RF439", f"{self.kernel.name}: {name} is not stored along its axes")
+            raise LoweringError("RF494", f"{self.kernel.name}: {name} is not stored along its axes")
         wide = wide or "m"
         param = self.params[name].name
         value = self.expr(e)
@@ -981,7 +1002,7 @@ def _unrounded(e: Expr, dtype: str) -> Expr:
 
 def _static(extent: int | str, what: str) -> int:
     if not isinstance(extent, int):
-        raise LoweringError("RF430", f"{what} has the symbolic extent {extent}",
+        raise LoweringError("RF485", f"{what} has the symbolic extent {extent}",
                             why="tile programs have static shapes", help="compile once per shape")
     return extent
 
@@ -1008,5 +1029,15 @@ def tensors(program: Program) -> list[tuple[Tensor, str]]:
     return out + [(t, "workspace") for t in program.workspaces]
 
 
-__all__ = ["KernelLowering", "argument_name", "tensors", "UNIT", "imax", "replace", "Roles", "both", "positional",
-           "indices_of"]
+__all__ = [
+    "UNIT",
+    "KernelLowering",
+    "Roles",
+    "argument_name",
+    "both",
+    "imax",
+    "indices_of",
+    "positional",
+    "replace",
+    "tensors",
+]

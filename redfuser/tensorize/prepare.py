@@ -14,7 +14,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref, Reducer, f32, map_children, op, refs_of, substitute, walk
+from redfuser.acrf.expr import (
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Load,
+    Op,
+    Reducer,
+    Ref,
+    f32,
+    map_children,
+    op,
+    refs_of,
+    substitute,
+    walk,
+)
 from redfuser.strategies.program import Block, Kernel
 from redfuser.tensorize import rewrite
 from redfuser.tensorize.axes import Roles, constants
@@ -111,7 +126,7 @@ class _Prepare:
             return []
         self.done.update(b.names)
         if b.role == "store" and b.name.partition("@")[2]:
-            base, _, version = b.name.partition("@")
+            base = b.name.partition("@")[0]
             self.levels[b.name] = self.levels[base]
             if base in self.subs:
                 self.subs[b.name] = substitute(self.subs[base], {base: Ref(b.name, b.dtype)})

@@ -93,7 +93,7 @@ def test_statistics(make, strategy, splits):
 def test_router(n, k):
     """The k largest softmax probabilities and their experts, with ties and -inf: lowest index first."""
     f = cascades.router(20, n, 96, k)
-    values = {x.name: a for x, a in zip(f.cascade.inputs, examples.inputs(f).values())}
+    values = {x.name: a for x, a in zip(f.cascade.inputs, examples.inputs(f).values(), strict=True)}
     values = {m: np.round(v * 2).astype(np.float32) / 4 for m, v in values.items()}  # ties
     config = TileConfig(16, 128, 64, 2, "registers", False, tf32=True, chunk=32)
     tiles = tensorize(realise(f, "single"), config, H200)
