@@ -96,6 +96,21 @@ CODES: dict[str, str] = {
     # RF35x: strategies
     "RF350": "a strategy, split count or segment length that means nothing",
     "RF351": "the segment program is not well formed (a verifier failed: our bug)",
+    # RF485 to RF498: tiles and their TileLang text
+    "RF485": "a symbolic extent where a tile needs a static one",
+    "RF486": "an accumulator with more than one free axis",
+    "RF487": "a value is used by a tile before it exists",
+    "RF488": "a gather of a computed value has no tile form",
+    "RF489": "a reducer without a tile form in this strategy",
+    "RF490": "operands that the matrix units do not take exactly",
+    "RF491": "a contraction that is not a product of two tiles",
+    "RF492": "weights that may leave the range of the matrix operand's dtype",
+    "RF493": "a value along rows, segment and columns at once",
+    "RF494": "a result that is not stored along its axes",
+    "RF495": "an operation or dialect without a TileLang spelling",
+    "RF496": "unknown GPU architecture",
+    "RF497": "fusing would leave most of the machine idle",
+    "RF498": "arrays that do not fit a tile program",
     # RF43x, RF44x: the CPU target
     "RF430": "the CPU target cannot compute an operation or reducer",
     "RF431": "the CPU target has no arithmetic in a dtype",
