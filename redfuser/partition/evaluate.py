@@ -94,8 +94,8 @@ class Evaluator:
         if unit.gap:
             return False
         if unit not in self.inside:
-            return unit.is_view or (unit.is_cheap and not (strict and unit.has_data and self.reused(indices, scope)))
-        if unit.reducing or not strict or unit.is_view or not unit.has_data:
+            return unit.is_view or (unit.is_cheap and not (strict and unit.has_data and matrix(unit) and self.reused(indices, scope)))
+        if unit.reducing or not strict or unit.is_view or not unit.has_data or not matrix(unit):
             return True
         return self.dependent(unit) or not self.reused(indices, scope) or scales(unit)
 
@@ -130,13 +130,25 @@ class Evaluator:
         return Instance(node, indices, over, body, contraction)
 
     def is_contraction(self, e: Expr, scope: frozenset[str]) -> bool:
-        """A product of two tensors, one of which is read at every value of an axis it does not have."""
+        """A product of two values, one of which is used at every value of an axis it does not have."""
         while isinstance(e, Cast):
             e = e.arg
         if not (isinstance(e, Op) and e.name == "mul"):
             return False
-        return any(self.reused(x.indices, scope) for x in factors(e) if isinstance(x, Load)) and sum(
-            any(isinstance(y, Load) for y in _walk(x)) or any(isinstance(y, Ref) for y in _walk(x)) for x in factors(e)) > 1
+        free = [f for f in map(self.axes_read, factors(e)) if f is not None]
+        return len(free) > 1 and any(scope - f for f in free)
+
+    def axes_read(self, e: Expr) -> set[str] | None:
+        """Axes that a factor depends on; None for a factor without data."""
+        out: set[str] = set()
+        data = False
+        for x in _walk(e):
+            if isinstance(x, (Load, Ref)):
+                data = True
+                out.update(a for i in x.indices for a in axes_of(i))
+            elif isinstance(x, Index):
+                out.add(x.axis)
+        return out if data else None
 
     # -- expressions ---------------------------------------------------------------------------------------------------
 
@@ -191,6 +203,11 @@ def pure_index(e: Expr) -> bool:
         case Cast(arg=x, dtype=d):
             return d in ("i64", "i32") and pure_index(x)
     return False
+
+
+def matrix(unit: Unit) -> bool:
+    """Some result has two axes or more: as an operand it is worth its own pass; a vector is not."""
+    return any(sum(e > 1 for e in n.shape) > 1 for n in unit.results)
 
 
 def scales(unit: Unit) -> bool:
