@@ -84,7 +84,7 @@ def device_time(call: Any, calls: int = 20, rounds: int = 20) -> float:
 
 def errors(found: tuple[torch.Tensor, ...], wanted: tuple[torch.Tensor, ...]) -> list[dict[str, float]]:
     out = []
-    for a, b in zip(found, wanted):
+    for a, b in zip(found, wanted, strict=True):
         difference = (a.double() - b.double()).abs()
         scale = b.double().abs().max().clamp_min(1e-30)
         out.append({"max_error": difference.max().item(), "rms_error": difference.square().mean().sqrt().item(),
@@ -112,8 +112,8 @@ def run(folder: Path, tolerance: float, native: bool) -> tuple[dict[str, Any], b
     torch.cuda.synchronize()
     result: dict[str, Any] = {
         "kernel": spec.name, "arch": spec.arch, "route": kernel.route, "resources": list(spec.resources),
-        "repeatable": all(torch.equal(a, b) for a, b in zip(found, again)),
-        "graph_agrees": all(torch.equal(a, b) for a, b in zip(found, static[0])),
+        "repeatable": all(torch.equal(a, b) for a, b in zip(found, again, strict=True)),
+        "graph_agrees": all(torch.equal(a, b) for a, b in zip(found, static[0], strict=True)),
         "finite": all(bool(torch.isfinite(a.float()).all()) for a in found)}
     good = result["graph_agrees"]
     if "reference" in given:

@@ -27,14 +27,9 @@ _LOCK_WAIT_S = 600.0
 
 def default_root() -> Path:
     """``REDFUSER_CACHE_DIR``, or the user's cache directory on this platform."""
-    chosen = os.environ.get("REDFUSER_CACHE_DIR")
-    if chosen:
-        return Path(chosen)
-    try:
-        import platformdirs
-    except ImportError:
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "redfuser"
-    return Path(platformdirs.user_cache_dir("redfuser", appauthor=False))
+    from redfuser import settings
+
+    return settings.current().cache_dir
 
 
 def key_of(*parts: Any) -> str:
@@ -74,7 +69,7 @@ class Cache:
 
     def drop(self, key: str) -> None:
         """Remove a damaged entry."""
-        logger.warning("RF608 cache entry %s was damaged and will be rebuilt", key[:12])
+        logger.warning("%s cache entry %s was damaged and will be rebuilt", "RF608", key[:12])
         self.damaged += 1
         with contextlib.suppress(OSError):
             self.path(key).unlink()
@@ -94,7 +89,7 @@ class Cache:
                     os.unlink(temporary)
                 raise
         except OSError as error:
-            logger.warning("RF607 the cache at %s cannot be written (%s); continuing without it", self.root, error)
+            logger.warning("%s the cache at %s cannot be written (%s); continuing without it", "RF607", self.root, error)
             return
         self._evict(keep=path)
 

@@ -77,9 +77,16 @@ CODES: dict[str, str] = {
     # RF35x: strategies
     "RF350": "a strategy, split count or segment length that means nothing",
     "RF351": "the segment program is not well formed (a verifier failed: our bug)",
+    # RF43x, RF44x: the CPU target
+    "RF430": "the CPU target cannot compute an operation or reducer",
+    "RF431": "the CPU target has no arithmetic in a dtype",
+    "RF432": "the CPU kernel's scratch does not fit",
+    "RF433": "a symbolic extent where a static one is needed",
+    "RF434": "a value is read at another place of the row, which is not held",
+    "RF440": "no C compiler to link a CPU kernel with",
+    "RF441": "a CPU kernel did not build",
     # RF47x: the outer graph
     "RF470": "a fused region cannot run at any one place of the outer graph (our bug)",
     "RF471": "operators that have no torch spelling",
     "RF472": "a fused region without a kernel name (our bug)",
-    "RF473": "the model has no tensor to take a device from",
 }

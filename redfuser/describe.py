@@ -14,7 +14,7 @@ def describe(name: str, arch: str, imported: Any, partition: Any, produced: dict
              seconds: dict[str, float]) -> Report:
     """Every cascade once: fused, or kept with its reason; then the opaque calls and the importer's notes."""
     cascades = [_region(r, produced.get(r.name)) for r in partition.regions]
-    cascades += [_refusal(n, ops, why) for n, ops, why in partition.refusals]
+    cascades += [_refusal(r.name, r.ops, r.reason) for r in partition.refusals]
     return Report(name, arch, tuple(cascades), _opaque(imported), tuple(Note(t) for t in imported.notes),
                   timings=dict(seconds), versions=_versions())
 

@@ -64,7 +64,7 @@ def realise_all(regions: Any, arch: str, build: bool) -> dict[str, Produced]:
     done: dict[str, Produced] = {}
     produced = {}
     for region in regions:
-        key = str(region.cascade) + region.fused.certificate.casts
+        key = region.key
         if key not in done:
             done[key] = produce(f"k{len(done)}_{region.cascade.name}", region.fused, arch, build=build)
         produced[region.name] = done[key]

@@ -6,7 +6,11 @@ compiled on a machine without a GPU.
 
 from __future__ import annotations
 
+import platform
+import re
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 
 from redfuser.errors import InputError
 
@@ -56,3 +60,20 @@ def target(arch: str) -> Target:
     if found is None:
         raise InputError("RF103", f"unknown target architecture {arch!r}", help=f"one of: {', '.join(TARGETS)}")
     return found
+
+
+_CPU_LEVELS = (("x86-64-v4", {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512cd"}),
+               ("x86-64-v3", {"avx2", "fma", "f16c", "bmi2"}), ("x86-64-v2", {"sse4_2", "ssse3", "popcnt"}))
+
+
+@lru_cache(maxsize=1)
+def cpu_levels() -> tuple[str, ...]:
+    """Architectures of CPU kernels that this machine runs, best first: x86-64 levels, or ``generic`` elsewhere. A kernel
+    is built for the first, and its ``arch`` says so."""
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        return ("generic",)
+    try:
+        flags = set(re.findall(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.M)[0].split())
+    except (OSError, IndexError):
+        flags = set()
+    return (*(level for level, needs in _CPU_LEVELS if needs <= flags), "x86-64")

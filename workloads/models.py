@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from workloads.case import DTYPES, Case, Inputs, normal, parameter_bytes, size
+from workloads.case import DTYPES, Case, Inputs, normal, size
 
 BERT_BASE = {"vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
              "intermediate_size": 3072, "max_position_embeddings": 512}
@@ -206,6 +206,3 @@ def cases() -> list[Case]:
         llama_case("llama-smoke", 2, 24, 0, ("smoke",), "f32", 2, **small),
         llama_case("llama-decode-smoke", 2, 1, 23, ("smoke",), "f32", 2, **small),
     ]
-
-
-__all__ = ["bert", "cases", "llama", "parameter_bytes", "vit"]

@@ -9,10 +9,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_HOME = {"fuse": "fuse", "longest_prefix": "fuse", "key_of": "fuse", "parse_cascade": "text", "parse_expr": "text",
+# Not lazy: loading the module redfuser.acrf.fuse would otherwise put itself where the function of that name belongs.
+from redfuser.acrf.fuse import fuse as fuse
+
+_HOME = {"longest_prefix": "fuse", "key_of": "fuse", "parse_cascade": "text", "parse_expr": "text",
          "Fused": "state", "NotFusable": "state", "State": "state", "Accumulator": "state", "Certificate": "state",
          "Cascade": "expr"}
-_CACHE: dict[str, Any] = {}
 
 
 def __getattr__(name: str) -> Any:
@@ -21,4 +23,4 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
 
 
-__all__ = sorted(_HOME)
+__all__ = sorted([*_HOME, "fuse"])

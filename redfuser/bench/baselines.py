@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from redfuser.bench.thin import load_thin, thin_path
 from workloads.case import Case
 
 Variant = Callable[..., Any]
@@ -41,6 +42,11 @@ def artifact_path(folder: Path, case: Case) -> Path:
 
 def handwritten_folder(folder: Path, case: Case) -> Path:
     return folder / f"{case.workload}-{case.name}.handwritten"
+
+
+def candidate_path(folder: Path, case: Case, label: str) -> Path:
+    """One configuration of ours, of several built to be compared."""
+    return folder / f"{case.workload}-{case.name}@{label}.rf"
 
 
 # -- of any case -------------------------------------------------------------------------------------------------------
@@ -146,9 +152,22 @@ def ours(case: Case, device: str, artifacts: Path | None) -> Mapping[str, Varian
     import redfuser
 
     if artifacts is None:
-        compiled = redfuser.compile(case.build(), case.inputs("cpu", 0), target="cuda" if device.startswith("cuda") else "cpu")
-        return {"redfuser": compiled}
+        target = "cuda" if device.startswith("cuda") else "cpu"
+        return {"redfuser": redfuser.compile(case.build().cpu(), case.inputs("cpu", 0), target=target).to(device)}
     path = artifact_path(artifacts, case)
-    if not path.exists():
-        raise Missing(f"no {path.name} among the artifacts; redfuser bench build writes it")
-    return {"redfuser": redfuser.load(str(path))}
+    if path.exists():
+        return {"redfuser": redfuser.load(str(path)).to(device)}
+    if thin_path(path).exists():
+        return {"redfuser": load_thin(thin_path(path), case.build()).to(device)}
+    raise Missing(f"no {path.name} among the artifacts; redfuser bench build writes it")
+
+
+@baseline("candidates")
+def candidates(case: Case, device: str, artifacts: Path | None) -> Mapping[str, Variant]:
+    """Our other configurations, each a variant; the table shows the best. ``bench build --candidates N`` writes them."""
+    import redfuser
+
+    found = sorted(artifacts.glob(candidate_path(artifacts, case, "*").name)) if artifacts else []
+    if not found:
+        raise Missing("none were built; redfuser bench build --candidates N writes them")
+    return {f"candidates:{p.stem.split('@')[1]}": redfuser.load(str(p)).to(device) for p in found}

@@ -8,8 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from redfuser.bench.baselines import artifact_path, handwritten_folder
+from redfuser.bench.candidates import build as build_candidates
+from redfuser.bench.thin import save_thin
 from redfuser.errors import RedFuserError
-from workloads.case import Case
+from workloads.case import Case, parameter_bytes
+
+THIN_BYTES = 1 << 20
+"""Models with more weights than this travel without them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +27,10 @@ class Outcome:
     why: str = ""
 
 
-def build(cases: Sequence[Case], target: str, folder: Path, handwritten: bool = True,
+def build(cases: Sequence[Case], target: str, folder: Path, handwritten: bool = True, candidates: int = 0,
           progress: Callable[[str], None] = lambda text: None) -> Iterator[Outcome]:
-    """Compile each case for ``target`` into ``folder``; a case that does not compile is an outcome, and the rest goes on."""
+    """Compile each case for ``target`` into ``folder``; a case that does not compile is an outcome, and the rest goes on.
+    ``candidates``: also build so many other configurations of each case of one kernel."""
     import redfuser
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -32,8 +38,12 @@ def build(cases: Sequence[Case], target: str, folder: Path, handwritten: bool = 
         progress(f"[{i}/{len(cases)}] {case}")
         path = artifact_path(folder, case)
         try:
-            compiled = redfuser.compile(case.build(), case.inputs("cpu", 0), target=target)
-            compiled.save(str(path))
+            module = case.build()
+            compiled = redfuser.compile(module, case.inputs("cpu", 0), target=target, fallback="allow")
+            if parameter_bytes(module) > THIN_BYTES:
+                path = save_thin(compiled, module, path)
+            else:
+                compiled.save(str(path))
         except RedFuserError as e:
             yield Outcome(str(case), "redfuser", None, e.render())
         else:
@@ -41,6 +51,12 @@ def build(cases: Sequence[Case], target: str, folder: Path, handwritten: bool = 
             yield Outcome(str(case), "redfuser", path, "kept unfused: " + ", ".join(refused) if refused else "")
         if handwritten and case.workload == "mha" and target.startswith("sm_"):
             yield from _handwritten(case, target, folder)
+        if candidates:
+            try:
+                for label, built, why in build_candidates(case, target, folder, candidates):
+                    yield Outcome(str(case), f"candidates:{label}", built, why)
+            except RedFuserError as e:
+                yield Outcome(str(case), "candidates", None, e.render())
 
 
 def _handwritten(case: Case, target: str, folder: Path) -> Iterator[Outcome]:

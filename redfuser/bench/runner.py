@@ -16,6 +16,7 @@ from redfuser import numerics
 from redfuser.bench import provenance, rows, timing
 from redfuser.bench.baselines import BASELINES, Missing, Variant, artifact_path, handwritten_folder
 from redfuser.bench.roof import Roof, roof
+from redfuser.bench.thin import thin_path
 from redfuser.errors import RedFuserError
 from workloads.case import Case, Inputs
 
@@ -169,7 +170,8 @@ def _fingerprint(case: Case, artifacts: Path | None) -> str:
     if artifacts is None:
         return ""
     digest = hashlib.sha256()
-    for root in (artifact_path(artifacts, case), handwritten_folder(artifacts, case)):
+    path = artifact_path(artifacts, case)
+    for root in (path, thin_path(path), handwritten_folder(artifacts, case)):
         for path in sorted([root, *root.rglob("*")]) if root.exists() else []:
             if path.is_file():
                 digest.update(path.name.encode() + path.read_bytes())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,8 @@ def compile_(model: str, output: Path | None, target: str | None, casts: str, fa
         named = models.load(model)
     with step(f"compiling for {s.target}", quiet):
         compiled = redfuser.compile(named.model, named.args, named.kwargs, target=s.target, casts=casts,
-                                    fallback=s.fallback, check=check)
-    report = compiled.report
+                                    fallback="error" if s.fallback == "error" else "allow", check=check)
+    report = replace(compiled.report, model=named.name)  # the report itself says what did not fuse: no warning beside it
     click.echo(json.dumps(report.to_json(), indent=2) if as_json else report.summary())
     if require is not None and report.coverage < require:
         raise Failure(InputError("RF195", f"{report.coverage:.0%} of the cascades fuse, {require:.0%} are required",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import click
 
@@ -26,7 +27,8 @@ def explain(model: str, op: str | None, target: str | None, as_json: bool, quiet
     with step(f"loading {model}", quiet):
         named = models.load(model)
     with step("analysing", quiet):
-        report = redfuser.explain(named.model, named.args, named.kwargs, target=settings.load(target=target).target)
+        report = replace(redfuser.explain(named.model, named.args, named.kwargs, target=settings.load(target=target).target),
+                         model=named.name)
     if op is None:
         click.echo(json.dumps(report.to_json(), indent=2) if as_json else report.summary())
         return

@@ -142,7 +142,7 @@ def _to_spec(request: Request, built: Built) -> KernelSpec | BuildFailure:
     unwritten = {arg.name for arg in request.args if arg.role == "out"} - used
     if unwritten:
         return refuse("RF457", "metadata", f"outputs {sorted(unwritten)} are never passed to a kernel")
-    for launch, resources in zip(draft.launches, draft.resources):
+    for launch, resources in zip(draft.launches, draft.resources, strict=True):
         total, limit = launch.shared_bytes + resources.get("static_shared_bytes", 0), SHARED_LIMIT[request.arch]
         if total > limit:
             return refuse("RF456", "resources", f"{launch.entry} needs {total} bytes of shared memory, {request.arch} "

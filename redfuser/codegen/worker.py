@@ -66,9 +66,9 @@ def load_prim_funcs(source: str, folder: Path) -> list[Any]:
 
 def lower(func: Any, arch: str, pass_configs: dict[str, Any]) -> Any:
     """TileLang's lowering for an explicit target, which works without a GPU and without nvcc."""
-    import tilelang  # type: ignore[import-untyped]
+    import tilelang
     from tilelang import tvm
-    from tilelang.backend.target import determine_target  # type: ignore[import-untyped]
+    from tilelang.backend.target import determine_target
 
     target = determine_target({"kind": "cuda", "arch": arch}, return_object=True)
     try:
@@ -141,7 +141,7 @@ def describe(artifact: Any, binary: int) -> list[dict[str, Any]]:
 
 def compile_cuda(text: str, request: dict[str, Any], folder: Path, index: int) -> tuple[bytes, str]:
     """nvcc to cubin; returns it with ptxas' report."""
-    from tilelang.env import CUTLASS_INCLUDE_DIR, TILELANG_TEMPLATE_PATH  # type: ignore[import-untyped]
+    from tilelang.env import CUTLASS_INCLUDE_DIR, TILELANG_TEMPLATE_PATH
 
     number = request["arch"].removeprefix("sm_")
     source, cubin = folder / f"kernel_{index}.cu", folder / f"kernel_{index}.cubin"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from redfuser.outer.graph import OuterGraph, load_forward
+from redfuser.outer.graph import OuterGraph
 
-__all__ = ["OuterGraph", "emit", "load_forward"]
+__all__ = ["OuterGraph", "emit"]
 
 
 def __getattr__(name: str) -> Any:

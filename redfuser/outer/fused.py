@@ -88,7 +88,7 @@ def _narrowed(s: Scope, call: Any) -> str | None:
         return None
     if op_name(inner) in ("sum", "mean") and not reduced_axes(inner):
         return None
-    return RULES[op_name(inner)](view, inner)  # type: ignore[arg-type]
+    return RULES[op_name(inner)](view, inner)
 
 
 def _norm(view: _Narrow, c: Any) -> str | None:
@@ -132,12 +132,11 @@ def _bias(s: Scope, call: Any, dtype: str, names: tuple[str, ...]) -> tuple[Any,
             continue
         while True:
             wide = s.value(bias)
-            if op_name(wide) == "astype" and dtype_of(wide.args[0]) == dtype:
-                bias = wide.args[0]
-            elif op_name(wide) in ("reshape", "expand_dims") and sum(n != 1 for n in shape_of(wide)) <= 1:
-                bias = wide.args[0]
-            else:
+            widened = op_name(wide) == "astype" and dtype_of(wide.args[0]) == dtype
+            viewed = op_name(wide) in ("reshape", "expand_dims") and sum(n != 1 for n in shape_of(wide)) <= 1
+            if not widened and not viewed:
                 break
+            bias = wide.args[0]
         if dtype_of(bias) == dtype and isinstance(bias, relax.Var) and len(shape_of(bias)) == 1:
             return inner, bias
     return None
@@ -241,7 +240,8 @@ def _attention(s: Scope, call: Any) -> str | None:
     if shape_of(q)[:2] != shape_of(k)[:2] or shape_of(k)[:3] != shape_of(v)[:3]:
         return None
     operands = ", ".join(s.tensor(x) for x in (q, k, v))
-    return f"F.scaled_dot_product_attention({operands}{extra}, scale={literal(scale, "float32")})"
+    how = f"{extra}, scale={literal(scale, 'float32')}"
+    return f"F.scaled_dot_product_attention({operands}{how})"
 
 
 def _is_causal(s: Scope, mask: Any) -> bool:

@@ -12,33 +12,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OuterGraph:
-    """``source`` defines ``forward``; executing it needs torch and the functions named in ``kernels``, nothing else.
+    """``source`` is one function ``forward`` of straight-line code. Executing it needs ``torch``, ``F``
+    (torch.nn.functional), ``device``, the tensors of ``constants`` and the functions of ``kernels`` in scope, and nothing
+    else; the grammar is that of :mod:`redfuser.runtime.guard`.
 
-    ``forward`` takes ``inputs`` (the user's tensors), then ``weights``, then ``constants``, all positionally, and returns
-    one tensor or a tuple. ``inputs`` and ``weights`` pair the parameter's name with the name in ``Imported.inputs``;
-    ``constants`` are tensors that the program itself holds (masks and tables that depend on no input), on the CPU.
-    ``calls`` counts the torch functions by name, ``opaque`` lists the torch operators kept as opaque calls.
+    ``forward`` takes the user's tensors, named in ``inputs``, and returns a tuple with one tensor per name in
+    ``outputs``. ``constants`` are the weights it uses (aliases of the model's own, named in ``weights`` by their name in
+    ``Imported.weights``) and tables that depend on no input, those on the CPU. ``kernels`` maps a function of the source
+    to the kernel it stands for. ``calls`` counts the torch functions by name, ``opaque`` lists the torch operators kept
+    as opaque calls.
     """
 
     source: str
-    inputs: tuple[tuple[str, str], ...]
-    weights: tuple[tuple[str, str], ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
     constants: dict[str, torch.Tensor] = field(repr=False)
-    kernels: tuple[str, ...]
-    outputs: int
+    weights: dict[str, str] = field(default_factory=dict)
+    kernels: dict[str, str] = field(default_factory=dict)
     calls: dict[str, int] = field(default_factory=dict)
     opaque: tuple[str, ...] = ()
 
-    def function(self, kernels: Mapping[str, Callable[..., Any]] | None = None) -> Callable[..., Any]:
-        """``forward`` with these kernels in scope."""
-        return load_forward(self.source, kernels)
+    def function(self, kernels: Mapping[str, Callable[..., Any]] | None = None,
+                 device: str = "cpu") -> Callable[..., tuple[torch.Tensor, ...]]:
+        """``forward`` of this process: with these kernels and with the constants moved to ``device``."""
+        import torch
+
+        scope: dict[str, Any] = {"torch": torch, "F": torch.nn.functional, "device": torch.device(device),
+                                 **{n: t.to(device) for n, t in self.constants.items()}, **(kernels or {})}
+        exec(compile(self.source, "<redfuser outer graph>", "exec"), scope)
+        return scope["forward"]
 
 
-def load_forward(source: str, kernels: Mapping[str, Callable[..., Any]] | None = None) -> Callable[..., Any]:
-    """Execute generated source (of this process or of a saved artifact) and return its ``forward``."""
-    scope: dict[str, Any] = dict(kernels or {})
-    exec(compile(source, "<redfuser outer graph>", "exec"), scope)
-    return scope["forward"]  # type: ignore[no-any-return]
-
-
-__all__ = ["OuterGraph", "load_forward"]
+__all__ = ["OuterGraph"]

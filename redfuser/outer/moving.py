@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 from redfuser.outer.scope import Scope, literal, scalar, shape_text, torch_dtype
@@ -26,7 +27,7 @@ def _squeeze(s: Scope, c: Any) -> str:
     rank = len(shape_of(c.args[0]))
     if c.attrs.axis is None:
         return f"{s.tensor(c.args[0])}.squeeze()"
-    axes = sorted((int(a) % rank for a in c.attrs.axis))
+    axes = sorted(int(a) % rank for a in c.attrs.axis)
     return f"{s.tensor(c.args[0])}.squeeze({axes[0] if len(axes) == 1 else shape_text(tuple(axes))})"
 
 
@@ -60,7 +61,7 @@ def _split(s: Scope, c: Any) -> str:
     extent = shape_of(c.args[0])[axis]
     if hasattr(where, "__iter__"):
         cuts = [0, *(prim_int(w) for w in where), extent]
-        sizes = str([b - a for a, b in zip(cuts, cuts[1:], strict=False)])
+        sizes = str([b - a for a, b in pairwise(cuts)])
     else:
         sizes = str(-(-extent // prim_int(where)))
     return f"torch.split({s.tensor(c.args[0])}, {sizes}, {axis})"
@@ -209,12 +210,9 @@ def _topk(s: Scope, c: Any) -> str:
     kind, index = str(c.attrs.ret_type), str(c.attrs.dtype)
     if kind == "values":
         return f"{text}.values"
-    cast = "" if index == "int64" else f".to({torch_dtype(index)})"
-    return f"{text}.indices{cast}" if kind == "indices" else _indices_cast(text, cast)
-
-
-def _indices_cast(text: str, cast: str) -> str:
-    return f"(lambda r: (r.values, r.indices{cast}))({text})" if cast else text
+    if kind == "indices":
+        return f"{text}.indices" + ("" if index == "int64" else f".to({torch_dtype(index)})")
+    return text  # a narrower index dtype is applied where the indices are taken out of the pair
 
 
 def _sort(s: Scope, c: Any) -> str:
@@ -268,9 +266,6 @@ def _pad(s: Scope, c: Any) -> str:
 def _meshgrid(s: Scope, c: Any) -> str:
     return f'torch.meshgrid({", ".join(s.tensor(f) for f in _fields(c.args[0]))}, indexing="{c.attrs.indexing}")'
 
-
-VIEWS = frozenset({"reshape", "flatten", "expand_dims", "squeeze", "permute_dims", "broadcast_to", "strided_slice", "split"})
-"""Results of these may alias their first operand."""
 
 RULES: dict[str, Rule] = {
     "reshape": _reshape, "flatten": _reshape, "expand_dims": _expand_dims, "squeeze": _squeeze, "permute_dims": _permute,

@@ -16,8 +16,9 @@ _INFIX = {"add": "+", "subtract": "-", "multiply": "*", "floor_divide": "//", "f
 _TENSORS = {"logical_and": "torch.logical_and", "logical_or": "torch.logical_or", "logical_xor": "torch.logical_xor",
             "atan2": "torch.atan2", "mod": "torch.fmod", "log_add_exp": "torch.logaddexp"}
 UNARY = {n: f"torch.{n}" for n in (
-    "abs acos acosh asin asinh atan atanh bitwise_not ceil cos cosh erf exp floor isfinite isinf isnan log logical_not "
-    "round rsqrt sigmoid sign sin sinh sqrt square tan tanh trunc").split()}
+    "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "bitwise_not", "ceil", "cos", "cosh", "erf", "exp", "floor",
+    "isfinite", "isinf", "isnan", "log", "logical_not", "round", "rsqrt", "sigmoid", "sign", "sin", "sinh", "sqrt",
+    "square", "tan", "tanh", "trunc")}
 UNARY |= {"negative": "torch.neg", "nn.relu": "F.relu", "nn.silu": "F.silu", "nn.gelu": "F.gelu", "nn.selu": "F.selu"}
 
 
@@ -194,7 +195,7 @@ def convolution(s: Scope, c: Any, bias: str = "", operands: tuple[str, str] | No
         raise NotImplementedError(f"{name} in layout {layout}")
     x, w = operands or tuple(
         s.tensor(a) if dtype_of(a) == dtype_of(c) else f"{s.tensor(a)}.to({torch_dtype(dtype_of(c))})"
-        for a in c.args)  # type: ignore[misc]
+        for a in c.args)
     pads = [int(p) for p in c.attrs.padding]
     low, high = pads[:rank], pads[rank:]
     if low != high:

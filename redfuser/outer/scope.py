@@ -36,7 +36,7 @@ def scalar(expr: Any) -> float | int | bool | None:
     """The value of a rank-0 constant or a primitive value, else None."""
     if isinstance(expr, relax.Constant) and not shape_of(expr):
         value = expr.data.numpy().item() if dtype_of(expr) != "bfloat16" else _bfloat16(expr)
-        return value  # type: ignore[no-any-return]
+        return value
     return None
 
 
@@ -71,7 +71,7 @@ def is_float(dtype: str) -> bool:
     return dtype.startswith(("float", "bfloat"))
 
 
-def python_name(name: str, taken: Mapping[str, Any] | set[str] = frozenset()) -> str:  # type: ignore[assignment]
+def python_name(name: str, taken: Mapping[str, Any] | set[str] = frozenset()) -> str:
     """``name`` as a Python identifier that is free: not a keyword, not a name the generated module uses, not taken."""
     name = re.sub(r"\W+", "_", name).strip("_") or "v"
     if name[0].isdigit():

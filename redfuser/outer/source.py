@@ -12,17 +12,16 @@ computed here and kept as a constant.
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from redfuser.errors import InternalError, LoweringError, UnsupportedError
+from redfuser.errors import InternalError, UnsupportedError
 from redfuser.outer import fused, moving, pointwise
 from redfuser.outer.graph import OuterGraph
 from redfuser.outer.layout import Layouts
 from redfuser.outer.order import Step, schedule
-from redfuser.outer.scope import literal, python_name, scalar, shape_text
-from redfuser.tvm_compat import bindings, dtype_of, op_name, relax, shape_of
+from redfuser.outer.scope import literal, python_name, scalar, shape_text, torch_dtype
+from redfuser.tvm_compat import TupleStructInfo, bindings, dtype_of, op_name, relax, shape_of
 
 RULES = {**pointwise.RULES, **moving.RULES}
 FOLD_BYTES = 1 << 20
@@ -68,7 +67,7 @@ class _Emitter:
         self.constant_names: dict[Any, str] = {}
         self.needed: set[str] = set()
         self.reads: set[str] = set()
-        self.at, self.uses_device = "", False
+        self.at = ""
         self.uses: dict[str, int] = {}
         self.missing: dict[str, str] = {}
 
@@ -97,7 +96,6 @@ class _Emitter:
         return isinstance(expr, relax.Var) and expr.name_hint not in self.sealed and self.uses.get(expr.name_hint) == 1
 
     def device(self) -> str:
-        self.uses_device = True
         return "device"
 
     def _constant(self, expr: Any) -> str:
@@ -125,27 +123,27 @@ class _Emitter:
         for o in outputs:
             self.uses[o] = self.uses.get(o, 0) + 2
         self.needed = set(outputs)
-        texts: dict[int, tuple[str, set[str], bool]] = {}
+        texts: dict[int, tuple[str, set[str]]] = {}
         for i in reversed(range(len(steps))):
             step = steps[i]
             if not self.needed & set(step.defines):
                 continue
-            self.reads, self.uses_device = set(), False
+            self.reads = set()
             self.at = self.names[step.defines[0]]
             text = "" if step.region >= 0 else self._binding(step.expr)
             reads = set(step.reads) if step.region >= 0 else self.reads
             self.needed |= reads
-            texts[i] = (text, reads, self.uses_device)
+            texts[i] = (text, reads)
         if self.missing:
             listed = "; ".join(f"{op} ({why})" if why else op for op, why in sorted(self.missing.items()))
             raise UnsupportedError("RF471", f"no torch spelling for {listed}",
                                    help="leave the model's own operator in place, or report the model")
-        return self._assemble(steps, texts, outputs, isinstance(body, relax.Tuple))
+        return self._assemble(steps, texts, outputs)
 
     def _binding(self, expr: Any) -> str:
         try:
             if isinstance(expr, relax.TupleGetItem):
-                return f"{self.tensor(expr.tuple_value)}[{int(expr.index)}]"
+                return self._item(expr)
             if isinstance(expr, (relax.Var, relax.Tuple, relax.Constant)):
                 return self.tensor(expr)
             if not isinstance(expr, relax.Call):
@@ -183,25 +181,30 @@ class _Emitter:
 
         args = [*map(fill, spec.args), *(f"{k}={fill(v)}" for k, v in spec.kwargs.items())]
         text = f"torch.ops.{spec.target}({', '.join(args)})"
-        if spec.single or spec.results == tuple(range(spec.outputs)):
-            return text
-        picked = ", ".join(f"r[{i}]" for i in spec.results)
-        return f"(lambda r: ({picked},))({text})" if len(spec.results) > 1 else f"{text}[{spec.results[0]}]"
+        many = isinstance(call.struct_info, TupleStructInfo)
+        return text if spec.single or many else f"{text}[{spec.results[0]}]"
 
-    def _assemble(self, steps: list[Step], texts: dict[int, tuple[str, set[str], bool]], outputs: list[str],
-                  many: bool) -> OuterGraph:
+    def _item(self, expr: Any) -> str:
+        """One result of several: by its position among the torch operator's, in the dtype that the import says."""
+        call, index = self.value(expr.tuple_value), int(expr.index)
+        text = self.tensor(expr.tuple_value)
+        if op_name(call) == "call_dps_packed":
+            index = self.opaque[str(call.args[0].global_symbol)].results[index]
+        narrow = op_name(call) == "topk" and index == 1 and dtype_of(expr) != "int64"
+        return f"{text}[{index}]" + (f".to({torch_dtype(dtype_of(expr))})" if narrow else "")
+
+    def _assemble(self, steps: list[Step], texts: dict[int, tuple[str, set[str]]], outputs: list[str]) -> OuterGraph:
         import torch
 
         folded: dict[str, Any] = {}
         lines: list[tuple[str, set[str], tuple[str, ...]]] = []
-        uses_device = False
         layouts = Layouts(self.value, self._known_layouts())
         counts: dict[str, int] = {}
         constant = set(self.constants)
         for i, step in enumerate(steps):
             if i not in texts:
                 continue
-            text, reads, device = texts[i]
+            text, reads = texts[i]
             names = [self.names[d] for d in step.defines]
             if step.region >= 0:
                 lines.append((self._kernel_call(step, layouts), reads, step.defines))
@@ -217,14 +220,10 @@ class _Emitter:
                 if isinstance(value, torch.Tensor) and value.numel() * value.element_size() <= FOLD_BYTES:
                     folded[step.defines[0]] = value.contiguous().clone()
                     continue
-            uses_device = uses_device or device
             lines.append((f"{names[0]} = {text}", reads, step.defines))
             for called in re.findall(r"\b(?:torch|F)\.[\w.]+(?=\()|\.\w+(?=\()", text):
                 counts[called.lstrip(".")] = counts.get(called.lstrip("."), 0) + 1
-        for o in outputs:
-            if o in folded:
-                lines.append((f"{self.names[o]} = {self.names[o]}", {o}, (o,)))
-        return self._graph(lines, folded, outputs, many, uses_device, counts)
+        return self._graph(lines, folded, outputs, counts)
 
     def _known_layouts(self) -> dict[str, tuple[bool, bool]]:
         known = {}
@@ -242,7 +241,8 @@ class _Emitter:
         for tensor in tensors:
             var = self.vars[region.inputs[tensor]]
             contiguous, aligned = layouts.of(var)
-            how = "" if contiguous and aligned else ".contiguous()" if aligned else ".clone(memory_format=torch.contiguous_format)"
+            how = ".contiguous()" if aligned else ".clone(memory_format=torch.contiguous_format)"
+            how = "" if contiguous and aligned else how
             shape = tuple(region.cascade.tensor(tensor).shape)
             if shape != shape_of(var) and all(isinstance(n, int) for n in shape):
                 how += f".reshape({shape_text(shape)})"
@@ -258,19 +258,14 @@ class _Emitter:
         return text
 
     def _graph(self, lines: list[tuple[str, set[str], tuple[str, ...]]], folded: dict[str, Any], outputs: list[str],
-               many: bool, uses_device: bool, counts: dict[str, int]) -> OuterGraph:
+               counts: dict[str, int]) -> OuterGraph:
         read = {r for _, reads, _ in lines for r in reads} | set(outputs)
-        users = [(self.names[s.name], s.name) for s in self.imported.inputs if s.kind == "user"]
-        weights = [(self.names[s.name], s.name) for s in self.imported.inputs if s.kind != "user" and s.name in read]
-        constants = {n: v for n, v in self.constants.items() if n in read}
-        constants.update({self.names[k]: v for k, v in folded.items() if k in read})
-        constants = dict(sorted(constants.items()))
-        if uses_device and not (users or weights or constants):
-            raise LoweringError("RF473", "the model has no tensor to take a device from")
+        inputs = tuple(self.names[s.name] for s in self.imported.inputs if s.kind == "user")
+        weights = {self.names[s.name]: s.name for s in self.imported.inputs if s.kind != "user" and s.name in read}
+        tables = {n: v for n, v in self.constants.items() if n in read}
+        tables.update({self.names[k]: v for k, v in folded.items() if k in read})
+        constants = {**{n: self.imported.weights[k] for n, k in weights.items()}, **dict(sorted(tables.items()))}
         text = []
-        if uses_device:
-            first = [*(n for n, _ in users), *(n for n, _ in weights), *constants][0]
-            text.append(f"device = {first}.device")
         last = {r: i for i, (_, reads, _) in enumerate(lines) for r in reads}
         big = {d for _, _, defs in lines for d in defs if d not in outputs and _bytes(self.vars.get(d)) >= FREE_BYTES}
         for i, (line, reads, _) in enumerate(lines):
@@ -278,16 +273,12 @@ class _Emitter:
             gone = sorted(self.names[r] for r in reads & big if last[r] == i)
             if gone:
                 text.append(f"del {', '.join(gone)}")
-        result = ", ".join(self.names[o] for o in outputs)
-        text.append(f"return ({result},)" if many and len(outputs) == 1 else f"return {result}")
-        parameters = [*(n for n, _ in users), *(n for n, _ in weights), *constants]
-        signature = textwrap.fill(", ".join(parameters), 112, initial_indent=" " * 12, subsequent_indent=" " * 12,
-                                  break_long_words=False).strip()
-        source = ("import torch\nimport torch.nn.functional as F\n\n\n"
-                  f"def forward({signature}):\n" + "".join(f"    {t}\n" for t in text))
+        results = tuple(self.names[o] for o in outputs)
+        text.append(f"return ({', '.join(results)}{',' if len(results) == 1 else ''})")
+        source = f"def forward({', '.join(inputs)}):\n" + "".join(f"    {t}\n" for t in text)
+        kernels = {n: n for n in dict.fromkeys(self.kernel_names)}
         opaque = tuple(sorted({s.target for s in self.opaque.values()}))
-        return OuterGraph(source, tuple(users), tuple(weights), constants, tuple(dict.fromkeys(self.kernel_names)), len(outputs),
-                          dict(sorted(counts.items())), opaque)
+        return OuterGraph(source, inputs, results, constants, weights, kernels, dict(sorted(counts.items())), opaque)
 
 
 def _occurrences(step: Step, name: str) -> int:

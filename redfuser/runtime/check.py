@@ -33,7 +33,7 @@ def check_tensors(spec: KernelSpec, tensors: tuple[Any, ...], args: list[ArgSpec
                          help="its inputs are " + ", ".join(f"{a.name}: {a.dtype}{list(a.shape)}" for a in args))
     wanted = "cpu" if spec.kind == "cpu" else "cuda"
     device: torch.device | None = None
-    for arg, tensor in zip(args, tensors):
+    for arg, tensor in zip(args, tensors, strict=True):
         here = f"argument '{arg.name}' of kernel {spec.name}"
         if not isinstance(tensor, torch.Tensor):
             raise InputError("RF502", f"{here} is not a tensor but a {type(tensor).__name__}")
@@ -63,9 +63,9 @@ def check_meta(spec: KernelSpec, tensors: tuple[torch.Tensor, ...]) -> None:
     args = inputs_of(spec)
     if len(tensors) != len(args):
         raise InputError("RF501", f"kernel {spec.name} takes {len(args)} tensors, got {len(tensors)}")
-    for arg, tensor in zip(args, tensors):
+    for arg, tensor in zip(args, tensors, strict=True):
         here = f"argument '{arg.name}' of kernel {spec.name}"
         if tensor.dtype != TORCH_DTYPE[arg.dtype]:
             raise InputError("RF504", f"{here} is {tensor.dtype}, expected {TORCH_DTYPE[arg.dtype]}")
-        if len(tensor.shape) != len(arg.shape) or any(a != b for a, b in zip(tensor.shape, arg.shape)):
+        if len(tensor.shape) != len(arg.shape) or any(a != b for a, b in zip(tensor.shape, arg.shape, strict=True)):
             raise InputError("RF505", f"{here} has shape {list(tensor.shape)}, expected {list(arg.shape)}")

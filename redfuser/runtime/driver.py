@@ -126,7 +126,7 @@ class CtypesKernel:
                 for launch in self._spec.launches:
                     function = ctypes.c_void_p()
                     driver("cuModuleGetFunction", ctypes.byref(function), modules[launch.binary], launch.entry.encode())
-                    if launch.shared_bytes > 48 * 1024:
+                    if launch.shared_bytes:  # static shared memory counts towards the 48 KB that need no asking, so always ask
                         driver("cuFuncSetAttribute", function, _MAX_DYNAMIC_SHARED, launch.shared_bytes)
                     functions.append(function)
             finally:
@@ -136,7 +136,7 @@ class CtypesKernel:
     def __call__(self, *tensors: torch.Tensor) -> None:
         device = check_tensors(self._spec, tensors, self._args)
         index = device.index or 0
-        addresses = {arg.name: tensor.data_ptr() for arg, tensor in zip(self._args, tensors)}
+        addresses = {arg.name: tensor.data_ptr() for arg, tensor in zip(self._args, tensors, strict=True)}
         workspace = torch.empty(self._workspace_bytes, dtype=torch.uint8, device=device) if self._workspaces else None
         for name, start in self._workspaces.items():
             assert workspace is not None
@@ -144,7 +144,7 @@ class CtypesKernel:
         context, functions = self.prepare(index)
         stream = ctypes.c_void_p(torch.cuda.current_stream(device).cuda_stream)
         with context:
-            for number, (launch, function) in enumerate(zip(self._spec.launches, functions)):
+            for number, (launch, function) in enumerate(zip(self._spec.launches, functions, strict=True)):
                 self._launch(index, number, launch, function, stream, addresses)
 
     def _launch(self, device: int, number: int, launch: LaunchSpec, function: ctypes.c_void_p, stream: ctypes.c_void_p,

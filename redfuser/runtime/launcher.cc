@@ -40,7 +40,6 @@ using Status = int;
 constexpr int kMaxDynamicSharedAttribute = 8;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 constexpr int kCaptureModeRelaxed = 2;         // CU_STREAM_CAPTURE_MODE_RELAXED
 constexpr Status kNoBinaryForGpu = 209;        // CUDA_ERROR_NO_BINARY_FOR_GPU
-constexpr int kSharedDefault = 48 * 1024;      // bytes a kernel may use without asking
 
 struct TensorMapBytes {
   alignas(64) unsigned char bytes[128];
@@ -383,7 +382,7 @@ class Kernel {
     for (const Launch& launch : launches_) {
       Handle function = nullptr;
       driver.check(driver.moduleGetFunction(&function, modules.at(launch.binary), launch.entry.c_str()), "cuModuleGetFunction");
-      if (launch.shared > kSharedDefault) {
+      if (launch.shared > 0) {  // static shared memory counts towards the 48 KB that need no asking, so always ask
         driver.check(driver.funcSetAttribute(function, kMaxDynamicSharedAttribute, static_cast<int>(launch.shared)),
                      "cuFuncSetAttribute (dynamic shared memory)");
       }

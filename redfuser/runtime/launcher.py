@@ -8,6 +8,7 @@ arguments again only when that failed, to say why.
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,8 @@ from redfuser.artifact import KernelSpec
 from redfuser.errors import ArtifactError, InputError, InternalError, RedFuserError
 from redfuser.runtime import driver, native
 from redfuser.runtime.check import TORCH_DTYPE, check_tensors, inputs_of, outputs_of
+
+logger = logging.getLogger("redfuser.runtime")
 
 CUDA_DRIVER = "libcuda.so.1"
 
@@ -130,7 +133,7 @@ def _allocator(spec: KernelSpec) -> Callable[[torch.device], Any]:
 
         def one(device: torch.device) -> torch.Tensor:
             if device.index == current():
-                return fast(shape, strides, dtype)  # type: ignore[no-any-return]
+                return fast(shape, strides, dtype)
             return empty(shape, dtype=dtype, device=device)
 
         return one
@@ -163,7 +166,7 @@ def _allocating(spec: KernelSpec, run: Callable[..., Any]) -> Callable[..., Any]
                 run(*inputs, out)
             except Exception as error:
                 raise explain(spec, inputs, error) from error
-            return out  # type: ignore[no-any-return]
+            return out
 
         return call_one
 
@@ -176,6 +179,32 @@ def _allocating(spec: KernelSpec, run: Callable[..., Any]) -> Callable[..., Any]
         return tuple(made)
 
     return call_many
+
+
+def tolerant(kernel: Kernel) -> Callable[..., Any]:
+    """A kernel for the inside of a graph: an operand that a view left strided or misaligned is copied, and said once.
+    The check is the launcher's own, so a call that is fine costs nothing more."""
+    call, told = kernel.call, False
+
+    def run(*inputs: torch.Tensor) -> Any:
+        nonlocal told
+        try:
+            return call(*inputs)
+        except InputError as error:
+            if error.code not in ("RF506", "RF507"):
+                raise
+            if not told:
+                told = True
+                logger.warning("%s; copying the operand on every call", error.what)
+        return call(*[_clean(tensor, arg.align) for tensor, arg in zip(inputs, inputs_of(kernel.spec), strict=True)])
+
+    return run
+
+
+def _clean(tensor: torch.Tensor, align: int) -> torch.Tensor:
+    if tensor.is_contiguous() and tensor.data_ptr() % max(align, 1) == 0:
+        return tensor
+    return tensor.clone(memory_format=torch.contiguous_format)
 
 
 def explain(spec: KernelSpec, tensors: tuple[Any, ...] | None, error: Exception, args: Any = None) -> Exception:

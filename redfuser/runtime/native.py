@@ -82,7 +82,7 @@ def make_kernel() -> Callable[..., Any] | None:
                 logger.warning("launching through ctypes: no C++ compiler (install g++ for faster launches)")
                 return None
             data = cache.get_or_build(key, lambda: _compile(cxx))
-        return load_module(data, cache).make_kernel  # type: ignore[no-any-return]
+        return load_module(data, cache).make_kernel
     except (OSError, RuntimeError, AttributeError, subprocess.TimeoutExpired) as error:
         logger.warning("launching through ctypes: the native launcher is unusable (%s)", error)
         return None

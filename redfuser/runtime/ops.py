@@ -6,6 +6,7 @@ operator; both run the same launch.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import re
@@ -17,13 +18,13 @@ import torch
 
 from redfuser.artifact import KernelSpec
 from redfuser.runtime.check import TORCH_DTYPE, check_meta, inputs_of, outputs_of
-from redfuser.runtime.launcher import Kernel, launcher
+from redfuser.runtime.launcher import launcher, tolerant
 
 NAMESPACE = "redfuser"
 
 _TAGS = tuple(getattr(torch.Tag, tag) for tag in ("pt2_compliant_tag", "needs_exact_strides") if hasattr(torch.Tag, tag))
 
-_registered: dict[str, tuple[Kernel, Callable[..., Any]]] = {}
+_registered: dict[str, Callable[..., Any]] = {}
 _library: torch.library.Library | None = None
 _lock = threading.Lock()
 
@@ -43,24 +44,31 @@ def schema_of(spec: KernelSpec) -> str:
     return f"({inputs}) -> " + ("Tensor" if count == 1 else "(" + ", ".join(["Tensor"] * count) + ")")
 
 
-def register(spec: KernelSpec, kernel: Kernel | None = None) -> Callable[..., Any]:
+def register(spec: KernelSpec) -> Callable[..., Any]:
     """The operator ``torch.ops.redfuser.<name>_<hash>`` of a kernel, defined on first use; registering again returns
-    the same one."""
+    the same one. The kernel itself is loaded when the operator first runs."""
     global _library
     name = op_name(spec)
     with _lock:
         found = _registered.get(name)
         if found is not None:
-            return found[1]
+            return found
         if _library is None:
             _library = torch.library.Library(NAMESPACE, "FRAGMENT")
         _library.define(name + schema_of(spec), tags=_TAGS)
-        kernel = kernel if kernel is not None else launcher(spec)
-        _library.impl(name, kernel.call, "CPU" if spec.kind == "cpu" else "CUDA")
+        _library.impl(name, _on_first_call(spec), "CPU" if spec.kind == "cpu" else "CUDA")
         torch.library.register_fake(f"{NAMESPACE}::{name}", _fake(spec), lib=_library)
         op: Callable[..., Any] = getattr(getattr(torch.ops, NAMESPACE), name).default
-        _registered[name] = (kernel, op)
+        _registered[name] = op
         return op
+
+
+def _on_first_call(spec: KernelSpec) -> Callable[..., Any]:
+    @functools.cache
+    def loaded() -> Callable[..., Any]:
+        return tolerant(launcher(spec))
+
+    return lambda *inputs: loaded()(*inputs)
 
 
 def _fake(spec: KernelSpec) -> Callable[..., Any]:

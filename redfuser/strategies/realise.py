@@ -293,7 +293,8 @@ class _Parts:
         return late
 
     def needed_for_post(self) -> set[str]:
-        return {r for s in self.post for r in refs_of(s.expr)}
+        factors = [e for s in self.post for b in self.factors.get(s.name, ()) for e in b.exprs]
+        return {r for e in (*(s.expr for s in self.post), *factors) for r in refs_of(e)}
 
     def row_free(self, needed: set[str]) -> tuple[Block, ...]:
         """Finalize and epilogue blocks, without those that nothing needs."""

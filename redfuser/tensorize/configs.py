@@ -132,7 +132,7 @@ def _cost(c: TileConfig, target: Target, rows: int, n: int, width: int, columns:
     used = min(1.0, rows / (-(-rows // c.rows) * c.rows)) * (n / (steps * c.segment))
     if rows <= 16:  # bound by memory: bytes in flight decide
         flight = min(1.0, per_sm * max(1, c.stages) * c.segment * width * size / 49152)
-        return (1.0 if c.weights == "shared" else 1.6) / flight / max(0.6, fill) / (n / (steps * c.segment))
+        return (1.0 if c.weights == "shared" else 1.6) / flight / fill**0.125 / (n / (steps * c.segment))
     # Instruction efficiency of the two matrix products and the maps between them, fitted on one H200 (design notes).
     if c.warp_specialized:
         efficiency = {64: 0.5, 128: 1.0, 256: 0.9}[c.rows] * (1.0 if c.segment == 128 else 0.96 if c.segment >= 64 else 0.7)
@@ -172,7 +172,7 @@ def _row_configs(resident: bool, rows: int, n: int) -> list[TileConfig]:
     def cost(c: TileConfig) -> tuple[float, int]:
         per_thread = c.rows * c.segment / c.threads
         off = max(per_thread / 32, 24 / per_thread, 1.0)
-        return (off * (1.0 + 0.15 * (c.segment > n)) * {64: 1.0, 128: 1.0, 256: 1.1, 512: 1.25}[c.threads], c.threads)
+        return (off * (c.segment / n) ** 0.5 * {64: 1.0, 128: 1.0, 256: 1.1, 512: 1.25}[c.threads], c.threads)
 
     fallback = TileConfig(1, padded, min(1024, max(32, padded // 32)), 0, "registers", False)
     return [*sorted(out, key=cost), fallback]

@@ -572,7 +572,7 @@ class KernelLowering:
         """The block as the segment program has it: the comment a reader sees."""
         for o in (*self.original.body, *self.original.tail):
             if o.names == b.names and o.role == b.role:
-                return str(o)
+                return f"{o.role}: {str(o).removeprefix(o.role).strip()}"
         return ""
 
     def _keep(self, b: Block) -> None:
@@ -607,8 +607,23 @@ class KernelLowering:
         if "e" in v.letters:
             self._accumulate(b, v)
             return
+        if kind == "sum" and "n" not in self._letters_of(b.exprs[0]):
+            self._count(b, v)
+            return
         src = self._as_tile(b.exprs[0], "mn", f"{b.name}_term")
         self._fold(kind, src, v, fresh=self.resident, comment=self._source(b))
+
+    def _count(self, b: Block, v: Value) -> None:
+        """A sum of a value that the segment does not change: times the elements of this segment."""
+        n, size = self.roles.segment, self.sizes["n"]
+        assert n is not None and self.scope.segment is not None
+        extent = self.extents[n]
+        count: Expr = Const(float(size), "f32")
+        if extent % size:
+            left = Op("sub", (i64(extent), self.scope.segment), "i64")
+            count = Cast(imin(i64(size), left), "f32")
+        total = op("add", at(v.buffer, v.dtype, self.point["m"]), op("mul", count, self.expr(b.exprs[0])))
+        self.emit(self._parallel("m", (Assign(v.buffer, self._at("m"), rewrite.simplify(total)),), self._source(b)))
 
     def _fold(self, kind: str, src: Value, v: Value, fresh: bool, comment: str) -> None:
         if fresh:

@@ -186,7 +186,7 @@ class Analysis:
         """``e`` divided by the segment size, rounded down or up; affine bounds are divided term by term."""
         if isinstance(e, Op) and e.name in ("min", "max"):
             x, y = (self.segment_of(kid, size, up) for kid in e.args)
-            return (imin if e.name == "min" else imax)(x, y)
+            return self.smaller(x, y) if e.name == "min" else self.larger(x, y)  # type: ignore[return-value]
         p = affine(e, self.extents)
         if p is None:
             return ifloordiv(iadd(e, i64(size - 1 if up else 0)), size)

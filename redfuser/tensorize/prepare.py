@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from redfuser.acrf.expr import Const, Expr, Load, Op, Ref, Reducer, f32, map_children, op, substitute, walk
+from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref, Reducer, f32, map_children, op, refs_of, substitute, walk
 from redfuser.strategies.program import Block, Kernel
 from redfuser.tensorize import rewrite
 from redfuser.tensorize.axes import Roles, constants
@@ -47,6 +47,8 @@ class _Prepare:
         self.contractions: set[str] = set()
         self.unit: set[str] = set()
         self.alive: list[Expr] = []
+        self.shared: dict[Expr, Expr] = {}
+        self.row_values: dict[Expr, str] = {}
         self.taken = {n for b in (*kernel.init, *kernel.body, *kernel.tail) for n in b.names}
         self.corrected = {n for b in kernel.body if b.role in ("correct", "merge") for n in b.names}
         for b in kernel.init:
@@ -63,8 +65,8 @@ class _Prepare:
         for x in walk(e):
             if isinstance(x, Ref):
                 found |= self.levels[x.name]
-            elif type(x).__name__ == "Index":
-                letter = self.roles.letter(x.axis)  # type: ignore[union-attr]
+            elif isinstance(x, Index):
+                letter = self.roles.letter(x.axis)
                 found |= {letter} if letter else set()
         return frozenset(found)
 
@@ -92,7 +94,10 @@ class _Prepare:
         for b in self.kernel.body:
             if self.resident and b.role in ("store", "correct"):
                 continue
+            if b.role in ("correct", "reduce", "merge"):  # a value of the row from before the change is stale
+                self.row_values = {e: n for e, n in self.row_values.items() if not refs_of(e) & set(b.names)}
             body += self.block(b)
+        self.row_values = {}
         tail: list[Block] = []
         for b in self.kernel.tail:
             tail += self.block(b)
@@ -119,7 +124,7 @@ class _Prepare:
         return [*out, replace(b, exprs=hoisted)]
 
     def rewrite(self, e: Expr) -> Expr:
-        e = rewrite.simplify(substitute(e, self.subs))
+        e = rewrite.replace_exprs(rewrite.simplify(substitute(e, self.subs)), self.shared)
         e = rewrite.hoist_guards(e, self.dominated)
         e = rewrite.exponentials(e, self.rounded, self.per_row)
         return rewrite.simplify(rewrite.hyperbolic(e))
@@ -143,6 +148,11 @@ class _Prepare:
         if name not in written and isinstance(e, (Ref, Const)) and b.dtype == e.dtype and not getattr(e, "indices", ()):
             self.subs[name] = substitute(self.subs.get(name, Ref(name, b.dtype)), {name: e})
             return []
+        if name not in written and isinstance(e, Cast) and isinstance(_under_casts(e), Ref):
+            if self._in_unit_interval(e):
+                self.unit.add(name)
+            self.subs[name] = e
+            return []
         out: list[Block] = []
         self.levels[name] = self.level(e) | (self._letters(b.axes) if name in written else frozenset())
         if self._in_unit_interval(e):
@@ -160,13 +170,38 @@ class _Prepare:
             if k != 1.0:
                 self.subs[b.name] = op("mul", Ref(b.name, b.dtype), f32(k))
                 self.subs[f"{b.name}@old"] = op("mul", Ref(f"{b.name}@old", b.dtype), f32(k))
+        if kind == "sum" and "n" not in self.level(e) and self.roles.segment and self.roles.columns not in b.axes:
+            return self._count(b, e)
         e, before = self._mask_tail(b, e)
         out += before
+        if kind in ("max", "min") and self.level(e) == {"m", "n"} and isinstance(e, (Op, Cast)) \
+                and isinstance(_under_casts(e), Op):
+            e = self._name_term(b, e, out)
         if kind == "max":
             self.maxima[b.name] = e
         e = self._hoist(e, b, out, frozenset(self._letters(b.points)) | {"n"})
         self.alive.append(self._alive(b.reducer, e))
         return [*out, replace(b, exprs=(e,))]
+
+    def _name_term(self, b: Block, e: Expr, out: list[Block]) -> Expr:
+        """Give a contribution that later ones contain a name, so that it is evaluated once."""
+        name = self.fresh(f"{b.name}_term")
+        self.levels[name] = self.level(e)
+        value = self._hoist(e, b, out, self.levels[name])
+        self.lets[name] = value
+        out.append(Block("producer", (name,), (*b.axes, self.roles.segment or ""), (value,), e.dtype))
+        self.shared[e] = Ref(name, e.dtype)
+        return self.shared[e]
+
+    def _count(self, b: Block, e: Expr) -> list[Block]:
+        """A sum of something that does not vary along the segment: that, times the number of elements."""
+        n = self.roles.segment
+        assert n is not None
+        if self.resident:
+            self.subs[b.name] = rewrite.fold(op("mul", f32(float(self.roles.extents[n])), e))
+            return []
+        self.alive.append(TRUE)
+        return [replace(b, exprs=(e,))]
 
     # -- tails ---------------------------------------------------------------------------------------------------------
 
@@ -175,7 +210,7 @@ class _Prepare:
         n = self.roles.segment
         if not self.ragged or n is None or b.role != "reduce":
             return e, []
-        inside = op("lt", _index(n), Const(self.roles.extents[n], "i64"))
+        inside = op("lt", Index(n), Const(self.roles.extents[n], "i64"))
         if inside in conjuncts(self._alive(b.reducer, e)):
             return e, []
         kind = b.reducer.kind if b.reducer else ""
@@ -243,9 +278,9 @@ class _Prepare:
                 return self._zero(self.lets[n])
             case Load() if self.ragged and "n" in self.level(e) and self.roles.segment:
                 n = self.roles.segment
-                return op("lt", _index(n), Const(self.roles.extents[n], "i64"))
-            case _ if type(e).__name__ == "Cast":
-                return self._zero(e.arg)  # type: ignore[union-attr]
+                return op("lt", Index(n), Const(self.roles.extents[n], "i64"))
+            case Cast(arg=x):
+                return self._zero(x)
         return TRUE
 
     # -- per-row parts -------------------------------------------------------------------------------------------------
@@ -260,20 +295,32 @@ class _Prepare:
     def _hoist(self, e: Expr, b: Block, out: list[Block], level: frozenset[str]) -> Expr:
         """Move costly parts that only depend on the row out of a tile's expression, into a row value of their own."""
         if level <= {"m"}:
-            return e
+            return rewrite.rewrite_bottom_up(e, lambda x: self._shifts(x, b, out))
         e = _reciprocals(e, self.level)
 
         def go(x: Expr) -> Expr:
             if isinstance(x, Op) and x.dtype == "f32" and self.per_row(x) and self._worth(x):
-                name = self.fresh(_row_name(x, b))
-                self.levels[name] = frozenset({"m"})
-                self.lets[name] = x
-                axes = tuple(a for a in b.axes if self.roles.letter(a) in ("", "m"))
-                out.append(Block("producer", (name,), axes, (x,), "f32"))
-                return Ref(name, "f32")
+                return self._row_value(x, b, out)
             return map_children(x, go)
 
         return go(e)
+
+    def _row_value(self, x: Expr, b: Block, out: list[Block]) -> Expr:
+        if x not in self.row_values:
+            name = self.fresh(_row_name(x, b))
+            self.levels[name] = frozenset({"m"})
+            self.lets[name] = x
+            axes = tuple(a for a in b.axes if self.roles.letter(a) in ("", "m"))
+            out.append(Block("producer", (name,), axes, (x,), "f32"))
+            self.row_values[x] = name
+        return Ref(self.row_values[x], "f32")
+
+    def _shifts(self, x: Expr, b: Block, out: list[Block]) -> Expr:
+        """A guarded reference, scaled, is a row value of its own: the tile's expression needs the same one."""
+        match x:
+            case Op(name="mul", args=(Op(name="select", args=(c, _, Ref())), Const())) if rewrite.guard_of(c):
+                return self._row_value(x, b, out)
+        return x
 
     def _worth(self, e: Expr) -> bool:
         ops = [x for x in walk(e) if isinstance(x, Op)]
@@ -289,6 +336,8 @@ class _Prepare:
                 return self._in_unit_interval(x) and self._in_unit_interval(y)
             case Ref(name=n):
                 return n in self.unit
+            case Cast(arg=x):
+                return self._in_unit_interval(x)
             case Op(name="exp" | "exp2", args=(arg,)):
                 terms = [(a, k) for k, a in _unguarded(arg)]
                 if len(terms) != 2 or terms[0][1] != -terms[1][1]:
@@ -298,6 +347,12 @@ class _Prepare:
         return False
 
 
+def _under_casts(e: Expr) -> Expr:
+    while isinstance(e, Cast):
+        e = e.arg
+    return e
+
+
 def _unguarded(arg: Expr) -> list[tuple[float, Expr]]:
     def bare(e: Expr) -> Expr:
         match e:
@@ -305,7 +360,7 @@ def _unguarded(arg: Expr) -> list[tuple[float, Expr]]:
                 return m
         return e
 
-    return [(k, bare(a)) for k, a in rewrite.linear(rewrite.rewrite_bottom_up(arg, bare))]
+    return [(k, bare(a)) for k, a in rewrite.linear(arg)]
 
 
 def _reciprocals(e: Expr, level: Callable[[Expr], frozenset[str]]) -> Expr:
@@ -329,12 +384,6 @@ def _row_name(e: Expr, b: Block) -> str:
         case Op(name="select", args=(c, _, Ref(name=n))) if rewrite.guard_of(c):
             return f"{n}_finite"
     return f"{b.name.partition('@')[0]}_row"
-
-
-def _index(axis: str) -> Expr:
-    from redfuser.acrf.expr import Index
-
-    return Index(axis)
 
 
 def prepare(kernel: Kernel, roles: Roles, ragged: bool) -> Prepared:

@@ -45,7 +45,7 @@ def fold(e: Expr) -> Expr:
             return y
         case Op(name="div", args=(x, y)) if is_const(y, 1.0):
             return x
-        case Op(name="mul", args=(Op(name="mul", args=(x, Const(value=a))), Const(value=b))) if _power_of_two(a):
+        case Op(name="mul", args=(Op(name="mul", args=(x, Const(value=a))), Const(value=b))) if e.dtype == "f32" and _power_of_two(a):
             return op("mul", x, f32(a * b))
         case Op(name="add", args=(x, y)) if is_const(y, 0.0) and e.dtype == "i64":
             return x
@@ -103,7 +103,10 @@ def simplify(e: Expr) -> Expr:
 
 
 def positive_scale(e: Expr) -> tuple[float, Expr]:
-    """``e == k * rest`` with a constant k > 0 that commutes with max, min and -inf masks."""
+    """``e == k * rest`` with a constant k > 0 that commutes with max, min and -inf masks; single precision only, since
+    the product of a half-precision program is rounded."""
+    if e.dtype != "f32":
+        return 1.0, e
     match e:
         case Op(name="mul", args=(x, Const(value=k))) | Op(name="mul", args=(Const(value=k), x)) if 0 < k < math.inf:
             inner, rest = positive_scale(x)
@@ -112,6 +115,12 @@ def positive_scale(e: Expr) -> tuple[float, Expr]:
             inner, rest = positive_scale(x)
             return inner / k, rest
         case Op(name="select", args=(c, x, y)) if is_const(y) and math.isinf(float(y.value)):  # type: ignore[union-attr]
+            inner, rest = positive_scale(x)
+            return inner, Op("select", (c, rest, y), e.dtype)
+        case Op(name="select", args=(c, y, x)) if is_const(y, 0.0):
+            inner, rest = positive_scale(x)
+            return inner, Op("select", (c, y, rest), e.dtype)
+        case Op(name="select", args=(c, x, y)) if is_const(y, 0.0):
             inner, rest = positive_scale(x)
             return inner, Op("select", (c, rest, y), e.dtype)
     return 1.0, e
@@ -159,7 +168,7 @@ def exponentials(e: Expr, rounded: Callable[[Expr], bool], per_row: Callable[[Ex
     """
 
     def rule(x: Expr) -> Expr:
-        if not (isinstance(x, Op) and x.name == "exp"):
+        if not (isinstance(x, Op) and x.name == "exp" and x.dtype == "f32"):
             return fold(x)
         (arg,) = x.args
         terms = linear(arg)
@@ -204,11 +213,11 @@ def hyperbolic(e: Expr) -> Expr:
 
     def rule(x: Expr) -> Expr:
         match x:
-            case Op(name="tanh", args=(y,)):
+            case Op(name="tanh", args=(y,), dtype="f32"):
                 k, rest = positive_scale(y)
                 power = op("exp2", op("mul", rest, f32(2 * LOG2E * k)))
                 return op("sub", f32(1.0), op("div", f32(2.0), op("add", f32(1.0), power)))
-            case Op(name="sigmoid", args=(y,)):
+            case Op(name="sigmoid", args=(y,), dtype="f32"):
                 k, rest = positive_scale(y)
                 power = op("exp2", op("mul", rest, f32(-LOG2E * k)))
                 return op("div", f32(1.0), op("add", f32(1.0), power))

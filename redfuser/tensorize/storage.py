@@ -208,7 +208,7 @@ def _clean(stmts: list[TileStmt] | tuple[TileStmt, ...]) -> list[TileStmt]:
                 continue
             last = out[-1] if out else None
             if isinstance(last, Parallel) and (last.vars, last.extents) == (s.vars, s.extents) and len(s.vars) == 1:
-                comment = "; ".join(c for c in (last.comment, s.comment) if c)
+                comment = "\n".join(c for c in (last.comment, s.comment) if c)
                 out[-1] = replace(last, body=last.body + s.body, comment=comment)
                 continue
         out.append(s)

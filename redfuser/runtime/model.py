@@ -1,0 +1,241 @@
+"""The compiled model: the outer graph as torch code, its constants, and the kernels it calls."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from redfuser.artifact import KernelSpec
+from redfuser.errors import InputError, InternalError
+from redfuser.report import Report
+from redfuser.runtime import ops
+from redfuser.runtime.guard import check_graph
+from redfuser.runtime.launcher import launcher, tolerant
+from redfuser.runtime.signature import Signature, of_imported, torch_dtype
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Straight-line torch code (:mod:`redfuser.runtime.guard` has its grammar) and the names it uses. ``source`` defines
+    ``forward``, whose parameters are ``inputs`` and which returns a tuple of ``outputs`` tensors. ``kernels`` maps a
+    name in the source to the name of a kernel."""
+
+    source: str
+    inputs: tuple[str, ...]
+    outputs: int
+    kernels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """What eager calls need on one device."""
+
+    device: torch.device
+    run: Callable[..., Any]
+    constants: tuple[torch.Tensor, ...]
+
+
+class CompiledModel(torch.nn.Module):
+    """Called like the model it was compiled from; inference only.
+
+    Every call checks count, structure, device, dtype and shape of its inputs and raises :class:`InputError` RF502 to
+    RF505, RF511, RF514 or RF515. Work is enqueued on torch's current stream and a call can be captured in a CUDA graph
+    (:meth:`cuda_graph` does that). Under torch.compile and torch.export the kernels appear as operators.
+    """
+
+    def __init__(self, graph: Graph, constants: Mapping[str, torch.Tensor], kernels: Mapping[str, KernelSpec],
+                 signature: Signature, report: Report | None = None,
+                 stages: Mapping[str, Mapping[str, str]] | None = None) -> None:
+        super().__init__()
+        check_graph(graph.source, {*constants, *graph.kernels})
+        for name, tensor in constants.items():
+            if not name.isidentifier():
+                raise InternalError("RF900", f"constant {name!r} is not an identifier")
+            self.register_buffer(f"c_{name}", _aligned(tensor.detach()))
+        self._graph, self._signature, self._kernels = graph, signature, dict(kernels)
+        self._constants = tuple(constants)
+        self._report = report if report is not None else Report("model", "")
+        self._stages = {name: dict(dumps) for name, dumps in (stages or {}).items()}
+        self._expected = [(torch.Size(s.shape), torch_dtype(s.dtype)) for s in signature.inputs]
+        self._positional = signature.positional
+        self._eager: _Bound | None = None
+        self._traced = self._compile({name: ops.register(self._kernels[k]) for name, k in graph.kernels.items()})
+        self.eval()
+
+    @classmethod
+    def from_compilation(cls, done: Any) -> CompiledModel:
+        """From :class:`redfuser.pipeline.Compilation`."""
+        outputs = len(done.graph.outputs)
+        graph = Graph(done.graph.source, tuple(done.graph.inputs), outputs, dict(done.graph.kernels))
+        used = set(graph.kernels.values())
+        made = {p.name: p for p in done.produced.values() if p.spec is not None and p.name in used}
+        return cls(graph, done.graph.constants, {name: p.spec for name, p in made.items()},
+                   of_imported(done.imported, outputs), done.report, {name: p.stages for name, p in made.items()})
+
+    # -- calling -------------------------------------------------------------------------------------------------------
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        tensors = args if self._positional and not kwargs and len(args) == len(self._expected) else \
+            self._signature.bind(args, kwargs)
+        if torch.compiler.is_compiling():  # a tracer: kernels as operators, and nothing that asks for data
+            constants = [getattr(self, f"c_{name}") for name in self._constants]
+            device = constants[0].device if constants else tensors[0].device
+            return self._signature.unbind(self._traced(device, *[t.contiguous() for t in tensors], *constants))
+        bound = self._eager
+        device = bound.device if bound is not None else self._device_for(tensors)
+        ready = []
+        for tensor, (shape, dtype) in zip(tensors, self._expected, strict=True):
+            try:
+                fits = tensor.shape == shape and tensor.dtype is dtype and tensor.device == device
+            except AttributeError:
+                fits = False
+            if not fits:
+                device = self._device_for(tensors)
+                self._signature.check(tensors, device)
+            if tensor.requires_grad and torch.is_grad_enabled():
+                raise InputError("RF515", "an input requires a gradient", why="compiled models compute no gradients",
+                                 help="call under torch.no_grad(), or detach the input")
+            ready.append(tensor if tensor.is_contiguous() else tensor.contiguous())
+        if bound is None or bound.device != device:
+            bound = self._eager = self._bind(device)
+        return self._signature.unbind(bound.run(device, *ready, *bound.constants))
+
+    def _device_for(self, tensors: Any) -> torch.device:
+        """Where a call runs: where the constants are, else where its inputs are."""
+        if self._constants:
+            device = getattr(self, f"c_{self._constants[0]}").device
+        else:
+            found = next((t.device for t in tensors if isinstance(t, torch.Tensor)), None)
+            device = found if found is not None else torch.device(self._kind())
+        for spec in self._kernels.values():
+            if (spec.kind == "cpu") != (device.type == "cpu"):
+                wanted = "cpu" if spec.kind == "cpu" else "cuda"
+                raise InputError("RF503", f"the model is on {device}, its kernels are for {wanted} ({spec.arch})",
+                                 help=f"move the model and its inputs to {wanted}, or compile for target='{device.type}'")
+        return device
+
+    def _kind(self) -> str:
+        return "cpu" if all(spec.kind == "cpu" for spec in self._kernels.values()) else "cuda"
+
+    def prepare(self, device: torch.device | str | None = None) -> CompiledModel:
+        """Load every kernel now rather than at the first call; returns the model."""
+        where = torch.device(device) if device is not None else self._device_for(())
+        if where.type == "cuda" and where.index is None:
+            where = torch.device("cuda", torch.cuda.current_device())
+        self._eager = self._bind(where)
+        return self
+
+    def _bind(self, device: torch.device) -> _Bound:
+        """Load the kernels and gather the constants for eager calls."""
+        loaded = {kernel: launcher(self._kernels[kernel]) for kernel in sorted(set(self._graph.kernels.values()))}
+        for kernel in loaded.values():
+            kernel.prepare(device)
+        run = self._compile({name: tolerant(loaded[kernel]) for name, kernel in self._graph.kernels.items()})
+        return _Bound(device, run, tuple(getattr(self, f"c_{name}") for name in self._constants))
+
+    def _compile(self, kernels: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
+        """The graph as a function of the device, the inputs and the constants. It is the checked text, with the last two
+        made parameters: then moving the model needs no new function, and tracers see the module's own buffers."""
+        tree = check_graph(self._graph.source, {*self._constants, *self._graph.kernels})
+        function = next(node for node in tree.body if isinstance(node, ast.FunctionDef))
+        function.args.args = [ast.arg("device"), *function.args.args, *(ast.arg(name) for name in self._constants)]
+        namespace: dict[str, Any] = {"torch": torch, "F": torch.nn.functional, **kernels,
+                                     "__builtins__": {"float": float, "int": int, "bool": bool, "len": len}}
+        exec(compile(ast.fix_missing_locations(tree), "<redfuser graph>", "exec"), namespace)
+        return namespace["forward"]
+
+    def cuda_graph(self, *args: Any, copy_outputs: bool = True, **kwargs: Any) -> Any:
+        """Capture one call on inputs like these; see :class:`redfuser.runtime.cuda_graph.Captured`."""
+        from redfuser.runtime.cuda_graph import Captured
+
+        return Captured(self, args, kwargs, copy_outputs=copy_outputs)
+
+    # -- moving and copying --------------------------------------------------------------------------------------------
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> CompiledModel:
+        for dtype in {torch.float16, *(getattr(self, f"c_{name}").dtype for name in self._constants)}:
+            found = fn(torch.zeros((), dtype=dtype)).dtype
+            if found != dtype:
+                raise InputError("RF504", "a compiled model has fixed dtypes", why=f"{dtype} would become {found}",
+                                 help="convert the original model and compile again")
+        super()._apply(fn, recurse)
+        self._eager = None
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key not in ("_eager", "_traced")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._eager = None
+        self._traced = self._compile({n: ops.register(self._kernels[k]) for n, k in self._graph.kernels.items()})
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    @property
+    def report(self) -> Report:
+        """What was found, fused and refused (:class:`redfuser.report.Report`)."""
+        return self._report
+
+    @property
+    def kernels(self) -> dict[str, KernelSpec]:
+        """The kernels by name."""
+        return dict(self._kernels)
+
+    def source(self, kernel: str | None = None) -> str:
+        """The outer graph's code, or the source of the kernel of that name. KeyError names the kernels there are."""
+        if kernel is None:
+            return self._graph.source
+        if kernel not in self._kernels:
+            raise KeyError(f"no kernel {kernel!r}; there are {', '.join(self._kernels) or 'none'}")
+        return self._kernels[kernel].source
+
+    def stages(self, kernel: str | None = None) -> dict[str, str]:
+        """The dump of every stage: of one kernel by stage name, or of all as ``kernel/stage``, with ``graph`` first."""
+        if kernel is not None:
+            self.source(kernel)
+            return dict(self._stages.get(kernel, {}))
+        dumps = {"graph": self._graph.source}
+        for name, stages in self._stages.items():
+            dumps.update({f"{name}/{stage}": text for stage, text in stages.items()})
+        return dumps
+
+    def extra_repr(self) -> str:
+        fused = sum(c.fused for c in self._report.cascades)
+        return f"{self._report.model}, {self._report.target}, {fused} of {len(self._report.cascades)} cascades fused, " \
+               f"{len(self._kernels)} kernels"
+
+    def check(self, model: Any, args: Any = None, kwargs: Any = None) -> list[Any]:
+        """Hold this model to the numerics rule against the original on example inputs, store the worst result in
+        ``report`` and return every check. Raises NumericsError RF801, and InputError RF516 for a model that torch cannot
+        run as the reference."""
+        from redfuser import numerics
+
+        if isinstance(model, torch.export.ExportedProgram):
+            if args is None:
+                args, kwargs = model.example_inputs if model.example_inputs is not None else (None, None)
+            model = model.module()
+        if not callable(model) or args is None:
+            raise InputError("RF516", "the numerical check needs the model as torch code and example inputs",
+                             why=f"got a {type(model).__name__}" + ("" if args is not None else " and no inputs"),
+                             help="pass args, and check ONNX or Relax models through their torch original")
+        checks = numerics.check(self, model, tuple(args), kwargs)
+        self._report = replace(self._report, numerics=numerics.worst(checks))
+        numerics.require(checks, self._report.model)
+        return checks
+
+    def save(self, path: str | Path) -> None:
+        """Write the model as one file that loads without TVM, TileLang or a compiler (:mod:`redfuser.runtime.archive`)."""
+        from redfuser.runtime.archive import save
+
+        save(self, path)
+
+
+def _aligned(tensor: torch.Tensor) -> torch.Tensor:
+    """A constant as kernels want it; one that lies oddly in memory (mapped from a file) is copied, once."""
+    return tensor if tensor.data_ptr() % 64 == 0 else tensor.clone()

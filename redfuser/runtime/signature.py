@@ -1,0 +1,225 @@
+"""How a compiled model is called: which tensors it takes, and how arguments and results are packed.
+
+A call's arguments are flattened with torch's pytree, as ``torch.export`` does; leaves that are no tensors (``None``,
+``use_cache=False``) must have the value the model was compiled with.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Union
+
+import torch
+from torch.utils import _pytree as pytree
+
+from redfuser.errors import ArtifactError, InputError
+
+DTYPES = frozenset({"float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz",
+                    "float8_e5m2fnuz", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64"})
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """``float16`` as torch's object; raises :class:`ArtifactError` RF601 for any other word."""
+    if name not in DTYPES:
+        raise ArtifactError("RF601", f"unknown dtype {name!r}")
+    return getattr(torch, name)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """An input: its name, torch's long dtype name, its static shape."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A leaf that is not a tensor of the graph."""
+
+    value: Any
+
+
+Leaf = Union[int, Value]
+"""A leaf of the arguments (index into ``inputs``) or of the result (index into the graph's outputs), or a value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """``in_spec`` / ``out_spec`` are torch pytree specs of ``(args, kwargs)`` and of the result; without them inputs are
+    positional and the result is one tensor or a tuple."""
+
+    inputs: tuple[TensorSpec, ...]
+    in_leaves: tuple[Leaf, ...]
+    out_leaves: tuple[Leaf, ...]
+    in_spec: Any = None
+    out_spec: Any = None
+
+    @property
+    def positional(self) -> bool:
+        """Whether ``f(*tensors)`` in the order of ``inputs`` is the whole story."""
+        if self.in_leaves != tuple(range(len(self.inputs))):
+            return False
+        if self.in_spec is None:
+            return True
+        args, kwargs = _children(self.in_spec)
+        return bool(kwargs.num_leaves == 0 and all(child.is_leaf() for child in _children(args)))
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The tensors of a call, in the order of ``inputs``. Raises :class:`InputError` RF511 for another structure and
+        RF514 for a leaf that is no tensor and has another value than at compile time."""
+        leaves = self._flatten(tuple(args), dict(kwargs))
+        tensors: list[Any] = [None] * len(self.inputs)
+        for leaf, given in zip(self.in_leaves, leaves, strict=True):
+            if isinstance(leaf, int):
+                tensors[leaf] = given
+            elif isinstance(given, torch.Tensor) or type(given) is not type(leaf.value) or given != leaf.value:
+                raise InputError("RF514", f"an argument is {_short(given)}, compiled for {_short(leaf.value)}",
+                                 why="values other than tensors are built into a compiled model",
+                                 help="compile again with this value")
+        return tensors
+
+    def _flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        if self.in_spec is None:
+            if kwargs or len(args) != len(self.inputs):
+                raise InputError("RF511", f"expected {len(self.inputs)} positional tensors, got {len(args)}"
+                                 + (f" and keywords {sorted(kwargs)}" if kwargs else ""), help=self.describe())
+            return list(args)
+        wanted = _children(self.in_spec)[1]
+        names = list(wanted.context) if wanted.type is dict else []
+        if set(kwargs) == set(names):
+            kwargs = {name: kwargs[name] for name in names}
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        if spec != self.in_spec:
+            raise InputError("RF511", "the arguments are not structured as at compile time",
+                             why=f"got {_structure(spec)}, compiled for {_structure(self.in_spec)}", help=self.describe())
+        return leaves
+
+    def unbind(self, outputs: Sequence[torch.Tensor]) -> Any:
+        """The result as the original model returns it."""
+        leaves = [outputs[leaf] if isinstance(leaf, int) else leaf.value for leaf in self.out_leaves]
+        if self.out_spec is None:
+            return leaves[0] if len(leaves) == 1 else tuple(leaves)
+        if self.out_spec.is_leaf():
+            return leaves[0]
+        if self.out_spec.type is tuple and self.out_spec.num_children == len(leaves) == self.out_spec.num_leaves:
+            return tuple(leaves)
+        return pytree.tree_unflatten(leaves, self.out_spec)
+
+    def check(self, tensors: Sequence[Any], device: torch.device | None) -> None:
+        """Raise :class:`InputError` RF502 to RF505, which names the first input that is not as compiled for."""
+        for spec, tensor in zip(self.inputs, tensors, strict=True):
+            here = f"input '{spec.name}'"
+            if not isinstance(tensor, torch.Tensor):
+                raise InputError("RF502", f"{here} is not a tensor but a {type(tensor).__name__}")
+            if tensor.dtype != torch_dtype(spec.dtype):
+                raise InputError("RF504", f"{here} is {tensor.dtype}, compiled for torch.{spec.dtype}",
+                                 help="convert it, or compile again with this dtype")
+            if tuple(tensor.shape) != spec.shape:
+                raise InputError("RF505", f"{here} has shape {list(tensor.shape)}, compiled for {list(spec.shape)}",
+                                 help="shapes are static: compile again with this one")
+            if device is not None and tensor.device != device:
+                raise InputError("RF503", f"{here} is on {tensor.device}, the model is on {device}",
+                                 help=f"move the input, or the model: .to('{tensor.device}')")
+
+    def describe(self) -> str:
+        """The inputs in words."""
+        return "inputs: " + ", ".join(f"{s.name}: {s.dtype}{list(s.shape)}" for s in self.inputs)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data. Raises :class:`ArtifactError` RF607 for structures or values that have no text."""
+        try:
+            return {"inputs": [[s.name, s.dtype, list(s.shape)] for s in self.inputs],
+                    "in_leaves": [_leaf_json(leaf) for leaf in self.in_leaves],
+                    "out_leaves": [_leaf_json(leaf) for leaf in self.out_leaves],
+                    "in_spec": None if self.in_spec is None else json.loads(pytree.treespec_dumps(self.in_spec)),
+                    "out_spec": None if self.out_spec is None else json.loads(pytree.treespec_dumps(self.out_spec))}
+        except (NotImplementedError, TypeError, ValueError) as error:
+            raise ArtifactError("RF607", "the model's arguments or results cannot be written to a file", why=str(error),
+                                help="return tensors, tuples, lists or dicts, or register the type with torch's pytree "
+                                "under a serialized_type_name") from error
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Signature:
+        """The inverse. Raises :class:`ArtifactError` RF601 for damaged data and RF609 for a structure whose Python type is
+        not registered in this process."""
+        try:
+            inputs = tuple(TensorSpec(str(n), str(d), tuple(map(int, shape))) for n, d, shape in data["inputs"])
+            in_leaves, out_leaves = (tuple(_leaf(v) for v in data[k]) for k in ("in_leaves", "out_leaves"))
+            specs = [data[k] for k in ("in_spec", "out_spec")]
+        except (KeyError, TypeError, ValueError) as error:
+            raise ArtifactError("RF601", "the artifact's signature is damaged", why=str(error)) from error
+        for spec in inputs:
+            torch_dtype(spec.dtype)
+        in_spec, out_spec = (None if spec is None else _load_spec(spec) for spec in specs)
+        if in_spec is not None and (in_spec.num_children != 2 or in_spec.num_leaves != len(in_leaves)):
+            raise ArtifactError("RF601", "the artifact's signature is damaged", why="its arguments do not add up")
+        if out_spec is not None and out_spec.num_leaves != len(out_leaves):
+            raise ArtifactError("RF601", "the artifact's signature is damaged", why="its results do not add up")
+        if sorted(leaf for leaf in in_leaves if isinstance(leaf, int)) != list(range(len(inputs))):
+            raise ArtifactError("RF601", "the artifact's signature is damaged", why="its inputs do not add up")
+        return Signature(inputs, in_leaves, out_leaves, in_spec, out_spec)
+
+
+def of_imported(imported: Any, outputs: int) -> Signature:
+    """The signature of a :class:`redfuser.frontend.imported.Imported` whose graph returns ``outputs`` tensors."""
+    inputs = tuple(TensorSpec(i.name, i.dtype, tuple(i.shape)) for i in imported.user_inputs)
+    position = {spec.name: index for index, spec in enumerate(inputs)}
+    if imported.in_spec is None:
+        return Signature(inputs, tuple(range(len(inputs))), tuple(range(outputs)))
+    in_leaves: tuple[Leaf, ...] = tuple(position[leaf] if isinstance(leaf, str) else Value(leaf.value)
+                                        for leaf in imported.in_leaves)
+    names = [leaf for leaf in imported.out_leaves if isinstance(leaf, str)]
+    one_each = len(names) == outputs  # else a tensor that is returned twice is one output of the graph
+    order = {name: index for index, name in enumerate(dict.fromkeys(names))}
+    out_leaves: list[Leaf] = []
+    count = 0
+    for leaf in imported.out_leaves:
+        if isinstance(leaf, str):
+            out_leaves.append(count if one_each else order[leaf])
+            count += 1
+        else:
+            out_leaves.append(Value(leaf.value))
+    return Signature(inputs, in_leaves, tuple(out_leaves), imported.in_spec, imported.out_spec)
+
+
+def _children(spec: Any) -> list[Any]:
+    """The children of a pytree spec, in any torch release."""
+    return spec.children() if hasattr(spec, "children") else spec.children_specs
+
+
+def _leaf_json(leaf: Leaf) -> Any:
+    if isinstance(leaf, int):
+        return leaf
+    if leaf.value is not None and not isinstance(leaf.value, (bool, int, float, str)):
+        raise ValueError(f"a {type(leaf.value).__name__} among the arguments or results")
+    return {"value": leaf.value}
+
+
+def _leaf(data: Any) -> Leaf:
+    if isinstance(data, bool) or not isinstance(data, (int, dict)):
+        raise ValueError("a leaf is an index or a value")
+    return data if isinstance(data, int) else Value(data["value"])
+
+
+def _load_spec(data: Any) -> Any:
+    try:
+        return pytree.treespec_loads(json.dumps(data))
+    except NotImplementedError as error:
+        found = str(error)
+        raise ArtifactError("RF609", "the model takes or returns a type this process does not know", why=found,
+                            help="import the package that defines it before loading (for example transformers)") from error
+    except (ValueError, KeyError, TypeError, AssertionError, IndexError) as error:
+        raise ArtifactError("RF601", "the artifact's signature is damaged", why=str(error)) from error
+
+
+def _structure(spec: Any, limit: int = 300) -> str:
+    text = " ".join(str(spec).split())
+    return text if len(text) <= limit else text[:limit] + "..."
+
+
+def _short(value: Any) -> str:
+    return "a tensor" if isinstance(value, torch.Tensor) else repr(value)[:80]

@@ -1,0 +1,225 @@
+"""Expressions of a segment program as TVMScript text.
+
+The narrow floats (``f16 bf16``) are held as float32 values that are rounded where the program says so: a cast to them and
+every arithmetic operation in them rounds explicitly, because LLVM kernels otherwise drop bf16 round trips. Integer index
+arithmetic is printed in 32 bits. ``select`` is evaluated lazily where a branch could load outside its tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import inf
+
+from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Load, Op, Ref, walk
+from redfuser.errors import LoweringError
+
+TVM_DTYPE = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32",
+             "i8": "int8", "u8": "uint8", "bool": "bool"}
+NARROW = frozenset({"f16", "bf16"})
+INTS = frozenset({"i64", "i32", "i8", "u8"})
+_INFIX = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
+          "eq": "==", "ne": "!="}
+_CALLS = {"sqrt": "T.sqrt", "rsqrt": "T.rsqrt", "exp": "T.exp", "exp2": "T.exp2", "log": "T.log", "log2": "T.log2",
+          "floor": "T.floor", "ceil": "T.ceil", "round": "T.nearbyint", "sin": "T.sin", "cos": "T.cos", "abs": "T.abs"}
+_LIBM = {"tanh": "tanh", "erf": "erf"}
+"""From the C library: TVM's own approximations of these lose digits near 0."""
+_EXACT = frozenset({"neg", "abs", "min", "max", "select"})
+"""Operations that cannot need a rounding in a narrow type."""
+
+
+def wide(dtype: str) -> str:
+    """The TVM dtype in which a value of ``dtype`` is held in registers and scratch memory."""
+    if dtype not in TVM_DTYPE:
+        raise LoweringError("RF431", f"the CPU target has no arithmetic in {dtype}",
+                            why="LLVM kernels drop round trips through 8-bit floats",
+                            help="the region runs as torch operators on the CPU")
+    return "float32" if dtype in NARROW else TVM_DTYPE[dtype]
+
+
+def stored(text: str, dtype: str) -> str:
+    """``text`` (held as :func:`wide` says) as a value of a buffer of ``dtype``."""
+    return f'T.Cast("{TVM_DTYPE[dtype]}", {text})' if dtype in NARROW or dtype in INTS else text
+
+
+class Texts:
+    """Prints expressions inside one block. ``access`` gives the text of a named value's element, and whether it lies in a
+    buffer of its own (possibly narrow) dtype; ``lets`` collects the block's local bindings."""
+
+    def __init__(self, index: Callable[[str], str], access: Callable[[Ref], tuple[str, str]],
+                 extents: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]], tensors: Mapping[str, str]) -> None:
+        self.index, self.access, self.extents, self.shapes, self.tensors = index, access, extents, shapes, tensors
+        self.lets: list[str] = []
+        self.lazy = 0
+
+    def bind(self, text: str, dtype: str) -> str:
+        """A name for a value that is used several times; the text itself inside a lazy branch."""
+        if self.lazy or text.isidentifier():
+            return text
+        name = f"x{len(self.lets)}"
+        self.lets.append(f"{name}: T.let[T.{dtype}] = {text}")
+        return name
+
+    def value(self, e: Expr) -> str:
+        """``e`` in :func:`wide` of its dtype, parenthesised as needed."""
+        match e:
+            case Const():
+                return self.const(e)
+            case Index(axis=a):
+                return self.index(a)
+            case Load():
+                return self._widened(self.load(e), e.dtype)
+            case Ref():
+                text, dtype = self.access(e)
+                return f'T.Cast("float32", {text})' if dtype in NARROW else text
+            case Cast():
+                return self.cast(e)
+            case Op():
+                text = self.op(e)
+                return self.rounded(text, e.dtype) if e.dtype in NARROW and e.name not in _EXACT else text
+        raise TypeError(f"not an expression: {e!r}")
+
+    def const(self, e: Const) -> str:
+        if e.dtype == "bool":
+            return f"T.bool({bool(e.value)})"
+        if e.dtype in FLOATS:
+            v = float(e.value)
+            text = f'"{v}"' if v != v or v in (inf, -inf) else repr(v)
+            return f"T.{wide(e.dtype)}({text})"
+        return str(int(e.value)) if e.dtype == "i64" and abs(int(e.value)) < 2**31 else f"T.{wide(e.dtype)}({int(e.value)})"
+
+    def load(self, e: Load) -> str:
+        return f"{self.tensors[e.tensor]}[{', '.join(self.position(i) for i in e.indices) or '0'}]"
+
+    def position(self, e: Expr) -> str:
+        text = self.value(e)
+        return f'T.Cast("int32", {text})' if any(isinstance(x, (Load, Ref)) for x in walk(e)) else text
+
+    def _widened(self, text: str, dtype: str) -> str:
+        wide(dtype)
+        return f'T.Cast("float32", {text})' if dtype in NARROW else text
+
+    def rounded(self, text: str, dtype: str) -> str:
+        """A float32 text rounded to the nearest value of a narrow dtype, ties to even, NaN kept."""
+        if dtype == "f16":
+            return f'T.Cast("float32", T.Cast("float16", {text}))'
+        x = self.bind(text, "float32")
+        bits = f'T.reinterpret("uint32", {x})'
+        odd = f"T.bitwise_and(T.shift_right({bits}, T.uint32(16)), T.uint32(1))"
+        near = f"T.bitwise_and({bits} + T.uint32(0x7FFF) + {odd}, T.uint32(0xFFFF0000))"
+        return f'T.Select(T.isnan({x}), {x}, T.reinterpret("float32", {near}))'
+
+    def cast(self, e: Cast) -> str:
+        source, target = e.arg.dtype, e.dtype
+        text = self.value(e.arg)
+        if target in NARROW:
+            text = text if wide(source) == "float32" else f'T.Cast("float32", {text})'
+            return text if source == target else self.rounded(text, target)
+        if target == "bool":
+            return text if source == "bool" else f"({text} != {self.const(Const(0, source))})"
+        if wide(source) == wide(target) and not isinstance(e.arg, Index):
+            return text
+        return f'T.Cast("{wide(target)}", {text})'
+
+    def op(self, e: Op) -> str:
+        name, args = e.name, e.args
+        if name == "select":
+            return self.select(e)
+        if name == "pow" and isinstance(args[1], Const) and float(args[1].value) == 2.0:
+            x = self.bind(self.value(args[0]), wide(e.dtype))
+            return f"({x} * {x})"
+        texts = [self.value(a) for a in args]
+        kind = wide(e.dtype)
+        if name in ("min", "max"):
+            return self.extremum(name, texts, args, e.dtype)
+        if name in _INFIX:
+            return f"({texts[0]} {_INFIX[name]} {texts[1]})"
+        if name == "div":
+            return f"T.truncdiv({texts[0]}, {texts[1]})" if e.dtype in INTS else f"({texts[0]} / {texts[1]})"
+        if name in ("and", "or"):
+            return f"T.{name.capitalize()}({texts[0]}, {texts[1]})"
+        if name == "not":
+            return f"T.Not({texts[0]})"
+        if name == "isnan":
+            return f"T.isnan({texts[0]})"
+        if name == "neg":
+            return f"(-{texts[0]})"
+        if name == "sigmoid":
+            one = self.const(Const(1.0, e.dtype))
+            return f"({one} / ({one} + T.exp(-{texts[0]})))"
+        if name == "pow":
+            return f"T.pow({texts[0]}, {texts[1]})"
+        if name in _LIBM:
+            suffix = "f" if kind == "float32" else ""
+            return f'T.call_pure_extern("{kind}", "{_LIBM[name]}{suffix}", {texts[0]})'
+        if name in _CALLS:
+            return f"{_CALLS[name]}({texts[0]})"
+        raise LoweringError("RF430", f"the CPU target cannot compute {name}")
+
+    def extremum(self, name: str, texts: list[str], args: tuple[Expr, ...], dtype: str) -> str:
+        """NaN propagates: ``T.max(a, b)`` gives b when either is NaN, so a constant goes first."""
+        a, b = texts
+        if dtype not in FLOATS:
+            return f"T.{name}({a}, {b})"
+        if isinstance(args[1], Const):
+            a, b = b, a
+        elif not isinstance(args[0], Const):
+            a = self.bind(a, wide(dtype))
+            b = self.bind(b, wide(dtype))
+            return f"T.Select(T.Or({a} {'>' if name == 'max' else '<'} {b}, T.isnan({a})), {a}, {b})"
+        return f"T.{name}({a}, {b})"
+
+    def select(self, e: Op) -> str:
+        condition, yes, no = e.args
+        test = self.value(condition)
+        unsafe = [x for branch in (yes, no) for x in walk(branch) if isinstance(x, Load) and not self.in_bounds(x)]
+        if unsafe:
+            self.lazy += 1
+        a, b = self.value(yes), self.value(no)
+        if unsafe:
+            self.lazy -= 1
+        if e.dtype in INTS:
+            a, b = f'T.Cast("{wide(e.dtype)}", {a})', f'T.Cast("{wide(e.dtype)}", {b})'
+        return f"T.{'if_then_else' if unsafe else 'Select'}({test}, {a}, {b})"
+
+    def in_bounds(self, load: Load) -> bool:
+        """Whether every index stays inside the tensor over the whole range of the axes."""
+        for e, extent in zip(load.indices, self.shapes[load.tensor], strict=True):
+            low, high = span(e, self.extents)
+            if not (low >= 0 and high <= extent - 1):
+                return False
+        return True
+
+
+def span(e: Expr, extents: Mapping[str, int]) -> tuple[float, float]:
+    """The range of an integer expression over the axes' ranges; infinite where it is not affine enough to tell."""
+    match e:
+        case Const(value=v):
+            return float(v), float(v)
+        case Index(axis=a):
+            return 0.0, float(extents[a] - 1)
+        case Cast(arg=x, dtype=d) if d in INTS:
+            return span(x, extents)
+        case Op(name=name, args=args) if name in ("add", "sub", "mul", "floordiv", "mod", "min", "max", "neg"):
+            (a, b), (c, d) = span(args[0], extents), span(args[-1], extents)
+            match name:
+                case "add":
+                    return a + c, b + d
+                case "sub":
+                    return a - d, b - c
+                case "neg":
+                    return -b, -a
+                case "mul":
+                    corners = [x * y if x and y else 0.0 for x in (a, b) for y in (c, d)]
+                    return min(corners), max(corners)
+                case "min":
+                    return min(a, c), min(b, d)
+                case "max":
+                    return max(a, c), max(b, d)
+                case "floordiv" if c == d and c > 0:
+                    return a // c, b // c
+                case "mod" if c == d and c > 0:
+                    return (a, b) if a >= 0 and b < c else (0.0, c - 1)
+    return -inf, inf
+
+
+__all__ = ["INTS", "NARROW", "TVM_DTYPE", "Texts", "span", "stored", "wide"]

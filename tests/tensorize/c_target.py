@@ -1,0 +1,56 @@
+"""Run printed TileLang kernels on the CPU, through TileLang's ``c`` target: a script, in a process of its own.
+
+    python c_target.py MODULE.py IN.npz OUT.npz      arrays named as the kernels' parameters
+
+Fragments and shared memory become plain arrays, parallel and pipelined loops serial ones: the text's meaning is
+checked, not layouts or asynchrony.
+"""
+
+import os
+import sys
+import types
+
+os.environ.setdefault("TILELANG_PRINT_ON_COMPILATION", "0")
+
+import numpy as np
+import tilelang
+import tilelang.language as language
+import torch
+
+
+def facade():
+    t = types.ModuleType("T")
+    for name in dir(language):
+        setattr(t, name, getattr(language, name))
+    t.alloc_fragment = t.alloc_shared = lambda shape, dtype, *a, **k: language.alloc_local(shape, dtype)
+    t.Parallel = lambda *e, **k: language.grid(*e) if len(e) > 1 else language.serial(e[0])
+    t.Pipelined = lambda a, b=None, **k: language.serial(a) if b is None else language.serial(a, b)
+    t.use_swizzle = t.annotate_layout = lambda *a, **k: None
+    return t
+
+
+def main(module_path, inputs, outputs):
+    import importlib.util
+
+    sys.modules["redfuser_c_facade"] = types.ModuleType("redfuser_c_facade")
+    sys.modules["redfuser_c_facade"].T = facade()
+    with open(module_path) as f:
+        text = f.read().replace("import tilelang.language as T", "from redfuser_c_facade import T")
+    path = module_path.replace(".py", "_c.py")
+    with open(path, "w") as f:
+        f.write(text)
+    spec = importlib.util.spec_from_file_location("generated", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    memory = {k: torch.from_numpy(v) for k, v in np.load(inputs).items()}
+    for func in module.make():
+        kernel = tilelang.compile(func, target="c", execution_backend="cython",
+                                  pass_configs={"tirx.disable_vectorize": True})
+        names = [str(func.buffer_map[p].name) for p in func.params]
+        shapes = [[int(x) for x in func.buffer_map[p].shape] for p in func.params]
+        kernel(*(memory[n].view(s) for n, s in zip(names, shapes)))
+    np.savez(outputs, **{k: v.numpy() for k, v in memory.items()})
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

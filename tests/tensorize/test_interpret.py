@@ -1,0 +1,89 @@
+"""Tile programs against float64, through the interpreter: tails, masks, layouts, splits, resident rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from redfuser.strategies import realise
+from redfuser.target import target
+from redfuser.tensorize import TileConfig, interpret, tensorize
+from redfuser.tensorize.tile_ir import TileProgram
+from tests import fused_examples as cascades
+from tests.tensorize import examples
+from tests.tensorize.examples import Shape
+
+H200 = target("sm_90a")
+SMALL = TileConfig(32, 16, 64, 2)
+DECODE = TileConfig(16, 16, 128, 2, "shared", False)
+ROWS = TileConfig(4, 64, 64, 0, warp_specialized=False)
+
+
+def check(f, config, strategy="single", splits=1, tolerance=2e-3, seed=0) -> TileProgram:
+    program = realise(f, strategy, splits)
+    tiles = tensorize(program, config, H200)
+    values = examples.inputs(f, seed)
+    got = interpret.run(tiles, values)
+    for name, expected in examples.reference(f, values).items():
+        have = got[name].astype(np.float64)
+        assert have.shape == expected.shape
+        scale = max(1.0, float(np.nanmax(np.abs(np.where(np.isfinite(expected), expected, 0)))))
+        np.testing.assert_allclose(have, expected, atol=tolerance * scale, rtol=tolerance, err_msg=name)
+    return tiles
+
+
+@pytest.mark.parametrize("i, n", [(64, 64), (40, 72), (33, 17), (1, 50), (5, 5)])
+@pytest.mark.parametrize("d", [16, 40, 80])
+def test_attention_with_tails(i, n, d):
+    check(examples.attention(Shape(i=i, n=n, d=d)), SMALL)
+
+
+@pytest.mark.parametrize("name", sorted(examples.masks(Shape())))
+@pytest.mark.parametrize("i, n", [(40, 40), (24, 56), (32, 32)])
+def test_masks(name, i, n):
+    shape = Shape(i=i, n=n)
+    mask = examples.masks(shape)[name]
+    if name == "strict":
+        shape = Shape(i=i - 1, n=n)
+        mask = examples.masks(shape)["causal"]
+    check(examples.attention(shape, mask=mask), SMALL)
+
+
+@pytest.mark.parametrize("options", [dict(bias="tile"), dict(bias="alibi"), dict(cap=5.0), dict(flat=True),
+                                     dict(kv_order="bhld"), dict(kv_order="bhdl"), dict(bias="tile", cap=3.0)], ids=str)
+@pytest.mark.parametrize("causal", [False, True])
+def test_variants(options, causal):
+    shape = Shape(i=40, n=44, h=4, hk=2)
+    mask = examples.masks(shape)["causal"] if causal else None
+    check(examples.attention(shape, mask=mask, **options), SMALL, tolerance=3e-3)
+
+
+@pytest.mark.parametrize("splits", [1, 2, 3, 7])
+@pytest.mark.parametrize("flat", [False, True])
+def test_split_decode_packs_heads(splits, flat):
+    f = examples.attention(Shape(b=2, h=8, hk=2, i=1, n=77), flat=flat)
+    tiles = check(f, DECODE, "multi", splits)
+    gemms = [s for s in tiles.kernels[0].body if type(s).__name__ == "For"]
+    assert gemms
+    assert all(p.dtype == "f32" for p in tiles.kernels[0].params if p.out), "partials are single precision"
+    grid = dict(tiles.kernels[0].grid)
+    assert grid.get("h_group") == 2 and "h_member" not in grid, "heads of a group share a block"
+
+
+def test_bfloat16():
+    check(examples.attention(Shape(dtype="bf16")), SMALL, tolerance=2e-2)
+
+
+@pytest.mark.parametrize("n", [64, 50, 7])
+@pytest.mark.parametrize("make", [cascades.layer_norm, cascades.rms_norm, cascades.softmax])
+@pytest.mark.parametrize("strategy", ["resident", "single"])
+def test_rows(make, n, strategy):
+    check(make(9, n, "f16"), ROWS if strategy == "resident" else TileConfig(4, 16, 64, 0, warp_specialized=False),
+          strategy)
+
+
+@pytest.mark.parametrize("make", [cascades.variance, cascades.logsumexp])
+@pytest.mark.parametrize("strategy, splits", [("single", 1), ("resident", 1), ("multi", 3)])
+def test_statistics(make, strategy, splits):
+    check(make(5, 70), TileConfig(2, 16, 64, 0, warp_specialized=False) if strategy != "resident" else
+          TileConfig(2, 128, 64, 0, warp_specialized=False), strategy, splits, tolerance=1e-5)

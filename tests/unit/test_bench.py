@@ -1,0 +1,224 @@
+"""Rows, views and comparisons of measurements; and a real run on the CPU in a process without any compiler."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from redfuser.bench import rows, timing
+from redfuser.bench.baselines import BASELINES, artifact_path, baseline
+from redfuser.bench.runner import Options, run
+from redfuser.errors import InputError
+from workloads import all_cases
+from workloads.case import Case
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def smoke() -> list[Case]:
+    return [c for c in all_cases() if "smoke" in c.sets]
+
+
+def row(case: str, variant: str, ms: float, **changes: Any) -> rows.Row:
+    """A measured row with a one per cent spread."""
+    times = {"p50": ms, "p20": ms * 0.995, "p80": ms * 1.005, "samples": 50}
+    return {"schema": 1, "case": case, "variant": variant, "status": "ok", "why": "", "passed": True, "events": times,
+            "graph": None, "error": {"ratio": 0.8}, "flags": [], "floor_ms": 0.5, "key": f"{case}{variant}",
+            "machine": {"device": "a GPU", "driver": "1", "versions": {"torch": "2"}, "commit": "c"}, **changes}
+
+
+def case_named(name: str) -> Case:
+    return next(c for c in all_cases() if str(c) == name)
+
+
+# -- workloads ---------------------------------------------------------------------------------------------------------
+
+
+def test_paper_shapes_are_all_there() -> None:
+    names = {c.name for c in all_cases() if c.workload == "mha" and "paper" in c.sets}
+    assert names == {f"H{i}" for i in range(1, 10)}
+    assert len({str(c) for c in all_cases()}) == len(all_cases())
+
+
+def test_floors_agree_with_the_published_ones() -> None:
+    """Operations and bytes of H1 to H9 give the floors of the workload table, milliseconds on an H200."""
+    from redfuser.bench.roof import KNOWN
+
+    published = {"H1": 0.0217, "H2": 0.0326, "H3": 0.0435, "H4": 0.0108, "H5": 0.0144, "H6": 0.0180, "H7": 0.2311, "H8": 0.4620,
+                 "H9": 0.9239, "causal-8192": 0.696}
+    for name, floor in published.items():
+        c = case_named(f"mha/{name}")
+        assert KNOWN["NVIDIA H200"].floor_ms(c.flops, c.bytes, c.dtype) == pytest.approx(floor, rel=0.02), name
+
+
+@pytest.mark.parametrize("case", smoke(), ids=str)
+def test_inputs_are_fresh_and_a_sample_matches_its_part(case: Case) -> None:
+    a, b = case.inputs("cpu", 0), case.inputs("cpu", 1)
+    assert not all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+    assert all(x.count_nonzero() > 0.9 * x.numel() for x in a if x.is_floating_point())
+    with torch.no_grad():
+        whole = case.pick(case.build()(*a))
+        part = (case.sample_build or case.build)()(*case.sample(a))
+    from redfuser.numerics import tensors
+
+    for x, y in zip(tensors(whole), tensors(part), strict=True):
+        torch.testing.assert_close(x, y)
+
+
+def test_the_sample_of_a_huge_case_is_one_group_of_heads() -> None:
+    from workloads.attention import make
+    from workloads.case import Attention
+
+    big = case_named("attention/alibi-prefill-32768")
+    assert big.sample_note == "heads 0:1 of batch 0"
+    spec = Attention(8, 2, 0.3, causal=True, alibi=True)
+    small = make("attention", "x", spec, 1, 24, 24, 16)
+    huge = make("attention", "x", spec, 1, 1 << 14, 1 << 14, 16)  # its sample and pick, applied to the small inputs
+    args = small.inputs("cpu", 0)
+    assert huge.sample_build is not None
+    with torch.no_grad():
+        torch.testing.assert_close(huge.pick(small.build()(*args)), huge.sample_build()(*huge.sample(args)))
+
+
+# -- rows --------------------------------------------------------------------------------------------------------------
+
+
+def test_rows_round_trip_and_a_cut_line_costs_only_itself(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "out.jsonl"
+    rows.append(path, [row("a", "eager", 1.0)])
+    with path.open("a") as f:
+        f.write('{"schema": 1, "ca')
+    assert [r["case"] for r in rows.read(path)] == ["a"]
+    (tmp_path / "bad.jsonl").write_text("no\n{}\n")
+    with pytest.raises(InputError, match="RF196"):
+        rows.read(tmp_path / "bad.jsonl")
+
+
+def test_table_shows_the_best_configuration_losses_and_what_is_missing() -> None:
+    measured = [row("mha/H1", "redfuser", 1.0), row("mha/H1", "eager", 2.0), row("mha/H1", "handwritten:a", 0.9),
+                row("mha/H1", "handwritten:b", 0.8), row("mha/H2", "redfuser", 1.0), row("mha/H2", "eager", 0.5),
+                row("mha/H2", "flash", 0, status="missing", why="no GPU", events=None, passed=None, error=None)]
+    columns, cells = rows.table(measured)
+    assert columns == ["case", "floor", "redfuser", "% roof", "err x", "eager", "handwritten", "flash"]
+    assert cells[0] == ["mha/H1", "0.5000", "1.0000", "50", "0.80", "2.0000 (2.00x)", "0.8000 (0.80x)", ""]
+    assert cells[1][-1] == "missing"
+    notes = "\n".join(rows.footnotes(measured))
+    assert "1.00x over eager, geometric mean of 2, slower on 1: mha/H2" in notes
+    assert "flash: missing: no GPU  (mha/H2)" in notes
+    assert "| mha/H1 | 0.5000 |" in rows.markdown(measured)
+
+
+def test_a_wrong_result_is_marked_in_the_table() -> None:
+    _, cells = rows.table([row("a", "redfuser", 1.0, passed=False)])
+    assert "WRONG" in cells[0][2]
+
+
+def test_comparison_needs_a_difference_beyond_the_spread() -> None:
+    old = [row("a", "redfuser", 1.0), row("b", "redfuser", 1.0), row("c", "redfuser", 1.0), row("d", "redfuser", 1.0)]
+    wide = {"p50": 1.2, "p20": 0.9, "p80": 1.5, "samples": 9}
+    new = [row("a", "redfuser", 1.2), row("b", "redfuser", 0.8), row("c", "redfuser", 1.01),
+           row("d", "redfuser", 1.2, events=wide)]
+    assert [v for *_, v in rows.compare(old, new)] == ["slower", "faster", "same", "unclear"]
+
+
+# -- running -----------------------------------------------------------------------------------------------------------
+
+
+def test_percentiles() -> None:
+    t = timing.summarise([5.0, 1.0, 2.0, 3.0, 4.0])
+    assert (t.p50, t.p20, t.p80, t.samples) == (3.0, 2.0, 5.0, 5)
+
+
+def test_a_wrong_and_a_crashing_variant_are_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variant that computes something else is measured and marked; one that raises becomes a row; the rest goes on."""
+    monkeypatch.setattr("redfuser.bench.baselines.BASELINES", dict(BASELINES))
+    monkeypatch.setattr("redfuser.bench.runner.BASELINES", registry := dict(BASELINES))
+
+    def wrong(case: Case, device: str, artifacts: Path | None) -> dict[str, Any]:
+        return {"wrong": lambda q, k, v: case.build()(q, k, v) * 1.05}
+
+    def crashing(case: Case, device: str, artifacts: Path | None) -> dict[str, Any]:
+        return {"crashing": lambda q, k, v: 1 / 0}
+
+    registry.update(wrong=wrong, crashing=crashing)
+    assert baseline("again")(wrong) is wrong
+    block, = run([case_named("mha/smoke-64")], Options(("eager", "wrong", "crashing", "cudnn"), budget_s=0.01))
+    by = {r["variant"]: r for r in block}
+    assert by["eager"]["passed"] and by["eager"]["error"]["ratio"] <= 1
+    assert by["wrong"]["passed"] is False and "outside the numerics rule" in " ".join(by["wrong"]["flags"])
+    assert by["crashing"]["status"] == "failed" and "ZeroDivisionError" in by["crashing"]["why"]
+    assert by["cudnn"]["status"] == "missing"
+
+
+def test_artifacts_have_stable_names(tmp_path: Path) -> None:
+    assert artifact_path(tmp_path, case_named("mha/H1")).name == "mha-H1.rf"
+
+
+ABSENT = ("tvm", "tilelang", "z3", "rich", "platformdirs", "transformers")
+BLOCK = f"import sys\nfor m in {ABSENT}: sys.modules[m] = None\n"
+
+
+def test_run_needs_no_compiler_and_resumes(tmp_path: Path) -> None:
+    """As on a GPU machine that has torch and click only: run, append, run again with --resume, report."""
+    out = tmp_path / "out.jsonl"
+
+    def command(*args: str) -> subprocess.CompletedProcess[str]:
+        code = f"{BLOCK}sys.argv = ['redfuser', *{list(args)!r}]\nfrom redfuser.cli.main import main\nmain()"
+        return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120,
+                              env={**os.environ, "PYTHONPATH": str(ROOT)})
+
+    arguments = ("bench", "run", "mha", "--shapes", "smoke", "--baseline", "eager,flash,cudnn", "--no-ours", "--device", "cpu",
+                 "--budget", "0.01", "--json", str(out), "--resume")
+    first = command(*arguments)
+    assert first.returncode == 0, first.stderr
+    assert "mha/smoke-decode" in first.stdout and "cudnn: missing: needs a CUDA GPU" in first.stdout
+    assert "[3/3]" in first.stderr and "[3/3]" not in first.stdout
+    lines = [json.loads(text) for text in out.read_text().splitlines()]
+    assert len(lines) == 9 and all(r["passed"] for r in lines if r["status"] == "ok")
+    command(*arguments)
+    assert len(out.read_text().splitlines()) == 9
+    assert "| mha/smoke-64 |" in command("bench", "report", str(out), "--markdown").stdout
+
+
+class Saved(torch.nn.Module):
+    """A stand-in for a compiled model: constants as buffers, saved as they are."""
+
+    def __init__(self, constants: dict[str, torch.Tensor]) -> None:
+        super().__init__()
+        for name, tensor in constants.items():
+            self.register_buffer(name, tensor)
+
+    def save(self, path: str) -> None:
+        torch.save(dict(self.named_buffers()), path)
+
+
+def test_weights_stay_behind_and_are_filled_in_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import redfuser
+    from redfuser.bench.thin import load_thin, save_thin
+    from redfuser.errors import ArtifactError
+
+    module = torch.nn.Linear(256, 256)
+    derived = torch.randn(7)
+    weight = module.weight.detach().clone()
+    saved = Saved({"c_w": module.weight.detach(), "c_bias": module.bias.detach(), "c_derived": derived})
+    path = save_thin(saved, module, tmp_path / "m.rf")
+    assert path.stat().st_size < 10_000 < weight.nbytes
+    assert torch.equal(module.weight, weight), "the module's own weights were touched"
+
+    monkeypatch.setattr(redfuser, "load", lambda p: Saved(torch.load(p)), raising=False)
+    other = torch.nn.Linear(256, 256)
+    loaded = load_thin(path, other)
+    assert torch.equal(loaded.c_w, other.weight) and torch.equal(loaded.c_bias, other.bias)
+    assert torch.equal(loaded.c_derived, derived)
+    with pytest.raises(ArtifactError, match="RF604"):
+        load_thin(path, torch.nn.Linear(8, 8))
+    path.write_bytes(path.read_bytes()[:50])
+    with pytest.raises(ArtifactError, match="RF601"):
+        load_thin(path, other)

@@ -1,0 +1,131 @@
+"""The command line: exit codes, data on stdout, coded errors on stderr, never a stack trace."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from redfuser.cli import console
+from redfuser.cli.main import cli
+from redfuser.errors import InputError, NumericsError
+
+
+def invoke(*args: str) -> Result:
+    return CliRunner().invoke(cli, list(args))
+
+
+def failing(error: BaseException) -> Result:
+    """Run a command that raises ``error``, under the guard every command has."""
+
+    @click.command()
+    def command() -> None:
+        with console.guard():
+            raise error
+
+    return CliRunner().invoke(command, [])
+
+
+def test_errors_are_coded_text_with_exit_codes() -> None:
+    r = failing(InputError("RF192", "no file x.pt2", why="it is not there", help="look again"))
+    assert (r.exit_code, r.stdout) == (1, "")
+    assert r.stderr == "RF192 no file x.pt2\n  why:  it is not there\n  next: look again\n"
+    assert failing(NumericsError("RF801", "wrong")).exit_code == 4
+
+
+def test_an_exception_that_is_not_ours_is_our_bug_with_a_folder() -> None:
+    r = failing(ZeroDivisionError("division by zero"))
+    assert r.exit_code == 1 and "RF900" in r.stderr and "Traceback" not in r.stderr
+    folder = Path(next(w for w in r.stderr.split() if "redfuser-bug-" in w))
+    assert "ZeroDivisionError" in (folder / "traceback.txt").read_text()
+    assert "python 3" in (folder / "versions.txt").read_text()
+
+
+def test_interrupt_is_an_abort() -> None:
+    assert failing(KeyboardInterrupt()).exit_code == 1
+
+
+@pytest.mark.parametrize(("args", "code", "text"), [
+    (("nope",), 2, "No such command"),
+    (("compile", "m.pt2", "--require", "lots"), 2, "not a percentage"),
+    (("compile", "m.pt2", "--require", "120%"), 2, "not a percentage"),
+    (("explain", "missing.pt2"), 1, "RF192"),
+    (("explain", "missing.onnx"), 1, "RF192"),
+    (("explain", "weights.safetensors"), 1, "RF192"),
+    (("explain", "no_such_module_at_all:fn"), 1, "RF193"),
+    (("explain", "json:loads"), 1, "RF193"),
+    (("explain", "os:getcwd"), 1, "RF193"),
+    (("bench", "run", "nope"), 1, "RF194"),
+    (("bench", "run", "mha", "--shapes", "nope"), 1, "RF194"),
+    (("bench", "run", "mha", "--baseline", "nope"), 1, "RF194"),
+    (("bench", "report", "missing.jsonl"), 1, "RF196"),
+    (("cache", "prune"), 2, "--older-than"),
+])
+def test_bad_input(args: tuple[str, ...], code: int, text: str) -> None:
+    r = invoke(*args)
+    assert r.exit_code == code, r.output
+    assert text in r.stderr and "Traceback" not in r.output
+
+
+def test_a_file_that_is_no_exported_program(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt2"
+    path.write_bytes(b"not a zip")
+    r = invoke("explain", str(path))
+    assert r.exit_code == 1 and "RF192" in r.stderr and "Traceback" not in r.output
+
+
+def test_doctor_prints_versions_compilers_and_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDFUSER_TARGET", "sm_80")
+    r = invoke("doctor")
+    for part in ("apache-tvm", "C++ compiler", "nvcc", "GPU", "REDFUSER_TARGET", "sm_80  (REDFUSER_TARGET)"):
+        assert part in r.stdout
+    found = json.loads(invoke("doctor", "--json").stdout)
+    assert {"topic", "what", "status", "help"} == set(found[0])
+
+
+def test_doctor_names_a_version_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    from redfuser import doctor
+
+    monkeypatch.setattr(doctor, "installed", lambda: {"python": "3.11.7", "torch": "2.13.0", "tilelang": "0.1.99",
+                                                      "apache-tvm-ffi": "0.1.12"})
+    r = invoke("doctor")
+    assert r.exit_code == 1 and "pip install tilelang==0.1.15" in r.stdout
+
+
+def test_a_bad_setting_is_a_coded_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDFUSER_LOGS", "+acrff")
+    r = invoke("doctor")
+    assert r.exit_code == 1 and "RF191" in r.stderr
+
+
+def test_cache_info_and_prune(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from redfuser.cache import Cache, key_of
+
+    monkeypatch.setenv("REDFUSER_CACHE_DIR", str(tmp_path))
+    Cache(tmp_path).put(key_of("x"), b"payload")
+    assert "1 entries" in invoke("cache", "info").stdout
+    assert "removed 0" in invoke("cache", "prune", "--older-than", "1").stdout
+    assert "removed 1" in invoke("cache", "prune", "--all").stdout
+
+
+def test_bench_list_is_data() -> None:
+    r = invoke("bench", "list", "mha", "--shapes", "paper", "--json")
+    assert [json.loads(line)["case"] for line in r.stdout.splitlines()] == [f"mha/H{i}" for i in range(1, 10)]
+
+
+def test_dry_run_measures_nothing() -> None:
+    r = invoke("bench", "run", "mha", "--shapes", "H1,H2", "--dry-run")
+    assert r.stdout == "mha/H1  redfuser, eager\nmha/H2  redfuser, eager\n"
+
+
+def test_compare_exits_with_5_on_a_regression(tmp_path: Path) -> None:
+    from tests.unit.test_bench import row
+
+    old, new = tmp_path / "old.jsonl", tmp_path / "new.jsonl"
+    old.write_text(json.dumps(row("a", "redfuser", 1.0)) + "\n")
+    new.write_text(json.dumps(row("a", "redfuser", 1.5)) + "\n")
+    assert invoke("bench", "compare", str(old), str(new)).exit_code == 5
+    assert invoke("bench", "compare", str(new), str(old)).exit_code == 0
