@@ -126,7 +126,7 @@ class Evaluator:
         body = self.body(stmt.expr, env, unit, scope, False)
         contraction = stmt.reducer.kind == "sum" and self.is_contraction(body.expr, scope)
         if contraction:
-            body = self.body(stmt.expr, env, unit, scope, True)
+            body = self.body(stmt.expr, env, unit, self.row_scope(body.expr, scope, over), True)
         return Instance(node, indices, over, body, contraction)
 
     def is_contraction(self, e: Expr, scope: frozenset[str]) -> bool:
@@ -135,8 +135,14 @@ class Evaluator:
             e = e.arg
         if not (isinstance(e, Op) and e.name == "mul"):
             return False
-        free = [f for f in map(self.axes_read, factors(e)) if f is not None]
+        free = [f for f in map(self.axes_read, factors(e)) if f]
         return len(free) > 1 and any(scope - f for f in free)
+
+    def row_scope(self, e: Expr, scope: frozenset[str], over: str) -> frozenset[str]:
+        """Axes along which re-reading an operand costs: without the columns, when a factor depends on a reduction (the
+        row is computed once for all columns of a tile)."""
+        row = [self.axes_read(f) or set() for f in factors(e) if any(isinstance(x, Ref) for x in _walk(f))]
+        return scope & frozenset({over}.union(*row)) if row else scope
 
     def axes_read(self, e: Expr) -> set[str] | None:
         """Axes that a factor depends on; None for a factor without data."""

@@ -225,7 +225,7 @@ class Grower:
             return Reject("RF305", None, f"more than {MAX_TENSORS} tensors read by one kernel")
         leaves = [s for s in got.sinks if s.node.unit is u]
         want = set(got.p_axes) | {R}
-        if leaves and (got.inner or any({a for e in s.at for a in axes_of(e)} != want for s in leaves)):
+        if leaves and (got.inner or any(i.contraction for i in got.rows) or any({a for e in s.at for a in axes_of(e)} != want for s in leaves)):
             return Reject("RF303", None, "a producer that is also read elsewhere is not written once per element of the row")
         return None
 
@@ -254,12 +254,13 @@ class Grower:
 
     def close(self, units: Units) -> Units:
         """With the free maps that lie between members and that nothing else reads."""
+        more = {u for u in self.members(mask(units, "descendants") & mask(units, "ancestors") & ~bits(units))
+                if u.is_cheap and u not in self.claimed and not any(n.escapes for n in u.results)}
         while True:
-            more = {c for u in units for c in u.consumers if c not in units and c.is_cheap and c not in self.claimed
-                    and not any(n.escapes for n in c.results) and c.consumers and all(x in units for x in c.consumers)}
-            if not more:
-                return units
-            units = units | more
+            kept = {u for u in more if all(c in units or c in more for c in u.consumers)}
+            if kept == more:
+                return units | more
+            more = kept
 
     def convex(self, units: Units) -> bool:
         """No path leaves and comes back, other than through maps that are evaluated inside anyway."""
