@@ -596,7 +596,7 @@ class Deriver:
             linear[hit] = term if hit not in linear else op("add", linear[hit], term)
         only = set(linear) == {True}
         pieces: list[tuple[str, Expr, tuple[str, ...]]] = []
-        nested = op("mul", linear[True], body)
+        nested: Expr = op("mul", linear[True], body)
         if only and isinstance(r.expr, Op) and r.expr.name == "mul" and ref in r.expr.args:
             nested = Op("mul", tuple(body if a == ref else a for a in r.expr.args), r.expr.dtype)
         elif r.expr == ref:
