@@ -116,6 +116,10 @@ class References:
 
     def guarded(self, e: Expr, guards: list[Expr]) -> Expr:
         """A running value made finite in every state; the conditions under which it was changed are added to guards."""
+        if isinstance(e, (Op, Cast)):
+            interval = self.ranges.of(e)
+            if interval.lo > -INF and interval.hi < INF:
+                return e  # proved finite as it is (a clamp)
         match e:
             case Ref(name=n, dtype=d) if n in self.accumulators and self.accumulators[n].reducer.kind in ("max", "min"):
                 if d not in FLOATS:
