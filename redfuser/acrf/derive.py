@@ -54,6 +54,8 @@ class Value:
     guards: tuple[Expr, ...] = ()
     covered: bool = False
     """The plain value is NaN by itself where a guard was taken (0/0), as the source program's is."""
+    vanishes: bool = False
+    """Proved: where a guard was taken every element's weight is 0, because the guarded maximum bounds its exponent."""
 
 
 @dataclass(slots=True)
@@ -149,7 +151,7 @@ class Deriver:
         plain: list[Expr] = []
         rooted: list[Expr] = []
         guards: list[Expr] = []
-        covered = True
+        covered = vanishes = True
         for i, t in enumerate(terms):
             name = _own(r.name) if len(terms) == 1 else self._fresh(f"{r.name}_{i}")
             main, root, mine = self._term(r, t, name, dtype, single=len(terms) == 1)
@@ -172,7 +174,9 @@ class Deriver:
                 if g not in guards:
                     guards.append(g)
             zero_over_zero = any(q < 0 and self._is_zero_at(b, mine) for b, q in results)
-            covered = covered and (not mine or zero_over_zero)
+            empty = bool(t.of("scaled")) and all(d.bounded_exponential(p) is not None for p in t.of("scaled"))
+            vanishes = vanishes and (not mine or empty)
+            covered = covered and (not mine or (zero_over_zero and empty))
             for p in t.of("d"):
                 self.choices.append(f"{r.name}: {_factor_text(p.base, p.power)} deferred: it bounds nothing, so it is "
                                     "applied once, in finalize")
@@ -180,7 +184,7 @@ class Deriver:
         final = _sum_up(rooted, dtype)
         if r.dtype != dtype:
             value, final = Cast(value, r.dtype), Cast(final, r.dtype)
-        self._set(r.name, Value(value, final, tuple(guards), covered and bool(guards)), value)
+        self._set(r.name, Value(value, final, tuple(guards), covered and bool(guards), vanishes), value)
 
     def _is_zero_at(self, result: Expr, guards: list[Expr]) -> bool:
         """A denominator that is an accumulator under the same guard: 0 where the guard was taken, so 0/0 = NaN."""
@@ -189,6 +193,8 @@ class Deriver:
             return False
         texts = {str(g) for g in guards}
         v = self.values[e.name].plain
+        if not self.values[e.name].vanishes:
+            return False
         return isinstance(v, Ref) and bool(texts) and texts <= self.rebased_on.get(v.name, set())
 
     def _term(self, r: Reduce, t: Term, name: str, dtype: str, single: bool) -> tuple[Expr, Expr, list[Expr]]:
