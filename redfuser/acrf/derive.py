@@ -7,13 +7,13 @@ result that bounds it, a rounding taken at running results. Everything else is d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import product as cartesian
 from math import comb
 
-from redfuser.acrf.algebra import ORDERED, PAYLOAD, accumulator_dtype, neutral
+from redfuser.acrf.algebra import ORDERED, PAYLOAD, UNIT_ROUNDOFF, accumulator_dtype, neutral
 from redfuser.acrf.classify import Outline, Scope, promote, rename
 from redfuser.acrf.decompose import Case, Decomposer, Part, Term, without_constant
 from redfuser.acrf.expr import (
@@ -41,6 +41,8 @@ from redfuser.acrf.state import Accumulator, Certificate, Condition, State
 
 F1 = Fraction(1)
 MAX_ACCUMULATORS = 32
+Rebase = Callable[[Ref], Expr]
+"""From an accumulator's own reference to its value after the references moved."""
 SUM = Reducer("sum")
 
 
@@ -131,9 +133,16 @@ class Deriver:
             value: Expr = acc
             if acc.dtype != self._dtype_of(r, n):
                 value = Cast(acc, self._dtype_of(r, n))
+                self._narrowed(r, dtype)
             self._set(n, Value(value, value), value)
         self.decomposition.append(f"{', '.join(r.names)} = {r.reducer}[{r.over}] {r.expr}")
         self.choices.append(f"{r.name}: depends on no result; accumulated as it is")
+
+    def _narrowed(self, r: Reduce, dtype: str) -> None:
+        if r.dtype in UNIT_ROUNDOFF and r.dtype != dtype:
+            u = UNIT_ROUNDOFF[r.dtype]
+            self.roundings.append(f"{r.name}: accumulated in {dtype} and rounded to {r.dtype} once, at most u = {u:.4g} of its "
+                                  "magnitude, where the program rounds as it accumulates")
 
     @staticmethod
     def _dtype_of(r: Reduce, name: str) -> str:
@@ -184,6 +193,7 @@ class Deriver:
         final = _sum_up(rooted, dtype)
         if r.dtype != dtype:
             value, final = Cast(value, r.dtype), Cast(final, r.dtype)
+            self._narrowed(r, dtype)
         self._set(r.name, Value(value, final, tuple(guards), covered and bool(guards), vanishes), value)
 
     def _is_zero_at(self, result: Expr, guards: list[Expr]) -> bool:
@@ -220,8 +230,11 @@ class Deriver:
             last = k == tuple(powers)
             label = name if last else self._fresh(f"{r.name}_{''.join(map(str, k))}", reserve=False)
             axes = self._axes(r, body, context, full=last and single)
-            family[k] = self._share(label, axes, dtype, body, lambda own, k=k: self._rebase(
-                own, k, family, drifts, ratio, dtype))
+
+            def rebase(own: Ref, k: tuple[int, ...] = k) -> Expr:
+                return self._rebase(own, k, family, drifts, ratio, dtype)
+
+            family[k] = self._share(label, axes, dtype, body, rebase, within=r.axes)
             if guards:
                 self.rebased_on.setdefault(family[k].name, set()).update(map(str, guards))
         self._explain(r, t, follows, shifts)
@@ -245,9 +258,13 @@ class Deriver:
             one = Op("select", (cond, one, zero) if side else (cond, zero, one), dtype)
         count = Ref(self._fresh(f"{r.name}_counted"), dtype)
         axes = tuple(a for a in r.axes if a in self.scope.axes_of(one))
-        self.pending[count.name] = Accumulator((count.name,), axes, SUM, dtype, neutral(SUM, dtype), one,
-                                               (Ref(f"{count.name}@old", dtype),))
-        self.scope.axes[count.name] = axes
+        same = self._equal(one, SUM, dtype, axes, r.axes)
+        if same is not None:
+            count = Ref(same.name, dtype)
+        else:
+            self.scope.axes[count.name] = axes
+            self.pending[count.name] = Accumulator((count.name,), axes, SUM, dtype, neutral(SUM, dtype), one,
+                                                   (Ref(f"{count.name}@old", dtype),))
         return Op("select", (Op("eq", (count, Const(0.0, dtype)), "bool"), value, root), dtype)
 
     def _rebase(self, own: Ref, k: tuple[int, ...], family: dict[tuple[int, ...], Ref], drifts: list[Expr],
@@ -303,18 +320,20 @@ class Deriver:
     def _vanishes(self, member: Ref) -> bool:
         """Proved: the accumulator's sum is 0, because its reference is the weighted mean of its data."""
         a = self.refs.accumulators[member.name]
-        body = a.contribution
+        body, masks = a.contribution, []
+        while isinstance(body, Op) and body.name == "select" and body.args[2] == Const(0.0, a.dtype):
+            masks.append(body.args[0])
+            body = body.args[1]
         total: Expr | None = None
         known = {str(from_poly(to_poly(b.contribution), b.dtype)): Ref(b.name, b.dtype)
                  for b in self.refs.accumulators.values() if b.reducer.kind == "sum" and b.name != member.name}
-        references = {x for x in walk(body) if isinstance(x, Ref) and x.name in self.refs.accumulators}
         for m, c in to_poly(body).items():
             outside = [(b, q) for b, q in m if not self._has_data(b)]
             inside = [(b, q) for b, q in m if self._has_data(b)]
-            if any({x for x in walk(b) if isinstance(x, Ref)} & references for b, _ in inside):
-                # a rebased weight: exp(p - m) reads results as well as data, and is one accumulator's whole body
-                pass
-            text = str(from_poly(to_poly(product(inside, a.dtype)), a.dtype)) if inside else str(Const(1.0, a.dtype))
+            piece: Expr = product(inside, a.dtype) if inside else Const(1.0, a.dtype)
+            for mask in reversed(masks):
+                piece = Op("select", (mask, piece, Const(0.0, a.dtype)), a.dtype)
+            text = str(from_poly(to_poly(piece), a.dtype))
             if text not in known:
                 return False
             step = product([(known[text], F1), *outside], a.dtype, c)
@@ -656,12 +675,22 @@ class Deriver:
             used = used | frozenset(context)
         return tuple(a for a in r.axes if a in used)
 
-    def _share(self, name: str, axes: tuple[str, ...], dtype: str, body: Expr, rebase: object,
-               reducer: Reducer = SUM) -> Ref:
+    def _share(self, name: str, axes: tuple[str, ...], dtype: str, body: Expr, rebase: Rebase | None,
+               reducer: Reducer = SUM, within: tuple[str, ...] = ()) -> Ref:
+        """An accumulator with this body: an existing one, also one with more of the axes ``within``, or a new one."""
+        found = self._equal(body, reducer, dtype, axes, within)
+        if found is not None:
+            return Ref(found.name, found.neutral[0].dtype)
         return self._accumulate((name,), axes, reducer, dtype, body, rebase)[0]
 
+    def _equal(self, body: Expr, reducer: Reducer, dtype: str, axes: tuple[str, ...],
+               within: tuple[str, ...]) -> Accumulator | None:
+        return next((a for a in self.refs.accumulators.values()
+                     if a.reducer == reducer and a.dtype == dtype and a.contribution == body
+                     and set(axes) <= set(a.axes) <= {*axes, *within}), None)
+
     def _accumulate(self, names: tuple[str, ...], axes: tuple[str, ...], reducer: Reducer, dtype: str, body: Expr,
-                    rebase: object) -> tuple[Ref, ...]:
+                    rebase: Rebase | None) -> tuple[Ref, ...]:
         """Add an accumulator, or find an equal one. ``rebase``: own reference -> expression; None for a plain monoid."""
         found = self._by_key.get((str(reducer), axes, str(body), body.dtype))
         if found is None and reducer.kind == "sum" and body == Const(1.0, dtype) and rebase is not None:
@@ -672,7 +701,7 @@ class Deriver:
             return tuple(Ref(n, c.dtype) for n, c in zip(a.names, a.neutral, strict=True))
         edges = neutral(reducer, dtype)
         own = tuple(Ref(n, c.dtype) for n, c in zip(names, edges, strict=True))
-        moved = tuple(Ref(f"{o.name}@old", o.dtype) for o in own) if rebase is None else (rebase(own[0]),)  # type: ignore[operator]
+        moved = tuple(Ref(f"{o.name}@old", o.dtype) for o in own) if rebase is None else (rebase(own[0]),)
         a = Accumulator(names, axes, reducer, dtype, edges, body, moved)
         if len(self.refs.accumulators) >= MAX_ACCUMULATORS:
             raise Refuse("RF210", f"at most {MAX_ACCUMULATORS} accumulators", "the decomposition needs more",
