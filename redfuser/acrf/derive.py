@@ -247,9 +247,9 @@ class Deriver:
         root = self._translate(family, powers, both, dtype)
         back = self.refs.to_true(follows) if follows else None
         root = op("mul", root, back) if back is not None else root
-        return value, self._where_counted(r, t, value, root, dtype) if t.conds else root, guards
+        return value, self._where_counted(r, t, root, dtype) if t.conds else root, guards
 
-    def _where_counted(self, r: Reduce, t: Term, value: Expr, root: Expr, dtype: str) -> Expr:
+    def _where_counted(self, r: Reduce, t: Term, root: Expr, dtype: str) -> Expr:
         """The true results change a sum only if it has an element: one that a mask leaves empty is 0 in the program too.
         The count is added to the state only if the rooted value is used."""
         one: Expr = Const(1.0, dtype)
@@ -265,7 +265,8 @@ class Deriver:
             self.scope.axes[count.name] = axes
             self.pending[count.name] = Accumulator((count.name,), axes, SUM, dtype, neutral(SUM, dtype), one,
                                                    (Ref(f"{count.name}@old", dtype),))
-        return Op("select", (Op("eq", (count, Const(0.0, dtype)), "bool"), value, root), dtype)
+        zero = Const(0.0, dtype)
+        return Op("select", (Op("eq", (count, zero), "bool"), zero, root), dtype)
 
     def _rebase(self, own: Ref, k: tuple[int, ...], family: dict[tuple[int, ...], Ref], drifts: list[Expr],
                 ratio: Expr | None, dtype: str) -> Expr:
