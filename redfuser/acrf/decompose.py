@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from redfuser.acrf.classify import Scope
-from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Const, Expr, Op, Ref, op
+from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Const, Expr, Load, Op, Ref, op
 from redfuser.acrf.normal import (
     ONE,
     Mono,
@@ -106,7 +106,7 @@ class Decomposer:
             for side, arm in ((True, then), (False, other)):
                 for xs, ds, leaf in self.cases(arm):
                     here = ((cond, side),)
-                    out.append((((*here, *xs), ds, leaf) if kind != "D" else (xs, (*here, *ds), leaf)))
+                    out.append(((*here, *xs), ds, leaf) if kind != "D" else (xs, (*here, *ds), leaf))
             return self._few(out)
         args = (e.arg,) if isinstance(e, Cast) else e.args
         combos: list[tuple[tuple[tuple[Expr, bool], ...], tuple[tuple[Expr, bool], ...], tuple[Expr, ...]]] = [
@@ -154,6 +154,10 @@ class Decomposer:
         if kind == "D":
             return [self._results(e)]
         match e:
+            case Load():
+                raise Refuse("RF208", f"the indices of {e} are data only",
+                             "it reads an element whose place depends on a result of the whole row",
+                             "gather in a second pass")
             case Cast():
                 from redfuser.acrf.casts import mixed_cast
 
@@ -614,10 +618,8 @@ def spell_results(b: Poly, dtype: str) -> Expr:
 def _signed(addends: list[tuple[int, Expr]], dtype: str) -> Expr:
     out: Expr | None = None
     for s, x in sorted(addends, key=lambda t: -t[0]):
-        if out is None:
-            out = x if s > 0 else Op("neg", (x,), dtype)
-        else:
-            out = Op("add" if s > 0 else "sub", (out, x), dtype)
+        first = x if s > 0 else Op("neg", (x,), dtype)
+        out = first if out is None else Op("add" if s > 0 else "sub", (out, x), dtype)
     assert out is not None
     return out
 

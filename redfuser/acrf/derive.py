@@ -7,7 +7,7 @@ result that bounds it, a rounding taken at running results. Everything else is d
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import product as cartesian
@@ -16,7 +16,22 @@ from math import comb
 from redfuser.acrf.algebra import ORDERED, PAYLOAD, accumulator_dtype, neutral
 from redfuser.acrf.classify import Outline, Scope, promote, rename
 from redfuser.acrf.decompose import Case, Decomposer, Part, Term
-from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Let, Op, Reduce, Reducer, Ref, Stmt, op, print_expr, refs_of, walk
+from redfuser.acrf.expr import (
+    FLOATS,
+    Cast,
+    Const,
+    Expr,
+    Let,
+    Op,
+    Reduce,
+    Reducer,
+    Ref,
+    Stmt,
+    op,
+    print_expr,
+    refs_of,
+    walk,
+)
 from redfuser.acrf.monotone import Monotonic, monotonic
 from redfuser.acrf.normal import add, from_poly, product, to_poly
 from redfuser.acrf.ranges import Ranges
@@ -56,6 +71,8 @@ class Deriver:
     conditions: list[Condition] = field(default_factory=list)
     roundings: list[str] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
+    pending: dict[str, Accumulator] = field(default_factory=dict)
+    """Counts under a mask, part of the state only where a finalized value reads them."""
     _by_key: dict[tuple[str, tuple[str, ...], str, str], str] = field(default_factory=dict)
     rebased_on: dict[str, set[str]] = field(default_factory=dict)
     """Per accumulator, the texts of the guards its reference may take."""
@@ -126,9 +143,7 @@ class Deriver:
 
     def _sum(self, r: Reduce) -> None:
         d = self._decomposer()
-        terms = d.terms(r.expr)
-        if not terms:
-            terms = [Term((), Fraction(0))]
+        terms = [self._bounded_powers(r, t) for t in d.terms(r.expr)] or [Term((), Fraction(0))]
         self.decomposition.append(_spell_decomposition(r, terms))
         dtype = accumulator_dtype(r.expr.dtype)
         plain: list[Expr] = []
@@ -178,7 +193,6 @@ class Deriver:
 
     def _term(self, r: Reduce, t: Term, name: str, dtype: str, single: bool) -> tuple[Expr, Expr, list[Expr]]:
         """Accumulators of one term: (its sum at the reference, its sum at the true results, guards taken)."""
-        t = self._bounded_powers(r, t)
         guards: list[Expr] = []
         shifts = t.of("shift")
         follows = tuple(f for p in t.of("scaled") for f in p.follows)
@@ -204,13 +218,31 @@ class Deriver:
                 own, k, family, drifts, ratio, dtype))
             if guards:
                 self.rebased_on.setdefault(family[k].name, set()).update(map(str, guards))
-        main = family[tuple(powers)]
         self._explain(r, t, follows, shifts)
-        root: Expr = main
-        if guards:
-            root = self._root(main, follows, shifts, family, powers, dtype)
-        value = self._compensated(t, shifts, family, powers, dtype) if shifts else main
-        return value, root if guards else value, guards
+        residual = self._residuals(family, powers, dtype)
+        value = self._translate(family, powers, residual, dtype)
+        if not guards:
+            return value, value, guards
+        last = [self.refs.last_drift(p.b) for p in shifts if p.b is not None]
+        both = [d if c is None else op("add", d, c) for d, c in zip(last, residual, strict=True)]
+        root = self._translate(family, powers, list(both), dtype)
+        back = self.refs.to_true(follows) if follows else None
+        root = op("mul", root, back) if back is not None else root
+        return value, self._where_counted(r, t, value, root, dtype) if t.conds else root, guards
+
+    def _where_counted(self, r: Reduce, t: Term, value: Expr, root: Expr, dtype: str) -> Expr:
+        """The true results change a sum only if it has an element: one that a mask leaves empty is 0 in the program too.
+        The count is added to the state only if the rooted value is used."""
+        one: Expr = Const(1.0, dtype)
+        for cond, side in reversed(t.conds):
+            zero = Const(0.0, dtype)
+            one = Op("select", (cond, one, zero) if side else (cond, zero, one), dtype)
+        count = Ref(self._fresh(f"{r.name}_counted"), dtype)
+        axes = tuple(a for a in r.axes if a in self.scope.axes_of(one))
+        self.pending[count.name] = Accumulator((count.name,), axes, SUM, dtype, neutral(SUM, dtype), one,
+                                               (Ref(f"{count.name}@old", dtype),))
+        self.scope.axes[count.name] = axes
+        return Op("select", (Op("eq", (count, Const(0.0, dtype)), "bool"), value, root), dtype)
 
     def _rebase(self, own: Ref, k: tuple[int, ...], family: dict[tuple[int, ...], Ref], drifts: list[Expr],
                 ratio: Expr | None, dtype: str) -> Expr:
@@ -227,64 +259,40 @@ class Deriver:
         total = _sum_up([e for _, e in sorted(terms, key=lambda t: -t[0])], dtype)
         return op("mul", total, ratio) if ratio is not None else total
 
-    def _root(self, main: Ref, follows: tuple[tuple[Expr, Fraction], ...], shifts: tuple[Part, ...],
-              family: dict[tuple[int, ...], Ref], powers: list[int], dtype: str) -> Expr:
-        """The sum at the true results: one more change of reference, which is the identity unless a guard was taken."""
-        out: Expr = main
-        if shifts:
-            drifts = [self.refs.last_drift(p.b) for p in shifts if p.b is not None]
-            out = self._translate(family, powers, drifts, dtype)
-        ratio = self.refs.to_true(follows) if follows else None
-        return op("mul", out, ratio) if ratio is not None else out
-
     @staticmethod
-    def _translate(family: dict[tuple[int, ...], Ref], powers: list[int], drifts: list[Expr], dtype: str) -> Expr:
+    def _translate(family: dict[tuple[int, ...], Ref], powers: list[int], drifts: Sequence[Expr | None],
+                   dtype: str) -> Expr:
+        """The last member about a reference moved by ``drifts`` (None: not moved)."""
         terms = []
         for j in cartesian(*(range(n + 1) for n in powers)):
-            factors: list[tuple[Expr, Fraction]] = [(family[j], F1)]
-            coefficient = 1
-            for n, i, delta in zip(powers, j, drifts, strict=True):
-                coefficient *= comb(n, i)
-                if n > i:
-                    factors.append((delta, Fraction(n - i)))
-            terms.append((sum(j), product(factors, dtype, Fraction(coefficient))))
-        return _sum_up([e for _, e in sorted(terms, key=lambda t: -t[0])], dtype)
-
-    def _compensated(self, t: Term, shifts: tuple[Part, ...], family: dict[tuple[int, ...], Ref], powers: list[int],
-                     dtype: str) -> Expr:
-        """Where a first-order member is 0 by definition of its reference (``sum (x - mean)``), what it holds is the
-        rounding error of the reference: it moves the sum to the exact reference."""
-        main = family[tuple(powers)]
-        if sum(powers) < 2:
-            return main
-        zero = tuple(0 for _ in powers)
-        weight = family[zero]
-        drifts: list[Expr] = []
-        found = False
-        for i, _ in enumerate(shifts):
-            unit = tuple(int(i == j) for j in range(len(powers)))
-            if unit in family and self._vanishes(family[unit]):
-                found = True
-                safe = Op("select", (Op("eq", (weight, Const(0.0, dtype)), "bool"), Const(1.0, dtype), weight), dtype)
-                if self.refs.accumulators[weight.name].contribution == Const(1.0, dtype):
-                    safe = Op("max", (weight, Const(1.0, dtype)), dtype)
-                drifts.append(Op("neg", (op("div", family[unit], safe),), dtype))
-            else:
-                drifts.append(Const(0.0, dtype))
-        if not found:
-            return main
-        terms = []
-        for j in cartesian(*(range(n + 1) for n in powers)):
-            if any(n > i and d == Const(0.0, dtype) for n, i, d in zip(powers, j, drifts, strict=True)):
+            if any(n > i and d is None for n, i, d in zip(powers, j, drifts, strict=True)):
                 continue
             factors: list[tuple[Expr, Fraction]] = [(family[j], F1)]
             coefficient = 1
             for n, i, delta in zip(powers, j, drifts, strict=True):
                 coefficient *= comb(n, i)
-                if n > i:
+                if n > i and delta is not None:
                     factors.append((delta, Fraction(n - i)))
             terms.append((sum(j), product(factors, dtype, Fraction(coefficient))))
-        return _sum_up([e for _, e in sorted(terms, key=lambda t: -t[0])], dtype)
+        out = _sum_up([e for _, e in sorted(terms, key=lambda t: -t[0])], dtype)
+        plain = all(d is None or refs_of(d) <= {m.name for m in family.values()} for d in drifts)
+        return from_poly(to_poly(out), dtype) if plain and len(terms) > 1 else out
+
+    def _residuals(self, family: dict[tuple[int, ...], Ref], powers: list[int], dtype: str) -> list[Expr | None]:
+        """Where a first-order member is 0 by definition of its reference (``sum (x - mean)``), what it holds is the
+        rounding error of the reference: the way from the reference to the exact value, per shift."""
+        out: list[Expr | None] = [None] * len(powers)
+        if sum(powers) < 2:
+            return out
+        weight = family[tuple(0 for _ in powers)]
+        for i in range(len(powers)):
+            member = family.get(tuple(int(i == j) for j in range(len(powers))))
+            if member is not None and self._vanishes(member):
+                safe: Expr = weight
+                if not self.refs.is_count(weight.name):
+                    safe = Op("select", (Op("eq", (weight, Const(0.0, dtype)), "bool"), Const(1.0, dtype), weight), dtype)
+                out[i] = Op("neg", (op("div", member, safe),), dtype)
+        return out
 
     def _vanishes(self, member: Ref) -> bool:
         """Proved: the accumulator's sum is 0, because its reference is the weighted mean of its data."""
@@ -652,6 +660,9 @@ class Deriver:
                     rebase: object) -> tuple[Ref, ...]:
         """Add an accumulator, or find an equal one. ``rebase``: own reference -> expression; None for a plain monoid."""
         found = self._by_key.get((str(reducer), axes, str(body), body.dtype))
+        if found is None and reducer.kind == "sum" and body == Const(1.0, dtype) and rebase is not None:
+            found = next((n for n, a in self.refs.accumulators.items() if self.refs.is_count(n) and a.dtype == dtype
+                          and set(a.axes) <= set(axes)), None)
         if found is not None:
             a = self.refs.accumulators[found]
             return tuple(Ref(n, c.dtype) for n, c in zip(a.names, a.neutral, strict=True))
@@ -684,9 +695,7 @@ class Deriver:
 
     def _over_accumulators(self, e: Expr) -> Expr:
         """A finalized value with the other results in it replaced by their running values."""
-        from redfuser.acrf.expr import substitute
-
-        return substitute(e, self.refs.values)
+        return self.scope.replaced(e, self.refs.values)
 
 
 def _own(name: str) -> str:

@@ -45,11 +45,11 @@ ENOUGH = 8
 """Violations after which checking stops."""
 
 
-def check(fused: Fused, seed: int = 0, stability: bool = True) -> list[str]:
+def check(fused: Fused, seed: int = 0, stability: bool = True, enough: int = ENOUGH) -> list[str]:
     """Violated obligations, one line each; empty when the fusion holds. Deterministic for a given ``seed``.
 
     stability: also compare errors in the program's own dtypes. Without it the exact obligations alone are checked, which
-    is what can be asked of a program that is itself meaningless in fp32."""
+    is what can be asked of a program that is itself meaningless in fp32. enough: violations to stop after."""
     found = check_structure(fused)
     if found:
         return found
@@ -59,7 +59,7 @@ def check(fused: Fused, seed: int = 0, stability: bool = True) -> list[str]:
             for violation in _checks(fused, seed, stability):
                 if violation not in found:
                     found.append(violation)
-                if len(found) >= ENOUGH:
+                if len(found) >= enough:
                     break
     except Exception as e:  # an expression no evaluator accepts is a violation, whatever it raises
         found.append(f"evaluation: {type(e).__name__}: {e}")

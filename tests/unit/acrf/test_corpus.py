@@ -22,10 +22,6 @@ from tests.unit.acrf.corpus import ACCEPT, REFUSE, Case
 from tests.unit.acrf.fusable import program
 
 OPEN = {
-    "covariance_matrix": "the derivation does not end: mean[d] and mean[e] are two reads of one shift",
-    "stable_norm": "pow(x / m, 2) applies m ** -2 twice: rebased and again in finalize",
-    "masked_guarded": "a row whose mask is empty gives NaN, the source program's guard gives 0",
-    "masked_sum": "a row whose mask is empty gives NaN, the source program's guard gives 0",
     "masked_reference": "a segment whose reference is -inf is dropped although its data are finite",
 }
 """Cases the deriver does not meet yet, each with what is wrong; an entry that comes right fails its test here."""
@@ -38,8 +34,7 @@ def accepted(case: Case) -> Fused:
 
 
 def marked(cases: list[Case]) -> list:
-    return [pytest.param(c, id=c.name, marks=pytest.mark.xfail(strict=True, reason=OPEN[c.name], run=c.name !=
-                         "covariance_matrix") if c.name in OPEN else ()) for c in cases]
+    return [pytest.param(c, id=c.name, marks=pytest.mark.xfail(strict=True, reason=OPEN[c.name]) if c.name in OPEN else ()) for c in cases]
 
 
 @pytest.mark.parametrize("case", marked(ACCEPT))
@@ -58,7 +53,7 @@ def test_refused_with_its_reason(case):
     assert r.provenance.source.startswith(case.name)
 
 
-@pytest.mark.parametrize("case", [c for c in ACCEPT if c.name != "covariance_matrix"], ids=lambda c: c.name)
+@pytest.mark.parametrize("case", ACCEPT, ids=lambda c: c.name)
 def test_travels_as_json(case):
     f = accepted(case)
     back = fused_from_json(json.loads(json.dumps(fused_to_json(f))))
