@@ -15,7 +15,7 @@ from math import comb
 
 from redfuser.acrf.algebra import ORDERED, PAYLOAD, accumulator_dtype, neutral
 from redfuser.acrf.classify import Outline, Scope, promote, rename
-from redfuser.acrf.decompose import Case, Decomposer, Part, Term
+from redfuser.acrf.decompose import Case, Decomposer, Part, Term, without_constant
 from redfuser.acrf.expr import (
     FLOATS,
     Cast,
@@ -32,7 +32,7 @@ from redfuser.acrf.expr import (
     refs_of,
     walk,
 )
-from redfuser.acrf.monotone import Monotonic, monotonic
+from redfuser.acrf.monotone import monotonic
 from redfuser.acrf.normal import add, from_poly, product, to_poly
 from redfuser.acrf.ranges import Ranges
 from redfuser.acrf.refuse import Refuse
@@ -223,9 +223,9 @@ class Deriver:
         value = self._translate(family, powers, residual, dtype)
         if not guards:
             return value, value, guards
-        last = [self.refs.last_drift(p.b) for p in shifts if p.b is not None]
-        both = [d if c is None else op("add", d, c) for d, c in zip(last, residual, strict=True)]
-        root = self._translate(family, powers, list(both), dtype)
+        drift = [self.refs.last_drift(p.b) for p in shifts if p.b is not None]
+        both: list[Expr | None] = [d if c is None else op("add", d, c) for d, c in zip(drift, residual, strict=True)]
+        root = self._translate(family, powers, both, dtype)
         back = self.refs.to_true(follows) if follows else None
         root = op("mul", root, back) if back is not None else root
         return value, self._where_counted(r, t, value, root, dtype) if t.conds else root, guards
@@ -338,7 +338,8 @@ class Deriver:
             for q in [q for q in parts if q.kind == "x" and q.power > 0]:
                 degree = -p.power
                 total = sum((o.power for o in parts if o.kind == "x" and o.base == q.base), Fraction(0))
-                if total == degree and degree >= 2 and self.ranges.dominates(p.base, q.base):
+                if total == degree and degree >= 2 and self.ranges.dominates(
+                        p.base, without_constant(q.base)[1]):
                     dtype = p.base.dtype
                     quotient = op("div", q.base, p.base)
                     pair = Part("scaled", product([(quotient, degree)], dtype), follows=((p.base, p.power),))
@@ -505,12 +506,9 @@ class Deriver:
                          "elements with equal images tie, and ties go to the lowest index" if m.shape.direction
                          else "the direction of the map depends on the sign of a result", "reduce the data first and map "
                          "the chosen elements")
-        inner, value_of = m.inner, m.outer
-        if m.shape.direction < 0:
+        inner, falling = m.inner, m.shape.direction < 0
+        if falling:
             inner = Op("neg", (m.inner,), m.inner.dtype)
-
-            def value_of(v: Expr, m: Monotonic = m) -> Expr:
-                return m.outer(Op("neg", (v,), v.dtype))
 
         body = inner
         edge = neutral(r.reducer, inner.dtype)[0]
@@ -521,7 +519,7 @@ class Deriver:
         self.choices.append(f"{r.name}: the map of {inner} is strictly monotone, so the same elements are chosen before it")
         self.decomposition.append(f"{', '.join(r.names)} = {r.reducer}[{r.over}] {r.expr}")
         if kind == "topk":
-            chosen = self._resolved(value_of(values))
+            chosen = self._resolved(m.outer(Op("neg", (values,), values.dtype) if falling else values))
             if xs:
                 chosen = Op("select", (Op("eq", (values, edge), "bool"), worst, chosen), chosen.dtype)
             if chosen.dtype != r.expr.dtype:
@@ -598,7 +596,7 @@ class Deriver:
             linear[hit] = term if hit not in linear else op("add", linear[hit], term)
         only = set(linear) == {True}
         pieces: list[tuple[str, Expr, tuple[str, ...]]] = []
-        nested = op("mul", linear[True], body)
+        nested: Expr = op("mul", linear[True], body)
         if only and isinstance(r.expr, Op) and r.expr.name == "mul" and ref in r.expr.args:
             nested = Op("mul", tuple(body if a == ref else a for a in r.expr.args), r.expr.dtype)
         elif r.expr == ref:

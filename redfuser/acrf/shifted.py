@@ -116,6 +116,10 @@ class References:
 
     def guarded(self, e: Expr, guards: list[Expr]) -> Expr:
         """A running value made finite in every state; the conditions under which it was changed are added to guards."""
+        if isinstance(e, (Op, Cast)):
+            interval = self.ranges.of(e)
+            if interval.lo > -INF and interval.hi < INF:
+                return e  # proved finite as it is (a clamp)
         match e:
             case Ref(name=n, dtype=d) if n in self.accumulators and self.accumulators[n].reducer.kind in ("max", "min"):
                 if d not in FLOATS:
@@ -206,7 +210,7 @@ class References:
             known = all(self.ranges.of(base).nonneg for base, _ in constants)
             sign = (-1 if c > 0 else 1) if known else 0
             after, before = new(value), old(value, sign)
-            step = op("sub", before, after) if c < 0 else op("sub", after, before)
+            step: Expr = op("sub", before, after) if c < 0 else op("sub", after, before)
             if constants or abs(c) != 1:
                 step = product([(step, Fraction(1)), *constants], dtype, abs(c))
             out = step if out is None else op("add", out, step)

@@ -250,12 +250,12 @@ def _probes(a: Accumulator, numbers: Domain) -> Iterator[tuple[Labelled, ...]]:
         for row in ([2.0, -1.0], []):
             best = [sign * v for v in [*row, *[-INF] * k][:k]] if a.dtype in FLOATS else [sign * (9 - i) for i in range(k)]
             values, places = _stored(best, a.dtype, numbers), np.arange(5, 5 + k)
-            yield tuple(Labelled(axes, x if axes else x[0]) for x in (values, places))
+            yield tuple(Labelled(axes, x if axes else x.reshape(())) for x in (values, places))
     elif a.dtype == "bool":
         yield from ((Labelled((), np.asarray(v)),) for v in (False, True))
     else:
         infinities = [-INF, INF] if a.dtype in FLOATS and a.reducer.kind != "prod" else []
-        yield from ((Labelled((), _stored([v], a.dtype, numbers)[0]),) for v in [-3, 0, 2, *infinities])
+        yield from ((Labelled((), _stored([v], a.dtype, numbers).reshape(())),) for v in [-3, 0, 2, *infinities])
 
 
 def _stored(values: list[Any], dtype: str, numbers: Domain) -> Array:
