@@ -763,7 +763,8 @@ def _factor_text(base: Expr, power: Fraction) -> str:
     text = print_expr(base, 6)
     if power == 1:
         return text
-    return f"1/{print_expr(base, 7)}" if power == -1 else f"({text}) ** {power}"
+    inner = print_expr(base, 8)
+    return f"1/{print_expr(base, 7)}" if power == -1 else f"{inner} ** {power if power > 0 else f'({power})'}"
 
 
 def _spell_decomposition(r: Reduce, terms: list[Term]) -> str:
