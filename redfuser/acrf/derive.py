@@ -163,7 +163,8 @@ class Deriver:
         covered = vanishes = True
         for i, t in enumerate(terms):
             name = _own(r.name) if len(terms) == 1 else self._fresh(f"{r.name}_{i}")
-            main, root, mine = self._term(r, t, name, dtype, single=len(terms) == 1)
+            empty = bool(t.of("scaled")) and all(d.bounded_exponential(p) is not None for p in t.of("scaled"))
+            main, root, mine = self._term(r, t, name, dtype, single=len(terms) == 1, vanishes=empty)
             results = [(p.base, p.power) for p in t.of("d")]
             resolved = [(self.scope.resolve(b), q) for b, q in results]
             if any(refs_of(b) & (self.scope.late | self.late.keys()) for b, _ in resolved):
@@ -183,7 +184,6 @@ class Deriver:
                 if g not in guards:
                     guards.append(g)
             zero_over_zero = any(q < 0 and self._is_zero_at(b, mine) for b, q in results)
-            empty = bool(t.of("scaled")) and all(d.bounded_exponential(p) is not None for p in t.of("scaled"))
             vanishes = vanishes and (not mine or empty)
             covered = covered and (not mine or (zero_over_zero and empty))
             for p in t.of("d"):
@@ -207,12 +207,12 @@ class Deriver:
             return False
         return isinstance(v, Ref) and bool(texts) and texts <= self.rebased_on.get(v.name, set())
 
-    def _term(self, r: Reduce, t: Term, name: str, dtype: str, single: bool) -> tuple[Expr, Expr, list[Expr]]:
+    def _term(self, r: Reduce, t: Term, name: str, dtype: str, single: bool, vanishes: bool) -> tuple[Expr, Expr, list[Expr]]:
         """Accumulators of one term: (its sum at the reference, its sum at the true results, guards taken)."""
         guards: list[Expr] = []
         shifts = t.of("shift")
         follows = tuple(f for p in t.of("scaled") for f in p.follows)
-        ratio = self.refs.ratio(follows) if follows else None
+        ratio = self.refs.ratio(follows, vanishes) if follows else None
         drifts = [self.refs.drift(p.b) for p in shifts if p.b is not None]
         weight = [(self.refs.place(p.base, guards), p.power) for p in t.parts if p.kind in ("x", "scaled")]
         centred = [self.refs.place(p.base, guards) for p in shifts]
@@ -579,7 +579,7 @@ class Deriver:
         dtype = accumulator_dtype(r.expr.dtype)
         guards: list[Expr] = []
         follows = tuple(f for p in t.of("scaled") for f in p.follows)
-        ratio = self.refs.ratio(follows)
+        ratio = self.refs.ratio(follows, all(d.bounded_exponential(p) is not None for p in t.of("scaled")))
         assert ratio is not None
         body = product([(self.refs.place(p.base, guards), p.power) for p in t.parts if p.kind in ("x", "scaled")], dtype)
         edge = neutral(r.reducer, dtype)[0]

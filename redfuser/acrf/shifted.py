@@ -231,9 +231,12 @@ class References:
                 return self.old(r)
         return self.old(self.guarded(r, []))
 
-    def ratio(self, follows: tuple[tuple[Expr, Fraction], ...]) -> Expr | None:
-        """H(new) / H(old), simplified before it is spelled: differences inside one exponential, quotients outside."""
-        return self._ratio(follows, lambda e: self.at(e), self.old_reference,
+    def ratio(self, follows: tuple[tuple[Expr, Fraction], ...], vanishes: bool) -> Expr | None:
+        """H(new) / H(old), simplified before it is spelled: differences inside one exponential, quotients outside.
+
+        ``vanishes``: where the old reference is guarded, what it scales is proved to be 0, so the guard may be left out."""
+        old = self.old_reference if vanishes else lambda e, _: self.old(self.at(e))
+        return self._ratio(follows, lambda e: self.at(e), old,
                            lambda e: self.inverse_at(e), lambda e: self.old(self.inverse_at(e)))
 
     def to_true(self, follows: tuple[tuple[Expr, Fraction], ...]) -> Expr | None:
