@@ -560,6 +560,40 @@ class Decomposer:
             return None
         return 1.0 if self.below_zero(e.args[0]) else None
 
+    def follows_maximum(self, p: Part) -> bool:
+        """exp(c * (A - m) + ...) with c >= 0, m the maximum of A, and nothing else but results: along the row it is at most
+        its value at the maximum, and it vanishes where the maximum is -inf."""
+        e = p.base
+        while isinstance(e, Cast):
+            e = e.arg
+        if not (isinstance(e, Op) and e.name in ("exp", "exp2")) or p.power < 0:
+            return False
+        if self.below_zero(e.args[0]):
+            return True
+        arg = self._unclamped(self.scope.resolve(e.args[0]))
+        split = self.split_linear(arg)
+        if split is None:
+            return False
+        for name, r in self.ranges.reductions.items():
+            if r.reducer.kind == "max":
+                data = to_poly(self.scope.inline(r.expr))
+                for c in {abs(v) for v in split[0].values()}:
+                    if scale(data, c) == split[0] and split[1].get(((Ref(name, r.dtype), F1),)) == -c:
+                        return True
+        return False
+
+    def _unclamped(self, e: Expr) -> Expr:
+        """Without clamps at the largest finite number, which change infinities only."""
+        from redfuser.acrf.algebra import LARGEST
+        from redfuser.acrf.expr import map_children
+
+        if isinstance(e, Op) and e.name in ("min", "max"):
+            for value, limit in (e.args, e.args[::-1]):
+                v = constant_of(limit)
+                if v is not None and abs(v) >= LARGEST[e.dtype] and (v > 0) == (e.name == "min"):
+                    return self._unclamped(value)
+        return map_children(e, self._unclamped)
+
     def below_zero(self, arg: Expr) -> bool:
         """Proved: arg = c * (A - m) with c >= 0 and m the maximum of A."""
         split = self.split_linear(arg)

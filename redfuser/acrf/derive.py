@@ -75,6 +75,8 @@ class Deriver:
     conditions: list[Condition] = field(default_factory=list)
     roundings: list[str] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
+    peaks: set[str] = field(default_factory=set)
+    """Accumulators of maxima that a sum's own exponents are kept relative to."""
     pending: dict[str, Accumulator] = field(default_factory=dict)
     """Counts under a mask, part of the state only where a finalized value reads them."""
     _by_key: dict[tuple[str, tuple[str, ...], str, str], str] = field(default_factory=dict)
@@ -154,7 +156,7 @@ class Deriver:
 
     def _sum(self, r: Reduce) -> None:
         d = self._decomposer()
-        terms = [self._bounded_powers(r, t) for t in d.terms(r.expr)] or [Term((), Fraction(0))]
+        terms = [self._own_peak(r, d, self._bounded_powers(r, t)) for t in d.terms(r.expr)] or [Term((), Fraction(0))]
         self.decomposition.append(_spell_decomposition(r, terms))
         dtype = accumulator_dtype(r.expr.dtype)
         plain: list[Expr] = []
@@ -163,7 +165,7 @@ class Deriver:
         covered = vanishes = True
         for i, t in enumerate(terms):
             name = _own(r.name) if len(terms) == 1 else self._fresh(f"{r.name}_{i}")
-            empty = bool(t.of("scaled")) and all(d.bounded_exponential(p) is not None for p in t.of("scaled"))
+            empty = bool(t.of("scaled")) and all(map(d.follows_maximum, t.of("scaled")))
             main, root, mine = self._term(r, t, name, dtype, single=len(terms) == 1, vanishes=empty)
             results = [(p.base, p.power) for p in t.of("d")]
             resolved = [(self.scope.resolve(b), q) for b, q in results]
@@ -238,6 +240,8 @@ class Deriver:
             if guards:
                 self.rebased_on.setdefault(family[k].name, set()).update(map(str, guards))
         self._explain(r, t, follows, shifts)
+        # a sum's own maximum cancels against the factor deferred with it: there is nothing to undo at the root
+        guards = [g for g in guards if not refs_of(g) <= self.peaks]
         residual = self._residuals(family, powers, dtype)
         value = self._translate(family, powers, residual, dtype)
         if not guards:
@@ -375,6 +379,36 @@ class Deriver:
                     self.conditions.append(Condition(f"abs({q.base}) <= {p.base}", "interval",
                                                      "bounds the quotient by 1"))
                     break
+        return replace(t, parts=tuple(parts))
+
+    def _own_peak(self, r: Reduce, d: Decomposer, t: Term) -> Term:
+        """``exp(A + B(D))`` that D does not bound: kept relative to the running maximum of A itself, so that no segment
+        overflows where the whole row does not; ``exp(max A + B)`` is deferred."""
+        parts: list[Part] = []
+        for p in t.parts:
+            split = d.split_linear(p.base.args[0]) if isinstance(p.base, Op) and p.base.name in ("exp", "exp2") else None
+            if p.kind != "scaled" or split is None or p.power != 1 or d.follows_maximum(p):
+                parts.append(p)
+                continue
+            assert isinstance(p.base, Op)
+            dtype = p.base.dtype
+            a, b = from_poly(split[0], dtype), from_poly(split[1], dtype)
+            body: Expr = a
+            for cond, side in reversed(t.conds):
+                low = Const(float("-inf"), dtype)
+                body = Op("select", (cond, body, low) if side else (cond, low, body), dtype)
+            axes = tuple(x for x in r.axes if x in self.scope.axes_of(body))
+            peak = self._fresh(f"{r.name}_peak")
+            hidden = Reduce((peak,), axes, Reducer("max"), r.over, body, dtype, r.provenance)
+            self.scope.axes[peak], self.scope.kinds[peak] = axes, "D"
+            self._plain(hidden)
+            self.ranges.declare(replace(hidden, expr=a))
+            self.peaks |= {n for n in refs_of(self.refs.values[peak])}
+            top = Ref(peak, dtype)
+            lowered = Op(p.base.name, (Op("sub", (a, top), dtype),), dtype)
+            follows = ((Op(p.base.name, (Op("neg", (top,), dtype),), dtype), F1),)
+            parts += [Part("scaled", lowered, follows=follows),
+                      Part("d", Op(p.base.name, (Op("add", (top, b), dtype),), dtype))]
         return replace(t, parts=tuple(parts))
 
     def _explain(self, r: Reduce, t: Term, follows: tuple[tuple[Expr, Fraction], ...], shifts: tuple[Part, ...]) -> None:
@@ -579,7 +613,7 @@ class Deriver:
         dtype = accumulator_dtype(r.expr.dtype)
         guards: list[Expr] = []
         follows = tuple(f for p in t.of("scaled") for f in p.follows)
-        ratio = self.refs.ratio(follows, all(d.bounded_exponential(p) is not None for p in t.of("scaled")))
+        ratio = self.refs.ratio(follows, all(map(d.follows_maximum, t.of("scaled"))))
         assert ratio is not None
         body = product([(self.refs.place(p.base, guards), p.power) for p in t.parts if p.kind in ("x", "scaled")], dtype)
         edge = neutral(r.reducer, dtype)[0]

@@ -386,3 +386,16 @@ def test_correlated_signs_are_proved_or_both_ends_are_kept(scale: str, ends: set
     x, y = rng.normal(size=9), rng.normal(size=9)
     inputs = {"x": x, "y": y}
     np.testing.assert_allclose(run_fused(fused, inputs, [4, 5])["r"], run(fused.cascade, inputs)["r"], rtol=1e-12)
+
+
+def test_a_reference_that_does_not_bound_its_data_gets_the_datas_own_maximum() -> None:
+    fused = derived("""cascade c(x: f32[L], y: f32[L]) over l
+  m = max[l] y[l]
+  t = sum[l] exp(x[l] - m)
+  return t
+""")
+    assert any("peak" in a.name for a in fused.state.accumulators)
+    x, y = np.array([9e3, 1.0, 9.01e3, 2.0]), np.array([0.0, 9e3, 9.02e3, 1.0])
+    np.testing.assert_allclose(run_fused(fused, {"x": x, "y": y}, [1, 1, 1, 1], "tree")["t"],
+                               run(fused.cascade, {"x": x, "y": y})["t"], rtol=1e-12)
+    assert not any("peak" in a.name for a in derived(ATTENTION).state.accumulators)
