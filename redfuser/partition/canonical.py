@@ -375,8 +375,8 @@ class _Outliner:
         if name is None:
             name = self.unique(f"x{len(self.inputs)}")
             self.inputs[name] = node.var
-            self.tensors[name] = Tensor(name, node.dtype, view or node.shape or ())
-        indices = self.through_view(e, view) if view else e.indices
+            self.tensors[name] = Tensor(name, node.dtype, view or node.shape or (1,))
+        indices = self.through_view(e, view) if view else e.indices or (const(0),)
         return Load(name, tuple(self.gather(i) for i in indices), e.dtype)
 
     def gather(self, e: Expr) -> Expr:

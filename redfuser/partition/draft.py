@@ -287,6 +287,8 @@ class _Drafter:
                               "it would be recomputed for each of their values")
         known = common | {R} | {a for i in rows for a in i.axes}
         for s in sinks:
+            if s.node in ev.external:
+                return Reject("RF306", s.node, "a result of the region is also an operand that must be computed before it")
             if extra := {a for a in _names(s.at) if self.extents[a] > 1} - known - self.k_axes(ev):
                 return Reject("RF306", s.node, "a result has an axis that the reductions do not have",
                               f"{sorted(extra)[0]} is not a p-axis of the cascade: each row would be repeated along it")

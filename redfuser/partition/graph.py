@@ -61,6 +61,7 @@ class Unit:
     is_view: bool = False
     is_cheap: bool = False
     gathers: bool = False
+    piecewise: bool = False
     lifted: Lifted | None = None
     ancestors: int = 0
     descendants: int = 0
@@ -259,6 +260,7 @@ def classify(u: Unit) -> None:
     producers = {id(n): n for n in u.args}
     u.has_data = bool(u.gap) or any(n.unit is None or n.unit.has_data for n in producers.values())
     u.gathers = any(data_dependent(n.stmt.expr) for n in u.nodes if n.stmt is not None and loads_by_data(u))
+    u.piecewise = any(_joins(x) for n in u.nodes if n.stmt is not None for x in walk(n.stmt.expr))
     if not u.pointwise or u.gathers:
         return
     data = [n for n in producers.values() if n.unit is None or n.unit.has_data]
@@ -274,6 +276,14 @@ def classify(u: Unit) -> None:
 def loads_by_data(u: Unit) -> bool:
     """Some argument of the unit is integer data, so a position may depend on it."""
     return any(n.dtype in ("i64", "i32") and (n.unit is None or n.unit.has_data) for n in u.args)
+
+
+def _joins(e: Expr) -> bool:
+    """A choice between tensors by position (a concatenation): cheaper as a copy than inside a loop."""
+    if not (isinstance(e, Op) and e.name == "select"):
+        return False
+    cond, x, y = ([n for n in walk(a) if isinstance(n, Load)] for a in e.args)
+    return not cond and bool(x) and bool(y)
 
 
 def _computes(e: Expr) -> bool:

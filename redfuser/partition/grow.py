@@ -71,7 +71,7 @@ class Grower:
             bad = self.verdict("escapes", units, lead, self.judge_escapes)
             if bad is None or not joined:
                 break
-            culprit = joined[-1]
+            culprit = next((u for u in joined if bad.node is not None and bad.node.unit is u), joined[-1])
             self.growth.cuts.append((culprit, bad))
             excluded.add(culprit)
         d = self.prologue(units, lead)
@@ -207,13 +207,13 @@ class Grower:
                 u = node.unit
                 if u is None or u in refused or u in d.units or not u.pointwise or u in self.claimed or u.gathers:
                     continue
-                if any(self.reused(d, at) for at in sites) or self.library_epilogue(u):
+                if u.piecewise or any(self.reused(d, at) for at in sites) or self.library_epilogue(u):
                     continue
                 if best is None or u.index > best.index:
                     best = u
             if best is None:
                 return d
-            grown = d.units | {best}
+            grown = self.close(d.units | {best})
             if not self.convex(grown) or self.verdict("lead", grown, lead, self.judge_lead, best) is not None:
                 refused.add(best)
                 continue
@@ -225,7 +225,7 @@ class Grower:
             return Reject("RF305", None, f"more than {MAX_TENSORS} tensors read by one kernel")
         leaves = [s for s in got.sinks if s.node.unit is u]
         want = set(got.p_axes) | {R}
-        if leaves and (got.inner or any({a for e in s.at for a in axes_of(e)} != want for s in leaves)):
+        if leaves and (got.inner or any(i.contraction for i in got.rows) or any({a for e in s.at for a in axes_of(e)} != want for s in leaves)):
             return Reject("RF303", None, "a producer that is also read elsewhere is not written once per element of the row")
         return None
 
@@ -252,13 +252,30 @@ class Grower:
         members = bits(units)
         return all(p in units or not (p.ancestors & members) for p in u.producers)
 
+    def close(self, units: Units) -> Units:
+        """With the free maps that lie between members and that nothing else reads."""
+        more = {u for u in self.members(mask(units, "descendants") & mask(units, "ancestors") & ~bits(units))
+                if u.is_cheap and u not in self.claimed and not any(n.escapes for n in u.results)}
+        while True:
+            kept = {u for u in more if all(c in units or c in more for c in u.consumers)}
+            if kept == more:
+                return units | more
+            more = kept
+
     def convex(self, units: Units) -> bool:
-        return not (mask(units, "descendants") & mask(units, "ancestors") & ~bits(units))
+        """No path leaves and comes back, other than through maps that are evaluated inside anyway."""
+        between = self.members(mask(units, "descendants") & mask(units, "ancestors") & ~bits(units))
+        return all(u.is_cheap for u in between)
 
     def judge_escapes(self, d: Draft, _: Unit | None) -> Reject | None:
-        """A result along the row that depends on a reduction and that a reduction of the region reads too."""
+        """A result along the row that depends on a reduction and that a reduction of the region reads too; or any result
+        along the row of a cascade that evaluates a contraction per step."""
         read = {n for i in (*d.rows, *d.inner) for n, _ in i.body.sites}
+        contraction = next((i for i in d.inner if i.contraction), None)
         for s in d.sinks:
+            if contraction is not None and R in {a for e in s.at for a in axes_of(e)}:
+                return Reject("RF303", contraction.node, "a result along the row depends on the contraction",
+                              "its value would be written, or computed a second time, for every element of the row")
             if s.node in read and s.value is not None and d.depends(s.value) and R in {a for e in s.at for a in axes_of(e)}:
                 return Reject(
                     "RF303", s.node, "a tensor of the row that depends on a reduction is needed both inside and outside",

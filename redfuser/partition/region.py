@@ -53,11 +53,11 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """``regions`` in program order; ``refusals`` as (name, ops, reason); ``opaque`` ops nobody can look into; ``kept``:
+    """``regions`` in program order; ``refusals``: cascades, or tails of them, that did not fuse; ``opaque`` ops nobody can look into; ``kept``:
     op -> how many stay with torch; ``notes``: contractions and reductions left outside, each with the reason."""
 
     regions: tuple[Region, ...]
-    refusals: tuple[tuple[str, tuple[Provenance, ...], NotFusable], ...]
+    refusals: tuple[Refusal, ...]
     opaque: tuple[str, ...]
     kept: dict[str, int]
     notes: tuple[tuple[str, str, str], ...] = ()
@@ -82,7 +82,7 @@ class _Partitioner:
         self.imported, self.casts = imported, casts
         self.graph: Graph = build_graph(imported.mod, dict(imported.provenance or {}))
         self.fused: dict[str, Fused | NotFusable] = {}
-        self.refusals: list[tuple[str, tuple[Provenance, ...], NotFusable]] = []
+        self.refusals: list[Refusal] = []
         self.counts: Counter[str] = Counter()
         self.verdicts: dict[object, Any] = {}
 
@@ -117,7 +117,7 @@ class _Partitioner:
         """Report it, and cut: the seed may not be grown onto what the refused statement depends on."""
         name = self.display(d)
         where = self.origin(d, out, got.statement)
-        self.refusals.append((name, self.ops(d), replace(got, provenance=where) if where.op else got))
+        self.refusals.append(Refusal(name, self.ops(d), replace(got, provenance=where) if where.op else got))
         seed = max((i.node.unit.index for i in d.rows if i.node.unit), default=-1)
         others = {i.node.unit.index for i in (*d.rows, *d.inner) if i.node.unit and i.node.unit.index != seed}
         new = {(seed, o) for o in others} - banned
