@@ -255,7 +255,7 @@ def classify(u: Unit) -> None:
     * no data: index arithmetic and constants only (an ``arange`` mask);
     * view: one load at a rearranged index, and widening casts of it;
     * cheap: at most eight operations on one tensor no larger than the result (a broadcast scale, an ALiBi slope), or on
-      none: recomputing moves no more bytes than reading the result would.
+      several that have half its elements together (two document numbers compared): recomputing reads no more.
     """
     producers = {id(n): n for n in u.args}
     u.has_data = bool(u.gap) or any(n.unit is None or n.unit.has_data for n in producers.values())
@@ -267,9 +267,12 @@ def classify(u: Unit) -> None:
     ops = sum(1 for n in u.nodes if n.stmt is not None for x in walk(n.stmt.expr) if _computes(x))
     out = max((n.bytes for n in u.results), default=0)
     loads = [x for n in u.nodes if n.stmt is not None for x in walk(n.stmt.expr) if isinstance(x, Load)]
-    small = len(data) <= 1 and len(u.results) == 1 and all(min(n.bytes, prod(u.results[0].shape) * BYTES[n.dtype]) <= out for n in data)
+    elements = max((prod(n.shape) for n in u.results), default=0)
+    small = len(u.results) == 1 and (
+        all(min(n.bytes, elements * BYTES.get(n.dtype, 8)) <= out for n in data) if len(data) <= 1
+        else 2 * sum(prod(n.shape) for n in data) <= elements)
     u.is_view = small and ops == 0 and len(loads) == len(u.nodes) == len(data) and _no_narrowing(u)
-    u.is_view = u.is_view or (len(data) == 1 and ops == 0 and len(u.results) > 1)
+    u.is_view = u.is_view or (len(data) == 1 and ops == 0 and len(u.results) > 1)  # a split
     u.is_cheap = u.is_view or not u.has_data or (small and ops <= 8 and len(loads) <= 8)
 
 
