@@ -17,6 +17,7 @@ from redfuser.partition.graph import Node, Unit
 from redfuser.partition.index import Indices, axes_of, const
 
 R = "l"
+DEPTH = 3
 MAX_COLUMNS = 512
 """Accumulator columns per row (the extra axes of a contraction) that one kernel instance can hold; beyond it every
 earlier reduction of the cascade would be recomputed once per column tile."""
@@ -168,10 +169,31 @@ class _Drafter:
 
     def meets(self, ev: Evaluator, sites: Iterable[Site], axis: str, rows: set[Site]) -> bool:
         to = {axis: Index(R)}
+
+        def moved(some: Iterable[Site]) -> set[Site]:
+            return {(node, tuple(ev.ix.simplify(subst(e, to)) for e in at)) for node, at in some
+                    if any(axis in axes_of(e) for e in at)}
+
+        here = moved(sites)
+        if not rows.isdisjoint(here):
+            return True
+        behind = self.behind(here)
+        return bool(behind) and not (rows | self.behind(rows)).isdisjoint(behind | here)
+
+    def behind(self, sites: Iterable[Site]) -> set[Site]:
+        """Sites read by the maps, up to ``DEPTH`` of them, that make the tensors which the region only reads."""
+        out: set[Site] = set()
         for node, at in sites:
-            if any(axis in axes_of(e) for e in at) and (node, tuple(ev.ix.simplify(subst(e, to)) for e in at)) in rows:
-                return True
-        return False
+            unit = node.unit
+            if unit is None or unit in self.units or not unit.pointwise or unit.gathers or node.stmt is None:
+                continue
+            outside: set[Unit] = set()
+            level = {unit}
+            for _ in range(DEPTH):
+                outside |= level
+                level = {p for u in level for p in u.producers if p.pointwise and not p.gathers} - outside
+            out |= Evaluator(frozenset(outside), self.raxis, self.ix).value(node, at).sites - {(node, at)}
+        return out
 
     def row_axes(self, ev: Evaluator, sinks: list[Sink]) -> bool:
         """An axis of a result that runs along the row becomes the r-axis."""
