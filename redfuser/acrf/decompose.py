@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from redfuser.acrf.classify import Scope
-from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Const, Expr, Op, Ref, op
+from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Const, Expr, Load, Op, Ref, op
 from redfuser.acrf.normal import (
     ONE,
     Mono,
@@ -154,6 +154,10 @@ class Decomposer:
         if kind == "D":
             return [self._results(e)]
         match e:
+            case Load():
+                raise Refuse("RF208", f"the indices of {e} are data only",
+                             "it reads an element whose place depends on a result of the whole row",
+                             "gather in a second pass")
             case Cast():
                 from redfuser.acrf.casts import mixed_cast
 

@@ -7,7 +7,7 @@ result that bounds it, a rounding taken at running results. Everything else is d
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import product as cartesian
@@ -206,11 +206,15 @@ class Deriver:
                 self.rebased_on.setdefault(family[k].name, set()).update(map(str, guards))
         main = family[tuple(powers)]
         self._explain(r, t, follows, shifts)
-        root: Expr = main
-        if guards:
-            root = self._root(main, follows, shifts, family, powers, dtype)
-        value = self._compensated(t, shifts, family, powers, dtype) if shifts else main
-        return value, root if guards else value, guards
+        residual = self._residuals(family, powers, dtype)
+        value = self._translate(family, powers, residual, dtype)
+        if not guards:
+            return value, value, guards
+        last = [self.refs.last_drift(p.b) for p in shifts if p.b is not None]
+        both = [d if c is None else op("add", d, c) for d, c in zip(last, residual, strict=True)]
+        root = self._translate(family, powers, list(both), dtype)
+        back = self.refs.to_true(follows) if follows else None
+        return value, op("mul", root, back) if back is not None else root, guards
 
     def _rebase(self, own: Ref, k: tuple[int, ...], family: dict[tuple[int, ...], Ref], drifts: list[Expr],
                 ratio: Expr | None, dtype: str) -> Expr:
@@ -227,64 +231,40 @@ class Deriver:
         total = _sum_up([e for _, e in sorted(terms, key=lambda t: -t[0])], dtype)
         return op("mul", total, ratio) if ratio is not None else total
 
-    def _root(self, main: Ref, follows: tuple[tuple[Expr, Fraction], ...], shifts: tuple[Part, ...],
-              family: dict[tuple[int, ...], Ref], powers: list[int], dtype: str) -> Expr:
-        """The sum at the true results: one more change of reference, which is the identity unless a guard was taken."""
-        out: Expr = main
-        if shifts:
-            drifts = [self.refs.last_drift(p.b) for p in shifts if p.b is not None]
-            out = self._translate(family, powers, drifts, dtype)
-        ratio = self.refs.to_true(follows) if follows else None
-        return op("mul", out, ratio) if ratio is not None else out
-
     @staticmethod
-    def _translate(family: dict[tuple[int, ...], Ref], powers: list[int], drifts: list[Expr], dtype: str) -> Expr:
+    def _translate(family: dict[tuple[int, ...], Ref], powers: list[int], drifts: Sequence[Expr | None],
+                   dtype: str) -> Expr:
+        """The last member about a reference moved by ``drifts`` (None: not moved)."""
         terms = []
         for j in cartesian(*(range(n + 1) for n in powers)):
-            factors: list[tuple[Expr, Fraction]] = [(family[j], F1)]
-            coefficient = 1
-            for n, i, delta in zip(powers, j, drifts, strict=True):
-                coefficient *= comb(n, i)
-                if n > i:
-                    factors.append((delta, Fraction(n - i)))
-            terms.append((sum(j), product(factors, dtype, Fraction(coefficient))))
-        return _sum_up([e for _, e in sorted(terms, key=lambda t: -t[0])], dtype)
-
-    def _compensated(self, t: Term, shifts: tuple[Part, ...], family: dict[tuple[int, ...], Ref], powers: list[int],
-                     dtype: str) -> Expr:
-        """Where a first-order member is 0 by definition of its reference (``sum (x - mean)``), what it holds is the
-        rounding error of the reference: it moves the sum to the exact reference."""
-        main = family[tuple(powers)]
-        if sum(powers) < 2:
-            return main
-        zero = tuple(0 for _ in powers)
-        weight = family[zero]
-        drifts: list[Expr] = []
-        found = False
-        for i, _ in enumerate(shifts):
-            unit = tuple(int(i == j) for j in range(len(powers)))
-            if unit in family and self._vanishes(family[unit]):
-                found = True
-                safe = Op("select", (Op("eq", (weight, Const(0.0, dtype)), "bool"), Const(1.0, dtype), weight), dtype)
-                if self.refs.accumulators[weight.name].contribution == Const(1.0, dtype):
-                    safe = Op("max", (weight, Const(1.0, dtype)), dtype)
-                drifts.append(Op("neg", (op("div", family[unit], safe),), dtype))
-            else:
-                drifts.append(Const(0.0, dtype))
-        if not found:
-            return main
-        terms = []
-        for j in cartesian(*(range(n + 1) for n in powers)):
-            if any(n > i and d == Const(0.0, dtype) for n, i, d in zip(powers, j, drifts, strict=True)):
+            if any(n > i and d is None for n, i, d in zip(powers, j, drifts, strict=True)):
                 continue
             factors: list[tuple[Expr, Fraction]] = [(family[j], F1)]
             coefficient = 1
             for n, i, delta in zip(powers, j, drifts, strict=True):
                 coefficient *= comb(n, i)
-                if n > i:
+                if n > i and delta is not None:
                     factors.append((delta, Fraction(n - i)))
             terms.append((sum(j), product(factors, dtype, Fraction(coefficient))))
-        return _sum_up([e for _, e in sorted(terms, key=lambda t: -t[0])], dtype)
+        out = _sum_up([e for _, e in sorted(terms, key=lambda t: -t[0])], dtype)
+        plain = all(d is None or refs_of(d) <= {m.name for m in family.values()} for d in drifts)
+        return from_poly(to_poly(out), dtype) if plain and len(terms) > 1 else out
+
+    def _residuals(self, family: dict[tuple[int, ...], Ref], powers: list[int], dtype: str) -> list[Expr | None]:
+        """Where a first-order member is 0 by definition of its reference (``sum (x - mean)``), what it holds is the
+        rounding error of the reference: the way from the reference to the exact value, per shift."""
+        out: list[Expr | None] = [None] * len(powers)
+        if sum(powers) < 2:
+            return out
+        weight = family[tuple(0 for _ in powers)]
+        for i in range(len(powers)):
+            member = family.get(tuple(int(i == j) for j in range(len(powers))))
+            if member is not None and self._vanishes(member):
+                safe: Expr = weight
+                if not self.refs.is_count(weight.name):
+                    safe = Op("select", (Op("eq", (weight, Const(0.0, dtype)), "bool"), Const(1.0, dtype), weight), dtype)
+                out[i] = Op("neg", (op("div", member, safe),), dtype)
+        return out
 
     def _vanishes(self, member: Ref) -> bool:
         """Proved: the accumulator's sum is 0, because its reference is the weighted mean of its data."""
@@ -652,6 +632,9 @@ class Deriver:
                     rebase: object) -> tuple[Ref, ...]:
         """Add an accumulator, or find an equal one. ``rebase``: own reference -> expression; None for a plain monoid."""
         found = self._by_key.get((str(reducer), axes, str(body), body.dtype))
+        if found is None and reducer.kind == "sum" and body == Const(1.0, dtype) and rebase is not None:
+            found = next((n for n, a in self.refs.accumulators.items() if self.refs.is_count(n) and a.dtype == dtype
+                          and set(a.axes) <= set(axes)), None)
         if found is not None:
             a = self.refs.accumulators[found]
             return tuple(Ref(n, c.dtype) for n, c in zip(a.names, a.neutral, strict=True))
@@ -684,9 +667,7 @@ class Deriver:
 
     def _over_accumulators(self, e: Expr) -> Expr:
         """A finalized value with the other results in it replaced by their running values."""
-        from redfuser.acrf.expr import substitute
-
-        return substitute(e, self.refs.values)
+        return self.scope.replaced(e, self.refs.values)
 
 
 def _own(name: str) -> str:

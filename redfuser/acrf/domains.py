@@ -22,7 +22,7 @@ from functools import cache
 from typing import Any
 
 import ml_dtypes
-import mpmath  # type: ignore[import-untyped]
+import mpmath
 import numpy as np
 
 from redfuser.acrf.expr import FLOATS
@@ -163,6 +163,10 @@ _UFUNCS: dict[str, Callable[..., Array]] = {
 class Objects(Domain):
     """Arrays of Python numbers. Subclasses give the scalar operations."""
 
+    def __init__(self, round_casts: bool = True) -> None:
+        super().__init__(round_casts)
+        self.ufuncs: dict[str, Any] = {}
+
     def number(self, x: Any) -> Any:
         raise NotImplementedError
 
@@ -173,19 +177,27 @@ class Objects(Domain):
         raise NotImplementedError
 
     def enter(self, x: Array, dtype: str) -> Array:
-        out = np.empty(x.shape, object)
+        out: Array = np.empty(x.shape, object)
         out.ravel()[:] = [self.number(v) for v in x.ravel()]
         return out
 
     def op(self, name: str, args: list[Array], dtype: str) -> Array:
+<<<<<<< HEAD
         f = np.frompyfunc(self.scalar(name), len(args), 1)
-        out = np.asarray(f(*args), object)
+        with np.errstate(all="ignore"):
+            out = np.asarray(f(*args), object)
+=======
+        if name not in self.ufuncs:
+            self.ufuncs[name] = np.frompyfunc(self.scalar(name), len(args), 1)
+        out = np.asarray(self.ufuncs[name](*args), object)
+>>>>>>> verify
         return out.astype(np.bool_) if name in _BOOLEAN else out
 
     def round(self, x: Array, source: str, target: str) -> Array:
         if not self.round_casts or not narrows(source, target):
             return x
-        return np.asarray(np.frompyfunc(lambda v: self._nearest(v, target), 1, 1)(x), object)
+        with np.errstate(all="ignore"):
+            return np.asarray(np.frompyfunc(lambda v: self._nearest(v, target), 1, 1)(x), object)
 
     def _nearest(self, v: Any, dtype: str) -> Any:
         if math.isnan(v) or math.isinf(v):

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from dataclasses import replace
 from fractions import Fraction
 
-from redfuser.acrf.classify import Outline, Scope, outline, rename
+from redfuser.acrf.classify import Outline, Scope, outline, rename, separate_axes
 from redfuser.acrf.derive import Deriver, Value
 from redfuser.acrf.expr import (
     FLOATS,
@@ -122,7 +122,8 @@ def _fuse(cascade: Cascade, casts: str, key: str) -> Fused | NotFusable:
     done: list[str] = []
     statement = cascade.stmts[0].name if cascade.stmts else ""
     try:
-        o = outline(cascade)
+        plain = separate_axes(cascade)
+        o = outline(plain)
         d = Deriver(o, casts)
         reductions = {r.name: r for r in o.reductions}
         if not reductions:
@@ -133,7 +134,7 @@ def _fuse(cascade: Cascade, casts: str, key: str) -> Fused | NotFusable:
         if extent == 0:
             raise Refuse("RF213", f"{cascade.raxis} has at least one element", "the r-axis is empty",
                          "leave empty reductions to the framework")
-        for s in cascade.stmts:
+        for s in plain.stmts:
             statement = s.name
             if s.name in reductions:
                 d.reduce(reductions[s.name])
@@ -143,7 +144,7 @@ def _fuse(cascade: Cascade, casts: str, key: str) -> Fused | NotFusable:
             d.ranges.declare(replace(s, expr=d.scope.inline(s.expr)) if isinstance(s, (Let, Reduce)) else s)
             done.append(s.name)
         statement = ""
-        return _assemble(cascade, o, d, casts, key)
+        return _assemble(cascade, plain, o, d, casts, key)
     except Refuse as e:
         stmt = next((s for s in cascade.stmts if s.name == statement), None)
         prefix = tuple(done) if any(isinstance(s, Reduce) and s.over == cascade.raxis and s.name in done
@@ -177,12 +178,12 @@ def _check(cascade: Cascade) -> None:
 # -- finalize ----------------------------------------------------------------------------------------------------------
 
 
-def _assemble(cascade: Cascade, o: Outline, d: Deriver, casts: str, key: str) -> Fused:
-    post = _post(cascade, o, d)
+def _assemble(cascade: Cascade, plain: Cascade, o: Outline, d: Deriver, casts: str, key: str) -> Fused:
+    post = _post(plain, o, d)
     finalize: list[Let] = []
     exposed = {e.name: e for e in d.exposed}
     reductions = {n: r for r in o.reductions for n in r.names}
-    observed = _observed(cascade, d, post)
+    observed = _observed(plain, d, post)
     for name, value in d.values.items():
         r = reductions.get(name)
         axes = r.axes if r is not None else d.scope.axes[name]

@@ -22,7 +22,7 @@ from fractions import Fraction
 
 from redfuser.acrf.algebra import INF
 from redfuser.acrf.classify import Scope, rename
-from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Ref, map_children, op, refs_of, substitute, walk
+from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Ref, map_children, op, refs_of, walk
 from redfuser.acrf.normal import Mono, Poly, from_poly, number, product, to_poly
 from redfuser.acrf.ranges import Interval, Ranges
 from redfuser.acrf.refuse import Refuse
@@ -75,7 +75,7 @@ class References:
             raise Refuse("RF214", f"{name} is available while the row is being reduced",
                          f"{name} is a contraction of results over another axis; the accumulator would have to follow it "
                          "at every step", "split the program after the reductions it contracts")
-        return substitute(e, self.values)
+        return self.scope.replaced(e, self.values)
 
     def estimate(self, e: Expr) -> Expr:
         """The running value with partial sums extrapolated to the whole row, where a constant divides them."""
@@ -146,12 +146,19 @@ class References:
                 cond = Op("le", (q, Const(0.0, d)), "bool")
                 _note(guards, cond)
                 return Op("select", (cond, Const(1.0, d), q), d)
+        if isinstance(q, Ref) and self.is_count(q.name):
+            return Op("max", (q, Const(1.0, d)), d)  # the whole row has an element, so this is exact at the root
         inner = self.guarded(q, guards)
         if interval.nonzero or self.ranges.of(inner).nonzero:
             return inner
         cond = Op("eq", (inner, Const(0.0, d)), "bool")
         _note(guards, cond)
         return Op("select", (cond, Const(1.0, d), inner), d)
+
+    def is_count(self, name: str) -> bool:
+        """An accumulator that counts the elements of the row."""
+        a = self.accumulators.get(name)
+        return a is not None and a.reducer.kind == "sum" and a.contribution == Const(1.0, a.dtype)
 
     def at(self, e: Expr, guards: list[Expr] | None = None) -> Expr:
         """The reference value of a D-only expression."""

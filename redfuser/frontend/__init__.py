@@ -23,6 +23,14 @@ def import_model(model: Any, args: Sequence[Any] | None = None, kwargs: Mapping[
         from redfuser.frontend.torch_export import import_program
 
         return import_program(model)
+    from redfuser.frontend.onnx import import_onnx, is_onnx
+
+    if is_onnx(model):
+        return import_onnx(model)
+    from redfuser.frontend.relax_module import import_relax, is_relax
+
+    if is_relax(model):
+        return import_relax(model)
     if callable(model):
         from redfuser.frontend.module import export
         from redfuser.frontend.torch_export import import_program

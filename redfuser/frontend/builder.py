@@ -30,6 +30,19 @@ BINARY = frozenset({
     "bitwise_and", "bitwise_or", "bitwise_xor",
 })
 VIEWS = frozenset({"reshape", "expand_dims", "squeeze", "flatten"})
+UNARY = frozenset({
+    "abs", "acos", "asin", "atan", "bitwise_not", "ceil", "cos", "cosh", "erf", "exp", "floor", "isfinite", "isinf",
+    "isnan", "log", "logical_not", "negative", "round", "rsqrt", "sigmoid", "sign", "sin", "sinh", "sqrt", "tan", "tanh",
+    "trunc", "nn.gelu", "nn.gelu_tanh", "nn.relu", "nn.silu",
+})
+REDUCTIONS = frozenset({"sum", "mean", "prod", "max", "min", "variance", "argmax", "argmin"})
+OPERATORS = BINARY | UNARY | REDUCTIONS | VIEWS - {"flatten"} | frozenset({
+    "arange", "astype", "broadcast_to", "call_dps_packed", "concat", "cumprod", "cumsum", "flip", "full",
+    "gather_elements", "index_tensor", "matmul", "permute_dims", "repeat", "scatter_elements", "strided_slice", "take",
+    "topk", "where", "nn.conv1d", "nn.conv2d", "nn.conv3d", "nn.group_norm", "nn.layer_norm", "nn.log_softmax",
+    "nn.rms_norm", "nn.softmax", "nn.softplus",
+})
+"""Every operator that a module in normal form may contain."""
 _WIDER = {"float16": {"float32", "float64"}, "bfloat16": {"float32", "float64"}, "float32": {"float64"}}
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 import inspect
+import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
-from redfuser.errors import InputError
+from redfuser.errors import InputError, RedFuserError
 
 
 class _Wrapped(nn.Module):
@@ -19,12 +21,22 @@ class _Wrapped(nn.Module):
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
-        self.function = function
+        self.function = _as_forward(function)
         for i, module in enumerate(_captured_modules(function)):
             self.add_module(f"captured_{i}", module)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
+
+
+def _as_forward(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function`` with its frames named ``forward``: torch.export records source lines of such frames alone."""
+    if not isinstance(function, types.FunctionType):
+        return function
+    copy = types.FunctionType(function.__code__.replace(co_name="forward"), function.__globals__, function.__name__,
+                              function.__defaults__, function.__closure__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
 
 
 def _captured_modules(function: Any) -> list[nn.Module]:
@@ -57,7 +69,9 @@ def export(model: Callable[..., Any], args: Sequence[Any] | None, kwargs: Mappin
     module = model if isinstance(model, nn.Module) else _wrap(model)
     try:
         with torch.no_grad():
-            return torch.export.export(module, tuple(args or ()), dict(kwargs or {}), strict=False)
+            return torch.export.export(module, *_distinct(tuple(args or ()), dict(kwargs or {})), strict=False)
+    except RedFuserError:
+        raise
     except Exception as error:
         lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
         raise InputError("RF118", "torch.export could not export the model",
@@ -67,15 +81,29 @@ def export(model: Callable[..., Any], args: Sequence[Any] | None, kwargs: Mappin
                               "branches on tensor values and calls out of torch are the usual causes") from error
 
 
+def _distinct(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The example with every tensor an object of its own: torch.export takes one that is passed twice for one input."""
+    leaves, spec = pytree.tree_flatten((args, kwargs))
+    seen: set[int] = set()
+    for i, leaf in enumerate(leaves):
+        if isinstance(leaf, torch.Tensor):
+            leaves[i] = leaf.detach().clone() if id(leaf) in seen else leaf
+            seen.add(id(leaf))
+    return pytree.tree_unflatten(leaves, spec)
+
+
 def _wrap(function: Callable[..., Any]) -> nn.Module:
     wrapped = _Wrapped(function)
-    # torch.export names the inputs after forward's signature; the user's names are the better ones
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
         return wrapped
-    forward = functools.partial(_Wrapped.forward, wrapped)
-    functools.update_wrapper(forward, function)
-    forward.__signature__ = signature  # type: ignore[attr-defined]
-    wrapped.forward = forward  # type: ignore[method-assign]
+    sign(wrapped, signature)
     return wrapped
+
+
+def sign(module: nn.Module, signature: inspect.Signature) -> None:
+    """Give ``module.forward`` a signature: torch.export names the inputs after it."""
+    forward = functools.partial(type(module).forward, module)
+    forward.__signature__ = signature  # type: ignore[attr-defined]
+    module.forward = forward

@@ -8,6 +8,7 @@ operation (``j <= i``), and what is left becomes a constant.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -135,6 +136,47 @@ def uniform(value: torch.Tensor) -> Any:
         return None  # Relax has no literals of float8
     first = small[0]
     return first.item() if small.numel() == 1 or bool((small == first).all()) else None
+
+
+@dataclass(frozen=True)
+class Band:
+    """A matrix that is ``inside`` where i + lower <= j <= i + upper (a missing bound does not bound), else ``outside``."""
+
+    lower: int | None
+    upper: int | None
+    inside: Any
+    outside: Any
+
+
+def band(value: torch.Tensor) -> Band | None:
+    """The band of a tensor of two values whose last two dimensions form a causal or windowed mask."""
+    if value.dim() < 2 or value.numel() == 0 or (value.dtype.itemsize == 1 and value.dtype.is_floating_point):
+        return None
+    small = core(value)
+    for d in range(small.dim() - 2):
+        if small.shape[d] > 1:
+            if bool((small != small.narrow(d, 0, 1)).any()):
+                return None
+            small = small.narrow(d, 0, 1)
+    matrix = small.reshape(small.shape[-2:])
+    rows, columns = matrix.shape
+    if rows < 2 or columns < 2 or tuple(value.shape[-2:]) != (rows, columns):
+        return None
+    first = matrix[0, 0]
+    same = matrix == first
+    if bool(same.all()) or bool(first != first):
+        return None
+    second = matrix[~same][0]
+    if not bool((same | (matrix == second)).all()):
+        return None
+    i, j = torch.arange(rows)[:, None], torch.arange(columns)[None, :]
+    for inside, outside, mask in ((first, second, same), (second, first, ~same)):
+        offsets = (j - i)[mask]
+        low, high = int(offsets.min()), int(offsets.max())
+        if bool((mask == ((j - i >= low) & (j - i <= high))).all()):
+            return Band(low if low > 1 - rows else None, high if high < columns - 1 else None, inside.item(),
+                        outside.item())
+    return None
 
 
 def counting(value: torch.Tensor) -> tuple[int, int, int] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import operator
 import re
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from redfuser.frontend.builder import Builder
 from redfuser.frontend.dtypes import relax_dtype, supported
 from redfuser.frontend.imported import Imported, InputSpec, Leaf, OpaqueCall, Provenance, Static
 from redfuser.frontend.opaque import describe, runnable
-from redfuser.frontend.static import INDEX_ARITHMETIC, Statics, counting, uniform
+from redfuser.frontend.static import INDEX_ARITHMETIC, Band, Statics, band, counting, uniform
 from redfuser.tvm_compat import call_dps_packed, dtype_of, relax, shape_of, tensor_info
 
 log = logging.getLogger(__name__)
@@ -27,7 +28,8 @@ op = relax.op
 KEPT = frozenset({
     "aten.scaled_dot_product_attention.default", "aten.matmul.default", "aten.linear.default",
     "aten.rms_norm.default", "aten.layer_norm.default", "aten.group_norm.default", "aten.silu.default",
-    "aten.logsumexp.default", "aten.repeat_interleave.self_int",
+    "aten.logsumexp.default", "aten.repeat_interleave.self_int", "aten._safe_softmax.default",
+    "aten.softplus.default",
 })
 """Composite operators that are not decomposed: their converters say more than their parts."""
 
@@ -46,23 +48,32 @@ def decompose(program: ExportedProgram) -> ExportedProgram:
     return program.run_decompositions(table)
 
 
-def import_program(program: ExportedProgram) -> Imported:
-    """Import; raises InputError (RF111, RF112, RF114) and UnsupportedError (RF113)."""
+Origin = Callable[[str], "tuple[str, str] | None"]
+"""The user's operator and place for a module path of the export; ``None`` where the path says nothing."""
+
+
+def import_program(program: ExportedProgram, origin: Origin | None = None) -> Imported:
+    """Import; raises InputError (RF111, RF112, RF114, RF116) and UnsupportedError (RF113, RF115)."""
     check_signature(program)
     program = decompose(program)
     check_signature(program)
-    return _Import(program).run()
+    return _Import(program, origin).run()
 
 
-def provenance_of(node: fx.Node) -> Provenance:
+def provenance_of(node: fx.Node, origin: Origin | None = None) -> Provenance:
     """The operator and the innermost line of the user's own code."""
+    if origin is not None:
+        stack = list((node.meta.get("nn_module_stack") or {"": ("", "")}).values())
+        found = origin(stack[-1][0])
+        if found is not None:
+            return Provenance(*found)
     target = str(node.target) if node.op == "call_function" else node.op
     frames = re.findall(r'File "([^"]+)", line (\d+), in ', node.meta.get("stack_trace") or "")
-    own = [f for f in frames if "/torch/" not in f[0].replace("\\", "/")] or frames
+    own = [f for f in frames if not any(p in f[0].replace("\\", "/") for p in ("/torch/", "/redfuser/frontend/"))]
     if not own:
         return Provenance(target, "")
     path, line = own[-1]
-    return Provenance(target, f"{re.split(r'[/]', path)[-1]}:{line}")
+    return Provenance(target, f"{path.replace(chr(92), '/').rsplit('/', 1)[-1]}:{line}")
 
 
 def check_signature(program: ExportedProgram) -> None:
@@ -105,8 +116,8 @@ def check_signature(program: ExportedProgram) -> None:
 
 
 class _Import:
-    def __init__(self, program: ExportedProgram) -> None:
-        self.program = program
+    def __init__(self, program: ExportedProgram, origin: Origin | None = None) -> None:
+        self.program, self.origin = program, origin
         self.graph: fx.Graph = program.graph
         self.env: dict[fx.Node, Any] = {}
         self.opaque: dict[str, OpaqueCall] = {}
@@ -118,10 +129,10 @@ class _Import:
         self.statics = Statics(self.graph, literals)
         params = [relax.Var(s.name, tensor_info(s.shape, s.dtype)) for s in self.specs.values()]
         self.builder = Builder(params)
-        by_name = {p.name_hint: p for p in params}
+        self.params = {p.name_hint: p for p in params}
         for node in self.graph.nodes:
-            if node.op == "placeholder" and node.name in by_name:
-                self.env[node] = by_name[node.name]
+            if node.op == "placeholder" and node.name in self.params and node.name not in literals:
+                self.env[node] = self.params[node.name]
 
     # -- inputs --------------------------------------------------------------------------------------------------------
 
@@ -143,9 +154,8 @@ class _Import:
                 self.specs[name] = InputSpec(name, relax_dtype(val.dtype), tuple(val.shape), "user")
             elif spec.kind is InputKind.CONSTANT_TENSOR:
                 value = program.constants[spec.target]
-                if value.numel() == 1:
-                    literals[name] = value.detach()
-                else:
+                literals[name] = value.detach()
+                if value.numel() != 1:
                     tensors[name] = ("constant", value)
             else:
                 source = program.state_dict if spec.target in program.state_dict else program.constants
@@ -216,7 +226,7 @@ class _Import:
             return None
         dtype, shape = relax_dtype(value.dtype), tuple(value.shape)
         fill = uniform(value)
-        self.builder.begin(node.name, provenance_of(node))
+        self.builder.begin(node.name, provenance_of(node, self.origin))
         emit = self.builder.emit
         if fill is not None:
             constant = relax.const(fill, dtype)
@@ -228,12 +238,34 @@ class _Import:
             line = emit(op.reshape(line, [shape[axis] if d == axis else 1 for d in range(len(shape))]), "line")
             line = emit(op.astype(line, dtype), "cast") if dtype != "int64" else line
             return emit(op.broadcast_to(line, shape))
+        edges = band(value)
+        if edges is not None:
+            return self._write_band(value, edges, dtype)
+        if node.op == "placeholder":
+            return self.params[node.name]
         if str(node.target) in INDEX_ARITHMETIC:
             result = self._convert(node)
             if result is not None:
                 return result
-            self.builder.begin(node.name, provenance_of(node))
+            self.builder.begin(node.name, provenance_of(node, self.origin))
         return relax.Constant(_to_tvm(value.contiguous()))
+
+    def _write_band(self, value: torch.Tensor, edges: Band, dtype: str) -> Any:
+        """A mask whose two values lie inside and outside a diagonal band: comparisons of row and column numbers."""
+        emit, rank, shape = self.builder.emit, value.dim(), tuple(value.shape)
+        rows, columns = shape[-2:]
+        i = emit(op.reshape(emit(op.arange(0, rows, 1, "int64"), "rows"), [*[1] * (rank - 2), rows, 1]), "row")
+        j = emit(op.reshape(emit(op.arange(0, columns, 1, "int64"), "columns"), [*[1] * (rank - 1), columns]), "column")
+        mask = None
+        for limit, compare in ((edges.upper, op.less_equal), (edges.lower, op.greater_equal)):
+            if limit is not None:
+                side = emit(compare(j, emit(op.add(i, relax.const(limit, "int64")), "edge")), "side")
+                mask = side if mask is None else emit(op.logical_and(mask, side), "band")
+        if dtype != "bool":
+            mask = emit(op.where(mask, relax.const(edges.inside, dtype), relax.const(edges.outside, dtype)), "mask")
+        elif not edges.inside:
+            mask = emit(op.logical_not(mask), "mask")
+        return emit(op.broadcast_to(mask, shape))
 
     def _call(self, node: fx.Node) -> None:
         target = str(node.target)
@@ -259,11 +291,11 @@ class _Import:
         missing = [n for n in node.all_input_nodes if n not in self.statics and self.env.get(n) is None]
         if missing:
             return None
-        self.builder.begin(node.name, provenance_of(node))
-        context = Context(self.builder, node.meta["val"], raw, self.statics.get)
+        self.builder.begin(node.name, provenance_of(node, self.origin))
+        context = Context(self.builder, node, raw, self.statics)
         try:
             converted = {k: fx.node.map_arg(v, self._operand) for k, v in raw.items()}
-            self.builder.begin(node.name, provenance_of(node))
+            self.builder.begin(node.name, provenance_of(node, self.origin))
             result = converter(context, **converted)
         except Decline as e:
             self.notes.append(f"{node.target} stays a torch call: {e}")
@@ -296,7 +328,7 @@ class _Import:
         return True
 
     def _opaque(self, node: fx.Node) -> Any:
-        origin = provenance_of(node)
+        origin = provenance_of(node, self.origin)
         why = runnable(node)
         operands = [] if why else [self.value(n) for n in describe(node, origin)[1]]
         if not why and any(o is None or isinstance(o, tuple) for o in operands):

@@ -68,6 +68,14 @@ class Signature:
         args, kwargs = _children(self.in_spec)
         return bool(kwargs.num_leaves == 0 and all(child.is_leaf() for child in _children(args)))
 
+    @property
+    def result_is_outputs(self) -> bool:
+        """Whether the graph's tuple of outputs is the result as it is."""
+        if self.out_leaves != tuple(range(len(self.out_leaves))) or (self.out_spec is None and len(self.out_leaves) == 1):
+            return False
+        return self.out_spec is None or bool(self.out_spec.type is tuple and
+                                             self.out_spec.num_children == self.out_spec.num_leaves)
+
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """The tensors of a call, in the order of ``inputs``. Raises :class:`InputError` RF511 for another structure and
         RF514 for a leaf that is no tensor and has another value than at compile time."""

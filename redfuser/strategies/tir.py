@@ -25,6 +25,8 @@ from redfuser.strategies.tir_expr import INTS, NARROW, TVM_DTYPE, Texts, stored,
 
 _LOCALS = re.compile(r"T|[xy]\d+|[ivw]_.*|lane.*|seg|chunk|other|take|(carry|new|old)_.*|.*_")
 _PAYLOAD = frozenset({"argmax", "argmin", "topk"})
+ALIGN = 16
+"""Bytes to which every tensor is aligned, as :class:`redfuser.artifact.ArgSpec` promises."""
 SCRATCH_BYTES = 1 << 20
 """Scratch of one grid point, which lives on the stack."""
 
@@ -69,7 +71,7 @@ def parameters(program: Program) -> tuple[Tensor, ...]:
 def script(name: str, tensors: tuple[Tensor, ...], kernels: list[_KernelText]) -> str:
     """TVMScript text of one function that runs ``kernels`` in turn."""
     params = ", ".join(f"{_name(t.name)}: T.Buffer(({', '.join(map(str, t.shape))}{',' * (len(t.shape) == 1)}), "
-                       f'"{_buffer_dtype(t)}")' for t in _static(tensors))
+                       f'"{_buffer_dtype(t)}", align={ALIGN})' for t in _static(tensors))
     lines = ["@T.prim_func(s_tir=True)", f"def {_name(name)}({params}):",
              f'    T.func_attr({{"global_symbol": "{_name(name)}", "tir.noalias": True}})', '    with T.sblock("root"):']
     bodies = []
@@ -81,17 +83,17 @@ def script(name: str, tensors: tuple[Tensor, ...], kernels: list[_KernelText]) -
 
 
 def parse(text: str) -> Any:
-    from tvm.script import from_source
-    from tvm.script import tirx as T
+    """The PrimFunc that TVMScript text denotes."""
+    from redfuser.tvm_compat import parse_prim_func
 
-    return from_source(text, {"T": T})
+    return parse_prim_func(text)
 
 
 def _static(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     for t in tensors:
         if not all(isinstance(n, int) for n in t.shape):
             raise LoweringError("RF433", f"{t} has a symbolic extent", help="compile for static shapes")
-    return tuple(t if t.shape else replace(t, shape=(1,)) for t in tensors)
+    return tensors
 
 
 def _buffer_dtype(t: Tensor) -> str:
@@ -167,7 +169,7 @@ class _KernelText:
         at = axes or {}
         if name in self.written:
             block = next(b for b in (*self.kernel.body, *self.kernel.tail) if name in b.names)
-            return f"{_name(name)}[{', '.join(at.get(a, f'v_{a}') for a in block.axes) or '0'}]"
+            return f"{_name(name)}[{', '.join(at.get(a, f'v_{a}') for a in block.axes) or '()'}]"
         inner = self.scratch[name][0]
         return f"{self.local(name)}[{', '.join(at.get(a, self.position(a)) for a in inner) or '0'}]"
 
@@ -182,8 +184,14 @@ class _KernelText:
             return self.element(ref.name), held
 
         shapes = {t.name: tuple(int(n) for n in t.shape) for t in self.tensors.values()}
-        texts = Texts(lambda axis: f"v_{axis}", access, self.extents, shapes, {n: _name(n) for n in self.tensors})
+        register = self.register if any(t.dtype == "bf16" for t in self.tensors.values()) else None
+        texts = Texts(lambda axis: f"v_{axis}", access, self.extents, shapes, {n: _name(n) for n in self.tensors}, register)
         return texts
+
+    def register(self, count: int, dtype: str) -> str:
+        name = f"{dtype} register {count}"
+        self.scratch[name] = ((), dtype)
+        return f"{self.local(name)}[0]"
 
     def gather(self, ref: Ref, texts: Texts) -> tuple[str, str]:
         """A reference at other positions: of a pointwise producer, its expression there; of a value without the r-axis,
@@ -433,6 +441,7 @@ class _KernelText:
         value = texts.value(b.exprs[0])
         n = span.length if span is not None and b.over == self.raxis else self.extents[b.over]
         index = f'T.Cast("int64", v_{b.over})'
+        value = texts.bind(value, wide(b.dtype))
         if b.reducer.kind != "topk":
             body = [*texts.lets, *self.choose(b, value, index)]
             loop = self.block(b, f"reduce_{b.name}", (*b.axes, b.over), span, body, b.over)

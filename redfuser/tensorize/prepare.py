@@ -14,7 +14,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref, Reducer, f32, map_children, op, refs_of, substitute, walk
+from redfuser.acrf.expr import (
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Load,
+    Op,
+    Reducer,
+    Ref,
+    f32,
+    map_children,
+    op,
+    refs_of,
+    substitute,
+    walk,
+)
 from redfuser.strategies.program import Block, Kernel
 from redfuser.tensorize import rewrite
 from redfuser.tensorize.axes import Roles, constants
@@ -47,6 +62,7 @@ class _Prepare:
         self.contractions: set[str] = set()
         self.unit: set[str] = set()
         self.alive: list[Expr] = []
+        self.done: set[str] = set()
         self.shared: dict[Expr, Expr] = {}
         self.row_values: dict[Expr, str] = {}
         self.taken = {n for b in (*kernel.init, *kernel.body, *kernel.tail) for n in b.names}
@@ -105,9 +121,12 @@ class _Prepare:
 
     def block(self, b: Block) -> list[Block]:
         if b.role == "producer" and b.reducer is not None:
-            return self._contraction(b)
+            return [] if b.name in self.contractions and self.resident else self._contraction(b)
+        if b.role == "producer" and self.resident and b.name in self.done:
+            return []
+        self.done.update(b.names)
         if b.role == "store" and b.name.partition("@")[2]:
-            base, _, version = b.name.partition("@")
+            base = b.name.partition("@")[0]
             self.levels[b.name] = self.levels[base]
             if base in self.subs:
                 self.subs[b.name] = substitute(self.subs[base], {base: Ref(b.name, b.dtype)})
@@ -175,7 +194,7 @@ class _Prepare:
         e, before = self._mask_tail(b, e)
         out += before
         if kind in ("max", "min") and self.level(e) == {"m", "n"} and isinstance(e, (Op, Cast)) \
-                and isinstance(_under_casts(e), Op):
+                and not isinstance(_under_casts(e), Load):
             e = self._name_term(b, e, out)
         if kind == "max":
             self.maxima[b.name] = e
@@ -340,10 +359,23 @@ class _Prepare:
                 return self._in_unit_interval(x)
             case Op(name="exp" | "exp2", args=(arg,)):
                 terms = [(a, k) for k, a in _unguarded(arg)]
-                if len(terms) != 2 or terms[0][1] != -terms[1][1]:
+                if len(terms) != 2 or not terms[0][1] * terms[1][1] < 0:
                     return False
-                (x, _), (m, _) = sorted(terms, key=lambda t: -t[1])
-                return isinstance(m, Ref) and self.dominated(x, m.name)
+                (x, k), (m, down) = sorted(terms, key=lambda t: -t[1])
+                return self._below(x, k, m, -down)
+        return False
+
+    def _below(self, x: Expr, k: float, m: Expr, j: float) -> bool:
+        """Is ``k * x <= j * m`` everywhere: m is the running maximum of x, or no less than it?"""
+        match m:
+            case Ref(name=n) if self.dominated(x, n):
+                return abs(k - j) <= 1e-12 * abs(k)
+            case Ref(name=n) if n in self.lets:
+                return self._below(x, k, self.lets[n], j)
+            case Op(name="max", args=(a, b)):
+                return any(self._below(x, k, rest, j * scale) for scale, rest in map(rewrite.positive_scale, (a, b)))
+            case Op(name="select", args=(c, _, a)) if rewrite.guard_of(c) == (a, True):
+                return self._below(x, k, a, j)
         return False
 
 
@@ -386,9 +418,10 @@ def _row_name(e: Expr, b: Block) -> str:
     return f"{b.name.partition('@')[0]}_row"
 
 
-def prepare(kernel: Kernel, roles: Roles, ragged: bool) -> Prepared:
-    """Rewrite the blocks of ``kernel``. ragged: the last segment has padding that must not count."""
-    work = _Prepare(kernel, roles, ragged, resident=kernel.kind == "resident")
+def prepare(kernel: Kernel, roles: Roles, ragged: bool, resident: bool) -> Prepared:
+    """Rewrite the blocks of ``kernel``. ragged: the last segment has padding that must not count. resident: the row is
+    one segment, so that the old state is neutral, rebasing does nothing, and producers stay on chip."""
+    work = _Prepare(kernel, roles, ragged, resident)
     work.patched = {}
     done = work.run()
     if not work.patched:

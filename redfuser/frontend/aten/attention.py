@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from torch import fx
+
 from redfuser.frontend.aten.context import FLOATS, Context, Decline, accumulator, converts
 from redfuser.frontend.aten.reductions import finite
-from redfuser.tvm_compat import dtype_of, relax, shape_of
+from redfuser.frontend.static import Statics, uniform
+from redfuser.tvm_compat import dtype_of, op_name, relax, shape_of
 
 op = relax.op
 
@@ -17,7 +20,7 @@ def attention(c: Context, query: Any, key: Any, value: Any, attn_mask: Any = Non
               is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False) -> Any:
     """softmax(q k^T scale + mask) v, everything between the two roundings of the operator in float32.
 
-    A row whose mask hides everything yields zeros in torch. Where the mask's values are known no row is like that or
+    A row whose mask hides everything yields zeros in torch. Where the values of the mask are known, no row is like that or
     the row is spelled out; where they are data, the softmax is written with its maximum floored at the lowest finite
     number and its denominator at the smallest normal one, which changes no other row.
     """
@@ -50,6 +53,67 @@ def attention(c: Context, query: Any, key: Any, value: Any, attn_mask: Any = Non
             scores = c.emit(op.add(scores, c.cast(attn_mask, acc, "mask")), "masked")
     weights = _softmax_or_zero(c, scores) if hidden else c.emit(op.nn.softmax(scores, rank - 1), "weights")
     return c.narrow(c.emit(op.matmul(weights, c.cast(value, acc, "values")), "acc" if acc != c.dtype else ""))
+
+
+@converts("aten._safe_softmax.default")
+def safe_softmax(c: Context, self: Any, dim: int, dtype: Any = None) -> Any:
+    rank = len(shape_of(self))
+    if dtype is not None or dtype_of(self) not in FLOATS or dim % rank != rank - 1:
+        raise Decline("safe softmax over an inner dimension")
+    if not may_hide_rows(c.statics, c.raw["self"]):
+        return c.in_wide(lambda w: op.nn.softmax(w, rank - 1), self)
+    return c.narrow(_softmax_or_zero(c, c.wide(self)))
+
+
+def softmax_guard(c: Context, weights: Any) -> Any:
+    """``where(isnan(w), 0, w)`` of a softmax ``w`` over the last axis, as exporters write it for fully masked rows: the
+    softmax itself where no row can be fully masked, else the one that yields zero there. (Scores that are NaN give NaN
+    here and 0 there.) ``None`` for any other ``where``."""
+    condition, zero, node = c.raw["condition"], c.raw["self"], c.raw["other"]
+    if not (isinstance(condition, fx.Node) and str(condition.target) == "aten.isnan.default"
+            and condition.args[0] is node and str(node.target) in ("aten._softmax.default", "aten.softmax.int")):
+        return None
+    value = c.statics.get(zero) if isinstance(zero, fx.Node) else None
+    if (zero if value is None else uniform(value)) != 0:
+        return None
+    softmax = c.builder.value(weights)
+    if op_name(softmax) == "astype":
+        softmax = c.builder.value(softmax.args[0])
+    if op_name(softmax) != "nn.softmax" or int(softmax.attrs.axis) % len(c.shape) != len(c.shape) - 1:
+        return None
+    if not may_hide_rows(c.statics, node.args[0]):
+        return weights
+    return c.narrow(_softmax_or_zero(c, softmax.args[0]))
+
+
+_FINITE = ("aten.matmul.default", "aten.bmm.default", "aten.mm.default", "aten.tanh.default")
+_POINTWISE = ("aten.add.Tensor", "aten.mul.Tensor", "aten.div.Tensor", "aten.mul.Scalar", "aten.div.Scalar")
+_VIEWS = ("aten.view.default", "aten._to_copy.default", "aten.reshape.default", "aten._unsafe_view.default",
+          "aten.clone.default", "aten.expand.default")
+
+
+def may_hide_rows(statics: Statics, node: Any) -> bool:
+    """Whether some row of the scores may be -inf throughout; true unless the graph shows that it cannot be."""
+    if not isinstance(node, fx.Node):
+        return bool(node == -math.inf)
+    value = statics.get(node)
+    if value is not None:
+        hidden = value == -math.inf
+        return bool(hidden.all(-1).any()) if value.dim() else bool(hidden)
+    target = str(node.target)
+    if target in _FINITE:
+        return False
+    if target in _POINTWISE:
+        return any(may_hide_rows(statics, a) for a in node.args[:2])
+    if target in _VIEWS:
+        return may_hide_rows(statics, node.args[0])
+    if target in ("aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf"):
+        mask = statics.get(node.args[0])
+        left, right = (may_hide_rows(statics, a) for a in node.args[1:3])
+        if mask is None or mask.dim() == 0:
+            return left or right
+        return (left and bool(mask.all(-1).any())) or (right and bool((~mask).all(-1).any()))
+    return True
 
 
 def _softmax_or_zero(c: Context, scores: Any) -> Any:

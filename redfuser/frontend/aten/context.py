@@ -10,6 +10,7 @@ import torch
 
 from redfuser.frontend.builder import Builder
 from redfuser.frontend.dtypes import relax_dtype
+from redfuser.frontend.static import Statics
 from redfuser.tvm_compat import dtype_of, relax, shape_of
 
 Converter = Callable[..., Any]
@@ -36,11 +37,12 @@ def converts(*targets: str) -> Callable[[Converter], Converter]:
 
 
 class Context:
-    """One call being converted. ``val`` is the fake result of the export, ``raw`` the unconverted arguments by name."""
+    """One call being converted. ``val`` is the fake result of the export, ``raw`` the unconverted arguments by name,
+    ``statics`` the values of graph nodes that depend on no input."""
 
-    def __init__(self, builder: Builder, val: Any, raw: dict[str, Any], static: Callable[[Any], Any]) -> None:
-        self.builder, self.val, self.raw = builder, val, raw
-        self._static = static
+    def __init__(self, builder: Builder, node: Any, raw: dict[str, Any], statics: Statics) -> None:
+        self.builder, self.node, self.raw, self.statics = builder, node, raw, statics
+        self.val = node.meta["val"]
 
     def emit(self, expr: Any, suffix: str = "") -> Any:
         return self.builder.emit(expr, suffix)
@@ -59,7 +61,7 @@ class Context:
 
     def static(self, name: str) -> torch.Tensor | None:
         """The value of a tensor argument that depends on no input of the model."""
-        return self._static(self.raw[name])
+        return self.statics.get(self.raw[name])
 
     def const(self, value: Any, dtype: str) -> Any:
         """A scalar constant; declines where ``dtype`` has no way to be written."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from redfuser.frontend.aten.attention import softmax_guard
 from redfuser.frontend.aten.context import (
     FLOATS,
     HALF,
@@ -277,6 +278,9 @@ def softplus(c: Context, self: Any, beta: Any = 1, threshold: Any = 20) -> Any:
 
 @converts("aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.Scalar")
 def where(c: Context, condition: Any, self: Any, other: Any) -> Any:
+    guarded = softmax_guard(c, other) if isinstance(other, relax.Expr) else None
+    if guarded is not None:
+        return guarded
     if dtype_of(condition) != "bool":
         raise Decline("where on a mask that is not boolean")
     return c.emit(op.where(condition, operand(c, self, c.dtype), operand(c, other, c.dtype)))

@@ -57,7 +57,7 @@ def _counts(c: Context, index: Any) -> bool:
 def index(c: Context, self: Any, indices: Any) -> Any:
     """One index tensor is a take. Several that together enumerate a grid (as vmap'ed masks do) are a broadcast view of
     the data; several others that cover the leading dimensions are an ``index_tensor``."""
-    known = [c._static(raw) if raw is not None else None for raw in c.raw["indices"]]
+    known = [c.statics.get(raw) if raw is not None else None for raw in c.raw["indices"]]
     present = [i for i, x in enumerate(indices) if x is not None]
     if any(dtype_of(indices[i]) not in ("int64", "int32") for i in present):
         raise Decline("a boolean index")

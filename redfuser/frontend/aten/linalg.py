@@ -11,7 +11,7 @@ op = relax.op
 
 
 def product(c: Context, x: Any, y: Any, last: bool = True) -> Any:
-    """``x @ y`` in the accumulator dtype (not yet rounded to the operands' dtype); ``last``: nothing but the rounding follows."""
+    """``x @ y`` in the accumulator dtype (not yet rounded); ``last``: nothing but the rounding follows."""
     dtype = dtype_of(x)
     if dtype != dtype_of(y) or not (dtype in HALF or dtype in ("float32", "float64")):
         raise Decline(f"a product of {dtype} and {dtype_of(y)}")

@@ -1,0 +1,274 @@
+"""An ONNX graph as a torch module, and its import."""
+
+from __future__ import annotations
+
+import inspect
+import keyword
+import logging
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from redfuser.errors import InputError, UnsupportedError
+from redfuser.frontend.imported import Imported
+from redfuser.frontend.onnx import ops_math, ops_nn, ops_shape  # noqa: F401  (they fill OPS)
+from redfuser.frontend.onnx.node import KNOWN_OPERANDS, OPS, Call, Unsupported, Value, onnx_dtype, tensor
+
+log = logging.getLogger(__name__)
+
+SMALL = 1 << 16
+"""Integer and boolean initializers up to this many elements are known when the graph is walked."""
+
+
+def is_onnx(model: Any) -> bool:
+    """A ``ModelProto``, its bytes, or a path that ends in ``.onnx``."""
+    if isinstance(model, (str, os.PathLike)):
+        return Path(model).suffix.lower() == ".onnx"
+    return isinstance(model, (bytes, bytearray)) or type(model).__name__ == "ModelProto"
+
+
+def load(model: Any) -> Any:
+    """The ``ModelProto`` with local functions inlined. Raises InputError RF119."""
+    try:
+        import onnx
+    except ImportError as error:
+        raise InputError("RF119", "the onnx package is not installed", help="pip install onnx") from error
+    where = str(model) if isinstance(model, (str, os.PathLike)) else "bytes"
+    try:
+        if isinstance(model, (str, os.PathLike)):
+            model = onnx.load(os.fspath(model))
+        elif isinstance(model, (bytes, bytearray)):
+            model = onnx.load_model_from_string(bytes(model))
+        if not model.HasField("graph") or not model.graph.output:
+            raise ValueError("there is no graph in it")
+        return onnx.inliner.inline_local_functions(model) if len(model.functions) else model
+    except (OSError, ValueError) as error:
+        why = str(error)
+    except Exception as error:  # protobuf raises a class of its own per implementation
+        why = f"{type(error).__name__}: {error}"
+    raise InputError("RF119", "the ONNX model cannot be read", where=where, why=why,
+                     help="check it with onnx.checker.check_model; external data must lie beside the file")
+
+
+def import_onnx(model: Any) -> Imported:
+    """Import at the graph's static input shapes. Raises InputError RF111, RF112, RF119 and UnsupportedError RF115."""
+    from redfuser.frontend.module import export, sign
+    from redfuser.frontend.torch_export import import_program
+
+    proto = load(model)
+    module = Graph(proto)
+    example = module.example()
+    module.learn(example)
+    sign(module, module.signature())
+    program = export(module, example, None)
+    imported = import_program(program, module.provenance)
+    return replace(imported, source="onnx", in_spec=None, out_spec=None, in_leaves=(), out_leaves=())
+
+
+class _Node(nn.Module):
+    """One node. That it is a module gives every ATen call in the export the node's name."""
+
+    def __init__(self, call: Call, kind: str) -> None:
+        super().__init__()
+        self.call, self.kind = call, kind
+
+    def forward(self, *operands: Any) -> Any:
+        return OPS[self.kind](self.call, *operands)
+
+
+class Graph(nn.Module):
+    """The main graph. ``forward`` takes the graph's inputs in order and returns its outputs as a tuple, or the only
+    one."""
+
+    def __init__(self, proto: Any) -> None:
+        super().__init__()
+        self.graph = proto.graph
+        self.opsets = {o.domain or "": o.version for o in proto.opset_import}
+        self.known: dict[str, np.ndarray] = {}
+        self.nodes = nn.ModuleList()
+        self.results: list[str] = [o.name for o in self.graph.output]
+        weights = {}
+        for initializer in self.graph.initializer:
+            value = _array(initializer)
+            if _is_known(value):
+                self.known[initializer.name] = value
+            else:
+                weights[initializer.name] = value
+        self.inputs = [i for i in self.graph.input if i.name not in self.known and i.name not in weights]
+        self.names: dict[str, str] = {}
+        for name, value in weights.items():
+            attribute = "w_" + "".join(c if c.isalnum() else "_" for c in name)
+            while hasattr(self, attribute):
+                attribute += "_"
+            self.names[name] = attribute
+            self.register_buffer(attribute, tensor(value))
+        self._check()
+        for node in self.graph.node:
+            self.nodes.append(_Node(Call(_attributes(node), self.opsets.get(node.domain or "", 1), len(node.output)),
+                                    _kind(node)))
+
+    def example(self) -> tuple[torch.Tensor, ...]:
+        """Zeros of the declared shapes."""
+        dynamic, odd, examples = [], [], []
+        for i in self.inputs:
+            if not i.type.HasField("tensor_type"):
+                odd.append(f"{i.name}: not a tensor")
+                continue
+            declared = i.type.tensor_type
+            dims = [d.dim_value if d.HasField("dim_value") else d.dim_param or "?" for d in declared.shape.dim]
+            if any(not isinstance(d, int) for d in dims) or not declared.HasField("shape"):
+                dynamic.append(f"{i.name}: {dims}")
+                continue
+            try:
+                examples.append(torch.zeros(dims, dtype=onnx_dtype(declared.elem_type)))
+            except (Unsupported, RuntimeError) as error:
+                odd.append(f"{i.name}: {error}")
+        if dynamic:
+            raise InputError("RF111", "dynamic dimensions are not supported", where="; ".join(dynamic),
+                             why="kernels are generated per shape",
+                             help="export without dynamic axes, or fix the dimensions with "
+                                  "onnx.tools.update_model_dims.update_inputs_outputs_dims")
+        if odd:
+            raise InputError("RF112", "inputs of an unsupported dtype or layout", where="; ".join(odd),
+                             why="tensors must be dense and of a floating, integer or boolean dtype",
+                             help="convert these inputs before the call")
+        return tuple(examples)
+
+    def signature(self) -> inspect.Signature:
+        """The graph's inputs by their names, made identifiers."""
+        names: list[str] = []
+        for i in self.inputs:
+            name = re.sub(r"\W", "_", i.name)
+            name = f"x_{name}" if not name.isidentifier() or keyword.iskeyword(name) else name
+            while name in names:
+                name += "_"
+            names.append(name)
+        return inspect.Signature([inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in names])
+
+    def _check(self) -> None:
+        missing = sorted({f"{_kind(n)} ({n.name or n.output[0]})" for n in self.graph.node
+                          if _kind(n) not in OPS and n.op_type not in ("Constant", "Range", "ConstantOfShape")})
+        if missing:
+            raise _unsupported("; ".join(missing), "these ONNX operators have no implementation in torch")
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        env: dict[str, Value] = dict(self.known)
+        env.update({name: getattr(self, attribute) for name, attribute in self.names.items()})
+        env.update({i.name: value for i, value in zip(self.inputs, inputs, strict=True)})
+        for node, module in zip(self.graph.node, self.nodes, strict=True):
+            self._run(node, module, env)
+        outputs = tuple(tensor(env[name]) for name in self.results)
+        return outputs if len(outputs) > 1 else outputs[0]
+
+    def learn(self, example: tuple[torch.Tensor, ...]) -> None:
+        """Compute everything that depends on shapes and constants alone: a walk with tensors that have no data."""
+        env: dict[str, Value] = dict(self.known)
+        env.update({name: getattr(self, attribute).to("meta") for name, attribute in self.names.items()})
+        env.update({i.name: value.to("meta") for i, value in zip(self.inputs, example, strict=True)})
+        for node, module in zip(self.graph.node, self.nodes, strict=True):
+            self._run(node, module, env, "meta")
+            self.known.update({n: env[n] for n in node.output if n and isinstance(env.get(n), np.ndarray)})
+
+    def _run(self, node: Any, module: Any, env: dict[str, Value], device: str | None = None) -> None:
+        if all(name in self.known for name in node.output if name):
+            return
+        operands = [env[name] if name else None for name in node.input]
+        known = all(isinstance(o, np.ndarray) for o in operands if o is not None)
+        kind = _kind(node)
+        try:
+            if known and kind not in OPS:
+                results: Any = _evaluate(node, operands, self.opsets)
+            else:
+                keep = KNOWN_OPERANDS.get(kind, ())
+                prepared = [o if i in keep else _operand(kind, i, o, None if known else device)
+                            for i, o in enumerate(operands)]
+                results = module(*prepared)
+        except Unsupported as error:
+            raise _unsupported(f"{kind} ({node.name or node.output[0]})", str(error)) from error
+        except (RuntimeError, ValueError, TypeError, IndexError, KeyError) as error:
+            if device is None:
+                raise
+            raise InputError("RF119", "the ONNX model cannot be read", where=f"{kind} ({node.name or node.output[0]})",
+                             why=str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__,
+                             help="check it with onnx.checker.check_model(model, full_check=True)") from error
+        results = results if isinstance(results, (tuple, list)) else (results,)
+        for name, value in zip(node.output, results, strict=False):
+            env[name] = value.numpy() if known and isinstance(value, torch.Tensor) else value
+
+    def provenance(self, path: str) -> tuple[str, str] | None:
+        """Operator and node name for a module path of the export."""
+        prefix, _, index = path.partition("nodes.")
+        if prefix or not index.isdigit():
+            return None
+        node = self.graph.node[int(index)]
+        return f"{node.op_type} (onnx)", node.name or node.output[0]
+
+
+def _unsupported(where: str, why: str) -> UnsupportedError:
+    return UnsupportedError("RF115", "operators that can neither be compiled nor run as torch calls", where=where, why=why,
+                            help="export with another opset, or without vendor-specific optimisation")
+
+
+def _operand(kind: str, position: int, value: Any, device: str | None) -> Any:
+    if kind == "Pow" and position == 1 and isinstance(value, np.ndarray) and value.size == 1:
+        return value.item()
+    value = tensor(value)
+    return value.to(device) if device and isinstance(value, torch.Tensor) else value
+
+
+def _kind(node: Any) -> str:
+    domain = node.domain or ""
+    return node.op_type if domain in ("", "ai.onnx") else f"{domain}::{node.op_type}"
+
+
+def _attributes(node: Any) -> dict[str, Any]:
+    import onnx
+
+    return {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+
+
+def _array(initializer: Any) -> np.ndarray:
+    import onnx
+
+    return onnx.numpy_helper.to_array(initializer)
+
+
+def _is_known(value: np.ndarray) -> bool:
+    """Shapes, axes, positions, masks and scalars are constants of the program; everything else is a weight."""
+    if value.size <= 1 or (value.dtype.kind in "biu" and value.size <= SMALL) or value.dtype == np.bool_:
+        return True
+    # an additive mask has two values
+    few = value.ndim >= 2 and value.dtype.kind == "f" and len(np.unique(value.reshape(-1)[:256])) <= 2
+    return bool(few and len(np.unique(value)) == 2)
+
+
+def _evaluate(node: Any, operands: list[Any], opsets: dict[str, int]) -> tuple[np.ndarray, ...]:
+    """A node of known operands that is no computation on tensors, by ONNX's reference implementation."""
+    import onnx
+    from onnx.reference import ReferenceEvaluator
+
+    if node.op_type == "Constant":
+        (attribute,) = node.attribute
+        value = onnx.helper.get_attribute_value(attribute)
+        if attribute.name == "value":
+            return (_array(value),)
+        return (np.array(value, dtype=np.float32 if "float" in attribute.name else np.int64),)
+    names = [f"i{k}" if o is not None else "" for k, o in enumerate(operands)]
+    single = onnx.NodeProto()
+    single.CopyFrom(node)
+    del single.input[:]
+    single.input.extend(names)
+    inputs = [onnx.helper.make_tensor_value_info(n, onnx.helper.np_dtype_to_tensor_dtype(o.dtype), o.shape)
+              for n, o in zip(names, operands, strict=True) if n]
+    outputs = [onnx.helper.make_empty_tensor_value_info(n) for n in node.output if n]
+    graph = onnx.helper.make_graph([single], "constant", inputs, outputs)
+    proto = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid(d, v) for d, v in opsets.items()])
+    feeds = {n: o for n, o in zip(names, operands, strict=True) if n}
+    computed = iter(ReferenceEvaluator(proto).run(None, feeds))
+    return tuple(np.asarray(next(computed)) if n else None for n in node.output)  # type: ignore[misc]

@@ -1,0 +1,81 @@
+"""What an ONNX operator's torch implementation works with, and the table of implementations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Union
+
+import numpy as np
+import torch
+
+Value = Union[torch.Tensor, np.ndarray, None]
+Implementation = Callable[..., Any]
+OPS: dict[str, Implementation] = {}
+"""``Softmax`` (default domain) or ``com.microsoft::FastGelu`` to its implementation."""
+
+
+class Unsupported(Exception):
+    """The node has no implementation for these attributes or operands."""
+
+
+class Call:
+    """One node: its attributes, the opset it is written in, and how many results are used."""
+
+    def __init__(self, attributes: dict[str, Any], opset: int, outputs: int) -> None:
+        self.attributes, self.opset, self.outputs = attributes, opset, outputs
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self.attributes.get(name, default)
+
+
+def implements(*names: str) -> Callable[[Implementation], Implementation]:
+    """Register ``f(call, *operands)``; operands are tensors (absent ones ``None``) unless :func:`takes_known` says so."""
+
+    def register(f: Implementation) -> Implementation:
+        for name in names:
+            OPS[name] = f
+        return f
+
+    return register
+
+
+KNOWN_OPERANDS: dict[str, Sequence[int]] = {}
+"""Operands that must be known when the model is imported (shapes, axes, sizes), by operator: they stay numpy arrays."""
+
+
+def takes_known(positions: dict[str, Sequence[int]]) -> None:
+    KNOWN_OPERANDS.update(positions)
+
+
+def tensor(value: Any) -> Any:
+    """A torch tensor of an operand, sharing memory with a numpy array."""
+    if not isinstance(value, np.ndarray):
+        return value
+    if value.dtype.kind == "V" or value.dtype.name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
+        size = {1: np.uint8, 2: np.uint16}[value.dtype.itemsize]
+        return torch.from_numpy(np.ascontiguousarray(value).view(size)).view(getattr(torch, value.dtype.name))
+    value = value if value.flags.writeable else value.copy()
+    return torch.from_numpy(np.ascontiguousarray(value).reshape(value.shape))
+
+
+def ints(value: Value) -> list[int]:
+    """A known operand as integers."""
+    if value is None:
+        raise Unsupported("an operand is missing")
+    if isinstance(value, torch.Tensor):
+        raise Unsupported("a shape, axis or size depends on data")
+    return [int(v) for v in np.asarray(value).reshape(-1)]
+
+
+ONNX_DTYPES = {
+    1: torch.float32, 2: torch.uint8, 3: torch.int8, 4: torch.uint16, 5: torch.int16, 6: torch.int32, 7: torch.int64,
+    9: torch.bool, 10: torch.float16, 11: torch.float64, 12: torch.uint32, 13: torch.uint64, 16: torch.bfloat16,
+    17: torch.float8_e4m3fn, 18: torch.float8_e4m3fnuz, 19: torch.float8_e5m2, 20: torch.float8_e5m2fnuz,
+}
+"""TensorProto.DataType to torch."""
+
+
+def onnx_dtype(code: int) -> torch.dtype:
+    if code not in ONNX_DTYPES:
+        raise Unsupported(f"element type {code}")
+    return ONNX_DTYPES[code]

@@ -1,0 +1,316 @@
+"""Pointwise operators and reductions of ONNX, in torch."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from redfuser.frontend.onnx.node import Call, Unsupported, implements, ints, onnx_dtype, takes_known
+
+for _name, _f in {
+    "Abs": torch.abs, "Neg": torch.neg, "Exp": torch.exp, "Log": torch.log, "Sqrt": torch.sqrt, "Sin": torch.sin,
+    "Cos": torch.cos, "Tan": torch.tan, "Asin": torch.asin, "Acos": torch.acos, "Atan": torch.atan,
+    "Sinh": torch.sinh, "Cosh": torch.cosh, "Asinh": torch.asinh, "Acosh": torch.acosh, "Atanh": torch.atanh,
+    "Tanh": torch.tanh, "Sigmoid": torch.sigmoid, "Erf": torch.erf, "Relu": torch.relu, "Floor": torch.floor,
+    "Ceil": torch.ceil, "Round": torch.round, "Sign": torch.sign, "Not": torch.logical_not, "IsNaN": torch.isnan,
+    "Reciprocal": torch.reciprocal, "BitwiseNot": torch.bitwise_not, "Softsign": F.softsign, "Softplus": F.softplus,
+    "Mish": F.mish, "HardSwish": F.hardswish, "Identity": lambda x: x,
+}.items():
+    implements(_name)(lambda call, x, f=_f: f(x))
+
+for _name, _g in {
+    "Add": torch.add, "Sub": torch.sub, "Mul": torch.mul, "And": torch.logical_and, "Or": torch.logical_or,
+    "Xor": torch.logical_xor, "Equal": torch.eq, "Less": torch.lt, "LessOrEqual": torch.le, "Greater": torch.gt,
+    "GreaterOrEqual": torch.ge, "BitwiseAnd": torch.bitwise_and, "BitwiseOr": torch.bitwise_or,
+    "BitwiseXor": torch.bitwise_xor,
+}.items():
+    implements(_name)(lambda call, x, y, f=_g: f(x, y))
+
+
+@implements("Div")
+def div(call: Call, x: Tensor, y: Tensor) -> Tensor:
+    """Integers divide towards zero."""
+    return torch.div(x, y) if x.is_floating_point() else torch.div(x, y, rounding_mode="trunc")
+
+
+@implements("Mod")
+def mod(call: Call, x: Tensor, y: Tensor) -> Tensor:
+    return torch.fmod(x, y) if call.get("fmod", 0) else torch.remainder(x, y)
+
+
+takes_known({"Pow": ()})
+
+
+@implements("Pow")
+def power(call: Call, x: Tensor, y: Any) -> Tensor:
+    """In the base's dtype. A scalar exponent that is known is a number: squares and roots are recognised as such."""
+    return torch.pow(x, y).to(x.dtype)
+
+
+@implements("Max")
+def maximum(call: Call, *xs: Tensor) -> Tensor:
+    return functools.reduce(torch.maximum, xs)
+
+
+@implements("Min")
+def minimum(call: Call, *xs: Tensor) -> Tensor:
+    return functools.reduce(torch.minimum, xs)
+
+
+@implements("Sum")
+def total(call: Call, *xs: Tensor) -> Tensor:
+    return functools.reduce(torch.add, xs)
+
+
+@implements("Mean")
+def average(call: Call, *xs: Tensor) -> Tensor:
+    return functools.reduce(torch.add, xs) / len(xs)
+
+
+@implements("Where")
+def where(call: Call, condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    return torch.where(condition, x, y)
+
+
+@implements("IsInf")
+def isinf(call: Call, x: Tensor) -> Tensor:
+    positive, negative = call.get("detect_positive", 1), call.get("detect_negative", 1)
+    if positive and negative:
+        return torch.isinf(x)
+    return x == (float("inf") if positive else -float("inf"))
+
+
+@implements("Clip")
+def clip(call: Call, x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
+    """NaN stays NaN, as in torch."""
+    if call.opset < 11:
+        return torch.clamp(x, call.get("min"), call.get("max")) if call.attributes else x
+    if low is not None:
+        x = torch.maximum(x, low)
+    return torch.minimum(x, high) if high is not None else x
+
+
+@implements("Cast")
+def cast(call: Call, x: Tensor) -> Tensor:
+    return convert(x, onnx_dtype(call.get("to")), bool(call.get("saturate", 1)))
+
+
+@implements("CastLike")
+def cast_like(call: Call, x: Tensor, like: Tensor) -> Tensor:
+    return convert(x, like.dtype, bool(call.get("saturate", 1)))
+
+
+def convert(x: Tensor, dtype: torch.dtype, saturate: bool = True) -> Tensor:
+    """ONNX casts to float8 saturate unless told otherwise; torch's give NaN."""
+    if dtype.is_floating_point and dtype.itemsize == 1 and saturate and x.is_floating_point():
+        limit = torch.finfo(dtype).max
+        x = torch.clamp(x, -limit, limit)
+    return x.to(dtype)
+
+
+@implements("LeakyRelu")
+def leaky_relu(call: Call, x: Tensor) -> Tensor:
+    return F.leaky_relu(x, call.get("alpha", 0.01))
+
+
+@implements("PRelu")
+def prelu(call: Call, x: Tensor, slope: Tensor) -> Tensor:
+    return torch.where(x < 0, x * slope, x)
+
+
+@implements("Elu")
+def elu(call: Call, x: Tensor) -> Tensor:
+    return F.elu(x, call.get("alpha", 1.0))
+
+
+@implements("Selu")
+def selu(call: Call, x: Tensor) -> Tensor:
+    if call.attributes:
+        raise Unsupported("Selu with coefficients of its own")
+    return F.selu(x)
+
+
+@implements("Celu")
+def celu(call: Call, x: Tensor) -> Tensor:
+    return F.celu(x, call.get("alpha", 1.0))
+
+
+@implements("HardSigmoid")
+def hard_sigmoid(call: Call, x: Tensor) -> Tensor:
+    return torch.clamp(x * call.get("alpha", 0.2) + call.get("beta", 0.5), 0, 1)
+
+
+@implements("Gelu")
+def gelu(call: Call, x: Tensor) -> Tensor:
+    return F.gelu(x, approximate=call.get("approximate", b"none").decode())
+
+
+@implements("Swish")
+def swish(call: Call, x: Tensor) -> Tensor:
+    alpha = call.get("alpha", 1.0)
+    return F.silu(x) if alpha == 1 else x * torch.sigmoid(alpha * x)
+
+
+@implements("com.microsoft::FastGelu")
+def fast_gelu(call: Call, x: Tensor, bias: Tensor | None = None) -> Tensor:
+    return F.gelu(x if bias is None else x + bias, approximate="tanh")
+
+
+@implements("com.microsoft::BiasGelu")
+def bias_gelu(call: Call, x: Tensor, bias: Tensor) -> Tensor:
+    return F.gelu(x + bias)
+
+
+@implements("com.microsoft::Gelu")
+def contrib_gelu(call: Call, x: Tensor) -> Tensor:
+    return F.gelu(x)
+
+
+@implements("com.microsoft::QuickGelu")
+def quick_gelu(call: Call, x: Tensor) -> Tensor:
+    return x * torch.sigmoid(call.get("alpha", 1.702) * x)
+
+
+@implements("ThresholdedRelu")
+def thresholded_relu(call: Call, x: Tensor) -> Tensor:
+    return torch.where(x > call.get("alpha", 1.0), x, torch.zeros((), dtype=x.dtype, device=x.device))
+
+
+# -- reductions --------------------------------------------------------------------------------------------------------
+
+
+def _softmax(f: Any) -> Any:
+    def run(call: Call, x: Tensor) -> Tensor:
+        if call.opset >= 13:
+            return f(x, call.get("axis", -1))
+        axis = call.get("axis", 1) % max(x.dim(), 1)  # before opset 13: over all dimensions from the axis on
+        return f(x.flatten(axis), -1).reshape(x.shape)
+
+    return run
+
+
+implements("Softmax")(_softmax(torch.softmax))
+implements("LogSoftmax")(_softmax(torch.log_softmax))
+
+
+def _reduce(f: Any) -> Any:
+    def run(call: Call, x: Tensor, axes: Any = None) -> Tensor:
+        dims = call.get("axes") if axes is None else ints(axes)
+        if not dims and call.get("noop_with_empty_axes", 0):
+            return x
+        dims = list(dims) if dims else list(range(x.dim()))
+        return f(x, dims, bool(call.get("keepdims", 1)))
+
+    return run
+
+
+def _product(x: Tensor, dims: list[int], keep: bool) -> Tensor:
+    for d in sorted((d % x.dim() for d in dims), reverse=True):
+        x = torch.prod(x, d, keep, dtype=x.dtype)
+    return x
+
+
+for _name, _r in {
+    "ReduceSum": lambda x, d, k: torch.sum(x, d, k, dtype=x.dtype), "ReduceMean": lambda x, d, k: torch.mean(x, d, k),
+    "ReduceMax": torch.amax, "ReduceMin": torch.amin, "ReduceProd": _product,
+    "ReduceL1": lambda x, d, k: torch.sum(torch.abs(x), d, k, dtype=x.dtype),
+    "ReduceL2": lambda x, d, k: torch.linalg.vector_norm(x, 2, d, k),
+    "ReduceLogSum": lambda x, d, k: torch.log(torch.sum(x, d, k)), "ReduceLogSumExp": torch.logsumexp,
+    "ReduceSumSquare": lambda x, d, k: torch.sum(x * x, d, k, dtype=x.dtype),
+}.items():
+    implements(_name)(_reduce(_r))
+    takes_known({_name: (1,)})
+
+
+def _arg(f: Any) -> Any:
+    def run(call: Call, x: Tensor) -> Tensor:
+        if call.get("select_last_index", 0):
+            raise Unsupported("select_last_index")
+        return f(x, call.get("axis", 0), bool(call.get("keepdims", 1)))
+
+    return run
+
+
+implements("ArgMax")(_arg(torch.argmax))
+implements("ArgMin")(_arg(torch.argmin))
+takes_known({"TopK": (1,), "CumSum": (1,)})
+
+
+@implements("TopK")
+def topk(call: Call, x: Tensor, k: Any = None) -> Any:
+    count = ints(k)[0] if call.opset >= 10 else call.get("k")
+    values, indices = torch.topk(x, count, call.get("axis", -1), bool(call.get("largest", 1)), bool(call.get("sorted", 1)))
+    return values, indices
+
+
+@implements("CumSum")
+def cumsum(call: Call, x: Tensor, axis: Any) -> Tensor:
+    dim = ints(axis)[0]
+    if call.get("reverse", 0):
+        x = torch.flip(x, [dim])
+    result = torch.cumsum(x, dim, dtype=x.dtype)
+    if call.get("exclusive", 0):
+        result = result - x
+    return torch.flip(result, [dim]) if call.get("reverse", 0) else result
+
+
+# -- quantisation ------------------------------------------------------------------------------------------------------
+
+
+def _along(x: Tensor, scale: Tensor, axis: int, block: int) -> Tensor:
+    """``scale`` shaped to multiply ``x``: one for all, one per position along ``axis``, or one per block."""
+    if scale.numel() == 1:
+        return scale.reshape(())
+    if scale.dim() == 1 and not block:
+        shape = [1] * x.dim()
+        shape[axis % x.dim()] = -1
+        return scale.reshape(shape)
+    return torch.repeat_interleave(scale, block, axis)
+
+
+@implements("QuantizeLinear")
+def quantize(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
+    code = call.get("output_dtype", 0)
+    dtype = zero.dtype if zero is not None else onnx_dtype(code) if code else torch.uint8
+    axis, block = call.get("axis", 1), call.get("block_size", 0)
+    y = x / _along(x, scale, axis, block).to(x.dtype)
+    if dtype.is_floating_point:
+        return convert(y, dtype, bool(call.get("saturate", 1)))
+    y = torch.round(y)
+    if zero is not None:
+        y = y + _along(x, zero, axis, block).to(y.dtype)
+    info = torch.iinfo(dtype)
+    return torch.clamp(y, info.min, info.max).to(dtype)
+
+
+@implements("DequantizeLinear")
+def dequantize(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
+    axis, block = call.get("axis", 1), call.get("block_size", 0)
+    y = x.to(scale.dtype) if x.is_floating_point() else x.to(torch.int32)
+    if zero is not None and not zero.is_floating_point():
+        y = y - _along(x, zero, axis, block).to(y.dtype)
+    return y.to(scale.dtype) * _along(x, scale, axis, block)
+
+
+@implements("DynamicQuantizeLinear")
+def dynamic_quantize(call: Call, x: Tensor) -> Any:
+    low = torch.clamp(torch.amin(x, list(range(x.dim()))), max=0)
+    high = torch.clamp(torch.amax(x, list(range(x.dim()))), min=0)
+    scale = (high - low) / 255
+    zero = torch.clamp(torch.round(-low / scale), 0, 255)
+    y = torch.clamp(torch.round(x / scale) + zero, 0, 255)
+    return y.to(torch.uint8), scale, zero.to(torch.uint8)
+
+
+@implements("MatMulInteger")
+def matmul_integer(call: Call, a: Tensor, b: Tensor, a_zero: Tensor | None = None, b_zero: Tensor | None = None) -> Tensor:
+    x, y = a.to(torch.int32), b.to(torch.int32)
+    if a_zero is not None:
+        x = x - (a_zero.to(torch.int32).reshape(-1, 1) if a_zero.numel() > 1 else a_zero.to(torch.int32).reshape(()))
+    if b_zero is not None:
+        y = y - b_zero.to(torch.int32)
+    return torch.matmul(x, y)

@@ -1,0 +1,199 @@
+"""What cannot be imported is one coded error that says so; what can only run stays a torch call."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from redfuser import tvm_compat as tc
+from redfuser.errors import InputError, RedFuserError, UnsupportedError
+from redfuser.frontend import import_model
+from redfuser.frontend.opaque import resolve
+from tests.interpret import run
+
+X = torch.randn(4, 6)
+
+
+def refusal(model: Any, args: Any = None, kwargs: Any = None) -> RedFuserError:
+    with pytest.raises(RedFuserError) as caught:
+        import_model(model, args, kwargs)
+    return caught.value
+
+
+@pytest.mark.parametrize("model", [42, "weights.safetensors", {"a": X}, None], ids=str)
+def test_not_a_model(model: Any) -> None:
+    assert refusal(model).code == "RF110"
+
+
+def test_dynamic_dimensions() -> None:
+    batch = torch.export.Dim("batch", min=2)
+    program = torch.export.export(nn.Linear(6, 3), (X,), dynamic_shapes=({0: batch},))
+    error = refusal(program)
+    assert error.code == "RF111" and isinstance(error, InputError) and "dynamic_shapes" in error.help
+
+
+def test_complex_inputs() -> None:
+    error = refusal(lambda z: z.real, (torch.zeros(3, dtype=torch.complex64),))
+    assert error.code == "RF112" and "complex64" in error.where
+
+
+class Counter(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen += 1
+        return x * self.seen
+
+
+@pytest.mark.parametrize("model", [Counter(), lambda x: x.add_(1).sum(), nn.BatchNorm1d(6)], ids=["buffer", "input", "norm"])
+def test_updates_in_place_are_refused_and_named(model: Any) -> None:
+    error = refusal(model, (X.clone(),))
+    assert error.code == "RF114" and error.where
+
+
+def test_no_example_arguments() -> None:
+    assert refusal(nn.Linear(6, 3)).code == "RF117"
+
+
+def test_model_that_torch_cannot_export() -> None:
+    error = refusal(lambda x: x if x.sum() > 0 else -x, (X,))
+    assert error.code == "RF118" and error.why
+
+
+def test_no_tensor_result() -> None:
+    assert refusal(lambda x: None, (X,)).code == "RF116"
+
+
+def test_everything_that_cannot_run_is_listed_at_once() -> None:
+    def model(x: Tensor) -> tuple[Tensor, Tensor]:
+        positive = torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
+        return positive, torch.view_as_real(torch.fft.fft(x).exp()).sum()
+
+    error = refusal(model, (X,))
+    assert isinstance(error, UnsupportedError) and error.code == "RF115"
+    assert "cond" in error.where and "fft" in error.where
+
+
+def test_data_dependent_shapes() -> None:
+    assert refusal(lambda x: torch.nonzero(x > 0).sum(), (X,)).code == "RF115"
+
+
+@pytest.mark.parametrize("content", [b"", b"not onnx", b"\x08\x01"])
+def test_onnx_that_is_none(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(content)
+    assert refusal(str(path)).code == "RF119"
+    assert refusal(content).code == "RF119"
+    assert refusal(str(tmp_path / "absent.onnx")).code == "RF119"
+
+
+# -- opaque torch calls --------------------------------------------------------------------------------------------------
+
+
+def unusual(x: Tensor, i: Tensor) -> tuple[Tensor, ...]:
+    histogram = torch.histc(x, bins=4, min=-1.0, max=1.0)
+    order = torch.sort(x, dim=-1, descending=True)
+    added = x.scatter_add(1, i, x)
+    return histogram, order[1], added, torch.logcumsumexp(x, 1), x.index_add(0, i[0, :2], x[:2])
+
+
+def test_unknown_operators_stay_torch_calls_and_are_reported() -> None:
+    args = (X, torch.randint(0, 4, (4, 6)))
+    imported = import_model(unusual, args)
+    assert {c.target for c in imported.opaque.values()} == {
+        "aten.histc.default", "aten.sort.default", "aten.scatter_add.default", "aten.logcumsumexp.default",
+        "aten.index_put.default"}
+    assert all(any(c.target in note for note in imported.notes) for c in imported.opaque.values())
+    assert all(c.provenance.source.startswith("test_refusals.py:") for c in imported.opaque.values())
+    for ours, theirs in zip(run(imported, args), unusual(*args), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_templates_survive_json() -> None:
+    imported = import_model(unusual, (X, torch.randint(0, 4, (4, 6))))
+    for call in imported.opaque.values():
+        assert json.loads(json.dumps(call.args)) == list(call.args)
+        assert json.loads(json.dumps(call.kwargs)) == call.kwargs
+        assert call.tensors >= 1
+
+
+def test_multiple_results_and_device_arguments() -> None:
+    def model(x: Tensor) -> tuple[Tensor, Tensor]:
+        values, indices = torch.kthvalue(x, 2)
+        return values + torch.rand(4, device=x.device) * 0, indices
+
+    imported = import_model(model, (X,))
+    assert torch.equal(run(imported, (X,))[0], model(X)[0])
+    random = next(c for c in imported.opaque.values() if "rand" in c.target)
+    assert random.kwargs["device"] == {"device": True}
+    (value,) = resolve(random)()
+    assert value.shape == (4,)
+
+
+def test_forms_that_a_converter_does_not_compute_fall_back() -> None:
+    """Attention with dropout, floor division of floats: torch runs them, and the note says why."""
+    imported = import_model(lambda x: (x // 0.3, torch.nn.functional.linear(x, x[0])), (X,))
+    assert len(imported.opaque) >= 1 and any("floor division" in n for n in imported.notes)
+    torch.testing.assert_close(run(imported, (X,))[0], X // 0.3)
+
+
+# -- Relax modules -------------------------------------------------------------------------------------------------------
+
+
+def relax_module(build: Any, *inputs: tuple[tuple[int, ...], str]) -> Any:
+    blocks = tc.relax.BlockBuilder()
+    params = [tc.relax.Var(f"x{i}", tc.tensor_info(s, d)) for i, (s, d) in enumerate(inputs)]
+    with blocks.function("main", params):
+        with blocks.dataflow():
+            out = blocks.emit_output(build(blocks, *params))
+        blocks.emit_func_output(out)
+    return blocks.get()
+
+
+def test_relax_module_is_normalised() -> None:
+    op = tc.relax.op
+
+    def build(b: Any, q: Any, k: Any) -> Any:
+        s = b.emit(op.matmul(q, b.emit(op.permute_dims(k, [1, 0]))))
+        p = b.emit(op.nn.softmax(b.emit(op.reshape(b.emit(op.reshape(s, (20,))), (4, 5))), -1))
+        halves = b.emit(op.split(b.emit(op.matmul(p, k)), 2, 1))
+        return b.emit(op.concat([b.emit(halves[1]), b.emit(halves[0])], 1))
+
+    q, k = torch.randn(4, 8).half(), torch.randn(5, 8).half()
+    imported = import_model(relax_module(build, ((4, 8), "float16"), ((5, 8), "float16")))
+    assert imported.source == "relax" and [i.name for i in imported.inputs] == ["x0", "x1"]
+    names = [tc.op_name(b.value) for b in tc.bindings(imported.mod["main"])]
+    assert "reshape" not in names and "split" not in names
+    p = torch.softmax((q.float() @ k.float().t()).half().float(), -1).half()
+    o = (p.float() @ k.float()).half()
+    torch.testing.assert_close(run(imported, (q, k))[0], torch.cat([o[:, 4:], o[:, :4]], 1), rtol=2e-3, atol=2e-3)
+
+
+def test_relax_attention_operator() -> None:
+    x = torch.randn(2, 5, 3, 8)
+    mod = relax_module(lambda b, q: b.emit(tc.relax.op.nn.attention(q, q, q, causal_mask="TopLeft")), ((2, 5, 3, 8), "float32"))
+    t = x.transpose(1, 2)
+    expected = torch.nn.functional.scaled_dot_product_attention(t, t, t, is_causal=True).transpose(1, 2)
+    torch.testing.assert_close(run(import_model(mod), (x,))[0], expected)
+
+
+def test_relax_module_with_what_cannot_run() -> None:
+    mod = relax_module(lambda b, x: b.emit(tc.call_dps_packed("mine", [x], tc.tensor_info((2,), "float32"))), ((2,), "float32"))
+    error = refusal(mod)
+    assert error.code == "RF115" and "call_dps_packed" in error.where
+
+
+def test_relax_module_with_symbolic_shapes() -> None:
+    n = tc.tirx.Var("n", "int64")
+    blocks = tc.relax.BlockBuilder()
+    x = tc.relax.Var("x", tc.TensorStructInfo([n, 4], "float32"))
+    with blocks.function("main", [x]):
+        blocks.emit_func_output(blocks.emit(tc.relax.op.exp(x)))
+    assert refusal(blocks.get()).code == "RF111"
