@@ -182,15 +182,10 @@ class Objects(Domain):
         return out
 
     def op(self, name: str, args: list[Array], dtype: str) -> Array:
-<<<<<<< HEAD
-        f = np.frompyfunc(self.scalar(name), len(args), 1)
-        with np.errstate(all="ignore"):
-            out = np.asarray(f(*args), object)
-=======
         if name not in self.ufuncs:
             self.ufuncs[name] = np.frompyfunc(self.scalar(name), len(args), 1)
-        out = np.asarray(self.ufuncs[name](*args), object)
->>>>>>> verify
+        with np.errstate(all="ignore"):
+            out = np.asarray(self.ufuncs[name](*args), object)
         return out.astype(np.bool_) if name in _BOOLEAN else out
 
     def round(self, x: Array, source: str, target: str) -> Array:

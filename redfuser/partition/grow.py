@@ -23,12 +23,21 @@ MAX_TENSORS = 8
 """Tensors one kernel reads; a prologue that would pass this stays outside."""
 
 
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """``joining`` was not taken into the cascade grown from ``seed``."""
+
+    seed: Unit
+    joining: Unit
+    reason: Reject
+
+
 @dataclass(slots=True)
 class Growth:
     """What growing found: drafts in program order, and the cuts that a reader should hear about."""
 
     drafts: list[Draft] = field(default_factory=list)
-    cuts: list[tuple[Unit, Reject]] = field(default_factory=list)
+    cuts: list[Cut] = field(default_factory=list)
 
 
 class Grower:
@@ -78,7 +87,7 @@ class Grower:
             if bad is None or not joined:
                 break
             culprit = next((u for u in joined if bad.node is not None and bad.node.unit is u), joined[-1])
-            self.growth.cuts.append((culprit, bad))
+            self.growth.cuts.append(Cut(seed, culprit, bad))
             excluded.add(culprit)
         d = self.prologue(units, lead)
         return None if isinstance(d, Reject) else d
@@ -108,7 +117,7 @@ class Grower:
             got = self.outside(between, units | between | {c}) or self.verdict(
                 "join", units | between | {c}, lead, self.judge_join, c)
             if got is not None:
-                self.growth.cuts.append((c, got))
+                self.growth.cuts.append(Cut(seed, c, got))
                 continue
             units = units | between | {c}
             joined.append(c)
