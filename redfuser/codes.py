@@ -63,6 +63,7 @@ CODES: dict[str, str] = {
     "RF801": "result outside the numerics rule",
     # internal
     "RF900": "internal error: our bug",
+    "RF901": "a certificate does not hold: our bug",
     # build
     "RF450": "no CUDA compiler (nvcc) was found",
     "RF451": "the generated kernel source could not be executed",
