@@ -163,7 +163,7 @@ class _Partitioner:
         """A cascade cut in two because a tensor inside it is also wanted outside is a refusal the user can act on. That a
         projection stays with the library is not."""
         for u in self.graph.units:
-            if u.gap and not u.op.endswith(OPAQUE):
+            if u.gap and u.args and not u.op.endswith(OPAQUE):
                 where = provenance_of(u)
                 self.refusals.append(Refusal(u.var, (where,), NotFusable(
                     "RF301", u.var, f"{u.op.removeprefix('relax.')} has no lowering to statements", u.gap,
