@@ -155,7 +155,7 @@ class _Partitioner:
         kept = Counter(u.op for u in self.graph.units if u not in fused_units and u.var in live)
         notes = tuple(dict.fromkeys((c.joining.var, c.reason.code, c.reason.condition) for c in cuts
                                     if c.joining not in fused_units))
-        self.report(cuts)
+        self.report([c for c in cuts if c.seed not in fused_units])
         return Partition(tuple(regions), tuple(dict.fromkeys(self.refusals)), tuple(
             u.op for u in self.graph.units if u.gap), dict(kept), notes)
 
