@@ -24,6 +24,7 @@ CODES: dict[str, str] = {
     "RF117": "a module or function without example arguments",
     "RF118": "torch.export could not export the model",
     "RF119": "the ONNX model cannot be read",
+    "RF105": "tilelang and apache-tvm in one process",
     "RF104": "target cuda on a machine without a GPU",
     "RF390": "fusion is switched off (REDFUSER_DISABLE)",
     "RF410": "no configuration fits the target",

@@ -188,7 +188,8 @@ def _cost(c: TileConfig, target: Target, rows: int, n: int, width: int, columns:
     used = min(1.0, rows / (-(-rows // c.rows) * c.rows)) * (n / (steps * c.segment))
     if rows <= 16:  # bound by memory: bytes in flight decide
         flight = min(1.0, per_sm * max(1, c.stages) * c.segment * width * size / 49152)
-        return (1.0 if c.weights == "shared" else 1.6) / flight / fill**0.125 / (n / (steps * c.segment))
+        depth = 1.0 + 0.02 * abs(c.stages - 2) + 0.01 * (c.segment > 64)  # more blocks beat deeper pipelines
+        return (1.0 if c.weights == "shared" else 1.6) * depth / flight / (n / (steps * c.segment))
     # Instruction efficiency of the two matrix products and the maps between them, fitted on one H200 (design notes).
     if c.warp_specialized:
         efficiency = {64: 0.5, 128: 1.0, 256: 0.9}[c.rows] * (1.0 if c.segment == 128 else 0.96 if c.segment >= 64 else 0.7)
@@ -202,7 +203,7 @@ def _cost(c: TileConfig, target: Target, rows: int, n: int, width: int, columns:
     if c.stages == 1:
         efficiency *= 0.85
     if c.stages == 3:
-        efficiency *= 0.97
+        efficiency *= 0.97 if c.warp_specialized else 0.88
     diagonal = 1.0 + (0.5 * c.segment / max(1, n) if causal else 0.0)
     return diagonal / (efficiency * used * max(0.5, fill))
 

@@ -40,7 +40,7 @@ from redfuser.tensorize.axes import UNIT, Roles, choose, split_groups, strip_cas
 from redfuser.tensorize.configs import TileConfig
 from redfuser.tensorize.indexing import Affine, View, affine, make, view
 from redfuser.tensorize.masks import TRUE, Analysis, Rows, both, conjuncts, positional, separate
-from redfuser.tensorize.prepare import Prepared, prepare
+from redfuser.tensorize.prepare import LEAST, Prepared, prepare
 from redfuser.tensorize.storage import tidy
 from redfuser.tensorize.tile_ir import (
     Assign,
@@ -117,6 +117,7 @@ class KernelLowering:
         self.declared = {t.name: t for t in (*self.kernel.reads, *self.kernel.writes)}
         self.stores = self._store_indices()
         self._declare_params()
+        self.corrections: dict[str, Expr] = {}
         self.prologue = Scope()
         self.scope = self.prologue
         self._name_points()
@@ -468,7 +469,9 @@ class KernelLowering:
                 self.values[n] = v
                 assert isinstance(neutral, Const)
                 if not self.resident:
-                    self.prologue.stmts.append(Fill(v.buffer, neutral))
+                    low = n in self.prepared.lifted
+                    note = "below every finite score: no step has to look for -inf" if low else ""
+                    self.prologue.stmts.append(Fill(v.buffer, LEAST if low else neutral, note))
 
     def _segments(self, blocks: tuple[Block, ...], alive: Expr) -> tuple[Expr, Expr, Expr]:
         """(first step, last step + 1, first element of step ``counter``) of the walk along the r-axis."""
@@ -659,6 +662,9 @@ class KernelLowering:
 
     def _correct(self, b: Block) -> None:
         v = self._value(b.name)
+        if v.letters == "m":  # joins the addition of the segment's part
+            self.corrections[b.name] = self.expr(b.exprs[0])
+            return
         self.emit(self._parallel(v.letters, (Assign(v.buffer, self._at(v.letters), self.expr(b.exprs[0])),),
                                  self._source(b)))
 
@@ -684,12 +690,13 @@ class KernelLowering:
             self._accumulate(b, v)
             return
         if kind == "sum" and "n" not in self._letters_of(b.exprs[0]):
-            self._count(b, v)
+            self._count(b, v, self.corrections.pop(b.name, None))
             return
+        corrected = self.corrections.pop(b.name, None)
         src = self._as_tile(b.exprs[0], "mn", f"{b.name}_term")
-        self._fold(kind, src, v, fresh=self.resident, comment=self._source(b))
+        self._fold(kind, src, v, fresh=self.resident, comment=self._source(b), corrected=corrected)
 
-    def _count(self, b: Block, v: Value) -> None:
+    def _count(self, b: Block, v: Value, corrected: Expr | None) -> None:
         """A sum of a value that the segment does not change: times the elements of this segment."""
         n, size = self.roles.segment, self.sizes["n"]
         assert n is not None and self.scope.segment is not None
@@ -698,18 +705,21 @@ class KernelLowering:
         if extent % size:
             left = Op("sub", (i64(extent), self.scope.segment), "i64")
             count = Cast(imin(i64(size), left), "f32")
-        total = op("add", at(v.buffer, v.dtype, self.point["m"]), op("mul", count, self.expr(b.exprs[0])))
+        total = op("add", corrected or at(v.buffer, v.dtype, self.point["m"]), op("mul", count, self.expr(b.exprs[0])))
         self.emit(self._parallel("m", (Assign(v.buffer, self._at("m"), rewrite.simplify(total)),), self._source(b)))
 
-    def _fold(self, kind: str, src: Value, v: Value, fresh: bool, comment: str) -> None:
+    def _fold(self, kind: str, src: Value, v: Value, fresh: bool, comment: str,
+              corrected: Expr | None = None) -> None:
         if fresh:
             self.emit(ReduceTile(kind, src.buffer, v.buffer, True, comment))
         elif kind in ("max", "min"):
+            if corrected is not None:
+                self.emit(self._parallel("m", (Assign(v.buffer, self._at("m"), corrected),)))
             self.emit(ReduceTile(kind, src.buffer, v.buffer, False, comment))
         else:
             part = self._buffer(f"{v.buffer}_segment", "fragment", v.dtype, (self.sizes["m"],))
             self.emit(ReduceTile(kind, src.buffer, part, True, comment))
-            total = op("add", at(v.buffer, v.dtype, self.point["m"]), at(part, v.dtype, self.point["m"]))
+            total = op("add", corrected or at(v.buffer, v.dtype, self.point["m"]), at(part, v.dtype, self.point["m"]))
             self.emit(self._parallel("m", (Assign(v.buffer, self._at("m"), total),)))
 
     def _select_best(self, b: Block) -> None:
