@@ -167,7 +167,7 @@ class _Drafter:
         return changed
 
     def meets(self, ev: Evaluator, sites: Iterable[Site], axis: str, rows: set[Site]) -> bool:
-        to = {axis: Index(R)}
+        to: dict[str, Expr] = {axis: Index(R)}
         for node, at in sites:
             if any(axis in axes_of(e) for e in at) and (node, tuple(ev.ix.simplify(subst(e, to)) for e in at)) in rows:
                 return True

@@ -94,7 +94,8 @@ class Evaluator:
         if unit.gap:
             return False
         if unit not in self.inside:
-            return unit.is_view or (unit.is_cheap and not (strict and unit.has_data and matrix(unit) and self.reused(indices, scope)))
+            costly = strict and unit.has_data and matrix(unit) and self.reused(indices, scope)
+            return unit.is_view or (unit.is_cheap and not costly)
         if unit.reducing or not strict or unit.is_view or not unit.has_data or not matrix(unit):
             return True
         return self.dependent(unit) or not self.reused(indices, scope) or scales(unit)

@@ -106,7 +106,7 @@ def compute(e: Op) -> Const | None:
     if e.name not in _COMPUTE or e.dtype not in _NUMPY or not all(isinstance(a, Const) for a in e.args):
         return None
     with np.errstate(all="ignore"):
-        values = [_NUMPY[e.dtype](a.value) for a in e.args]
+        values = [_NUMPY[e.dtype](a.value) for a in e.args if isinstance(a, Const)]
         return Const(float(_NUMPY[e.dtype](_COMPUTE[e.name](*values))), e.dtype)
 
 

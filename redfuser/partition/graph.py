@@ -153,7 +153,8 @@ class _Builder:
         if isinstance(value, (relax.Var, relax.Tuple, relax.TupleGetItem)):
             self.bind(var, self.value(value))
             return
-        unit = Unit(len(self.graph.units), op_name(value), var.name_hint, provenance=self.provenance.get(var.name_hint, Provenance()))
+        provenance = self.provenance.get(var.name_hint, Provenance())
+        unit = Unit(len(self.graph.units), op_name(value), var.name_hint, provenance=provenance)
         self.graph.units.append(unit)
         if isinstance(value, relax.Constant) and not len(value.struct_info.shape):
             self.constant(unit, var, value)
@@ -267,7 +268,8 @@ def classify(u: Unit) -> None:
     ops = sum(1 for n in u.nodes if n.stmt is not None for x in walk(n.stmt.expr) if _computes(x))
     out = max((n.bytes for n in u.results), default=0)
     loads = [x for n in u.nodes if n.stmt is not None for x in walk(n.stmt.expr) if isinstance(x, Load)]
-    small = len(data) <= 1 and len(u.results) == 1 and all(min(n.bytes, prod(u.results[0].shape) * BYTES[n.dtype]) <= out for n in data)
+    small = len(data) <= 1 and len(u.results) == 1 and all(
+        min(n.bytes, prod(u.results[0].shape) * BYTES[n.dtype]) <= out for n in data)
     u.is_view = small and ops == 0 and len(loads) == len(u.nodes) == len(data) and _no_narrowing(u)
     u.is_view = u.is_view or (len(data) == 1 and ops == 0 and len(u.results) > 1)
     u.is_cheap = u.is_view or not u.has_data or (small and ops <= 8 and len(loads) <= 8)

@@ -207,7 +207,8 @@ def _topk(call: Any, params: list[Tensor], where: Positions) -> Lifted:
     names = [f"a{i}" for i in range(rank)]
     axes = [Axis(n, e) for n, e in zip(names, x.shape, strict=True)] + [Axis("k", k)]
     kept = (*(n for i, n in enumerate(names) if i != at), "k")
-    red = Reduce(("values", "indices"), kept, Reducer("topk", k), names[at], Load(x.name, tuple(map(Index, names)), x.dtype), x.dtype)
+    element = Load(x.name, tuple(map(Index, names)), x.dtype)
+    red = Reduce(("values", "indices"), kept, Reducer("topk", k), names[at], element, x.dtype)
     place = tuple("k" if i == at else n for i, n in enumerate(names))
     index_dtype = short_dtype(attrs.dtype)
     load = [Load(n, tuple(map(Index, kept)), d) for n, d in (("values", x.dtype), ("indices", "i64"))]
@@ -236,7 +237,8 @@ def _group_norm(call: Any, params: list[Tensor], where: Positions) -> Lifted:
 
     def at(offset: Expr) -> Load:
         """x at batch a0, group g and the flattened position within the group."""
-        index: list[Expr] = [Index("a0"), Op("add", (Op("mul", (Index("g"), c(per)), "i64"), Op("floordiv", (offset, c(inner)), "i64")), "i64")]
+        channel = (Op("mul", (Index("g"), c(per)), "i64"), Op("floordiv", (offset, c(inner)), "i64"))
+        index: list[Expr] = [Index("a0"), Op("add", channel, "i64")]
         stride = inner
         for e in x.shape[2:]:
             stride //= int(e)

@@ -53,7 +53,8 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """``regions`` in program order; ``refusals``: cascades, or tails of them, that did not fuse; ``opaque`` ops nobody can look into; ``kept``:
+    """``regions`` in program order; ``refusals``: cascades, or tails of them, that did not fuse; ``opaque`` ops nobody can
+    look into; ``kept``:
     op -> how many stay with torch; ``notes``: contractions and reductions left outside, each with the reason."""
 
     regions: tuple[Region, ...]
@@ -138,7 +139,8 @@ class _Partitioner:
     def finish(self, accepted: list[tuple[Draft, Outlined, Fused]], cuts: list[tuple[Unit, Any]]) -> Partition:
         live = self.live({v for _, o, _ in accepted for v in o.inputs.values()},
                          {v for _, o, _ in accepted for v in o.outputs.values()})
-        regions, taken = [], set()
+        regions: list[Region] = []
+        taken: set[str] = set()
         for d, o, fused in accepted:
             name = self.display(d)
             mine = {n.var for u in d.units for n in u.results} | {u.var for u in d.units}
