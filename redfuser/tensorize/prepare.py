@@ -39,8 +39,8 @@ from redfuser.tensorize.masks import TRUE, both, conjuncts
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """The blocks after rewriting; ``unit``: names whose values lie in [0, 1] by construction; ``scales``: a value is
-    this constant times what its name now holds; ``alive``: where along the segment a contribution can matter; ``lifted``: maxima that
-    start from :data:`LEAST` instead of -inf, which no guard has to look for."""
+    this constant times what its name now holds; ``alive``: where along the segment a contribution can matter;
+    ``lifted``: maxima that start from :data:`LEAST` instead of -inf, which no guard has to look for."""
 
     body: tuple[Block, ...]
     tail: tuple[Block, ...]
