@@ -13,6 +13,7 @@ CODES: dict[str, str] = {
     "RF182": "dtypes in the text of a cascade do not agree",
     "RF183": "an axis or a shape in the text of a cascade does not fit",
     "RF184": "a file of cascades cannot be read",
+    "RF185": "not a certificate or a fusion, or a damaged one",
     # input and import: the frontends
     "RF110": "not a model that can be imported",
     "RF111": "the model has dynamic dimensions",
