@@ -133,6 +133,7 @@ CODES: dict[str, str] = {
     "RF432": "the CPU kernel's scratch does not fit",
     "RF433": "a symbolic extent where a static one is needed",
     "RF434": "a value is read at another place of the row, which is not held",
+    "RF435": "an axis without elements",
     "RF440": "no C compiler to link a CPU kernel with",
     "RF441": "a CPU kernel did not build",
     # RF47x: the outer graph
