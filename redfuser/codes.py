@@ -13,6 +13,7 @@ CODES: dict[str, str] = {
     "RF182": "dtypes in the text of a cascade do not agree",
     "RF183": "an axis or a shape in the text of a cascade does not fit",
     "RF184": "a file of cascades cannot be read",
+    "RF185": "not a certificate or a fusion, or a damaged one",
     # input and import: the frontends
     "RF110": "not a model that can be imported",
     "RF111": "the model has dynamic dimensions",
@@ -24,6 +25,7 @@ CODES: dict[str, str] = {
     "RF117": "a module or function without example arguments",
     "RF118": "torch.export could not export the model",
     "RF119": "the ONNX model cannot be read",
+    "RF105": "tilelang and apache-tvm in one process",
     "RF104": "target cuda on a machine without a GPU",
     "RF390": "fusion is switched off (REDFUSER_DISABLE)",
     "RF410": "no configuration fits the target",
@@ -43,6 +45,12 @@ CODES: dict[str, str] = {
     "RF211": "the statements are not a cascade over one r-axis",
     "RF213": "the r-axis is empty",
     "RF214": "a value is needed at every step but known only after the row",
+    # partition: why a region stays with torch
+    "RF302": "the reductions share no axis with the cascade, or one reads the other out of order",
+    "RF303": "an intermediate of the row is needed outside the cascade",
+    "RF305": "fusing would cost more than it saves",
+    "RF306": "a row is read or written at two positions at once",
+    "RF307": "a single reduction is no cascade",
     # input: settings and command line
     "RF190": "unknown setting or option name",
     "RF191": "value not allowed for a setting or option",

@@ -32,7 +32,6 @@ from redfuser.acrf.expr import (
     children,
     map_children,
     refs_of,
-    substitute,
 )
 from redfuser.acrf.refuse import Refuse
 
@@ -245,8 +244,7 @@ def promote(e: Expr, scope: Scope) -> Expr:
         if not isinstance(x, (Op, Cast)) or scope.kind(x) != "M":
             return _as_wide(x) if x.dtype in ("f16", "bf16") else x
         if isinstance(x, Cast):
-            return Cast(go(x.arg), x.dtype) if x.dtype in ("f16", "bf16") or x.arg.dtype not in ("f16", "bf16") else (
-                Cast(go(x.arg), x.dtype))
+            return Cast(go(x.arg), x.dtype)
         args = tuple(go(a) for a in x.args)
         args = tuple(_as_wide(a) for a in args)
         return Op(x.name, args, accumulator_dtype(x.dtype) if x.dtype in FLOATS else x.dtype)

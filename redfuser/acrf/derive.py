@@ -7,7 +7,7 @@ result that bounds it, a rounding taken at running results. Everything else is d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import product as cartesian
@@ -15,9 +15,24 @@ from math import comb
 
 from redfuser.acrf.algebra import ORDERED, PAYLOAD, accumulator_dtype, neutral
 from redfuser.acrf.classify import Outline, Scope, promote, rename
-from redfuser.acrf.decompose import Case, Decomposer, Part, Term
-from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Let, Op, Reduce, Reducer, Ref, Stmt, op, print_expr, refs_of, walk
-from redfuser.acrf.monotone import Monotonic, monotonic
+from redfuser.acrf.decompose import Case, Decomposer, Part, Term, without_constant
+from redfuser.acrf.expr import (
+    FLOATS,
+    Cast,
+    Const,
+    Expr,
+    Let,
+    Op,
+    Reduce,
+    Reducer,
+    Ref,
+    Stmt,
+    op,
+    print_expr,
+    refs_of,
+    walk,
+)
+from redfuser.acrf.monotone import monotonic
 from redfuser.acrf.normal import add, from_poly, product, to_poly
 from redfuser.acrf.ranges import Ranges
 from redfuser.acrf.refuse import Refuse
@@ -56,6 +71,8 @@ class Deriver:
     conditions: list[Condition] = field(default_factory=list)
     roundings: list[str] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
+    pending: dict[str, Accumulator] = field(default_factory=dict)
+    """Counts under a mask, part of the state only where a finalized value reads them."""
     _by_key: dict[tuple[str, tuple[str, ...], str, str], str] = field(default_factory=dict)
     rebased_on: dict[str, set[str]] = field(default_factory=dict)
     """Per accumulator, the texts of the guards its reference may take."""
@@ -126,9 +143,7 @@ class Deriver:
 
     def _sum(self, r: Reduce) -> None:
         d = self._decomposer()
-        terms = d.terms(r.expr)
-        if not terms:
-            terms = [Term((), Fraction(0))]
+        terms = [self._bounded_powers(r, t) for t in d.terms(r.expr)] or [Term((), Fraction(0))]
         self.decomposition.append(_spell_decomposition(r, terms))
         dtype = accumulator_dtype(r.expr.dtype)
         plain: list[Expr] = []
@@ -178,7 +193,6 @@ class Deriver:
 
     def _term(self, r: Reduce, t: Term, name: str, dtype: str, single: bool) -> tuple[Expr, Expr, list[Expr]]:
         """Accumulators of one term: (its sum at the reference, its sum at the true results, guards taken)."""
-        t = self._bounded_powers(r, t)
         guards: list[Expr] = []
         shifts = t.of("shift")
         follows = tuple(f for p in t.of("scaled") for f in p.follows)
@@ -204,17 +218,31 @@ class Deriver:
                 own, k, family, drifts, ratio, dtype))
             if guards:
                 self.rebased_on.setdefault(family[k].name, set()).update(map(str, guards))
-        main = family[tuple(powers)]
         self._explain(r, t, follows, shifts)
         residual = self._residuals(family, powers, dtype)
         value = self._translate(family, powers, residual, dtype)
         if not guards:
             return value, value, guards
-        last = [self.refs.last_drift(p.b) for p in shifts if p.b is not None]
-        both = [d if c is None else op("add", d, c) for d, c in zip(last, residual, strict=True)]
-        root = self._translate(family, powers, list(both), dtype)
+        drift = [self.refs.last_drift(p.b) for p in shifts if p.b is not None]
+        both: list[Expr | None] = [d if c is None else op("add", d, c) for d, c in zip(drift, residual, strict=True)]
+        root = self._translate(family, powers, both, dtype)
         back = self.refs.to_true(follows) if follows else None
-        return value, op("mul", root, back) if back is not None else root, guards
+        root = op("mul", root, back) if back is not None else root
+        return value, self._where_counted(r, t, value, root, dtype) if t.conds else root, guards
+
+    def _where_counted(self, r: Reduce, t: Term, value: Expr, root: Expr, dtype: str) -> Expr:
+        """The true results change a sum only if it has an element: one that a mask leaves empty is 0 in the program too.
+        The count is added to the state only if the rooted value is used."""
+        one: Expr = Const(1.0, dtype)
+        for cond, side in reversed(t.conds):
+            zero = Const(0.0, dtype)
+            one = Op("select", (cond, one, zero) if side else (cond, zero, one), dtype)
+        count = Ref(self._fresh(f"{r.name}_counted"), dtype)
+        axes = tuple(a for a in r.axes if a in self.scope.axes_of(one))
+        self.pending[count.name] = Accumulator((count.name,), axes, SUM, dtype, neutral(SUM, dtype), one,
+                                               (Ref(f"{count.name}@old", dtype),))
+        self.scope.axes[count.name] = axes
+        return Op("select", (Op("eq", (count, Const(0.0, dtype)), "bool"), value, root), dtype)
 
     def _rebase(self, own: Ref, k: tuple[int, ...], family: dict[tuple[int, ...], Ref], drifts: list[Expr],
                 ratio: Expr | None, dtype: str) -> Expr:
@@ -310,7 +338,8 @@ class Deriver:
             for q in [q for q in parts if q.kind == "x" and q.power > 0]:
                 degree = -p.power
                 total = sum((o.power for o in parts if o.kind == "x" and o.base == q.base), Fraction(0))
-                if total == degree and degree >= 2 and self.ranges.dominates(p.base, q.base):
+                if total == degree and degree >= 2 and self.ranges.dominates(
+                        p.base, without_constant(q.base)[1]):
                     dtype = p.base.dtype
                     quotient = op("div", q.base, p.base)
                     pair = Part("scaled", product([(quotient, degree)], dtype), follows=((p.base, p.power),))
@@ -477,12 +506,9 @@ class Deriver:
                          "elements with equal images tie, and ties go to the lowest index" if m.shape.direction
                          else "the direction of the map depends on the sign of a result", "reduce the data first and map "
                          "the chosen elements")
-        inner, value_of = m.inner, m.outer
-        if m.shape.direction < 0:
+        inner, falling = m.inner, m.shape.direction < 0
+        if falling:
             inner = Op("neg", (m.inner,), m.inner.dtype)
-
-            def value_of(v: Expr, m: Monotonic = m) -> Expr:
-                return m.outer(Op("neg", (v,), v.dtype))
 
         body = inner
         edge = neutral(r.reducer, inner.dtype)[0]
@@ -493,7 +519,7 @@ class Deriver:
         self.choices.append(f"{r.name}: the map of {inner} is strictly monotone, so the same elements are chosen before it")
         self.decomposition.append(f"{', '.join(r.names)} = {r.reducer}[{r.over}] {r.expr}")
         if kind == "topk":
-            chosen = self._resolved(value_of(values))
+            chosen = self._resolved(m.outer(Op("neg", (values,), values.dtype) if falling else values))
             if xs:
                 chosen = Op("select", (Op("eq", (values, edge), "bool"), worst, chosen), chosen.dtype)
             if chosen.dtype != r.expr.dtype:
@@ -570,7 +596,7 @@ class Deriver:
             linear[hit] = term if hit not in linear else op("add", linear[hit], term)
         only = set(linear) == {True}
         pieces: list[tuple[str, Expr, tuple[str, ...]]] = []
-        nested = op("mul", linear[True], body)
+        nested: Expr = op("mul", linear[True], body)
         if only and isinstance(r.expr, Op) and r.expr.name == "mul" and ref in r.expr.args:
             nested = Op("mul", tuple(body if a == ref else a for a in r.expr.args), r.expr.dtype)
         elif r.expr == ref:

@@ -198,7 +198,8 @@ def _assemble(cascade: Cascade, plain: Cascade, o: Outline, d: Deriver, casts: s
                                               "table", "every reader is NaN there by itself"))
         finalize.append(Let(name, axes, expr, r.provenance if r is not None else Provenance()))
     finalize += exposed.values()
-    accumulators = tuple(d.refs.accumulators.values())
+    read = {n for f in finalize for n in refs_of(f.expr)}
+    accumulators = (*d.refs.accumulators.values(), *(a for n, a in d.pending.items() if n in read))
     names = _final_names(accumulators, finalize, d)
     accumulators = tuple(_renamed(a, names) for a in accumulators)
     lets = tuple(replace(f, expr=rename(f.expr, names)) for f in finalize)
@@ -268,12 +269,15 @@ def _observed(cascade: Cascade, d: Deriver, post: tuple[Let | Reduce, ...]) -> d
     """Per result with a guarded reference: can anyone tell its value where the guard was taken?
 
     Not when every reader is NaN there by itself: an expression over the row with ``x - m`` at ``m = -inf`` (then every x
-    is -inf), or a result whose own accumulator has the same guard."""
+    is -inf), a quotient of two such results (0/0), or a result whose own accumulator has the same guard."""
     out: dict[str, bool] = {}
     for name, value in d.values.items():
         if not value.guards:
             continue
         facts = _facts(d.scope, d, value.guards)
+        if facts:
+            same = set(map(str, value.guards))
+            facts |= {n: Const(0.0, "f32") for n, v in d.values.items() if set(map(str, v.guards)) == same}
         seen = name in cascade.outputs
         for s in post:
             if name in _reads(d.scope, s.expr) and not (facts and _poisoned(d.scope.resolve(s.expr), facts)):
@@ -308,10 +312,6 @@ def _facts(scope: Scope, d: Deriver, guards: tuple[Expr, ...]) -> dict[str, Expr
     return out
 
 
-_NAN = "nan"
-_Abstract = float | str | None
-
-
 def _poisoned(e: Expr, facts: dict[str, Expr]) -> bool:
     v = _abstract(e, facts)
     return v is not None and v != v
@@ -341,15 +341,9 @@ def _abstract(e: Expr, facts: dict[str, Expr]) -> float | None:
             return inf if a == inf else 0.0
         case "mul", [a, b] if a is not None and b is not None:
             return a * b
-        case "div", [a, b] if a is not None and b is not None and b != 0:
-            return a / b
-        case "mul", [a, b] if (a in (inf, -inf) and _nonzero(e.args[1])) or (b in (inf, -inf) and _nonzero(e.args[0])):
-            return None
+        case "div", [a, b] if a is not None and b is not None:
+            return a / b if b != 0 else float("nan") if a == 0 else None
     return None
-
-
-def _nonzero(e: Expr) -> bool:
-    return isinstance(e, Const) and e.value != 0
 
 
 __all__ = ["Fraction", "Fused", "NotFusable", "Value", "equal", "fuse", "key_of", "longest_prefix", "prefix_of"]

@@ -68,9 +68,9 @@ class Ranges:
         if kind in ("max", "min", "topk"):
             out = body
         elif kind == "sum":
-            n = self._extent(s.over)
-            out = Interval(_mul(body.lo, n if body.lo < 0 else 1.0) if body.lo != -INF else -INF,
-                           _mul(body.hi, n if body.hi > 0 else 1.0) if body.hi != INF else INF,
+            many = self._extent(s.over)
+            out = Interval(_mul(body.lo, many if body.lo < 0 else 1.0) if body.lo != -INF else -INF,
+                           _mul(body.hi, many if body.hi > 0 else 1.0) if body.hi != INF else INF,
                            body.positive or body.lo > 0)
         elif kind == "prod" and body.nonneg:
             out = Interval(0.0, INF if body.hi > 1 else body.hi, body.positive)
@@ -143,8 +143,10 @@ class Ranges:
                 f = math.log if e.name == "log" else math.log2
                 return Interval(_safe(f, a[0].lo, -INF) if a[0].lo > 0 else -INF, _safe(f, a[0].hi, INF))
             case "tanh" | "erf" | "sin" | "cos":
-                f = {"tanh": math.tanh, "erf": math.erf}.get(e.name)
-                return Interval(f(a[0].lo), f(a[0].hi)) if f else Interval(-1, 1)
+                if e.name in ("sin", "cos"):
+                    return Interval(-1, 1)
+                g = math.tanh if e.name == "tanh" else math.erf
+                return Interval(g(a[0].lo), g(a[0].hi))
             case "sigmoid":
                 return Interval(0.0, 1.0, True)
             case "floor" | "ceil" | "round":

@@ -86,7 +86,7 @@ class References:
     def _extrapolate(self, e: Expr, extent: int) -> Expr:
         if e.dtype not in FLOATS:
             return e
-        if isinstance(e, Op) and e.name in ("add", "sub", "mul", "div", "neg") or isinstance(e, Ref):
+        if (isinstance(e, Op) and e.name in ("add", "sub", "mul", "div", "neg")) or isinstance(e, Ref):
             p = to_poly(e)
             degrees = {m: self._degree(m) for m in p}
             if any(degrees.values()):
@@ -99,8 +99,8 @@ class References:
                 if all(d.denominator == 1 for d in degrees.values()):
                     return from_poly(out, e.dtype)
                 return e
-        if isinstance(e, Op) and e.name in ("add", "sub", "mul", "div", "neg", "sqrt", "rsqrt", "pow", "abs", "max", "min",
-                                            "select") or isinstance(e, Cast):
+        if (isinstance(e, Op) and e.name in ("add", "sub", "mul", "div", "neg", "sqrt", "rsqrt", "pow", "abs", "max", "min",
+                                            "select")) or isinstance(e, Cast):
             return map_children(e, lambda k: self._extrapolate(k, extent))
         return e
 
@@ -201,10 +201,12 @@ class References:
             if not results:
                 continue
             value = product(results, dtype)
+            if abs(c) != 1 and self.estimate(value) != self.running(value):
+                value, c = product(results, dtype, abs(c)), Fraction(1 if c > 0 else -1)
             known = all(self.ranges.of(base).nonneg for base, _ in constants)
             sign = (-1 if c > 0 else 1) if known else 0
             after, before = new(value), old(value, sign)
-            step = op("sub", before, after) if c < 0 else op("sub", after, before)
+            step: Expr = op("sub", before, after) if c < 0 else op("sub", after, before)
             if constants or abs(c) != 1:
                 step = product([(step, Fraction(1)), *constants], dtype, abs(c))
             out = step if out is None else op("add", out, step)

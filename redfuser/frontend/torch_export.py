@@ -234,7 +234,11 @@ class _Import:
         count = counting(value)
         if count is not None:
             axis, start, step = count
-            line = emit(op.arange(start, start + step * shape[axis], step, "int64"), "count")
+            if step > 0:
+                line = emit(op.arange(start, start + step * shape[axis], step, "int64"), "count")
+            else:  # Relax infers a wrong extent for negative steps
+                line = emit(op.arange(0, -step * shape[axis], -step, "int64"), "count")
+                line = emit(op.subtract(relax.const(start, "int64"), line), "down")
             line = emit(op.reshape(line, [shape[axis] if d == axis else 1 for d in range(len(shape))]), "line")
             line = emit(op.astype(line, dtype), "cast") if dtype != "int64" else line
             return emit(op.broadcast_to(line, shape))

@@ -187,6 +187,11 @@ def simple(c: Expr) -> bool:
 def truth(e: Op) -> Expr:
     """``0 < i64(c)``, ``i64(c) != 0``, ``c == false`` and the like are ``c`` or ``not c``."""
     x, y = e.args
+    for pick, other, left in ((x, y, True), (y, x, False)):
+        match pick, other:
+            case Op(name="select", args=(c, Const(value=p), Const(value=q))), Const(value=k):
+                got = [_holds(e.name, (v, k) if left else (k, v)) for v in (q, p)]
+                return Const(got[0], "bool") if got[0] == got[1] else c if got[1] else negate(c)
     sides = [a.arg if isinstance(a, Cast) and a.arg.dtype == "bool" else a for a in (x, y)]
     if not any(s is not a for s, a in zip(sides, (x, y), strict=True)) and "bool" not in (x.dtype, y.dtype):
         return e
@@ -199,7 +204,7 @@ def truth(e: Op) -> Expr:
     return e
 
 
-def _holds(name: str, pair: tuple[int, int]) -> bool:
+def _holds(name: str, pair: tuple[float, float]) -> bool:
     x, y = pair
     return {"lt": x < y, "le": x <= y, "eq": x == y, "ne": x != y}[name]
 

@@ -393,6 +393,7 @@ class _KernelText:
         axis = f"    v_lane = T.axis.spatial({lanes}, lane)"
         step = self.block(b, f"{name}_lanes", axes, span, update, b.over, place)
         fill = [f"for lane in range({lanes}):", f'    with T.sblock("{_name(name)}_lanes_init"):', f"    {axis}",
+                f'        T.sblock_attr({{"redfuser.role": "{b.role}", "redfuser.axes": []}})',
                 f"        {lane}[v_lane] = {self.texts().const(neutral(b)[0])}"]
         loop = [f"for chunk in range({n // lanes}):", f"    for lane in range({lanes}):",
                 *_indent(_indent([step[0], axis, *step[1:]]))]
