@@ -25,6 +25,7 @@ CODES: dict[str, str] = {
     "RF117": "a module or function without example arguments",
     "RF118": "torch.export could not export the model",
     "RF119": "the ONNX model cannot be read",
+    "RF105": "tilelang and apache-tvm in one process",
     "RF104": "target cuda on a machine without a GPU",
     "RF390": "fusion is switched off (REDFUSER_DISABLE)",
     "RF410": "no configuration fits the target",
@@ -44,6 +45,12 @@ CODES: dict[str, str] = {
     "RF211": "the statements are not a cascade over one r-axis",
     "RF213": "the r-axis is empty",
     "RF214": "a value is needed at every step but known only after the row",
+    # partition: why a region stays with torch
+    "RF302": "the reductions share no axis with the cascade, or one reads the other out of order",
+    "RF303": "an intermediate of the row is needed outside the cascade",
+    "RF305": "fusing would cost more than it saves",
+    "RF306": "a row is read or written at two positions at once",
+    "RF307": "a single reduction is no cascade",
     # input: settings and command line
     "RF190": "unknown setting or option name",
     "RF191": "value not allowed for a setting or option",
@@ -56,6 +63,7 @@ CODES: dict[str, str] = {
     "RF801": "result outside the numerics rule",
     # internal
     "RF900": "internal error: our bug",
+    "RF901": "a certificate does not hold: our bug",
     # build
     "RF450": "no CUDA compiler (nvcc) was found",
     "RF451": "the generated kernel source could not be executed",
@@ -94,6 +102,13 @@ CODES: dict[str, str] = {
     "RF607": "the artifact could not be read or written",
     "RF608": "a cache entry was damaged and has been rebuilt",
     "RF609": "the artifact's signature has a Python type this process does not know",
+    # RF30x: partition
+    "RF301": "an operator without a lowering to statements (a scan, a sort, a scatter)",
+    "RF302": "dependent reductions that do not share an axis",
+    "RF303": "a tensor inside a cascade is also needed outside it",
+    "RF305": "fusing a contraction would cost more than it saves",
+    "RF306": "a tensor is read at positions that one pass over the row does not have",
+    "RF307": "a single reduction: no cascade",
     # RF35x: strategies
     "RF350": "a strategy, split count or segment length that means nothing",
     "RF351": "the segment program is not well formed (a verifier failed: our bug)",
@@ -118,6 +133,7 @@ CODES: dict[str, str] = {
     "RF432": "the CPU kernel's scratch does not fit",
     "RF433": "a symbolic extent where a static one is needed",
     "RF434": "a value is read at another place of the row, which is not held",
+    "RF435": "an axis without elements",
     "RF440": "no C compiler to link a CPU kernel with",
     "RF441": "a CPU kernel did not build",
     # RF47x: the outer graph

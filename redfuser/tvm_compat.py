@@ -11,7 +11,10 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from redfuser.two_tvms import before_apache_tvm
+
 os.environ.setdefault("TVM_NUM_THREADS", "2")
+before_apache_tvm()
 
 import tvm
 from tvm import ir, relax, s_tir, te, tirx, topi

@@ -188,13 +188,15 @@ class Objects(Domain):
     def op(self, name: str, args: list[Array], dtype: str) -> Array:
         if name not in self.ufuncs:
             self.ufuncs[name] = np.frompyfunc(self.scalar(name), len(args), 1)
-        out = np.asarray(self.ufuncs[name](*args), object)
+        with np.errstate(all="ignore"):
+            out = np.asarray(self.ufuncs[name](*args), object)
         return out.astype(np.bool_) if name in _BOOLEAN else out
 
     def round(self, x: Array, source: str, target: str) -> Array:
         if not self.round_casts or not narrows(source, target):
             return x
-        return np.asarray(np.frompyfunc(lambda v: self._nearest(v, target), 1, 1)(x), object)
+        with np.errstate(all="ignore"):
+            return np.asarray(np.frompyfunc(lambda v: self._nearest(v, target), 1, 1)(x), object)
 
     def _nearest(self, v: Any, dtype: str) -> Any:
         if math.isnan(v) or math.isinf(v):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import io
+import logging
 import re
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,8 @@ from redfuser.codegen.pool import BuildFailure, Built, Job, Pool, default_pool
 from redfuser.codegen.toolchain import find_nvcc
 from redfuser.errors import ArtifactError, BuildError
 from redfuser.target import TARGETS
+
+logger = logging.getLogger("redfuser.codegen")
 
 SHARED_LIMIT = {name: machine.shared_bytes for name, machine in TARGETS.items() if machine.kind == "cuda"}
 """Most shared memory one block may use, static and dynamic together, in bytes. The keys are the architectures this module
@@ -76,6 +79,11 @@ def try_build(request: Request, *, pool: Pool | None = None, cache: Cache | None
         result = built if isinstance(built, BuildFailure) else _to_spec(request, built)
         if isinstance(result, KernelSpec):
             cache.put(key, _pack(result))
+            logger.info("built %s for %s: %s", request.name, request.arch, "; ".join(
+                f"{r.get('registers', 0)} registers, {r.get('spill_bytes', 0)} B spilled, {launch.shared_bytes} B shared"
+                for launch, r in zip(result.launches, result.resources, strict=True)))
+        else:
+            logger.info("%s %s for %s did not build: %s", result.code, request.name, request.arch, result.message)
         return result
 
 

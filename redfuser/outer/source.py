@@ -267,12 +267,11 @@ class _Emitter:
         call = f"{self.kernel_names[step.region]}({', '.join(operands)})"
         results = [region.outputs[o] for o in region.cascade.outputs if o in region.outputs]
         left = ", ".join(self.names[r] for r in results)
-        text = f"{left} = {call}"
-        for name, var in region.outputs.items():
-            axes = _output_shape(region.cascade, name)
-            if axes is not None and axes != shape_of(self.vars[var]):
-                text += f"\n{self.names[var]} = {self.names[var]}.reshape({shape_text(shape_of(self.vars[var]))})"
-        return text
+        views = [(var, f".reshape({shape_text(shape_of(self.vars[var]))})") for name, var in region.outputs.items()
+                 if _output_shape(region.cascade, name) not in (None, shape_of(self.vars[var]))]
+        if len(results) == 1 and views:
+            return f"{left} = {call}{views[0][1]}"
+        return "\n".join([f"{left} = {call}", *(f"{self.names[v]} = {self.names[v]}{view}" for v, view in views)])
 
     def _graph(self, lines: list[tuple[str, set[str], tuple[str, ...]]], folded: dict[str, Any], outputs: list[str],
                counts: dict[str, int]) -> OuterGraph:

@@ -94,6 +94,8 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
         blocks *= extents[a]
     causal, once = _narrows(kernel), _reads_once(kernel)
     space = _gemm_space(target, rows, n, columns)
+    if causal and rows > 16:  # an unknown number of steps: see KernelLowering
+        space = [c for c in space if c.stages == 1 or c.warp_specialized]
     if width > 2 * DEEP:  # too deep to hold: the contraction in chunks
         space = [replace(c, chunk=64) for c in space if c.stages == 2]
     ranked = [(_cost(c, target, rows, n, min(width, c.chunk or width), columns, size, blocks, causal, once), c) for c in space]
@@ -188,7 +190,8 @@ def _cost(c: TileConfig, target: Target, rows: int, n: int, width: int, columns:
     used = min(1.0, rows / (-(-rows // c.rows) * c.rows)) * (n / (steps * c.segment))
     if rows <= 16:  # bound by memory: bytes in flight decide
         flight = min(1.0, per_sm * max(1, c.stages) * c.segment * width * size / 49152)
-        return (1.0 if c.weights == "shared" else 1.6) / flight / fill**0.125 / (n / (steps * c.segment))
+        depth = 1.0 + 0.02 * abs(c.stages - 2) + 0.01 * (c.segment > 64)  # more blocks beat deeper pipelines
+        return (1.0 if c.weights == "shared" else 1.6) * depth / flight / (n / (steps * c.segment))
     # Instruction efficiency of the two matrix products and the maps between them, fitted on one H200 (design notes).
     if c.warp_specialized:
         efficiency = {64: 0.5, 128: 1.0, 256: 0.9}[c.rows] * (1.0 if c.segment == 128 else 0.96 if c.segment >= 64 else 0.7)
@@ -202,7 +205,7 @@ def _cost(c: TileConfig, target: Target, rows: int, n: int, width: int, columns:
     if c.stages == 1:
         efficiency *= 0.85
     if c.stages == 3:
-        efficiency *= 0.97
+        efficiency *= 0.97 if c.warp_specialized else 0.88
     diagonal = 1.0 + (0.5 * c.segment / max(1, n) if causal else 0.0)
     return diagonal / (efficiency * used * max(0.5, fill))
 

@@ -39,14 +39,19 @@ from redfuser.tensorize.masks import TRUE, both, conjuncts
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """The blocks after rewriting; ``unit``: names whose values lie in [0, 1] by construction; ``scales``: a value is
-    this constant times what its name now holds; ``alive``: where along the segment a contribution can matter."""
+    this constant times what its name now holds; ``alive``: where along the segment a contribution can matter;
+    ``lifted``: maxima that start from :data:`LEAST` instead of -inf, which no guard has to look for."""
 
     body: tuple[Block, ...]
     tail: tuple[Block, ...]
     unit: frozenset[str]
     alive: tuple[Expr, ...]
+    lifted: frozenset[str]
     levels: dict[str, frozenset[str]]
 
+
+LEAST = f32(-1e30)
+"""Below every finite score of half-precision operands, and finite after any scale a score is given."""
 
 COSTLY = frozenset({"exp", "exp2", "log", "log2", "sqrt", "rsqrt", "div", "tanh", "sigmoid", "erf", "pow", "select",
                     "sin", "cos"})
@@ -63,6 +68,8 @@ class _Prepare:
         self.unit: set[str] = set()
         self.alive: list[Expr] = []
         self.done: set[str] = set()
+        self.lifted: set[str] = set()
+        self.started_low: frozenset[str] = frozenset()
         self.shared: dict[Expr, Expr] = {}
         self.row_values: dict[Expr, str] = {}
         self.taken = {n for b in (*kernel.init, *kernel.body, *kernel.tail) for n in b.names}
@@ -114,10 +121,11 @@ class _Prepare:
                 self.row_values = {e: n for e, n in self.row_values.items() if not refs_of(e) & set(b.names)}
             body += self.block(b)
         self.row_values = {}
-        tail: list[Block] = []
+        tail = self._restore()
         for b in self.kernel.tail:
             tail += self.block(b)
-        return Prepared(tuple(body), tuple(tail), frozenset(self.unit), tuple(self.alive), self.levels)
+        return Prepared(tuple(body), tuple(tail), frozenset(self.unit), tuple(self.alive), self.started_low,
+                        self.levels)
 
     def block(self, b: Block) -> list[Block]:
         if b.role == "producer" and b.reducer is not None:
@@ -145,8 +153,55 @@ class _Prepare:
     def rewrite(self, e: Expr) -> Expr:
         e = rewrite.replace_exprs(rewrite.simplify(substitute(e, self.subs)), self.shared)
         e = rewrite.hoist_guards(e, self.dominated)
+        if self.lifted:
+            e = rewrite.simplify(rewrite.rewrite_bottom_up(e, self._unguard))
         e = rewrite.exponentials(e, self.rounded, self.per_row)
         return rewrite.simplify(rewrite.hyperbolic(e))
+
+    def _unguard(self, e: Expr) -> Expr:
+        """``select(m == -inf, 0, m) --> m`` for a maximum that is never -inf."""
+        match e:
+            case Op(name="select", args=(c, _, m)):
+                found = rewrite.guard_of(c)
+                if found and found[1] and self._never_empty(found[0]):
+                    return m
+        return e
+
+    def _never_empty(self, m: Expr) -> bool:
+        rest = rewrite.positive_scale(m)[1]
+        return isinstance(rest, Ref) and rest.name.partition("@")[0] in self.lifted
+
+    def _liftable(self, e: Expr) -> bool:
+        """Made of half-precision contractions, constants, positions and -inf masks: finite and moderate, or -inf."""
+        match e:
+            case Const(value=v):
+                return not v > 1e20
+            case Ref(name=n):
+                return n in self.contractions or (n in self.lets and self._liftable(self.lets[n]))
+            case Op(name="select", args=(_, x, y)):
+                return self._liftable(x) and self._liftable(y)
+            case Op(name="exp2" | "exp" | "tanh"):
+                return not any(isinstance(x, Load) for x in walk(e))
+            case Op(name="add" | "sub" | "mul" | "div" | "neg" | "max" | "min", args=args):
+                return all(self._liftable(x) for x in args)
+            case Cast(arg=x):
+                return x.dtype in ("f16", "bf16", "f32") and self._liftable(x)
+        return False
+
+    def _restore(self) -> list[Block]:
+        """After the walk a lifted maximum is the real one again: -inf where nothing was seen."""
+        out: list[Block] = []
+        read = {r for b in self.kernel.tail for e in b.exprs for r in refs_of(e)}
+        for name in sorted(self.lifted & read):
+            real = self.fresh(f"{name}_seen")
+            m = Ref(name, "f32")
+            value = Op("select", (op("eq", m, LEAST), rewrite.NEG_INF, m), "f32")
+            self.levels[real] = frozenset({"m"})
+            self.lets[real] = value
+            self.subs = {k: substitute(v, {name: Ref(real, "f32")}) for k, v in {name: m, **self.subs}.items()}
+            out.append(Block("finalize", (real,), (), (value,), "f32"))
+        self.started_low, self.lifted = frozenset(self.lifted), set()
+        return out
 
     def _contraction(self, b: Block) -> list[Block]:
         """Constants leave the product, so that the operands are loads."""
@@ -198,6 +253,8 @@ class _Prepare:
             e = self._name_term(b, e, out)
         if kind == "max":
             self.maxima[b.name] = e
+            if not self.resident and b.name not in self.corrected and self._liftable(e):
+                self.lifted.add(b.name)
         e = self._hoist(e, b, out, frozenset(self._letters(b.points)) | {"n"})
         self.alive.append(self._alive(b.reducer, e))
         return [*out, replace(b, exprs=(e,))]

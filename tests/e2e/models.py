@@ -97,19 +97,20 @@ def vit_base(dtype: torch.dtype = torch.float32, attention: str = "sdpa", batch:
     return module, (torch.randn(batch, 3, image, image, generator=torch.Generator().manual_seed(1)).to(dtype),)
 
 
-def _llama_config(attention: str, layers: int, vocab: int) -> Any:
+def _llama_config(attention: str, layers: int, vocab: int, intermediate: int = 8192) -> Any:
     from transformers import LlamaConfig
 
-    return LlamaConfig(hidden_size=2048, intermediate_size=8192, num_attention_heads=32, num_key_value_heads=8,
+    return LlamaConfig(hidden_size=2048, intermediate_size=intermediate, num_attention_heads=32, num_key_value_heads=8,
                        head_dim=64, num_hidden_layers=layers, vocab_size=vocab, attn_implementation=attention)
 
 
 def llama(dtype: torch.dtype = torch.float32, attention: str = "sdpa", batch: int = 1, seq: int = 16, layers: int = 1,
-          vocab: int = 512, padded: bool = False) -> Example:
+          vocab: int = 512, padded: bool = False, intermediate: int = 8192) -> Example:
     """LLaMA-3.2-1B's shape, prefill: 32 heads of 64 over 8 key/value heads. ``padded``: left padding as data."""
     from transformers import LlamaForCausalLM
 
-    module = Logits(_ready(lambda: LlamaForCausalLM(_llama_config(attention, layers, vocab)), dtype))
+    config = _llama_config(attention, layers, vocab, intermediate)
+    module = Logits(_ready(lambda: LlamaForCausalLM(config), dtype))
     return module, _padding(_ids(batch, seq, vocab), padded, left=True)
 
 

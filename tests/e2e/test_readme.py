@@ -22,8 +22,8 @@ def block(text: str, name: str) -> re.Match[str]:
 
 def test_the_example_prints_what_the_readme_shows(request: pytest.FixtureRequest) -> None:
     text = README.read_text()
-    run = subprocess.run([sys.executable, "-W", "ignore", "-c", block(text, "code")[1]], cwd=ROOT, capture_output=True, text=True,
-                         timeout=300, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    run = subprocess.run([sys.executable, "-W", "ignore", "-c", block(text, "code")[1]], cwd=ROOT, capture_output=True,
+                         text=True, timeout=300, env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert run.returncode == 0, run.stderr
     fused, quotes, kernel = run.stdout.partition('"""')
     shown = {"fused": fused, "kernel": (quotes + kernel).rstrip() + "\n"}

@@ -136,7 +136,7 @@ WRONG: list[tuple[str, str, bool, Callable[[dict[str, bytes]], None]]] = [
     ("signature that does not add up", "RF601", True, edit("model.json", lambda m: m["signature"]["in_leaves"].pop())),
     ("inputs that do not add up", "RF601", True, edit("model.json", lambda m: m["signature"]["inputs"].pop())),
     ("unknown pytree type", "RF609", True, edit("model.json", lambda m: m["signature"].update(
-        out_spec=json.loads(json.dumps(m["signature"]["out_spec"]).replace("builtins.dict", "some.package.Output"))))),
+        in_spec=json.loads(json.dumps(m["signature"]["in_spec"]).replace("builtins.dict", "some.package.Input"))))),
     ("kernel of a newer format", "RF602", True, edit("kernels/0/spec.json", lambda m: m.update(format=9))),
     ("kernel description cut", "RF601", True, edit("kernels/0/spec.json", lambda m: m["kernel"].pop("args"))),
     ("kernel the graph does not have", "RF601", True, edit("model.json", lambda m: m["variants"][0]["kernels"].clear())),
@@ -152,6 +152,16 @@ def test_wrong_files_are_refused(saved: Path, name: str, code: str, rehash: bool
     rewrite(saved, change, rehash)
     with pytest.raises(ArtifactError, match=code):
         load(saved)
+
+
+def test_results_of_an_unknown_record_type_arrive_as_a_dict(cpu_spec: KernelSpec, saved: Path,
+                                                            caplog: pytest.LogCaptureFixture) -> None:
+    x, bias = models.inputs()
+    rewrite(saved, swap("model.json", b"builtins.dict", b"some.package.Output"), rehash=True)
+    rewrite(saved, edit("model.json", lambda m: m["signature"].update(
+        in_spec=json.loads(json.dumps(m["signature"]["in_spec"]).replace("some.package.Output", "builtins.dict")))), True)
+    found = load(saved)(x, bias=bias, flag=True)
+    assert type(found) is dict and list(found) == ["y", "total", "none"] and "RF609" in caplog.text
 
 
 def test_not_an_artifact_at_all(saved: Path, tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def lp_norm(call: Call, x: Tensor) -> Tensor:
 def attention(call: Call, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, past_key: Tensor | None = None,
               past_value: Tensor | None = None, valid: Tensor | None = None) -> Any:
     """Opset 23: 4-D ``[batch, heads, length, dim]`` or 3-D with the head counts as attributes, shared key/value heads, an
-    optional cache, soft-capping before the mask's softmax."""
+    optional cache (queries come after it), soft-capping before the mask."""
     if valid is not None or call.get("qk_matmul_output_mode", 0) or call.outputs > 3:
         raise Unsupported("Attention with padded caches or with its scores as a result")
     flat = q.dim() == 3
@@ -202,30 +202,33 @@ def attention(call: Call, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None =
     scale = call.get("scale") or 1 / math.sqrt(q.shape[-1])
     cap = call.get("softcap", 0.0)
     causal = bool(call.get("is_causal", 0))
-    if causal and past_key is not None:
-        raise Unsupported("causal Attention with a cache")  # the operator's definition of the diagonal changed
-    if not cap and not (causal and mask is not None):
+    past = past_key.shape[2] if past_key is not None else 0
+    if not cap and not (causal and (mask is not None or past)):
         y = F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, scale=scale,
                                            enable_gqa=q.shape[1] != k.shape[1])
     else:
-        y = _attention(q, k, v, mask, causal, scale, cap)
+        y = _attention(q, k, v, mask, causal, past, scale, cap)
     if flat:
         y = y.transpose(1, 2).reshape(batch, length, -1)
     return (y, k, v)[: call.outputs] if call.outputs > 1 else y
 
 
-def _attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, cap: float) -> Tensor:
+def _attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, past: int, scale: float,
+               cap: float) -> Tensor:
     repeats = q.shape[1] // k.shape[1]
     k, v = (torch.repeat_interleave(t, repeats, 1) if repeats > 1 else t for t in (k, v))
     s = torch.matmul(q.float(), k.float().transpose(-1, -2)) * scale
-    if causal:
-        i, j = torch.arange(s.shape[-2], device=s.device)[:, None], torch.arange(s.shape[-1], device=s.device)
-        s = torch.where(j <= i, s, -math.inf)
-    if mask is not None:
-        s = torch.where(mask, s, -math.inf) if mask.dtype == torch.bool else s + mask.float()
     if cap:
         s = torch.tanh(s / cap) * cap
-    return torch.matmul(torch.softmax(s, -1), v.float()).to(q.dtype)
+    if causal:
+        i, j = torch.arange(s.shape[-2], device=s.device)[:, None], torch.arange(s.shape[-1], device=s.device)
+        s = torch.where(j <= i + past, s, -math.inf)
+    if mask is not None:
+        s = torch.where(mask, s, -math.inf) if mask.dtype == torch.bool else s + mask.float()
+    p = torch.softmax(s, -1)
+    if mask is not None:
+        p = torch.where(torch.isnan(p), 0.0, p)  # a row that the mask hides as a whole yields zero
+    return torch.matmul(p, v.float()).to(q.dtype)
 
 
 @implements("RotaryEmbedding")
