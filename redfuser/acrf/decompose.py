@@ -539,7 +539,7 @@ class Decomposer:
             elif p.kind == "shift":
                 return None
             elif p.kind == "scaled":
-                inside = self._exp_bound(p)
+                inside = self.bounded_exponential(p)
                 if inside is None:
                     return None
                 bound *= inside
@@ -551,7 +551,7 @@ class Decomposer:
             bound *= most ** float(q)
         return bound
 
-    def _exp_bound(self, p: Part) -> float | None:
+    def bounded_exponential(self, p: Part) -> float | None:
         """exp(A - m) <= 1 where m = max of A."""
         e = p.base
         while isinstance(e, Cast):

@@ -274,6 +274,9 @@ def _observed(cascade: Cascade, d: Deriver, post: tuple[Let | Reduce, ...]) -> d
     for name, value in d.values.items():
         if not value.guards:
             continue
+        if not value.vanishes:
+            out[name] = True
+            continue
         facts = _facts(d.scope, d, value.guards)
         if facts:
             same = set(map(str, value.guards))

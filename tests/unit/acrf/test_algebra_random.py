@@ -44,7 +44,7 @@ def cascade(seed: int) -> Cascade:
         lines.append(f"  d{i} = {op}[l] {body}")
         if op not in ("argmax", "any"):
             names.append(f"d{i}")
-    text = "cascade c(x: f32[L], y: f32[L], w: f32[L, N]) over l\n" + "\n".join(lines)
+    text = "cascade c(x: f32[L], y: f32[L], w: f32[L, N]) over l where l = L\n" + "\n".join(lines)
     outputs = ", ".join(re.findall(r"^  (d\d)", text, re.M))
     return parse_cascade(f"{text}\n  return {outputs}\n")
 
