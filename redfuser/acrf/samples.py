@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from redfuser.acrf.domains import Array, Arrays, Domain, Objects, nearest
-from redfuser.acrf.expr import FLOATS, Cascade, Reduce, Tensor
+from redfuser.acrf.expr import FLOATS, Cascade, Load, Reduce, Tensor, indices_of, walk
 from redfuser.acrf.machine import Machine, Source
 
 SYMBOLIC = 97
@@ -167,7 +167,8 @@ def _points(extent: int, n: int, style: str, rng: random.Random) -> Array:
 
 
 def samples(cascade: Cascade, length: int, seed: int = 0) -> Iterator[Sample]:
-    """Finite samples first (every tensor of one kind, then one tensor odd), then infinities and NaN."""
+    """Finite samples first (every tensor of one kind, then one tensor odd), then infinities and NaN in a tensor that runs
+    along the r-axis (elsewhere they reach every element alike)."""
     floats = [t.name for t in cascade.inputs if t.dtype in FLOATS]
     yield sample(cascade, {}, "generic", length, seed, style="head")
     yield sample(cascade, {}, "ties", length, seed)
@@ -178,7 +179,9 @@ def samples(cascade: Cascade, length: int, seed: int = 0) -> Iterator[Sample]:
         for kind in ("zeros", "equal", "outlier", "tiny"):
             if kind == "zeros" or t.name in floats:
                 yield sample(cascade, {t.name: kind}, "generic", length, seed)
-    for name in floats:
+    along = {x.tensor for s in cascade.stmts for x in walk(s.expr) if isinstance(x, Load)
+             and any(cascade.raxis in indices_of(i) for i in x.indices)}
+    for name in (n for n in floats if n in along):
         for kind in SPECIAL:
             yield sample(cascade, {name: kind}, "generic", length, seed, style="spread")
 
