@@ -574,11 +574,12 @@ class Decomposer:
         split = self.split_linear(arg)
         if split is None:
             return False
+        moving = {m: c for m, c in split[0].items() if self._mono_kind(m) == "X"}
         for name, r in self.ranges.reductions.items():
             if r.reducer.kind == "max":
                 data = to_poly(self.scope.inline(r.expr))
-                for c in {abs(v) for v in split[0].values()}:
-                    if scale(data, c) == split[0] and split[1].get(((Ref(name, r.dtype), F1),)) == -c:
+                for c in {abs(v) for v in moving.values()}:
+                    if scale(data, c) == moving and split[1].get(((Ref(name, r.dtype), F1),)) == -c:
                         return True
         return False
 
