@@ -62,7 +62,7 @@ def test_travels_as_json(case):
     assert certificate_from_json(json.loads(json.dumps(certificate_to_json(f.certificate)))) == f.certificate
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=12, deadline=None, derandomize=True)
 @given(st.integers(0, 10**6))
 def test_random_programs_are_proved_or_refused_with_a_reason(seed):
     c = program(seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 
 import pytest
@@ -12,7 +13,7 @@ from tests.unit.acrf.corpus import ACCEPT, Case
 from tests.unit.acrf.mutants import distinguishes, mutants
 from tests.unit.acrf.test_corpus import OPEN
 
-WHOLE = ("softmax_denominator", "route_one", "stable_norm", "max_of_unknown_sign")
+WHOLE = ("softmax_denominator", "max_of_unknown_sign")
 """Cases of which every mutant is tried in every run; of the others a few, chosen by a fixed seed."""
 
 
@@ -29,13 +30,14 @@ def outcome(case: Case, some: int | None) -> tuple[int, list[str], list[str]]:
 
 @pytest.mark.parametrize("case", [c for c in ACCEPT if c.name not in OPEN], ids=lambda c: c.name)
 def test_planted_errors_are_caught(case, record_property):
-    tried, equivalent, misses = outcome(case, None if case.name in WHOLE else 2)
+    tried, equivalent, misses = outcome(case, None if case.name in WHOLE else 1)
     record_property("equivalent mutants", equivalent)
     assert not misses
-    assert tried > len(equivalent) or tried <= 2, "nothing was caught"
+    assert tried > len(equivalent) or tried <= 1, "nothing was caught"
 
 
 @pytest.mark.slow
+@pytest.mark.skipif("REDFUSER_ALL_MUTANTS" not in os.environ, reason="minutes: set REDFUSER_ALL_MUTANTS to run it")
 @pytest.mark.parametrize("case", [c for c in ACCEPT if c.name not in OPEN], ids=lambda c: c.name)
 def test_every_planted_error_is_caught(case, record_property):
     tried, equivalent, misses = outcome(case, None)
