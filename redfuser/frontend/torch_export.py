@@ -55,6 +55,12 @@ Origin = Callable[[str], tuple[str, str]]
 def import_program(program: ExportedProgram, origin: Origin | None = None) -> Imported:
     """Import; raises InputError (RF111, RF112, RF114, RF116) and UnsupportedError (RF113, RF115)."""
     check_signature(program)
+    direct = _Import(program, origin)
+    if direct.understood():
+        # torch's decomposition costs ten times our own work; most models need none of it
+        imported = direct.run()
+        if not imported.notes and not imported.opaque:
+            return imported
     program = decompose(program)
     check_signature(program)
     return _Import(program, origin).run()
@@ -152,7 +158,7 @@ class _Import:
                 self.specs[name] = InputSpec(name, relax_dtype(val.dtype), tuple(val.shape), "user")
             elif spec.kind is InputKind.CONSTANT_TENSOR:
                 value = program.constants[spec.target]
-                literals[name] = value.detach()
+                literals[name] = value.detach().cpu()
                 if value.numel() != 1:
                     tensors[name] = ("constant", value)
             else:
@@ -195,6 +201,12 @@ class _Import:
             in_leaves=tuple(self.in_leaves), out_leaves=tuple(out_leaves),
             notes=tuple(dict.fromkeys(self.notes)),
         )
+
+    def understood(self) -> bool:
+        """Whether every node has a converter or depends on no input, so that the graph need not be decomposed (in-place
+        operators and control flow have none)."""
+        return all(n.op in ("placeholder", "output") or n in self.statics or n.target is operator.getitem
+                   or str(n.target) in CONVERTERS or str(n.target) in DROPPED for n in self.graph.nodes)
 
     def _outputs(self) -> tuple[list[Any], list[Leaf]]:
         values, leaves = [], []
