@@ -6,9 +6,11 @@ Each section is one call of the public interface, printed before its result, so 
 from __future__ import annotations
 
 import argparse
+import copy
 import sys
 import time
 import warnings
+from dataclasses import replace
 from typing import Any
 
 
@@ -19,7 +21,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--tokens", type=int, default=128, help="tokens per sequence")
     parser.add_argument("--arch", default="sm_90a", help="GPU architecture of the kernel that is shown")
     options = parser.parse_args(argv)
-    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    for noise in (DeprecationWarning, FutureWarning):  # of torch.export's own tree code
+        warnings.filterwarnings("ignore", category=noise)
 
     import torch
 
@@ -33,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
     _title("2. Compiled for this machine's CPU, and what was found")
     compiled = _timed('redfuser.compile(program, target="cpu")',
                       lambda: redfuser.compile(program, target="cpu", fallback="allow"))
-    print(compiled.report.summary())
+    print(replace(compiled.report, model=f"BERT, {options.layers} layers, {options.tokens} tokens").summary())
 
     fused = [c for c in compiled.report.fused if c.traffic]
     if not fused:
@@ -45,8 +48,10 @@ def main(argv: list[str] | None = None) -> int:
     print()
     print(shown.fused_form)
 
-    _title(f"4. The TileLang kernel generated from the same state for {options.arch} (no GPU needed to generate it)")
-    print(_timed(f'plan for "{options.arch}"', lambda: kernel_source(program, shown.name, options.arch)))
+    _title(f"4. The TileLang kernel of {shown.name} for {options.arch}, from the model in float16 (generating it needs no GPU)")
+    half = torch.export.export(copy.deepcopy(model).half(), args)
+    print(_timed(f'redfuser.kernel(half).bind(target="{options.arch}").source("{shown.name}")',
+                 lambda: kernel_source(half, shown.name, options.arch)))
 
     _title("5. Checked: float64 from the same inputs; our error against that of the unfused model")
     checks = numerics.check(compiled, model, args)
@@ -76,13 +81,10 @@ def bert(layers: int, tokens: int) -> tuple[Any, tuple[Any, ...]]:
 
 def kernel_source(program: Any, cascade: str, arch: str) -> str:
     """The TileLang source of one cascade for ``arch``, planned and not built; or why there is none."""
-    from redfuser import pipeline
+    import redfuser
 
-    planned = pipeline.run(program, arch=arch, build=False)
-    made = planned.produced.get(cascade)
-    if made is None or "source" not in made.stages:
-        return f"no kernel for {arch}: {made.reason if made else 'the cascade was not found'}"
-    return made.stages["source"]
+    bound = redfuser.kernel(program).bind(target=arch)
+    return bound.source(cascade) or f"no kernel for {arch}: {bound.report().cascade(cascade).reason}"
 
 
 def _title(text: str) -> None:

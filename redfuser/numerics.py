@@ -3,11 +3,12 @@
 The truth is float64, computed from the *same low-precision inputs*. The measure is the error of the unfused program in
 its own precision::
 
-    error(ours) <= 2 * error(unfused) + u/2 * size        for the maximum and for the RMS error
+    error(ours) <= 2 * error(unfused) + tiny * size        for the maximum and for the RMS error
 
-with ``u`` the unit roundoff of the output's dtype and ``size`` the maximum (or RMS) of the reference, so that the second
-term, an allowance for a baseline that happens to round luckily, is half the error of merely storing the result. NaN and
-infinities must stand where the reference has them, unless the unfused program itself has something else there.
+with ``size`` the maximum (or RMS) of the reference and ``tiny`` half the unit roundoff of the output's dtype, or four times
+that of the float32 accumulators where that is more. It allows for a baseline that happens to round luckily, or that
+accumulates in float64 (torch's variance on a CPU); for half precision it is half the error of merely storing the result.
+NaN and infinities must stand where the reference has them, unless the unfused program itself has something else there.
 """
 
 from __future__ import annotations
@@ -101,10 +102,10 @@ def compare(ours: torch.Tensor, unfused: torch.Tensor, reference: torch.Tensor, 
     or bool dtype have no rounding: they must equal the unfused program's wherever that is right."""
     a, b = error(ours, reference), error(unfused, reference)
     dtype = ours.dtype
-    u = torch.finfo(dtype).eps / 2 if dtype.is_floating_point else 0.0
+    tiny = max(torch.finfo(dtype).eps / 4, 4 * 2.0**-24) if dtype.is_floating_point else 0.0
     size = error(torch.where(reference.isfinite(), reference, 0.0), torch.zeros((), dtype=torch.float64).expand(
         reference.shape).to(reference.device))
-    limit = Error(factor * b.maximum + u / 2 * size.maximum, factor * b.rms + u / 2 * size.rms, b.misplaced)
+    limit = Error(factor * b.maximum + tiny * size.maximum, factor * b.rms + tiny * size.rms, b.misplaced)
     return Check(name, a, b, limit)
 
 

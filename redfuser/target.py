@@ -55,10 +55,10 @@ TARGETS: dict[str, Target] = {
 
 
 def target(arch: str) -> Target:
-    """The facts of ``arch`` (``sm_90`` means ``sm_90a``). Raises InputError RF103 for an architecture not in the table."""
+    """The facts of ``arch`` (``sm_90`` means ``sm_90a``). Raises InputError RF496 for an architecture not in the table."""
     found = TARGETS.get("sm_90a" if arch == "sm_90" else arch)
     if found is None:
-        raise InputError("RF103", f"unknown target architecture {arch!r}", help=f"one of: {', '.join(TARGETS)}")
+        raise InputError("RF496", f"unknown target architecture {arch!r}", help=f"one of: {', '.join(TARGETS)}")
     return found
 
 

@@ -11,7 +11,10 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from redfuser.two_tvms import before_apache_tvm
+
 os.environ.setdefault("TVM_NUM_THREADS", "2")
+before_apache_tvm()
 
 import tvm
 from tvm import ir, relax, s_tir, te, tirx, topi
@@ -21,6 +24,7 @@ __all__ = [
     "TensorStructInfo",
     "TupleStructInfo",
     "bindings",
+    "build_scalar",
     "call_dps_packed",
     "check_well_formed",
     "dtype_of",
@@ -28,6 +32,7 @@ __all__ = [
     "is_op",
     "is_static",
     "op_name",
+    "parse_prim_func",
     "permute_axes",
     "prim_int",
     "relax",
@@ -111,3 +116,27 @@ def bindings(func: Any) -> list[Any]:
 def check_well_formed(mod: Any) -> bool:
     """Whether TVM accepts the module (``well_formed`` raises in 0.25, ``check_well_formed`` answers)."""
     return bool(relax.analysis.check_well_formed(mod))
+
+
+def parse_prim_func(text: str) -> Any:
+    """A PrimFunc from TVMScript text in which ``T`` is TVM's scalar dialect."""
+    from tvm.script import from_source
+    from tvm.script import tirx as T
+
+    return from_source(text, {"T": T})
+
+
+def build_scalar(mod: Any, mcpu: str = "") -> Any:
+    """Compile scalar PrimFuncs for this machine's kind of processor with LLVM.
+
+    The passes of TVM's own pipeline that concern threads, shared memory and pipelines are left out (they take most of its
+    time), and so is the rewrite of ``Select`` into branches: the caller has made unsafe ones lazy."""
+    target = tvm.target.Target({"kind": "llvm", **({"mcpu": mcpu} if mcpu else {})})
+    t, s = tirx.transform, s_tir.transform
+    passes = [t.BindTarget(target.with_host(target)), s.LowerInitBlock(), s.ConvertBlocksToOpaque(), s.LowerOpaqueBlock(),
+              t.FlattenBuffer(), t.BF16ComputeLegalize(), t.VectorizeLoop(), t.AnnotateEntryFunc(), t.SplitHostDevice(),
+              t.MakePackedAPI(), t.BF16StorageLegalize(), t.LowerTVMBuiltin(), t.LowerIntrin()]
+    lowered = ir.transform.Sequential(passes)(mod)
+    from tvm.tirx.build import codegen_build
+
+    return tvm.runtime.Executable(codegen_build(lowered, target))

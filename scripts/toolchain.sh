@@ -17,7 +17,7 @@ fi
 
 if ! command -v nvcc >/dev/null 2>&1; then
     echo "no nvcc on the PATH: installing NVIDIA's compiler wheels" >&2
-    "$bin/python" -m pip install --quiet 'nvidia-cuda-nvcc>=13.0.48,<13.1' 'nvidia-cuda-nvrtc>=13.0,<13.1' \
+    "$bin/python" -m pip install --quiet 'nvidia-cuda-nvcc>=13.0.48,<13.1' 'nvidia-nvvm>=13.0,<13.1' 'nvidia-cuda-crt>=13.0,<13.1' 'nvidia-cuda-nvrtc>=13.0,<13.1' \
         'nvidia-cuda-cccl>=13.0.50,<13.1' 'nvidia-cuda-runtime>=13.0,<13.1' ||
         echo "could not install them: CUDA kernels will not build here (the CPU target does)" >&2
 fi

@@ -30,12 +30,28 @@ class LastHidden(torch.nn.Module):
         return self.model(**{self.argument: x}).last_hidden_state
 
 
+@lru_cache(maxsize=1)
+def unmasked() -> str:
+    """The name of an attention for encoders whose tokens all count: plain SDPA. Where a graph is traced or captured,
+    transformers' own writes out a mask that hides nothing, and with it every baseline loses its fast attention kernel."""
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface
+
+    def attend(module: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any, scaling: float | None = None,
+               **_: Any) -> tuple[torch.Tensor, None]:
+        return functional.scaled_dot_product_attention(q, k, v, scale=scaling).transpose(1, 2).contiguous(), None
+
+    AttentionInterface.register("redfuser_unmasked", attend)
+    AttentionMaskInterface.register("redfuser_unmasked", lambda *_, **__: None)
+    return "redfuser_unmasked"
+
+
 def bert(dtype: str = "f16", **changes: Any) -> torch.nn.Module:
     """BERT without its pooler, weights from seed 0."""
     from transformers import BertConfig, BertModel
 
     torch.manual_seed(0)
-    config = BertConfig(**{**BERT_BASE, **changes}, attn_implementation="sdpa")
+    config = BertConfig(**{**BERT_BASE, **changes}, attn_implementation=unmasked())
     return LastHidden(BertModel(config, add_pooling_layer=False), "input_ids").eval().to(DTYPES[dtype])
 
 
@@ -44,7 +60,7 @@ def vit(dtype: str = "f16", **changes: Any) -> torch.nn.Module:
     from transformers import ViTConfig, ViTModel
 
     torch.manual_seed(0)
-    config = ViTConfig(**{**VIT_BASE, **changes}, attn_implementation="sdpa")
+    config = ViTConfig(**{**VIT_BASE, **changes}, attn_implementation=unmasked())
     return LastHidden(ViTModel(config, add_pooling_layer=False), "pixel_values").eval().to(DTYPES[dtype])
 
 

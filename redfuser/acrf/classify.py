@@ -32,7 +32,6 @@ from redfuser.acrf.expr import (
     children,
     map_children,
     refs_of,
-    substitute,
 )
 from redfuser.acrf.refuse import Refuse
 
@@ -96,20 +95,29 @@ class Scope:
 
     def inline(self, e: Expr) -> Expr:
         """Replace maps over the row by their bodies."""
-        while names := refs_of(e) & self.inlined.keys():
-            for x in _gathers(e):
-                if x.name in names:
-                    raise Refuse("RF208", f"{x} reads {x.name} at the element being reduced",
-                                 f"{x.name} depends on results and is read at another place of the r-axis",
-                                 "read it at the same element, or split the program there")
-            e = substitute(e, self.inlined)
-        return e
+        return self.replaced(e, self.inlined) if refs_of(e) & self.inlined.keys() else e
 
     def resolve(self, e: Expr) -> Expr:
         """Replace maps of results by their bodies, down to names of reductions."""
-        while refs_of(e) & self.definitions.keys():
-            e = substitute(e, self.definitions)
-        return e
+        return self.replaced(e, self.definitions) if refs_of(e) & self.definitions.keys() else e
+
+    def replaced(self, e: Expr, bodies: Mapping[str, Expr]) -> Expr:
+        """Replace names by bodies, and by bodies of what those name; a name read at other axes reads its body there."""
+        if isinstance(e, Ref) and e.name in bodies:
+            body = bodies[e.name]
+            if e.indices:
+                body = self.elsewhere(body, dict(zip(self.axes[e.name], e.indices, strict=True)))
+            return body if isinstance(body, Ref) and body.name == e.name else self.replaced(body, bodies)
+        return map_children(e, lambda k: self.replaced(k, bodies))
+
+    def elsewhere(self, e: Expr, places: Mapping[str, Expr]) -> Expr:
+        """The expression at other points of some axes."""
+        match e:
+            case Index(axis=a):
+                return places.get(a, e)
+            case Ref(name=n, indices=()) if set(self.axes.get(n, ())) & places.keys():
+                return Ref(n, e.dtype, tuple(places.get(a, Index(a)) for a in self.axes[n]))
+        return map_children(e, lambda k: self.elsewhere(k, places))
 
     def axes_of(self, e: Expr) -> frozenset[str]:
         """Every axis a value depends on."""
@@ -122,6 +130,47 @@ class Scope:
         for kid in children(e):
             out |= self.axes_of(kid)
         return out
+
+
+def separate_axes(cascade: Cascade) -> Cascade:
+    """``mean[e]`` of a result ``mean[d]`` becomes a result of its own, ``mean_e[e]``: every read is pointwise.
+
+    Reads at anything but plain axes stay as they are."""
+    scope = Scope(cascade)
+    done: dict[str, Stmt] = {}
+    results: set[str] = set()
+
+    def at(n: str, axes: tuple[str, ...]) -> str:
+        s = done[n]
+        alias = f"{n}_{'_'.join(axes)}"
+        if alias not in done:
+            places: dict[str, Expr] = {a: Index(b) for a, b in zip(s.axes, axes, strict=True) if a != b}
+            body = pointwise(scope.elsewhere(s.expr, places))
+            done[alias] = replace(s, name=alias, axes=axes, expr=body) if isinstance(s, Let) else replace(
+                s, names=(alias,), axes=axes, expr=body)
+            results.add(alias)
+            scope.axes[alias] = axes
+        return alias
+
+    def pointwise(e: Expr) -> Expr:
+        if isinstance(e, Ref) and e.indices and e.name in done and all(isinstance(i, Index) for i in e.indices):
+            axes = tuple(i.axis for i in e.indices if isinstance(i, Index))
+            s = done[e.name]
+            if axes == s.axes:
+                return Ref(e.name, e.dtype)
+            plain = len(s.names) == 1 and not (isinstance(s, Reduce) and s.over in axes)
+            if e.name in results and cascade.raxis not in axes and len(set(axes)) == len(axes) and plain:
+                return Ref(at(e.name, axes), e.dtype)
+        return map_children(e, pointwise)
+
+    for s in cascade.stmts:
+        s = replace(s, expr=pointwise(s.expr))
+        for n in s.names:
+            done[n] = s
+            scope.axes[n] = s.axes
+            if refs_of(s.expr) & results or (isinstance(s, Reduce) and s.over == cascade.raxis):
+                results.add(n)
+    return replace(cascade, stmts=tuple(dict.fromkeys(done.values())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +244,7 @@ def promote(e: Expr, scope: Scope) -> Expr:
         if not isinstance(x, (Op, Cast)) or scope.kind(x) != "M":
             return _as_wide(x) if x.dtype in ("f16", "bf16") else x
         if isinstance(x, Cast):
-            return Cast(go(x.arg), x.dtype) if x.dtype in ("f16", "bf16") or x.arg.dtype not in ("f16", "bf16") else (
-                Cast(go(x.arg), x.dtype))
+            return Cast(go(x.arg), x.dtype)
         args = tuple(go(a) for a in x.args)
         args = tuple(_as_wide(a) for a in args)
         return Op(x.name, args, accumulator_dtype(x.dtype) if x.dtype in FLOATS else x.dtype)

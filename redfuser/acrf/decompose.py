@@ -19,9 +19,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from typing import TypeVar
 
 from redfuser.acrf.classify import Scope
-from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Const, Expr, Op, Ref, op
+from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Const, Expr, Load, Op, Ref, op
 from redfuser.acrf.normal import (
     ONE,
     Mono,
@@ -77,6 +78,7 @@ class Term:
         return not self.of("d", "scaled", "shift")
 
 
+_T = TypeVar("_T")
 Case = tuple[tuple[tuple[Expr, bool], ...], tuple[tuple[Expr, bool], ...], Expr]
 
 
@@ -106,7 +108,7 @@ class Decomposer:
             for side, arm in ((True, then), (False, other)):
                 for xs, ds, leaf in self.cases(arm):
                     here = ((cond, side),)
-                    out.append((((*here, *xs), ds, leaf) if kind != "D" else (xs, (*here, *ds), leaf)))
+                    out.append(((*here, *xs), ds, leaf) if kind != "D" else (xs, (*here, *ds), leaf))
             return self._few(out)
         args = (e.arg,) if isinstance(e, Cast) else e.args
         combos: list[tuple[tuple[tuple[Expr, bool], ...], tuple[tuple[Expr, bool], ...], tuple[Expr, ...]]] = [
@@ -121,7 +123,7 @@ class Decomposer:
                 for xs, ds, kids in combos]
 
     @staticmethod
-    def _few(cases: list) -> list:  # type: ignore[type-arg]
+    def _few(cases: list[_T]) -> list[_T]:
         if len(cases) > MAX_TERMS:
             raise Refuse("RF210", f"more than {MAX_TERMS} cases", "the masks of this expression split it into too many cases",
                          "combine the masks into one condition")
@@ -154,6 +156,10 @@ class Decomposer:
         if kind == "D":
             return [self._results(e)]
         match e:
+            case Load():
+                raise Refuse("RF208", f"the indices of {e} are data only",
+                             "it reads an element whose place depends on a result of the whole row",
+                             "gather in a second pass")
             case Cast():
                 from redfuser.acrf.casts import mixed_cast
 
@@ -203,6 +209,7 @@ class Decomposer:
 
     def _results(self, e: Expr) -> Term:
         """A D-only expression as a product: quotients and products (also of named maps) are split."""
+        found: list[Term]
         match e:
             case Ref(name=n, indices=()) if n in self.scope.definitions and _is_product(self.scope.definitions[n]):
                 return self._results(self.scope.definitions[n])
@@ -214,8 +221,8 @@ class Decomposer:
             case Op(name="div", args=(x, y), dtype=d) if d in FLOATS:
                 return self._multiply([self._results(x)], [self._power(self._results(y), Fraction(-1), e)])[0]
             case Const():
-                t = self._const(e)
-                return t[0] if t else Term((Part("x", e),))
+                found = self._const(e)
+                return found[0] if found else Term((Part("x", e),))
         return Term((Part("x" if self.scope.kind(e) == "C" else "d", e),))
 
     def _multiply(self, left: list[Term], right: list[Term]) -> list[Term]:
@@ -263,7 +270,7 @@ class Decomposer:
         return [self._power(self._single(x, whole), p, whole)]
 
     def _may_cancel(self, base: list[Term], whole: Expr) -> None:
-        if self.shifted and not all(self._sign(t) >= 0 for t in base):
+        if self.shifted and {self._sign(t) for t in base} not in ({1}, {-1}):
             raise Refuse("RF207", f"the terms of {whole} do not cancel",
                          "multiplied out, its terms are raw moments: they lose every digit when the data's mean is "
                          "large beside its spread, and no common reference shifts them",
@@ -397,7 +404,7 @@ class Decomposer:
                 if not self.ranges.nonneg(p.base):
                     raise Refuse("RF206", f"{p.base} > 0", f"{e} splits into a sum of logarithms only for positive factors",
                                  "take abs() of the factor, or prove its sign by its definition")
-                self.conditions.append(Condition(f"{p.base} >= 0", "interval", f"splits {e}"))
+                self.conditions.append(Condition(f"{p.base} >= 0", self.ranges.how_nonneg(p.base) or "table", f"splits {e}"))
                 arg = Op(e.name, (p.base,), e.dtype)
             else:
                 self._no_rule(e)
@@ -461,13 +468,14 @@ class Decomposer:
         except Refuse:
             a = b = []
         if len(a) <= 1 and len(b) <= 1 and (a or b):
-            t, u = (a or [None])[0], (b or [None])[0]
-            h = _results_of(t or u)  # type: ignore[arg-type]
+            t, u = (a[0] if a else None), (b[0] if b else None)
+            h = _results_of((a or b)[0])
             same = all(v is None or (_results_of(v) == h and not v.of("scaled", "shift") and not v.conds)
                        for v in (t, u))
             if h and same and all(self.ranges.nonneg(d.base) or d.power % 2 == 0 for d in h):
                 for d in h:
-                    self.conditions.append(Condition(f"{d.base} >= 0", "interval", f"factor of {e}"))
+                    self.conditions.append(Condition(f"{d.base} >= 0", self.ranges.how_nonneg(d.base) or "table",
+                                                     f"factor of {e}"))
 
                 def rest(v: Term | None) -> Expr:
                     if v is None:
@@ -483,9 +491,9 @@ class Decomposer:
     def _decided(self, e: Op, x: Expr, y: Expr) -> Expr | None:
         """A clip that a proved bound makes redundant (``min(448 x / max|x|, 448)``)."""
         for value, limit in ((x, y), (y, x)):
-            if self.scope.kind(limit) == "C" and isinstance(limit, Const):
+            v = constant_of(limit)
+            if v is not None:
                 bound = self.magnitude(value)
-                v = float(limit.value)
                 if bound is not None and ((e.name == "min" and bound <= v) or (e.name == "max" and -bound >= v)):
                     self.conditions.append(Condition(f"abs({value}) <= {bound:g}", "interval",
                                                      f"{e.name}(., {limit}) changes nothing"))
@@ -496,9 +504,10 @@ class Decomposer:
         """A proved bound of |e| along the row, or None."""
         if isinstance(e, Op) and e.name in ("min", "max"):
             for value, limit in (e.args, e.args[::-1]):
-                if isinstance(limit, Const) and self.scope.kind(value) == "M":
+                v = constant_of(limit)
+                if v is not None and self.scope.kind(value) == "M":
                     inside = self.magnitude(value)
-                    if inside is not None and inside <= abs(float(limit.value)):
+                    if inside is not None and inside <= abs(v):
                         return inside
         try:
             terms = self.expand(e)
@@ -515,7 +524,11 @@ class Decomposer:
     def bound_of(self, t: Term) -> float | None:
         """A proved bound of |t|: every result in a denominator dominates some data in the numerator."""
         bound = abs(float(t.coefficient))
-        data = [(p.base, p.power) for p in t.of("x")]
+        data = []
+        for p in t.of("x"):
+            c, base = without_constant(p.base)
+            bound *= c ** float(p.power) if p.power > 0 or c else 1.0
+            data.append((base, p.power))
         for p in t.parts:
             if p.kind == "d":
                 at = next((i for i, (g, q) in enumerate(data)
@@ -526,7 +539,7 @@ class Decomposer:
             elif p.kind == "shift":
                 return None
             elif p.kind == "scaled":
-                inside = self._exp_bound(p)
+                inside = self.bounded_exponential(p)
                 if inside is None:
                     return None
                 bound *= inside
@@ -538,7 +551,7 @@ class Decomposer:
             bound *= most ** float(q)
         return bound
 
-    def _exp_bound(self, p: Part) -> float | None:
+    def bounded_exponential(self, p: Part) -> float | None:
         """exp(A - m) <= 1 where m = max of A."""
         e = p.base
         while isinstance(e, Cast):
@@ -591,6 +604,26 @@ class Decomposer:
                      "compute the result in an earlier pass, so that it is an input of the cascade")
 
 
+def without_constant(e: Expr) -> tuple[float, Expr]:
+    """(abs(c), rest) with e = c * rest up to sign, c a number."""
+    p = to_poly(e)
+    if len(p) == 1:
+        (m, c), = p.items()
+        if m and abs(c) != 1:
+            return abs(float(c)), from_poly({m: F1}, e.dtype)
+    return 1.0, e
+
+
+def constant_of(e: Expr) -> float | None:
+    """The value of a literal, also a negated one."""
+    match e:
+        case Const(value=v) if v == v:
+            return float(v)
+        case Op(name="neg", args=(Const(value=v),)) if v == v:
+            return -float(v)
+    return None
+
+
 def replace_shifted(d: Decomposer) -> Decomposer:
     """The same decomposer, multiplying sums out instead of keeping them shifted."""
     return Decomposer(d.scope, d.ranges, d.casts, False, d.conditions, d.roundings)
@@ -614,10 +647,8 @@ def spell_results(b: Poly, dtype: str) -> Expr:
 def _signed(addends: list[tuple[int, Expr]], dtype: str) -> Expr:
     out: Expr | None = None
     for s, x in sorted(addends, key=lambda t: -t[0]):
-        if out is None:
-            out = x if s > 0 else Op("neg", (x,), dtype)
-        else:
-            out = Op("add" if s > 0 else "sub", (out, x), dtype)
+        first = x if s > 0 else Op("neg", (x,), dtype)
+        out = first if out is None else Op("add" if s > 0 else "sub", (out, x), dtype)
     assert out is not None
     return out
 

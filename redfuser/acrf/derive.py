@@ -7,17 +7,32 @@ result that bounds it, a rounding taken at running results. Everything else is d
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import product as cartesian
 from math import comb
 
-from redfuser.acrf.algebra import ORDERED, PAYLOAD, accumulator_dtype, neutral
+from redfuser.acrf.algebra import ORDERED, PAYLOAD, UNIT_ROUNDOFF, accumulator_dtype, neutral
 from redfuser.acrf.classify import Outline, Scope, promote, rename
-from redfuser.acrf.decompose import Case, Decomposer, Part, Term
-from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Let, Op, Reduce, Reducer, Ref, Stmt, op, print_expr, refs_of, walk
-from redfuser.acrf.monotone import Monotonic, monotonic
+from redfuser.acrf.decompose import Case, Decomposer, Part, Term, without_constant
+from redfuser.acrf.expr import (
+    FLOATS,
+    Cast,
+    Const,
+    Expr,
+    Let,
+    Op,
+    Reduce,
+    Reducer,
+    Ref,
+    Stmt,
+    op,
+    print_expr,
+    refs_of,
+    walk,
+)
+from redfuser.acrf.monotone import monotonic
 from redfuser.acrf.normal import add, from_poly, product, to_poly
 from redfuser.acrf.ranges import Ranges
 from redfuser.acrf.refuse import Refuse
@@ -26,6 +41,8 @@ from redfuser.acrf.state import Accumulator, Certificate, Condition, State
 
 F1 = Fraction(1)
 MAX_ACCUMULATORS = 32
+Rebase = Callable[[Ref], Expr]
+"""From an accumulator's own reference to its value after the references moved."""
 SUM = Reducer("sum")
 
 
@@ -39,6 +56,8 @@ class Value:
     guards: tuple[Expr, ...] = ()
     covered: bool = False
     """The plain value is NaN by itself where a guard was taken (0/0), as the source program's is."""
+    vanishes: bool = False
+    """Proved: where a guard was taken every element's weight is 0, because the guarded maximum bounds its exponent."""
 
 
 @dataclass(slots=True)
@@ -56,6 +75,8 @@ class Deriver:
     conditions: list[Condition] = field(default_factory=list)
     roundings: list[str] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
+    pending: dict[str, Accumulator] = field(default_factory=dict)
+    """Counts under a mask, part of the state only where a finalized value reads them."""
     _by_key: dict[tuple[str, tuple[str, ...], str, str], str] = field(default_factory=dict)
     rebased_on: dict[str, set[str]] = field(default_factory=dict)
     """Per accumulator, the texts of the guards its reference may take."""
@@ -112,9 +133,16 @@ class Deriver:
             value: Expr = acc
             if acc.dtype != self._dtype_of(r, n):
                 value = Cast(acc, self._dtype_of(r, n))
+                self._narrowed(r, dtype)
             self._set(n, Value(value, value), value)
         self.decomposition.append(f"{', '.join(r.names)} = {r.reducer}[{r.over}] {r.expr}")
         self.choices.append(f"{r.name}: depends on no result; accumulated as it is")
+
+    def _narrowed(self, r: Reduce, dtype: str) -> None:
+        if r.dtype in UNIT_ROUNDOFF and r.dtype != dtype:
+            u = UNIT_ROUNDOFF[r.dtype]
+            self.roundings.append(f"{r.name}: accumulated in {dtype} and rounded to {r.dtype} once, at most u = {u:.4g} of its "
+                                  "magnitude, where the program rounds as it accumulates")
 
     @staticmethod
     def _dtype_of(r: Reduce, name: str) -> str:
@@ -126,15 +154,13 @@ class Deriver:
 
     def _sum(self, r: Reduce) -> None:
         d = self._decomposer()
-        terms = d.terms(r.expr)
-        if not terms:
-            terms = [Term((), Fraction(0))]
+        terms = [self._bounded_powers(r, t) for t in d.terms(r.expr)] or [Term((), Fraction(0))]
         self.decomposition.append(_spell_decomposition(r, terms))
         dtype = accumulator_dtype(r.expr.dtype)
         plain: list[Expr] = []
         rooted: list[Expr] = []
         guards: list[Expr] = []
-        covered = True
+        covered = vanishes = True
         for i, t in enumerate(terms):
             name = _own(r.name) if len(terms) == 1 else self._fresh(f"{r.name}_{i}")
             main, root, mine = self._term(r, t, name, dtype, single=len(terms) == 1)
@@ -157,7 +183,9 @@ class Deriver:
                 if g not in guards:
                     guards.append(g)
             zero_over_zero = any(q < 0 and self._is_zero_at(b, mine) for b, q in results)
-            covered = covered and (not mine or zero_over_zero)
+            empty = bool(t.of("scaled")) and all(d.bounded_exponential(p) is not None for p in t.of("scaled"))
+            vanishes = vanishes and (not mine or empty)
+            covered = covered and (not mine or (zero_over_zero and empty))
             for p in t.of("d"):
                 self.choices.append(f"{r.name}: {_factor_text(p.base, p.power)} deferred: it bounds nothing, so it is "
                                     "applied once, in finalize")
@@ -165,7 +193,8 @@ class Deriver:
         final = _sum_up(rooted, dtype)
         if r.dtype != dtype:
             value, final = Cast(value, r.dtype), Cast(final, r.dtype)
-        self._set(r.name, Value(value, final, tuple(guards), covered and bool(guards)), value)
+            self._narrowed(r, dtype)
+        self._set(r.name, Value(value, final, tuple(guards), covered and bool(guards), vanishes), value)
 
     def _is_zero_at(self, result: Expr, guards: list[Expr]) -> bool:
         """A denominator that is an accumulator under the same guard: 0 where the guard was taken, so 0/0 = NaN."""
@@ -174,11 +203,12 @@ class Deriver:
             return False
         texts = {str(g) for g in guards}
         v = self.values[e.name].plain
+        if not self.values[e.name].vanishes:
+            return False
         return isinstance(v, Ref) and bool(texts) and texts <= self.rebased_on.get(v.name, set())
 
     def _term(self, r: Reduce, t: Term, name: str, dtype: str, single: bool) -> tuple[Expr, Expr, list[Expr]]:
         """Accumulators of one term: (its sum at the reference, its sum at the true results, guards taken)."""
-        t = self._bounded_powers(r, t)
         guards: list[Expr] = []
         shifts = t.of("shift")
         follows = tuple(f for p in t.of("scaled") for f in p.follows)
@@ -200,17 +230,43 @@ class Deriver:
             last = k == tuple(powers)
             label = name if last else self._fresh(f"{r.name}_{''.join(map(str, k))}", reserve=False)
             axes = self._axes(r, body, context, full=last and single)
-            family[k] = self._share(label, axes, dtype, body, lambda own, k=k: self._rebase(
-                own, k, family, drifts, ratio, dtype))
+
+            def rebase(own: Ref, k: tuple[int, ...] = k) -> Expr:
+                return self._rebase(own, k, family, drifts, ratio, dtype)
+
+            family[k] = self._share(label, axes, dtype, body, rebase, within=r.axes)
             if guards:
                 self.rebased_on.setdefault(family[k].name, set()).update(map(str, guards))
-        main = family[tuple(powers)]
         self._explain(r, t, follows, shifts)
-        root: Expr = main
-        if guards:
-            root = self._root(main, follows, shifts, family, powers, dtype)
-        value = self._compensated(t, shifts, family, powers, dtype) if shifts else main
-        return value, root if guards else value, guards
+        residual = self._residuals(family, powers, dtype)
+        value = self._translate(family, powers, residual, dtype)
+        if not guards:
+            return value, value, guards
+        drift = [self.refs.last_drift(p.b) for p in shifts if p.b is not None]
+        both: list[Expr | None] = [d if c is None else op("add", d, c) for d, c in zip(drift, residual, strict=True)]
+        root = self._translate(family, powers, both, dtype)
+        back = self.refs.to_true(follows) if follows else None
+        root = op("mul", root, back) if back is not None else root
+        return value, self._where_counted(r, t, root, dtype) if t.conds else root, guards
+
+    def _where_counted(self, r: Reduce, t: Term, root: Expr, dtype: str) -> Expr:
+        """The true results change a sum only if it has an element: one that a mask leaves empty is 0 in the program too.
+        The count is added to the state only if the rooted value is used."""
+        one: Expr = Const(1.0, dtype)
+        for cond, side in reversed(t.conds):
+            zero = Const(0.0, dtype)
+            one = Op("select", (cond, one, zero) if side else (cond, zero, one), dtype)
+        count = Ref(self._fresh(f"{r.name}_counted"), dtype)
+        axes = tuple(a for a in r.axes if a in self.scope.axes_of(one))
+        same = self._equal(one, SUM, dtype, axes, r.axes)
+        if same is not None:
+            count = Ref(same.name, dtype)
+        else:
+            self.scope.axes[count.name] = axes
+            self.pending[count.name] = Accumulator((count.name,), axes, SUM, dtype, neutral(SUM, dtype), one,
+                                                   (Ref(f"{count.name}@old", dtype),))
+        zero = Const(0.0, dtype)
+        return Op("select", (Op("eq", (count, zero), "bool"), zero, root), dtype)
 
     def _rebase(self, own: Ref, k: tuple[int, ...], family: dict[tuple[int, ...], Ref], drifts: list[Expr],
                 ratio: Expr | None, dtype: str) -> Expr:
@@ -227,80 +283,58 @@ class Deriver:
         total = _sum_up([e for _, e in sorted(terms, key=lambda t: -t[0])], dtype)
         return op("mul", total, ratio) if ratio is not None else total
 
-    def _root(self, main: Ref, follows: tuple[tuple[Expr, Fraction], ...], shifts: tuple[Part, ...],
-              family: dict[tuple[int, ...], Ref], powers: list[int], dtype: str) -> Expr:
-        """The sum at the true results: one more change of reference, which is the identity unless a guard was taken."""
-        out: Expr = main
-        if shifts:
-            drifts = [self.refs.last_drift(p.b) for p in shifts if p.b is not None]
-            out = self._translate(family, powers, drifts, dtype)
-        ratio = self.refs.to_true(follows) if follows else None
-        return op("mul", out, ratio) if ratio is not None else out
-
     @staticmethod
-    def _translate(family: dict[tuple[int, ...], Ref], powers: list[int], drifts: list[Expr], dtype: str) -> Expr:
+    def _translate(family: dict[tuple[int, ...], Ref], powers: list[int], drifts: Sequence[Expr | None],
+                   dtype: str) -> Expr:
+        """The last member about a reference moved by ``drifts`` (None: not moved)."""
         terms = []
         for j in cartesian(*(range(n + 1) for n in powers)):
-            factors: list[tuple[Expr, Fraction]] = [(family[j], F1)]
-            coefficient = 1
-            for n, i, delta in zip(powers, j, drifts, strict=True):
-                coefficient *= comb(n, i)
-                if n > i:
-                    factors.append((delta, Fraction(n - i)))
-            terms.append((sum(j), product(factors, dtype, Fraction(coefficient))))
-        return _sum_up([e for _, e in sorted(terms, key=lambda t: -t[0])], dtype)
-
-    def _compensated(self, t: Term, shifts: tuple[Part, ...], family: dict[tuple[int, ...], Ref], powers: list[int],
-                     dtype: str) -> Expr:
-        """Where a first-order member is 0 by definition of its reference (``sum (x - mean)``), what it holds is the
-        rounding error of the reference: it moves the sum to the exact reference."""
-        main = family[tuple(powers)]
-        if sum(powers) < 2:
-            return main
-        zero = tuple(0 for _ in powers)
-        weight = family[zero]
-        drifts: list[Expr] = []
-        found = False
-        for i, _ in enumerate(shifts):
-            unit = tuple(int(i == j) for j in range(len(powers)))
-            if unit in family and self._vanishes(family[unit]):
-                found = True
-                safe = Op("select", (Op("eq", (weight, Const(0.0, dtype)), "bool"), Const(1.0, dtype), weight), dtype)
-                if self.refs.accumulators[weight.name].contribution == Const(1.0, dtype):
-                    safe = Op("max", (weight, Const(1.0, dtype)), dtype)
-                drifts.append(Op("neg", (op("div", family[unit], safe),), dtype))
-            else:
-                drifts.append(Const(0.0, dtype))
-        if not found:
-            return main
-        terms = []
-        for j in cartesian(*(range(n + 1) for n in powers)):
-            if any(n > i and d == Const(0.0, dtype) for n, i, d in zip(powers, j, drifts, strict=True)):
+            if any(n > i and d is None for n, i, d in zip(powers, j, drifts, strict=True)):
                 continue
             factors: list[tuple[Expr, Fraction]] = [(family[j], F1)]
             coefficient = 1
             for n, i, delta in zip(powers, j, drifts, strict=True):
                 coefficient *= comb(n, i)
-                if n > i:
+                if n > i and delta is not None:
                     factors.append((delta, Fraction(n - i)))
             terms.append((sum(j), product(factors, dtype, Fraction(coefficient))))
-        return _sum_up([e for _, e in sorted(terms, key=lambda t: -t[0])], dtype)
+        out = _sum_up([e for _, e in sorted(terms, key=lambda t: -t[0])], dtype)
+        plain = all(d is None or refs_of(d) <= {m.name for m in family.values()} for d in drifts)
+        return from_poly(to_poly(out), dtype) if plain and len(terms) > 1 else out
+
+    def _residuals(self, family: dict[tuple[int, ...], Ref], powers: list[int], dtype: str) -> list[Expr | None]:
+        """Where a first-order member is 0 by definition of its reference (``sum (x - mean)``), what it holds is the
+        rounding error of the reference: the way from the reference to the exact value, per shift."""
+        out: list[Expr | None] = [None] * len(powers)
+        if sum(powers) < 2:
+            return out
+        weight = family[tuple(0 for _ in powers)]
+        for i in range(len(powers)):
+            member = family.get(tuple(int(i == j) for j in range(len(powers))))
+            if member is not None and self._vanishes(member):
+                safe: Expr = weight
+                if not self.refs.is_count(weight.name):
+                    safe = Op("select", (Op("eq", (weight, Const(0.0, dtype)), "bool"), Const(1.0, dtype), weight), dtype)
+                out[i] = Op("neg", (op("div", member, safe),), dtype)
+        return out
 
     def _vanishes(self, member: Ref) -> bool:
         """Proved: the accumulator's sum is 0, because its reference is the weighted mean of its data."""
         a = self.refs.accumulators[member.name]
-        body = a.contribution
+        body, masks = a.contribution, []
+        while isinstance(body, Op) and body.name == "select" and body.args[2] == Const(0.0, a.dtype):
+            masks.append(body.args[0])
+            body = body.args[1]
         total: Expr | None = None
         known = {str(from_poly(to_poly(b.contribution), b.dtype)): Ref(b.name, b.dtype)
                  for b in self.refs.accumulators.values() if b.reducer.kind == "sum" and b.name != member.name}
-        references = {x for x in walk(body) if isinstance(x, Ref) and x.name in self.refs.accumulators}
         for m, c in to_poly(body).items():
             outside = [(b, q) for b, q in m if not self._has_data(b)]
             inside = [(b, q) for b, q in m if self._has_data(b)]
-            if any({x for x in walk(b) if isinstance(x, Ref)} & references for b, _ in inside):
-                # a rebased weight: exp(p - m) reads results as well as data, and is one accumulator's whole body
-                pass
-            text = str(from_poly(to_poly(product(inside, a.dtype)), a.dtype)) if inside else str(Const(1.0, a.dtype))
+            piece: Expr = product(inside, a.dtype) if inside else Const(1.0, a.dtype)
+            for mask in reversed(masks):
+                piece = Op("select", (mask, piece, Const(0.0, a.dtype)), a.dtype)
+            text = str(from_poly(to_poly(piece), a.dtype))
             if text not in known:
                 return False
             step = product([(known[text], F1), *outside], a.dtype, c)
@@ -330,7 +364,8 @@ class Deriver:
             for q in [q for q in parts if q.kind == "x" and q.power > 0]:
                 degree = -p.power
                 total = sum((o.power for o in parts if o.kind == "x" and o.base == q.base), Fraction(0))
-                if total == degree and degree >= 2 and self.ranges.dominates(p.base, q.base):
+                if total == degree and degree >= 2 and self.ranges.dominates(
+                        p.base, without_constant(q.base)[1]):
                     dtype = p.base.dtype
                     quotient = op("div", q.base, p.base)
                     pair = Part("scaled", product([(quotient, degree)], dtype), follows=((p.base, p.power),))
@@ -497,12 +532,9 @@ class Deriver:
                          "elements with equal images tie, and ties go to the lowest index" if m.shape.direction
                          else "the direction of the map depends on the sign of a result", "reduce the data first and map "
                          "the chosen elements")
-        inner, value_of = m.inner, m.outer
-        if m.shape.direction < 0:
+        inner, falling = m.inner, m.shape.direction < 0
+        if falling:
             inner = Op("neg", (m.inner,), m.inner.dtype)
-
-            def value_of(v: Expr, m: Monotonic = m) -> Expr:
-                return m.outer(Op("neg", (v,), v.dtype))
 
         body = inner
         edge = neutral(r.reducer, inner.dtype)[0]
@@ -513,7 +545,7 @@ class Deriver:
         self.choices.append(f"{r.name}: the map of {inner} is strictly monotone, so the same elements are chosen before it")
         self.decomposition.append(f"{', '.join(r.names)} = {r.reducer}[{r.over}] {r.expr}")
         if kind == "topk":
-            chosen = self._resolved(value_of(values))
+            chosen = self._resolved(m.outer(Op("neg", (values,), values.dtype) if falling else values))
             if xs:
                 chosen = Op("select", (Op("eq", (values, edge), "bool"), worst, chosen), chosen.dtype)
             if chosen.dtype != r.expr.dtype:
@@ -590,7 +622,7 @@ class Deriver:
             linear[hit] = term if hit not in linear else op("add", linear[hit], term)
         only = set(linear) == {True}
         pieces: list[tuple[str, Expr, tuple[str, ...]]] = []
-        nested = op("mul", linear[True], body)
+        nested: Expr = op("mul", linear[True], body)
         if only and isinstance(r.expr, Op) and r.expr.name == "mul" and ref in r.expr.args:
             nested = Op("mul", tuple(body if a == ref else a for a in r.expr.args), r.expr.dtype)
         elif r.expr == ref:
@@ -644,20 +676,33 @@ class Deriver:
             used = used | frozenset(context)
         return tuple(a for a in r.axes if a in used)
 
-    def _share(self, name: str, axes: tuple[str, ...], dtype: str, body: Expr, rebase: object,
-               reducer: Reducer = SUM) -> Ref:
+    def _share(self, name: str, axes: tuple[str, ...], dtype: str, body: Expr, rebase: Rebase | None,
+               reducer: Reducer = SUM, within: tuple[str, ...] = ()) -> Ref:
+        """An accumulator with this body: an existing one, also one with more of the axes ``within``, or a new one."""
+        found = self._equal(body, reducer, dtype, axes, within)
+        if found is not None:
+            return Ref(found.name, found.neutral[0].dtype)
         return self._accumulate((name,), axes, reducer, dtype, body, rebase)[0]
 
+    def _equal(self, body: Expr, reducer: Reducer, dtype: str, axes: tuple[str, ...],
+               within: tuple[str, ...]) -> Accumulator | None:
+        return next((a for a in self.refs.accumulators.values()
+                     if a.reducer == reducer and a.dtype == dtype and a.contribution == body
+                     and set(axes) <= set(a.axes) <= {*axes, *within}), None)
+
     def _accumulate(self, names: tuple[str, ...], axes: tuple[str, ...], reducer: Reducer, dtype: str, body: Expr,
-                    rebase: object) -> tuple[Ref, ...]:
+                    rebase: Rebase | None) -> tuple[Ref, ...]:
         """Add an accumulator, or find an equal one. ``rebase``: own reference -> expression; None for a plain monoid."""
         found = self._by_key.get((str(reducer), axes, str(body), body.dtype))
+        if found is None and reducer.kind == "sum" and body == Const(1.0, dtype) and rebase is not None:
+            found = next((n for n, a in self.refs.accumulators.items() if self.refs.is_count(n) and a.dtype == dtype
+                          and set(a.axes) <= set(axes)), None)
         if found is not None:
             a = self.refs.accumulators[found]
             return tuple(Ref(n, c.dtype) for n, c in zip(a.names, a.neutral, strict=True))
         edges = neutral(reducer, dtype)
         own = tuple(Ref(n, c.dtype) for n, c in zip(names, edges, strict=True))
-        moved = tuple(Ref(f"{o.name}@old", o.dtype) for o in own) if rebase is None else (rebase(own[0]),)  # type: ignore[operator]
+        moved = tuple(Ref(f"{o.name}@old", o.dtype) for o in own) if rebase is None else (rebase(own[0]),)
         a = Accumulator(names, axes, reducer, dtype, edges, body, moved)
         if len(self.refs.accumulators) >= MAX_ACCUMULATORS:
             raise Refuse("RF210", f"at most {MAX_ACCUMULATORS} accumulators", "the decomposition needs more",
@@ -684,9 +729,7 @@ class Deriver:
 
     def _over_accumulators(self, e: Expr) -> Expr:
         """A finalized value with the other results in it replaced by their running values."""
-        from redfuser.acrf.expr import substitute
-
-        return substitute(e, self.refs.values)
+        return self.scope.replaced(e, self.refs.values)
 
 
 def _own(name: str) -> str:

@@ -6,7 +6,7 @@ A domain says how *floats* are stored and computed; integers and bools are NumPy
   program does; sums of narrow floats accumulate in fp32. With ``program=False``: fp64 throughout, only explicit casts
   to a narrower dtype than fp32 round.
 * :class:`Exact`: rationals, with ``inf`` and ``nan``; raises :class:`Inexact` where a value is irrational.
-* :class:`Digits`: 50-digit binary floats (mpmath).
+* :class:`Digits`: 50-digit binary floats (mpmath); raises :class:`OutOfRange` for exp(1e12) and beyond.
 
 Edge values follow IEEE 754, except that the last two have one zero: ``1/0 = inf`` whatever the zero's sign.
 NaN propagates through ``max`` and ``min``; in ``argmax`` and ``topk`` NaN counts as the largest value, as in torch.
@@ -22,7 +22,7 @@ from functools import cache
 from typing import Any
 
 import ml_dtypes
-import mpmath  # type: ignore[import-untyped]
+import mpmath
 import numpy as np
 
 from redfuser.acrf.expr import FLOATS
@@ -58,6 +58,10 @@ def narrows(source: str, target: str) -> bool:
     """Does a cast from ``source`` to ``target``, both floats, lose bits?"""
     (p, e, _), (q, f, _) = _FORMATS[source], _FORMATS[target]
     return q < p or f > e
+
+
+class OutOfRange(ArithmeticError):
+    """An exponential is too large, or too close to zero, even for unbounded exponents."""
 
 
 class Domain:
@@ -163,6 +167,10 @@ _UFUNCS: dict[str, Callable[..., Array]] = {
 class Objects(Domain):
     """Arrays of Python numbers. Subclasses give the scalar operations."""
 
+    def __init__(self, round_casts: bool = True) -> None:
+        super().__init__(round_casts)
+        self.ufuncs: dict[str, Any] = {}
+
     def number(self, x: Any) -> Any:
         raise NotImplementedError
 
@@ -173,19 +181,22 @@ class Objects(Domain):
         raise NotImplementedError
 
     def enter(self, x: Array, dtype: str) -> Array:
-        out = np.empty(x.shape, object)
+        out: Array = np.empty(x.shape, object)
         out.ravel()[:] = [self.number(v) for v in x.ravel()]
         return out
 
     def op(self, name: str, args: list[Array], dtype: str) -> Array:
-        f = np.frompyfunc(self.scalar(name), len(args), 1)
-        out = np.asarray(f(*args), object)
+        if name not in self.ufuncs:
+            self.ufuncs[name] = np.frompyfunc(self.scalar(name), len(args), 1)
+        with np.errstate(all="ignore"):
+            out = np.asarray(self.ufuncs[name](*args), object)
         return out.astype(np.bool_) if name in _BOOLEAN else out
 
     def round(self, x: Array, source: str, target: str) -> Array:
         if not self.round_casts or not narrows(source, target):
             return x
-        return np.asarray(np.frompyfunc(lambda v: self._nearest(v, target), 1, 1)(x), object)
+        with np.errstate(all="ignore"):
+            return np.asarray(np.frompyfunc(lambda v: self._nearest(v, target), 1, 1)(x), object)
 
     def _nearest(self, v: Any, dtype: str) -> Any:
         if math.isnan(v) or math.isinf(v):
@@ -381,6 +392,8 @@ def _digit_ops() -> dict[str, Callable[..., Any]]:
 
     def exp(a: Any) -> Any:
         if abs(a) > 1e12:
+            if c.isfinite(a):
+                raise OutOfRange(f"exp({float(a):.2g})")
             return inf if a > 0 else c.zero
         return c.exp(a)
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from redfuser.acrf.domains import NUMPY, Array, Arrays, Domain, domain
-from redfuser.acrf.expr import FLOATS, Cascade, Let, Stmt
+from redfuser.acrf.expr import FLOATS, Cascade, Expr, children, map_children, stmt_dtype
 from redfuser.acrf.machine import Labelled, Machine, State
 from redfuser.acrf.state import Fused
 from redfuser.errors import InputError
@@ -57,8 +57,9 @@ def run(cascade: Cascade, inputs: Mapping[str, Any], precision: str = "f64", *, 
     arrays of the statement's own dtype for ``program``.
     """
     m = machine(cascade, inputs, domain(precision, round_casts))
-    for s in cascade.stmts:
-        m.statement(s)
+    with np.errstate(all="ignore"):
+        for s in cascade.stmts:
+            m.statement(s)
     names = tuple(n for s in cascade.stmts for n in s.names) if everything else cascade.outputs
     return {n: materialise(m, cascade, n, m.values[n]) for n in names}
 
@@ -69,13 +70,6 @@ def materialise(m: Machine, cascade: Cascade, name: str, value: Labelled) -> Arr
     data = np.broadcast_to(value.aligned(s.axes), [len(m.ranges[a]) for a in s.axes])
     dtype = stmt_dtype(s, name)
     return np.array(data.astype(NUMPY[dtype]) if isinstance(m.numbers, Arrays) and m.numbers.program else data)
-
-
-def stmt_dtype(s: Stmt, name: str) -> str:
-    """The dtype of one of a statement's names (topk's second name is an index)."""
-    if isinstance(s, Let):
-        return s.expr.dtype
-    return "i64" if s.reducer.kind == "topk" and name == s.names[1] else s.dtype
 
 
 # -- fused states ------------------------------------------------------------------------------------------------------
@@ -129,16 +123,14 @@ class FusedMachine:
 
     def merge(self, a: State, b: State) -> State:
         """The state of both sets of elements."""
-        m = self.whole.with_values({})
+        left, right = (self.whole.with_values({f"{n}@old": v for n, v in s.items()}) for s in (a, b))
         out: State = {}
         for acc in self.fused.state.accumulators:
-            sides = []
-            for side in (a, b):
-                m.values.update({f"{n}@old": v for n, v in side.items()})
-                sides.append(tuple(m.expr(r) for r in acc.rebase))
-            new = dict(zip(acc.names, m.combine(acc, sides[0], sides[1]), strict=True))
+            sides = [tuple(m.expr(r) for r in acc.rebase) for m in (left, right)]
+            new = dict(zip(acc.names, left.combine(acc, sides[0], sides[1]), strict=True))
+            for m in (left, right):
+                m.values.update(new)
             out.update(new)
-            m.values.update(new)
         return out
 
     def segments(self, lengths: Sequence[int], how: str = "step") -> State:
@@ -169,10 +161,32 @@ class FusedMachine:
         return m
 
 
+def share(fused: Fused) -> Fused:
+    """The same fusion with equal sub-expressions as one object, so that a machine computes each once."""
+    table: dict[Any, Expr] = {}
+
+    def one(e: Expr) -> Expr:
+        e = map_children(e, one)
+        kids = children(e)
+        label = str(e) if not kids else (getattr(e, "name", "") or getattr(e, "tensor", ""))
+        return table.setdefault((type(e), label, e.dtype, tuple(map(id, kids))), e)
+
+    def stmt(s: Any) -> Any:
+        return replace(s, expr=one(s.expr))
+
+    accumulators = tuple(replace(a, contribution=one(a.contribution), rebase=tuple(map(one, a.rebase)))
+                         for a in fused.state.accumulators)
+    state = replace(fused.state, accumulators=accumulators, finalize=tuple(map(stmt, fused.state.finalize)))
+    cascade = replace(fused.cascade, stmts=tuple(map(stmt, fused.cascade.stmts)))
+    return replace(fused, cascade=cascade, state=state, producers=tuple(map(stmt, fused.producers)),
+                   post=tuple(map(stmt, fused.post)))
+
+
 def run_fused(fused: Fused, inputs: Mapping[str, Any], segments: Sequence[int] | None = None, how: str = "step",
               precision: str = "f64", *, round_casts: bool = True) -> dict[str, Array]:
     """The fused form under one segmentation: as :func:`run`, with ``segments`` (lengths, zeros allowed; default: one
     segment) and ``how`` in ``step``, ``merge``, ``tree``."""
     f = FusedMachine.bind(fused, inputs, domain(precision, round_casts))
-    m = f.finish(f.segments([f.length] if segments is None else segments, how))
+    with np.errstate(all="ignore"):
+        m = f.finish(f.segments([f.length] if segments is None else segments, how))
     return {n: materialise(m, fused.cascade, n, m.values[n]) for n in fused.cascade.outputs}

@@ -256,6 +256,13 @@ def op(name: str, *args: Expr) -> Op:
     return Op(name, tuple(args), dtype)
 
 
+def stmt_dtype(s: Stmt, name: str) -> str:
+    """The dtype of one of a statement's names (topk's second name is an index)."""
+    if isinstance(s, Let):
+        return s.expr.dtype
+    return "i64" if s.reducer.kind == "topk" and name == s.names[1] else s.dtype
+
+
 # -- walking -----------------------------------------------------------------------------------------------------------
 
 

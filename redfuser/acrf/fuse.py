@@ -7,7 +7,7 @@ from collections import OrderedDict
 from dataclasses import replace
 from fractions import Fraction
 
-from redfuser.acrf.classify import Outline, Scope, outline, rename
+from redfuser.acrf.classify import Outline, Scope, outline, rename, separate_axes
 from redfuser.acrf.derive import Deriver, Value
 from redfuser.acrf.expr import (
     FLOATS,
@@ -122,7 +122,8 @@ def _fuse(cascade: Cascade, casts: str, key: str) -> Fused | NotFusable:
     done: list[str] = []
     statement = cascade.stmts[0].name if cascade.stmts else ""
     try:
-        o = outline(cascade)
+        plain = separate_axes(cascade)
+        o = outline(plain)
         d = Deriver(o, casts)
         reductions = {r.name: r for r in o.reductions}
         if not reductions:
@@ -133,7 +134,7 @@ def _fuse(cascade: Cascade, casts: str, key: str) -> Fused | NotFusable:
         if extent == 0:
             raise Refuse("RF213", f"{cascade.raxis} has at least one element", "the r-axis is empty",
                          "leave empty reductions to the framework")
-        for s in cascade.stmts:
+        for s in plain.stmts:
             statement = s.name
             if s.name in reductions:
                 d.reduce(reductions[s.name])
@@ -143,7 +144,7 @@ def _fuse(cascade: Cascade, casts: str, key: str) -> Fused | NotFusable:
             d.ranges.declare(replace(s, expr=d.scope.inline(s.expr)) if isinstance(s, (Let, Reduce)) else s)
             done.append(s.name)
         statement = ""
-        return _assemble(cascade, o, d, casts, key)
+        return _assemble(cascade, plain, o, d, casts, key)
     except Refuse as e:
         stmt = next((s for s in cascade.stmts if s.name == statement), None)
         prefix = tuple(done) if any(isinstance(s, Reduce) and s.over == cascade.raxis and s.name in done
@@ -177,12 +178,12 @@ def _check(cascade: Cascade) -> None:
 # -- finalize ----------------------------------------------------------------------------------------------------------
 
 
-def _assemble(cascade: Cascade, o: Outline, d: Deriver, casts: str, key: str) -> Fused:
-    post = _post(cascade, o, d)
+def _assemble(cascade: Cascade, plain: Cascade, o: Outline, d: Deriver, casts: str, key: str) -> Fused:
+    post = _post(plain, o, d)
     finalize: list[Let] = []
     exposed = {e.name: e for e in d.exposed}
     reductions = {n: r for r in o.reductions for n in r.names}
-    observed = _observed(cascade, d, post)
+    observed = _observed(plain, d, post)
     for name, value in d.values.items():
         r = reductions.get(name)
         axes = r.axes if r is not None else d.scope.axes[name]
@@ -197,7 +198,8 @@ def _assemble(cascade: Cascade, o: Outline, d: Deriver, casts: str, key: str) ->
                                               "table", "every reader is NaN there by itself"))
         finalize.append(Let(name, axes, expr, r.provenance if r is not None else Provenance()))
     finalize += exposed.values()
-    accumulators = tuple(d.refs.accumulators.values())
+    read = {n for f in finalize for n in refs_of(f.expr)}
+    accumulators = (*d.refs.accumulators.values(), *(a for n, a in d.pending.items() if n in read))
     names = _final_names(accumulators, finalize, d)
     accumulators = tuple(_renamed(a, names) for a in accumulators)
     lets = tuple(replace(f, expr=rename(f.expr, names)) for f in finalize)
@@ -267,12 +269,18 @@ def _observed(cascade: Cascade, d: Deriver, post: tuple[Let | Reduce, ...]) -> d
     """Per result with a guarded reference: can anyone tell its value where the guard was taken?
 
     Not when every reader is NaN there by itself: an expression over the row with ``x - m`` at ``m = -inf`` (then every x
-    is -inf), or a result whose own accumulator has the same guard."""
+    is -inf), a quotient of two such results (0/0), or a result whose own accumulator has the same guard."""
     out: dict[str, bool] = {}
     for name, value in d.values.items():
         if not value.guards:
             continue
+        if not value.vanishes:
+            out[name] = True
+            continue
         facts = _facts(d.scope, d, value.guards)
+        if facts:
+            same = set(map(str, value.guards))
+            facts |= {n: Const(0.0, "f32") for n, v in d.values.items() if set(map(str, v.guards)) == same}
         seen = name in cascade.outputs
         for s in post:
             if name in _reads(d.scope, s.expr) and not (facts and _poisoned(d.scope.resolve(s.expr), facts)):
@@ -281,7 +289,7 @@ def _observed(cascade: Cascade, d: Deriver, post: tuple[Let | Reduce, ...]) -> d
             if other == name or name not in refs_of(v.plain) | refs_of(v.rooted):
                 continue
             mine = set(map(str, value.guards))
-            if not mine <= set(map(str, v.guards)):
+            if not mine <= set(map(str, v.guards)) and not (facts and _poisoned(d.scope.resolve(v.plain), facts)):
                 seen = True
         out[name] = seen
     return out
@@ -304,11 +312,9 @@ def _facts(scope: Scope, d: Deriver, guards: tuple[Expr, ...]) -> dict[str, Expr
         out[name] = edge
         body = d.ranges.reductions[name].expr
         out[str(body)] = edge
+        out |= {a.name: edge for a in d.refs.accumulators.values()
+                if a.contribution == body and a.reducer.kind in ("max", "min", "topk")}
     return out
-
-
-_NAN = "nan"
-_Abstract = float | str | None
 
 
 def _poisoned(e: Expr, facts: dict[str, Expr]) -> bool:
@@ -340,15 +346,9 @@ def _abstract(e: Expr, facts: dict[str, Expr]) -> float | None:
             return inf if a == inf else 0.0
         case "mul", [a, b] if a is not None and b is not None:
             return a * b
-        case "div", [a, b] if a is not None and b is not None and b != 0:
-            return a / b
-        case "mul", [a, b] if (a in (inf, -inf) and _nonzero(e.args[1])) or (b in (inf, -inf) and _nonzero(e.args[0])):
-            return None
+        case "div", [a, b] if a is not None and b is not None:
+            return a / b if b != 0 else float("nan") if a == 0 else None
     return None
-
-
-def _nonzero(e: Expr) -> bool:
-    return isinstance(e, Const) and e.value != 0
 
 
 __all__ = ["Fraction", "Fused", "NotFusable", "Value", "equal", "fuse", "key_of", "longest_prefix", "prefix_of"]

@@ -26,6 +26,8 @@ class Labelled:
 
     def aligned(self, axes: tuple[str, ...]) -> Array:
         """The array transposed to ``axes`` (a superset of its own), extent 1 where it has none."""
+        if axes == self.axes:
+            return self.data
         present = [a for a in axes if a in self.axes]
         data = self.data.transpose([self.axes.index(a) for a in present])
         shape = iter(data.shape)
@@ -57,17 +59,26 @@ class Machine:
     ranges: Mapping[str, Array]
     stmt_axes: Mapping[str, tuple[str, ...]]
     values: dict[str, Labelled] = field(default_factory=dict)
+    known: dict[int, tuple[Expr, Labelled]] = field(default_factory=dict)
+    """Values of expression *objects*: a name is bound once on a machine, so an object has one value on it."""
 
     def segment(self, axis: str, start: int, stop: int) -> Machine:
         """The same inputs with one axis restricted to its points number start .. stop-1, and no values yet."""
-        return replace(self, ranges={**self.ranges, axis: self.ranges[axis][start:stop]}, values={})
+        return replace(self, ranges={**self.ranges, axis: self.ranges[axis][start:stop]}, values={}, known={})
 
     def with_values(self, values: Mapping[str, Labelled]) -> Machine:
-        return replace(self, values={**self.values, **values})
+        return replace(self, values={**self.values, **values}, known={})
 
     # -- expressions --
 
     def expr(self, e: Expr) -> Labelled:
+        if isinstance(e, Ref) and not e.indices:
+            return self.values[e.name]
+        if id(e) not in self.known:
+            self.known[id(e)] = e, self._expr(e)
+        return self.known[id(e)][1]
+
+    def _expr(self, e: Expr) -> Labelled:
         match e:
             case Const(value=v, dtype=d):
                 return Labelled((), self.numbers.const(float(v), d) if d in FLOATS else np.asarray(v, NUMPY[d]))
@@ -75,8 +86,6 @@ class Machine:
                 return Labelled((a,), self.ranges[a])
             case Load(tensor=t, indices=ix):
                 return self._load(self.tensors[t], ix)
-            case Ref(name=n, indices=()):
-                return self.values[n]
             case Ref(name=n, indices=ix):
                 return self._shifted(n, ix)
             case Cast(arg=arg, dtype=d):
@@ -268,7 +277,8 @@ def _integer_op(name: str, args: list[Array]) -> Array:
 
 
 def union(groups: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(a for g in groups for a in g))
+    distinct = dict.fromkeys(groups)
+    return next(iter(distinct)) if len(distinct) == 1 else tuple(dict.fromkeys(a for g in distinct for a in g))
 
 
 def _factors(e: Expr) -> list[Expr]:

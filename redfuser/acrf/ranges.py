@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from redfuser.acrf.algebra import INF, LARGEST
 from redfuser.acrf.classify import Scope
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Let, Load, Op, Reduce, Ref
+from redfuser.acrf.freeze import prove_nonnegative, worth_asking
 from redfuser.acrf.normal import equal
 
 
@@ -57,6 +58,7 @@ class Ranges:
     scope: Scope
     names: dict[str, Interval] = field(default_factory=dict)
     reductions: dict[str, Reduce] = field(default_factory=dict)
+    proofs: dict[Expr, str | None] = field(default_factory=dict)
 
     def declare(self, s: Let | Reduce) -> None:
         if isinstance(s, Let):
@@ -68,9 +70,9 @@ class Ranges:
         if kind in ("max", "min", "topk"):
             out = body
         elif kind == "sum":
-            n = self._extent(s.over)
-            out = Interval(_mul(body.lo, n if body.lo < 0 else 1.0) if body.lo != -INF else -INF,
-                           _mul(body.hi, n if body.hi > 0 else 1.0) if body.hi != INF else INF,
+            many = self._extent(s.over)
+            out = Interval(_mul(body.lo, many if body.lo < 0 else 1.0) if body.lo != -INF else -INF,
+                           _mul(body.hi, many if body.hi > 0 else 1.0) if body.hi != INF else INF,
                            body.positive or body.lo > 0)
         elif kind == "prod" and body.nonneg:
             out = Interval(0.0, INF if body.hi > 1 else body.hi, body.positive)
@@ -143,8 +145,10 @@ class Ranges:
                 f = math.log if e.name == "log" else math.log2
                 return Interval(_safe(f, a[0].lo, -INF) if a[0].lo > 0 else -INF, _safe(f, a[0].hi, INF))
             case "tanh" | "erf" | "sin" | "cos":
-                f = {"tanh": math.tanh, "erf": math.erf}.get(e.name)
-                return Interval(f(a[0].lo), f(a[0].hi)) if f else Interval(-1, 1)
+                if e.name in ("sin", "cos"):
+                    return Interval(-1, 1)
+                g = math.tanh if e.name == "tanh" else math.erf
+                return Interval(g(a[0].lo), g(a[0].hi))
             case "sigmoid":
                 return Interval(0.0, 1.0, True)
             case "floor" | "ceil" | "round":
@@ -168,7 +172,19 @@ class Ranges:
         return Interval(0, 1) if e.dtype == "bool" else ANY
 
     def nonneg(self, e: Expr) -> bool:
-        return self.of(e).nonneg
+        """Proved: e >= 0. Asks intervals first, then sympy and z3 where the terms of a sum are correlated."""
+        return self.how_nonneg(e) is not None
+
+    def how_nonneg(self, e: Expr) -> str | None:
+        """What proves e >= 0: ``interval``, ``sympy``, ``z3``, or None."""
+        if self.of(e).nonneg:
+            return "interval"
+        e = self.scope.resolve(e)
+        if not worth_asking(e):
+            return None
+        if e not in self.proofs:
+            self.proofs[e] = prove_nonnegative(e, lambda x: (self.of(x).lo, self.of(x).hi))
+        return self.proofs[e]
 
     # -- bounds along the row ------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Refuse(Exception):  # noqa: N818 - control flow, not an error
+class Refuse(Exception):
     """A condition failed. ``expression`` is the smallest sub-expression at fault."""
 
     def __init__(self, code: str, condition: str, why: str, help: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -27,6 +27,12 @@ KINDS = ("generic", "ties", "zeros", "equal", "large", "outlier", "tiny")
 SPECIAL = ("neginf", "allneginf", "posinf", "nan")
 """Distributions with infinities or NaN, given to one tensor at a time."""
 
+NUMERIC: dict[str, Callable[[random.Random], float]] = {
+    "normal": lambda rng: rng.gauss(0, 1), "positive": lambda rng: rng.uniform(0.5, 1.5),
+    "shifted": lambda rng: rng.gauss(10000, 1), "wide": lambda rng: rng.uniform(-10000, 10000),
+    "spike": lambda rng: 3e4 if rng.random() < 0.01 else rng.gauss(0, 1)}
+"""Distributions of plain floats, rounded to the tensor's dtype where they are read: for long rows in NumPy."""
+
 
 def draw(kind: str, dtype: str, rng: random.Random) -> Any:
     """One element: a Fraction representable in ``dtype``, an infinity, NaN, an int or a bool."""
@@ -34,6 +40,8 @@ def draw(kind: str, dtype: str, rng: random.Random) -> Any:
         return kind != "zeros" and (kind == "equal" or rng.random() < 0.6)
     if dtype not in FLOATS:
         return 0 if kind == "zeros" else rng.randint(-1 if kind == "ties" and dtype != "u8" else 0, 3)
+    if kind in NUMERIC:
+        return NUMERIC[kind](rng)
     value: float | Fraction
     match kind:
         case "ties":
@@ -48,10 +56,6 @@ def draw(kind: str, dtype: str, rng: random.Random) -> Any:
             value = Fraction(2) ** 12 if rng.random() < 0.3 else Fraction(rng.randint(-64, 64), 16)
         case "tiny":
             value = Fraction(rng.randint(-8, 8), 1 << 12)
-        case "shifted":
-            value = 10000 + Fraction(rng.gauss(0, 1))
-        case "normal":
-            value = Fraction(rng.gauss(0, 1))
         case "neginf":
             value = -math.inf if rng.random() < 0.5 else Fraction(rng.randint(-64, 64), 16)
         case "allneginf":
@@ -92,7 +96,7 @@ class Draws(Source):
             return numbers.enter(np.array([float(self.drawn[k]) for k in keys], np.float64).reshape(shape), self.dtype)
         assert isinstance(numbers, Objects)
         known = self.stored.setdefault(type(numbers), {})
-        out = np.empty(len(keys), object)
+        out: Array = np.empty(len(keys), object)
         for i, key in enumerate(keys):
             if key not in known:
                 known[key] = numbers.number(self.drawn[key])
@@ -105,6 +109,9 @@ class Sample:
     """Points of every axis and a distribution per tensor."""
 
     name: str
+    kinds: dict[str, str]
+    default: str
+    seed: int
     points: dict[str, Array]
     tensors: dict[str, Draws]
 
@@ -141,7 +148,8 @@ def sample(cascade: Cascade, kinds: dict[str, str], default: str, length: int, s
     tensors = {t.name: Draws(_shape(t), t.dtype, kinds.get(t.name, default), random.Random(rng.random()))
                for t in cascade.inputs}
     label = ", ".join(f"{n} {k}" for n, k in kinds.items()) or default
-    return Sample(f"{label}, {len(points[cascade.raxis])} elements", points, tensors)
+    name = f"{label}, {len(points[cascade.raxis])} elements"
+    return Sample(name, kinds, default, seed, points, tensors)
 
 
 def _shape(t: Tensor) -> tuple[int, ...]:
@@ -172,7 +180,7 @@ def samples(cascade: Cascade, length: int, seed: int = 0) -> Iterator[Sample]:
                 yield sample(cascade, {t.name: kind}, "generic", length, seed)
     for name in floats:
         for kind in SPECIAL:
-            yield sample(cascade, {name: kind}, "generic", length, seed)
+            yield sample(cascade, {name: kind}, "generic", length, seed, style="spread")
 
 
 def segmentations(n: int) -> Iterator[tuple[int, ...]]:

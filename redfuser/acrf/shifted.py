@@ -22,7 +22,7 @@ from fractions import Fraction
 
 from redfuser.acrf.algebra import INF
 from redfuser.acrf.classify import Scope, rename
-from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Ref, map_children, op, refs_of, substitute, walk
+from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Ref, map_children, op, refs_of, walk
 from redfuser.acrf.normal import Mono, Poly, from_poly, number, product, to_poly
 from redfuser.acrf.ranges import Interval, Ranges
 from redfuser.acrf.refuse import Refuse
@@ -75,7 +75,7 @@ class References:
             raise Refuse("RF214", f"{name} is available while the row is being reduced",
                          f"{name} is a contraction of results over another axis; the accumulator would have to follow it "
                          "at every step", "split the program after the reductions it contracts")
-        return substitute(e, self.values)
+        return self.scope.replaced(e, self.values)
 
     def estimate(self, e: Expr) -> Expr:
         """The running value with partial sums extrapolated to the whole row, where a constant divides them."""
@@ -86,7 +86,7 @@ class References:
     def _extrapolate(self, e: Expr, extent: int) -> Expr:
         if e.dtype not in FLOATS:
             return e
-        if isinstance(e, Op) and e.name in ("add", "sub", "mul", "div", "neg") or isinstance(e, Ref):
+        if (isinstance(e, Op) and e.name in ("add", "sub", "mul", "div", "neg")) or isinstance(e, Ref):
             p = to_poly(e)
             degrees = {m: self._degree(m) for m in p}
             if any(degrees.values()):
@@ -99,8 +99,8 @@ class References:
                 if all(d.denominator == 1 for d in degrees.values()):
                     return from_poly(out, e.dtype)
                 return e
-        if isinstance(e, Op) and e.name in ("add", "sub", "mul", "div", "neg", "sqrt", "rsqrt", "pow", "abs", "max", "min",
-                                            "select") or isinstance(e, Cast):
+        if (isinstance(e, Op) and e.name in ("add", "sub", "mul", "div", "neg", "sqrt", "rsqrt", "pow", "abs", "max", "min",
+                                            "select")) or isinstance(e, Cast):
             return map_children(e, lambda k: self._extrapolate(k, extent))
         return e
 
@@ -116,6 +116,16 @@ class References:
 
     def guarded(self, e: Expr, guards: list[Expr]) -> Expr:
         """A running value made finite in every state; the conditions under which it was changed are added to guards."""
+        if isinstance(e, (Op, Cast)):
+            interval = self.ranges.of(e)
+            if interval.lo > -INF and interval.hi < INF and _defined(e):
+                return e  # proved finite as it is (a clamp)
+        edges = _infinite_arms(e)
+        if edges:
+            edge = Const(edges.pop(), e.dtype)
+            cond = Op("eq", (e, edge), "bool")
+            _note(guards, cond)
+            return Op("select", (cond, Const(0.0, e.dtype), e), e.dtype)
         match e:
             case Ref(name=n, dtype=d) if n in self.accumulators and self.accumulators[n].reducer.kind in ("max", "min"):
                 if d not in FLOATS:
@@ -146,12 +156,19 @@ class References:
                 cond = Op("le", (q, Const(0.0, d)), "bool")
                 _note(guards, cond)
                 return Op("select", (cond, Const(1.0, d), q), d)
+        if isinstance(q, Ref) and self.is_count(q.name):
+            return Op("max", (q, Const(1.0, d)), d)  # the whole row has an element, so this is exact at the root
         inner = self.guarded(q, guards)
         if interval.nonzero or self.ranges.of(inner).nonzero:
             return inner
         cond = Op("eq", (inner, Const(0.0, d)), "bool")
         _note(guards, cond)
         return Op("select", (cond, Const(1.0, d), inner), d)
+
+    def is_count(self, name: str) -> bool:
+        """An accumulator that counts the elements of the row."""
+        a = self.accumulators.get(name)
+        return a is not None and a.reducer.kind == "sum" and a.contribution == Const(1.0, a.dtype)
 
     def at(self, e: Expr, guards: list[Expr] | None = None) -> Expr:
         """The reference value of a D-only expression."""
@@ -194,10 +211,12 @@ class References:
             if not results:
                 continue
             value = product(results, dtype)
+            if abs(c) != 1 and self.estimate(value) != self.running(value):
+                value, c = product(results, dtype, abs(c)), Fraction(1 if c > 0 else -1)
             known = all(self.ranges.of(base).nonneg for base, _ in constants)
             sign = (-1 if c > 0 else 1) if known else 0
             after, before = new(value), old(value, sign)
-            step = op("sub", before, after) if c < 0 else op("sub", after, before)
+            step: Expr = op("sub", before, after) if c < 0 else op("sub", after, before)
             if constants or abs(c) != 1:
                 step = product([(step, Fraction(1)), *constants], dtype, abs(c))
             out = step if out is None else op("add", out, step)
@@ -244,6 +263,30 @@ class References:
     def last_drift(self, b: Expr) -> Expr:
         """``b(D) - b(R)``."""
         return self.difference(b, self.running, lambda e, _: self.at(e))
+
+
+def _defined(e: Expr) -> bool:
+    """No operation in it makes a NaN of infinities."""
+    if isinstance(e, Op):
+        return e.name in ("min", "max", "neg", "abs", "tanh", "sigmoid", "erf", "exp", "exp2") and all(map(_defined, e.args))
+    return isinstance(e, (Ref, Const))
+
+
+def _infinite_arms(e: Expr) -> set[float]:
+    """The infinity a running extremum of cases takes where no case has an element yet."""
+    match e:
+        case Op(name="select", args=(_, a, b)):
+            arms = (a, b)
+        case Op(name="max" | "min", args=(a, b)):
+            arms = (a, b)
+        case _:
+            return set()
+    out: set[float] = set()
+    for arm in arms:
+        if isinstance(arm, Const) and arm.dtype in FLOATS and abs(arm.value) == INF:
+            out.add(float(arm.value))
+        out |= _infinite_arms(arm)
+    return out
 
 
 def _ordered(p: Poly) -> list[tuple[Mono, Fraction]]:

@@ -149,16 +149,27 @@ def handwritten(case: Case, device: str, artifacts: Path | None) -> Mapping[str,
 @baseline("redfuser")
 def ours(case: Case, device: str, artifacts: Path | None) -> Mapping[str, Variant]:
     """The compiled case: loaded from the artifacts, or compiled here when there are none."""
+    return {"redfuser": _compiled(case, device, artifacts)}
+
+
+@baseline("redfuser+inductor")
+def ours_under_inductor(case: Case, device: str, artifacts: Path | None) -> Mapping[str, Variant]:
+    """The compiled case under torch.compile, which fuses the pointwise operators that are left between our kernels."""
+    torch._dynamo.reset()
+    return {"redfuser+inductor": torch.compile(_compiled(case, device, artifacts), dynamic=False)}
+
+
+def _compiled(case: Case, device: str, artifacts: Path | None) -> Any:
     import redfuser
 
     if artifacts is None:
         target = "cuda" if device.startswith("cuda") else "cpu"
-        return {"redfuser": redfuser.compile(case.build().cpu(), case.inputs("cpu", 0), target=target).to(device)}
+        return redfuser.compile(case.build().cpu(), case.inputs("cpu", 0), target=target).to(device)
     path = artifact_path(artifacts, case)
     if path.exists():
-        return {"redfuser": redfuser.load(str(path)).to(device)}
+        return redfuser.load(str(path)).to(device)
     if thin_path(path).exists():
-        return {"redfuser": load_thin(thin_path(path), case.build()).to(device)}
+        return load_thin(thin_path(path), case.build()).to(device)
     raise Missing(f"no {path.name} among the artifacts; redfuser bench build writes it")
 
 

@@ -47,7 +47,8 @@ def build(cases: Sequence[Case], target: str, folder: Path, handwritten: bool = 
         except RedFuserError as e:
             yield Outcome(str(case), "redfuser", None, e.render())
         else:
-            refused = [f"{c.name} {c.reason.code}" for c in compiled.report.refused if c.reason]
+            reasons = [(c.name, c.reason) for c in compiled.report.refused if c.reason]
+            refused = [f"{name} {r.code} {r.why or r.condition}" for name, r in reasons]
             yield Outcome(str(case), "redfuser", path, "kept unfused: " + ", ".join(refused) if refused else "")
         if handwritten and case.workload == "mha" and target.startswith("sm_"):
             yield from _handwritten(case, target, folder)

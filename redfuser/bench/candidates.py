@@ -30,6 +30,9 @@ def build(case: Case, target: str, folder: Path, limit: int) -> Iterator[tuple[s
         yield "candidates", None, f"only for cases of one kernel; this one has {len(done.produced)}"
         return
     (region, made), = done.produced.items()
+    if made.reason is not None:
+        yield "candidates", None, f"{made.reason.code} {made.reason.why or made.reason.condition}"
+        return
     for label, spec, why in _specs(done.partition.regions[0].fused, made, arch, limit):
         if spec is None:
             yield label, None, why

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import io
+import logging
 import re
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -20,10 +21,13 @@ from redfuser.cache import Cache, key_of
 from redfuser.codegen.pool import BuildFailure, Built, Job, Pool, default_pool
 from redfuser.codegen.toolchain import find_nvcc
 from redfuser.errors import ArtifactError, BuildError
+from redfuser.target import TARGETS
 
-SHARED_LIMIT = {"sm_80": 163 * 1024, "sm_86": 99 * 1024, "sm_89": 99 * 1024, "sm_90a": 227 * 1024}
-"""Most shared memory one block may use, static and dynamic together, in bytes (CUDA programming guide, table of compute
-capabilities). The keys are the architectures this module builds for; Hopper needs the ``a``: sm_90 has no setmaxnreg."""
+logger = logging.getLogger("redfuser.codegen")
+
+SHARED_LIMIT = {name: machine.shared_bytes for name, machine in TARGETS.items() if machine.kind == "cuda"}
+"""Most shared memory one block may use, static and dynamic together, in bytes. The keys are the architectures this module
+builds for; Hopper needs the ``a``: sm_90 has no setmaxnreg."""
 
 DEFAULT_PASS_CONFIGS: dict[str, Any] = {"tl.enable_fast_math": True}
 """Fast math gives ex2.approx and fast division; the kernels' numerics rule is checked with it on."""
@@ -45,7 +49,7 @@ class Request:
 
 def build(source: str, args: tuple[ArgSpec, ...], name: str, arch: str, config: Mapping[str, Any] | None = None, *,
           limit_s: float = 120.0, pool: Pool | None = None, cache: Cache | None = None) -> KernelSpec:
-    """Build one kernel for ``arch`` (``sm_80``, ``sm_86``, ``sm_89`` or ``sm_90a``); no GPU is needed.
+    """Build one kernel for ``arch`` (a CUDA one of :data:`redfuser.target.TARGETS`); no GPU is needed.
 
     Raises :class:`~redfuser.errors.BuildError`: RF450 without nvcc, RF459 for another architecture, RF451 to RF458 when
     the kernel does not build (the error's ``.failure`` has the log and the source).
@@ -75,6 +79,11 @@ def try_build(request: Request, *, pool: Pool | None = None, cache: Cache | None
         result = built if isinstance(built, BuildFailure) else _to_spec(request, built)
         if isinstance(result, KernelSpec):
             cache.put(key, _pack(result))
+            logger.info("built %s for %s: %s", request.name, request.arch, "; ".join(
+                f"{r.get('registers', 0)} registers, {r.get('spill_bytes', 0)} B spilled, {launch.shared_bytes} B shared"
+                for launch, r in zip(result.launches, result.resources, strict=True)))
+        else:
+            logger.info("%s %s for %s did not build: %s", result.code, request.name, request.arch, result.message)
         return result
 
 
@@ -123,8 +132,10 @@ def _pass_configs(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _job(request: Request) -> Job:
+    outputs = tuple(arg.name for arg in request.args if arg.role == "out")
+    others = tuple(arg.name for arg in request.args if arg.role != "out")
     return Job(request.source, request.arch, _pass_configs(request.config), tuple(request.config.get("nvcc_flags", ())),
-               SHARED_LIMIT[request.arch], request.limit_s)
+               SHARED_LIMIT[request.arch], (others, outputs), request.limit_s)
 
 
 def _to_spec(request: Request, built: Built) -> KernelSpec | BuildFailure:
@@ -134,14 +145,6 @@ def _to_spec(request: Request, built: Built) -> KernelSpec | BuildFailure:
     draft = KernelSpec.from_json({"name": request.name, "kind": "cuda", "arch": request.arch, "config": request.config,
                                   "args": [asdict(arg) for arg in request.args], "launches": built.launches,
                                   "resources": [entry["resources"] for entry in built.launches]})
-    names = {arg.name for arg in request.args}
-    used = {param.arg for launch in draft.launches for param in launch.params}
-    if used - names:
-        return refuse("RF457", "metadata", f"the kernel has parameters {sorted(used - names)} that are not declared; "
-                      f"declared: {sorted(names)}")
-    unwritten = {arg.name for arg in request.args if arg.role == "out"} - used
-    if unwritten:
-        return refuse("RF457", "metadata", f"outputs {sorted(unwritten)} are never passed to a kernel")
     for launch, resources in zip(draft.launches, draft.resources, strict=True):
         total, limit = launch.shared_bytes + resources.get("static_shared_bytes", 0), SHARED_LIMIT[request.arch]
         if total > limit:

@@ -41,14 +41,16 @@ _CODE_OF_STAGE = {"source": "RF451", "lower": "RF452", "metadata": "RF457", "res
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One candidate. ``pass_configs`` are TileLang's; ``flags`` go to nvcc; ``shared_limit`` (bytes of dynamic shared
-    memory) lets a worker stop before nvcc runs; ``limit_s`` is wall-clock seconds."""
+    """One candidate. ``pass_configs`` are TileLang's; ``flags`` go to nvcc. ``shared_limit`` (bytes of dynamic shared
+    memory) and ``declared`` (names: inputs and workspaces, outputs) let a worker stop before nvcc runs. ``limit_s`` is
+    wall-clock seconds."""
 
     source: str
     arch: str
     pass_configs: Mapping[str, Any] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
     shared_limit: int | None = None
+    declared: tuple[tuple[str, ...], tuple[str, ...]] | None = None
     limit_s: float = DEFAULT_LIMIT_S
 
 
@@ -125,9 +127,11 @@ class Worker:
         started = self._ensure_started()
         if started is not None:
             return BuildFailure(_CODE_OF_STAGE["start"], "start", started, self._stderr_tail(), job.source)
-        request = {"id": next(self._ids), "source": job.source, "arch": job.arch, "flags": list(job.flags),
+        request: dict[str, Any] = {"id": next(self._ids), "source": job.source, "arch": job.arch, "flags": list(job.flags),
                    "pass_configs": dict(job.pass_configs), "nvcc": {**asdict(nvcc), "environment": nvcc.environment},
-                   "shared_limit": job.shared_limit, "limit_s": job.limit_s}
+                   "shared_limit": job.shared_limit, "limit_s": job.limit_s, "declared": None}
+        if job.declared is not None:
+            request["declared"] = {"inputs": list(job.declared[0]), "outputs": list(job.declared[1])}
         try:
             self._send(request)
             answer = self._receive(job.limit_s)

@@ -20,7 +20,8 @@ from redfuser.errors import BuildError
 
 INSTALL_NVCC = (
     "install the CUDA toolkit and put nvcc on the PATH (or set CUDA_HOME), or: "
-    "pip install nvidia-cuda-nvcc nvidia-cuda-crt nvidia-nvvm nvidia-cuda-runtime nvidia-cuda-cccl"
+    "pip install 'nvidia-cuda-nvcc<13.1' 'nvidia-nvvm<13.1' 'nvidia-cuda-crt<13.1' 'nvidia-cuda-runtime<13.1' "
+    "'nvidia-cuda-cccl<13.1' (nvcc, nvvm and crt must be of one release)"
 )
 
 

@@ -6,8 +6,10 @@ line from stdin and writes one JSON answer per line to stdout. It needs no GPU. 
 
 Request::
 
-    {"id": 7, "source": "...", "arch": "sm_90a", "pass_configs": {...}, "flags": [...], "nvcc": {...} , "limit_s": 120}
+    {"id": 7, "source": "...", "arch": "sm_90a", "pass_configs": {...}, "flags": [...], "nvcc": {...}, "limit_s": 120,
+     "shared_limit": 232448, "declared": {"inputs": [...], "outputs": [...]}}
 
+``shared_limit`` (bytes) and ``declared`` (names of the tensors; workspaces are inputs) may be null: no such check.
 ``source`` is a module that defines ``make()``, returning one prim_func, or a list or dict of them in launch order.
 
 Answer: ``{"id": 7, "ok": true, "launches": [...], "cubins": [base64...], "cuda": [text...], "log": "...", "seconds":
@@ -139,6 +141,16 @@ def describe(artifact: Any, binary: int) -> list[dict[str, Any]]:
     return launches
 
 
+def check_parameters(described: list[list[dict[str, Any]]], inputs: list[str], outputs: list[str]) -> None:
+    """Kernels take the declared arguments and write every output."""
+    used = {param["arg"] for group in described for launch in group for param in launch["params"]}
+    if used - {*inputs, *outputs}:
+        raise StageError("metadata", f"the kernel has parameters {sorted(used - {*inputs, *outputs})} that are not "
+                         f"declared; declared: {sorted({*inputs, *outputs})}")
+    if set(outputs) - used:
+        raise StageError("metadata", f"outputs {sorted(set(outputs) - used)} are never passed to a kernel")
+
+
 def compile_cuda(text: str, request: dict[str, Any], folder: Path, index: int) -> tuple[bytes, str]:
     """nvcc to cubin; returns it with ptxas' report."""
     from tilelang.env import CUTLASS_INCLUDE_DIR, TILELANG_TEMPLATE_PATH
@@ -178,6 +190,8 @@ def handle(request: dict[str, Any]) -> dict[str, Any]:
             if not lowered:
                 raise StageError("source", "make() returned no prim_func")
             described = [describe(artifact, index) for index, artifact in enumerate(lowered)]
+            if request.get("declared") is not None:
+                check_parameters(described, **request["declared"])
             limit = request.get("shared_limit")
             for launch in (entry for group in described for entry in group):
                 if limit is not None and launch["shared_bytes"] > limit:  # known before nvcc runs: save its time

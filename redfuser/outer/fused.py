@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from redfuser.outer.moving import view_text
 from redfuser.outer.pointwise import RULES, UNARY, convolution, reduced_axes, trailing
 from redfuser.outer.scope import HALF, Scope, is_float, literal, scalar, shape_text
 from redfuser.tvm_compat import dtype_of, op_name, permute_axes, prim_int, relax, shape_of
@@ -233,15 +234,18 @@ def _attention(s: Scope, call: Any) -> str | None:
     inner = _absorb(s, scores, "matmul")
     if inner is None or not _all_half(inner.args, dtype) or (not half and dtype != "float32"):
         return None
-    q, keys = inner.args[0], s.value(inner.args[1])
-    if op_name(keys) != "permute_dims" or permute_axes(keys) != (0, 1, 3, 2):
+    q, keys = inner.args
+    turned = s.value(keys)
+    if op_name(turned) != "permute_dims":
         return None
-    k = keys.args[0]
-    if shape_of(q)[:2] != shape_of(k)[:2] or shape_of(k)[:3] != shape_of(v)[:3]:
+    a, b, c, d = permute_axes(turned)
+    source, order = s.tensor(turned.args[0]), (a, b, d, c)
+    batch, heads, width, columns = shape_of(keys)
+    if shape_of(q)[:2] != (batch, heads) or shape_of(q)[3] != width or shape_of(v)[:3] != (batch, heads, columns):
         return None
-    operands = ", ".join(s.tensor(x) for x in (q, k, v))
+    k = source if order == (0, 1, 2, 3) else view_text(source, order)
     how = f"{extra}, scale={literal(scale, 'float32')}"
-    return f"F.scaled_dot_product_attention({operands}{how})"
+    return f"F.scaled_dot_product_attention({s.tensor(q)}, {k}, {s.tensor(v)}{how})"
 
 
 def _is_causal(s: Scope, mask: Any) -> bool:

@@ -32,11 +32,15 @@ def _squeeze(s: Scope, c: Any) -> str:
 
 
 def _permute(s: Scope, c: Any) -> str:
-    axes = permute_axes(c)
+    return view_text(s.tensor(c.args[0]), permute_axes(c))
+
+
+def view_text(x: str, axes: tuple[int, ...]) -> str:
+    """``x`` with its axes in another order."""
     swapped = [i for i, a in enumerate(axes) if i != a]
     if len(swapped) == 2:
-        return f"{s.tensor(c.args[0])}.transpose({swapped[0]}, {swapped[1]})"
-    return f"{s.tensor(c.args[0])}.permute{shape_text(axes)}"
+        return f"{x}.transpose({swapped[0]}, {swapped[1]})"
+    return f"{x}.permute{shape_text(axes)}"
 
 
 def _broadcast(s: Scope, c: Any) -> str:
@@ -266,6 +270,9 @@ def _pad(s: Scope, c: Any) -> str:
 def _meshgrid(s: Scope, c: Any) -> str:
     return f'torch.meshgrid({", ".join(s.tensor(f) for f in _fields(c.args[0]))}, indexing="{c.attrs.indexing}")'
 
+
+VIEWS = frozenset({"reshape", "expand_dims", "squeeze", "permute_dims", "broadcast_to"})
+"""Operators spelled as a method of their operand."""
 
 RULES: dict[str, Rule] = {
     "reshape": _reshape, "flatten": _reshape, "expand_dims": _expand_dims, "squeeze": _squeeze, "permute_dims": _permute,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Mapping
+from collections.abc import Collection
 from typing import Any, Protocol
 
 from redfuser.tvm_compat import dtype_of, op_name, relax, shape_of
@@ -55,7 +55,8 @@ def literal(value: float | int | bool, dtype: str) -> str:
     if dtype == "float32":
         import numpy as np
 
-        return repr(float(str(np.float32(value))))
+        short = float(str(np.float32(value)))
+        return repr(short if abs(short) <= float(np.finfo(np.float32).max) else float(value))
     return repr(float(value))
 
 
@@ -71,7 +72,7 @@ def is_float(dtype: str) -> bool:
     return dtype.startswith(("float", "bfloat"))
 
 
-def python_name(name: str, taken: Mapping[str, Any] | set[str] = frozenset()) -> str:
+def python_name(name: str, taken: Collection[str] = ()) -> str:
     """``name`` as a Python identifier that is free: not a keyword, not a name the generated module uses, not taken."""
     name = re.sub(r"\W+", "_", name).strip("_") or "v"
     if name[0].isdigit():

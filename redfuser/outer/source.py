@@ -11,6 +11,7 @@ computed here and kept as a constant.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -26,8 +27,10 @@ from redfuser.tvm_compat import TupleStructInfo, bindings, dtype_of, op_name, re
 RULES = {**pointwise.RULES, **moving.RULES}
 FOLD_BYTES = 1 << 20
 """Largest result of a computation on constants that is kept instead of computed anew in every call."""
-FREE_BYTES = 1 << 16
+FREE_BYTES = 1 << 20
 """Intermediates from this size on are released after their last use."""
+LINE = 140
+"""Characters up to which views are chained on one line."""
 
 
 def emit(imported: Any, regions: Sequence[Any] = (), kernel_names: Mapping[str, str] | None = None) -> OuterGraph:
@@ -141,6 +144,20 @@ class _Emitter:
         return self._assemble(steps, texts, outputs)
 
     def _binding(self, expr: Any) -> str:
+        """The right-hand side for a binding; a view of a value that nothing else reads is written behind it."""
+        text = self._spelled(expr)
+        if op_name(expr) in moving.VIEWS and self.once(expr.args[0]):
+            name, inner = self.names[expr.args[0].name_hint], self.value(expr.args[0])
+            if text.startswith(f"{name}.") and isinstance(inner, relax.Call):
+                mine = self.reads
+                self.reads = mine - {expr.args[0].name_hint}
+                before = self._binding(inner)
+                if len(before) + len(text) - len(name) <= LINE and _postfix(before):
+                    return before + text[len(name):]
+                self.reads = mine
+        return text
+
+    def _spelled(self, expr: Any) -> str:
         try:
             if isinstance(expr, relax.TupleGetItem):
                 return self._item(expr)
@@ -250,12 +267,11 @@ class _Emitter:
         call = f"{self.kernel_names[step.region]}({', '.join(operands)})"
         results = [region.outputs[o] for o in region.cascade.outputs if o in region.outputs]
         left = ", ".join(self.names[r] for r in results)
-        text = f"{left} = {call}"
-        for name, var in region.outputs.items():
-            axes = _output_shape(region.cascade, name)
-            if axes is not None and axes != shape_of(self.vars[var]):
-                text += f"\n{self.names[var]} = {self.names[var]}.reshape({shape_text(shape_of(self.vars[var]))})"
-        return text
+        views = [(var, f".reshape({shape_text(shape_of(self.vars[var]))})") for name, var in region.outputs.items()
+                 if _output_shape(region.cascade, name) not in (None, shape_of(self.vars[var]))]
+        if len(results) == 1 and views:
+            return f"{left} = {call}{views[0][1]}"
+        return "\n".join([f"{left} = {call}", *(f"{self.names[v]} = {self.names[v]}{view}" for v, view in views)])
 
     def _graph(self, lines: list[tuple[str, set[str], tuple[str, ...]]], folded: dict[str, Any], outputs: list[str],
                counts: dict[str, int]) -> OuterGraph:
@@ -279,6 +295,11 @@ class _Emitter:
         kernels = {n: n for n in dict.fromkeys(self.kernel_names)}
         opaque = tuple(sorted({s.target for s in self.opaque.values()}))
         return OuterGraph(source, inputs, results, constants, weights, kernels, dict(sorted(counts.items())), opaque)
+
+
+def _postfix(text: str) -> bool:
+    """Whether a method can be called on the expression as it stands."""
+    return isinstance(ast.parse(text, mode="eval").body, (ast.Call, ast.Subscript, ast.Name))
 
 
 def _occurrences(step: Step, name: str) -> int:

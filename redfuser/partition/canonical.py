@@ -28,9 +28,9 @@ from redfuser.acrf.expr import (
     Tensor,
     map_children,
 )
-from redfuser.partition.draft import Draft, R, Sink, parts, subst
+from redfuser.partition.draft import Draft, R, Sink, layout, parts, subst
 from redfuser.partition.evaluate import Instance, factors, pure_index
-from redfuser.partition.fold import fold
+from redfuser.partition.fold import WIDTH, fold
 from redfuser.partition.graph import Node
 from redfuser.partition.index import Indices, axes_of, const
 
@@ -101,8 +101,18 @@ class _Outliner:
         order = list(d.ev.instances.values())
         self.name_axes(order)
         bodies: list[tuple[Instance, Expr]] = []
+        first: dict[tuple[object, ...], Node] = {}
         for inst in order:
-            bodies.append((inst, self.intern(self.prepare(self.body(inst)))))
+            body = self.intern(self.prepare(self.body(inst)))
+            assert isinstance(inst.node.stmt, Reduce)
+            key = (inst.node.stmt.reducer, tuple(map(self.position, inst.indices)), inst.over, inst.node.dtype, id(body))
+            if (same := first.setdefault(key, inst.node)) is inst.node:
+                bodies.append((inst, body))
+                continue
+            for mine, other in zip(self.siblings(inst.node), self.siblings(same), strict=True):
+                self.names[mine] = self.stmt_name(other)
+            if same in self.scale:
+                self.scale[inst.node] = self.scale[same]
         sinks = [(s, self.intern(self.prepare(s.value.expr))) for s in d.sinks if s.value is not None]
         self.choose_views([b for _, b in bodies] + [e for _, e in sinks])
         self.forced = {id(e): s for s, e in sinks if isinstance(e, (Op, Cast))}
@@ -112,7 +122,6 @@ class _Outliner:
             self.reduction(inst, body)
         for s, e in sinks:
             outputs[self.output(s, e)] = s.node.var
-        self.stmts = self.schedule(self.stmts)
         axes = self.axes_used()
         cascade = Cascade(name, tuple(self.tensors.values()), axes, "l", tuple(self.stmts), tuple(outputs))
         return Outlined(cascade, self.inputs, outputs)
@@ -167,9 +176,11 @@ class _Outliner:
         e = inst.body.expr
         if not inst.contraction or e.dtype not in ("f32", "f64"):
             return e
-        kept, constants = [], []
+        kept: list[Expr] = []
+        constants: list[Expr] = []
         for f in factors(e):
-            (constants if isinstance(f, Const) or (isinstance(f, Op) and f.name == "div" and isinstance(f.args[1], Const)) else kept).append(f)
+            divided = isinstance(f, Op) and f.name == "div" and isinstance(f.args[1], Const)
+            (constants if isinstance(f, Const) or divided else kept).append(f)
         scale: Expr | None = None
         for f in constants:
             if isinstance(f, Op):
@@ -241,18 +252,24 @@ class _Outliner:
 
     def count(self, roots: list[Expr]) -> None:
         """How often each distinct expression would be printed, and what it depends on; named ones are printed once."""
-        self.uses: dict[int, int] = {}
-        self.size: dict[int, int] = {}
-        self.free: dict[int, frozenset[str]] = {}
-        self.refs: dict[int, frozenset[str]] = {}
-        self.post: list[Expr] = []
-        for r in roots:
-            self.measure(r)
-            self.uses[id(r)] = self.uses.get(id(r), 0) + 1
-        for e in reversed(self.post):
-            times = 1 if self.worth_naming(e) else self.uses[id(e)]
-            for k in operands(e):
-                self.uses[id(k)] = self.uses.get(id(k), 0) + times
+        self.chosen: frozenset[int] = frozenset()
+        for _ in range(3):  # what is named shrinks what refers to it, which may then stay in place
+            self.uses: dict[int, int] = {}
+            self.size: dict[int, int] = {}
+            self.free: dict[int, frozenset[str]] = {}
+            self.refs: dict[int, frozenset[str]] = {}
+            self.post: list[Expr] = []
+            for r in roots:
+                self.measure(r)
+                self.uses[id(r)] = self.uses.get(id(r), 0) + 1
+            for e in reversed(self.post):
+                times = 1 if self.worth_naming(e) else self.uses[id(e)]
+                for k in operands(e):
+                    self.uses[id(k)] = self.uses.get(id(k), 0) + times
+            chosen = frozenset(id(e) for e in self.post if self.worth_naming(e))
+            if chosen == self.chosen:
+                return
+            self.chosen = chosen
 
     def measure(self, e: Expr) -> None:
         if id(e) in self.size:
@@ -269,7 +286,7 @@ class _Outliner:
             free = frozenset(self.stmt_axes(node))
         for k in kids:
             self.measure(k)
-            size += self.size[id(k)]
+            size += 1 if id(k) in self.chosen else self.size[id(k)]
             free |= self.free[id(k)]
             refs |= self.refs[id(k)]
         self.size[id(e)], self.free[id(e)], self.refs[id(e)] = size, free, refs
@@ -291,7 +308,8 @@ class _Outliner:
             if "l" not in self.free[id(e)]:
                 return self.size[id(e)] >= 3
             return self.size[id(e)] > INLINE
-        return isinstance(e, Op) and self.size[id(e)] >= 3 and e.dtype != "bool"
+        rounding = isinstance(e, Cast) and WIDTH.get(e.dtype, 8) < WIDTH.get(e.arg.dtype, 0)
+        return (isinstance(e, Op) or rounding) and self.size[id(e)] >= 3 and e.dtype != "bool"
 
     def emit(self, e: Expr, root: bool = False) -> Expr:
         """The expression as it is printed: named parts are references; input tensors have their final names."""
@@ -355,16 +373,8 @@ class _Outliner:
         return next(st.axes for st in self.stmts if name in st.names)
 
     def sink_axes(self, s: Sink) -> list[str]:
-        """Axes of a result, slowest first (mixed-radix positions were split into several axes)."""
-        out: list[str] = []
-        for e in s.at:
-            terms = self.d.ev.ix.linear(e).terms
-            out += [a.axis for a, _ in terms if isinstance(a, Index) and self.d.extents[a.axis] > 1]
-        return out
-
-    def schedule(self, stmts: list[Stmt]) -> list[Stmt]:
-        """Statements in the order they were added are already topological: a name is added before its first reader."""
-        return stmts
+        """Axes of a result, slowest first, read off its row-major offset (draft.check made sure that it is affine)."""
+        return layout(self.d.ev.ix, s.at, s.node.shape) or []
 
     # -- input tensors -------------------------------------------------------------------------------------------------
 
@@ -375,8 +385,8 @@ class _Outliner:
         if name is None:
             name = self.unique(f"x{len(self.inputs)}")
             self.inputs[name] = node.var
-            self.tensors[name] = Tensor(name, node.dtype, view or node.shape or ())
-        indices = self.through_view(e, view) if view else e.indices
+            self.tensors[name] = Tensor(name, node.dtype, view or node.shape or (1,))
+        indices = self.through_view(e, view) if view else e.indices or (const(0),)
         return Load(name, tuple(self.gather(i) for i in indices), e.dtype)
 
     def gather(self, e: Expr) -> Expr:

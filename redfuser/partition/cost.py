@@ -16,10 +16,16 @@ from redfuser.partition.index import axes_of
 FLOPS = 790e12
 BANDWIDTH = 4.65e12
 """One H200: measured fp16 tensor throughput, HBM bandwidth in bytes/s."""
-LEAD = 0.25
+LEAD = 0.35
 """How much faster a library GEMM runs than a contraction inside a generated kernel, when compute-bound."""
 LAUNCH = 3e-6
 """Seconds for one more kernel."""
+
+
+MAX_DEPTH = 1024
+"""Inner axis of a per-step contraction whose row operand (64 rows of it) stays in shared memory."""
+MAX_ROW = 512
+"""Row length that stays in registers whole, so that the inner contraction is evaluated once, in any order."""
 
 
 def elements(d: Draft, axes: tuple[str, ...] | frozenset[str]) -> int:
@@ -34,7 +40,13 @@ def operand_bytes(d: Draft, inst: Instance) -> int:
 
 
 def inner_pays(d: Draft, inst: Instance) -> bool:
-    """Evaluate a contraction per step of the cascade rather than before it?"""
+    """Evaluate a contraction per step of the cascade rather than before it?
+
+    Its row operand must stay on chip while the row goes by, or the row itself: a projection with a long inner axis and
+    a long row would read its operand again for every tile of the row.
+    """
+    if d.extents[inst.over] > MAX_DEPTH and d.extents[R] > MAX_ROW:
+        return False
     points = elements(d, inst.axes)
     flops = 2 * points * d.extents[inst.over]
     held = points * BYTES[inst.node.dtype]
@@ -52,7 +64,7 @@ def consumer_pays(d: Draft, inst: Instance) -> bool:
     row = rows * d.extents[R]
     flops = 2 * row * (elements(d, inst.axes) // max(rows, 1))
     written = row * 2
-    outside = max(flops / FLOPS, (operand_bytes(d, inst) + written) / BANDWIDTH) + written / BANDWIDTH + LAUNCH
+    outside = max(flops / FLOPS, (operand_bytes(d, inst) + written) / BANDWIDTH) + written / BANDWIDTH
     inside = max(flops * (1 + LEAD) / FLOPS, operand_bytes(d, inst) / BANDWIDTH)
     return inside < outside
 

@@ -17,6 +17,7 @@ from redfuser.partition.graph import Node, Unit
 from redfuser.partition.index import Indices, axes_of, const
 
 R = "l"
+DEPTH = 3
 MAX_COLUMNS = 512
 """Accumulator columns per row (the extra axes of a contraction) that one kernel instance can hold; beyond it every
 earlier reduction of the cascade would be recomputed once per column tile."""
@@ -167,29 +168,57 @@ class _Drafter:
         return changed
 
     def meets(self, ev: Evaluator, sites: Iterable[Site], axis: str, rows: set[Site]) -> bool:
-        to = {axis: Index(R)}
+        to: dict[str, Expr] = {axis: Index(R)}
+
+        def moved(some: Iterable[Site]) -> set[Site]:
+            return {(node, tuple(ev.ix.simplify(subst(e, to)) for e in at)) for node, at in some
+                    if any(axis in axes_of(e) for e in at)}
+
+        here = moved(sites)
+        if not rows.isdisjoint(here):
+            return True
+        behind = self.behind(here)
+        return bool(behind) and not (rows | self.behind(rows)).isdisjoint(behind | here)
+
+    def behind(self, sites: Iterable[Site]) -> set[Site]:
+        """Sites read by the maps, up to ``DEPTH`` of them, that make the tensors which the region only reads."""
+        out: set[Site] = set()
         for node, at in sites:
-            if any(axis in axes_of(e) for e in at) and (node, tuple(ev.ix.simplify(subst(e, to)) for e in at)) in rows:
-                return True
-        return False
+            unit = node.unit
+            if unit is None or unit in self.units or not unit.pointwise or unit.gathers or node.stmt is None:
+                continue
+            outside: set[Unit] = set()
+            level = {unit}
+            for _ in range(DEPTH):
+                outside |= level
+                level = {p for u in level for p in u.producers if p.pointwise and not p.gathers} - outside
+            out |= Evaluator(frozenset(outside), self.raxis, self.ix).value(node, at).sites - {(node, at)}
+        return out
 
     def row_axes(self, ev: Evaluator, sinks: list[Sink]) -> bool:
         """An axis of a result that runs along the row becomes the r-axis."""
         rows = self.row_sites(ev)
         taken = {a for i in ev.instances.values() if i.over == R for e in i.indices for a in axes_of(e)}
+        known: dict[Node, list[tuple[Expr, ...]]] = {}
+        for node, at in sorted(rows, key=str):
+            known.setdefault(node, []).append(at)
         for s in sinks:
             if R in _names(s.at) or s.value is None:
                 continue
-            for a in sorted(_names(s.at)):
-                if a not in taken and self.extents[a] == self.extents[R] and self.meets(ev, s.value.sites, a, rows):
-                    self.substitute(sinks, {a: Index(R)})
-                    return True
+            want = {a for a in _names(s.at) if a not in taken}
+            for node, at in sorted(s.value.sites, key=str):
+                for other in known.get(node, ()):
+                    to = solve(ev.ix, at, other, want) if want else None
+                    if to and all(axes_of(v) == {R} for v in to.values()) and prod(
+                            self.extents[a] for a in to) == self.extents[R]:
+                        self.substitute(sinks, to)
+                        return True
         return False
 
     def substitute(self, sinks: list[Sink], to: dict[str, Expr]) -> None:
         for s in sinks:
             s.at = tuple(self.ix.simplify(subst(e, to)) for e in s.at)
-            s.axes = [n for a in s.axes for n in ([a] if a not in to else _ordered(to[a]))]
+            s.axes = list(dict.fromkeys(n for a in s.axes for n in ([a] if a not in to else _ordered(to[a]))))
 
     def split(self, ev: Evaluator, sinks: list[Sink]) -> bool:
         """Split a result axis that is only read through quotient and remainder (``x // 12``, ``x % 12``)."""
@@ -246,8 +275,8 @@ class _Drafter:
         want = {a for a in _names(sink.at) if self.extents[a] > 1 and a != R}
         for node, at in mine:
             for other in sorted(known.get(node.lead or node, ()), key=str):
-                to = match(at, other, want)
-                if to is not None:
+                to = solve(ev.ix, at, other, want) if want else None
+                if to is not None and set(to) == want and len({str(v) for v in to.values()}) == len(to):
                     self.substitute([sink], to)
                     return
 
@@ -287,10 +316,12 @@ class _Drafter:
                               "it would be recomputed for each of their values")
         known = common | {R} | {a for i in rows for a in i.axes}
         for s in sinks:
+            if s.node in ev.external:
+                return Reject("RF306", s.node, "a result of the region is also an operand that must be computed before it")
             if extra := {a for a in _names(s.at) if self.extents[a] > 1} - known - self.k_axes(ev):
                 return Reject("RF306", s.node, "a result has an axis that the reductions do not have",
                               f"{sorted(extra)[0]} is not a p-axis of the cascade: each row would be repeated along it")
-            if any(isinstance(x, Op) and x.name in ("floordiv", "mod") for e in s.at for x in parts(ev.ix, e)):
+            if layout(ev.ix, s.at, s.node.shape) is None:
                 return Reject("RF306", s.node, "a result's index map is not a permutation of the axes")
         return Draft(self.units, ev, sinks, rows, inner, p_axes, dict(self.extents), ev.external)
 
@@ -314,24 +345,48 @@ def parts(ix: Indices, e: Expr) -> list[Expr]:
     return [a for a, _ in ix.linear(e).terms]
 
 
+def layout(ix: Indices, at: tuple[Expr, ...], shape: tuple[int, ...]) -> list[str] | None:
+    """The axes of a tensor written at ``at``, slowest first, when they enumerate its elements once and in order."""
+    offset: Expr = const(0)
+    for e, n in zip(at, shape, strict=True):
+        offset = Op("add", (Op("mul", (offset, const(n)), "i64"), e), "i64")
+    lin = ix.linear(offset)
+    stride = 1
+    out: list[str] = []
+    for a, k in reversed(lin.terms):
+        if not isinstance(a, Index) or k != stride:
+            return None
+        out.append(a.axis)
+        stride *= ix.extents[a.axis]
+    return out[::-1] if stride == prod(shape) and not lin.offset else None
+
+
+def solve(ix: Indices, at: tuple[Expr, ...], other: tuple[Expr, ...], want: set[str]) -> dict[str, Expr] | None:
+    """Values for axes of ``want`` that turn ``at`` into ``other``, each found in one position; None when there are none."""
+    to: dict[str, Expr] = {}
+    for x, y in zip(at, other, strict=True):
+        gap = ix.sum([(ix.linear(x), 1), (ix.linear(y), -1)])
+        mine = [(a, k) for a, k in gap.terms if isinstance(a, Index) and a.axis in want]
+        if not mine:
+            if gap.terms or gap.offset:
+                return None
+            continue
+        if len(mine) != 1:
+            return None
+        (a, k), rest = mine[0], ix.sum([(gap, -1), (ix.linear(Op("mul", (mine[0][0], const(mine[0][1])), "i64")), 1)])
+        if rest.offset % k or any(c % k for _, c in rest.terms):
+            return None
+        value = ix.make({b: c // k for b, c in rest.terms}, rest.offset // k).expr()
+        if to.setdefault(a.axis, value) != value:
+            return None
+    return to or None
+
+
 def row_axes(i: Instance) -> tuple[str, ...]:
     """Axes of a reduction's rows: all but the trailing axis of top-k results."""
     if isinstance(i.node.stmt, Reduce) and i.node.stmt.reducer.kind == "topk":
         return tuple(a for a in i.axes if a not in axes_of(i.indices[-1]))
     return i.axes
-
-
-def match(at: tuple[Expr, ...], other: tuple[Expr, ...], want: set[str]) -> dict[str, Expr] | None:
-    """The renaming that turns ``at`` into ``other``: one axis to one axis, covering ``want``, never two to one."""
-    to: dict[str, Expr] = {}
-    for x, y in zip(at, other, strict=True):
-        if x == y:
-            continue
-        if not isinstance(x, Index) or not isinstance(y, Index) or x.axis not in want or to.setdefault(x.axis, y) != y:
-            return None
-    if set(to) != want or len({str(y) for y in to.values()}) != len(to):
-        return None
-    return to
 
 
 def _names(at: Iterable[Expr]) -> set[str]:

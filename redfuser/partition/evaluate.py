@@ -61,7 +61,8 @@ class Evaluator:
 
     # -- tensors -------------------------------------------------------------------------------------------------------
 
-    def value(self, node: Node, indices: tuple[Expr, ...], scope: frozenset[str] = frozenset(), strict: bool = False) -> Value:
+    def value(self, node: Node, indices: tuple[Expr, ...], scope: frozenset[str] = frozenset(),
+              strict: bool = False) -> Value:
         """One element. ``scope``: axes in scope at the reader; ``strict``: the reader is a contraction, whose operands
         must be plain tensors (a pointwise prologue on an operand that is read many times is computed outside)."""
         key = (node, indices, strict and self.reused(indices, scope))
@@ -94,8 +95,9 @@ class Evaluator:
         if unit.gap:
             return False
         if unit not in self.inside:
-            return unit.is_view or (unit.is_cheap and not (strict and unit.has_data and self.reused(indices, scope)))
-        if unit.reducing or not strict or unit.is_view or not unit.has_data:
+            operand = strict and unit.has_data and matrix(unit) and self.reused(indices, scope)
+            return unit.is_view or (unit.is_cheap and not operand)
+        if unit.reducing or not strict or unit.is_view or not unit.has_data or not matrix(unit):
             return True
         return self.dependent(unit) or not self.reused(indices, scope) or scales(unit)
 
@@ -126,17 +128,35 @@ class Evaluator:
         body = self.body(stmt.expr, env, unit, scope, False)
         contraction = stmt.reducer.kind == "sum" and self.is_contraction(body.expr, scope)
         if contraction:
-            body = self.body(stmt.expr, env, unit, scope, True)
+            body = self.body(stmt.expr, env, unit, self.row_scope(body.expr, scope, over), True)
         return Instance(node, indices, over, body, contraction)
 
     def is_contraction(self, e: Expr, scope: frozenset[str]) -> bool:
-        """A product of two tensors, one of which is read at every value of an axis it does not have."""
+        """A product of two values, one of which is used at every value of an axis it does not have."""
         while isinstance(e, Cast):
             e = e.arg
         if not (isinstance(e, Op) and e.name == "mul"):
             return False
-        return any(self.reused(x.indices, scope) for x in factors(e) if isinstance(x, Load)) and sum(
-            any(isinstance(y, Load) for y in _walk(x)) or any(isinstance(y, Ref) for y in _walk(x)) for x in factors(e)) > 1
+        free = [f for f in map(self.axes_read, factors(e)) if f]
+        return len(free) > 1 and any(scope - f for f in free)
+
+    def row_scope(self, e: Expr, scope: frozenset[str], over: str) -> frozenset[str]:
+        """Axes along which re-reading an operand costs: without the columns, when a factor depends on a reduction (the
+        row is computed once for all columns of a tile)."""
+        row = [self.axes_read(f) or set() for f in factors(e) if any(isinstance(x, Ref) for x in _walk(f))]
+        return scope & frozenset({over}.union(*row)) if row else scope
+
+    def axes_read(self, e: Expr) -> set[str] | None:
+        """Axes that a factor depends on; None for a factor without data."""
+        out: set[str] = set()
+        data = False
+        for x in _walk(e):
+            if isinstance(x, (Load, Ref)):
+                data = True
+                out.update(a for i in x.indices for a in axes_of(i))
+            elif isinstance(x, Index):
+                out.add(x.axis)
+        return out if data else None
 
     # -- expressions ---------------------------------------------------------------------------------------------------
 
@@ -191,6 +211,11 @@ def pure_index(e: Expr) -> bool:
         case Cast(arg=x, dtype=d):
             return d in ("i64", "i32") and pure_index(x)
     return False
+
+
+def matrix(unit: Unit) -> bool:
+    """Some result has two axes or more: as an operand it is worth its own pass; a vector is not."""
+    return any(sum(e > 1 for e in n.shape) > 1 for n in unit.results)
 
 
 def scales(unit: Unit) -> bool:

@@ -106,7 +106,7 @@ def compute(e: Op) -> Const | None:
     if e.name not in _COMPUTE or e.dtype not in _NUMPY or not all(isinstance(a, Const) for a in e.args):
         return None
     with np.errstate(all="ignore"):
-        values = [_NUMPY[e.dtype](a.value) for a in e.args]
+        values = [_NUMPY[e.dtype](a.value) for a in e.args if isinstance(a, Const)]
         return Const(float(_NUMPY[e.dtype](_COMPUTE[e.name](*values))), e.dtype)
 
 
@@ -119,7 +119,7 @@ def into_select(e: Op) -> Expr | None:
         return None
     sides = []
     for b in (1, 2):
-        got = compute(Op(e.name, tuple(a.args[b] if a is picks[0] else a for a in e.args), e.dtype))  # type: ignore[union-attr]
+        got = compute(Op(e.name, tuple(a.args[b] if a is picks[0] else a for a in e.args), e.dtype))
         if got is None:
             return None
         sides.append(got)
@@ -187,6 +187,11 @@ def simple(c: Expr) -> bool:
 def truth(e: Op) -> Expr:
     """``0 < i64(c)``, ``i64(c) != 0``, ``c == false`` and the like are ``c`` or ``not c``."""
     x, y = e.args
+    for pick, other, left in ((x, y, True), (y, x, False)):
+        match pick, other:
+            case Op(name="select", args=(c, Const(value=p), Const(value=q))), Const(value=k):
+                got = [_holds(e.name, (v, k) if left else (k, v)) for v in (q, p)]
+                return Const(got[0], "bool") if got[0] == got[1] else c if got[1] else negate(c)
     sides = [a.arg if isinstance(a, Cast) and a.arg.dtype == "bool" else a for a in (x, y)]
     if not any(s is not a for s, a in zip(sides, (x, y), strict=True)) and "bool" not in (x.dtype, y.dtype):
         return e
@@ -199,7 +204,7 @@ def truth(e: Op) -> Expr:
     return e
 
 
-def _holds(name: str, pair: tuple[int, int]) -> bool:
+def _holds(name: str, pair: tuple[float, float]) -> bool:
     x, y = pair
     return {"lt": x < y, "le": x <= y, "eq": x == y, "ne": x != y}[name]
 

@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from tvm import relax
-
 from redfuser.acrf.expr import Const, Expr, Let, Load, Op, Provenance, Reduce, Stmt, walk
 from redfuser.acrf.lift import Lifted, Unliftable, data_dependent, short_dtype, static
 from redfuser.partition.legalise import Legaliser, op_name, scalar
+from redfuser.tvm_compat import TensorStructInfo, TupleStructInfo, relax
 
 BYTES = {"f64": 8, "i64": 8, "f32": 4, "i32": 4, "f16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "i8": 1, "u8": 1, "bool": 1}
 
@@ -33,6 +32,7 @@ class Node:
     var: str = ""
     lead: Node | None = None
     escapes: bool = False
+    weight: bool = False
 
     @property
     def bytes(self) -> int:
@@ -61,6 +61,7 @@ class Unit:
     is_view: bool = False
     is_cheap: bool = False
     gathers: bool = False
+    piecewise: bool = False
     lifted: Lifted | None = None
     ancestors: int = 0
     descendants: int = 0
@@ -72,6 +73,11 @@ class Unit:
     @property
     def pointwise(self) -> bool:
         return not self.gap and not self.reducing
+
+    @property
+    def on_activations(self) -> bool:
+        """Every operand depends on the call's inputs, not on weights alone."""
+        return all(not n.weight for n in self.args)
 
     @property
     def results(self) -> list[Node]:
@@ -95,13 +101,15 @@ class Graph:
         reach(self.units)
 
 
-def build_graph(module: Any, provenance: dict[str, Provenance]) -> Graph:
-    """Lift every binding of ``module["main"]``. Ops that do not lift become boundaries, never an error."""
-    return _Builder(module, provenance).build()
+def build_graph(module: Any, provenance: dict[str, Provenance], weights: frozenset[str] = frozenset()) -> Graph:
+    """Lift every binding of ``module["main"]``. Ops that do not lift become boundaries, never an error. ``weights`` are
+    the parameters of ``main`` that do not change from call to call."""
+    return _Builder(module, provenance, weights).build()
 
 
 class _Builder:
-    def __init__(self, module: Any, provenance: dict[str, Provenance]) -> None:
+    def __init__(self, module: Any, provenance: dict[str, Provenance], weights: frozenset[str]) -> None:
+        self.weights = weights
         self.func = module["main"]
         self.legaliser = Legaliser(module)
         self.provenance = provenance
@@ -110,8 +118,9 @@ class _Builder:
 
     def build(self) -> Graph:
         for p in self.func.params:
-            if isinstance(p.struct_info, relax.TensorStructInfo):
+            if isinstance(p.struct_info, TensorStructInfo):
                 node = self.boundary(p.name_hint, p.struct_info)
+                node.weight = p.name_hint in self.weights
                 self.graph.inputs.append(node)
                 self.bind(p, node)
         body = self.func.body
@@ -152,7 +161,8 @@ class _Builder:
         if isinstance(value, (relax.Var, relax.Tuple, relax.TupleGetItem)):
             self.bind(var, self.value(value))
             return
-        unit = Unit(len(self.graph.units), op_name(value), var.name_hint, provenance=self.provenance.get(var.name_hint, Provenance()))
+        origin = self.provenance.get(var.name_hint, Provenance())
+        unit = Unit(len(self.graph.units), op_name(value), var.name_hint, provenance=origin)
         self.graph.units.append(unit)
         if isinstance(value, relax.Constant) and not len(value.struct_info.shape):
             self.constant(unit, var, value)
@@ -199,9 +209,9 @@ class _Builder:
         self.bind(var, results[0] if len(results) == 1 else tuple(results))
 
     def opaque(self, unit: Unit, name: str, info: Any) -> Any:
-        if isinstance(info, relax.TupleStructInfo):
+        if isinstance(info, TupleStructInfo):
             return tuple(self.opaque(unit, f"{name}[{i}]", f) for i, f in enumerate(info.fields))
-        if not isinstance(info, relax.TensorStructInfo):
+        if not isinstance(info, TensorStructInfo):
             return None
         node = self.boundary(name, info)
         node.unit = unit
@@ -254,26 +264,40 @@ def classify(u: Unit) -> None:
     * no data: index arithmetic and constants only (an ``arange`` mask);
     * view: one load at a rearranged index, and widening casts of it;
     * cheap: at most eight operations on one tensor no larger than the result (a broadcast scale, an ALiBi slope), or on
-      none: recomputing moves no more bytes than reading the result would.
+      several that have half its elements together (two document numbers compared): recomputing reads no more.
     """
     producers = {id(n): n for n in u.args}
     u.has_data = bool(u.gap) or any(n.unit is None or n.unit.has_data for n in producers.values())
     u.gathers = any(data_dependent(n.stmt.expr) for n in u.nodes if n.stmt is not None and loads_by_data(u))
+    for n in u.nodes:
+        n.weight = all(a.weight for a in u.args)
+    u.piecewise = any(_joins(x) for n in u.nodes if n.stmt is not None for x in walk(n.stmt.expr))
     if not u.pointwise or u.gathers:
         return
     data = [n for n in producers.values() if n.unit is None or n.unit.has_data]
     ops = sum(1 for n in u.nodes if n.stmt is not None for x in walk(n.stmt.expr) if _computes(x))
     out = max((n.bytes for n in u.results), default=0)
     loads = [x for n in u.nodes if n.stmt is not None for x in walk(n.stmt.expr) if isinstance(x, Load)]
-    small = len(data) <= 1 and len(u.results) == 1 and all(min(n.bytes, prod(u.results[0].shape) * BYTES[n.dtype]) <= out for n in data)
+    elements = max((prod(n.shape) for n in u.results), default=0)
+    small = len(u.results) == 1 and (
+        all(min(n.bytes, elements * BYTES.get(n.dtype, 8)) <= out for n in data) if len(data) <= 1
+        else 2 * sum(prod(n.shape) for n in data) <= elements)
     u.is_view = small and ops == 0 and len(loads) == len(u.nodes) == len(data) and _no_narrowing(u)
-    u.is_view = u.is_view or (len(data) == 1 and ops == 0 and len(u.results) > 1)
+    u.is_view = u.is_view or (len(data) == 1 and ops == 0 and len(u.results) > 1)  # a split
     u.is_cheap = u.is_view or not u.has_data or (small and ops <= 8 and len(loads) <= 8)
 
 
 def loads_by_data(u: Unit) -> bool:
     """Some argument of the unit is integer data, so a position may depend on it."""
     return any(n.dtype in ("i64", "i32") and (n.unit is None or n.unit.has_data) for n in u.args)
+
+
+def _joins(e: Expr) -> bool:
+    """A choice between tensors by position (a concatenation): cheaper as a copy than inside a loop."""
+    if not (isinstance(e, Op) and e.name == "select"):
+        return False
+    cond, x, y = ([n for n in walk(a) if isinstance(n, Load)] for a in e.args)
+    return not cond and bool(x) and bool(y)
 
 
 def _computes(e: Expr) -> bool:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from math import prod
 
 from redfuser.acrf.expr import Expr, Reduce
 from redfuser.partition.cost import consumer_pays, inner_pays
 from redfuser.partition.draft import Draft, R, Reject, draft, escaping
+from redfuser.partition.evaluate import scales
 from redfuser.partition.graph import Graph, Node, Unit
 from redfuser.partition.index import axes_of
 
@@ -21,12 +23,21 @@ MAX_TENSORS = 8
 """Tensors one kernel reads; a prologue that would pass this stays outside."""
 
 
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """``joining`` was not taken into the cascade grown from ``seed``."""
+
+    seed: Unit
+    joining: Unit
+    reason: Reject
+
+
 @dataclass(slots=True)
 class Growth:
     """What growing found: drafts in program order, and the cuts that a reader should hear about."""
 
     drafts: list[Draft] = field(default_factory=list)
-    cuts: list[tuple[Unit, Reject]] = field(default_factory=list)
+    cuts: list[Cut] = field(default_factory=list)
 
 
 class Grower:
@@ -63,16 +74,20 @@ class Grower:
         lead = node.lead or node
         excluded: set[Unit] = {self.graph.units[c] for s, c in self.banned if s == seed.index}
         while True:
-            units, joined = self.reductions(seed, lead, excluded)
-            units = self.siblings(units, lead)
-            units = self.epilogue(units, lead)
+            units, joined = self.reductions(self.siblings(frozenset({seed}), lead), seed, lead, excluded)
+            if not joined:
+                units, joined = self.reductions(frozenset({seed}), seed, lead, excluded)
+            before: Units = frozenset()
+            while units != before:
+                before = units
+                units = self.epilogue(self.siblings(units, lead), lead)
             if self.verdict("worth", units, lead, self.judge_worth) is not None:
                 return None
             bad = self.verdict("escapes", units, lead, self.judge_escapes)
             if bad is None or not joined:
                 break
-            culprit = joined[-1]
-            self.growth.cuts.append((culprit, bad))
+            culprit = next((u for u in joined if bad.node is not None and bad.node.unit is u), joined[-1])
+            self.growth.cuts.append(Cut(seed, culprit, bad))
             excluded.add(culprit)
         d = self.prologue(units, lead)
         return None if isinstance(d, Reject) else d
@@ -90,8 +105,7 @@ class Grower:
         """What verdicts read beyond the units themselves: whether the newcomer's results are read outside."""
         return about is not None and any(n in escaping(units) for n in about.results)
 
-    def reductions(self, seed: Unit, lead: Node, excluded: set[Unit]) -> tuple[Units, list[Unit]]:
-        units: Units = frozenset({seed})
+    def reductions(self, units: Units, seed: Unit, lead: Node, excluded: set[Unit]) -> tuple[Units, list[Unit]]:
         tried: set[Unit] = set(excluded)
         joined: list[Unit] = []
         while True:
@@ -103,15 +117,15 @@ class Grower:
             got = self.outside(between, units | between | {c}) or self.verdict(
                 "join", units | between | {c}, lead, self.judge_join, c)
             if got is not None:
-                self.growth.cuts.append((c, got))
+                self.growth.cuts.append(Cut(seed, c, got))
                 continue
             units = units | between | {c}
             joined.append(c)
 
     def judge_join(self, got: Draft, c: Unit | None) -> Reject | None:
         for i in got.inner:
-            if i.node.unit is c and (i.node.escapes or any(x not in got.units for x in c.consumers)):
-                return Reject("RF303", i.node, "the result of an inner reduction is also read elsewhere",
+            if c is not None and i.node.unit is c and (i.node.escapes or any(x not in got.units for x in c.consumers)):
+                return Reject("RF305", i.node, "the result of an inner reduction is also read elsewhere",
                               "it must be written in any case")
             if i.node.unit is c and i.contraction and (not inner_pays(got, i) or got.row_map):
                 return Reject("RF305", i.node, "evaluating the contraction per step costs more than it saves",
@@ -159,7 +173,8 @@ class Grower:
     # -- maps around it ------------------------------------------------------------------------------------------------
 
     def epilogue(self, units: Units, lead: Node) -> Units:
-        """Absorb pointwise readers of the results, as long as the number of results does not grow."""
+        """Absorb pointwise readers of the results, as long as the number of results does not grow. A map from a statistic
+        back to its row may add one, since the row is at hand; so may a map of statistics, which are small."""
         refused: set[Unit] = set()
         while True:
             candidates = [u for n in escaping(units) for u in self.readers(n) if u not in refused and u not in units]
@@ -167,7 +182,10 @@ class Grower:
             if u is None:
                 return units
             grown = units | {u}
-            if len(escaping(grown)) > len(escaping(units)) or self.verdict(
+            if u.is_view and sum(n.bytes for n in u.results) > sum(n.bytes for n in u.args):
+                refused.add(u)  # a widening cast or a broadcast is free for whoever reads it
+                continue
+            if len(escaping(grown)) > len(escaping(units)) + (widens(u, units) or small(u, lead)) or self.verdict(
                     "follow", grown, lead, self.judge_follow, u) is not None:
                 refused.add(u)
                 continue
@@ -185,15 +203,17 @@ class Grower:
                 if not u.pointwise or u in self.claimed or u in units:
                     continue
                 for c, between in self.frontier(frozenset({u})):
-                    if c in units or c.descendants & bits(units) or c.ancestors & bits(units):
+                    if c in units or c.descendants & bits(units):
                         continue
                     grown = units | between | {c, u}
-                    if self.convex(grown) and self.verdict("sibling", grown, lead, self.judge_sibling, c) is None:
+                    if not self.convex(grown) or len(escaping(grown)) > len(escaping(units)):
+                        continue
+                    if self.verdict("sibling", grown, lead, self.judge_sibling, c) is None:
                         return self.siblings(grown, lead)
         return units
 
     def judge_sibling(self, got: Draft, u: Unit | None) -> Reject | None:
-        if any(i.contraction for i in (*got.rows, *got.inner)):
+        if sum(i.contraction for i in (*got.rows, *got.inner)) > 1:
             return Reject("RF305", None, "two contractions that share an operand gain nothing from one kernel")
         return None
 
@@ -207,13 +227,15 @@ class Grower:
                 u = node.unit
                 if u is None or u in refused or u in d.units or not u.pointwise or u in self.claimed or u.gathers:
                     continue
-                if any(self.reused(d, at) for at in sites) or self.library_epilogue(u):
+                if u.piecewise or self.library_epilogue(u):
+                    continue
+                if any(self.reused(d, at) for at in sites) and not (scales(u) and d.inner):
                     continue
                 if best is None or u.index > best.index:
                     best = u
             if best is None:
                 return d
-            grown = d.units | {best}
+            grown = self.close(d.units | {best})
             if not self.convex(grown) or self.verdict("lead", grown, lead, self.judge_lead, best) is not None:
                 refused.add(best)
                 continue
@@ -225,8 +247,9 @@ class Grower:
             return Reject("RF305", None, f"more than {MAX_TENSORS} tensors read by one kernel")
         leaves = [s for s in got.sinks if s.node.unit is u]
         want = set(got.p_axes) | {R}
-        if leaves and (got.inner or any({a for e in s.at for a in axes_of(e)} != want for s in leaves)):
-            return Reject("RF303", None, "a producer that is also read elsewhere is not written once per element of the row")
+        contractions = got.inner or any(i.contraction for i in got.rows)
+        if leaves and (contractions or any({a for e in s.at for a in axes_of(e)} != want for s in leaves)):
+            return Reject("RF303", None, "a producer that is read elsewhere is not written once per element of the row")
         return None
 
     def library_epilogue(self, u: Unit) -> bool:
@@ -252,13 +275,30 @@ class Grower:
         members = bits(units)
         return all(p in units or not (p.ancestors & members) for p in u.producers)
 
+    def close(self, units: Units) -> Units:
+        """With the free maps that lie between members and that nothing else reads."""
+        more = {u for u in self.members(mask(units, "descendants") & mask(units, "ancestors") & ~bits(units))
+                if u.is_cheap and u not in self.claimed and not any(n.escapes for n in u.results)}
+        while True:
+            kept = {u for u in more if all(c in units or c in more for c in u.consumers)}
+            if kept == more:
+                return units | more
+            more = kept
+
     def convex(self, units: Units) -> bool:
-        return not (mask(units, "descendants") & mask(units, "ancestors") & ~bits(units))
+        """No path leaves and comes back, other than through maps that are evaluated inside anyway."""
+        between = self.members(mask(units, "descendants") & mask(units, "ancestors") & ~bits(units))
+        return all(u.is_cheap for u in between)
 
     def judge_escapes(self, d: Draft, _: Unit | None) -> Reject | None:
-        """A result along the row that depends on a reduction and that a reduction of the region reads too."""
+        """A result along the row that depends on a reduction and that a reduction of the region reads too; or any result
+        along the row of a cascade that evaluates a contraction per step."""
         read = {n for i in (*d.rows, *d.inner) for n, _ in i.body.sites}
+        contraction = next((i for i in d.inner if i.contraction), None)
         for s in d.sinks:
+            if contraction is not None and R in {a for e in s.at for a in axes_of(e)}:
+                return Reject("RF303", contraction.node, "a result along the row depends on the contraction",
+                              "its value would be written, or computed a second time, for every element of the row")
             if s.node in read and s.value is not None and d.depends(s.value) and R in {a for e in s.at for a in axes_of(e)}:
                 return Reject(
                     "RF303", s.node, "a tensor of the row that depends on a reduction is needed both inside and outside",
@@ -324,6 +364,17 @@ class Signatures:
 def constant(u: Unit) -> object:
     stmt = u.nodes[0].stmt if u.nodes else None
     return str(stmt.expr) if stmt is not None else u.op
+
+
+def widens(u: Unit, units: Units) -> bool:
+    """Reads a result of the region that has fewer elements than its own."""
+    size = max(prod(n.shape) for n in u.results)
+    return any(n.unit in units and prod(n.shape) < size for n in u.args)
+
+
+def small(u: Unit, lead: Node) -> bool:
+    """No larger than the reduction's own result."""
+    return max(prod(n.shape) for n in u.results) <= prod(lead.shape)
 
 
 def bits(units: Iterable[Unit]) -> int:

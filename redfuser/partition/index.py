@@ -81,12 +81,12 @@ class Indices:
             case Op(name="neg", args=(x,)):
                 return self.sum([(self.linear(x), -1)])
             case Op(name="mul", args=(x, y)):
-                a, b = self.linear(x), self.linear(y)
-                if not a.terms:
-                    a, b = b, a
-                if not b.terms:
-                    return self.sum([(a, b.offset)])
-                return self.atom(Op("mul", (a.expr(), b.expr()), "i64"))
+                left, right = self.linear(x), self.linear(y)
+                if not left.terms:
+                    left, right = right, left
+                if not right.terms:
+                    return self.sum([(left, right.offset)])
+                return self.atom(Op("mul", (left.expr(), right.expr()), "i64"))
             case Op(name="floordiv", args=(x, y)) if (k := self.positive(y)) is not None:
                 return self.floordiv(self.linear(x), k)
             case Op(name="mod", args=(x, y)) if (k := self.positive(y)) is not None:
@@ -237,16 +237,24 @@ class Indices:
     # -- truth ---------------------------------------------------------------------------------------------------------
 
     def compare(self, name: str, x: Expr, y: Expr) -> Expr:
-        """A comparison of two integer expressions, decided by ranges when they decide it, with ``<`` or ``<=`` spelled
-        left to right (``i >= l`` becomes ``l <= i``) and constants on the right."""
+        """A comparison of two integer expressions: decided by ranges where they decide it, else in one spelling: terms
+        with positive coefficients on each side, ``<=`` or ``<`` (``i >= l`` and ``l - i < 1`` are ``l <= i``)."""
         if name in ("gt", "ge"):
             name, x, y = {"gt": "lt", "ge": "le"}[name], y, x
-        a, b = self.linear(x), self.linear(y)
-        lo, hi = self.range(self.sum([(a, 1), (b, -1)]))
+        difference = self.sum([(self.linear(x), 1), (self.linear(y), -1)])
+        lo, hi = self.range(difference)
         verdict = {"lt": (hi < 0, lo >= 0), "le": (hi <= 0, lo > 0), "eq": (lo == hi == 0, hi < 0 or lo > 0),
                    "ne": (hi < 0 or lo > 0, lo == hi == 0)}[name]
         if any(verdict):
             return Const(verdict[0], "bool")
+        left = {a: c for a, c in difference.terms if c > 0}
+        right = {a: -c for a, c in difference.terms if c < 0}
+        offset = difference.offset + (name == "lt")  # left + offset <= right for both inequalities
+        if name == "lt":
+            name = "le"
+        if name == "le" and offset == 1 and right and left:
+            name, offset = "lt", 0
+        a, b = self.make(left, max(offset, 0)), self.make(right, max(-offset, 0))
         return Op(name, (a.expr(), b.expr()), "bool")
 
 

@@ -15,9 +15,6 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-import tvm
-from tvm import relax
-
 from redfuser.acrf.expr import (
     Axis,
     Cast,
@@ -34,6 +31,7 @@ from redfuser.acrf.expr import (
     map_children,
 )
 from redfuser.acrf.lift import Lifted, Unliftable, lift_primfunc, short_dtype, static
+from redfuser.tvm_compat import TensorStructInfo, TupleStructInfo, ir, relax, tvm
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +76,7 @@ class Legaliser:
             return ("var", args.index(arg), str(arg.struct_info))
         if isinstance(arg, relax.Constant):
             if len(arg.struct_info.shape):
-                raise Unliftable("a tensor constant that is not a binding")
+                return ("uniform", repr(uniform(arg)), str(arg.struct_info))
             return ("const", repr(scalar(arg)), arg.struct_info.dtype)
         if isinstance(arg, relax.Tuple):
             return tuple(self.describe(a, args) for a in arg.fields)
@@ -87,44 +85,50 @@ class Legaliser:
     def fresh(self, call: Any, args: list[Any]) -> Lifted:
         name = op_name(call)
         for v in args:
-            if not isinstance(v.struct_info, relax.TensorStructInfo):
+            if not isinstance(v.struct_info, TensorStructInfo):
                 raise Unliftable(f"{name} on a {type(v.struct_info).__name__}")
         if name in MODELS:
             return MODELS[name](call, [buffer_of(a, i) for i, a in enumerate(args)], {a: i for i, a in enumerate(args)})
         if name == "relax.call_tir":
             return self.call_tir(call, args)
-        if not isinstance(call.op, tvm.ir.Op):
+        if not isinstance(call.op, ir.Op):
             raise Unliftable("a call to another function")
         params = [relax.Var(f"p{i}", v.struct_info) for i, v in enumerate(args)]
         swap = dict(zip(args, params, strict=True))
+        fixed = [a for a in call.args if isinstance(a, relax.Constant) and len(a.struct_info.shape)]
+        extra = [relax.Var(f"c{i}", a.struct_info) for i, a in enumerate(fixed)]
+        swap.update(zip(fixed, extra, strict=True))
         body = relax.Call(call.op, [rename(a, swap) for a in call.args], call.attrs, call.sinfo_args)
         body = relax.BlockBuilder().normalize(body)
-        module = tvm.IRModule({"main": relax.Function(params, body, body.struct_info)})
+        module = tvm.IRModule({"main": relax.Function([*params, *extra], body, body.struct_info)})
         module = relax.transform.LegalizeOps()(relax.transform.Normalize()(module))
         blocks = module["main"].body.blocks if isinstance(module["main"].body, relax.SeqExpr) else []
         calls = [b for block in blocks for b in block.bindings]
         if len(calls) != 1 or op_name(calls[0].value) != "relax.call_tir":
             raise Unliftable(name)
         inner = calls[0].value
-        return self.primfunc(module[inner.args[0]], inner, params)
+        values = {f"@{len(params) + i}": Const(uniform(a), short_dtype(a.struct_info.dtype)) for i, a in enumerate(fixed)}
+        return self.primfunc(module[inner.args[0]], inner, [*params, *extra], values)
 
     def call_tir(self, call: Any, args: list[Any]) -> Lifted:
         return self.primfunc(self.module[call.args[0]], call, args)
 
-    def primfunc(self, func: Any, call: Any, order: list[Any]) -> Lifted:
-        """Lift, then put the parameters into the order of ``order`` (an op may drop or repeat arguments)."""
-        outputs = len(call.struct_info.fields) if isinstance(call.struct_info, relax.TupleStructInfo) else 1
+    def primfunc(self, func: Any, call: Any, order: list[Any], values: dict[str, Const] | None = None) -> Lifted:
+        """Lift, then put the parameters into the order of ``order`` (an op may drop or repeat arguments); ``values`` are
+        parameters that hold one number."""
+        outputs = len(call.struct_info.fields) if isinstance(call.struct_info, TupleStructInfo) else 1
         lifted = lift_primfunc(func, outputs)
         passed = list(call.args[1].fields)
         rename_ = {t.name: f"@{order.index(v)}" for t, v in zip(lifted.params, passed, strict=True)}
-        params = tuple(replace(buffer_of(v, i), name=f"@{i}") for i, v in enumerate(order))
-        return Lifted(params, lifted.axes, tuple(rename_loads(s, rename_) for s in lifted.stmts), lifted.outputs)
+        values = values or {}
+        params = tuple(buffer_of(v, i) for i, v in enumerate(order) if f"@{i}" not in values)
+        return Lifted(params, lifted.axes, tuple(rename_loads(s, rename_, values) for s in lifted.stmts), lifted.outputs)
 
 
 def op_name(call: Any) -> str:
     if not isinstance(call, relax.Call):
         return type(call).__name__
-    return str(call.op.name) if isinstance(call.op, tvm.ir.Op) else str(getattr(call.op, "name_hint", call.op))
+    return str(call.op.name) if isinstance(call.op, ir.Op) else str(getattr(call.op, "name_hint", call.op))
 
 
 def scalar(c: Any) -> Any:
@@ -135,13 +139,25 @@ def scalar(c: Any) -> Any:
 def rename(arg: Any, swap: dict[Any, Any]) -> Any:
     if isinstance(arg, relax.Tuple):
         return relax.Tuple([rename(a, swap) for a in arg.fields])
-    return swap.get(arg, arg) if isinstance(arg, relax.Var) else arg
+    return swap.get(arg, arg) if isinstance(arg, (relax.Var, relax.Constant)) else arg
 
 
-def rename_loads(s: Stmt, names: dict[str, str]) -> Stmt:
+def uniform(c: Any) -> Any:
+    """The one number a constant tensor holds (a missing affine weight of ones). Unliftable when it holds several."""
+    data = c.data.numpy()
+    if data.size == 0 or not (data == data.flat[0]).all():
+        raise Unliftable("a constant table inside an op")
+    value = data.flat[0]
+    return bool(value) if data.dtype == bool else float(value) if "float" in c.struct_info.dtype else int(value)
+
+
+def rename_loads(s: Stmt, names: dict[str, str], values: dict[str, Const]) -> Stmt:
     def go(e: Expr) -> Expr:
         e = map_children(e, go)
-        return replace(e, tensor=names.get(e.tensor, e.tensor)) if isinstance(e, Load) else e
+        if isinstance(e, Load):
+            name = names.get(e.tensor, e.tensor)
+            return values.get(name) or replace(e, tensor=name)
+        return e
 
     return replace(s, expr=go(s.expr))
 
@@ -207,7 +223,8 @@ def _topk(call: Any, params: list[Tensor], where: Positions) -> Lifted:
     names = [f"a{i}" for i in range(rank)]
     axes = [Axis(n, e) for n, e in zip(names, x.shape, strict=True)] + [Axis("k", k)]
     kept = (*(n for i, n in enumerate(names) if i != at), "k")
-    red = Reduce(("values", "indices"), kept, Reducer("topk", k), names[at], Load(x.name, tuple(map(Index, names)), x.dtype), x.dtype)
+    row = Load(x.name, tuple(map(Index, names)), x.dtype)
+    red = Reduce(("values", "indices"), kept, Reducer("topk", k), names[at], row, x.dtype)
     place = tuple("k" if i == at else n for i, n in enumerate(names))
     index_dtype = short_dtype(attrs.dtype)
     load = [Load(n, tuple(map(Index, kept)), d) for n, d in (("values", x.dtype), ("indices", "i64"))]
@@ -236,7 +253,8 @@ def _group_norm(call: Any, params: list[Tensor], where: Positions) -> Lifted:
 
     def at(offset: Expr) -> Load:
         """x at batch a0, group g and the flattened position within the group."""
-        index: list[Expr] = [Index("a0"), Op("add", (Op("mul", (Index("g"), c(per)), "i64"), Op("floordiv", (offset, c(inner)), "i64")), "i64")]
+        channel_at = Op("add", (Op("mul", (Index("g"), c(per)), "i64"), Op("floordiv", (offset, c(inner)), "i64")), "i64")
+        index: list[Expr] = [Index("a0"), channel_at]
         stride = inner
         for e in x.shape[2:]:
             stride //= int(e)

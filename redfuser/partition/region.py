@@ -7,7 +7,7 @@ that what does fuse is outlined, and both facts are reported.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from redfuser.acrf.expr import Cascade, Provenance, Reduce
@@ -15,7 +15,10 @@ from redfuser.acrf.state import Fused, NotFusable
 from redfuser.partition.canonical import Outlined, outline
 from redfuser.partition.draft import Draft
 from redfuser.partition.graph import Graph, Unit, build_graph
-from redfuser.partition.grow import Grower
+from redfuser.partition.grow import Cut, Grower
+
+OPAQUE = ("call_dps_packed", "call_pure_packed")
+"""Calls the frontend made opaque; it reports them itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +56,15 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """``regions`` in program order; ``refusals`` as (name, ops, reason); ``opaque`` ops nobody can look into; ``kept``:
-    op -> how many stay with torch; ``notes``: contractions and reductions left outside, each with the reason."""
+    """``regions`` in program order; ``refusals``: cascades, or tails of them, that did not fuse; ``opaque``: operators
+    nobody can look into; ``kept``: operator -> how many stay with torch; ``notes``: (variable, code, condition) of the
+    reductions and contractions that were left outside a cascade."""
 
     regions: tuple[Region, ...]
-    refusals: tuple[tuple[str, tuple[Provenance, ...], NotFusable], ...]
+    refusals: tuple[Refusal, ...]
     opaque: tuple[str, ...]
     kept: dict[str, int]
     notes: tuple[tuple[str, str, str], ...] = ()
-    stats: dict[str, float] = field(default_factory=dict)
 
 
 def key_of(cascade: Cascade) -> str:
@@ -80,9 +83,10 @@ def partition(imported: Any, casts: str = "preserve") -> Partition:
 class _Partitioner:
     def __init__(self, imported: Any, casts: str) -> None:
         self.imported, self.casts = imported, casts
-        self.graph: Graph = build_graph(imported.mod, dict(imported.provenance or {}))
+        weights = frozenset(i.name for i in getattr(imported, "inputs", ()) if i.kind != "user")
+        self.graph: Graph = build_graph(imported.mod, dict(imported.provenance or {}), weights)
         self.fused: dict[str, Fused | NotFusable] = {}
-        self.refusals: list[tuple[str, tuple[Provenance, ...], NotFusable]] = []
+        self.refusals: list[Refusal] = []
         self.counts: Counter[str] = Counter()
         self.verdicts: dict[object, Any] = {}
 
@@ -117,7 +121,7 @@ class _Partitioner:
         """Report it, and cut: the seed may not be grown onto what the refused statement depends on."""
         name = self.display(d)
         where = self.origin(d, out, got.statement)
-        self.refusals.append((name, self.ops(d), replace(got, provenance=where) if where.op else got))
+        self.refusals.append(Refusal(name, self.ops(d), replace(got, provenance=where) if where.op else got))
         seed = max((i.node.unit.index for i in d.rows if i.node.unit), default=-1)
         others = {i.node.unit.index for i in (*d.rows, *d.inner) if i.node.unit and i.node.unit.index != seed}
         new = {(seed, o) for o in others} - banned
@@ -135,10 +139,11 @@ class _Partitioner:
 
     # -- the result ----------------------------------------------------------------------------------------------------
 
-    def finish(self, accepted: list[tuple[Draft, Outlined, Fused]], cuts: list[tuple[Unit, Any]]) -> Partition:
+    def finish(self, accepted: list[tuple[Draft, Outlined, Fused]], cuts: list[Cut]) -> Partition:
         live = self.live({v for _, o, _ in accepted for v in o.inputs.values()},
                          {v for _, o, _ in accepted for v in o.outputs.values()})
-        regions, taken = [], set()
+        regions: list[Region] = []
+        taken: set[str] = set()
         for d, o, fused in accepted:
             name = self.display(d)
             mine = {n.var for u in d.units for n in u.results} | {u.var for u in d.units}
@@ -148,9 +153,28 @@ class _Partitioner:
                                   covered, self.ops(d)))
         fused_units = {u for d, _, _ in accepted for u in d.units}
         kept = Counter(u.op for u in self.graph.units if u not in fused_units and u.var in live)
-        notes = tuple(dict.fromkeys((u.var, r.code, r.condition) for u, r in cuts if u not in fused_units))
+        notes = tuple(dict.fromkeys((c.joining.var, c.reason.code, c.reason.condition) for c in cuts
+                                    if c.joining not in fused_units))
+        self.report([c for c in cuts if c.seed not in fused_units])
         return Partition(tuple(regions), tuple(dict.fromkeys(self.refusals)), tuple(
             u.op for u in self.graph.units if u.gap), dict(kept), notes)
+
+    def report(self, cuts: list[Cut]) -> None:
+        """A cascade cut in two because a tensor inside it is also wanted outside is a refusal the user can act on. That a
+        projection stays with the library is not."""
+        for u in self.graph.units:
+            if u.gap and u.args and not u.op.endswith(OPAQUE):
+                where = provenance_of(u)
+                self.refusals.append(Refusal(u.var, (where,), NotFusable(
+                    "RF301", u.var, f"{u.op.removeprefix('relax.')} has no lowering to statements", u.gap,
+                    "it runs in torch; a cascade cannot reach through it", where)))
+        for c in cuts:
+            if c.reason.code == "RF303" and c.seed.on_activations and c.joining.on_activations and c.seed.producers:
+                about = c.reason.node.unit if c.reason.node is not None and c.reason.node.unit else c.joining
+                where = provenance_of(about)
+                self.refusals.append(Refusal(f"cut at {about.var}", tuple(dict.fromkeys(map(provenance_of, (
+                    c.joining, about, c.seed)))), NotFusable(
+                    c.reason.code, about.var, c.reason.condition, c.reason.why, c.reason.help, where)))
 
     def live(self, wanted: set[str], produced: set[str]) -> set[str]:
         """Variables that the outer program still computes: kernel inputs, model outputs, and what those need."""
@@ -181,12 +205,15 @@ class _Partitioner:
         elif any(i.contraction for i in d.inner) and any(i.contraction for i in d.rows):
             stem = "attn"
         elif d.row_map:
-            stem = "softmax" if "max" in kinds else "norm"
+            stem = "softmax" if {"max", "sum"} <= kinds else "norm" if "sum" in kinds else "rescale"
         else:
             stem = "cascade"
         self.counts[stem] += 1
         return f"{stem}.{self.counts[stem] - 1}"
 
     def ops(self, d: Draft) -> tuple[Provenance, ...]:
-        got = [u.provenance if u.provenance.op else Provenance(u.op, u.var) for u in sorted(d.units, key=lambda u: u.index)]
-        return tuple(dict.fromkeys(got))
+        return tuple(dict.fromkeys(provenance_of(u) for u in sorted(d.units, key=lambda u: u.index)))
+
+
+def provenance_of(u: Unit) -> Provenance:
+    return u.provenance if u.provenance.op else Provenance(u.op, u.var)

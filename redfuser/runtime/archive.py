@@ -30,9 +30,9 @@ import torch
 from redfuser.artifact import KernelSpec, from_files, to_files
 from redfuser.errors import ArtifactError
 from redfuser.report import Report
+from redfuser.runtime.host import cpu_architectures, gpu_architectures
 from redfuser.runtime.model import CompiledModel, Graph
 from redfuser.runtime.signature import Signature, torch_dtype
-from redfuser.target import cpu_levels
 
 FORMAT = 1
 """Version of the file's layout; a reader refuses a higher one."""
@@ -52,10 +52,11 @@ def save(model: CompiledModel, path: str | Path, others: Iterable[CompiledModel]
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".redfuser-")
         try:
             with os.fdopen(descriptor, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-                for name, data in members.items():
+                for name, content in members.items():
+                    data = _raw(content) if isinstance(content, torch.Tensor) else memoryview(content)
                     info = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
                     info.external_attr = 0o644 << 16
-                    with archive.open(info, "w", force_zip64=len(data) >= 1 << 31) as member:
+                    with archive.open(info, "w", force_zip64=data.nbytes >= 1 << 31) as member:
                         member.write(data)
             os.replace(temporary, path)
         except BaseException:
@@ -87,24 +88,23 @@ def load(path: str | Path, *, arch: str | None = None, device: torch.device | st
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-def _members(models: list[CompiledModel]) -> dict[str, bytes]:
+def _members(models: list[CompiledModel]) -> dict[str, bytes | torch.Tensor]:
+    """Every member by name; constants stay tensors, so that no second copy of the weights is held."""
     first = models[0]
-    constants = {name: getattr(first, f"c_{name}") for name in first._constants}
-    members: dict[str, bytes] = {}
+    members: dict[str, bytes | torch.Tensor] = {}
+    hashes: dict[str, str] = {}
     described = []
     blobs: dict[str, str] = {}  # content -> member: tied weights are stored once
-    for name, tensor in constants.items():
-        data = _raw(tensor)
-        digest = hashlib.sha256(data).hexdigest()
+    constants = _digests(first)
+    for name, digest in constants.items():
+        tensor = getattr(first, f"c_{name}")
         member = blobs.setdefault(digest, f"constants/{len(blobs)}")
-        members[member] = data
+        members[member], hashes[member] = tensor, digest
         described.append([name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape), member])
     variants: list[dict[str, Any]] = []
     folders = 0
     for model in models:
-        same = model._graph.inputs == first._graph.inputs and model._constants == first._constants and \
-            all(torch.equal(getattr(model, f"c_{n}").cpu(), constants[n].cpu()) for n in constants)
-        if not same:
+        if model._graph.inputs != first._graph.inputs or (model is not first and _digests(model) != constants):
             raise ArtifactError("RF607", "the models to save together are not the same model",
                                 help="compile one model for several targets, and save those")
         kernels = {}
@@ -118,8 +118,10 @@ def _members(models: list[CompiledModel]) -> dict[str, bytes]:
                          "stages": [[kernel, list(dumps.items())] for kernel, dumps in model._stages.items()]})
     members["model.json"] = _json({"inputs": list(first._graph.inputs), "signature": first._signature.to_json(),
                                    "constants": described, "variants": variants})
-    manifest = {"format": FORMAT, "redfuser": _version(), "torch": str(torch.__version__),
-                "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in members.items()}}
+    for name, content in members.items():
+        if not isinstance(content, torch.Tensor):
+            hashes[name] = hashlib.sha256(content).hexdigest()
+    manifest = {"format": FORMAT, "redfuser": _version(), "torch": str(torch.__version__), "sha256": hashes}
     return {"manifest.json": _json(manifest), **dict(sorted(members.items()))}
 
 
@@ -142,11 +144,17 @@ def _version() -> str:
         return "source"
 
 
-def _raw(tensor: torch.Tensor) -> bytes:
+def _digests(model: CompiledModel) -> dict[str, str]:
+    """SHA-256 of every constant's elements, by name."""
+    return {name: hashlib.sha256(_raw(getattr(model, f"c_{name}"))).hexdigest() for name in model._constants}
+
+
+def _raw(tensor: torch.Tensor) -> memoryview:
+    """The elements in order, without a copy where the tensor is on the CPU and contiguous."""
     if sys.byteorder != "little":
         raise ArtifactError("RF607", "artifacts are written on little-endian machines only")
     flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+    return memoryview(flat.view(torch.uint8).numpy() if flat.numel() else b"")
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -238,26 +246,15 @@ def _tensor(data: bytes, dtype: str, shape: list[int], name: str) -> torch.Tenso
 
 def _choose(variants: list[dict[str, Any]], arch: str | None,
             device: torch.device | str | None) -> tuple[dict[str, Any], torch.device]:
-    """The variant to load and where its constants go."""
+    """The variant to load and where its constants go: a GPU's when there is one and ``device`` does not say otherwise."""
     offered = [str(v["arch"]) for v in variants]
-    gpu = torch.cuda.is_available() and (device is None or torch.device(device).type == "cuda")
-    host = () if _is_gpu(device) else ("cpu", *cpu_levels())
-    wanted = [arch] if arch is not None else [*(_runnable() if gpu else ()), *host]
+    kind = torch.device(device).type if device is not None else None
+    gpu = gpu_architectures() if kind in (None, "cuda") else ()
+    wanted = [arch] if arch is not None else [*gpu, *(cpu_architectures() if kind in (None, "cpu") else ())]
     for name in [*wanted, "any"]:
         if name in offered:
-            here = device if device is not None else ("cuda" if gpu and name.startswith("sm_") else "cpu")
+            here = device if device is not None else "cuda" if name in gpu else "cpu"
             return variants[offered.index(name)], torch.device(here)
     raise ArtifactError("RF605", f"the artifact holds kernels for {', '.join(offered)}",
-                        why=f"wanted: {', '.join(wanted) or 'a GPU, and there is none'}",
+                        why=f"this machine runs {', '.join(wanted)}" if wanted else "there is no GPU here",
                         help="compile the model for this machine; load(path, arch=...) opens it all the same, to look at")
-
-
-def _is_gpu(device: torch.device | str | None) -> bool:
-    return device is not None and torch.device(device).type == "cuda"
-
-
-def _runnable() -> list[str]:
-    """Architectures whose binaries the current GPU runs, best first: its own, then lower ones of the same generation (an
-    ``a`` architecture runs nowhere but on its own)."""
-    major, minor = torch.cuda.get_device_capability()
-    return [f"sm_{major}{minor}a", *(f"sm_{major}{m}" for m in range(minor, -1, -1))]

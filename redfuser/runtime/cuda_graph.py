@@ -18,6 +18,8 @@ class Captured:
     """``captured(*args)`` copies the arguments into the graph's own inputs, replays it on the current stream and returns
     the results: copies by default, or with ``copy_outputs=False`` the graph's own tensors, which the next call overwrites.
 
+    A caller that writes into ``inputs`` (the graph's own, in the order of the signature) itself calls :meth:`replay`.
+
     Raises :class:`InputError` RF512 when the model does not run on a GPU or cannot be captured, and for arguments the
     model's own errors (RF502 to RF514).
     """
@@ -32,12 +34,12 @@ class Captured:
                              help="move the model to a GPU, or call it directly")
         self._device = device
         with torch.no_grad(), torch.cuda.device(device):
-            self._inputs = [tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in given]
+            self.inputs = [tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in given]
             bound = model._eager if model._eager is not None and model._eager.device == device else model._bind(device)
             self._keep = bound  # kernels and constants must outlive the graph
 
             def run() -> Any:
-                return bound.run(device, *self._inputs, *bound.constants)
+                return bound.run(device, *self.inputs, *bound.constants)
 
             side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())
@@ -59,8 +61,12 @@ class Captured:
         given = self._signature.bind(args, kwargs)
         self._signature.check(given, self._device)
         with torch.no_grad(), torch.cuda.device(self._device):
-            for mine, theirs in zip(self._inputs, given, strict=True):
+            for mine, theirs in zip(self.inputs, given, strict=True):
                 mine.copy_(theirs)
-            self._graph.replay()
-            result = self._signature.unbind(self._outputs)
+            result = self.replay()
             return tree_map(lambda t: t.clone() if isinstance(t, torch.Tensor) else t, result) if self._copy else result
+
+    def replay(self) -> Any:
+        """Run on what ``inputs`` holds now; the result is the graph's own and the next replay overwrites it."""
+        self._graph.replay()
+        return self._signature.unbind(self._outputs)

@@ -193,10 +193,11 @@ def _allowed_method(name: str) -> bool:
 @functools.cache
 def _is_tensor_operator(namespace: str, name: str) -> bool:
     """Whether the operator is a computation on tensors: the overloads that return one take no string but those that
-    choose a variant. (A few names also have overloads on lists of strings, which touch nothing.)"""
+    choose a variant. (A few names also have overloads on lists of strings, which touch nothing; overloads for named
+    dimensions, which torch 2.11 still has, take strings that are dimensions.)"""
     packet = getattr(getattr(torch.ops, namespace), name, None)
     if not isinstance(packet, torch._ops.OpOverloadPacket):
         return False
-    schemas = [getattr(packet, overload)._schema for overload in packet.overloads()]
+    schemas = [getattr(packet, overload)._schema for overload in packet.overloads() if "name" not in overload.lower()]
     schemas = [s for s in schemas if any(str(r.type) in ("Tensor", "List[Tensor]") for r in s.returns)]
     return bool(schemas) and not any("str" in str(a.type) and a.name not in _WORDS for s in schemas for a in s.arguments)

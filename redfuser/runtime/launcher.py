@@ -32,15 +32,18 @@ class Kernel:
 
     ``kernel(*inputs)`` takes the ``in`` tensors in order and returns the output, or a tuple of outputs, freshly
     allocated; ``kernel.call`` is the same as a plain function. ``kernel.into(*inputs, *outputs)`` writes into tensors
-    the caller gives. Both raise :class:`InputError` RF501 to RF510. ``route`` is ``native``, ``ctypes`` or ``cpu``.
+    the caller gives. Both raise :class:`InputError` RF501 to RF510. ``kernel.tolerant`` is ``call`` for the inside of a
+    graph: an operand that a view left strided or misaligned is copied, and said once. The check is the launcher's own,
+    so a call that is fine costs nothing more. ``route`` is ``native``, ``ctypes`` or ``cpu``.
     """
 
-    __slots__ = ("_prepare", "call", "into", "route", "spec")
+    __slots__ = ("_prepare", "call", "into", "route", "spec", "tolerant")
 
     def __init__(self, spec: KernelSpec, run: Callable[..., Any], prepare: Callable[[int], Any], route: str) -> None:
         self.spec, self.route, self._prepare = spec, route, prepare
         self.into: Callable[..., None] = _into(spec, run)
-        self.call: Callable[..., Any] = _allocating(spec, run)
+        self.call: Callable[..., Any] = _allocating(spec, run, tolerant=False)
+        self.tolerant: Callable[..., Any] = _allocating(spec, run, tolerant=True)
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
         return self.call(*inputs)
@@ -114,36 +117,86 @@ def _into(spec: KernelSpec, run: Callable[..., Any]) -> Callable[..., None]:
     return into
 
 
-def _allocator(spec: KernelSpec) -> Callable[[torch.device], Any]:
-    """``device -> output`` or ``device -> list of outputs``. True torch tensors, so that record_stream and graph pools
-    know them. On CUDA's current device this is the allocation torch's own compiled graphs use, a third of the cost of
-    ``torch.empty``."""
+def _allocating(spec: KernelSpec, run: Callable[..., Any], tolerant: bool) -> Callable[..., Any]:
+    """The kernel as a function from inputs to fresh outputs.
+
+    Outputs are true torch tensors, so that record_stream and graph pools know them. On CUDA they come from the
+    allocation that torch's own compiled graphs use, which costs a third of ``torch.empty`` and takes the current device;
+    when the inputs are on another one the launcher says so, and the call is made again with outputs over there.
+    """
     outputs = [(arg.shape, TORCH_DTYPE[arg.dtype]) for arg in outputs_of(spec)]
-    empty = torch.empty
+    recover = _Recovery(spec, run, tolerant)
     fast = getattr(getattr(torch._C, "_dynamo", None) and torch._C._dynamo.guards, "_empty_strided_cuda", None)
     if spec.kind != "cuda" or fast is None or not torch.cuda.is_available():
-        if len(outputs) == 1:
-            (shape, dtype), = outputs
-            return lambda device: empty(shape, dtype=dtype, device=device)
-        return lambda device: [empty(shape, dtype=dtype, device=device) for shape, dtype in outputs]
-    current: Callable[[], int] = torch._C._cuda_getDevice
+
+        def call(*inputs: torch.Tensor) -> Any:
+            try:
+                return recover.plain(inputs)
+            except Exception as error:
+                return recover(inputs, error)
+
+        return call
+
     strided = [(shape, _contiguous(shape), dtype) for shape, dtype in outputs]
     if len(outputs) == 1:
         (shape, strides, dtype), = strided
 
-        def one(device: torch.device) -> torch.Tensor:
-            if device.index == current():
-                return fast(shape, strides, dtype)
-            return empty(shape, dtype=dtype, device=device)
+        def call_one(*inputs: torch.Tensor) -> Any:
+            try:
+                out = fast(shape, strides, dtype)
+                run(*inputs, out)
+                return out
+            except Exception as error:
+                return recover(inputs, error)
 
-        return one
+        return call_one
 
-    def many(device: torch.device) -> list[torch.Tensor]:
-        if device.index == current():
-            return [fast(shape, strides, dtype) for shape, strides, dtype in strided]
-        return [empty(shape, dtype=dtype, device=device) for shape, dtype in outputs]
+    def call_many(*inputs: torch.Tensor) -> Any:
+        try:
+            made = tuple([fast(shape, strides, dtype) for shape, strides, dtype in strided])
+            run(*inputs, *made)
+            return made
+        except Exception as error:
+            return recover(inputs, error)
 
-    return many
+    return call_many
+
+
+class _Recovery:
+    """What happens after a call failed: another device, operands to copy, or an error to explain."""
+
+    def __init__(self, spec: KernelSpec, run: Callable[..., Any], tolerant: bool) -> None:
+        self._spec, self._run, self._tolerant, self._told = spec, run, tolerant, False
+        self._outputs = [(arg.shape, TORCH_DTYPE[arg.dtype]) for arg in outputs_of(spec)]
+
+    def plain(self, inputs: tuple[torch.Tensor, ...]) -> Any:
+        """The call with outputs on the inputs' device."""
+        device = inputs[0].device
+        made = tuple([torch.empty(shape, dtype=dtype, device=device) for shape, dtype in self._outputs])
+        self._run(*inputs, *made)
+        return made[0] if len(made) == 1 else made
+
+    def __call__(self, inputs: tuple[Any, ...], error: Exception) -> Any:
+        first = inputs[0] if inputs else None
+        if isinstance(first, torch.Tensor) and first.is_cuda and first.device.index != torch.cuda.current_device():
+            try:
+                return self.plain(inputs)
+            except Exception as second:
+                error = second
+        coded = explain(self._spec, inputs, error)
+        if not self._tolerant or getattr(coded, "code", "") not in ("RF506", "RF507"):
+            raise coded from error
+        if not self._told:
+            self._told = True
+            logger.warning("%s; copying the operand on every call", getattr(coded, "what", coded))
+        return self.plain(tuple([_clean(tensor, arg.align) for tensor, arg in
+                                 zip(inputs, inputs_of(self._spec), strict=True)]))
+
+
+def _clean(tensor: torch.Tensor, align: int) -> torch.Tensor:
+    if tensor.is_contiguous() and tensor.data_ptr() % max(align, 1) == 0:
+        return tensor
+    return tensor.clone(memory_format=torch.contiguous_format)
 
 
 def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -153,58 +206,6 @@ def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
         strides.insert(0, step)
         step *= max(extent, 1)
     return tuple(strides)
-
-
-def _allocating(spec: KernelSpec, run: Callable[..., Any]) -> Callable[..., Any]:
-    """The kernel as a function from inputs to fresh outputs."""
-    allocate = _allocator(spec)
-    if len(outputs_of(spec)) == 1:
-
-        def call_one(*inputs: torch.Tensor) -> torch.Tensor:
-            try:
-                out = allocate(inputs[0].device)
-                run(*inputs, out)
-            except Exception as error:
-                raise explain(spec, inputs, error) from error
-            return out
-
-        return call_one
-
-    def call_many(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        try:
-            made = allocate(inputs[0].device)
-            run(*inputs, *made)
-        except Exception as error:
-            raise explain(spec, inputs, error) from error
-        return tuple(made)
-
-    return call_many
-
-
-def tolerant(kernel: Kernel) -> Callable[..., Any]:
-    """A kernel for the inside of a graph: an operand that a view left strided or misaligned is copied, and said once.
-    The check is the launcher's own, so a call that is fine costs nothing more."""
-    call, told = kernel.call, False
-
-    def run(*inputs: torch.Tensor) -> Any:
-        nonlocal told
-        try:
-            return call(*inputs)
-        except InputError as error:
-            if error.code not in ("RF506", "RF507"):
-                raise
-            if not told:
-                told = True
-                logger.warning("%s; copying the operand on every call", error.what)
-        return call(*[_clean(tensor, arg.align) for tensor, arg in zip(inputs, inputs_of(kernel.spec), strict=True)])
-
-    return run
-
-
-def _clean(tensor: torch.Tensor, align: int) -> torch.Tensor:
-    if tensor.is_contiguous() and tensor.data_ptr() % max(align, 1) == 0:
-        return tensor
-    return tensor.clone(memory_format=torch.contiguous_format)
 
 
 def explain(spec: KernelSpec, tensors: tuple[Any, ...] | None, error: Exception, args: Any = None) -> Exception:

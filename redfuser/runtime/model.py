@@ -15,7 +15,7 @@ from redfuser.errors import InputError, InternalError
 from redfuser.report import Report
 from redfuser.runtime import ops
 from redfuser.runtime.guard import check_graph
-from redfuser.runtime.launcher import launcher, tolerant
+from redfuser.runtime.launcher import launcher
 from redfuser.runtime.signature import Signature, of_imported, torch_dtype
 
 
@@ -63,6 +63,7 @@ class CompiledModel(torch.nn.Module):
         self._stages = {name: dict(dumps) for name, dumps in (stages or {}).items()}
         self._expected = [(torch.Size(s.shape), torch_dtype(s.dtype)) for s in signature.inputs]
         self._positional = signature.positional
+        self._as_is = signature.result_is_outputs and len(signature.out_leaves) == graph.outputs
         self._eager: _Bound | None = None
         self._traced = self._compile({name: ops.register(self._kernels[k]) for name, k in graph.kernels.items()})
         self.eval()
@@ -80,30 +81,40 @@ class CompiledModel(torch.nn.Module):
     # -- calling -------------------------------------------------------------------------------------------------------
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        tensors = args if self._positional and not kwargs and len(args) == len(self._expected) else \
-            self._signature.bind(args, kwargs)
+        tensors: Any = args
+        if kwargs or not self._positional or len(args) != len(self._expected):
+            tensors = self._signature.bind(args, kwargs)
         if torch.compiler.is_compiling():  # a tracer: kernels as operators, and nothing that asks for data
             constants = [getattr(self, f"c_{name}") for name in self._constants]
             device = constants[0].device if constants else tensors[0].device
             return self._signature.unbind(self._traced(device, *[t.contiguous() for t in tensors], *constants))
         bound = self._eager
-        device = bound.device if bound is not None else self._device_for(tensors)
-        ready = []
-        for tensor, (shape, dtype) in zip(tensors, self._expected, strict=True):
+        if bound is None:
+            bound = self._check(tensors)
+        grad = torch.is_grad_enabled()
+        for i, (shape, dtype) in enumerate(self._expected):
+            tensor = tensors[i]
             try:
-                fits = tensor.shape == shape and tensor.dtype is dtype and tensor.device == device
+                if tensor.shape != shape or tensor.dtype is not dtype or tensor.device != bound.device or (
+                        grad and tensor.requires_grad):
+                    bound = self._check(tensors)
+                if not tensor.is_contiguous():
+                    tensors = [*tensors[:i], tensor.contiguous(), *tensors[i + 1:]]
             except AttributeError:
-                fits = False
-            if not fits:
-                device = self._device_for(tensors)
-                self._signature.check(tensors, device)
-            if tensor.requires_grad and torch.is_grad_enabled():
-                raise InputError("RF515", "an input requires a gradient", why="compiled models compute no gradients",
-                                 help="call under torch.no_grad(), or detach the input")
-            ready.append(tensor if tensor.is_contiguous() else tensor.contiguous())
-        if bound is None or bound.device != device:
-            bound = self._eager = self._bind(device)
-        return self._signature.unbind(bound.run(device, *ready, *bound.constants))
+                bound = self._check(tensors)
+        outputs = bound.run(bound.device, *tensors, *bound.constants)
+        return outputs if self._as_is else self._signature.unbind(outputs)
+
+    def _check(self, tensors: Any) -> _Bound:
+        """The model bound to the device it is to run on, after every input was found to be as compiled for."""
+        device = self._device_for(tensors)
+        self._signature.check(tensors, device)
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+            raise InputError("RF515", "an input requires a gradient", why="compiled models compute no gradients",
+                             help="call under torch.no_grad(), or detach the input")
+        if self._eager is None or self._eager.device != device:
+            self._eager = self._bind(device)
+        return self._eager
 
     def _device_for(self, tensors: Any) -> torch.device:
         """Where a call runs: where the constants are, else where its inputs are."""
@@ -135,7 +146,7 @@ class CompiledModel(torch.nn.Module):
         loaded = {kernel: launcher(self._kernels[kernel]) for kernel in sorted(set(self._graph.kernels.values()))}
         for kernel in loaded.values():
             kernel.prepare(device)
-        run = self._compile({name: tolerant(loaded[kernel]) for name, kernel in self._graph.kernels.items()})
+        run = self._compile({name: loaded[kernel].tolerant for name, kernel in self._graph.kernels.items()})
         return _Bound(device, run, tuple(getattr(self, f"c_{name}") for name in self._constants))
 
     def _compile(self, kernels: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:

@@ -18,7 +18,7 @@ import torch
 
 from redfuser.artifact import KernelSpec
 from redfuser.runtime.check import TORCH_DTYPE, check_meta, inputs_of, outputs_of
-from redfuser.runtime.launcher import launcher, tolerant
+from redfuser.runtime.launcher import launcher
 
 NAMESPACE = "redfuser"
 
@@ -66,7 +66,7 @@ def register(spec: KernelSpec) -> Callable[..., Any]:
 def _on_first_call(spec: KernelSpec) -> Callable[..., Any]:
     @functools.cache
     def loaded() -> Callable[..., Any]:
-        return tolerant(launcher(spec))
+        return launcher(spec).tolerant
 
     return lambda *inputs: loaded()(*inputs)
 

@@ -7,6 +7,7 @@ A call's arguments are flattened with torch's pytree, as ``torch.export`` does; 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Union
@@ -15,6 +16,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from redfuser.errors import ArtifactError, InputError
+
+logger = logging.getLogger("redfuser.runtime")
 
 DTYPES = frozenset({"float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz",
                     "float8_e5m2fnuz", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64"})
@@ -67,6 +70,14 @@ class Signature:
             return True
         args, kwargs = _children(self.in_spec)
         return bool(kwargs.num_leaves == 0 and all(child.is_leaf() for child in _children(args)))
+
+    @property
+    def result_is_outputs(self) -> bool:
+        """Whether the graph's tuple of outputs is the result as it is."""
+        if self.out_leaves != tuple(range(len(self.out_leaves))) or (self.out_spec is None and len(self.out_leaves) == 1):
+            return False
+        return self.out_spec is None or bool(self.out_spec.type is tuple and
+                                             self.out_spec.num_children == self.out_spec.num_leaves)
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """The tensors of a call, in the order of ``inputs``. Raises :class:`InputError` RF511 for another structure and
@@ -154,7 +165,8 @@ class Signature:
             raise ArtifactError("RF601", "the artifact's signature is damaged", why=str(error)) from error
         for spec in inputs:
             torch_dtype(spec.dtype)
-        in_spec, out_spec = (None if spec is None else _load_spec(spec) for spec in specs)
+        in_spec = None if specs[0] is None else _load_spec(specs[0])
+        out_spec = None if specs[1] is None else _load_spec(_plain(specs[1]))
         if in_spec is not None and (in_spec.num_children != 2 or in_spec.num_leaves != len(in_leaves)):
             raise ArtifactError("RF601", "the artifact's signature is damaged", why="its arguments do not add up")
         if out_spec is not None and out_spec.num_leaves != len(out_leaves):
@@ -203,6 +215,30 @@ def _leaf(data: Any) -> Leaf:
     if isinstance(data, bool) or not isinstance(data, (int, dict)):
         raise ValueError("a leaf is an index or a value")
     return data if isinstance(data, int) else Value(data["value"])
+
+
+def _plain(data: Any) -> Any:
+    """A result's structure where a record type that this process does not know (a model output of transformers, say) is a
+    dict of its fields."""
+    if not isinstance(data, list) or len(data) != 2:
+        return data
+
+    def walk(node: Any) -> Any:
+        if not isinstance(node, dict) or not isinstance(node.get("children_spec"), list):
+            return node
+        node = {**node, "children_spec": [walk(child) for child in node["children_spec"]]}
+        kind, context = node.get("type"), node.get("context")
+        if isinstance(kind, str) and kind not in pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE and isinstance(context, str):
+            try:
+                keys = json.loads(context)
+            except ValueError:
+                return node
+            if isinstance(keys, list) and len(keys) == len(node["children_spec"]) and all(isinstance(k, str) for k in keys):
+                logger.warning("%s results arrive as a dict: %s is not known here", "RF609", kind)
+                node["type"] = "builtins.dict"
+        return node
+
+    return [data[0], walk(data[1])]
 
 
 def _load_spec(data: Any) -> Any:

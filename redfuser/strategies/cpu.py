@@ -6,10 +6,12 @@ there are no parallel loops, so nothing of TVM's runtime is called. Linking take
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from functools import lru_cache
 from pathlib import Path
@@ -22,10 +24,8 @@ from redfuser.strategies.check import check
 from redfuser.strategies.program import Program
 from redfuser.target import cpu_levels
 
-ALIGN = 64
-"""Bytes that TVM's LLVM code takes every buffer to be aligned to: it loads whole AVX-512 registers."""
 LANES = 16
-"""Partial results of a reduction: two AVX2 or one AVX-512 register of float32."""
+"""Partial results of a reduction: two AVX2 registers of float32."""
 
 
 def source(program: Program) -> str:
@@ -44,11 +44,11 @@ def build(program: Program) -> KernelSpec:
                             why="; ".join(found))
     name = _entry_name(program)
     text = tir.entry_script(program, name, LANES)
-    level = cpu_levels()[0]
+    level = cpu_level()
     binary = _compile(text, name, level)
     inputs, outputs = len(program.fused.cascade.inputs), len(program.fused.cascade.outputs)
     roles = ["in"] * inputs + ["out"] * outputs + ["workspace"] * len(program.workspaces)
-    args = tuple(ArgSpec(t.name, t.dtype, tuple(int(n) for n in t.shape), role, ALIGN)  # type: ignore[arg-type]
+    args = tuple(ArgSpec(t.name, t.dtype, tuple(int(n) for n in t.shape), role, tir.ALIGN)  # type: ignore[arg-type]
                  for t, role in zip(tir.parameters(program), roles, strict=True))
     launch = LaunchSpec(name, 0, (1, 1, 1), (1, 1, 1), 0, tuple(ParamSpec("ptr", a.name) for a in args))
     config = {"strategy": program.strategy, "splits": program.splits, "segment": program.segment, "lanes": LANES}
@@ -60,29 +60,34 @@ def _entry_name(program: Program) -> str:
 
 
 @lru_cache(maxsize=1)
-def compiler() -> str | None:
-    """The system's C compiler, from $CC or the PATH; None when there is none."""
+def compiler() -> tuple[str, ...] | None:
+    """The command of a C compiler: $CC, the system's, or pip's ziglang; None when there is none."""
     asked = os.environ.get("CC", "").split()
-    return next((path for c in (*asked[:1], "cc", "gcc", "clang") if (path := shutil.which(c))), None)
+    if asked and shutil.which(asked[0]):
+        return tuple(asked)
+    found = next((path for c in ("cc", "gcc", "clang") if (path := shutil.which(c))), None)
+    if found is not None:
+        return (found,)
+    return (sys.executable, "-m", "ziglang", "cc") if importlib.util.find_spec("ziglang") else None
 
 
-def _target(level: str) -> Any:
-    from redfuser.tvm_compat import tvm
-
-    return tvm.target.Target({"kind": "llvm"} if level == "generic" else {"kind": "llvm", "mcpu": level})
+def cpu_level() -> str:
+    """The architecture that kernels are built for: the best of this machine's levels up to x86-64-v3, whose kernels were
+    measured faster than x86-64-v4's and run on more machines."""
+    return next(level for level in cpu_levels() if level != "x86-64-v4")
 
 
 def _compile(text: str, name: str, level: str) -> bytes:
-    from redfuser.tvm_compat import tvm
+    from redfuser.tvm_compat import build_scalar, tvm
 
     cc = compiler()
     if cc is None:
         raise BuildError("RF440", "no C compiler to link a CPU kernel with",
-                         why="neither $CC nor cc, gcc or clang was found",
-                         help="install gcc or clang; without one the regions run as torch operators")
+                         why="neither $CC, cc, gcc, clang nor the package ziglang was found",
+                         help="install gcc or clang, or `pip install ziglang`; without one the regions run as torch operators")
     try:
         module = tvm.IRModule({name: tir.parse(text)})
-        built = tvm.compile(module, target=_target(level))
+        built = build_scalar(module, "" if level == "generic" else level)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / f"{name}.so"
             built.export_library(str(path), fcompile=_link(cc))
@@ -94,14 +99,14 @@ def _compile(text: str, name: str, level: str) -> bytes:
                          help="a report of this text is welcome; the region runs as torch operators") from error
 
 
-def _link(cc: str) -> Any:
+def _link(cc: tuple[str, ...]) -> Any:
     """What export_library calls with the object files: link them with the C compiler and the maths library."""
 
     def link(output: str, objects: list[str], options: list[str] | None = None, **_: Any) -> None:
-        done = subprocess.run([cc, "-shared", "-fPIC", "-o", output, *objects, *(options or []), "-lm"],
+        done = subprocess.run([*cc, "-shared", "-fPIC", "-o", output, *objects, *(options or []), "-lm"],
                               capture_output=True, text=True, check=False)
         if done.returncode:
-            raise BuildError("RF441", f"{cc} could not link the CPU kernel", why=_tail(done.stderr))
+            raise BuildError("RF441", f"{cc[0]} could not link the CPU kernel", why=_tail(done.stderr))
 
     link.output_format = "so"  # type: ignore[attr-defined]
     return link
@@ -111,4 +116,4 @@ def _tail(text: str, lines: int = 6) -> str:
     return "\n".join([x for x in text.strip().splitlines() if x.strip()][-lines:])
 
 
-__all__ = ["LANES", "build", "compiler", "source"]
+__all__ = ["LANES", "build", "compiler", "cpu_level", "source"]

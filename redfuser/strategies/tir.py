@@ -25,6 +25,8 @@ from redfuser.strategies.tir_expr import INTS, NARROW, TVM_DTYPE, Texts, stored,
 
 _LOCALS = re.compile(r"T|[xy]\d+|[ivw]_.*|lane.*|seg|chunk|other|take|(carry|new|old)_.*|.*_")
 _PAYLOAD = frozenset({"argmax", "argmin", "topk"})
+ALIGN = 16
+"""Bytes to which every tensor is aligned, as :class:`redfuser.artifact.ArgSpec` promises."""
 SCRATCH_BYTES = 1 << 20
 """Scratch of one grid point, which lives on the stack."""
 
@@ -41,7 +43,8 @@ def to_primfuncs(program: Program, lanes: int = 1) -> Any:
     """An IRModule with one PrimFunc per kernel, named like it; parameters are its reads, then its writes.
 
     Raises LoweringError: RF430 for an operation and RF431 for a dtype that LLVM kernels do not get, RF432 for scratch that
-    does not fit, RF433 for symbolic extents."""
+    does not fit, RF433 for symbolic extents, RF434 for values
+    that are not held, RF435 for empty axes."""
     from redfuser.tvm_compat import tvm
 
     functions = {k.name: parse(script(k.name, (*k.reads, *k.writes), [_KernelText(program, k, lanes)]))
@@ -69,7 +72,7 @@ def parameters(program: Program) -> tuple[Tensor, ...]:
 def script(name: str, tensors: tuple[Tensor, ...], kernels: list[_KernelText]) -> str:
     """TVMScript text of one function that runs ``kernels`` in turn."""
     params = ", ".join(f"{_name(t.name)}: T.Buffer(({', '.join(map(str, t.shape))}{',' * (len(t.shape) == 1)}), "
-                       f'"{_buffer_dtype(t)}")' for t in _static(tensors))
+                       f'"{_buffer_dtype(t)}", align={ALIGN})' for t in _static(tensors))
     lines = ["@T.prim_func(s_tir=True)", f"def {_name(name)}({params}):",
              f'    T.func_attr({{"global_symbol": "{_name(name)}", "tir.noalias": True}})', '    with T.sblock("root"):']
     bodies = []
@@ -81,17 +84,17 @@ def script(name: str, tensors: tuple[Tensor, ...], kernels: list[_KernelText]) -
 
 
 def parse(text: str) -> Any:
-    from tvm.script import from_source
-    from tvm.script import tirx as T
+    """The PrimFunc that TVMScript text denotes."""
+    from redfuser.tvm_compat import parse_prim_func
 
-    return from_source(text, {"T": T})
+    return parse_prim_func(text)
 
 
 def _static(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     for t in tensors:
         if not all(isinstance(n, int) for n in t.shape):
             raise LoweringError("RF433", f"{t} has a symbolic extent", help="compile for static shapes")
-    return tuple(t if t.shape else replace(t, shape=(1,)) for t in tensors)
+    return tensors
 
 
 def _buffer_dtype(t: Tensor) -> str:
@@ -115,6 +118,9 @@ class _KernelText:
             if not isinstance(a.extent, int):
                 raise LoweringError("RF433", f"axis {a.name} has the symbolic extent {a.extent}",
                                     help="compile for static shapes")
+            if a.extent == 0:
+                raise LoweringError("RF435", f"axis {a.name} has no elements", why="there is nothing to compute",
+                                    help="torch computes it in the outer graph")
             self.extents[a.name] = a.extent
         self.raxis = kernel.raxis
         self.outer = (*kernel.grid, *((kernel.split,) if kernel.split else ()))
@@ -125,7 +131,7 @@ class _KernelText:
         self.inline = {b.name: b for b in (*kernel.body, *kernel.tail) if b.role == "producer" and b.reducer is None}
         self.suffix = ""
         length = program.segment or self.extents[self.raxis]
-        self.segment = min(length, max(self.extents[self.raxis], 1))
+        self.segment = min(length, self.extents[self.raxis])
 
     # -- scratch -------------------------------------------------------------------------------------------------------
 
@@ -167,7 +173,7 @@ class _KernelText:
         at = axes or {}
         if name in self.written:
             block = next(b for b in (*self.kernel.body, *self.kernel.tail) if name in b.names)
-            return f"{_name(name)}[{', '.join(at.get(a, f'v_{a}') for a in block.axes) or '0'}]"
+            return f"{_name(name)}[{', '.join(at.get(a, f'v_{a}') for a in block.axes) or '()'}]"
         inner = self.scratch[name][0]
         return f"{self.local(name)}[{', '.join(at.get(a, self.position(a)) for a in inner) or '0'}]"
 
@@ -182,8 +188,14 @@ class _KernelText:
             return self.element(ref.name), held
 
         shapes = {t.name: tuple(int(n) for n in t.shape) for t in self.tensors.values()}
-        texts = Texts(lambda axis: f"v_{axis}", access, self.extents, shapes, {n: _name(n) for n in self.tensors})
+        register = self.register if any(t.dtype == "bf16" for t in self.tensors.values()) else None
+        texts = Texts(lambda axis: f"v_{axis}", access, self.extents, shapes, {n: _name(n) for n in self.tensors}, register)
         return texts
+
+    def register(self, count: int, dtype: str) -> str:
+        name = f"{dtype} register {count}"
+        self.scratch[name] = ((), dtype)
+        return f"{self.local(name)}[0]"
 
     def gather(self, ref: Ref, texts: Texts) -> tuple[str, str]:
         """A reference at other positions: of a pointwise producer, its expression there; of a value without the r-axis,
@@ -385,6 +397,7 @@ class _KernelText:
         axis = f"    v_lane = T.axis.spatial({lanes}, lane)"
         step = self.block(b, f"{name}_lanes", axes, span, update, b.over, place)
         fill = [f"for lane in range({lanes}):", f'    with T.sblock("{_name(name)}_lanes_init"):', f"    {axis}",
+                f'        T.sblock_attr({{"redfuser.role": "{b.role}", "redfuser.axes": []}})',
                 f"        {lane}[v_lane] = {self.texts().const(neutral(b)[0])}"]
         loop = [f"for chunk in range({n // lanes}):", f"    for lane in range({lanes}):",
                 *_indent(_indent([step[0], axis, *step[1:]]))]
@@ -433,6 +446,7 @@ class _KernelText:
         value = texts.value(b.exprs[0])
         n = span.length if span is not None and b.over == self.raxis else self.extents[b.over]
         index = f'T.Cast("int64", v_{b.over})'
+        value = texts.bind(value, wide(b.dtype))
         if b.reducer.kind != "topk":
             body = [*texts.lets, *self.choose(b, value, index)]
             loop = self.block(b, f"reduce_{b.name}", (*b.axes, b.over), span, body, b.over)

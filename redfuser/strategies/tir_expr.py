@@ -43,11 +43,14 @@ def stored(text: str, dtype: str) -> str:
 
 class Texts:
     """Prints expressions inside one block. ``access`` gives the text of a named value's element, and whether it lies in a
-    buffer of its own (possibly narrow) dtype; ``lets`` collects the block's local bindings."""
+    buffer of its own (possibly narrow) dtype; ``lets`` collects the block's local bindings. ``register`` names a
+    one-element buffer to bind to instead (TVM's bf16 legalisation does not look into let bindings)."""
 
     def __init__(self, index: Callable[[str], str], access: Callable[[Ref], tuple[str, str]],
-                 extents: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]], tensors: Mapping[str, str]) -> None:
+                 extents: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]], tensors: Mapping[str, str],
+                 register: Callable[[int, str], str] | None = None) -> None:
         self.index, self.access, self.extents, self.shapes, self.tensors = index, access, extents, shapes, tensors
+        self.register = register
         self.lets: list[str] = []
         self.lazy = 0
 
@@ -55,7 +58,12 @@ class Texts:
         """A name for a value that is used several times; the text itself inside a lazy branch."""
         if self.lazy or text.isidentifier():
             return text
+        if self.register is not None:
+            name = self.register(len(self.lets), dtype)
+            self.lets.append(f"{name} = {text}")
+            return name
         name = f"x{len(self.lets)}"
+        text = f'T.Cast("{dtype}", {text})' if dtype.startswith("int") else text
         self.lets.append(f"{name}: T.let[T.{dtype}] = {text}")
         return name
 
@@ -88,7 +96,7 @@ class Texts:
         return str(int(e.value)) if e.dtype == "i64" and abs(int(e.value)) < 2**31 else f"T.{wide(e.dtype)}({int(e.value)})"
 
     def load(self, e: Load) -> str:
-        return f"{self.tensors[e.tensor]}[{', '.join(self.position(i) for i in e.indices) or '0'}]"
+        return f"{self.tensors[e.tensor]}[{', '.join(self.position(i) for i in e.indices) or '()'}]"
 
     def position(self, e: Expr) -> str:
         text = self.value(e)
@@ -200,25 +208,29 @@ def span(e: Expr, extents: Mapping[str, int]) -> tuple[float, float]:
         case Cast(arg=x, dtype=d) if d in INTS:
             return span(x, extents)
         case Op(name=name, args=args) if name in ("add", "sub", "mul", "floordiv", "mod", "min", "max", "neg"):
-            (a, b), (c, d) = span(args[0], extents), span(args[-1], extents)
-            match name:
-                case "add":
-                    return a + c, b + d
-                case "sub":
-                    return a - d, b - c
-                case "neg":
-                    return -b, -a
-                case "mul":
-                    corners = [x * y if x and y else 0.0 for x in (a, b) for y in (c, d)]
-                    return min(corners), max(corners)
-                case "min":
-                    return min(a, c), min(b, d)
-                case "max":
-                    return max(a, c), max(b, d)
-                case "floordiv" if c == d and c > 0:
-                    return a // c, b // c
-                case "mod" if c == d and c > 0:
-                    return (a, b) if a >= 0 and b < c else (0.0, c - 1)
+            return _combined_span(name, span(args[0], extents), span(args[-1], extents))
+    return -inf, inf
+
+
+def _combined_span(name: str, x: tuple[float, float], y: tuple[float, float]) -> tuple[float, float]:
+    """The range of one operation on operands in the ranges ``x`` and ``y``."""
+    match name:
+        case "add":
+            return x[0] + y[0], x[1] + y[1]
+        case "sub":
+            return x[0] - y[1], x[1] - y[0]
+        case "neg":
+            return -x[1], -x[0]
+        case "mul":
+            corners = [a * b if a and b else 0.0 for a in x for b in y]
+            return min(corners), max(corners)
+        case "min" | "max":
+            f = min if name == "min" else max
+            return f(x[0], y[0]), f(x[1], y[1])
+        case "floordiv" if y[0] == y[1] and y[0] > 0:
+            return x[0] // y[0], x[1] // y[0]
+        case "mod" if y[0] == y[1] and y[0] > 0:
+            return x if x[0] >= 0 and x[1] < y[0] else (0.0, y[0] - 1)
     return -inf, inf
 
 

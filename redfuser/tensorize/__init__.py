@@ -16,7 +16,7 @@ from redfuser.tensorize.tile_ir import TensorArg, TileProgram
 def tensorize(program: Program, config: TileConfig, target: Target) -> TileProgram:
     """The tile program of ``program`` under ``config`` on ``target``; every kernel of it in order.
 
-    Raises LoweringError RF430 to RF439 for what has no tile form, with the statement it is about."""
+    Raises LoweringError RF485 to RF494 for what has no tile form, with the statement it is about."""
     kernels, roundings = [], []
     for kernel in program.kernels:
         lowering = KernelLowering(program, kernel, config.for_kernel(kernel), target)

@@ -24,8 +24,9 @@ UNIT = "row"
 @dataclass(frozen=True, slots=True)
 class Roles:
     """rows, segment, columns: an axis each (columns, the free axis of a vector-valued accumulator, may be missing; so
-    may the segment, in a kernel that only folds partials). grid: the other axes of every output point. extents: of all
-    axes, split ones included. fold: the axis walked step by step in a combine kernel."""
+    may the segment, in a kernel that only folds partials). lists: columns are the places of a top-k list. grid: the
+    other axes of every output point. extents: of all axes, split ones included. fold: the axis
+    walked step by step in a combine kernel."""
 
     rows: str
     segment: str | None
@@ -33,6 +34,7 @@ class Roles:
     grid: tuple[str, ...]
     extents: dict[str, int]
     fold: str | None = None
+    lists: bool = False
 
     def letter(self, axis: str) -> str:
         return {self.rows: "m", self.segment: "n", self.columns: "e"}.get(axis, "")
@@ -97,21 +99,25 @@ def _simplify(kernel: Kernel, extents: dict[str, int]) -> Kernel:
 
 
 def choose(kernel: Kernel, extents: dict[str, int]) -> Roles:
-    """The roles of a kernel's axes. Raises LoweringError RF431 when an accumulator has two free axes."""
+    """The roles of a kernel's axes. Raises LoweringError RF486 when an accumulator has two free axes."""
     grid = list(kernel.grid)
     if kernel.split and kernel.kind != "combine":
         grid.insert(0, kernel.split)
     segment = None if kernel.kind == "combine" else kernel.raxis
     reserved = {*grid, kernel.raxis, kernel.split}
     free = {a for b in (*kernel.init, *kernel.body) if b.role != "producer" and not _list_valued(b)
-            for a in b.axes if a not in reserved}
+            for a in b.axes if a not in reserved} - {b.axes[-1] for b in kernel.body if _list_valued(b)}
     if len(free) > 1:
-        raise LoweringError("RF431", f"{kernel.name}: an accumulator with the free axes {', '.join(sorted(free))}",
+        raise LoweringError("RF486", f"{kernel.name}: an accumulator with the free axes {', '.join(sorted(free))}",
                             why="a tile has one column axis", help="the cascade runs unfused")
-    columns = free.pop() if free else None
+    lists = {b.axes[-1] for b in (*kernel.init, *kernel.body, *kernel.tail) if _list_valued(b)}
+    if len(free | lists) > 1:
+        raise LoweringError("RF486", f"{kernel.name}: accumulators with the free axes {', '.join(sorted(free | lists))}",
+                            why="a tile has one column axis", help="the cascade runs unfused")
+    columns = next(iter(free | lists), None)
     rows = _row_axis(kernel, grid, segment, columns, extents)
     return Roles(rows, segment, columns, tuple(a for a in grid if a != rows), {**extents, UNIT: 1},
-                 kernel.split if kernel.kind == "combine" else None)
+                 kernel.split if kernel.kind == "combine" else None, bool(lists))
 
 
 def _list_valued(b: Block) -> bool:
@@ -153,7 +159,8 @@ def strip_casts(e: Expr) -> Expr:
 
 def constants(parts: Iterable[Expr]) -> tuple[float, tuple[Expr, ...]]:
     """A product's constant and its other factors."""
-    k, rest = 1.0, []
+    k = 1.0
+    rest: list[Expr] = []
     for p in parts:
         if isinstance(p, Const):
             k *= float(p.value)
@@ -164,4 +171,4 @@ def constants(parts: Iterable[Expr]) -> tuple[float, tuple[Expr, ...]]:
     return k, tuple(rest)
 
 
-__all__ = ["UNIT", "Roles", "choose", "constants", "indices_of", "operand_axes", "split_groups", "strip_casts", "i64"]
+__all__ = ["UNIT", "Roles", "choose", "constants", "i64", "indices_of", "operand_axes", "split_groups", "strip_casts"]

@@ -10,11 +10,16 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from redfuser.acrf.expr import Load, walk
+from redfuser.errors import LoweringError
 from redfuser.strategies.program import Kernel, Program
 from redfuser.target import Target
 from redfuser.tensorize.axes import choose, split_groups
 
 BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "i64": 8, "i32": 4, "i8": 1, "u8": 1, "bool": 1}
+
+
+DEEP = 320
+"""Elements of a contraction's own axis above which its operands do not stay on chip whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +31,7 @@ class TileConfig:
     flight. weights: how the left operand of a second contraction gets there, ``registers`` (needs rows / 16 >= warps)
     or ``shared``. warp_specialized: a producer warp group (Hopper, stages >= 1), else every warp copies. reverse: visit
     the blocks with the longest range first. raster: blocks of this many columns share L2. tf32: allow TF32 for
-    contractions of f32 operands.
+    contractions of f32 operands. chunk: elements of a contraction's own axis per step, 0 for all of them at once.
     """
 
     rows: int = 128
@@ -38,6 +43,7 @@ class TileConfig:
     reverse: bool = True
     raster: int = 0
     tf32: bool = False
+    chunk: int = 0
 
     def for_kernel(self, kernel: Kernel) -> TileConfig:
         """The second and third kernels of a split program do little; they take what suits a row walk."""
@@ -66,21 +72,33 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
     kernel, extents, _ = split_groups(kernel, extents)
     roles = choose(kernel, extents)
     extents = roles.extents
-    contracts = any(b.role == "producer" and b.reducer is not None for b in kernel.body) or roles.columns is not None
+    contracts = any(b.role == "producer" and b.reducer is not None for b in kernel.body) or (
+        roles.columns is not None and not roles.lists)
     rows = extents[roles.rows]
     n = extents[roles.segment] if roles.segment else 1
+    if not contracts and roles.lists:  # a warp per row
+        padded = 1 << max(5, (n - 1).bit_length())
+        return [TileConfig(r, padded, 32 * r, 0, "registers", False) for r in (4, 2, 8, 1)]
     if not contracts:
         return _row_configs(kernel.kind == "resident", rows, n)
+    if roles.lists:
+        depth = max((extents[b.over] for b in kernel.body if b.role == "producer" and b.over in extents), default=0)
+        return _selection_configs(rows, n, depth, target)
     widths = sorted({extents[b.over] for b in kernel.body if b.role == "producer" and b.over in extents}
                     | {extents[a] for a in (roles.columns,) if a})
     width, columns = max(widths), extents[roles.columns] if roles.columns else 0
+    _veto(kernel, roles.grid, extents, rows, n, columns_of=roles.columns, target=target)
     size = max((BYTES[x.dtype] for b in kernel.body for e in b.exprs for x in walk(e) if isinstance(x, Load)), default=2)
     blocks = 1
     for a in roles.grid:
         blocks *= extents[a]
-    causal = _narrows(kernel)
-    ranked = [(_cost(c, target, rows, n, width, columns, size, blocks, causal), c)
-              for c in _gemm_space(target, rows, n)]
+    causal, once = _narrows(kernel), _reads_once(kernel)
+    space = _gemm_space(target, rows, n, columns)
+    if causal and rows > 16:  # an unknown number of steps: see KernelLowering
+        space = [c for c in space if c.stages == 1 or c.warp_specialized]
+    if width > 2 * DEEP:  # too deep to hold: the contraction in chunks
+        space = [replace(c, chunk=64) for c in space if c.stages == 2]
+    ranked = [(_cost(c, target, rows, n, min(width, c.chunk or width), columns, size, blocks, causal, once), c) for c in space]
     fitting = [(cost, i, c) for i, (cost, c) in enumerate(ranked) if cost is not None]
     return [c for _, _, c in sorted(fitting, key=lambda t: (t[0], t[1]))] or [TileConfig(64, 32, 128, 1, "registers", False)]
 
@@ -93,7 +111,40 @@ def _narrows(kernel: Kernel) -> bool:
                for b in kernel.body for e in b.exprs for x in walk(e))
 
 
-def _gemm_space(target: Target, rows: int, n: int) -> list[TileConfig]:
+def _veto(kernel: Kernel, grid: tuple[str, ...], extents: dict[str, int], rows: int, n: int, *,
+          columns_of: str | None, target: Target) -> None:
+    """Refuse a cascade around a large matrix product that a row walk would run on a few multiprocessors.
+
+    A roofline on both sides: the products and their operands on as many blocks as there are row tiles, against all of the
+    machine at library efficiency plus the traffic of the intermediates. Raises LoweringError RF497."""
+    depth = max((extents[b.over] for b in kernel.body if b.role == "producer" and b.over in extents), default=0)
+    if depth <= 2 * DEEP:
+        return
+    outer = 1
+    for a in grid:
+        outer *= extents[a]
+    columns = extents[columns_of] if columns_of else 0
+    flops = 2.0 * outer * rows * n * (depth + columns)
+    read = 2.0 * n * (depth + columns)
+    blocks = outer * -(-rows // 64)
+    busy = min(1.0, blocks / target.sms)
+    fused = max(flops / (0.5 * target.flops * busy), blocks * read / (4 * target.bandwidth * busy),
+                read / (target.bandwidth * busy))
+    unfused = max(flops / (0.8 * target.flops), read / target.bandwidth) + 6.0 * 2 * outer * rows * n / target.bandwidth + 6e-6
+    if fused > unfused:
+        raise LoweringError("RF497", f"{kernel.name}: {blocks} blocks of a contraction {depth} deep",
+                            why=f"modelled {fused * 1e6:.0f} us fused, {unfused * 1e6:.0f} us unfused on {target.part}",
+                            help="the region runs unfused")
+
+
+def _reads_once(kernel: Kernel) -> bool:
+    """Both contractions read one tensor along the segment."""
+    read = [{x.tensor for e in b.exprs for x in walk(e) if isinstance(x, Load)} for b in kernel.body
+            if b.reducer is not None and b.reducer.kind == "sum" and (b.role == "producer" or len(b.axes) > len(kernel.grid))]
+    return len(read) > 1 and bool(set.intersection(*read))
+
+
+def _gemm_space(target: Target, rows: int, n: int, columns: int) -> list[TileConfig]:
     out: list[TileConfig] = []
     if rows <= 16:
         out += [TileConfig(16, s, 128, stages, "shared", False) for s in (64, 128) for stages in (2, 3)]
@@ -105,22 +156,29 @@ def _gemm_space(target: Target, rows: int, n: int) -> list[TileConfig]:
                 out.append(TileConfig(m, s, 2 * m, stages, "registers", False))
                 if target.tma and m >= 128:
                     out.append(TileConfig(m, s, 2 * m, stages, "registers", True))
+    if columns > 256:  # an accumulator this wide is shared by two warp groups, column by column
+        out = [TileConfig(64, s, 256, stages, "shared", ws) for s in (64, 32) for stages in (2, 1)
+               for ws in ((True, False) if target.tma else (False,))]
     if target.kind == "hip":
         out = [replace(c, stages=0) for c in out if c.stages == 1]
     return out
 
 
 def _cost(c: TileConfig, target: Target, rows: int, n: int, width: int, columns: int, size: int, blocks: int,
-          causal: bool) -> float | None:
+          causal: bool, once: bool) -> float | None:
     """Modelled time in arbitrary units, or None when the configuration does not fit the target."""
     columns = columns or width
-    shared = size * (c.rows * width + max(1, c.stages) * c.segment * (width + columns) + c.rows * columns)
+    both = max(width, columns) if once else width + columns
+    operands = size * (c.rows * width + max(1, c.stages) * c.segment * both)
     if c.weights == "shared":
-        shared += size * c.rows * c.segment
+        operands += size * c.rows * c.segment
+    shared = max(operands, size * c.rows * columns) + (0 if columns > 256 else size * c.rows * columns)
     if shared > target.shared_bytes:
         return None
     threads = c.threads + (128 if c.warp_specialized else 0)
     registers = 40 + (c.rows * (c.segment * 1.5 + columns)) / c.threads
+    if c.weights == "shared" and rows > 16:
+        return None if registers > 230 else (1.0 + 0.1 * (c.stages == 1) + 0.1 * (not c.warp_specialized)) * 64 / c.segment
     if registers > 250:
         return None
     per_sm = max(1, min(target.shared_sm_bytes // (shared + 1024), target.max_threads // threads,
@@ -132,7 +190,8 @@ def _cost(c: TileConfig, target: Target, rows: int, n: int, width: int, columns:
     used = min(1.0, rows / (-(-rows // c.rows) * c.rows)) * (n / (steps * c.segment))
     if rows <= 16:  # bound by memory: bytes in flight decide
         flight = min(1.0, per_sm * max(1, c.stages) * c.segment * width * size / 49152)
-        return (1.0 if c.weights == "shared" else 1.6) / flight / fill**0.125 / (n / (steps * c.segment))
+        depth = 1.0 + 0.02 * abs(c.stages - 2) + 0.01 * (c.segment > 64)  # more blocks beat deeper pipelines
+        return (1.0 if c.weights == "shared" else 1.6) * depth / flight / (n / (steps * c.segment))
     # Instruction efficiency of the two matrix products and the maps between them, fitted on one H200 (design notes).
     if c.warp_specialized:
         efficiency = {64: 0.5, 128: 1.0, 256: 0.9}[c.rows] * (1.0 if c.segment == 128 else 0.96 if c.segment >= 64 else 0.7)
@@ -146,9 +205,28 @@ def _cost(c: TileConfig, target: Target, rows: int, n: int, width: int, columns:
     if c.stages == 1:
         efficiency *= 0.85
     if c.stages == 3:
-        efficiency *= 0.97
+        efficiency *= 0.97 if c.warp_specialized else 0.88
     diagonal = 1.0 + (0.5 * c.segment / max(1, n) if causal else 0.0)
     return diagonal / (efficiency * used * max(0.5, fill))
+
+
+def _selection_configs(rows: int, n: int, depth: int, target: Target) -> list[TileConfig]:
+    """A row of scores held whole in registers while its best are picked: few rows per block, to fill the machine."""
+    width = max(16, -(-n // 16) * 16)
+    out = []
+    for m, threads, weights in ((16, 128, "shared"), (32, 64, "registers"), (64, 128, "registers")):
+        if weights == "shared" and width < 64:
+            continue
+        for stages in (3, 2):
+            shared = 2 * stages * 64 * (m + width)
+            if m * width / threads <= 128 and shared <= target.shared_bytes:
+                out.append(TileConfig(m, width, threads, stages, weights, False, chunk=64 if depth > 64 else 0))  # type: ignore[arg-type]
+
+    def cost(c: TileConfig) -> float:
+        blocks = -(-rows // c.rows)
+        return -(-blocks // target.sms) * (0.5 + c.rows / 64) * (1.0 if c.stages == 3 else 1.05)
+
+    return sorted(out, key=cost) or [TileConfig(16, width, 32, 2, "registers", False, chunk=64)]
 
 
 def _row_configs(resident: bool, rows: int, n: int) -> list[TileConfig]:

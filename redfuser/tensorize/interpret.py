@@ -8,7 +8,8 @@ by design, and it knows nothing of threads, layouts or pipelining.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -40,14 +41,14 @@ NUMPY_DTYPES: dict[str, np.dtype] = {
 def run(program: TileProgram, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Run on ``inputs`` (by argument name, of the declared shapes); returns the outputs by the cascade's own names.
 
-    Raises InputError RF104 when an input is missing or has another shape than declared.
+    Raises InputError RF498 when an input is missing or has another shape than declared.
     """
     memory: dict[str, np.ndarray] = {}
     for arg in program.args:
         if arg.role == "in":
             if arg.name not in inputs or tuple(inputs[arg.name].shape) != arg.shape:
                 got = inputs[arg.name].shape if arg.name in inputs else "nothing"
-                raise InputError("RF104", f"argument {arg.name} must have shape {arg.shape}, got {got}")
+                raise InputError("RF498", f"argument {arg.name} must have shape {arg.shape}, got {got}")
             memory[arg.name] = np.ascontiguousarray(inputs[arg.name]).astype(NUMPY_DTYPES[arg.dtype])
         else:
             fill = np.nan if arg.dtype in ("f64", "f32", "f16", "bf16") else 0
@@ -82,7 +83,8 @@ class _Block:
             case Copy(src, dst):
                 self._write(dst, self._read(src, dst))
             case Gemm(a, b, c, ta, tb, clear):
-                x, y = (self._read(s, None).astype(np.float32) for s in (a, b))
+                x: np.ndarray = self._read(a, None).astype(np.float32)
+                y: np.ndarray = self._read(b, None).astype(np.float32)
                 product = (x.T if ta else x) @ (y.T if tb else y)
                 self.store[c][...] = product if clear else self.store[c] + product
             case ReduceTile(op, src, dst, clear):
@@ -103,7 +105,7 @@ class _Block:
                     for inner in body:
                         self.exec(inner)
             case _:
-                raise InternalError("RF901", f"the tile interpreter does not know {type(stmt).__name__}")
+                raise InternalError("RF900", f"the tile interpreter does not know {type(stmt).__name__}")
 
     def _window(self, s: Slice) -> tuple[list[slice | int], list[slice | int], tuple[int, ...]]:
         """(part of the array, part of the tile that it fills, full tile shape); points outside leave nothing."""
@@ -117,11 +119,11 @@ class _Block:
             start = int(self.eval(dim.start))
             if dim.size == 0:
                 if not 0 <= start < extent:
-                    raise InternalError("RF901", f"point index {start} outside {extent} in {s}")
+                    raise InternalError("RF900", f"point index {start} outside {extent} in {s}")
                 outer.append(start)
             else:
                 if start < 0:
-                    raise InternalError("RF901", f"slice starts at {start} in {s}")
+                    raise InternalError("RF900", f"slice starts at {start} in {s}")
                 n = max(0, min(dim.size, extent - start))
                 outer.append(slice(min(start, extent), min(start, extent) + n))
                 inner.append(slice(0, n))
@@ -148,7 +150,7 @@ class _Block:
             array = self.store[a.target]
             index = np.broadcast_arrays(*(np.broadcast_to(self.eval(i), extents) for i in a.indices))
             value = np.broadcast_to(self.eval(a.expr), extents).astype(array.dtype)
-            inside = np.ones(extents, bool)
+            inside: np.ndarray = np.ones(extents, bool)
             for axis, i in enumerate(index):
                 inside &= (i >= 0) & (i < array.shape[axis])
             array[tuple(i[inside] for i in index)] = value[inside]
@@ -166,12 +168,12 @@ class _Block:
                 return np.asarray(self.eval(arg)).astype(NUMPY_DTYPES[d])
             case Op(name=name, args=args, dtype=d):
                 return apply(name, [self.eval(a) for a in args], d)
-        raise InternalError("RF901", f"the tile interpreter cannot evaluate {e}")
+        raise InternalError("RF900", f"the tile interpreter cannot evaluate {e}")
 
     def _gather(self, name: str, index: tuple[np.ndarray, ...]) -> np.ndarray:
         array = self.store[name]
         index = tuple(np.broadcast_arrays(*index))
-        inside = np.ones(index[0].shape, bool)
+        inside: np.ndarray = np.ones(index[0].shape, bool)
         for axis, i in enumerate(index):
             inside &= (i >= 0) & (i < array.shape[axis])
         safe = tuple(np.where(inside, i, 0) for i in index)
@@ -186,7 +188,7 @@ def apply(name: str, args: list, dtype: str) -> np.ndarray | int:
     return _ARRAY[name](*args)
 
 
-_INTEGER = {
+_INTEGER: dict[str, Callable[..., Any]] = {
     "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "floordiv": lambda a, b: a // b,
     "mod": lambda a, b: a % b, "min": min, "max": max, "neg": lambda a: -a, "select": lambda c, a, b: a if c else b,
 }
@@ -202,7 +204,7 @@ def _one(x: np.ndarray) -> np.generic:
     return np.asarray(x).dtype.type(1)
 
 
-_ARRAY = {
+_ARRAY: dict[str, Callable[..., Any]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "floordiv": np.floor_divide,
     "mod": np.mod, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal,
     "ne": np.not_equal, "and": np.logical_and, "or": np.logical_or, "not": np.logical_not, "neg": np.negative,

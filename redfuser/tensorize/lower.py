@@ -15,17 +15,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref, Tensor, indices_of, map_children, op, print_expr
-from redfuser.acrf.expr import walk
+from redfuser.acrf.expr import (
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Load,
+    Op,
+    Ref,
+    Tensor,
+    f32,
+    indices_of,
+    map_children,
+    op,
+    print_expr,
+    substitute,
+    walk,
+)
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block, Kernel, Program
 from redfuser.target import Target
 from redfuser.tensorize import rewrite
 from redfuser.tensorize.axes import UNIT, Roles, choose, split_groups, strip_casts
 from redfuser.tensorize.configs import TileConfig
-from redfuser.tensorize.indexing import Affine, View, affine, make, view
+from redfuser.tensorize.indexing import Affine, View, affine, make, minus, view
 from redfuser.tensorize.masks import TRUE, Analysis, Rows, both, conjuncts, positional, separate
-from redfuser.tensorize.prepare import Prepared, prepare
+from redfuser.tensorize.prepare import LEAST, Prepared, prepare
 from redfuser.tensorize.storage import tidy
 from redfuser.tensorize.tile_ir import (
     Assign,
@@ -38,6 +53,7 @@ from redfuser.tensorize.tile_ir import (
     If,
     Parallel,
     Param,
+    Policy,
     ReduceTile,
     Slice,
     TileKernel,
@@ -72,6 +88,7 @@ class Scope:
 
     stmts: list[TileStmt] = field(default_factory=list)
     staged: dict[tuple[str, tuple[Expr, ...], str], Value] = field(default_factory=dict)
+    slices: dict[tuple[Slice, bool], str] = field(default_factory=dict)
     segment: Expr | None = None
 
 
@@ -85,12 +102,12 @@ class KernelLowering:
         self.kernel, extents, self.groups = split_groups(kernel, extents)
         self.roles = choose(self.kernel, extents)
         self.extents = self.roles.extents
-        self.resident = kernel.kind == "resident"
+        self.resident = kernel.kind == "resident" or (kernel.kind == "single" and self._one_segment())
         self.has_gemm = any(self._is_gemm(b) for b in self.kernel.body)
         self.sizes = self._tile_sizes()
         n = self.roles.segment
-        ragged = n is not None and self.extents[n] % self.sizes["n"] != 0
-        self.prepared: Prepared = prepare(self.kernel, self.roles, ragged)
+        ragged = n is not None and self._walked(n) != self.extents[n]
+        self.prepared: Prepared = prepare(self.kernel, self.roles, ragged, self.resident)
         self.values: dict[str, Value] = {}
         self.buffers: dict[str, Buffer] = {}
         self.params: dict[str, Param] = {}
@@ -100,9 +117,25 @@ class KernelLowering:
         self.declared = {t.name: t for t in (*self.kernel.reads, *self.kernel.writes)}
         self.stores = self._store_indices()
         self._declare_params()
+        self.corrections: dict[str, Expr] = {}
         self.prologue = Scope()
         self.scope = self.prologue
         self._name_points()
+
+    def _walked(self, n: str) -> int:
+        """Elements that all segments of all splits cover: at least the extent, more where the last are ragged."""
+        extent, size = self.extents[n], self.sizes["n"]
+        if self.kernel.split and self.kernel.kind in ("split", "map"):
+            splits = self.extents[self.kernel.split]
+            chunk = -(-extent // splits)
+            return splits * -(-chunk // size) * size
+        return -(-extent // size) * size
+
+    def _one_segment(self) -> bool:
+        """A walk of one segment that selects from its row is a row held on chip."""
+        n = self.roles.segment
+        return n is not None and self.extents[n] <= self.config.segment and (
+            self.roles.lists or any(b.reducer and b.reducer.kind in ("argmax", "argmin") for b in self.kernel.body))
 
     # -- shapes --------------------------------------------------------------------------------------------------------
 
@@ -111,7 +144,7 @@ class KernelLowering:
             return False
         if b.role == "producer":
             return self.roles.segment in b.axes
-        return b.role == "reduce" and self.roles.columns is not None and self.roles.columns in b.axes
+        return b.role == "reduce" and not self.roles.lists and self.roles.columns in b.axes
 
     def _tile_sizes(self) -> dict[str, int]:
         roles, config = self.roles, self.config
@@ -119,12 +152,14 @@ class KernelLowering:
         n = self.extents[roles.segment] if roles.segment else 1
         segment = (config.segment if config.segment >= n else n) if self.resident else config.segment
         e = self.extents[roles.columns] if roles.columns else 1
-        return {"m": rows, "n": segment, "e": _round_up(e, 16) if self.has_gemm else e}
+        columns = _power_at_least(e) if roles.lists else _round_up(e, 16) if self.has_gemm else e
+        return {"m": rows, "n": segment, "e": columns}
 
     def _name_points(self) -> None:
         taken = {*self.roles.grid, self.roles.rows, *(self.declared), "T"}
         self.point = {}
-        for letter, names in (("m", ("i", "r", "i_")), ("n", ("j", "l", "j_")), ("e", ("d", "e", "d_")), ("c", ("c", "c_", "cc"))):
+        for letter, names in {"m": ("i", "r", "i_"), "n": ("j", "l", "j_"), "e": ("d", "e", "d_"),
+                              "c": ("c", "c_", "cc")}.items():
             self.point[letter] = next(n for n in names if n not in taken or n == self.roles.rows)
         self.counter = next(n for n in ("k", "step", "k_") if n not in taken)
         rows, m = self.extents[self.roles.rows], self.sizes["m"]
@@ -187,7 +222,7 @@ class KernelLowering:
             return self.row_origin.expr()
         if letter == "n":
             return self.scope.segment if self.scope.segment is not None else i64(0)
-        return i64(0)
+        return self.chunk_origin if letter == "c" else i64(0)
 
     def _axis_of(self, letter: str) -> str | None:
         return {"m": self.roles.rows, "n": self.roles.segment, "e": self.roles.columns}.get(letter)
@@ -203,10 +238,11 @@ class KernelLowering:
         if letter:
             return iadd(self._origin(letter), Index(self.point[letter]))
         if axis in self.contracted:
-            return Index(self.point["c"])
+            return iadd(self.chunk_origin, Index(self.point["c"]))
         return self._scalar(axis)
 
     contracted: frozenset[str] = frozenset()
+    chunk_origin: Expr = i64(0)
 
     def _letters_of(self, e: Expr) -> str:
         found: set[str] = set()
@@ -220,7 +256,7 @@ class KernelLowering:
 
     def _value(self, name: str) -> Value:
         if name not in self.values:
-            raise LoweringError("RF432", f"{self.kernel.name}: {name} is read before it has a tile")
+            raise LoweringError("RF487", f"{self.kernel.name}: {name} is read before it has a tile")
         return self.values[name]
 
     # -- expressions ---------------------------------------------------------------------------------------------------
@@ -234,7 +270,7 @@ class KernelLowering:
                     return self.expr(v.expr)
                 return at(v.buffer, v.dtype, *(self.point[c] for c in v.letters))
             case Ref():
-                raise LoweringError("RF433", f"{self.kernel.name}: {print_expr(e)} is a gather of a computed value")
+                raise LoweringError("RF488", f"{self.kernel.name}: {print_expr(e)} is a gather of a computed value")
             case Load(tensor=name, indices=indices, dtype=dtype):
                 return self._element(name, indices, dtype)
             case Index(axis=a):
@@ -262,10 +298,14 @@ class KernelLowering:
 
     def _staged(self, name: str, indices: tuple[Expr, ...]) -> Value | None:
         for scope in (self.scope, self.prologue):
-            for (n, ix, _), value in scope.staged.items():
-                if n == name and ix == indices:
+            for (n, ix, part), value in scope.staged.items():
+                if n == name and ix == indices and part == self._part(value.letters):
                     return value
         return None
+
+    def _part(self, letters: str) -> str:
+        """Which part of a contraction's own axis a tile holds; empty for a tile without that axis."""
+        return f"{self.chunk_origin} +: {self.contract_size}" if "c" in letters else ""
 
     def _slice(self, name: str, indices: tuple[Expr, ...], sizes: dict[str, int]) -> tuple[Slice, str] | None:
         """The rectangle of a parameter that one tile covers, with the letters of its dimensions in memory order; None
@@ -299,12 +339,16 @@ class KernelLowering:
             return found
         sizes = {**self.sizes, "c": self.contract_size}
         rect = self._slice(name, indices, sizes)
-        home = self.scope if "n" in self._letters_of(Load(name, indices, dtype)) else self.prologue
+        home = self.scope if self.chunked or "n" in self._letters_of(Load(name, indices, dtype)) else self.prologue
         if rect is not None and set(rect[1]) >= set(want):
             source, letters = rect
-            buffer = self._buffer(f"{name}_shared" if shared else f"{name}_tile", "shared" if shared else "fragment",
-                                  dtype, tuple(sizes[c] for c in letters))
-            home.stmts.append(Copy(source, Slice(buffer)))
+            if (source, shared) in home.slices:  # read twice, loaded once
+                buffer = home.slices[source, shared]
+            else:
+                buffer = self._buffer(f"{name}_shared" if shared else f"{name}_tile", "shared" if shared else "fragment",
+                                      dtype, tuple(sizes[c] for c in letters))
+                home.stmts.append(Copy(source, Slice(buffer)))
+                home.slices[source, shared] = buffer
         else:
             letters = "".join(c for c in "mnce" if c in self._letters_of(Load(name, indices, dtype)) or c in want)
             buffer = self._buffer(f"{name}_shared" if shared else f"{name}_tile", "shared" if shared else "fragment",
@@ -318,10 +362,11 @@ class KernelLowering:
                 value = Op("select", (op("lt", Index(self.point["m"]), i64(1)), value, Const(0.0, dtype)), dtype)
             home.stmts.append(self._parallel(letters, (Assign(buffer, self._at(letters), value),), sizes=sizes))
         staged = Value(letters, dtype, buffer)
-        home.staged[(name, indices, "shared" if shared else "fragment")] = staged
+        home.staged[(name, indices, self._part(letters))] = staged
         return staged
 
     contract_size: int = 0
+    chunked: bool = False
 
     # -- buffers -------------------------------------------------------------------------------------------------------
 
@@ -389,7 +434,8 @@ class KernelLowering:
         stmts = [*self.prologue.stmts, *body, *tail.stmts]
         tidied, used = tidy(stmts)
         buffers = tuple(b for n, b in self.buffers.items() if n in used)
-        order = [argument_name(self.program, t.name) for t in (*self.program.fused.cascade.inputs, *self.kernel.reads, *self.kernel.writes)]
+        cascade = self.program.fused.cascade
+        order = [argument_name(self.program, t.name) for t in (*cascade.inputs, *self.kernel.reads, *self.kernel.writes)]
         params = tuple(sorted(self.params.values(), key=lambda p: order.index(p.name)))
         grid, lets = self._grid()
         return TileKernel(self.kernel.name, params, grid, self.config.threads, lets, buffers, tuple(tidied),
@@ -423,31 +469,32 @@ class KernelLowering:
 
     def _init(self) -> None:
         for b in self.kernel.init:
-            if b.reducer is not None and b.reducer.kind == "topk":
-                continue
+            if len(b.names) > 1 and not self.resident:
+                raise LoweringError("RF489", f"{self.kernel.name}: {', '.join(b.names)} carries a payload",
+                                    why="the tile form of this reducer needs the row on chip")
             for n, neutral in zip(b.names, b.exprs, strict=True):
-                if self.roles.columns in b.axes:
-                    v = self._tile(n, "me", b.dtype if b.dtype != "f64" else "f32")
-                elif len(b.names) > 1:
-                    raise LoweringError("RF434", f"{self.kernel.name}: {', '.join(b.names)} carries a payload",
-                                        why="the tile form of this reducer needs the row on chip")
-                else:
-                    v = self._tile(n, "m", b.dtype)
+                dtype = {"i64": "i32", "f64": "f32"}.get(neutral.dtype, neutral.dtype)
+                v = self._tile(n, "me" if self.roles.columns in b.axes else "m", dtype)
                 self.values[n] = v
                 assert isinstance(neutral, Const)
                 if not self.resident:
-                    self.prologue.stmts.append(Fill(v.buffer, neutral))
+                    low = n in self.prepared.lifted
+                    note = "below every finite score: no step has to look for -inf" if low else ""
+                    self.prologue.stmts.append(Fill(v.buffer, LEAST if low else neutral, note))
 
     def _segments(self, blocks: tuple[Block, ...], alive: Expr) -> tuple[Expr, Expr, Expr]:
         """(first step, last step + 1, first element of step ``counter``) of the walk along the r-axis."""
         n, size = self.roles.segment, self.sizes["n"]
         assert n is not None
         extent = self.extents[n]
-        first, last = i64(0), i64(-(-extent // size))
+        first: Expr = i64(0)
+        last: Expr = i64(-(-extent // size))
         if self.kernel.split and self.kernel.kind in ("split", "map"):
-            per = -(-(-(-extent // self.extents[self.kernel.split])) // size)
+            chunk = -(-extent // self.extents[self.kernel.split])
+            per = -(-chunk // size)
             first = imul(self._scalar(self.kernel.split), per)
-            last = self._at_most(last, iadd(first, i64(per)))
+            last = iadd(first, i64(per))
+        whole = (first, last)
         found = self.analysis.range(alive)
         if found.low is not None:
             low = self.analysis.segment_of(self.analysis.larger(found.low, i64(0)), size, up=False)  # type: ignore[arg-type]
@@ -455,9 +502,15 @@ class KernelLowering:
         if found.high is not None:
             high = self.analysis.segment_of(self.analysis.smaller(found.high, i64(extent)), size, up=True)  # type: ignore[arg-type]
             last = self._at_most(last, high)
+        if self.kernel.split and not self._constant_trip(first, last):
+            first, last = whole  # every split walks the same number of steps; masks take care of the rest
         self.narrowed = self.narrowed or any(isinstance(x, Index) and x.axis == self.block_var
                                              for e in (first, last) for x in walk(e))
         return first, last, imul(Index(self.counter), size)
+
+    def _constant_trip(self, first: Expr, last: Expr) -> bool:
+        a, b = affine(first, self.block_extents), affine(last, self.block_extents)
+        return a is not None and b is not None and not minus(b, a).terms
 
     def _at_least(self, a: Expr, b: Expr) -> Expr:
         return self.analysis.larger(a, b)  # type: ignore[return-value]
@@ -500,7 +553,11 @@ class KernelLowering:
         scope.segment = start
         for b in self.prepared.body:
             self._block(b)
-        stages = self.config.stages if self.has_gemm or self.config.stages > 1 else 0
+        nested = any(isinstance(x, For) for x in scope.stmts)
+        stages = self.config.stages if self.has_gemm and not nested else 0
+        asynchronous = self.config.warp_specialized and self.target.tma
+        if stages > 1 and not asynchronous and not self._constant_trip(first, last):
+            stages = 1  # TileLang 0.1.15 cannot drain a deeper cp.async pipeline after an unknown number of steps
         return [For(self.counter, first, last, tuple(scope.stmts), stages)]
 
     # -- blocks --------------------------------------------------------------------------------------------------------
@@ -530,7 +587,7 @@ class KernelLowering:
         dtype = bare.dtype
         self._check_operand(dtype, bare)
         sizes = {**self.sizes, "c": self.contract_size}
-        home = self.scope if "n" in letters else self.prologue
+        home = self.scope if self.chunked or "n" in letters else self.prologue
         name = next((x.tensor for x in walk(bare) if isinstance(x, Load)), "operand")
         buffer = self._buffer(f"{name}_operand", "shared", dtype, tuple(sizes[c] for c in letters))
         home.stmts.append(self._parallel(letters, (Assign(buffer, self._at(letters), self.expr(bare)),), sizes=sizes))
@@ -538,11 +595,11 @@ class KernelLowering:
 
     def _check_operand(self, dtype: str, e: Expr) -> None:
         if dtype == "f32" and not self.config.tf32:
-            raise LoweringError("RF435", f"{self.kernel.name}: a contraction of f32 operands ({print_expr(e)[:60]})",
+            raise LoweringError("RF490", f"{self.kernel.name}: a contraction of f32 operands ({print_expr(e)[:60]})",
                                 why="the matrix units would round them to TF32",
                                 help="use f16 or bf16 operands, or allow TF32")
         if dtype not in (*HALF, "f32", "e4m3", "e5m2"):
-            raise LoweringError("RF435", f"{self.kernel.name}: no matrix unit takes {dtype} operands")
+            raise LoweringError("RF490", f"{self.kernel.name}: no matrix unit takes {dtype} operands")
 
     def _contraction(self, b: Block) -> None:
         """``s[rows, segment] = sum[c] A[rows, c] * B[segment, c]``."""
@@ -553,20 +610,61 @@ class KernelLowering:
         right = tuple(p for p in parts if "n" in self._letters_of(p))
         left = tuple(p for p in parts if p not in right)
         if len(left) != 1 or len(right) != 1 or "m" in self._letters_of(right[0]):
-            raise LoweringError("RF436", f"{self.kernel.name}: {print_expr(b.exprs[0])[:80]} is not a matrix product",
+            raise LoweringError("RF491", f"{self.kernel.name}: {print_expr(b.exprs[0])[:80]} is not a matrix product",
                                 why="a contraction needs one operand per row and one per segment element")
-        a, da = self._operand(left[0], "mc")
-        w, dw = self._operand(right[0], "nc")
-        self.contracted = frozenset()
-        if da != dw:
-            raise LoweringError("RF435", f"{self.kernel.name}: a product of {da} and {dw} operands")
         v = self._tile(b.name, "mn", "f32")
         self.values[b.name] = v
-        self.emit(Gemm(Slice(a.buffer), Slice(w.buffer), v.buffer, a.letters == "cm", w.letters == "nc", True,
-                       self._policy(), str(self._source(b))))
+        chunk = self.config.chunk
+        if chunk and chunk < self.contract_size:
+            self._chunks(b, left[0], right[0], v, chunk)
+        else:
+            whole = self.contract_size
+            cut = self._common_columns(right[0]) or whole
+            self.contract_size = cut
+            self._product(b, left[0], right[0], v, True)
+            if cut < whole:
+                self.contract_size, self.chunk_origin = whole - cut, i64(cut)
+                self._product(b, left[0], right[0], v, False)
+                self.chunk_origin = i64(0)
+        self.contracted = frozenset()
 
-    def _policy(self) -> str:
-        return "rows" if self.config.weights == "registers" else "cols"  # type: ignore[return-value]
+    def _common_columns(self, right: Expr) -> int:
+        """Where a later contraction reads the first columns of the same rows of the same tensor: how many."""
+        k = strip_casts(right)
+        columns = self.roles.columns
+        if not isinstance(k, Load) or columns is None or self.roles.lists:
+            return 0
+        (over,) = self.contracted
+        for b in self.prepared.body:
+            for p in rewrite.factors(b.exprs[0]) if b.role == "reduce" and columns in b.axes else ():
+                v = strip_casts(p)
+                if isinstance(v, Load) and v.tensor == k.tensor and self.sizes["e"] < self.contract_size and \
+                        tuple(substitute(i, indices={columns: Index(over)}) for i in v.indices) == k.indices:
+                    return self.sizes["e"]
+        return 0
+
+    def _product(self, b: Block, left: Expr, right: Expr, v: Value, clear: bool) -> None:
+        a, da = self._operand(left, "mc")
+        w, dw = self._operand(right, "nc")
+        if da != dw:
+            raise LoweringError("RF490", f"{self.kernel.name}: a product of {da} and {dw} operands")
+        self.emit(Gemm(Slice(a.buffer), Slice(w.buffer), v.buffer, a.letters == "cm", w.letters == "nc", clear,
+                       self._policy(), self._source(b)))
+
+    def _chunks(self, b: Block, left: Expr, right: Expr, v: Value, chunk: int) -> None:
+        """A contraction too deep to hold: its own axis in steps, accumulated in the scores."""
+        outer, count = self.scope, -(-self.contract_size // chunk)
+        inner = Scope(segment=outer.segment)
+        part = next(n for n in ("part", "depth", "part_") if n not in {*self.roles.grid, *self.declared})
+        self.scope, self.chunked, self.contract_size = inner, True, chunk
+        self.chunk_origin = imul(Index(part), chunk)
+        self._product(b, left, right, v, False)
+        self.scope, self.chunked, self.chunk_origin = outer, False, i64(0)
+        self.emit(Fill(v.buffer, Const(0.0, "f32")))
+        self.emit(For(part, i64(0), i64(count), tuple(inner.stmts), self.config.stages))
+
+    def _policy(self) -> Policy:
+        return "rows" if self.config.weights == "registers" else "cols"
 
     def _source(self, b: Block) -> str:
         """The block as the segment program has it: the comment a reader sees."""
@@ -583,12 +681,15 @@ class KernelLowering:
 
     def _correct(self, b: Block) -> None:
         v = self._value(b.name)
+        if v.letters == "m":  # joins the addition of the segment's part
+            self.corrections[b.name] = self.expr(b.exprs[0])
+            return
         self.emit(self._parallel(v.letters, (Assign(v.buffer, self._at(v.letters), self.expr(b.exprs[0])),),
                                  self._source(b)))
 
     def _merge(self, b: Block) -> None:
         if len(b.names) > 1 or b.reducer is None:
-            raise LoweringError("RF434", f"{self.kernel.name}: {', '.join(b.names)} carries a payload")
+            raise LoweringError("RF489", f"{self.kernel.name}: {', '.join(b.names)} carries a payload")
         v = self._value(b.name)
         a, c = b.exprs
         total = op({"sum": "add", "max": "max", "min": "min", "prod": "mul", "any": "or", "all": "and"}[b.reducer.kind],
@@ -602,43 +703,88 @@ class KernelLowering:
             self._select_best(b)
             return
         if kind not in ("sum", "max", "min"):
-            raise LoweringError("RF434", f"{self.kernel.name}: no tile form of the reducer {kind}")
+            raise LoweringError("RF489", f"{self.kernel.name}: no tile form of the reducer {kind}")
         v = self._value(b.name)
-        if "e" in v.letters:
+        if "e" in v.letters and not self.roles.lists:
             self._accumulate(b, v)
             return
         if kind == "sum" and "n" not in self._letters_of(b.exprs[0]):
-            self._count(b, v)
+            self._count(b, v, self.corrections.pop(b.name, None))
             return
+        corrected = self.corrections.pop(b.name, None)
         src = self._as_tile(b.exprs[0], "mn", f"{b.name}_term")
-        self._fold(kind, src, v, fresh=self.resident, comment=self._source(b))
+        self._fold(kind, src, v, fresh=self.resident, comment=self._source(b), corrected=corrected)
 
-    def _count(self, b: Block, v: Value) -> None:
+    def _count(self, b: Block, v: Value, corrected: Expr | None) -> None:
         """A sum of a value that the segment does not change: times the elements of this segment."""
         n, size = self.roles.segment, self.sizes["n"]
         assert n is not None and self.scope.segment is not None
         extent = self.extents[n]
         count: Expr = Const(float(size), "f32")
-        if extent % size:
+        if self._walked(n) != extent:
             left = Op("sub", (i64(extent), self.scope.segment), "i64")
-            count = Cast(imin(i64(size), left), "f32")
-        total = op("add", at(v.buffer, v.dtype, self.point["m"]), op("mul", count, self.expr(b.exprs[0])))
+            count = Cast(imax(i64(0), imin(i64(size), left)), "f32")
+        total = op("add", corrected or at(v.buffer, v.dtype, self.point["m"]), op("mul", count, self.expr(b.exprs[0])))
         self.emit(self._parallel("m", (Assign(v.buffer, self._at("m"), rewrite.simplify(total)),), self._source(b)))
 
-    def _fold(self, kind: str, src: Value, v: Value, fresh: bool, comment: str) -> None:
+    def _fold(self, kind: str, src: Value, v: Value, fresh: bool, comment: str,
+              corrected: Expr | None = None) -> None:
         if fresh:
             self.emit(ReduceTile(kind, src.buffer, v.buffer, True, comment))
         elif kind in ("max", "min"):
+            if corrected is not None:
+                self.emit(self._parallel("m", (Assign(v.buffer, self._at("m"), corrected),)))
             self.emit(ReduceTile(kind, src.buffer, v.buffer, False, comment))
         else:
             part = self._buffer(f"{v.buffer}_segment", "fragment", v.dtype, (self.sizes["m"],))
             self.emit(ReduceTile(kind, src.buffer, part, True, comment))
-            total = op("add", at(v.buffer, v.dtype, self.point["m"]), at(part, v.dtype, self.point["m"]))
+            total = op("add", corrected or at(v.buffer, v.dtype, self.point["m"]), at(part, v.dtype, self.point["m"]))
             self.emit(self._parallel("m", (Assign(v.buffer, self._at("m"), total),)))
 
     def _select_best(self, b: Block) -> None:
-        raise LoweringError("RF434", f"{self.kernel.name}: no tile form of {b.reducer} in this strategy",
-                            why="it needs the whole row on chip")
+        """The k best of a row held on chip, one after another; equal values in the order of their index.
+
+        A taken place becomes -inf; a real -inf is lifted to the least finite value first, so that it is told apart."""
+        assert b.reducer is not None
+        if not self.resident or b.reducer.kind == "argmin":
+            raise LoweringError("RF489", f"{self.kernel.name}: no tile form of {b.reducer} in this strategy",
+                                why="it needs the whole row on chip")
+        n = self.roles.segment
+        assert n is not None
+        i, j = self.point["m"], self.point["n"]
+        least, extent = f32(-3.4028234663852886e38), self.extents[n]
+        left = self._tile(f"{b.name}_left", "mn", "f32")
+        self._map(left, Op("max", (b.exprs[0], least), "f32"), self._source(b))
+        place = self._tile(f"{b.name}_place", "mn", "i32")
+        best, where = self._tile(f"{b.name}_next", "m", "f32"), self._tile(f"{b.names[-1]}_next", "m", "i32")
+        body: list[TileStmt] = [
+            ReduceTile("max", left.buffer, best.buffer, True),
+            self._parallel("mn", (Assign(place.buffer, self._at("mn"), Op("select", (
+                op("eq", at(left.buffer, "f32", i, j), at(best.buffer, "f32", i)), Cast(Index(j), "i32"),
+                Const(extent - 1, "i32")), "i32")),)),
+            ReduceTile("min", place.buffer, where.buffer, True),
+            self._parallel("mn", (Assign(left.buffer, self._at("mn"), Op("select", (
+                op("eq", Cast(Index(j), "i32"), at(where.buffer, "i32", i)), rewrite.NEG_INF,
+                at(left.buffer, "f32", i, j)), "f32")),))]
+        value = Op("select", (op("eq", at(best.buffer, "f32", i), least), rewrite.NEG_INF, at(best.buffer, "f32", i)), "f32")
+        found = ((b.names[0], value), (b.names[-1], at(where.buffer, "i32", i)))
+        if b.reducer.kind == "argmax":
+            for stmt in body[:3]:
+                self.emit(stmt)
+            for name, e in found:
+                v = self._value(name)
+                self.emit(self._parallel("m", (Assign(v.buffer, self._at("m"), e),)))
+            return
+        turn = next(x for x in ("turn", "turn_") if x not in {*self.roles.grid, *self.declared})
+        here = op("eq", Index(self.point["e"]), Index(turn))
+        lists = []
+        for name, e in found:
+            v = self._value(name)
+            old = at(v.buffer, v.dtype, i, self.point["e"])
+            lists.append(Assign(v.buffer, self._at("me"), Op("select", (here, e, old), v.dtype)))
+            self.emit(Fill(v.buffer, Const(0 if v.dtype == "i32" else 0.0, v.dtype)))
+        body.append(self._parallel("me", tuple(lists)))
+        self.emit(For(turn, i64(0), i64(b.reducer.k), tuple(body), comment=f"the {b.reducer.k} best, in order"))
 
     def _as_tile(self, e: Expr, letters: str, stem: str) -> Value:
         """``e`` in a fragment of exactly these letters."""
@@ -660,7 +806,8 @@ class KernelLowering:
                 masked = Op("select", (self.expr(position), at(v.buffer, v.dtype, *(self.point[c] for c in letters)),
                                        e.args[2]), e.dtype)
                 mask = self._parallel(letters, (Assign(v.buffer, self._at(letters), masked),))
-                self.emit(mask if partial == TRUE else If(partial, (mask,), f"only where {print_expr(position)} is not settled"))
+                why = f"only where {print_expr(position)} is not settled"
+                self.emit(mask if partial == TRUE else If(partial, (mask,), why))
                 return
         self.emit(self._parallel(letters, (Assign(v.buffer, self._at(letters), self.expr(e)),), comment))
 
@@ -687,7 +834,7 @@ class KernelLowering:
         right = tuple(p for p in parts if "e" in self._letters_of(p))
         left = tuple(p for p in parts if p not in right)
         if len(right) != 1 or not left or "m" in self._letters_of(right[0]):
-            raise LoweringError("RF436", f"{self.kernel.name}: {print_expr(b.exprs[0])[:80]} is not a matrix product",
+            raise LoweringError("RF491", f"{self.kernel.name}: {print_expr(b.exprs[0])[:80]} is not a matrix product",
                                 why="a vector-valued sum needs one operand per row and one per column")
         bare = strip_casts(right[0])
         dtype = bare.dtype
@@ -698,7 +845,7 @@ class KernelLowering:
         else:
             src = self._as_tile(_unrounded(weights, dtype), "mn", f"{b.name}_weight")
             a = self._cast_weights(src, dtype, weights, b)
-        w, dw = self._operand(right[0], "ne")
+        w, _ = self._operand(right[0], "ne")
         self.emit(Gemm(Slice(a.buffer), Slice(w.buffer), v.buffer, a.letters == "nm", w.letters == "en", False,
                        self._policy(), self._source(b)))
 
@@ -708,7 +855,7 @@ class KernelLowering:
         explicit = any(isinstance(x, Cast) and x.dtype == dtype for x in walk(e))
         small = isinstance(e, Ref) and e.name in self.prepared.unit
         if not explicit and not small and dtype != "bf16":
-            raise LoweringError("RF437", f"{self.kernel.name}: the weights of {b.name} may leave the range of {dtype}",
+            raise LoweringError("RF492", f"{self.kernel.name}: the weights of {b.name} may leave the range of {dtype}",
                                 why="nothing proves that they lie in [0, 1]")
         if not explicit:
             ulp = {"f16": "2^-11", "bf16": "2^-8"}.get(dtype, "")
@@ -738,7 +885,7 @@ class KernelLowering:
             self.values[name] = Value(letters, b.dtype, expr=e)
             return
         if letters not in ("m", "mn", "me"):
-            raise LoweringError("RF438", f"{self.kernel.name}: {name} spans rows, segment and columns at once")
+            raise LoweringError("RF493", f"{self.kernel.name}: {name} spans rows, segment and columns at once")
         if letters == "mn" and isinstance(strip_casts(e), Load):
             self.values[name] = Value(letters, b.dtype, expr=e)
             return
@@ -752,19 +899,33 @@ class KernelLowering:
     def _late_reduce(self, b: Block) -> None:
         """A reduction after the accumulators: along the row once more, or over columns."""
         assert b.reducer is not None
+        if self.roles.lists and b.over == self.roles.columns and b.reducer.kind in ("sum", "max", "min"):
+            self._reduce_list(b)
+            return
         if b.over != self.roles.segment or b.reducer.kind not in ("sum", "max", "min"):
-            raise LoweringError("RF434", f"{self.kernel.name}: no tile form of {b.reducer} over {b.over} after the row")
+            raise LoweringError("RF489", f"{self.kernel.name}: no tile form of {b.reducer} over {b.over} after the row")
         v = self._tile(b.name, "m", "f32")
         self.values[b.name] = v
         neutral = {"sum": 0.0, "max": -float("inf"), "min": float("inf")}[b.reducer.kind]
         e = b.exprs[0]
         n = self.roles.segment
         assert n is not None
-        if self.extents[n] % self.sizes["n"]:
+        if self._walked(n) != self.extents[n]:
             e = Op("select", (op("lt", Index(n), i64(self.extents[n])), e, Const(neutral, "f32")), e.dtype)
         if not self.resident:
             self.phase_init.append(Fill(v.buffer, Const(neutral, "f32")))
         self._fold(b.reducer.kind, self._as_tile(e, "mn", f"{b.name}_term"), v, self.resident, self._source(b))
+
+    def _reduce_list(self, b: Block) -> None:
+        """Along the places of a top-k list, padded to a power of two."""
+        assert b.reducer is not None and self.roles.columns is not None
+        neutral = {"sum": 0.0, "max": -float("inf"), "min": float("inf")}[b.reducer.kind]
+        e, k = b.exprs[0], self.extents[self.roles.columns]
+        if k != self.sizes["e"]:
+            e = Op("select", (op("lt", Index(self.roles.columns), i64(k)), e, Const(neutral, "f32")), e.dtype)
+        v = self._tile(b.name, "m", "f32")
+        self.values[b.name] = v
+        self._fold(b.reducer.kind, self._as_tile(e, "me", f"{b.name}_term"), v, True, self._source(b))
 
     phase_init: list[TileStmt]
 
@@ -820,8 +981,7 @@ class KernelLowering:
 
     def _output(self, b: Block, e: Expr, letters: str) -> None:
         self._write(b.name, e, letters, self._source(b))
-        if any(isinstance(x, Ref) and x.name == b.name for o in self.prepared.tail for y in o.exprs for x in walk(y)):
-            self.values[b.name] = Value(letters, b.dtype, expr=e)
+        self.values.setdefault(b.name, Value(letters, b.dtype, expr=e))
 
     def _write(self, name: str, e: Expr, letters: str, comment: str) -> None:
         """A result to global memory: whole tiles as copies (matrix results through shared memory), rows by element."""
@@ -834,7 +994,7 @@ class KernelLowering:
             bare = strip_casts(e) if not (isinstance(e, Cast) and e.dtype in HALF) else e.arg if isinstance(e, Cast) else e
             if isinstance(e, Cast) and e.dtype == tensor.dtype:
                 bare = e.arg
-            if wide == "me" and self.has_gemm:
+            if wide == "me" and self.has_gemm and not self.roles.lists:
                 src = self._as_tile(bare, wide, f"{name}_tile")
                 if tensor.dtype == src.dtype:
                     self.emit(Copy(Slice(src.buffer), rect[0], comment))
@@ -850,7 +1010,7 @@ class KernelLowering:
             return
         forms = self._indices(name, self.stores[name])
         if forms is None:
-            raise LoweringError("RF439", f"{self.kernel.name}: {name} is not stored along its axes")
+            raise LoweringError("RF494", f"{self.kernel.name}: {name} is not stored along its axes")
         wide = wide or "m"
         param = self.params[name].name
         value = self.expr(e)
@@ -871,7 +1031,7 @@ def _unrounded(e: Expr, dtype: str) -> Expr:
 
 def _static(extent: int | str, what: str) -> int:
     if not isinstance(extent, int):
-        raise LoweringError("RF430", f"{what} has the symbolic extent {extent}",
+        raise LoweringError("RF485", f"{what} has the symbolic extent {extent}",
                             why="tile programs have static shapes", help="compile once per shape")
     return extent
 
@@ -898,5 +1058,15 @@ def tensors(program: Program) -> list[tuple[Tensor, str]]:
     return out + [(t, "workspace") for t in program.workspaces]
 
 
-__all__ = ["KernelLowering", "argument_name", "tensors", "UNIT", "imax", "replace", "Roles", "both", "positional",
-           "indices_of"]
+__all__ = [
+    "UNIT",
+    "KernelLowering",
+    "Roles",
+    "argument_name",
+    "both",
+    "imax",
+    "indices_of",
+    "positional",
+    "replace",
+    "tensors",
+]

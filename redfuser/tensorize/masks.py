@@ -14,7 +14,7 @@ from redfuser.acrf.expr import Const, Expr, Load, Op, Ref, op, walk
 from redfuser.tensorize.indexing import Affine, affine, bounds, divide, make, minus
 from redfuser.tensorize.tile_ir import i64, iadd, ifloordiv, imax, imin
 
-TRUE = Const(True, "bool")
+TRUE: Expr = Const(True, "bool")
 
 
 def both(a: Expr, b: Expr) -> Expr:
@@ -192,6 +192,6 @@ class Analysis:
             return ifloordiv(iadd(e, i64(size - 1 if up else 0)), size)
         quotient, rest = divide(make(dict(p.terms), p.constant + (size - 1 if up else 0)), size)
         low, high = bounds(rest, self.extents)
-        if 0 <= low and high < size:
+        if low >= 0 and high < size:
             return quotient.expr()
         return iadd(quotient.expr(), ifloordiv(rest.expr(), size))

@@ -14,7 +14,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref, Reducer, f32, map_children, op, refs_of, substitute, walk
+from redfuser.acrf.expr import (
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Load,
+    Op,
+    Reducer,
+    Ref,
+    f32,
+    map_children,
+    op,
+    refs_of,
+    substitute,
+    walk,
+)
 from redfuser.strategies.program import Block, Kernel
 from redfuser.tensorize import rewrite
 from redfuser.tensorize.axes import Roles, constants
@@ -24,14 +39,19 @@ from redfuser.tensorize.masks import TRUE, both, conjuncts
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """The blocks after rewriting; ``unit``: names whose values lie in [0, 1] by construction; ``scales``: a value is
-    this constant times what its name now holds; ``alive``: where along the segment a contribution can matter."""
+    this constant times what its name now holds; ``alive``: where along the segment a contribution can matter;
+    ``lifted``: maxima that start from :data:`LEAST` instead of -inf, which no guard has to look for."""
 
     body: tuple[Block, ...]
     tail: tuple[Block, ...]
     unit: frozenset[str]
     alive: tuple[Expr, ...]
+    lifted: frozenset[str]
     levels: dict[str, frozenset[str]]
 
+
+LEAST = f32(-1e30)
+"""Below every finite score of half-precision operands, and finite after any scale a score is given."""
 
 COSTLY = frozenset({"exp", "exp2", "log", "log2", "sqrt", "rsqrt", "div", "tanh", "sigmoid", "erf", "pow", "select",
                     "sin", "cos"})
@@ -47,6 +67,9 @@ class _Prepare:
         self.contractions: set[str] = set()
         self.unit: set[str] = set()
         self.alive: list[Expr] = []
+        self.done: set[str] = set()
+        self.lifted: set[str] = set()
+        self.started_low: frozenset[str] = frozenset()
         self.shared: dict[Expr, Expr] = {}
         self.row_values: dict[Expr, str] = {}
         self.taken = {n for b in (*kernel.init, *kernel.body, *kernel.tail) for n in b.names}
@@ -98,16 +121,20 @@ class _Prepare:
                 self.row_values = {e: n for e, n in self.row_values.items() if not refs_of(e) & set(b.names)}
             body += self.block(b)
         self.row_values = {}
-        tail: list[Block] = []
+        tail = self._restore()
         for b in self.kernel.tail:
             tail += self.block(b)
-        return Prepared(tuple(body), tuple(tail), frozenset(self.unit), tuple(self.alive), self.levels)
+        return Prepared(tuple(body), tuple(tail), frozenset(self.unit), tuple(self.alive), self.started_low,
+                        self.levels)
 
     def block(self, b: Block) -> list[Block]:
         if b.role == "producer" and b.reducer is not None:
-            return self._contraction(b)
+            return [] if b.name in self.contractions and self.resident else self._contraction(b)
+        if b.role == "producer" and self.resident and b.name in self.done:
+            return []
+        self.done.update(b.names)
         if b.role == "store" and b.name.partition("@")[2]:
-            base, _, version = b.name.partition("@")
+            base = b.name.partition("@")[0]
             self.levels[b.name] = self.levels[base]
             if base in self.subs:
                 self.subs[b.name] = substitute(self.subs[base], {base: Ref(b.name, b.dtype)})
@@ -126,8 +153,55 @@ class _Prepare:
     def rewrite(self, e: Expr) -> Expr:
         e = rewrite.replace_exprs(rewrite.simplify(substitute(e, self.subs)), self.shared)
         e = rewrite.hoist_guards(e, self.dominated)
+        if self.lifted:
+            e = rewrite.simplify(rewrite.rewrite_bottom_up(e, self._unguard))
         e = rewrite.exponentials(e, self.rounded, self.per_row)
         return rewrite.simplify(rewrite.hyperbolic(e))
+
+    def _unguard(self, e: Expr) -> Expr:
+        """``select(m == -inf, 0, m) --> m`` for a maximum that is never -inf."""
+        match e:
+            case Op(name="select", args=(c, _, m)):
+                found = rewrite.guard_of(c)
+                if found and found[1] and self._never_empty(found[0]):
+                    return m
+        return e
+
+    def _never_empty(self, m: Expr) -> bool:
+        rest = rewrite.positive_scale(m)[1]
+        return isinstance(rest, Ref) and rest.name.partition("@")[0] in self.lifted
+
+    def _liftable(self, e: Expr) -> bool:
+        """Made of half-precision contractions, constants, positions and -inf masks: finite and moderate, or -inf."""
+        match e:
+            case Const(value=v):
+                return not v > 1e20
+            case Ref(name=n):
+                return n in self.contractions or (n in self.lets and self._liftable(self.lets[n]))
+            case Op(name="select", args=(_, x, y)):
+                return self._liftable(x) and self._liftable(y)
+            case Op(name="exp2" | "exp" | "tanh"):
+                return not any(isinstance(x, Load) for x in walk(e))
+            case Op(name="add" | "sub" | "mul" | "div" | "neg" | "max" | "min", args=args):
+                return all(self._liftable(x) for x in args)
+            case Cast(arg=x):
+                return x.dtype in ("f16", "bf16", "f32") and self._liftable(x)
+        return False
+
+    def _restore(self) -> list[Block]:
+        """After the walk a lifted maximum is the real one again: -inf where nothing was seen."""
+        out: list[Block] = []
+        read = {r for b in self.kernel.tail for e in b.exprs for r in refs_of(e)}
+        for name in sorted(self.lifted & read):
+            real = self.fresh(f"{name}_seen")
+            m = Ref(name, "f32")
+            value = Op("select", (op("eq", m, LEAST), rewrite.NEG_INF, m), "f32")
+            self.levels[real] = frozenset({"m"})
+            self.lets[real] = value
+            self.subs = {k: substitute(v, {name: Ref(real, "f32")}) for k, v in {name: m, **self.subs}.items()}
+            out.append(Block("finalize", (real,), (), (value,), "f32"))
+        self.started_low, self.lifted = frozenset(self.lifted), set()
+        return out
 
     def _contraction(self, b: Block) -> list[Block]:
         """Constants leave the product, so that the operands are loads."""
@@ -175,10 +249,12 @@ class _Prepare:
         e, before = self._mask_tail(b, e)
         out += before
         if kind in ("max", "min") and self.level(e) == {"m", "n"} and isinstance(e, (Op, Cast)) \
-                and isinstance(_under_casts(e), Op):
+                and not isinstance(_under_casts(e), Load):
             e = self._name_term(b, e, out)
         if kind == "max":
             self.maxima[b.name] = e
+            if not self.resident and b.name not in self.corrected and self._liftable(e):
+                self.lifted.add(b.name)
         e = self._hoist(e, b, out, frozenset(self._letters(b.points)) | {"n"})
         self.alive.append(self._alive(b.reducer, e))
         return [*out, replace(b, exprs=(e,))]
@@ -340,10 +416,23 @@ class _Prepare:
                 return self._in_unit_interval(x)
             case Op(name="exp" | "exp2", args=(arg,)):
                 terms = [(a, k) for k, a in _unguarded(arg)]
-                if len(terms) != 2 or terms[0][1] != -terms[1][1]:
+                if len(terms) != 2 or not terms[0][1] * terms[1][1] < 0:
                     return False
-                (x, _), (m, _) = sorted(terms, key=lambda t: -t[1])
-                return isinstance(m, Ref) and self.dominated(x, m.name)
+                (x, k), (m, down) = sorted(terms, key=lambda t: -t[1])
+                return self._below(x, k, m, -down)
+        return False
+
+    def _below(self, x: Expr, k: float, m: Expr, j: float) -> bool:
+        """Is ``k * x <= j * m`` everywhere: m is the running maximum of x, or no less than it?"""
+        match m:
+            case Ref(name=n) if self.dominated(x, n):
+                return abs(k - j) <= 1e-12 * abs(k)
+            case Ref(name=n) if n in self.lets:
+                return self._below(x, k, self.lets[n], j)
+            case Op(name="max", args=(a, b)):
+                return any(self._below(x, k, rest, j * scale) for scale, rest in map(rewrite.positive_scale, (a, b)))
+            case Op(name="select", args=(c, _, a)) if rewrite.guard_of(c) == (a, True):
+                return self._below(x, k, a, j)
         return False
 
 
@@ -386,9 +475,10 @@ def _row_name(e: Expr, b: Block) -> str:
     return f"{b.name.partition('@')[0]}_row"
 
 
-def prepare(kernel: Kernel, roles: Roles, ragged: bool) -> Prepared:
-    """Rewrite the blocks of ``kernel``. ragged: the last segment has padding that must not count."""
-    work = _Prepare(kernel, roles, ragged, resident=kernel.kind == "resident")
+def prepare(kernel: Kernel, roles: Roles, ragged: bool, resident: bool) -> Prepared:
+    """Rewrite the blocks of ``kernel``. ragged: the last segment has padding that must not count. resident: the row is
+    one segment, so that the old state is neutral, rebasing does nothing, and producers stay on chip."""
+    work = _Prepare(kernel, roles, ragged, resident)
     work.patched = {}
     done = work.run()
     if not work.patched:

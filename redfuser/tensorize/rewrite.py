@@ -45,7 +45,8 @@ def fold(e: Expr) -> Expr:
             return y
         case Op(name="div", args=(x, y)) if is_const(y, 1.0):
             return x
-        case Op(name="mul", args=(Op(name="mul", args=(x, Const(value=a))), Const(value=b))) if e.dtype == "f32" and _power_of_two(a):
+        case Op(name="mul", args=(Op(name="mul", args=(x, Const(value=a))), Const(value=b)), dtype="f32") if (
+                _power_of_two(a)):
             return op("mul", x, f32(a * b))
         case Op(name="add", args=(x, y)) if is_const(y, 0.0) and e.dtype == "i64":
             return x
@@ -187,10 +188,8 @@ def _sum(terms: list[tuple[float, Expr]]) -> Expr | None:
     total: Expr | None = None
     for k, a in terms:
         term = scaled(a, abs(k) * LOG2E) if not is_const(a, 1.0) else f32(abs(k) * LOG2E)
-        if total is None:
-            total = term if k > 0 else op("neg", term)
-        else:
-            total = op("add" if k > 0 else "sub", total, term)
+        first = term if k > 0 else op("neg", term)
+        total = first if total is None else op("add" if k > 0 else "sub", total, term)
     return total
 
 
@@ -261,7 +260,7 @@ def hoist_guards(e: Expr, dominated: Callable[[Expr, str], bool]) -> Expr:
         if found is None:
             return x
         m, is_empty = found
-        k, m = positive_scale(m)
+        m = positive_scale(m)[1]
         empty, full = (x.args[1], x.args[2]) if is_empty else (x.args[2], x.args[1])
         if not is_const(empty, 0.0) or not isinstance(m, Ref):
             return x

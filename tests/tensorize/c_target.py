@@ -48,7 +48,7 @@ def main(module_path, inputs, outputs):
                                   pass_configs={"tirx.disable_vectorize": True})
         names = [str(func.buffer_map[p].name) for p in func.params]
         shapes = [[int(x) for x in func.buffer_map[p].shape] for p in func.params]
-        kernel(*(memory[n].view(s) for n, s in zip(names, shapes)))
+        kernel(*(memory[n].view(s) for n, s in zip(names, shapes, strict=True)))
     np.savez(outputs, **{k: v.numpy() for k, v in memory.items()})
 
 

@@ -158,3 +158,16 @@ def reference(f: Fused, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
             flat = full.reshape([cascade.extent(a) for a in own])
             out[s.name] = flat.transpose([own.index(a) for a in s.axes])
     return {n: out[n] for n in cascade.outputs}
+
+
+def unbounded(f: Fused) -> Fused:
+    """The same sums without their maximum: exp(p) grows without a bound."""
+    from dataclasses import replace
+
+    from redfuser.acrf.expr import Ref, substitute
+
+    m, t, o = f.state.accumulators
+    zero = {"m": f32(0.0), "m@old": f32(0.0)}
+    bare = tuple(replace(a, contribution=substitute(a.contribution, zero), rebase=(Ref(f"{a.name}@old", "f32"),))
+                 for a in (t, o))
+    return replace(f, state=replace(f.state, accumulators=(m, *bare)))

@@ -39,8 +39,8 @@ def run(tiles, values, folder: Path) -> dict[str, np.ndarray]:
 
 
 CASES = {
-    "prefill, causal, ragged": lambda: (examples.attention(Shape(i=20, n=40, d=16),
-                                                           mask=examples.masks(Shape(i=20, n=40))["causal"]), SMALL, "single", 1),
+    "prefill, causal, ragged": lambda: (examples.attention(
+        Shape(i=20, n=40, d=16), mask=examples.masks(Shape(i=20, n=40))["causal"]), SMALL, "single", 1),
     "window and data mask": lambda: (examples.attention(Shape(h=4, hk=2, i=24, n=24, d=16),
                                                         mask=examples.masks(Shape(i=24, n=24))["causal and keys"],
                                                         bias="tile", cap=4.0), SMALL, "single", 1),

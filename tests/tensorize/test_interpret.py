@@ -87,3 +87,19 @@ def test_rows(make, n, strategy):
 def test_statistics(make, strategy, splits):
     check(make(5, 70), TileConfig(2, 16, 64, 0, warp_specialized=False) if strategy != "resident" else
           TileConfig(2, 128, 64, 0, warp_specialized=False), strategy, splits, tolerance=1e-5)
+
+
+@pytest.mark.parametrize("n, k", [(8, 2), (24, 3), (128, 8)])
+def test_router(n, k):
+    """The k largest softmax probabilities and their experts, with ties and -inf: lowest index first."""
+    f = cascades.router(20, n, 96, k)
+    values = {x.name: a for x, a in zip(f.cascade.inputs, examples.inputs(f).values(), strict=True)}
+    values = {m: np.round(v * 2).astype(np.float32) / 4 for m, v in values.items()}  # ties
+    config = TileConfig(16, 128, 64, 2, "registers", False, tf32=True, chunk=32)
+    tiles = tensorize(realise(f, "single"), config, H200)
+    got = interpret.run(tiles, values)
+    logits = values["x"].astype(np.float64) @ values["w"].astype(np.float64).T
+    order = np.argsort(-logits, axis=1, kind="stable")[:, :k]
+    e = np.exp(logits - logits.max(1, keepdims=True))
+    np.testing.assert_array_equal(got["expert"], order)
+    np.testing.assert_allclose(got["top"], np.take_along_axis(e / e.sum(1, keepdims=True), order, 1), rtol=1e-5)

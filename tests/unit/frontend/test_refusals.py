@@ -25,7 +25,7 @@ def refusal(model: Any, args: Any = None, kwargs: Any = None) -> RedFuserError:
     return caught.value
 
 
-@pytest.mark.parametrize("model", [42, "weights.safetensors", {"a": X}, None], ids=str)
+@pytest.mark.parametrize("model", [42, "weights.safetensors", {"a": X}, None], ids=["number", "weights file", "state dict", "none"])
 def test_not_a_model(model: Any) -> None:
     assert refusal(model).code == "RF110"
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +13,6 @@ from redfuser.strategies import check, realise, select, split_range
 from redfuser.strategies.select import Machine
 from tests import fused_examples as examples
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "strategies"
 CASES = {
     "attention": lambda: examples.attention(1, 4, 2, 16, 48, 8, "f16"),
     "softmax": lambda: examples.softmax(3, 50, "f16"),
@@ -28,14 +26,10 @@ STRATEGIES = {"single": 1, "resident": 1, "multi": 3}
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("name", CASES)
-def test_program_text(name: str, strategy: str) -> None:
+def test_program_text(name: str, strategy: str, golden: Callable[[str, str], None]) -> None:
     program = realise(CASES[name](), strategy, STRATEGIES[strategy])
     assert check(program) == []
-    path = GOLDEN / f"{name}_{strategy}.txt"
-    text = f"{program}\n"
-    if os.environ.get("REDFUSER_UPDATE_GOLDEN"):
-        path.write_text(text)
-    assert path.read_text() == text
+    golden(f"strategies/{name}_{strategy}.txt", str(program))
 
 
 def test_one_exponential_per_score() -> None:

@@ -1,0 +1,21 @@
+"""What this machine's processor and GPU can run: architecture names, best first."""
+
+from __future__ import annotations
+
+import torch
+
+from redfuser.target import cpu_levels
+
+
+def cpu_architectures() -> tuple[str, ...]:
+    """Names a CPU kernel that this processor runs may carry: its x86-64 levels, and ``cpu`` for none in particular."""
+    return (*cpu_levels(), "cpu")
+
+
+def gpu_architectures() -> tuple[str, ...]:
+    """Names of architectures whose binaries the current GPU runs: its own, then lower ones of the same generation. An
+    ``a`` architecture runs nowhere but on its own. Empty without a GPU."""
+    if not torch.cuda.is_available():
+        return ()
+    major, minor = torch.cuda.get_device_capability()
+    return (f"sm_{major}{minor}a", *(f"sm_{major}{lower}" for lower in range(minor, -1, -1)))

@@ -1,0 +1,100 @@
+"""compile and explain on models, as a user runs them: module:function, an exported program, coverage, saving, loading."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+
+import redfuser
+from redfuser.cli.main import cli
+from redfuser.report import Report
+
+MODULE = '''
+import torch
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.norm, self.q, self.k, self.v = torch.nn.LayerNorm(32), *(torch.nn.Linear(32, 32) for _ in range(3))
+
+    def forward(self, x):
+        h = self.norm(x)
+        p = torch.softmax(self.q(h) @ self.k(h).mT / 32 ** 0.5, -1)
+        return x + p @ self.v(h)
+
+def block():
+    return Block().eval(), (torch.randn(2, 24, 32),)
+
+def tempered():
+    def f(x):
+        d = x.abs().amax(-1, keepdim=True)
+        return torch.exp(x / d).sum(-1)
+    return f, (torch.randn(6, 40),)
+'''
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "some_models.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def invoke(*args: str) -> Result:
+    return CliRunner().invoke(cli, list(args))
+
+
+def test_explain_lists_every_cascade(folder: Path) -> None:
+    r = invoke("explain", "some_models:block")
+    assert r.exit_code == 0, r.output
+    assert r.stdout.splitlines()[0].startswith("some_models:block  cpu  cascades ")
+    report = Report.from_json(json.loads(invoke("explain", "some_models:block", "--json", "-q").stdout))
+    assert len(report.fused) >= 2 and report.coverage == 1.0
+    name = max(report.fused, key=lambda c: len(c.ops)).name
+    detail = invoke("explain", "some_models:block", "--op", name).stdout
+    assert "= max[l]" in detail and "finalize" in detail
+    missing = invoke("explain", "some_models:block", "--op", "nope")
+    assert missing.exit_code == 1 and "RF194" in missing.stderr
+
+
+def test_compile_checks_saves_and_loads(folder: Path) -> None:
+    torch.manual_seed(1)
+    r = invoke("compile", "some_models:block", "-o", "block.rf", "--check", "--require", "100%")
+    assert r.exit_code == 0, r.output
+    assert "within the rule" in r.stdout
+    loaded = redfuser.load("block.rf")
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("some_models", folder / "some_models.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    model, args = module.block()
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(*args), model(*args), rtol=1e-4, atol=1e-5)
+
+
+def test_an_exported_program(folder: Path) -> None:
+    program = torch.export.export(torch.nn.Softmax(-1), (torch.randn(4, 40),))
+    torch.export.save(program, folder / "model.pt2")
+    r = invoke("explain", "model.pt2")
+    assert r.exit_code == 0 and r.stdout.startswith("model.pt2  cpu  cascades 1: fused 1")
+
+
+def test_a_refused_cascade_has_a_reason_and_fails_the_required_coverage(folder: Path) -> None:
+    r = invoke("explain", "some_models:tempered")
+    assert r.exit_code == 0 and "kept  RF2" in r.stdout
+    r = invoke("compile", "some_models:tempered", "--require", "100%", "-o", "never.rf")
+    assert r.exit_code == 3 and "RF195" in r.stderr and not (folder / "never.rf").exists()
+    r = invoke("compile", "some_models:tempered", "--fallback", "error")
+    assert r.exit_code == 1 and "RF411" in r.stderr
+
+
+def test_a_target_that_does_not_exist(folder: Path) -> None:
+    r = invoke("explain", "some_models:block", "--target", "sm_12")
+    assert r.exit_code == 1 and "RF496" in r.stderr

@@ -1,0 +1,69 @@
+"""Run a partitioned model with the interpreter of cascades in place of kernels: any error of the lifting shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from redfuser import outer
+from redfuser.acrf.evaluate import run
+from redfuser.acrf.expr import Cascade, Let, Reduce
+from redfuser.frontend import import_model
+from redfuser.partition import Partition, partition
+
+TORCH = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i64": torch.int64,
+         "i32": torch.int32, "i8": torch.int8, "u8": torch.uint8, "bool": torch.bool, "e4m3": torch.float8_e4m3fn}
+
+
+def text(p: Partition) -> str:
+    """What a partition found, as a golden file."""
+    lines = []
+    for r in p.regions:
+        lines += [str(r.cascade).replace(f"cascade {r.cascade.name}(", f"{r.name}(", 1),
+                  "  in  " + ", ".join(f"{k} = {v}" for k, v in r.inputs.items()),
+                  "  out " + ", ".join(f"{k} = {v}" for k, v in r.outputs.items()), ""]
+    lines += [f"refused {r.name}: {r.reason.code} {r.reason.statement}: {r.reason.condition}" for r in p.refusals]
+    if p.kept:
+        lines.append("kept " + ", ".join(f"{op.removeprefix('relax.')} x{n}" for op, n in sorted(p.kept.items())))
+    return "\n".join(lines)
+
+
+def dtype_of(cascade: Cascade, name: str) -> str:
+    s = cascade.stmt(name)
+    if isinstance(s, Let):
+        return s.expr.dtype
+    assert isinstance(s, Reduce)
+    return "i64" if s.reducer.kind in ("argmax", "argmin") or name != s.names[0] else s.dtype
+
+
+def interpreted(cascade: Cascade) -> Any:
+    """The cascade as a function of tensors, evaluated statement by statement in float64."""
+
+    def kernel(*tensors: torch.Tensor) -> Any:
+        arrays = {t.name: (x.double() if x.is_floating_point() else x).numpy()
+                  for t, x in zip(cascade.inputs, tensors, strict=True)}
+        got = run(cascade, arrays)
+        out = tuple(torch.from_numpy(np.ascontiguousarray(got[o])).to(TORCH[dtype_of(cascade, o)]) for o in cascade.outputs)
+        return out[0] if len(out) == 1 else out
+
+    return kernel
+
+
+def execute(imported: Any, p: Partition, args: Any, change: Any = None) -> tuple[torch.Tensor, ...]:
+    """The model with every region interpreted; ``change`` may alter the cascades (to see that the check can fail)."""
+    names = {r.name: f"k{i}" for i, r in enumerate(p.regions)}
+    graph = outer.emit(imported, p.regions, names)
+    kernels = {names[r.name]: interpreted(change(r.cascade) if change else r.cascade) for r in p.regions}
+    with torch.no_grad():
+        return graph.function(kernels)(*args)
+
+
+def partitioned(model: Any, args: Any, casts: str = "preserve") -> tuple[Any, Partition]:
+    imported = import_model(model, args)
+    return imported, partition(imported, casts)
+
+
+def flat(out: Any) -> list[torch.Tensor]:
+    return [out] if isinstance(out, torch.Tensor) else [t for o in out for t in flat(o)]

@@ -1,0 +1,287 @@
+"""The model artifact: round trip, the bare loading process, determinism, and every way a file can be wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import models
+import pytest
+import torch
+from recorded import split_spec
+from torch.utils import _pytree as pytree
+
+from redfuser.artifact import KernelSpec, from_files, load_kernel, save_kernel, to_files
+from redfuser.errors import ArtifactError
+from redfuser.report import Report
+from redfuser.runtime import host
+from redfuser.runtime.archive import load, save
+from redfuser.runtime.model import CompiledModel, Graph
+from redfuser.runtime.signature import Signature, TensorSpec
+
+
+@pytest.fixture
+def saved(cpu_spec: KernelSpec, tmp_path: Path) -> Path:
+    path = tmp_path / "model.rf"
+    models.make(cpu_spec).save(path)
+    return path
+
+
+def test_round_trip(cpu_spec: KernelSpec, saved: Path) -> None:
+    model, loaded, (x, bias) = models.make(cpu_spec), load(saved), models.inputs()
+    a, b = model(x, bias=bias, flag=True), loaded(x, bias=bias, flag=True)
+    assert torch.equal(a["y"], b["y"]) and torch.equal(a["total"], b["total"]) and list(a) == list(b)
+    assert loaded.source() == model.source() and loaded.stages() == model.stages() and loaded.kernels == model.kernels
+    assert list(loaded.stages()) == list(model.stages())
+    assert loaded.report == dataclasses.replace(model.report, timings={})
+
+
+def test_equal_models_give_equal_bytes(cpu_spec: KernelSpec, saved: Path, tmp_path: Path) -> None:
+    other = models.make(cpu_spec)
+    other._report = dataclasses.replace(other.report, timings={"import": 2.0})
+    other.save(tmp_path / "again.rf")
+    assert (tmp_path / "again.rf").read_bytes() == saved.read_bytes()
+    load(saved).save(tmp_path / "reloaded.rf")
+    assert (tmp_path / "reloaded.rf").read_bytes() == saved.read_bytes()
+
+
+BARE = '''
+import sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("tvm", "tilelang", "sympy", "z3", "onnx", "transformers", "click", "rich", "pickle5"):
+            raise ImportError("blocked: " + name)
+sys.meta_path.insert(0, Blocked())
+import subprocess
+def refuse(*a, **k): raise OSError("no process may be started")
+subprocess.Popen = refuse
+import torch, redfuser
+from redfuser.runtime.archive import load
+model = load(sys.argv[1])
+g = torch.Generator().manual_seed(1)
+x, bias = torch.randn(4, 8, generator=g), torch.randn(8, generator=g)
+out = model(x, bias=bias, flag=True)
+torch.save(out["y"], sys.argv[2])
+assert not {"tvm", "tilelang", "sympy", "z3"} & set(sys.modules)
+'''
+
+
+def test_loads_without_tvm_tilelang_or_a_compiler(cpu_spec: KernelSpec, saved: Path, tmp_path: Path) -> None:
+    out = tmp_path / "y.pt"
+    done = subprocess.run([sys.executable, "-c", BARE, str(saved), str(out)], capture_output=True, text=True, check=False,
+                          env={**os.environ, "PATH": "", "PYTHONPATH": str(Path(__file__).parents[2])})
+    assert done.returncode == 0, done.stderr
+    x, bias = models.inputs()
+    torch.testing.assert_close(torch.load(out), models.original(x, bias=bias)["y"])
+
+
+def rewrite(path: Path, change: Callable[[dict[str, bytes]], None], rehash: bool = False) -> None:
+    """Change members; with ``rehash`` the manifest agrees again, as an attacker would make it."""
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    change(members)
+    if rehash:
+        manifest = json.loads(members["manifest.json"])
+        manifest["sha256"] = {n: hashlib.sha256(d).hexdigest() for n, d in members.items() if n != "manifest.json"}
+        members["manifest.json"] = json.dumps(manifest).encode()
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+
+
+def edit(member: str, change: Callable[[Any], None]) -> Callable[[dict[str, bytes]], None]:
+    def apply(members: dict[str, bytes]) -> None:
+        data = json.loads(members[member])
+        change(data)
+        members[member] = json.dumps(data).encode()
+    return apply
+
+
+def swap(member: str, old: bytes, new: bytes) -> Callable[[dict[str, bytes]], None]:
+    def apply(members: dict[str, bytes]) -> None:
+        assert old in members[member]
+        members[member] = members[member].replace(old, new)
+    return apply
+
+
+WRONG: list[tuple[str, str, bool, Callable[[dict[str, bytes]], None]]] = [
+    ("newer format", "RF602", False, edit("manifest.json", lambda m: m.update(format=2))),
+    ("no manifest", "RF601", False, lambda m: m.pop("manifest.json") and None),
+    ("manifest not JSON", "RF601", False, lambda m: m.update({"manifest.json": b"{"})),
+    ("manifest a list", "RF601", False, lambda m: m.update({"manifest.json": b"[]"})),
+    ("manifest without hashes", "RF601", False, edit("manifest.json", lambda m: m.pop("sha256"))),
+    ("changed graph", "RF603", False, swap("graph.py", b"* scale", b"+ scale")),
+    ("changed constant", "RF603", False, lambda m: m.update({"constants/0": bytes(len(m["constants/0"]))})),
+    ("changed binary", "RF603", False, lambda m: m.update({"kernels/0/kernel_0.so": b"x"})),
+    ("missing member", "RF604", False, lambda m: m.pop("constants/0") and None),
+    ("extra member", "RF604", False, lambda m: m.update({"extra": b""})),
+    ("path traversal", "RF604", False, lambda m: m.update({"../../evil": b"x"})),
+    ("missing and not in the manifest", "RF604", True, lambda m: m.pop("graph.py") and None),
+    ("kernel without a binary", "RF604", True, lambda m: m.pop("kernels/0/kernel_0.so") and None),
+    ("binary that is not the kernel's", "RF603", True, lambda m: m.update({"kernels/0/kernel_0.so": b"x"})),
+    ("graph that imports", "RF606", True, lambda m: m.update({"graph.py": b"import os\ndef forward(x, bias): return x"})),
+    ("graph that loads", "RF606", True, swap("graph.py", b"torch.matmul(v1, w)", b"torch.load('f')")),
+    ("graph not UTF-8", "RF601", True, lambda m: m.update({"graph.py": b"\xff\xfe"})),
+    ("constant of another size", "RF601", True, lambda m: m.update({"constants/0": b"1234"})),
+    ("no signature", "RF601", True, edit("model.json", lambda m: m.pop("signature"))),
+    ("unknown dtype", "RF601", True, edit("model.json", lambda m: m["constants"][0].__setitem__(1, "load"))),
+    ("signature that does not add up", "RF601", True, edit("model.json", lambda m: m["signature"]["in_leaves"].pop())),
+    ("inputs that do not add up", "RF601", True, edit("model.json", lambda m: m["signature"]["inputs"].pop())),
+    ("unknown pytree type", "RF609", True, edit("model.json", lambda m: m["signature"].update(
+        in_spec=json.loads(json.dumps(m["signature"]["in_spec"]).replace("builtins.dict", "some.package.Input"))))),
+    ("kernel of a newer format", "RF602", True, edit("kernels/0/spec.json", lambda m: m.update(format=9))),
+    ("kernel description cut", "RF601", True, edit("kernels/0/spec.json", lambda m: m["kernel"].pop("args"))),
+    ("kernel the graph does not have", "RF601", True, edit("model.json", lambda m: m["variants"][0]["kernels"].clear())),
+    ("another architecture", "RF605", True, edit("model.json", lambda m: m["variants"][0].update(arch="sm_80"))),
+    ("constant named like code", "RF601", True, edit("model.json", lambda m: m["constants"][0].__setitem__(0, "a.b"))),
+    ("report of another schema", "RF601", True, edit("model.json", lambda m: m["variants"][0]["report"].update(schema=99))),
+]
+
+
+@pytest.mark.parametrize(("name", "code", "rehash", "change"), WRONG, ids=[w[0] for w in WRONG])
+def test_wrong_files_are_refused(saved: Path, name: str, code: str, rehash: bool,
+                                 change: Callable[[dict[str, bytes]], None]) -> None:
+    rewrite(saved, change, rehash)
+    with pytest.raises(ArtifactError, match=code):
+        load(saved)
+
+
+def test_results_of_an_unknown_record_type_arrive_as_a_dict(cpu_spec: KernelSpec, saved: Path,
+                                                            caplog: pytest.LogCaptureFixture) -> None:
+    x, bias = models.inputs()
+    rewrite(saved, swap("model.json", b"builtins.dict", b"some.package.Output"), rehash=True)
+    rewrite(saved, edit("model.json", lambda m: m["signature"].update(
+        in_spec=json.loads(json.dumps(m["signature"]["in_spec"]).replace("some.package.Output", "builtins.dict")))), True)
+    found = load(saved)(x, bias=bias, flag=True)
+    assert type(found) is dict and list(found) == ["y", "total", "none"] and "RF609" in caplog.text
+
+
+def test_not_an_artifact_at_all(saved: Path, tmp_path: Path) -> None:
+    data = saved.read_bytes()
+    for cut in (0, 10, len(data) // 2, len(data) - 1):
+        (tmp_path / "cut.rf").write_bytes(data[:cut])
+        with pytest.raises(ArtifactError, match=r"RF60[13]"):
+            load(tmp_path / "cut.rf")
+    with pytest.raises(ArtifactError, match="RF607 no such file"):
+        load(tmp_path / "absent.rf")
+    with pytest.raises(ArtifactError, match="RF607"):
+        load(tmp_path)
+
+
+def test_every_flipped_byte_is_found_or_harmless(cpu_spec: KernelSpec, saved: Path) -> None:
+    data, (x, bias) = saved.read_bytes(), models.inputs()
+    wanted = models.make(cpu_spec)(x, bias=bias, flag=True)["y"]
+    for position in range(0, len(data), max(1, len(data) // 60)):
+        saved.write_bytes(data[:position] + bytes([data[position] ^ 0x55]) + data[position + 1:])
+        try:
+            assert torch.equal(load(saved)(x, bias=bias, flag=True)["y"], wanted)
+        except ArtifactError:
+            continue
+
+
+def test_members_of_one_name(saved: Path) -> None:
+    with zipfile.ZipFile(saved, "a") as archive, pytest.warns(UserWarning):
+        archive.writestr("graph.py", b"def forward(x, bias): return (x, x)")
+    with pytest.raises(ArtifactError, match="RF604"):
+        load(saved)
+
+
+def gpu_model(arch: str, constant: float = 1.0) -> CompiledModel:
+    spec = dataclasses.replace(split_spec(), arch=arch)
+    source = "def forward(q, key):\n    v = k_split(q, key)\n    return (v * w,)\n"
+    tensors = (TensorSpec("q", "float16", (4, 64)), TensorSpec("key", "float16", (128, 64)))
+    return CompiledModel(Graph(source, ("q", "key"), 1, {"k_split": spec.name}), {"w": torch.tensor(constant)},
+                         {spec.name: spec}, Signature(tensors, (0, 1), (0,)), Report("m", arch))
+
+
+def test_several_architectures_in_one_file(tmp_path: Path) -> None:
+    path, made = tmp_path / "many.rf", [gpu_model(arch) for arch in ("sm_80", "sm_86", "sm_90a")]
+    save(made[0], path, made[1:])
+    for model in made:
+        arch = model.report.target
+        loaded = load(path, arch=arch)
+        assert loaded.kernels["split"].arch == arch and loaded.report.target == arch
+    if not torch.cuda.is_available():
+        with pytest.raises(ArtifactError, match="RF605 the artifact holds kernels for sm_80, sm_86, sm_90a"):
+            load(path)
+    with pytest.raises(ArtifactError, match="RF605"):
+        load(path, arch="gfx942")
+    with pytest.raises(ArtifactError, match="RF607 the models to save together are not the same model"):
+        save(made[0], path, [gpu_model("sm_86", 2.0)])
+
+
+def test_gpu_kernels_that_this_machine_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for capability, first, runs, not_runs in (((9, 0), "sm_90a", "sm_90", "sm_80"), ((8, 6), "sm_86a", "sm_80", "sm_89")):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda capability=capability: capability)
+        found = host.gpu_architectures()
+        assert found[0] == first and runs in found and not_runs not in found
+
+
+def test_cpu_levels(cpu_spec: KernelSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel for a higher level than this processor's is refused rather than left to an illegal instruction."""
+    found = host.cpu_architectures()
+    assert found[-1] == "cpu" and len(set(found)) == len(found) >= 2
+    models.make(dataclasses.replace(cpu_spec, arch="x86-64-v3")).save(tmp_path / "m.rf")
+    monkeypatch.setattr("redfuser.runtime.archive.cpu_architectures", lambda: ("x86-64-v2", "x86-64", "generic", "cpu"))
+    with pytest.raises(ArtifactError, match="RF605 the artifact holds kernels for x86-64-v3"):
+        load(tmp_path / "m.rf")
+    monkeypatch.setattr("redfuser.runtime.archive.cpu_architectures", lambda: ("x86-64-v4", "x86-64-v3", "x86-64"))
+    assert load(tmp_path / "m.rf").kernels["softmax"].arch == "x86-64-v3"
+
+
+def test_what_cannot_be_written_is_said(cpu_spec: KernelSpec, tmp_path: Path) -> None:
+    class Odd:
+        pass
+
+    pytree.register_pytree_node(Odd, lambda o: ([], None), lambda c, ctx: Odd())
+    model = models.make(cpu_spec)
+    model._signature = dataclasses.replace(model._signature, out_spec=pytree.tree_structure([Odd(), 1, 2, 3]))
+    with pytest.raises(ArtifactError, match="RF607"):
+        model.save(tmp_path / "odd.rf")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ArtifactError, match="RF607"):
+        models.make(cpu_spec).save(tmp_path / "file" / "model.rf")
+    assert not list(tmp_path.glob(".redfuser-*"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.bool, torch.int64])
+def test_constants_of_every_kind(cpu_spec: KernelSpec, tmp_path: Path, dtype: torch.dtype) -> None:
+    base = (torch.arange(15).reshape(3, 5) % 7 - 3).to(dtype)
+    constants = {"a": base, "tied": base, "strided": base.t(), "scalar": base[0, 0], "empty": base[:0]}
+    graph = Graph("def forward(x):\n    return (a, tied, strided, scalar, empty)\n", ("x",), 5)
+    model = CompiledModel(graph, constants, {}, Signature((TensorSpec("x", "float32", (1,)),), (0,), (0, 1, 2, 3, 4)))
+    model.save(tmp_path / "c.rf")
+    with zipfile.ZipFile(tmp_path / "c.rf") as archive:
+        assert sum(n.startswith("constants/") for n in archive.namelist()) == 4, "tied weights are stored once"
+    for found, wanted in zip(load(tmp_path / "c.rf")(torch.zeros(1)), constants.values(), strict=True):
+        assert found.dtype == wanted.dtype and found.shape == wanted.shape
+        assert torch.equal(found.contiguous().view(torch.uint8) if found.dim() else found.float(),
+                           wanted.contiguous().view(torch.uint8) if found.dim() else wanted.float())
+
+
+def test_stored_kernels(tmp_path: Path) -> None:
+    spec = split_spec(workspace=True)
+    assert from_files(to_files(spec)) == spec and to_files(spec) == to_files(spec)
+    save_kernel(spec, tmp_path / "k")
+    assert load_kernel(tmp_path / "k") == spec
+    assert KernelSpec.from_json(json.loads(json.dumps(spec.to_json())), spec.binaries, spec.source) == spec
+    (tmp_path / "k" / "kernel_1.cubin").write_bytes(b"other")
+    with pytest.raises(ArtifactError, match="RF603"):
+        load_kernel(tmp_path / "k")
+    (tmp_path / "k" / "kernel_1.cubin").unlink()
+    with pytest.raises(ArtifactError, match="RF604"):
+        load_kernel(tmp_path / "k")
+    with pytest.raises(ArtifactError, match="RF604"):
+        load_kernel(tmp_path / "absent")
+    for damaged in ({}, {**spec.to_json(), "launches": [{}]}, {**spec.to_json(), "args": 3}):
+        with pytest.raises(ArtifactError, match="RF601"):
+            KernelSpec.from_json(damaged)

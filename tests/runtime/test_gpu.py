@@ -1,0 +1,178 @@
+"""Launches on a real GPU: streams, graphs, workspaces, devices, tracers, and the cost of a call."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from cubin import compile_cubin
+
+from redfuser.artifact import ArgSpec, KernelSpec, LaunchSpec, ParamSpec
+from redfuser.errors import InputError
+from redfuser.report import Report
+from redfuser.runtime import launcher, ops
+from redfuser.runtime.archive import load
+from redfuser.runtime.model import CompiledModel, Graph
+from redfuser.runtime.signature import Signature, TensorSpec
+
+pytestmark = pytest.mark.gpu
+N = 1024
+
+
+@pytest.fixture(scope="module")
+def spec() -> KernelSpec:
+    """out = 2 x + y and x + out, in two launches with a workspace between them."""
+    arch = "sm_{}{}".format(*torch.cuda.get_device_capability())
+    args = (ArgSpec("x", "f32", (N,), "in"), ArgSpec("partial", "f32", (N,), "workspace"), ArgSpec("y", "f32", (N,), "in"),
+            ArgSpec("out", "f32", (N,), "out"), ArgSpec("sum", "f32", (N,), "out"))
+    grid, block = (N // 256, 1, 1), (256, 1, 1)
+    launches = (LaunchSpec("scale", 0, grid, block, 0, (ParamSpec("ptr", "x"), ParamSpec("ptr", "partial"))),
+                LaunchSpec("shift", 0, grid, block, 1024, tuple(ParamSpec("ptr", n) for n in ("partial", "y", "out", "sum"))))
+    return KernelSpec("gpu_toy", "cuda", arch, args, launches, (compile_cubin(arch),), resources=({}, {}))
+
+
+@pytest.fixture
+def data() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(N, device="cuda"), torch.randn(N, device="cuda")
+
+
+def expected(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return 2 * x + y, x + 2 * x + y
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_result(spec: KernelSpec, data: Any, native: bool) -> None:
+    kernel = launcher(spec, native_route=native)
+    assert kernel.route == ("native" if native else "ctypes")
+    torch.testing.assert_close(kernel(*data), expected(*data))
+    outputs = tuple(torch.zeros(N, device="cuda") for _ in range(2))
+    kernel.into(*data, *outputs)
+    torch.testing.assert_close(outputs, expected(*data))
+
+
+def test_current_stream(spec: KernelSpec, data: Any) -> None:
+    """Work goes behind what the current stream already holds, not beside it."""
+    kernel, stream, x = launcher(spec), torch.cuda.Stream(), torch.zeros(N, device="cuda")
+    kernel(*data)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(20_000_000)
+        x.copy_(data[0])
+        found = kernel(x, data[1])
+        assert not stream.query(), "the call did not wait"
+    stream.synchronize()
+    torch.testing.assert_close(found, expected(*data))
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_graph_capture(spec: KernelSpec, data: Any, native: bool) -> None:
+    """Also when the very first call is the captured one: loading the module is allowed during capture."""
+    kernel, (x, y) = launcher(spec, native_route=native), data
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = kernel(x, y)
+    for _ in range(3):
+        x.normal_()
+        graph.replay()
+        torch.testing.assert_close(found, expected(x, y))
+
+
+def test_many_calls_reuse_workspaces_safely(spec: KernelSpec) -> None:
+    kernel, pairs = launcher(spec), [(torch.randn(N, device="cuda"), torch.randn(N, device="cuda")) for _ in range(200)]
+    streams, found = [torch.cuda.Stream() for _ in range(4)], []
+    torch.cuda.synchronize()
+    for i, pair in enumerate(pairs):
+        with torch.cuda.stream(streams[i % 4]):
+            found.append(kernel(*pair))
+    torch.cuda.synchronize()
+    for pair, result in zip(pairs, found, strict=True):
+        torch.testing.assert_close(result, expected(*pair))
+
+
+def test_errors(spec: KernelSpec, data: Any) -> None:
+    kernel, (x, y) = launcher(spec), data
+    for code, args in (("RF503", (x.cpu(), y)), ("RF503", (x, y.cpu())), ("RF504", (x.half(), y)), ("RF505", (x[:-1], y)),
+                       ("RF501", (x,)), ("RF502", (x, 1)), ("RF507", (torch.zeros(N + 1, device="cuda")[1:], y)),
+                       ("RF506", (torch.zeros(2 * N, device="cuda")[::2], y))):
+        with pytest.raises(InputError, match=code):
+            kernel(*args)
+    torch.testing.assert_close(kernel.tolerant(torch.zeros(N + 1, device="cuda")[1:], y)[0], y)
+    for binary in (compile_cubin("sm_75"), b"not a cubin" * 100):
+        with pytest.raises(InputError, match=r"RF510|RF508"):
+            launcher(dataclasses.replace(spec, binaries=(binary,)))(x, y)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
+def test_second_device(spec: KernelSpec) -> None:
+    kernel = launcher(spec)
+    for device in ("cuda:1", "cuda:0", "cuda:1"):
+        pair = torch.randn(N, device=device), torch.randn(N, device=device)
+        found = kernel(*pair)
+        assert found[0].device == pair[0].device
+        torch.testing.assert_close(found, expected(*pair))
+
+
+def model(spec: KernelSpec) -> CompiledModel:
+    source = "def forward(x, y):\n    v = x * w\n    a, b = k(v, y)\n    return (a, torch.relu(b))\n"
+    tensors = (TensorSpec("x", "float32", (N,)), TensorSpec("y", "float32", (N,)))
+    return CompiledModel(Graph(source, ("x", "y"), 2, {"k": spec.name}), {"w": torch.tensor(3.0)}, {spec.name: spec},
+                         Signature(tensors, (0, 1), (0, 1)), Report("toy", spec.arch))
+
+
+def test_model_graph_compile_and_file(spec: KernelSpec, data: Any, tmp_path: Any) -> None:
+    made, (x, y) = model(spec), data
+    with pytest.raises(InputError, match="RF503"):
+        made(x, y)
+    made = made.to("cuda")
+    a, b = expected(3 * x, y)
+    wanted = a, torch.relu(b)
+    torch.testing.assert_close(made(x, y), wanted)
+    torch.testing.assert_close(torch.compile(made, fullgraph=True)(x, y), wanted)
+    captured = made.cuda_graph(x, y)
+    for _ in range(2):
+        x.normal_()
+        torch.testing.assert_close(captured(x, y), made(x, y))
+    with pytest.raises(InputError, match="RF505"):
+        captured(x[:-1], y)
+    first = captured(x, y)
+    captured(torch.zeros_like(x), y)
+    torch.testing.assert_close(first, made(x, y), msg="results are copies")
+    made.save(tmp_path / "m.rf")
+    torch.testing.assert_close(load(tmp_path / "m.rf")(x, y), made(x, y))
+
+
+def test_what_cannot_be_captured(spec: KernelSpec, data: Any) -> None:
+    source = "def forward(x, y):\n    v = torch.nonzero(x)\n    return (v,)\n"
+    tensors = (TensorSpec("x", "float32", (N,)), TensorSpec("y", "float32", (N,)))
+    made = CompiledModel(Graph(source, ("x", "y"), 1), {}, {}, Signature(tensors, (0, 1), (0,)))
+    with pytest.raises(InputError, match="RF512"):
+        made.cuda_graph(*data)
+
+
+def cost(call: Callable[[], Any]) -> float:
+    """Microseconds of host time per call: the best of many short rounds."""
+    times = []
+    for _ in range(60):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(50):
+            call()
+        times.append((time.perf_counter() - start) / 50 * 1e6)
+    torch.cuda.synchronize()
+    return statistics.quantiles(times, n=10)[0]
+
+
+def test_host_cost(spec: KernelSpec, data: Any) -> None:
+    """One launch, three tensors: at most 6 microseconds. (``benchmarks/launch_overhead.py`` prints the parts.)"""
+    one = dataclasses.replace(
+        spec, args=(ArgSpec("x", "f32", (N,), "in"), ArgSpec("partial", "f32", (N,), "out")), launches=spec.launches[:1])
+    kernel, x = launcher(one), data[0]
+    call = kernel.call
+    assert cost(lambda: call(x)) <= 6.0
+    op = ops.register(one)
+    torch.testing.assert_close(op(x), 2 * x)

@@ -1,0 +1,120 @@
+"""Index maps and mask ranges against brute force; planted errors are seen."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from redfuser.acrf.expr import Const, Expr, Index, Op, op
+from redfuser.strategies import realise
+from redfuser.target import target
+from redfuser.tensorize import TileConfig, interpret, tensorize
+from redfuser.tensorize.indexing import affine, make, view
+from redfuser.tensorize.interpret import apply
+from redfuser.tensorize.masks import Analysis, Rows
+from tests import fused_examples as cascades
+from tests.tensorize import examples
+
+
+def value(e: Expr, point: dict[str, int]) -> int:
+    match e:
+        case Const(value=v):
+            return int(v)
+        case Index(axis=a):
+            return point[a]
+        case Op(name=n, args=args, dtype=d):
+            return apply(n, [value(a, point) for a in args], d)
+    raise TypeError(e)
+
+
+def i64(v: int) -> Const:
+    return Const(v, "i64")
+
+
+@st.composite
+def conditions(draw, depth: int = 2) -> Expr:
+    if depth and draw(st.booleans()):
+        return op(draw(st.sampled_from(["and", "or"])), draw(conditions(depth - 1)), draw(conditions(depth - 1)))
+    left = op("sub", Index("l"), op("mul", Index("i"), i64(draw(st.sampled_from([0, 1, 2])))))
+    right = op("add", i64(draw(st.integers(-20, 40))), op("mul", Index("b"), i64(draw(st.sampled_from([0, 3])))))
+    pair = (left, right) if draw(st.booleans()) else (right, left)
+    return op(draw(st.sampled_from(["lt", "le", "gt", "ge", "eq"])), *pair)
+
+
+@settings(max_examples=150, deadline=None)
+@given(conditions(), st.sampled_from([4, 8]), st.sampled_from([4, 5]))
+def test_ranges_hold(c, size, rows):
+    """Outside the hull nothing is alive; inside the core everything is; segments are rounded outwards."""
+    extents = {"i": 20, "l": 30, "b": 3, "i_block": -(-20 // rows)}
+    analysis = Analysis("l", Rows("i", make({"i_block": rows}, 0), rows), extents)
+    found = analysis.range(c)
+    for b in range(3):
+        for block in range(extents["i_block"]):
+            at = {"b": b, "i_block": block}
+
+            def bound(e, otherwise, at=at):
+                return otherwise if e is None else value(e, at)
+
+            low, high = bound(found.low, -10**6), bound(found.high, 10**6)
+            core = (bound(found.core_low, -10**6), bound(found.core_high, 10**6)) if found.exact else (0, 0)
+            for i in range(block * rows, (block + 1) * rows):
+                for l_ in range(30):
+                    alive = bool(value(c, {"i": i, "l": l_, "b": b}))
+                    assert not alive or low <= l_ < high
+                    assert alive or not core[0] <= l_ < core[1]
+            if found.high is not None:
+                steps = value(analysis.segment_of(found.high, size, up=True), at)
+                assert steps == -(-high // size)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=4), st.integers(0, 2))
+def test_views_keep_elements(sizes, extra):
+    """A mixed-radix index read through its view is the same element."""
+    axes = [f"a{k}" for k in range(len(sizes))]
+    strides = [int(np.prod(sizes[k + 1:])) for k in range(len(sizes))]
+    extents = dict(zip(axes, sizes, strict=True))
+    total = int(np.prod(sizes)) * (1 + extra)
+    e: Expr = i64(extra * int(np.prod(sizes)))
+    for a, s in zip(axes, strides, strict=True):
+        e = op("add", e, op("mul", Index(a), i64(s)))
+    form = affine(e, extents)
+    v = view((total,), [(form,)], extents)
+    assert int(np.prod(v.shape)) == total
+    dims = v.index((form,), extents)
+    data = np.arange(total).reshape(v.shape)
+    for point in np.ndindex(*sizes):
+        at = dict(zip(axes, point, strict=True))
+        assert data[tuple(value(p.expr(), at) for p in dims)] == value(e, at)
+
+
+def test_quotients_of_groups_are_affine():
+    e = op("floordiv", op("add", op("mul", Index("g"), i64(4)), Index("r")), i64(4))
+    assert affine(e, {"g": 3, "r": 4}) == make({"g": 1}, 0)
+    assert affine(e, {"g": 3, "r": 5}) is None
+
+
+@pytest.mark.parametrize("make_cascade", [lambda: cascades.attention(1, 2, 1, 32, 64, 16, "f16"),
+                                          lambda: cascades.softmax(4, 64, "f16")])
+def test_a_planted_wrong_correction_is_seen(make_cascade):
+    good = make_cascade()
+    config = TileConfig(16, 16, 32, 1, warp_specialized=False)
+    values = examples.inputs(good)
+    expected = examples.reference(good, values)["y"]
+    results = [interpret.run(tensorize(realise(f, "single"), config, target("sm_80")), values)["y"].astype(np.float64)
+               for f in (good, cascades.planted(good))]
+    right, wrong = (float(np.abs(y - expected).max()) for y in results)
+    assert right < 5e-3 and not wrong < 5e-2
+
+
+def test_fully_masked_rows_are_nan_as_in_the_source():
+    shape = examples.Shape(i=20, n=20, d=16)
+    f = examples.attention(shape, mask=examples.masks(shape)["data"])
+    values = examples.inputs(f)
+    values["mask"][:, 3] = False
+    y = interpret.run(tensorize(realise(f, "single"), TileConfig(16, 16, 32, 1), target("sm_80")), values)["y"]
+    expected = examples.reference(f, values)["y"]
+    np.testing.assert_array_equal(np.isnan(y), np.isnan(expected))
+    assert np.isnan(y[:, 3]).all()

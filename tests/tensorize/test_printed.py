@@ -1,0 +1,116 @@
+"""The kernels people read: golden text, and what it promises."""
+
+from __future__ import annotations
+
+import pytest
+
+from redfuser.codegen import tilelang
+from redfuser.errors import LoweringError
+from redfuser.strategies import realise
+from redfuser.target import target
+from redfuser.tensorize import TileConfig, configs, spec_skeleton, tensorize
+from redfuser.tensorize.tile_ir import TileProgram
+from tests import fused_examples as cascades
+from tests.tensorize import examples
+from tests.tensorize.examples import Shape
+
+H200 = target("sm_90a")
+BERT = Shape(b=32, h=12, hk=12, i=512, n=512, d=64)
+LONG = Shape(b=1, h=32, hk=32, i=8192, n=8192, d=128)
+WINDOW = Shape(b=1, h=16, hk=2, i=2000, n=2000, d=80)
+
+
+def tiles(f, strategy: str = "single", splits: int = 1, config: TileConfig | None = None) -> TileProgram:
+    program = realise(f, strategy, splits)
+    return tensorize(program, config or configs(program, H200)[0], H200)
+
+
+KERNELS = {
+    "bert_attention": lambda: tiles(examples.attention(BERT, flat=True)),
+    "causal_attention": lambda: tiles(examples.attention(LONG, mask=examples.masks(LONG)["causal"])),
+    "window_softcap_gqa": lambda: tiles(examples.attention(WINDOW, mask=examples.masks(WINDOW)["window"], cap=50.0)),
+    "masked_bias_attention": lambda: tiles(examples.attention(BERT, mask=examples.masks(BERT)["data"], bias="tile")),
+    "gqa_decode_split": lambda: tiles(examples.attention(Shape(b=4, h=64, hk=8, i=1, n=4096, d=128)), "multi", 4),
+    "layer_norm": lambda: tiles(cascades.layer_norm(16384, 768, "f16"), "resident"),
+    "softmax_padded": lambda: tiles(cascades.softmax(2048, 1000, "f16"), "resident"),
+    "variance_split": lambda: tiles(cascades.variance(4, 32768), "multi", 8),
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_golden(name, golden):
+    program = KERNELS[name]()
+    golden(f"kernels/{name}.py.txt", tilelang.print_program(program))
+
+
+@pytest.mark.parametrize("name", ["causal_attention", "gqa_decode_split"])
+def test_golden_tiles(name, golden):
+    golden(f"kernels/{name}.tiles.txt", str(KERNELS[name]()))
+
+
+def test_text_is_a_function_of_the_program():
+    assert tilelang.print_program(KERNELS["bert_attention"]()) == tilelang.print_program(KERNELS["bert_attention"]())
+
+
+def test_no_annotations_import():
+    text = tilelang.print_program(KERNELS["bert_attention"]())
+    assert "from __future__" not in text
+    compile(text, "kernel", "exec")
+
+
+def test_causal_walks_half_and_masks_the_diagonal():
+    text = tilelang.print_program(KERNELS["causal_attention"]())
+    assert "T.Pipelined(i_block + 1, num_stages=" in text
+    assert "if step * 128 + 128 > i_block * 128 + 1:" in text
+
+
+def test_window_skips_from_both_sides():
+    text = tilelang.print_program(KERNELS["window_softcap_gqa"]())
+    assert "T.Pipelined(T.max(i_block - 1, 0), i_block + 1, num_stages=" in text
+
+
+def test_spec_lists_every_parameter():
+    program = KERNELS["gqa_decode_split"]()
+    args = {a.name: a for a in spec_skeleton(program)}
+    used = {p.name for k in program.kernels for p in k.params}
+    assert used == set(args)
+    assert [a.role for a in args.values()] == ["in"] * 3 + ["out"] + ["workspace"] * 3
+    assert args["out_y"].shape == (4, 1, 64, 128) and args["q"].dtype == "f16"
+
+
+def test_roundings_are_listed():
+    (note,) = KERNELS["bert_attention"]().roundings
+    assert "rounded to f16" in note
+
+
+@pytest.mark.parametrize("f, code", [
+    (lambda: cascades.attention(1, 2, 2, 16, 16, 16, "f32"), "RF490"),
+    (lambda: examples.attention(Shape(n=64)), "RF492"),
+])
+def test_refusals(f, code):
+    """f32 contractions would be TF32; weights that no maximum bounds may overflow f16."""
+    fused = f()
+    if code == "RF492":
+        fused = examples.unbounded(fused)
+    with pytest.raises(LoweringError) as error:
+        tiles(fused, config=TileConfig(64, 64, 128, 2, warp_specialized=False))
+    assert error.value.code == code
+
+
+def test_unknown_dialect():
+    with pytest.raises(LoweringError) as error:
+        tilelang.print_program(KERNELS["layer_norm"](), dialect="metal")
+    assert error.value.code == "RF495"
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90a"])
+@pytest.mark.parametrize("d", [64, 80, 96, 128, 256])
+def test_configs_fit(arch, d):
+    machine = target(arch)
+    program = realise(examples.attention(Shape(b=2, h=8, hk=8, i=1024, n=1024, d=d)), "single")
+    for c in configs(program, machine)[:4]:
+        assert c.rows // 16 >= c.threads // 32 or c.weights == "shared"
+        kernel = tensorize(program, c, machine).kernels[0]
+        stages = {b.name: max(1, c.stages) if b.name[0] in "kv" else 1 for b in kernel.buffers}
+        held = sum(2 * stages[b.name] * b.shape[0] * b.shape[1] for b in kernel.buffers if b.scope == "shared")
+        assert held <= machine.shared_bytes

@@ -1,0 +1,172 @@
+"""The outer graph: every spelling against torch, regions in their place, text that executes with torch alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from redfuser import tvm_compat as tc
+from redfuser.acrf.expr import Axis, Cascade, Cast, Index, Let, Load, Reduce, Reducer, Ref, Tensor, op
+from redfuser.errors import InternalError, UnsupportedError
+from redfuser.frontend import import_model
+from redfuser.outer import emit
+from redfuser.runtime.guard import check_graph
+
+R = torch.randn
+
+
+class Block(nn.Module):
+    """Embedding, pre-norm attention with grouped heads, GELU network: what the peepholes are for."""
+
+    def __init__(self, d: int = 32) -> None:
+        super().__init__()
+        self.e, self.n = nn.Embedding(50, d), nn.LayerNorm(d)
+        self.q, self.kv, self.o = nn.Linear(d, d), nn.Linear(d, d), nn.Linear(d, d, bias=False)
+        self.up, self.down = nn.Linear(d, 64), nn.Linear(64, d)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        h = self.e(ids)
+        b, t, d = h.shape
+        x = self.n(h)
+        q = self.q(x).view(b, t, 4, d // 4).transpose(1, 2)
+        k, v = self.kv(x).view(b, t, 2, 2, d // 4).permute(2, 0, 3, 1, 4)
+        a = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        h = h + self.o(a.transpose(1, 2).reshape(b, t, d))
+        return h + self.down(F.gelu(self.up(h)))
+
+
+def compare(model: Any, args: tuple[torch.Tensor, ...], exact: bool = True) -> Any:
+    imported = import_model(model, args)
+    graph = emit(imported)
+    check_graph(graph.source, {*graph.constants, *graph.kernels})
+    with torch.no_grad():
+        want = model(*args)
+        got = graph.function()(*args)
+    want = want if isinstance(want, tuple) else (want,)
+    assert len(want) == len(got) == len(graph.outputs)
+    for w, g in zip(want, got, strict=True):
+        assert w.shape == g.shape and w.dtype == g.dtype
+        if exact:
+            assert torch.equal(w.nan_to_num(), g.nan_to_num())
+        else:
+            torch.testing.assert_close(g, w, equal_nan=True)
+    return graph
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_block(dtype: torch.dtype, golden: Callable[[str, str], None]) -> None:
+    torch.manual_seed(0)
+    graph = compare(Block().to(dtype).eval(), (torch.randint(0, 50, (2, 10)),))
+    assert graph.calls["F.linear"] == 5 and graph.calls["F.scaled_dot_product_attention"] == 1
+    assert graph.calls["F.layer_norm"] == graph.calls["F.gelu"] == 1 and ".to(" not in graph.source
+    golden("outer/block.txt", graph.source)
+
+
+X, H = R(3, 4, 6), R(3, 4, 6).half()
+OPS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
+    "arithmetic": (lambda x, y: (x + y * 2 - 0.1) / (1.5 - y) ** 2, (X, X.flip(0))),
+    "half arithmetic": (lambda x, y: (x + y * 2 - 0.1) * y, (H, H.flip(0))),
+    "integers": (lambda i: (i // 3, i % 3, -i, i * 2 - 1, torch.div(i, 2, rounding_mode="trunc")), (torch.arange(-6, 6),)),
+    "comparisons": (lambda x: ((x > 0) & (x <= 1)) | ~(x == x.abs()), (X,)),
+    "unary": (lambda x: torch.exp(x).sqrt() + x.sigmoid().log() + x.tanh() + x.sin().cos() + torch.erf(x), (X,)),
+    "half unary": (lambda x: torch.exp(x) + F.silu(x) + F.gelu(x, approximate="tanh"), (H,)),
+    "extrema": (lambda x, y: (torch.maximum(x, y), x.clamp(min=0.5), x.clamp(-1, 1), x.amax(-1), x.amin((0, 1))), (X, X.neg())),
+    "reductions": (lambda x: (x.sum(-1, keepdim=True), x.mean((0, 2)), x.var(-1), x.std(1, correction=0), x.prod(1)), (X,)),
+    "half reductions": (lambda x: (x.sum(-1), x.mean(-1, keepdim=True), x.softmax(-1), F.layer_norm(x, (6,))), (H,)),
+    "arg": (lambda x: (x.argmax(-1), x.argmin(1, keepdim=True), *x.max(1)), (X,)),
+    "topk and sort": (lambda x: (*torch.topk(x, 3, -1), x.cumsum(1)), (X,)),
+    "where": (lambda x: (torch.where(x > 0, x, 0.0), x.masked_fill(x < 0, float("-inf")), torch.where(x > 0, 1.0, -1.0)), (X,)),
+    "views": (lambda x: (x.transpose(0, 1).reshape(4, 18), x.unsqueeze(1).expand(3, 2, 4, 6), x[1:, ::2, -2:]), (X,)),
+    "join": (lambda x: (torch.cat([x, x.neg()], 1), torch.stack([x, x], 0), x.split(2, 1)[1], x.repeat_interleave(2, 1)), (X,)),
+    "gather": (lambda x, i: (x[i], x.gather(0, i.view(-1, 1, 1).expand(2, 4, 6)), x.index_select(0, i)),
+               (X, torch.tensor([2, 0]))),
+    "scatter": (lambda x, i: torch.zeros_like(x).scatter(1, i, x), (R(3, 4), torch.stack([torch.randperm(4)] * 3))),
+    "convolution": (lambda x, w, b: F.conv2d(x, w, b, stride=2, padding=1), (R(2, 3, 8, 8), R(4, 3, 3, 3), R(4))),
+    "half product": (lambda x, y: (x @ y, torch.bmm(x, y)), (R(2, 3, 4).half(), R(2, 4, 5).half())),
+    "addmm": (lambda x, y, b: torch.addmm(b, x, y), (R(3, 4), R(4, 5), R(5))),
+    "group_norm": (lambda x, w, b: F.group_norm(x, 2, w, b), (R(2, 4, 5, 5), R(4), R(4))),
+    "rms_norm": (lambda x, w: F.rms_norm(x, (6,), w, 1e-5), (X, R(6))),
+    "logsumexp": (lambda x: torch.logsumexp(x, -1), (X,)),
+    "pad and tril": (lambda x: (F.pad(x, (1, 2), value=3.0), x.tril(1), x.flip(1)), (X,)),
+    "masked attention": (lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, attn_mask=m),
+                         (R(2, 3, 5, 8), R(2, 3, 7, 8), R(2, 3, 7, 8), R(2, 1, 5, 7) > -1)),
+    "casts": (lambda x: (x.to(torch.int32), x.half().float(), (x > 0).float(), x.double()), (X,)),
+    "nothing": (lambda x: x, (X,)),
+    "opaque": (lambda x: torch.histc(x, 4, -2.0, 2.0), (X,)),
+}
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_spelling(name: str) -> None:
+    function, args = OPS[name]
+    compare(function, args, exact=False)
+
+
+def test_masks_are_computed_once() -> None:
+    """What depends on no input is a constant of the graph."""
+    graph = compare(lambda x: x + torch.arange(6) * torch.arange(6), (X,))
+    assert "arange" not in graph.source and len(graph.constants) == 1
+
+
+def test_text_is_deterministic() -> None:
+    model, args = Block().eval(), (torch.randint(0, 50, (2, 10)),)
+    assert emit(import_model(model, args)).source == emit(import_model(model, args)).source
+
+
+# -- regions -------------------------------------------------------------------------------------------------------------
+
+
+def _normalised(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    s = torch.softmax((x * 2.0).transpose(0, 1), -1)
+    return s @ w + x.sum()
+
+
+def _region(imported: Any) -> Any:
+    """softmax and its scale as one region; x reaches it transposed."""
+    names = {tc.op_name(b.value): b.var.name_hint for b in tc.bindings(imported.mod["main"])}
+    load = op("mul", Load("x", (Index("i"), Index("l")), "f32"), Cast(Ref("two", "f32"), "f32"))
+    cascade = Cascade("soft", (Tensor("x", "f32", (6, 4)),), (Axis("i", 6), Axis("l", 4)), "l",
+                      (Reduce(("m",), ("i",), Reducer("max"), "l", load, "f32"), Let("y", ("i", "l"), Ref("m", "f32"))), ("y",))
+    return SimpleNamespace(name="soft.0", cascade=cascade, inputs={"x": names["permute_dims"]},
+                           outputs={"y": names["nn.softmax"]}, covered=frozenset({names["nn.softmax"]}))
+
+
+def test_region_becomes_one_call() -> None:
+    x, w = R(4, 6), R(4, 3)
+    imported = import_model(_normalised, (x, w))
+    graph = emit(imported, [_region(imported)], {"soft.0": "k0_soft"})
+    assert graph.kernels == {"k0_soft": "k0_soft"} and "softmax(" not in graph.source.replace("k0_soft(", "")
+    calls = []
+
+    def kernel(t: torch.Tensor) -> torch.Tensor:
+        calls.append(t.is_contiguous())
+        return torch.softmax(t, -1)
+
+    (got,) = graph.function({"k0_soft": kernel})(x, w)
+    torch.testing.assert_close(got, _normalised(x, w))
+    assert calls == [True]
+    with pytest.raises(InternalError, match="RF472"):
+        emit(imported, [_region(imported)], {})
+
+
+def test_region_that_cannot_run_at_one_place() -> None:
+    imported = import_model(_normalised, (R(4, 6), R(4, 3)))
+    region = _region(imported)
+    region.inputs = {"x": imported.mod["main"].body.body.name_hint}
+    with pytest.raises(InternalError, match="RF470"):
+        emit(imported, [region], {"soft.0": "k"})
+
+
+def test_unspellable_operators_are_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    from redfuser.outer import source
+
+    rules = {k: v for k, v in source.RULES.items() if k not in ("sin", "cos")}
+    monkeypatch.setattr(source, "RULES", rules)
+    with pytest.raises(UnsupportedError, match=r"RF471.*cos.*sin"):
+        emit(import_model(lambda x: x.sin() + x.cos(), (X,)))

@@ -1,0 +1,140 @@
+"""Scalar TIR: its text, its structure, its refusals, and that the artifact loads without TVM."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from redfuser import tvm_compat as tc
+from redfuser.acrf import fuse, parse_cascade
+from redfuser.acrf.evaluate import run
+from redfuser.acrf.state import Fused
+from redfuser.errors import BuildError, LoweringError
+from redfuser.runtime import launcher
+from redfuser.strategies import cpu, realise, tir
+from tests import fused_examples as examples
+
+
+@pytest.mark.parametrize(("strategy", "splits"), [("single", 1), ("multi", 3)])
+def test_text(strategy: str, splits: int, golden: Callable[[str, str], None]) -> None:
+    """Attention with a ragged last segment, as plain scalar TIR."""
+    program = realise(examples.attention(1, 2, 1, 3, 70, 4, "f16"), strategy, splits, segment=32)
+    golden(f"strategies/attention_{strategy}_tir.txt", tir.entry_script(program, "attention"))
+
+
+def test_scheduled_text(golden: Callable[[str, str], None]) -> None:
+    golden("strategies/softmax_cpu_tir.txt", cpu.source(realise(examples.softmax(3, 40, "bf16"), "resident")))
+
+
+def test_every_block_has_its_role_and_axes() -> None:
+    program = realise(examples.attention(1, 2, 1, 3, 70, 4), "multi", 3)
+    module = tir.to_primfuncs(program)
+    assert [g.name_hint for g in module.functions] == [k.name for k in program.kernels]
+    for kernel in program.kernels:
+        found: dict[str, list[str]] = {}
+
+        def visit(node: object, found: dict[str, list[str]] = found) -> None:
+            if isinstance(node, tc.tirx.SBlock) and node.name_hint != "root":
+                role = str(node.annotations["redfuser.role"])
+                found.setdefault(role, []).append(", ".join(map(str, node.annotations["redfuser.axes"])))
+
+        tc.tirx.stmt_functor.post_order_visit(module[kernel.name].body, visit)
+        assert set(found) == {b.role for b in (*kernel.init, *kernel.body, *kernel.tail)}
+        for b in (*kernel.init, *kernel.body, *kernel.tail):
+            assert ", ".join(b.axes) in found[b.role]
+
+
+def _fused(text: str) -> Fused:
+    result = fuse(parse_cascade(text))
+    assert isinstance(result, Fused), result
+    return result
+
+
+def test_scalars_and_no_grid() -> None:
+    """A cascade over everything: no grid axes, scalar input and output."""
+    f = _fused("cascade scaled_logsumexp(x: f32[100], w: f32[]) over l\n  m = max[l] x[l]\n"
+               "  t = sum[l] exp(x[l] - m)\n  y = log(t) + m * w[]\n  return y")
+    x = np.random.default_rng(0).standard_normal(100).astype(np.float32)
+    want = run(f.cascade, {"x": x, "w": np.float32(0.5)})["y"]
+    for strategy, splits in (("single", 1), ("multi", 3)):
+        got = launcher(cpu.build(realise(f, strategy, splits, 16)))(torch.from_numpy(x), torch.tensor(0.5))
+        assert got.shape == () and abs(float(got) - float(want)) < 1e-5
+
+
+def test_derived_variance_is_stable_in_every_form() -> None:
+    """The algebra's own state for a variance about 1e4, through LLVM."""
+    f = _fused("cascade variance(x: f32[2, 1000]) over l\n  s[i] = sum[l] x[i, l]\n  mean[i] = s / 1000.0\n"
+               "  v[i] = sum[l] (x[i, l] - mean) * (x[i, l] - mean)\n  return v")
+    x = (np.random.default_rng(0).standard_normal((2, 1000)) + 1e4).astype(np.float32)
+    want = run(f.cascade, {"x": x})["v"]
+    for strategy, splits in (("single", 1), ("multi", 7)):
+        got = launcher(cpu.build(realise(f, strategy, splits)))(torch.from_numpy(x)).numpy()
+        assert np.abs(got / want - 1).max() < 1e-5
+
+
+def test_a_select_guards_its_loads() -> None:
+    """Loads outside a tensor under a select (a concatenation along the row) are never made."""
+    f = _fused("cascade joined(a: f32[2, 8], b: f32[2, 8]) over l where l = 8\n"
+               "  p[i, l] = select(l < 4, a[i, l + 4], b[i, l - 4])\n  m[i] = max[l] p\n"
+               "  t[i] = sum[l] exp(p - m)\n  y[i] = m + log(t)\n  return y")
+    assert "T.if_then_else" in cpu.source(realise(f, "single"))
+    a, b = (np.random.default_rng(i).standard_normal((2, 8)).astype(np.float32) for i in (0, 1))
+    want = run(f.cascade, {"a": a, "b": b})["y"]
+    got = launcher(cpu.build(realise(f, "single", segment=3)))(torch.from_numpy(a), torch.from_numpy(b))
+    assert np.abs(got.numpy() - want).max() < 1e-5
+
+
+def test_a_gather_along_the_row() -> None:
+    """A value read at positions that data gives (the probabilities of chosen experts), in every form."""
+    f = _fused("cascade chosen(x: f32[3, 40], idx: i64[3, 2]) over l\n  m[i] = max[l] x[i, l]\n"
+               "  t[i] = sum[l] exp(x[i, l] - m)\n  y[i, k] = exp(x[i, idx[i, k]] - m) / t\n  return y")
+    x, idx = torch.randn(3, 40), torch.tensor([[1, 2], [39, 0], [5, 5]])
+    for strategy, splits in (("single", 1), ("resident", 1), ("multi", 3)):
+        got = launcher(cpu.build(realise(f, strategy, splits)))(x, idx)
+        torch.testing.assert_close(got, torch.softmax(x, -1).gather(1, idx))
+
+
+def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(LoweringError, match="RF432"):
+        cpu.source(realise(examples.softmax(1, 1_000_000), "resident"))
+    fp8 = _fused("cascade amax(x: e4m3[2, 8]) over l\n  m[i] = max[l] f32(x[i, l])\n  return m")
+    with pytest.raises(LoweringError, match="RF431"):
+        cpu.source(realise(fp8, "single"))
+    symbolic = _fused("cascade total(x: f32[I, L]) over l\n  s[i] = sum[l] x[i, l]\n  return s")
+    with pytest.raises(LoweringError, match="RF433"):
+        cpu.source(realise(symbolic, "single"))
+    with pytest.raises(LoweringError, match="RF435"):
+        cpu.source(realise(examples.logsumexp(3, 0), "multi", 2))
+    monkeypatch.setattr(cpu, "compiler", lambda: None)
+    with pytest.raises(BuildError, match="RF440"):
+        cpu.build(realise(examples.softmax(3, 40), "single"))
+
+
+LOAD = """
+import importlib.abc, sys
+
+class Blocked(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("tvm", "tilelang"):
+            raise ImportError(name + " is blocked")
+
+sys.meta_path.insert(0, Blocked())
+import torch, tvm_ffi
+kernel = tvm_ffi.load_module(sys.argv[1])["softmax"]
+x, y = torch.randn(3, 40), torch.empty(3, 40)
+kernel(x, y)
+assert torch.allclose(y, torch.softmax(x, -1), atol=1e-6)
+print("loaded")
+"""
+
+
+def test_artifact_loads_without_tvm(tmp_path) -> None:
+    path = tmp_path / "softmax.so"
+    path.write_bytes(cpu.build(realise(examples.softmax(3, 40), "single")).binaries[0])
+    done = subprocess.run([sys.executable, "-c", LOAD, str(path)], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "loaded", done.stderr
