@@ -90,7 +90,8 @@ class Statics:
         if filled_with(node) is not None:
             return True
         if isinstance(node.target, torch._ops.OpOverload) and (
-                torch.Tag.nondeterministic_seeded in node.target.tags or node.target._schema.is_mutable):
+                torch.Tag.nondeterministic_seeded in node.target.tags or mutates(node)
+                or any(mutates(user) for user in node.users)):
             return False
         return all(n in self._nodes for n in node.all_input_nodes)
 
@@ -106,6 +107,12 @@ class Statics:
             kwargs["device"] = torch.device("cpu")
         with torch.no_grad():
             return node.target(*args, **kwargs)
+
+
+def mutates(node: fx.Node) -> bool:
+    """Whether the node changes an operand's values (``detach_`` has the form of an update but is none)."""
+    schema = getattr(node.target, "_schema", None)
+    return bool(getattr(schema, "is_mutable", False)) and str(node.target) != "aten.detach_.default"
 
 
 def filled_with(node: fx.Node) -> Any:

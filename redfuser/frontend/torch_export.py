@@ -2,115 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import operator
-import re
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import fx
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
+from torch.export.graph_signature import ConstantArgument, InputKind, TensorArgument
 
 from redfuser.errors import InputError, UnsupportedError
 from redfuser.frontend.aten import CONVERTERS, Context, Decline
 from redfuser.frontend.builder import Builder
-from redfuser.frontend.dtypes import relax_dtype, supported
-from redfuser.frontend.imported import Imported, InputSpec, Leaf, OpaqueCall, Provenance, Static
+from redfuser.frontend.dtypes import relax_dtype
+from redfuser.frontend.imported import Imported, InputSpec, Leaf, OpaqueCall, Static
 from redfuser.frontend.opaque import describe, runnable
+from redfuser.frontend.program import DROPPED, Origin, check_signature, decompose, provenance_of
 from redfuser.frontend.static import INDEX_ARITHMETIC, Band, Statics, band, counting, uniform
 from redfuser.tvm_compat import call_dps_packed, dtype_of, relax, shape_of, tensor_info
 
 log = logging.getLogger(__name__)
 op = relax.op
 
-KEPT = frozenset({
-    "aten.scaled_dot_product_attention.default", "aten.matmul.default", "aten.linear.default",
-    "aten.rms_norm.default", "aten.layer_norm.default", "aten.group_norm.default", "aten.silu.default",
-    "aten.logsumexp.default", "aten.repeat_interleave.self_int", "aten._safe_softmax.default",
-    "aten.softplus.default",
-})
-"""Composite operators that are not decomposed: their converters say more than their parts."""
-
-DROPPED = frozenset({
-    "aten._assert_tensor_metadata.default", "aten._assert_async.msg", "aten._assert_async.default",
-    "aten._assert_scalar.default", "aten.sym_constrain_range.default", "aten.sym_constrain_range_for_size.default",
-})
-"""Assertions that the export itself has already established at its static shapes."""
-
-
-def decompose(program: ExportedProgram) -> ExportedProgram:
-    """Functional core ATen, except for the operators in :data:`KEPT`."""
-    table = torch.export.default_decompositions()
-    for key in [k for k in table if str(k) in KEPT]:
-        table.pop(key)
-    return program.run_decompositions(table)
-
-
-Origin = Callable[[str], tuple[str, str]]
-"""The user's operator and place for a module path of the export (empty where torch recorded none)."""
-
 
 def import_program(program: ExportedProgram, origin: Origin | None = None) -> Imported:
     """Import; raises InputError (RF111, RF112, RF114, RF116) and UnsupportedError (RF113, RF115)."""
     check_signature(program)
+    direct = _Import(program, origin)
+    if direct.understood():
+        # torch's decomposition costs ten times our own work; most models need none of it
+        with contextlib.suppress(UnsupportedError):
+            imported = direct.run()
+            if not imported.notes and not imported.opaque:
+                return imported
     program = decompose(program)
     check_signature(program)
     return _Import(program, origin).run()
-
-
-def provenance_of(node: fx.Node, origin: Origin | None = None) -> Provenance:
-    """The operator and the innermost line of the user's own code."""
-    if origin is not None:
-        stack = list((node.meta.get("nn_module_stack") or {"": ("", "")}).values())
-        return Provenance(*origin(stack[-1][0]))
-    target = str(node.target) if node.op == "call_function" else node.op
-    frames = re.findall(r'File "([^"]+)", line (\d+), in ', node.meta.get("stack_trace") or "")
-    own = [f for f in frames if not any(p in f[0].replace("\\", "/") for p in ("/torch/", "/redfuser/frontend/"))]
-    if not own:
-        return Provenance(target, "")
-    path, line = own[-1]
-    return Provenance(target, f"{path.replace(chr(92), '/').rsplit('/', 1)[-1]}:{line}")
-
-
-def check_signature(program: ExportedProgram) -> None:
-    """Refuse what cannot be right later: dynamic dimensions, state that the call would change, odd inputs."""
-    dynamic, odd = [], []
-    for node in program.graph.nodes:
-        if node.op != "placeholder":
-            continue
-        val = node.meta.get("val")
-        if isinstance(val, torch.Tensor):
-            if any(not isinstance(s, int) for s in val.shape):
-                dynamic.append(f"{node.name}: {list(map(str, val.shape))}")
-            elif not supported(val.dtype) or val.layout is not torch.strided:
-                odd.append(f"{node.name}: {str(val.dtype).removeprefix('torch.')}, {val.layout}")
-        elif isinstance(val, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            dynamic.append(f"{node.name}: {val}")
-    if dynamic:
-        raise InputError("RF111", "dynamic dimensions are not supported", where="; ".join(dynamic),
-                         why="the model was exported with Dim(...) for these inputs; kernels are generated per shape",
-                         help="export without dynamic_shapes, once per shape that you run")
-    if odd:
-        raise InputError("RF112", "inputs of an unsupported dtype or layout", where="; ".join(odd),
-                         why="tensors must be dense and of a floating, integer or boolean dtype",
-                         help="convert these tensors before the call (complex numbers: torch.view_as_real)")
-    mutated = [f"{s.target or s.arg.name}" for s in program.graph_signature.output_specs
-               if s.kind in (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.PARAMETER_MUTATION)]
-    if mutated:
-        raise InputError("RF114", "the model changes tensors in place", where=", ".join(mutated),
-                         why="a compiled model is a function of its inputs; these updates would be lost",
-                         help="return the updated tensors (KV caches) as outputs, or call .eval() if this is a "
-                              "normalisation layer in training mode")
-    other = [s for s in program.graph_signature.output_specs
-             if s.kind not in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)]
-    strange = [s for s in program.graph_signature.input_specs if s.kind in (InputKind.CUSTOM_OBJ, InputKind.TOKEN)]
-    if other or strange:
-        names = ", ".join([str(s.arg) for s in other] + [str(s.target) for s in strange])
-        raise UnsupportedError("RF113", "inputs or outputs that are not tensors", where=names,
-                               why="torch objects and effect tokens have no place in a compiled model",
-                               help="move the code that uses them out of the exported part")
 
 
 class _Import:
@@ -152,7 +80,7 @@ class _Import:
                 self.specs[name] = InputSpec(name, relax_dtype(val.dtype), tuple(val.shape), "user")
             elif spec.kind is InputKind.CONSTANT_TENSOR:
                 value = program.constants[spec.target]
-                literals[name] = value.detach()
+                literals[name] = value.detach().cpu()
                 if value.numel() != 1:
                     tensors[name] = ("constant", value)
             else:
@@ -195,6 +123,12 @@ class _Import:
             in_leaves=tuple(self.in_leaves), out_leaves=tuple(out_leaves),
             notes=tuple(dict.fromkeys(self.notes)),
         )
+
+    def understood(self) -> bool:
+        """Whether every node has a converter or depends on no input, so that the graph need not be decomposed (in-place
+        operators and control flow have none)."""
+        return all(n.op in ("placeholder", "output") or n in self.statics or n.target is operator.getitem
+                   or str(n.target) in CONVERTERS or str(n.target) in DROPPED for n in self.graph.nodes)
 
     def _outputs(self) -> tuple[list[Any], list[Leaf]]:
         values, leaves = [], []

@@ -89,7 +89,7 @@ def softmax_guard(c: Context, weights: Any) -> Any:
 _FINITE = ("aten.matmul.default", "aten.bmm.default", "aten.mm.default", "aten.tanh.default")
 _POINTWISE = ("aten.add.Tensor", "aten.mul.Tensor", "aten.div.Tensor", "aten.mul.Scalar", "aten.div.Scalar")
 _VIEWS = ("aten.view.default", "aten._to_copy.default", "aten.reshape.default", "aten._unsafe_view.default",
-          "aten.clone.default", "aten.expand.default")
+          "aten.clone.default", "aten.expand.default", "aten.to.dtype", "aten.unsqueeze.default")
 
 
 def may_hide_rows(statics: Statics, node: Any) -> bool:

@@ -291,13 +291,14 @@ def masked_fill(c: Context, self: Any, mask: Any, value: Any) -> Any:
     return c.emit(op.where(mask, operand(c, value, c.dtype), self))
 
 
-@converts("aten._to_copy.default")
-def to_copy(c: Context, self: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None,
-            non_blocking: Any = False, memory_format: Any = None) -> Any:
+@converts("aten._to_copy.default", "aten.to.dtype", "aten.to.dtype_layout", "aten.to.device", "aten.to.other",
+          "aten.type_as.default")
+def to_copy(c: Context, self: Any, **_: Any) -> Any:
+    """To whatever dtype the export recorded; where the tensor lives is the runtime's business."""
     return c.cast(self, c.dtype, "")
 
 
-@converts("aten.clone.default", "aten.contiguous.default", "aten.alias.default", "aten.detach.default",
+@converts("aten.clone.default", "aten.contiguous.default", "aten.alias.default", "aten.detach.default", "aten.detach_.default",
           "aten.lift_fresh_copy.default", "aten.lift_fresh.default", "aten.dropout.default",
           "aten._assert_tensor_metadata.default")
 def identity(c: Context, self: Any = None, **rest: Any) -> Any:

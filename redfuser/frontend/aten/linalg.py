@@ -67,6 +67,11 @@ def linear(c: Context, input: Any, weight: Any, bias: Any = None) -> Any:
     return c.narrow(r)
 
 
+@converts("aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default")
+def conv(c: Context, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> Any:
+    return convolution(c, input, weight, bias, stride, padding, dilation, False, (), groups)
+
+
 @converts("aten.convolution.default")
 def convolution(c: Context, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any,
                 transposed: bool, output_padding: Any, groups: int) -> Any:

@@ -1,0 +1,94 @@
+"""What an ExportedProgram must be, how far it is decomposed, and where its nodes come from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
+
+from redfuser.errors import InputError, UnsupportedError
+from redfuser.frontend.dtypes import supported
+from redfuser.frontend.imported import Provenance
+
+KEPT = frozenset({
+    "aten.scaled_dot_product_attention.default", "aten.matmul.default", "aten.linear.default",
+    "aten.rms_norm.default", "aten.layer_norm.default", "aten.group_norm.default", "aten.silu.default",
+    "aten.logsumexp.default", "aten.repeat_interleave.self_int", "aten._safe_softmax.default",
+    "aten.softplus.default",
+})
+"""Composite operators that are not decomposed: their converters say more than their parts."""
+
+DROPPED = frozenset({
+    "aten._assert_tensor_metadata.default", "aten._assert_async.msg", "aten._assert_async.default",
+    "aten._assert_scalar.default", "aten.sym_constrain_range.default", "aten.sym_constrain_range_for_size.default",
+})
+"""Assertions that the export itself has already established at its static shapes."""
+
+
+def decompose(program: ExportedProgram) -> ExportedProgram:
+    """Functional core ATen, except for the operators in :data:`KEPT`."""
+    table = torch.export.default_decompositions()
+    for key in [k for k in table if str(k) in KEPT]:
+        table.pop(key)
+    return program.run_decompositions(table)
+
+
+Origin = Callable[[str], tuple[str, str]]
+"""The user's operator and place for a module path of the export (empty where torch recorded none)."""
+
+
+def provenance_of(node: fx.Node, origin: Origin | None = None) -> Provenance:
+    """The operator and the innermost line of the user's own code."""
+    if origin is not None:
+        stack = list((node.meta.get("nn_module_stack") or {"": ("", "")}).values())
+        return Provenance(*origin(stack[-1][0]))
+    target = str(node.target) if node.op == "call_function" else node.op
+    frames = re.findall(r'File "([^"]+)", line (\d+), in ', node.meta.get("stack_trace") or "")
+    own = [f for f in frames if not any(p in f[0].replace("\\", "/") for p in ("/torch/", "/redfuser/frontend/"))]
+    if not own:
+        return Provenance(target, "")
+    path, line = own[-1]
+    return Provenance(target, f"{path.replace(chr(92), '/').rsplit('/', 1)[-1]}:{line}")
+
+
+def check_signature(program: ExportedProgram) -> None:
+    """Refuse what cannot be right later: dynamic dimensions, state that the call would change, odd inputs."""
+    dynamic, odd = [], []
+    for node in program.graph.nodes:
+        if node.op != "placeholder":
+            continue
+        val = node.meta.get("val")
+        if isinstance(val, torch.Tensor):
+            if any(not isinstance(s, int) for s in val.shape):
+                dynamic.append(f"{node.name}: {list(map(str, val.shape))}")
+            elif not supported(val.dtype) or val.layout is not torch.strided:
+                odd.append(f"{node.name}: {str(val.dtype).removeprefix('torch.')}, {val.layout}")
+        elif isinstance(val, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            dynamic.append(f"{node.name}: {val}")
+    if dynamic:
+        raise InputError("RF111", "dynamic dimensions are not supported", where="; ".join(dynamic),
+                         why="the model was exported with Dim(...) for these inputs; kernels are generated per shape",
+                         help="export without dynamic_shapes, once per shape that you run")
+    if odd:
+        raise InputError("RF112", "inputs of an unsupported dtype or layout", where="; ".join(odd),
+                         why="tensors must be dense and of a floating, integer or boolean dtype",
+                         help="convert these tensors before the call (complex numbers: torch.view_as_real)")
+    mutated = [f"{s.target or s.arg.name}" for s in program.graph_signature.output_specs
+               if s.kind in (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.PARAMETER_MUTATION)]
+    if mutated:
+        raise InputError("RF114", "the model changes tensors in place", where=", ".join(mutated),
+                         why="a compiled model is a function of its inputs; these updates would be lost",
+                         help="return the updated tensors (KV caches) as outputs, or call .eval() if this is a "
+                              "normalisation layer in training mode")
+    other = [s for s in program.graph_signature.output_specs
+             if s.kind not in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)]
+    strange = [s for s in program.graph_signature.input_specs if s.kind in (InputKind.CUSTOM_OBJ, InputKind.TOKEN)]
+    if other or strange:
+        names = ", ".join([str(s.arg) for s in other] + [str(s.target) for s in strange])
+        raise UnsupportedError("RF113", "inputs or outputs that are not tensors", where=names,
+                               why="torch objects and effect tokens have no place in a compiled model",
+                               help="move the code that uses them out of the exported part")
