@@ -104,11 +104,6 @@ CODES: dict[str, str] = {
     "RF609": "the artifact's signature has a Python type this process does not know",
     # RF30x: partition
     "RF301": "an operator without a lowering to statements (a scan, a sort, a scatter)",
-    "RF302": "dependent reductions that do not share an axis",
-    "RF303": "a tensor inside a cascade is also needed outside it",
-    "RF305": "fusing a contraction would cost more than it saves",
-    "RF306": "a tensor is read at positions that one pass over the row does not have",
-    "RF307": "a single reduction: no cascade",
     # RF35x: strategies
     "RF350": "a strategy, split count or segment length that means nothing",
     "RF351": "the segment program is not well formed (a verifier failed: our bug)",

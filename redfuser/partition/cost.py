@@ -22,6 +22,8 @@ LAUNCH = 3e-6
 """Seconds for one more kernel."""
 
 
+UNITS = 132
+"""Multiprocessors."""
 MAX_DEPTH = 1024
 """Inner axis of a per-step contraction whose row operand (64 rows of it) stays in shared memory."""
 MAX_ROW = 512
@@ -39,6 +41,15 @@ def operand_bytes(d: Draft, inst: Instance) -> int:
     return sum(nodes.values())
 
 
+def share_of_device(d: Draft, inst: Instance) -> float:
+    """The part of the device that the cascade keeps busy: instances that share no operand, tiles of 16 rows of those that
+    do, segments of 128 elements of the row."""
+    own = [frozenset(a for e in at for a in axes_of(e)) & frozenset(d.p_axes) for n, at in inst.body.sites if n in d.external]
+    apart = frozenset.intersection(*own) if own else frozenset(d.p_axes)
+    tiles = elements(d, apart) * ceil(elements(d, frozenset(d.p_axes) - apart) / 16) * ceil(d.extents[R] / 128)
+    return min(1.0, tiles / UNITS)
+
+
 def inner_pays(d: Draft, inst: Instance) -> bool:
     """Evaluate a contraction per step of the cascade rather than before it?
 
@@ -54,7 +65,7 @@ def inner_pays(d: Draft, inst: Instance) -> bool:
     columns = max((elements(d, i.axes) // rows for i in d.rows if rows), default=1)
     repeats = ceil(columns / MAX_COLUMNS)
     outside = max(flops / FLOPS, (operand_bytes(d, inst) + held) / BANDWIDTH) + held / BANDWIDTH + LAUNCH
-    inside = max(flops * repeats * (1 + LEAD) / FLOPS, operand_bytes(d, inst) / BANDWIDTH)
+    inside = max(flops * repeats * (1 + LEAD) / FLOPS, operand_bytes(d, inst) / BANDWIDTH) / share_of_device(d, inst)
     return inside < outside
 
 
@@ -64,7 +75,7 @@ def consumer_pays(d: Draft, inst: Instance) -> bool:
     row = rows * d.extents[R]
     flops = 2 * row * (elements(d, inst.axes) // max(rows, 1))
     written = row * 2
-    outside = max(flops / FLOPS, (operand_bytes(d, inst) + written) / BANDWIDTH) + written / BANDWIDTH
-    inside = max(flops * (1 + LEAD) / FLOPS, operand_bytes(d, inst) / BANDWIDTH)
+    outside = max(flops / FLOPS, (operand_bytes(d, inst) + written) / BANDWIDTH) + written / BANDWIDTH + LAUNCH
+    inside = max(flops * (1 + LEAD) / FLOPS, operand_bytes(d, inst) / BANDWIDTH) / share_of_device(d, inst)
     return inside < outside
 

@@ -316,7 +316,7 @@ CASES: dict[str, Case] = {
     "decode_wide": (manual, (r(2, 64, 1, 128), r(2, 64, 1024, 128), r(2, 64, 1024, 128))),
     "mla_absorbed": (mla_absorbed, (r(B, H, D), r(B, L, D))),
     "mla_wide": (mla_wide, (r(1, 16, 576, dtype=_half), r(1, 64, 576, dtype=_half))),
-    "router_wide": (router, (r(16, 2048), r(2048, 64))),
+    "router_wide": (router, (r(2048, 256), r(256, 64))),
     "mla_concat": (mla_concat, (r(B, H, I, 6), r(B, H, I, 2), r(B, H, L, 6), r(B, 1, L, 2), r(B, H, L, E))),
     "self_similarity": (self_similarity, (r(B, I, D),)),
     "softmax": (softmax, (r(B, L),)), "softmax_middle": (softmax_middle, (r(B, L, I),)),
