@@ -25,7 +25,8 @@ UNIT = "row"
 class Roles:
     """rows, segment, columns: an axis each (columns, the free axis of a vector-valued accumulator, may be missing; so
     may the segment, in a kernel that only folds partials). lists: columns are the places of a top-k list. grid: the
-    other axes of every output point. extents: of all axes, split ones included. fold: the axis walked step by step in a combine kernel."""
+    other axes of every output point. extents: of all axes, split ones included. fold: the axis walked step by step
+    in a combine kernel."""
 
     rows: str
     segment: str | None

@@ -170,12 +170,13 @@ def view(shape: tuple[int, ...], loads: Iterable[tuple[Affine, ...]], extents: M
 
 
 def _nested(strides: list[int], extent: int) -> bool:
-    return all(a % b == 0 and a > 0 for a, b in zip(strides[:-1], strides[1:], strict=True)) and extent % strides[0] == 0
+    fits = all(strides[k] > 0 and strides[k] % strides[k + 1] == 0 for k in range(len(strides) - 1))
+    return fits and extent % strides[0] == 0
 
 
 def _split(extent: int, radix: tuple[int, ...]) -> list[int]:
     sizes = [extent // radix[0]]
-    sizes += [a // b for a, b in zip(radix[:-1], radix[1:], strict=True)]
+    sizes += [radix[k] // radix[k + 1] for k in range(len(radix) - 1)]
     return sizes
 
 

@@ -150,7 +150,7 @@ class _Block:
             array = self.store[a.target]
             index = np.broadcast_arrays(*(np.broadcast_to(self.eval(i), extents) for i in a.indices))
             value = np.broadcast_to(self.eval(a.expr), extents).astype(array.dtype)
-            inside = np.ones(extents, bool)
+            inside: np.ndarray = np.ones(extents, bool)
             for axis, i in enumerate(index):
                 inside &= (i >= 0) & (i < array.shape[axis])
             array[tuple(i[inside] for i in index)] = value[inside]
@@ -188,7 +188,7 @@ def apply(name: str, args: list, dtype: str) -> np.ndarray | int:
     return _ARRAY[name](*args)
 
 
-_INTEGER = {
+_INTEGER: dict[str, Callable[..., int]] = {
     "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "floordiv": lambda a, b: a // b,
     "mod": lambda a, b: a % b, "min": min, "max": max, "neg": lambda a: -a, "select": lambda c, a, b: a if c else b,
 }
