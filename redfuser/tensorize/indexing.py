@@ -158,7 +158,8 @@ def view(shape: tuple[int, ...], loads: Iterable[tuple[Affine, ...]], extents: M
     loads = list(loads)
     radices: list[tuple[int, ...]] = []
     for d, extent in enumerate(shape):
-        strides = sorted({k for p in loads if len(p[d].terms) > 1 for _, k in p[d].terms} | {1}, reverse=True)
+        several = any(len(p[d].terms) > 1 or any(k != 1 for _, k in p[d].terms) for p in loads)
+        strides = sorted({k for p in loads for _, k in p[d].terms if several} | {1}, reverse=True)
         radices.append(tuple(strides) if _nested(strides, extent) else (1,))
     # A dimension's split must fit every load; if one does not, that dimension stays whole.
     for d, radix in enumerate(radices):
