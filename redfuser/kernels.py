@@ -42,6 +42,7 @@ def produce(name: str, fused: Fused, arch: str, *, build: bool = True, strategy:
 
     stages = {"cascade": str(fused.cascade), "fused": describe_state(fused)}
     try:
+        chosen: Any
         chosen, parts = select(fused, arch)
         if strategy is not None:
             chosen, parts = strategy, (splits or (2 if strategy == "multi" else 1))

@@ -134,7 +134,8 @@ class _Lifter:
                 raise Unliftable(f"statement {kind}")
 
     def block(self, block: Any) -> None:
-        spatial, reduce_ = [], []
+        spatial: list[Any] = []
+        reduce_: list[Any] = []
         for iv in block.iter_vars:
             (reduce_ if int(iv.iter_type) == 2 else spatial).append(iv)
         taken = {int(iv.iter_type) for iv in block.iter_vars}

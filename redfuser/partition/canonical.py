@@ -176,9 +176,11 @@ class _Outliner:
         e = inst.body.expr
         if not inst.contraction or e.dtype not in ("f32", "f64"):
             return e
-        kept, constants = [], []
+        kept: list[Expr] = []
+        constants: list[Expr] = []
         for f in factors(e):
-            (constants if isinstance(f, Const) or (isinstance(f, Op) and f.name == "div" and isinstance(f.args[1], Const)) else kept).append(f)
+            divided = isinstance(f, Op) and f.name == "div" and isinstance(f.args[1], Const)
+            (constants if isinstance(f, Const) or divided else kept).append(f)
         scale: Expr | None = None
         for f in constants:
             if isinstance(f, Op):

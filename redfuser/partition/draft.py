@@ -168,7 +168,7 @@ class _Drafter:
         return changed
 
     def meets(self, ev: Evaluator, sites: Iterable[Site], axis: str, rows: set[Site]) -> bool:
-        to = {axis: Index(R)}
+        to: dict[str, Expr] = {axis: Index(R)}
 
         def moved(some: Iterable[Site]) -> set[Site]:
             return {(node, tuple(ev.ix.simplify(subst(e, to)) for e in at)) for node, at in some

@@ -106,7 +106,7 @@ def compute(e: Op) -> Const | None:
     if e.name not in _COMPUTE or e.dtype not in _NUMPY or not all(isinstance(a, Const) for a in e.args):
         return None
     with np.errstate(all="ignore"):
-        values = [_NUMPY[e.dtype](a.value) for a in e.args]
+        values = [_NUMPY[e.dtype](a.value) for a in e.args if isinstance(a, Const)]
         return Const(float(_NUMPY[e.dtype](_COMPUTE[e.name](*values))), e.dtype)
 
 
@@ -119,7 +119,7 @@ def into_select(e: Op) -> Expr | None:
         return None
     sides = []
     for b in (1, 2):
-        got = compute(Op(e.name, tuple(a.args[b] if a is picks[0] else a for a in e.args), e.dtype))  # type: ignore[union-attr]
+        got = compute(Op(e.name, tuple(a.args[b] if a is picks[0] else a for a in e.args), e.dtype))
         if got is None:
             return None
         sides.append(got)

@@ -97,4 +97,4 @@ def test_a_refused_cascade_has_a_reason_and_fails_the_required_coverage(folder: 
 
 def test_a_target_that_does_not_exist(folder: Path) -> None:
     r = invoke("explain", "some_models:block", "--target", "sm_12")
-    assert r.exit_code == 1 and "RF103" in r.stderr
+    assert r.exit_code == 1 and "RF496" in r.stderr
