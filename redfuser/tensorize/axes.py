@@ -17,6 +17,9 @@ from redfuser.tensorize.indexing import affine, group_size
 from redfuser.tensorize.rewrite import factors
 from redfuser.tensorize.tile_ir import i64, iadd, imul
 
+SHORT = 16
+"""Terms that a contraction needs to be worth a matrix unit: its smallest depth."""
+
 UNIT = "row"
 """The row axis of a kernel whose values share no axis that could be one: extent 1."""
 
@@ -25,8 +28,8 @@ UNIT = "row"
 class Roles:
     """rows, segment, columns: an axis each (columns, the free axis of a vector-valued accumulator, may be missing; so
     may the segment, in a kernel that only folds partials). lists: columns are the places of a top-k list. grid: the
-    other axes of every output point. extents: of all axes, split ones included. fold: the axis
-    walked step by step in a combine kernel."""
+    other axes of every output point. extents: of all axes, split ones included. fold: the axis walked step by step
+    in a combine kernel."""
 
     rows: str
     segment: str | None
@@ -65,6 +68,7 @@ def split_groups(kernel: Kernel, extents: dict[str, int]) -> tuple[Kernel, dict[
             extents[group], extents[member] = extents[axis] // g, g
             table[axis] = iadd(imul(Index(group), g), Index(member))
             names[axis] = (group, member)
+    kernel = _unroll(kernel, extents)
     if not table:
         return _simplify(kernel, extents), extents, {}
 
@@ -77,6 +81,22 @@ def split_groups(kernel: Kernel, extents: dict[str, int]) -> tuple[Kernel, dict[
     kernel = replace(kernel, grid=axes(kernel.grid), init=tuple(map(block, kernel.init)),
                      body=tuple(map(block, kernel.body)), tail=tuple(map(block, kernel.tail)))
     return _simplify(kernel, extents), extents, table
+
+
+def _unroll(kernel: Kernel, extents: dict[str, int]) -> Kernel:
+    """A sum over an axis too short for the matrix units, per element of the segment, as a plain sum of its terms."""
+
+    def block(b: Block) -> Block:
+        if b.role != "producer" or b.reducer is None or b.reducer.kind != "sum" or b.over is None \
+                or extents.get(b.over, SHORT) >= SHORT:
+            return b
+        terms = [substitute(b.exprs[0], indices={b.over: i64(k)}) for k in range(extents[b.over])]
+        total = terms[0]
+        for term in terms[1:]:
+            total = Op("add", (total, term), b.dtype)
+        return replace(b, exprs=(total,), reducer=None, over=None)
+
+    return replace(kernel, body=tuple(map(block, kernel.body)), tail=tuple(map(block, kernel.tail)))
 
 
 def _simplify(kernel: Kernel, extents: dict[str, int]) -> Kernel:

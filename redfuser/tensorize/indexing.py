@@ -158,7 +158,8 @@ def view(shape: tuple[int, ...], loads: Iterable[tuple[Affine, ...]], extents: M
     loads = list(loads)
     radices: list[tuple[int, ...]] = []
     for d, extent in enumerate(shape):
-        strides = sorted({k for p in loads if len(p[d].terms) > 1 for _, k in p[d].terms} | {1}, reverse=True)
+        several = any(len(p[d].terms) > 1 or any(k != 1 for _, k in p[d].terms) for p in loads)
+        strides = sorted({k for p in loads for _, k in p[d].terms if several} | {1}, reverse=True)
         radices.append(tuple(strides) if _nested(strides, extent) else (1,))
     # A dimension's split must fit every load; if one does not, that dimension stays whole.
     for d, radix in enumerate(radices):
@@ -170,12 +171,13 @@ def view(shape: tuple[int, ...], loads: Iterable[tuple[Affine, ...]], extents: M
 
 
 def _nested(strides: list[int], extent: int) -> bool:
-    return all(a % b == 0 and a > 0 for a, b in zip(strides[:-1], strides[1:], strict=True)) and extent % strides[0] == 0
+    fits = all(strides[k] > 0 and strides[k] % strides[k + 1] == 0 for k in range(len(strides) - 1))
+    return fits and extent % strides[0] == 0
 
 
 def _split(extent: int, radix: tuple[int, ...]) -> list[int]:
     sizes = [extent // radix[0]]
-    sizes += [a // b for a, b in zip(radix[:-1], radix[1:], strict=True)]
+    sizes += [radix[k] // radix[k + 1] for k in range(len(radix) - 1)]
     return sizes
 
 

@@ -188,7 +188,7 @@ def apply(name: str, args: list, dtype: str) -> np.ndarray | int:
     return _ARRAY[name](*args)
 
 
-_INTEGER: dict[str, Callable[..., Any]] = {
+_INTEGER: dict[str, Callable[..., int]] = {
     "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "floordiv": lambda a, b: a // b,
     "mod": lambda a, b: a % b, "min": min, "max": max, "neg": lambda a: -a, "select": lambda c, a, b: a if c else b,
 }

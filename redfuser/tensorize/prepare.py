@@ -38,9 +38,11 @@ from redfuser.tensorize.masks import TRUE, both, conjuncts
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The blocks after rewriting; ``unit``: names whose values lie in [0, 1] by construction; ``scales``: a value is
-    this constant times what its name now holds; ``alive``: where along the segment a contribution can matter;
-    ``lifted``: maxima that start from :data:`LEAST` instead of -inf, which no guard has to look for."""
+    """The blocks after rewriting.
+
+    unit: names whose values lie in [0, 1] by construction. alive: per accumulator, where along the segment its
+    contribution can matter. lifted: maxima that start from :data:`LEAST` instead of -inf, which no guard has to look
+    for. levels: the tile letters each name varies along."""
 
     body: tuple[Block, ...]
     tail: tuple[Block, ...]

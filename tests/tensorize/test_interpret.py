@@ -103,3 +103,21 @@ def test_router(n, k):
     e = np.exp(logits - logits.max(1, keepdims=True))
     np.testing.assert_array_equal(got["expert"], order)
     np.testing.assert_allclose(got["top"], np.take_along_axis(e / e.sum(1, keepdims=True), order, 1), rtol=1e-5)
+
+
+def test_short_sums_are_unrolled():
+    """A weighted sum of 4 expert outputs, then RMSNorm: no matrix product, and rows at a stride."""
+    from redfuser.acrf.expr import Axis, Cascade, Index, Let, Reduce, Tensor, f32, op
+
+    term = op("mul", cascades.load("x", "f16", op("add", op("mul", Index("i"), cascades.i64(4)), Index("c")), "l"),
+              cascades.load("g", "f32", "i", "c"))
+    s, t = cascades.ref("s"), cascades.ref("t")
+    y = op("mul", s, op("rsqrt", op("add", op("div", t, f32(64.0)), f32(1e-6))))
+    cascade = Cascade("mix", (Tensor("x", "f16", (36, 64)), Tensor("g", "f32", (9, 4))),
+                      (Axis("i", 9), Axis("l", 64), Axis("c", 4)), "l",
+                      (Reduce(("s",), ("i", "l"), cascades.SUM, "c", term, "f32"),
+                       Reduce(("t",), ("i",), cascades.SUM, "l", op("mul", s, s), "f32"), Let("y", ("i", "l"), y)), ("y",))
+    f = cascades.fused(cascade, (cascades.plain("t", ("i",), cascades.SUM, op("mul", s, s), cascades.ZERO),), (),
+                       (cascade.stmts[-1],))
+    for strategy, config in (("resident", ROWS), ("single", TileConfig(4, 16, 64, 0, warp_specialized=False))):
+        check(f, config, strategy, tolerance=1e-5)
