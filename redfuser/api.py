@@ -31,7 +31,7 @@ def compile(model: Any, args: Any = None, kwargs: Any = None, *, target: str | N
 
     chosen = settings.load(target=target, fallback=fallback)
     done = pipeline.run(model, args, kwargs, arch=architecture(chosen.target), casts=_casts(casts), disable=chosen.disable,
-                        name=_name(model))
+                        verify=chosen.verify, name=_name(model))
     _apply_fallback(done.report, chosen.fallback)
     compiled = CompiledModel.from_compilation(done)
     if check or chosen.verify:

@@ -63,6 +63,7 @@ CODES: dict[str, str] = {
     "RF801": "result outside the numerics rule",
     # internal
     "RF900": "internal error: our bug",
+    "RF901": "a certificate does not hold: our bug",
     # build
     "RF450": "no CUDA compiler (nvcc) was found",
     "RF451": "the generated kernel source could not be executed",
@@ -101,6 +102,13 @@ CODES: dict[str, str] = {
     "RF607": "the artifact could not be read or written",
     "RF608": "a cache entry was damaged and has been rebuilt",
     "RF609": "the artifact's signature has a Python type this process does not know",
+    # RF30x: partition
+    "RF301": "an operator without a lowering to statements (a scan, a sort, a scatter)",
+    "RF302": "dependent reductions that do not share an axis",
+    "RF303": "a tensor inside a cascade is also needed outside it",
+    "RF305": "fusing a contraction would cost more than it saves",
+    "RF306": "a tensor is read at positions that one pass over the row does not have",
+    "RF307": "a single reduction: no cascade",
     # RF35x: strategies
     "RF350": "a strategy, split count or segment length that means nothing",
     "RF351": "the segment program is not well formed (a verifier failed: our bug)",
@@ -125,6 +133,7 @@ CODES: dict[str, str] = {
     "RF432": "the CPU kernel's scratch does not fit",
     "RF433": "a symbolic extent where a static one is needed",
     "RF434": "a value is read at another place of the row, which is not held",
+    "RF435": "an axis without elements",
     "RF440": "no C compiler to link a CPU kernel with",
     "RF441": "a CPU kernel did not build",
     # RF47x: the outer graph

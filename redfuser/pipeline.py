@@ -44,13 +44,16 @@ class Compilation:
 
 
 def run(model: Any, args: Any = None, kwargs: Any = None, *, arch: str, casts: str = "preserve", build: bool = True,
-        disable: bool = False, name: str = "model") -> Compilation:
-    """``arch``: ``cpu`` or an architecture of :data:`redfuser.target.TARGETS`. build=False stops before binaries."""
+        disable: bool = False, verify: bool = False, name: str = "model") -> Compilation:
+    """``arch``: ``cpu`` or an architecture of :data:`redfuser.target.TARGETS`. build=False stops before binaries.
+    verify=True re-checks every certificate with code that shares nothing with the deriver (InternalError RF901)."""
     from redfuser import frontend, outer, partition
 
     trace = Trace()
     imported = trace.run("import", frontend.import_model, model, args, kwargs)
     found = trace.run("partition", partition.partition, imported, casts)
+    if verify:
+        trace.run("certificates", recheck, found.regions)
     produced = trace.run("kernels", realise_all, () if disable else found.regions, arch, build)
     kept = [r for r in found.regions if r.name in produced and produced[r.name].reason is None]
     names = {r.name: produced[r.name].name for r in kept}
@@ -69,3 +72,14 @@ def realise_all(regions: Any, arch: str, build: bool) -> dict[str, Produced]:
             done[key] = produce(f"k{len(done)}_{region.cascade.name}", region.fused, arch, build=build)
         produced[region.name] = done[key]
     return produced
+
+
+def recheck(regions: Any) -> None:
+    """Hold every distinct fusion against its certificate. Raises InternalError RF901 naming what does not hold."""
+    from redfuser.acrf import verify
+    from redfuser.errors import InternalError
+
+    for region in {r.key: r for r in regions}.values():
+        if broken := verify.check(region.fused):
+            raise InternalError("RF901", f"the certificate of {region.name} does not hold", why="; ".join(broken[:3]),
+                                help="this is a defect of RedFuser: please report the cascade that `explain` prints")

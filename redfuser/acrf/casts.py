@@ -78,7 +78,7 @@ def _relative(d: Decomposer, e: Cast, t: Term) -> Term:
         if not (d.ranges.nonneg(p.base) or p.power % 2 == 0):
             raise Refuse("RF206", f"{p.base} >= 0", f"{e} rounds a product with {p.base}; a rounding commutes with a scale "
                          "whose sign is known", "take abs() of the factor, or prove its sign by its definition")
-        d.conditions.append(Condition(f"{p.base} >= 0", "interval", f"moves out of {e}"))
+        d.conditions.append(Condition(f"{p.base} >= 0", d.ranges.how_nonneg(p.base) or "table", f"moves out of {e}"))
     data = replace(t, parts=tuple(inside))
     core = product([(p.base, p.power) for p in inside], e.arg.dtype, t.coefficient)
     bound = d.bound_of(data)

@@ -404,7 +404,7 @@ class Decomposer:
                 if not self.ranges.nonneg(p.base):
                     raise Refuse("RF206", f"{p.base} > 0", f"{e} splits into a sum of logarithms only for positive factors",
                                  "take abs() of the factor, or prove its sign by its definition")
-                self.conditions.append(Condition(f"{p.base} >= 0", "interval", f"splits {e}"))
+                self.conditions.append(Condition(f"{p.base} >= 0", self.ranges.how_nonneg(p.base) or "table", f"splits {e}"))
                 arg = Op(e.name, (p.base,), e.dtype)
             else:
                 self._no_rule(e)
@@ -474,7 +474,8 @@ class Decomposer:
                        for v in (t, u))
             if h and same and all(self.ranges.nonneg(d.base) or d.power % 2 == 0 for d in h):
                 for d in h:
-                    self.conditions.append(Condition(f"{d.base} >= 0", "interval", f"factor of {e}"))
+                    self.conditions.append(Condition(f"{d.base} >= 0", self.ranges.how_nonneg(d.base) or "table",
+                                                     f"factor of {e}"))
 
                 def rest(v: Term | None) -> Expr:
                     if v is None:
@@ -538,7 +539,7 @@ class Decomposer:
             elif p.kind == "shift":
                 return None
             elif p.kind == "scaled":
-                inside = self._exp_bound(p)
+                inside = self.bounded_exponential(p)
                 if inside is None:
                     return None
                 bound *= inside
@@ -550,7 +551,7 @@ class Decomposer:
             bound *= most ** float(q)
         return bound
 
-    def _exp_bound(self, p: Part) -> float | None:
+    def bounded_exponential(self, p: Part) -> float | None:
         """exp(A - m) <= 1 where m = max of A."""
         e = p.base
         while isinstance(e, Cast):

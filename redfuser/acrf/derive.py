@@ -7,13 +7,13 @@ result that bounds it, a rounding taken at running results. Everything else is d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import product as cartesian
 from math import comb
 
-from redfuser.acrf.algebra import ORDERED, PAYLOAD, accumulator_dtype, neutral
+from redfuser.acrf.algebra import ORDERED, PAYLOAD, UNIT_ROUNDOFF, accumulator_dtype, neutral
 from redfuser.acrf.classify import Outline, Scope, promote, rename
 from redfuser.acrf.decompose import Case, Decomposer, Part, Term, without_constant
 from redfuser.acrf.expr import (
@@ -41,6 +41,8 @@ from redfuser.acrf.state import Accumulator, Certificate, Condition, State
 
 F1 = Fraction(1)
 MAX_ACCUMULATORS = 32
+Rebase = Callable[[Ref], Expr]
+"""From an accumulator's own reference to its value after the references moved."""
 SUM = Reducer("sum")
 
 
@@ -54,6 +56,8 @@ class Value:
     guards: tuple[Expr, ...] = ()
     covered: bool = False
     """The plain value is NaN by itself where a guard was taken (0/0), as the source program's is."""
+    vanishes: bool = False
+    """Proved: where a guard was taken every element's weight is 0, because the guarded maximum bounds its exponent."""
 
 
 @dataclass(slots=True)
@@ -129,9 +133,16 @@ class Deriver:
             value: Expr = acc
             if acc.dtype != self._dtype_of(r, n):
                 value = Cast(acc, self._dtype_of(r, n))
+                self._narrowed(r, dtype)
             self._set(n, Value(value, value), value)
         self.decomposition.append(f"{', '.join(r.names)} = {r.reducer}[{r.over}] {r.expr}")
         self.choices.append(f"{r.name}: depends on no result; accumulated as it is")
+
+    def _narrowed(self, r: Reduce, dtype: str) -> None:
+        if r.dtype in UNIT_ROUNDOFF and r.dtype != dtype:
+            u = UNIT_ROUNDOFF[r.dtype]
+            self.roundings.append(f"{r.name}: accumulated in {dtype} and rounded to {r.dtype} once, at most u = {u:.4g} of its "
+                                  "magnitude, where the program rounds as it accumulates")
 
     @staticmethod
     def _dtype_of(r: Reduce, name: str) -> str:
@@ -149,7 +160,7 @@ class Deriver:
         plain: list[Expr] = []
         rooted: list[Expr] = []
         guards: list[Expr] = []
-        covered = True
+        covered = vanishes = True
         for i, t in enumerate(terms):
             name = _own(r.name) if len(terms) == 1 else self._fresh(f"{r.name}_{i}")
             main, root, mine = self._term(r, t, name, dtype, single=len(terms) == 1)
@@ -172,7 +183,9 @@ class Deriver:
                 if g not in guards:
                     guards.append(g)
             zero_over_zero = any(q < 0 and self._is_zero_at(b, mine) for b, q in results)
-            covered = covered and (not mine or zero_over_zero)
+            empty = bool(t.of("scaled")) and all(d.bounded_exponential(p) is not None for p in t.of("scaled"))
+            vanishes = vanishes and (not mine or empty)
+            covered = covered and (not mine or (zero_over_zero and empty))
             for p in t.of("d"):
                 self.choices.append(f"{r.name}: {_factor_text(p.base, p.power)} deferred: it bounds nothing, so it is "
                                     "applied once, in finalize")
@@ -180,7 +193,8 @@ class Deriver:
         final = _sum_up(rooted, dtype)
         if r.dtype != dtype:
             value, final = Cast(value, r.dtype), Cast(final, r.dtype)
-        self._set(r.name, Value(value, final, tuple(guards), covered and bool(guards)), value)
+            self._narrowed(r, dtype)
+        self._set(r.name, Value(value, final, tuple(guards), covered and bool(guards), vanishes), value)
 
     def _is_zero_at(self, result: Expr, guards: list[Expr]) -> bool:
         """A denominator that is an accumulator under the same guard: 0 where the guard was taken, so 0/0 = NaN."""
@@ -189,6 +203,8 @@ class Deriver:
             return False
         texts = {str(g) for g in guards}
         v = self.values[e.name].plain
+        if not self.values[e.name].vanishes:
+            return False
         return isinstance(v, Ref) and bool(texts) and texts <= self.rebased_on.get(v.name, set())
 
     def _term(self, r: Reduce, t: Term, name: str, dtype: str, single: bool) -> tuple[Expr, Expr, list[Expr]]:
@@ -214,8 +230,11 @@ class Deriver:
             last = k == tuple(powers)
             label = name if last else self._fresh(f"{r.name}_{''.join(map(str, k))}", reserve=False)
             axes = self._axes(r, body, context, full=last and single)
-            family[k] = self._share(label, axes, dtype, body, lambda own, k=k: self._rebase(
-                own, k, family, drifts, ratio, dtype))
+
+            def rebase(own: Ref, k: tuple[int, ...] = k) -> Expr:
+                return self._rebase(own, k, family, drifts, ratio, dtype)
+
+            family[k] = self._share(label, axes, dtype, body, rebase, within=r.axes)
             if guards:
                 self.rebased_on.setdefault(family[k].name, set()).update(map(str, guards))
         self._explain(r, t, follows, shifts)
@@ -228,9 +247,9 @@ class Deriver:
         root = self._translate(family, powers, both, dtype)
         back = self.refs.to_true(follows) if follows else None
         root = op("mul", root, back) if back is not None else root
-        return value, self._where_counted(r, t, value, root, dtype) if t.conds else root, guards
+        return value, self._where_counted(r, t, root, dtype) if t.conds else root, guards
 
-    def _where_counted(self, r: Reduce, t: Term, value: Expr, root: Expr, dtype: str) -> Expr:
+    def _where_counted(self, r: Reduce, t: Term, root: Expr, dtype: str) -> Expr:
         """The true results change a sum only if it has an element: one that a mask leaves empty is 0 in the program too.
         The count is added to the state only if the rooted value is used."""
         one: Expr = Const(1.0, dtype)
@@ -239,10 +258,15 @@ class Deriver:
             one = Op("select", (cond, one, zero) if side else (cond, zero, one), dtype)
         count = Ref(self._fresh(f"{r.name}_counted"), dtype)
         axes = tuple(a for a in r.axes if a in self.scope.axes_of(one))
-        self.pending[count.name] = Accumulator((count.name,), axes, SUM, dtype, neutral(SUM, dtype), one,
-                                               (Ref(f"{count.name}@old", dtype),))
-        self.scope.axes[count.name] = axes
-        return Op("select", (Op("eq", (count, Const(0.0, dtype)), "bool"), value, root), dtype)
+        same = self._equal(one, SUM, dtype, axes, r.axes)
+        if same is not None:
+            count = Ref(same.name, dtype)
+        else:
+            self.scope.axes[count.name] = axes
+            self.pending[count.name] = Accumulator((count.name,), axes, SUM, dtype, neutral(SUM, dtype), one,
+                                                   (Ref(f"{count.name}@old", dtype),))
+        zero = Const(0.0, dtype)
+        return Op("select", (Op("eq", (count, zero), "bool"), zero, root), dtype)
 
     def _rebase(self, own: Ref, k: tuple[int, ...], family: dict[tuple[int, ...], Ref], drifts: list[Expr],
                 ratio: Expr | None, dtype: str) -> Expr:
@@ -297,18 +321,20 @@ class Deriver:
     def _vanishes(self, member: Ref) -> bool:
         """Proved: the accumulator's sum is 0, because its reference is the weighted mean of its data."""
         a = self.refs.accumulators[member.name]
-        body = a.contribution
+        body, masks = a.contribution, []
+        while isinstance(body, Op) and body.name == "select" and body.args[2] == Const(0.0, a.dtype):
+            masks.append(body.args[0])
+            body = body.args[1]
         total: Expr | None = None
         known = {str(from_poly(to_poly(b.contribution), b.dtype)): Ref(b.name, b.dtype)
                  for b in self.refs.accumulators.values() if b.reducer.kind == "sum" and b.name != member.name}
-        references = {x for x in walk(body) if isinstance(x, Ref) and x.name in self.refs.accumulators}
         for m, c in to_poly(body).items():
             outside = [(b, q) for b, q in m if not self._has_data(b)]
             inside = [(b, q) for b, q in m if self._has_data(b)]
-            if any({x for x in walk(b) if isinstance(x, Ref)} & references for b, _ in inside):
-                # a rebased weight: exp(p - m) reads results as well as data, and is one accumulator's whole body
-                pass
-            text = str(from_poly(to_poly(product(inside, a.dtype)), a.dtype)) if inside else str(Const(1.0, a.dtype))
+            piece: Expr = product(inside, a.dtype) if inside else Const(1.0, a.dtype)
+            for mask in reversed(masks):
+                piece = Op("select", (mask, piece, Const(0.0, a.dtype)), a.dtype)
+            text = str(from_poly(to_poly(piece), a.dtype))
             if text not in known:
                 return False
             step = product([(known[text], F1), *outside], a.dtype, c)
@@ -650,12 +676,22 @@ class Deriver:
             used = used | frozenset(context)
         return tuple(a for a in r.axes if a in used)
 
-    def _share(self, name: str, axes: tuple[str, ...], dtype: str, body: Expr, rebase: object,
-               reducer: Reducer = SUM) -> Ref:
+    def _share(self, name: str, axes: tuple[str, ...], dtype: str, body: Expr, rebase: Rebase | None,
+               reducer: Reducer = SUM, within: tuple[str, ...] = ()) -> Ref:
+        """An accumulator with this body: an existing one, also one with more of the axes ``within``, or a new one."""
+        found = self._equal(body, reducer, dtype, axes, within)
+        if found is not None:
+            return Ref(found.name, found.neutral[0].dtype)
         return self._accumulate((name,), axes, reducer, dtype, body, rebase)[0]
 
+    def _equal(self, body: Expr, reducer: Reducer, dtype: str, axes: tuple[str, ...],
+               within: tuple[str, ...]) -> Accumulator | None:
+        return next((a for a in self.refs.accumulators.values()
+                     if a.reducer == reducer and a.dtype == dtype and a.contribution == body
+                     and set(axes) <= set(a.axes) <= {*axes, *within}), None)
+
     def _accumulate(self, names: tuple[str, ...], axes: tuple[str, ...], reducer: Reducer, dtype: str, body: Expr,
-                    rebase: object) -> tuple[Ref, ...]:
+                    rebase: Rebase | None) -> tuple[Ref, ...]:
         """Add an accumulator, or find an equal one. ``rebase``: own reference -> expression; None for a plain monoid."""
         found = self._by_key.get((str(reducer), axes, str(body), body.dtype))
         if found is None and reducer.kind == "sum" and body == Const(1.0, dtype) and rebase is not None:
@@ -666,7 +702,7 @@ class Deriver:
             return tuple(Ref(n, c.dtype) for n, c in zip(a.names, a.neutral, strict=True))
         edges = neutral(reducer, dtype)
         own = tuple(Ref(n, c.dtype) for n, c in zip(names, edges, strict=True))
-        moved = tuple(Ref(f"{o.name}@old", o.dtype) for o in own) if rebase is None else (rebase(own[0]),)  # type: ignore[operator]
+        moved = tuple(Ref(f"{o.name}@old", o.dtype) for o in own) if rebase is None else (rebase(own[0]),)
         a = Accumulator(names, axes, reducer, dtype, edges, body, moved)
         if len(self.refs.accumulators) >= MAX_ACCUMULATORS:
             raise Refuse("RF210", f"at most {MAX_ACCUMULATORS} accumulators", "the decomposition needs more",

@@ -274,6 +274,9 @@ def _observed(cascade: Cascade, d: Deriver, post: tuple[Let | Reduce, ...]) -> d
     for name, value in d.values.items():
         if not value.guards:
             continue
+        if not value.vanishes:
+            out[name] = True
+            continue
         facts = _facts(d.scope, d, value.guards)
         if facts:
             same = set(map(str, value.guards))
@@ -286,7 +289,7 @@ def _observed(cascade: Cascade, d: Deriver, post: tuple[Let | Reduce, ...]) -> d
             if other == name or name not in refs_of(v.plain) | refs_of(v.rooted):
                 continue
             mine = set(map(str, value.guards))
-            if not mine <= set(map(str, v.guards)):
+            if not mine <= set(map(str, v.guards)) and not (facts and _poisoned(d.scope.resolve(v.plain), facts)):
                 seen = True
         out[name] = seen
     return out
@@ -309,6 +312,8 @@ def _facts(scope: Scope, d: Deriver, guards: tuple[Expr, ...]) -> dict[str, Expr
         out[name] = edge
         body = d.ranges.reductions[name].expr
         out[str(body)] = edge
+        out |= {a.name: edge for a in d.refs.accumulators.values()
+                if a.contribution == body and a.reducer.kind in ("max", "min", "topk")}
     return out
 
 

@@ -163,9 +163,11 @@ def _binary(d: Decomposer, e: Op) -> Monotonic:
 
 def _scaled(d: Decomposer, e: Op, inner: Monotonic, h: Expr, step: Expr) -> Monotonic:
     interval = d.ranges.of(d.scope.resolve(h))
-    direction = 1 if interval.nonneg else -1 if interval.nonpos else 0
+    up, down = d.ranges.how_nonneg(h), "interval" if interval.nonpos else d.ranges.how_nonneg(Op("neg", (h,), h.dtype))
+    direction = 1 if up else -1 if down else 0
     if direction:
-        d.conditions.append(Condition(f"{h} {'>=' if direction > 0 else '<='} 0", "interval", f"scales {inner.inner}"))
+        d.conditions.append(Condition(f"{h} {'>=' if direction > 0 else '<='} 0", up or down or "table",
+                                      f"scales {inner.inner}"))
     else:
         d.conditions.append(Condition(f"the sign of {h} is unknown", "table", "both extrema are kept"))
         if not (inner.shape.convex and inner.shape.concave):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from redfuser.acrf.algebra import INF, LARGEST
 from redfuser.acrf.classify import Scope
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Let, Load, Op, Reduce, Ref
+from redfuser.acrf.freeze import prove_nonnegative, worth_asking
 from redfuser.acrf.normal import equal
 
 
@@ -57,6 +58,7 @@ class Ranges:
     scope: Scope
     names: dict[str, Interval] = field(default_factory=dict)
     reductions: dict[str, Reduce] = field(default_factory=dict)
+    proofs: dict[Expr, str | None] = field(default_factory=dict)
 
     def declare(self, s: Let | Reduce) -> None:
         if isinstance(s, Let):
@@ -170,7 +172,19 @@ class Ranges:
         return Interval(0, 1) if e.dtype == "bool" else ANY
 
     def nonneg(self, e: Expr) -> bool:
-        return self.of(e).nonneg
+        """Proved: e >= 0. Asks intervals first, then sympy and z3 where the terms of a sum are correlated."""
+        return self.how_nonneg(e) is not None
+
+    def how_nonneg(self, e: Expr) -> str | None:
+        """What proves e >= 0: ``interval``, ``sympy``, ``z3``, or None."""
+        if self.of(e).nonneg:
+            return "interval"
+        e = self.scope.resolve(e)
+        if not worth_asking(e):
+            return None
+        if e not in self.proofs:
+            self.proofs[e] = prove_nonnegative(e, lambda x: (self.of(x).lo, self.of(x).hi))
+        return self.proofs[e]
 
     # -- bounds along the row ------------------------------------------------------------------------------------------
 

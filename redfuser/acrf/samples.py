@@ -180,7 +180,7 @@ def samples(cascade: Cascade, length: int, seed: int = 0) -> Iterator[Sample]:
                 yield sample(cascade, {t.name: kind}, "generic", length, seed)
     for name in floats:
         for kind in SPECIAL:
-            yield sample(cascade, {name: kind}, "generic", length, seed)
+            yield sample(cascade, {name: kind}, "generic", length, seed, style="spread")
 
 
 def segmentations(n: int) -> Iterator[tuple[int, ...]]:

@@ -116,6 +116,16 @@ class References:
 
     def guarded(self, e: Expr, guards: list[Expr]) -> Expr:
         """A running value made finite in every state; the conditions under which it was changed are added to guards."""
+        if isinstance(e, (Op, Cast)):
+            interval = self.ranges.of(e)
+            if interval.lo > -INF and interval.hi < INF and _defined(e):
+                return e  # proved finite as it is (a clamp)
+        edges = _infinite_arms(e)
+        if edges:
+            edge = Const(edges.pop(), e.dtype)
+            cond = Op("eq", (e, edge), "bool")
+            _note(guards, cond)
+            return Op("select", (cond, Const(0.0, e.dtype), e), e.dtype)
         match e:
             case Ref(name=n, dtype=d) if n in self.accumulators and self.accumulators[n].reducer.kind in ("max", "min"):
                 if d not in FLOATS:
@@ -253,6 +263,30 @@ class References:
     def last_drift(self, b: Expr) -> Expr:
         """``b(D) - b(R)``."""
         return self.difference(b, self.running, lambda e, _: self.at(e))
+
+
+def _defined(e: Expr) -> bool:
+    """No operation in it makes a NaN of infinities."""
+    if isinstance(e, Op):
+        return e.name in ("min", "max", "neg", "abs", "tanh", "sigmoid", "erf", "exp", "exp2") and all(map(_defined, e.args))
+    return isinstance(e, (Ref, Const))
+
+
+def _infinite_arms(e: Expr) -> set[float]:
+    """The infinity a running extremum of cases takes where no case has an element yet."""
+    match e:
+        case Op(name="select", args=(_, a, b)):
+            arms = (a, b)
+        case Op(name="max" | "min", args=(a, b)):
+            arms = (a, b)
+        case _:
+            return set()
+    out: set[float] = set()
+    for arm in arms:
+        if isinstance(arm, Const) and arm.dtype in FLOATS and abs(arm.value) == INF:
+            out.add(float(arm.value))
+        out |= _infinite_arms(arm)
+    return out
 
 
 def _ordered(p: Poly) -> list[tuple[Mono, Fraction]]:

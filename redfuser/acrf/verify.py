@@ -26,13 +26,13 @@ from typing import Any
 
 import numpy as np
 
-from redfuser.acrf.domains import Array, Inexact, OutOfRange, domain
+from redfuser.acrf.domains import NUMPY, Array, Domain, Inexact, OutOfRange, domain
 from redfuser.acrf.evaluate import FusedMachine, share
 from redfuser.acrf.expr import FLOATS, Op, Reduce, stmt_dtype, walk
 from redfuser.acrf.machine import Labelled, Machine, State
 from redfuser.acrf.samples import Sample, sample, samples, segmentations
 from redfuser.acrf.stability import check_roundings, check_stability
-from redfuser.acrf.state import Fused
+from redfuser.acrf.state import Accumulator, Fused
 from redfuser.acrf.structure import check_structure
 
 RELATIVE = 1e-30
@@ -138,7 +138,7 @@ class _Trial:
             return
         self.scale = self._scale(reference)
         whole = self.span(0, n)
-        yield from self._neutrals(whole)
+        yield from self._neutrals()
         yield from self._same("neutral: an empty segment changes the state", f.step(whole, n, n), whole)
         yield from self._same("neutral: an empty segment is not init", self.span(0, 0), init)
         yield from self._same("merge: init is no identity", f.merge(whole, init), whole)
@@ -171,15 +171,16 @@ class _Trial:
                 yield from self._same(f"merge: not associative on {list(cut)}", f.merge(a, f.merge(b, c)), whole)
                 yield from self._same(f"merge: out of order on {list(cut)}", f.merge(f.merge(c, a), b), whole)
 
-    def _neutrals(self, whole: State) -> Iterator[str]:
+    def _neutrals(self) -> Iterator[str]:
         m = self.machine.whole
         for a in self.fused.state.accumulators:
-            values = tuple(whole[n] for n in a.names)
             neutral = tuple(m.expr(c) for c in a.neutral)
-            for left, right in ((neutral, values), (values, neutral)):
-                mixed = dict(zip(a.names, m.combine(a, left, right), strict=True))
-                yield from self._same(f"neutral: {', '.join(map(str, a.neutral))} is not neutral for {a.reducer} of "
-                                      f"{a.name}", mixed, dict(zip(a.names, values, strict=True)))
+            for probe in _probes(a, self.numbers):
+                values = dict(zip(a.names, probe, strict=True))
+                for left, right in ((neutral, probe), (probe, neutral)):
+                    mixed = dict(zip(a.names, m.combine(a, left, right), strict=True))
+                    yield from self._same(f"neutral: {', '.join(map(str, a.neutral))} is not neutral for {a.reducer} "
+                                          f"of {a.name}", mixed, values)
 
     def _results(self, reference: Machine, fused: Machine) -> Iterator[str]:
         cascade = self.fused.cascade
@@ -239,6 +240,26 @@ class _Trial:
         """The third power of the largest finite input: what cancellation may leave behind, in units of RELATIVE."""
         sizes = [abs(float(v)) for t in self.sample.tensors.values() if t.dtype in FLOATS for v in t.drawn.values()]
         return max([1.0, *(v for v in sizes if v < INF)]) ** 3
+
+
+def _probes(a: Accumulator, numbers: Domain) -> Iterator[tuple[Labelled, ...]]:
+    """Values that a neutral element must leave as they are, infinities included; for payloads best first."""
+    if a.reducer.kind in ("argmax", "argmin", "topk"):
+        sign, k = (-1 if a.reducer.kind == "argmin" else 1), a.reducer.k
+        axes = a.axes[-1:] if a.reducer.kind == "topk" else ()
+        for row in ([2.0, -1.0], []):
+            best = [sign * v for v in [*row, *[-INF] * k][:k]] if a.dtype in FLOATS else [sign * (9 - i) for i in range(k)]
+            values, places = _stored(best, a.dtype, numbers), np.arange(5, 5 + k)
+            yield tuple(Labelled(axes, x if axes else x.reshape(())) for x in (values, places))
+    elif a.dtype == "bool":
+        yield from ((Labelled((), np.asarray(v)),) for v in (False, True))
+    else:
+        infinities = [-INF, INF] if a.dtype in FLOATS and a.reducer.kind != "prod" else []
+        yield from ((Labelled((), _stored([v], a.dtype, numbers).reshape(())),) for v in [-3, 0, 2, *infinities])
+
+
+def _stored(values: list[Any], dtype: str, numbers: Domain) -> Array:
+    return numbers.enter(np.array(values, np.float64), dtype) if dtype in FLOATS else np.array(values, NUMPY[dtype])
 
 
 def _near(a: Any, b: Any, scale: float) -> bool:

@@ -48,8 +48,8 @@ def decompose(program: ExportedProgram) -> ExportedProgram:
     return program.run_decompositions(table)
 
 
-Origin = Callable[[str], "tuple[str, str] | None"]
-"""The user's operator and place for a module path of the export; ``None`` where the path says nothing."""
+Origin = Callable[[str], tuple[str, str]]
+"""The user's operator and place for a module path of the export (empty where torch recorded none)."""
 
 
 def import_program(program: ExportedProgram, origin: Origin | None = None) -> Imported:
@@ -64,9 +64,7 @@ def provenance_of(node: fx.Node, origin: Origin | None = None) -> Provenance:
     """The operator and the innermost line of the user's own code."""
     if origin is not None:
         stack = list((node.meta.get("nn_module_stack") or {"": ("", "")}).values())
-        found = origin(stack[-1][0])
-        if found is not None:
-            return Provenance(*found)
+        return Provenance(*origin(stack[-1][0]))
     target = str(node.target) if node.op == "call_function" else node.op
     frames = re.findall(r'File "([^"]+)", line (\d+), in ', node.meta.get("stack_trace") or "")
     own = [f for f in frames if not any(p in f[0].replace("\\", "/") for p in ("/torch/", "/redfuser/frontend/"))]

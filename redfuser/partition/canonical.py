@@ -179,8 +179,8 @@ class _Outliner:
         kept: list[Expr] = []
         constants: list[Expr] = []
         for f in factors(e):
-            constant = isinstance(f, Const) or (isinstance(f, Op) and f.name == "div" and isinstance(f.args[1], Const))
-            (constants if constant else kept).append(f)
+            divided = isinstance(f, Op) and f.name == "div" and isinstance(f.args[1], Const)
+            (constants if isinstance(f, Const) or divided else kept).append(f)
         scale: Expr | None = None
         for f in constants:
             if isinstance(f, Op):

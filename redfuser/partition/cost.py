@@ -16,14 +16,12 @@ from redfuser.partition.index import axes_of
 FLOPS = 790e12
 BANDWIDTH = 4.65e12
 """One H200: measured fp16 tensor throughput, HBM bandwidth in bytes/s."""
-LEAD = 0.25
+LEAD = 0.35
 """How much faster a library GEMM runs than a contraction inside a generated kernel, when compute-bound."""
 LAUNCH = 3e-6
 """Seconds for one more kernel."""
 
 
-MARGIN = 0.05
-"""Part of the time that consuming a row in place must save: a launch alone is no reason to leave the library."""
 MAX_DEPTH = 1024
 """Inner axis of a per-step contraction whose row operand (64 rows of it) stays in shared memory."""
 MAX_ROW = 512
@@ -68,5 +66,5 @@ def consumer_pays(d: Draft, inst: Instance) -> bool:
     written = row * 2
     outside = max(flops / FLOPS, (operand_bytes(d, inst) + written) / BANDWIDTH) + written / BANDWIDTH
     inside = max(flops * (1 + LEAD) / FLOPS, operand_bytes(d, inst) / BANDWIDTH)
-    return inside < outside * (1 - MARGIN)
+    return inside < outside
 

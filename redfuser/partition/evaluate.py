@@ -61,7 +61,8 @@ class Evaluator:
 
     # -- tensors -------------------------------------------------------------------------------------------------------
 
-    def value(self, node: Node, indices: tuple[Expr, ...], scope: frozenset[str] = frozenset(), strict: bool = False) -> Value:
+    def value(self, node: Node, indices: tuple[Expr, ...], scope: frozenset[str] = frozenset(),
+              strict: bool = False) -> Value:
         """One element. ``scope``: axes in scope at the reader; ``strict``: the reader is a contraction, whose operands
         must be plain tensors (a pointwise prologue on an operand that is read many times is computed outside)."""
         key = (node, indices, strict and self.reused(indices, scope))
@@ -94,8 +95,8 @@ class Evaluator:
         if unit.gap:
             return False
         if unit not in self.inside:
-            costly = strict and unit.has_data and matrix(unit) and self.reused(indices, scope)
-            return unit.is_view or (unit.is_cheap and not costly)
+            operand = strict and unit.has_data and matrix(unit) and self.reused(indices, scope)
+            return unit.is_view or (unit.is_cheap and not operand)
         if unit.reducing or not strict or unit.is_view or not unit.has_data or not matrix(unit):
             return True
         return self.dependent(unit) or not self.reused(indices, scope) or scales(unit)

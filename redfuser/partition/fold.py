@@ -119,7 +119,7 @@ def into_select(e: Op) -> Expr | None:
         return None
     sides = []
     for b in (1, 2):
-        got = compute(Op(e.name, tuple(a.args[b] if a is picks[0] else a for a in e.args), e.dtype))  # type: ignore[union-attr]
+        got = compute(Op(e.name, tuple(a.args[b] if a is picks[0] else a for a in e.args), e.dtype))
         if got is None:
             return None
         sides.append(got)

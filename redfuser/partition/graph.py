@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from tvm import relax
-
 from redfuser.acrf.expr import Const, Expr, Let, Load, Op, Provenance, Reduce, Stmt, walk
 from redfuser.acrf.lift import Lifted, Unliftable, data_dependent, short_dtype, static
 from redfuser.partition.legalise import Legaliser, op_name, scalar
+from redfuser.tvm_compat import TensorStructInfo, TupleStructInfo, relax
 
 BYTES = {"f64": 8, "i64": 8, "f32": 4, "i32": 4, "f16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "i8": 1, "u8": 1, "bool": 1}
 
@@ -119,7 +118,7 @@ class _Builder:
 
     def build(self) -> Graph:
         for p in self.func.params:
-            if isinstance(p.struct_info, relax.TensorStructInfo):
+            if isinstance(p.struct_info, TensorStructInfo):
                 node = self.boundary(p.name_hint, p.struct_info)
                 node.weight = p.name_hint in self.weights
                 self.graph.inputs.append(node)
@@ -162,8 +161,8 @@ class _Builder:
         if isinstance(value, (relax.Var, relax.Tuple, relax.TupleGetItem)):
             self.bind(var, self.value(value))
             return
-        provenance = self.provenance.get(var.name_hint, Provenance())
-        unit = Unit(len(self.graph.units), op_name(value), var.name_hint, provenance=provenance)
+        origin = self.provenance.get(var.name_hint, Provenance())
+        unit = Unit(len(self.graph.units), op_name(value), var.name_hint, provenance=origin)
         self.graph.units.append(unit)
         if isinstance(value, relax.Constant) and not len(value.struct_info.shape):
             self.constant(unit, var, value)
@@ -210,9 +209,9 @@ class _Builder:
         self.bind(var, results[0] if len(results) == 1 else tuple(results))
 
     def opaque(self, unit: Unit, name: str, info: Any) -> Any:
-        if isinstance(info, relax.TupleStructInfo):
+        if isinstance(info, TupleStructInfo):
             return tuple(self.opaque(unit, f"{name}[{i}]", f) for i, f in enumerate(info.fields))
-        if not isinstance(info, relax.TensorStructInfo):
+        if not isinstance(info, TensorStructInfo):
             return None
         node = self.boundary(name, info)
         node.unit = unit

@@ -125,7 +125,7 @@ class Grower:
     def judge_join(self, got: Draft, c: Unit | None) -> Reject | None:
         for i in got.inner:
             if c is not None and i.node.unit is c and (i.node.escapes or any(x not in got.units for x in c.consumers)):
-                return Reject("RF303", i.node, "the result of an inner reduction is also read elsewhere",
+                return Reject("RF305", i.node, "the result of an inner reduction is also read elsewhere",
                               "it must be written in any case")
             if i.node.unit is c and i.contraction and (not inner_pays(got, i) or got.row_map):
                 return Reject("RF305", i.node, "evaluating the contraction per step costs more than it saves",
@@ -247,9 +247,9 @@ class Grower:
             return Reject("RF305", None, f"more than {MAX_TENSORS} tensors read by one kernel")
         leaves = [s for s in got.sinks if s.node.unit is u]
         want = set(got.p_axes) | {R}
-        elsewhere = any({a for e in s.at for a in axes_of(e)} != want for s in leaves)
-        if leaves and (got.inner or any(i.contraction for i in got.rows) or elsewhere):
-            return Reject("RF303", None, "a producer that is also read elsewhere is not written once per element of the row")
+        contractions = got.inner or any(i.contraction for i in got.rows)
+        if leaves and (contractions or any({a for e in s.at for a in axes_of(e)} != want for s in leaves)):
+            return Reject("RF303", None, "a producer that is read elsewhere is not written once per element of the row")
         return None
 
     def library_epilogue(self, u: Unit) -> bool:

@@ -81,12 +81,12 @@ class Indices:
             case Op(name="neg", args=(x,)):
                 return self.sum([(self.linear(x), -1)])
             case Op(name="mul", args=(x, y)):
-                a, b = self.linear(x), self.linear(y)
-                if not a.terms:
-                    a, b = b, a
-                if not b.terms:
-                    return self.sum([(a, b.offset)])
-                return self.atom(Op("mul", (a.expr(), b.expr()), "i64"))
+                left, right = self.linear(x), self.linear(y)
+                if not left.terms:
+                    left, right = right, left
+                if not right.terms:
+                    return self.sum([(left, right.offset)])
+                return self.atom(Op("mul", (left.expr(), right.expr()), "i64"))
             case Op(name="floordiv", args=(x, y)) if (k := self.positive(y)) is not None:
                 return self.floordiv(self.linear(x), k)
             case Op(name="mod", args=(x, y)) if (k := self.positive(y)) is not None:

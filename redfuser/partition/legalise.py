@@ -15,9 +15,6 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-import tvm
-from tvm import relax
-
 from redfuser.acrf.expr import (
     Axis,
     Cast,
@@ -34,6 +31,7 @@ from redfuser.acrf.expr import (
     map_children,
 )
 from redfuser.acrf.lift import Lifted, Unliftable, lift_primfunc, short_dtype, static
+from redfuser.tvm_compat import TensorStructInfo, TupleStructInfo, ir, relax, tvm
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +85,13 @@ class Legaliser:
     def fresh(self, call: Any, args: list[Any]) -> Lifted:
         name = op_name(call)
         for v in args:
-            if not isinstance(v.struct_info, relax.TensorStructInfo):
+            if not isinstance(v.struct_info, TensorStructInfo):
                 raise Unliftable(f"{name} on a {type(v.struct_info).__name__}")
         if name in MODELS:
             return MODELS[name](call, [buffer_of(a, i) for i, a in enumerate(args)], {a: i for i, a in enumerate(args)})
         if name == "relax.call_tir":
             return self.call_tir(call, args)
-        if not isinstance(call.op, tvm.ir.Op):
+        if not isinstance(call.op, ir.Op):
             raise Unliftable("a call to another function")
         params = [relax.Var(f"p{i}", v.struct_info) for i, v in enumerate(args)]
         swap = dict(zip(args, params, strict=True))
@@ -118,7 +116,7 @@ class Legaliser:
     def primfunc(self, func: Any, call: Any, order: list[Any], values: dict[str, Const] | None = None) -> Lifted:
         """Lift, then put the parameters into the order of ``order`` (an op may drop or repeat arguments); ``values`` are
         parameters that hold one number."""
-        outputs = len(call.struct_info.fields) if isinstance(call.struct_info, relax.TupleStructInfo) else 1
+        outputs = len(call.struct_info.fields) if isinstance(call.struct_info, TupleStructInfo) else 1
         lifted = lift_primfunc(func, outputs)
         passed = list(call.args[1].fields)
         rename_ = {t.name: f"@{order.index(v)}" for t, v in zip(lifted.params, passed, strict=True)}
@@ -130,7 +128,7 @@ class Legaliser:
 def op_name(call: Any) -> str:
     if not isinstance(call, relax.Call):
         return type(call).__name__
-    return str(call.op.name) if isinstance(call.op, tvm.ir.Op) else str(getattr(call.op, "name_hint", call.op))
+    return str(call.op.name) if isinstance(call.op, ir.Op) else str(getattr(call.op, "name_hint", call.op))
 
 
 def scalar(c: Any) -> Any:
@@ -225,8 +223,8 @@ def _topk(call: Any, params: list[Tensor], where: Positions) -> Lifted:
     names = [f"a{i}" for i in range(rank)]
     axes = [Axis(n, e) for n, e in zip(names, x.shape, strict=True)] + [Axis("k", k)]
     kept = (*(n for i, n in enumerate(names) if i != at), "k")
-    element = Load(x.name, tuple(map(Index, names)), x.dtype)
-    red = Reduce(("values", "indices"), kept, Reducer("topk", k), names[at], element, x.dtype)
+    row = Load(x.name, tuple(map(Index, names)), x.dtype)
+    red = Reduce(("values", "indices"), kept, Reducer("topk", k), names[at], row, x.dtype)
     place = tuple("k" if i == at else n for i, n in enumerate(names))
     index_dtype = short_dtype(attrs.dtype)
     load = [Load(n, tuple(map(Index, kept)), d) for n, d in (("values", x.dtype), ("indices", "i64"))]
@@ -255,8 +253,8 @@ def _group_norm(call: Any, params: list[Tensor], where: Positions) -> Lifted:
 
     def at(offset: Expr) -> Load:
         """x at batch a0, group g and the flattened position within the group."""
-        channel = (Op("mul", (Index("g"), c(per)), "i64"), Op("floordiv", (offset, c(inner)), "i64"))
-        index: list[Expr] = [Index("a0"), Op("add", channel, "i64")]
+        channel_at = Op("add", (Op("mul", (Index("g"), c(per)), "i64"), Op("floordiv", (offset, c(inner)), "i64")), "i64")
+        index: list[Expr] = [Index("a0"), channel_at]
         stride = inner
         for e in x.shape[2:]:
             stride //= int(e)

@@ -7,7 +7,7 @@ that what does fuse is outlined, and both facts are reported.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from redfuser.acrf.expr import Cascade, Provenance, Reduce
@@ -16,6 +16,9 @@ from redfuser.partition.canonical import Outlined, outline
 from redfuser.partition.draft import Draft
 from redfuser.partition.graph import Graph, Unit, build_graph
 from redfuser.partition.grow import Cut, Grower
+
+OPAQUE = ("call_dps_packed", "call_pure_packed")
+"""Calls the frontend made opaque; it reports them itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +56,15 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """``regions`` in program order; ``refusals``: cascades, or tails of them, that did not fuse; ``opaque`` ops nobody can
-    look into; ``kept``:
-    op -> how many stay with torch; ``notes``: contractions and reductions left outside, each with the reason."""
+    """``regions`` in program order; ``refusals``: cascades, or tails of them, that did not fuse; ``opaque``: operators
+    nobody can look into; ``kept``: operator -> how many stay with torch; ``notes``: (variable, code, condition) of the
+    reductions and contractions that were left outside a cascade."""
 
     regions: tuple[Region, ...]
     refusals: tuple[Refusal, ...]
     opaque: tuple[str, ...]
     kept: dict[str, int]
     notes: tuple[tuple[str, str, str], ...] = ()
-    stats: dict[str, float] = field(default_factory=dict)
 
 
 def key_of(cascade: Cascade) -> str:
@@ -153,13 +155,19 @@ class _Partitioner:
         kept = Counter(u.op for u in self.graph.units if u not in fused_units and u.var in live)
         notes = tuple(dict.fromkeys((c.joining.var, c.reason.code, c.reason.condition) for c in cuts
                                     if c.joining not in fused_units))
-        self.report(cuts)
+        self.report([c for c in cuts if c.seed not in fused_units])
         return Partition(tuple(regions), tuple(dict.fromkeys(self.refusals)), tuple(
             u.op for u in self.graph.units if u.gap), dict(kept), notes)
 
     def report(self, cuts: list[Cut]) -> None:
         """A cascade cut in two because a tensor inside it is also wanted outside is a refusal the user can act on. That a
         projection stays with the library is not."""
+        for u in self.graph.units:
+            if u.gap and u.args and not u.op.endswith(OPAQUE):
+                where = provenance_of(u)
+                self.refusals.append(Refusal(u.var, (where,), NotFusable(
+                    "RF301", u.var, f"{u.op.removeprefix('relax.')} has no lowering to statements", u.gap,
+                    "it runs in torch; a cascade cannot reach through it", where)))
         for c in cuts:
             if c.reason.code == "RF303" and c.seed.on_activations and c.joining.on_activations and c.seed.producers:
                 about = c.reason.node.unit if c.reason.node is not None and c.reason.node.unit else c.joining

@@ -6,10 +6,12 @@ there are no parallel loops, so nothing of TVM's runtime is called. Linking take
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from functools import lru_cache
 from pathlib import Path
@@ -58,10 +60,15 @@ def _entry_name(program: Program) -> str:
 
 
 @lru_cache(maxsize=1)
-def compiler() -> str | None:
-    """The system's C compiler, from $CC or the PATH; None when there is none."""
+def compiler() -> tuple[str, ...] | None:
+    """The command of a C compiler: $CC, the system's, or pip's ziglang; None when there is none."""
     asked = os.environ.get("CC", "").split()
-    return next((path for c in (*asked[:1], "cc", "gcc", "clang") if (path := shutil.which(c))), None)
+    if asked and shutil.which(asked[0]):
+        return tuple(asked)
+    found = next((path for c in ("cc", "gcc", "clang") if (path := shutil.which(c))), None)
+    if found is not None:
+        return (found,)
+    return (sys.executable, "-m", "ziglang", "cc") if importlib.util.find_spec("ziglang") else None
 
 
 def cpu_level() -> str:
@@ -76,8 +83,8 @@ def _compile(text: str, name: str, level: str) -> bytes:
     cc = compiler()
     if cc is None:
         raise BuildError("RF440", "no C compiler to link a CPU kernel with",
-                         why="neither $CC nor cc, gcc or clang was found",
-                         help="install gcc or clang; without one the regions run as torch operators")
+                         why="neither $CC, cc, gcc, clang nor the package ziglang was found",
+                         help="install gcc or clang, or `pip install ziglang`; without one the regions run as torch operators")
     try:
         module = tvm.IRModule({name: tir.parse(text)})
         built = build_scalar(module, "" if level == "generic" else level)
@@ -92,14 +99,14 @@ def _compile(text: str, name: str, level: str) -> bytes:
                          help="a report of this text is welcome; the region runs as torch operators") from error
 
 
-def _link(cc: str) -> Any:
+def _link(cc: tuple[str, ...]) -> Any:
     """What export_library calls with the object files: link them with the C compiler and the maths library."""
 
     def link(output: str, objects: list[str], options: list[str] | None = None, **_: Any) -> None:
-        done = subprocess.run([cc, "-shared", "-fPIC", "-o", output, *objects, *(options or []), "-lm"],
+        done = subprocess.run([*cc, "-shared", "-fPIC", "-o", output, *objects, *(options or []), "-lm"],
                               capture_output=True, text=True, check=False)
         if done.returncode:
-            raise BuildError("RF441", f"{cc} could not link the CPU kernel", why=_tail(done.stderr))
+            raise BuildError("RF441", f"{cc[0]} could not link the CPU kernel", why=_tail(done.stderr))
 
     link.output_format = "so"  # type: ignore[attr-defined]
     return link

@@ -26,7 +26,7 @@ class Machine:
     row_bytes: int
 
 
-CPU = Machine(processors=1, rows=1, row_bytes=1 << 20)
+CPU = Machine(processors=1, rows=1, row_bytes=1 << 18)
 GPU = Machine(processors=132, rows=64, row_bytes=64 << 10)
 
 

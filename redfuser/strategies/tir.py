@@ -43,7 +43,8 @@ def to_primfuncs(program: Program, lanes: int = 1) -> Any:
     """An IRModule with one PrimFunc per kernel, named like it; parameters are its reads, then its writes.
 
     Raises LoweringError: RF430 for an operation and RF431 for a dtype that LLVM kernels do not get, RF432 for scratch that
-    does not fit, RF433 for symbolic extents."""
+    does not fit, RF433 for symbolic extents, RF434 for values
+    that are not held, RF435 for empty axes."""
     from redfuser.tvm_compat import tvm
 
     functions = {k.name: parse(script(k.name, (*k.reads, *k.writes), [_KernelText(program, k, lanes)]))
@@ -117,6 +118,9 @@ class _KernelText:
             if not isinstance(a.extent, int):
                 raise LoweringError("RF433", f"axis {a.name} has the symbolic extent {a.extent}",
                                     help="compile for static shapes")
+            if a.extent == 0:
+                raise LoweringError("RF435", f"axis {a.name} has no elements", why="there is nothing to compute",
+                                    help="torch computes it in the outer graph")
             self.extents[a.name] = a.extent
         self.raxis = kernel.raxis
         self.outer = (*kernel.grid, *((kernel.split,) if kernel.split else ()))
@@ -127,7 +131,7 @@ class _KernelText:
         self.inline = {b.name: b for b in (*kernel.body, *kernel.tail) if b.role == "producer" and b.reducer is None}
         self.suffix = ""
         length = program.segment or self.extents[self.raxis]
-        self.segment = min(length, max(self.extents[self.raxis], 1))
+        self.segment = min(length, self.extents[self.raxis])
 
     # -- scratch -------------------------------------------------------------------------------------------------------
 

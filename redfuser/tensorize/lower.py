@@ -38,7 +38,7 @@ from redfuser.target import Target
 from redfuser.tensorize import rewrite
 from redfuser.tensorize.axes import UNIT, Roles, choose, split_groups, strip_casts
 from redfuser.tensorize.configs import TileConfig
-from redfuser.tensorize.indexing import Affine, View, affine, make, view
+from redfuser.tensorize.indexing import Affine, View, affine, make, minus, view
 from redfuser.tensorize.masks import TRUE, Analysis, Rows, both, conjuncts, positional, separate
 from redfuser.tensorize.prepare import LEAST, Prepared, prepare
 from redfuser.tensorize.storage import tidy
@@ -106,7 +106,7 @@ class KernelLowering:
         self.has_gemm = any(self._is_gemm(b) for b in self.kernel.body)
         self.sizes = self._tile_sizes()
         n = self.roles.segment
-        ragged = n is not None and self.extents[n] % self.sizes["n"] != 0
+        ragged = n is not None and self._walked(n) != self.extents[n]
         self.prepared: Prepared = prepare(self.kernel, self.roles, ragged, self.resident)
         self.values: dict[str, Value] = {}
         self.buffers: dict[str, Buffer] = {}
@@ -121,6 +121,15 @@ class KernelLowering:
         self.prologue = Scope()
         self.scope = self.prologue
         self._name_points()
+
+    def _walked(self, n: str) -> int:
+        """Elements that all segments of all splits cover: at least the extent, more where the last are ragged."""
+        extent, size = self.extents[n], self.sizes["n"]
+        if self.kernel.split and self.kernel.kind in ("split", "map"):
+            splits = self.extents[self.kernel.split]
+            chunk = -(-extent // splits)
+            return splits * -(-chunk // size) * size
+        return -(-extent // size) * size
 
     def _one_segment(self) -> bool:
         """A walk of one segment that selects from its row is a row held on chip."""
@@ -484,7 +493,8 @@ class KernelLowering:
             chunk = -(-extent // self.extents[self.kernel.split])
             per = -(-chunk // size)
             first = imul(self._scalar(self.kernel.split), per)
-            last = self._at_most(last, iadd(first, i64(per)))
+            last = iadd(first, i64(per))
+        whole = (first, last)
         found = self.analysis.range(alive)
         if found.low is not None:
             low = self.analysis.segment_of(self.analysis.larger(found.low, i64(0)), size, up=False)  # type: ignore[arg-type]
@@ -492,9 +502,15 @@ class KernelLowering:
         if found.high is not None:
             high = self.analysis.segment_of(self.analysis.smaller(found.high, i64(extent)), size, up=True)  # type: ignore[arg-type]
             last = self._at_most(last, high)
+        if self.kernel.split and not self._constant_trip(first, last):
+            first, last = whole  # every split walks the same number of steps; masks take care of the rest
         self.narrowed = self.narrowed or any(isinstance(x, Index) and x.axis == self.block_var
                                              for e in (first, last) for x in walk(e))
         return first, last, imul(Index(self.counter), size)
+
+    def _constant_trip(self, first: Expr, last: Expr) -> bool:
+        a, b = affine(first, self.block_extents), affine(last, self.block_extents)
+        return a is not None and b is not None and not minus(b, a).terms
 
     def _at_least(self, a: Expr, b: Expr) -> Expr:
         return self.analysis.larger(a, b)  # type: ignore[return-value]
@@ -539,6 +555,9 @@ class KernelLowering:
             self._block(b)
         nested = any(isinstance(x, For) for x in scope.stmts)
         stages = self.config.stages if self.has_gemm and not nested else 0
+        asynchronous = self.config.warp_specialized and self.target.tma
+        if stages > 1 and not asynchronous and not self._constant_trip(first, last):
+            stages = 1  # TileLang 0.1.15 cannot drain a deeper cp.async pipeline after an unknown number of steps
         return [For(self.counter, first, last, tuple(scope.stmts), stages)]
 
     # -- blocks --------------------------------------------------------------------------------------------------------
@@ -702,9 +721,9 @@ class KernelLowering:
         assert n is not None and self.scope.segment is not None
         extent = self.extents[n]
         count: Expr = Const(float(size), "f32")
-        if extent % size:
+        if self._walked(n) != extent:
             left = Op("sub", (i64(extent), self.scope.segment), "i64")
-            count = Cast(imin(i64(size), left), "f32")
+            count = Cast(imax(i64(0), imin(i64(size), left)), "f32")
         total = op("add", corrected or at(v.buffer, v.dtype, self.point["m"]), op("mul", count, self.expr(b.exprs[0])))
         self.emit(self._parallel("m", (Assign(v.buffer, self._at("m"), rewrite.simplify(total)),), self._source(b)))
 
@@ -891,7 +910,7 @@ class KernelLowering:
         e = b.exprs[0]
         n = self.roles.segment
         assert n is not None
-        if self.extents[n] % self.sizes["n"]:
+        if self._walked(n) != self.extents[n]:
             e = Op("select", (op("lt", Index(n), i64(self.extents[n])), e, Const(neutral, "f32")), e.dtype)
         if not self.resident:
             self.phase_init.append(Fill(v.buffer, Const(neutral, "f32")))

@@ -42,7 +42,8 @@ def interpreted(cascade: Cascade) -> Any:
     """The cascade as a function of tensors, evaluated statement by statement in float64."""
 
     def kernel(*tensors: torch.Tensor) -> Any:
-        arrays = {t.name: (x.double() if x.is_floating_point() else x).numpy() for t, x in zip(cascade.inputs, tensors, strict=True)}
+        arrays = {t.name: (x.double() if x.is_floating_point() else x).numpy()
+                  for t, x in zip(cascade.inputs, tensors, strict=True)}
         got = run(cascade, arrays)
         out = tuple(torch.from_numpy(np.ascontiguousarray(got[o])).to(TORCH[dtype_of(cascade, o)]) for o in cascade.outputs)
         return out[0] if len(out) == 1 else out

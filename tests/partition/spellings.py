@@ -162,6 +162,11 @@ def decode_cache(q, k, v, past_k, past_v):
     return torch.softmax(scores(q, k), -1) @ v, k, v
 
 
+def mla_wide(q, kv):
+    p = torch.softmax(torch.einsum("bhc,blc->bhl", q, kv) * 576**-0.5, -1)
+    return torch.einsum("bhl,ble->bhe", p, kv[..., :512])
+
+
 def mla_absorbed(q, kv):
     """One latent head; V is the first columns of the same tensor."""
     p = torch.softmax(torch.einsum("bhc,blc->bhl", q, kv) * D**-0.5, -1)
@@ -308,7 +313,10 @@ CASES: dict[str, Case] = {
     "alibi_computed": (alibi_computed, qkv()), "softcap": (softcap, qkv()), "gqa_repeat": (gqa_repeat, qkv(kv=KV)),
     "gqa_expand": (gqa_expand, qkv(kv=KV)), "gqa_sdpa": (gqa_sdpa, qkv(kv=KV)), "gqa_grouped": (gqa_grouped, qkv(kv=KV)),
     "decode_cache": (decode_cache, (*qkv(queries=1, keys=1), r(B, H, 9, D), r(B, H, 9, D))),
+    "decode_wide": (manual, (r(2, 64, 1, 128), r(2, 64, 1024, 128), r(2, 64, 1024, 128))),
     "mla_absorbed": (mla_absorbed, (r(B, H, D), r(B, L, D))),
+    "mla_wide": (mla_wide, (r(1, 16, 576, dtype=_half), r(1, 64, 576, dtype=_half))),
+    "router_wide": (router, (r(16, 2048), r(2048, 64))),
     "mla_concat": (mla_concat, (r(B, H, I, 6), r(B, H, I, 2), r(B, H, L, 6), r(B, 1, L, 2), r(B, H, L, E))),
     "self_similarity": (self_similarity, (r(B, I, D),)),
     "softmax": (softmax, (r(B, L),)), "softmax_middle": (softmax_middle, (r(B, L, I),)),

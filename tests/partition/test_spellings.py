@@ -35,7 +35,8 @@ def errors(got, want):
     for g, w in zip(got, want, strict=True):
         assert g.shape == w.shape and g.dtype == w.dtype
         if not w.is_floating_point():
-            out.append(float((g != w).sum()) / max(1.0, 0.02 * w.numel()) if w.dtype == torch.int8 else float((g != w).any()) * 9)
+            allowed = max(1.0, 0.02 * w.numel()) if w.dtype == torch.int8 else 0.1  # a rounding on the edge, never an index
+            out.append(float((g != w).sum()) / allowed)
             continue
         scale = TOLERANCE[w.dtype] * max(1.0, float(w.abs().max()))
         out.append(float((g.double() - w.double()).abs().max()) / scale)
@@ -44,7 +45,7 @@ def errors(got, want):
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_cascade_is_found(name, golden):
-    _, p = found(name)
+    _imported, p = found(name)
     assert p.regions, "nothing was found"
     golden(f"partition/{name}.txt", text(p))
 

@@ -201,11 +201,11 @@ class Graph(nn.Module):
         for name, value in zip(node.output, results, strict=False):
             env[name] = value.numpy() if known and isinstance(value, torch.Tensor) else value
 
-    def provenance(self, path: str) -> tuple[str, str] | None:
-        """Operator and node name for a module path of the export."""
+    def provenance(self, path: str) -> tuple[str, str]:
+        """Operator and node name for a module path of the export; constants have no node of their own."""
         prefix, _, index = path.partition("nodes.")
         if prefix or not index.isdigit():
-            return None
+            return "Constant (onnx)", ""
         node = self.graph.node[int(index)]
         return f"{node.op_type} (onnx)", node.name or node.output[0]
 

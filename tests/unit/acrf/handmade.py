@@ -49,7 +49,7 @@ SOFTMAX = """cascade attention(x: f32[L], v: f32[L, E]) over l
   m = max[l] x[l]
   t = sum[l] exp(x[l] - m)
   o[e] = sum[l] exp(x[l] - m) / t * v[l, e]
-  return m, t, o"""
+  return m, o"""
 
 
 def attention(rebase: str = "exp(m@old - m)", weight: str = "exp(x[l] - m)", final: str = "oa / t") -> Fused:
@@ -58,7 +58,7 @@ def attention(rebase: str = "exp(m@old - m)", weight: str = "exp(x[l] - m)", fin
         ("t", "", "sum", f"select(m == -inf, 0, {weight})", f"select(m@old == -inf, 0, t@old * {rebase})"),
         ("oa", "e", "sum", f"select(m == -inf, 0, {weight}) * v[l, e]",
          f"select(m@old == -inf, 0, oa@old * {rebase})")],
-        {"m": "m", "t": "select(m == -inf, select(n_ > 0, nan, 0), t)" if False else "t", "o": final})
+        {"m": "m", "t": "t", "o": final})
 
 
 VARIANCE = """cascade variance(x: f32[I, L]) over l

@@ -366,3 +366,23 @@ def test_cost() -> None:
         fuse(parse_cascade(path.read_text()), "elide")
         times.append(time.perf_counter() - start)
     assert sorted(times)[len(times) // 2] <= 1 and max(times) <= 5
+
+
+# -- signs that need a proof -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale, ends", [
+    ("d * d - 2.0 * d * e + e * e", {"max"}), ("max(d, e) - min(d, e)", {"max"}), ("-(d * d + e * e) - d * e", {"min"}),
+    ("d - e", {"max", "min"})])
+def test_correlated_signs_are_proved_or_both_ends_are_kept(scale: str, ends: set[str]) -> None:
+    fused = derived(f"""cascade c(x: f32[L], y: f32[L]) over l
+  d = sum[l] y[l]
+  e = sum[l] tanh(y[l])
+  r = max[l] x[l] * ({scale})
+  return r
+""")
+    assert {a.reducer.kind for a in fused.state.accumulators} - {"sum"} == ends
+    rng = np.random.default_rng(5)
+    x, y = rng.normal(size=9), rng.normal(size=9)
+    inputs = {"x": x, "y": y}
+    np.testing.assert_allclose(run_fused(fused, inputs, [4, 5])["r"], run(fused.cascade, inputs)["r"], rtol=1e-12)

@@ -34,7 +34,10 @@ def accepted(case: Case) -> Fused:
 
 
 def marked(cases: list[Case]) -> list:
-    return [pytest.param(c, id=c.name, marks=pytest.mark.xfail(strict=True, reason=OPEN[c.name]) if c.name in OPEN else ()) for c in cases]
+    def known(c: Case) -> tuple | pytest.MarkDecorator:
+        return pytest.mark.xfail(strict=True, reason=OPEN[c.name]) if c.name in OPEN else ()
+
+    return [pytest.param(c, id=c.name, marks=known(c)) for c in cases]
 
 
 @pytest.mark.parametrize("case", marked(ACCEPT))

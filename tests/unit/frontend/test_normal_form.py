@@ -178,7 +178,8 @@ def test_provenance_names_the_users_line() -> None:
     def model(x: Tensor) -> Tensor:
         return torch.softmax(x * 2, -1)  # the line that matters
 
-    line = next(i for i, t in enumerate(Path(__file__).read_text().splitlines(), 1) if "# the line that " + "matters" in t)
+    source = Path(__file__).read_text().splitlines()
+    line = next(i for i, t in enumerate(source, 1) if "# the line that " + "matters" in t)
     imported = import_model(model, (torch.randn(2, 3),))
     softmax = next(b.var.name_hint for b in tc.bindings(imported.mod["main"]) if tc.is_op(b.value, "nn.softmax"))
     assert imported.provenance[softmax].source == f"test_normal_form.py:{line}"

@@ -37,10 +37,16 @@ def known(*values: Any) -> np.ndarray:
 def graph(kind: str, operands: list[np.ndarray | None], opset: int, outputs: int, **attributes: Any) -> onnx.ModelProto:
     names = [f"x{k}" if o is not None else "" for k, o in enumerate(operands)]
     node = helper.make_node(kind, names, [f"y{k}" for k in range(outputs)], name=f"the_{kind}", **attributes)
-    inputs = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(o.dtype), o.shape)
-              for n, o in zip(names, operands, strict=True) if o is not None and not isinstance(o, Known)]
-    initializers = [onnx.numpy_helper.from_array(np.asarray(o), n) for n, o in zip(names, operands, strict=True)
-                    if isinstance(o, Known)]
+    inputs = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(o.dtype), o.shape)
+        for n, o in zip(names, operands, strict=True)
+        if o is not None and not isinstance(o, Known)
+    ]
+    initializers = [
+        onnx.numpy_helper.from_array(np.asarray(o), n)
+        for n, o in zip(names, operands, strict=True)
+        if isinstance(o, Known)
+    ]
     results = [helper.make_empty_tensor_value_info(n) for n in node.output]
     made = helper.make_graph([node], "g", inputs, results, initializers)
     return helper.make_model(made, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
@@ -48,45 +54,142 @@ def graph(kind: str, operands: list[np.ndarray | None], opset: int, outputs: int
 
 X, Y = f(3, 4, 6), f(3, 4, 6)
 CASES: list[tuple[Any, ...]] = [
-    ("Attention", [f(2, 4, 3, 8), f(2, 2, 3, 8), f(2, 2, 3, 8), np.where(f(3, 7) > 0, 0, -1).astype(np.float32), f(2, 2, 4, 8), f(2, 2, 4, 8)], {"is_causal": 1}, 23, 3),
+    (
+        "Attention",
+        [
+            f(2, 4, 3, 8),
+            f(2, 2, 3, 8),
+            f(2, 2, 3, 8),
+            np.where(f(3, 7) > 0, 0, -1).astype(np.float32),
+            f(2, 2, 4, 8),
+            f(2, 2, 4, 8),
+        ],
+        {"is_causal": 1},
+        23,
+        3,
+    ),
     # operator, operands, attributes, opset, number of results
-    *[(k, [X]) for k in ("Abs", "Neg", "Exp", "Sqrt", "Sin", "Tanh", "Sigmoid", "Erf", "Relu", "Floor", "Round", "Sign",
-                         "Reciprocal", "Softplus", "HardSwish", "Mish", "Gelu", "Softsign", "Identity")],
-    *[(k, [X, Y]) for k in ("Add", "Sub", "Mul", "Div", "Less", "GreaterOrEqual", "Max", "Min", "Sum", "Mean", "PRelu")],
-    ("Div", [i(7, -7, 9), i(2, 2, 4)]), ("Mod", [i(7, -7), i(3, 3)]), ("Mod", [X, Y], {"fmod": 1}),
-    ("Pow", [np.abs(X), np.array(0.5, np.float32).view(Known)]), ("Pow", [X, np.array(2.0, np.float32).view(Known)]),
-    ("Clip", [X, np.array(-0.5, np.float32), np.array(0.5, np.float32)]), ("IsInf", [X / 0.0], {"detect_negative": 0}),
-    ("LeakyRelu", [X], {"alpha": 0.2}), ("Elu", [X]), ("Celu", [X], {"alpha": 2.0}), ("HardSigmoid", [X]),
-    ("Gelu", [X], {"approximate": "tanh"}), ("ThresholdedRelu", [X]), ("Cast", [X], {"to": TensorProto.INT32}),
-    ("Where", [X > 0, X, Y]), ("Not", [X > 0]), ("And", [X > 0, Y > 0]),
-    ("Softmax", [X]), ("Softmax", [X], {"axis": 1}), ("LogSoftmax", [X]), 
-    *[(k, [X, known(-1)]) for k in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1",
-                                    "ReduceL2", "ReduceLogSumExp", "ReduceSumSquare")],
-    ("ReduceSum", [X, known(0, 2)], {"keepdims": 0}), ("ReduceSum", [X], {"noop_with_empty_axes": 1}),
-    ("ReduceMax", [X], {"axes": [1], "keepdims": 0}, 13), ("ArgMax", [X], {"axis": 1}), ("ArgMin", [X], {"axis": -1, "keepdims": 0}),
-    ("TopK", [X, known(3)], {"axis": 2}, 18, 2), ("TopK", [X, known(2)], {"largest": 0, "axis": 1}, 18, 2),
-    ("CumSum", [X, known(1).reshape(())]), ("CumSum", [X, known(2).reshape(())], {"exclusive": 1, "reverse": 1}),
-    ("Reshape", [X, known(0, -1)]), ("Transpose", [X], {"perm": [2, 0, 1]}), ("Unsqueeze", [X, known(0, 3)]),
-    ("Squeeze", [X[:1], known(0)]), ("Flatten", [X], {"axis": 2}), ("Expand", [X[:, :1], known(2, 3, 4, 6)]),
-    ("Concat", [X, Y], {"axis": 1}), ("Split", [X, known(1, 3)], {"axis": 1}, 18, 2), ("Split", [X], {"axis": 2, "num_outputs": 3}, 18, 3),
-    ("Slice", [X, known(1, -5), known(3, 9), known(0, 2), known(1, 2)]), ("Slice", [X, known(-1), known(-99), known(1), known(-1)]),
-    ("Gather", [X, i(2, 0, -1)]), ("Gather", [X, i(1)], {"axis": 2}), ("GatherElements", [X, RNG.integers(-6, 6, (3, 4, 2))], {"axis": 2}),
-    ("GatherND", [X, i([0, 1], [2, 3])]), ("ScatterElements", [X, i([[1, 0]]), f(1, 1, 2)], {"axis": 1}),
-    ("ScatterND", [X, i([0], [2]), f(2, 4, 6)]), ("Tile", [X, known(1, 2, 1)]), ("Pad", [X, known(0, 1, 0, 0, 0, 2)]),
-    ("Trilu", [X]), ("Trilu", [X, known(1).reshape(())], {"upper": 0}), ("OneHot", [i(1, 0, -1), known(3).reshape(()), f(2)]),
-    ("MatMul", [X, f(6, 5)]), ("Gemm", [f(3, 4), f(5, 4), f(5)], {"transB": 1}), ("Gemm", [f(4, 3), f(4, 5), f(5)], {"transA": 1, "alpha": 0.5, "beta": 2.0}),
-    ("Einsum", [X, f(6, 5)], {"equation": "abc,cd->bad"}), ("Conv", [f(1, 3, 8, 8), f(4, 3, 3, 3), f(4)], {"pads": [1, 0, 2, 1], "strides": [2, 1]}),
-    ("Conv", [f(1, 4, 8), f(4, 2, 3)], {"group": 2, "auto_pad": "SAME_UPPER"}), ("MaxPool", [f(1, 2, 8, 8)], {"kernel_shape": [2, 2], "strides": [2, 2]}),
-    ("AveragePool", [f(1, 2, 8, 8)], {"kernel_shape": [2, 2]}), ("GlobalAveragePool", [f(1, 2, 8, 8)]),
-    ("LayerNormalization", [X, f(6), f(6)]), ("RMSNormalization", [X, f(6)], {}, 23), ("GroupNormalization", [f(2, 4, 5), f(4), f(4)], {"num_groups": 2}, 21),
-    ("InstanceNormalization", [f(2, 3, 5), f(3), f(3)]), ("BatchNormalization", [f(2, 3, 5), f(3), f(3), f(3), np.abs(f(3))]),
-    ("DepthToSpace", [f(1, 8, 2, 3)], {"blocksize": 2}), ("SpaceToDepth", [f(1, 2, 4, 6)], {"blocksize": 2}),
+    *[
+        (k, [X])
+        for k in (
+            "Abs",
+            "Neg",
+            "Exp",
+            "Sqrt",
+            "Sin",
+            "Tanh",
+            "Sigmoid",
+            "Erf",
+            "Relu",
+            "Floor",
+            "Round",
+            "Sign",
+            "Reciprocal",
+            "Softplus",
+            "HardSwish",
+            "Mish",
+            "Gelu",
+            "Softsign",
+            "Identity",
+        )
+    ],
+    *[
+        (k, [X, Y])
+        for k in ("Add", "Sub", "Mul", "Div", "Less", "GreaterOrEqual", "Max", "Min", "Sum", "Mean", "PRelu")
+    ],
+    ("Div", [i(7, -7, 9), i(2, 2, 4)]),
+    ("Mod", [i(7, -7), i(3, 3)]),
+    ("Mod", [X, Y], {"fmod": 1}),
+    ("Pow", [np.abs(X), np.array(0.5, np.float32).view(Known)]),
+    ("Pow", [X, np.array(2.0, np.float32).view(Known)]),
+    ("Clip", [X, np.array(-0.5, np.float32), np.array(0.5, np.float32)]),
+    ("IsInf", [X / 0.0], {"detect_negative": 0}),
+    ("LeakyRelu", [X], {"alpha": 0.2}),
+    ("Elu", [X]),
+    ("Celu", [X], {"alpha": 2.0}),
+    ("HardSigmoid", [X]),
+    ("Gelu", [X], {"approximate": "tanh"}),
+    ("ThresholdedRelu", [X]),
+    ("Cast", [X], {"to": TensorProto.INT32}),
+    ("Where", [X > 0, X, Y]),
+    ("Not", [X > 0]),
+    ("And", [X > 0, Y > 0]),
+    ("Softmax", [X]),
+    ("Softmax", [X], {"axis": 1}),
+    ("LogSoftmax", [X]),
+    *[
+        (k, [X, known(-1)])
+        for k in (
+            "ReduceSum",
+            "ReduceMean",
+            "ReduceMax",
+            "ReduceMin",
+            "ReduceProd",
+            "ReduceL1",
+            "ReduceL2",
+            "ReduceLogSumExp",
+            "ReduceSumSquare",
+        )
+    ],
+    ("ReduceSum", [X, known(0, 2)], {"keepdims": 0}),
+    ("ReduceSum", [X], {"noop_with_empty_axes": 1}),
+    ("ReduceMax", [X], {"axes": [1], "keepdims": 0}, 13),
+    ("ArgMax", [X], {"axis": 1}),
+    ("ArgMin", [X], {"axis": -1, "keepdims": 0}),
+    ("TopK", [X, known(3)], {"axis": 2}, 18, 2),
+    ("TopK", [X, known(2)], {"largest": 0, "axis": 1}, 18, 2),
+    ("CumSum", [X, known(1).reshape(())]),
+    ("CumSum", [X, known(2).reshape(())], {"exclusive": 1, "reverse": 1}),
+    ("Reshape", [X, known(0, -1)]),
+    ("Transpose", [X], {"perm": [2, 0, 1]}),
+    ("Unsqueeze", [X, known(0, 3)]),
+    ("Squeeze", [X[:1], known(0)]),
+    ("Flatten", [X], {"axis": 2}),
+    ("Expand", [X[:, :1], known(2, 3, 4, 6)]),
+    ("Concat", [X, Y], {"axis": 1}),
+    ("Split", [X, known(1, 3)], {"axis": 1}, 18, 2),
+    ("Split", [X], {"axis": 2, "num_outputs": 3}, 18, 3),
+    ("Slice", [X, known(1, -5), known(3, 9), known(0, 2), known(1, 2)]),
+    ("Slice", [X, known(-1), known(-99), known(1), known(-1)]),
+    ("Gather", [X, i(2, 0, -1)]),
+    ("Gather", [X, i(1)], {"axis": 2}),
+    ("GatherElements", [X, RNG.integers(-6, 6, (3, 4, 2))], {"axis": 2}),
+    ("GatherND", [X, i([0, 1], [2, 3])]),
+    ("ScatterElements", [X, i([[1, 0]]), f(1, 1, 2)], {"axis": 1}),
+    ("ScatterND", [X, i([0], [2]), f(2, 4, 6)]),
+    ("Tile", [X, known(1, 2, 1)]),
+    ("Pad", [X, known(0, 1, 0, 0, 0, 2)]),
+    ("Trilu", [X]),
+    ("Trilu", [X, known(1).reshape(())], {"upper": 0}),
+    ("OneHot", [i(1, 0, -1), known(3).reshape(()), f(2)]),
+    ("MatMul", [X, f(6, 5)]),
+    ("Gemm", [f(3, 4), f(5, 4), f(5)], {"transB": 1}),
+    ("Gemm", [f(4, 3), f(4, 5), f(5)], {"transA": 1, "alpha": 0.5, "beta": 2.0}),
+    ("Einsum", [X, f(6, 5)], {"equation": "abc,cd->bad"}),
+    ("Conv", [f(1, 3, 8, 8), f(4, 3, 3, 3), f(4)], {"pads": [1, 0, 2, 1], "strides": [2, 1]}),
+    ("Conv", [f(1, 4, 8), f(4, 2, 3)], {"group": 2, "auto_pad": "SAME_UPPER"}),
+    ("MaxPool", [f(1, 2, 8, 8)], {"kernel_shape": [2, 2], "strides": [2, 2]}),
+    ("AveragePool", [f(1, 2, 8, 8)], {"kernel_shape": [2, 2]}),
+    ("GlobalAveragePool", [f(1, 2, 8, 8)]),
+    ("LayerNormalization", [X, f(6), f(6)]),
+    ("RMSNormalization", [X, f(6)], {}, 23),
+    ("GroupNormalization", [f(2, 4, 5), f(4), f(4)], {"num_groups": 2}, 21),
+    ("InstanceNormalization", [f(2, 3, 5), f(3), f(3)]),
+    ("BatchNormalization", [f(2, 3, 5), f(3), f(3), f(3), np.abs(f(3))]),
+    ("DepthToSpace", [f(1, 8, 2, 3)], {"blocksize": 2}),
+    ("SpaceToDepth", [f(1, 2, 4, 6)], {"blocksize": 2}),
     ("QuantizeLinear", [X, np.array(0.02, np.float32), np.array(3, np.uint8).view(Known)]),
     ("DequantizeLinear", [np.arange(8, dtype=np.uint8), np.array(0.5, np.float32), np.array(4, np.uint8).view(Known)]),
     ("DynamicQuantizeLinear", [X], {}, 18, 3),
     ("MatMulInteger", [np.arange(6, dtype=np.uint8).reshape(2, 3), np.arange(6, dtype=np.int8).reshape(3, 2)]),
-    ("Attention", [f(2, 4, 5, 8), f(2, 2, 7, 8), f(2, 2, 7, 8)], {}, 23), ("Attention", [f(2, 4, 5, 8), f(2, 4, 5, 8), f(2, 4, 5, 8)], {"is_causal": 1}, 23),
-    ("Attention", [f(2, 5, 32), f(2, 7, 16), f(2, 7, 16), f(5, 7)], {"q_num_heads": 4, "kv_num_heads": 2, "softcap": 5.0}, 23),
+    ("Attention", [f(2, 4, 5, 8), f(2, 2, 7, 8), f(2, 2, 7, 8)], {}, 23),
+    ("Attention", [f(2, 4, 5, 8), f(2, 4, 5, 8), f(2, 4, 5, 8)], {"is_causal": 1}, 23),
+    (
+        "Attention",
+        [f(2, 5, 32), f(2, 7, 16), f(2, 7, 16), f(5, 7)],
+        {"q_num_heads": 4, "kv_num_heads": 2, "softcap": 5.0},
+        23,
+    ),
 ]
 
 
@@ -100,13 +203,14 @@ def merged(cases: list[tuple[Any, ...]], opset: int) -> tuple[onnx.ModelProto, d
         inputs += one.graph.input
         outputs += one.graph.output
         initializers += one.graph.initializer
-        feeds.update({f"c{n}_x{k}": np.asarray(o) for k, o in enumerate(operands)
-                      if o is not None and not isinstance(o, Known)})
+        feeds.update(
+            {f"c{n}_x{k}": np.asarray(o) for k, o in enumerate(operands) if o is not None and not isinstance(o, Known)}
+        )
     made = helper.make_graph(nodes, "g", inputs, outputs, initializers)
     return helper.make_model(made, opset_imports=[helper.make_opsetid("", opset)], ir_version=10), feeds
 
 
-FULL = [(*c, *({}, 20, 1)[len(c) - 2:]) for c in CASES]
+FULL = [(*c, *({}, 20, 1)[len(c) - 2 :]) for c in CASES]
 
 
 @pytest.mark.parametrize("opset", sorted({c[3] for c in FULL}))
@@ -135,16 +239,29 @@ def test_shape_arithmetic_is_computed_on_the_way() -> None:
     """Shape, Gather, Concat, Range and ConstantOfShape leave nothing behind but a reshape and a comparison."""
     nodes = [
         helper.make_node("Shape", ["x"], ["s"]),
-        helper.make_node("Gather", ["s", "zero"], ["n"]), helper.make_node("Gather", ["s", "one"], ["m"]),
-        helper.make_node("Mul", ["n", "m"], ["nm"]), helper.make_node("Unsqueeze", ["nm", "zero_axis"], ["flat"]),
-        helper.make_node("Reshape", ["x", "flat"], ["y"]), helper.make_node("Range", ["zero", "nm", "one"], ["r"]),
-        helper.make_node("Less", ["r", "five"], ["keep"]), helper.make_node("Where", ["keep", "y", "zero_float"], ["out"]),
+        helper.make_node("Gather", ["s", "zero"], ["n"]),
+        helper.make_node("Gather", ["s", "one"], ["m"]),
+        helper.make_node("Mul", ["n", "m"], ["nm"]),
+        helper.make_node("Unsqueeze", ["nm", "zero_axis"], ["flat"]),
+        helper.make_node("Reshape", ["x", "flat"], ["y"]),
+        helper.make_node("Range", ["zero", "nm", "one"], ["r"]),
+        helper.make_node("Less", ["r", "five"], ["keep"]),
+        helper.make_node("Where", ["keep", "y", "zero_float"], ["out"]),
     ]
-    constants = {"zero": np.array(0), "one": np.array(1), "zero_axis": np.array([0]), "five": np.array(5),
-                 "zero_float": np.array(0, np.float32)}
-    made = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, 4])],
-                             [helper.make_tensor_value_info("out", TensorProto.FLOAT, None)],
-                             [onnx.numpy_helper.from_array(v, n) for n, v in constants.items()])
+    constants = {
+        "zero": np.array(0),
+        "one": np.array(1),
+        "zero_axis": np.array([0]),
+        "five": np.array(5),
+        "zero_float": np.array(0, np.float32),
+    }
+    made = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, 4])],
+        [helper.make_tensor_value_info("out", TensorProto.FLOAT, None)],
+        [onnx.numpy_helper.from_array(v, n) for n, v in constants.items()],
+    )
     imported = import_model(helper.make_model(made, opset_imports=[helper.make_opsetid("", 20)], ir_version=10))
     x = torch.arange(12.0).reshape(3, 4)
     expected = torch.where(torch.arange(12) < 5, x.reshape(12), 0)
@@ -153,25 +270,38 @@ def test_shape_arithmetic_is_computed_on_the_way() -> None:
 
 
 def test_quantisation_to_float8_saturates() -> None:
-    made = graph("QuantizeLinear", [f(4) * 1000, np.array(1.0, np.float32)], 21, 1, output_dtype=TensorProto.FLOAT8E4M3FN)
+    made = graph(
+        "QuantizeLinear", [f(4) * 1000, np.array(1.0, np.float32)], 21, 1, output_dtype=TensorProto.FLOAT8E4M3FN
+    )
     imported = import_model(made)
     x = torch.tensor([1000.0, -1000.0, 3.3, 0.0])
     assert run(imported, (x, torch.tensor(1.0)))[0].float().tolist() == [448.0, -448.0, 3.25, 0.0]
 
 
-@pytest.mark.parametrize(("kind", "operands", "attributes"), [
-    ("NonZero", [X], {}), ("Resize", [f(1, 1, 4, 4)], {}), ("Reshape", [X, i(3, 24)], {}),
-    ("MaxPool", [f(1, 1, 4, 4)], {"kernel_shape": [2, 2], "storage_order": 1})])
-def test_what_has_no_torch_form_is_one_coded_error(kind: str, operands: list[np.ndarray], attributes: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "operands", "attributes"),
+    [
+        ("NonZero", [X], {}),
+        ("Resize", [f(1, 1, 4, 4)], {}),
+        ("Reshape", [X, i(3, 24)], {}),
+        ("MaxPool", [f(1, 1, 4, 4)], {"kernel_shape": [2, 2], "storage_order": 1}),
+    ],
+)
+def test_what_has_no_torch_form_is_one_coded_error(
+    kind: str, operands: list[np.ndarray], attributes: dict[str, Any]
+) -> None:
     with pytest.raises(RedFuserError) as caught:
         import_model(graph(kind, operands, 18, 1, **attributes))
     assert caught.value.code == "RF115" and kind in caught.value.where and f"the_{kind}" in caught.value.where
 
 
 def test_dynamic_inputs_are_refused() -> None:
-    made = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g",
-                             [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4])],
-                             [helper.make_empty_tensor_value_info("y")])
+    made = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4])],
+        [helper.make_empty_tensor_value_info("y")],
+    )
     with pytest.raises(RedFuserError) as caught:
         import_model(helper.make_model(made))
     assert caught.value.code == "RF111" and "batch" in caught.value.where

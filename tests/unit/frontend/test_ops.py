@@ -64,26 +64,62 @@ def check(ops: Ops, args: tuple[Tensor, ...], opaque: bool = False, ulps: float 
 
 
 ELEMENTWISE: Ops = {
-    "add": lambda x, y, n: x + y, "sub scalar": lambda x, y, n: x - 0.1, "rsub": lambda x, y, n: 1 - x,
-    "mul inexact scalar": lambda x, y, n: x * 0.1, "mul exact scalar": lambda x, y, n: x * 0.125,
-    "div": lambda x, y, n: x / (y.abs() + 1), "div scalar": lambda x, y, n: x / 3.0, "broadcast": lambda x, y, n: x + y[0],
-    "int and float": lambda x, y, n: x * n, "int and scalar": lambda x, y, n: n + 0.5, "int div": lambda x, y, n: n / 4,
-    "floor_divide": lambda x, y, n: n // 3, "remainder": lambda x, y, n: n % 3, "pow2": lambda x, y, n: x**2,
-    "pow3": lambda x, y, n: x**3, "sqrt": lambda x, y, n: x.abs().sqrt(), "rsqrt": lambda x, y, n: (x * x + 1).rsqrt(),
-    "pow half": lambda x, y, n: x.abs() ** 0.5, "pow 1.7": lambda x, y, n: x.abs() ** 1.7, "exp": lambda x, y, n: x.exp(),
-    "log": lambda x, y, n: (x.abs() + 1).log(), "tanh": lambda x, y, n: x.tanh(), "sigmoid": lambda x, y, n: x.sigmoid(),
-    "silu": lambda x, y, n: F.silu(x), "gelu": lambda x, y, n: F.gelu(x), "gelu tanh": lambda x, y, n: F.gelu(x, approximate="tanh"),
-    "softplus": lambda x, y, n: F.softplus(x), "erf": lambda x, y, n: torch.erf(x), "sin": lambda x, y, n: x.sin(),
-    "relu": lambda x, y, n: x.relu(), "abs": lambda x, y, n: x.abs(), "round": lambda x, y, n: (x * 4).round(),
-    "neg": lambda x, y, n: -x, "clamp": lambda x, y, n: x.clamp(-0.5, 0.7), "clamp min": lambda x, y, n: x.clamp(min=0.0),
-    "maximum": lambda x, y, n: torch.maximum(x, y), "compare": lambda x, y, n: x > y, "compare scalar": lambda x, y, n: x <= 0.5,
-    "compare ints": lambda x, y, n: n == 3, "compare mixed": lambda x, y, n: x < n, "and": lambda x, y, n: (x > 0) & (y > 0),
-    "logical_not": lambda x, y, n: ~(x > 0), "xor": lambda x, y, n: (x > 0) ^ (y > 0), "bits": lambda x, y, n: n & 3,
-    "where": lambda x, y, n: torch.where(x > 0, x, y), "where scalar": lambda x, y, n: torch.where(x > 0, x, -1.0),
-    "masked_fill": lambda x, y, n: x.masked_fill(y > 0, -math.inf), "to int": lambda x, y, n: (x * 3).to(torch.int32),
-    "to bool": lambda x, y, n: x.bool(), "to float": lambda x, y, n: x.float(), "from bool": lambda x, y, n: (x > 0).to(x.dtype),
-    "isnan": lambda x, y, n: (x / 0 * 0).isnan(), "mul bool": lambda x, y, n: x * (y > 0), "exp2": lambda x, y, n: torch.exp2(x),
-    "add alpha": lambda x, y, n: torch.add(n, n, alpha=3), "reciprocal": lambda x, y, n: (x.abs() + 1).reciprocal(),
+    "add": lambda x, y, n: x + y,
+    "sub scalar": lambda x, y, n: x - 0.1,
+    "rsub": lambda x, y, n: 1 - x,
+    "mul inexact scalar": lambda x, y, n: x * 0.1,
+    "mul exact scalar": lambda x, y, n: x * 0.125,
+    "div": lambda x, y, n: x / (y.abs() + 1),
+    "div scalar": lambda x, y, n: x / 3.0,
+    "broadcast": lambda x, y, n: x + y[0],
+    "int and float": lambda x, y, n: x * n,
+    "int and scalar": lambda x, y, n: n + 0.5,
+    "int div": lambda x, y, n: n / 4,
+    "floor_divide": lambda x, y, n: n // 3,
+    "remainder": lambda x, y, n: n % 3,
+    "pow2": lambda x, y, n: x**2,
+    "pow3": lambda x, y, n: x**3,
+    "sqrt": lambda x, y, n: x.abs().sqrt(),
+    "rsqrt": lambda x, y, n: (x * x + 1).rsqrt(),
+    "pow half": lambda x, y, n: x.abs() ** 0.5,
+    "pow 1.7": lambda x, y, n: x.abs() ** 1.7,
+    "exp": lambda x, y, n: x.exp(),
+    "log": lambda x, y, n: (x.abs() + 1).log(),
+    "tanh": lambda x, y, n: x.tanh(),
+    "sigmoid": lambda x, y, n: x.sigmoid(),
+    "silu": lambda x, y, n: F.silu(x),
+    "gelu": lambda x, y, n: F.gelu(x),
+    "gelu tanh": lambda x, y, n: F.gelu(x, approximate="tanh"),
+    "softplus": lambda x, y, n: F.softplus(x),
+    "erf": lambda x, y, n: torch.erf(x),
+    "sin": lambda x, y, n: x.sin(),
+    "relu": lambda x, y, n: x.relu(),
+    "abs": lambda x, y, n: x.abs(),
+    "round": lambda x, y, n: (x * 4).round(),
+    "neg": lambda x, y, n: -x,
+    "clamp": lambda x, y, n: x.clamp(-0.5, 0.7),
+    "clamp min": lambda x, y, n: x.clamp(min=0.0),
+    "maximum": lambda x, y, n: torch.maximum(x, y),
+    "compare": lambda x, y, n: x > y,
+    "compare scalar": lambda x, y, n: x <= 0.5,
+    "compare ints": lambda x, y, n: n == 3,
+    "compare mixed": lambda x, y, n: x < n,
+    "and": lambda x, y, n: (x > 0) & (y > 0),
+    "logical_not": lambda x, y, n: ~(x > 0),
+    "xor": lambda x, y, n: (x > 0) ^ (y > 0),
+    "bits": lambda x, y, n: n & 3,
+    "where": lambda x, y, n: torch.where(x > 0, x, y),
+    "where scalar": lambda x, y, n: torch.where(x > 0, x, -1.0),
+    "masked_fill": lambda x, y, n: x.masked_fill(y > 0, -math.inf),
+    "to int": lambda x, y, n: (x * 3).to(torch.int32),
+    "to bool": lambda x, y, n: x.bool(),
+    "to float": lambda x, y, n: x.float(),
+    "from bool": lambda x, y, n: (x > 0).to(x.dtype),
+    "isnan": lambda x, y, n: (x / 0 * 0).isnan(),
+    "mul bool": lambda x, y, n: x * (y > 0),
+    "exp2": lambda x, y, n: torch.exp2(x),
+    "add alpha": lambda x, y, n: torch.add(n, n, alpha=3),
+    "reciprocal": lambda x, y, n: (x.abs() + 1).reciprocal(),
 }
 
 
@@ -94,22 +130,47 @@ def test_elementwise(dtype: torch.dtype) -> None:
 
 
 REDUCTIONS: Ops = {
-    "sum": lambda x: x.sum(-1), "sum all": lambda x: x.sum(), "sum keep": lambda x: x.sum((0, 2), keepdim=True),
-    "mean": lambda x: x.mean(1), "sum bool": lambda x: (x > 0).sum(-1), "sum dtype": lambda x: x.sum(-1, dtype=torch.float32),
-    "prod": lambda x: x.prod(-1), "amax": lambda x: x.amax(-1), "amin": lambda x: x.amin((0, 1)), "max all": lambda x: x.max(),
-    "max dim": lambda x: tuple(x.max(1)), "min dim": lambda x: tuple(x.min(-1, keepdim=True)), "argmax": lambda x: x.argmax(-1),
-    "argmax all": lambda x: x.argmax(), "argmin": lambda x: x.argmin(0, keepdim=True), "any": lambda x: (x > 1).any(-1),
-    "all": lambda x: (x > -1).all(1), "var": lambda x: x.var(-1), "var biased": lambda x: x.var(-1, correction=0),
-    "var keep": lambda x: x.var((1, 2), keepdim=True), "std": lambda x: x.std(-1), "var_mean": lambda x: torch.var_mean(x, -1),
-    "norm": lambda x: torch.linalg.vector_norm(x, dim=-1), "norm1": lambda x: torch.linalg.vector_norm(x, 1, dim=-1),
-    "norm inf": lambda x: torch.linalg.vector_norm(x, math.inf, dim=-1), "softmax": lambda x: x.softmax(-1),
-    "softmax inner": lambda x: x.softmax(1), "softmax dtype": lambda x: x.softmax(-1, dtype=torch.float32),
-    "log_softmax": lambda x: x.log_softmax(-1), "logsumexp": lambda x: x.logsumexp(-1),
-    "logsumexp keep": lambda x: torch.logsumexp(x, (1, 2), keepdim=True), "topk": lambda x: tuple(x.topk(3)),
-    "topk smallest": lambda x: tuple(x.topk(2, 1, largest=False)), "topk unsorted values": lambda x: x.topk(6, sorted=False)[0].sum(-1),
-    "cumsum": lambda x: x.cumsum(-1), "cumsum bool": lambda x: (x > 0).cumsum(1), "cumprod": lambda x: x.cumprod(-1),
-    "layer_norm": lambda x: F.layer_norm(x, (6,)), "layer_norm 2d": lambda x: F.layer_norm(x, (5, 6), torch.ones(5, 6).to(x.dtype) * 2),
-    "rms_norm": lambda x: F.rms_norm(x, (6,)), "group_norm": lambda x: F.group_norm(x.reshape(1, 4, 3, 10), 2),
+    "sum": lambda x: x.sum(-1),
+    "sum all": lambda x: x.sum(),
+    "sum keep": lambda x: x.sum((0, 2), keepdim=True),
+    "mean": lambda x: x.mean(1),
+    "sum bool": lambda x: (x > 0).sum(-1),
+    "sum dtype": lambda x: x.sum(-1, dtype=torch.float32),
+    "prod": lambda x: x.prod(-1),
+    "amax": lambda x: x.amax(-1),
+    "amin": lambda x: x.amin((0, 1)),
+    "max all": lambda x: x.max(),
+    "max dim": lambda x: tuple(x.max(1)),
+    "min dim": lambda x: tuple(x.min(-1, keepdim=True)),
+    "argmax": lambda x: x.argmax(-1),
+    "argmax all": lambda x: x.argmax(),
+    "argmin": lambda x: x.argmin(0, keepdim=True),
+    "any": lambda x: (x > 1).any(-1),
+    "all": lambda x: (x > -1).all(1),
+    "var": lambda x: x.var(-1),
+    "var biased": lambda x: x.var(-1, correction=0),
+    "var keep": lambda x: x.var((1, 2), keepdim=True),
+    "std": lambda x: x.std(-1),
+    "var_mean": lambda x: torch.var_mean(x, -1),
+    "norm": lambda x: torch.linalg.vector_norm(x, dim=-1),
+    "norm1": lambda x: torch.linalg.vector_norm(x, 1, dim=-1),
+    "norm inf": lambda x: torch.linalg.vector_norm(x, math.inf, dim=-1),
+    "softmax": lambda x: x.softmax(-1),
+    "softmax inner": lambda x: x.softmax(1),
+    "softmax dtype": lambda x: x.softmax(-1, dtype=torch.float32),
+    "log_softmax": lambda x: x.log_softmax(-1),
+    "logsumexp": lambda x: x.logsumexp(-1),
+    "logsumexp keep": lambda x: torch.logsumexp(x, (1, 2), keepdim=True),
+    "topk": lambda x: tuple(x.topk(3)),
+    "topk smallest": lambda x: tuple(x.topk(2, 1, largest=False)),
+    "topk unsorted values": lambda x: x.topk(6, sorted=False)[0].sum(-1),
+    "cumsum": lambda x: x.cumsum(-1),
+    "cumsum bool": lambda x: (x > 0).cumsum(1),
+    "cumprod": lambda x: x.cumprod(-1),
+    "layer_norm": lambda x: F.layer_norm(x, (6,)),
+    "layer_norm 2d": lambda x: F.layer_norm(x, (5, 6), torch.ones(5, 6).to(x.dtype) * 2),
+    "rms_norm": lambda x: F.rms_norm(x, (6,)),
+    "group_norm": lambda x: F.group_norm(x.reshape(1, 4, 3, 10), 2),
 }
 
 
@@ -120,25 +181,53 @@ def test_reductions(dtype: torch.dtype) -> None:
 
 
 SHAPES: Ops = {
-    "view": lambda x: x.view(6, 20), "unflatten": lambda x: x.unflatten(-1, (2, 3)), "transpose": lambda x: x.transpose(0, 2),
-    "permute twice": lambda x: x.permute(1, 2, 0).permute(2, 0, 1), "T": lambda x: x[0].t(), "expand": lambda x: x[:, None].expand(4, 2, 5, 6),
-    "repeat": lambda x: x.repeat(2, 1, 3), "repeat_interleave": lambda x: x.repeat_interleave(2, 1),
-    "slice": lambda x: x[1:3, ::2, -4:], "slice past the end": lambda x: x[:, 2:99], "select": lambda x: x[:, -1], "chunk": lambda x: x.chunk(2, -1),
-    "split": lambda x: x.split([1, 2, 2], 1), "unbind": lambda x: x.unbind(0), "cat": lambda x: torch.cat([x, x[:, :2]], 1),
-    "cat empty": lambda x: torch.cat([x.new_zeros(0), x], 1), "cat dtypes": lambda x: torch.cat([x, x.float()], 0),
-    "stack": lambda x: torch.stack([x, x + 1], 1), "squeeze": lambda x: x[:1].squeeze(0), "flip": lambda x: x.flip(-1, 0),
-    "roll": lambda x: x.roll(2, 1), "tril": lambda x: x.tril(), "triu": lambda x: x.triu(1), "pad": lambda x: F.pad(x, (1, 2, 0, 1), value=3.0),
-    "pad negative": lambda x: F.pad(x, (-1, 2)), "flatten": lambda x: x.flatten(1), "slice of cat": lambda x: torch.cat([x, x], 1)[:, 5:8],
-    "contiguous": lambda x: x.transpose(0, 1).contiguous().view(5, 24), "zeros_like": lambda x: x + torch.zeros_like(x),
-    "new_ones": lambda x: x.new_ones(3, 6) + x[0, :3], "full_like": lambda x: torch.full_like(x, 2.5),
+    "view": lambda x: x.view(6, 20),
+    "unflatten": lambda x: x.unflatten(-1, (2, 3)),
+    "transpose": lambda x: x.transpose(0, 2),
+    "permute twice": lambda x: x.permute(1, 2, 0).permute(2, 0, 1),
+    "T": lambda x: x[0].t(),
+    "expand": lambda x: x[:, None].expand(4, 2, 5, 6),
+    "repeat": lambda x: x.repeat(2, 1, 3),
+    "repeat_interleave": lambda x: x.repeat_interleave(2, 1),
+    "slice": lambda x: x[1:3, ::2, -4:],
+    "slice past the end": lambda x: x[:, 2:99],
+    "select": lambda x: x[:, -1],
+    "chunk": lambda x: x.chunk(2, -1),
+    "split": lambda x: x.split([1, 2, 2], 1),
+    "unbind": lambda x: x.unbind(0),
+    "cat": lambda x: torch.cat([x, x[:, :2]], 1),
+    "cat empty": lambda x: torch.cat([x.new_zeros(0), x], 1),
+    "cat dtypes": lambda x: torch.cat([x, x.float()], 0),
+    "stack": lambda x: torch.stack([x, x + 1], 1),
+    "squeeze": lambda x: x[:1].squeeze(0),
+    "flip": lambda x: x.flip(-1, 0),
+    "roll": lambda x: x.roll(2, 1),
+    "tril": lambda x: x.tril(),
+    "triu": lambda x: x.triu(1),
+    "pad": lambda x: F.pad(x, (1, 2, 0, 1), value=3.0),
+    "pad negative": lambda x: F.pad(x, (-1, 2)),
+    "flatten": lambda x: x.flatten(1),
+    "slice of cat": lambda x: torch.cat([x, x], 1)[:, 5:8],
+    "contiguous": lambda x: x.transpose(0, 1).contiguous().view(5, 24),
+    "zeros_like": lambda x: x + torch.zeros_like(x),
+    "new_ones": lambda x: x.new_ones(3, 6) + x[0, :3],
+    "full_like": lambda x: torch.full_like(x, 2.5),
 }
 INDEXING: Ops = {
-    "embedding": lambda x, i: F.embedding(i, x), "index_select": lambda x, i: x.index_select(0, i[0]), "index": lambda x, i: x[i],
-    "index negative": lambda x, i: x[i - 6], "index inner": lambda x, i: x[:, i[0]], "index two": lambda x, i: x[i[0], i[1]],
-    "gather": lambda x, i: x.gather(0, i.repeat(1, 2)), "gather small": lambda x, i: x.gather(1, i),
-    "scatter": lambda x, i: x.scatter(1, i[:1, :3], x[:1, 2:5]), "scatter value": lambda x, i: x.scatter(1, i[:1], 7.0),
-    "slice_scatter": lambda x, i: torch.slice_scatter(x, x[:2] * 2, 0, 3, 5), "select_scatter": lambda x, i: torch.select_scatter(x, x[0], 0, -1),
-    "assign": lambda x, i: _assign(x), "grid": lambda x, i: x[torch.arange(6)[:, None], torch.arange(6)[None, :]],
+    "embedding": lambda x, i: F.embedding(i, x),
+    "index_select": lambda x, i: x.index_select(0, i[0]),
+    "index": lambda x, i: x[i],
+    "index negative": lambda x, i: x[i - 6],
+    "index inner": lambda x, i: x[:, i[0]],
+    "index two": lambda x, i: x[i[0], i[1]],
+    "gather": lambda x, i: x.gather(0, i.repeat(1, 2)),
+    "gather small": lambda x, i: x.gather(1, i),
+    "scatter": lambda x, i: x.scatter(1, i[:1, :3], x[:1, 2:5]),
+    "scatter value": lambda x, i: x.scatter(1, i[:1], 7.0),
+    "slice_scatter": lambda x, i: torch.slice_scatter(x, x[:2] * 2, 0, 3, 5),
+    "select_scatter": lambda x, i: torch.select_scatter(x, x[0], 0, -1),
+    "assign": lambda x, i: _assign(x),
+    "grid": lambda x, i: x[torch.arange(6)[:, None], torch.arange(6)[None, :]],
     "masked index": lambda x, i: torch.where(torch.arange(6)[:, None] >= torch.arange(6), x, 0),
     "one position": lambda x, i: x[:, torch.tensor([2])],
 }
@@ -161,11 +250,17 @@ def test_indexing() -> None:
 
 
 CONTRACTIONS: Ops = {
-    "matmul": lambda x, y, w: x @ y, "mm": lambda x, y, w: x[0] @ y[0], "vector": lambda x, y, w: x @ y[0, :, 0],
-    "broadcast batch": lambda x, y, w: x[:, None] @ y[None], "linear": lambda x, y, w: F.linear(x, w),
-    "linear bias": lambda x, y, w: F.linear(x, w, w[:, 0]), "addmm": lambda x, y, w: torch.addmm(w[:3, :5], x[0], y[0], beta=0.5, alpha=2),
-    "baddbmm": lambda x, y, w: torch.baddbmm(x[:, :, :5], x, y), "einsum": lambda x, y, w: torch.einsum("bik,bkj->bij", x, y),
-    "einsum heads": lambda x, y, w: torch.einsum("bik,ok->boi", x, w), "conv1d": lambda x, y, w: F.conv1d(x, w[:, :3, None].repeat(1, 1, 3), padding=1),
+    "matmul": lambda x, y, w: x @ y,
+    "mm": lambda x, y, w: x[0] @ y[0],
+    "vector": lambda x, y, w: x @ y[0, :, 0],
+    "broadcast batch": lambda x, y, w: x[:, None] @ y[None],
+    "linear": lambda x, y, w: F.linear(x, w),
+    "linear bias": lambda x, y, w: F.linear(x, w, w[:, 0]),
+    "addmm": lambda x, y, w: torch.addmm(w[:3, :5], x[0], y[0], beta=0.5, alpha=2),
+    "baddbmm": lambda x, y, w: torch.baddbmm(x[:, :, :5], x, y),
+    "einsum": lambda x, y, w: torch.einsum("bik,bkj->bij", x, y),
+    "einsum heads": lambda x, y, w: torch.einsum("bik,ok->boi", x, w),
+    "conv1d": lambda x, y, w: F.conv1d(x, w[:, :3, None].repeat(1, 1, 3), padding=1),
     "conv2d": lambda x, y, w: F.conv2d(x[None], w[:4, :2].reshape(4, 2, 1, 1), w[:4, 0], stride=2),
     "conv2d groups": lambda x, y, w: F.conv2d(x[None], w[:4, :1].reshape(4, 1, 1, 1), groups=2),
 }
@@ -186,7 +281,11 @@ def test_float8() -> None:
         q = (x / (amax / 448.0)).clamp(-448, 448).to(torch.float8_e4m3fn)
         return q, (q.to(torch.float32) @ w.to(torch.float32).t()) * s, x.to(torch.float8_e5m2).float()
 
-    args = (tensors((4, 16), torch.float32), tensors((8, 16), torch.float32, 1).to(torch.float8_e4m3fn), torch.tensor(0.5))
+    args = (
+        tensors((4, 16), torch.float32),
+        tensors((8, 16), torch.float32, 1).to(torch.float8_e4m3fn),
+        torch.tensor(0.5),
+    )
     imported = import_model(model, args)
     assert not imported.opaque
     ours = run(imported, args)
@@ -201,14 +300,17 @@ def test_logsumexp_and_attention_at_infinity() -> None:
 
 
 ATTENTION = {
-    "plain": lambda q, k, v, m, a: F.scaled_dot_product_attention(q, k[:, :2].repeat(1, 2, 1, 1), v[:, :2].repeat(1, 2, 1, 1)),
+    "plain": lambda q, k, v, m, a: F.scaled_dot_product_attention(
+        q, k[:, :2].repeat(1, 2, 1, 1), v[:, :2].repeat(1, 2, 1, 1)
+    ),
     "causal": lambda q, k, v, m, a: F.scaled_dot_product_attention(q, q, q, is_causal=True),
     "gqa": lambda q, k, v, m, a: F.scaled_dot_product_attention(q, k, v, enable_gqa=True, scale=0.3),
     "bool mask": lambda q, k, v, m, a: F.scaled_dot_product_attention(q, k, v, m, enable_gqa=True),
     "float mask": lambda q, k, v, m, a: F.scaled_dot_product_attention(q, k, v, a, enable_gqa=True),
     "three dimensions": lambda q, k, v, m, a: F.scaled_dot_product_attention(q[0], q[0], q[0]),
-    "constant mask": lambda q, k, v, m, a: F.scaled_dot_product_attention(q, k, v, torch.ones(5, 7, dtype=torch.bool).tril(-1),
-                                                                          enable_gqa=True),
+    "constant mask": lambda q, k, v, m, a: F.scaled_dot_product_attention(
+        q, k, v, torch.ones(5, 7, dtype=torch.bool).tril(-1), enable_gqa=True
+    ),
 }
 
 
@@ -228,7 +330,10 @@ def test_attention(dtype: torch.dtype) -> None:
         expected = f(*wide)
         assert ours.dtype == dtype
         err = (ours.double() - expected).abs().max()
-        assert err <= (8 if dtype is torch.float32 else 1) * torch.finfo(dtype).eps * expected.abs().max(), (name, float(err))
+        assert err <= (8 if dtype is torch.float32 else 1) * torch.finfo(dtype).eps * expected.abs().max(), (
+            name,
+            float(err),
+        )
     zero = run(imported, args)[3][0, :, 1]
     assert torch.equal(zero, torch.zeros_like(zero))
 

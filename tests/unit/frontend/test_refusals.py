@@ -52,7 +52,9 @@ class Counter(nn.Module):
         return x * self.seen
 
 
-@pytest.mark.parametrize("model", [Counter(), lambda x: x.add_(1).sum(), nn.BatchNorm1d(6)], ids=["buffer", "input", "norm"])
+@pytest.mark.parametrize(
+    "model", [Counter(), lambda x: x.add_(1).sum(), nn.BatchNorm1d(6)], ids=["buffer", "input", "norm"]
+)
 def test_updates_in_place_are_refused_and_named(model: Any) -> None:
     error = refusal(model, (X.clone(),))
     assert error.code == "RF114" and error.where
@@ -108,8 +110,12 @@ def test_unknown_operators_stay_torch_calls_and_are_reported() -> None:
     args = (X, torch.randint(0, 4, (4, 6)))
     imported = import_model(unusual, args)
     assert {c.target for c in imported.opaque.values()} == {
-        "aten.histc.default", "aten.sort.default", "aten.scatter_add.default", "aten.logcumsumexp.default",
-        "aten.index_put.default"}
+        "aten.histc.default",
+        "aten.sort.default",
+        "aten.scatter_add.default",
+        "aten.logcumsumexp.default",
+        "aten.index_put.default",
+    }
     assert all(any(c.target in note for note in imported.notes) for c in imported.opaque.values())
     assert all(c.provenance.source.startswith("test_refusals.py:") for c in imported.opaque.values())
     for ours, theirs in zip(run(imported, args), unusual(*args), strict=True):
@@ -178,14 +184,18 @@ def test_relax_module_is_normalised() -> None:
 
 def test_relax_attention_operator() -> None:
     x = torch.randn(2, 5, 3, 8)
-    mod = relax_module(lambda b, q: b.emit(tc.relax.op.nn.attention(q, q, q, causal_mask="TopLeft")), ((2, 5, 3, 8), "float32"))
+    mod = relax_module(
+        lambda b, q: b.emit(tc.relax.op.nn.attention(q, q, q, causal_mask="TopLeft")), ((2, 5, 3, 8), "float32")
+    )
     t = x.transpose(1, 2)
     expected = torch.nn.functional.scaled_dot_product_attention(t, t, t, is_causal=True).transpose(1, 2)
     torch.testing.assert_close(run(import_model(mod), (x,))[0], expected)
 
 
 def test_relax_module_with_what_cannot_run() -> None:
-    mod = relax_module(lambda b, x: b.emit(tc.call_dps_packed("mine", [x], tc.tensor_info((2,), "float32"))), ((2,), "float32"))
+    mod = relax_module(
+        lambda b, x: b.emit(tc.call_dps_packed("mine", [x], tc.tensor_info((2,), "float32"))), ((2,), "float32")
+    )
     error = refusal(mod)
     assert error.code == "RF115" and "call_dps_packed" in error.where
 

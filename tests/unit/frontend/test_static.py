@@ -73,13 +73,17 @@ def test_random_values_are_not_static() -> None:
 
 
 def test_counting_down_and_up() -> None:
-    imported = import_model(lambda x: (x + torch.arange(5, -5, -2), x + torch.arange(-3, 12, 3)[:, None]), (torch.zeros(5),))
+    imported = import_model(
+        lambda x: (x + torch.arange(5, -5, -2), x + torch.arange(-3, 12, 3)[:, None]), (torch.zeros(5),)
+    )
     assert torch.equal(run(imported, (torch.zeros(5),))[0], torch.arange(5, -5, -2).float())
     assert torch.equal(run(imported, (torch.zeros(5),))[1], torch.arange(-3, 12, 3).float()[:, None].expand(5, 5))
 
 
 def test_irregular_constants_stay_constants() -> None:
     table = torch.tensor([3.0, 1.0, 4.0, 1.0, 5.0])
-    imported = import_model(lambda x: (x * table, x + torch.tensor([1, 2, 4, 8, 16])[torch.arange(4, -1, -1)]), (torch.ones(5),))
+    imported = import_model(
+        lambda x: (x * table, x + torch.tensor([1, 2, 4, 8, 16])[torch.arange(4, -1, -1)]), (torch.ones(5),)
+    )
     assert torch.equal(run(imported, (torch.ones(5),))[0], table)
     assert torch.equal(run(imported, (torch.ones(5),))[1], torch.tensor([17.0, 9, 5, 3, 2]))

@@ -89,6 +89,16 @@ def test_a_select_guards_its_loads() -> None:
     assert np.abs(got.numpy() - want).max() < 1e-5
 
 
+def test_a_gather_along_the_row() -> None:
+    """A value read at positions that data gives (the probabilities of chosen experts), in every form."""
+    f = _fused("cascade chosen(x: f32[3, 40], idx: i64[3, 2]) over l\n  m[i] = max[l] x[i, l]\n"
+               "  t[i] = sum[l] exp(x[i, l] - m)\n  y[i, k] = exp(x[i, idx[i, k]] - m) / t\n  return y")
+    x, idx = torch.randn(3, 40), torch.tensor([[1, 2], [39, 0], [5, 5]])
+    for strategy, splits in (("single", 1), ("resident", 1), ("multi", 3)):
+        got = launcher(cpu.build(realise(f, strategy, splits)))(x, idx)
+        torch.testing.assert_close(got, torch.softmax(x, -1).gather(1, idx))
+
+
 def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(LoweringError, match="RF432"):
         cpu.source(realise(examples.softmax(1, 1_000_000), "resident"))
@@ -98,6 +108,8 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     symbolic = _fused("cascade total(x: f32[I, L]) over l\n  s[i] = sum[l] x[i, l]\n  return s")
     with pytest.raises(LoweringError, match="RF433"):
         cpu.source(realise(symbolic, "single"))
+    with pytest.raises(LoweringError, match="RF435"):
+        cpu.source(realise(examples.logsumexp(3, 0), "multi", 2))
     monkeypatch.setattr(cpu, "compiler", lambda: None)
     with pytest.raises(BuildError, match="RF440"):
         cpu.build(realise(examples.softmax(3, 40), "single"))

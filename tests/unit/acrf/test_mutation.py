@@ -1,0 +1,44 @@
+"""A planted error in any one factor of a fused state is caught by the verifier, or proved to be no error."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from redfuser.acrf.fuse import fuse
+from redfuser.acrf.verify import check
+from tests.unit.acrf.corpus import ACCEPT, Case
+from tests.unit.acrf.mutants import distinguishes, mutants
+from tests.unit.acrf.test_corpus import OPEN
+
+WHOLE = ("softmax_denominator", "route_one", "stable_norm", "max_of_unknown_sign")
+"""Cases of which every mutant is tried in every run; of the others a few, chosen by a fixed seed."""
+
+
+def outcome(case: Case, some: int | None) -> tuple[int, list[str], list[str]]:
+    """Number of mutants tried, equivalent survivors, and misses."""
+    f = fuse(case.cascade, case.casts)
+    planted = list(mutants(f))
+    if some is not None and len(planted) > some:
+        planted = random.Random(case.name).sample(planted, some)
+    alive = [m for m in planted if not check(m.fused, enough=1)]
+    misses = [str(m) for m in alive if distinguishes(f, m.fused)]
+    return len(planted), [str(m) for m in alive if str(m) not in misses], misses
+
+
+@pytest.mark.parametrize("case", [c for c in ACCEPT if c.name not in OPEN], ids=lambda c: c.name)
+def test_planted_errors_are_caught(case, record_property):
+    tried, equivalent, misses = outcome(case, None if case.name in WHOLE else 2)
+    record_property("equivalent mutants", equivalent)
+    assert not misses
+    assert tried > len(equivalent) or tried <= 2, "nothing was caught"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [c for c in ACCEPT if c.name not in OPEN], ids=lambda c: c.name)
+def test_every_planted_error_is_caught(case, record_property):
+    tried, equivalent, misses = outcome(case, None)
+    record_property("equivalent mutants", equivalent)
+    assert not misses
+    assert len(equivalent) <= tried / 3, equivalent
