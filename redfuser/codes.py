@@ -45,12 +45,6 @@ CODES: dict[str, str] = {
     "RF211": "the statements are not a cascade over one r-axis",
     "RF213": "the r-axis is empty",
     "RF214": "a value is needed at every step but known only after the row",
-    # partition: why a region stays with torch
-    "RF302": "the reductions share no axis with the cascade, or one reads the other out of order",
-    "RF303": "an intermediate of the row is needed outside the cascade",
-    "RF305": "fusing would cost more than it saves",
-    "RF306": "a row is read or written at two positions at once",
-    "RF307": "a single reduction is no cascade",
     # input: settings and command line
     "RF190": "unknown setting or option name",
     "RF191": "value not allowed for a setting or option",

@@ -146,11 +146,20 @@ class Float64Mode(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func is torch.ops.aten._grouped_mm.default and args[0].dim() == 2 and args[1].dim() == 3 and len(args) > 2:
+            return _grouped(*args[:3])
         schema = func._schema.arguments
         written = {i for i, a in enumerate(schema) if a.alias_info is not None and a.alias_info.is_write}
         reads = [a if i in written else tree_map(_promote, a) for i, a in enumerate(args)]  # a promoted copy takes no write
         out = func(*reads, **{k: tree_map(_promote, v) for k, v in kwargs.items()})
         return out if written else tree_map(_promote, out)
+
+
+def _grouped(rows: torch.Tensor, weights: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    """The grouped product [T, K] x [E, K, N], which torch has in low precision only: rows up to ``ends[e]`` meet expert e."""
+    parts = torch.tensor_split(rows.to(torch.float64), ends.cpu().long())
+    tail = torch.zeros(parts[-1].shape[0], weights.shape[-1], dtype=torch.float64, device=rows.device)
+    return torch.cat([*(p @ w for p, w in zip(parts, weights.to(torch.float64))), tail])
 
 
 def _promote(a: Any) -> Any:

@@ -99,3 +99,11 @@ def test_shapes_and_structure_are_compared() -> None:
         numerics.error(x, torch.zeros(4, dtype=torch.float64))
     with pytest.raises(ValueError, match="results"):
         numerics.compare_all((x, x), (x,), (x,))
+
+
+def test_the_grouped_product_of_experts_has_a_reference() -> None:
+    x, w = inputs((10, 32), (3, 32, 16), dtype=torch.bfloat16)
+    ends = torch.tensor([4, 4, 9], dtype=torch.int32)
+    ref = numerics.reference(lambda x, w: torch.ops.aten._grouped_mm(x, w, ends), (x, w))
+    assert ref.dtype == torch.float64 and not ref[9].any()
+    assert torch.equal(ref[:4], x[:4].double() @ w[0].double()) and torch.equal(ref[4:9], x[4:9].double() @ w[2].double())
