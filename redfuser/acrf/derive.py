@@ -14,8 +14,10 @@ from itertools import product as cartesian
 from math import comb
 
 from redfuser.acrf.algebra import ORDERED, PAYLOAD, UNIT_ROUNDOFF, accumulator_dtype, neutral
+from redfuser.acrf.bounds import follows_maximum
+from redfuser.acrf.cases import Case, split_cases
 from redfuser.acrf.classify import Outline, Scope, promote, rename
-from redfuser.acrf.decompose import Case, Decomposer, Part, Term, without_constant
+from redfuser.acrf.decompose import Decomposer
 from redfuser.acrf.expr import (
     FLOATS,
     Cast,
@@ -32,12 +34,14 @@ from redfuser.acrf.expr import (
     refs_of,
     walk,
 )
+from redfuser.acrf.linear import split_linear
 from redfuser.acrf.monotone import monotonic
 from redfuser.acrf.normal import add, from_poly, product, to_poly
 from redfuser.acrf.ranges import Ranges
 from redfuser.acrf.refuse import Refuse
 from redfuser.acrf.shifted import References
 from redfuser.acrf.state import Accumulator, Certificate, Condition, State
+from redfuser.acrf.terms import Part, Term, without_constant
 
 F1 = Fraction(1)
 MAX_ACCUMULATORS = 32
@@ -165,7 +169,7 @@ class Deriver:
         covered = vanishes = True
         for i, t in enumerate(terms):
             name = _own(r.name) if len(terms) == 1 else self._fresh(f"{r.name}_{i}")
-            empty = bool(t.of("scaled")) and all(map(d.follows_maximum, t.of("scaled")))
+            empty = bool(t.of("scaled")) and all(follows_maximum(d, p) for p in t.of("scaled"))
             main, root, mine = self._term(r, t, name, dtype, single=len(terms) == 1, vanishes=empty)
             results = [(p.base, p.power) for p in t.of("d")]
             resolved = [(self.scope.resolve(b), q) for b, q in results]
@@ -386,8 +390,8 @@ class Deriver:
         overflows where the whole row does not; ``exp(max A + B)`` is deferred."""
         parts: list[Part] = []
         for p in t.parts:
-            split = d.split_linear(p.base.args[0]) if isinstance(p.base, Op) and p.base.name in ("exp", "exp2") else None
-            if p.kind != "scaled" or split is None or p.power != 1 or d.follows_maximum(p):
+            split = split_linear(d, p.base.args[0]) if isinstance(p.base, Op) and p.base.name in ("exp", "exp2") else None
+            if p.kind != "scaled" or split is None or p.power != 1 or follows_maximum(d, p):
                 parts.append(p)
                 continue
             assert isinstance(p.base, Op)
@@ -422,7 +426,7 @@ class Deriver:
 
     def _prod(self, r: Reduce) -> None:
         d = self._decomposer()
-        cases = d.cases(r.expr)
+        cases = split_cases(d, r.expr)
         dtype = accumulator_dtype(r.expr.dtype)
         out: list[Expr] = []
         for i, (xs, ds, leaf) in enumerate(cases):
@@ -471,7 +475,7 @@ class Deriver:
 
     def _ordered(self, r: Reduce) -> None:
         d = self._decomposer()
-        cases = d.cases(r.expr)
+        cases = split_cases(d, r.expr)
         if any(ds for _, ds, _ in cases):
             raise Refuse("RF204", f"{r.expr} has no condition on results",
                          "which arm counts is decided by a result of the whole row",
@@ -613,7 +617,7 @@ class Deriver:
         dtype = accumulator_dtype(r.expr.dtype)
         guards: list[Expr] = []
         follows = tuple(f for p in t.of("scaled") for f in p.follows)
-        ratio = self.refs.ratio(follows, all(map(d.follows_maximum, t.of("scaled"))))
+        ratio = self.refs.ratio(follows, all(follows_maximum(d, p) for p in t.of("scaled")))
         assert ratio is not None
         body = product([(self.refs.place(p.base, guards), p.power) for p in t.parts if p.kind in ("x", "scaled")], dtype)
         edge = neutral(r.reducer, dtype)[0]
