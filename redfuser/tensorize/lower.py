@@ -1015,6 +1015,13 @@ class KernelLowering:
         param = self.params[name].name
         value = self.expr(e)
         target = tuple(self._form(p) for p in forms)
+        if wide == "me" and rect is not None and rect[1] == "e" and self.has_gemm:  # no row axis: the first row, staged
+            bare = e.arg if isinstance(e, Cast) and e.dtype == tensor.dtype else e
+            src = self._as_tile(bare, wide, f"{name}_tile")
+            out = self._buffer(f"{name}_shared", "shared", tensor.dtype, tuple(self.sizes[c] for c in wide))
+            self.emit(Copy(Slice(src.buffer), Slice(out), comment))
+            self.emit(Copy(Slice(out, (Dim(Const(0, "i64")), Dim(Const(0, "i64"), self.sizes["e"]))), rect[0]))
+            return
         if "m" in wide and "m" not in (rect[1] if rect else "m"):  # a result without a row axis: one row stores it
             self.emit(self._parallel(wide, (Assign(param, target, value),), comment, {**self.sizes, "m": 1}))
             return
