@@ -100,7 +100,7 @@ def _available(work: Deriver, e: Expr) -> Expr:
 
 
 def _best(work: Deriver, r: Reduce, name: str, reducer: Reducer, inner: Expr, xs: tuple[tuple[Expr, bool], ...],
-                   axes: tuple[str, ...]) -> Ref:
+          axes: tuple[str, ...]) -> Ref:
     """An extremum of data, where the case applies."""
     body = inner
     edge = neutral(reducer, inner.dtype)[0]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def rebased(work: Deriver, own: Ref, k: tuple[int, ...], family: dict[tuple[int, ...], Ref], drifts: list[Expr],
-                     ratio: Expr | None, dtype: str) -> Expr:
+            ratio: Expr | None, dtype: str) -> Expr:
     """A member's old value about the new reference, from the old values of the members below it."""
     terms = []
     for j in cartesian(*(range(n + 1) for n in k)):
