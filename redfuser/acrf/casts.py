@@ -15,13 +15,15 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from redfuser.acrf.algebra import SMALLEST_NORMAL, UNIT_ROUNDOFF, widens
+from redfuser.acrf.bounds import bound_of
 from redfuser.acrf.expr import FLOATS, Cast, Expr, Op
 from redfuser.acrf.normal import product
-from redfuser.acrf.refuse import Refuse
+from redfuser.acrf.refuse import Refuse, no_rule
 from redfuser.acrf.state import Condition
+from redfuser.acrf.terms import Part, Term
 
 if TYPE_CHECKING:
-    from redfuser.acrf.decompose import Decomposer, Part, Term
+    from redfuser.acrf.decompose import Decomposer
 
 RELATIVE = frozenset({"f16", "bf16", "f32"})
 """Targets whose rounding is relative down to the smallest normal number."""
@@ -51,12 +53,10 @@ def _split(t: Term) -> tuple[list[Part], list[Part]]:
 
 
 def _inside(d: Decomposer, parts: list[Part], e: Cast, coefficient: Fraction) -> Part:
-    from redfuser.acrf.decompose import Part as P
-
     inner = product([(p.base, p.power) for p in parts], e.arg.dtype, coefficient)
     follows = tuple(f for p in parts for f in p.follows)
     base = Cast(inner, e.dtype)
-    return P("scaled", base, follows=follows) if follows else P("x", base)
+    return Part("scaled", base, follows=follows) if follows else Part("x", base)
 
 
 def _wrap_exact(d: Decomposer, t: Term, e: Cast) -> Term:
@@ -81,7 +81,7 @@ def _relative(d: Decomposer, e: Cast, t: Term) -> Term:
         d.conditions.append(Condition(f"{p.base} >= 0", d.ranges.how_nonneg(p.base) or "table", f"moves out of {e}"))
     data = replace(t, parts=tuple(inside))
     core = product([(p.base, p.power) for p in inside], e.arg.dtype, t.coefficient)
-    bound = d.bound_of(data)
+    bound = bound_of(d, data)
     if bound is None and not d.ranges.fits(core, e.dtype):
         return _running(d, e, t)
     if moved:
@@ -93,8 +93,6 @@ def _relative(d: Decomposer, e: Cast, t: Term) -> Term:
 
 def _running(d: Decomposer, e: Cast, t: Term) -> Term:
     """The rounding stays on the whole value, taken at the running results; the accumulator follows their change."""
-    from redfuser.acrf.decompose import Part as P
-
     if d.casts != "elide" and e.dtype not in RELATIVE:
         raise Refuse("RF205", f"{e} rounds data only",
                      f"a rounding to {e.dtype} is not relative over its whole range, so it does not commute with the scale "
@@ -112,7 +110,7 @@ def _running(d: Decomposer, e: Cast, t: Term) -> Term:
     else:
         d.roundings.append(f"{e}: {e.dtype} rounding is taken at the running results; relative change at most "
                            f"2u + u*u = {2 * u + u * u:.4g} (u = {u:.4g}) for magnitudes above {tiny:.3g}")
-    return replace(t, coefficient=Fraction(1), parts=(P("scaled", _respell(e, t), follows=follows_of(t)),))
+    return replace(t, coefficient=Fraction(1), parts=(Part("scaled", _respell(e, t), follows=follows_of(t)),))
 
 
 def _respell(e: Cast, t: Term) -> Expr:
@@ -131,17 +129,15 @@ def _scales(d: Decomposer, t: Term) -> bool:
 
 def rounded_value(d: Decomposer, e: Op) -> list[Term]:
     """``round(x h)`` (also floor, ceil) of one term: under ``elide`` taken at the running results."""
-    from redfuser.acrf.decompose import Part as P
-
     terms = d.expand(e.args[0])
     if d.casts != "elide" or len(terms) != 1 or terms[0].of("shift") or not _scales(d, terms[0]):
-        return d._no_rule(e)
+        return no_rule(e)
     t = terms[0]
     step = 0.5 if e.name == "round" else 1.0
     d.roundings.append(f"{e}: taken at the running results; per element at most {2 * step:g} quantisation steps of the final "
                        "scale where the running scale never exceeds the final one")
     inner = product([(p.base, p.power) for p in t.parts], e.dtype, t.coefficient)
-    part = P("scaled", Op(e.name, (inner,), e.dtype), follows=follows_of(t))
+    part = Part("scaled", Op(e.name, (inner,), e.dtype), follows=follows_of(t))
     return [replace(t, coefficient=Fraction(1), parts=(part,))]
 
 
@@ -149,14 +145,12 @@ def _absolute(d: Decomposer, e: Cast, terms: list[Term]) -> list[Term]:
     """A cast to or from integers of a mixed value."""
     if e.arg.dtype not in FLOATS and e.dtype in FLOATS:
         if e.arg.dtype == "bool":
-            return d._no_rule(e.arg if isinstance(e.arg, Op) else Op("not", (e.arg,), "bool"))
+            return no_rule(e.arg if isinstance(e.arg, Op) else Op("not", (e.arg,), "bool"))
         return [_wrap_exact(d, t, e) for t in terms]
     if d.casts == "elide" and len(terms) == 1 and not terms[0].of("shift") and _scales(d, terms[0]):
         t = terms[0]
         d.roundings.append(f"{e}: truncation is taken at the running results; per element at most 1 quantisation step of the "
                            "final scale where the running scale never exceeds the final one")
-        from redfuser.acrf.decompose import Part as P
-
-        return [replace(t, coefficient=Fraction(1), parts=(P("scaled", _respell(e, t), follows=follows_of(t)),))]
+        return [replace(t, coefficient=Fraction(1), parts=(Part("scaled", _respell(e, t), follows=follows_of(t)),))]
     raise Refuse("RF205", f"{e} rounds data only", f"a conversion to {e.dtype} of a value that depends on a result does not "
                  "commute with a change of that result", "convert in a second pass, or allow casts=\"elide\"")

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from redfuser.acrf.algebra import MONOTONE
-from redfuser.acrf.decompose import Decomposer, Term, replace_shifted
+from redfuser.acrf.decompose import Decomposer
 from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Const, Expr, Op, op
 from redfuser.acrf.normal import number, product
 from redfuser.acrf.refuse import Refuse
 from redfuser.acrf.state import Condition
+from redfuser.acrf.terms import Term
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +178,7 @@ def _scaled(d: Decomposer, e: Op, inner: Monotonic, h: Expr, step: Expr) -> Mono
 
 def _affine(d: Decomposer, e: Op) -> Monotonic:
     """F = h(D) * G(x) + b(D), by collecting terms."""
-    flat = replace_shifted(d)
+    flat = d.unshifted()
     terms = flat.terms(e)
     data = [t for t in terms if t.of("x", "scaled") and any(d.scope.kind(p.base) not in ("C", "D") for p in t.parts)]
     fixed = [t for t in terms if t not in data]

@@ -8,8 +8,10 @@ from __future__ import annotations
 from redfuser.artifact import ArgSpec
 from redfuser.strategies.program import Program
 from redfuser.target import Target
+from redfuser.tensorize.arguments import argument_name, tensors
 from redfuser.tensorize.configs import TileConfig, configs
-from redfuser.tensorize.lower import KernelLowering, argument_name, tensors
+from redfuser.tensorize.lower import lower_kernel
+from redfuser.tensorize.state import KernelState
 from redfuser.tensorize.tile_ir import TensorArg, TileProgram
 
 
@@ -19,9 +21,9 @@ def tensorize(program: Program, config: TileConfig, target: Target) -> TileProgr
     Raises LoweringError RF485 to RF494 for what has no tile form, with the statement it is about."""
     kernels, roundings = [], []
     for kernel in program.kernels:
-        lowering = KernelLowering(program, kernel, config.for_kernel(kernel), target)
-        kernels.append(lowering.run())
-        roundings += lowering.roundings
+        state = KernelState(program, kernel, config.for_kernel(kernel), target)
+        kernels.append(lower_kernel(state))
+        roundings += state.roundings
     args = tuple(TensorArg(argument_name(program, t.name), t.dtype, tuple(map(int, t.shape)), role)  # type: ignore[arg-type]
                  for t, role in tensors(program))
     outputs = tuple((n, argument_name(program, n)) for n in program.fused.cascade.outputs)

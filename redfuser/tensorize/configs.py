@@ -94,7 +94,7 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
         blocks *= extents[a]
     causal, once = _narrows(kernel), _reads_once(kernel)
     space = _gemm_space(target, rows, n, columns)
-    if causal and rows > 16:  # an unknown number of steps: see KernelLowering
+    if causal and rows > 16:  # an unknown number of steps: see lower.py
         space = [c for c in space if c.stages == 1 or c.warp_specialized]
     if width > 2 * DEEP:  # too deep to hold: the contraction in chunks
         space = [replace(c, chunk=64) for c in space if c.stages == 2]

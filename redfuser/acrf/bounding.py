@@ -1,0 +1,75 @@
+"""Factors kept with what bounds them, so that no accumulator overflows where the source program does not.
+
+Data to a power stays over the result that dominates it; an exponential without a bound follows a maximum of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from redfuser.acrf.bounds import follows_maximum
+from redfuser.acrf.decompose import Decomposer
+from redfuser.acrf.expr import Const, Expr, Op, Reduce, Reducer, Ref, op, refs_of
+from redfuser.acrf.linear import split_linear
+from redfuser.acrf.normal import from_poly, product
+from redfuser.acrf.state import Condition
+from redfuser.acrf.terms import Part, Term, without_constant
+from redfuser.acrf.values import F1
+
+if TYPE_CHECKING:
+    from redfuser.acrf.derive import Deriver
+
+
+def bounded_powers(work: Deriver, r: Reduce, t: Term) -> Term:
+    """``(x / m) ** 2`` with ``abs(x) <= m`` proved: data to a power beyond 1 overflows where the quotient does not, so
+    the pair stays together and is rebased."""
+    parts = list(t.parts)
+    for p in [p for p in parts if p.kind == "d" and p.power < 0]:
+        for q in [q for q in parts if q.kind == "x" and q.power > 0]:
+            degree = -p.power
+            total = sum((o.power for o in parts if o.kind == "x" and o.base == q.base), Fraction(0))
+            if total == degree and degree >= 2 and work.ranges.dominates(
+                    p.base, without_constant(q.base)[1]):
+                dtype = p.base.dtype
+                quotient = op("div", q.base, p.base)
+                pair = Part("scaled", product([(quotient, degree)], dtype), follows=((p.base, p.power),))
+                first = next(i for i, o in enumerate(parts) if o.kind == "x" and o.base == q.base)
+                parts = [pair if i == first else o for i, o in enumerate(parts)
+                         if i == first or (o is not p and not (o.kind == "x" and o.base == q.base))]
+                work.conditions.append(Condition(f"abs({q.base}) <= {p.base}", "interval",
+                                                 "bounds the quotient by 1"))
+                break
+    return replace(t, parts=tuple(parts))
+
+
+def own_peak(work: Deriver, r: Reduce, d: Decomposer, t: Term) -> Term:
+    """``exp(A + B(D))`` that D does not bound: kept relative to the running maximum of A itself, so that no segment
+    overflows where the whole row does not; ``exp(max A + B)`` is deferred."""
+    parts: list[Part] = []
+    for p in t.parts:
+        split = split_linear(d, p.base.args[0]) if isinstance(p.base, Op) and p.base.name in ("exp", "exp2") else None
+        if p.kind != "scaled" or split is None or p.power != 1 or follows_maximum(d, p):
+            parts.append(p)
+            continue
+        assert isinstance(p.base, Op)
+        dtype = p.base.dtype
+        a, b = from_poly(split[0], dtype), from_poly(split[1], dtype)
+        body: Expr = a
+        for cond, side in reversed(t.conds):
+            low = Const(float("-inf"), dtype)
+            body = Op("select", (cond, body, low) if side else (cond, low, body), dtype)
+        axes = tuple(x for x in r.axes if x in work.scope.axes_of(body))
+        peak = work.fresh(f"{r.name}_peak")
+        hidden = Reduce((peak,), axes, Reducer("max"), r.over, body, dtype, r.provenance)
+        work.scope.axes[peak], work.scope.kinds[peak] = axes, "D"
+        work.plain_monoid(hidden)
+        work.ranges.declare(replace(hidden, expr=a))
+        work.peaks |= {n for n in refs_of(work.refs.values[peak])}
+        top = Ref(peak, dtype)
+        lowered = Op(p.base.name, (Op("sub", (a, top), dtype),), dtype)
+        follows = ((Op(p.base.name, (Op("neg", (top,), dtype),), dtype), F1),)
+        parts += [Part("scaled", lowered, follows=follows),
+                  Part("d", Op(p.base.name, (Op("add", (top, b), dtype),), dtype))]
+    return replace(t, parts=tuple(parts))

@@ -1,0 +1,151 @@
+"""Sums: per term of the decomposition its accumulators, and the finalized value over them.
+
+Each factor has one of three fates: data stays in the contribution, results are deferred to ``finalize``, and what bounds
+growth is rebased as its reference moves. A sum of data and results is carried as a family of its powers (family.py).
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import product as cartesian
+from typing import TYPE_CHECKING
+
+from redfuser.acrf.algebra import accumulator_dtype, neutral
+from redfuser.acrf.bounding import bounded_powers, own_peak
+from redfuser.acrf.bounds import follows_maximum
+from redfuser.acrf.expr import Cast, Const, Expr, Op, Reduce, Ref, op, refs_of
+from redfuser.acrf.family import rebased, residuals, sum_up, translated
+from redfuser.acrf.normal import product
+from redfuser.acrf.pull_out import finish_late
+from redfuser.acrf.refuse import Refuse
+from redfuser.acrf.spelling import explain, factor_text, spell_decomposition
+from redfuser.acrf.state import Accumulator
+from redfuser.acrf.terms import Term
+from redfuser.acrf.values import F1, SUM, Value, own_name
+
+if TYPE_CHECKING:
+    from redfuser.acrf.derive import Deriver
+
+
+def derive_sum(work: Deriver, r: Reduce) -> None:
+    """Accumulators and value of a sum that reads results. Raises Refuse."""
+    d = work.decomposer()
+    terms = [own_peak(work, r, d, bounded_powers(work, r, t)) for t in d.terms(r.expr)] or [Term((), Fraction(0))]
+    work.decomposition.append(spell_decomposition(r, terms))
+    dtype = accumulator_dtype(r.expr.dtype)
+    plain: list[Expr] = []
+    rooted: list[Expr] = []
+    guards: list[Expr] = []
+    covered = vanishes = True
+    for i, t in enumerate(terms):
+        name = own_name(r.name) if len(terms) == 1 else work.fresh(f"{r.name}_{i}")
+        empty = bool(t.of("scaled")) and all(follows_maximum(d, p) for p in t.of("scaled"))
+        main, root, mine = _term_accumulators(work, r, t, name, dtype, single=len(terms) == 1, vanishes=empty)
+        results = [(p.base, p.power) for p in t.of("d")]
+        resolved = [(work.scope.resolve(b), q) for b, q in results]
+        if any(refs_of(b) & (work.scope.late | work.late.keys()) for b, _ in resolved):
+            if len(terms) > 1:
+                raise Refuse("RF214", f"{r.name} is one product", "a sum of terms scaled by contractions of results",
+                             "split the reduction into one per term")
+            finish_late(work, r, root if mine else main, results, t.coefficient, dtype)
+            return
+        for value, out in ((main, plain), (root, rooted)):
+            v = product([(value, F1), *resolved], dtype, t.coefficient)
+            for cond, side in t.dconds:
+                zero = Const(0.0, dtype)
+                c = work.scope.resolve(cond)
+                v = Op("select", (c, v, zero) if side else (c, zero, v), dtype)
+            out.append(v)
+        for g in mine:
+            if g not in guards:
+                guards.append(g)
+        zero_over_zero = any(q < 0 and _is_zero_at(work, b, mine) for b, q in results)
+        vanishes = vanishes and (not mine or empty)
+        covered = covered and (not mine or (zero_over_zero and empty))
+        for p in t.of("d"):
+            work.choices.append(f"{r.name}: {factor_text(p.base, p.power)} deferred: it bounds nothing, so it is "
+                                "applied once, in finalize")
+    value = sum_up(plain, dtype)
+    final = sum_up(rooted, dtype)
+    if r.dtype != dtype:
+        value, final = Cast(value, r.dtype), Cast(final, r.dtype)
+        work.narrowed(r, dtype)
+    work.set_value(r.name, Value(value, final, tuple(guards), covered and bool(guards), vanishes), value)
+
+
+def _is_zero_at(work: Deriver, result: Expr, guards: list[Expr]) -> bool:
+    """A denominator that is an accumulator under the same guard: 0 where the guard was taken, so 0/0 = NaN."""
+    e = work.scope.resolve(result)
+    if not isinstance(e, Ref) or e.name not in work.values:
+        return False
+    texts = {str(g) for g in guards}
+    v = work.values[e.name].plain
+    if not work.values[e.name].vanishes:
+        return False
+    return isinstance(v, Ref) and bool(texts) and texts <= work.rebased_on.get(v.name, set())
+
+
+def _term_accumulators(work: Deriver, r: Reduce, t: Term, name: str, dtype: str, single: bool,
+                       vanishes: bool) -> tuple[Expr, Expr, list[Expr]]:
+    """Accumulators of one term: (its sum at the reference, its sum at the true results, guards taken)."""
+    guards: list[Expr] = []
+    shifts = t.of("shift")
+    follows = tuple(f for p in t.of("scaled") for f in p.follows)
+    ratio = work.refs.ratio(follows, vanishes) if follows else None
+    drifts = [work.refs.drift(p.b) for p in shifts if p.b is not None]
+    weight = [(work.refs.place(p.base, guards), p.power) for p in t.parts if p.kind in ("x", "scaled")]
+    centred = [work.refs.place(p.base, guards) for p in shifts]
+    powers = [int(p.power) for p in shifts]
+    family: dict[tuple[int, ...], Ref] = {}
+    context = frozenset().union(*(work.scope.axes_of(x) for x in drifts), frozenset()) if drifts else frozenset()
+    for k in sorted(cartesian(*(range(n + 1) for n in powers)), key=lambda k: (sum(k), k)):
+        factors = [*weight, *((u, Fraction(j)) for u, j in zip(centred, k, strict=True) if j)]
+        body = product(factors, dtype) if factors else Const(1.0, dtype)
+        if body.dtype != dtype:
+            body = Cast(body, dtype)
+        for cond, side in reversed(t.conds):
+            zero = Const(0.0, dtype)
+            body = Op("select", (cond, body, zero) if side else (cond, zero, body), dtype)
+        last = k == tuple(powers)
+        label = name if last else work.fresh(f"{r.name}_{''.join(map(str, k))}", reserve=False)
+        axes = work.axes(r, body, context, full=last and single)
+
+        def rebase(own: Ref, k: tuple[int, ...] = k) -> Expr:
+            return rebased(work, own, k, family, drifts, ratio, dtype)
+
+        family[k] = work.share(label, axes, dtype, body, rebase, within=r.axes)
+        if guards:
+            work.rebased_on.setdefault(family[k].name, set()).update(map(str, guards))
+    explain(work, r, t, follows, shifts)
+    # a sum's own maximum cancels against the factor deferred with it: there is nothing to undo at the root
+    guards = [g for g in guards if not refs_of(g) <= work.peaks]
+    residual = residuals(work, family, powers, dtype)
+    value = translated(family, powers, residual, dtype)
+    if not guards:
+        return value, value, guards
+    drift = [work.refs.last_drift(p.b) for p in shifts if p.b is not None]
+    both: list[Expr | None] = [d if c is None else op("add", d, c) for d, c in zip(drift, residual, strict=True)]
+    root = translated(family, powers, both, dtype)
+    back = work.refs.to_true(follows) if follows else None
+    root = op("mul", root, back) if back is not None else root
+    return value, _where_counted(work, r, t, root, dtype) if t.conds else root, guards
+
+
+def _where_counted(work: Deriver, r: Reduce, t: Term, root: Expr, dtype: str) -> Expr:
+    """The true results change a sum only if it has an element: one that a mask leaves empty is 0 in the program too.
+    The count is added to the state only if the rooted value is used."""
+    one: Expr = Const(1.0, dtype)
+    for cond, side in reversed(t.conds):
+        zero = Const(0.0, dtype)
+        one = Op("select", (cond, one, zero) if side else (cond, zero, one), dtype)
+    count = Ref(work.fresh(f"{r.name}_counted"), dtype)
+    axes = tuple(a for a in r.axes if a in work.scope.axes_of(one))
+    same = work.equal(one, SUM, dtype, axes, r.axes)
+    if same is not None:
+        count = Ref(same.name, dtype)
+    else:
+        work.scope.axes[count.name] = axes
+        work.pending[count.name] = Accumulator((count.name,), axes, SUM, dtype, neutral(SUM, dtype), one,
+                                               (Ref(f"{count.name}@old", dtype),))
+    zero = Const(0.0, dtype)
+    return Op("select", (Op("eq", (count, zero), "bool"), zero, root), dtype)

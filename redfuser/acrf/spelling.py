@@ -1,0 +1,44 @@
+"""Factors, decompositions and the choices made for them, as the certificate spells them."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from redfuser.acrf.expr import Expr, Reduce, print_expr
+from redfuser.acrf.terms import Part, Term
+
+if TYPE_CHECKING:
+    from redfuser.acrf.derive import Deriver
+
+
+def factor_text(base: Expr, power: Fraction) -> str:
+    """``base ** power``, reciprocals as ``1/base``."""
+    text = print_expr(base, 6)
+    if power == 1:
+        return text
+    inner = print_expr(base, 8)
+    return f"1/{print_expr(base, 7)}" if power == -1 else f"{inner} ** {power if power > 0 else f'({power})'}"
+
+
+def spell_decomposition(r: Reduce, terms: list[Term]) -> str:
+    """``t = sum[l] [G] (*) [H]``, one bracket pair per term."""
+    lines = []
+    for t in terms:
+        data = [factor_text(p.base, p.power) for p in t.parts if p.kind in ("x", "scaled", "shift")]
+        results = [factor_text(p.base, p.power) for p in t.of("d")]
+        left = " * ".join(data) or "1"
+        if t.coefficient != 1:
+            results.insert(0, str(t.coefficient))
+        where = "".join(f" where {c}" if s else f" where not ({c})" for c, s in t.conds)
+        lines.append(f"[{left}] (*) [{' * '.join(results) or '1'}]{where}")
+    return f"{r.name} = {r.reducer}[{r.over}] " + "  +  ".join(lines)
+
+
+def explain(work: Deriver, r: Reduce, t: Term, follows: tuple[tuple[Expr, Fraction], ...], shifts: tuple[Part, ...]) -> None:
+    """Record why factors are rebased."""
+    for b, q in follows:
+        work.choices.append(f"{r.name}: {factor_text(b, q)} rebased: it bounds the growth of the data it scales")
+    for p in shifts:
+        work.choices.append(f"{r.name}: ({p.base}) kept whole and rebased in the shifted basis: multiplied out, its "
+                            "terms would cancel")

@@ -1,0 +1,123 @@
+"""The terms that a mixed expression is taken apart into, and the arithmetic of their parts.
+
+A term is a product of *parts* kept in the order and spelling of the source:
+
+======  ======================================================  =========================================
+part    value                                                   what becomes of it
+======  ======================================================  =========================================
+x       data (kind C or X), to a power                          stays in the contribution
+d       results, to a power                                     deferred: applied once in ``finalize``
+scaled  mixed, with a factor H(D) that cannot be split off      rebased: the accumulator follows D by
+        without losing its bound (``exp(x - m)``)               ``H(D new) / H(D old)``
+shift   ``a(X) + b(D)`` to a whole power                        rebased in the shifted basis (shifted.py)
+======  ======================================================  =========================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import TypeVar
+
+from redfuser.acrf.expr import Const, Expr, Op
+from redfuser.acrf.normal import from_poly, to_poly
+from redfuser.acrf.refuse import Refuse
+
+F1 = Fraction(1)
+MAX_TERMS = 32
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One factor of a term; see the module's table.
+
+    base: the source's expression. follows (scaled): H as a product of (base, power) and of exponentials, each
+    exponential written as ``(exp(B), 1)`` with ``B`` made of results. a, b (shift): the summands.
+    """
+
+    kind: str
+    base: Expr
+    power: Fraction = F1
+    follows: tuple[tuple[Expr, Fraction], ...] = ()
+    a: Expr | None = None
+    b: Expr | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """coefficient * product of parts, counted only where every ``conds`` (data) holds."""
+
+    parts: tuple[Part, ...] = ()
+    coefficient: Fraction = F1
+    conds: tuple[tuple[Expr, bool], ...] = ()
+    dconds: tuple[tuple[Expr, bool], ...] = ()
+
+    def of(self, *kinds: str) -> tuple[Part, ...]:
+        return tuple(p for p in self.parts if p.kind in kinds)
+
+    @property
+    def pure(self) -> bool:
+        return not self.of("d", "scaled", "shift")
+
+
+def few(cases: list[_T]) -> list[_T]:
+    """At most MAX_TERMS, or Refuse."""
+    if len(cases) > MAX_TERMS:
+        raise Refuse("RF210", f"more than {MAX_TERMS} cases", "the masks of this expression split it into too many cases",
+                     "combine the masks into one condition")
+    return cases
+
+
+def merged(t: Term) -> Term:
+    """Equal bases of one kind become one part with the summed power; a zero power disappears."""
+    out: list[Part] = []
+    for p in t.parts:
+        at = next((i for i, q in enumerate(out) if q.kind == p.kind and q.base == p.base
+                   and p.kind in ("d", "shift", "scaled")), None)
+        if at is None:
+            out.append(p)
+            continue
+        q = out[at]
+        power = q.power + p.power
+        follows = tuple((b, r * (power / q.power)) for b, r in q.follows) if q.power else p.follows
+        out[at] = replace(q, power=power, follows=follows)
+    return replace(t, parts=tuple(p for p in out if p.power))
+
+
+def without_common(terms: list[Term]) -> tuple[tuple[Part, ...], list[Term]]:
+    """Parts that every term has (equal base and power), and the terms without them."""
+    if len(terms) < 2 or any(t.conds for t in terms):
+        return (), terms
+    common: list[Part] = []
+    rest = [list(t.parts) for t in terms]
+    for p in terms[0].parts:
+        if all(p in r for r in rest):
+            common.append(p)
+            for r in rest:
+                r.remove(p)
+    return tuple(common), [replace(t, parts=tuple(r)) for t, r in zip(terms, rest, strict=True)]
+
+
+def results_of(t: Term) -> tuple[Part, ...]:
+    return tuple(sorted(t.of("d"), key=lambda p: (str(p.base), p.power)))
+
+
+def without_constant(e: Expr) -> tuple[float, Expr]:
+    """(abs(c), rest) with e = c * rest up to sign, c a number."""
+    p = to_poly(e)
+    if len(p) == 1:
+        (m, c), = p.items()
+        if m and abs(c) != 1:
+            return abs(float(c)), from_poly({m: F1}, e.dtype)
+    return 1.0, e
+
+
+def constant_of(e: Expr) -> float | None:
+    """The value of a literal, also a negated one."""
+    match e:
+        case Const(value=v) if v == v:
+            return float(v)
+        case Op(name="neg", args=(Const(value=v),)) if v == v:
+            return -float(v)
+    return None

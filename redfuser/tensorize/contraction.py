@@ -1,0 +1,168 @@
+"""Contractions as gemm: scores from two operands of loads, and accumulators from weights and values.
+
+    s[rows, segment] = sum[c] A[rows, c] * B[segment, c]
+    acc[rows, columns] += sum[segment] W[rows, segment] * V[segment, columns]
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Ref, print_expr, substitute, walk
+from redfuser.errors import LoweringError
+from redfuser.strategies.program import Block
+from redfuser.tensorize import rewrite
+from redfuser.tensorize.axes import strip_casts
+from redfuser.tensorize.maps import as_tile
+from redfuser.tensorize.scope import HALF, Scope, Value
+from redfuser.tensorize.sizes import round_up
+from redfuser.tensorize.staging import stage_tile
+from redfuser.tensorize.tile_ir import Assign, Copy, Fill, For, Gemm, Slice, i64, imul
+
+if TYPE_CHECKING:
+    from redfuser.tensorize.state import KernelState
+
+
+def lower_contraction(work: KernelState, b: Block) -> None:
+    """``s[rows, segment] = sum[c] A[rows, c] * B[segment, c]``."""
+    assert b.over is not None and work.roles.segment is not None
+    parts = rewrite.factors(b.exprs[0])
+    work.contracted = frozenset({b.over})
+    work.contract_size = round_up(work.extents[b.over], 16)
+    right = tuple(p for p in parts if "n" in work.letters_of(p))
+    left = tuple(p for p in parts if p not in right)
+    if len(left) != 1 or len(right) != 1 or "m" in work.letters_of(right[0]):
+        raise LoweringError("RF491", f"{work.kernel.name}: {print_expr(b.exprs[0])[:80]} is not a matrix product",
+                            why="a contraction needs one operand per row and one per segment element")
+    v = work.tile(b.name, "mn", "f32")
+    work.values[b.name] = v
+    chunk = work.config.chunk
+    if chunk and chunk < work.contract_size:
+        _gemm_chunks(work, b, left[0], right[0], v, chunk)
+    else:
+        whole = work.contract_size
+        cut = _common_columns(work, right[0]) or whole
+        work.contract_size = cut
+        _gemm_step(work, b, left[0], right[0], v, True)
+        if cut < whole:
+            work.contract_size, work.chunk_origin = whole - cut, i64(cut)
+            _gemm_step(work, b, left[0], right[0], v, False)
+            work.chunk_origin = i64(0)
+    work.contracted = frozenset()
+
+
+def _common_columns(work: KernelState, right: Expr) -> int:
+    """Where a later contraction reads the first columns of the same rows of the same tensor: how many."""
+    k = strip_casts(right)
+    columns = work.roles.columns
+    if not isinstance(k, Load) or columns is None or work.roles.lists:
+        return 0
+    (over,) = work.contracted
+    for b in work.prepared.body:
+        for p in rewrite.factors(b.exprs[0]) if b.role == "reduce" and columns in b.axes else ():
+            v = strip_casts(p)
+            if isinstance(v, Load) and v.tensor == k.tensor and work.sizes["e"] < work.contract_size and \
+                    tuple(substitute(i, indices={columns: Index(over)}) for i in v.indices) == k.indices:
+                return work.sizes["e"]
+    return 0
+
+
+def _gemm_step(work: KernelState, b: Block, left: Expr, right: Expr, v: Value, clear: bool) -> None:
+    a, da = _matrix_operand(work, left, "mc")
+    w, dw = _matrix_operand(work, right, "nc")
+    if da != dw:
+        raise LoweringError("RF490", f"{work.kernel.name}: a product of {da} and {dw} operands")
+    work.emit(Gemm(Slice(a.buffer), Slice(w.buffer), v.buffer, a.letters == "cm", w.letters == "nc", clear,
+                   work.policy(), work.source(b)))
+
+
+def _gemm_chunks(work: KernelState, b: Block, left: Expr, right: Expr, v: Value, chunk: int) -> None:
+    """A contraction too deep to hold: its own axis in steps, accumulated in the scores."""
+    outer, count = work.scope, -(-work.contract_size // chunk)
+    inner = Scope(segment=outer.segment)
+    part = next(n for n in ("part", "depth", "part_") if n not in {*work.roles.grid, *work.declared})
+    work.scope, work.chunked, work.contract_size = inner, True, chunk
+    work.chunk_origin = imul(Index(part), chunk)
+    _gemm_step(work, b, left, right, v, False)
+    work.scope, work.chunked, work.chunk_origin = outer, False, i64(0)
+    work.emit(Fill(v.buffer, Const(0.0, "f32")))
+    work.emit(For(part, i64(0), i64(count), tuple(inner.stmts), work.config.stages))
+
+
+def _matrix_operand(work: KernelState, e: Expr, letters: str) -> tuple[Value, str]:
+    """A matrix operand in shared memory, and its element type."""
+    bare = strip_casts(e)
+    if isinstance(bare, Load):
+        _check_operand(work, bare.dtype, bare)
+        return stage_tile(work, bare.tensor, bare.indices, bare.dtype, want=letters, shared=True), bare.dtype
+    dtype = bare.dtype
+    _check_operand(work, dtype, bare)
+    sizes = {**work.sizes, "c": work.contract_size}
+    home = work.scope if work.chunked or "n" in letters else work.prologue
+    name = next((x.tensor for x in walk(bare) if isinstance(x, Load)), "operand")
+    buffer = work.buffer(f"{name}_operand", "shared", dtype, tuple(sizes[c] for c in letters))
+    home.stmts.append(work.parallel(letters, (Assign(buffer, work.points(letters), work.expr(bare)),), sizes=sizes))
+    return Value(letters, dtype, buffer), dtype
+
+
+def _check_operand(work: KernelState, dtype: str, e: Expr) -> None:
+    if dtype == "f32" and not work.config.tf32:
+        raise LoweringError("RF490", f"{work.kernel.name}: a contraction of f32 operands ({print_expr(e)[:60]})",
+                            why="the matrix units would round them to TF32",
+                            help="use f16 or bf16 operands, or allow TF32")
+    if dtype not in (*HALF, "f32", "e4m3", "e5m2"):
+        raise LoweringError("RF490", f"{work.kernel.name}: no matrix unit takes {dtype} operands")
+
+
+def accumulate_product(work: KernelState, b: Block, v: Value) -> None:
+    """``acc[rows, columns] += sum[segment] W[rows, segment] * V[segment, columns]``."""
+    parts = rewrite.factors(b.exprs[0])
+    right = tuple(p for p in parts if "e" in work.letters_of(p))
+    left = tuple(p for p in parts if p not in right)
+    if len(right) != 1 or not left or "m" in work.letters_of(right[0]):
+        raise LoweringError("RF491", f"{work.kernel.name}: {print_expr(b.exprs[0])[:80]} is not a matrix product",
+                            why="a vector-valued sum needs one operand per row and one per column")
+    bare = strip_casts(right[0])
+    dtype = bare.dtype
+    weights = rewrite.product(left)
+    plain = strip_casts(weights)
+    if isinstance(plain, Load) and plain.dtype == dtype:
+        a = stage_tile(work, plain.tensor, plain.indices, dtype, want="mn", shared=True)
+    else:
+        src = as_tile(work, _unrounded(weights, dtype), "mn", f"{b.name}_weight")
+        a = _cast_weights(work, src, dtype, weights, b)
+    w, _ = _matrix_operand(work, right[0], "ne")
+    work.emit(Gemm(Slice(a.buffer), Slice(w.buffer), v.buffer, a.letters == "nm", w.letters == "en", False,
+                   work.policy(), work.source(b)))
+
+
+def _cast_weights(work: KernelState, src: Value, dtype: str, e: Expr, b: Block) -> Value:
+    if dtype == "f32":
+        return src
+    explicit = any(isinstance(x, Cast) and x.dtype == dtype for x in walk(e))
+    small = isinstance(e, Ref) and e.name in work.prepared.unit
+    if not explicit and not small and dtype != "bf16":
+        raise LoweringError("RF492", f"{work.kernel.name}: the weights of {b.name} may leave the range of {dtype}",
+                            why="nothing proves that they lie in [0, 1]")
+    if not explicit:
+        ulp = {"f16": "2^-11", "bf16": "2^-8"}.get(dtype, "")
+        work.roundings.append(f"{b.name}: weights {print_expr(e)} rounded to {dtype} for the matrix units "
+                              f"(relative error <= {ulp}, as the unfused program rounds its probabilities)")
+    key = (src.buffer, (), dtype)
+    if key in work.scope.staged:
+        return work.scope.staged[key]
+    shared = work.config.weights == "shared"
+    buffer = work.buffer("weights_shared" if shared else "weights", "shared" if shared else "fragment", dtype,
+                         (work.sizes["m"], work.sizes["n"]))
+    work.emit(Copy(Slice(src.buffer), Slice(buffer)))
+    value = Value("mn", dtype, buffer)
+    work.scope.staged[key] = value
+    return value
+
+
+def _unrounded(e: Expr, dtype: str) -> Expr:
+    """The weights before the cast that the matrix operand makes anyway."""
+    match e:
+        case Cast(arg=Cast(arg=x, dtype=d), dtype="f32") if d == dtype:
+            return x
+    return e

@@ -1,0 +1,130 @@
+"""Accumulators and row values: keep, correct, reduce along the segment, merge; once more after the walk or over a list."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from redfuser.acrf.expr import Cast, Const, Expr, Index, Op, op
+from redfuser.errors import LoweringError
+from redfuser.strategies.program import Block
+from redfuser.tensorize import rewrite
+from redfuser.tensorize.contraction import accumulate_product
+from redfuser.tensorize.maps import as_tile
+from redfuser.tensorize.scope import Value
+from redfuser.tensorize.selection import select_best
+from redfuser.tensorize.sizes import walked
+from redfuser.tensorize.tile_ir import Assign, Copy, Fill, ReduceTile, Slice, at, i64, imax, imin
+
+if TYPE_CHECKING:
+    from redfuser.tensorize.state import KernelState
+
+
+def keep_old(work: KernelState, b: Block) -> None:
+    """A copy of an accumulator from before the step."""
+    base = work.value(b.name.partition("@")[0])
+    v = work.tile(b.name, base.letters, base.dtype)
+    work.values[b.name] = v
+    work.emit(Copy(Slice(base.buffer), Slice(v.buffer)))
+
+
+def lower_correct(work: KernelState, b: Block) -> None:
+    """Rebase an accumulator; a row value is corrected where the segment's part is added."""
+    v = work.value(b.name)
+    if v.letters == "m":  # joins the addition of the segment's part
+        work.corrections[b.name] = work.expr(b.exprs[0])
+        return
+    work.emit(work.parallel(v.letters, (Assign(v.buffer, work.points(v.letters), work.expr(b.exprs[0])),),
+                            work.source(b)))
+
+
+def lower_merge(work: KernelState, b: Block) -> None:
+    """Combine partial states element by element."""
+    if len(b.names) > 1 or b.reducer is None:
+        raise LoweringError("RF489", f"{work.kernel.name}: {', '.join(b.names)} carries a payload")
+    v = work.value(b.name)
+    a, c = b.exprs
+    total = op({"sum": "add", "max": "max", "min": "min", "prod": "mul", "any": "or", "all": "and"}[b.reducer.kind],
+               a, c)
+    work.emit(work.parallel(v.letters, (Assign(v.buffer, work.points(v.letters), work.expr(total)),), work.source(b)))
+
+
+def lower_reduce(work: KernelState, b: Block) -> None:
+    """Reduce along the segment into an accumulator."""
+    assert b.reducer is not None
+    kind = b.reducer.kind
+    if kind in ("topk", "argmax", "argmin"):
+        select_best(work, b)
+        return
+    if kind not in ("sum", "max", "min"):
+        raise LoweringError("RF489", f"{work.kernel.name}: no tile form of the reducer {kind}")
+    v = work.value(b.name)
+    if "e" in v.letters and not work.roles.lists:
+        accumulate_product(work, b, v)
+        return
+    if kind == "sum" and "n" not in work.letters_of(b.exprs[0]):
+        _add_count(work, b, v, work.corrections.pop(b.name, None))
+        return
+    corrected = work.corrections.pop(b.name, None)
+    src = as_tile(work, b.exprs[0], "mn", f"{b.name}_term")
+    _fold_tile(work, kind, src, v, fresh=work.resident, comment=work.source(b), corrected=corrected)
+
+
+def _add_count(work: KernelState, b: Block, v: Value, corrected: Expr | None) -> None:
+    """A sum of a value that the segment does not change: times the elements of this segment."""
+    n, size = work.roles.segment, work.sizes["n"]
+    assert n is not None and work.scope.segment is not None
+    extent = work.extents[n]
+    count: Expr = Const(float(size), "f32")
+    if walked(work, n) != extent:
+        left = Op("sub", (i64(extent), work.scope.segment), "i64")
+        count = Cast(imax(i64(0), imin(i64(size), left)), "f32")
+    total = op("add", corrected or at(v.buffer, v.dtype, work.point["m"]), op("mul", count, work.expr(b.exprs[0])))
+    work.emit(work.parallel("m", (Assign(v.buffer, work.points("m"), rewrite.simplify(total)),), work.source(b)))
+
+
+def _fold_tile(work: KernelState, kind: str, src: Value, v: Value, fresh: bool, comment: str,
+               corrected: Expr | None = None) -> None:
+    if fresh:
+        work.emit(ReduceTile(kind, src.buffer, v.buffer, True, comment))
+    elif kind in ("max", "min"):
+        if corrected is not None:
+            work.emit(work.parallel("m", (Assign(v.buffer, work.points("m"), corrected),)))
+        work.emit(ReduceTile(kind, src.buffer, v.buffer, False, comment))
+    else:
+        part = work.buffer(f"{v.buffer}_segment", "fragment", v.dtype, (work.sizes["m"],))
+        work.emit(ReduceTile(kind, src.buffer, part, True, comment))
+        total = op("add", corrected or at(v.buffer, v.dtype, work.point["m"]), at(part, v.dtype, work.point["m"]))
+        work.emit(work.parallel("m", (Assign(v.buffer, work.points("m"), total),)))
+
+
+def lower_late_reduce(work: KernelState, b: Block) -> None:
+    """A reduction after the accumulators: along the row once more, or over columns."""
+    assert b.reducer is not None
+    if work.roles.lists and b.over == work.roles.columns and b.reducer.kind in ("sum", "max", "min"):
+        _reduce_list(work, b)
+        return
+    if b.over != work.roles.segment or b.reducer.kind not in ("sum", "max", "min"):
+        raise LoweringError("RF489", f"{work.kernel.name}: no tile form of {b.reducer} over {b.over} after the row")
+    v = work.tile(b.name, "m", "f32")
+    work.values[b.name] = v
+    neutral = {"sum": 0.0, "max": -float("inf"), "min": float("inf")}[b.reducer.kind]
+    e = b.exprs[0]
+    n = work.roles.segment
+    assert n is not None
+    if walked(work, n) != work.extents[n]:
+        e = Op("select", (op("lt", Index(n), i64(work.extents[n])), e, Const(neutral, "f32")), e.dtype)
+    if not work.resident:
+        work.phase_init.append(Fill(v.buffer, Const(neutral, "f32")))
+    _fold_tile(work, b.reducer.kind, as_tile(work, e, "mn", f"{b.name}_term"), v, work.resident, work.source(b))
+
+
+def _reduce_list(work: KernelState, b: Block) -> None:
+    """Along the places of a top-k list, padded to a power of two."""
+    assert b.reducer is not None and work.roles.columns is not None
+    neutral = {"sum": 0.0, "max": -float("inf"), "min": float("inf")}[b.reducer.kind]
+    e, k = b.exprs[0], work.extents[work.roles.columns]
+    if k != work.sizes["e"]:
+        e = Op("select", (op("lt", Index(work.roles.columns), i64(k)), e, Const(neutral, "f32")), e.dtype)
+    v = work.tile(b.name, "m", "f32")
+    work.values[b.name] = v
+    _fold_tile(work, b.reducer.kind, as_tile(work, e, "me", f"{b.name}_term"), v, True, work.source(b))

@@ -1,0 +1,61 @@
+"""argmax and topk of rows held on chip: the best value and its lowest place, one turn after another."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from redfuser.acrf.expr import Cast, Const, Index, Op, f32, op
+from redfuser.errors import LoweringError
+from redfuser.strategies.program import Block
+from redfuser.tensorize import rewrite
+from redfuser.tensorize.maps import map_tile
+from redfuser.tensorize.tile_ir import Assign, Fill, For, ReduceTile, TileStmt, at, i64
+
+if TYPE_CHECKING:
+    from redfuser.tensorize.state import KernelState
+
+
+def select_best(work: KernelState, b: Block) -> None:
+    """The k best of a row held on chip, one after another; equal values in the order of their index.
+
+    A taken place becomes -inf; a real -inf is lifted to the least finite value first, so that it is told apart."""
+    assert b.reducer is not None
+    if not work.resident or b.reducer.kind == "argmin":
+        raise LoweringError("RF489", f"{work.kernel.name}: no tile form of {b.reducer} in this strategy",
+                            why="it needs the whole row on chip")
+    n = work.roles.segment
+    assert n is not None
+    i, j = work.point["m"], work.point["n"]
+    least, extent = f32(-3.4028234663852886e38), work.extents[n]
+    left = work.tile(f"{b.name}_left", "mn", "f32")
+    map_tile(work, left, Op("max", (b.exprs[0], least), "f32"), work.source(b))
+    place = work.tile(f"{b.name}_place", "mn", "i32")
+    best, where = work.tile(f"{b.name}_next", "m", "f32"), work.tile(f"{b.names[-1]}_next", "m", "i32")
+    body: list[TileStmt] = [
+        ReduceTile("max", left.buffer, best.buffer, True),
+        work.parallel("mn", (Assign(place.buffer, work.points("mn"), Op("select", (
+            op("eq", at(left.buffer, "f32", i, j), at(best.buffer, "f32", i)), Cast(Index(j), "i32"),
+            Const(extent - 1, "i32")), "i32")),)),
+        ReduceTile("min", place.buffer, where.buffer, True),
+        work.parallel("mn", (Assign(left.buffer, work.points("mn"), Op("select", (
+            op("eq", Cast(Index(j), "i32"), at(where.buffer, "i32", i)), rewrite.NEG_INF,
+            at(left.buffer, "f32", i, j)), "f32")),))]
+    value = Op("select", (op("eq", at(best.buffer, "f32", i), least), rewrite.NEG_INF, at(best.buffer, "f32", i)), "f32")
+    found = ((b.names[0], value), (b.names[-1], at(where.buffer, "i32", i)))
+    if b.reducer.kind == "argmax":
+        for stmt in body[:3]:
+            work.emit(stmt)
+        for name, e in found:
+            v = work.value(name)
+            work.emit(work.parallel("m", (Assign(v.buffer, work.points("m"), e),)))
+        return
+    turn = next(x for x in ("turn", "turn_") if x not in {*work.roles.grid, *work.declared})
+    here = op("eq", Index(work.point["e"]), Index(turn))
+    lists = []
+    for name, e in found:
+        v = work.value(name)
+        old = at(v.buffer, v.dtype, i, work.point["e"])
+        lists.append(Assign(v.buffer, work.points("me"), Op("select", (here, e, old), v.dtype)))
+        work.emit(Fill(v.buffer, Const(0 if v.dtype == "i32" else 0.0, v.dtype)))
+    body.append(work.parallel("me", tuple(lists)))
+    work.emit(For(turn, i64(0), i64(b.reducer.k), tuple(body), comment=f"the {b.reducer.k} best, in order"))

@@ -1,0 +1,76 @@
+"""Results to global memory: whole tiles as copies, rows by element."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from redfuser.acrf.expr import Cast, Const, Expr
+from redfuser.errors import LoweringError
+from redfuser.strategies.program import Block
+from redfuser.tensorize.arguments import view_indices
+from redfuser.tensorize.axes import strip_casts
+from redfuser.tensorize.maps import as_tile, map_tile
+from redfuser.tensorize.scope import HALF, Value
+from redfuser.tensorize.staging import rectangle
+from redfuser.tensorize.tile_ir import Assign, Copy, Dim, Slice
+
+if TYPE_CHECKING:
+    from redfuser.tensorize.state import KernelState
+
+
+def lower_store(work: KernelState, b: Block) -> None:
+    """Write the results of a store block."""
+    for name, e in zip(b.names, b.exprs, strict=True):
+        letters = "".join(c for c in "mne" if c in work.letters_of(e))
+        _write_result(work, name, e, letters, work.source(b))
+
+
+def lower_output(work: KernelState, b: Block, e: Expr, letters: str) -> None:
+    """Write a result, and let later blocks read its expression."""
+    _write_result(work, b.name, e, letters, work.source(b))
+    work.values.setdefault(b.name, Value(letters, b.dtype, expr=e))
+
+
+def _write_result(work: KernelState, name: str, e: Expr, letters: str, comment: str) -> None:
+    """A result to global memory: whole tiles as copies (matrix results through shared memory), rows by element."""
+    tensor = work.written[name]
+    rect = rectangle(work, name, work.stores[name], work.sizes)
+    wide = "".join(c for c in "mne" if c in set(letters) | set(rect[1] if rect else ""))
+    if wide == "" and letters == "":
+        wide = "m"
+    if len(wide) == 2 and rect is not None and rect[1] == wide:
+        bare = strip_casts(e) if not (isinstance(e, Cast) and e.dtype in HALF) else e.arg if isinstance(e, Cast) else e
+        if isinstance(e, Cast) and e.dtype == tensor.dtype:
+            bare = e.arg
+        if wide == "me" and work.has_gemm and not work.roles.lists:
+            src = as_tile(work, bare, wide, f"{name}_tile")
+            if tensor.dtype == src.dtype:
+                work.emit(Copy(Slice(src.buffer), rect[0], comment))
+                return
+            out = work.buffer(f"{name}_shared", "shared", tensor.dtype, tuple(work.sizes[c] for c in wide))
+            work.emit(Copy(Slice(src.buffer), Slice(out), comment))
+            work.emit(Copy(Slice(out), rect[0]))
+            return
+        v = Value(wide, tensor.dtype, work.buffer(f"{name}_tile", "fragment", tensor.dtype,
+                                                  tuple(work.sizes[c] for c in wide)))
+        map_tile(work, v, e, comment)
+        work.emit(Copy(Slice(v.buffer), rect[0]))
+        return
+    forms = view_indices(work, name, work.stores[name])
+    if forms is None:
+        raise LoweringError("RF494", f"{work.kernel.name}: {name} is not stored along its axes")
+    wide = wide or "m"
+    param = work.params[name].name
+    value = work.expr(e)
+    target = tuple(work.form(p) for p in forms)
+    if wide == "me" and rect is not None and rect[1] == "e" and work.has_gemm:  # no row axis: the first row, staged
+        bare = e.arg if isinstance(e, Cast) and e.dtype == tensor.dtype else e
+        src = as_tile(work, bare, wide, f"{name}_tile")
+        out = work.buffer(f"{name}_shared", "shared", tensor.dtype, tuple(work.sizes[c] for c in wide))
+        work.emit(Copy(Slice(src.buffer), Slice(out), comment))
+        work.emit(Copy(Slice(out, (Dim(Const(0, "i64")), Dim(Const(0, "i64"), work.sizes["e"]))), rect[0]))
+        return
+    if "m" in wide and "m" not in (rect[1] if rect else "m"):  # a result without a row axis: one row stores it
+        work.emit(work.parallel(wide, (Assign(param, target, value),), comment, {**work.sizes, "m": 1}))
+        return
+    work.emit(work.parallel(wide, (Assign(param, target, value),), comment))
