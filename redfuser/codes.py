@@ -97,6 +97,11 @@ CODES: dict[str, str] = {
     "RF608": "a cache entry was damaged and has been rebuilt",
     "RF609": "the artifact's signature has a Python type this process does not know",
     # RF30x: partition
+    "RF302": "the reductions share no axis with the cascade, or one reads the other out of order",
+    "RF303": "an intermediate of the row is needed outside the cascade",
+    "RF305": "fusing would cost more than it saves",
+    "RF306": "a row is read or written at two positions at once",
+    "RF307": "a single reduction is no cascade",
     "RF301": "an operator without a lowering to statements (a scan, a sort, a scatter)",
     # RF35x: strategies
     "RF350": "a strategy, split count or segment length that means nothing",

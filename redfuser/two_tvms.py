@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
 from redfuser.errors import InputError
@@ -33,9 +33,22 @@ def before_apache_tvm() -> None:
 
 
 class _Watch(MetaPathFinder):
+    """Finds TileLang as the finders after it do (asking whether it is installed stays harmless) and refuses to run it."""
+
     def find_spec(self, fullname: str, path: Sequence[str] | None = None,
                   target: ModuleType | None = None) -> ModuleSpec | None:
-        if fullname == "tilelang":
-            raise TwoTvmsError("RF105", "tilelang cannot be imported here: RedFuser has compiled in this process",
-                               why="TileLang brings a TVM of its own, which cannot be loaded beside apache-tvm", help=_HELP)
+        if fullname != "tilelang":
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None:
+            spec.loader = _Refuse()
+        return spec
+
+
+class _Refuse(Loader):
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        raise TwoTvmsError("RF105", "tilelang cannot be imported here: RedFuser has compiled in this process",
+                           why="TileLang brings a TVM of its own, which cannot be loaded beside apache-tvm", help=_HELP)

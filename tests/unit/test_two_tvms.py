@@ -15,7 +15,9 @@ except RedFuserError as error:
     print(error.code, error.help)
 """
 LATER = """
+import importlib.util
 import redfuser.tvm_compat as compat
+assert importlib.util.find_spec("tilelang") is not None   # asking is harmless
 try:
     import tilelang
 except ImportError as error:
