@@ -227,6 +227,9 @@ def nearest(v: Fraction, dtype: str) -> Fraction | float:
     if v == 0:
         return v
     bits, least, largest = _FORMATS[dtype]
+    length, shift = v.numerator.bit_length(), v.denominator.bit_length() - 1
+    if length <= bits and v.denominator == 1 << shift and least <= length - shift - 1 and length - shift <= 8:
+        return v  # a value of the format, far from its limits
     a = abs(v)
     exponent = a.numerator.bit_length() - a.denominator.bit_length()
     if Fraction(2) ** exponent > a:

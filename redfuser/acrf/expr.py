@@ -170,7 +170,10 @@ class Let:
 class Reduce:
     """``names[axes] = op[over] expr``. ``over`` is the cascade's r-axis, or an inner axis of a contraction whose
     result still has the r-axis among ``axes`` (``s[i,l] = sum[c] q[i,c]*k[l,c]``: a producer). ``topk`` has two names
-    (values, indices) whose results carry one extra trailing axis, named ``axes[-1]``, of extent k."""
+    (values, indices) whose results carry one extra trailing axis, named ``axes[-1]``, of extent k.
+
+    ``dtype`` is part of the program: floats narrower than fp32 are accumulated in fp32 and the whole sum is rounded to
+    ``dtype`` once, as PyTorch's reductions and matrix products do."""
 
     names: tuple[str, ...]
     axes: tuple[str, ...]

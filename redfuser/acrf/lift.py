@@ -142,10 +142,14 @@ class _Lifter:
         if taken - {0, 2}:
             raise Unliftable("an axis that is neither spatial nor a reduction")
         names = []
+        stores = self.stores(block.body)
+        scalar = all(len(s.buffer.shape) == 0 for s in stores) and all(static(iv.dom.extent) == 1 for iv in spatial)
         for iv in spatial:
+            if scalar:  # a block needs an axis, a tensor of rank 0 has none
+                self.vars[iv.var] = Const(0, "i64")
+                continue
             names.append(self.axis(iv.dom.extent))
             self.vars[iv.var] = Index(names[-1])
-        stores = self.stores(block.body)
         if not reduce_:
             if len(stores) != 1:
                 raise Unliftable("a pointwise block that writes several buffers")

@@ -154,6 +154,10 @@ class Machine:
 
     def _reduce(self, s: Reduce) -> State:
         payload = s.reducer.kind in ("argmax", "argmin", "topk")
+        if not payload and s.dtype in FLOATS and s.expr.dtype in FLOATS:  # accumulated wide, rounded once
+            wide = "f64" if "f64" in (s.dtype, s.expr.dtype) else "f32"
+            (total,) = self.reduce(s.reducer, s.expr, s.over, wide, s.axes[-1:])
+            return {s.name: Labelled(total.axes, self._cast(total.data, wide, s.dtype))}
         found = self.reduce(s.reducer, s.expr, s.over, s.expr.dtype if payload else s.dtype, s.axes[-1:])
         return dict(zip(s.names, found if len(s.names) == 2 else found[-1:], strict=True))
 

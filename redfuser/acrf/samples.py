@@ -82,9 +82,18 @@ class Draws(Source):
     rng: random.Random
     drawn: dict[tuple[int, ...], Any] = field(default_factory=dict)
     stored: dict[type, dict[tuple[int, ...], Any]] = field(default_factory=dict)
+    read: dict[Any, Array] = field(default_factory=dict)
+    """What was read before, by places: every segmentation and every machine reads the same rows again."""
 
     def at(self, places: tuple[Array, ...], numbers: Domain) -> Array:
         shape = places[0].shape if places else ()
+        key = (shape, *(p.tobytes() for p in places), type(numbers), getattr(numbers, "program", None))
+        if key not in self.read:
+            self.read[key] = self._read(shape, places, numbers)
+            self.read[key].flags.writeable = False
+        return self.read[key]
+
+    def _read(self, shape: tuple[int, ...], places: tuple[Array, ...], numbers: Domain) -> Array:
         keys = list(zip(*(p.ravel().tolist() for p in places), strict=True)) if places else [()]
         for key in keys:
             if key not in self.drawn:

@@ -105,12 +105,15 @@ def check_roundings(fused: Fused, seed: int = 0) -> Iterator[str]:
     cascade = fused.cascade
     casts = {x.dtype for s in cascade.stmts for x in walk(s.expr) if isinstance(x, Cast) and x.dtype in FLOATS
              and x.arg.dtype in FLOATS}
+    casts |= {s.dtype for s in cascade.stmts if isinstance(s, Reduce) and s.dtype in FLOATS}
     narrow = [d for d in casts if unit_roundoff(d) > unit_roundoff("f32")]
     if not narrow:
         yield "rounding: the certificate lists moved roundings, the cascade rounds nowhere"
         return
+    extent = cascade.extent(cascade.raxis)  # the whole row, since a result may rest on its length
+    length = extent if isinstance(extent, int) and extent <= LONGEST else 24
     for kind in ("positive", "normal"):
-        s = sample(cascade, {}, kind, 24, seed, inner=4)
+        s = sample(cascade, {}, kind, length, seed, inner=4)
         plain = _unfused(cascade, s, "f64", True)
         for lengths, how in _cuts(len(s.points[cascade.raxis]), seed):
             f = FusedMachine.on(fused, s.machine(cascade, domain("f64", True)))

@@ -31,6 +31,7 @@ from redfuser.acrf.evaluate import FusedMachine, share
 from redfuser.acrf.expr import FLOATS, Op, Reduce, stmt_dtype, walk
 from redfuser.acrf.machine import Labelled, Machine, State
 from redfuser.acrf.samples import Sample, sample, samples, segmentations
+from redfuser.acrf.shorten import SHORT, restated
 from redfuser.acrf.stability import check_roundings, check_stability
 from redfuser.acrf.state import Accumulator, Fused
 from redfuser.acrf.structure import check_structure
@@ -68,13 +69,16 @@ def check(fused: Fused, seed: int = 0, stability: bool = True, enough: int = ENO
 
 def _checks(fused: Fused, seed: int, stability: bool) -> Iterator[str]:
     cascade = fused.cascade
+    short = _Shortened(fused)
     ks = [s.reducer.k for s in cascade.stmts if isinstance(s, Reduce) and s.reducer.kind == "topk"]
     length = max([3, *(k + 1 for k in ks)])
     for i, s in enumerate(samples(cascade, length, seed)):
-        yield from check_sample(fused, s, thorough=i < 2)
-    yield from check_sample(fused, sample(cascade, {}, "generic", 0, seed))
-    yield from check_sample(fused, sample(cascade, {}, "ties", max(ks, default=1), seed))
-    yield from check_sample(fused, sample(cascade, {}, "generic", length + 4, seed))
+        yield from check_sample(fused, s, thorough=i < 2, short=short)
+    yield from check_sample(fused, sample(cascade, {}, "generic", 0, seed), short=short)
+    yield from check_sample(fused, sample(cascade, {}, "ties", max(ks, default=1), seed), short=short)
+    yield from check_sample(fused, sample(cascade, {}, "generic", length + 4, seed), short=short)
+    if short.relied_on and short.extent <= WHOLE:
+        yield from _on(fused, _whole(fused, sample(cascade, {}, "generic", length, seed)), _no_cuts)
     yield from check_roundings(fused, seed)
     if stability:
         yield from check_stability(fused, seed)
@@ -86,19 +90,57 @@ Cuts = Callable[[int], list[tuple[int, ...]]]
 # -- one sample --------------------------------------------------------------------------------------------------------
 
 
-def check_sample(fused: Fused, s: Sample, thorough: bool = False) -> list[str]:
+@dataclass
+class _Shortened:
+    """The fusion restated for rows shorter than its extent, and whether a check relied on it."""
+
+    fused: Fused
+    known: dict[int, Fused | None] = field(default_factory=dict)
+    relied_on: bool = False
+
+    @property
+    def extent(self) -> int:
+        extent = self.fused.cascade.extent(self.fused.cascade.raxis)
+        return extent if isinstance(extent, int) else 0
+
+    def holds(self, s: Sample, cuts: Cuts) -> bool:
+        """Do all obligations hold on a row of (at least) the sample's length that is as long as its literals say?"""
+        n = min((x for x in SHORT if x >= len(s.points[self.fused.cascade.raxis])), default=max(SHORT))
+        if n not in self.known:
+            other = restated(self.fused, n)
+            self.known[n] = other and share(other)
+        other = self.known[n]
+        if other is None or _on(other, sample(self.fused.cascade, s.kinds, s.default, n, s.seed), cuts):
+            return False
+        self.relied_on = True
+        return True
+
+
+def check_sample(fused: Fused, s: Sample, thorough: bool = False, short: _Shortened | None = None) -> list[str]:
     """Every obligation that is about exact values, on one sample: in rationals, or in 50 digits where those end.
 
-    A result may rest on the r-axis's known extent (``sum of 1`` is 256): where a result over a shorter sample differs,
-    the same distribution over the whole extent decides.
+    A result may rest on the r-axis's known extent (``t / 768.0`` is a mean of 768 elements). Where a result over a
+    shorter sample differs, the same distribution decides over a short row with those literals restated
+    (:mod:`redfuser.acrf.shorten`), and where that is no valid statement, over the whole extent. Whoever relies on a
+    restatement also checks one whole row exactly, and whole rows of every distribution in the program's dtypes.
     """
-    found = _on(fused, s, _all_cuts if thorough else _some_cuts)
-    extent = fused.cascade.extent(fused.cascade.raxis)
-    if isinstance(extent, int) and 0 < len(s.points[fused.cascade.raxis]) < extent and any(map(_is_result, found)):
+    cuts, short = _all_cuts if thorough else _some_cuts, short or _Shortened(fused)
+    n = len(s.points[fused.cascade.raxis])
+    if 0 < n < short.extent and short.relied_on and short.holds(s, cuts):
+        return []
+    found = _on(fused, s, cuts)
+    if 0 < n < short.extent and any(map(_is_result, found)):
         found = [v for v in found if not _is_result(v)]
-        if extent <= WHOLE:
-            found += _on(fused, sample(fused.cascade, s.kinds, s.default, extent, s.seed, inner=1), _no_cuts)
+        if not short.holds(s, cuts) and short.extent <= WHOLE:
+            found += _on(fused, _whole(fused, s), _no_cuts)
     return found
+
+
+def _whole(fused: Fused, s: Sample) -> Sample:
+    """The sample's distributions over the whole of a known extent."""
+    extent = fused.cascade.extent(fused.cascade.raxis)
+    assert isinstance(extent, int)
+    return sample(fused.cascade, s.kinds, s.default, extent, s.seed, inner=1)
 
 
 def _is_result(violation: str) -> bool:

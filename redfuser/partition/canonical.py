@@ -94,7 +94,7 @@ class _Outliner:
         self.used: set[str] = set()
         self.memo: dict[int, Expr] = {}
         self.views: dict[str, tuple[int, ...]] = {}
-        self.reduced: set[str] = set()
+        self.ranks: dict[Node, str] = {}
 
     def run(self, name: str) -> Outlined:
         d = self.d
@@ -146,6 +146,8 @@ class _Outliner:
             for a in inst.axes:
                 if a not in self.axis_names:
                     self.axis_names[a] = fresh("k" if topk and a in axes_of(inst.indices[-1]) else "e")
+            if topk and not axes_of(inst.indices[-1]):  # k = 1: the position is 0, the axis of ranks remains
+                self.ranks[inst.node] = fresh("k")
         for inst in order:
             if inst.over not in self.axis_names:
                 self.axis_names[inst.over] = fresh("c")
@@ -153,7 +155,7 @@ class _Outliner:
             for a in (a for e in s.at for a in sorted(axes_of(e))):
                 if a not in self.axis_names:
                     self.axis_names[a] = fresh("e")
-        self.extents = {new: d.extents[old] for old, new in self.axis_names.items()}
+        self.extents = {new: d.extents[old] for old, new in self.axis_names.items()} | dict.fromkeys(self.ranks.values(), 1)
         self.ix = Indices(self.extents)
         self.renaming: dict[str, Expr] = {old: Index(new) for old, new in self.axis_names.items()}
 
@@ -294,7 +296,8 @@ class _Outliner:
 
     def stmt_axes(self, node: Node) -> tuple[str, ...]:
         inst = next(i for i in self.d.ev.instances.values() if i.node is (node.lead or node))
-        return tuple(self.axis_names[a] for a in inst.axes if self.d.extents[a] > 1)
+        rank = (self.ranks[inst.node],) if inst.node in self.ranks else ()
+        return tuple(self.axis_names[a] for a in inst.axes if self.d.extents[a] > 1) + rank
 
     def worth_naming(self, e: Expr) -> bool:
         if not isinstance(e, (Op, Cast)) or self.uses[id(e)] < 2:
@@ -333,10 +336,14 @@ class _Outliner:
                 dependent = bool(self.refs[id(e)] & {self.stmt_name(i.node) for i in self.d.rows})
                 stem = ("w" if "l" in self.free[id(e)] else "u") if dependent else "p"
                 name = self.unique(stem)
-                axes = tuple(a for a in self.axis_order() if a in self.free[id(e)] and self.extents[a] > 1)
+                axes = tuple(a for a in self.axis_order() if a in self.free[id(e)] and self.kept(a))
                 self.add(Let(name, axes, body))
             self.let_names[id(e)] = name
         return Ref(self.let_names[id(e)], e.dtype)
+
+    def kept(self, axis: str) -> bool:
+        """Axes of extent 1 are left out, but for that of a top-1's rank."""
+        return self.extents[axis] > 1 or axis in self.ranks.values()
 
     def axis_order(self) -> list[str]:
         p = [self.axis_names[a] for a in self.d.p_axes]
@@ -360,7 +367,8 @@ class _Outliner:
         """The statement that holds a result; a reduction is its own result when its axes are in the result's order."""
         if id(e) in self.let_names:
             return self.let_names[id(e)]
-        axes = tuple(self.axis_names[a] for a in self.sink_axes(s))
+        ranks = tuple(a for a in self.ranks.values() if a in self.free[id(e)])
+        axes = tuple(self.axis_names[a] for a in self.sink_axes(s)) + ranks
         if isinstance(e, Ref) and self.axes_of_stmt(e.name) == axes:
             return e.name
         name = self.unique("y")

@@ -303,6 +303,12 @@ class _Drafter:
         reached = {i.node.unit for i in ev.instances.values()}
         if missing := [u for u in self.units if u.reducing and u not in reached]:
             return Reject("RF302", missing[0].nodes[0], "nothing in the region reads this reduction")
+        for i in rows:
+            ranks = i.node.stmt.reducer.k if isinstance(i.node.stmt, Reduce) and i.node.stmt.reducer.kind == "topk" else 0
+            if ranks and not isinstance(i.indices[-1], Index) and (ranks > 1 or any(
+                    (n.lead or n) is i.node for j in ev.instances.values() for n, _ in j.body.sites)):
+                return Reject("RF306", i.node, "one rank of a top-k is read by itself",
+                              "the list is one value of the cascade; a reader takes all of its ranks")
         common = set.intersection(*(set(row_axes(i)) for i in rows))
         p_axes = tuple(a for a in rows[0].axes if a in common)
         for i in rows:

@@ -149,13 +149,19 @@ def power(c: Context, self: Any, exponent: Any) -> Any:
         return x
     if exponent == 2:
         return c.emit(op.multiply(x, x))
-    if exponent == 3:
-        return c.in_wide(lambda w: op.multiply(c.emit(op.multiply(w, w), "square"), w), x)
+    if exponent in (3, 4):
+        return c.in_wide(lambda w: _third_or_fourth(c, w, exponent), x)
     if exponent == 0.5:
         return c.in_wide(op.sqrt, x)
     if exponent == -0.5:
         return c.in_wide(op.rsqrt, x)
     return c.in_wide(lambda w: op.power(w, c.const(exponent, dtype_of(w))), x)
+
+
+def _third_or_fourth(c: Context, w: Any, exponent: int) -> Any:
+    """As products: TVM's ``pow`` is undefined for a negative base from the third power on."""
+    square = c.emit(op.multiply(w, w), "square")
+    return op.multiply(square, w if exponent == 3 else square)
 
 
 @converts("aten.reciprocal.default")

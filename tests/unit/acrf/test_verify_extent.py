@@ -1,0 +1,99 @@
+"""The verifier on rows of known extent and on reductions declared in half precision."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from redfuser.acrf.evaluate import run
+from redfuser.acrf.expr import Cast, Const, Expr, map_children
+from redfuser.acrf.fuse import fuse
+from redfuser.acrf.shorten import restated
+from redfuser.acrf.state import Fused
+from redfuser.acrf.text import parse_cascade
+from redfuser.acrf.verify import check
+
+LAYERNORM = """cascade norm(x0: f32[1, 128, 768], x1: f32[1, 128, 768], x2: f32[768], x3: f32[768]) over l
+  p[i, l] = x0[0, i, l] + x1[0, i, l]
+  t[i] = sum[l] p
+  u[i] = t / 768.0
+  t1[i] = sum[l] (p - u) * (p - u)
+  y[i, l] = (p - u) * rsqrt(t1 / 768.0 + 1e-12) * x2[l] + x3[l]
+  return y"""
+
+
+def fused(text: str) -> Fused:
+    f = fuse(parse_cascade(text))
+    assert isinstance(f, Fused)
+    return f
+
+
+def test_a_row_of_known_extent_is_proved_in_seconds():
+    f = fused(LAYERNORM)
+    start = time.process_time()
+    assert check(f) == []
+    assert time.process_time() - start < 5
+
+
+def in_post(f: Fused, old: float, new: float) -> Fused:
+    def other(e: Expr) -> Expr:
+        return replace(e, value=new) if isinstance(e, Const) and e.value == old else map_children(e, other)
+
+    return replace(f, post=tuple(replace(s, expr=other(s.expr)) for s in f.post))
+
+
+@pytest.mark.parametrize("wrong", [769.0, 767.0, 768.0001])
+def test_a_wrong_extent_in_the_fused_form_is_caught(wrong):
+    assert check(in_post(fused(LAYERNORM), 768.0, wrong), enough=1)
+
+
+@pytest.mark.parametrize("literal", ["767.0", "384.0", "769.0"])
+def test_a_literal_that_only_resembles_the_extent_is_no_mean(literal):
+    """``u`` is then no mean: a state that takes it for one is refused, derived or not."""
+    right = fused(LAYERNORM)
+    other = parse_cascade(LAYERNORM.replace("u[i] = t / 768.0", f"u[i] = t / {literal}"))
+    assert check(replace(right, cascade=other), enough=1)
+
+
+def test_restating_replaces_lengths_and_leaves_addresses():
+    f = fused("""cascade c(x: f32[4, 2048]) over l where i = 4, l = 1024
+  m[i] = sum[l] x[i, l + 1024]
+  v[i] = m / 1024.0 + m * 0.0009765625 + m / 1023.0 + m * 3.0
+  return v""")
+    short = restated(f, 4)
+    assert short is not None
+    assert "m / 4.0 + m * 0.25 + m / 3.0 + m * 3.0" in str(short.cascade) and "1024" in str(short.cascade.stmts[0])
+    assert restated(fused("cascade c(x: f32[4, 1024]) over l\n m[i] = sum[l] x[i, l]"), 4) is None
+
+
+# -- reductions declared in half precision -----------------------------------------------------------------------------
+
+HALF = ["t[i] = sum[l] x[i, l]", "t[i]: {d} = sum[l] f32(x[i, l]) * f32(x[i, l])",
+        "m[i] = max[l] f32(x[i, l])\n t[i]: {d} = sum[l] exp(f32(x[i, l]) - m)",
+        "m[i] = max[l] f32(x[i, l])\n s[i] = sum[l] exp(f32(x[i, l]) - m)\n"
+        " t[i]: {d} = sum[l] exp(f32(x[i, l]) - m) / s * f32(x[i, l])"]
+
+
+@pytest.mark.parametrize("d", ["f16", "bf16"])
+@pytest.mark.parametrize("body", HALF)
+def test_a_half_reduction_rounds_its_total_once(body, d):
+    f = fused(f"cascade h(x: {d}[3, 48]) over l\n {body.format(d=d)}\n return t")
+    assert check(f) == []
+    exact = replace(f, certificate=replace(f.certificate, roundings=()))  # nothing moved: equal, rounding included
+    assert check(exact, stability=False) == []
+    last = f.state.finalize[-1]
+    assert isinstance(last.expr, Cast) and last.expr.dtype == d
+    unrounded = replace(exact, state=replace(exact.state, finalize=(*f.state.finalize[:-1],
+                                                                    replace(last, expr=last.expr.arg))))
+    assert check(unrounded, stability=False, enough=1)
+
+
+def test_a_half_total_is_a_half_number_in_every_number_system():
+    c = parse_cascade("cascade h(x: f16[1, 3]) over l\n t[i] = sum[l] x[i, l]\n return t")
+    x = np.array([[1.0, 2.0**-11, 2.0**-12]], np.float16)  # 1 + 3 * 2**-12 lies between two halves
+    for precision in ("f64", "program", "exact", "digits"):
+        assert float(run(c, {"x": x}, precision)["t"][0]) == 1 + 2.0**-10, precision
+    assert float(run(c, {"x": x}, "f64", round_casts=False)["t"][0]) == 1 + 3 * 2.0**-12
