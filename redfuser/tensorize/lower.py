@@ -21,9 +21,9 @@ from redfuser.strategies.program import Block
 from redfuser.tensorize.arguments import argument_name
 from redfuser.tensorize.axes import strip_casts
 from redfuser.tensorize.contraction import lower_contraction
+from redfuser.tensorize.lifted import LEAST
 from redfuser.tensorize.maps import map_tile
 from redfuser.tensorize.masks import TRUE
-from redfuser.tensorize.prepare import LEAST
 from redfuser.tensorize.reductions import keep_old, lower_correct, lower_late_reduce, lower_merge, lower_reduce
 from redfuser.tensorize.scope import HALF, Scope, Value
 from redfuser.tensorize.storage import tidy
