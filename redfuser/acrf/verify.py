@@ -44,6 +44,8 @@ _IRRATIONAL = frozenset({"exp", "exp2", "log", "log2", "tanh", "sigmoid", "erf",
 INF = float("inf")
 ENOUGH = 8
 """Violations after which checking stops."""
+LEAST, LEAST_SHARE = 3, 0.1
+"""Samples, and the share of all samples, on which some output must be defined for them to prove anything."""
 
 
 def check(fused: Fused, seed: int = 0, stability: bool = True, enough: int = ENOUGH) -> list[str]:
@@ -69,16 +71,17 @@ def check(fused: Fused, seed: int = 0, stability: bool = True, enough: int = ENO
 
 def _checks(fused: Fused, seed: int, stability: bool) -> Iterator[str]:
     cascade = fused.cascade
-    short = _Shortened(fused)
+    run = _Run(fused)
     ks = [s.reducer.k for s in cascade.stmts if isinstance(s, Reduce) and s.reducer.kind == "topk"]
     length = max([3, *(k + 1 for k in ks)])
     for i, s in enumerate(samples(cascade, length, seed)):
-        yield from check_sample(fused, s, thorough=i < 2, short=short)
-    yield from check_sample(fused, sample(cascade, {}, "generic", 0, seed), short=short)
-    yield from check_sample(fused, sample(cascade, {}, "ties", max(ks, default=1), seed), short=short)
-    yield from check_sample(fused, sample(cascade, {}, "generic", length + 4, seed), short=short)
-    if short.relied_on and short.extent <= WHOLE:
-        yield from _on(fused, _whole(fused, sample(cascade, {}, "generic", length, seed)), _no_cuts)
+        yield from check_sample(fused, s, thorough=i < 2, run=run)
+    yield from check_sample(fused, sample(cascade, {}, "generic", 0, seed), run=run)
+    yield from check_sample(fused, sample(cascade, {}, "ties", max(ks, default=1), seed), run=run)
+    yield from check_sample(fused, sample(cascade, {}, "generic", length + 4, seed), run=run)
+    if run.relied_on and run.extent <= WHOLE:
+        yield from run.on(fused, _whole(fused, sample(cascade, {}, "generic", length, seed)), _no_cuts)
+    yield from run.enough()
     yield from check_roundings(fused, seed)
     if stability:
         yield from check_stability(fused, seed)
@@ -91,17 +94,42 @@ Cuts = Callable[[int], list[tuple[int, ...]]]
 
 
 @dataclass
-class _Shortened:
-    """The fusion restated for rows shorter than its extent, and whether a check relied on it."""
+class _Run:
+    """One check: the fusion restated for rows shorter than its extent, and how many samples said anything."""
 
     fused: Fused
     known: dict[int, Fused | None] = field(default_factory=dict)
     relied_on: bool = False
+    tried: int = 0
+    compared: set[str] = field(default_factory=set)
 
     @property
     def extent(self) -> int:
         extent = self.fused.cascade.extent(self.fused.cascade.raxis)
         return extent if isinstance(extent, int) else 0
+
+    def on(self, fused: Fused, s: Sample, cuts: Cuts) -> list[str]:
+        """The obligations on one sample, in rationals or else in 50 digits."""
+        rounding = not fused.certificate.roundings
+        irrational = any(isinstance(x, Op) and x.name in _IRRATIONAL
+                         for stmt in fused.cascade.stmts for x in walk(stmt.expr))
+        for precision in ("digits",) if irrational else ("exact", "digits"):
+            trial = _Trial(fused, s, domain(precision, rounding))
+            try:
+                found = list(trial.violations(cuts))
+            except Inexact:
+                continue
+            except OutOfRange:
+                return []
+            self.compared |= {s.name} if trial.compared else set()
+            return found
+        return []
+
+    def enough(self) -> Iterator[str]:
+        """A program whose results are almost never defined on the samples is not proved by them."""
+        if len(self.compared) < max(LEAST, LEAST_SHARE * self.tried):
+            yield (f"samples: too few samples could be compared: {len(self.compared)} of {self.tried} give a defined "
+                   "result that the evaluators can represent")
 
     def holds(self, s: Sample, cuts: Cuts) -> bool:
         """Do all obligations hold on a row of (at least) the sample's length that is as long as its literals say?"""
@@ -110,13 +138,13 @@ class _Shortened:
             other = restated(self.fused, n)
             self.known[n] = other and share(other)
         other = self.known[n]
-        if other is None or _on(other, sample(self.fused.cascade, s.kinds, s.default, n, s.seed), cuts):
+        if other is None or self.on(other, sample(self.fused.cascade, s.kinds, s.default, n, s.seed), cuts):
             return False
         self.relied_on = True
         return True
 
 
-def check_sample(fused: Fused, s: Sample, thorough: bool = False, short: _Shortened | None = None) -> list[str]:
+def check_sample(fused: Fused, s: Sample, thorough: bool = False, run: _Run | None = None) -> list[str]:
     """Every obligation that is about exact values, on one sample: in rationals, or in 50 digits where those end.
 
     A result may rest on the r-axis's known extent (``t / 768.0`` is a mean of 768 elements). Where a result over a
@@ -124,15 +152,16 @@ def check_sample(fused: Fused, s: Sample, thorough: bool = False, short: _Shorte
     (:mod:`redfuser.acrf.shorten`), and where that is no valid statement, over the whole extent. Whoever relies on a
     restatement also checks one whole row exactly, and whole rows of every distribution in the program's dtypes.
     """
-    cuts, short = _all_cuts if thorough else _some_cuts, short or _Shortened(fused)
+    cuts, run = _all_cuts if thorough else _some_cuts, run or _Run(fused)
     n = len(s.points[fused.cascade.raxis])
-    if 0 < n < short.extent and short.relied_on and short.holds(s, cuts):
+    run.tried += n > 0
+    if 0 < n < run.extent and run.relied_on and run.holds(s, cuts):
         return []
-    found = _on(fused, s, cuts)
-    if 0 < n < short.extent and any(map(_is_result, found)):
+    found = run.on(fused, s, cuts)
+    if 0 < n < run.extent and any(map(_is_result, found)):
         found = [v for v in found if not _is_result(v)]
-        if not short.holds(s, cuts) and short.extent <= WHOLE:
-            found += _on(fused, _whole(fused, s), _no_cuts)
+        if not run.holds(s, cuts) and run.extent <= WHOLE:
+            found += run.on(fused, _whole(fused, s), _no_cuts)
     return found
 
 
@@ -147,19 +176,6 @@ def _is_result(violation: str) -> bool:
     return violation.startswith("result")
 
 
-def _on(fused: Fused, s: Sample, cuts: Cuts) -> list[str]:
-    rounding = not fused.certificate.roundings
-    if not any(isinstance(x, Op) and x.name in _IRRATIONAL for stmt in fused.cascade.stmts for x in walk(stmt.expr)):
-        try:
-            return list(_Trial(fused, s, domain("exact", rounding)).violations(cuts))
-        except Inexact:
-            pass
-    try:
-        return list(_Trial(fused, s, domain("digits", rounding)).violations(cuts))
-    except OutOfRange:
-        return []
-
-
 @dataclass
 class _Trial:
     """One sample in one number system."""
@@ -169,6 +185,8 @@ class _Trial:
     numbers: Any
     spans: dict[tuple[int, int], State] = field(default_factory=dict)
     scale: float = 1.0
+    compared: bool = False
+    """Was some element of an output defined, so that the comparison said something?"""
 
     def violations(self, cuts: Cuts) -> Iterator[str]:
         f = self.machine = FusedMachine.on(self.fused, self.sample.machine(self.fused.cascade, self.numbers))
@@ -236,6 +254,7 @@ class _Trial:
                     got = np.where(self._excused(name in cascade.outputs, got, want), want, got)
                 elif stmt_dtype(s, name) == "i64" and not self._defined(reference):
                     continue  # which of several NaN or infinite elements is best
+                self.compared |= name in cascade.outputs and (want.dtype != object or bool(np.any(np.abs(want) < INF)))
                 if not self._close(got, want):
                     yield f"result: {name} differs from the unfused program ({self.sample.name}): " \
                           f"{_show(got)} instead of {_show(want)}"
@@ -245,6 +264,8 @@ class _Trial:
         class, and what stays inside the kernel counts where the program defines it."""
         undefined = want != want
         excused = (undefined | (np.abs(want) == INF)) & ((got != got) | (np.abs(got) == INF))
+        if output and {"nan", "allneginf"} & set(self.sample.kinds.values()):  # promised: NaN where the program is NaN
+            excused &= ~undefined
         return np.asarray(excused if output else excused | undefined, np.bool_)
 
     def _beyond(self, reference: Machine) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from redfuser.acrf.evaluate import run
-from redfuser.acrf.expr import Cast, Const, Expr, map_children
+from redfuser.acrf.expr import Cast, Const, Expr, f32, map_children, op
 from redfuser.acrf.fuse import fuse
 from redfuser.acrf.shorten import restated
 from redfuser.acrf.state import Fused
@@ -97,3 +97,21 @@ def test_a_half_total_is_a_half_number_in_every_number_system():
     for precision in ("f64", "program", "exact", "digits"):
         assert float(run(c, {"x": x}, precision)["t"][0]) == 1 + 2.0**-10, precision
     assert float(run(c, {"x": x}, "f64", round_casts=False)["t"][0]) == 1 + 3 * 2.0**-12
+
+
+# -- samples that say nothing ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("body", ["sqrt(-1.0 - x[l] * x[l])", "exp(exp(exp(abs(x[l]) + 9.0)))"])
+def test_a_program_that_is_hardly_ever_defined_is_not_proved(body):
+    f = fused(f"cascade c(x: f32[64]) over l\n t = sum[l] {body}\n return t")
+    assert any("too few samples could be compared" in v for v in check(f))
+
+
+@pytest.mark.parametrize("instead", [float("inf"), float("-inf"), 0.0])
+def test_nan_in_the_input_may_not_come_out_as_anything_else(instead):
+    f = fused("cascade c(x: f32[64]) over l\n t = sum[l] x[l]\n return t")
+    let = f.state.finalize[-1]
+    guarded = op("select", op("isnan", let.expr), f32(instead), let.expr)
+    wrong = replace(f, state=replace(f.state, finalize=(replace(let, expr=guarded),)))
+    assert check(f) == [] and any("nan" in v for v in check(wrong))
