@@ -42,11 +42,13 @@ _ROLE = {"max": "m", "min": "n", "sum": "t", "prod": "r", "any": "any_", "all": 
 @dataclass(frozen=True, slots=True)
 class Outlined:
     """``inputs``: cascade tensor -> Relax variable (its row-major elements viewed with the tensor's shape); ``outputs``:
-    cascade output -> Relax variable (the statement's axes, row-major, viewed with the variable's shape)."""
+    cascade output -> Relax variable (the statement's axes, row-major, viewed with the variable's shape);
+    ``reductions``: statement -> the node that it is the value of."""
 
     cascade: Cascade
     inputs: dict[str, str]
     outputs: dict[str, str]
+    reductions: dict[str, Node]
 
 
 def outline(d: Draft, name: str) -> Outlined:
@@ -124,7 +126,7 @@ class _Outliner:
             outputs[self.output(s, e)] = s.node.var
         axes = self.axes_used()
         cascade = Cascade(name, tuple(self.tensors.values()), axes, "l", tuple(self.stmts), tuple(outputs))
-        return Outlined(cascade, self.inputs, outputs)
+        return Outlined(cascade, self.inputs, outputs, {name: node for node, name in self.names.items()})
 
     # -- axes ----------------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ and names play no part. The same test finds the output axis that runs along the 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from redfuser.acrf.expr import Const, Expr, Index, Op, Reduce, map_children
@@ -25,13 +25,17 @@ earlier reduction of the cascade would be recomputed once per column tile."""
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """Why a set of units is not one cascade: a code, the tensor it is about, and the failed condition."""
+    """Why a set of units is not one cascade: a code, the tensor it is about, and the failed condition.
+
+    ``rows`` are the reductions that were found to run over one common r-axis all the same: with two of them or more,
+    what is given up is a cascade, not a mere neighbourhood."""
 
     code: str
     node: Node | None
     condition: str
     why: str = ""
     help: str = ""
+    rows: frozenset[Node] = frozenset()
 
 
 @dataclass(slots=True)
@@ -126,7 +130,10 @@ class _Drafter:
             ev = self.settle(done)
         except RecursionError as e:
             return Reject("RF302", self.seed, str(e))
-        return self.check(ev, sinks)
+        got = self.check(ev, sinks)
+        if isinstance(got, Draft):
+            return got
+        return replace(got, rows=frozenset(i.node for i in ev.instances.values() if i.over == R))
 
     def reaches(self, node: Node) -> bool:
         """Does ``node`` depend on the seed within the region?"""

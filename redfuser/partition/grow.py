@@ -25,11 +25,13 @@ MAX_TENSORS = 8
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """``joining`` was not taken into the cascade grown from ``seed``."""
+    """``joining`` was not taken into the cascade grown from ``seed``. ``cascade``: the two reduce over one common r-axis,
+    so a cascade was cut in two."""
 
     seed: Unit
     joining: Unit
     reason: Reject
+    cascade: bool = False
 
 
 @dataclass(slots=True)
@@ -81,13 +83,16 @@ class Grower:
             while units != before:
                 before = units
                 units = self.epilogue(self.siblings(units, lead), lead)
-            if self.verdict("worth", units, lead, self.judge_worth) is not None:
+            unfit = self.verdict("worth", units, lead, self.judge_worth)
+            if unfit is not None:
+                if unfit.code != "RF307" and len(unfit.rows) > 1:
+                    self.growth.cuts.append(Cut(seed, seed, unfit, True))
                 return None
             bad = self.verdict("escapes", units, lead, self.judge_escapes)
             if bad is None or not joined:
                 break
             culprit = next((u for u in joined if bad.node is not None and bad.node.unit is u), joined[-1])
-            self.growth.cuts.append(Cut(seed, culprit, bad))
+            self.growth.cuts.append(Cut(seed, culprit, bad, True))
             excluded.add(culprit)
         d = self.prologue(units, lead)
         return None if isinstance(d, Reject) else d
@@ -98,7 +103,11 @@ class Grower:
         key = (question, self.signatures.of(units, lead, about), self.surroundings(units, about))
         if key not in self.verdicts:
             got = draft(units, lead)
-            self.verdicts[key] = got if isinstance(got, Reject) else judge(got, about)
+            if isinstance(got, Draft):
+                self.verdicts[key] = judge(got, about)
+            else:
+                common = question == "rows" and len(got.rows) > 1 and any(n.unit is about for n in got.rows)
+                self.verdicts[key] = None if common else got
         return self.verdicts[key]
 
     def surroundings(self, units: Units, about: Unit | None) -> object:
@@ -114,13 +123,20 @@ class Grower:
                 return units, joined
             c, between = step
             tried.add(c)
-            got = self.outside(between, units | between | {c}) or self.verdict(
-                "join", units | between | {c}, lead, self.judge_join, c)
-            if got is not None:
-                self.growth.cuts.append(Cut(seed, c, got))
+            grown = units | between | {c}
+            read, unfit = self.outside(between, grown), self.verdict("join", grown, lead, self.judge_join, c)
+            if (cut := read or unfit) is not None:
+                fits = unfit is None or self.verdict("rows", grown, lead, self.judge_rows, c) is None
+                self.growth.cuts.append(Cut(seed, c, cut, fits))
                 continue
             units = units | between | {c}
             joined.append(c)
+
+    def judge_rows(self, got: Draft, c: Unit | None) -> Reject | None:
+        """Does the newcomer reduce over the cascade's own r-axis?"""
+        if any(i.node.unit is c for i in got.rows):
+            return None
+        return Reject("RF302", None, "the reduction runs over another axis")
 
     def judge_join(self, got: Draft, c: Unit | None) -> Reject | None:
         for i in got.inner:

@@ -2,8 +2,9 @@
 
 The meaning of an op is taken from the TensorIR that TVM lowers it to, so no op has to be known by name. Modelled here are
 the ops whose legalisation loses what we need or does not exist: ``arange`` (TVM folds it to a constant array, the index
-structure is gone), ``where`` (scalar branches would become tensors), ``topk`` (an extern call) and ``group_norm`` (TVM
-lowers it through raw moments ``E[x^2] - E[x]^2``, which is neither what torch computes nor stable).
+structure is gone), ``where`` (scalar branches would become tensors), ``topk`` (an extern call), ``take`` (TVM warns of
+positions out of bounds each time, which torch refuses at the call) and ``group_norm`` (TVM lowers it through raw moments
+``E[x^2] - E[x]^2``, which is neither what torch computes nor stable).
 
 Results are memoised by everything that matters: op, attributes, dtypes, shapes and scalar constants of the arguments.
 """
@@ -233,6 +234,26 @@ def _topk(call: Any, params: list[Tensor], where: Positions) -> Lifted:
         Let("out1", place, load[1] if index_dtype == "i64" else Cast(load[1], index_dtype))), ("out0", "out1"))
 
 
+def _take(call: Any, params: list[Tensor], where: Positions) -> Lifted:
+    """out[before, j, after] = x[before, index[j], after], positions within bounds."""
+    x, index = call.args[0], call.args[1]
+    if isinstance(x, relax.Constant) or isinstance(index, relax.PrimValue):
+        raise Unliftable("take from a constant, or at one position")
+    source = params[where[x]]
+    if call.attrs.axis is None and len(source.shape) != 1:
+        raise Unliftable("take from a flattened tensor")
+    at = int(call.attrs.axis or 0) % len(source.shape)
+    names, axes, _ = _result_axes(call)
+    rank = len(names) - len(source.shape) + 1
+    if isinstance(index, relax.Constant):
+        position: Expr = Const(uniform(index), short_dtype(index.struct_info.dtype))
+    else:
+        t = params[where[index]]
+        position = Load(t.name, tuple(map(Index, names[at:at + rank])), t.dtype)
+    here = (*map(Index, names[:at]), position, *map(Index, names[at + rank:]))
+    return Lifted(tuple(params), axes, (Let("out", tuple(names), Load(source.name, here, source.dtype)),), ("out",))
+
+
 def _group_norm(call: Any, params: list[Tensor], where: Positions) -> Lifted:
     """(x - mean) * rsqrt(var + eps) * weight + bias over the channels of a group and the trailing axes, in float32."""
     attrs = call.attrs
@@ -289,6 +310,7 @@ def _group_norm(call: Any, params: list[Tensor], where: Positions) -> Lifted:
 
 
 MODELS: dict[str, Callable[[Any, list[Tensor], Positions], Lifted]] = {
-    "relax.where": _where, "relax.arange": _arange, "relax.topk": _topk, "relax.nn.group_norm": _group_norm}
+    "relax.where": _where, "relax.arange": _arange, "relax.topk": _topk, "relax.take": _take,
+    "relax.nn.group_norm": _group_norm}
 
 __all__ = ["Legaliser", "Lowered", "op_name", "scalar"]

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
-from redfuser.acrf.expr import Cascade, Provenance, Reduce
+from redfuser.acrf.expr import Cascade, Provenance, Reduce, refs_of
 from redfuser.acrf.state import Fused, NotFusable
 from redfuser.partition.canonical import Outlined, outline
 from redfuser.partition.draft import Draft
@@ -87,6 +87,7 @@ class _Partitioner:
         self.graph: Graph = build_graph(imported.mod, dict(imported.provenance or {}), weights)
         self.fused: dict[str, Fused | NotFusable] = {}
         self.refusals: list[Refusal] = []
+        self.declined: list[tuple[Refusal, frozenset[Unit]]] = []
         self.counts: Counter[str] = Counter()
         self.verdicts: dict[object, Any] = {}
 
@@ -121,7 +122,8 @@ class _Partitioner:
         """Report it, and cut: the seed may not be grown onto what the refused statement depends on."""
         name = self.display(d)
         where = self.origin(d, out, got.statement)
-        self.refusals.append(Refusal(name, self.ops(d), replace(got, provenance=where) if where.op else got))
+        self.declined.append((Refusal(name, self.ops(d), replace(got, provenance=where) if where.op else got),
+                              refused_units(d, out, got.statement)))
         seed = max((i.node.unit.index for i in d.rows if i.node.unit), default=-1)
         others = {i.node.unit.index for i in (*d.rows, *d.inner) if i.node.unit and i.node.unit.index != seed}
         new = {(seed, o) for o in others} - banned
@@ -155,13 +157,18 @@ class _Partitioner:
         kept = Counter(u.op for u in self.graph.units if u not in fused_units and u.var in live)
         notes = tuple(dict.fromkeys((c.joining.var, c.reason.code, c.reason.condition) for c in cuts
                                     if c.joining not in fused_units))
+        # what the algebra would not join is no loss when all of it was fused, in several regions
+        apart = [r for r, units in self.declined if units <= fused_units]
+        self.refusals += [r for r, units in self.declined if not units <= fused_units]
+        notes += tuple(dict.fromkeys((r.name, r.reason.code, (
+            "not joined with the reductions before it, each is fused by itself: " + r.reason.why)) for r in apart))
         self.report([c for c in cuts if c.seed not in fused_units])
         return Partition(tuple(regions), tuple(dict.fromkeys(self.refusals)), tuple(
             u.op for u in self.graph.units if u.gap), dict(kept), notes)
 
     def report(self, cuts: list[Cut]) -> None:
-        """A cascade cut in two because a tensor inside it is also wanted outside is a refusal the user can act on. That a
-        projection stays with the library is not."""
+        """A cascade cut in two (a tensor inside it is also wanted outside, a reduction is read at two positions) is a
+        refusal. That a projection stays with the library, or that fusing would cost more than it saves, is not."""
         for u in self.graph.units:
             if u.gap and u.args and not u.op.endswith(OPAQUE):
                 where = provenance_of(u)
@@ -169,7 +176,7 @@ class _Partitioner:
                     "RF301", u.var, f"{u.op.removeprefix('relax.')} has no lowering to statements", u.gap,
                     "it runs in torch; a cascade cannot reach through it", where)))
         for c in cuts:
-            if c.reason.code == "RF303" and c.seed.on_activations and c.joining.on_activations and c.seed.producers:
+            if c.cascade and c.reason.code != "RF305" and c.seed.on_activations and c.joining.on_activations:
                 about = c.reason.node.unit if c.reason.node is not None and c.reason.node.unit else c.joining
                 where = provenance_of(about)
                 self.refusals.append(Refusal(f"cut at {about.var}", tuple(dict.fromkeys(map(provenance_of, (
@@ -213,6 +220,18 @@ class _Partitioner:
 
     def ops(self, d: Draft) -> tuple[Provenance, ...]:
         return tuple(dict.fromkeys(provenance_of(u) for u in sorted(d.units, key=lambda u: u.index)))
+
+
+def refused_units(d: Draft, out: Outlined, statement: str) -> frozenset[Unit]:
+    """The units of the refused reduction and of those it depends on; of the whole row, where it is about none."""
+    named, todo = set(), [statement]
+    while todo:
+        name = todo.pop()
+        if name not in named:
+            named.add(name)
+            todo += [r for s in out.cascade.stmts if name in s.names for r in refs_of(s.expr)]
+    nodes = [out.reductions[n] for n in sorted(named) if n in out.reductions] or [i.node for i in d.rows]
+    return frozenset(n.unit for n in nodes if n.unit is not None)
 
 
 def provenance_of(u: Unit) -> Provenance:

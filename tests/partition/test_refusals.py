@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from redfuser.frontend import import_model
+from redfuser.partition import partition
+from tests.e2e.models import gemma2
 from tests.partition.helpers import execute, flat, partitioned
 from tests.partition.spellings import B, D, H, I, L, qkv, r, scores
 
@@ -160,3 +163,62 @@ def test_partition_is_deterministic_and_layers_share_their_text():
     first, second = (partitioned(f, args)[1] for _ in range(2))
     assert [str(a.cascade) for a in first.regions] == [str(b.cascade) for b in second.regions]
     assert len(first.regions) == 3
+
+
+def test_norms_that_the_algebra_will_not_join_are_no_loss_when_each_is_fused():
+    """Gemma2 adds a norm to the residual and norms the sum: raw moments do not join the two (RF207); both are fused."""
+    imported = import_model(*gemma2(torch.float16))
+    p = partition(imported)
+    assert not p.refusals and "relax.mean" not in p.kept
+    about = [text for _, code, text in p.notes if code == "RF207"]
+    assert about and all("each is fused by itself" in text for text in about)
+
+
+def test_a_refused_norm_whose_first_sum_stays_is_a_refusal():
+    def rms(x):
+        w = x.float()
+        return (w * torch.rsqrt(w.pow(2).mean(-1, keepdim=True) + 1e-6)).type_as(x)
+
+    _imported, p = partitioned(lambda x, y: rms(x + rms(y)), (r(I, L).half(), r(I, L).half()))
+    assert [x.reason.code for x in p.refusals] == ["RF207"] and p.kept["relax.mean"] == 1
+
+
+def test_a_cut_between_reductions_over_one_row_is_never_silent():
+    def f(x):
+        best = x.topk(1, -1)
+        return torch.exp(x - best.values).sum(-1), best.indices
+
+    args = (r(I, L),)
+    imported, p = partitioned(f, args)
+    assert [x.reason.code for x in p.refusals] == ["RF306"] and p.refusals[0].reason.provenance.source
+    assert p.kept == {"relax.sum": 1}
+    agrees(f, args, imported, p)
+
+
+def test_a_norm_whose_result_is_read_elsewhere_is_not_cut_from_a_top_k_over_another_axis():
+    """DeepSeek's router: the norm's row is the hidden axis, the top-k's the experts'; nothing was cut in two."""
+
+    def f(x, g, w):
+        y = F.rms_norm(x, (x.shape[-1],), g, 1e-6)
+        return y, torch.sigmoid(y @ w).topk(2, -1).indices
+
+    _imported, p = partitioned(f, (r(I, 64), r(64), r(64, 16)))
+    assert not p.refusals
+
+
+def test_top_1_keeps_the_axis_of_ranks_through_maps_and_whole_rows():
+    def scaled(x):
+        found = torch.softmax(x, -1).topk(1, -1)
+        return found.values * 2.0, found.indices
+
+    def squeezed(x):
+        return torch.softmax(x, 0).topk(1, 0).values.squeeze(0) + 1.0
+
+    def spread(x):
+        return x * torch.softmax(x, -1).topk(1, -1).values
+
+    for f in (scaled, squeezed, spread):
+        args = (r(I, L),)
+        imported, p = partitioned(f, args)
+        assert names(p) == ["topk"] and not p.refusals
+        agrees(f, args, imported, p)
