@@ -15,7 +15,8 @@ def describe(name: str, arch: str, imported: Any, partition: Any, produced: dict
     """Every cascade once: fused, or kept with its reason; then the opaque calls and the importer's notes."""
     cascades = [_region(r, produced.get(r.name)) for r in partition.regions]
     cascades += [_refusal(r.name, r.ops, r.reason) for r in partition.refusals]
-    return Report(name, arch, tuple(cascades), _opaque(imported), tuple(Note(t) for t in imported.notes),
+    notes = [*(Note(t) for t in imported.notes), *_outside(partition)]
+    return Report(name, arch, tuple(cascades), _opaque(imported), tuple(notes),
                   timings=dict(seconds), versions=_versions())
 
 
@@ -40,6 +41,15 @@ def _refusal(name: str, ops: Any, refusal: NotFusable) -> CascadeReport:
     where = refusal.provenance if refusal.provenance.op else (ops[0] if ops else refusal.provenance)
     reason = Reason(refusal.code, where.op or refusal.statement, where.source, refusal.condition, refusal.why, refusal.help)
     return CascadeReport(name, refs, False, reason, cascade=refusal.statement, prefix=refusal.prefix)
+
+
+def _outside(partition: Any) -> list[Note]:
+    """Reductions and contractions that were left outside a cascade, a line per reason."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for name, code, condition in partition.notes:
+        groups.setdefault((code, condition), []).append(name)
+    return [Note(f"{condition}: {names[0]}" + (f" and {len(names) - 1} more" if len(names) > 1 else ""), code)
+            for (code, condition), names in groups.items()]
 
 
 def _opaque(imported: Any) -> tuple[Opaque, ...]:
