@@ -58,6 +58,8 @@ def draw(kind: str, dtype: str, rng: random.Random) -> Any:
             value = Fraction(rng.randint(-8, 8), 1 << 12)
         case "neginf":
             value = -math.inf if rng.random() < 0.5 else Fraction(rng.randint(-64, 64), 16)
+        case "fewneginf":
+            value = -math.inf if rng.random() < 0.25 else Fraction(rng.randint(-64, 64), 16)
         case "allneginf":
             value = -math.inf
         case "posinf":
@@ -193,6 +195,8 @@ def samples(cascade: Cascade, length: int, seed: int = 0) -> Iterator[Sample]:
     for name in (n for n in floats if n in along):
         for kind in SPECIAL:
             yield sample(cascade, {name: kind}, "generic", length, seed, style="spread")
+        # elsewhere one positive value, so that an infinity keeps its sign through a contraction
+        yield sample(cascade, {name: "fewneginf"}, "equal", length, seed, style="spread")
 
 
 def segmentations(n: int) -> Iterator[tuple[int, ...]]:

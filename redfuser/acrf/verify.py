@@ -274,7 +274,7 @@ class _Trial:
         kinds = set(self.sample.kinds.values())
         if "allneginf" in kinds:
             return any(bool(np.any(r == INF)) for r in self._float_results(reference))
-        return bool({"posinf", "neginf"} & kinds) and not self._defined(reference)
+        return bool({"posinf", "neginf", "fewneginf"} & kinds) and not self._defined(reference)
 
     def _defined(self, reference: Machine) -> bool:
         """Is every result of the r-axis finite?"""
