@@ -113,11 +113,10 @@ class Deriver:
         self.choices.append(f"{r.name}: depends on no result; accumulated as it is")
 
     def narrowed(self, r: Reduce, dtype: str) -> None:
-        """Record that a value is rounded once, from the accumulator's dtype to the reduction's."""
+        """Say that a value is rounded once, from the accumulator's dtype to the reduction's: no rounding moves, since that
+        is what a reduction of that dtype means (:class:`redfuser.acrf.expr.Reduce`)."""
         if r.dtype in UNIT_ROUNDOFF and r.dtype != dtype:
-            u = UNIT_ROUNDOFF[r.dtype]
-            self.roundings.append(f"{r.name}: accumulated in {dtype} and rounded to {r.dtype} once, at most u = {u:.4g} of its "
-                                  "magnitude, where the program rounds as it accumulates")
+            self.choices.append(f"{r.name}: accumulated in {dtype}, its total rounded to {r.dtype} once")
 
     @staticmethod
     def _dtype_of(r: Reduce, name: str) -> str:
