@@ -6,7 +6,7 @@ A domain says how *floats* are stored and computed; integers and bools are NumPy
   program does; sums of narrow floats accumulate in fp32. With ``program=False``: fp64 throughout, only explicit casts
   to a narrower dtype than fp32 round.
 * :class:`Exact`: rationals, with ``inf`` and ``nan``; raises :class:`Inexact` where a value is irrational.
-* :class:`Digits`: 50-digit binary floats (mpmath); raises :class:`OutOfRange` for exp(1e12) and beyond.
+* :class:`Digits`: 50-digit binary floats (mpmath); raises :class:`OutOfRange` for exp(1e60) and beyond.
 
 Edge values follow IEEE 754, except that the last two have one zero: ``1/0 = inf`` whatever the zero's sign.
 NaN propagates through ``max`` and ``min``; in ``argmax`` and ``topk`` NaN counts as the largest value, as in torch.
@@ -373,6 +373,10 @@ class Digits(Objects):
         return _digit_ops()[name]
 
 
+_EXP_LIMIT = 1e60
+"""Exponents have any size here, so the clamps of masked rows (exp(-3.4e38)) are no edge; exp of an exp would be."""
+
+
 @cache
 def _digits() -> Any:
     context = mpmath.MPContext()
@@ -394,7 +398,7 @@ def _digit_ops() -> dict[str, Callable[..., Any]]:
         return nan if c.isinf(a) and c.isinf(b) else a / b
 
     def exp(a: Any) -> Any:
-        if abs(a) > 1e12:
+        if abs(a) > _EXP_LIMIT:
             if c.isfinite(a):
                 raise OutOfRange(f"exp({float(a):.2g})")
             return inf if a > 0 else c.zero

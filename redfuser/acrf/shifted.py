@@ -120,6 +120,8 @@ class References:
             interval = self.ranges.of(e)
             if interval.lo > -INF and interval.hi < INF and _defined(e):
                 return e  # proved finite as it is (a clamp)
+        if self._clamped(e):
+            return e  # what a guard would look for, the clamp has already replaced
         edges = _infinite_arms(e)
         if edges:
             edge = Const(edges.pop(), e.dtype)
@@ -145,6 +147,14 @@ class References:
             case Op() | Cast():
                 return map_children(e, lambda k: self.guarded(k, guards) if k.dtype in FLOATS else k)
         return e
+
+    def _clamped(self, e: Expr) -> bool:
+        """``max(m, c)`` of a running maximum, or ``min(m, c)`` of a running minimum, with a finite constant: never the
+        value of an empty reduction, so a row of nothing but masked elements ends as in the source program."""
+        match e:
+            case Op(name="max" | "min" as kind, args=(Ref(name=n), Const(value=v)) | (Const(value=v), Ref(name=n))):
+                return n in self.accumulators and self.accumulators[n].reducer.kind == kind and -INF < v < INF
+        return False
 
     def _nonzero(self, q: Expr, guards: list[Expr]) -> Expr:
         """``q`` with 1 in place of 0 (and of a maximum of nothing)."""

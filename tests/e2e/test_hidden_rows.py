@@ -1,0 +1,49 @@
+"""A query that may look at nothing: SDPA gives 0 there, and so do we, in every realisation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import redfuser
+from redfuser import frontend, numerics
+from redfuser.partition import partition
+from redfuser.strategies import realise
+from redfuser.target import target
+from redfuser.tensorize import configs, interpret, tensorize
+
+
+def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=keep)
+
+
+@pytest.fixture
+def args() -> tuple[torch.Tensor, ...]:
+    g = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 2, n, 64, generator=g).half() for n in (40, 75, 75))
+    keep = torch.rand(1, 1, 40, 75, generator=g) > 0.3
+    keep[0, 0, 5] = False
+    keep[0, 0, 9, :64] = False  # hidden in the first segments, visible later
+    return q, k, v, keep
+
+
+def test_on_the_cpu(args: tuple[torch.Tensor, ...]) -> None:
+    compiled = redfuser.compile(attend, args, target="cpu", fallback="error")
+    assert compiled(*args)[0, :, 5].eq(0).all()
+    numerics.require(numerics.check(compiled, attend, args))
+
+
+@pytest.mark.parametrize("strategy,splits", [("single", 1), ("multi", 3)])
+def test_as_tiles(args: tuple[torch.Tensor, ...], strategy: str, splits: int) -> None:
+    (region,) = partition(frontend.import_model(attend, args)).regions
+    program = realise(region.fused, strategy, splits)
+    machine = target("sm_90a")
+    tiles = tensorize(program, configs(program, machine)[0], machine)
+    names = {spec: a for spec, a in zip(("q", "k", "v", "keep"), args, strict=True)}
+    given = {tensor: names[var].numpy().reshape(region.cascade.tensor(tensor).shape) for tensor, var in region.inputs.items()}
+    (out,) = interpret.run(tiles, given).values()
+    found = torch.from_numpy(np.asarray(out, np.float32)).reshape(2, 40, 64) if out.shape[-3:] != (40, 2, 64) else None
+    assert found is not None
+    torch.testing.assert_close(found, attend(*(a.float() if a.dtype == torch.float16 else a for a in args))[0],
+                               rtol=0, atol=2e-3)
