@@ -202,15 +202,8 @@ def _const(e: Const) -> str:
             return f"{'-' if v < 0 else ''}T.infinity(\"{kind}\")"
         if math.isnan(v):
             return f"T.float32({v!r})"
-        return repr(_stays_normal(v) if e.dtype != "f64" else v)
+        return repr(v)
     return str(int(e.value))
-
-
-def _stays_normal(v: float) -> float:
-    """``v``, or its neighbour away from zero where the generated C++ would flush it: TileLang writes a constant with seven
-    digits, which turns the smallest normal float32 (a clamp below a sum) into a subnormal, and fast math takes that for 0."""
-    written = float(f"{v:.6e}")
-    return math.copysign(1.175495e-38, v) if abs(written) < 2.0**-126 <= abs(v) else v
 
 
 def _shape(shape: tuple[int, ...]) -> str:
