@@ -165,7 +165,8 @@ def exponentials(e: Expr, rounded: Callable[[Expr], bool], per_row: Callable[[Ex
 
     Folding the factor into both sides costs a relative error of ``|y| 2^-24``. That is within the program's own error
     exactly when x is the rounded result of a contraction (``rounded``); for data that is exact the difference is taken
-    first and scaled after. ``per_row`` tells which atoms do not vary along the segment; they are summed first.
+    first and scaled after. ``per_row`` tells which atoms do not vary along the segment; they are summed first, and where
+    nothing else is there (the correction of a row) the difference comes first too: it must be 0 for equal references.
     """
 
     def rule(x: Expr) -> Expr:
@@ -179,6 +180,11 @@ def exponentials(e: Expr, rounded: Callable[[Expr], bool], per_row: Callable[[Ex
             return op("exp2", op("mul", arg, f32(LOG2E)))
         wide = [(k, a) for k, a in terms if not per_row(a)]
         row = [(k, a) for k, a in terms if per_row(a)]
+        if not wide:  # difference first: scaled and contracted to a multiply-add, two equal references would not cancel
+            (k, a), (j, b) = sorted(row, key=lambda t: -t[0]) if len(row) == 2 else ((0.0, arg), (1.0, arg))
+            if k == -j:
+                return op("exp2", op("mul", op("sub", a, b), f32(k * LOG2E)))
+            return op("exp2", op("mul", arg, f32(LOG2E)))
         return op("exp2", _difference(_sum(wide), row))
 
     return rewrite_bottom_up(e, rule)
