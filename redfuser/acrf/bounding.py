@@ -50,7 +50,7 @@ def own_peak(work: Deriver, r: Reduce, d: Decomposer, t: Term) -> Term:
     parts: list[Part] = []
     for p in t.parts:
         split = split_linear(d, p.base.args[0]) if isinstance(p.base, Op) and p.base.name in ("exp", "exp2") else None
-        if p.kind != "scaled" or split is None or p.power != 1 or follows_maximum(d, p):
+        if p.kind != "scaled" or split is None or p.power != 1 or follows_maximum(d, p, t.conds):
             parts.append(p)
             continue
         assert isinstance(p.base, Op)

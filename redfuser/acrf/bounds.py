@@ -5,18 +5,23 @@ They show that a clip changes nothing, that a rounding stays in range, and which
 
 from __future__ import annotations
 
+from dataclasses import replace
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from redfuser.acrf.algebra import LARGEST
-from redfuser.acrf.expr import Cast, Expr, Op, Ref, map_children
+from redfuser.acrf.expr import Cast, Const, Expr, Op, Ref, children, map_children, walk
 from redfuser.acrf.linear import monomial_kind, split_linear
-from redfuser.acrf.normal import Poly, add, multiply, scale, to_poly
+from redfuser.acrf.normal import Mono, Poly, add, multiply, scale, to_poly
 from redfuser.acrf.refuse import Refuse
 from redfuser.acrf.state import Condition
 from redfuser.acrf.terms import F1, Part, Term, constant_of, without_constant
 
 if TYPE_CHECKING:
     from redfuser.acrf.decompose import Decomposer
+    from redfuser.acrf.derive import Deriver
+
+Conds = tuple[tuple[Expr, bool], ...]
 
 
 def decided(d: Decomposer, e: Op, x: Expr, y: Expr) -> Expr | None:
@@ -62,7 +67,7 @@ def bound_of(d: Decomposer, t: Term) -> float | None:
         c, base = without_constant(p.base)
         bound *= c ** float(p.power) if p.power > 0 or c else 1.0
         data.append((base, p.power))
-    for p in t.parts:
+    for p in map(_divisor, t.parts):
         if p.kind == "d":
             at = next((i for i, (g, q) in enumerate(data)
                        if p.power < 0 and q == -p.power and d.ranges.dominates(p.base, g)), None)
@@ -72,7 +77,7 @@ def bound_of(d: Decomposer, t: Term) -> float | None:
         elif p.kind == "shift":
             return None
         elif p.kind == "scaled":
-            inside = _bounded_exponential(d, p)
+            inside = _bounded_exponential(d, p, t.conds)
             if inside is None:
                 return None
             bound *= inside
@@ -85,25 +90,32 @@ def bound_of(d: Decomposer, t: Term) -> float | None:
     return bound
 
 
-def _bounded_exponential(d: Decomposer, p: Part) -> float | None:
+def _divisor(p: Part) -> Part:
+    """``rsqrt(d)`` as ``1 / sqrt(d)``."""
+    if p.kind == "d" and isinstance(p.base, Op) and p.base.name == "rsqrt":
+        return replace(p, base=Op("sqrt", p.base.args, p.base.dtype), power=-p.power)
+    return p
+
+
+def _bounded_exponential(d: Decomposer, p: Part, conds: Conds) -> float | None:
     """exp(A - m) <= 1 where m = max of A."""
     e = p.base
     while isinstance(e, Cast):
         e = e.arg
     if not (isinstance(e, Op) and e.name in ("exp", "exp2")) or p.power < 0:
         return None
-    return 1.0 if _below_zero(d, e.args[0]) else None
+    return 1.0 if _below_zero(d, e.args[0], conds) else None
 
 
-def follows_maximum(d: Decomposer, p: Part) -> bool:
+def follows_maximum(d: Decomposer, p: Part, conds: Conds) -> bool:
     """exp(c * (A - m) + ...) with c >= 0, m the maximum of A, and nothing else but results: along the row it is at most
-    its value at the maximum, and it vanishes where the maximum is -inf."""
+    its value at the maximum, and it vanishes where the maximum is -inf. ``conds``: what is known of the elements."""
     e = p.base
     while isinstance(e, Cast):
         e = e.arg
     if not (isinstance(e, Op) and e.name in ("exp", "exp2")) or p.power < 0:
         return False
-    if _below_zero(d, e.args[0]):
+    if _below_zero(d, e.args[0], conds):
         return True
     arg = _unclamped(d, d.scope.resolve(e.args[0]))
     split = split_linear(d, arg)
@@ -112,7 +124,7 @@ def follows_maximum(d: Decomposer, p: Part) -> bool:
     moving = {m: c for m, c in split[0].items() if monomial_kind(d, m) == "X"}
     for name, r in d.ranges.reductions.items():
         if r.reducer.kind == "max":
-            data = to_poly(d.scope.inline(r.expr))
+            data = to_poly(_under(conds, d.scope.inline(r.expr)))
             for c in {abs(v) for v in moving.values()}:
                 if scale(data, c) == moving and split[1].get(((Ref(name, r.dtype), F1),)) == -c:
                     return True
@@ -129,27 +141,58 @@ def _unclamped(d: Decomposer, e: Expr) -> Expr:
     return map_children(e, lambda x: _unclamped(d, x))
 
 
-def _below_zero(d: Decomposer, arg: Expr) -> bool:
-    """Proved: arg = c * (A - m) with c >= 0 and m the maximum of A."""
+def _below_zero(d: Decomposer, arg: Expr, conds: Conds) -> bool:
+    """Proved: arg is a sum of c * (A - m) with c >= 0 and m the maximum of A, and of c * (m - A) with m its minimum."""
     split = split_linear(d, arg)
     if split is None:
         return False
-    for name, r in d.ranges.reductions.items():
-        if r.reducer.kind != "max":
+    whole = add(split[0], split[1])
+    for mono in split[1]:
+        found = _gap(d, mono, whole[mono], conds) if mono in whole else None
+        if found is None:
+            return False
+        whole = add(whole, found, -1)
+    return bool(split[1]) and not whole
+
+
+def _gap(d: Decomposer, mono: Mono, c: Fraction, conds: Conds) -> Poly | None:
+    """``factor * (A - m)`` (or ``factor * (m - A)``), never positive, whose part in the extremum m is ``c * mono``."""
+    for at, (base, q) in enumerate(mono):
+        r = d.ranges.reductions.get(base.name) if isinstance(base, Ref) and q == 1 else None
+        if r is None or r.reducer.kind not in ("max", "min"):
             continue
-        ref = Ref(name, r.dtype)
-        difference = add(to_poly(d.scope.inline(r.expr)), to_poly(ref), -1)
-        whole = add(split[0], split[1])
-        if difference == whole:
+        sign = 1 if r.reducer.kind == "max" else -1
+        others = (*mono[:at], *mono[at + 1:])
+        factor: Poly = {others: -sign * c}
+        if -sign * c > 0 and all(d.ranges.nonneg(b) for b, _ in others):
+            body = to_poly(_under(conds, d.scope.inline(r.expr)))
+            return multiply(scale(add(body, to_poly(base), -1), Fraction(sign)), factor)
+    return None
+
+
+def _under(conds: Conds, e: Expr) -> Expr:
+    """An expression of elements for which the conditions hold: ``select(k, x, -inf)`` is x where k."""
+    if isinstance(e, Op) and e.name == "select":
+        for cond, side in conds:
+            if e.args[0] == cond:
+                return _under(conds, e.args[1] if side else e.args[2])
+    return map_children(e, lambda x: _under(conds, x)) if conds else e
+
+
+def may_be_undefined(d: Decomposer | Deriver, e: Expr) -> bool:
+    """May a D-only expression be infinite or NaN although every element is finite? A quotient or logarithm of what may be
+    zero, or the extremum of a row that a mask may empty."""
+    scope, ranges = d.scope, d.ranges
+    match e:
+        case Ref(name=n) if n in scope.definitions:
+            return may_be_undefined(d, scope.definitions[n])
+        case Ref(name=n) if n in ranges.reductions:
+            r = ranges.reductions[n]
+            masked = r.reducer.kind in ("max", "min") and any(
+                isinstance(x, Const) and abs(x.value) == float("inf") for x in walk(scope.inline(r.expr)))
+            return masked or may_be_undefined(d, r.expr)
+        case Op(name="div", args=(_, y)) | Op(name="rsqrt" | "log" | "log2", args=(y,)) if not ranges.of(y).nonzero:
             return True
-        for c in {abs(v) for v in whole.values()}:
-            if scale(difference, c) == whole:
-                return True
-        extra = [m for m in whole if any(b == ref for b, _ in m)]
-        if len(extra) == 1:
-            factor: Poly = {tuple((b, q) for b, q in extra[0] if b != ref): -whole[extra[0]]}
-            (m, c), = factor.items()
-            positive = c > 0 and all(d.ranges.nonneg(b) for b, _ in m)
-            if positive and multiply(difference, factor) == whole:
-                return True
-    return False
+        case Op(name="pow", args=(x, Const(value=v))) if v < 0 and not ranges.of(x).nonzero:
+            return True
+    return any(may_be_undefined(d, k) for k in children(e))

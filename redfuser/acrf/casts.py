@@ -130,8 +130,16 @@ def _scales(d: Decomposer, t: Term) -> bool:
 def rounded_value(d: Decomposer, e: Op) -> list[Term]:
     """``round(x h)`` (also floor, ceil) of one term: under ``elide`` taken at the running results."""
     terms = d.expand(e.args[0])
-    if d.casts != "elide" or len(terms) != 1 or terms[0].of("shift") or not _scales(d, terms[0]):
+    if d.casts != "elide":
         return no_rule(e)
+    if len(terms) != 1 or terms[0].of("shift"):
+        raise Refuse("RF205", f"{e.args[0]} is one product of data and results",
+                     f"{e} rounds a sum of data and results: taken at running results it would be shifted, not only scaled, "
+                     "as they change", "round in a second pass, or shift the data by an input")
+    if not _scales(d, terms[0]):
+        raise Refuse("RF206", f"the results in {e} are non-negative",
+                     "a rounding taken at running results is rescaled by their ratio, which must not change its sign",
+                     "take abs() of the factor, or prove its sign by its definition")
     t = terms[0]
     step = 0.5 if e.name == "round" else 1.0
     d.roundings.append(f"{e}: taken at the running results; per element at most {2 * step:g} quantisation steps of the final "
@@ -149,6 +157,9 @@ def _absolute(d: Decomposer, e: Cast, terms: list[Term]) -> list[Term]:
         return [_wrap_exact(d, t, e) for t in terms]
     if d.casts == "elide" and len(terms) == 1 and not terms[0].of("shift") and _scales(d, terms[0]):
         t = terms[0]
+        whole = e.arg.dtype not in FLOATS or (isinstance(e.arg, Op) and e.arg.name in ("round", "floor", "ceil"))
+        if whole:
+            return [replace(t, coefficient=Fraction(1), parts=(Part("scaled", _respell(e, t), follows=follows_of(t)),))]
         d.roundings.append(f"{e}: truncation is taken at the running results; per element at most 1 quantisation step of the "
                            "final scale where the running scale never exceeds the final one")
         return [replace(t, coefficient=Fraction(1), parts=(Part("scaled", _respell(e, t), follows=follows_of(t)),))]

@@ -40,10 +40,16 @@ class Decomposer:
     def terms(self, e: Expr) -> list[Term]:
         """F as a sum of terms. Raises Refuse with the smallest sub-expression that cannot be taken apart."""
         out: list[Term] = []
-        for xs, ds, leaf in split_cases(self, e):
-            if isinstance(leaf, Const) and leaf.value == 0:
-                continue
-            out += [replace(t, conds=(*xs, *t.conds), dconds=(*ds, *t.dconds)) for t in self.expand(leaf)]
+        cases = [c for c in split_cases(self, e) if not (isinstance(c[2], Const) and c[2].value == 0)]
+        nothing = {c[:2]: c[2] for c in cases if c[0] and self.scope.kind(c[2]) in ("C", "X") and not to_poly(c[2])}
+        kept = [c for c in cases if c[:2] not in nothing]
+        zeros = {(_other_side(xs), ds): leaf for (xs, ds), leaf in nothing.items()}
+        kept += [c for c in cases if c[:2] in nothing and (_other_side(c[0]), c[1]) not in {k[:2] for k in kept}]
+        for xs, ds, leaf in kept:
+            here = [replace(t, conds=(*xs, *t.conds), dconds=(*ds, *t.dconds)) for t in self.expand(leaf)]
+            if (xs, ds) in zeros and here and here[0].conds == xs:
+                here[0] = replace(here[0], elsewhere=zeros[xs, ds])
+            out += here
         if len(out) > MAX_TERMS:
             raise Refuse("RF210", f"at most {MAX_TERMS} terms", f"the decomposition has {len(out)} terms",
                          "split the expression over several reductions")
@@ -151,7 +157,8 @@ class Decomposer:
             c = t.coefficient ** int(p)
         elif t.coefficient != 1:
             coefficient = (Part("x", number(t.coefficient, whole.dtype), p),)
-        parts = [replace(q, power=q.power * p, follows=tuple((b, r * p) for b, r in q.follows)) for q in t.parts]
+        parts = [replace(q, power=q.power * p, follows=q.follows if q.kind == "shift" else tuple(
+            (b, r * p) for b, r in q.follows)) for q in t.parts]
         return merged(Term((*coefficient, *parts), c, t.conds, t.dconds))
 
     def _pow(self, x: Expr, p: Fraction, whole: Expr) -> list[Term]:
@@ -177,6 +184,12 @@ class Decomposer:
         if all(p.power % 2 == 0 or self.ranges.nonneg(p.base) for p in t.parts):
             return 1 if t.coefficient > 0 else -1
         return 0
+
+
+def _other_side(xs: tuple[tuple[Expr, bool], ...]) -> tuple[tuple[Expr, bool], ...]:
+    """The case in which only the last condition fails."""
+    (cond, side) = xs[-1]
+    return (*xs[:-1], (cond, not side))
 
 
 def _is_product(e: Expr) -> bool:

@@ -172,7 +172,7 @@ def _scaled_extremum(work: Deriver, r: Reduce, d: Decomposer) -> bool | None:
     dtype = accumulator_dtype(r.expr.dtype)
     guards: list[Expr] = []
     follows = tuple(f for p in t.of("scaled") for f in p.follows)
-    ratio = work.refs.ratio(follows, all(follows_maximum(d, p) for p in t.of("scaled")))
+    ratio = work.refs.ratio(follows, all(follows_maximum(d, p, t.conds) for p in t.of("scaled")))
     assert ratio is not None
     body = product([(work.refs.place(p.base, guards), p.power) for p in t.parts if p.kind in ("x", "scaled")], dtype)
     edge = neutral(r.reducer, dtype)[0]

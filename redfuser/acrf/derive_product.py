@@ -1,14 +1,21 @@
-"""Products: ``prod G(x) H(D) = (prod G(x)) * H(D) ** n``, n the number of elements that count."""
+"""Products: ``prod G(x) H(D) = (prod G(x)) * H(D) ** n``, n the number of elements that count.
+
+``H ** n`` is deferred, unless H bounds the data (``x / max|x|``): then the product is kept at the running results and
+follows them by ``(H new / H old) ** n``, so that it overflows only where the source program does.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from redfuser.acrf.algebra import accumulator_dtype
+from redfuser.acrf.bounds import bound_of
 from redfuser.acrf.cases import split_cases
 from redfuser.acrf.expr import Cast, Const, Expr, Op, Reduce, Ref, op, refs_of
 from redfuser.acrf.normal import product
 from redfuser.acrf.refuse import Refuse
+from redfuser.acrf.terms import Term
 from redfuser.acrf.values import Value, own_name
 
 if TYPE_CHECKING:
@@ -20,7 +27,9 @@ def derive_product(work: Deriver, r: Reduce) -> None:
     d = work.decomposer()
     cases = split_cases(d, r.expr)
     dtype = accumulator_dtype(r.expr.dtype)
-    out: list[Expr] = []
+    plain: list[Expr] = []
+    rooted: list[Expr] = []
+    guards: list[Expr] = []
     for i, (xs, ds, leaf) in enumerate(cases):
         if ds:
             raise Refuse("RF209", f"{r.expr} has no condition on results", "a product over conditional factors",
@@ -31,6 +40,8 @@ def derive_product(work: Deriver, r: Reduce) -> None:
                          "a product over sums of data and results has no finite-rank decomposition",
                          "reduce a logarithm by sum if the factors are positive, or compute the results earlier")
         t = terms[0]
+        if not t.parts and t.coefficient == 1:
+            continue  # an arm that multiplies by 1
         if t.of("scaled"):
             raise Refuse("RF209", f"{leaf} has no exponential of data and results",
                          "a product of exponentials is the exponential of a sum", "reduce the exponent with sum")
@@ -41,24 +52,60 @@ def derive_product(work: Deriver, r: Reduce) -> None:
                 body = Op("select", (cond, body, other) if side else (cond, other, body), body.dtype)
             return body
 
-        body = product([(p.base, p.power) for p in t.of("x")], dtype) if t.of("x") else one
         name = own_name(r.name) if len(cases) == 1 else work.fresh(f"{r.name}_{i}")
-        acc = work.accumulate((name,), r.axes, r.reducer, dtype, masked(body, one), None)[0]
         h = [(work.scope.resolve(p.base), p.power) for p in t.of("d")]
         if any(refs_of(b) & work.scope.late for b, _ in h):
             raise Refuse("RF214", f"{leaf} is available while the row is reduced",
                          "a factor is a contraction of results", "split the program before it")
-        out.append(acc)
+        count: Expr = one
         if h or t.coefficient != 1:
             count = work.share(work.fresh(f"{r.name}_n", reserve=False), r.axes, dtype,
                                masked(one, Const(0.0, dtype)), lambda own: Ref(f"{own.name}@old", own.dtype))
-            out.append(op("pow", product(h, dtype, t.coefficient), count))
-            work.choices.append(f"{r.name}: {product(h, dtype, t.coefficient)} deferred, to the power of the number of "
-                                "elements")
-    value = out[0]
-    for o in out[1:]:
-        value = op("mul", value, o)
+        if h and bound_of(d, t) is not None:
+            value, true = _rebased(work, r, t, name, dtype, masked, count, guards)
+            plain.append(value)
+            rooted.append(true)
+            continue
+        body = product([(p.base, p.power) for p in t.of("x")], dtype) if t.of("x") else one
+        value = work.accumulate((name,), r.axes, r.reducer, dtype, masked(body, one), None)[0]
+        if count is not one:
+            factor = product(h, dtype, t.coefficient)
+            value = op("mul", value, op("pow", factor, count))
+            work.choices.append(f"{r.name}: {factor} deferred, to the power of the number of elements")
+        plain.append(value)
+        rooted.append(value)
     work.decomposition.append(f"{r.name} = prod[{r.over}] {r.expr}")
-    if r.dtype != dtype:
-        value = Cast(value, r.dtype)
-    work.set_value(r.name, Value(value, value), value)
+    value, true = (_multiplied(v, r.dtype) for v in (plain, rooted))
+    work.set_value(r.name, Value(value, true, tuple(guards)), value)
+
+
+def _rebased(work: Deriver, r: Reduce, t: Term, name: str, dtype: str, masked: Callable[[Expr, Expr], Expr], count: Expr,
+             guards: list[Expr]) -> tuple[Expr, Expr]:
+    """One case's accumulator at the running results: (its value, its value at the true results)."""
+    follows = tuple((p.base, p.power) for p in t.of("d"))
+    ratio = work.refs.ratio(follows, False)
+    back = work.refs.to_true(follows)
+    assert ratio is not None and back is not None
+    up = [(p.base, p.power) for p in t.parts if p.kind != "d"]
+    placed = [(work.refs.inverse_at(b, guards) if q < 0 else work.refs.at(b, guards), q) for b, q in follows]
+    body = masked(product([*up, *placed], dtype, t.coefficient), Const(1.0, dtype))
+
+    def rebase(own: Ref) -> Expr:
+        return op("mul", Ref(f"{own.name}@old", own.dtype), op("pow", ratio, work.refs.old(count)))
+
+    main = work.share(name, r.axes, dtype, body, rebase, r.reducer)
+    h = product([(b, q) for b, q in follows], dtype)
+    work.choices.append(f"{r.name}: {h} rebased, to the power of the number of elements: it bounds the data it scales")
+    if not guards:
+        return main, main
+    root = op("mul", main, op("pow", back, count))
+    if count.dtype == dtype and masked(Const(1.0, dtype), Const(0.0, dtype)) != Const(1.0, dtype):
+        root = Op("select", (Op("eq", (count, Const(0.0, dtype)), "bool"), main, root), dtype)
+    return main, root
+
+
+def _multiplied(values: list[Expr], dtype: str) -> Expr:
+    out = values[0]
+    for v in values[1:]:
+        out = op("mul", out, v)
+    return out if out.dtype == dtype else Cast(out, dtype)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from redfuser.acrf.algebra import accumulator_dtype, neutral
 from redfuser.acrf.bounding import bounded_powers, own_peak
-from redfuser.acrf.bounds import follows_maximum
-from redfuser.acrf.expr import Cast, Const, Expr, Op, Reduce, Ref, op, refs_of
+from redfuser.acrf.bounds import follows_maximum, may_be_undefined
+from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Reduce, Ref, op, refs_of
 from redfuser.acrf.family import rebased, residuals, sum_up, translated
 from redfuser.acrf.normal import product
 from redfuser.acrf.pull_out import finish_late
@@ -33,13 +33,15 @@ def derive_sum(work: Deriver, r: Reduce) -> None:
     terms = [own_peak(work, r, d, bounded_powers(work, r, t)) for t in d.terms(r.expr)] or [Term((), Fraction(0))]
     work.decomposition.append(spell_decomposition(r, terms))
     dtype = accumulator_dtype(r.expr.dtype)
+    if dtype not in FLOATS and any(b.dtype in FLOATS for t in terms for p in t.of("scaled") for b, _ in p.follows):
+        dtype = "f32"  # integers that follow a change of scale are integers no more
     plain: list[Expr] = []
     rooted: list[Expr] = []
     guards: list[Expr] = []
     covered = vanishes = True
     for i, t in enumerate(terms):
         name = own_name(r.name) if len(terms) == 1 else work.fresh(f"{r.name}_{i}")
-        empty = bool(t.of("scaled")) and all(follows_maximum(d, p) for p in t.of("scaled"))
+        empty = bool(t.of("scaled")) and all(follows_maximum(d, p, t.conds) for p in t.of("scaled"))
         main, root, mine = _term_accumulators(work, r, t, name, dtype, single=len(terms) == 1, vanishes=empty)
         results = [(p.base, p.power) for p in t.of("d")]
         resolved = [(work.scope.resolve(b), q) for b, q in results]
@@ -49,8 +51,12 @@ def derive_sum(work: Deriver, r: Reduce) -> None:
                              "split the reduction into one per term")
             finish_late(work, r, root if mine else main, results, t.coefficient, dtype)
             return
+        masked = bool(t.conds) and any((q < 0 and not work.ranges.of(b).nonzero) or may_be_undefined(work, b)
+                                       for b, q in results)
         for value, out in ((main, plain), (root, rooted)):
             v = product([(value, F1), *resolved], dtype, t.coefficient)
+            if masked:
+                v = _where_counted(work, r, t, value, v, dtype)
             for cond, side in t.dconds:
                 zero = Const(0.0, dtype)
                 c = work.scope.resolve(cond)
@@ -68,6 +74,8 @@ def derive_sum(work: Deriver, r: Reduce) -> None:
     value = sum_up(plain, dtype)
     final = sum_up(rooted, dtype)
     if r.dtype != dtype:
+        if dtype in FLOATS and r.dtype not in FLOATS:
+            value, final = (Op("round", (v,), dtype) for v in (value, final))
         value, final = Cast(value, r.dtype), Cast(final, r.dtype)
         work.narrowed(r, dtype)
     work.set_value(r.name, Value(value, final, tuple(guards), covered and bool(guards), vanishes), value)
@@ -92,7 +100,7 @@ def _term_accumulators(work: Deriver, r: Reduce, t: Term, name: str, dtype: str,
     shifts = t.of("shift")
     follows = tuple(f for p in t.of("scaled") for f in p.follows)
     ratio = work.refs.ratio(follows, vanishes) if follows else None
-    drifts = [work.refs.drift(p.b) for p in shifts if p.b is not None]
+    drifts = [work.refs.drift(p) for p in shifts]
     weight = [(work.refs.place(p.base, guards), p.power) for p in t.parts if p.kind in ("x", "scaled")]
     centred = [work.refs.place(p.base, guards) for p in shifts]
     powers = [int(p.power) for p in shifts]
@@ -100,13 +108,16 @@ def _term_accumulators(work: Deriver, r: Reduce, t: Term, name: str, dtype: str,
     context = frozenset().union(*(work.scope.axes_of(x) for x in drifts), frozenset()) if drifts else frozenset()
     for k in sorted(cartesian(*(range(n + 1) for n in powers)), key=lambda k: (sum(k), k)):
         factors = [*weight, *((u, Fraction(j)) for u, j in zip(centred, k, strict=True) if j)]
-        body = product(factors, dtype) if factors else Const(1.0, dtype)
+        narrow = r.expr.dtype if r.expr.dtype not in FLOATS else dtype
+        body = product(factors, narrow) if factors else Const(1.0, dtype)
         if body.dtype != dtype:
             body = Cast(body, dtype)
-        for cond, side in reversed(t.conds):
-            zero = Const(0.0, dtype)
-            body = Op("select", (cond, body, zero) if side else (cond, zero, body), dtype)
         last = k == tuple(powers)
+        zero: Expr = Const(0.0, dtype) if not last or t.elsewhere is None else t.elsewhere
+        zero = zero if zero.dtype == dtype else Cast(zero, dtype)
+        for cond, side in reversed(t.conds):
+            body = Op("select", (cond, body, zero) if side else (cond, zero, body), dtype)
+            zero = Const(0.0, dtype)
         label = name if last else work.fresh(f"{r.name}_{''.join(map(str, k))}", reserve=False)
         axes = work.axes(r, body, context, full=last and single)
 
@@ -123,29 +134,29 @@ def _term_accumulators(work: Deriver, r: Reduce, t: Term, name: str, dtype: str,
     value = translated(family, powers, residual, dtype)
     if not guards:
         return value, value, guards
-    drift = [work.refs.last_drift(p.b) for p in shifts if p.b is not None]
+    drift = [work.refs.last_drift(p) for p in shifts]
     both: list[Expr | None] = [d if c is None else op("add", d, c) for d, c in zip(drift, residual, strict=True)]
     root = translated(family, powers, both, dtype)
     back = work.refs.to_true(follows) if follows else None
     root = op("mul", root, back) if back is not None else root
-    return value, _where_counted(work, r, t, root, dtype) if t.conds else root, guards
+    return value, _where_counted(work, r, t, value, root, dtype) if t.conds else root, guards
 
 
-def _where_counted(work: Deriver, r: Reduce, t: Term, root: Expr, dtype: str) -> Expr:
-    """The true results change a sum only if it has an element: one that a mask leaves empty is 0 in the program too.
-    The count is added to the state only if the rooted value is used."""
+def _where_counted(work: Deriver, r: Reduce, t: Term, bare: Expr, whole: Expr, dtype: str) -> Expr:
+    """Results that may be NaN or infinite change a sum only if it has an element: one that a mask leaves empty is 0 (the
+    ``bare`` sum) in the program too. The count is added to the state only if the value is used."""
     one: Expr = Const(1.0, dtype)
     for cond, side in reversed(t.conds):
         zero = Const(0.0, dtype)
         one = Op("select", (cond, one, zero) if side else (cond, zero, one), dtype)
-    count = Ref(work.fresh(f"{r.name}_counted"), dtype)
     axes = tuple(a for a in r.axes if a in work.scope.axes_of(one))
-    same = work.equal(one, SUM, dtype, axes, r.axes)
-    if same is not None:
-        count = Ref(same.name, dtype)
-    else:
-        work.scope.axes[count.name] = axes
-        work.pending[count.name] = Accumulator((count.name,), axes, SUM, dtype, neutral(SUM, dtype), one,
-                                               (Ref(f"{count.name}@old", dtype),))
-    zero = Const(0.0, dtype)
-    return Op("select", (Op("eq", (count, zero), "bool"), zero, root), dtype)
+    same = work.equal(one, SUM, dtype, axes, r.axes) or next(
+        (a for a in work.pending.values() if a.contribution == one and a.axes == axes and a.dtype == dtype), None)
+    if same is None:
+        name = work.fresh(f"{r.name}_counted")
+        work.scope.axes[name] = axes
+        same = Accumulator((name,), axes, SUM, dtype, neutral(SUM, dtype), one, (Ref(f"{name}@old", dtype),))
+        work.pending[name] = same
+    nothing = Const(0.0, dtype)
+    empty = Op("eq", (Ref(same.name, dtype), nothing), "bool")
+    return Op("select", (empty, nothing if t.elsewhere is None else bare, whole), dtype)

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from fractions import Fraction
 from functools import cache
 from typing import Any
@@ -382,6 +383,17 @@ def _digits() -> Any:
     context = mpmath.MPContext()
     context.dps = 50
     return context
+
+
+@contextmanager
+def more_digits(digits: int = 12000) -> Iterator[None]:
+    """A longer :class:`Digits` while it lasts: ``1 + exp(-2e4)`` is more than 1 only beyond 8700 digits."""
+    context, before = _digits(), _digits().dps
+    context.dps = digits
+    try:
+        yield
+    finally:
+        context.dps = before
 
 
 @cache

@@ -84,15 +84,30 @@ def logarithm(d: Decomposer, e: Op, x: Expr) -> list[Term]:
             arg = Op(e.name, (p.base,), e.dtype)
         else:
             no_rule(e)
-        pieces.append(arg if p.power == 1 else op("mul", arg, number(p.power, e.dtype)))
+        pieces.append(arg if p.power == 1 else Op("neg", (arg,), e.dtype) if p.power == -1
+                      else op("mul", arg, number(p.power, e.dtype)))
     if t.coefficient <= 0:
         no_rule(e)
+    whole = _whole_logarithm(d, e, t, pieces)
+    if whole is not None:
+        return [whole]
     if t.coefficient != 1:
         pieces.append(Op(e.name, (number(t.coefficient, e.dtype),), e.dtype))
     for piece in pieces:
         out = piece if out is None else op("add", out, piece)
     assert out is not None
     return d.expand(out)
+
+
+def _whole_logarithm(d: Decomposer, e: Op, t: Term, pieces: list[Expr]) -> Term | None:
+    """log of data over results, kept whole: near 1 the two logarithms cancel. It follows ``log(H new / H old)``."""
+    if not d.shifted or t.conds or t.of("scaled") or not t.of("x") or not t.of("d"):
+        return None
+    sums: dict[str, Expr] = {}
+    for x, p in zip(pieces, t.parts, strict=True):
+        sums[p.kind] = x if p.kind not in sums else op("add", sums[p.kind], x)
+    h = tuple((p.base, p.power) for p in t.of("d"))
+    return Term((Part("shift", e, follows=h, a=sums["x"], b=sums["d"]),))
 
 
 def _single_product(d: Decomposer, e: Op, x: Expr) -> Term:

@@ -25,6 +25,9 @@ def sum_terms(d: Decomposer, e: Expr) -> list[Term]:
         terms += [replace(t, coefficient=t.coefficient * sign) for t in d.expand(x)]
     if not d.shifted:
         return terms
+    whole = len(terms) == len(addends)
+    if len(terms) > 1:
+        terms = [u for t in terms for u in _opened(t)]
     common, rest = without_common(terms)
     data = [t for t in rest if t.pure]
     results = [t for t in rest if t.of("d") and not t.of("scaled", "shift")
@@ -37,7 +40,7 @@ def sum_terms(d: Decomposer, e: Expr) -> list[Term]:
         else:
             a = _signed([(s, x) for s, x in addends if d.scope.kind(x) in ("C", "X")], e.dtype)
             b = _signed([(s, x) for s, x in addends if d.scope.kind(x) == "D"], e.dtype)
-        base = e if not common and len(terms) == len(addends) else op("add", a, b)
+        base = e if whole and not common else op("add", a, b)
         if isinstance(b, Op) and b.name == "neg" and base is not e:
             base = Op("sub", (a, b.args[0]), e.dtype)
         return [merged(Term((*common, Part("shift", base, a=a, b=b))))]
@@ -46,6 +49,14 @@ def sum_terms(d: Decomposer, e: Expr) -> list[Term]:
         a, b = split
         return [Term((Part("shift", Op("add", (a, b), e.dtype), a=a, b=b),))]
     return terms
+
+
+def _opened(t: Term) -> list[Term]:
+    """A logarithm kept whole is two summands where it stands in a sum."""
+    (p,) = t.parts if len(t.parts) == 1 else (None,)
+    if p is None or p.kind != "shift" or not p.follows or p.power != 1 or p.a is None or p.b is None:
+        return [t]
+    return [replace(t, parts=(Part("x", p.a),)), replace(t, parts=(Part("d", p.b),))]
 
 
 def spell(terms: list[Term], dtype: str) -> Expr:

@@ -197,9 +197,8 @@ class Ranges:
                 return self.dominates(self.scope.definitions[n], g, depth - 1)
             case Ref(name=n, indices=()) if n in self.reductions:
                 r = self.reductions[n]
-                body = r.expr
-                if r.reducer.kind == "max" or (r.reducer.kind == "sum" and self.of(body).nonneg):
-                    return equal(body, _abs(g)) or (self.of(g).nonneg and equal(body, g)) or _same_abs(body, g)
+                if r.reducer.kind == "max" or (r.reducer.kind == "sum" and self.of(r.expr).nonneg):
+                    return self._covers(r.expr, g, depth - 1)
             case Op(name="max", args=(a, b)):
                 return self.dominates(a, g, depth - 1) or self.dominates(b, g, depth - 1)
             case Op(name="add", args=(a, b)):
@@ -209,6 +208,18 @@ class Ranges:
                 return self.dominates(a, Op("mul", (g, g), g.dtype), depth - 1)
             case Cast(arg=a):
                 return self.dominates(a, g, depth - 1)
+        return False
+
+    def _covers(self, body: Expr, g: Expr, depth: int) -> bool:
+        """Proved: ``|g| <= body`` for every element, both data."""
+        if equal(body, _abs(g)) or (self.of(g).nonneg and equal(body, g)) or _same_abs(body, g):
+            return True
+        match body:
+            case Op(name="max", args=(a, b)) if depth:
+                return self._covers(a, g, depth - 1) or self._covers(b, g, depth - 1)
+            case Op(name="add", args=(a, b)) if depth:
+                return (self._covers(a, g, depth - 1) and self.of(b).nonneg) or (
+                    self._covers(b, g, depth - 1) and self.of(a).nonneg)
         return False
 
     def fits(self, e: Expr, dtype: str) -> bool:

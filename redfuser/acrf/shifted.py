@@ -27,6 +27,7 @@ from redfuser.acrf.normal import Mono, Poly, from_poly, number, product, to_poly
 from redfuser.acrf.ranges import Interval, Ranges
 from redfuser.acrf.refuse import Refuse
 from redfuser.acrf.state import Accumulator
+from redfuser.acrf.terms import Part
 
 
 @dataclass(slots=True)
@@ -269,13 +270,27 @@ class References:
             factors.append((Op(name, (self.difference(b, new, old),), b.dtype), Fraction(1)))
         return product(factors, factors[0][0].dtype) if factors else None
 
-    def drift(self, b: Expr) -> Expr:
-        """``b(R new) - b(R old)`` for a shifted sum."""
-        return self.difference(b, lambda e: self.at(e), lambda e, _: self.old(self.at(e)))
+    def drift(self, p: Part) -> Expr:
+        """``b(R new) - b(R old)`` for a shifted sum; of a logarithm ``log(H new / H old)``, one logarithm near 1."""
+        if p.follows:
+            return self._logarithm(p, self.ratio(p.follows, False))
+        return self.difference(_second(p), lambda e: self.at(e), lambda e, _: self.old(self.at(e)))
 
-    def last_drift(self, b: Expr) -> Expr:
+    def last_drift(self, p: Part) -> Expr:
         """``b(D) - b(R)``."""
-        return self.difference(b, self.running, lambda e, _: self.at(e))
+        if p.follows:
+            return self._logarithm(p, self.to_true(p.follows))
+        return self.difference(_second(p), self.running, lambda e, _: self.at(e))
+
+    @staticmethod
+    def _logarithm(p: Part, ratio: Expr | None) -> Expr:
+        assert ratio is not None and isinstance(p.base, Op)
+        return Op(p.base.name, (ratio,), p.base.dtype)
+
+
+def _second(p: Part) -> Expr:
+    assert p.b is not None
+    return p.b
 
 
 def _defined(e: Expr) -> bool:

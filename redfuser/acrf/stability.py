@@ -7,22 +7,24 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from redfuser.acrf.domains import Array, domain, smallest_normal, unit_roundoff
+from redfuser.acrf.domains import Array, Domain, domain, smallest_normal, unit_roundoff
 from redfuser.acrf.evaluate import FusedMachine
-from redfuser.acrf.expr import FLOATS, Cascade, Cast, Op, Reduce, stmt_dtype, walk
-from redfuser.acrf.machine import Machine
+from redfuser.acrf.expr import FLOATS, Cascade, Cast, Expr, Op, Reduce, stmt_dtype, walk
+from redfuser.acrf.machine import Machine, Source
 from redfuser.acrf.samples import Sample, sample
 from redfuser.acrf.state import Fused
+from redfuser.acrf.unrounded import moved_steps, with_step
 
 LENGTH, LONGEST = 200, 1 << 17
 """Elements of the r-axis in a stability sample: LENGTH, or its known extent up to LONGEST."""
-FACTOR, FLOOR, SIGNED_FLOOR = 64.0, 3e-5, 1e-3
-"""The fused form may err FACTOR times as much as the unfused program in the same dtypes, or FLOOR relative; where every
-input has both signs SIGNED_FLOOR, since partial sums of signed weights may vanish and the total not."""
+FACTOR, FLOOR, SIGNED_FLOOR, BACKWARD = 64.0, 3e-5, 1e-3, 8.0
+"""The fused form may err FACTOR times as much as the unfused program in the same dtypes, or BACKWARD times what one fp32
+rounding of each input does to the result, or FLOOR relative; where every input has both signs SIGNED_FLOOR, since partial
+sums of signed weights may vanish and the total not."""
 
 
 def check_stability(fused: Fused, seed: int = 0) -> Iterator[str]:
@@ -35,10 +37,11 @@ def check_stability(fused: Fused, seed: int = 0) -> Iterator[str]:
         rounds = not fused.certificate.roundings
         exact = _unfused(fused.cascade, s, "f64", rounds)
         plain = _unfused(fused.cascade, s, "program", rounds)
+        nudged = _unfused(fused.cascade, s, "f64", rounds, nudged=True)
         for lengths, how in _cuts(len(s.points[fused.cascade.raxis]), seed):
             f = FusedMachine.on(fused, s.machine(fused.cascade, domain("program", rounds)))
             done = f.finish(f.segments(lengths, how))
-            for name, error, allowed in _errors(fused.cascade, exact, plain, done, least):
+            for name, error, allowed in _errors(fused.cascade, exact, plain, nudged, done, least):
                 if not error <= allowed:
                     yield (f"stability: {name} errs by {error:.2g} relative, the unfused program allows {allowed:.2g} "
                            f"({s.name}, {len(lengths)} segments, {how})")
@@ -63,11 +66,31 @@ def _cuts(n: int, seed: int) -> Iterator[tuple[list[int], str]]:
     yield ragged, "tree"
 
 
-def _unfused(cascade: Cascade, s: Sample, precision: str, rounds: bool) -> Machine:
+def _unfused(cascade: Cascade, s: Sample, precision: str, rounds: bool, nudged: bool = False) -> Machine:
     m = s.machine(cascade, domain(precision, rounds))
+    if nudged:
+        m = replace(m, tensors={n: _Nudged(t) for n, t in s.tensors.items()})
     for stmt in cascade.stmts:
         m.statement(stmt)
     return m
+
+
+@dataclass
+class _Nudged(Source):
+    """A tensor with every float off by one rounding, up or down by its place."""
+
+    source: Source
+
+    @property
+    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
+        return self.source.shape
+
+    def at(self, places: tuple[Array, ...], numbers: Domain) -> Array:
+        x = self.source.at(places, numbers)
+        if x.dtype.kind != "f":
+            return x
+        mixed: Array = sum(((p.astype(np.int64) + 1) * 2654435761 * (2 * i + 1) for i, p in enumerate(places)), np.int64(0))
+        return np.asarray(x * (1 + unit_roundoff("f32") * (1 - 2.0 * (mixed >> 13 & 1))), x.dtype)
 
 
 def _full(m: Machine, cascade: Cascade, name: str) -> Array:
@@ -76,13 +99,13 @@ def _full(m: Machine, cascade: Cascade, name: str) -> Array:
     return np.broadcast_to(data, [len(m.ranges[a]) for a in s.axes]).astype(np.float64)
 
 
-def _errors(cascade: Cascade, exact: Machine, plain: Machine, done: Machine,
+def _errors(cascade: Cascade, exact: Machine, plain: Machine, nudged: Machine, done: Machine,
             least: float) -> Iterator[tuple[str, float, float]]:
     for s in cascade.stmts:
         for name in s.names:
             if name not in done.values or stmt_dtype(s, name) not in FLOATS:
                 continue
-            want, base, got = (_full(m, cascade, name) for m in (exact, plain, done))
+            want, base, near, got = (_full(m, cascade, name) for m in (exact, plain, nudged, done))
             fair = np.isfinite(want) & np.isfinite(base)
             if not fair.any():
                 continue
@@ -90,8 +113,9 @@ def _errors(cascade: Cascade, exact: Machine, plain: Machine, done: Machine,
             with np.errstate(all="ignore"):
                 error = float(np.max(np.where(np.isfinite(got[fair]), np.abs(got[fair] - want[fair]), np.inf))) / size
                 own = float(np.max(np.abs(base[fair] - want[fair]))) / size
+                inputs = float(np.max(np.nan_to_num(np.abs(near[fair] - want[fair]), nan=0.0, posinf=0.0))) / size
             floor = max(least, 4 * unit_roundoff(stmt_dtype(s, name)))
-            yield name, error, max(FACTOR * own, floor)
+            yield name, error, max(FACTOR * own, BACKWARD * inputs, floor)
 
 
 # -- roundings ---------------------------------------------------------------------------------------------------------
@@ -99,7 +123,8 @@ def _errors(cascade: Cascade, exact: Machine, plain: Machine, done: Machine,
 
 def check_roundings(fused: Fused, seed: int = 0) -> Iterator[str]:
     """Where roundings moved: every sum over the r-axis stays within ``2u`` of its terms' absolute sum, u the unit
-    roundoff of the coarsest cast. Where no move is listed, the rounded results are compared exactly elsewhere."""
+    roundoff of the coarsest cast, plus the steps by which each moved rounding to integers may be off. Where no move is
+    listed, the rounded results are compared exactly elsewhere."""
     if not fused.certificate.roundings:
         return
     cascade = fused.cascade
@@ -107,9 +132,11 @@ def check_roundings(fused: Fused, seed: int = 0) -> Iterator[str]:
              and x.arg.dtype in FLOATS}
     casts |= {s.dtype for s in cascade.stmts if isinstance(s, Reduce) and s.dtype in FLOATS}
     narrow = [d for d in casts if unit_roundoff(d) > unit_roundoff("f32")]
-    if not narrow:
+    steps = [e for s in cascade.stmts for e in moved_steps(fused, s.expr)]
+    if not narrow and not steps:
         yield "rounding: the certificate lists moved roundings, the cascade rounds nowhere"
         return
+    u = max(map(unit_roundoff, narrow), default=unit_roundoff("f32"))
     extent = cascade.extent(cascade.raxis)  # the whole row, since a result may rest on its length
     length = extent if isinstance(extent, int) and extent <= LONGEST else 24
     for kind in ("positive", "normal"):
@@ -120,16 +147,21 @@ def check_roundings(fused: Fused, seed: int = 0) -> Iterator[str]:
             done = f.finish(f.segments(lengths, how))
             for stmt in cascade.stmts:
                 if isinstance(stmt, Reduce) and stmt.over == cascade.raxis and stmt.reducer.kind == "sum":
-                    yield from _bounded(cascade, stmt, plain, done, max(narrow, key=unit_roundoff), how)
+                    yield from _bounded(cascade, stmt, plain, done, u, steps, how)
 
 
-def _bounded(cascade: Cascade, s: Reduce, plain: Machine, done: Machine, dtype: str, how: str) -> Iterator[str]:
-    terms = Reduce(s.names, s.axes, s.reducer, s.over, Op("abs", (s.expr,), s.expr.dtype), s.dtype)
-    scratch = plain.with_values({})
-    size: Any = scratch.statement(terms)[s.name].aligned(s.axes)
+def _bounded(cascade: Cascade, s: Reduce, plain: Machine, done: Machine, u: float, steps: list[Expr],
+             how: str) -> Iterator[str]:
+    def size(e: Expr) -> Array:
+        e = Op("abs", (e if e.dtype in FLOATS else Cast(e, "f64"),), e.dtype if e.dtype in FLOATS else "f64")
+        total = Reduce(s.names, s.axes, s.reducer, s.over, e, e.dtype)
+        return np.broadcast_to(plain.with_values({}).statement(total)[s.name].aligned(s.axes), difference.shape)
+
     difference = np.abs(_full(done, cascade, s.name) - _full(plain, cascade, s.name))
-    bound = 2.5 * unit_roundoff(dtype) * np.broadcast_to(size, difference.shape) + 1e-12
+    bound = 2.5 * u * size(s.expr) + 1e-12
+    stepped = with_step(s.expr, steps)
+    if stepped != s.expr:
+        bound = bound + size(stepped)
     worst = float(np.max(np.where(np.isfinite(difference), difference - bound, np.inf), initial=0.0))
     if worst > 0:
-        yield f"rounding: {s.name} moves by more than 2u of its terms under {dtype} ({how}): {worst:.2g} beyond"
-
+        yield f"rounding: {s.name} moves by more than the certificate's bound ({how}): {worst:.2g} beyond"

@@ -33,7 +33,8 @@ class Part:
     """One factor of a term; see the module's table.
 
     base: the source's expression. follows (scaled): H as a product of (base, power) and of exponentials, each
-    exponential written as ``(exp(B), 1)`` with ``B`` made of results. a, b (shift): the summands.
+    exponential written as ``(exp(B), 1)`` with ``B`` made of results. a, b (shift): the summands; a logarithm's
+    ``b = log(H)`` has H in follows.
     """
 
     kind: str
@@ -46,12 +47,14 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """coefficient * product of parts, counted only where every ``conds`` (data) holds."""
+    """coefficient * product of parts, counted only where every ``conds`` (data) holds. ``elsewhere``: what is added where
+    the last of them does not: zero, unless it meets an infinity or NaN (``0 * v``)."""
 
     parts: tuple[Part, ...] = ()
     coefficient: Fraction = F1
     conds: tuple[tuple[Expr, bool], ...] = ()
     dconds: tuple[tuple[Expr, bool], ...] = ()
+    elsewhere: Expr | None = None
 
     def of(self, *kinds: str) -> tuple[Part, ...]:
         return tuple(p for p in self.parts if p.kind in kinds)
@@ -80,7 +83,8 @@ def merged(t: Term) -> Term:
             continue
         q = out[at]
         power = q.power + p.power
-        follows = tuple((b, r * (power / q.power)) for b, r in q.follows) if q.power else p.follows
+        follows = q.follows if q.kind == "shift" or not q.power else tuple(
+            (b, r * (power / q.power)) for b, r in q.follows)
         out[at] = replace(q, power=power, follows=follows)
     return replace(t, parts=tuple(p for p in out if p.power))
 
