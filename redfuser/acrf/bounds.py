@@ -5,6 +5,7 @@ They show that a clip changes nothing, that a rounding stays in range, and which
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
@@ -146,28 +147,41 @@ def _below_zero(d: Decomposer, arg: Expr, conds: Conds) -> bool:
     split = split_linear(d, arg)
     if split is None:
         return False
-    whole = add(split[0], split[1])
-    for mono in split[1]:
-        found = _gap(d, mono, whole[mono], conds) if mono in whole else None
-        if found is None:
-            return False
-        whole = add(whole, found, -1)
-    return bool(split[1]) and not whole
+    return bool(split[1]) and _covered(d, add(split[0], split[1]), tuple(split[1]), conds)
 
 
-def _gap(d: Decomposer, mono: Mono, c: Fraction, conds: Conds) -> Poly | None:
-    """``factor * (A - m)`` (or ``factor * (m - A)``), never positive, whose part in the extremum m is ``c * mono``."""
+def _covered(d: Decomposer, whole: Poly, results: tuple[Mono, ...], conds: Conds) -> bool:
+    if not results:
+        return not whole
+    mono, rest = results[0], results[1:]
+    if mono not in whole:
+        return _covered(d, whole, rest, conds)
+    return any(_covered(d, add(whole, gap, -1), rest, conds) for gap in _gaps(d, mono, whole[mono], conds))
+
+
+def _gaps(d: Decomposer, mono: Mono, c: Fraction, conds: Conds) -> Iterator[Poly]:
+    """Every ``factor * (A - m)`` (or ``factor * (m - A)``), never positive, whose part in the extremum m is ``c * mono``."""
     for at, (base, q) in enumerate(mono):
-        r = d.ranges.reductions.get(base.name) if isinstance(base, Ref) and q == 1 else None
-        if r is None or r.reducer.kind not in ("max", "min"):
-            continue
-        sign = 1 if r.reducer.kind == "max" else -1
         others = (*mono[:at], *mono[at + 1:])
-        factor: Poly = {others: -sign * c}
-        if -sign * c > 0 and all(d.ranges.nonneg(b) for b, _ in others):
-            body = to_poly(_under(conds, d.scope.inline(r.expr)))
-            return multiply(scale(add(body, to_poly(base), -1), Fraction(sign)), factor)
-    return None
+        for kind, body in _extremum_of(d, base) if q == 1 else ():
+            sign = 1 if kind == "max" else -1
+            factor: Poly = {others: -sign * c}
+            if -sign * c > 0 and all(d.ranges.nonneg(b) for b, _ in others):
+                data = to_poly(_under(conds, d.scope.inline(body)))
+                yield multiply(scale(add(data, to_poly(base), -1), Fraction(sign)), factor)
+
+
+def _extremum_of(d: Decomposer, e: Expr) -> Iterator[tuple[str, Expr]]:
+    """The data that a result is at least the maximum of, or at most the minimum."""
+    if isinstance(e, Ref) and e.name in d.ranges.reductions:
+        r = d.ranges.reductions[e.name]
+        if r.reducer.kind in ("max", "min"):
+            yield r.reducer.kind, r.expr
+    elif isinstance(e, Ref) and e.name in d.scope.definitions:
+        yield from _extremum_of(d, d.scope.definitions[e.name])
+    elif isinstance(e, Op) and e.name in ("max", "min"):
+        for arg in e.args:
+            yield from (found for found in _extremum_of(d, arg) if found[0] == e.name)
 
 
 def _under(conds: Conds, e: Expr) -> Expr:
@@ -177,6 +191,27 @@ def _under(conds: Conds, e: Expr) -> Expr:
             if e.args[0] == cond:
                 return _under(conds, e.args[1] if side else e.args[2])
     return map_children(e, lambda x: _under(conds, x)) if conds else e
+
+
+def only_counted(d: Decomposer | Deriver, e: Expr, conds: Conds) -> bool:
+    """Do the results in a D-only expression depend on no element but those for which the conditions hold? Then a NaN
+    elsewhere cannot reach a sum over these elements through them. True without conditions."""
+    scope, reductions = d.scope, d.ranges.reductions
+
+    def seen(x: Expr) -> bool:
+        if isinstance(x, Ref) and x.name in scope.definitions:
+            return seen(scope.definitions[x.name])
+        if isinstance(x, Ref) and x.name in reductions:
+            body = scope.inline(reductions[x.name].expr)
+            if not (isinstance(body, Op) and body.name == "select"):
+                return False
+            cond, a, b = body.args
+            kept = next((a if side else b for c, side in conds if c == cond), None)
+            rest = b if kept is a else a
+            return kept is not None and isinstance(rest, Const) and seen(kept)
+        return all(map(seen, children(x)))
+
+    return not conds or seen(e)
 
 
 def may_be_undefined(d: Decomposer | Deriver, e: Expr) -> bool:

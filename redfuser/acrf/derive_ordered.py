@@ -11,7 +11,7 @@ from redfuser.acrf.algebra import PAYLOAD, accumulator_dtype, neutral
 from redfuser.acrf.bounds import follows_maximum
 from redfuser.acrf.cases import Case, split_cases
 from redfuser.acrf.decompose import Decomposer
-from redfuser.acrf.expr import FLOATS, Cast, Expr, Op, Reduce, Reducer, Ref, op, refs_of
+from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Const, Expr, Op, Reduce, Reducer, Ref, op, refs_of
 from redfuser.acrf.monotone import monotonic
 from redfuser.acrf.normal import product
 from redfuser.acrf.refuse import Refuse
@@ -70,9 +70,11 @@ def _case_extremum(work: Deriver, r: Reduce, d: Decomposer, case: Case, name: st
         ends = ["max", "min"]
     single = len(ends) == 1
     values = []
+    truth = kind in ("any", "all") and dtype in FLOATS
+    nan = Op("isnan", (m.inner,), "bool")
     for end in ends:
         label = name if single else work.fresh(f"{r.name}_{end}")
-        acc = _best(work, r, label, Reducer(end), m.inner, xs, r.axes)
+        acc = _best(work, r, label, Reducer(end), m.inner, ((nan, False), *xs) if truth else xs, r.axes)
         value = m.outer(acc)
         value = _available(work, value)
         if xs or (dtype in FLOATS and xs):
@@ -83,11 +85,22 @@ def _case_extremum(work: Deriver, r: Reduce, d: Decomposer, case: Case, name: st
     if m.steps:
         what = {1: "rises", -1: "falls"}.get(m.shape.direction, "takes its extremum at an end")
         work.choices.append(f"{r.name}: the map of {m.inner} {what}, so it is applied once to the reduced data")
+    if truth and not _neutral_at_nan(m.steps, largest):
+        seen = _best(work, r, work.fresh(f"{r.name}_nan"), Reducer("any"), nan, xs, r.axes)
+        there = _available(work, m.outer(Const(float("nan"), dtype)))
+        values.append(Op("and", (seen, there), "bool") if largest else
+                      Op("or", (Op("not", (seen,), "bool"), there), "bool"))
     join = {"any": "or", "all": "and"}.get(kind, kind)
     out = values[0]
     for v in values[1:]:
         out = Op(join, (out, v), out.dtype)
     return out
+
+
+def _neutral_at_nan(steps: tuple[Expr, ...], some: bool) -> bool:
+    """Does an element that is NaN leave ``any`` (``some``) or ``all`` as it is? A comparison with NaN is false."""
+    last = steps[-1]
+    return some and isinstance(last, Op) and last.name in COMPARISONS
 
 
 def _available(work: Deriver, e: Expr) -> Expr:

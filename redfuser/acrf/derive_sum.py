@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from redfuser.acrf.algebra import accumulator_dtype, neutral
 from redfuser.acrf.bounding import bounded_powers, own_peak
-from redfuser.acrf.bounds import follows_maximum, may_be_undefined
+from redfuser.acrf.bounds import follows_maximum, may_be_undefined, only_counted
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Reduce, Ref, op, refs_of
 from redfuser.acrf.family import rebased, residuals, sum_up, translated
 from redfuser.acrf.normal import product
@@ -52,7 +52,7 @@ def derive_sum(work: Deriver, r: Reduce) -> None:
             finish_late(work, r, root if mine else main, results, t.coefficient, dtype)
             return
         masked = bool(t.conds) and any((q < 0 and not work.ranges.of(b).nonzero) or may_be_undefined(work, b)
-                                       for b, q in results)
+                                       or not only_counted(work, b, t.conds) for b, q in results)
         for value, out in ((main, plain), (root, rooted)):
             v = product([(value, F1), *resolved], dtype, t.coefficient)
             if masked:
@@ -102,9 +102,16 @@ def _term_accumulators(work: Deriver, r: Reduce, t: Term, name: str, dtype: str,
     ratio = work.refs.ratio(follows, vanishes) if follows else None
     drifts = [work.refs.drift(p) for p in shifts]
     weight = [(work.refs.place(p.base, guards), p.power) for p in t.parts if p.kind in ("x", "scaled")]
+    of_weight = set(map(str, guards))
     centred = [work.refs.place(p.base, guards) for p in shifts]
     powers = [int(p.power) for p in shifts]
     family: dict[tuple[int, ...], Ref] = {}
+    for p, moved in zip(shifts, drifts, strict=True):
+        if {n.removesuffix("@old") for n in refs_of(moved)} & work.peaks:
+            raise Refuse("RF207", f"{p.b} stays within the range of its final value while the row is reduced",
+                         f"{p.base} is kept at its running value, and that follows an exponential which its own results "
+                         "do not bound: it may overflow although the final one does not",
+                         "bound the exponential by subtracting the maximum of its argument")
     context = frozenset().union(*(work.scope.axes_of(x) for x in drifts), frozenset()) if drifts else frozenset()
     for k in sorted(cartesian(*(range(n + 1) for n in powers)), key=lambda k: (sum(k), k)):
         factors = [*weight, *((u, Fraction(j)) for u, j in zip(centred, k, strict=True) if j)]
@@ -126,12 +133,14 @@ def _term_accumulators(work: Deriver, r: Reduce, t: Term, name: str, dtype: str,
 
         family[k] = work.share(label, axes, dtype, body, rebase, within=r.axes)
         if guards:
-            work.rebased_on.setdefault(family[k].name, set()).update(map(str, guards))
+            work.rebased_on.setdefault(family[k].name, set()).update(map(str, guards) if any(k) else of_weight)
     explain(work, r, t, follows, shifts)
     # a sum's own maximum cancels against the factor deferred with it: there is nothing to undo at the root
     guards = [g for g in guards if not refs_of(g) <= work.peaks]
     residual = residuals(work, family, powers, dtype)
     value = translated(family, powers, residual, dtype)
+    if not all(only_counted(work, b, t.conds) for b in (*(b for b, _ in follows), *(p.b for p in shifts if p.b))):
+        value = _where_counted(work, r, t, value, value, dtype)  # a NaN among what is not counted reaches the reference
     if not guards:
         return value, value, guards
     drift = [work.refs.last_drift(p) for p in shifts]

@@ -387,7 +387,8 @@ def _digits() -> Any:
 
 @contextmanager
 def more_digits(digits: int = 12000) -> Iterator[None]:
-    """A longer :class:`Digits` while it lasts: ``1 + exp(-2e4)`` is more than 1 only beyond 8700 digits."""
+    """A longer :class:`Digits` while it lasts: ``1 + exp(-2e4)`` is more than 1 only beyond 8700 digits. What would need
+    still more is out of range."""
     context, before = _digits(), _digits().dps
     context.dps = digits
     try:
@@ -410,15 +411,17 @@ def _digit_ops() -> dict[str, Callable[..., Any]]:
         return nan if c.isinf(a) and c.isinf(b) else a / b
 
     def exp(a: Any) -> Any:
-        if abs(a) > _EXP_LIMIT:
+        if abs(a) > (_EXP_LIMIT if c.dps <= 50 else 2 * c.dps):
             if c.isfinite(a):
                 raise OutOfRange(f"exp({float(a):.2g})")
             return inf if a > 0 else c.zero
         return c.exp(a)
 
     def power(a: Any, b: Any) -> Any:
+        if b == 0:
+            return c.one
         if a == 0:
-            return inf if b < 0 else c.mpf(1 if b == 0 else 0)
+            return inf if b < 0 else c.zero
         if a < 0 and c.isfinite(b) and not c.isint(b):
             return nan
         out = a ** b

@@ -139,10 +139,12 @@ class References:
                 return Op("select", (cond, Const(0.0, d), e), d)
             case Op(name="div", args=(x, y), dtype=d) if d in FLOATS:
                 return Op("div", (self.guarded(x, guards), self._nonzero(y, guards)), d)
-            case Op(name="rsqrt", args=(x,), dtype=d):
-                return Op("rsqrt", (self._nonzero(x, guards),), d)
-            case Op(name="log" | "log2", args=(x,), dtype=d):
-                return Op(e.name, (self._nonzero(x, guards),), d)
+            case Op(name="rsqrt" | "log" | "log2", args=(x,), dtype=d):
+                return Op(e.name, (self._positive(x, guards),), d)
+            case Op(name="sqrt", args=(x,), dtype=d):
+                return Op("sqrt", (self._positive(x, guards, strictly=False),), d)
+            case Op(name="pow", args=(x, Const(value=v) as c), dtype=d) if v % 1:
+                return Op("pow", (self._positive(x, guards, strictly=v < 0), c), d)
             case Op(name="pow", args=(x, Const(value=v) as c), dtype=d) if v < 0:
                 return Op("pow", (self._nonzero(x, guards), c), d)
             case Op() | Cast():
@@ -175,6 +177,15 @@ class References:
         cond = Op("eq", (inner, Const(0.0, d)), "bool")
         _note(guards, cond)
         return Op("select", (cond, Const(1.0, d), inner), d)
+
+    def _positive(self, q: Expr, guards: list[Expr], strictly: bool = True) -> Expr:
+        """``q`` with 1 in place of what has no logarithm or root, though its final value may have one."""
+        if self.ranges.of(q).nonneg or self.ranges.of(self.guarded(q, [])).nonneg:
+            return self._nonzero(q, guards) if strictly else self.guarded(q, guards)
+        inner, zero = self.guarded(q, guards), Const(0.0, q.dtype)
+        cond = Op("le" if strictly else "lt", (inner, zero), "bool")
+        _note(guards, cond)
+        return Op("select", (cond, Const(1.0, q.dtype), inner), q.dtype)
 
     def is_count(self, name: str) -> bool:
         """An accumulator that counts the elements of the row."""
