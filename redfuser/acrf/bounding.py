@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from redfuser.acrf.bounds import follows_maximum
 from redfuser.acrf.decompose import Decomposer
 from redfuser.acrf.expr import Const, Expr, Op, Reduce, Reducer, Ref, op, refs_of
+from redfuser.acrf.indicator import data_only
 from redfuser.acrf.linear import split_linear
 from redfuser.acrf.normal import from_poly, product
 from redfuser.acrf.state import Condition
@@ -54,6 +55,7 @@ def own_peak(work: Deriver, r: Reduce, d: Decomposer, t: Term) -> Term:
             parts.append(p)
             continue
         assert isinstance(p.base, Op)
+        data_only(d, t.conds)
         dtype = p.base.dtype
         a, b = from_poly(split[0], dtype), from_poly(split[1], dtype)
         body: Expr = a

@@ -125,7 +125,7 @@ def follows_maximum(d: Decomposer, p: Part, conds: Conds) -> bool:
     moving = {m: c for m, c in split[0].items() if monomial_kind(d, m) == "X"}
     for name, r in d.ranges.reductions.items():
         if r.reducer.kind == "max":
-            data = to_poly(_under(conds, d.scope.inline(r.expr)))
+            data = to_poly(under(conds, d.scope.inline(r.expr)))
             for c in {abs(v) for v in moving.values()}:
                 if scale(data, c) == moving and split[1].get(((Ref(name, r.dtype), F1),)) == -c:
                     return True
@@ -167,7 +167,7 @@ def _gaps(d: Decomposer, mono: Mono, c: Fraction, conds: Conds) -> Iterator[Poly
             sign = 1 if kind == "max" else -1
             factor: Poly = {others: -sign * c}
             if -sign * c > 0 and all(d.ranges.nonneg(b) for b, _ in others):
-                data = to_poly(_under(conds, d.scope.inline(body)))
+                data = to_poly(under(conds, d.scope.inline(body)))
                 yield multiply(scale(add(data, to_poly(base), -1), Fraction(sign)), factor)
 
 
@@ -184,13 +184,13 @@ def _extremum_of(d: Decomposer, e: Expr) -> Iterator[tuple[str, Expr]]:
             yield from (found for found in _extremum_of(d, arg) if found[0] == e.name)
 
 
-def _under(conds: Conds, e: Expr) -> Expr:
+def under(conds: Conds, e: Expr) -> Expr:
     """An expression of elements for which the conditions hold: ``select(k, x, -inf)`` is x where k."""
     if isinstance(e, Op) and e.name == "select":
         for cond, side in conds:
             if e.args[0] == cond:
-                return _under(conds, e.args[1] if side else e.args[2])
-    return map_children(e, lambda x: _under(conds, x)) if conds else e
+                return under(conds, e.args[1] if side else e.args[2])
+    return map_children(e, lambda x: under(conds, x)) if conds else e
 
 
 def only_counted(d: Decomposer | Deriver, e: Expr, conds: Conds) -> bool:

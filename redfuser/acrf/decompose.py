@@ -15,11 +15,11 @@ from redfuser.acrf.classify import Scope
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Load, Op, Ref
 from redfuser.acrf.functions import absolute, exponential, extremum, logarithm, rotation
 from redfuser.acrf.linear import sum_terms
-from redfuser.acrf.normal import ONE, number, to_poly
+from redfuser.acrf.normal import ONE, number, product, to_poly
 from redfuser.acrf.ranges import Ranges
 from redfuser.acrf.refuse import Refuse, no_rule, not_separable
 from redfuser.acrf.state import Condition
-from redfuser.acrf.terms import F1, MAX_TERMS, Part, Term, few, merged
+from redfuser.acrf.terms import F1, MAX_TERMS, Part, Term, few, merged, results_of
 
 
 @dataclass(slots=True)
@@ -40,20 +40,34 @@ class Decomposer:
     def terms(self, e: Expr) -> list[Term]:
         """F as a sum of terms. Raises Refuse with the smallest sub-expression that cannot be taken apart."""
         out: list[Term] = []
-        cases = [c for c in split_cases(self, e) if not (isinstance(c[2], Const) and c[2].value == 0)]
-        nothing = {c[:2]: c[2] for c in cases if c[0] and self.scope.kind(c[2]) in ("C", "X") and not to_poly(c[2])}
-        kept = [c for c in cases if c[:2] not in nothing]
-        zeros = {(_other_side(xs), ds): leaf for (xs, ds), leaf in nothing.items()}
-        kept += [c for c in cases if c[:2] in nothing and (_other_side(c[0]), c[1]) not in {k[:2] for k in kept}]
-        for xs, ds, leaf in kept:
-            here = [replace(t, conds=(*xs, *t.conds), dconds=(*ds, *t.dconds)) for t in self.expand(leaf)]
-            if (xs, ds) in zeros and here and here[0].conds == xs:
-                here[0] = replace(here[0], elsewhere=zeros[xs, ds])
-            out += here
+        cases = {(xs, ds): leaf for xs, ds, leaf in split_cases(self, e) if not (isinstance(leaf, Const) and leaf.value == 0)}
+        found = {where: self.expand(leaf) for where, leaf in cases.items()}
+        for where, leaf in cases.items():
+            opposite = (_other_side(where[0]), where[1])
+            if where[0] and not to_poly(leaf) and opposite in found:
+                joined = self._elsewhere(found[opposite], leaf)
+                if joined is not None:
+                    found[opposite], found[where] = joined, []
+        for (xs, ds), terms in found.items():
+            out += [replace(t, conds=(*xs, *t.conds), dconds=(*ds, *t.dconds)) for t in terms]
         if len(out) > MAX_TERMS:
             raise Refuse("RF210", f"at most {MAX_TERMS} terms", f"the decomposition has {len(out)} terms",
                          "split the expression over several reductions")
         return out
+
+    def _elsewhere(self, terms: list[Term], zero: Expr) -> list[Term] | None:
+        """The terms of a masked sum with what its other arm, ``0``, ``0 * v`` or ``0 / t``, adds: nothing but the NaN of
+        what multiplies it. None where that is no factor of theirs."""
+        one = _unzeroed(zero)
+        factors = self.expand(one) if one is not None else []
+        if not terms or terms[0].conds or len(factors) != 1 or factors[0].of("scaled", "shift") or factors[0].conds:
+            return None
+        results = results_of(factors[0])
+        if results and (len(terms) != 1 or results_of(terms[0]) != results):
+            return None
+        data = [(p.base, p.power) for p in factors[0].of("x")]
+        rest = product([*data, (Const(0.0, zero.dtype), F1)], zero.dtype) if data else None
+        return [replace(terms[0], elsewhere=rest, everywhere=bool(results)), *terms[1:]]
 
     def expand(self, e: Expr) -> list[Term]:
         kind = self.scope.kind(e)
@@ -186,8 +200,29 @@ class Decomposer:
         return 0
 
 
+def _unzeroed(e: Expr) -> Expr | None:
+    """A product with the factor 0 in it, without that factor; None where it is no such product."""
+    match e:
+        case Const(value=v) if v == 0:
+            return Const(1.0, e.dtype) if e.dtype in FLOATS else Const(1, e.dtype)
+        case Op(name="mul" | "div", args=(x, y)):
+            left = _unzeroed(x)
+            if left is not None:
+                return Op(e.name, (left, y), e.dtype)
+            right = _unzeroed(y) if e.name == "mul" else None
+            return Op(e.name, (x, right), e.dtype) if right is not None else None
+        case Op(name="neg", args=(x,)):
+            return _unzeroed(x)
+        case Cast(arg=x) if x.dtype in FLOATS and e.dtype in FLOATS:
+            inner = _unzeroed(x)
+            return Cast(inner, e.dtype) if inner is not None else None
+    return None
+
+
 def _other_side(xs: tuple[tuple[Expr, bool], ...]) -> tuple[tuple[Expr, bool], ...]:
     """The case in which only the last condition fails."""
+    if not xs:
+        return xs
     (cond, side) = xs[-1]
     return (*xs[:-1], (cond, not side))
 

@@ -12,6 +12,7 @@ from redfuser.acrf.bounds import follows_maximum
 from redfuser.acrf.cases import Case, split_cases
 from redfuser.acrf.decompose import Decomposer
 from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Const, Expr, Op, Reduce, Reducer, Ref, op, refs_of
+from redfuser.acrf.indicator import data_only, kept, moving, needs_opposite, placed
 from redfuser.acrf.monotone import monotonic
 from redfuser.acrf.normal import product
 from redfuser.acrf.refuse import Refuse
@@ -26,11 +27,11 @@ def derive_ordered(work: Deriver, r: Reduce) -> None:
     """Accumulators and value of an ordered reducer whose map reads results. Raises Refuse."""
     d = work.decomposer()
     cases = split_cases(d, r.expr)
-    if any(ds for _, ds, _ in cases):
+    kind = r.reducer.kind
+    if kind in PAYLOAD and any(ds for _, ds, _ in cases):
         raise Refuse("RF204", f"{r.expr} has no condition on results",
                      "which arm counts is decided by a result of the whole row",
                      "apply the condition to the result of the reduction")
-    kind = r.reducer.kind
     scaled = _scaled_extremum(work, r, d) if kind in ("max", "min") and len(cases) == 1 else None
     if scaled is not None:
         return
@@ -51,7 +52,7 @@ def derive_ordered(work: Deriver, r: Reduce) -> None:
 
 def _case_extremum(work: Deriver, r: Reduce, d: Decomposer, case: Case, name: str) -> Expr:
     """The extremum of one case: phi of the extremum (or extrema) of its data."""
-    xs, _, leaf = case
+    xs, ds, leaf = case
     kind = r.reducer.kind
     largest = kind in ("max", "any")
     m = monotonic(d, leaf)
@@ -94,6 +95,9 @@ def _case_extremum(work: Deriver, r: Reduce, d: Decomposer, case: Case, name: st
     out = values[0]
     for v in values[1:]:
         out = Op(join, (out, v), out.dtype)
+    for cond, side in ds:
+        nothing, c = neutral(r.reducer, out.dtype)[0], _available(work, cond)
+        out = Op("select", (c, out, nothing) if side else (c, nothing, out), out.dtype)
     return out
 
 
@@ -115,11 +119,20 @@ def _available(work: Deriver, e: Expr) -> Expr:
 def _best(work: Deriver, r: Reduce, name: str, reducer: Reducer, inner: Expr, xs: tuple[tuple[Expr, bool], ...],
           axes: tuple[str, ...]) -> Ref:
     """An extremum of data, where the case applies."""
-    body = inner
     edge = neutral(reducer, inner.dtype)[0]
+    reverse = needs_opposite(work, xs)
+    opposite = None if reverse is None else _best(work, r, work.fresh(f"{r.name}_at"), reducer, inner, reverse, axes)
+    body = inner
     for cond, side in reversed(xs):
+        cond = placed(work, cond)
         body = Op("select", (cond, body, edge) if side else (cond, edge, body), body.dtype)
-    return work.accumulate((name,), axes, reducer, inner.dtype, body, None)[0]
+    join = {"any": "or", "all": "and"}.get(reducer.kind, reducer.kind)
+
+    def rebase(own: Ref) -> Expr:
+        before = opposite and Ref(f"{opposite.name}@old", opposite.dtype)
+        return kept(work, xs, Ref(f"{own.name}@old", own.dtype), before, edge, join)
+
+    return work.accumulate((name,), axes, reducer, inner.dtype, body, rebase if moving(work, xs) else None)[0]
 
 
 def _payload(work: Deriver, r: Reduce, d: Decomposer, cases: list[Case]) -> None:
@@ -131,6 +144,7 @@ def _payload(work: Deriver, r: Reduce, d: Decomposer, cases: list[Case]) -> None
         raise Refuse("RF209", f"{r.expr} is one map of data", "its arms map data differently, so their order changes with "
                      "the results", "reduce the arms separately")
     xs, _, leaf = live[0]
+    data_only(d, xs)
     m = monotonic(d, leaf)
     if not m.shape.strict or not m.shape.direction:
         raise Refuse("RF209", f"{leaf} is strictly monotone in the data",

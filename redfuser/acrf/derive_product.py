@@ -13,6 +13,7 @@ from redfuser.acrf.algebra import accumulator_dtype
 from redfuser.acrf.bounds import bound_of
 from redfuser.acrf.cases import split_cases
 from redfuser.acrf.expr import Cast, Const, Expr, Op, Reduce, Ref, op, refs_of
+from redfuser.acrf.indicator import data_only
 from redfuser.acrf.normal import product
 from redfuser.acrf.refuse import Refuse
 from redfuser.acrf.terms import Term
@@ -31,6 +32,7 @@ def derive_product(work: Deriver, r: Reduce) -> None:
     rooted: list[Expr] = []
     guards: list[Expr] = []
     for i, (xs, ds, leaf) in enumerate(cases):
+        data_only(d, xs)
         if ds:
             raise Refuse("RF209", f"{r.expr} has no condition on results", "a product over conditional factors",
                          "apply the condition to the result of the product")

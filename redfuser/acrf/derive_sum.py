@@ -6,6 +6,7 @@ growth is rebased as its reference moves. A sum of data and results is carried a
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import product as cartesian
 from typing import TYPE_CHECKING
@@ -15,12 +16,13 @@ from redfuser.acrf.bounding import bounded_powers, own_peak
 from redfuser.acrf.bounds import follows_maximum, may_be_undefined, only_counted
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Reduce, Ref, op, refs_of
 from redfuser.acrf.family import rebased, residuals, sum_up, translated
+from redfuser.acrf.indicator import kept, moving, needs_opposite, placed
 from redfuser.acrf.normal import product
 from redfuser.acrf.pull_out import finish_late
 from redfuser.acrf.refuse import Refuse
 from redfuser.acrf.spelling import explain, factor_text, spell_decomposition
 from redfuser.acrf.state import Accumulator
-from redfuser.acrf.terms import Term
+from redfuser.acrf.terms import Part, Term
 from redfuser.acrf.values import F1, SUM, Value, own_name
 
 if TYPE_CHECKING:
@@ -51,8 +53,9 @@ def derive_sum(work: Deriver, r: Reduce) -> None:
                              "split the reduction into one per term")
             finish_late(work, r, root if mine else main, results, t.coefficient, dtype)
             return
-        masked = bool(t.conds) and any((q < 0 and not work.ranges.of(b).nonzero) or may_be_undefined(work, b)
-                                       or not only_counted(work, b, t.conds) for b, q in results)
+        masked = bool(t.conds) and not t.everywhere and any(
+            (q < 0 and not work.ranges.of(b).nonzero) or may_be_undefined(work, b) or not only_counted(work, b, t.conds)
+            for b, q in results)
         for value, out in ((main, plain), (root, rooted)):
             v = product([(value, F1), *resolved], dtype, t.coefficient)
             if masked:
@@ -93,9 +96,23 @@ def _is_zero_at(work: Deriver, result: Expr, guards: list[Expr]) -> bool:
     return isinstance(v, Ref) and bool(texts) and texts <= work.rebased_on.get(v.name, set())
 
 
-def _term_accumulators(work: Deriver, r: Reduce, t: Term, name: str, dtype: str, single: bool,
-                       vanishes: bool) -> tuple[Expr, Expr, list[Expr]]:
-    """Accumulators of one term: (its sum at the reference, its sum at the true results, guards taken)."""
+Family = dict[tuple[int, ...], Ref]
+"""The accumulators of one term, by the powers of its shifted sums."""
+
+
+@dataclass
+class _Made:
+    """The accumulators of one term, the guards that their reference may take, and how the reference moves."""
+
+    members: Family
+    guards: list[Expr]
+    powers: list[int]
+    follows: tuple[tuple[Expr, Fraction], ...]
+    shifts: tuple[Part, ...]
+
+
+def _family(work: Deriver, r: Reduce, t: Term, name: str, dtype: str, single: bool, vanishes: bool) -> _Made:
+    """Make (or find) the accumulators of one term."""
     guards: list[Expr] = []
     shifts = t.of("shift")
     follows = tuple(f for p in t.of("scaled") for f in p.follows)
@@ -106,6 +123,11 @@ def _term_accumulators(work: Deriver, r: Reduce, t: Term, name: str, dtype: str,
     centred = [work.refs.place(p.base, guards) for p in shifts]
     powers = [int(p.power) for p in shifts]
     family: dict[tuple[int, ...], Ref] = {}
+    reverse = needs_opposite(work, t.conds)
+    opposite: Family | None = None
+    if reverse is not None:
+        opposite = _family(work, r, replace(t, conds=reverse, elsewhere=None), work.fresh(f"{r.name}_at"), dtype, False,
+                           vanishes).members
     for p, moved in zip(shifts, drifts, strict=True):
         if {n.removesuffix("@old") for n in refs_of(moved)} & work.peaks:
             raise Refuse("RF207", f"{p.b} stays within the range of its final value while the row is reduced",
@@ -123,17 +145,28 @@ def _term_accumulators(work: Deriver, r: Reduce, t: Term, name: str, dtype: str,
         zero: Expr = Const(0.0, dtype) if not last or t.elsewhere is None else t.elsewhere
         zero = zero if zero.dtype == dtype else Cast(zero, dtype)
         for cond, side in reversed(t.conds):
+            cond = placed(work, cond)
             body = Op("select", (cond, body, zero) if side else (cond, zero, body), dtype)
             zero = Const(0.0, dtype)
         label = name if last else work.fresh(f"{r.name}_{''.join(map(str, k))}", reserve=False)
         axes = work.axes(r, body, context, full=last and single)
 
         def rebase(own: Ref, k: tuple[int, ...] = k) -> Expr:
-            return rebased(work, own, k, family, drifts, ratio, dtype)
+            value = rebased(work, own, k, family, drifts, ratio, dtype)
+            other = rebased(work, opposite[k], k, opposite, drifts, ratio, dtype) if opposite else None
+            return kept(work, t.conds, value, other, Const(0.0, dtype), "add")
 
         family[k] = work.share(label, axes, dtype, body, rebase, within=r.axes)
         if guards:
             work.rebased_on.setdefault(family[k].name, set()).update(map(str, guards) if any(k) else of_weight)
+    return _Made(family, guards, powers, follows, shifts)
+
+
+def _term_accumulators(work: Deriver, r: Reduce, t: Term, name: str, dtype: str, single: bool,
+                       vanishes: bool) -> tuple[Expr, Expr, list[Expr]]:
+    """Accumulators of one term: (its sum at the reference, its sum at the true results, guards taken)."""
+    made = _family(work, r, t, name, dtype, single, vanishes)
+    family, guards, powers, follows, shifts = made.members, made.guards, made.powers, made.follows, made.shifts
     explain(work, r, t, follows, shifts)
     # a sum's own maximum cancels against the factor deferred with it: there is nothing to undo at the root
     guards = [g for g in guards if not refs_of(g) <= work.peaks]
@@ -154,6 +187,11 @@ def _term_accumulators(work: Deriver, r: Reduce, t: Term, name: str, dtype: str,
 def _where_counted(work: Deriver, r: Reduce, t: Term, bare: Expr, whole: Expr, dtype: str) -> Expr:
     """Results that may be NaN or infinite change a sum only if it has an element: one that a mask leaves empty is 0 (the
     ``bare`` sum) in the program too. The count is added to the state only if the value is used."""
+    nothing = Const(0.0, dtype)
+    if moving(work, t.conds):
+        bare = nothing if t.elsewhere is None else bare
+        count = _family(work, r, Term((), conds=t.conds), work.fresh(f"{r.name}_counted"), dtype, False, True).members[()]
+        return Op("select", (Op("eq", (count, nothing), "bool"), bare, whole), dtype)
     one: Expr = Const(1.0, dtype)
     for cond, side in reversed(t.conds):
         zero = Const(0.0, dtype)
@@ -166,6 +204,5 @@ def _where_counted(work: Deriver, r: Reduce, t: Term, bare: Expr, whole: Expr, d
         work.scope.axes[name] = axes
         same = Accumulator((name,), axes, SUM, dtype, neutral(SUM, dtype), one, (Ref(f"{name}@old", dtype),))
         work.pending[name] = same
-    nothing = Const(0.0, dtype)
     empty = Op("eq", (Ref(same.name, dtype), nothing), "bool")
     return Op("select", (empty, nothing if t.elsewhere is None else bare, whole), dtype)
