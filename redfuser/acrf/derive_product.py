@@ -1,7 +1,7 @@
 """Products: ``prod G(x) H(D) = (prod G(x)) * H(D) ** n``, n the number of elements that count.
 
-``H ** n`` is deferred, unless H bounds the data (``x / max|x|``): then the product is kept at the running results and
-follows them by ``(H new / H old) ** n``, so that it overflows only where the source program does.
+Where H is proved non-negative the product is kept at the running results and follows them by ``(H new / H old) ** n``,
+so that it overflows only where the source program does; else ``H ** n`` is deferred.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from redfuser.acrf.algebra import accumulator_dtype
-from redfuser.acrf.bounds import bound_of
 from redfuser.acrf.cases import split_cases
 from redfuser.acrf.expr import Cast, Const, Expr, Op, Reduce, Ref, op, refs_of
 from redfuser.acrf.indicator import data_only
@@ -63,7 +62,7 @@ def derive_product(work: Deriver, r: Reduce) -> None:
         if h or t.coefficient != 1:
             count = work.share(work.fresh(f"{r.name}_n", reserve=False), r.axes, dtype,
                                masked(one, Const(0.0, dtype)), lambda own: Ref(f"{own.name}@old", own.dtype))
-        if h and bound_of(d, t) is not None:
+        if h and all(work.ranges.nonneg(b) or q % 2 == 0 for b, q in h):
             value, true = _rebased(work, r, t, name, dtype, masked, count, guards)
             plain.append(value)
             rooted.append(true)
@@ -97,7 +96,7 @@ def _rebased(work: Deriver, r: Reduce, t: Term, name: str, dtype: str, masked: C
 
     main = work.share(name, r.axes, dtype, body, rebase, r.reducer)
     h = product([(b, q) for b, q in follows], dtype)
-    work.choices.append(f"{r.name}: {h} rebased, to the power of the number of elements: it bounds the data it scales")
+    work.choices.append(f"{r.name}: {h} rebased, to the power of the number of elements: it keeps the product in range")
     if not guards:
         return main, main
     root = op("mul", main, op("pow", back, count))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from redfuser.acrf.algebra import accumulator_dtype, neutral
 from redfuser.acrf.bounding import bounded_powers, own_peak
 from redfuser.acrf.bounds import follows_maximum, may_be_undefined, only_counted
-from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Reduce, Ref, op, refs_of
+from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Reduce, Ref, op, refs_of, walk
 from redfuser.acrf.family import rebased, residuals, sum_up, translated
 from redfuser.acrf.indicator import kept, moving, needs_opposite, placed
 from redfuser.acrf.normal import product
@@ -27,6 +27,9 @@ from redfuser.acrf.values import F1, SUM, Value, own_name
 
 if TYPE_CHECKING:
     from redfuser.acrf.derive import Deriver
+
+EXPONENT = 64.0
+"""Exponents up to this are taken to stay in range (fp32 ends at 88)."""
 
 
 def derive_sum(work: Deriver, r: Reduce) -> None:
@@ -128,8 +131,8 @@ def _family(work: Deriver, r: Reduce, t: Term, name: str, dtype: str, single: bo
     if reverse is not None:
         opposite = _family(work, r, replace(t, conds=reverse, elsewhere=None), work.fresh(f"{r.name}_at"), dtype, False,
                            vanishes).members
-    for p, moved in zip(shifts, drifts, strict=True):
-        if {n.removesuffix("@old") for n in refs_of(moved)} & work.peaks:
+    for p in shifts:
+        if _may_overflow(work, p):
             raise Refuse("RF207", f"{p.b} stays within the range of its final value while the row is reduced",
                          f"{p.base} is kept at its running value, and that follows an exponential which its own results "
                          "do not bound: it may overflow although the final one does not",
@@ -182,6 +185,13 @@ def _term_accumulators(work: Deriver, r: Reduce, t: Term, name: str, dtype: str,
     back = work.refs.to_true(follows) if follows else None
     root = op("mul", root, back) if back is not None else root
     return value, _where_counted(work, r, t, value, root, dtype) if t.conds else root, guards
+
+
+def _may_overflow(work: Deriver, p: Part) -> bool:
+    """Does the running value of a shifted sum's reference hold an exponential that nothing bounds?"""
+    running = work.refs.running(p.b) if p.b is not None else Const(0.0, "f32")
+    return any(isinstance(x, Op) and x.name in ("exp", "exp2") and work.refs.ranges.of(x.args[0]).hi > EXPONENT
+               for x in walk(running))
 
 
 def _where_counted(work: Deriver, r: Reduce, t: Term, bare: Expr, whole: Expr, dtype: str) -> Expr:

@@ -115,6 +115,21 @@ class Draws(Source):
         return out.reshape(shape)
 
 
+@dataclass
+class Filled(Source):
+    """A tensor with a number in place of every NaN."""
+
+    source: Draws
+
+    @property
+    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
+        return self.source.shape
+
+    def at(self, places: tuple[Array, ...], numbers: Domain) -> Array:
+        x = self.source.at(places, numbers)
+        return x if x.dtype.kind in "iub" else np.where(x != x, numbers.const(0.75, self.source.dtype), x)
+
+
 @dataclass(frozen=True)
 class Sample:
     """Points of every axis and a distribution per tensor."""

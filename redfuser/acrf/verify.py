@@ -20,7 +20,7 @@ This module shares no code with the deriver: it imports the expression IR, the s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -28,9 +28,9 @@ import numpy as np
 
 from redfuser.acrf.domains import NUMPY, Array, Domain, Inexact, OutOfRange, domain, more_digits
 from redfuser.acrf.evaluate import FusedMachine, share
-from redfuser.acrf.expr import FLOATS, Op, Reduce, stmt_dtype, walk
+from redfuser.acrf.expr import FLOATS, Op, Reduce, Stmt, stmt_dtype, walk
 from redfuser.acrf.machine import Labelled, Machine, State
-from redfuser.acrf.samples import Sample, sample, samples, segmentations
+from redfuser.acrf.samples import Filled, Sample, sample, samples, segmentations
 from redfuser.acrf.shorten import SHORT, restated
 from redfuser.acrf.stability import check_roundings, check_stability
 from redfuser.acrf.state import Accumulator, Fused
@@ -183,6 +183,13 @@ def _of_places(violation: str) -> bool:
     return violation.endswith(_PLACES)
 
 
+def _ranked(reference: Machine, s: Stmt) -> bool:
+    """Are the values that argmax or topk ranks all finite?"""
+    if not isinstance(s, Reduce) or s.expr.dtype not in FLOATS:
+        return True
+    return bool(np.all(np.asarray(np.abs(reference.expr(s.expr).data) < INF, np.bool_)))
+
+
 def _is_result(violation: str) -> bool:
     return violation.startswith("result")
 
@@ -263,7 +270,9 @@ class _Trial:
                 want, got = (np.broadcast_to(m.values[name].aligned(s.axes), shape) for m in (reference, fused))
                 if want.dtype == object:
                     got = np.where(self._excused(name in cascade.outputs, got, want), want, got)
-                elif stmt_dtype(s, name) == "i64" and not self._defined(reference):
+                    if "nan" in self.sample.kinds.values() and not self._close(got, want):
+                        got = self._of_other_origin(name, shape, got, want)
+                elif stmt_dtype(s, name) == "i64" and not (self._defined(reference) and _ranked(reference, s)):
                     continue  # which of several NaN or infinite elements is best
                 self.compared |= name in cascade.outputs and (want.dtype != object or bool(np.any(np.abs(want) < INF)))
                 if not self._close(got, want):
@@ -278,6 +287,16 @@ class _Trial:
         if output and {"nan", "allneginf"} & set(self.sample.kinds.values()):  # promised: NaN where the program is NaN
             excused &= ~undefined
         return np.asarray(excused if output else excused | undefined, np.bool_)
+
+    def _of_other_origin(self, name: str, shape: list[int], got: Array, want: Array) -> Array:
+        """``got`` with what is undefined in it excused where the program is undefined without any NaN in its inputs."""
+        plain = self.sample.machine(self.fused.cascade, self.numbers)
+        plain = replace(plain, tensors={n: Filled(t) for n, t in self.sample.tensors.items()})
+        for stmt in self.fused.cascade.stmts:
+            plain.statement(stmt)
+        clean = np.broadcast_to(plain.values[name].aligned(self.fused.cascade.stmt(name).axes), shape)
+        undefined = np.asarray(~(np.abs(clean) < INF), np.bool_) & np.asarray(~(np.abs(got) < INF), np.bool_)
+        return np.where(undefined, want, got)
 
     def _beyond(self, reference: Machine) -> bool:
         """Does an infinite input reach a result? Then (docs/algebra.md) only what a mask makes of ``-inf`` is promised:
