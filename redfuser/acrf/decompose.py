@@ -160,6 +160,12 @@ class Decomposer:
                 raise Refuse("RF206", f"{unsure[-1].base if unsure else 'the coefficient'} >= 0",
                              f"{whole} splits into a product only where its factors are non-negative",
                              "take abs() of the factor, or prove its sign by its definition")
+            data = [q for q in t.parts if q.kind == "x" and not self.ranges.of(q.base).nonzero]
+            if data and any(q.kind == "d" for q in unsure):
+                raise Refuse("RF206", f"{unsure[0].base} >= 0",
+                             f"{whole} is 0 where {data[0].base} is, whatever the sign of {unsure[0].base}; split into a "
+                             "product it would be undefined for a negative one",
+                             "take abs() of the factor, or prove its sign by its definition")
             for q in unsure:
                 self.conditions.append(Condition(f"{q.base} >= 0 wherever {whole} is defined", "table"))
         if any(q.kind == "shift" for q in t.parts) and not (p.denominator == 1 and p > 0):

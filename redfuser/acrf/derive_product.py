@@ -88,7 +88,7 @@ def _rebased(work: Deriver, r: Reduce, t: Term, name: str, dtype: str, masked: C
     back = work.refs.to_true(follows)
     assert ratio is not None and back is not None
     up = [(p.base, p.power) for p in t.parts if p.kind != "d"]
-    placed = [(work.refs.inverse_at(b, guards) if q < 0 else work.refs.at(b, guards), q) for b, q in follows]
+    placed = [(work.refs.inverse_at(b, guards), q) for b, q in follows]
     body = masked(product([*up, *placed], dtype, t.coefficient), Const(1.0, dtype))
 
     def rebase(own: Ref) -> Expr:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from redfuser.acrf.algebra import accumulator_dtype, neutral
 from redfuser.acrf.bounding import bounded_powers, own_peak
 from redfuser.acrf.bounds import follows_maximum, may_be_undefined, only_counted
-from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Reduce, Ref, op, refs_of, walk
+from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Reduce, Ref, children, op, refs_of
 from redfuser.acrf.family import rebased, residuals, sum_up, translated
 from redfuser.acrf.indicator import kept, moving, needs_opposite, placed
 from redfuser.acrf.normal import product
@@ -121,9 +121,9 @@ def _family(work: Deriver, r: Reduce, t: Term, name: str, dtype: str, single: bo
     follows = tuple(f for p in t.of("scaled") for f in p.follows)
     ratio = work.refs.ratio(follows, vanishes) if follows else None
     drifts = [work.refs.drift(p) for p in shifts]
-    weight = [(work.refs.place(p.base, guards), p.power) for p in t.parts if p.kind in ("x", "scaled")]
+    weight = [(work.refs.consistent(p, guards), p.power) for p in t.parts if p.kind in ("x", "scaled")]
     of_weight = set(map(str, guards))
-    centred = [work.refs.place(p.base, guards) for p in shifts]
+    centred = [work.refs.consistent(p, guards) for p in shifts]
     powers = [int(p.power) for p in shifts]
     family: dict[tuple[int, ...], Ref] = {}
     reverse = needs_opposite(work, t.conds)
@@ -189,9 +189,15 @@ def _term_accumulators(work: Deriver, r: Reduce, t: Term, name: str, dtype: str,
 
 def _may_overflow(work: Deriver, p: Part) -> bool:
     """Does the running value of a shifted sum's reference hold an exponential that nothing bounds?"""
-    running = work.refs.running(p.b) if p.b is not None else Const(0.0, "f32")
-    return any(isinstance(x, Op) and x.name in ("exp", "exp2") and work.refs.ranges.of(x.args[0]).hi > EXPONENT
-               for x in walk(running))
+    def unbounded(e: Expr, inverted: bool) -> bool:
+        if isinstance(e, Op) and e.name in ("exp", "exp2"):
+            r = work.refs.ranges.of(e.args[0])
+            return r.lo < -EXPONENT if inverted else r.hi > EXPONENT
+        if isinstance(e, Op) and e.name == "div":
+            return unbounded(e.args[0], inverted) or unbounded(e.args[1], not inverted)
+        return any(unbounded(k, inverted) for k in children(e))
+
+    return p.b is not None and unbounded(work.refs.running(p.b), False)
 
 
 def _where_counted(work: Deriver, r: Reduce, t: Term, bare: Expr, whole: Expr, dtype: str) -> Expr:

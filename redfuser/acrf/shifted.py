@@ -23,7 +23,7 @@ from fractions import Fraction
 from redfuser.acrf.algebra import INF
 from redfuser.acrf.classify import Scope, rename
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Ref, map_children, op, refs_of, walk
-from redfuser.acrf.normal import Mono, Poly, from_poly, number, product, to_poly
+from redfuser.acrf.normal import Mono, Poly, equal, from_poly, number, product, to_poly
 from redfuser.acrf.ranges import Interval, Ranges
 from redfuser.acrf.refuse import Refuse
 from redfuser.acrf.state import Accumulator
@@ -244,6 +244,44 @@ class References:
             out = step if out is None else op("add", out, step)
         return out if out is not None else Const(0.0, dtype)
 
+    def level(self, b: Expr, guards: list[Expr]) -> Expr:
+        """The reference value of b, spelled as :meth:`difference` takes it: where a denominator is replaced, both say the
+        same."""
+        out: Expr | None = None
+        for m, c in _ordered(to_poly(b)):
+            results = [(base, q) for base, q in m if self.scope.kind(base) == "D"]
+            constants = [(base, q) for base, q in m if self.scope.kind(base) != "D"]
+            inside = bool(results) and abs(c) != 1 and self.estimate(product(results, b.dtype)) != self.running(
+                product(results, b.dtype))
+            value = self.at(product(results, b.dtype, abs(c) if inside else Fraction(1)), guards) if results else None
+            sign = Fraction(1 if c > 0 else -1)
+            factors = [*([(value, Fraction(1))] if value is not None else []), *constants]
+            step = product(factors, b.dtype, sign if inside else c)
+            out = step if out is None else op("add", out, step)
+        return out if out is not None else Const(0.0, b.dtype)
+
+    def consistent(self, p: Part, guards: list[Expr]) -> Expr:
+        """A shifted sum, or an exponential of one, at the reference: as the source spells it, unless a guard in that
+        spelling replaces something else than the change of reference does."""
+        mine: list[Expr] = []
+        e = self.place(p.base, mine)
+        other: list[Expr] = []
+        want: Expr | None = None
+        if p.kind == "shift" and not p.follows and p.a is not None and p.b is not None:
+            want = op("add", p.a, self.level(p.b, other))
+            same = equal(e, want)
+        elif p.kind == "scaled" and isinstance(p.base, Op) and p.base.name in ("exp", "exp2") and len(p.follows) == 1:
+            (h, q), = p.follows
+            a, b = scope_split(self.scope, p.base.args[0])
+            if q == 1 and isinstance(h, Op) and h.name == p.base.name and a is not None and b is not None:
+                want = Op(p.base.name, (op("add", a, self.level(h.args[0], other)),), p.base.dtype)
+                same = isinstance(e, Op) and equal(e.args[0], want.args[0])
+        if want is None or same:
+            want, other = e, mine
+        for g in other:
+            _note(guards, g)
+        return want
+
     def old_reference(self, value: Expr, sign: int) -> Expr:
         """The old reference. Where the empty state gives ``exp(-inf) = 0`` anyway, its guard is left out."""
         r = self.estimate(value)
@@ -297,6 +335,17 @@ class References:
     def _logarithm(p: Part, ratio: Expr | None) -> Expr:
         assert ratio is not None and isinstance(p.base, Op)
         return Op(p.base.name, (ratio,), p.base.dtype)
+
+
+def scope_split(scope: Scope, e: Expr) -> tuple[Expr, Expr] | tuple[None, None]:
+    """e as (data, results) by normal form, or two times None."""
+    parts: dict[bool, Poly] = {False: {}, True: {}}
+    for m, c in to_poly(scope.inline(e)).items():
+        kinds = {scope.kind(base) for base, _ in m}
+        if "M" in kinds or ("X" in kinds and "D" in kinds):
+            return None, None
+        parts["D" in kinds][m] = c
+    return from_poly(parts[False], e.dtype), from_poly(parts[True], e.dtype)
 
 
 def _second(p: Part) -> Expr:

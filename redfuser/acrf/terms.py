@@ -75,11 +75,11 @@ def few(cases: list[_T]) -> list[_T]:
 
 
 def merged(t: Term) -> Term:
-    """Equal bases of one kind become one part with the summed power; a zero power disappears."""
+    """Equal bases of one kind become one part with the summed power. ``d / d`` stays: it is NaN where d is 0 or infinite."""
     out: list[Part] = []
     for p in t.parts:
         at = next((i for i, q in enumerate(out) if q.kind == p.kind and q.base == p.base
-                   and p.kind in ("d", "shift", "scaled")), None)
+                   and p.kind in ("d", "shift", "scaled") and (p.power > 0) == (q.power > 0)), None)
         if at is None:
             out.append(p)
             continue
