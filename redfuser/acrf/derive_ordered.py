@@ -38,6 +38,8 @@ def derive_ordered(work: Deriver, r: Reduce) -> None:
     if kind in PAYLOAD:
         _payload(work, r, d, cases)
         return
+    nothing = neutral(r.reducer, r.expr.dtype)[0]
+    cases = [c for c in cases if c[2] != nothing] or cases[:1]
     parts = [_case_extremum(work, r, d, case, work.fresh(f"{r.name}_{i}") if len(cases) > 1 else own_name(r.name))
              for i, case in enumerate(cases)]
     join = {"any": "or", "all": "and"}.get(kind, kind)

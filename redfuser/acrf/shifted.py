@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from redfuser.acrf.algebra import INF
+from redfuser.acrf.algebra import INF, widens
 from redfuser.acrf.classify import Scope, rename
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Ref, map_children, op, refs_of, walk
 from redfuser.acrf.normal import Mono, Poly, equal, from_poly, number, product, to_poly
@@ -28,6 +28,9 @@ from redfuser.acrf.ranges import Interval, Ranges
 from redfuser.acrf.refuse import Refuse
 from redfuser.acrf.state import Accumulator
 from redfuser.acrf.terms import Part
+
+_SHORT = frozenset({"f16", "e4m3", "e5m2"})
+"""Dtypes with a range much shorter than that of the sums they round."""
 
 
 @dataclass(slots=True)
@@ -87,6 +90,10 @@ class References:
     def _extrapolate(self, e: Expr, extent: int) -> Expr:
         if e.dtype not in FLOATS:
             return e
+        if isinstance(e, Cast) and isinstance(e.arg, Cast) and e.arg.dtype in _SHORT and widens(e.arg.dtype, e.dtype):
+            whole = self._extrapolate(e.arg.arg, extent)
+            if whole != e.arg.arg:  # an estimate of the whole may be out of the narrow dtype's range, so it is not rounded
+                return whole if whole.dtype == e.dtype else Cast(whole, e.dtype)
         if (isinstance(e, Op) and e.name in ("add", "sub", "mul", "div", "neg")) or isinstance(e, Ref):
             p = to_poly(e)
             degrees = {m: self._degree(m) for m in p}
@@ -194,7 +201,14 @@ class References:
 
     def at(self, e: Expr, guards: list[Expr] | None = None) -> Expr:
         """The reference value of a D-only expression."""
-        return self.guarded(self.estimate(e), [] if guards is None else guards)
+        guards = [] if guards is None else guards
+        estimate, running = self.estimate(e), self.running(e)
+        if estimate != running:
+            kept = set(walk(estimate))
+            for x in walk(running):
+                if isinstance(x, Cast) and x.dtype in _SHORT and x not in kept and x.arg.dtype in FLOATS:
+                    _note(guards, Op("ne", (Cast(x, x.arg.dtype), x.arg), "bool"))
+        return self.guarded(estimate, guards)
 
     def inverse_at(self, e: Expr, guards: list[Expr] | None = None) -> Expr:
         """The reference value of a D-only expression that divides."""
