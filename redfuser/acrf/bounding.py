@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from redfuser.acrf.bounds import follows_maximum
 from redfuser.acrf.decompose import Decomposer
-from redfuser.acrf.expr import Const, Expr, Op, Reduce, Reducer, Ref, op, refs_of
+from redfuser.acrf.expr import Const, Expr, Op, Reduce, Reducer, Ref, children, op, refs_of
 from redfuser.acrf.indicator import data_only
 from redfuser.acrf.linear import split_linear
 from redfuser.acrf.normal import from_poly, product
@@ -43,6 +43,45 @@ def bounded_powers(work: Deriver, r: Reduce, t: Term) -> Term:
                                                  "bounds the quotient by 1"))
                 break
     return replace(t, parts=tuple(parts))
+
+
+def within_data(work: Deriver, r: Reduce, t: Term) -> Term:
+    """``(x - s/q) ** k`` whose denominator may vanish while the row is reduced (a sum of weights of either sign): kept
+    about ``s/q`` clamped to the range of x so far, and moved to ``s/q`` itself in ``finalize``. Weights of one sign never
+    feel the clamp; others cannot carry the reference away from the data."""
+    parts: list[Part] = []
+    for p in t.parts:
+        if p.kind != "shift" or p.follows or p.a is None or p.b is None or _steady(work, work.refs.running(p.b)):
+            parts.append(p)
+            continue
+        dtype = p.base.dtype
+        ends = []
+        for kind, edge in (("min", float("inf")), ("max", float("-inf"))):
+            body: Expr = p.a
+            for cond, side in reversed(t.conds):
+                nothing = Const(edge, dtype)
+                body = Op("select", (cond, body, nothing) if side else (cond, nothing, body), dtype)
+            axes = tuple(x for x in r.axes if x in work.scope.axes_of(body))
+            end = work.fresh(f"{r.name}_{kind}")
+            work.scope.axes[end], work.scope.kinds[end] = axes, "D"
+            hidden = Reduce((end,), axes, Reducer(kind), r.over, body, dtype, r.provenance)
+            work.plain_monoid(hidden)
+            work.ranges.declare(hidden)
+            ends.append(Op("neg", (Ref(end, dtype),), dtype))
+        near = Op("max", (Op("min", (p.b, ends[0]), dtype), ends[1]), dtype)
+        parts.append(replace(p, base=Op("add", (p.a, near), dtype), b=near, true=p.b))
+        work.choices.append(f"{r.name}: the reference of ({p.base}) is clamped to the range of the data, because its "
+                            "denominator may vanish on a part of the row")
+    return replace(t, parts=tuple(parts))
+
+
+def _steady(work: Deriver, e: Expr) -> bool:
+    """No denominator in it may have either sign."""
+    if isinstance(e, Op) and e.name == "div":
+        q = work.refs.ranges.of(e.args[1])
+        if not (q.nonneg or q.nonpos):
+            return False
+    return all(_steady(work, k) for k in children(e))
 
 
 def own_peak(work: Deriver, r: Reduce, d: Decomposer, t: Term) -> Term:

@@ -12,7 +12,7 @@ from itertools import product as cartesian
 from typing import TYPE_CHECKING
 
 from redfuser.acrf.algebra import accumulator_dtype, neutral
-from redfuser.acrf.bounding import bounded_powers, own_peak
+from redfuser.acrf.bounding import bounded_powers, own_peak, within_data
 from redfuser.acrf.bounds import follows_maximum, may_be_undefined, only_counted
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Reduce, Ref, children, op, refs_of
 from redfuser.acrf.family import rebased, residuals, sum_up, translated
@@ -35,7 +35,8 @@ EXPONENT = 64.0
 def derive_sum(work: Deriver, r: Reduce) -> None:
     """Accumulators and value of a sum that reads results. Raises Refuse."""
     d = work.decomposer()
-    terms = [own_peak(work, r, d, bounded_powers(work, r, t)) for t in d.terms(r.expr)] or [Term((), Fraction(0))]
+    terms = [within_data(work, r, own_peak(work, r, d, bounded_powers(work, r, t))) for t in d.terms(r.expr)] or [
+        Term((), Fraction(0))]
     work.decomposition.append(spell_decomposition(r, terms))
     dtype = accumulator_dtype(r.expr.dtype)
     if dtype not in FLOATS and any(b.dtype in FLOATS for t in terms for p in t.of("scaled") for b, _ in p.follows):
@@ -174,13 +175,16 @@ def _term_accumulators(work: Deriver, r: Reduce, t: Term, name: str, dtype: str,
     # a sum's own maximum cancels against the factor deferred with it: there is nothing to undo at the root
     guards = [g for g in guards if not refs_of(g) <= work.peaks]
     residual = residuals(work, family, powers, dtype)
+    if any(p.true is not None for p in shifts):
+        residual = [work.refs.last_drift(p) if p.true is not None else c for p, c in zip(shifts, residual, strict=True)]
     value = translated(family, powers, residual, dtype)
-    if not all(only_counted(work, b, t.conds) for b in (*(b for b, _ in follows), *(p.b for p in shifts if p.b))):
+    if not all(only_counted(work, b, t.conds) for b in (*(b for b, _ in follows), *(p.true or p.b for p in shifts if p.b))):
         value = _where_counted(work, r, t, value, value, dtype)  # a NaN among what is not counted reaches the reference
     if not guards:
         return value, value, guards
     drift = [work.refs.last_drift(p) for p in shifts]
-    both: list[Expr | None] = [d if c is None else op("add", d, c) for d, c in zip(drift, residual, strict=True)]
+    both: list[Expr | None] = [d if c is None or p.true is not None else op("add", d, c)
+                               for p, d, c in zip(shifts, drift, residual, strict=True)]
     root = translated(family, powers, both, dtype)
     back = work.refs.to_true(follows) if follows else None
     root = op("mul", root, back) if back is not None else root

@@ -107,6 +107,8 @@ class References:
                 if all(d.denominator == 1 for d in degrees.values()):
                     return from_poly(out, e.dtype)
                 return e
+            if all(isinstance(b, Ref) for m in p for b, _ in m):
+                return e  # a quotient of two sums is its own estimate
         if (isinstance(e, Op) and e.name in ("add", "sub", "mul", "div", "neg", "sqrt", "rsqrt", "pow", "abs", "max", "min",
                                             "select")) or isinstance(e, Cast):
             return map_children(e, lambda k: self._extrapolate(k, extent))
@@ -341,6 +343,8 @@ class References:
 
     def last_drift(self, p: Part) -> Expr:
         """``b(D) - b(R)``."""
+        if p.true is not None:
+            return op("sub", self.running(p.true), self.at(_second(p)))
         if p.follows:
             return self._logarithm(p, self.to_true(p.follows))
         return self.difference(_second(p), self.running, lambda e, _: self.at(e))

@@ -34,7 +34,7 @@ class Part:
 
     base: the source's expression. follows (scaled): H as a product of (base, power) and of exponentials, each
     exponential written as ``(exp(B), 1)`` with ``B`` made of results. a, b (shift): the summands; a logarithm's
-    ``b = log(H)`` has H in follows.
+    ``b = log(H)`` has H in follows. true (shift): the summand of the program where ``b`` only stands in for it.
     """
 
     kind: str
@@ -43,6 +43,7 @@ class Part:
     follows: tuple[tuple[Expr, Fraction], ...] = ()
     a: Expr | None = None
     b: Expr | None = None
+    true: Expr | None = None
 
 
 @dataclass(frozen=True, slots=True)
