@@ -107,7 +107,7 @@ class _Outliner:
         for inst in order:
             body = self.intern(self.prepare(self.body(inst)))
             assert isinstance(inst.node.stmt, Reduce)
-            key = (inst.node.stmt.reducer, tuple(map(self.position, inst.indices)), inst.over, inst.node.dtype, id(body))
+            key = (inst.node.stmt.reducer, frozenset(inst.axes), inst.over, inst.node.dtype, id(body))
             if (same := first.setdefault(key, inst.node)) is inst.node:
                 bodies.append((inst, body))
                 continue

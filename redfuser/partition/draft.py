@@ -184,8 +184,7 @@ class _Drafter:
         here = moved(sites)
         if not rows.isdisjoint(here):
             return True
-        behind = self.behind(here)
-        return bool(behind) and not (rows | self.behind(rows)).isdisjoint(behind | here)
+        return not (rows | self.behind(rows)).isdisjoint(self.behind(here) | here)
 
     def behind(self, sites: Iterable[Site]) -> set[Site]:
         """Sites read by the maps, up to ``DEPTH`` of them, that make the tensors which the region only reads."""
@@ -269,7 +268,10 @@ class _Drafter:
         self.settle([sink] if self.reaches(sink.node) else [])
         own = self.evaluate([sink])
         assert sink.value is not None
-        mine: list[Site] = sorted(sink.value.sites | {s for i in own.instances.values() for s in i.body.sites},
+        rows: set[Site] = {  # a reduction that does not reach the first one: over the row, if a tensor says so
+            (n, tuple(own.ix.simplify(subst(e, {i.over: Index(R)})) for e in at)) for i in own.instances.values()
+            if self.extents[i.over] == self.extents[R] for n, at in i.body.sites}
+        mine: list[Site] = sorted(sink.value.sites | {s for i in own.instances.values() for s in i.body.sites} | rows,
                                   key=lambda s: (s[0] is not sink.node, not isinstance(s[0].stmt, Reduce), -s[0].key))
         ev = self.evaluate(done)
         known: dict[Node, list[tuple[Expr, ...]]] = {}

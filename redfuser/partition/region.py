@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
 from redfuser.acrf.expr import Cascade, Provenance, Reduce, refs_of
@@ -92,7 +93,7 @@ class _Partitioner:
         self.verdicts: dict[object, Any] = {}
 
     def run(self) -> Partition:
-        banned: set[tuple[int, int]] = set()
+        banned: set[frozenset[int]] = set()
         barred: set[int] = set()
         while True:
             growth = Grower(self.graph, frozenset(banned), frozenset(barred), self.verdicts).run()
@@ -118,19 +119,21 @@ class _Partitioner:
             self.fused[key] = fuse(cascade, self.casts)
         return self.fused[key]
 
-    def refused(self, d: Draft, out: Outlined, got: NotFusable, banned: set[tuple[int, int]], barred: set[int]) -> bool:
-        """Report it, and cut: the seed may not be grown onto what the refused statement depends on."""
-        name = self.display(d)
+    def refused(self, d: Draft, out: Outlined, got: NotFusable, banned: set[frozenset[int]], barred: set[int]) -> bool:
+        """Report it, and cut: the refused reduction may not share a cascade with what it depends on; where that says
+        nothing new, no two of the cascade's reductions may, and then none of them starts one."""
         where = self.origin(d, out, got.statement)
-        self.declined.append((Refusal(name, self.ops(d), replace(got, provenance=where) if where.op else got),
-                              refused_units(d, out, got.statement)))
-        seed = max((i.node.unit.index for i in d.rows if i.node.unit), default=-1)
-        others = {i.node.unit.index for i in (*d.rows, *d.inner) if i.node.unit and i.node.unit.index != seed}
-        new = {(seed, o) for o in others} - banned
-        if new:
-            banned |= new
-        else:
-            barred.add(seed)
+        about = refused_units(d, out, got.statement)
+        self.declined.append((Refusal(self.display(d), self.ops(d), replace(got, provenance=where) if where.op else got),
+                              about))
+        units = {i.node.unit.index for i in (*d.rows, *d.inner) if i.node.unit}
+        node = out.reductions.get(got.statement)
+        culprit = node.unit.index if node is not None and node.unit is not None else -1
+        pairs = {frozenset({culprit, u.index}) for u in about if culprit >= 0 and u.index != culprit} - banned
+        pairs = pairs or {frozenset(p) for p in combinations(sorted(units), 2)} - banned
+        banned |= pairs
+        if not pairs:
+            barred |= units
         return True
 
     def origin(self, d: Draft, out: Outlined, statement: str) -> Provenance:
