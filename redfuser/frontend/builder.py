@@ -77,6 +77,11 @@ class Builder:
         self.provenance[var.name_hint] = self._origin
         return var
 
+    def parameter(self, stem: str, info: Any) -> Any:
+        """One more parameter of ``main``."""
+        self.params.append(relax.Var(self._fresh(stem), info))
+        return self.params[-1]
+
     def value(self, expr: Any) -> Any:
         """The call that a variable is bound to; ``expr`` itself for parameters and constants."""
         return self._values.get(expr.name_hint, expr) if isinstance(expr, relax.Var) else expr

@@ -298,17 +298,21 @@ class _Drafter:
         for i in ev.instances.values():
             if at.setdefault(i.node, i.indices) != i.indices:
                 return Reject("RF306", i.node, "a reduction is read at two different positions",
-                              "the second position belongs to another row: it would need the other row's result")
+                              "the second position belongs to another row: it would need the other row's result",
+                              "write what the product reads (the centred or scaled rows) in a pass before it")
         for i in rows:
             if any(R in axes_of(e) for e in i.indices):
                 return Reject("RF302", i.node, "a reduction over the row is itself read per element of the row")
         for i in inner:
+            if isinstance(i.node.stmt, Reduce) and i.node.stmt.reducer.kind == "topk" and R in axes_of(i.indices[-1]):
+                return Reject("RF302", i.node, "the row runs over the ranks of a top-k over another axis")
             if R not in i.axes:
                 return Reject("RF302", i.node, "the reduction runs over another axis and reads nothing that the row reads")
         for (node, pos), _ in ev.lets.items():
             if node.unit in self.units and not node.unit.is_view and at.setdefault(node, pos) != pos:
                 return Reject("RF306", node, "a tensor of the row is read at two different positions",
-                              "its neighbours would have to be computed as well")
+                              "its neighbours would have to be computed as well",
+                              "write the tensor in a pass before the cascade")
         reached = {i.node.unit for i in ev.instances.values()}
         if missing := [u for u in self.units if u.reducing and u not in reached]:
             return Reject("RF302", missing[0].nodes[0], "nothing in the region reads this reduction")

@@ -195,6 +195,11 @@ class Grower:
                 return Reject("RF305", i.node, "evaluating the contraction per step costs more than it saves",
                               "a library GEMM and one more pass over its result are faster")
         for i in got.rows:
+            if not i.contraction and not set(got.p_axes) >= set(row_axes(i)) and any(
+                    i.node.unit is not c and j.node.unit is c and set(row_axes(j)) < set(row_axes(i)) for j in got.rows):
+                return Reject("RF305", i.node, "the reductions have other rows",
+                              "one has a result for every row, the other one result for all rows: fused, the rows could not "
+                              "run in parallel", "nothing to change: the smaller reduction runs before the cascade")
             if i.contraction and i.axes != got.p_axes and not consumer_pays(got, i):
                 return Reject("RF305", i.node, "consuming the row in this contraction costs more than it saves",
                               "a library GEMM and one more pass over its operand are faster")

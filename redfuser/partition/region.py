@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import combinations
+from math import prod
 from typing import Any
 
 from redfuser.acrf.expr import Cascade, Provenance, Reduce, refs_of
@@ -173,10 +174,12 @@ class _Partitioner:
         """A cascade cut in two (a tensor inside it is also wanted outside, a reduction is read at two positions) is a
         refusal. That a projection stays with the library, or that fusing would cost more than it saves, is not."""
         for u in self.graph.units:
-            if u.gap and u.args and not u.op.endswith(OPAQUE):
+            if u.gap and u.args and (not u.op.endswith(OPAQUE) or self.rescales(u)):
                 where = provenance_of(u)
+                op = where.op if u.op.endswith(OPAQUE) else u.op.removeprefix("relax.")
                 self.refusals.append(Refusal(u.var, (where,), NotFusable(
-                    "RF301", u.var, f"{u.op.removeprefix('relax.')} has no lowering to statements", u.gap,
+                    "RF301", u.var, f"{op} has no lowering to statements",
+                    u.gap if " " in u.gap else "an element of its result is no map and no reduction of its operands' elements",
                     "it runs in torch; a cascade cannot reach through it", where)))
         for c in cuts:
             if c.cascade and c.reason.code != "RF305" and c.seed.on_activations and c.joining.on_activations:
@@ -185,6 +188,12 @@ class _Partitioner:
                 self.refusals.append(Refusal(f"cut at {about.var}", tuple(dict.fromkeys(map(provenance_of, (
                     c.joining, about, c.seed)))), NotFusable(
                     c.reason.code, about.var, c.reason.condition, c.reason.why, c.reason.help, where)))
+
+    def rescales(self, u: Unit) -> bool:
+        """Does an opaque call make of a row less than the row, to be used together with it (a deviation from a median)?"""
+        size = max((prod(n.shape) for n in u.results), default=0)
+        row = [a for a in u.args if prod(a.shape) > size]
+        return any(a in row for c in u.consumers if c.pointwise for a in c.args)
 
     def live(self, wanted: set[str], produced: set[str]) -> set[str]:
         """Variables that the outer program still computes: kernel inputs, model outputs, and what those need."""
