@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from redfuser.acrf.expr import Const, Expr, Index, Op, Reduce, map_children
+from redfuser.acrf.expr import Const, Expr, Index, Load, Op, Reduce, map_children, walk
 from redfuser.partition.evaluate import Evaluator, Instance, Site, Value
 from redfuser.partition.graph import Node, Unit
 from redfuser.partition.index import Indices, axes_of, const
@@ -309,6 +309,8 @@ class _Drafter:
             if R not in i.axes:
                 return Reject("RF302", i.node, "the reduction runs over another axis and reads nothing that the row reads")
         for (node, pos), _ in ev.lets.items():
+            if any(isinstance(x, Load) for e in pos for x in walk(e)):
+                continue  # one element, taken by data
             if node.unit in self.units and not node.unit.is_view and at.setdefault(node, pos) != pos:
                 return Reject("RF306", node, "a tensor of the row is read at two different positions",
                               "its neighbours would have to be computed as well",

@@ -132,7 +132,7 @@ class Grower:
             grown = units | between | {c}
             if self.parted(grown):
                 continue
-            others = self.co_readers(between | {c}, grown)
+            others = self.co_readers(between | {c}, grown, lead)
             together = grown | others
             if others and not others & excluded and not self.parted(together) and self.outside(
                     between, together) is None and self.verdict("together", together, lead, self.judge_together, c) is None:
@@ -146,30 +146,43 @@ class Grower:
                 if seed is not None:
                     self.growth.cuts.append(Cut(seed, c, cut, fits))
                 continue
+            if self.verdict("plain", grown, lead, self.judge_plain, c) is None and self.ends_cascade(c):
+                continue
             units = grown
             joined.append(c)
+
+    def judge_plain(self, got: Draft, c: Unit | None) -> Reject | None:
+        plain = any(i.node.unit is c and not i.contraction for i in got.inner)
+        return None if plain else Reject("RF302", None, "the reduction is no plain one over another axis")
+
+    def ends_cascade(self, c: Unit) -> bool:
+        """Does a reduction over another axis have a cascade of its own before it, to which it belongs?"""
+        node = [n for n in c.nodes if isinstance(n.stmt, Reduce)][-1]
+        own = frozenset({c})
+        return any(self.outside(between, own | between | {d}) is None and self.verdict(
+            "also", own | between | {d}, node.lead or node, self.judge_also, d) is None for d, between in self.frontier(own))
 
     def parted(self, units: Units) -> bool:
         """Does the set hold a pair that the algebra would not join?"""
         members = bits(units)
         return any(members & pair == pair for pair in self.banned)
 
-    def co_readers(self, made: Units, units: Units) -> Units:
-        """Other reductions that read tensors of ``made``, through free maps, and those maps: to write no tensor of the row
-        they must join together. Empty where there are none, or where one is taken."""
+    def co_readers(self, made: Units, units: Units, lead: Node) -> Units:
+        """Other reductions that read tensors of ``made``, through free maps, and those maps, and readers of one element: to
+        write no tensor of the row they must join together. Empty where there are none, or where one is taken."""
         reached: dict[Unit, None] = {}
         todo = [u for m in made for u in m.consumers if u not in units]
         while todo:
             u = todo.pop()
             if u in reached or u in units:
                 continue
-            if u in self.claimed or u.gap or u.gathers:
+            if u in self.claimed or u.gap or (u.gathers and not small(u, lead)):
                 return frozenset()
             reached.setdefault(u)
-            if u.pointwise:
+            if u.pointwise and not u.gathers:
                 todo += u.consumers
-        found = bits(u for u in reached if u.reducing)
-        return frozenset(u for u in reached if u.reducing or u.descendants & found)
+        found = bits(u for u in reached if u.reducing or u.gathers)
+        return frozenset(u for u in reached if found >> u.index & 1 or u.descendants & found)
 
     def judge_together(self, got: Draft, c: Unit | None) -> Reject | None:
         """Every reduction over the cascade's own row, and no tensor of the row left over."""
@@ -251,6 +264,9 @@ class Grower:
             if u is None:
                 return units
             grown = units | {u}
+            if u.gathers and not (small(u, lead) and len(escaping(grown)) <= len(escaping(units))):
+                refused.add(u)  # one element of the row is taken where the row is not written
+                continue
             if u.is_view and sum(n.bytes for n in u.results) > sum(n.bytes for n in u.args):
                 refused.add(u)  # a widening cast or a broadcast is free for whoever reads it
                 continue
@@ -261,6 +277,8 @@ class Grower:
             units = grown
 
     def judge_follow(self, got: Draft, u: Unit | None) -> Reject | None:
+        if u is not None and u.gathers and (len(got.rows) < 2 or len(got.external) > MAX_TENSORS):
+            return Reject("RF305", None, "one element of a map of a single reduction")
         if got.row_map and any(i.contraction for i in got.inner):
             return Reject("RF305", None, "a map over the row would need the inner contraction a second time")
         return None
@@ -376,7 +394,7 @@ class Grower:
         return not (set(d.p_axes) | {R}) <= {a for e in at for a in axes_of(e)}
 
     def free_to_follow(self, u: Unit, units: Units) -> bool:
-        if not u.pointwise or u in self.claimed or u.gathers:
+        if not u.pointwise or u in self.claimed:
             return False
         members = bits(units)
         return all(p in units or not (p.ancestors & members) for p in u.producers)
