@@ -9,6 +9,7 @@ Normal form of ``main``:
   ``reshape``, or ``expand_dims`` / ``squeeze`` where only unit dimensions come or go; permutations collapse;
 * an operand of an elementwise op is neither an explicit ``broadcast_to`` nor a ``full`` where numpy broadcasting says
   the same; ``where`` and logical ops on constant masks are gone;
+* a total over several axes of rows that were normalised is a total over the rows first;
 * no dead bindings, no aliases.
 
 The simplifications are exact in values, NaN and infinities included.
@@ -22,6 +23,7 @@ from typing import Any
 
 from redfuser import tvm_compat as tc
 from redfuser.acrf.expr import Provenance
+from redfuser.frontend.totals import TOTALS, row_axes
 from redfuser.tvm_compat import dtype_of, op_name, relax, shape_of
 
 BINARY = frozenset({
@@ -35,6 +37,7 @@ UNARY = frozenset({
     "isnan", "log", "logical_not", "negative", "round", "rsqrt", "sigmoid", "sign", "sin", "sinh", "sqrt", "tan", "tanh",
     "trunc", "nn.gelu", "nn.gelu_tanh", "nn.relu", "nn.silu",
 })
+MAPS = BINARY | UNARY | {"where", "astype", "broadcast_to"}
 REDUCTIONS = frozenset({"sum", "mean", "prod", "max", "min", "variance", "argmax", "argmin"})
 OPERATORS = BINARY | UNARY | REDUCTIONS | VIEWS - {"flatten"} | frozenset({
     "arange", "astype", "broadcast_to", "call_dps_packed", "concat", "cumprod", "cumsum", "flip", "full",
@@ -235,6 +238,18 @@ class Builder:
                 return self._filled(relax.const(bool(constant), "bool"), shape)
         return call
 
+    def _total(self, call: Any) -> Any:
+        x, keep = call.args[0], bool(call.attrs.keepdims)
+        rank, named = len(shape_of(x)), call.attrs.axis
+        axes = tuple(range(rank)) if named is None else tuple(int(a) % rank for a in named)
+        first = row_axes(x, axes, self.value, MAPS) if len(axes) > 1 else ()
+        if not first:
+            return call
+        f = getattr(relax.op, op_name(call))
+        rows = self.emit(f(x, list(first), keep), "rows")
+        rest = [a if keep else a - sum(b < a for b in first) for a in axes if a not in first]
+        return self._blocks.normalize(f(rows, rest, keep))
+
     def _where(self, call: Any) -> Any:
         shape = shape_of(call)
         mask, left, right = self._shrink(call.args, shape)
@@ -327,6 +342,7 @@ class Builder:
 
 _RULES: dict[str, Callable[[Builder, Any], Any]] = {
     "astype": Builder._astype, "permute_dims": Builder._permute, "broadcast_to": Builder._broadcast,
+    **dict.fromkeys(TOTALS, Builder._total),
     "where": Builder._where, "strided_slice": Builder._slice, "concat": Builder._concat, "repeat": Builder._repeat,
 }
 
