@@ -9,6 +9,7 @@ Normal form of ``main``:
   ``reshape``, or ``expand_dims`` / ``squeeze`` where only unit dimensions come or go; permutations collapse;
 * an operand of an elementwise op is neither an explicit ``broadcast_to`` nor a ``full`` where numpy broadcasting says
   the same; ``where`` and logical ops on constant masks are gone;
+* reductions and slices of a row with a few appended columns are those of its pieces;
 * a total over several axes of rows that were normalised is a total over the rows first;
 * no dead bindings, no aliases.
 
@@ -23,6 +24,7 @@ from typing import Any
 
 from redfuser import tvm_compat as tc
 from redfuser.acrf.expr import Provenance
+from redfuser.frontend.appended import Appended
 from redfuser.frontend.totals import TOTALS, row_axes
 from redfuser.tvm_compat import dtype_of, op_name, relax, shape_of
 
@@ -60,6 +62,7 @@ class Builder:
         self._names: set[str] = {p.name_hint for p in params}
         self._blocks = relax.BlockBuilder()
         self._prefix, self._origin = "v", Provenance()
+        self._appended = Appended(self, MAPS)
 
     # -- emitting ------------------------------------------------------------------------------------------------------
 
@@ -242,6 +245,8 @@ class Builder:
         x, keep = call.args[0], bool(call.attrs.keepdims)
         rank, named = len(shape_of(x)), call.attrs.axis
         axes = tuple(range(rank)) if named is None else tuple(int(a) % rank for a in named)
+        if len(axes) == 1 and (joined := self._appended.total(op_name(call), x, axes[0], keep)) is not None:
+            return joined
         first = row_axes(x, axes, self.value, MAPS) if len(axes) > 1 else ()
         if not first:
             return call
@@ -307,15 +312,23 @@ class Builder:
         if op_name(inner) == "full":
             return self._blocks.normalize(relax.op.full(shape, inner.args[1], dtype_of(x)))
         if op_name(inner) == "concat" and isinstance(inner.args[0], relax.Tuple) and len(axes) == 1:
-            return self._slice_of_concat(call, inner, axes[0] % len(shape), first[0], shape)
+            joined = int(inner.attrs.axis) if inner.attrs.axis is not None else 0
+            return self._slice_of_concat(call, inner.args[0].fields, joined % len(shape), axes[0] % len(shape), first[0], shape)
+        if len(axes) == 1 and (found := self._appended.pieces(x, axes[0] % len(shape))) is not None:
+            return self._slice_of_concat(call, found, axes[0] % len(shape), axes[0] % len(shape), first[0], shape)
         return call
 
-    def _slice_of_concat(self, call: Any, joined: Any, axis: int, first: int, shape: tuple[int, ...]) -> Any:
+    def _softmax(self, call: Any) -> Any:
+        x = call.args[0]
+        joined = self._appended.softmax(x, int(call.attrs.axis) % len(shape_of(x)), op_name(call) == "nn.log_softmax")
+        return call if joined is None else self._blocks.normalize(joined)
+
+    def _slice_of_concat(self, call: Any, joined: Sequence[Any], at: int, axis: int, first: int, shape: tuple[int, ...]) -> Any:
         """A slice that lies within one operand of a concatenation is a slice of that operand."""
-        if (int(joined.attrs.axis) if joined.attrs.axis is not None else 0) % len(shape) != axis:
+        if at != axis:
             return call
         start = 0
-        for part in joined.args[0].fields:
+        for part in joined:
             extent = shape_of(part)[axis]
             if start <= first and first + shape[axis] <= start + extent:
                 begin = first - start
@@ -343,6 +356,7 @@ class Builder:
 _RULES: dict[str, Callable[[Builder, Any], Any]] = {
     "astype": Builder._astype, "permute_dims": Builder._permute, "broadcast_to": Builder._broadcast,
     **dict.fromkeys(TOTALS, Builder._total),
+    "nn.softmax": Builder._softmax, "nn.log_softmax": Builder._softmax,
     "where": Builder._where, "strided_slice": Builder._slice, "concat": Builder._concat, "repeat": Builder._repeat,
 }
 

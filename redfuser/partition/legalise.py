@@ -96,7 +96,8 @@ class Legaliser:
             raise Unliftable("a call to another function")
         params = [relax.Var(f"p{i}", v.struct_info) for i, v in enumerate(args)]
         swap = dict(zip(args, params, strict=True))
-        fixed = [a for a in call.args if isinstance(a, relax.Constant) and len(a.struct_info.shape)]
+        fixed = [a for a in call.args if isinstance(a, relax.Constant) and (
+            len(a.struct_info.shape) or a.struct_info.dtype == "bfloat16")]  # numpy has no bfloat16 to inline
         extra = [relax.Var(f"c{i}", a.struct_info) for i, a in enumerate(fixed)]
         swap.update(zip(fixed, extra, strict=True))
         body = relax.Call(call.op, [rename(a, swap) for a in call.args], call.attrs, call.sinfo_args)
