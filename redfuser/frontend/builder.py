@@ -247,7 +247,8 @@ class Builder:
         axes = tuple(range(rank)) if named is None else tuple(int(a) % rank for a in named)
         if len(axes) == 1 and (joined := self._appended.total(op_name(call), x, axes[0], keep)) is not None:
             return joined
-        first = row_axes(x, axes, self.value, MAPS) if len(axes) > 1 else ()
+        long = tuple(a for a in axes if shape_of(x)[a] > 1)
+        first = row_axes(x, long, self.value, MAPS) if len(long) > 1 else ()
         if not first:
             return call
         f = getattr(relax.op, op_name(call))

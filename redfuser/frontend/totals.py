@@ -24,7 +24,8 @@ def row_axes(x: Any, axes: tuple[int, ...], value: Callable[[Any], Any], maps: f
     """The axes among ``axes`` (some, not all) along which ``x`` was normalised, found through ``maps``; () for none.
     ``value`` gives the call behind a variable."""
     full = shape_of(x)
-    todo, seen = [x], set()
+    todo: list[Any] = [x]
+    seen: set[Any] = set()
     while todo and len(seen) < STEPS:
         v = todo.pop()
         if v in seen:
