@@ -282,12 +282,17 @@ class _Drafter:
             for node, at in (*inst.body.sites, (inst.node, inst.indices)):
                 known.setdefault(node.lead or node, []).append(at)
         want = {a for a in _names(sink.at) if self.extents[a] > 1 and a != R}
+        best: dict[str, Expr] = {}
         for node, at in mine:
+            here = want & _names(at)  # a column of a contraction is this result's alone
             for other in sorted(known.get(node.lead or node, ()), key=str):
-                to = solve(ev.ix, at, other, want) if want else None
-                if to is not None and set(to) == want and len({str(v) for v in to.values()}) == len(to):
-                    self.substitute([sink], to)
-                    return
+                to = solve(ev.ix, at, other, here) if here else None
+                if to is not None and set(to) == here and len({str(v) for v in to.values()}) == len(to) > len(best):
+                    best = to
+            if len(best) == len(want):
+                break
+        if best:
+            self.substitute([sink], best)
 
     # -- the verdict ---------------------------------------------------------------------------------------------------
 

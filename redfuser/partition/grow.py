@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import prod
 
 from redfuser.acrf.expr import Expr, Reduce
 from redfuser.partition.cost import consumer_pays, inner_pays
@@ -179,19 +180,25 @@ class Grower:
             if u in self.claimed or u.gap or (u.gathers and not small(u, lead)):
                 return frozenset()
             reached.setdefault(u)
-            if u.pointwise and not u.gathers:
+            along = u.reducing and max(prod(n.shape) for n in u.results) >= max(prod(n.shape) for n in u.args)
+            if along or (u.pointwise and not u.gathers):
                 todo += u.consumers
         found = bits(u for u in reached if u.reducing or u.gathers)
         return frozenset(u for u in reached if found >> u.index & 1 or u.descendants & found)
 
     def judge_together(self, got: Draft, c: Unit | None) -> Reject | None:
-        """Every reduction over the cascade's own row, and no tensor of the row left over."""
-        return self.judge_also(got, c) or next(
-            (Reject("RF302", i.node, "the reduction runs over another axis") for i in got.inner if not i.contraction),
-            None) or self.judge_escapes(got, c)
+        """Every reduction over the cascade's own row, or a contraction per step, and no tensor of the row left over."""
+        if any(not i.contraction for i in got.inner):
+            return Reject("RF302", None, "the reduction runs over another axis")
+        return self.one_contraction(got) or self.judge_join(got, c) or self.judge_escapes(got, c)
 
     def judge_also(self, got: Draft, c: Unit | None) -> Reject | None:
-        return self.judge_join(got, c) or self.judge_rows(got, c) or self.judge_sibling(got, c)
+        return self.one_contraction(got) or self.judge_join(got, c) or self.judge_rows(got, c)
+
+    def one_contraction(self, got: Draft) -> Reject | None:
+        if any(sum(i.contraction for i in some) > 1 for some in (got.rows, got.inner)):
+            return Reject("RF305", None, "two contractions that share an operand gain nothing from one kernel")
+        return None
 
     def judge_rows(self, got: Draft, c: Unit | None) -> Reject | None:
         """Does the newcomer reduce over the cascade's own r-axis?"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -264,9 +265,18 @@ def exp2(c: Context, self: Any) -> Any:
     return c.in_wide(lambda w: op.power(c.const(2.0, dtype_of(w)), w), x)
 
 
-@converts("aten.log2.default")
-def log2(c: Context, self: Any) -> Any:
-    raise Decline("log2 has no Relax operator")
+def _log_of_base(base: float) -> Any:
+    """As a quotient of natural logarithms: Relax has no operator for other bases."""
+
+    def convert(c: Context, self: Any) -> Any:
+        x = self if dtype_of(self) in FLOATS else operand(c, self, c.dtype)
+        return c.in_wide(lambda w: op.divide(c.emit(op.log(w), "ln"), c.const(math.log(base), dtype_of(w))), x)
+
+    return convert
+
+
+converts("aten.log2.default")(_log_of_base(2.0))
+converts("aten.log10.default")(_log_of_base(10.0))
 
 
 @converts("aten.gelu.default")
