@@ -214,6 +214,18 @@ def performer(x):
     return torch.exp(x - x.square().sum(-1, keepdim=True) / 2 - x.amax(-1, keepdim=True)).sum(-1)
 
 
+@written(Q, K, W)
+def attention_and_logsumexp(q, k, v):
+    s = q @ k.mT * 0.25
+    return torch.softmax(s, -1) @ v, torch.logsumexp(s, -1)
+
+
+@written(X, labels(50, 6))
+def policy_and_entropy(x, action):
+    lp = F.log_softmax(x, -1)
+    return lp.gather(-1, action.unsqueeze(-1)).squeeze(-1), -(lp.exp() * lp).sum(-1)
+
+
 @written(X, Y)
 def softmax_backward(g, x):
     y = torch.softmax(x, -1)
@@ -280,6 +292,13 @@ def regression(x, y):
 def slope_over_one_axis(x, y):
     xm, ym = x - x.mean(-1, keepdim=True), y - y.mean()
     return (xm * ym).sum(-1) / (xm * xm).sum(-1)
+
+
+@written(X, Y)
+def concordance(x, y):
+    mx, my = x.mean(-1, keepdim=True), y.mean(-1, keepdim=True)
+    both = x.var(-1, correction=0) + y.var(-1, correction=0) + (mx - my).squeeze(-1) ** 2
+    return 2 * ((x - mx) * (y - my)).mean(-1) / both
 
 
 @written(X)
