@@ -100,6 +100,7 @@ def compare(ours: torch.Tensor, unfused: torch.Tensor, reference: torch.Tensor, 
             factor: float = FACTOR) -> Check:
     """Apply the rule to one output. ``unfused`` is the same program run unfused in its own precision. Results of integer
     or bool dtype have no rounding: they must equal the unfused program's wherever that is right."""
+    reference = reference.to(torch.float64)
     a, b = error(ours, reference), error(unfused, reference)
     dtype = ours.dtype
     tiny = max(torch.finfo(dtype).eps / 4, 4 * 2.0**-24) if dtype.is_floating_point else 0.0

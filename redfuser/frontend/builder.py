@@ -9,6 +9,8 @@ Normal form of ``main``:
   ``reshape``, or ``expand_dims`` / ``squeeze`` where only unit dimensions come or go; permutations collapse;
 * an operand of an elementwise op is neither an explicit ``broadcast_to`` nor a ``full`` where numpy broadcasting says
   the same; ``where`` and logical ops on constant masks are gone;
+* reductions and slices of a row with a few appended columns are those of its pieces;
+* a total over several axes of rows that were normalised is a total over the rows first;
 * no dead bindings, no aliases.
 
 The simplifications are exact in values, NaN and infinities included.
@@ -22,6 +24,8 @@ from typing import Any
 
 from redfuser import tvm_compat as tc
 from redfuser.acrf.expr import Provenance
+from redfuser.frontend.appended import Appended
+from redfuser.frontend.totals import TOTALS, row_axes
 from redfuser.tvm_compat import dtype_of, op_name, relax, shape_of
 
 BINARY = frozenset({
@@ -35,6 +39,7 @@ UNARY = frozenset({
     "isnan", "log", "logical_not", "negative", "round", "rsqrt", "sigmoid", "sign", "sin", "sinh", "sqrt", "tan", "tanh",
     "trunc", "nn.gelu", "nn.gelu_tanh", "nn.relu", "nn.silu",
 })
+MAPS = BINARY | UNARY | {"where", "astype", "broadcast_to"}
 REDUCTIONS = frozenset({"sum", "mean", "prod", "max", "min", "variance", "argmax", "argmin"})
 OPERATORS = BINARY | UNARY | REDUCTIONS | VIEWS - {"flatten"} | frozenset({
     "arange", "astype", "broadcast_to", "call_dps_packed", "concat", "cumprod", "cumsum", "flip", "full",
@@ -57,6 +62,7 @@ class Builder:
         self._names: set[str] = {p.name_hint for p in params}
         self._blocks = relax.BlockBuilder()
         self._prefix, self._origin = "v", Provenance()
+        self._appended = Appended(self, MAPS)
 
     # -- emitting ------------------------------------------------------------------------------------------------------
 
@@ -76,6 +82,11 @@ class Builder:
         self._values[var.name_hint] = expr
         self.provenance[var.name_hint] = self._origin
         return var
+
+    def parameter(self, stem: str, info: Any) -> Any:
+        """One more parameter of ``main``."""
+        self.params.append(relax.Var(self._fresh(stem), info))
+        return self.params[-1]
 
     def value(self, expr: Any) -> Any:
         """The call that a variable is bound to; ``expr`` itself for parameters and constants."""
@@ -230,6 +241,21 @@ class Builder:
                 return self._filled(relax.const(bool(constant), "bool"), shape)
         return call
 
+    def _total(self, call: Any) -> Any:
+        x, keep = call.args[0], bool(call.attrs.keepdims)
+        rank, named = len(shape_of(x)), call.attrs.axis
+        axes = tuple(range(rank)) if named is None else tuple(int(a) % rank for a in named)
+        if len(axes) == 1 and (joined := self._appended.total(op_name(call), x, axes[0], keep)) is not None:
+            return joined
+        long = tuple(a for a in axes if shape_of(x)[a] > 1)
+        first = row_axes(x, long, self.value, MAPS) if len(long) > 1 else ()
+        if not first:
+            return call
+        f = getattr(relax.op, op_name(call))
+        rows = self.emit(f(x, list(first), keep), "rows")
+        rest = [a if keep else a - sum(b < a for b in first) for a in axes if a not in first]
+        return self._blocks.normalize(f(rows, rest, keep))
+
     def _where(self, call: Any) -> Any:
         shape = shape_of(call)
         mask, left, right = self._shrink(call.args, shape)
@@ -287,15 +313,23 @@ class Builder:
         if op_name(inner) == "full":
             return self._blocks.normalize(relax.op.full(shape, inner.args[1], dtype_of(x)))
         if op_name(inner) == "concat" and isinstance(inner.args[0], relax.Tuple) and len(axes) == 1:
-            return self._slice_of_concat(call, inner, axes[0] % len(shape), first[0], shape)
+            joined = int(inner.attrs.axis) if inner.attrs.axis is not None else 0
+            return self._slice_of_concat(call, inner.args[0].fields, joined % len(shape), axes[0] % len(shape), first[0], shape)
+        if len(axes) == 1 and (found := self._appended.pieces(x, axes[0] % len(shape))) is not None:
+            return self._slice_of_concat(call, found, axes[0] % len(shape), axes[0] % len(shape), first[0], shape)
         return call
 
-    def _slice_of_concat(self, call: Any, joined: Any, axis: int, first: int, shape: tuple[int, ...]) -> Any:
+    def _softmax(self, call: Any) -> Any:
+        x = call.args[0]
+        joined = self._appended.softmax(x, int(call.attrs.axis) % len(shape_of(x)), op_name(call) == "nn.log_softmax")
+        return call if joined is None else self._blocks.normalize(joined)
+
+    def _slice_of_concat(self, call: Any, joined: Sequence[Any], at: int, axis: int, first: int, shape: tuple[int, ...]) -> Any:
         """A slice that lies within one operand of a concatenation is a slice of that operand."""
-        if (int(joined.attrs.axis) if joined.attrs.axis is not None else 0) % len(shape) != axis:
+        if at != axis:
             return call
         start = 0
-        for part in joined.args[0].fields:
+        for part in joined:
             extent = shape_of(part)[axis]
             if start <= first and first + shape[axis] <= start + extent:
                 begin = first - start
@@ -322,6 +356,8 @@ class Builder:
 
 _RULES: dict[str, Callable[[Builder, Any], Any]] = {
     "astype": Builder._astype, "permute_dims": Builder._permute, "broadcast_to": Builder._broadcast,
+    **dict.fromkeys(TOTALS, Builder._total),
+    "nn.softmax": Builder._softmax, "nn.log_softmax": Builder._softmax,
     "where": Builder._where, "strided_slice": Builder._slice, "concat": Builder._concat, "repeat": Builder._repeat,
 }
 

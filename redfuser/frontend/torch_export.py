@@ -183,8 +183,16 @@ class _Import:
             result = self._convert(node)
             if result is not None:
                 return result
-            self.builder.begin(node.name, provenance_of(node, self.origin))
-        return relax.Constant(_to_tvm(value.contiguous()))
+        return self._table(node.name, value.contiguous())
+
+    def _table(self, stem: str, value: torch.Tensor) -> Any:
+        """A table of numbers is an input of ``main`` that never changes: operators are looked into, with tensors as
+        operands only."""
+        var = self.builder.parameter(stem, tensor_info(value.shape, relax_dtype(value.dtype)))
+        name = var.name_hint
+        self.weights[name], self.params[name] = value, var
+        self.specs[name] = InputSpec(name, relax_dtype(value.dtype), tuple(value.shape), "constant")
+        return var
 
     def _write_band(self, value: torch.Tensor, edges: Band, dtype: str) -> Any:
         """A mask whose two values lie inside and outside a diagonal band: comparisons of row and column numbers."""
@@ -305,14 +313,6 @@ def _arguments(node: fx.Node) -> dict[str, Any]:
         elif argument.has_default_value():
             values[argument.name] = argument.default_value
     return values
-
-
-def _to_tvm(value: torch.Tensor) -> Any:
-    from redfuser.tvm_compat import tvm
-
-    if value.dtype == torch.bool:
-        return tvm.runtime.tensor(value.numpy())
-    return tvm.runtime.from_dlpack(value.detach().clone())
 
 
 def _packed_symbols(mod: Any) -> set[str]:

@@ -107,7 +107,7 @@ class _Outliner:
         for inst in order:
             body = self.intern(self.prepare(self.body(inst)))
             assert isinstance(inst.node.stmt, Reduce)
-            key = (inst.node.stmt.reducer, tuple(map(self.position, inst.indices)), inst.over, inst.node.dtype, id(body))
+            key = (inst.node.stmt.reducer, frozenset(inst.axes), inst.over, inst.node.dtype, id(body))
             if (same := first.setdefault(key, inst.node)) is inst.node:
                 bodies.append((inst, body))
                 continue
@@ -313,6 +313,8 @@ class _Outliner:
             if "l" not in self.free[id(e)]:
                 return self.size[id(e)] >= 3
             return self.size[id(e)] > INLINE
+        if self.free[id(e)] <= {self.axis_names[a] for a in self.d.p_axes}:
+            return False  # a map of the row's inputs alone is no producer: nothing of it runs along the row
         rounding = isinstance(e, Cast) and WIDTH.get(e.dtype, 8) < WIDTH.get(e.arg.dtype, 0)
         return (isinstance(e, Op) or rounding) and self.size[id(e)] >= 3 and e.dtype != "bool"
 

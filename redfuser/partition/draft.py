@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from redfuser.acrf.expr import Const, Expr, Index, Op, Reduce, map_children
+from redfuser.acrf.expr import Const, Expr, Index, Load, Op, Reduce, map_children, walk
 from redfuser.partition.evaluate import Evaluator, Instance, Site, Value
 from redfuser.partition.graph import Node, Unit
 from redfuser.partition.index import Indices, axes_of, const
@@ -184,8 +184,7 @@ class _Drafter:
         here = moved(sites)
         if not rows.isdisjoint(here):
             return True
-        behind = self.behind(here)
-        return bool(behind) and not (rows | self.behind(rows)).isdisjoint(behind | here)
+        return not (rows | self.behind(rows)).isdisjoint(self.behind(here) | here)
 
     def behind(self, sites: Iterable[Site]) -> set[Site]:
         """Sites read by the maps, up to ``DEPTH`` of them, that make the tensors which the region only reads."""
@@ -269,7 +268,10 @@ class _Drafter:
         self.settle([sink] if self.reaches(sink.node) else [])
         own = self.evaluate([sink])
         assert sink.value is not None
-        mine: list[Site] = sorted(sink.value.sites | {s for i in own.instances.values() for s in i.body.sites},
+        rows: set[Site] = {  # a reduction that does not reach the first one: over the row, if a tensor says so
+            (n, tuple(own.ix.simplify(subst(e, {i.over: Index(R)})) for e in at)) for i in own.instances.values()
+            if self.extents[i.over] == self.extents[R] for n, at in i.body.sites}
+        mine: list[Site] = sorted(sink.value.sites | {s for i in own.instances.values() for s in i.body.sites} | rows,
                                   key=lambda s: (s[0] is not sink.node, not isinstance(s[0].stmt, Reduce), -s[0].key))
         ev = self.evaluate(done)
         known: dict[Node, list[tuple[Expr, ...]]] = {}
@@ -280,12 +282,17 @@ class _Drafter:
             for node, at in (*inst.body.sites, (inst.node, inst.indices)):
                 known.setdefault(node.lead or node, []).append(at)
         want = {a for a in _names(sink.at) if self.extents[a] > 1 and a != R}
+        best: dict[str, Expr] = {}
         for node, at in mine:
+            here = want & _names(at)  # a column of a contraction is this result's alone
             for other in sorted(known.get(node.lead or node, ()), key=str):
-                to = solve(ev.ix, at, other, want) if want else None
-                if to is not None and set(to) == want and len({str(v) for v in to.values()}) == len(to):
-                    self.substitute([sink], to)
-                    return
+                to = solve(ev.ix, at, other, here) if here else None
+                if to is not None and set(to) == here and len({str(v) for v in to.values()}) == len(to) > len(best):
+                    best = to
+            if len(best) == len(want):
+                break
+        if best:
+            self.substitute([sink], best)
 
     # -- the verdict ---------------------------------------------------------------------------------------------------
 
@@ -296,17 +303,23 @@ class _Drafter:
         for i in ev.instances.values():
             if at.setdefault(i.node, i.indices) != i.indices:
                 return Reject("RF306", i.node, "a reduction is read at two different positions",
-                              "the second position belongs to another row: it would need the other row's result")
+                              "the second position belongs to another row: it would need the other row's result",
+                              "write what the product reads (the centred or scaled rows) in a pass before it")
         for i in rows:
             if any(R in axes_of(e) for e in i.indices):
                 return Reject("RF302", i.node, "a reduction over the row is itself read per element of the row")
         for i in inner:
+            if isinstance(i.node.stmt, Reduce) and i.node.stmt.reducer.kind == "topk" and R in axes_of(i.indices[-1]):
+                return Reject("RF302", i.node, "the row runs over the ranks of a top-k over another axis")
             if R not in i.axes:
                 return Reject("RF302", i.node, "the reduction runs over another axis and reads nothing that the row reads")
         for (node, pos), _ in ev.lets.items():
+            if any(isinstance(x, Load) for e in pos for x in walk(e)):
+                continue  # one element, taken by data
             if node.unit in self.units and not node.unit.is_view and at.setdefault(node, pos) != pos:
                 return Reject("RF306", node, "a tensor of the row is read at two different positions",
-                              "its neighbours would have to be computed as well")
+                              "its neighbours would have to be computed as well",
+                              "write the tensor in a pass before the cascade")
         reached = {i.node.unit for i in ev.instances.values()}
         if missing := [u for u in self.units if u.reducing and u not in reached]:
             return Reject("RF302", missing[0].nodes[0], "nothing in the region reads this reduction")

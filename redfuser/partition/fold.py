@@ -92,6 +92,8 @@ def fold_cast(e: Cast) -> Expr:
             return Const(int(v), e.dtype)
         case Cast(arg=x, dtype=mid) if x.dtype == e.dtype and (x.dtype, mid) in _EXACT_IN:
             return x
+        case Cast(arg=x) if x.dtype == "bool" and e.dtype != "bool":
+            return fold_cast(Cast(x, e.dtype))
         case Cast(arg=x, dtype=mid) if (x.dtype, mid) in _EXACT_IN and (mid, e.dtype) in _EXACT_IN:
             return Cast(x, e.dtype)
         case Op(name="select", args=(c, Const() as x, Const() as y)):

@@ -95,6 +95,15 @@ class Graph:
     nodes: list[Node]
     values: dict[str, Node]
     inputs: list[Node]
+    reading: dict[Node, list[Unit]] = field(default_factory=dict)
+
+    def readers(self, n: Node) -> list[Unit]:
+        """Units with ``n`` among their operands, in program order."""
+        if not self.reading:
+            for u in self.units:
+                for a in dict.fromkeys(u.args):
+                    self.reading.setdefault(a, []).append(u)
+        return self.reading.get(n, [])
 
     def reset(self) -> None:
         """Reachability as it was before regions were fenced off."""

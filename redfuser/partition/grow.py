@@ -7,18 +7,20 @@ scores) is claimed by the cascade that consumes it. A unit joins only if the gro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
 
 from redfuser.acrf.expr import Expr, Reduce
 from redfuser.partition.cost import consumer_pays, inner_pays
-from redfuser.partition.draft import Draft, R, Reject, draft, escaping
+from redfuser.partition.draft import Draft, R, Reject, draft, escaping, row_axes
 from redfuser.partition.evaluate import scales
 from redfuser.partition.graph import Graph, Node, Unit
 from redfuser.partition.index import axes_of
+from redfuser.partition.sets import Signatures, Units, bits, mask, small, widens
 
-Units = frozenset[Unit]
+DEPTH = 4
+"""Maps between a tensor of the row and a reduction that is looked for beside the cascade."""
 MAX_TENSORS = 8
 """Tensors one kernel reads; a prologue that would pass this stays outside."""
 
@@ -43,16 +45,17 @@ class Growth:
 
 
 class Grower:
-    """Finds every cascade of a graph. ``banned`` pairs (seed unit, unit) must not share a cascade, and ``barred`` units
-    start none: the algebra refused them before.
+    """Finds every cascade of a graph. Units of a ``banned`` pair must not share a cascade, and ``barred`` units start none:
+    the algebra refused them before.
 
     Whether a set of units is one cascade depends on its structure alone, so verdicts are memoised by structure: the
     second of two equal layers costs one evaluation. ``verdicts`` may be shared between growers of one module.
     """
 
-    def __init__(self, graph: Graph, banned: frozenset[tuple[int, int]] = frozenset(), barred: frozenset[int] = frozenset(),
+    def __init__(self, graph: Graph, banned: frozenset[frozenset[int]] = frozenset(), barred: frozenset[int] = frozenset(),
                  verdicts: dict[object, Reject | None] | None = None) -> None:
-        self.graph, self.banned, self.barred = graph, banned, barred
+        self.graph, self.barred = graph, barred
+        self.banned = [sum(1 << i for i in pair) for pair in banned]
         self.claimed: set[Unit] = set()
         self.growth = Growth()
         self.verdicts: dict[object, Reject | None] = {} if verdicts is None else verdicts
@@ -74,7 +77,7 @@ class Grower:
     def cascade(self, seed: Unit) -> Draft | None:
         node = [n for n in seed.nodes if isinstance(n.stmt, Reduce)][-1]
         lead = node.lead or node
-        excluded: set[Unit] = {self.graph.units[c] for s, c in self.banned if s == seed.index}
+        excluded: set[Unit] = set()
         while True:
             units, joined = self.reductions(self.siblings(frozenset({seed}), lead), seed, lead, excluded)
             if not joined:
@@ -82,7 +85,9 @@ class Grower:
             before: Units = frozenset()
             while units != before:
                 before = units
-                units = self.epilogue(self.siblings(units, lead), lead)
+                units = self.epilogue(self.companions(self.siblings(units, lead), lead), lead)
+                units, more = self.reductions(units, None, lead, excluded)
+                joined += more
             unfit = self.verdict("worth", units, lead, self.judge_worth)
             if unfit is not None:
                 if unfit.code != "RF307" and len(unfit.rows) > 1:
@@ -114,7 +119,9 @@ class Grower:
         """What verdicts read beyond the units themselves: whether the newcomer's results are read outside."""
         return about is not None and any(n in escaping(units) for n in about.results)
 
-    def reductions(self, units: Units, seed: Unit, lead: Node, excluded: set[Unit]) -> tuple[Units, list[Unit]]:
+    def reductions(self, units: Units, seed: Unit | None, lead: Node, excluded: set[Unit]) -> tuple[Units, list[Unit]]:
+        """Join the reductions that the region reads, nearest first; what is not joined is noted for ``seed``. Without one:
+        those over the cascade's own row only, which the maps around it have brought into reach."""
         tried: set[Unit] = set(excluded)
         joined: list[Unit] = []
         while True:
@@ -124,13 +131,74 @@ class Grower:
             c, between = step
             tried.add(c)
             grown = units | between | {c}
-            read, unfit = self.outside(between, grown), self.verdict("join", grown, lead, self.judge_join, c)
+            if self.parted(grown):
+                continue
+            others = self.co_readers(between | {c}, grown, lead)
+            together = grown | others
+            if others and not others & excluded and not self.parted(together) and self.outside(
+                    between, together) is None and self.verdict("together", together, lead, self.judge_together, c) is None:
+                units = together
+                joined += [*(u for u in others if u.reducing), c]
+                continue
+            question, judge = ("join", self.judge_join) if seed else ("also", self.judge_also)
+            read, unfit = self.outside(between, grown), self.verdict(question, grown, lead, judge, c)
             if (cut := read or unfit) is not None:
                 fits = unfit is None or self.verdict("rows", grown, lead, self.judge_rows, c) is None
-                self.growth.cuts.append(Cut(seed, c, cut, fits))
+                if seed is not None:
+                    self.growth.cuts.append(Cut(seed, c, cut, fits))
                 continue
-            units = units | between | {c}
+            if self.verdict("plain", grown, lead, self.judge_plain, c) is None and self.ends_cascade(c):
+                continue
+            units = grown
             joined.append(c)
+
+    def judge_plain(self, got: Draft, c: Unit | None) -> Reject | None:
+        plain = any(i.node.unit is c and not i.contraction for i in got.inner)
+        return None if plain else Reject("RF302", None, "the reduction is no plain one over another axis")
+
+    def ends_cascade(self, c: Unit) -> bool:
+        """Does a reduction over another axis have a cascade of its own before it, to which it belongs?"""
+        node = [n for n in c.nodes if isinstance(n.stmt, Reduce)][-1]
+        own = frozenset({c})
+        return any(self.outside(between, own | between | {d}) is None and self.verdict(
+            "also", own | between | {d}, node.lead or node, self.judge_also, d) is None for d, between in self.frontier(own))
+
+    def parted(self, units: Units) -> bool:
+        """Does the set hold a pair that the algebra would not join?"""
+        members = bits(units)
+        return any(members & pair == pair for pair in self.banned)
+
+    def co_readers(self, made: Units, units: Units, lead: Node) -> Units:
+        """Other reductions that read tensors of ``made``, through free maps, and those maps, and readers of one element: to
+        write no tensor of the row they must join together. Empty where there are none, or where one is taken."""
+        reached: dict[Unit, None] = {}
+        todo = [u for m in made for u in m.consumers if u not in units]
+        while todo:
+            u = todo.pop()
+            if u in reached or u in units:
+                continue
+            if u in self.claimed or u.gap or (u.gathers and not small(u, lead)):
+                return frozenset()
+            reached.setdefault(u)
+            along = u.reducing and max(prod(n.shape) for n in u.results) >= max(prod(n.shape) for n in u.args)
+            if along or (u.pointwise and not u.gathers):
+                todo += u.consumers
+        found = bits(u for u in reached if u.reducing or u.gathers)
+        return frozenset(u for u in reached if found >> u.index & 1 or u.descendants & found)
+
+    def judge_together(self, got: Draft, c: Unit | None) -> Reject | None:
+        """Every reduction over the cascade's own row, or a contraction per step, and no tensor of the row left over."""
+        if any(not i.contraction for i in got.inner):
+            return Reject("RF302", None, "the reduction runs over another axis")
+        return self.one_contraction(got) or self.judge_join(got, c) or self.judge_escapes(got, c)
+
+    def judge_also(self, got: Draft, c: Unit | None) -> Reject | None:
+        return self.one_contraction(got) or self.judge_join(got, c) or self.judge_rows(got, c)
+
+    def one_contraction(self, got: Draft) -> Reject | None:
+        if any(sum(i.contraction for i in some) > 1 for some in (got.rows, got.inner)):
+            return Reject("RF305", None, "two contractions that share an operand gain nothing from one kernel")
+        return None
 
     def judge_rows(self, got: Draft, c: Unit | None) -> Reject | None:
         """Does the newcomer reduce over the cascade's own r-axis?"""
@@ -147,6 +215,11 @@ class Grower:
                 return Reject("RF305", i.node, "evaluating the contraction per step costs more than it saves",
                               "a library GEMM and one more pass over its result are faster")
         for i in got.rows:
+            if not i.contraction and not set(got.p_axes) >= set(row_axes(i)) and any(
+                    i.node.unit is not c and j.node.unit is c and set(row_axes(j)) < set(row_axes(i)) for j in got.rows):
+                return Reject("RF305", i.node, "the reductions have other rows",
+                              "one has a result for every row, the other one result for all rows: fused, the rows could not "
+                              "run in parallel", "nothing to change: the smaller reduction runs before the cascade")
             if i.contraction and i.axes != got.p_axes and not consumer_pays(got, i):
                 return Reject("RF305", i.node, "consuming the row in this contraction costs more than it saves",
                               "a library GEMM and one more pass over its operand are faster")
@@ -193,11 +266,14 @@ class Grower:
         back to its row may add one, since the row is at hand; so may a map of statistics, which are small."""
         refused: set[Unit] = set()
         while True:
-            candidates = [u for n in escaping(units) for u in self.readers(n) if u not in refused and u not in units]
+            candidates = [u for n in escaping(units) for u in self.graph.readers(n) if u not in refused and u not in units]
             u = min((u for u in candidates if self.free_to_follow(u, units)), key=lambda u: u.index, default=None)
             if u is None:
                 return units
             grown = units | {u}
+            if u.gathers and not (small(u, lead) and len(escaping(grown)) <= len(escaping(units))):
+                refused.add(u)  # one element of the row is taken where the row is not written
+                continue
             if u.is_view and sum(n.bytes for n in u.results) > sum(n.bytes for n in u.args):
                 refused.add(u)  # a widening cast or a broadcast is free for whoever reads it
                 continue
@@ -208,6 +284,8 @@ class Grower:
             units = grown
 
     def judge_follow(self, got: Draft, u: Unit | None) -> Reject | None:
+        if u is not None and u.gathers and (len(got.rows) < 2 or len(got.external) > MAX_TENSORS):
+            return Reject("RF305", None, "one element of a map of a single reduction")
         if got.row_map and any(i.contraction for i in got.inner):
             return Reject("RF305", None, "a map over the row would need the inner contraction a second time")
         return None
@@ -215,18 +293,58 @@ class Grower:
     def siblings(self, units: Units, lead: Node) -> Units:
         """A second reduction over the same row whose result meets ours in a pointwise map (``E[x*x] - E[x]**2``)."""
         for n in escaping(units):
-            for u in self.readers(n):
+            for u in self.graph.readers(n):
                 if not u.pointwise or u in self.claimed or u in units:
                     continue
                 for c, between in self.frontier(frozenset({u})):
                     if c in units or c.descendants & bits(units):
                         continue
                     grown = units | between | {c, u}
-                    if not self.convex(grown) or len(escaping(grown)) > len(escaping(units)):
+                    spare = small(c, lead) and any(n in escaping(grown) for n in c.results)
+                    if self.parted(grown) or not self.convex(grown) or len(escaping(grown)) > len(escaping(units)) + spare:
                         continue
                     if self.verdict("sibling", grown, lead, self.judge_sibling, c) is None:
                         return self.siblings(grown, lead)
         return units
+
+    def companions(self, units: Units, lead: Node) -> Units:
+        """Further reductions of a cascade's own row (a mean beside a variance, an index beside a maximum), whose results
+        are small: the row is read once for all of them."""
+        if self.verdict("worth", units, lead, self.judge_worth) is not None:
+            return units
+        for c, between in self.beside(units):
+            grown = units | between | {c}
+            if small(c, lead) and not self.parted(grown) and self.convex(grown) and self.outside(
+                    between, grown) is None and self.verdict("companion", grown, lead, self.judge_companion, c) is None:
+                return self.companions(grown, lead)
+        return units
+
+    def beside(self, units: Units) -> list[tuple[Unit, Units]]:
+        """Reductions that read a tensor which the region reads or makes, through free maps; with the maps that depend on
+        the region or lead into it."""
+        members = bits(units)
+        below, above = mask(units, "descendants") & ~members, mask(units, "ancestors") & ~members
+        tensors = dict.fromkeys(n for u in units for n in (*u.args, *u.results))
+        level: dict[Unit, None] = dict.fromkeys(u for n in tensors for u in self.graph.readers(n))
+        out: dict[Unit, Units] = {}
+        for _ in range(DEPTH):
+            free = [u for u in level if u not in units and u not in self.claimed and not u.gap and not u.gathers]
+            for c in (u for u in free if u.reducing and u not in out):
+                between = self.members((c.ancestors & below) | (c.descendants & above))
+                if all(b.pointwise and b not in self.claimed and not b.gathers for b in between):
+                    out[c] = frozenset(between)
+            level = dict.fromkeys(v for u in free if u.pointwise for v in u.consumers)
+        return list(out.items())
+
+    def judge_companion(self, got: Draft, c: Unit | None) -> Reject | None:
+        mine = [i for i in got.rows if i.node.unit is c]
+        if not mine or any(i.node.unit is c for i in got.inner):
+            return Reject("RF302", None, "the reduction runs over another axis")
+        if any(i.contraction or set(row_axes(i)) != set(got.p_axes) for i in mine):
+            return Reject("RF305", None, "the reduction has other rows")
+        if len(got.external) > MAX_TENSORS:
+            return Reject("RF305", None, f"more than {MAX_TENSORS} tensors read by one kernel")
+        return self.judge_escapes(got, c)
 
     def judge_sibling(self, got: Draft, u: Unit | None) -> Reject | None:
         if sum(i.contraction for i in (*got.rows, *got.inner)) > 1:
@@ -282,11 +400,8 @@ class Grower:
     def reused(self, d: Draft, at: tuple[Expr, ...]) -> bool:
         return not (set(d.p_axes) | {R}) <= {a for e in at for a in axes_of(e)}
 
-    def readers(self, n: Node) -> list[Unit]:
-        return [c for c in (n.unit.consumers if n.unit else []) if n in c.args]
-
     def free_to_follow(self, u: Unit, units: Units) -> bool:
-        if not u.pointwise or u in self.claimed or u.gathers:
+        if not u.pointwise or u in self.claimed:
             return False
         members = bits(units)
         return all(p in units or not (p.ancestors & members) for p in u.producers)
@@ -341,67 +456,3 @@ class Grower:
                 u.ancestors |= above | own
             elif u.descendants & own:
                 u.descendants |= below | own
-
-
-class Signatures:
-    """A region's structure as a value: what its units compute and how they are wired, no names, no positions."""
-
-    def __init__(self) -> None:
-        self.free: dict[Unit, bool] = {}
-
-    def of(self, units: Units, lead: Node, about: Unit | None) -> tuple[object, ...]:
-        order = sorted(units, key=lambda u: u.index)
-        number: dict[object, int] = {}
-        lines: list[object] = []
-        leaving = {n.key for n in escaping(units)}
-
-        def visit(u: Unit) -> int:
-            if u in number:
-                return number[u]
-            args = tuple(ref(n) for n in u.args)
-            number[u] = len(number)
-            lines.append((number[u], id(u.lifted) if u.lifted else constant(u), args, u in units,
-                          tuple(n.key in leaving for n in u.results)))
-            return number[u]
-
-        def ref(n: Node) -> tuple[object, ...]:
-            if n.unit is not None and (n.unit in units or (n.unit.is_cheap and not n.unit.gap)):
-                return ("unit", visit(n.unit), n.unit.nodes.index(n))
-            if n not in number:
-                number[n] = len(number)
-            return ("tensor", number[n], n.dtype, n.shape)
-
-        for u in order:
-            visit(u)
-        assert lead.unit is not None
-        return (*lines, number[lead.unit], lead.unit.nodes.index(lead), number.get(about))
-
-
-def constant(u: Unit) -> object:
-    stmt = u.nodes[0].stmt if u.nodes else None
-    return str(stmt.expr) if stmt is not None else u.op
-
-
-def widens(u: Unit, units: Units) -> bool:
-    """Reads a result of the region that has fewer elements than its own."""
-    size = max(prod(n.shape) for n in u.results)
-    return any(n.unit in units and prod(n.shape) < size for n in u.args)
-
-
-def small(u: Unit, lead: Node) -> bool:
-    """No larger than the reduction's own result."""
-    return max(prod(n.shape) for n in u.results) <= prod(lead.shape)
-
-
-def bits(units: Iterable[Unit]) -> int:
-    out = 0
-    for u in units:
-        out |= 1 << u.index
-    return out
-
-
-def mask(units: Iterable[Unit], what: str) -> int:
-    out = 0
-    for u in units:
-        out |= getattr(u, what)
-    return out

@@ -2,9 +2,9 @@
 
 The meaning of an op is taken from the TensorIR that TVM lowers it to, so no op has to be known by name. Modelled here are
 the ops whose legalisation loses what we need or does not exist: ``arange`` (TVM folds it to a constant array, the index
-structure is gone), ``where`` (scalar branches would become tensors), ``topk`` (an extern call), ``take`` (TVM warns of
-positions out of bounds each time, which torch refuses at the call) and ``group_norm`` (TVM lowers it through raw moments
-``E[x^2] - E[x]^2``, which is neither what torch computes nor stable).
+structure is gone), ``where`` (scalar branches would become tensors), ``topk`` (an extern call), ``take`` and
+``gather_elements`` (positions out of bounds, which torch refuses at the call) and ``group_norm`` (TVM lowers it through raw
+moments ``E[x^2] - E[x]^2``, which is neither what torch computes nor stable).
 
 Results are memoised by everything that matters: op, attributes, dtypes, shapes and scalar constants of the arguments.
 """
@@ -96,7 +96,8 @@ class Legaliser:
             raise Unliftable("a call to another function")
         params = [relax.Var(f"p{i}", v.struct_info) for i, v in enumerate(args)]
         swap = dict(zip(args, params, strict=True))
-        fixed = [a for a in call.args if isinstance(a, relax.Constant) and len(a.struct_info.shape)]
+        fixed = [a for a in call.args if isinstance(a, relax.Constant) and (
+            len(a.struct_info.shape) or a.struct_info.dtype == "bfloat16")]  # numpy has no bfloat16 to inline
         extra = [relax.Var(f"c{i}", a.struct_info) for i, a in enumerate(fixed)]
         swap.update(zip(fixed, extra, strict=True))
         body = relax.Call(call.op, [rename(a, swap) for a in call.args], call.attrs, call.sinfo_args)
@@ -254,6 +255,22 @@ def _take(call: Any, params: list[Tensor], where: Positions) -> Lifted:
     return Lifted(tuple(params), axes, (Let("out", tuple(names), Load(source.name, here, source.dtype)),), ("out",))
 
 
+def _gather(call: Any, params: list[Tensor], where: Positions) -> Lifted:
+    """out[i, j] = x[i, index[i, j]]. A position out of bounds, which torch refuses at the call, reads the nearest element:
+    a kernel must not read elsewhere."""
+    x, index = call.args
+    if not isinstance(x, relax.Var) or not isinstance(index, relax.Var):
+        raise Unliftable("a gather of or by a constant")
+    source, t = params[where[x]], params[where[index]]
+    at = int(call.attrs.axis) % len(source.shape)
+    names, axes, _ = _result_axes(call)
+    here = tuple(map(Index, names))
+    last = int(source.shape[at]) - 1
+    position = Op("min", (Op("max", (Load(t.name, here, t.dtype), Const(0, t.dtype)), t.dtype), Const(last, t.dtype)), t.dtype)
+    load = Load(source.name, (*here[:at], position, *here[at + 1:]), source.dtype)
+    return Lifted(tuple(params), axes, (Let("out", tuple(names), load),), ("out",))
+
+
 def _group_norm(call: Any, params: list[Tensor], where: Positions) -> Lifted:
     """(x - mean) * rsqrt(var + eps) * weight + bias over the channels of a group and the trailing axes, in float32."""
     attrs = call.attrs
@@ -311,6 +328,7 @@ def _group_norm(call: Any, params: list[Tensor], where: Positions) -> Lifted:
 
 MODELS: dict[str, Callable[[Any, list[Tensor], Positions], Lifted]] = {
     "relax.where": _where, "relax.arange": _arange, "relax.topk": _topk, "relax.take": _take,
+    "relax.gather_elements": _gather,
     "relax.nn.group_norm": _group_norm}
 
 __all__ = ["Legaliser", "Lowered", "op_name", "scalar"]

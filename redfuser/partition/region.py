@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from itertools import combinations
+from math import prod
 from typing import Any
 
 from redfuser.acrf.expr import Cascade, Provenance, Reduce, refs_of
@@ -92,7 +94,7 @@ class _Partitioner:
         self.verdicts: dict[object, Any] = {}
 
     def run(self) -> Partition:
-        banned: set[tuple[int, int]] = set()
+        banned: set[frozenset[int]] = set()
         barred: set[int] = set()
         while True:
             growth = Grower(self.graph, frozenset(banned), frozenset(barred), self.verdicts).run()
@@ -118,19 +120,21 @@ class _Partitioner:
             self.fused[key] = fuse(cascade, self.casts)
         return self.fused[key]
 
-    def refused(self, d: Draft, out: Outlined, got: NotFusable, banned: set[tuple[int, int]], barred: set[int]) -> bool:
-        """Report it, and cut: the seed may not be grown onto what the refused statement depends on."""
-        name = self.display(d)
+    def refused(self, d: Draft, out: Outlined, got: NotFusable, banned: set[frozenset[int]], barred: set[int]) -> bool:
+        """Report it, and cut: the refused reduction may not share a cascade with what it depends on; where that says
+        nothing new, no two of the cascade's reductions may, and then none of them starts one."""
         where = self.origin(d, out, got.statement)
-        self.declined.append((Refusal(name, self.ops(d), replace(got, provenance=where) if where.op else got),
-                              refused_units(d, out, got.statement)))
-        seed = max((i.node.unit.index for i in d.rows if i.node.unit), default=-1)
-        others = {i.node.unit.index for i in (*d.rows, *d.inner) if i.node.unit and i.node.unit.index != seed}
-        new = {(seed, o) for o in others} - banned
-        if new:
-            banned |= new
-        else:
-            barred.add(seed)
+        about = refused_units(d, out, got.statement)
+        self.declined.append((Refusal(self.display(d), self.ops(d), replace(got, provenance=where) if where.op else got),
+                              about))
+        units = {i.node.unit.index for i in (*d.rows, *d.inner) if i.node.unit}
+        node = out.reductions.get(got.statement)
+        culprit = node.unit.index if node is not None and node.unit is not None else -1
+        pairs = {frozenset({culprit, u.index}) for u in about if culprit >= 0 and u.index != culprit} - banned
+        pairs = pairs or {frozenset(p) for p in combinations(sorted(units), 2)} - banned
+        banned |= pairs
+        if not pairs:
+            barred |= units
         return True
 
     def origin(self, d: Draft, out: Outlined, statement: str) -> Provenance:
@@ -170,10 +174,12 @@ class _Partitioner:
         """A cascade cut in two (a tensor inside it is also wanted outside, a reduction is read at two positions) is a
         refusal. That a projection stays with the library, or that fusing would cost more than it saves, is not."""
         for u in self.graph.units:
-            if u.gap and u.args and not u.op.endswith(OPAQUE):
+            if u.gap and u.args and (not u.op.endswith(OPAQUE) or self.rescales(u)):
                 where = provenance_of(u)
+                op = where.op if u.op.endswith(OPAQUE) else u.op.removeprefix("relax.")
                 self.refusals.append(Refusal(u.var, (where,), NotFusable(
-                    "RF301", u.var, f"{u.op.removeprefix('relax.')} has no lowering to statements", u.gap,
+                    "RF301", u.var, f"{op} has no lowering to statements",
+                    u.gap if " " in u.gap else "an element of its result is no map and no reduction of its operands' elements",
                     "it runs in torch; a cascade cannot reach through it", where)))
         for c in cuts:
             if c.cascade and c.reason.code != "RF305" and c.seed.on_activations and c.joining.on_activations:
@@ -182,6 +188,12 @@ class _Partitioner:
                 self.refusals.append(Refusal(f"cut at {about.var}", tuple(dict.fromkeys(map(provenance_of, (
                     c.joining, about, c.seed)))), NotFusable(
                     c.reason.code, about.var, c.reason.condition, c.reason.why, c.reason.help, where)))
+
+    def rescales(self, u: Unit) -> bool:
+        """Does an opaque call make of a row less than the row, to be used together with it (a deviation from a median)?"""
+        size = max((prod(n.shape) for n in u.results), default=0)
+        row = [a for a in u.args if prod(a.shape) > size]
+        return any(a in row for c in u.consumers if c.pointwise for a in c.args)
 
     def live(self, wanted: set[str], produced: set[str]) -> set[str]:
         """Variables that the outer program still computes: kernel inputs, model outputs, and what those need."""

@@ -139,6 +139,9 @@ class Texts:
         kind = wide(e.dtype)
         if name in ("min", "max"):
             return self.extremum(name, texts, args, e.dtype)
+        if name in ("eq", "ne") and len({any(isinstance(x, (Load, Ref)) for x in walk(a)) for a in args}) == 2 and all(
+                a.dtype in INTS for a in args):
+            texts = [f'T.Cast("int64", {t})' for t in texts]  # a position is int32 in the text, data need not be
         if name in _INFIX:
             return f"({texts[0]} {_INFIX[name]} {texts[1]})"
         if name == "div":

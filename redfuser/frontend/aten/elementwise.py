@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -264,9 +265,18 @@ def exp2(c: Context, self: Any) -> Any:
     return c.in_wide(lambda w: op.power(c.const(2.0, dtype_of(w)), w), x)
 
 
-@converts("aten.log2.default")
-def log2(c: Context, self: Any) -> Any:
-    raise Decline("log2 has no Relax operator")
+def _log_of_base(base: float) -> Any:
+    """As a quotient of natural logarithms: Relax has no operator for other bases."""
+
+    def convert(c: Context, self: Any) -> Any:
+        x = self if dtype_of(self) in FLOATS else operand(c, self, c.dtype)
+        return c.in_wide(lambda w: op.divide(c.emit(op.log(w), "ln"), c.const(math.log(base), dtype_of(w))), x)
+
+    return convert
+
+
+converts("aten.log2.default")(_log_of_base(2.0))
+converts("aten.log10.default")(_log_of_base(10.0))
 
 
 @converts("aten.gelu.default")
@@ -280,6 +290,50 @@ def gelu(c: Context, self: Any, approximate: str = "none") -> Any:
 @converts("aten.softplus.default")
 def softplus(c: Context, self: Any, beta: Any = 1, threshold: Any = 20) -> Any:
     return c.in_wide(lambda w: op.nn.softplus(w, float(beta), float(threshold)), self)
+
+
+@converts("aten.elu.default")
+def elu(c: Context, self: Any, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Any:
+    """``scale * (x if x > 0 else alpha * (exp(input_scale * x) - 1))``; where x > 0 the exponential is that of 0."""
+
+    def convert(w: Any) -> Any:
+        dtype = dtype_of(w)
+        low = c.emit(op.minimum(w, c.const(0.0, dtype)), "low")
+        if input_scale != 1:
+            low = c.emit(op.multiply(low, c.const(input_scale, dtype)), "in")
+        below = c.emit(op.subtract(c.emit(op.exp(low), "exp"), c.const(1.0, dtype)), "below")
+        if alpha != 1:
+            below = c.emit(op.multiply(below, c.const(alpha, dtype)), "alpha")
+        if scale == 1:
+            return op.where(c.emit(op.greater(w, c.const(0.0, dtype)), "above"), w, below)
+        both = c.emit(op.where(c.emit(op.greater(w, c.const(0.0, dtype)), "above"), w, below), "both")
+        return op.multiply(both, c.const(scale, dtype))
+
+    return c.in_wide(convert, self)
+
+
+@converts("aten.leaky_relu.default")
+def leaky_relu(c: Context, self: Any, negative_slope: Any = 0.01) -> Any:
+    return c.in_wide(lambda w: op.where(
+        c.emit(op.greater(w, c.const(0.0, dtype_of(w))), "above"), w,
+        c.emit(op.multiply(w, c.const(negative_slope, dtype_of(w))), "below")), self)
+
+
+@converts("aten.hardtanh.default")
+def hardtanh(c: Context, self: Any, min_val: Any = -1, max_val: Any = 1) -> Any:
+    return clamp(c, self, min_val, max_val)
+
+
+@converts("aten.xlogy.Tensor", "aten.xlogy.Scalar_Other", "aten.xlogy.Scalar_Self")
+def xlogy(c: Context, self: Any, other: Any) -> Any:
+    """``x * log(y)``, 0 where x is 0 (NaN where y is NaN)."""
+    if c.dtype not in ("float32", "float64"):
+        raise Decline(f"xlogy of {c.dtype}")
+    x, y = operand(c, self, c.dtype), operand(c, other, c.dtype)
+    product = c.emit(op.multiply(x, c.emit(op.log(y), "log")), "product")
+    zero = c.emit(op.logical_and(c.emit(op.equal(x, c.const(0.0, c.dtype)), "zero"),
+                                 c.emit(op.logical_not(c.emit(op.isnan(y), "nan")), "known")), "void")
+    return c.emit(op.where(zero, c.const(0.0, c.dtype), product))
 
 
 @converts("aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.Scalar")

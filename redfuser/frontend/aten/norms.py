@@ -63,3 +63,23 @@ def group_norm(c: Context, input: Any, num_groups: int, weight: Any = None, bias
     beta = c.cast(bias, acc, "bias") if bias is not None else _filled(0.0, (channels,), acc)
     axes = list(range(2, rank))
     return c.in_wide(lambda w: op.nn.group_norm(w, gamma, beta, int(num_groups), 1, axes, float(eps)), input)
+
+
+@converts("aten._native_batch_norm_legit.no_stats")
+def instance_statistics(c: Context, input: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float) -> Any:
+    """Every channel normalised by its own statistics over the batch and the trailing axes, as instance_norm does to
+    [1, batch * channels, ...]; the saved statistics exist only for training."""
+    rank = len(shape_of(input))
+    if dtype_of(input) not in FLOATS or rank < 3 or not training:
+        raise Decline("batch_norm without statistics")
+    axes = [a for a in range(rank) if a != 1]
+    x = c.wide(input)
+    dtype = dtype_of(x)
+    centred = c.emit(op.subtract(x, c.emit(op.mean(x, axes, True), "mean")), "centred")
+    var = c.emit(op.mean(c.emit(op.multiply(centred, centred), "square"), axes, True), "var")
+    out = c.emit(op.multiply(centred, c.emit(op.rsqrt(c.emit(op.add(var, c.const(eps, dtype)), "eps")), "rsqrt")), "normed")
+    line = [shape_of(input)[1] if a == 1 else 1 for a in range(rank)]
+    for f, t, name in ((op.multiply, weight, "weight"), (op.add, bias, "bias")):
+        if t is not None:
+            out = c.emit(f(out, c.emit(op.reshape(c.cast(t, dtype), line), name)), f"{name}ed")
+    return (c.narrow(out), None, None)

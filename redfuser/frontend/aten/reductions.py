@@ -160,6 +160,16 @@ def vector_norm(c: Context, self: Any, ord: Any = 2, dim: Any = None, keepdim: b
         return c.narrow(c.emit(op.sum(c.emit(op.abs(x), "abs"), axes, keepdim)))
     if ord == float("inf"):
         return c.narrow(c.emit(op.max(c.emit(op.abs(x), "abs"), axes, keepdim)))
+    if ord == -float("inf"):
+        return c.narrow(c.emit(op.min(c.emit(op.abs(x), "abs"), axes, keepdim)))
+    if ord == 4:
+        square = c.emit(op.multiply(x, x), "square")
+        total = c.emit(op.sum(c.emit(op.multiply(square, square), "fourth"), axes, keepdim), "sum")
+        return c.narrow(c.emit(op.sqrt(c.emit(op.sqrt(total), "root"))))
+    if ord and ord > 0:
+        total = c.emit(op.sum(c.emit(op.power(c.emit(op.abs(x), "abs"), c.const(ord, dtype_of(x))), "power"), axes, keepdim),
+                       "sum")
+        return c.narrow(c.emit(op.power(total, c.const(1.0 / ord, dtype_of(x)))))
     raise Decline(f"norm of order {ord}")
 
 

@@ -1,0 +1,75 @@
+"""Sets of units: reachability as bit masks, a set's structure as a value, sizes of what units produce."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+
+from redfuser.partition.draft import escaping
+from redfuser.partition.graph import Node, Unit
+
+Units = frozenset[Unit]
+
+
+class Signatures:
+    """A region's structure as a value: what its units compute and how they are wired, no names, no positions."""
+
+    def __init__(self) -> None:
+        self.free: dict[Unit, bool] = {}
+
+    def of(self, units: Units, lead: Node, about: Unit | None) -> tuple[object, ...]:
+        order = sorted(units, key=lambda u: u.index)
+        number: dict[object, int] = {}
+        lines: list[object] = []
+        leaving = {n.key for n in escaping(units)}
+
+        def visit(u: Unit) -> int:
+            if u in number:
+                return number[u]
+            args = tuple(ref(n) for n in u.args)
+            number[u] = len(number)
+            lines.append((number[u], id(u.lifted) if u.lifted else constant(u), args, u in units,
+                          tuple(n.key in leaving for n in u.results)))
+            return number[u]
+
+        def ref(n: Node) -> tuple[object, ...]:
+            if n.unit is not None and (n.unit in units or (n.unit.is_cheap and not n.unit.gap)):
+                return ("unit", visit(n.unit), n.unit.nodes.index(n))
+            if n not in number:
+                number[n] = len(number)
+            return ("tensor", number[n], n.dtype, n.shape)
+
+        for u in order:
+            visit(u)
+        assert lead.unit is not None
+        return (*lines, number[lead.unit], lead.unit.nodes.index(lead), number.get(about))
+
+
+def constant(u: Unit) -> object:
+    stmt = u.nodes[0].stmt if u.nodes else None
+    return str(stmt.expr) if stmt is not None else u.op
+
+
+def widens(u: Unit, units: Units) -> bool:
+    """Reads a result of the region that has fewer elements than its own."""
+    size = max(prod(n.shape) for n in u.results)
+    return any(n.unit in units and prod(n.shape) < size for n in u.args)
+
+
+def small(u: Unit, lead: Node) -> bool:
+    """No larger than the reduction's own result."""
+    return max(prod(n.shape) for n in u.results) <= prod(lead.shape)
+
+
+def bits(units: Iterable[Unit]) -> int:
+    out = 0
+    for u in units:
+        out |= 1 << u.index
+    return out
+
+
+def mask(units: Iterable[Unit], what: str) -> int:
+    out = 0
+    for u in units:
+        out |= getattr(u, what)
+    return out

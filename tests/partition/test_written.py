@@ -1,0 +1,85 @@
+"""Cascades as people write them: each is found whole, or refused for the reason that applies to it."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("tvm")
+
+import torch
+
+import redfuser
+from redfuser import numerics
+from redfuser.acrf.verify import check
+from redfuser.frontend import import_model
+from redfuser.frontend.builder import REDUCTIONS
+from redfuser.partition import partition
+from tests.corpus.torch_written import UNFUSED, WRITTEN, Row
+from tests.partition.helpers import execute, flat
+from tests.partition.test_spellings import errors
+
+CHECKED = ("nll_gather", "quiet_softmax_by_zero", "weights_used_three_times", "argmax_router")
+"""Rows whose certificate is checked: shapes of state that no row of the text corpus has."""
+
+COMPILED = ("cross_entropy", "attention_sink", "switch_router", "one_hot_loss")
+
+
+def found(row):
+    with torch.no_grad():
+        imported = import_model(row.function, row.inputs)
+    return imported, partition(imported)
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_the_cascade_is_whole(name):
+    row = WRITTEN[name]
+    imported, p = found(row)
+    assert [str(r.reason.code) for r in p.refusals] == [] and not p.opaque
+    assert len(p.regions) == row.regions
+    assert {op.removeprefix("relax.") for op in p.kept} & (REDUCTIONS | {"topk", "nn.softmax"}) == set(row.outside)
+    if name in CHECKED:
+        assert [v for r in p.regions for v in check(r.fused)] == []
+    with torch.no_grad():
+        want = flat(row.function(*row.inputs))
+        got = [g.reshape(w.shape) for g, w in zip(execute(imported, p, row.inputs), want, strict=True)]  # a scalar is [1]
+        assert max(errors(got, want)) <= 1.0
+
+
+@pytest.mark.parametrize("name", UNFUSED)
+def test_the_reason_names_the_operator_and_the_line(name):
+    row = UNFUSED[name]
+    _imported, p = found(row)
+    assert [(r.reason.code, r.reason.provenance.op) for r in p.refusals] == [(row.code, row.op)]
+    (refusal,) = p.refusals
+    assert refusal.reason.provenance.source.startswith("torch_written.py:") and refusal.reason.help and refusal.reason.why
+    assert p.kept
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_compiled_it_computes_what_torch_does(name):
+    row = WRITTEN[name]
+    compiled = redfuser.compile(row.function, row.inputs, target="cpu", fallback="error")
+    numerics.require(numerics.check(compiled, row.function, row.inputs), name)
+
+
+def test_a_refused_pair_ends_partitioning():
+    """Two softmaxes and two sums refused together, whichever of them the cascade grew from."""
+
+    def divergence(x, y):
+        p, q = torch.softmax(x, -1), torch.softmax(y, -1)
+        m = 0.5 * (p + q)
+        return 0.5 * (p * (p.log() - m.log())).sum(-1) + 0.5 * (q * (q.log() - m.log())).sum(-1)
+
+    _imported, p = found(Row(divergence, (torch.randn(6, 50), torch.randn(6, 50))))
+    assert {code for _name, code, _text in p.notes} | {r.reason.code for r in p.refusals} >= {"RF201"}
+    assert sum(len(r.outputs) for r in p.regions) >= 2
+
+
+def test_a_label_out_of_bounds_reads_inside_the_row():
+    row = WRITTEN["nll_gather"]
+    compiled = redfuser.compile(row.function, row.inputs, target="cpu", fallback="error")
+    x, t = row.inputs
+    wild = t.clone()
+    wild[0], wild[1] = 1 << 30, -5
+    got = compiled(x, wild)
+    assert torch.isfinite(got).all() and torch.allclose(got[2:], row.function(x, t)[2:], atol=1e-5)
