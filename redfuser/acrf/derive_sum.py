@@ -154,6 +154,9 @@ def _family(work: Deriver, r: Reduce, t: Term, name: str, dtype: str, single: bo
             zero = Const(0.0, dtype)
         label = name if last else work.fresh(f"{r.name}_{''.join(map(str, k))}", reserve=False)
         axes = work.axes(r, body, context, full=last and single)
+        below = {a for j, m in family.items() if all(x <= y for x, y in zip(j, k, strict=True))
+                 for a in work.refs.accumulators[m.name].axes}
+        axes = tuple(a for a in r.axes if a in below or a in axes)
 
         def rebase(own: Ref, k: tuple[int, ...] = k) -> Expr:
             value = rebased(work, own, k, family, drifts, ratio, dtype)

@@ -107,7 +107,7 @@ class References:
                 if all(d.denominator == 1 for d in degrees.values()):
                     return from_poly(out, e.dtype)
                 return e
-            if all(isinstance(b, Ref) for m in p for b, _ in m):
+            if all(isinstance(_widened(b), Ref) for m in p for b, _ in m):
                 return e  # a quotient of two sums is its own estimate
         if (isinstance(e, Op) and e.name in ("add", "sub", "mul", "div", "neg", "sqrt", "rsqrt", "pow", "abs", "max", "min",
                                             "select")) or isinstance(e, Cast):
@@ -115,8 +115,9 @@ class References:
         return e
 
     def _degree(self, m: Mono) -> Fraction:
-        return sum((q for b, q in m if isinstance(b, Ref) and b.name in self.accumulators
-                    and self.accumulators[b.name].reducer.kind == "sum"), Fraction(0))
+        names = [(b.name, q) for b, q in ((_widened(b), q) for b, q in m) if isinstance(b, Ref)]
+        return sum((q for n, q in names if n in self.accumulators and self.accumulators[n].reducer.kind == "sum"),
+                   Fraction(0))
 
     def _count(self, e: Expr) -> Expr:
         assert self.count is not None
@@ -353,6 +354,13 @@ class References:
     def _logarithm(p: Part, ratio: Expr | None) -> Expr:
         assert ratio is not None and isinstance(p.base, Op)
         return Op(p.base.name, (ratio,), p.base.dtype)
+
+
+def _widened(e: Expr) -> Expr:
+    """What a cast that rounds nothing (or a count to float) is of."""
+    while isinstance(e, Cast) and e.dtype not in _SHORT and e.dtype in FLOATS:
+        e = e.arg
+    return e
 
 
 def scope_split(scope: Scope, e: Expr) -> tuple[Expr, Expr] | tuple[None, None]:
