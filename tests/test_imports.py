@@ -23,7 +23,7 @@ LAYERS = (
     ("codegen",),
     ("runtime", "outer"),
     ("autotune",),
-    ("kernels", "describe"),
+    ("kernels", "describe", "recheck"),
     ("pipeline",),
     ("api", "kernel", "torch_backend", "doctor"),
     ("bench", "demo"),
