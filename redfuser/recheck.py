@@ -13,7 +13,7 @@ import os
 import platform
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
 from importlib import metadata
@@ -55,7 +55,8 @@ def recheck(regions: Iterable[Any], policy: str = "1", cache: Cache | None = Non
     """A verdict per distinct fusion, by the regions' ``key``.
 
     policy: the setting ``verify``. ``0`` asks nobody. ``strict`` raises InternalError RF901 for the first that does not
-    hold; otherwise that is a warning, and the caller keeps such a region unfused (:func:`refused`)."""
+    hold (not for RF215: there is nothing to prove about such a program); otherwise that is a warning, and the caller keeps
+    such a region unfused (:func:`refused`)."""
     verdicts: dict[str, Verdict] = {}
     store = cache if cache is not None else Cache()
     for region in regions:
@@ -65,9 +66,9 @@ def recheck(regions: Iterable[Any], policy: str = "1", cache: Cache | None = Non
         verdicts[region.key] = verdict
         if (reason := refused(verdict)) is not None:
             what = f"the certificate of {region.name} does not hold"
-            if policy == "strict":
+            if policy == "strict" and reason.code == "RF901":
                 raise InternalError("RF901", what, why=reason.why, help=reason.help)
-            warnings.warn(f"RF901 {what}: it stays unfused, and so does every cascade equal to it. {reason.why}",
+            warnings.warn(f"{reason.code} {what}: it stays unfused, and so does every cascade equal to it. {reason.why}",
                           RuntimeWarning, stacklevel=2)
     return verdicts
 
@@ -76,8 +77,17 @@ def refused(verdict: Verdict) -> Reason | None:
     """Why a region with this verdict stays unfused; None when nothing speaks against it."""
     if verdict.holds:
         return None
-    return Reason("RF901", condition="its certificate holds", why="; ".join(verdict.violations[:3]),
-                  help="this is a defect of RedFuser: please report the cascade that `explain` prints")
+    return unprovable(verdict.violations) or Reason(
+        "RF901", condition="its certificate holds", why="; ".join(verdict.violations[:3]),
+        help="this is a defect of RedFuser: please report the cascade that `explain` prints")
+
+
+def unprovable(violations: Sequence[str]) -> Reason | None:
+    """Nothing contradicts the fusion, but the program's own results are NaN or infinite wherever one looks."""
+    if not violations or not all(v.startswith("samples:") for v in violations):
+        return None
+    return Reason("RF215", condition="the program's results are defined on some inputs", why=violations[0],
+                  help="look for a constant that makes every result NaN or infinite (x / 0.0, x * inf, nan), or an empty axis")
 
 
 def examine(fused: Any, store: Cache) -> Verdict:
