@@ -16,7 +16,8 @@ KEYWORDS = frozenset({"cascade", "over", "where", "return", "and", "or", "not", 
 NESTING, HEIGHT = 64, 210
 """Brackets and signs inside one another; operations inside one another (a chain of n sums counts n)."""
 _STRAY = {"=": "equality is ==; one statement per line", ")": "no '(' is open here", "]": "no '[' is open here",
-          ":": "a dtype stands on the left side: s: f32 = sum[l] ...", ",": "only topk has two results: v, p = topk(k)[l] x", "where": "a choice is select(condition, x, y)"}
+          ":": "a dtype stands on the left side: s: f32 = sum[l] ...", ",": "only topk has two results: v, p = topk(k)[l] x",
+          "where": "a choice is select(condition, x, y)"}
 
 
 @dataclass

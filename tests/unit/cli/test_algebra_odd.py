@@ -208,7 +208,7 @@ def test_the_caret_stands_under_the_place() -> None:
     for text in ("cascade a(x: f32[L]) over l\n\tm = max[l]\t\x1b[31m", body("s = sum[l] " + "y[l] * " * 100 + "foo(y[l])")):
         _, line, caret, *_ = invoke("-", text=text).stderr.splitlines()
         assert line.isprintable() and len(line) < 125
-        assert "\x1b" in text and line[caret.index("^")] == " " or line[caret.index("^"):].startswith("foo(")
+        assert ("\x1b" in text and line[caret.index("^")] == " ") or line[caret.index("^"):].startswith("foo(")
 
 
 @pytest.mark.parametrize(("text", "status"), [
