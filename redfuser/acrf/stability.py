@@ -12,14 +12,16 @@ from typing import Any
 import numpy as np
 
 from redfuser.acrf.domains import Array, domain, smallest_normal, unit_roundoff
-from redfuser.acrf.evaluate import FusedMachine
+from redfuser.acrf.evaluate import FusedMachine, share
 from redfuser.acrf.expr import FLOATS, Cascade, Cast, Op, Reduce, stmt_dtype, walk
 from redfuser.acrf.machine import Machine
 from redfuser.acrf.samples import Sample, sample
+from redfuser.acrf.shorten import restated
 from redfuser.acrf.state import Fused
 
-LENGTH, LONGEST = 200, 1 << 17
-"""Elements of the r-axis in a stability sample: LENGTH, or its known extent up to LONGEST."""
+LENGTH, LONGEST, RESTATED = 200, 1 << 17, 1 << 14
+"""Elements of the r-axis in a stability sample: LENGTH, or its known extent up to LONGEST, or RESTATED (a power of two, so
+that a reciprocal has an exact counterpart) where it is longer and the program says so in a literal."""
 FACTOR, FLOOR, SIGNED_FLOOR = 64.0, 3e-5, 1e-3
 """The fused form may err FACTOR times as much as the unfused program in the same dtypes, or FLOOR relative; where every
 input has both signs SIGNED_FLOOR, since partial sums of signed weights may vanish and the total not."""
@@ -27,8 +29,7 @@ input has both signs SIGNED_FLOOR, since partial sums of signed weights may vani
 
 def check_stability(fused: Fused, seed: int = 0) -> Iterator[str]:
     """Errors of the fused form in the program's dtypes, against the unfused program's, both measured in fp64."""
-    extent = fused.cascade.extent(fused.cascade.raxis)
-    length = extent if isinstance(extent, int) and extent <= LONGEST else LENGTH
+    fused, length = _measured(fused, LENGTH)
     for kinds, default in list(_stress(fused.cascade))[:4 if length > 4096 else None]:
         s = sample(fused.cascade, kinds, default, length, seed, inner=3)
         least = SIGNED_FLOOR if default == "normal" else FLOOR
@@ -43,6 +44,16 @@ def check_stability(fused: Fused, seed: int = 0) -> Iterator[str]:
                     yield (f"stability: {name} errs by {error:.2g} relative, the unfused program allows {allowed:.2g} "
                            f"({s.name}, {len(lengths)} segments, {how})")
                     break
+
+
+def _measured(fused: Fused, short: int) -> tuple[Fused, int]:
+    """What is measured, and over how many elements: the known extent up to LONGEST, else ``short`` ones. A longer row whose
+    literals say its extent (a mean divides by it) is another program over fewer elements: it is restated for RESTATED."""
+    extent = fused.cascade.extent(fused.cascade.raxis)
+    if isinstance(extent, int) and extent <= LONGEST:
+        return fused, extent
+    other = restated(fused, RESTATED)
+    return (fused, short) if other is None else (share(other), RESTATED)
 
 
 def _stress(cascade: Cascade) -> Iterator[tuple[dict[str, str], str]]:
@@ -102,6 +113,7 @@ def check_roundings(fused: Fused, seed: int = 0) -> Iterator[str]:
     roundoff of the coarsest cast. Where no move is listed, the rounded results are compared exactly elsewhere."""
     if not fused.certificate.roundings:
         return
+    fused, length = _measured(fused, 24)  # the whole row, since a result may rest on its length
     cascade = fused.cascade
     casts = {x.dtype for s in cascade.stmts for x in walk(s.expr) if isinstance(x, Cast) and x.dtype in FLOATS
              and x.arg.dtype in FLOATS}
@@ -110,8 +122,6 @@ def check_roundings(fused: Fused, seed: int = 0) -> Iterator[str]:
     if not narrow:
         yield "rounding: the certificate lists moved roundings, the cascade rounds nowhere"
         return
-    extent = cascade.extent(cascade.raxis)  # the whole row, since a result may rest on its length
-    length = extent if isinstance(extent, int) and extent <= LONGEST else 24
     for kind in ("positive", "normal"):
         s = sample(cascade, {}, kind, length, seed, inner=4)
         plain = _unfused(cascade, s, "f64", True)
