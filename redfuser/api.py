@@ -9,8 +9,8 @@ from redfuser.errors import InputError, LoweringError
 from redfuser.report import Report
 
 if TYPE_CHECKING:
-    from redfuser.kernel import Kernel
     from redfuser.runtime.model import CompiledModel
+    from redfuser.subgraph import Kernel
 
 
 def compile(model: Any, args: Any = None, kwargs: Any = None, *, target: str | None = None, casts: str = "preserve",
@@ -54,8 +54,8 @@ def explain(model: Any, args: Any = None, kwargs: Any = None, *, target: str | N
 
 
 def kernel(fn: Any) -> Kernel:
-    """One subgraph, to look at and to call: ``redfuser.kernel(fn).bind(*args)`` (see :mod:`redfuser.kernel`)."""
-    from redfuser.kernel import Kernel
+    """One subgraph, to look at and to call: ``redfuser.kernel(fn).bind(*args)`` (see :mod:`redfuser.subgraph`)."""
+    from redfuser.subgraph import Kernel
 
     return Kernel(fn)
 
