@@ -9,8 +9,8 @@ from redfuser.errors import InputError, LoweringError
 from redfuser.report import Report
 
 if TYPE_CHECKING:
-    from redfuser.kernel import Kernel
     from redfuser.runtime.model import CompiledModel
+    from redfuser.subgraph import Kernel
 
 
 def compile(model: Any, args: Any = None, kwargs: Any = None, *, target: str | None = None, casts: str = "preserve",
@@ -23,6 +23,9 @@ def compile(model: Any, args: Any = None, kwargs: Any = None, *, target: str | N
     casts: ``preserve`` or ``elide`` (algebra.md 2.5). fallback: ``warn`` (default), ``allow`` or ``error`` when a cascade
     stays unfused. check: run the numerics rule on the example inputs and put the result into the report.
 
+    Every distinct fusion is held against its certificate before a kernel is made of it, once per store (``REDFUSER_VERIFY``,
+    docs/settings.md); the report says so per cascade. One that does not hold stays unfused, with a warning.
+
     Raises InputError / UnsupportedError for what is wrong with the model, NumericsError RF801 when ``check`` fails, and
     LoweringError RF411 under ``fallback="error"``. A cascade that does not fuse is not an error: see ``.report``.
     """
@@ -34,23 +37,25 @@ def compile(model: Any, args: Any = None, kwargs: Any = None, *, target: str | N
                         verify=chosen.verify, name=_name(model))
     _apply_fallback(done.report, chosen.fallback)
     compiled = CompiledModel.from_compilation(done)
-    if check or chosen.verify:
+    if check or chosen.verify == "strict":
         compiled.check(model, args, kwargs)
     return compiled
 
 
 def explain(model: Any, args: Any = None, kwargs: Any = None, *, target: str | None = None,
             casts: str = "preserve") -> Report:
-    """What would fuse, with which strategy, and what would not and why. Builds no kernel and needs no GPU."""
+    """What would fuse, with which strategy, and what would not and why; certificates are re-checked as by ``compile``.
+    Builds no kernel and needs no GPU."""
     from redfuser import pipeline, settings
 
-    arch = architecture(settings.load(target=target).target)
-    return pipeline.run(model, args, kwargs, arch=arch, casts=_casts(casts), build=False, name=_name(model)).report
+    chosen = settings.load(target=target)
+    return pipeline.run(model, args, kwargs, arch=architecture(chosen.target), casts=_casts(casts), build=False,
+                        verify=chosen.verify, name=_name(model)).report
 
 
 def kernel(fn: Any) -> Kernel:
-    """One subgraph, to look at and to call: ``redfuser.kernel(fn).bind(*args)`` (see :mod:`redfuser.kernel`)."""
-    from redfuser.kernel import Kernel
+    """One subgraph, to look at and to call: ``redfuser.kernel(fn).bind(*args)`` (see :mod:`redfuser.subgraph`)."""
+    from redfuser.subgraph import Kernel
 
     return Kernel(fn)
 

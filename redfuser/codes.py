@@ -45,6 +45,7 @@ CODES: dict[str, str] = {
     "RF211": "the statements are not a cascade over one r-axis",
     "RF213": "the r-axis is empty",
     "RF214": "a value is needed at every step but known only after the row",
+    "RF215": "the results are undefined on almost every input",
     # input: settings and command line
     "RF190": "unknown setting or option name",
     "RF191": "value not allowed for a setting or option",

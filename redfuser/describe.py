@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from redfuser.acrf.state import NotFusable
 from redfuser.kernels import Produced, describe_state
+from redfuser.recheck import Verdict
 from redfuser.report import CascadeReport, Note, Opaque, OpRef, Reason, Report
 from redfuser.traffic import traffic
 
 
 def describe(name: str, arch: str, imported: Any, partition: Any, produced: dict[str, Produced],
-             seconds: dict[str, float]) -> Report:
+             verdicts: Mapping[str, Verdict], seconds: dict[str, float]) -> Report:
     """Every cascade once: fused, or kept with its reason; then the opaque calls and the importer's notes."""
-    cascades = [_region(r, produced.get(r.name)) for r in partition.regions]
+    cascades = [_region(r, produced.get(r.name), verdicts.get(r.key)) for r in partition.regions]
     cascades += [_refusal(r.name, r.ops, r.reason) for r in partition.refusals]
-    notes = [*(Note(t) for t in imported.notes), *_outside(partition)]
+    notes = [*(Note(t) for t in imported.notes), *_outside(partition), *_unchecked(verdicts)]
     return Report(name, arch, tuple(cascades), _opaque(imported), tuple(notes),
                   timings=dict(seconds), versions=_versions())
 
@@ -24,8 +26,9 @@ def _ops(ops: Any) -> tuple[OpRef, ...]:
     return tuple(OpRef(p.op, p.source) for p in ops)
 
 
-def _region(region: Any, made: Produced | None) -> CascadeReport:
-    common: dict[str, Any] = {"cascade": str(region.cascade), "fused_form": describe_state(region.fused)}
+def _region(region: Any, made: Produced | None, verdict: Verdict | None) -> CascadeReport:
+    common: dict[str, Any] = {"cascade": str(region.cascade), "fused_form": describe_state(region.fused),
+                              "certificate": verdict.words if verdict else ""}
     ops = _ops(region.ops)
     if made is None or made.reason is not None:
         first = ops[0] if ops else OpRef("")
@@ -50,6 +53,12 @@ def _outside(partition: Any) -> list[Note]:
         groups.setdefault((code, condition), []).append(name)
     return [Note(f"{condition}: {names[0]}" + (f" and {len(names) - 1} more" if len(names) > 1 else ""), code)
             for (code, condition), names in groups.items()]
+
+
+def _unchecked(verdicts: Mapping[str, Verdict]) -> list[Note]:
+    if not any(v.origin == "off" for v in verdicts.values()):
+        return []
+    return [Note("certificates not re-checked (REDFUSER_VERIFY=0): the fusions are as derived", level="warning")]
 
 
 def _opaque(imported: Any) -> tuple[Opaque, ...]:

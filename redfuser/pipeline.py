@@ -1,5 +1,5 @@
-"""The stages, top to bottom: import, partition (which lifts, derives and proves), realise each distinct cascade, emit the
-outer graph. Everything else is detail of one of these lines.
+"""The stages, top to bottom: import, partition (which lifts and derives), re-check each distinct certificate, realise each
+distinct cascade, emit the outer graph. Everything else is detail of one of these lines.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from redfuser.describe import describe
 from redfuser.kernels import Produced, produce
+from redfuser.recheck import Verdict, recheck, refused
 from redfuser.report import Report
 
 log = logging.getLogger("redfuser.pipeline")
@@ -44,42 +45,34 @@ class Compilation:
 
 
 def run(model: Any, args: Any = None, kwargs: Any = None, *, arch: str, casts: str = "preserve", build: bool = True,
-        disable: bool = False, verify: bool = False, name: str = "model") -> Compilation:
+        disable: bool = False, verify: str = "1", name: str = "model") -> Compilation:
     """``arch``: ``cpu`` or an architecture of :data:`redfuser.target.TARGETS`. build=False stops before binaries.
-    verify=True re-checks every certificate with code that shares nothing with the deriver (InternalError RF901)."""
+    verify: the setting of that name (:func:`redfuser.recheck.recheck`); under ``strict`` a certificate that does not hold
+    is an InternalError RF901, otherwise its region stays unfused with that reason."""
     from redfuser import frontend, outer, partition
 
     trace = Trace()
     imported = trace.run("import", frontend.import_model, model, args, kwargs)
     found = trace.run("partition", partition.partition, imported, casts)
-    if verify:
-        trace.run("certificates", recheck, found.regions)
-    produced = trace.run("kernels", realise_all, () if disable else found.regions, arch, build)
+    regions = () if disable else found.regions
+    verdicts = trace.run("certificates", recheck, regions, verify)
+    produced = trace.run("kernels", realise_all, regions, verdicts, arch, build)
     kept = [r for r in found.regions if r.name in produced and produced[r.name].reason is None]
     names = {r.name: produced[r.name].name for r in kept}
     graph = trace.run("outer graph", outer.emit, imported, kept, names) if build else None
-    report = describe(name, arch, imported, found, produced, trace.seconds)
+    report = describe(name, arch, imported, found, produced, verdicts, trace.seconds)
     return Compilation(imported, found, produced, graph, report)
 
 
-def realise_all(regions: Any, arch: str, build: bool) -> dict[str, Produced]:
-    """One kernel per distinct cascade text; regions that are equal up to their names share it."""
+def realise_all(regions: Any, verdicts: dict[str, Verdict], arch: str, build: bool) -> dict[str, Produced]:
+    """One kernel per distinct cascade text; regions that are equal up to their names share it. What was checked and does
+    not hold gets none."""
     done: dict[str, Produced] = {}
     produced = {}
     for region in regions:
         key = region.key
         if key not in done:
-            done[key] = produce(f"k{len(done)}_{region.cascade.name}", region.fused, arch, build=build)
+            name, reason = f"k{len(done)}_{region.cascade.name}", refused(verdicts[key])
+            done[key] = Produced(name, reason=reason) if reason else produce(name, region.fused, arch, build=build)
         produced[region.name] = done[key]
     return produced
-
-
-def recheck(regions: Any) -> None:
-    """Hold every distinct fusion against its certificate. Raises InternalError RF901 naming what does not hold."""
-    from redfuser.acrf import verify
-    from redfuser.errors import InternalError
-
-    for region in {r.key: r for r in regions}.values():
-        if broken := verify.check(region.fused):
-            raise InternalError("RF901", f"the certificate of {region.name} does not hold", why="; ".join(broken[:3]),
-                                help="this is a defect of RedFuser: please report the cascade that `explain` prints")

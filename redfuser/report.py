@@ -81,6 +81,8 @@ class CascadeReport:
     config: where the kernel's configuration came from (``cost model``, ``user cache``, ``explicit`` ...).
     cascade / fused_form: the texts of the cascade and of its mergeable state. prefix: statements that fuse although the
     whole does not. roundings: casts that moved, each with its bound. ops: what it replaces, in program order.
+    certificate: of a derived fusion, what the checker said of it: ``re-checked now``, ``re-checked, from cache``,
+    ``not re-checked``, ``violated`` (then it is not fused, RF901); a saved model says ``re-checked``.
     """
 
     name: str
@@ -97,6 +99,7 @@ class CascadeReport:
     fused_form: str = ""
     prefix: tuple[str, ...] = ()
     roundings: tuple[str, ...] = ()
+    certificate: str = ""
 
     def __post_init__(self) -> None:
         if self.fused == (self.reason is not None):
@@ -161,6 +164,12 @@ class Report:
             if c.name == name:
                 return c
         raise KeyError(f"no cascade {name!r}; there are {', '.join(c.name for c in self.cascades) or 'none'}")
+
+    def lasting(self) -> Report:
+        """What every compile of this model says alike: no timings, nor whether a verdict came from the cache."""
+        plain = {"re-checked now": "re-checked", "re-checked, from cache": "re-checked"}
+        cascades = tuple(replace(c, certificate=plain.get(c.certificate, c.certificate)) for c in self.cascades)
+        return replace(self, cascades=cascades, timings={})
 
     # -- text ----------------------------------------------------------------------------------------------------------
 
@@ -243,7 +252,7 @@ def _groups(cascades: Iterable[CascadeReport]) -> Iterator[tuple[str, CascadeRep
         found = re.fullmatch(r"(.*?)(\d+)", c.name)
         stem, number = (found[1], int(found[2])) if found else (c.name, 0)
         reason = c.reason and (c.reason.code, c.reason.condition, c.reason.why)
-        alike = (stem, bool(found), c.fused, c.strategy, c.splits, c.config, c.traffic, reason)
+        alike = (stem, bool(found), c.fused, c.strategy, c.splits, c.config, c.traffic, c.certificate, reason)
         groups.setdefault(alike, []).append((number, c))
     for (stem, *_), members in groups.items():
         first = members[0][1]
@@ -274,7 +283,7 @@ def _row(name: str, c: CascadeReport) -> tuple[str, ...]:
     saved = f"{c.traffic.ratio:.1f}x less traffic" if c.traffic else ""
     error = f"err {c.numerics.ratio:.1g}x baseline" if c.numerics else ""
     source = next((o.source for o in c.ops if o.source), "")
-    return (name, strategy.get(c.strategy, c.strategy), c.config, saved, error, source)
+    return (name, strategy.get(c.strategy, c.strategy), c.config, c.certificate, saved, error, source)
 
 
 def _table(rows: list[tuple[str, ...]]) -> list[str]:

@@ -42,7 +42,8 @@ FIELDS: tuple[Field, ...] = (
     Field("tuning", "cached", ("never", "cached", "quick", "full"), "how kernel configurations are chosen"),
     Field("fallback", "warn", ("warn", "error", "allow"), "what to do with a cascade that does not fuse"),
     Field("target", "cpu", (), "the target when none is given: `cpu`, `cuda` (this machine's GPU), `sm_90a` ..."),
-    Field("verify", "0", ("0", "1"), "1: run every stage's verifier and the numerical check on each compile"),
+    Field("verify", "1", ("0", "1", "strict"), "re-check every certificate: one that does not hold keeps its cascade unfused "
+          "(1), or is an error (strict, which also runs the numerical check); 0: no re-check, and the report says so"),
     Field("disable", "0", ("0", "1"), "1: fuse nothing; compiled models run the outer graph only"),
 )
 
@@ -58,7 +59,7 @@ class Settings:
     tuning: str
     fallback: str
     target: str
-    verify: bool
+    verify: str
     disable: bool
     sources: Mapping[str, str] = field(compare=False)
 
@@ -94,7 +95,7 @@ def load(env: Mapping[str, str] | None = None, **arguments: Any) -> Settings:
         tuning=values["tuning"],
         fallback=values["fallback"],
         target=values["target"],
-        verify=values["verify"] == "1",
+        verify=values["verify"],
         disable=values["disable"] == "1",
         sources=sources,
     )

@@ -23,9 +23,9 @@ LAYERS = (
     ("codegen",),
     ("runtime", "outer"),
     ("autotune",),
-    ("kernels", "describe"),
+    ("kernels", "describe", "recheck"),
     ("pipeline",),
-    ("api", "kernel", "torch_backend", "doctor"),
+    ("api", "subgraph", "torch_backend", "doctor"),
     ("bench", "demo"),
     ("cli", "__main__"),
 )
@@ -121,3 +121,11 @@ def test_no_machine_paths_and_no_prints() -> None:
             if printing and module.split(".")[0] not in ("cli", "demo") and module != "codegen.worker":
                 wrong.append(f"{module}:{node.lineno} prints")
     assert not wrong, "\n".join(wrong)
+
+
+def test_public_names_are_no_modules() -> None:
+    """A submodule of the same name would replace the function as soon as it is imported."""
+    import redfuser
+
+    taken = {p.stem for p in (ROOT / "redfuser").iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
+    assert not taken & set(redfuser.__all__)

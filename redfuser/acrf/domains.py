@@ -189,8 +189,7 @@ class Objects(Domain):
     def op(self, name: str, args: list[Array], dtype: str) -> Array:
         if name not in self.ufuncs:
             self.ufuncs[name] = np.frompyfunc(self.scalar(name), len(args), 1)
-        with np.errstate(all="ignore"):
-            out = np.asarray(self.ufuncs[name](*args), object)
+        out = np.asarray(self.ufuncs[name](*args), object)  # Python's numbers: no floating-point state to guard
         return out.astype(np.bool_) if name in _BOOLEAN else out
 
     def round(self, x: Array, source: str, target: str) -> Array:
@@ -219,8 +218,7 @@ class Objects(Domain):
 
 _BOOLEAN = frozenset({"isnan", "lt", "le", "gt", "ge", "eq", "ne"})
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
-    "lt": lambda a, b: a < b, "le": lambda a, b: a <= b, "gt": lambda a, b: a > b, "ge": lambda a, b: a >= b,
-    "eq": lambda a, b: a == b, "ne": operator.ne}
+    "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge, "eq": operator.eq, "ne": operator.ne}
 
 
 def nearest(v: Fraction, dtype: str) -> Fraction | float:
@@ -435,8 +433,8 @@ def _digit_ops() -> dict[str, Callable[..., Any]]:
 
     root = real(c.sqrt, c.zero)
     return {
-        "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "div": div, "pow": power,
-        "floordiv": lambda a, b: whole(c.floor)(div(a, b)), "mod": mod, "neg": lambda a: -a, "abs": abs,
+        "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": div, "pow": power,
+        "floordiv": lambda a, b: whole(c.floor)(div(a, b)), "mod": mod, "neg": operator.neg, "abs": abs,
         "max": _pick(lambda b, a: b > a), "min": _pick(lambda b, a: b < a), "sqrt": root,
         "rsqrt": lambda a: div(c.one, root(a)), "exp": exp, "exp2": lambda a: exp(a * c.ln2),
         "log": real(c.log, c.zero), "log2": real(lambda a: c.log(a) / c.ln2, c.zero), "tanh": c.tanh,

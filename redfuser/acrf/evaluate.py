@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from redfuser.acrf.domains import NUMPY, Array, Arrays, Domain, domain
-from redfuser.acrf.expr import FLOATS, Cascade, Expr, children, map_children, stmt_dtype
-from redfuser.acrf.machine import Labelled, Machine, State
+from redfuser.acrf.expr import FLOATS, Cascade, Expr, Ref, children, map_children, stmt_dtype, walk
+from redfuser.acrf.labelled import Labelled, union
+from redfuser.acrf.machine import Machine, State
 from redfuser.acrf.state import Fused
 from redfuser.errors import InputError
 
@@ -133,6 +134,16 @@ class FusedMachine:
             out.update(new)
         return out
 
+    def merges(self, pairs: Sequence[tuple[State, State]]) -> list[State]:
+        """``merge`` of each pair; where no place of a row is named, of all pairs at once, along an axis of their own."""
+        rebases = [r for a in self.fused.state.accumulators for r in a.rebase]
+        if len(pairs) < 2 or any(isinstance(x, Ref) and x.indices for r in rebases for x in walk(r)):
+            return [self.merge(a, b) for a, b in pairs]
+        ranges = {**self.whole.ranges, _PAIR: np.arange(len(pairs))}
+        every = replace(self, whole=replace(self.whole, ranges=ranges, known={}))
+        merged = every.merge(_stacked([a for a, _ in pairs]), _stacked([b for _, b in pairs]))
+        return [{n: v.at(_PAIR, i) for n, v in merged.items()} for i in range(len(pairs))]
+
     def segments(self, lengths: Sequence[int], how: str = "step") -> State:
         """The state after segments of the given lengths (they must add up to the r-axis), taken one after another
         (``step``), or each alone and merged left to right (``merge``) or pairwise (``tree``)."""
@@ -159,6 +170,20 @@ class FusedMachine:
         for s in (*self.fused.state.finalize, *self.fused.post):
             m.statement(s)
         return m
+
+
+_PAIR = "@pair"
+"""The axis along which pairs of states stand. No cascade has an axis of that name."""
+
+
+def _stacked(states: Sequence[State]) -> State:
+    """The states' values as one, along a first axis of their own."""
+    out: State = {}
+    for name in states[0]:
+        values = [s[name] for s in states]
+        axes = union(v.axes for v in values)
+        out[name] = Labelled((_PAIR, *axes), np.stack(np.broadcast_arrays(*[v.aligned(axes) for v in values])))
+    return out
 
 
 def share(fused: Fused) -> Fused:

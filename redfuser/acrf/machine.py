@@ -6,32 +6,16 @@ A value is an array labelled with the axes it depends on; every sub-expression i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from redfuser.acrf.domains import NUMPY, Array, Arrays, Domain
-from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Let, Load, Op, Reduce, Reducer, Ref, Stmt
+from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Let, Load, Op, Reduce, Reducer, Ref, Stmt, children
+from redfuser.acrf.labelled import Labelled, common, union
 from redfuser.acrf.state import Accumulator
-
-
-@dataclass(frozen=True, slots=True)
-class Labelled:
-    """An array and the axes of its dimensions. Axes the value does not depend on are absent."""
-
-    axes: tuple[str, ...]
-    data: Array
-
-    def aligned(self, axes: tuple[str, ...]) -> Array:
-        """The array transposed to ``axes`` (a superset of its own), extent 1 where it has none."""
-        if axes == self.axes:
-            return self.data
-        present = [a for a in axes if a in self.axes]
-        data = self.data.transpose([self.axes.index(a) for a in present])
-        shape = iter(data.shape)
-        return data.reshape([next(shape) if a in self.axes else 1 for a in axes])
 
 
 class Source:
@@ -61,22 +45,41 @@ class Machine:
     values: dict[str, Labelled] = field(default_factory=dict)
     known: dict[int, tuple[Expr, Labelled]] = field(default_factory=dict)
     """Values of expression *objects*: a name is bound once on a machine, so an object has one value on it."""
+    part: tuple[Machine, str, slice] | None = None
+    """Of a segment: the machine of the whole row, the axis that was cut, and which of its points are here."""
+    reading: dict[int, tuple[Expr, bool]] = field(default_factory=dict)
+    """Of expression objects: does the value depend on a statement or a state? Shared by a machine's segments."""
 
     def segment(self, axis: str, start: int, stop: int) -> Machine:
         """The same inputs with one axis restricted to its points number start .. stop-1, and no values yet."""
-        return replace(self, ranges={**self.ranges, axis: self.ranges[axis][start:stop]}, values={}, known={})
+        return Machine(self.numbers, self.tensors, self.dtypes, {**self.ranges, axis: self.ranges[axis][start:stop]},
+                       self.stmt_axes, part=(self, axis, slice(start, stop)), reading=self.reading)
 
     def with_values(self, values: Mapping[str, Labelled]) -> Machine:
-        return replace(self, values={**self.values, **values}, known={})
+        return Machine(self.numbers, self.tensors, self.dtypes, self.ranges, self.stmt_axes, {**self.values, **values})
 
     # -- expressions --
 
     def expr(self, e: Expr) -> Labelled:
         if isinstance(e, Ref) and not e.indices:
             return self.values[e.name]
-        if id(e) not in self.known:
-            self.known[id(e)] = e, self._expr(e)
-        return self.known[id(e)][1]
+        found = self.known.get(id(e))
+        if found is None:
+            found = self.known[id(e)] = e, self._expr(e) if self.part is None or self._reads(e) else self._cut(e)
+        return found[1]
+
+    def _reads(self, e: Expr) -> bool:
+        found = self.reading.get(id(e))
+        if found is None:
+            found = self.reading[id(e)] = e, isinstance(e, Ref) or any([self._reads(k) for k in children(e)])
+        return found[1]
+
+    def _cut(self, e: Expr) -> Labelled:
+        """What reads no name has at every point the value that it has there in the whole row."""
+        assert self.part is not None
+        whole, axis, points = self.part
+        x = whole.expr(e)
+        return x.cut(axis, points)
 
     def _expr(self, e: Expr) -> Labelled:
         match e:
@@ -136,8 +139,8 @@ class Machine:
 
     def _op(self, e: Op) -> Labelled:
         args = [self.expr(a) for a in e.args]
-        axes = union(a.axes for a in args)
-        data = [a.aligned(axes) for a in args]
+        axes, same = common(tuple([a.axes for a in args]))
+        data = [a.data for a in args] if same else [a.aligned(axes) for a in args]
         if e.name == "select":
             return Labelled(axes, np.asarray(np.where(data[0], data[1], data[2]), data[1].dtype))
         if e.args[0].dtype in FLOATS:
@@ -171,7 +174,8 @@ class Machine:
         x = self.expr(body)
         axes = tuple(a for a in x.axes if a != over)
         data = x.aligned((*axes, over))
-        data = np.broadcast_to(data, (*data.shape[:-1], len(self.ranges[over])))
+        if data.shape[-1] != len(self.ranges[over]):
+            data = np.broadcast_to(data, (*data.shape[:-1], len(self.ranges[over])))
         if kind in ("any", "all"):
             return (Labelled(axes, np.any(data, -1) if kind == "any" else np.all(data, -1)),)
         if kind in ("argmax", "argmin", "topk"):
@@ -204,7 +208,7 @@ class Machine:
     def combine(self, acc: Accumulator, a: tuple[Labelled, ...], b: tuple[Labelled, ...]) -> tuple[Labelled, ...]:
         """``a (reducer) b`` for one accumulator."""
         kind = acc.reducer.kind
-        axes = union(x.axes for x in (*a, *b))
+        axes, _ = common(tuple([x.axes for x in (*a, *b)]))
         if kind in ("argmax", "argmin", "topk"):
             tail = acc.axes[-1] if kind == "topk" else ""
             front = tuple(x for x in axes if x != tail)
@@ -278,11 +282,6 @@ def _integer_op(name: str, args: list[Array]) -> Array:
               "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal}[name]
     with np.errstate(all="ignore"):
         return np.asarray(f(*args))
-
-
-def union(groups: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    distinct = dict.fromkeys(groups)
-    return next(iter(distinct)) if len(distinct) == 1 else tuple(dict.fromkeys(a for g in distinct for a in g))
 
 
 def _factors(e: Expr) -> list[Expr]:

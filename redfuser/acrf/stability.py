@@ -12,15 +12,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from redfuser.acrf.domains import Array, Domain, domain, smallest_normal, unit_roundoff
-from redfuser.acrf.evaluate import FusedMachine
+from redfuser.acrf.evaluate import FusedMachine, share
 from redfuser.acrf.expr import FLOATS, Cascade, Cast, Expr, Op, Reduce, stmt_dtype, walk
 from redfuser.acrf.machine import Machine, Source
 from redfuser.acrf.samples import Sample, sample
+from redfuser.acrf.shorten import restated
 from redfuser.acrf.state import Fused
 from redfuser.acrf.unrounded import moved_steps, with_step
 
-LENGTH, LONGEST = 200, 1 << 17
-"""Elements of the r-axis in a stability sample: LENGTH, or its known extent up to LONGEST."""
+LENGTH, LONGEST, RESTATED = 200, 1 << 17, 1 << 14
+"""Elements of the r-axis in a stability sample: LENGTH, or its known extent up to LONGEST, or RESTATED (a power of two, so
+that a reciprocal has an exact counterpart) where it is longer and the program says so in a literal."""
 FACTOR, FLOOR, SIGNED_FLOOR, BACKWARD = 64.0, 3e-5, 1e-3, 8.0
 """The fused form may err FACTOR times as much as the unfused program in the same dtypes, or BACKWARD times what one fp32
 rounding of each input does to the result, or FLOOR relative; where every input has both signs SIGNED_FLOOR, since partial
@@ -29,8 +31,7 @@ sums of signed weights may vanish and the total not."""
 
 def check_stability(fused: Fused, seed: int = 0) -> Iterator[str]:
     """Errors of the fused form in the program's dtypes, against the unfused program's, both measured in fp64."""
-    extent = fused.cascade.extent(fused.cascade.raxis)
-    length = extent if isinstance(extent, int) and extent <= LONGEST else LENGTH
+    fused, length = _measured(fused, LENGTH)
     for kinds, default in list(_stress(fused.cascade))[:4 if length > 4096 else None]:
         s = sample(fused.cascade, kinds, default, length, seed, inner=3)
         least = SIGNED_FLOOR if default == "normal" else FLOOR
@@ -46,6 +47,16 @@ def check_stability(fused: Fused, seed: int = 0) -> Iterator[str]:
                     yield (f"stability: {name} errs by {error:.2g} relative, the unfused program allows {allowed:.2g} "
                            f"({s.name}, {len(lengths)} segments, {how})")
                     break
+
+
+def _measured(fused: Fused, short: int) -> tuple[Fused, int]:
+    """What is measured, and over how many elements: the known extent up to LONGEST, else ``short`` ones. A longer row whose
+    literals say its extent (a mean divides by it) is another program over fewer elements: it is restated for RESTATED."""
+    extent = fused.cascade.extent(fused.cascade.raxis)
+    if isinstance(extent, int) and extent <= LONGEST:
+        return fused, extent
+    other = restated(fused, RESTATED)
+    return (fused, short) if other is None else (share(other), RESTATED)
 
 
 def _stress(cascade: Cascade) -> Iterator[tuple[dict[str, str], str]]:
@@ -127,6 +138,7 @@ def check_roundings(fused: Fused, seed: int = 0) -> Iterator[str]:
     listed, the rounded results are compared exactly elsewhere."""
     if not fused.certificate.roundings:
         return
+    fused, length = _measured(fused, 24)  # the whole row, since a result may rest on its length
     cascade = fused.cascade
     casts = {x.dtype for s in cascade.stmts for x in walk(s.expr) if isinstance(x, Cast) and x.dtype in FLOATS
              and x.arg.dtype in FLOATS}
@@ -137,8 +149,6 @@ def check_roundings(fused: Fused, seed: int = 0) -> Iterator[str]:
         yield "rounding: the certificate lists moved roundings, the cascade rounds nowhere"
         return
     u = max(map(unit_roundoff, narrow), default=unit_roundoff("f32"))
-    extent = cascade.extent(cascade.raxis)  # the whole row, since a result may rest on its length
-    length = extent if isinstance(extent, int) and extent <= LONGEST else 24
     for kind in ("positive", "normal"):
         s = sample(cascade, {}, kind, length, seed, inner=4)
         plain = _unfused(cascade, s, "f64", True)

@@ -1,220 +1,100 @@
-"""The surface syntax of cascades: characters to an untyped tree in which every node knows its place.
+"""The surface syntax of cascades: tokens to an untyped tree, by recursive descent.
 
 Grammar: the docstring of :mod:`redfuser.acrf.expr`. Names, axes and dtypes are settled in :mod:`redfuser.acrf.text`.
 """
 
 from __future__ import annotations
 
-import re
+import difflib
 from dataclasses import dataclass, field
-from typing import NoReturn
 
+from redfuser.acrf.cursor import KEYWORDS, Cursor
 from redfuser.acrf.expr import DTYPES, FUNCTIONS, UNARY
-from redfuser.errors import InputError
+from redfuser.acrf.source import Token, short
+from redfuser.acrf.tree import Declaration, Name, Node, Program, Result, Statement
 
 REDUCERS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin", "topk")
-KEYWORDS = frozenset({"cascade", "over", "where", "return", "and", "or", "not", "true", "false", "inf", "nan"})
+LARGEST_EXTENT, LARGEST_K = 1 << 48, 1 << 16
 
-_TOKEN = re.compile(r"""(?P<skip>[ \t\r]+|\#[^\n]*) | (?P<newline>\n)
-    | (?P<number>(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?)
-    | (?P<name>[A-Za-z_][A-Za-z0-9_]*(?:@[A-Za-z0-9_]+)?)
-    | (?P<mark>//|<=|>=|==|!=|[-+*/%<>=()\[\],:])""", re.VERBOSE | re.ASCII)
+_CALLABLE = sorted((UNARY | FUNCTIONS) - {"neg", "not"})
 _COMPARE = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne"}
 _SUM = {"+": "add", "-": "sub"}
 _PRODUCT = {"*": "mul", "/": "div", "//": "floordiv", "%": "mod"}
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    kind: str
-    text: str
-    at: int
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """An untyped node. ``kind``: number, bool, name, subscript, call or op; ``name``: the number's text, the name read,
-    subscripted or called, or the operation; ``at``: the offset in the source text that an error points at."""
-
-    kind: str
-    name: str
-    at: int
-    args: tuple[Node, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Name:
-    text: str
-    at: int
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    name: Name
-    axes: tuple[Name, ...] | None
-
-
-@dataclass(frozen=True, slots=True)
-class Statement:
-    results: tuple[Result, ...]
-    dtype: str | None
-    reducer: str | None
-    k: int
-    over: Name | None
-    body: Node
-    at: int
-
-
-@dataclass(frozen=True, slots=True)
-class Declaration:
-    name: Name
-    dtype: str
-    shape: tuple[int | str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    name: str
-    inputs: tuple[Declaration, ...]
-    over: Name
-    where: tuple[tuple[Name, int | str], ...]
-    stmts: tuple[Statement, ...]
-    returns: tuple[Name, ...] | None
-    at: int
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A text and its name, to point into."""
-
-    text: str
-    name: str = "<text>"
-
-    def fail(self, code: str, at: int, what: str, *, why: str = "", help: str = "") -> NoReturn:
-        """Raise :class:`InputError` with line, column and a caret under the place."""
-        at = min(at, len(self.text))
-        start = self.text.rfind("\n", 0, at) + 1
-        end = self.text.find("\n", start)
-        line = self.text[start:] if end < 0 else self.text[start:end]
-        row, column = self.text.count("\n", 0, at) + 1, at - start + 1
-        caret = f"\n    {line}\n    {' ' * (column - 1)}^"
-        raise InputError(code, what + caret, where=f"{self.name}:{row}:{column}", why=why, help=help)
+_FOREIGN = {"where": "select(condition, x, y)", "if": "select(condition, x, y)", "relu": "max(x, 0.0)",
+            "maximum": "max(x, y)", "minimum": "min(x, y)", "square": "x * x", "ln": "log(x)", "power": "pow(x, y)",
+            "silu": "x * sigmoid(x)", "sign": "select(x > 0, 1.0, -1.0)", "fabs": "abs(x)", "log1p": "log(1.0 + x)",
+            "expm1": "exp(x) - 1.0", "mean": "sum[axis] x, divided by the axis's extent", "amax": "max[axis] x",
+            "amin": "min[axis] x", "mul": "x * y", "add": "x + y", "float": "f32(x)", "int": "i64(x)"}
 
 
 @dataclass
-class Reader:
+class Reader(Cursor):
     """A recursive-descent reader over the token list."""
 
-    source: Source
-    tokens: list[Token] = field(init=False)
-    pos: int = field(init=False, default=0)
-
-    def __post_init__(self) -> None:
-        self.tokens = tokenize(self.source)
-
-    # -- tokens --
-
-    @property
-    def here(self) -> Token:
-        return self.tokens[self.pos]
-
-    def peek(self, offset: int = 1) -> Token:
-        return self.tokens[min(self.pos + offset, len(self.tokens) - 1)]
-
-    def take(self) -> Token:
-        token = self.here
-        self.pos = min(self.pos + 1, len(self.tokens) - 1)
-        return token
-
-    def accept(self, text: str) -> bool:
-        if self.here.kind in ("mark", "name") and self.here.text == text:
-            self.take()
-            return True
-        return False
-
-    def expect(self, text: str, context: str) -> Token:
-        if self.here.kind in ("mark", "name") and self.here.text == text:
-            return self.take()
-        self.unexpected(f"'{text}' {context}")
-
-    def unexpected(self, wanted: str) -> NoReturn:
-        t = self.here
-        found = {"end": "the end of the text", "newline": "the end of the line"}.get(t.kind, f"'{t.text}'")
-        self.source.fail("RF180", t.at, f"expected {wanted}, found {found}")
-
-    def name(self, what: str) -> Name:
-        t = self.here
-        if t.kind != "name" or t.text in KEYWORDS:
-            self.unexpected(what)
-        self.take()
-        return Name(t.text, t.at)
-
-    def integer(self, what: str) -> int:
-        if self.here.kind != "number" or not self.here.text.isdigit():
-            self.unexpected(what)
-        return int(self.take().text)
-
-    def skip_lines(self) -> None:
-        while self.here.kind == "newline":
-            self.take()
-
-    def end_of_line(self) -> None:
-        if self.here.kind == "end":
-            return
-        if self.here.kind != "newline":
-            self.unexpected("an operator or the end of the line")
-        self.skip_lines()
+    known: set[str] = field(init=False, default_factory=set)
+    """Inputs and results named so far: a bracket after one of them is an index."""
 
     # -- cascades and statements --
 
     def program(self) -> Program:
-        at = self.expect("cascade", "to begin a cascade").at
-        name = self.name("the cascade's name").text
-        self.expect("(", "and the input tensors")
+        at = self.expect("cascade", "to begin a cascade", "a file holds cascades: cascade NAME(x: f32[L]) over l, then "
+                         "its statements; 'return' is the last of them").at
+        name = self.take() if self.here.text in KEYWORDS else self.name("the cascade's name")
+        opened = self.expect("(", "and the input tensors", "cascade NAME(x: f32[L]) over l")
         inputs = [] if self.here.text == ")" else [self.declaration()]
         while self.accept(","):
             inputs.append(self.declaration())
-        self.expect(")", "after the input tensors")
-        self.expect("over", "and the reduction axis")
+        self.close(")", "after the input tensors", opened)
+        self.expect("over", "and the reduction axis", "cascade NAME(x: f32[L]) over l")
         over = self.name("the reduction axis")
+        if self.here.text == ",":
+            self.unexpected("the end of the line", "a cascade reduces over one axis; the others are free, or contracted by "
+                            "a statement of their own: s[l] = sum[c] ...")
         where = self.where() if self.accept("where") else ()
         self.end_of_line()
+        self.known = {d.name.text for d in inputs}
         stmts = []
         while not (self.here.kind == "end" or (self.here.kind == "name" and self.here.text in ("return", "cascade"))):
             stmts.append(self.statement())
+            self.known |= {r.name.text for r in stmts[-1].results}
             self.end_of_line()
         returns: tuple[Name, ...] | None = None
         if self.accept("return"):
-            names = [self.name("a result's name")]
+            names = [self.name("a result's name", "return NAME, NAME: results of statements above")]
             while self.accept(","):
                 names.append(self.name("a result's name"))
             returns = tuple(names)
+            if self.here.kind not in ("newline", "end"):
+                self.unexpected("the end of the line", "return takes names; give an expression a statement of its own")
             self.end_of_line()
-        return Program(name, tuple(inputs), over, where, tuple(stmts), returns, at)
+        return Program(name.text, tuple(inputs), over, where, tuple(stmts), returns, at)
 
     def declaration(self) -> Declaration:
-        name = self.name("an input tensor's name")
-        self.expect(":", "and the tensor's dtype")
+        example = "an input is NAME: DTYPE[EXTENT, ...], as in x: f32[I, L]"
+        name = self.name("an input tensor's name", example)
+        self.expect(":", "and the tensor's dtype", example)
         if self.here.text not in DTYPES:
-            self.unexpected(f"a dtype ({' '.join(DTYPES)})")
+            self.unexpected(f"a dtype ({' '.join(DTYPES)})", example)
         dtype = self.take().text
-        self.expect("[", "and the tensor's shape")
+        opened = self.expect("[", "and the tensor's shape", f"{example}; a scalar is c: f32[]")
         shape = [] if self.here.text == "]" else [self.extent()]
         while self.accept(","):
             shape.append(self.extent())
-        self.expect("]", "after the shape")
+        self.close("]", "after the shape", opened)
         return Declaration(name, dtype, tuple(shape))
 
     def extent(self) -> int | str:
         if self.here.kind == "number":
-            return self.integer("an extent: an integer or a symbol")
-        return self.name("an extent: an integer or a symbol").text
+            return self.integer("an extent: an integer or a symbol", LARGEST_EXTENT)
+        return self.name("an extent: an integer or a symbol", "as in f32[I, 768]; an expression is no extent").text
 
     def where(self) -> tuple[tuple[Name, int | str], ...]:
-        out = []
+        out: list[tuple[Name, int | str]] = []
         while True:
-            axis = self.name("an axis")
-            self.expect("=", "and the axis's extent")
+            axis = self.name("an axis", "where AXIS = EXTENT, as in where h = 12")
+            if axis.text in {a.text for a, _ in out}:
+                self.source.fail("RF183", axis.at, f"the extent of axis {axis.text} is stated twice", help="state it once")
+            self.expect("=", "and the axis's extent", "where AXIS = EXTENT, as in where h = 12")
             out.append((axis, self.extent()))
             if not self.accept(","):
                 return tuple(out)
@@ -227,42 +107,47 @@ class Reader:
         dtype = None
         if self.accept(":"):
             if self.here.text not in DTYPES:
-                self.unexpected("a dtype")
+                self.unexpected("a dtype", " ".join(DTYPES))
             dtype = self.take().text
-        self.expect("=", "and what the statement computes")
+        self.expect("=", "and what the statement computes", "a statement is NAME = expression or NAME = sum[l] expression")
         reducer, k, over = self.reduction() or (None, 1, None)
         return Statement(tuple(results), dtype, reducer, k, over, self.expression(), at)
 
     def result(self) -> Result:
         name = self.name("a result's name")
+        opened = self.here
         if not self.accept("["):
             return Result(name, None)
-        axes = [self.name("an axis")]
+        axes = [self.name("an axis", "a left side names axes: s[i, j] = ...")]
         while self.accept(","):
-            axes.append(self.name("an axis"))
-        self.expect("]", "after the axes")
+            axes.append(self.name("an axis", "a left side names axes: s[i, j] = ..."))
+        self.close("]", "after the axes", opened)
         return Result(name, tuple(axes))
 
     def reduction(self) -> tuple[str, int, Name] | None:
         """``sum[l]`` or ``topk(3)[l]`` at the start of a right-hand side, when an operand follows it."""
-        if self.here.text not in REDUCERS:
+        op, head = self.here.text, [self.peek(i).text for i in range(1, 4)]
+        if op not in REDUCERS:
             return None
-        head = [self.peek(i).text for i in range(1, 4)]
-        if self.here.text == "topk" and head[0] == "(":
-            op = self.take().text
+        if op == "topk" and head[0] == "(":
             self.take()
-            k = self.integer("topk's k")
-            self.expect(")", "after topk's k")
-            self.expect("[", "and the reduced axis")
+            self.take()
+            k = self.integer("topk's k", LARGEST_K)
+            self.expect(")", "after topk's k", "values, places = topk(8)[l] x[l]")
+            self.expect("[", "and the reduced axis", "values, places = topk(8)[l] x[l]")
         elif head[0] == "[" and head[2] == "]" and self._starts_operand(self.peek(4)):
-            op, k = self.take().text, 1
-            if op == "topk":
-                self.unexpected("topk(k)[axis]")
             self.take()
+            k = 1
+            if op == "topk":
+                self.unexpected("topk(k)[axis]", "values, places = topk(8)[l] x[l]")
+            self.take()
+        elif op not in self.known and ((self._starts_operand(self.peek()) and head[0] not in ("(", "-")) or (
+                head[0] == "(" and op not in FUNCTIONS)):
+            self.source.fail("RF180", self.peek().at, f"the reduction '{op}' names no axis", help=f"write {op}[l] ...")
         else:
             return None
         over = self.name("the reduced axis")
-        self.expect("]", "after the reduced axis")
+        self.expect("]", "after the reduced axis", "one axis at a time")
         return op, k, over
 
     @staticmethod
@@ -276,27 +161,28 @@ class Reader:
         left = self.conjunction()
         while self.here.text == "or":
             at = self.take().at
-            left = Node("op", "or", at, (left, self.conjunction()))
+            left = self.node("op", "or", at, left, self.conjunction())
         return left
 
     def conjunction(self) -> Node:
         left = self.negation()
         while self.here.text == "and":
             at = self.take().at
-            left = Node("op", "and", at, (left, self.negation()))
+            left = self.node("op", "and", at, left, self.negation())
         return left
 
     def negation(self) -> Node:
         if self.here.text == "not":
             at = self.take().at
-            return Node("op", "not", at, (self.negation(),))
+            with self.nested(at):
+                return self.node("op", "not", at, self.negation())
         return self.comparison()
 
     def comparison(self) -> Node:
         left = self.arithmetic()
         if self.here.text in _COMPARE:
             t = self.take()
-            left = Node("op", _COMPARE[t.text], t.at, (left, self.arithmetic()))
+            left = self.node("op", _COMPARE[t.text], t.at, left, self.arithmetic())
             if self.here.text in _COMPARE:
                 self.source.fail("RF180", self.here.at, "comparisons do not chain", help="write 'a < b and b < c'")
         return left
@@ -305,14 +191,16 @@ class Reader:
         left = self.term()
         while self.here.text in _SUM:
             t = self.take()
-            left = Node("op", _SUM[t.text], t.at, (left, self.term()))
+            left = self.node("op", _SUM[t.text], t.at, left, self.term())
         return left
 
     def term(self) -> Node:
         left = self.unary()
         while self.here.text in _PRODUCT:
             t = self.take()
-            left = Node("op", _PRODUCT[t.text], t.at, (left, self.unary()))
+            left = self.node("op", _PRODUCT[t.text], t.at, left, self.unary())
+        if self.here.text == "**":
+            self.source.fail("RF180", self.here.at, "there is no operator '**'", help="a power is pow(x, 2.0), or x * x")
         return left
 
     def unary(self) -> Node:
@@ -323,7 +211,8 @@ class Reader:
         if t.kind == "number" or t.text in ("inf", "nan"):
             self.take()
             return Node("number", "-" + t.text, at)
-        return Node("op", "neg", at, (self.unary(),))
+        with self.nested(at):
+            return self.node("op", "neg", at, self.unary())
 
     def primary(self) -> Node:
         t = self.here
@@ -335,11 +224,13 @@ class Reader:
             return Node("bool", t.text, t.at)
         if t.text == "(":
             self.take()
-            inner = self.expression()
-            self.expect(")", "to close the parenthesis")
+            with self.nested(t.at):
+                inner = self.expression()
+            self.close(")", "to close the parenthesis", t)
             return inner
         if t.kind != "name" or t.text in KEYWORDS:
-            self.unexpected("an expression")
+            self.unexpected("an expression", _FOREIGN.get(t.text, "") or
+                            "an operand is a number, a name, x[i, l], f(...) or (...)")
         self.take()
         if self.here.text == "(":
             return self.call(t)
@@ -347,42 +238,38 @@ class Reader:
             return self.subscript(t)
         return Node("name", t.text, t.at)
 
+    def arguments(self, end: str, context: str) -> list[Node]:
+        """Expressions up to the closing bracket; none at all is for the caller to judge."""
+        opened = self.take()
+        with self.nested(opened.at):
+            args = [] if self.here.text == end else [self.expression()]
+            while args and self.accept(","):
+                args.append(self.expression())
+        self.close(end, context, opened)
+        return args
+
     def call(self, t: Token) -> Node:
+        if t.text in REDUCERS and t.text not in FUNCTIONS:
+            self.source.fail("RF180", t.at, f"{t.text} is a reduction, no function",
+                             help=f"give it a statement of its own: s = {t.text}[l] ...")
         if t.text not in UNARY and t.text not in FUNCTIONS and t.text not in DTYPES:
-            known = " ".join(sorted((UNARY | FUNCTIONS) - {"neg", "not"}))
-            self.source.fail("RF180", t.at, f"no function is called '{t.text}'",
-                             help=f"functions: {known}; casts: a dtype")
-        self.take()
-        args = [self.expression()]
-        while self.accept(","):
-            args.append(self.expression())
-        self.expect(")", f"after the arguments of {t.text}")
-        return Node("call", t.text, t.at, tuple(args))
+            near = difflib.get_close_matches(t.text, _CALLABLE, 1, 0.7)
+            meant = f"{_FOREIGN[t.text]};" if t.text in _FOREIGN else (f"did you mean '{near[0]}'?" if near else "")
+            self.source.fail("RF180", t.at, f"no function is called '{short(t.text)}'",
+                             help=f"{meant} functions: {' '.join(_CALLABLE)}; casts: a dtype".lstrip())
+        args = self.arguments(")", f"after the arguments of {t.text}")
+        return self.node("call", t.text, t.at, *args)
 
     def subscript(self, t: Token) -> Node:
-        self.take()
-        args = [] if self.here.text == "]" else [self.expression()]
-        while self.accept(","):
-            args.append(self.expression())
-        self.expect("]", f"after the indices of {t.text}")
-        if t.text in REDUCERS and self._starts_operand(self.here):
-            self.source.fail("RF180", t.at, f"the reduction {t.text}[..] stands inside an expression",
-                             help="give it a statement of its own and use its name here")
-        return Node("subscript", t.text, t.at, tuple(args))
-
-
-def tokenize(source: Source) -> list[Token]:
-    """Tokens; line ends count only outside brackets. Raises InputError RF180 at a character that begins no token."""
-    out: list[Token] = []
-    at = depth = 0
-    while at < len(source.text):
-        m = _TOKEN.match(source.text, at)
-        if m is None:
-            source.fail("RF180", at, f"unexpected character {source.text[at]!r}")
-        kind = m.lastgroup or ""
-        depth = max(0, depth + (m.group() in "([") - (m.group() in ")]")) if kind == "mark" else depth
-        if kind in ("number", "name", "mark") or (kind == "newline" and depth == 0):
-            out.append(Token(kind, m.group(), at))
-        at = m.end()
-    out.append(Token("end", "", at))
-    return out
+        args = self.arguments("]", f"after the indices of {t.text}")
+        if self._starts_operand(self.here) and self.here.text != "-" and t.text not in self.known:
+            if t.text in REDUCERS and len(args) == 1:
+                self.source.fail("RF180", t.at, f"the reduction {t.text}[..] stands inside an expression",
+                                 help="give it a statement of its own and use its name here")
+            word = t.text.lower()
+            near = [] if t.text in REDUCERS else difflib.get_close_matches(word, REDUCERS, 1, 0.7)
+            meant = f"{_FOREIGN[word]};" if word in _FOREIGN else (f"did you mean '{near[0]}'?" if near else "")
+            what = f"{t.text} reduces over one axis" if t.text in REDUCERS else f"no reduction is called '{short(t.text)}'"
+            self.source.fail("RF180", t.at, what, help=(
+                f"{meant} reductions: {' '.join(REDUCERS[:-1])} topk(k), each over one axis").lstrip())
+        return self.node("subscript", t.text, t.at, *args)

@@ -52,6 +52,8 @@ def detail(c: CascadeReport) -> str:
     if c.kernel:
         head += f", kernel {c.kernel}"
     parts = [head]
+    if c.certificate:
+        parts.append(f"certificate: derived, {c.certificate}")
     if c.reason:
         parts.append(str(c.reason))
     if c.prefix:

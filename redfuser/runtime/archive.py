@@ -3,7 +3,7 @@
 Members: ``manifest.json`` (format, versions, SHA-256 of every other member), ``graph.py`` (the outer graph),
 ``model.json`` (signature, constants' dtypes and shapes, which kernel serves which architecture, report, stages),
 ``constants/N`` (raw little-endian elements), ``kernels/N/...`` (see :func:`redfuser.artifact.to_files`). No pickle. The
-same model gives the same bytes (the report's timings are left out for that).
+same model gives the same bytes (what the report says of this compile alone is left out for that).
 
 What is checked before anything is used: the zip, the format, that exactly the manifest's members are there, every hash,
 and the graph's grammar (:mod:`redfuser.runtime.guard`). A hash guards against damage, not against an author: kernels are
@@ -20,7 +20,6 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -114,7 +113,7 @@ def _members(models: list[CompiledModel]) -> dict[str, bytes | torch.Tensor]:
         graph = f"graph_{len(variants)}.py" if variants else "graph.py"
         members[graph] = model._graph.source.encode("utf-8")
         variants.append({"arch": _arch(model), "kernels": kernels, "graph": graph, "outputs": model._graph.outputs,
-                         "names": dict(model._graph.kernels), "report": replace(model.report, timings={}).to_json(),
+                         "names": dict(model._graph.kernels), "report": model.report.lasting().to_json(),
                          "stages": [[kernel, list(dumps.items())] for kernel, dumps in model._stages.items()]})
     members["model.json"] = _json({"inputs": list(first._graph.inputs), "signature": first._signature.to_json(),
                                    "constants": described, "variants": variants})

@@ -11,7 +11,7 @@ from redfuser.errors import InputError
 
 def test_defaults_name_their_source() -> None:
     s = settings.load({})
-    assert (s.target, s.fallback, s.tuning, s.verify, s.disable) == ("cpu", "warn", "cached", False, False)
+    assert (s.target, s.fallback, s.tuning, s.verify, s.disable) == ("cpu", "warn", "cached", "1", False)
     assert set(s.sources.values()) == {"default"}
 
 
@@ -23,9 +23,9 @@ def test_an_argument_beats_a_variable() -> None:
 
 
 def test_values_are_parsed(tmp_path: Path) -> None:
-    s = settings.load({"REDFUSER_CACHE_DIR": str(tmp_path), "REDFUSER_VERIFY": "1", "REDFUSER_CONFIG_PATH": "a:b"})
-    assert s.cache_dir == tmp_path and s.verify and s.config_path == (Path("a"), Path("b"))
-    assert settings.load({}, verify=True).verify
+    s = settings.load({"REDFUSER_CACHE_DIR": str(tmp_path), "REDFUSER_VERIFY": "strict", "REDFUSER_CONFIG_PATH": "a:b"})
+    assert s.cache_dir == tmp_path and s.verify == "strict" and s.config_path == (Path("a"), Path("b"))
+    assert settings.load({}, verify=False).verify == "0"
 
 
 def test_a_bad_value_names_the_nearest() -> None:

@@ -135,13 +135,13 @@ HEAD = "cascade a(x: f32[L], y: f16[L], z: f32[M]) over l\n  "
     (HEAD + "s = any[l] x[l]", "RF182", "2:14", "cannot reduce f32"),
     (HEAD + "s = sum[l] select(x[l], 1, 0)", "RF182", "2:21", "bool"),
     (HEAD + "s = sum[l] l / 2", "RF182", "2:16", "takes a float"),
-    (HEAD + "s = sum[l] x[l, l]", "RF183", "2:14", "1 dimensions"),
+    (HEAD + "s = sum[l] x[l, l]", "RF183", "2:14", "1 dimension, 2 indices"),
     (HEAD + "s = sum[l] x", "RF183", "2:14", "without indices"),
     (HEAD + "s[i] = sum[l] x[l]", "RF183", "2:5", "axis i cannot be inferred"),
     (HEAD + "s[l] = sum[l] x[l]", "RF183", "2:5", "reduced"),
     (HEAD + "s[m] = sum[l] x[l] * z[m] * z[n]", "RF183", "2:5", "axis n is free"),
     (HEAD + "s = sum[l] x[l] * z[l]", "RF183", "1:49", "different extents"),
-    (HEAD + "s = sum[l] " + "(" * 5000 + "x[l]" + ")" * 5000, "RF180", "1:1", "too deeply"),
+    (HEAD + "s = sum[l] " + "(" * 5000 + "x[l]" + ")" * 5000, "RF180", "2:78", "too deeply"),
 ])
 def test_errors_point_at_the_place(text, code, place, says):
     with pytest.raises(InputError) as e:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from redfuser.acrf.evaluate import run
-from redfuser.acrf.expr import Cast, Const, Expr, f32, map_children, op
+from redfuser.acrf.expr import Cast, Const, Expr, Ref, f32, map_children, op
 from redfuser.acrf.fuse import fuse
 from redfuser.acrf.shorten import restated
 from redfuser.acrf.state import Fused
@@ -43,6 +43,19 @@ def in_post(f: Fused, old: float, new: float) -> Fused:
         return replace(e, value=new) if isinstance(e, Const) and e.value == old else map_children(e, other)
 
     return replace(f, post=tuple(replace(s, expr=other(s.expr)) for s in f.post))
+
+
+LONG = LAYERNORM.replace("768.0", "1000000.0").replace("768", "1000000")
+
+
+def test_a_row_longer_than_any_sample_is_measured_at_another_length():
+    """GroupNorm over an image: its literals say a million, which a row of fewer elements contradicts."""
+    f = fused(LONG)
+    assert check(f) == []
+    assert check(in_post(f, 1e6, 1e6 + 1), enough=1)
+    *rest, last = f.state.accumulators
+    raw = replace(last, rebase=(Ref(f"{last.name}@old", last.dtype),))
+    assert check(replace(f, state=replace(f.state, accumulators=(*rest, raw))), enough=1), "no update of the mean"
 
 
 @pytest.mark.parametrize("wrong", [769.0, 767.0, 768.0001])

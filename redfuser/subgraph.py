@@ -23,9 +23,9 @@ class Bound:
         from redfuser import api, pipeline, settings
 
         self._call = (fn, args, kwargs, target, casts)
-        arch = api.architecture(settings.load(target=target).target)
-        self._plan = pipeline.run(fn, args, kwargs, arch=arch, casts=casts, build=False,
-                                  name=getattr(fn, "__name__", type(fn).__name__))
+        chosen = settings.load(target=target)
+        self._plan = pipeline.run(fn, args, kwargs, arch=api.architecture(chosen.target), casts=casts, build=False,
+                                  verify=chosen.verify, name=getattr(fn, "__name__", type(fn).__name__))
         self._compiled: Any = None
 
     def _produced(self, name: str | None) -> Produced:
