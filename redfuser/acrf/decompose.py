@@ -214,9 +214,11 @@ def _unzeroed(e: Expr) -> Expr | None:
         case Op(name="mul" | "div", args=(x, y)):
             left = _unzeroed(x)
             if left is not None:
-                return Op(e.name, (left, y), e.dtype)
+                return y if e.name == "mul" and isinstance(left, Const) else Op(e.name, (left, y), e.dtype)
             right = _unzeroed(y) if e.name == "mul" else None
-            return Op(e.name, (x, right), e.dtype) if right is not None else None
+            if right is None:
+                return None
+            return x if isinstance(right, Const) else Op(e.name, (x, right), e.dtype)
         case Op(name="neg", args=(x,)):
             return _unzeroed(x)
         case Cast(arg=x) if x.dtype in FLOATS and e.dtype in FLOATS:

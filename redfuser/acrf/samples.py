@@ -30,7 +30,7 @@ SPECIAL = ("neginf", "allneginf", "posinf", "nan")
 NUMERIC: dict[str, Callable[[random.Random], float]] = {
     "normal": lambda rng: rng.gauss(0, 1), "positive": lambda rng: rng.uniform(0.5, 1.5),
     "shifted": lambda rng: rng.gauss(10000, 1), "wide": lambda rng: rng.uniform(-10000, 10000),
-    "spike": lambda rng: 3e4 if rng.random() < 0.01 else rng.gauss(0, 1)}
+    "spike": lambda rng: 3e4 if rng.random() < 0.01 else rng.uniform(0.5, 1.5)}
 """Distributions of plain floats, rounded to the tensor's dtype where they are read: for NumPy."""
 LONG = 1024
 """Rows of more elements draw these by counter (:func:`noise`), all at once: the same distributions, other elements."""
@@ -53,7 +53,7 @@ def noise(kind: str, salt: int, places: tuple[Array, ...], shape: tuple[int, ...
             return 10000 + normal
         case "wide":
             return 20000 * third - 10000
-    return np.where(third < 0.01, 3e4, normal)
+    return np.where(third < 0.01, 3e4, 0.5 + second)
 
 
 def _unit(x: Array, salt: int) -> Array:
@@ -88,6 +88,8 @@ def draw(kind: str, dtype: str, rng: random.Random) -> Any:
             value = Fraction(rng.randint(-8, 8), 1 << 12)
         case "neginf":
             value = -math.inf if rng.random() < 0.5 else Fraction(rng.randint(-64, 64), 16)
+        case "signs":  # partial sums that vanish
+            value = Fraction(rng.choice((-1, 1)))
         case "fewneginf":
             value = -math.inf if rng.random() < 0.25 else Fraction(rng.randint(-64, 64), 16)
         case "allneginf":
@@ -132,7 +134,9 @@ class Draws(Source):
             return numbers.enter(noise(self.kind, self.salt, places, self.shape), self.dtype)
         keys = list(zip(*(p.ravel().tolist() for p in places), strict=True)) if places else [()]
         for key in keys:
-            if key not in self.drawn:
+            if key not in self.drawn and self.kind == "fewneginf" and not self.drawn:
+                self.drawn[key] = -math.inf  # the first element, so that a segment of one has nothing else
+            elif key not in self.drawn:
                 self.drawn[key] = draw(self.kind, self.dtype, self.rng)
         if self.dtype not in FLOATS:
             whole = np.bool_ if self.dtype == "bool" else np.int64
@@ -239,7 +243,7 @@ def samples(cascade: Cascade, length: int, seed: int = 0) -> Iterator[Sample]:
     yield sample(cascade, {}, "large", length, seed)
     yield sample(cascade, {}, "zeros", length, seed)
     for t in cascade.inputs:
-        for kind in ("zeros", "equal", "outlier", "tiny"):
+        for kind in ("zeros", "equal", "outlier", "tiny", "signs"):
             if kind == "zeros" or t.name in floats:
                 yield sample(cascade, {t.name: kind}, "generic", length, seed)
     along = {x.tensor for s in cascade.stmts for x in walk(s.expr) if isinstance(x, Load)

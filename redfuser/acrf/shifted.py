@@ -244,7 +244,7 @@ class References:
         ``old`` is told the sign that its value carries in the result (0 when unknown)."""
         dtype = b.dtype
         out: Expr | None = None
-        for m, c in _ordered(to_poly(b)):
+        for m, c in _ordered(to_poly(self._opened(b))):
             results = [(base, q) for base, q in m if self.scope.kind(base) == "D"]
             constants = [(base, q) for base, q in m if self.scope.kind(base) != "D"]
             if not results:
@@ -261,11 +261,18 @@ class References:
             out = step if out is None else op("add", out, step)
         return out if out is not None else Const(0.0, dtype)
 
+    def _opened(self, e: Expr) -> Expr:
+        """Maps that are sums of results, opened: in ``m + log(t)`` each summand follows its own edge."""
+        if isinstance(e, Ref) and not e.indices and e.name in self.scope.definitions:
+            body = self.scope.definitions[e.name]
+            return self._opened(body) if isinstance(body, Op) and body.name in ("add", "sub", "neg") else e
+        return map_children(e, self._opened) if isinstance(e, Op) and e.name in ("add", "sub", "neg") else e
+
     def level(self, b: Expr, guards: list[Expr]) -> Expr:
         """The reference value of b, spelled as :meth:`difference` takes it: where a denominator is replaced, both say the
         same."""
         out: Expr | None = None
-        for m, c in _ordered(to_poly(b)):
+        for m, c in _ordered(to_poly(self._opened(b))):
             results = [(base, q) for base, q in m if self.scope.kind(base) == "D"]
             constants = [(base, q) for base, q in m if self.scope.kind(base) != "D"]
             inside = bool(results) and abs(c) != 1 and self.estimate(product(results, b.dtype)) != self.running(

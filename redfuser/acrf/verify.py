@@ -88,8 +88,22 @@ def _checks(listed: Fused, seed: int, stability: bool) -> Iterator[str]:
         yield from run.on(fused, _whole(fused, sample(cascade, {}, "generic", length, seed)), _no_cuts)
     yield from run.enough()
     yield from check_roundings(listed, seed)
+    yield from _in_one_segment(listed, length, seed)
     if stability:
         yield from check_stability(fused, seed)
+
+
+def _in_one_segment(listed: Fused, length: int, seed: int) -> Iterator[str]:
+    """Roundings taken at running results are the program's own where one segment is the whole row."""
+    lines = listed.certificate.roundings
+    if not lines or not all("at the running results" in line for line in lines):
+        return
+    as_written = replace(listed, certificate=replace(listed.certificate, roundings=()))
+    run = _Run(as_written)
+    for kind in ("generic", "large"):
+        for violation in run.on(as_written, sample(listed.cascade, {}, kind, length, seed), lambda n: [(n,)]):
+            if _is_result(violation):
+                yield violation.replace("result:", "rounding: in one segment,")
 
 
 Cuts = Callable[[int], list[tuple[int, ...]]]
@@ -316,17 +330,19 @@ class _Trial:
         elements that vanish from a defined result, and rows that are masked altogether."""
         kinds = set(self.sample.kinds.values())
         if "allneginf" in kinds:
-            return any(bool(np.any(r == INF)) for r in self._float_results(reference))
+            extrema = {s.name for s in self.fused.cascade.stmts if isinstance(s, Reduce) and s.reducer.kind in ("max", "topk")}
+            return any(bool(np.any(r == INF)) or (n not in extrema and bool(np.any(r == -INF)))
+                       for n, r in self._float_results(reference).items())
         return bool({"posinf", "neginf", "fewneginf"} & kinds) and not self._defined(reference)
 
     def _defined(self, reference: Machine) -> bool:
         """Is every result of the r-axis finite?"""
-        return all(bool(np.all(np.abs(r) < INF)) for r in self._float_results(reference))
+        return all(bool(np.all(np.abs(r) < INF)) for r in self._float_results(reference).values())
 
-    def _float_results(self, reference: Machine) -> list[Array]:
+    def _float_results(self, reference: Machine) -> dict[str, Array]:
         cascade = self.fused.cascade
-        return [reference.values[s.name].data for s in cascade.stmts if isinstance(s, Reduce)
-                and s.over == cascade.raxis and stmt_dtype(s, s.name) in FLOATS]
+        return {s.name: reference.values[s.name].data for s in cascade.stmts if isinstance(s, Reduce)
+                and s.over == cascade.raxis and stmt_dtype(s, s.name) in FLOATS}
 
     def _same(self, what: str, got: Mapping[str, Labelled], want: Mapping[str, Labelled]) -> Iterator[str]:
         for name, value in want.items():
