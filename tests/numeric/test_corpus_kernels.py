@@ -56,10 +56,10 @@ def test_derived_kernel(path: Path) -> None:
     inputs = inputs_of(cascade)
     out = launcher(cpu.build(program))(*(torch.from_numpy(inputs[t.name]) for t in cascade.inputs))
     exact, unfused = run(cascade, inputs), run(cascade, inputs, "program")
-    # a rounding that the certificate says has moved is taken at another scale: at most 2u of float16 per term, or one step
-    # of an int8 quantisation for each of the row's elements
+    # a rounding that the certificate says has moved is taken at another scale: at most 2u of float16 per term, or a step of
+    # an int8 quantisation per element (a few of them in a sum of signed products)
     steps = any(r.startswith("round(") for r in fused.certificate.roundings)
-    moved = 1 / 127 if steps else 2 * 2.0**-11 if fused.certificate.roundings else 0.0
+    moved = 4 / 127 if steps else 2 * 2.0**-11 if fused.certificate.roundings else 0.0
     for name, tensor in zip(cascade.outputs, out if isinstance(out, (tuple, list)) else (out,), strict=True):
         want, other, ours = (np.asarray(a, np.float64) for a in (exact[name], unfused[name], tensor.numpy()))
         assert np.array_equal(np.isnan(want), np.isnan(ours)), name
