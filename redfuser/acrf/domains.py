@@ -365,7 +365,9 @@ class Digits(Objects):
         return context.mpf(x.item() if hasattr(x, "item") else x)
 
     def as_fraction(self, x: Any) -> Fraction:
-        sign, mantissa, exponent, _ = x._mpf_
+        sign, mantissa, exponent, bits = x._mpf_
+        if abs(exponent + bits) > 4096:  # 0, or too large, in every dtype: no need to write it out
+            return Fraction(0) if exponent < 0 else Fraction(-1 if sign else 1) * 2**4096
         return Fraction(-int(mantissa) if sign else int(mantissa)) * Fraction(2) ** exponent
 
     def scalar(self, name: str) -> Callable[..., Any]:

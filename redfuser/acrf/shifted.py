@@ -1,10 +1,7 @@
-"""References: the running results that accumulators are kept relative to, and the change of reference.
+"""The change of reference: how accumulators follow the running results that they are kept relative to.
 
 An accumulator of ``W(x) * exp(a + B(D)) * prod_i (a_i(x) + b_i(D)) ** k_i`` is kept at a *reference* R in place of D, a
-function of the accumulators themselves that is finite in every state, the empty one included:
-
-* ``m`` of a maximum becomes ``select(m == -inf, 0, m)``; a denominator that may be 0 becomes 1 there;
-* a sum divided by a constant, ``s / N``, becomes the running estimate of the whole row's, ``s / n`` with the count n.
+function of the accumulators themselves that is finite in every state, the empty one included (running.py).
 
 When R moves by ``delta_i = b_i(R new) - b_i(R old)`` the family ``k`` closes under a triangular change of basis::
 
@@ -17,226 +14,19 @@ last reference to D: it is the identity unless a guard was taken.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 
-from redfuser.acrf.algebra import INF, widens
-from redfuser.acrf.classify import Scope, rename
-from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Ref, map_children, op, refs_of, walk
+from redfuser.acrf.classify import Scope
+from redfuser.acrf.expr import Const, Expr, Op, Ref, map_children, op
 from redfuser.acrf.normal import Mono, Poly, equal, from_poly, number, product, to_poly
-from redfuser.acrf.ranges import Interval, Ranges
-from redfuser.acrf.refuse import Refuse
-from redfuser.acrf.state import Accumulator
+from redfuser.acrf.running import Running, note
 from redfuser.acrf.terms import Part
-
-_SHORT = frozenset({"f16", "e4m3", "e5m2"})
-"""Dtypes with a range much shorter than that of the sums they round."""
 
 
 @dataclass(slots=True)
-class References:
-    """Reference values over the accumulators made so far."""
-
-    scope: Scope
-    accumulators: dict[str, Accumulator] = field(default_factory=dict)
-    values: dict[str, Expr] = field(default_factory=dict)
-    """Running value of each reduction, over accumulators."""
-    count: Callable[[frozenset[str]], Expr] | None = None
-    """Makes (or finds) the accumulator that counts elements, with the given axes."""
-    ranges: Ranges = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.ranges = Ranges(self.scope)
-
-    def register(self, a: Accumulator, body: Interval) -> None:
-        """A new accumulator; ``body`` bounds its contribution. Its running value may be the neutral element."""
-        self.accumulators[a.name] = a
-        kind = a.reducer.kind
-        if kind in ("max", "topk", "argmax"):
-            out = Interval(-INF, body.hi)
-        elif kind in ("min", "argmin"):
-            out = Interval(body.lo, INF)
-        elif kind == "sum":
-            out = Interval(0.0 if body.nonneg else -INF, 0.0 if body.nonpos else INF)
-        elif kind == "prod":
-            out = Interval(0.0 if body.nonneg else -INF, INF, body.nonneg and body.nonzero)
-        else:
-            out = Interval(0, 1) if kind in ("any", "all") else Interval()
-        self.ranges.names[a.name] = out
-        for n in a.names[1:]:
-            self.ranges.names[n] = Interval(0, INF)
-
-    # -- running values ------------------------------------------------------------------------------------------------
-
-    def running(self, e: Expr) -> Expr:
-        """A D-only expression over accumulators: the value it would have if the row ended here."""
-        e = self.scope.resolve(e)
-        late = refs_of(e) & self.scope.late
-        missing = [n for n in sorted(refs_of(e)) if n in self.scope.kinds and n not in self.values
-                   and self.scope.kinds[n] == "D"]
-        if late or missing:
-            name = sorted(late or set(missing))[0]
-            raise Refuse("RF214", f"{name} is available while the row is being reduced",
-                         f"{name} is a contraction of results over another axis; the accumulator would have to follow it "
-                         "at every step", "split the program after the reductions it contracts")
-        return self.scope.replaced(e, self.values)
-
-    def estimate(self, e: Expr) -> Expr:
-        """The running value with partial sums extrapolated to the whole row, where a constant divides them."""
-        r = self.running(e)
-        extent = self.scope.cascade.extent(self.scope.raxis)
-        return self._extrapolate(r, extent) if isinstance(extent, int) and extent > 0 else r
-
-    def _extrapolate(self, e: Expr, extent: int) -> Expr:
-        if e.dtype not in FLOATS:
-            return e
-        if isinstance(e, Cast) and isinstance(e.arg, Cast) and e.arg.dtype in _SHORT and widens(e.arg.dtype, e.dtype):
-            whole = self._extrapolate(e.arg.arg, extent)
-            if whole != e.arg.arg:  # an estimate of the whole may be out of the narrow dtype's range, so it is not rounded
-                return whole if whole.dtype == e.dtype else Cast(whole, e.dtype)
-        if (isinstance(e, Op) and e.name in ("add", "sub", "mul", "div", "neg")) or isinstance(e, Ref):
-            p = to_poly(e)
-            degrees = {m: self._degree(m) for m in p}
-            if any(degrees.values()):
-                n = Op("max", (self._count(e), Const(1.0, e.dtype)), e.dtype)
-                out: Poly = {}
-                for m, c in p.items():
-                    d = degrees[m]
-                    mono: Mono = tuple((self._extrapolate(b, extent) if not isinstance(b, Ref) else b, q) for b, q in m)
-                    out[(*mono, (n, -d)) if d else mono] = c * Fraction(extent) ** int(d) if d.denominator == 1 else c
-                if all(d.denominator == 1 for d in degrees.values()):
-                    return from_poly(out, e.dtype)
-                return e
-            if all(isinstance(_widened(b), Ref) for m in p for b, _ in m):
-                return e  # a quotient of two sums is its own estimate
-        if (isinstance(e, Op) and e.name in ("add", "sub", "mul", "div", "neg", "sqrt", "rsqrt", "pow", "abs", "max", "min",
-                                            "select")) or isinstance(e, Cast):
-            return map_children(e, lambda k: self._extrapolate(k, extent))
-        return e
-
-    def _degree(self, m: Mono) -> Fraction:
-        names = [(b.name, q) for b, q in ((_widened(b), q) for b, q in m) if isinstance(b, Ref)]
-        return sum((q for n, q in names if n in self.accumulators and self.accumulators[n].reducer.kind == "sum"),
-                   Fraction(0))
-
-    def _count(self, e: Expr) -> Expr:
-        assert self.count is not None
-        return self.count(self.scope.axes_of(e))
-
-    # -- guards --------------------------------------------------------------------------------------------------------
-
-    def guarded(self, e: Expr, guards: list[Expr]) -> Expr:
-        """A running value made finite in every state; the conditions under which it was changed are added to guards."""
-        if isinstance(e, (Op, Cast)):
-            interval = self.ranges.of(e)
-            if interval.lo > -INF and interval.hi < INF and _defined(e):
-                return e  # proved finite as it is (a clamp)
-        if self._clamped(e):
-            return e  # what a guard would look for, the clamp has already replaced
-        edges = _infinite_arms(e)
-        if edges:
-            edge = Const(edges.pop(), e.dtype)
-            cond = Op("eq", (e, edge), "bool")
-            _note(guards, cond)
-            return Op("select", (cond, Const(0.0, e.dtype), e), e.dtype)
-        match e:
-            case Ref(name=n, dtype=d) if n in self.accumulators and self.accumulators[n].reducer.kind in ("max", "min"):
-                if d not in FLOATS:
-                    return e
-                edge = Const(-INF if self.accumulators[n].reducer.kind == "max" else INF, d)
-                cond = Op("eq", (e, edge), "bool")
-                _note(guards, cond)
-                return Op("select", (cond, Const(0.0, d), e), d)
-            case Op(name="div", args=(x, y), dtype=d) if d in FLOATS:
-                return Op("div", (self.guarded(x, guards), self._nonzero(y, guards)), d)
-            case Op(name="rsqrt" | "log" | "log2", args=(x,), dtype=d):
-                return Op(e.name, (self._positive(x, guards),), d)
-            case Op(name="sqrt", args=(x,), dtype=d):
-                return Op("sqrt", (self._positive(x, guards, strictly=False),), d)
-            case Op(name="pow", args=(x, Const(value=v) as c), dtype=d) if v % 1:
-                return Op("pow", (self._positive(x, guards, strictly=v < 0), c), d)
-            case Op(name="pow", args=(x, Const(value=v) as c), dtype=d) if v < 0:
-                return Op("pow", (self._nonzero(x, guards), c), d)
-            case Op() | Cast():
-                return map_children(e, lambda k: self.guarded(k, guards) if k.dtype in FLOATS else k)
-        return e
-
-    def _clamped(self, e: Expr) -> bool:
-        """``max(m, c)`` of a running maximum, or ``min(m, c)`` of a running minimum, with a finite constant: never the
-        value of an empty reduction, so a row of nothing but masked elements ends as in the source program."""
-        match e:
-            case Op(name="max" | "min" as kind, args=(Ref(name=n), Const(value=v)) | (Const(value=v), Ref(name=n))):
-                return n in self.accumulators and self.accumulators[n].reducer.kind == kind and -INF < v < INF
-        return False
-
-    def _nonzero(self, q: Expr, guards: list[Expr]) -> Expr:
-        """``q`` with 1 in place of 0 (and of a maximum of nothing)."""
-        interval = self.ranges.of(q)
-        d = q.dtype
-        if isinstance(q, Ref) and q.name in self.accumulators and self.accumulators[q.name].reducer.kind == "max":
-            a = self.accumulators[q.name]
-            if self.ranges.of(a.contribution).nonneg:
-                cond = Op("le", (q, Const(0.0, d)), "bool")
-                _note(guards, cond)
-                return Op("select", (cond, Const(1.0, d), q), d)
-        if isinstance(q, Ref) and self.is_count(q.name):
-            return Op("max", (q, Const(1.0, d)), d)  # the whole row has an element, so this is exact at the root
-        inner = self.guarded(q, guards)
-        if interval.nonzero or self.ranges.of(inner).nonzero:
-            return inner
-        cond = Op("eq", (inner, Const(0.0, d)), "bool")
-        _note(guards, cond)
-        return Op("select", (cond, Const(1.0, d), inner), d)
-
-    def _positive(self, q: Expr, guards: list[Expr], strictly: bool = True) -> Expr:
-        """``q`` with 1 in place of what has no logarithm or root, though its final value may have one."""
-        if self.ranges.of(q).nonneg or self.ranges.of(self.guarded(q, [])).nonneg:
-            return self._nonzero(q, guards) if strictly else self.guarded(q, guards)
-        inner, zero = self.guarded(q, guards), Const(0.0, q.dtype)
-        cond = Op("le" if strictly else "lt", (inner, zero), "bool")
-        _note(guards, cond)
-        return Op("select", (cond, Const(1.0, q.dtype), inner), q.dtype)
-
-    def is_count(self, name: str) -> bool:
-        """An accumulator that counts the elements of the row."""
-        a = self.accumulators.get(name)
-        return a is not None and a.reducer.kind == "sum" and a.contribution == Const(1.0, a.dtype)
-
-    def at(self, e: Expr, guards: list[Expr] | None = None) -> Expr:
-        """The reference value of a D-only expression."""
-        guards = [] if guards is None else guards
-        estimate, running = self.estimate(e), self.running(e)
-        if estimate != running:
-            kept = set(walk(estimate))
-            for x in walk(running):
-                if isinstance(x, Cast) and x.dtype in _SHORT and x not in kept and x.arg.dtype in FLOATS:
-                    _note(guards, Op("ne", (Cast(x, x.arg.dtype), x.arg), "bool"))
-        return self.guarded(estimate, guards)
-
-    def inverse_at(self, e: Expr, guards: list[Expr] | None = None) -> Expr:
-        """The reference value of a D-only expression that divides."""
-        return self._nonzero(self.estimate(e), [] if guards is None else guards)
-
-    def place(self, e: Expr, guards: list[Expr] | None = None) -> Expr:
-        """A mixed expression at the reference: every maximal D-only sub-expression replaced by its reference value."""
-        kind = self.scope.kind(e)
-        if kind == "D":
-            return self.at(e, guards)
-        if kind != "M":
-            return e
-        match e:
-            case Op(name="div", args=(x, y)) if self.scope.kind(y) == "D":
-                return Op("div", (self.place(x, guards), self._place_inverse(y, guards)), e.dtype)
-        return map_children(e, lambda k: self.place(k, guards))
-
-    def _place_inverse(self, y: Expr, guards: list[Expr] | None) -> Expr:
-        return self.inverse_at(y, guards)
-
-    def old(self, e: Expr) -> Expr:
-        """The same over the state before this segment."""
-        return rename(e, {n: f"{n}@old" for a in self.accumulators.values() for n in a.names})
-
-    # -- change of reference -------------------------------------------------------------------------------------------
+class References(Running):
+    """Reference values over the accumulators made so far, and how they change."""
 
     def difference(self, b: Expr, new: Callable[[Expr], Expr], old: Callable[[Expr, int], Expr]) -> Expr:
         """``b(new) - b(old)`` monomial by monomial, so that ``c*m`` gives ``(m' - m) * c``: one rounding of a difference.
@@ -303,7 +93,7 @@ class References:
         if want is None or same:
             want, other = e, mine
         for g in other:
-            _note(guards, g)
+            note(guards, g)
         return want
 
     def old_reference(self, value: Expr, sign: int) -> Expr:
@@ -363,13 +153,6 @@ class References:
         return Op(p.base.name, (ratio,), p.base.dtype)
 
 
-def _widened(e: Expr) -> Expr:
-    """What a cast that rounds nothing (or a count to float) is of."""
-    while isinstance(e, Cast) and e.dtype not in _SHORT and e.dtype in FLOATS:
-        e = e.arg
-    return e
-
-
 def scope_split(scope: Scope, e: Expr) -> tuple[Expr, Expr] | tuple[None, None]:
     """e as (data, results) by normal form, or two times None."""
     parts: dict[bool, Poly] = {False: {}, True: {}}
@@ -386,38 +169,5 @@ def _second(p: Part) -> Expr:
     return p.b
 
 
-def _defined(e: Expr) -> bool:
-    """No operation in it makes a NaN of infinities."""
-    if isinstance(e, Op):
-        return e.name in ("min", "max", "neg", "abs", "tanh", "sigmoid", "erf", "exp", "exp2") and all(map(_defined, e.args))
-    return isinstance(e, (Ref, Const))
-
-
-def _infinite_arms(e: Expr) -> set[float]:
-    """The infinity a running extremum of cases takes where no case has an element yet."""
-    match e:
-        case Op(name="select", args=(_, a, b)):
-            arms = (a, b)
-        case Op(name="max" | "min", args=(a, b)):
-            arms = (a, b)
-        case _:
-            return set()
-    out: set[float] = set()
-    for arm in arms:
-        if isinstance(arm, Const) and arm.dtype in FLOATS and abs(arm.value) == INF:
-            out.add(float(arm.value))
-        out |= _infinite_arms(arm)
-    return out
-
-
 def _ordered(p: Poly) -> list[tuple[Mono, Fraction]]:
     return sorted(p.items(), key=lambda t: [(str(b), q) for b, q in t[0]])
-
-
-def _note(guards: list[Expr], cond: Expr) -> None:
-    if cond not in guards:
-        guards.append(cond)
-
-
-def reads(e: Expr, names: frozenset[str]) -> bool:
-    return any(isinstance(x, Ref) and x.name in names for x in walk(e))
