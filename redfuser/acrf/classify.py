@@ -244,7 +244,8 @@ def promote(e: Expr, scope: Scope) -> Expr:
         if not isinstance(x, (Op, Cast)) or scope.kind(x) != "M":
             return _as_wide(x) if x.dtype in ("f16", "bf16") else x
         if isinstance(x, Cast):
-            return Cast(go(x.arg), x.dtype)
+            arg = go(x.arg)
+            return arg if arg.dtype == x.dtype else Cast(arg, x.dtype)
         args = tuple(go(a) for a in x.args)
         args = tuple(_as_wide(a) for a in args)
         return Op(x.name, args, accumulator_dtype(x.dtype) if x.dtype in FLOATS else x.dtype)

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
+from redfuser.acrf.algebra import INF
 from redfuser.acrf.classify import Scope
 from redfuser.acrf.expr import Const, Expr, Op, Ref, map_children, op
 from redfuser.acrf.normal import Mono, Poly, equal, from_poly, number, product, to_poly
@@ -96,22 +97,29 @@ class References(Running):
             note(guards, g)
         return want
 
-    def old_reference(self, value: Expr, sign: int) -> Expr:
-        """The old reference. Where the empty state gives ``exp(-inf) = 0`` anyway, its guard is left out."""
+    def old_reference(self, value: Expr, sign: int, taken: list[Expr]) -> Expr:
+        """The old reference. Where the empty state gives ``exp(-inf) = 0`` anyway, its guard is left out; guards that stay
+        are added to ``taken``."""
         r = self.estimate(value)
         if isinstance(r, Ref) and r.name in self.accumulators:
             kind = self.accumulators[r.name].reducer.kind
             if (kind == "max" and sign > 0) or (kind == "min" and sign < 0):
                 return self.old(r)
-        return self.old(self.guarded(r, []))
+        return self.old(self.guarded(r, taken))
 
     def ratio(self, follows: tuple[tuple[Expr, Fraction], ...], vanishes: bool) -> Expr | None:
         """H(new) / H(old), simplified before it is spelled: differences inside one exponential, quotients outside.
 
         ``vanishes``: where the old reference is guarded, what it scales is proved to be 0, so the guard may be left out."""
-        old = self.old_reference if vanishes else lambda e, _: self.old(self.at(e))
-        return self._ratio(follows, lambda e: self.at(e), old,
-                           lambda e: self.inverse_at(e), lambda e: self.old(self.inverse_at(e)))
+        taken: list[Expr] = []
+        out = self._ratio(follows, lambda e: self.at(e), (lambda e, sign: self.old_reference(e, sign, taken)) if vanishes
+                          else lambda e, _: self.old(self.at(e)),
+                          lambda e: self.inverse_at(e), lambda e: self.old(self.inverse_at(e)))
+        for g in taken:
+            empty = isinstance(g, Op) and g.name == "eq" and isinstance(g.args[1], Const) and abs(g.args[1].value) == INF
+            if out is not None and empty:
+                out = Op("select", (self.old(g), Const(0.0, out.dtype), out), out.dtype)
+        return out
 
     def to_true(self, follows: tuple[tuple[Expr, Fraction], ...]) -> Expr | None:
         """H(D) / H(reference): the last change of reference."""
