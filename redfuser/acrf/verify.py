@@ -329,8 +329,8 @@ class _Trial:
         for stmt in self.fused.cascade.stmts:
             plain.statement(stmt)
         clean = np.broadcast_to(plain.values[name].aligned(self.fused.cascade.stmt(name).axes), shape)
-        undefined = np.asarray(~(np.abs(clean) < INF), np.bool_) & np.asarray(~(np.abs(got) < INF), np.bool_)
-        return np.where(undefined, want, got)
+        defined = np.asarray(np.abs(clean) < INF, np.bool_) | np.asarray(np.abs(got) < INF, np.bool_)
+        return np.where(defined, got, want)
 
     def _beyond(self, reference: Machine) -> bool:
         """Does an infinite input reach a result? Then (docs/algebra.md) only what a mask makes of ``-inf`` is promised:
