@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from redfuser.acrf.bounds import Conds, under
-from redfuser.acrf.expr import FLOATS, Const, Expr, Index, Op, Ref, op
+from redfuser.acrf.expr import FLOATS, Const, Expr, Index, Op, Reduce, Ref, op
 from redfuser.acrf.normal import add, scale, to_poly
 from redfuser.acrf.refuse import refuse_condition
 
@@ -23,19 +23,18 @@ if TYPE_CHECKING:
     from redfuser.acrf.decompose import Decomposer
     from redfuser.acrf.derive import Deriver
 
+
 def extremum_of(d: Decomposer, cond: Expr, known: Conds = ()) -> tuple[str, bool] | None:
     """(the result, whether the condition holds at its extremum) for a condition of this kind, else None. ``known``: other
     conditions that hold for the element."""
-    if not isinstance(cond, Op) or len(cond.args) != 2:
+    if not isinstance(cond, Op) or len(cond.args) != 2 or any(a.dtype == "bool" for a in cond.args):
         return None
     for x, y in (cond.args, cond.args[::-1]):
-        place = _reduction(d, y)
-        if isinstance(x, Index) and x.axis == d.scope.raxis and place and cond.name in ("eq", "ne"):
-            kind, k = (r := d.ranges.reductions[place].reducer).kind, r.k
-            if kind in ("argmax", "argmin") or (kind == "topk" and k == 1 and place == d.ranges.reductions[place].names[-1]):
-                return place, cond.name == "eq"
-    if cond.args[0].dtype not in FLOATS:
-        return _ordered(d, cond, known) if all(a.dtype != "bool" for a in cond.args) else None
+        r = _reduction(d, y)
+        if isinstance(x, Index) and x.axis == d.scope.raxis and r is not None and cond.name in ("eq", "ne"):
+            name = _name(d, y)
+            if r.reducer.kind in ("argmax", "argmin") or (r.reducer.kind == "topk" and r.reducer.k == 1 and name != r.name):
+                return name, cond.name == "eq"
     return _ordered(d, cond, known)
 
 
@@ -55,9 +54,8 @@ def _ordered(d: Decomposer, cond: Op, known: Conds) -> tuple[str, bool] | None:
     """``P op 0`` with ``P = +-(x - m)`` for the extremum m of x."""
     difference = add(to_poly(d.scope.inline(cond.args[0])), to_poly(d.scope.inline(cond.args[1])), -1)
     for mono, c in difference.items():
-        name = _reduction(d, mono[0][0]) if len(mono) == 1 and mono[0][1] == 1 and abs(c) == 1 else None
-        r = d.ranges.reductions.get(name) if name else None
-        if r is None or name is None or r.reducer.kind not in ("max", "min"):
+        r = _reduction(d, mono[0][0]) if len(mono) == 1 and mono[0][1] == 1 and abs(c) == 1 else None
+        if r is None or r.reducer.kind not in ("max", "min"):
             continue
         gap = add(to_poly(under(known, d.scope.inline(r.expr))), {mono: abs(c)}, -1)
         if scale(gap, -c) != difference:
@@ -66,17 +64,21 @@ def _ordered(d: Decomposer, cond: Op, known: Conds) -> tuple[str, bool] | None:
         holds = ("eq", "ge") if below > 0 else ("eq", "le")
         fails = ("ne", "lt") if below > 0 else ("ne", "gt")
         if cond.name in (*holds, *fails):
-            return name, cond.name in holds
+            return r.name, cond.name in holds
     return None
 
 
-def _reduction(d: Decomposer, e: Expr) -> str | None:
-    """The reduction over the row that an expression names, through maps that rename it."""
+def _name(d: Decomposer, e: Expr) -> str:
+    """The name that an expression reads, through maps that rename it; empty where it is no plain name."""
     while isinstance(e, Ref) and not e.indices and e.name in d.scope.definitions:
         e = d.scope.definitions[e.name]
-    if not isinstance(e, Ref) or e.indices:
-        return None
-    return next((n for n, r in d.ranges.reductions.items() if e.name in r.names), None) and e.name
+    return e.name if isinstance(e, Ref) and not e.indices else ""
+
+
+def _reduction(d: Decomposer, e: Expr) -> Reduce | None:
+    """The reduction over the row whose result (or places) an expression names."""
+    name = _name(d, e)
+    return next((r for r in d.ranges.reductions.values() if name in r.names), None)
 
 
 def moving(d: Decomposer | Deriver, conds: Conds) -> Conds:

@@ -57,3 +57,12 @@ def test_equal_results_do_not_cancel():
 def test_what_has_no_steady_reference_is_refused(body, code):
     f = fuse(parse_cascade(f"cascade c(x: f32[I, L]) over l\n{body}"))
     assert isinstance(f, NotFusable) and f.code == code, f
+
+
+def test_the_place_of_a_top_one_singles_out_its_element_too():
+    f = fuse(parse_cascade("cascade c(x: f32[L], v: f32[L]) over l\n  w, at = topk(1)[l] x[l]\n"
+                           "  o = sum[l] select(l == at, v[l], 0.0)\n"))
+    assert isinstance(f, Fused) and check(f) == []
+    two = fuse(parse_cascade("cascade c(x: f32[L], v: f32[L]) over l\n  w, at = topk(2)[l] x[l]\n"
+                             "  o = sum[l] select(l == at, v[l], 0.0)\n"))
+    assert isinstance(two, NotFusable) and two.code == "RF204"
