@@ -153,19 +153,20 @@ class Draws(Source):
         return out.reshape(shape)
 
 
-@dataclass
-class Filled(Source):
-    """A tensor with a number in place of every NaN."""
+class Altered(Source):
+    """Another tensor's elements, changed where they are read."""
 
-    source: Draws
-
-    @property
-    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
-        return self.source.shape
+    def __init__(self, source: Source, change: Callable[[Array, tuple[Array, ...], Domain], Array]) -> None:
+        self.source, self.change, self.shape = source, change, source.shape
 
     def at(self, places: tuple[Array, ...], numbers: Domain) -> Array:
         x = self.source.at(places, numbers)
-        return x if x.dtype.kind in "iub" else np.where(x != x, numbers.const(0.75, self.source.dtype), x)
+        return x if x.dtype.kind in "iub" else self.change(x, places, numbers)
+
+
+def filled(t: Draws) -> Altered:
+    """A tensor with a number in place of every NaN."""
+    return Altered(t, lambda x, places, numbers: np.where(x != x, numbers.const(0.75, t.dtype), x))
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from redfuser.acrf.domains import Array, Domain, domain, smallest_normal, unit_roundoff
 from redfuser.acrf.evaluate import FusedMachine, share
 from redfuser.acrf.expr import FLOATS, Cascade, Cast, Expr, Op, Reduce, stmt_dtype, walk
-from redfuser.acrf.machine import Machine, Source
-from redfuser.acrf.samples import Sample, sample
+from redfuser.acrf.machine import Machine
+from redfuser.acrf.samples import Altered, Sample, sample
 from redfuser.acrf.shorten import restated
 from redfuser.acrf.state import Fused
 from redfuser.acrf.unrounded import moved_steps, with_step
@@ -80,28 +80,16 @@ def _cuts(n: int, seed: int) -> Iterator[tuple[list[int], str]]:
 def _unfused(cascade: Cascade, s: Sample, precision: str, rounds: bool, nudged: bool = False) -> Machine:
     m = s.machine(cascade, domain(precision, rounds))
     if nudged:
-        m = replace(m, tensors={n: _Nudged(t) for n, t in s.tensors.items()})
+        m = replace(m, tensors={n: Altered(t, _nudged) for n, t in s.tensors.items()})
     for stmt in cascade.stmts:
         m.statement(stmt)
     return m
 
 
-@dataclass
-class _Nudged(Source):
-    """A tensor with every float off by one rounding, up or down by its place."""
-
-    source: Source
-
-    @property
-    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
-        return self.source.shape
-
-    def at(self, places: tuple[Array, ...], numbers: Domain) -> Array:
-        x = self.source.at(places, numbers)
-        if x.dtype.kind != "f":
-            return x
-        mixed: Array = sum(((p.astype(np.int64) + 1) * 2654435761 * (2 * i + 1) for i, p in enumerate(places)), np.int64(0))
-        return np.asarray(x * (1 + unit_roundoff("f32") * (1 - 2.0 * (mixed >> 13 & 1))), x.dtype)
+def _nudged(x: Array, places: tuple[Array, ...], numbers: Domain) -> Array:
+    """Every float off by one rounding, up or down by its place."""
+    mixed: Array = sum(((p.astype(np.int64) + 1) * 2654435761 * (2 * i + 1) for i, p in enumerate(places)), np.int64(0))
+    return np.asarray(x * (1 + unit_roundoff("f32") * (1 - 2.0 * (mixed >> 13 & 1))), x.dtype)
 
 
 def _full(m: Machine, cascade: Cascade, name: str) -> Array:

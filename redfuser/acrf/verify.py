@@ -32,7 +32,7 @@ from redfuser.acrf.evaluate import FusedMachine, share
 from redfuser.acrf.expr import FLOATS, Op, Reduce, Stmt, stmt_dtype, walk
 from redfuser.acrf.labelled import Labelled
 from redfuser.acrf.machine import Machine, State
-from redfuser.acrf.samples import Filled, Sample, sample, samples, segmentations
+from redfuser.acrf.samples import Sample, filled, sample, samples, segmentations
 from redfuser.acrf.shorten import SHORT, restated
 from redfuser.acrf.stability import check_roundings, check_stability
 from redfuser.acrf.state import Accumulator, Fused
@@ -325,7 +325,7 @@ class _Trial:
     def _of_other_origin(self, name: str, shape: list[int], got: Array, want: Array) -> Array:
         """``got`` with what is undefined in it excused where the program is undefined without any NaN in its inputs."""
         plain = self.sample.machine(self.fused.cascade, self.numbers)
-        plain = replace(plain, tensors={n: Filled(t) for n, t in self.sample.tensors.items()})
+        plain = replace(plain, tensors={n: filled(t) for n, t in self.sample.tensors.items()})
         for stmt in self.fused.cascade.stmts:
             plain.statement(stmt)
         clean = np.broadcast_to(plain.values[name].aligned(self.fused.cascade.stmt(name).axes), shape)
