@@ -13,7 +13,7 @@ from fractions import Fraction
 
 from redfuser.acrf.algebra import INF, widens
 from redfuser.acrf.classify import Scope, rename
-from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Ref, map_children, refs_of, walk
+from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Load, Op, Ref, map_children, refs_of, walk
 from redfuser.acrf.normal import Mono, Poly, from_poly, to_poly
 from redfuser.acrf.ranges import Interval, Ranges
 from redfuser.acrf.refuse import Refuse
@@ -69,6 +69,11 @@ class Running:
             raise Refuse("RF214", f"{name} is available while the row is being reduced",
                          f"{name} is a contraction of results over another axis; the accumulator would have to follow it "
                          "at every step", "split the program after the reductions it contracts")
+        for x in walk(e):
+            if isinstance(x, (Load, Ref)) and x.indices and any(self.scope.kind(i) == "D" for i in x.indices):
+                raise Refuse("RF208", f"{x} is at a place known before the row is reduced",
+                             "its place is a result of the row: no element stands there before the first one is found, and "
+                             "the accumulator would have to follow it at every step", "gather in a second pass")
         return self.scope.replaced(e, self.values)
 
     def estimate(self, e: Expr) -> Expr:
