@@ -59,6 +59,7 @@ CODES: dict[str, str] = {
     # internal
     "RF900": "internal error: our bug",
     "RF901": "a certificate does not hold: our bug",
+    "RF902": "a cascade could not be analysed: our bug",
     # build
     "RF450": "no CUDA compiler (nvcc) was found",
     "RF451": "the generated kernel source could not be executed",

@@ -25,11 +25,11 @@ from redfuser.acrf.expr import (
     walk,
 )
 from redfuser.acrf.normal import equal
-from redfuser.acrf.refuse import Refuse
+from redfuser.acrf.refuse import Refuse, defect
 from redfuser.acrf.state import Accumulator, Certificate, Condition, Fused, NotFusable, State
 from redfuser.errors import InputError
 
-VERSION = "2"
+VERSION = "3"
 """Part of every memo key and certificate: raised whenever a derivation may come out differently."""
 
 _MEMO: OrderedDict[str, Fused | NotFusable] = OrderedDict()
@@ -53,7 +53,7 @@ def fuse(cascade: Cascade, casts: str = "preserve") -> Fused | NotFusable:
 
     casts: ``preserve`` (roundings move only where they commute with a scale) or ``elide`` (roundings may be taken at
     running results; each is listed with a bound). Raises InputError RF200 for a cascade that is not well formed and for
-    an unknown policy.
+    an unknown policy, nothing else: an error of our own is a refusal too (RF902).
     """
     if casts not in ("preserve", "elide"):
         raise InputError("RF200", f"unknown cast policy {casts!r}", help="use casts=\"preserve\" or casts=\"elide\"")
@@ -145,7 +145,8 @@ def _fuse(cascade: Cascade, casts: str, key: str) -> Fused | NotFusable:
             done.append(s.name)
         statement = ""
         return _assemble(cascade, plain, o, d, casts, key)
-    except Refuse as e:
+    except Exception as error:
+        e = error if isinstance(error, Refuse) else defect(f"the derivation of {cascade.name}", error)
         stmt = next((s for s in cascade.stmts if s.name == statement), None)
         prefix = tuple(done) if any(isinstance(s, Reduce) and s.over == cascade.raxis and s.name in done
                                     for s in cascade.stmts) else ()

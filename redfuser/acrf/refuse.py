@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from redfuser.acrf.expr import COMPARISONS, Expr, Op
 
 if TYPE_CHECKING:
     from redfuser.acrf.terms import Term
+
+log = logging.getLogger("redfuser.acrf")
 
 
 class Refuse(Exception):
@@ -16,6 +19,14 @@ class Refuse(Exception):
     def __init__(self, code: str, condition: str, why: str, help: str) -> None:
         self.code, self.condition, self.why, self.help = code, condition, why, help
         super().__init__(f"{code}: {condition}: {why}")
+
+
+def defect(stage: str, e: Exception) -> Refuse:
+    """An exception of our own code while a valid program is analysed: logged with its trace, and a refusal like any other,
+    so that the program runs without the cascade."""
+    log.error("RF902 %s failed: this is a defect of RedFuser, please report it", stage, exc_info=e)
+    return Refuse("RF902", f"{stage} ends without an error", f"{type(e).__name__}: {e}",
+                  "this is a defect of RedFuser: please report the program and the trace in the log")
 
 
 def refuse_condition(cond: Expr) -> None:

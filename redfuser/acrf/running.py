@@ -1,7 +1,8 @@
 """Running results: what D would be if the row ended here, estimated for the whole row and finite in every state.
 
-* ``m`` of a maximum becomes ``select(m == -inf, 0, m)``; a denominator that may be 0 becomes 1 there, as does the argument of
-  a logarithm or root that its final value may have although the running one has not;
+* ``m`` of a maximum becomes ``select(m == -inf, 0, m)``, and ``r = max(m, n)`` of two ``select(r == -inf, 0, r)``; a
+  denominator that may be 0 becomes 1 there, as does the argument of a logarithm or root that its final value may have
+  although the running one has not;
 * a sum divided by a constant, ``s / N``, becomes the running estimate of the whole row's, ``s / n`` with the count n.
 """
 
@@ -13,7 +14,7 @@ from fractions import Fraction
 
 from redfuser.acrf.algebra import INF, widens
 from redfuser.acrf.classify import Scope, rename
-from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Ref, map_children, refs_of, walk
+from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Load, Op, Ref, map_children, refs_of, walk
 from redfuser.acrf.normal import Mono, Poly, from_poly, to_poly
 from redfuser.acrf.ranges import Interval, Ranges
 from redfuser.acrf.refuse import Refuse
@@ -69,6 +70,11 @@ class Running:
             raise Refuse("RF214", f"{name} is available while the row is being reduced",
                          f"{name} is a contraction of results over another axis; the accumulator would have to follow it "
                          "at every step", "split the program after the reductions it contracts")
+        for x in walk(e):
+            if isinstance(x, (Load, Ref)) and x.indices and any(self.scope.kind(i) == "D" for i in x.indices):
+                raise Refuse("RF208", f"{x} is at a place known before the row is reduced",
+                             "its place is a result of the row: no element stands there before the first one is found, and "
+                             "the accumulator would have to follow it at every step", "gather in a second pass")
         return self.scope.replaced(e, self.values)
 
     def estimate(self, e: Expr) -> Expr:
@@ -121,22 +127,11 @@ class Running:
             interval = self.ranges.of(e)
             if interval.lo > -INF and interval.hi < INF and _defined(e):
                 return e  # proved finite as it is (a clamp)
-        if self._clamped(e):
-            return e  # what a guard would look for, the clamp has already replaced
-        edges = _infinite_arms(e)
-        if edges:
-            edge = Const(edges.pop(), e.dtype)
-            cond = Op("eq", (e, edge), "bool")
-            note(guards, cond)
-            return Op("select", (cond, Const(0.0, e.dtype), e), e.dtype)
+        if e.dtype in FLOATS and isinstance(e, (Ref, Op)) and (isinstance(e, Ref) or e.name in ("max", "min", "select")):
+            edges = self.edges(e)
+            if edges is not None:
+                return self._within(e, edges, guards)
         match e:
-            case Ref(name=n, dtype=d) if n in self.accumulators and self.accumulators[n].reducer.kind in ("max", "min"):
-                if d not in FLOATS:
-                    return e
-                edge = Const(-INF if self.accumulators[n].reducer.kind == "max" else INF, d)
-                cond = Op("eq", (e, edge), "bool")
-                note(guards, cond)
-                return Op("select", (cond, Const(0.0, d), e), d)
             case Op(name="div", args=(x, y), dtype=d) if d in FLOATS:
                 return Op("div", (self.guarded(x, guards), self._nonzero(y, guards)), d)
             case Op(name="rsqrt" | "log" | "log2", args=(x,), dtype=d):
@@ -151,13 +146,47 @@ class Running:
                 return map_children(e, lambda k: self.guarded(k, guards) if k.dtype in FLOATS else k)
         return e
 
-    def _clamped(self, e: Expr) -> bool:
-        """``max(m, c)`` of a running maximum, or ``min(m, c)`` of a running minimum, with a finite constant: never the
-        value of an empty reduction, so a row of nothing but masked elements ends as in the source program."""
+    def edges(self, e: Expr) -> frozenset[float] | None:
+        """The infinities that an expression of running extrema takes where some of them, or all, have no element yet: of
+        ``max(m, n)`` only where both have none, of ``max(m, 0)`` never. None for what is no such expression."""
         match e:
-            case Op(name="max" | "min" as kind, args=(Ref(name=n), Const(value=v)) | (Const(value=v), Ref(name=n))):
-                return n in self.accumulators and self.accumulators[n].reducer.kind == kind and -INF < v < INF
-        return False
+            case Const(value=v):
+                return frozenset({float(v)}) if abs(v) == INF else frozenset()
+            case Ref(name=n, indices=()) if n in self.accumulators:
+                return {"max": frozenset({-INF}), "min": frozenset({INF})}.get(
+                    self.accumulators[n].reducer.kind, frozenset())
+            case Cast(arg=x) if e.dtype in FLOATS and x.dtype in FLOATS:
+                return self.edges(x)
+            case Op(name="neg", args=(x,)):
+                return _negated(self.edges(x))
+            case Op(name="add" | "sub" as name, args=(x, y)):
+                a, b = self.edges(x), self.edges(y) if name == "add" else _negated(self.edges(y))
+                return None if a is None or b is None or {-INF, INF} <= a | b else a | b
+            case Op(name="mul" | "div" as name, args=(x, Const(value=v))) | Op(name="mul" as name, args=(Const(value=v), x)):
+                return None if v == 0 or abs(v) == INF else self.edges(x) if v > 0 else _negated(self.edges(x))
+            case Op(name="select", args=(_, x, y)):
+                a, b = self.edges(x), self.edges(y)
+                return None if a is None or b is None else a | b
+            case Op(name="max" | "min" as name, args=(x, y)):
+                a, b = self.edges(x), self.edges(y)
+                near, far = (-INF, INF) if name == "max" else (INF, -INF)
+                if a is None or b is None:
+                    return None
+                return frozenset({v for v in (near, far) if (v in a and v in b) or (v == far and v in a | b)})
+        if not refs_of(e) <= self.scope.kinds.keys() or self.scope.kind(e) != "C":
+            return None
+        known = self.ranges.of(e)  # an input: it may be infinite itself
+        return frozenset({v for v in (-INF, INF) if known.lo == v or known.hi == v})
+
+    @staticmethod
+    def _within(e: Expr, edges: frozenset[float], guards: list[Expr]) -> Expr:
+        """``e`` with 0 in place of these infinities: one guard on the value, not one on each extremum in it."""
+        if not edges:
+            return e
+        whole = e if len(edges) == 1 else Op("abs", (e,), e.dtype)
+        cond = Op("eq", (whole, Const(max(edges), e.dtype)), "bool")
+        note(guards, cond)
+        return Op("select", (cond, Const(0.0, e.dtype), e), e.dtype)
 
     def _nonzero(self, q: Expr, guards: list[Expr]) -> Expr:
         """``q`` with 1 in place of 0 (and of a maximum of nothing)."""
@@ -241,21 +270,8 @@ def _defined(e: Expr) -> bool:
     return isinstance(e, (Ref, Const))
 
 
-def _infinite_arms(e: Expr) -> set[float]:
-    """The infinity a running extremum of cases takes where no case has an element yet."""
-    match e:
-        case Op(name="select", args=(_, a, b)):
-            arms = (a, b)
-        case Op(name="max" | "min", args=(a, b)):
-            arms = (a, b)
-        case _:
-            return set()
-    out: set[float] = set()
-    for arm in arms:
-        if isinstance(arm, Const) and arm.dtype in FLOATS and abs(arm.value) == INF:
-            out.add(float(arm.value))
-        out |= _infinite_arms(arm)
-    return out
+def _negated(edges: frozenset[float] | None) -> frozenset[float] | None:
+    return edges if edges is None else frozenset(-v for v in edges)
 
 
 def note(guards: list[Expr], cond: Expr) -> None:

@@ -101,10 +101,8 @@ class References(Running):
         """The old reference. Where the empty state gives ``exp(-inf) = 0`` anyway, its guard is left out; guards that stay
         are added to ``taken``."""
         r = self.estimate(value)
-        if isinstance(r, Ref) and r.name in self.accumulators:
-            kind = self.accumulators[r.name].reducer.kind
-            if (kind == "max" and sign > 0) or (kind == "min" and sign < 0):
-                return self.old(r)
+        if sign and self.edges(r) in (frozenset(), frozenset({-INF * sign})):
+            return self.old(r)
         return self.old(self.guarded(r, taken))
 
     def ratio(self, follows: tuple[tuple[Expr, Fraction], ...], vanishes: bool) -> Expr | None:

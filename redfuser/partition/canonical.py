@@ -26,9 +26,11 @@ from redfuser.acrf.expr import (
     Ref,
     Stmt,
     Tensor,
+    children,
     map_children,
+    walk,
 )
-from redfuser.partition.draft import Draft, R, Sink, layout, parts, subst
+from redfuser.partition.draft import Draft, R, Sink, layout, parts
 from redfuser.partition.evaluate import Instance, factors, pure_index
 from redfuser.partition.fold import WIDTH, fold
 from redfuser.partition.graph import Node
@@ -171,7 +173,13 @@ class _Outliner:
         return tuple(Axis(a, self.extents[a]) for a in used)
 
     def position(self, e: Expr) -> Expr:
-        return self.ix.simplify(subst(e, self.renaming))
+        """An index at the final axes; what it reads of reductions, by statement name."""
+        def go(x: Expr) -> Expr:
+            if isinstance(x, Index):
+                return self.renaming.get(x.axis, x)
+            return self.reference(x) if isinstance(x, Ref) else map_children(x, go)
+
+        return self.ix.simplify(go(e))
 
     # -- expressions ---------------------------------------------------------------------------------------------------
 
@@ -283,11 +291,13 @@ class _Outliner:
         refs: frozenset[str] = frozenset()
         size = 1
         if isinstance(e, Load):
-            free = frozenset(a for i in e.indices for a in axes_of(i))
+            read = [x for i in e.indices for x in walk(i)]
+            refs = frozenset(x.name for x in read if isinstance(x, Ref))
+            free = frozenset(x.axis for x in read if isinstance(x, Index))
         if isinstance(e, Ref):
             refs = frozenset({e.name})
-            node = next(n for n, name in self.names.items() if name == e.name)
-            free = frozenset(self.stmt_axes(node))
+        for name in refs:
+            free |= frozenset(self.stmt_axes(next(n for n, own in self.names.items() if own == name)))
         for k in kids:
             self.measure(k)
             size += 1 if id(k) in self.chosen else self.size[id(k)]
@@ -419,7 +429,7 @@ class _Outliner:
             seen.add(id(e))
             if isinstance(e, Load):
                 found.setdefault(e.tensor, []).append(e)
-            todo += operands(e)
+            todo += children(e)
         for tensor, loads in found.items():
             if not any(isinstance(a, Op) for x in loads for i in x.indices for a in parts(self.ix, i)):
                 continue

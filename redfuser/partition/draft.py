@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from redfuser.acrf.expr import Const, Expr, Index, Load, Op, Reduce, map_children, walk
+from redfuser.acrf.refuse import defect
 from redfuser.partition.evaluate import Evaluator, Instance, Site, Value
 from redfuser.partition.graph import Node, Unit
 from redfuser.partition.index import Indices, axes_of, const
@@ -71,7 +72,11 @@ class Draft:
 
 def draft(units: frozenset[Unit], seed: Node) -> Draft | Reject:
     """Evaluate ``units`` as one cascade over the r-axis of the reduction ``seed``."""
-    return _Drafter(units, seed).run()
+    try:
+        return _Drafter(units, seed).run()
+    except Exception as e:
+        found = defect("finding a cascade", e)
+        return Reject(found.code, seed, found.condition, found.why, found.help)
 
 
 def escaping(units: frozenset[Unit]) -> list[Node]:

@@ -13,6 +13,7 @@ from math import prod
 from typing import Any
 
 from redfuser.acrf.expr import Cascade, Provenance, Reduce, refs_of
+from redfuser.acrf.refuse import defect
 from redfuser.acrf.state import Fused, NotFusable
 from redfuser.partition.canonical import Outlined, outline
 from redfuser.partition.draft import Draft
@@ -101,9 +102,9 @@ class _Partitioner:
             accepted: list[tuple[Draft, Outlined, Fused]] = []
             again = False
             for d in growth.drafts:
-                out = outline(d, "cascade")
-                got = self.fuse(out.cascade)
-                if isinstance(got, NotFusable):
+                out, got = self.derive(d)
+                if out is None or isinstance(got, NotFusable):
+                    assert isinstance(got, NotFusable)
                     again |= self.refused(d, out, got, banned, barred)
                 else:
                     accepted.append((d, out, got))
@@ -111,6 +112,17 @@ class _Partitioner:
                 break
             self.graph.reset()
         return self.finish(accepted, growth.cuts)
+
+    def derive(self, d: Draft) -> tuple[Outlined | None, Fused | NotFusable]:
+        """The cascade of a draft and what the algebra says of it. A cascade is of our own making: one that cannot be formed,
+        or is not well formed, is a refusal."""
+        out = None
+        try:
+            out = outline(d, "cascade")
+            return out, self.fuse(out.cascade)
+        except Exception as e:
+            found = defect("forming a cascade", e)
+            return out, NotFusable(found.code, out.cascade.name if out else "", found.condition, found.why, found.help)
 
     def fuse(self, cascade: Cascade) -> Fused | NotFusable:
         from redfuser.acrf import fuse
@@ -120,15 +132,16 @@ class _Partitioner:
             self.fused[key] = fuse(cascade, self.casts)
         return self.fused[key]
 
-    def refused(self, d: Draft, out: Outlined, got: NotFusable, banned: set[frozenset[int]], barred: set[int]) -> bool:
+    def refused(self, d: Draft, out: Outlined | None, got: NotFusable, banned: set[frozenset[int]],
+                barred: set[int]) -> bool:
         """Report it, and cut: the refused reduction may not share a cascade with what it depends on; where that says
         nothing new, no two of the cascade's reductions may, and then none of them starts one."""
-        where = self.origin(d, out, got.statement)
+        where = self.origin(out, got.statement)
         about = refused_units(d, out, got.statement)
         self.declined.append((Refusal(self.display(d), self.ops(d), replace(got, provenance=where) if where.op else got),
                               about))
         units = {i.node.unit.index for i in (*d.rows, *d.inner) if i.node.unit}
-        node = out.reductions.get(got.statement)
+        node = out.reductions.get(got.statement) if out else None
         culprit = node.unit.index if node is not None and node.unit is not None else -1
         pairs = {frozenset({culprit, u.index}) for u in about if culprit >= 0 and u.index != culprit} - banned
         pairs = pairs or {frozenset(p) for p in combinations(sorted(units), 2)} - banned
@@ -137,8 +150,8 @@ class _Partitioner:
             barred |= units
         return True
 
-    def origin(self, d: Draft, out: Outlined, statement: str) -> Provenance:
-        for s in out.cascade.stmts:
+    def origin(self, out: Outlined | None, statement: str) -> Provenance:
+        for s in out.cascade.stmts if out else ():
             if statement in s.names:
                 return s.provenance
         return Provenance()
@@ -234,8 +247,10 @@ class _Partitioner:
         return tuple(dict.fromkeys(provenance_of(u) for u in sorted(d.units, key=lambda u: u.index)))
 
 
-def refused_units(d: Draft, out: Outlined, statement: str) -> frozenset[Unit]:
+def refused_units(d: Draft, out: Outlined | None, statement: str) -> frozenset[Unit]:
     """The units of the refused reduction and of those it depends on; of the whole row, where it is about none."""
+    if out is None:
+        return frozenset(i.node.unit for i in d.rows if i.node.unit is not None)
     named, todo = set(), [statement]
     while todo:
         name = todo.pop()

@@ -10,6 +10,7 @@ import torch
 
 import redfuser
 from redfuser import numerics
+from redfuser.acrf.expr import Ref
 from redfuser.acrf.verify import check
 from redfuser.frontend import import_model
 from redfuser.frontend.builder import REDUCTIONS
@@ -18,10 +19,10 @@ from tests.corpus.torch_written import UNFUSED, WRITTEN, Row
 from tests.partition.helpers import execute, flat
 from tests.partition.test_spellings import errors
 
-CHECKED = ("nll_gather", "quiet_softmax_by_zero", "weights_used_three_times", "argmax_router")
+CHECKED = ("read_where_another_is_best", "nll_gather", "quiet_softmax_by_zero", "weights_used_three_times", "argmax_router")
 """Rows whose certificate is checked: shapes of state that no row of the text corpus has."""
 
-COMPILED = ("cross_entropy", "switch_router", "one_hot_loss")
+COMPILED = ("cross_entropy", "loss_of_the_best", "switch_router", "one_hot_loss")
 
 
 def found(row):
@@ -73,6 +74,21 @@ def test_a_refused_pair_ends_partitioning():
     _imported, p = found(Row(divergence, (torch.randn(6, 50), torch.randn(6, 50))))
     assert {code for _name, code, _text in p.notes} | {r.reason.code for r in p.refusals} >= {"RF201"}
     assert sum(len(r.outputs) for r in p.regions) >= 2
+
+
+@pytest.mark.parametrize("stage", ["region.outline", "canonical._Outliner.reference", "draft._Drafter.check"])
+def test_an_error_of_ours_is_a_refusal(stage, monkeypatch, caplog):
+    def broken(*_args):
+        raise KeyError("planted")
+
+    def malformed(_self, e):
+        return Ref("nobody", e.dtype)
+
+    monkeypatch.setattr(f"redfuser.partition.{stage}", malformed if stage.endswith("reference") else broken)
+    _imported, p = found(WRITTEN["loss_of_the_best"])
+    assert not p.regions and "RF902" in caplog.text
+    if not stage.startswith("draft"):
+        assert {r.reason.code for r in p.refusals} == {"RF902"}
 
 
 def test_a_label_out_of_bounds_reads_inside_the_row():
