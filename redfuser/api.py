@@ -29,14 +29,16 @@ def compile(model: Any, args: Any = None, kwargs: Any = None, *, target: str | N
     Raises InputError / UnsupportedError for what is wrong with the model, NumericsError RF801 when ``check`` fails, and
     LoweringError RF411 under ``fallback="error"``. A cascade that does not fuse is not an error: see ``.report``.
     """
-    from redfuser import pipeline, settings
-    from redfuser.runtime.model import CompiledModel
+    from redfuser import pipeline, settings, turns
 
     chosen = settings.load(target=target, fallback=fallback)
-    done = pipeline.run(model, args, kwargs, arch=architecture(chosen.target), casts=_casts(casts), disable=chosen.disable,
-                        verify=chosen.verify, name=_name(model))
-    _apply_fallback(done.report, chosen.fallback)
-    compiled = CompiledModel.from_compilation(done)
+    with turns.taken():
+        from redfuser.runtime.model import CompiledModel
+
+        done = pipeline.run(model, args, kwargs, arch=architecture(chosen.target), casts=_casts(casts),
+                            disable=chosen.disable, verify=chosen.verify, name=_name(model))
+        _apply_fallback(done.report, chosen.fallback)
+        compiled = CompiledModel.from_compilation(done)
     if check or chosen.verify == "strict":
         compiled.check(model, args, kwargs)
     return compiled

@@ -71,6 +71,7 @@ CODES: dict[str, str] = {
     "RF457": "the built kernel's parameters do not match its declared arguments",
     "RF458": "the compile worker could not start",
     "RF459": "the architecture is not one RedFuser builds for",
+    "RF460": "a compiler ended well and left something that is not the kernel",
     # run time
     "RF501": "wrong number of tensors",
     "RF502": "not a tensor",

@@ -6,22 +6,27 @@ with torch. A candidate that does not build is a skipped candidate; when none bu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from redfuser import turns
 from redfuser.acrf.state import Fused
 from redfuser.artifact import KernelSpec
 from redfuser.errors import BuildError, InputError, LoweringError, RedFuserError
-from redfuser.report import Reason
+from redfuser.report import Note, Reason
 
+NO_COMPILER = ("RF450", "RF458", "RF459")
+"""What every candidate would meet alike."""
 CANDIDATES = 4
 """Configurations tried before giving up; the resource model orders them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Produced:
-    """What one cascade became. ``spec`` is None when the region stays unfused (``reason``) or was only planned."""
+    """What one cascade became. ``spec`` is None when the region stays unfused (``reason``) or was only planned. ``notes``:
+    candidates that the kernel was not made of, although the resource model would have had them first."""
 
     name: str
     strategy: str = ""
@@ -29,6 +34,7 @@ class Produced:
     spec: KernelSpec | None = None
     reason: Reason | None = None
     config: str = ""
+    notes: tuple[Note, ...] = ()
     stages: dict[str, str] = field(default_factory=dict)
 
 
@@ -54,6 +60,21 @@ def produce(name: str, fused: Fused, arch: str, *, build: bool = True, strategy:
         return Produced(name, stages=stages, reason=_reason(error))
 
 
+def produce_all(wanted: Sequence[tuple[str, Fused]], arch: str, *, build: bool = True) -> list[Produced]:
+    """:func:`produce` of every (name, fusion), in order. Kernels build side by side; plans are made one at a time, and no
+    plan depends on another's, so the kernels are those that one after the other would give."""
+    if not build or arch == "cpu" or len(wanted) < 2:
+        return [produce(name, fused, arch, build=build) for name, fused in wanted]
+    from redfuser.codegen.pool import default_pool
+
+    def one(item: tuple[str, Fused]) -> Produced:
+        with turns.taken():
+            return produce(*item, arch, build=True)
+
+    with turns.given_up(), ThreadPoolExecutor(min(default_pool().size + 1, len(wanted))) as threads:
+        return list(threads.map(one, wanted))
+
+
 def _scalar(made: Produced, program: Any, build: bool) -> Produced:
     """The CPU road: scalar TIR, scheduled and built with LLVM."""
     from redfuser.strategies import cpu
@@ -66,19 +87,31 @@ def _scalar(made: Produced, program: Any, build: bool) -> Produced:
 def _tiled(made: Produced, program: Any, arch: str, build: bool) -> Produced:
     """The GPU road: tile program, TileLang text, binaries from a worker process."""
     failure: RedFuserError | None = None
+    passed: list[Note] = []
     for rank, (config, tiles, source, request) in enumerate(_candidates(made.name, program, arch)):
         stages = {**made.stages, "tiles": str(tiles), "source": source}
         chosen = f"cost model, candidate {rank}: {config}"
         if not build:
             return replace(made, stages=stages, config=chosen)
         try:
-            return replace(made, spec=_build(request), stages=stages, config=chosen)
+            return replace(made, spec=_build(request), stages=stages, config=chosen, notes=tuple(passed))
         except BuildError as error:
+            if error.code in NO_COMPILER:
+                raise
             failure = error
+            passed.append(_passed_over(made.name, rank, error))
     if failure is None:
         failure = LoweringError("RF410", f"no configuration of {made.name} fits {arch}",
                                 help="the region runs unfused; a smaller head dimension or row would fit")
     raise failure
+
+
+def _passed_over(name: str, rank: int, error: BuildError) -> Note:
+    lasting = getattr(getattr(error, "failure", None), "lasting", True)
+    why = (error.why or error.what).strip().splitlines()[0][:200]
+    return Note(f"{name}: candidate {rank} did not build and was passed over: {why}"
+                + ("" if lasting else " (of this machine at this time: the next compile tries it again)"),
+                error.code, "info" if lasting else "warning")
 
 
 def _candidates(name: str, program: Any, arch: str) -> Iterator[tuple[Any, Any, str, Any]]:
@@ -106,7 +139,8 @@ def _build(request: Any) -> KernelSpec:
     from redfuser.codegen.build import try_build
     from redfuser.codegen.pool import BuildFailure
 
-    built = try_build(request)
+    with turns.given_up():
+        built = try_build(request)
     if isinstance(built, BuildFailure):
         raise built.to_error(request.name)
     return built

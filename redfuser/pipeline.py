@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from redfuser import turns
 from redfuser.describe import describe
-from redfuser.kernels import Produced, produce
+from redfuser.kernels import Produced, produce_all
 from redfuser.recheck import Verdict, recheck, refused
 from redfuser.report import Report
 
@@ -49,6 +50,12 @@ def run(model: Any, args: Any = None, kwargs: Any = None, *, arch: str, casts: s
     """``arch``: ``cpu`` or an architecture of :data:`redfuser.target.TARGETS`. build=False stops before binaries.
     verify: the setting of that name (:func:`redfuser.recheck.recheck`); under ``strict`` a certificate that does not hold
     is an InternalError RF901, otherwise its region stays unfused with that reason."""
+    with turns.taken():
+        return _run(model, args, kwargs, arch, casts, build, disable, verify, name)
+
+
+def _run(model: Any, args: Any, kwargs: Any, arch: str, casts: str, build: bool, disable: bool, verify: str,
+         name: str) -> Compilation:
     from redfuser import frontend, outer, partition
 
     trace = Trace()
@@ -67,12 +74,10 @@ def run(model: Any, args: Any = None, kwargs: Any = None, *, arch: str, casts: s
 def realise_all(regions: Any, verdicts: dict[str, Verdict], arch: str, build: bool) -> dict[str, Produced]:
     """One kernel per distinct cascade text; regions that are equal up to their names share it. What was checked and does
     not hold gets none."""
-    done: dict[str, Produced] = {}
-    produced = {}
-    for region in regions:
-        key = region.key
-        if key not in done:
-            name, reason = f"k{len(done)}_{region.cascade.name}", refused(verdicts[key])
-            done[key] = Produced(name, reason=reason) if reason else produce(name, region.fused, arch, build=build)
-        produced[region.name] = done[key]
-    return produced
+    distinct = {region.key: region for region in reversed(regions)}
+    named = {key: f"k{i}_{distinct[key].cascade.name}" for i, key in enumerate(dict.fromkeys(r.key for r in regions))}
+    reasons = {key: refused(verdicts[key]) for key in named}
+    sound = [key for key in named if reasons[key] is None]
+    made = produce_all([(named[key], distinct[key].fused) for key in sound], arch, build=build)
+    done = dict(zip(sound, made)) | {key: Produced(named[key], reason=why) for key, why in reasons.items() if why}
+    return {region.name: done[region.key] for region in regions}

@@ -1,25 +1,31 @@
 """From generated TileLang source to a :class:`~redfuser.artifact.KernelSpec`, through the worker pool and the cache.
 
 ``build`` raises; ``try_build`` and ``build_many`` return a :class:`~redfuser.codegen.pool.BuildFailure` for a candidate
-that does not build, which is what a tuner wants.
+that does not build, which is what a tuner wants. What was built is looked at (:mod:`redfuser.elf`) before it is stored and
+when it is read; what would fail again is remembered as a failure, under the same key.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import hashlib
 import io
+import json
 import logging
 import re
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from redfuser.artifact import FORMAT, ArgSpec, KernelSpec, LaunchSpec, from_files, to_files
 from redfuser.cache import Cache, key_of
 from redfuser.codegen.pool import BuildFailure, Built, Job, Pool, default_pool
 from redfuser.codegen.toolchain import find_nvcc
+from redfuser.elf import cubin_fault
 from redfuser.errors import ArtifactError, BuildError
 from redfuser.target import TARGETS
 
@@ -61,18 +67,18 @@ def build(source: str, args: tuple[ArgSpec, ...], name: str, arch: str, config: 
 
 
 def try_build(request: Request, *, pool: Pool | None = None, cache: Cache | None = None) -> KernelSpec | BuildFailure:
-    """As :func:`build`, with a failed candidate as a value. Failures are not cached: a machine may have been short of
-    time or memory."""
+    """As :func:`build`, with a failed candidate as a value. A failure that is :attr:`BuildFailure.lasting` is remembered;
+    others are not: a machine may have been short of time or memory."""
     if request.arch not in SHARED_LIMIT:
         raise BuildError("RF459", f"cannot build for {request.arch!r}", why=f"built for: {', '.join(SHARED_LIMIT)}",
                          help="sm_90a is Hopper's name here; sm_90 lacks the warp-specialisation instructions")
     cache = cache if cache is not None else _default_cache()
     key = cache_key(request)
-    found = _from_cache(cache, key)
+    found = _from_cache(cache, key) or _remembered(cache, key, request)
     if found is not None:
         return found
     with cache.lock(key):
-        found = _from_cache(cache, key)
+        found = _from_cache(cache, key) or _remembered(cache, key, request)
         if found is not None:
             return found
         built = (pool if pool is not None else default_pool()).compile(_job(request))
@@ -84,7 +90,27 @@ def try_build(request: Request, *, pool: Pool | None = None, cache: Cache | None
                 for launch, r in zip(result.launches, result.resources, strict=True)))
         else:
             logger.info("%s %s for %s did not build: %s", result.code, request.name, request.arch, result.message)
+            if result.lasting:
+                stored = {"code": result.code, "stage": result.stage, "message": result.message, "log": result.log[-_LOG:]}
+                cache.put(key_of("failed", key), json.dumps(stored).encode())
         return result
+
+
+_LOG = 1 << 14
+"""Characters of a failed build's log that are remembered."""
+
+
+def _remembered(cache: Cache, key: str, request: Request) -> BuildFailure | None:
+    """An earlier failure of the same build."""
+    stored = cache.get(key_of("failed", key))
+    if stored is None:
+        return None
+    try:
+        found = json.loads(stored)
+        return BuildFailure(*(str(found[name]) for name in ("code", "stage", "message", "log")), request.source)
+    except (ValueError, KeyError, TypeError):
+        cache.drop(key_of("failed", key))
+        return None
 
 
 def build_many(requests: Sequence[Request], *, pool: Pool | None = None,
@@ -124,7 +150,17 @@ def cache_key(request: Request) -> str:
     """Everything the KernelSpec depends on: text, arguments, architecture, configuration, compiler versions."""
     return key_of("kernel", FORMAT, canonical_source(request.source), [asdict(arg) for arg in request.args],
                   request.name, request.arch, dict(request.config), _pass_configs(request.config),
-                  _version("tilelang"), _version("apache-tvm-ffi"), find_nvcc().version)
+                  _version("tilelang"), _version("apache-tvm-ffi"), find_nvcc().version, _own_text())
+
+
+@functools.lru_cache(maxsize=1)
+def _own_text() -> str:
+    """A digest of our own part in a build: how the worker calls the compilers and reads what they made."""
+    digest = hashlib.sha256()
+    for name in ("worker.py", "ptxas.py", "build.py"):
+        with contextlib.suppress(OSError):
+            digest.update((Path(__file__).parent / name).read_bytes())
+    return digest.hexdigest()
 
 
 def _pass_configs(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,7 +189,19 @@ def _to_spec(request: Request, built: Built) -> KernelSpec | BuildFailure:
         if not _launchable(launch):
             return refuse("RF457", "metadata", f"{launch.entry} has an impossible launch: grid {launch.grid}, block "
                           f"{launch.block}")
-    return replace(draft, binaries=built.cubins, source=request.source)
+    spec = replace(draft, binaries=built.cubins, source=request.source)
+    fault = _fault(spec)
+    return refuse("RF460", "binary", fault) if fault else spec
+
+
+def _fault(spec: KernelSpec) -> str:
+    """Why the binaries are not the kernels that the launches name; empty when they are."""
+    for index, binary in enumerate(spec.binaries):
+        if fault := cubin_fault(binary, spec.arch, [launch.entry for launch in spec.launches if launch.binary == index]):
+            return f"the compiler's output is {fault}"
+    if any(not 0 <= launch.binary < len(spec.binaries) for launch in spec.launches) or not spec.launches:
+        return "the compiler's output has no binary for a launch"
+    return ""
 
 
 def _launchable(launch: LaunchSpec) -> bool:
@@ -177,7 +225,11 @@ def _from_cache(cache: Cache, key: str) -> KernelSpec | None:
         return None
     try:
         with zipfile.ZipFile(io.BytesIO(packed)) as archive:
-            return from_files({name: archive.read(name) for name in archive.namelist()})
+            spec = from_files({name: archive.read(name) for name in archive.namelist()})
+        if not _fault(spec):
+            return spec
+        cache.drop(key)
+        return None
     except (zipfile.BadZipFile, KeyError, ArtifactError):
         cache.drop(key)
         return None

@@ -1,6 +1,7 @@
 """The pool of compile workers: jobs with time limits, in parallel, surviving whatever a candidate does.
 
-A worker that crashes, hangs or answers nonsense is killed with its compilers and replaced; the job it held becomes a
+A worker that crashes, hangs or answers nonsense is killed with its compilers and replaced. A job whose worker died is given
+to a fresh one once, since a kill from outside must not decide which kernel is built; after that it becomes a
 :class:`BuildFailure`, a value. Workers are separate processes, so it does not matter what the parent has imported.
 """
 
@@ -14,6 +15,7 @@ import json
 import logging
 import os
 import queue
+import re
 import select
 import signal
 import subprocess
@@ -23,7 +25,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +36,14 @@ logger = logging.getLogger("redfuser.codegen")
 
 START_LIMIT_S = 120.0
 DEFAULT_LIMIT_S = 120.0
+ANSWER_BYTES = 256 << 20
+"""The longest answer that is read from a worker."""
+STDERR_BYTES = 16 << 20
+"""What libraries may have printed in a worker before it is forgotten."""
 
 _CODE_OF_STAGE = {"source": "RF451", "lower": "RF452", "metadata": "RF457", "resources": "RF456", "nvcc": "RF453",
-                  "timeout": "RF454", "crash": "RF455", "start": "RF458"}
+                  "timeout": "RF454", "crash": "RF455", "start": "RF458", "binary": "RF460"}
+_OF_ITSELF = {str(-s.value) for s in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +75,24 @@ class Built:
 @dataclass(frozen=True, slots=True)
 class BuildFailure:
     """A candidate that did not build: a value, which a tuner skips. ``stage`` is source, lower, metadata, resources,
-    nvcc, timeout, crash or start."""
+    nvcc, binary, timeout, crash or start."""
 
     code: str
     stage: str
     message: str
     log: str = field(repr=False, default="")
     source: str = field(repr=False, default="")
+
+    @property
+    def lasting(self) -> bool:
+        """Whether the same build would fail again: not where time, memory, disk or somebody's signal ended it."""
+        if self.stage == "crash":
+            ends = set(re.findall(r"status (-?\w+)", self.message))
+            return bool(ends) and ends <= _OF_ITSELF
+        transient = ("No space left", "out of memory", "Out of memory", "MemoryError", "Cannot allocate memory",
+                     "Permission denied", "Too many open files", "Resource temporarily unavailable", "Read-only file system")
+        said = self.message + self.log
+        return self.stage in ("source", "lower", "metadata", "resources", "nvcc") and not any(t in said for t in transient)
 
     def to_error(self, name: str = "") -> BuildFailureError:
         return BuildFailureError(self, name)
@@ -123,6 +141,16 @@ class Worker:
 
     def run(self, job: Job) -> Built | BuildFailure:
         """Compile; never raises for what a candidate does. Raises :class:`BuildError` RF450 without nvcc."""
+        found = self._attempt(job)
+        if isinstance(found, Built) or found.stage != "crash":
+            return found
+        logger.warning("%s %s; the same candidate is tried once more", found.code, found.message)
+        again = self._attempt(job)
+        if isinstance(again, Built) or again.stage != "crash":
+            return again
+        return replace(again, message=f"twice: {found.message}; {again.message}")
+
+    def _attempt(self, job: Job) -> Built | BuildFailure:
         nvcc = find_nvcc()
         started = self._ensure_started()
         if started is not None:
@@ -137,17 +165,14 @@ class Worker:
             answer = self._receive(job.limit_s)
             while answer.get("id") != request["id"]:  # cannot happen unless a library wrote to our channel
                 answer = self._receive(job.limit_s)
+            return _read(answer, job)
         except TimeoutError:
             self.stop()
             return self._failure("timeout", f"no answer within {job.limit_s:g} s", job)
-        except (_WorkerDied, OSError, ValueError) as error:
+        except (_WorkerDied, OSError, ValueError, KeyError, TypeError) as error:
             status = self._process.poll() if self._process else None
             self.stop()
             return self._failure("crash", f"the worker died ({error or f'status {status}'})", job)
-        if answer["ok"]:
-            return Built(tuple(answer["launches"]), tuple(base64.b64decode(c) for c in answer["cubins"]),
-                         tuple(answer["cuda"]), answer["log"], answer["seconds"])
-        return BuildFailure(_CODE_OF_STAGE[answer["stage"]], answer["stage"], answer["error"], answer["log"], job.source)
 
     def _failure(self, stage: str, message: str, job: Job) -> BuildFailure:
         return BuildFailure(_CODE_OF_STAGE[stage], stage, message, self._stderr_tail(), job.source)
@@ -155,6 +180,8 @@ class Worker:
     def _ensure_started(self) -> str | None:
         """None, or why the worker could not start."""
         if self._process is not None and self._process.poll() is None:
+            if self._stderr is not None and os.fstat(self._stderr.fileno()).st_size > STDERR_BYTES:
+                self._stderr.truncate(0)
             return None
         self.stop()
         self._close_stderr()
@@ -170,8 +197,8 @@ class Worker:
             return f"{type(error).__name__.strip('_')}: {error}"
         if not hello.get("ready"):
             self.stop()
-            return (f"tilelang cannot be imported ({hello.get('error')}); install the build extra: "
-                    "pip install 'redfuser[cuda]'")
+            return (f"tilelang cannot be imported ({hello.get('error')}); it comes with the extra that compiles: "
+                    "pip install 'redfuser[compile]'")
         return None
 
     def _send(self, request: Mapping[str, Any]) -> None:
@@ -194,6 +221,8 @@ class Worker:
                     self._process.wait(5)
                 raise _WorkerDied(f"status {self._process.poll()}")
             self._buffer += chunk
+            if len(self._buffer) > ANSWER_BYTES:
+                raise ValueError(f"an answer of more than {ANSWER_BYTES} bytes")
         line, _, self._buffer = self._buffer.partition(b"\n")
         answer = json.loads(line)
         if not isinstance(answer, dict):
@@ -224,6 +253,14 @@ class Worker:
             with contextlib.suppress(OSError):
                 if stream is not None:
                     stream.close()
+
+
+def _read(answer: Mapping[str, Any], job: Job) -> Built | BuildFailure:
+    """Raises KeyError, TypeError or ValueError for what is no answer."""
+    if answer["ok"]:
+        return Built(tuple(answer["launches"]), tuple(base64.b64decode(c) for c in answer["cubins"]),
+                     tuple(answer["cuda"]), answer["log"], answer["seconds"])
+    return BuildFailure(_CODE_OF_STAGE[answer["stage"]], answer["stage"], answer["error"], answer["log"], job.source)
 
 
 class Pool:

@@ -14,7 +14,7 @@ Request::
 
 Answer: ``{"id": 7, "ok": true, "launches": [...], "cubins": [base64...], "cuda": [text...], "log": "...", "seconds":
 {...}}`` or ``{"id": 7, "ok": false, "stage": "source" | "lower" | "metadata" |
-"resources" | "nvcc", "error": "...", "log": "..."}``.
+"resources" | "nvcc" | "binary" | "crash", "error": "...", "log": "..."}``.
 Each launch holds ``entry, binary, grid, block, shared_bytes, params, resources``; units are blocks, threads and bytes.
 """
 
@@ -26,7 +26,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -35,7 +34,9 @@ import traceback
 from pathlib import Path
 from typing import Any, TextIO
 
+from redfuser import bounded
 from redfuser.codegen.ptxas import parse_resources
+from redfuser.elf import MAX_BYTES, cubin_fault
 
 _TMA_TILED = "__tvm_tensormap_create_tiled"
 
@@ -168,11 +169,15 @@ def compile_cuda(text: str, request: dict[str, Any], folder: Path, index: int) -
     if level is not None:
         command += ["-Xptxas", f"--register-usage-level={int(level)}"]
     command += [*request.get("flags", ()), str(source), "-o", str(cubin)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
-                          env={**os.environ, **nvcc["environment"]})
-    if done.returncode != 0 or not cubin.is_file():
-        raise StageError("nvcc", f"nvcc ended with status {done.returncode}", done.stdout + done.stderr)
-    return cubin.read_bytes(), done.stdout + done.stderr
+    status, log = bounded.run(command, {**os.environ, **nvcc["environment"]})
+    if status < 0 or 128 < status < 192 or "died due to signal" in log:  # killed, or fell over itself: not the kernel's fault
+        raise StageError("crash", f"nvcc was ended by a signal (status {status})", log)
+    if status != 0:
+        raise StageError("nvcc", f"nvcc ended with status {status}", log)
+    size = cubin.stat().st_size if cubin.is_file() else 0
+    if not 0 < size <= MAX_BYTES:
+        raise StageError("binary", f"nvcc ended with status 0 and left {size} bytes", log)
+    return cubin.read_bytes(), log
 
 
 def handle(request: dict[str, Any]) -> dict[str, Any]:
@@ -201,6 +206,8 @@ def handle(request: dict[str, Any]) -> dict[str, Any]:
             for index, artifact in enumerate(lowered):
                 text = str(artifact.kernel_source)
                 cubin, log = compile_cuda(text, request, folder, index)
+                if fault := cubin_fault(cubin, request["arch"], [launch["entry"] for launch in described[index]]):
+                    raise StageError("binary", f"nvcc ended with status 0 and left {fault}", log)
                 resources = parse_resources(log)
                 for launch in described[index]:
                     launches.append({**launch, "resources": resources.get(launch["entry"], {})})
@@ -209,7 +216,8 @@ def handle(request: dict[str, Any]) -> dict[str, Any]:
                 logs.append(log)
             seconds["nvcc"] = time.perf_counter() - clock
         except StageError as error:
-            return {"id": request["id"], "ok": False, "stage": error.stage, "error": str(error), "log": error.log}
+            return {"id": request["id"], "ok": False, "stage": error.stage, "error": bounded.cut(str(error)),
+                    "log": bounded.cut(error.log)}
     return {"id": request["id"], "ok": True, "launches": launches, "cubins": cubins, "cuda": texts,
             "log": "\n".join(logs), "seconds": seconds}
 

@@ -2,22 +2,31 @@
 
 The shared object exports one tvm-ffi function and needs libtvm_ffi and the C library only: scratch lives on the stack and
 there are no parallel loops, so nothing of TVM's runtime is called. Linking takes the system's C compiler.
+
+What was built is kept in the store (:mod:`redfuser.cache`) under a key over the text, the processor level it is built for, the
+versions of LLVM's user and of the linker, and the code that lowers it; a text that LLVM refuses is remembered likewise.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
+import platform
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from functools import lru_cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from redfuser.artifact import ArgSpec, KernelSpec, LaunchSpec, ParamSpec
+from redfuser import bounded
+from redfuser.artifact import FORMAT, ArgSpec, KernelSpec, LaunchSpec, ParamSpec
+from redfuser.cache import Cache, key_of
+from redfuser.elf import library_fault
 from redfuser.errors import BuildError, InternalError
 from redfuser.strategies import tir
 from redfuser.strategies.check import check
@@ -45,7 +54,7 @@ def build(program: Program) -> KernelSpec:
     name = _entry_name(program)
     text = tir.entry_script(program, name, LANES)
     level = cpu_level()
-    binary = _compile(text, name, level)
+    binary = _stored(text, name, level)
     inputs, outputs = len(program.fused.cascade.inputs), len(program.fused.cascade.outputs)
     roles = ["in"] * inputs + ["out"] * outputs + ["workspace"] * len(program.workspaces)
     args = tuple(ArgSpec(t.name, t.dtype, tuple(int(n) for n in t.shape), role, tir.ALIGN)  # type: ignore[arg-type]
@@ -77,6 +86,60 @@ def cpu_level() -> str:
     return next(level for level in cpu_levels() if level != "x86-64-v4")
 
 
+def _stored(text: str, name: str, level: str) -> bytes:
+    """The shared object: from the store, or built now and stored. Raises BuildError RF440, RF441, RF460."""
+    cc = compiler()
+    if cc is None:
+        return _compile(text, name, level)  # which says what is missing
+    store = Cache()
+    key = key_of("cpu kernel", FORMAT, text, name, level, platform.machine(), sys.platform, _tools(cc))
+    failed = key_of("failed", key)
+    if (refused := store.get(failed)) is not None:
+        raise _refused(name, refused.decode("utf-8", "replace"))
+    binary = store.get(key)
+    if binary is not None and not _fault(binary, name):
+        return binary
+    try:
+        binary = _compile(text, name, level)
+    except _Llvm as error:
+        store.put(failed, error.why.encode())
+        raise
+    if fault := _fault(binary, name):
+        raise BuildError("RF460", f"the CPU kernel {name} is not what was asked for", why=f"{' '.join(cc)} left {fault}",
+                         help="look at the C compiler ($CC, cc on the PATH): it ended with status 0")
+    store.put(key, binary)
+    return binary
+
+
+def _fault(binary: bytes, name: str) -> str:
+    return library_fault(binary, f"__tvm_ffi_{name}") if sys.platform == "linux" else ""
+
+
+@lru_cache(maxsize=4)
+def _tools(cc: tuple[str, ...]) -> str:
+    """What makes a shared object out of a text, beside the text: versions, and the code that drives LLVM and the linker."""
+    from redfuser import tvm_compat
+
+    try:
+        linker = subprocess.run([*cc, "--version"], capture_output=True, text=True, timeout=60, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        linker = ""
+    digest = hashlib.sha256("\n".join([*cc, *linker.splitlines()[:1], metadata.version("apache-tvm"),
+                                       metadata.version("apache-tvm-ffi")]).encode())
+    for module in (tvm_compat.__file__, __file__):
+        digest.update(Path(module).read_bytes())
+    return digest.hexdigest()
+
+
+class _Llvm(BuildError):
+    """RF441 of TVM or LLVM: the same text fails again."""
+
+
+def _refused(name: str, why: str) -> _Llvm:
+    return _Llvm("RF441", f"the CPU kernel {name} did not build", why=why,
+                 help="a report of this text is welcome; the region runs as torch operators")
+
+
 def _compile(text: str, name: str, level: str) -> bytes:
     from redfuser.tvm_compat import build_scalar, tvm
 
@@ -94,19 +157,19 @@ def _compile(text: str, name: str, level: str) -> bytes:
             return path.read_bytes()
     except BuildError:
         raise
+    except (OSError, MemoryError) as error:  # of this machine, now
+        raise BuildError("RF441", f"the CPU kernel {name} did not build", why=f"{type(error).__name__}: {error}") from error
     except Exception as error:
-        raise BuildError("RF441", f"the CPU kernel {name} did not build", why=_tail(str(error)),
-                         help="a report of this text is welcome; the region runs as torch operators") from error
+        raise _refused(name, _tail(str(error))) from error
 
 
 def _link(cc: tuple[str, ...]) -> Any:
     """What export_library calls with the object files: link them with the C compiler and the maths library."""
 
     def link(output: str, objects: list[str], options: list[str] | None = None, **_: Any) -> None:
-        done = subprocess.run([*cc, "-shared", "-fPIC", "-o", output, *objects, *(options or []), "-lm"],
-                              capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise BuildError("RF441", f"{cc[0]} could not link the CPU kernel", why=_tail(done.stderr))
+        status, said = bounded.run([*cc, "-shared", "-fPIC", "-o", output, *objects, *(options or []), "-lm"])
+        if status:
+            raise BuildError("RF441", f"{cc[0]} could not link the CPU kernel", why=_tail(said))
 
     link.output_format = "so"  # type: ignore[attr-defined]
     return link

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -162,7 +163,75 @@ def test_broken_candidates_are_values(pool: Pool, tmp_path: Path, name: str) -> 
     assert time.monotonic() - started < 60
     with pytest.raises(BuildFailureError, match=code):
         raise found.to_error("broken")
-    assert not list((tmp_path / "v1").glob("*/*")), "failures are not cached"
+    stored = list((tmp_path / "v1").glob("*/*"))
+    assert bool(stored) is found.lasting is (code != "RF454"), "remembered, unless time or memory may have been short"
+    if found.lasting:
+        with Pool(1) as idle:
+            again = try_build(Request(source, args, "broken", "sm_86", limit_s=limit), pool=idle, cache=Cache(tmp_path))
+            assert again == replace(found, log=again.log) and idle._workers[0].pid is None, "no worker was started"
+
+
+def compiler(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Put a shell script in nvcc's place; ``$out`` is where the cubin is expected."""
+    path = folder / "nvcc"
+    path.write_text('#!/bin/sh\nfor out; do :; done\n' + script)
+    path.chmod(0o755)
+    for module in ("build", "pool"):
+        monkeypatch.setattr(f"redfuser.codegen.{module}.find_nvcc", lambda: toolchain.Nvcc(str(path), "13.0.1"))
+
+
+# What stands in nvcc's place, ends with status 0 (or is killed), and must never become a kernel.
+GARBAGE = {
+    "RF460 nothing": "exit 0",
+    "RF460 empty": ': > "$out"',
+    "RF460 text": 'echo not a kernel > "$out"',
+    "RF460 another architecture": '"$REAL" --cubin -arch=sm_80 "$SOURCE" -o "$out"',
+    "RF460 another kernel": '"$REAL" --cubin -arch=sm_86 "$SOURCE" -o "$out"',
+    "RF460 cut off": '"$REAL" --cubin -arch=sm_86 "$SOURCE" -o "$out"; truncate -s -700 "$out"',
+    "RF455 killed": "kill -9 $$",
+    "RF453 noise": "yes noise | head -c 50000000; exit 2",
+}
+
+
+@needs_compilers
+@pytest.mark.parametrize("name", GARBAGE)
+def test_what_a_compiler_leaves_is_looked_at(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    real = toolchain.find_nvcc().path
+    source = tmp_path / "other.cu"
+    source.write_text('extern "C" __global__ void other(float* x) { x[threadIdx.x] += 1; }')
+    compiler(tmp_path, monkeypatch, GARBAGE[name].replace("$REAL", real).replace("$SOURCE", str(source)))
+    found = try_build(Request(ONE, ONE_ARGS, "rows", "sm_86"), pool=pool, cache=Cache(tmp_path / "cache"))
+    assert isinstance(found, BuildFailure) and found.code == name.split()[0], found
+    assert len(found.log) < 2_000_000
+    stored = [p.read_bytes() for p in (tmp_path / "cache" / "v1").glob("*/*")]
+    assert len(stored) == found.lasting and all(b'"code"' in data for data in stored)
+
+
+KILLED = """
+import os, signal
+if os.path.exists({once!r}):
+    os.unlink({once!r})
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@needs_compilers
+def test_a_killed_worker_gets_the_same_candidate_again(pool: Pool, tmp_path: Path) -> None:
+    once = tmp_path / "once"
+    once.write_text("")
+    found = pool.compile(Job(KILLED.format(once=str(once)) + ONE, "sm_86"))
+    assert isinstance(found, Built) and not once.exists()
+
+
+def test_which_failures_would_come_again() -> None:
+    def died(*statuses: int) -> BuildFailure:
+        return BuildFailure("RF455", "crash", "; ".join(f"the worker died (status {s})" for s in statuses))
+
+    assert died(-11, -6).lasting and not died(-9, -9).lasting and not died(-11, -9).lasting
+    assert not BuildFailure("RF455", "crash", "the worker died (answer)").lasting
+    assert BuildFailure("RF453", "nvcc", "nvcc ended with status 2", "error: expected a ;").lasting
+    assert not BuildFailure("RF453", "nvcc", "nvcc ended with status 1", "fatal: No space left on device").lasting
+    assert not any(BuildFailure("RF454", stage, "").lasting for stage in ("timeout", "start", "binary"))
 
 
 @needs_compilers
