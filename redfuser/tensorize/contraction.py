@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Ref, print_expr, substitute, walk
+from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Ref, op, print_expr, substitute, walk
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block
 from redfuser.tensorize import rewrite
+from redfuser.tensorize.alive import masked_operand
 from redfuser.tensorize.axes import strip_casts
+from redfuser.tensorize.indexing import zero_filled
 from redfuser.tensorize.maps import as_tile
 from redfuser.tensorize.scope import HALF, Scope, Value
 from redfuser.tensorize.sizes import round_up
@@ -92,6 +94,8 @@ def _gemm_chunks(work: KernelState, b: Block, left: Expr, right: Expr, v: Value,
 def _matrix_operand(work: KernelState, e: Expr, letters: str) -> tuple[Value, str]:
     """A matrix operand in shared memory, and its element type."""
     bare = strip_casts(e)
+    if "c" in letters:
+        bare = _masked_depth(work, bare)
     if isinstance(bare, Load):
         _check_operand(work, bare.dtype, bare)
         return stage_tile(work, bare.tensor, bare.indices, bare.dtype, want=letters, shared=True), bare.dtype
@@ -103,6 +107,18 @@ def _matrix_operand(work: KernelState, e: Expr, letters: str) -> tuple[Value, st
     buffer = work.buffer(f"{name}_operand", "shared", dtype, tuple(sizes[c] for c in letters))
     home.stmts.append(work.parallel(letters, (Assign(buffer, work.points(letters), work.expr(bare)),), sizes=sizes))
     return Value(letters, dtype, buffer), dtype
+
+
+def _masked_depth(work: KernelState, e: Expr) -> Expr:
+    """An operand whose tile is deeper than the contraction is 0 there: by itself where that leaves its tensors."""
+    (over,) = work.contracted
+    extent = work.extents[over]
+    step = work.config.chunk if work.chunked else 16
+    if round_up(extent, step) == extent:
+        return e
+    if isinstance(e, Load) and zero_filled(e.indices, map(int, work.declared[e.tensor].shape), over, work.extents):
+        return e
+    return masked_operand(e, op("lt", Index(over), i64(extent)))
 
 
 def _check_operand(work: KernelState, dtype: str, e: Expr) -> None:
