@@ -19,6 +19,7 @@ from redfuser.tensorize.maps import as_tile
 from redfuser.tensorize.scope import HALF, Scope, Value
 from redfuser.tensorize.sizes import round_up
 from redfuser.tensorize.staging import stage_tile
+from redfuser.tensorize.weights import weight_pieces
 from redfuser.tensorize.tile_ir import Assign, Copy, Fill, For, Gemm, Slice, i64, imul
 
 if TYPE_CHECKING:
@@ -138,42 +139,18 @@ def accumulate_product(work: KernelState, b: Block, v: Value) -> None:
     if len(right) != 1 or not left or "m" in work.letters_of(right[0]):
         raise LoweringError("RF491", f"{work.kernel.name}: {print_expr(b.exprs[0])[:80]} is not a matrix product",
                             why="a vector-valued sum needs one operand per row and one per column")
-    bare = strip_casts(right[0])
-    dtype = bare.dtype
+    dtype = strip_casts(right[0]).dtype
     weights = rewrite.product(left)
     plain = strip_casts(weights)
     if isinstance(plain, Load) and plain.dtype == dtype:
-        a = stage_tile(work, plain.tensor, plain.indices, dtype, want="mn", shared=True)
+        pieces = (stage_tile(work, plain.tensor, plain.indices, dtype, want="mn", shared=True),)
     else:
         src = as_tile(work, _unrounded(weights, dtype), "mn", f"{b.name}_weight")
-        a = _cast_weights(work, src, dtype, weights, b)
+        pieces = weight_pieces(work, src, dtype, weights, b)
     w, _ = _matrix_operand(work, right[0], "ne")
-    work.emit(Gemm(Slice(a.buffer), Slice(w.buffer), v.buffer, a.letters == "nm", w.letters == "en", False,
-                   work.policy(), work.source(b)))
-
-
-def _cast_weights(work: KernelState, src: Value, dtype: str, e: Expr, b: Block) -> Value:
-    if dtype == "f32":
-        return src
-    explicit = any(isinstance(x, Cast) and x.dtype == dtype for x in walk(e))
-    small = isinstance(e, Ref) and e.name in work.prepared.unit
-    if not explicit and not small and dtype != "bf16":
-        raise LoweringError("RF492", f"{work.kernel.name}: the weights of {b.name} may leave the range of {dtype}",
-                            why="nothing proves that they lie in [0, 1]")
-    if not explicit:
-        ulp = {"f16": "2^-11", "bf16": "2^-8"}.get(dtype, "")
-        work.roundings.append(f"{b.name}: weights {print_expr(e)} rounded to {dtype} for the matrix units "
-                              f"(relative error <= {ulp}, as the unfused program rounds its probabilities)")
-    key = (src.buffer, (), dtype)
-    if key in work.scope.staged:
-        return work.scope.staged[key]
-    shared = work.config.weights == "shared"
-    buffer = work.buffer("weights_shared" if shared else "weights", "shared" if shared else "fragment", dtype,
-                         (work.sizes["m"], work.sizes["n"]))
-    work.emit(Copy(Slice(src.buffer), Slice(buffer)))
-    value = Value("mn", dtype, buffer)
-    work.scope.staged[key] = value
-    return value
+    for a in pieces:
+        work.emit(Gemm(Slice(a.buffer), Slice(w.buffer), v.buffer, a.letters == "nm", w.letters == "en", False,
+                       work.policy(), work.source(b)))
 
 
 def _unrounded(e: Expr, dtype: str) -> Expr:

@@ -42,7 +42,7 @@ def lower_kernel(work: KernelState) -> TileKernel:
     body: list[TileStmt] = []
     if work.prepared.body:
         loop = _lower_body(work)
-        body += loop
+        body += [*loop, *work.lowered_after.values()]
     tail = Scope(segment=i64(0) if work.resident else None)
     if work.resident:
         tail.staged = work.last_staged
