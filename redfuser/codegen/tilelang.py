@@ -42,6 +42,7 @@ _FUNCTIONS = {"exp": "T.exp", "exp2": "T.exp2", "log": "T.log", "log2": "T.log2"
               "select": "T.if_then_else", "isnan": "T.isnan", "and": "T.And", "or": "T.Or", "not": "T.Not"}
 _LEVEL = {"lt": 4, "le": 4, "gt": 4, "ge": 4, "eq": 4, "ne": 4, "add": 5, "sub": 5, "mul": 6, "div": 6, "floordiv": 6,
           "mod": 6}
+_FLOATS = ("f64", "f32", "f16", "bf16", "e4m3", "e5m2")
 WIDTH = 100
 
 
@@ -177,6 +178,8 @@ class _Printer:
                 return f"T.max({self.expr(x)}, -{self.expr(x, 8)})" if x.dtype in ("f32", "f16") else f"T.abs({self.expr(x)})"
             case Op(name="select", args=(c, x, y)):
                 return f"T.if_then_else({self.expr(c)}, {self.typed(x, e.dtype)}, {self.typed(y, e.dtype)})"
+            case Op(name="max" | "min" as n, args=(x, y)) if e.dtype in _FLOATS:
+                return self.extremum("<" if n == "max" else ">", x, y)
             case Op(name=n, args=(x, y)) if n in _LEVEL:
                 mine = _LEVEL[n]
                 text = f"{self.expr(x, mine)} {BINARY[n]} {self.expr(y, mine + 1)}"
@@ -184,6 +187,15 @@ class _Printer:
             case Op(name=n, args=args) if n in _FUNCTIONS:
                 return f"{_FUNCTIONS[n]}({', '.join(self.expr(a) for a in args)})"
         raise LoweringError("RF495", f"TileLang has no spelling for {e}")
+
+    def extremum(self, less: str, x: Expr, y: Expr) -> str:
+        """max or min of floats, NaN where an operand is: the GPU's own instructions drop it."""
+        if isinstance(x, Const):
+            x, y = y, x
+        a, b = self.typed(x, x.dtype), self.typed(y, y.dtype)
+        test = f"{self.expr(x, 5)} {less} {self.expr(y, 5)}"
+        nan = "" if isinstance(y, Const) else f"T.isnan({b})" if y.dtype == "f32" else f"T.isnan(T.cast({b}, \"float32\"))"
+        return f"T.if_then_else({f'T.Or({test}, {nan})' if nan else test}, {b}, {a})"
 
     def typed(self, e: Expr, dtype: str) -> str:
         """A branch of a select: a literal needs its element type spelled when it is not fp32 or an index."""
@@ -201,7 +213,7 @@ def _const(e: Const) -> str:
         if math.isinf(v):
             return f"{'-' if v < 0 else ''}T.infinity(\"{kind}\")"
         if math.isnan(v):
-            return f"T.float32({v!r})"
+            return f"T.{kind}(float(\"nan\"))"
         return repr(v)
     return str(int(e.value))
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Reducer, Ref, f32, op, substitute
+from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Reducer, Ref, f32, op
 from redfuser.strategies.program import Block
 from redfuser.tensorize import rewrite
+from redfuser.tensorize.indexing import zero_filled
 from redfuser.tensorize.masks import TRUE, both, conjuncts
 
 if TYPE_CHECKING:
@@ -50,28 +51,75 @@ def _zero_without(work: Preparation, e: Expr) -> Expr:
             return _zero_without(work, x)
         case Ref(name=n) if n in work.lets:
             return _zero_without(work, work.lets[n])
-        case Load() if work.ragged and "n" in work.level(e) and work.roles.segment:
-            n = work.roles.segment
-            return op("lt", Index(n), Const(work.roles.extents[n], "i64"))
         case Cast(arg=x):
             return _zero_without(work, x)
     return TRUE
 
 
+def _inside(work: Preparation) -> Expr:
+    assert work.roles.segment is not None
+    return op("lt", Index(work.roles.segment), Const(work.roles.extents[work.roles.segment], "i64"))
+
+
+def _padding(work: Preparation, e: Expr) -> str:
+    """What a value certainly is in the padding past the row's end, whatever the data: ``zero``, ``lowest`` (-inf),
+    ``finite``, or nothing known. A weight of 0 does not settle a product: the other factor may be infinite there."""
+    match e:
+        case Const(value=v):
+            return "zero" if v == 0 else "finite" if abs(v) < float("inf") else "lowest" if v < 0 else ""
+        case Load(tensor=t, indices=indices):
+            shape = next(x.shape for x in (*work.kernel.reads, *work.kernel.writes) if x.name == t)
+            filled = zero_filled(indices, map(int, shape), work.roles.segment or "", work.roles.extents)
+            return "zero" if filled else ""
+        case Ref(name=n) if n in work.lets:
+            return _padding(work, work.lets[n])
+        case Cast(arg=x) | Op(name="abs", args=(x,)):
+            return _padding(work, x)
+        case Op(name="select", args=(c, x, y)):
+            first = "zero" if _inside(work) in conjuncts(c) else _padding(work, x)
+            return _padding(work, y) if _inside(work) in conjuncts(c) or first == _padding(work, y) else ""
+        case Op(name="neg", args=(x,)):
+            return {"lowest": ""}.get(found := _padding(work, x), found)
+        case Op(name="exp" | "exp2", args=(x,)):
+            return {"lowest": "zero", "zero": "finite"}.get(_padding(work, x), "")
+        case Op(name="div", args=(x, Const(value=k))) if k > 0:
+            return _padding(work, x)
+        case Op(name="mul", args=(x, Const(value=k))) if k > 0:
+            return _padding(work, x)
+        case Op(name="sub", args=(x, y)) if _padding(work, x) == "lowest" and work.per_row(y):
+            return "lowest"  # a reference of the row is -inf or NaN only where every element of it is
+        case Op(name="add" | "sub" | "mul" as name, args=(x, y)):
+            pair = {_padding(work, x), _padding(work, y)}
+            if not pair <= {"zero", "finite"}:
+                return "lowest" if name == "add" and pair == {"lowest", "zero"} else ""
+            return "zero" if pair == {"zero"} or (name == "mul" and "zero" in pair) else "finite"
+    return ""
+
+
+def masked_operand(e: Expr, inside: Expr) -> Expr:
+    """``e``, and 0 elsewhere, in the type that a matrix unit reads."""
+    if isinstance(e, Cast):
+        return Cast(masked_operand(e.arg, inside), e.dtype)
+    return rewrite.fold(Op("select", (inside, e, Const(0.0, e.dtype)), e.dtype))
+
+
 def mask_tail(work: Preparation, b: Block, e: Expr) -> tuple[Expr, list[Block]]:
-    """Give the padding of a ragged last segment the reducer's neutral element, unless it has it already."""
+    """Give the padding of a ragged last segment the reducer's neutral element, unless it certainly has it already."""
     n = work.roles.segment
     if not work.ragged or n is None or b.role != "reduce":
         return e, []
-    inside = op("lt", Index(n), Const(work.roles.extents[n], "i64"))
-    if inside in conjuncts(alive_where(work, b.reducer, e)):
-        return e, []
     kind = b.reducer.kind if b.reducer else ""
+    if _padding(work, e) == {"max": "lowest", "topk": "lowest", "argmax": "lowest", "sum": "zero"}.get(kind):
+        return e, []
     neutral = {"max": rewrite.NEG_INF, "topk": rewrite.NEG_INF, "argmax": rewrite.NEG_INF, "sum": rewrite.ZERO,
                "min": f32(float("inf")), "argmin": f32(float("inf")), "prod": f32(1.0)}.get(kind)
     if neutral is None:
         neutral = Const(kind == "all", "bool")
+    inside = _inside(work)
     masked = rewrite.fold(Op("select", (inside, e, neutral), e.dtype))
+    if kind == "sum" and work.roles.columns in b.axes:  # a product: the factor that is not masked may be NaN there
+        return rewrite.product(tuple(p if "n" not in work.level(p) or _padding(work, p) == "zero" else masked_operand(p, inside)
+                                     for p in rewrite.factors(e))), []
     if kind != "max" or work.level(e) != {"m", "n"}:
         return masked, []
     # Later contributions read the same masked value, and are neutral with it.
@@ -86,9 +134,9 @@ def mask_tail(work: Preparation, b: Block, e: Expr) -> tuple[Expr, list[Block]]:
     work.lets[name] = masked
     axes = (*b.axes, n)
     if isinstance(e, Ref):
-        new = {e.name: Ref(name, e.dtype)}
-        work.subs = {e.name: e, **work.subs}
-        work.subs = {k: substitute(v, new) for k, v in work.subs.items()}
+        work.rename(e, Ref(name, e.dtype))
         if e.name in work.contractions:
-            work.contractions.add(name)
+            work.contractions[name] = work.contractions[e.name]
+    else:
+        work.shared[e] = Ref(name, e.dtype)
     return Ref(name, e.dtype), [Block("producer", (name,), axes, (masked,), e.dtype)]

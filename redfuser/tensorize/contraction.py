@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Ref, print_expr, substitute, walk
+from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Ref, op, print_expr, substitute, walk
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block
 from redfuser.tensorize import rewrite
+from redfuser.tensorize.alive import masked_operand
 from redfuser.tensorize.axes import strip_casts
+from redfuser.tensorize.indexing import zero_filled
 from redfuser.tensorize.maps import as_tile
 from redfuser.tensorize.scope import HALF, Scope, Value
 from redfuser.tensorize.sizes import round_up
 from redfuser.tensorize.staging import stage_tile
+from redfuser.tensorize.weights import weight_pieces
 from redfuser.tensorize.tile_ir import Assign, Copy, Fill, For, Gemm, Slice, i64, imul
 
 if TYPE_CHECKING:
@@ -92,6 +95,8 @@ def _gemm_chunks(work: KernelState, b: Block, left: Expr, right: Expr, v: Value,
 def _matrix_operand(work: KernelState, e: Expr, letters: str) -> tuple[Value, str]:
     """A matrix operand in shared memory, and its element type."""
     bare = strip_casts(e)
+    if "c" in letters:
+        bare = _masked_depth(work, bare)
     if isinstance(bare, Load):
         _check_operand(work, bare.dtype, bare)
         return stage_tile(work, bare.tensor, bare.indices, bare.dtype, want=letters, shared=True), bare.dtype
@@ -103,6 +108,18 @@ def _matrix_operand(work: KernelState, e: Expr, letters: str) -> tuple[Value, st
     buffer = work.buffer(f"{name}_operand", "shared", dtype, tuple(sizes[c] for c in letters))
     home.stmts.append(work.parallel(letters, (Assign(buffer, work.points(letters), work.expr(bare)),), sizes=sizes))
     return Value(letters, dtype, buffer), dtype
+
+
+def _masked_depth(work: KernelState, e: Expr) -> Expr:
+    """An operand whose tile is deeper than the contraction is 0 there: by itself where that leaves its tensors."""
+    (over,) = work.contracted
+    extent = work.extents[over]
+    step = work.config.chunk if work.chunked else 16
+    if round_up(extent, step) == extent:
+        return e
+    if isinstance(e, Load) and zero_filled(e.indices, map(int, work.declared[e.tensor].shape), over, work.extents):
+        return e
+    return masked_operand(e, op("lt", Index(over), i64(extent)))
 
 
 def _check_operand(work: KernelState, dtype: str, e: Expr) -> None:
@@ -122,42 +139,18 @@ def accumulate_product(work: KernelState, b: Block, v: Value) -> None:
     if len(right) != 1 or not left or "m" in work.letters_of(right[0]):
         raise LoweringError("RF491", f"{work.kernel.name}: {print_expr(b.exprs[0])[:80]} is not a matrix product",
                             why="a vector-valued sum needs one operand per row and one per column")
-    bare = strip_casts(right[0])
-    dtype = bare.dtype
+    dtype = strip_casts(right[0]).dtype
     weights = rewrite.product(left)
     plain = strip_casts(weights)
     if isinstance(plain, Load) and plain.dtype == dtype:
-        a = stage_tile(work, plain.tensor, plain.indices, dtype, want="mn", shared=True)
+        pieces = (stage_tile(work, plain.tensor, plain.indices, dtype, want="mn", shared=True),)
     else:
         src = as_tile(work, _unrounded(weights, dtype), "mn", f"{b.name}_weight")
-        a = _cast_weights(work, src, dtype, weights, b)
+        pieces = weight_pieces(work, src, dtype, weights, b)
     w, _ = _matrix_operand(work, right[0], "ne")
-    work.emit(Gemm(Slice(a.buffer), Slice(w.buffer), v.buffer, a.letters == "nm", w.letters == "en", False,
-                   work.policy(), work.source(b)))
-
-
-def _cast_weights(work: KernelState, src: Value, dtype: str, e: Expr, b: Block) -> Value:
-    if dtype == "f32":
-        return src
-    explicit = any(isinstance(x, Cast) and x.dtype == dtype for x in walk(e))
-    small = isinstance(e, Ref) and e.name in work.prepared.unit
-    if not explicit and not small and dtype != "bf16":
-        raise LoweringError("RF492", f"{work.kernel.name}: the weights of {b.name} may leave the range of {dtype}",
-                            why="nothing proves that they lie in [0, 1]")
-    if not explicit:
-        ulp = {"f16": "2^-11", "bf16": "2^-8"}.get(dtype, "")
-        work.roundings.append(f"{b.name}: weights {print_expr(e)} rounded to {dtype} for the matrix units "
-                              f"(relative error <= {ulp}, as the unfused program rounds its probabilities)")
-    key = (src.buffer, (), dtype)
-    if key in work.scope.staged:
-        return work.scope.staged[key]
-    shared = work.config.weights == "shared"
-    buffer = work.buffer("weights_shared" if shared else "weights", "shared" if shared else "fragment", dtype,
-                         (work.sizes["m"], work.sizes["n"]))
-    work.emit(Copy(Slice(src.buffer), Slice(buffer)))
-    value = Value("mn", dtype, buffer)
-    work.scope.staged[key] = value
-    return value
+    for a in pieces:
+        work.emit(Gemm(Slice(a.buffer), Slice(w.buffer), v.buffer, a.letters == "nm", w.letters == "en", False,
+                       work.policy(), work.source(b)))
 
 
 def _unrounded(e: Expr, dtype: str) -> Expr:

@@ -181,6 +181,19 @@ def _split(extent: int, radix: tuple[int, ...]) -> list[int]:
     return sizes
 
 
+def zero_filled(indices: Iterable[Expr], shape: Iterable[int], axis: str, extents: Mapping[str, int]) -> bool:
+    """Does a read with ``axis`` past its extent leave the tensor, which gives 0? Not where it reads a part of one: the
+    first 100 columns of 128 are followed by 28 others."""
+    wide = {a: max(2, n) for a, n in extents.items()}
+    for e, size in zip(indices, shape, strict=True):
+        p = affine(e, wide)
+        if p is not None and p.coefficient(axis) > 0:
+            rest = p.without(axis)
+            if p.coefficient(axis) * extents[axis] + bounds(rest, extents)[0] >= size:
+                return True
+    return False
+
+
 def rename_loads(e: Expr, tensors: Mapping[str, str]) -> Expr:
     """Loads of ``tensors``' keys become loads of their values."""
 

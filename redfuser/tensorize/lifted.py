@@ -1,19 +1,19 @@
-"""Maxima that start below every finite score instead of at -inf, so that no step has to ask whether one was seen."""
+"""Maxima that start below every finite score instead of at -inf, so that no step has to ask whether one was seen.
+
+Only where the scores' dtypes and constants bound them (:mod:`magnitude`): a row may be hidden by -1e38 as well as by
+-inf, and bfloat16 reaches that by itself. Elsewhere a maximum starts at -inf, and one test per row guards its shift."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from redfuser.acrf.expr import Cast, Const, Expr, Load, Op, Ref, f32, op, refs_of, substitute, walk
+from redfuser.acrf.expr import Expr, Op, Ref, f32, op, refs_of
 from redfuser.strategies.program import Block
 from redfuser.tensorize import rewrite
+from redfuser.tensorize.magnitude import LEAST
 
 if TYPE_CHECKING:
     from redfuser.tensorize.prepare import Preparation
-
-LEAST = f32(-1e30)
-"""Below every finite score of half-precision operands, and finite after any scale a score is given."""
-
 
 def unguard(work: Preparation, e: Expr) -> Expr:
     """``select(m == -inf, 0, m) --> m`` for a maximum that is never -inf."""
@@ -30,24 +30,6 @@ def _never_empty(work: Preparation, m: Expr) -> bool:
     return isinstance(rest, Ref) and rest.name.partition("@")[0] in work.lifted
 
 
-def liftable(work: Preparation, e: Expr) -> bool:
-    """Made of half-precision contractions, constants, positions and -inf masks: finite and moderate, or -inf."""
-    match e:
-        case Const(value=v):
-            return not v > 1e20
-        case Ref(name=n):
-            return n in work.contractions or (n in work.lets and liftable(work, work.lets[n]))
-        case Op(name="select", args=(_, x, y)):
-            return liftable(work, x) and liftable(work, y)
-        case Op(name="exp2" | "exp" | "tanh"):
-            return not any(isinstance(x, Load) for x in walk(e))
-        case Op(name="add" | "sub" | "mul" | "div" | "neg" | "max" | "min", args=args):
-            return all(liftable(work, x) for x in args)
-        case Cast(arg=x):
-            return x.dtype in ("f16", "bf16", "f32") and liftable(work, x)
-    return False
-
-
 def restore_maxima(work: Preparation) -> list[Block]:
     """After the walk a lifted maximum is the real one again: -inf where nothing was seen."""
     out: list[Block] = []
@@ -55,10 +37,10 @@ def restore_maxima(work: Preparation) -> list[Block]:
     for name in sorted(work.lifted & read):
         real = work.fresh(f"{name}_seen")
         m = Ref(name, "f32")
-        value = Op("select", (op("eq", m, LEAST), rewrite.NEG_INF, m), "f32")
+        value = Op("select", (op("eq", m, f32(LEAST)), rewrite.NEG_INF, m), "f32")
         work.levels[real] = frozenset({"m"})
         work.lets[real] = value
-        work.subs = {k: substitute(v, {name: Ref(real, "f32")}) for k, v in {name: m, **work.subs}.items()}
+        work.rename(m, Ref(real, "f32"))
         out.append(Block("finalize", (real,), (), (value,), "f32"))
     work.started_low, work.lifted = frozenset(work.lifted), set()
     return out

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref, walk
+from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref, f32, walk
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block
 from redfuser.tensorize.arguments import argument_name
 from redfuser.tensorize.axes import strip_casts
 from redfuser.tensorize.contraction import lower_contraction
-from redfuser.tensorize.lifted import LEAST
+from redfuser.tensorize.magnitude import LEAST
 from redfuser.tensorize.maps import map_tile
 from redfuser.tensorize.masks import TRUE
 from redfuser.tensorize.reductions import keep_old, lower_correct, lower_late_reduce, lower_merge, lower_reduce
@@ -42,7 +42,7 @@ def lower_kernel(work: KernelState) -> TileKernel:
     body: list[TileStmt] = []
     if work.prepared.body:
         loop = _lower_body(work)
-        body += loop
+        body += [*loop, *work.lowered_after.values()]
     tail = Scope(segment=i64(0) if work.resident else None)
     if work.resident:
         tail.staged = work.last_staged
@@ -94,7 +94,7 @@ def _init_state(work: KernelState) -> None:
             if not work.resident:
                 low = n in work.prepared.lifted
                 note = "below every finite score: no step has to look for -inf" if low else ""
-                work.prologue.stmts.append(Fill(v.buffer, LEAST if low else neutral, note))
+                work.prologue.stmts.append(Fill(v.buffer, f32(LEAST) if low else neutral, note))
 
 
 def _lower_body(work: KernelState) -> list[TileStmt]:

@@ -11,15 +11,18 @@ Before, as the segment program has it, and after::
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
-from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref, f32, op, refs_of, substitute, walk
+from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref, f32, op, print_expr, refs_of, substitute, walk
+from redfuser.errors import InternalError, LoweringError
 from redfuser.strategies.program import Block, Kernel
 from redfuser.tensorize import rewrite
 from redfuser.tensorize.alive import alive_where, mask_tail
 from redfuser.tensorize.axes import Roles, constants
 from redfuser.tensorize.hoist import hoist
-from redfuser.tensorize.lifted import liftable, restore_maxima, unguard
+from redfuser.tensorize.lifted import restore_maxima, unguard
+from redfuser.tensorize.magnitude import LEAST, largest
 from redfuser.tensorize.masks import TRUE
 from redfuser.tensorize.unit_interval import in_unit_interval
 
@@ -51,7 +54,7 @@ class Preparation:
         self.lets: dict[str, Expr] = {}
         self.levels: dict[str, frozenset[str]] = {}
         self.maxima: dict[str, Expr] = {}
-        self.contractions: set[str] = set()
+        self.contractions: dict[str, tuple[Expr, int]] = {}  # the terms and how many are summed
         self.unit: set[str] = set()
         self.alive: list[Expr] = []
         self.done: set[str] = set()
@@ -112,6 +115,8 @@ class Preparation:
                 self.row_values = {e: n for e, n in self.row_values.items() if not refs_of(e) & set(b.names)}
             body += self.block(b)
         self.row_values = {}
+        if not self.resident:  # a second visit of the row is another segment
+            self.shared = {}
         tail = restore_maxima(self)
         for b in self.kernel.tail:
             tail += self.block(b)
@@ -128,7 +133,7 @@ class Preparation:
             base = b.name.partition("@")[0]
             self.levels[b.name] = self.levels[base]
             if base in self.subs:
-                self.subs[b.name] = substitute(self.subs[base], {base: Ref(b.name, b.dtype)})
+                self.stand(b.name, substitute(self.subs[base], {base: Ref(b.name, b.dtype)}))
             return [b]
         if b.role == "reduce":
             return self._reduce(b)
@@ -146,33 +151,47 @@ class Preparation:
         e = rewrite.hoist_guards(e, self.dominated)
         if self.lifted:
             e = rewrite.simplify(rewrite.rewrite_bottom_up(e, lambda x: unguard(self, x)))
-        e = rewrite.exponentials(e, self.rounded, self.per_row)
+        e = rewrite.exponentials(e, self.rounded, self.per_row, lambda x: largest(self, x))
         return rewrite.simplify(rewrite.hyperbolic(e))
+
+    def stand(self, name: str, e: Expr) -> None:
+        """From here on every reader of ``name`` reads ``e``. The only writer of :attr:`subs`: a second meaning for a name
+        is an InternalError, so that no rule can silently undo another."""
+        if self.subs.get(name, e) != e:
+            raise InternalError("RF900", f"{self.kernel.name}: {name} stands for {print_expr(self.subs[name])} and for "
+                                f"{print_expr(e)}")
+        self.subs[name] = e
+
+    def rename(self, old: Ref, new: Ref) -> None:
+        """Every reader of ``old`` reads ``new``, whatever it stands for."""
+        self.subs = {k: substitute(v, {old.name: new}) for k, v in {old.name: old, **self.subs}.items()}
 
     def _contraction(self, b: Block) -> list[Block]:
         """Constants leave the product, so that the operands are loads."""
         k, rest = constants(rewrite.factors(rewrite.simplify(substitute(b.exprs[0], self.subs))))
+        if not (rest and math.isfinite(k)):  # an infinite factor makes infinities and NaN term by term
+            raise LoweringError("RF491", f"{self.kernel.name}: {print_expr(b.exprs[0])[:80]} is not a matrix product")
         self.levels[b.name] = self.letters(b.axes)
-        self.contractions.add(b.name)
+        self.contractions[b.name] = (rewrite.product(rest), self.roles.extents[b.over or ""])
         if k != 1.0:
-            self.subs[b.name] = op("mul", Ref(b.name, b.dtype), f32(k))
+            self.stand(b.name, op("mul", Ref(b.name, b.dtype), f32(k)))
         return [replace(b, exprs=(rewrite.product(rest),))]
 
     def _let(self, b: Block, e: Expr) -> list[Block]:
-        name, written = b.name, {t.name for t in self.kernel.writes}
-        along = "n" in self.level(e)
-        if name not in written and b.role == "producer" and along:
-            k, e = rewrite.positive_scale(e)
+        """A value becomes a tile of its own (in units of its scale), or stands for a simpler one: ``k * rest`` in both
+        cases, written down once."""
+        name, k = b.name, 1.0
+        if name not in {t.name for t in self.kernel.writes}:
+            if b.role == "producer" and "n" in self.level(e):
+                k, e = rewrite.positive_scale(e)
+            if self._stands_for_itself(b, e):
+                if k == 1.0 and in_unit_interval(self, e):
+                    self.unit.add(name)
+                self.stand(name, rewrite.scaled(e, k))
+                return []
             if k != 1.0:
-                self.subs[name] = op("mul", Ref(name, b.dtype), f32(k))
-        if name not in written and isinstance(e, (Ref, Const)) and b.dtype == e.dtype and not getattr(e, "indices", ()):
-            self.subs[name] = substitute(self.subs.get(name, Ref(name, b.dtype)), {name: e})
-            return []
-        if name not in written and isinstance(e, Cast) and isinstance(_under_casts(e), Ref):
-            if in_unit_interval(self, e):
-                self.unit.add(name)
-            self.subs[name] = e
-            return []
+                self.stand(name, op("mul", Ref(name, b.dtype), f32(k)))
+        written = {t.name for t in self.kernel.writes}
         out: list[Block] = []
         self.levels[name] = self.level(e) | (self.letters(b.axes) if name in written else frozenset())
         if in_unit_interval(self, e):
@@ -181,6 +200,12 @@ class Preparation:
         self.lets[name] = e
         return [*out, replace(b, exprs=(e,), axes=b.axes)]
 
+    def _stands_for_itself(self, b: Block, e: Expr) -> bool:
+        """Is the value another name, a constant, or a cast of a name, which needs no tile?"""
+        if isinstance(e, (Ref, Const)):
+            return b.dtype == e.dtype and not getattr(e, "indices", ())
+        return isinstance(e, Cast) and isinstance(_under_casts(e), Ref)
+
     def _reduce(self, b: Block) -> list[Block]:
         e = self.rewrite(b.exprs[0])
         kind = b.reducer.kind if b.reducer else ""
@@ -188,8 +213,8 @@ class Preparation:
         if kind in ("max", "min") and b.name not in self.corrected:
             k, e = rewrite.positive_scale(e)
             if k != 1.0:
-                self.subs[b.name] = op("mul", Ref(b.name, b.dtype), f32(k))
-                self.subs[f"{b.name}@old"] = op("mul", Ref(f"{b.name}@old", b.dtype), f32(k))
+                for name in (b.name, f"{b.name}@old"):
+                    self.stand(name, op("mul", Ref(name, b.dtype), f32(k)))
         if kind == "sum" and "n" not in self.level(e) and self.roles.segment and self.roles.columns not in b.axes:
             return self._count(b, e)
         e, before = mask_tail(self, b, e)
@@ -199,7 +224,7 @@ class Preparation:
             e = self._name_term(b, e, out)
         if kind == "max":
             self.maxima[b.name] = e
-            if not self.resident and b.name not in self.corrected and liftable(self, e):
+            if not self.resident and b.name not in self.corrected and b.dtype == "f32" and largest(self, e) < -LEAST:
                 self.lifted.add(b.name)
         e = hoist(self, e, b, out, frozenset(self.letters(b.points)) | {"n"})
         self.alive.append(alive_where(self, b.reducer, e))
@@ -220,7 +245,7 @@ class Preparation:
         n = self.roles.segment
         assert n is not None
         if self.resident:
-            self.subs[b.name] = rewrite.fold(op("mul", f32(float(self.roles.extents[n])), e))
+            self.stand(b.name, rewrite.fold(op("mul", f32(float(self.roles.extents[n])), e)))
             return []
         self.alive.append(TRUE)
         return [replace(b, exprs=(e,))]

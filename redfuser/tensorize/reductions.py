@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
-from redfuser.acrf.expr import Cast, Const, Expr, Index, Op, op
+from redfuser.acrf.expr import Cast, Const, Expr, Index, Op, f32, op
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block
 from redfuser.tensorize import rewrite
 from redfuser.tensorize.contraction import accumulate_product
 from redfuser.tensorize.maps import as_tile
+from redfuser.tensorize.nan import keeps_nan
 from redfuser.tensorize.scope import Value
 from redfuser.tensorize.selection import select_best
 from redfuser.tensorize.sizes import walked
@@ -66,7 +68,8 @@ def lower_reduce(work: KernelState, b: Block) -> None:
         return
     corrected = work.corrections.pop(b.name, None)
     src = as_tile(work, b.exprs[0], "mn", f"{b.name}_term")
-    _fold_tile(work, kind, src, v, fresh=work.resident, comment=work.source(b), corrected=corrected)
+    nan = kind != "sum" and keeps_nan(work.program.fused, b.name)
+    _fold_tile(work, kind, src, v, fresh=work.resident, comment=work.source(b), corrected=corrected, nan=nan)
 
 
 def _add_count(work: KernelState, b: Block, v: Value, corrected: Expr | None) -> None:
@@ -83,18 +86,35 @@ def _add_count(work: KernelState, b: Block, v: Value, corrected: Expr | None) ->
 
 
 def _fold_tile(work: KernelState, kind: str, src: Value, v: Value, fresh: bool, comment: str,
-               corrected: Expr | None = None) -> None:
+               corrected: Expr | None = None, nan: bool = False) -> None:
+    """``v`` := reduce of ``src``, folded with the old v unless ``fresh``. nan: keep NaN where max and min drop it."""
+    here = at(v.buffer, v.dtype, work.point["m"])
     if fresh:
         work.emit(ReduceTile(kind, src.buffer, v.buffer, True, comment))
-    elif kind in ("max", "min"):
+        if nan:
+            work.emit(work.parallel("m", (Assign(v.buffer, work.points("m"), _or_nan(work, src, here)),)))
+    elif kind in ("max", "min") and not nan:
         if corrected is not None:
             work.emit(work.parallel("m", (Assign(v.buffer, work.points("m"), corrected),)))
         work.emit(ReduceTile(kind, src.buffer, v.buffer, False, comment))
     else:
         part = work.buffer(f"{v.buffer}_segment", "fragment", v.dtype, (work.sizes["m"],))
         work.emit(ReduceTile(kind, src.buffer, part, True, comment))
-        total = op("add", corrected or at(v.buffer, v.dtype, work.point["m"]), at(part, v.dtype, work.point["m"]))
+        other: Expr = at(part, v.dtype, work.point["m"])
+        if nan:
+            other = _or_nan(work, src, other)
+        total = op({"sum": "add"}.get(kind, kind), corrected or here, other)
         work.emit(work.parallel("m", (Assign(v.buffer, work.points("m"), total),)))
+
+
+def _or_nan(work: KernelState, src: Value, e: Expr) -> Expr:
+    """``e``, or NaN in rows of ``src`` that hold one."""
+    flags, seen = work.tile(f"{src.buffer}_nan", src.letters, "f32"), work.tile(f"{src.buffer}_seen", "m", "f32")
+    x = at(src.buffer, src.dtype, *(work.point[c] for c in src.letters))
+    flag = Op("select", (op("isnan", x if x.dtype == "f32" else Cast(x, "f32")), f32(1.0), f32(0.0)), "f32")
+    work.emit(work.parallel(src.letters, (Assign(flags.buffer, work.points(src.letters), flag),)))
+    work.emit(ReduceTile("max", flags.buffer, seen.buffer, True, "a maximum of tiles drops NaN"))
+    return Op("select", (op("gt", at(seen.buffer, "f32", work.point["m"]), f32(0.0)), Const(math.nan, e.dtype), e), e.dtype)
 
 
 def lower_late_reduce(work: KernelState, b: Block) -> None:
@@ -115,7 +135,8 @@ def lower_late_reduce(work: KernelState, b: Block) -> None:
         e = Op("select", (op("lt", Index(n), i64(work.extents[n])), e, Const(neutral, "f32")), e.dtype)
     if not work.resident:
         work.phase_init.append(Fill(v.buffer, Const(neutral, "f32")))
-    _fold_tile(work, b.reducer.kind, as_tile(work, e, "mn", f"{b.name}_term"), v, work.resident, work.source(b))
+    _fold_tile(work, b.reducer.kind, as_tile(work, e, "mn", f"{b.name}_term"), v, work.resident, work.source(b),
+               nan=b.reducer.kind != "sum")
 
 
 def _reduce_list(work: KernelState, b: Block) -> None:
@@ -127,4 +148,5 @@ def _reduce_list(work: KernelState, b: Block) -> None:
         e = Op("select", (op("lt", Index(work.roles.columns), i64(k)), e, Const(neutral, "f32")), e.dtype)
     v = work.tile(b.name, "m", "f32")
     work.values[b.name] = v
-    _fold_tile(work, b.reducer.kind, as_tile(work, e, "me", f"{b.name}_term"), v, True, work.source(b))
+    _fold_tile(work, b.reducer.kind, as_tile(work, e, "me", f"{b.name}_term"), v, True, work.source(b),
+               nan=b.reducer.kind != "sum")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+from redfuser.acrf.algebra import LARGEST
 from redfuser.acrf.expr import Cast, Const, Expr, Load, Op, Ref, f32, map_children, op, walk
 
 LOG2E = math.log2(math.e)
@@ -103,18 +104,21 @@ def simplify(e: Expr) -> Expr:
 # -- positive scales ---------------------------------------------------------------------------------------------------
 
 
+FACTORS = (2.0**-64, 2.0**64)
+"""Scales that may change places with other scales: products of two stay within the exponents of single precision."""
+
+
 def positive_scale(e: Expr) -> tuple[float, Expr]:
     """``e == k * rest`` with a constant k > 0 that commutes with max, min and -inf masks; single precision only, since
-    the product of a half-precision program is rounded."""
+    the product of a half-precision program is rounded. NaN, infinite, zero and negative constants stay where they are,
+    and so does one whose product with another would leave the range of single precision."""
     if e.dtype != "f32":
         return 1.0, e
     match e:
-        case Op(name="mul", args=(x, Const(value=k))) | Op(name="mul", args=(Const(value=k), x)) if 0 < k < math.inf:
-            inner, rest = positive_scale(x)
-            return inner * k, rest
-        case Op(name="div", args=(x, Const(value=k))) if 0 < k < math.inf:
-            inner, rest = positive_scale(x)
-            return inner / k, rest
+        case Op(name="mul", args=(x, Const(value=k))) | Op(name="mul", args=(Const(value=k), x)):
+            return _extracted(e, x, lambda inner: inner * k)
+        case Op(name="div", args=(x, Const(value=k))) if k:
+            return _extracted(e, x, lambda inner: inner / k)
         case Op(name="select", args=(c, x, y)) if is_const(y) and math.isinf(float(y.value)):  # type: ignore[union-attr]
             inner, rest = positive_scale(x)
             return inner, Op("select", (c, rest, y), e.dtype)
@@ -125,6 +129,13 @@ def positive_scale(e: Expr) -> tuple[float, Expr]:
             inner, rest = positive_scale(x)
             return inner, Op("select", (c, rest, y), e.dtype)
     return 1.0, e
+
+
+def _extracted(e: Expr, x: Expr, scale: Callable[[float], float]) -> tuple[float, Expr]:
+    if not FACTORS[0] <= scale(1.0) <= FACTORS[1]:
+        return 1.0, e
+    inner, rest = positive_scale(x)
+    return (scale(inner), rest) if FACTORS[0] <= scale(inner) <= FACTORS[1] else (scale(1.0), x)
 
 
 def scaled(e: Expr, k: float) -> Expr:
@@ -160,32 +171,36 @@ def _merge(a: list[tuple[float, Expr]], b: list[tuple[float, Expr]]) -> list[tup
     return [(k, atom) for atom, k in table.items()]
 
 
-def exponentials(e: Expr, rounded: Callable[[Expr], bool], per_row: Callable[[Expr], bool]) -> Expr:
+def exponentials(e: Expr, rounded: Callable[[Expr], bool], per_row: Callable[[Expr], bool],
+                 largest: Callable[[Expr], float]) -> Expr:
     """``exp(a*x - b*y) --> exp2(x * (a log2 e) - y * (b log2 e))``: one fused multiply-add per element.
 
     Folding the factor into both sides costs a relative error of ``|y| 2^-24``. That is within the program's own error
     exactly when x is the rounded result of a contraction (``rounded``); for data that is exact the difference is taken
-    first and scaled after. ``per_row`` tells which atoms do not vary along the segment; they are summed first, and where
-    nothing else is there (the correction of a row) the difference comes first too: it must be 0 for equal references.
+    first and scaled after. So it is where a finite x or y (``largest``) times its factor may overflow: a row hidden by
+    -3.4e38 has differences of 0, not inf - inf. ``per_row`` tells which atoms do not vary along the segment; they are
+    summed first, and where nothing else is there (the correction of a row) the difference comes first too: it must be 0
+    for equal references.
     """
+
+    def fits(terms: list[tuple[float, Expr]]) -> bool:
+        return sum(abs(k) * LOG2E * largest(a) for k, a in terms) < LARGEST["f32"]
 
     def rule(x: Expr) -> Expr:
         if not (isinstance(x, Op) and x.name == "exp" and x.dtype == "f32"):
             return fold(x)
         (arg,) = x.args
         terms = linear(arg)
-        if len(terms) > 1 and not any(rounded(a) for _, a in terms):
-            return op("exp2", op("mul", arg, f32(LOG2E)))
-        if len(terms) == 1 and isinstance(terms[0][1], Const):
-            return op("exp2", op("mul", arg, f32(LOG2E)))
         wide = [(k, a) for k, a in terms if not per_row(a)]
         row = [(k, a) for k, a in terms if per_row(a)]
-        if not wide:  # difference first: scaled and contracted to a multiply-add, two equal references would not cancel
-            (k, a), (j, b) = sorted(row, key=lambda t: -t[0]) if len(row) == 2 else ((0.0, arg), (1.0, arg))
+        exact = len(terms) > 1 and not any(rounded(a) for _, a in terms)
+        if wide and not exact and fits(wide) and fits(row):
+            return op("exp2", _difference(_sum(wide), row))
+        if len(terms) == 2:  # difference first: two equal references must cancel, also contracted to a multiply-add
+            (k, a), (j, b) = sorted(terms, key=lambda t: -t[0])
             if k == -j:
                 return op("exp2", op("mul", op("sub", a, b), f32(k * LOG2E)))
-            return op("exp2", op("mul", arg, f32(LOG2E)))
-        return op("exp2", _difference(_sum(wide), row))
+        return op("exp2", op("mul", arg, f32(LOG2E)))
 
     return rewrite_bottom_up(e, rule)
 

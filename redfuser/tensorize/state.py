@@ -49,6 +49,7 @@ class KernelState:
         self.params: dict[str, Param] = {}
         self.views: dict[str, View | None] = {}
         self.roundings: list[str] = []
+        self.lowered_after: dict[str, TileStmt] = {}  # what an accumulator takes once the walk is over
         self.written = {t.name: t for t in self.kernel.writes}
         self.declared = {t.name: t for t in (*self.kernel.reads, *self.kernel.writes)}
         self.stores = store_indices(self)

@@ -128,7 +128,7 @@ class Gemm:
 @dataclass(frozen=True, slots=True)
 class ReduceTile:
     """``dst[i] = op over j of src[i, j]`` (with the old ``dst`` unless ``clear``); op is ``sum``, ``max`` or ``min``.
-    ``nan`` asks that a NaN in the row reaches the result of max and min."""
+    max and min drop NaN, as the GPU's do; a row of nothing else gives the neutral element."""
 
     op: str
     src: str

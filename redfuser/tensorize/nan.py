@@ -1,0 +1,77 @@
+"""Where a maximum must keep NaN by itself.
+
+A row reduction of the GPU drops NaN, as its ``max`` does. In a softmax that costs nothing: the NaN is in the sum of the
+exponentials, and every result divides by that. Where a result hangs on the maximum alone, the reduction takes a second
+row value along, whether a NaN was seen (:mod:`reductions`).
+"""
+
+from __future__ import annotations
+
+from redfuser.acrf.expr import FLOATS, Cast, Expr, Let, Op, Ref, refs_of
+from redfuser.acrf.state import Accumulator, Fused
+from redfuser.tensorize.rewrite import guard_of, is_const
+
+THROUGH = frozenset({"add", "sub", "mul", "div", "neg", "abs", "exp", "exp2", "log", "log2", "sqrt", "rsqrt", "tanh",
+                     "sigmoid", "erf", "sin", "cos", "floor", "ceil", "round", "max", "min"})
+"""Operations whose result is NaN whenever an operand is."""
+
+
+class _Flow:
+    """Which values are certainly NaN where the contribution of ``extremum`` is NaN somewhere along the row."""
+
+    def __init__(self, fused: Fused, extremum: Accumulator) -> None:
+        self.lets = {s.name: s.expr for s in fused.producers if isinstance(s, Let)}
+        self.name, self.x = extremum.names[0], extremum.contribution
+        self.certain: set[str] = set()
+        self.touched = {self.name}
+
+    def nan(self, e: Expr) -> bool:
+        if e == self.x:
+            return True
+        match e:
+            case Ref(name=n):
+                return n.partition("@")[0] in self.certain or (n in self.lets and self.nan(self.lets[n]))
+            case Cast(arg=x, dtype=d):
+                return d in FLOATS and self.nan(x)
+            case Op(name="select", args=(c, x, y)):
+                found = guard_of(c)  # select(m == -inf, 0, exp(x - m)) becomes exp(x - finite(m)): rewrite.hoist_guards
+                if found and found[0] == Ref(self.name, found[0].dtype):
+                    empty, full = (x, y) if found[1] else (y, x)
+                    return self.nan(full) and (is_const(empty, 0.0) or self.nan(empty))
+                return self.nan(x) and self.nan(y)
+            case Op(name=n, args=args) if n in THROUGH:
+                return any(map(self.nan, args))
+        return False
+
+    def accumulate(self, a: Accumulator) -> None:
+        if not any(self.touched & _names(e) for e in (a.contribution, *a.rebase)):
+            return
+        self.touched |= set(a.names)
+        if a.reducer.kind in ("sum", "prod") and self.nan(a.contribution):
+            self.certain |= set(a.names)
+            if not all(self.nan(e) for e in a.rebase):
+                self.certain -= set(a.names)
+
+    def result(self, name: str, e: Expr) -> None:
+        hit, certain = bool(self.touched & _names(e)), self.nan(e)
+        for table, member in ((self.touched, hit), (self.certain, certain)):
+            table.add(name) if member else table.discard(name)
+
+
+def _names(e: Expr) -> set[str]:
+    return {n.partition("@")[0] for n in refs_of(e)}
+
+
+def keeps_nan(fused: Fused, name: str) -> bool:
+    """Must the maximum (or minimum) ``name`` be NaN itself where an element is? Not when every result that it touches
+    is NaN there anyway."""
+    extremum = next((a for a in fused.state.accumulators if name in a.names), None)
+    if extremum is None:
+        return True
+    flow = _Flow(fused, extremum)
+    for a in fused.state.accumulators:
+        if a is not extremum:
+            flow.accumulate(a)
+    for s in (*fused.state.finalize, *fused.post):
+        flow.result(s.name, s.expr) if isinstance(s, Let) else flow.touched.add(s.name)
+    return any(o in flow.touched and o not in flow.certain for o in fused.cascade.outputs)

@@ -1,0 +1,59 @@
+"""How precise a running product must be: the precision in which the program keeps what becomes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from redfuser.acrf.algebra import UNIT_ROUNDOFF
+from redfuser.acrf.expr import Cast, Expr, Let, Op, Ref
+from redfuser.acrf.state import Fused
+
+SINGLE = 2.0**-24
+
+
+def unit_roundoff(dtype: str) -> float:
+    """The relative error of rounding to ``dtype``; that of single precision for what is wider, or no float."""
+    return max(float(UNIT_ROUNDOFF.get(dtype, SINGLE)), SINGLE)
+
+
+def kept(fused: Fused, name: str) -> float:
+    """The smallest unit roundoff in which any result of ``name`` is stored. Scales in between keep a relative error as
+    it is; after a sum or a function the program's own float32 counts, since the result may be smaller than its terms."""
+    found = [unit_roundoff(_dtype(fused, name))] if name in fused.cascade.outputs else []
+    for s in (*fused.state.finalize, *fused.post):
+        if s.name == name and isinstance(s, Let) and s.expr == Ref(name, s.expr.dtype):
+            continue
+        for scaled, cast in _uses(s.expr, name, True, ""):
+            if not scaled or not isinstance(s, Let):
+                found.append(SINGLE)
+            elif cast:
+                found.append(unit_roundoff(cast))
+            elif s.name != name:
+                found.append(kept(fused, s.name))
+    return min(found, default=SINGLE)
+
+
+def _dtype(fused: Fused, name: str) -> str:
+    return next((s.expr.dtype for s in (*fused.post, *fused.state.finalize) if s.name == name), "f32")
+
+
+def _uses(e: Expr, name: str, scaled: bool, cast: str) -> Iterator[tuple[bool, str]]:
+    """Per occurrence of ``name``: is it only scaled on its way out, and which rounding does it meet?"""
+    match e:
+        case Ref(name=n):
+            if n == name:
+                yield scaled, cast
+        case Cast(arg=x, dtype=d):
+            yield from _uses(x, name, scaled, d if unit_roundoff(d) > unit_roundoff(cast) else cast)
+        case Op(name="mul" | "neg", args=args):
+            for x in args:
+                yield from _uses(x, name, scaled, cast)
+        case Op(name="div", args=(x, y)):
+            yield from _uses(x, name, scaled, cast)
+            yield from _uses(y, name, False, cast)
+        case Op(name="select", args=(c, x, y)):
+            for kid, here in ((c, False), (x, scaled), (y, scaled)):
+                yield from _uses(kid, name, here, cast)
+        case Op(args=args):
+            for x in args:
+                yield from _uses(x, name, False, cast)

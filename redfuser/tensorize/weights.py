@@ -1,0 +1,100 @@
+"""The left operand of an accumulated product, which a program keeps in single precision and a matrix unit reads in half.
+
+    copy p -> weights; gemm weights, v -> o_acc
+
+where the result is stored no more precisely than that, or the program rounds its weights there itself. Otherwise as a
+sum of pieces, each the rounding of what the ones before leave (``p_rest = p - f32(f16(p))``), one product per piece::
+
+    copy p -> weights; gemm weights, v -> o_acc; copy p_rest -> weights_rest; gemm weights_rest, v -> o_acc
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from redfuser.acrf.expr import Cast, Expr, Op, Ref, f32, op, print_expr, refs_of
+from redfuser.errors import LoweringError
+from redfuser.strategies.program import Block
+from redfuser.tensorize.axes import strip_casts
+from redfuser.tensorize.precision import kept, unit_roundoff
+from redfuser.tensorize.scope import Value
+from redfuser.tensorize.tile_ir import Assign, Copy, Slice, at
+
+if TYPE_CHECKING:
+    from redfuser.tensorize.state import KernelState
+
+CLOSE = 4.0
+"""What the pieces may leave, in units of the precision in which the result is kept: below the program's own error."""
+
+RAISED = 2.0**15
+"""Weights in [0, 1] are raised by this before float16 takes them apart, so that the last piece is no subnormal."""
+
+
+def weight_pieces(work: KernelState, src: Value, dtype: str, e: Expr, b: Block) -> tuple[Value, ...]:
+    """``src`` as operands of type ``dtype`` whose sum it is, as precisely as the result of ``b`` is kept.
+
+    Raises LoweringError RF492 for weights that may leave the range of float16, RF490 for types too coarse to add up."""
+    if dtype == "f32" or strip_casts(e).dtype == dtype:  # rounded there by the program itself
+        return (_operand(work, src, dtype, 0),)
+    own, wanted = unit_roundoff(dtype), kept(work.program.fused, b.name)
+    count = 1 if own <= wanted else math.ceil(math.log(CLOSE * wanted) / math.log(own))
+    if dtype not in ("f16", "bf16"):
+        raise LoweringError("RF490", f"{work.kernel.name}: {b.name} multiplies f32 weights with {dtype} values",
+                            why="nothing in the program rounds the weights to that", help="round them in the program")
+    if dtype == "f16" and not (isinstance(e, Ref) and e.name in work.prepared.unit):
+        raise LoweringError("RF492", f"{work.kernel.name}: the weights of {b.name} may leave the range of {dtype}",
+                            why="nothing proves that they lie in [0, 1]")
+    pieces = f"{count} {dtype} pieces" if count > 1 else dtype
+    work.roundings.append(f"{b.name}: weights {print_expr(e)} rounded to {pieces} for the matrix units (relative error <= "
+                          f"2^{round(math.log2(own)) * count}; the result is kept to 2^{round(math.log2(wanted))})")
+    if count > 1 and dtype == "f16" and _only_scaled(work, b):
+        src = _map(work, src, op("mul", _point(work, src), f32(RAISED)), f"{src.buffer}_raised")
+        acc = work.value(b.name)
+        work.lowered_after[b.name] = work.parallel(acc.letters, (Assign(acc.buffer, work.points(acc.letters), op(
+            "mul", at(acc.buffer, acc.dtype, *(work.point[c] for c in acc.letters)), f32(1 / RAISED))),))
+    out = []
+    for k in range(count):
+        out.append(_operand(work, src, dtype, k))
+        if k + 1 < count:
+            x = _point(work, src)
+            src = _map(work, src, op("sub", x, Cast(Cast(x, dtype), "f32")), f"{src.buffer}_rest")
+    return tuple(out)
+
+
+def _point(work: KernelState, src: Value) -> Expr:
+    return at(src.buffer, src.dtype, *(work.point[c] for c in src.letters))
+
+
+def _map(work: KernelState, src: Value, e: Expr, stem: str) -> Value:
+    v = work.tile(stem, src.letters, "f32")
+    work.emit(work.parallel(v.letters, (Assign(v.buffer, work.points(v.letters), e),)))
+    return v
+
+
+def _only_scaled(work: KernelState, b: Block) -> bool:
+    """Does the accumulator change by products alone, so that a constant factor can be taken off at the end?"""
+    for other in work.prepared.body:
+        if b.name in other.names and other.role == "correct":
+            (e,) = other.exprs
+            match e:
+                case Op(name="mul", args=(Ref(name=n), x)) if n == b.name and b.name not in refs_of(x):
+                    continue
+            return False
+    reads = (e for o in work.prepared.body if b.name not in o.names for e in o.exprs)
+    return not any(b.name in {n.partition("@")[0] for n in refs_of(e)} for e in reads)
+
+
+def _operand(work: KernelState, src: Value, dtype: str, k: int) -> Value:
+    if src.dtype == dtype:
+        return src
+    key = (src.buffer, (), dtype)
+    if key in work.scope.staged:
+        return work.scope.staged[key]
+    shared = work.config.weights == "shared"
+    stem = "weights" + "_rest" * (k > 0) + "_shared" * shared
+    buffer = work.buffer(stem, "shared" if shared else "fragment", dtype, (work.sizes["m"], work.sizes["n"]))
+    work.emit(Copy(Slice(src.buffer), Slice(buffer)))
+    value = Value("mn", dtype, buffer)
+    work.scope.staged[key] = value
+    return value
