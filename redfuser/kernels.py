@@ -1,7 +1,8 @@
 """From a proved fusion to a kernel for one target: strategy, segment program, then the scalar or the tile road.
 
 ``produce`` answers with a value in every case: a kernel with the dump of each stage, or the reason the region stays
-with torch. A candidate that does not build is a skipped candidate; when none builds, the last one's failure is the reason.
+with torch. A candidate that fails its check (:mod:`redfuser.chain`) or does not build is a skipped candidate; when none is
+left, the last one's failure is the reason.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from typing import Any
 
 from redfuser.acrf.state import Fused
 from redfuser.artifact import KernelSpec
-from redfuser.errors import BuildError, InputError, LoweringError, RedFuserError
+from redfuser.errors import BuildError, InputError, InternalError, LoweringError, RedFuserError
 from redfuser.report import Reason
+from redfuser.verdicts import Verdict
 
 CANDIDATES = 4
 """Configurations tried before giving up; the resource model orders them."""
@@ -21,7 +23,8 @@ CANDIDATES = 4
 
 @dataclass(frozen=True, slots=True)
 class Produced:
-    """What one cascade became. ``spec`` is None when the region stays unfused (``reason``) or was only planned."""
+    """What one cascade became. ``spec`` is None when the region stays unfused (``reason``) or was only planned.
+    checks: what was held against the cascade on the way, and whether now or earlier."""
 
     name: str
     strategy: str = ""
@@ -30,14 +33,16 @@ class Produced:
     reason: Reason | None = None
     config: str = ""
     stages: dict[str, str] = field(default_factory=dict)
+    checks: tuple[str, ...] = ()
 
 
 def produce(name: str, fused: Fused, arch: str, *, build: bool = True, strategy: str | None = None,
-            splits: int | None = None) -> Produced:
+            splits: int | None = None, verify: str = "1") -> Produced:
     """Realise ``fused`` for ``arch`` (``cpu`` or an architecture of :data:`redfuser.target.TARGETS`).
 
     build=False plans only: strategy, program and source, no binaries (what ``explain`` needs).
-    strategy, splits: override the resource model's choice."""
+    strategy, splits: override the resource model's choice. verify: the setting of that name; ``0`` checks nothing, under
+    ``strict`` a program that does not hold is an InternalError."""
     from redfuser.strategies import realise, select
 
     stages = {"cascade": str(fused.cascade), "fused": describe_state(fused)}
@@ -49,9 +54,51 @@ def produce(name: str, fused: Fused, arch: str, *, build: bool = True, strategy:
         program = realise(fused, chosen, parts if chosen == "multi" else 1)
         stages["program"] = str(program)
         made = Produced(name, chosen, program.splits, stages=stages)
-        return _scalar(made, program, build) if arch == "cpu" else _tiled(made, program, arch, build)
+        made = replace(made, checks=_checked_scalar(program, arch, verify))
+        return _scalar(made, program, build) if arch == "cpu" else _tiled(made, program, arch, build, verify)
     except (LoweringError, BuildError, InputError) as error:
         return Produced(name, stages=stages, reason=_reason(error))
+
+
+def _checked_scalar(program: Program, arch: str, verify: str) -> tuple[str, ...]:
+    """What the report says of the scalar program's check. Raises LoweringError RF902 where it does not hold."""
+    from redfuser import chain
+
+    if verify == "0":
+        return ()
+    try:
+        verdict = chain.scalar_program(program, arch == "cpu")
+    except LoweringError as error:
+        if arch == "cpu":
+            raise
+        return (f"scalar program not checked ({error.code})",)
+    _hold("RF902", "scalar program", program, verdict, verify)
+    return (f"scalar program {verdict.words}",)
+
+
+def _checked_tiles(program: Program, config: Any, machine: Any, verify: str) -> tuple[str, ...]:
+    """The same of the tile program of one configuration. Raises LoweringError RF903 where it does not hold, RF904 where no
+    smaller one can be had."""
+    from redfuser import chain
+
+    if verify == "0":
+        return ()
+    try:
+        verdict = chain.tile_program(program, config, machine)
+    except LoweringError as error:
+        raise LoweringError("RF904", "the kernel cannot be checked on smaller extents", why=str(error)) from error
+    _hold("RF903", "tile program", program, verdict, verify)
+    return (f"tile program {verdict.words}",)
+
+
+def _hold(code: str, what: str, program: Program, verdict: Verdict, verify: str) -> None:
+    if verdict.holds:
+        return
+    text, why = f"the {what} of {program.fused.cascade.name} does not compute its cascade", "; ".join(verdict.violations)
+    help = "this is a defect of RedFuser: please report the cascade that `explain` prints"
+    if verify == "strict":
+        raise InternalError(code, text, why=why, help=help)
+    raise LoweringError(code, text, why=why, help=help)
 
 
 def _scalar(made: Produced, program: Any, build: bool) -> Produced:
@@ -63,16 +110,16 @@ def _scalar(made: Produced, program: Any, build: bool) -> Produced:
     return replace(made, spec=spec, stages=stages, config="scalar TIR")
 
 
-def _tiled(made: Produced, program: Any, arch: str, build: bool) -> Produced:
+def _tiled(made: Produced, program: Any, arch: str, build: bool, verify: str) -> Produced:
     """The GPU road: tile program, TileLang text, binaries from a worker process."""
     failure: RedFuserError | None = None
-    for rank, (config, tiles, source, request) in enumerate(_candidates(made.name, program, arch)):
+    for rank, (config, tiles, source, request, checks) in enumerate(_candidates(made.name, program, arch, verify)):
         stages = {**made.stages, "tiles": str(tiles), "source": source}
-        chosen = f"cost model, candidate {rank}: {config}"
+        chosen = replace(made, stages=stages, config=f"cost model, candidate {rank}: {config}", checks=made.checks + checks)
         if not build:
-            return replace(made, stages=stages, config=chosen)
+            return chosen
         try:
-            return replace(made, spec=_build(request), stages=stages, config=chosen)
+            return replace(chosen, spec=_build(request))
         except BuildError as error:
             failure = error
     if failure is None:
@@ -81,8 +128,8 @@ def _tiled(made: Produced, program: Any, arch: str, build: bool) -> Produced:
     raise failure
 
 
-def _candidates(name: str, program: Any, arch: str) -> Iterator[tuple[Any, Any, str, Any]]:
-    """Tile programs for the best configurations; one that does not tensorise is passed over unless it is the last."""
+def _candidates(name: str, program: Any, arch: str, verify: str) -> Iterator[tuple[Any, Any, str, Any, tuple[str, ...]]]:
+    """Tile programs for the best configurations; one that does not tensorise or hold is passed over unless it is the last."""
     from redfuser.codegen import tilelang
     from redfuser.codegen.build import Request
     from redfuser.target import target
@@ -92,12 +139,14 @@ def _candidates(name: str, program: Any, arch: str) -> Iterator[tuple[Any, Any, 
     for config in configs(program, machine)[:CANDIDATES]:
         try:
             tiles = tensorize(program, config, machine)
+            checks = _checked_tiles(program, config, machine, verify)
         except LoweringError as error:
             failure = error
             continue
         found = True
         source = tilelang.print_program(tiles)
-        yield config, tiles, source, Request(source, spec_skeleton(tiles), name, arch, tilelang.build_config(tiles, config))
+        request = Request(source, spec_skeleton(tiles), name, arch, tilelang.build_config(tiles, config))
+        yield config, tiles, source, request, checks
     if not found and failure is not None:
         raise failure
 

@@ -56,7 +56,7 @@ def run(model: Any, args: Any = None, kwargs: Any = None, *, arch: str, casts: s
     found = trace.run("partition", partition.partition, imported, casts)
     regions = () if disable else found.regions
     verdicts = trace.run("certificates", recheck, regions, verify)
-    produced = trace.run("kernels", realise_all, regions, verdicts, arch, build)
+    produced = trace.run("kernels", realise_all, regions, verdicts, arch, build, verify)
     kept = [r for r in found.regions if r.name in produced and produced[r.name].reason is None]
     names = {r.name: produced[r.name].name for r in kept}
     graph = trace.run("outer graph", outer.emit, imported, kept, names) if build else None
@@ -64,7 +64,7 @@ def run(model: Any, args: Any = None, kwargs: Any = None, *, arch: str, casts: s
     return Compilation(imported, found, produced, graph, report)
 
 
-def realise_all(regions: Any, verdicts: dict[str, Verdict], arch: str, build: bool) -> dict[str, Produced]:
+def realise_all(regions: Any, verdicts: dict[str, Verdict], arch: str, build: bool, verify: str = "1") -> dict[str, Produced]:
     """One kernel per distinct cascade text; regions that are equal up to their names share it. What was checked and does
     not hold gets none."""
     done: dict[str, Produced] = {}
@@ -73,6 +73,7 @@ def realise_all(regions: Any, verdicts: dict[str, Verdict], arch: str, build: bo
         key = region.key
         if key not in done:
             name, reason = f"k{len(done)}_{region.cascade.name}", refused(verdicts[key])
-            done[key] = Produced(name, reason=reason) if reason else produce(name, region.fused, arch, build=build)
+            done[key] = Produced(name, reason=reason) if reason else produce(
+                name, region.fused, arch, build=build, verify=verify)
         produced[region.name] = done[key]
     return produced

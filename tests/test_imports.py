@@ -16,10 +16,12 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = (
     ("errors", "codes", "rule", "two_tvms", "tvm_compat"),
     ("report", "settings", "artifact", "target", "cache", "toolchain"),
+    ("verdicts",),
     ("numerics", "testing"),
     ("acrf",),
     ("traffic", "frontend", "strategies", "partition"),
     ("tensorize",),
+    ("chain",),
     ("codegen",),
     ("runtime", "outer"),
     ("autotune",),
@@ -43,6 +45,7 @@ DOORS = {
 FORBIDDEN = {
     "acrf": ("torch", "tilelang"),
     "tensorize": ("torch", "tilelang"),
+    "chain": ("torch", "tilelang"),
     "codegen": ("tvm", "torch"),
     "runtime": ("tvm", "tilelang"),
     "report": ("torch", "tvm"),
