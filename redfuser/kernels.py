@@ -61,7 +61,7 @@ def produce(name: str, fused: Fused, arch: str, *, build: bool = True, strategy:
 
 
 def _checked_scalar(program: Program, arch: str, verify: str) -> tuple[str, ...]:
-    """What the report says of the scalar program's check. Raises LoweringError RF902 where it does not hold."""
+    """What the report says of the scalar program's check. Raises LoweringError RF905 where it does not hold."""
     from redfuser import chain
 
     if verify == "0":
@@ -72,7 +72,7 @@ def _checked_scalar(program: Program, arch: str, verify: str) -> tuple[str, ...]
         if arch == "cpu":
             raise
         return (f"scalar program not checked ({error.code})",)
-    _hold("RF902", "scalar program", program, verdict, verify)
+    _hold("RF905", "scalar program", program, verdict, verify)
     return (f"scalar program {verdict.words}",)
 
 

@@ -244,6 +244,7 @@ def _cascade(data: dict[str, Any]) -> CascadeReport:
         "numerics": _optional(Numerics, data["numerics"]),
         "prefix": tuple(data["prefix"]),
         "roundings": tuple(data["roundings"]),
+        "checks": tuple(data["checks"]),
     })
 
 

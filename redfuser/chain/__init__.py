@@ -60,7 +60,15 @@ def _tiles(program: Program, config: TileConfig, target: Target) -> Iterator[str
 
 
 def _first(violations: Iterator[str]) -> tuple[str, ...]:
-    return tuple(v for v, _ in zip(violations, range(ENOUGH)))
+    """The first few. A program that cannot even be run is a violation, whatever it raises; a refusal is the caller's."""
+    found: list[str] = []
+    try:
+        found += (v for v, _ in zip(violations, range(ENOUGH), strict=False))
+    except LoweringError:
+        raise
+    except Exception as error:
+        found.append(f"it does not run: {type(error).__name__}: {error}")
+    return tuple(found)
 
 
 __all__ = ["JUDGES", "LoweringError", "scalar_program", "tile_program"]

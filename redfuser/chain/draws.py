@@ -65,6 +65,8 @@ def draws(cascade: Cascade) -> Iterator[Draw]:
 def inputs(cascade: Cascade, draw: Draw, seed: int = 0) -> dict[str, Array]:
     """An array per input tensor, in the tensor's dtype."""
     limits, axis = _limits(cascade), band_axis(cascade)
+    operands = {x.tensor for s in cascade.stmts if isinstance(s, Reduce) and s.over != cascade.raxis
+                for x in walk(s.expr) if isinstance(x, Load)}
     out = {}
     for t in cascade.inputs:
         rng = np.random.default_rng(zlib.crc32(f"{cascade.name}/{t.name}/{draw.name}/{seed}".encode()))
@@ -76,7 +78,8 @@ def inputs(cascade: Cascade, draw: Draw, seed: int = 0) -> dict[str, Array]:
             out[t.name] = rng.integers(low, max(1, limits.get(t.name, 4)), shape).astype(NUMPY[t.dtype])
         else:
             kind = draw.kinds.get(t.name, draw.default)
-            out[t.name] = _floats(rng, t, shape, kind, _band_dim(cascade, t.name, axis))
+            least = -1e-3 if t.name in operands and t.dtype != "f16" else -1.0  # products of a contraction stay in range
+            out[t.name] = _floats(rng, t, shape, kind, _band_dim(cascade, t.name, axis), least)
     return out
 
 
@@ -143,7 +146,8 @@ def _mask(rng: np.random.Generator, shape: tuple[int, ...], draw: Draw) -> Array
     return x
 
 
-def _floats(rng: np.random.Generator, t: Tensor, shape: tuple[int, ...], kind: str, band: int | None) -> Array:
+def _floats(rng: np.random.Generator, t: Tensor, shape: tuple[int, ...], kind: str, band: int | None,
+            least: float) -> Array:
     dtype = NUMPY[t.dtype]
     top = float(ml_dtypes.finfo(dtype).max)
     narrow = t.dtype in ("f16", "e4m3", "e5m2")
@@ -174,7 +178,7 @@ def _floats(rng: np.random.Generator, t: Tensor, shape: tuple[int, ...], kind: s
         case "hidden":
             x = np.where(hidden, -np.inf, normal)
         case "least":
-            x = np.where(hidden, np.where(rng.random(shape) < 0.3, -1e4, -top), normal)
+            x = np.where(hidden, np.where(rng.random(shape) < 0.3, -1e4, top * least), normal)
         case "nan":
             x = np.where(few, np.nan, normal)
         case "inf":

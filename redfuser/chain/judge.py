@@ -19,6 +19,10 @@ DIGITS = 1e-9
 """The relative difference that float64 may show, of the largest result in its row."""
 
 
+LOST = 0.5
+"""The relative error beyond which a result of extreme inputs is lost."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bands:
     """Results of one output that are judged among themselves: the band of every point of one of its dimensions."""
@@ -56,7 +60,8 @@ class Want:
 
     hidden: the exact results where nothing that is weighted by exactly 0 counts, however infinite. top: exact results beyond
     it may have overflowed on the way. ranked: of an index, the exact values that it chooses among, along the last dimension:
-    equal ones are as good. bands: results judged among themselves. more: error relative to their size that listed roundings
+    equal ones are as good. extreme: the inputs are so large that their squares overflow; where that cost the unfused program
+    its result, nothing is asked of ours. bands: results judged among themselves. more: error relative to their size that listed roundings
     may add."""
 
     program: Array
@@ -64,6 +69,7 @@ class Want:
     dtype: str
     hidden: Callable[[], Array]
     top: float
+    extreme: bool = False
     ranked: tuple[Array, Array] | None = None
     bands: Bands | None = None
     more: float = 0.0
@@ -75,6 +81,8 @@ def rule(got: Array, want: Want) -> str:
         return _integers(got, want)
     a, b, z = got.astype(np.float64), want.program.astype(np.float64), np.asarray(want.exact, np.float64)
     beyond = np.isfinite(z) & (np.abs(z) > want.top)
+    if want.extreme:
+        beyond |= np.isfinite(z) & ~(np.abs(b - z) <= LOST * np.abs(z))
     wrong = ~(beyond | _same_class(a, b) | _same_class(a, _stored(z, want.dtype)))
     if wrong.any():
         wrong &= ~_same_class(a, _stored(want.hidden(), want.dtype))

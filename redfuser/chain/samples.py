@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+
 from redfuser.acrf.domains import Array
 from redfuser.acrf.expr import stmt_dtype
 from redfuser.acrf.state import Fused
@@ -16,6 +18,8 @@ from redfuser.chain.truth import PROGRAM, Absorbing, Wide, evaluate
 
 LARGEST = 3.4e38
 """The accumulators' largest value: float32's."""
+EXTREME = 1e18
+"""Above it squares overflow float32, or nearly."""
 
 
 @dataclass(frozen=True)
@@ -55,15 +59,21 @@ def _case(fused: Fused, draw: Draw, seed: int) -> Case:
     def hidden() -> dict[str, Array]:
         return evaluate(cascade, given, Absorbing()).outputs()
 
+    extreme = any(bool((np.abs(x[np.isfinite(x)]) > EXTREME).any()) for x in map(_plain, given.values()))
     wanted = {}
     for o in cascade.outputs:
         axes = cascade.stmt(o).axes
         bands = Bands(axes.index(axis), count) if draw.banded and axis is not None and axis in axes else None
         values = exact.ranked(o)
         ranked = (values, program.ranked(o)) if values is not None else None
-        wanted[o] = Want(own[o], results[o], stmt_dtype(cascade.stmt(o), o), lambda o=o: hidden()[o], top, ranked, bands,  # type: ignore[misc, arg-type]
+        wanted[o] = Want(own[o], results[o], stmt_dtype(cascade.stmt(o), o), lambda o=o: hidden()[o], top,  # type: ignore[misc]
+                         extreme, ranked, bands,  # type: ignore[arg-type]
                          0.07 if steps_moved(fused) else 0.0)
     return Case(draw.name, given, wanted, draw.wide)
+
+
+def _plain(x: Array) -> Array:
+    return x.astype(np.float64) if x.dtype.kind in "fV" else np.zeros(1)
 
 
 def steps_moved(fused: Fused) -> bool:
