@@ -60,6 +60,9 @@ CODES: dict[str, str] = {
     "RF900": "internal error: our bug",
     "RF901": "a certificate does not hold: our bug",
     "RF902": "a cascade could not be analysed: our bug",
+    "RF903": "a tile program does not compute its cascade: our bug",
+    "RF904": "a kernel that cannot be checked on smaller extents",
+    "RF905": "a scalar program does not compute its cascade: our bug",
     # build
     "RF450": "no CUDA compiler (nvcc) was found",
     "RF451": "the generated kernel source could not be executed",

@@ -37,7 +37,7 @@ def _region(region: Any, made: Produced | None, verdict: Verdict | None) -> Casc
         reason = Reason(reason.code, first.name, first.source, reason.condition, reason.why, reason.help)
         return CascadeReport(region.name, ops, False, reason, **common)
     return CascadeReport(region.name, ops, True, None, made.strategy, made.splits, made.name, made.config,
-                         traffic(region.cascade), roundings=region.fused.certificate.roundings, **common)
+                         traffic(region.cascade), roundings=tuple(dict.fromkeys((*region.fused.certificate.roundings, *made.roundings))), checks=made.checks, **common)
 
 
 def _refusal(name: str, ops: Any, refusal: NotFusable) -> CascadeReport:

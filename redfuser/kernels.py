@@ -1,7 +1,8 @@
 """From a proved fusion to a kernel for one target: strategy, segment program, then the scalar or the tile road.
 
 ``produce`` answers with a value in every case: a kernel with the dump of each stage, or the reason the region stays
-with torch. A candidate that does not build is a skipped candidate; when none builds, the last one's failure is the reason.
+with torch. A candidate that fails its check (:mod:`redfuser.chain`) or does not build is a skipped candidate; when none is
+left, the last one's failure is the reason.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from redfuser import turns
 from redfuser.acrf.state import Fused
 from redfuser.artifact import KernelSpec
 from redfuser.errors import BuildError, InputError, LoweringError, RedFuserError
+from redfuser.gate import checked_scalar, checked_tiles
 from redfuser.report import Note, Reason
 
 NO_COMPILER = ("RF450", "RF458", "RF459")
@@ -26,7 +28,8 @@ CANDIDATES = 4
 @dataclass(frozen=True, slots=True)
 class Produced:
     """What one cascade became. ``spec`` is None when the region stays unfused (``reason``) or was only planned. ``notes``:
-    candidates that the kernel was not made of, although the resource model would have had them first."""
+    candidates that the kernel was not made of, although the resource model would have had them first. ``checks``: what was
+    held against the cascade on the way, and whether now or earlier. ``roundings``: casts that the kernel added."""
 
     name: str
     strategy: str = ""
@@ -36,14 +39,17 @@ class Produced:
     config: str = ""
     notes: tuple[Note, ...] = ()
     stages: dict[str, str] = field(default_factory=dict)
+    checks: tuple[str, ...] = ()
+    roundings: tuple[str, ...] = ()
 
 
 def produce(name: str, fused: Fused, arch: str, *, build: bool = True, strategy: str | None = None,
-            splits: int | None = None) -> Produced:
+            splits: int | None = None, verify: str = "1") -> Produced:
     """Realise ``fused`` for ``arch`` (``cpu`` or an architecture of :data:`redfuser.target.TARGETS`).
 
     build=False plans only: strategy, program and source, no binaries (what ``explain`` needs).
-    strategy, splits: override the resource model's choice."""
+    strategy, splits: override the resource model's choice. verify: the setting of that name; ``0`` checks nothing, under
+    ``strict`` a program that does not hold is an InternalError."""
     from redfuser.strategies import realise, select
 
     stages = {"cascade": str(fused.cascade), "fused": describe_state(fused)}
@@ -55,21 +61,22 @@ def produce(name: str, fused: Fused, arch: str, *, build: bool = True, strategy:
         program = realise(fused, chosen, parts if chosen == "multi" else 1)
         stages["program"] = str(program)
         made = Produced(name, chosen, program.splits, stages=stages)
-        return _scalar(made, program, build) if arch == "cpu" else _tiled(made, program, arch, build)
+        made = replace(made, checks=checked_scalar(program, arch, verify))
+        return _scalar(made, program, build) if arch == "cpu" else _tiled(made, program, arch, build, verify)
     except (LoweringError, BuildError, InputError) as error:
         return Produced(name, stages=stages, reason=_reason(error))
 
 
-def produce_all(wanted: Sequence[tuple[str, Fused]], arch: str, *, build: bool = True) -> list[Produced]:
+def produce_all(wanted: Sequence[tuple[str, Fused]], arch: str, *, build: bool = True, verify: str = "1") -> list[Produced]:
     """:func:`produce` of every (name, fusion), in order. Kernels build side by side; plans are made one at a time, and no
     plan depends on another's, so the kernels are those that one after the other would give."""
     if not build or arch == "cpu" or len(wanted) < 2:
-        return [produce(name, fused, arch, build=build) for name, fused in wanted]
+        return [produce(name, fused, arch, build=build, verify=verify) for name, fused in wanted]
     from redfuser.codegen.pool import default_pool
 
     def one(item: tuple[str, Fused]) -> Produced:
         with turns.taken():
-            return produce(*item, arch, build=True)
+            return produce(*item, arch, build=True, verify=verify)
 
     with turns.given_up(), ThreadPoolExecutor(min(default_pool().size + 1, len(wanted))) as threads:
         return list(threads.map(one, wanted))
@@ -84,17 +91,19 @@ def _scalar(made: Produced, program: Any, build: bool) -> Produced:
     return replace(made, spec=spec, stages=stages, config="scalar TIR")
 
 
-def _tiled(made: Produced, program: Any, arch: str, build: bool) -> Produced:
+def _tiled(made: Produced, program: Any, arch: str, build: bool, verify: str) -> Produced:
     """The GPU road: tile program, TileLang text, binaries from a worker process."""
     failure: RedFuserError | None = None
     passed: list[Note] = []
-    for rank, (config, tiles, source, request) in enumerate(_candidates(made.name, program, arch)):
+    candidates = _candidates(made.name, program, arch, verify, passed)
+    for rank, config, tiles, source, request, checks in candidates:
         stages = {**made.stages, "tiles": str(tiles), "source": source}
-        chosen = f"cost model, candidate {rank}: {config}"
+        chosen = replace(made, stages=stages, config=f"cost model, candidate {rank}: {config}", checks=made.checks + checks,
+                         roundings=tiles.roundings, notes=tuple(passed))
         if not build:
-            return replace(made, stages=stages, config=chosen)
+            return chosen
         try:
-            return replace(made, spec=_build(request), stages=stages, config=chosen, notes=tuple(passed))
+            return replace(chosen, spec=_build(request))
         except BuildError as error:
             if error.code in NO_COMPILER:
                 raise
@@ -106,31 +115,35 @@ def _tiled(made: Produced, program: Any, arch: str, build: bool) -> Produced:
     raise failure
 
 
-def _passed_over(name: str, rank: int, error: BuildError) -> Note:
+def _passed_over(name: str, rank: int, error: RedFuserError) -> Note:
     lasting = getattr(getattr(error, "failure", None), "lasting", True)
     why = (error.why or error.what).strip().splitlines()[0][:200]
-    return Note(f"{name}: candidate {rank} did not build and was passed over: {why}"
+    return Note(f"{name}: candidate {rank} was passed over: {why}"
                 + ("" if lasting else " (of this machine at this time: the next compile tries it again)"),
                 error.code, "info" if lasting else "warning")
 
 
-def _candidates(name: str, program: Any, arch: str) -> Iterator[tuple[Any, Any, str, Any]]:
-    """Tile programs for the best configurations; one that does not tensorise is passed over unless it is the last."""
+def _candidates(name: str, program: Any, arch: str, verify: str, passed: list[Note]) -> Iterator[tuple[Any, ...]]:
+    """(rank, config, tiles, source, request, checks) of the best configurations; one that does not tensorise or that fails
+    its check is passed over unless it is the last."""
     from redfuser.codegen import tilelang
     from redfuser.codegen.build import Request
     from redfuser.target import target
     from redfuser.tensorize import configs, spec_skeleton, tensorize
 
     machine, failure, found = target(arch), None, False
-    for config in configs(program, machine)[:CANDIDATES]:
+    for rank, config in enumerate(configs(program, machine)[:CANDIDATES]):
         try:
             tiles = tensorize(program, config, machine)
+            checks = checked_tiles(program, config, machine, verify)
         except LoweringError as error:
             failure = error
+            passed.append(_passed_over(name, rank, error))
             continue
         found = True
         source = tilelang.print_program(tiles)
-        yield config, tiles, source, Request(source, spec_skeleton(tiles), name, arch, tilelang.build_config(tiles, config))
+        request = Request(source, spec_skeleton(tiles), name, arch, tilelang.build_config(tiles, config))
+        yield rank, config, tiles, source, request, checks
     if not found and failure is not None:
         raise failure
 

@@ -63,7 +63,7 @@ def _run(model: Any, args: Any, kwargs: Any, arch: str, casts: str, build: bool,
     found = trace.run("partition", partition.partition, imported, casts)
     regions = () if disable else found.regions
     verdicts = trace.run("certificates", recheck, regions, verify)
-    produced = trace.run("kernels", realise_all, regions, verdicts, arch, build)
+    produced = trace.run("kernels", realise_all, regions, verdicts, arch, build, verify)
     kept = [r for r in found.regions if r.name in produced and produced[r.name].reason is None]
     names = {r.name: produced[r.name].name for r in kept}
     graph = trace.run("outer graph", outer.emit, imported, kept, names) if build else None
@@ -71,13 +71,13 @@ def _run(model: Any, args: Any, kwargs: Any, arch: str, casts: str, build: bool,
     return Compilation(imported, found, produced, graph, report)
 
 
-def realise_all(regions: Any, verdicts: dict[str, Verdict], arch: str, build: bool) -> dict[str, Produced]:
+def realise_all(regions: Any, verdicts: dict[str, Verdict], arch: str, build: bool, verify: str = "1") -> dict[str, Produced]:
     """One kernel per distinct cascade text; regions that are equal up to their names share it. What was checked and does
     not hold gets none."""
     distinct = {region.key: region for region in reversed(regions)}
     named = {key: f"k{i}_{distinct[key].cascade.name}" for i, key in enumerate(dict.fromkeys(r.key for r in regions))}
     reasons = {key: refused(verdicts[key]) for key in named}
     sound = [key for key in named if reasons[key] is None]
-    made = produce_all([(named[key], distinct[key].fused) for key in sound], arch, build=build)
+    made = produce_all([(named[key], distinct[key].fused) for key in sound], arch, build=build, verify=verify)
     done = dict(zip(sound, made)) | {key: Produced(named[key], reason=why) for key, why in reasons.items() if why}
     return {region.name: done[region.key] for region in regions}

@@ -1,54 +1,17 @@
 """Hold every distinct fusion against its certificate, once: what a compile trusts was checked by code that shares nothing
-with the deriver (:mod:`redfuser.acrf.verify`), by this process or by an earlier one.
-
-A verdict is remembered in the store under a key over everything it depends on: the fusion itself, node by node with every
-dtype (cascade, producers, state, post, certificate with its cast policy), the checker's own source text, and the versions
-of what it computes with. Only "holds" is remembered: a violation is our bug and is found again by every compile.
+with the deriver (:mod:`redfuser.acrf.verify`), by this process or by an earlier one (:mod:`redfuser.verdicts`).
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
-import platform
-import time
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from functools import lru_cache
-from importlib import metadata
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from redfuser.cache import Cache, key_of
+from redfuser.cache import Cache
 from redfuser.errors import InternalError
 from redfuser.report import Reason
-
-Origin = Literal["now", "cache", "off"]
-HOLDS = b"holds"
-_LOADED = time.time()
-"""When this process read the sources. One that changed since is not the one that runs, and names no verdict."""
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What the checker says of one fusion: ``violations`` (none: it holds), and whether it was asked ``now``, earlier
-    (``cache``) or not at all (``off``). ``seconds``: what asking took."""
-
-    origin: Origin
-    violations: tuple[str, ...] = ()
-    seconds: float = 0.0
-
-    @property
-    def holds(self) -> bool:
-        return not self.violations
-
-    @property
-    def words(self) -> str:
-        """For the report."""
-        if self.violations:
-            return "violated"
-        return {"now": "re-checked now", "cache": "re-checked, from cache", "off": "not re-checked"}[self.origin]
+from redfuser.verdicts import Verdict, remember
 
 
 def recheck(regions: Iterable[Any], policy: str = "1", cache: Cache | None = None) -> dict[str, Verdict]:
@@ -91,53 +54,7 @@ def unprovable(violations: Sequence[str]) -> Reason | None:
 
 
 def examine(fused: Any, store: Cache) -> Verdict:
-    """The verdict on one fusion: remembered, or found now and remembered if it holds."""
+    """The verdict on one fusion."""
     from redfuser.acrf import verify
 
-    checker = checker_digest()
-    key = key_of("certificate", checker, content(fused)) if checker else ""
-    if key and store.get(key) == HOLDS:
-        return Verdict("cache")
-    started = time.perf_counter()
-    found = verify.check(fused)
-    seconds = time.perf_counter() - started
-    if key and not found:
-        store.put(key, HOLDS)
-    return Verdict("now", tuple(found), seconds)
-
-
-def content(x: Any) -> Any:
-    """Everything that ``==`` compares in a fusion, as JSON-like data, spelt so that values which Python calls equal stay
-    apart (``0.0``, ``-0.0``, ``0`` and ``False``). Source lines are no part of it."""
-    if is_dataclass(x):
-        return [type(x).__name__, *(content(getattr(x, f.name)) for f in fields(x) if f.compare)]
-    if isinstance(x, (tuple, list)):
-        return [content(v) for v in x]
-    return x if isinstance(x, str) else f"{type(x).__name__} {x!r}"
-
-
-def checker_digest() -> str:
-    """A digest of the code that decides and of what it computes with; empty where that cannot be named (no sources, or
-    sources that changed while this process ran): then nothing is remembered."""
-    import redfuser.acrf
-
-    sources = sorted(Path(p) for folder in redfuser.acrf.__path__ for p in Path(folder).glob("*.py"))
-    try:
-        states = tuple((str(p), os.stat(p).st_mtime_ns, os.stat(p).st_size) for p in sources)
-    except OSError:
-        return ""
-    if not states or max(mtime for _, mtime, _ in states) > _LOADED * 1e9:
-        return ""
-    return _digest(states)
-
-
-@lru_cache(maxsize=4)
-def _digest(states: tuple[tuple[str, int, int], ...]) -> str:
-    """The whole of redfuser.acrf: the checker's modules and what a fusion is made of. More than it needs, so never less."""
-    digest = hashlib.sha256(f"python {platform.python_version()} {platform.machine()}\n".encode())
-    for package in ("numpy", "mpmath", "ml_dtypes"):
-        digest.update(f"{package} {metadata.version(package)}\n".encode())
-    for path, _, _ in states:
-        text = Path(path).read_bytes()
-        digest.update(f"{Path(path).name} {len(text)}\n".encode() + text)
-    return digest.hexdigest()
+    return remember("certificate", fused, ("redfuser.acrf",), lambda: verify.check(fused), store)

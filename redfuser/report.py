@@ -82,7 +82,8 @@ class CascadeReport:
     cascade / fused_form: the texts of the cascade and of its mergeable state. prefix: statements that fuse although the
     whole does not. roundings: casts that moved, each with its bound. ops: what it replaces, in program order.
     certificate: of a derived fusion, what the checker said of it: ``re-checked now``, ``re-checked, from cache``,
-    ``not re-checked``, ``violated`` (then it is not fused, RF901); a saved model says ``re-checked``.
+    ``not re-checked``, ``violated`` (then it is not fused, RF901); a saved model says ``re-checked``. checks: the same of
+    what was made of it (scalar program, tile program).
     """
 
     name: str
@@ -100,6 +101,7 @@ class CascadeReport:
     prefix: tuple[str, ...] = ()
     roundings: tuple[str, ...] = ()
     certificate: str = ""
+    checks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.fused == (self.reason is not None):
@@ -168,7 +170,11 @@ class Report:
     def lasting(self) -> Report:
         """What every compile of this model says alike: no timings, nor whether a verdict came from the cache."""
         plain = {"re-checked now": "re-checked", "re-checked, from cache": "re-checked"}
-        cascades = tuple(replace(c, certificate=plain.get(c.certificate, c.certificate)) for c in self.cascades)
+        def later(text: str) -> str:
+            return next((text.replace(a, b) for a, b in plain.items() if text.endswith(a)), text)
+
+        cascades = tuple(replace(c, certificate=later(c.certificate), checks=tuple(map(later, c.checks)))
+                         for c in self.cascades)
         return replace(self, cascades=cascades, timings={})
 
     # -- text ----------------------------------------------------------------------------------------------------------
@@ -238,6 +244,7 @@ def _cascade(data: dict[str, Any]) -> CascadeReport:
         "numerics": _optional(Numerics, data["numerics"]),
         "prefix": tuple(data["prefix"]),
         "roundings": tuple(data["roundings"]),
+        "checks": tuple(data["checks"]),
     })
 
 

@@ -25,6 +25,9 @@ from redfuser.strategies.tir_expr import INTS, NARROW, TVM_DTYPE, Texts, stored,
 
 _LOCALS = re.compile(r"T|[xy]\d+|[ivw]_.*|lane.*|seg|chunk|other|take|(carry|new|old)_.*|.*_")
 _PAYLOAD = frozenset({"argmax", "argmin", "topk"})
+STRIP = 64
+"""Terms that one lane adds up before it goes into the total: a row of n elements is summed with an error of the order of
+STRIP + n / (lanes * STRIP) roundings, not n / lanes."""
 ALIGN = 16
 """Bytes to which every tensor is aligned, as :class:`redfuser.artifact.ArgSpec` promises."""
 SCRATCH_BYTES = 1 << 20
@@ -393,36 +396,43 @@ class _KernelText:
         texts = self.texts()
         value = texts.value(b.exprs[0])
         update = [*texts.lets, f"{lane}[v_lane] = {_combined(b.reducer.kind, f'{lane}[v_lane]', value)}"]
-        place = {b.over: f"chunk * {lanes} + lane"}
         axis = f"    v_lane = T.axis.spatial({lanes}, lane)"
-        step = self.block(b, f"{name}_lanes", axes, span, update, b.over, place)
         fill = [f"for lane in range({lanes}):", f'    with T.sblock("{_name(name)}_lanes_init"):', f"    {axis}",
                 f'        T.sblock_attr({{"redfuser.role": "{b.role}", "redfuser.axes": []}})',
                 f"        {lane}[v_lane] = {self.texts().const(neutral(b)[0])}"]
-        loop = [f"for chunk in range({n // lanes}):", f"    for lane in range({lanes}):",
-                *_indent(_indent([step[0], axis, *step[1:]]))]
-        tree = [f"{lane}[{i}]" for i in range(lanes)]
-        while len(tree) > 1:
-            tree = [_combined(b.reducer.kind, x, y) for x, y in zip(tree[::2], tree[1::2], strict=True)]
-        done = [self.store(b.name, _combined(b.reducer.kind, self.held(b.name), tree[0]))]
-        if b.reducer.kind in ("max", "min"):
-            # a named tree: the text of a nested max would double at every level
-            done, level, count = [], [f"{lane}[{i}]" for i in range(lanes)], 0
-            while len(level) > 1:
-                after = []
-                for x, y in zip(level[::2], level[1::2], strict=True):
-                    done.append(f"y{count}: T.let[T.{dtype}] = {_combined(b.reducer.kind, x, y)}")
-                    after.append(f"y{count}")
-                    count += 1
-                level = after
-            done.append(self.store(b.name, _combined(b.reducer.kind, self.held(b.name), level[0])))
-        final = self.block(b, f"{name}_lanes_sum", b.axes, span if self.raxis in b.axes else None, done)
-        lines = [*fill, *loop, *final]
+        final = self.block(b, f"{name}_lanes_sum", b.axes, span if self.raxis in b.axes else None, self.folded(b, lane, dtype))
+
+        def strip(first: str, chunks: int) -> list[str]:
+            at = f"({first} + chunk)" if first else "chunk"
+            step = self.block(b, f"{name}_lanes", axes, span, update, b.over, {str(b.over): f"{at} * {lanes} + lane"})
+            loop = [f"for chunk in range({chunks}):", f"    for lane in range({lanes}):",
+                    *_indent(_indent([step[0], axis, *step[1:]]))]
+            return [*fill, *loop, *final]
+
+        whole, left = divmod(n // lanes, STRIP)
+        if b.reducer.kind not in ("sum", "prod") or whole + (left > 0) == 1:
+            lines = strip("", n // lanes)
+        else:
+            lines = [f"for part in range({whole}):", *_indent(strip(f"part * {STRIP}", STRIP))]
+            lines += strip(f"{whole * STRIP}", left) if left else []
         if n % lanes:
             place = {b.over: f"{n - n % lanes} + i_{b.over}"}
             rest = self.block(b, f"{name}_rest", axes, span, self.combine(b), b.over, place)
             lines += [f"for i_{b.over} in range({n % lanes}):", *_indent(rest)]
         return lines
+
+    def folded(self, b: Block, lane: str, dtype: str) -> list[str]:
+        """The lanes joined as a tree, and with the accumulator."""
+        assert b.reducer is not None
+        kind = b.reducer.kind
+        level, lets = [f"{lane}[{i}]" for i in range(self.lanes)], []
+        while len(level) > 1:
+            level = [_combined(kind, x, y) for x, y in zip(level[::2], level[1::2], strict=True)]
+            if kind in ("max", "min"):  # a named tree: the text of a nested max would double at every level
+                names = [f"y{len(lets) + i}" for i in range(len(level))]
+                lets += [f"{y}: T.let[T.{dtype}] = {text}" for y, text in zip(names, level, strict=True)]
+                level = names
+        return [*lets, self.store(b.name, _combined(kind, self.held(b.name), level[0]))]
 
     def held(self, name: str) -> str:
         """The current value of an accumulator or result."""

@@ -3,6 +3,9 @@
 The meaning is that of the tile IR, with real storage types (fp16, bf16 and fp8 round through ml_dtypes), zero fill past
 an edge and dropped stores, so tails, masks, loop ranges and roundings are checked without a GPU. It is a reference: slow
 by design, and it knows nothing of threads, layouts or pipelining.
+
+``wide`` stores and computes fp32 and narrower in float64 (and 8-bit floats too, unless ``steps``), so that what remains of
+a difference from the program is no rounding.
 """
 
 from __future__ import annotations
@@ -38,36 +41,57 @@ NUMPY_DTYPES: dict[str, np.dtype] = {
 }
 
 
-def run(program: TileProgram, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+HALVES_AND_SINGLES = ("f32", "f16", "bf16")
+EIGHT_BITS = ("e4m3", "e5m2")
+
+
+def storage(wide: bool = False, steps: bool = True) -> dict[str, np.dtype]:
+    """The NumPy type that holds each dtype."""
+    widened = (*HALVES_AND_SINGLES, *(() if steps else EIGHT_BITS)) if wide else ()
+    return {**NUMPY_DTYPES, **{d: NUMPY_DTYPES["f64"] for d in widened}}
+
+
+def run(program: TileProgram, inputs: Mapping[str, np.ndarray], wide: bool = False,
+        steps: bool = True) -> dict[str, np.ndarray]:
     """Run on ``inputs`` (by argument name, of the declared shapes); returns the outputs by the cascade's own names.
 
+    wide: in float64, as far as floats go; steps: keep the roundings to 8-bit floats then.
     Raises InputError RF498 when an input is missing or has another shape than declared.
     """
     memory: dict[str, np.ndarray] = {}
+    dtypes = storage(wide, steps)
     for arg in program.args:
         if arg.role == "in":
             if arg.name not in inputs or tuple(inputs[arg.name].shape) != arg.shape:
                 got = inputs[arg.name].shape if arg.name in inputs else "nothing"
                 raise InputError("RF498", f"argument {arg.name} must have shape {arg.shape}, got {got}")
-            memory[arg.name] = np.ascontiguousarray(inputs[arg.name]).astype(NUMPY_DTYPES[arg.dtype])
+            given = np.ascontiguousarray(inputs[arg.name]).astype(NUMPY_DTYPES[arg.dtype])
+            memory[arg.name] = given.astype(dtypes[arg.dtype])
         else:
-            fill = np.nan if arg.dtype in ("f64", "f32", "f16", "bf16") else 0
-            memory[arg.name] = np.full(arg.shape, fill, NUMPY_DTYPES[arg.dtype])
+            memory[arg.name] = np.full(arg.shape, _garbage(dtypes[arg.dtype]), dtypes[arg.dtype])
     with np.errstate(all="ignore"):
         for kernel in program.kernels:
-            _run_kernel(kernel, memory)
+            _run_kernel(kernel, memory, dtypes)
     return {name: memory[arg] for name, arg in program.outputs}
 
 
-def _run_kernel(kernel: TileKernel, memory: dict[str, np.ndarray]) -> None:
+def _fits(extents: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    return len(extents) == len(shape) and all(e <= n for e, n in zip(extents, shape, strict=True))
+
+
+def _garbage(dtype: np.dtype) -> float:
+    """What storage holds before it is written: NaN where there is one, else a large number nobody expects."""
+    return float("nan") if dtype.kind in "fV" and dtype.itemsize > 1 else 85
+
+
+def _run_kernel(kernel: TileKernel, memory: dict[str, np.ndarray], dtypes: Mapping[str, np.dtype]) -> None:
     views = {p.name: memory[p.name].reshape(p.shape) for p in kernel.params}
     for point in itertools.product(*(range(extent) for _, extent in kernel.grid)):
-        block = _Block(dict(views), dict(zip((v for v, _ in kernel.grid), point, strict=True)))
+        block = _Block(dict(views), dict(zip((v for v, _ in kernel.grid), point, strict=True)), dtypes)
         for name, expr in kernel.lets:
             block.vars[name] = int(block.eval(expr))
         for b in kernel.buffers:
-            garbage = np.nan if b.dtype in ("f64", "f32", "f16", "bf16") else 0
-            block.store[b.name] = np.full(b.shape, garbage, NUMPY_DTYPES[b.dtype])
+            block.store[b.name] = np.full(b.shape, _garbage(dtypes[b.dtype]), dtypes[b.dtype])
         for stmt in kernel.body:
             block.exec(stmt)
 
@@ -75,16 +99,19 @@ def _run_kernel(kernel: TileKernel, memory: dict[str, np.ndarray]) -> None:
 class _Block:
     """One thread block's storage and variables. A variable is an int, or an index array inside ``parallel``."""
 
-    def __init__(self, store: dict[str, np.ndarray], variables: dict[str, int | np.ndarray]) -> None:
-        self.store, self.vars = store, variables
+    def __init__(self, store: dict[str, np.ndarray], variables: dict[str, int | np.ndarray],
+                 dtypes: Mapping[str, np.dtype]) -> None:
+        self.store, self.vars, self.dtypes = store, variables, dtypes
+        self.points: dict[str, tuple[int, int]] = {}
+        """Variables of the enclosing ``parallel``: position and extent."""
 
     def exec(self, stmt: TileStmt) -> None:
         match stmt:
             case Copy(src, dst):
                 self._write(dst, self._read(src, dst))
             case Gemm(a, b, c, ta, tb, clear):
-                x: np.ndarray = self._read(a, None).astype(np.float32)
-                y: np.ndarray = self._read(b, None).astype(np.float32)
+                x: np.ndarray = self._read(a, None).astype(self.dtypes["f32"])
+                y: np.ndarray = self._read(b, None).astype(self.dtypes["f32"])
                 product = (x.T if ta else x) @ (y.T if tb else y)
                 self.store[c][...] = product if clear else self.store[c] + product
             case ReduceTile(op, src, dst, clear):
@@ -146,29 +173,50 @@ class _Block:
         saved = dict(self.vars)
         mesh = np.meshgrid(*(np.arange(e) for e in extents), indexing="ij", sparse=True)
         self.vars.update(zip(names, mesh, strict=True))
+        self.points = {n: (k, e) for k, (n, e) in enumerate(zip(names, extents, strict=True))}
         for a in body:
             array = self.store[a.target]
+            if tuple(i.axis if isinstance(i, Index) else "" for i in a.indices) == names and _fits(extents, array.shape):
+                array[tuple(slice(e) for e in extents)] = np.asarray(self.eval(a.expr)).astype(array.dtype)
+                continue
             index = np.broadcast_arrays(*(np.broadcast_to(self.eval(i), extents) for i in a.indices))
             value = np.broadcast_to(self.eval(a.expr), extents).astype(array.dtype)
             inside: np.ndarray = np.ones(extents, bool)
             for axis, i in enumerate(index):
                 inside &= (i >= 0) & (i < array.shape[axis])
             array[tuple(i[inside] for i in index)] = value[inside]
-        self.vars = saved
+        self.vars, self.points = saved, {}
 
     def eval(self, e: Expr) -> np.ndarray | int | float | bool:
         match e:
             case Const(value=v, dtype=d):
-                return v if d == "i64" else NUMPY_DTYPES[d].type(v)
+                return v if d == "i64" else self.dtypes[d].type(v)
             case Index(axis=a):
                 return self.vars[a]
             case Load(tensor=name, indices=indices):
+                if (part := self._window_of_points(name, indices)) is not None:
+                    return part
                 return self._gather(name, tuple(np.asarray(self.eval(i)) for i in indices))
             case Cast(arg=arg, dtype=d):
-                return np.asarray(self.eval(arg)).astype(NUMPY_DTYPES[d])
+                return np.asarray(self.eval(arg)).astype(self.dtypes[d])
             case Op(name=name, args=args, dtype=d):
                 return apply(name, [self.eval(a) for a in args], d)
         raise InternalError("RF900", f"the tile interpreter cannot evaluate {e}")
+
+    def _window_of_points(self, name: str, indices: tuple[Expr, ...]) -> np.ndarray | None:
+        """A load whose indices are variables of the enclosing ``parallel``, each once: a slice, broadcast to the points."""
+        found = [self.points.get(i.axis) if isinstance(i, Index) else None for i in indices]
+        places = [f for f in found if f is not None]
+        array = self.store[name]
+        order = [k for k, _ in places]
+        if len(places) < len(indices) or not places or len(set(order)) < len(order) or not _fits(
+                tuple(e for _, e in places), array.shape):
+            return None
+        part = array[tuple(slice(e) for _, e in places)].transpose(sorted(range(len(order)), key=order.__getitem__))
+        shape = [1] * len(self.points)
+        for k, e in places:
+            shape[k] = e
+        return part.reshape(shape)
 
     def _gather(self, name: str, index: tuple[np.ndarray, ...]) -> np.ndarray:
         array = self.store[name]

@@ -15,13 +15,15 @@ import torch
 import redfuser
 import redfuser.acrf
 from redfuser import recheck as recheck_module
+from redfuser import verdicts
 from redfuser.acrf import fuse, parse_cascade, verify
 from redfuser.acrf.expr import Const, Provenance, Ref
 from redfuser.acrf.state import Fused
 from redfuser.cache import Cache
 from redfuser.errors import InternalError
-from redfuser.recheck import checker_digest, content, recheck
+from redfuser.recheck import recheck
 from redfuser.report import Report
+from redfuser.verdicts import content, digest
 
 SOFTMAX = "cascade a(x: f32[I, L]) over l\n m = max[l] x[i, l]\n t = sum[l] exp(x[i, l] - m)\n return t"
 
@@ -119,22 +121,22 @@ def test_a_verdict_is_about_everything_that_equality_compares() -> None:
 
 
 def test_a_verdict_is_of_the_checker_that_gave_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    digest = checker_digest()
-    assert digest and digest == checker_digest()
+    before = digest("redfuser.acrf")
+    assert before and before == digest("redfuser.acrf")
     copy = tmp_path / "acrf"
     shutil.copytree(Path(redfuser.acrf.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(redfuser.acrf, "__path__", [str(copy)])
-    assert checker_digest() == digest
+    assert digest("redfuser.acrf") == before
     source = copy / "samples.py"
     source.write_text(source.read_text().replace("KINDS = (", "KINDS = ()[:0] + ("))
-    assert checker_digest() == "", "a source that changed while the process runs is not the one that runs"
-    monkeypatch.setattr(recheck_module, "_LOADED", source.stat().st_mtime + 1)
-    assert checker_digest() not in ("", digest)
+    assert digest("redfuser.acrf") == "", "a source that changed while the process runs is not the one that runs"
+    monkeypatch.setattr(verdicts, "_LOADED", source.stat().st_mtime + 1)
+    assert digest("redfuser.acrf") not in ("", before)
 
 
 def test_without_a_nameable_checker_nothing_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                                           checks: list[Fused]) -> None:
-    monkeypatch.setattr(recheck_module, "checker_digest", lambda: "")
+    monkeypatch.setattr(verdicts, "digest", lambda *packages: "")
     for _ in range(2):
         (verdict,) = recheck([region(softmax())], cache=Cache(tmp_path)).values()
         assert verdict.words == "re-checked now"

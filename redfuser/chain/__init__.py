@@ -1,0 +1,74 @@
+"""The chain of checks below the state: nothing is built that was not held against what the program means.
+
+The certificate's checker ends at the state. Here its realisations are held, each by something that did not make it, against
+the cascade itself: the scalar program through LLVM (:func:`scalar_program`), the tile program in the interpreter
+(:func:`tile_program`), both on a small twin of the kernel (:mod:`redfuser.chain.twin`), on the inputs of
+:mod:`redfuser.chain.draws`, judged by :mod:`redfuser.chain.judge`. Verdicts are remembered (:mod:`redfuser.verdicts`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from redfuser.cache import Cache
+from redfuser.chain import scalar, tiles, twin
+from redfuser.chain.samples import cases
+from redfuser.errors import LoweringError
+from redfuser.strategies import cpu
+from redfuser.strategies.program import Program
+from redfuser.target import Target
+from redfuser.tensorize import TileConfig, tensorize
+from redfuser.verdicts import Verdict, remember
+
+JUDGES = ("redfuser.acrf", "redfuser.strategies", "redfuser.tensorize", "redfuser.chain")
+"""The packages whose sources a verdict depends on."""
+ENOUGH = 3
+"""Violations after which a check stops."""
+
+
+def scalar_program(program: Program, on_cpu: bool, store: Cache | None = None) -> Verdict:
+    """Is the scalar program what the cascade says? on_cpu: it is what runs, so it is also checked as scheduled, in its own
+    types. Raises LoweringError where LLVM does not get such a program (8-bit floats)."""
+    def ask() -> tuple[str, ...]:
+        return _first(_scalar(program, on_cpu))
+
+    about = (program.fused, program.strategy, program.splits, program.segment or 0, on_cpu)
+    return remember("scalar program", about, JUDGES, ask, store if store is not None else Cache())
+
+
+def tile_program(program: Program, config: TileConfig, target: Target, store: Cache | None = None) -> Verdict:
+    """Is the tile program that ``config`` gives what the cascade says? Raises LoweringError where a twin has no tile form."""
+    def ask() -> tuple[str, ...]:
+        return _first(_tiles(program, config, target))
+
+    about = (program.fused, program.strategy, program.splits, config, target)
+    return remember("tile program", about, JUDGES, ask, store if store is not None else Cache())
+
+
+def _scalar(program: Program, on_cpu: bool) -> Iterator[str]:
+    small = twin.of_scalar(program, deep=True)
+    yield from scalar.inexact(small, cases(small.fused, deep=True))
+    if on_cpu:
+        small = twin.of_scalar(program, deep=False)
+        yield from scalar.violations(small, cases(small.fused), cpu.LANES)
+
+
+def _tiles(program: Program, config: TileConfig, target: Target) -> Iterator[str]:
+    for deep in (True, False):
+        small = twin.of_tiles(program, config, deep)
+        yield from tiles.violations(small, tensorize(small, config, target), cases(small.fused, deep))
+
+
+def _first(violations: Iterator[str]) -> tuple[str, ...]:
+    """The first few. A program that cannot even be run is a violation, whatever it raises; a refusal is the caller's."""
+    found: list[str] = []
+    try:
+        found += (v for v, _ in zip(violations, range(ENOUGH), strict=False))
+    except LoweringError:
+        raise
+    except Exception as error:
+        found.append(f"it does not run: {type(error).__name__}: {error}")
+    return tuple(found)
+
+
+__all__ = ["JUDGES", "LoweringError", "scalar_program", "tile_program"]

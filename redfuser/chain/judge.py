@@ -1,0 +1,164 @@
+"""How a result is judged, the same for every kernel: class by class first, then by size.
+
+``digits``: everything was computed in float64 and no rounding was taken, so nothing may differ but the order of sums.
+``rule``: everything was computed in its own dtype; NaN, +inf, -inf and finite stand where the program, or the exact values
+rounded to the result's dtype, put them, and the error is within :mod:`redfuser.rule` of the unfused program's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from redfuser.acrf.domains import NUMPY, Array
+from redfuser.rule import UNIT, limit
+
+DIGITS = 1e-9
+"""The relative difference that float64 may show, of the largest result in its row."""
+
+
+LOST = 0.5
+"""The relative error beyond which a result of extreme inputs is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bands:
+    """Results of one output that are judged among themselves: the band of every point of one of its dimensions."""
+
+    dim: int
+    count: int
+
+    def split(self, *arrays: Array) -> list[tuple[Array, ...]]:
+        n = arrays[0].shape[self.dim]
+        groups = [np.arange(n) % self.count == k for k in range(min(self.count, n))]
+        return [tuple(np.compress(g, a, axis=self.dim) for a in arrays) for g in groups]
+
+
+def digits(got: Array, want: Array, bands: Bands | None = None, ranked: Array | None = None) -> str:
+    """Empty when ``got`` has the digits of ``want`` (both float64, or integers), else what differs."""
+    if got.dtype.kind != "f":
+        if ranked is None or np.array_equal(got, want):
+            return "" if np.array_equal(got, want) else _first(got, want, got != want)
+        got, want = _at(ranked, np.clip(got, 0, ranked.shape[-1] - 1)), _at(ranked, want)
+    if not (same := _same_class(got, want)).all():
+        return "class: " + _first(got, want, ~same)
+    finite = np.isfinite(want)
+    size = np.where(finite, np.abs(want), 0.0)
+    if want.ndim and want.shape[-1] > 1 and (bands is None or bands.dim != want.ndim - 1):
+        size = size.max(-1, keepdims=True)
+    with np.errstate(all="ignore"):
+        bad = finite & ~(np.abs(got - want) <= DIGITS * size + 1e-290)
+    return _first(got, want, bad) if bad.any() else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """What an output should be: the unfused program's results, the exact ones, and what else the table of edge values
+    (docs/algebra.md) lets it be.
+
+    hidden: the exact results where nothing that is weighted by exactly 0 counts, however infinite. top: exact results beyond
+    it may have overflowed on the way. ranked: of an index, the exact values that it chooses among, along the last dimension:
+    equal ones are as good. extreme: the inputs are so large that their squares overflow; where that cost the unfused program
+    its result, nothing is asked of ours. bands: results judged among themselves. more: error relative to their size that listed roundings
+    may add."""
+
+    program: Array
+    exact: Array
+    dtype: str
+    hidden: Callable[[], Array]
+    top: float
+    extreme: bool = False
+    ranked: tuple[Array, Array] | None = None
+    bands: Bands | None = None
+    more: float = 0.0
+
+
+def rule(got: Array, want: Want) -> str:
+    """Empty when ``got`` is right, else what is wrong."""
+    if want.dtype not in UNIT:
+        return _integers(got, want)
+    a, b, z = got.astype(np.float64), want.program.astype(np.float64), np.asarray(want.exact, np.float64)
+    beyond = np.isfinite(z) & (np.abs(z) > want.top)
+    if want.extreme:
+        beyond |= np.isfinite(z) & ~(np.abs(b - z) <= LOST * np.abs(z))
+    wrong = ~(beyond | _same_class(a, b) | _same_class(a, _stored(z, want.dtype)))
+    if wrong.any():
+        wrong &= ~_same_class(a, _stored(want.hidden(), want.dtype))
+    if wrong.any():
+        return "class: " + _first(a, b, wrong)
+    for x, y, e in want.bands.split(a, b, z) if want.bands is not None else [(a, b, z)]:
+        if text := _within(x, y, e, want.dtype, want.top, want.more):
+            return text
+    return ""
+
+
+def _integers(got: Array, want: Want) -> str:
+    same = (got == want.program) | (got == want.exact)
+    if same.all() or want.ranked is None:
+        return "" if same.all() else _first(got, want.program, ~same)
+    for values, chosen in zip(want.ranked, (want.exact, want.program), strict=True):
+        inside = (got >= 0) & (got < values.shape[-1])
+        ours = _at(values, np.where(inside, got, 0))
+        theirs = _at(values, np.clip(chosen, 0, values.shape[-1] - 1))
+        near = np.abs(ours - theirs) <= 1e-6 * np.maximum(np.abs(ours), np.abs(theirs))
+        same |= inside & ((ours == theirs) | near | (np.isnan(ours) & np.isnan(theirs)))
+    return "" if same.all() else _first(got, want.program, ~same)
+
+
+def _at(values: Array, places: Array) -> Array:
+    """Elements along the last dimension: one a row (argmax), or a list a row (topk)."""
+    if places.ndim == values.ndim - 1:
+        return np.take_along_axis(values, places[..., None], -1)[..., 0]
+    return np.take_along_axis(values, places, -1)
+
+
+def _within(x: Array, y: Array, z: Array, dtype: str, top: float, more: float) -> str:
+    both = np.isfinite(x) & np.isfinite(y) & np.isfinite(z) & (np.abs(z) <= top)
+    if not both.any():
+        return ""
+    z0 = z[both]
+    scale = float(np.abs(z0).max()) or 1.0
+    ours, theirs, size = np.abs(x - z)[both] / scale, np.abs(y - z)[both] / scale, np.abs(z0) / scale
+    allowed = limit(float(theirs.max()), _rms(theirs), float(size.max()), _rms(size), dtype)
+    least = smallest(dtype) / scale
+    worst, rms = float(ours.max()), _rms(ours)
+    if worst <= allowed[0] + more + least and rms <= allowed[1] + more + least:
+        return ""
+    at = int(ours.argmax())
+    return (f"error {worst * scale:.3g} (rms {rms * scale:.3g}) where {(allowed[0] + more) * scale:.3g} "
+            f"(rms {(allowed[1] + more) * scale:.3g}) is allowed, the unfused program's being {theirs.max() * scale:.3g}: "
+            f"{x[both][at]:.9g} for {z0[at]:.9g}")
+
+
+def smallest(dtype: str) -> float:
+    """What the result's dtype cannot hold anyway: two steps of its subnormals (which a GPU may flush to 0 in float32)."""
+    return {"f32": 2.4e-38, "bf16": 2.4e-38, "f16": 1.2e-7, "e4m3": 2.0**-9, "e5m2": 2.0**-16, "f64": 0.0}[dtype]
+
+
+def _rms(x: Array) -> float:
+    return float(np.sqrt(np.mean(x * x)))
+
+
+def _stored(exact: Array, dtype: str) -> Array:
+    with np.errstate(all="ignore"):
+        return np.asarray(exact).astype(NUMPY[dtype]).astype(np.float64)
+
+
+def _same_class(got: Array, want: Array) -> Array:
+    """Where NaN, +inf, -inf and finite values agree."""
+    return (np.isfinite(got) & np.isfinite(want)) | (np.isnan(got) & np.isnan(want)) | (got == want)
+
+
+def _first(got: Array, want: Array, bad: Array) -> str:
+    at = tuple(int(i) for i in np.argwhere(bad)[0])
+    return f"{int(bad.sum())} of {bad.size} results, first at {list(at)}: {got[at]:.9g} for {want[at]:.9g}"
+
+
+def first_failure(names: Mapping[str, str]) -> str:
+    """The first output that failed, as one line."""
+    return next((f"{n}: {text}" for n, text in names.items() if text), "")
+
+
+__all__ = ["DIGITS", "Bands", "Want", "digits", "first_failure", "rule", "smallest"]

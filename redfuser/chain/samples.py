@@ -1,0 +1,84 @@
+"""A case: inputs of a small twin of a program, with what it should give, computed once and shared by every check of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from redfuser.acrf.domains import Array
+from redfuser.acrf.expr import stmt_dtype
+from redfuser.acrf.state import Fused
+from redfuser.chain import judge
+from redfuser.chain.draws import BANDS, Draw, band_axis, draws, inputs
+from redfuser.chain.judge import Bands, Want
+from redfuser.chain.truth import PROGRAM, Absorbing, Wide, evaluate
+
+LARGEST = 3.4e38
+"""The accumulators' largest value: float32's."""
+EXTREME = 1e18
+"""Above it squares overflow float32, or nearly."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """``wide``: fit for a comparison to many digits."""
+
+    name: str
+    inputs: Mapping[str, Array]
+    wanted: Mapping[str, Want]
+    wide: bool
+
+    def rule(self, got: Mapping[str, Array]) -> str:
+        """What is wrong with results in the program's own types."""
+        return judge.first_failure({n: judge.rule(got[n], w) for n, w in self.wanted.items()})
+
+    def digits(self, got: Mapping[str, Array]) -> str:
+        """What is wrong with results in float64."""
+        return judge.first_failure({n: judge.digits(got[n], w.exact, w.bands, w.ranked[0] if w.ranked else None)
+                                    for n, w in self.wanted.items()})
+
+
+def cases(fused: Fused, deep: bool | None = None, seed: int = 0) -> list[Case]:
+    """A case per draw: of the deep ones, of the others, or (None) of all. All extents are numbers here."""
+    return [_case(fused, d, seed) for d in draws(fused.cascade) if deep in (None, d.deep)]
+
+
+def _case(fused: Fused, draw: Draw, seed: int) -> Case:
+    cascade = fused.cascade
+    given = inputs(cascade, draw, seed)
+    exact, program = evaluate(cascade, given, Wide()), evaluate(cascade, given, PROGRAM)
+    results, own = exact.outputs(), program.outputs()
+    axis, count = band_axis(cascade), len(next(iter(BANDS.values())))
+    extent = cascade.extent(cascade.raxis)
+    top = LARGEST / max(1, extent if isinstance(extent, int) else 1)
+
+    @lru_cache(maxsize=1)
+    def hidden() -> dict[str, Array]:
+        return evaluate(cascade, given, Absorbing()).outputs()
+
+    extreme = any(bool((np.abs(x[np.isfinite(x)]) > EXTREME).any()) for x in map(_plain, given.values()))
+    wanted = {}
+    for o in cascade.outputs:
+        axes = cascade.stmt(o).axes
+        bands = Bands(axes.index(axis), count) if draw.banded and axis is not None and axis in axes else None
+        values = exact.ranked(o)
+        ranked = (values, program.ranked(o)) if values is not None else None
+        wanted[o] = Want(own[o], results[o], stmt_dtype(cascade.stmt(o), o), lambda o=o: hidden()[o], top,  # type: ignore[misc]
+                         extreme, ranked, bands,  # type: ignore[arg-type]
+                         0.07 if steps_moved(fused) else 0.0)
+    return Case(draw.name, given, wanted, draw.wide)
+
+
+def _plain(x: Array) -> Array:
+    return x.astype(np.float64) if x.dtype.kind in "fV" else np.zeros(1)
+
+
+def steps_moved(fused: Fused) -> bool:
+    """Does the fusion round to few values elsewhere than its program (``casts="elide"``)?"""
+    return fused.certificate.casts == "elide" and bool(fused.certificate.roundings)
+
+
+__all__ = ["Case", "cases", "steps_moved"]

@@ -1,0 +1,111 @@
+"""A scalar segment program held against its cascade: run through LLVM, in float64 and in its own types.
+
+Both realisations of a state start here, so what is wrong in the scalar program is wrong in every kernel. The independent
+side is the cascade, evaluated statement by statement in NumPy (:mod:`redfuser.chain.truth`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from redfuser.acrf.domains import NUMPY, Array
+from redfuser.acrf.expr import FLOATS, Axis, Cascade, Cast, Const, Expr, Index, Let, Load, Op, Reduce, Ref, Stmt, Tensor, walk
+from redfuser.acrf.state import Accumulator, Fused, State
+from redfuser.chain.smaller import expressions
+from redfuser.chain.samples import Case, steps_moved
+from redfuser.chain.truth import FEW
+from redfuser.strategies import cpu, realise, tir
+from redfuser.strategies.program import Program
+
+
+def violations(program: Program, cases: list[Case], lanes: int = 1) -> Iterator[str]:
+    """What is wrong with ``program`` in its own types on some case; lanes: the CPU schedule. Raises LoweringError where LLVM
+    does not get such a program."""
+    run = compiled(program, lanes)
+    for case in cases:
+        if text := case.rule(run(case.inputs)):
+            yield f"scalar program, {case.name}: {text}"
+
+
+def inexact(program: Program, cases: list[Case]) -> Iterator[str]:
+    """What is wrong with ``program`` in float64: every digit counts. Programs with 8-bit floats are not asked."""
+    if steps_moved(program.fused) or any(getattr(x, "dtype", "") in FEW for e in expressions(program.fused) for x in walk(e)):
+        return
+    run = compiled(realise(widened(program.fused), program.strategy, program.splits, program.segment))
+    for case in (c for c in cases if c.wide):
+        if text := case.digits(run({n: _widen(x) for n, x in case.inputs.items()})):
+            yield f"scalar program in float64, {case.name}: {text}"
+
+
+def compiled(program: Program, lanes: int = 1) -> Any:
+    """A function from input arrays to output arrays, by name. Raises as :func:`redfuser.strategies.tir.entry_script`."""
+    from redfuser.tvm_compat import build_scalar, tvm
+
+    name = "checked"
+    text = tir.entry_script(program, name, lanes)
+    entry = build_scalar(tvm.IRModule({name: tir.parse(text)}), cpu.cpu_level()).jit()[name]
+    tensors = tir.parameters(program)
+    given = len(program.fused.cascade.inputs)
+
+    def run(inputs: Mapping[str, Array]) -> dict[str, Array]:
+        held = [tvm.runtime.tensor(np.ascontiguousarray(inputs[t.name], NUMPY[t.dtype])) for t in tensors[:given]]
+        for t in tensors[given:]:
+            poison = np.full([int(n) for n in t.shape], np.nan if t.dtype in FLOATS else 85)
+            held.append(tvm.runtime.tensor(poison.astype(NUMPY[t.dtype])))
+        entry(*held)
+        return {t.name: held[i].numpy() for i, t in enumerate(tensors) if t.name in program.fused.cascade.outputs}
+
+    return run
+
+
+def _widen(x: Array) -> Array:
+    return x.astype(np.float64) if x.dtype.kind in "fV" else x
+
+
+# -- the same program in float64 ---------------------------------------------------------------------------------------
+
+
+def widened(fused: Fused) -> Fused:
+    """Every float of the program and its state as float64; casts between floats are gone."""
+
+    def expr(e: Expr) -> Expr:
+        match e:
+            case Const(value=v, dtype=d):
+                return Const(v, _wide(d))
+            case Cast(arg=x, dtype=d):
+                y = expr(x)
+                return y if d in FLOATS and y.dtype == "f64" else Cast(y, _wide(d))
+            case Load(tensor=t, indices=i, dtype=d):
+                return Load(t, tuple(map(expr, i)), _wide(d))
+            case Ref(name=n, dtype=d, indices=i):
+                return Ref(n, _wide(d), tuple(map(expr, i)))
+            case Op(name=n, args=args, dtype=d):
+                return Op(n, tuple(map(expr, args)), _wide(d))
+        assert isinstance(e, Index)
+        return e
+
+    def stmt(s: Stmt) -> Stmt:
+        if isinstance(s, Let):
+            return Let(s.name, s.axes, expr(s.expr), s.provenance)
+        return Reduce(s.names, s.axes, s.reducer, s.over, expr(s.expr), _wide(s.dtype), s.provenance)
+
+    def accumulator(a: Accumulator) -> Accumulator:
+        neutral = tuple(Const(c.value, _wide(c.dtype)) for c in a.neutral)
+        return Accumulator(a.names, a.axes, a.reducer, _wide(a.dtype), neutral, expr(a.contribution),
+                           tuple(map(expr, a.rebase)))
+
+    c = fused.cascade
+    cascade = Cascade(c.name, tuple(Tensor(t.name, _wide(t.dtype), t.shape) for t in c.inputs),
+                      tuple(Axis(a.name, a.extent) for a in c.axes), c.raxis, tuple(map(stmt, c.stmts)), c.outputs)
+    state = State(tuple(map(accumulator, fused.state.accumulators)), tuple(map(stmt, fused.state.finalize)))  # type: ignore[arg-type]
+    return Fused(cascade, tuple(map(stmt, fused.producers)), state, tuple(map(stmt, fused.post)), fused.certificate)
+
+
+def _wide(dtype: str) -> str:
+    return "f64" if dtype in FLOATS else dtype
+
+
+__all__ = ["compiled", "inexact", "violations", "widened"]

@@ -1,0 +1,175 @@
+"""The same fusion over smaller extents, so that a whole kernel runs in milliseconds on the machine that compiles it.
+
+Only extents change: index expressions, masks and the state stay as they are. A tensor dimension becomes what its index
+expressions reach; an axis read through ``// g`` or ``% g`` keeps at least two whole groups; an axis whose index expressions
+leave their tensor (a mask guards them there), or meet data, keeps its extent, and so does one that a mask compares with a
+number of about its size. Literals that are the row's length (LayerNorm's ``768.0``) follow it, in the program and in the state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from redfuser.acrf.expr import (
+    COMPARISONS,
+    FLOATS,
+    Axis,
+    Cascade,
+    Const,
+    Expr,
+    Index,
+    Load,
+    Op,
+    Reduce,
+    Ref,
+    Stmt,
+    children,
+    map_children,
+    walk,
+)
+from redfuser.acrf.state import Fused
+
+_POINTS = 1 << 20
+"""Points at which the range of one index expression is evaluated."""
+_NEAR = 1024
+"""A mask's constants up to this size keep their meaning: the axis stays longer than they are."""
+
+
+def smaller(fused: Fused, wanted: Mapping[str, int]) -> Fused:
+    """``fused`` with every axis named in ``wanted`` as near to that extent as its index expressions allow, never longer
+    than it was. Axes of symbolic extent stay symbolic."""
+    old = {a.name: a.extent for a in fused.cascade.axes if isinstance(a.extent, int)}
+    new = {a: max(1, min(n, wanted.get(a, n))) for a, n in old.items()}
+    parts = tuple(expressions(fused))
+    lists = {s.axes[-1] for s in fused.cascade.stmts if isinstance(s, Reduce) and s.reducer.kind == "topk"}
+    for a in lists:
+        new[a] = old.get(a, new.get(a, 1))
+    for e in (x for part in parts for x in walk(part)):
+        _respect(e, old, new)
+    shapes = _shapes(fused.cascade, parts, old, new)
+    return _restated(fused, {a: n for a, n in new.items() if old[a] != n}, shapes, old)
+
+
+def expressions(fused: Fused) -> Iterator[Expr]:
+    """Every expression of the program and of its fused form."""
+    yield from (s.expr for s in (*fused.cascade.stmts, *fused.producers, *fused.state.finalize, *fused.post))
+    for a in fused.state.accumulators:
+        yield a.contribution
+        yield from a.rebase
+
+
+def _respect(e: Expr, old: dict[str, int], new: dict[str, int]) -> None:
+    """Lengthen the axes of one node where a shorter one would mean something else."""
+    match e:
+        case Op(name="floordiv" | "mod", args=(x, Const(value=g))) if isinstance(g, int) and g > 1:
+            for a in _axes(x):
+                step = math.lcm(g, 1)
+                new[a] = min(old[a], max(2 * step, -(-new[a] // step) * step)) if a in old else new.get(a, 1)
+        case Op(name=name, args=args) if name in COMPARISONS:
+            sizes = [abs(int(c.value)) for x in args for c in walk(x) if isinstance(c, Const) and c.dtype == "i64"]
+            near = max((n for n in sizes if n <= _NEAR), default=0)
+            for a in {a for x in args for a in _axes(x)}:
+                if a in old and near:
+                    new[a] = min(old[a], max(new[a], near + near // 4 + 2))
+        case Ref(indices=indices) if indices:  # a gather of a computed value: positions must stay what they are
+            for a in {a for i in indices for a in _axes(i) if not isinstance(i, Index)}:
+                if a in old:
+                    new[a] = old[a]
+
+
+def _axes(e: Expr) -> set[str]:
+    return {x.axis for x in walk(e) if isinstance(x, Index)}
+
+
+def _shapes(cascade: Cascade, parts: tuple[Expr, ...], old: dict[str, int],
+            new: dict[str, int]) -> dict[str, tuple[int | str, ...]]:
+    """Tensor shapes under the new extents. Lengthens axes whose index expressions leave their tensor."""
+    loads = {x for part in parts for x in walk(part) if isinstance(x, Load)}
+    tensors = {t.name: t for t in cascade.inputs}
+    for load in loads:
+        for i, extent in zip(load.indices, tensors[load.tensor].shape, strict=True):
+            inside = _range(i, old)
+            if inside is None or not isinstance(extent, int) or not (0 <= inside[0] and inside[1] < extent):
+                for a in _axes(i) & set(old):
+                    new[a] = old[a]
+    shapes: dict[str, tuple[int | str, ...]] = {}
+    for name, t in tensors.items():
+        dims: list[int | str] = []
+        for d, extent in enumerate(t.shape):
+            reached = [_range(x.indices[d], new) for x in loads if x.tensor == name]
+            highest = [r[1] for r in reached if r is not None]
+            known = bool(reached) and len(highest) == len(reached) and isinstance(extent, int)
+            dims.append(min(int(extent), max(highest) + 1) if known else extent)
+        shapes[name] = tuple(dims)
+    return shapes
+
+
+def _range(e: Expr, extents: Mapping[str, int]) -> tuple[int, int] | None:
+    """Least and greatest value of an index expression; None where data decide, or where there are too many points."""
+    axes = sorted(_axes(e))
+    if any(isinstance(x, (Load, Ref)) for x in walk(e)) or any(a not in extents for a in axes):
+        return None
+    if isinstance(e, Index):
+        return 0, extents[e.axis] - 1
+    if math.prod(extents[a] for a in axes) > _POINTS:
+        return None
+    mesh = dict(zip(axes, np.meshgrid(*(np.arange(extents[a]) for a in axes), indexing="ij", sparse=True), strict=True))
+    values = np.asarray(_integer(e, mesh))
+    return (int(values.min()), int(values.max())) if values.size else (0, -1)
+
+
+_INTEGER = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "floordiv": np.floor_divide, "mod": np.mod,
+            "min": np.minimum, "max": np.maximum, "neg": np.negative, "lt": np.less, "le": np.less_equal,
+            "gt": np.greater, "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal, "and": np.logical_and,
+            "or": np.logical_or, "not": np.logical_not, "select": np.where}
+
+
+def _integer(e: Expr, mesh: Mapping[str, np.ndarray]) -> np.ndarray:
+    match e:
+        case Index(axis=a):
+            return mesh[a]
+        case Const(value=v):
+            return np.asarray(v)
+        case Op(name=name, args=args) if name in _INTEGER:
+            return np.asarray(_INTEGER[name](*(_integer(x, mesh) for x in args)))
+    (kid,) = children(e)  # a cast between integers
+    return _integer(kid, mesh)
+
+
+def _restated(fused: Fused, changed: dict[str, int], shapes: dict[str, tuple[int | str, ...]],
+              old: dict[str, int]) -> Fused:
+    """The fusion with new extents and shapes, and the literals of the row's length with them."""
+    raxis = fused.cascade.raxis
+    table: dict[float, float] = {}
+    if raxis in changed:
+        was, now = old[raxis], changed[raxis]
+        pairs = [(float(was), float(now)), (float(was - 1), float(now - 1)), (1.0 / was, 1.0 / now)]
+        if was > 1 and now > 1:
+            pairs.append((1.0 / (was - 1), 1.0 / (now - 1)))
+        table = {**{float(np.float32(a)): b for a, b in pairs}, **dict(pairs)} if was > 8 else {}
+
+    def one(e: Expr) -> Expr:
+        if isinstance(e, Const):
+            return replace(e, value=table[float(e.value)]) if e.dtype in FLOATS and e.value in table else e
+        return e if isinstance(e, (Load, Ref)) else map_children(e, one)
+
+    def stmt(s: Stmt) -> Stmt:
+        return replace(s, expr=one(s.expr))
+
+    c = fused.cascade
+    cascade = replace(c, stmts=tuple(map(stmt, c.stmts)),
+                      inputs=tuple(replace(t, shape=shapes[t.name]) for t in c.inputs),
+                      axes=tuple(Axis(a.name, changed.get(a.name, a.extent)) for a in c.axes))
+    accumulators = tuple(replace(a, contribution=one(a.contribution), rebase=tuple(map(one, a.rebase)))
+                         for a in fused.state.accumulators)
+    finalize = tuple(replace(s, expr=one(s.expr)) for s in fused.state.finalize)
+    return replace(fused, cascade=cascade, producers=tuple(map(stmt, fused.producers)),
+                   state=replace(fused.state, accumulators=accumulators, finalize=finalize),
+                   post=tuple(map(stmt, fused.post)))  # type: ignore[arg-type]
+
+
+__all__ = ["expressions", "smaller"]

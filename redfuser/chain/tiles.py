@@ -1,0 +1,40 @@
+"""A tile program held against its cascade in the interpreter, in float64 and in its own types, before anything is built."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from redfuser.acrf.domains import NUMPY, Array
+from redfuser.chain.samples import Case, steps_moved
+from redfuser.strategies.program import Program
+from redfuser.tensorize import interpret
+from redfuser.tensorize.arguments import argument_name
+from redfuser.tensorize.tile_ir import TileProgram
+
+
+def violations(program: Program, tiles: TileProgram, cases: list[Case]) -> Iterator[str]:
+    """What is wrong with ``tiles``, the tile form of ``program``, on some case."""
+    moved = steps_moved(program.fused)
+    for case in cases:
+        given = arguments(program, tiles, case.inputs)
+        if case.wide and not moved:
+            if text := case.digits(interpret.run(tiles, given, wide=True)):
+                yield f"tile program in float64, {case.name}: {text}"
+        if text := case.rule(_typed(program, interpret.run(tiles, given))):
+            yield f"tile program, {case.name}: {text}"
+
+
+def arguments(program: Program, tiles: TileProgram, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """The inputs by the names of the tile program's arguments."""
+    names = {argument_name(program, t.name): t.name for t in program.fused.cascade.inputs}
+    return {a.name: inputs[names[a.name]] for a in tiles.args if a.role == "in"}
+
+
+def _typed(program: Program, results: Mapping[str, Array]) -> dict[str, Array]:
+    """Integers as the program has them."""
+    return {n: x.astype(NUMPY["i64"]) if x.dtype == np.int32 else x for n, x in results.items()}
+
+
+__all__ = ["arguments", "violations"]

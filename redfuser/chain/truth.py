@@ -1,0 +1,102 @@
+"""What a cascade means on given inputs: exactly as far as float64 goes, and as the unfused program computes it.
+
+``Wide`` gives the numerics rule's truth: every float of the program in float64, its roundings to half and single precision
+left out; conversions to 8-bit floats and to integers choose among few values and stay. ``PROGRAM`` gives the program itself,
+statement by statement in its own dtypes: what a user would run without us, and so the measure of our error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from redfuser.acrf.domains import NUMPY, Array, Arrays, Domain
+from redfuser.acrf.evaluate import machine, materialise
+from redfuser.acrf.expr import Cascade, Cast, Let, Reduce, Ref
+from redfuser.acrf.machine import Machine
+
+FEW = frozenset({"e4m3", "e5m2"})
+
+
+class Wide(Arrays):
+    """float64 throughout. ``steps``: whether roundings to 8-bit floats are taken; a fusion that moved them is compared
+    with its program where both leave them out."""
+
+    def __init__(self, steps: bool = True) -> None:
+        super().__init__(program=False)
+        self.steps = steps
+
+    def round(self, x: Array, source: str, target: str) -> Array:
+        if target not in FEW or not self.steps:
+            return x
+        with np.errstate(all="ignore"):
+            return x.astype(NUMPY[target]).astype(np.float64)
+
+
+class Absorbing(Domain):
+    """float64 where 0 times anything is 0: what a weight of exactly 0 hides does not count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide = Wide()
+
+    def enter(self, x: Array, dtype: str) -> Array:
+        return self.wide.enter(x, dtype)
+
+    def op(self, name: str, args: list[Array], dtype: str) -> Array:
+        out = self.wide.op(name, args, dtype)
+        return np.where((args[0] == 0) | (args[1] == 0), 0.0, out) if name == "mul" else out
+
+    def round(self, x: Array, source: str, target: str) -> Array:
+        return self.wide.round(x, source, target)
+
+    def truncate(self, x: Array, dtype: str) -> Array:
+        return self.wide.truncate(x, dtype)
+
+    def total(self, kind: str, x: Array, dtype: str) -> Array:
+        return self.wide.total(kind, x, dtype)
+
+
+@dataclass(frozen=True)
+class Truth:
+    """One evaluation of a cascade: results by name, and the values that an index chooses among."""
+
+    cascade: Cascade
+    machine: Machine
+
+    def outputs(self) -> dict[str, Array]:
+        """Dimensions in the order of the statements' axes; integers and bools as they are."""
+        return {n: materialise(self.machine, self.cascade, n, self.machine.values[n]) for n in self.cascade.outputs}
+
+    def ranked(self, output: str) -> Array | None:
+        """Where an output is a place (argmax, argmin, topk's second): what it is a place in, the row last."""
+        name = output
+        while isinstance(s := self.cascade.stmt(name), Let):
+            e = s.expr.arg if isinstance(s.expr, Cast) else s.expr
+            if not isinstance(e, Ref) or e.indices:
+                return None
+            name = e.name
+        if not isinstance(s, Reduce) or s.reducer.kind not in ("argmax", "argmin", "topk") or name == s.names[0] != s.names[-1]:
+            return None
+        points = s.axes[:-1] if s.reducer.kind == "topk" else s.axes
+        shape = [len(self.machine.ranges[a]) for a in (*points, s.over)]
+        values = np.broadcast_to(self.machine.expr(s.expr).aligned((*points, s.over)), shape)
+        return np.asarray(values, np.float64)
+
+
+def evaluate(cascade: Cascade, inputs: Mapping[str, Array], numbers: Domain) -> Truth:
+    """The program, statement after statement, in one number system: ``Wide()`` for the exact results, :data:`PROGRAM` for
+    what the unfused program computes."""
+    m = machine(cascade, inputs, numbers)
+    with np.errstate(all="ignore"):
+        for s in cascade.stmts:
+            m.statement(s)
+    return Truth(cascade, m)
+
+
+PROGRAM = Arrays(program=True)
+"""Every operation rounds to its own dtype."""
+
+__all__ = ["FEW", "PROGRAM", "Absorbing", "Truth", "Wide", "evaluate"]

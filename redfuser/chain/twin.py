@@ -1,0 +1,76 @@
+"""The small twin of a kernel: the same fusion, strategy and configuration over two and a half tiles in every direction."""
+
+from __future__ import annotations
+
+from math import prod
+
+from redfuser.acrf.expr import Reduce
+from redfuser.acrf.state import Fused
+from redfuser.chain.smaller import smaller
+from redfuser.strategies import realise
+from redfuser.strategies.program import Program
+from redfuser.tensorize.axes import choose, split_groups
+from redfuser.tensorize.configs import TileConfig
+
+WHOLE_ROW = 4096
+"""A row up to this long keeps its length where nothing is contracted."""
+_WORK = 3e7
+"""Elements of the largest intermediate above which a twin's batch axes shrink to one point."""
+
+
+def of_scalar(program: Program, deep: bool) -> Program:
+    """A twin for LLVM: segments and a ragged one, sixteen points of the longest axis."""
+    return _twin(program, 16, program.segment or 64, 0, deep)
+
+
+def of_tiles(program: Program, config: TileConfig, deep: bool) -> Program:
+    """A twin for the interpreter under ``config``."""
+    return _twin(program, config.rows, config.segment, config.chunk, deep)
+
+
+def _twin(program: Program, rows: int, segment: int, chunk: int, deep: bool) -> Program:
+    """deep: two points of every other axis and two whole tiles of rows; else one of each, and a ragged tile."""
+    fused = program.fused
+    cascade = fused.cascade
+    extents = {a.name: a.extent for a in cascade.axes if isinstance(a.extent, int)}
+    row_axis = _rows(program)
+    inner = {s.over for s in (*cascade.stmts, *fused.producers) if isinstance(s, Reduce)} - {cascade.raxis}
+    columns = {a for s in cascade.stmts for a in s.axes} - _shared(fused) - inner - {cascade.raxis}
+    splits = min(program.splits, 3)
+    wanted = dict.fromkeys(extents, 2 if deep else 1)
+    for a in inner:
+        wanted[a] = extents[a] if extents[a] <= 320 else 2 * (chunk or 64) + 32
+    for a in columns:
+        wanted[a] = extents[a] if extents[a] <= 512 else 288
+    if row_axis in wanted:
+        wanted[row_axis] = max(16, (2 if deep else 1) * rows + rows // 3 + 1)
+    wanted[cascade.raxis] = _length(program, segment, splits, bool(inner), extents.get(cascade.raxis, 0))
+    if prod(min(wanted[a], extents[a]) for a in extents if a not in inner) > _WORK:
+        wanted |= {a: 1 for a in extents if a not in inner and a not in columns and a not in (row_axis, cascade.raxis)}
+    held = None if program.strategy == "resident" else program.segment
+    return realise(smaller(fused, wanted), program.strategy, splits, held)
+
+
+def _length(program: Program, segment: int, splits: int, contracts: bool, extent: int) -> int:
+    if program.strategy == "resident":
+        return extent
+    if not contracts and extent <= WHOLE_ROW:
+        return extent
+    return splits * (2 * segment) + segment // 2 + 1
+
+
+def _shared(fused: Fused) -> set[str]:
+    """Axes that every accumulator has: the points of the grid."""
+    sets = [set(a.axes) for a in fused.state.accumulators]
+    return set.intersection(*sets) if sets else set()
+
+
+def _rows(program: Program) -> str | None:
+    """The cascade's axis that becomes the rows of a tile."""
+    extents = {a.name: int(a.extent) for a in program.axes}
+    kernel, split, _ = split_groups(program.kernels[0], extents)
+    rows = choose(kernel, split).rows
+    return next((a for a in sorted(extents, key=len, reverse=True) if rows == a or rows.startswith(f"{a}_")), None)
+
+
+__all__ = ["of_scalar", "of_tiles"]
