@@ -11,11 +11,12 @@ export OMP_NUM_THREADS ?= 1
 export TVM_NUM_THREADS ?= 1
 export PATH := $(CURDIR)/$(bin):$(PATH)
 
-.PHONY: help setup demo test lint types unit golden clean
+.PHONY: help setup demo test lint types unit golden correctness clean
 
 help:
 	@echo "make demo    compile a BERT-base for the CPU and show what was found, proved, generated and checked"
 	@echo "make test    ruff, mypy and the CPU test suite"
+	@echo "make correctness  judge every correctness program through the tile interpreter (long)"
 	@echo "make golden  rewrite the golden files; review the diff before committing it"
 
 setup: $(stamp)
@@ -44,6 +45,9 @@ unit: $(stamp)
 
 golden: $(stamp)
 	$(bin)/python -m pytest -m "not gpu" -q --update-golden tests
+
+correctness: $(stamp)
+	$(bin)/python -m redfuser bench correctness --interpret --jobs $(WORKERS)
 
 clean:
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache

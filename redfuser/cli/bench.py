@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from redfuser.cli.console import NUMERICS, REGRESSION, print_table
+from redfuser.cli.correctness import correctness
 from redfuser.errors import InputError
 
 if TYPE_CHECKING:
@@ -167,6 +168,9 @@ def compare(old: Path, new: Path, tolerance: float) -> None:
                  for case, variant, a, b, verdict in found])
     if any(variant == rows.OURS and verdict == "slower" for _, variant, _, _, verdict in found):
         raise click.exceptions.Exit(REGRESSION)
+
+
+bench.add_command(correctness)
 
 
 def _progress(quiet: bool) -> Callable[[str], None]:

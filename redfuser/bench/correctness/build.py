@@ -1,0 +1,124 @@
+"""Build programs: one artifact and one small record per program, or the code of why there is none."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import re
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from redfuser.bench import provenance
+from redfuser.bench.correctness.digest import key, lowering
+from redfuser.bench.correctness.supervise import supervise
+from redfuser.errors import RedFuserError
+from workloads.correctness import Program, draw
+
+FAILED = re.compile(r"RF45\d")
+"""Codes of builds that failed; every other code is a refusal."""
+
+
+def paths(folder: Path, name: str) -> tuple[Path, Path]:
+    """(artifact, record) of a program."""
+    stem = re.sub(r"[^A-Za-z0-9.+]+", "_", name)[:80] + "-" + hashlib.sha256(name.encode()).hexdigest()[:8]
+    return folder / f"{stem}.rf.gz", folder / f"{stem}.json"
+
+
+def build(programs: Sequence[Program], target: str, folder: Path, jobs: int, limit_s: float,
+          tell: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Build what is not in ``folder`` yet as it stands now; the records of all, in the programs' order."""
+    folder.mkdir(parents=True, exist_ok=True)
+    waiting = [p for p in programs if (read(folder, p) or {}).get("key") != key(p, target)]
+    tell(f"{len(programs)} programs, {len(programs) - len(waiting)} built before")
+    by = {p.name: p for p in programs}
+    started, code, commit = time.perf_counter(), lowering(), provenance.commit()
+    for n, answer in enumerate(supervise("build", [p.name for p in waiting], {"target": target, "folder": str(folder)}, jobs,
+                                         limit_s), 1):
+        program = by[answer["program"]]
+        if "lost" in answer:
+            answer = {"status": "failed", "code": "lost", "why": answer["lost"]}
+        record = {"program": program.name, "family": program.family, "key": key(program, target), "target": target,
+                  "lowering": code, "commit": commit, **answer}
+        paths(folder, program.name)[1].write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+        code = f" {record['code']} {record['why'][:150]}" if record["status"] != "built" else ""
+        tell(f"[{n}/{len(waiting)} {time.perf_counter() - started:.0f} s] {program.name}: {record['status']}{code}")
+    return [r for p in programs if (r := read(folder, p)) is not None]
+
+
+def read(folder: Path, program: Program) -> dict[str, Any] | None:
+    try:
+        found = json.loads(paths(folder, program.name)[1].read_text())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def one(program: Program, target: str, folder: Path) -> dict[str, Any]:
+    """Build one program into ``folder`` (in a child process). ``status``: built, refused or failed."""
+    from redfuser.runtime.model import CompiledModel
+
+    artifact = paths(folder, program.name)[0]
+    artifact.unlink(missing_ok=True)
+    started = time.perf_counter()
+    try:
+        done = compiled(program, target)
+    except RedFuserError as e:
+        return {"status": _status(e.code), "code": e.code, "why": e.render()[:600]}
+    built = time.perf_counter()
+    report = done.report
+    refused = [(c.name, c.reason.code, c.reason.why or c.reason.condition) for c in report.refused if c.reason]
+    record: dict[str, Any] = {
+        "fused": len(report.fused), "cascades": len(report.cascades),
+        "refused": [f"{name} {code} {why[:200]}" for name, code, why in refused],
+        "strategies": sorted({f"{c.strategy}{c.splits if c.splits > 1 else ''}" for c in report.fused}),
+        "roundings": sorted({r for c in report.fused for r in c.roundings}),
+        "opaque": sorted({o.op for o in report.opaque}),
+        "stages": {k: round(v, 2) for k, v in report.timings.items()}, "seconds": round(built - started, 2),
+        "notes": sorted({f"{n.code} {n.text[:160]}".strip() for n in report.notes}),
+    }
+    if not report.fused:
+        code = refused[0][1] if refused else next((n.code for n in report.notes if n.code), "none found")
+        why = refused[0][2] if refused else "; ".join(record["notes"][:2]) or "no cascade was found"
+        return {"status": _status(code), "code": code, "why": why[:600], **record}
+    with tempfile.TemporaryDirectory() as scratch:
+        whole = Path(scratch) / "model.rf"
+        CompiledModel.from_compilation(done).save(whole)
+        artifact.write_bytes(gzip.compress(whole.read_bytes(), 6, mtime=0))
+    return {"status": "built", "code": "", "why": "", "bytes": artifact.stat().st_size, **record}
+
+
+def compiled(program: Program, target: str, build: bool = True) -> Any:
+    """The compilation of a program, its kernels in the form that it forces."""
+    from redfuser import pipeline
+    from redfuser.api import architecture
+    from redfuser.kernels import produce
+
+    arch = architecture(target)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        done = pipeline.run(program.fn, draw(program, "normal"), arch=arch, build=build, name=program.name)
+    if not program.strategy:
+        return done
+    forced = {}
+    cascades = list(done.report.cascades)
+    for region in done.partition.regions:
+        made = done.produced[region.name]
+        if made.reason is not None:
+            continue
+        other = produce(made.name, region.fused, arch, build=build, strategy=program.strategy, splits=program.splits or None)
+        if other.reason is not None:
+            raise RedFuserError(other.reason.code, other.reason.condition, why=other.reason.why)
+        forced[region.name] = other
+        at = next(i for i, c in enumerate(cascades) if c.name == region.name)
+        cascades[at] = replace(cascades[at], strategy=other.strategy, splits=other.splits, config=other.config)
+    return replace(done, produced={**done.produced, **forced}, report=replace(done.report, cascades=tuple(cascades)))
+
+
+def _status(code: str) -> str:
+    return "failed" if FAILED.fullmatch(code) else "refused"

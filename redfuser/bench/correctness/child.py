@@ -1,0 +1,54 @@
+"""The child process of the lane: reads names of programs, answers each with one line of JSON. Standard output is the channel;
+whatever libraries print goes to standard error."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def main() -> None:
+    step, options = sys.argv[1], json.loads(sys.argv[2])
+    channel = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    names = sys.stdin.read().splitlines()
+    from workloads.correctness import all_programs
+
+    programs = {p.name: p for p in all_programs()}
+    do = _step(step, options)
+    for name in names:
+        channel.write(f"begin {name}\n")
+        try:
+            answer = do(programs[name])
+        except Exception as e:
+            traceback.print_exc()
+            answer = {"lost": f"{type(e).__name__}: {str(e)[:300]}"}
+        channel.write(json.dumps({"program": name, **answer}) + "\n")
+        if answer.get("poisoned"):  # a GPU context that a kernel broke serves nobody any more
+            channel.flush()
+            os._exit(0)
+
+
+def _step(step: str, options: dict[str, Any]) -> Callable[[Any], dict[str, Any]]:
+    if step == "build":
+        from redfuser.bench.correctness.build import one as build
+
+        return lambda program: build(program, options["target"], Path(options["folder"]))
+    if step == "run":
+        from redfuser.bench.correctness.run import one as run
+
+        return lambda program: run(program, Path(options["folder"]), options["device"])
+    if step == "interpret":
+        from redfuser.bench.correctness.interpret import one as interpret
+
+        return lambda program: interpret(program, options["target"], options["draws"])
+    raise ValueError(step)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""Is a result right? Held to eager torch and to float64 from the same inputs, class by class and by the numerics rule.
+
+* NaN, +inf, -inf and finite elements stand where eager torch has them. Two exceptions, counted by name: ``as float64`` (ours is
+  what float64 has there and eager is not: it overflowed or lost a NaN), and ``undefined`` (NaN and the infinities are one class
+  where eager's own result is not finite and no input holds a NaN, docs/algebra.md).
+* Finite elements: error within the numerics rule (:mod:`redfuser.numerics`). Where one or two roundings decide (one weight
+  that carries all), either side may be lucky: a draw outside the rule is drawn again from other seeds, and the rule is held on
+  all of them together, each relative to its size.
+* 8-bit results have no rounding of their own: elements that differ from float64 are at most twice eager's, and one.
+* Places (argmax, topk): equal to eager's, or the float64 value there is no smaller than eager's, up to what eager's own error
+  leaves open, or what eager ranks is equal at both; no place twice in a row. Where eager's row holds NaN or infinities, any
+  place of the row will do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from redfuser import numerics
+
+Ranked = Callable[..., tuple[torch.Tensor, torch.Tensor]]
+UNDEFINED, AS_FLOAT64 = "undefined", "as float64"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One output on one draw. ``why`` is empty when it is right; ``ratio``: its error over eager's; ``exceptions``: how many
+    elements were excused, by name; ``check``: of finite floats, the numerics rule on them."""
+
+    output: int
+    why: str
+    ratio: float
+    exceptions: dict[str, int]
+    check: numerics.Check | None = None
+
+
+def judge(ours: Any, eager: Any, truth: Any, args: tuple[Any, ...],
+          ranked: Ranked | None) -> list[Verdict]:
+    """A verdict per tensor of the result; a result of another structure is one wrong verdict."""
+    a, b, r = (numerics.tensors(t) for t in (ours, eager, truth))
+    if [(tuple(x.shape), x.dtype) for x in a] != [(tuple(x.shape), x.dtype) for x in b]:
+        found = [f"{x.dtype} {list(x.shape)}" for x in a]
+        return [Verdict(0, f"other shapes or dtypes: {found} for {[f'{x.dtype} {list(x.shape)}' for x in b]}", math.inf, {})]
+    has_nan = any(bool(torch.isnan(x.float()).any()) for x in args if x.is_floating_point())
+    return [_places(i, x, y, b, args, ranked) if not x.dtype.is_floating_point and x.dtype.itemsize > 1
+            else _values(i, x, y, z, has_nan) for i, (x, y, z) in enumerate(zip(a, b, r, strict=True))]
+
+
+def classes(x: torch.Tensor) -> torch.Tensor:
+    """0 finite, 1 NaN, 2 +inf, 3 -inf."""
+    x = x.double()
+    return torch.where(x.isnan(), 1, torch.where(x == math.inf, 2, torch.where(x == -math.inf, 3, 0)))
+
+
+def _values(i: int, ours: torch.Tensor, eager: torch.Tensor, truth: torch.Tensor, has_nan: bool) -> Verdict:
+    c, e, t = classes(ours), classes(eager), classes(truth.to(ours.device))
+    other = c != e
+    exceptions = {}
+    as_float64 = other & (c == t)
+    undefined = other & ~as_float64 & (c > 0) & (e > 0) if not has_nan else torch.zeros_like(other)
+    for name, where in ((AS_FLOAT64, as_float64), (UNDEFINED, undefined)):
+        if n := int(where.sum()):
+            exceptions[name] = n
+    wrong = other & ~as_float64 & ~undefined
+    if bool(wrong.any()):
+        at = int(wrong.flatten().nonzero()[0])
+        a, b, r = (float(x.flatten()[at]) for x in (ours.double(), eager.double(), truth.double()))
+        return Verdict(i, f"class of {int(wrong.sum())} of {wrong.numel()} elements: {a:g} for {b:g} (float64 {r:g}) at {at}",
+                       math.inf, exceptions)
+    comparable = (c == 0) & (e == 0) & (t == 0)
+    a, b, r = (x.double()[comparable] for x in (ours, eager, truth.to(ours.device)))
+    if ours.dtype.itemsize == 1:
+        mine, theirs = int((a != r).sum()), int((b != r).sum())
+        why = f"{mine} of {a.numel()} elements differ from float64, {theirs} of eager's" if mine > 2 * theirs + 1 else ""
+        return Verdict(i, why, mine / max(theirs, 1), exceptions)
+    check = numerics.compare(a.to(ours.dtype), b.to(ours.dtype), r)
+    excused = as_float64 & (c == 0)
+    if not check.passed:
+        return Verdict(i, words(check), check.ratio, exceptions, check)
+    if bool(excused.any()) and not torch.allclose(ours.double()[excused], truth.to(ours.device)[excused].double(), rtol=0.05):
+        return Verdict(i, "finite where eager is not, and not what float64 has", math.inf, exceptions)
+    return Verdict(i, "", check.ratio, exceptions, check)
+
+
+def words(check: numerics.Check) -> str:
+    return f"max {check.ours.maximum:.3g} against {check.unfused.maximum:.3g} eager, rms {check.ours.rms:.3g} against " \
+           f"{check.unfused.rms:.3g}, limit {check.limit}"
+
+
+def pooled(checks: Sequence[numerics.Check]) -> numerics.Check:
+    """The rule on several draws of one kind at once, each divided by the largest error that its limit allows for storing the
+    result (what the limit has beyond twice the unfused error), so that no draw counts by its size."""
+    scaled = []
+    for c in checks:
+        unit = c.limit.maximum - numerics.FACTOR * c.unfused.maximum or 1.0
+        scaled.append([(e.maximum / unit, e.rms / unit) for e in (c.ours, c.unfused, c.limit)])
+    ours, unfused, limit = (numerics.Error(max(s[k][0] for s in scaled),
+                                           math.sqrt(sum(s[k][1] ** 2 for s in scaled) / len(scaled))) for k in range(3))
+    return numerics.Check(checks[0].name, ours, unfused, limit)
+
+
+def _places(i: int, ours: torch.Tensor, eager: torch.Tensor, results: list[torch.Tensor], args: tuple[Any, ...],
+            ranked: Ranked | None) -> Verdict:
+    if ranked is None or torch.equal(ours, eager):
+        n = int((ours != eager).sum())
+        return Verdict(i, f"{n} of {ours.numel()} integers differ" if n else "", math.inf if n else 0.0, {})
+    scores, values = ranked(*args)
+    low, exact = scores.double(), numerics.tensors(numerics.reference(ranked, args))[0].to(scores.device)
+    flat = ours.dim() < low.dim()
+    x, y = (t.unsqueeze(-1) if flat else t for t in (ours, eager))
+    if bool(((x < 0) | (x >= low.shape[-1])).any()):
+        return Verdict(i, "a place outside the row", math.inf, {})
+    if bool((x.sort(-1).values.diff(dim=-1) == 0).any()):
+        return Verdict(i, "one place twice in a row", math.inf, {})
+    defined = low.isfinite().all(-1, keepdim=True) & exact.isfinite().all(-1, keepdim=True)
+    size = exact.abs().nan_to_num(0, 0, 0).amax(-1, keepdim=True)
+    error = (low - exact).abs().nan_to_num(0, 0, 0).amax(-1, keepdim=True)
+    gap = exact.gather(-1, y) - exact.gather(-1, x)
+    # what eager's error leaves open, and what the program's float32 map makes equal
+    open_ = 2 * error + 2.0**-21 * size.clamp(min=1.0)
+    bad = (gap > open_) & defined & (x != y) & (values.gather(-1, y) > values.gather(-1, x))
+    excused = int(((x != y) & ~defined).sum())
+    n = int(bad.sum())
+    why = f"{n} of {ours.numel()} places: gap {float(gap[bad].max()):.3g} beyond {float(open_.max()):.3g}" if n else ""
+    return Verdict(i, why, math.inf if n else 0.0, {UNDEFINED: excused} if excused else {})

@@ -1,0 +1,193 @@
+"""Run what was built: every program on every draw, against eager torch and float64 on the same machine."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from redfuser import numerics
+from redfuser.bench import provenance
+from redfuser.bench.correctness import digest
+from redfuser.bench.correctness.build import paths, read
+from redfuser.bench.correctness.judge import Verdict, judge, pooled, words
+from redfuser.bench.correctness.supervise import supervise
+from redfuser.errors import RedFuserError
+from workloads.correctness import Program, draw, draws
+
+SEEDS = 9
+"""Draws of one kind that a verdict outside the numerics rule is made on."""
+
+RIGHT, WRONG, REFUSED, FAILED, NOT_RUN = "right", "wrong", "refused", "failed to build", "not run"
+
+
+def run(programs: Sequence[Program], folder: Path, device: str, output: Path, jobs: int, limit_s: float,
+        tell: Callable[[str], None]) -> list[dict[str, Any]]:
+    """A row per program, appended to ``output`` as it comes; programs whose artifact was judged there before are not run
+    again. Rows in the programs' order."""
+    records = {p.name: read(folder, p) for p in programs}
+    rows = {r["program"]: r for r in rows_of(output) if _same(r, records.get(r["program"]))}
+    waiting = []
+    with output.open("a") as file:
+        def keep(row: dict[str, Any]) -> None:
+            rows[row["program"]] = row
+            file.write(json.dumps(row, sort_keys=True) + "\n")
+            file.flush()
+
+        for p in programs:
+            if p.name in rows and rows[p.name]["verdict"] != NOT_RUN:
+                continue
+            record = records[p.name]
+            if record is not None and record["status"] == "built":
+                waiting.append(p)
+            else:
+                keep(unbuilt(p, record))
+        options = {"folder": str(folder), "device": device}
+        by = {p.name: p for p in programs}
+        for n, answer in enumerate(supervise("run", [p.name for p in waiting], options, jobs, limit_s), 1):
+            program = by[answer["program"]]
+            record = records[program.name]
+            assert record is not None
+            row = judged(program, record, answer)
+            keep(row)
+            tell(f"[{n}/{len(waiting)}] {program.name}: {row['verdict']} {row['why'][:200]}".rstrip())
+    return [rows[p.name] for p in programs if p.name in rows]
+
+
+def rows_of(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a file; a line that was cut short is passed over."""
+    for line in path.read_text().splitlines() if path.exists() else []:
+        try:
+            yield json.loads(line)
+        except ValueError:
+            continue
+
+
+def _same(row: dict[str, Any], record: dict[str, Any] | None) -> bool:
+    return record is not None and row.get("key") == record.get("key")
+
+
+def unbuilt(program: Program, record: dict[str, Any] | None) -> dict[str, Any]:
+    """The row of a program of which there is no artifact."""
+    base = {**_origin(program, record or {}), "draws": 0, "bad": [], "ratio": None, "exceptions": {}}
+    if record is None:
+        return {**base, "verdict": NOT_RUN, "code": "", "why": "not built", "partly": [], "strategies": []}
+    verdict = REFUSED if record["status"] == "refused" else FAILED
+    return {**base, "verdict": verdict, "code": record["code"], "why": record["why"], "partly": record.get("refused", []),
+            "strategies": []}
+
+
+def _origin(program: Program, record: dict[str, Any]) -> dict[str, Any]:
+    """Which program a row is of, and what code it was built by."""
+    return {"program": program.name, "family": program.family,
+            **{k: record.get(k, "") for k in ("key", "target", "lowering", "commit")}}
+
+
+def judged(program: Program, record: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+    """A child's answer as a row. A process that died while it ran a program is a wrong result of that program."""
+    base = {**_origin(program, record), "code": "", "partly": record["refused"], "strategies": record["strategies"],
+            "fused": record["fused"], "cascades": record["cascades"]}
+    if "lost" in answer:
+        return {**base, "verdict": WRONG, "why": answer["lost"], "draws": 0, "bad": [], "ratio": None, "exceptions": {}}
+    why = "; ".join(f"{b['draw']} output {b['output']}: {b['why']}" for b in answer["bad"][:3])
+    more = len(answer["bad"]) - 3
+    return {**base, "verdict": WRONG if answer["bad"] else RIGHT, "why": why + (f"; and {more} more" if more > 0 else ""),
+            **{k: answer[k] for k in ("draws", "bad", "ratio", "exceptions")}}
+
+
+# -- in the child ------------------------------------------------------------------------------------------------------
+
+
+def one(program: Program, folder: Path, device: str) -> dict[str, Any]:
+    """Load a program's artifact and judge it on every draw."""
+    import redfuser
+
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "model.rf"
+        path.write_bytes(gzip.decompress(paths(folder, program.name)[0].read_bytes()))
+        model = redfuser.load(str(path))
+        return examine(program, model.to(device) if device != "cpu" else model, device)
+
+
+def examine(program: Program, ours: Callable[..., Any], device: str, only: Sequence[str] = ()) -> dict[str, Any]:
+    """``ours`` on every draw (or those in ``only``): how many, what is bad, the worst ratio, exceptions by name."""
+    bad: list[dict[str, Any]] = []
+    exceptions: dict[str, int] = {}
+    worst, count = 0.0, 0
+    names = [d for d in draws(program) if not only or d in only]
+    for what in names:
+        args = tuple(t.to(device) for t in draw(program, what))
+        count += 1
+        try:
+            with torch.no_grad():
+                result = ours(*args)
+            if device != "cpu":
+                torch.cuda.synchronize()
+        except Exception as e:
+            bad.append({"draw": what, "output": 0, "why": f"{type(e).__name__}: {str(e)[:300]}"})
+            if not isinstance(e, RedFuserError) and device != "cpu":
+                return {"draws": count, "bad": bad, "ratio": worst, "exceptions": exceptions, "poisoned": True}
+            continue
+        with torch.no_grad():
+            found = [_again(program, ours, what, v, device) for v in _judged(program, result, args)]
+        for v in found:
+            if v.why:
+                bad.append({"draw": what, "output": v.output, "why": v.why})
+            else:
+                worst = max(worst, v.ratio) if v.ratio != float("inf") else worst
+            for name, n in v.exceptions.items():
+                exceptions[name] = exceptions.get(name, 0) + n
+    return {"draws": count, "bad": bad, "ratio": worst, "exceptions": exceptions}
+
+
+def _again(program: Program, ours: Callable[..., Any], what: str, verdict: Verdict, device: str) -> Verdict:
+    """A verdict outside the numerics rule, held to it on further draws as well; any other as it is."""
+    if not verdict.why or verdict.check is None:
+        return verdict
+    checks = [verdict.check]
+    for seed in range(1, SEEDS):
+        args = tuple(t.to(device) for t in draw(program, what, seed))
+        other = next(v for v in _judged(program, ours(*args), args) if v.output == verdict.output)
+        if other.check is None:
+            return other if other.why else verdict
+        checks.append(other.check)
+    whole = pooled(checks)
+    why = "" if whole.passed else f"{words(verdict.check)}; over {SEEDS} draws, in units of storing: {words(whole)}"
+    return Verdict(verdict.output, why, whole.ratio, verdict.exceptions, whole)
+
+
+def _judged(program: Program, result: Any, args: tuple[torch.Tensor, ...]) -> list[Verdict]:
+    """Against eager as torch runs it; where that is attention by a library kernel, also against torch's own composition of
+    it (rows that see nothing differ between torch's backends): right by either is right."""
+    truth = numerics.reference(program.fn, args)
+    found = judge(result, program.fn(*args), truth, args, program.ranked)
+    if any(v.why for v in found):
+        with sdpa_kernel(SDPBackend.MATH):
+            again = judge(result, program.fn(*args), truth, args, program.ranked)
+        found = [a if v.why and not a.why else v for v, a in zip(found, again)] if len(found) == len(again) else found
+    return found
+
+
+# -- without a device --------------------------------------------------------------------------------------------------
+
+
+def interpret_all(programs: Sequence[Program], target: str, only: Sequence[str], jobs: int, limit_s: float,
+                  tell: Callable[[str], None]) -> list[dict[str, Any]]:
+    """A row per program, its tile programs run in the interpreter (:mod:`redfuser.bench.correctness.interpret`)."""
+    rows = {}
+    by = {p.name: p for p in programs}
+    options, code, commit = {"target": target, "draws": list(only)}, digest.lowering(), provenance.commit()
+    for n, answer in enumerate(supervise("interpret", [p.name for p in programs], options, jobs, limit_s), 1):
+        program = by[answer["program"]]
+        record = {"target": target, "lowering": code, "commit": commit, "refused": [], "strategies": [], "fused": 0,
+                  "cascades": 0, "status": "refused", **answer}
+        row = unbuilt(program, record) if "code" in answer else judged(program, record, answer)
+        rows[program.name] = row
+        tell(f"[{n}/{len(programs)}] {program.name}: {row['verdict']} {row['code']} {row['why'][:200]}".rstrip())
+    return [rows[p.name] for p in programs]

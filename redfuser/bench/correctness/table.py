@@ -1,0 +1,93 @@
+"""The table of a run: JSON lines under a heading line with commit, machine and versions; and the same as Markdown."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from redfuser.bench.correctness.run import FAILED, NOT_RUN, REFUSED, RIGHT, WRONG
+
+VERDICTS = (RIGHT, WRONG, REFUSED, FAILED, NOT_RUN)
+JSONL, MARKDOWN = "correctness.jsonl", "README.md"
+
+
+def heading(device: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the table is of: the code that built it (as the builds recorded it), the machine, the time."""
+    from redfuser.bench import provenance
+
+    return {"table": "correctness", "schema": 1, **{k: _common(rows, k) for k in ("lowering", "commit", "target")},
+            "machine": provenance.machine(device), "time": provenance.now()}
+
+
+def _common(rows: list[dict[str, Any]], key: str) -> str:
+    """What all built programs say, or all that they say."""
+    return " ".join(sorted({r[key] for r in rows if r.get(key)}))
+
+
+def write(folder: Path, head: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    """``correctness.jsonl`` and ``README.md`` in ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [head, *rows]
+    (folder / JSONL).write_text("".join(json.dumps(line, sort_keys=True) + "\n" for line in lines))
+    (folder / MARKDOWN).write_text(markdown(head, rows))
+
+
+def read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """(heading, rows) of a written table."""
+    head, *rows = (json.loads(line) for line in path.read_text().splitlines())
+    return head, rows
+
+
+def counts(rows: list[dict[str, Any]]) -> dict[str, Counter[str]]:
+    """Verdicts per family, families in order."""
+    found: dict[str, Counter[str]] = {}
+    for r in rows:
+        found.setdefault(r["family"], Counter())[r["verdict"]] += 1
+    return found
+
+
+def summary(rows: list[dict[str, Any]]) -> str:
+    total = Counter(r["verdict"] for r in rows)
+    codes = Counter(r["code"] for r in rows if r["verdict"] in (REFUSED, FAILED))
+    named = ", ".join(f"{code} {n}" for code, n in codes.most_common())
+    text = ", ".join(f"{total[v]} {v}" for v in VERDICTS if total[v])
+    return f"{len(rows)} programs: {text}" + (f" ({named})" if named else "")
+
+
+def markdown(head: dict[str, Any], rows: list[dict[str, Any]]) -> str:
+    machine = head["machine"]
+    versions = ", ".join(f"{k} {v}" for k, v in sorted(machine["versions"].items()) if v != "absent")
+    checked = sum(r["draws"] for r in rows)
+    lines = ["# Correctness", "", f"{summary(rows)}; {checked} runs on as many draws of inputs.", "",
+             f"Commit {head['commit'] or '-'}, built for {head['target']}, run on {machine['device']}"
+             f"{' (driver ' + machine['driver'] + ')' if machine['driver'] else ''}, {head['time']}. {versions}.",
+             f"Lowering {head['lowering']}. `redfuser bench correctness` (docs/cli.md) made this; judged against float64 from "
+             "the same inputs and eager torch on that machine, class by class and by the numerics rule.", "",
+             "| family | " + " | ".join(VERDICTS) + " |", "|---|" + "---|" * len(VERDICTS)]
+    lines += [f"| {family} | " + " | ".join(str(c[v] or "") for v in VERDICTS) + " |" for family, c in counts(rows).items()]
+    for title, verdict in (("Wrong", WRONG), ("Refused", REFUSED), ("Failed to build", FAILED), ("Not run", NOT_RUN)):
+        chosen = [r for r in rows if r["verdict"] == verdict]
+        if chosen:
+            lines += ["", f"## {title}", "", "| program | code | why |", "|---|---|---|"]
+            lines += [f"| {r['program']} | {r['code']} | {_cell(r['why'])} |" for r in chosen]
+    partly = [r for r in rows if r["verdict"] in (RIGHT, WRONG) and r.get("partly")]
+    if partly:
+        lines += ["", "## Fused in part", "", "| program | kept |", "|---|---|"]
+        lines += [f"| {r['program']} | {_cell('; '.join(r['partly']))} |" for r in partly]
+    excused: Counter[str] = Counter()
+    for r in rows:
+        excused.update(r.get("exceptions") or {})
+    if excused:
+        lines += ["", "Excused elements: " + ", ".join(f"{name} {n}" for name, n in sorted(excused.items())) +
+                  " (redfuser/bench/correctness/judge.py says what they are)."]
+    lines += ["", "## Right", "", "| program | strategy | draws | worst error, x eager's |", "|---|---|---|---|"]
+    lines += [f"| {r['program']} | {' '.join(r['strategies'])} | {r['draws']} | {r['ratio']:.2f} |"
+              for r in rows if r["verdict"] == RIGHT]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    line = " ".join(text.split())
+    return line[:240].replace("|", "\\|") + ("..." if len(line) > 240 else "")

@@ -1,0 +1,111 @@
+"""``redfuser bench correctness``: build, run and interpret the correctness programs."""
+
+from __future__ import annotations
+
+import fnmatch
+import itertools
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from redfuser.cli.console import NUMERICS
+from redfuser.errors import InputError
+
+if TYPE_CHECKING:
+    from workloads.correctness import Program
+
+FOLDER = click.Path(file_okay=False, path_type=Path)
+
+
+def choose(only: str, sample: int) -> list[Program]:
+    """The programs whose family or name matches one of the comma-separated patterns, families taking turns; ``sample``: so
+    many of them, spread over the list. Raises InputError RF194 when a pattern matches nothing."""
+    from workloads.correctness import all_programs
+
+    programs = all_programs()
+    chosen = programs
+    if only:
+        patterns = [w.strip() for w in only.split(",") if w.strip()]
+        chosen = [p for p in programs if any(_matches(p, w) for w in patterns)]
+        for w in patterns:
+            if not any(_matches(p, w) for p in programs):
+                raise InputError("RF194", f"no correctness program matches {w!r}",
+                                 help=", ".join(dict.fromkeys(p.family for p in programs)))
+    families: dict[str, list[Program]] = {}
+    for p in chosen:
+        families.setdefault(p.family, []).append(p)
+    turns = [p for row in itertools.zip_longest(*families.values()) for p in row if p is not None]
+    return turns[::max(1, len(turns) // sample)][:sample] if sample else turns
+
+
+def _matches(program: Program, pattern: str) -> bool:
+    return program.family == pattern or fnmatch.fnmatchcase(program.name, pattern) or (
+        "*" not in pattern and pattern in program.name)
+
+
+@click.command("correctness")
+@click.option("--build", "building", type=FOLDER, help="Build the programs into this folder. Needs compilers, no GPU.")
+@click.option("--run", "running", type=FOLDER, help="Run what was built there and judge it. Needs torch and the device.")
+@click.option("--interpret", is_flag=True, help="Judge tile programs in the interpreter. Needs neither nvcc nor a GPU.")
+@click.option("--list", "listing", is_flag=True, help="Name the programs.")
+@click.option("--only", default="", help="Families, or patterns of names, comma-separated.")
+@click.option("--sample", default=0, help="So many programs, spread over the list.")
+@click.option("--draws", default="", help="With --interpret: only these draws, comma-separated.")
+@click.option("--target", default="sm_90a", show_default=True, help="With --build and --interpret: cpu, sm_80, sm_86, sm_90a.")
+@click.option("--device", help="With --run: cuda or cpu; default: cuda where there is one.")
+@click.option("--jobs", default=0, help="Processes; default: the cores, at most 4 with --run.")
+@click.option("--limit", "limit_s", default=300.0, show_default=True, help="Seconds for one program.")
+@click.option("--table", type=FOLDER, help="Write correctness.jsonl and README.md there; with --run, default: DIR/table.")
+def correctness(building: Path | None, running: Path | None, interpret: bool, listing: bool, only: str, sample: int, draws: str,
+                target: str, device: str | None, jobs: int, limit_s: float, table: Path | None) -> None:
+    """Hold a few hundred small programs to float64 and eager torch. Exit code 4 when one is wrong."""
+    programs = choose(only, sample)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if listing:
+        for p in programs:
+            click.echo(p.name)
+    elif building is not None:
+        from redfuser.bench.correctness.build import build
+
+        _show_build(build(programs, target, building, jobs or cores, limit_s, click.echo))
+    elif running is not None:
+        import torch
+
+        from redfuser.bench.correctness.run import run
+
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        rows = run(programs, running, device, running / f"rows-{device}.jsonl", jobs or min(4, cores), limit_s, click.echo)
+        _finish(rows, device, table or running / "table")
+    elif interpret:
+        from redfuser.bench.correctness.run import interpret_all
+
+        rows = interpret_all(programs, target, [d for d in draws.split(",") if d], jobs or cores, limit_s, click.echo)
+        _finish(rows, "cpu", table)
+    else:
+        raise InputError("RF194", "nothing to do", help="--build DIR, --run DIR, --interpret or --list")
+
+
+def _show_build(records: Iterable[dict[str, Any]]) -> None:
+    from collections import Counter
+
+    found = Counter((r["status"], r["code"]) for r in records)
+    click.echo(", ".join(f"{n} {status}{' ' + code if code else ''}" for (status, code), n in found.most_common()))
+
+
+def _finish(rows: list[dict[str, Any]], device: str, folder: Path | None) -> None:
+    from redfuser.bench.correctness import table
+
+    if folder is not None:
+        table.write(folder, table.heading(device, rows), rows)
+    click.echo(table.summary(rows))
+    for r in rows:
+        if r["verdict"] == table.WRONG:
+            click.echo(f"WRONG {r['program']}: {r['why'][:300]}")
+    if any(r["verdict"] == table.WRONG for r in rows):
+        raise click.exceptions.Exit(NUMERICS)
+
+
+__all__ = ["correctness"]

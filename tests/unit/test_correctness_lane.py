@@ -1,0 +1,190 @@
+"""The correctness lane: its list, its judge, its supervision, and the whole of it on the CPU in processes without a compiler."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from redfuser import numerics
+from redfuser.bench.correctness import build, run, table
+from redfuser.bench.correctness import supervise as supervision
+from redfuser.bench.correctness.judge import judge
+from redfuser.bench.correctness.run import examine
+from workloads.correctness import In, Program, all_programs, draw, draws
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = all_programs()
+
+
+def named(name: str) -> Program:
+    return next(p for p in PROGRAMS if p.name == name)
+
+
+def test_the_list_covers_what_it_promises() -> None:
+    assert len(PROGRAMS) >= 300
+    families = Counter(p.family for p in PROGRAMS)
+    assert {"mha", "masks", "scored", "sinks", "gqa", "decode", "mla", "differential", "routing", "quant", "quant+product",
+            "norms", "softmax", "losses", "entropy", "variance", "inertia", "places", "statistics"} <= set(families)
+    assert {"single", "resident", "multi"} <= {p.strategy for p in PROGRAMS}
+    assert {i.dtype for p in PROGRAMS for i in p.ins} >= {"f16", "bf16", "f32", "e4m3"}
+
+
+@pytest.mark.parametrize("name", ["mha/f16 1xh2 200x333 d64 s/", "quant/f16 33x1000 scale", "inertia/f32 3x500 inertia"])
+def test_draws_are_what_they_are_called(name: str) -> None:
+    program = named(name)
+    again = [draw(program, "normal") for _ in range(2)]
+    assert all(torch.equal(a, b) for a, b in zip(*again)), "a draw is the same on every machine"
+    assert not torch.equal(draw(program, "normal", 1)[0], again[0][0])
+    for what in draws(program):
+        inputs = dict(zip((i.name for i in program.ins), draw(program, what)))
+        special = what.partition(":")
+        for key, x in inputs.items():
+            odd = x[~x.isfinite()]
+            if special[2] == key:
+                assert odd.numel() == 1 and str(float(odd)) == special[0]
+            else:
+                assert odd.numel() == 0 or what in ("spread", "outlier", "huge"), (what, key)
+
+
+# -- the judge ---------------------------------------------------------------------------------------------------------
+
+
+def softmax(x: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x, -1)
+
+
+SOFTMAX = Program("test", "softmax", softmax, (In("x", (4, 65), "f16", scale=3.0),))
+TOP = Program("test", "top", lambda x: tuple(torch.topk(torch.softmax(x, -1), 4)), (In("x", (8, 65), "f32", scale=3.0),),
+              ranked=lambda x: (x, torch.softmax(x, -1)))
+
+
+def bad(program: Program, ours: Any) -> set[str]:
+    return {b["draw"] for b in examine(program, ours, "cpu")["bad"]}
+
+
+def test_what_is_right_is_right() -> None:
+    assert bad(SOFTMAX, lambda x: torch.softmax(x.float(), -1).half()) == set()
+    assert bad(TOP, TOP.fn) == set()
+
+
+def test_a_wrong_factor_a_lost_nan_and_a_crash_are_found() -> None:
+    assert bad(SOFTMAX, lambda x: (torch.softmax(x.float(), -1) * 1.01).half()) >= {"normal", "big", "ties"}
+    assert bad(SOFTMAX, lambda x: torch.softmax(x.nan_to_num(0.0), -1)) == {"nan:x", "inf:x", "-inf:x", "outlier"} & bad(
+        SOFTMAX, lambda x: torch.softmax(x.nan_to_num(0.0), -1)) | {"nan:x", "inf:x"}
+    assert "normal" in bad(SOFTMAX, lambda x: 1 / 0)
+    assert "normal" in bad(SOFTMAX, lambda x: softmax(x).float()), "another dtype"
+
+
+def test_one_step_of_eight_bits_is_found() -> None:
+    """A quotient by a multiplication with the reciprocal differs from the program's at ties."""
+    program = next(p for p in PROGRAMS if p.family == "quant" and p.what.endswith(" scale"))
+
+    def hasty(x: torch.Tensor) -> Any:
+        s = x.float().abs().amax(-1, keepdim=True) / 448.0
+        return (x.float() * (1 / s) * (1 + 1e-6)).to(torch.float8_e4m3fn), s
+
+    assert bad(program, program.fn) == set()
+    assert bad(program, hasty) & {"ties", "outlier", "normal"}
+
+
+def test_places_among_equal_values_are_free_and_others_are_not() -> None:
+    def other_order(x: torch.Tensor) -> Any:
+        values, places = torch.topk(torch.softmax(x, -1).flip(-1), 4)
+        return values, x.shape[-1] - 1 - places
+
+    def next_one(x: torch.Tensor) -> Any:
+        values, places = torch.topk(torch.softmax(x, -1), 5)
+        return values[..., :4], places[..., 1:]
+
+    assert bad(TOP, other_order) == set()
+    assert {"normal", "big"} <= bad(TOP, next_one)
+    assert "normal" in bad(TOP, lambda x: (TOP.fn(x)[0], TOP.fn(x)[1][..., :1].expand(-1, 4))), "one place four times"
+
+
+def test_luck_is_averaged_out_and_a_defect_is_not() -> None:
+    """One weight decides the outlier draw: its rounding is lucky now and then, on either side. Ten times the rounding is not."""
+    rounded = Program("test", "dominated", lambda p, v: (p * v).sum(-1).half(),
+                      (In("p", (1, 4), "f16", "positive"), In("v", (1, 4), "f16")))
+    exact = draw(rounded, "outlier")
+    truth = numerics.reference(rounded.fn, exact)
+    assert not [v for v in judge(rounded.fn(*exact), rounded.fn(*exact), truth, exact, None) if v.why]
+    assert "outlier" in bad(rounded, lambda p, v: (p * v).sum(-1).half() * (1 + 20 * 2.0**-11))
+
+
+def test_exceptions_have_names() -> None:
+    x = torch.tensor([1.0])
+    eager, truth = torch.tensor([math.inf]), torch.tensor([4.0], dtype=torch.float64)
+    v, = judge(torch.tensor([4.0]), eager, truth, (x,), None)
+    assert not v.why and v.exceptions == {"as float64": 1}
+    v, = judge(torch.tensor([5.0]), eager, truth, (x,), None)
+    assert v.why
+    v, = judge(torch.tensor([math.nan]), eager, torch.tensor([math.inf]).double(), (x,), None)
+    assert not v.why and v.exceptions == {"undefined": 1}
+    v, = judge(torch.tensor([math.inf]), torch.tensor([math.nan]), torch.tensor([math.nan]).double(), (x * math.nan,), None)
+    assert v.why, "with a NaN in the input there is no such excuse"
+
+
+# -- supervision -------------------------------------------------------------------------------------------------------
+
+
+def test_a_crash_and_a_hang_cost_only_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervision, "CHILD", "tests.unit.lane_child")
+    names = ["a", "crash 1", "b", "hang", "c", "crash 2"]
+    answers = {a["program"]: a for a in supervision.supervise("x", names, {}, 2, 2.0)}
+    assert set(answers) == set(names)
+    assert all(answers[n].get("well") for n in "abc")
+    assert "status" in answers["crash 1"]["lost"] and "no answer" in answers["hang"]["lost"]
+
+
+# -- all of it ---------------------------------------------------------------------------------------------------------
+
+
+ABSENT = ("tvm", "tilelang", "z3", "rich", "platformdirs", "transformers", "ml_dtypes")
+
+
+def test_build_here_run_there_and_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two programs for the CPU; the run has no compiler, is not repeated, and writes the table."""
+    names = ["statistics/f32 9x777 deviation", "routing/f16 65x96x64 k6 one"]
+    told: list[str] = []
+
+    def here(step: str, names: list[str], options: dict[str, Any], jobs: int, limit_s: float) -> Any:
+        return ({"program": n, **build.one(named(n), options["target"], Path(options["folder"]))} for n in names)
+
+    monkeypatch.setattr(build, "supervise", here)
+    for _ in range(2):
+        records = build.build([named(n) for n in names], "cpu", tmp_path, 1, 60, told.append)
+        assert [r["status"] for r in records] == ["built", "built"], records
+    assert told[-1] == "2 programs, 2 built before"
+
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    (bare / "sitecustomize.py").write_text(f"import sys\nfor m in {ABSENT}: sys.modules[m] = None\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "redfuser", "bench", "correctness", "--run", str(tmp_path), "--device", "cpu", "--jobs", "1",
+         "--only", ",".join(names)], cwd=ROOT, capture_output=True, text=True, timeout=240,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(bare), str(ROOT)])})
+    assert done.returncode == 0 and "2 programs: 2 right" in done.stdout, done.stdout + done.stderr
+    told.clear()
+    assert len(run.run([named(n) for n in names], tmp_path, "cpu", tmp_path / "rows-cpu.jsonl", 1, 60, told.append)) == 2
+    assert not told, "judged before"
+    head, rows = table.read(tmp_path / "table" / table.JSONL)
+    assert head["lowering"] and head["target"] == "cpu" and {r["verdict"] for r in rows} == {"right"}
+    assert "| statistics | 1 |" in (tmp_path / "table" / table.MARKDOWN).read_text()
+
+
+def test_the_table_names_what_is_not_right() -> None:
+    rows = [{"program": f"a/{v}", "family": "a", "verdict": v, "code": c, "why": "w | x", "draws": 1, "ratio": 1.0,
+             "strategies": ["single"], "partly": [], "exceptions": {"undefined": 2}}
+            for v, c in (("right", ""), ("wrong", ""), ("refused", "RF490"), ("failed to build", "RF452"), ("not run", ""))]
+    head = {"machine": {"versions": {"torch": "2"}, "device": "d", "driver": ""}, "time": "t", "lowering": "l", "commit": "c",
+            "target": "sm_90a"}
+    text = table.markdown(head, rows)
+    assert "| a | 1 | 1 | 1 | 1 | 1 |" in text and "RF490 1" in text and "w \\| x" in text and "undefined 5" not in text

@@ -1,0 +1,22 @@
+"""Correctness programs: a few hundred small torch functions in the spellings people use, over all families. One file per
+family; ``redfuser bench correctness`` builds them on one machine and judges them on another."""
+
+from __future__ import annotations
+
+import importlib
+
+from workloads.correctness.program import In, Program, draw, draws
+
+MODULES = ("attention", "grouped", "rows", "losses", "routing", "statistics")
+
+
+def all_programs() -> list[Program]:
+    """Every program, in order, with names that are all different."""
+    found = [p for m in MODULES for p in importlib.import_module(f"workloads.correctness.{m}").programs()]
+    unique = {p.name: p for p in found}
+    if len(unique) != len(found):
+        raise ValueError(f"two programs of one name: {sorted({p.name for p in found if unique[p.name] is not p})}")
+    return found
+
+
+__all__ = ["In", "Program", "all_programs", "draw", "draws"]
