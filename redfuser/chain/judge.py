@@ -88,7 +88,8 @@ def rule(got: Array, want: Want) -> str:
         wrong &= ~_same_class(a, _stored(want.hidden(), want.dtype))
     if wrong.any():
         return "class: " + _first(a, b, wrong)
-    for x, y, e in want.bands.split(a, b, z) if want.bands is not None else [(a, b, z)]:
+    parts = want.bands.split(a, b, z) if want.bands is not None else [(a, b, z)]
+    for x, y, e in parts:
         if text := _within(x, y, e, want.dtype, want.top, want.more):
             return text
     return ""

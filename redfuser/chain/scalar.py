@@ -12,10 +12,26 @@ from typing import Any
 import numpy as np
 
 from redfuser.acrf.domains import NUMPY, Array
-from redfuser.acrf.expr import FLOATS, Axis, Cascade, Cast, Const, Expr, Index, Let, Load, Op, Reduce, Ref, Stmt, Tensor, walk
+from redfuser.acrf.expr import (
+    FLOATS,
+    Axis,
+    Cascade,
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Let,
+    Load,
+    Op,
+    Reduce,
+    Ref,
+    Stmt,
+    Tensor,
+    walk,
+)
 from redfuser.acrf.state import Accumulator, Fused, State
-from redfuser.chain.smaller import expressions
 from redfuser.chain.samples import Case, steps_moved
+from redfuser.chain.smaller import expressions
 from redfuser.chain.truth import FEW
 from redfuser.strategies import cpu, realise, tir
 from redfuser.strategies.program import Program

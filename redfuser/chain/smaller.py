@@ -93,7 +93,7 @@ def _shapes(cascade: Cascade, parts: tuple[Expr, ...], old: dict[str, int],
     for load in loads:
         for i, extent in zip(load.indices, tensors[load.tensor].shape, strict=True):
             inside = _range(i, old)
-            if inside is None or not isinstance(extent, int) or not (0 <= inside[0] and inside[1] < extent):
+            if inside is None or not isinstance(extent, int) or not (inside[0] >= 0 and inside[1] < extent):
                 for a in _axes(i) & set(old):
                     new[a] = old[a]
     shapes: dict[str, tuple[int | str, ...]] = {}

@@ -19,9 +19,8 @@ def violations(program: Program, tiles: TileProgram, cases: list[Case]) -> Itera
     moved = steps_moved(program.fused)
     for case in cases:
         given = arguments(program, tiles, case.inputs)
-        if case.wide and not moved:
-            if text := case.digits(interpret.run(tiles, given, wide=True)):
-                yield f"tile program in float64, {case.name}: {text}"
+        if case.wide and not moved and (text := case.digits(interpret.run(tiles, given, wide=True))):
+            yield f"tile program in float64, {case.name}: {text}"
         if text := case.rule(_typed(program, interpret.run(tiles, given))):
             yield f"tile program, {case.name}: {text}"
 

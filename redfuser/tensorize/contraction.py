@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Ref, op, print_expr, substitute, walk
+from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, op, print_expr, substitute, walk
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block
 from redfuser.tensorize import rewrite
@@ -19,8 +19,8 @@ from redfuser.tensorize.maps import as_tile
 from redfuser.tensorize.scope import HALF, Scope, Value
 from redfuser.tensorize.sizes import round_up
 from redfuser.tensorize.staging import stage_tile
+from redfuser.tensorize.tile_ir import Assign, Fill, For, Gemm, Slice, i64, imul
 from redfuser.tensorize.weights import weight_pieces
-from redfuser.tensorize.tile_ir import Assign, Copy, Fill, For, Gemm, Slice, i64, imul
 
 if TYPE_CHECKING:
     from redfuser.tensorize.state import KernelState
