@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from redfuser.acrf.state import NotFusable
+from redfuser.acrf.expr import Provenance
 from redfuser.kernels import Produced, describe_state
 from redfuser.recheck import Verdict
 from redfuser.report import CascadeReport, Note, Opaque, OpRef, Reason, Report
@@ -13,14 +13,15 @@ from redfuser.traffic import traffic
 
 
 def describe(name: str, arch: str, imported: Any, partition: Any, produced: dict[str, Produced],
-             verdicts: Mapping[str, Verdict], seconds: dict[str, float]) -> Report:
-    """Every cascade once: fused, or kept with its reason; then the opaque calls and the importer's notes."""
+             verdicts: Mapping[str, Verdict], seconds: dict[str, float], built: bool = True) -> Report:
+    """Every cascade once: fused, or kept with its reason; then the opaque calls and the importer's notes. ``built``: there
+    are binaries; otherwise fused means planned."""
     cascades = [_region(r, produced.get(r.name), verdicts.get(r.key)) for r in partition.regions]
-    cascades += [_refusal(r.name, r.ops, r.reason) for r in partition.refusals]
+    cascades += [_refusal(r, verdicts) for r in partition.refusals]
     notes = [*(Note(t) for t in imported.notes), *_outside(partition), *_unchecked(verdicts),
              *(n for made in {p.name: p for p in produced.values()}.values() for n in made.notes)]
     return Report(name, arch, tuple(cascades), _opaque(imported), tuple(notes),
-                  timings=dict(seconds), versions=_versions())
+                  timings=dict(seconds), versions=_versions(), built=built)
 
 
 def _ops(ops: Any) -> tuple[OpRef, ...]:
@@ -40,20 +41,25 @@ def _region(region: Any, made: Produced | None, verdict: Verdict | None) -> Casc
                          traffic(region.cascade), roundings=region.fused.certificate.roundings, **common)
 
 
-def _refusal(name: str, ops: Any, refusal: NotFusable) -> CascadeReport:
-    refs = _ops(ops)
-    where = refusal.provenance if refusal.provenance.op else (ops[0] if ops else refusal.provenance)
-    reason = Reason(refusal.code, where.op or refusal.statement, where.source, refusal.condition, refusal.why, refusal.help)
-    return CascadeReport(name, refs, False, reason, cascade=refusal.statement, prefix=refusal.prefix)
+def _refusal(refused: Any, verdicts: Mapping[str, Verdict]) -> CascadeReport:
+    refs, refusal = _ops(refused.ops), refused.reason
+    where = refusal.provenance if refusal.provenance.op else (refs[0] if refs else refusal.provenance)
+    name = where.op if isinstance(where, Provenance) else where.name
+    reason = Reason(refusal.code, name or refusal.statement, where.source, refusal.condition, refusal.why, refusal.help)
+    if refused.fused is None:
+        return CascadeReport(refused.name, refs, False, reason, cascade=refusal.statement, prefix=refusal.prefix)
+    verdict = verdicts.get(refused.key)
+    return CascadeReport(refused.name, refs, False, reason, cascade=str(refused.fused.cascade),
+                         fused_form=describe_state(refused.fused), certificate=verdict.words if verdict else "")
 
 
 def _outside(partition: Any) -> list[Note]:
-    """Reductions and contractions that were left outside a cascade, a line per reason."""
+    """What was left outside a cascade and is no loss, a line per reason."""
     groups: dict[tuple[str, str], list[str]] = {}
-    for name, code, condition in partition.notes:
-        groups.setdefault((code, condition), []).append(name)
-    return [Note(f"{condition}: {names[0]}" + (f" and {len(names) - 1} more" if len(names) > 1 else ""), code)
-            for (code, condition), names in groups.items()]
+    for note in partition.notes:
+        groups.setdefault((note.code, note.text), []).append(note.about)
+    return [Note(f"{text}: {names[0]}" + (f" and {len(names) - 1} more" if len(names) > 1 else ""), code)
+            for (code, text), names in groups.items()]
 
 
 def _unchecked(verdicts: Mapping[str, Verdict]) -> list[Note]:
@@ -63,11 +69,11 @@ def _unchecked(verdicts: Mapping[str, Verdict]) -> list[Note]:
 
 
 def _opaque(imported: Any) -> tuple[Opaque, ...]:
-    groups: dict[tuple[str, str], int] = {}
+    groups: dict[tuple[str, str, str], int] = {}
     for call in imported.opaque.values():
-        key = (call.target, call.provenance.source)
+        key = (call.target, call.provenance.source, call.why)
         groups[key] = groups.get(key, 0) + 1
-    return tuple(Opaque(op, source, count) for (op, source), count in sorted(groups.items()))
+    return tuple(Opaque(op, source, count, why) for (op, source, why), count in sorted(groups.items()))
 
 
 def _versions() -> dict[str, str]:

@@ -1,5 +1,8 @@
 """The stages, top to bottom: import, partition (which lifts and derives), re-check each distinct certificate, realise each
 distinct cascade, emit the outer graph. Everything else is detail of one of these lines.
+
+A region of which nothing comes (no certificate that holds, no tile form, no configuration that fits, a check that fails, a
+binary that does not build) goes back to the partition, which answers with the next smaller regions, down to single cascades.
 """
 
 from __future__ import annotations
@@ -11,26 +14,32 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from redfuser import turns
+from redfuser.acrf.state import NotFusable
 from redfuser.describe import describe
 from redfuser.kernels import Produced, produce_all
 from redfuser.recheck import Verdict, recheck, refused
-from redfuser.report import Report
+from redfuser.report import Reason, Report
 
 log = logging.getLogger("redfuser.pipeline")
 T = TypeVar("T")
+HERE = ("RF440", "RF450", "RF458", "RF459")
+"""Reasons that are about this machine or target, not about a region: a smaller region would meet them too."""
+ROUNDS = 32
+"""Times that refused regions are answered with smaller ones; after that they stay with torch."""
 
 
 @dataclass(slots=True)
 class Trace:
-    """Seconds per stage, in order; every stage logs when it ends."""
+    """Seconds per stage, in order; every stage logs when it ends. A stage that runs again adds to its time."""
 
     seconds: dict[str, float] = field(default_factory=dict)
 
     def run(self, stage: str, f: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         start = time.perf_counter()
         out = f(*args, **kwargs)
-        self.seconds[stage] = time.perf_counter() - start
-        log.info("%s: %.2f s", stage, self.seconds[stage])
+        spent = time.perf_counter() - start
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + spent
+        log.info("%s: %.2f s", stage, spent)
         return out
 
 
@@ -49,7 +58,7 @@ def run(model: Any, args: Any = None, kwargs: Any = None, *, arch: str, casts: s
         disable: bool = False, verify: str = "1", name: str = "model") -> Compilation:
     """``arch``: ``cpu`` or an architecture of :data:`redfuser.target.TARGETS`. build=False stops before binaries.
     verify: the setting of that name (:func:`redfuser.recheck.recheck`); under ``strict`` a certificate that does not hold
-    is an InternalError RF901, otherwise its region stays unfused with that reason."""
+    is an InternalError RF901, otherwise its region gives way to smaller ones."""
     with turns.taken():
         return _run(model, args, kwargs, arch, casts, build, disable, verify, name)
 
@@ -60,24 +69,51 @@ def _run(model: Any, args: Any, kwargs: Any, arch: str, casts: str, build: bool,
 
     trace = Trace()
     imported = trace.run("import", frontend.import_model, model, args, kwargs)
-    found = trace.run("partition", partition.partition, imported, casts)
-    regions = () if disable else found.regions
-    verdicts = trace.run("certificates", recheck, regions, verify)
-    produced = trace.run("kernels", realise_all, regions, verdicts, arch, build)
+    search = partition.Partitioner(imported, casts)
+    found = trace.run("partition", search.run)
+    made = Realised(arch, build, verify)
+    for _ in range(0 if disable else ROUNDS):
+        trace.run("certificates", made.recheck, found.regions)
+        trace.run("kernels", made.realise, found.regions)
+        if not (failed := made.failed(found.regions)):
+            break
+        search.give_up(failed)
+        found = trace.run("partition", search.run)
+    known: tuple[Any, ...] = (*found.regions, *found.refusals)
+    produced = {x.name: made.kernels[x.key] for x in known if x.key in made.kernels}
     kept = [r for r in found.regions if r.name in produced and produced[r.name].reason is None]
     names = {r.name: produced[r.name].name for r in kept}
     graph = trace.run("outer graph", outer.emit, imported, kept, names) if build else None
-    report = describe(name, arch, imported, found, produced, verdicts, trace.seconds)
+    report = describe(name, arch, imported, found, produced, made.verdicts, trace.seconds, built=build)
     return Compilation(imported, found, produced, graph, report)
 
 
-def realise_all(regions: Any, verdicts: dict[str, Verdict], arch: str, build: bool) -> dict[str, Produced]:
-    """One kernel per distinct cascade text; regions that are equal up to their names share it. What was checked and does
-    not hold gets none."""
-    distinct = {region.key: region for region in reversed(regions)}
-    named = {key: f"k{i}_{distinct[key].cascade.name}" for i, key in enumerate(dict.fromkeys(r.key for r in regions))}
-    reasons = {key: refused(verdicts[key]) for key in named}
-    sound = [key for key in named if reasons[key] is None]
-    made = produce_all([(named[key], distinct[key].fused) for key in sound], arch, build=build)
-    done = dict(zip(sound, made)) | {key: Produced(named[key], reason=why) for key, why in reasons.items() if why}
-    return {region.name: done[region.key] for region in regions}
+@dataclass(slots=True)
+class Realised:
+    """A verdict and a kernel per distinct cascade text, however often it is met; regions that are equal up to their names
+    share both. What was checked and does not hold gets no kernel."""
+
+    arch: str
+    build: bool
+    verify: str
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    kernels: dict[str, Produced] = field(default_factory=dict)
+
+    def recheck(self, regions: Any) -> None:
+        self.verdicts |= recheck([r for r in regions if r.key not in self.verdicts], self.verify)
+
+    def realise(self, regions: Any) -> None:
+        new = {r.key: r for r in reversed(regions) if r.key not in self.kernels}
+        order = [key for key in dict.fromkeys(r.key for r in regions) if key in new]
+        named = {key: f"k{i}_{new[key].cascade.name}" for i, key in enumerate(order, len(self.kernels))}
+        reasons = {key: refused(self.verdicts[key]) for key in named}
+        sound = [key for key in named if reasons[key] is None]
+        made = produce_all([(named[key], new[key].fused) for key in sound], self.arch, build=self.build)
+        done = dict(zip(sound, made, strict=True)) | {k: Produced(named[k], reason=why) for k, why in reasons.items() if why}
+        self.kernels |= {key: done[key] for key in named}
+
+    def failed(self, regions: Any) -> dict[str, NotFusable]:
+        """Regions, by name, that a smaller one may succeed."""
+        reasons: dict[str, Reason | None] = {r.name: self.kernels[r.key].reason for r in regions}
+        return {name: NotFusable(why.code, "", why.condition, why.why, why.help) for name, why in reasons.items()
+                if why is not None and why.code not in HERE}

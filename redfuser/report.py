@@ -127,7 +127,9 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The whole model. ``timings``: seconds per stage. ``versions``: what compiled it."""
+    """The whole model. ``cascades``: the attention, norms, softmaxes, routings and statistics in it, opaque ones included.
+    ``built``: False when kernels were planned only, as ``explain`` does: fused then means that a kernel's text was made and
+    passed the checks that need no binary. ``timings``: seconds per stage. ``versions``: what compiled it."""
 
     model: str
     target: str
@@ -137,6 +139,7 @@ class Report:
     numerics: Numerics | None = None
     timings: dict[str, float] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+    built: bool = True
 
     # -- numbers -------------------------------------------------------------------------------------------------------
 
@@ -150,7 +153,8 @@ class Report:
 
     @property
     def coverage(self) -> float:
-        """The fraction of cascades that run fused, 0 to 1; 1 for a model without cascades (nothing was left undone)."""
+        """Of the attention, norms, softmaxes, routings and statistics in the model, opaque ones included, the fraction that
+        run fused, 0 to 1; 1 for a model without any (nothing was left undone). Joins that were not made are notes."""
         return len(self.fused) / len(self.cascades) if self.cascades else 1.0
 
     @property
@@ -177,7 +181,7 @@ class Report:
         """Plain text: one head line, one line per group of like cascades, then what the user should know."""
         left = len(self.refused)
         head = f"{self.model}  {self.target}  cascades {len(self.cascades)}: fused {len(self.fused)}"
-        lines = [head + (f", kept unfused {left}" if left else "")]
+        lines = [head + (f", kept unfused {left}" if left else "") + ("" if self.built else "  (planned, not built)")]
         lines += _table([_row(name, c) for name, c in _groups(self.cascades)])
         if self.opaque:
             lines.append(f"opaque torch calls {sum(o.count for o in self.opaque)}:")
@@ -219,6 +223,7 @@ class Report:
             numerics=_optional(Numerics, data["numerics"]),
             timings=dict(data["timings"]),
             versions=dict(data["versions"]),
+            built=bool(data.get("built", True)),
         )
 
 

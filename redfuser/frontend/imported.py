@@ -45,6 +45,7 @@ class OpaqueCall:
     objects; :func:`redfuser.frontend.opaque.resolve` turns the template into a callable. ``outputs`` counts the results,
     ``single`` says that the operator returns a tensor and not a tuple. ``results`` gives, for each result in the Relax
     call's struct info, its position among the operator's results (some operators return ``None`` in between).
+    ``why`` says, for people, what kept it from being compiled.
     """
 
     target: str
@@ -54,6 +55,7 @@ class OpaqueCall:
     single: bool
     results: tuple[int, ...] = (0,)
     provenance: Provenance = field(default=Provenance(), compare=False)
+    why: str = field(default="", compare=False)
 
     @property
     def tensors(self) -> int:

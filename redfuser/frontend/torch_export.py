@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import operator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -48,6 +49,7 @@ class _Import:
         self.env: dict[fx.Node, Any] = {}
         self.opaque: dict[str, OpaqueCall] = {}
         self.notes: list[str] = []
+        self.declined: dict[fx.Node, str] = {}
         self.unsupported: list[str] = []
         self.weights: dict[str, torch.Tensor] = {}
         self.specs: dict[str, InputSpec] = {}
@@ -242,15 +244,16 @@ class _Import:
             self.builder.begin(node.name, provenance_of(node, self.origin))
             result = converter(context, **converted)
         except Decline as e:
-            self.notes.append(f"{node.target} stays a torch call: {e}")
-            return None
+            return self._declined(node, str(e))
         except (TypeError, ValueError, KeyError, IndexError) as e:
-            self.notes.append(f"{node.target} stays a torch call: its arguments were not understood ({e})")
-            return None
+            return self._declined(node, f"its arguments were not understood ({e})")
         except Exception as e:  # TVM refuses a call with an error type of its own; the torch call still runs
-            self.notes.append(f"{node.target} stays a torch call: Relax refuses it ({str(e).strip().splitlines()[-1]})")
-            return None
+            return self._declined(node, f"Relax refuses it ({str(e).strip().splitlines()[-1]})")
         return result if self._matches(node, result) else None
+
+    def _declined(self, node: fx.Node, why: str) -> None:
+        self.notes.append(f"{node.target} stays a torch call: {why}")
+        self.declined[node] = why
 
     def _operand(self, node: fx.Node) -> Any:
         value = self.value(node)
@@ -266,8 +269,8 @@ class _Import:
             if r is None:
                 continue
             if tuple(v.shape) != shape_of(r) or relax_dtype(v.dtype) != dtype_of(r):
-                self.notes.append(f"{node.target} stays a torch call: its result would be {dtype_of(r)}{shape_of(r)}, "
-                                  f"torch has {relax_dtype(v.dtype)}{tuple(v.shape)}")
+                self._declined(node, f"its result would be {dtype_of(r)}{shape_of(r)}, "
+                                     f"torch has {relax_dtype(v.dtype)}{tuple(v.shape)}")
                 return False
         return True
 
@@ -282,7 +285,7 @@ class _Import:
         if why:
             self.unsupported.append(f"{node.target} ({origin.source + ': ' if origin.source else ''}{why})")
             return None
-        call, _ = describe(node, origin)
+        call = replace(describe(node, origin)[0], why=self.declined.pop(node, ""))
         if str(node.target) not in CONVERTERS:
             self.notes.append(f"{node.target} has no converter: it runs as a torch call")
         symbol = f"torchop.{call.target}.{len(self.opaque)}"

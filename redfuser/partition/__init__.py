@@ -1,5 +1,6 @@
 """Find the cascades of a model: by dataflow and index expressions, never by op pattern, name or extent."""
 
-from redfuser.partition.region import Partition, Region, partition
+from redfuser.partition.region import Partition, Region
+from redfuser.partition.search import Partitioner, partition
 
-__all__ = ["Partition", "Region", "partition"]
+__all__ = ["Partition", "Partitioner", "Region", "partition"]

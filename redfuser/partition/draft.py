@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from math import prod
+from typing import Literal
 
 from redfuser.acrf.expr import Const, Expr, Index, Load, Op, Reduce, map_children, walk
 from redfuser.acrf.refuse import defect
@@ -49,8 +50,19 @@ class Sink:
     value: Value | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a region's growth: reductions that ``join`` with the maps in between, a map that comes to ``follow`` the
+    results, maps that ``lead`` to the row."""
+
+    kind: Literal["join", "follow", "lead"]
+    units: frozenset[Unit]
+
+
 @dataclass(slots=True)
 class Draft:
+    """``steps``: how the region grew from its first reduction, in order; what :mod:`redfuser.partition.smaller` undoes."""
+
     units: frozenset[Unit]
     ev: Evaluator
     sinks: list[Sink]
@@ -59,6 +71,7 @@ class Draft:
     p_axes: tuple[str, ...]
     extents: dict[str, int]
     external: dict[Node, set[tuple[Expr, ...]]] = field(default_factory=dict)
+    steps: tuple[Step, ...] = ()
 
     @property
     def row_map(self) -> bool:

@@ -44,7 +44,8 @@ class Node:
 
 @dataclass(eq=False, slots=True)
 class Unit:
-    """One binding. ``gap`` says why an op could not be lifted (its nodes are then boundaries)."""
+    """One binding. ``gap`` says why an op could not be lifted (its nodes are then boundaries); ``symbol`` is the torch call
+    that it makes, where it is one."""
 
     index: int
     op: str
@@ -54,6 +55,7 @@ class Unit:
     extents: dict[str, int] = field(default_factory=dict)
     args: tuple[Node, ...] = ()
     gap: str = ""
+    symbol: str = ""
     provenance: Provenance = field(default_factory=Provenance)
     consumers: list[Unit] = field(default_factory=list)
     producers: list[Unit] = field(default_factory=list)
@@ -182,6 +184,7 @@ class _Builder:
             self.lifted(unit, var, lowered.lifted)
         except Unliftable as e:
             unit.gap = e.construct
+            unit.symbol = symbol_of(value)
             unit.nodes.clear()
             unit.args = tuple(n for v in relax.analysis.free_vars(value) for n in self.flatten(self.tensors.get(v)))
             self.bind(var, self.opaque(unit, var.name_hint, var.struct_info))
@@ -318,4 +321,14 @@ def _no_narrowing(u: Unit) -> bool:
     return all(BYTES[n.dtype] <= BYTES[u.results[0].dtype] for n in u.args)
 
 
-__all__ = ["BYTES", "Graph", "Node", "Unit", "build_graph"]
+def symbol_of(call: Any) -> str:
+    """The packed function that a call names; empty for a call of anything else."""
+    named = call.args[0] if isinstance(call, relax.Call) and len(call.args) else None
+    return str(named.global_symbol) if isinstance(named, relax.ExternFunc) else ""
+
+
+def provenance_of(u: Unit) -> Provenance:
+    return u.provenance if u.provenance.op else Provenance(u.op, u.var)
+
+
+__all__ = ["BYTES", "Graph", "Node", "Unit", "build_graph", "provenance_of"]

@@ -8,16 +8,17 @@ scores) is claimed by the cascade that consumes it. A unit joins only if the gro
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
+from typing import Literal
 
 from redfuser.acrf.expr import Expr, Reduce
 from redfuser.partition.cost import consumer_pays, inner_pays
-from redfuser.partition.draft import Draft, R, Reject, draft, escaping, row_axes
+from redfuser.partition.draft import Draft, R, Reject, Step, draft, escaping, row_axes
 from redfuser.partition.evaluate import scales
 from redfuser.partition.graph import Graph, Node, Unit
 from redfuser.partition.index import axes_of
-from redfuser.partition.sets import Signatures, Units, bits, mask, small, widens
+from redfuser.partition.sets import Signatures, Units, bits, free_to_read, mask, small, widens
 
 DEPTH = 4
 """Maps between a tensor of the row and a reduction that is looked for beside the cascade."""
@@ -46,7 +47,7 @@ class Growth:
 
 class Grower:
     """Finds every cascade of a graph. Units of a ``banned`` pair must not share a cascade, and ``barred`` units start none:
-    the algebra refused them before.
+    the algebra, or what makes kernels, refused them before.
 
     Whether a set of units is one cascade depends on its structure alone, so verdicts are memoised by structure: the
     second of two equal layers costs one evaluation. ``verdicts`` may be shared between growers of one module.
@@ -60,6 +61,7 @@ class Grower:
         self.growth = Growth()
         self.verdicts: dict[object, Reject | None] = {} if verdicts is None else verdicts
         self.signatures = Signatures()
+        self.steps: list[Step] = []
 
     def run(self) -> Growth:
         for u in reversed(self.graph.units):
@@ -79,8 +81,10 @@ class Grower:
         lead = node.lead or node
         excluded: set[Unit] = set()
         while True:
+            self.steps.clear()
             units, joined = self.reductions(self.siblings(frozenset({seed}), lead), seed, lead, excluded)
             if not joined:
+                self.steps.clear()
                 units, joined = self.reductions(frozenset({seed}), seed, lead, excluded)
             before: Units = frozenset()
             while units != before:
@@ -100,7 +104,11 @@ class Grower:
             self.growth.cuts.append(Cut(seed, culprit, bad, True))
             excluded.add(culprit)
         d = self.prologue(units, lead)
-        return None if isinstance(d, Reject) else d
+        return None if isinstance(d, Reject) else replace(d, steps=tuple(self.steps))
+
+    def step(self, kind: Literal["join", "follow", "lead"], grown: Units, units: Units) -> Units:
+        self.steps.append(Step(kind, grown - units))
+        return grown
 
     def verdict(self, question: str, units: Units, lead: Node, judge: Callable[[Draft, Unit | None], Reject | None],
                 about: Unit | None = None) -> Reject | None:
@@ -137,7 +145,7 @@ class Grower:
             together = grown | others
             if others and not others & excluded and not self.parted(together) and self.outside(
                     between, together) is None and self.verdict("together", together, lead, self.judge_together, c) is None:
-                units = together
+                units = self.step("join", together, units)
                 joined += [*(u for u in others if u.reducing), c]
                 continue
             question, judge = ("join", self.judge_join) if seed else ("also", self.judge_also)
@@ -149,7 +157,7 @@ class Grower:
                 continue
             if self.verdict("plain", grown, lead, self.judge_plain, c) is None and self.ends_cascade(c):
                 continue
-            units = grown
+            units = self.step("join", grown, units)
             joined.append(c)
 
     def judge_plain(self, got: Draft, c: Unit | None) -> Reject | None:
@@ -266,22 +274,22 @@ class Grower:
         back to its row may add one, since the row is at hand; so may a map of statistics, which are small."""
         refused: set[Unit] = set()
         while True:
-            candidates = [u for n in escaping(units) for u in self.graph.readers(n) if u not in refused and u not in units]
+            candidates = [u for n in escaping(units) for u in self.following(n) if u not in refused and u not in units]
             u = min((u for u in candidates if self.free_to_follow(u, units)), key=lambda u: u.index, default=None)
             if u is None:
                 return units
-            grown = units | {u}
+            grown = self.close(units | {u}) if any(free_to_read(p) for p in u.producers) else units | {u}
+            if self.parted(grown):
+                refused.add(u)
+                continue
             if u.gathers and not (small(u, lead) and len(escaping(grown)) <= len(escaping(units))):
                 refused.add(u)  # one element of the row is taken where the row is not written
-                continue
-            if u.is_view and sum(n.bytes for n in u.results) > sum(n.bytes for n in u.args):
-                refused.add(u)  # a widening cast or a broadcast is free for whoever reads it
                 continue
             if len(escaping(grown)) > len(escaping(units)) + (widens(u, units) or small(u, lead)) or self.verdict(
                     "follow", grown, lead, self.judge_follow, u) is not None:
                 refused.add(u)
                 continue
-            units = grown
+            units = self.step("follow", grown, units)
 
     def judge_follow(self, got: Draft, u: Unit | None) -> Reject | None:
         if u is not None and u.gathers and (len(got.rows) < 2 or len(got.external) > MAX_TENSORS):
@@ -304,7 +312,7 @@ class Grower:
                     if self.parted(grown) or not self.convex(grown) or len(escaping(grown)) > len(escaping(units)) + spare:
                         continue
                     if self.verdict("sibling", grown, lead, self.judge_sibling, c) is None:
-                        return self.siblings(grown, lead)
+                        return self.siblings(self.step("join", grown, units), lead)
         return units
 
     def companions(self, units: Units, lead: Node) -> Units:
@@ -316,7 +324,7 @@ class Grower:
             grown = units | between | {c}
             if small(c, lead) and not self.parted(grown) and self.convex(grown) and self.outside(
                     between, grown) is None and self.verdict("companion", grown, lead, self.judge_companion, c) is None:
-                return self.companions(grown, lead)
+                return self.companions(self.step("join", grown, units), lead)
         return units
 
     def beside(self, units: Units) -> list[tuple[Unit, Units]]:
@@ -370,9 +378,11 @@ class Grower:
             if best is None:
                 return d
             grown = self.close(d.units | {best})
-            if not self.convex(grown) or self.verdict("lead", grown, lead, self.judge_lead, best) is not None:
+            if self.parted(grown) or not self.convex(grown) or self.verdict(
+                    "lead", grown, lead, self.judge_lead, best) is not None:
                 refused.add(best)
                 continue
+            self.step("lead", grown, d.units)
             d = draft(grown, lead)
         return d
 
@@ -400,11 +410,17 @@ class Grower:
     def reused(self, d: Draft, at: tuple[Expr, ...]) -> bool:
         return not (set(d.p_axes) | {R}) <= {a for e in at for a in axes_of(e)}
 
+    def following(self, n: Node) -> list[Unit]:
+        """Readers of a tensor, also behind widening casts and broadcasts, which are free for whoever reads them."""
+        return [v for u in self.graph.readers(n) for v in (
+            [w for m in u.results for w in self.following(m)] if free_to_read(u) and u not in self.claimed else [u])]
+
     def free_to_follow(self, u: Unit, units: Units) -> bool:
         if not u.pointwise or u in self.claimed:
             return False
         members = bits(units)
-        return all(p in units or not (p.ancestors & members) for p in u.producers)
+        return all(p in units or not (p.ancestors & members) or (
+            free_to_read(p) and self.free_to_follow(p, units)) for p in u.producers)
 
     def close(self, units: Units) -> Units:
         """With the free maps that lie between members and that nothing else reads."""

@@ -56,6 +56,11 @@ def widens(u: Unit, units: Units) -> bool:
     return any(n.unit in units and prod(n.shape) < size for n in u.args)
 
 
+def free_to_read(u: Unit) -> bool:
+    """A view larger than its operands: a widening cast, a broadcast."""
+    return u.is_view and sum(n.bytes for n in u.results) > sum(n.bytes for n in u.args)
+
+
 def small(u: Unit, lead: Node) -> bool:
     """No larger than the reduction's own result."""
     return max(prod(n.shape) for n in u.results) <= prod(lead.shape)

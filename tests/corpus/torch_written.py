@@ -1,6 +1,7 @@
 """Cascades as people write them in torch: losses, attention variants, statistics, norms, quantisers, routers.
 
-``WRITTEN[name]`` is a :class:`Row`; ``UNFUSED[name]`` is what must be refused, with its code and the operator it is about.
+``WRITTEN[name]`` is a :class:`Row`; ``UNFUSED[name]`` is what must be refused, with its code and the operator it is about;
+``APART[name]`` a join that cannot be made, although nothing of it is lost.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class Unfused:
 
 WRITTEN: dict[str, Row] = {}
 UNFUSED: dict[str, Unfused] = {}
+APART: dict[str, Unfused] = {}
 
 
 def written(*inputs: Tensor, regions: int = 1, outside: tuple[str, ...] = ()) -> Callable[[Function], Function]:
@@ -52,6 +54,14 @@ def written(*inputs: Tensor, regions: int = 1, outside: tuple[str, ...] = ()) ->
 def unfused(code: str, op: str, *inputs: Tensor) -> Callable[[Function], Function]:
     def register(f: Function) -> Function:
         UNFUSED[f.__name__] = Unfused(f, inputs, code, op)
+        return f
+
+    return register
+
+
+def apart(code: str, op: str, *inputs: Tensor) -> Callable[[Function], Function]:
+    def register(f: Function) -> Function:
+        APART[f.__name__] = Unfused(f, inputs, code, op)
         return f
 
     return register
@@ -399,7 +409,7 @@ def clipped_at_the_mean(x):
     return torch.minimum(x, x.mean(-1, keepdim=True)).sum(-1)
 
 
-@unfused("RF203", "aten.matmul.default", X, V)
+@apart("RF203", "aten.matmul.default", X, V)
 def clamped_int8_matmul(x, w):
     scale = x.abs().amax(-1, keepdim=True).clamp(min=1e-5) / 127.0
     return (torch.round(x / scale).clamp(-128, 127) @ w) * scale
@@ -421,13 +431,13 @@ def median_deviation(x):
     return (x - x.median(-1, keepdim=True).values).abs().mean(-1)
 
 
-@unfused("RF301", "aten.cumsum.default", X)
+@apart("RF301", "aten.cumsum.default", X)
 def normalised_scan(x):
     c = x.cumsum(-1)
     return c / c.amax(-1, keepdim=True)
 
 
-@unfused("RF306", "aten.mean.dim", X)
+@apart("RF306", "aten.mean.dim", X)
 def covariance_matrix(x):
     d = x - x.mean(1, keepdim=True)
     return d @ d.T / 49

@@ -15,7 +15,7 @@ from redfuser.acrf.verify import check
 from redfuser.frontend import import_model
 from redfuser.frontend.builder import REDUCTIONS
 from redfuser.partition import partition
-from tests.corpus.torch_written import UNFUSED, WRITTEN, Row
+from tests.corpus.torch_written import APART, UNFUSED, WRITTEN, Row
 from tests.partition.helpers import execute, flat
 from tests.partition.test_spellings import errors
 
@@ -56,6 +56,15 @@ def test_the_reason_names_the_operator_and_the_line(name):
     assert p.kept
 
 
+@pytest.mark.parametrize("name", APART)
+def test_a_join_that_is_not_made_is_a_note(name):
+    row = APART[name]
+    _imported, p = found(row)
+    assert p.regions and not p.refusals
+    (note,) = (n for n in p.notes if n.code == row.code)
+    assert note.about.startswith(f"{row.op} (torch_written.py:") and note.text
+
+
 @pytest.mark.parametrize("name", COMPILED)
 def test_compiled_it_computes_what_torch_does(name):
     row = WRITTEN[name]
@@ -72,7 +81,7 @@ def test_a_refused_pair_ends_partitioning():
         return 0.5 * (p * (p.log() - m.log())).sum(-1) + 0.5 * (q * (q.log() - m.log())).sum(-1)
 
     _imported, p = found(Row(divergence, (torch.randn(6, 50), torch.randn(6, 50))))
-    assert {code for _name, code, _text in p.notes} | {r.reason.code for r in p.refusals} >= {"RF201"}
+    assert {n.code for n in p.notes} | {r.reason.code for r in p.refusals} >= {"RF201"}
     assert sum(len(r.outputs) for r in p.regions) >= 2
 
 

@@ -1,0 +1,221 @@
+"""What a partition owes its reader: which attention, norms, softmaxes, routings and statistics run unfused, and what was
+merely not joined.
+
+A *loss* is a cascade of the model, or an operator nobody can look into that is one (attention with dropout), without a
+kernel. A *note* is a join that was not made although both sides run as well as they can by themselves: a norm that is fused
+beside a projection that the library runs, a single reduction before a softmax.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from redfuser.acrf.expr import Cast, Expr, Load, Op, Provenance, Reduce, walk
+from redfuser.acrf.state import Fused, NotFusable
+from redfuser.partition.graph import Graph, Node, Unit, provenance_of
+from redfuser.partition.grow import Cut
+from redfuser.partition.index import axes_of
+from redfuser.partition.kinds import kind_of
+from redfuser.partition.region import Apart
+
+OPAQUE = ("call_dps_packed", "call_pure_packed")
+"""Calls the frontend made opaque; it lists them itself."""
+REACH = 4
+"""Maps between a statistic and the row that it comes back to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Declined:
+    """A cascade that was refused: its name's stem, its operations, the reason, the reductions that it is about, what was
+    parted from it to try again, and its state where it had one."""
+
+    stem: str
+    ops: tuple[Provenance, ...]
+    reason: NotFusable
+    about: frozenset[Unit]
+    parted: tuple[Provenance, ...] = ()
+    fused: Fused | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    stem: str
+    ops: tuple[Provenance, ...]
+    reason: NotFusable
+    fused: Fused | None = None
+
+
+def opaque(graph: Graph, imported: Any) -> dict[Unit, str]:
+    """Why each opaque call is one, as far as the frontend said."""
+    calls = getattr(imported, "opaque", {})
+    return {u: calls[u.symbol].why for u in graph.units if u.symbol in calls}
+
+
+def balance(graph: Graph, fused: Mapping[Unit, str], declined: Iterable[Declined], cuts: Iterable[Cut],
+            why: Mapping[Unit, str]) -> tuple[list[Loss], tuple[Apart, ...]]:
+    """``fused``: every unit that a kernel computes, with its region's stem."""
+    return _Balance(graph, fused, why).of(list(declined), list(cuts))
+
+
+class _Balance:
+    def __init__(self, graph: Graph, fused: Mapping[Unit, str], why: Mapping[Unit, str]) -> None:
+        self.graph, self.fused, self.why = graph, fused, why
+        self.told: set[Unit] = set()
+        self.losses: list[tuple[int, Loss]] = []
+        self.notes: list[Apart] = []
+
+    def of(self, declined: list[Declined], cuts: list[Cut]) -> tuple[list[Loss], tuple[Apart, ...]]:
+        # the last word on a reduction is about the smallest region that had it; on attention, about the whole of it
+        for d in (*(d for d in declined if d.stem == "attn"), *(d for d in reversed(declined) if d.stem != "attn")):
+            self.refused(d)
+        for u in self.graph.units:
+            if u.gap and u.args:
+                self.gap(u)
+        for c in cuts:
+            self.cut(c)
+        for u in self.graph.units:
+            self.overlooked(u, cuts)
+        return [x for _, x in sorted(self.losses, key=lambda pair: pair[0])], tuple(dict.fromkeys(self.notes))
+
+    def missing(self, units: Iterable[Unit]) -> set[Unit]:
+        """Reductions among these that run unfused and are no contraction: the library's are no loss."""
+        return {u for u in units if u.reducing and u not in self.fused and not contracts(u)}
+
+    def lose(self, units: Iterable[Unit], stem: str, ops: Iterable[Provenance], reason: NotFusable,
+             fused: Fused | None = None) -> None:
+        self.told.update(units)
+        self.losses.append((min(u.index for u in units), Loss(stem, tuple(dict.fromkeys(ops)), reason, fused)))
+
+    def refused(self, d: Declined) -> None:
+        missing = self.missing(d.about)
+        apart = d.stem == "attn" and bool(d.about) and not any(self.fused.get(u) == "attn" for u in d.about)
+        if (missing or apart) and not (missing or d.about) <= self.told:
+            self.lose(missing or d.about, d.stem, d.ops, d.reason, d.fused)
+        elif not missing and not apart:
+            text = d.reason.why or d.reason.condition
+            how = f"not joined with {', '.join(map(str, dict.fromkeys(o.op for o in d.parted)))}" if d.parted else (
+                "not joined with the reductions before it, each is fused by itself")
+            where = d.reason.provenance if d.reason.provenance.op else next(iter(d.ops), Provenance())
+            self.notes.append(Apart(place(where), d.reason.code, f"{how}: {text.strip().splitlines()[0][:160]}"))
+
+    def gap(self, u: Unit) -> None:
+        where = provenance_of(u)
+        called = u.op.endswith(OPAQUE)
+        name = where.op if called else u.op.removeprefix("relax.")
+        stem = kind_of(name) or ("statistics" if self.rescales(u) else "")
+        if called and not stem:
+            return  # listed as an opaque call
+        reason = NotFusable("RF301", u.var, f"{name} has no lowering to statements", self.why.get(u) or (
+            u.gap if " " in u.gap else "an element of its result is no map and no reduction of its operands' elements"),
+            "it runs in torch; a cascade cannot reach through it", where)
+        if stem:
+            self.lose((u,), stem, (where,), reason)
+        else:
+            self.notes.append(Apart(place(where), "RF301", f"stays with torch: {reason.why}"))
+
+    def rescales(self, u: Unit) -> bool:
+        """Does an opaque call make of a row less than the row, to be used together with it (a deviation from a median)?"""
+        size = max((prod(n.shape) for n in u.results), default=0)
+        row = [a for a in u.args if prod(a.shape) > size]
+        return any(a in row for c in u.consumers if c.pointwise for a in c.args)
+
+    def cut(self, c: Cut) -> None:
+        """A cascade cut in two (a tensor inside it is also wanted outside, a reduction is read at two positions) is a loss
+        where one of its sides has no kernel. That fusing would cost more than it saves, is not."""
+        about = c.reason.node.unit if c.reason.node is not None and c.reason.node.unit else c.joining
+        units = dict.fromkeys((c.joining, about, c.seed))
+        if c.cascade and c.reason.code != "RF305" and c.seed.on_activations and c.joining.on_activations:
+            missing = self.missing(units) if c.seed not in self.fused else set()
+            weights = c.seed not in self.fused and contracts(c.seed) and self.fused.get(c.joining) == "softmax"
+            if (missing - self.told) or (weights and c.joining not in self.told):
+                where = provenance_of(about)
+                self.lose(missing or {c.joining}, "attn" if weights else stem_of(missing), map(provenance_of, units),
+                          NotFusable(c.reason.code, about.var, c.reason.condition, c.reason.why, c.reason.help, where))
+                return
+            if c.seed not in self.fused and not missing:
+                self.notes.append(Apart(place(provenance_of(about)), c.reason.code, c.reason.condition))
+        if c.joining not in self.fused:
+            self.notes.append(Apart(place(provenance_of(c.joining)), c.reason.code, c.reason.condition))
+
+    def overlooked(self, u: Unit, cuts: list[Cut]) -> None:
+        """A statistic that comes back to its own row, unfused, and nothing said so."""
+        if u in self.told or not u.on_activations or not self.missing((u,)) or (back := returns(u)) is None:
+            return
+        if any(v in self.fused for v in back):
+            self.notes.append(Apart(place(provenance_of(u)), "RF307",
+                                    "a single reduction; the map back to its row is part of another kernel"))
+            return
+        cut = next((c for c in cuts if u in (c.joining, c.seed)), None)
+        reason = cut.reason if cut else None
+        where = provenance_of(u)
+        self.lose((u,), stem_of({u, *back}), (where, *map(provenance_of, back)), NotFusable(
+            reason.code if reason else "RF302", u.var, reason.condition if reason else "the reduction and the map back to its "
+            "row are one cascade", reason.why if reason else "no region was found that holds both",
+            reason.help if reason else "", where))
+
+
+def place(where: Provenance) -> str:
+    """``aten.mean.dim (model.py:42)``."""
+    return f"{where.op} ({where.source})" if where.source else where.op
+
+
+def contracts(u: Unit) -> bool:
+    """A sum of products of two tensors, one of which lacks an axis of the result or of the sum: the library's work."""
+    return any(_contracts(n) for n in u.nodes)
+
+
+def _contracts(n: Node) -> bool:
+    if not (isinstance(n.stmt, Reduce) and n.stmt.reducer.kind == "sum"):
+        return False
+    scope = {*n.stmt.axes, n.stmt.over}
+    reads = [{a for x in walk(f) if isinstance(x, Load) for i in x.indices for a in axes_of(i)} for f in _factors(n.stmt.expr)]
+    data = [r for r in reads if r]
+    return len(data) > 1 and any(scope - r for r in data)
+
+
+def _factors(e: Expr) -> list[Expr]:
+    if isinstance(e, Cast):
+        return _factors(e.arg)
+    if isinstance(e, Op) and e.name == "mul":
+        return [f for a in e.args for f in _factors(a)]
+    return [e]
+
+
+def returns(u: Unit) -> tuple[Unit, ...] | None:
+    """The maps from the unit's results back to the row that it reads; None where it does not come back."""
+    size = max(prod(n.shape) for n in u.results)
+    rows = sources(u.args)
+    path: list[Unit] = []
+    level = [c for c in u.consumers if c.pointwise]
+    for _ in range(REACH):
+        path += level
+        for v in level:
+            if max(prod(n.shape) for n in v.results) > size and rows & sources(
+                    [a for a in v.args if a.unit is not u and a.unit not in path]):
+                return tuple(path)
+        level = list(dict.fromkeys(c for v in level for c in v.consumers if c.pointwise and c not in path))
+    return None
+
+
+def sources(nodes: Iterable[Node]) -> set[Node]:
+    """The tensors, and those they are maps of, a few maps up."""
+    out = {n for n in nodes if prod(n.shape) > 1}
+    level = set(out)
+    for _ in range(REACH):
+        level = {a for n in level if n.unit is not None and n.unit.pointwise for a in n.unit.args if prod(a.shape) > 1}
+        out |= level
+    return out
+
+
+def stem_of(units: Iterable[Unit]) -> str:
+    """What unfused units amount to."""
+    stmts = [n.stmt for u in units for n in u.nodes if n.stmt is not None]
+    if any(isinstance(s, Reduce) and s.reducer.kind == "topk" for s in stmts):
+        return "topk"
+    ops = {x.name for s in stmts for x in walk(s.expr) if isinstance(x, Op)}
+    if "exp" in ops and "div" in ops:
+        return "softmax"
+    return "norm" if ops & {"sqrt", "rsqrt"} else "statistics"

@@ -1,0 +1,19 @@
+"""What an operator that nobody looks into amounts to, for the report alone: nothing is compiled differently for it."""
+
+from __future__ import annotations
+
+import re
+
+KINDS: tuple[tuple[str, str], ...] = (
+    ("attn", r"attention|attn|mha"),
+    ("softmax", r"softmax|softmin|cross_entropy"),
+    ("norm", r"(batch|layer|group|instance|rms|local_response)_?norm|normalize"),
+    ("topk", r"topk|kthvalue"),
+    ("statistics", r"logsumexp|logcumsumexp|quantile|median|(^|_)(std|var)(_|$)|(vector|matrix|linalg)_norm"),
+)
+
+
+def kind_of(operator: str) -> str:
+    """``aten._native_batch_norm_legit.default`` --> ``norm``; empty for what is no cascade by itself."""
+    name = operator.split(".")[1] if operator.count(".") >= 2 else operator.split(".")[-1]
+    return next((kind for kind, words in KINDS if re.search(words, name)), "")

@@ -1,0 +1,214 @@
+"""Partition a model: grow cascades, fuse each, outline what fuses, and say why the rest stays.
+
+A cascade that the algebra refuses is cut where it stopped: the longest prefix is grown again without the refused reduction,
+so that what does fuse is outlined, and both facts are reported. A region that what follows refuses (no kernel of it fits,
+passes its checks or builds: :meth:`Partitioner.give_up`) is cut by its last join (:mod:`redfuser.partition.smaller`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
+
+from redfuser.acrf.expr import Cascade, Provenance, refs_of
+from redfuser.acrf.refuse import defect
+from redfuser.acrf.state import Fused, NotFusable
+from redfuser.partition import account, names
+from redfuser.partition.canonical import Outlined, outline
+from redfuser.partition.draft import Draft
+from redfuser.partition.graph import Graph, Unit, build_graph, provenance_of
+from redfuser.partition.grow import Cut, Grower
+from redfuser.partition.region import Partition, Refusal, Region, key_of
+from redfuser.partition.smaller import Pair, apart, undone
+
+log = logging.getLogger("redfuser.partition")
+UNDOINGS = 8
+"""Joins undone one by one in what grows from one reduction; after that its reductions are taken singly."""
+
+
+def partition(imported: Any, casts: str = "preserve") -> Partition:
+    """Partition ``imported`` (:class:`redfuser.frontend.imported.Imported`: ``mod`` with one dataflow ``main``).
+
+    Raises :class:`redfuser.errors.InputError` only for a module without ``main``; whatever cannot be analysed is left
+    to torch and reported.
+    """
+    return Partitioner(imported, casts).run()
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An accepted region: what it was grown as, its cascade, its state, its name."""
+
+    draft: Draft
+    outlined: Outlined
+    fused: Fused
+    name: str
+
+
+class Partitioner:
+    """``run`` partitions; after ``give_up``, ``run`` again: what was given up gives way to smaller regions."""
+
+    def __init__(self, imported: Any, casts: str = "preserve") -> None:
+        self.casts = casts
+        weights = frozenset(i.name for i in getattr(imported, "inputs", ()) if i.kind != "user")
+        self.graph: Graph = build_graph(imported.mod, dict(imported.provenance or {}), weights)
+        self.opaque = account.opaque(self.graph, imported)
+        self.fused: dict[str, Fused | NotFusable] = {}
+        self.declined: list[account.Declined] = []
+        self.verdicts: dict[object, Any] = {}
+        self.banned: set[Pair] = set()
+        self.barred: set[int] = set()
+        self.tries: Counter[int] = Counter()
+        self.accepted: list[Found] = []
+
+    def run(self) -> Partition:
+        while True:
+            self.graph.reset()
+            growth = Grower(self.graph, frozenset(self.banned), frozenset(self.barred), self.verdicts).run()
+            accepted: list[tuple[Draft, Outlined, Fused]] = []
+            again = False
+            for d in growth.drafts:
+                out, got = self.derive(d)
+                if out is None or isinstance(got, NotFusable):
+                    assert isinstance(got, NotFusable)
+                    again = True
+                    self.refused(d, out, got)
+                else:
+                    accepted.append((d, out, got))
+            if not again:
+                break
+        counts: Counter[str] = Counter()
+        self.accepted = [Found(d, o, f, numbered(names.stem(d), counts)) for d, o, f in accepted]
+        return self.finish(growth.cuts, counts)
+
+    def derive(self, d: Draft) -> tuple[Outlined | None, Fused | NotFusable]:
+        """The cascade of a draft and what the algebra says of it. A cascade is of our own making: one that cannot be formed,
+        or is not well formed, is a refusal."""
+        out = None
+        try:
+            out = outline(d, "cascade")
+            return out, self.fuse(out.cascade)
+        except Exception as e:
+            found = defect("forming a cascade", e)
+            return out, NotFusable(found.code, out.cascade.name if out else "", found.condition, found.why, found.help)
+
+    def fuse(self, cascade: Cascade) -> Fused | NotFusable:
+        from redfuser.acrf import fuse
+
+        key = key_of(cascade)
+        if key not in self.fused:
+            self.fused[key] = fuse(cascade, self.casts)
+        return self.fused[key]
+
+    # -- refusals ------------------------------------------------------------------------------------------------------
+
+    def refused(self, d: Draft, out: Outlined | None, got: NotFusable) -> None:
+        """By the algebra: report it, and cut. The refused reduction may not share a cascade with what it depends on; where
+        that says nothing new, no two of the cascade's reductions may, and then none of them starts one."""
+        where = origin(out, got.statement)
+        about = refused_units(d, out, got.statement)
+        self.declined.append(account.Declined(names.stem(d), ops(d.units), replace(
+            got, provenance=where) if where.op else got, about))
+        units = {i.node.unit.index for i in (*d.rows, *d.inner) if i.node.unit}
+        node = out.reductions.get(got.statement) if out else None
+        culprit = node.unit.index if node is not None and node.unit is not None else -1
+        pairs = {frozenset({culprit, u.index}) for u in about if culprit >= 0 and u.index != culprit} - self.banned
+        pairs = pairs or {frozenset(p) for p in combinations(sorted(units), 2)} - self.banned
+        self.banned |= pairs
+        if not pairs:
+            self.barred |= units
+
+    def give_up(self, reasons: Mapping[str, NotFusable]) -> bool:
+        """No kernel can be made of these regions (by name), for these reasons. Cut each; False when there are none."""
+        for f in self.accepted:
+            if (reason := reasons.get(f.name)) is None:
+                continue
+            d = f.draft
+            parted, pairs = undone(d)
+            reducing = [u for u in d.units if u.reducing]
+            first = min(u.index for u in reducing)
+            self.tries[first] += 1
+            if self.tries[first] > UNDOINGS and not pairs <= (every := apart(reducing)):
+                parted, pairs = frozenset(reducing), every
+            about = frozenset(i.node.unit for i in d.rows if i.node.unit and not i.contraction) or frozenset(reducing)
+            at = next((o for o in ops(d.units) if o.source), Provenance())
+            self.declined.append(account.Declined(names.stem(d), ops(d.units), replace(reason, provenance=at), about,
+                                                  ops(parted), f.fused))
+            log.info("%s: %s (%s); %s", f.name, reason.code, reason.why or reason.condition,
+                     f"tried again without {', '.join(map(repr, parted))}" if pairs - self.banned else "left to torch")
+            if not pairs - self.banned:
+                self.barred |= {u.index for u in reducing}
+            self.banned |= pairs
+        return bool(reasons)
+
+    # -- the result ----------------------------------------------------------------------------------------------------
+
+    def finish(self, cuts: list[Cut], counts: Counter[str]) -> Partition:
+        live = self.live({v for f in self.accepted for v in f.outlined.inputs.values()},
+                         {v for f in self.accepted for v in f.outlined.outputs.values()})
+        regions: list[Region] = []
+        taken: set[str] = set()
+        for f in self.accepted:
+            d, o = f.draft, f.outlined
+            mine = {n.var for u in d.units for n in u.results} | {u.var for u in d.units}
+            covered = frozenset(v for v in mine if v not in live and v not in taken)
+            taken |= covered
+            regions.append(Region(f.name, replace(o.cascade, name=f.name.rsplit(".", 1)[0]), f.fused, o.inputs, o.outputs,
+                                  covered, ops(d.units)))
+        fused = {u: f.name.rsplit(".", 1)[0] for f in self.accepted for u in f.draft.units}
+        kept = Counter(u.op for u in self.graph.units if u not in fused and u.var in live)
+        losses, notes = account.balance(self.graph, fused, self.declined, cuts, self.opaque)
+        refusals = tuple(Refusal(numbered(x.stem, counts), x.ops, x.reason, x.fused) for x in losses)
+        return Partition(tuple(regions), refusals, tuple(u.op for u in self.graph.units if u.gap), dict(kept), notes)
+
+    def live(self, wanted: set[str], produced: set[str]) -> set[str]:
+        """Variables that the outer program still computes: kernel inputs, model outputs, and what those need."""
+        by_var = {n.var: n for n in self.graph.nodes if n.var}
+        out: set[str] = set()
+        todo = [by_var[v] for v in wanted] + [n for n in self.graph.nodes if n.escapes]
+        while todo:
+            n = todo.pop()
+            if n.var in out or n.var in produced:
+                continue
+            out.add(n.var)
+            if n.unit is not None:
+                out.add(n.unit.var)
+                todo += n.unit.args
+        return out
+
+
+def numbered(stem: str, counts: Counter[str]) -> str:
+    counts[stem] += 1
+    return f"{stem}.{counts[stem] - 1}"
+
+
+def ops(units: Any) -> tuple[Provenance, ...]:
+    return tuple(dict.fromkeys(provenance_of(u) for u in sorted(units, key=lambda u: u.index)))
+
+
+def origin(out: Outlined | None, statement: str) -> Provenance:
+    for s in out.cascade.stmts if out else ():
+        if statement in s.names:
+            return s.provenance
+    return Provenance()
+
+
+def refused_units(d: Draft, out: Outlined | None, statement: str) -> frozenset[Unit]:
+    """The units of the refused reduction and of those it depends on; of the whole row, where it is about none."""
+    if out is None:
+        return frozenset(i.node.unit for i in d.rows if i.node.unit is not None)
+    named, todo = set(), [statement]
+    while todo:
+        name = todo.pop()
+        if name not in named:
+            named.add(name)
+            todo += [r for s in out.cascade.stmts if name in s.names for r in refs_of(s.expr)]
+    nodes = [out.reductions[n] for n in sorted(named) if n in out.reductions] or [i.node for i in d.rows]
+    return frozenset(n.unit for n in nodes if n.unit is not None)
+
+
+__all__ = ["Partitioner", "partition"]

@@ -1,0 +1,75 @@
+"""The next smaller regions of one that cannot be made: which of its joins to undo first.
+
+A region is refused by what comes after partition (no tile form, does not fit, fails a check, does not build). It gives way
+step by step, the cheapest loss first::
+
+    maps that only move the results    --> torch does them as views
+    maps that lead to the row          --> one more pass over an input
+    maps after the row is written      --> one more pass over a result
+    a contraction per step, then one over the row --> the library's
+    the reduction that joined last     --> a cascade of its own, or a single reduction
+
+An undone join is a pair of units that must not share a region again; both sides then grow by themselves, from the same
+graph as everything else. A region of one reduction has no smaller one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from math import prod
+
+from redfuser.partition.draft import Draft
+from redfuser.partition.graph import Unit
+
+Pair = frozenset[int]
+
+
+def undone(d: Draft) -> tuple[frozenset[Unit], frozenset[Pair]]:
+    """The units to part from the region, and the pairs that do it. Nothing, when there is nothing left to undo."""
+    if not (rest := [u for u in d.units if u.reducing]):
+        return frozenset(), frozenset()
+    grown = frozenset(u for s in d.steps for u in s.units)
+    seeds = [u for u in rest if u not in grown] or rest[:1]
+    if maps := spare_maps(d):
+        return maps, frozenset(frozenset({m.index, s.index}) for m in maps for s in seeds)
+    if len(rest) < 2:
+        return frozenset(), frozenset()
+    last = next(order(d), rest[-1])
+    return frozenset({last}), frozenset(frozenset({last.index, u.index}) for u in rest if u is not last)
+
+
+def apart(units: Iterable[Unit]) -> frozenset[Pair]:
+    """No two of the reductions share a region."""
+    some = sorted(u.index for u in units if u.reducing)
+    return frozenset(frozenset({a, b}) for a in some for b in some if a < b)
+
+
+def spare_maps(d: Draft) -> frozenset[Unit]:
+    """The outermost layer of maps that the region can do without, as one set."""
+    follow = [u for s in d.steps if s.kind == "follow" for u in s.units]
+    moved: list[Unit] = []
+    while follow and moves(follow[-1]):
+        moved.append(follow.pop())
+    if moved:
+        return frozenset(moved)
+    if leading := frozenset(u for s in d.steps if s.kind == "lead" for u in s.units if not u.reducing):
+        return leading
+    row = max((prod(n.shape) for i in d.rows if i.node.unit for n in i.node.unit.results), default=0)
+    writes = next((i for i, u in enumerate(follow) if max(prod(n.shape) for n in u.results) > row), -1)
+    return frozenset(follow[writes + 1:])
+
+
+def moves(u: Unit) -> bool:
+    """Only places its operand's elements elsewhere (a transpose, a view), in the same dtype."""
+    return u.is_view and len(u.args) == 1 and all(
+        n.dtype == u.args[0].dtype and prod(n.shape) == prod(u.args[0].shape) for n in u.results)
+
+
+def order(d: Draft) -> Iterator[Unit]:
+    """The reductions in the order in which they are given up."""
+    instances = [*((i, 0) for i in d.inner if i.contraction), *((i, 1) for i in d.rows if i.contraction)]
+    for i, _ in instances:
+        if i.node.unit is not None:
+            yield i.node.unit
+    for s in reversed(d.steps):
+        yield from sorted((u for u in s.units if u.reducing), key=lambda u: u.index)

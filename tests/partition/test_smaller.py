@@ -1,0 +1,142 @@
+"""A region of which no kernel can be made gives way to the next smaller one, down to single cascades; nothing is dropped
+whole, and the report says which joins were given up."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from redfuser import pipeline
+from redfuser.acrf.state import NotFusable
+from redfuser.frontend import import_model
+from redfuser.kernels import Produced, produce
+from redfuser.partition import Partitioner
+from redfuser.report import Reason
+from tests.partition.helpers import execute, flat
+
+HALF = torch.float16
+
+
+def r(*shape, dtype=torch.float32):
+    return torch.randn(*shape, dtype=dtype)
+
+
+def rms(x, w):
+    y = x.float()
+    return (y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype) * w
+
+
+def planned(f, args, arch="sm_90a", verify="0"):
+    return pipeline.run(f, args, arch=arch, build=False, verify=verify).report
+
+
+def fused(report):
+    return sorted(c.name.split(".")[0] for c in report.fused)
+
+
+def codes(report):
+    return {n.code for n in report.notes}
+
+
+def test_a_norm_survives_the_projection_that_reads_it_and_the_heads_that_it_is_cut_into():
+    def f(x, w, p):
+        return F.linear(rms(x, w), p).view(2, 128, 8, 64).transpose(1, 2)
+
+    report = planned(f, (r(2, 128, 512, dtype=HALF), r(512, dtype=HALF), r(512, 512, dtype=HALF)))
+    assert [c.split("_")[0] for c in fused(report)] == ["norm"] and report.coverage == 1.0
+    assert any(n.code.startswith("RF4") and "not joined with" in n.text for n in report.notes)
+
+
+def test_a_norm_survives_the_projections_before_and_after_it():
+    def f(x, g, d, w, p):
+        return F.linear(rms(x + F.linear(g, d), w), p)
+
+    args = (r(2, 128, 512, dtype=HALF), r(2, 128, 1024, dtype=HALF), r(512, 1024, dtype=HALF), r(512, dtype=HALF),
+            r(512, 512, dtype=HALF))
+    report = planned(f, args)
+    assert fused(report) == ["norm"] and report.coverage == 1.0 and "RF497" in codes(report)
+
+
+def test_a_cascade_survives_the_reduction_before_it():
+    for f, shape, want in (
+            (lambda x: torch.softmax(x.amax(2), 1), (8, 32, 16), ["softmax"]),
+            (lambda x: F.layer_norm(x.sum(1), (32,)), (8, 16, 32), ["norm"]),
+            (lambda x: F.normalize(F.normalize(x, dim=1).flatten(1)), (8, 16, 32), ["norm"])):
+        report = planned(f, (r(*shape),))
+        assert fused(report) == want and report.coverage == 1.0 and "RF491" in codes(report)
+
+
+def test_attention_whose_products_no_unit_takes_keeps_its_softmax_and_says_that_it_is_not_fused():
+    report = planned(lambda q, k, v: torch.softmax(q @ k.mT / 8, -1) @ v, (r(2, 4, 128, 64),) * 3)
+    assert fused(report) == ["softmax"]
+    (kept,) = report.refused
+    assert kept.name == "attn.0" and kept.reason.code == "RF490" and report.coverage == 0.5
+    assert "planned, not built" in report.summary()
+
+
+class _Refusing:
+    """Stands for everything after partition: refuses what ``bad`` says of the cascade, and counts."""
+
+    def __init__(self, bad):
+        self.bad, self.asked = bad, []
+
+    def __call__(self, wanted, arch, **options):
+        self.asked += [str(fused.cascade) for _, fused in wanted]
+        return [Produced(name, reason=Reason("RF452", why="no")) if self.bad(fused.cascade) else produce(
+            name, fused, arch, **options) for name, fused in wanted]
+
+
+def test_down_to_nothing_every_try_is_smaller_and_the_model_still_runs(monkeypatch):
+    def f(q, k, v, w):
+        return rms(torch.softmax(q @ k.mT / 8 + 1.0, -1) @ v, w) * 2.0
+
+    args = (r(4, 16, 8), r(4, 16, 8), r(4, 16, 8), r(8))
+    for limit in (7, 3, 0):  # a target that takes cascades of at most so many statements
+        refusing = _Refusing(lambda c, limit=limit: len(c.stmts) > limit)
+        monkeypatch.setattr(pipeline, "produce_all", refusing)
+        got = pipeline.run(f, args, arch="cpu", build=False, verify="0")
+        assert len(set(refusing.asked)) == len(refusing.asked) < 20  # nothing is asked twice
+        assert all(len(x.cascade.stmts) <= limit for x in got.partition.regions)
+        for g, w in zip(execute(got.imported, got.partition, args), flat(f(*args)), strict=True):
+            torch.testing.assert_close(g, w, rtol=2e-4, atol=2e-5)
+        assert len(got.report.fused) == len(got.partition.regions)
+    assert not got.partition.regions and {c.name for c in got.report.refused} == {"attn.0", "norm.0"}
+
+
+def test_what_fails_for_the_machine_is_not_cut(monkeypatch):
+    monkeypatch.setattr(pipeline, "produce_all", lambda wanted, *_, **__: [
+        Produced(name, reason=Reason("RF450", why="no nvcc")) for name, _fused in wanted])
+    got = pipeline.run(lambda x: torch.softmax(x, -1), (r(4, 16),), arch="sm_90a", build=False)
+    assert [c.reason.code for c in got.report.refused] == ["RF450"]
+
+
+def test_a_certificate_that_does_not_hold_gives_way_too(monkeypatch):
+    from redfuser import recheck
+    from redfuser.acrf import verify
+
+    def check(fused, *_a, **_k):
+        return ["rebase: planted"] if any(s.names[0].startswith("o") for s in fused.cascade.stmts) else []
+
+    monkeypatch.setattr(verify, "check", check)
+    monkeypatch.setattr(recheck, "checker_digest", lambda: "")
+    with pytest.warns(RuntimeWarning, match="RF901"):
+        report = planned(lambda q, k, v: torch.softmax(q @ k.mT, -1) @ v, (r(2, 16, 8),) * 3, "cpu", "1")
+    assert [c.split("_")[-1] for c in fused(report)] == ["softmax"] and report.refused[0].reason.code == "RF901"
+
+
+def test_equal_layers_give_way_together_and_the_others_stay():
+    def model(x):
+        for _ in range(3):
+            x = torch.softmax(x @ x.mT, -1) @ x
+        return F.layer_norm(x, (16,))
+
+    search = Partitioner(import_model(model, (r(2, 16, 16),)))
+    names = [x.name for x in search.run().regions]
+    assert names == ["attn.0", "attn.1", "attn.2", "norm.0"]
+    reason = NotFusable("RF410", "", "fits", "too large", "")
+    for _ in range(4):  # a transpose, the scores, the contraction
+        found = search.run()
+        search.give_up({x.name: reason for x in found.regions if x.name.startswith("attn")})
+    assert [x.name for x in found.regions] == ["softmax.0", "softmax.1", "softmax.2", "norm.0"]
+    assert len({x.key for x in found.regions}) == 2 and [x.name for x in found.refusals] == ["attn.0", "attn.1", "attn.2"]
