@@ -18,7 +18,7 @@ from redfuser.acrf.state import NotFusable
 from redfuser.describe import describe
 from redfuser.kernels import Produced, produce_all
 from redfuser.recheck import Verdict, recheck, refused
-from redfuser.report import Report
+from redfuser.report import Reason, Report
 
 log = logging.getLogger("redfuser.pipeline")
 T = TypeVar("T")
@@ -79,7 +79,8 @@ def _run(model: Any, args: Any, kwargs: Any, arch: str, casts: str, build: bool,
             break
         search.give_up(failed)
         found = trace.run("partition", search.run)
-    produced = {r.name: made.kernels[r.key] for r in (*found.regions, *found.refusals) if r.key in made.kernels}
+    known: tuple[Any, ...] = (*found.regions, *found.refusals)
+    produced = {x.name: made.kernels[x.key] for x in known if x.key in made.kernels}
     kept = [r for r in found.regions if r.name in produced and produced[r.name].reason is None]
     names = {r.name: produced[r.name].name for r in kept}
     graph = trace.run("outer graph", outer.emit, imported, kept, names) if build else None
@@ -97,26 +98,23 @@ class Realised:
     verify: str
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     kernels: dict[str, Produced] = field(default_factory=dict)
-    asked: int = 0
 
     def recheck(self, regions: Any) -> None:
         self.verdicts |= recheck([r for r in regions if r.key not in self.verdicts], self.verify)
 
     def realise(self, regions: Any) -> None:
-        wanted: list[tuple[str, Any]] = []
-        for region in regions:
-            if region.key in self.kernels or any(region.key == r.key for _, r in wanted):
-                continue
-            if (reason := refused(self.verdicts[region.key])) is not None:
-                self.kernels[region.key] = Produced(region.cascade.name, reason=reason)
-            else:
-                wanted.append((f"k{self.asked}_{region.cascade.name}", region))
-                self.asked += 1
-        made = produce_all([(name, r.fused) for name, r in wanted], self.arch, build=self.build, verify=self.verify)
-        self.kernels |= {r.key: p for (_, r), p in zip(wanted, made)}
+        new = {r.key: r for r in reversed(regions) if r.key not in self.kernels}
+        order = [key for key in dict.fromkeys(r.key for r in regions) if key in new]
+        named = {key: f"k{i}_{new[key].cascade.name}" for i, key in enumerate(order, len(self.kernels))}
+        reasons = {key: refused(self.verdicts[key]) for key in named}
+        sound = [key for key in named if reasons[key] is None]
+        made = produce_all([(named[key], new[key].fused) for key in sound], self.arch, build=self.build,
+                           verify=self.verify)
+        done = dict(zip(sound, made, strict=True)) | {k: Produced(named[k], reason=why) for k, why in reasons.items() if why}
+        self.kernels |= {key: done[key] for key in named}
 
     def failed(self, regions: Any) -> dict[str, NotFusable]:
         """Regions, by name, that a smaller one may succeed."""
-        reasons = {r.name: self.kernels[r.key].reason for r in regions}
+        reasons: dict[str, Reason | None] = {r.name: self.kernels[r.key].reason for r in regions}
         return {name: NotFusable(why.code, "", why.condition, why.why, why.help) for name, why in reasons.items()
                 if why is not None and why.code not in HERE}

@@ -59,10 +59,10 @@ class Want:
     (docs/algebra.md) lets it be.
 
     hidden: the exact results where nothing that is weighted by exactly 0 counts, however infinite. top: exact results beyond
-    it may have overflowed on the way. ranked: of an index, the exact values that it chooses among, along the last dimension:
-    equal ones are as good. extreme: the inputs are so large that their squares overflow; where that cost the unfused program
-    its result, nothing is asked of ours. bands: results judged among themselves. more: error relative to their size that listed roundings
-    may add."""
+    it may have overflowed on the way. extreme: the inputs are so large that their squares overflow; where that cost the
+    unfused program its result, nothing is asked of ours. ranked: of an index, the values that it chooses among, along the
+    last dimension (exact, and as the program has them): equal ones are as good. bands: results judged among themselves.
+    more: error relative to their size that listed roundings may add."""
 
     program: Array
     exact: Array

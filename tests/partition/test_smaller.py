@@ -27,8 +27,8 @@ def rms(x, w):
     return (y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype) * w
 
 
-def planned(f, args, arch="sm_90a"):
-    return pipeline.run(f, args, arch=arch, build=False).report
+def planned(f, args, arch="sm_90a", verify="0"):
+    return pipeline.run(f, args, arch=arch, build=False, verify=verify).report
 
 
 def fused(report):
@@ -81,10 +81,10 @@ class _Refusing:
     def __init__(self, bad):
         self.bad, self.asked = bad, []
 
-    def __call__(self, name, fused, arch, **options):
-        self.asked.append(str(fused.cascade))
-        return Produced(name, reason=Reason("RF452", why="no")) if self.bad(fused.cascade) else produce(
-            name, fused, arch, **options)
+    def __call__(self, wanted, arch, **options):
+        self.asked += [str(fused.cascade) for _, fused in wanted]
+        return [Produced(name, reason=Reason("RF452", why="no")) if self.bad(fused.cascade) else produce(
+            name, fused, arch, **options) for name, fused in wanted]
 
 
 def test_down_to_nothing_every_try_is_smaller_and_the_model_still_runs(monkeypatch):
@@ -94,8 +94,8 @@ def test_down_to_nothing_every_try_is_smaller_and_the_model_still_runs(monkeypat
     args = (r(4, 16, 8), r(4, 16, 8), r(4, 16, 8), r(8))
     for limit in (7, 3, 0):  # a target that takes cascades of at most so many statements
         refusing = _Refusing(lambda c, limit=limit: len(c.stmts) > limit)
-        monkeypatch.setattr(pipeline, "produce", refusing)
-        got = pipeline.run(f, args, arch="cpu", build=False)
+        monkeypatch.setattr(pipeline, "produce_all", refusing)
+        got = pipeline.run(f, args, arch="cpu", build=False, verify="0")
         assert len(set(refusing.asked)) == len(refusing.asked) < 20  # nothing is asked twice
         assert all(len(x.cascade.stmts) <= limit for x in got.partition.regions)
         for g, w in zip(execute(got.imported, got.partition, args), flat(f(*args)), strict=True):
@@ -105,7 +105,8 @@ def test_down_to_nothing_every_try_is_smaller_and_the_model_still_runs(monkeypat
 
 
 def test_what_fails_for_the_machine_is_not_cut(monkeypatch):
-    monkeypatch.setattr(pipeline, "produce", lambda name, *_, **__: Produced(name, reason=Reason("RF450", why="no nvcc")))
+    monkeypatch.setattr(pipeline, "produce_all", lambda wanted, *_, **__: [
+        Produced(name, reason=Reason("RF450", why="no nvcc")) for name, _fused in wanted])
     got = pipeline.run(lambda x: torch.softmax(x, -1), (r(4, 16),), arch="sm_90a", build=False)
     assert [c.reason.code for c in got.report.refused] == ["RF450"]
 
@@ -118,9 +119,9 @@ def test_a_certificate_that_does_not_hold_gives_way_too(monkeypatch):
         return ["rebase: planted"] if any(s.names[0].startswith("o") for s in fused.cascade.stmts) else []
 
     monkeypatch.setattr(verify, "check", check)
-    monkeypatch.setattr(recheck, "checker_digest", lambda: "")
+    monkeypatch.setattr(verdicts, "digest", lambda *packages: "")
     with pytest.warns(RuntimeWarning, match="RF901"):
-        report = planned(lambda q, k, v: torch.softmax(q @ k.mT, -1) @ v, (r(2, 16, 8),) * 3, "cpu")
+        report = planned(lambda q, k, v: torch.softmax(q @ k.mT, -1) @ v, (r(2, 16, 8),) * 3, "cpu", "1")
     assert [c.split("_")[-1] for c in fused(report)] == ["softmax"] and report.refused[0].reason.code == "RF901"
 
 
