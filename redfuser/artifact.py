@@ -8,16 +8,24 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from redfuser import strict
 from redfuser.errors import ArtifactError
 
 FORMAT = 1
 """Version of a stored kernel's layout; a reader refuses a higher one."""
 
+DTYPES = frozenset({"f64", "f32", "f16", "bf16", "e4m3", "e5m2", "e4m3fnuz", "i64", "i32", "i8", "u8", "bool"})
+"""dtypes that an argument may have (:data:`redfuser.runtime.check.TORCH_DTYPE` has torch's)."""
+
+_MAX_RANK, _MAX_ELEMENTS = 16, 1 << 48
+_MAX_THREADS, _MAX_SHARED_BYTES = 1024, 1 << 20
+_ALIGNMENTS = frozenset(1 << k for k in range(13))
 _SUFFIX = {"cuda": "cubin", "hip": "hsaco", "cpu": "so"}
 
 
@@ -95,34 +103,47 @@ class KernelSpec:
         return data
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any], binaries: tuple[bytes, ...] = (), source: str = "") -> KernelSpec:
-        """The inverse of :meth:`to_json`; raises :class:`ArtifactError` RF601 on anything that is not such data."""
+    def from_json(cls, data: Any, binaries: tuple[bytes, ...] = (), source: str = "") -> KernelSpec:
+        """The inverse of :meth:`to_json`; raises :class:`ArtifactError` RF601 on anything that is not such data, or that
+        contradicts itself."""
         try:
-            return cls(
-                name=str(data["name"]), kind=data["kind"], arch=str(data["arch"]),
-                args=tuple(ArgSpec(**{**a, "shape": tuple(map(int, a["shape"]))}) for a in data["args"]),
-                launches=tuple(_launch_from_json(entry) for entry in data["launches"]),
-                binaries=binaries, source=source, config=dict(data["config"]),
-                resources=tuple({str(k): int(v) for k, v in entry.items()} for entry in data["resources"]))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ArtifactError("RF601", "a kernel's description is damaged", why=f"{type(error).__name__}: {error}",
+            spec = replace(strict.read(cls, data), binaries=binaries, source=source)
+            _check(spec)
+            return spec
+        except ValueError as error:
+            raise ArtifactError("RF601", "a kernel's description is damaged", why=str(error),
                                 help="build the kernel again") from error
 
 
-def _launch_from_json(data: Mapping[str, Any]) -> LaunchSpec:
-    params = []
-    for param in data["params"]:
-        tma = None
-        if param.get("tma") is not None:
-            fields: dict[str, Any] = {k: tuple(map(int, v)) if isinstance(v, (list, tuple)) else v
-                                      for k, v in param["tma"].items()}
-            tma = TmaSpec(**fields)
-        params.append(ParamSpec(kind=param["kind"], arg=param["arg"], tma=tma))
-    grid, block = tuple(map(int, data["grid"])), tuple(map(int, data["block"]))
-    if len(grid) != 3 or len(block) != 3:
-        raise ValueError("grid and block have three dimensions")
-    return LaunchSpec(entry=str(data["entry"]), binary=int(data["binary"]), grid=grid, block=block,
-                      shared_bytes=int(data["shared_bytes"]), params=tuple(params))
+def _check(spec: KernelSpec) -> None:
+    """Raise ValueError for a kernel that no build makes: what the launchers take on trust."""
+    names = [arg.name for arg in spec.args]
+    if len(set(names)) != len(names):
+        raise ValueError("two arguments have one name")
+    for arg in spec.args:
+        if arg.dtype not in DTYPES:
+            raise ValueError(f"argument {arg.name} is of an unknown dtype")
+        if len(arg.shape) > _MAX_RANK or min(arg.shape, default=0) < 0 or math.prod(arg.shape) >= _MAX_ELEMENTS:
+            raise ValueError(f"argument {arg.name} has a shape that no tensor has")
+        if arg.align not in _ALIGNMENTS:
+            raise ValueError(f"argument {arg.name} is aligned to {arg.align} bytes")
+    if not spec.launches or (spec.kind == "cpu" and len(spec.launches) != 1):
+        raise ValueError(f"{len(spec.launches)} launches")
+    for launch in spec.launches:
+        whole = (*launch.grid, *launch.block)
+        if min(whole) < 1 or max(whole) >= 1 << 31 or math.prod(launch.block) > _MAX_THREADS or \
+                not 0 <= launch.shared_bytes <= _MAX_SHARED_BYTES:
+            raise ValueError(f"launch {launch.entry} is of a size that no GPU has")
+        if not 0 <= launch.binary < max(len(spec.binaries), 1) or not launch.entry.isidentifier():
+            raise ValueError(f"launch {launch.entry} is of a binary that is not there")
+        for param in launch.params:
+            tma = param.tma
+            if param.arg not in names or (param.kind == "tma") != (tma is not None):
+                raise ValueError(f"a parameter of launch {launch.entry} is no argument")
+            if tma is not None and (not 1 <= tma.rank <= 5 or [len(v) for v in (tma.dims, tma.box, tma.element_strides)] !=
+                                    [tma.rank] * 3 or len(tma.strides) != tma.rank - 1 or tma.arg not in names or
+                                    min(*tma.dims, *tma.strides, *tma.box, *tma.element_strides) < 0):
+                raise ValueError(f"a tensor-map of launch {launch.entry} does not add up")
 
 
 def to_files(spec: KernelSpec) -> dict[str, bytes]:
@@ -144,18 +165,20 @@ def from_files(files: Mapping[str, bytes]) -> KernelSpec:
 
     try:
         header = json.loads(file("spec.json"))
-        version, names, hashes = int(header["format"]), list(header["binaries"]), dict(header["sha256"])
+        version = strict.whole(header["format"], 0, 1 << 31)
+        if version > FORMAT:
+            raise ArtifactError("RF602", f"stored kernel of format {version}", why=f"this RedFuser reads up to {FORMAT}",
+                                help="upgrade RedFuser, or build the kernel again")
+        names, hashes = [strict.text(name) for name in strict.items(header["binaries"])], strict.texts(header["sha256"])
         kernel = header["kernel"]
-    except (ValueError, KeyError, TypeError) as error:
+        for name in [*names, "source.txt"]:
+            if hashlib.sha256(file(name)).hexdigest() != hashes.get(name):
+                raise ArtifactError("RF603", f"{name} of a stored kernel does not match its hash", help="build it again")
+        source = files["source.txt"].decode("utf-8")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ArtifactError("RF601", "a stored kernel's spec.json is damaged", why=str(error),
                             help="build the kernel again") from error
-    if version > FORMAT:
-        raise ArtifactError("RF602", f"stored kernel of format {version}", why=f"this RedFuser reads up to {FORMAT}",
-                            help="upgrade RedFuser, or build the kernel again")
-    for name in [*names, "source.txt"]:
-        if hashlib.sha256(file(name)).hexdigest() != hashes.get(name):
-            raise ArtifactError("RF603", f"{name} of a stored kernel does not match its hash", help="build it again")
-    return KernelSpec.from_json(kernel, tuple(files[name] for name in names), files["source.txt"].decode("utf-8"))
+    return KernelSpec.from_json(kernel, tuple(files[name] for name in names), source)
 
 
 def save_kernel(spec: KernelSpec, folder: Path | str) -> None:

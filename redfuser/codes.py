@@ -101,7 +101,7 @@ CODES: dict[str, str] = {
     "RF606": "the artifact's graph contains something other than tensor operations",
     "RF607": "the artifact could not be read or written",
     "RF608": "a cache entry was damaged and has been rebuilt",
-    "RF609": "the artifact's signature has a Python type this process does not know",
+    "RF610": "the artifact was saved by an older RedFuser",
     # RF30x: partition
     "RF302": "the reductions share no axis with the cascade, or one reads the other out of order",
     "RF303": "an intermediate of the row is needed outside the cascade",

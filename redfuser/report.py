@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from redfuser import strict
+
 SCHEMA = 1
 
 
@@ -217,40 +219,10 @@ class Report:
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Report:
-        """Read :meth:`to_json`'s output. Raises ValueError for another schema."""
-        if data.get("schema") != SCHEMA:
-            raise ValueError(f"report schema {data.get('schema')!r}; this version reads {SCHEMA}")
-        return Report(
-            model=data["model"],
-            target=data["target"],
-            cascades=tuple(_cascade(c) for c in data["cascades"]),
-            opaque=tuple(Opaque(**o) for o in data["opaque"]),
-            notes=tuple(Note(**n) for n in data["notes"]),
-            numerics=_optional(Numerics, data["numerics"]),
-            timings=dict(data["timings"]),
-            versions=dict(data["versions"]),
-            built=bool(data.get("built", True)),
-        )
-
-
-# -- reading -----------------------------------------------------------------------------------------------------------
-
-
-def _optional(kind: Any, data: dict[str, Any] | None) -> Any:
-    return None if data is None else kind(**data)
-
-
-def _cascade(data: dict[str, Any]) -> CascadeReport:
-    return CascadeReport(**{
-        **data,
-        "ops": tuple(OpRef(**o) for o in data["ops"]),
-        "reason": _optional(Reason, data["reason"]),
-        "traffic": _optional(Traffic, data["traffic"]),
-        "numerics": _optional(Numerics, data["numerics"]),
-        "prefix": tuple(data["prefix"]),
-        "roundings": tuple(data["roundings"]),
-        "checks": tuple(data["checks"]),
-    })
+        """Read :meth:`to_json`'s output. Raises ValueError for another schema, and for anything that is not a report."""
+        if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+            raise ValueError(f"not a report of schema {SCHEMA}, which is what this version reads")
+        return strict.read(Report, {k: v for k, v in data.items() if k not in ("schema", "coverage")})
 
 
 # -- printing ----------------------------------------------------------------------------------------------------------

@@ -221,7 +221,7 @@ def _topk(s: Scope, c: Any) -> str:
 
 def _sort(s: Scope, c: Any) -> str:
     down = ", descending=True" if bool(c.attrs.descending) else ""
-    text = f"torch.sort({s.tensor(c.args[0])}, {int(c.attrs.axis)}{down}, stable=True)"
+    text = f"torch.sort({s.tensor(c.args[0])}, dim={int(c.attrs.axis)}{down}, stable=True)"
     if op_name(c) == "sort":
         return f"{text}.values"
     return f"{text}.indices" + ("" if dtype_of(c) == "int64" else f".to({torch_dtype(dtype_of(c))})")
@@ -259,7 +259,7 @@ def _pad(s: Scope, c: Any) -> str:
         pairs.pop(0)
     spread = tuple(p for pair in reversed(pairs) for p in pair)
     mode = str(c.attrs.pad_mode)
-    how = f", value={float(c.attrs.pad_value)!r}" if mode == "constant" and float(c.attrs.pad_value) else ""
+    how = f", value={literal(float(c.attrs.pad_value), 'float64')}" if mode == "constant" and float(c.attrs.pad_value) else ""
     if mode == "constant" and len(c.args) > 1 and scalar(c.args[1]):
         how = f", value={s.text(c.args[1])}"
     if mode != "constant":

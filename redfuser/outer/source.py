@@ -213,6 +213,8 @@ class _Emitter:
     def _assemble(self, steps: list[Step], texts: dict[int, tuple[str, set[str]]], outputs: list[str]) -> OuterGraph:
         import torch
 
+        from redfuser.runtime.operators import OPERATORS
+
         folded: dict[str, Any] = {}
         lines: list[tuple[str, set[str], tuple[str, ...]]] = []
         layouts = Layouts(self.value, self._known_layouts())
@@ -239,6 +241,9 @@ class _Emitter:
                     continue
             lines.append((f"{names[0]} = {text}", reads, step.defines))
             for called in re.findall(r"\b(?:torch|F)\.[\w.]+(?=\()|\.\w+(?=\()", text):
+                if called not in OPERATORS and not called.startswith("torch.ops."):
+                    raise InternalError("RF900", f"the outer graph calls {called}",
+                                        why="redfuser.runtime.operators does not list it")
                 counts[called.lstrip(".")] = counts.get(called.lstrip("."), 0) + 1
         return self._graph(lines, folded, outputs, counts)
 

@@ -5,16 +5,19 @@ Members: ``manifest.json`` (format, versions, SHA-256 of every other member), ``
 ``constants/N`` (raw little-endian elements), ``kernels/N/...`` (see :func:`redfuser.artifact.to_files`). No pickle. The
 same model gives the same bytes (what the report says of this compile alone is left out for that).
 
-What is checked before anything is used: the zip, the format, that exactly the manifest's members are there, every hash,
-and the graph's grammar (:mod:`redfuser.runtime.guard`). A hash guards against damage, not against an author: kernels are
-native code, so load files from people whose wheels you would install.
+What is checked before anything is used: the zip (stored members only, so that nothing unpacks to more than the file), the
+format, that exactly the manifest's members are there, every hash, the type of every value, the graph's grammar
+(:mod:`redfuser.runtime.guard`), and that graph, signature, constants and kernels fit each other
+(:mod:`redfuser.runtime.rehearsal`). Nothing in a file is a name that is resolved or imported. A hash guards against damage,
+not against an author: kernels are native code, so load files from people whose wheels you would install.
+
+Readers ignore keys of ``manifest.json`` and ``model.json`` that they do not know.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import sys
 import tempfile
@@ -26,17 +29,22 @@ from typing import Any
 
 import torch
 
+from redfuser import strict
 from redfuser.artifact import KernelSpec, from_files, to_files
 from redfuser.errors import ArtifactError
 from redfuser.report import Report
+from redfuser.runtime.guard import check_graph, is_name
 from redfuser.runtime.host import cpu_architectures, gpu_architectures
 from redfuser.runtime.model import CompiledModel, Graph
+from redfuser.runtime.rehearsal import rehearse
+from redfuser.runtime.shapes import Refused, Shaped, shaped
 from redfuser.runtime.signature import Signature, torch_dtype
 
-FORMAT = 1
-"""Version of the file's layout; a reader refuses a higher one."""
+FORMAT = 2
+"""Version of the file's layout; a reader refuses any other. 2: structures in a grammar of ours, for torch's text of them."""
 
-MAX_MEMBERS = 1_000_000
+MAX_MEMBERS = 100_000
+MAX_JSON_BYTES = 256 << 20
 _AGAIN = "copy the file again, or save the model again"
 
 
@@ -65,23 +73,35 @@ def save(model: CompiledModel, path: str | Path, others: Iterable[CompiledModel]
         raise ArtifactError("RF607", f"cannot write {path}", why=str(error)) from error
 
 
-def load(path: str | Path, *, arch: str | None = None, device: torch.device | str | None = None) -> CompiledModel:
+def load(path: str | os.PathLike[str], *, arch: str | None = None,
+         device: torch.device | str | None = None) -> CompiledModel:
     """Read what :func:`save` wrote. Constants arrive on ``device``: by default the CPU for CPU kernels, the current GPU
     for GPU kernels when there is one. ``arch`` picks kernels; by default those that this machine can run.
 
-    Raises :class:`ArtifactError`: RF601 not such a file, or damaged; RF602 newer format; RF603 hash; RF604 members;
-    RF605 no kernels for this machine; RF606 graph; RF607 unreadable; RF609 unknown type in the signature.
+    Raises :class:`ArtifactError`, whatever the file holds: RF601 not such a file, or damaged; RF602 newer format; RF603
+    hash; RF604 members; RF605 no kernels for this machine; RF606 graph; RF607 unreadable; RF610 older format.
     """
+    if not isinstance(path, (str, os.PathLike)):
+        raise ArtifactError("RF607", f"not a path but a {type(path).__name__}", help="name a file that compiled.save wrote")
     try:
-        with zipfile.ZipFile(path) as archive:
-            return _read(archive, arch, device)
+        where = None if device is None else torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ArtifactError("RF607", f"there is no device {device!r}", why=str(error).strip().splitlines()[0]) from error
+    try:
+        with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
+            return _read(archive, os.fstat(file.fileno()).st_size, arch, where)
+    except ArtifactError:
+        raise
     except FileNotFoundError as error:
         raise ArtifactError("RF607", f"no such file: {path}") from error
+    except (OSError, MemoryError, torch.OutOfMemoryError) as error:
+        raise ArtifactError("RF607", f"{path} cannot be read", why=str(error) or "out of memory", help=_AGAIN) from error
     except zipfile.BadZipFile as error:
         raise ArtifactError("RF601", f"{path} is not a RedFuser artifact, or is cut short", why=str(error),
                             help=_AGAIN) from error
-    except (EOFError, OSError, NotImplementedError, RuntimeError) as error:
-        raise ArtifactError("RF607", f"{path} cannot be read", why=str(error), help=_AGAIN) from error
+    except Exception as error:  # a file may hold anything: what the checks below do not name is damage all the same
+        raise ArtifactError("RF601", f"{path} is damaged", why=f"{type(error).__name__}: {str(error)[:300]}",
+                            help=_AGAIN) from error
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
@@ -112,6 +132,7 @@ def _members(models: list[CompiledModel]) -> dict[str, bytes | torch.Tensor]:
             members.update({f"{kernels[name]}/{file}": data for file, data in to_files(spec).items()})
         graph = f"graph_{len(variants)}.py" if variants else "graph.py"
         members[graph] = model._graph.source.encode("utf-8")
+        _writable(model)
         variants.append({"arch": _arch(model), "kernels": kernels, "graph": graph, "outputs": model._graph.outputs,
                          "names": dict(model._graph.kernels), "report": model.report.lasting().to_json(),
                          "stages": [[kernel, list(dumps.items())] for kernel, dumps in model._stages.items()]})
@@ -122,6 +143,16 @@ def _members(models: list[CompiledModel]) -> dict[str, bytes | torch.Tensor]:
             hashes[name] = hashlib.sha256(content).hexdigest()
     manifest = {"format": FORMAT, "redfuser": _version(), "torch": str(torch.__version__), "sha256": hashes}
     return {"manifest.json": _json(manifest), **dict(sorted(members.items()))}
+
+
+def _writable(model: CompiledModel) -> None:
+    """What loading would refuse is refused before it is written."""
+    try:
+        check(model._graph, model._signature, {n: getattr(model, f"c_{n}") for n in model._constants}, model._kernels)
+    except ArtifactError as error:
+        raise ArtifactError("RF607", "the model cannot be written to a file", where=error.where, why=error.why,
+                            help="a file holds the operators of redfuser.runtime.operators; use the model in this process, or "
+                            "leave the operator out of it") from error
 
 
 def _json(data: Any) -> bytes:
@@ -159,44 +190,76 @@ def _raw(tensor: torch.Tensor) -> memoryview:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def _read(archive: zipfile.ZipFile, arch: str | None, device: torch.device | str | None) -> CompiledModel:
-    hashes = _manifest(archive)
+def _read(archive: zipfile.ZipFile, size: int, arch: str | None, device: torch.device | None) -> CompiledModel:
+    hashes = _manifest(archive, size)
     data = _parse(_member(archive, "model.json", hashes), "model.json")
     try:
-        variant, where = _choose(data["variants"], arch, device)
-        source = _member(archive, variant["graph"], hashes).decode("utf-8")
-        graph = Graph(source, tuple(map(str, data["inputs"])), int(variant["outputs"]),
-                      {str(k): str(v) for k, v in variant["names"].items()})
+        variant, where = _choose([_table(v) for v in strict.items(data["variants"])], arch, device)
+        source = _member(archive, strict.text(variant["graph"]), hashes).decode("utf-8")
+        graph = Graph(source, tuple(strict.text(n) for n in strict.items(data["inputs"])),
+                      strict.whole(variant["outputs"], 0, MAX_MEMBERS), strict.texts(variant["names"]))
         signature = Signature.from_json(data["signature"])
-        kernels = {str(name): _kernel(archive, str(folder), hashes) for name, folder in variant["kernels"].items()}
-        constants = {}
-        for name, dtype, shape, member in data["constants"]:
-            constants[str(name)] = _tensor(_member(archive, member, hashes), dtype, shape, name).to(where)
+        kernels = {name: _kernel(archive, folder, hashes) for name, folder in strict.texts(variant["kernels"]).items()}
+        constants: dict[str, torch.Tensor] = {}
+        for name, dtype, shape, member in strict.items(data["constants"]):
+            if not is_name(name) or name in constants:
+                raise ValueError(f"a constant named {str(name)[:40]!r}")
+            constants[name] = _constant(archive, strict.text(member), hashes, dtype, shape)
         report = Report.from_json(variant["report"])
-        stages = {str(kernel): {str(k): str(v) for k, v in dumps} for kernel, dumps in variant["stages"]}
-        if set(graph.kernels.values()) - set(kernels) or not all(n.isidentifier() for n in constants):
-            raise ValueError("the graph uses kernels that are not there")
-    except (KeyError, TypeError, ValueError, AttributeError, UnicodeDecodeError) as error:
+        stages = {strict.text(kernel): {strict.text(k): strict.text(v) for k, v in strict.items(dumps)}
+                  for kernel, dumps in strict.items(variant["stages"])}
+        _agree(variant, graph, signature, kernels)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ArtifactError("RF601", "the artifact's description is damaged", why=f"{type(error).__name__}: {error}",
                             help=_AGAIN) from error
-    return CompiledModel(graph, constants, kernels, signature, report, stages)
+    check(graph, signature, constants, kernels)
+    return CompiledModel(graph, {n: t.to(where) for n, t in constants.items()}, kernels, signature, report, stages)
 
 
-def _manifest(archive: zipfile.ZipFile) -> dict[str, str]:
-    """The manifest's hashes, after checking the format and that the zip holds exactly its members."""
-    names = archive.namelist()
+def check(graph: Graph, signature: Signature, constants: Mapping[str, torch.Tensor],
+          kernels: Mapping[str, KernelSpec]) -> None:
+    """Raise :class:`ArtifactError` RF606 unless the graph is one that a file may hold, and fits what it is given."""
+    tree = check_graph(graph.source, {*constants, *graph.kernels})
+    rehearse(tree, graph.inputs, signature.shapes(), {n: Shaped(t.dtype, tuple(t.shape)) for n, t in constants.items()},
+             {name: kernels[kernel] for name, kernel in graph.kernels.items()}, graph.outputs)
+
+
+def _agree(variant: Mapping[str, Any], graph: Graph, signature: Signature, kernels: Mapping[str, KernelSpec]) -> None:
+    """Raise ValueError unless the parts of the description are of one model."""
+    if len(graph.inputs) != len(signature.inputs):
+        raise ValueError(f"{len(graph.inputs)} parameters, and {len(signature.inputs)} inputs in the signature")
+    if not all(map(is_name, graph.kernels)) or set(graph.kernels.values()) - set(kernels):
+        raise ValueError("the graph uses kernels that are not there")
+    if any(spec.name != name or spec.arch != variant["arch"] for name, spec in kernels.items()):
+        raise ValueError("a kernel is not the one that it stands for")
+    if any(isinstance(leaf, int) and leaf >= graph.outputs for leaf in signature.out_leaves):
+        raise ValueError("the result has more tensors than the graph")
+
+
+def _manifest(archive: zipfile.ZipFile, size: int) -> dict[str, str]:
+    """The manifest's hashes, after checking the format and that the zip holds exactly its members, as they lie there:
+    stored, and together no larger than the file of ``size`` bytes."""
+    entries = archive.infolist()
+    names = [entry.filename for entry in entries]
     if len(names) > MAX_MEMBERS or len(set(names)) != len(names):
         raise ArtifactError("RF604", "the artifact has members of the same name, or far too many")
     if "manifest.json" not in names:
         raise ArtifactError("RF601", "not a RedFuser artifact", why="it has no manifest.json")
-    manifest = _parse(archive.read("manifest.json"), "manifest.json")
+    if any(e.compress_type != zipfile.ZIP_STORED or e.file_size != e.compress_size or e.flag_bits & 1 for e in entries):
+        raise ArtifactError("RF601", "the artifact has compressed or encrypted members", why="none are written", help=_AGAIN)
+    if sum(entry.file_size for entry in entries) > size:
+        raise ArtifactError("RF601", "the artifact's members are larger than the file", help=_AGAIN)
+    manifest = _parse(_bytes(archive, "manifest.json"), "manifest.json")
     try:
-        version, hashes = int(manifest["format"]), dict(manifest["sha256"])
-    except (KeyError, TypeError, ValueError) as error:
+        version, hashes = strict.whole(manifest["format"], 0, 1 << 31), strict.texts(manifest["sha256"])
+    except (KeyError, ValueError) as error:
         raise ArtifactError("RF601", "the artifact's manifest is damaged", why=str(error), help=_AGAIN) from error
     if version > FORMAT:
-        raise ArtifactError("RF602", f"artifact of format {version}", why=f"this RedFuser reads up to {FORMAT}",
+        raise ArtifactError("RF602", f"artifact of format {version}", why=f"this RedFuser reads {FORMAT}",
                             help="upgrade RedFuser, or save the model with this version")
+    if version < FORMAT:
+        raise ArtifactError("RF610", f"artifact of format {version}", why=f"this RedFuser reads {FORMAT}",
+                            help="compile the model again, and save it with this version")
     difference = set(names) ^ ({"manifest.json"} | set(hashes))
     if difference:
         raise ArtifactError("RF604", "the artifact's members are not those of its manifest",
@@ -204,14 +267,19 @@ def _manifest(archive: zipfile.ZipFile) -> dict[str, str]:
     return hashes
 
 
+def _bytes(archive: zipfile.ZipFile, name: str) -> bytes:
+    """A member by name (never as a path on this machine). Its size is at most the file's: :func:`_manifest` saw to it."""
+    try:
+        return archive.read(name)
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:  # the zip's own checksum, or headers
+        raise ArtifactError("RF603", f"{name} is damaged", why=str(error), help=_AGAIN) from error
+
+
 def _member(archive: zipfile.ZipFile, name: str, hashes: Mapping[str, str]) -> bytes:
-    """A member by name (never as a path on this machine), held to its hash."""
+    """A member, held to its hash."""
     if name not in hashes:
         raise ArtifactError("RF604", f"{name} is missing from the artifact", help=_AGAIN)
-    try:
-        data = archive.read(name)
-    except zipfile.BadZipFile as error:  # the zip's own checksum
-        raise ArtifactError("RF603", f"{name} is damaged", why=str(error), help=_AGAIN) from error
+    data = _bytes(archive, name)
     if hashlib.sha256(data).hexdigest() != hashes[name]:
         raise ArtifactError("RF603", f"{name} does not match its hash", help=_AGAIN)
     return data
@@ -219,12 +287,17 @@ def _member(archive: zipfile.ZipFile, name: str, hashes: Mapping[str, str]) -> b
 
 def _parse(data: bytes, name: str) -> dict[str, Any]:
     try:
-        found = json.loads(data)
+        if len(data) > MAX_JSON_BYTES:
+            raise ValueError(f"{len(data)} bytes")
+        return _table(json.loads(data))
     except (ValueError, RecursionError) as error:
         raise ArtifactError("RF601", f"the artifact's {name} is damaged", why=str(error), help=_AGAIN) from error
-    if not isinstance(found, dict):
-        raise ArtifactError("RF601", f"the artifact's {name} is damaged", help=_AGAIN)
-    return found
+
+
+def _table(data: Any) -> dict[str, Any]:
+    if not isinstance(data, dict):
+        raise ValueError(f"a table is a {type(data).__name__}")
+    return data
 
 
 def _kernel(archive: zipfile.ZipFile, folder: str, hashes: Mapping[str, str]) -> KernelSpec:
@@ -232,22 +305,26 @@ def _kernel(archive: zipfile.ZipFile, folder: str, hashes: Mapping[str, str]) ->
     return from_files({name[len(prefix):]: _member(archive, name, hashes) for name in hashes if name.startswith(prefix)})
 
 
-def _tensor(data: bytes, dtype: str, shape: list[int], name: str) -> torch.Tensor:
-    kind, extents = torch_dtype(dtype), tuple(map(int, shape))
-    if any(extent < 0 for extent in extents) or math.prod(extents) * kind.itemsize != len(data):
-        raise ArtifactError("RF601", f"constant {name} has {len(data)} bytes, its shape says otherwise", help=_AGAIN)
-    if not data:
-        return torch.empty(extents, dtype=kind)
-    out = torch.empty(extents, dtype=kind)  # torch's own allocation: aligned as kernels want it
-    out.view(-1).view(torch.uint8).copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+def _constant(archive: zipfile.ZipFile, member: str, hashes: Mapping[str, str], dtype: str, shape: Any) -> torch.Tensor:
+    """A constant, in torch's own allocation: aligned as kernels want it. Sizes are compared before anything is made."""
+    try:
+        kind = shaped(torch_dtype(dtype), [strict.whole(n, 0, 1 << 48) for n in strict.items(shape)])
+    except Refused as error:
+        raise ValueError(str(error)) from error
+    data = _member(archive, member, hashes)
+    if kind.bytes != len(data):
+        raise ArtifactError("RF601", f"{member} has {len(data)} bytes, its shape says otherwise", help=_AGAIN)
+    out = torch.empty(kind.shape, dtype=kind.dtype)
+    if data:
+        out.view(-1).view(torch.uint8).copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
     return out
 
 
 def _choose(variants: list[dict[str, Any]], arch: str | None,
-            device: torch.device | str | None) -> tuple[dict[str, Any], torch.device]:
+            device: torch.device | None) -> tuple[dict[str, Any], torch.device]:
     """The variant to load and where its constants go: a GPU's when there is one and ``device`` does not say otherwise."""
-    offered = [str(v["arch"]) for v in variants]
-    kind = torch.device(device).type if device is not None else None
+    offered = [strict.text(v["arch"]) for v in variants]
+    kind = device.type if device is not None else None
     gpu = gpu_architectures() if kind in (None, "cuda") else ()
     wanted = [arch] if arch is not None else [*gpu, *(cpu_architectures() if kind in (None, "cpu") else ())]
     for name in [*wanted, "any"]:

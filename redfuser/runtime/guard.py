@@ -1,203 +1,196 @@
-"""What an outer graph may contain, checked on its syntax before it is executed.
+"""What an outer graph may contain, checked on its syntax before anything else is done with it.
 
 A graph is one function of straight-line tensor code::
 
-    module    ::= "def forward(" NAME {"," NAME} "):" {statement} "return" expr
+    module    ::= "def forward(" NAME {"," NAME} "):" {statement} "return" "(" expr {"," expr} ")"
     statement ::= NAME {"," NAME} "=" expr | "del" NAME {"," NAME}
-    expr      ::= NAME | literal | operator call | method call | expr "[" index "]" | arithmetic | comparison | tuple | list
+    expr      ::= NAME | literal | call | expr "." ("values" | "indices") | expr "[" index {"," index} "]"
+                | expr INFIX expr | "(" expr {"," expr} ")" | "[" expr {"," expr} "]"
+    call      ::= KERNEL "(" ... ")" | OPERATOR "(" ... ")" | expr "." METHOD "(" ... ")" | 'float("inf")'
+    literal   ::= an integer of 64 bits, a float, True, False, None, a short string, or a dtype (torch.float16)
 
-A name is a parameter, an earlier result, a constant, a kernel, ``torch``, ``F`` (torch.nn.functional) or ``device``. A
-function is a kernel, an operator of torch that takes and returns tensors, or a method of a tensor that is such an
-operator. So a graph from a file can compute, and nothing else: it cannot import, open, evaluate, or reach an attribute
-that begins with an underscore. (The binaries beside it are native code: an artifact as a whole is trusted like a wheel.)
+OPERATOR, METHOD and INFIX are those of :mod:`redfuser.runtime.operators`, nothing else: exactly what
+:mod:`redfuser.outer` writes. A graph from a file is then rehearsed on shapes (:mod:`redfuser.runtime.rehearsal`), which
+checks every argument. So its text can compute, within bounds, and nothing else. (The binaries beside it are native code:
+an artifact as a whole is trusted like a wheel.)
 """
 
 from __future__ import annotations
 
 import ast
-import functools
-import types
+import keyword
 from collections.abc import Collection
 
 import torch
 
 from redfuser.errors import ArtifactError
+from redfuser.runtime.operators import INFIX, OPAQUE, OPERATORS, PROPERTIES
 
-MAX_SOURCE_BYTES = 64 << 20
+MAX_SOURCE_BYTES = 4 << 20
+MAX_DEPTH = 64
+MAX_WORD = 256
+RESERVED = frozenset({"torch", "F", "device", "float", "forward"})
+"""Names with a meaning of their own."""
 
-_OPERATOR_NAMESPACES = frozenset({"aten", "prims", "torchvision"})
-# Strings that choose a variant of a computation. Any other string argument (a file name) disqualifies an operator.
-_WORDS = frozenset({"rounding_mode", "equation", "reduction", "reduce", "indexing", "mode", "padding_mode", "approximate",
-                    "UPLO", "ord", "driver", "norm", "side", "interpolation", "p", "compute_mode", "cudnn_enable",
-                    "activation"})
-_TORCH_EXTRA = frozenset({"tensor", "einsum", "split", "chunk", "where", "Size", "device", "finfo", "iinfo"})
-_METHOD_EXTRA = frozenset({"to", "contiguous", "size", "dim", "float", "half", "bfloat16", "double", "bool", "int", "long",
-                           "type_as", "new_empty", "new_zeros", "new_ones", "new_full", "split", "numel", "item", "stride"})
-_PROPERTIES = frozenset({"shape", "dtype", "device", "ndim", "T", "mT", "H", "mH", "real", "imag", "values", "indices",
-                         "min", "max"})
-_BUILTINS = frozenset({"float", "int", "bool", "len"})
-_NODES = (ast.Module, ast.FunctionDef, ast.arguments, ast.arg, ast.Return, ast.Assign, ast.Delete, ast.Expr, ast.Name,
-          ast.Load, ast.Store, ast.Del, ast.Constant, ast.Call, ast.keyword, ast.Attribute, ast.Subscript, ast.Slice,
-          ast.Tuple, ast.List, ast.BinOp, ast.UnaryOp, ast.Compare, ast.operator, ast.unaryop, ast.cmpop)
+_INFINITE = frozenset({"inf", "-inf", "nan"})
+_OPAQUE_WORDS = ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d", "strided")
 
 
-def check_graph(source: str, names: Collection[str]) -> ast.Module:
-    """Parse ``source`` and hold it to the grammar; ``names`` are the constants and kernels it may use.
+def is_name(text: object) -> bool:
+    """Whether a graph may call a constant, a kernel or an input so."""
+    return isinstance(text, str) and text.isidentifier() and text.isascii() and len(text) <= MAX_WORD and \
+        not keyword.iskeyword(text) and not text.startswith("__") and text not in RESERVED
+
+
+def check_graph(source: str, names: Collection[str], *, any_operator: bool = False) -> ast.Module:
+    """Parse ``source`` and hold it to the grammar; ``names`` are the constants and kernels it may use. ``any_operator``: the
+    text was written in this process, and opaque calls may be of operators that a file's may not.
 
     Raises :class:`ArtifactError` RF606, which names the line and what is wrong with it."""
     if len(source) > MAX_SOURCE_BYTES:
-        raise _refuse(0, "it is larger than any graph")
+        raise refuse(0, "it is larger than any graph")
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise _refuse(getattr(error, "lineno", 0) or 0, f"it is not Python: {error}") from error
-    body = [node for node in tree.body if not _is_docstring(node)]
-    if len(body) != 1 or not isinstance(body[0], ast.FunctionDef) or body[0].name != "forward":
-        raise _refuse(1, "it is not one function named forward")
-    _check_function(body[0], set(names))
+    except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
+        raise refuse(getattr(error, "lineno", 0) or 0, f"it is not Python: {error}") from error
+    if len(tree.body) != 1 or not isinstance(tree.body[0], ast.FunctionDef) or tree.body[0].name != "forward":
+        raise refuse(1, "it is not one function named forward")
+    _Grammar(set(names), any_operator).function(tree.body[0])
     return tree
 
 
-def _refuse(line: int, why: str) -> ArtifactError:
+def refuse(line: int, why: str) -> ArtifactError:
     return ArtifactError("RF606", "the graph is refused", where=f"line {line}", why=why,
                          help="do not use this file unless you know where it is from; compile the model again")
 
 
-def _is_docstring(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-
-
-def _check_function(function: ast.FunctionDef, names: set[str]) -> None:
-    args = function.args
-    if function.decorator_list or args.vararg or args.kwarg or args.defaults or args.kw_defaults or args.posonlyargs or \
-            args.kwonlyargs or function.returns or any(a.annotation for a in args.args):
-        raise _refuse(function.lineno, "forward takes plain parameters")
-    try:
-        for node in ast.walk(function):
-            if not isinstance(node, _NODES) or (isinstance(node, ast.FunctionDef) and node is not function):
-                raise _refuse(getattr(node, "lineno", 0), f"{type(node).__name__} is not part of a graph")
-        known = names | {a.arg for a in args.args}
-        reserved = names | {"torch", "F", "device", *_BUILTINS}
-        for parameter in args.args:
-            if parameter.arg in reserved or parameter.arg.startswith("__"):
-                raise _refuse(function.lineno, f"parameter {parameter.arg} hides another name")
-        for statement in function.body:
-            _check_statement(statement, known, reserved)
-    except RecursionError as error:
-        raise _refuse(function.lineno, "an expression is nested too deeply") from error
-
-
-def _check_statement(statement: ast.stmt, known: set[str], reserved: set[str]) -> None:
-    if isinstance(statement, ast.Return):
-        if statement.value is None:
-            raise _refuse(statement.lineno, "return without a value")
-        _check(statement.value, known)
-    elif isinstance(statement, ast.Assign):
-        _check(statement.value, known)
-        for target in statement.targets:
-            for leaf in target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]:
-                if not isinstance(leaf, ast.Name) or leaf.id in reserved or leaf.id.startswith("__"):
-                    raise _refuse(statement.lineno, "only results get names, and none that means something else")
-                known.add(leaf.id)
-    elif isinstance(statement, ast.Delete):
-        if not all(isinstance(t, ast.Name) and t.id in known and t.id not in reserved for t in statement.targets):
-            raise _refuse(statement.lineno, "only results can be deleted")
-    elif not _is_docstring(statement):
-        raise _refuse(statement.lineno, f"{type(statement).__name__} is not part of a graph")
-
-
-def _check(node: ast.expr, known: set[str]) -> None:
-    if isinstance(node, ast.Call):
-        _check_callee(node.func, known)
-        for arg in node.args:
-            _check(arg, known)
-        for keyword in node.keywords:
-            if keyword.arg is None:
-                raise _refuse(node.lineno, "** is not part of a graph")
-            _check(keyword.value, known)
-    elif isinstance(node, ast.Name):
-        if node.id not in known and node.id != "device":
-            raise _refuse(node.lineno, f"unknown name {node.id}")
-    elif isinstance(node, ast.Attribute):
-        _check_value(node, known)
-    else:
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.expr):
-                _check(child, known)
-
-
-def _path(node: ast.expr) -> list[str] | None:
-    """``torch.nn.functional.linear`` as its parts, when it begins with a plain name."""
+def path_of(node: ast.expr) -> tuple[str, ...]:
+    """``torch.nn.functional.linear`` as its parts; empty when it does not begin with a plain name."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
         node = node.value
-    return [node.id, *reversed(parts)] if isinstance(node, ast.Name) else None
+    return (node.id, *reversed(parts)) if isinstance(node, ast.Name) else ()
 
 
-def _check_callee(node: ast.expr, known: set[str]) -> None:
-    path = _path(node)
-    if path is not None and path[0] in ("torch", "F"):
-        if not _allowed_function(tuple(path)):
-            raise _refuse(node.lineno, f"{'.'.join(path)} is not a tensor operator")
-    elif isinstance(node, ast.Name):
-        if node.id not in known and node.id not in _BUILTINS:
-            raise _refuse(node.lineno, f"unknown function {node.id}")
-    elif isinstance(node, ast.Attribute):
-        if node.attr.startswith("_") or not _allowed_method(node.attr):
-            raise _refuse(node.lineno, f".{node.attr}() is not a tensor operator")
-        _check(node.value, known)
-    else:
-        raise _refuse(node.lineno, "only named functions are called")
+def opaque_target(path: tuple[str, ...]) -> str:
+    """``aten.histc.default`` of ``torch.ops.aten.histc.default``, or nothing."""
+    return ".".join(path[2:]) if len(path) == 5 and path[:2] == ("torch", "ops") else ""
 
 
-def _check_value(node: ast.Attribute, known: set[str]) -> None:
-    path = _path(node)
-    if path is not None and path[0] in ("torch", "F"):
-        found = getattr(torch, path[1], None) if len(path) == 2 and path[0] == "torch" else None
-        if not isinstance(found, (torch.dtype, torch.memory_format, torch.layout)) and path[1:] not in (["inf"], ["nan"]):
-            raise _refuse(node.lineno, f"{'.'.join(path)} is not a dtype, layout or memory format")
-        return
-    if node.attr not in _PROPERTIES:
-        raise _refuse(node.lineno, f".{node.attr} is not a property of a tensor")
-    _check(node.value, known)
+class _Grammar:
+    def __init__(self, names: set[str], any_operator: bool) -> None:
+        self.given, self.known, self.any_operator = names, set(names), any_operator
 
+    def function(self, node: ast.FunctionDef) -> None:
+        args = node.args
+        if node.decorator_list or args.vararg or args.kwarg or args.defaults or args.kw_defaults or args.posonlyargs or \
+                args.kwonlyargs or node.returns or any(a.annotation for a in args.args) or node.type_comment:
+            raise refuse(node.lineno, "forward takes plain parameters")
+        for parameter in args.args:
+            if not is_name(parameter.arg) or parameter.arg in self.given:
+                raise refuse(node.lineno, f"parameter {parameter.arg} hides another name")
+            self.known.add(parameter.arg)
+        *statements, last = node.body
+        for statement in statements:
+            self.statement(statement)
+        if not isinstance(last, ast.Return) or not isinstance(last.value, ast.Tuple):
+            raise refuse(last.lineno, "the last statement does not return a tuple")
+        self.expression(last.value, 0)
 
-@functools.cache
-def _allowed_function(path: tuple[str, ...]) -> bool:
-    if any(part.startswith("_") for part in path):
-        return path[:2] == ("torch", "ops") and len(path) in (4, 5) and path[2] in _OPERATOR_NAMESPACES and \
-            not any(part.startswith("__") for part in path) and _is_tensor_operator(path[2], path[3])
-    if path[0] == "F":
-        path = ("torch", "nn", "functional", *path[1:])
-    if path[:2] == ("torch", "ops"):
-        return len(path) in (4, 5) and path[2] in _OPERATOR_NAMESPACES and _is_tensor_operator(path[2], path[3])
-    if path[:3] == ("torch", "nn", "functional") and len(path) == 4:
-        found = getattr(torch.nn.functional, path[3], None)
-        if path[3] == "boolean_dispatch" or path[3].startswith("has_torch_function"):
-            return False
-        return isinstance(found, types.BuiltinFunctionType) or (
-            isinstance(found, types.FunctionType) and found.__module__ in ("torch.nn.functional", "torch._jit_internal"))
-    if path[0] == "torch" and len(path) == 3 and path[1] in ("special", "linalg", "fft"):
-        return _is_tensor_operator("aten", f"{path[1]}_{path[2]}")
-    if path[0] == "torch" and len(path) == 2:
-        return path[1] in _TORCH_EXTRA or (hasattr(torch, path[1]) and _is_tensor_operator("aten", path[1]))
-    return False
+    def statement(self, node: ast.stmt) -> None:
+        if isinstance(node, ast.Assign) and len(node.targets) == 1:
+            self.expression(node.value, 0)
+            target = node.targets[0]
+            for leaf in target.elts if isinstance(target, ast.Tuple) else [target]:
+                if not isinstance(leaf, ast.Name) or not is_name(leaf.id) or leaf.id in self.given:
+                    raise refuse(node.lineno, "only results get names, and none that means something else")
+                self.known.add(leaf.id)
+        elif isinstance(node, ast.Delete):
+            for target in node.targets:
+                if not isinstance(target, ast.Name) or target.id not in self.known or target.id in self.given:
+                    raise refuse(node.lineno, "only results can be deleted")
+                self.known.discard(target.id)
+        else:
+            raise refuse(node.lineno, f"{type(node).__name__} is not part of a graph")
 
+    def expression(self, node: ast.expr, depth: int) -> None:
+        if depth > MAX_DEPTH:
+            raise refuse(node.lineno, "an expression is nested too deeply")
+        match node:
+            case ast.Name():
+                if node.id not in self.known and node.id != "device":
+                    raise refuse(node.lineno, f"unknown name {node.id}")
+                return
+            case ast.Constant():
+                self.literal(node)
+                return
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float())):
+                children: list[ast.expr] = [node.operand]
+            case ast.BinOp():
+                self.infix(node, node.op)
+                children = [node.left, node.right]
+            case ast.Compare(ops=[op]):
+                self.infix(node, op)
+                children = [node.left, node.comparators[0]]
+            case ast.Tuple() | ast.List():
+                children = node.elts
+            case ast.Subscript():
+                children = [node.value]
+                for index in node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]:
+                    children += [v for v in (index.lower, index.upper, index.step) if v is not None] \
+                        if isinstance(index, ast.Slice) else [index]
+            case ast.Attribute():
+                children = self.attribute(node)
+            case ast.Call():
+                children = self.call(node)
+            case _:
+                raise refuse(node.lineno, f"{type(node).__name__} is not part of a graph")
+        for child in children:
+            self.expression(child, depth + 1)
 
-@functools.cache
-def _allowed_method(name: str) -> bool:
-    return name in _METHOD_EXTRA or (hasattr(torch.Tensor, name) and _is_tensor_operator("aten", name))
+    def literal(self, node: ast.Constant) -> None:
+        value = node.value
+        if value is None or isinstance(value, (bool, float)):
+            return
+        if not (isinstance(value, int) and abs(value) <= 1 << 63) and \
+                not (isinstance(value, str) and len(value) <= MAX_WORD and value.isascii()):
+            raise refuse(node.lineno, "a literal that no operator takes")
 
+    def infix(self, node: ast.expr, op: ast.AST) -> None:
+        if type(op).__name__ not in INFIX:
+            raise refuse(node.lineno, f"{type(op).__name__} is not part of a graph")
 
-@functools.cache
-def _is_tensor_operator(namespace: str, name: str) -> bool:
-    """Whether the operator is a computation on tensors: the overloads that return one take no string but those that
-    choose a variant. (A few names also have overloads on lists of strings, which touch nothing; overloads for named
-    dimensions, which torch 2.11 still has, take strings that are dimensions.)"""
-    packet = getattr(getattr(torch.ops, namespace), name, None)
-    if not isinstance(packet, torch._ops.OpOverloadPacket):
-        return False
-    schemas = [getattr(packet, overload)._schema for overload in packet.overloads() if "name" not in overload.lower()]
-    schemas = [s for s in schemas if any(str(r.type) in ("Tensor", "List[Tensor]") for r in s.returns)]
-    return bool(schemas) and not any("str" in str(a.type) and a.name not in _WORDS for s in schemas for a in s.arguments)
+    def attribute(self, node: ast.Attribute) -> list[ast.expr]:
+        path = path_of(node)
+        if path and path[0] in ("torch", "F"):
+            found = getattr(torch, path[1], None) if path[0] == "torch" and len(path) == 2 else None
+            if not isinstance(found, torch.dtype) and (path[0] != "torch" or path[1:] not in [(w,) for w in _OPAQUE_WORDS]):
+                raise refuse(node.lineno, f"{'.'.join(path)} is not a dtype")
+            return []
+        if node.attr not in PROPERTIES:
+            raise refuse(node.lineno, f".{node.attr} is not a property of a result")
+        return [node.value]
+
+    def call(self, node: ast.Call) -> list[ast.expr]:
+        if any(k.arg is None for k in node.keywords) or any(isinstance(a, ast.Starred) for a in node.args):
+            raise refuse(node.lineno, "* is not part of a graph")
+        children = [*node.args, *(k.value for k in node.keywords)]
+        path = path_of(node.func)
+        if path and path[0] in ("torch", "F"):
+            target = opaque_target(path)
+            allowed = (self.any_operator or target in OPAQUE) if target else ".".join(path) in OPERATORS
+            if not allowed or any(part.startswith("__") and not target for part in path):
+                raise refuse(node.lineno, f"{'.'.join(path)} is not an operator of a graph")
+            return children
+        if isinstance(node.func, ast.Name):
+            if node.func.id == "float":
+                if len(children) != 1 or not isinstance(children[0], ast.Constant) or children[0].value not in _INFINITE:
+                    raise refuse(node.lineno, "float() of a word")
+            elif node.func.id not in self.given:
+                raise refuse(node.lineno, f"unknown function {node.func.id}")
+            return children
+        if isinstance(node.func, ast.Attribute) and f".{node.func.attr}" in OPERATORS:
+            return [node.func.value, *children]
+        name = f".{node.func.attr}()" if isinstance(node.func, ast.Attribute) else type(node.func).__name__
+        raise refuse(node.lineno, f"{name} is not an operator of a graph")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from redfuser.artifact import KernelSpec
 from redfuser.errors import InputError, InternalError
 from redfuser.report import Report
 from redfuser.runtime import ops
-from redfuser.runtime.guard import check_graph
+from redfuser.runtime.guard import check_graph, is_name
 from redfuser.runtime.launcher import launcher
 from redfuser.runtime.signature import Signature, of_imported, torch_dtype
 
@@ -52,9 +53,8 @@ class CompiledModel(torch.nn.Module):
                  signature: Signature, report: Report | None = None,
                  stages: Mapping[str, Mapping[str, str]] | None = None) -> None:
         super().__init__()
-        check_graph(graph.source, {*constants, *graph.kernels})
         for name, tensor in constants.items():
-            if not name.isidentifier():
+            if not is_name(name):
                 raise InternalError("RF900", f"constant {name!r} is not an identifier")
             self.register_buffer(f"c_{name}", _aligned(tensor.detach()))
         self._graph, self._signature, self._kernels = graph, signature, dict(kernels)
@@ -152,11 +152,13 @@ class CompiledModel(torch.nn.Module):
     def _compile(self, kernels: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
         """The graph as a function of the device, the inputs and the constants. It is the checked text, with the last two
         made parameters: then moving the model needs no new function, and tracers see the module's own buffers."""
-        tree = check_graph(self._graph.source, {*self._constants, *self._graph.kernels})
+        tree = check_graph(self._graph.source, {*self._constants, *self._graph.kernels}, any_operator=True)
         function = next(node for node in tree.body if isinstance(node, ast.FunctionDef))
         function.args.args = [ast.arg("device"), *function.args.args, *(ast.arg(name) for name in self._constants)]
         namespace: dict[str, Any] = {"torch": torch, "F": torch.nn.functional, **kernels,
-                                     "__builtins__": {"float": float, "int": int, "bool": bool, "len": len}}
+                                     "__builtins__": {"float": float, "__import__": builtins.__import__}}
+        # __import__ is for torch: its native code imports through the builtins of the frame that called it. No name that
+        # begins with two underscores is in the checked text.
         exec(compile(ast.fix_missing_locations(tree), "<redfuser graph>", "exec"), namespace)
         return namespace["forward"]
 

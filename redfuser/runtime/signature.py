@@ -6,8 +6,6 @@ A call's arguments are flattened with torch's pytree, as ``torch.export`` does; 
 
 from __future__ import annotations
 
-import json
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Union
@@ -16,16 +14,16 @@ import torch
 from torch.utils import _pytree as pytree
 
 from redfuser.errors import ArtifactError, InputError
-
-logger = logging.getLogger("redfuser.runtime")
+from redfuser.runtime import structure
+from redfuser.runtime.shapes import Refused, Shaped, need, shaped
 
 DTYPES = frozenset({"float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz",
-                    "float8_e5m2fnuz", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64"})
+                    "float8_e5m2fnuz", "int64", "int32", "int16", "int8", "uint8", "bool"})
 
 
 def torch_dtype(name: str) -> torch.dtype:
     """``float16`` as torch's object; raises :class:`ArtifactError` RF601 for any other word."""
-    if name not in DTYPES:
+    if not isinstance(name, str) or name not in DTYPES:
         raise ArtifactError("RF601", f"unknown dtype {name!r}")
     return getattr(torch, name)
 
@@ -53,7 +51,8 @@ Leaf = Union[int, Value]
 @dataclass(frozen=True, slots=True)
 class Signature:
     """``in_spec`` / ``out_spec`` are torch pytree specs of ``(args, kwargs)`` and of the result; without them inputs are
-    positional and the result is one tensor or a tuple."""
+    positional and the result is one tensor or a tuple. Read from a file they hold tuples, lists and dicts only
+    (:mod:`redfuser.runtime.structure`)."""
 
     inputs: tuple[TensorSpec, ...]
     in_leaves: tuple[Leaf, ...]
@@ -68,8 +67,8 @@ class Signature:
             return False
         if self.in_spec is None:
             return True
-        args, kwargs = _children(self.in_spec)
-        return bool(kwargs.num_leaves == 0 and all(child.is_leaf() for child in _children(args)))
+        args, kwargs = structure.children(self.in_spec)
+        return bool(kwargs.num_leaves == 0 and all(child.is_leaf() for child in structure.children(args)))
 
     @property
     def result_is_outputs(self) -> bool:
@@ -99,12 +98,15 @@ class Signature:
                 raise InputError("RF511", f"expected {len(self.inputs)} positional tensors, got {len(args)}"
                                  + (f" and keywords {sorted(kwargs)}" if kwargs else ""), help=self.describe())
             return list(args)
-        wanted = _children(self.in_spec)[1]
+        wanted = structure.children(self.in_spec)[1]
         names = list(wanted.context) if wanted.type is dict else []
         if set(kwargs) == set(names):
             kwargs = {name: kwargs[name] for name in names}
         leaves, spec = pytree.tree_flatten((args, kwargs))
         if spec != self.in_spec:
+            packed, leaves = structure.plain(spec, leaves)
+            if packed is not None and packed == structure.plain(self.in_spec)[0]:
+                return leaves
             raise InputError("RF511", "the arguments are not structured as at compile time",
                              why=f"got {_structure(spec)}, compiled for {_structure(self.in_spec)}", help=self.describe())
         return leaves
@@ -143,37 +145,37 @@ class Signature:
     def to_json(self) -> dict[str, Any]:
         """Plain data. Raises :class:`ArtifactError` RF607 for structures or values that have no text."""
         try:
-            return {"inputs": [[s.name, s.dtype, list(s.shape)] for s in self.inputs],
-                    "in_leaves": [_leaf_json(leaf) for leaf in self.in_leaves],
-                    "out_leaves": [_leaf_json(leaf) for leaf in self.out_leaves],
-                    "in_spec": None if self.in_spec is None else json.loads(pytree.treespec_dumps(self.in_spec)),
-                    "out_spec": None if self.out_spec is None else json.loads(pytree.treespec_dumps(self.out_spec))}
-        except (NotImplementedError, TypeError, ValueError) as error:
+            data: dict[str, Any] = {"inputs": [[s.name, s.dtype, list(s.shape)] for s in self.inputs]}
+            for name, spec, leaves in (("in", self.in_spec, self.in_leaves), ("out", self.out_spec, self.out_leaves)):
+                packed, found = (None, list(leaves)) if spec is None else structure.to_json(spec, leaves, Value(None))
+                data[f"{name}_structure"], data[f"{name}_leaves"] = packed, [_leaf_json(leaf) for leaf in found]
+            return data
+        except ValueError as error:
             raise ArtifactError("RF607", "the model's arguments or results cannot be written to a file", why=str(error),
-                                help="return tensors, tuples, lists or dicts, or register the type with torch's pytree "
-                                "under a serialized_type_name") from error
+                                help="take and return tensors, tuples, lists, dicts with string keys, or records of these"
+                                ) from error
 
     @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Signature:
-        """The inverse. Raises :class:`ArtifactError` RF601 for damaged data and RF609 for a structure whose Python type is
-        not registered in this process."""
+    def from_json(data: Any) -> Signature:
+        """The inverse. Raises :class:`ArtifactError` RF601 for anything that :meth:`to_json` does not write."""
         try:
-            inputs = tuple(TensorSpec(str(n), str(d), tuple(map(int, shape))) for n, d, shape in data["inputs"])
-            in_leaves, out_leaves = (tuple(_leaf(v) for v in data[k]) for k in ("in_leaves", "out_leaves"))
-            specs = [data[k] for k in ("in_spec", "out_spec")]
-        except (KeyError, TypeError, ValueError) as error:
+            inputs = tuple(_input(entry) for entry in _list(data["inputs"]))
+            in_leaves, out_leaves = (tuple(map(_leaf, _list(data[k]))) for k in ("in_leaves", "out_leaves"))
+            in_spec, out_spec = (None if data[k] is None else structure.from_json(data[k])
+                                 for k in ("in_structure", "out_structure"))
+            need(in_spec is None or (in_spec.num_leaves == len(in_leaves) and in_spec.type is tuple and [
+                c.type for c in structure.children(in_spec)] == [tuple, dict]), "its arguments do not add up")
+            need(out_spec is None or out_spec.num_leaves == len(out_leaves), "its results do not add up")
+            need(sorted(leaf for leaf in in_leaves if isinstance(leaf, int)) == list(range(len(inputs))) and
+                 (in_spec is not None or in_leaves == tuple(range(len(inputs)))), "its inputs do not add up")
+            need(len({spec.name for spec in inputs}) == len(inputs), "two inputs have one name")
+        except (KeyError, TypeError, ValueError, Refused, RecursionError) as error:
             raise ArtifactError("RF601", "the artifact's signature is damaged", why=str(error)) from error
-        for spec in inputs:
-            torch_dtype(spec.dtype)
-        in_spec = None if specs[0] is None else _load_spec(specs[0])
-        out_spec = None if specs[1] is None else _load_spec(_plain(specs[1]))
-        if in_spec is not None and (in_spec.num_children != 2 or in_spec.num_leaves != len(in_leaves)):
-            raise ArtifactError("RF601", "the artifact's signature is damaged", why="its arguments do not add up")
-        if out_spec is not None and out_spec.num_leaves != len(out_leaves):
-            raise ArtifactError("RF601", "the artifact's signature is damaged", why="its results do not add up")
-        if sorted(leaf for leaf in in_leaves if isinstance(leaf, int)) != list(range(len(inputs))):
-            raise ArtifactError("RF601", "the artifact's signature is damaged", why="its inputs do not add up")
         return Signature(inputs, in_leaves, out_leaves, in_spec, out_spec)
+
+    def shapes(self) -> list[Shaped]:
+        """The inputs without elements."""
+        return [Shaped(torch_dtype(spec.dtype), spec.shape) for spec in self.inputs]
 
 
 def of_imported(imported: Any, outputs: int) -> Signature:
@@ -198,11 +200,6 @@ def of_imported(imported: Any, outputs: int) -> Signature:
     return Signature(inputs, in_leaves, tuple(out_leaves), imported.in_spec, imported.out_spec)
 
 
-def _children(spec: Any) -> list[Any]:
-    """The children of a pytree spec, in any torch release."""
-    return spec.children() if hasattr(spec, "children") else spec.children_specs
-
-
 def _leaf_json(leaf: Leaf) -> Any:
     if isinstance(leaf, int):
         return leaf
@@ -212,44 +209,24 @@ def _leaf_json(leaf: Leaf) -> Any:
 
 
 def _leaf(data: Any) -> Leaf:
-    if isinstance(data, bool) or not isinstance(data, (int, dict)):
-        raise ValueError("a leaf is an index or a value")
-    return data if isinstance(data, int) else Value(data["value"])
-
-
-def _plain(data: Any) -> Any:
-    """A result's structure where a record type that this process does not know (a model output of transformers, say) is a
-    dict of its fields."""
-    if not isinstance(data, list) or len(data) != 2:
+    if isinstance(data, int) and not isinstance(data, bool) and data >= 0:
         return data
-
-    def walk(node: Any) -> Any:
-        if not isinstance(node, dict) or not isinstance(node.get("children_spec"), list):
-            return node
-        node = {**node, "children_spec": [walk(child) for child in node["children_spec"]]}
-        kind, context = node.get("type"), node.get("context")
-        if isinstance(kind, str) and kind not in pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE and isinstance(context, str):
-            try:
-                keys = json.loads(context)
-            except ValueError:
-                return node
-            if isinstance(keys, list) and len(keys) == len(node["children_spec"]) and all(isinstance(k, str) for k in keys):
-                logger.warning("%s results arrive as a dict: %s is not known here", "RF609", kind)
-                node["type"] = "builtins.dict"
-        return node
-
-    return [data[0], walk(data[1])]
+    if isinstance(data, dict) and set(data) == {"value"} and isinstance(data["value"], (bool, int, float, str, type(None))):
+        return Value(data["value"])
+    raise ValueError("a leaf is an index or a value")
 
 
-def _load_spec(data: Any) -> Any:
-    try:
-        return pytree.treespec_loads(json.dumps(data))
-    except NotImplementedError as error:
-        found = str(error)
-        raise ArtifactError("RF609", "the model takes or returns a type this process does not know", why=found,
-                            help="import the package that defines it before loading (for example transformers)") from error
-    except (ValueError, KeyError, TypeError, AssertionError, IndexError) as error:
-        raise ArtifactError("RF601", "the artifact's signature is damaged", why=str(error)) from error
+def _list(data: Any) -> list[Any]:
+    if not isinstance(data, list):
+        raise ValueError("a list is something else")
+    return data
+
+
+def _input(data: Any) -> TensorSpec:
+    name, dtype, shape = _list(data)
+    if not isinstance(name, str) or not all(type(n) is int for n in _list(shape)):
+        raise ValueError("an input is a name, a dtype and a shape")
+    return TensorSpec(name, dtype, shaped(torch_dtype(dtype), shape).shape)
 
 
 def _structure(spec: Any, limit: int = 300) -> str:

@@ -9,8 +9,8 @@ import torch
 
 from redfuser.frontend import import_model
 from redfuser.outer import emit
-from redfuser.runtime.guard import check_graph
 from tests.e2e.models import MODELS
+from tests.outer_graphs import rehearsal
 
 CASES = [(name, torch.float32) for name in MODELS] + [("bert", torch.float16), ("llama", torch.bfloat16)]
 
@@ -19,13 +19,13 @@ CASES = [(name, torch.float32) for name in MODELS] + [("bert", torch.float16), (
 def test_model_equals_eager(name: str, dtype: torch.dtype) -> None:
     model, args = MODELS[name](dtype)
     graph = emit(import_model(model, args))
-    check_graph(graph.source, set(graph.constants))
+    rehearsed = rehearsal(graph, args)
     with torch.no_grad():
         want = model(*args)
         got = graph.function()(*args)
     want = want if isinstance(want, tuple) else (want,)
-    for w, g in zip(want, got, strict=True):
-        assert w.dtype == g.dtype
+    for w, g, r in zip(want, got, rehearsed, strict=True):
+        assert w.dtype == g.dtype == r.dtype and w.shape == r.shape
         unit = torch.finfo(w.dtype).eps
         assert (w.double() - g.double()).abs().max() <= 8 * unit * w.abs().max()
     del model, graph

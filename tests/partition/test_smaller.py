@@ -112,7 +112,7 @@ def test_what_fails_for_the_machine_is_not_cut(monkeypatch):
 
 
 def test_a_certificate_that_does_not_hold_gives_way_too(monkeypatch):
-    from redfuser import recheck
+    from redfuser import verdicts
     from redfuser.acrf import verify
 
     def check(fused, *_a, **_k):

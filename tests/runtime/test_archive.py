@@ -10,8 +10,9 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
+from dataclasses import make_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import models
 import pytest
@@ -20,12 +21,12 @@ from recorded import split_spec
 from torch.utils import _pytree as pytree
 
 from redfuser.artifact import KernelSpec, from_files, load_kernel, save_kernel, to_files
-from redfuser.errors import ArtifactError
+from redfuser.errors import ArtifactError, InputError
 from redfuser.report import Report
 from redfuser.runtime import host
 from redfuser.runtime.archive import load, save
 from redfuser.runtime.model import CompiledModel, Graph
-from redfuser.runtime.signature import Signature, TensorSpec
+from redfuser.runtime.signature import Signature, TensorSpec, Value
 
 
 @pytest.fixture
@@ -113,7 +114,8 @@ def swap(member: str, old: bytes, new: bytes) -> Callable[[dict[str, bytes]], No
 
 
 WRONG: list[tuple[str, str, bool, Callable[[dict[str, bytes]], None]]] = [
-    ("newer format", "RF602", False, edit("manifest.json", lambda m: m.update(format=2))),
+    ("newer format", "RF602", False, edit("manifest.json", lambda m: m.update(format=3))),
+    ("older format", "RF610", False, edit("manifest.json", lambda m: m.update(format=1))),
     ("no manifest", "RF601", False, lambda m: m.pop("manifest.json") and None),
     ("manifest not JSON", "RF601", False, lambda m: m.update({"manifest.json": b"{"})),
     ("manifest a list", "RF601", False, lambda m: m.update({"manifest.json": b"[]"})),
@@ -135,13 +137,34 @@ WRONG: list[tuple[str, str, bool, Callable[[dict[str, bytes]], None]]] = [
     ("unknown dtype", "RF601", True, edit("model.json", lambda m: m["constants"][0].__setitem__(1, "load"))),
     ("signature that does not add up", "RF601", True, edit("model.json", lambda m: m["signature"]["in_leaves"].pop())),
     ("inputs that do not add up", "RF601", True, edit("model.json", lambda m: m["signature"]["inputs"].pop())),
-    ("unknown pytree type", "RF609", True, edit("model.json", lambda m: m["signature"].update(
-        in_spec=json.loads(json.dumps(m["signature"]["in_spec"]).replace("builtins.dict", "some.package.Input"))))),
+    ("structure of another type", "RF601", True, edit("model.json", lambda m: m["signature"].update(
+        in_structure=json.loads(json.dumps(m["signature"]["in_structure"]).replace("dict", "collections.OrderedDict"))))),
+    ("text of a pytree", "RF601", True, edit("model.json", lambda m: m["signature"].update(
+        out_structure=json.loads(pytree.treespec_dumps(pytree.tree_structure({"y": 1})))))),
+    ("structure without end", "RF601", True, edit("model.json", lambda m: m["signature"].update(
+        out_structure=json.loads('["list",' * 200 + '"leaf"' + "]" * 200)))),
     ("kernel of a newer format", "RF602", True, edit("kernels/0/spec.json", lambda m: m.update(format=9))),
     ("kernel description cut", "RF601", True, edit("kernels/0/spec.json", lambda m: m["kernel"].pop("args"))),
     ("kernel the graph does not have", "RF601", True, edit("model.json", lambda m: m["variants"][0]["kernels"].clear())),
     ("another architecture", "RF605", True, edit("model.json", lambda m: m["variants"][0].update(arch="sm_80"))),
     ("constant named like code", "RF601", True, edit("model.json", lambda m: m["constants"][0].__setitem__(0, "a.b"))),
+    ("parameters of another signature", "RF606", True, swap("graph.py", b"forward(x, bias)", b"forward(bias, x)")),
+    ("operands of another shape", "RF606", True, edit("model.json", lambda m: m["signature"]["inputs"][0].__setitem__(2, [4, 9]))),
+    ("operands of another dtype", "RF606", True, edit("model.json", lambda m: m["signature"]["inputs"][0].__setitem__(1, "int64"))),
+    ("kernel of another shape", "RF606", True, edit("kernels/0/spec.json", lambda m: m["kernel"]["args"][0].update(shape=[8, 4]))),
+    ("kernel of another dtype", "RF606", True, edit("kernels/0/spec.json", lambda m: m["kernel"]["args"][0].update(dtype="f16"))),
+    ("kernel of another role", "RF606", True, edit("kernels/0/spec.json", lambda m: m["kernel"]["args"][0].update(role="out"))),
+    ("kernel of no dtype", "RF601", True, edit("kernels/0/spec.json", lambda m: m["kernel"]["args"][0].update(dtype="f33"))),
+    ("kernel of no role", "RF601", True, edit("kernels/0/spec.json", lambda m: m["kernel"]["args"][0].update(role="inout"))),
+    ("entry of no binary", "RF601", True, edit("kernels/0/spec.json", lambda m: m["kernel"]["launches"][0].update(binary=1))),
+    ("a grid that overflows", "RF601", True, edit("kernels/0/spec.json", lambda m: m["kernel"]["launches"][0].update(
+        grid=[1 << 70, 1, 1]))),
+    ("more results than outputs", "RF601", True, edit("model.json", lambda m: m["signature"].update(out_leaves=[0, 7, {"value": 0}]))),
+    ("fewer outputs than the graph", "RF606", True, edit("model.json", lambda m: m["variants"][0].update(outputs=3))),
+    ("a shape that overflows", "RF601", True, edit("model.json", lambda m: m["constants"][0].__setitem__(2, [1 << 60, 1 << 60]))),
+    ("a shape of words", "RF601", True, edit("model.json", lambda m: m["constants"][0].__setitem__(2, ["8", "8"]))),
+    ("a report of lists", "RF601", True, edit("model.json", lambda m: m["variants"][0]["report"].update(model=[]))),
+    ("a number that is no double", "RF601", True, swap("model.json", b'"numerics": null', b'"numerics": 1' + b"0" * 400)),
     ("report of another schema", "RF601", True, edit("model.json", lambda m: m["variants"][0]["report"].update(schema=99))),
 ]
 
@@ -154,14 +177,71 @@ def test_wrong_files_are_refused(saved: Path, name: str, code: str, rehash: bool
         load(saved)
 
 
-def test_results_of_an_unknown_record_type_arrive_as_a_dict(cpu_spec: KernelSpec, saved: Path,
-                                                            caplog: pytest.LogCaptureFixture) -> None:
-    x, bias = models.inputs()
-    rewrite(saved, swap("model.json", b"builtins.dict", b"some.package.Output"), rehash=True)
-    rewrite(saved, edit("model.json", lambda m: m["signature"].update(
-        in_spec=json.loads(json.dumps(m["signature"]["in_spec"]).replace("some.package.Output", "builtins.dict")))), True)
-    found = load(saved)(x, bias=bias, flag=True)
-    assert type(found) is dict and list(found) == ["y", "total", "none"] and "RF609" in caplog.text
+def test_unpacked_sizes_are_compared_first(saved: Path) -> None:
+    """Members are stored: a few megabytes that unpack to gigabytes are refused before any of it is unpacked."""
+    with zipfile.ZipFile(saved) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(saved, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data + bytes(50 << 20) if name == "constants/0" else data)
+    with pytest.raises(ArtifactError, match="RF601 the artifact has compressed"):
+        load(saved)
+
+
+def test_what_is_no_path_or_device(saved: Path) -> None:
+    for path in (None, 3, b"x", [], object()):
+        with pytest.raises(ArtifactError, match="RF607"):
+            load(path)  # type: ignore[arg-type]
+    with pytest.raises(ArtifactError, match="RF60"):
+        load("a\0b")
+    for device in ("nonsense", 3.5, "cuda:nine"):
+        with pytest.raises(ArtifactError, match="RF607 there is no device"):
+            load(saved, device=device)  # type: ignore[arg-type]
+
+
+def test_reading_resolves_nothing(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading looks up no name that the file holds: no module is imported, no attribute of one is taken by text."""
+    load(saved)
+    before = set(sys.modules)
+    monkeypatch.setattr(pytree, "treespec_loads", None)
+    monkeypatch.setattr("importlib.import_module", None)
+    load(saved)
+    assert set(sys.modules) == before
+    with zipfile.ZipFile(saved) as archive:
+        text = archive.read("model.json").decode()
+    assert "builtins" not in text and "torch." not in text
+
+
+class Named(NamedTuple):
+    first: torch.Tensor
+    rest: Any
+
+
+def test_structures_come_back_plain(tmp_path: Path) -> None:
+    """Named tuples and torch's own named results are tuples after loading, records are dicts; keys keep their order."""
+    record = make_dataclass("Record", [("b", Any), ("a", Any), ("none", Any, None)], frozen=True)
+    torch.export.register_dataclass(record)
+    x = torch.arange(3.0)
+    given = Named(x, {"z": [x, None], "a": (x,)})
+    result = {"top": torch.topk(x, 1), "named": given, "record": record(x, (x,)), "empty": ((), [], {})}
+    in_spec, out_spec = pytree.tree_structure(((given,), {})), pytree.tree_structure(result)
+    value = Value(None)
+    signature = Signature((TensorSpec("x", "float32", (3,)), TensorSpec("y", "float32", (3,)), TensorSpec("z", "float32", (3,))),
+                          (0, 1, value, 2), (0, 1, 0, 0, value, 0, 0, 0), in_spec, out_spec)
+    graph = Graph("def forward(x, y, z):\n    i = torch.argmax(x, 0, keepdim=True)\n    return (x, i)\n", ("x", "y", "z"), 2)
+    model = CompiledModel(graph, {}, {}, signature)
+    assert type(model(given)["named"]) is Named and type(model(given)["record"]) is record
+    model.save(tmp_path / "s.rf")
+    loaded = load(tmp_path / "s.rf")
+    for argument in (given, (x, {"z": [x, None], "a": (x,)})):
+        found = loaded(argument)
+        assert type(found["top"]) is tuple and type(found["named"]) is tuple and list(found["named"][1]) == ["z", "a"]
+        assert found["record"]["none"] is None and list(found["record"]) == ["b", "a", "none"]
+        assert found["named"][1]["z"][1] is None and found["empty"] == ((), [], {})
+    with pytest.raises(InputError, match="RF511"):
+        loaded([x, {"z": [x, None], "a": (x,)}])
+    loaded.save(tmp_path / "again.rf")
+    assert (tmp_path / "again.rf").read_bytes() == (tmp_path / "s.rf").read_bytes()
 
 
 def test_not_an_artifact_at_all(saved: Path, tmp_path: Path) -> None:
@@ -285,3 +365,10 @@ def test_stored_kernels(tmp_path: Path) -> None:
     for damaged in ({}, {**spec.to_json(), "launches": [{}]}, {**spec.to_json(), "args": 3}):
         with pytest.raises(ArtifactError, match="RF601"):
             KernelSpec.from_json(damaged)
+
+
+def test_kernel_dtypes_are_torchs() -> None:
+    from redfuser import artifact
+    from redfuser.runtime.check import TORCH_DTYPE
+
+    assert set(TORCH_DTYPE) == artifact.DTYPES

@@ -8,20 +8,19 @@ from redfuser.errors import ArtifactError
 from redfuser.runtime.guard import check_graph
 
 GOOD = '''
-"""A graph."""
 def forward(x0, x1):
-    """Straight-line code."""
-    v1 = F.linear(x0, w, None)
-    v2 = torch.nn.functional.scaled_dot_product_attention(v1, v1, v1, attn_mask=None, is_causal=True)
+    v1 = F.linear(x0, w)
+    v2 = F.scaled_dot_product_attention(v1, v1, v1, is_causal=True, scale=0.25)
     v3 = torch.where((v2 > 0.5).bool(), torch.tensor(1.0, dtype=torch.float32, device=device), float("-inf"))
     del v1, v2
     v4, v5 = k_attn_0(v3, x1)
     v6 = torch.ops.aten.histc.default(v4, 10)
-    v7 = v4.reshape(2, -1)[:, 0:4, None].to(torch.float16) * -3 + v5 % 2
-    v8 = torch.einsum("bij,bjk->bik", v7, v7).contiguous(memory_format=torch.contiguous_format)
-    v9 = torch.arange(0, 4, 1, dtype=torch.int64, device=x0.device)
-    v10 = torch.div(v8, 2, rounding_mode="floor").split([1, 1], dim=0)
-    return (v10[0], v6, v9, w)
+    v7 = v4.reshape((2, -1))[:, 0:4].to(torch.float16) * -3 + v5 % 2
+    v8 = torch.einsum("bij,bjk->bik", v7, v7).clone(memory_format=torch.contiguous_format)
+    v9 = torch.arange(0, 4, 1, dtype=torch.int64, device=device)
+    v10 = torch.split(torch.div(v8, 2, rounding_mode="trunc"), [1, 1], 0)
+    v11 = torch.topk(v8, 2, 1).values
+    return (v10[0], v6, v9, v11)
 '''
 
 BAD = {
@@ -64,6 +63,35 @@ BAD = {
     "walrus": "    y = (z := x)\n    return (y,)",
     "dispatch": "    y = F.boolean_dispatch(k, 0, 0, False, k, k, 'a', 'b')\n    return (y,)",
     "bare return": "    return",
+    "return in the middle": "    return (x,)\n    return (x,)",
+    "no tuple": "    return x",
+    "a power": "    y = 9**9**9\n    return (x,)",
+    "a matrix product sign": "    y = x @ x\n    return (y,)",
+    "_reshape_alias": "    y = torch.ops.aten._reshape_alias.default(x, [99], [1])\n    return (y,)",
+    "_reshape_alias as a function": "    y = torch._reshape_alias(x, [99], [1])\n    return (y,)",
+    "as_strided": "    y = x.as_strided([99], [1])\n    return (y,)",
+    "set_": "    y = x.set_(x)\n    return (y,)",
+    "resize_": "    y = x.resize_([99])\n    return (y,)",
+    "_unsafe_index_put": "    y = torch.ops.aten._unsafe_index_put.default(x, [x], x)\n    return (y,)",
+    "in place": "    y = x.add_(1)\n    return (y,)",
+    "empty": "    y = torch.empty((9,), device=device)\n    return (y,)",
+    "a shape": "    y = x.shape\n    return (y,)",
+    "a device": "    y = x.device\n    return (y,)",
+    "storage": "    y = x.untyped_storage()\n    return (y,)",
+    "item": "    y = x.item()\n    return (x,)",
+    "out": "    y = torch.ops.aten.atan2.out(x, x, out=x)\n    return (y,)",
+    "a starred operand": "    y = torch.abs(*x)\n    return (y,)",
+    "None index": "    y = x[...]\n    return (y,)",
+    "bytes": "    y = torch.abs(b'x')\n    return (y,)",
+    "a large number": "    y = x + 0x" + "f" * 40 + "\n    return (y,)",
+    "float of a name": "    y = float(x)\n    return (x,)",
+    "not": "    y = not x\n    return (x,)",
+    "two comparisons": "    y = 1 < x < 2\n    return (x,)",
+    "negated tensor": "    y = -x\n    return (y,)",
+    "two targets": "    y = z = x\n    return (y,)",
+    "deleted": "    y = x + 1\n    del y\n    return (y,)",
+    "dunder result": "    __import__ = x\n    return (x,)",
+    "a chain": "    y = x" + " + x" * 100 + "\n    return (y,)",
 }
 
 
@@ -78,7 +106,7 @@ def test_anything_else_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("source", [
-    "", "x = 1", "import os\ndef forward(x):\n    return (x,)", "def forward(x=print()):\n    return (x,)",
+    "", "x = 1", "def forward():\n    pass", '"""text"""\ndef forward(x):\n    return (x,)', "async def forward(x):\n    return (x,)", "import os\ndef forward(x):\n    return (x,)", "def forward(x=print()):\n    return (x,)",
     "@k\ndef forward(x):\n    return (x,)", "def forward(*x):\n    return (x,)", "def forward(x: k):\n    return (x,)",
     "def other(x):\n    return (x,)", "def forward(torch):\n    return (torch,)", "def forward(x):\n    return (x,)\nk()",
     "class A: pass", "def forward(x) -> k:\n    return (x,)", "\0", "def forward(x):\n    return " + "(" * 5000,

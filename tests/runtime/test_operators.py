@@ -1,0 +1,156 @@
+"""The operators of a saved graph: the list is what the emitter writes, and every rule says what torch does."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from operator_examples import EXAMPLES, TENSORS, WRONG
+
+from redfuser.errors import ArtifactError
+from redfuser.runtime.guard import check_graph
+from redfuser.runtime.operators import INFIX, OPAQUE, OPERATORS
+from redfuser.runtime.rehearsal import rehearse
+from redfuser.runtime.shapes import Shaped
+
+ROOT = Path(__file__).resolve().parents[2]
+SHAPES = {name: Shaped(*kind) for name, kind in TENSORS.items()}
+SIGNS = {"+": "Add", "-": "Sub", "*": "Mult", "/": "Div", "//": "FloorDiv", "%": "Mod", "==": "Eq", "!=": "NotEq", "<": "Lt",
+         "<=": "LtE", ">": "Gt", ">=": "GtE", "&": "BitAnd", "|": "BitOr", "^": "BitXor", "<<": "LShift", ">>": "RShift"}
+
+
+def make() -> dict[str, torch.Tensor]:
+    """The tensors of the examples: numbers that every operator takes, indices within bounds."""
+    generator = torch.Generator().manual_seed(0)
+    made = {}
+    for name, (dtype, shape) in TENSORS.items():
+        whole = torch.randint(1, 4, shape, generator=generator)
+        made[name] = (torch.rand(shape, generator=generator) if dtype.is_floating_point else whole > 1 if dtype == torch.bool
+                      else whole).to(dtype)
+    return made
+
+
+def source(expression: str) -> str:
+    return f"def forward({', '.join(TENSORS)}):\n    out = {expression}\n    return (out,)\n"
+
+
+def inferred(expression: str) -> Shaped:
+    return rehearse(check_graph(source(expression), ()), list(TENSORS), list(SHAPES.values()), {}, {}, 1)[0]
+
+
+def test_examples_are_of_the_list() -> None:
+    assert set(EXAMPLES) - {"[]", "opaque"} - set(SIGNS) == set(OPERATORS)
+    assert {SIGNS[s] for s in SIGNS if s in EXAMPLES} == set(INFIX)
+    for name, calls in EXAMPLES.items():
+        assert all(name in call for call in calls) or name in ("[]", "opaque")
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_rule_says_what_torch_does(name: str) -> None:
+    for call in EXAMPLES[name]:
+        out = eval(call, {"torch": torch, "F": torch.nn.functional, "device": "cpu", **make()})
+        assert inferred(call) == Shaped(out.dtype, tuple(out.shape)), call
+
+
+@pytest.mark.parametrize("call", WRONG)
+def test_arguments_that_no_operator_gets(call: str) -> None:
+    with pytest.raises(ArtifactError, match="RF606"):
+        inferred(call)
+
+
+def test_promotion_is_torchs() -> None:
+    kinds = [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool]
+    operands = [(dtype, shape) for dtype in kinds for shape in ((), (2,))]
+    from redfuser.runtime.shapes import promoted
+    for a, x in operands:
+        for scalar in (True, 2, 2.5):
+            assert promoted(Shaped(a, x), scalar) == torch.result_type(torch.ones(x, dtype=a), scalar)
+        for b, y in operands:
+            assert promoted(Shaped(a, x), Shaped(b, y)) == torch.result_type(torch.ones(x, dtype=a), torch.ones(y, dtype=b))
+
+
+def strings(folder: Path) -> str:
+    """Every string in the emitter's modules, the constant parts of its templates included."""
+    found = []
+    for path in sorted(folder.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(node.value)
+    return "\n".join(found)
+
+
+def test_the_list_is_what_the_emitter_writes() -> None:
+    """Every function that a template of the emitter names is listed; everything listed is named by a template or a rule.
+    (Templates that put a name together are held to the list where they are emitted: redfuser/outer/source.py.)"""
+    from redfuser.outer import fused, moving, pointwise
+
+    text = strings(ROOT / "redfuser" / "outer")
+    written = set(re.findall(r"\b(?:torch|F)\.[a-z]\w*(?=\()", text)) | set(re.findall(r"(?<![\w.])\.[a-z_]\w*(?=\()", text))
+    assert written <= set(OPERATORS), written - set(OPERATORS)
+    words = set(re.findall(r"\w+", text)) | {w for rules in (pointwise.RULES, moving.RULES) for key in rules for w in key.split(".")}
+    words |= {w for value in (*pointwise.UNARY.values(), *pointwise._TENSORS.values()) for w in value.split(".")}
+    words |= {f"conv{r}d" for r in (1, 2, 3)}
+    assert fused.RULES is pointwise.RULES
+    assert not {name for name in OPERATORS if name.split(".")[-1] not in words}
+    assert {SIGNS[sign] for sign in (*pointwise._INFIX.values(), "/")} == set(INFIX)
+
+
+def test_opaque_operators_are_functions() -> None:
+    """None writes into an operand, and every one has a shape function or is made of ones that have."""
+    for target in OPAQUE:
+        _, name, overload = target.split(".")
+        schema = getattr(getattr(torch.ops.aten, name), overload)._schema
+        assert not schema.is_mutable, target
+        assert not any(a.alias_info is not None and a.alias_info.is_write for a in (*schema.arguments, *schema.returns)), target
+    for name in ("as_strided", "_reshape_alias", "set_", "resize_", "empty", "empty_strided", "_unsafe_index", "_unsafe_index_put",
+                 "_embedding_bag", "embedding_dense_backward", "max_pool2d_with_indices_backward", "nonzero"):
+        assert not any(target.split(".")[1] == name for target in OPAQUE), name
+
+
+FRESH = '''
+import json, os, sys, torch
+from redfuser.runtime.model import CompiledModel, Graph
+from redfuser.runtime.signature import Signature, TensorSpec
+from redfuser.runtime.check import inputs_of  # imported beforehand, as any process that loads has
+sys.path.insert(0, sys.argv[1])
+from test_operators import make, source
+from operator_examples import EXAMPLES, TENSORS
+torch.set_num_threads(1)
+tensors = make()
+inputs = tuple(TensorSpec(n, str(d).removeprefix("torch."), s) for n, (d, s) in TENSORS.items())
+signature = Signature(inputs, tuple(range(len(inputs))), (0,))
+failed = {}
+for name, calls in EXAMPLES.items():
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            model = CompiledModel(Graph(source(calls[0]), tuple(TENSORS), 1), {}, {}, signature)
+            model(*tensors.values())
+            os.write(writer, b"ran")
+        except BaseException as error:
+            os.write(writer, repr(error)[:300].encode())
+        os._exit(0)
+    os.close(writer)
+    text = os.read(reader, 400).decode()
+    os.close(reader)
+    os.waitpid(child, 0)
+    if text != "ran":
+        failed[name] = text
+print(json.dumps(failed))
+'''
+
+
+def test_every_operator_as_the_first_call_of_a_process() -> None:
+    """The graph's frame gives torch's native code the importer it asks for on first use."""
+    done = subprocess.run([sys.executable, "-c", FRESH, str(Path(__file__).parent)], capture_output=True, text=True, check=False,
+                          env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {}
