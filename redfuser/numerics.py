@@ -1,14 +1,7 @@
 """The numerics rule: how far a fused program may be from the truth.
 
-The truth is float64, computed from the *same low-precision inputs*. The measure is the error of the unfused program in
-its own precision::
-
-    error(ours) <= 2 * error(unfused) + tiny * size        for the maximum and for the RMS error
-
-with ``size`` the maximum (or RMS) of the reference and ``tiny`` half the unit roundoff of the output's dtype, or four times
-that of the float32 accumulators where that is more. It allows for a baseline that happens to round luckily, or that
-accumulates in float64 (torch's variance on a CPU); for half precision it is half the error of merely storing the result.
-NaN and infinities must stand where the reference has them, unless the unfused program itself has something else there.
+:mod:`redfuser.rule`, applied to torch tensors. NaN and infinities must stand where the reference has them, unless the
+unfused program itself has something else there.
 """
 
 from __future__ import annotations
@@ -25,9 +18,12 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from redfuser.errors import NumericsError
 from redfuser.report import Numerics
+from redfuser.rule import FACTOR, limit
 
-FACTOR = 2.0
 PROMOTED = (torch.float16, torch.bfloat16, torch.float32)
+NAMES = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16",
+         torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}
+"""What the rule calls the floating dtypes; any other has no rounding of its own."""
 CHUNK = 1 << 24  # elements compared at a time: a float64 copy of a large output need not fit beside it
 
 
@@ -102,12 +98,11 @@ def compare(ours: torch.Tensor, unfused: torch.Tensor, reference: torch.Tensor, 
     or bool dtype have no rounding: they must equal the unfused program's wherever that is right."""
     reference = reference.to(torch.float64)
     a, b = error(ours, reference), error(unfused, reference)
-    dtype = ours.dtype
-    tiny = max(torch.finfo(dtype).eps / 4, 4 * 2.0**-24) if dtype.is_floating_point else 0.0
     size = error(torch.where(reference.isfinite(), reference, 0.0), torch.zeros((), dtype=torch.float64).expand(
         reference.shape).to(reference.device))
-    limit = Error(factor * b.maximum + tiny * size.maximum, factor * b.rms + tiny * size.rms, b.misplaced)
-    return Check(name, a, b, limit)
+    dtype = NAMES.get(ours.dtype, str(ours.dtype))
+    allowed = limit(b.maximum, b.rms, size.maximum, size.rms, dtype, factor)
+    return Check(name, a, b, Error(*allowed, b.misplaced))
 
 
 def compare_all(ours: Any, unfused: Any, reference: Any, factor: float = FACTOR) -> list[Check]:

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # Lower layers first. A package imports packages of its own line or of lines above it, never below.
 LAYERS = (
-    ("errors", "codes", "two_tvms", "tvm_compat"),
+    ("errors", "codes", "rule", "two_tvms", "tvm_compat"),
     ("report", "settings", "artifact", "target", "cache", "toolchain"),
     ("numerics", "testing"),
     ("acrf",),
@@ -46,6 +46,7 @@ FORBIDDEN = {
     "codegen": ("tvm", "torch"),
     "runtime": ("tvm", "tilelang"),
     "report": ("torch", "tvm"),
+    "rule": ("torch", "tvm", "numpy"),
     "settings": ("torch", "tvm"),
 }
 

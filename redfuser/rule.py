@@ -1,0 +1,29 @@
+"""The rule every result is held to, in one place and without torch: tests, checks, bench and users apply this one.
+
+    error(ours) <= FACTOR * error(unfused) + tiny(dtype) * size        for the maximum and for the RMS error
+
+The truth is float64 computed from the same low-precision inputs; ``error(unfused)`` is that of the program as written, in
+its own precision; ``size`` is the maximum (or RMS) of the truth. ``tiny`` allows for a baseline that happens to round
+luckily, or that accumulates in float64 (torch's variance on a CPU). :mod:`redfuser.numerics` applies the rule to torch
+tensors, :mod:`redfuser.acrf.stability` to cascades.
+"""
+
+from __future__ import annotations
+
+FACTOR = 2.0
+UNIT = {"bf16": 2.0**-8, "f16": 2.0**-11, "f32": 2.0**-24, "f64": 2.0**-53, "e4m3": 2.0**-4, "e5m2": 2.0**-3}
+"""Unit roundoff: half the distance from 1 to the next value."""
+ACCUMULATOR = 4 * UNIT["f32"]
+"""What sums accumulated in float32 may always be off by, whatever the dtype of the result."""
+
+
+def tiny(dtype: str) -> float:
+    """Half the error of storing one result in ``dtype``, or the accumulators' where that is more; 0 for integers and bool,
+    which are not rounded."""
+    return max(UNIT[dtype] / 2, ACCUMULATOR) if dtype in UNIT else 0.0
+
+
+def limit(worst: float, rms: float, size: float, size_rms: float, dtype: str, factor: float = FACTOR) -> tuple[float, float]:
+    """The largest maximum and RMS error that pass, given those of the unfused program and the truth's size."""
+    allowed = tiny(dtype)
+    return factor * worst + allowed * size, factor * rms + allowed * size_rms
