@@ -120,8 +120,10 @@ def checker_digest() -> str:
     """A digest of the code that decides and of what it computes with; empty where that cannot be named (no sources, or
     sources that changed while this process ran): then nothing is remembered."""
     import redfuser.acrf
+    import redfuser.rule
 
     sources = sorted(Path(p) for folder in redfuser.acrf.__path__ for p in Path(folder).glob("*.py"))
+    sources.append(Path(redfuser.rule.__file__))
     try:
         states = tuple((str(p), os.stat(p).st_mtime_ns, os.stat(p).st_size) for p in sources)
     except OSError:
@@ -133,7 +135,8 @@ def checker_digest() -> str:
 
 @lru_cache(maxsize=4)
 def _digest(states: tuple[tuple[str, int, int], ...]) -> str:
-    """The whole of redfuser.acrf: the checker's modules and what a fusion is made of. More than it needs, so never less."""
+    """The whole of redfuser.acrf, and the rule: the checker's modules and what a fusion is made of. More than it needs, so
+    never less."""
     digest = hashlib.sha256(f"python {platform.python_version()} {platform.machine()}\n".encode())
     for package in ("numpy", "mpmath", "ml_dtypes"):
         digest.update(f"{package} {metadata.version(package)}\n".encode())
