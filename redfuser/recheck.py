@@ -57,4 +57,4 @@ def examine(fused: Any, store: Cache) -> Verdict:
     """The verdict on one fusion."""
     from redfuser.acrf import verify
 
-    return remember("certificate", fused, ("redfuser.acrf",), lambda: verify.check(fused), store)
+    return remember("certificate", fused, ("redfuser.acrf", "redfuser.rule"), lambda: verify.check(fused), store)

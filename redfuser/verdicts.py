@@ -74,10 +74,11 @@ def content(x: Any) -> Any:
 
 
 def digest(*packages: str) -> str:
-    """A digest of the packages' code and of what it computes with; empty where that cannot be named (no sources, or
+    """A digest of the code of packages and modules and of what it computes with; empty where that cannot be named (no sources, or
     sources that changed while this process ran): then nothing is remembered."""
-    folders = [f for p in packages for f in importlib.import_module(p).__path__]
-    sources = sorted(Path(p) for folder in folders for p in Path(folder).rglob("*.py"))
+    modules = [importlib.import_module(p) for p in packages]
+    sources = sorted(p for m in modules for folder in getattr(m, "__path__", ()) for p in Path(folder).rglob("*.py"))
+    sources += [Path(str(m.__file__)) for m in modules if not hasattr(m, "__path__")]
     try:
         states = tuple((str(p), os.stat(p).st_mtime_ns, os.stat(p).st_size) for p in sources)
     except OSError:

@@ -22,9 +22,11 @@ class Source:
     """A tensor whose elements are drawn on demand, so that a sample of a large tensor stays small."""
 
     shape: tuple[int, ...]
+    axis: str = ""
+    """An axis that every element has besides its place; "" for none."""
 
     def at(self, places: tuple[Array, ...], numbers: Domain) -> Array:
-        """The elements at broadcast index arrays, as the number system stores them."""
+        """The elements at broadcast index arrays, as the number system stores them; ``axis`` in front."""
         raise NotImplementedError
 
 
@@ -107,17 +109,25 @@ class Machine:
                 return Labelled(names, tensor[tuple(c for c in cut if c is not None)])
         axes, at = self._places(indices, tensor.shape)
         if isinstance(tensor, Source):
-            return Labelled(axes, tensor.at(at, self.numbers))
+            data = tensor.at(at, self.numbers)
+            if tensor.axis in axes:  # the places differ along it: of each its own element
+                along = axes.index(tensor.axis)
+                return Labelled(axes, np.moveaxis(np.diagonal(data, 0, 0, along + 1), -1, along))
+            return Labelled((tensor.axis, *axes) if tensor.axis else axes, data)
         return Labelled(axes, np.asarray(tensor[at], tensor.dtype))
 
     def _shifted(self, name: str, indices: tuple[Expr, ...]) -> Labelled:
         """An earlier statement at other points of its axes: an index names a point, not a position in the sample."""
-        axes = self.stmt_axes[name]
-        full = np.broadcast_to(self.values[name].aligned(axes), [len(self.ranges[a]) for a in axes])
+        axes, value = self.stmt_axes[name], self.values[name]
         out_axes, at = self._places(indices, None)
+        besides = tuple(a for a in value.axes if a not in axes and a not in out_axes)
+        shared = tuple(a for a in value.axes if a not in axes and a in out_axes)
+        full = value.aligned((*besides, *shared, *axes))
+        full = np.broadcast_to(full, [*full.shape[:len(full.shape) - len(axes)], *(len(self.ranges[a]) for a in axes)])
+        own = [Labelled((a,), np.arange(len(self.ranges[a]))).aligned(out_axes) for a in shared]
         near = tuple(np.clip(np.searchsorted(self.ranges[a], i), 0, max(len(self.ranges[a]) - 1, 0))
                      for a, i in zip(axes, at, strict=True))
-        return Labelled(out_axes, np.asarray(full[near], full.dtype))
+        return Labelled((*besides, *out_axes), np.asarray(full[(..., *own, *near)], full.dtype))
 
     def _places(self, indices: tuple[Expr, ...],
                 shape: tuple[int, ...] | None) -> tuple[tuple[str, ...], tuple[Any, ...]]:
@@ -185,6 +195,7 @@ class Machine:
                 return tuple(Labelled((*axes, *tail), v) for v in best)
             return tuple(Labelled(axes, v[..., 0]) for v in best)
         if body.dtype in FLOATS:
+            data = np.ascontiguousarray(data)  # else the order of a sum in memory is another, and so is its error
             return (Labelled(axes, self.numbers.total(kind, data, dtype)),)
         f = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}[kind]
         start = {"max": _lowest(dtype), "min": _highest(dtype), "sum": 0, "prod": 1}[kind]

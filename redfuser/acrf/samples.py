@@ -27,51 +27,12 @@ KINDS = ("generic", "ties", "zeros", "equal", "large", "outlier", "tiny")
 SPECIAL = ("neginf", "allneginf", "posinf", "nan")
 """Distributions with infinities or NaN, given to one tensor at a time."""
 
-NUMERIC: dict[str, Callable[[random.Random], float]] = {
-    "normal": lambda rng: rng.gauss(0, 1), "positive": lambda rng: rng.uniform(0.5, 1.5),
-    "shifted": lambda rng: rng.gauss(10000, 1), "wide": lambda rng: rng.uniform(-10000, 10000),
-    "spike": lambda rng: 3e4 if rng.random() < 0.01 else rng.uniform(0.5, 1.5)}
-"""Distributions of plain floats, rounded to the tensor's dtype where they are read: for NumPy."""
-LONG = 1024
-"""Rows of more elements draw these by counter (:func:`noise`), all at once: the same distributions, other elements."""
-
-
-def noise(kind: str, salt: int, places: tuple[Array, ...], shape: tuple[int, ...]) -> Array:
-    """Elements of a NUMERIC distribution at places of a tensor, in fp64: each a function of the salt and its place alone."""
-    at: Array = np.zeros(places[0].shape if places else (), np.uint64)
-    with np.errstate(over="ignore"):
-        for i, extent in zip(places, shape, strict=True):
-            at = at * np.uint64(extent) + i.astype(np.uint64)
-        first, second, third = (_unit(at * np.uint64(3) + np.uint64(i), salt) for i in range(3))
-    normal = np.sqrt(-2 * np.log(first)) * np.cos(2 * np.pi * second)
-    match kind:
-        case "normal":
-            return normal
-        case "positive":
-            return 0.5 + third
-        case "shifted":
-            return 10000 + normal
-        case "wide":
-            return 20000 * third - 10000
-    return np.where(third < 0.01, 3e4, 0.5 + second)
-
-
-def _unit(x: Array, salt: int) -> Array:
-    """Numbers in (0, 1) from 64-bit counters (SplitMix64's finaliser)."""
-    x = x + np.uint64(salt)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
-    return ((x ^ (x >> np.uint64(31))) >> np.uint64(11)).astype(np.float64) * 2.0**-53 + 2.0**-54
-
-
 def draw(kind: str, dtype: str, rng: random.Random) -> Any:
     """One element: a Fraction representable in ``dtype``, an infinity, NaN, an int or a bool."""
     if dtype == "bool":
         return kind != "zeros" and (kind == "equal" or rng.random() < 0.6)
     if dtype not in FLOATS:
         return 0 if kind == "zeros" else rng.randint(-1 if kind == "ties" and dtype != "u8" else 0, 3)
-    if kind in NUMERIC:
-        return NUMERIC[kind](rng)
     value: float | Fraction
     match kind:
         case "ties":
@@ -116,8 +77,6 @@ class Draws(Source):
     rng: random.Random
     drawn: dict[tuple[int, ...], Any] = field(default_factory=dict)
     stored: dict[type, dict[tuple[int, ...], Any]] = field(default_factory=dict)
-    salt: int | None = None
-    """Of a long row in plain floats: what its elements are a function of, with their place."""
     read: dict[Any, Array] = field(default_factory=dict)
     """What was read before, by places: every segmentation and every machine reads the same rows again."""
 
@@ -130,8 +89,6 @@ class Draws(Source):
         return self.read[key]
 
     def _read(self, shape: tuple[int, ...], places: tuple[Array, ...], numbers: Domain) -> Array:
-        if self.salt is not None and self.kind in NUMERIC and self.dtype in FLOATS:
-            return numbers.enter(noise(self.kind, self.salt, places, self.shape), self.dtype)
         keys = list(zip(*(p.ravel().tolist() for p in places), strict=True)) if places else [()]
         for key in keys:
             if key not in self.drawn and self.kind == "fewneginf" and not self.drawn:
@@ -212,9 +169,7 @@ def sample(cascade: Cascade, kinds: dict[str, str], default: str, length: int, s
             points[a.name] = _points(extent, n, rng.choice(["head", "spread"]), rng)
     tensors = {}
     for t in cascade.inputs:
-        start = rng.random()
-        salt = random.Random(f"{start} long").getrandbits(64) if length > LONG else None
-        tensors[t.name] = Draws(_shape(t), t.dtype, kinds.get(t.name, default), random.Random(start), salt=salt)
+        tensors[t.name] = Draws(_shape(t), t.dtype, kinds.get(t.name, default), random.Random(rng.random()))
     label = ", ".join(f"{n} {k}" for n, k in kinds.items()) or default
     name = f"{label}, {len(points[cascade.raxis])} elements"
     return Sample(name, kinds, default, seed, points, tensors)

@@ -48,6 +48,8 @@ INF = float("inf")
 ENOUGH = 8
 """Violations after which checking stops."""
 _PLACES = " (places)"
+LONGER = (9, 24)
+"""Lengths of rows where too few short ones give a defined result."""
 LONGEST_AS_WRITTEN = 64
 """The longest row of known extent whose roundings are compared in one segment."""
 LEAST, LEAST_SHARE = 3, 0.1
@@ -81,8 +83,12 @@ def _checks(listed: Fused, seed: int, stability: bool) -> Iterator[str]:
     run = _Run(fused)
     ks = [s.reducer.k for s in cascade.stmts if isinstance(s, Reduce) and s.reducer.kind == "topk"]
     length = max([3, *(k + 1 for k in ks)])
-    for i, s in enumerate(samples(cascade, length, seed)):
-        yield from check_sample(fused, s, thorough=i < 2, run=run)
+    for n in (length, *LONGER):
+        run.tried, run.compared = 0, set()
+        for i, s in enumerate(samples(cascade, n, seed)):
+            yield from check_sample(fused, s, thorough=i < 2, run=run)
+        if not list(run.enough()):  # a short row may leave a group of its elements empty
+            break
     yield from check_sample(fused, sample(cascade, {}, "generic", 0, seed), run=run)
     yield from check_sample(fused, sample(cascade, {}, "ties", max(ks, default=1), seed), run=run)
     yield from check_sample(fused, sample(cascade, {}, "generic", length + 4, seed), run=run)
@@ -92,7 +98,7 @@ def _checks(listed: Fused, seed: int, stability: bool) -> Iterator[str]:
     yield from check_roundings(listed, seed)
     yield from _in_one_segment(listed, length, seed)
     if stability:
-        yield from check_stability(fused, seed)
+        yield from check_stability(fused, seed, run.rests)
 
 
 def _in_one_segment(listed: Fused, length: int, seed: int) -> Iterator[str]:
@@ -126,6 +132,8 @@ class _Run:
     fused: Fused
     known: dict[int, Fused | None] = field(default_factory=dict)
     relied_on: bool = False
+    rests: bool = False
+    """Was some row shorter than the known extent no row of this program?"""
     tried: int = 0
     compared: set[str] = field(default_factory=set)
 
@@ -189,6 +197,7 @@ def check_sample(fused: Fused, s: Sample, thorough: bool = False, run: _Run | No
         return []
     found = run.on(fused, s, cuts)
     if 0 < n < run.extent and any(map(_is_result, found)):
+        run.rests = True
         found = [v for v in found if not _is_result(v)]
         if not run.holds(s, cuts) and run.extent <= WHOLE:
             found += run.on(fused, _whole(fused, s), _no_cuts)

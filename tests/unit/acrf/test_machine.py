@@ -9,12 +9,14 @@ import pytest
 
 from redfuser.acrf.domains import domain
 from redfuser.acrf.evaluate import FusedMachine, share
-from redfuser.acrf.expr import Index, Load, Ref, walk
+from redfuser.acrf.expr import Cascade, Index, Load, Ref, walk
 from redfuser.acrf.fuse import fuse
 from redfuser.acrf.labelled import Labelled
 from redfuser.acrf.machine import Machine
-from redfuser.acrf.samples import LONG, noise, sample
+from redfuser.acrf.samples import sample
 from redfuser.acrf.state import Fused
+from redfuser.acrf.stress import TRIAL, Strained, machine, strained, strains
+from redfuser.acrf.text import parse_cascade
 from tests.unit.acrf.corpus import ACCEPT
 
 NAMES = ("attention_causal", "softmax_value", "variance", "inertia", "route", "route_one", "argmax_probability", "layernorm")
@@ -60,23 +62,37 @@ def test_a_segment_sees_the_rows_values_where_no_name_is_read(case: object) -> N
         assert all(same(cut.expr(x), plain.expr(x)) for x in parts)
 
 
-def test_noise_is_a_function_of_the_place() -> None:
-    shape = (300, 400)
+GATHERED = """cascade gathered(x: f32[6, 9], y: i64[6], v: f32[8, 3]) over l where i = 6, l = 9
+  m[i] = max[l] x[i, l]
+  at[i] = argmax[l] x[i, l]
+  t[i] = sum[l] exp(x[i, l] - m)
+  d[i] = x[i, y[i]] - x[i, at] - m[y[i]] + v[at % 8, 0]
+  return m, t, d"""
+
+
+@pytest.mark.parametrize("cascade", [*(c.cascade for c in CASES), parse_cascade(GATHERED)], ids=lambda c: c.name)
+def test_many_trials_at_once_are_each_of_them(cascade: Cascade) -> None:
+    s = sample(cascade, {}, "positive", 7, 0)
+    every = list(strains(cascade, 7))[:5]
+    tensors = strained(cascade, s, every, 3)
+    results = []
+    for these in (slice(None), *(slice(i, i + 1) for i in range(len(every)))):
+        part = {n: t.only(these) for n, t in tensors.items()}
+        m = machine(cascade, s, part, len(every[these]), domain("program"))
+        with np.errstate(all="ignore"):
+            for stmt in cascade.stmts:
+                m.statement(stmt)
+        results.append({n: np.broadcast_to(v := m.values[n].aligned((TRIAL, *cascade.stmt(n).axes)),
+                                           (len(every[these]), *v.shape[1:])) for n in cascade.outputs})
+    together, *apart = results
+    for n in cascade.outputs:
+        assert np.allclose(together[n], np.concatenate([a[n] for a in apart]), 1e-5, equal_nan=True), n
+
+
+def test_elements_are_drawn_from_their_distribution() -> None:
     i, j = np.meshgrid(np.arange(300), np.arange(400), indexing="ij")
-    for kind, mean, deviation in (("normal", 0, 1), ("positive", 1, 12**-0.5), ("shifted", 1e4, 1), ("wide", 0, 2e4 / 12**0.5)):
-        whole = noise(kind, 7, (i, j), shape)
-        assert np.array_equal(whole[5:9, ::3], noise(kind, 7, (i[5:9, ::3], j[5:9, ::3]), shape))
-        assert not np.array_equal(whole, noise(kind, 8, (i, j), shape)) and len(np.unique(whole)) > 0.99 * whole.size
-        assert abs(whole.mean() - mean) < 0.02 * deviation and abs(whole.std() - deviation) < 0.01 * deviation
-    spikes = np.mean(noise("spike", 7, (i, j), shape) == 3e4)
-    assert 0.008 < spikes < 0.012
-
-
-def test_a_long_row_reads_the_same_elements_in_every_number_system() -> None:
-    f = fuse(CASES[0].cascade)
-    assert isinstance(f, Fused)
-    tensors = sample(f.cascade, {}, "normal", LONG + 1, 0).tensors.values()
-    places = [tuple(np.arange(3) % d for d in t.shape) for t in tensors]
-    for t, p in zip(tensors, places, strict=True):
-        x, y = (t.at(p, domain(d)) for d in ("f64", "program"))
-        assert np.array_equal(x, y.astype(np.float64)) and np.any(x)
+    kinds = (("normal", 0, 1), ("positive", 1, 12**-0.5), ("shifted", 1e4, 1), ("wide", 0, 2e4 / 12**0.5))
+    x = Strained((300, 400), "f64", tuple(k for k, *_ in kinds), np.arange(4, dtype=np.uint64)).at((i, j), domain("f64"))
+    for (_, mean, deviation), row in zip(kinds, x, strict=True):
+        assert len(np.unique(row)) > 0.99 * row.size
+        assert abs(row.mean() - mean) < 0.02 * deviation and abs(row.std() - deviation) < 0.01 * deviation
