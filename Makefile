@@ -21,7 +21,7 @@ help:
 
 setup: $(stamp)
 
-$(stamp): pyproject.toml constraints.txt scripts/toolchain.sh
+$(stamp): pyproject.toml setup.py constraints.txt scripts/toolchain.sh
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "RedFuser needs Python 3.10 or newer; set PYTHON=")'
 	test -x $(bin)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing the pinned set into $(VENV) (a few minutes the first time)"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from redfuser.errors import InputError, LoweringError
 from redfuser.report import Report
+from redfuser.users import extras_named
 
 if TYPE_CHECKING:
     from redfuser.runtime.model import CompiledModel
@@ -26,20 +27,27 @@ def compile(model: Any, args: Any = None, kwargs: Any = None, *, target: str | N
     Every distinct fusion is held against its certificate before a kernel is made of it, once per store (``REDFUSER_VERIFY``,
     docs/settings.md); the report says so per cascade. One that does not hold stays unfused, with a warning.
 
+    The result shares the model's weights: it follows changes in place (``weight.mul_(2)``, ``load_state_dict``) and not a
+    tensor that is put in another's place (``model.weight = ...``, ``weight.data = ...``). See docs/cli.md, "Weights".
+
     Raises InputError / UnsupportedError for what is wrong with the model, NumericsError RF801 when ``check`` fails, and
     LoweringError RF411 under ``fallback="error"``. A cascade that does not fuse is not an error: see ``.report``.
     """
     from redfuser import pipeline, settings, turns
 
     chosen = settings.load(target=target, fallback=fallback)
-    with turns.taken():
-        from redfuser.runtime.model import CompiledModel
+    held = check or chosen.verify == "strict"
+    with turns.taken(), extras_named():
+        from redfuser.runtime.model import CompiledModel, reference
 
+        if held:
+            reference(model, args, kwargs)  # what cannot be checked is said before anything is compiled
         done = pipeline.run(model, args, kwargs, arch=architecture(chosen.target), casts=_casts(casts),
                             disable=chosen.disable, verify=chosen.verify, name=_name(model))
+        _warn(done.report)
         _apply_fallback(done.report, chosen.fallback)
         compiled = CompiledModel.from_compilation(done)
-    if check or chosen.verify == "strict":
+    if held:
         compiled.check(model, args, kwargs)
     return compiled
 
@@ -51,8 +59,9 @@ def explain(model: Any, args: Any = None, kwargs: Any = None, *, target: str | N
     from redfuser import pipeline, settings
 
     chosen = settings.load(target=target)
-    return pipeline.run(model, args, kwargs, arch=architecture(chosen.target), casts=_casts(casts), build=False,
-                        verify=chosen.verify, name=_name(model)).report
+    with extras_named():
+        return pipeline.run(model, args, kwargs, arch=architecture(chosen.target), casts=_casts(casts), build=False,
+                            verify=chosen.verify, name=_name(model)).report
 
 
 def kernel(fn: Any) -> Kernel:
@@ -72,8 +81,8 @@ def load(path: Any) -> CompiledModel:
 
 
 def architecture(target: str) -> str:
-    """``cpu`` or an architecture name; ``cuda`` is this machine's GPU. Raises InputError RF103 for an unknown target
-    and RF104 for ``cuda`` without a GPU."""
+    """``cpu`` or an architecture name that kernels are built for; ``cuda`` is this machine's GPU. Raises InputError RF496 for
+    an unknown target, RF459 for one that is known and not built for, RF104 for ``cuda`` without a GPU."""
     if target == "cpu":
         return target
     if target == "cuda":
@@ -84,9 +93,14 @@ def architecture(target: str) -> str:
                              help="name the architecture instead: target='sm_90a' builds without a GPU")
         major, minor = torch.cuda.get_device_capability()
         target = "sm_90a" if (major, minor) == (9, 0) else f"sm_{major}{minor}"
+    from redfuser.target import TARGETS
     from redfuser.target import target as lookup
 
-    return lookup(target).arch
+    found = lookup(target)
+    if found.kind != "cuda":
+        built = ", ".join(t.arch for t in TARGETS.values() if t.kind == "cuda")
+        raise InputError("RF459", f"no kernels are built for {found.arch} ({found.part})", help=f"one of: cpu, cuda, {built}")
+    return found.arch
 
 
 def _casts(casts: str) -> str:
@@ -99,6 +113,12 @@ def _name(model: Any) -> str:
     if isinstance(model, str):
         return model.rsplit("/", 1)[-1]
     return getattr(model, "__name__", None) or type(model).__name__
+
+
+def _warn(report: Report) -> None:
+    for note in report.notes:
+        if note.code == "RF108":
+            warnings.warn(f"{note.code} {note.text}", RuntimeWarning, stacklevel=3)
 
 
 def _apply_fallback(report: Report, policy: str) -> None:

@@ -13,6 +13,8 @@ import hashlib
 import json
 import logging
 import os
+import re
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +25,8 @@ logger = logging.getLogger("redfuser.cache")
 
 DEFAULT_MAX_BYTES = 4 << 30
 _LOCK_WAIT_S = 600.0
+_KEY = re.compile(r"[0-9a-f]{64}")
+_UNFINISHED = re.compile(r"\.tmp-\w{8}")
 
 
 def default_root() -> Path:
@@ -71,8 +75,15 @@ class Cache:
         """Remove a damaged entry."""
         logger.warning("%s cache entry %s was damaged and will be rebuilt", "RF608", key[:12])
         self.damaged += 1
-        with contextlib.suppress(OSError):
+        self.remove(key)
+
+    def remove(self, key: str) -> bool:
+        """Remove an entry; whether it is gone now and was there before."""
+        try:
             self.path(key).unlink()
+        except OSError:
+            return False
+        return True
 
     def put(self, key: str, payload: bytes) -> None:
         """Store atomically, then evict down to the cap."""
@@ -126,16 +137,17 @@ class Cache:
             held.release()
 
     def entries(self) -> list[tuple[Path, int, float]]:
-        """``(path, bytes, time last used)`` of every entry, oldest first."""
+        """``(path, bytes, time last used)`` of every entry, oldest first. What else lies in the folder is not ours."""
         found = []
-        for path in (self.root / "v1").glob("*/*"):
+        for path in (self.root / "v1").glob("[0-9a-f][0-9a-f]/*"):
             with contextlib.suppress(OSError):
-                stat = path.stat()
-                if path.name.startswith(".tmp-"):
-                    if time.time() - stat.st_mtime > 3600:  # left by a process that died while writing
-                        path.unlink()
+                info = path.lstat()
+                if not stat.S_ISREG(info.st_mode):
                     continue
-                found.append((path, stat.st_size, stat.st_mtime))
+                if _KEY.fullmatch(path.name) and path.name[:2] == path.parent.name:
+                    found.append((path, info.st_size, info.st_mtime))
+                elif _UNFINISHED.fullmatch(path.name) and time.time() - info.st_mtime > 3600:
+                    path.unlink()  # left by a process that died while writing
         return sorted(found, key=lambda entry: entry[2])
 
     def size(self) -> int:
@@ -144,12 +156,7 @@ class Cache:
 
     def clear(self) -> int:
         """Remove every entry; returns how many."""
-        removed = 0
-        for path, _, _ in self.entries():
-            with contextlib.suppress(OSError):
-                path.unlink()
-                removed += 1
-        return removed
+        return sum(self.remove(path.name) for path, _, _ in self.entries())
 
     def _evict(self, keep: Path) -> None:
         entries = self.entries()

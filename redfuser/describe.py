@@ -18,7 +18,8 @@ def describe(name: str, arch: str, imported: Any, partition: Any, produced: dict
     are binaries; otherwise fused means planned."""
     cascades = [_region(r, produced.get(r.name), verdicts.get(r.key)) for r in partition.regions]
     cascades += [_refusal(r, verdicts) for r in partition.refusals]
-    notes = [*(Note(t) for t in imported.notes), *_outside(partition), *_unchecked(verdicts),
+    notes = [*(Note(text, code, "warning") for code, text in imported.remarks),
+             *(Note(t) for t in imported.notes), *_outside(partition), *_unchecked(verdicts),
              *(n for made in {p.name: p for p in produced.values()}.values() for n in made.notes)]
     return Report(name, arch, tuple(cascades), _opaque(imported), tuple(notes),
                   timings=dict(seconds), versions=_versions(), built=built)

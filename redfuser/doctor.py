@@ -116,8 +116,6 @@ def _settings() -> list[Finding]:
 
 
 def _plain(value: Any) -> str:
-    if isinstance(value, tuple):
-        return ":".join(map(str, value)) or "-"
     return {"": "-", "None": "-", "True": "1", "False": "0"}.get(str(value), str(value))
 
 

@@ -13,9 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from redfuser import turns
+from redfuser import settings, turns
 from redfuser.acrf.state import NotFusable
 from redfuser.describe import describe
+from redfuser.dump import Dump, dumping
 from redfuser.kernels import Produced, produce_all
 from redfuser.recheck import Verdict, recheck, refused
 from redfuser.report import Reason, Report
@@ -59,16 +60,19 @@ def run(model: Any, args: Any = None, kwargs: Any = None, *, arch: str, casts: s
     """``arch``: ``cpu`` or an architecture of :data:`redfuser.target.TARGETS`. build=False stops before binaries.
     verify: the setting of that name (:func:`redfuser.recheck.recheck`); under ``strict`` a certificate that does not hold
     is an InternalError RF901, otherwise its region gives way to smaller ones."""
-    with turns.taken():
-        return _run(model, args, kwargs, arch, casts, build, disable, verify, name)
+    with turns.taken(), dumping(settings.current().trace, name, arch) as dump:
+        done = _run(model, args, kwargs, arch, casts, build, disable, verify, name, dump)
+        dump.result(done.report, done.produced.values(), done.graph)
+        return done
 
 
 def _run(model: Any, args: Any, kwargs: Any, arch: str, casts: str, build: bool, disable: bool, verify: str,
-         name: str) -> Compilation:
+         name: str, dump: Dump) -> Compilation:
     from redfuser import frontend, outer, partition
 
     trace = Trace()
     imported = trace.run("import", frontend.import_model, model, args, kwargs)
+    dump.imported(imported)
     search = partition.Partitioner(imported, casts)
     found = trace.run("partition", search.run)
     made = Realised(arch, build, verify)

@@ -35,11 +35,10 @@ class Field:
 
 
 FIELDS: tuple[Field, ...] = (
-    Field("cache_dir", "", (), "folder for built kernels and tuning records; default: the user's cache folder"),
-    Field("config_path", "", (), "folders with tuning records of the project, searched before the user's cache"),
+    Field("cache_dir", "", (), "folder for built kernels and verdicts on certificates; default: the user's cache folder"),
     Field("logs", "", (), "what to log: `acrf,partition` at INFO, `+acrf` at DEBUG, `-acrf` errors only, `all`"),
-    Field("trace", "", (), "folder for a dump per stage and compile; it holds the model's code but no weights"),
-    Field("tuning", "cached", ("never", "cached", "quick", "full"), "how kernel configurations are chosen"),
+    Field("trace", "", (), "folder that gets a folder per compile: each stage's text, the report, an error's trace; it holds "
+          "the model's code but no weights"),
     Field("fallback", "warn", ("warn", "error", "allow"), "what to do with a cascade that does not fuse"),
     Field("target", "cpu", (), "the target when none is given: `cpu`, `cuda` (this machine's GPU), `sm_90a` ..."),
     Field("verify", "1", ("0", "1", "strict"), "re-check every certificate: one that does not hold keeps its cascade unfused "
@@ -53,10 +52,8 @@ class Settings:
     """The effective settings. ``sources`` says where each came from: ``default``, its variable, or ``argument``."""
 
     cache_dir: Path
-    config_path: tuple[Path, ...]
     logs: str
     trace: Path | None
-    tuning: str
     fallback: str
     target: str
     verify: str
@@ -89,10 +86,8 @@ def load(env: Mapping[str, str] | None = None, **arguments: Any) -> Settings:
                              why=f"it is one of {', '.join(f.words)}", help=_nearest(values[f.name], f.words))
     return Settings(
         cache_dir=Path(values["cache_dir"]).expanduser() if values["cache_dir"] else _user_cache_dir(),
-        config_path=tuple(Path(p).expanduser() for p in values["config_path"].split(os.pathsep) if p),
         logs=values["logs"],
         trace=Path(values["trace"]).expanduser() if values["trace"] else None,
-        tuning=values["tuning"],
         fallback=values["fallback"],
         target=values["target"],
         verify=values["verify"],
@@ -156,11 +151,7 @@ def _nearest(word: str, known: tuple[str, ...]) -> str:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return "1" if value else "0"
-    if isinstance(value, (list, tuple)):
-        return os.pathsep.join(str(v) for v in value)
-    return str(value)
+    return ("1" if value else "0") if isinstance(value, bool) else str(value)
 
 
 def _user_cache_dir() -> Path:

@@ -14,6 +14,7 @@ from typing import Any
 from redfuser.errors import InputError
 from redfuser.kernels import Produced
 from redfuser.report import Report
+from redfuser.users import extras_named
 
 
 class Bound:
@@ -24,8 +25,9 @@ class Bound:
 
         self._call = (fn, args, kwargs, target, casts)
         chosen = settings.load(target=target)
-        self._plan = pipeline.run(fn, args, kwargs, arch=api.architecture(chosen.target), casts=casts, build=False,
-                                  verify=chosen.verify, name=getattr(fn, "__name__", type(fn).__name__))
+        with extras_named():
+            self._plan = pipeline.run(fn, args, kwargs, arch=api.architecture(chosen.target), casts=casts, build=False,
+                                      verify=chosen.verify, name=getattr(fn, "__name__", type(fn).__name__))
         self._compiled: Any = None
 
     def _produced(self, name: str | None) -> Produced:

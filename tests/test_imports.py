@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # Lower layers first. A package imports packages of its own line or of lines above it, never below.
 LAYERS = (
-    ("errors", "codes", "rule", "strict", "two_tvms", "tvm_compat", "bounded", "elf", "turns"),
+    ("errors", "codes", "rule", "strict", "two_tvms", "tvm_compat", "bounded", "elf", "turns", "users"),
     ("report", "settings", "artifact", "target", "cache", "toolchain"),
     ("verdicts",),
     ("numerics", "testing"),
@@ -26,7 +26,7 @@ LAYERS = (
     ("runtime", "outer"),
     ("autotune",),
     ("gate",),
-    ("kernels", "describe", "recheck"),
+    ("kernels", "describe", "recheck", "dump"),
     ("pipeline",),
     ("api", "subgraph", "torch_backend", "doctor"),
     ("bench", "demo"),

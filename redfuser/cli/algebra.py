@@ -14,6 +14,7 @@ import click
 
 from redfuser.cli.console import COVERAGE, ERROR, USAGE, internal
 from redfuser.errors import InputError, InternalError, RedFuserError
+from redfuser.users import missing_extra
 
 BEGIN = "begin with: cascade NAME(x: f32[L]) over l"
 
@@ -87,6 +88,8 @@ def _outcomes(file: str, casts: str) -> Iterator[Outcome]:
             raise InputError("RF184", f"{name} holds no cascade", help=BEGIN)
     except RedFuserError as e:
         yield _error(e)
+    except ModuleNotFoundError as e:
+        yield _error(missing_extra(e) or internal(e))
     except Exception as e:
         yield _error(internal(e))
 
@@ -112,6 +115,8 @@ def _one(cascade: Any, casts: str) -> Outcome:
     except RecursionError:
         return _error(InputError("RF180", f"the cascade {cascade.name} nests too deeply to be derived",
                                  help="give inner expressions statements of their own"), cascade.name)
+    except ModuleNotFoundError as e:
+        return _error(missing_extra(e) or internal(e), cascade.name)
     except Exception as e:
         return _error(internal(e), cascade.name)
 

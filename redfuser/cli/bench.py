@@ -23,6 +23,7 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 
 def choose(workload: str, shapes: str) -> list[Case]:
     """Cases by family (``mha``, ``norms``, ``all``) and by shape set or names. Raises InputError RF194 for unknown ones."""
+    import redfuser.bench  # noqa: F401 (it says where the workloads are)
     import workloads
 
     cases = workloads.all_cases()

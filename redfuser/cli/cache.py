@@ -31,7 +31,8 @@ def info() -> None:
 @click.option("--all", "everything", is_flag=True, help="Remove every entry.")
 @click.option("--older-than", type=float, metavar="DAYS", help="Remove entries not used for so many days.")
 def prune(everything: bool, older_than: float | None) -> None:
-    """Remove entries. They are rebuilt when they are needed again."""
+    """Remove entries, remembered failures among them. They are made again when they are needed. Other files in the folder
+    are left alone."""
     from redfuser import settings
     from redfuser.cache import Cache
 
@@ -43,10 +44,8 @@ def prune(everything: bool, older_than: float | None) -> None:
         return
     assert older_than is not None
     limit = time.time() - 86400 * older_than
-    old = [(path, size) for path, size, used in store.entries() if used < limit]
-    for path, _ in old:
-        store.drop(path.name)
-    click.echo(f"removed {len(old)} entries, {sum(size for _, size in old) / 1e6:.1f} MB")
+    old = [size for path, size, used in store.entries() if used < limit and store.remove(path.name)]
+    click.echo(f"removed {len(old)} entries, {sum(old) / 1e6:.1f} MB")
 
 
 @cache.command("why")
@@ -57,16 +56,17 @@ def why(artifact: Path) -> None:
     from redfuser import settings
     from redfuser.cache import Cache
     from redfuser.codegen.build import Request, cache_key
+    from redfuser.strategies import cpu
 
     if not artifact.exists():
         raise InputError("RF192", f"no file {artifact}")
     store = Cache(settings.current().cache_dir)
     rows = []
     for name, spec in sorted(redfuser.load(str(artifact)).kernels.items()):
-        if spec.kind != "cuda":
-            rows.append([name, "-", "not cached: only CUDA kernels are"])
-            continue
-        key = cache_key(Request(spec.source, spec.args, spec.name, spec.arch, spec.config))
+        if spec.kind == "cuda":
+            key = cache_key(Request(spec.source, spec.args, spec.name, spec.arch, spec.config))
+        else:
+            key = cpu.store_key(spec.source, spec.launches[0].entry, spec.arch)
         rows.append([name, key[:16], "hit" if store.path(key).exists() else "miss"])
-    print_table("key: source text, arguments, architecture, configuration, versions of tilelang, tvm-ffi and nvcc",
+    print_table("key: source text, arguments, architecture, configuration, versions of the compilers",
                 ["kernel", "key", "cache"], rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,8 @@ def compile_(model: str, output: Path | None, target: str | None, casts: str, fa
     s = settings.load(target=target, fallback=fallback)
     with step(f"loading {model}", quiet):
         named = models.load(model)
-    with step(f"compiling for {s.target}", quiet):
+    with step(f"compiling for {s.target}", quiet), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "RF108 ", RuntimeWarning)  # the report below says it
         compiled = redfuser.compile(named.model, named.args, named.kwargs, target=s.target, casts=casts,
                                     fallback="error" if s.fallback == "error" else "allow", check=check)
     report = replace(compiled.report, model=named.name)  # the report itself says what did not fuse: no warning beside it

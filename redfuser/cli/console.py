@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from redfuser.errors import InternalError, NumericsError, RedFuserError
+from redfuser.users import missing_extra
 
 ERROR, USAGE, COVERAGE, NUMERICS, REGRESSION = 1, 2, 3, 4, 5
 """Exit codes beside 0: an error; wrong usage (click's); coverage below --require; outside the numerics rule; slower."""
@@ -47,7 +48,8 @@ def guard() -> Iterator[None]:
     except BrokenPipeError:
         raise click.exceptions.Exit(0) from None
     except Exception as e:
-        raise Failure(internal(e)) from None
+        told = missing_extra(e) if isinstance(e, ModuleNotFoundError) else None
+        raise Failure(told or internal(e)) from None
 
 
 def internal(error: Exception) -> InternalError:

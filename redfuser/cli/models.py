@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from redfuser.errors import InputError
+from redfuser.users import last_own_line, missing_extra, own_code
 
 
 @dataclass(frozen=True)
@@ -24,15 +26,19 @@ class Named:
 
 def load(spec: str) -> Named:
     """Load the model. Raises InputError RF192 for a missing file or unknown kind, RF193 for a function that does not
-    return (model, args). A .pt2 file is read by ``torch.export.load``: open files from people you trust only."""
+    return (model, args), RF107 when the module or the function itself raises. A .pt2 file is read by
+    ``torch.export.load``: open files from people you trust only."""
     path = Path(spec)
     if path.suffix == ".onnx":
         return Named(path.name, _existing(path))
     if path.suffix == ".pt2":
         import torch
 
+        from redfuser.frontend.program import quiet
+
         try:
-            return Named(path.name, torch.export.load(_existing(path)))
+            with quiet():
+                return Named(path.name, torch.export.load(_existing(path)))
         except Exception as e:
             if isinstance(e, InputError):
                 raise
@@ -55,14 +61,28 @@ def _call(spec: str, module: str, function: str) -> Named:
     sys.path.insert(0, str(Path.cwd()))
     try:
         fn = getattr(importlib.import_module(module), function)
+    except ModuleNotFoundError as e:
+        told = missing_extra(e)
+        raise InputError("RF193", f"cannot load {spec}", why=str(e),
+                         help=told.help if told else "module:function, importable from here") from e
     except (ImportError, AttributeError) as e:
+        if last_own_line(e):  # raised inside the module, not by our looking it up
+            raise own_code(f"importing {module}", e) from e
         raise InputError("RF193", f"cannot load {spec}", why=str(e), help="module:function, importable from here") from e
+    except (Exception, SystemExit) as e:
+        raise own_code(f"importing {module}", e) from e
     finally:
         sys.path.pop(0)
     try:
-        result = fn()
+        inspect.signature(fn).bind()
     except TypeError as e:
         raise InputError("RF193", f"{spec} cannot be called without arguments", why=str(e)) from e
+    except ValueError:
+        pass  # a builtin without a signature: the call will tell
+    try:
+        result = fn()
+    except (Exception, SystemExit) as e:
+        raise own_code(f"{spec}()", e) from e
     if not (isinstance(result, Sequence) and len(result) in (2, 3) and callable(result[0])):
         raise InputError("RF193", f"{spec} returned {type(result).__name__}",
                          help="return (model, args) or (model, args, kwargs)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from redfuser.frontend.imported import Imported, InputSpec, OpaqueCall, Provenance, Static
@@ -20,9 +21,7 @@ def import_model(model: Any, args: Sequence[Any] | None = None, kwargs: Mapping[
     import torch
 
     if isinstance(model, torch.export.ExportedProgram):
-        from redfuser.frontend.torch_export import import_program
-
-        return import_program(model)
+        return _exported(model, model)
     from redfuser.frontend.onnx import import_onnx, is_onnx
 
     if is_onnx(model):
@@ -33,11 +32,19 @@ def import_model(model: Any, args: Sequence[Any] | None = None, kwargs: Mapping[
         return import_relax(model)
     if callable(model):
         from redfuser.frontend.module import export
-        from redfuser.frontend.torch_export import import_program
 
-        return import_program(export(model, args, kwargs))
+        return _exported(model, export(model, args, kwargs))
     from redfuser.errors import InputError
 
     raise InputError("RF110", f"cannot import a {type(model).__name__}",
                      why="not an ExportedProgram, a module or function, an ONNX model or a Relax module",
                      help="pass one of these; for a module or function also example arguments")
+
+
+def _exported(model: Any, program: Any) -> Imported:
+    from redfuser.frontend import training
+    from redfuser.frontend.torch_export import import_program
+
+    remark = training.remark(model, program)
+    imported = import_program(program)
+    return replace(imported, remarks=(("RF108", remark),)) if remark else imported

@@ -85,7 +85,8 @@ class Imported:
     user's op and source line. ``in_spec`` is the torch pytree spec of ``(args, kwargs)`` and ``in_leaves`` what each of
     its leaves is; ``out_spec`` and ``out_leaves`` the same for the result, where a string names the tensor and appears
     in the order of main's outputs. Both specs are ``None`` for ONNX and Relax models: a call then takes the user inputs
-    positionally and returns one tensor or a tuple. ``notes`` says what was made opaque, dropped or approximated.
+    positionally and returns one tensor or a tuple. ``notes`` says what was made opaque, dropped or approximated;
+    ``remarks`` are warnings about the model itself, each with its code.
     """
 
     mod: Any
@@ -99,6 +100,7 @@ class Imported:
     in_leaves: tuple[Leaf, ...] = ()
     out_leaves: tuple[Leaf, ...] = ()
     notes: tuple[str, ...] = ()
+    remarks: tuple[tuple[str, str], ...] = ()
 
     @property
     def user_inputs(self) -> tuple[InputSpec, ...]:

@@ -13,6 +13,8 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from redfuser.errors import InputError, RedFuserError
+from redfuser.frontend.program import quiet
+from redfuser.users import own_code
 
 
 class _Wrapped(nn.Module):
@@ -58,8 +60,8 @@ def _filled(cell: Any) -> bool:
 
 def export(model: Callable[..., Any], args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None
            ) -> torch.export.ExportedProgram:
-    """Export at the example's static shapes. Raises InputError: RF117 without example arguments, RF118 when
-    torch.export refuses the model."""
+    """Export at the example's static shapes. Raises InputError: RF117 without example arguments, RF107 when the model itself
+    fails on them, RF118 when torch.export refuses the model."""
     if args is None and kwargs is None:
         raise InputError("RF117", "a module or function needs example arguments",
                          why="shapes and dtypes are read from them",
@@ -67,18 +69,29 @@ def export(model: Callable[..., Any], args: Sequence[Any] | None, kwargs: Mappin
     if isinstance(args, torch.Tensor):
         args = (args,)
     module = model if isinstance(model, nn.Module) else _wrap(model)
+    example = _distinct(tuple(args or ()), dict(kwargs or {}))
     try:
-        with torch.no_grad():
-            return torch.export.export(module, *_distinct(tuple(args or ()), dict(kwargs or {})), strict=False)
+        with torch.no_grad(), quiet():
+            return torch.export.export(module, *example, strict=False)
     except RedFuserError:
         raise
     except Exception as error:
+        _blame(model, *example)
         lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
         raise InputError("RF118", "torch.export could not export the model",
                          where=getattr(model, "__name__", type(model).__name__),
                          why=f"{type(error).__name__}: {lines[0] if lines else ''}",
                          help="run torch.export.export(model, args, strict=False) for torch's own explanation; "
                               "branches on tensor values and calls out of torch are the usual causes") from error
+
+
+def _blame(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise InputError RF107 when the model fails on the example without any export too: then that is what to tell."""
+    try:
+        with torch.no_grad():
+            model(*args, **kwargs)
+    except Exception as error:
+        raise own_code(f"calling {getattr(model, '__name__', type(model).__name__)} on the example", error) from error
 
 
 def _distinct(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

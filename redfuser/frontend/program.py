@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import fx
@@ -34,7 +36,17 @@ def decompose(program: ExportedProgram) -> ExportedProgram:
     table = torch.export.default_decompositions()
     for key in [k for k in table if str(k) in KEPT]:
         table.pop(key)
-    return program.run_decompositions(table)
+    with quiet():
+        return program.run_decompositions(table)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without the warning that torch's own tree code gives about itself whenever it copies an export. Nothing of the model's
+    is hidden: the filter is that one message."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)` is deprecated", FutureWarning)
+        yield
 
 
 Origin = Callable[[str], tuple[str, str]]

@@ -229,15 +229,8 @@ class CompiledModel(torch.nn.Module):
         run as the reference."""
         from redfuser import numerics
 
-        if isinstance(model, torch.export.ExportedProgram):
-            if args is None:
-                args, kwargs = model.example_inputs if model.example_inputs is not None else (None, None)
-            model = model.module()
-        if not callable(model) or args is None:
-            raise InputError("RF516", "the numerical check needs the model as torch code and example inputs",
-                             why=f"got a {type(model).__name__}" + ("" if args is not None else " and no inputs"),
-                             help="pass args, and check ONNX or Relax models through their torch original")
-        checks = numerics.check(self, model, tuple(args), kwargs)
+        model, args, kwargs = reference(model, args, kwargs)
+        checks = numerics.check(self, model, args, kwargs)
         self._report = replace(self._report, numerics=numerics.worst(checks))
         numerics.require(checks, self._report.model)
         return checks
@@ -247,6 +240,19 @@ class CompiledModel(torch.nn.Module):
         from redfuser.runtime.archive import save
 
         save(self, path)
+
+
+def reference(model: Any, args: Any = None, kwargs: Any = None) -> tuple[Callable[..., Any], tuple[Any, ...], Any]:
+    """What the numerical check runs beside the compiled model: torch code and example inputs. Raises InputError RF516."""
+    if isinstance(model, torch.export.ExportedProgram):
+        if args is None:
+            args, kwargs = model.example_inputs if model.example_inputs is not None else (None, None)
+        model = model.module()
+    if not callable(model) or (args is None and kwargs is None):
+        raise InputError("RF516", "the numerical check needs the model as torch code and example inputs",
+                         why=f"got a {type(model).__name__}" + ("" if args is not None else " and no inputs"),
+                         help="pass args, and check ONNX or Relax models through their torch original")
+    return model, (args,) if isinstance(args, torch.Tensor) else tuple(args or ()), kwargs
 
 
 def _aligned(tensor: torch.Tensor) -> torch.Tensor:

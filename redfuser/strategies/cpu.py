@@ -9,13 +9,13 @@ versions of LLVM's user and of the linker, and the code that lowers it; a text t
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import os
 import platform
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from functools import lru_cache
@@ -88,11 +88,10 @@ def cpu_level() -> str:
 
 def _stored(text: str, name: str, level: str) -> bytes:
     """The shared object: from the store, or built now and stored. Raises BuildError RF440, RF441, RF460."""
-    cc = compiler()
-    if cc is None:
+    if compiler() is None:
         return _compile(text, name, level)  # which says what is missing
     store = Cache()
-    key = key_of("cpu kernel", FORMAT, text, name, level, platform.machine(), sys.platform, _tools(cc))
+    key = store_key(text, name, level)
     failed = key_of("failed", key)
     if (refused := store.get(failed)) is not None:
         raise _refused(name, refused.decode("utf-8", "replace"))
@@ -105,10 +104,15 @@ def _stored(text: str, name: str, level: str) -> bytes:
         store.put(failed, error.why.encode())
         raise
     if fault := _fault(binary, name):
-        raise BuildError("RF460", f"the CPU kernel {name} is not what was asked for", why=f"{' '.join(cc)} left {fault}",
+        raise BuildError("RF460", f"the CPU kernel {name} is not what was asked for", why=f"the linker left {fault}",
                          help="look at the C compiler ($CC, cc on the PATH): it ended with status 0")
     store.put(key, binary)
     return binary
+
+
+def store_key(text: str, name: str, level: str) -> str:
+    """Everything that a shared object depends on."""
+    return key_of("cpu kernel", FORMAT, text, name, level, platform.machine(), sys.platform, _tools(compiler() or ()))
 
 
 def _fault(binary: bytes, name: str) -> str:
@@ -120,10 +124,9 @@ def _tools(cc: tuple[str, ...]) -> str:
     """What makes a shared object out of a text, beside the text: versions, and the code that drives LLVM and the linker."""
     from redfuser import tvm_compat
 
-    try:
-        linker = subprocess.run([*cc, "--version"], capture_output=True, text=True, timeout=60, check=False).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        linker = ""
+    linker = ""
+    with contextlib.suppress(OSError):
+        linker = bounded.run([*cc, "--version"])[1] if cc else ""
     digest = hashlib.sha256("\n".join([*cc, *linker.splitlines()[:1], metadata.version("apache-tvm"),
                                        metadata.version("apache-tvm-ffi")]).encode())
     for module in (tvm_compat.__file__, __file__):

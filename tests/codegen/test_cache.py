@@ -20,11 +20,11 @@ def test_keys() -> None:
 
 def test_store_and_count(tmp_path: Path) -> None:
     cache = Cache(tmp_path)
-    assert cache.get("k" * 64) is None
-    cache.put("k" * 64, b"payload")
-    assert cache.get("k" * 64) == b"payload" and (cache.hits, cache.misses) == (1, 1)
-    assert cache.get_or_build("k" * 64, lambda: pytest.fail("was built again")) == b"payload"
-    assert cache.size() > 0 and cache.clear() == 1 and cache.get("k" * 64) is None
+    assert cache.get(key_of("k")) is None
+    cache.put(key_of("k"), b"payload")
+    assert cache.get(key_of("k")) == b"payload" and (cache.hits, cache.misses) == (1, 1)
+    assert cache.get_or_build(key_of("k"), lambda: pytest.fail("was built again")) == b"payload"
+    assert cache.size() > 0 and cache.clear() == 1 and cache.get(key_of("k")) is None
 
 
 @pytest.mark.parametrize("damage", [b"", b"short", b"0" * 64 + b"\npayload", None])

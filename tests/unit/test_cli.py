@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import click
@@ -109,6 +110,32 @@ def test_cache_info_and_prune(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "1 entries" in invoke("cache", "info").stdout
     assert "removed 0" in invoke("cache", "prune", "--older-than", "1").stdout
     assert "removed 1" in invoke("cache", "prune", "--all").stdout
+
+
+def test_prune_touches_only_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    from redfuser.cache import Cache, key_of
+
+    monkeypatch.setenv("REDFUSER_CACHE_DIR", str(tmp_path))
+    cache, key = Cache(tmp_path), key_of("x")
+    cache.put(key, b"payload")
+    fresh = cache.path(key_of("fresh"))
+    cache.put(fresh.name, b"payload")
+    foreign = [tmp_path / "notes.txt", tmp_path / "v1" / "notes.txt", tmp_path / "v1" / key[:2] / "notes.txt",
+               tmp_path / "v1" / key[:2] / ("f" * 64), tmp_path / "v1" / key[:2] / ".tmp-of-mine",
+               tmp_path / "v1" / "other" / key, tmp_path / "v1" / "ab" / ("ab" * 32)]
+    for path in foreign[:-1]:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("mine")
+    foreign[-1].parent.mkdir(exist_ok=True)
+    foreign[-1].symlink_to(tmp_path / "notes.txt")
+    for path in [*foreign[:-1], cache.path(key)]:
+        os.utime(path, (1, 1))
+    r = invoke("cache", "prune", "--older-than", "1")
+    assert "removed 1 entries" in r.stdout and "damaged" not in r.output + caplog.text
+    assert not cache.path(key).exists() and fresh.exists()
+    assert "1 entries" in invoke("cache", "info").stdout
+    assert "removed 1" in invoke("cache", "prune", "--all").stdout
+    assert all(path.is_symlink() or path.read_text() == "mine" for path in foreign)
 
 
 def test_bench_list_is_data() -> None:

@@ -1,0 +1,59 @@
+"""What is the user's to mend and no bug of ours: an exception out of their own code, and a package that is not installed."""
+
+from __future__ import annotations
+
+import os
+import re
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from redfuser.errors import InputError
+
+EXTRAS = {"tvm": "compile", "tilelang": "compile", "sympy": "compile", "mpmath": "compile", "z3": "compile",
+          "ml_dtypes": "compile", "onnx": "onnx", "onnxscript": "onnx", "transformers": "models"}
+"""Import names of what RedFuser uses beside its plain dependencies, and the extra (pyproject.toml) that brings each."""
+
+_OURS = str(Path(__file__).resolve().parent) + os.sep
+_LIBRARIES = tuple(str(Path(p).resolve()) + os.sep for p in {*sysconfig.get_paths().values(), os.path.dirname(os.__file__)})
+
+
+def missing_extra(error: ModuleNotFoundError) -> InputError | None:
+    """RF106 for a package of an extra of ours; None for any other."""
+    package = (error.name or "").split(".")[0]
+    extra = EXTRAS.get(package)
+    if extra is None:
+        return None
+    return InputError("RF106", f"{package} is not installed", why=f"it comes with the extra {extra!r} of redfuser",
+                      help=f"pip install 'redfuser[{extra}]'" + ("; loading and running saved models needs no extra"
+                                                                 if extra == "compile" else ""))
+
+
+@contextmanager
+def extras_named() -> Iterator[None]:
+    """A missing package of an extra is told as that."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (told := missing_extra(error)) is None:
+            raise
+        raise told from error
+
+
+def own_code(what: str, error: BaseException) -> InputError:
+    """RF107: ``what`` (importing models.py, the model's forward) raised; with the last line of theirs that it went through.
+    Raise it ``from error``."""
+    text = next(iter(str(error).strip().splitlines()), "")
+    return InputError("RF107", f"{what} raised {type(error).__name__}", where=last_own_line(error), why=text,
+                      help="the same call fails without RedFuser; the original exception is this one's __cause__")
+
+
+def last_own_line(error: BaseException) -> str:
+    """``model.py:42 in forward``: the innermost frame that is neither ours nor a library's; empty where there is none."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = str(Path(frame.filename).resolve())
+        if not re.match(r"<.*>$", frame.filename) and not path.startswith((_OURS, *_LIBRARIES)):
+            return f"{Path(path).name}:{frame.lineno} in {frame.name}"
+    return ""
