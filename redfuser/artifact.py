@@ -104,12 +104,9 @@ class KernelSpec:
 
     @classmethod
     def from_json(cls, data: Any, binaries: tuple[bytes, ...] = (), source: str = "") -> KernelSpec:
-        """The inverse of :meth:`to_json`; raises :class:`ArtifactError` RF601 on anything that is not such data, or that
-        contradicts itself."""
+        """The inverse of :meth:`to_json`; raises :class:`ArtifactError` RF601 on anything that is not such data."""
         try:
-            spec = replace(strict.read(cls, data), binaries=binaries, source=source)
-            _check(spec)
-            return spec
+            return replace(strict.read(cls, data), binaries=binaries, source=source)
         except ValueError as error:
             raise ArtifactError("RF601", "a kernel's description is damaged", why=str(error),
                                 help="build the kernel again") from error
@@ -134,7 +131,7 @@ def _check(spec: KernelSpec) -> None:
         if min(whole) < 1 or max(whole) >= 1 << 31 or math.prod(launch.block) > _MAX_THREADS or \
                 not 0 <= launch.shared_bytes <= _MAX_SHARED_BYTES:
             raise ValueError(f"launch {launch.entry} is of a size that no GPU has")
-        if not 0 <= launch.binary < max(len(spec.binaries), 1) or not launch.entry.isidentifier():
+        if not 0 <= launch.binary < len(spec.binaries) or not launch.entry.isidentifier():
             raise ValueError(f"launch {launch.entry} is of a binary that is not there")
         for param in launch.params:
             tma = param.tma
@@ -175,10 +172,12 @@ def from_files(files: Mapping[str, bytes]) -> KernelSpec:
             if hashlib.sha256(file(name)).hexdigest() != hashes.get(name):
                 raise ArtifactError("RF603", f"{name} of a stored kernel does not match its hash", help="build it again")
         source = files["source.txt"].decode("utf-8")
+        spec = KernelSpec.from_json(kernel, tuple(files[name] for name in names), source)
+        _check(spec)
+        return spec
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ArtifactError("RF601", "a stored kernel's spec.json is damaged", why=str(error),
                             help="build the kernel again") from error
-    return KernelSpec.from_json(kernel, tuple(files[name] for name in names), source)
 
 
 def save_kernel(spec: KernelSpec, folder: Path | str) -> None:

@@ -222,7 +222,7 @@ class Report:
         """Read :meth:`to_json`'s output. Raises ValueError for another schema, and for anything that is not a report."""
         if not isinstance(data, dict) or data.get("schema") != SCHEMA:
             raise ValueError(f"not a report of schema {SCHEMA}, which is what this version reads")
-        return strict.read(Report, {k: v for k, v in data.items() if k not in ("schema", "coverage")})
+        return strict.read(Report, data)
 
 
 # -- printing ----------------------------------------------------------------------------------------------------------

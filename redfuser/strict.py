@@ -2,7 +2,7 @@
 
 ``read(LaunchSpec, {"entry": "k", "grid": [1, 2, 3], ...})`` looks at every field's type, so that no wrong type gets past the
 reader: an int is not a bool and fits in 64 bits, a tuple of three has three, a ``Literal`` is one of its words. A field
-with a default may be absent, a key that is no field is refused.
+with a default may be absent; a key that is no field is ignored, so that a description can grow.
 """
 
 from __future__ import annotations
@@ -91,12 +91,12 @@ def _value(kind: Any, data: Any, where: str, depth: int) -> Any:
 
 def _record(kind: Any, data: Any, where: str, depth: int) -> Any:
     fields = _fields(kind)
-    if not isinstance(data, dict) or not set(data) <= set(fields):
+    if not isinstance(data, dict):
         raise ValueError(f"{where} is {_short(data)}")
     missing = [name for name, (_, must) in fields.items() if must and name not in data]
     if missing:
         raise ValueError(f"{where} has no {', '.join(missing)}")
-    return kind(**{k: _value(fields[k][0], v, f"{kind.__name__}.{k}", depth + 1) for k, v in data.items()})
+    return kind(**{k: _value(fields[k][0], v, f"{kind.__name__}.{k}", depth + 1) for k, v in data.items() if k in fields})
 
 
 def _is_double(value: float) -> bool:
