@@ -95,14 +95,14 @@ def one(program: Program, target: str, folder: Path) -> dict[str, Any]:
 
 def compiled(program: Program, target: str, build: bool = True) -> Any:
     """The compilation of a program, its kernels in the form that it forces."""
-    from redfuser import pipeline
+    from redfuser import pipeline, settings
     from redfuser.api import architecture
     from redfuser.kernels import produce
 
-    arch = architecture(target)
+    arch, verify = architecture(target), settings.load().verify
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        done = pipeline.run(program.fn, draw(program, "normal"), arch=arch, build=build, name=program.name)
+        done = pipeline.run(program.fn, draw(program, "normal"), arch=arch, build=build, verify=verify, name=program.name)
     if not program.strategy:
         return done
     forced = {}
@@ -111,7 +111,8 @@ def compiled(program: Program, target: str, build: bool = True) -> Any:
         made = done.produced[region.name]
         if made.reason is not None:
             continue
-        other = produce(made.name, region.fused, arch, build=build, strategy=program.strategy, splits=program.splits or None)
+        other = produce(made.name, region.fused, arch, build=build, strategy=program.strategy, splits=program.splits or None,
+                        verify=verify)
         if other.reason is not None:
             raise RedFuserError(other.reason.code, other.reason.condition, why=other.reason.why)
         forced[region.name] = other

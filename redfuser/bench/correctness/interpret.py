@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -55,18 +56,17 @@ def interpreted(program: Program, target: str) -> Callable[..., Any] | tuple[str
 
 
 def _tiles(fused: Any, made: Any, machine: Any) -> Any:
-    """The tile program of the first configuration that has one."""
+    """The tile program that was planned: of the configuration whose text it is."""
     from redfuser.strategies import realise
     from redfuser.tensorize import configs, tensorize
 
     program = realise(fused, made.strategy, made.splits if made.strategy == "multi" else 1)
-    failure: LoweringError | None = None
     for config in configs(program, machine):
-        try:
-            return tensorize(program, config, machine)
-        except LoweringError as e:
-            failure = e
-    raise failure or LoweringError("RF410", f"no configuration of {made.name} fits {machine.arch}")
+        with contextlib.suppress(LoweringError):
+            tiles = tensorize(program, config, machine)
+            if str(tiles) == made.stages["tiles"]:
+                return tiles
+    raise LoweringError("RF410", f"no configuration of {made.name} gives the tile program that was planned")
 
 
 def _kernel(tiles: Any) -> Callable[..., Any]:
