@@ -74,8 +74,8 @@ def content(x: Any) -> Any:
 
 
 def digest(*packages: str) -> str:
-    """A digest of the code of packages and modules and of what it computes with; empty where that cannot be named (no sources, or
-    sources that changed while this process ran): then nothing is remembered."""
+    """A digest of the code of packages and modules and of what it computes with; empty where that cannot be named (no
+    sources, or sources that changed while this process ran): then nothing is remembered."""
     modules = [importlib.import_module(p) for p in packages]
     sources = sorted(p for m in modules for folder in getattr(m, "__path__", ()) for p in Path(folder).rglob("*.py"))
     sources += [Path(str(m.__file__)) for m in modules if not hasattr(m, "__path__")]

@@ -154,7 +154,7 @@ class _Trials:
 def _lost(cascade: Cascade, exact: Machine, plain: Sequence[Machine], trials: int, length: int) -> Array:
     """Trials in which the unfused program itself overflows in a sum, or comes as close as another order of adding may take
     it: there the fused form may end in NaN or infinity, but not in a wrong number."""
-    lost = np.zeros(trials, np.bool_)
+    lost: Array = np.zeros(trials, np.bool_)
     for s in cascade.stmts:
         if isinstance(s, Reduce) and s.reducer.kind in ("sum", "prod") and stmt_dtype(s, s.name) in FLOATS:
             want = _full(exact, cascade, s.name, trials).reshape(trials, -1)

@@ -79,7 +79,9 @@ def rule(got: Array, want: Want) -> str:
     """Empty when ``got`` is right, else what is wrong."""
     if want.dtype not in UNIT:
         return _integers(got, want)
-    a, b, z = got.astype(np.float64), want.program.astype(np.float64), np.asarray(want.exact, np.float64)
+    a: Array = got.astype(np.float64)
+    b: Array = want.program.astype(np.float64)
+    z = np.asarray(want.exact, np.float64)
     beyond = np.isfinite(z) & (np.abs(z) > want.top)
     if want.extreme:
         beyond |= np.isfinite(z) & ~(np.abs(b - z) <= LOST * np.abs(z))

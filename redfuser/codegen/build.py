@@ -107,7 +107,8 @@ def _remembered(cache: Cache, key: str, request: Request) -> BuildFailure | None
         return None
     try:
         found = json.loads(stored)
-        return BuildFailure(*(str(found[name]) for name in ("code", "stage", "message", "log")), request.source)
+        code, stage, message, log = (str(found[name]) for name in ("code", "stage", "message", "log"))
+        return BuildFailure(code, stage, message, log, request.source)
     except (ValueError, KeyError, TypeError):
         cache.drop(key_of("failed", key))
         return None

@@ -425,7 +425,8 @@ class _KernelText:
         """The lanes joined as a tree, and with the accumulator."""
         assert b.reducer is not None
         kind = b.reducer.kind
-        level, lets = [f"{lane}[{i}]" for i in range(self.lanes)], []
+        level = [f"{lane}[{i}]" for i in range(self.lanes)]
+        lets: list[str] = []
         while len(level) > 1:
             level = [_combined(kind, x, y) for x, y in zip(level[::2], level[1::2], strict=True)]
             if kind in ("max", "min"):  # a named tree: the text of a nested max would double at every level
