@@ -127,7 +127,8 @@ class Machine:
         own = [Labelled((a,), np.arange(len(self.ranges[a]))).aligned(out_axes) for a in shared]
         near = tuple(np.clip(np.searchsorted(self.ranges[a], i), 0, max(len(self.ranges[a]) - 1, 0))
                      for a, i in zip(axes, at, strict=True))
-        return Labelled((*besides, *out_axes), np.asarray(full[(..., *own, *near)], full.dtype))
+        where = (..., *own, *near)
+        return Labelled((*besides, *out_axes), np.asarray(full[where], full.dtype))
 
     def _places(self, indices: tuple[Expr, ...],
                 shape: tuple[int, ...] | None) -> tuple[tuple[str, ...], tuple[Any, ...]]:
