@@ -52,11 +52,15 @@ def _twin(program: Program, rows: int, segment: int, chunk: int, deep: bool) -> 
 
 
 def _length(program: Program, segment: int, splits: int, contracts: bool, extent: int) -> int:
+    """Elements of the row. A range of a split row keeps its size where that is less than two segments."""
     if program.strategy == "resident":
         return extent
+    if splits > 1:
+        share = min(-(-extent // program.splits), 2 * segment + segment // 3 + 1)
+        return (splits - 1) * share + share // 2 + 1
     if not contracts and extent <= WHOLE_ROW:
         return extent
-    return splits * (2 * segment) + segment // 2 + 1
+    return 2 * segment + segment // 2 + 1
 
 
 def _shared(fused: Fused) -> set[str]:

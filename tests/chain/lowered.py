@@ -1,0 +1,45 @@
+"""From a torch function to what the chain checks: twins of its first region's kernel, with their cases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from redfuser import frontend, partition
+from redfuser.acrf.state import Fused
+from redfuser.chain import tiles, twin
+from redfuser.chain.samples import Case, cases
+from redfuser.strategies import realise, select
+from redfuser.strategies.program import Program
+from redfuser.target import target
+from redfuser.tensorize import TileConfig, configs, tensorize
+from redfuser.tensorize.tile_ir import TileProgram
+
+HOPPER = target("sm_90a")
+
+
+def fused_of(f: Callable[..., Any], *args: torch.Tensor, casts: str = "preserve") -> Fused:
+    (region,) = partition.partition(frontend.import_model(f, args, None), casts).regions
+    return region.fused
+
+
+def program_of(fused: Fused, strategy: str = "", splits: int = 1) -> tuple[Program, TileConfig]:
+    """The program that the model of resources (or the caller) chooses, and its best configuration."""
+    program = realise(fused, strategy, splits) if strategy else realise(fused, *select(fused, HOPPER))  # type: ignore[arg-type]
+    return program, configs(program, HOPPER)[0]
+
+
+class Twin:
+    """One twin of a kernel, lowered, with its cases."""
+
+    def __init__(self, fused: Fused, deep: bool, strategy: str = "", splits: int = 1) -> None:
+        program, config = program_of(fused, strategy, splits)
+        self.program = twin.of_tiles(program, config, deep)
+        self.tiles = tensorize(self.program, config, HOPPER)
+        self.cases: list[Case] = cases(self.program.fused, deep)
+
+    def wrong(self, changed: TileProgram) -> str:
+        """The first violation of another tile program in this one's place; empty when it holds."""
+        return next(tiles.violations(self.program, changed, self.cases), "")
