@@ -23,7 +23,7 @@ FORMAT = 1
 DTYPES = frozenset({"f64", "f32", "f16", "bf16", "e4m3", "e5m2", "e4m3fnuz", "i64", "i32", "i8", "u8", "bool"})
 """dtypes that an argument may have (:data:`redfuser.runtime.check.TORCH_DTYPE` has torch's)."""
 
-_MAX_RANK, _MAX_ELEMENTS = 16, 1 << 48
+_MAX_RANK, _MAX_ELEMENTS, _MAX_NAME = 16, 1 << 48, 256
 _MAX_THREADS, _MAX_SHARED_BYTES = 1024, 1 << 20
 _ALIGNMENTS = frozenset(1 << k for k in range(13))
 _SUFFIX = {"cuda": "cubin", "hip": "hsaco", "cpu": "so"}
@@ -115,6 +115,11 @@ class KernelSpec:
 def _check(spec: KernelSpec) -> None:
     """Raise ValueError for a kernel that no build makes: what the launchers take on trust."""
     names = [arg.name for arg in spec.args]
+    if not spec.name or max(map(len, (spec.name, spec.arch, *names))) > _MAX_NAME:
+        raise ValueError("a name that is empty, or longer than any")
+    options = spec.config.get("pass_configs", {}), spec.config.get("nvcc_flags", [])
+    if not isinstance(options[0], dict) or not isinstance(options[1], list):
+        raise ValueError("options of a build that no compiler takes")
     if len(set(names)) != len(names):
         raise ValueError("two arguments have one name")
     for arg in spec.args:

@@ -47,6 +47,9 @@ class CompiledModel(torch.nn.Module):
     Every call checks count, structure, device, dtype and shape of its inputs and raises :class:`InputError` RF502 to
     RF505, RF511, RF514 or RF515. Work is enqueued on torch's current stream and a call can be captured in a CUDA graph
     (:meth:`cuda_graph` does that). Under torch.compile and torch.export the kernels appear as operators.
+
+    Constants are buffers: the model is where they are, and ``model.to(device)`` moves them. A model for GPUs whose constants
+    are on the CPU moves them to the inputs of its first call.
     """
 
     def __init__(self, graph: Graph, constants: Mapping[str, torch.Tensor], kernels: Mapping[str, KernelSpec],
@@ -117,18 +120,26 @@ class CompiledModel(torch.nn.Module):
         return self._eager
 
     def _device_for(self, tensors: Any) -> torch.device:
-        """Where a call runs: where the constants are, else where its inputs are."""
-        if self._constants:
-            device = getattr(self, f"c_{self._constants[0]}").device
+        """Where a call runs: where the constants are, else where its inputs are. Constants that lie where the kernels cannot
+        run (a model for GPUs that was loaded on the CPU) move to the inputs, once, as ``model.to(device)`` would do it."""
+        given = next((t.device for t in tensors if isinstance(t, torch.Tensor)), None)
+        if not self._constants:
+            device = given if given is not None else torch.device(self._kind())
         else:
-            found = next((t.device for t in tensors if isinstance(t, torch.Tensor)), None)
-            device = found if found is not None else torch.device(self._kind())
-        for spec in self._kernels.values():
-            if (spec.kind == "cpu") != (device.type == "cpu"):
-                wanted = "cpu" if spec.kind == "cpu" else "cuda"
-                raise InputError("RF503", f"the model is on {device}, its kernels are for {wanted} ({spec.arch})",
-                                 help=f"move the model and its inputs to {wanted}, or compile for target='{device.type}'")
+            device = getattr(self, f"c_{self._constants[0]}").device
+            if not self._runs_on(device) and device.type != "meta":
+                wanted = given if given is not None or not torch.cuda.is_available() else torch.device(self._kind())
+                if wanted is not None and self._runs_on(wanted):
+                    self.to(wanted)
+                    device = getattr(self, f"c_{self._constants[0]}").device
+        if not self._runs_on(device):
+            arch = next(iter(self._kernels.values())).arch
+            raise InputError("RF503", f"the model is on {device}, its kernels are for {self._kind()} ({arch})",
+                             help=f"move the model and its inputs to {self._kind()}, or compile for target='{device.type}'")
         return device
+
+    def _runs_on(self, device: torch.device) -> bool:
+        return not self._kernels or device.type == self._kind()
 
     def _kind(self) -> str:
         return "cpu" if all(spec.kind == "cpu" for spec in self._kernels.values()) else "cuda"

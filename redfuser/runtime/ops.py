@@ -34,7 +34,7 @@ def op_name(spec: KernelSpec) -> str:
     digest = hashlib.sha256(json.dumps(spec.to_json(), sort_keys=True).encode("utf-8"))
     for binary in spec.binaries:
         digest.update(hashlib.sha256(binary).digest())
-    return f"{re.sub(r'[^0-9a-zA-Z_]', '_', spec.name)}_{digest.hexdigest()[:12]}"
+    return f"{re.sub(r'[^0-9a-zA-Z_]', '_', spec.name).lstrip('_0123456789') or 'kernel'}_{digest.hexdigest()[:12]}"
 
 
 def schema_of(spec: KernelSpec) -> str:

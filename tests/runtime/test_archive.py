@@ -18,6 +18,7 @@ import models
 import pytest
 import torch
 from recorded import split_spec
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from redfuser.artifact import KernelSpec, from_files, load_kernel, save_kernel, to_files
@@ -296,6 +297,27 @@ def test_several_architectures_in_one_file(tmp_path: Path) -> None:
         load(path, arch="gfx942")
     with pytest.raises(ArtifactError, match="RF607 the models to save together are not the same model"):
         save(made[0], path, [gpu_model("sm_86", 2.0)])
+
+
+def test_constants_follow_the_inputs_to_where_the_kernels_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model for GPUs that was loaded onto the CPU moves at its first call; one that can run where it is stays there."""
+    gpu_model("sm_90a").save(tmp_path / "m.rf")
+    loaded = load(tmp_path / "m.rf", arch="sm_90a", device="cpu")
+    moved: list[torch.device] = []
+    for model in (loaded, gpu_model("sm_90a").to("meta")):
+        with pytest.raises(InputError, match="RF503"):
+            model._device_for((torch.empty((4, 64), dtype=torch.float16),))
+
+    def to(self: CompiledModel, device: torch.device) -> CompiledModel:
+        moved.append(device)
+        self._buffers["c_w"] = torch.empty((), device=device)
+        return self
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        x = torch.empty((4, 64), dtype=torch.float16, device="cuda")
+        monkeypatch.setattr(CompiledModel, "to", to)
+        assert loaded._device_for((x, x)) == x.device and moved == [x.device]
+        assert loaded._device_for((x, x)) == x.device and moved == [x.device]
 
 
 def test_gpu_kernels_that_this_machine_can_run(monkeypatch: pytest.MonkeyPatch) -> None:

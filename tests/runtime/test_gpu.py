@@ -127,10 +127,11 @@ def model(spec: KernelSpec) -> CompiledModel:
 def test_model_graph_compile_and_file(spec: KernelSpec, data: Any, tmp_path: Any) -> None:
     made, (x, y) = model(spec), data
     with pytest.raises(InputError, match="RF503"):
-        made(x, y)
-    made = made.to("cuda")
+        made(x.cpu(), y.cpu())
     a, b = expected(3 * x, y)
     wanted = a, torch.relu(b)
+    torch.testing.assert_close(made(x, y), wanted, msg="constants follow the inputs to where the kernels run")
+    assert all(buffer.is_cuda for buffer in made.buffers())
     torch.testing.assert_close(made(x, y), wanted)
     torch.testing.assert_close(torch.compile(made, fullgraph=True)(x, y), wanted)
     captured = made.cuda_graph(x, y)
@@ -144,6 +145,7 @@ def test_model_graph_compile_and_file(spec: KernelSpec, data: Any, tmp_path: Any
     torch.testing.assert_close(first, made(x, y), msg="results are copies")
     made.save(tmp_path / "m.rf")
     torch.testing.assert_close(load(tmp_path / "m.rf")(x, y), made(x, y))
+    torch.testing.assert_close(load(tmp_path / "m.rf", device="cpu")(x, y), made(x, y))
 
 
 def test_what_cannot_be_captured(spec: KernelSpec, data: Any) -> None:
