@@ -5,44 +5,147 @@ Data to a power stays over the result that dominates it; an exponential without 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from redfuser.acrf.bounds import follows_maximum
+from redfuser.acrf.bounds import Conds, divisor, follows_maximum, spans
 from redfuser.acrf.decompose import Decomposer
-from redfuser.acrf.expr import Const, Expr, Op, Reduce, Reducer, Ref, children, op, refs_of
-from redfuser.acrf.indicator import data_only
+from redfuser.acrf.expr import FLOATS, Const, Expr, Op, Reduce, Reducer, Ref, children, op, walk
+from redfuser.acrf.indicator import data_only, moving
 from redfuser.acrf.linear import split_linear
 from redfuser.acrf.normal import from_poly, product
+from redfuser.acrf.ranges import Interval
 from redfuser.acrf.state import Condition
 from redfuser.acrf.terms import Part, Term, without_constant
-from redfuser.acrf.values import F1
+from redfuser.acrf.values import F1, Value
 
 if TYPE_CHECKING:
     from redfuser.acrf.derive import Deriver
 
 
-def bounded_powers(work: Deriver, r: Reduce, t: Term) -> Term:
-    """``(x / m) ** 2`` with ``abs(x) <= m`` proved: data to a power beyond 1 overflows where the quotient does not, so
-    the pair stays together and is rebased."""
-    parts = list(t.parts)
-    for p in [p for p in parts if p.kind == "d" and p.power < 0]:
-        for q in [q for q in parts if q.kind == "x" and q.power > 0]:
-            degree = -p.power
-            total = sum((o.power for o in parts if o.kind == "x" and o.base == q.base), Fraction(0))
-            if total == degree and degree >= 2 and work.ranges.dominates(
-                    p.base, without_constant(q.base)[1]):
-                dtype = p.base.dtype
-                quotient = op("div", q.base, p.base)
-                pair = Part("scaled", product([(quotient, degree)], dtype), follows=((p.base, p.power),))
-                first = next(i for i, o in enumerate(parts) if o.kind == "x" and o.base == q.base)
-                parts = [pair if i == first else o for i, o in enumerate(parts)
-                         if i == first or (o is not p and not (o.kind == "x" and o.base == q.base))]
-                work.conditions.append(Condition(f"abs({q.base}) <= {p.base}", "interval",
-                                                 "bounds the quotient by 1"))
-                break
+def in_range(work: Deriver, r: Reduce, d: Decomposer, t: Term) -> Term:
+    """Powers over results, kept so that they leave the range of the dtype only where the program's own do.
+
+    ``(x / m) ** 2`` is at most 1 where m bounds x, as ``(m / x) ** 2`` is where m is a minimum of ``|x|``; alone, ``x ** 2``
+    is out of range for half of the exponents x may have. The quotient stays whole and is rebased as m moves. Where no
+    result of the program bounds x, its own running extremum does: ``(x / p) ** 2 * (p / d) ** 2``."""
+    for base in dict.fromkeys(p.base for p in t.of("x")):
+        power = sum((p.power for p in t.of("x") if p.base == base), Fraction(0))
+        if abs(power) > 1 and t.of("d") and work.scope.kind(base) == "X" and base.dtype in FLOATS:
+            t = _power_in_range(work, r, d, t, base, power)
+    return t
+
+
+def _power_in_range(work: Deriver, r: Reduce, d: Decomposer, t: Term, base: Expr, power: Fraction) -> Term:
+    """The power of one datum in a term, over what bounds it."""
+    first = next(i for i, p in enumerate(t.parts) if p.kind == "x" and p.base == base)
+    rest = [None if p.kind == "x" and p.base == base else p for p in t.parts]
+    size = without_constant(base)[1]
+    dtype = base.dtype
+    for i, p in enumerate(map(divisor, t.parts)):
+        if p.kind != "d" or p.power != -power:
+            continue
+        if power > 0 and work.ranges.dominates(p.base, size, loosely=True):
+            quotient, text = op("div", base, p.base), f"abs({base}) <= {p.base}"
+        elif power < 0 and work.ranges.undercuts(p.base, size):
+            quotient, text = op("div", p.base, base), f"{p.base} <= abs({base})"
+        else:
+            continue
+        rest[first] = Part("scaled", product([(quotient, abs(power))], dtype), follows=((p.base, p.power),), vanishes=True)
+        rest[i] = None
+        work.conditions.append(Condition(text, "interval", "bounds the quotient by a constant"))
+        return replace(t, parts=tuple(p for p in rest if p is not None))
+    if moving(work, t.conds):
+        return t
+    kind, edge = ("max", float("-inf")) if power > 0 else ("min", float("inf"))
+    body: Expr = base if work.ranges.nonneg(base) else Op("abs", (base,), dtype)
+    peak = Ref(_hidden(work, r, f"{r.name}_{'peak' if power > 0 else 'least'}", kind, body, edge, t.conds), dtype)
+    whole = product([(op("div", base, peak), power)], dtype)
+    rest[first] = Part("scaled", whole, follows=((peak, -power),), vanishes=True)
+    left = power
+    for i, q in enumerate(rest):
+        if q is None or q.kind != "d" or not left:
+            continue
+        p = divisor(q)
+        taken = min(abs(p.power), abs(left))
+        if (p.power < 0) != (left > 0) or (taken.denominator != 1 and not work.ranges.nonneg(p.base)):
+            continue
+        ratio = op("div", peak, p.base) if left > 0 else op("div", p.base, peak)
+        over = p.power + taken if p.power < 0 else p.power - taken
+        rest[i] = Part("d", product([(ratio, taken), (p.base, over)] if over else [(ratio, taken)], dtype))
+        left -= taken if left > 0 else -taken
+    parts = [p for p in rest if p is not None] + ([Part("d", peak, left)] if left else [])
     return replace(t, parts=tuple(parts))
+
+
+def in_units(work: Deriver, r: Reduce, d: Decomposer, t: Term, squares: Callable[[Part], Ref]) -> Term:
+    """``((x - mean) / sd) ** 4``: the fourth power of ``x - mean`` alone is out of range for three quarters of its
+    exponents. It is measured in units that bound it: the range of the data where the program divides by that, else the
+    root of the sum of its own squares (``squares`` makes, or finds, that accumulator)."""
+    for at, p in enumerate(t.parts):
+        if p.kind != "shift" or p.follows or p.unit is not None or p.a is None or p.b is None:
+            continue
+        over = [(i, divisor(q)) for i, q in enumerate(t.parts) if q.kind == "d" and divisor(q).power < 0]
+        span = next((q.base for _, q in over if spans(d, q.base, op("add", p.a, p.b), t.conds)
+                     and not _of_squares(work, q.base)), None)
+        if not over or (span is None and p.power < 3):
+            continue
+        dtype = p.base.dtype
+        value = work.refs.running(span) if span is not None else Op("sqrt", (squares(p),), dtype)
+        name = work.fresh(f"{r.name}_unit")
+        work.scope.kinds[name] = "D"
+        work.scope.axes[name] = tuple(a for a in r.axes if a in work.scope.axes_of(value))
+        work.set_value(name, Value(value, value), value)
+        unit = Ref(name, dtype)
+        work.ranges.names[name] = Interval(0.0)
+        work.refs.units.add(name)
+        work.own |= {str(g) for g in work.refs.guards_of(unit)}
+        rest: list[Part] = []
+        left = p.power
+        for i, q in enumerate(t.parts):
+            taken = min(-divisor(q).power, left) if any(i == k for k, _ in over) else Fraction(0)
+            if taken:
+                q = divisor(q)
+                rest.append(Part("d", op("div", unit, q.base), taken))
+                left -= taken
+                q = replace(q, power=q.power + taken)
+            if i == at:
+                rest.append(replace(p, base=op("div", p.base, unit), unit=unit))
+            elif q.power:
+                rest.append(q)
+        if left:
+            rest.append(Part("d", unit, left))
+        work.choices.append(f"{r.name}: ({p.base}) measured in units of {value}, so that its power stays in range")
+        t = replace(t, parts=tuple(rest))
+    return t
+
+
+def _of_squares(work: Deriver, e: Expr) -> bool:
+    """A root of a sum of squares, whose own range is that of the squares."""
+    return any(isinstance(x, Ref) and x.name in work.ranges.reductions and work.ranges.reductions[x.name].reducer.kind == "sum"
+               for x in walk(work.scope.resolve(e)))
+
+
+def _hidden(work: Deriver, r: Reduce, name: str, kind: str, body: Expr, edge: float, conds: Conds) -> str:
+    """An extremum of data of the derivation's own, over what the conditions count: a result like any other."""
+    body, plain = _masked(body, edge, conds), body
+    axes = tuple(x for x in r.axes if x in work.scope.axes_of(body))
+    name = work.fresh(name)
+    hidden = Reduce((name,), axes, Reducer(kind), r.over, body, body.dtype, r.provenance)
+    work.scope.axes[name], work.scope.kinds[name] = axes, "D"
+    work.plain_monoid(hidden)
+    work.ranges.declare(replace(hidden, expr=plain))
+    work.own |= {str(g) for g in work.refs.guards_of(Ref(name, body.dtype))}
+    return name
+
+
+def _masked(body: Expr, edge: float, conds: Conds) -> Expr:
+    for cond, side in reversed(conds):
+        nothing = Const(edge, body.dtype)
+        body = Op("select", (cond, body, nothing) if side else (cond, nothing, body), body.dtype)
+    return body
 
 
 def within_data(work: Deriver, r: Reduce, t: Term) -> Term:
@@ -51,7 +154,8 @@ def within_data(work: Deriver, r: Reduce, t: Term) -> Term:
     feel the clamp; others cannot carry the reference away from the data."""
     parts: list[Part] = []
     for p in t.parts:
-        if p.kind != "shift" or p.follows or p.a is None or p.b is None or _steady(work, work.refs.running(p.b)):
+        if (p.kind != "shift" or p.follows or p.unit is not None or p.a is None or p.b is None
+                or _steady(work, work.refs.running(p.b))):
             parts.append(p)
             continue
         dtype = p.base.dtype
@@ -97,17 +201,7 @@ def own_peak(work: Deriver, r: Reduce, d: Decomposer, t: Term) -> Term:
         data_only(d, t.conds)
         dtype = p.base.dtype
         a, b = from_poly(split[0], dtype), from_poly(split[1], dtype)
-        body: Expr = a
-        for cond, side in reversed(t.conds):
-            low = Const(float("-inf"), dtype)
-            body = Op("select", (cond, body, low) if side else (cond, low, body), dtype)
-        axes = tuple(x for x in r.axes if x in work.scope.axes_of(body))
-        peak = work.fresh(f"{r.name}_peak")
-        hidden = Reduce((peak,), axes, Reducer("max"), r.over, body, dtype, r.provenance)
-        work.scope.axes[peak], work.scope.kinds[peak] = axes, "D"
-        work.plain_monoid(hidden)
-        work.ranges.declare(replace(hidden, expr=a))
-        work.peaks |= {n for n in refs_of(work.refs.values[peak])}
+        peak = _hidden(work, r, f"{r.name}_peak", "max", a, float("-inf"), t.conds)
         top = Ref(peak, dtype)
         lowered = Op(p.base.name, (Op("sub", (a, top), dtype),), dtype)
         follows = ((Op(p.base.name, (Op("neg", (top,), dtype),), dtype), F1),)

@@ -68,7 +68,7 @@ def bound_of(d: Decomposer, t: Term) -> float | None:
         c, base = without_constant(p.base)
         bound *= c ** float(p.power) if p.power > 0 or c else 1.0
         data.append((base, p.power))
-    for p in map(_divisor, t.parts):
+    for p in map(divisor, t.parts):
         if p.kind == "d":
             at = next((i for i, (g, q) in enumerate(data)
                        if p.power < 0 and q == -p.power and d.ranges.dominates(p.base, g)), None)
@@ -91,7 +91,7 @@ def bound_of(d: Decomposer, t: Term) -> float | None:
     return bound
 
 
-def _divisor(p: Part) -> Part:
+def divisor(p: Part) -> Part:
     """``rsqrt(d)`` as ``1 / sqrt(d)``."""
     if p.kind == "d" and isinstance(p.base, Op) and p.base.name == "rsqrt":
         return replace(p, base=Op("sqrt", p.base.args, p.base.dtype), power=-p.power)
@@ -148,6 +148,17 @@ def _below_zero(d: Decomposer, arg: Expr, conds: Conds) -> bool:
     if split is None:
         return False
     return bool(split[1]) and _covered(d, add(split[0], split[1]), tuple(split[1]), conds)
+
+
+def spans(d: Decomposer, unit: Expr, g: Expr, conds: Conds) -> bool:
+    """Proved: ``|g| <= c * unit`` along the row for a constant c, ``g`` of data and results: a deviation from a mean in
+    terms of its own mean square, the distance from an extremum in terms of the range."""
+    if d.ranges.dominates(unit, g, loosely=True):
+        return True
+    _, size = without_constant(d.scope.resolve(unit))
+    whole = d.scope.resolve(g)
+    return all(_below_zero(d, Op("sub", (side, size), g.dtype), conds)
+               for side in (whole, Op("neg", (whole,), g.dtype)))
 
 
 def _covered(d: Decomposer, whole: Poly, results: tuple[Mono, ...], conds: Conds) -> bool:

@@ -14,11 +14,11 @@ from redfuser.acrf.casts import mixed_cast, rounded_value
 from redfuser.acrf.classify import Scope
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Load, Op, Ref
 from redfuser.acrf.functions import absolute, exponential, extremum, logarithm, rotation
-from redfuser.acrf.linear import sum_terms
 from redfuser.acrf.normal import ONE, number, product, to_poly
 from redfuser.acrf.ranges import Ranges
 from redfuser.acrf.refuse import Refuse, no_rule, not_separable
 from redfuser.acrf.state import Condition
+from redfuser.acrf.sums import sum_terms
 from redfuser.acrf.terms import F1, MAX_TERMS, Part, Term, few, merged, results_of
 
 

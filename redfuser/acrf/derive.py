@@ -46,8 +46,8 @@ class Deriver:
     conditions: list[Condition] = field(default_factory=list)
     roundings: list[str] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
-    peaks: set[str] = field(default_factory=set)
-    """Accumulators of maxima that a sum's own exponents are kept relative to."""
+    own: set[str] = field(default_factory=set)
+    """Guards, as text, of results that a sum is kept relative to by the derivation's own choice."""
     pending: dict[str, Accumulator] = field(default_factory=dict)
     """Counts under a mask, part of the state only where a finalized value reads them."""
     _by_key: dict[tuple[str, tuple[str, ...], str, str], str] = field(default_factory=dict)

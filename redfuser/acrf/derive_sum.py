@@ -12,7 +12,7 @@ from itertools import product as cartesian
 from typing import TYPE_CHECKING
 
 from redfuser.acrf.algebra import accumulator_dtype, neutral
-from redfuser.acrf.bounding import bounded_powers, own_peak, within_data
+from redfuser.acrf.bounding import in_range, in_units, own_peak, within_data
 from redfuser.acrf.bounds import follows_maximum, may_be_undefined, only_counted
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Reduce, Ref, children, op, refs_of
 from redfuser.acrf.family import rebased, residuals, sum_up, translated
@@ -26,6 +26,7 @@ from redfuser.acrf.terms import Part, Term
 from redfuser.acrf.values import F1, SUM, Value, own_name
 
 if TYPE_CHECKING:
+    from redfuser.acrf.decompose import Decomposer
     from redfuser.acrf.derive import Deriver
 
 EXPONENT = 64.0
@@ -35,8 +36,7 @@ EXPONENT = 64.0
 def derive_sum(work: Deriver, r: Reduce) -> None:
     """Accumulators and value of a sum that reads results. Raises Refuse."""
     d = work.decomposer()
-    terms = [within_data(work, r, own_peak(work, r, d, bounded_powers(work, r, t))) for t in d.terms(r.expr)] or [
-        Term((), Fraction(0))]
+    terms = [_in_bounds(work, r, d, t) for t in d.terms(r.expr)] or [Term((), Fraction(0))]
     work.decomposition.append(spell_decomposition(r, terms))
     dtype = accumulator_dtype(r.expr.dtype)
     if dtype not in FLOATS and any(b.dtype in FLOATS for t in terms for p in t.of("scaled") for b, _ in p.follows):
@@ -88,6 +88,17 @@ def derive_sum(work: Deriver, r: Reduce) -> None:
     work.set_value(r.name, Value(value, final, tuple(guards), covered and bool(guards), vanishes), value)
 
 
+def _in_bounds(work: Deriver, r: Reduce, d: Decomposer, t: Term) -> Term:
+    """The term with every factor kept beside what bounds it."""
+    def squares(p: Part) -> Ref:
+        square = Term((replace(p, power=Fraction(2)),), conds=t.conds)
+        dtype = accumulator_dtype(r.expr.dtype)
+        return _family(work, r, square, work.fresh(f"{r.name}_squares", reserve=False), dtype, False, False).members[(2,)]
+
+    t = own_peak(work, r, d, in_range(work, r, d, within_data(work, r, t)))
+    return t if moving(work, t.conds) else in_units(work, r, d, t, squares)
+
+
 def _is_zero_at(work: Deriver, result: Expr, guards: list[Expr]) -> bool:
     """A denominator that is an accumulator under the same guard: 0 where the guard was taken, so 0/0 = NaN."""
     e = work.scope.resolve(result)
@@ -120,8 +131,10 @@ def _family(work: Deriver, r: Reduce, t: Term, name: str, dtype: str, single: bo
     guards: list[Expr] = []
     shifts = t.of("shift")
     follows = tuple(f for p in t.of("scaled") for f in p.follows)
-    ratio = work.refs.ratio(follows, vanishes) if follows else None
+    bounded = [b for p in t.of("scaled") if p.vanishes for b, _ in p.follows]
+    ratio = work.refs.ratio(follows, vanishes, bounded) if follows else None
     drifts = [work.refs.drift(p) for p in shifts]
+    scales = [work.refs.scale(p) for p in shifts]
     weight = [(work.refs.consistent(p, guards), p.power) for p in t.parts if p.kind in ("x", "scaled")]
     of_weight = set(map(str, guards))
     centred = [work.refs.consistent(p, guards) for p in shifts]
@@ -139,6 +152,15 @@ def _family(work: Deriver, r: Reduce, t: Term, name: str, dtype: str, single: bo
                          "do not bound: it may overflow although the final one does not",
                          "bound the exponential by subtracting the maximum of its argument")
     context = frozenset().union(*(work.scope.axes_of(x) for x in drifts), frozenset()) if drifts else frozenset()
+    def moves(members: Family) -> list[Expr]:
+        """How the shifts move. Of no element it does not matter, but a power of it might be infinite: 0."""
+        first = members.get(tuple(0 for _ in powers))
+        if first is None or weight:
+            return drifts
+        none = Op("eq", (Ref(f"{first.name}@old", dtype), Const(0.0, dtype)), "bool")
+        return [x if s is None else Op("select", (none, Const(0.0, dtype), x), dtype)
+                for x, s in zip(drifts, scales, strict=True)]
+
     for k in sorted(cartesian(*(range(n + 1) for n in powers)), key=lambda k: (sum(k), k)):
         factors = [*weight, *((u, Fraction(j)) for u, j in zip(centred, k, strict=True) if j)]
         narrow = r.expr.dtype if r.expr.dtype not in FLOATS else dtype
@@ -159,8 +181,8 @@ def _family(work: Deriver, r: Reduce, t: Term, name: str, dtype: str, single: bo
         axes = tuple(a for a in r.axes if a in below or a in axes)
 
         def rebase(own: Ref, k: tuple[int, ...] = k) -> Expr:
-            value = rebased(work, own, k, family, drifts, ratio, dtype)
-            other = rebased(work, opposite[k], k, opposite, drifts, ratio, dtype) if opposite else None
+            value = rebased(own, k, family, moves(family), scales, ratio, dtype)
+            other = rebased(opposite[k], k, opposite, moves(opposite), scales, ratio, dtype) if opposite else None
             return kept(work, t.conds, value, other, Const(0.0, dtype), "add")
 
         family[k] = work.share(label, axes, dtype, body, rebase, within=r.axes)
@@ -175,20 +197,22 @@ def _term_accumulators(work: Deriver, r: Reduce, t: Term, name: str, dtype: str,
     made = _family(work, r, t, name, dtype, single, vanishes)
     family, guards, powers, follows, shifts = made.members, made.guards, made.powers, made.follows, made.shifts
     explain(work, r, t, follows, shifts)
-    # a sum's own maximum cancels against the factor deferred with it: there is nothing to undo at the root
-    guards = [g for g in guards if not refs_of(g) <= work.peaks]
+    # what the derivation itself chose cancels against the factor deferred with it: there is nothing to undo at the root
+    guards = [g for g in guards if str(g) not in work.own]
     residual = residuals(work, family, powers, dtype)
     if any(p.true is not None for p in shifts):
         residual = [work.refs.last_drift(p) if p.true is not None else c for p, c in zip(shifts, residual, strict=True)]
     value = translated(family, powers, residual, dtype)
-    if not all(only_counted(work, b, t.conds) for b in (*(b for b, _ in follows), *(p.true or p.b for p in shifts if p.b))):
+    read = [e for p in shifts for e in (p.true or p.b, p.unit, p.rest) if e is not None]
+    if not all(only_counted(work, b, t.conds) for b in (*(b for b, _ in follows), *read)):
         value = _where_counted(work, r, t, value, value, dtype)  # a NaN among what is not counted reaches the reference
     if not guards:
         return value, value, guards
     drift = [work.refs.last_drift(p) for p in shifts]
-    both: list[Expr | None] = [d if c is None or p.true is not None else op("add", d, c)
-                               for p, d, c in zip(shifts, drift, residual, strict=True)]
-    root = translated(family, powers, both, dtype)
+    scales = [work.refs.last_scale(p) for p in shifts]
+    both: list[Expr | None] = [d if c is None or p.true is not None else op("add", d, c if s is None else op("mul", c, s))
+                               for p, d, c, s in zip(shifts, drift, residual, scales, strict=True)]
+    root = translated(family, powers, both, dtype, scales)
     back = work.refs.to_true(follows) if follows else None
     root = op("mul", root, back) if back is not None else root
     return value, _where_counted(work, r, t, value, root, dtype) if t.conds else root, guards

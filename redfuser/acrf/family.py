@@ -1,6 +1,7 @@
 """The powers of a shifted sum: ``S_k = sum w (x - r) ** k``, moved from one reference to another.
 
-By the binomial theorem ``S_k`` about ``r'`` is ``sum_j C(k, j) (r - r') ** (k - j) S_j``: as the row is walked, where
+By the binomial theorem ``S_k`` about ``r'`` is ``sum_j C(k, j) (r - r') ** (k - j) S_j`` (``S_j`` times ``(u / u') ** j`` where
+what is summed is measured in units u): as the row is walked, where
 states are merged, and once more at the end for the rounding error that a mean left in its first power.
 """
 
@@ -20,39 +21,44 @@ if TYPE_CHECKING:
     from redfuser.acrf.derive import Deriver
 
 
-def rebased(work: Deriver, own: Ref, k: tuple[int, ...], family: dict[tuple[int, ...], Ref], drifts: list[Expr],
-            ratio: Expr | None, dtype: str) -> Expr:
-    """A member's old value about the new reference, from the old values of the members below it."""
+def rebased(own: Ref, k: tuple[int, ...], family: dict[tuple[int, ...], Ref], drifts: list[Expr],
+            scales: list[Expr | None], ratio: Expr | None, dtype: str) -> Expr:
+    """A member's old value about the new reference and in its units, from the old values of the members below it."""
     terms = []
     for j in cartesian(*(range(n + 1) for n in k)):
         old = own if j == k else family[j]
         factors: list[tuple[Expr, Fraction]] = [(Ref(f"{old.name}@old", dtype), F1)]
         coefficient = 1
-        for n, i, delta in zip(k, j, drifts, strict=True):
+        for n, i, delta, unit in zip(k, j, drifts, scales, strict=True):
             coefficient *= comb(n, i)
             if n > i:
                 factors.append((delta, Fraction(n - i)))
+            if i and unit is not None:
+                factors.append((unit, Fraction(i)))
         terms.append((sum(j), product(factors, dtype, Fraction(coefficient))))
     total = sum_up([e for _, e in sorted(terms, key=lambda t: -t[0])], dtype)
     return op("mul", total, ratio) if ratio is not None else total
 
 
 def translated(family: dict[tuple[int, ...], Ref], powers: list[int], drifts: Sequence[Expr | None],
-               dtype: str) -> Expr:
-    """The last member about a reference moved by ``drifts`` (None: not moved)."""
+               dtype: str, scales: Sequence[Expr | None] = ()) -> Expr:
+    """The last member about a reference moved by ``drifts`` (None: not moved), in units changed by ``scales``."""
     terms = []
+    scales = scales or [None] * len(powers)
     for j in cartesian(*(range(n + 1) for n in powers)):
         if any(n > i and d is None for n, i, d in zip(powers, j, drifts, strict=True)):
             continue
         factors: list[tuple[Expr, Fraction]] = [(family[j], F1)]
         coefficient = 1
-        for n, i, delta in zip(powers, j, drifts, strict=True):
+        for n, i, delta, unit in zip(powers, j, drifts, scales, strict=True):
             coefficient *= comb(n, i)
             if n > i and delta is not None:
                 factors.append((delta, Fraction(n - i)))
+            if i and unit is not None:
+                factors.append((unit, Fraction(i)))
         terms.append((sum(j), product(factors, dtype, Fraction(coefficient))))
     out = sum_up([e for _, e in sorted(terms, key=lambda t: -t[0])], dtype)
-    plain = all(d is None or refs_of(d) <= {m.name for m in family.values()} for d in drifts)
+    plain = all(s is None for s in scales) and all(d is None or refs_of(d) <= {m.name for m in family.values()} for d in drifts)
     return from_poly(to_poly(out), dtype) if plain and len(terms) > 1 else out
 
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 from redfuser.acrf.bounds import decided
 from redfuser.acrf.expr import Const, Expr, Op, op
-from redfuser.acrf.linear import monomial_kind, spell, split_linear, split_sum
+from redfuser.acrf.linear import monomial_kind, split_linear, split_sum
 from redfuser.acrf.normal import add, from_poly, number, product, to_poly
 from redfuser.acrf.refuse import Refuse, no_rule, not_separable
 from redfuser.acrf.state import Condition
+from redfuser.acrf.sums import spell
 from redfuser.acrf.terms import F1, Part, Term, results_of
 
 if TYPE_CHECKING:

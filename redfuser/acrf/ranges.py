@@ -188,27 +188,48 @@ class Ranges:
 
     # -- bounds along the row ------------------------------------------------------------------------------------------
 
-    def dominates(self, d: Expr, g: Expr, depth: int = 8) -> bool:
-        """Proved: ``|g| <= d`` for every element of the row, ``g`` data and ``d`` made of results."""
+    def dominates(self, d: Expr, g: Expr, depth: int = 8, loosely: bool = False) -> bool:
+        """Proved: ``|g| <= d`` for every element of the row, ``g`` data and ``d`` made of results. ``loosely``: up to a
+        constant factor."""
         if depth == 0:
             return False
+        if loosely:
+            match d:
+                case Op(name="div", args=(a, Const(value=v))) | Op(name="mul", args=(a, Const(value=v))) | Op(
+                        name="mul", args=(Const(value=v), a)) if 0 < v < INF:
+                    return self.dominates(a, g, depth - 1, True)
+                case Op(name="div", args=(a, Ref(name=n))) if n in self.reductions and isinstance(
+                        self.reductions[n].expr, Const):
+                    return self.dominates(a, g, depth - 1, True)
         match d:
             case Ref(name=n, indices=()) if n in self.scope.definitions:
-                return self.dominates(self.scope.definitions[n], g, depth - 1)
+                return self.dominates(self.scope.definitions[n], g, depth - 1, loosely)
             case Ref(name=n, indices=()) if n in self.reductions:
                 r = self.reductions[n]
                 if r.reducer.kind == "max" or (r.reducer.kind == "sum" and self.of(r.expr).nonneg):
                     return self._covers(r.expr, g, depth - 1)
             case Op(name="max", args=(a, b)):
-                return self.dominates(a, g, depth - 1) or self.dominates(b, g, depth - 1)
+                return self.dominates(a, g, depth - 1, loosely) or self.dominates(b, g, depth - 1, loosely)
             case Op(name="add", args=(a, b)):
-                return (self.dominates(a, g, depth - 1) and self.nonneg(b)) or (
-                    self.dominates(b, g, depth - 1) and self.nonneg(a))
-            case Op(name="sqrt", args=(a,)):
-                return self.dominates(a, Op("mul", (g, g), g.dtype), depth - 1)
+                return (self.dominates(a, g, depth - 1, loosely) and self.nonneg(b)) or (
+                    self.dominates(b, g, depth - 1, loosely) and self.nonneg(a))
+            case Op(name="sqrt", args=(a,)) | Op(name="pow", args=(a, Const(value=0.5))):
+                return self.dominates(a, Op("mul", (g, g), g.dtype), depth - 1, loosely)
             case Cast(arg=a):
-                return self.dominates(a, g, depth - 1)
+                return self.dominates(a, g, depth - 1, loosely)
         return False
+
+    def undercuts(self, d: Expr, g: Expr) -> bool:
+        """Proved: ``0 <= d <= |g|`` for every element of the row: a minimum of what is not negative."""
+        while isinstance(d, Ref) and not d.indices and d.name in self.scope.definitions:
+            d = self.scope.definitions[d.name]
+        r = self.reductions.get(d.name) if isinstance(d, Ref) and not d.indices else None
+        if r is None or r.reducer.kind != "min":
+            return False
+        return self._same_size(r.expr, g) and self.of(r.expr).nonneg
+
+    def _same_size(self, body: Expr, g: Expr) -> bool:
+        return equal(body, g) or equal(body, _abs(g)) or _same_abs(body, g)
 
     def _covers(self, body: Expr, g: Expr, depth: int) -> bool:
         """Proved: ``|g| <= body`` for every element, both data."""

@@ -34,6 +34,8 @@ class Running:
     """Running value of each reduction, over accumulators."""
     count: Callable[[frozenset[str]], Expr] | None = None
     """Makes (or finds) the accumulator that counts elements, with the given axes."""
+    units: set[str] = field(default_factory=set)
+    """Results of the derivation's own that a sum is measured in: any size of the data's order will do."""
     ranges: Ranges = field(init=False)
 
     def __post_init__(self) -> None:
@@ -80,6 +82,8 @@ class Running:
     def estimate(self, e: Expr) -> Expr:
         """The running value with partial sums extrapolated to the whole row, where a constant divides them."""
         r = self.running(e)
+        if isinstance(e, Ref) and e.name in self.units:
+            return r
         extent = self.scope.cascade.extent(self.scope.raxis)
         return self._extrapolate(r, extent) if isinstance(extent, int) and extent > 0 else r
 
@@ -231,6 +235,13 @@ class Running:
                 if isinstance(x, Cast) and x.dtype in _SHORT and x not in kept and x.arg.dtype in FLOATS:
                     note(guards, Op("ne", (Cast(x, x.arg.dtype), x.arg), "bool"))
         return self.guarded(estimate, guards)
+
+    def guards_of(self, e: Expr) -> list[Expr]:
+        """The guards that a result takes as a value and as a divisor."""
+        out: list[Expr] = []
+        self.at(e, out)
+        self.inverse_at(e, out)
+        return out
 
     def inverse_at(self, e: Expr, guards: list[Expr] | None = None) -> Expr:
         """The reference value of a D-only expression that divides."""

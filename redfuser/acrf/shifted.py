@@ -13,7 +13,7 @@ last reference to D: it is the identity unless a guard was taken.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -78,6 +78,8 @@ class References(Running):
     def consistent(self, p: Part, guards: list[Expr]) -> Expr:
         """A shifted sum, or an exponential of one, at the reference: as the source spells it, unless a guard in that
         spelling replaces something else than the change of reference does."""
+        if p.unit is not None:
+            return self._measured(p, guards)
         mine: list[Expr] = []
         e = self.place(p.base, mine)
         other: list[Expr] = []
@@ -97,6 +99,21 @@ class References(Running):
             note(guards, g)
         return want
 
+    def _measured(self, p: Part, guards: list[Expr]) -> Expr:
+        """A shifted sum in units: ``(a + b) / unit + rest`` at the reference."""
+        assert p.a is not None and p.unit is not None
+        top = _plus(p.a, self.level(_second(p), guards))
+        out: Expr = op("div", top, self.inverse_at(p.unit, guards))
+        return out if p.rest is None else _plus(out, self.level(p.rest, guards))
+
+    def scale(self, p: Part) -> Expr | None:
+        """``unit(R old) / unit(R new)``: 0 where the old unit is 0, since what it bounds is then 0, or of nothing."""
+        return None if p.unit is None else op("div", self.old(self.at(p.unit)), self.inverse_at(p.unit))
+
+    def last_scale(self, p: Part) -> Expr | None:
+        """``unit(R) / unit(D)``."""
+        return None if p.unit is None else op("div", self.inverse_at(p.unit), self.running(p.unit))
+
     def old_reference(self, value: Expr, sign: int, taken: list[Expr]) -> Expr:
         """The old reference. Where the empty state gives ``exp(-inf) = 0`` anyway, its guard is left out; guards that stay
         are added to ``taken``."""
@@ -105,14 +122,27 @@ class References(Running):
             return self.old(r)
         return self.old(self.guarded(r, taken))
 
-    def ratio(self, follows: tuple[tuple[Expr, Fraction], ...], vanishes: bool) -> Expr | None:
+    def ratio(self, follows: tuple[tuple[Expr, Fraction], ...], vanishes: bool,
+              bounded: Sequence[Expr] = ()) -> Expr | None:
         """H(new) / H(old), simplified before it is spelled: differences inside one exponential, quotients outside.
 
-        ``vanishes``: where the old reference is guarded, what it scales is proved to be 0, so the guard may be left out."""
+        ``vanishes``: where the old reference is guarded, what it scales is proved to be 0, so the guard may be left out.
+        ``bounded``: results of which the same is proved, each bounding the data in its quotient."""
         taken: list[Expr] = []
+        above = {b for b, q in follows if q < 0 and b in bounded}
+
+        def old_inverse(e: Expr) -> Expr:
+            if e in above:
+                return self.old(self.at(e))  # 0 where the new one is replaced by 1
+            r = self.running(e)
+            if e in bounded and self.edges(r) == {INF}:  # of nothing, so the quotient is 0
+                zero = Op("eq", (r, Const(0.0, r.dtype)), "bool")
+                return self.old(Op("select", (zero, Const(1.0, r.dtype), r), r.dtype))
+            return self.old(self.inverse_at(e))
+
         out = self._ratio(follows, lambda e: self.at(e), (lambda e, sign: self.old_reference(e, sign, taken)) if vanishes
                           else lambda e, _: self.old(self.at(e)),
-                          lambda e: self.inverse_at(e), lambda e: self.old(self.inverse_at(e)))
+                          lambda e: self.inverse_at(e), old_inverse)
         for g in taken:
             empty = isinstance(g, Op) and g.name == "eq" and isinstance(g.args[1], Const) and abs(g.args[1].value) == INF
             if out is not None and empty:
@@ -143,15 +173,32 @@ class References(Running):
         """``b(R new) - b(R old)`` for a shifted sum; of a logarithm ``log(H new / H old)``, one logarithm near 1."""
         if p.follows:
             return self._logarithm(p, self.ratio(p.follows, False))
+        if p.unit is not None:
+            return self._moved(p, self.level, lambda e: self.old(self.level(e, [])), self.inverse_at(p.unit),
+                               lambda e, _: self.at(e), lambda e, _: self.old(self.at(e)), self.scale(p))
         return self.difference(_second(p), lambda e: self.at(e), lambda e, _: self.old(self.at(e)))
 
     def last_drift(self, p: Part) -> Expr:
         """``b(D) - b(R)``."""
+        if p.unit is not None:
+            return self._moved(p, lambda e, _: self.running(e), lambda e: self.level(e, []), self.running(p.unit),
+                               lambda e, _: self.running(e), lambda e, _: self.at(e), self.last_scale(p))
         if p.true is not None:
             return op("sub", self.running(p.true), self.at(_second(p)))
         if p.follows:
             return self._logarithm(p, self.to_true(p.follows))
         return self.difference(_second(p), self.running, lambda e, _: self.at(e))
+
+    def _moved(self, p: Part, now: Callable[[Expr, list[Expr]], Expr], before: Callable[[Expr], Expr], unit: Expr,
+               new: Callable[[Expr, int], Expr], old: Callable[[Expr, int], Expr], scale: Expr | None) -> Expr:
+        """What ``(a + b) / unit + rest`` moves by, beside the change of its units."""
+        step: Expr | None = None
+        if to_poly(_second(p)):
+            step = op("div", self.difference(_second(p), lambda e: new(e, 0), old), unit)
+        if p.rest is not None and scale is not None:
+            moved = op("sub", now(p.rest, []), op("mul", scale, before(p.rest)))
+            step = moved if step is None else op("add", step, moved)
+        return step if step is not None else Const(0.0, p.base.dtype)
 
     @staticmethod
     def _logarithm(p: Part, ratio: Expr | None) -> Expr:
@@ -168,6 +215,13 @@ def scope_split(scope: Scope, e: Expr) -> tuple[Expr, Expr] | tuple[None, None]:
             return None, None
         parts["D" in kinds][m] = c
     return from_poly(parts[False], e.dtype), from_poly(parts[True], e.dtype)
+
+
+def _plus(x: Expr, y: Expr) -> Expr:
+    """Their sum, a negated or absent summand spelled as such."""
+    if isinstance(y, Const) and y.value == 0:
+        return x
+    return op("sub", x, y.args[0]) if isinstance(y, Op) and y.name == "neg" else op("add", x, y)
 
 
 def _second(p: Part) -> Expr:

@@ -9,7 +9,7 @@ x       data (kind C or X), to a power                          stays in the con
 d       results, to a power                                     deferred: applied once in ``finalize``
 scaled  mixed, with a factor H(D) that cannot be split off      rebased: the accumulator follows D by
         without losing its bound (``exp(x - m)``)               ``H(D new) / H(D old)``
-shift   ``a(X) + b(D)`` to a whole power                        rebased in the shifted basis (shifted.py)
+shift   ``(a(X) + b(D)) / unit(D) + rest(D)`` to a whole power  rebased in the shifted basis (shifted.py)
 ======  ======================================================  =========================================
 """
 
@@ -34,7 +34,9 @@ class Part:
 
     base: the source's expression. follows (scaled): H as a product of (base, power) and of exponentials, each
     exponential written as ``(exp(B), 1)`` with ``B`` made of results. a, b (shift): the summands; a logarithm's
-    ``b = log(H)`` has H in follows. true (shift): the summand of the program where ``b`` only stands in for it.
+    ``b = log(H)`` has H in follows. true (shift): the summand of the program where ``b`` only stands in for it. unit
+    (shift): a bound of ``a + b`` along the row, up to a constant, that it is measured in; rest: what is added to the
+    quotient. vanishes (scaled): proved to be 0 (or of no element) where a guard of H stands in for its value.
     """
 
     kind: str
@@ -44,6 +46,9 @@ class Part:
     a: Expr | None = None
     b: Expr | None = None
     true: Expr | None = None
+    unit: Expr | None = None
+    rest: Expr | None = None
+    vanishes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
