@@ -95,6 +95,8 @@ CODES: dict[str, str] = {
     "RF514": "an input other than a tensor differs from the one the model was compiled with",
     "RF515": "an input requires a gradient",
     "RF516": "no reference to check the numerics against",
+    "RF517": "a transform or tracer that compiled models have no rule for",
+    "RF518": "an input whose elements are not in dense memory of its own",
     # artifact and cache
     "RF601": "not a RedFuser artifact, or a damaged one",
     "RF602": "the artifact's format is newer than this RedFuser",

@@ -14,10 +14,11 @@ import torch
 from redfuser.artifact import KernelSpec
 from redfuser.errors import InputError, InternalError
 from redfuser.report import Report
-from redfuser.runtime import ops
+from redfuser.runtime import ops, watched
 from redfuser.runtime.guard import check_graph, is_name
 from redfuser.runtime.launcher import launcher
 from redfuser.runtime.signature import Signature, of_imported, torch_dtype
+from redfuser.runtime.watched import derivatives, modes, tracing, transforms
 
 
 @dataclass(frozen=True)
@@ -88,9 +89,11 @@ class CompiledModel(torch.nn.Module):
         if kwargs or not self._positional or len(args) != len(self._expected):
             tensors = self._signature.bind(args, kwargs)
         if torch.compiler.is_compiling():  # a tracer: kernels as operators, and nothing that asks for data
-            constants = [getattr(self, f"c_{name}") for name in self._constants]
-            device = constants[0].device if constants else tensors[0].device
-            return self._signature.unbind(self._traced(device, *[t.contiguous() for t in tensors], *constants))
+            return self._as_operators(tensors)
+        if (modes() or tracing() is not None or transforms() is not None or derivatives._current_level >= 0) \
+                and watched.by_operators(tensors):
+            self._signature.check(tensors, self._device_for(tensors))
+            return self._as_operators(tensors)
         bound = self._eager
         if bound is None:
             bound = self._check(tensors)
@@ -101,15 +104,29 @@ class CompiledModel(torch.nn.Module):
                 if tensor.shape != shape or tensor.dtype is not dtype or tensor.device != bound.device or (
                         grad and tensor.requires_grad):
                     bound = self._check(tensors)
-                if not tensor.is_contiguous():
-                    tensors = [*tensors[:i], tensor.contiguous(), *tensors[i + 1:]]
-            except AttributeError:
+                if tensor.is_neg() or not tensor.is_contiguous():  # a negated view has the other sign in memory
+                    tensors = [*tensors[:i], tensor.resolve_neg().contiguous(), *tensors[i + 1:]]
+            except (AttributeError, RuntimeError, ValueError):
                 bound = self._check(tensors)
-        outputs = bound.run(bound.device, *tensors, *bound.constants)
+        try:
+            outputs = bound.run(bound.device, *tensors, *bound.constants)
+        except Exception:
+            watched.plain(tensors)
+            raise
         return outputs if self._as_is else self._signature.unbind(outputs)
+
+    def _as_operators(self, tensors: Any) -> Any:
+        """The call with the kernels as torch operators, which tracers and dispatch modes see."""
+        constants = [getattr(self, f"c_{name}") for name in self._constants]
+        device = constants[0].device if constants else tensors[0].device
+        return self._signature.unbind(self._traced(device, *[t.contiguous() for t in tensors], *constants))
+
+    def __prepare_scriptable__(self) -> Any:
+        raise watched.scripting()
 
     def _check(self, tensors: Any) -> _Bound:
         """The model bound to the device it is to run on, after every input was found to be as compiled for."""
+        watched.plain(tensors)
         device = self._device_for(tensors)
         self._signature.check(tensors, device)
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
@@ -268,4 +285,5 @@ def reference(model: Any, args: Any = None, kwargs: Any = None) -> tuple[Callabl
 
 def _aligned(tensor: torch.Tensor) -> torch.Tensor:
     """A constant as kernels want it; one that lies oddly in memory (mapped from a file) is copied, once."""
+    tensor = tensor.resolve_neg()
     return tensor if tensor.data_ptr() % 64 == 0 else tensor.clone()
