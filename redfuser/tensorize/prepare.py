@@ -33,7 +33,7 @@ class Prepared:
 
     unit: names whose values lie in [0, 1] by construction. alive: per accumulator, where along the segment its
     contribution can matter. lifted: maxima that start from :data:`lifted.LEAST` instead of -inf, which no guard has to
-    look for. levels: the tile letters each name varies along."""
+    look for. levels: the tile letters each name varies along. lets: what each name was defined as."""
 
     body: tuple[Block, ...]
     tail: tuple[Block, ...]
@@ -41,6 +41,7 @@ class Prepared:
     alive: tuple[Expr, ...]
     lifted: frozenset[str]
     levels: dict[str, frozenset[str]]
+    lets: dict[str, Expr]
 
 
 class Preparation:
@@ -121,7 +122,7 @@ class Preparation:
         for b in self.kernel.tail:
             tail += self.block(b)
         return Prepared(tuple(body), tuple(tail), frozenset(self.unit), tuple(self.alive), self.started_low,
-                        self.levels)
+                        self.levels, self.lets)
 
     def block(self, b: Block) -> list[Block]:
         if b.role == "producer" and b.reducer is not None:
