@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 CLOSE = 4.0
 """What the pieces may leave, in units of the precision in which the result is kept: below the program's own error."""
 
-RAISED = 2.0**15
-"""Weights in [0, 1] are raised by this before float16 takes them apart, so that the last piece is no subnormal."""
+RAISED = 2.0**7
+"""Weights are raised by this before float16 takes them apart, so that the last piece is no subnormal. They lie in [0, 1]
+up to the 2^8 of :data:`rewrite.STEEP`."""
 
 
 def weight_pieces(work: KernelState, src: Value, dtype: str, e: Expr, b: Block) -> tuple[Value, ...]:
