@@ -148,9 +148,9 @@ def accumulate_product(work: KernelState, b: Block, v: Value) -> None:
         src = as_tile(work, _unrounded(weights, dtype), "mn", f"{b.name}_weight")
         pieces = weight_pieces(work, src, dtype, weights, b)
     w, _ = _matrix_operand(work, right[0], "ne")
-    for a in pieces:
-        work.emit(Gemm(Slice(a.buffer), Slice(w.buffer), v.buffer, a.letters == "nm", w.letters == "en", False,
-                       work.policy(), work.source(b)))
+    for k, a in enumerate(pieces):  # a row held on chip is all there is: nothing was accumulated before
+        work.emit(Gemm(Slice(a.buffer), Slice(w.buffer), v.buffer, a.letters == "nm", w.letters == "en",
+                       work.resident and k == 0, work.policy(), work.source(b)))
 
 
 def _unrounded(e: Expr, dtype: str) -> Expr:

@@ -74,4 +74,6 @@ def _row_name(e: Expr, b: Block) -> str:
             return f"{n}_shift"
         case Op(name="select", args=(c, _, Ref(name=n))) if rewrite.guard_of(c):
             return f"{n}_finite"
+        case Op(name="select", args=(Op(name="lt", args=(Op(name="abs"), _)), Const(), Const())):
+            return "row_factor"
     return f"{b.name.partition('@')[0]}_row"

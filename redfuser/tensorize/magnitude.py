@@ -9,7 +9,7 @@ import math
 from typing import TYPE_CHECKING
 
 from redfuser.acrf.algebra import LARGEST
-from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref
+from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref, walk
 
 if TYPE_CHECKING:
     from redfuser.tensorize.prepare import Preparation
@@ -60,5 +60,25 @@ def _of_name(work: Preparation, name: str, limit: float) -> float:
         product, terms = work.contractions[name]
         return largest(work, product) * terms
     if name in work.maxima:
-        return max(largest(work, work.maxima[name]), -LEAST if name in work.lifted else 0.0)
+        return largest(work, work.maxima[name])
     return largest(work, work.lets[name]) if name in work.lets else limit
+
+
+def startable(work: Preparation, e: Expr) -> bool:
+    """May a maximum of ``e`` start at :data:`LEAST`? Not where ``e`` holds another that does: it is no value of e then."""
+    return largest(work, e) < -LEAST and not any(isinstance(x, Ref) and x.name.partition("@")[0] in work.lifted for x in walk(e))
+
+
+def steep(work: Preparation, e: Expr) -> bool:
+    """A contraction, cast, scaled, masked by constants, with no more than 2^24 added: two values of it that are large and
+    close are equal, or closer than its own rounding."""
+    match e:
+        case Ref(name=n):
+            return n in work.contractions or (n in work.lets and steep(work, work.lets[n]))
+        case Cast(arg=x) | Op(name="mul" | "div", args=(x, Const())):
+            return steep(work, x)
+        case Op(name="select", args=(_, x, y)):
+            return (isinstance(x, Const) or steep(work, x)) and (isinstance(y, Const) or steep(work, y))
+        case Op(name="add" | "sub", args=(x, y)):
+            return steep(work, x) and largest(work, y) <= 2.0**24
+    return False

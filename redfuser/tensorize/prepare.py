@@ -22,7 +22,7 @@ from redfuser.tensorize.alive import alive_where, mask_tail
 from redfuser.tensorize.axes import Roles, constants
 from redfuser.tensorize.hoist import hoist
 from redfuser.tensorize.lifted import restore_maxima, unguard
-from redfuser.tensorize.magnitude import LEAST, largest
+from redfuser.tensorize.magnitude import largest, startable, steep
 from redfuser.tensorize.masks import TRUE
 from redfuser.tensorize.unit_interval import in_unit_interval
 
@@ -33,7 +33,7 @@ class Prepared:
 
     unit: names whose values lie in [0, 1] by construction. alive: per accumulator, where along the segment its
     contribution can matter. lifted: maxima that start from :data:`lifted.LEAST` instead of -inf, which no guard has to
-    look for. levels: the tile letters each name varies along."""
+    look for. levels: the tile letters each name varies along. lets: what each name was defined as."""
 
     body: tuple[Block, ...]
     tail: tuple[Block, ...]
@@ -41,6 +41,7 @@ class Prepared:
     alive: tuple[Expr, ...]
     lifted: frozenset[str]
     levels: dict[str, frozenset[str]]
+    lets: dict[str, Expr]
 
 
 class Preparation:
@@ -104,6 +105,26 @@ class Preparation:
         """Is ``maximum`` the running maximum of ``x``?"""
         return self.maxima.get(maximum) == x
 
+    def resolve(self, e: Expr) -> Expr:
+        """What a named row value was defined as."""
+        return self.resolve(self.lets[e.name]) if isinstance(e, Ref) and e.name in self.lets else e
+
+    def positive(self, e: Expr) -> bool:
+        """A finite factor above 0: a constant, or a row's choice of two (:func:`rewrite.exponentials`)."""
+        match self.resolve(e):
+            case Const(value=v):
+                return 0 < v < math.inf
+            case Op(name="select", args=(_, Const(value=v), Const(value=w))):
+                return 0 < v < math.inf and 0 < w < math.inf
+        return False
+
+    def follows(self, x: Expr, reference: Expr) -> bool:
+        """Is ``reference`` the running maximum of ``x``, where not -inf, and x the product of data with small terms?"""
+        match reference:
+            case Op(name="select", args=(c, _, m)) if rewrite.guard_of(c) == (m, True):
+                reference = m
+        return isinstance(reference, Ref) and self.dominated(x, reference.name) and steep(self, x)
+
     # -- blocks --------------------------------------------------------------------------------------------------------
 
     def run(self) -> Prepared:
@@ -121,7 +142,7 @@ class Preparation:
         for b in self.kernel.tail:
             tail += self.block(b)
         return Prepared(tuple(body), tuple(tail), frozenset(self.unit), tuple(self.alive), self.started_low,
-                        self.levels)
+                        self.levels, self.lets)
 
     def block(self, b: Block) -> list[Block]:
         if b.role == "producer" and b.reducer is not None:
@@ -149,9 +170,10 @@ class Preparation:
     def rewrite(self, e: Expr) -> Expr:
         e = rewrite.replace_exprs(rewrite.simplify(substitute(e, self.subs)), self.shared)
         e = rewrite.hoist_guards(e, self.dominated)
+        e = rewrite.lowest_as_guard(e, self.resolve, self.dominated)
         if self.lifted:
             e = rewrite.simplify(rewrite.rewrite_bottom_up(e, lambda x: unguard(self, x)))
-        e = rewrite.exponentials(e, self.rounded, self.per_row, lambda x: largest(self, x))
+        e = rewrite.exponentials(e, rewrite.Facts(self.rounded, self.per_row, lambda x: largest(self, x), self.follows))
         return rewrite.simplify(rewrite.hyperbolic(e))
 
     def stand(self, name: str, e: Expr) -> None:
@@ -224,7 +246,7 @@ class Preparation:
             e = self._name_term(b, e, out)
         if kind == "max":
             self.maxima[b.name] = e
-            if not self.resident and b.name not in self.corrected and b.dtype == "f32" and largest(self, e) < -LEAST:
+            if not self.resident and b.name not in self.corrected and b.dtype == "f32" and startable(self, e):
                 self.lifted.add(b.name)
         e = hoist(self, e, b, out, frozenset(self.letters(b.points)) | {"n"})
         self.alive.append(alive_where(self, b.reducer, e))

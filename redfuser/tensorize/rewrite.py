@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from redfuser.acrf.algebra import LARGEST
 from redfuser.acrf.expr import Cast, Const, Expr, Load, Op, Ref, f32, map_children, op, walk
@@ -171,33 +172,56 @@ def _merge(a: list[tuple[float, Expr]], b: list[tuple[float, Expr]]) -> list[tup
     return [(k, atom) for atom, k in table.items()]
 
 
-def exponentials(e: Expr, rounded: Callable[[Expr], bool], per_row: Callable[[Expr], bool],
-                 largest: Callable[[Expr], float]) -> Expr:
+STEEP = 2.0**28
+"""Exponents up to this size may be scaled on both sides: two roundings of it differ by 8, which a sum of weights absorbs.
+Beyond it neighbouring single-precision values are 16 apart, so that every weight but those of the maximum is 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What :func:`exponentials` asks about values. rounded: carries the rounding of a contraction. per_row: does not vary
+    along the segment. largest: a bound where finite. follows: the first never exceeds the second, a reference of the
+    row, and is large only as a product of data is (ties are exact, everything else is far apart)."""
+
+    rounded: Callable[[Expr], bool]
+    per_row: Callable[[Expr], bool]
+    largest: Callable[[Expr], float]
+    follows: Callable[[Expr, Expr], bool]
+
+
+def exponentials(e: Expr, facts: Facts) -> Expr:
     """``exp(a*x - b*y) --> exp2(x * (a log2 e) - y * (b log2 e))``: one fused multiply-add per element.
 
     Folding the factor into both sides costs a relative error of ``|y| 2^-24``. That is within the program's own error
-    exactly when x is the rounded result of a contraction (``rounded``); for data that is exact the difference is taken
-    first and scaled after. So it is where a finite x or y (``largest``) times its factor may overflow: a row hidden by
-    -3.4e38 has differences of 0, not inf - inf. ``per_row`` tells which atoms do not vary along the segment; they are
-    summed first, and where nothing else is there (the correction of a row) the difference comes first too: it must be 0
-    for equal references.
+    exactly when x is the rounded result of a contraction; for data that is exact the difference is taken first and scaled
+    after. So it is where nothing bounds x: contracted to a multiply-add, two equal scores of -1e30 differ by 1e22.
+    A score of unbounded operands keeps the one multiply-add, with a factor of its row::
+
+        exp(a*x - a*m) --> exp2(x * c - m * c),  c = select(abs(m) < STEEP, a log2 e, 1.0)
+
+    Values per row are summed first, and where nothing else is there (the correction of a row) the difference comes first
+    too: it must be 0 for equal references.
     """
 
-    def fits(terms: list[tuple[float, Expr]]) -> bool:
-        return sum(abs(k) * LOG2E * largest(a) for k, a in terms) < LARGEST["f32"]
+    def small(terms: list[tuple[float, Expr]]) -> bool:
+        sizes = [(abs(k) * LOG2E, abs(k) * LOG2E * facts.largest(a)) for k, a in terms]
+        return all(k < STEEP for k, _ in sizes) and sum(size for _, size in sizes) <= STEEP
 
     def rule(x: Expr) -> Expr:
         if not (isinstance(x, Op) and x.name == "exp" and x.dtype == "f32"):
             return fold(x)
         (arg,) = x.args
         terms = linear(arg)
-        wide = [(k, a) for k, a in terms if not per_row(a)]
-        row = [(k, a) for k, a in terms if per_row(a)]
-        exact = len(terms) > 1 and not any(rounded(a) for _, a in terms)
-        if wide and not exact and fits(wide) and fits(row):
+        wide = [(k, a) for k, a in terms if not facts.per_row(a)]
+        row = [(k, a) for k, a in terms if facts.per_row(a)]
+        folds = wide and (len(terms) == 1 or any(facts.rounded(a) for _, a in terms))
+        if folds and small(wide) and small(row):
             return op("exp2", _difference(_sum(wide), row))
         if len(terms) == 2:  # difference first: two equal references must cancel, also contracted to a multiply-add
             (k, a), (j, b) = sorted(terms, key=lambda t: -t[0])
+            if k == -j and folds and row and k * LOG2E <= 2 and facts.follows(a, b):
+                c = Op("select", (op("lt", op("abs", b), f32(STEEP)), f32(k * LOG2E), f32(1.0)), "f32")
+                return op("exp2", op("sub", op("mul", a, c), op("mul", b, c)))
             if k == -j:
                 return op("exp2", op("mul", op("sub", a, b), f32(k * LOG2E)))
         return op("exp2", op("mul", arg, f32(LOG2E)))
@@ -309,6 +333,27 @@ def _shift_exponent(e: Expr, m: Ref, dominated: Callable[[Expr, str], bool]) -> 
             right = _shift_exponent(y, m, dominated)
             return None if right is None else op("mul", x, right)
     return None
+
+
+def lowest_as_guard(e: Expr, resolve: Callable[[Expr], Expr], dominated: Callable[[Expr, str], bool]) -> Expr:
+    """``exp(x - max(m, -3.4e38)) --> exp(x - finite(m))`` when x <= m always: SDPA's own guard, without a number that
+    overflows once it is scaled. Exact: the two references differ where m is -inf, and so is x there."""
+
+    def rule(x: Expr) -> Expr:
+        if not (isinstance(x, Op) and x.name == "exp" and x.dtype == "f32"):
+            return x
+        terms = linear(x.args[0])
+        if len(terms) != 2:
+            return x
+        (k, a), (j, b) = sorted(terms, key=lambda t: -t[0])
+        match resolve(b):
+            case Op(name="max", args=(y, Const(value=v))) if v == -LARGEST["f32"]:
+                scale, m = positive_scale(y)
+                if j == -1.0 and isinstance(m, Ref) and k == scale and dominated(a, m.name):
+                    return op("exp", op("sub", scaled(a, k), scaled(finite(m), k)))
+        return x
+
+    return rewrite_bottom_up(e, rule)
 
 
 # -- products ----------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from redfuser.acrf.expr import Cast, Expr, Op, Ref, f32, op, print_expr, refs_of
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block
 from redfuser.tensorize.axes import strip_casts
+from redfuser.tensorize.rewrite import is_const
 from redfuser.tensorize.precision import kept, unit_roundoff
 from redfuser.tensorize.scope import Value
 from redfuser.tensorize.tile_ir import Assign, Copy, Slice, at
@@ -27,22 +28,23 @@ if TYPE_CHECKING:
 CLOSE = 4.0
 """What the pieces may leave, in units of the precision in which the result is kept: below the program's own error."""
 
-RAISED = 2.0**15
-"""Weights in [0, 1] are raised by this before float16 takes them apart, so that the last piece is no subnormal."""
+RAISED = 2.0**7
+"""Weights are raised by this before float16 takes them apart, so that the last piece is no subnormal. They lie in [0, 1]
+up to the 2^8 of :data:`rewrite.STEEP`."""
 
 
 def weight_pieces(work: KernelState, src: Value, dtype: str, e: Expr, b: Block) -> tuple[Value, ...]:
     """``src`` as operands of type ``dtype`` whose sum it is, as precisely as the result of ``b`` is kept.
 
     Raises LoweringError RF492 for weights that may leave the range of float16, RF490 for types too coarse to add up."""
-    if dtype == "f32" or strip_casts(e).dtype == dtype:  # rounded there by the program itself
+    if dtype == "f32" or _dtype(work, e) == dtype:  # rounded there by the program itself
         return (_operand(work, src, dtype, 0),)
     own, wanted = unit_roundoff(dtype), kept(work.program.fused, b.name)
     count = 1 if own <= wanted else math.ceil(math.log(CLOSE * wanted) / math.log(own))
     if dtype not in ("f16", "bf16"):
         raise LoweringError("RF490", f"{work.kernel.name}: {b.name} multiplies f32 weights with {dtype} values",
                             why="nothing in the program rounds the weights to that", help="round them in the program")
-    if dtype == "f16" and not (isinstance(e, Ref) and e.name in work.prepared.unit):
+    if dtype == "f16" and not _at_most_one(work, e):
         raise LoweringError("RF492", f"{work.kernel.name}: the weights of {b.name} may leave the range of {dtype}",
                             why="nothing proves that they lie in [0, 1]")
     pieces = f"{count} {dtype} pieces" if count > 1 else dtype
@@ -60,6 +62,25 @@ def weight_pieces(work: KernelState, src: Value, dtype: str, e: Expr, b: Block) 
             x = _point(work, src)
             src = _map(work, src, op("sub", x, Cast(Cast(x, dtype), "f32")), f"{src.buffer}_rest")
     return tuple(out)
+
+
+def _dtype(work: KernelState, e: Expr) -> str:
+    """The type that holds a value exactly: of the operand under widening casts, by name or not."""
+    bare = strip_casts(e)
+    masked = [x for x in bare.args[1:] if not is_const(x, 0.0)] if isinstance(bare, Op) and bare.name == "select" else []
+    if len(masked) == 1:
+        return _dtype(work, masked[0])
+    let = work.prepared.lets.get(bare.name) if isinstance(bare, Ref) and bare.dtype == "f32" else None
+    return bare.dtype if let is None else _dtype(work, let)
+
+
+def _at_most_one(work: KernelState, e: Expr) -> bool:
+    match e:
+        case Ref(name=n):
+            return n in work.prepared.unit
+        case Op(name="select", args=(_, x, y)):
+            return all(is_const(k, 0.0) or _at_most_one(work, k) for k in (x, y))
+    return False
 
 
 def _point(work: KernelState, src: Value) -> Expr:
