@@ -233,9 +233,9 @@ def program(family: str, way: Way, s: Shape, dtype: str, strategy: str = "", spl
     return Program(family, f"{dtype} {s} {way}", attention(way), inputs(way, s, dtype), strategy, splits)
 
 
-def spelled() -> Iterator[Program]:
+def spelled(*wides: str) -> Iterator[Program]:
     for dtype in HALVES:
-        for wide in ("", "scores", "inputs"):
+        for wide in wides:
             for scale in ("/", "*", "q*", "q/", "qk*", "odd", "einsum", ""):
                 yield program("mha", Way(scale, wide), Shape(), dtype)
 
@@ -305,7 +305,8 @@ def scored() -> Iterator[Program]:
 
 
 def programs() -> Iterator[Program]:
-    yield from spelled()
+    yield from spelled("", "scores")
+    yield from alternate(spelled("inputs"))
     yield from alternate(mha())
     yield from alternate(masks())
     yield from alternate(scored())

@@ -146,5 +146,5 @@ def joined() -> Iterator[Program]:
 
 
 def programs() -> Iterator[Program]:
-    yield from alternate(norms(), 2)
+    yield from alternate(norms())
     yield from alternate(joined())

@@ -75,7 +75,8 @@ def one(program: Program, target: str, folder: Path) -> dict[str, Any]:
     refused = [(c.name, c.reason.code, c.reason.why or c.reason.condition) for c in report.refused if c.reason]
     record: dict[str, Any] = {
         "fused": len(report.fused), "cascades": len(report.cascades),
-        "refused": [f"{name} {code} {why[:200]}" for name, code, why in refused],
+        "refused": [f"{name} {code} {why[:200]}" for name, code, why in refused]
+        + sorted({f"{n.code} {n.text[:200]}" for n in report.notes if "not joined" in n.text}),
         "strategies": sorted({f"{c.strategy}{c.splits if c.splits > 1 else ''}" for c in report.fused}),
         "roundings": sorted({r for c in report.fused for r in c.roundings}),
         "opaque": sorted({o.op for o in report.opaque}),

@@ -1,11 +1,14 @@
 """The child process of the lane: reads names of programs, answers each with one line of JSON. Standard output is the channel;
-whatever libraries print goes to standard error."""
+whatever libraries print goes to standard error. A child whose parent is gone ends, with the compilers it started."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +19,7 @@ def main() -> None:
     step, options = sys.argv[1], json.loads(sys.argv[2])
     channel = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
+    threading.Thread(target=_watch, args=(os.getppid(),), daemon=True).start()
     names = sys.stdin.read().splitlines()
     from workloads.correctness import all_programs
 
@@ -32,6 +36,12 @@ def main() -> None:
         if answer.get("poisoned"):  # a GPU context that a kernel broke serves nobody any more
             channel.flush()
             os._exit(0)
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os.killpg(os.getpid(), signal.SIGKILL)  # the supervisor made this process the first of its own group
 
 
 def _step(step: str, options: dict[str, Any]) -> Callable[[Any], dict[str, Any]]:
