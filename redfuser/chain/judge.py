@@ -123,7 +123,7 @@ def _within(x: Array, y: Array, z: Array, dtype: str, top: float, more: float) -
         return ""
     z0 = z[both]
     scale = float(np.abs(z0).max()) or 1.0
-    ours, theirs, size = np.abs(x - z)[both] / scale, np.abs(y - z)[both] / scale, np.abs(z0) / scale
+    ours, theirs, size = np.abs(x[both] - z0) / scale, np.abs(y[both] - z0) / scale, np.abs(z0) / scale
     allowed = limit(float(theirs.max()), _rms(theirs), float(size.max()), _rms(size), dtype)
     least = smallest(dtype) / scale
     worst, rms = float(ours.max()), _rms(ours)

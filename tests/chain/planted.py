@@ -23,8 +23,7 @@ def mutants(program: TileProgram) -> Iterator[tuple[str, TileProgram]]:
 
 def _changed(node: Any) -> Iterator[tuple[str, Any]]:
     """The node with one change somewhere in it."""
-    for what, other in _here(node):
-        yield what, other
+    yield from _here(node)
     if isinstance(node, tuple):
         for i, child in enumerate(node):
             yield from ((w, (*node[:i], c, *node[i + 1:])) for w, c in _changed(child))
@@ -40,7 +39,7 @@ def _here(node: Any) -> Iterator[tuple[str, Any]]:
     match node:
         case Const(value=v, dtype=d) if d in ("f32", "f16", "bf16") and v and math.isfinite(v) and abs(v) < 1e20:
             yield f"constant {v!r} * (1 + 1e-6)", replace(node, value=v * (1 + 1e-6))
-        case Op(name="select", args=(c, a, b)):
+        case Op(name="select", args=(_, a, b)):
             yield f"guard dropped: {a} for {node}", a
             yield f"guard dropped: {b} for {node}", b
         case Op(name=name, args=(a, b)) if name in ORDERED and a != b:
@@ -52,7 +51,7 @@ def _here(node: Any) -> Iterator[tuple[str, Any]]:
         case For(start=a, stop=b):
             yield f"first step left out: {node.var}", replace(node, start=Op("add", (a, Const(1, "i64")), "i64"))
             yield f"last step left out: {node.var}", replace(node, stop=Op("sub", (b, Const(1, "i64")), "i64"))
-        case If(body=body):
+        case If():
             yield "a condition that is never true", replace(node, body=(), cond=Const(False, "bool"))
         case Gemm(a=a, b=b):
             yield f"not accumulated: {node}", replace(node, clear=not node.clear)
