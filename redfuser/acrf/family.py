@@ -29,15 +29,16 @@ def rebased(own: Ref, k: tuple[int, ...], family: dict[tuple[int, ...], Ref], dr
         old = own if j == k else family[j]
         factors: list[tuple[Expr, Fraction]] = [(Ref(f"{old.name}@old", dtype), F1)]
         coefficient = 1
+        if ratio is not None:  # before a power of how far it moves, which might be infinite where the ratio is 0
+            factors.append((ratio, F1))
         for n, i, delta, unit in zip(k, j, drifts, scales, strict=True):
             coefficient *= comb(n, i)
             if n > i:
-                factors.append((delta, Fraction(n - i)))
+                factors += [(delta, Fraction(n - i))] if ratio is None else [(delta, F1)] * (n - i)
             if i and unit is not None:
                 factors.append((unit, Fraction(i)))
         terms.append((sum(j), product(factors, dtype, Fraction(coefficient))))
-    total = sum_up([e for _, e in sorted(terms, key=lambda t: -t[0])], dtype)
-    return op("mul", total, ratio) if ratio is not None else total
+    return sum_up([e for _, e in sorted(terms, key=lambda t: -t[0])], dtype)
 
 
 def translated(family: dict[tuple[int, ...], Ref], powers: list[int], drifts: Sequence[Expr | None],

@@ -66,9 +66,10 @@ def safe_softmax(c: Context, self: Any, dim: int, dtype: Any = None) -> Any:
 
 
 def softmax_guard(c: Context, weights: Any) -> Any:
-    """``where(isnan(w), 0, w)`` of a softmax ``w`` over the last axis, as exporters write it for fully masked rows: the
-    softmax itself where no row can be fully masked, else the one that yields zero there. (Scores that are NaN give NaN
-    here and 0 there.) ``None`` for any other ``where``."""
+    """``where(isnan(w), 0, w)`` of a softmax ``w`` over the last axis, as exporters write it for fully masked rows. One
+    element is NaN exactly where the whole row is: where a score is NaN or +inf, or all are -inf. So such scores are hidden and
+    counted, and a row that has one is divided by +inf: zero as there, and finite on the way. ``None`` for any other
+    ``where``."""
     condition, zero, node = c.raw["condition"], c.raw["self"], c.raw["other"]
     if not (isinstance(condition, fx.Node) and str(condition.target) == "aten.isnan.default"
             and condition.args[0] is node and str(node.target) in ("aten._softmax.default", "aten.softmax.int")):
@@ -81,9 +82,7 @@ def softmax_guard(c: Context, weights: Any) -> Any:
         softmax = c.builder.value(softmax.args[0])
     if op_name(softmax) != "nn.softmax" or int(softmax.attrs.axis) % len(c.shape) != len(c.shape) - 1:
         return None
-    if not may_hide_rows(c.statics, node.args[0]):
-        return weights
-    return c.narrow(_softmax_or_zero(c, softmax.args[0]))
+    return c.narrow(_softmax_or_zero(c, softmax.args[0], poisoned=True))
 
 
 _FINITE = ("aten.matmul.default", "aten.bmm.default", "aten.mm.default", "aten.tanh.default")
@@ -116,14 +115,21 @@ def may_hide_rows(statics: Statics, node: Any) -> bool:
     return True
 
 
-def _softmax_or_zero(c: Context, scores: Any) -> Any:
-    """Softmax over the last axis, zero for a row of -inf."""
-    axis = [len(shape_of(scores)) - 1]
+def _softmax_or_zero(c: Context, scores: Any, poisoned: bool = False) -> Any:
+    """Softmax over the last axis, zero for a row of -inf; with ``poisoned``, also for one with a NaN or +inf in it."""
+    axis, dtype = [len(shape_of(scores)) - 1], dtype_of(scores)
+    smallest = 2.2250738585072014e-308 if dtype == "float64" else 1.1754943508222875e-38
+    bad = None
+    if poisoned:
+        below = c.emit(op.less(scores, c.const(math.inf, dtype)), "below")  # not so for NaN
+        bad = c.emit(op.sum(c.emit(op.where(below, c.const(0.0, dtype), c.const(1.0, dtype)), "bad"), axis, True), "count")
+        scores = c.emit(op.where(below, scores, c.const(-math.inf, dtype)), "defined")
     m = finite(c, c.emit(op.max(scores, axis, True), "max"), above=False)
     e = c.emit(op.exp(c.emit(op.subtract(scores, m), "shifted")), "exp")
-    t = c.emit(op.sum(e, axis, True), "sum")
-    smallest = 2.2250738585072014e-308 if dtype_of(scores) == "float64" else 1.1754943508222875e-38
-    t = c.emit(op.maximum(t, c.const(smallest, dtype_of(scores))), "denominator")
+    t = c.emit(op.maximum(c.emit(op.sum(e, axis, True), "sum"), c.const(smallest, dtype)), "denominator")
+    if bad is not None:
+        none = c.emit(op.equal(bad, c.const(0.0, dtype)), "none")
+        t = c.emit(op.where(none, t, c.const(math.inf, dtype)), "guarded")
     return c.emit(op.divide(e, t), "weights")
 
 

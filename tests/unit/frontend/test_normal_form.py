@@ -118,13 +118,17 @@ def test_constant_masks_are_read_as_bands() -> None:
         assert torch.equal(ours, theirs)
 
 
-def test_safe_softmax_of_exporters_is_a_softmax() -> None:
+def test_a_guarded_softmax_is_zero_wherever_it_would_be_nan() -> None:
     def model(s: Tensor) -> Tensor:
         p = torch.softmax(torch.where(torch.ones(4, 4, dtype=torch.bool).tril(), s @ s, -math.inf), -1)
         return torch.where(torch.isnan(p), 0.0, p)
 
-    imported = import_model(model, (torch.randn(4, 4),))
-    assert "isnan" not in text(imported) and "nn.softmax" in text(imported)
+    s = torch.randn(4, 4)
+    imported = import_model(model, (s,))
+    assert "isnan" not in text(imported)
+    for bad in (0.0, math.nan, math.inf, -math.inf):
+        s[2, 1] = bad
+        torch.testing.assert_close(run(imported, (s,))[0], model(s), equal_nan=True)
 
 
 def test_safe_softmax_stays_safe_where_rows_may_be_masked() -> None:

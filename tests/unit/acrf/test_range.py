@@ -1,0 +1,109 @@
+"""Derived states in float32 over the whole range of their data: magnitudes, offsets, finite masks, empty segments.
+
+The checker's exact numbers have no range, so what a state forms on the way may overflow without being wrong. Here the fused
+form may err a small multiple of what the unfused program errs in the same dtypes, both measured in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from redfuser.acrf.evaluate import run, run_fused, share
+from redfuser.acrf.fuse import fuse
+from redfuser.acrf.state import Fused
+from redfuser.acrf.text import parse_cascade
+from tests.unit.acrf.corpus import ACCEPT
+
+ROWS, LENGTH = 3, 48
+CUTS = (([48], "step"), ([5, 0, 1, 30, 12], "step"), ([1, 0, 5, 0, 42], "tree"))
+Array = np.ndarray
+
+
+def scaled(by: float) -> Callable[[Array], Array]:
+    return lambda x: x * by
+
+
+def offset(by: float) -> Callable[[Array], Array]:
+    return lambda x: x + by
+
+
+def hidden(value: float, first: int = 0) -> Callable[[Array], Array]:
+    """Every other element, or the first few, at a mask's value."""
+    def change(x: Array) -> Array:
+        x = x.copy()
+        x[..., slice(first) if first else slice(None, None, 2)] = value
+        return x
+
+    return change
+
+
+SIZES = [scaled(s) for s in (1.0, 1e-18, 1e-15, 1e-11, 1e5, 1e10, 1e15)]
+WIDE = [scaled(1e-30), scaled(1e20), scaled(1e30), hidden(0.0), hidden(0.0, 5)]
+MASKS = [hidden(-1e20), hidden(-1e20, 5), hidden(-3.4028234663852886e38), hidden(float("-inf"), 5)]
+OFFSETS = [offset(1e2), offset(1e3), offset(1e4)]
+
+CASES = {"kurtosis": [*SIZES, *OFFSETS], "min_max_variance": [*SIZES, *OFFSETS, scaled(1e20), scaled(1e-30)],
+         "powers_of_ratios": [*SIZES, *WIDE], "finite_masks": [scaled(1.0), *OFFSETS, *MASKS],
+         "two_maxima": [*SIZES[:1], *MASKS], "two_minima": [*SIZES[:1], hidden(float("inf"), 5)]}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_in_range_where_the_program_is(name):
+    cascade = next(c for c in ACCEPT if c.name == name).cascade
+    fused = fuse(cascade)
+    assert isinstance(fused, Fused)
+    fused, rng = share(fused), np.random.default_rng(3)
+    for change in CASES[name]:
+        inputs = {t.name: change(rng.standard_normal([ROWS, LENGTH][:len(t.shape)])).astype(np.float32)
+                  for t in cascade.inputs}
+        with np.errstate(all="ignore"):
+            want, plain = run(cascade, inputs, round_casts=True), run(cascade, inputs, "program")
+            for lengths, how in CUTS:
+                got = run_fused(fused, inputs, lengths, how, "program")
+                for n in cascade.outputs:
+                    size = np.max(np.abs(want[n])) + 1e-34
+                    own, error = (np.abs(x[n].astype(np.float64) - want[n]) / size for x in (plain, got))
+                    fair = np.isfinite(want[n]) & np.isfinite(own)
+                    assert (error[fair] <= 4 * np.max(own[fair], initial=0.0) + 1e-5).all(), (n, change, inputs, lengths)
+
+
+RATIOS = ("x[i, l] / m", "x[i, l] / n", "(x[i, l] - n) / (m - n)", "x[i, l] / (abs(m) + abs(n))", "m / x[i, l]",
+          "(x[i, l] - mean) / sd", "exp(x[i, l] - m)", "(x[i, l] - mean) / (m - n)")
+POWERS = ("{}", "({}) * ({})", "pow({}, 3.0)", "({}) * ({}) * ({}) * ({})", "pow({}, -2.0)")
+
+
+def random_program(seed: int) -> str:
+    """A power of a ratio of data to results, perhaps beside another and under a mask."""
+    rng = np.random.default_rng(seed)
+    ratio = RATIOS[rng.integers(len(RATIOS))]
+    body = POWERS[rng.integers(len(POWERS))].replace("{}", ratio)
+    if rng.random() < 0.3:
+        body = f"({body}) * exp(x[i, l] - m)"
+    if rng.random() < 0.3:
+        body = f"select(l % 3 == 1, 0.0, {body})"
+    lines = ["m[i] = max[l] x[i, l]", "n[i] = min[l] x[i, l]", "s[i] = sum[l] x[i, l]", f"mean[i] = s / {LENGTH}.0",
+             "v[i] = sum[l] (x[i, l] - mean) * (x[i, l] - mean)", f"sd[i] = sqrt(v / {LENGTH}.0)", f"t[i] = sum[l] {body}"]
+    return f"cascade random(x: f32[I, {LENGTH}]) over l\n  " + "\n  ".join([*lines, "return t"]) + "\n"
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_ratios_stay_in_range(seed):
+    cascade = parse_cascade(random_program(seed))
+    fused = fuse(cascade)
+    if not isinstance(fused, Fused):
+        assert fused.code != "RF902"
+        return
+    fused, rng = share(fused), np.random.default_rng(seed)
+    x = rng.standard_normal((ROWS, LENGTH)) if seed % 2 else rng.uniform(0.5, 1.5, (ROWS, LENGTH))
+    for change in (*SIZES[::2], *OFFSETS[::2]):
+        inputs = {"x": change(x).astype(np.float32)}
+        with np.errstate(all="ignore"):
+            want, plain = run(cascade, inputs)["t"], run(cascade, inputs, "program")["t"]
+            for lengths, how in CUTS[1:]:
+                got = run_fused(fused, inputs, lengths, how, "program")["t"]
+                own, error = (np.abs(y.astype(np.float64) - want) / (np.abs(want) + 1e-34) for y in (plain, got))
+                fair = np.isfinite(want) & np.isfinite(own) & (np.abs(want) < 1e38)
+                assert (error[fair] <= 8 * np.max(own[fair], initial=0.0) + 2e-5).all(), (random_program(seed), error, own)
