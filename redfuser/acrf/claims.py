@@ -131,12 +131,12 @@ class Claims:
         return "" if np.all(holds | self.near(*np.broadcast_arrays(x, y))) else f"does not hold ({self.fused.cascade.name})"
 
     def _agree(self, a: Labelled, b: Labelled) -> bool:
-        """Equal wherever the latter is finite."""
+        """Equal wherever both are finite: ``exp(x - p) * exp(p - m)`` says nothing where the peak p of a masked row is -inf."""
         axes = tuple(dict.fromkeys((*a.axes, *b.axes)))
         x, y = np.broadcast_arrays(a.aligned(axes), b.aligned(axes))
         if y.dtype != object:
             return bool(np.array_equal(x, y))
-        return bool(np.all(~self._finite(y) | self.near(x, y)))
+        return bool(np.all(~self._finite(y) | ~self._finite(x) | self.near(x, y)))
 
     def _finite(self, x: Array) -> Array:
         return np.asarray(np.abs(x) < np.inf, np.bool_)
