@@ -22,7 +22,7 @@ from redfuser.acrf.machine import Machine, Source
 SYMBOLIC = 97
 """The extent taken for a symbolic dimension."""
 
-KINDS = ("generic", "ties", "zeros", "equal", "large", "outlier", "tiny")
+KINDS = ("generic", "ties", "zeros", "equal", "large", "medium", "gaps", "outlier", "tiny")
 """Distributions of finite values; the first element kinds of a sample."""
 SPECIAL = ("neginf", "allneginf", "posinf", "nan")
 """Distributions with infinities or NaN, given to one tensor at a time."""
@@ -43,6 +43,10 @@ def draw(kind: str, dtype: str, rng: random.Random) -> Any:
             value = Fraction(3, 2)
         case "large":
             value = Fraction(rng.randint(-160000, 160000), 16)
+        case "medium":  # exponentials from 1 down to 1e-60
+            value = Fraction(rng.randint(-1120, 1120), 16)
+        case "gaps":  # from 1 down to 1e-30
+            value = Fraction(rng.choice((-1, 1)) * rng.randint(8, 15), 1 << rng.randint(4, 100))
         case "outlier":
             value = Fraction(2) ** 12 if rng.random() < 0.3 else Fraction(rng.randint(-64, 64), 16)
         case "tiny":
@@ -197,7 +201,8 @@ def samples(cascade: Cascade, length: int, seed: int = 0) -> Iterator[Sample]:
     yield sample(cascade, {}, "ties", length, seed)
     yield sample(cascade, {}, "generic", length, seed + 1, style="spread")
     yield sample(cascade, {}, "large", length, seed)
-    yield sample(cascade, {}, "zeros", length, seed)
+    for kind in ("medium", "gaps", "zeros"):
+        yield sample(cascade, {}, kind, length, seed)
     for t in cascade.inputs:
         for kind in ("zeros", "equal", "outlier", "tiny", "signs"):
             if kind == "zeros" or t.name in floats:
@@ -209,6 +214,9 @@ def samples(cascade: Cascade, length: int, seed: int = 0) -> Iterator[Sample]:
             yield sample(cascade, {name: kind}, "generic", length, seed, style="spread")
         # elsewhere one positive value, so that an infinity keeps its sign through a contraction
         yield sample(cascade, {name: "fewneginf"}, "equal", length, seed, style="spread")
+    if len(joint := [n for n in floats if n in along]) > 1:
+        for kind in ("neginf", "fewneginf"):
+            yield sample(cascade, dict.fromkeys(joint, kind), "generic", length, seed, style="spread")
 
 
 def segmentations(n: int) -> Iterator[tuple[int, ...]]:

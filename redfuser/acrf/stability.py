@@ -178,6 +178,9 @@ class _Judge:
     def says(self, got: Array, these: slice) -> tuple[float, str] | None:
         """What is wrong with the rows of one strain, and how far beyond what is allowed; or None."""
         want, ours, plain = self.want[these], got[these], [x[these] for x in self.plain]
+        undefined = ~np.isfinite(want) & np.logical_and.reduce([~np.isfinite(x) for x in plain])
+        if np.isfinite(ours[undefined]).any():
+            return INF, f"{self.name} is finite where the unfused program is not"
         fair = np.isfinite(want) & np.logical_and.reduce([np.isfinite(x) for x in plain])
         fair &= np.isfinite(ours) | ~self._lost(these)
         if not fair.any():

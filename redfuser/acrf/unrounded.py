@@ -38,6 +38,13 @@ def unrounded(fused: Fused) -> Fused:
                    state=State(accumulators, finalize), post=post)  # type: ignore[arg-type]
 
 
+def without_steps(fused: Fused, e: Expr) -> Expr:
+    """An expression of the program's, as :func:`unrounded` has it."""
+    if not fused.certificate.roundings:
+        return e
+    return _Side(fused, results={n for s in fused.cascade.stmts for n in s.names} - _names(fused.producers)).expr(e)
+
+
 def moved_steps(fused: Fused, e: Expr) -> Iterator[Expr]:
     """The outermost roundings to integers, in one of the program's expressions, of values that mix data and results."""
     side = _Side(fused, results={n for s in fused.cascade.stmts for n in s.names} - _names(fused.producers))

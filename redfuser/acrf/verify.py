@@ -10,9 +10,9 @@ allow, else 50 digits):
 * *segmentation*: every segmentation of a short row, empty segments included, absorbed step by step or merged, gives the
   state that one step over the whole row gives; *merge* is associative, commutative and has ``init`` as identity;
 * *result*: ``finalize`` and ``post`` give what the unfused program gives, including where that is inf or NaN;
-* *stability*: in the program's own dtypes the error is at most a small multiple of the unfused program's
-  (scores of 1e4, mean 1e4 with deviation 1, one outlier);
-* *rounding*: with rounding casts the result is the unfused program's, or within the bound of the listed moves.
+* *stability*: in the program's own dtypes the error keeps to the rule (:mod:`redfuser.rule`), over rows of every magnitude;
+* *rounding*: with rounding casts the result is the unfused program's, or within the bound of the listed moves;
+* *certificate*: its decompositions, identities and side conditions hold where they are evaluated.
 
 This module shares no code with the deriver: it imports the expression IR, the state and the evaluators only.
 """
@@ -22,11 +22,13 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from redfuser.acrf.claims import Claims
 from redfuser.acrf.domains import NUMPY, Array, Domain, Inexact, OutOfRange, domain, more_digits
 from redfuser.acrf.evaluate import FusedMachine, share
 from redfuser.acrf.expr import FLOATS, Op, Reduce, Stmt, stmt_dtype, walk
@@ -43,6 +45,8 @@ RELATIVE = 1e-30
 """Two 50-digit values agree when they differ by at most this, relative to the larger and to the inputs' scale."""
 WHOLE = 4096
 """The longest r-axis of known extent that is evaluated whole in exact numbers; longer ones are in NumPy (stability)."""
+CLAIMED = 64.0
+"""The third power of the inputs' scale, where claims are evaluated."""
 _IRRATIONAL = frozenset({"exp", "exp2", "log", "log2", "tanh", "sigmoid", "erf", "sin", "cos", "sqrt", "rsqrt"})
 INF = float("inf")
 ENOUGH = 8
@@ -95,6 +99,7 @@ def _checks(listed: Fused, seed: int, stability: bool) -> Iterator[str]:
     if run.relied_on and run.extent <= WHOLE:
         yield from run.on(fused, _whole(fused, sample(cascade, {}, "generic", length, seed)), _no_cuts)
     yield from run.enough()
+    yield from check_claims(fused, run, seed)
     yield from check_roundings(listed, seed)
     yield from _in_one_segment(listed, length, seed)
     if stability:
@@ -117,6 +122,24 @@ def _in_one_segment(listed: Fused, length: int, seed: int) -> Iterator[str]:
         for violation in run.on(as_written, sample(listed.cascade, {}, kind, length, seed), lambda n: [(n,)]):
             if _is_result(violation):
                 yield violation.replace("result:", "rounding: in one segment,")
+
+
+def check_claims(fused: Fused, run: _Run | None = None, seed: int = 0) -> Iterator[str]:
+    """What the certificate says, on rows of which it is said: whole ones where the program rests on their length."""
+    run = run or _Run(fused)
+    if run.rests and run.extent > WHOLE:
+        return
+    numbers = domain("digits", not fused.certificate.roundings)
+    for kind in ("generic",) if run.rests else ("generic", "ties", "zeros"):
+        s = sample(fused.cascade, {}, kind, 4, seed)
+        try:
+            yield from Claims.on(fused, _whole(fused, s) if run.rests else s, numbers, _all_near).violations()
+        except OutOfRange:
+            continue
+
+
+def _all_near(a: Array, b: Array) -> Array:
+    return np.asarray(np.frompyfunc(partial(_near, scale=CLAIMED), 2, 1)(a, b), np.bool_)
 
 
 Cuts = Callable[[int], list[tuple[int, ...]]]
@@ -235,6 +258,8 @@ class _Trial:
     numbers: Any
     spans: dict[tuple[int, int], State] = field(default_factory=dict)
     scale: float = 1.0
+    masked: bool = False
+    """Is the row masked altogether? Then the program's NaN is promised."""
     compared: bool = False
     """Was some element of an output defined, so that the comparison said something?"""
 
@@ -244,8 +269,7 @@ class _Trial:
         reference = self.sample.machine(self.fused.cascade, self.numbers)
         for stmt in self.fused.cascade.stmts:
             reference.statement(stmt)
-        if self._beyond(reference):
-            return
+        self.masked = "allneginf" in self.sample.kinds.values() and not self._infinite(reference)
         self.scale = self._scale(reference)
         whole = self.span(0, n)
         yield from self._neutrals()
@@ -323,11 +347,11 @@ class _Trial:
                           f"{_show(got)} instead of {_show(want)}" + (_PLACES if stmt_dtype(s, name) == "i64" else "")
 
     def _excused(self, output: bool, got: Array, want: Array) -> Array:
-        """Where the table of decisions (docs/algebra.md) lets the fused form differ: NaN and the infinities are one
-        class, and what stays inside the kernel counts where the program defines it."""
+        """Where the table of decisions (docs/algebra.md) lets the fused form differ: of what is not finite, which of NaN and
+        the infinities; and what stays inside the kernel counts where the program defines it. Finite is finite."""
         undefined = want != want
         excused = (undefined | (np.abs(want) == INF)) & ((got != got) | (np.abs(got) == INF))
-        if output and {"nan", "allneginf"} & set(self.sample.kinds.values()):  # promised: NaN where the program is NaN
+        if output and (self.masked or "nan" in self.sample.kinds.values()):  # promised: NaN where the program is NaN
             excused &= ~undefined
         return np.asarray(excused if output else excused | undefined, np.bool_)
 
@@ -341,15 +365,11 @@ class _Trial:
         defined = np.asarray(np.abs(clean) < INF, np.bool_) | np.asarray(np.abs(got) < INF, np.bool_)
         return np.where(defined, got, want)
 
-    def _beyond(self, reference: Machine) -> bool:
-        """Does an infinite input reach a result? Then (docs/algebra.md) only what a mask makes of ``-inf`` is promised:
-        elements that vanish from a defined result, and rows that are masked altogether."""
-        kinds = set(self.sample.kinds.values())
-        if "allneginf" in kinds:
-            extrema = {s.name for s in self.fused.cascade.stmts if isinstance(s, Reduce) and s.reducer.kind in ("max", "topk")}
-            return any(bool(np.any(r == INF)) or (n not in extrema and bool(np.any(r == -INF)))
-                       for n, r in self._float_results(reference).items())
-        return bool({"posinf", "neginf", "fewneginf"} & kinds) and not self._defined(reference)
+    def _infinite(self, reference: Machine) -> bool:
+        """Is a result infinite that is not the maximum of nothing? A row that is masked altogether is NaN otherwise."""
+        extrema = {s.name for s in self.fused.cascade.stmts if isinstance(s, Reduce) and s.reducer.kind in ("max", "topk")}
+        return any(bool(np.any(r == INF)) or (n not in extrema and bool(np.any(r == -INF)))
+                   for n, r in self._float_results(reference).items())
 
     def _defined(self, reference: Machine) -> bool:
         """Is every result of the r-axis finite?"""

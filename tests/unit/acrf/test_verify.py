@@ -75,7 +75,7 @@ def test_a_missing_result_and_a_narrow_sum_are_named():
 
 
 def test_the_verifier_imports_nothing_of_the_deriver():
-    allowed = {"expr", "state", "evaluate", "machine", "labelled", "domains", "samples", "shorten", "unrounded", "stability", "stress",
+    allowed = {"expr", "state", "evaluate", "machine", "labelled", "domains", "samples", "shorten", "unrounded", "stability", "stress", "claims",
                "structure", "verify", "text",
                "syntax"}
     folder = Path(verify_module.__file__).parent
