@@ -42,7 +42,7 @@ def compile(model: Any, args: Any = None, kwargs: Any = None, *, target: str | N
 
         if held:
             reference(model, args, kwargs)  # what cannot be checked is said before anything is compiled
-        done = pipeline.run(model, args, kwargs, arch=architecture(chosen.target), casts=_casts(casts),
+        done = pipeline.run(model, args, kwargs, arch=architecture(chosen.target), casts=cast_policy(casts),
                             disable=chosen.disable, verify=chosen.verify, name=_name(model))
         _warn(done.report)
         _apply_fallback(done.report, chosen.fallback)
@@ -60,7 +60,7 @@ def explain(model: Any, args: Any = None, kwargs: Any = None, *, target: str | N
 
     chosen = settings.load(target=target)
     with extras_named():
-        return pipeline.run(model, args, kwargs, arch=architecture(chosen.target), casts=_casts(casts), build=False,
+        return pipeline.run(model, args, kwargs, arch=architecture(chosen.target), casts=cast_policy(casts), build=False,
                             verify=chosen.verify, name=_name(model)).report
 
 
@@ -96,14 +96,17 @@ def architecture(target: str) -> str:
     from redfuser.target import TARGETS
     from redfuser.target import target as lookup
 
-    found = lookup(target)
+    ours = ", ".join(["cpu", "cuda", *(t.arch for t in TARGETS.values() if t.kind == "cuda")])
+    try:
+        found = lookup(target)
+    except InputError as error:
+        raise InputError(error.code, error.what, help=f"one of: {ours}") from None
     if found.kind != "cuda":
-        built = ", ".join(t.arch for t in TARGETS.values() if t.kind == "cuda")
-        raise InputError("RF459", f"no kernels are built for {found.arch} ({found.part})", help=f"one of: cpu, cuda, {built}")
+        raise InputError("RF459", f"no kernels are built for {found.arch} ({found.part})", help=f"one of: {ours}")
     return found.arch
 
 
-def _casts(casts: str) -> str:
+def cast_policy(casts: str) -> str:
     if casts not in ("preserve", "elide"):
         raise InputError("RF191", f"casts cannot be {casts!r}", help="'preserve' or 'elide'")
     return casts

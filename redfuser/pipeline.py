@@ -23,7 +23,7 @@ from redfuser.report import Reason, Report
 
 log = logging.getLogger("redfuser.pipeline")
 T = TypeVar("T")
-HERE = ("RF440", "RF450", "RF458", "RF459")
+HERE = ("RF440", "RF450", "RF458", "RF459", "RF460")
 """Reasons that are about this machine or target, not about a region: a smaller region would meet them too."""
 ROUNDS = 32
 """Times that refused regions are answered with smaller ones; after that they stay with torch."""

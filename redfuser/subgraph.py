@@ -26,8 +26,9 @@ class Bound:
         self._call = (fn, args, kwargs, target, casts)
         chosen = settings.load(target=target)
         with extras_named():
-            self._plan = pipeline.run(fn, args, kwargs, arch=api.architecture(chosen.target), casts=casts, build=False,
-                                      verify=chosen.verify, name=getattr(fn, "__name__", type(fn).__name__))
+            self._plan = pipeline.run(fn, args, kwargs, arch=api.architecture(chosen.target), build=False,
+                                      casts=api.cast_policy(casts), verify=chosen.verify,
+                                      name=getattr(fn, "__name__", type(fn).__name__))
         self._compiled: Any = None
 
     def _produced(self, name: str | None) -> Produced:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import warnings
 from dataclasses import replace
@@ -11,7 +10,7 @@ from typing import Any
 
 import click
 
-from redfuser.cli.console import COVERAGE, Failure, step
+from redfuser.cli.console import COVERAGE, Failure, report_json, step
 from redfuser.errors import InputError
 
 
@@ -55,7 +54,7 @@ def compile_(model: str, output: Path | None, target: str | None, casts: str, fa
         compiled = redfuser.compile(named.model, named.args, named.kwargs, target=s.target, casts=casts,
                                     fallback="error" if s.fallback == "error" else "allow", check=check)
     report = replace(compiled.report, model=named.name)  # the report itself says what did not fuse: no warning beside it
-    click.echo(json.dumps(report.to_json(), indent=2) if as_json else report.summary())
+    click.echo(report_json(report) if as_json else report.summary())
     if require is not None and report.coverage < require:
         raise Failure(InputError("RF195", f"{report.coverage:.0%} of the cascades fuse, {require:.0%} are required",
                                  why="; ".join(f"{c.name} {c.reason.code}" for c in report.refused if c.reason),

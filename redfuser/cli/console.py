@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import sys
 import tempfile
 import time
@@ -9,10 +11,12 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 
 from redfuser.errors import InternalError, NumericsError, RedFuserError
+from redfuser.report import Report
 from redfuser.users import missing_extra
 
 ERROR, USAGE, COVERAGE, NUMERICS, REGRESSION = 1, 2, 3, 4, 5
@@ -63,6 +67,26 @@ def internal(error: Exception) -> InternalError:
     what = f"{type(error).__name__}: {error}".splitlines()[0]
     return InternalError("RF900", f"internal error: {what}", why="this is our bug, not yours",
                          help=f"report it with {folder} (it holds the command and the trace, no weights)")
+
+
+def as_json(data: Any) -> str:
+    """JSON that every reader takes: what is not finite (an error ratio against an exact baseline) is null."""
+    return json.dumps(_finite(data), indent=2, allow_nan=False)
+
+
+def report_json(report: Report) -> str:
+    """Everything that the report's text says: its data, and the sums the text gives."""
+    totals = {"opaque": sum(o.count for o in report.opaque), "roundings": sum(len(c.roundings) for c in report.cascades),
+              "bytes_saved": report.bytes_saved}
+    return as_json({**report.to_json(), "totals": totals})
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 @contextmanager

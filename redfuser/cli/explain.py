@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import click
 
-from redfuser.cli.console import step
+from redfuser.cli.console import as_json as json_
+from redfuser.cli.console import report_json, step
 from redfuser.errors import InputError
 from redfuser.report import CascadeReport
 
@@ -30,7 +30,7 @@ def explain(model: str, op: str | None, target: str | None, as_json: bool, quiet
         report = replace(redfuser.explain(named.model, named.args, named.kwargs, target=settings.load(target=target).target),
                          model=named.name)
     if op is None:
-        click.echo(json.dumps(report.to_json(), indent=2) if as_json else report.summary())
+        click.echo(report_json(report) if as_json else report.summary())
         return
     chosen = [c for c in report.cascades if op == c.name or any(op == o.name for o in c.ops)
               or (c.reason is not None and op == c.reason.op)]
@@ -39,7 +39,7 @@ def explain(model: str, op: str | None, target: str | None, as_json: bool, quiet
         raise InputError("RF194", f"no cascade {op!r} in {model}", help=f"there are {names}" if names else "there are none")
     if as_json:
         wanted = {c.name for c in chosen}
-        click.echo(json.dumps([c for c in report.to_json()["cascades"] if c["name"] in wanted], indent=2))
+        click.echo(json_([c for c in report.to_json()["cascades"] if c["name"] in wanted]))
         return
     click.echo("\n\n".join(detail(c) for c in chosen))
 

@@ -66,10 +66,8 @@ def export(model: Callable[..., Any], args: Sequence[Any] | None, kwargs: Mappin
         raise InputError("RF117", "a module or function needs example arguments",
                          why="shapes and dtypes are read from them",
                          help="pass args=(...) and kwargs={...} as you would call it")
-    if isinstance(args, torch.Tensor):
-        args = (args,)
     module = model if isinstance(model, nn.Module) else _wrap(model)
-    example = _distinct(tuple(args or ()), dict(kwargs or {}))
+    example = _distinct(*as_call(args, kwargs))
     try:
         with torch.no_grad(), quiet():
             return torch.export.export(module, *example, strict=False)
@@ -83,6 +81,16 @@ def export(model: Callable[..., Any], args: Sequence[Any] | None, kwargs: Mappin
                          why=f"{type(error).__name__}: {lines[0] if lines else ''}",
                          help="run torch.export.export(model, args, strict=False) for torch's own explanation; "
                               "branches on tensor values and calls out of torch are the usual causes") from error
+
+
+def as_call(args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Example arguments as a call has them; one tensor alone is one argument. Raises InputError RF117."""
+    if isinstance(args, torch.Tensor):
+        args = (args,)
+    if not isinstance(args, (tuple, list, type(None))) or not isinstance(kwargs, (Mapping, type(None))):
+        raise InputError("RF117", f"example arguments are a tuple and a dict, not {type(args).__name__} and "
+                         f"{type(kwargs).__name__}", help="args=(x,), kwargs={'mask': mask}")
+    return tuple(args or ()), dict(kwargs or {})
 
 
 def _blame(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -276,7 +276,8 @@ def reference(model: Any, args: Any = None, kwargs: Any = None) -> tuple[Callabl
         if args is None:
             args, kwargs = model.example_inputs if model.example_inputs is not None else (None, None)
         model = model.module()
-    if not callable(model) or (args is None and kwargs is None):
+    given = (args is not None or kwargs is not None) and isinstance(args, (tuple, list, torch.Tensor, type(None)))
+    if not callable(model) or not given:
         raise InputError("RF516", "the numerical check needs the model as torch code and example inputs",
                          why=f"got a {type(model).__name__}" + ("" if args is not None else " and no inputs"),
                          help="pass args, and check ONNX or Relax models through their torch original")

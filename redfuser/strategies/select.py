@@ -9,6 +9,7 @@ from typing import Any
 from redfuser.acrf.expr import Const, Expr, Extent, Index, Load, Op, Reduce, children, indices_of, loads_of
 from redfuser.acrf.state import Fused
 from redfuser.strategies.program import Strategy
+from redfuser.target import TARGETS
 
 BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "i64": 8, "i32": 4, "i8": 1, "u8": 1, "bool": 1}
 _MIN_RANGE = 256
@@ -34,9 +35,12 @@ GPU = Machine(processors=132, rows=64, row_bytes=64 << 10)
 
 
 def machine(target: Any) -> Machine:
-    """Read off a target: its ``kind`` (``cpu cuda hip``), and processors and shared memory when it states them."""
+    """Read off a target: an architecture's name, or its ``kind`` (``cpu cuda hip``), and processors and shared memory when
+    it states them."""
     if isinstance(target, Machine):
         return target
+    if isinstance(target, str) and (known := TARGETS.get(target)) is not None:
+        return Machine(known.sms, GPU.rows, min(GPU.row_bytes, known.shared_bytes // 2))
     kind = target if isinstance(target, str) else getattr(target, "kind", "cuda")
     if kind == "cpu":
         return CPU

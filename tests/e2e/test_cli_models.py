@@ -67,6 +67,7 @@ def test_compile_checks_saves_and_loads(folder: Path) -> None:
     r = invoke("compile", "some_models:block", "-o", "block.rf", "--check", "--require", "100%")
     assert r.exit_code == 0, r.output
     assert "within the rule" in r.stdout
+    assert "miss" not in (why := invoke("cache", "why", "block.rf").stdout) and "hit" in why
     loaded = redfuser.load("block.rf")
     import importlib.util
 

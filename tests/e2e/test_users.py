@@ -105,6 +105,24 @@ def test_the_original_exception_is_chained() -> None:
         redfuser.explain(g, (X,))
 
 
+@pytest.mark.parametrize(("args", "kwargs", "code"), [
+    (5, None, "RF117"), ({"x": X}, None, "RF117"), ("x", None, "RF117"), (None, [1], "RF117"), ((X, X), None, "RF107"),
+    ((), None, "RF107"), ((None,), None, "RF107"), ((X,), {"q": 1}, "RF107"),
+])
+def test_odd_examples_are_coded(args: Any, kwargs: Any, code: str) -> None:
+    with pytest.raises(InputError) as caught:
+        redfuser.explain(lambda x: torch.softmax(x, -1), args, kwargs)
+    assert caught.value.code == code
+
+
+def test_odd_options_are_coded() -> None:
+    for options, code in (({"target": "sm_12"}, "RF496"), ({"target": 5}, "RF496"), ({"casts": "zz"}, "RF191")):
+        with pytest.raises(InputError, match=code):
+            redfuser.explain(torch.nn.Softmax(-1), (X,), **options)
+        with pytest.raises(InputError, match=code):
+            redfuser.kernel(torch.nn.Softmax(-1)).bind(X, **options)
+
+
 # -- warnings ----------------------------------------------------------------------------------------------------------
 
 

@@ -138,6 +138,22 @@ def test_prune_touches_only_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert all(path.is_symlink() or path.read_text() == "mine" for path in foreign)
 
 
+def test_json_says_what_the_text_says_to_every_reader() -> None:
+    from dataclasses import replace
+
+    from redfuser.report import Report
+    from tests.unit.test_report import sample
+
+    report = sample()
+    data = json.loads(console.report_json(report), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert data["totals"] == {"opaque": 2, "roundings": 0, "bytes_saved": report.bytes_saved}
+    assert data["coverage"] == {"cascades": 6, "fused": 5, "fraction": report.coverage} and Report.from_json(data) == report
+    assert report.numerics is not None
+    infinite = replace(report, numerics=replace(report.numerics, ratio=float("inf")))
+    data = json.loads(console.report_json(infinite), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert data["numerics"]["ratio"] is None and data["numerics"]["passed"] is True
+
+
 def test_bench_list_is_data() -> None:
     r = invoke("bench", "list", "mha", "--shapes", "paper", "--json")
     assert [json.loads(line)["case"] for line in r.stdout.splitlines()] == [f"mha/H{i}" for i in range(1, 10)]
