@@ -180,6 +180,10 @@ class _Printer:
                 return f"T.if_then_else({self.expr(c)}, {self.typed(x, e.dtype)}, {self.typed(y, e.dtype)})"
             case Op(name="max" | "min" as n, args=(x, y)) if e.dtype in _FLOATS:
                 return self.extremum("<" if n == "max" else ">", x, y)
+            case Op(name="div", args=(x, y), dtype="f32") if self.kernel.exact:
+                return f"T.ieee_fdiv({self.expr(x)}, {self.expr(y)}, \"rn\")"
+            case Op(name="sqrt" | "rsqrt" as n, args=(x,), dtype="f32") if self.kernel.exact:
+                return f"T.ieee_fsqrt({self.expr(x)}, \"rn\")" if n == "sqrt" else f"T.ieee_frsqrt({self.expr(x)})"
             case Op(name=n, args=(x, y)) if n in _LEVEL:
                 mine = _LEVEL[n]
                 text = f"{self.expr(x, mine)} {BINARY[n]} {self.expr(y, mine + 1)}"

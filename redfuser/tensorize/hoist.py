@@ -20,7 +20,8 @@ def hoist(work: Preparation, e: Expr, b: Block, out: list[Block], level: frozens
     """Move costly parts that only depend on the row out of a tile's expression, into a row value of their own."""
     if level <= {"m"}:
         return rewrite.rewrite_bottom_up(e, lambda x: _shifts(work, x, b, out))
-    e = _reciprocals(e, work.level)
+    if not work.exact:
+        e = _reciprocals(e, work.level)
 
     def go(x: Expr) -> Expr:
         if isinstance(x, Op) and x.dtype == "f32" and work.per_row(x) and _worth_a_row_value(work, x):

@@ -56,7 +56,8 @@ def lower_kernel(work: KernelState) -> TileKernel:
     params = tuple(sorted(work.params.values(), key=lambda p: order.index(p.name)))
     grid, lets = _launch_grid(work)
     return TileKernel(work.kernel.name, params, grid, work.config.threads, lets, buffers, tuple(tidied),
-                      work.config.warp_specialized and work.target.tma, work.config.raster, work.notes())
+                      work.config.warp_specialized and work.target.tma, work.config.raster,
+                      work.exact, work.notes())
 
 
 def _launch_grid(work: KernelState) -> tuple[tuple[tuple[str, int], ...], tuple[tuple[str, Expr], ...]]:

@@ -66,8 +66,8 @@ def _of_name(work: Preparation, name: str, limit: float) -> float:
 
 def startable(work: Preparation, e: Expr) -> bool:
     """May a maximum of ``e`` start at :data:`LEAST`? Not where ``e`` holds another that does: it is no value of e then."""
-    above = any(isinstance(x, Ref) and x.name.partition("@")[0] in work.lifted for x in walk(e))
-    return largest(work, e) < -LEAST and not above
+    low = any(isinstance(x, Ref) and x.name.partition("@")[0] in work.lifted for x in walk(e))
+    return not low and largest(work, e) < -LEAST
 
 
 def steep(work: Preparation, e: Expr) -> bool:

@@ -1,11 +1,11 @@
-"""How precise a running product must be: the precision in which the program keeps what becomes of it."""
+"""How precise a value must be: the precision in which the program keeps what becomes of it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from redfuser.acrf.algebra import UNIT_ROUNDOFF
-from redfuser.acrf.expr import Cast, Expr, Let, Op, Ref
+from redfuser.acrf.expr import FLOATS, Cascade, Cast, Expr, Let, Op, Ref, walk
 from redfuser.acrf.state import Fused
 
 SINGLE = 2.0**-24
@@ -31,6 +31,21 @@ def kept(fused: Fused, name: str) -> float:
             elif s.name != name:
                 found.append(kept(fused, s.name))
     return min(found, default=SINGLE)
+
+
+def chooses_among_few(cascade: Cascade) -> bool:
+    """Does the program round to 8 bits or to integers? A quotient in front of that is taken as IEEE has it: one unit off,
+    and an element at an edge is another number."""
+    return any(_coarse(x) for s in cascade.stmts for x in walk(s.expr))
+
+
+def _coarse(e: Expr) -> bool:
+    match e:
+        case Cast(arg=x, dtype=d):
+            return x.dtype in FLOATS and (d not in FLOATS or unit_roundoff(d) > unit_roundoff("bf16"))
+        case Op(name="floor" | "ceil" | "round"):
+            return True
+    return False
 
 
 def _dtype(fused: Fused, name: str) -> str:

@@ -49,8 +49,8 @@ class Preparation:
 
     patched: dict[str, Expr]
 
-    def __init__(self, kernel: Kernel, roles: Roles, ragged: bool, resident: bool) -> None:
-        self.kernel, self.roles, self.ragged, self.resident = kernel, roles, ragged, resident
+    def __init__(self, kernel: Kernel, roles: Roles, ragged: bool, resident: bool, exact: bool = False) -> None:
+        self.kernel, self.roles, self.ragged, self.resident, self.exact = kernel, roles, ragged, resident, exact
         self.subs: dict[str, Expr] = {}
         self.lets: dict[str, Expr] = {}
         self.levels: dict[str, frozenset[str]] = {}
@@ -204,7 +204,7 @@ class Preparation:
         cases, written down once."""
         name, k = b.name, 1.0
         if name not in {t.name for t in self.kernel.writes}:
-            if b.role == "producer" and "n" in self.level(e):
+            if b.role == "producer" and "n" in self.level(e) and not self.exact:
                 k, e = rewrite.positive_scale(e)
             if self._stands_for_itself(b, e):
                 if k == 1.0 and in_unit_interval(self, e):
@@ -287,10 +287,11 @@ def _under_casts(e: Expr) -> Expr:
     return e
 
 
-def prepare(kernel: Kernel, roles: Roles, ragged: bool, resident: bool) -> Prepared:
+def prepare(kernel: Kernel, roles: Roles, ragged: bool, resident: bool, exact: bool = False) -> Prepared:
     """Rewrite the blocks of ``kernel``. ragged: the last segment has padding that must not count. resident: the row is
-    one segment, so that the old state is neutral, rebasing does nothing, and producers stay on chip."""
-    work = Preparation(kernel, roles, ragged, resident)
+    one segment, so that the old state is neutral, rebasing does nothing, and producers stay on chip. exact: quotients and
+    products are rounded where the program rounds them."""
+    work = Preparation(kernel, roles, ragged, resident, exact)
     work.patched = {}
     done = work.run()
     if not work.patched:

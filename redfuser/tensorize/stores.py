@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from redfuser.acrf.expr import Cast, Const, Expr
+from redfuser.acrf.expr import Cast, Const, Expr, Op, Ref, refs_of
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block
 from redfuser.tensorize.arguments import view_indices
@@ -27,6 +27,12 @@ def lower_store(work: KernelState, b: Block) -> None:
 
 def lower_output(work: KernelState, b: Block, e: Expr, letters: str) -> None:
     """Write a result, and let later blocks read its expression."""
+    elements = (x for o in work.prepared.tail if any("n" in work.prepared.levels.get(n, ()) for n in o.names) for x in o.exprs)
+    if letters == "m" and isinstance(e, Op) and any(b.name in refs_of(x) for x in elements):
+        v = work.tile(b.name, letters, b.dtype)  # a row's result that its elements read: evaluated once
+        map_tile(work, v, e)
+        work.values[b.name] = v
+        e = Ref(b.name, b.dtype)
     _write_result(work, b.name, e, letters, work.source(b))
     work.values.setdefault(b.name, Value(letters, b.dtype, expr=e))
 

@@ -3,7 +3,7 @@
 The grammar, on one screen (``str()`` of every node prints this text)::
 
     program   ::= "tile program" NAME {kernel}
-    kernel    ::= "kernel" NAME "(" param {"," param} ")" "grid" "(" {VAR "<" INT} ")" "threads" INT
+    kernel    ::= "kernel" NAME "(" param {"," param} ")" "grid" "(" {VAR "<" INT} ")" "threads" INT ["exact"]
                   {"let" VAR "=" expr} {buffer} {stmt}
     param     ::= NAME ":" DTYPE shape ["out"]                      a view of a contiguous tensor
     buffer    ::= NAME ":" ("shared" | "fragment" | "local") DTYPE shape
@@ -214,7 +214,8 @@ TileStmt = Union[Copy, Gemm, ReduceTile, Parallel, Fill, For, If]
 class TileKernel:
     """One launch. ``grid``: variables with extents, fastest first, at most three. ``lets``: scalars derived from them.
     ``notes``: the mathematics, as comment lines for a reader. ``warp_specialized``: allow a producer warp group.
-    ``raster``: blocks of this many columns share L2 (0: launch order)."""
+    ``raster``: blocks of this many columns share L2 (0: launch order). ``exact``: quotients and square roots as IEEE has
+    them, where others may be a unit off."""
 
     name: str
     params: tuple[Param, ...]
@@ -225,11 +226,13 @@ class TileKernel:
     body: tuple[TileStmt, ...]
     warp_specialized: bool = True
     raster: int = 0
+    exact: bool = False
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
         grid = ", ".join(f"{v} < {e}" for v, e in self.grid)
-        lines = [f"kernel {self.name}({', '.join(map(str, self.params))}) grid ({grid}) threads {self.threads}"]
+        lines = [f"kernel {self.name}({', '.join(map(str, self.params))}) grid ({grid}) threads {self.threads}"
+                 f"{' exact' if self.exact else ''}"]
         lines += [f"  let {n} = {print_expr(e)}" for n, e in self.lets]
         lines += [f"  {b}" for b in self.buffers]
         return "\n".join(lines) + "\n" + _block(self.body)

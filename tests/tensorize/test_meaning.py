@@ -1,0 +1,210 @@
+"""Tile programs mean what the cascade means: drawn attention programs, in the order people write scale, cast, mask, bias
+and soft-cap, through the interpreter against float64 and the unfused low-precision program."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+from redfuser import numerics
+from redfuser.acrf import fuse, parse_cascade
+from redfuser.acrf.evaluate import run
+from redfuser.acrf.expr import Cascade
+from redfuser.acrf.state import Fused
+from redfuser.codegen import tilelang
+from redfuser.strategies import realise
+from redfuser.target import target
+from redfuser.tensorize import TileConfig, interpret, tensorize
+from redfuser.tensorize.tile_ir import TileProgram
+
+H200 = target("sm_90a")
+PRODUCT, ROWS = TileConfig(32, 16, 64, 2), TileConfig(4, 16, 64, 0, warp_specialized=False)
+TYPES = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "e4m3": ml_dtypes.float8_e4m3fn}
+TORCH = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
+LOWEST = "-3.4028234663852886e+38"
+
+STEPS = {
+    "scale": "{p} * 0.1767767", "scale up": "{p} * 3.0", "divide": "{p} / 11.3", "power of two": "{p} * 0.125",
+    "negate": "{p} * -0.5", "nothing": "{p} * 0.0", "round": "f32({half}({p}))", "cap": "tanh({p} / 5.0) * 5.0",
+    "bias": "{p} + f32(bias[i, l])", "row scale": "{p} * slope[i]", "causal": "select(l <= i, {p}, -inf)",
+    "hide": "select(keep[i, l], {p}, -inf)", "hide by lowest": f"select(keep[i, l], {{p}}, {LOWEST})",
+    "hide by 1e9": "select(keep[i, l], {p}, -1000000000.0)",
+    "add lowest": f"{{p}} + select(keep[i, l], 0.0, {LOWEST})", "clamp": "max({p}, -2.0)",
+}
+
+
+def attention(steps: list[str], half: str = "f16", weights: str = "", result: str = "f32", more: str = "",
+              i: int = 21, l: int = 37, d: int = 16) -> Cascade:
+    """softmax(steps(q k)) v, with weights rounded to ``weights`` and the result stored as ``result``."""
+    p = "s"
+    lines = ["s[i, l] = sum[c] f32(q[i, c]) * f32(k[l, c])"]
+    for n, step in enumerate(steps):
+        lines.append(f"p{n}[i, l] = " + STEPS[step].format(p=p, half=half))
+        p = f"p{n}"
+    w = f"exp({p} - m) / t"
+    w = f"f32({weights}({w}))" if weights else w
+    lines += [f"m[i] = max[l] {p}", f"t[i] = sum[l] exp({p} - m)", f"o[i, e] = sum[l] {w} * f32(v[l, e])",
+              f"y[i, e] = {result}(o)" if result != "f32" else "y[i, e] = o * 1.5"]
+    if more:
+        lines.append(f"z[i] = {more}")
+    text = "\n".join(lines)
+    sizes = {"q": f"{half}[{i}, {d}]", "k": f"{half}[{l}, {d}]", "v": f"{half}[{l}, {d}]", "bias": f"{half}[{i}, {l}]",
+             "slope": f"f32[{i}]", "keep": f"bool[{i}, {l}]"}
+    used = ", ".join(f"{n}: {s}" for n, s in sizes.items() if f"{n}[" in text)
+    body = "\n".join("  " + line for line in lines)
+    return parse_cascade(f"cascade drawn({used}) over l\n{body}\n  return y{', z' if more else ''}\n")
+
+
+def values(cascade: Cascade, size: float = 1.0, seed: int = 0) -> dict[str, np.ndarray]:
+    """Normal data; row 3 of a mask hides everything, row 4 all but the end."""
+    rng = np.random.default_rng(seed)
+    out = {}
+    for t in cascade.inputs:
+        x = rng.standard_normal(t.shape)
+        if t.dtype == "bool":
+            x = x > -0.3
+            x[3], x[4, :-2], x[4, -1] = False, False, True
+            out[t.name] = x
+        else:
+            out[t.name] = (x * (size if t.name in "qk" else 1.0)).astype(TYPES[t.dtype])
+    return out
+
+
+def tiles(cascade: Cascade, strategy: str = "single", splits: int = 1, config: TileConfig = PRODUCT) -> TileProgram:
+    fused = fuse(cascade)
+    assert isinstance(fused, Fused), fused
+    return tensorize(realise(fused, strategy, splits), config, H200)
+
+
+def hold(cascade: Cascade, given: dict[str, np.ndarray], program: TileProgram) -> None:
+    """The numerics rule for every result; NaN and infinities where the unfused program or float64 has them."""
+    exact, unfused = run(cascade, given, round_casts=False), run(cascade, given, "program")
+    for name, ours in interpret.run(program, given).items():
+        dtype = TORCH[cascade.stmt(name).expr.dtype if hasattr(cascade.stmt(name), "expr") else "f32"]
+        a, b, r = (torch.from_numpy(np.asarray(x).astype(np.float64)) for x in (ours, unfused[name], exact[name]))
+        check = numerics.compare(a.to(dtype), b.to(dtype), r, name)
+        gone = (a.isfinite() != b.isfinite()) & (a.isfinite() != r.isfinite())
+        assert not gone.any(), f"{name}: {int(gone.sum())} misplaced\n{cascade}"
+        limit = check.limit
+        assert check.ours.maximum <= limit.maximum and check.ours.rms <= limit.rms, f"{check}\n{cascade}"
+
+
+@pytest.mark.parametrize("seed", range(28))
+def test_drawn_attention(seed):
+    rng = random.Random(seed)
+    half = rng.choice(["f16", "bf16"])
+    steps = rng.sample(sorted(STEPS), rng.randint(1, 4))
+    result = rng.choice(["f32", "f16", "bf16"])
+    more = rng.choice(["", "", "m + log(t)", "m * 2.0", "t * 0.5"])
+    cascade = attention(steps, half, rng.choice(["", half]), result, more)
+    strategy, splits = rng.choice([("single", 1), ("multi", 3)])
+    hold(cascade, values(cascade, rng.choice([1.0, 1.0, 9.0]), seed), tiles(cascade, strategy, splits))
+
+
+@pytest.mark.parametrize("steps, half, size", [
+    (["round", "divide"], "f16", 1.0), (["round", "divide"], "bf16", 1.0),
+    (["scale", "hide by lowest"], "f16", 1.0), (["hide by lowest", "scale"], "bf16", 1.0), (["add lowest"], "f16", 1.0),
+    (["scale"], "bf16", 1e17), (["round", "divide"], "f16", 40.0),
+], ids=str)
+def test_findings(steps, half, size):
+    """A cast in front of a scale; rows hidden by the lowest finite number; scores of 1e35; padding under scores of -1e4."""
+    cascade = attention(steps, half, half, half)
+    given = values(cascade, size)
+    if size != 1.0:
+        given["q"], given["k"] = np.abs(given["q"]), -np.abs(given["k"])
+    hold(cascade, given, tiles(cascade))
+
+
+@pytest.mark.parametrize("half, result, count", [("f16", "f16", 1), ("bf16", "bf16", 1), ("f16", "bf16", 1),
+                                                 ("bf16", "f16", 2), ("f16", "f32", 2), ("bf16", "f32", 3)])
+def test_pieces(half, result, count):
+    """As many products as the result has precision; the rounding is listed, with its bound."""
+    cascade = attention(["scale"], half, "", result)
+    program = tiles(cascade)
+    hold(cascade, values(cascade), program)
+    (note,) = program.roundings
+    assert (f"{count} {half} pieces" if count > 1 else f"rounded to {half} for") in note
+    assert sum(line.strip().startswith("gemm weights") for line in str(program).splitlines()) == count
+    assert not tiles(attention(["scale"], half, half, result)).roundings, "the program's own rounding"
+
+
+def test_one_meaning_per_name():
+    """Nothing can silently overwrite what a name stands for."""
+    from redfuser.acrf.expr import Ref, f32, op
+    from redfuser.errors import InternalError
+    from redfuser.tensorize.axes import Roles
+    from redfuser.tensorize.prepare import Preparation
+
+    kernel = realise(fuse(attention(["scale"])), "single", 1).kernels[0]  # type: ignore[arg-type]
+    work = Preparation(kernel, Roles("i", "l", "e", (), {"i": 4, "l": 4, "e": 16, "c": 16}), False, False)
+    work.stand("p", op("mul", Ref("p", "f32"), f32(2.0)))
+    work.stand("p", op("mul", Ref("p", "f32"), f32(2.0)))
+    with pytest.raises(InternalError):
+        work.stand("p", Ref("s", "f32"))
+
+
+def test_slices_are_no_padding():
+    """A row that ends inside its tensor, and a contraction that does: what follows is not 0, and may be NaN."""
+    cascade = attention([], result="f16", i=20, l=37, d=24)
+    short = values(cascade)
+    cascade = replace(cascade, inputs=tuple(replace(t, shape=tuple(n + 13 for n in t.shape)) for t in cascade.inputs))
+    given = {t.name: np.full(t.shape, np.nan, np.float16) for t in cascade.inputs}
+    for n, x in short.items():
+        given[n][:x.shape[0], :x.shape[1]] = x
+    want = run(attention([], result="f16", i=20, l=37, d=24), short)["y"]
+    got = interpret.run(tiles(cascade), given)["y"]
+    np.testing.assert_allclose(got.astype(np.float64), want, atol=2e-3)
+
+
+NANS = """
+cascade nans(x: f32[9, 50]) over l
+  m[i] = max[l] x[i, l]
+  n[i] = min[l] x[i, l]
+  t[i] = sum[l] exp(x[i, l] - m)
+  y[i] = m + log(t)
+  return y, m, n
+"""
+
+
+@pytest.mark.parametrize("strategy, splits", [("single", 1), ("resident", 1), ("multi", 3)])
+def test_nan_reaches_extrema(strategy, splits):
+    cascade = parse_cascade(NANS)
+    given = values(cascade)
+    x = given["x"]
+    x[1, 40], x[2], x[3, :30] = np.nan, np.nan, -np.inf
+    x[3, 2], x[4, 5], x[5, :] = np.nan, np.inf, -np.inf
+    config = replace(ROWS, segment=64) if strategy == "resident" else ROWS
+    hold(cascade, given, tiles(cascade, strategy, splits, config))
+
+
+def test_nan_costs_nothing_where_the_sum_has_it():
+    assert "isnan" not in str(tiles(attention(["scale"], more="m + log(t)")))
+    assert "isnan" in str(tiles(attention(["scale"], more="m * 2.0")))
+    text = tilelang.print_program(tiles(attention(["clamp"])))
+    assert "T.max(scores" not in text and "if_then_else(scores[i, j] < -2.0, -2.0" in text
+
+
+PICK = """
+cascade pick(x: f32[9, 50]) over l
+  v, j = topk(4)[l] x[i, l]
+  return v, j
+"""
+
+
+def test_selection_of_nan_and_the_lowest():
+    """NaN counts as the best; -inf and the lowest finite number are two values."""
+    cascade = parse_cascade(PICK)
+    given = values(cascade)
+    x = given["x"]
+    x[2, 7], x[3], x[4, :48], x[5, :] = np.nan, np.nan, -np.inf, np.finfo(np.float32).min
+    x[5, 9], x[6, 3] = -np.inf, np.inf
+    got = interpret.run(tiles(cascade, "resident", 1, replace(ROWS, segment=64)), given)
+    want, _ = torch.topk(torch.from_numpy(x), 4, dim=-1)
+    np.testing.assert_array_equal(got["v"], want.numpy())
+    finite = np.isfinite(want.numpy())
+    np.testing.assert_array_equal(np.take_along_axis(x, got["j"].astype(np.int64), 1)[finite], want.numpy()[finite])
