@@ -7,9 +7,9 @@
   that carries all), either side may be lucky: a draw outside the rule is drawn again from other seeds, and the rule is held on
   all of them together, each relative to its size.
 * 8-bit results have no rounding of their own: elements that differ from float64 are at most twice eager's, and one.
-* Places (argmax, topk): equal to eager's, or the float64 value there is no smaller than eager's, up to what eager's own error
-  leaves open, or what eager ranks is equal at both; no place twice in a row. Where eager's row holds NaN or infinities, any
-  place of the row will do.
+* Places (argmax, topk): equal to eager's, or the float64 score there is no smaller than eager's, up to what eager's own error
+  leaves open, or what is ranked is equal at both (in eager, or in float64 as far as float32 can say); no place twice in a row.
+  Where eager's row holds NaN or infinities, any place of the row will do.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from redfuser import numerics
 Ranked = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 LOOSE = 0.05
 """Elements that are finite where eager is not have no error of eager's to be compared with: of their largest."""
+UNDERFLOW = 1e-30
+"""Ranked values that differ by less are one: probabilities at the end of float32's range."""
 UNDEFINED, AS_FLOAT64 = "undefined", "as float64"
 
 
@@ -113,21 +115,23 @@ def _places(i: int, ours: torch.Tensor, eager: torch.Tensor, results: list[torch
         n = int((ours != eager).sum())
         return Verdict(i, f"{n} of {ours.numel()} integers differ" if n else "", math.inf if n else 0.0, {})
     scores, values = ranked(*args)
-    low, exact = scores.double(), numerics.tensors(numerics.reference(ranked, args))[0].to(scores.device)
+    low, (exact, value) = scores.double(), numerics.tensors(numerics.reference(ranked, args))
     flat = ours.dim() < low.dim()
     x, y = (t.unsqueeze(-1) if flat else t for t in (ours, eager))
     if bool(((x < 0) | (x >= low.shape[-1])).any()):
         return Verdict(i, "a place outside the row", math.inf, {})
     if bool((x.sort(-1).values.diff(dim=-1) == 0).any()):
         return Verdict(i, "one place twice in a row", math.inf, {})
+    y = y.gather(-1, exact.gather(-1, y).nan_to_num().argsort(-1, descending=True))  # eager's own order may be luck
     defined = low.isfinite().all(-1, keepdim=True) & exact.isfinite().all(-1, keepdim=True)
     size = exact.abs().nan_to_num(0, 0, 0).amax(-1, keepdim=True)
     error = (low - exact).abs().nan_to_num(0, 0, 0).amax(-1, keepdim=True)
     gap = exact.gather(-1, y) - exact.gather(-1, x)
     # what eager's error leaves open, and what the program's float32 map makes equal
     open_ = 2 * error + 2.0**-21 * size.clamp(min=1.0)
-    bad = (gap > open_) & defined & (x != y) & (values.gather(-1, y) > values.gather(-1, x))
-    excused = int(((x != y) & ~defined).sum())
+    apart = (values.gather(-1, y) > values.gather(-1, x)) & (value.gather(-1, y) - value.gather(-1, x) > UNDERFLOW)
+    bad = (gap > open_) & defined & (x != y) & apart
+    excused = int(((ours != eager).view_as(x) & ~defined).sum())
     n = int(bad.sum())
     why = f"{n} of {ours.numel()} places: gap {float(gap[bad].max()):.3g} beyond {float(open_.max()):.3g}" if n else ""
     return Verdict(i, why, math.inf if n else 0.0, {UNDEFINED: excused} if excused else {})
