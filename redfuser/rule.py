@@ -17,6 +17,10 @@ ACCUMULATOR = 4 * UNIT["f32"]
 """What sums accumulated in float32 may always be off by, whatever the dtype of the result."""
 
 
+FLUSHED = {"f32": 2.0**-126, "bf16": 2.0**-126, "f16": 2.0**-24, "e5m2": 2.0**-16, "e4m3": 2.0**-9}
+"""What no result is held to: below it kernels may flush float32 (and bfloat16) to 0; of the others, their smallest number."""
+
+
 def tiny(dtype: str) -> float:
     """Half the error of storing one result in ``dtype``, or the accumulators' where that is more; 0 for integers and bool,
     which are not rounded."""
@@ -26,4 +30,5 @@ def tiny(dtype: str) -> float:
 def limit(worst: float, rms: float, size: float, size_rms: float, dtype: str, factor: float = FACTOR) -> tuple[float, float]:
     """The largest maximum and RMS error that pass, given those of the unfused program and the truth's size."""
     allowed = tiny(dtype)
-    return factor * worst + allowed * size, factor * rms + allowed * size_rms
+    least = FLUSHED.get(dtype, 0.0)
+    return factor * worst + allowed * size + least, factor * rms + allowed * size_rms + least

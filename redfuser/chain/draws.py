@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from redfuser.acrf.domains import NUMPY, Array
-from redfuser.acrf.expr import FLOATS, Cascade, Index, Load, Reduce, Tensor, children, walk
+from redfuser.acrf.expr import FLOATS, Cascade, Index, Load, Op, Reduce, Tensor, children, walk
 
 _WIDE = (-18, -9, -3, 0, 2, 6, 12, 20)
 BANDS = {"f64": _WIDE, "f32": _WIDE, "bf16": _WIDE, "f16": (-4, -3, -2, -1, 0, 1, 2, 3),
@@ -65,8 +65,9 @@ def draws(cascade: Cascade) -> Iterator[Draw]:
 def inputs(cascade: Cascade, draw: Draw, seed: int = 0) -> dict[str, Array]:
     """An array per input tensor, in the tensor's dtype."""
     limits, axis = _limits(cascade), band_axis(cascade)
-    operands = {x.tensor for s in cascade.stmts if isinstance(s, Reduce) and s.over != cascade.raxis
-                for x in walk(s.expr) if isinstance(x, Load)}
+    operands = {x.tensor for s in cascade.stmts if isinstance(s, Reduce) and s.reducer.kind == "sum"
+                for product in walk(s.expr) if isinstance(product, Op) and product.name == "mul"
+                for x in walk(product) if isinstance(x, Load)}
     out = {}
     for t in cascade.inputs:
         rng = np.random.default_rng(zlib.crc32(f"{cascade.name}/{t.name}/{draw.name}/{seed}".encode()))
