@@ -37,7 +37,11 @@ def _tensors(s: Scope, c: Any) -> str:
 def _divide(s: Scope, c: Any) -> str:
     a, b = c.args
     if not is_float(dtype_of(c)):
-        return f'torch.div({s.tensor(a)}, {s.text(b)}, rounding_mode="trunc")'
+        if scalar(b) not in (None, -1):
+            return f'torch.div({s.tensor(a)}, {s.text(b)}, rounding_mode="trunc")'
+        # torch's own truncating division of the smallest integer by -1 ends the process; its floor division does not
+        x, y = s.tensor(a), s.tensor(b)
+        return f"{x} // {y} + ({x} % {y} != 0) * (({x} < 0) != ({y} < 0))"
     return f"{s.text(a)} / {s.text(b)}"
 
 

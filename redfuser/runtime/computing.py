@@ -132,6 +132,7 @@ def _two_floats(a: Any, b: Any) -> Shaped:
 
 def _div(a: Any, b: Any, *, rounding_mode: Any) -> Shaped:
     word(rounding_mode, "trunc")
+    need(number(b) != -1, "a division that may end the process")
     return arithmetic(tensor(a), b)
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import ast
 import keyword
+import warnings
 from collections.abc import Collection
 
 import torch
@@ -50,7 +51,9 @@ def check_graph(source: str, names: Collection[str], *, any_operator: bool = Fal
     if len(source) > MAX_SOURCE_BYTES:
         raise refuse(0, "it is larger than any graph")
     try:
-        tree = ast.parse(source)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python's remarks on style are not for whoever loads a file
+            tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
         raise refuse(getattr(error, "lineno", 0) or 0, f"it is not Python: {error}") from error
     if len(tree.body) != 1 or not isinstance(tree.body[0], ast.FunctionDef) or tree.body[0].name != "forward":

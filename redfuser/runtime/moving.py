@@ -320,6 +320,7 @@ def _arange(*span: Any, dtype: Any, device: Any) -> Shaped:
     _on(device)
     need(1 <= len(span) <= 3 and all(math.isfinite(number(v)) for v in span), "a range from, to, by")
     begin, end, step = (0, span[0], 1) if len(span) == 1 else (*span, 1)[:3]
+    need(dtype_of(dtype).is_floating_point or all(isinstance(v, int) for v in span), "a range of integers by fractions")
     need(step != 0 and (end - begin) * step >= 0, "a range that does not end")
     count = (end - begin) / step
     need(count <= 1 << 53, "a range that does not end")

@@ -147,6 +147,13 @@ def _grid(given: Mapping[str, Any]) -> None:
     integer(given.get("padding_mode"), 0, 2)
 
 
+def _quotient(given: Mapping[str, Any]) -> None:
+    """The smallest integer divided by -1 and truncated ends the process."""
+    x, divisor = tensor(given.get("self")), given.get("other")
+    need(given.get("rounding_mode") != "trunc" or x.is_float or (isinstance(divisor, (int, float)) and divisor != -1),
+         "an integer division that truncates, by a tensor")
+
+
 def _parts(given: Mapping[str, Any]) -> None:
     """Not more results than anyone keeps: the shape function makes them one by one."""
     x = tensor(next(iter(given.values())))
@@ -157,4 +164,4 @@ _CHECKS: dict[str, Callable[[Mapping[str, Any]], None]] = {
     "native_batch_norm": _batch_norm, "_native_batch_norm_legit_no_training": _batch_norm,
     "_native_batch_norm_legit": _batch_norm, "native_group_norm": _group_norm,
     "scaled_dot_product_attention": _attention, "grid_sampler_2d": _grid, "grid_sampler_3d": _grid, "unbind": _parts,
-    "split": _parts, "chunk": _parts}
+    "split": _parts, "chunk": _parts, "div": _quotient}

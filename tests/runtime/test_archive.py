@@ -28,6 +28,7 @@ from redfuser.runtime import host
 from redfuser.runtime.archive import load, save
 from redfuser.runtime.model import CompiledModel, Graph
 from redfuser.runtime.signature import Signature, TensorSpec, Value
+from tests.runtime import fuzz_archive
 
 
 @pytest.fixture
@@ -387,6 +388,27 @@ def test_stored_kernels(tmp_path: Path) -> None:
     for damaged in ({}, {**spec.to_json(), "launches": [{}]}, {**spec.to_json(), "args": 3}):
         with pytest.raises(ArtifactError, match="RF601"):
             KernelSpec.from_json(damaged)
+
+
+def test_mutated_files_give_a_model_or_a_code() -> None:
+    """A sample; ``python -m tests.runtime.fuzz_archive 100000`` is the whole."""
+    found = fuzz_archive.run(range(900_000_000, 900_000_300))
+    assert sum(found.values()) == 300 and found["loaded"] > 5 and len(found) > 4
+    assert not [outcome for outcome in found if outcome.startswith(("UNCODED", "SLOW", "net"))], found
+
+
+def test_cache_why_of_a_hostile_file(tmp_path: Path) -> None:
+    from click.testing import CliRunner
+
+    from redfuser.cli.cache import why
+
+    members = fuzz_archive.base()
+    for name, data in {"empty": b"", "text": b"hello", "graph": fuzz_archive.packed(fuzz_archive.rehashed(
+            {**members, "graph.py": b"import os"})), "structure": fuzz_archive.packed(fuzz_archive.rehashed(
+            {**members, "model.json": members["model.json"].replace(b'"leaf"', b'"os.system"')}))}.items():
+        (tmp_path / name).write_bytes(data)
+        result = CliRunner().invoke(why, [str(tmp_path / name)])
+        assert isinstance(result.exception, ArtifactError), name
 
 
 def test_kernel_dtypes_are_torchs() -> None:

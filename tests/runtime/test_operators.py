@@ -16,9 +16,12 @@ from operator_examples import EXAMPLES, TENSORS, WRONG
 
 from redfuser.errors import ArtifactError
 from redfuser.runtime.guard import check_graph
+from redfuser.runtime.model import CompiledModel, Graph
 from redfuser.runtime.operators import INFIX, OPAQUE, OPERATORS
 from redfuser.runtime.rehearsal import rehearse
-from redfuser.runtime.shapes import Shaped
+from redfuser.runtime.shapes import Shaped, promoted
+from redfuser.runtime.signature import Signature, TensorSpec
+from tests.runtime import hostile_graphs
 
 ROOT = Path(__file__).resolve().parents[2]
 SHAPES = {name: Shaped(*kind) for name, kind in TENSORS.items()}
@@ -68,7 +71,6 @@ def test_arguments_that_no_operator_gets(call: str) -> None:
 def test_promotion_is_torchs() -> None:
     kinds = [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool]
     operands = [(dtype, shape) for dtype in kinds for shape in ((), (2,))]
-    from redfuser.runtime.shapes import promoted
     for a, x in operands:
         for scalar in (True, 2, 2.5):
             assert promoted(Shaped(a, x), scalar) == torch.result_type(torch.ones(x, dtype=a), scalar)
@@ -112,6 +114,22 @@ def test_opaque_operators_are_functions() -> None:
     for name in ("as_strided", "_reshape_alias", "set_", "resize_", "empty", "empty_strided", "_unsafe_index", "_unsafe_index_put",
                  "_embedding_bag", "embedding_dense_backward", "max_pool2d_with_indices_backward", "nonzero"):
         assert not any(target.split(".")[1] == name for target in OPAQUE), name
+
+
+def test_a_file_holds_no_other_opaque_call(tmp_path: Path) -> None:
+    """A model that keeps an operator which a file may not call runs in the process that made it, and is not written."""
+    text = "def forward(x):\n    y = torch.ops.aten.as_strided.default(x, [2], [1])\n    return (y,)\n"
+    model = CompiledModel(Graph(text, ("x",), 1), {}, {}, Signature((TensorSpec("x", "float32", (3,)),), (0,), (0,)))
+    assert torch.equal(model(torch.arange(3.0)), torch.tensor([0.0, 1.0]))
+    with pytest.raises(ArtifactError, match=r"(?s)RF607.*line 2.*aten\.as_strided"):
+        model.save(tmp_path / "m.rf")
+    assert not list(tmp_path.iterdir())
+
+
+def test_hostile_graphs() -> None:
+    """Those by hand and a few drawn, between guard pages; ``python -m tests.runtime.hostile_graphs 20000`` draws more."""
+    done = hostile_graphs.guarded(120, first=7)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 
 FRESH = '''
