@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from redfuser.acrf.bounds import Conds, divisor, follows_maximum, spans
 from redfuser.acrf.decompose import Decomposer
 from redfuser.acrf.expr import FLOATS, Const, Expr, Op, Reduce, Reducer, Ref, children, op, walk
+from redfuser.acrf.functions import exponential
 from redfuser.acrf.indicator import data_only, moving
 from redfuser.acrf.linear import split_linear
-from redfuser.acrf.normal import from_poly, product
+from redfuser.acrf.normal import from_poly, number, product
 from redfuser.acrf.ranges import Interval
 from redfuser.acrf.state import Condition
 from redfuser.acrf.terms import Part, Term, without_constant
@@ -188,11 +189,33 @@ def _steady(work: Deriver, e: Expr) -> bool:
     return all(_steady(work, k) for k in children(e))
 
 
+def _joined(d: Decomposer, t: Term) -> tuple[Part, ...]:
+    """Exponentials that no maximum bounds one by one, as one exponential: ``exp(u) ** -2 * exp(u)`` is ``exp(-u)``."""
+    def is_exponential(p: Part) -> bool:
+        return p.kind == "scaled" and isinstance(p.base, Op) and p.base.name in ("exp", "exp2")
+
+    found = [p for p in t.parts if is_exponential(p)]
+    if not found or all(follows_maximum(d, p, t.conds) for p in found) or (len(found) == 1 and found[0].power == 1):
+        return t.parts
+    if len({p.base.name for p in found if isinstance(p.base, Op)}) > 1:
+        return t.parts
+    name, dtype = found[0].base.name, found[0].base.dtype  # type: ignore[union-attr]
+    total: Expr | None = None
+    for p in found:
+        assert isinstance(p.base, Op)
+        arg = p.base.args[0] if p.power == 1 else op("mul", p.base.args[0], number(p.power, dtype))
+        total = arg if total is None else op("add", total, arg)
+    assert total is not None
+    whole = exponential(d, Op(name, (total,), dtype), total)
+    at = next(i for i, p in enumerate(t.parts) if p in found)
+    return (*t.parts[:at], *whole.parts, *(p for p in t.parts[at:] if p not in found))
+
+
 def own_peak(work: Deriver, r: Reduce, d: Decomposer, t: Term) -> Term:
     """``exp(A + B(D))`` that D does not bound: kept relative to the running maximum of A itself, so that no segment
     overflows where the whole row does not; ``exp(max A + B)`` is deferred."""
     parts: list[Part] = []
-    for p in t.parts:
+    for p in _joined(d, t):
         split = split_linear(d, p.base.args[0]) if isinstance(p.base, Op) and p.base.name in ("exp", "exp2") else None
         if p.kind != "scaled" or split is None or p.power != 1 or follows_maximum(d, p, t.conds):
             parts.append(p)

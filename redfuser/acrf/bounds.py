@@ -30,6 +30,9 @@ def decided(d: Decomposer, e: Op, x: Expr, y: Expr) -> Expr | None:
     for value, limit in ((x, y), (y, x)):
         v = constant_of(limit)
         if v is not None:
+            side = sign_along(d, value)
+            if (e.name == "min" and side < 0 <= v) or (e.name == "max" and v <= 0 < side):
+                return value
             bound = _magnitude(d, value)
             if bound is not None and ((e.name == "min" and bound <= v) or (e.name == "max" and -bound >= v)):
                 d.conditions.append(Condition(f"abs({value}) <= {bound:g}", "interval",
@@ -148,6 +151,16 @@ def _below_zero(d: Decomposer, arg: Expr, conds: Conds) -> bool:
     if split is None:
         return False
     return bool(split[1]) and _covered(d, add(split[0], split[1]), tuple(split[1]), conds)
+
+
+def sign_along(d: Decomposer, e: Expr) -> int:
+    """+1 where ``e`` is proved not to be negative along the row (``x - min x``), -1 not positive (``x - max x``), else 0."""
+    whole = d.scope.resolve(e)
+    for side, value in ((-1, whole), (1, Op("neg", (whole,), e.dtype))):
+        if d.scope.kind(e) == "M" and _below_zero(d, value, ()):
+            d.conditions.append(Condition(f"{e} {'>=' if side > 0 else '<='} 0", "interval", "by the extremum in it"))
+            return side
+    return 0
 
 
 def spans(d: Decomposer, unit: Expr, g: Expr, conds: Conds) -> bool:

@@ -108,7 +108,7 @@ class Decomposer:
             case Op(name="log" | "log2", args=(x,)):
                 return logarithm(self, e, x)
             case Op(name="abs", args=(x,)):
-                return [absolute(self, e, x)]
+                return absolute(self, e, x)
             case Op(name="sin" | "cos", args=(x,)):
                 return rotation(self, e, x)
             case Op(name="max" | "min", args=(x, y)):
@@ -194,10 +194,14 @@ class Decomposer:
 
     def _may_cancel(self, base: list[Term], whole: Expr) -> None:
         if self.shifted and {self.sign(t) for t in base} not in ({1}, {-1}):
-            raise Refuse("RF207", f"the terms of {whole} do not cancel",
-                         "multiplied out, its terms are raw moments: they lose every digit when the data's mean is "
-                         "large beside its spread, and no common reference shifts them",
-                         "write it as a power of (data - result), times results")
+            turned = all(any(isinstance(p.base, Op) and p.base.name in ("sin", "cos") for p in t.parts) for t in base)
+            raise Refuse("RF207", f"the terms of {whole} do not cancel", (
+                "multiplied out, its terms are of order 1 and their sum as small as the square of the difference that it "
+                "measures: they lose its digits" if turned else
+                "multiplied out, its terms are raw moments: they lose every digit when the data's mean is "
+                "large beside its spread, and no common reference shifts them"),
+                "compute the result in an earlier pass, so that it is an input of the cascade" if turned else
+                "write it as a power of (data - result), times results")
 
     def sign(self, t: Term) -> int:
         """+1 when the term is proved non-negative, 0 when unknown, -1 when proved non-positive."""

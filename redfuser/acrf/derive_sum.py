@@ -47,7 +47,8 @@ def derive_sum(work: Deriver, r: Reduce) -> None:
     covered = vanishes = True
     for i, t in enumerate(terms):
         name = own_name(r.name) if len(terms) == 1 else work.fresh(f"{r.name}_{i}")
-        empty = bool(t.of("scaled")) and all(follows_maximum(d, p, t.conds) for p in t.of("scaled"))
+        weights = [p for p in t.of("scaled") if not p.vanishes]
+        empty = bool(weights) and all(follows_maximum(d, p, t.conds) for p in weights)
         main, root, mine = _term_accumulators(work, r, t, name, dtype, single=len(terms) == 1, vanishes=empty)
         results = [(p.base, p.power) for p in t.of("d")]
         resolved = [(work.scope.resolve(b), q) for b, q in results]

@@ -10,7 +10,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from redfuser.acrf.bounds import decided
+from redfuser.acrf.bounds import decided, sign_along
 from redfuser.acrf.expr import Const, Expr, Op, op
 from redfuser.acrf.linear import monomial_kind, split_linear, split_sum
 from redfuser.acrf.normal import add, from_poly, number, product, to_poly
@@ -120,8 +120,11 @@ def _single_product(d: Decomposer, e: Op, x: Expr) -> Term:
     return found[0]
 
 
-def absolute(d: Decomposer, e: Op, x: Expr) -> Term:
-    """abs(g h) = abs(g) abs(h)."""
+def absolute(d: Decomposer, e: Op, x: Expr) -> list[Term]:
+    """abs(g h) = abs(g) abs(h); plus or minus the argument where its sign is known (``x - max x``)."""
+    direction = sign_along(d, x)
+    if direction:
+        return [replace(t, coefficient=t.coefficient * direction) for t in d.expand(x)]
     found = d.expand(x)
     if len(found) != 1 or any(p.power % 2 for p in found[0].of("shift")):
         not_separable(e, f"{x} is a sum of data and results, whose sign changes with the result")
@@ -130,7 +133,7 @@ def absolute(d: Decomposer, e: Op, x: Expr) -> Term:
              else replace(p, base=Op("abs", (p.base,), p.base.dtype)) for p in t.parts]
     if any(p.kind == "scaled" and not d.ranges.nonneg(p.base) for p in t.parts):
         no_rule(e)
-    return replace(t, parts=tuple(parts), coefficient=abs(t.coefficient))
+    return [replace(t, parts=tuple(parts), coefficient=abs(t.coefficient))]
 
 
 def rotation(d: Decomposer, e: Op, x: Expr) -> list[Term]:

