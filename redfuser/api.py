@@ -36,6 +36,7 @@ def compile(model: Any, args: Any = None, kwargs: Any = None, *, target: str | N
     from redfuser import pipeline, settings, turns
 
     chosen = settings.load(target=target, fallback=fallback)
+    settings.configure_logging(chosen.logs)
     held = check or chosen.verify == "strict"
     with turns.taken(), extras_named():
         from redfuser.runtime.model import CompiledModel, reference
@@ -59,9 +60,10 @@ def explain(model: Any, args: Any = None, kwargs: Any = None, *, target: str | N
     from redfuser import pipeline, settings
 
     chosen = settings.load(target=target)
+    settings.configure_logging(chosen.logs)
     with extras_named():
         return pipeline.run(model, args, kwargs, arch=architecture(chosen.target), casts=cast_policy(casts), build=False,
-                            verify=chosen.verify, name=_name(model)).report
+                            disable=chosen.disable, verify=chosen.verify, name=_name(model)).report
 
 
 def kernel(fn: Any) -> Kernel:

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 
 LOG_BYTES = 1 << 18
 """Of what a compiler says, so much of the beginning and so much of the end is kept."""
 
 
-def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> tuple[int, str]:
-    """Exit status (negative: the signal that ended it) and output (stdout and stderr as they came), of which a few times
-    :data:`LOG_BYTES` are held however much there is."""
-    head, tail, dropped = b"", b"", 0
+def run(command: Sequence[str], environment: Mapping[str, str] | None = None, limit_s: float = 600.0) -> tuple[int, str]:
+    """Exit status (negative: the signal that ended it; it is killed after ``limit_s`` seconds) and output (stdout and stderr
+    as they came), of which a few times :data:`LOG_BYTES` are held however much there is."""
+    head, tail, dropped, deadline = b"", b"", 0, time.monotonic() + limit_s
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           env=None if environment is None else dict(environment)) as process:
         assert process.stdout is not None
-        while chunk := os.read(process.stdout.fileno(), 1 << 16):
+        while True:
+            if not select.select([process.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                process.kill()
+                tail += f"\n... killed after {limit_s:g} s ...\n".encode()
+                break
+            if not (chunk := os.read(process.stdout.fileno(), 1 << 16)):
+                break
             room = LOG_BYTES - len(head)
             head, tail = head + chunk[:room], tail + chunk[room:]
             if len(tail) > 2 * LOG_BYTES:

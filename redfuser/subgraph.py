@@ -25,9 +25,10 @@ class Bound:
 
         self._call = (fn, args, kwargs, target, casts)
         chosen = settings.load(target=target)
+        settings.configure_logging(chosen.logs)
         with extras_named():
             self._plan = pipeline.run(fn, args, kwargs, arch=api.architecture(chosen.target), build=False,
-                                      casts=api.cast_policy(casts), verify=chosen.verify,
+                                      casts=api.cast_policy(casts), disable=chosen.disable, verify=chosen.verify,
                                       name=getattr(fn, "__name__", type(fn).__name__))
         self._compiled: Any = None
 

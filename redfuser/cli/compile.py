@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import warnings
 from dataclasses import replace
@@ -11,7 +12,7 @@ from typing import Any
 import click
 
 from redfuser.cli.console import COVERAGE, Failure, report_json, step
-from redfuser.errors import InputError
+from redfuser.errors import ArtifactError, InputError
 
 
 class Percent(click.ParamType):
@@ -47,6 +48,9 @@ def compile_(model: str, output: Path | None, target: str | None, casts: str, fa
     from redfuser.cli import models
 
     s = settings.load(target=target, fallback=fallback)
+    if output is not None and not os.access(output.parent, os.W_OK | os.X_OK):
+        raise ArtifactError("RF607", f"{output} cannot be written", why=f"{output.parent} is no folder that can be written",
+                            help="name another, before anything is compiled")
     with step(f"loading {model}", quiet):
         named = models.load(model)
     with step(f"compiling for {s.target}", quiet), warnings.catch_warnings():

@@ -142,11 +142,11 @@ class Worker:
     def run(self, job: Job) -> Built | BuildFailure:
         """Compile; never raises for what a candidate does. Raises :class:`BuildError` RF450 without nvcc."""
         found = self._attempt(job)
-        if isinstance(found, Built) or found.stage != "crash":
+        if isinstance(found, Built) or not (found.stage == "crash" or found.message.startswith("WorkerDied")):
             return found
         logger.warning("%s %s; the same candidate is tried once more", found.code, found.message)
         again = self._attempt(job)
-        if isinstance(again, Built) or again.stage != "crash":
+        if isinstance(again, Built) or again.stage not in ("crash", "start"):
             return again
         return replace(again, message=f"twice: {found.message}; {again.message}")
 

@@ -11,13 +11,15 @@ import logging
 import os
 import platform
 import shutil
-import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from redfuser import bounded
 from redfuser.cache import Cache, key_of
+from redfuser.elf import library_fault
 
 logger = logging.getLogger("redfuser.runtime")
 
@@ -57,10 +59,13 @@ def _compile(cxx: str) -> bytes:
         command = [cxx, "-std=c++17", "-O2", "-shared", "-fPIC", f"-I{libinfo.find_include_path()}",
                    f"-I{libinfo.find_dlpack_include_path()}", str(_SOURCE), "-o", str(target), f"-L{library.parent}",
                    "-ltvm_ffi", "-ldl"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-        if done.returncode != 0:
-            raise OSError(f"{cxx} ended with status {done.returncode}:\n{done.stderr[-2000:]}")
-        return target.read_bytes()
+        status, said = bounded.run(command, limit_s=300)
+        if status != 0:
+            raise OSError(f"{cxx} ended with status {status}:\n{said[-2000:]}")
+        data = target.read_bytes()
+        if sys.platform == "linux" and (fault := library_fault(data, "__tvm_ffi_make_kernel")):
+            raise OSError(f"{cxx} ended with status 0 and left {fault}")
+        return data
 
 
 @functools.lru_cache(maxsize=1)
@@ -83,6 +88,6 @@ def make_kernel() -> Callable[..., Any] | None:
                 return None
             data = cache.get_or_build(key, lambda: _compile(cxx))
         return load_module(data, cache).make_kernel
-    except (OSError, RuntimeError, AttributeError, subprocess.TimeoutExpired) as error:
+    except (OSError, RuntimeError, AttributeError) as error:
         logger.warning("launching through ctypes: the native launcher is unusable (%s)", error)
         return None

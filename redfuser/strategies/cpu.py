@@ -126,7 +126,7 @@ def _tools(cc: tuple[str, ...]) -> str:
 
     linker = ""
     with contextlib.suppress(OSError):
-        linker = bounded.run([*cc, "--version"])[1] if cc else ""
+        linker = bounded.run([*cc, "--version"], limit_s=60)[1] if cc else ""
     digest = hashlib.sha256("\n".join([*cc, *linker.splitlines()[:1], metadata.version("apache-tvm"),
                                        metadata.version("apache-tvm-ffi")]).encode())
     for module in (tvm_compat.__file__, __file__):

@@ -331,6 +331,10 @@ def test_tilelang_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     with Pool(1) as fresh:
         found = fresh.compile(Job(ROWS, "sm_80"))
     assert isinstance(found, BuildFailure) and found.code == "RF458" and "pip install" in found.message
+    (tmp_path / "tilelang" / "__init__.py").write_text("import os\nos.kill(os.getpid(), 9)")
+    with Pool(1) as fresh:
+        found = fresh.compile(Job(ROWS, "sm_80"))
+    assert isinstance(found, BuildFailure) and found.code == "RF458" and found.message.startswith("twice: ")
 
 
 @needs_compilers

@@ -91,4 +91,6 @@ def test_what_a_compiler_says_is_held_to_a_bound(tmp_path: Path) -> None:
     assert status == 3 and said.startswith("first\n") and said.endswith("last\n") and "left out" in said
     assert len(said) < 8 * bounded.LOG_BYTES
     assert bounded.run(["sh", "-c", "kill -9 $$"])[0] == -9
+    status, said = bounded.run(["sh", "-c", "echo begun; sleep 60 & wait"], limit_s=0.3)
+    assert status == -9 and said.startswith("begun\n") and "killed after 0.3 s" in said
     assert len(bounded.cut("x" * 10_000_000)) < 3 * bounded.LOG_BYTES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -171,6 +172,26 @@ def test_training_mode_is_a_warning_of_compile(monkeypatch: pytest.MonkeyPatch) 
         redfuser.compile(Reads(0.5), (X,), fallback="allow")
     with pytest.raises(InputError, match="RF114"):  # its statistics would be lost
         redfuser.compile(nn.BatchNorm1d(40), (X,))
+
+
+# -- settings ----------------------------------------------------------------------------------------------------------
+
+
+def test_settings_hold_for_the_functions_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for the command line alone; explain says what compile would do."""
+    monkeypatch.setenv("REDFUSER_DISABLE", "1")
+    monkeypatch.setenv("REDFUSER_LOGS", "+pipeline")
+    logger = logging.getLogger("redfuser.pipeline")
+    before, logger.level = logger.level, logging.WARNING
+    try:
+        report = redfuser.explain(nn.Softmax(-1), (X,))
+        assert [c.reason.code for c in report.refused if c.reason] == ["RF390"] and not report.fused
+        assert redfuser.kernel(nn.Softmax(-1)).bind(X).report().refused and logger.level == logging.DEBUG
+    finally:
+        logger.level = before
+    monkeypatch.setenv("REDFUSER_LOGS", "+pipelin")
+    with pytest.raises(InputError, match=r"RF191.*REDFUSER_LOGS"):
+        redfuser.explain(nn.Softmax(-1), (X,))
 
 
 # -- weights -----------------------------------------------------------------------------------------------------------

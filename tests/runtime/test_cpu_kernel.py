@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 import torch
@@ -67,3 +68,15 @@ def test_operator_registers_once_and_has_a_fake(cpu_spec: KernelSpec) -> None:
         with pytest.raises(InputError, match="RF505"):
             op(torch.empty(4, 9))
     torch.library.opcheck(op, (x,), test_utils=("test_schema", "test_faketensor"))
+
+
+def test_what_a_compiler_leaves_is_no_launcher_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A C++ compiler that ends with status 0 and leaves anything must not fill the store with it."""
+    from redfuser.runtime import native
+
+    for script in ("exit 0", 'for out; do [ "$last" = -o ] && echo text > "$out"; last=$out; done'):
+        compiler = tmp_path / "c++"
+        compiler.write_text(f"#!/bin/sh\n{script}\n")
+        compiler.chmod(0o755)
+        with pytest.raises(OSError):
+            native._compile(str(compiler))

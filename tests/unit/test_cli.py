@@ -54,6 +54,7 @@ def test_interrupt_is_an_abort() -> None:
     (("compile", "m.pt2", "--require", "lots"), 2, "not a percentage"),
     (("compile", "m.pt2", "--require", "120%"), 2, "not a percentage"),
     (("explain", "missing.pt2"), 1, "RF192"),
+    (("compile", "missing.pt2", "-o", "no/such/folder/model.rf"), 1, "RF607"),
     (("explain", "missing.onnx"), 1, "RF192"),
     (("explain", "weights.safetensors"), 1, "RF192"),
     (("explain", "no_such_module_at_all:fn"), 1, "RF193"),
