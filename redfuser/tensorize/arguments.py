@@ -54,11 +54,11 @@ def declare_params(work: KernelState) -> None:
         forms = [tuple(affine(i, _index_extents(work)) for i in use) for use in uses]
         if any(p is None for form in forms for p in form):
             work.views[name] = None
-            work.params[name] = Param(work.arg(name), tensor.dtype, shape, name in work.written)
+            work.params[name] = Param(work.arg(name), tensor.dtype, shape or (1,), name in work.written)
             continue
         v = view(shape, forms, _index_extents(work))  # type: ignore[arg-type]
         work.views[name] = v
-        work.params[name] = Param(work.arg(name), tensor.dtype, v.shape, name in work.written)
+        work.params[name] = Param(work.arg(name), tensor.dtype, v.shape or (1,), name in work.written)
 
 
 def view_indices(work: KernelState, name: str, indices: tuple[Expr, ...]) -> tuple[Affine, ...] | None:
@@ -66,6 +66,8 @@ def view_indices(work: KernelState, name: str, indices: tuple[Expr, ...]) -> tup
     v = work.views[name]
     if v is None:
         return None
+    if not indices:  # a single number: its parameter has one element
+        return (Affine(()),)
     forms = tuple(affine(i, _index_extents(work)) for i in indices)
     return v.index(forms, _index_extents(work))  # type: ignore[arg-type]
 

@@ -86,10 +86,16 @@ def split_groups(kernel: Kernel, extents: dict[str, int]) -> tuple[Kernel, dict[
 def _unroll(kernel: Kernel, extents: dict[str, int]) -> Kernel:
     """A sum over an axis too short for the matrix units, per element of the segment, as a plain sum of its terms."""
 
+    axes_of = {n: b.axes for b in (*kernel.init, *kernel.body, *kernel.tail) for n in b.names}
+
     def block(b: Block) -> Block:
         if b.role != "producer" or b.reducer is None or b.reducer.kind != "sum" or b.over is None \
                 or extents.get(b.over, SHORT) >= SHORT:
             return b
+        several = sorted(x.name for x in walk(b.exprs[0]) if isinstance(x, Ref) and b.over in axes_of.get(x.name, ()))
+        if several:
+            raise LoweringError("RF488", f"{kernel.name}: {several[0]} is read at {extents[b.over]} places of {b.over}",
+                                why="a name has one tile, of one place of every axis that no tile runs along")
         terms = [substitute(b.exprs[0], indices={b.over: i64(k)}) for k in range(extents[b.over])]
         total = terms[0]
         for term in terms[1:]:

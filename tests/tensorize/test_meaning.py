@@ -17,6 +17,7 @@ from redfuser.acrf.evaluate import run
 from redfuser.acrf.expr import Cascade
 from redfuser.acrf.state import Fused
 from redfuser.codegen import tilelang
+from redfuser.errors import LoweringError
 from redfuser.strategies import realise
 from redfuser.target import target
 from redfuser.tensorize import TileConfig, interpret, tensorize
@@ -208,3 +209,52 @@ def test_selection_of_nan_and_the_lowest():
     np.testing.assert_array_equal(got["v"], want.numpy())
     finite = np.isfinite(want.numpy())
     np.testing.assert_array_equal(np.take_along_axis(x, got["j"].astype(np.int64), 1)[finite], want.numpy()[finite])
+
+
+QUANTISED = """
+cascade quantised(x: f32[9, 64]) over l
+  m[i] = max[l] abs(x[i, l])
+  s[i] = m / 448.0
+  y[i, l] = {how}
+  return y, s
+"""
+
+
+@pytest.mark.parametrize("how", ["e4m3(x[i, l] / s)", "round(x[i, l] / s)"])
+def test_quotients_before_few_values_are_exact(how):
+    """No reciprocal, no fast division: an element at an edge must not become its neighbour."""
+    cascade = parse_cascade(QUANTISED.format(how=how))
+    program = tiles(cascade, "resident", 1, replace(ROWS, segment=64))
+    text = tilelang.print_program(program)
+    assert "inverse" not in text and text.count("T.ieee_fdiv(") == 2
+    given = values(cascade)
+    got, want = interpret.run(program, given), run(cascade, given, "program")
+    np.testing.assert_array_equal(got["y"].astype(np.float32), want["y"].astype(np.float32))
+    assert "ieee" not in tilelang.print_program(tiles(attention(["scale"])))
+
+
+def test_a_name_is_not_read_at_several_places():
+    """The terms of an unrolled sum over another contraction would all be one tile."""
+    text = """
+    cascade mixed(x: f16[4, 16], w: f16[4, 40, 16], g: f32[8, 4]) over l
+      s[i, g0, l] = sum[c] f32(x[g0, c]) * f32(w[g0, l, c])
+      h[i, l] = sum[g0] s * g[i, g0]
+      t[i] = sum[l] h * h
+      return t
+    """
+    fused = fuse(parse_cascade(text))
+    assert isinstance(fused, Fused), fused
+    with pytest.raises(LoweringError) as error:
+        tensorize(realise(fused, "single", 1), PRODUCT, H200)
+    assert error.value.code == "RF488"
+
+
+def test_a_single_number():
+    """A result without axes is stored in a tensor of one element."""
+    cascade = parse_cascade("cascade total(x: f32[50]) over l\n  m = max[l] x[l]\n  t = sum[l] exp(x[l] - m)\n"
+                            "  y = m + log(t)\n  return y\n")
+    for strategy, splits in (("single", 1), ("multi", 3)):
+        program = tiles(cascade, strategy, splits, ROWS)
+        hold(cascade, values(cascade), program)
+        text = tilelang.print_program(program)
+        assert "out_y[] =" not in text and "out_y[0] = " in text
