@@ -59,6 +59,7 @@ CODES: dict[str, str] = {
     "RF196": "not a file of measurements, or a damaged one",
     # numerics
     "RF801": "result outside the numerics rule",
+    "RF807": "a kernel that is wrong on this device",
     # internal
     "RF900": "internal error: our bug",
     "RF901": "a certificate does not hold: our bug",

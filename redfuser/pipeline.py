@@ -46,13 +46,15 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Compilation:
-    """A model, compiled: the outer graph (None when only planned), a kernel per distinct cascade, and the report."""
+    """A model, compiled: the outer graph (None when only planned), a kernel per distinct cascade, and the report.
+    references: by kernel, the torch code it stands for (:func:`redfuser.outer.emit_region`)."""
 
     imported: Any
     partition: Any
     produced: dict[str, Produced]
     graph: Any
     report: Report
+    references: dict[str, str] = field(default_factory=dict)
 
 
 def run(model: Any, args: Any = None, kwargs: Any = None, *, arch: str, casts: str = "preserve", build: bool = True,
@@ -89,7 +91,8 @@ def _run(model: Any, args: Any, kwargs: Any, arch: str, casts: str, build: bool,
     names = {r.name: produced[r.name].name for r in kept}
     graph = trace.run("outer graph", outer.emit, imported, kept, names) if build else None
     report = describe(name, arch, imported, found, produced, made.verdicts, trace.seconds, built=build)
-    return Compilation(imported, found, produced, graph, report)
+    references = {names[r.name]: text for r in kept if (text := outer.emit_region(imported, r)) is not None} if build else {}
+    return Compilation(imported, found, produced, graph, report, references)
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ model carries its report and any machine can print it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -172,6 +172,14 @@ class Report:
             if c.name == name:
                 return c
         raise KeyError(f"no cascade {name!r}; there are {', '.join(c.name for c in self.cascades) or 'none'}")
+
+    def without(self, kernels: Mapping[str, str]) -> Report:
+        """The same after kernels (by name, with the reason) were found wrong where they should run: not fused, RF807."""
+        cascades = tuple(replace(c, fused=False, reason=Reason(
+            "RF807", c.ops[0].name if c.ops else "", c.ops[0].source if c.ops else "", "its kernel is right on this device",
+            kernels[c.kernel], "please report it with `redfuser doctor`")) if c.fused and c.kernel in kernels else c
+            for c in self.cascades)
+        return replace(self, cascades=cascades) if kernels else self
 
     def lasting(self) -> Report:
         """What every compile of this model says alike: no timings, nor whether a verdict came from the cache."""

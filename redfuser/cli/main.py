@@ -13,6 +13,7 @@ COMMANDS = {
     "compile": ("redfuser.cli.compile", "compile_", "Compile a model and save it."),
     "explain": ("redfuser.cli.explain", "explain", "Say what fuses in a model, what does not, and why."),
     "algebra": ("redfuser.cli.algebra", "algebra", "Derive and prove the fusion of a cascade given as text."),
+    "check": ("redfuser.cli.check", "check", "Hold a saved model's kernels against torch, where they run."),
     "bench": ("redfuser.cli.bench", "bench", "Build and measure the workloads."),
     "cache": ("redfuser.cli.cache", "cache", "Look at the cache of built kernels."),
     "doctor": ("redfuser.cli.doctor", "doctor", "Check this machine: versions, compilers, GPU, settings."),

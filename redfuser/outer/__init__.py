@@ -6,13 +6,13 @@ from typing import Any
 
 from redfuser.outer.graph import OuterGraph
 
-__all__ = ["OuterGraph", "emit"]
+__all__ = ["OuterGraph", "emit", "emit_region"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "emit":
-        from redfuser.outer.source import emit
+    if name in ("emit", "emit_region"):
+        from redfuser.outer import source
 
-        globals()["emit"] = emit
-        return emit
+        globals()[name] = getattr(source, name)
+        return globals()[name]
     raise AttributeError(name)

@@ -48,11 +48,24 @@ def emit(imported: Any, regions: Sequence[Any] = (), kernel_names: Mapping[str, 
     return _Emitter(imported, regions, [names[r.name] for r in regions]).run()
 
 
-class _Emitter:
-    """The scope of the rules (see :class:`redfuser.outer.scope.Scope`) and the text they make."""
+def emit_region(imported: Any, region: Any) -> str | None:
+    """A fused region as the torch code it stands for: what its kernel is held against where it runs. Its parameters are the
+    kernel's inputs, with the kernel's shapes, its results the kernel's outputs (of the model's shapes). None where the text
+    would need a table of the model's, or an operator has no spelling."""
+    try:
+        graph = _Emitter(imported, (), (), region).run()
+    except UnsupportedError:
+        return None
+    return None if graph.constants else graph.source
 
-    def __init__(self, imported: Any, regions: Sequence[Any], kernel_names: Sequence[str]) -> None:
+
+class _Emitter:
+    """The scope of the rules (see :class:`redfuser.outer.scope.Scope`) and the text they make. within: emit that region
+    alone, unfused."""
+
+    def __init__(self, imported: Any, regions: Sequence[Any], kernel_names: Sequence[str], within: Any = None) -> None:
         self.imported, self.regions, self.kernel_names = imported, list(regions), list(kernel_names)
+        self.within = within
         main = imported.mod["main"]
         self.main, self.bound = main, bindings(main)
         self.values = {b.var.name_hint: b.value for b in self.bound}
@@ -60,6 +73,9 @@ class _Emitter:
         self.opaque = imported.opaque
         self.sealed = {v for r in regions for v in r.outputs.values()}
         """Results of kernels: their Relax definition is not to be looked into."""
+        if within is not None:
+            self.sealed |= set(within.inputs.values())
+            self.bound = [b for b in self.bound if b.var.name_hint not in self.sealed]
         self.names: dict[str, str] = {}
         taken: set[str] = {*kernel_names}
         for name in self.vars:
@@ -119,6 +135,8 @@ class _Emitter:
         body = self.main.body.body
         fields = list(body.fields) if isinstance(body, relax.Tuple) else [body]
         outputs = [f.name_hint for f in fields]
+        if self.within is not None:
+            outputs = [self.within.outputs[o] for o in self.within.cascade.outputs if o in self.within.outputs]
         steps = schedule(self.bound, self.regions, outputs)
         for s in steps:
             for r in s.reads:
@@ -281,12 +299,17 @@ class _Emitter:
     def _graph(self, lines: list[tuple[str, set[str], tuple[str, ...]]], folded: dict[str, Any], outputs: list[str],
                counts: dict[str, int]) -> OuterGraph:
         read = {r for _, reads, _ in lines for r in reads} | set(outputs)
-        inputs = tuple(self.names[s.name] for s in self.imported.inputs if s.kind == "user")
-        weights = {self.names[s.name]: s.name for s in self.imported.inputs if s.kind != "user" and s.name in read}
+        given = [s.name for s in self.imported.inputs if s.kind == "user"]
+        if self.within is not None:
+            given = [self.within.inputs[t.name] for t in self.within.cascade.inputs]
+        inputs = tuple(f"{self.names[n]}{'_' * given[:i].count(n)}" for i, n in enumerate(given))
+        weights = {self.names[s.name]: s.name for s in self.imported.inputs if s.kind != "user" and s.name in read
+                   and s.name not in given}
         tables = {n: v for n, v in self.constants.items() if n in read}
         tables.update({self.names[k]: v for k, v in folded.items() if k in read})
         constants = {**{n: self.imported.weights[k] for n, k in weights.items()}, **dict(sorted(tables.items()))}
-        text = []
+        text = [f"{self.names[n]} = {self.names[n]}.reshape({shape_text(shape_of(self.vars[n]))})"
+                for n in dict.fromkeys(given)] if self.within is not None else []
         last = {r: i for i, (_, reads, _) in enumerate(lines) for r in reads}
         big = {d for _, _, defs in lines for d in defs if d not in outputs and _bytes(self.vars.get(d)) >= FREE_BYTES}
         for i, (line, reads, _) in enumerate(lines):

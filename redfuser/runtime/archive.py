@@ -33,6 +33,7 @@ from redfuser import strict
 from redfuser.artifact import KernelSpec, from_files, to_files
 from redfuser.errors import ArtifactError
 from redfuser.report import Report
+from redfuser.runtime.check import TORCH_DTYPE, inputs_of, outputs_of
 from redfuser.runtime.guard import check_graph, is_name
 from redfuser.runtime.host import cpu_architectures, gpu_architectures
 from redfuser.runtime.model import CompiledModel, Graph
@@ -134,7 +135,8 @@ def _members(models: list[CompiledModel]) -> dict[str, bytes | torch.Tensor]:
         members[graph] = model._graph.source.encode("utf-8")
         _writable(model)
         variants.append({"arch": _arch(model), "kernels": kernels, "graph": graph, "outputs": model._graph.outputs,
-                         "names": dict(model._graph.kernels), "report": model.report.lasting().to_json(),
+                         "names": dict(model._graph.kernels),
+                         "references": dict(model._graph.references), "report": model.report.lasting().to_json(),
                          "stages": [[kernel, list(dumps.items())] for kernel, dumps in model._stages.items()]})
     members["model.json"] = _json({"inputs": list(first._graph.inputs), "signature": first._signature.to_json(),
                                    "constants": described, "variants": variants})
@@ -197,7 +199,8 @@ def _read(archive: zipfile.ZipFile, size: int, arch: str | None, device: torch.d
         variant, where = _choose([_table(v) for v in strict.items(data["variants"])], arch, device)
         source = _member(archive, strict.text(variant["graph"]), hashes).decode("utf-8")
         graph = Graph(source, tuple(strict.text(n) for n in strict.items(data["inputs"])),
-                      strict.whole(variant["outputs"], 0, MAX_MEMBERS), strict.texts(variant["names"]))
+                      strict.whole(variant["outputs"], 0, MAX_MEMBERS), strict.texts(variant["names"]),
+                      strict.texts(variant["references"]))
         signature = Signature.from_json(data["signature"])
         kernels = {name: _kernel(archive, folder, hashes) for name, folder in strict.texts(variant["kernels"]).items()}
         constants: dict[str, torch.Tensor] = {}
@@ -222,6 +225,12 @@ def check(graph: Graph, signature: Signature, constants: Mapping[str, torch.Tens
     tree = check_graph(graph.source, {*constants, *graph.kernels})
     rehearse(tree, graph.inputs, signature.shapes(), {n: Shaped(t.dtype, tuple(t.shape)) for n, t in constants.items()},
              {name: kernels[kernel] for name, kernel in graph.kernels.items()}, graph.outputs)
+    for name, source in graph.references.items():
+        if name not in kernels:
+            raise ArtifactError("RF606", f"torch code for a kernel {name[:40]!r} that is not there")
+        given = [Shaped(TORCH_DTYPE[a.dtype], tuple(a.shape)) for a in inputs_of(kernels[name])]
+        text = check_graph(source, ())
+        rehearse(text, [a.arg for a in text.body[0].args.args], given, {}, {}, len(outputs_of(kernels[name])))  # type: ignore[attr-defined]
 
 
 def _agree(variant: Mapping[str, Any], graph: Graph, signature: Signature, kernels: Mapping[str, KernelSpec]) -> None:

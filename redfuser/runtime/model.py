@@ -14,7 +14,7 @@ import torch
 from redfuser.artifact import KernelSpec
 from redfuser.errors import InputError, InternalError
 from redfuser.report import Report
-from redfuser.runtime import ops, watched
+from redfuser.runtime import ops, trial, watched
 from redfuser.runtime.guard import check_graph, is_name
 from redfuser.runtime.launcher import launcher
 from redfuser.runtime.signature import Signature, of_imported, torch_dtype
@@ -25,12 +25,13 @@ from redfuser.runtime.watched import derivatives, modes, tracing, transforms
 class Graph:
     """Straight-line torch code (:mod:`redfuser.runtime.guard` has its grammar) and the names it uses. ``source`` defines
     ``forward``, whose parameters are ``inputs`` and which returns a tuple of ``outputs`` tensors. ``kernels`` maps a
-    name in the source to the name of a kernel."""
+    name in the source to the name of a kernel, ``references`` a kernel's name to the torch code it stands for."""
 
     source: str
     inputs: tuple[str, ...]
     outputs: int
     kernels: Mapping[str, str] = field(default_factory=dict)
+    references: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +77,9 @@ class CompiledModel(torch.nn.Module):
     def from_compilation(cls, done: Any) -> CompiledModel:
         """From :class:`redfuser.pipeline.Compilation`."""
         outputs = len(done.graph.outputs)
-        graph = Graph(done.graph.source, tuple(done.graph.inputs), outputs, dict(done.graph.kernels))
-        used = set(graph.kernels.values())
+        used = set(done.graph.kernels.values())
+        references = {k: text for k, text in done.references.items() if k in used}
+        graph = Graph(done.graph.source, tuple(done.graph.inputs), outputs, dict(done.graph.kernels), references)
         made = {p.name: p for p in done.produced.values() if p.spec is not None and p.name in used}
         return cls(graph, done.graph.constants, {name: p.spec for name, p in made.items()},
                    of_imported(done.imported, outputs), done.report, {name: p.stages for name, p in made.items()})
@@ -174,7 +176,9 @@ class CompiledModel(torch.nn.Module):
         loaded = {kernel: launcher(self._kernels[kernel]) for kernel in sorted(set(self._graph.kernels.values()))}
         for kernel in loaded.values():
             kernel.prepare(device)
-        run = self._compile({name: loaded[kernel].tolerant for name, kernel in self._graph.kernels.items()})
+        tried = {name: trial.trusted(kernel, self._graph.references.get(name), device) for name, kernel in loaded.items()}
+        self._report = self._report.without({name: t.why for name, t in tried.items() if t.why})
+        run = self._compile({name: tried[kernel].call for name, kernel in self._graph.kernels.items()})
         return _Bound(device, run, tuple(getattr(self, f"c_{name}") for name in self._constants))
 
     def _compile(self, kernels: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
@@ -227,6 +231,10 @@ class CompiledModel(torch.nn.Module):
     def kernels(self) -> dict[str, KernelSpec]:
         """The kernels by name."""
         return dict(self._kernels)
+
+    def reference_of(self, kernel: str) -> str | None:
+        """The torch code that a kernel stands for, where it is known."""
+        return self._graph.references.get(kernel)
 
     def source(self, kernel: str | None = None) -> str:
         """The outer graph's code, or the source of the kernel of that name. KeyError names the kernels there are."""
