@@ -39,10 +39,14 @@ def _divide(s: Scope, c: Any) -> str:
     if not is_float(dtype_of(c)):
         if scalar(b) not in (None, -1):
             return f'torch.div({s.tensor(a)}, {s.text(b)}, rounding_mode="trunc")'
-        # torch's own truncating division of the smallest integer by -1 ends the process; its floor division does not
-        x, y = s.tensor(a), s.tensor(b)
-        return f"{x} // {y} + ({x} % {y} != 0) * (({x} < 0) != ({y} < 0))"
+        return truncated(s.tensor(a), s.tensor(b))
     return f"{s.text(a)} / {s.text(b)}"
+
+
+def truncated(x: str, y: str) -> str:
+    """The quotient of two integers without its fraction. (torch's own spelling ends the process for the smallest integer and
+    -1; its floor division does not.)"""
+    return f"{x} // {y} + ({x} % {y} != 0) * (({x} < 0) != ({y} < 0))"
 
 
 def _power(s: Scope, c: Any) -> str:

@@ -21,7 +21,7 @@ from redfuser.outer import fused, moving, pointwise
 from redfuser.outer.graph import OuterGraph
 from redfuser.outer.layout import Layouts
 from redfuser.outer.order import Step, schedule
-from redfuser.outer.scope import literal, python_name, scalar, shape_text, torch_dtype
+from redfuser.outer.scope import is_float, literal, python_name, scalar, shape_text, torch_dtype
 from redfuser.tvm_compat import TupleStructInfo, bindings, dtype_of, op_name, relax, shape_of
 
 RULES = {**pointwise.RULES, **moving.RULES}
@@ -214,6 +214,10 @@ class _Emitter:
                 return "[" + ", ".join(map(fill, v)) + "]"
             return literal(v, "float64") if isinstance(v, float) else repr(v)
 
+        if spec.target == "aten.div.Tensor_mode" and spec.kwargs == {"rounding_mode": "trunc"} and spec.tensors == 2 and \
+                not is_float(dtype_of(call)):
+            x, y = spec.args
+            return pointwise.truncated(fill(x), fill(y))
         args = [*map(fill, spec.args), *(f"{k}={fill(v)}" for k, v in spec.kwargs.items())]
         text = f"torch.ops.{spec.target}({', '.join(args)})"
         many = isinstance(call.struct_info, TupleStructInfo)

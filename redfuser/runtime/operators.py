@@ -20,7 +20,7 @@ import torch
 
 from redfuser.runtime import computing, moving
 from redfuser.runtime.computing import Rule
-from redfuser.runtime.shapes import MAX_RESULTS, Refused, Shaped, broadcast, integer, need, tensor
+from redfuser.runtime.shapes import MAX_RESULTS, Refused, Shaped, broadcast, integer, need, promoted, tensor
 
 OPERATORS: dict[str, Rule] = {**computing.RULES, **moving.RULES}
 INFIX = computing.INFIX
@@ -39,6 +39,7 @@ pow.Tensor_Tensor pow.Tensor_Scalar pow.Scalar eq.Tensor eq.Scalar ne.Tensor ne.
 gt.Tensor gt.Scalar ge.Tensor ge.Scalar bitwise_and.Tensor bitwise_and.Scalar bitwise_or.Tensor bitwise_or.Scalar
 bitwise_xor.Tensor bitwise_xor.Scalar bitwise_left_shift.Tensor bitwise_right_shift.Tensor bitwise_left_shift.Tensor_Scalar
 bitwise_right_shift.Tensor_Scalar __and__.Tensor __and__.Scalar __or__.Tensor __or__.Scalar __xor__.Tensor __xor__.Scalar
+__lshift__.Tensor __lshift__.Scalar __rshift__.Tensor __rshift__.Scalar gcd
 where.self where.ScalarOther where.ScalarSelf where.Scalar masked_fill.Scalar masked_fill.Tensor clamp.Tensor clamp_min.Tensor
 clamp_max.Tensor lerp.Tensor lerp.Scalar addcmul addcdiv threshold fill.Scalar full_like scalar_tensor max.other min.other
 _to_copy to.dtype clone detach alias lift_fresh_copy native_dropout dropout"""
@@ -150,7 +151,8 @@ def _grid(given: Mapping[str, Any]) -> None:
 def _quotient(given: Mapping[str, Any]) -> None:
     """The smallest integer divided by -1 and truncated ends the process."""
     x, divisor = tensor(given.get("self")), given.get("other")
-    need(given.get("rounding_mode") != "trunc" or x.is_float or (isinstance(divisor, (int, float)) and divisor != -1),
+    literal = isinstance(divisor, int) and divisor != -1
+    need(given.get("rounding_mode") != "trunc" or literal or promoted(x, divisor).is_floating_point,
          "an integer division that truncates, by a tensor")
 
 

@@ -112,6 +112,20 @@ def test_spelling(name: str) -> None:
     compare(function, args, exact=False)
 
 
+def test_integer_division_that_truncates() -> None:
+    """ONNX divides integers so; by a tensor, torch's own spelling would end the process for the smallest integer and -1."""
+    import onnx
+
+    kinds = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.INT64, [6]) for n in ("a", "b", "c")]
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Div", ["a", "b"], ["c"])], "g", kinds[:2], kinds[2:])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)])
+    emitted = emit(import_model(model))
+    a, b = torch.tensor([7, -7, 7, -7, 0, torch.iinfo(torch.int64).min]), torch.tensor([2, 2, -2, -2, 5, -1])
+    (found,) = emitted.function()(a, b)
+    assert found.tolist() == [3, -3, -3, 3, 0, torch.iinfo(torch.int64).min]
+    assert rehearsal(emitted, (a, b))[0].dtype == found.dtype
+
+
 def test_masks_are_computed_once() -> None:
     """What depends on no input is a constant of the graph."""
     graph = compare(lambda x: x + torch.arange(6) * torch.arange(6), (X,))
