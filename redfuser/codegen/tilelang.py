@@ -155,6 +155,8 @@ class _Printer:
     def assigned(self, target: str, e: Expr) -> str:
         """``e`` converted to the target's element type where that differs."""
         want = self.dtypes[target]
+        if want == "e4m3" and e.dtype in _FLOATS and want != e.dtype and not isinstance(e, Const):
+            return f"T.cast({self.eight_bits(e)}, \"{DTYPES[want]}\")"
         if want != e.dtype and not (isinstance(e, Const) or {want, e.dtype} <= {"i64", "i32"}):
             return f"T.cast({self.expr(e)}, \"{DTYPES[want]}\")"
         return self.expr(e)
@@ -171,6 +173,8 @@ class _Printer:
             case Cast(arg=arg, dtype=d):
                 if d == "i64":
                     return self.expr(arg, level)
+                if d == "e4m3" and arg.dtype in _FLOATS:
+                    return f"T.cast({self.eight_bits(arg)}, \"{DTYPES[d]}\")"
                 return f"T.cast({self.expr(arg)}, \"{DTYPES[d]}\")"
             case Op(name="neg", args=(x,)):
                 return f"(-{self.expr(x, 8)})"
@@ -191,6 +195,12 @@ class _Printer:
             case Op(name=n, args=args) if n in _FUNCTIONS:
                 return f"{_FUNCTIONS[n]}({', '.join(self.expr(a) for a in args)})"
         raise LoweringError("RF495", f"TileLang has no spelling for {e}")
+
+    def eight_bits(self, e: Expr) -> str:
+        """A value about to be rounded to e4m3: NaN beyond its range, as torch has it; the GPU's conversion saturates."""
+        x = self.expr(e)
+        text = x if e.dtype == "f32" else f"T.cast({x}, \"float32\")"
+        return f"T.if_then_else(T.max({text}, -({text})) > 464.0, T.float32(float(\"nan\")), {text})"
 
     def extremum(self, less: str, x: Expr, y: Expr) -> str:
         """max or min of floats, NaN where an operand is: the GPU's own instructions drop it."""

@@ -11,6 +11,7 @@ from redfuser.target import Target
 from redfuser.tensorize.arguments import argument_name, tensors
 from redfuser.tensorize.configs import TileConfig, configs
 from redfuser.tensorize.lower import lower_kernel
+from redfuser.tensorize.resources import require_room
 from redfuser.tensorize.state import KernelState
 from redfuser.tensorize.tile_ir import TensorArg, TileProgram
 
@@ -23,6 +24,7 @@ def tensorize(program: Program, config: TileConfig, target: Target) -> TileProgr
     for kernel in program.kernels:
         state = KernelState(program, kernel, config.for_kernel(kernel), target)
         kernels.append(lower_kernel(state))
+        require_room(kernels[-1], target)
         roundings += state.roundings
     args = tuple(TensorArg(argument_name(program, t.name), t.dtype, tuple(map(int, t.shape)), role)  # type: ignore[arg-type]
                  for t, role in tensors(program))

@@ -156,6 +156,6 @@ def accumulate_product(work: KernelState, b: Block, v: Value) -> None:
 def _unrounded(e: Expr, dtype: str) -> Expr:
     """The weights before the cast that the matrix operand makes anyway."""
     match e:
-        case Cast(arg=Cast(arg=x, dtype=d), dtype="f32") if d == dtype:
+        case Cast(arg=Cast(arg=x, dtype=d), dtype="f32") if d == dtype and d in HALF:
             return x
     return e

@@ -88,7 +88,10 @@ def _init_state(work: KernelState) -> None:
             raise LoweringError("RF489", f"{work.kernel.name}: {', '.join(b.names)} carries a payload",
                                 why="the tile form of this reducer needs the row on chip")
         for n, neutral in zip(b.names, b.exprs, strict=True):
-            dtype = {"i64": "i32", "f64": "f32"}.get(neutral.dtype, neutral.dtype)
+            if neutral.dtype == "f64":
+                raise LoweringError("RF489", f"{work.kernel.name}: {n} is accumulated in float64",
+                                    why="tiles accumulate in single precision")
+            dtype = "i32" if neutral.dtype == "i64" and len(b.names) > 1 else neutral.dtype  # the place of a best element
             v = work.tile(n, "me" if work.roles.columns in b.axes else "m", dtype)
             work.values[n] = v
             assert isinstance(neutral, Const)

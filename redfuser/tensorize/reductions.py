@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from redfuser.acrf.expr import Cast, Const, Expr, Index, Op, f32, op
+from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Op, f32, op
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block
 from redfuser.tensorize import rewrite
@@ -68,7 +68,7 @@ def lower_reduce(work: KernelState, b: Block) -> None:
         return
     corrected = work.corrections.pop(b.name, None)
     src = as_tile(work, b.exprs[0], "mn", f"{b.name}_term")
-    nan = kind != "sum" and keeps_nan(work.program.fused, b.name)
+    nan = kind != "sum" and v.dtype in FLOATS and keeps_nan(work.program.fused, b.name)
     _fold_tile(work, kind, src, v, fresh=work.resident, comment=work.source(b), corrected=corrected, nan=nan)
 
 

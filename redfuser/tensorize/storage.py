@@ -109,8 +109,8 @@ def _reuse(stmts: list[TileStmt]) -> list[TileStmt]:
     done = False
     while not done:
         done = True
-        for path in _lists(stmts):
-            pair = _candidate(path, stmts)
+        for path, pipelined in _lists(stmts):
+            pair = _candidate(path, stmts, _arriving(path) if pipelined else frozenset())
             if pair is not None:
                 stmts = [_rename(s, pair[0], pair[1]) for s in stmts]
                 done = False
@@ -118,20 +118,27 @@ def _reuse(stmts: list[TileStmt]) -> list[TileStmt]:
     return stmts
 
 
-def _lists(stmts: list[TileStmt] | tuple[TileStmt, ...]) -> Iterator[list[TileStmt]]:
-    yield list(stmts)
+def _lists(stmts: list[TileStmt] | tuple[TileStmt, ...], pipelined: bool = False) -> Iterator[tuple[list[TileStmt], bool]]:
+    """Every statement list, and whether it is the body of a pipelined loop."""
+    yield list(stmts), pipelined
     for s in stmts:
         if isinstance(s, For):
-            yield from _lists(s.body)
+            yield from _lists(s.body, s.stages > 0)
 
 
-def _candidate(block: list[TileStmt], everything: list[TileStmt]) -> tuple[str, str] | None:
+def _arriving(block: list[TileStmt]) -> frozenset[str]:
+    """What a pipelined loop copies in while earlier iterations run: nobody else may write there."""
+    return frozenset(s.dst.buffer for s in block if isinstance(s, Copy) and s.src.dims)
+
+
+def _candidate(block: list[TileStmt], everything: list[TileStmt], arriving: frozenset[str]) -> tuple[str, str] | None:
     for position, s in enumerate(block):
         if not (isinstance(s, Parallel) and len(s.body) == 1 and len(s.vars) == 2):
             continue
         (a,) = s.body
         for x in walk(a.expr):
-            if isinstance(x, Load) and x.tensor != a.target and x.indices == a.indices and x.dtype == _dtype(a) \
+            if isinstance(x, Load) and x.tensor not in (a.target, *arriving) and x.indices == a.indices \
+                    and x.dtype == _dtype(a) \
                     and _fresh_target(a.target, block, position, everything) \
                     and _dies(x.tensor, block, position, everything, a.target):
                 return a.target, x.tensor
