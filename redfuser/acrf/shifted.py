@@ -135,7 +135,7 @@ class References(Running):
             if e in above:
                 return self.old(self.at(e))  # 0 where the new one is replaced by 1
             r = self.running(e)
-            if e in bounded and self.edges(r) == {INF}:  # of nothing, so the quotient is 0
+            if e in bounded and self.edges(r) == frozenset({INF}):  # of nothing, so the quotient is 0
                 zero = Op("eq", (r, Const(0.0, r.dtype)), "bool")
                 return self.old(Op("select", (zero, Const(1.0, r.dtype), r), r.dtype))
             return self.old(self.inverse_at(e))
