@@ -33,7 +33,7 @@ def test_a_right_kernel_passes_and_a_changed_one_does_not(model: redfuser.runtim
     kernel = launcher(spec)
     kernel.prepare(CPU)
     text = model.reference_of(name)
-    assert text is not None and "masked_fill" in text or "where" in str(text)
+    assert (text is not None and "masked_fill" in text) or "where" in str(text)
     unfused = trial.function(str(text))
     assert trial.failure(spec, kernel.tolerant, unfused, CPU) is None
     for wrong in (lambda *a: kernel.tolerant(*a) * 1.02, lambda *a: kernel.tolerant(a[1], a[0], *a[2:]),
