@@ -24,7 +24,6 @@ from tests.unit.acrf.fusable import program
 OPEN: dict[str, str] = {
     "max_of_normalised": "0 for NaN: rsqrt(inf) * max where the row holds -inf",
     "product_of_normalised": "pow(h new / h old, n) multiplies the rounding of the ratio by n",
-    "stable_norm": "A6: the ratio of references is squared although it may vanish or overflow",
 }
 """Cases the deriver does not meet yet, each with what is wrong; an entry that comes right fails its test here."""
 
