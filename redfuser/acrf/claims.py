@@ -27,6 +27,8 @@ from redfuser.acrf.unrounded import without_steps
 from redfuser.errors import InputError
 
 DISCHARGED = frozenset({"table", "sympy", "z3", "interval", "guard"})
+SOME = 1e6
+"""What a constant that a condition leaves open may be."""
 _REDUCTION = re.compile(r"(?P<names>\w+(?:, \w+)*) = (?P<kind>\w+)(?:\(\d+\))?\[(?P<over>\w+)\] (?P<body>.*)")
 _TERM = re.compile(r"\[(?P<data>.*)\] \(\*\) \[(?P<results>.*)\]")
 _COMPARED = re.compile(r"(?P<left>.*) (?P<sign><=|>=) (?P<right>[^<>]*?)(?: wherever (?P<where>.*) is defined)?")
@@ -119,7 +121,8 @@ class Claims:
             return "is not kept: it is an output" if name in self.fused.cascade.outputs else ""
         if c.text.startswith("the sign of "):  # claims nothing
             return ""
-        found = _COMPARED.fullmatch(c.text)
+        found = _COMPARED.fullmatch(c.text.replace("<= c * ", f"<= {SOME:.1f} * ").removesuffix(" for a constant c")
+                                    if c.text.endswith(" for a constant c") else c.text)
         if found is None:
             raise ValueError("it is no comparison")
         left, right = (self.machine.expr(self._parsed(found[side])) for side in ("left", "right"))

@@ -9,7 +9,7 @@ Both run over any number system of :mod:`redfuser.acrf.domains` and share nothin
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import pairwise
 from typing import Any
@@ -82,6 +82,8 @@ class FusedMachine:
 
     fused: Fused
     whole: Machine
+    produced: State = field(default_factory=dict)
+    """What the producers give over the whole row: a segment has the same values, to the last bit."""
 
     @classmethod
     def bind(cls, fused: Fused, inputs: Mapping[str, Any], numbers: Domain) -> FusedMachine:
@@ -109,18 +111,25 @@ class FusedMachine:
 
     def step(self, state: State, start: int, stop: int) -> State:
         """Absorb points number start .. stop-1 of the r-axis."""
-        m = self.whole.segment(self.fused.cascade.raxis, start, stop)
-        for p in self.fused.producers:
-            m.statement(p)
+        axis = self.fused.cascade.raxis
+        m = self.whole.segment(axis, start, stop)
+        m.values.update({n: v.cut(axis, slice(start, stop)) for n, v in self._producers().items()})
         m.values.update({f"{n}@old": v for n, v in state.items()})
         out: State = {}
         for a in self.fused.state.accumulators:
-            local = m.reduce(a.reducer, a.contribution, self.fused.cascade.raxis, a.dtype, a.axes[-1:])
+            local = m.reduce(a.reducer, a.contribution, axis, a.dtype, a.axes[-1:])
             old = tuple(m.expr(r) for r in a.rebase)
             new = dict(zip(a.names, m.combine(a, old, local if len(a.names) == 2 else local[-1:]), strict=True))
             out.update(new)
             m.values.update(new)
         return out
+
+    def _producers(self) -> State:
+        if not self.produced and self.fused.producers:
+            m = self.whole.with_values({})
+            for p in self.fused.producers:
+                self.produced.update(m.statement(p))
+        return self.produced
 
     def merge(self, a: State, b: State) -> State:
         """The state of both sets of elements."""
@@ -140,7 +149,7 @@ class FusedMachine:
         if len(pairs) < 2 or any(isinstance(x, Ref) and x.indices for r in rebases for x in walk(r)):
             return [self.merge(a, b) for a, b in pairs]
         ranges = {**self.whole.ranges, _PAIR: np.arange(len(pairs))}
-        every = replace(self, whole=replace(self.whole, ranges=ranges, known={}))
+        every = replace(self, produced={}, whole=replace(self.whole, ranges=ranges, known={}))
         merged = every.merge(_stacked([a for a, _ in pairs]), _stacked([b for _, b in pairs]))
         return [{n: v.at(_PAIR, i) for n, v in merged.items()} for i in range(len(pairs))]
 
@@ -164,9 +173,7 @@ class FusedMachine:
 
     def finish(self, state: State) -> Machine:
         """Finalize and run ``post`` over the whole row: a machine whose values hold every result."""
-        m = self.whole.with_values(state)
-        for p in self.fused.producers:
-            m.statement(p)
+        m = self.whole.with_values({**self._producers(), **state})
         for s in (*self.fused.state.finalize, *self.fused.post):
             m.statement(s)
         return m

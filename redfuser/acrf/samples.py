@@ -207,6 +207,8 @@ def samples(cascade: Cascade, length: int, seed: int = 0) -> Iterator[Sample]:
         for kind in ("zeros", "equal", "outlier", "tiny", "signs"):
             if kind == "zeros" or t.name in floats:
                 yield sample(cascade, {t.name: kind}, "generic", length, seed)
+        if t.name in floats:  # an even number of signs, of which a longer part vanishes too
+            yield sample(cascade, {t.name: "signs"}, "generic", length + 1, seed + 1)
     along = {x.tensor for s in cascade.stmts for x in walk(s.expr) if isinstance(x, Load)
              and any(cascade.raxis in indices_of(i) for i in x.indices)}
     for name in (n for n in floats if n in along):

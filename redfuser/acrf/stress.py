@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from redfuser.acrf.domains import NUMPY, Array, Domain
-from redfuser.acrf.expr import FLOATS, Cascade
+from redfuser.acrf.expr import FLOATS, Cascade, Load, indices_of, walk
 from redfuser.acrf.machine import Machine, Source
 from redfuser.acrf.samples import Sample
 
@@ -23,6 +23,8 @@ TRIAL = "@trial"
 """The axis along which trials stand. No cascade has an axis of that name."""
 PLAIN = ("positive", "normal", "wide", "shifted", "spike", "scores", "gaps", "hidden", "buried", "faint", "bottom")
 """Distributions of elements: see :func:`_elements`."""
+PARAMETER = ("scores", "gaps")
+"""Those of a tensor that does not run along the r-axis, where nothing is masked."""
 SCALES = (-0.8, -0.45, -0.3, 0.3, 0.52, 0.8)
 """Magnitudes, as powers of the dtype's largest value: 1e-30, 5e-18, 3e-12 ... 1e20, 1e30 in float32, 1e-4 to 7e3 in float16.
 None has its square just where digits are lost one by one."""
@@ -46,10 +48,12 @@ def strains(cascade: Cascade, length: int) -> Iterator[Strain]:
     """Every tensor alike, then one tensor at a time odd, then all masked or scaled together, for rows of ``length``."""
     kinds = [k for k in PLAIN[2:] if k != "buried" or length >= 16]  # nothing but masks in a row is ``bottom``
     floats = [t.name for t in cascade.inputs if t.dtype in FLOATS]
+    along = {x.tensor for s in cascade.stmts for x in walk(s.expr) if isinstance(x, Load)
+             and any(cascade.raxis in indices_of(i) for i in x.indices)}
     for kind in ("positive", "normal"):
         yield Strain(kind, kind)
     for t in floats:
-        for kind in (*kinds, *(f"scale {s}" for s in SCALES)):
+        for kind in (*kinds, *(f"scale {s}" for s in SCALES)) if t in along else PARAMETER:
             yield Strain(f"{t} {kind}", "positive", ((t, kind),))
     if len(floats) > 1:
         for kind in ("hidden", "faint", *(f"scale {s}" for s in TOGETHER)):

@@ -77,7 +77,8 @@ def _measured(d: Decomposer, e: Expr, terms: list[Term]) -> Term | None:
         return None
     added = spell(rest, e.dtype)
     total = added if s.rest is None else op("add", op("div", s.rest, over), added)
-    d.conditions.append(Condition(f"abs({s.base if shifts else s.a}) <= c * {unit}", "interval",
+    d.conditions.append(Condition(f"abs({s.base if shifts else s.a}) <= c * ({unit}) for a constant c",
+                                  "interval",
                                   "bounds the quotient by a constant"))
     return Term((Part("shift", e, a=s.a, b=s.b, unit=unit, rest=total),))
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import partial, reduce
 from itertools import pairwise
 from typing import Any
 
@@ -49,6 +49,8 @@ CLAIMED = 64.0
 """The third power of the inputs' scale, where claims are evaluated."""
 _IRRATIONAL = frozenset({"exp", "exp2", "log", "log2", "tanh", "sigmoid", "erf", "sin", "cos", "sqrt", "rsqrt"})
 INF = float("inf")
+INFINITE = frozenset({"posinf", "neginf", "fewneginf", "allneginf"})
+"""Kinds of elements with infinities (samples.py)."""
 ENOUGH = 8
 """Violations after which checking stops."""
 _PLACES = " (places)"
@@ -260,6 +262,8 @@ class _Trial:
     scale: float = 1.0
     masked: bool = False
     """Is the row masked altogether? Then the program's NaN is promised."""
+    reached: bool = False
+    """Does an infinite element reach a result? Then a NaN may come out, but no other number."""
     compared: bool = False
     """Was some element of an output defined, so that the comparison said something?"""
 
@@ -269,10 +273,16 @@ class _Trial:
         reference = self.sample.machine(self.fused.cascade, self.numbers)
         for stmt in self.fused.cascade.stmts:
             reference.statement(stmt)
-        self.masked = "allneginf" in self.sample.kinds.values() and not self._infinite(reference)
+        kinds = set(self.sample.kinds.values())
+        self.masked = "allneginf" in kinds and not self._infinite(reference)
+        self.reached = not self.masked and bool(kinds & INFINITE) and not self._defined(reference)
         self.scale = self._scale(reference)
         whole = self.span(0, n)
         yield from self._neutrals()
+        if self.reached:  # states may differ by NaN; what is made of them must be the program's, or NaN
+            for state in self._states(cuts(n)):
+                yield from self._results(reference, f.finish(state))
+            return
         yield from self._same("neutral: an empty segment changes the state", f.step(whole, n, n), whole)
         yield from self._same("neutral: an empty segment is not init", self.span(0, 0), init)
         yield from self._same("merge: init is no identity", f.merge(whole, init), whole)
@@ -285,6 +295,14 @@ class _Trial:
         if (start, stop) not in self.spans:
             self.spans[start, stop] = self.machine.step(self.machine.init(), start, stop)
         return self.spans[start, stop]
+
+    def _states(self, cuts: list[tuple[int, ...]]) -> Iterator[State]:
+        """The whole row's state, by every segmentation: absorbed, and merged from the left."""
+        for cut in cuts:
+            spans = list(pairwise(np.cumsum([0, *cut]).tolist()))
+            yield reduce(lambda state, span: self.machine.step(state, *span), spans, self.machine.init())
+            if len(cut) in (2, 3):
+                yield reduce(self.machine.merge, [self.span(*span) for span in spans])
 
     def _segments(self, whole: State, cuts: list[tuple[int, ...]]) -> Iterator[str]:
         f = self.machine
@@ -348,9 +366,12 @@ class _Trial:
 
     def _excused(self, output: bool, got: Array, want: Array) -> Array:
         """Where the table of decisions (docs/algebra.md) lets the fused form differ: of what is not finite, which of NaN and
-        the infinities; and what stays inside the kernel counts where the program defines it. Finite is finite."""
+        the infinities; NaN where an infinite element reaches a result; and what stays inside the kernel counts where the
+        program defines it. What is not finite never becomes a number."""
         undefined = want != want
         excused = (undefined | (np.abs(want) == INF)) & ((got != got) | (np.abs(got) == INF))
+        if self.reached:
+            excused |= got != got
         if output and (self.masked or "nan" in self.sample.kinds.values()):  # promised: NaN where the program is NaN
             excused &= ~undefined
         return np.asarray(excused if output else excused | undefined, np.bool_)

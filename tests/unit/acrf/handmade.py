@@ -52,13 +52,15 @@ SOFTMAX = """cascade attention(x: f32[L], v: f32[L, E]) over l
   return m, o"""
 
 
-def attention(rebase: str = "exp(m@old - m)", weight: str = "exp(x[l] - m)", final: str = "oa / t") -> Fused:
+REFERENCE = "select(m == -inf, 0, m)"
+"""What an empty or masked state is kept relative to: -inf would make NaN of it."""
+
+
+def attention(rebase: str = f"exp(m@old - {REFERENCE})", weight: str = f"exp(x[l] - {REFERENCE})", final: str = "oa / t") -> Fused:
     return fused(SOFTMAX, [
         ("m", "", "max", "x[l]", {"neutral": (NEG,)}),
-        ("t", "", "sum", f"select(m == -inf, 0, {weight})", f"select(m@old == -inf, 0, t@old * {rebase})"),
-        ("oa", "e", "sum", f"select(m == -inf, 0, {weight}) * v[l, e]",
-         f"select(m@old == -inf, 0, oa@old * {rebase})")],
-        {"m": "m", "t": "t", "o": final})
+        ("t", "", "sum", weight, f"t@old * {rebase}"), ("oa", "e", "sum", f"{weight} * v[l, e]", f"oa@old * {rebase}")],
+        {"m": "m", "t": f"t * exp({REFERENCE} - m)", "o": final})
 
 
 VARIANCE = """cascade variance(x: f32[I, L]) over l

@@ -17,8 +17,6 @@ TEXTS = {re.search(r"cascade (\w+)", t)[1]: t + "\n"
 
 
 OPEN = {
-    "others": "NaN for 0 where the maximum is +inf: exp(inf - inf) in the rebase",
-    "norm15": "A6: a ratio of references to a power may vanish or overflow",
     "logvar": "log(x / m) is split where the program keeps the digits of a ratio near 1",
     "logmask": "log(m old / m) of a ratio near 1 loses the digits of its distance from 1",
     "prod_deferred": "A6: prod(x) overflows where prod(x * m) does not",

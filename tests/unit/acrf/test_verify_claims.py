@@ -53,12 +53,14 @@ def test_a_wrong_identity_is_found(right: Fused) -> None:
 
 @pytest.mark.parametrize(("text", "discharged"), [
     ("s >= 0", "interval"), ("m <= 0", "z3"), ("abs(x[l]) <= m / 2.0", "table"), ("m >= 0", "hope"), ("all is well", "table"),
+    ("abs(x[l]) <= c * (m - m) for a constant c", "interval"),
     ("v is not observed where m <= 0.0", "table")])
 def test_a_wrong_condition_is_found(right: Fused, text: str, discharged: str) -> None:
     c = replace(right.certificate, conditions=(Condition(text, discharged),))
     assert any("the condition" in v for v in says(right, c))
 
 
-@pytest.mark.parametrize("text", ["m >= 0", "abs(x[l]) <= m", "sqrt(n) >= 0 wherever s is defined", "the sign of s is unknown"])
+@pytest.mark.parametrize("text", ["m >= 0", "abs(x[l]) <= m", "sqrt(n) >= 0 wherever s is defined", "the sign of s is unknown",
+                                  "abs(x[l]) <= c * (m / 4.0) for a constant c"])
 def test_a_right_condition_is_not(right: Fused, text: str) -> None:
     assert says(right, replace(right.certificate, conditions=(Condition(text, "interval"),))) == []
