@@ -114,6 +114,7 @@ CODES: dict[str, str] = {
     "RF305": "fusing would cost more than it saves",
     "RF306": "a row is read or written at two positions at once",
     "RF307": "a single reduction is no cascade",
+    "RF308": "the work that partitioning a model may take is spent",
     "RF301": "an operator without a lowering to statements (a scan, a sort, a scatter)",
     # RF35x: strategies
     "RF350": "a strategy, split count or segment length that means nothing",

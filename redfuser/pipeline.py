@@ -78,10 +78,10 @@ def _run(model: Any, args: Any, kwargs: Any, arch: str, casts: str, build: bool,
     search = partition.Partitioner(imported, casts)
     found = trace.run("partition", search.run)
     made = Realised(arch, build, verify)
-    for _ in range(0 if disable else ROUNDS):
+    for turn in range(0 if disable else ROUNDS + 1):
         trace.run("certificates", made.recheck, found.regions)
         trace.run("kernels", made.realise, found.regions)
-        if not (failed := made.failed(found.regions)):
+        if not (failed := made.failed(found.regions)) or turn == ROUNDS:
             break
         search.give_up(failed)
         found = trace.run("partition", search.run)

@@ -8,13 +8,14 @@ beside a projection that the library runs, a single reduction before a softmax.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 from redfuser.acrf.expr import Cast, Expr, Load, Op, Provenance, Reduce, walk
 from redfuser.acrf.state import Fused, NotFusable
+from redfuser.partition.draft import Reject
 from redfuser.partition.graph import Graph, Node, Unit, provenance_of
 from redfuser.partition.grow import Cut
 from redfuser.partition.index import axes_of
@@ -23,6 +24,8 @@ from redfuser.partition.region import Apart
 
 OPAQUE = ("call_dps_packed", "call_pure_packed")
 """Calls the frontend made opaque; it lists them itself."""
+SHORT = Reject("RF308", None, "left to torch without a closer look", "the work that partitioning one model may take is spent",
+               "a loop that was unrolled is better compiled as one step")
 REACH = 4
 """Maps between a statistic and the row that it comes back to."""
 
@@ -55,14 +58,15 @@ def opaque(graph: Graph, imported: Any) -> dict[Unit, str]:
 
 
 def balance(graph: Graph, fused: Mapping[Unit, str], declined: Iterable[Declined], cuts: Iterable[Cut],
-            why: Mapping[Unit, str]) -> tuple[list[Loss], tuple[Apart, ...]]:
-    """``fused``: every unit that a kernel computes, with its region's stem."""
-    return _Balance(graph, fused, why).of(list(declined), list(cuts))
+            why: Mapping[Unit, str], short: Container[int] = ()) -> tuple[list[Loss], tuple[Apart, ...]]:
+    """``fused``: every unit that a kernel computes, with its region's stem. ``short``: reductions that
+    there was no work left for."""
+    return _Balance(graph, fused, why, short).of(list(declined), list(cuts))
 
 
 class _Balance:
-    def __init__(self, graph: Graph, fused: Mapping[Unit, str], why: Mapping[Unit, str]) -> None:
-        self.graph, self.fused, self.why = graph, fused, why
+    def __init__(self, graph: Graph, fused: Mapping[Unit, str], why: Mapping[Unit, str], short: Container[int]) -> None:
+        self.graph, self.fused, self.why, self.short = graph, fused, why, short
         self.told: set[Unit] = set()
         self.losses: list[tuple[int, Loss]] = []
         self.notes: list[Apart] = []
@@ -78,6 +82,8 @@ class _Balance:
             self.cut(c)
         for u in self.graph.units:
             self.overlooked(u, cuts)
+            if u.index in self.short and self.missing((u,)) and u not in self.told:
+                self.notes.append(Apart(place(provenance_of(u)), SHORT.code, f"{SHORT.condition}: {SHORT.why}"))
         return [x for _, x in sorted(self.losses, key=lambda pair: pair[0])], tuple(dict.fromkeys(self.notes))
 
     def missing(self, units: Iterable[Unit]) -> set[Unit]:
@@ -149,7 +155,7 @@ class _Balance:
                                     "a single reduction; the map back to its row is part of another kernel"))
             return
         cut = next((c for c in cuts if u in (c.joining, c.seed)), None)
-        reason = cut.reason if cut else None
+        reason = SHORT if u.index in self.short else cut.reason if cut else None
         where = provenance_of(u)
         self.lose((u,), stem_of({u, *back}), (where, *map(provenance_of, back)), NotFusable(
             reason.code if reason else "RF302", u.var, reason.condition if reason else "the reduction and the map back to its "

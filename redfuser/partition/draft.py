@@ -17,6 +17,7 @@ from redfuser.acrf.refuse import defect
 from redfuser.partition.evaluate import Evaluator, Instance, Site, Value
 from redfuser.partition.graph import Node, Unit
 from redfuser.partition.index import Indices, axes_of, const
+from redfuser.partition.work import Spent, Work
 
 R = "l"
 DEPTH = 3
@@ -83,10 +84,13 @@ class Draft:
         return any((n.lead or n) in rows for n, _ in v.sites)
 
 
-def draft(units: frozenset[Unit], seed: Node) -> Draft | Reject:
-    """Evaluate ``units`` as one cascade over the r-axis of the reduction ``seed``."""
+def draft(units: frozenset[Unit], seed: Node, work: Work | None = None) -> Draft | Reject:
+    """Evaluate ``units`` as one cascade over the r-axis of the reduction ``seed``. Raises Spent when that takes more than
+    ``work``."""
     try:
-        return _Drafter(units, seed).run()
+        return _Drafter(units, seed, work).run()
+    except Spent:
+        raise
     except Exception as e:
         found = defect("finding a cascade", e)
         return Reject(found.code, seed, found.condition, found.why, found.help)
@@ -103,8 +107,8 @@ def escaping(units: frozenset[Unit]) -> list[Node]:
 
 
 class _Drafter:
-    def __init__(self, units: frozenset[Unit], seed: Node) -> None:
-        self.units, self.seed = units, seed
+    def __init__(self, units: frozenset[Unit], seed: Node, work: Work | None) -> None:
+        self.units, self.seed, self.work = units, seed, work
         self.raxes: dict[Node, str] = {seed: R}
         assert isinstance(seed.stmt, Reduce) and seed.unit is not None
         self.extents: dict[str, int] = {R: seed.unit.extents[seed.stmt.over]}
@@ -119,7 +123,7 @@ class _Drafter:
         return self.raxes[node]
 
     def evaluate(self, sinks: Iterable[Sink]) -> Evaluator:
-        ev = Evaluator(self.units, self.raxis, self.ix)
+        ev = Evaluator(self.units, self.raxis, self.ix, self.work)
         for s in sinks:
             s.value = ev.value(s.node, tuple(ev.ix.simplify(e) for e in s.at))
         return ev
@@ -216,7 +220,7 @@ class _Drafter:
             for _ in range(DEPTH):
                 outside |= level
                 level = {p for u in level for p in u.producers if p.pointwise and not p.gathers} - outside
-            out |= Evaluator(frozenset(outside), self.raxis, self.ix).value(node, at).sites - {(node, at)}
+            out |= Evaluator(frozenset(outside), self.raxis, self.ix, self.work).value(node, at).sites - {(node, at)}
         return out
 
     def row_axes(self, ev: Evaluator, sinks: list[Sink]) -> bool:

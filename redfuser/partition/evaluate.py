@@ -14,6 +14,7 @@ from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Load, Op, Reduc
 from redfuser.partition.fold import fold
 from redfuser.partition.graph import Node, Unit
 from redfuser.partition.index import INTS, Indices, axes_of
+from redfuser.partition.work import Work
 
 Site = tuple[Node, tuple[Expr, ...]]
 """A tensor at a position: what two reductions must have in common to share an axis."""
@@ -50,8 +51,8 @@ class Evaluator:
     """Evaluation within a region. ``inside``: its units; ``raxis``: the axis name of every reduction node;
     ``ix``: the simplifier, whose extents must cover every axis used."""
 
-    def __init__(self, inside: frozenset[Unit], raxis: Callable[[Node], str], ix: Indices) -> None:
-        self.inside, self.raxis, self.ix = inside, raxis, ix
+    def __init__(self, inside: frozenset[Unit], raxis: Callable[[Node], str], ix: Indices, work: Work | None = None) -> None:
+        self.inside, self.raxis, self.ix, self.work = inside, raxis, ix, work
         self.memo: dict[tuple[Node, tuple[Expr, ...], bool], Value] = {}
         self.instances: dict[Site, Instance] = {}
         self.open: list[Site] = []
@@ -186,7 +187,10 @@ class Evaluator:
                     return self.tidy(replace(x, arg=go(kid)))
             raise TypeError(f"not an expression: {x!r}")
 
-        return Value(go(e), frozenset(sites))
+        got = go(e)
+        if self.work is not None:
+            self.work.charge(len(done))
+        return Value(got, frozenset(sites))
 
     def position(self, e: Expr) -> Expr:
         return self.ix.simplify(e)

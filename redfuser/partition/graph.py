@@ -18,6 +18,10 @@ from redfuser.tvm_compat import TensorStructInfo, TupleStructInfo, relax
 BYTES = {"f64": 8, "i64": 8, "f32": 4, "i32": 4, "f16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "i8": 1, "u8": 1, "bool": 1}
 
 
+CHAIN = 64
+"""Maps in a row that cost nothing to read through; a longer chain is cut by one that does."""
+
+
 @dataclass(eq=False, slots=True)
 class Node:
     """A tensor. ``stmt`` is None for a parameter or an opaque result; ``var`` is the Relax variable it is the value of,
@@ -62,6 +66,7 @@ class Unit:
     has_data: bool = True
     is_view: bool = False
     is_cheap: bool = False
+    chain: int = 0
     gathers: bool = False
     piecewise: bool = False
     lifted: Lifted | None = None
@@ -297,6 +302,10 @@ def classify(u: Unit) -> None:
     u.is_view = small and ops == 0 and len(loads) == len(u.nodes) == len(data) and _no_narrowing(u)
     u.is_view = u.is_view or (len(data) == 1 and ops == 0 and len(u.results) > 1)  # a split
     u.is_cheap = u.is_view or not u.has_data or (small and ops <= 8 and len(loads) <= 8)
+    u.chain = 1 + max((p.chain for p in u.producers if p.is_cheap), default=0)
+    if u.chain > CHAIN:
+        u.is_cheap = u.is_view = False
+        u.chain = 0
 
 
 def loads_by_data(u: Unit) -> bool:

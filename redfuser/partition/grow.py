@@ -7,8 +7,10 @@ scores) is claimed by the cascade that consumes it. A unit joins only if the gro
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop, heappush
 from math import prod
 from typing import Literal
 
@@ -19,7 +21,9 @@ from redfuser.partition.evaluate import scales
 from redfuser.partition.graph import Graph, Node, Unit
 from redfuser.partition.index import axes_of
 from redfuser.partition.sets import Signatures, Units, bits, free_to_read, mask, small, widens
+from redfuser.partition.work import NEAR, REGION, Spent, Work
 
+log = logging.getLogger("redfuser.partition")
 DEPTH = 4
 """Maps between a tensor of the row and a reduction that is looked for beside the cascade."""
 MAX_TENSORS = 8
@@ -54,25 +58,51 @@ class Grower:
     """
 
     def __init__(self, graph: Graph, banned: frozenset[frozenset[int]] = frozenset(), barred: frozenset[int] = frozenset(),
-                 verdicts: dict[object, Reject | None] | None = None) -> None:
+                 verdicts: dict[object, Reject | None] | None = None, work: Work | None = None,
+                 drafts: dict[tuple[Units, Node], Draft | Reject] | None = None) -> None:
         self.graph, self.barred = graph, barred
         self.banned = [sum(1 << i for i in pair) for pair in banned]
         self.claimed: set[Unit] = set()
         self.growth = Growth()
         self.verdicts: dict[object, Reject | None] = {} if verdicts is None else verdicts
         self.signatures = Signatures()
+        self.work = work or Work()
+        self.drafts: dict[tuple[Units, Node], Draft | Reject] = {} if drafts is None else drafts
         self.steps: list[Step] = []
 
     def run(self) -> Growth:
         for u in reversed(self.graph.units):
+            if u.index % 512 == 511:
+                log.info("%d operations left to look at, %d cascades found", u.index + 1, len(self.growth.drafts))
             if u.reducing and u not in self.claimed and not u.gap and u.index not in self.barred:
-                got = self.cascade(u)
+                got = self.within(u)
                 if got is not None:
                     self.growth.drafts.append(got)
                     self.claimed |= got.units
                     self.fence(got.units)
         self.growth.drafts.reverse()
         return self.growth
+
+    def within(self, seed: Unit) -> Draft | None:
+        """The seed's cascade, as far as the work that is left allows."""
+        self.work.begin()
+        kind = id(seed.lifted)
+        if self.work.hopeless(kind):
+            self.work.short.add(seed.index)
+            return None
+        got = None
+        try:
+            got = self.cascade(seed)
+        except Spent:
+            self.work.short.add(seed.index)
+        self.work.end(kind, got is not None)
+        return got
+
+    def drafted(self, units: Units, lead: Node) -> Draft | Reject:
+        """A draft costs once, however often the graph is grown again."""
+        if (key := (units, lead)) not in self.drafts:
+            self.drafts[key] = draft(units, lead, self.work)
+        return self.drafts[key]
 
     # -- one cascade ---------------------------------------------------------------------------------------------------
 
@@ -113,9 +143,11 @@ class Grower:
     def verdict(self, question: str, units: Units, lead: Node, judge: Callable[[Draft, Unit | None], Reject | None],
                 about: Unit | None = None) -> Reject | None:
         """``judge`` on the draft of ``units``: None when it stands. Answered once per structure."""
+        if len(units) > REGION:
+            return Reject("RF308", None, f"a region of more than {REGION} operations")
         key = (question, self.signatures.of(units, lead, about), self.surroundings(units, about))
         if key not in self.verdicts:
-            got = draft(units, lead)
+            got = self.drafted(units, lead)
             if isinstance(got, Draft):
                 self.verdicts[key] = judge(got, about)
             else:
@@ -185,7 +217,7 @@ class Grower:
             u = todo.pop()
             if u in reached or u in units:
                 continue
-            if u in self.claimed or u.gap or (u.gathers and not small(u, lead)):
+            if u in self.claimed or u.gap or (u.gathers and not small(u, lead)) or len(reached) > REGION:
                 return frozenset()
             reached.setdefault(u)
             along = u.reducing and max(prod(n.shape) for n in u.results) >= max(prod(n.shape) for n in u.args)
@@ -247,16 +279,29 @@ class Grower:
     def frontier(self, units: Units) -> list[tuple[Unit, Units]]:
         """Reducing ancestors with only free pointwise units between them and the region."""
         above, members = mask(units, "ancestors"), bits(units)
-        out = []
-        stop = 0  # ancestors of reductions that are themselves ancestors of the region: never in reach
-        for c in reversed(self.members(above & ~members)):
-            if not (c.reducing or c.gap or c in self.claimed):
+        free = 0
+        reached: set[Unit] = set()
+        queue = [-p.index for u in units for p in u.producers if p not in units]
+        heapify(queue)
+        found: list[Unit] = []
+        while queue and len(reached) < REGION:
+            u = self.graph.units[-heappop(queue)]
+            if u in reached or u in units:
                 continue
-            if not stop >> c.index & 1 and c.reducing and not c.gap and c not in self.claimed:
-                between = self.members(c.descendants & above & ~members)
-                if all(b.pointwise and b not in self.claimed and not b.gathers for b in between):
-                    out.append((c, frozenset(between)))
-            stop |= c.ancestors
+            reached.add(u)
+            if u.gap or u in self.claimed:
+                continue
+            if u.reducing:
+                found.append(u)
+            elif not u.gathers:
+                free |= 1 << u.index
+                for p in u.producers:
+                    heappush(queue, -p.index)
+        out = []
+        for c in found[:NEAR]:
+            between = c.descendants & above & ~members
+            if not between & ~free:
+                out.append((c, frozenset(self.members(between))))
         return out
 
     def members(self, bitmask: int) -> list[Unit]:
@@ -338,11 +383,14 @@ class Grower:
         for _ in range(DEPTH):
             free = [u for u in level if u not in units and u not in self.claimed and not u.gap and not u.gathers]
             for c in (u for u in free if u.reducing and u not in out):
-                between = self.members((c.ancestors & below) | (c.descendants & above))
-                if all(b.pointwise and b not in self.claimed and not b.gathers for b in between):
-                    out[c] = frozenset(between)
+                between = (c.ancestors & below) | (c.descendants & above)
+                if between.bit_count() <= REGION and all(
+                        b.pointwise and b not in self.claimed and not b.gathers for b in self.members(between)):
+                    out[c] = frozenset(self.members(between))
             level = dict.fromkeys(v for u in free if u.pointwise for v in u.consumers)
-        return list(out.items())
+        middle = min(u.index for u in units)
+        near = sorted(sorted(out, key=lambda c: abs(c.index - middle))[:NEAR], key=list(out).index)
+        return [(c, out[c]) for c in near]
 
     def judge_companion(self, got: Draft, c: Unit | None) -> Reject | None:
         mine = [i for i in got.rows if i.node.unit is c]
@@ -362,7 +410,7 @@ class Grower:
     def prologue(self, units: Units, lead: Node) -> Draft | Reject:
         """Absorb pointwise producers of the row: computed once per element either way, so one pass is saved."""
         refused: set[Unit] = set()
-        d = draft(units, lead)
+        d = self.drafted(units, lead)
         while not isinstance(d, Reject):
             best = None
             for node, sites in d.external.items():
@@ -383,7 +431,7 @@ class Grower:
                 refused.add(best)
                 continue
             self.step("lead", grown, d.units)
-            d = draft(grown, lead)
+            d = self.drafted(grown, lead)
         return d
 
     def judge_lead(self, got: Draft, u: Unit | None) -> Reject | None:
@@ -424,7 +472,10 @@ class Grower:
 
     def close(self, units: Units) -> Units:
         """With the free maps that lie between members and that nothing else reads."""
-        more = {u for u in self.members(mask(units, "descendants") & mask(units, "ancestors") & ~bits(units))
+        between = mask(units, "descendants") & mask(units, "ancestors") & ~bits(units)
+        if between.bit_count() > REGION:
+            return units
+        more = {u for u in self.members(between)
                 if u.is_cheap and u not in self.claimed and not any(n.escapes for n in u.results)}
         while True:
             kept = {u for u in more if all(c in units or c in more for c in u.consumers)}
@@ -434,8 +485,8 @@ class Grower:
 
     def convex(self, units: Units) -> bool:
         """No path leaves and comes back, other than through maps that are evaluated inside anyway."""
-        between = self.members(mask(units, "descendants") & mask(units, "ancestors") & ~bits(units))
-        return all(u.is_cheap for u in between)
+        between = mask(units, "descendants") & mask(units, "ancestors") & ~bits(units)
+        return between.bit_count() <= REGION and all(u.is_cheap for u in self.members(between))
 
     def judge_escapes(self, d: Draft, _: Unit | None) -> Reject | None:
         """A result along the row that depends on a reduction and that a reduction of the region reads too; or any result

@@ -24,6 +24,7 @@ from redfuser.partition.graph import Graph, Unit, build_graph, provenance_of
 from redfuser.partition.grow import Cut, Grower
 from redfuser.partition.region import Partition, Refusal, Region, key_of
 from redfuser.partition.smaller import Pair, apart, undone
+from redfuser.partition.work import CASCADES, DERIVED, ROUNDS, WHOLE, Work
 
 log = logging.getLogger("redfuser.partition")
 UNDOINGS = 8
@@ -60,27 +61,34 @@ class Partitioner:
         self.fused: dict[str, Fused | NotFusable] = {}
         self.declined: list[account.Declined] = []
         self.verdicts: dict[object, Any] = {}
+        self.work = Work()
+        self.drafts: dict[Any, Any] = {}
         self.banned: set[Pair] = set()
         self.barred: set[int] = set()
         self.tries: Counter[int] = Counter()
         self.accepted: list[Found] = []
 
     def run(self) -> Partition:
-        while True:
+        for turn in range(ROUNDS):
             self.graph.reset()
-            growth = Grower(self.graph, frozenset(self.banned), frozenset(self.barred), self.verdicts).run()
+            growth = Grower(self.graph, frozenset(self.banned), frozenset(self.barred), self.verdicts, self.work,
+                            self.drafts).run()
             accepted: list[tuple[Draft, Outlined, Fused]] = []
             again = False
             for d in growth.drafts:
                 out, got = self.derive(d)
                 if out is None or isinstance(got, NotFusable):
                     assert isinstance(got, NotFusable)
-                    again = True
+                    again |= got.code != "RF308"
                     self.refused(d, out, got)
                 else:
                     accepted.append((d, out, got))
+            log.info("round %d: %d regions of %d operations, %d distinct cascades, %d nodes visited", turn, len(accepted),
+                     len(self.graph.units), len(self.fused), WHOLE - self.work.left)
             if not again:
                 break
+        if self.work.short:
+            log.info("%d reductions were left to torch: RF308, the work that one model may take is spent", len(self.work.short))
         counts: Counter[str] = Counter()
         self.accepted = [Found(d, o, f, numbered(names.stem(d), counts)) for d, o, f in accepted]
         return self.finish(growth.cuts, counts)
@@ -101,6 +109,10 @@ class Partitioner:
 
         key = key_of(cascade)
         if key not in self.fused:
+            if len(self.fused) >= CASCADES:
+                return NotFusable("RF308", "", "the model has a bounded number of distinct cascades",
+                                  f"it has more than {CASCADES}", "a loop that was unrolled is better compiled as one step")
+            self.work.left -= DERIVED
             self.fused[key] = fuse(cascade, self.casts)
         return self.fused[key]
 
@@ -161,7 +173,7 @@ class Partitioner:
                                   covered, ops(d.units)))
         fused = {u: f.name.rsplit(".", 1)[0] for f in self.accepted for u in f.draft.units}
         kept = Counter(u.op for u in self.graph.units if u not in fused and u.var in live)
-        losses, notes = account.balance(self.graph, fused, self.declined, cuts, self.opaque)
+        losses, notes = account.balance(self.graph, fused, self.declined, cuts, self.opaque, self.work.short)
         refusals = tuple(Refusal(numbered(x.stem, counts), x.ops, x.reason, x.fused) for x in losses)
         return Partition(tuple(regions), refusals, tuple(u.op for u in self.graph.units if u.gap), dict(kept), notes)
 

@@ -1,0 +1,60 @@
+"""How much analysis a partition may do: counted, not timed, so that the same model gives the same partition everywhere.
+
+What is counted are the expression nodes that evaluating a candidate region visits (:mod:`redfuser.partition.evaluate`),
+about 50,000 a second. A verdict is remembered by the structure of the region, so equal layers cost nothing: what runs into
+these limits is a recurrence that was unrolled, whose every step is another region, or a program of very many kinds of rows.
+What is not analysed stays with torch, and the report says so (RF308).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+REGION = 48
+"""Units of one region."""
+NEAR = 10
+"""Reductions that are looked at, nearest first, each time that one is looked for."""
+SEED = 40_000
+"""Nodes visited for one cascade."""
+WHOLE = 250_000
+"""Nodes visited for a whole model."""
+CASCADES = 128
+"""Distinct cascades of a model."""
+VAIN, LONG = 2, SEED // 4
+"""Seeds of one operation that may come to nothing after that many nodes each."""
+DERIVED = 1_500
+"""Nodes that deriving one distinct cascade counts for."""
+ROUNDS = 32
+"""Times that what the algebra refused is grown again."""
+
+
+class Spent(Exception):
+    """No work is left for this cascade, or for the model."""
+
+
+@dataclass(slots=True)
+class Work:
+    """What is left. ``short``: seeds that were given up, or grew less than they might have, for want of it. ``vain``: by
+    operation, how many seeds took long and came to nothing; after a few the others of that operation are not tried, so that
+    an unrolled loop leaves something for the rest of the model."""
+
+    left: int = WHOLE
+    here: int = SEED
+    short: set[int] = field(default_factory=set)
+    vain: Counter[int] = field(default_factory=Counter)
+
+    def begin(self) -> None:
+        self.here = SEED
+
+    def hopeless(self, kind: int) -> bool:
+        return self.left < 0 or self.vain[kind] >= VAIN
+
+    def end(self, kind: int, grown: bool) -> None:
+        self.vain[kind] += not grown and self.here < SEED - LONG
+
+    def charge(self, nodes: int) -> None:
+        self.left -= nodes
+        self.here -= nodes
+        if self.left < 0 or self.here < 0:
+            raise Spent

@@ -1,0 +1,44 @@
+"""Partitioning is bounded by counted work: an unrolled recurrence is left to torch and said so, what is beside it still fuses."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+import torch.nn.functional as F
+
+from redfuser.frontend import import_model
+from redfuser.partition import Partitioner
+from redfuser.partition.work import DERIVED, REGION, SEED, WHOLE
+from tests.partition.helpers import execute
+
+STEPS = 48
+
+
+def delta_rule(q, k, v, beta):
+    """A gated delta rule, step by step, between two norms."""
+    q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
+    state = torch.zeros(k.shape[0], k.shape[2], v.shape[2])
+    out = []
+    for t in range(k.shape[1]):
+        seen = (state * k[:, t, :, None]).sum(1)
+        state = state + k[:, t, :, None] * ((v[:, t] - seen) * beta[:, t, None])[:, None]
+        out.append((state * q[:, t, :, None]).sum(1))
+    return F.layer_norm(torch.stack(out, 1), (v.shape[2],))
+
+
+def test_an_unrolled_recurrence_is_bounded_and_what_is_beside_it_fuses():
+    args = (torch.randn(2, STEPS, 8), torch.randn(2, STEPS, 8), torch.randn(2, STEPS, 8), torch.rand(2, STEPS))
+    imported = import_model(delta_rule, args)
+    start = time.process_time()
+    search = Partitioner(imported)
+    found = search.run()
+    assert time.process_time() - start < 10
+    assert WHOLE - search.work.left <= WHOLE + SEED + 64 * DERIVED
+    assert [x.name.split(".")[0] for x in found.regions].count("norm") >= 1
+    assert "RF308" in {n.code for n in found.notes} | {x.reason.code for x in found.refusals}
+    assert all(len(f.draft.units) <= REGION for f in search.accepted)
+    again = Partitioner(imported).run()  # counted, not timed: the same every time
+    assert [str(x.cascade) for x in again.regions] == [str(x.cascade) for x in found.regions]
+    with torch.no_grad():
+        torch.testing.assert_close(execute(imported, found, args)[0], delta_rule(*args), rtol=2e-4, atol=2e-5)
