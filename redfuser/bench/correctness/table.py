@@ -10,6 +10,8 @@ from typing import Any
 from redfuser.bench.correctness.run import FAILED, NOT_RUN, REFUSED, RIGHT, WRONG
 
 VERDICTS = (RIGHT, WRONG, REFUSED, FAILED, NOT_RUN)
+IN_PART = "of them in part"
+COLUMNS = (RIGHT, IN_PART, *VERDICTS[1:])
 JSONL, MARKDOWN = "correctness.jsonl", "README.md"
 
 
@@ -41,10 +43,11 @@ def read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 def counts(rows: list[dict[str, Any]]) -> dict[str, Counter[str]]:
-    """Verdicts per family, families in order."""
+    """Verdicts per family, families in order; of those that are right, how many run fused in part only."""
     found: dict[str, Counter[str]] = {}
     for r in rows:
         found.setdefault(r["family"], Counter())[r["verdict"]] += 1
+        found[r["family"]][IN_PART] += r["verdict"] == RIGHT and bool(r["partly"])
     return found
 
 
@@ -52,7 +55,9 @@ def summary(rows: list[dict[str, Any]]) -> str:
     total = Counter(r["verdict"] for r in rows)
     codes = Counter(r["code"] for r in rows if r["verdict"] in (REFUSED, FAILED))
     named = ", ".join(f"{code} {n}" for code, n in codes.most_common())
-    text = ", ".join(f"{total[v]} {v}" for v in VERDICTS if total[v])
+    part = sum(c[IN_PART] for c in counts(rows).values())
+    beside = {RIGHT: f" ({part} fused in part)" if part else ""}
+    text = ", ".join(f"{total[v]} {v}{beside.get(v, '')}" for v in VERDICTS if total[v])
     return f"{len(rows)} programs: {text}" + (f" ({named})" if named else "")
 
 
@@ -65,8 +70,8 @@ def markdown(head: dict[str, Any], rows: list[dict[str, Any]]) -> str:
              f"{' (driver ' + machine['driver'] + ')' if machine['driver'] else ''}, {head['time']}. {versions}.",
              f"Lowering {head['lowering']}. `redfuser bench correctness` (docs/cli.md) made this; judged against float64 from "
              "the same inputs and eager torch on that machine, class by class and by the numerics rule.", "",
-             "| family | " + " | ".join(VERDICTS) + " |", "|---|" + "---|" * len(VERDICTS)]
-    lines += [f"| {family} | " + " | ".join(str(c[v] or "") for v in VERDICTS) + " |" for family, c in counts(rows).items()]
+             "| family | " + " | ".join(COLUMNS) + " |", "|---|" + "---|" * len(COLUMNS)]
+    lines += [f"| {family} | " + " | ".join(str(c[v] or "") for v in COLUMNS) + " |" for family, c in counts(rows).items()]
     for title, verdict in (("Wrong", WRONG), ("Refused", REFUSED), ("Failed to build", FAILED), ("Not run", NOT_RUN)):
         chosen = [r for r in rows if r["verdict"] == verdict]
         if chosen:
@@ -74,7 +79,7 @@ def markdown(head: dict[str, Any], rows: list[dict[str, Any]]) -> str:
             lines += [f"| {r['program']} | {r['code']} | {_cell(r['why'])} |" for r in chosen]
     partly = [r for r in rows if r["verdict"] in (RIGHT, WRONG) and r.get("partly")]
     if partly:
-        lines += ["", "## Fused in part", "", "| program | kept |", "|---|---|"]
+        lines += ["", "## Fused in part", "", "| program | kept, or not joined |", "|---|---|"]
         lines += [f"| {r['program']} | {_cell('; '.join(r['partly']))} |" for r in partly]
     excused: Counter[str] = Counter()
     for r in rows:
