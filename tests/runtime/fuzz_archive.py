@@ -281,6 +281,7 @@ def main(count: int, first: int = 0) -> int:
         except EOFError:
             total[f"CRASH in seeds {seeds}"] += 1
         child.join()
+        print(f"{at + len(seeds) - first} files, {time.perf_counter() - start:.0f} s", flush=True)
     seconds = time.perf_counter() - start
     for outcome, n in sorted(total.items()):
         print(f"{n:8d}  {outcome}")
