@@ -317,8 +317,12 @@ def _group_norm(call: Any, params: list[Tensor], where: Positions) -> Lifted:
                                                    Const(float(attrs.epsilon), acc)), acc),), acc)), acc)
     for flag, arg, name in ((attrs.scale, call.args[1], "mul"), (attrs.center, call.args[2], "add")):
         if flag:
-            t = params[where[arg]]
-            out = Op(name, (out, wide(Load(t.name, (Index("a1"),), t.dtype))), acc)
+            given: Expr
+            if isinstance(arg, relax.Constant):  # a missing affine weight
+                given = Const(uniform(arg), short_dtype(arg.struct_info.dtype))
+            else:
+                given = Load(params[where[arg]].name, (Index("a1"),), params[where[arg]].dtype)
+            out = Op(name, (out, wide(given)), acc)
     stmts = (Reduce(("total",), row, Reducer("sum"), "r", wide(at(Index("r"))), acc),
              Let("mean", row, Op("div", (stat("total", here), count), acc)),
              Reduce(("sq",), row, Reducer("sum"), "r", Op("mul", (centred, centred), acc), acc),

@@ -55,14 +55,17 @@ def rms_norm(c: Context, input: Any, normalized_shape: Any, weight: Any = None, 
 def group_norm(c: Context, input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5,
                cudnn_enabled: bool = True) -> Any:
     rank = len(shape_of(input))
-    if dtype_of(input) not in FLOATS or rank < 3:
-        raise Decline("group_norm of integers or without spatial dimensions")
+    if dtype_of(input) not in FLOATS or rank < 2:
+        raise Decline("group_norm of integers or of a vector")
+    if rank == 2:  # (N, C): one position in space
+        input = c.emit(op.expand_dims(input, [2]), "positions")
     acc = accumulator(dtype_of(input))
     channels = shape_of(input)[1]
     gamma = c.cast(weight, acc, "weight") if weight is not None else _filled(1.0, (channels,), acc)
     beta = c.cast(bias, acc, "bias") if bias is not None else _filled(0.0, (channels,), acc)
-    axes = list(range(2, rank))
-    return c.in_wide(lambda w: op.nn.group_norm(w, gamma, beta, int(num_groups), 1, axes, float(eps)), input)
+    axes = list(range(2, max(rank, 3)))
+    out = c.in_wide(lambda w: op.nn.group_norm(w, gamma, beta, int(num_groups), 1, axes, float(eps)), input)
+    return out if rank > 2 else c.emit(op.squeeze(out, [2]))
 
 
 @converts("aten._native_batch_norm_legit.no_stats")

@@ -1,0 +1,40 @@
+"""Norms in spellings that were once found nowhere and mentioned nowhere, and operators that nobody looks into."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from redfuser import pipeline
+from tests.partition.helpers import execute, flat, partitioned
+
+HALF = torch.float16
+NORMS = {
+    "half_without_upcast": (lambda x: x * torch.rsqrt(x.pow(2).mean(-1, True) + 1e-5), (torch.randn(8, 64, dtype=HALF),)),
+    "group_norm_of_a_matrix": (lambda x, w, b: F.group_norm(x, 4, w, b), (torch.randn(8, 32), torch.rand(32), torch.randn(32))),
+    "group_norm_without_weight": (lambda x: F.group_norm(x, 4), (torch.randn(4, 32, 3, 3),)),
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_the_norm_is_one_region(name):
+    f, args = NORMS[name]
+    imported, p = partitioned(f, args)
+    assert [x.name for x in p.regions] == ["norm.0"] and not p.refusals and not imported.opaque
+    tolerance = 5e-3 if args[0].dtype == HALF else 2e-5
+    for got, want in zip(execute(imported, p, args), flat(f(*args)), strict=True):
+        torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance)
+
+
+def test_attention_that_stays_a_call_counts_as_attention():
+    q = torch.randn(2, 4, 16, 8)
+    report = pipeline.run(lambda q: F.scaled_dot_product_attention(q, q, q, dropout_p=0.1), (q,), arch="cpu", build=False).report
+    assert [(c.name, c.fused) for c in report.cascades] == [("attn.0", False)] and report.coverage == 0.0
+    assert report.cascades[0].reason.why == "attention with dropout"
+
+
+def test_a_scan_and_a_gather_are_no_cascades():
+    x = torch.randn(4, 16)
+    report = pipeline.run(lambda x: x.cumsum(-1)[torch.tensor([1, 2])], (x,), arch="cpu", build=False).report
+    assert not report.cascades and report.coverage == 1.0
