@@ -55,9 +55,10 @@ def strains(cascade: Cascade, length: int) -> Iterator[Strain]:
     for t in floats:
         for kind in (*kinds, *(f"scale {s}" for s in SCALES)) if t in along else PARAMETER:
             yield Strain(f"{t} {kind}", "positive", ((t, kind),))
-    if len(floats) > 1:
+    joint = [t for t in floats if t in along]
+    if len(joint) > 1:
         for kind in ("hidden", "faint", *(f"scale {s}" for s in TOGETHER)):
-            yield Strain(f"all {kind}", kind)
+            yield Strain(f"all {kind}", "positive", tuple((t, kind) for t in joint))
 
 
 @dataclass
