@@ -1,4 +1,4 @@
-"""Imports point one way (docs/architecture.md), heavy packages stay behind their doors, and `import redfuser` is cheap."""
+"""Imports point one way (CONTRIBUTING.md), heavy packages stay behind their doors, and `import redfuser` is cheap."""
 
 from __future__ import annotations
 
