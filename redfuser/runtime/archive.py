@@ -97,7 +97,7 @@ def load(path: str | os.PathLike[str], *, arch: str | None = None,
         raise ArtifactError("RF607", f"no such file: {path}") from error
     except (OSError, MemoryError, torch.OutOfMemoryError) as error:
         raise ArtifactError("RF607", f"{path} cannot be read", why=str(error) or "out of memory", help=_AGAIN) from error
-    except (zipfile.BadZipFile, NotImplementedError) as error:
+    except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError) as error:  # the zip itself, its names included
         raise ArtifactError("RF601", f"{path} is not a RedFuser artifact, or is cut short", why=str(error),
                             help=_AGAIN) from error
     except Exception as error:  # a file may hold anything: what the checks below do not name is damage all the same
