@@ -137,11 +137,11 @@ class Texts:
             return f"({x} * {x})"
         texts = [self.value(a) for a in args]
         kind = wide(e.dtype)
+        if len({any(isinstance(x, (Load, Ref)) for x in walk(a)) for a in args}) == 2 and all(a.dtype in INTS for a in args):
+            common = "int64" if e.dtype == "bool" else kind
+            texts = [f'T.Cast("{common}", {t})' for t in texts]  # a position is int32 in the text, data need not be
         if name in ("min", "max"):
             return self.extremum(name, texts, args, e.dtype)
-        if name in ("eq", "ne") and len({any(isinstance(x, (Load, Ref)) for x in walk(a)) for a in args}) == 2 and all(
-                a.dtype in INTS for a in args):
-            texts = [f'T.Cast("int64", {t})' for t in texts]  # a position is int32 in the text, data need not be
         if name in _INFIX:
             return f"({texts[0]} {_INFIX[name]} {texts[1]})"
         if name == "div":

@@ -38,3 +38,15 @@ def test_a_scan_and_a_gather_are_no_cascades():
     x = torch.randn(4, 16)
     report = pipeline.run(lambda x: x.cumsum(-1)[torch.tensor([1, 2])], (x,), arch="cpu", build=False).report
     assert not report.cascades and report.coverage == 1.0
+
+
+@pytest.mark.parametrize("kept", [lambda at, pos: at <= pos, lambda at, pos: at + pos > 12, lambda at, pos: (at - pos).abs() < 3])
+def test_positions_meet_integer_data_on_the_cpu(kept):
+    """A decode step with a static cache: which places count is a comparison of a position with an int64 input."""
+
+    def f(s, pos):
+        return torch.softmax(s.masked_fill(~kept(torch.arange(16), pos[:, None]), float("-inf")), -1)
+
+    args = (torch.randn(3, 16, dtype=torch.bfloat16), torch.tensor([5, 9, 14]))
+    done = pipeline.run(f, args, arch="cpu")
+    assert [x.fused for x in done.report.cascades] == [True]
