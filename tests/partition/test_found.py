@@ -44,9 +44,12 @@ def test_a_scan_and_a_gather_are_no_cascades():
 def test_positions_meet_integer_data_on_the_cpu(kept):
     """A decode step with a static cache: which places count is a comparison of a position with an int64 input."""
 
-    def f(s, pos):
-        return torch.softmax(s.masked_fill(~kept(torch.arange(16), pos[:, None]), float("-inf")), -1)
+    def f(q, k, v, pos):
+        scores = (q @ k.mT).float().masked_fill(~kept(torch.arange(16), pos[:, None])[None, None], float("-inf"))
+        return torch.softmax(scores, -1).to(q.dtype) @ v
 
-    args = (torch.randn(3, 16, dtype=torch.bfloat16), torch.tensor([5, 9, 14]))
-    done = pipeline.run(f, args, arch="cpu")
-    assert [x.fused for x in done.report.cascades] == [True]
+    half = torch.bfloat16
+    args = (torch.randn(1, 2, 1, 8, dtype=half), *torch.randn(2, 1, 2, 16, 8, dtype=half), torch.tensor([5]))
+    done = pipeline.run(f, args, arch="cpu", verify="0")
+    assert [(x.name, x.fused) for x in done.report.cascades] == [("attn.0", True)]
+    assert not {"RF441"} & {n.code for n in done.report.notes}
