@@ -63,8 +63,8 @@ class Want:
     hidden: the exact results where nothing that is weighted by exactly 0 counts, however infinite. top: exact results beyond
     it may have overflowed on the way. extreme: the inputs are so large that their squares overflow; where that cost the
     unfused program its result, nothing is asked of ours. ranked: of an index, the values that it chooses among, along the
-    last dimension (exact, and as the program has them): equal ones are as good. bands: results judged among themselves.
-    more: error relative to their size that listed roundings may add."""
+    last dimension (exact, and as the program has them): equal ones are as good. has_nan: of the inputs; without one, NaN and
+    the infinities are one class. bands: results judged among themselves. more: error relative to their size that listed roundings may add."""
 
     program: Array
     exact: Array
@@ -72,6 +72,7 @@ class Want:
     hidden: Callable[[], Array]
     top: float
     extreme: bool = False
+    has_nan: bool = False
     ranked: tuple[Array, Array] | None = None
     bands: Bands | None = None
     more: float = 0.0
@@ -88,6 +89,8 @@ def rule(got: Array, want: Want) -> str:
     if want.extreme:
         beyond |= np.isfinite(z) & ~(np.abs(b - z) <= LOST * np.abs(z))
     wrong = ~(beyond | _same_class(a, b) | _same_class(a, _stored(z, want.dtype)))
+    if not want.has_nan:
+        wrong &= np.isfinite(a) | np.isfinite(b)
     if wrong.any():
         wrong &= ~_same_class(a, _stored(want.hidden(), want.dtype))
     if wrong.any():

@@ -17,11 +17,16 @@ from redfuser.tensorize.tile_ir import TileProgram
 def violations(program: Program, tiles: TileProgram, cases: list[Case]) -> Iterator[str]:
     """What is wrong with ``tiles``, the tile form of ``program``, on some case."""
     moved = steps_moved(program.fused)
+
+    def run(inputs: Mapping[str, Array]) -> dict[str, Array]:
+        return _typed(program, interpret.run(tiles, arguments(program, tiles, inputs)))
+
     for case in cases:
-        given = arguments(program, tiles, case.inputs)
-        if case.wide and not moved and (text := case.digits(interpret.run(tiles, given, wide=True))):
-            yield f"tile program in float64, {case.name}: {text}"
-        if text := case.rule(_typed(program, interpret.run(tiles, given))):
+        if case.wide and not moved:
+            wide = interpret.run(tiles, arguments(program, tiles, case.inputs), wide=True)
+            if text := case.digits(wide):
+                yield f"tile program in float64, {case.name}: {text}"
+        if text := case.rule(run):
             yield f"tile program, {case.name}: {text}"
 
 

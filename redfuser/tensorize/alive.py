@@ -118,7 +118,7 @@ def mask_tail(work: Preparation, b: Block, e: Expr) -> tuple[Expr, list[Block]]:
     if kind == "sum" and work.roles.columns in b.axes:  # a product: the factor that is not masked may be NaN there
         return rewrite.product(tuple(p if "n" not in work.level(p) or _padding(work, p) == "zero" else masked_operand(p, inside)
                                      for p in rewrite.factors(e))), []
-    if kind != "max" or work.level(e) != {"m", "n"}:
+    if kind != "max" or work.level(e) - {"m"} != {"n"}:
         return masked, []
     # Later contributions read the same masked value, and are neutral with it.
     if isinstance(e, Ref) and e.name in work.lets:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -59,4 +59,15 @@ def _here(node: Any) -> Iterator[tuple[str, Any]]:
             yield f"another start: {node}", replace(node, value=replace(v, value=1.0))
 
 
-__all__ = ["mutants"]
+def everywhere(node: Any, change: Callable[[Any], Any]) -> Any:
+    """The node with ``change`` applied to every part of it, innermost first; None drops a statement."""
+    if isinstance(node, tuple):
+        return tuple(c for c in (everywhere(child, change) for child in node) if c is not None)
+    if is_dataclass(node) and not isinstance(node, type):
+        parts = {f.name: getattr(node, f.name) for f in fields(node)}
+        kept = {n: everywhere(v, change) if isinstance(v, tuple) or is_dataclass(v) else v for n, v in parts.items()}
+        return change(replace(node, **kept))
+    return node
+
+
+__all__ = ["everywhere", "mutants"]
