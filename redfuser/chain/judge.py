@@ -64,7 +64,8 @@ class Want:
     it may have overflowed on the way. extreme: the inputs are so large that their squares overflow; where that cost the
     unfused program its result, nothing is asked of ours. ranked: of an index, the values that it chooses among, along the
     last dimension (exact, and as the program has them): equal ones are as good. has_nan: of the inputs; without one, NaN and
-    the infinities are one class. bands: results judged among themselves. more: error relative to their size that listed roundings may add."""
+    the infinities are one class. bands: results judged among themselves. more: error relative to their size that listed
+    roundings may add."""
 
     program: Array
     exact: Array
