@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from redfuser.acrf.domains import NUMPY, Array
-from redfuser.acrf.expr import FLOATS, Cascade, Index, Load, Op, Reduce, Tensor, children, walk
+from redfuser.acrf.expr import FLOATS, Cascade, Index, Let, Load, Op, Reduce, Ref, Tensor, children, walk
 
 _WIDE = (-18, -9, -3, 0, 2, 6, 12, 20)
 BANDS = {"f64": _WIDE, "f32": _WIDE, "bf16": _WIDE, "f16": (-4, -3, -2, -1, 0, 1, 2, 3),
@@ -65,9 +65,7 @@ def draws(cascade: Cascade) -> Iterator[Draw]:
 def inputs(cascade: Cascade, draw: Draw, seed: int = 0) -> dict[str, Array]:
     """An array per input tensor, in the tensor's dtype."""
     limits, axis = _limits(cascade), band_axis(cascade)
-    operands = {x.tensor for s in cascade.stmts if isinstance(s, Reduce) and s.reducer.kind == "sum"
-                for product in walk(s.expr) if isinstance(product, Op) and product.name == "mul"
-                for x in walk(product) if isinstance(x, Load)}
+    operands, terms = _multiplied(cascade, along=False), _multiplied(cascade, along=True)
     out = {}
     for t in cascade.inputs:
         rng = np.random.default_rng(zlib.crc32(f"{cascade.name}/{t.name}/{draw.name}/{seed}".encode()))
@@ -79,7 +77,8 @@ def inputs(cascade: Cascade, draw: Draw, seed: int = 0) -> dict[str, Array]:
             out[t.name] = rng.integers(low, max(1, limits.get(t.name, 4)), shape).astype(NUMPY[t.dtype])
         else:
             kind = draw.kinds.get(t.name, draw.default)
-            least = -1e-3 if t.name in operands and t.dtype != "f16" else -1.0  # products of a contraction stay in range
+            wide = t.dtype != "f16"  # products stay in range: linear ones of a contraction, squares of a row
+            least = -3e-24 if wide and t.name in terms else -1e-3 if wide and t.name in operands else -1.0
             out[t.name] = _floats(rng, t, shape, kind, _band_dim(cascade, t.name, axis), least)
     return out
 
@@ -109,6 +108,22 @@ def _along(cascade: Cascade) -> list[str]:
     """Float tensors that vary along the r-axis."""
     return list(dict.fromkeys(x.tensor for x in _loads(cascade) if x.dtype in FLOATS and any(
         isinstance(y, Index) and y.axis == cascade.raxis for i in x.indices for y in walk(i))))
+
+
+def _multiplied(cascade: Cascade, along: bool) -> set[str]:
+    """Tensors that sums multiply: sums along the row, with what its statements are made of, or contractions inside it."""
+    made = {n: s for s in cascade.stmts for n in s.names}
+    found: set[str] = set()
+    for s in cascade.stmts:
+        if isinstance(s, Reduce) and s.reducer.kind == "sum" and (s.over == cascade.raxis) == along:
+            todo = [p for p in walk(s.expr) if isinstance(p, Op) and p.name in ("mul", "pow")]
+            while todo:
+                for x in walk(todo.pop()):
+                    if isinstance(x, Load):
+                        found.add(x.tensor)
+                    elif isinstance(x, Ref) and isinstance(let := made.get(x.name), Let):
+                        todo.append(let.expr)  # type: ignore[arg-type]
+    return found
 
 
 def _limits(cascade: Cascade) -> dict[str, int]:
