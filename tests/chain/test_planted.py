@@ -24,6 +24,7 @@ HARMLESS = (
     "operands swapped: x0_tile[i, j] - t1_1_term[i]",  # what is squared
     "== -1e+30, -inf,",  # a split with nothing seen: its weight in the merge is 0 either way
     "scores[r, j], -inf)",  # padding in a maximum alone: any bound of the row is as good a reference
+    "select(r < 1,",  # rows of a tile that no result has
     "268435456.0",  # the factor of a row of scores so large that a multiply-add overflows: the interpreter has none
     "size - 1: 0 +: 16", "size - 1: 0 +: 4096",  # a tile wider than what it copies
 )
