@@ -35,10 +35,6 @@ SHARED_LIMIT = {name: machine.shared_bytes for name, machine in TARGETS.items() 
 """Most shared memory one block may use, static and dynamic together, in bytes. The keys are the architectures this module
 builds for; Hopper needs the ``a``: sm_90 has no setmaxnreg."""
 
-DEFAULT_PASS_CONFIGS: dict[str, Any] = {"tl.enable_fast_math": True}
-"""Fast math gives ex2.approx and fast division; the kernels' numerics rule is checked with it on."""
-
-
 @dataclass(frozen=True, slots=True)
 class Request:
     """One kernel to build. ``source`` defines ``make()``, which returns one prim_func, or a list or dict of them in
@@ -165,7 +161,7 @@ def _own_text() -> str:
 
 
 def _pass_configs(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {**DEFAULT_PASS_CONFIGS, **dict(config.get("pass_configs", {}))}
+    return dict(config.get("pass_configs", {}))
 
 
 def _job(request: Request) -> Job:

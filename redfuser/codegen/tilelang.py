@@ -42,6 +42,11 @@ _FUNCTIONS = {"exp": "T.exp", "exp2": "T.exp2", "log": "T.log", "log2": "T.log2"
               "select": "T.if_then_else", "isnan": "T.isnan", "and": "T.And", "or": "T.Or", "not": "T.Not"}
 _LEVEL = {"lt": 4, "le": 4, "gt": 4, "ge": 4, "eq": 4, "ne": 4, "add": 5, "sub": 5, "mul": 6, "div": 6, "floordiv": 6,
           "mod": 6}
+_INSTRUCTIONS = {"cuda": 'float y; asm("{0}.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y;',
+                 "rocm": "return __builtin_amdgcn_{1}(x);"}
+_APPROXIMATE = {"exp2_approx": ("ex2", "exp2f"), "reciprocal_approx": ("rcp", "rcpf")}
+"""One instruction each, to 2 units in the last place. Whatever else a kernel computes is compiled as torch's own kernels
+are: IEEE quotients and square roots, no flushed operands."""
 _FLOATS = ("f64", "f32", "f16", "bf16", "e4m3", "e5m2")
 WIDTH = 100
 
@@ -52,7 +57,7 @@ def build_config(program: TileProgram, config: TileConfig) -> dict[str, Any]:
 
 
 def pass_configs(program: TileProgram) -> dict[str, Any]:
-    options: dict[str, Any] = {"tl.enable_fast_math": True}
+    options: dict[str, Any] = {}
     if not any(k.warp_specialized for k in program.kernels):
         options["tl.disable_warp_specialized"] = True
     return options
@@ -66,15 +71,23 @@ def print_program(program: TileProgram, dialect: str = "cuda") -> str:
              "", DIALECTS[dialect], ""]
     if program.roundings:
         lines += ["# Roundings added for the matrix units:", *(f"#   {r}" for r in program.roundings), ""]
-    lines += [f"PASS_CONFIGS = {pass_configs(program)!r}", "", "", "def make():"]
+    body: list[str] = []
     names = []
     for kernel in program.kernels:
         name = re.sub(r"\W", "_", kernel.name)
         names.append(name)
-        lines += ["    " + line if line else "" for line in _Printer(kernel, name).lines()]
-        lines.append("")
+        body += ["    " + line if line else "" for line in _Printer(kernel, name).lines()]
+        body.append("")
+    lines += [f"PASS_CONFIGS = {pass_configs(program)!r}", *_prelude(dialect, "\n".join(body)), "", "", "def make():", *body]
     lines.append(f"    return [{', '.join(names)}]")
     return "\n".join(lines) + "\n"
+
+
+def _prelude(dialect: str, body: str) -> list[str]:
+    """The approximations that ``body`` calls, defined."""
+    used = [f"static __device__ __forceinline__ float {name}(float x) {{ {_INSTRUCTIONS[dialect].format(*names)} }}"
+            for name, names in _APPROXIMATE.items() if f'"{name}"' in body]
+    return ["PRELUDE = r'''", *used, "'''"] if used else []
 
 
 class _Printer:
@@ -91,7 +104,6 @@ class _Printer:
         out.append("):")
         extents = ", ".join(str(e) for _, e in k.grid)
         names = ", ".join(v for v, _ in k.grid)
-        body = [f"with T.Kernel({extents}, threads={k.threads}) as {names if len(k.grid) == 1 else f'({names})'}:"]
         inner: list[str] = []
         if k.raster:
             inner.append(f"T.use_swizzle({k.raster})")
@@ -100,7 +112,9 @@ class _Printer:
             inner.append(self._alloc(b))
         for s in k.body:
             inner += self.stmt(s)
-        return out + ["    " + line for line in body + ["    " + line for line in inner]]
+        prelude = ", prelude=PRELUDE" if any(f'"{name}"' in line for name in _APPROXIMATE for line in inner) else ""
+        head = f"with T.Kernel({extents}, threads={k.threads}{prelude}) as {names if len(k.grid) == 1 else f'({names})'}:"
+        return out + ["    " + line for line in [head, *("    " + line for line in inner)]]
 
     def _alloc(self, b: Buffer) -> str:
         return f"{b.name} = T.alloc_{b.scope}({_shape(b.shape)}, \"{DTYPES[b.dtype]}\")"
@@ -184,10 +198,13 @@ class _Printer:
                 return f"T.if_then_else({self.expr(c)}, {self.typed(x, e.dtype)}, {self.typed(y, e.dtype)})"
             case Op(name="max" | "min" as n, args=(x, y)) if e.dtype in _FLOATS:
                 return self.extremum("<" if n == "max" else ">", x, y)
-            case Op(name="div", args=(x, y), dtype="f32") if self.kernel.exact:
-                return f"T.ieee_fdiv({self.expr(x)}, {self.expr(y)}, \"rn\")"
-            case Op(name="sqrt" | "rsqrt" as n, args=(x,), dtype="f32") if self.kernel.exact:
-                return f"T.ieee_fsqrt({self.expr(x)}, \"rn\")" if n == "sqrt" else f"T.ieee_frsqrt({self.expr(x)})"
+            case Op(name="exp2", args=(x,), dtype="f32") if not self.kernel.exact:
+                return f'T.call_extern("float32", "exp2_approx", {self.expr(x)})'
+            case Op(name="div", args=(x, y), dtype="f32") if not self.kernel.exact and _at_least_one(y):
+                text = f'{self.expr(x, 6)} * T.call_extern("float32", "reciprocal_approx", {self.expr(y)})'
+                return f"({text})" if level > 6 else text
+            case Op(name="rsqrt", args=(x,), dtype="f32"):
+                return f"T.ieee_frsqrt({self.expr(x)})"
             case Op(name=n, args=(x, y)) if n in _LEVEL:
                 mine = _LEVEL[n]
                 text = f"{self.expr(x, mine)} {BINARY[n]} {self.expr(y, mine + 1)}"
@@ -216,6 +233,14 @@ class _Printer:
         if isinstance(e, Const) and dtype in ("f16", "bf16", "e4m3", "e5m2"):
             return f"T.cast({_const(e)}, \"{DTYPES[dtype]}\")"
         return self.expr(e)
+
+
+def _at_least_one(e: Expr) -> bool:
+    """``1 + exp2(x)``, the denominator of a sigmoid: neither zero nor denormal."""
+    match e:
+        case Op(name="add", args=(Const(value=v), Op(name="exp2"))):
+            return v >= 1
+    return False
 
 
 def _const(e: Const) -> str:

@@ -163,8 +163,6 @@ def compile_cuda(text: str, request: dict[str, Any], folder: Path, index: int) -
     command = [nvcc["path"], "--cubin", "-O3", "-std=c++20", "-w", "-Xptxas", "-v", "-gencode",
                f"arch=compute_{number},code=sm_{number}", f"-I{TILELANG_TEMPLATE_PATH}", f"-I{CUTLASS_INCLUDE_DIR}",
                *(f"-I{path}" for path in nvcc["includes"])]
-    if configs.get("tl.enable_fast_math"):
-        command.append("--use_fast_math")
     level = configs.get("tl.ptxas_register_usage_level")
     if level is not None:
         command += ["-Xptxas", f"--register-usage-level={int(level)}"]

@@ -25,7 +25,7 @@ def _lowest_without(work: Preparation, e: Expr) -> Expr:
     match e:
         case Op(name="select", args=(c, x, y)) if rewrite.is_const(y, -float("inf")):
             return both(c, _lowest_without(work, x))
-        case Op(name="mul", args=(x, k)) if work.positive(k):
+        case Op(name="mul", args=(x, k)) if rewrite.is_positive(k):
             return _lowest_without(work, x)
         case Op(name="sub", args=(x, _)):
             return _lowest_without(work, x)
@@ -82,7 +82,7 @@ def _padding(work: Preparation, e: Expr) -> str:
             return {"lowest": ""}.get(found := _padding(work, x), found)
         case Op(name="exp" | "exp2", args=(x,)):
             return {"lowest": "zero", "zero": "finite"}.get(_padding(work, x), "")
-        case Op(name="mul" | "div", args=(x, k)) if work.positive(k):
+        case Op(name="mul" | "div", args=(x, k)) if rewrite.is_positive(k):
             return _padding(work, x)
         case Op(name="sub", args=(x, y)) if _padding(work, x) == "lowest" and work.per_row(y):
             return "lowest"  # a reference of the row is -inf or NaN only where every element of it is

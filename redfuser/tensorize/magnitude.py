@@ -68,18 +68,3 @@ def startable(work: Preparation, e: Expr) -> bool:
     """May a maximum of ``e`` start at :data:`LEAST`? Not where ``e`` holds another that does: it is no value of e then."""
     low = any(isinstance(x, Ref) and x.name.partition("@")[0] in work.lifted for x in walk(e))
     return not low and largest(work, e) < -LEAST
-
-
-def steep(work: Preparation, e: Expr) -> bool:
-    """A contraction, cast, scaled, masked by constants, with no more than 2^24 added: two values of it that are large and
-    close are equal, or closer than its own rounding."""
-    match e:
-        case Ref(name=n):
-            return n in work.contractions or (n in work.lets and steep(work, work.lets[n]))
-        case Cast(arg=x) | Op(name="mul" | "div", args=(x, Const())):
-            return steep(work, x)
-        case Op(name="select", args=(_, x, y)):
-            return (isinstance(x, Const) or steep(work, x)) and (isinstance(y, Const) or steep(work, y))
-        case Op(name="add" | "sub", args=(x, y)):
-            return steep(work, x) and largest(work, y) <= 2.0**24
-    return False

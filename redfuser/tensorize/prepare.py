@@ -4,8 +4,8 @@ Before, as the segment program has it, and after::
 
     producer p = select(l <= i, s * 0.125, -inf)          producer p = select(l <= i, s, -inf)
     reduce   m = m max max[l] p                           reduce   m = m max max[l] p         (in units of s)
-    producer w = select(m == -inf, 0, exp(p - m))         producer m_shift = select(m == -inf, 0, m) * 0.18
-    ...                                                   producer w = exp2(p * 0.18 - m_shift)
+    producer w = select(m == -inf, 0, exp(p - m))         producer m_finite = select(m == -inf, 0, m)
+    ...                                                   producer w = exp2((p - m_finite) * 0.18)
     finalize o = acc / t                                  producer t_inverse = 1 / t;  finalize o = acc * t_inverse
 """
 
@@ -20,9 +20,9 @@ from redfuser.strategies.program import Block, Kernel
 from redfuser.tensorize import rewrite
 from redfuser.tensorize.alive import alive_where, mask_tail
 from redfuser.tensorize.axes import Roles, constants
-from redfuser.tensorize.hoist import hoist
+from redfuser.tensorize.hoist import hoist, read_as_half
 from redfuser.tensorize.lifted import restore_maxima, unguard
-from redfuser.tensorize.magnitude import largest, startable, steep
+from redfuser.tensorize.magnitude import startable
 from redfuser.tensorize.masks import TRUE
 from redfuser.tensorize.unit_interval import in_unit_interval
 
@@ -64,6 +64,7 @@ class Preparation:
         self.shared: dict[Expr, Expr] = {}
         self.row_values: dict[Expr, str] = {}
         self.taken = {n for b in (*kernel.init, *kernel.body, *kernel.tail) for n in b.names}
+        self.halved = read_as_half(kernel)
         self.corrected = {n for b in kernel.body if b.role in ("correct", "merge") for n in b.names}
         for b in kernel.init:
             for n in b.names:
@@ -108,22 +109,6 @@ class Preparation:
     def resolve(self, e: Expr) -> Expr:
         """What a named row value was defined as."""
         return self.resolve(self.lets[e.name]) if isinstance(e, Ref) and e.name in self.lets else e
-
-    def positive(self, e: Expr) -> bool:
-        """A finite factor above 0: a constant, or a row's choice of two (:func:`rewrite.exponentials`)."""
-        match self.resolve(e):
-            case Const(value=v):
-                return 0 < v < math.inf
-            case Op(name="select", args=(_, Const(value=v), Const(value=w))):
-                return 0 < v < math.inf and 0 < w < math.inf
-        return False
-
-    def follows(self, x: Expr, reference: Expr) -> bool:
-        """Is ``reference`` the running maximum of ``x``, where not -inf, and x the product of data with small terms?"""
-        match reference:
-            case Op(name="select", args=(c, _, m)) if rewrite.guard_of(c) == (m, True):
-                reference = m
-        return isinstance(reference, Ref) and self.dominated(x, reference.name) and steep(self, x)
 
     # -- blocks --------------------------------------------------------------------------------------------------------
 
@@ -173,8 +158,8 @@ class Preparation:
         e = rewrite.lowest_as_guard(e, self.resolve, self.dominated)
         if self.lifted:
             e = rewrite.simplify(rewrite.rewrite_bottom_up(e, lambda x: unguard(self, x)))
-        e = rewrite.exponentials(e, rewrite.Facts(self.rounded, self.per_row, lambda x: largest(self, x), self.follows))
-        return rewrite.simplify(rewrite.hyperbolic(e))
+        e = rewrite.exponentials(e)
+        return rewrite.simplify(rewrite.hyperbolic(e, self.rounded))
 
     def stand(self, name: str, e: Expr) -> None:
         """From here on every reader of ``name`` reads ``e``. The only writer of :attr:`subs`: a second meaning for a name

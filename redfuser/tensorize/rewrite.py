@@ -4,14 +4,13 @@ Each rule is exact, or moves a rounding in a direction that is at least as accur
 where a formula came from.
 
     p = select(c, s * 0.125, -inf);  m = max p;  exp(p - m)
-    -->  p' = select(c, s, -inf);    m' = max p';  exp2(p' * 0.18 - m' * 0.18)      (0.18 = 0.125 * log2 e)
+    -->  p' = select(c, s, -inf);    m' = max p';  exp2((p' - m') * 0.18)      (0.18 = 0.125 * log2 e)
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from redfuser.acrf.algebra import LARGEST
 from redfuser.acrf.expr import Cast, Const, Expr, Load, Op, Ref, f32, map_children, op, walk
@@ -23,6 +22,11 @@ ZERO = f32(0.0)
 
 def is_const(e: Expr, value: float | None = None) -> bool:
     return isinstance(e, Const) and not isinstance(e.value, bool) and (value is None or float(e.value) == value)
+
+
+def is_positive(e: Expr) -> bool:
+    """A finite constant above 0."""
+    return is_const(e) and 0 < float(e.value) < math.inf  # type: ignore[union-attr]
 
 
 def rewrite_bottom_up(e: Expr, rule: Callable[[Expr], Expr]) -> Expr:
@@ -172,102 +176,51 @@ def _merge(a: list[tuple[float, Expr]], b: list[tuple[float, Expr]]) -> list[tup
     return [(k, atom) for atom, k in table.items()]
 
 
-STEEP = 2.0**28
-"""Exponents up to this size may be scaled on both sides: two roundings of it differ by 8, which a sum of weights absorbs.
-Beyond it neighbouring single-precision values are 16 apart, so that every weight but those of the maximum is 0."""
+def exponentials(e: Expr) -> Expr:
+    """``exp(k*x - k*y) --> exp2((x - y) * (k log2 e))``; any other argument is scaled by log2 e as it stands.
 
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What :func:`exponentials` asks about values. rounded: carries the rounding of a contraction. per_row: does not vary
-    along the segment. largest: a bound where finite. follows: the first never exceeds the second, a reference of the
-    row, and is large only as a product of data is (ties are exact, everything else is far apart)."""
-
-    rounded: Callable[[Expr], bool]
-    per_row: Callable[[Expr], bool]
-    largest: Callable[[Expr], float]
-    follows: Callable[[Expr, Expr], bool]
-
-
-def exponentials(e: Expr, facts: Facts) -> Expr:
-    """``exp(a*x - b*y) --> exp2(x * (a log2 e) - y * (b log2 e))``: one fused multiply-add per element.
-
-    Folding the factor into both sides costs a relative error of ``|y| 2^-24``. That is within the program's own error
-    exactly when x is the rounded result of a contraction; for data that is exact the difference is taken first and scaled
-    after. So it is where nothing bounds x: contracted to a multiply-add, two equal scores of -1e30 differ by 1e22.
-    A score of unbounded operands keeps the one multiply-add, with a factor of its row::
-
-        exp(a*x - a*m) --> exp2(x * c - m * c),  c = select(abs(m) < STEEP, a log2 e, 1.0)
-
-    Values per row are summed first, and where nothing else is there (the correction of a row) the difference comes first
-    too: it must be 0 for equal references.
+    The difference always comes first. Scaling both sides folds the factor into one multiply-add per element, and makes
+    ``exp(x - max x)`` of the maximum itself ``1 + |x| 2^-24``: another number in every segment, rounded anew wherever a
+    weight is stored in half precision, and 2^(2^76) where nothing bounds x. The subtraction is hidden behind the
+    exponential, whose unit is eight times slower.
     """
-
-    def small(terms: list[tuple[float, Expr]]) -> bool:
-        sizes = [(abs(k) * LOG2E, abs(k) * LOG2E * facts.largest(a)) for k, a in terms]
-        return all(k < STEEP for k, _ in sizes) and sum(size for _, size in sizes) <= STEEP
 
     def rule(x: Expr) -> Expr:
         if not (isinstance(x, Op) and x.name == "exp" and x.dtype == "f32"):
             return fold(x)
         (arg,) = x.args
         terms = linear(arg)
-        wide = [(k, a) for k, a in terms if not facts.per_row(a)]
-        row = [(k, a) for k, a in terms if facts.per_row(a)]
-        folds = wide and (len(terms) == 1 or any(facts.rounded(a) for _, a in terms))
-        if folds and small(wide) and small(row):
-            return op("exp2", _difference(_sum(wide), row))
-        if len(terms) == 2:  # difference first: two equal references must cancel, also contracted to a multiply-add
+        if len(terms) == 1 and FACTORS[0] <= abs(terms[0][0]) <= FACTORS[1]:
+            ((k, a),) = terms
+            return op("exp2", op("mul", a, f32(k * LOG2E)))
+        if len(terms) == 2:
             (k, a), (j, b) = sorted(terms, key=lambda t: -t[0])
-            if k == -j and folds and row and k * LOG2E <= 2 and facts.follows(a, b):
-                c = Op("select", (op("lt", op("abs", b), f32(STEEP)), f32(k * LOG2E), f32(1.0)), "f32")
-                return op("exp2", op("sub", op("mul", a, c), op("mul", b, c)))
-            if k == -j:
+            if k == -j and k <= FACTORS[1]:
                 return op("exp2", op("mul", op("sub", a, b), f32(k * LOG2E)))
         return op("exp2", op("mul", arg, f32(LOG2E)))
 
     return rewrite_bottom_up(e, rule)
 
 
-def _sum(terms: list[tuple[float, Expr]]) -> Expr | None:
-    total: Expr | None = None
-    for k, a in terms:
-        term = scaled(a, abs(k) * LOG2E) if not is_const(a, 1.0) else f32(abs(k) * LOG2E)
-        first = term if k > 0 else op("neg", term)
-        total = first if total is None else op("add" if k > 0 else "sub", total, term)
-    return total
-
-
-def _difference(wide: Expr | None, row: list[tuple[float, Expr]]) -> Expr:
-    if wide is None:
-        total = _sum(sorted(row, key=lambda t: t[0] < 0))
-        assert total is not None
-        return total
-    if not row:
-        return wide
-    if all(k < 0 for k, _ in row):
-        total = _sum([(-k, a) for k, a in row])
-        return op("sub", wide, total)  # type: ignore[arg-type]
-    return op("add", wide, _sum(row))  # type: ignore[arg-type]
-
-
-def hyperbolic(e: Expr) -> Expr:
-    """``tanh(x) --> 1 - 2 / (1 + exp2(x * 2 log2 e))``: exact to fp32 in absolute terms, saturates at +-1 without
-    overflow, and needs two special-function results instead of a library call."""
+def hyperbolic(e: Expr, rounded: Callable[[Expr], bool]) -> Expr:
+    """``tanh(x) --> 1 - 2 / (1 + exp2(x * 2 log2 e))`` for the rounded result of a contraction, whose error it does not
+    reach: exact to fp32 in absolute terms, saturates at +-1 without overflow, two special-function results instead of a
+    library call. ``sigmoid(x) --> 1 / (1 + exp2(-x log2 e))`` for every x: that is how torch has it."""
 
     def rule(x: Expr) -> Expr:
         match x:
-            case Op(name="tanh", args=(y,), dtype="f32"):
-                k, rest = positive_scale(y)
-                power = op("exp2", op("mul", rest, f32(2 * LOG2E * k)))
-                return op("sub", f32(1.0), op("div", f32(2.0), op("add", f32(1.0), power)))
+            case Op(name="tanh", args=(y,), dtype="f32") if rounded(y):
+                return op("sub", f32(1.0), op("div", f32(2.0), _one_and_power(y, 2.0)))
             case Op(name="sigmoid", args=(y,), dtype="f32"):
-                k, rest = positive_scale(y)
-                power = op("exp2", op("mul", rest, f32(-LOG2E * k)))
-                return op("div", f32(1.0), op("add", f32(1.0), power))
+                return op("div", f32(1.0), _one_and_power(y, -1.0))
         return x
 
     return rewrite_bottom_up(e, rule)
+
+
+def _one_and_power(e: Expr, factor: float) -> Expr:
+    k, rest = positive_scale(e)
+    return op("add", f32(1.0), op("exp2", op("mul", rest, f32(factor * LOG2E * k))))
 
 
 # -- guards ------------------------------------------------------------------------------------------------------------

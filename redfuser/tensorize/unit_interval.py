@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def in_unit_interval(work: Preparation, e: Expr) -> bool:
-    """exp2(k x - k m) with x <= m, masked or not."""
+    """exp2(k (x - m)) with x <= m, masked or not."""
     match e:
         case Op(name="select", args=(_, x, y)):
             return (rewrite.is_const(y, 0.0) or rewrite.is_const(y, 1.0) or in_unit_interval(work, y)) and (
@@ -23,10 +23,6 @@ def in_unit_interval(work: Preparation, e: Expr) -> bool:
             return n in work.unit
         case Cast(arg=x):
             return in_unit_interval(work, x)
-        case Op(name="exp2", args=(Op(name="sub", args=(Op(name="mul", args=(x, c)), Op(name="mul", args=(m, d)))),)) if (
-                c == d and work.positive(c)):  # a factor of the row: rewrite.exponentials
-            ((j, bare),) = _unguarded(m)
-            return _below(work, x, j, bare, j)
         case Op(name="exp" | "exp2", args=(arg,)):
             terms = [(a, k) for k, a in _unguarded(arg)]
             if len(terms) != 2 or not terms[0][1] * terms[1][1] < 0:

@@ -128,7 +128,7 @@ def test_keys_follow_everything_that_matters(monkeypatch: pytest.MonkeyPatch) ->
     others = [Request(ROWS.replace("128", "256"), ARGS, "rows", "sm_80", {"tile": 16}),
               Request(ROWS, ARGS[:2], "rows", "sm_80", {"tile": 16}), Request(ROWS, ARGS, "other", "sm_80", {"tile": 16}),
               Request(ROWS, ARGS, "rows", "sm_86", {"tile": 16}), Request(ROWS, ARGS, "rows", "sm_80", {"tile": 32}),
-              Request(ROWS, ARGS, "rows", "sm_80", {"tile": 16, "pass_configs": {"tl.enable_fast_math": False}})]
+              Request(ROWS, ARGS, "rows", "sm_80", {"tile": 16, "pass_configs": {"tl.disable_warp_specialized": True}})]
     keys = {cache_key(r) for r in (base, *others)}
     assert len(keys) == 1 + len(others) and cache_key(same.__class__(ROWS + "\n\n", ARGS, "rows", "sm_80", {"tile": 16})) \
         == cache_key(base)

@@ -17,6 +17,8 @@ import tilelang
 import tilelang.language as language
 import torch
 
+APPROXIMATE = {"exp2_approx": language.exp2, "reciprocal_approx": lambda x: 1.0 / x}
+
 
 def facade():
     t = types.ModuleType("T")
@@ -25,6 +27,9 @@ def facade():
     t.alloc_fragment = t.alloc_shared = lambda shape, dtype, *a, **k: language.alloc_local(shape, dtype)
     t.Parallel = lambda *e, **k: language.grid(*e) if len(e) > 1 else language.serial(e[0])
     t.Pipelined = lambda a, b=None, **k: language.serial(a) if b is None else language.serial(a, b)
+    t.Kernel = lambda *a, prelude=None, **k: language.Kernel(*a, **k)
+    t.call_extern = lambda dtype, name, x: APPROXIMATE[name](x)
+    t.ieee_frsqrt = language.rsqrt
     t.use_swizzle = t.annotate_layout = lambda *a, **k: None
     return t
 
