@@ -34,17 +34,16 @@ class Case:
     wide: bool
     again: Callable[[int], Case]
 
-    def rule(self, run: Callable[[Mapping[str, Array]], Mapping[str, Array]]) -> str:
+    def rule(self, got: Mapping[str, Array], run: Callable[[Mapping[str, Array]], Mapping[str, Array]]) -> str:
         """What is wrong with results in the program's own types. ``run``: inputs to results. One draw may be unlucky where a
         few roundings decide: an error beyond the rule must recur on most others of its kind."""
-        text = self._once(run)
+        text = self._once(got)
         if not text or "class: " in text:
             return text
-        others = [self.again(seed)._once(run) for seed in range(1, AGAIN + 1)]
+        others = [other._once(run(other.inputs)) for other in map(self.again, range(1, AGAIN + 1))]
         return text if sum(map(bool, others)) >= RECURS else ""
 
-    def _once(self, run: Callable[[Mapping[str, Array]], Mapping[str, Array]]) -> str:
-        got = run(self.inputs)
+    def _once(self, got: Mapping[str, Array]) -> str:
         return judge.first_failure({n: judge.rule(got[n], w) for n, w in self.wanted.items()})
 
     def digits(self, got: Mapping[str, Array]) -> str:

@@ -42,7 +42,7 @@ def violations(program: Program, cases: list[Case], lanes: int = 1) -> Iterator[
     does not get such a program."""
     run = compiled(program, lanes)
     for case in cases:
-        if text := case.rule(run):
+        if text := case.rule(run(case.inputs), run):
             yield f"scalar program, {case.name}: {text}"
 
 

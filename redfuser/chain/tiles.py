@@ -21,12 +21,15 @@ def violations(program: Program, tiles: TileProgram, cases: list[Case]) -> Itera
     def run(inputs: Mapping[str, Array]) -> dict[str, Array]:
         return _typed(program, interpret.run(tiles, arguments(program, tiles, inputs)))
 
-    for case in cases:
-        if case.wide and not moved:
-            wide = interpret.run(tiles, arguments(program, tiles, case.inputs), wide=True)
-            if text := case.digits(wide):
-                yield f"tile program in float64, {case.name}: {text}"
-        if text := case.rule(run):
+    def run_all(some: list[Case], wide: bool) -> Iterator[tuple[Case, dict[str, Array]]]:
+        given = [arguments(program, tiles, c.inputs) for c in some]
+        return zip(some, interpret.run_all(tiles, given, wide) if given else (), strict=True)
+
+    for case, got in run_all([c for c in cases if c.wide and not moved], True):
+        if text := case.digits(got):
+            yield f"tile program in float64, {case.name}: {text}"
+    for case, got in run_all(cases, False):
+        if text := case.rule(_typed(program, got), run):
             yield f"tile program, {case.name}: {text}"
 
 

@@ -1,8 +1,9 @@
 """Run a tile program with NumPy: every block in turn, every tile operation as an array operation.
 
 The meaning is that of the tile IR, with real storage types (fp16, bf16 and fp8 round through ml_dtypes), zero fill past
-an edge and dropped stores, so tails, masks, loop ranges and roundings are checked without a GPU. It is a reference: slow
-by design, and it knows nothing of threads, layouts or pipelining.
+an edge and dropped stores, so tails, masks, loop ranges and roundings are checked without a GPU. It is a reference: it
+knows nothing of threads, layouts or pipelining. Several sets of inputs run at once, along a leading dimension of every
+array: what takes time is the walk.
 
 ``wide`` stores and computes fp32 and narrower in float64 (and 8-bit floats too, unless ``steps``), so that what remains of
 a difference from the program is no rounding.
@@ -11,7 +12,7 @@ a difference from the program is no rounding.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -58,21 +59,48 @@ def run(program: TileProgram, inputs: Mapping[str, np.ndarray], wide: bool = Fal
     wide: in float64, as far as floats go; steps: keep the roundings to 8-bit floats then.
     Raises InputError RF498 when an input is missing or has another shape than declared.
     """
+    return run_all(program, [inputs], wide, steps)[0]
+
+
+def run_all(program: TileProgram, sets: Sequence[Mapping[str, np.ndarray]], wide: bool = False,
+            steps: bool = True) -> list[dict[str, np.ndarray]]:
+    """:func:`run` on several sets of inputs."""
+    try:
+        memory = _run(program, sets, storage(wide, steps))
+    except _Parted:
+        return [r for given in sets for r in run_all(program, [given], wide, steps)]
+    return [{name: memory[arg][k] for name, arg in program.outputs} for k in range(len(sets))]
+
+
+def _run(program: TileProgram, sets: Sequence[Mapping[str, np.ndarray]],
+         dtypes: Mapping[str, np.dtype]) -> dict[str, np.ndarray]:
     memory: dict[str, np.ndarray] = {}
-    dtypes = storage(wide, steps)
     for arg in program.args:
         if arg.role == "in":
-            if arg.name not in inputs or tuple(inputs[arg.name].shape) != arg.shape:
-                got = inputs[arg.name].shape if arg.name in inputs else "nothing"
-                raise InputError("RF498", f"argument {arg.name} must have shape {arg.shape}, got {got}")
-            given = np.ascontiguousarray(inputs[arg.name]).astype(NUMPY_DTYPES[arg.dtype])
+            for inputs in sets:
+                if arg.name not in inputs or tuple(inputs[arg.name].shape) != arg.shape:
+                    got = inputs[arg.name].shape if arg.name in inputs else "nothing"
+                    raise InputError("RF498", f"argument {arg.name} must have shape {arg.shape}, got {got}")
+            given = np.stack([np.asarray(inputs[arg.name]).astype(NUMPY_DTYPES[arg.dtype]) for inputs in sets])
             memory[arg.name] = given.astype(dtypes[arg.dtype])
         else:
-            memory[arg.name] = np.full(arg.shape, _garbage(dtypes[arg.dtype]), dtypes[arg.dtype])
+            memory[arg.name] = np.full((len(sets), *arg.shape), _garbage(dtypes[arg.dtype]), dtypes[arg.dtype])
     with np.errstate(all="ignore"):
         for kernel in program.kernels:
-            _run_kernel(kernel, memory, dtypes)
-    return {name: memory[arg] for name, arg in program.outputs}
+            _run_kernel(kernel, memory, dtypes, len(sets))
+    return memory
+
+
+class _Parted(Exception):
+    """Control depends on data, and the sets of inputs go different ways."""
+
+
+def _common(value: Any) -> int:
+    """The number that steers every set of inputs alike."""
+    found = np.unique(value)
+    if len(found) != 1:
+        raise _Parted
+    return int(found[0])
 
 
 def _fits(extents: tuple[int, ...], shape: tuple[int, ...]) -> bool:
@@ -84,20 +112,21 @@ def _garbage(dtype: np.dtype) -> float:
     return float("nan") if dtype.kind in "fV" and dtype.itemsize > 1 else 85
 
 
-def _run_kernel(kernel: TileKernel, memory: dict[str, np.ndarray], dtypes: Mapping[str, np.dtype]) -> None:
-    views = {p.name: memory[p.name].reshape(p.shape) for p in kernel.params}
+def _run_kernel(kernel: TileKernel, memory: dict[str, np.ndarray], dtypes: Mapping[str, np.dtype], count: int) -> None:
+    views = {p.name: memory[p.name].reshape(count, *p.shape) for p in kernel.params}
     for point in itertools.product(*(range(extent) for _, extent in kernel.grid)):
         block = _Block(dict(views), dict(zip((v for v, _ in kernel.grid), point, strict=True)), dtypes)
         for name, expr in kernel.lets:
-            block.vars[name] = int(block.eval(expr))
+            block.vars[name] = _common(block.eval(expr))
         for b in kernel.buffers:
-            block.store[b.name] = np.full(b.shape, _garbage(dtypes[b.dtype]), dtypes[b.dtype])
+            block.store[b.name] = np.full((count, *b.shape), _garbage(dtypes[b.dtype]), dtypes[b.dtype])
         for stmt in kernel.body:
             block.exec(stmt)
 
 
 class _Block:
-    """One thread block's storage and variables. A variable is an int, or an index array inside ``parallel``."""
+    """One thread block's storage and variables. A variable is an int, or an index array inside ``parallel``; arrays of
+    values have the sets of inputs in front of the points."""
 
     def __init__(self, store: dict[str, np.ndarray], variables: dict[str, int | np.ndarray],
                  dtypes: Mapping[str, np.dtype]) -> None:
@@ -112,7 +141,7 @@ class _Block:
             case Gemm(a, b, c, ta, tb, clear):
                 x: np.ndarray = self._read(a, None).astype(self.dtypes["f32"])
                 y: np.ndarray = self._read(b, None).astype(self.dtypes["f32"])
-                product = (x.T if ta else x) @ (y.T if tb else y)
+                product = (x.swapaxes(-1, -2) if ta else x) @ (y.swapaxes(-1, -2) if tb else y)
                 self.store[c][...] = product if clear else self.store[c] + product
             case ReduceTile(op, src, dst, clear):
                 function = {"sum": np.add, "max": np.fmax, "min": np.fmin}[op]
@@ -123,27 +152,28 @@ class _Block:
             case Parallel(names, extents, body):
                 self._parallel(names, extents, body)
             case For(var, start, stop, body):
-                for k in range(int(self.eval(start)), int(self.eval(stop))):
+                for k in range(_common(self.eval(start)), _common(self.eval(stop))):
                     self.vars[var] = k
                     for inner in body:
                         self.exec(inner)
             case If(cond, body):
-                if bool(self.eval(cond)):
+                if _common(self.eval(cond)):
                     for inner in body:
                         self.exec(inner)
             case _:
                 raise InternalError("RF900", f"the tile interpreter does not know {type(stmt).__name__}")
 
     def _window(self, s: Slice) -> tuple[list[slice | int], list[slice | int], tuple[int, ...]]:
-        """(part of the array, part of the tile that it fills, full tile shape); points outside leave nothing."""
+        """(part of the array, part of the tile that it fills, full tile shape); points outside leave nothing. All of
+        them have the sets of inputs in front."""
         array = self.store[s.buffer]
-        dims = s.dims
+        dims, every = s.dims, slice(None)
         if not dims:
-            return [slice(None)] * array.ndim, [slice(None)] * array.ndim, array.shape
-        outer: list[slice | int] = []
-        inner: list[slice | int] = []
-        for extent, dim in zip(array.shape, dims, strict=True):
-            start = int(self.eval(dim.start))
+            return [every] * array.ndim, [every] * array.ndim, array.shape
+        outer: list[slice | int] = [every]
+        inner: list[slice | int] = [every]
+        for extent, dim in zip(array.shape[1:], dims, strict=True):
+            start = _common(self.eval(dim.start))
             if dim.size == 0:
                 if not 0 <= start < extent:
                     raise InternalError("RF900", f"point index {start} outside {extent} in {s}")
@@ -154,7 +184,7 @@ class _Block:
                 n = max(0, min(dim.size, extent - start))
                 outer.append(slice(min(start, extent), min(start, extent) + n))
                 inner.append(slice(0, n))
-        return outer, inner, s.sizes
+        return outer, inner, (array.shape[0], *s.sizes)
 
     def _read(self, s: Slice, dst: Slice | None) -> np.ndarray:
         outer, inner, shape = self._window(s)
@@ -176,16 +206,24 @@ class _Block:
         self.points = {n: (k, e) for k, (n, e) in enumerate(zip(names, extents, strict=True))}
         for a in body:
             array = self.store[a.target]
-            if tuple(i.axis if isinstance(i, Index) else "" for i in a.indices) == names and _fits(extents, array.shape):
-                array[tuple(slice(e) for e in extents)] = np.asarray(self.eval(a.expr)).astype(array.dtype)
+            if tuple(i.axis if isinstance(i, Index) else "" for i in a.indices) == names and _fits(extents, array.shape[1:]):
+                part = (slice(None), *(slice(e) for e in extents))
+                array[part] = np.asarray(self.eval(a.expr)).astype(array.dtype)
                 continue
-            index = np.broadcast_arrays(*(np.broadcast_to(self.eval(i), extents) for i in a.indices))
-            value = np.broadcast_to(self.eval(a.expr), extents).astype(array.dtype)
-            inside: np.ndarray = np.ones(extents, bool)
-            for axis, i in enumerate(index):
-                inside &= (i >= 0) & (i < array.shape[axis])
+            shape = (array.shape[0], *extents)
+            value = np.broadcast_to(self.eval(a.expr), shape).astype(array.dtype)
+            index, inside = self._places(array, [self.eval(i) for i in a.indices], shape)
             array[tuple(i[inside] for i in index)] = value[inside]
         self.vars, self.points = saved, {}
+
+    def _places(self, array: np.ndarray, indices: Sequence[Any], shape: tuple[int, ...]) -> tuple[list[np.ndarray], np.ndarray]:
+        """Where points of ``shape`` lie in ``array``, and which of them lie in it."""
+        sets = np.arange(shape[0]).reshape(-1, *[1] * (len(shape) - 1))
+        index = [np.broadcast_to(i, shape) for i in (sets, *indices)]
+        inside: np.ndarray = np.ones(shape, bool)
+        for axis, i in enumerate(index):
+            inside &= (i >= 0) & (i < array.shape[axis])
+        return index, inside
 
     def eval(self, e: Expr) -> np.ndarray | int | float | bool:
         match e:
@@ -196,7 +234,7 @@ class _Block:
             case Load(tensor=name, indices=indices):
                 if (part := self._window_of_points(name, indices)) is not None:
                     return part
-                return self._gather(name, tuple(np.asarray(self.eval(i)) for i in indices))
+                return self._gather(name, [self.eval(i) for i in indices])
             case Cast(arg=arg, dtype=d):
                 return np.asarray(self.eval(arg)).astype(self.dtypes[d])
             case Op(name=name, args=args, dtype=d):
@@ -210,20 +248,20 @@ class _Block:
         array = self.store[name]
         order = [k for k, _ in places]
         if len(places) < len(indices) or not places or len(set(order)) < len(order) or not _fits(
-                tuple(e for _, e in places), array.shape):
+                tuple(e for _, e in places), array.shape[1:]):
             return None
-        part = array[tuple(slice(e) for _, e in places)].transpose(sorted(range(len(order)), key=order.__getitem__))
-        shape = [1] * len(self.points)
+        turned = (0, *(1 + k for k in sorted(range(len(order)), key=order.__getitem__)))
+        part = array[(slice(None), *(slice(e) for _, e in places))].transpose(turned)
+        shape = [array.shape[0], *[1] * len(self.points)]
         for k, e in places:
-            shape[k] = e
+            shape[1 + k] = e
         return part.reshape(shape)
 
-    def _gather(self, name: str, index: tuple[np.ndarray, ...]) -> np.ndarray:
+    def _gather(self, name: str, indices: Sequence[Any]) -> np.ndarray:
         array = self.store[name]
-        index = tuple(np.broadcast_arrays(*index))
-        inside: np.ndarray = np.ones(index[0].shape, bool)
-        for axis, i in enumerate(index):
-            inside &= (i >= 0) & (i < array.shape[axis])
+        points = np.broadcast_shapes((1,) * len(self.points), *(np.shape(i) for i in indices))
+        shape = (array.shape[0], *points[len(points) - len(self.points):])
+        index, inside = self._places(array, indices, shape)
         safe = tuple(np.where(inside, i, 0) for i in index)
         return np.where(inside, array[safe], array.dtype.type(0)).astype(array.dtype)
 
