@@ -1,8 +1,9 @@
 """Is a result right? Held to eager torch and to float64 from the same inputs, class by class and by the numerics rule.
 
-* NaN, +inf, -inf and finite elements stand where eager torch has them. Two exceptions, counted by name: ``as float64`` (ours is
-  what float64 has there and eager is not: it overflowed or lost a NaN), and ``undefined`` (NaN and the infinities are one class
-  where eager's own result is not finite and no input holds a NaN, docs/algebra.md).
+* NaN, +inf, -inf and finite elements stand where eager torch has them. Three exceptions, counted by name: ``as float64`` (ours
+  is what float64 has there and eager is not: it overflowed or lost a NaN), ``undefined`` (NaN and the infinities are one class
+  where eager's own result is not finite and no input holds a NaN), and ``hidden`` (ours is what the program gives without a NaN
+  or an infinity that a mask hides there, :mod:`redfuser.unseen`); docs/algebra.md has all three.
 * Finite elements: error within the numerics rule (:mod:`redfuser.numerics`). Where one or two roundings decide (one weight
   that carries all), either side may be lucky: a draw outside the rule is drawn again from other seeds, and the rule is held on
   all of them together, each relative to its size.
@@ -28,7 +29,7 @@ LOOSE = 0.05
 """Elements that are finite where eager is not have no error of eager's to be compared with: of their largest."""
 UNDERFLOW = 1e-30
 """Ranked values that differ by less are one: probabilities at the end of float32's range."""
-UNDEFINED, AS_FLOAT64 = "undefined", "as float64"
+UNDEFINED, AS_FLOAT64, HIDDEN = "undefined", "as float64", "hidden"
 
 
 @dataclass(frozen=True)
