@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from redfuser import numerics
-from redfuser.bench.correctness import build, run, table
+from redfuser.bench.correctness import build, digest, run, table
 from redfuser.bench.correctness import supervise as supervision
 from redfuser.bench.correctness.judge import judge
 from redfuser.bench.correctness.run import examine
@@ -224,6 +224,21 @@ def test_build_here_run_there_and_a_table(tmp_path: Path, monkeypatch: pytest.Mo
     head, rows = table.read(tmp_path / "table" / table.JSONL)
     assert head["lowering"] and head["target"] == "cpu" and {r["verdict"] for r in rows} == {"right"}
     assert "| statistics | 1 |" in (tmp_path / "table" / table.MARKDOWN).read_text()
+
+
+def test_every_row_says_what_lowering_it_is_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of programs after a refusal; rows of two lowerings do not pass for one."""
+    answers = [{"status": "refused", "code": "RF490", "why": "w"}, {"status": "built", "code": "", "why": ""}, {"lost": "l"}]
+
+    def here(step: str, names: list[str], options: dict[str, Any], jobs: int, limit_s: float) -> Any:
+        return ({"program": n, **a} for n, a in zip(names, answers, strict=True))
+
+    monkeypatch.setattr(build, "supervise", here)
+    records = build.build(PROGRAMS[:3], "cpu", tmp_path, 1, 60, lambda text: None)
+    assert {r["lowering"] for r in records} == {digest.lowering()} and len({r["commit"] for r in records}) == 1
+    rows = [run.unbuilt(p, r) for p, r in zip(PROGRAMS, records)] + [run.unbuilt(PROGRAMS[3], None)]
+    assert table.heading("cpu", rows)["lowering"] == digest.lowering()
+    assert table.heading("cpu", [*rows, {**rows[0], "lowering": ""}])["lowering"] == f"{digest.lowering()} unknown"
 
 
 def test_the_table_names_what_is_not_right() -> None:
