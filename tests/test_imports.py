@@ -17,7 +17,7 @@ LAYERS = (
     ("errors", "codes", "rule", "unseen", "strict", "two_tvms", "tvm_compat", "bounded", "elf", "turns", "users"),
     ("report", "settings", "artifact", "target", "cache", "toolchain"),
     ("verdicts",),
-    ("numerics", "testing"),
+    ("places", "numerics", "testing"),
     ("acrf",),
     ("traffic", "frontend", "strategies", "partition"),
     ("tensorize",),

@@ -16,7 +16,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,18 +96,6 @@ def _values(i: int, ours: torch.Tensor, eager: torch.Tensor, truth: torch.Tensor
 def words(check: numerics.Check) -> str:
     return f"max {check.ours.maximum:.3g} against {check.unfused.maximum:.3g} eager, rms {check.ours.rms:.3g} against " \
            f"{check.unfused.rms:.3g}, limit {check.limit}"
-
-
-def pooled(checks: Sequence[numerics.Check]) -> numerics.Check:
-    """The rule on several draws of one kind at once, each divided by the largest error that its limit allows for storing the
-    result (what the limit has beyond twice the unfused error), so that no draw counts by its size."""
-    scaled = []
-    for c in checks:
-        unit = c.limit.maximum - numerics.FACTOR * c.unfused.maximum or 1.0
-        scaled.append([(e.maximum / unit, e.rms / unit) for e in (c.ours, c.unfused, c.limit)])
-    ours, unfused, limit = (numerics.Error(max(s[k][0] for s in scaled),
-                                           math.sqrt(sum(s[k][1] ** 2 for s in scaled) / len(scaled))) for k in range(3))
-    return numerics.Check(checks[0].name, ours, unfused, limit)
 
 
 def _places(i: int, ours: torch.Tensor, eager: torch.Tensor, results: list[torch.Tensor], args: tuple[Any, ...],

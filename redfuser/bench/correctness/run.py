@@ -17,7 +17,7 @@ from redfuser import numerics
 from redfuser.bench import provenance
 from redfuser.bench.correctness import digest
 from redfuser.bench.correctness.build import paths, read
-from redfuser.bench.correctness.judge import HIDDEN, Verdict, judge, pooled, words
+from redfuser.bench.correctness.judge import HIDDEN, Verdict, judge, words
 from redfuser.bench.correctness.supervise import supervise
 from redfuser.errors import RedFuserError
 from redfuser.unseen import unseen
@@ -159,7 +159,7 @@ def _again(program: Program, ours: Callable[..., Any], what: str, verdict: Verdi
         if other.check is None:
             return other if other.why else verdict
         checks.append(other.check)
-    whole = pooled(checks)
+    whole = numerics.pooled(checks)
     why = "" if whole.passed else f"{words(verdict.check)}; over {SEEDS} draws, in units of storing: {words(whole)}"
     return Verdict(verdict.output, why, whole.ratio, verdict.exceptions, whole)
 
