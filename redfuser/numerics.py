@@ -1,11 +1,12 @@
 """The numerics rule: how far a fused program may be from the truth.
 
 :mod:`redfuser.rule`, applied to torch tensors. NaN and infinities must stand where the reference has them, unless the
-unfused program itself has something else there.
+unfused program itself has something else there. Places (argmax, topk) are compared by the values that they are places of.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 from redfuser.errors import NumericsError
+from redfuser.places import Ranking, Recorder, astray
 from redfuser.report import Numerics
 from redfuser.rule import FACTOR, limit
 
@@ -24,6 +26,7 @@ PROMOTED = (torch.float16, torch.bfloat16, torch.float32)
 NAMES = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16",
          torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}
 """What the rule calls the floating dtypes; any other has no rounding of its own."""
+PLACES = (torch.int64, torch.int32)
 CHUNK = 1 << 24  # elements compared at a time: a float64 copy of a large output need not fit beside it
 
 
@@ -93,9 +96,13 @@ def error(x: torch.Tensor, reference: torch.Tensor) -> Error:
 
 
 def compare(ours: torch.Tensor, unfused: torch.Tensor, reference: torch.Tensor, name: str = "output",
-            factor: float = FACTOR) -> Check:
+            factor: float = FACTOR, chosen: tuple[Ranking, Ranking] | None = None) -> Check:
     """Apply the rule to one output. ``unfused`` is the same program run unfused in its own precision. Results of integer
-    or bool dtype have no rounding: they must equal the unfused program's wherever that is right."""
+    or bool dtype have no rounding: they must equal the unfused program's wherever that is right. ``chosen``: of places, what
+    the unfused program and the reference chose them from; places of equal values are as good (:mod:`redfuser.places`)."""
+    if chosen is not None and ours.shape == unfused.shape:
+        wrong = int(astray(ours.to(unfused.device), unfused, *chosen).sum())
+        return Check(name, Error(0.0, 0.0, wrong), Error(0.0, 0.0), Error(0.0, 0.0))
     reference = reference.to(torch.float64)
     a, b = error(ours, reference), error(unfused, reference)
     size = error(torch.where(reference.isfinite(), reference, 0.0), torch.zeros((), dtype=torch.float64).expand(
@@ -105,12 +112,27 @@ def compare(ours: torch.Tensor, unfused: torch.Tensor, reference: torch.Tensor, 
     return Check(name, a, b, Error(*allowed, b.misplaced))
 
 
-def compare_all(ours: Any, unfused: Any, reference: Any, factor: float = FACTOR) -> list[Check]:
-    """Apply the rule to every tensor of three results of one structure (tensors, tuples, dicts, model outputs)."""
+def compare_all(ours: Any, unfused: Any, reference: Any, factor: float = FACTOR,
+                chosen: Sequence[tuple[Ranking, Ranking] | None] = ()) -> list[Check]:
+    """Apply the rule to every tensor of three results of one structure (tensors, tuples, dicts, model outputs). ``chosen``:
+    per tensor, of places."""
     a, b, r = (tensors(t) for t in (ours, unfused, reference))
     if not len(a) == len(b) == len(r):
         raise ValueError(f"{len(a)} results of ours, {len(b)} unfused, {len(r)} in the reference")
-    return [compare(x, y, z, f"output {i}", factor) for i, (x, y, z) in enumerate(zip(a, b, r, strict=True))]
+    among = chosen or [None] * len(a)
+    return [compare(x, y, z, f"output {i}", factor, c) for i, (x, y, z, c) in enumerate(zip(a, b, r, among, strict=True))]
+
+
+def pooled(checks: Sequence[Check]) -> Check:
+    """The rule on several draws of one kind at once, each divided by the largest error that its limit allows for storing the
+    result (what the limit has beyond twice the unfused error), so that no draw counts by its size."""
+    scaled = []
+    for c in checks:
+        unit = c.limit.maximum - FACTOR * c.unfused.maximum or 1.0
+        scaled.append([(e.maximum / unit, e.rms / unit, e.misplaced) for e in (c.ours, c.unfused, c.limit)])
+    ours, unfused, limit_ = (Error(max(s[k][0] for s in scaled), math.sqrt(sum(s[k][1] ** 2 for s in scaled) / len(scaled)),
+                                   sum(s[k][2] for s in scaled)) for k in range(3))
+    return Check(checks[0].name, ours, unfused, limit_)
 
 
 def require(checks: Sequence[Check], where: str = "") -> None:
@@ -164,14 +186,15 @@ def _promote(a: Any) -> Any:
     return torch.float64 if isinstance(a, torch.dtype) and a in PROMOTED else a
 
 
-def reference(fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+def reference(fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None,
+              recorder: Recorder | None = None) -> Any:
     """``fn(*args, **kwargs)`` in float64 from the same low-precision inputs. A module is copied and its parameters and
-    buffers upcast; the original is left as it is. Gradients are off."""
+    buffers upcast; the original is left as it is. Gradients are off. ``recorder`` remembers what places are chosen from."""
     if isinstance(fn, torch.nn.Module):
         fn = copy.deepcopy(fn).eval().double()
 
     args, kwargs = tree_map(_promote, tuple(args)), tree_map(_promote, dict(kwargs or {}))
-    with torch.no_grad(), Float64Mode():
+    with torch.no_grad(), Float64Mode(), recorder or contextlib.nullcontext():
         return fn(*args, **kwargs)
 
 
@@ -181,7 +204,23 @@ def check(ours: Callable[..., Any], model: Callable[..., Any], args: Sequence[An
     result."""
     kwargs = dict(kwargs or {})
     with torch.no_grad():
-        return compare_all(ours(*args, **kwargs), model(*args, **kwargs), reference(model, args, kwargs), factor)
+        mine = ours(*args, **kwargs)
+    plain, truth, chosen = references(model, args, kwargs)
+    return compare_all(mine, plain, truth, factor, chosen)
+
+
+def references(model: Callable[..., Any], args: Sequence[Any] = (),
+               kwargs: Mapping[str, Any] | None = None) -> tuple[Any, Any, list[tuple[Ranking, Ranking] | None]]:
+    """The results of ``model`` as it is and in float64, and per tensor of them, of places, what they were chosen from."""
+    own, exact = Recorder(), Recorder()
+    with torch.no_grad():
+        plain = model(*args, **dict(kwargs or {}))
+        if any(t.dtype in PLACES for t in tensors(plain)):
+            with own:
+                plain = model(*args, **dict(kwargs or {}))
+    truth = reference(model, args, kwargs, exact)
+    pairs = [(own.of(a), exact.of(b)) for a, b in zip(tensors(plain), tensors(truth), strict=False)]
+    return plain, truth, [(a, b) if a is not None and b is not None else None for a, b in pairs]
 
 
 def _chunks(x: torch.Tensor) -> Iterator[torch.Tensor]:

@@ -14,10 +14,10 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # Lower layers first. A package imports packages of its own line or of lines above it, never below.
 LAYERS = (
-    ("errors", "codes", "rule", "strict", "two_tvms", "tvm_compat", "bounded", "elf", "turns", "users"),
+    ("errors", "codes", "rule", "unseen", "strict", "two_tvms", "tvm_compat", "bounded", "elf", "turns", "users"),
     ("report", "settings", "artifact", "target", "cache", "toolchain"),
     ("verdicts",),
-    ("numerics", "testing"),
+    ("places", "numerics", "testing"),
     ("acrf",),
     ("traffic", "frontend", "strategies", "partition"),
     ("tensorize",),
@@ -51,6 +51,7 @@ FORBIDDEN = {
     "runtime": ("tvm", "tilelang"),
     "report": ("torch", "tvm"),
     "rule": ("torch", "tvm", "numpy"),
+    "unseen": ("torch", "tvm", "ml_dtypes"),
     "settings": ("torch", "tvm"),
 }
 

@@ -13,8 +13,9 @@ from redfuser.acrf.expr import stmt_dtype
 from redfuser.acrf.state import Fused
 from redfuser.chain import judge
 from redfuser.chain.draws import BANDS, Draw, band_axis, draws, inputs
-from redfuser.chain.judge import Bands, Want
-from redfuser.chain.truth import PROGRAM, Absorbing, Wide, evaluate
+from redfuser.chain.judge import Bands, Hidden, Want
+from redfuser.chain.truth import PROGRAM, Wide, evaluate
+from redfuser.unseen import unseen
 
 LARGEST = 3.4e38
 """The accumulators' largest value: float32's."""
@@ -67,8 +68,8 @@ def _case(fused: Fused, draw: Draw, seed: int) -> Case:
     top = LARGEST / max(1, extent if isinstance(extent, int) else 1)
 
     @lru_cache(maxsize=1)
-    def hidden() -> dict[str, Array]:
-        return evaluate(cascade, given, Absorbing()).outputs()
+    def hidden() -> dict[str, list[Hidden]]:
+        return _hidden(fused, given)
 
     extreme = any(bool((np.abs(x[np.isfinite(x)]) > EXTREME).any()) for x in map(_plain, given.values()))
     has_nan = any(bool(np.isnan(x.astype(np.float64)).any()) for x in given.values() if x.dtype.kind in "fV")
@@ -82,6 +83,27 @@ def _case(fused: Fused, draw: Draw, seed: int) -> Case:
                          extreme, has_nan, ranked, bands,  # type: ignore[arg-type]
                          0.07 if steps_moved(fused) else 0.0)
     return Case(draw.name, given, wanted, draw.wide, lambda other: _case(fused, draw, other))
+
+
+def _hidden(fused: Fused, given: Mapping[str, Array]) -> dict[str, list[Hidden]]:
+    """Per output, what it is where it sees nothing of a tensor's NaN and infinities."""
+    cascade = fused.cascade
+
+    def without(name: str, number: float) -> dict[str, Array]:
+        x: Array = given[name].astype(np.float64)
+        return {**given, name: np.where(np.isfinite(x), x, number)}
+
+    def run(name: str, number: float) -> list[Array]:
+        exact = evaluate(cascade, without(name, number), Wide()).outputs()
+        return [exact[o] for o in cascade.outputs]
+
+    odd = [n for n, x in given.items() if not np.isfinite(_plain(x)).all()]
+    found: dict[str, list[Hidden]] = {o: [] for o in cascade.outputs}
+    for name, where, exact in unseen(run, odd):
+        own = evaluate(cascade, without(name, 0.0), PROGRAM).outputs()
+        for o, w, e in zip(cascade.outputs, where, exact, strict=True):
+            found[o].append(Hidden(w, own[o], e))
+    return found
 
 
 def _plain(x: Array) -> Array:

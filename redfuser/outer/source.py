@@ -50,8 +50,9 @@ def emit(imported: Any, regions: Sequence[Any] = (), kernel_names: Mapping[str, 
 
 def emit_region(imported: Any, region: Any) -> str | None:
     """A fused region as the torch code it stands for: what its kernel is held against where it runs. Its parameters are the
-    kernel's inputs, with the kernel's shapes, its results the kernel's outputs (of the model's shapes). None where the text
-    would need a table of the model's, or an operator has no spelling."""
+    kernel's inputs, with the kernel's shapes, its results the kernel's outputs (of the model's shapes); positions and masks
+    made of them are computed in it. None where the text would need a table that is written in the model (a tensor literal),
+    or an operator has no spelling."""
     try:
         graph = _Emitter(imported, (), (), region).run()
     except UnsupportedError:
@@ -121,10 +122,14 @@ class _Emitter:
         if expr not in self.constant_names:
             import torch
 
+            value = torch.from_dlpack(expr.data).clone()
+            if self.within is not None and value.numel() and bool((value == value.flatten()[0]).all()):
+                return f"torch.full({shape_text(shape_of(expr))}, {literal(value.flatten()[0].item(), dtype_of(expr))}, " \
+                       f"dtype={torch_dtype(dtype_of(expr))}, device={self.device()})"
             name = python_name(f"{self.at}_const", self.taken)
             self.taken.add(name)
             self.constant_names[expr] = name
-            self.constants[name] = torch.from_dlpack(expr.data).clone()
+            self.constants[name] = value
         name = self.constant_names[expr]
         self.reads.add(name)
         return name
@@ -253,7 +258,7 @@ class _Emitter:
             if "scaled_dot_product_attention" in text:
                 layouts.known[step.defines[0]] = (False, True)
             opaque = op_name(step.expr) == "call_dps_packed"
-            if not opaque and reads <= constant | set(folded):
+            if self.within is None and not opaque and reads <= constant | set(folded):
                 scope = {"torch": torch, "F": torch.nn.functional, "device": "cpu", **self.constants,
                          **{self.names[k]: v for k, v in folded.items()}}
                 with torch.no_grad():

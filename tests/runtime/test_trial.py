@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -35,10 +37,10 @@ def test_a_right_kernel_passes_and_a_changed_one_does_not(model: redfuser.runtim
     text = model.reference_of(name)
     assert (text is not None and "masked_fill" in text) or "where" in str(text)
     unfused = trial.function(str(text))
-    assert trial.failure(spec, kernel.tolerant, unfused, CPU) is None
+    assert trial.outcome(spec, kernel.tolerant, unfused, CPU) == trial.Outcome("right")
     for wrong in (lambda *a: kernel.tolerant(*a) * 1.02, lambda *a: kernel.tolerant(a[1], a[0], *a[2:]),
                   lambda *a: kernel.tolerant(*a).roll(1, 0), lambda *a: torch.full_like(kernel.tolerant(*a), float("nan"))):
-        assert trial.failure(spec, wrong, unfused, CPU)
+        assert trial.outcome(spec, wrong, unfused, CPU).verdict == "wrong"
 
 
 def test_a_kernel_that_fails_gives_way_to_torch(model: redfuser.runtime.model.CompiledModel, monkeypatch: pytest.MonkeyPatch,
@@ -59,8 +61,8 @@ def test_a_kernel_that_fails_gives_way_to_torch(model: redfuser.runtime.model.Co
     monkeypatch.setenv("REDFUSER_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(trial, "_key", lambda *a: "0" * 64)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda d: "a GPU")
-    found = trial.failure
-    monkeypatch.setattr(trial, "failure", lambda s, k, u, d: found(s, k, u, CPU))
+    found = trial.outcome
+    monkeypatch.setattr(trial, "outcome", lambda s, k, u, d: found(s, k, u, CPU))
     with pytest.warns(RuntimeWarning, match="RF807"):
         trusted = trial.trusted(Wrong(), model.reference_of(name), Gpu())  # type: ignore[arg-type]
     assert "normal inputs" in trusted.why
@@ -84,3 +86,81 @@ def test_the_command_says_what_it_found(model: redfuser.runtime.model.CompiledMo
         model._graph = graph
     done = CliRunner().invoke(check, [str(path), "--json"])
     assert done.exit_code == 4 and '"wrong"' in done.output
+
+
+def tried(function: Callable[..., Any], *args: torch.Tensor, wrong: Sequence[Callable[..., Any]] = ()) -> list[trial.Outcome]:
+    """Trials of the one kernel of ``function`` built for the CPU, and of what each of ``wrong`` makes of its results."""
+    made = redfuser.compile(function, args, target="cpu")
+    ((name, spec),) = made.kernels.items()
+    kernel = launcher(spec)
+    kernel.prepare(CPU)
+    unfused = trial.function(str(made.reference_of(name)))
+
+    def changed(change: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*tensors: torch.Tensor) -> Any:
+            got = kernel.tolerant(*tensors)
+            return change(*(got if isinstance(got, tuple) else (got,)))
+
+        return call
+
+    return [trial.outcome(spec, call, unfused, CPU) for call in (kernel.tolerant, *map(changed, wrong))]
+
+
+def top(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    values, places = torch.topk(torch.softmax(x, -1), 3)
+    return values, places
+
+
+def test_places_are_judged_by_what_they_are_places_of() -> None:
+    """A kernel of right values and wrong places was let through."""
+    right, *others = tried(top, torch.randn(8, 65), wrong=(
+        lambda v, j: (v, (j + 1) % 65), lambda v, j: (v, torch.zeros_like(j)), lambda v, j: (v, j + 65)))
+    assert right.verdict == "right" and len(others) == 3
+    assert all(found.verdict == "wrong" and "misplaced" in found.why for found in others)
+
+
+def test_a_table_of_positions_is_computed_in_the_torch_code() -> None:
+    """Masks of positions, and the weights of a norm without weights, are constants of the model: those were not tried."""
+    def causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        i, j = torch.arange(24)[:, None], torch.arange(24)[None, :]
+        return torch.softmax((q @ k.mT).masked_fill(j > i, -torch.inf), -1) @ v
+
+    found = tried(causal, *torch.randn(3, 2, 24, 16), wrong=[lambda o: o * 1.01])
+    assert [f.verdict for f in found] == ["right", "wrong"]
+    assert tried(lambda x: torch.nn.functional.layer_norm(x, (64,)), torch.randn(8, 64))[0].verdict == "right"
+
+
+def test_results_of_few_values_are_counted() -> None:
+    """Of 8-bit floats and integers alike; the float64 results of the former are 8-bit floats themselves."""
+    few = [torch.arange(4000).remainder(250).sub(120).to(torch.int8), torch.arange(4000).div(100).to(torch.float8_e4m3fn)]
+    for x in few:
+        other = x.clone()
+        other[::100] = x[::100].double().mul(1.3).add(1).to(x.dtype)
+        assert trial._check(x, x, x, None).passed and not trial._check(other, x, x, None).passed
+
+
+def test_what_cannot_be_tried_is_said_and_not_remembered(model: redfuser.runtime.model.CompiledModel) -> None:
+    ((_, spec),) = model.kernels.items()
+
+    def lacking(device: torch.device, *args: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        raise torch.OutOfMemoryError("too large")
+
+    kernel = launcher(spec)
+    assert trial.outcome(spec, kernel.tolerant, lacking, CPU) == trial.Outcome(
+        "not tried", "the torch code does not run: OutOfMemoryError: too large")
+
+
+def test_bad_luck_on_one_draw_is_no_defect(model: redfuser.runtime.model.CompiledModel) -> None:
+    """Outside the rule on the first draw alone: the draws are held to it together. A defect recurs."""
+    ((name, spec),) = model.kernels.items()
+    kernel, unfused = launcher(spec), trial.function(str(model.reference_of(name)))
+    kernel.prepare(CPU)
+    first: list[int] = []
+
+    def unlucky(*args: torch.Tensor) -> torch.Tensor:
+        first.append(len(first))
+        return unfused(CPU, *args)[0] * (1.0012 if len(first) == 1 else 1.0)
+
+    got = trial.outcome(spec, unlucky, unfused, CPU)
+    assert len(first) > len(trial.DRAWS) and got.verdict == "right", got
+    assert trial.outcome(spec, lambda *a: unfused(CPU, *a)[0] * 1.0012, unfused, CPU).verdict == "wrong"

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from redfuser import numerics
-from redfuser.bench.correctness import build, run, table
+from redfuser.bench.correctness import build, digest, run, table
 from redfuser.bench.correctness import supervise as supervision
 from redfuser.bench.correctness.judge import judge
 from redfuser.bench.correctness.run import examine
@@ -119,6 +119,52 @@ def test_luck_is_averaged_out_and_a_defect_is_not() -> None:
     assert "outlier" in bad(rounded, lambda p, v: (p * v).sum(-1).half() * (1 + 20 * 2.0**-11))
 
 
+def causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    keep = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).tril()
+    return (torch.softmax((q @ k.mT).float().masked_fill(~keep, -math.inf), -1).to(v.dtype) @ v)
+
+
+CAUSAL = Program("test", "causal", causal, tuple(In(n, (1, 96, 16), "bf16") for n in "qkv"))
+SPECIAL_V = ("nan:v", "inf:v", "-inf:v")
+
+
+def in_tiles(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """As a kernel has it: of the keys of a tile of rows, the tiles that its last row sees; of the others nothing."""
+    rows = [causal(q[:, : i + 32], k[:, : i + 32], v[:, : i + 32])[:, i:] for i in range(0, 96, 32)]
+    return torch.cat(rows, 1)
+
+
+def test_what_a_mask_hides_is_excused_element_by_element() -> None:
+    """Of one column of results, some have the NaN that eager makes of a weight of 0 and others have not."""
+    found = examine(CAUSAL, in_tiles, "cpu")
+    assert not found["bad"] and 0 < found["exceptions"]["hidden"] < 3 * 96
+    assert bad(CAUSAL, lambda q, k, v: causal(q, k, v.nan_to_num(0.0, 0.0, 0.0))) == set(SPECIAL_V), "what is seen is lost"
+
+    def late(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """The first row that sees each key does not."""
+        out, odd = causal(q, k, v), ~v.isfinite()
+        without = causal(q, k, torch.where(odd, 0.0, v))
+        return torch.where(odd, without, out)
+
+    assert bad(CAUSAL, late) == set(SPECIAL_V)
+
+    def other(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """Finite where it may be, and not what is there without the NaN."""
+        out, tiled = causal(q, k, v), in_tiles(q, k, v)
+        return torch.where(out.isfinite() | ~tiled.isfinite(), out, tiled + 1.0)
+
+    assert bad(CAUSAL, other) == {"nan:v", "-inf:v"}, "the infinity stands among the first keys, which every tile reads"
+
+
+def test_a_small_weight_hides_nothing() -> None:
+    """A weight of 1e-9 is not 0: infinite values that it has must be seen."""
+    def small(x: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return (torch.softmax(torch.cat([x * 0.0, x * 0.0 - 20.0], -1), -1) * v).sum(-1)
+
+    program = Program("test", "small", small, (In("x", (4, 8), "f32"), In("v", (4, 16), "f32")), only=("inf:v", "nan:v"))
+    assert bad(program, lambda x, v: small(x, v.nan_to_num(0.0, 0.0, 0.0))) == {"inf:v", "nan:v"}
+
+
 def test_exceptions_have_names() -> None:
     x = torch.tensor([1.0])
     eager, truth = torch.tensor([math.inf]), torch.tensor([4.0], dtype=torch.float64)
@@ -178,6 +224,21 @@ def test_build_here_run_there_and_a_table(tmp_path: Path, monkeypatch: pytest.Mo
     head, rows = table.read(tmp_path / "table" / table.JSONL)
     assert head["lowering"] and head["target"] == "cpu" and {r["verdict"] for r in rows} == {"right"}
     assert "| statistics | 1 |" in (tmp_path / "table" / table.MARKDOWN).read_text()
+
+
+def test_every_row_says_what_lowering_it_is_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of programs after a refusal; rows of two lowerings do not pass for one."""
+    answers = [{"status": "refused", "code": "RF490", "why": "w"}, {"status": "built", "code": "", "why": ""}, {"lost": "l"}]
+
+    def here(step: str, names: list[str], options: dict[str, Any], jobs: int, limit_s: float) -> Any:
+        return ({"program": n, **a} for n, a in zip(names, answers, strict=True))
+
+    monkeypatch.setattr(build, "supervise", here)
+    records = build.build(PROGRAMS[:3], "cpu", tmp_path, 1, 60, lambda text: None)
+    assert {r["lowering"] for r in records} == {digest.lowering()} and len({r["commit"] for r in records}) == 1
+    rows = [run.unbuilt(p, r) for p, r in zip(PROGRAMS, records)] + [run.unbuilt(PROGRAMS[3], None)]
+    assert table.heading("cpu", rows)["lowering"] == digest.lowering()
+    assert table.heading("cpu", [*rows, {**rows[0], "lowering": ""}])["lowering"] == f"{digest.lowering()} unknown"
 
 
 def test_the_table_names_what_is_not_right() -> None:

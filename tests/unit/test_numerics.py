@@ -107,3 +107,49 @@ def test_the_grouped_product_of_experts_has_a_reference() -> None:
     ref = numerics.reference(lambda x, w: torch.ops.aten._grouped_mm(x, w, ends), (x, w))
     assert ref.dtype == torch.float64 and not ref[9].any()
     assert torch.equal(ref[:4], x[:4].double() @ w[0].double()) and torch.equal(ref[4:9], x[4:9].double() @ w[2].double())
+
+
+def route(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    values, places = torch.topk(torch.softmax((x @ w.mT).float(), -1), 4)
+    return values, places.to(torch.int32).unsqueeze(0)
+
+
+def test_places_are_held_to_the_values_they_are_places_of() -> None:
+    x, w = inputs((64, 32), (80, 32))
+    twice = torch.cat([w[:40], w[:40]])  # every score is there twice
+
+    def other(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        values, places = torch.topk(torch.softmax((x @ w.mT).float(), -1).flip(-1), 4)
+        return values, (79 - places).to(torch.int32).unsqueeze(0)
+
+    assert not torch.equal(route(x, twice)[1], other(x, twice)[1])
+    for weights in (w, twice):
+        values, places = numerics.check(other, route, (x, weights))
+        assert values.passed and places.passed
+    for wrong in (lambda v: (v + 1) % 80, lambda v: v[..., :1].expand(v.shape), lambda v: v + 80, lambda v: v - 80):
+        checks = numerics.check(lambda x, w, f=wrong: (other(x, w)[0], f(other(x, w)[1])), route, (x, twice))
+        assert [c.passed for c in checks] == [True, False]
+
+
+@pytest.mark.parametrize("choose", [
+    lambda x: x.argmax(-1), lambda x: x.argmin(0, keepdim=True), lambda x: x.argmax(), lambda x: x.max(1).indices,
+    lambda x: x.sort(dim=0, descending=True)[1][:5].T, lambda x: x.argsort(-1), lambda x: x.kthvalue(3, 1)[1]])
+def test_of_every_operator_that_chooses(choose: object) -> None:
+    """Among equal values another place is as good, among different ones it is wrong."""
+    x = torch.randint(0, 9, (24, 40), generator=torch.Generator().manual_seed(1)).float()
+    plain, truth, chosen = numerics.references(choose, (x,))  # type: ignore[arg-type]
+    ((own, exact),) = chosen  # type: ignore[misc]
+    assert torch.equal(own.at(plain), exact.at(plain).float()) and own.rows.shape == plain.shape
+    rows, place = exact.values[own.rows.flatten()], plain.flatten()
+    if plain.numel() <= 40:  # one place a row: the last of the equal ones
+        last = rows.shape[1] - 1 - (rows == rows.gather(1, place[:, None])).float().flip(-1).argmax(-1)
+        assert numerics.compare(last.reshape(plain.shape), plain, truth, chosen=(own, exact)).passed
+    different = (rows != rows.gather(1, place[:, None])).float().argmax(-1).reshape(plain.shape)
+    assert not numerics.compare(different, plain, truth, chosen=(own, exact)).passed
+
+
+def test_integers_that_are_no_places_have_no_tolerance() -> None:
+    x, = inputs((16, 40))
+    count = lambda x: (x > 0.5).sum(-1)  # noqa: E731
+    assert numerics.check(count, count, (x,))[0].passed
+    assert not numerics.check(lambda x: count(x) + (torch.arange(16) == 3), count, (x,))[0].passed

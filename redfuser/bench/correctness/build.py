@@ -37,17 +37,17 @@ def build(programs: Sequence[Program], target: str, folder: Path, jobs: int, lim
     waiting = [p for p in programs if (read(folder, p) or {}).get("key") != key(p, target)]
     tell(f"{len(programs)} programs, {len(programs) - len(waiting)} built before")
     by = {p.name: p for p in programs}
-    started, code, commit = time.perf_counter(), lowering(), provenance.commit()
+    started, built_by = time.perf_counter(), {"lowering": lowering(), "commit": provenance.commit()}
     for n, answer in enumerate(supervise("build", [p.name for p in waiting], {"target": target, "folder": str(folder)}, jobs,
                                          limit_s), 1):
         program = by[answer["program"]]
         if "lost" in answer:
             answer = {"status": "failed", "code": "lost", "why": answer["lost"]}
         record = {"program": program.name, "family": program.family, "key": key(program, target), "target": target,
-                  "lowering": code, "commit": commit, **answer}
+                  **built_by, **answer}
         paths(folder, program.name)[1].write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
-        code = f" {record['code']} {record['why'][:150]}" if record["status"] != "built" else ""
-        tell(f"[{n}/{len(waiting)} {time.perf_counter() - started:.0f} s] {program.name}: {record['status']}{code}")
+        why = f" {record['code']} {record['why'][:150]}" if record["status"] != "built" else ""
+        tell(f"[{n}/{len(waiting)} {time.perf_counter() - started:.0f} s] {program.name}: {record['status']}{why}")
     return [r for p in programs if (r := read(folder, p)) is not None]
 
 

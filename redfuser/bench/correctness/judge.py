@@ -1,8 +1,9 @@
 """Is a result right? Held to eager torch and to float64 from the same inputs, class by class and by the numerics rule.
 
-* NaN, +inf, -inf and finite elements stand where eager torch has them. Two exceptions, counted by name: ``as float64`` (ours is
-  what float64 has there and eager is not: it overflowed or lost a NaN), and ``undefined`` (NaN and the infinities are one class
-  where eager's own result is not finite and no input holds a NaN, docs/algebra.md).
+* NaN, +inf, -inf and finite elements stand where eager torch has them. Three exceptions, counted by name: ``as float64`` (ours
+  is what float64 has there and eager is not: it overflowed or lost a NaN), ``undefined`` (NaN and the infinities are one class
+  where eager's own result is not finite and no input holds a NaN), and ``hidden`` (ours is what the program gives without a NaN
+  or an infinity that a mask hides there, :mod:`redfuser.unseen`); docs/algebra.md has all three.
 * Finite elements: error within the numerics rule (:mod:`redfuser.numerics`). Where one or two roundings decide (one weight
   that carries all), either side may be lucky: a draw outside the rule is drawn again from other seeds, and the rule is held on
   all of them together, each relative to its size.
@@ -15,7 +16,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +29,7 @@ LOOSE = 0.05
 """Elements that are finite where eager is not have no error of eager's to be compared with: of their largest."""
 UNDERFLOW = 1e-30
 """Ranked values that differ by less are one: probabilities at the end of float32's range."""
-UNDEFINED, AS_FLOAT64 = "undefined", "as float64"
+UNDEFINED, AS_FLOAT64, HIDDEN = "undefined", "as float64", "hidden"
 
 
 @dataclass(frozen=True)
@@ -95,18 +96,6 @@ def _values(i: int, ours: torch.Tensor, eager: torch.Tensor, truth: torch.Tensor
 def words(check: numerics.Check) -> str:
     return f"max {check.ours.maximum:.3g} against {check.unfused.maximum:.3g} eager, rms {check.ours.rms:.3g} against " \
            f"{check.unfused.rms:.3g}, limit {check.limit}"
-
-
-def pooled(checks: Sequence[numerics.Check]) -> numerics.Check:
-    """The rule on several draws of one kind at once, each divided by the largest error that its limit allows for storing the
-    result (what the limit has beyond twice the unfused error), so that no draw counts by its size."""
-    scaled = []
-    for c in checks:
-        unit = c.limit.maximum - numerics.FACTOR * c.unfused.maximum or 1.0
-        scaled.append([(e.maximum / unit, e.rms / unit) for e in (c.ours, c.unfused, c.limit)])
-    ours, unfused, limit = (numerics.Error(max(s[k][0] for s in scaled),
-                                           math.sqrt(sum(s[k][1] ** 2 for s in scaled) / len(scaled))) for k in range(3))
-    return numerics.Check(checks[0].name, ours, unfused, limit)
 
 
 def _places(i: int, ours: torch.Tensor, eager: torch.Tensor, results: list[torch.Tensor], args: tuple[Any, ...],

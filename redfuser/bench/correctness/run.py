@@ -6,6 +6,7 @@ import gzip
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from redfuser import numerics
 from redfuser.bench import provenance
 from redfuser.bench.correctness import digest
 from redfuser.bench.correctness.build import paths, read
-from redfuser.bench.correctness.judge import Verdict, judge, pooled, words
+from redfuser.bench.correctness.judge import HIDDEN, Verdict, judge, words
 from redfuser.bench.correctness.supervise import supervise
 from redfuser.errors import RedFuserError
+from redfuser.unseen import unseen
 from workloads.correctness import Program, draw, draws
 
 SEEDS = 9
@@ -157,42 +159,71 @@ def _again(program: Program, ours: Callable[..., Any], what: str, verdict: Verdi
         if other.check is None:
             return other if other.why else verdict
         checks.append(other.check)
-    whole = pooled(checks)
+    whole = numerics.pooled(checks)
     why = "" if whole.passed else f"{words(verdict.check)}; over {SEEDS} draws, in units of storing: {words(whole)}"
     return Verdict(verdict.output, why, whole.ratio, verdict.exceptions, whole)
 
 
 def _judged(program: Program, result: Any, args: tuple[torch.Tensor, ...]) -> list[Verdict]:
     """Against eager as torch runs it; where that is attention by a library kernel, also against torch's own composition of
-    it (rows that see nothing differ between torch's backends): right by either is right. What a NaN or an infinity reaches
-    only through a weight of exactly 0 may be as if it were not there (docs/algebra.md)."""
+    it (rows that see nothing differ between torch's backends): right by either is right. What a mask hides may be as if it
+    were not there, element by element (:mod:`redfuser.unseen`)."""
     truth = numerics.reference(program.fn, args)
-    found = judge(result, program.fn(*args), truth, args, program.ranked)
-    for other in (_by_composition, _unseen):
-        if any(v.why for v in found):
-            again = judge(result, *other(program, args, truth), args, program.ranked)
-            found = [a if v.why and not a.why else v for v, a in zip(found, again)] if len(found) == len(again) else found
+    eager = program.fn(*args)
+    found = judge(result, eager, truth, args, program.ranked)
+    if not any(v.why for v in found):
+        return found
+    with sdpa_kernel(SDPBackend.MATH):
+        composed = program.fn(*args)
+    found = _either(found, judge(result, composed, truth, args, program.ranked))
+    hidden = _hidden(program, args) if any(v.why for v in found) else []
+    for other in (eager, composed) if hidden else ():
+        changed, exact, spared = _spared(result, other, truth, hidden)
+        again = judge(result, changed, exact, args, program.ranked)
+        found = _either(found, [replace(v, exceptions={**v.exceptions, HIDDEN: n}) if n else v for v, n in zip(again, spared)])
     return found
 
 
-def _by_composition(program: Program, args: tuple[torch.Tensor, ...], truth: Any) -> tuple[Any, Any]:
-    with sdpa_kernel(SDPBackend.MATH):
-        return program.fn(*args), truth
+def _either(found: list[Verdict], again: list[Verdict]) -> list[Verdict]:
+    return [a if v.why and not a.why else v for v, a in zip(found, again)] if len(found) == len(again) else found
 
 
-def _unseen(program: Program, args: tuple[torch.Tensor, ...], truth: Any) -> tuple[Any, Any]:
-    """Eager and exact results with every element that no data's NaN or infinity is weighed into as it is without them: those
-    that are the same whatever number stands in its place."""
-    def without(number: float) -> tuple[torch.Tensor, ...]:
-        return tuple(torch.where(a.float().isfinite(), a.float(), number).to(a.dtype) if a.is_floating_point() and
-                     i.kind != "hide" else a for i, a in zip(program.ins, args, strict=True))
+@dataclass(frozen=True)
+class Hidden:
+    """Per result: where it sees nothing of one input's NaN and infinities, and eager's and the exact results without them."""
 
-    eager, zero, seven = ([*numerics.tensors(program.fn(*a))] for a in (args, without(0.0), without(7.0)))
-    exact, finite = numerics.tensors(truth), numerics.tensors(numerics.reference(program.fn, without(0.0)))
-    same = [(a == b) & ~e.float().isfinite() if e.is_floating_point() else torch.zeros_like(e, dtype=torch.bool)
-            for e, a, b in zip(eager, zero, seven)]
-    return ([torch.where(s, a, e) for s, a, e in zip(same, zero, eager)],
-            [torch.where(s.to(r.device), f, r) for s, f, r in zip(same, finite, exact)])
+    where: list[torch.Tensor]
+    eager: list[torch.Tensor]
+    exact: list[torch.Tensor]
+
+
+def _hidden(program: Program, args: tuple[torch.Tensor, ...]) -> list[Hidden]:
+    def without(i: int, number: float, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+        return tuple(torch.where(a.isfinite(), a.to(dtype), number) if k == i else a for k, a in enumerate(args))
+
+    def exact(i: int, number: float) -> list[Any]:
+        results = numerics.tensors(numerics.reference(program.fn, without(i, number, torch.float64)))
+        return [r.double().cpu().numpy() if r.is_floating_point() else r.cpu().numpy() for r in results]
+
+    odd = [i for i, a in enumerate(args) if a.dtype in numerics.PROMOTED and not bool(a.isfinite().all())]
+    return [Hidden([torch.from_numpy(w) for w in where], numerics.tensors(program.fn(*without(i, 0.0, args[i].dtype))),
+                   [torch.from_numpy(r) for r in results]) for i, where, results in unseen(exact, odd)]
+
+
+def _spared(result: Any, eager: Any, truth: Any,
+            hidden: list[Hidden]) -> tuple[list[torch.Tensor], list[torch.Tensor], list[int]]:
+    """Eager and exact results, where ours is finite and hidden from an input's NaN and infinities as they are without
+    them; and of how many elements per result that excuses eager's NaN or infinity."""
+    ours, theirs, exact = (numerics.tensors(t) for t in (result, eager, truth))
+    counts = []
+    for n, x in enumerate(ours):
+        y = theirs[n]
+        for h in hidden if x.is_floating_point() else ():
+            here = h.where[n].to(x.device) & x.double().isfinite()
+            theirs[n] = torch.where(here, h.eager[n], theirs[n])
+            exact[n] = torch.where(here.to(exact[n].device), h.exact[n].to(exact[n]), exact[n])
+        counts.append(int((y.double().isfinite() != theirs[n].double().isfinite()).sum()) if x.is_floating_point() else 0)
+    return theirs, exact, counts
 
 
 # -- without a device --------------------------------------------------------------------------------------------------

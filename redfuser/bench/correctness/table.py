@@ -24,8 +24,8 @@ def heading(device: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _common(rows: list[dict[str, Any]], key: str) -> str:
-    """What all built programs say, or all that they say."""
-    return " ".join(sorted({r[key] for r in rows if r.get(key)}))
+    """What all programs that were tried say, or all that they say."""
+    return " ".join(sorted({r.get(key) or "unknown" for r in rows if r["verdict"] != NOT_RUN}))
 
 
 def write(folder: Path, head: dict[str, Any], rows: list[dict[str, Any]]) -> None:
