@@ -10,13 +10,13 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from redfuser.acrf.bounds import Conds, divisor, follows_maximum, spans
+from redfuser.acrf.bounds import Conds, divisor, follows_maximum, maximum_in, proved_below_zero, spans
 from redfuser.acrf.decompose import Decomposer
 from redfuser.acrf.expr import FLOATS, Const, Expr, Op, Reduce, Reducer, Ref, children, op, walk
 from redfuser.acrf.functions import exponential
 from redfuser.acrf.indicator import data_only, moving
 from redfuser.acrf.linear import split_linear
-from redfuser.acrf.normal import from_poly, number, product
+from redfuser.acrf.normal import Poly, add, from_poly, number, product
 from redfuser.acrf.ranges import Interval
 from redfuser.acrf.state import Condition
 from redfuser.acrf.terms import Part, Term, without_constant
@@ -217,10 +217,13 @@ def own_peak(work: Deriver, r: Reduce, d: Decomposer, t: Term) -> Term:
     parts: list[Part] = []
     for p in _joined(d, t):
         split = split_linear(d, p.base.args[0]) if isinstance(p.base, Op) and p.base.name in ("exp", "exp2") else None
-        if p.kind != "scaled" or split is None or p.power != 1 or follows_maximum(d, p, t.conds):
+        if p.kind != "scaled" or split is None or p.power != 1:
             parts.append(p)
             continue
         assert isinstance(p.base, Op)
+        if follows_maximum(d, p, t.conds):
+            parts += _about_maximum(d, p, split, t.conds)
+            continue
         data_only(d, t.conds)
         dtype = p.base.dtype
         a, b = from_poly(split[0], dtype), from_poly(split[1], dtype)
@@ -231,3 +234,17 @@ def own_peak(work: Deriver, r: Reduce, d: Decomposer, t: Term) -> Term:
         parts += [Part("scaled", lowered, follows=follows),
                   Part("d", Op(p.base.name, (Op("add", (top, b), dtype),), dtype))]
     return replace(t, parts=tuple(parts))
+
+
+def _about_maximum(d: Decomposer, p: Part, split: tuple[Poly, Poly], conds: Conds) -> list[Part]:
+    """``exp(A - m + B)`` as ``exp(A - m)``, at most 1 in every segment, and ``exp(B)``, which is applied once: while the row
+    is reduced, B (a sum, say) may be far from its final value."""
+    assert isinstance(p.base, Op)
+    top = maximum_in(d, d.scope.resolve(p.base.args[0]), conds)
+    if top is None or top[0] not in split[1] or len(split[1]) == 1 or proved_below_zero(d, p.base.args[0], conds):
+        return [p]
+    e, lead = p.base, {top[0]: top[1]}
+    rest = from_poly(add(split[1], lead, -1), e.dtype)
+    h = Op(e.name, (from_poly(lead, e.dtype),), e.dtype)
+    near = Op(e.name, (from_poly(add(split[0], lead), e.dtype),), e.dtype)
+    return [Part("scaled", near, follows=((h, F1),)), Part("d", Op(e.name, (rest,), e.dtype))]

@@ -108,7 +108,7 @@ def _bounded_exponential(d: Decomposer, p: Part, conds: Conds) -> float | None:
         e = e.arg
     if not (isinstance(e, Op) and e.name in ("exp", "exp2")) or p.power < 0:
         return None
-    return 1.0 if _below_zero(d, e.args[0], conds) else None
+    return 1.0 if proved_below_zero(d, e.args[0], conds) else None
 
 
 def follows_maximum(d: Decomposer, p: Part, conds: Conds) -> bool:
@@ -119,20 +119,23 @@ def follows_maximum(d: Decomposer, p: Part, conds: Conds) -> bool:
         e = e.arg
     if not (isinstance(e, Op) and e.name in ("exp", "exp2")) or p.power < 0:
         return False
-    if _below_zero(d, e.args[0], conds):
-        return True
-    arg = _unclamped(d, d.scope.resolve(e.args[0]))
+    return proved_below_zero(d, e.args[0], conds) or maximum_in(d, _unclamped(d, d.scope.resolve(e.args[0])), conds) is not None
+
+
+def maximum_in(d: Decomposer, arg: Expr, conds: Conds = ()) -> tuple[Mono, Fraction] | None:
+    """The results' term ``-c * m`` of a sum whose data is ``c * A``, m being the maximum of A; or None."""
     split = split_linear(d, arg)
     if split is None:
-        return False
+        return None
     moving = {m: c for m, c in split[0].items() if monomial_kind(d, m) == "X"}
     for name, r in d.ranges.reductions.items():
         if r.reducer.kind == "max":
             data = to_poly(under(conds, d.scope.inline(r.expr)))
+            top: Mono = ((Ref(name, r.dtype), F1),)
             for c in {abs(v) for v in moving.values()}:
-                if scale(data, c) == moving and split[1].get(((Ref(name, r.dtype), F1),)) == -c:
-                    return True
-    return False
+                if scale(data, c) == moving and split[1].get(top) == -c:
+                    return top, -c
+    return None
 
 
 def _unclamped(d: Decomposer, e: Expr) -> Expr:
@@ -145,7 +148,7 @@ def _unclamped(d: Decomposer, e: Expr) -> Expr:
     return map_children(e, lambda x: _unclamped(d, x))
 
 
-def _below_zero(d: Decomposer, arg: Expr, conds: Conds) -> bool:
+def proved_below_zero(d: Decomposer, arg: Expr, conds: Conds) -> bool:
     """Proved: arg is a sum of c * (A - m) with c >= 0 and m the maximum of A, and of c * (m - A) with m its minimum."""
     split = split_linear(d, arg)
     if split is None:
@@ -157,7 +160,7 @@ def sign_along(d: Decomposer, e: Expr) -> int:
     """+1 where ``e`` is proved not to be negative along the row (``x - min x``), -1 not positive (``x - max x``), else 0."""
     whole = d.scope.resolve(e)
     for side, value in ((-1, whole), (1, Op("neg", (whole,), e.dtype))):
-        if d.scope.kind(e) == "M" and _below_zero(d, value, ()):
+        if d.scope.kind(e) == "M" and proved_below_zero(d, value, ()):
             d.conditions.append(Condition(f"{e} {'>=' if side > 0 else '<='} 0", "interval", "by the extremum in it"))
             return side
     return 0
@@ -170,7 +173,7 @@ def spans(d: Decomposer, unit: Expr, g: Expr, conds: Conds) -> bool:
         return True
     _, size = without_constant(d.scope.resolve(unit))
     whole = d.scope.resolve(g)
-    return all(_below_zero(d, Op("sub", (side, size), g.dtype), conds)
+    return all(proved_below_zero(d, Op("sub", (side, size), g.dtype), conds)
                for side in (whole, Op("neg", (whole,), g.dtype)))
 
 

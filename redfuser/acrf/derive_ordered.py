@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from redfuser.acrf.algebra import PAYLOAD, accumulator_dtype, neutral
+from redfuser.acrf.algebra import INF, PAYLOAD, accumulator_dtype, neutral
 from redfuser.acrf.bounds import follows_maximum
 from redfuser.acrf.cases import Case, split_cases
 from redfuser.acrf.decompose import Decomposer
 from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Const, Expr, Op, Reduce, Reducer, Ref, op, refs_of
 from redfuser.acrf.indicator import data_only, kept, moving, needs_opposite, placed
-from redfuser.acrf.monotone import monotonic
+from redfuser.acrf.monotone import HOLE, Monotonic, monotonic
 from redfuser.acrf.normal import product
 from redfuser.acrf.refuse import Refuse
 from redfuser.acrf.spelling import explain, spell_decomposition
@@ -63,7 +63,7 @@ def _case_extremum(work: Deriver, r: Reduce, d: Decomposer, case: Case, name: st
     dtype = m.inner.dtype
     if m.shape.direction:
         which = "max" if (m.shape.direction > 0) == largest else "min"
-        ends = [which]
+        ends = [which, "min" if which == "max" else "max"] if _vanishing(work, m, which) else [which]
     else:
         if not (m.shape.convex if largest else m.shape.concave):
             raise Refuse("RF209", f"{leaf} has its {kind} at an end of the range of {m.inner}",
@@ -78,9 +78,10 @@ def _case_extremum(work: Deriver, r: Reduce, d: Decomposer, case: Case, name: st
     for end in ends:
         label = name if single else work.fresh(f"{r.name}_{end}")
         acc = _best(work, r, label, Reducer(end), m.inner, ((nan, False), *xs) if truth else xs, r.axes)
-        value = m.outer(acc)
-        value = _available(work, value)
-        if xs or (dtype in FLOATS and xs):
+        value = _available(work, m.outer(acc))
+        if single and value.dtype in FLOATS:
+            value = _undefined_where_lost(work, m, value, end)
+        if xs:
             edge = neutral(Reducer(end), dtype)[0]
             empty = Op("eq", (acc, edge), "bool")
             value = Op("select", (empty, neutral(Reducer(kind), value.dtype)[0], value), value.dtype)
@@ -101,6 +102,31 @@ def _case_extremum(work: Deriver, r: Reduce, d: Decomposer, case: Case, name: st
         nothing, c = neutral(r.reducer, out.dtype)[0], _available(work, cond)
         out = Op("select", (c, out, nothing) if side else (c, nothing, out), out.dtype)
     return out
+
+
+def _scales(work: Deriver, m: Monotonic, end: str) -> list[tuple[Op, Expr]]:
+    """Steps that scale the data by results, with these, where the data may be infinite at the other end: there ``0 * inf`` makes
+    the extremum NaN in the program, while ``0 * max x`` is 0."""
+    data = work.ranges.of(m.inner)
+    if m.inner.dtype not in FLOATS or (data.lo > -INF if end == "max" else data.hi < INF):
+        return []
+    steps = [s for s in m.steps if isinstance(s, Op) and s.name in ("mul", "div") and s.args.count(HOLE) == 1]
+    scaled = [(s, s.args[1 - s.args.index(HOLE)]) for s in steps]
+    return [(s, h) for s, h in scaled if work.scope.kind(h) == "D" and (s.name == "mul" or s.args[0] == HOLE)]
+
+
+def _vanishing(work: Deriver, m: Monotonic, end: str) -> bool:
+    """Is one of these 0 for some rows?"""
+    return any(s.name == "mul" and not work.ranges.of(work.scope.resolve(h)).nonzero for s, h in _scales(work, m, end))
+
+
+def _undefined_where_lost(work: Deriver, m: Monotonic, value: Expr, end: str) -> Expr:
+    """NaN where a scale that is never 0 over the reals was lost to an infinity: ``rsqrt(inf)``, ``1 / inf``."""
+    for step, h in _scales(work, m, end):
+        near = _available(work, h)
+        lost = (near, Const(0.0, h.dtype)) if step.name == "mul" else (Op("abs", (near,), h.dtype), Const(INF, h.dtype))
+        value = Op("select", (Op("eq", lost, "bool"), Const(float("nan"), value.dtype), value), value.dtype)
+    return value
 
 
 def _neutral_at_nan(steps: tuple[Expr, ...], some: bool) -> bool:

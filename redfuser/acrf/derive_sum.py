@@ -163,9 +163,8 @@ def _family(work: Deriver, r: Reduce, t: Term, name: str, dtype: str, single: bo
                 for x, s in zip(drifts, scales, strict=True)]
 
     for k in sorted(cartesian(*(range(n + 1) for n in powers)), key=lambda k: (sum(k), k)):
-        factors = [*weight, *((u, Fraction(j)) for u, j in zip(centred, k, strict=True) if j)]
-        if ratio is not None:  # a weight of 0 before the power of a finite mask, which might be infinite
-            factors = [*weight, *((u, F1) for u, j in zip(centred, k, strict=True) for _ in range(j))]
+        # a weight of 0 before the power of what it hides, which might be infinite
+        factors = [*weight, *((u, F1) for u, j in zip(centred, k, strict=True) for _ in range(j))]
         narrow = r.expr.dtype if r.expr.dtype not in FLOATS else dtype
         body = product(factors, narrow) if factors else Const(1.0, dtype)
         if body.dtype != dtype:

@@ -34,7 +34,7 @@ def rebased(own: Ref, k: tuple[int, ...], family: dict[tuple[int, ...], Ref], dr
         for n, i, delta, unit in zip(k, j, drifts, scales, strict=True):
             coefficient *= comb(n, i)
             if n > i:
-                factors += [(delta, Fraction(n - i))] if ratio is None else [(delta, F1)] * (n - i)
+                factors += [(delta, F1)] * (n - i)  # one by one: a power of it might be infinite where what it moves is 0
             if i and unit is not None:
                 factors.append((unit, Fraction(i)))
         terms.append((sum(j), product(factors, dtype, Fraction(coefficient))))

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from redfuser.acrf.algebra import INF, widens
+from redfuser.acrf.algebra import INF, LARGEST, widens
 from redfuser.acrf.classify import Scope, rename
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Load, Op, Ref, map_children, refs_of, walk
 from redfuser.acrf.normal import Mono, Poly, from_poly, to_poly
@@ -134,7 +134,7 @@ class Running:
         if e.dtype in FLOATS and isinstance(e, (Ref, Op)) and (isinstance(e, Ref) or e.name in ("max", "min", "select")):
             edges = self.edges(e)
             if edges is not None:
-                return self._within(e, edges, guards)
+                return self.clamped(e, self._within(e, edges, guards))
         match e:
             case Op(name="div", args=(x, y), dtype=d) if d in FLOATS:
                 return Op("div", (self.guarded(x, guards), self._nonzero(y, guards)), d)
@@ -181,6 +181,16 @@ class Running:
             return None
         known = self.ranges.of(e)  # an input: it may be infinite itself
         return frozenset({v for v in (-INF, INF) if known.lo == v or known.hi == v})
+
+    def clamped(self, e: Expr, inner: Expr) -> Expr:
+        """``inner``, the reference for ``e``, kept finite where ``e`` is an extremum of several results: an infinite element of
+        the one would make it infinite, where finite elements of the other are only far from it."""
+        several = len(refs_of(e) & self.accumulators.keys()) > 1
+        if not several or not (isinstance(e, Op) and e.name in ("max", "min")):
+            return inner
+        edge = LARGEST[e.dtype]
+        far = Const(edge if e.name == "max" else -edge, e.dtype)
+        return Op("min" if e.name == "max" else "max", (inner, far), e.dtype)
 
     @staticmethod
     def _within(e: Expr, edges: frozenset[float], guards: list[Expr]) -> Expr:

@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,7 @@ class Draws(Source):
     dtype: str
     kind: str
     rng: random.Random
+    signed: bool = True
     drawn: dict[tuple[int, ...], Any] = field(default_factory=dict)
     stored: dict[type, dict[tuple[int, ...], Any]] = field(default_factory=dict)
     read: dict[Any, Array] = field(default_factory=dict)
@@ -98,7 +100,8 @@ class Draws(Source):
             if key not in self.drawn and self.kind == "fewneginf" and not self.drawn:
                 self.drawn[key] = -math.inf  # the first element, so that a segment of one has nothing else
             elif key not in self.drawn:
-                self.drawn[key] = draw(self.kind, self.dtype, self.rng)
+                value = draw(self.kind, self.dtype, self.rng)
+                self.drawn[key] = value if self.signed or self.dtype not in FLOATS else abs(value)
         if self.dtype not in FLOATS:
             whole = np.bool_ if self.dtype == "bool" else np.int64
             return np.array([self.drawn[k] for k in keys], whole).reshape(shape)
@@ -151,9 +154,10 @@ class Sample:
 
 
 def sample(cascade: Cascade, kinds: dict[str, str], default: str, length: int, seed: int, inner: int = 2,
-           style: str = "") -> Sample:
+           style: str = "", signed: bool = True) -> Sample:
     """``length`` points of the r-axis (fewer if its extent is smaller), ``inner`` points of axes contracted inside, one
-    or two of every other axis. ``style`` places the r-axis's points: head, run, spread or (default) any of them."""
+    or two of every other axis. ``style`` places the r-axis's points: head, run, spread or (default) any of them.
+    signed: False draws magnitudes only."""
     rng = random.Random(f"{cascade.name}/{sorted(kinds.items())}/{default}/{length}/{seed}")
     contracted = {s.over for s in cascade.stmts if isinstance(s, Reduce)}
     ranks = {s.axes[-1] for s in cascade.stmts if isinstance(s, Reduce) and s.reducer.kind == "topk"}
@@ -173,7 +177,8 @@ def sample(cascade: Cascade, kinds: dict[str, str], default: str, length: int, s
             points[a.name] = _points(extent, n, rng.choice(["head", "spread"]), rng)
     tensors = {}
     for t in cascade.inputs:
-        tensors[t.name] = Draws(_shape(t), t.dtype, kinds.get(t.name, default), random.Random(rng.random()))
+        tensors[t.name] = Draws(_shape(t), t.dtype, kinds.get(t.name, default), random.Random(rng.random()),
+                                signed)
     label = ", ".join(f"{n} {k}" for n, k in kinds.items()) or default
     name = f"{label}, {len(points[cascade.raxis])} elements"
     return Sample(name, kinds, default, seed, points, tensors)
@@ -193,32 +198,33 @@ def _points(extent: int, n: int, style: str, rng: random.Random) -> Array:
     return np.array(sorted(rng.sample(range(extent), n)), np.int64)
 
 
-def samples(cascade: Cascade, length: int, seed: int = 0) -> Iterator[Sample]:
+def samples(cascade: Cascade, length: int, seed: int = 0, signed: bool = True) -> Iterator[Sample]:
     """Finite samples first (every tensor of one kind, then one tensor odd), then infinities and NaN in a tensor that runs
-    along the r-axis (elsewhere they reach every element alike)."""
+    along the r-axis (elsewhere they reach every element alike). signed: False for a program of positive numbers."""
+    draws = partial(sample, cascade, signed=signed)
     floats = [t.name for t in cascade.inputs if t.dtype in FLOATS]
-    yield sample(cascade, {}, "generic", length, seed, style="head")
-    yield sample(cascade, {}, "ties", length, seed)
-    yield sample(cascade, {}, "generic", length, seed + 1, style="spread")
-    yield sample(cascade, {}, "large", length, seed)
+    yield draws({}, "generic", length, seed, style="head")
+    yield draws({}, "ties", length, seed)
+    yield draws({}, "generic", length, seed + 1, style="spread")
+    yield draws({}, "large", length, seed)
     for kind in ("medium", "gaps", "zeros"):
-        yield sample(cascade, {}, kind, length, seed)
+        yield draws({}, kind, length, seed)
     for t in cascade.inputs:
         for kind in ("zeros", "equal", "outlier", "tiny", "signs"):
             if kind == "zeros" or t.name in floats:
-                yield sample(cascade, {t.name: kind}, "generic", length, seed)
+                yield draws({t.name: kind}, "generic", length, seed)
         if t.name in floats:  # an even number of signs, of which a longer part vanishes too
-            yield sample(cascade, {t.name: "signs"}, "generic", length + 1, seed + 1)
+            yield draws({t.name: "signs"}, "generic", length + 1, seed + 1)
     along = {x.tensor for s in cascade.stmts for x in walk(s.expr) if isinstance(x, Load)
              and any(cascade.raxis in indices_of(i) for i in x.indices)}
     for name in (n for n in floats if n in along):
         for kind in SPECIAL:
-            yield sample(cascade, {name: kind}, "generic", length, seed, style="spread")
+            yield draws({name: kind}, "generic", length, seed, style="spread")
         # elsewhere one positive value, so that an infinity keeps its sign through a contraction
-        yield sample(cascade, {name: "fewneginf"}, "equal", length, seed, style="spread")
+        yield draws({name: "fewneginf"}, "equal", length, seed, style="spread")
     if len(joint := [n for n in floats if n in along]) > 1:
         for kind in ("neginf", "fewneginf"):
-            yield sample(cascade, dict.fromkeys(joint, kind), "generic", length, seed, style="spread")
+            yield draws(dict.fromkeys(joint, kind), "generic", length, seed, style="spread")
 
 
 def segmentations(n: int) -> Iterator[tuple[int, ...]]:

@@ -119,7 +119,7 @@ class References(Running):
         are added to ``taken``."""
         r = self.estimate(value)
         if sign and self.edges(r) in (frozenset(), frozenset({-INF * sign})):
-            return self.old(r)
+            return self.old(self.clamped(r, r))
         return self.old(self.guarded(r, taken))
 
     def ratio(self, follows: tuple[tuple[Expr, Fraction], ...], vanishes: bool,

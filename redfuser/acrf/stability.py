@@ -34,7 +34,7 @@ ROWS = 8
 AGAIN = 3
 """How often a small excess must be found again, in other rows: one row may dominate a strain, and luck that row."""
 LARGE = 16.0
-"""An excess this many times the allowance is no luck."""
+"""An excess this many times the allowance must be found again once: few half weights may happen to add up to exactly 1."""
 LANES, SEGMENTS = 8, 8
 """The unfused program is free in the order of its sums: pairwise, in as many running sums as a vector has lanes, or over
 the segments that the fused form has."""
@@ -72,7 +72,7 @@ def check_stability(fused: Fused, seed: int = 0, rests: bool = True) -> Iterator
     every = list(strains(fused.cascade, length))
     trial = _Trials.of(fused, every, length, seed, ROWS)
     for strain, found in trial.findings().items():
-        if found.excess < LARGE and not all(
+        if found.excess < INF and not (any if found.excess > LARGE else all)(
                 strain in _Trials.of(fused, [strain], length, seed + 1 + i, 4 * ROWS).findings() for i in range(AGAIN)):
             continue
         if length <= DECISIVE and not trial.decided(strain):

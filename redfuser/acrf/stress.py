@@ -21,7 +21,7 @@ from redfuser.acrf.samples import Sample
 
 TRIAL = "@trial"
 """The axis along which trials stand. No cascade has an axis of that name."""
-PLAIN = ("positive", "normal", "wide", "shifted", "spike", "scores", "gaps", "hidden", "buried", "faint", "bottom")
+PLAIN = ("positive", "normal", "wide", "shifted", "spike", "scores", "gaps", "hidden", "buried", "faint", "deep", "bottom")
 """Distributions of elements: see :func:`_elements`."""
 PARAMETER = ("scores", "gaps")
 """Those of a tensor that does not run along the r-axis, where nothing is masked."""
@@ -130,7 +130,9 @@ def _elements(kind: str, dtype: str, first: Array, second: Array, third: Array) 
         case "faint":
             return np.where(third < 0.5, -1e4, normal)
         case "bottom":
-            return np.full(first.shape, max(_mask(dtype), -(2.0**30)))  # a fourth power of it is in range
+            return np.full(first.shape, -largest(dtype))
+        case "deep":
+            return np.full(first.shape, _mask(dtype))
     raise ValueError(f"no distribution is called {kind!r}")
 
 

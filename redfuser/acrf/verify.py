@@ -89,11 +89,11 @@ def _checks(listed: Fused, seed: int, stability: bool) -> Iterator[str]:
     run = _Run(fused)
     ks = [s.reducer.k for s in cascade.stmts if isinstance(s, Reduce) and s.reducer.kind == "topk"]
     length = max([3, *(k + 1 for k in ks)])
-    for n in (length, *LONGER):
+    for n, signed in ((length, True), (length, False), *((n, True) for n in LONGER)):
         run.tried, run.compared = 0, set()
-        for i, s in enumerate(samples(cascade, n, seed)):
+        for i, s in enumerate(samples(cascade, n, seed, signed)):
             yield from check_sample(fused, s, thorough=i < 2, run=run)
-        if not list(run.enough()):  # a short row may leave a group of its elements empty
+        if not list(run.enough()):  # a logarithm wants positive rows; a short row may leave a group of its elements empty
             break
     yield from check_sample(fused, sample(cascade, {}, "generic", 0, seed), run=run)
     yield from check_sample(fused, sample(cascade, {}, "ties", max(ks, default=1), seed), run=run)

@@ -19,7 +19,6 @@ TEXTS = {re.search(r"cascade (\w+)", t)[1]: t + "\n"
 OPEN = {
     "logvar": "log(x / m) is split where the program keeps the digits of a ratio near 1",
     "logmask": "log(m old / m) of a ratio near 1 loses the digits of its distance from 1",
-    "js": "the checker's samples are almost never defined: a false RF215",
     "prod_deferred": "A6: prod(x) overflows where prod(x * m) does not",
 }
 """Cascades of which the state is unstable, each with why; an entry that comes right fails its test here."""

@@ -97,6 +97,29 @@ def test_a_square_is_not_formed_before_its_weight():
     assert any("x buried" in v for v in unstable) and stable == []
 
 
+CENTRED = """cascade centred(x: f32[L]) over l
+  n = sum[l] 1.0
+  s = sum[l] x[l]
+  v = sum[l] pow(x[l] - s / n, 2)
+  return v"""
+
+
+def centred(moved: str) -> Fused:
+    mean, gap = "s / max(n, 1.0)", "(s@old / max(n@old, 1.0) - s / max(n, 1.0))"
+    return fused(CENTRED, [
+        ("n", "", "sum", "1.0"), ("s", "", "sum", "x[l]"),
+        ("d", "", "sum", f"x[l] - {mean}", f"d@old + n@old * {gap}"),
+        ("q", "", "sum", f"(x[l] - {mean}) * (x[l] - {mean})", f"q@old + d@old * {gap} * 2.0 + {moved.format(g=gap)}")],
+        {"n": "n", "s": "s", "v": "q - d * d / n"})
+
+
+def test_the_empty_state_stays_empty_however_far_the_reference_moves():
+    """A row of 1e20: 0 elements times the square of the way from 0 to the first mean, which is infinite."""
+    found = check(centred("n@old * ({g} * {g})"))
+    assert found and all(v.startswith("stability: v is not finite") and "deep" in v for v in found)
+    assert check(centred("n@old * {g} * {g}")) == []
+
+
 def test_a_guard_may_not_drop_what_is_undefined():
     """``0 * -inf`` is NaN in the program: a segment of -inf alone may not make 0 of it."""
     assert any("instead of nan" in v and "neginf" in v for v in check(squares(
