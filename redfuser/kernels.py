@@ -21,6 +21,8 @@ from redfuser.report import Note, Reason
 
 NO_COMPILER = ("RF450", "RF458", "RF459")
 """What every candidate would meet alike."""
+TOO_LONG = "RF454"
+"""A compiler that finds no end on one candidate finds none on its siblings: one limit is waited for, not four."""
 CANDIDATES = 4
 """Configurations tried before giving up; the resource model orders them."""
 
@@ -109,6 +111,8 @@ def _tiled(made: Produced, program: Any, arch: str, build: bool, verify: str) ->
                 raise
             failure = error
             passed.append(_passed_over(made.name, rank, error))
+            if error.code == TOO_LONG:
+                break
     if failure is None:
         failure = LoweringError("RF410", f"no configuration of {made.name} fits {arch}",
                                 help="the region runs unfused; a smaller head dimension or row would fit")

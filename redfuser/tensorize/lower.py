@@ -25,6 +25,7 @@ from redfuser.tensorize.magnitude import LEAST
 from redfuser.tensorize.maps import map_tile
 from redfuser.tensorize.masks import TRUE
 from redfuser.tensorize.reductions import keep_old, lower_correct, lower_late_reduce, lower_merge, lower_reduce
+from redfuser.tensorize.repeats import name_repeats
 from redfuser.tensorize.scope import HALF, Scope, Value
 from redfuser.tensorize.storage import tidy
 from redfuser.tensorize.stores import lower_output, lower_store
@@ -50,6 +51,9 @@ def lower_kernel(work: KernelState) -> TileKernel:
     _lower_tail(work, tail)
     stmts = [*work.prologue.stmts, *body, *tail.stmts]
     tidied, used = tidy(stmts)
+    parts: set[str] = set()
+    tidied = name_repeats(tidied, work.buffers, lambda stem, dtype, rows: _part(work, parts, stem, dtype, rows))
+    used |= parts
     buffers = tuple(b for n, b in work.buffers.items() if n in used)
     cascade = work.program.fused.cascade
     order = [argument_name(work.program, t.name) for t in (*cascade.inputs, *work.kernel.reads, *work.kernel.writes)]
@@ -58,6 +62,12 @@ def lower_kernel(work: KernelState) -> TileKernel:
     return TileKernel(work.kernel.name, params, grid, work.config.threads, lets, buffers, tuple(tidied),
                       work.config.warp_specialized and work.target.tma, work.config.raster,
                       work.exact, work.notes())
+
+
+def _part(work: KernelState, parts: set[str], stem: str, dtype: str, rows: int) -> str:
+    name = work.buffer(stem, "fragment", dtype, (rows,))
+    parts.add(name)
+    return name
 
 
 def _launch_grid(work: KernelState) -> tuple[tuple[tuple[str, int], ...], tuple[tuple[str, Expr], ...]]:

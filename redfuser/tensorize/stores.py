@@ -12,7 +12,7 @@ from redfuser.tensorize.axes import strip_casts
 from redfuser.tensorize.maps import as_tile, map_tile
 from redfuser.tensorize.scope import HALF, Value
 from redfuser.tensorize.staging import rectangle
-from redfuser.tensorize.tile_ir import Assign, Copy, Dim, Slice
+from redfuser.tensorize.tile_ir import Assign, Copy, Dim, Slice, at
 
 if TYPE_CHECKING:
     from redfuser.tensorize.state import KernelState
@@ -77,6 +77,18 @@ def _write_result(work: KernelState, name: str, e: Expr, letters: str, comment: 
         work.emit(Copy(Slice(out, (Dim(Const(0, "i64")), Dim(Const(0, "i64"), work.sizes["e"]))), rect[0]))
         return
     if "m" in wide and "m" not in (rect[1] if rect else "m"):  # a result without a row axis: one row stores it
+        if work.has_gemm:  # a loop over one row would want the product's rows in a layout of its own
+            bare = e.arg if isinstance(e, Cast) and e.dtype == tensor.dtype else e
+            value = _staged_row(work, name, bare, wide, comment)
+            value = value if value.dtype == tensor.dtype else Cast(value, tensor.dtype)
         work.emit(work.parallel(wide, (Assign(param, target, value),), comment, {**work.sizes, "m": 1}))
         return
     work.emit(work.parallel(wide, (Assign(param, target, value),), comment))
+
+
+def _staged_row(work: KernelState, name: str, e: Expr, letters: str, comment: str) -> Expr:
+    """``e`` at the current point, read from a tile in shared memory, where any thread finds any row."""
+    src = as_tile(work, e, letters, f"{name}_tile")
+    out = work.buffer(f"{name}_shared", "shared", src.dtype, tuple(work.sizes[c] for c in letters))
+    work.emit(Copy(Slice(src.buffer), Slice(out), comment))
+    return at(out, src.dtype, *(work.point[c] for c in letters))

@@ -61,6 +61,16 @@ def test_without_a_compiler_one_candidate_is_enough(monkeypatch: pytest.MonkeyPa
     assert made.reason is not None and made.reason.code == "RF458" and len(asked) == 1
 
 
+def test_a_build_without_an_end_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One limit for a kernel, not one for each of its candidates; then its region has a coded reason."""
+    asked: list[Any] = []
+    monkeypatch.setattr("redfuser.codegen.build.try_build",
+                        lambda r: asked.append(r) or BuildFailure("RF454", "timeout", f"no answer within {r.limit_s:g} s"))
+    made = kernels.produce(*WANTED[0], "sm_90a")
+    assert made.spec is None and made.reason is not None and made.reason.code == "RF454"
+    assert len(asked) == 1 and 0 < asked[0].limit_s <= 120
+
+
 def test_the_turn() -> None:
     """One thread at a time, given up from any depth, had again afterwards, and not inherited by a child."""
     log: list[str] = []
