@@ -20,13 +20,15 @@ from torch.utils._pytree import tree_flatten, tree_map
 from redfuser.errors import NumericsError
 from redfuser.places import Ranking, Recorder, astray
 from redfuser.report import Numerics
-from redfuser.rule import FACTOR, limit
+from redfuser.rule import ACCUMULATOR, FACTOR, limit
 
 PROMOTED = (torch.float16, torch.bfloat16, torch.float32)
 NAMES = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16",
          torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}
 """What the rule calls the floating dtypes; any other has no rounding of its own."""
 PLACES = (torch.int64, torch.int32)
+MOVED = 12
+"""Draws of moved inputs: an element at a tie goes the same way in all of them once in 4,096 times."""
 CHUNK = 1 << 24  # elements compared at a time: a float64 copy of a large output need not fit beside it
 
 
@@ -196,6 +198,28 @@ def reference(fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[
     args, kwargs = tree_map(_promote, tuple(args)), tree_map(_promote, dict(kwargs or {}))
     with torch.no_grad(), Float64Mode(), recorder or contextlib.nullcontext():
         return fn(*args, **kwargs)
+
+
+def astep(ours: torch.Tensor, truth: torch.Tensor, moved: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Which results of few values (8 bits) are not what the program gives, neither on the inputs nor on any of those moved
+    by a rounding: at a tie, one rounding of the scale decides between two neighbours."""
+    wrong = ours.double() != truth.double()
+    for other in moved:
+        wrong &= ours.double() != other.to(ours.device).double()
+    return wrong
+
+
+def moved(fn: Callable[..., Any], args: Sequence[Any]) -> Iterator[list[torch.Tensor]]:
+    """The float64 results from inputs moved by what a sum in float32 may be off by, relative to each element, up or down."""
+    for seed in range(MOVED):
+        def near(x: Any, seed: int = seed) -> Any:
+            if not isinstance(x, torch.Tensor) or x.dtype not in PROMOTED:
+                return x
+            g = torch.Generator(x.device).manual_seed(seed)
+            up = torch.rand(x.shape, generator=g, device=x.device) < 0.5
+            return x.double() * torch.where(up, 1.0 + ACCUMULATOR, 1.0 - ACCUMULATOR).double()
+
+        yield tensors(reference(fn, tree_map(near, tuple(args))))
 
 
 def check(ours: Callable[..., Any], model: Callable[..., Any], args: Sequence[Any] = (),

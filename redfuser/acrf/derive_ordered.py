@@ -105,8 +105,8 @@ def _case_extremum(work: Deriver, r: Reduce, d: Decomposer, case: Case, name: st
 
 
 def _scales(work: Deriver, m: Monotonic, end: str) -> list[tuple[Op, Expr]]:
-    """Steps that scale the data by results, with these, where the data may be infinite at the other end: there ``0 * inf`` makes
-    the extremum NaN in the program, while ``0 * max x`` is 0."""
+    """Steps that scale the data by results, with these, where the data may be infinite at the other end: there ``0 * inf``
+    makes the extremum NaN in the program, while ``0 * max x`` is 0."""
     data = work.ranges.of(m.inner)
     if m.inner.dtype not in FLOATS or (data.lo > -INF if end == "max" else data.hi < INF):
         return []

@@ -136,7 +136,7 @@ def test_results_of_few_values_are_counted() -> None:
     for x in few:
         other = x.clone()
         other[::100] = x[::100].double().mul(1.3).add(1).to(x.dtype)
-        assert trial._check(x, x, x, None).passed and not trial._check(other, x, x, None).passed
+        assert trial._check(x, x, x, None, []).passed and not trial._check(other, x, x, None, []).passed
 
 
 def test_what_cannot_be_tried_is_said_and_not_remembered(model: redfuser.runtime.model.CompiledModel) -> None:

@@ -41,6 +41,19 @@ def test_a_right_fusion_passes_and_a_planted_error_fails(dtype: torch.dtype, pla
         assert_within_rule(lambda *a: streamed(*a, wrong=planted), attention, args)
 
 
+def test_a_tie_of_few_values_is_right_on_both_sides() -> None:
+    """One rounding of the scale decides where 448 x / max x lies between two neighbours; elsewhere nothing does."""
+    def quantised(x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        return (x.float() / (x.float().abs().amax(-1, keepdim=True) / 448 * scale)).to(torch.float8_e4m3fn)
+
+    x = inputs((33, 1000), dtype=torch.bfloat16)[0]
+    truth, near = numerics.reference(quantised, (x,)), [y for y, in numerics.moved(quantised, (x,))]
+    by_product = (x.float() * (448 / x.float().abs().amax(-1, keepdim=True))).to(torch.float8_e4m3fn)
+    assert not numerics.astep(quantised(x), truth, near).any() and not numerics.astep(by_product, truth, near).any()
+    assert 5 < sum((y.double() != truth.double()) for y in near).count_nonzero() < 0.01 * x.numel()
+    assert numerics.astep(quantised(x, 1 + 1e-3), truth, near).sum() > 20
+
+
 def test_the_reference_is_float64_whatever_the_program_asks_for() -> None:
     x, = inputs((4, 64), dtype=torch.float16)
 

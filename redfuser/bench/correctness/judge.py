@@ -7,7 +7,8 @@
 * Finite elements: error within the numerics rule (:mod:`redfuser.numerics`). Where one or two roundings decide (one weight
   that carries all), either side may be lucky: a draw outside the rule is drawn again from other seeds, and the rule is held on
   all of them together, each relative to its size.
-* 8-bit results have no rounding of their own: elements that differ from float64 are at most twice eager's, and one.
+* 8-bit results have no rounding of their own: elements that differ from float64 are at most twice eager's, and one; those
+  at a tie, which float64 puts elsewhere from inputs moved by a rounding, are right on both sides of it.
 * Places (argmax, topk): equal to eager's, or the float64 score there is no smaller than eager's, up to what eager's own error
   leaves open, or what is ranked is equal at both (in eager, or in float64 as far as float32 can say); no place twice in a row.
   Where eager's row holds NaN or infinities, any place of the row will do.
@@ -16,7 +17,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,16 +45,17 @@ class Verdict:
     check: numerics.Check | None = None
 
 
-def judge(ours: Any, eager: Any, truth: Any, args: tuple[Any, ...],
-          ranked: Ranked | None) -> list[Verdict]:
-    """A verdict per tensor of the result; a result of another structure is one wrong verdict."""
+def judge(ours: Any, eager: Any, truth: Any, args: tuple[Any, ...], ranked: Ranked | None,
+          moved: Callable[[], Iterable[list[torch.Tensor]]] = tuple) -> list[Verdict]:
+    """A verdict per tensor of the result; a result of another structure is one wrong verdict. moved: the float64 results from
+    inputs moved by a rounding (:func:`redfuser.numerics.moved`)."""
     a, b, r = (numerics.tensors(t) for t in (ours, eager, truth))
     if [(tuple(x.shape), x.dtype) for x in a] != [(tuple(x.shape), x.dtype) for x in b]:
         found = [f"{x.dtype} {list(x.shape)}" for x in a]
         return [Verdict(0, f"other shapes or dtypes: {found} for {[f'{x.dtype} {list(x.shape)}' for x in b]}", math.inf, {})]
     has_nan = any(bool(torch.isnan(x.float()).any()) for x in args if x.is_floating_point())
     return [_places(i, x, y, b, args, ranked) if not x.dtype.is_floating_point and x.dtype.itemsize > 1
-            else _values(i, x, y, z, has_nan) for i, (x, y, z) in enumerate(zip(a, b, r, strict=True))]
+            else _values(i, x, y, z, has_nan, moved) for i, (x, y, z) in enumerate(zip(a, b, r, strict=True))]
 
 
 def classes(x: torch.Tensor) -> torch.Tensor:
@@ -62,7 +64,8 @@ def classes(x: torch.Tensor) -> torch.Tensor:
     return torch.where(x.isnan(), 1, torch.where(x == math.inf, 2, torch.where(x == -math.inf, 3, 0)))
 
 
-def _values(i: int, ours: torch.Tensor, eager: torch.Tensor, truth: torch.Tensor, has_nan: bool) -> Verdict:
+def _values(i: int, ours: torch.Tensor, eager: torch.Tensor, truth: torch.Tensor, has_nan: bool,
+            moved: Callable[[], Iterable[list[torch.Tensor]]]) -> Verdict:
     c, e, t = classes(ours), classes(eager), classes(truth.to(ours.device))
     other = c != e
     exceptions = {}
@@ -81,6 +84,9 @@ def _values(i: int, ours: torch.Tensor, eager: torch.Tensor, truth: torch.Tensor
     a, b, r = (x.double()[comparable] for x in (ours, eager, truth.to(ours.device)))
     if ours.dtype.itemsize == 1:
         mine, theirs = int((a != r).sum()), int((b != r).sum())
+        if mine > 2 * theirs + 1:
+            near = [other[i].to(ours.device)[comparable] for other in moved()]
+            mine, theirs = (int(numerics.astep(x, r, near).sum()) for x in (a, b))
         why = f"{mine} of {a.numel()} elements differ from float64, {theirs} of eager's" if mine > 2 * theirs + 1 else ""
         return Verdict(i, why, mine / max(theirs, 1), exceptions)
     check = numerics.compare(a.to(ours.dtype), b.to(ours.dtype), r)

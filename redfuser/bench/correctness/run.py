@@ -170,7 +170,7 @@ def _judged(program: Program, result: Any, args: tuple[torch.Tensor, ...]) -> li
     were not there, element by element (:mod:`redfuser.unseen`)."""
     truth = numerics.reference(program.fn, args)
     eager = program.fn(*args)
-    found = judge(result, eager, truth, args, program.ranked)
+    found = judge(result, eager, truth, args, program.ranked, lambda: numerics.moved(program.fn, args))
     if not any(v.why for v in found):
         return found
     with sdpa_kernel(SDPBackend.MATH):
