@@ -10,6 +10,7 @@ from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block
 from redfuser.tensorize import rewrite
 from redfuser.tensorize.contraction import accumulate_product
+from redfuser.tensorize.deep import emit_total
 from redfuser.tensorize.maps import as_tile
 from redfuser.tensorize.nan import keeps_nan
 from redfuser.tensorize.scope import Value
@@ -47,7 +48,10 @@ def lower_merge(work: KernelState, b: Block) -> None:
     a, c = b.exprs
     total = op({"sum": "add", "max": "max", "min": "min", "prod": "mul", "any": "or", "all": "and"}[b.reducer.kind],
                a, c)
-    work.emit(work.parallel(v.letters, (Assign(v.buffer, work.points(v.letters), work.expr(total)),), work.source(b)))
+    if b.reducer.kind == "sum":
+        emit_total(work, v, work.expr(total), work.source(b))
+    else:
+        work.emit(work.parallel(v.letters, (Assign(v.buffer, work.points(v.letters), work.expr(total)),), work.source(b)))
 
 
 def lower_reduce(work: KernelState, b: Block) -> None:
@@ -82,12 +86,13 @@ def _add_count(work: KernelState, b: Block, v: Value, corrected: Expr | None) ->
         left = Op("sub", (i64(extent), work.scope.segment), "i64")
         count = Cast(imax(i64(0), imin(i64(size), left)), "f32")
     total = op("add", corrected or at(v.buffer, v.dtype, work.point["m"]), op("mul", count, work.expr(b.exprs[0])))
-    work.emit(work.parallel("m", (Assign(v.buffer, work.points("m"), rewrite.simplify(total)),), work.source(b)))
+    emit_total(work, v, rewrite.simplify(total), work.source(b))
 
 
 def _fold_tile(work: KernelState, kind: str, src: Value, v: Value, fresh: bool, comment: str,
-               corrected: Expr | None = None, nan: bool = False) -> None:
-    """``v`` := reduce of ``src``, folded with the old v unless ``fresh``. nan: keep NaN where max and min drop it."""
+               corrected: Expr | None = None, nan: bool = False, late: bool = False) -> None:
+    """``v`` := reduce of ``src``, folded with the old v unless ``fresh``. nan: keep NaN where max and min drop it. late: in a
+    second visit of the row."""
     here = at(v.buffer, v.dtype, work.point["m"])
     if fresh:
         work.emit(ReduceTile(kind, src.buffer, v.buffer, True, comment))
@@ -104,7 +109,10 @@ def _fold_tile(work: KernelState, kind: str, src: Value, v: Value, fresh: bool, 
         if nan:
             other = _or_nan(work, src, other)
         total = op({"sum": "add"}.get(kind, kind), corrected or here, other)
-        work.emit(work.parallel("m", (Assign(v.buffer, work.points("m"), total),)))
+        if kind == "sum":
+            emit_total(work, v, total, late=late)
+        else:
+            work.emit(work.parallel("m", (Assign(v.buffer, work.points("m"), total),)))
 
 
 def _or_nan(work: KernelState, src: Value, e: Expr) -> Expr:
@@ -136,7 +144,7 @@ def lower_late_reduce(work: KernelState, b: Block) -> None:
     if not work.resident:
         work.phase_init.append(Fill(v.buffer, Const(neutral, "f32")))
     _fold_tile(work, b.reducer.kind, as_tile(work, e, "mn", f"{b.name}_term"), v, work.resident, work.source(b),
-               nan=b.reducer.kind != "sum")
+               nan=b.reducer.kind != "sum", late=True)
 
 
 def _reduce_list(work: KernelState, b: Block) -> None:

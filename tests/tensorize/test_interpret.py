@@ -121,3 +121,17 @@ def test_short_sums_are_unrolled():
                        (cascade.stmts[-1],))
     for strategy, config in (("resident", ROWS), ("single", TileConfig(4, 16, 64, 0, warp_specialized=False))):
         check(f, config, strategy, tolerance=1e-5)
+
+
+@pytest.mark.parametrize(("strategy", "splits"), [("single", 1), ("multi", 100)])
+def test_totals_of_many_steps_keep_their_digits(strategy, splits):
+    """Of a hundred parts and more, added one after the other: float32 totals would lose 4 units and more."""
+    f = cascades.variance(3, 25600)
+    tiles = tensorize(realise(f, strategy, splits), ROWS, H200)
+    errors = []
+    for seed in range(4):
+        values = examples.inputs(f, seed)
+        expected = examples.reference(f, values)
+        errors += [np.abs(got / expected[name] - 1).max() for name, got in interpret.run(tiles, values).items()
+                   if name.startswith("v")]
+    assert "_wide" in str(tiles) and max(errors) < 4 * 2.0**-24, np.array(errors) * 2**24

@@ -1,0 +1,68 @@
+"""Sums of many steps: a row's running total in float64, and its float32 value for whoever reads it.
+
+A float32 total that takes a hundred parts one after the other has lost up to a hundred roundings; torch adds pairwise and
+loses seven. One float64 addition per row and step costs nothing beside the row's elements::
+
+    row_sum_wide[i] = row_sum_wide[i] * f64(scale[i]) + f64(row_sum_segment[i]);    row_sum[i] = f32(row_sum_wide[i])
+
+References and corrections are still computed from the float32 value, so that every part is moved by the same amount as it
+was taken about.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from redfuser.acrf.expr import Cast, Const, Expr, Load, Op, walk
+from redfuser.tensorize.scope import Value
+from redfuser.tensorize.sizes import walked
+from redfuser.tensorize.tile_ir import Assign, Fill, at
+
+if TYPE_CHECKING:
+    from redfuser.tensorize.state import KernelState
+
+MANY = 8
+"""Steps from which on a total is kept in float64."""
+_THROUGH = frozenset({"add", "sub", "mul", "div", "neg", "select"})
+
+
+def emit_total(work: KernelState, v: Value, total: Expr, comment: str = "", late: bool = False) -> None:
+    """``v := total``, a sum that ``v`` itself takes part in. late: of a second visit of the row."""
+    points = work.points(v.letters)
+    if v.letters != "m" or v.dtype != "f32" or work.has_gemm or _steps(work) < MANY:
+        work.emit(work.parallel(v.letters, (Assign(v.buffer, points, total),), comment))
+        return
+    wide = work.buffer(f"{v.buffer}_wide", "fragment", "f64", (work.sizes["m"],))
+    (work.phase_init if late else work.prologue.stmts).append(Fill(wide, Const(0.0, "f64")))
+    here = at(wide, "f64", work.point["m"])
+    work.emit(work.parallel("m", (Assign(wide, points, _widened(total, v.buffer, here)),
+                                  Assign(v.buffer, points, Cast(here, "f32"))), comment))
+
+
+def _steps(work: KernelState) -> int:
+    """How many parts a total takes, at most."""
+    n = work.roles.segment
+    if work.roles.fold is not None:
+        return work.extents[work.roles.fold]
+    if work.resident or n is None:
+        return 1
+    splits = work.extents[work.kernel.split] if work.kernel.split else 1
+    return walked(work, n) // (work.sizes["n"] * splits)
+
+
+def _widened(e: Expr, own: str, wide: Expr) -> Expr:
+    """``e`` in float64, reading ``wide`` for the buffer ``own``; what does not depend on it is computed as it was."""
+    if isinstance(e, Const):
+        return Const(e.value, "f64")
+    if isinstance(e, Load) and e.tensor == own:
+        return wide
+    inside = any(isinstance(x, Load) and x.tensor == own for x in walk(e))
+    if not (inside and isinstance(e, Op) and e.name in _THROUGH):
+        return Cast(e, "f64")
+    if e.name == "select":
+        c, x, y = e.args
+        return Op("select", (c, _widened(x, own, wide), _widened(y, own, wide)), "f64")
+    return Op(e.name, tuple(_widened(x, own, wide) for x in e.args), "f64")
+
+
+__all__ = ["MANY", "emit_total"]
