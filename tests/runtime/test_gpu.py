@@ -1,11 +1,24 @@
-"""Launches on a real GPU: streams, graphs, workspaces, devices, tracers, and the cost of a call."""
+"""The runtime on a real GPU: streams, graphs, workspaces, devices, tracers, trials, and the cost of a call.
+
+Needs torch, what the base package brings and pytest; no TVM, TileLang, ml_dtypes or nvcc (the kernels are prebuilt, or NVRTC's
+of torch's wheels):
+
+    python -m pytest -m gpu tests/runtime/test_gpu.py
+    REDFUSER_GPU_ARTIFACTS=DIR python -m pytest -m gpu tests/runtime/test_gpu.py      # and every artifact of DIR
+
+DIR is what ``redfuser bench correctness --build DIR --target sm_90a`` wrote on another machine.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import gzip
+import os
 import statistics
 import time
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +27,9 @@ from cubin import compile_cubin
 
 from redfuser.artifact import ArgSpec, KernelSpec, LaunchSpec, ParamSpec
 from redfuser.errors import InputError
+from redfuser.numerics import tensors
 from redfuser.report import Report
-from redfuser.runtime import launcher, ops
+from redfuser.runtime import launcher, ops, trial
 from redfuser.runtime.archive import load
 from redfuser.runtime.model import CompiledModel, Graph
 from redfuser.runtime.signature import Signature, TensorSpec
@@ -117,10 +131,11 @@ def test_second_device(spec: KernelSpec) -> None:
         torch.testing.assert_close(found, expected(*pair))
 
 
-def model(spec: KernelSpec) -> CompiledModel:
+def model(spec: KernelSpec, reference: str = "") -> CompiledModel:
     source = "def forward(x, y):\n    v = x * w\n    a, b = k(v, y)\n    return (a, torch.relu(b))\n"
     tensors = (TensorSpec("x", "float32", (N,)), TensorSpec("y", "float32", (N,)))
-    return CompiledModel(Graph(source, ("x", "y"), 2, {"k": spec.name}), {"w": torch.tensor(3.0)}, {spec.name: spec},
+    references = {spec.name: reference} if reference else {}
+    return CompiledModel(Graph(source, ("x", "y"), 2, {"k": spec.name}, references), {"w": torch.tensor(3.0)}, {spec.name: spec},
                          Signature(tensors, (0, 1), (0, 1)), Report("toy", spec.arch))
 
 
@@ -146,6 +161,50 @@ def test_model_graph_compile_and_file(spec: KernelSpec, data: Any, tmp_path: Any
     made.save(tmp_path / "m.rf")
     torch.testing.assert_close(load(tmp_path / "m.rf")(x, y), made(x, y))
     torch.testing.assert_close(load(tmp_path / "m.rf", device="cpu")(x, y), made(x, y))
+
+
+def test_a_kernel_is_tried_before_its_first_use(spec: KernelSpec, data: Any, tmp_path: Path,
+                                                monkeypatch: pytest.MonkeyPatch) -> None:
+    """Held to the torch code it stands for; one that is wrong is not used, and one that was right is not tried again."""
+    monkeypatch.setenv("REDFUSER_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("REDFUSER_VERIFY", raising=False)
+    right = "def forward(x, y):\n    out = x * 2.0 + y\n    return (out, x + out)\n"
+    wanted = expected(3 * data[0], data[1])
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="RF807")
+        torch.testing.assert_close(model(spec, right)(*data)[0], wanted[0])
+    monkeypatch.setattr(trial, "outcome", None)
+    model(spec, right)(*data)
+    monkeypatch.undo()
+    monkeypatch.setenv("REDFUSER_CACHE_DIR", str(tmp_path))
+    made = model(spec, right.replace("2.0", "2.5"))
+    with pytest.warns(RuntimeWarning, match="RF807"):
+        found = made(*data)
+    torch.testing.assert_close(found[0], 2.5 * 3 * data[0] + data[1])
+    assert [verdict for _, verdict, _ in trial.all_of(made)] == ["wrong"]
+
+
+PREBUILT = sorted(Path(os.environ.get("REDFUSER_GPU_ARTIFACTS") or os.devnull).glob("*.rf.gz"))
+
+
+@pytest.mark.parametrize("path", PREBUILT, ids=[p.name.removesuffix(".rf.gz") for p in PREBUILT])
+def test_a_prebuilt_artifact(path: Path, tmp_path: Path) -> None:
+    """Right by the trial, on its own stream, in a graph and under torch.compile, all with the same bits."""
+    (tmp_path / "model.rf").write_bytes(gzip.decompress(path.read_bytes()))
+    made = load(tmp_path / "model.rf")
+    assert not [(name, why) for name, verdict, why in trial.all_of(made) if verdict == "wrong"]
+    args = [torch.randn(t.shape).to(dtype).cuda() if dtype.is_floating_point else
+            torch.full(t.shape, dtype == torch.bool, dtype=dtype).cuda()
+            for t in made._signature.inputs for dtype in [getattr(torch, t.dtype)]]
+    wanted = tensors(made(*args))
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        beside = tensors(made(*args))
+    stream.synchronize()
+    for other in (beside, tensors(made.cuda_graph(*args)(*args)), tensors(torch.compile(made, backend="eager")(*args))):
+        for a, b in zip(wanted, other, strict=True):
+            torch.testing.assert_close(b.float(), a.float(), rtol=0, atol=0, equal_nan=True)
 
 
 def test_what_cannot_be_captured(spec: KernelSpec, data: Any) -> None:
