@@ -11,7 +11,7 @@ from redfuser.acrf.algebra import INF, PAYLOAD, accumulator_dtype, neutral
 from redfuser.acrf.bounds import follows_maximum
 from redfuser.acrf.cases import Case, split_cases
 from redfuser.acrf.decompose import Decomposer
-from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Const, Expr, Op, Reduce, Reducer, Ref, op, refs_of
+from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Const, Expr, Load, Op, Reduce, Reducer, Ref, op, refs_of, walk
 from redfuser.acrf.indicator import data_only, kept, moving, needs_opposite, placed
 from redfuser.acrf.monotone import HOLE, Monotonic, monotonic
 from redfuser.acrf.normal import product
@@ -61,9 +61,13 @@ def _case_extremum(work: Deriver, r: Reduce, d: Decomposer, case: Case, name: st
     if kind in ("any", "all") and not m.steps:
         return _best(work, r, name, Reducer(kind), m.inner, xs, r.axes)
     dtype = m.inner.dtype
+    lost: list[tuple[Op, Expr]] = []
     if m.shape.direction:
         which = "max" if (m.shape.direction > 0) == largest else "min"
-        ends = [which, "min" if which == "max" else "max"] if _vanishing(work, m, which) else [which]
+        lost = _lost_scales(work, m, which)
+        ends = [which]
+        if any(not _read(work, h) <= _read(work, m.inner) for _, h in lost):  # the infinity may be another's
+            ends, lost = [*ends, "min" if which == "max" else "max"], []
     else:
         if not (m.shape.convex if largest else m.shape.concave):
             raise Refuse("RF209", f"{leaf} has its {kind} at an end of the range of {m.inner}",
@@ -79,8 +83,8 @@ def _case_extremum(work: Deriver, r: Reduce, d: Decomposer, case: Case, name: st
         label = name if single else work.fresh(f"{r.name}_{end}")
         acc = _best(work, r, label, Reducer(end), m.inner, ((nan, False), *xs) if truth else xs, r.axes)
         value = _available(work, m.outer(acc))
-        if single and value.dtype in FLOATS:
-            value = _undefined_where_lost(work, m, value, end)
+        for cond, _ in lost if value.dtype in FLOATS else ():
+            value = Op("select", (cond, Const(float("nan"), value.dtype), value), value.dtype)
         if xs:
             edge = neutral(Reducer(end), dtype)[0]
             empty = Op("eq", (acc, edge), "bool")
@@ -104,29 +108,29 @@ def _case_extremum(work: Deriver, r: Reduce, d: Decomposer, case: Case, name: st
     return out
 
 
-def _scales(work: Deriver, m: Monotonic, end: str) -> list[tuple[Op, Expr]]:
-    """Steps that scale the data by results, with these, where the data may be infinite at the other end: there ``0 * inf``
-    makes the extremum NaN in the program, while ``0 * max x`` is 0."""
+def _lost_scales(work: Deriver, m: Monotonic, end: str) -> list[tuple[Op, Expr]]:
+    """Where a scale that is never 0 over the reals is lost to an infinity (``rsqrt(inf)``, ``1 / inf``), ``h * max x`` is 0,
+    and in the program an infinite element at the other end makes ``0 * inf``, and the extremum NaN. With each the scale."""
     data = work.ranges.of(m.inner)
     if m.inner.dtype not in FLOATS or (data.lo > -INF if end == "max" else data.hi < INF):
         return []
-    steps = [s for s in m.steps if isinstance(s, Op) and s.name in ("mul", "div") and s.args.count(HOLE) == 1]
-    scaled = [(s, s.args[1 - s.args.index(HOLE)]) for s in steps]
-    return [(s, h) for s, h in scaled if work.scope.kind(h) == "D" and (s.name == "mul" or s.args[0] == HOLE)]
+    out: list[tuple[Op, Expr]] = []
+    for step in m.steps:
+        if isinstance(step, Op) and step.name in ("mul", "div") and step.args.count(HOLE) == 1:
+            h = step.args[1 - step.args.index(HOLE)]
+            near = _available(work, h)
+            if work.scope.kind(h) == "D" and step.name == "div" and step.args[0] == HOLE:
+                out.append((Op("eq", (Op("abs", (near,), h.dtype), Const(INF, h.dtype)), "bool"), h))
+            elif work.scope.kind(h) == "D" and step.name == "mul" and work.ranges.of(work.scope.resolve(h)).nonzero:
+                out.append((Op("eq", (near, Const(0.0, h.dtype)), "bool"), h))
+    return out
 
 
-def _vanishing(work: Deriver, m: Monotonic, end: str) -> bool:
-    """Is one of these 0 for some rows?"""
-    return any(s.name == "mul" and not work.ranges.of(work.scope.resolve(h)).nonzero for s, h in _scales(work, m, end))
-
-
-def _undefined_where_lost(work: Deriver, m: Monotonic, value: Expr, end: str) -> Expr:
-    """NaN where a scale that is never 0 over the reals was lost to an infinity: ``rsqrt(inf)``, ``1 / inf``."""
-    for step, h in _scales(work, m, end):
-        near = _available(work, h)
-        lost = (near, Const(0.0, h.dtype)) if step.name == "mul" else (Op("abs", (near,), h.dtype), Const(INF, h.dtype))
-        value = Op("select", (Op("eq", lost, "bool"), Const(float("nan"), value.dtype), value), value.dtype)
-    return value
+def _read(work: Deriver, e: Expr) -> frozenset[str]:
+    """The tensors that an expression, and the reductions in it, read."""
+    e = work.scope.inline(e)
+    below = [work.ranges.reductions[n].expr for n in refs_of(work.scope.resolve(e)) if n in work.ranges.reductions]
+    return frozenset(x.tensor for x in walk(e) if isinstance(x, Load)).union(*(_read(work, x) for x in below))
 
 
 def _neutral_at_nan(steps: tuple[Expr, ...], some: bool) -> bool:

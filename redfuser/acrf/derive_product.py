@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from redfuser.acrf.algebra import accumulator_dtype
+from redfuser.acrf.bounds import bound_of
 from redfuser.acrf.cases import split_cases
 from redfuser.acrf.expr import Cast, Const, Expr, Op, Reduce, Ref, op, refs_of
 from redfuser.acrf.indicator import data_only
@@ -62,6 +63,10 @@ def derive_product(work: Deriver, r: Reduce) -> None:
         if h or t.coefficient != 1:
             count = work.share(work.fresh(f"{r.name}_n", reserve=False), r.axes, dtype,
                                masked(one, Const(0.0, dtype)), lambda own: Ref(f"{own.name}@old", own.dtype))
+        if h and bound_of(d, t) is None:
+            raise Refuse("RF207", f"{leaf} is at most a constant in every segment", "a product of what no result bounds "
+                         "overflows on a part of the row, or without its results, where that of the whole row does not",
+                         "divide by a maximum of the factors' magnitudes, or reduce their logarithms with sum")
         if h and all(work.ranges.nonneg(b) or q % 2 == 0 for b, q in h):
             value, true = _rebased(work, r, t, name, dtype, masked, count, guards)
             plain.append(value)
@@ -84,15 +89,14 @@ def _rebased(work: Deriver, r: Reduce, t: Term, name: str, dtype: str, masked: C
              guards: list[Expr]) -> tuple[Expr, Expr]:
     """One case's accumulator at the running results: (its value, its value at the true results)."""
     follows = tuple((p.base, p.power) for p in t.of("d"))
-    ratio = work.refs.ratio(follows, False)
-    back = work.refs.to_true(follows)
-    assert ratio is not None and back is not None
+    change, back = work.refs.change(follows), work.refs.to_true(follows)
+    assert back is not None
     up = [(p.base, p.power) for p in t.parts if p.kind != "d"]
     placed = [(work.refs.inverse_at(b, guards), q) for b, q in follows]
     body = masked(product([*up, *placed], dtype, t.coefficient), Const(1.0, dtype))
 
     def rebase(own: Ref) -> Expr:
-        return op("mul", Ref(f"{own.name}@old", own.dtype), op("pow", ratio, work.refs.old(count)))
+        return op("mul", Ref(f"{own.name}@old", own.dtype), change.raised(work.refs.old(count)))
 
     main = work.share(name, r.axes, dtype, body, rebase, r.reducer)
     h = product([(b, q) for b, q in follows], dtype)

@@ -16,13 +16,60 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from math import log
 
 from redfuser.acrf.algebra import INF
 from redfuser.acrf.classify import Scope
-from redfuser.acrf.expr import Const, Expr, Op, Ref, map_children, op
+from redfuser.acrf.expr import Const, Expr, Op, Ref, map_children, op, walk
 from redfuser.acrf.normal import Mono, Poly, equal, from_poly, number, product, to_poly
 from redfuser.acrf.running import Running, note
 from redfuser.acrf.terms import Part
+
+Follows = tuple[tuple[Expr, Fraction], ...]
+"""H as a product of results to powers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """H(new) / H(old) as quotients to positive powers, and as exponentials of differences."""
+
+    quotients: tuple[tuple[Expr, Expr, Fraction], ...]
+    exponentials: tuple[tuple[str, Expr], ...]
+
+    def product(self) -> Expr | None:
+        """The ratio itself."""
+        factors = [(op("div", a, b), q) for a, b, q in self.quotients]
+        factors += [(Op(name, (x,), x.dtype), Fraction(1)) for name, x in self.exponentials]
+        return product(factors, factors[0][0].dtype) if factors else None
+
+    def lost(self) -> Expr | None:
+        """The logarithm of what rounding took from :meth:`product`, where that is near 1: ``(a - b) - (a / b - 1) * b`` is
+        exact there, so that neither a logarithm nor a high power loses the digits of the distance from 1."""
+        total: Expr | None = None
+        for a, b, q in self.quotients:
+            one, d = Const(1.0, a.dtype), a.dtype
+            over = op("sub", op("div", a, b), one)
+            rest = op("div", op("sub", op("sub", a, b), op("mul", over, b)), a)
+            near = Op("le", (Op("abs", (over,), d), Const(0.5, d)), "bool")
+            step = product([(Op("select", (near, rest, Const(0.0, d)), d), Fraction(1))], d, q)
+            total = step if total is None else op("add", total, step)
+        return total
+
+    def logarithm(self, name: str, last: bool) -> Expr:
+        """``log`` or ``log2`` of the ratio, near 1 as exact as elsewhere. The last change is exactly 1, or of a guard."""
+        ratio, lost = self.product(), None if last else self.lost()
+        assert ratio is not None
+        whole = Op(name, (ratio,), ratio.dtype)
+        if lost is None:
+            return whole
+        return op("add", whole, lost if name == "log" else op("mul", lost, Const(1 / log(2), ratio.dtype)))
+
+    def raised(self, n: Expr) -> Expr:
+        """The ratio to the power n, which would multiply its rounding by n."""
+        ratio, lost = self.product(), self.lost()
+        assert ratio is not None
+        whole = op("pow", ratio, n)
+        return whole if lost is None else op("mul", whole, Op("exp", (op("mul", n, lost),), ratio.dtype))
 
 
 @dataclass(slots=True)
@@ -122,8 +169,7 @@ class References(Running):
             return self.old(self.clamped(r, r))
         return self.old(self.guarded(r, taken))
 
-    def ratio(self, follows: tuple[tuple[Expr, Fraction], ...], vanishes: bool,
-              bounded: Sequence[Expr] = ()) -> Expr | None:
+    def ratio(self, follows: Follows, vanishes: bool, bounded: Sequence[Expr] = ()) -> Expr | None:
         """H(new) / H(old), simplified before it is spelled: differences inside one exponential, quotients outside.
 
         ``vanishes``: where the old reference is guarded, what it scales is proved to be 0, so the guard may be left out.
@@ -140,39 +186,46 @@ class References(Running):
                 return self.old(Op("select", (zero, Const(1.0, r.dtype), r), r.dtype))
             return self.old(self.inverse_at(e))
 
-        out = self._ratio(follows, lambda e: self.at(e), (lambda e, sign: self.old_reference(e, sign, taken)) if vanishes
-                          else lambda e, _: self.old(self.at(e)),
-                          lambda e: self.inverse_at(e), old_inverse)
+        out = self._changes(follows, lambda e: self.at(e), (lambda e, sign: self.old_reference(e, sign, taken)) if vanishes
+                            else lambda e, _: self.old(self.at(e)),
+                            lambda e: self.inverse_at(e), old_inverse).product()
         for g in taken:
             empty = isinstance(g, Op) and g.name == "eq" and isinstance(g.args[1], Const) and abs(g.args[1].value) == INF
             if out is not None and empty:
                 out = Op("select", (self.old(g), Const(0.0, out.dtype), out), out.dtype)
         return out
 
-    def to_true(self, follows: tuple[tuple[Expr, Fraction], ...]) -> Expr | None:
+    def to_true(self, follows: Follows) -> Expr | None:
         """H(D) / H(reference): the last change of reference."""
-        return self._ratio(follows, self.running, lambda e, _: self.at(e), self.running, lambda e: self.inverse_at(e))
+        return self.last_change(follows).product()
 
-    def _ratio(self, follows: tuple[tuple[Expr, Fraction], ...], new: Callable[[Expr], Expr],
-               old: Callable[[Expr, int], Expr], new_inverse: Callable[[Expr], Expr],
-               old_inverse: Callable[[Expr], Expr]) -> Expr | None:
+    def change(self, follows: Follows) -> Change:
+        """H(new) / H(old), factor by factor."""
+        return self._changes(follows, self.at, lambda e, _: self.old(self.at(e)), self.inverse_at,
+                             lambda e: self.old(self.inverse_at(e)))
+
+    def last_change(self, follows: Follows) -> Change:
+        """H(D) / H(reference), factor by factor."""
+        return self._changes(follows, self.running, lambda e, _: self.at(e), self.running, self.inverse_at)
+
+    def _changes(self, follows: Follows, new: Callable[[Expr], Expr], old: Callable[[Expr, int], Expr],
+                 new_inverse: Callable[[Expr], Expr], old_inverse: Callable[[Expr], Expr]) -> Change:
         exponents: dict[str, Expr] = {}
-        factors: list[tuple[Expr, Fraction]] = []
+        quotients: list[tuple[Expr, Expr, Fraction]] = []
         for base, q in follows:
             if isinstance(base, Op) and base.name in ("exp", "exp2"):
                 b = base.args[0] if q == 1 else op("mul", base.args[0], number(q, base.dtype))
                 exponents[base.name] = op("add", exponents[base.name], b) if base.name in exponents else b
             else:
-                factors.append((op("div", new_inverse(base), old_inverse(base)), q) if q > 0 else
-                               (op("div", old_inverse(base), new_inverse(base)), -q))
-        for name, b in exponents.items():
-            factors.append((Op(name, (self.difference(b, new, old),), b.dtype), Fraction(1)))
-        return product(factors, factors[0][0].dtype) if factors else None
+                ends = (new_inverse(base), old_inverse(base))
+                quotients.append((*(ends if q > 0 else ends[::-1]), abs(q)))
+        return Change(tuple(quotients), tuple((name, self.difference(b, new, old)) for name, b in exponents.items()))
 
     def drift(self, p: Part) -> Expr:
         """``b(R new) - b(R old)`` for a shifted sum; of a logarithm ``log(H new / H old)``, one logarithm near 1."""
         if p.follows:
-            return self._logarithm(p, self.ratio(p.follows, False))
+            moved = self.change(p.follows).logarithm(_base_of(p), last=False)
+            return self._beside(p, moved, lambda e: self.at(e), lambda e, _: self.old(self.at(e)))
         if p.unit is not None:
             return self._moved(p, self.level, lambda e: self.old(self.level(e, [])), self.inverse_at(p.unit),
                                lambda e, _: self.at(e), lambda e, _: self.old(self.at(e)), self.scale(p))
@@ -186,7 +239,8 @@ class References(Running):
         if p.true is not None:
             return op("sub", self.running(p.true), self.at(_second(p)))
         if p.follows:
-            return self._logarithm(p, self.to_true(p.follows))
+            moved = self.last_change(p.follows).logarithm(_base_of(p), last=True)
+            return self._beside(p, moved, self.running, lambda e, _: self.at(e))
         return self.difference(_second(p), self.running, lambda e, _: self.at(e))
 
     def _moved(self, p: Part, now: Callable[[Expr, list[Expr]], Expr], before: Callable[[Expr], Expr], unit: Expr,
@@ -200,10 +254,9 @@ class References(Running):
             step = moved if step is None else op("add", step, moved)
         return step if step is not None else Const(0.0, p.base.dtype)
 
-    @staticmethod
-    def _logarithm(p: Part, ratio: Expr | None) -> Expr:
-        assert ratio is not None and isinstance(p.base, Op)
-        return Op(p.base.name, (ratio,), p.base.dtype)
+    def _beside(self, p: Part, moved: Expr, new: Callable[[Expr], Expr], old: Callable[[Expr, int], Expr]) -> Expr:
+        """What ``log(a H) + rest`` moves by, H by ``moved``."""
+        return moved if p.rest is None else op("add", moved, self.difference(p.rest, new, old))
 
 
 def scope_split(scope: Scope, e: Expr) -> tuple[Expr, Expr] | tuple[None, None]:
@@ -222,6 +275,11 @@ def _plus(x: Expr, y: Expr) -> Expr:
     if isinstance(y, Const) and y.value == 0:
         return x
     return op("sub", x, y.args[0]) if isinstance(y, Op) and y.name == "neg" else op("add", x, y)
+
+
+def _base_of(p: Part) -> str:
+    """Which logarithm a part is."""
+    return next(x.name for x in walk(_second(p)) if isinstance(x, Op) and x.name in ("log", "log2"))
 
 
 def _second(p: Part) -> Expr:

@@ -29,6 +29,9 @@ def sum_terms(d: Decomposer, e: Expr) -> list[Term]:
         return terms
     whole = len(terms) == len(addends)
     if len(terms) > 1:
+        logarithm = _about_results(d, e, terms)
+        if logarithm is not None:
+            return [logarithm]
         terms = [u for t in terms for u in _opened(t)]
     common, rest = without_common(terms)
     data = [t for t in rest if t.pure]
@@ -81,6 +84,17 @@ def _measured(d: Decomposer, e: Expr, terms: list[Term]) -> Term | None:
                                   "interval",
                                   "bounds the quotient by a constant"))
     return Term((Part("shift", e, a=s.a, b=s.b, unit=unit, rest=total),))
+
+
+def _about_results(d: Decomposer, e: Expr, terms: list[Term]) -> Term | None:
+    """``log(x / m) - mean``: one logarithm kept whole, and a sum of results."""
+    whole = [t for t in terms if len(t.parts) == 1 and t.parts[0].kind == "shift" and t.parts[0].follows]
+    rest = [t for t in terms if t not in whole]
+    if len(whole) != 1 or not rest or whole[0].coefficient != 1 or whole[0].parts[0].power != 1 or any(
+            t.conds or t.dconds for t in terms) or any(p.kind != "d" and d.scope.kind(p.base) != "C"
+                                                       for t in rest for p in t.parts):
+        return None
+    return Term((replace(whole[0].parts[0], base=e, rest=spell(rest, e.dtype)),))
 
 
 def _opened(t: Term) -> list[Term]:

@@ -90,7 +90,7 @@ def test_variance_becomes_an_update_about_the_running_mean() -> None:
     fused = derived(VARIANCE)
     last = fused.state.accumulators[-1]
     delta = "s@old / max(count_L@old, 1.0) - s / max(count_L, 1.0)"
-    assert str(last.rebase[0]) == (f"q_acc@old + q_1@old * ({delta}) * 2.0 + count_L@old * (({delta}) * ({delta}))")
+    assert str(last.rebase[0]) == (f"q_acc@old + q_1@old * ({delta}) * 2.0 + count_L@old * ({delta}) * ({delta})")
     assert any("q_1" in i and i.endswith("= 0") for i in fused.certificate.identities)
 
 
@@ -399,3 +399,13 @@ def test_a_reference_that_does_not_bound_its_data_gets_the_datas_own_maximum() -
     np.testing.assert_allclose(run_fused(fused, {"x": x, "y": y}, [1, 1, 1, 1], "tree")["t"],
                                run(fused.cascade, {"x": x, "y": y})["t"], rtol=1e-12)
     assert not any("peak" in a.name for a in derived(ATTENTION).state.accumulators)
+
+
+def test_a_scale_lost_to_an_infinity_leaves_no_number_behind() -> None:
+    """``-inf * rsqrt(inf)`` is NaN in the program, where ``max x * 0`` is 0. Of another tensor both ends are kept."""
+    own = derived("cascade c(x: f32[L]) over l\n  m = max[l] abs(x[l])\n  r = max[l] x[l] / m\n")
+    assert str(own.state.finalize[-1]) == "r = select(abs(m) == inf, nan, r_acc / m)"
+    other = derived("cascade c(x: f32[L], y: f32[L]) over l\n  m = max[l] abs(y[l])\n  r = max[l] x[l] / (m + 1.0)\n")
+    assert {a.name for a in other.state.accumulators} == {"m", "r_max", "r_min"}
+    magnitudes = derived("cascade c(x: f32[L]) over l\n  m = sum[l] x[l] * x[l]\n  r = max[l] abs(x[l]) * rsqrt(m + 1.0)\n")
+    assert [a.name for a in magnitudes.state.accumulators] == ["m", "r_acc"]

@@ -16,16 +16,7 @@ TEXTS = {re.search(r"cascade (\w+)", t)[1]: t + "\n"
          for t in (FOLDER / "collected.txt").read_text().strip().split("\n\n")[1:]}
 
 
-OPEN = {
-    "logvar": "log(x / m) is split where the program keeps the digits of a ratio near 1",
-    "logmask": "log(m old / m) of a ratio near 1 loses the digits of its distance from 1",
-    "prod_deferred": "A6: prod(x) overflows where prod(x * m) does not",
-}
-"""Cascades of which the state is unstable, each with why; an entry that comes right fails its test here."""
-
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.xfail(strict=True, reason=OPEN[n]) if n in OPEN else ())
-                                  for n in TEXTS])
+@pytest.mark.parametrize("name", TEXTS)
 def test_it_fuses_and_its_certificate_holds(name):
     f = fuse(parse_cascade(TEXTS[name]))
     assert isinstance(f, Fused), f
@@ -61,6 +52,8 @@ def test_equal_results_do_not_cancel():
     ("  d = sum[l] x[i, l]\n  r = sum[l] exp(x[i, l] - d)\n  o = sum[l] pow(x[i, l] - exp(d + x[i, 0]), 2)\n", "RF207"),
     ("  d = sum[l] x[i, l]\n  o = sum[l] pow(abs(x[i, l]) / d, 1.5)\n", "RF206"),
     ("  d = argmax[l] x[i, l]\n  o = sum[l] select(l < d, x[i, l], 0.0)\n", "RF204"),
+    ("  m = min[l] abs(x[i, l])\n  p = prod[l] x[i, l] * m\n", "RF207"),
+    ("  m = sum[l] x[i, l]\n  p = prod[l] x[i, l] * m\n", "RF207"),
     ("  m = max[l] x[i, l]\n  p = prod[l] select(x[i, l] == m, 2.0, x[i, l])\n", "RF204"),
 ])
 def test_what_has_no_steady_reference_is_refused(body, code):

@@ -21,13 +21,6 @@ from redfuser.codes import CODES
 from tests.unit.acrf.corpus import ACCEPT, REFUSE, Case
 from tests.unit.acrf.fusable import program
 
-OPEN: dict[str, str] = {
-    "max_of_normalised": "0 for NaN: rsqrt(inf) * max where the row holds -inf",
-    "two_minima": "the sum errs a little more than twice the program over rows of many decades",
-    "product_of_normalised": "pow(h new / h old, n) multiplies the rounding of the ratio by n",
-}
-"""Cases the deriver does not meet yet, each with what is wrong; an entry that comes right fails its test here."""
-
 
 def accepted(case: Case) -> Fused:
     f = fuse(case.cascade, case.casts)
@@ -35,14 +28,7 @@ def accepted(case: Case) -> Fused:
     return f
 
 
-def marked(cases: list[Case]) -> list:
-    def known(c: Case) -> tuple | pytest.MarkDecorator:
-        return pytest.mark.xfail(strict=True, reason=OPEN[c.name]) if c.name in OPEN else ()
-
-    return [pytest.param(c, id=c.name, marks=known(c)) for c in cases]
-
-
-@pytest.mark.parametrize("case", marked(ACCEPT))
+@pytest.mark.parametrize("case", ACCEPT, ids=lambda c: c.name)
 def test_accepted_and_proved(case):
     f = accepted(case)
     assert check(f) == []
@@ -81,7 +67,7 @@ def test_random_programs_are_proved_or_refused_with_a_reason(seed):
 
 def test_derivation_and_check_are_fast():
     seconds = []
-    for case in (c for c in ACCEPT if c.name not in OPEN):
+    for case in ACCEPT:
         start = time.process_time()
         fuse(case.cascade, case.casts)
         seconds.append(time.process_time() - start)
@@ -89,9 +75,9 @@ def test_derivation_and_check_are_fast():
 
 
 def test_derivation_does_not_depend_on_the_hash_seed():
-    script = ("import json\nfrom tests.unit.acrf.corpus import ACCEPT\nfrom tests.unit.acrf.test_corpus import OPEN\n"
+    script = ("import json\nfrom tests.unit.acrf.corpus import ACCEPT\n"
               "from redfuser.acrf.fuse import fuse\nfrom redfuser.acrf.serial import fused_to_json\n"
-              "print(json.dumps([fused_to_json(fuse(c.cascade, c.casts)) for c in ACCEPT if c.name not in OPEN]))")
+              "print(json.dumps([fused_to_json(fuse(c.cascade, c.casts)) for c in ACCEPT]))")
     out = [subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True,
                           env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)}).stdout for seed in "12"]
     assert out[0] == out[1] and len(out[0]) > 1000
