@@ -42,9 +42,11 @@ def operand_bytes(d: Draft, inst: Instance) -> int:
 
 
 def share_of_device(d: Draft, inst: Instance) -> float:
-    """The part of the device that the cascade keeps busy: instances that share no operand, tiles of 16 rows of those that
-    do, segments of 128 elements of the row."""
-    own = [frozenset(a for e in at for a in axes_of(e)) & frozenset(d.p_axes) for n, at in inst.body.sites if n in d.external]
+    """The part of the device that the cascade keeps busy: instances that share no matrix operand, tiles of 16 rows of those
+    that do, segments of 128 elements of the row. A mask, a position or a bias that instances share keeps none together."""
+    read = [frozenset(a for e in at for a in axes_of(e)) for n, at in inst.body.sites if n in d.external]
+    matrices = [axes for axes in read if axes - frozenset(d.p_axes) - {R}]
+    own = [axes & frozenset(d.p_axes) for axes in matrices or read]
     apart = frozenset.intersection(*own) if own else frozenset(d.p_axes)
     tiles = elements(d, apart) * ceil(elements(d, frozenset(d.p_axes) - apart) / 16) * ceil(d.extents[R] / 128)
     return min(1.0, tiles / UNITS)

@@ -59,7 +59,8 @@ def select(fused: Fused, target: Any) -> tuple[Strategy, int]:
     m = machine(target)
     cascade = fused.cascade
     extent = _number(cascade.extent(cascade.raxis))
-    on_row = any(cascade.raxis in s.axes or (isinstance(s, Reduce) and s.over == cascade.raxis) for s in fused.post)
+    on_row = any(cascade.raxis in s.axes or (isinstance(s, Reduce) and s.over == cascade.raxis) for s in fused.post) or (
+        m.processors > 1 and any(len(a.names) > 1 for a in fused.state.accumulators))  # tiles pick the best of a whole row
     if on_row and _row_bytes(fused) * extent <= m.row_bytes:
         return "resident", 1
     blocks = _blocks(fused, m)

@@ -128,7 +128,7 @@ def mask_tail(work: Preparation, b: Block, e: Expr) -> tuple[Expr, list[Block]]:
         work.patched[name] = work.lets[name]
         return e, []
     name = work.fresh(f"{b.name}_term")
-    work.levels[name] = work.level(e)
+    work.levels[name] = work.level(e) | ({"m"} if work.one_for_all_rows(e) else frozenset())
     work.lets[name] = masked
     axes = (*b.axes, n)
     if isinstance(e, Ref):

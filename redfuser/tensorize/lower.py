@@ -168,7 +168,7 @@ def _lower_let(work: KernelState, b: Block) -> None:
         return
     if letters not in ("m", "mn", "me"):
         raise LoweringError("RF493", f"{work.kernel.name}: {name} spans rows, segment and columns at once")
-    if letters == "mn" and isinstance(strip_casts(e), Load):
+    if letters == "mn" and isinstance(strip_casts(e), Load) and "m" in work.letters_of(e):
         work.values[name] = Value(letters, b.dtype, expr=e)
         return
     v = work.tile(name, letters, b.dtype if b.dtype not in ("f64", *HALF) or isinstance(e, Cast) else "f32")

@@ -110,6 +110,11 @@ class Preparation:
         """What a named row value was defined as."""
         return self.resolve(self.lets[e.name]) if isinstance(e, Ref) and e.name in self.lets else e
 
+    def one_for_all_rows(self, e: Expr) -> bool:
+        """Weights of a product that has one row: a tile of their own, whose rows are alike, since two readings of them from
+        memory are two tiles that a product's layout cannot both be fitted to."""
+        return self.level(e) == {"n"} and self.roles.columns is not None and not self.roles.lists
+
     # -- blocks --------------------------------------------------------------------------------------------------------
 
     def run(self) -> Prepared:
@@ -226,8 +231,8 @@ class Preparation:
             return self._count(b, e)
         e, before = mask_tail(self, b, e)
         out += before
-        if kind in ("max", "min") and self.level(e) == {"m", "n"} and isinstance(e, (Op, Cast)) \
-                and not isinstance(_under_casts(e), Load):
+        if kind in ("max", "min") and (self.one_for_all_rows(e) or (self.level(e) == {"m", "n"} and isinstance(e, (Op, Cast))
+                                       and not isinstance(_under_casts(e), Load))):
             e = self._name_term(b, e, out)
         if kind == "max":
             self.maxima[b.name] = e
@@ -240,7 +245,7 @@ class Preparation:
     def _name_term(self, b: Block, e: Expr, out: list[Block]) -> Expr:
         """Give a contribution that later ones contain a name, so that it is evaluated once."""
         name = self.fresh(f"{b.name}_term")
-        self.levels[name] = self.level(e)
+        self.levels[name] = self.level(e) | {"m"}
         value = hoist(self, e, b, out, self.levels[name])
         self.lets[name] = value
         out.append(Block("producer", (name,), (*b.axes, self.roles.segment or ""), (value,), e.dtype))

@@ -53,3 +53,23 @@ def test_positions_meet_integer_data_on_the_cpu(kept):
     done = pipeline.run(f, args, arch="cpu", verify="0")
     assert [(x.name, x.fused) for x in done.report.cascades] == [("attn.0", True)]
     assert not {"RF441"} & {n.code for n in done.report.notes}
+
+
+@pytest.mark.parametrize("mask", ["positions", "keys", "bias"])
+def test_what_heads_share_beside_their_keys_does_not_make_them_one_block(mask):
+    """A decode step over 512 keys: every head has a block of its own, whatever mask or bias all of them read."""
+
+    def f(q, k, v, data):
+        s = (q @ k.mT) * 0.125
+        if mask == "bias":
+            s = s + data
+        else:
+            keep = torch.arange(512) <= data[:, None, None, None] if mask == "positions" else data[:, None, None]
+            s = s.masked_fill(~keep, torch.finfo(s.dtype).min)
+        return torch.softmax(s, -1, dtype=torch.float32).to(q.dtype) @ v
+
+    data = {"positions": torch.tensor([100, 511]), "keys": torch.rand(2, 512) > 0.5, "bias": torch.randn(2, 1, 1, 512, dtype=HALF)}
+    args = (torch.randn(2, 8, 1, 64, dtype=HALF), *torch.randn(2, 2, 8, 512, 64, dtype=HALF), data[mask])
+    _, p = partitioned(f, args)
+    (region,) = p.regions
+    assert len([n for n in region.cascade.inputs if n.dtype == "f16" and n.shape[-1] == 64]) == 3, region.cascade

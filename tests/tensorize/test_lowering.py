@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from redfuser.acrf import fuse, parse_cascade
+from redfuser.acrf.state import Fused
 from redfuser.codegen import tilelang
 from redfuser.strategies import realise
 from redfuser.target import target
@@ -18,9 +20,23 @@ from tests.tensorize.examples import Shape
 
 SCRIPT = Path(__file__).with_name("lower.py")
 CAUSAL = Shape(b=1, h=8, hk=2, i=1000, n=1000, d=96)
+
+
+def one_row(scores: str) -> Fused:
+    """Single-query attention of f16 heads: of a product, or of scores that are there (attention pooling)."""
+    inputs, producer = ("q: f16[4, 64], k: f16[4, 777, 64]", "  s[i, l] = sum[c] f32(q[i, c]) * f32(k[i, l, c])\n") \
+        if scores == "product" else ("x: f16[4, 777]", "  s[i, l] = f32(x[i, l])\n")
+    found = fuse(parse_cascade(f"cascade one({inputs}, v: f16[4, 777, 64]) over l\n{producer}  m[i] = max[l] s\n"
+                               "  t[i] = sum[l] exp(s - m)\n  o[i, e] = sum[l] exp(s - m) / t * f32(v[i, l, e])\n"
+                               "  y[i, e] = f16(o)\n  z[i] = m + log(t)\n  return y, z\n"))
+    assert isinstance(found, Fused), found
+    return found
+
+
 CASES = {
     "sm_90a": [lambda: (examples.attention(CAUSAL, mask=examples.masks(CAUSAL)["causal"]), "single", 1),
-               lambda: (cascades.layer_norm(4096, 768, "f16"), "resident", 1)],
+               lambda: (cascades.layer_norm(4096, 768, "f16"), "resident", 1),
+              lambda: (one_row("product"), "single", 1), lambda: (one_row("given"), "single", 1)],
     "sm_80": [lambda: (examples.attention(CAUSAL, mask=examples.masks(CAUSAL)["causal"]), "single", 1),
               lambda: (examples.attention(Shape(b=4, h=16, hk=4, i=1, n=3000, d=64)), "multi", 3)],
 }

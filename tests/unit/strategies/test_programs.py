@@ -109,5 +109,8 @@ def test_select() -> None:
     assert select(examples.layer_norm(4096, 768, "f16"), gpu) == ("resident", 1)
     assert select(examples.softmax(2, 1_000_000), gpu)[0] == "multi"
     assert select(decode, "cpu") == ("single", 1)
+    place = examples.argmax(9, 777)  # tiles pick the best of a row that one block holds
+    assert (select(place, gpu), select(place, "cpu")) == (("resident", 1), ("single", 1))
+    assert select(examples.argmax(9, 1_000_000), gpu)[0] == "multi"
     splits = {arch: select(examples.softmax(2, 1_000_000), arch)[1] for arch in ("sm_90a", "sm_80", "sm_86")}
     assert splits["sm_90a"] > splits["sm_80"] > splits["sm_86"], "as many as the named architecture has processors for"
