@@ -322,6 +322,15 @@ def indices_of(e: Expr) -> frozenset[str]:
     return frozenset(x.axis for x in walk(e) if isinstance(x, Index))
 
 
+def entangled(indices: tuple[Expr, ...]) -> bool:
+    """Whether the indices of one element have several quotients and remainders, one of them shifted by a constant, as in
+    ``(i // 14 + 6) % 7 * 7 + (i + 5) % 7``. TVM's simplifier of iterators (0.25, and TileLang's) takes two shifts of one
+    axis for one: such indices are to be kept from it."""
+    parts = {x for i in indices for x in walk(i) if isinstance(x, Op) and x.name in ("floordiv", "mod") and indices_of(x)}
+    return len(parts) > 1 and any(isinstance(x, Op) and x.name in ("add", "sub") and any(isinstance(k, Const) for k in x.args)
+                                  for p in parts for x in walk(p.args[0]))
+
+
 # -- printing ----------------------------------------------------------------------------------------------------------
 #
 # Every node prints to exactly one text, and different nodes to different texts. Bare numbers are fp32 (``1.0``), but

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from redfuser.acrf.expr import BINARY, Cast, Const, Expr, Index, Load, Op
+from redfuser.acrf.expr import BINARY, Cast, Const, Expr, Index, Load, Op, entangled, indices_of
 from redfuser.errors import LoweringError
 from redfuser.tensorize.configs import TileConfig
 from redfuser.tensorize.tile_ir import (
@@ -153,15 +153,16 @@ class _Printer:
     def slice(self, s: Slice) -> str:
         if not s.dims:
             return s.buffer
-        return f"{s.buffer}[{', '.join(map(self.dim, s.dims))}]"
+        start = self.hidden if entangled(tuple(d.start for d in s.dims)) else self.expr
+        return f"{s.buffer}[{', '.join(self.dim(d, start) for d in s.dims)}]"
 
-    def dim(self, d: Dim) -> str:
+    def dim(self, d: Dim, start: Callable[..., str]) -> str:
         if not d.size:
-            return self.expr(d.start)
+            return start(d.start)
         if isinstance(d.start, Const):
-            start = int(d.start.value)
-            return f"{start}:{start + d.size}"
-        text = self.expr(d.start, 5)
+            first = int(d.start.value)
+            return f"{first}:{first + d.size}"
+        text = start(d.start, 5)
         return f"{text}:{text} + {d.size}"
 
     # -- expressions ---------------------------------------------------------------------------------------------------
@@ -182,7 +183,7 @@ class _Printer:
             case Index(axis=a):
                 return a
             case Load(tensor=n, indices=ix, dtype=d):
-                text = f"{n}[{', '.join(self.expr(i) for i in ix)}]"
+                text = f"{n}[{', '.join(map(self.hidden if entangled(ix) else self.expr, ix))}]"
                 return f"({text} != 0)" if d == "bool" else text
             case Cast(arg=arg, dtype=d):
                 if d == "i64":
@@ -212,6 +213,10 @@ class _Printer:
             case Op(name=n, args=args) if n in _FUNCTIONS:
                 return f"{_FUNCTIONS[n]}({', '.join(self.expr(a) for a in args)})"
         raise LoweringError("RF495", f"TileLang has no spelling for {e}")
+
+    def hidden(self, e: Expr, level: int = 0) -> str:
+        """An index behind an operation through which TVM's simplifier of iterators does not see, and nobody simplifies."""
+        return f"T.bitwise_or({self.expr(e)}, 0)" if indices_of(e) else self.expr(e, level)
 
     def eight_bits(self, e: Expr) -> str:
         """A value about to be rounded to e4m3: NaN beyond its range, as torch has it; the GPU's conversion saturates."""

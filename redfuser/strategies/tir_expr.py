@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import inf
 
-from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Load, Op, Ref, walk
+from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Load, Op, Ref, entangled, indices_of, walk
 from redfuser.errors import LoweringError
 
 TVM_DTYPE = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32",
@@ -96,11 +96,15 @@ class Texts:
         return str(int(e.value)) if e.dtype == "i64" and abs(int(e.value)) < 2**31 else f"T.{wide(e.dtype)}({int(e.value)})"
 
     def load(self, e: Load) -> str:
-        return f"{self.tensors[e.tensor]}[{', '.join(self.position(i) for i in e.indices) or '()'}]"
+        hidden = entangled(e.indices)
+        return f"{self.tensors[e.tensor]}[{', '.join(self.position(i, hidden) for i in e.indices) or '()'}]"
 
-    def position(self, e: Expr) -> str:
+    def position(self, e: Expr, hidden: bool = False) -> str:
+        """hidden: behind an operation through which TVM's simplifier of iterators does not see."""
         text = self.value(e)
-        return f'T.Cast("int32", {text})' if any(isinstance(x, (Load, Ref)) for x in walk(e)) else text
+        if any(isinstance(x, (Load, Ref)) for x in walk(e)):
+            return f'T.Cast("int32", {text})'
+        return f"T.bitwise_or({text}, 0)" if hidden and indices_of(e) else text
 
     def _widened(self, text: str, dtype: str) -> str:
         wide(dtype)
