@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from redfuser.acrf.algebra import accumulator_dtype, neutral
 from redfuser.acrf.bounding import in_range, in_units, own_peak, within_data
 from redfuser.acrf.bounds import follows_maximum, may_be_undefined, only_counted
+from redfuser.acrf.centred import about_the_mean
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Reduce, Ref, children, op, refs_of
 from redfuser.acrf.family import rebased, residuals, sum_up, translated
 from redfuser.acrf.indicator import kept, moving, needs_opposite, placed
@@ -204,7 +205,11 @@ def _term_accumulators(work: Deriver, r: Reduce, t: Term, name: str, dtype: str,
     residual = residuals(work, family, powers, dtype)
     if any(p.true is not None for p in shifts):
         residual = [work.refs.last_drift(p) if p.true is not None else c for p, c in zip(shifts, residual, strict=True)]
-    value = translated(family, powers, residual, dtype)
+    value = None
+    if powers == [2] and residual[0] is not None and not t.conds and not guards:
+        value = about_the_mean(work, r, shifts[0], family, dtype)
+    if value is None:
+        value = translated(family, powers, residual, dtype)
     read = [e for p in shifts for e in (p.true or p.b, p.unit, p.rest) if e is not None]
     if not all(only_counted(work, b, t.conds) for b in (*(b for b, _ in follows), *read)):
         value = _where_counted(work, r, t, value, value, dtype)  # a NaN among what is not counted reaches the reference

@@ -409,3 +409,15 @@ def test_a_scale_lost_to_an_infinity_leaves_no_number_behind() -> None:
     assert {a.name for a in other.state.accumulators} == {"m", "r_max", "r_min"}
     magnitudes = derived("cascade c(x: f32[L]) over l\n  m = sum[l] x[l] * x[l]\n  r = max[l] abs(x[l]) * rsqrt(m + 1.0)\n")
     assert [a.name for a in magnitudes.state.accumulators] == ["m", "r_acc"]
+
+
+def test_a_row_of_equal_elements_is_no_deviation_from_its_mean() -> None:
+    """Layer norm of a constant: the rounding error of the sum, divided by sqrt(0 + eps), once was 0.2 at 1000.3, 80 at 1e6."""
+    fused = derived("cascade c(x: f32[I, L]) over l\n  s = sum[l] x[i, l]\n  v = sum[l] pow(x[i, l] - s / L, 2)\n"
+                    "  y[i, l] = (x[i, l] - s / L) * rsqrt(v / L + 1e-5)\n  return y\n")
+    x = np.array([1.1, 1000.3, 1e6 + 1 / 3, -1e10 / 3, 1e20 / 3], np.float32)[:, None].repeat(501, axis=1)
+    for how in ("step", "tree"):
+        assert np.abs(run_fused(fused, {"x": x}, [3, 100, 200, 0, 198], how, "program")["y"]).max() <= 1
+    alone = derived("cascade c(x: f32[I, L]) over l\n  s = sum[l] x[i, l]\n  v = sum[l] pow(x[i, l] - s / L, 2)\n"
+                    "  return s, v\n")
+    assert str(alone.state.finalize[-1]) == "v[i] = v_acc - v_1 * v_1 / count_L"
