@@ -17,6 +17,7 @@ from redfuser.errors import InputError, UnsupportedError
 from redfuser.frontend.aten import CONVERTERS, Context, Decline
 from redfuser.frontend.builder import Builder
 from redfuser.frontend.dtypes import relax_dtype
+from redfuser.frontend.flex import written_out
 from redfuser.frontend.imported import Imported, InputSpec, Leaf, OpaqueCall, Static
 from redfuser.frontend.opaque import describe, runnable
 from redfuser.frontend.program import DROPPED, Origin, check_signature, decompose, provenance_of
@@ -29,6 +30,7 @@ op = relax.op
 
 def import_program(program: ExportedProgram, origin: Origin | None = None) -> Imported:
     """Import; raises InputError (RF111, RF112, RF114, RF116) and UnsupportedError (RF113, RF115)."""
+    program = written_out(program)
     check_signature(program)
     direct = _Import(program, origin)
     if direct.understood():
