@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from redfuser import turns
+from redfuser import progress, turns
 from redfuser.acrf.state import Fused
 from redfuser.artifact import KernelSpec
 from redfuser.errors import BuildError, InputError, LoweringError, RedFuserError
@@ -72,13 +72,20 @@ def produce(name: str, fused: Fused, arch: str, *, build: bool = True, strategy:
 def produce_all(wanted: Sequence[tuple[str, Fused]], arch: str, *, build: bool = True, verify: str = "1") -> list[Produced]:
     """:func:`produce` of every (name, fusion), in order. Kernels build side by side; plans are made one at a time, and no
     plan depends on another's, so the kernels are those that one after the other would give."""
+    finished: list[str] = []
+
+    def told(made: Produced) -> Produced:
+        finished.append(made.name)
+        progress.tell("building kernels" if build else "planning kernels", len(finished), len(wanted))
+        return made
+
     if not build or arch == "cpu" or len(wanted) < 2:
-        return [produce(name, fused, arch, build=build, verify=verify) for name, fused in wanted]
+        return [told(produce(name, fused, arch, build=build, verify=verify)) for name, fused in wanted]
     from redfuser.codegen.pool import default_pool
 
     def one(item: tuple[str, Fused]) -> Produced:
         with turns.taken():
-            return produce(*item, arch, build=True, verify=verify)
+            return told(produce(*item, arch, build=True, verify=verify))
 
     with turns.given_up(), ThreadPoolExecutor(min(default_pool().size + 1, len(wanted))) as threads:
         return list(threads.map(one, wanted))

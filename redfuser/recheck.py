@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from redfuser import progress
 from redfuser.cache import Cache
 from redfuser.errors import InternalError
 from redfuser.report import Reason
@@ -22,9 +23,11 @@ def recheck(regions: Iterable[Any], policy: str = "1", cache: Cache | None = Non
     such a region unfused (:func:`refused`)."""
     verdicts: dict[str, Verdict] = {}
     store = cache if cache is not None else Cache()
+    distinct: dict[str, Any] = {}
     for region in regions:
-        if region.key in verdicts:
-            continue
+        distinct.setdefault(region.key, region)
+    for n, region in enumerate(distinct.values(), 1):
+        progress.tell("checking certificates", n, len(distinct))
         verdict = Verdict("off") if policy == "0" else examine(region.fused, store)
         verdicts[region.key] = verdict
         if (reason := refused(verdict)) is not None:

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # Lower layers first. A package imports packages of its own line or of lines above it, never below.
 LAYERS = (
-    ("errors", "codes", "rule", "unseen", "strict", "two_tvms", "tvm_compat", "bounded", "elf", "turns", "users"),
+    ("errors", "codes", "rule", "unseen", "strict", "two_tvms", "tvm_compat", "bounded", "elf", "progress", "turns", "users"),
     ("report", "settings", "artifact", "target", "cache", "toolchain"),
     ("verdicts",),
     ("places", "numerics", "testing"),

@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from redfuser import progress
 from redfuser.errors import InternalError, NumericsError, RedFuserError
 from redfuser.report import Report
 from redfuser.users import missing_extra
@@ -89,9 +90,14 @@ def _finite(data: Any) -> Any:
     return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
+EVERY_S, EVERY_LIVE_S = 5.0, 0.1
+"""Between two lines of progress, and between two changes of one on a terminal."""
+
+
 @contextmanager
 def step(text: str, quiet: bool = False) -> Iterator[None]:
-    """One line of progress on stderr, with the seconds it took."""
+    """One line of progress on stderr, with the seconds it took: how far it is while it runs, on a terminal as it goes,
+    elsewhere a line every few seconds."""
     if quiet:
         yield
         return
@@ -99,14 +105,24 @@ def step(text: str, quiet: bool = False) -> Iterator[None]:
     live = sys.stderr.isatty()
     if live:
         click.echo(f"{text} ...", err=True, nl=False)
+    told = [started]
+
+    def far(what: str) -> None:
+        now = time.perf_counter()
+        if now - told[0] >= (EVERY_LIVE_S if live else EVERY_S):
+            told[0] = now
+            line = f"\r{text} ... {what}\033[K" if live else f"{text} ... {what} ({now - started:.0f} s)"
+            click.echo(line, err=True, nl=not live)
+
     try:
-        yield
+        with progress.heard(far):
+            yield
     except BaseException:
         if live:
-            click.echo(" failed", err=True)
+            click.echo(f"\r{text} ... failed\033[K", err=True)
         raise
     took = f"{time.perf_counter() - started:.1f} s"
-    click.echo(f" {took}" if live else f"{text} ... {took}", err=True)
+    click.echo(f"\r{text} ... {took}\033[K" if live else f"{text} ... {took}", err=True)
 
 
 def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:

@@ -14,6 +14,7 @@ from heapq import heapify, heappop, heappush
 from math import prod
 from typing import Literal
 
+from redfuser import progress
 from redfuser.acrf.expr import Expr, Reduce
 from redfuser.partition.cost import consumer_pays, inner_pays
 from redfuser.partition.draft import Draft, R, Reject, Step, draft, escaping, row_axes
@@ -71,7 +72,11 @@ class Grower:
         self.steps: list[Step] = []
 
     def run(self) -> Growth:
+        reducing = sum(u.reducing for u in self.graph.units)
+        seen = 0
         for u in reversed(self.graph.units):
+            if u.reducing:
+                progress.tell("looking for cascades: reductions", seen := seen + 1, reducing)
             if u.index % 512 == 511:
                 log.info("%d operations left to look at, %d cascades found", u.index + 1, len(self.growth.drafts))
             if u.reducing and u not in self.claimed and not u.gap and u.index not in self.barred:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
+from redfuser import progress
 from redfuser.acrf.expr import Cascade, Provenance, refs_of
 from redfuser.acrf.refuse import defect
 from redfuser.acrf.state import Fused, NotFusable
@@ -75,7 +76,8 @@ class Partitioner:
                             self.drafts).run()
             accepted: list[tuple[Draft, Outlined, Fused]] = []
             again = False
-            for d in growth.drafts:
+            for n, d in enumerate(growth.drafts, 1):
+                progress.tell("deriving states: cascades", n, len(growth.drafts))
                 out, got = self.derive(d)
                 if out is None or isinstance(got, NotFusable):
                     assert isinstance(got, NotFusable)
