@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from redfuser.acrf.expr import Expr, Reduce, Ref, op, refs_of, substitute
-from redfuser.acrf.family import translated
 from redfuser.acrf.normal import add, to_poly
 from redfuser.acrf.terms import Part
 from redfuser.acrf.values import Value, own_name
@@ -41,7 +40,8 @@ def about_the_mean(work: Deriver, r: Reduce, p: Part, family: dict[tuple[int, ..
                         "that mean is divided by the deviation from it")
     moved = work.refs.difference(p.b, lambda e: substitute(work.refs.running(e), {total.name: exact}),
                                  lambda e, _: work.refs.at(e))
-    return translated(family, [2], [moved], dtype)
+    there = op("add", first, op("mul", family[(0,)], moved))  # the first-order member about that mean
+    return op("add", family[(2,)], op("mul", op("add", first, there), moved))
 
 
 def _is_count(work: Deriver, name: str) -> bool:

@@ -397,6 +397,10 @@ def more_digits(digits: int = 12000) -> Iterator[None]:
         context.dps = before
 
 
+_KNOWN = 1 << 14
+"""Exponentials that are remembered."""
+
+
 @cache
 def _digit_ops() -> dict[str, Callable[..., Any]]:
     c = _digits()
@@ -410,12 +414,22 @@ def _digit_ops() -> dict[str, Callable[..., Any]]:
             return nan if a == 0 or a != a else (inf if a > 0 else -inf)
         return nan if c.isinf(a) and c.isinf(b) else a / b
 
+    known: dict[Any, Any] = {}
+    """Exponentials in 50 digits: every segmentation of a row takes those of the same differences."""
+
     def exp(a: Any) -> Any:
+        if c.dps == 50 and (found := known.get(a._mpf_)) is not None:
+            return found
         if abs(a) > (_EXP_LIMIT if c.dps <= 50 else 2 * c.dps):
             if c.isfinite(a):
                 raise OutOfRange(f"exp({float(a):.2g})")
             return inf if a > 0 else c.zero
-        return c.exp(a)
+        out = c.exp(a)
+        if c.dps == 50:
+            if len(known) >= _KNOWN:
+                known.clear()
+            known[a._mpf_] = out
+        return out
 
     def power(a: Any, b: Any) -> Any:
         if b == 0:

@@ -278,16 +278,15 @@ class _Trial:
         self.reached = not self.masked and bool(kinds & INFINITE) and not self._defined(reference)
         self.scale = self._scale(reference)
         whole = self.span(0, n)
-        yield from self._neutrals()
+        if cuts is _all_cuts:  # about no element of the sample
+            yield from self._neutrals()
         if self.reached:  # states may differ by NaN; what is made of them must be the program's, or NaN
             for state in self._states(cuts(n)):
                 yield from self._results(reference, f.finish(state))
             return
         yield from self._same("neutral: an empty segment changes the state", f.step(whole, n, n), whole)
         yield from self._same("neutral: an empty segment is not init", self.span(0, 0), init)
-        yield from self._same("merge: init is no identity", f.merge(whole, init), whole)
-        yield from self._same("merge: init is no identity", f.merge(init, whole), whole)
-        yield from self._segments(whole, cuts(n))
+        yield from self._segments(whole, init, _without_empty(cuts(n)) if cuts is _some_cuts else cuts(n))
         if n:  # the certificate's condition: the whole row has an element
             yield from self._results(reference, f.finish(whole))
 
@@ -298,29 +297,33 @@ class _Trial:
 
     def _states(self, cuts: list[tuple[int, ...]]) -> Iterator[State]:
         """The whole row's state, by every segmentation: absorbed, and merged from the left."""
+        steps: dict[tuple[int, ...], State] = {(): self.machine.init()}
         for cut in cuts:
             spans = list(pairwise(np.cumsum([0, *cut]).tolist()))
-            yield reduce(lambda state, span: self.machine.step(state, *span), spans, self.machine.init())
+            yield self._absorbed(steps, cut)
             if len(cut) in (2, 3):
                 yield reduce(self.machine.merge, [self.span(*span) for span in spans])
 
-    def _segments(self, whole: State, cuts: list[tuple[int, ...]]) -> Iterator[str]:
-        f = self.machine
-        steps: dict[tuple[int, ...], State] = {(): f.init()}
+    def _segments(self, whole: State, init: State, cuts: list[tuple[int, ...]]) -> Iterator[str]:
+        steps: dict[tuple[int, ...], State] = {(): init}
         for cut in cuts:
-            ends = np.cumsum([0, *cut]).tolist()
-            for i, (start, stop) in enumerate(pairwise(ends)):
-                if cut[:i + 1] not in steps:
-                    steps[cut[:i + 1]] = f.step(steps[cut[:i]], start, stop) if i else self.span(start, stop)
-            yield from self._same(f"segmentation: steps over {list(cut)}", steps[cut], whole)
-        for what, got in self._merges(cuts):
+            yield from self._same(f"segmentation: steps over {list(cut)}", self._absorbed(steps, cut), whole)
+        for what, got in self._merges(whole, init, cuts):
             yield from self._same(f"merge: {what}", got, whole)
 
-    def _merges(self, cuts: list[tuple[int, ...]]) -> Iterator[tuple[str, State]]:
+    def _absorbed(self, steps: dict[tuple[int, ...], State], cut: tuple[int, ...]) -> State:
+        """The state after segments of these lengths, from the longest prefix that is known."""
+        for i, (start, stop) in enumerate(pairwise(np.cumsum([0, *cut]).tolist())):
+            if cut[:i + 1] not in steps:
+                steps[cut[:i + 1]] = self.machine.step(steps[cut[:i]], start, stop) if i else self.span(start, stop)
+        return steps[cut]
+
+    def _merges(self, whole: State, init: State, cuts: list[tuple[int, ...]]) -> Iterator[tuple[str, State]]:
         """Every way to merge the states of two and of three segments, which must all give the state of the whole."""
         parts = {cut: [self.span(*ends) for ends in pairwise(np.cumsum([0, *cut]).tolist())] for cut in cuts
                  if len(cut) in (2, 3)}
-        two = [(f"of segments {list(c)}", p[0], p[1]) for c, p in parts.items() if len(c) == 2]
+        two = [("init is no identity", whole, init), ("init is no identity", init, whole)]
+        two += [(f"of segments {list(c)}", p[0], p[1]) for c, p in parts.items() if len(c) == 2]
         two += [(f"not commutative on {list(c)}", p[1], p[0]) for c, p in parts.items() if len(c) == 2]
         three = [(c, p[0], p[1], p[2]) for c, p in parts.items() if len(c) == 3]
         inner: list[tuple[State, State]] = [pair for _, a, b, c in three for pair in ((a, b), (b, c), (c, a))]
@@ -467,6 +470,11 @@ def _rational(a: Any) -> bool:
 def _show(x: Array) -> str:
     flat = [f"{float(v):.6g}" for v in x.ravel()[:4]]
     return ", ".join(flat) + (", ..." if x.size > 4 else "")
+
+
+def _without_empty(cuts: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Those of segments that have an element: that an empty one changes no state, and is init by itself, is asked apart."""
+    return [c for c in cuts if all(c)] or cuts
 
 
 def _no_cuts(n: int) -> list[tuple[int, ...]]:
