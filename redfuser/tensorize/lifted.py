@@ -7,13 +7,49 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from redfuser.acrf.expr import Expr, Op, Ref, f32, op, refs_of
-from redfuser.strategies.program import Block
+from redfuser.acrf.expr import Cast, Const, Expr, Op, Ref, f32, op, refs_of
+from redfuser.strategies.program import Block, Kernel
 from redfuser.tensorize import rewrite
 from redfuser.tensorize.magnitude import LEAST
 
 if TYPE_CHECKING:
     from redfuser.tensorize.prepare import Preparation
+
+def only_shifts(kernel: Kernel, name: str) -> bool:
+    """Is the running maximum ``name`` read as a reference of exponentials alone, by itself or through sums, choices and
+    constant factors? Elsewhere its start would count: the square of -1e30 times the 0 of an empty row is NaN."""
+    names = {name}
+    for b in kernel.body:
+        if b.role == "store" and b.name.partition("@")[0] in names:
+            names.add(b.name)
+            continue
+        found = [_reads(e, names) for e in b.exprs]
+        if "value" in found:
+            return False
+        if "reference" in found and not set(b.names) <= names:
+            if b.role != "producer" or b.reducer is not None:
+                return False
+            names |= set(b.names)
+    return True
+
+
+def _reads(e: Expr, names: set[str]) -> str:
+    """How ``e`` reads one of ``names``: not at all (empty), as part of a ``reference``, or otherwise as a ``value``."""
+    match e:
+        case Ref(name=n, indices=()):
+            return "reference" if n in names else ""
+        case Op(name="exp" | "exp2", args=(x,)):
+            return "value" if _reads(x, names) == "value" else ""
+        case Op(name="select", args=(c, x, y)) if rewrite.guard_of(c):
+            kinds = {_reads(x, names), _reads(y, names)}
+        case Op(name="add" | "sub" | "max" | "min" | "neg" | "select", args=args):
+            kinds = {_reads(x, names) for x in args}
+        case Op(name="mul" | "div", args=(x, Const())) | Op(name="mul", args=(Const(), x)) | Cast(arg=x):
+            kinds = {_reads(x, names)}
+        case _:
+            return "value" if refs_of(e) & names else ""
+    return "value" if "value" in kinds else "reference" if "reference" in kinds else ""
+
 
 def unguard(work: Preparation, e: Expr) -> Expr:
     """``select(m == -inf, 0, m) --> m`` for a maximum that is never -inf."""

@@ -21,7 +21,7 @@ from redfuser.tensorize import rewrite
 from redfuser.tensorize.alive import alive_where, mask_tail
 from redfuser.tensorize.axes import Roles, constants
 from redfuser.tensorize.hoist import hoist, read_as_half
-from redfuser.tensorize.lifted import restore_maxima, unguard
+from redfuser.tensorize.lifted import only_shifts, restore_maxima, unguard
 from redfuser.tensorize.magnitude import startable
 from redfuser.tensorize.masks import TRUE
 from redfuser.tensorize.unit_interval import in_unit_interval
@@ -236,7 +236,8 @@ class Preparation:
             e = self._name_term(b, e, out)
         if kind == "max":
             self.maxima[b.name] = e
-            if not self.resident and b.name not in self.corrected and b.dtype == "f32" and startable(self, e):
+            if not self.resident and b.name not in self.corrected and b.dtype == "f32" and startable(self, e) \
+                    and only_shifts(self.kernel, b.name):
                 self.lifted.add(b.name)
         e = hoist(self, e, b, out, frozenset(self.letters(b.points)) | {"n"})
         self.alive.append(alive_where(self, b.reducer, e))
