@@ -15,13 +15,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref, f32, walk
+from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref, walk
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block
 from redfuser.tensorize.arguments import argument_name
 from redfuser.tensorize.axes import strip_casts
 from redfuser.tensorize.contraction import lower_contraction
-from redfuser.tensorize.magnitude import LEAST
 from redfuser.tensorize.maps import map_tile
 from redfuser.tensorize.masks import TRUE
 from redfuser.tensorize.reductions import keep_old, lower_correct, lower_late_reduce, lower_merge, lower_reduce
@@ -106,9 +105,7 @@ def _init_state(work: KernelState) -> None:
             work.values[n] = v
             assert isinstance(neutral, Const)
             if not work.resident:
-                low = n in work.prepared.lifted
-                note = "below every finite score: no step has to look for -inf" if low else ""
-                work.prologue.stmts.append(Fill(v.buffer, f32(LEAST) if low else neutral, note))
+                work.prologue.stmts.append(Fill(v.buffer, neutral))
 
 
 def _lower_body(work: KernelState) -> list[TileStmt]:

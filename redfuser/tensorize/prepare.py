@@ -21,8 +21,6 @@ from redfuser.tensorize import rewrite
 from redfuser.tensorize.alive import alive_where, mask_tail
 from redfuser.tensorize.axes import Roles, constants
 from redfuser.tensorize.hoist import hoist, read_as_half
-from redfuser.tensorize.lifted import only_shifts, restore_maxima, unguard
-from redfuser.tensorize.magnitude import startable
 from redfuser.tensorize.masks import TRUE
 from redfuser.tensorize.unit_interval import in_unit_interval
 
@@ -32,14 +30,12 @@ class Prepared:
     """The blocks after rewriting.
 
     unit: names whose values lie in [0, 1] by construction. alive: per accumulator, where along the segment its
-    contribution can matter. lifted: maxima that start from :data:`lifted.LEAST` instead of -inf, which no guard has to
-    look for. levels: the tile letters each name varies along. lets: what each name was defined as."""
+    contribution can matter. levels: the tile letters each name varies along. lets: what each name was defined as."""
 
     body: tuple[Block, ...]
     tail: tuple[Block, ...]
     unit: frozenset[str]
     alive: tuple[Expr, ...]
-    lifted: frozenset[str]
     levels: dict[str, frozenset[str]]
     lets: dict[str, Expr]
 
@@ -59,8 +55,6 @@ class Preparation:
         self.unit: set[str] = set()
         self.alive: list[Expr] = []
         self.done: set[str] = set()
-        self.lifted: set[str] = set()
-        self.started_low: frozenset[str] = frozenset()
         self.shared: dict[Expr, Expr] = {}
         self.row_values: dict[Expr, str] = {}
         self.taken = {n for b in (*kernel.init, *kernel.body, *kernel.tail) for n in b.names}
@@ -128,10 +122,10 @@ class Preparation:
         self.row_values = {}
         if not self.resident:  # a second visit of the row is another segment
             self.shared = {}
-        tail = restore_maxima(self)
+        tail: list[Block] = []
         for b in self.kernel.tail:
             tail += self.block(b)
-        return Prepared(tuple(body), tuple(tail), frozenset(self.unit), tuple(self.alive), self.started_low,
+        return Prepared(tuple(body), tuple(tail), frozenset(self.unit), tuple(self.alive),
                         self.levels, self.lets)
 
     def block(self, b: Block) -> list[Block]:
@@ -161,8 +155,6 @@ class Preparation:
         e = rewrite.replace_exprs(rewrite.simplify(substitute(e, self.subs)), self.shared)
         e = rewrite.hoist_guards(e, self.dominated)
         e = rewrite.lowest_as_guard(e, self.resolve, self.dominated)
-        if self.lifted:
-            e = rewrite.simplify(rewrite.rewrite_bottom_up(e, lambda x: unguard(self, x)))
         e = rewrite.exponentials(e)
         return rewrite.simplify(rewrite.hyperbolic(e, self.rounded))
 
@@ -236,9 +228,6 @@ class Preparation:
             e = self._name_term(b, e, out)
         if kind == "max":
             self.maxima[b.name] = e
-            if not self.resident and b.name not in self.corrected and b.dtype == "f32" and startable(self, e) \
-                    and only_shifts(self.kernel, b.name):
-                self.lifted.add(b.name)
         e = hoist(self, e, b, out, frozenset(self.letters(b.points)) | {"n"})
         self.alive.append(alive_where(self, b.reducer, e))
         return [*out, replace(b, exprs=(e,))]
