@@ -12,7 +12,7 @@ import ast
 import builtins
 import hashlib
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from redfuser import numerics
 from redfuser.artifact import KernelSpec
 from redfuser.cache import Cache, key_of
 from redfuser.runtime.check import TORCH_DTYPE, inputs_of, outputs_of
+from redfuser.runtime.extents import extents
 from redfuser.runtime.guard import check_graph
 from redfuser.runtime.launcher import launcher
 from redfuser.runtime.ops import op_name
@@ -103,12 +104,13 @@ def outcome(spec: KernelSpec, kernel: Callable[..., Any], unfused: Callable[...,
     """Try a kernel on this device. Wrong is the first kind of draw on which it is outside the numerics rule, and if that is a
     matter of a few roundings, on further draws of the kind as well. Not tried: there is nothing to hold it to, since the
     unfused region does not run here or does not fit."""
+    counts = extents(unfused, [(TORCH_DTYPE[a.dtype], tuple(a.shape)) for a in inputs_of(spec)])
     for what in DRAWS:
         if what == "masked" and not any(a.dtype == "bool" for a in inputs_of(spec)):
             continue
         checks: dict[int, list[numerics.Check]] = {}
         for seed in range(AGAIN + 1):
-            args = _inputs(spec, device, what, seed)
+            args = _inputs(spec, device, what, seed, counts)
             try:
                 found = numerics.references(unfused, (device, *args))
             except Exception as error:  # out of memory, or an operator that this device does not have
@@ -148,20 +150,25 @@ def _check(ours: torch.Tensor, theirs: torch.Tensor, truth: torch.Tensor, chosen
     return numerics.Check("output", *(numerics.Error(0.0, 0.0, n) for n in (mine, other, 2 * other + 1)))
 
 
-def _inputs(spec: KernelSpec, device: torch.device, what: str, seed: int) -> tuple[torch.Tensor, ...]:
+def _inputs(spec: KernelSpec, device: torch.device, what: str, seed: int,
+            counts: Sequence[int]) -> tuple[torch.Tensor, ...]:
     text = f"{spec.name} {what}" + (f" {seed}" if seed else "")
     g = torch.Generator(device).manual_seed(int(hashlib.sha256(text.encode()).hexdigest()[:8], 16))
-    return tuple(_draw(TORCH_DTYPE[a.dtype], tuple(a.shape), what, g, device) for a in inputs_of(spec))
+    return tuple(_draw(TORCH_DTYPE[a.dtype], tuple(a.shape), what, g, device, n)
+                 for a, n in zip(inputs_of(spec), counts, strict=True))
 
 
-def _draw(dtype: torch.dtype, shape: tuple[int, ...], what: str, g: torch.Generator, device: torch.device) -> torch.Tensor:
+def _draw(dtype: torch.dtype, shape: tuple[int, ...], what: str, g: torch.Generator, device: torch.device,
+          count: int) -> torch.Tensor:
+    """count: of an integer, what it is drawn below (:mod:`redfuser.runtime.extents`)."""
     if dtype == torch.bool:
         keep = torch.rand(shape, generator=g, device=device) < 0.7
         if what == "masked" and keep.dim() > 1:
             keep[..., ::7, :] = False
         return keep
     if not dtype.is_floating_point:
-        return torch.zeros(shape, dtype=dtype, device=device)  # a place that every tensor has
+        top = min(count, torch.iinfo(dtype).max)
+        return torch.randint(top, shape, generator=g, device=device).to(dtype)
     x = torch.randn(shape, generator=g, device=device)
     narrow = dtype in (torch.float16, torch.float8_e4m3fn, torch.float8_e5m2)
     match what:

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 import redfuser
 from redfuser.cli.check import check
 from redfuser.runtime import trial
+from redfuser.runtime.extents import FREE, extents
 from redfuser.runtime.launcher import launcher
 
 CPU = torch.device("cpu")
@@ -164,3 +165,27 @@ def test_bad_luck_on_one_draw_is_no_defect(model: redfuser.runtime.model.Compile
     got = trial.outcome(spec, unlucky, unfused, CPU)
     assert len(first) > len(trial.DRAWS) and got.verdict == "right", got
     assert trial.outcome(spec, lambda *a: unfused(CPU, *a)[0] * 1.0012, unfused, CPU).verdict == "wrong"
+
+
+def test_labels_are_drawn_as_far_as_they_reach() -> None:
+    """They were all 0, so a kernel that ignored them passed."""
+    def loss(x: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
+        return -torch.log_softmax(x, -1).gather(-1, where[:, None])[:, 0]
+
+    made = redfuser.compile(loss, (torch.randn(12, 33), torch.randint(33, (12,))), target="cpu")
+    ((name, spec),) = made.kernels.items()
+    unfused, kernel = trial.function(str(made.reference_of(name))), launcher(spec)
+    kernel.prepare(CPU)
+    assert trial.outcome(spec, kernel.tolerant, unfused, CPU) == trial.Outcome("right")
+    order = [a.dtype for a in spec.args if a.role == "in"]
+    ignoring = lambda *a: kernel.tolerant(*(torch.zeros_like(t) if d == "i64" else t for t, d in zip(a, order)))  # noqa: E731
+    assert trial.outcome(spec, ignoring, unfused, CPU).verdict == "wrong"
+
+
+@pytest.mark.parametrize(("function", "wanted"), [
+    (lambda d, x, i: x.gather(1, torch.where(i < 7, i, 0)[:, None]), 9), (lambda d, x, i: x[:, i], 9), (lambda d, x, i: x[i], 5),
+    (lambda d, x, i: x.gather(1, i[:, None] + 1), 1), (lambda d, x, i: x.index_select(0, i.view(-1)), 5),
+    (lambda d, x, i: torch.nn.functional.embedding(i, x), 5), (lambda d, x, i: torch.where(i == 3, 0.0, x.sum()), FREE),
+    (lambda d, x, i: x.index_add(0, i, x), 1), (lambda d, x, i: x.nonzero().float() + i.sum(), 1)])
+def test_how_far_an_integer_reaches(function: Callable[..., Any], wanted: int) -> None:
+    assert extents(function, [(torch.float32, (5, 9)), (torch.int64, (5,))])[1] == wanted

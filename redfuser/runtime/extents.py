@@ -1,0 +1,71 @@
+"""How large an integer input may be: what a trial may draw for it, so that labels are not all the same.
+
+The torch code of a region is run on tensors without data. An integer that comes to index a tensor, moved about, chosen among
+or not, is below that dimension's extent; one that arithmetic changed on its way is drawn as 0, which every tensor has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
+
+from redfuser.places import COPY, MOVE
+
+FREE = 4
+"""What an integer that indexes nothing is drawn below: labels of segments, say, that are compared."""
+CHOICE = frozenset({"aten::where", "aten::masked_fill"})
+SUMS = frozenset({"aten::sum", "aten::amax", "aten::amin", "aten::any", "aten::all"})
+INDEXED = {"aten::gather": ("dim", "index"), "aten::index_select": ("dim", "index"), "aten::index": (None, "indices"),
+           "aten::embedding": (0, "indices")}
+"""Operators that read at places: the dimension (a parameter's name, or the dimension itself) and the places."""
+
+
+class _Indices(TorchDispatchMode):
+    """From which inputs a value comes (by id, kept alive), and whether only moved about; and the least extent per input."""
+
+    def __init__(self, inputs: Sequence[torch.Tensor]) -> None:
+        super().__init__()
+        self.of = {id(t): (t, frozenset({i}), True) for i, t in enumerate(inputs) if not t.is_floating_point()}
+        self.least: dict[int, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        name = func._schema.name
+        given = {**dict(zip((a.name for a in func._schema.arguments), args)), **(kwargs or {})}
+        read = [t for t in tree_flatten((args, kwargs))[0] if id(t) in self.of]
+        if name in INDEXED:
+            dim, places = INDEXED[name]
+            table = given["weight" if "weight" in given else "self"]
+            listed = enumerate(given[places]) if dim is None else [(given[dim] if isinstance(dim, str) else dim, given[places])]
+            for d, index in listed:
+                if index is not None and id(index) in self.of:
+                    _, inputs, plain = self.of[id(index)]
+                    extent = table.shape[d] if plain and table.dim() else 1
+                    self.least |= {i: min(extent, self.least.get(i, extent)) for i in inputs}
+        plain = name in MOVE or name in COPY or name in CHOICE
+        if not (plain or name in INDEXED or name in SUMS or torch.Tag.pointwise in func.tags):
+            self.least |= {i: 1 for t in read for i in self.of[id(t)][1]}  # it may read at places
+        for t in tree_flatten(out)[0]:
+            if read and isinstance(t, torch.Tensor) and t.dtype != torch.bool:
+                self.of[id(t)] = (t, frozenset().union(*(self.of[id(r)][1] for r in read)),
+                                  plain and all(self.of[id(r)][2] for r in read))
+        return out
+
+
+def extents(unfused: Callable[..., Any], shapes: Sequence[tuple[torch.dtype, tuple[int, ...]]]) -> list[int]:
+    """Per input, how many values it may be drawn from. ``unfused``: the torch code, from the device and the inputs."""
+    inputs = [torch.empty(shape, dtype=dtype, device="meta") for dtype, shape in shapes]
+    mode = _Indices(inputs)
+    try:
+        with torch.no_grad(), mode:
+            unfused(torch.device("meta"), *inputs)
+    except Exception:  # an operator without a shape function
+        return [1] * len(inputs)
+    return [max(1, mode.least.get(i, FREE)) for i in range(len(inputs))]
+
+
+__all__ = ["extents"]
