@@ -181,6 +181,8 @@ class _Judge:
         undefined = ~np.isfinite(want) & np.logical_and.reduce([~np.isfinite(x) for x in plain])
         if np.isfinite(ours[undefined]).any():
             return INF, f"{self.name} is finite where the unfused program is not"
+        if (np.isinf(ours) & np.logical_and.reduce([x == -ours for x in (want, *plain)])).any():
+            return INF, f"{self.name} is the other infinity"
         fair = np.isfinite(want) & np.logical_and.reduce([np.isfinite(x) for x in plain])
         fair &= np.isfinite(ours) | ~self._lost(these)
         if not fair.any():

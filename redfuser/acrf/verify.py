@@ -368,11 +368,11 @@ class _Trial:
                           f"{_show(got)} instead of {_show(want)}" + (_PLACES if stmt_dtype(s, name) == "i64" else "")
 
     def _excused(self, output: bool, got: Array, want: Array) -> Array:
-        """Where the table of decisions (docs/algebra.md) lets the fused form differ: of what is not finite, which of NaN and
-        the infinities; NaN where an infinite element reaches a result; and what stays inside the kernel counts where the
-        program defines it. What is not finite never becomes a number."""
+        """Where the table of decisions (docs/algebra.md) lets the fused form differ: NaN and an infinity for one another, but
+        never one infinity for the other; NaN where an infinite element reaches a result; and what stays inside the kernel
+        counts where the program defines it. What is not finite never becomes a number."""
         undefined = want != want
-        excused = (undefined | (np.abs(want) == INF)) & ((got != got) | (np.abs(got) == INF))
+        excused = (undefined & (np.abs(got) == INF)) | ((np.abs(want) == INF) & (got != got)) | (undefined & (got != got))
         if self.reached:
             excused |= got != got
         if output and (self.masked or "nan" in self.sample.kinds.values()):  # promised: NaN where the program is NaN

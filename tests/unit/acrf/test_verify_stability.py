@@ -204,6 +204,20 @@ def test_an_infinity_does_not_end_in_a_number_where_the_program_is_nan():
     assert any("0 instead of nan" in v for v in check(state, stability=False))
 
 
+INVERSE = """cascade inverse(x: f32[L]) over l
+  s = sum[l] x[l]
+  y = 1.0 / abs(s - s)
+  return s, y"""
+
+
+def test_one_infinity_is_not_the_other():
+    """NaN may stand for an infinity, since references cancel; what would change its sign is an error."""
+    assert check(fused(INVERSE, [("s", "", "sum", "x[l]")], {"s": "s"}, {"y": "1.0 / abs(s - s)"})) == []
+    found = check(fused(INVERSE, [("s", "", "sum", "x[l]")], {"s": "s"}, {"y": "-1.0 / abs(s - s)"}), enough=200)
+    assert any(v.startswith("result: y") and "-inf instead of inf" in v for v in found)
+    assert any(v.startswith("stability: y is the other infinity") for v in found)
+
+
 def softmax() -> Cascade:
     return parse_cascade("cascade a(x: f32[L], y: f16[L]) over l\n t = sum[l] x[l] * f32(y[l])\n return t")
 
