@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 
 from redfuser.chain.judge import Hidden, Want, rule
@@ -30,3 +32,14 @@ def test_the_chain_excuses_those_results_alone_and_holds_them_to_what_is_there_w
     assert "class" in rule(np.array([2.0, np.nan, 3.0, 1.0], np.float32), want), "one that is seen"
     assert "error" in rule(np.array([2.0, np.nan, np.nan, 1.01], np.float32), want)
     assert "class" in rule(np.array([2.0, np.inf, np.nan, 1.0], np.float32), want), "NaN, or as if it were not there"
+
+
+def test_judging_infinite_results_says_nothing_on_stderr() -> None:
+    """numpy's own warnings are not for whoever compiles a model."""
+    program, exact = np.array([np.inf, np.nan, 1.0], np.float32), np.array([1e39, np.inf, 1.0])
+    want = Want(program, exact, "f32", lambda: [], 1e30, extreme=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert rule(np.array([np.inf, np.inf, 1.0], np.float32), want) == ""
+        exact[0] = np.inf
+        assert rule(np.array([np.inf, np.inf, 1.0], np.float32), want) == ""
