@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from redfuser.acrf.domains import NUMPY, Array, Domain
-from redfuser.acrf.expr import FLOATS, Cascade, Load, indices_of, walk
+from redfuser.acrf.expr import COMPARISONS, FLOATS, Cascade, Expr, Load, Op, Reduce, Ref, children, indices_of, walk
 from redfuser.acrf.machine import Machine, Source
 from redfuser.acrf.samples import Sample
 
@@ -23,6 +23,11 @@ TRIAL = "@trial"
 """The axis along which trials stand. No cascade has an axis of that name."""
 PLAIN = ("positive", "normal", "wide", "shifted", "spike", "scores", "gaps", "hidden", "buried", "faint", "deep", "bottom")
 """Distributions of elements: see :func:`_elements`."""
+BOUNDED = COMPARISONS | {"exp", "exp2", "tanh", "sigmoid", "erf", "isnan"}
+"""Operations that make numbers of moderate size of any."""
+DEEP = -(2.0**66)
+"""A number whose square is out of range of float32, while that of its last place, by which a weighted mean of such a row may be
+off, is not."""
 PARAMETER = ("scores", "gaps")
 """Those of a tensor that does not run along the r-axis, where nothing is masked."""
 SCALES = (-0.8, -0.45, -0.3, 0.3, 0.52, 0.8)
@@ -52,13 +57,36 @@ def strains(cascade: Cascade, length: int) -> Iterator[Strain]:
              and any(cascade.raxis in indices_of(i) for i in x.indices)}
     for kind in ("positive", "normal"):
         yield Strain(kind, kind)
+    summed = _summed(cascade)
     for t in floats:
-        for kind in (*kinds, *(f"scale {s}" for s in SCALES)) if t in along else PARAMETER:
+        mine = [k for k in kinds if k != "bottom" or t not in summed]
+        for kind in (*mine, *(f"scale {s}" for s in SCALES)) if t in along else PARAMETER:
             yield Strain(f"{t} {kind}", "positive", ((t, kind),))
     joint = [t for t in floats if t in along]
     if len(joint) > 1:
         for kind in ("hidden", "faint", *(f"scale {s}" for s in TOGETHER)):
             yield Strain(f"all {kind}", "positive", tuple((t, kind) for t in joint))
+
+
+def _summed(cascade: Cascade) -> set[str]:
+    """Tensors of which a sum may read elements of any size: not only an exponential of them, or a comparison. A sum kept before
+    its normalisation overflows where the lowest numbers are added up."""
+    known: dict[str, set[str]] = {}
+
+    def read(e: Expr) -> set[str]:
+        if isinstance(e, Op) and e.name in BOUNDED:
+            return set()
+        if isinstance(e, Ref) and e.name in known:
+            return known[e.name]
+        return {e.tensor} if isinstance(e, Load) else set().union(*map(read, children(e)))
+
+    summed: set[str] = set()
+    for s in cascade.stmts:
+        found = read(s.expr)
+        known |= dict.fromkeys(s.names, found)
+        if isinstance(s, Reduce) and s.reducer.kind in ("sum", "prod"):
+            summed |= found
+    return summed
 
 
 @dataclass
@@ -132,7 +160,7 @@ def _elements(kind: str, dtype: str, first: Array, second: Array, third: Array) 
         case "bottom":
             return np.full(first.shape, -largest(dtype))
         case "deep":
-            return np.full(first.shape, _mask(dtype))
+            return np.full(first.shape, max(_mask(dtype), DEEP))
     raise ValueError(f"no distribution is called {kind!r}")
 
 

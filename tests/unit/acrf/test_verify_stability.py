@@ -239,6 +239,12 @@ def test_elements_span_the_exponents_of_their_dtype():
     assert all(np.isneginf(tensors[n].at(places, domain("f64"))[together]).any() for n in "xy")
 
 
+def test_the_lowest_number_is_drawn_where_no_sum_adds_it_up():
+    drawn = {x.name for x in strains(parse_cascade(SQUARES.replace("x: f32[L]", "x: f32[L], v: f32[L]").replace(
+        "(x[l] - m) * (x[l] - m)", "v[l]")), 97)}
+    assert "x bottom" in drawn and "v bottom" not in drawn and {"x deep", "v deep"} <= drawn
+
+
 def test_an_element_is_the_same_in_every_segment():
     from redfuser.acrf.domains import domain
     from redfuser.acrf.samples import sample
