@@ -97,6 +97,8 @@ class _Parted(Exception):
 
 def _common(value: Any) -> int:
     """The number that steers every set of inputs alike."""
+    if isinstance(value, (int, np.generic)):
+        return int(value)
     found = np.unique(value)
     if len(found) != 1:
         raise _Parted
@@ -251,7 +253,8 @@ class _Block:
                 tuple(e for _, e in places), array.shape[1:]):
             return None
         turned = (0, *(1 + k for k in sorted(range(len(order)), key=order.__getitem__)))
-        part = array[(slice(None), *(slice(e) for _, e in places))].transpose(turned)
+        whole = (slice(None), *(slice(e) for _, e in places))
+        part = array[whole].transpose(turned)
         shape = [array.shape[0], *[1] * len(self.points)]
         for k, e in places:
             shape[1 + k] = e

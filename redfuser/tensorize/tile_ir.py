@@ -214,8 +214,8 @@ TileStmt = Union[Copy, Gemm, ReduceTile, Parallel, Fill, For, If]
 class TileKernel:
     """One launch. ``grid``: variables with extents, fastest first, at most three. ``lets``: scalars derived from them.
     ``notes``: the mathematics, as comment lines for a reader. ``warp_specialized``: allow a producer warp group.
-    ``raster``: blocks of this many columns share L2 (0: launch order). ``exact``: quotients and square roots as IEEE has
-    them, where others may be a unit off."""
+    ``raster``: blocks of this many columns share L2 (0: launch order). ``exact``: nothing is computed
+    by an approximate instruction, since the result is rounded to few values."""
 
     name: str
     params: tuple[Param, ...]
