@@ -11,6 +11,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,8 +28,8 @@ NAMES = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch
          torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}
 """What the rule calls the floating dtypes; any other has no rounding of its own."""
 PLACES = (torch.int64, torch.int32)
-MOVED = 12
-"""Draws of moved inputs: an element at a tie goes the same way in all of them once in 4,096 times."""
+MOVED = 6
+"""Draws of inputs moved at random."""
 CHUNK = 1 << 24  # elements compared at a time: a float64 copy of a large output need not fit beside it
 
 
@@ -210,16 +211,28 @@ def astep(ours: torch.Tensor, truth: torch.Tensor, moved: Sequence[torch.Tensor]
 
 
 def moved(fn: Callable[..., Any], args: Sequence[Any]) -> Iterator[list[torch.Tensor]]:
-    """The float64 results from inputs moved by what a sum in float32 may be off by, relative to each element, up or down."""
-    for seed in range(MOVED):
-        def near(x: Any, seed: int = seed) -> Any:
+    """The float64 results from inputs moved by what a sum in float32 may be off by, relative to each element, up or down: at
+    random, and the largest along each axis against all others (what scales a row is often the largest of it)."""
+    rank = max((x.dim() for x in args if isinstance(x, torch.Tensor) and x.dtype in PROMOTED), default=0)
+    ways: list[Callable[[torch.Tensor], torch.Tensor]] = [partial(_at_random, seed=seed) for seed in range(MOVED)]
+    ways += [partial(_largest, axis=axis, down=down) for axis in range(rank) for down in (True, False)]
+    for up in ways:
+        def near(x: Any, up: Callable[[torch.Tensor], torch.Tensor] = up) -> Any:
             if not isinstance(x, torch.Tensor) or x.dtype not in PROMOTED:
                 return x
-            g = torch.Generator(x.device).manual_seed(seed)
-            up = torch.rand(x.shape, generator=g, device=x.device) < 0.5
-            return x.double() * torch.where(up, 1.0 + ACCUMULATOR, 1.0 - ACCUMULATOR).double()
+            return x.double() * torch.where(up(x.double()), 1.0 + ACCUMULATOR, 1.0 - ACCUMULATOR).double()
 
         yield tensors(reference(fn, tree_map(near, tuple(args))))
+
+
+def _at_random(x: torch.Tensor, seed: int) -> torch.Tensor:
+    return torch.rand(x.shape, generator=torch.Generator(x.device).manual_seed(seed), device=x.device) < 0.5
+
+
+def _largest(x: torch.Tensor, axis: int, down: bool) -> torch.Tensor:
+    if axis >= x.dim():
+        return torch.full_like(x, down, dtype=torch.bool)
+    return (x.abs() < x.abs().amax(axis, keepdim=True)) == down
 
 
 def check(ours: Callable[..., Any], model: Callable[..., Any], args: Sequence[Any] = (),

@@ -132,7 +132,7 @@ def test_second_device(spec: KernelSpec) -> None:
 
 
 def model(spec: KernelSpec, reference: str = "") -> CompiledModel:
-    source = "def forward(x, y):\n    v = x * w\n    a, b = k(v, y)\n    return (a, torch.relu(b))\n"
+    source = "def forward(x, y):\n    v = x * w\n    a, b = k(v, y)\n    return (a, F.relu(b))\n"
     tensors = (TensorSpec("x", "float32", (N,)), TensorSpec("y", "float32", (N,)))
     references = {spec.name: reference} if reference else {}
     return CompiledModel(Graph(source, ("x", "y"), 2, {"k": spec.name}, references), {"w": torch.tensor(3.0)}, {spec.name: spec},
@@ -208,7 +208,7 @@ def test_a_prebuilt_artifact(path: Path, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_captured(spec: KernelSpec, data: Any) -> None:
-    source = "def forward(x, y):\n    v = torch.nonzero(x)\n    return (v,)\n"
+    source = "def forward(x, y):\n    v = torch.ops.aten.nonzero.default(x)\n    return (v,)\n"
     tensors = (TensorSpec("x", "float32", (N,)), TensorSpec("y", "float32", (N,)))
     made = CompiledModel(Graph(source, ("x", "y"), 1), {}, {}, Signature(tensors, (0, 1), (0,)))
     with pytest.raises(InputError, match="RF512"):

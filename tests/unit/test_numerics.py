@@ -54,6 +54,20 @@ def test_a_tie_of_few_values_is_right_on_both_sides() -> None:
     assert numerics.astep(quantised(x, 1 + 1e-3), truth, near).sum() > 20
 
 
+def test_ties_below_several_largest_elements_are_right_on_both_sides() -> None:
+    """Integers: a row has its largest element many times, and moved at random one of them always goes up."""
+    def quantised(x: torch.Tensor) -> torch.Tensor:
+        h = x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + 1e-5)
+        return (h / (h.abs().amax(-1, keepdim=True) / 448)).to(torch.float8_e4m3fn)
+
+    x = inputs((33, 1000), dtype=torch.bfloat16)[0].round()
+    truth, near = numerics.reference(quantised, (x,)), [y for y, in numerics.moved(quantised, (x,))]
+    assert not numerics.astep(quantised(x), truth, near).any()
+    exact = 448 * x.double() / x.double().abs().amax(-1, keepdim=True)
+    for side in (1 - 2.0**-23, 1 + 2.0**-23):
+        assert not numerics.astep((exact * side).to(torch.float8_e4m3fn), truth, near).any()
+
+
 def test_the_reference_is_float64_whatever_the_program_asks_for() -> None:
     x, = inputs((4, 64), dtype=torch.float16)
 
