@@ -56,6 +56,8 @@ def draw(kind: str, dtype: str, rng: random.Random) -> Any:
             value = -math.inf if rng.random() < 0.5 else Fraction(rng.randint(-64, 64), 16)
         case "signs":  # partial sums that vanish
             value = Fraction(rng.choice((-1, 1)))
+        case "firstneginf":  # the other elements; the first is -inf (Draws)
+            value = Fraction(rng.randint(-64, 64), 16)
         case "fewneginf":
             value = -math.inf if rng.random() < 0.25 else Fraction(rng.randint(-64, 64), 16)
         case "allneginf":
@@ -97,7 +99,7 @@ class Draws(Source):
     def _read(self, shape: tuple[int, ...], places: tuple[Array, ...], numbers: Domain) -> Array:
         keys = list(zip(*(p.ravel().tolist() for p in places), strict=True)) if places else [()]
         for key in keys:
-            if key not in self.drawn and self.kind == "fewneginf" and not self.drawn:
+            if key not in self.drawn and self.kind in ("firstneginf", "fewneginf") and not self.drawn:
                 self.drawn[key] = -math.inf  # the first element, so that a segment of one has nothing else
             elif key not in self.drawn:
                 value = draw(self.kind, self.dtype, self.rng)
@@ -221,7 +223,7 @@ def samples(cascade: Cascade, length: int, seed: int = 0, signed: bool = True) -
         for kind in SPECIAL:
             yield draws({name: kind}, "generic", length, seed, style="spread")
         # elsewhere one positive value, so that an infinity keeps its sign through a contraction
-        yield draws({name: "fewneginf"}, "equal", length, seed, style="spread")
+        yield draws({name: "firstneginf"}, "equal", length, seed, style="spread")
     if len(joint := [n for n in floats if n in along]) > 1:
         for kind in ("neginf", "fewneginf"):
             yield draws(dict.fromkeys(joint, kind), "generic", length, seed, style="spread")

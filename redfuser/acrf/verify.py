@@ -49,7 +49,7 @@ CLAIMED = 64.0
 """The third power of the inputs' scale, where claims are evaluated."""
 _IRRATIONAL = frozenset({"exp", "exp2", "log", "log2", "tanh", "sigmoid", "erf", "sin", "cos", "sqrt", "rsqrt"})
 INF = float("inf")
-INFINITE = frozenset({"posinf", "neginf", "fewneginf", "allneginf"})
+INFINITE = frozenset({"posinf", "neginf", "firstneginf", "fewneginf", "allneginf"})
 """Kinds of elements with infinities (samples.py)."""
 ENOUGH = 8
 """Violations after which checking stops."""

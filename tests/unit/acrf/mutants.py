@@ -112,7 +112,7 @@ def distinguishes(original: Fused, mutant: Fused, seeds: tuple[int, ...] = (11, 
             for name, x in a.items():
                 y = np.broadcast_to(b[name].aligned(x.axes), x.data.shape).astype(float)
                 want = x.data.astype(float)
-                lost = np.isinf(want) & ~np.isfinite(y)  # NaN for an infinity: one class (docs/algebra.md)
+                lost = ~np.isfinite(want) & ~np.isfinite(y) & (np.isnan(want) | np.isnan(y))  # one class (docs/algebra.md)
                 if not np.allclose(np.where(lost, want, y), want, 1e-12, equal_nan=True):
                     return True
     return False
