@@ -126,12 +126,13 @@ def parse_prim_func(text: str) -> Any:
     return from_source(text, {"T": T})
 
 
-def build_scalar(mod: Any, mcpu: str = "") -> Any:
-    """Compile scalar PrimFuncs for this machine's kind of processor with LLVM.
+def build_scalar(mod: Any, mcpu: str = "", fast: bool = True) -> Any:
+    """Compile scalar PrimFuncs for this machine's kind of processor with LLVM. fast: the code, rather than the compiler.
 
     The passes of TVM's own pipeline that concern threads, shared memory and pipelines are left out (they take most of its
     time), and so is the rewrite of ``Select`` into branches: the caller has made unsafe ones lazy."""
-    target = tvm.target.Target({"kind": "llvm", **({"mcpu": mcpu} if mcpu else {})})
+    options = {**({"mcpu": mcpu} if mcpu else {}), **({} if fast else {"opt-level": 0})}
+    target = tvm.target.Target({"kind": "llvm", **options})
     t, s = tirx.transform, s_tir.transform
     passes = [t.BindTarget(target.with_host(target)), s.LowerInitBlock(), s.ConvertBlocksToOpaque(), s.LowerOpaqueBlock(),
               t.FlattenBuffer(), t.BF16ComputeLegalize(), t.VectorizeLoop(), t.AnnotateEntryFunc(), t.SplitHostDevice(),

@@ -57,12 +57,13 @@ def inexact(program: Program, cases: list[Case]) -> Iterator[str]:
 
 
 def compiled(program: Program, lanes: int = 1) -> Any:
-    """A function from input arrays to output arrays, by name. Raises as :func:`redfuser.strategies.tir.entry_script`."""
+    """A function from input arrays to output arrays, by name; with several lanes it is compiled as what runs is. Raises as
+    :func:`redfuser.strategies.tir.entry_script`."""
     from redfuser.tvm_compat import build_scalar, tvm
 
     name = "checked"
     text = tir.entry_script(program, name, lanes)
-    entry = build_scalar(tvm.IRModule({name: tir.parse(text)}), cpu.cpu_level()).jit()[name]
+    entry = build_scalar(tvm.IRModule({name: tir.parse(text)}), cpu.cpu_level(), fast=lanes > 1).jit()[name]
     tensors = tir.parameters(program)
     given = len(program.fused.cascade.inputs)
 
