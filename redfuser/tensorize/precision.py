@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from redfuser.acrf.algebra import UNIT_ROUNDOFF
-from redfuser.acrf.expr import FLOATS, Cascade, Cast, Expr, Let, Op, Ref, walk
+from redfuser.acrf.expr import FLOATS, Cascade, Cast, Expr, Let, Op, Reduce, Ref, walk
 from redfuser.acrf.state import Fused
 
 SINGLE = 2.0**-24
@@ -46,6 +46,32 @@ def _coarse(e: Expr) -> bool:
         case Op(name="floor" | "ceil" | "round"):
             return True
     return False
+
+
+def divides_by_hidden(cascade: Cascade) -> bool:
+    """Does the program divide by a sum of exponentials that something else may hide or weigh, the largest among them? All
+    that is left may be below 2^-126 then, where an approximate exponential is 0 and the program's is not."""
+    lets = {s.name: s.expr for s in cascade.stmts if isinstance(s, Let)}
+
+    def whole(e: Expr) -> bool:
+        """An exponential as it is, or a part of their sum."""
+        match e:
+            case Cast(arg=x) | Op(name="div", args=(x, _)):
+                return whole(x)
+            case Ref(name=n) if n in lets:
+                return whole(lets[n])
+        return isinstance(e, Op) and e.name in ("exp", "exp2")
+
+    def inside(e: Expr) -> bool:
+        return any(whole(x) or (isinstance(x, Ref) and x.name in lets and inside(lets[x.name])) for x in walk(e))
+
+    sums = {s.name for s in cascade.stmts if isinstance(s, Reduce) and s.reducer.kind == "sum"
+            and not whole(s.expr) and inside(s.expr)}
+    below = [x.args[-1] for s in cascade.stmts for x in walk(s.expr) if isinstance(x, Op) and x.name in _STEEP_AT_ZERO]
+    return any(isinstance(x, Ref) and x.name in sums for e in below for x in walk(e))
+
+
+_STEEP_AT_ZERO = ("div", "log", "log2", "rsqrt")
 
 
 def _dtype(fused: Fused, name: str) -> str:

@@ -11,7 +11,7 @@ from redfuser.tensorize.axes import choose, split_groups
 from redfuser.tensorize.configs import TileConfig
 from redfuser.tensorize.indexing import Affine, View, make
 from redfuser.tensorize.masks import Analysis, Rows
-from redfuser.tensorize.precision import chooses_among_few
+from redfuser.tensorize.precision import chooses_among_few, divides_by_hidden
 from redfuser.tensorize.prepare import Prepared, prepare
 from redfuser.tensorize.scope import ORDER, Scope, Value
 from redfuser.tensorize.sizes import is_gemm, one_segment, tile_sizes, walked
@@ -44,7 +44,8 @@ class KernelState:
         self.sizes = tile_sizes(self)
         n = self.roles.segment
         ragged = n is not None and walked(self, n) != self.extents[n]
-        self.exact = chooses_among_few(program.fused.cascade)
+        cascade = program.fused.cascade
+        self.exact = chooses_among_few(cascade) or divides_by_hidden(cascade)
         self.prepared: Prepared = prepare(self.kernel, self.roles, ragged, self.resident, self.exact)
         self.values: dict[str, Value] = {}
         self.buffers: dict[str, Buffer] = {}

@@ -215,7 +215,7 @@ class TileKernel:
     """One launch. ``grid``: variables with extents, fastest first, at most three. ``lets``: scalars derived from them.
     ``notes``: the mathematics, as comment lines for a reader. ``warp_specialized``: allow a producer warp group.
     ``raster``: blocks of this many columns share L2 (0: launch order). ``exact``: nothing is computed
-    by an approximate instruction, since the result is rounded to few values."""
+    by an approximate instruction, since the result is rounded to few values or may lie below 2^-126."""
 
     name: str
     params: tuple[Param, ...]

@@ -292,3 +292,25 @@ def test_the_start_of_a_maximum_is_no_number(strategy, splits):
                             "  t[i] = sum[l] f32(x[i, l]) / m * (f32(x[i, l]) / m)\n  y[i] = m * sqrt(t)\n  return y\n")
     hold(cascade, values(cascade), tiles(cascade, strategy, splits, ROWS))
     assert "fill row_max -inf" in str(tiles(attention(["scale", "causal"])))
+
+
+HIDDEN = """
+cascade hidden(x: f32[9, 64], k: bool[9, 64]) over l
+  m[i] = max[l] x[i, l]
+  t[i] = sum[l] {what}
+  y[i, l] = {what} / t
+  return y
+"""
+
+
+def test_a_sum_without_its_largest_exponential_may_be_below_what_an_approximation_keeps():
+    """Hidden after the maximum was taken: 1e-40 over 1e-40 is 1, and 0 over 0 is NaN."""
+    shown, hidden = "exp(x[i, l] - m)", "select(k[i, l], exp(x[i, l] - m), 0.0)"
+    texts = [tilelang.print_program(tiles(parse_cascade(HIDDEN.format(what=w)), "resident", 1, replace(ROWS, segment=64)))
+             for w in (shown, hidden)]
+    assert ["exp2_approx" in t for t in texts] == [True, False]
+    cascade = parse_cascade(HIDDEN.format(what=hidden))
+    x, k = np.random.default_rng(0).standard_normal((9, 64)).astype(np.float32), np.ones((9, 64), np.bool_)
+    x[:, 3], k[:, 3] = 95.0, False
+    got = interpret.run(tiles(cascade, "resident", 1, replace(ROWS, segment=64)), {"x": x, "k": k})
+    np.testing.assert_allclose(got["y"].sum(1), 1.0, rtol=1e-4)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._pytree import tree_map
 
 from redfuser import numerics
 from redfuser.bench import provenance
@@ -166,7 +167,8 @@ def _again(program: Program, ours: Callable[..., Any], what: str, verdict: Verdi
 
 def _judged(program: Program, result: Any, args: tuple[torch.Tensor, ...]) -> list[Verdict]:
     """Against eager as torch runs it; where that is attention by a library kernel, also against torch's own composition of
-    it (rows that see nothing differ between torch's backends): right by either is right. What a mask hides may be as if it
+    it (rows that see nothing differ between torch's backends), and against torch on the CPU (an infinity in a row makes all of
+    an RMS norm NaN on a GPU, and on a CPU what the formula says): right by one is right. What a mask hides may be as if it
     were not there, element by element (:mod:`redfuser.unseen`)."""
     truth = numerics.reference(program.fn, args)
     eager = program.fn(*args)
@@ -176,6 +178,11 @@ def _judged(program: Program, result: Any, args: tuple[torch.Tensor, ...]) -> li
     with sdpa_kernel(SDPBackend.MATH):
         composed = program.fn(*args)
     found = _either(found, judge(result, composed, truth, args, program.ranked))
+    if any(v.why for v in found) and any(t.is_cuda for t in args):
+        there = tuple(t.cpu() for t in args)
+        ours = tree_map(lambda t: t.cpu() if isinstance(t, torch.Tensor) else t, result)
+        found = _either(found, judge(ours, program.fn(*there), numerics.reference(program.fn, there), there, program.ranked,
+                                     lambda: numerics.moved(program.fn, there)))
     hidden = _hidden(program, args) if any(v.why for v in found) else []
     for other in (eager, composed) if hidden else ():
         changed, exact, spared = _spared(result, other, truth, hidden)
