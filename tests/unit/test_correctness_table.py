@@ -1,0 +1,36 @@
+"""The committed table of correctness speaks of the lowering as it is now, and says that nothing is wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from redfuser.bench.correctness import digest, table
+
+RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
+AGAIN = """build and run the programs again, and commit the table under docs/results/DATE-correctness/:
+    redfuser bench correctness --build DIR --target sm_90a        (here)
+    redfuser bench correctness --run DIR --table TABLE            (where the GPU is)"""
+
+
+def newest() -> Path:
+    found = list(RESULTS.glob(f"*-correctness/{table.JSONL}"))
+    assert found, f"no table of correctness: {AGAIN}"
+    return max(found, key=lambda path: table.read(path)[0]["time"])
+
+
+def test_the_table_is_not_older_than_the_lowering() -> None:
+    head, _ = table.read(newest())
+    assert head["lowering"] == digest.lowering(), f"{', '.join(digest.LOWERING)} changed since {newest().parent.name}: {AGAIN}"
+
+
+KNOWN = ["masks/f16 1xh2 200x333 d64 s* wide-scores causal weights"]
+"""Masked after the softmax, where all that is left lies below 2^-126: kernels flush it (docs/algebra.md), and 0 / 0 follows."""
+
+
+def test_nothing_in_the_table_is_wrong() -> None:
+    _, rows = table.read(newest())
+    verdicts = Counter(r["verdict"] for r in rows)
+    assert [r["program"] for r in rows if r["verdict"] == table.WRONG] == KNOWN
+    assert len(rows) >= 300 and not verdicts[table.NOT_RUN], verdicts
+    assert all(r["code"] for r in rows if r["verdict"] in (table.REFUSED, table.FAILED)), "every refusal has a code"
