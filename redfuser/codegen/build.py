@@ -35,6 +35,7 @@ SHARED_LIMIT = {name: machine.shared_bytes for name, machine in TARGETS.items() 
 """Most shared memory one block may use, static and dynamic together, in bytes. The keys are the architectures this module
 builds for; Hopper needs the ``a``: sm_90 has no setmaxnreg."""
 
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One kernel to build. ``source`` defines ``make()``, which returns one prim_func, or a list or dict of them in

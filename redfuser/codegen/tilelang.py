@@ -73,20 +73,23 @@ def print_program(program: TileProgram, dialect: str = "cuda") -> str:
         lines += ["# Roundings added for the matrix units:", *(f"#   {r}" for r in program.roundings), ""]
     body: list[str] = []
     names = []
+    called: set[str] = set()
     for kernel in program.kernels:
         name = re.sub(r"\W", "_", kernel.name)
         names.append(name)
-        body += ["    " + line if line else "" for line in _Printer(kernel, name).lines()]
+        printer = _Printer(kernel, name)
+        body += ["    " + line if line else "" for line in printer.lines()]
         body.append("")
-    lines += [f"PASS_CONFIGS = {pass_configs(program)!r}", *_prelude(dialect, "\n".join(body)), "", "", "def make():", *body]
+        called |= printer.called
+    lines += [f"PASS_CONFIGS = {pass_configs(program)!r}", *_prelude(dialect, called), "", "", "def make():", *body]
     lines.append(f"    return [{', '.join(names)}]")
     return "\n".join(lines) + "\n"
 
 
-def _prelude(dialect: str, body: str) -> list[str]:
-    """The approximations that ``body`` calls, defined."""
+def _prelude(dialect: str, called: set[str]) -> list[str]:
+    """The approximations that the kernels call, defined."""
     used = [f"static __device__ __forceinline__ float {name}(float x) {{ {_INSTRUCTIONS[dialect].format(*names)} }}"
-            for name, names in _APPROXIMATE.items() if f'"{name}"' in body]
+            for name, names in _APPROXIMATE.items() if name in called]
     return ["PRELUDE = r'''", *used, "'''"] if used else []
 
 
@@ -96,6 +99,7 @@ class _Printer:
         self.dtypes = {p.name: p.dtype for p in kernel.params} | {b.name: b.dtype for b in kernel.buffers}
         self.shapes = {p.name: p.shape for p in kernel.params} | {b.name: b.shape for b in kernel.buffers}
         self.pretty: Mapping[str, str] = {}
+        self.called: set[str] = set()
 
     def lines(self) -> list[str]:
         k = self.kernel
@@ -112,7 +116,7 @@ class _Printer:
             inner.append(self._alloc(b))
         for s in k.body:
             inner += self.stmt(s)
-        prelude = ", prelude=PRELUDE" if any(f'"{name}"' in line for name in _APPROXIMATE for line in inner) else ""
+        prelude = ", prelude=PRELUDE" if self.called else ""
         head = f"with T.Kernel({extents}, threads={k.threads}{prelude}) as {names if len(k.grid) == 1 else f'({names})'}:"
         return out + ["    " + line for line in [head, *("    " + line for line in inner)]]
 
@@ -200,9 +204,9 @@ class _Printer:
             case Op(name="max" | "min" as n, args=(x, y)) if e.dtype in _FLOATS:
                 return self.extremum("<" if n == "max" else ">", x, y)
             case Op(name="exp2", args=(x,), dtype="f32") if not self.kernel.exact:
-                return f'T.call_extern("float32", "exp2_approx", {self.expr(x)})'
+                return self.approximate("exp2_approx", x)
             case Op(name="div", args=(x, y), dtype="f32") if not self.kernel.exact and _at_least_one(y):
-                text = f'{self.expr(x, 6)} * T.call_extern("float32", "reciprocal_approx", {self.expr(y)})'
+                text = f"{self.expr(x, 6)} * {self.approximate('reciprocal_approx', y)}"
                 return f"({text})" if level > 6 else text
             case Op(name="rsqrt", args=(x,), dtype="f32"):
                 return f"T.ieee_frsqrt({self.expr(x)})"
@@ -213,6 +217,10 @@ class _Printer:
             case Op(name=n, args=args) if n in _FUNCTIONS:
                 return f"{_FUNCTIONS[n]}({', '.join(self.expr(a) for a in args)})"
         raise LoweringError("RF495", f"TileLang has no spelling for {e}")
+
+    def approximate(self, name: str, e: Expr) -> str:
+        self.called.add(name)
+        return f'T.call_extern("float32", "{name}", {self.expr(e)})'
 
     def hidden(self, e: Expr, level: int = 0) -> str:
         """An index behind an operation through which TVM's simplifier of iterators does not see, and nobody simplifies."""

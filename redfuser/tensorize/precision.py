@@ -71,6 +71,18 @@ def divides_by_hidden(cascade: Cascade) -> bool:
     return any(isinstance(x, Ref) and x.name in sums for e in below for x in walk(e))
 
 
+def stores_exponentials(cascade: Cascade) -> bool:
+    """Is an exponential itself, scaled or not, a result with the exponents of float32? What is below 2^-126 there is a number
+    in the program, which whoever reads it may divide by."""
+    lets = {s.name: s.expr for s in cascade.stmts if isinstance(s, Let)}
+
+    def inside(e: Expr) -> bool:
+        return any((isinstance(x, Op) and x.name in ("exp", "exp2", "sigmoid"))
+                   or (isinstance(x, Ref) and x.name in lets and inside(lets[x.name])) for x in walk(e))
+
+    return any(o in lets and lets[o].dtype in ("f32", "bf16") and inside(lets[o]) for o in cascade.outputs)
+
+
 _STEEP_AT_ZERO = ("div", "log", "log2", "rsqrt")
 
 

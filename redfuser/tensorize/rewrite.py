@@ -26,7 +26,7 @@ def is_const(e: Expr, value: float | None = None) -> bool:
 
 def is_positive(e: Expr) -> bool:
     """A finite constant above 0."""
-    return is_const(e) and 0 < float(e.value) < math.inf  # type: ignore[union-attr]
+    return isinstance(e, Const) and is_const(e) and 0 < float(e.value) < math.inf
 
 
 def rewrite_bottom_up(e: Expr, rule: Callable[[Expr], Expr]) -> Expr:

@@ -11,7 +11,7 @@ from redfuser.tensorize.axes import choose, split_groups
 from redfuser.tensorize.configs import TileConfig
 from redfuser.tensorize.indexing import Affine, View, make
 from redfuser.tensorize.masks import Analysis, Rows
-from redfuser.tensorize.precision import chooses_among_few, divides_by_hidden
+from redfuser.tensorize.precision import chooses_among_few, divides_by_hidden, stores_exponentials
 from redfuser.tensorize.prepare import Prepared, prepare
 from redfuser.tensorize.scope import ORDER, Scope, Value
 from redfuser.tensorize.sizes import is_gemm, one_segment, tile_sizes, walked
@@ -45,8 +45,9 @@ class KernelState:
         n = self.roles.segment
         ragged = n is not None and walked(self, n) != self.extents[n]
         cascade = program.fused.cascade
-        self.exact = chooses_among_few(cascade) or divides_by_hidden(cascade)
-        self.prepared: Prepared = prepare(self.kernel, self.roles, ragged, self.resident, self.exact)
+        as_written = chooses_among_few(cascade) or divides_by_hidden(cascade)
+        self.exact = as_written or stores_exponentials(cascade)
+        self.prepared: Prepared = prepare(self.kernel, self.roles, ragged, self.resident, as_written)
         self.values: dict[str, Value] = {}
         self.buffers: dict[str, Buffer] = {}
         self.params: dict[str, Param] = {}
