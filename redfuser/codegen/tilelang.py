@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from redfuser.acrf.expr import BINARY, Cast, Const, Expr, Index, Load, Op, entangled, indices_of
@@ -42,11 +42,18 @@ _FUNCTIONS = {"exp": "T.exp", "exp2": "T.exp2", "log": "T.log", "log2": "T.log2"
               "select": "T.if_then_else", "isnan": "T.isnan", "and": "T.And", "or": "T.Or", "not": "T.Not"}
 _LEVEL = {"lt": 4, "le": 4, "gt": 4, "ge": 4, "eq": 4, "ne": 4, "add": 5, "sub": 5, "mul": 6, "div": 6, "floordiv": 6,
           "mod": 6}
-_INSTRUCTIONS = {"cuda": 'float y; asm("{0}.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y;',
-                 "rocm": "return __builtin_amdgcn_{1}(x);"}
-_APPROXIMATE = {"exp2_approx": ("ex2", "exp2f"), "reciprocal_approx": ("rcp", "rcpf")}
-"""One instruction each, to 2 units in the last place. Whatever else a kernel computes is compiled as torch's own kernels
-are: IEEE quotients and square roots, no flushed operands."""
+_PRELUDE = {
+    "exp2_approx": ("float x", 'float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y;',
+                    "return __builtin_amdgcn_exp2f(x);"),
+    "reciprocal_approx": ("float x", 'float y; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y;',
+                          "return __builtin_amdgcn_rcpf(x);"),
+    "max_nan": ("float x, float y", 'float z; asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y)); return z;',
+                "return x != x || x > y ? x : y;"),
+    "min_nan": ("float x, float y", 'float z; asm("min.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y)); return z;',
+                "return x != x || x < y ? x : y;"),
+}
+"""Functions of ours: parameters, body on CUDA, body on ROCm. The approximations are to 2 units in the last place. Whatever
+else a kernel computes is compiled as torch's own kernels are: IEEE quotients and square roots, no flushed operands."""
 _FLOATS = ("f64", "f32", "f16", "bf16", "e4m3", "e5m2")
 WIDTH = 100
 
@@ -87,9 +94,9 @@ def print_program(program: TileProgram, dialect: str = "cuda") -> str:
 
 
 def _prelude(dialect: str, called: set[str]) -> list[str]:
-    """The approximations that the kernels call, defined."""
-    used = [f"static __device__ __forceinline__ float {name}(float x) {{ {_INSTRUCTIONS[dialect].format(*names)} }}"
-            for name, names in _APPROXIMATE.items() if name in called]
+    """The functions of ours that the kernels call, defined."""
+    used = [f"static __device__ __forceinline__ float {name}({given}) {{ {cuda if dialect == 'cuda' else rocm} }}"
+            for name, (given, cuda, rocm) in _PRELUDE.items() if name in called]
     return ["PRELUDE = r'''", *used, "'''"] if used else []
 
 
@@ -98,7 +105,6 @@ class _Printer:
         self.kernel, self.name = kernel, name
         self.dtypes = {p.name: p.dtype for p in kernel.params} | {b.name: b.dtype for b in kernel.buffers}
         self.shapes = {p.name: p.shape for p in kernel.params} | {b.name: b.shape for b in kernel.buffers}
-        self.pretty: Mapping[str, str] = {}
         self.called: set[str] = set()
 
     def lines(self) -> list[str]:
@@ -202,11 +208,11 @@ class _Printer:
             case Op(name="select", args=(c, x, y)):
                 return f"T.if_then_else({self.expr(c)}, {self.typed(x, e.dtype)}, {self.typed(y, e.dtype)})"
             case Op(name="max" | "min" as n, args=(x, y)) if e.dtype in _FLOATS:
-                return self.extremum("<" if n == "max" else ">", x, y)
+                return self.ours(f"{n}_nan", x, y) if e.dtype == "f32" else self.extremum("<" if n == "max" else ">", x, y)
             case Op(name="exp2", args=(x,), dtype="f32") if not self.kernel.exact:
-                return self.approximate("exp2_approx", x)
+                return self.ours("exp2_approx", x)
             case Op(name="div", args=(x, y), dtype="f32") if not self.kernel.exact and _at_least_one(y):
-                text = f"{self.expr(x, 6)} * {self.approximate('reciprocal_approx', y)}"
+                text = f"{self.expr(x, 6)} * {self.ours('reciprocal_approx', y)}"
                 return f"({text})" if level > 6 else text
             case Op(name="rsqrt", args=(x,), dtype="f32"):
                 return f"T.ieee_frsqrt({self.expr(x)})"
@@ -218,9 +224,10 @@ class _Printer:
                 return f"{_FUNCTIONS[n]}({', '.join(self.expr(a) for a in args)})"
         raise LoweringError("RF495", f"TileLang has no spelling for {e}")
 
-    def approximate(self, name: str, e: Expr) -> str:
+    def ours(self, name: str, *args: Expr) -> str:
+        """A call of a function in the prelude."""
         self.called.add(name)
-        return f'T.call_extern("float32", "{name}", {self.expr(e)})'
+        return f'T.call_extern("float32", "{name}", {", ".join(map(self.expr, args))})'
 
     def hidden(self, e: Expr, level: int = 0) -> str:
         """An index behind an operation through which TVM's simplifier of iterators does not see, and nobody simplifies."""
@@ -233,12 +240,12 @@ class _Printer:
         return f"T.if_then_else(T.max({text}, -({text})) > 464.0, T.float32(float(\"nan\")), {text})"
 
     def extremum(self, less: str, x: Expr, y: Expr) -> str:
-        """max or min of floats, NaN where an operand is: the GPU's own instructions drop it."""
+        """max or min of halves, NaN where an operand is: the GPU's own instructions drop it."""
         if isinstance(x, Const):
             x, y = y, x
         a, b = self.typed(x, x.dtype), self.typed(y, y.dtype)
         test = f"{self.expr(x, 5)} {less} {self.expr(y, 5)}"
-        nan = "" if isinstance(y, Const) else f"T.isnan({b})" if y.dtype == "f32" else f"T.isnan(T.cast({b}, \"float32\"))"
+        nan = "" if isinstance(y, Const) else f"T.isnan(T.cast({b}, \"float32\"))"
         return f"T.if_then_else({f'T.Or({test}, {nan})' if nan else test}, {b}, {a})"
 
     def typed(self, e: Expr, dtype: str) -> str:

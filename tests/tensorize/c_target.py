@@ -17,7 +17,9 @@ import tilelang
 import tilelang.language as language
 import torch
 
-APPROXIMATE = {"exp2_approx": language.exp2, "reciprocal_approx": lambda x: 1.0 / x}
+PRELUDE = {"exp2_approx": language.exp2, "reciprocal_approx": lambda x: 1.0 / x,
+           "max_nan": lambda x, y: language.if_then_else(language.Or(x > y, x != x), x, y),
+           "min_nan": lambda x, y: language.if_then_else(language.Or(x < y, x != x), x, y)}
 
 
 def facade():
@@ -28,7 +30,7 @@ def facade():
     t.Parallel = lambda *e, **k: language.grid(*e) if len(e) > 1 else language.serial(e[0])
     t.Pipelined = lambda a, b=None, **k: language.serial(a) if b is None else language.serial(a, b)
     t.Kernel = lambda *a, prelude=None, **k: language.Kernel(*a, **k)
-    t.call_extern = lambda dtype, name, x: APPROXIMATE[name](x)
+    t.call_extern = lambda dtype, name, *args: PRELUDE[name](*args)
     t.ieee_frsqrt = language.rsqrt
     t.use_swizzle = t.annotate_layout = lambda *a, **k: None
     return t
