@@ -9,9 +9,9 @@ import numpy as np
 from redfuser.acrf.domains import NUMPY, Array
 from redfuser.chain.samples import Case, steps_moved
 from redfuser.strategies.program import Program
-from redfuser.tensorize import interpret
 from redfuser.tensorize.arguments import argument_name
-from redfuser.tensorize.tile_ir import TileProgram
+from redfuser.tensorize.ir import interpret
+from redfuser.tensorize.ir.nodes import TileProgram
 
 
 def violations(program: Program, tiles: TileProgram, cases: list[Case]) -> Iterator[str]:

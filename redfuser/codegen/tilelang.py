@@ -14,7 +14,7 @@ from typing import Any
 from redfuser.acrf.expr import BINARY, Cast, Const, Expr, Index, Load, Op, entangled, indices_of
 from redfuser.errors import LoweringError
 from redfuser.tensorize.configs import TileConfig
-from redfuser.tensorize.tile_ir import (
+from redfuser.tensorize.ir.nodes import (
     Buffer,
     Copy,
     Dim,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Reducer, Ref, f32, op
+from redfuser.acrf import algebra
+from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Reducer, Ref, op
 from redfuser.strategies.program import Block
 from redfuser.tensorize import rewrite
 from redfuser.tensorize.indexing import zero_filled
@@ -109,10 +110,8 @@ def mask_tail(work: Preparation, b: Block, e: Expr) -> tuple[Expr, list[Block]]:
     kind = b.reducer.kind if b.reducer else ""
     if _padding(work, e) == {"max": "lowest", "topk": "lowest", "argmax": "lowest", "sum": "zero"}.get(kind):
         return e, []
-    neutral = {"max": rewrite.NEG_INF, "topk": rewrite.NEG_INF, "argmax": rewrite.NEG_INF, "sum": rewrite.ZERO,
-               "min": f32(float("inf")), "argmin": f32(float("inf")), "prod": f32(1.0)}.get(kind)
-    if neutral is None:
-        neutral = Const(kind == "all", "bool")
+    assert b.reducer is not None
+    neutral = algebra.neutral(b.reducer, e.dtype)[0]
     inside = _inside(work)
     masked = rewrite.fold(Op("select", (inside, e, neutral), e.dtype))
     if kind == "sum" and work.roles.columns in b.axes:  # a product: the factor that is not masked may be NaN there

@@ -8,7 +8,7 @@ from redfuser.acrf.expr import Expr, Index, Load, Tensor, walk
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Program
 from redfuser.tensorize.indexing import Affine, affine, view
-from redfuser.tensorize.tile_ir import Param
+from redfuser.tensorize.ir.nodes import Param
 
 if TYPE_CHECKING:
     from redfuser.tensorize.state import KernelState

@@ -14,8 +14,8 @@ from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref, indices_
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block, Kernel
 from redfuser.tensorize.indexing import affine, group_size
+from redfuser.tensorize.ir.index import i64, iadd, imul
 from redfuser.tensorize.rewrite import factors
-from redfuser.tensorize.tile_ir import i64, iadd, imul
 
 SHORT = 16
 """Terms that a contraction needs to be worth a matrix unit: its smallest depth."""

@@ -13,6 +13,7 @@ from redfuser.acrf.expr import Load, walk
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Kernel, Program
 from redfuser.target import Target
+from redfuser.tensorize.arguments import static_extent
 from redfuser.tensorize.axes import choose, split_groups
 
 BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "i64": 8, "i32": 4, "i8": 1, "u8": 1, "bool": 1}
@@ -68,7 +69,7 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
     Contractions: rows is a multiple of 16, of 64 for warp-group instructions; a tile of few rows (decode) is 16 rows
     with its weights in shared memory. Row programs: 24 to 32 elements per thread, threads a power of two."""
     kernel = program.kernels[0]
-    extents = {a.name: int(a.extent) for a in program.axes}
+    extents = {a.name: static_extent(a.extent, a.name) for a in program.axes}
     kernel, extents, _ = split_groups(kernel, extents)
     roles = choose(kernel, extents)
     extents = roles.extents

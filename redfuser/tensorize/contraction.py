@@ -15,11 +15,12 @@ from redfuser.tensorize import rewrite
 from redfuser.tensorize.alive import masked_operand
 from redfuser.tensorize.axes import strip_casts
 from redfuser.tensorize.indexing import zero_filled
+from redfuser.tensorize.ir.index import i64, imul
+from redfuser.tensorize.ir.nodes import Assign, Fill, For, Gemm, Slice
 from redfuser.tensorize.maps import as_tile
 from redfuser.tensorize.scope import HALF, Scope, Value
 from redfuser.tensorize.sizes import round_up
 from redfuser.tensorize.staging import stage_tile
-from redfuser.tensorize.tile_ir import Assign, Fill, For, Gemm, Slice, i64, imul
 from redfuser.tensorize.weights import weight_pieces
 
 if TYPE_CHECKING:

@@ -14,9 +14,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from redfuser.acrf.expr import Cast, Const, Expr, Load, Op, walk
+from redfuser.tensorize.ir.index import at
+from redfuser.tensorize.ir.nodes import Assign, Fill
 from redfuser.tensorize.scope import Value
 from redfuser.tensorize.sizes import walked
-from redfuser.tensorize.tile_ir import Assign, Fill, at
 
 if TYPE_CHECKING:
     from redfuser.tensorize.state import KernelState

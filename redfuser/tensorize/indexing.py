@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from redfuser.acrf.expr import Const, Expr, Index, Load, Op, map_children, walk
-from redfuser.tensorize.tile_ir import i64, iadd, imul
+from redfuser.tensorize.ir.index import i64, iadd, imul
 
 
 @dataclass(frozen=True, slots=True)

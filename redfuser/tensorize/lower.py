@@ -21,14 +21,13 @@ from redfuser.strategies.program import Block
 from redfuser.tensorize.arguments import argument_name
 from redfuser.tensorize.axes import strip_casts
 from redfuser.tensorize.contraction import lower_contraction
+from redfuser.tensorize.ir.index import i64
+from redfuser.tensorize.ir.nodes import Fill, For, TileKernel, TileStmt
 from redfuser.tensorize.maps import map_tile
 from redfuser.tensorize.masks import TRUE
 from redfuser.tensorize.reductions import keep_old, lower_correct, lower_late_reduce, lower_merge, lower_reduce
-from redfuser.tensorize.repeats import name_repeats
 from redfuser.tensorize.scope import HALF, Scope, Value
-from redfuser.tensorize.storage import tidy
 from redfuser.tensorize.stores import lower_output, lower_store
-from redfuser.tensorize.tile_ir import Fill, For, TileKernel, TileStmt, i64, ifloordiv
 from redfuser.tensorize.walk import alive_positions, constant_trip, segment_steps
 
 if TYPE_CHECKING:
@@ -48,29 +47,17 @@ def lower_kernel(work: KernelState) -> TileKernel:
         tail.staged = work.last_staged
     work.scope = tail
     _lower_tail(work, tail)
-    stmts = [*work.prologue.stmts, *body, *tail.stmts]
-    tidied, used = tidy(stmts)
-    parts: set[str] = set()
-    tidied = name_repeats(tidied, work.buffers, lambda stem, dtype, rows: _part(work, parts, stem, dtype, rows))
-    used |= parts
-    buffers = tuple(b for n, b in work.buffers.items() if n in used)
     cascade = work.program.fused.cascade
     order = [argument_name(work.program, t.name) for t in (*cascade.inputs, *work.kernel.reads, *work.kernel.writes)]
     params = tuple(sorted(work.params.values(), key=lambda p: order.index(p.name)))
     grid, lets = _launch_grid(work)
-    return TileKernel(work.kernel.name, params, grid, work.config.threads, lets, buffers, tuple(tidied),
-                      work.config.warp_specialized and work.target.tma, work.config.raster,
-                      work.exact, work.notes())
-
-
-def _part(work: KernelState, parts: set[str], stem: str, dtype: str, rows: int) -> str:
-    name = work.buffer(stem, "fragment", dtype, (rows,))
-    parts.add(name)
-    return name
+    return TileKernel(work.kernel.name, params, grid, work.config.threads, lets, tuple(work.buffers.values()),
+                      (*work.prologue.stmts, *body, *tail.stmts), work.config.warp_specialized and work.target.tma,
+                      work.config.raster, work.exact, work.notes())
 
 
 def _launch_grid(work: KernelState) -> tuple[tuple[tuple[str, int], ...], tuple[tuple[str, Expr], ...]]:
-    """Grid variables, fastest first; more than three are folded into the last and unfolded as lets."""
+    """Grid variables, fastest first, and the scalars derived from them."""
     axes = [(a, work.extents[a]) for a in reversed(work.roles.grid) if work.extents[a] > 1]
     if work.row_blocks > 1:
         axes.insert(0, (work.block_var, work.row_blocks))
@@ -78,16 +65,6 @@ def _launch_grid(work: KernelState) -> tuple[tuple[tuple[str, int], ...], tuple[
     if work.row_blocks > 1 and work.config.reverse and work.narrowed:
         axes[0] = (f"{work.block_var}_from_end", work.row_blocks)
         lets.append((work.block_var, Op("sub", (i64(work.row_blocks - 1), Index(axes[0][0])), "i64")))
-    if not axes:
-        axes = [("one", 1)]
-    if len(axes) > 3:
-        folded, total = axes[2:], 1
-        name = "_".join(a for a, _ in folded)
-        for k, (a, extent) in enumerate(folded):
-            e = ifloordiv(Index(name), total)
-            lets.append((a, e if k == len(folded) - 1 else Op("mod", (e, i64(extent)), "i64")))
-            total *= extent
-        axes = [*axes[:2], (name, total)]
     return tuple(axes), tuple(lets)
 
 

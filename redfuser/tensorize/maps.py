@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from redfuser.acrf.expr import Const, Expr, Op, Ref, print_expr
+from redfuser.tensorize.ir.index import at
+from redfuser.tensorize.ir.nodes import Assign, If
 from redfuser.tensorize.masks import TRUE, separate
 from redfuser.tensorize.scope import HALF, Value
-from redfuser.tensorize.tile_ir import Assign, If, at
 from redfuser.tensorize.walk import mask_needed
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def map_tile(work: KernelState, v: Value, e: Expr, comment: str = "") -> None:
             work.emit(work.parallel(letters, (Assign(v.buffer, work.points(letters), work.expr(inner)),), comment))
             masked = Op("select", (work.expr(position), at(v.buffer, v.dtype, *(work.point[c] for c in letters)),
                                    e.args[2]), e.dtype)
-            mask = work.parallel(letters, (Assign(v.buffer, work.points(letters), masked),))
+            mask = work.parallel(letters, (Assign(v.buffer, work.points(letters), work.typed(masked)),))
             why = f"only where {print_expr(position)} is not settled"
             work.emit(mask if partial == TRUE else If(partial, (mask,), why))
             return

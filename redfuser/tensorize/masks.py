@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from redfuser.acrf.expr import Const, Expr, Load, Op, Ref, op, walk
 from redfuser.tensorize.indexing import Affine, affine, bounds, divide, make, minus
-from redfuser.tensorize.tile_ir import i64, iadd, ifloordiv, imax, imin
+from redfuser.tensorize.ir.index import i64, iadd, ifloordiv, imax, imin
 
 TRUE: Expr = Const(True, "bool")
 

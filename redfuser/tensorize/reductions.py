@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from redfuser.acrf.algebra import neutral
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Op, f32, op
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block
 from redfuser.tensorize import rewrite
 from redfuser.tensorize.contraction import accumulate_product
 from redfuser.tensorize.deep import emit_total
+from redfuser.tensorize.ir.index import at, i64, imax, imin
+from redfuser.tensorize.ir.nodes import Assign, Copy, Fill, ReduceTile, Slice
 from redfuser.tensorize.maps import as_tile
 from redfuser.tensorize.nan import keeps_nan
 from redfuser.tensorize.scope import Value
 from redfuser.tensorize.selection import select_best
 from redfuser.tensorize.sizes import walked
-from redfuser.tensorize.tile_ir import Assign, Copy, Fill, ReduceTile, Slice, at, i64, imax, imin
 
 if TYPE_CHECKING:
     from redfuser.tensorize.state import KernelState
@@ -133,16 +135,15 @@ def lower_late_reduce(work: KernelState, b: Block) -> None:
         return
     if b.over != work.roles.segment or b.reducer.kind not in ("sum", "max", "min"):
         raise LoweringError("RF489", f"{work.kernel.name}: no tile form of {b.reducer} over {b.over} after the row")
-    v = work.tile(b.name, "m", "f32")
-    work.values[b.name] = v
-    neutral = {"sum": 0.0, "max": -float("inf"), "min": float("inf")}[b.reducer.kind]
     e = b.exprs[0]
+    v = work.tile(b.name, "m", "f32" if e.dtype in FLOATS else b.dtype)
+    work.values[b.name] = v
     n = work.roles.segment
     assert n is not None
     if walked(work, n) != work.extents[n]:
-        e = Op("select", (op("lt", Index(n), i64(work.extents[n])), e, Const(neutral, "f32")), e.dtype)
+        e = Op("select", (op("lt", Index(n), i64(work.extents[n])), e, neutral(b.reducer, e.dtype)[0]), e.dtype)
     if not work.resident:
-        work.phase_init.append(Fill(v.buffer, Const(neutral, "f32")))
+        work.phase_init.append(Fill(v.buffer, neutral(b.reducer, v.dtype)[0]))
     _fold_tile(work, b.reducer.kind, as_tile(work, e, "mn", f"{b.name}_term"), v, work.resident, work.source(b),
                nan=b.reducer.kind != "sum", late=True)
 
@@ -150,11 +151,10 @@ def lower_late_reduce(work: KernelState, b: Block) -> None:
 def _reduce_list(work: KernelState, b: Block) -> None:
     """Along the places of a top-k list, padded to a power of two."""
     assert b.reducer is not None and work.roles.columns is not None
-    neutral = {"sum": 0.0, "max": -float("inf"), "min": float("inf")}[b.reducer.kind]
     e, k = b.exprs[0], work.extents[work.roles.columns]
     if k != work.sizes["e"]:
-        e = Op("select", (op("lt", Index(work.roles.columns), i64(k)), e, Const(neutral, "f32")), e.dtype)
-    v = work.tile(b.name, "m", "f32")
+        e = Op("select", (op("lt", Index(work.roles.columns), i64(k)), e, neutral(b.reducer, e.dtype)[0]), e.dtype)
+    v = work.tile(b.name, "m", "f32" if e.dtype in FLOATS else b.dtype)
     work.values[b.name] = v
     _fold_tile(work, b.reducer.kind, as_tile(work, e, "me", f"{b.name}_term"), v, True, work.source(b),
                nan=b.reducer.kind != "sum")

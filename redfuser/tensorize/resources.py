@@ -7,8 +7,8 @@ from math import prod
 from redfuser.errors import LoweringError
 from redfuser.target import Target
 from redfuser.tensorize.configs import BYTES
-from redfuser.tensorize.storage import reads, writes
-from redfuser.tensorize.tile_ir import Copy, For, If, TileKernel, TileStmt
+from redfuser.tensorize.ir.effects import reads, writes
+from redfuser.tensorize.ir.nodes import Copy, For, If, TileKernel, TileStmt
 
 REGISTERS = 255
 """Most 32-bit registers a thread can have."""

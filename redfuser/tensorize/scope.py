@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from redfuser.acrf.expr import Expr
-from redfuser.tensorize.tile_ir import Slice, TileStmt
+from redfuser.tensorize.ir.nodes import Slice, TileStmt
 
 HALF = ("f16", "bf16")
 ORDER = "mnec"

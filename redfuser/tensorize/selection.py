@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from redfuser.acrf.expr import Cast, Const, Expr, Index, Op, f32, op
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block
+from redfuser.tensorize.ir.index import at, i64
+from redfuser.tensorize.ir.nodes import Assign, Fill, For, ReduceTile, TileStmt
 from redfuser.tensorize.maps import map_tile
-from redfuser.tensorize.tile_ir import Assign, Fill, For, ReduceTile, TileStmt, at, i64
 
 if TYPE_CHECKING:
     from redfuser.tensorize.state import KernelState

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from redfuser.acrf.expr import Const, Expr, Index, Load, Op, map_children, op
 from redfuser.tensorize.arguments import view_indices
+from redfuser.tensorize.ir.index import at, i64, iadd
+from redfuser.tensorize.ir.nodes import Assign, Copy, Dim, Slice
 from redfuser.tensorize.scope import Value
-from redfuser.tensorize.tile_ir import Assign, Copy, Dim, Slice, at, i64, iadd
 
 if TYPE_CHECKING:
     from redfuser.tensorize.state import KernelState

@@ -10,13 +10,15 @@ from redfuser.tensorize.arguments import argument_name, declare_params, static_e
 from redfuser.tensorize.axes import choose, split_groups
 from redfuser.tensorize.configs import TileConfig
 from redfuser.tensorize.indexing import Affine, View, make
+from redfuser.tensorize.ir.index import at, i64, iadd
+from redfuser.tensorize.ir.nodes import Assign, Buffer, Parallel, Param, Policy, TileStmt
+from redfuser.tensorize.ir.typed import typed
 from redfuser.tensorize.masks import Analysis, Rows
 from redfuser.tensorize.precision import chooses_among_few, divides_by_hidden, stores_exponentials
 from redfuser.tensorize.prepare import Prepared, prepare
 from redfuser.tensorize.scope import ORDER, Scope, Value
 from redfuser.tensorize.sizes import is_gemm, one_segment, tile_sizes, walked
 from redfuser.tensorize.staging import element
-from redfuser.tensorize.tile_ir import Assign, Buffer, Parallel, Param, Policy, TileStmt, at, i64, iadd
 
 
 class KernelState:
@@ -122,11 +124,18 @@ class KernelState:
 
     def expr(self, e: Expr) -> Expr:
         """``e`` at a point of the enclosing parallel loop: names become elements of buffers, axes positions."""
+        return self.typed(self._placed(e))
+
+    def typed(self, e: Expr) -> Expr:
+        """``e``, of elements of buffers and parameters, with one type in every operation."""
+        return typed(e, {x.name: x.dtype for x in (*self.params.values(), *self.buffers.values())})
+
+    def _placed(self, e: Expr) -> Expr:
         match e:
             case Ref(name=name, indices=()):
                 v = self.value(name)
                 if v.expr is not None:
-                    return self.expr(v.expr)
+                    return self._placed(v.expr)
                 return at(v.buffer, v.dtype, *(self.point[c] for c in v.letters))
             case Ref():
                 raise LoweringError("RF488", f"{self.kernel.name}: {print_expr(e)} is a gather of a computed value")
@@ -134,7 +143,7 @@ class KernelState:
                 return element(self, name, indices, dtype)
             case Index(axis=a):
                 return self._position(a)
-        return map_children(e, self.expr)
+        return map_children(e, self._placed)
 
     def form(self, p: Affine) -> Expr:
         """An affine index at the current point."""

@@ -9,10 +9,11 @@ from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block
 from redfuser.tensorize.arguments import view_indices
 from redfuser.tensorize.axes import strip_casts
+from redfuser.tensorize.ir.index import at
+from redfuser.tensorize.ir.nodes import Assign, Copy, Dim, Slice
 from redfuser.tensorize.maps import as_tile, map_tile
 from redfuser.tensorize.scope import HALF, Value
 from redfuser.tensorize.staging import rectangle
-from redfuser.tensorize.tile_ir import Assign, Copy, Dim, Slice, at
 
 if TYPE_CHECKING:
     from redfuser.tensorize.state import KernelState

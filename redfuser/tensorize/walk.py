@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from redfuser.acrf.expr import Const, Expr, Index, op, walk
 from redfuser.strategies.program import Block
 from redfuser.tensorize.indexing import affine, minus
+from redfuser.tensorize.ir.index import i64, iadd, imul
 from redfuser.tensorize.masks import TRUE, both, conjuncts, positional
-from redfuser.tensorize.tile_ir import i64, iadd, imul
 
 if TYPE_CHECKING:
     from redfuser.tensorize.state import KernelState

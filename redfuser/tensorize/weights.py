@@ -17,10 +17,11 @@ from redfuser.acrf.expr import Cast, Expr, Op, Ref, f32, op, print_expr, refs_of
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block
 from redfuser.tensorize.axes import strip_casts
+from redfuser.tensorize.ir.index import at
+from redfuser.tensorize.ir.nodes import Assign, Copy, Slice
 from redfuser.tensorize.precision import kept, unit_roundoff
 from redfuser.tensorize.rewrite import is_const
 from redfuser.tensorize.scope import Value
-from redfuser.tensorize.tile_ir import Assign, Copy, Slice, at
 
 if TYPE_CHECKING:
     from redfuser.tensorize.state import KernelState

@@ -15,7 +15,7 @@ from redfuser.strategies import realise, select
 from redfuser.strategies.program import Program
 from redfuser.target import target
 from redfuser.tensorize import TileConfig, configs, tensorize
-from redfuser.tensorize.tile_ir import TileProgram
+from redfuser.tensorize.ir.nodes import TileProgram
 
 HOPPER = target("sm_90a")
 

@@ -8,7 +8,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from redfuser.acrf.expr import Const, Op
-from redfuser.tensorize.tile_ir import Dim, Fill, For, Gemm, If, TileProgram
+from redfuser.tensorize.ir.nodes import Dim, Fill, For, Gemm, If, TileProgram
 
 ORDERED = frozenset({"sub", "div", "lt", "le", "gt", "ge", "pow"})
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from redfuser.acrf.expr import Const, Op
-from redfuser.tensorize.tile_ir import Fill, Gemm
+from redfuser.tensorize.ir.nodes import Fill, Gemm
 from tests.chain.lowered import Twin, fused_of
 from tests.chain.planted import everywhere
 

@@ -11,7 +11,8 @@ from redfuser import frontend, numerics
 from redfuser.partition import partition
 from redfuser.strategies import realise
 from redfuser.target import target
-from redfuser.tensorize import configs, interpret, tensorize
+from redfuser.tensorize import configs, tensorize
+from redfuser.tensorize.ir import interpret
 
 
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from redfuser.acrf.expr import Const, Expr, Index, Op, op
 from redfuser.strategies import realise
 from redfuser.target import target
-from redfuser.tensorize import TileConfig, interpret, tensorize
+from redfuser.tensorize import TileConfig, tensorize
 from redfuser.tensorize.indexing import affine, make, view
-from redfuser.tensorize.interpret import apply
+from redfuser.tensorize.ir import interpret
+from redfuser.tensorize.ir.interpret import apply
 from redfuser.tensorize.masks import Analysis, Rows
 from tests import fused_examples as cascades
 from tests.tensorize import examples

@@ -12,7 +12,8 @@ import pytest
 from redfuser.codegen import tilelang as printer
 from redfuser.strategies import realise
 from redfuser.target import target
-from redfuser.tensorize import TileConfig, interpret, tensorize
+from redfuser.tensorize import TileConfig, tensorize
+from redfuser.tensorize.ir import interpret
 from tests import fused_examples as cascades
 from tests.tensorize import examples
 from tests.tensorize.examples import Shape

@@ -7,8 +7,9 @@ import pytest
 
 from redfuser.strategies import realise
 from redfuser.target import target
-from redfuser.tensorize import TileConfig, interpret, tensorize
-from redfuser.tensorize.tile_ir import TileProgram
+from redfuser.tensorize import TileConfig, tensorize
+from redfuser.tensorize.ir import interpret
+from redfuser.tensorize.ir.nodes import TileProgram
 from tests import fused_examples as cascades
 from tests.tensorize import examples
 from tests.tensorize.examples import Shape

@@ -20,8 +20,9 @@ from redfuser.codegen import tilelang
 from redfuser.errors import LoweringError
 from redfuser.strategies import realise
 from redfuser.target import target
-from redfuser.tensorize import TileConfig, interpret, tensorize
-from redfuser.tensorize.tile_ir import TileProgram
+from redfuser.tensorize import TileConfig, tensorize
+from redfuser.tensorize.ir import interpret
+from redfuser.tensorize.ir.nodes import TileProgram
 
 H200 = target("sm_90a")
 PRODUCT, ROWS = TileConfig(32, 16, 64, 2), TileConfig(4, 16, 64, 0, warp_specialized=False)
@@ -262,19 +263,24 @@ def test_a_single_number():
 
 def test_a_tile_in_flight_is_not_written():
     """A pipelined loop copies the next tile in while this one is computed with: maps do not reuse its storage."""
-    from redfuser.acrf.expr import Const, f32, op
-    from redfuser.tensorize.storage import tidy
-    from redfuser.tensorize.tile_ir import Assign, Copy, Dim, For, Parallel, ReduceTile, Slice, at, i64
+    from redfuser.tensorize.ir.parse import parse
+    from redfuser.tensorize.schedule import ReuseInPlace
 
-    def text(stages: int) -> str:
-        body = (Copy(Slice("x", (Dim(i64(0), 4), Dim(Const(0, "i64"), 8))), Slice("x_tile")),
-                Parallel(("i", "j"), (4, 8), (Assign("y", at("y", "f32", "i", "j").indices,  # type: ignore[attr-defined]
-                                                     op("mul", at("x_tile", "f32", "i", "j"), f32(2.0))),)),
-                ReduceTile("max", "y", "m", False))
-        return "\n".join(map(str, tidy([For("k", i64(0), i64(3), body, stages)])[0]))
+    def text(how: str) -> str:
+        return str(ReuseInPlace()(parse(f"""tile program p
+kernel k(x: f32[12, 8]) grid (one < 1) threads 32
+  x_tile: fragment f32[4, 8]
+  y: fragment f32[4, 8]
+  m: fragment f32[4]
+  for k in 0 .. 3{how}:
+    copy x[k * 4 +: 4, 0 +: 8] -> x_tile
+    parallel i < 4, j < 8:
+      y[i, j] = x_tile[i, j] * 2.0
+    reduce max y -> m
+""").kernels[0]))
 
-    assert "x_tile[i, j] = x_tile[i, j] * 2.0" in text(0)
-    assert "y[i, j] = x_tile[i, j] * 2.0" in text(2)
+    assert "x_tile[i, j] = x_tile[i, j] * 2.0" in text("")
+    assert "y[i, j] = x_tile[i, j] * 2.0" in text(" pipelined 2")
 
 
 def test_kernels_that_cannot_fit_are_no_candidates():

@@ -9,7 +9,7 @@ from redfuser.errors import LoweringError
 from redfuser.strategies import realise
 from redfuser.target import target
 from redfuser.tensorize import TileConfig, configs, spec_skeleton, tensorize
-from redfuser.tensorize.tile_ir import TileProgram
+from redfuser.tensorize.ir.nodes import TileProgram
 from tests import fused_examples as cascades
 from tests.tensorize import examples
 from tests.tensorize.examples import Shape

@@ -70,7 +70,7 @@ def _tiles(fused: Any, made: Any, machine: Any) -> Any:
 
 
 def _kernel(tiles: Any) -> Callable[..., Any]:
-    from redfuser.tensorize import interpret
+    from redfuser.tensorize.ir import interpret
 
     names = [a.name for a in tiles.args if a.role == "in"]
     outs = dict(tiles.outputs)

@@ -1,10 +1,11 @@
 """Tile IR: what one thread block does with tiles, free of any code generator's spelling.
 
-The grammar, on one screen (``str()`` of every node prints this text)::
+The grammar, on one screen (``str()`` of every node prints this text, :mod:`redfuser.tensorize.ir.parse` reads it)::
 
-    program   ::= "tile program" NAME {kernel}
-    kernel    ::= "kernel" NAME "(" param {"," param} ")" "grid" "(" {VAR "<" INT} ")" "threads" INT ["exact"]
-                  {"let" VAR "=" expr} {buffer} {stmt}
+    program   ::= "tile program" NAME {arg} {"output" NAME "=" NAME} {"rounding" TEXT} {kernel}
+    arg       ::= "in" | "out" | "workspace"  NAME ":" DTYPE shape
+    kernel    ::= "kernel" NAME "(" param {"," param} ")" "grid" "(" {VAR "<" INT} ")" "threads" INT ["specialized"]
+                  ["raster" INT] ["exact"] {"let" VAR "=" expr} {buffer} {stmt}
     param     ::= NAME ":" DTYPE shape ["out"]                      a view of a contiguous tensor
     buffer    ::= NAME ":" ("shared" | "fragment" | "local") DTYPE shape
     stmt      ::= "copy" slice "->" slice                          loads past an edge give 0, stores past it are dropped
@@ -23,19 +24,15 @@ it takes. All index arithmetic is i64.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import Literal, Union
 
-from redfuser.acrf import expr as _expr
-from redfuser.acrf.expr import Const, Expr, Index, Op
-
-_INTEGER = re.compile(r"i64\((-?\d+)\)")
+from redfuser.acrf.expr import Const, Expr, print_expr
 
 
-def print_expr(e: Expr) -> str:
-    """An expression's text with index constants bare: every integer here is an index."""
-    return _INTEGER.sub(r"\1", _expr.print_expr(e))
+def _index(e: Expr) -> str:
+    """The text of an index, whose bare integers are i64."""
+    return print_expr(e, 0, True)
 
 
 Scope = Literal["shared", "fragment", "local"]
@@ -77,7 +74,7 @@ class Dim:
     size: int = 0
 
     def __str__(self) -> str:
-        return f"{print_expr(self.start)} +: {self.size}" if self.size else print_expr(self.start)
+        return f"{_index(self.start)} +: {self.size}" if self.size else _index(self.start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +94,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Move a tile, converting the element type. ``safe`` promises that no index can pass an edge."""
+    """Move a tile, converting the element type.."""
 
     src: Slice
     dst: Slice
@@ -149,7 +146,7 @@ class Assign:
     expr: Expr
 
     def __str__(self) -> str:
-        return f"{self.target}[{', '.join(map(print_expr, self.indices))}] = {print_expr(self.expr)}"
+        return f"{self.target}[{', '.join(map(_index, self.indices))}] = {print_expr(self.expr)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +189,7 @@ class For:
 
     def __str__(self) -> str:
         tail = f" pipelined {self.stages}" if self.stages else ""
-        return f"for {self.var} in {print_expr(self.start)} .. {print_expr(self.stop)}{tail}:\n" + _block(self.body)
+        return f"for {self.var} in {_index(self.start)} .. {_index(self.stop)}{tail}:\n" + _block(self.body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,9 +228,10 @@ class TileKernel:
 
     def __str__(self) -> str:
         grid = ", ".join(f"{v} < {e}" for v, e in self.grid)
-        lines = [f"kernel {self.name}({', '.join(map(str, self.params))}) grid ({grid}) threads {self.threads}"
-                 f"{' exact' if self.exact else ''}"]
-        lines += [f"  let {n} = {print_expr(e)}" for n, e in self.lets]
+        raster = f" raster {self.raster}" if self.raster else ""
+        how = f"{' specialized' * self.warp_specialized}{raster}{' exact' * self.exact}"
+        lines = [f"kernel {self.name}({', '.join(map(str, self.params))}) grid ({grid}) threads {self.threads}{how}"]
+        lines += [f"  let {n} = {_index(e)}" for n, e in self.lets]
         lines += [f"  {b}" for b in self.buffers]
         return "\n".join(lines) + "\n" + _block(self.body)
 
@@ -246,6 +244,9 @@ class TensorArg:
     dtype: str
     shape: tuple[int, ...]
     role: Literal["in", "out", "workspace"]
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.name}: {self.dtype}{list(self.shape)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,60 +263,10 @@ class TileProgram:
     config: tuple[tuple[str, object], ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
-        return "\n".join([f"tile program {self.name}", *map(str, self.kernels)])
+        head = [*map(str, self.args), *(f"output {n} = {arg}" for n, arg in self.outputs),
+                *(f"rounding {r}" for r in self.roundings)]
+        return "\n".join([f"tile program {self.name}", *("  " + line for line in head), *map(str, self.kernels)])
 
 
 def _block(body: tuple[TileStmt, ...]) -> str:
     return "\n".join("  " + line for s in body for line in str(s).splitlines())
-
-
-# -- index arithmetic --------------------------------------------------------------------------------------------------
-
-
-def i64(value: int) -> Const:
-    return Const(int(value), "i64")
-
-
-def iadd(a: Expr, b: Expr) -> Expr:
-    """a + b on indices, with constants folded."""
-    match a, b:
-        case Const(value=x), Const(value=y):
-            return i64(int(x) + int(y))
-        case Const(value=0), _:
-            return b
-        case _, Const(value=0):
-            return a
-        case _, Const(value=y) if y < 0:
-            return Op("sub", (a, i64(-int(y))), "i64")
-    return Op("add", (a, b), "i64")
-
-
-def imul(a: Expr, k: int) -> Expr:
-    if isinstance(a, Const):
-        return i64(int(a.value) * k)
-    return i64(0) if k == 0 else a if k == 1 else Op("mul", (a, i64(k)), "i64")
-
-
-def ifloordiv(a: Expr, k: int) -> Expr:
-    if isinstance(a, Const):
-        return i64(int(a.value) // k)
-    return a if k == 1 else Op("floordiv", (a, i64(k)), "i64")
-
-
-def imin(a: Expr, b: Expr) -> Expr:
-    if isinstance(a, Const) and isinstance(b, Const):
-        return i64(min(int(a.value), int(b.value)))
-    return a if a == b else Op("min", (a, b), "i64")
-
-
-def imax(a: Expr, b: Expr) -> Expr:
-    if isinstance(a, Const) and isinstance(b, Const):
-        return i64(max(int(a.value), int(b.value)))
-    return a if a == b else Op("max", (a, b), "i64")
-
-
-def at(buffer: str, dtype: str, *axes: str) -> Expr:
-    """The element of ``buffer`` at the given loop variables."""
-    from redfuser.acrf.expr import Load
-
-    return Load(buffer, tuple(Index(a) for a in axes), dtype)

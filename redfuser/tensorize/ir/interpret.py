@@ -20,7 +20,7 @@ import numpy as np
 
 from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op
 from redfuser.errors import InputError, InternalError
-from redfuser.tensorize.tile_ir import (
+from redfuser.tensorize.ir.nodes import (
     Copy,
     Fill,
     For,

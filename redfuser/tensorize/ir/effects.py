@@ -1,0 +1,101 @@
+"""What statements touch, and statements with something in them replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+
+from redfuser.acrf.expr import Expr, Load, walk
+from redfuser.tensorize.indexing import rename_loads
+from redfuser.tensorize.ir.nodes import Assign, Copy, Fill, For, Gemm, If, Parallel, ReduceTile, Slice, TileStmt
+
+
+def every(stmts: Iterable[TileStmt]) -> Iterator[TileStmt]:
+    """Each statement, then those in it."""
+    for s in stmts:
+        yield s
+        if isinstance(s, (For, If)):
+            yield from every(s.body)
+
+
+def loads(e: Expr) -> Iterator[str]:
+    """The buffers and parameters an expression reads."""
+    return (x.tensor for x in walk(e) if isinstance(x, Load))
+
+
+def reads(s: TileStmt) -> set[str]:
+    """Buffers and parameters whose content a statement depends on."""
+    match s:
+        case Copy(src, dst):
+            return {src.buffer}
+        case Gemm(a, b, c, clear=clear):
+            return {a.buffer, b.buffer} | (set() if clear else {c})
+        case ReduceTile(_, src, dst, clear):
+            return {src} | (set() if clear else {dst})
+        case Parallel(body=body):
+            return {n for a in body for n in loads(a.expr)} | {n for a in body for i in a.indices for n in loads(i)}
+        case For(start=start, stop=stop, body=body):
+            return {n for k in body for n in reads(k)} | {*loads(start), *loads(stop)}
+        case If(cond=cond, body=body):
+            return {n for k in body for n in (*reads(k), *writes(k))} | set(loads(cond))
+    return set()
+
+
+def writes(s: TileStmt) -> set[str]:
+    """Buffers and parameters a statement stores into."""
+    match s:
+        case Copy(dst=dst):
+            return {dst.buffer}
+        case Gemm(c=c):
+            return {c}
+        case ReduceTile(dst=dst):
+            return {dst}
+        case Parallel(body=body):
+            return {a.target for a in body}
+        case Fill(buffer=b):
+            return {b}
+        case For(body=body) | If(body=body):
+            return {n for k in body for n in writes(k)}
+    return set()
+
+
+def with_exprs(s: TileStmt, f: Callable[[Expr], Expr]) -> TileStmt:
+    """The statement with ``f`` of every value it computes; indices and bounds stay."""
+    match s:
+        case Parallel(body=body):
+            return replace(s, body=tuple(replace(a, expr=f(a.expr)) for a in body))
+        case If(cond=cond, body=body):
+            return replace(s, cond=f(cond), body=tuple(with_exprs(k, f) for k in body))
+        case For(body=body):
+            return replace(s, body=tuple(with_exprs(k, f) for k in body))
+    return s
+
+
+def renamed(s: TileStmt, old: str, new: str) -> TileStmt:
+    """The statement with a buffer in another's place."""
+
+    def part(x: Slice) -> Slice:
+        return replace(x, buffer=new) if x.buffer == old else x
+
+    def name(x: str) -> str:
+        return new if x == old else x
+
+    def value(e: Expr) -> Expr:
+        return rename_loads(e, {old: new})
+
+    match s:
+        case Copy(src, dst):
+            return replace(s, src=part(src), dst=part(dst))
+        case Gemm(a, b, c):
+            return replace(s, a=part(a), b=part(b), c=name(c))
+        case ReduceTile(_, src, dst):
+            return replace(s, src=name(src), dst=name(dst))
+        case Parallel(body=body):
+            return replace(s, body=tuple(Assign(name(a.target), tuple(map(value, a.indices)), value(a.expr)) for a in body))
+        case Fill(buffer=b):
+            return replace(s, buffer=name(b))
+        case For(body=body):
+            return replace(s, body=tuple(renamed(k, old, new) for k in body))
+        case If(cond=cond, body=body):
+            return replace(s, cond=value(cond), body=tuple(renamed(k, old, new) for k in body))
+    return s

@@ -1,0 +1,252 @@
+"""What holds of every tile program: names defined where they are used, types, scopes and sizes that agree, and no buffer
+read before something is in it. A pass that breaks one of these is wrong whatever the program computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import prod
+
+from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Const, Expr, Index, Load, Op, print_expr
+from redfuser.errors import InternalError
+from redfuser.tensorize.ir.nodes import (
+    Buffer,
+    Copy,
+    Fill,
+    For,
+    Gemm,
+    If,
+    Parallel,
+    Param,
+    ReduceTile,
+    Slice,
+    TileKernel,
+    TileProgram,
+    TileStmt,
+)
+
+MATRIX = ("f16", "bf16", "e4m3", "e5m2", "f32", "i8")
+"""Element types that a product reads."""
+_LOGICAL = ("and", "or", "not")
+
+
+def verify(program: TileProgram) -> list[str]:
+    """What is wrong with ``program``, as sentences that name the kernel and the statement; empty when nothing is."""
+    found: list[str] = []
+    sizes = {a.name: (a.dtype, prod(a.shape), a.role) for a in program.args}
+    for k in program.kernels:
+        found += [f"{k.name}: {what}" for what in verify_kernel(k)]
+        if not 1 <= len(k.grid) <= 3:
+            found.append(f"{k.name}: a launch of {len(k.grid)} grid variables")
+        for p in k.params:
+            if sizes.get(p.name, ("",))[:2] != (p.dtype, prod(p.shape)):
+                found.append(f"{k.name}: {p} is no view of an argument")
+            elif p.out and sizes[p.name][2] == "in":
+                found.append(f"{k.name}: {p} is an input")
+    return found + [f"output {n}: no argument {a}" for n, a in program.outputs if a not in sizes]
+
+
+def require(program: TileProgram, after: str) -> None:
+    """Raises InternalError RF900 naming the pass (``after``) that left ``program`` ill-formed."""
+    if found := verify(program):
+        raise InternalError("RF900", f"after {after}: {found[0]}")
+
+
+def verify_kernel(kernel: TileKernel) -> list[str]:
+    """What is wrong with one kernel."""
+    checker = _Checker(kernel)
+    checker.kernel_head()
+    checker.block(kernel.body)
+    return checker.found
+
+
+@dataclass
+class _Checker:
+    kernel: TileKernel
+    found: list[str] = field(default_factory=list)
+    vars: set[str] = field(default_factory=set)
+    full: set[str] = field(default_factory=set)
+    """Buffers that something has been written to."""
+
+    def __post_init__(self) -> None:
+        self.homes: dict[str, Param | Buffer] = {x.name: x for x in (*self.kernel.params, *self.kernel.buffers)}
+
+    def say(self, what: str, where: object) -> None:
+        self.found.append(f"{what} in {str(where).splitlines()[0].strip()}")
+
+    def kernel_head(self) -> None:
+        k = self.kernel
+        names = [*self.homes, *(v for v, _ in k.grid), *(n for n, _ in k.lets)]
+        if len(names) != len(k.params) + len(k.buffers) + len(k.grid) + len(k.lets) or len(set(names)) != len(names):
+            self.say("a name is given twice", k)
+        self.vars = {v for v, _ in k.grid}
+        for n, e in k.lets:
+            self.index(e, f"let {n}")
+            self.vars.add(n)
+
+    # -- statements ----------------------------------------------------------------------------------------------------
+
+    def block(self, body: Iterable[TileStmt]) -> None:
+        for s in body:
+            self.stmt(s)
+
+    def stmt(self, s: TileStmt) -> None:
+        match s:
+            case Copy(src, dst):
+                a, b = self.slice(src, s), self.slice(dst, s)
+                if a is not None and b is not None and _bare(a) != _bare(b):
+                    self.say(f"{list(a)} elements copied to {list(b)}", s)
+                self.reads(src.buffer, s)
+                self.writes(dst.buffer, s)
+            case Gemm():
+                self.gemm(s)
+            case ReduceTile(op, src, dst, clear):
+                a, b = self.shape(src, s), self.shape(dst, s)
+                if op not in ("sum", "max", "min") or a is None or b is None or prod(a[:-1]) != prod(b):
+                    self.say("a reduction over the last dimension", s)
+                self.reads(src, s)
+                if not clear:
+                    self.reads(dst, s)
+                self.writes(dst, s)
+            case Fill(buffer, value):
+                if (home := self.homes.get(buffer)) is not None and (home.dtype in FLOATS) != (value.dtype in FLOATS):
+                    self.say(f"{home.dtype} filled with a {value.dtype}", s)
+                self.writes(buffer, s)
+            case Parallel():
+                self.parallel(s)
+            case For(var, start, stop, body):
+                self.index(start, s)
+                self.index(stop, s)
+                if var in self.vars:
+                    self.say(f"{var} is a variable already", s)
+                outside, self.vars = self.vars, {*self.vars, var}
+                self.block(body)
+                self.vars = outside
+            case If(cond, body):
+                if self.expr(cond, s) != "bool":
+                    self.say("a condition that is no bool", s)
+                before = set(self.full)
+                self.block(body)
+                self.full = before  # may not have run
+
+    def gemm(self, s: Gemm) -> None:
+        a, b, c = self.slice(s.a, s), self.slice(s.b, s), self.shape(s.c, s)
+        kinds = {self.homes[x.buffer].dtype for x in (s.a, s.b) if x.buffer in self.homes}
+        if len(kinds) != 1 or not kinds <= set(MATRIX):
+            self.say(f"operands of types {sorted(kinds)}", s)
+        if a is not None and b is not None and c is not None:
+            (m, k) = reversed(a) if s.transpose_a else a
+            (j, n) = reversed(b) if s.transpose_b else b
+            if (m, k, n) != (c[0], j, c[1]):
+                self.say(f"a product of {m}x{k} and {j}x{n} into {list(c)}", s)
+        if isinstance(home := self.homes.get(s.c), Buffer) and home.scope != "fragment":
+            self.say(f"a product into {home.scope} memory", s)
+        for x in (s.a, s.b):
+            self.reads(x.buffer, s)
+        if not s.clear:
+            self.reads(s.c, s)
+        self.writes(s.c, s)
+
+    def parallel(self, s: Parallel) -> None:
+        if len(s.vars) != len(s.extents) or self.vars & set(s.vars) or len(set(s.vars)) != len(s.vars):
+            self.say("loop variables", s)
+        extents = dict(zip(s.vars, s.extents, strict=False))
+        self.vars |= set(s.vars)
+        for a in s.body:
+            shape = self.shape(a.target, a)
+            if shape is not None and len(shape) != len(a.indices):
+                self.say(f"{len(a.indices)} indices of {len(shape)}", a)
+            for i, n in zip(a.indices, shape or (), strict=False):
+                self.index(i, a)
+                if isinstance(i, Index) and extents.get(i.axis, 0) > n and a.target in {b.name for b in self.kernel.buffers}:
+                    self.say(f"{i.axis} leaves {a.target}", a)
+            value, home = self.expr(a.expr, a), self.homes.get(a.target)
+            if home is not None and value and (home.dtype == "bool") != (value == "bool"):
+                self.say(f"a {value} stored as {home.dtype}", a)
+            self.writes(a.target, a)
+        self.vars -= set(s.vars)
+
+    # -- storage -------------------------------------------------------------------------------------------------------
+
+    def shape(self, name: str, where: object) -> tuple[int, ...] | None:
+        if name not in self.homes:
+            self.say(f"no buffer or parameter {name}", where)
+            return None
+        return self.homes[name].shape
+
+    def slice(self, s: Slice, where: object) -> tuple[int, ...] | None:
+        """The sizes of a slice."""
+        shape = self.shape(s.buffer, where)
+        if shape is None or not s.dims:
+            return shape
+        if len(s.dims) != len(shape):
+            self.say(f"{len(s.dims)} dimensions of {len(shape)}", where)
+        for d in s.dims:
+            self.index(d.start, where)
+        return s.sizes
+
+    def reads(self, name: str, where: object) -> None:
+        home = self.homes.get(name)
+        if isinstance(home, Buffer) and name not in self.full:
+            self.say(f"{name} is read before it is written", where)
+        if isinstance(home, Param) and home.out:
+            self.say(f"the result {name} is read", where)
+
+    def writes(self, name: str, where: object) -> None:
+        home = self.homes.get(name)
+        if isinstance(home, Param) and not home.out:
+            self.say(f"the operand {name} is written", where)
+        self.full.add(name)
+
+    # -- expressions ---------------------------------------------------------------------------------------------------
+
+    def index(self, e: Expr, where: object) -> None:
+        if self.expr(e, where) not in ("i64", "i32", ""):
+            self.say(f"{print_expr(e)} is no index", where)
+
+    def expr(self, e: Expr, where: object) -> str:
+        """The type of an expression; empty where it has none that is known."""
+        match e:
+            case Const(dtype=d):
+                return d
+            case Index(axis=a):
+                if a not in self.vars:
+                    self.say(f"no variable {a}", where)
+                return "i64"
+            case Load(tensor=n, indices=indices, dtype=d):
+                shape = self.shape(n, where)
+                if shape is not None and (len(shape) != len(indices) or self.homes[n].dtype != d):
+                    self.say(f"{n} has {len(shape)} dimensions of {self.homes[n].dtype}, read as {print_expr(e)} of {d}", where)
+                for i in indices:
+                    self.index(i, where)
+                self.reads(n, where)
+                return d
+            case Cast(arg=x, dtype=d):
+                self.expr(x, where)
+                return d
+            case Op():
+                return self.op(e, where)
+        self.say(f"{print_expr(e)} has no place in a tile program", where)
+        return ""
+
+    def op(self, e: Op, where: object) -> str:
+        kinds = [self.expr(a, where) for a in e.args]
+        if e.name == "select":
+            if kinds[0] != "bool":
+                self.say(f"{print_expr(e.args[0])} is no condition", where)
+            kinds = kinds[1:]
+        want = {"bool"} if e.name in _LOGICAL else set(kinds)
+        if len(want) != 1 or set(kinds) - want:
+            self.say(f"{e.name} of {' and '.join(kinds)}: {print_expr(e)}", where)
+        if e.dtype != ("bool" if e.name in COMPARISONS or e.name in (*_LOGICAL, "isnan") else kinds[-1]):
+            self.say(f"{print_expr(e)} called {e.dtype}", where)
+        return e.dtype
+
+
+def _bare(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(n for n in shape if n != 1)
+
+
+__all__ = ["require", "verify", "verify_kernel"]
+

@@ -1,0 +1,43 @@
+"""What is done to a kernel's tiles after they are laid out, as a list: each pass takes a kernel and gives one that computes
+the same, and is in a file of its own. A new one is a file and a line here; ``tests/tensorize/test_passes.py`` runs every pass
+over the corpus with the verifier and the interpreter before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from redfuser.tensorize.ir.nodes import TileKernel
+from redfuser.tensorize.schedule.grid import FoldGrid
+from redfuser.tensorize.schedule.in_place import ReuseInPlace
+from redfuser.tensorize.schedule.join_rows import JoinRows
+from redfuser.tensorize.schedule.narrow import NarrowTiles
+from redfuser.tensorize.schedule.repeats import NameRepeats
+from redfuser.tensorize.schedule.unused import DropUnused
+
+
+class Pass(Protocol):
+    """A frozen dataclass whose docstring shows ``before --> after``, what it requires and which roundings it adds. One that
+    does not apply returns what it was given."""
+
+    def __call__(self, kernel: TileKernel) -> TileKernel: ...
+
+
+PASSES: tuple[Pass, ...] = (FoldGrid(), ReuseInPlace(), NarrowTiles(), ReuseInPlace(), JoinRows(), NameRepeats(), DropUnused())
+
+Watcher = Callable[[str, TileKernel], None]
+"""Told of each pass that changed something: its name, and the kernel after it."""
+
+
+def scheduled(kernel: TileKernel, watch: Watcher | None = None, passes: tuple[Pass, ...] = PASSES) -> TileKernel:
+    """``kernel`` after every pass in order."""
+    if watch is not None:
+        watch("laid out", kernel)
+    for p in passes:
+        before, kernel = kernel, p(kernel)
+        if watch is not None and str(kernel) != str(before):
+            watch(type(p).__name__, kernel)
+    return kernel
+
+
+__all__ = ["PASSES", "Pass", "Watcher", "scheduled"]
