@@ -1,7 +1,7 @@
 """``REDFUSER_TRACE=DIR``: every compile leaves a folder with what each stage made of the model, to read and to report.
 
     DIR/0003-Block-sm_90a/import.txt, report.txt, report.json, graph.py, error.txt (when it failed)
-    DIR/0003-Block-sm_90a/k0_attn/1-cascade.txt, 2-fused.txt, 3-program.txt, 4-tiles.txt, 5-source.py
+    DIR/0003-Block-sm_90a/k0_attn/1-cascade.txt, 2-fused.txt, 3-program.txt, 4-passes.txt, 5-tiles.txt, 6-source.py
 
 Texts only: the model's code and shapes, and none of its weights.
 """

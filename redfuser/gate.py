@@ -36,6 +36,8 @@ def checked_tiles(program: Any, config: Any, machine: Any, verify: str) -> tuple
     except LoweringError as error:
         raise LoweringError("RF904", "the kernel cannot be checked on smaller extents", why=str(error)) from error
     _hold("RF903", "tile program", program, verdict, verify)
+    if verify == "strict" and (wrong := chain.tile_passes(program, config, machine)):
+        raise InternalError("RF903", f"a pass over the tiles of {program.fused.cascade.name} changes them", why=wrong[0])
     return (f"tile program {verdict.words}",)
 
 

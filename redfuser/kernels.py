@@ -105,10 +105,9 @@ def _tiled(made: Produced, program: Any, arch: str, build: bool, verify: str) ->
     failure: RedFuserError | None = None
     passed: list[Note] = []
     candidates = _candidates(made.name, program, arch, verify, passed)
-    for rank, config, tiles, source, request, checks in candidates:
-        stages = {**made.stages, "tiles": str(tiles), "source": source}
-        chosen = replace(made, stages=stages, config=f"cost model, candidate {rank}: {config}", checks=made.checks + checks,
-                         roundings=tiles.roundings, notes=tuple(passed))
+    for rank, config, tiles, texts, request, checks in candidates:
+        chosen = replace(made, stages={**made.stages, **texts}, config=f"cost model, candidate {rank}: {config}",
+                         checks=made.checks + checks, roundings=tiles.roundings, notes=tuple(passed))
         if not build:
             return chosen
         try:
@@ -135,17 +134,19 @@ def _passed_over(name: str, rank: int, error: RedFuserError) -> Note:
 
 
 def _candidates(name: str, program: Any, arch: str, verify: str, passed: list[Note]) -> Iterator[tuple[Any, ...]]:
-    """(rank, config, tiles, source, request, checks) of the best configurations; one that does not tensorise or that fails
-    its check is passed over unless it is the last."""
+    """(rank, config, tiles, texts of the stages, request, checks) of the best configurations; one that does not tensorise
+    or that fails its check is passed over unless it is the last."""
     from redfuser.codegen import tilelang
     from redfuser.codegen.build import Request
     from redfuser.target import target
     from redfuser.tensorize import configs, spec_skeleton, tensorize
+    from redfuser.tensorize.schedule.history import History
 
     machine, failure, found = target(arch), None, False
     for rank, config in enumerate(configs(program, machine)[:CANDIDATES]):
         try:
-            tiles = tensorize(program, config, machine)
+            history = History()
+            tiles = tensorize(program, config, machine, history)
             checks = checked_tiles(program, config, machine, verify)
         except LoweringError as error:
             failure = error
@@ -154,7 +155,7 @@ def _candidates(name: str, program: Any, arch: str, verify: str, passed: list[No
         found = True
         source = tilelang.print_program(tiles)
         request = Request(source, spec_skeleton(tiles), name, arch, tilelang.build_config(tiles, config))
-        yield rank, config, tiles, source, request, checks
+        yield rank, config, tiles, {"passes": str(history), "tiles": str(tiles), "source": source}, request, checks
     if not found and failure is not None:
         raise failure
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from redfuser.cache import Cache
-from redfuser.chain import scalar, tiles, twin
+from redfuser.chain import scalar, steps, tiles, twin
 from redfuser.chain.samples import cases
 from redfuser.errors import LoweringError
 from redfuser.strategies import cpu
@@ -45,6 +45,12 @@ def tile_program(program: Program, config: TileConfig, target: Target, store: Ca
     return remember("tile program", about, JUDGES, ask, store if store is not None else Cache())
 
 
+def tile_passes(program: Program, config: TileConfig, target: Target) -> tuple[str, ...]:
+    """What is wrong with single passes over the tiles that ``config`` gives (``REDFUSER_VERIFY=strict``)."""
+    small = twin.of_tiles(program, config, deep=False)
+    return _first(steps.violations(small, config, target, cases(small.fused)))
+
+
 def _scalar(program: Program, on_cpu: bool) -> Iterator[str]:
     small = twin.of_scalar(program, deep=True)
     yield from scalar.inexact(small, cases(small.fused, deep=True))
@@ -71,4 +77,4 @@ def _first(violations: Iterator[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-__all__ = ["JUDGES", "LoweringError", "scalar_program", "tile_program"]
+__all__ = ["JUDGES", "LoweringError", "scalar_program", "tile_passes", "tile_program"]

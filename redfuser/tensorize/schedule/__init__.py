@@ -29,11 +29,11 @@ Watcher = Callable[[str, TileKernel], None]
 """Told of each pass that changed something: its name, and the kernel after it."""
 
 
-def scheduled(kernel: TileKernel, watch: Watcher | None = None, passes: tuple[Pass, ...] = PASSES) -> TileKernel:
+def scheduled(kernel: TileKernel, watch: Watcher | None = None) -> TileKernel:
     """``kernel`` after every pass in order."""
     if watch is not None:
         watch("laid out", kernel)
-    for p in passes:
+    for p in PASSES:
         before, kernel = kernel, p(kernel)
         if watch is not None and str(kernel) != str(before):
             watch(type(p).__name__, kernel)

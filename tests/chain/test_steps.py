@@ -1,0 +1,59 @@
+"""A pass over tiles that changes them is found under ``REDFUSER_VERIFY=strict``, by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from redfuser import chain, gate
+from redfuser import tensorize as package
+from redfuser.acrf.expr import Const, Expr, Op, map_children
+from redfuser.errors import InternalError
+from redfuser.tensorize import schedule
+from redfuser.tensorize.ir.effects import with_exprs
+from redfuser.tensorize.ir.nodes import TileKernel
+from redfuser.verdicts import Verdict
+from tests import fused_examples
+from tests.chain.lowered import HOPPER, program_of
+
+
+@dataclass(frozen=True)
+class Forgetful:
+    """Leaves the mask of a ragged row out."""
+
+    def __call__(self, kernel: TileKernel) -> TileKernel:
+        def go(e: Expr) -> Expr:
+            match e:
+                case Op(name="select", args=(_, x, Const())):
+                    return x
+            return map_children(e, go)
+
+        return replace(kernel, body=tuple(with_exprs(s, go) for s in kernel.body))
+
+
+@dataclass(frozen=True)
+class Careless:
+    """Leaves the first statement out."""
+
+    def __call__(self, kernel: TileKernel) -> TileKernel:
+        return replace(kernel, body=kernel.body[1:])
+
+
+def test_passes_hold() -> None:
+    for fused, strategy, splits in ((fused_examples.attention(1, 1, 1, 40, 100, 32, "f16"), "single", 1),
+                                    (fused_examples.variance(4, 1500), "multi", 3)):
+        program, config = program_of(fused, strategy, splits)
+        assert chain.tile_passes(program, config, HOPPER) == ()
+
+
+@pytest.mark.parametrize("wrong, what", [(Forgetful(), "Forgetful, "), (Careless(), "Careless: row_max is read before")])
+def test_a_wrong_pass_is_named(wrong: schedule.Pass, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    program, config = program_of(fused_examples.softmax(40, 300, "f32"), "single")
+    monkeypatch.setattr(schedule, "PASSES", (schedule.PASSES[0], wrong, *schedule.PASSES[1:]))
+    monkeypatch.setattr(package, "verify", lambda tiles: [])
+    found = chain.tile_passes(program, config, HOPPER)
+    assert found and what in found[0], found
+    monkeypatch.setattr(chain, "tile_program", lambda *about: Verdict("now"))
+    with pytest.raises(InternalError, match="RF903"):
+        gate.checked_tiles(program, config, HOPPER, "strict")
