@@ -2,8 +2,9 @@
 
 Only extents change: index expressions, masks and the state stay as they are. A tensor dimension becomes what its index
 expressions reach; an axis read through ``// g`` or ``% g`` keeps at least two whole groups, or one point; an axis whose index
-expressions leave their tensor (a mask guards them there), or meet data, keeps its extent, and so does one that a mask compares with a
-number of about its size. Literals that are the row's length (LayerNorm's ``768.0``) follow it, in the program and in the state.
+expressions leave their tensor (a mask guards them there), or meet data, keeps its extent, and so does one that a mask
+compares with a number of about its size. Literals that are the row's length (LayerNorm's ``768.0``) follow it, in the
+program and in the state.
 """
 
 from __future__ import annotations

@@ -43,6 +43,7 @@ class Kernel:
 
     def __init__(self, name: str, twins: tuple[Twin, Twin]) -> None:
         self.name, self.twins = name, twins
+        self._wider: dict[int, Wider] = {}
 
     def sound(self) -> list[str]:
         return [text for t in self.twins if (text := t.wrong(t.tiles))]
@@ -61,11 +62,13 @@ class Kernel:
 
     def missed(self, error: list[tuple[int, Mutant]]) -> str:
         """What shows that an error which was not caught is one; empty when nothing does."""
-        return next((text for k, m in error if (text := self.wider[k].shown(m.tiles))), "")
+        k, m = error[-1]
+        return self.wider(k).shown(m.tiles)
 
-    @cached_property
-    def wider(self) -> list[Wider]:
-        return [Wider(t) for t in self.twins]
+    def wider(self, k: int) -> Wider:
+        if k not in self._wider:
+            self._wider[k] = Wider(self.twins[k])
+        return self._wider[k]
 
 
 class Wider:
@@ -80,13 +83,13 @@ class Wider:
         self.exact = self._run(twin.tiles, True)
 
     def shown(self, changed: TileProgram) -> str:
-        for case, ours, theirs in zip(self.cases, self._run(changed, True), self.exact, strict=True):
-            for name, want in case.wanted.items():
+        for c, ours, theirs in zip(self.cases, self._run(changed, True), self.exact, strict=True):
+            for name, want in c.wanted.items():
                 if text := _apart(ours[name], theirs[name], want):
-                    return f"float64, {case.name}: {name}: {text}"
-        for case, got in zip(self.cases, self._run(changed, False), strict=True):
-            if text := case.rule(got, lambda x: self._run_one(changed, x)):
-                return f"{case.name}: {text}"
+                    return f"float64, {c.name}: {name}: {text}"
+        for c, got in zip(self.cases, self._run(changed, False), strict=True):
+            if text := c.rule(got, lambda x: self._run_one(changed, x)):
+                return f"{c.name}: {text}"
         return ""
 
     def _run(self, tiles: TileProgram, wide: bool) -> list[dict[str, np.ndarray]]:

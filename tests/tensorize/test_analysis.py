@@ -12,8 +12,8 @@ from redfuser.strategies import realise
 from redfuser.target import target
 from redfuser.tensorize import TileConfig, interpret, tensorize
 from redfuser.tensorize.indexing import affine, make, view
-from redfuser.tensorize.interpret import apply
 from redfuser.tensorize.masks import Analysis, Rows
+from redfuser.tensorize.pointwise import apply
 from tests import fused_examples as cascades
 from tests.tensorize import examples
 
