@@ -7,8 +7,10 @@ edit of this file.
 
 from __future__ import annotations
 
+import ast
 import os
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from redfuser.two_tvms import before_apache_tvm
@@ -119,11 +121,64 @@ def check_well_formed(mod: Any) -> bool:
 
 
 def parse_prim_func(text: str) -> Any:
-    """A PrimFunc from TVMScript text in which ``T`` is TVM's scalar dialect."""
-    from tvm.script import from_source
-    from tvm.script import tirx as T
+    """A PrimFunc from TVMScript text in which ``T`` is TVM's scalar dialect.
 
-    return from_source(text, {"T": T})
+    TVM's parser, but for its evaluation of expressions: that compiles every operation of one by itself, and takes most of the
+    time. Here a whole expression is one piece of Python, whose comparisons are TVM's as they are in its own evaluator; what
+    is assigned is seen by nothing else, so its tree is left out."""
+    from tvm.script import tirx as T
+    from tvm.script.ir_builder import IRBuilder
+    from tvm.script.parser._core import Parser, doc
+    from tvm.script.parser.core.diagnostics import Source
+
+    lines = text.encode().splitlines()  # offsets in a line are of bytes
+
+    class Statements(Source):  # type: ignore[misc]
+        def as_ast(self) -> Any:
+            tree = ast.parse(text)
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Assign) and node.value.lineno == node.value.end_lineno:
+                    node.value = ast.copy_location(ast.Constant(0), node.value)
+            return doc.to_doc(tree)
+
+    class Whole(Parser):  # type: ignore[misc]
+        def get_dispatch_token(self, node: Any) -> str:
+            return "tirx"
+
+        def eval_expr(self, node: Any, extra_vars: Any = None) -> Any:
+            if extra_vars or node.lineno != node.end_lineno:
+                return super().eval_expr(node, extra_vars)
+            code = _expression(lines[node.lineno - 1][node.col_offset:node.end_col_offset].decode())
+            return eval(code, {**self.var_table.get(), "__compared": _compared})
+
+    parser = Whole(Statements(text), {})
+    with IRBuilder() as builder:
+        parser.parse({"T": T})
+    function = builder.get()
+    tirx.analysis.verify_tirx_well_formed(tvm.IRModule.from_expr(function))
+    return function
+
+
+@lru_cache(maxsize=4096)
+def _expression(text: str) -> Any:
+    """The code of an expression; its comparisons are calls of :func:`_compared`."""
+
+    class Calls(ast.NodeTransformer):
+        def visit_Compare(self, node: ast.Compare) -> ast.AST:
+            self.generic_visit(node)
+            (name,), (right,) = node.ops, node.comparators
+            called = ast.Name("__compared", ast.Load())
+            return ast.Call(called, [ast.Constant(type(name).__name__), node.left, right], [])
+
+    tree = Calls().visit(ast.parse(text, mode="eval"))
+    return compile(ast.fix_missing_locations(tree), "<expression>", "eval")
+
+
+def _compared(name: str, a: Any, b: Any) -> Any:
+    from tvm.script.parser._core import doc
+    from tvm.script.parser.core.evaluator import _eval_op
+
+    return _eval_op(getattr(doc, name)(), [a, b])
 
 
 def build_scalar(mod: Any, mcpu: str = "", fast: bool = True) -> Any:

@@ -103,10 +103,10 @@ class Machine:
     def _load(self, tensor: Array | Source, indices: tuple[Expr, ...]) -> Labelled:
         """Elements at index expressions; an index outside the tensor is clamped (a mask guards it)."""
         names = tuple(i.axis for i in indices if isinstance(i, Index))
-        if len(names) == len(indices) == len(set(names)) and not isinstance(tensor, Source):
-            cut = [_as_slice(self.ranges[n], d) for n, d in zip(names, tensor.shape, strict=True)]
+        if len(names) == len(set(names)) and not isinstance(tensor, Source):
+            cut = [self._slice(i, d) for i, d in zip(indices, tensor.shape, strict=True)]
             if None not in cut:
-                return Labelled(names, tensor[tuple(c for c in cut if c is not None)])
+                return Labelled(names, np.asarray(tensor[tuple(c for c in cut if c is not None)], tensor.dtype))
         axes, at = self._places(indices, tensor.shape)
         if isinstance(tensor, Source):
             data = tensor.at(at, self.numbers)
@@ -115,6 +115,12 @@ class Machine:
                 return Labelled(axes, np.moveaxis(np.diagonal(data, 0, 0, along + 1), -1, along))
             return Labelled((tensor.axis, *axes) if tensor.axis else axes, data)
         return Labelled(axes, np.asarray(tensor[at], tensor.dtype))
+
+    def _slice(self, i: Expr, extent: int) -> slice | int | None:
+        """A plain index along one dimension."""
+        if isinstance(i, Index):
+            return _as_slice(self.ranges[i.axis], extent)
+        return int(i.value) if isinstance(i, Const) and 0 <= i.value < extent else None
 
     def _shifted(self, name: str, indices: tuple[Expr, ...]) -> Labelled:
         """An earlier statement at other points of its axes: an index names a point, not a position in the sample."""

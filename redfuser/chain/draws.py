@@ -62,10 +62,26 @@ def draws(cascade: Cascade) -> Iterator[Draw]:
         yield Draw(f"{n} inf", "normal", {n: "inf"})
 
 
-def inputs(cascade: Cascade, draw: Draw, seed: int = 0) -> dict[str, Array]:
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What draws need to know of a cascade. bands: the p-axis whose points get magnitudes of their own, and the dimension of
+    each tensor that it is; limits: of integer tensors that are places; operands, terms: see :func:`_multiplied`."""
+
+    axis: str | None
+    bands: Mapping[str, int | None]
+    limits: Mapping[str, int]
+    operands: frozenset[str]
+    terms: frozenset[str]
+
+
+def facts(cascade: Cascade) -> Facts:
+    axis = band_axis(cascade)
+    return Facts(axis, {t.name: _band_dim(cascade, t.name, axis) for t in cascade.inputs}, _limits(cascade),
+                 _multiplied(cascade, along=False), _multiplied(cascade, along=True))
+
+
+def inputs(cascade: Cascade, draw: Draw, known: Facts, seed: int = 0) -> dict[str, Array]:
     """An array per input tensor, in the tensor's dtype."""
-    limits, axis = _limits(cascade), band_axis(cascade)
-    operands, terms = _multiplied(cascade, along=False), _multiplied(cascade, along=True)
     out = {}
     for t in cascade.inputs:
         rng = np.random.default_rng(zlib.crc32(f"{cascade.name}/{t.name}/{draw.name}/{seed}".encode()))
@@ -73,13 +89,13 @@ def inputs(cascade: Cascade, draw: Draw, seed: int = 0) -> dict[str, Array]:
         if t.dtype == "bool":
             out[t.name] = _mask(rng, shape, draw)
         elif t.dtype not in FLOATS:
-            low = -3 if t.dtype == "i8" and t.name not in limits else 0
-            out[t.name] = rng.integers(low, max(1, limits.get(t.name, 4)), shape).astype(NUMPY[t.dtype])
+            low = -3 if t.dtype == "i8" and t.name not in known.limits else 0
+            out[t.name] = rng.integers(low, max(1, known.limits.get(t.name, 4)), shape).astype(NUMPY[t.dtype])
         else:
             kind = draw.kinds.get(t.name, draw.default)
             wide = t.dtype != "f16"  # products stay in range: linear ones of a contraction, squares of a row
-            least = -3e-24 if wide and t.name in terms else -1e-3 if wide and t.name in operands else -1.0
-            out[t.name] = _floats(rng, t, shape, kind, _band_dim(cascade, t.name, axis), least)
+            least = -3e-24 if wide and t.name in known.terms else -1e-3 if wide and t.name in known.operands else -1.0
+            out[t.name] = _floats(rng, t, shape, kind, known.bands[t.name], least)
     return out
 
 
@@ -110,7 +126,7 @@ def _along(cascade: Cascade) -> list[str]:
         isinstance(y, Index) and y.axis == cascade.raxis for i in x.indices for y in walk(i))))
 
 
-def _multiplied(cascade: Cascade, along: bool) -> set[str]:
+def _multiplied(cascade: Cascade, along: bool) -> frozenset[str]:
     """Tensors that sums multiply: sums along the row, with what its statements are made of, or contractions inside it."""
     made = {n: s for s in cascade.stmts for n in s.names}
     found: set[str] = set()
@@ -123,7 +139,7 @@ def _multiplied(cascade: Cascade, along: bool) -> set[str]:
                         found.add(x.tensor)
                     elif isinstance(x, Ref) and isinstance(let := made.get(x.name), Let):
                         todo.append(let.expr)  # type: ignore[arg-type]
-    return found
+    return frozenset(found)
 
 
 def _limits(cascade: Cascade) -> dict[str, int]:
@@ -211,4 +227,4 @@ def _magnitudes(shape: tuple[int, ...], dim: int, exponents: tuple[int, ...]) ->
     return sizes.reshape([-1 if d == dim else 1 for d in range(len(shape))])
 
 
-__all__ = ["BANDS", "Draw", "band_axis", "draws", "inputs"]
+__all__ = ["BANDS", "Draw", "Facts", "draws", "facts", "inputs"]

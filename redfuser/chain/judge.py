@@ -125,8 +125,7 @@ def _integers(got: Array, want: Want) -> str:
         inside = (got >= 0) & (got < values.shape[-1])
         ours = _at(values, np.where(inside, got, 0))
         theirs = _at(values, np.clip(chosen, 0, values.shape[-1] - 1))
-        lost = ~np.isfinite(values).all(-1)
-        same |= inside & (lost if got.ndim == lost.ndim else lost[..., None])
+        same |= inside & ~np.isfinite(theirs)  # what the place holds is NaN or infinite: any place of the row will do
         near = np.abs(ours - theirs) <= 1e-6 * np.maximum(np.abs(ours), np.abs(theirs))
         same |= inside & ((ours == theirs) | near | (np.isnan(ours) & np.isnan(theirs)))
     return "" if same.all() else _first(got, want.program, ~same)

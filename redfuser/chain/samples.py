@@ -12,7 +12,7 @@ from redfuser.acrf.domains import Array
 from redfuser.acrf.expr import stmt_dtype
 from redfuser.acrf.state import Fused
 from redfuser.chain import judge
-from redfuser.chain.draws import BANDS, Draw, band_axis, draws, inputs
+from redfuser.chain.draws import BANDS, Draw, Facts, draws, facts, inputs
 from redfuser.chain.judge import Bands, Hidden, Want
 from redfuser.chain.truth import PROGRAM, Wide, evaluate
 from redfuser.unseen import unseen
@@ -55,15 +55,16 @@ class Case:
 
 def cases(fused: Fused, deep: bool | None = None, seed: int = 0) -> list[Case]:
     """A case per draw: of the deep ones, of the others, or (None) of all. All extents are numbers here."""
-    return [_case(fused, d, seed) for d in draws(fused.cascade) if deep in (None, d.deep)]
+    known = facts(fused.cascade)
+    return [case(fused, d, known, seed) for d in draws(fused.cascade) if deep in (None, d.deep)]
 
 
-def _case(fused: Fused, draw: Draw, seed: int) -> Case:
+def case(fused: Fused, draw: Draw, known: Facts, seed: int) -> Case:
     cascade = fused.cascade
-    given = inputs(cascade, draw, seed)
+    given = inputs(cascade, draw, known, seed)
     exact, program = evaluate(cascade, given, Wide()), evaluate(cascade, given, PROGRAM)
     results, own = exact.outputs(), program.outputs()
-    axis, count = band_axis(cascade), len(next(iter(BANDS.values())))
+    axis, count = known.axis, len(next(iter(BANDS.values())))
     extent = cascade.extent(cascade.raxis)
     top = LARGEST / max(1, extent if isinstance(extent, int) else 1)
 
@@ -82,7 +83,7 @@ def _case(fused: Fused, draw: Draw, seed: int) -> Case:
         wanted[o] = Want(own[o], results[o], stmt_dtype(cascade.stmt(o), o), lambda o=o: hidden()[o], top,  # type: ignore[misc]
                          extreme, has_nan, ranked, bands,  # type: ignore[arg-type]
                          0.07 if steps_moved(fused) else 0.0)
-    return Case(draw.name, given, wanted, draw.wide, lambda other: _case(fused, draw, other))
+    return Case(draw.name, given, wanted, draw.wide, lambda other: case(fused, draw, known, other))
 
 
 def _hidden(fused: Fused, given: Mapping[str, Array]) -> dict[str, list[Hidden]]:
@@ -115,4 +116,4 @@ def steps_moved(fused: Fused) -> bool:
     return fused.certificate.casts == "elide" and bool(fused.certificate.roundings)
 
 
-__all__ = ["Case", "cases", "steps_moved"]
+__all__ = ["Case", "case", "cases", "steps_moved"]

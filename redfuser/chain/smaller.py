@@ -1,9 +1,10 @@
 """The same fusion over smaller extents, so that a whole kernel runs in milliseconds on the machine that compiles it.
 
 Only extents change: index expressions, masks and the state stay as they are. A tensor dimension becomes what its index
-expressions reach; an axis read through ``// g`` or ``% g`` keeps at least two whole groups; an axis whose index expressions
-leave their tensor (a mask guards them there), or meet data, keeps its extent, and so does one that a mask compares with a
-number of about its size. Literals that are the row's length (LayerNorm's ``768.0``) follow it, in the program and in the state.
+expressions reach; an axis read through ``// g`` or ``% g`` keeps at least two whole groups, or one point; an axis whose index
+expressions leave their tensor (a mask guards them there), or meet data, keeps its extent, and so does one that a mask
+compares with a number of about its size. Literals that are the row's length (LayerNorm's ``768.0``) follow it, in the
+program and in the state.
 """
 
 from __future__ import annotations
@@ -66,9 +67,9 @@ def _respect(e: Expr, old: dict[str, int], new: dict[str, int]) -> None:
     """Lengthen the axes of one node where a shorter one would mean something else."""
     match e:
         case Op(name="floordiv" | "mod", args=(x, Const(value=g))) if isinstance(g, int) and g > 1:
-            for a in _axes(x):
-                step = math.lcm(g, 1)
-                new[a] = min(old[a], max(2 * step, -(-new[a] // step) * step)) if a in old else new.get(a, 1)
+            for a in _axes(x) & set(old):
+                if x != Index(a) or new[a] > 1:
+                    new[a] = min(old[a], max(2 * g, -(-new[a] // g) * g))
         case Op(name=name, args=args) if name in COMPARISONS:
             sizes = [abs(int(c.value)) for x in args for c in walk(x) if isinstance(c, Const) and c.dtype == "i64"]
             near = max((n for n in sizes if n <= _NEAR), default=0)

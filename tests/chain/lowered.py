@@ -1,7 +1,8 @@
-"""From a torch function to what the chain checks: twins of its first region's kernel, with their cases."""
+"""From a torch function or a fused cascade to what the chain checks: twins of its kernel, with their cases."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from redfuser import frontend, partition
 from redfuser.acrf.state import Fused
 from redfuser.chain import tiles, twin
 from redfuser.chain.samples import Case, cases
+from redfuser.errors import LoweringError
 from redfuser.strategies import realise, select
 from redfuser.strategies.program import Program
 from redfuser.target import target
@@ -26,9 +28,16 @@ def fused_of(f: Callable[..., Any], *args: torch.Tensor, casts: str = "preserve"
 
 
 def program_of(fused: Fused, strategy: str = "", splits: int = 1) -> tuple[Program, TileConfig]:
-    """The program that the model of resources (or the caller) chooses, and its best configuration."""
+    """The program that the model of resources (or the caller) chooses, and the best configuration that has tiles. Raises
+    LoweringError where none has."""
     program = realise(fused, strategy, splits) if strategy else realise(fused, *select(fused, HOPPER))  # type: ignore[arg-type]
-    return program, configs(program, HOPPER)[0]
+    best, *others = configs(program, HOPPER)
+    for config in (best, *others[:3]):
+        with contextlib.suppress(LoweringError):
+            tensorize(program, config, HOPPER)
+            return program, config
+    tensorize(program, best, HOPPER)
+    raise AssertionError("unreachable")
 
 
 class Twin:

@@ -117,7 +117,7 @@ def inputs(f: Fused, seed: int = 0) -> dict[str, np.ndarray]:
 def evaluate(e: Expr, env: dict[str, np.ndarray], axes: dict[str, np.ndarray]) -> np.ndarray:
     """A float64 evaluation of an expression over broadcast axis positions."""
     from redfuser.acrf.expr import Const, Op, Ref
-    from redfuser.tensorize.ir.interpret import _ARRAY
+    from redfuser.tensorize.ir.pointwise import _ARRAY
 
     match e:
         case Const(value=v, dtype=d):

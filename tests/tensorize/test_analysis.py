@@ -13,7 +13,7 @@ from redfuser.target import target
 from redfuser.tensorize import TileConfig, tensorize
 from redfuser.tensorize.indexing import affine, make, view
 from redfuser.tensorize.ir import interpret
-from redfuser.tensorize.ir.interpret import apply
+from redfuser.tensorize.ir.pointwise import apply
 from redfuser.tensorize.masks import Analysis, Rows
 from tests import fused_examples as cascades
 from tests.tensorize import examples

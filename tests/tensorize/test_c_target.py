@@ -14,6 +14,7 @@ from redfuser.strategies import realise
 from redfuser.target import target
 from redfuser.tensorize import TileConfig, tensorize
 from redfuser.tensorize.ir import interpret
+from redfuser.tensorize.ir.pointwise import NUMPY_DTYPES
 from tests import fused_examples as cascades
 from tests.tensorize import examples
 from tests.tensorize.examples import Shape
@@ -29,7 +30,7 @@ def run(tiles, values, folder: Path) -> dict[str, np.ndarray]:
     module.write_text(printer.print_program(tiles))
     memory = {}
     for a in tiles.args:
-        dtype = np.uint8 if a.dtype == "bool" else interpret.NUMPY_DTYPES[a.dtype]
+        dtype = np.uint8 if a.dtype == "bool" else NUMPY_DTYPES[a.dtype]
         memory[a.name] = values[a.name].astype(dtype) if a.role == "in" else np.zeros(a.shape, dtype)
     np.savez(given, **memory)
     done = subprocess.run([sys.executable, str(SCRIPT), str(module), str(given), str(left)], capture_output=True,

@@ -136,3 +136,22 @@ def test_totals_of_many_steps_keep_their_digits(strategy, splits):
         errors += [np.abs(got / expected[name] - 1).max() for name, got in interpret.run(tiles, values).items()
                    if name.startswith("v")]
     assert "_wide" in str(tiles) and max(errors) < 4 * 2.0**-24, np.array(errors) * 2**24
+
+
+def test_blocks_that_walk_together_are_blocks(monkeypatch):
+    """Side by side or one after the other: bit for bit the same, whatever is tiled, masked, split, combined or grouped."""
+    causal, grouped = Shape(i=70, n=70), Shape(b=3, h=8, hk=2, i=1, n=77)
+    programs = [(examples.attention(causal, mask=examples.masks(causal)["causal"]), SMALL, "single", 1),
+                (examples.attention(causal, mask=examples.masks(causal)["data"], bias="alibi"), SMALL, "multi", 3),
+                (examples.attention(grouped, flat=True), DECODE, "multi", 3),
+                (cascades.layer_norm(37, 50, "f16"), ROWS, "resident", 1), (cascades.softmax(37, 50), ROWS, "single", 1)]
+    for f, config, strategy, splits in programs:
+        tiles = tensorize(realise(f, strategy, splits), config, H200)
+        sets = [examples.inputs(f, seed) for seed in (0, 1)]
+        found = []
+        for together in (0, interpret.TOGETHER):
+            monkeypatch.setattr(interpret, "TOGETHER", together)
+            found.append(interpret.run_all(tiles, sets, wide=True))
+        for alone, beside in zip(*found, strict=True):
+            for name in alone:
+                np.testing.assert_array_equal(alone[name], beside[name], err_msg=f"{strategy} {name}")
