@@ -10,7 +10,7 @@ from redfuser.chain.smaller import smaller
 from redfuser.strategies import realise
 from redfuser.strategies.program import Program
 from redfuser.tensorize.axes import choose, split_groups
-from redfuser.tensorize.configs import TileConfig
+from redfuser.tensorize.config import TileConfig
 
 WHOLE_ROW = 4096
 """A row up to this long keeps its length where nothing is contracted."""

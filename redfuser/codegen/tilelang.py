@@ -13,7 +13,7 @@ from typing import Any
 
 from redfuser.acrf.expr import BINARY, Cast, Const, Expr, Index, Load, Op, entangled, indices_of
 from redfuser.errors import LoweringError
-from redfuser.tensorize.configs import TileConfig
+from redfuser.tensorize.config import TileConfig
 from redfuser.tensorize.ir.nodes import (
     Buffer,
     Copy,

@@ -10,13 +10,14 @@ from redfuser.errors import LoweringError
 from redfuser.strategies.program import Program
 from redfuser.target import Target
 from redfuser.tensorize.arguments import argument_name, tensors
-from redfuser.tensorize.configs import TileConfig, configs
+from redfuser.tensorize.begin import begin
+from redfuser.tensorize.config import TileConfig
+from redfuser.tensorize.configs import configs
 from redfuser.tensorize.ir.nodes import TensorArg, TileProgram
 from redfuser.tensorize.ir.verify import verify
 from redfuser.tensorize.lower import lower_kernel
 from redfuser.tensorize.resources import require_room
 from redfuser.tensorize.schedule import Watcher, scheduled
-from redfuser.tensorize.state import KernelState
 
 
 def tensorize(program: Program, config: TileConfig, target: Target, watch: Watcher | None = None) -> TileProgram:
@@ -27,7 +28,7 @@ def tensorize(program: Program, config: TileConfig, target: Target, watch: Watch
     that is ill-formed."""
     kernels, roundings = [], []
     for kernel in program.kernels:
-        state = KernelState(program, kernel, config.for_kernel(kernel), target)
+        state = begin(program, kernel, config.for_kernel(kernel), target)
         kernels.append(scheduled(lower_kernel(state), watch))
         require_room(kernels[-1], target)
         roundings += state.roundings

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from redfuser.acrf import algebra
 from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Reducer, Ref, op
 from redfuser.strategies.program import Block
 from redfuser.tensorize import rewrite
+from redfuser.tensorize.facts import Facts
 from redfuser.tensorize.indexing import zero_filled
 from redfuser.tensorize.masks import TRUE, both, conjuncts
 
-if TYPE_CHECKING:
-    from redfuser.tensorize.prepare import Preparation
 
-
-def alive_where(work: Preparation, reducer: Reducer | None, e: Expr) -> Expr:
+def alive_where(work: Facts, reducer: Reducer | None, e: Expr) -> Expr:
     """A condition without which a contribution is the reducer's neutral element."""
     kind = reducer.kind if reducer else ""
     return _lowest_without(work, e) if kind in ("max", "topk", "argmax") else _zero_without(work, e) if kind == "sum" else TRUE
 
 
-def _lowest_without(work: Preparation, e: Expr) -> Expr:
+def _lowest_without(work: Facts, e: Expr) -> Expr:
     """A condition without which ``e`` is -inf."""
     match e:
         case Op(name="select", args=(c, x, y)) if rewrite.is_const(y, -float("inf")):
@@ -37,7 +33,7 @@ def _lowest_without(work: Preparation, e: Expr) -> Expr:
     return TRUE
 
 
-def _zero_without(work: Preparation, e: Expr) -> Expr:
+def _zero_without(work: Facts, e: Expr) -> Expr:
     """A condition without which ``e`` is 0 (a masked value times a finite one)."""
     match e:
         case Op(name="exp" | "exp2", args=(x,)):
@@ -57,12 +53,12 @@ def _zero_without(work: Preparation, e: Expr) -> Expr:
     return TRUE
 
 
-def _inside(work: Preparation) -> Expr:
+def _inside(work: Facts) -> Expr:
     assert work.roles.segment is not None
     return op("lt", Index(work.roles.segment), Const(work.roles.extents[work.roles.segment], "i64"))
 
 
-def _padding(work: Preparation, e: Expr) -> str:
+def _padding(work: Facts, e: Expr) -> str:
     """What a value certainly is in the padding past the row's end, whatever the data: ``zero``, ``lowest`` (-inf),
     ``finite``, or nothing known. A weight of 0 does not settle a product: the other factor may be infinite there."""
     match e:
@@ -102,7 +98,7 @@ def masked_operand(e: Expr, inside: Expr) -> Expr:
     return rewrite.fold(Op("select", (inside, e, Const(0.0, e.dtype)), e.dtype))
 
 
-def mask_tail(work: Preparation, b: Block, e: Expr) -> tuple[Expr, list[Block]]:
+def mask_tail(work: Facts, b: Block, e: Expr) -> tuple[Expr, list[Block]]:
     """Give the padding of a ragged last segment the reducer's neutral element, unless it certainly has it already."""
     n = work.roles.segment
     if not work.ragged or n is None or b.role != "reduce":

@@ -1,17 +1,10 @@
-"""The tensor arguments of a kernel: their names, and the views in which their index maps are simplest."""
+"""The tensor arguments of a program: their names and extents."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from redfuser.acrf.expr import Expr, Index, Load, Tensor, walk
+from redfuser.acrf.expr import Tensor
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Program
-from redfuser.tensorize.indexing import Affine, affine, view
-from redfuser.tensorize.ir.nodes import Param
-
-if TYPE_CHECKING:
-    from redfuser.tensorize.state import KernelState
 
 
 def argument_name(program: Program, name: str) -> str:
@@ -26,56 +19,6 @@ def tensors(program: Program) -> list[tuple[Tensor, str]]:
     written = {t.name: t for k in program.kernels for t in k.writes}
     out += [(written[n], "out") for n in program.fused.cascade.outputs]
     return out + [(t, "workspace") for t in program.workspaces]
-
-
-def store_indices(work: KernelState) -> dict[str, tuple[Expr, ...]]:
-    """Per result, the axes it is stored along."""
-    out: dict[str, tuple[Expr, ...]] = {}
-    for b in (*work.original.body, *work.original.tail):
-        for n in b.names:
-            if n in work.written and b.role != "init":
-                out[n] = tuple(work.groups.get(a, Index(a)) for a in b.axes)
-    return out
-
-
-def declare_params(work: KernelState) -> None:
-    """Give every tensor that is read or written a parameter, viewed so that its indices are simplest."""
-    loads: dict[str, list[tuple[Expr, ...]]] = {}
-    for b in (*work.prepared.body, *work.prepared.tail):
-        for e in b.exprs:
-            for x in walk(e):
-                if isinstance(x, Load):
-                    loads.setdefault(x.tensor, []).append(x.indices)
-    for name, indices in work.stores.items():
-        loads.setdefault(name, []).append(indices)
-    for name, uses in loads.items():
-        tensor = work.declared[name]
-        shape = tuple(static_extent(s, name) for s in tensor.shape)
-        forms = [tuple(affine(i, _index_extents(work)) for i in use) for use in uses]
-        if any(p is None for form in forms for p in form):
-            work.views[name] = None
-            work.params[name] = Param(work.arg(name), tensor.dtype, shape or (1,), name in work.written)
-            continue
-        v = view(shape, forms, _index_extents(work))  # type: ignore[arg-type]
-        work.views[name] = v
-        work.params[name] = Param(work.arg(name), tensor.dtype, v.shape or (1,), name in work.written)
-
-
-def view_indices(work: KernelState, name: str, indices: tuple[Expr, ...]) -> tuple[Affine, ...] | None:
-    """Indices into the parameter's view, or None when they are not affine."""
-    v = work.views[name]
-    if v is None:
-        return None
-    if not indices:  # a single number: its parameter has one element
-        return (Affine(()),)
-    forms = tuple(affine(i, _index_extents(work)) for i in indices)
-    return v.index(forms, _index_extents(work))  # type: ignore[arg-type]
-
-
-def _index_extents(work: KernelState) -> dict[str, int]:
-    """Extents for index analysis: the row axis keeps its dimension even when it has one point."""
-    rows = work.roles.rows
-    return {**work.extents, rows: max(2, work.extents[rows])}
 
 
 def static_extent(extent: int | str, what: str) -> int:

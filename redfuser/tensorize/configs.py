@@ -6,8 +6,7 @@ multiprocessor) with its few constants fitted to measurements on one H200; it na
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
 
 from redfuser.acrf.expr import Load, walk
 from redfuser.errors import LoweringError
@@ -15,52 +14,13 @@ from redfuser.strategies.program import Kernel, Program
 from redfuser.target import Target
 from redfuser.tensorize.arguments import static_extent
 from redfuser.tensorize.axes import choose, split_groups
+from redfuser.tensorize.config import TileConfig
 
 BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "i64": 8, "i32": 4, "i8": 1, "u8": 1, "bool": 1}
 
 
 DEEP = 320
 """Elements of a contraction's own axis above which its operands do not stay on chip whole."""
-
-
-@dataclass(frozen=True, slots=True)
-class TileConfig:
-    """One way to tile a program.
-
-    rows: points of the row axis per block. segment: elements of the r-axis per step (a resident row is one segment, of
-    this width where that is more than the row). threads per block, without a producer warp group. stages: segments in
-    flight. weights: how the left operand of a second contraction gets there, ``registers`` (needs rows / 16 >= warps)
-    or ``shared``. warp_specialized: a producer warp group (Hopper, stages >= 1), else every warp copies. reverse: visit
-    the blocks with the longest range first. raster: blocks of this many columns share L2. tf32: allow TF32 for
-    contractions of f32 operands. chunk: elements of a contraction's own axis per step, 0 for all of them at once.
-    """
-
-    rows: int = 128
-    segment: int = 128
-    threads: int = 256
-    stages: int = 2
-    weights: Literal["registers", "shared"] = "registers"
-    warp_specialized: bool = True
-    reverse: bool = True
-    raster: int = 0
-    tf32: bool = False
-    chunk: int = 0
-
-    def for_kernel(self, kernel: Kernel) -> TileConfig:
-        """The second and third kernels of a split program do little; they take what suits a row walk."""
-        if kernel.kind == "combine":
-            return replace(self, rows=4, segment=1, threads=128, stages=0, warp_specialized=False)
-        if kernel.kind == "map":
-            return replace(self, rows=1, segment=1024, threads=128, stages=0, warp_specialized=False)
-        return self
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    def __str__(self) -> str:
-        how = "warp-specialised" if self.warp_specialized else "one role"
-        return (f"{self.rows} rows x {self.segment}, {self.threads} threads, {self.stages} stages, {how}, "
-                f"weights in {self.weights}")
 
 
 def configs(program: Program, target: Target) -> list[TileConfig]:

@@ -6,8 +6,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, op, print_expr, substitute, walk
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block
@@ -20,11 +18,9 @@ from redfuser.tensorize.ir.nodes import Assign, Fill, For, Gemm, Slice
 from redfuser.tensorize.maps import as_tile
 from redfuser.tensorize.scope import HALF, Scope, Value
 from redfuser.tensorize.sizes import round_up
-from redfuser.tensorize.staging import stage_tile
+from redfuser.tensorize.staging import at_point, stage_tile
+from redfuser.tensorize.state import KernelState
 from redfuser.tensorize.weights import weight_pieces
-
-if TYPE_CHECKING:
-    from redfuser.tensorize.state import KernelState
 
 
 def lower_contraction(work: KernelState, b: Block) -> None:
@@ -107,7 +103,7 @@ def _matrix_operand(work: KernelState, e: Expr, letters: str) -> tuple[Value, st
     home = work.scope if work.chunked or "n" in letters else work.prologue
     name = next((x.tensor for x in walk(bare) if isinstance(x, Load)), "operand")
     buffer = work.buffer(f"{name}_operand", "shared", dtype, tuple(sizes[c] for c in letters))
-    home.stmts.append(work.parallel(letters, (Assign(buffer, work.points(letters), work.expr(bare)),), sizes=sizes))
+    home.stmts.append(work.parallel(letters, (Assign(buffer, work.points(letters), at_point(work, bare)),), sizes=sizes))
     return Value(letters, dtype, buffer), dtype
 
 

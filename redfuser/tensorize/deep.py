@@ -11,16 +11,12 @@ was taken about.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from redfuser.acrf.expr import Cast, Const, Expr, Load, Op, walk
 from redfuser.tensorize.ir.index import at
 from redfuser.tensorize.ir.nodes import Assign, Fill
 from redfuser.tensorize.scope import Value
 from redfuser.tensorize.sizes import walked
-
-if TYPE_CHECKING:
-    from redfuser.tensorize.state import KernelState
+from redfuser.tensorize.state import KernelState
 
 MANY = 8
 """Steps from which on a total is kept in float64."""

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeGuard
 
-from redfuser.acrf.expr import Cast, Const, Expr, Op, Ref, f32, map_children, op, walk
-from redfuser.strategies.program import Block, Kernel
+from redfuser.acrf.expr import Const, Expr, Op, Ref, f32, map_children, op, walk
+from redfuser.strategies.program import Block
 from redfuser.tensorize import rewrite
-
-if TYPE_CHECKING:
-    from redfuser.tensorize.prepare import Preparation
+from redfuser.tensorize.facts import Facts, rounds_to_half
 
 COSTLY = frozenset({"exp", "exp2", "log", "log2", "sqrt", "rsqrt", "div", "tanh", "sigmoid", "erf", "pow", "select",
                     "sin", "cos"})
 
 
-def hoist(work: Preparation, e: Expr, b: Block, out: list[Block], level: frozenset[str]) -> Expr:
+def hoist(work: Facts, e: Expr, b: Block, out: list[Block], level: frozenset[str]) -> Expr:
     """Move costly parts that only depend on the row out of a tile's expression, into a row value of their own."""
     if level <= {"m"}:
         return rewrite.rewrite_bottom_up(e, lambda x: _shifts(work, x, b, out))
@@ -32,7 +28,7 @@ def hoist(work: Preparation, e: Expr, b: Block, out: list[Block], level: frozens
     return go(e)
 
 
-def _row_value(work: Preparation, x: Expr, b: Block, out: list[Block]) -> Expr:
+def _row_value(work: Facts, x: Expr, b: Block, out: list[Block]) -> Expr:
     if x not in work.row_values:
         name = work.fresh(_row_name(x, b))
         work.levels[name] = frozenset({"m"})
@@ -43,7 +39,7 @@ def _row_value(work: Preparation, x: Expr, b: Block, out: list[Block]) -> Expr:
     return Ref(work.row_values[x], "f32")
 
 
-def _shifts(work: Preparation, x: Expr, b: Block, out: list[Block]) -> Expr:
+def _shifts(work: Facts, x: Expr, b: Block, out: list[Block]) -> Expr:
     """A guarded reference, scaled, is a row value of its own: the tile's expression needs the same one."""
     match x:
         case Op(name="select", args=(c, _, Ref())) if rewrite.guard_of(c):
@@ -51,22 +47,9 @@ def _shifts(work: Preparation, x: Expr, b: Block, out: list[Block]) -> Expr:
     return x
 
 
-def _worth_a_row_value(work: Preparation, e: Expr) -> bool:
+def _worth_a_row_value(work: Facts, e: Expr) -> bool:
     ops = [x for x in walk(e) if isinstance(x, Op)]
     return bool(work.level(e)) and (len(ops) > 1 or any(x.name in COSTLY for x in ops))
-
-
-def read_as_half(kernel: Kernel) -> frozenset[str]:
-    """The names that every reader rounds to half precision at once."""
-    exprs = [e for b in (*kernel.init, *kernel.body, *kernel.tail) for e in b.exprs]
-    half = Counter(x.arg.name for e in exprs for x in walk(e) if _half(x) and isinstance(x.arg, Ref))
-    reads = Counter(x.name for e in exprs for x in walk(e) if isinstance(x, Ref))
-    kept = {t.name for t in kernel.writes}
-    return frozenset(n for n, times in half.items() if times == reads[n] and n not in kept)
-
-
-def _half(e: Expr) -> TypeGuard[Cast]:
-    return isinstance(e, Cast) and e.dtype in ("f16", "bf16")
 
 
 def _reciprocals(e: Expr, level: Callable[[Expr], frozenset[str]], halved: bool) -> Expr:
@@ -80,7 +63,7 @@ def _reciprocals(e: Expr, level: Callable[[Expr], frozenset[str]], halved: bool)
         return x
 
     def rounded(x: Expr) -> Expr:
-        return rewrite.rewrite_bottom_up(x, rule) if halved or _half(x) else x
+        return rewrite.rewrite_bottom_up(x, rule) if halved or rounds_to_half(x) else x
 
     return rewrite.rewrite_bottom_up(e, rounded)
 

@@ -13,8 +13,6 @@ Loads of whole tiles are copies, of which those that do not move with the segmen
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref, walk
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block
@@ -27,11 +25,9 @@ from redfuser.tensorize.maps import map_tile
 from redfuser.tensorize.masks import TRUE
 from redfuser.tensorize.reductions import keep_old, lower_correct, lower_late_reduce, lower_merge, lower_reduce
 from redfuser.tensorize.scope import HALF, Scope, Value
+from redfuser.tensorize.state import KernelState
 from redfuser.tensorize.stores import lower_output, lower_store
 from redfuser.tensorize.walk import alive_positions, constant_trip, segment_steps
-
-if TYPE_CHECKING:
-    from redfuser.tensorize.state import KernelState
 
 
 def lower_kernel(work: KernelState) -> TileKernel:

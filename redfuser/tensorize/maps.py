@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from redfuser.acrf.expr import Const, Expr, Op, Ref, print_expr
 from redfuser.tensorize.ir.index import at
 from redfuser.tensorize.ir.nodes import Assign, If
 from redfuser.tensorize.masks import TRUE, separate
 from redfuser.tensorize.scope import HALF, Value
+from redfuser.tensorize.staging import at_elements, at_point
+from redfuser.tensorize.state import KernelState
 from redfuser.tensorize.walk import mask_needed
-
-if TYPE_CHECKING:
-    from redfuser.tensorize.state import KernelState
 
 
 def as_tile(work: KernelState, e: Expr, letters: str, stem: str) -> Value:
@@ -32,11 +29,11 @@ def map_tile(work: KernelState, v: Value, e: Expr, comment: str = "") -> None:
         partial = mask_needed(work, position)
         if position != TRUE and partial is not None:
             inner = e.args[1] if data == TRUE else Op("select", (data, e.args[1], e.args[2]), e.dtype)
-            work.emit(work.parallel(letters, (Assign(v.buffer, work.points(letters), work.expr(inner)),), comment))
-            masked = Op("select", (work.expr(position), at(v.buffer, v.dtype, *(work.point[c] for c in letters)),
+            work.emit(work.parallel(letters, (Assign(v.buffer, work.points(letters), at_point(work, inner)),), comment))
+            masked = Op("select", (at_point(work, position), at(v.buffer, v.dtype, *(work.point[c] for c in letters)),
                                    e.args[2]), e.dtype)
-            mask = work.parallel(letters, (Assign(v.buffer, work.points(letters), work.typed(masked)),))
+            mask = work.parallel(letters, (Assign(v.buffer, work.points(letters), at_elements(work, masked)),))
             why = f"only where {print_expr(position)} is not settled"
             work.emit(mask if partial == TRUE else If(partial, (mask,), why))
             return
-    work.emit(work.parallel(letters, (Assign(v.buffer, work.points(letters), work.expr(e)),), comment))
+    work.emit(work.parallel(letters, (Assign(v.buffer, work.points(letters), at_point(work, e)),), comment))

@@ -12,104 +12,22 @@ Before, as the segment program has it, and after::
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref, f32, op, print_expr, refs_of, substitute, walk
-from redfuser.errors import InternalError, LoweringError
+from redfuser.acrf.expr import Cast, Const, Expr, Load, Op, Ref, f32, op, print_expr, refs_of, substitute
+from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block, Kernel
 from redfuser.tensorize import rewrite
 from redfuser.tensorize.alive import alive_where, mask_tail
 from redfuser.tensorize.axes import Roles, constants
-from redfuser.tensorize.hoist import hoist, read_as_half
+from redfuser.tensorize.facts import Facts, Prepared
+from redfuser.tensorize.hoist import hoist
 from redfuser.tensorize.masks import TRUE
 from redfuser.tensorize.unit_interval import in_unit_interval
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """The blocks after rewriting.
-
-    unit: names whose values lie in [0, 1] by construction. alive: per accumulator, where along the segment its
-    contribution can matter. levels: the tile letters each name varies along. lets: what each name was defined as."""
-
-    body: tuple[Block, ...]
-    tail: tuple[Block, ...]
-    unit: frozenset[str]
-    alive: tuple[Expr, ...]
-    levels: dict[str, frozenset[str]]
-    lets: dict[str, Expr]
-
-
-class Preparation:
-    """The walk over a kernel's blocks, and what it has learned of the names so far."""
-
-    patched: dict[str, Expr]
-
-    def __init__(self, kernel: Kernel, roles: Roles, ragged: bool, resident: bool, exact: bool = False) -> None:
-        self.kernel, self.roles, self.ragged, self.resident, self.exact = kernel, roles, ragged, resident, exact
-        self.subs: dict[str, Expr] = {}
-        self.lets: dict[str, Expr] = {}
-        self.levels: dict[str, frozenset[str]] = {}
-        self.maxima: dict[str, Expr] = {}
-        self.contractions: dict[str, tuple[Expr, int]] = {}  # the terms and how many are summed
-        self.unit: set[str] = set()
-        self.alive: list[Expr] = []
-        self.done: set[str] = set()
-        self.shared: dict[Expr, Expr] = {}
-        self.row_values: dict[Expr, str] = {}
-        self.taken = {n for b in (*kernel.init, *kernel.body, *kernel.tail) for n in b.names}
-        self.halved = read_as_half(kernel)
-        self.corrected = {n for b in kernel.body if b.role in ("correct", "merge") for n in b.names}
-        for b in kernel.init:
-            for n in b.names:
-                self.levels[n] = self.letters(b.axes) | {"m"}
-
-    # -- facts ---------------------------------------------------------------------------------------------------------
-
-    def letters(self, axes: tuple[str, ...]) -> frozenset[str]:
-        """The tile letters of some axes."""
-        return frozenset(x for x in map(self.roles.letter, axes) if x)
-
-    def level(self, e: Expr) -> frozenset[str]:
-        """The tile letters that a value varies along."""
-        found: set[str] = set()
-        for x in walk(e):
-            if isinstance(x, Ref):
-                found |= self.levels[x.name]
-            elif isinstance(x, Index):
-                letter = self.roles.letter(x.axis)
-                found |= {letter} if letter else set()
-        return frozenset(found)
-
-    def per_row(self, e: Expr) -> bool:
-        """Is it one value per row?"""
-        return self.level(e) <= {"m"}
-
-    def rounded(self, e: Expr) -> bool:
-        """Carries the rounding of a contraction."""
-        for x in walk(e):
-            if not isinstance(x, Ref):
-                continue
-            name = x.name.partition("@")[0]
-            source = self.lets.get(name, self.maxima.get(name))
-            if name in self.contractions or (source is not None and self.rounded(source)):
-                return True
-        return False
-
-    def dominated(self, x: Expr, maximum: str) -> bool:
-        """Is ``maximum`` the running maximum of ``x``?"""
-        return self.maxima.get(maximum) == x
-
-    def resolve(self, e: Expr) -> Expr:
-        """What a named row value was defined as."""
-        return self.resolve(self.lets[e.name]) if isinstance(e, Ref) and e.name in self.lets else e
-
-    def one_for_all_rows(self, e: Expr) -> bool:
-        """Weights of a product that has one row: a tile of their own, whose rows are alike, since two readings of them from
-        memory are two tiles that a product's layout cannot both be fitted to."""
-        return self.level(e) == {"n"} and self.roles.columns is not None and not self.roles.lists
-
-    # -- blocks --------------------------------------------------------------------------------------------------------
+class Preparation(Facts):
+    """The walk over a kernel's blocks."""
 
     def run(self) -> Prepared:
         body: list[Block] = []
@@ -157,18 +75,6 @@ class Preparation:
         e = rewrite.lowest_as_guard(e, self.resolve, self.dominated)
         e = rewrite.exponentials(e)
         return rewrite.simplify(rewrite.hyperbolic(e, self.rounded))
-
-    def stand(self, name: str, e: Expr) -> None:
-        """From here on every reader of ``name`` reads ``e``. The only writer of :attr:`subs`: a second meaning for a name
-        is an InternalError, so that no rule can silently undo another."""
-        if self.subs.get(name, e) != e:
-            raise InternalError("RF900", f"{self.kernel.name}: {name} stands for {print_expr(self.subs[name])} and for "
-                                f"{print_expr(e)}")
-        self.subs[name] = e
-
-    def rename(self, old: Ref, new: Ref) -> None:
-        """Every reader of ``old`` reads ``new``, whatever it stands for."""
-        self.subs = {k: substitute(v, {old.name: new}) for k, v in {old.name: old, **self.subs}.items()}
 
     def _contraction(self, b: Block) -> list[Block]:
         """Constants leave the product, so that the operands are loads."""
@@ -251,14 +157,6 @@ class Preparation:
             return []
         self.alive.append(TRUE)
         return [replace(b, exprs=(e,))]
-
-    def fresh(self, stem: str) -> str:
-        """``stem``, numbered until it is free."""
-        name, n = stem, 2
-        while name in self.taken:
-            name, n = f"{stem}{n}", n + 1
-        self.taken.add(name)
-        return name
 
 
 def _under_casts(e: Expr) -> Expr:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from redfuser.acrf.algebra import neutral
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Op, f32, op
@@ -19,9 +18,8 @@ from redfuser.tensorize.nan import keeps_nan
 from redfuser.tensorize.scope import Value
 from redfuser.tensorize.selection import select_best
 from redfuser.tensorize.sizes import walked
-
-if TYPE_CHECKING:
-    from redfuser.tensorize.state import KernelState
+from redfuser.tensorize.staging import at_point
+from redfuser.tensorize.state import KernelState
 
 
 def keep_old(work: KernelState, b: Block) -> None:
@@ -36,9 +34,9 @@ def lower_correct(work: KernelState, b: Block) -> None:
     """Rebase an accumulator; a row value is corrected where the segment's part is added."""
     v = work.value(b.name)
     if v.letters == "m":  # joins the addition of the segment's part
-        work.corrections[b.name] = work.expr(b.exprs[0])
+        work.corrections[b.name] = at_point(work, b.exprs[0])
         return
-    work.emit(work.parallel(v.letters, (Assign(v.buffer, work.points(v.letters), work.expr(b.exprs[0])),),
+    work.emit(work.parallel(v.letters, (Assign(v.buffer, work.points(v.letters), at_point(work, b.exprs[0])),),
                             work.source(b)))
 
 
@@ -51,9 +49,9 @@ def lower_merge(work: KernelState, b: Block) -> None:
     total = op({"sum": "add", "max": "max", "min": "min", "prod": "mul", "any": "or", "all": "and"}[b.reducer.kind],
                a, c)
     if b.reducer.kind == "sum":
-        emit_total(work, v, work.expr(total), work.source(b))
+        emit_total(work, v, at_point(work, total), work.source(b))
     else:
-        work.emit(work.parallel(v.letters, (Assign(v.buffer, work.points(v.letters), work.expr(total)),), work.source(b)))
+        work.emit(work.parallel(v.letters, (Assign(v.buffer, work.points(v.letters), at_point(work, total)),), work.source(b)))
 
 
 def lower_reduce(work: KernelState, b: Block) -> None:
@@ -87,7 +85,7 @@ def _add_count(work: KernelState, b: Block, v: Value, corrected: Expr | None) ->
     if walked(work, n) != extent:
         left = Op("sub", (i64(extent), work.scope.segment), "i64")
         count = Cast(imax(i64(0), imin(i64(size), left)), "f32")
-    total = op("add", corrected or at(v.buffer, v.dtype, work.point["m"]), op("mul", count, work.expr(b.exprs[0])))
+    total = op("add", corrected or at(v.buffer, v.dtype, work.point["m"]), op("mul", count, at_point(work, b.exprs[0])))
     emit_total(work, v, rewrite.simplify(total), work.source(b))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from redfuser.acrf.expr import Cast, Const, Expr, Index, Op, f32, op
 from redfuser.errors import LoweringError
@@ -11,9 +10,7 @@ from redfuser.strategies.program import Block
 from redfuser.tensorize.ir.index import at, i64
 from redfuser.tensorize.ir.nodes import Assign, Fill, For, ReduceTile, TileStmt
 from redfuser.tensorize.maps import map_tile
-
-if TYPE_CHECKING:
-    from redfuser.tensorize.state import KernelState
+from redfuser.tensorize.state import KernelState
 
 
 def select_best(work: KernelState, b: Block) -> None:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from redfuser.strategies.program import Block
-
-if TYPE_CHECKING:
-    from redfuser.tensorize.state import KernelState
+from redfuser.tensorize.state import KernelState
 
 
 def tile_sizes(work: KernelState) -> dict[str, int]:

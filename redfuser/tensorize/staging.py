@@ -1,17 +1,42 @@
-"""Tiles of tensors on chip: one copy per rectangle, made before the loop when it does not move with the segment."""
+"""Values at a point of a tile, and tiles of tensors on chip: one copy per rectangle, made before the loop when it does not
+move with the segment."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from redfuser.acrf.expr import Const, Expr, Index, Load, Op, map_children, op
-from redfuser.tensorize.arguments import view_indices
+from redfuser.acrf.expr import Const, Expr, Index, Load, Op, Ref, map_children, op, print_expr
+from redfuser.errors import LoweringError
 from redfuser.tensorize.ir.index import at, i64, iadd
 from redfuser.tensorize.ir.nodes import Assign, Copy, Dim, Slice
+from redfuser.tensorize.ir.typed import typed
+from redfuser.tensorize.params import view_indices
 from redfuser.tensorize.scope import Value
+from redfuser.tensorize.state import KernelState
 
-if TYPE_CHECKING:
-    from redfuser.tensorize.state import KernelState
+
+def at_point(work: KernelState, e: Expr) -> Expr:
+    """``e`` at a point of the enclosing parallel loop: names become elements of buffers, axes positions."""
+    return at_elements(work, _placed(work, e))
+
+
+def at_elements(work: KernelState, e: Expr) -> Expr:
+    """``e``, of elements of buffers and parameters, with one type in every operation."""
+    return typed(e, {x.name: x.dtype for x in (*work.params.values(), *work.buffers.values())})
+
+
+def _placed(work: KernelState, e: Expr) -> Expr:
+    match e:
+        case Ref(name=name, indices=()):
+            v = work.value(name)
+            if v.expr is not None:
+                return _placed(work, v.expr)
+            return at(v.buffer, v.dtype, *(work.point[c] for c in v.letters))
+        case Ref():
+            raise LoweringError("RF488", f"{work.kernel.name}: {print_expr(e)} is a gather of a computed value")
+        case Load(tensor=name, indices=indices, dtype=dtype):
+            return element(work, name, indices, dtype)
+        case Index(axis=a):
+            return work.position(a)
+    return map_children(e, lambda x: _placed(work, x))
 
 
 def element(work: KernelState, name: str, indices: tuple[Expr, ...], dtype: str) -> Expr:
@@ -25,7 +50,7 @@ def element(work: KernelState, name: str, indices: tuple[Expr, ...], dtype: str)
         return at(tile.buffer, dtype, *(work.point[c] for c in tile.letters))
     forms = view_indices(work, name, indices)
     if forms is None:
-        return Load(work.arg(name), tuple(map_children(Op("add", (i, i64(0)), "i64"), work.expr).args[0]  # type: ignore[union-attr]
+        return Load(work.arg(name), tuple(map_children(Op("add", (i, i64(0)), "i64"), lambda x: at_point(work, x)).args[0]  # type: ignore[union-attr]
                                           for i in indices), dtype)
     return Load(work.arg(name), tuple(work.form(p) for p in forms), dtype)
 
@@ -94,7 +119,7 @@ def stage_tile(work: KernelState, name: str, indices: tuple[Expr, ...], dtype: s
         saved, work.scope = work.scope, home
         forms = view_indices(work, name, indices)
         value: Expr = Load(work.arg(name), tuple(work.form(p) for p in forms) if forms is not None else
-                           tuple(work.expr(i) for i in indices), dtype)
+                           tuple(at_point(work, i) for i in indices), dtype)
         work.scope = saved
         if "m" in want and "m" not in work.letters_of(Load(name, indices, dtype)):
             value = Op("select", (op("lt", Index(work.point["m"]), i64(1)), value, Const(0.0, dtype)), dtype)

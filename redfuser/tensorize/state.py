@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
-from redfuser.acrf.expr import Expr, Index, Load, Ref, map_children, print_expr, walk
+from redfuser.acrf.expr import Expr, Index, Ref, Tensor, walk
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block, Kernel, Program
 from redfuser.target import Target
-from redfuser.tensorize.arguments import argument_name, declare_params, static_extent, store_indices
-from redfuser.tensorize.axes import choose, split_groups
-from redfuser.tensorize.configs import TileConfig
-from redfuser.tensorize.indexing import Affine, View, make
-from redfuser.tensorize.ir.index import at, i64, iadd
+from redfuser.tensorize.arguments import argument_name
+from redfuser.tensorize.axes import Roles
+from redfuser.tensorize.config import TileConfig
+from redfuser.tensorize.facts import Prepared
+from redfuser.tensorize.indexing import Affine, View
+from redfuser.tensorize.ir.index import i64, iadd
 from redfuser.tensorize.ir.nodes import Assign, Buffer, Parallel, Param, Policy, TileStmt
-from redfuser.tensorize.ir.typed import typed
 from redfuser.tensorize.masks import Analysis, Rows
-from redfuser.tensorize.precision import chooses_among_few, divides_by_hidden, stores_exponentials
-from redfuser.tensorize.prepare import Prepared, prepare
 from redfuser.tensorize.scope import ORDER, Scope, Value
-from redfuser.tensorize.sizes import is_gemm, one_segment, tile_sizes, walked
-from redfuser.tensorize.staging import element
 
 
 class KernelState:
     """What all steps of one kernel's lowering share. scope: where statements go. roundings: casts that were added."""
 
+    kernel: Kernel
+    groups: dict[str, Expr]
+    roles: Roles
+    extents: dict[str, int]
+    resident: bool
+    has_gemm: bool
+    sizes: dict[str, int]
+    exact: bool
+    prepared: Prepared
+    written: dict[str, Tensor]
+    declared: dict[str, Tensor]
+    stores: dict[str, tuple[Expr, ...]]
+    point: dict[str, str]
+    counter: str
+    row_blocks: int
+    block_var: str
+    block_extents: dict[str, int]
+    row_origin: Affine
     pretty: dict[str, str]
     last_staged: dict[tuple[str, tuple[Expr, ...], str], Value]
     phase_init: list[TileStmt]
@@ -35,48 +49,16 @@ class KernelState:
     chunked: bool = False
 
     def __init__(self, program: Program, kernel: Kernel, config: TileConfig, target: Target) -> None:
-        self.program, self.config, self.target = program, config, target
-        extents = {a.name: static_extent(a.extent, a.name) for a in program.axes}
-        self.original = kernel
-        self.kernel, extents, self.groups = split_groups(kernel, extents)
-        self.roles = choose(self.kernel, extents)
-        self.extents = self.roles.extents
-        self.resident = kernel.kind == "resident" or (kernel.kind == "single" and one_segment(self))
-        self.has_gemm = any(is_gemm(self, b) for b in self.kernel.body)
-        self.sizes = tile_sizes(self)
-        n = self.roles.segment
-        ragged = n is not None and walked(self, n) != self.extents[n]
-        cascade = program.fused.cascade
-        as_written = chooses_among_few(cascade) or divides_by_hidden(cascade)
-        self.exact = as_written or stores_exponentials(cascade)
-        self.prepared: Prepared = prepare(self.kernel, self.roles, ragged, self.resident, as_written)
+        self.program, self.original, self.config, self.target = program, kernel, config, target
         self.values: dict[str, Value] = {}
         self.buffers: dict[str, Buffer] = {}
         self.params: dict[str, Param] = {}
         self.views: dict[str, View | None] = {}
         self.roundings: list[str] = []
         self.lowered_after: dict[str, TileStmt] = {}  # what an accumulator takes once the walk is over
-        self.written = {t.name: t for t in self.kernel.writes}
-        self.declared = {t.name: t for t in (*self.kernel.reads, *self.kernel.writes)}
-        self.stores = store_indices(self)
-        declare_params(self)
         self.corrections: dict[str, Expr] = {}
         self.prologue = Scope()
         self.scope = self.prologue
-        self._name_points()
-
-    def _name_points(self) -> None:
-        taken = {*self.roles.grid, self.roles.rows, *(self.declared), "T"}
-        self.point = {}
-        for letter, names in {"m": ("i", "r", "i_"), "n": ("j", "l", "j_"), "e": ("d", "e", "d_"),
-                              "c": ("c", "c_", "cc")}.items():
-            self.point[letter] = next(n for n in names if n not in taken or n == self.roles.rows)
-        self.counter = next(n for n in ("k", "step", "k_") if n not in taken)
-        rows, m = self.extents[self.roles.rows], self.sizes["m"]
-        self.row_blocks = -(-rows // m)
-        self.block_var = f"{self.roles.rows}_block"
-        self.block_extents = {**self.extents, self.block_var: self.row_blocks}
-        self.row_origin = make({self.block_var: m}, 0) if self.row_blocks > 1 else Affine(())
 
     def arg(self, name: str) -> str:
         """The parameter that holds a tensor."""
@@ -96,7 +78,7 @@ class KernelState:
             return Index(self.counter)
         return i64(0) if self.extents.get(axis) == 1 else Index(axis)
 
-    def _position(self, axis: str) -> Expr:
+    def position(self, axis: str) -> Expr:
         """The value of an axis at the current point."""
         letter = self.roles.letter(axis)
         if letter:
@@ -122,32 +104,9 @@ class KernelState:
             raise LoweringError("RF487", f"{self.kernel.name}: {name} is read before it has a tile")
         return self.values[name]
 
-    def expr(self, e: Expr) -> Expr:
-        """``e`` at a point of the enclosing parallel loop: names become elements of buffers, axes positions."""
-        return self.typed(self._placed(e))
-
-    def typed(self, e: Expr) -> Expr:
-        """``e``, of elements of buffers and parameters, with one type in every operation."""
-        return typed(e, {x.name: x.dtype for x in (*self.params.values(), *self.buffers.values())})
-
-    def _placed(self, e: Expr) -> Expr:
-        match e:
-            case Ref(name=name, indices=()):
-                v = self.value(name)
-                if v.expr is not None:
-                    return self._placed(v.expr)
-                return at(v.buffer, v.dtype, *(self.point[c] for c in v.letters))
-            case Ref():
-                raise LoweringError("RF488", f"{self.kernel.name}: {print_expr(e)} is a gather of a computed value")
-            case Load(tensor=name, indices=indices, dtype=dtype):
-                return element(self, name, indices, dtype)
-            case Index(axis=a):
-                return self._position(a)
-        return map_children(e, self._placed)
-
     def form(self, p: Affine) -> Expr:
         """An affine index at the current point."""
-        return p.expr({a: self._position(a) for a in p.axes})
+        return p.expr({a: self.position(a) for a in p.axes})
 
     def buffer(self, stem: str, scope: str, dtype: str, shape: tuple[int, ...], comment: str = "") -> str:
         """Declare a buffer; its name is ``stem``, numbered until it is free."""

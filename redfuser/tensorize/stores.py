@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from redfuser.acrf.expr import Cast, Const, Expr, Op, Ref, refs_of
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block
-from redfuser.tensorize.arguments import view_indices
 from redfuser.tensorize.axes import strip_casts
 from redfuser.tensorize.ir.index import at
 from redfuser.tensorize.ir.nodes import Assign, Copy, Dim, Slice
 from redfuser.tensorize.maps import as_tile, map_tile
+from redfuser.tensorize.params import view_indices
 from redfuser.tensorize.scope import HALF, Value
-from redfuser.tensorize.staging import rectangle
-
-if TYPE_CHECKING:
-    from redfuser.tensorize.state import KernelState
+from redfuser.tensorize.staging import at_point, rectangle
+from redfuser.tensorize.state import KernelState
 
 
 def lower_store(work: KernelState, b: Block) -> None:
@@ -68,7 +64,7 @@ def _write_result(work: KernelState, name: str, e: Expr, letters: str, comment: 
         raise LoweringError("RF494", f"{work.kernel.name}: {name} is not stored along its axes")
     wide = wide or "m"
     param = work.params[name].name
-    value = work.expr(e)
+    value = at_point(work, e)
     target = tuple(work.form(p) for p in forms)
     if wide == "me" and rect is not None and rect[1] == "e" and work.has_gemm:  # no row axis: the first row, staged
         bare = e.arg if isinstance(e, Cast) and e.dtype == tensor.dtype else e

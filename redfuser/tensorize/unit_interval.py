@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from redfuser.acrf.expr import Cast, Expr, Op, Ref
 from redfuser.tensorize import rewrite
-
-if TYPE_CHECKING:
-    from redfuser.tensorize.prepare import Preparation
+from redfuser.tensorize.facts import Facts
 
 
-def in_unit_interval(work: Preparation, e: Expr) -> bool:
+def in_unit_interval(work: Facts, e: Expr) -> bool:
     """exp2(k (x - m)) with x <= m, masked or not."""
     match e:
         case Op(name="select", args=(_, x, y)):
@@ -32,7 +28,7 @@ def in_unit_interval(work: Preparation, e: Expr) -> bool:
     return False
 
 
-def _below(work: Preparation, x: Expr, k: float, m: Expr, j: float) -> bool:
+def _below(work: Facts, x: Expr, k: float, m: Expr, j: float) -> bool:
     """Is ``k * x <= j * m`` everywhere: m is the running maximum of x, or no less than it?"""
     match m:
         case Ref(name=n) if work.dominated(x, n):

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from redfuser.acrf.expr import Const, Expr, Index, op, walk
 from redfuser.strategies.program import Block
 from redfuser.tensorize.indexing import affine, minus
 from redfuser.tensorize.ir.index import i64, iadd, imul
 from redfuser.tensorize.masks import TRUE, both, conjuncts, positional
-
-if TYPE_CHECKING:
-    from redfuser.tensorize.state import KernelState
+from redfuser.tensorize.state import KernelState
 
 
 def segment_steps(work: KernelState, blocks: tuple[Block, ...], alive: Expr) -> tuple[Expr, Expr, Expr]:

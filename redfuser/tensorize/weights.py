@@ -11,7 +11,6 @@ sum of pieces, each the rounding of what the ones before leave (``p_rest = p - f
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from redfuser.acrf.expr import Cast, Expr, Op, Ref, f32, op, print_expr, refs_of
 from redfuser.errors import LoweringError
@@ -22,9 +21,7 @@ from redfuser.tensorize.ir.nodes import Assign, Copy, Slice
 from redfuser.tensorize.precision import kept, unit_roundoff
 from redfuser.tensorize.rewrite import is_const
 from redfuser.tensorize.scope import Value
-
-if TYPE_CHECKING:
-    from redfuser.tensorize.state import KernelState
+from redfuser.tensorize.state import KernelState
 
 CLOSE = 4.0
 """What the pieces may leave, in units of the precision in which the result is kept: below the program's own error."""

@@ -1,0 +1,54 @@
+"""The start of a kernel's lowering: its axes' roles, the sizes of its tiles, its blocks rewritten, its parameters."""
+
+from __future__ import annotations
+
+from redfuser.strategies.program import Kernel, Program
+from redfuser.target import Target
+from redfuser.tensorize.arguments import static_extent
+from redfuser.tensorize.axes import choose, split_groups
+from redfuser.tensorize.config import TileConfig
+from redfuser.tensorize.indexing import Affine, make
+from redfuser.tensorize.params import declare_params, store_indices
+from redfuser.tensorize.precision import chooses_among_few, divides_by_hidden, stores_exponentials
+from redfuser.tensorize.prepare import prepare
+from redfuser.tensorize.sizes import is_gemm, one_segment, tile_sizes, walked
+from redfuser.tensorize.state import KernelState
+
+
+def begin(program: Program, kernel: Kernel, config: TileConfig, target: Target) -> KernelState:
+    """What the steps of one kernel's lowering share. Raises LoweringError RF485 to RF488 for a kernel without tiles."""
+    work = KernelState(program, kernel, config, target)
+    extents = {a.name: static_extent(a.extent, a.name) for a in program.axes}
+    work.kernel, extents, work.groups = split_groups(kernel, extents)
+    work.roles = choose(work.kernel, extents)
+    work.extents = work.roles.extents
+    work.resident = kernel.kind == "resident" or (kernel.kind == "single" and one_segment(work))
+    work.has_gemm = any(is_gemm(work, b) for b in work.kernel.body)
+    work.sizes = tile_sizes(work)
+    n = work.roles.segment
+    ragged = n is not None and walked(work, n) != work.extents[n]
+    cascade = program.fused.cascade
+    as_written = chooses_among_few(cascade) or divides_by_hidden(cascade)
+    work.exact = as_written or stores_exponentials(cascade)
+    work.prepared = prepare(work.kernel, work.roles, ragged, work.resident, as_written)
+    work.written = {t.name: t for t in work.kernel.writes}
+    work.declared = {t.name: t for t in (*work.kernel.reads, *work.kernel.writes)}
+    work.stores = store_indices(work)
+    declare_params(work)
+    _name_points(work)
+    return work
+
+
+def _name_points(work: KernelState) -> None:
+    """The loop variables of tiles, and the blocks of rows."""
+    taken = {*work.roles.grid, work.roles.rows, *(work.declared), "T"}
+    work.point = {}
+    for letter, names in {"m": ("i", "r", "i_"), "n": ("j", "l", "j_"), "e": ("d", "e", "d_"),
+                          "c": ("c", "c_", "cc")}.items():
+        work.point[letter] = next(n for n in names if n not in taken or n == work.roles.rows)
+    work.counter = next(n for n in ("k", "step", "k_") if n not in taken)
+    rows, m = work.extents[work.roles.rows], work.sizes["m"]
+    work.row_blocks = -(-rows // m)
+    work.block_var = f"{work.roles.rows}_block"
+    work.block_extents = {**work.extents, work.block_var: work.row_blocks}
+    work.row_origin = make({work.block_var: m}, 0) if work.row_blocks > 1 else Affine(())
