@@ -103,7 +103,7 @@ def _prelude(dialect: str, called: set[str]) -> list[str]:
 class _Printer:
     def __init__(self, kernel: TileKernel, name: str) -> None:
         self.kernel, self.name = kernel, name
-        self.dtypes = {p.name: p.dtype for p in kernel.params} | {b.name: b.dtype for b in kernel.buffers}
+        self.dtypes = kernel.dtypes
         self.shapes = {p.name: p.shape for p in kernel.params} | {b.name: b.shape for b in kernel.buffers}
         self.called: set[str] = set()
 

@@ -20,7 +20,8 @@ def at_point(work: KernelState, e: Expr) -> Expr:
 
 def at_elements(work: KernelState, e: Expr) -> Expr:
     """``e``, of elements of buffers and parameters, with one type in every operation."""
-    return typed(e, {x.name: x.dtype for x in (*work.params.values(), *work.buffers.values())})
+    homes = {p.name: p.dtype for p in work.params.values()} | {b.name: b.dtype for b in work.buffers.values()}
+    return typed(e, homes)
 
 
 def _placed(work: KernelState, e: Expr) -> Expr:

@@ -226,6 +226,18 @@ class TileKernel:
     exact: bool = False
     notes: tuple[str, ...] = field(default=(), compare=False)
 
+    @property
+    def homes(self) -> dict[str, Param | Buffer]:
+        """Parameters and buffers by name."""
+        found: dict[str, Param | Buffer] = {p.name: p for p in self.params}
+        found.update({b.name: b for b in self.buffers})
+        return found
+
+    @property
+    def dtypes(self) -> dict[str, str]:
+        """The element types of parameters and buffers."""
+        return {name: home.dtype for name, home in self.homes.items()}
+
     def __str__(self) -> str:
         grid = ", ".join(f"{v} < {e}" for v, e in self.grid)
         raster = f" raster {self.raster}" if self.raster else ""

@@ -70,7 +70,7 @@ class _Checker:
     """Buffers that something has been written to."""
 
     def __post_init__(self) -> None:
-        self.homes: dict[str, Param | Buffer] = {x.name: x for x in (*self.kernel.params, *self.kernel.buffers)}
+        self.homes = self.kernel.homes
 
     def say(self, what: str, where: object) -> None:
         self.found.append(f"{what} in {str(where).splitlines()[0].strip()}")

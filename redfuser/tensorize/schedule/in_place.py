@@ -19,8 +19,7 @@ class ReuseInPlace:
     Not what a pipelined loop copies in while earlier iterations run. Adds no rounding."""
 
     def __call__(self, kernel: TileKernel) -> TileKernel:
-        homes = {x.name: x.dtype for x in (*kernel.params, *kernel.buffers)}
-        return replace(kernel, body=tuple(_reuse(list(kernel.body), homes)))
+        return replace(kernel, body=tuple(_reuse(list(kernel.body), kernel.dtypes)))
 
 
 def _reuse(stmts: list[TileStmt], homes: Mapping[str, str]) -> list[TileStmt]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from redfuser.acrf.expr import Cast, Expr
 from redfuser.tensorize.ir.effects import every, with_exprs
-from redfuser.tensorize.ir.nodes import Assign, Copy, Fill, Gemm, Parallel, ReduceTile, TileKernel, TileStmt
+from redfuser.tensorize.ir.nodes import Assign, Copy, Fill, For, Gemm, If, Parallel, ReduceTile, TileKernel, TileStmt
 from redfuser.tensorize.ir.typed import typed
 
 NARROW = {"f32": ("f16", "bf16"), "i64": ("i32",)}
@@ -23,7 +23,7 @@ class NarrowTiles:
     rounding."""
 
     def __call__(self, kernel: TileKernel) -> TileKernel:
-        homes = {x.name: x.dtype for x in (*kernel.params, *kernel.buffers)}
+        homes = kernel.dtypes
         kinds: dict[str, set[str]] = {}
         for s in every(kernel.body):
             for name, kind in _written(s, homes):
@@ -65,10 +65,12 @@ def _fixed(s: TileStmt) -> tuple[str, ...]:
 
 
 def _bare(s: TileStmt, narrow: dict[str, str]) -> TileStmt:
-    if isinstance(s, Parallel):
-        return replace(s, body=tuple(_assign(a, narrow) for a in s.body))
-    body = getattr(s, "body", None)
-    return s if body is None else replace(s, body=tuple(_bare(k, narrow) for k in body))  # type: ignore[type-var]
+    match s:
+        case Parallel(body=assigns):
+            return replace(s, body=tuple(_assign(a, narrow) for a in assigns))
+        case For(body=body) | If(body=body):
+            return replace(s, body=tuple(_bare(k, narrow) for k in body))
+    return s
 
 
 def _assign(a: Assign, narrow: dict[str, str]) -> Assign:
