@@ -16,7 +16,7 @@ kernel visits the row again where outputs still carry the r-axis. A kernel::
 A combine kernel walks the splits instead of segments: its body is the producers ``NAME@b`` (loads of the partials),
 the stores ``NAME@a = NAME`` and one merge per accumulator.
 
-Text (``str``), a kernel of a softmax denominator::
+Text (``str``, which :mod:`redfuser.strategies.parse` reads back), a kernel of a softmax denominator::
 
     kernel softmax (single) grid [i] over l
       init
@@ -33,7 +33,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from redfuser.acrf.expr import Axis, Expr, Extent, Let, Reduce, Reducer, Tensor, print_expr
+from redfuser.acrf.expr import Axis, Expr, Extent, Let, Reduce, Reducer, Tensor, default_dtype, print_expr
 from redfuser.acrf.state import Fused
 
 Role = Literal["producer", "store", "correct", "reduce", "merge", "finalize", "epilogue", "post", "init"]
@@ -81,6 +81,9 @@ class Block:
 
     def __str__(self) -> str:
         left = ", ".join(f"{n}[{', '.join(self.axes)}]" if self.axes else n for n in self.names)
+        reduces = self.reducer is not None and self.role != "merge"
+        plain = default_dtype(self.reducer, self.exprs[0]) if reduces else self.exprs[0].dtype  # type: ignore[arg-type]
+        left += f": {self.dtype}" if self.dtype != plain else ""
         exprs = [print_expr(e) for e in self.exprs]
         if self.role == "merge":
             n = len(self.names)
@@ -150,6 +153,7 @@ class Program:
 
     def __str__(self) -> str:
         how = f"{self.strategy}, {self.splits} splits" if self.strategy == "multi" else self.strategy
+        how += f", segments of {self.segment}" if self.segment is not None else ""
         axes = ", ".join(f"{a.name}={a.extent}" for a in self.axes)
         head = [f"program {self.fused.cascade.name}: {how}, axes {axes}", *(f"workspace {t}" for t in self.workspaces)]
         return "\n".join([*head, *map(str, self.kernels)])

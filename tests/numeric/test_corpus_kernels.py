@@ -4,6 +4,7 @@ Which one is spread over the files, so that each strategy meets a third of them.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,13 +16,19 @@ from redfuser.acrf import fuse, parse_cascade
 from redfuser.acrf.evaluate import run
 from redfuser.acrf.expr import Axis, Cascade
 from redfuser.acrf.state import Fused
+from redfuser.errors import LoweringError
 from redfuser.runtime import launcher
 from redfuser.strategies import check, cpu, realise
+from redfuser.strategies import parse as strategies
+from redfuser.target import target
+from redfuser.tensorize import configs, tensorize
+from redfuser.tensorize.ir import parse as ir
 
 FILES = sorted((Path(__file__).parents[1] / "corpus" / "accept").glob("*.txt"))
 SIZES = {"I": 3, "L": 37, "N": 6, "D": 20}
 NUMPY = {"f64": np.float64, "f32": np.float32, "f16": np.float16, "i64": np.int64, "i32": np.int32, "i8": np.int8,
          "bool": np.bool_}
+H200 = target("sm_90a")
 FORMS = (("single", 1, 8), ("multi", 3, 8), ("resident", 1, None))
 
 
@@ -43,6 +50,16 @@ def inputs_of(cascade: Cascade) -> dict[str, np.ndarray]:
     return values
 
 
+def texts_read_back(fused: Fused) -> None:
+    """Every realisation and its tiles print what reads back as them."""
+    for strategy, splits, segment in FORMS:
+        program = realise(fused, strategy, splits, segment)
+        assert strategies.parse(str(program), fused) == program
+        with contextlib.suppress(LoweringError):
+            tiles = tensorize(program, configs(program, H200)[0], H200)  # verified there
+            assert ir.parse(str(tiles)) == tiles
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_derived_kernel(path: Path) -> None:
     text = path.read_text()
@@ -53,6 +70,7 @@ def test_derived_kernel(path: Path) -> None:
         pytest.skip("8-bit floats: refused on the CPU by RF431 (test_tir)")
     program = realise(fused, *FORMS[FILES.index(path) % 3])
     assert check(program) == []
+    texts_read_back(fused)
     inputs = inputs_of(cascade)
     out = launcher(cpu.build(program))(*(torch.from_numpy(inputs[t.name]) for t in cascade.inputs))
     exact, unfused = run(cascade, inputs), run(cascade, inputs, "program")

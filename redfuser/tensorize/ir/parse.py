@@ -6,11 +6,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NoReturn
 
 from redfuser.acrf.expr import Const, Expr, Load
+from redfuser.acrf.lines import Line, commas, lines_of
 from redfuser.acrf.text import parse_expr
-from redfuser.errors import InputError
 from redfuser.tensorize.ir.nodes import (
     Assign,
     Buffer,
@@ -41,41 +40,26 @@ _FOR = re.compile(rf"for {_WORD} in (.*) \.\. (.*?)(?: pipelined (\d+))?:$")
 
 def parse(text: str) -> TileProgram:
     """The program that ``text`` spells, as ``str`` prints it. Raises InputError RF180 (and RF181, RF182 of expressions)."""
-    lines = [_Line(n, (len(t) - len(t.lstrip(" "))) // 2, t.strip()) for n, t in enumerate(text.splitlines(), 1) if t.strip()]
-    return _Reader(lines).program()
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    number: int
-    depth: int
-    text: str
-
-    def fail(self, wanted: str) -> NoReturn:
-        raise InputError("RF180", f"line {self.number}: expected {wanted}, found {self.text[:80]!r}",
-                         help="the grammar stands in redfuser/tensorize/ir/nodes.py")
-
-    def match(self, pattern: re.Pattern[str], wanted: str) -> re.Match[str]:
-        return pattern.match(self.text) or self.fail(wanted)
+    return _Reader(lines_of(text)).program()
 
 
 @dataclass
 class _Reader:
-    lines: list[_Line]
+    lines: list[Line]
     pos: int = 0
     dtypes: dict[str, str] = field(default_factory=dict)
     """Of the parameters and buffers of the kernel being read."""
 
     @property
-    def here(self) -> _Line:
-        return self.lines[self.pos] if self.pos < len(self.lines) else _Line(len(self.lines) + 1, 0, "")
+    def here(self) -> Line:
+        return self.lines[self.pos] if self.pos < len(self.lines) else Line(len(self.lines) + 1, 0, "")
 
-    def take(self) -> _Line:
+    def take(self) -> Line:
         line = self.here
         self.pos += 1
         return line
 
-    def block(self, depth: int) -> Iterator[_Line]:
+    def block(self, depth: int) -> Iterator[Line]:
         """The lines of a block, as long as the reader stands at one."""
         while self.here.text and self.here.depth >= depth:
             yield self.take()
@@ -109,8 +93,8 @@ class _Reader:
     def kernel(self) -> TileKernel:
         line = self.take()
         m = line.match(_KERNEL, "'kernel NAME(parameters) grid (...) threads N'")
-        params = tuple(self._param(line, p) for p in _parts(m[2]))
-        grid = tuple((v, int(n)) for v, _, n in (g.partition(" < ") for g in _parts(m[3])))
+        params = tuple(self._param(line, p) for p in commas(m[2]))
+        grid = tuple((v, int(n)) for v, _, n in (g.partition(" < ") for g in commas(m[3])))
         self.dtypes = {p.name: p.dtype for p in params}
         lets: list[tuple[str, Expr]] = []
         buffers: list[Buffer] = []
@@ -125,7 +109,7 @@ class _Reader:
         return TileKernel(m[1], params, grid, int(m[4]), tuple(lets), tuple(buffers), self.stmts(1), bool(m[5]),
                           int(m[6] or 0), bool(m[7]))
 
-    def _param(self, line: _Line, text: str) -> Param:
+    def _param(self, line: Line, text: str) -> Param:
         name, dtype, shape = _tensor(line, text.removesuffix(" out"))
         return Param(name, dtype, shape, text.endswith(" out"))
 
@@ -134,7 +118,7 @@ class _Reader:
     def stmts(self, depth: int) -> tuple[TileStmt, ...]:
         return tuple(self.stmt(line, depth) for line in self.block(depth))
 
-    def stmt(self, line: _Line, depth: int) -> TileStmt:
+    def stmt(self, line: Line, depth: int) -> TileStmt:
         word, _, rest = line.text.partition(" ")
         match word:
             case "copy":
@@ -142,7 +126,7 @@ class _Reader:
                 return Copy(self.slice(src), self.slice(dst))
             case "gemm":
                 m = line.match(_GEMM, "'gemm A, B -> C POLICY'")
-                a, b = _parts(m[1])
+                a, b = commas(m[1])
                 return Gemm(self.slice(a.removesuffix("^T")), self.slice(b.removesuffix("^T")), m[2], a.endswith("^T"),
                             b.endswith("^T"), bool(m[3]), m[4])  # type: ignore[arg-type]
             case "reduce":
@@ -152,7 +136,7 @@ class _Reader:
                 name, _, value = rest.partition(" ")
                 return Fill(name, self.constant(line, value))
             case "parallel":
-                loops = [p.partition(" < ") for p in _parts(rest.removesuffix(":"))]
+                loops = [p.partition(" < ") for p in commas(rest.removesuffix(":"))]
                 body = tuple(self.assign(inner) for inner in self.block(depth + 1))
                 return Parallel(tuple(v for v, _, _ in loops), tuple(int(n) for _, _, n in loops), body)
             case "for":
@@ -162,12 +146,12 @@ class _Reader:
                 return If(self.expr(rest.removesuffix(":")), self.stmts(depth + 1))
         line.fail("a statement")
 
-    def assign(self, line: _Line) -> Assign:
+    def assign(self, line: Line) -> Assign:
         target, found, value = line.text.partition("] = ")
         if not found:
             line.fail("'NAME[indices] = expression'")
         name, _, inside = target.partition("[")
-        return Assign(name, tuple(map(self.index, _parts(inside))), self.expr(value))
+        return Assign(name, tuple(map(self.index, commas(inside))), self.expr(value))
 
     # -- expressions ---------------------------------------------------------------------------------------------------
 
@@ -180,37 +164,26 @@ class _Reader:
         assert isinstance(found, Load)
         return found.indices[0]
 
-    def constant(self, line: _Line, text: str) -> Const:
+    def constant(self, line: Line, text: str) -> Const:
         found = parse_expr(text)
         return found if isinstance(found, Const) else line.fail("a constant")
 
     def slice(self, text: str) -> Slice:
         name, _, dims = text.partition("[")
-        return Slice(name, tuple(self._dim(d) for d in _parts(dims.removesuffix("]"))))
+        return Slice(name, tuple(self._dim(d) for d in commas(dims.removesuffix("]"))))
 
     def _dim(self, text: str) -> Dim:
         start, _, size = text.partition(" +: ")
         return Dim(self.index(start), int(size or 0))
 
 
-def _tensor(line: _Line, text: str) -> tuple[str, str, tuple[int, ...]]:
+def _tensor(line: Line, text: str) -> tuple[str, str, tuple[int, ...]]:
     m = _TENSOR.fullmatch(text) or line.fail("'NAME: DTYPE[shape]'")
     return m[1], m[2], _shape(m[3])
 
 
 def _shape(text: str) -> tuple[int, ...]:
-    return tuple(map(int, _parts(text)))
-
-
-def _parts(text: str) -> list[str]:
-    """``text`` at its commas outside brackets."""
-    out, depth, start = [], 0, 0
-    for k, c in enumerate(text):
-        depth += (c in "([") - (c in ")]")
-        if c == "," and not depth:
-            out.append(text[start:k].strip())
-            start = k + 1
-    return [*out, text[start:].strip()] if text.strip() else []
+    return tuple(map(int, commas(text)))
 
 
 __all__ = ["parse"]
