@@ -7,7 +7,7 @@ and names play no part. The same test finds the output axis that runs along the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Literal
@@ -122,11 +122,16 @@ class _Drafter:
             self.extents[f"r{node.key}"] = node.unit.extents[node.stmt.over]
         return self.raxes[node]
 
-    def evaluate(self, sinks: Iterable[Sink]) -> Evaluator:
-        ev = Evaluator(self.units, self.raxis, self.ix, self.work)
-        for s in sinks:
-            s.value = ev.value(s.node, tuple(ev.ix.simplify(e) for e in s.at))
-        return ev
+    def evaluate(self, sinks: Collection[Sink]) -> Evaluator:
+        """A tensor that a contraction reads from memory is read there by the other reductions too."""
+        written: frozenset[Node] = frozenset()
+        while True:
+            ev = Evaluator(self.units, self.raxis, self.ix, self.work, written)
+            for s in sinks:
+                s.value = ev.value(s.node, tuple(ev.ix.simplify(e) for e in s.at))
+            if not (more := ev.twice(s.value for s in sinks if s.value)):
+                return ev
+            written |= more
 
     def sink(self, node: Node) -> Sink:
         names = []
