@@ -79,7 +79,8 @@ class Evaluator:
                 and n.unit not in self.inside} - self.written
         read = [*results, *(i.body for i in self.instances.values())] if some else []
         loads = [{x.tensor for x in _walk(v.expr) if isinstance(x, Load)} for v in read]
-        return frozenset(n for v, names in zip(read, loads, strict=True) for n, _ in v.sites if n in some and n.name not in names)
+        return frozenset(n for v, names in zip(read, loads, strict=True) for n, _ in v.sites
+                         if n in some and n.name not in names)
 
     def reused(self, indices: tuple[Expr, ...], scope: frozenset[str]) -> bool:
         mine: set[str] = set()

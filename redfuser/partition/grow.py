@@ -450,7 +450,7 @@ class Grower:
             return Reject("RF305", None, f"more than {MAX_TENSORS} tensors read by one kernel")
         if u is not None and any(n.unit in got.units and (n.unit is u or n.unit.ancestors >> u.index & 1)
                                  for n in got.external if n.unit is not None):
-            return Reject("RF305", u.nodes[-1], "a contraction reads what the producer leads to, so that is written in any case")
+            return Reject("RF305", u.nodes[-1], "a contraction reads what the producer leads to: it is written in any case")
         leaves = [s for s in got.sinks if s.node.unit is u]
         want = set(got.p_axes) | {R}
         contractions = got.inner or any(i.contraction for i in got.rows)
