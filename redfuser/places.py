@@ -57,7 +57,7 @@ class Recorder(TorchDispatchMode):
             places = out if isinstance(out, torch.Tensor) and "arg" in name else out[-1] if isinstance(out, tuple) else None
             if places is not None:  # not the maximum of two tensors, or of a whole one
                 dim = given.get("dim", -1 if "dim" in names and "arg" not in name else None)
-                self.found[id(places)] = places, _ranking(given["self"], dim, places)
+                self.found[id(places)] = places, ranking(given["self"], dim, places)
         elif (name in MOVE or name in COPY) and id(args[0]) in self.found:
             known = self.found[id(args[0])][1]
             rows = known.rows if name in COPY else func(known.rows, *args[1:], **given)
@@ -65,7 +65,8 @@ class Recorder(TorchDispatchMode):
         return out
 
 
-def _ranking(x: torch.Tensor, dim: int | None, places: torch.Tensor) -> Ranking:
+def ranking(x: torch.Tensor, dim: int | None, places: torch.Tensor) -> Ranking:
+    """What ``places`` chooses from, along ``dim`` of x, or from all of it."""
     if dim is None or not x.dim():
         return Ranking(x.reshape(1, -1), torch.zeros_like(places))
     moved = x.movedim(dim, -1)
@@ -74,23 +75,36 @@ def _ranking(x: torch.Tensor, dim: int | None, places: torch.Tensor) -> Ranking:
     return Ranking(moved.reshape(-1, moved.shape[-1]), rows)
 
 
-def astray(ours: torch.Tensor, theirs: torch.Tensor, own: Ranking, exact: Ranking) -> torch.Tensor:
+def defined(own: Ranking, exact: Ranking) -> torch.Tensor:
+    """Where a place is of a row without NaN and infinities."""
+    return (own.values.to(exact.values).isfinite() & exact.values.isfinite()).all(-1)[exact.rows]
+
+
+def astray(ours: torch.Tensor, theirs: torch.Tensor, own: Ranking, exact: Ranking,
+           left: tuple[Ranking, Ranking] | None = None) -> torch.Tensor:
     """Where a place of ours is wrong. ``own``: what torch chose from, in the program's types; ``exact``: in float64. The rule
-    allows twice its error to either of two elements. In a row with NaN or infinities any place will do; none twice."""
+    allows twice its error to either of two elements. In a row with NaN or infinities any place will do; none twice.
+
+    ``left``: own and exact are scores of which the larger is chosen, and this is what a map of them (a softmax) left of them
+    to choose by: what it makes equal is, and one that is larger is no error."""
     extent = exact.values.shape[-1]
     outside = (ours < 0) | (ours >= extent)
     x, y = (t.long().clamp(0, extent - 1) for t in (ours, theirs))
-    low, high = own.values.to(exact.values), exact.values.double()
-    defined = (low.isfinite() & high.isfinite()).all(-1)[exact.rows]
-    error = (low.double() - high).abs().nan_to_num(0, 0, 0).amax(-1)
-    open_ = 2 * FACTOR * error + STEP * high.abs().nan_to_num(0, 0, 0).amax(-1) + UNDERFLOW
-    gap = (high[exact.rows, y] - high[exact.rows, x]).abs()
-    apart = own.at(y) != own.at(x)
-    wrong = (gap > open_[exact.rows]) & apart & (x != y) & defined
+    high = exact.values.double()
+    error = (own.values.to(exact.values).double() - high).abs().nan_to_num(0, 0, 0).amax(-1)
+    size = high.abs().nan_to_num(0, 0, 0).amax(-1)
+    gap = high[exact.rows, y] - high[exact.rows, x]
+    if left is None:
+        gap, apart = gap.abs(), own.at(y) != own.at(x)
+    else:  # float32 cannot tell apart what is exponentiated by less than its step at 1
+        size = size.clamp(min=1.0)
+        apart = (left[0].at(y) > left[0].at(x)) & (left[1].at(y) - left[1].at(x) > UNDERFLOW)
+    open_ = 2 * FACTOR * error + STEP * size + UNDERFLOW
+    wrong = (gap > open_[exact.rows]) & apart & (x != y) & defined(own, exact)
     chosen, order = (exact.rows * extent + x).flatten().sort()
     again = torch.zeros_like(order, dtype=torch.bool)
     again[order[1:]] = chosen.diff() == 0
     return outside | wrong | again.reshape(x.shape)
 
 
-__all__ = ["Ranking", "Recorder", "astray"]
+__all__ = ["Ranking", "Recorder", "astray", "defined", "ranking"]

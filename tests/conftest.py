@@ -1,16 +1,70 @@
 """Golden files: ``golden("name.txt", text)`` compares with tests/golden/name.txt; ``--update-golden`` accepts the change.
+Updating is refused in CI (the variable CI is set there): a changed golden is reviewed like code.
 
-Updating is refused in CI (the variable CI is set there): a changed golden is reviewed like code."""
+Random numbers: every test module and every test starts from one seed, so that what is drawn depends neither on what ran before
+nor on who runs beside it."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import random
+import sys
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 
+import numpy as np
 import pytest
 
 GOLDEN = Path(__file__).parent / "golden"
+SEED = 20240229
+
+
+def seed() -> None:
+    random.seed(SEED)
+    np.random.seed(SEED)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(SEED)
+
+
+class _SeededTorch:
+    """torch's first seed is another one in every process: it is seeded as it is imported, by whom and when ever that is."""
+
+    @classmethod
+    def find_spec(cls, name: str, path: object = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name != "torch" or cls not in sys.meta_path:
+            return None
+        sys.meta_path.remove(cls)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                run(module)
+                module.manual_seed(SEED)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+sys.meta_path.insert(0, _SeededTorch)
+
+
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    if isinstance(collector, pytest.Module):  # about to be imported: what it draws for its parameters
+        seed()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    seed()  # what fixtures draw
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    seed()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -56,6 +56,8 @@ def draw(kind: str, dtype: str, rng: random.Random) -> Any:
             value = -math.inf if rng.random() < 0.5 else Fraction(rng.randint(-64, 64), 16)
         case "signs":  # partial sums that vanish
             value = Fraction(rng.choice((-1, 1)))
+        case "firstzero":  # the other elements; the first is 0 (Draws)
+            value = Fraction(rng.choice((-1, 1)) * rng.randint(12, 24), 16)
         case "firstneginf":  # the other elements; the first is -inf (Draws)
             value = Fraction(rng.randint(-64, 64), 16)
         case "fewneginf":
@@ -101,6 +103,8 @@ class Draws(Source):
         for key in keys:
             if key not in self.drawn and self.kind in ("firstneginf", "fewneginf") and not self.drawn:
                 self.drawn[key] = -math.inf  # the first element, so that a segment of one has nothing else
+            elif key not in self.drawn and self.kind == "firstzero" and not self.drawn:
+                self.drawn[key] = Fraction(0)
             elif key not in self.drawn:
                 value = draw(self.kind, self.dtype, self.rng)
                 self.drawn[key] = value if self.signed or self.dtype not in FLOATS else abs(value)
@@ -220,6 +224,8 @@ def samples(cascade: Cascade, length: int, seed: int = 0, signed: bool = True) -
     along = {x.tensor for s in cascade.stmts for x in walk(s.expr) if isinstance(x, Load)
              and any(cascade.raxis in indices_of(i) for i in x.indices)}
     for name in (n for n in floats if n in along):
+        # a guard that holds of a segment and no longer of the row
+        yield draws({name: "firstzero"}, "generic", length, seed, style="spread")
         for kind in SPECIAL:
             yield draws({name: kind}, "generic", length, seed, style="spread")
         # elsewhere one positive value, so that an infinity keeps its sign through a contraction

@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from redfuser.acrf.domains import NUMPY, Array
-from redfuser.acrf.expr import FLOATS, Cascade, Index, Let, Load, Op, Reduce, Ref, Tensor, children, walk
+from redfuser.acrf.expr import FLOATS, Cascade, Expr, Index, Let, Load, Op, Reduce, Ref, Tensor, children, walk
 
 _WIDE = (-18, -9, -3, 0, 2, 6, 12, 20)
 BANDS = {"f64": _WIDE, "f32": _WIDE, "bf16": _WIDE, "f16": (-4, -3, -2, -1, 0, 1, 2, 3),
@@ -132,13 +132,13 @@ def _multiplied(cascade: Cascade, along: bool) -> frozenset[str]:
     found: set[str] = set()
     for s in cascade.stmts:
         if isinstance(s, Reduce) and s.reducer.kind == "sum" and (s.over == cascade.raxis) == along:
-            todo = [p for p in walk(s.expr) if isinstance(p, Op) and p.name in ("mul", "pow")]
+            todo: list[Expr] = [p for p in walk(s.expr) if isinstance(p, Op) and p.name in ("mul", "pow")]
             while todo:
                 for x in walk(todo.pop()):
                     if isinstance(x, Load):
                         found.add(x.tensor)
                     elif isinstance(x, Ref) and isinstance(let := made.get(x.name), Let):
-                        todo.append(let.expr)  # type: ignore[arg-type]
+                        todo.append(let.expr)
     return frozenset(found)
 
 

@@ -15,6 +15,7 @@ import copy
 import math
 import operator
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -36,6 +37,30 @@ _UNTAGGED = ("aten.__and__.Tensor", "aten.__and__.Scalar", "aten.__or__.Tensor",
 
 class _Foreign(Exception):
     """What the pointwise reading of a graph does not cover."""
+
+
+@dataclass(frozen=True)
+class _Call:
+    """The operator's arguments: query, key and value, the two graphs and what they capture."""
+
+    operands: tuple[fx.Node, ...]
+    score: fx.Node
+    mask: fx.Node
+    scale: float
+    of_score: tuple[fx.Node, ...]
+    of_mask: tuple[fx.Node, ...]
+
+    @classmethod
+    def of(cls, node: fx.Node) -> _Call:
+        query, key, value, score, mask, scale, _, of_score, of_mask = node.args[:9]
+        if not (isinstance(mask, (tuple, list)) and isinstance(of_score, (tuple, list)) and isinstance(of_mask, (tuple, list))):
+            raise _Foreign
+        nodes = [query, key, value, score, mask[-1], *of_score, *of_mask]
+        found = tuple(n for n in nodes if isinstance(n, fx.Node))
+        if len(found) != len(nodes) or not isinstance(scale, (int, float)):
+            raise _Foreign
+        captured = found[5:]
+        return cls(found[:3], found[3], found[4], scale, captured[:len(of_score)], captured[len(of_score):])
 
 
 def written_out(program: ExportedProgram) -> ExportedProgram:
@@ -65,18 +90,18 @@ def _flexible(node: fx.Node) -> bool:
 def _replace(module: fx.GraphModule, node: fx.Node) -> None:
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    query, key, value, score, mask, scale, _, of_score, of_mask = node.args[:9]
+    call = _Call.of(node)
     for user in [n for n in node.users if n.target is operator.getitem and not n.users]:
         module.graph.erase_node(user)
-    taken = sorted({n.args[1] for n in node.users})  # type: ignore[type-var]
+    taken = sorted({n.args[1] for n in node.users if isinstance(n.args[1], int)})
     if any(n.target is not operator.getitem for n in node.users) or not {*taken} <= {0, 1}:
         raise _Foreign
-    graphs = [getattr(module, g.target) for g in (score, mask[-1])]  # type: ignore[union-attr, index]
-    operands = [query, key, value, *of_score, *of_mask]  # type: ignore[misc]
-    count = len(of_score)  # type: ignore[arg-type]
+    graphs = [getattr(module, str(g.target)) for g in (call.score, call.mask)]
+    operands = [*call.operands, *call.of_score, *call.of_mask]
+    count = len(call.of_score)
 
     def dense(q: Tensor, k: Tensor, v: Tensor, *captured: Tensor) -> list[Tensor]:
-        out = _dense(q, k, v, graphs[0], graphs[1], scale, captured[:count], captured[count:])  # type: ignore[arg-type]
+        out = _dense(q, k, v, graphs[0], graphs[1], call.scale, captured[:count], captured[count:])
         return [out[index] for index in taken]
 
     values = [n.meta["val"] for n in operands]

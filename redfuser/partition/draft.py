@@ -7,7 +7,7 @@ and names play no part. The same test finds the output axis that runs along the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Literal
@@ -122,11 +122,16 @@ class _Drafter:
             self.extents[f"r{node.key}"] = node.unit.extents[node.stmt.over]
         return self.raxes[node]
 
-    def evaluate(self, sinks: Iterable[Sink]) -> Evaluator:
-        ev = Evaluator(self.units, self.raxis, self.ix, self.work)
-        for s in sinks:
-            s.value = ev.value(s.node, tuple(ev.ix.simplify(e) for e in s.at))
-        return ev
+    def evaluate(self, sinks: Collection[Sink]) -> Evaluator:
+        """A tensor that a contraction reads from memory is read there by the other reductions too."""
+        written: frozenset[Node] = frozenset()
+        while True:
+            ev = Evaluator(self.units, self.raxis, self.ix, self.work, written)
+            for s in sinks:
+                s.value = ev.value(s.node, tuple(ev.ix.simplify(e) for e in s.at))
+            if not (more := ev.twice(s.value for s in sinks if s.value)):
+                return ev
+            written |= more
 
     def sink(self, node: Node) -> Sink:
         names = []
@@ -224,23 +229,27 @@ class _Drafter:
         return out
 
     def row_axes(self, ev: Evaluator, sinks: list[Sink]) -> bool:
-        """An axis of a result that runs along the row becomes the r-axis."""
+        """An axis of a result that runs along the row becomes the r-axis: the result reads a tensor of the row, or one that
+        is a map of the same tensor as the row is."""
         rows = self.row_sites(ev)
         taken = {a for i in ev.instances.values() if i.over == R for e in i.indices for a in axes_of(e)}
+        open_ = [(s, want) for s in sinks if R not in _names(s.at) and s.value is not None
+                 and (want := {a for a in _names(s.at) if a not in taken})]
+        return any(self.runs_along(sinks, s.value.sites, rows, want) for s, want in open_ if s.value) or any(
+            self.runs_along(sinks, s.value.sites | self.behind(s.value.sites), rows | self.behind(rows), want)
+            for s, want in open_ if s.value)
+
+    def runs_along(self, sinks: list[Sink], sites: Iterable[Site], rows: Iterable[Site], want: set[str]) -> bool:
         known: dict[Node, list[tuple[Expr, ...]]] = {}
         for node, at in sorted(rows, key=str):
             known.setdefault(node, []).append(at)
-        for s in sinks:
-            if R in _names(s.at) or s.value is None:
-                continue
-            want = {a for a in _names(s.at) if a not in taken}
-            for node, at in sorted(s.value.sites, key=str):
-                for other in known.get(node, ()):
-                    to = solve(ev.ix, at, other, want) if want else None
-                    if to and all(axes_of(v) == {R} for v in to.values()) and prod(
-                            self.extents[a] for a in to) == self.extents[R]:
-                        self.substitute(sinks, to)
-                        return True
+        for node, at in sorted(sites, key=str):
+            for other in known.get(node, ()):
+                to = solve(self.ix, at, other, want)
+                if to and all(axes_of(v) == {R} for v in to.values()) and prod(
+                        self.extents[a] for a in to) == self.extents[R]:
+                    self.substitute(sinks, to)
+                    return True
         return False
 
     def substitute(self, sinks: list[Sink], to: dict[str, Expr]) -> None:

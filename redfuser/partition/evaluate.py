@@ -49,10 +49,12 @@ class Instance:
 
 class Evaluator:
     """Evaluation within a region. ``inside``: its units; ``raxis``: the axis name of every reduction node;
-    ``ix``: the simplifier, whose extents must cover every axis used."""
+    ``ix``: the simplifier, whose extents must cover every axis used; ``written``: tensors outside that are read from memory
+    wherever they are read."""
 
-    def __init__(self, inside: frozenset[Unit], raxis: Callable[[Node], str], ix: Indices, work: Work | None = None) -> None:
-        self.inside, self.raxis, self.ix, self.work = inside, raxis, ix, work
+    def __init__(self, inside: frozenset[Unit], raxis: Callable[[Node], str], ix: Indices, work: Work | None = None,
+                 written: frozenset[Node] = frozenset()) -> None:
+        self.inside, self.raxis, self.ix, self.work, self.written = inside, raxis, ix, work, written
         self.memo: dict[tuple[Node, tuple[Expr, ...], bool], Value] = {}
         self.instances: dict[Site, Instance] = {}
         self.open: list[Site] = []
@@ -71,6 +73,15 @@ class Evaluator:
             self.memo[key] = self.fresh(node, indices, scope, strict)
         return self.memo[key]
 
+    def twice(self, results: Iterable[Value]) -> frozenset[Node]:
+        """Tensors outside that a contraction takes from memory and another reader computes for itself."""
+        some = {n for n, _, strict in self.memo if not strict and n in self.external and n.unit is not None
+                and n.unit not in self.inside} - self.written
+        read = [*results, *(i.body for i in self.instances.values())] if some else []
+        loads = [{x.tensor for x in _walk(v.expr) if isinstance(x, Load)} for v in read]
+        return frozenset(n for v, names in zip(read, loads, strict=True) for n, _ in v.sites
+                         if n in some and n.name not in names)
+
     def reused(self, indices: tuple[Expr, ...], scope: frozenset[str]) -> bool:
         mine: set[str] = set()
         for i in indices:
@@ -79,7 +90,8 @@ class Evaluator:
 
     def fresh(self, node: Node, indices: tuple[Expr, ...], scope: frozenset[str], strict: bool) -> Value:
         here: Site = (node, indices)
-        if node.stmt is None or node.unit is None or not self.through(node.unit, indices, scope, strict):
+        if node.stmt is None or node.unit is None or node in self.written or not self.through(
+                node.unit, indices, scope, strict):
             self.external.setdefault(node, set()).add(indices)
             return Value(Load(node.name, indices, node.dtype), frozenset({here}))
         if isinstance(node.stmt, Reduce):

@@ -8,7 +8,7 @@ scores) is claimed by the cascade that consumes it. A unit joins only if the gro
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from math import prod
@@ -18,7 +18,7 @@ from redfuser import progress
 from redfuser.acrf.expr import Expr, Reduce
 from redfuser.partition.cost import consumer_pays, inner_pays
 from redfuser.partition.draft import Draft, R, Reject, Step, draft, escaping, row_axes
-from redfuser.partition.evaluate import scales
+from redfuser.partition.evaluate import Instance, scales
 from redfuser.partition.graph import Graph, Node, Unit
 from redfuser.partition.index import axes_of
 from redfuser.partition.sets import Signatures, Units, bits, free_to_read, mask, small, widens
@@ -29,6 +29,7 @@ DEPTH = 4
 """Maps between a tensor of the row and a reduction that is looked for beside the cascade."""
 MAX_TENSORS = 8
 """Tensors one kernel reads; a prologue that would pass this stays outside."""
+TWO_CONTRACTIONS = Reject("RF305", None, "two contractions that share an operand gain nothing from one kernel")
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,8 +242,8 @@ class Grower:
         return self.one_contraction(got) or self.judge_join(got, c) or self.judge_rows(got, c)
 
     def one_contraction(self, got: Draft) -> Reject | None:
-        if any(sum(i.contraction for i in some) > 1 for some in (got.rows, got.inner)):
-            return Reject("RF305", None, "two contractions that share an operand gain nothing from one kernel")
+        if any(len(matrices(some)) > 1 for some in (got.rows, got.inner)):
+            return TWO_CONTRACTIONS
         return None
 
     def judge_rows(self, got: Draft, c: Unit | None) -> Reject | None:
@@ -408,8 +409,13 @@ class Grower:
         return self.judge_escapes(got, c)
 
     def judge_sibling(self, got: Draft, u: Unit | None) -> Reject | None:
-        if sum(i.contraction for i in (*got.rows, *got.inner)) > 1:
-            return Reject("RF305", None, "two contractions that share an operand gain nothing from one kernel")
+        contractions = [i for i in (*got.rows, *got.inner) if i.contraction]
+        wide = matrices(contractions)
+        if len(wide) > 1:
+            return TWO_CONTRACTIONS
+        if len(contractions) > 1 and not consumer_pays(got, wide[0]):
+            return Reject("RF305", wide[0].node, "a second reduction beside this contraction costs more than it saves",
+                          "a library GEMM and one more pass over its operand are faster")
         return None
 
     def prologue(self, units: Units, lead: Node) -> Draft | Reject:
@@ -442,6 +448,9 @@ class Grower:
     def judge_lead(self, got: Draft, u: Unit | None) -> Reject | None:
         if len(got.external) > MAX_TENSORS:
             return Reject("RF305", None, f"more than {MAX_TENSORS} tensors read by one kernel")
+        if u is not None and any(n.unit in got.units and (n.unit is u or n.unit.ancestors >> u.index & 1)
+                                 for n in got.external if n.unit is not None):
+            return Reject("RF305", u.nodes[-1], "a contraction reads what the producer leads to: it is written in any case")
         leaves = [s for s in got.sinks if s.node.unit is u]
         want = set(got.p_axes) | {R}
         contractions = got.inner or any(i.contraction for i in got.rows)
@@ -528,3 +537,10 @@ class Grower:
                 u.ancestors |= above | own
             elif u.descendants & own:
                 u.descendants |= below | own
+
+
+def matrices(instances: Iterable[Instance]) -> list[Instance]:
+    """The contractions but for those that have one column where another of them has many: a product with a vector (a
+    normaliser ``q @ k.sum``) costs what a sum over the row costs."""
+    some = [i for i in instances if i.contraction]
+    return [i for i in some if not any(set(i.axes) < set(j.axes) for j in some)]

@@ -9,9 +9,8 @@
   all of them together, each relative to its size.
 * 8-bit results have no rounding of their own: elements that differ from float64 are at most twice eager's, and one; those
   at a tie, which float64 puts elsewhere from inputs moved by a rounding, are right on both sides of it.
-* Places (argmax, topk): equal to eager's, or the float64 score there is no smaller than eager's, up to what eager's own error
-  leaves open, or what is ranked is equal at both (in eager, or in float64 as far as float32 can say); no place twice in a row.
-  Where eager's row holds NaN or infinities, any place of the row will do.
+* Places (argmax, topk): equal to eager's, or the float64 score there is no smaller than eager's, as :mod:`redfuser.places` has
+  it, or what is ranked is equal at both (in eager, or in float64 as far as float32 can say).
 """
 
 from __future__ import annotations
@@ -24,12 +23,11 @@ from typing import Any
 import torch
 
 from redfuser import numerics
+from redfuser.places import astray, defined, ranking
 
 Ranked = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 LOOSE = 0.05
 """Elements that are finite where eager is not have no error of eager's to be compared with: of their largest."""
-UNDERFLOW = 1e-30
-"""Ranked values that differ by less are one: probabilities at the end of float32's range."""
 UNDEFINED, AS_FLOAT64, HIDDEN = "undefined", "as float64", "hidden"
 
 
@@ -54,7 +52,7 @@ def judge(ours: Any, eager: Any, truth: Any, args: tuple[Any, ...], ranked: Rank
         found = [f"{x.dtype} {list(x.shape)}" for x in a]
         return [Verdict(0, f"other shapes or dtypes: {found} for {[f'{x.dtype} {list(x.shape)}' for x in b]}", math.inf, {})]
     has_nan = any(bool(torch.isnan(x.float()).any()) for x in args if x.is_floating_point())
-    return [_places(i, x, y, b, args, ranked) if not x.dtype.is_floating_point and x.dtype.itemsize > 1
+    return [_places(i, x, y, args, ranked) if not x.dtype.is_floating_point and x.dtype.itemsize > 1
             else _values(i, x, y, z, has_nan, moved) for i, (x, y, z) in enumerate(zip(a, b, r, strict=True))]
 
 
@@ -104,29 +102,17 @@ def words(check: numerics.Check) -> str:
            f"{check.unfused.rms:.3g}, limit {check.limit}"
 
 
-def _places(i: int, ours: torch.Tensor, eager: torch.Tensor, results: list[torch.Tensor], args: tuple[Any, ...],
-            ranked: Ranked | None) -> Verdict:
+def _places(i: int, ours: torch.Tensor, eager: torch.Tensor, args: tuple[Any, ...], ranked: Ranked | None) -> Verdict:
     if ranked is None or torch.equal(ours, eager):
         n = int((ours != eager).sum())
         return Verdict(i, f"{n} of {ours.numel()} integers differ" if n else "", math.inf if n else 0.0, {})
     scores, values = ranked(*args)
-    low, (exact, value) = scores.double(), numerics.tensors(numerics.reference(ranked, args))
-    flat = ours.dim() < low.dim()
-    x, y = (t.unsqueeze(-1) if flat else t for t in (ours, eager))
-    if bool(((x < 0) | (x >= low.shape[-1])).any()):
-        return Verdict(i, "a place outside the row", math.inf, {})
-    if bool((x.sort(-1).values.diff(dim=-1) == 0).any()):
-        return Verdict(i, "one place twice in a row", math.inf, {})
-    y = y.gather(-1, exact.gather(-1, y).nan_to_num().argsort(-1, descending=True))  # eager's own order may be luck
-    defined = low.isfinite().all(-1, keepdim=True) & exact.isfinite().all(-1, keepdim=True)
-    size = exact.abs().nan_to_num(0, 0, 0).amax(-1, keepdim=True)
-    error = (low - exact).abs().nan_to_num(0, 0, 0).amax(-1, keepdim=True)
-    gap = exact.gather(-1, y) - exact.gather(-1, x)
-    # what eager's error leaves open, and what the program's float32 map makes equal
-    open_ = 2 * error + 2.0**-21 * size.clamp(min=1.0)
-    apart = (values.gather(-1, y) > values.gather(-1, x)) & (value.gather(-1, y) - value.gather(-1, x) > UNDERFLOW)
-    bad = (gap > open_) & defined & (x != y) & apart
-    excused = int(((ours != eager).view_as(x) & ~defined).sum())
-    n = int(bad.sum())
-    why = f"{n} of {ours.numel()} places: gap {float(gap[bad].max()):.3g} beyond {float(open_.max()):.3g}" if n else ""
+    own, left = ranking(scores, -1, eager), ranking(values, -1, eager)
+    exact, chosen = (ranking(t, -1, eager) for t in numerics.tensors(numerics.reference(ranked, args)))
+    theirs = eager
+    if eager.dim() == scores.dim():  # eager's own order may be luck
+        theirs = eager.gather(-1, exact.at(eager.long()).nan_to_num().argsort(-1, descending=True))
+    n = int(astray(ours, theirs, own, exact, (left, chosen)).sum())
+    excused = int(((ours != eager) & ~defined(own, exact)).sum())
+    why = f"{n} of {ours.numel()} places: a smaller element than eager's, one twice or none of the row" if n else ""
     return Verdict(i, why, math.inf if n else 0.0, {UNDEFINED: excused} if excused else {})

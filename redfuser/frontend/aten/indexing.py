@@ -94,16 +94,16 @@ def _grid(c: Context, x: Any, indices: list[Any]) -> Any:
         if line is None or line.tolist() != list(range(shape[axis])):
             return None
         place.append(d)
-    used = [d for d in place if d is not None]
-    if len(set(used)) != len(used):
+    used = {d: a for a, d in enumerate(place) if d is not None}
+    if len(used) + place.count(None) != len(place):
         return None
     rest = list(range(len(indices), len(shape)))
-    order = sorted((a for a, d in enumerate(place) if d is not None), key=lambda a: place[a])  # type: ignore[arg-type, return-value]
+    order = [used[d] for d in sorted(used)]
     squeezed = [a for a, d in enumerate(place) if d is None]
     turned = c.emit(op.permute_dims(x, [*squeezed, *order, *rest]), "turned")
     lead = [1] * rank
-    for a in order:
-        lead[place[a]] = shape[a]  # type: ignore[index]
+    for d, a in used.items():
+        lead[d] = shape[a]
     tail = [shape[a] for a in rest]
     spread = c.emit(op.reshape(turned, [*lead, *tail]), "spread")
     return c.emit(op.broadcast_to(spread, [*target, *tail]))

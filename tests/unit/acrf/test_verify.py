@@ -22,6 +22,7 @@ from redfuser.acrf.verify import check
 from redfuser.errors import ArtifactError
 from tests.unit.acrf.corpus import ACCEPT
 from tests.unit.acrf.handmade import attention, raw_variance, variance
+from tests.unit.acrf.mutants import mutants
 
 BY_NAME = {c.name: c for c in ACCEPT}
 
@@ -51,6 +52,15 @@ def test_an_unstable_state_does_not_though_its_algebra_is_right():
     found = check(raw_variance())
     assert found and all(v.startswith("stability") for v in found)
     assert not [v for v in check(variance()) if not v.startswith("stability")]
+
+
+def test_a_nan_for_an_infinity_in_a_state_must_not_make_a_number_of_the_program_nan():
+    """Behind a prefix of zeros the sum of logarithms is -inf and the geometric mean 0. A rebase that divides 0 by 0 there
+    leaves NaN: excused in the state, which is infinite in any case, and wrong in the result."""
+    f = derived("geometric_mean")
+    (wrong,) = [m.fused for m in mutants(f) if m.place == "rebase of s_acc" and (m.before, m.after) == ("m@old", "m")
+                and str(m.fused.state.accumulators[2].rebase[0]).endswith(" / select(m <= 0.0, 1.0, m@old), 0.0))")]
+    assert [v for v in check(wrong, stability=False) if v.startswith("result: g ") and "nan instead of 0" in v]
 
 
 @pytest.mark.parametrize(("change", "says"), [
