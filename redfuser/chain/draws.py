@@ -50,6 +50,7 @@ def draws(cascade: Cascade) -> Iterator[Draw]:
     yield Draw("far from zero", "offset")
     yield Draw("ties", "ties")
     yield Draw("outlier", "outlier")
+    yield Draw("ends of tiles", "ends")
     yield Draw("rows of zeros", "zeros")
     yield Draw("large", "large")
     for n in floats:
@@ -65,10 +66,11 @@ def draws(cascade: Cascade) -> Iterator[Draw]:
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What draws need to know of a cascade. bands: the p-axis whose points get magnitudes of their own, and the dimension of
-    each tensor that it is; limits: of integer tensors that are places; operands, terms: see :func:`_multiplied`."""
+    each tensor that it is; rows: likewise of the r-axis; limits: of integer tensors that are places; operands, terms: see :func:`_multiplied`."""
 
     axis: str | None
     bands: Mapping[str, int | None]
+    rows: Mapping[str, int | None]
     limits: Mapping[str, int]
     operands: frozenset[str]
     terms: frozenset[str]
@@ -76,8 +78,8 @@ class Facts:
 
 def facts(cascade: Cascade) -> Facts:
     axis = band_axis(cascade)
-    return Facts(axis, {t.name: _band_dim(cascade, t.name, axis) for t in cascade.inputs}, _limits(cascade),
-                 _multiplied(cascade, along=False), _multiplied(cascade, along=True))
+    bands, rows = ({t.name: _dim(cascade, t.name, a) for t in cascade.inputs} for a in (axis, cascade.raxis))
+    return Facts(axis, bands, rows, _limits(cascade), _multiplied(cascade, along=False), _multiplied(cascade, along=True))
 
 
 def inputs(cascade: Cascade, draw: Draw, known: Facts, seed: int = 0) -> dict[str, Array]:
@@ -95,7 +97,7 @@ def inputs(cascade: Cascade, draw: Draw, known: Facts, seed: int = 0) -> dict[st
             kind = draw.kinds.get(t.name, draw.default)
             wide = t.dtype != "f16"  # products stay in range: linear ones of a contraction, squares of a row
             least = -3e-24 if wide and t.name in known.terms else -1e-3 if wide and t.name in known.operands else -1.0
-            out[t.name] = _floats(rng, t, shape, kind, known.bands[t.name], least)
+            out[t.name] = _floats(rng, t, shape, kind, known.bands[t.name], known.rows[t.name], least)
     return out
 
 
@@ -115,7 +117,7 @@ def _loads(cascade: Cascade) -> Iterator[Load]:
         yield from (x for x in walk(s.expr) if isinstance(x, Load))
 
 
-def _band_dim(cascade: Cascade, tensor: str, axis: str | None) -> int | None:
+def _dim(cascade: Cascade, tensor: str, axis: str | None) -> int | None:
     return next((d for x in _loads(cascade) if x.tensor == tensor for d, i in enumerate(x.indices)
                  if isinstance(i, Index) and i.axis == axis), None)
 
@@ -179,7 +181,8 @@ def _mask(rng: np.random.Generator, shape: tuple[int, ...], draw: Draw) -> Array
 
 
 def _floats(rng: np.random.Generator, t: Tensor, shape: tuple[int, ...], kind: str, band: int | None,
-            least: float) -> Array:
+            along: int | None, least: float) -> Array:
+    """band, along: the dimension that is the banded axis, that is the r-axis."""
     dtype = NUMPY[t.dtype]
     top = float(ml_dtypes.finfo(dtype).max)
     narrow = t.dtype in ("f16", "e4m3", "e5m2")
@@ -197,8 +200,11 @@ def _floats(rng: np.random.Generator, t: Tensor, shape: tuple[int, ...], kind: s
             x = sign * 10.0 ** rng.uniform(*((-3.0, 1.5) if narrow else (-8.0, 4.0)), shape)
         case "small":
             x = normal * 0.0037
-        case "offset":
-            x = normal + (100.0 if narrow or t.dtype == "bf16" else 3000.0)
+        case "offset":  # above in one row, below in another
+            side = np.where(rng.random([1 if d in (along, len(shape) - 1) else n for d, n in enumerate(shape)]) < 0.5, -1.0, 1.0)
+            x = normal + side * (100.0 if narrow or t.dtype == "bf16" else 3000.0)
+        case "ends":  # the row's largest is where a segment, of whatever size, begins or ends
+            x = normal if along is None else normal * _ends(shape, along)
         case "ties":
             x = rng.integers(-2, 3, shape)
         case "outlier":
@@ -220,6 +226,14 @@ def _floats(rng: np.random.Generator, t: Tensor, shape: tuple[int, ...], kind: s
     with np.errstate(all="ignore"):
         x = np.asarray(x, np.float64)
         return (np.clip(x, -448.0, 448.0) if t.dtype == "e4m3" else x).astype(dtype)  # e4m3 has no infinity
+
+
+def _ends(shape: tuple[int, ...], dim: int) -> Array:
+    """Large at the first and the last of sixteen along a dimension, and at its end."""
+    n = shape[dim]
+    at = np.arange(n)
+    sizes = np.where((at % 16 == 0) | (at % 16 == 15) | (at == n - 1), 300.0, 1.0)
+    return sizes.reshape([-1 if d == dim else 1 for d in range(len(shape))])
 
 
 def _magnitudes(shape: tuple[int, ...], dim: int, exponents: tuple[int, ...]) -> Array:
