@@ -58,9 +58,10 @@ def _matches(program: Program, pattern: str) -> bool:
 @click.option("--device", help="With --run: cuda or cpu; default: cuda where there is one.")
 @click.option("--jobs", default=0, help="Processes; default: the cores, at most 4 with --run.")
 @click.option("--limit", "limit_s", default=300.0, show_default=True, help="Seconds for one program.")
+@click.option("--since", type=FOLDER, help="With --run: a table; rows of the same texts that were right stand.")
 @click.option("--table", type=FOLDER, help="Write correctness.jsonl and README.md there; with --run, default: DIR/table.")
 def correctness(building: Path | None, running: Path | None, interpret: bool, listing: bool, only: str, sample: int, draws: str,
-                target: str, device: str | None, jobs: int, limit_s: float, table: Path | None) -> None:
+                target: str, device: str | None, jobs: int, limit_s: float, since: Path | None, table: Path | None) -> None:
     """Hold a few hundred small programs to float64 and eager torch. Exit code 4 when one is wrong."""
     programs = choose(only, sample)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -75,9 +76,12 @@ def correctness(building: Path | None, running: Path | None, interpret: bool, li
         import torch
 
         from redfuser.bench.correctness.run import run
+        from redfuser.bench.correctness.table import JSONL, read
 
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        rows = run(programs, running, device, running / f"rows-{device}.jsonl", jobs or min(4, cores), limit_s, click.echo)
+        earlier = read(since / JSONL)[1] if since is not None else ()
+        output = running / f"rows-{device}.jsonl"
+        rows = run(programs, running, device, output, jobs or min(4, cores), limit_s, click.echo, earlier)
         _finish(rows, device, table or running / "table")
     elif interpret:
         from redfuser.bench.correctness.run import interpret_all

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import subprocess
@@ -224,6 +225,34 @@ def test_build_here_run_there_and_a_table(tmp_path: Path, monkeypatch: pytest.Mo
     head, rows = table.read(tmp_path / "table" / table.JSONL)
     assert head["lowering"] and head["target"] == "cpu" and {r["verdict"] for r in rows} == {"right"}
     assert "| statistics | 1 |" in (tmp_path / "table" / table.MARKDOWN).read_text()
+
+    # the compiler has changed, and gives the same texts but for one program: that one is built again and run again
+    programs = [named(n) for n in names]
+    artifacts = [build.paths(tmp_path, n)[0] for n in names]
+    before = [a.stat().st_mtime_ns for a in artifacts]
+    old = build.read(tmp_path, programs[1])
+    assert old is not None
+    build.paths(tmp_path, names[1])[1].write_text(json.dumps({**old, "runs": "other"}))
+    monkeypatch.setattr(build, "key", lambda program, target: "changed")
+    records = build.build(programs, "cpu", tmp_path, 1, 60, told.append)
+    assert [r["key"] for r in records] == ["changed", "changed"] and "0 built before" in told[0]
+    assert [a.stat().st_mtime_ns == t for a, t in zip(artifacts, before)] == [True, False]
+    rows = sorted(rows, key=lambda r: names.index(r["program"]))
+    rows[1] = {**rows[1], "runs": "other"}
+    ran: list[str] = []
+
+    def there(step: str, names: list[str], options: dict[str, Any], jobs: int, limit_s: float) -> Any:
+        ran.extend(names)
+        return ({"program": n, "draws": 1, "bad": [], "ratio": 1.0, "exceptions": {}} for n in names)
+
+    monkeypatch.setattr(run, "supervise", there)
+    again = run.run(programs, tmp_path, "cpu", tmp_path / "rows-again.jsonl", 1, 60, told.append, rows)
+    assert ran == [names[1]] and [r["key"] for r in again] == ["changed", "changed"]
+    assert again[0]["time"] == rows[0]["time"] and again[0]["draws"] > 1 == again[1]["draws"]
+    ran.clear()
+    monkeypatch.setattr(digest, "runtime", lambda: "changed")
+    run.run(programs, tmp_path, "cpu", tmp_path / "rows-third.jsonl", 1, 60, told.append, rows)
+    assert ran == names, "another runtime runs everything again"
 
 
 def test_every_row_says_what_lowering_it_is_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

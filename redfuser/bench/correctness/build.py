@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from redfuser.bench import provenance
+from redfuser.bench.correctness import digest
 from redfuser.bench.correctness.digest import key, lowering
 from redfuser.bench.correctness.supervise import supervise
 from redfuser.errors import RedFuserError
@@ -32,7 +33,8 @@ def paths(folder: Path, name: str) -> tuple[Path, Path]:
 
 def build(programs: Sequence[Program], target: str, folder: Path, jobs: int, limit_s: float,
           tell: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Build what is not in ``folder`` yet as it stands now; the records of all, in the programs' order."""
+    """Build what is not in ``folder`` yet as it stands now; the records of all, in the programs' order. What is there and
+    would be built of the same texts is kept: its record says since which commit, and that it is of the lowering as it is."""
     folder.mkdir(parents=True, exist_ok=True)
     waiting = [p for p in programs if (read(folder, p) or {}).get("key") != key(p, target)]
     tell(f"{len(programs)} programs, {len(programs) - len(waiting)} built before")
@@ -64,6 +66,8 @@ def one(program: Program, target: str, folder: Path) -> dict[str, Any]:
     from redfuser.runtime.model import CompiledModel
 
     artifact = paths(folder, program.name)[0]
+    if (kept := _kept(program, target, folder)) is not None:
+        return kept
     artifact.unlink(missing_ok=True)
     started = time.perf_counter()
     try:
@@ -91,16 +95,30 @@ def one(program: Program, target: str, folder: Path) -> dict[str, Any]:
         whole = Path(scratch) / "model.rf"
         CompiledModel.from_compilation(done).save(whole)
         artifact.write_bytes(gzip.compress(whole.read_bytes(), 6, mtime=0))
-    return {"status": "built", "code": "", "why": "", "bytes": artifact.stat().st_size, **record}
+    return {"status": "built", "code": "", "why": "", "bytes": artifact.stat().st_size, "runs": digest.runs(done, target),
+            "checks": digest.checks(), **record}
 
 
-def compiled(program: Program, target: str, build: bool = True) -> Any:
-    """The compilation of a program, its kernels in the form that it forces."""
+def _kept(program: Program, target: str, folder: Path) -> dict[str, Any] | None:
+    """What is said of the artifact that is there, where the program as it is now gives the same texts."""
+    found = read(folder, program)
+    if found is None or found["status"] != "built" or found["target"] != target or not paths(folder, program.name)[0].exists():
+        return None
+    verify = "0" if found.get("checks") == digest.checks() else None
+    try:
+        same = digest.runs(compiled(program, target, build=False, verify=verify), target) == found.get("runs")
+    except RedFuserError:
+        return None
+    return {**found, "checks": digest.checks(), "lowering": lowering(), "key": key(program, target)} if same else None
+
+
+def compiled(program: Program, target: str, build: bool = True, verify: str | None = None) -> Any:
+    """The compilation of a program, its kernels in the form that it forces. verify: in place of the setting."""
     from redfuser import pipeline, settings
     from redfuser.api import architecture
     from redfuser.kernels import produce
 
-    arch, verify = architecture(target), settings.load().verify
+    arch, verify = architecture(target), verify or settings.load().verify
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         done = pipeline.run(program.fn, draw(program, "normal"), arch=arch, build=build, verify=verify, name=program.name)

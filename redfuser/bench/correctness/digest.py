@@ -8,20 +8,58 @@ import sys
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from workloads.correctness import Program
 
 ROOT = Path(__file__).resolve().parents[3]
 LOWERING = ("strategies", "tensorize", "codegen", "runtime")
 """Packages of redfuser/ that turn a state into what runs; a table of correctness speaks of these."""
+CHECKS = ("acrf", "chain", "tensorize", "rule.py", "unseen.py", "places.py")
+"""What decides whether a kernel is built at all."""
+RUNTIME = ("runtime", "artifact.py")
+"""What loads and launches kernels."""
 BESIDE = ("bench", "cli", "demo.py", "doctor.py", "describe.py")
 """Parts of redfuser/ that no build depends on."""
 
 
 def lowering() -> str:
     """The digest a table carries; a test compares it with the code's."""
+    return _some(LOWERING)
+
+
+def checks() -> str:
+    """Under one digest, a kernel of one text is accepted or rejected alike."""
+    return _some(CHECKS)
+
+
+def runtime() -> str:
+    """Of the code around the kernels; a row speaks of it as well."""
+    return _some(RUNTIME)
+
+
+def runs(done: Any, target: str) -> str:
+    """What a compilation would run, without its binaries: the outer graph's text and that of every kernel in it."""
+    from redfuser import outer
+    from redfuser.doctor import installed
+
+    kept = [r for r in done.partition.regions if done.produced[r.name].reason is None]
+    names = {r.name: done.produced[r.name].name for r in kept}
+    stages = {done.produced[r.name].name: done.produced[r.name].stages for r in kept}
+    texts = {name: found.get("source") or found.get("tir", "") for name, found in stages.items()}
+    parts = [target, installed().get("tilelang", ""), outer.emit(done.imported, kept, names).source,
+             *(part for item in sorted(texts.items()) for part in item)]
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(f"{len(part)}\n{part}".encode())
+    return digest.hexdigest()[:20]
+
+
+@lru_cache(maxsize=4)
+def _some(names: tuple[str, ...]) -> str:
     package = ROOT / "redfuser"
-    return _digest(p for name in LOWERING for p in (package / name).rglob("*") if p.suffix in (".py", ".cc", ".h"))
+    files = [p for name in names for p in ((package / name).rglob("*") if (package / name).is_dir() else [package / name])]
+    return _digest(p for p in files if p.suffix in (".py", ".cc", ".h"))
 
 
 @lru_cache(maxsize=1)

@@ -31,11 +31,14 @@ RIGHT, WRONG, REFUSED, FAILED, NOT_RUN = "right", "wrong", "refused", "failed to
 
 
 def run(programs: Sequence[Program], folder: Path, device: str, output: Path, jobs: int, limit_s: float,
-        tell: Callable[[str], None]) -> list[dict[str, Any]]:
+        tell: Callable[[str], None], since: Sequence[dict[str, Any]] = ()) -> list[dict[str, Any]]:
     """A row per program, appended to ``output`` as it comes; programs whose artifact was judged there before are not run
-    again. Rows in the programs' order."""
+    again. Rows in the programs' order. since: rows of an earlier table; those that were right, of the same texts and the same
+    runtime, stand, and say when they were made."""
     records = {p.name: read(folder, p) for p in programs}
-    rows = {r["program"]: r for r in rows_of(output) if _same(r, records.get(r["program"]))}
+    rows = {r["program"]: {**r, **_built(record)} for r in since if (record := records.get(r["program"])) is not None
+            and _stands(r, record)}
+    rows |= {r["program"]: r for r in rows_of(output) if _same(r, records.get(r["program"]))}
     waiting = []
     with output.open("a") as file:
         def keep(row: dict[str, Any]) -> None:
@@ -76,6 +79,16 @@ def _same(row: dict[str, Any], record: dict[str, Any] | None) -> bool:
     return record is not None and row.get("key") == record.get("key")
 
 
+def _stands(row: dict[str, Any], record: dict[str, Any]) -> bool:
+    return bool(row["verdict"] == RIGHT and row.get("runs") and row["runs"] == record.get("runs")
+                and row.get("runtime") == digest.runtime())
+
+
+def _built(record: dict[str, Any]) -> dict[str, Any]:
+    """What a row says of the build."""
+    return {k: record.get(k, "") for k in ("key", "target", "lowering", "commit", "runs")}
+
+
 def unbuilt(program: Program, record: dict[str, Any] | None) -> dict[str, Any]:
     """The row of a program of which there is no artifact."""
     base = {**_origin(program, record or {}), "draws": 0, "bad": [], "ratio": None, "exceptions": {}}
@@ -88,8 +101,8 @@ def unbuilt(program: Program, record: dict[str, Any] | None) -> dict[str, Any]:
 
 def _origin(program: Program, record: dict[str, Any]) -> dict[str, Any]:
     """Which program a row is of, and what code it was built by."""
-    return {"program": program.name, "family": program.family,
-            **{k: record.get(k, "") for k in ("key", "target", "lowering", "commit")}}
+    return {"program": program.name, "family": program.family, **_built(record), "runtime": digest.runtime(),
+            "time": provenance.now()}
 
 
 def judged(program: Program, record: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
