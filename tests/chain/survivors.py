@@ -6,7 +6,6 @@ defined at all (:mod:`redfuser.chain.judge` decides that, as it does for every k
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -29,9 +28,10 @@ ALONE = ("positive", "small", "decades", "offset", "ties", "outlier", "zeros", "
 
 @dataclass
 class Table:
-    """What became of one kernel's planted errors."""
+    """What became of one kernel's planted errors; refused: why the kernel itself is none."""
 
     kernel: str
+    refused: str = ""
     planted: int = 0
     caught: int = 0
     equivalent: list[str] = field(default_factory=list)
@@ -127,14 +127,21 @@ def _wrong(twin: Twin, changed: TileProgram) -> bool:
         return True
 
 
-def judged(kernel: Kernel, errors: list[list[tuple[int, Mutant]]]) -> Iterator[tuple[str, str, str]]:
-    """(caught, equivalent or missed; the error; what shows it) of every error."""
-    for error in errors:
+def table(kernel: Kernel) -> Table:
+    """What becomes of everything that can be planted in a kernel."""
+    found = Table(kernel.name)
+    if wrong := kernel.sound():
+        found.refused = wrong[0]
+        return found
+    for error in kernel.planted:
+        found.planted += 1
         if kernel.caught(error):
-            yield "caught", str(error[0][1]), ""
+            found.caught += 1
+        elif shown := kernel.missed(error):
+            found.missed.append(f"{error[0][1]}: {shown}")
         else:
-            shown = kernel.missed(error)
-            yield "missed" if shown else "equivalent", str(error[0][1]), shown
+            found.equivalent.append(str(error[0][1]))
+    return found
 
 
-__all__ = ["Kernel", "Table", "judged"]
+__all__ = ["Kernel", "Table", "table"]
