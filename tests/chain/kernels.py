@@ -99,4 +99,4 @@ def _halves(cascade: Cascade) -> Cascade:
                    stmts=tuple(replace(s, expr=one(s.expr)) for s in cascade.stmts))
 
 
-__all__ = ["NAMES", "kernels"]
+__all__ = ["FORMS", "NAMES", "kernels"]

@@ -7,19 +7,21 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from tests.chain.kernels import NAMES, kernels
+from tests.chain.kernels import FORMS, NAMES, kernels
 from tests.chain.survivors import table
 
 
 def main(path: Path) -> None:
     rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     done = {r["kernel"] for r in rows}
-    for name in NAMES:
-        for kernel in kernels(name):
+    for form, name in product(FORMS, NAMES):  # the chosen forms first
+        for kernel in kernels(name, (form,)):
             if kernel.name not in done:
+                done.add(kernel.name)
                 rows.append(asdict(table(kernel)))
                 with path.open("a") as file:
                     file.write(json.dumps(rows[-1]) + "\n")
