@@ -65,8 +65,9 @@ def draws(cascade: Cascade) -> Iterator[Draw]:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What draws need to know of a cascade. bands: the p-axis whose points get magnitudes of their own, and the dimension of
-    each tensor that it is; rows: likewise of the r-axis; limits: of integer tensors that are places; operands, terms: see :func:`_multiplied`."""
+    """What draws need to know of a cascade. axis, bands: the p-axis whose points get magnitudes of their own, and the dimension
+    of each tensor that it is; rows: likewise of the r-axis; limits: of integer tensors that are places; operands, terms: see
+    :func:`_multiplied`."""
 
     axis: str | None
     bands: Mapping[str, int | None]
@@ -200,8 +201,11 @@ def _floats(rng: np.random.Generator, t: Tensor, shape: tuple[int, ...], kind: s
             x = sign * 10.0 ** rng.uniform(*((-3.0, 1.5) if narrow else (-8.0, 4.0)), shape)
         case "small":
             x = normal * 0.0037
-        case "offset":  # above in one row, below in another
-            side = np.where(rng.random([1 if d in (along, len(shape) - 1) else n for d, n in enumerate(shape)]) < 0.5, -1.0, 1.0)
+        case "offset":  # below in one row, above in the next
+            each = [0 if d in (along, len(shape) - 1) else 1 for d in range(len(shape))]
+            place = sum((k * np.arange(n).reshape([-1 if d == at else 1 for at in range(len(shape))])
+                         for d, (k, n) in enumerate(zip(each, shape, strict=True))), np.asarray(0))
+            side = np.where(place % 2 == 0, -1.0, 1.0)
             x = normal + side * (100.0 if narrow or t.dtype == "bf16" else 3000.0)
         case "ends":  # the row's largest is where a segment, of whatever size, begins or ends
             x = normal if along is None else normal * _ends(shape, along)

@@ -147,11 +147,11 @@ def _restated(fused: Fused, changed: dict[str, int], shapes: dict[str, tuple[int
     raxis = fused.cascade.raxis
     table: dict[float, float] = {}
     if raxis in changed:
-        was, now = old[raxis], changed[raxis]
-        pairs = [(float(was), float(now)), (float(was - 1), float(now - 1)), (1.0 / was, 1.0 / now)]
-        if was > 1 and now > 1:
-            pairs.append((1.0 / (was - 1), 1.0 / (now - 1)))
-        table = {**{float(np.float32(a)): b for a, b in pairs}, **dict(pairs)} if was > 8 else {}
+        was, now = float(old[raxis]), float(changed[raxis])
+        if was > 8 and now > 1:
+            powers = [(a, b) for a in (-2, -1, 0, 1, 2) for b in (-1, 0, 1) if a or b]  # state has mean * mean, and n * (n - 1)
+            pairs = [(was**a * (was - 1)**b, now**a * (now - 1)**b) for a, b in powers]
+            table = {**{float(np.float32(a)): b for a, b in pairs}, **dict(pairs)}
 
     def one(e: Expr) -> Expr:
         if isinstance(e, Const):

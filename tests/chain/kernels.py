@@ -1,0 +1,102 @@
+"""The kernels of the corpus: every accepted cascade in every form that has tiles, and attention and norms as torch spells them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from redfuser.acrf.expr import Axis, Cascade, Cast, Expr, Load, Tensor, map_children
+from redfuser.acrf.fuse import fuse
+from redfuser.acrf.state import Fused
+from redfuser.errors import LoweringError
+from tests.chain.lowered import Twin, fused_of
+from tests.chain.survivors import Kernel
+from tests.unit.acrf.corpus import ACCEPT
+
+SIZES = {"I": 150, "L": 1300, "N": 96, "C": 64, "D": 64, "E": 64, "H": 2}
+"""Two tiles and a part of one in every direction; a twin takes what it needs of them."""
+FORMS = (("", 1), ("single", 1), ("multi", 3), ("resident", 1))
+
+
+def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return torch.softmax((q @ k.mT).float() / 11.3, -1).to(q.dtype) @ v
+
+
+def causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+
+def norm(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return F.layer_norm(x, (768,), w)
+
+
+def split(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return F.scaled_dot_product_attention(q, k, v)
+
+
+R = torch.randn
+TORCH: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
+    "torch attention": (attention, tuple(R(3, 2, 2, 200, 32).half())),
+    "torch causal": (causal, (R(1, 4, 200, 32).bfloat16(), *R(2, 1, 2, 200, 32).bfloat16())),
+    "torch norm": (norm, (R(64, 768), R(768))),
+    "torch split": (split, (R(1, 2, 1, 32).half(), *R(2, 1, 2, 4096, 32).half())),
+}
+CORPUS = {c.name: c for c in ACCEPT}
+NAMES = (*TORCH, *CORPUS)
+
+
+def kernels(name: str, forms: tuple[tuple[str, int], ...] = FORMS) -> Iterator[Kernel]:
+    """A kernel of each strategy that has tiles, the chosen one first; none where none has."""
+    fused, seen = _fused(name), set()
+    for strategy, splits in forms:
+        try:
+            twins = Twin(fused, True, strategy, splits), Twin(fused, False, strategy, splits)
+        except LoweringError:
+            continue
+        if twins[0].program.strategy not in seen:
+            seen.add(twins[0].program.strategy)
+            yield Kernel(f"{name} {twins[0].program.strategy}", twins)
+
+
+def _fused(name: str) -> Fused:
+    if name in TORCH:
+        function, args = TORCH[name]
+        return fused_of(function, *args)
+    case = CORPUS[name]
+    found = fuse(_bound(case.cascade), case.casts)
+    assert isinstance(found, Fused)
+    try:
+        Twin(found, False)
+    except LoweringError as error:
+        if error.code != "RF490":
+            return found
+        halves = fuse(_halves(_bound(case.cascade)), case.casts)
+        return halves if isinstance(halves, Fused) else found
+    return found
+
+
+def _bound(cascade: Cascade) -> Cascade:
+    def size(n: int | str) -> int:
+        return n if isinstance(n, int) else SIZES[n]
+
+    return replace(cascade, axes=tuple(Axis(a.name, size(a.extent)) for a in cascade.axes),
+                   inputs=tuple(replace(t, shape=tuple(map(size, t.shape))) for t in cascade.inputs))
+
+
+def _halves(cascade: Cascade) -> Cascade:
+    """The same of half-precision tensors: what the matrix units take."""
+    def one(e: Expr) -> Expr:
+        if isinstance(e, Load) and e.dtype == "f32":
+            return Cast(Load(e.tensor, e.indices, "f16"), "f32")
+        return e if isinstance(e, Load) else map_children(e, one)
+
+    return replace(cascade, inputs=tuple(Tensor(t.name, "f16" if t.dtype == "f32" else t.dtype, t.shape)
+                                         for t in cascade.inputs),
+                   stmts=tuple(replace(s, expr=one(s.expr)) for s in cascade.stmts))
+
+
+__all__ = ["FORMS", "NAMES", "kernels"]
