@@ -22,12 +22,14 @@ class _Flow:
     def __init__(self, fused: Fused, extremum: Accumulator) -> None:
         self.lets = {s.name: s.expr for s in fused.producers if isinstance(s, Let)}
         self.name, self.x = extremum.names[0], extremum.contribution
+        self.summed = False
+        """Is it a sum over the row that is looked at? A value of one element is NaN where that element is, not in its row."""
         self.certain: set[str] = set()
         self.touched = {self.name}
 
     def nan(self, e: Expr) -> bool:
         if e == self.x:
-            return True
+            return self.summed
         match e:
             case Ref(name=n):
                 return n.partition("@")[0] in self.certain or (n in self.lets and self.nan(self.lets[n]))
@@ -47,7 +49,10 @@ class _Flow:
         if not any(self.touched & _names(e) for e in (a.contribution, *a.rebase)):
             return
         self.touched |= set(a.names)
-        if a.reducer.kind in ("sum", "prod") and self.nan(a.contribution):
+        self.summed = True
+        whole = a.reducer.kind in ("sum", "prod") and self.nan(a.contribution)
+        self.summed = False
+        if whole:
             self.certain |= set(a.names)
             if not all(self.nan(e) for e in a.rebase):
                 self.certain -= set(a.names)

@@ -191,6 +191,18 @@ def test_nan_costs_nothing_where_the_sum_has_it():
     assert "T.max(scores" not in text and '"max_nan", scores[i, j], -2.0)' in text
 
 
+@pytest.mark.parametrize("strategy, splits", [("resident", 1), ("single", 1), ("multi", 3)])
+@pytest.mark.parametrize("result", ["x[i, l] - m", "select(x[i, l] < m, x[i, l], m * 0.5)", "x[i, l] / (m - lo)"])
+def test_nan_of_one_element_is_in_every_result_of_its_row(result, strategy, splits):
+    """The element itself is a number there: what makes the row's results NaN is the maximum."""
+    low = "  lo[i] = min[l] x[i, l]\n" if "lo" in result else ""
+    cascade = parse_cascade(f"cascade shifted(x: f32[9, 300]) over l\n  m[i] = max[l] x[i, l]\n{low}"
+                            f"  y[i, l] = {result}\n  return y\n")
+    inputs = values(cascade)
+    inputs["x"][2, 7] = np.nan
+    hold(cascade, inputs, tiles(cascade, strategy, splits, ROWS))
+
+
 PICK = """
 cascade pick(x: f32[9, 50]) over l
   v, j = topk(4)[l] x[i, l]
