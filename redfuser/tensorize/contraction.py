@@ -16,11 +16,12 @@ from redfuser.tensorize.indexing import zero_filled
 from redfuser.tensorize.ir.index import i64, imul
 from redfuser.tensorize.ir.nodes import Assign, Fill, For, Gemm, Slice
 from redfuser.tensorize.maps import as_tile
+from redfuser.tensorize.pieces import Operand, products, split, whole
 from redfuser.tensorize.scope import HALF, Scope, Value
 from redfuser.tensorize.sizes import round_up
 from redfuser.tensorize.staging import at_point, stage_tile
 from redfuser.tensorize.state import KernelState
-from redfuser.tensorize.weights import weight_pieces
+from redfuser.tensorize.weights import weight_pieces, within_range
 
 
 def lower_contraction(work: KernelState, b: Block) -> None:
@@ -68,12 +69,11 @@ def _common_columns(work: KernelState, right: Expr) -> int:
 
 
 def _gemm_step(work: KernelState, b: Block, left: Expr, right: Expr, v: Value, clear: bool) -> None:
-    a, da = _matrix_operand(work, left, "mc")
-    w, dw = _matrix_operand(work, right, "nc")
-    if da != dw:
-        raise LoweringError("RF490", f"{work.kernel.name}: a product of {da} and {dw} operands")
-    work.emit(Gemm(Slice(a.buffer), Slice(w.buffer), v.buffer, a.letters == "cm", w.letters == "nc", clear,
-                   work.policy(), work.source(b)))
+    kinds = {strip_casts(left).dtype, strip_casts(right).dtype}
+    a, w = (_matrix_operand(work, e, letters, len(kinds) > 1) for e, letters in ((left, "mc"), (right, "nc")))
+    for k, (x, y) in enumerate(products(a, w)):
+        work.emit(Gemm(Slice(x.buffer), Slice(y.buffer), v.buffer, x.letters == "cm", y.letters == "nc", clear and k == 0,
+                       work.policy(), work.source(b) if k == 0 else ""))
 
 
 def _gemm_chunks(work: KernelState, b: Block, left: Expr, right: Expr, v: Value, chunk: int) -> None:
@@ -89,22 +89,24 @@ def _gemm_chunks(work: KernelState, b: Block, left: Expr, right: Expr, v: Value,
     work.emit(For(part, i64(0), i64(count), tuple(inner.stmts), work.config.stages))
 
 
-def _matrix_operand(work: KernelState, e: Expr, letters: str) -> tuple[Value, str]:
-    """A matrix operand in shared memory, and its element type."""
+def _matrix_operand(work: KernelState, e: Expr, letters: str, apart: bool) -> Operand:
+    """A matrix operand in shared memory. apart: in pieces, since its own type is not the other operand's."""
     bare = strip_casts(e)
     if "c" in letters:
         bare = _masked_depth(work, bare)
-    if isinstance(bare, Load):
-        _check_operand(work, bare.dtype, bare)
-        return stage_tile(work, bare.tensor, bare.indices, bare.dtype, want=letters, shared=True), bare.dtype
     dtype = bare.dtype
     _check_operand(work, dtype, bare)
     sizes = {**work.sizes, "c": work.contract_size}
-    home = work.scope if work.chunked or "n" in letters else work.prologue
-    name = next((x.tensor for x in walk(bare) if isinstance(x, Load)), "operand")
-    buffer = work.buffer(f"{name}_operand", "shared", dtype, tuple(sizes[c] for c in letters))
-    home.stmts.append(work.parallel(letters, (Assign(buffer, work.points(letters), at_point(work, bare)),), sizes=sizes))
-    return Value(letters, dtype, buffer), dtype
+    if isinstance(bare, Load):
+        v = stage_tile(work, bare.tensor, bare.indices, dtype, want=letters, shared=True)
+        home = work.scope if work.chunked or "n" in work.letters_of(bare) else work.prologue
+    else:
+        home = work.scope if work.chunked or "n" in letters else work.prologue
+        name = next((x.tensor for x in walk(bare) if isinstance(x, Load)), "operand")
+        v = Value(letters, dtype, work.buffer(f"{name}_operand", "shared", dtype, tuple(sizes[c] for c in letters)))
+        home.stmts.append(work.parallel(letters, (Assign(v.buffer, work.points(letters), at_point(work, bare)),), sizes=sizes))
+    in_pieces = (dtype == "f32" and not work.config.tf32) or (apart and dtype != "bf16")
+    return split(work, v, home, sizes) if in_pieces else whole(v)
 
 
 def _masked_depth(work: KernelState, e: Expr) -> Expr:
@@ -120,10 +122,6 @@ def _masked_depth(work: KernelState, e: Expr) -> Expr:
 
 
 def _check_operand(work: KernelState, dtype: str, e: Expr) -> None:
-    if dtype == "f32" and not work.config.tf32:
-        raise LoweringError("RF490", f"{work.kernel.name}: a contraction of f32 operands ({print_expr(e)[:60]})",
-                            why="the matrix units would round them to TF32",
-                            help="use f16 or bf16 operands, or allow TF32")
     if dtype not in (*HALF, "f32", "e4m3", "e5m2"):
         raise LoweringError("RF490", f"{work.kernel.name}: no matrix unit takes {dtype} operands")
 
@@ -136,18 +134,20 @@ def accumulate_product(work: KernelState, b: Block, v: Value) -> None:
     if len(right) != 1 or not left or "m" in work.letters_of(right[0]):
         raise LoweringError("RF491", f"{work.kernel.name}: {print_expr(b.exprs[0])[:80]} is not a matrix product",
                             why="a vector-valued sum needs one operand per row and one per column")
-    dtype = strip_casts(right[0]).dtype
+    own = strip_casts(right[0]).dtype
     weights = rewrite.product(left)
     plain = strip_casts(weights)
-    if isinstance(plain, Load) and plain.dtype == dtype:
-        pieces = (stage_tile(work, plain.tensor, plain.indices, dtype, want="mn", shared=True),)
+    if isinstance(plain, Load):
+        a = _matrix_operand(work, weights, "mn", plain.dtype != own)
+        w = _matrix_operand(work, right[0], "ne", plain.dtype != own)
     else:
+        dtype = "bf16" if (own == "f32" and not work.config.tf32) or not within_range(work, weights, own) else own
         src = as_tile(work, _unrounded(weights, dtype), "mn", f"{b.name}_weight")
-        pieces = weight_pieces(work, src, dtype, weights, b)
-    w, _ = _matrix_operand(work, right[0], "ne")
-    for k, a in enumerate(pieces):  # a row held on chip is all there is: nothing was accumulated before
-        work.emit(Gemm(Slice(a.buffer), Slice(w.buffer), v.buffer, a.letters == "nm", w.letters == "en",
-                       work.resident and k == 0, work.policy(), work.source(b)))
+        parts = weight_pieces(work, src, dtype, weights, b)
+        a, w = Operand(parts, parts[0]), _matrix_operand(work, right[0], "ne", dtype != own)
+    for k, (x, y) in enumerate(products(a, w)):  # a row held on chip is all there is: nothing was accumulated before
+        work.emit(Gemm(Slice(x.buffer), Slice(y.buffer), v.buffer, x.letters == "nm", y.letters == "en",
+                       work.resident and k == 0, work.policy(), work.source(b) if k == 0 else ""))
 
 
 def _unrounded(e: Expr, dtype: str) -> Expr:

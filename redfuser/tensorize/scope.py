@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from redfuser.acrf.expr import Expr
 from redfuser.tensorize.ir.nodes import Slice, TileStmt
@@ -29,4 +30,5 @@ class Scope:
     stmts: list[TileStmt] = field(default_factory=list)
     staged: dict[tuple[str, tuple[Expr, ...], str], Value] = field(default_factory=dict)
     slices: dict[tuple[Slice, bool], str] = field(default_factory=dict)
+    split: dict[str, Any] = field(default_factory=dict)
     segment: Expr | None = None

@@ -34,7 +34,7 @@ up to the 2^8 of :data:`rewrite.STEEP`."""
 def weight_pieces(work: KernelState, src: Value, dtype: str, e: Expr, b: Block) -> tuple[Value, ...]:
     """``src`` as operands of type ``dtype`` whose sum it is, as precisely as the result of ``b`` is kept.
 
-    Raises LoweringError RF492 for weights that may leave the range of float16, RF490 for types too coarse to add up."""
+    Raises LoweringError RF490 for types too coarse to add up."""
     if dtype == "f32" or _dtype(work, e) == dtype:  # rounded there by the program itself
         return (_operand(work, src, dtype, 0),)
     own, wanted = unit_roundoff(dtype), kept(work.program.fused, b.name)
@@ -42,9 +42,6 @@ def weight_pieces(work: KernelState, src: Value, dtype: str, e: Expr, b: Block) 
     if dtype not in ("f16", "bf16"):
         raise LoweringError("RF490", f"{work.kernel.name}: {b.name} multiplies f32 weights with {dtype} values",
                             why="nothing in the program rounds the weights to that", help="round them in the program")
-    if dtype == "f16" and not _at_most_one(work, e):
-        raise LoweringError("RF492", f"{work.kernel.name}: the weights of {b.name} may leave the range of {dtype}",
-                            why="nothing proves that they lie in [0, 1]")
     pieces = f"{count} {dtype} pieces" if count > 1 else dtype
     work.roundings.append(f"{b.name}: weights {print_expr(e)} rounded to {pieces} for the matrix units (relative error <= "
                           f"2^{round(math.log2(own)) * count}; the result is kept to 2^{round(math.log2(wanted))})")
@@ -60,6 +57,11 @@ def weight_pieces(work: KernelState, src: Value, dtype: str, e: Expr, b: Block) 
             x = _point(work, src)
             src = _map(work, src, op("sub", x, Cast(Cast(x, dtype), "f32")), f"{src.buffer}_rest")
     return tuple(out)
+
+
+def within_range(work: KernelState, e: Expr, dtype: str) -> bool:
+    """Can weights be taken apart in ``dtype``? In float16 where they are proved to lie in [0, 1], or are of that type."""
+    return dtype != "f16" or _dtype(work, e) == dtype or _at_most_one(work, e)
 
 
 def _dtype(work: KernelState, e: Expr) -> str:

@@ -1,0 +1,82 @@
+"""Operands in a type that no matrix unit takes exactly, as sums of bfloat16 pieces, a product for each pair that counts::
+
+    x_piece = bf16(x);  x_rest = bf16(x - f32(x_piece));  x_last = bf16(x - f32(x_piece) - f32(x_rest))
+
+A piece has at most 2^-9 of the one before, so that the products left out are below 2^-27 of the whole. An infinity or a NaN
+is in the first piece alone, and only the product of first pieces reads it there: in the others it would make a NaN of an
+infinity (``inf * 0``, ``inf - inf``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from redfuser.acrf.expr import Cast, Const, Expr, Op, f32, op
+from redfuser.tensorize.ir.index import at
+from redfuser.tensorize.ir.nodes import Assign
+from redfuser.tensorize.scope import Scope, Value
+from redfuser.tensorize.state import KernelState
+
+COUNT = {"f32": 3, "f16": 2, "bf16": 1, "e4m3": 1, "e5m2": 1}
+"""Pieces of bfloat16 (8 bits) whose sum is a number of the type, to 2^-27."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """pieces: tiles of one type that a matrix unit takes, whose sum is the operand. finite: the first of them with 0 for NaN
+    and infinities; itself where that is not told apart."""
+
+    pieces: tuple[Value, ...]
+    finite: Value
+
+    @property
+    def dtype(self) -> str:
+        return self.pieces[0].dtype
+
+
+def whole(v: Value) -> Operand:
+    """An operand that is one tile."""
+    return Operand((v,), v)
+
+
+def products(a: Operand, b: Operand) -> list[tuple[Value, Value]]:
+    """The pairs of pieces whose products add up to the product, the smallest first."""
+    most = max(len(a.pieces), len(b.pieces)) - 1
+    pairs = [(i, j) for i in range(len(a.pieces)) for j in range(len(b.pieces)) if i + j <= most]
+
+    def piece(x: Operand, i: int, other: int) -> Value:
+        return x.finite if i == 0 and other else x.pieces[i]
+
+    return [(piece(a, i, j), piece(b, j, i)) for i, j in sorted(pairs, key=sum, reverse=True)]
+
+
+def split(work: KernelState, src: Value, home: Scope, sizes: dict[str, int]) -> Operand:
+    """``src``, a tile in shared memory, in pieces beside it; once per tile."""
+    if src.buffer in home.split:
+        return home.split[src.buffer]
+    shape = tuple(sizes[c] for c in src.letters)
+    names = ["piece", "rest", "last"][:COUNT[src.dtype]]
+    stem = src.buffer.removesuffix("_shared")
+    tiles = [Value(src.letters, "bf16", work.buffer(f"{stem}_{n}", "shared", "bf16", shape)) for n in names]
+    points = work.points(src.letters)
+
+    def here(v: Value) -> Expr:
+        return at(v.buffer, v.dtype, *(work.point[c] for c in v.letters))
+
+    def wide(e: Expr) -> Expr:
+        return e if e.dtype == "f32" else Cast(e, "f32")
+
+    body = [Assign(tiles[0].buffer, points, Cast(here(src), "bf16"))]
+    finite = tiles[0]
+    if len(tiles) > 1:
+        finite = Value(src.letters, "bf16", work.buffer(f"{stem}_finite", "shared", "bf16", shape))
+        first = wide(here(tiles[0]))
+        settled = op("eq", op("sub", first, first), f32(0.0))
+        body.append(Assign(finite.buffer, points, Op("select", (settled, here(tiles[0]), Const(0.0, "bf16")), "bf16")))
+        left: Expr = Op("select", (settled, op("sub", wide(here(src)), first), f32(0.0)), "f32")
+        for before, v in zip([None, *tiles[1:]], tiles[1:], strict=False):
+            left = left if before is None else op("sub", left, wide(here(before)))
+            body.append(Assign(v.buffer, points, Cast(left, "bf16")))
+    home.stmts.append(work.parallel(src.letters, tuple(body), sizes=sizes))
+    home.split[src.buffer] = Operand(tuple(tiles), finite)
+    return home.split[src.buffer]
