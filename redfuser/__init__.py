@@ -18,7 +18,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "compile": "redfuser.api",
     "explain": "redfuser.api",
-    "kernel": "redfuser.api",
+    "kernel": "redfuser.subgraph",
     "load": "redfuser.api",
     "Report": "redfuser.report",
     "RedFuserError": "redfuser.errors",

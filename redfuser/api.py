@@ -1,4 +1,4 @@
-"""The public functions: ``compile``, ``explain``, ``kernel``, ``load``."""
+"""The public functions ``compile``, ``explain`` and ``load``; ``kernel`` is in :mod:`redfuser.subgraph`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from redfuser.users import extras_named
 
 if TYPE_CHECKING:
     from redfuser.runtime.model import CompiledModel
-    from redfuser.subgraph import Kernel
 
 
 def compile(model: Any, args: Any = None, kwargs: Any = None, *, target: str | None = None, casts: str = "preserve",
@@ -66,20 +65,13 @@ def explain(model: Any, args: Any = None, kwargs: Any = None, *, target: str | N
                             disable=chosen.disable, verify=chosen.verify, name=_name(model)).report
 
 
-def kernel(fn: Any) -> Kernel:
-    """One subgraph, to look at and to call: ``redfuser.kernel(fn).bind(*args)`` (see :mod:`redfuser.subgraph`)."""
-    from redfuser.subgraph import Kernel
-
-    return Kernel(fn)
-
-
 def load(path: Any) -> CompiledModel:
     """Load what ``compiled.save(path)`` wrote. Needs torch only: no TVM, no TileLang, no compiler.
 
     Raises ArtifactError RF6xx for a corrupt, too new or foreign-architecture file."""
-    from redfuser.runtime.archive import load as read
+    from redfuser.runtime.model import CompiledModel
 
-    return read(path)
+    return CompiledModel.load(path)
 
 
 def architecture(target: str) -> str:

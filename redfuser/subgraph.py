@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from redfuser import api
 from redfuser.errors import InputError
 from redfuser.kernels import Produced
 from redfuser.report import Report
@@ -21,7 +22,7 @@ class Bound:
     """A function bound to example inputs and a target. Building happens at the first call, not before."""
 
     def __init__(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], target: str | None, casts: str) -> None:
-        from redfuser import api, pipeline, settings
+        from redfuser import pipeline, settings
 
         self._call = (fn, args, kwargs, target, casts)
         chosen = settings.load(target=target)
@@ -59,8 +60,6 @@ class Bound:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._compiled is None:
-            from redfuser import api
-
             fn, example, keywords, target, casts = self._call
             self._compiled = api.compile(fn, example, keywords, target=target, casts=casts)
         return self._compiled(*args, **kwargs)
@@ -75,3 +74,8 @@ class Kernel:
     def bind(self, *args: Any, target: str | None = None, casts: str = "preserve", **kwargs: Any) -> Bound:
         """Import, partition and plan for these inputs; builds nothing yet."""
         return Bound(self.fn, args, kwargs, target, casts)
+
+
+def kernel(fn: Any) -> Kernel:
+    """One subgraph, to look at and to call: ``redfuser.kernel(fn).bind(*args)``."""
+    return Kernel(fn)

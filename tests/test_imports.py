@@ -1,11 +1,13 @@
-"""Imports point one way (CONTRIBUTING.md), heavy packages stay behind their doors, and `import redfuser` is cheap."""
+"""Imports point one way and in no circle (CONTRIBUTING.md), heavy packages stay behind their doors, and `import redfuser` is cheap."""
 
 from __future__ import annotations
 
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Mapping
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -56,37 +58,63 @@ FORBIDDEN = {
 }
 
 
-def modules() -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted((ROOT / "redfuser").rglob("*.py")):
-        name = ".".join(path.relative_to(ROOT / "redfuser").with_suffix("").parts).removesuffix(".__init__")
-        yield name, ast.parse(path.read_text(), str(path))
+@cache
+def modules() -> dict[str, ast.Module]:
+    paths = sorted((ROOT / "redfuser").rglob("*.py"))
+    names = (".".join(p.relative_to(ROOT / "redfuser").with_suffix("").parts).removesuffix(".__init__") for p in paths)
+    return {name: ast.parse(path.read_text(), str(path)) for name, path in zip(names, paths, strict=True)}
 
 
-def imports(tree: ast.Module, module: str) -> Iterator[tuple[str, bool]]:
-    """Dotted names imported anywhere in the file, and whether only for the type checker."""
-    guarded = [n for n in ast.walk(tree) if isinstance(n, ast.If) and "TYPE_CHECKING" in ast.dump(n.test)]
+@cache
+def imports(tree: ast.Module) -> tuple[tuple[str, bool], ...]:
+    """Dotted names of the modules imported anywhere in a file, and whether only for the type checker."""
+    nodes = list(ast.walk(tree))
+    guarded = [n for n in nodes if isinstance(n, ast.If) and isinstance(n.test, ast.Name) and n.test.id == "TYPE_CHECKING"]
     typing_only = {id(n) for block in guarded for n in ast.walk(block)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from ((a.name, id(node) in typing_only) for a in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{module}: relative import; write redfuser.x in full"
+    whole = {f"redfuser.{module}" for module in modules()}
+    found = []
+    for node in nodes:
+        names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"relative import of {node.module}; write redfuser.x in full"
             base = node.module or ""
-            if base == "redfuser":
-                yield from ((f"redfuser.{a.name}", id(node) in typing_only) for a in node.names)
-            else:
-                yield base, id(node) in typing_only
+            names = [f"{base}.{a.name}" if f"{base}.{a.name}" in whole else base for a in node.names]
+        found += [(name, id(node) in typing_only) for name in names]
+    return tuple(found)
+
+
+def circle(trees: Mapping[str, ast.Module]) -> str:
+    """A circle of imports among the modules, or nothing. Imports inside functions and for the type checker count."""
+    named = {f"redfuser.{m}": {target for target, _ in imports(tree)} for m, tree in trees.items()}
+    try:
+        TopologicalSorter({m: targets & named.keys() for m, targets in named.items()}).prepare()
+    except CycleError as error:
+        return " <- ".join(error.args[1])
+    return ""
+
+
+def test_no_circle_of_imports() -> None:
+    assert circle(modules()) == ""
+
+
+@pytest.mark.parametrize("back", ["import redfuser.codes", "def f():\n from redfuser import codes",
+                                  "if TYPE_CHECKING:\n from redfuser.codes import CODES"])
+def test_a_circle_is_found_wherever_it_is_closed(back: str) -> None:
+    forth = ast.parse("from redfuser.errors import InputError")
+    assert circle({"errors": ast.parse(""), "codes": forth}) == ""
+    assert circle({"errors": ast.parse(back), "codes": forth}) in (
+        "redfuser.errors <- redfuser.codes <- redfuser.errors", "redfuser.codes <- redfuser.errors <- redfuser.codes")
 
 
 def test_imports_point_one_way() -> None:
     wrong = []
-    for module, tree in modules():
+    for module, tree in modules().items():
         top = module.split(".")[0]
         if top in ("", "__init__"):
             continue
         assert top in LEVEL, f"redfuser/{top} has no layer: give it one in this file"
-        for target, typing_only in imports(tree, module):
-            if target.startswith("redfuser.") and not typing_only:
+        for target, _ in imports(tree):
+            if target.startswith("redfuser."):
                 other = target.split(".")[1]
                 if other in LEVEL and other != top and LEVEL[other] > LEVEL[top]:
                     wrong.append(f"{module} imports {target}")
@@ -95,8 +123,8 @@ def test_imports_point_one_way() -> None:
 
 def test_outside_packages_stay_behind_their_doors() -> None:
     wrong = []
-    for module, tree in modules():
-        for target, typing_only in imports(tree, module):
+    for module, tree in modules().items():
+        for target, typing_only in imports(tree):
             package = target.split(".")[0]
             if package in DOORS and not any(module == d or module.startswith(d + ".") for d in DOORS[package]):
                 wrong.append(f"{module} imports {target}")
@@ -118,7 +146,7 @@ def test_import_is_cheap(names: str) -> None:
 def test_no_machine_paths_and_no_prints() -> None:
     """No path of somebody's machine in the tree; only the command line and the demo print."""
     wrong = []
-    for module, tree in modules():
+    for module, tree in modules().items():
         for node in ast.walk(tree):
             text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
             if text.startswith(("/home/", "/Users/", "/mnt/")):

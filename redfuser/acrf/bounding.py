@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 from redfuser.acrf.bounds import Conds, divisor, follows_maximum, maximum_in, proved_below_zero, spans
-from redfuser.acrf.decompose import Decomposer
+from redfuser.acrf.decomposition import Decomposition
+from redfuser.acrf.derivation import Derivation
+from redfuser.acrf.derive_plain import derive_plain
 from redfuser.acrf.expr import FLOATS, Const, Expr, Op, Reduce, Reducer, Ref, children, op, walk
 from redfuser.acrf.functions import exponential
 from redfuser.acrf.indicator import data_only, moving
@@ -22,11 +23,8 @@ from redfuser.acrf.state import Condition
 from redfuser.acrf.terms import Part, Term, without_constant
 from redfuser.acrf.values import F1, Value
 
-if TYPE_CHECKING:
-    from redfuser.acrf.derive import Deriver
 
-
-def in_range(work: Deriver, r: Reduce, d: Decomposer, t: Term) -> Term:
+def in_range(work: Derivation, r: Reduce, d: Decomposition, t: Term) -> Term:
     """Powers over results, kept so that they leave the range of the dtype only where the program's own do.
 
     ``(x / m) ** 2`` is at most 1 where m bounds x, as ``(m / x) ** 2`` is where m is a minimum of ``|x|``; alone, ``x ** 2``
@@ -39,7 +37,7 @@ def in_range(work: Deriver, r: Reduce, d: Decomposer, t: Term) -> Term:
     return t
 
 
-def _power_in_range(work: Deriver, r: Reduce, d: Decomposer, t: Term, base: Expr, power: Fraction) -> Term:
+def _power_in_range(work: Derivation, r: Reduce, d: Decomposition, t: Term, base: Expr, power: Fraction) -> Term:
     """The power of one datum in a term, over what bounds it."""
     first = next(i for i, p in enumerate(t.parts) if p.kind == "x" and p.base == base)
     rest = [None if p.kind == "x" and p.base == base else p for p in t.parts]
@@ -81,7 +79,7 @@ def _power_in_range(work: Deriver, r: Reduce, d: Decomposer, t: Term, base: Expr
     return replace(t, parts=tuple(parts))
 
 
-def in_units(work: Deriver, r: Reduce, d: Decomposer, t: Term, squares: Callable[[Part], Ref]) -> Term:
+def in_units(work: Derivation, r: Reduce, d: Decomposition, t: Term, squares: Callable[[Part], Ref]) -> Term:
     """``((x - mean) / sd) ** 4``: the fourth power of ``x - mean`` alone is out of range for three quarters of its
     exponents. It is measured in units that bound it: the range of the data where the program divides by that, else the
     root of the sum of its own squares (``squares`` makes, or finds, that accumulator)."""
@@ -123,20 +121,20 @@ def in_units(work: Deriver, r: Reduce, d: Decomposer, t: Term, squares: Callable
     return t
 
 
-def _of_squares(work: Deriver, e: Expr) -> bool:
+def _of_squares(work: Derivation, e: Expr) -> bool:
     """A root of a sum of squares, whose own range is that of the squares."""
     return any(isinstance(x, Ref) and x.name in work.ranges.reductions and work.ranges.reductions[x.name].reducer.kind == "sum"
                for x in walk(work.scope.resolve(e)))
 
 
-def _hidden(work: Deriver, r: Reduce, name: str, kind: str, body: Expr, edge: float, conds: Conds) -> str:
+def _hidden(work: Derivation, r: Reduce, name: str, kind: str, body: Expr, edge: float, conds: Conds) -> str:
     """An extremum of data of the derivation's own, over what the conditions count: a result like any other."""
     body, plain = _masked(body, edge, conds), body
     axes = tuple(x for x in r.axes if x in work.scope.axes_of(body))
     name = work.fresh(name)
     hidden = Reduce((name,), axes, Reducer(kind), r.over, body, body.dtype, r.provenance)
     work.scope.axes[name], work.scope.kinds[name] = axes, "D"
-    work.plain_monoid(hidden)
+    derive_plain(work, hidden)
     work.ranges.declare(replace(hidden, expr=plain))
     work.own |= {str(g) for g in work.refs.guards_of(Ref(name, body.dtype))}
     return name
@@ -149,7 +147,7 @@ def _masked(body: Expr, edge: float, conds: Conds) -> Expr:
     return body
 
 
-def within_data(work: Deriver, r: Reduce, t: Term) -> Term:
+def within_data(work: Derivation, r: Reduce, t: Term) -> Term:
     """``(x - s/q) ** k`` whose denominator may vanish while the row is reduced (a sum of weights of either sign): kept
     about ``s/q`` clamped to the range of x so far, and moved to ``s/q`` itself in ``finalize``. Weights of one sign never
     feel the clamp; others cannot carry the reference away from the data."""
@@ -170,7 +168,7 @@ def within_data(work: Deriver, r: Reduce, t: Term) -> Term:
             end = work.fresh(f"{r.name}_{kind}")
             work.scope.axes[end], work.scope.kinds[end] = axes, "D"
             hidden = Reduce((end,), axes, Reducer(kind), r.over, body, dtype, r.provenance)
-            work.plain_monoid(hidden)
+            derive_plain(work, hidden)
             work.ranges.declare(hidden)
             ends.append(Op("neg", (Ref(end, dtype),), dtype))
         near = Op("max", (Op("min", (p.b, ends[0]), dtype), ends[1]), dtype)
@@ -180,7 +178,7 @@ def within_data(work: Deriver, r: Reduce, t: Term) -> Term:
     return replace(t, parts=tuple(parts))
 
 
-def _steady(work: Deriver, e: Expr) -> bool:
+def _steady(work: Derivation, e: Expr) -> bool:
     """No denominator in it may have either sign."""
     if isinstance(e, Op) and e.name == "div":
         q = work.refs.ranges.of(e.args[1])
@@ -189,7 +187,7 @@ def _steady(work: Deriver, e: Expr) -> bool:
     return all(_steady(work, k) for k in children(e))
 
 
-def _joined(d: Decomposer, t: Term) -> tuple[Part, ...]:
+def _joined(d: Decomposition, t: Term) -> tuple[Part, ...]:
     """Exponentials that no maximum bounds one by one, as one exponential: ``exp(u) ** -2 * exp(u)`` is ``exp(-u)``."""
     def is_exponential(p: Part) -> bool:
         return p.kind == "scaled" and isinstance(p.base, Op) and p.base.name in ("exp", "exp2")
@@ -211,7 +209,7 @@ def _joined(d: Decomposer, t: Term) -> tuple[Part, ...]:
     return (*t.parts[:at], *whole.parts, *(p for p in t.parts[at:] if p not in found))
 
 
-def own_peak(work: Deriver, r: Reduce, d: Decomposer, t: Term) -> Term:
+def own_peak(work: Derivation, r: Reduce, d: Decomposition, t: Term) -> Term:
     """``exp(A + B(D))`` that D does not bound: kept relative to the running maximum of A itself, so that no segment
     overflows where the whole row does not; ``exp(max A + B)`` is deferred."""
     parts: list[Part] = []
@@ -236,7 +234,7 @@ def own_peak(work: Deriver, r: Reduce, d: Decomposer, t: Term) -> Term:
     return replace(t, parts=tuple(parts))
 
 
-def _about_maximum(d: Decomposer, p: Part, split: tuple[Poly, Poly], conds: Conds) -> list[Part]:
+def _about_maximum(d: Decomposition, p: Part, split: tuple[Poly, Poly], conds: Conds) -> list[Part]:
     """``exp(A - m + B)`` as ``exp(A - m)``, at most 1 in every segment, and ``exp(B)``, which is applied once: while the row
     is reduced, B (a sum, say) may be far from its final value."""
     assert isinstance(p.base, Op)

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 from redfuser.acrf.algebra import LARGEST
+from redfuser.acrf.decomposition import Decomposition
+from redfuser.acrf.derivation import Derivation
 from redfuser.acrf.expr import Cast, Const, Expr, Op, Ref, children, map_children, walk
 from redfuser.acrf.linear import monomial_kind, split_linear
 from redfuser.acrf.normal import Mono, Poly, add, multiply, scale, to_poly
@@ -18,14 +19,10 @@ from redfuser.acrf.refuse import Refuse
 from redfuser.acrf.state import Condition
 from redfuser.acrf.terms import F1, Part, Term, constant_of, without_constant
 
-if TYPE_CHECKING:
-    from redfuser.acrf.decompose import Decomposer
-    from redfuser.acrf.derive import Deriver
-
 Conds = tuple[tuple[Expr, bool], ...]
 
 
-def decided(d: Decomposer, e: Op, x: Expr, y: Expr) -> Expr | None:
+def decided(d: Decomposition, e: Op, x: Expr, y: Expr) -> Expr | None:
     """A clip that a proved bound makes redundant (``min(448 x / max|x|, 448)``)."""
     for value, limit in ((x, y), (y, x)):
         v = constant_of(limit)
@@ -41,7 +38,7 @@ def decided(d: Decomposer, e: Op, x: Expr, y: Expr) -> Expr | None:
     return None
 
 
-def _magnitude(d: Decomposer, e: Expr) -> float | None:
+def _magnitude(d: Decomposition, e: Expr) -> float | None:
     """A proved bound of |e| along the row, or None."""
     if isinstance(e, Op) and e.name in ("min", "max"):
         for value, limit in (e.args, e.args[::-1]):
@@ -63,7 +60,7 @@ def _magnitude(d: Decomposer, e: Expr) -> float | None:
     return total
 
 
-def bound_of(d: Decomposer, t: Term) -> float | None:
+def bound_of(d: Decomposition, t: Term) -> float | None:
     """A proved bound of |t|: every result in a denominator dominates some data in the numerator."""
     bound = abs(float(t.coefficient))
     data = []
@@ -101,7 +98,7 @@ def divisor(p: Part) -> Part:
     return p
 
 
-def _bounded_exponential(d: Decomposer, p: Part, conds: Conds) -> float | None:
+def _bounded_exponential(d: Decomposition, p: Part, conds: Conds) -> float | None:
     """exp(A - m) <= 1 where m = max of A."""
     e = p.base
     while isinstance(e, Cast):
@@ -111,7 +108,7 @@ def _bounded_exponential(d: Decomposer, p: Part, conds: Conds) -> float | None:
     return 1.0 if proved_below_zero(d, e.args[0], conds) else None
 
 
-def follows_maximum(d: Decomposer, p: Part, conds: Conds) -> bool:
+def follows_maximum(d: Decomposition, p: Part, conds: Conds) -> bool:
     """exp(c * (A - m) + ...) with c >= 0, m the maximum of A, and nothing else but results: along the row it is at most
     its value at the maximum, and it vanishes where the maximum is -inf. ``conds``: what is known of the elements."""
     e = p.base
@@ -122,7 +119,7 @@ def follows_maximum(d: Decomposer, p: Part, conds: Conds) -> bool:
     return proved_below_zero(d, e.args[0], conds) or maximum_in(d, _unclamped(d, d.scope.resolve(e.args[0])), conds) is not None
 
 
-def maximum_in(d: Decomposer, arg: Expr, conds: Conds = ()) -> tuple[Mono, Fraction] | None:
+def maximum_in(d: Decomposition, arg: Expr, conds: Conds = ()) -> tuple[Mono, Fraction] | None:
     """The results' term ``-c * m`` of a sum whose data is ``c * A``, m being the maximum of A; or None."""
     split = split_linear(d, arg)
     if split is None:
@@ -138,7 +135,7 @@ def maximum_in(d: Decomposer, arg: Expr, conds: Conds = ()) -> tuple[Mono, Fract
     return None
 
 
-def _unclamped(d: Decomposer, e: Expr) -> Expr:
+def _unclamped(d: Decomposition, e: Expr) -> Expr:
     """Without clamps at the largest finite number, which change infinities only."""
     if isinstance(e, Op) and e.name in ("min", "max"):
         for value, limit in (e.args, e.args[::-1]):
@@ -148,7 +145,7 @@ def _unclamped(d: Decomposer, e: Expr) -> Expr:
     return map_children(e, lambda x: _unclamped(d, x))
 
 
-def proved_below_zero(d: Decomposer, arg: Expr, conds: Conds) -> bool:
+def proved_below_zero(d: Decomposition, arg: Expr, conds: Conds) -> bool:
     """Proved: arg is a sum of c * (A - m) with c >= 0 and m the maximum of A, and of c * (m - A) with m its minimum."""
     split = split_linear(d, arg)
     if split is None:
@@ -156,7 +153,7 @@ def proved_below_zero(d: Decomposer, arg: Expr, conds: Conds) -> bool:
     return bool(split[1]) and _covered(d, add(split[0], split[1]), tuple(split[1]), conds)
 
 
-def sign_along(d: Decomposer, e: Expr) -> int:
+def sign_along(d: Decomposition, e: Expr) -> int:
     """+1 where ``e`` is proved not to be negative along the row (``x - min x``), -1 not positive (``x - max x``), else 0."""
     whole = d.scope.resolve(e)
     for side, value in ((-1, whole), (1, Op("neg", (whole,), e.dtype))):
@@ -166,7 +163,7 @@ def sign_along(d: Decomposer, e: Expr) -> int:
     return 0
 
 
-def spans(d: Decomposer, unit: Expr, g: Expr, conds: Conds) -> bool:
+def spans(d: Decomposition, unit: Expr, g: Expr, conds: Conds) -> bool:
     """Proved: ``|g| <= c * unit`` along the row for a constant c, ``g`` of data and results: a deviation from a mean in
     terms of its own mean square, the distance from an extremum in terms of the range."""
     if d.ranges.dominates(unit, g, loosely=True):
@@ -177,7 +174,7 @@ def spans(d: Decomposer, unit: Expr, g: Expr, conds: Conds) -> bool:
                for side in (whole, Op("neg", (whole,), g.dtype)))
 
 
-def _covered(d: Decomposer, whole: Poly, results: tuple[Mono, ...], conds: Conds) -> bool:
+def _covered(d: Decomposition, whole: Poly, results: tuple[Mono, ...], conds: Conds) -> bool:
     if not results:
         return not whole
     mono, rest = results[0], results[1:]
@@ -186,7 +183,7 @@ def _covered(d: Decomposer, whole: Poly, results: tuple[Mono, ...], conds: Conds
     return any(_covered(d, add(whole, gap, -1), rest, conds) for gap in _gaps(d, mono, whole[mono], conds))
 
 
-def _gaps(d: Decomposer, mono: Mono, c: Fraction, conds: Conds) -> Iterator[Poly]:
+def _gaps(d: Decomposition, mono: Mono, c: Fraction, conds: Conds) -> Iterator[Poly]:
     """Every ``factor * (A - m)`` (or ``factor * (m - A)``), never positive, whose part in the extremum m is ``c * mono``."""
     for at, (base, q) in enumerate(mono):
         others = (*mono[:at], *mono[at + 1:])
@@ -198,7 +195,7 @@ def _gaps(d: Decomposer, mono: Mono, c: Fraction, conds: Conds) -> Iterator[Poly
                 yield multiply(scale(add(data, to_poly(base), -1), Fraction(sign)), factor)
 
 
-def _extremum_of(d: Decomposer, e: Expr) -> Iterator[tuple[str, Expr]]:
+def _extremum_of(d: Decomposition, e: Expr) -> Iterator[tuple[str, Expr]]:
     """The data that a result is at least the maximum of, or at most the minimum."""
     if isinstance(e, Ref) and e.name in d.ranges.reductions:
         r = d.ranges.reductions[e.name]
@@ -220,7 +217,7 @@ def under(conds: Conds, e: Expr) -> Expr:
     return map_children(e, lambda x: under(conds, x)) if conds else e
 
 
-def only_counted(d: Decomposer | Deriver, e: Expr, conds: Conds) -> bool:
+def only_counted(d: Decomposition | Derivation, e: Expr, conds: Conds) -> bool:
     """Do the results in a D-only expression depend on no element but those for which the conditions hold? Then a NaN
     elsewhere cannot reach a sum over these elements through them. True without conditions."""
     scope, reductions = d.scope, d.ranges.reductions
@@ -241,7 +238,7 @@ def only_counted(d: Decomposer | Deriver, e: Expr, conds: Conds) -> bool:
     return not conds or seen(e)
 
 
-def may_be_undefined(d: Decomposer | Deriver, e: Expr) -> bool:
+def may_be_undefined(d: Decomposition | Derivation, e: Expr) -> bool:
     """May a D-only expression be infinite or NaN although every element is finite? A quotient or logarithm of what may be
     zero, or the extremum of a row that a mask may empty."""
     scope, ranges = d.scope, d.ranges

@@ -5,20 +5,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from redfuser.acrf.decomposition import Decomposition
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op
 from redfuser.acrf.indicator import extremum_of, strict
 from redfuser.acrf.refuse import refuse_condition
 from redfuser.acrf.terms import few
 
-if TYPE_CHECKING:
-    from redfuser.acrf.decompose import Decomposer
-
 Case = tuple[tuple[tuple[Expr, bool], ...], tuple[tuple[Expr, bool], ...], Expr]
 
 
-def split_cases(d: Decomposer, e: Expr, known: tuple[tuple[Expr, bool], ...] = ()) -> list[Case]:
+def split_cases(d: Decomposition, e: Expr, known: tuple[tuple[Expr, bool], ...] = ()) -> list[Case]:
     """F as disjoint cases: (conditions on data, conditions on results, F there without mixed selects).
     ``known``: conditions on data that hold around it."""
     if d.scope.kind(e) != "M" or not isinstance(e, (Op, Cast)):

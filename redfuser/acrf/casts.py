@@ -12,24 +12,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 from redfuser.acrf.algebra import SMALLEST_NORMAL, UNIT_ROUNDOFF, widens
 from redfuser.acrf.bounds import bound_of
+from redfuser.acrf.decomposition import Decomposition
 from redfuser.acrf.expr import FLOATS, Cast, Expr, Op
 from redfuser.acrf.normal import product
 from redfuser.acrf.refuse import Refuse, no_rule
 from redfuser.acrf.state import Condition
 from redfuser.acrf.terms import Part, Term
 
-if TYPE_CHECKING:
-    from redfuser.acrf.decompose import Decomposer
-
 RELATIVE = frozenset({"f16", "bf16", "f32"})
 """Targets whose rounding is relative down to the smallest normal number."""
 
 
-def mixed_cast(d: Decomposer, e: Cast) -> list[Term]:
+def mixed_cast(d: Decomposition, e: Cast) -> list[Term]:
     """The terms of a cast of a mixed expression. Raises Refuse (RF205) where the rounding may not move."""
     terms = d.expand(e.arg)
     if widens(e.arg.dtype, e.dtype):
@@ -52,14 +49,14 @@ def _split(t: Term) -> tuple[list[Part], list[Part]]:
     return [p for p in t.parts if p.kind in ("x", "scaled")], [p for p in t.parts if p.kind == "d"]
 
 
-def _inside(d: Decomposer, parts: list[Part], e: Cast, coefficient: Fraction) -> Part:
+def _inside(d: Decomposition, parts: list[Part], e: Cast, coefficient: Fraction) -> Part:
     inner = product([(p.base, p.power) for p in parts], e.arg.dtype, coefficient)
     follows = tuple(f for p in parts for f in p.follows)
     base = Cast(inner, e.dtype)
     return Part("scaled", base, follows=follows) if follows else Part("x", base)
 
 
-def _wrap_exact(d: Decomposer, t: Term, e: Cast) -> Term:
+def _wrap_exact(d: Decomposition, t: Term, e: Cast) -> Term:
     """A widening cast: nothing is rounded, so it may sit on the data alone."""
     inside, results = _split(t)
     if not results and not t.of("shift") and len(inside) == 1 and inside[0].power == 1:
@@ -70,7 +67,7 @@ def _wrap_exact(d: Decomposer, t: Term, e: Cast) -> Term:
     return replace(t, parts=parts)
 
 
-def _relative(d: Decomposer, e: Cast, t: Term) -> Term:
+def _relative(d: Decomposition, e: Cast, t: Term) -> Term:
     inside, results = _split(t)
     u = UNIT_ROUNDOFF[e.dtype]
     moved = [str(p.base) for p in results] + [str(b) for p in inside for b, _ in p.follows]
@@ -91,7 +88,7 @@ def _relative(d: Decomposer, e: Cast, t: Term) -> Term:
     return replace(t, coefficient=Fraction(1), parts=(_inside(d, inside, e, t.coefficient), *results))
 
 
-def _running(d: Decomposer, e: Cast, t: Term) -> Term:
+def _running(d: Decomposition, e: Cast, t: Term) -> Term:
     """The rounding stays on the whole value, taken at the running results; the accumulator follows their change."""
     if d.casts != "elide" and e.dtype not in RELATIVE:
         raise Refuse("RF205", f"{e} rounds data only",
@@ -123,11 +120,11 @@ def follows_of(t: Term) -> tuple[tuple[Expr, Fraction], ...]:
                                               if p.kind == "d" else ()))
 
 
-def _scales(d: Decomposer, t: Term) -> bool:
+def _scales(d: Decomposition, t: Term) -> bool:
     return all(d.ranges.nonneg(b) or q % 2 == 0 for b, q in follows_of(t))
 
 
-def rounded_value(d: Decomposer, e: Op) -> list[Term]:
+def rounded_value(d: Decomposition, e: Op) -> list[Term]:
     """``round(x h)`` (also floor, ceil) of one term: under ``elide`` taken at the running results."""
     terms = d.expand(e.args[0])
     if d.casts != "elide":
@@ -149,7 +146,7 @@ def rounded_value(d: Decomposer, e: Op) -> list[Term]:
     return [replace(t, coefficient=Fraction(1), parts=(part,))]
 
 
-def _absolute(d: Decomposer, e: Cast, terms: list[Term]) -> list[Term]:
+def _absolute(d: Decomposition, e: Cast, terms: list[Term]) -> list[Term]:
     """A cast to or from integers of a mixed value."""
     if e.arg.dtype not in FLOATS and e.dtype in FLOATS:
         if e.arg.dtype == "bool":

@@ -8,18 +8,14 @@ elements would end as ``1 ulp / sqrt(0 + eps)`` instead of 0: there the sum is c
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from redfuser.acrf.derivation import Derivation
 from redfuser.acrf.expr import Expr, Reduce, Ref, op, refs_of, substitute
 from redfuser.acrf.normal import add, to_poly
 from redfuser.acrf.terms import Part
 from redfuser.acrf.values import Value, own_name
 
-if TYPE_CHECKING:
-    from redfuser.acrf.derive import Deriver
 
-
-def about_the_mean(work: Deriver, r: Reduce, p: Part, family: dict[tuple[int, ...], Ref], dtype: str) -> Expr | None:
+def about_the_mean(work: Derivation, r: Reduce, p: Part, family: dict[tuple[int, ...], Ref], dtype: str) -> Expr | None:
     """The sum of squares about the program's own mean, whose sum is corrected; None where nothing reads both."""
     scope = work.scope
     sums = [n for n in refs_of(scope.resolve(p.b)) if n in work.ranges.reductions] if p.b is not None else []
@@ -44,12 +40,12 @@ def about_the_mean(work: Deriver, r: Reduce, p: Part, family: dict[tuple[int, ..
     return op("add", family[(2,)], op("mul", op("add", first, there), moved))
 
 
-def _is_count(work: Deriver, name: str) -> bool:
+def _is_count(work: Derivation, name: str) -> bool:
     value = work.values[name].plain
     return isinstance(value, Ref) and work.refs.is_count(value.name)
 
 
-def _beside_each_other(work: Deriver, squares: str, total: str) -> bool:
+def _beside_each_other(work: Derivation, squares: str, total: str) -> bool:
     """Does every output that reads the sum itself, not only through reductions, read the squares too?"""
     cascade = work.scope.cascade
     bodies = {n: s.expr for s in cascade.stmts for n in s.names if not (isinstance(s, Reduce) and s.over == cascade.raxis)}

@@ -6,16 +6,15 @@ out where its terms could cancel.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from redfuser.acrf.cases import split_cases
 from redfuser.acrf.casts import mixed_cast, rounded_value
-from redfuser.acrf.classify import Scope
+from redfuser.acrf.decomposition import Decomposition
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Load, Op, Ref
 from redfuser.acrf.functions import absolute, exponential, extremum, logarithm, rotation
 from redfuser.acrf.normal import ONE, number, product, to_poly
-from redfuser.acrf.ranges import Ranges
 from redfuser.acrf.refuse import Refuse, no_rule, not_separable
 from redfuser.acrf.state import Condition
 from redfuser.acrf.sums import sum_terms
@@ -23,22 +22,10 @@ from redfuser.acrf.terms import F1, MAX_TERMS, Part, Term, few, merged, results_
 
 
 @dataclass(slots=True)
-class Decomposer:
-    """Takes mixed expressions apart. ``shifted``: keep ``a(X) + b(D)`` whole (sums); else multiply out (orders)."""
-
-    scope: Scope
-    ranges: Ranges
-    casts: str = "preserve"
-    shifted: bool = True
-    conditions: list[Condition] = field(default_factory=list)
-    roundings: list[str] = field(default_factory=list)
-
-    def unshifted(self) -> Decomposer:
-        """The same decomposer, multiplying sums out instead of keeping them shifted."""
-        return replace(self, shifted=False)
+class Decomposer(Decomposition):
+    """The table: which rule takes which operation apart."""
 
     def terms(self, e: Expr) -> list[Term]:
-        """F as a sum of terms. Raises Refuse with the smallest sub-expression that cannot be taken apart."""
         out: list[Term] = []
         cases = {(xs, ds): leaf for xs, ds, leaf in split_cases(self, e) if not (isinstance(leaf, Const) and leaf.value == 0)}
         found = {where: self.expand(leaf) for where, leaf in cases.items()}
@@ -115,7 +102,7 @@ class Decomposer:
                 return extremum(self, e, x, y)
             case Op(name="round" | "floor" | "ceil"):
                 return rounded_value(self, e)
-        return no_rule(e)
+        no_rule(e)
 
     def _const(self, e: Const) -> list[Term]:
         p = to_poly(e)
@@ -202,12 +189,6 @@ class Decomposer:
                 "large beside its spread, and no common reference shifts them"),
                 "compute the result in an earlier pass, so that it is an input of the cascade" if turned else
                 "write it as a power of (data - result), times results")
-
-    def sign(self, t: Term) -> int:
-        """+1 when the term is proved non-negative, 0 when unknown, -1 when proved non-positive."""
-        if all(p.power % 2 == 0 or self.ranges.nonneg(p.base) for p in t.parts):
-            return 1 if t.coefficient > 0 else -1
-        return 0
 
 
 def _unzeroed(e: Expr) -> Expr | None:

@@ -5,12 +5,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from redfuser.acrf.algebra import INF, PAYLOAD, accumulator_dtype, neutral
 from redfuser.acrf.bounds import follows_maximum
 from redfuser.acrf.cases import Case, split_cases
-from redfuser.acrf.decompose import Decomposer
+from redfuser.acrf.decomposition import Decomposition
+from redfuser.acrf.derivation import Derivation
 from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Const, Expr, Load, Op, Reduce, Reducer, Ref, op, refs_of, walk
 from redfuser.acrf.indicator import data_only, kept, moving, needs_opposite, placed
 from redfuser.acrf.monotone import HOLE, Monotonic, monotonic
@@ -19,11 +18,8 @@ from redfuser.acrf.refuse import Refuse
 from redfuser.acrf.spelling import explain, spell_decomposition
 from redfuser.acrf.values import F1, Value, own_name
 
-if TYPE_CHECKING:
-    from redfuser.acrf.derive import Deriver
 
-
-def derive_ordered(work: Deriver, r: Reduce) -> None:
+def derive_ordered(work: Derivation, r: Reduce) -> None:
     """Accumulators and value of an ordered reducer whose map reads results. Raises Refuse."""
     d = work.decomposer()
     cases = split_cases(d, r.expr)
@@ -52,7 +48,7 @@ def derive_ordered(work: Deriver, r: Reduce) -> None:
     work.set_value(r.name, Value(value, value), value)
 
 
-def _case_extremum(work: Deriver, r: Reduce, d: Decomposer, case: Case, name: str) -> Expr:
+def _case_extremum(work: Derivation, r: Reduce, d: Decomposition, case: Case, name: str) -> Expr:
     """The extremum of one case: phi of the extremum (or extrema) of its data."""
     xs, ds, leaf = case
     kind = r.reducer.kind
@@ -108,7 +104,7 @@ def _case_extremum(work: Deriver, r: Reduce, d: Decomposer, case: Case, name: st
     return out
 
 
-def _lost_scales(work: Deriver, m: Monotonic, end: str) -> list[tuple[Op, Expr]]:
+def _lost_scales(work: Derivation, m: Monotonic, end: str) -> list[tuple[Op, Expr]]:
     """Where a scale that is never 0 over the reals is lost to an infinity (``rsqrt(inf)``, ``1 / inf``), ``h * max x`` is 0,
     and in the program an infinite element at the other end makes ``0 * inf``, and the extremum NaN. With each the scale."""
     data = work.ranges.of(m.inner)
@@ -126,7 +122,7 @@ def _lost_scales(work: Deriver, m: Monotonic, end: str) -> list[tuple[Op, Expr]]
     return out
 
 
-def _read(work: Deriver, e: Expr) -> frozenset[str]:
+def _read(work: Derivation, e: Expr) -> frozenset[str]:
     """The tensors that an expression, and the reductions in it, read."""
     e = work.scope.inline(e)
     below = [work.ranges.reductions[n].expr for n in refs_of(work.scope.resolve(e)) if n in work.ranges.reductions]
@@ -139,7 +135,7 @@ def _neutral_at_nan(steps: tuple[Expr, ...], some: bool) -> bool:
     return some and isinstance(last, Op) and last.name in COMPARISONS
 
 
-def _available(work: Deriver, e: Expr) -> Expr:
+def _available(work: Derivation, e: Expr) -> Expr:
     e = work.scope.resolve(e)
     late = refs_of(e) & (work.scope.late | work.late.keys())
     if late:
@@ -148,7 +144,7 @@ def _available(work: Deriver, e: Expr) -> Expr:
     return e
 
 
-def _best(work: Deriver, r: Reduce, name: str, reducer: Reducer, inner: Expr, xs: tuple[tuple[Expr, bool], ...],
+def _best(work: Derivation, r: Reduce, name: str, reducer: Reducer, inner: Expr, xs: tuple[tuple[Expr, bool], ...],
           axes: tuple[str, ...]) -> Ref:
     """An extremum of data, where the case applies."""
     edge = neutral(reducer, inner.dtype)[0]
@@ -167,7 +163,7 @@ def _best(work: Deriver, r: Reduce, name: str, reducer: Reducer, inner: Expr, xs
     return work.accumulate((name,), axes, reducer, inner.dtype, body, rebase if moving(work, xs) else None)[0]
 
 
-def _payload(work: Deriver, r: Reduce, d: Decomposer, cases: list[Case]) -> None:
+def _payload(work: Derivation, r: Reduce, d: Decomposition, cases: list[Case]) -> None:
     """argmax, argmin, topk: a strictly monotone map keeps the order, so the same elements win."""
     kind = r.reducer.kind
     worst = neutral(r.reducer, r.expr.dtype)[0]
@@ -206,7 +202,7 @@ def _payload(work: Deriver, r: Reduce, d: Decomposer, cases: list[Case]) -> None
     work.set_value(r.names[-1], Value(index, index), index)
 
 
-def _scaled_extremum(work: Deriver, r: Reduce, d: Decomposer) -> bool | None:
+def _scaled_extremum(work: Derivation, r: Reduce, d: Decomposition) -> bool | None:
     """max of non-negative data times an exponential of data and results: rebased, as under a sum."""
     saved = (len(work.conditions), len(work.roundings))
     try:

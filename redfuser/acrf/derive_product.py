@@ -7,11 +7,11 @@ so that it overflows only where the source program does; else ``H ** n`` is defe
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from redfuser.acrf.algebra import accumulator_dtype
 from redfuser.acrf.bounds import bound_of
 from redfuser.acrf.cases import split_cases
+from redfuser.acrf.derivation import Derivation
 from redfuser.acrf.expr import Cast, Const, Expr, Op, Reduce, Ref, op, refs_of
 from redfuser.acrf.indicator import data_only
 from redfuser.acrf.normal import product
@@ -19,11 +19,8 @@ from redfuser.acrf.refuse import Refuse
 from redfuser.acrf.terms import Term
 from redfuser.acrf.values import Value, own_name
 
-if TYPE_CHECKING:
-    from redfuser.acrf.derive import Deriver
 
-
-def derive_product(work: Deriver, r: Reduce) -> None:
+def derive_product(work: Derivation, r: Reduce) -> None:
     """Accumulators and value of a product that reads results. Raises Refuse."""
     d = work.decomposer()
     cases = split_cases(d, r.expr)
@@ -85,7 +82,7 @@ def derive_product(work: Deriver, r: Reduce) -> None:
     work.set_value(r.name, Value(value, true, tuple(guards)), value)
 
 
-def _rebased(work: Deriver, r: Reduce, t: Term, name: str, dtype: str, masked: Callable[[Expr, Expr], Expr], count: Expr,
+def _rebased(work: Derivation, r: Reduce, t: Term, name: str, dtype: str, masked: Callable[[Expr, Expr], Expr], count: Expr,
              guards: list[Expr]) -> tuple[Expr, Expr]:
     """One case's accumulator at the running results: (its value, its value at the true results)."""
     follows = tuple((p.base, p.power) for p in t.of("d"))

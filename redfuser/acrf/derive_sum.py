@@ -9,12 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import product as cartesian
-from typing import TYPE_CHECKING
 
 from redfuser.acrf.algebra import accumulator_dtype, neutral
 from redfuser.acrf.bounding import in_range, in_units, own_peak, within_data
 from redfuser.acrf.bounds import follows_maximum, may_be_undefined, only_counted
 from redfuser.acrf.centred import about_the_mean
+from redfuser.acrf.decomposition import Decomposition
+from redfuser.acrf.derivation import Derivation
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Reduce, Ref, children, op, refs_of
 from redfuser.acrf.family import rebased, residuals, sum_up, translated
 from redfuser.acrf.indicator import kept, moving, needs_opposite, placed
@@ -26,15 +27,11 @@ from redfuser.acrf.state import Accumulator
 from redfuser.acrf.terms import Part, Term
 from redfuser.acrf.values import F1, SUM, Value, own_name
 
-if TYPE_CHECKING:
-    from redfuser.acrf.decompose import Decomposer
-    from redfuser.acrf.derive import Deriver
-
 EXPONENT = 64.0
 """Exponents up to this are taken to stay in range (fp32 ends at 88)."""
 
 
-def derive_sum(work: Deriver, r: Reduce) -> None:
+def derive_sum(work: Derivation, r: Reduce) -> None:
     """Accumulators and value of a sum that reads results. Raises Refuse."""
     d = work.decomposer()
     terms = [_in_bounds(work, r, d, t) for t in d.terms(r.expr)] or [Term((), Fraction(0))]
@@ -90,7 +87,7 @@ def derive_sum(work: Deriver, r: Reduce) -> None:
     work.set_value(r.name, Value(value, final, tuple(guards), covered and bool(guards), vanishes), value)
 
 
-def _in_bounds(work: Deriver, r: Reduce, d: Decomposer, t: Term) -> Term:
+def _in_bounds(work: Derivation, r: Reduce, d: Decomposition, t: Term) -> Term:
     """The term with every factor kept beside what bounds it."""
     def squares(p: Part) -> Ref:
         square = Term((replace(p, power=Fraction(2)),), conds=t.conds)
@@ -101,7 +98,7 @@ def _in_bounds(work: Deriver, r: Reduce, d: Decomposer, t: Term) -> Term:
     return t if moving(work, t.conds) else in_units(work, r, d, t, squares)
 
 
-def _is_zero_at(work: Deriver, result: Expr, guards: list[Expr]) -> bool:
+def _is_zero_at(work: Derivation, result: Expr, guards: list[Expr]) -> bool:
     """A denominator that is an accumulator under the same guard: 0 where the guard was taken, so 0/0 = NaN."""
     e = work.scope.resolve(result)
     if not isinstance(e, Ref) or e.name not in work.values:
@@ -128,7 +125,7 @@ class _Made:
     shifts: tuple[Part, ...]
 
 
-def _family(work: Deriver, r: Reduce, t: Term, name: str, dtype: str, single: bool, vanishes: bool) -> _Made:
+def _family(work: Derivation, r: Reduce, t: Term, name: str, dtype: str, single: bool, vanishes: bool) -> _Made:
     """Make (or find) the accumulators of one term."""
     guards: list[Expr] = []
     shifts = t.of("shift")
@@ -194,7 +191,7 @@ def _family(work: Deriver, r: Reduce, t: Term, name: str, dtype: str, single: bo
     return _Made(family, guards, powers, follows, shifts)
 
 
-def _term_accumulators(work: Deriver, r: Reduce, t: Term, name: str, dtype: str, single: bool,
+def _term_accumulators(work: Derivation, r: Reduce, t: Term, name: str, dtype: str, single: bool,
                        vanishes: bool) -> tuple[Expr, Expr, list[Expr]]:
     """Accumulators of one term: (its sum at the reference, its sum at the true results, guards taken)."""
     made = _family(work, r, t, name, dtype, single, vanishes)
@@ -225,7 +222,7 @@ def _term_accumulators(work: Deriver, r: Reduce, t: Term, name: str, dtype: str,
     return value, _where_counted(work, r, t, value, root, dtype) if t.conds else root, guards
 
 
-def _may_overflow(work: Deriver, p: Part) -> bool:
+def _may_overflow(work: Derivation, p: Part) -> bool:
     """Does the running value of a shifted sum's reference hold an exponential that nothing bounds?"""
     def unbounded(e: Expr, inverted: bool) -> bool:
         if isinstance(e, Op) and e.name in ("exp", "exp2"):
@@ -238,7 +235,7 @@ def _may_overflow(work: Deriver, p: Part) -> bool:
     return p.b is not None and unbounded(work.refs.running(p.b), False)
 
 
-def _where_counted(work: Deriver, r: Reduce, t: Term, bare: Expr, whole: Expr, dtype: str) -> Expr:
+def _where_counted(work: Derivation, r: Reduce, t: Term, bare: Expr, whole: Expr, dtype: str) -> Expr:
     """Results that may be NaN or infinite change a sum only if it has an element: one that a mask leaves empty is 0 (the
     ``bare`` sum) in the program too. The count is added to the state only if the value is used."""
     nothing = Const(0.0, dtype)

@@ -11,14 +11,11 @@ from collections.abc import Sequence
 from fractions import Fraction
 from itertools import product as cartesian
 from math import comb
-from typing import TYPE_CHECKING
 
+from redfuser.acrf.derivation import Derivation
 from redfuser.acrf.expr import Const, Expr, Op, Ref, map_children, op, refs_of, walk
 from redfuser.acrf.normal import from_poly, product, to_poly
 from redfuser.acrf.values import F1
-
-if TYPE_CHECKING:
-    from redfuser.acrf.derive import Deriver
 
 
 def rebased(own: Ref, k: tuple[int, ...], family: dict[tuple[int, ...], Ref], drifts: list[Expr],
@@ -63,7 +60,7 @@ def translated(family: dict[tuple[int, ...], Ref], powers: list[int], drifts: Se
     return from_poly(to_poly(out), dtype) if plain and len(terms) > 1 else out
 
 
-def residuals(work: Deriver, family: dict[tuple[int, ...], Ref], powers: list[int], dtype: str) -> list[Expr | None]:
+def residuals(work: Derivation, family: dict[tuple[int, ...], Ref], powers: list[int], dtype: str) -> list[Expr | None]:
     """Where a first-order member is 0 by definition of its reference (``sum (x - mean)``), what it holds is the
     rounding error of the reference: the way from the reference to the exact value, per shift."""
     out: list[Expr | None] = [None] * len(powers)
@@ -80,7 +77,7 @@ def residuals(work: Deriver, family: dict[tuple[int, ...], Ref], powers: list[in
     return out
 
 
-def _vanishes(work: Deriver, member: Ref) -> bool:
+def _vanishes(work: Derivation, member: Ref) -> bool:
     """Proved: the accumulator's sum is 0, because its reference is the weighted mean of its data."""
     a = work.refs.accumulators[member.name]
     body, masks = a.contribution, []
@@ -115,7 +112,7 @@ def _vanishes(work: Deriver, member: Ref) -> bool:
     return vanishes
 
 
-def _has_data(work: Deriver, e: Expr) -> bool:
+def _has_data(work: Derivation, e: Expr) -> bool:
     return work.scope.raxis in work.scope.axes_of(e) or any(
         isinstance(x, Ref) and work.scope.kinds.get(x.name) == "X" for x in walk(e))
 

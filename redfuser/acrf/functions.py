@@ -8,22 +8,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 from redfuser.acrf.bounds import decided, sign_along
+from redfuser.acrf.decomposition import Decomposition
 from redfuser.acrf.expr import Const, Expr, Op, op
 from redfuser.acrf.linear import monomial_kind, split_linear, split_sum
 from redfuser.acrf.normal import add, from_poly, number, product, to_poly
 from redfuser.acrf.refuse import Refuse, no_rule, not_separable
 from redfuser.acrf.state import Condition
-from redfuser.acrf.sums import spell
-from redfuser.acrf.terms import F1, Part, Term, results_of
-
-if TYPE_CHECKING:
-    from redfuser.acrf.decompose import Decomposer
+from redfuser.acrf.terms import F1, Part, Term, results_of, spell
 
 
-def exponential(d: Decomposer, e: Op, x: Expr) -> Term:
+def exponential(d: Decomposition, e: Op, x: Expr) -> Term:
     """exp(A(X) + B(D)) is scaled by exp(B)."""
     split = split_linear(d, x)
     if split is None:
@@ -37,7 +33,6 @@ def exponential(d: Decomposer, e: Op, x: Expr) -> Term:
                          "product has no finite-rank decomposition (a reduced temperature)",
                          "compute the factor in an earlier pass, so that it is an input of the cascade")
         not_separable(e, f"{x} is not a sum of data and results")
-    assert split is not None
     a, b = split
     if not a:
         return Term((Part("d", e),))
@@ -47,7 +42,7 @@ def exponential(d: Decomposer, e: Op, x: Expr) -> Term:
     return Term((Part("scaled", e, follows=((h, F1),)),))
 
 
-def _open_argument(d: Decomposer, x: Expr) -> Expr | None:
+def _open_argument(d: Decomposition, x: Expr) -> Expr | None:
     """The argument of an exponential with its own maps taken apart (``log(exp(u)/t)``), as one expression."""
     try:
         terms = d.unshifted().terms(x)
@@ -58,14 +53,14 @@ def _open_argument(d: Decomposer, x: Expr) -> Expr | None:
     return spell(terms, x.dtype) if terms else Const(0.0, x.dtype)
 
 
-def _mixed_monomial(d: Decomposer, x: Expr) -> Expr | None:
+def _mixed_monomial(d: Decomposition, x: Expr) -> Expr | None:
     for m, c in to_poly(x).items():
         if monomial_kind(d, m) == "M" and all(d.scope.kind(b) != "M" for b, _ in m):
             return product(m, x.dtype, c)
     return None
 
 
-def logarithm(d: Decomposer, e: Op, x: Expr) -> list[Term]:
+def logarithm(d: Decomposition, e: Op, x: Expr) -> list[Term]:
     """log(g h) = log g + log h for non-negative factors; log(exp(u)) = u."""
     t = _single_product(d, e, x)
     base = "exp" if e.name == "log" else "exp2"
@@ -100,7 +95,7 @@ def logarithm(d: Decomposer, e: Op, x: Expr) -> list[Term]:
     return d.expand(out)
 
 
-def _whole_logarithm(d: Decomposer, e: Op, t: Term, pieces: list[Expr]) -> Term | None:
+def _whole_logarithm(d: Decomposition, e: Op, t: Term, pieces: list[Expr]) -> Term | None:
     """log of data over results, kept whole: near 1 the two logarithms cancel. It follows ``log(H new / H old)``."""
     if not d.shifted or t.conds or t.of("scaled") or not t.of("x") or not t.of("d"):
         return None
@@ -111,7 +106,7 @@ def _whole_logarithm(d: Decomposer, e: Op, t: Term, pieces: list[Expr]) -> Term 
     return Term((Part("shift", e, follows=h, a=sums["x"], b=sums["d"]),))
 
 
-def _single_product(d: Decomposer, e: Op, x: Expr) -> Term:
+def _single_product(d: Decomposition, e: Op, x: Expr) -> Term:
     found = d.expand(x)
     if len(found) != 1 or found[0].of("shift"):
         raise Refuse("RF201", f"{x} is a product of data and results",
@@ -120,7 +115,7 @@ def _single_product(d: Decomposer, e: Op, x: Expr) -> Term:
     return found[0]
 
 
-def absolute(d: Decomposer, e: Op, x: Expr) -> list[Term]:
+def absolute(d: Decomposition, e: Op, x: Expr) -> list[Term]:
     """abs(g h) = abs(g) abs(h); plus or minus the argument where its sign is known (``x - max x``)."""
     direction = sign_along(d, x)
     if direction:
@@ -136,12 +131,11 @@ def absolute(d: Decomposer, e: Op, x: Expr) -> list[Term]:
     return [replace(t, parts=tuple(parts), coefficient=abs(t.coefficient))]
 
 
-def rotation(d: Decomposer, e: Op, x: Expr) -> list[Term]:
+def rotation(d: Decomposition, e: Op, x: Expr) -> list[Term]:
     """sin(a + b) = sin a cos b + cos a sin b, and the like for cos."""
     split = split_sum(d, x)
     if split is None:
         not_separable(e, f"{x} is not a sum of data and results")
-    assert split is not None
     a, b = split
 
     def f(name: str, y: Expr, kind: str) -> Part:
@@ -154,7 +148,7 @@ def rotation(d: Decomposer, e: Op, x: Expr) -> list[Term]:
     return [one, two]
 
 
-def extremum(d: Decomposer, e: Op, x: Expr, y: Expr) -> list[Term]:
+def extremum(d: Decomposition, e: Op, x: Expr, y: Expr) -> list[Term]:
     """max(a, b) = b + max(a - b, 0) with a - b data; max(h a, h b) = h max(a, b) for h >= 0; a proved bound."""
     which = decided(d, e, x, y)
     if which is not None:

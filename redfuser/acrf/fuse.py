@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from dataclasses import replace
-from fractions import Fraction
 
 from redfuser.acrf.classify import Outline, Scope, outline, rename, separate_axes
-from redfuser.acrf.derive import Deriver, Value
+from redfuser.acrf.derive import Deriver
 from redfuser.acrf.expr import (
     FLOATS,
     Cascade,
@@ -24,7 +23,6 @@ from redfuser.acrf.expr import (
     refs_of,
     walk,
 )
-from redfuser.acrf.normal import equal
 from redfuser.acrf.refuse import Refuse, defect
 from redfuser.acrf.state import Accumulator, Certificate, Condition, Fused, NotFusable, State
 from redfuser.errors import InputError
@@ -352,4 +350,4 @@ def _abstract(e: Expr, facts: dict[str, Expr]) -> float | None:
     return None
 
 
-__all__ = ["Fraction", "Fused", "NotFusable", "Value", "equal", "fuse", "key_of", "longest_prefix", "prefix_of"]
+__all__ = ["Fused", "NotFusable", "fuse", "key_of", "longest_prefix", "prefix_of"]

@@ -10,21 +10,17 @@ were are. So what is accumulated where the condition holds is kept or dropped wh
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from fractions import Fraction
 
 from redfuser.acrf.bounds import Conds, under
+from redfuser.acrf.decomposition import Decomposition
+from redfuser.acrf.derivation import Derivation
 from redfuser.acrf.expr import FLOATS, Const, Expr, Index, Op, Reduce, Ref, op
 from redfuser.acrf.normal import add, scale, to_poly
 from redfuser.acrf.refuse import refuse_condition
 
-if TYPE_CHECKING:
-    from fractions import Fraction
 
-    from redfuser.acrf.decompose import Decomposer
-    from redfuser.acrf.derive import Deriver
-
-
-def extremum_of(d: Decomposer, cond: Expr, known: Conds = ()) -> tuple[str, bool] | None:
+def extremum_of(d: Decomposition, cond: Expr, known: Conds = ()) -> tuple[str, bool] | None:
     """(the result, whether the condition holds at its extremum) for a condition of this kind, else None. ``known``: other
     conditions that hold for the element."""
     if not isinstance(cond, Op) or len(cond.args) != 2 or any(a.dtype == "bool" for a in cond.args):
@@ -38,7 +34,7 @@ def extremum_of(d: Decomposer, cond: Expr, known: Conds = ()) -> tuple[str, bool
     return _ordered(d, cond, known)
 
 
-def strict(d: Decomposer, cond: Expr, known: Conds) -> tuple[Expr, Expr] | None:
+def strict(d: Decomposition, cond: Expr, known: Conds) -> tuple[Expr, Expr] | None:
     """``x < max x`` as (``x == max x``, is the maximum NaN?): not so where it is NaN, else the opposite of equality."""
     if not isinstance(cond, Op) or cond.name not in ("lt", "gt"):
         return None
@@ -50,7 +46,7 @@ def strict(d: Decomposer, cond: Expr, known: Conds) -> tuple[Expr, Expr] | None:
     return equal, Op("isnan", (Ref(found[0], r.dtype),), "bool") if r.dtype in FLOATS else Const(False, "bool")
 
 
-def _ordered(d: Decomposer, cond: Op, known: Conds) -> tuple[str, bool] | None:
+def _ordered(d: Decomposition, cond: Op, known: Conds) -> tuple[str, bool] | None:
     """``P op 0`` with ``P = +-(x - m)`` for the extremum m of x."""
     difference = add(to_poly(d.scope.inline(cond.args[0])), to_poly(d.scope.inline(cond.args[1])), -1)
     for mono, c in difference.items():
@@ -68,42 +64,42 @@ def _ordered(d: Decomposer, cond: Op, known: Conds) -> tuple[str, bool] | None:
     return None
 
 
-def _name(d: Decomposer, e: Expr) -> str:
+def _name(d: Decomposition, e: Expr) -> str:
     """The name that an expression reads, through maps that rename it; empty where it is no plain name."""
     while isinstance(e, Ref) and not e.indices and e.name in d.scope.definitions:
         e = d.scope.definitions[e.name]
     return e.name if isinstance(e, Ref) and not e.indices else ""
 
 
-def _reduction(d: Decomposer, e: Expr) -> Reduce | None:
+def _reduction(d: Decomposition, e: Expr) -> Reduce | None:
     """The reduction over the row whose result (or places) an expression names."""
     name = _name(d, e)
     return next((r for r in d.ranges.reductions.values() if name in r.names), None)
 
 
-def moving(d: Decomposer | Deriver, conds: Conds) -> Conds:
+def moving(d: Decomposition | Derivation, conds: Conds) -> Conds:
     """Those of a term's conditions that move with a result."""
     return tuple(c for c in conds if d.scope.kind(c[0]) == "M")
 
 
-def data_only(d: Decomposer | Deriver, conds: Conds) -> None:
+def data_only(d: Decomposition | Derivation, conds: Conds) -> None:
     """Raise Refuse RF204 where a condition moves with a result."""
     for cond, _ in moving(d, conds):
         refuse_condition(cond)
 
 
-def placed(work: Deriver, cond: Expr) -> Expr:
+def placed(work: Derivation, cond: Expr) -> Expr:
     """The condition at the running results, as they are (no guard: an extremum of nothing equals no element)."""
     return work.scope.replaced(work.scope.resolve(work.scope.inline(cond)), work.refs.values)
 
 
-def _unmoved(work: Deriver, result: str) -> Expr:
+def _unmoved(work: Derivation, result: str) -> Expr:
     """Is the extremum the one it was before this segment? Not where it is NaN: no element equals that."""
     now = work.refs.values[result]
     return Op("eq", (work.refs.old(now), now), "bool")
 
 
-def kept(work: Deriver, conds: Conds, value: Expr, opposite: Expr | None, nothing: Expr, joined: str) -> Expr:
+def kept(work: Derivation, conds: Conds, value: Expr, opposite: Expr | None, nothing: Expr, joined: str) -> Expr:
     """An old value after the extremum of the (single) moving condition moved. ``opposite``: the old value where the
     condition has its other truth, needed where elements may join; ``joined``: how they do (add, max, min)."""
     for cond, side in moving(work, conds):
@@ -118,7 +114,7 @@ def kept(work: Deriver, conds: Conds, value: Expr, opposite: Expr | None, nothin
     return value
 
 
-def needs_opposite(work: Deriver, conds: Conds) -> Conds | None:
+def needs_opposite(work: Derivation, conds: Conds) -> Conds | None:
     """The conditions with the moving one reversed, where elements may join; None where they only leave. Raises Refuse
     where two conditions move."""
     found = moving(work, conds)

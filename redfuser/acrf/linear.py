@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from redfuser.acrf.classify import join
+from redfuser.acrf.decomposition import Decomposition
 from redfuser.acrf.expr import Expr
 from redfuser.acrf.normal import Mono, Poly, from_poly, to_poly
 
-if TYPE_CHECKING:
-    from redfuser.acrf.decompose import Decomposer
 
-
-def split_linear(d: Decomposer, e: Expr) -> tuple[Poly, Poly] | None:
+def split_linear(d: Decomposition, e: Expr) -> tuple[Poly, Poly] | None:
     """e = A(X) + B(D) by normal form, or None when a monomial mixes both."""
     a: Poly = {}
     b: Poly = {}
@@ -24,7 +20,7 @@ def split_linear(d: Decomposer, e: Expr) -> tuple[Poly, Poly] | None:
     return a, b
 
 
-def monomial_kind(d: Decomposer, m: Mono) -> str:
+def monomial_kind(d: Decomposition, m: Mono) -> str:
     """The kind of a product: C, X, D or M."""
     out = "C"
     for base, _ in m:
@@ -32,7 +28,7 @@ def monomial_kind(d: Decomposer, m: Mono) -> str:
     return out
 
 
-def split_sum(d: Decomposer, e: Expr) -> tuple[Expr, Expr] | None:
+def split_sum(d: Decomposition, e: Expr) -> tuple[Expr, Expr] | None:
     """``split_linear`` as expressions, or None unless both sides are there."""
     split = split_linear(d, e)
     if split is None or not split[0] or not split[1]:

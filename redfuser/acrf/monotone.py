@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from redfuser.acrf.algebra import MONOTONE
-from redfuser.acrf.decompose import Decomposer
-from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Const, Expr, Op, op
-from redfuser.acrf.normal import number, product
+from redfuser.acrf.decomposition import Decomposition
+from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Const, Expr, Op, map_children, op
+from redfuser.acrf.normal import product
 from redfuser.acrf.refuse import Refuse
 from redfuser.acrf.state import Condition
-from redfuser.acrf.terms import Term
+from redfuser.acrf.terms import Term, spell
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +55,18 @@ class Monotonic:
         return out
 
 
-
-
 HOLE = Const(float("nan"), "hole")
 """Stands for the inner value in a step; its dtype is no dtype, so it equals nothing else."""
 
 
 def _plug(e: Expr, value: Expr) -> Expr:
-    from redfuser.acrf.expr import map_children
-
     return value if e == HOLE else map_children(e, lambda k: _plug(k, value))
 
 
 RISING, FALLING = Shape(1), Shape(-1)
 
 
-def monotonic(d: Decomposer, e: Expr) -> Monotonic:
+def monotonic(d: Decomposition, e: Expr) -> Monotonic:
     """Take F apart as a monotone map of data. Raises Refuse."""
     kind = d.scope.kind(e)
     if kind in ("C", "X"):
@@ -108,7 +104,7 @@ def _even(e: Expr) -> bool:
     return isinstance(e, Const) and e.value == e.value and abs(e.value) < 64 and float(e.value) > 0 and e.value % 2 == 0
 
 
-def _even_map(d: Decomposer, e: Op) -> Monotonic:
+def _even_map(d: Decomposition, e: Op) -> Monotonic:
     """abs and even powers: rising where the argument is non-negative, else quasi-convex for a monotone argument."""
     x = e.args[0]
     inner = monotonic(d, x)
@@ -120,7 +116,7 @@ def _even_map(d: Decomposer, e: Op) -> Monotonic:
     return Monotonic(inner.inner, (*inner.steps, step), Shape(0, True, False, False))
 
 
-def _power(d: Decomposer, e: Op, p: float) -> Monotonic:
+def _power(d: Decomposition, e: Op, p: float) -> Monotonic:
     x = e.args[0]
     step = Op("pow", (HOLE, e.args[1]), e.dtype)
     if p > 0 and p % 2 == 1:
@@ -130,7 +126,7 @@ def _power(d: Decomposer, e: Op, p: float) -> Monotonic:
     return _refuse(e, f"a power of {x}, whose sign is unknown, is not monotone")
 
 
-def _binary(d: Decomposer, e: Op) -> Monotonic:
+def _binary(d: Decomposition, e: Op) -> Monotonic:
     x, y = e.args
     kx, ky = d.scope.kind(x), d.scope.kind(y)
     fixed_x, fixed_y = kx in ("D", "C"), ky in ("D", "C")
@@ -162,7 +158,7 @@ def _binary(d: Decomposer, e: Op) -> Monotonic:
     return _affine(d, e)
 
 
-def _scaled(d: Decomposer, e: Op, inner: Monotonic, h: Expr, step: Expr) -> Monotonic:
+def _scaled(d: Decomposition, e: Op, inner: Monotonic, h: Expr, step: Expr) -> Monotonic:
     interval = d.ranges.of(d.scope.resolve(h))
     up, down = d.ranges.how_nonneg(h), "interval" if interval.nonpos else d.ranges.how_nonneg(Op("neg", (h,), h.dtype))
     direction = 1 if up else -1 if down else 0
@@ -176,7 +172,7 @@ def _scaled(d: Decomposer, e: Op, inner: Monotonic, h: Expr, step: Expr) -> Mono
     return _step(inner, step, direction, interval.nonzero or direction != 0)
 
 
-def _affine(d: Decomposer, e: Op) -> Monotonic:
+def _affine(d: Decomposition, e: Op) -> Monotonic:
     """F = h(D) * G(x) + b(D), by collecting terms."""
     flat = d.unshifted()
     terms = flat.terms(e)
@@ -189,30 +185,19 @@ def _affine(d: Decomposer, e: Op) -> Monotonic:
         raise Refuse("RF206", f"every data term of {e} has the same factor of results",
                      "terms scaled by different results change places as the results change, so no single order of the "
                      "data decides the extremum", "reduce the terms separately, or compute the results in an earlier pass")
-    g = _spell([Term(t.of("x"), t.coefficient) for t in data], e.dtype)
+    g = spell([Term(t.of("x"), t.coefficient) for t in data], e.dtype)
     out = Monotonic(g, (), RISING)
     for p in data[0].of("d"):
         factor = product([(p.base, p.power)], e.dtype)
         out = _scaled(d, e, out, factor, op("mul", HOLE, factor) if p.power > 0 else Op(
             "div", (HOLE, product([(p.base, -p.power)], e.dtype)), e.dtype))
     if fixed:
-        out = _step(out, Op("add", (HOLE, _spell(fixed, e.dtype)), e.dtype), 1, True)
+        out = _step(out, Op("add", (HOLE, spell(fixed, e.dtype)), e.dtype), 1, True)
     return out
 
 
 def _key(t: Term) -> tuple[tuple[str, Fraction], ...]:
     return tuple(sorted((str(p.base), p.power) for p in t.of("d")))
-
-
-def _spell(terms: list[Term], dtype: str) -> Expr:
-    out: Expr | None = None
-    for t in terms:
-        mine = product([(p.base, p.power) for p in t.parts], dtype, abs(t.coefficient))
-        if out is None:
-            out = mine if t.coefficient > 0 else Op("neg", (mine,), dtype)
-        else:
-            out = Op("add" if t.coefficient > 0 else "sub", (out, mine), dtype)
-    return out if out is not None else number(Fraction(0), dtype)
 
 
 def _refuse(e: Expr, why: str) -> Monotonic:

@@ -6,19 +6,16 @@ What is only known after such a contraction is finished in ``post``.
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 from redfuser.acrf.algebra import accumulator_dtype
+from redfuser.acrf.derivation import Derivation
 from redfuser.acrf.expr import Cast, Const, Expr, Let, Op, Reduce, Ref, op, walk
 from redfuser.acrf.normal import product, to_poly
 from redfuser.acrf.refuse import Refuse
 from redfuser.acrf.values import F1, SUM
 
-if TYPE_CHECKING:
-    from redfuser.acrf.derive import Deriver
 
-
-def pull_out(work: Deriver, r: Reduce, name: str) -> None:
+def pull_out(work: Derivation, r: Reduce, name: str) -> None:
     """sum_l w * (sum_e f) = sum_e (sum_l w * f): the inner contraction moves behind the cascade."""
     inner = work.scope.inner[name]
     if r.reducer.kind != "sum" or inner.reducer.kind != "sum":
@@ -70,7 +67,7 @@ def pull_out(work: Deriver, r: Reduce, name: str) -> None:
     work.late[r.name] = Let(r.name, r.axes, total if r.dtype == dtype else Cast(total, r.dtype), r.provenance)
 
 
-def finish_late(work: Deriver, r: Reduce, main: Expr, results: list[tuple[Expr, Fraction]], c: Fraction, dtype: str) -> None:
+def finish_late(work: Derivation, r: Reduce, main: Expr, results: list[tuple[Expr, Fraction]], c: Fraction, dtype: str) -> None:
     """A factor is only known after another contraction: the sum is exposed, and finished in ``post``."""
     part = work.fresh(f"{r.name}_part")
     work.exposed.append(Let(part, r.axes, main, r.provenance))

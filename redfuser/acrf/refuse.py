@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import NoReturn
 
 from redfuser.acrf.expr import COMPARISONS, Expr, Op
-
-if TYPE_CHECKING:
-    from redfuser.acrf.terms import Term
 
 log = logging.getLogger("redfuser.acrf")
 
@@ -29,16 +26,16 @@ def defect(stage: str, e: Exception) -> Refuse:
                   "this is a defect of RedFuser: please report the program and the trace in the log")
 
 
-def refuse_condition(cond: Expr) -> None:
-    """A mask decided by comparing data with a result. Always raises."""
+def refuse_condition(cond: Expr) -> NoReturn:
+    """A mask decided by comparing data with a result."""
     raise Refuse("RF204", f"the condition {cond} does not depend on results",
                  "which elements count is decided by comparing each with a result of the whole row; elements "
                  "already absorbed cannot be decided anew when the result changes",
                  "keep the selection outside the cascade (a second pass over the row)")
 
 
-def no_rule(e: Expr) -> list[Term]:
-    """Why the table has no row for this operation on data and results. Always raises."""
+def no_rule(e: Expr) -> NoReturn:
+    """Why the table has no row for this operation on data and results."""
     name = e.name if isinstance(e, Op) else "cast"
     if name in ("floor", "ceil", "round"):
         raise Refuse("RF205", f"the argument of {e} is data only",
@@ -47,10 +44,10 @@ def no_rule(e: Expr) -> list[Term]:
                      "round in a second pass, or allow it with casts=\"elide\" (its error bound is reported)")
     if name in COMPARISONS or name in ("and", "or", "not", "isnan"):
         refuse_condition(e)
-    return not_separable(e, f"{name} of data and results together is not a sum of products of both")
+    not_separable(e, f"{name} of data and results together is not a sum of products of both")
 
 
-def not_separable(e: Expr, why: str) -> list[Term]:
-    """``e`` is no finite sum of products of data and results. Always raises."""
+def not_separable(e: Expr, why: str) -> NoReturn:
+    """``e`` is no finite sum of products of data and results."""
     raise Refuse("RF201", f"{e} = sum of G(data) * H(results)", why + ": it has no finite-rank decomposition",
                  "compute the result in an earlier pass, so that it is an input of the cascade")

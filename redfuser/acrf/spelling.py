@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
+from redfuser.acrf.derivation import Derivation
 from redfuser.acrf.expr import Expr, Op, Reduce, print_expr
 from redfuser.acrf.terms import Part, Term
-
-if TYPE_CHECKING:
-    from redfuser.acrf.derive import Deriver
 
 
 def factor_text(base: Expr, power: Fraction) -> str:
@@ -38,7 +35,7 @@ def _true(p: Part) -> Expr:
     return p.base if p.true is None or p.a is None else Op("add", (p.a, p.true), p.base.dtype)
 
 
-def explain(work: Deriver, r: Reduce, t: Term, follows: tuple[tuple[Expr, Fraction], ...], shifts: tuple[Part, ...]) -> None:
+def explain(work: Derivation, r: Reduce, t: Term, follows: tuple[tuple[Expr, Fraction], ...], shifts: tuple[Part, ...]) -> None:
     """Record why factors are rebased."""
     for b, q in follows:
         work.choices.append(f"{r.name}: {factor_text(b, q)} rebased: it bounds the growth of the data it scales")

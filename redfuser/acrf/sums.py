@@ -6,20 +6,17 @@ A sum that may cancel is one part, kept whole (``shift``), so that it can follow
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from redfuser.acrf.bounds import spans
+from redfuser.acrf.decomposition import Decomposition
 from redfuser.acrf.expr import Const, Expr, Op, op
 from redfuser.acrf.linear import split_sum
 from redfuser.acrf.normal import product
 from redfuser.acrf.state import Condition
-from redfuser.acrf.terms import Part, Term, merged, without_common
-
-if TYPE_CHECKING:
-    from redfuser.acrf.decompose import Decomposer
+from redfuser.acrf.terms import Part, Term, merged, spell, without_common
 
 
-def sum_terms(d: Decomposer, e: Expr) -> list[Term]:
+def sum_terms(d: Decomposition, e: Expr) -> list[Term]:
     """The terms of a sum; what may cancel stays together as one shifted part."""
     addends = [(sign, x) for sign, x in flatten_sum(e)]
     terms: list[Term] = []
@@ -59,7 +56,7 @@ def sum_terms(d: Decomposer, e: Expr) -> list[Term]:
     return terms
 
 
-def _measured(d: Decomposer, e: Expr, terms: list[Term]) -> Term | None:
+def _measured(d: Decomposition, e: Expr, terms: list[Term]) -> Term | None:
     """``(x - lo) / range - mean``: one deviation in units that bound it, and a sum of results."""
     mixed = [t for t in terms if t.of("d") and any(d.scope.kind(p.base) not in ("C", "D") for p in t.parts)]
     rest = [t for t in terms if t not in mixed]
@@ -86,7 +83,7 @@ def _measured(d: Decomposer, e: Expr, terms: list[Term]) -> Term | None:
     return Term((Part("shift", e, a=s.a, b=s.b, unit=unit, rest=total),))
 
 
-def _about_results(d: Decomposer, e: Expr, terms: list[Term]) -> Term | None:
+def _about_results(d: Decomposition, e: Expr, terms: list[Term]) -> Term | None:
     """``log(x / m) - mean``: one logarithm kept whole, and a sum of results."""
     whole = [t for t in terms if len(t.parts) == 1 and t.parts[0].kind == "shift" and t.parts[0].follows]
     rest = [t for t in terms if t not in whole]
@@ -103,18 +100,6 @@ def _opened(t: Term) -> list[Term]:
     if p is None or p.kind != "shift" or not p.follows or p.power != 1 or p.a is None or p.b is None:
         return [t]
     return [replace(t, parts=(Part("x", p.a),)), replace(t, parts=(Part("d", p.b),))]
-
-
-def spell(terms: list[Term], dtype: str) -> Expr:
-    """The terms written as one sum."""
-    out: Expr | None = None
-    for t in terms:
-        mine = product([(p.base, p.power) for p in t.parts], dtype, abs(t.coefficient))
-        if out is None:
-            out = mine if t.coefficient > 0 else Op("neg", (mine,), dtype)
-        else:
-            out = Op("add" if t.coefficient > 0 else "sub", (out, mine), dtype)
-    return out if out is not None else Const(0.0, dtype)
 
 
 def flatten_sum(e: Expr) -> list[tuple[int, Expr]]:

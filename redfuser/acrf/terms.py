@@ -20,7 +20,7 @@ from fractions import Fraction
 from typing import TypeVar
 
 from redfuser.acrf.expr import Const, Expr, Op
-from redfuser.acrf.normal import from_poly, to_poly
+from redfuser.acrf.normal import from_poly, product, to_poly
 from redfuser.acrf.refuse import Refuse
 
 F1 = Fraction(1)
@@ -113,6 +113,18 @@ def without_common(terms: list[Term]) -> tuple[tuple[Part, ...], list[Term]]:
 
 def results_of(t: Term) -> tuple[Part, ...]:
     return tuple(sorted(t.of("d"), key=lambda p: (str(p.base), p.power)))
+
+
+def spell(terms: list[Term], dtype: str) -> Expr:
+    """The terms written as one sum."""
+    out: Expr | None = None
+    for t in terms:
+        mine = product([(p.base, p.power) for p in t.parts], dtype, abs(t.coefficient))
+        if out is None:
+            out = mine if t.coefficient > 0 else Op("neg", (mine,), dtype)
+        else:
+            out = Op("add" if t.coefficient > 0 else "sub", (out, mine), dtype)
+    return out if out is not None else Const(0.0, dtype)
 
 
 def without_constant(e: Expr) -> tuple[float, Expr]:

@@ -22,7 +22,8 @@ import os
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ from redfuser.report import Report
 from redfuser.runtime.check import TORCH_DTYPE, inputs_of, outputs_of
 from redfuser.runtime.guard import check_graph, is_name
 from redfuser.runtime.host import cpu_architectures, gpu_architectures
-from redfuser.runtime.model import CompiledModel, Graph
+from redfuser.runtime.parts import Graph, Parts
 from redfuser.runtime.rehearsal import rehearse
 from redfuser.runtime.shapes import Refused, Shaped, shaped
 from redfuser.runtime.signature import Signature, torch_dtype
@@ -49,11 +50,11 @@ MAX_JSON_BYTES = 256 << 20
 _AGAIN = "copy the file again, or save the model again"
 
 
-def save(model: CompiledModel, path: str | Path, others: Iterable[CompiledModel] = ()) -> None:
-    """Write ``model`` atomically. ``others`` are the same model compiled for further architectures: the file then holds all
-    their kernels, and loading picks. Raises :class:`ArtifactError` RF607 when the file cannot be written or the models
+def write(path: str | Path, models: Sequence[Parts]) -> None:
+    """Write one model atomically. ``models`` is that model compiled for one architecture or several: the file then holds all
+    their kernels, and reading picks. Raises :class:`ArtifactError` RF607 when the file cannot be written or the models
     differ in more than their kernels."""
-    members = _members([model, *others])
+    members = _members(models)
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -74,9 +75,9 @@ def save(model: CompiledModel, path: str | Path, others: Iterable[CompiledModel]
         raise ArtifactError("RF607", f"cannot write {path}", why=str(error)) from error
 
 
-def load(path: str | os.PathLike[str], *, arch: str | None = None,
-         device: torch.device | str | None = None) -> CompiledModel:
-    """Read what :func:`save` wrote. Constants arrive on ``device``: by default the CPU for CPU kernels, the current GPU
+def read(path: str | os.PathLike[str], *, arch: str | None = None,
+         device: torch.device | str | None = None) -> Parts:
+    """Read what :func:`write` wrote. Constants arrive on ``device``: by default the CPU for CPU kernels, the current GPU
     for GPU kernels when there is one. ``arch`` picks kernels; by default those that this machine can run.
 
     Raises :class:`ArtifactError`, whatever the file holds: RF601 not such a file, or damaged; RF602 newer format; RF603
@@ -88,9 +89,15 @@ def load(path: str | os.PathLike[str], *, arch: str | None = None,
         where = None if device is None else torch.device(device)
     except (RuntimeError, TypeError) as error:
         raise ArtifactError("RF607", f"there is no device {device!r}", why=str(error).strip().splitlines()[0]) from error
+    with blaming(path), open(path, "rb") as file, zipfile.ZipFile(file) as archive:
+        return _read(archive, os.fstat(file.fileno()).st_size, arch, where)
+
+
+@contextmanager
+def blaming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Whatever goes wrong in here is the file's doing, and said as :func:`read` says it."""
     try:
-        with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
-            return _read(archive, os.fstat(file.fileno()).st_size, arch, where)
+        yield
     except ArtifactError:
         raise
     except FileNotFoundError as error:
@@ -108,7 +115,7 @@ def load(path: str | os.PathLike[str], *, arch: str | None = None,
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-def _members(models: list[CompiledModel]) -> dict[str, bytes | torch.Tensor]:
+def _members(models: Sequence[Parts]) -> dict[str, bytes | torch.Tensor]:
     """Every member by name; constants stay tensors, so that no second copy of the weights is held."""
     first = models[0]
     members: dict[str, bytes | torch.Tensor] = {}
@@ -117,28 +124,28 @@ def _members(models: list[CompiledModel]) -> dict[str, bytes | torch.Tensor]:
     blobs: dict[str, str] = {}  # content -> member: tied weights are stored once
     constants = _digests(first)
     for name, digest in constants.items():
-        tensor = getattr(first, f"c_{name}")
+        tensor = first.constants[name]
         member = blobs.setdefault(digest, f"constants/{len(blobs)}")
         members[member], hashes[member] = tensor, digest
         described.append([name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape), member])
     variants: list[dict[str, Any]] = []
     folders = 0
     for model in models:
-        if model._graph.inputs != first._graph.inputs or (model is not first and _digests(model) != constants):
+        if model.graph.inputs != first.graph.inputs or (model is not first and _digests(model) != constants):
             raise ArtifactError("RF607", "the models to save together are not the same model",
                                 help="compile one model for several targets, and save those")
         kernels = {}
-        for name, spec in model._kernels.items():
+        for name, spec in model.kernels.items():
             kernels[name], folders = f"kernels/{folders}", folders + 1
             members.update({f"{kernels[name]}/{file}": data for file, data in to_files(spec).items()})
         graph = f"graph_{len(variants)}.py" if variants else "graph.py"
-        members[graph] = model._graph.source.encode("utf-8")
+        members[graph] = model.graph.source.encode("utf-8")
         _writable(model)
-        variants.append({"arch": _arch(model), "kernels": kernels, "graph": graph, "outputs": model._graph.outputs,
-                         "names": dict(model._graph.kernels),
-                         "references": dict(model._graph.references), "report": model.report.lasting().to_json(),
-                         "stages": [[kernel, list(dumps.items())] for kernel, dumps in model._stages.items()]})
-    members["model.json"] = _json({"inputs": list(first._graph.inputs), "signature": first._signature.to_json(),
+        variants.append({"arch": _arch(model), "kernels": kernels, "graph": graph, "outputs": model.graph.outputs,
+                         "names": dict(model.graph.kernels),
+                         "references": dict(model.graph.references), "report": model.report.lasting().to_json(),
+                         "stages": [[kernel, list(dumps.items())] for kernel, dumps in model.stages.items()]})
+    members["model.json"] = _json({"inputs": list(first.graph.inputs), "signature": first.signature.to_json(),
                                    "constants": described, "variants": variants})
     for name, content in members.items():
         if not isinstance(content, torch.Tensor):
@@ -147,10 +154,10 @@ def _members(models: list[CompiledModel]) -> dict[str, bytes | torch.Tensor]:
     return {"manifest.json": _json(manifest), **dict(sorted(members.items()))}
 
 
-def _writable(model: CompiledModel) -> None:
+def _writable(model: Parts) -> None:
     """What loading would refuse is refused before it is written."""
     try:
-        check(model._graph, model._signature, {n: getattr(model, f"c_{n}") for n in model._constants}, model._kernels)
+        check(model.graph, model.signature, model.constants, model.kernels)
     except ArtifactError as error:
         raise ArtifactError("RF607", "the model cannot be written to a file", where=error.where, why=error.why,
                             help="a file holds the operators of redfuser.runtime.operators; use the model in this process, or "
@@ -161,9 +168,9 @@ def _json(data: Any) -> bytes:
     return json.dumps(data, indent=1, sort_keys=True).encode("utf-8")
 
 
-def _arch(model: CompiledModel) -> str:
+def _arch(model: Parts) -> str:
     """The architecture of a model's kernels; ``any`` for a model without kernels."""
-    found = {spec.arch for spec in model._kernels.values()}
+    found = {spec.arch for spec in model.kernels.values()}
     if len(found) > 1:
         raise ArtifactError("RF607", f"one model has kernels for {sorted(found)}")
     return found.pop() if found else "any"
@@ -176,9 +183,9 @@ def _version() -> str:
         return "source"
 
 
-def _digests(model: CompiledModel) -> dict[str, str]:
+def _digests(model: Parts) -> dict[str, str]:
     """SHA-256 of every constant's elements, by name."""
-    return {name: hashlib.sha256(_raw(getattr(model, f"c_{name}"))).hexdigest() for name in model._constants}
+    return {name: hashlib.sha256(_raw(tensor)).hexdigest() for name, tensor in model.constants.items()}
 
 
 def _raw(tensor: torch.Tensor) -> memoryview:
@@ -192,7 +199,7 @@ def _raw(tensor: torch.Tensor) -> memoryview:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def _read(archive: zipfile.ZipFile, size: int, arch: str | None, device: torch.device | None) -> CompiledModel:
+def _read(archive: zipfile.ZipFile, size: int, arch: str | None, device: torch.device | None) -> Parts:
     hashes = _manifest(archive, size)
     data = _parse(_member(archive, "model.json", hashes), "model.json")
     try:
@@ -216,7 +223,7 @@ def _read(archive: zipfile.ZipFile, size: int, arch: str | None, device: torch.d
         raise ArtifactError("RF601", "the artifact's description is damaged", why=f"{type(error).__name__}: {error}",
                             help=_AGAIN) from error
     check(graph, signature, constants, kernels)
-    return CompiledModel(graph, {n: t.to(where) for n, t in constants.items()}, kernels, signature, report, stages)
+    return Parts(graph, {n: t.to(where) for n, t in constants.items()}, kernels, signature, report, stages)
 
 
 def check(graph: Graph, signature: Signature, constants: Mapping[str, torch.Tensor],

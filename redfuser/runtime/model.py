@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +15,12 @@ import torch
 from redfuser.artifact import KernelSpec
 from redfuser.errors import InputError, InternalError
 from redfuser.report import Report
-from redfuser.runtime import ops, trial, watched
+from redfuser.runtime import archive, ops, trial, watched
 from redfuser.runtime.guard import check_graph, is_name
 from redfuser.runtime.launcher import launcher
+from redfuser.runtime.parts import Graph, Parts
 from redfuser.runtime.signature import Signature, of_imported, torch_dtype
 from redfuser.runtime.watched import derivatives, modes, tracing, transforms
-
-
-@dataclass(frozen=True)
-class Graph:
-    """Straight-line torch code (:mod:`redfuser.runtime.guard` has its grammar) and the names it uses. ``source`` defines
-    ``forward``, whose parameters are ``inputs`` and which returns a tuple of ``outputs`` tensors. ``kernels`` maps a
-    name in the source to the name of a kernel, ``references`` a kernel's name to the torch code it stands for."""
-
-    source: str
-    inputs: tuple[str, ...]
-    outputs: int
-    kernels: Mapping[str, str] = field(default_factory=dict)
-    references: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +72,14 @@ class CompiledModel(torch.nn.Module):
         made = {p.name: p for p in done.produced.values() if p.spec is not None and p.name in used}
         return cls(graph, done.graph.constants, {name: p.spec for name, p in made.items()},
                    of_imported(done.imported, outputs), done.report, {name: p.stages for name, p in made.items()})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, arch: str | None = None,
+             device: torch.device | str | None = None) -> CompiledModel:
+        """From a file that :meth:`save` wrote; see :func:`redfuser.runtime.archive.read`."""
+        parts = archive.read(path, arch=arch, device=device)
+        with archive.blaming(path):
+            return cls(parts.graph, parts.constants, parts.kernels, parts.signature, parts.report, parts.stages)
 
     # -- calling -------------------------------------------------------------------------------------------------------
 
@@ -271,11 +268,14 @@ class CompiledModel(torch.nn.Module):
         numerics.require(checks, self._report.model)
         return checks
 
-    def save(self, path: str | Path) -> None:
-        """Write the model as one file that loads without TVM, TileLang or a compiler (:mod:`redfuser.runtime.archive`)."""
-        from redfuser.runtime.archive import save
+    def save(self, path: str | Path, others: Iterable[CompiledModel] = ()) -> None:
+        """Write the model as one file that loads without TVM, TileLang or a compiler (:mod:`redfuser.runtime.archive`).
+        ``others`` are the same model compiled for further architectures: loading picks."""
+        archive.write(path, [model._parts() for model in (self, *others)])
 
-        save(self, path)
+    def _parts(self) -> Parts:
+        constants = {name: getattr(self, f"c_{name}") for name in self._constants}
+        return Parts(self._graph, constants, self._kernels, self._signature, self._report, self._stages)
 
 
 def reference(model: Any, args: Any = None, kwargs: Any = None) -> tuple[Callable[..., Any], tuple[Any, ...], Any]:

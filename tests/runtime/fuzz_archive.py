@@ -31,8 +31,8 @@ from torch.utils import _pytree as pytree
 from redfuser.artifact import ArgSpec, KernelSpec, LaunchSpec, ParamSpec, TmaSpec
 from redfuser.errors import ArtifactError
 from redfuser.report import CascadeReport, OpRef, Reason, Report, Traffic
-from redfuser.runtime.archive import load, save
-from redfuser.runtime.model import CompiledModel, Graph
+from redfuser.runtime.model import CompiledModel
+from redfuser.runtime.parts import Graph
 from redfuser.runtime.signature import Signature, TensorSpec, Value
 
 CHUNK = 2000
@@ -66,7 +66,7 @@ def base() -> dict[str, bytes]:
                           {"soft": spec}, signature, Report("toy", "cpu", (cascade, refused)), {"soft": {"fused": "a form"}})
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.rf"
-        save(model, path)
+        model.save(path)
         with zipfile.ZipFile(path) as archive:
             return {name: archive.read(name) for name in archive.namelist()}
 
@@ -238,7 +238,7 @@ def trial(path: Path, data: bytes) -> str:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            load(path)
+            CompiledModel.load(path)
     except ArtifactError as error:
         if error.what != f"{path} is damaged":
             return error.code

@@ -25,8 +25,9 @@ import torch
 
 from redfuser.errors import ArtifactError
 from redfuser.runtime.guard import check_graph
-from redfuser.runtime.model import CompiledModel, Graph
+from redfuser.runtime.model import CompiledModel
 from redfuser.runtime.native import find_cxx
+from redfuser.runtime.parts import Graph
 from redfuser.runtime.rehearsal import rehearse
 from redfuser.runtime.shapes import Shaped
 from redfuser.runtime.signature import Signature, TensorSpec

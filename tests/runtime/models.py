@@ -9,7 +9,8 @@ from torch.utils import _pytree as pytree
 
 from redfuser.artifact import KernelSpec
 from redfuser.report import CascadeReport, OpRef, Report
-from redfuser.runtime.model import CompiledModel, Graph
+from redfuser.runtime.model import CompiledModel
+from redfuser.runtime.parts import Graph
 from redfuser.runtime.signature import Signature, TensorSpec, Value
 
 SOURCE = '''def forward(x, bias):

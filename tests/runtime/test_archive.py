@@ -25,8 +25,8 @@ from redfuser.artifact import KernelSpec, from_files, load_kernel, save_kernel, 
 from redfuser.errors import ArtifactError, InputError
 from redfuser.report import Report
 from redfuser.runtime import host
-from redfuser.runtime.archive import load, save
-from redfuser.runtime.model import CompiledModel, Graph
+from redfuser.runtime.model import CompiledModel
+from redfuser.runtime.parts import Graph
 from redfuser.runtime.signature import Signature, TensorSpec, Value
 from tests.runtime import fuzz_archive
 
@@ -39,7 +39,7 @@ def saved(cpu_spec: KernelSpec, tmp_path: Path) -> Path:
 
 
 def test_round_trip(cpu_spec: KernelSpec, saved: Path) -> None:
-    model, loaded, (x, bias) = models.make(cpu_spec), load(saved), models.inputs()
+    model, loaded, (x, bias) = models.make(cpu_spec), CompiledModel.load(saved), models.inputs()
     a, b = model(x, bias=bias, flag=True), loaded(x, bias=bias, flag=True)
     assert torch.equal(a["y"], b["y"]) and torch.equal(a["total"], b["total"]) and list(a) == list(b)
     assert loaded.source() == model.source() and loaded.stages() == model.stages() and loaded.kernels == model.kernels
@@ -52,7 +52,7 @@ def test_equal_models_give_equal_bytes(cpu_spec: KernelSpec, saved: Path, tmp_pa
     other._report = dataclasses.replace(other.report, timings={"import": 2.0})
     other.save(tmp_path / "again.rf")
     assert (tmp_path / "again.rf").read_bytes() == saved.read_bytes()
-    load(saved).save(tmp_path / "reloaded.rf")
+    CompiledModel.load(saved).save(tmp_path / "reloaded.rf")
     assert (tmp_path / "reloaded.rf").read_bytes() == saved.read_bytes()
 
 
@@ -67,8 +67,8 @@ import subprocess
 def refuse(*a, **k): raise OSError("no process may be started")
 subprocess.Popen = refuse
 import torch, redfuser
-from redfuser.runtime.archive import load
-model = load(sys.argv[1])
+from redfuser.runtime.model import CompiledModel
+model = CompiledModel.load(sys.argv[1])
 g = torch.Generator().manual_seed(1)
 x, bias = torch.randn(4, 8, generator=g), torch.randn(8, generator=g)
 out = model(x, bias=bias, flag=True)
@@ -176,7 +176,7 @@ def test_wrong_files_are_refused(saved: Path, name: str, code: str, rehash: bool
                                  change: Callable[[dict[str, bytes]], None]) -> None:
     rewrite(saved, change, rehash)
     with pytest.raises(ArtifactError, match=code):
-        load(saved)
+        CompiledModel.load(saved)
 
 
 def test_unpacked_sizes_are_compared_first(saved: Path) -> None:
@@ -187,27 +187,27 @@ def test_unpacked_sizes_are_compared_first(saved: Path) -> None:
         for name, data in members.items():
             archive.writestr(name, data + bytes(50 << 20) if name == "constants/0" else data)
     with pytest.raises(ArtifactError, match="RF601 the artifact has compressed"):
-        load(saved)
+        CompiledModel.load(saved)
 
 
 def test_what_is_no_path_or_device(saved: Path) -> None:
     for path in (None, 3, b"x", [], object()):
         with pytest.raises(ArtifactError, match="RF607"):
-            load(path)  # type: ignore[arg-type]
+            CompiledModel.load(path)  # type: ignore[arg-type]
     with pytest.raises(ArtifactError, match="RF60"):
-        load("a\0b")
+        CompiledModel.load("a\0b")
     for device in ("nonsense", 3.5, "cuda:nine"):
         with pytest.raises(ArtifactError, match="RF607 there is no device"):
-            load(saved, device=device)  # type: ignore[arg-type]
+            CompiledModel.load(saved, device=device)  # type: ignore[arg-type]
 
 
 def test_reading_resolves_nothing(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Loading looks up no name that the file holds: no module is imported, no attribute of one is taken by text."""
-    load(saved)
+    CompiledModel.load(saved)
     before = set(sys.modules)
     monkeypatch.setattr(pytree, "treespec_loads", None)
     monkeypatch.setattr("importlib.import_module", None)
-    load(saved)
+    CompiledModel.load(saved)
     assert set(sys.modules) == before
     with zipfile.ZipFile(saved) as archive:
         text = archive.read("model.json").decode()
@@ -234,7 +234,7 @@ def test_structures_come_back_plain(tmp_path: Path) -> None:
     model = CompiledModel(graph, {}, {}, signature)
     assert type(model(given)["named"]) is Named and type(model(given)["record"]) is record
     model.save(tmp_path / "s.rf")
-    loaded = load(tmp_path / "s.rf")
+    loaded = CompiledModel.load(tmp_path / "s.rf")
     for argument in (given, (x, {"z": [x, None], "a": (x,)})):
         found = loaded(argument)
         assert type(found["top"]) is tuple and type(found["named"]) is tuple and list(found["named"][1]) == ["z", "a"]
@@ -251,11 +251,11 @@ def test_not_an_artifact_at_all(saved: Path, tmp_path: Path) -> None:
     for cut in (0, 10, len(data) // 2, len(data) - 1):
         (tmp_path / "cut.rf").write_bytes(data[:cut])
         with pytest.raises(ArtifactError, match=r"RF60[13]"):
-            load(tmp_path / "cut.rf")
+            CompiledModel.load(tmp_path / "cut.rf")
     with pytest.raises(ArtifactError, match="RF607 no such file"):
-        load(tmp_path / "absent.rf")
+        CompiledModel.load(tmp_path / "absent.rf")
     with pytest.raises(ArtifactError, match="RF607"):
-        load(tmp_path)
+        CompiledModel.load(tmp_path)
 
 
 def test_every_flipped_byte_is_found_or_harmless(cpu_spec: KernelSpec, saved: Path) -> None:
@@ -264,7 +264,7 @@ def test_every_flipped_byte_is_found_or_harmless(cpu_spec: KernelSpec, saved: Pa
     for position in range(0, len(data), max(1, len(data) // 60)):
         saved.write_bytes(data[:position] + bytes([data[position] ^ 0x55]) + data[position + 1:])
         try:
-            assert torch.equal(load(saved)(x, bias=bias, flag=True)["y"], wanted)
+            assert torch.equal(CompiledModel.load(saved)(x, bias=bias, flag=True)["y"], wanted)
         except ArtifactError:
             continue
 
@@ -273,7 +273,7 @@ def test_members_of_one_name(saved: Path) -> None:
     with zipfile.ZipFile(saved, "a") as archive, pytest.warns(UserWarning):
         archive.writestr("graph.py", b"def forward(x, bias): return (x, x)")
     with pytest.raises(ArtifactError, match="RF604"):
-        load(saved)
+        CompiledModel.load(saved)
 
 
 def gpu_model(arch: str, constant: float = 1.0) -> CompiledModel:
@@ -286,24 +286,24 @@ def gpu_model(arch: str, constant: float = 1.0) -> CompiledModel:
 
 def test_several_architectures_in_one_file(tmp_path: Path) -> None:
     path, made = tmp_path / "many.rf", [gpu_model(arch) for arch in ("sm_80", "sm_86", "sm_90a")]
-    save(made[0], path, made[1:])
+    made[0].save(path, made[1:])
     for model in made:
         arch = model.report.target
-        loaded = load(path, arch=arch)
+        loaded = CompiledModel.load(path, arch=arch)
         assert loaded.kernels["split"].arch == arch and loaded.report.target == arch
     if not torch.cuda.is_available():
         with pytest.raises(ArtifactError, match="RF605 the artifact holds kernels for sm_80, sm_86, sm_90a"):
-            load(path)
+            CompiledModel.load(path)
     with pytest.raises(ArtifactError, match="RF605"):
-        load(path, arch="gfx942")
+        CompiledModel.load(path, arch="gfx942")
     with pytest.raises(ArtifactError, match="RF607 the models to save together are not the same model"):
-        save(made[0], path, [gpu_model("sm_86", 2.0)])
+        made[0].save(path, [gpu_model("sm_86", 2.0)])
 
 
 def test_constants_follow_the_inputs_to_where_the_kernels_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model for GPUs that was loaded onto the CPU moves at its first call; one that can run where it is stays there."""
     gpu_model("sm_90a").save(tmp_path / "m.rf")
-    loaded = load(tmp_path / "m.rf", arch="sm_90a", device="cpu")
+    loaded = CompiledModel.load(tmp_path / "m.rf", arch="sm_90a", device="cpu")
     moved: list[torch.device] = []
     for model in (loaded, gpu_model("sm_90a").to("meta")):
         with pytest.raises(InputError, match="RF503"):
@@ -336,9 +336,9 @@ def test_cpu_levels(cpu_spec: KernelSpec, tmp_path: Path, monkeypatch: pytest.Mo
     models.make(dataclasses.replace(cpu_spec, arch="x86-64-v3")).save(tmp_path / "m.rf")
     monkeypatch.setattr("redfuser.runtime.archive.cpu_architectures", lambda: ("x86-64-v2", "x86-64", "generic", "cpu"))
     with pytest.raises(ArtifactError, match="RF605 the artifact holds kernels for x86-64-v3"):
-        load(tmp_path / "m.rf")
+        CompiledModel.load(tmp_path / "m.rf")
     monkeypatch.setattr("redfuser.runtime.archive.cpu_architectures", lambda: ("x86-64-v4", "x86-64-v3", "x86-64"))
-    assert load(tmp_path / "m.rf").kernels["softmax"].arch == "x86-64-v3"
+    assert CompiledModel.load(tmp_path / "m.rf").kernels["softmax"].arch == "x86-64-v3"
 
 
 def test_what_cannot_be_written_is_said(cpu_spec: KernelSpec, tmp_path: Path) -> None:
@@ -365,7 +365,7 @@ def test_constants_of_every_kind(cpu_spec: KernelSpec, tmp_path: Path, dtype: to
     model.save(tmp_path / "c.rf")
     with zipfile.ZipFile(tmp_path / "c.rf") as archive:
         assert sum(n.startswith("constants/") for n in archive.namelist()) == 4, "tied weights are stored once"
-    for found, wanted in zip(load(tmp_path / "c.rf")(torch.zeros(1)), constants.values(), strict=True):
+    for found, wanted in zip(CompiledModel.load(tmp_path / "c.rf")(torch.zeros(1)), constants.values(), strict=True):
         assert found.dtype == wanted.dtype and found.shape == wanted.shape
         assert torch.equal(found.contiguous().view(torch.uint8) if found.dim() else found.float(),
                            wanted.contiguous().view(torch.uint8) if found.dim() else wanted.float())

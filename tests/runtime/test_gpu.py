@@ -30,8 +30,8 @@ from redfuser.errors import ArtifactError, InputError
 from redfuser.numerics import tensors
 from redfuser.report import Report
 from redfuser.runtime import launcher, ops, trial
-from redfuser.runtime.archive import load
-from redfuser.runtime.model import CompiledModel, Graph
+from redfuser.runtime.model import CompiledModel
+from redfuser.runtime.parts import Graph
 from redfuser.runtime.signature import Signature, TensorSpec
 
 pytestmark = pytest.mark.gpu
@@ -159,9 +159,9 @@ def test_model_graph_compile_and_file(spec: KernelSpec, data: Any, tmp_path: Any
     captured(torch.zeros_like(x), y)
     torch.testing.assert_close(first, made(x, y), msg="results are copies")
     made.save(tmp_path / "m.rf")
-    torch.testing.assert_close(load(tmp_path / "m.rf")(x, y), made(x, y))
+    torch.testing.assert_close(CompiledModel.load(tmp_path / "m.rf")(x, y), made(x, y))
     with pytest.raises(ArtifactError, match="RF605"):
-        load(tmp_path / "m.rf", device="cpu")
+        CompiledModel.load(tmp_path / "m.rf", device="cpu")
 
 
 def test_a_kernel_is_tried_before_its_first_use(spec: KernelSpec, data: Any, tmp_path: Path,
@@ -192,7 +192,7 @@ PREBUILT = sorted(Path(os.environ.get("REDFUSER_GPU_ARTIFACTS") or os.devnull).g
 def test_a_prebuilt_artifact(path: Path, tmp_path: Path) -> None:
     """Right by the trial, on its own stream, in a graph and under torch.compile, all with the same bits."""
     (tmp_path / "model.rf").write_bytes(gzip.decompress(path.read_bytes()))
-    made = load(tmp_path / "model.rf")
+    made = CompiledModel.load(tmp_path / "model.rf")
     assert not [(name, why) for name, verdict, why in trial.all_of(made) if verdict == "wrong"]
     args = [torch.randn(t.shape).to(dtype).cuda() if dtype.is_floating_point else
             torch.full(t.shape, dtype == torch.bool, dtype=dtype).cuda()

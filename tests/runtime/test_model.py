@@ -12,7 +12,8 @@ import torch
 
 from redfuser.artifact import KernelSpec
 from redfuser.errors import InputError, NumericsError
-from redfuser.runtime.model import CompiledModel, Graph
+from redfuser.runtime.model import CompiledModel
+from redfuser.runtime.parts import Graph
 from redfuser.runtime.signature import Signature, TensorSpec
 
 

@@ -16,8 +16,9 @@ from operator_examples import EXAMPLES, TENSORS, WRONG
 
 from redfuser.errors import ArtifactError
 from redfuser.runtime.guard import check_graph
-from redfuser.runtime.model import CompiledModel, Graph
+from redfuser.runtime.model import CompiledModel
 from redfuser.runtime.operators import INFIX, OPAQUE, OPERATORS
+from redfuser.runtime.parts import Graph
 from redfuser.runtime.rehearsal import rehearse
 from redfuser.runtime.shapes import Shaped, promoted
 from redfuser.runtime.signature import Signature, TensorSpec
@@ -134,7 +135,8 @@ def test_hostile_graphs() -> None:
 
 FRESH = '''
 import json, os, sys, torch
-from redfuser.runtime.model import CompiledModel, Graph
+from redfuser.runtime.model import CompiledModel
+from redfuser.runtime.parts import Graph
 from redfuser.runtime.signature import Signature, TensorSpec
 from redfuser.runtime.check import inputs_of  # imported beforehand, as any process that loads has
 sys.path.insert(0, sys.argv[1])
