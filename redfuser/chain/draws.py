@@ -26,13 +26,15 @@ BANDS = {"f64": _WIDE, "f32": _WIDE, "bf16": _WIDE, "f16": (-4, -3, -2, -1, 0, 1
 @dataclass(frozen=True, slots=True)
 class Draw:
     """A distribution by tensor name, ``default`` for the others. wide: fit for a comparison in float64 to many digits, where
-    every result is finite and none is a difference of nearly equal numbers. deep: worth several points of every axis."""
+    every result is finite and none is a difference of nearly equal numbers; or, cancels, where what such differences lose is
+    found out. deep: worth several points of every axis."""
 
     name: str
     default: str = "normal"
     kinds: Mapping[str, str] = field(default_factory=dict)
     wide: bool = False
     deep: bool = False
+    cancels: bool = False
 
     @property
     def banded(self) -> bool:
@@ -47,7 +49,7 @@ def draws(cascade: Cascade) -> Iterator[Draw]:
     yield Draw("bands of magnitude", "bands", wide=True, deep=True)
     yield Draw("small", "small", wide=True)
     yield Draw("decades within a row", "decades")
-    yield Draw("far from zero", "offset")
+    yield Draw("far from zero", "offset", wide=True, cancels=True)
     yield Draw("ties", "ties")
     yield Draw("outlier", "outlier")
     yield Draw("ends of tiles", "ends")
@@ -245,4 +247,11 @@ def _magnitudes(shape: tuple[int, ...], dim: int, exponents: tuple[int, ...]) ->
     return sizes.reshape([-1 if d == dim else 1 for d in range(len(shape))])
 
 
-__all__ = ["BANDS", "Draw", "Facts", "draws", "facts", "inputs"]
+def moved(given: Mapping[str, Array]) -> dict[str, Array]:
+    """Inputs in float64, each off by a few units of its last place."""
+    rng = np.random.default_rng(0)
+    return {n: x.astype(np.float64) * (1 + rng.integers(-8, 9, x.shape) * 2.0**-53) if x.dtype.kind in "fV" else x
+            for n, x in given.items()}
+
+
+__all__ = ["BANDS", "Draw", "Facts", "draws", "facts", "inputs", "moved"]

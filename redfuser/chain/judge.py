@@ -38,8 +38,8 @@ class Bands:
         return [tuple(np.compress(g, a, axis=self.dim) for a in arrays) for g in groups]
 
 
-def digits(got: Array, want: Array, bands: Bands | None = None, ranked: Array | None = None) -> str:
-    """Empty when ``got`` has the digits of ``want`` (both float64, or integers), else what differs."""
+def digits(got: Array, want: Array, bands: Bands | None = None, ranked: Array | None = None, lost: Array | float = 0.0) -> str:
+    """Empty when ``got`` has the digits of ``want`` (both float64, or integers), else what differs. lost: see :func:`lost`."""
     if got.dtype.kind != "f":
         if ranked is None or np.array_equal(got, want):
             return "" if np.array_equal(got, want) else _first(got, want, got != want)
@@ -51,8 +51,18 @@ def digits(got: Array, want: Array, bands: Bands | None = None, ranked: Array | 
     if want.ndim and want.shape[-1] > 1 and (bands is None or bands.dim != want.ndim - 1):
         size = size.max(-1, keepdims=True)
     with np.errstate(all="ignore"):
-        bad = finite & ~(np.abs(got - want) <= DIGITS * size + 1e-290)
+        bad = finite & ~(np.abs(got - want) <= DIGITS * size + lost + 1e-290)
     return _first(got, want, bad) if bad.any() else ""
+
+
+def lost(exact: Array, shaken: Array) -> Array | float:
+    """What cancellation may cost a result in float64: so many times what it moves when the inputs do by a unit or so."""
+    if exact.dtype.kind != "f":
+        return 0.0
+    with np.errstate(all="ignore"):
+        apart = np.abs(exact - shaken)
+    apart = np.where(np.isfinite(apart), apart, np.inf)
+    return 64 * (apart.max(-1, keepdims=True) if apart.ndim else apart)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +84,8 @@ class Want:
     extreme: the inputs are so large that their squares overflow; where that cost the unfused program its result, nothing is
     asked of ours. ranked: of an index, the values that it chooses among, along the last dimension (exact, and as the program
     has them): equal ones are as good. has_nan: of the inputs; without one, NaN and the infinities are one class. bands:
-    results judged among themselves. more: error relative to their size that listed roundings may add."""
+    results judged among themselves. more: error relative to their size that listed roundings may add. lost: what
+    :func:`lost` says."""
 
     program: Array
     exact: Array
@@ -86,6 +97,7 @@ class Want:
     ranked: tuple[Array, Array] | None = None
     bands: Bands | None = None
     more: float = 0.0
+    lost: Array | float = 0.0
 
 
 def rule(got: Array, want: Want) -> str:

@@ -12,7 +12,7 @@ from redfuser.acrf.domains import Array
 from redfuser.acrf.expr import stmt_dtype
 from redfuser.acrf.state import Fused
 from redfuser.chain import judge
-from redfuser.chain.draws import BANDS, Draw, Facts, draws, facts, inputs
+from redfuser.chain.draws import BANDS, Draw, Facts, draws, facts, inputs, moved
 from redfuser.chain.judge import Bands, Hidden, Want
 from redfuser.chain.truth import PROGRAM, Wide, evaluate
 from redfuser.unseen import unseen
@@ -49,7 +49,7 @@ class Case:
 
     def digits(self, got: Mapping[str, Array]) -> str:
         """What is wrong with results in float64."""
-        return judge.first_failure({n: judge.digits(got[n], w.exact, w.bands, w.ranked[0] if w.ranked else None)
+        return judge.first_failure({n: judge.digits(got[n], w.exact, w.bands, w.ranked[0] if w.ranked else None, w.lost)
                                     for n, w in self.wanted.items()})
 
 
@@ -64,6 +64,7 @@ def case(fused: Fused, draw: Draw, known: Facts, seed: int) -> Case:
     given = inputs(cascade, draw, known, seed)
     exact, program = evaluate(cascade, given, Wide()), evaluate(cascade, given, PROGRAM)
     results, own = exact.outputs(), program.outputs()
+    shaken = evaluate(cascade, moved(given), Wide()).outputs() if draw.cancels else results
     axis, count = known.axis, len(next(iter(BANDS.values())))
     extent = cascade.extent(cascade.raxis)
     top = LARGEST / max(1, extent if isinstance(extent, int) else 1)
@@ -82,7 +83,7 @@ def case(fused: Fused, draw: Draw, known: Facts, seed: int) -> Case:
         ranked = (values, program.ranked(o)) if values is not None else None
         wanted[o] = Want(own[o], results[o], stmt_dtype(cascade.stmt(o), o), lambda o=o: hidden()[o], top,  # type: ignore[misc]
                          extreme, has_nan, ranked, bands,  # type: ignore[arg-type]
-                         0.07 if steps_moved(fused) else 0.0)
+                         0.07 if steps_moved(fused) else 0.0, judge.lost(results[o], shaken[o]) if draw.cancels else 0.0)
     return Case(draw.name, given, wanted, draw.wide, lambda other: case(fused, draw, known, other))
 
 

@@ -17,7 +17,7 @@ from tests.chain.lowered import Twin, fused_of
 from tests.chain.survivors import Kernel
 from tests.unit.acrf.corpus import ACCEPT
 
-SIZES = {"I": 150, "L": 1300, "N": 96, "C": 64, "D": 64, "E": 64, "H": 2}
+SIZES = {"I": 150, "L": 900, "N": 96, "C": 64, "D": 64, "E": 64, "H": 2}
 """Two tiles and a part of one in every direction; a twin takes what it needs of them."""
 FORMS = (("", 1), ("single", 1), ("multi", 3), ("resident", 1))
 
