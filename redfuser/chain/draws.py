@@ -216,7 +216,7 @@ def _floats(rng: np.random.Generator, t: Tensor, shape: tuple[int, ...], kind: s
             x = normal * 0.0037
         case "offset":  # below in one row, above in the next
             each = [0 if d in (along, len(shape) - 1) else 1 for d in range(len(shape))]
-            place = sum((k * np.arange(n).reshape([-1 if d == at else 1 for at in range(len(shape))])
+            place: Array = sum((k * np.arange(n).reshape([-1 if d == at else 1 for at in range(len(shape))])
                          for d, (k, n) in enumerate(zip(each, shape, strict=True))), np.asarray(0))
             side = np.where(place % 2 == 0, -1.0, 1.0)
             x = normal + side * (100.0 if narrow or t.dtype == "bf16" else 3000.0)
