@@ -10,6 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from math import prod
 
 import ml_dtypes
 import numpy as np
@@ -27,7 +28,7 @@ BANDS = {"f64": _WIDE, "f32": _WIDE, "bf16": _WIDE, "f16": (-4, -3, -2, -1, 0, 1
 class Draw:
     """A distribution by tensor name, ``default`` for the others. wide: fit for a comparison in float64 to many digits, where
     every result is finite and none is a difference of nearly equal numbers; or, cancels, where what such differences lose is
-    found out. deep: worth several points of every axis."""
+    found out. exactly: asked for that comparison alone. deep: worth several points of every axis."""
 
     name: str
     default: str = "normal"
@@ -35,6 +36,7 @@ class Draw:
     wide: bool = False
     deep: bool = False
     cancels: bool = False
+    exactly: bool = False
 
     @property
     def banded(self) -> bool:
@@ -53,6 +55,8 @@ def draws(cascade: Cascade) -> Iterator[Draw]:
     yield Draw("ties", "ties")
     yield Draw("outlier", "outlier")
     yield Draw("ends of tiles", "ends")
+    for k in range(2, 2 + _again(cascade)):
+        yield Draw(f"normal, {k}", wide=True, exactly=True)
     yield Draw("rows of zeros", "zeros")
     yield Draw("large", "large")
     for n in floats:
@@ -63,6 +67,13 @@ def draws(cascade: Cascade) -> Iterator[Draw]:
     for n in floats:
         yield Draw(f"{n} nan", "normal", {n: "nan"})
         yield Draw(f"{n} inf", "normal", {n: "inf"})
+
+
+def _again(cascade: Cascade) -> int:
+    """Further draws where there are few rows: what happens in some rows only is to happen."""
+    extents = {a.name: a.extent if isinstance(a.extent, int) else 1 for a in cascade.axes}
+    rows = [prod(extents[a] for a in s.axes) for s in cascade.stmts if isinstance(s, Reduce) and s.over == cascade.raxis]
+    return 2 * max(0, 5 - min(rows, default=5))
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +216,7 @@ def _floats(rng: np.random.Generator, t: Tensor, shape: tuple[int, ...], kind: s
             x = normal * 0.0037
         case "offset":  # below in one row, above in the next
             each = [0 if d in (along, len(shape) - 1) else 1 for d in range(len(shape))]
-            place = sum((k * np.arange(n).reshape([-1 if d == at else 1 for at in range(len(shape))])
+            place: Array = sum((k * np.arange(n).reshape([-1 if d == at else 1 for at in range(len(shape))])
                          for d, (k, n) in enumerate(zip(each, shape, strict=True))), np.asarray(0))
             side = np.where(place % 2 == 0, -1.0, 1.0)
             x = normal + side * (100.0 if narrow or t.dtype == "bf16" else 3000.0)
@@ -235,10 +246,12 @@ def _floats(rng: np.random.Generator, t: Tensor, shape: tuple[int, ...], kind: s
 
 
 def _ends(shape: tuple[int, ...], dim: int) -> Array:
-    """Large at the first and the last of sixteen along a dimension, and at its end."""
-    n = shape[dim]
-    at = np.arange(n)
-    sizes = np.where((at % 16 == 0) | (at % 16 == 15) | (at == n - 1), 300.0, 1.0)
+    """Large along a dimension at the first and the last of sixteen, the larger the longer the segments that begin or end
+    there, and at both its ends."""
+    at = np.arange(shape[dim])
+    power = np.maximum(at & -at, at + 1 & -(at + 1))
+    power[:1] = power[-1:] = power.max(initial=16)
+    sizes = np.where(power >= 16, 300.0 / 16 * np.minimum(power, 1024), 1.0)
     return sizes.reshape([-1 if d == dim else 1 for d in range(len(shape))])
 
 

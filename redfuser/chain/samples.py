@@ -27,13 +27,14 @@ EXTREME = 1e18
 
 @dataclass(frozen=True)
 class Case:
-    """``wide``: fit for a comparison to many digits."""
+    """``wide``: fit for a comparison to many digits; ``exactly``: for nothing else."""
 
     name: str
     inputs: Mapping[str, Array]
     wanted: Mapping[str, Want]
     wide: bool
     again: Callable[[int], Case]
+    exactly: bool = False
 
     def rule(self, got: Mapping[str, Array], run: Callable[[Mapping[str, Array]], Mapping[str, Array]]) -> str:
         """What is wrong with results in the program's own types. ``run``: inputs to results. One draw may be unlucky where a
@@ -84,7 +85,7 @@ def case(fused: Fused, draw: Draw, known: Facts, seed: int) -> Case:
         wanted[o] = Want(own[o], results[o], stmt_dtype(cascade.stmt(o), o), lambda o=o: hidden()[o], top,  # type: ignore[misc]
                          extreme, has_nan, ranked, bands,  # type: ignore[arg-type]
                          0.07 if steps_moved(fused) else 0.0, judge.lost(results[o], shaken[o]) if draw.cancels else 0.0)
-    return Case(draw.name, given, wanted, draw.wide, lambda other: case(fused, draw, known, other))
+    return Case(draw.name, given, wanted, draw.wide, lambda other: case(fused, draw, known, other), draw.exactly)
 
 
 def _hidden(fused: Fused, given: Mapping[str, Array]) -> dict[str, list[Hidden]]:

@@ -41,7 +41,7 @@ def violations(program: Program, cases: list[Case], lanes: int = 1) -> Iterator[
     """What is wrong with ``program`` in its own types on some case; lanes: the CPU schedule. Raises LoweringError where LLVM
     does not get such a program."""
     run = compiled(program, lanes)
-    for case in cases:
+    for case in (c for c in cases if not c.exactly):
         if text := case.rule(run(case.inputs), run):
             yield f"scalar program, {case.name}: {text}"
 

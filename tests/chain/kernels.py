@@ -47,6 +47,8 @@ TORCH: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
 }
 CORPUS = {c.name: c for c in ACCEPT}
 NAMES = (*TORCH, *CORPUS)
+ROWS = [n for n, c in CORPUS.items() if all(len(t.shape) <= 2 for t in c.cascade.inputs) and "E" not in str(c.cascade)]
+"""Programs of rows alone: cheap ones."""
 
 
 def kernels(name: str, forms: tuple[tuple[str, int], ...] = FORMS) -> Iterator[Kernel]:
@@ -99,4 +101,4 @@ def _halves(cascade: Cascade) -> Cascade:
                    stmts=tuple(replace(s, expr=one(s.expr)) for s in cascade.stmts))
 
 
-__all__ = ["FORMS", "NAMES", "kernels"]
+__all__ = ["FORMS", "NAMES", "ROWS", "kernels"]

@@ -52,13 +52,17 @@ def _changed(node: Any, path: Path) -> Iterator[tuple[str, str, Path, Any]]:
     yield from ((kind, what, (*path, kind, n), changed) for n, (kind, what, changed) in enumerate(_here(node)))
     if isinstance(node, tuple):
         for i, child in enumerate(node):
-            yield from ((*w, (*node[:i], c, *node[i + 1:])) for *w, c in _changed(child, (*path, i)))
+            yield from ((a, b, p, (*node[:i], c, *node[i + 1:])) for a, b, p, c in _changed(child, (*path, i)))
     elif is_dataclass(node) and not isinstance(node, Const):
         for f in fields(node):
             if f.compare and f.name not in ("policy", "stages"):
                 value = getattr(node, f.name)
                 if isinstance(value, tuple) or is_dataclass(value):
-                    yield from ((*w, replace(node, **{f.name: c})) for *w, c in _changed(value, (*path, f.name)))
+                    yield from ((a, b, p, _with(node, f.name, c)) for a, b, p, c in _changed(value, (*path, f.name)))
+
+
+def _with(node: Any, field: str, value: Any) -> Any:
+    return replace(node, **{field: value})
 
 
 def _here(node: Any) -> Iterator[tuple[str, str, Any]]:

@@ -6,6 +6,7 @@ defined at all (:mod:`redfuser.chain.judge` decides that, as it does for every k
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -98,7 +99,7 @@ class Wider:
         given = [arguments(self.twin.program, tiles, c.inputs) for c in self.cases]
         return [_typed(self.twin.program, r) for r in interpret.run_all(tiles, given, wide)]
 
-    def _run_one(self, tiles: TileProgram, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def _run_one(self, tiles: TileProgram, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         return _typed(self.twin.program, interpret.run(tiles, arguments(self.twin.program, tiles, inputs)))
 
 

@@ -8,11 +8,11 @@ import random
 
 import pytest
 
-from tests.chain.kernels import NAMES, kernels
+from tests.chain.kernels import NAMES, ROWS, kernels
 from tests.chain.survivors import table
 
-SAMPLE = ("torch causal", "torch split", *random.Random(8).sample(NAMES, 10))
-EACH = 6
+SAMPLE = ("torch causal", *random.Random(5).sample(ROWS, 5))
+EACH = 4
 """Errors tried in each kernel of the sample."""
 
 
