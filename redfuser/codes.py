@@ -127,7 +127,6 @@ CODES: dict[str, str] = {
     "RF489": "a reducer without a tile form in this strategy",
     "RF490": "operands that the matrix units do not take exactly",
     "RF491": "a contraction that is not a product of two tiles",
-    "RF492": "weights that may leave the range of the matrix operand's dtype",
     "RF493": "a value along rows, segment and columns at once",
     "RF494": "a result that is not stored along its axes",
     "RF495": "an operation or dialect without a TileLang spelling",

@@ -21,7 +21,7 @@ from redfuser.tensorize.scope import HALF, Scope, Value
 from redfuser.tensorize.sizes import round_up
 from redfuser.tensorize.staging import at_point, stage_tile
 from redfuser.tensorize.state import KernelState
-from redfuser.tensorize.weights import weight_pieces, within_range
+from redfuser.tensorize.weights import weight_dtype, weight_pieces
 
 
 def lower_contraction(work: KernelState, b: Block) -> None:
@@ -141,7 +141,7 @@ def accumulate_product(work: KernelState, b: Block, v: Value) -> None:
         a = _matrix_operand(work, weights, "mn", plain.dtype != own)
         w = _matrix_operand(work, right[0], "ne", plain.dtype != own)
     else:
-        dtype = "bf16" if (own == "f32" and not work.config.tf32) or not within_range(work, weights, own) else own
+        dtype = weight_dtype(work, weights, own)
         src = as_tile(work, _unrounded(weights, dtype), "mn", f"{b.name}_weight")
         parts = weight_pieces(work, src, dtype, weights, b)
         a, w = Operand(parts, parts[0]), _matrix_operand(work, right[0], "ne", dtype != own)

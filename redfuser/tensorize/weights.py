@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 
 from redfuser.acrf.expr import Cast, Expr, Op, Ref, f32, op, print_expr, refs_of
-from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block
 from redfuser.tensorize.axes import strip_casts
 from redfuser.tensorize.ir.index import at
@@ -32,16 +31,11 @@ up to the 2^8 of :data:`rewrite.STEEP`."""
 
 
 def weight_pieces(work: KernelState, src: Value, dtype: str, e: Expr, b: Block) -> tuple[Value, ...]:
-    """``src`` as operands of type ``dtype`` whose sum it is, as precisely as the result of ``b`` is kept.
-
-    Raises LoweringError RF490 for types too coarse to add up."""
+    """``src`` as operands of type ``dtype`` whose sum it is, as precisely as the result of ``b`` is kept."""
     if dtype == "f32" or _dtype(work, e) == dtype:  # rounded there by the program itself
         return (_operand(work, src, dtype, 0),)
     own, wanted = unit_roundoff(dtype), kept(work.program.fused, b.name)
     count = 1 if own <= wanted else math.ceil(math.log(CLOSE * wanted) / math.log(own))
-    if dtype not in ("f16", "bf16"):
-        raise LoweringError("RF490", f"{work.kernel.name}: {b.name} multiplies f32 weights with {dtype} values",
-                            why="nothing in the program rounds the weights to that", help="round them in the program")
     pieces = f"{count} {dtype} pieces" if count > 1 else dtype
     work.roundings.append(f"{b.name}: weights {print_expr(e)} rounded to {pieces} for the matrix units (relative error <= "
                           f"2^{round(math.log2(own)) * count}; the result is kept to 2^{round(math.log2(wanted))})")
@@ -59,9 +53,13 @@ def weight_pieces(work: KernelState, src: Value, dtype: str, e: Expr, b: Block) 
     return tuple(out)
 
 
-def within_range(work: KernelState, e: Expr, dtype: str) -> bool:
-    """Can weights be taken apart in ``dtype``? In float16 where they are proved to lie in [0, 1], or are of that type."""
-    return dtype != "f16" or _dtype(work, e) == dtype or _at_most_one(work, e)
+def weight_dtype(work: KernelState, e: Expr, values: str) -> str:
+    """The type of weights ``e`` for values of type ``values``. That type where the weights have it, or are taken apart in it:
+    bfloat16 has float32's range, float16 those that are proved to lie in [0, 1]. Else bfloat16, the values too."""
+    if values == "f32":
+        return "f32" if work.config.tf32 else "bf16"
+    own = _dtype(work, e) == values or (values == "f16" and _at_most_one(work, e))
+    return values if own else "bf16"
 
 
 def _dtype(work: KernelState, e: Expr) -> str:

@@ -1,0 +1,109 @@
+"""Operands that no matrix unit takes exactly: float32, halves of two kinds, weights without a bound."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from redfuser.acrf import parse_cascade
+from redfuser.acrf.expr import Cascade
+from redfuser.tensorize import contraction
+from redfuser.tensorize.ir import interpret
+from redfuser.tensorize.pieces import Operand, products
+from redfuser.tensorize.scope import Value
+from tests.tensorize.test_meaning import attention, hold, tiles, values
+
+MIXED = """cascade mixed(q: {q}[21, 16], k: {k}[37, 16], v: {v}[37, 16]) over l
+  s[i, l] = sum[c] f32(q[i, c]) * f32(k[l, c])
+  m[i] = max[l] s * 0.3
+  t[i] = sum[l] exp(s * 0.3 - m)
+  o[i, e] = sum[l] exp(s * 0.3 - m) / t * f32(v[l, e])
+  return o
+"""
+POOLED = "cascade pooled(w: f32[21, 37], v: f32[37, 16]) over l\n  o[i, e] = sum[l] w[i, l] * v[l, e]\n  y[i] = sum[l] w[i, l]\n" \
+         "  z[i, e] = o / y\n  return z\n"
+UNBOUND = """cascade unbound(q: f16[21, 16], k: f16[37, 16], v: f16[37, 16]) over l
+  s[i, l] = sum[c] f32(q[i, c]) * f32(k[l, c])
+  t[i] = sum[l] exp(s * 2.0)
+  o[i, e] = sum[l] exp(s * 2.0) * f32(v[l, e])
+  y[i, e] = f16(o / t)
+  return y
+"""
+SINGLE = ["scale", "bias", "causal"]
+
+
+@pytest.mark.parametrize("strategy, splits", [("single", 1), ("multi", 3), ("resident", 1)])
+def test_float32_is_kept(strategy: str, splits: int) -> None:
+    for scale in (1.0, 6.0):
+        cascade = attention(SINGLE, "f32")
+        program = tiles(cascade, strategy, splits)
+        hold(cascade, values(cascade, scale), program)
+        text = str(program)
+        assert text.count("gemm") == 12 and "bf16" in text and any("3 bf16 pieces" in r for r in program.roundings)
+
+
+@pytest.mark.parametrize("q, k, v", [("f16", "bf16", "f32"), ("f32", "f16", "bf16"), ("bf16", "bf16", "f16"), ("f16", "f16", "e4m3")])
+def test_operands_of_two_types(q: str, k: str, v: str) -> None:
+    cascade = parse_cascade(MIXED.format(q=q, k=k, v=v))
+    hold(cascade, values(cascade), tiles(cascade))
+
+
+def test_weights_that_are_data_and_weights_without_a_bound() -> None:
+    """A pooling by float32 weights; exponentials beyond float16's largest number."""
+    cascade = parse_cascade(POOLED)
+    given = values(cascade)
+    given["w"] = np.abs(given["w"])
+    hold(cascade, given, tiles(cascade))
+    cascade = parse_cascade(UNBOUND)
+    given = values(cascade, 1.2)
+    program = tiles(cascade)
+    hold(cascade, given, program)
+    s = given["q"].astype(np.float64) @ given["k"].astype(np.float64).T
+    assert np.exp(2 * s).max() > 70000 and "bf16" in str(program)
+
+
+@pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("where", ["q", "k", "v"])
+def test_infinities_stay_infinities(where: str, number: float) -> None:
+    cascade = attention(["scale"], "f32")
+    given = values(cascade)
+    given[where][5, 3] = number
+    hold(cascade, given, tiles(cascade))
+
+
+def test_every_product_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without any one of the six, digits are lost that float32 has."""
+    cascade = attention(["scale"], "f32")
+    given = values(cascade)
+    full = tiles(cascade)
+    hold(cascade, given, full)
+    exact = interpret.run(full, given, wide=True)["y"]
+    error = np.abs(interpret.run(full, given)["y"] - exact).max()
+    for k in range(6):
+        monkeypatch.setattr(contraction, "products", lambda a, b, k=k: [p for n, p in enumerate(products(a, b)) if n != k])
+        found = interpret.run(tiles(cascade), given)["y"]
+        assert not np.abs(found - exact).max() <= 4 * error, k
+        if k > 2:
+            with pytest.raises(AssertionError):
+                hold(cascade, given, tiles(cascade))
+
+
+def test_pairs_of_pieces() -> None:
+    def operand(name: str, count: int) -> Operand:
+        return Operand(tuple(Value("mc", "bf16", f"{name}{i}") for i in range(count)), Value("mc", "bf16", f"{name}_finite"))
+
+    def pairs(n: int, m: int) -> list[tuple[str, str]]:
+        return [(x.buffer, y.buffer) for x, y in products(operand("a", n), operand("b", m))]
+
+    assert pairs(1, 1) == [("a0", "b0")]
+    assert pairs(2, 1) == [("a1", "b_finite"), ("a0", "b0")]
+    assert len(pairs(3, 3)) == 6 and pairs(3, 3)[-1] == ("a0", "b0") and ("a_finite", "b2") in pairs(3, 3)
+
+
+def test_one_tile_is_split_once() -> None:
+    """Keys that are also the values (the latent attention of MLA) are taken apart once."""
+    cascade: Cascade = parse_cascade(MIXED.format(q="f32", k="f32", v="f32").replace("v[l, e]", "k[l, e]").replace(
+        ", v: f32[37, 16]", ""))
+    program = tiles(cascade)
+    assert str(program).count("k_piece:") == 1
+    hold(cascade, values(cascade), program)
