@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from redfuser.acrf import fuse, parse_cascade
-from redfuser.acrf.expr import Cast, Const, Index, Op, f32
+from redfuser.acrf.expr import Cast, Const, Index, Load, Op, f32
 from redfuser.acrf.state import Fused
 from redfuser.errors import InputError, LoweringError
 from redfuser.strategies import realise
@@ -34,6 +34,7 @@ from redfuser.tensorize.ir.nodes import (
     TileProgram,
 )
 from redfuser.tensorize.ir.parse import parse
+from redfuser.tensorize.ir.typed import typed
 from redfuser.tensorize.ir.verify import verify, verify_kernel
 from redfuser.tensorize.schedule import PASSES
 from tests import fused_examples as cascades
@@ -128,6 +129,26 @@ def test_every_pass_shows_what_it_does_and_does_it() -> None:
         assert type(p).__name__ in used
         assert "-->" in (type(p).__doc__ or ""), type(p).__name__
         hash(p)
+
+
+def test_an_operation_keeps_its_precision() -> None:
+    """Of two tiles of halves a product in single precision stays one; a half's is rounded; a choice has no rounding."""
+    homes = {"a": "f16", "b": "f16", "w": "f32", "d": "f64", "n": "i32"}
+
+    def read(name: str, dtype: str) -> Load:
+        return Load(name, (Index("i"),), dtype)
+
+    for e, text in (
+            (Op("mul", (read("a", "f32"), read("b", "f32")), "f32"), "f32(a[i]) * f32(b[i])"),
+            (Op("mul", (read("a", "f16"), read("b", "f16")), "f16"), "a[i] * b[i]"),
+            (Op("mul", (read("a", "f16"), read("w", "f16")), "f16"), "f16(f32(a[i]) * w[i])"),
+            (Op("add", (read("w", "f32"), read("d", "f64")), "f64"), "f64(w[i]) + d[i]"),
+            (Op("max", (read("a", "f32"), Const(-2.0, "f32")), "f32"), "max(f32(a[i]), -2.0)"),
+            (Op("max", (read("a", "f32"), read("b", "f32")), "f32"), "max(a[i], b[i])"),
+            (Op("lt", (read("a", "f16"), Const(0.3, "f16")), "bool"), "a[i] < f16(0.3)"),
+            (Op("lt", (read("w", "f16"), Const(0.3, "f16")), "bool"), "w[i] < f32(f16(0.3))"),
+            (Op("ne", (read("n", "i64"), Const(-100, "i64")), "bool"), "i64(n[i]) != -100")):
+        assert str(typed(e, homes)) == text
 
 
 # -- what is ill-formed ------------------------------------------------------------------------------------------------

@@ -5,17 +5,16 @@ computed in single precision and rounded as the operation says::
 
     p: f32;  x[i, j] * p[i, j]  of f16    -->    f16(f32(x[i, j]) * p[i, j])
 
-The same value: a sum, difference, product, quotient or root of two halves in single precision, rounded to half, is the one
-rounded once (24 bits are more than 2 * 11 + 2).
+What the program computes in single precision of two halves is computed there as well. A sum, difference, product, quotient or
+root of two halves in single precision, rounded to half, is the one rounded once (24 bits are more than 2 * 11 + 2).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Const, Expr, Load, Op, map_children
+from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Load, Op, map_children
 
-HALF = ("f16", "bf16")
 EXACT = frozenset({"select", "max", "min", "neg", "abs", "floor", "ceil", "round"})
 """Operations whose result is a value of the operands' own type."""
 
@@ -30,24 +29,26 @@ def typed(e: Expr, homes: Mapping[str, str]) -> Expr:
             return x if x.dtype == d else Cast(x, d)
         case Op(name=name, args=args, dtype=d):
             done = [typed(a, homes) for a in args]
-            values = done[1:] if name == "select" else done
-            kinds = {a.dtype for a in values}
+            kinds = {a.dtype for a in (done[1:] if name == "select" else done)}
             if kinds == {"i32", "i64"}:
-                return Op(name, tuple(Cast(a, "i64") if a.dtype == "i32" else a for a in done),
-                          d if name in COMPARISONS else "i64")
-            if len(kinds) < 2 or not kinds <= FLOATS:
-                kept = d if d not in FLOATS or not kinds & FLOATS else values[-1].dtype
-                same = Op(name, tuple(done), kept)
-                return same if kept == d or name in EXACT or d not in HALF else Cast(same, d)
-            wide = Op(name, tuple(a if a.dtype not in FLOATS else widened(a) for a in done),
-                      d if name in COMPARISONS else "f32")
-            return wide if d not in HALF or name in EXACT else Cast(wide, d)
+                kinds, done = {"i64"}, [Cast(a, "i64") if a.dtype == "i32" else a for a in done]
+            if not kinds <= FLOATS:
+                return Op(name, tuple(done), next(iter(kinds)) if name in EXACT and len(kinds) == 1 else d)
+            free = name in EXACT or d not in FLOATS  # a choice, a sign, a comparison: as well in one type as in another
+            t = _common(kinds if free else {*kinds, d})
+            found = Op(name, tuple(widened(a, t) if a.dtype in FLOATS else a for a in done), t if d in FLOATS else d)
+            return found if free or t == d else Cast(found, d)
     return map_children(e, lambda kid: typed(kid, homes))
 
 
-def widened(e: Expr) -> Expr:
-    """A float in single precision."""
-    return e if e.dtype == "f32" else Const(e.value, "f32") if isinstance(e, Const) and _short(e) else Cast(e, "f32")
+def _common(kinds: set[str]) -> str:
+    """The type that numbers of all these types are computed in."""
+    return next(iter(kinds)) if len(kinds) == 1 else "f64" if "f64" in kinds else "f32"
+
+
+def widened(e: Expr, dtype: str) -> Expr:
+    """A float in a type no narrower."""
+    return e if e.dtype == dtype else Const(e.value, dtype) if isinstance(e, Const) and _short(e) else Cast(e, dtype)
 
 
 def _short(c: Const) -> bool:
