@@ -10,20 +10,15 @@ from dataclasses import replace
 
 from redfuser.acrf.expr import Load, walk
 from redfuser.errors import LoweringError
-from redfuser.strategies.program import Block, Kernel, Program
+from redfuser.strategies.program import Kernel, Program
 from redfuser.target import Target
 from redfuser.tensorize.arguments import static_extent
-from redfuser.tensorize.axes import choose, split_groups, strip_casts
+from redfuser.tensorize.axes import choose, split_groups
 from redfuser.tensorize.config import TileConfig
-from redfuser.tensorize.rewrite import factors
 
 BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "i64": 8, "i32": 4, "i8": 1, "u8": 1, "bool": 1}
 
 
-SIX, SINGLE = 6.0, 16.0
-"""Work of a float32 product in matrix operations of half precision: as six of them, and as a library's on its own units."""
-SPLIT = 12
-"""Bytes on chip of an element of a float32 operand: itself, its three pieces, and the first of them without infinities."""
 DEEP = 320
 """Elements of a contraction's own axis above which its operands do not stay on chip whole."""
 
@@ -38,11 +33,6 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
     kernel, extents, _ = split_groups(kernel, extents)
     roles = choose(kernel, extents)
     extents = roles.extents
-
-    def contraction(b: Block) -> bool:
-        return b.reducer is not None and b.reducer.kind == "sum" and (
-            b.role == "producer" or (b.role == "reduce" and roles.columns in b.axes))
-
     contracts = any(b.role == "producer" and b.reducer is not None for b in kernel.body) or (
         roles.columns is not None and not roles.lists)
     rows = extents[roles.rows]
@@ -59,15 +49,12 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
                     | {extents[a] for a in (roles.columns,) if a})
     width, columns = max(widths), extents[roles.columns] if roles.columns else 0
     size = max((BYTES[x.dtype] for b in kernel.body for e in b.exprs for x in walk(e) if isinstance(x, Load)), default=2)
-    pieces = any(strip_casts(p).dtype == "f32" and isinstance(strip_casts(p), Load) for b in kernel.body if contraction(b)
-                 for p in factors(b.exprs[0]))
-    size = SPLIT if pieces else size
-    _veto(kernel, roles.grid, extents, rows, n, columns_of=roles.columns, target=target, pieces=pieces)
+    _veto(kernel, roles.grid, extents, rows, n, columns_of=roles.columns, target=target)
     blocks = 1
     for a in roles.grid:
         blocks *= extents[a]
     causal, once = _narrows(kernel), _reads_once(kernel)
-    space = [c for c in _gemm_space(target, rows, n, columns) if not (pieces and c.warp_specialized)]
+    space = _gemm_space(target, rows, n, columns)
     if causal and rows > 16:  # an unknown number of steps: see lower.py
         space = [c for c in space if c.stages == 1 or c.warp_specialized]
     if width > 2 * DEEP:  # too deep to hold: the contraction in chunks
@@ -86,9 +73,9 @@ def _narrows(kernel: Kernel) -> bool:
 
 
 def _veto(kernel: Kernel, grid: tuple[str, ...], extents: dict[str, int], rows: int, n: int, *,
-          columns_of: str | None, target: Target, pieces: bool) -> None:
+          columns_of: str | None, target: Target) -> None:
     """Refuse a cascade around a large matrix product that a row walk would run on a few multiprocessors, and a product of
-    normalised rows that a library runs better. pieces: its operands are float32, which the library takes on other units.
+    normalised rows that a library runs better.
 
     A roofline on both sides: the products and their operands on as many blocks as there are row tiles, against all of the
     machine at library efficiency plus the traffic of the intermediates. Raises LoweringError RF497."""
@@ -103,10 +90,9 @@ def _veto(kernel: Kernel, grid: tuple[str, ...], extents: dict[str, int], rows: 
     read = 2.0 * n * (depth + columns)
     blocks = outer * -(-rows // 64)
     busy = min(1.0, blocks / target.sms)
-    ours, theirs = (SIX * flops, SINGLE * flops) if pieces else (flops, flops)
-    fused = max(ours / (0.5 * target.flops * busy), blocks * read / (4 * target.bandwidth * busy),
+    fused = max(flops / (0.5 * target.flops * busy), blocks * read / (4 * target.bandwidth * busy),
                 read / (target.bandwidth * busy))
-    unfused = max(theirs / (0.8 * target.flops), read / target.bandwidth) + 6.0 * 2 * outer * rows * n / target.bandwidth + 6e-6
+    unfused = max(flops / (0.8 * target.flops), read / target.bandwidth) + 6.0 * 2 * outer * rows * n / target.bandwidth + 6e-6
     if fused > unfused:
         raise LoweringError("RF497", f"{kernel.name}: {blocks} blocks of a contraction {depth} deep",
                             why=f"modelled {fused * 1e6:.0f} us fused, {unfused * 1e6:.0f} us unfused on {target.part}",

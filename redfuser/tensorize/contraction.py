@@ -122,6 +122,10 @@ def _masked_depth(work: KernelState, e: Expr) -> Expr:
 
 
 def _check_operand(work: KernelState, dtype: str, e: Expr) -> None:
+    if dtype == "f32" and not (work.config.tf32 or work.config.pieces):
+        raise LoweringError("RF490", f"{work.kernel.name}: a contraction of f32 operands ({print_expr(e)[:60]})",
+                            why="the matrix units would round them to TF32",
+                            help="use f16 or bf16 operands, or allow TF32")
     if dtype not in (*HALF, "f32", "e4m3", "e5m2"):
         raise LoweringError("RF490", f"{work.kernel.name}: no matrix unit takes {dtype} operands")
 

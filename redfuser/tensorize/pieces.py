@@ -9,6 +9,7 @@ infinity (``inf * 0``, ``inf - inf``).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from redfuser.acrf.expr import Cast, Const, Expr, Op, f32, op
@@ -71,7 +72,7 @@ def split(work: KernelState, src: Value, home: Scope, sizes: dict[str, int]) -> 
     if len(tiles) > 1:
         finite = Value(src.letters, "bf16", work.buffer(f"{stem}_finite", "shared", "bf16", shape))
         first = wide(here(tiles[0]))
-        settled = op("eq", op("sub", first, first), f32(0.0))
+        settled = op("lt", op("abs", first), f32(math.inf))  # not first - first == 0, which TVM takes for true
         body.append(Assign(finite.buffer, points, Op("select", (settled, here(tiles[0]), Const(0.0, "bf16")), "bf16")))
         left: Expr = Op("select", (settled, op("sub", wide(here(src)), first), f32(0.0)), "f32")
         for before, v in zip([None, *tiles[1:]], tiles[1:], strict=False):

@@ -67,11 +67,11 @@ def test_a_cascade_survives_the_reduction_before_it():
         assert fused(report) == want and report.coverage == 1.0 and "RF491" in codes(report)
 
 
-def test_attention_whose_first_product_no_unit_takes_keeps_the_rest():
-    """Integer products are exact, which no matrix unit of floats is."""
-    report = planned(lambda q, k, v: torch.softmax((q @ k.mT).float() / 8, -1) @ v,
-                     (torch.ones(2, 4, 128, 64, dtype=torch.int64),) * 2 + (r(2, 4, 128, 64),))
-    assert fused(report) == ["attn"]
+def test_attention_whose_products_no_unit_takes_keeps_its_softmax_and_says_that_it_is_not_fused():
+    report = planned(lambda q, k, v: torch.softmax(q @ k.mT / 8, -1) @ v, (r(2, 4, 128, 64),) * 3)
+    assert fused(report) == ["softmax"]
+    (kept,) = report.refused
+    assert kept.name == "attn.0" and kept.reason.code == "RF490" and report.coverage == 0.5
     assert "planned, not built" in report.summary()
 
 

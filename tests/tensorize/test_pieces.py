@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,9 +11,11 @@ from redfuser.acrf import parse_cascade
 from redfuser.acrf.expr import Cascade
 from redfuser.tensorize import contraction
 from redfuser.tensorize.ir import interpret
+from redfuser.tensorize.ir.nodes import TileProgram
 from redfuser.tensorize.pieces import Operand, products
 from redfuser.tensorize.scope import Value
-from tests.tensorize.test_meaning import attention, hold, tiles, values
+from tests.tensorize.test_meaning import PRODUCT, attention, hold, values
+from tests.tensorize.test_meaning import tiles as tiles_of
 
 MIXED = """cascade mixed(q: {q}[21, 16], k: {k}[37, 16], v: {v}[37, 16]) over l
   s[i, l] = sum[c] f32(q[i, c]) * f32(k[l, c])
@@ -30,6 +34,10 @@ UNBOUND = """cascade unbound(q: f16[21, 16], k: f16[37, 16], v: f16[37, 16]) ove
   return y
 """
 SINGLE = ["scale", "bias", "causal"]
+
+
+def tiles(cascade: Cascade, strategy: str = "single", splits: int = 1) -> TileProgram:
+    return tiles_of(cascade, strategy, splits, replace(PRODUCT, pieces=True))
 
 
 @pytest.mark.parametrize("strategy, splits", [("single", 1), ("multi", 3), ("resident", 1)])

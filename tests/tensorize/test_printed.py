@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from redfuser.acrf import fuse, parse_cascade
+from redfuser.acrf.state import Fused
 from redfuser.codegen import tilelang
 from redfuser.errors import LoweringError
 from redfuser.strategies import realise
@@ -85,13 +86,19 @@ def test_roundings_are_listed():
 
 
 def test_refusals():
-    """No matrix unit multiplies float64."""
-    with pytest.raises(LoweringError) as error:
-        fused = fuse(parse_cascade("cascade products(q: f64[20, 16], k: f64[50, 16]) over l\n"
-                                   "  s[i, l] = sum[c] q[i, c] * k[l, c]\n  m[i] = max[l] f32(s)\n"
-                                   "  t[i] = sum[l] exp(f32(s) - m)\n  y[i] = m + log(t)\n  return y\n"))
-        tiles(fused, config=TileConfig(64, 64, 128, 2, warp_specialized=False))
-    assert error.value.code == "RF490"
+    """No matrix unit multiplies float64, nor float32 but as TF32."""
+    for dtype in ("f64", "f32"):
+        with pytest.raises(LoweringError) as error:
+            tiles(products(dtype), config=TileConfig(64, 64, 128, 2, warp_specialized=False))
+        assert error.value.code == "RF490"
+
+
+def products(dtype: str) -> Fused:
+    fused = fuse(parse_cascade(f"cascade products(q: {dtype}[20, 16], k: {dtype}[50, 16]) over l\n"
+                               "  s[i, l] = sum[c] q[i, c] * k[l, c]\n  m[i] = max[l] f32(s)\n"
+                               "  t[i] = sum[l] exp(f32(s) - m)\n  y[i] = m + log(t)\n  return y\n"))
+    assert isinstance(fused, Fused)
+    return fused
 
 
 def test_unknown_dialect():
