@@ -31,13 +31,13 @@ RIGHT, WRONG, REFUSED, FAILED, NOT_RUN = "right", "wrong", "refused", "failed to
 
 
 def run(programs: Sequence[Program], folder: Path, device: str, output: Path, jobs: int, limit_s: float,
-        tell: Callable[[str], None], since: Sequence[dict[str, Any]] = ()) -> list[dict[str, Any]]:
+        tell: Callable[[str], None], since: Sequence[dict[str, Any]] = (), any_runtime: bool = False) -> list[dict[str, Any]]:
     """A row per program, appended to ``output`` as it comes; programs whose artifact was judged there before are not run
     again. Rows in the programs' order. since: rows of an earlier table; those that were right, of the same texts and the same
-    runtime, stand, and say when they were made."""
+    runtime (any_runtime: or another), stand, and say when they were made."""
     records = {p.name: read(folder, p) for p in programs}
     rows = {r["program"]: {**r, **_built(record)} for r in since if (record := records.get(r["program"])) is not None
-            and _stands(r, record)}
+            and _stands(r, record, any_runtime)}
     rows |= {r["program"]: r for r in rows_of(output) if _same(r, records.get(r["program"]))}
     waiting = []
     with output.open("a") as file:
@@ -79,9 +79,9 @@ def _same(row: dict[str, Any], record: dict[str, Any] | None) -> bool:
     return record is not None and row.get("key") == record.get("key")
 
 
-def _stands(row: dict[str, Any], record: dict[str, Any]) -> bool:
+def _stands(row: dict[str, Any], record: dict[str, Any], any_runtime: bool) -> bool:
     return bool(row["verdict"] == RIGHT and row.get("runs") and row["runs"] == record.get("runs")
-                and row.get("runtime") == digest.runtime())
+                and (any_runtime or row.get("runtime") == digest.runtime()))
 
 
 def _built(record: dict[str, Any]) -> dict[str, Any]:

@@ -15,12 +15,13 @@ COLUMNS = (RIGHT, IN_PART, *VERDICTS[1:])
 JSONL, MARKDOWN = "correctness.jsonl", "README.md"
 
 
-def heading(device: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """What the table is of: the code that built it (as the builds recorded it), the machine, the time."""
+def heading(device: str, rows: list[dict[str, Any]], since: str = "") -> dict[str, Any]:
+    """What the table is of: the code that built it (as the builds recorded it), the machine, the time; ``since`` when rows
+    are of this run."""
     from redfuser.bench import provenance
 
     return {"table": "correctness", "schema": 1, **{k: _common(rows, k) for k in ("lowering", "commit", "target")},
-            "machine": provenance.machine(device), "time": provenance.now()}
+            "machine": provenance.machine(device), "time": provenance.now(), "since": since}
 
 
 def _common(rows: list[dict[str, Any]], key: str) -> str:
@@ -68,6 +69,7 @@ def markdown(head: dict[str, Any], rows: list[dict[str, Any]]) -> str:
     lines = ["# Correctness", "", f"{summary(rows)}; {checked} runs on as many draws of inputs.", "",
              f"Commit {head['commit'] or '-'}, built for {head['target']}, run on {machine['device']}"
              f"{' (driver ' + machine['driver'] + ')' if machine['driver'] else ''}, {head['time']}. {versions}.",
+             *_earlier(head, rows),
              f"Lowering {head['lowering']}. `redfuser bench correctness` (docs/cli.md) made this; judged against float64 from "
              "the same inputs and eager torch on that machine, class by class and by the numerics rule.", "",
              "| family | " + " | ".join(COLUMNS) + " |", "|---|" + "---|" * len(COLUMNS)]
@@ -91,6 +93,16 @@ def markdown(head: dict[str, Any], rows: list[dict[str, Any]]) -> str:
     lines += [f"| {r['program']} | {' '.join(r['strategies'])} | {r['draws']} | {r['ratio']:.2f} |"
               for r in rows if r["verdict"] == RIGHT]
     return "\n".join(lines) + "\n"
+
+
+def _earlier(head: dict[str, Any], rows: list[dict[str, Any]]) -> list[str]:
+    """What is said of rows that stand since an earlier run."""
+    since = head.get("since", "")
+    new = {r.get("runtime") for r in rows if r.get("time", "") >= since}
+    found = [r for r in rows if r.get("time") and r["time"] < since]
+    other = sum(r.get("runtime") not in new for r in found)
+    return [f"{len(found)} rows stand since an earlier run of the same texts, {other} of them under an earlier runtime; each has "
+            "its time."] if found else []
 
 
 def _cell(text: str) -> str:
