@@ -42,7 +42,7 @@ def table(out: Path, parts: list[Path]) -> None:
     total = [sum(r["planted"] for r in rows), sum(r["caught"] for r in rows), *(
         sum(len(r[k]) for r in rows) for k in ("equivalent", "missed"))]
     lines = ["# Planted errors in fused states", "",
-             f"{len(rows)} accepted cases of the corpus, {total[0]} mutants: every constant, operation, reference and neutral "
+             f"{len(rows)} of {len(ACCEPT)} accepted cases of the corpus, {total[0]} mutants: every constant, operation, reference and neutral "
              "element of every state, changed one at a time.",
              f"The checker caught {total[1]}; {total[2]} are equivalent (no sample of a fresh seed tells them from the state), "
              f"{total[3]} missed.", "",
