@@ -20,7 +20,8 @@ from redfuser.target import Target
 from redfuser.tensorize import TileConfig, tensorize
 from redfuser.verdicts import Verdict, remember
 
-JUDGES = ("redfuser.acrf", "redfuser.strategies", "redfuser.tensorize", "redfuser.chain", "redfuser.rule", "redfuser.unseen")
+JUDGES = ("redfuser.acrf", "redfuser.strategies", "redfuser.tensorize", "redfuser.chain", "redfuser.rule", "redfuser.unseen",
+          "redfuser.tvm_compat")
 """The packages whose sources a verdict depends on."""
 ENOUGH = 3
 """Violations after which a check stops."""

@@ -55,6 +55,27 @@ def _fused(text: str) -> Fused:
     return result
 
 
+@pytest.mark.parametrize(("strategy", "splits"), [("single", 1), ("multi", 3), ("resident", 1)])
+def test_read_as_tvm_reads_it(strategy: str, splits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole expressions evaluated at once give what TVM's own reader gives, operation by operation."""
+    import tvm
+    from tvm.script import from_source
+    from tvm.script import tirx as T
+
+    ours, seen = tc.parse_prim_func, []
+
+    def read(text: str) -> object:
+        seen.append(text)
+        return ours(text)
+
+    monkeypatch.setattr(tc, "parse_prim_func", read)
+    for f in (examples.attention(1, 2, 1, 3, 70, 4, "f16"), examples.variance(3, 90), examples.softmax(3, 40, "bf16")):
+        tir.to_primfuncs(realise(f, strategy, splits))  # type: ignore[arg-type]
+    assert len(seen) >= 3
+    for text in seen:
+        tvm.ir.assert_structural_equal(ours(text), from_source(text, {"T": T}))
+
+
 def test_scalars_and_no_grid() -> None:
     """A cascade over everything: no grid axes, scalar input and output."""
     f = _fused("cascade scaled_logsumexp(x: f32[100], w: f32[]) over l\n  m = max[l] x[l]\n"
