@@ -96,13 +96,15 @@ def one(program: Program, target: str, folder: Path) -> dict[str, Any]:
         CompiledModel.from_compilation(done).save(whole)
         artifact.write_bytes(gzip.compress(whole.read_bytes(), 6, mtime=0))
     return {"status": "built", "code": "", "why": "", "bytes": artifact.stat().st_size, "runs": digest.runs(done, target),
-            "checks": digest.checks(), **record}
+            "compiler": digest.compiler(), "checks": digest.checks(), **record}
 
 
 def _kept(program: Program, target: str, folder: Path) -> dict[str, Any] | None:
     """What is said of the artifact that is there, where the program as it is now gives the same texts."""
     found = read(folder, program)
     if found is None or found["status"] != "built" or found["target"] != target or not paths(folder, program.name)[0].exists():
+        return None
+    if found.get("compiler") != digest.compiler():
         return None
     verify = "0" if found.get("checks") == digest.checks() else None
     try:

@@ -15,8 +15,10 @@ from workloads.correctness import Program
 ROOT = Path(__file__).resolve().parents[3]
 LOWERING = ("strategies", "tensorize", "codegen", "runtime")
 """Packages of redfuser/ that turn a state into what runs; a table of correctness speaks of these."""
-CHECKS = ("acrf", "chain", "tensorize", "rule.py", "unseen.py", "places.py")
+CHECKS = ("acrf", "chain", "strategies", "tensorize", "gate.py", "rule.py", "unseen.py", "places.py", "tvm_compat.py")
 """What decides whether a kernel is built at all."""
+COMPILER = ("codegen/build.py", "codegen/pool.py", "codegen/toolchain.py", "codegen/worker.py", "elf.py")
+"""What makes a binary of a text: options of the compilers are in no text."""
 RUNTIME = ("runtime", "artifact.py")
 """What loads and launches kernels."""
 BESIDE = ("bench", "cli", "demo.py", "doctor.py", "describe.py")
@@ -31,6 +33,11 @@ def lowering() -> str:
 def checks() -> str:
     """Under one digest, a kernel of one text is accepted or rejected alike."""
     return _some(CHECKS)
+
+
+def compiler() -> str:
+    """Under one digest, and of one version of TileLang, one text gives one binary."""
+    return _some(COMPILER)
 
 
 def runtime() -> str:

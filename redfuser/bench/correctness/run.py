@@ -80,13 +80,14 @@ def _same(row: dict[str, Any], record: dict[str, Any] | None) -> bool:
 
 
 def _stands(row: dict[str, Any], record: dict[str, Any], any_runtime: bool) -> bool:
-    return bool(row["verdict"] == RIGHT and row.get("runs") and row["runs"] == record.get("runs")
+    same = all(row.get(k) and row[k] == record.get(k) for k in ("runs", "compiler"))
+    return bool(row["verdict"] == RIGHT and same
                 and (any_runtime or row.get("runtime") == digest.runtime()))
 
 
 def _built(record: dict[str, Any]) -> dict[str, Any]:
     """What a row says of the build."""
-    return {k: record.get(k, "") for k in ("key", "target", "lowering", "commit", "runs")}
+    return {k: record.get(k, "") for k in ("key", "target", "lowering", "commit", "runs", "compiler")}
 
 
 def unbuilt(program: Program, record: dict[str, Any] | None) -> dict[str, Any]:
