@@ -110,10 +110,10 @@ def mask_tail(work: Facts, b: Block, e: Expr) -> tuple[Expr, list[Block]]:
     neutral = algebra.neutral(b.reducer, e.dtype)[0]
     inside = _inside(work)
     masked = rewrite.fold(Op("select", (inside, e, neutral), e.dtype))
-    if kind == "sum" and work.roles.columns in b.axes:  # a product: the factor that is not masked may be NaN there
-        return rewrite.product(tuple(p if "n" not in work.level(p) or _padding(work, p) == "zero" else masked_operand(p, inside)
+    if kind == "sum" and work.roles.column_of(b.axes):  # a product: the factor that is not masked may be NaN there
+        return rewrite.product(tuple(p if not work.along(p) or _padding(work, p) == "zero" else masked_operand(p, inside)
                                      for p in rewrite.factors(e))), []
-    if kind != "max" or work.level(e) - {"m"} != {"n"}:
+    if kind != "max" or work.level(e) - work.row != {n}:
         return masked, []
     # Later contributions read the same masked value, and are neutral with it.
     if isinstance(e, Ref) and e.name in work.lets:
@@ -123,7 +123,7 @@ def mask_tail(work: Facts, b: Block, e: Expr) -> tuple[Expr, list[Block]]:
         work.patched[name] = work.lets[name]
         return e, []
     name = work.fresh(f"{b.name}_term")
-    work.levels[name] = work.level(e) | ({"m"} if work.one_for_all_rows(e) else frozenset())
+    work.levels[name] = work.level(e) | (work.row if work.one_for_all_rows(e) else frozenset())
     work.lets[name] = masked
     axes = (*b.axes, n)
     if isinstance(e, Ref):

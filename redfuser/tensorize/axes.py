@@ -26,21 +26,27 @@ UNIT = "row"
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """rows, segment, columns: an axis each (columns, the free axis of a vector-valued accumulator, may be missing; so
-    may the segment, in a kernel that only folds partials). lists: columns are the places of a top-k list. grid: the
-    other axes of every output point. extents: of all axes, split ones included. fold: the axis walked step by step
-    in a combine kernel."""
+    """The axes that tiles run along: rows; the segment of the r-axis (missing in a kernel that only folds partials);
+    columns, the free axes of vector-valued accumulators, at most one of each. lists: columns are the places of a top-k
+    list. grid: the other axes of every output point. extents: of all axes, split ones included. fold: the axis walked
+    step by step in a combine kernel."""
 
     rows: str
     segment: str | None
-    columns: str | None
+    columns: tuple[str, ...]
     grid: tuple[str, ...]
     extents: dict[str, int]
     fold: str | None = None
     lists: bool = False
 
-    def letter(self, axis: str) -> str:
-        return {self.rows: "m", self.segment: "n", self.columns: "e"}.get(axis, "")
+    @property
+    def tiled(self) -> tuple[str, ...]:
+        """The axes that tiles run along, in the order in which a tile has them."""
+        return (self.rows, *((self.segment,) if self.segment else ()), *self.columns)
+
+    def column_of(self, axes: Iterable[str]) -> str | None:
+        """The column axis among ``axes``."""
+        return next((a for a in axes if a in self.columns), None)
 
 
 def operand_axes(e: Expr, axes_of: dict[str, tuple[str, ...]]) -> set[str]:
@@ -125,22 +131,19 @@ def _simplify(kernel: Kernel, extents: dict[str, int]) -> Kernel:
 
 
 def choose(kernel: Kernel, extents: dict[str, int]) -> Roles:
-    """The roles of a kernel's axes. Raises LoweringError RF486 when an accumulator has two free axes."""
+    """The roles of a kernel's axes. Raises LoweringError RF486 when an accumulator has two free axes, or some have lists."""
     grid = list(kernel.grid)
     if kernel.split and kernel.kind != "combine":
         grid.insert(0, kernel.split)
     segment = None if kernel.kind == "combine" else kernel.raxis
     reserved = {*grid, kernel.raxis, kernel.split}
-    free = {a for b in (*kernel.init, *kernel.body) if b.role != "producer" and not _list_valued(b)
-            for a in b.axes if a not in reserved} - {b.axes[-1] for b in kernel.body if _list_valued(b)}
-    if len(free) > 1:
-        raise LoweringError("RF486", f"{kernel.name}: an accumulator with the free axes {', '.join(sorted(free))}",
-                            why="a tile has one column axis", help="the cascade runs unfused")
-    lists = {b.axes[-1] for b in (*kernel.init, *kernel.body, *kernel.tail) if _list_valued(b)}
-    if len(free | lists) > 1:
-        raise LoweringError("RF486", f"{kernel.name}: accumulators with the free axes {', '.join(sorted(free | lists))}",
-                            why="a tile has one column axis", help="the cascade runs unfused")
-    columns = next(iter(free | lists), None)
+    lists = dict.fromkeys(b.axes[-1] for b in (*kernel.init, *kernel.body, *kernel.tail) if _list_valued(b))
+    vectors = [tuple(a for a in b.axes if a not in reserved and a not in lists) for b in (*kernel.init, *kernel.body)
+               if b.role != "producer"]
+    columns = tuple(dict.fromkeys((*(a for free in vectors for a in free), *lists)))
+    if several := next((free for free in vectors if len(free) > 1), columns if lists and len(columns) > 1 else ()):
+        raise LoweringError("RF486", f"{kernel.name}: accumulators with the free axes {', '.join(several)}",
+                            why="a tile has one column axis, and the places of a list are one", help="the cascade runs unfused")
     rows = _row_axis(kernel, grid, segment, columns, extents)
     return Roles(rows, segment, columns, tuple(a for a in grid if a != rows), {**extents, UNIT: 1},
                  kernel.split if kernel.kind == "combine" else None, bool(lists))
@@ -150,7 +153,7 @@ def _list_valued(b: Block) -> bool:
     return b.reducer is not None and b.reducer.kind == "topk"
 
 
-def _row_axis(kernel: Kernel, grid: list[str], segment: str | None, columns: str | None,
+def _row_axis(kernel: Kernel, grid: list[str], segment: str | None, columns: tuple[str, ...],
               extents: dict[str, int]) -> str:
     axes_of = {n: b.axes for b in (*kernel.init, *kernel.body) for n in b.names}
     candidates: list[set[str]] = []
@@ -160,8 +163,8 @@ def _row_axis(kernel: Kernel, grid: list[str], segment: str | None, columns: str
         parts = factors(b.exprs[0])
         if b.role == "producer" and segment:
             right = [p for p in parts if segment in operand_axes(p, axes_of)]
-        elif b.role == "reduce" and columns in b.axes:
-            right = [p for p in parts if columns in operand_axes(p, axes_of)]
+        elif b.role == "reduce" and set(columns) & set(b.axes):
+            right = [p for p in parts if set(columns) & operand_axes(p, axes_of)]
         else:
             continue
         left = set().union(*(operand_axes(p, axes_of) for p in parts if p not in right))

@@ -43,11 +43,16 @@ def _name_points(work: KernelState) -> None:
     """The loop variables of tiles, and the blocks of rows."""
     taken = {*work.roles.grid, work.roles.rows, *(work.declared), "T"}
     work.point = {}
-    for letter, names in {"m": ("i", "r", "i_"), "n": ("j", "l", "j_"), "e": ("d", "e", "d_"),
-                          "c": ("c", "c_", "cc")}.items():
-        work.point[letter] = next(n for n in names if n not in taken or n == work.roles.rows)
+    used: set[str] = set()
+    contracted = sorted({b.over for b in work.kernel.body if b.role == "producer" and b.over} - set(work.roles.tiled))
+    for axes, names in (((work.roles.rows,), ("i", "r", "i_")), ((work.roles.segment,), ("j", "l", "j_")),
+                        (work.roles.columns, ("d", "e", "d_", "e_")), (contracted, ("c", "c_", "cc"))):
+        for axis in filter(None, axes):
+            found = (n for n in names if n not in used and (n not in taken or n == work.roles.rows))
+            work.point[axis] = next(found, f"{axis}_")
+            used |= {work.point[axis]} if axis not in contracted else set()  # one contraction at a time
     work.counter = next(n for n in ("k", "step", "k_") if n not in taken)
-    rows, m = work.extents[work.roles.rows], work.sizes["m"]
+    rows, m = work.extents[work.roles.rows], work.sizes[work.roles.rows]
     work.row_blocks = -(-rows // m)
     work.block_var = f"{work.roles.rows}_block"
     work.block_extents = {**work.extents, work.block_var: work.row_blocks}

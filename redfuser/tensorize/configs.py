@@ -34,7 +34,7 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
     roles = choose(kernel, extents)
     extents = roles.extents
     contracts = any(b.role == "producer" and b.reducer is not None for b in kernel.body) or (
-        roles.columns is not None and not roles.lists)
+        bool(roles.columns) and not roles.lists)
     rows = extents[roles.rows]
     n = extents[roles.segment] if roles.segment else 1
     if not contracts and roles.lists:  # a warp per row
@@ -46,10 +46,10 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
         depth = max((extents[b.over] for b in kernel.body if b.role == "producer" and b.over in extents), default=0)
         return _selection_configs(rows, n, depth, target)
     widths = sorted({extents[b.over] for b in kernel.body if b.role == "producer" and b.over in extents}
-                    | {extents[a] for a in (roles.columns,) if a})
-    width, columns = max(widths), extents[roles.columns] if roles.columns else 0
+                    | {extents[a] for a in roles.columns})
+    width, columns = max(widths), sum(extents[a] for a in roles.columns)
     size = max((BYTES[x.dtype] for b in kernel.body for e in b.exprs for x in walk(e) if isinstance(x, Load)), default=2)
-    _veto(kernel, roles.grid, extents, rows, n, columns_of=roles.columns, target=target)
+    _veto(kernel, roles.grid, extents, rows, n, columns=columns, target=target)
     blocks = 1
     for a in roles.grid:
         blocks *= extents[a]
@@ -73,7 +73,7 @@ def _narrows(kernel: Kernel) -> bool:
 
 
 def _veto(kernel: Kernel, grid: tuple[str, ...], extents: dict[str, int], rows: int, n: int, *,
-          columns_of: str | None, target: Target) -> None:
+          columns: int, target: Target) -> None:
     """Refuse a cascade around a large matrix product that a row walk would run on a few multiprocessors, and a product of
     normalised rows that a library runs better.
 
@@ -85,7 +85,6 @@ def _veto(kernel: Kernel, grid: tuple[str, ...], extents: dict[str, int], rows: 
     outer = 1
     for a in grid:
         outer *= extents[a]
-    columns = extents[columns_of] if columns_of else 0
     flops = 2.0 * outer * rows * n * (depth + columns)
     read = 2.0 * n * (depth + columns)
     blocks = outer * -(-rows // 64)

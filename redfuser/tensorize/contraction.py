@@ -28,14 +28,14 @@ def lower_contraction(work: KernelState, b: Block) -> None:
     """``s[rows, segment] = sum[c] A[rows, c] * B[segment, c]``."""
     assert b.over is not None and work.roles.segment is not None
     parts = rewrite.factors(b.exprs[0])
-    work.contracted = frozenset({b.over})
+    work.contracted = b.over
     work.contract_size = round_up(work.extents[b.over], 16)
-    right = tuple(p for p in parts if "n" in work.letters_of(p))
+    right = tuple(p for p in parts if work.roles.segment in work.axes_of(p))
     left = tuple(p for p in parts if p not in right)
-    if len(left) != 1 or len(right) != 1 or "m" in work.letters_of(right[0]):
+    if len(left) != 1 or len(right) != 1 or work.roles.rows in work.axes_of(right[0]):
         raise LoweringError("RF491", f"{work.kernel.name}: {print_expr(b.exprs[0])[:80]} is not a matrix product",
                             why="a contraction needs one operand per row and one per segment element")
-    v = work.tile(b.name, "mn", "f32")
+    v = work.tile(b.name, work.across, "f32")
     work.values[b.name] = v
     chunk = work.config.chunk
     if chunk and chunk < work.contract_size:
@@ -49,30 +49,30 @@ def lower_contraction(work: KernelState, b: Block) -> None:
             work.contract_size, work.chunk_origin = whole - cut, i64(cut)
             _gemm_step(work, b, left[0], right[0], v, False)
             work.chunk_origin = i64(0)
-    work.contracted = frozenset()
+    work.contracted = ""
 
 
 def _common_columns(work: KernelState, right: Expr) -> int:
     """Where a later contraction reads the first columns of the same rows of the same tensor: how many."""
-    k = strip_casts(right)
-    columns = work.roles.columns
-    if not isinstance(k, Load) or columns is None or work.roles.lists:
+    k, over = strip_casts(right), work.contracted
+    if not isinstance(k, Load) or work.roles.lists:
         return 0
-    (over,) = work.contracted
     for b in work.prepared.body:
-        for p in rewrite.factors(b.exprs[0]) if b.role == "reduce" and columns in b.axes else ():
+        column = work.roles.column_of(b.axes) if b.role == "reduce" else None
+        for p in rewrite.factors(b.exprs[0]) if column else ():
             v = strip_casts(p)
-            if isinstance(v, Load) and v.tensor == k.tensor and work.sizes["e"] < work.contract_size and \
-                    tuple(substitute(i, indices={columns: Index(over)}) for i in v.indices) == k.indices:
-                return work.sizes["e"]
+            if isinstance(v, Load) and v.tensor == k.tensor and work.sizes[column or ""] < work.contract_size and \
+                    tuple(substitute(i, indices={column or "": Index(over)}) for i in v.indices) == k.indices:
+                return work.sizes[column or ""]
     return 0
 
 
 def _gemm_step(work: KernelState, b: Block, left: Expr, right: Expr, v: Value, clear: bool) -> None:
     kinds = {strip_casts(left).dtype, strip_casts(right).dtype}
-    a, w = (_matrix_operand(work, e, letters, len(kinds) > 1) for e, letters in ((left, "mc"), (right, "nc")))
+    over, (rows, segment) = work.contracted, work.across
+    a, w = (_matrix_operand(work, e, axes, len(kinds) > 1) for e, axes in ((left, (rows, over)), (right, (segment, over))))
     for k, (x, y) in enumerate(products(a, w)):
-        work.emit(Gemm(Slice(x.buffer), Slice(y.buffer), v.buffer, x.letters == "cm", y.letters == "nc", clear and k == 0,
+        work.emit(Gemm(Slice(x.buffer), Slice(y.buffer), v.buffer, x.axes[0] == over, y.axes[0] != over, clear and k == 0,
                        work.policy(), work.source(b) if k == 0 else ""))
 
 
@@ -89,29 +89,28 @@ def _gemm_chunks(work: KernelState, b: Block, left: Expr, right: Expr, v: Value,
     work.emit(For(part, i64(0), i64(count), tuple(inner.stmts), work.config.stages))
 
 
-def _matrix_operand(work: KernelState, e: Expr, letters: str, apart: bool) -> Operand:
+def _matrix_operand(work: KernelState, e: Expr, axes: tuple[str, ...], apart: bool) -> Operand:
     """A matrix operand in shared memory. apart: in pieces, since its own type is not the other operand's."""
     bare = strip_casts(e)
-    if "c" in letters:
+    if work.contracted in axes:
         bare = _masked_depth(work, bare)
     dtype = bare.dtype
     _check_operand(work, dtype, bare)
-    sizes = {**work.sizes, "c": work.contract_size}
     if isinstance(bare, Load):
-        v = stage_tile(work, bare.tensor, bare.indices, dtype, want=letters, shared=True)
-        home = work.scope if work.chunked or "n" in work.letters_of(bare) else work.prologue
+        v = stage_tile(work, bare.tensor, bare.indices, dtype, want=axes, shared=True)
+        home = work.scope if work.chunked or work.roles.segment in work.axes_of(bare) else work.prologue
     else:
-        home = work.scope if work.chunked or "n" in letters else work.prologue
+        home = work.scope if work.chunked or work.roles.segment in axes else work.prologue
         name = next((x.tensor for x in walk(bare) if isinstance(x, Load)), "operand")
-        v = Value(letters, dtype, work.buffer(f"{name}_operand", "shared", dtype, tuple(sizes[c] for c in letters)))
-        home.stmts.append(work.parallel(letters, (Assign(v.buffer, work.points(letters), at_point(work, bare)),), sizes=sizes))
+        v = Value(axes, dtype, work.buffer(f"{name}_operand", "shared", dtype, work.shape(axes)))
+        home.stmts.append(work.parallel(axes, (Assign(v.buffer, work.points(axes), at_point(work, bare)),)))
     in_pieces = (dtype == "f32" and not work.config.tf32) or (apart and dtype != "bf16")
-    return split(work, v, home, sizes) if in_pieces else whole(v)
+    return split(work, v, home) if in_pieces else whole(v)
 
 
 def _masked_depth(work: KernelState, e: Expr) -> Expr:
     """An operand whose tile is deeper than the contraction is 0 there: by itself where that leaves its tensors."""
-    (over,) = work.contracted
+    over = work.contracted
     extent = work.extents[over]
     step = work.config.chunk if work.chunked else 16
     if round_up(extent, step) == extent:
@@ -133,24 +132,26 @@ def _check_operand(work: KernelState, dtype: str, e: Expr) -> None:
 def accumulate_product(work: KernelState, b: Block, v: Value) -> None:
     """``acc[rows, columns] += sum[segment] W[rows, segment] * V[segment, columns]``."""
     parts = rewrite.factors(b.exprs[0])
-    right = tuple(p for p in parts if "e" in work.letters_of(p))
+    rows, column = v.axes
+    _, segment = work.across
+    right = tuple(p for p in parts if column in work.axes_of(p))
     left = tuple(p for p in parts if p not in right)
-    if len(right) != 1 or not left or "m" in work.letters_of(right[0]):
+    if len(right) != 1 or not left or rows in work.axes_of(right[0]):
         raise LoweringError("RF491", f"{work.kernel.name}: {print_expr(b.exprs[0])[:80]} is not a matrix product",
                             why="a vector-valued sum needs one operand per row and one per column")
     own = strip_casts(right[0]).dtype
     weights = rewrite.product(left)
     plain = strip_casts(weights)
     if isinstance(plain, Load):
-        a = _matrix_operand(work, weights, "mn", plain.dtype != own)
-        w = _matrix_operand(work, right[0], "ne", plain.dtype != own)
+        a = _matrix_operand(work, weights, work.across, plain.dtype != own)
+        w = _matrix_operand(work, right[0], (segment, column), plain.dtype != own)
     else:
         dtype = weight_dtype(work, weights, own)
-        src = as_tile(work, _unrounded(weights, dtype), "mn", f"{b.name}_weight")
+        src = as_tile(work, _unrounded(weights, dtype), work.across, f"{b.name}_weight")
         parts = weight_pieces(work, src, dtype, weights, b)
-        a, w = Operand(parts, parts[0]), _matrix_operand(work, right[0], "ne", dtype != own)
+        a, w = Operand(parts, parts[0]), _matrix_operand(work, right[0], (segment, column), dtype != own)
     for k, (x, y) in enumerate(products(a, w)):  # a row held on chip is all there is: nothing was accumulated before
-        work.emit(Gemm(Slice(x.buffer), Slice(y.buffer), v.buffer, x.letters == "nm", y.letters == "en",
+        work.emit(Gemm(Slice(x.buffer), Slice(y.buffer), v.buffer, x.axes[0] == segment, y.axes[0] == column,
                        work.resident and k == 0, work.policy(), work.source(b) if k == 0 else ""))
 
 

@@ -12,7 +12,6 @@ was taken about.
 from __future__ import annotations
 
 from redfuser.acrf.expr import Cast, Const, Expr, Load, Op, walk
-from redfuser.tensorize.ir.index import at
 from redfuser.tensorize.ir.nodes import Assign, Fill
 from redfuser.tensorize.scope import Value
 from redfuser.tensorize.sizes import walked
@@ -25,15 +24,14 @@ _THROUGH = frozenset({"add", "sub", "mul", "div", "neg", "select"})
 
 def emit_total(work: KernelState, v: Value, total: Expr, comment: str = "", late: bool = False) -> None:
     """``v := total``, a sum that ``v`` itself takes part in. late: of a second visit of the row."""
-    points = work.points(v.letters)
-    if v.letters != "m" or v.dtype != "f32" or work.has_gemm or _steps(work) < MANY:
-        work.emit(work.parallel(v.letters, (Assign(v.buffer, points, total),), comment))
+    if v.axes != work.row or v.dtype != "f32" or work.has_gemm or _steps(work) < MANY:
+        work.store(v, total, comment)
         return
-    wide = work.buffer(f"{v.buffer}_wide", "fragment", "f64", (work.sizes["m"],))
-    (work.phase_init if late else work.prologue.stmts).append(Fill(wide, Const(0.0, "f64")))
-    here = at(wide, "f64", work.point["m"])
-    work.emit(work.parallel("m", (Assign(wide, points, _widened(total, v.buffer, here)),
-                                  Assign(v.buffer, points, Cast(here, "f32"))), comment))
+    wide = work.tile(f"{v.buffer}_wide", work.row, "f64")
+    (work.phase_init if late else work.prologue.stmts).append(Fill(wide.buffer, Const(0.0, "f64")))
+    here, points = work.here(wide), work.points(v.axes)
+    work.emit(work.parallel(v.axes, (Assign(wide.buffer, points, _widened(total, v.buffer, here)),
+                                     Assign(v.buffer, points, Cast(here, "f32"))), comment))
 
 
 def _steps(work: KernelState) -> int:
@@ -44,7 +42,7 @@ def _steps(work: KernelState) -> int:
     if work.resident or n is None:
         return 1
     splits = work.extents[work.kernel.split] if work.kernel.split else 1
-    return walked(work, n) // (work.sizes["n"] * splits)
+    return walked(work, n) // (work.sizes[n] * splits)
 
 
 def _widened(e: Expr, own: str, wide: Expr) -> Expr:

@@ -1,4 +1,4 @@
-"""What is known of a kernel's names while its blocks are rewritten: their tile letters, meanings, ranges and masks."""
+"""What is known of a kernel's names while its blocks are rewritten: their tile axes, meanings, ranges and masks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Prepared:
     """The blocks after rewriting.
 
     unit: names whose values lie in [0, 1] by construction. alive: per accumulator, where along the segment its
-    contribution can matter. levels: the tile letters each name varies along. lets: what each name was defined as."""
+    contribution can matter. levels: the tile axes each name varies along. lets: what each name was defined as."""
 
     body: tuple[Block, ...]
     tail: tuple[Block, ...]
@@ -34,6 +34,7 @@ class Facts:
 
     def __init__(self, kernel: Kernel, roles: Roles, ragged: bool, resident: bool, exact: bool = False) -> None:
         self.kernel, self.roles, self.ragged, self.resident, self.exact = kernel, roles, ragged, resident, exact
+        self.row = frozenset({roles.rows})
         self.subs: dict[str, Expr] = {}
         self.lets: dict[str, Expr] = {}
         self.levels: dict[str, frozenset[str]] = {}
@@ -49,28 +50,31 @@ class Facts:
         self.corrected = {n for b in kernel.body if b.role in ("correct", "merge") for n in b.names}
         for b in kernel.init:
             for n in b.names:
-                self.levels[n] = self.letters(b.axes) | {"m"}
+                self.levels[n] = self.tiled(b.axes) | self.row
 
     # -- facts ---------------------------------------------------------------------------------------------------------
 
-    def letters(self, axes: tuple[str, ...]) -> frozenset[str]:
-        """The tile letters of some axes."""
-        return frozenset(x for x in map(self.roles.letter, axes) if x)
+    def tiled(self, axes: tuple[str, ...]) -> frozenset[str]:
+        """Those of some axes that tiles run along."""
+        return frozenset(axes) & frozenset(self.roles.tiled)
 
     def level(self, e: Expr) -> frozenset[str]:
-        """The tile letters that a value varies along."""
+        """The tile axes that a value varies along."""
         found: set[str] = set()
         for x in walk(e):
             if isinstance(x, Ref):
                 found |= self.levels[x.name]
-            elif isinstance(x, Index):
-                letter = self.roles.letter(x.axis)
-                found |= {letter} if letter else set()
+            elif isinstance(x, Index) and x.axis in self.roles.tiled:
+                found.add(x.axis)
         return frozenset(found)
+
+    def along(self, e: Expr) -> bool:
+        """Does it vary along the segment?"""
+        return self.roles.segment in self.level(e)
 
     def per_row(self, e: Expr) -> bool:
         """Is it one value per row?"""
-        return self.level(e) <= {"m"}
+        return self.level(e) <= self.row
 
     def rounded(self, e: Expr) -> bool:
         """Carries the rounding of a contraction."""
@@ -94,7 +98,7 @@ class Facts:
     def one_for_all_rows(self, e: Expr) -> bool:
         """Weights of a product that has one row: a tile of their own, whose rows are alike, since two readings of them from
         memory are two tiles that a product's layout cannot both be fitted to."""
-        return self.level(e) == {"n"} and self.roles.columns is not None and not self.roles.lists
+        return self.level(e) == {self.roles.segment} and bool(self.roles.columns) and not self.roles.lists
 
     def stand(self, name: str, e: Expr) -> None:
         """From here on every reader of ``name`` reads ``e``. The only writer of :attr:`subs`: a second meaning for a name

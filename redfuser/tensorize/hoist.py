@@ -15,10 +15,10 @@ COSTLY = frozenset({"exp", "exp2", "log", "log2", "sqrt", "rsqrt", "div", "tanh"
 
 def hoist(work: Facts, e: Expr, b: Block, out: list[Block], level: frozenset[str]) -> Expr:
     """Move costly parts that only depend on the row out of a tile's expression, into a row value of their own."""
-    if level <= {"m"}:
+    if level <= work.row:
         return rewrite.rewrite_bottom_up(e, lambda x: _shifts(work, x, b, out))
     if not work.exact:
-        e = _reciprocals(e, work.level, b.name in work.halved)
+        e = _reciprocals(e, work.per_row, b.name in work.halved)
 
     def go(x: Expr) -> Expr:
         if isinstance(x, Op) and x.dtype == "f32" and work.per_row(x) and _worth_a_row_value(work, x):
@@ -31,9 +31,9 @@ def hoist(work: Facts, e: Expr, b: Block, out: list[Block], level: frozenset[str
 def _row_value(work: Facts, x: Expr, b: Block, out: list[Block]) -> Expr:
     if x not in work.row_values:
         name = work.fresh(_row_name(x, b))
-        work.levels[name] = frozenset({"m"})
+        work.levels[name] = work.row
         work.lets[name] = x
-        axes = tuple(a for a in b.axes if work.roles.letter(a) in ("", "m"))
+        axes = tuple(a for a in b.axes if a == work.roles.rows or a not in work.roles.tiled)
         out.append(Block("producer", (name,), axes, (x,), "f32"))
         work.row_values[x] = name
     return Ref(work.row_values[x], "f32")
@@ -52,13 +52,13 @@ def _worth_a_row_value(work: Facts, e: Expr) -> bool:
     return bool(work.level(e)) and (len(ops) > 1 or any(x.name in COSTLY for x in ops))
 
 
-def _reciprocals(e: Expr, level: Callable[[Expr], frozenset[str]], halved: bool) -> Expr:
+def _reciprocals(e: Expr, per_row: Callable[[Expr], bool], halved: bool) -> Expr:
     """``x / y --> x * (1 / y)`` where y varies along fewer axes and the result is rounded to half precision: one division
     per row instead of one per element. A quotient that is kept in single precision is as IEEE has it."""
 
     def rule(x: Expr) -> Expr:
         if isinstance(x, Op) and x.name == "div" and x.dtype == "f32" and not isinstance(x.args[1], Const) \
-                and level(x.args[1]) <= {"m"} and not level(x.args[0]) <= {"m"}:
+                and per_row(x.args[1]) and not per_row(x.args[0]):
             return op("mul", x.args[0], op("div", f32(1.0), x.args[1]))
         return x
 

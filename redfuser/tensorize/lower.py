@@ -74,7 +74,7 @@ def _init_state(work: KernelState) -> None:
                 raise LoweringError("RF489", f"{work.kernel.name}: {n} is accumulated in float64",
                                     why="tiles accumulate in single precision")
             dtype = "i32" if neutral.dtype == "i64" and len(b.names) > 1 else neutral.dtype  # the place of a best element
-            v = work.tile(n, "me" if work.roles.columns in b.axes else "m", dtype)
+            v = work.tile(n, (*work.row, *work.ordered(set(b.axes) & set(work.roles.columns))), dtype)
             work.values[n] = v
             assert isinstance(neutral, Const)
             if not work.resident:
@@ -129,24 +129,26 @@ def _lower_let(work: KernelState, b: Block) -> None:
     """Give a value a tile where that is worth one, else evaluate it where it is read."""
     (e,) = b.exprs
     name = b.name
-    letters = "".join(c for c in "mne" if c in work.prepared.levels.get(name, frozenset()))
+    axes = work.ordered(work.prepared.levels.get(name, ()))
     if name in work.written:
-        lower_output(work, b, e, letters)
+        lower_output(work, b, e, axes)
         return
-    if letters in ("", "n", "e") or (letters == "m" and not _worth_a_buffer(work, e)):
-        work.values[name] = Value(letters, b.dtype, expr=e)
+    rows = work.roles.rows
+    if not axes or (len(axes) == 1 and axes != work.row) or (axes == work.row and not _worth_a_buffer(e)):
+        work.values[name] = Value(axes, b.dtype, expr=e)
         return
-    if letters not in ("m", "mn", "me"):
-        raise LoweringError("RF493", f"{work.kernel.name}: {name} spans rows, segment and columns at once")
-    if letters == "mn" and isinstance(strip_casts(e), Load) and "m" in work.letters_of(e):
-        work.values[name] = Value(letters, b.dtype, expr=e)
+    if axes[0] != rows or len(axes) > 2:
+        raise LoweringError("RF493", f"{work.kernel.name}: {name} spans {', '.join(axes)} at once",
+                            why="a tile has rows and one other axis")
+    if axes == work.across and isinstance(strip_casts(e), Load) and rows in work.axes_of(e):
+        work.values[name] = Value(axes, b.dtype, expr=e)
         return
-    v = work.tile(name, letters, b.dtype if b.dtype not in ("f64", *HALF) or isinstance(e, Cast) else "f32")
+    v = work.tile(name, axes, b.dtype if b.dtype not in ("f64", *HALF) or isinstance(e, Cast) else "f32")
     map_tile(work, v, e, work.source(b))
     work.values[name] = v
 
 
-def _worth_a_buffer(work: KernelState, e: Expr) -> bool:
+def _worth_a_buffer(e: Expr) -> bool:
     return isinstance(e, Op) or (isinstance(e, Cast) and isinstance(e.arg, Op)) or isinstance(strip_casts(e), Load)
 
 
@@ -191,5 +193,5 @@ def _lower_tail(work: KernelState, tail: Scope) -> None:
 
 def _along_segment(work: KernelState, b: Block) -> bool:
     n = work.roles.segment
-    return n is not None and (b.over == n or any("n" in work.prepared.levels.get(x, ()) for x in b.names)
+    return n is not None and (b.over == n or any(n in work.prepared.levels.get(x, ()) for x in b.names)
                               or n in b.axes)

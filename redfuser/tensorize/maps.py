@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from redfuser.acrf.expr import Const, Expr, Op, Ref, print_expr
-from redfuser.tensorize.ir.index import at
 from redfuser.tensorize.ir.nodes import Assign, If
 from redfuser.tensorize.masks import TRUE, separate
 from redfuser.tensorize.scope import HALF, Value
@@ -12,28 +11,26 @@ from redfuser.tensorize.state import KernelState
 from redfuser.tensorize.walk import mask_needed
 
 
-def as_tile(work: KernelState, e: Expr, letters: str, stem: str) -> Value:
-    """``e`` in a fragment of exactly these letters."""
-    if isinstance(e, Ref) and work.value(e.name).letters == letters and work.value(e.name).buffer:
+def as_tile(work: KernelState, e: Expr, axes: tuple[str, ...], stem: str) -> Value:
+    """``e`` in a fragment of exactly these axes."""
+    if isinstance(e, Ref) and work.value(e.name).axes == axes and work.value(e.name).buffer:
         return work.value(e.name)
-    v = work.tile(stem, letters, "f32" if e.dtype in (*HALF, "f32", "f64") else e.dtype)
+    v = work.tile(stem, axes, "f32" if e.dtype in (*HALF, "f32", "f64") else e.dtype)
     map_tile(work, v, e)
     return v
 
 
 def map_tile(work: KernelState, v: Value, e: Expr, comment: str = "") -> None:
     """``v = e`` over v's tile; a mask that holds for whole segments is applied only where it does not."""
-    letters = v.letters
-    if letters == "mn" and isinstance(e, Op) and e.name == "select" and isinstance(e.args[2], Const):
+    if v.axes == work.across and isinstance(e, Op) and e.name == "select" and isinstance(e.args[2], Const):
         position, data = separate(e.args[0])
         partial = mask_needed(work, position)
         if position != TRUE and partial is not None:
             inner = e.args[1] if data == TRUE else Op("select", (data, e.args[1], e.args[2]), e.dtype)
-            work.emit(work.parallel(letters, (Assign(v.buffer, work.points(letters), at_point(work, inner)),), comment))
-            masked = Op("select", (at_point(work, position), at(v.buffer, v.dtype, *(work.point[c] for c in letters)),
-                                   e.args[2]), e.dtype)
-            mask = work.parallel(letters, (Assign(v.buffer, work.points(letters), at_elements(work, masked)),))
+            work.store(v, at_point(work, inner), comment)
+            masked = Op("select", (at_point(work, position), work.here(v), e.args[2]), e.dtype)
+            mask = work.parallel(v.axes, (Assign(v.buffer, work.points(v.axes), at_elements(work, masked)),))
             why = f"only where {print_expr(position)} is not settled"
             work.emit(mask if partial == TRUE else If(partial, (mask,), why))
             return
-    work.emit(work.parallel(letters, (Assign(v.buffer, work.points(letters), at_point(work, e)),), comment))
+    work.store(v, at_point(work, e), comment)

@@ -13,7 +13,6 @@ import math
 from dataclasses import dataclass
 
 from redfuser.acrf.expr import Cast, Const, Expr, Op, f32, op
-from redfuser.tensorize.ir.index import at
 from redfuser.tensorize.ir.nodes import Assign
 from redfuser.tensorize.scope import Scope, Value
 from redfuser.tensorize.state import KernelState
@@ -51,18 +50,15 @@ def products(a: Operand, b: Operand) -> list[tuple[Value, Value]]:
     return [(piece(a, i, j), piece(b, j, i)) for i, j in sorted(pairs, key=sum, reverse=True)]
 
 
-def split(work: KernelState, src: Value, home: Scope, sizes: dict[str, int]) -> Operand:
+def split(work: KernelState, src: Value, home: Scope) -> Operand:
     """``src``, a tile in shared memory, in pieces beside it; once per tile."""
     if src.buffer in home.split:
         return home.split[src.buffer]
-    shape = tuple(sizes[c] for c in src.letters)
+    shape = work.shape(src.axes)
     names = ["piece", "rest", "last"][:COUNT[src.dtype]]
     stem = src.buffer.removesuffix("_shared")
-    tiles = [Value(src.letters, "bf16", work.buffer(f"{stem}_{n}", "shared", "bf16", shape)) for n in names]
-    points = work.points(src.letters)
-
-    def here(v: Value) -> Expr:
-        return at(v.buffer, v.dtype, *(work.point[c] for c in v.letters))
+    tiles = [Value(src.axes, "bf16", work.buffer(f"{stem}_{n}", "shared", "bf16", shape)) for n in names]
+    points, here = work.points(src.axes), work.here
 
     def wide(e: Expr) -> Expr:
         return e if e.dtype == "f32" else Cast(e, "f32")
@@ -70,7 +66,7 @@ def split(work: KernelState, src: Value, home: Scope, sizes: dict[str, int]) -> 
     body = [Assign(tiles[0].buffer, points, Cast(here(src), "bf16"))]
     finite = tiles[0]
     if len(tiles) > 1:
-        finite = Value(src.letters, "bf16", work.buffer(f"{stem}_finite", "shared", "bf16", shape))
+        finite = Value(src.axes, "bf16", work.buffer(f"{stem}_finite", "shared", "bf16", shape))
         first = wide(here(tiles[0]))
         settled = op("lt", op("abs", first), f32(math.inf))  # not first - first == 0, which TVM takes for true
         body.append(Assign(finite.buffer, points, Op("select", (settled, here(tiles[0]), Const(0.0, "bf16")), "bf16")))
@@ -78,6 +74,6 @@ def split(work: KernelState, src: Value, home: Scope, sizes: dict[str, int]) -> 
         for before, v in zip([None, *tiles[1:]], tiles[1:], strict=False):
             left = left if before is None else op("sub", left, wide(here(before)))
             body.append(Assign(v.buffer, points, Cast(left, "bf16")))
-    home.stmts.append(work.parallel(src.letters, tuple(body), sizes=sizes))
+    home.stmts.append(work.parallel(src.axes, tuple(body)))
     home.split[src.buffer] = Operand(tuple(tiles), finite)
     return home.split[src.buffer]

@@ -64,9 +64,9 @@ class Preparation(Facts):
         if b.reducer is None and len(b.names) == 1 and b.role in ("producer", "finalize", "epilogue", "post"):
             return self._let(b, exprs[0])
         for n in b.names:
-            self.levels.setdefault(n, self.letters(b.axes))
+            self.levels.setdefault(n, self.tiled(b.axes))
         out: list[Block] = []
-        hoisted = tuple(hoist(self, e, b, out, frozenset(self.letters(b.points))) for e in exprs)
+        hoisted = tuple(hoist(self, e, b, out, self.tiled(b.points)) for e in exprs)
         return [*out, replace(b, exprs=hoisted)]
 
     def rewrite(self, e: Expr) -> Expr:
@@ -81,7 +81,7 @@ class Preparation(Facts):
         k, rest = constants(rewrite.factors(rewrite.simplify(substitute(b.exprs[0], self.subs))))
         if not (rest and math.isfinite(k)):  # an infinite factor makes infinities and NaN term by term
             raise LoweringError("RF491", f"{self.kernel.name}: {print_expr(b.exprs[0])[:80]} is not a matrix product")
-        self.levels[b.name] = self.letters(b.axes)
+        self.levels[b.name] = self.tiled(b.axes)
         self.contractions[b.name] = (rewrite.product(rest), self.roles.extents[b.over or ""])
         if k != 1.0:
             self.stand(b.name, op("mul", Ref(b.name, b.dtype), f32(k)))
@@ -92,7 +92,7 @@ class Preparation(Facts):
         cases, written down once."""
         name, k = b.name, 1.0
         if name not in {t.name for t in self.kernel.writes}:
-            if b.role == "producer" and "n" in self.level(e) and not self.exact:
+            if b.role == "producer" and self.along(e) and not self.exact:
                 k, e = rewrite.positive_scale(e)
             if self._stands_for_itself(b, e):
                 if k == 1.0 and in_unit_interval(self, e):
@@ -103,7 +103,7 @@ class Preparation(Facts):
                 self.stand(name, op("mul", Ref(name, b.dtype), f32(k)))
         written = {t.name for t in self.kernel.writes}
         out: list[Block] = []
-        self.levels[name] = self.level(e) | (self.letters(b.axes) if name in written else frozenset())
+        self.levels[name] = self.level(e) | (self.tiled(b.axes) if name in written else frozenset())
         if in_unit_interval(self, e):
             self.unit.add(name)
         e = hoist(self, e, b, out, self.levels[name])
@@ -125,23 +125,24 @@ class Preparation(Facts):
             if k != 1.0:
                 for name in (b.name, f"{b.name}@old"):
                     self.stand(name, op("mul", Ref(name, b.dtype), f32(k)))
-        if kind == "sum" and "n" not in self.level(e) and self.roles.segment and self.roles.columns not in b.axes:
+        if kind == "sum" and self.roles.segment and not self.along(e) and not self.roles.column_of(b.axes):
             return self._count(b, e)
         e, before = mask_tail(self, b, e)
         out += before
-        if kind in ("max", "min") and (self.one_for_all_rows(e) or (self.level(e) == {"m", "n"} and isinstance(e, (Op, Cast))
-                                       and not isinstance(_under_casts(e), Load))):
+        across = self.level(e) == self.row | {self.roles.segment}
+        if kind in ("max", "min") and (self.one_for_all_rows(e) or (across and isinstance(e, (Op, Cast))
+                                                                    and not isinstance(_under_casts(e), Load))):
             e = self._name_term(b, e, out)
         if kind == "max":
             self.maxima[b.name] = e
-        e = hoist(self, e, b, out, frozenset(self.letters(b.points)) | {"n"})
+        e = hoist(self, e, b, out, self.tiled(b.points) | {self.roles.segment or ""})
         self.alive.append(alive_where(self, b.reducer, e))
         return [*out, replace(b, exprs=(e,))]
 
     def _name_term(self, b: Block, e: Expr, out: list[Block]) -> Expr:
         """Give a contribution that later ones contain a name, so that it is evaluated once."""
         name = self.fresh(f"{b.name}_term")
-        self.levels[name] = self.level(e) | {"m"}
+        self.levels[name] = self.level(e) | self.row
         value = hoist(self, e, b, out, self.levels[name])
         self.lets[name] = value
         out.append(Block("producer", (name,), (*b.axes, self.roles.segment or ""), (value,), e.dtype))

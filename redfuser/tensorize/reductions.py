@@ -11,8 +11,8 @@ from redfuser.strategies.program import Block
 from redfuser.tensorize import rewrite
 from redfuser.tensorize.contraction import accumulate_product
 from redfuser.tensorize.deep import emit_total
-from redfuser.tensorize.ir.index import at, i64, imax, imin
-from redfuser.tensorize.ir.nodes import Assign, Copy, Fill, ReduceTile, Slice
+from redfuser.tensorize.ir.index import i64, imax, imin
+from redfuser.tensorize.ir.nodes import Copy, Fill, ReduceTile, Slice
 from redfuser.tensorize.maps import as_tile
 from redfuser.tensorize.nan import keeps_nan
 from redfuser.tensorize.scope import Value
@@ -25,7 +25,7 @@ from redfuser.tensorize.state import KernelState
 def keep_old(work: KernelState, b: Block) -> None:
     """A copy of an accumulator from before the step."""
     base = work.value(b.name.partition("@")[0])
-    v = work.tile(b.name, base.letters, base.dtype)
+    v = work.tile(b.name, base.axes, base.dtype)
     work.values[b.name] = v
     work.emit(Copy(Slice(base.buffer), Slice(v.buffer)))
 
@@ -33,11 +33,10 @@ def keep_old(work: KernelState, b: Block) -> None:
 def lower_correct(work: KernelState, b: Block) -> None:
     """Rebase an accumulator; a row value is corrected where the segment's part is added."""
     v = work.value(b.name)
-    if v.letters == "m":  # joins the addition of the segment's part
+    if v.axes == work.row:  # joins the addition of the segment's part
         work.corrections[b.name] = at_point(work, b.exprs[0])
         return
-    work.emit(work.parallel(v.letters, (Assign(v.buffer, work.points(v.letters), at_point(work, b.exprs[0])),),
-                            work.source(b)))
+    work.store(v, at_point(work, b.exprs[0]), work.source(b))
 
 
 def lower_merge(work: KernelState, b: Block) -> None:
@@ -51,7 +50,7 @@ def lower_merge(work: KernelState, b: Block) -> None:
     if b.reducer.kind == "sum":
         emit_total(work, v, at_point(work, total), work.source(b))
     else:
-        work.emit(work.parallel(v.letters, (Assign(v.buffer, work.points(v.letters), at_point(work, total)),), work.source(b)))
+        work.store(v, at_point(work, total), work.source(b))
 
 
 def lower_reduce(work: KernelState, b: Block) -> None:
@@ -64,28 +63,28 @@ def lower_reduce(work: KernelState, b: Block) -> None:
     if kind not in ("sum", "max", "min"):
         raise LoweringError("RF489", f"{work.kernel.name}: no tile form of the reducer {kind}")
     v = work.value(b.name)
-    if "e" in v.letters and not work.roles.lists:
+    if v.axes != work.row and not work.roles.lists:
         accumulate_product(work, b, v)
         return
-    if kind == "sum" and "n" not in work.letters_of(b.exprs[0]):
+    if kind == "sum" and work.roles.segment not in work.axes_of(b.exprs[0]):
         _add_count(work, b, v, work.corrections.pop(b.name, None))
         return
     corrected = work.corrections.pop(b.name, None)
-    src = as_tile(work, b.exprs[0], "mn", f"{b.name}_term")
+    src = as_tile(work, b.exprs[0], work.across, f"{b.name}_term")
     nan = kind != "sum" and v.dtype in FLOATS and keeps_nan(work.program.fused, b.name)
     _fold_tile(work, kind, src, v, fresh=work.resident, comment=work.source(b), corrected=corrected, nan=nan)
 
 
 def _add_count(work: KernelState, b: Block, v: Value, corrected: Expr | None) -> None:
     """A sum of a value that the segment does not change: times the elements of this segment."""
-    n, size = work.roles.segment, work.sizes["n"]
+    n = work.roles.segment
     assert n is not None and work.scope.segment is not None
-    extent = work.extents[n]
+    extent, size = work.extents[n], work.sizes[n]
     count: Expr = Const(float(size), "f32")
     if walked(work, n) != extent:
         left = Op("sub", (i64(extent), work.scope.segment), "i64")
         count = Cast(imax(i64(0), imin(i64(size), left)), "f32")
-    total = op("add", corrected or at(v.buffer, v.dtype, work.point["m"]), op("mul", count, at_point(work, b.exprs[0])))
+    total = op("add", corrected or work.here(v), op("mul", count, at_point(work, b.exprs[0])))
     emit_total(work, v, rewrite.simplify(total), work.source(b))
 
 
@@ -93,48 +92,48 @@ def _fold_tile(work: KernelState, kind: str, src: Value, v: Value, fresh: bool, 
                corrected: Expr | None = None, nan: bool = False, late: bool = False) -> None:
     """``v`` := reduce of ``src``, folded with the old v unless ``fresh``. nan: keep NaN where max and min drop it. late: in a
     second visit of the row."""
-    here = at(v.buffer, v.dtype, work.point["m"])
+    here = work.here(v)
     if fresh:
         work.emit(ReduceTile(kind, src.buffer, v.buffer, True, comment))
         if nan:
-            work.emit(work.parallel("m", (Assign(v.buffer, work.points("m"), _or_nan(work, src, here)),)))
+            work.store(v, _or_nan(work, src, here))
     elif kind in ("max", "min") and not nan:
         if corrected is not None:
-            work.emit(work.parallel("m", (Assign(v.buffer, work.points("m"), corrected),)))
+            work.store(v, corrected)
         work.emit(ReduceTile(kind, src.buffer, v.buffer, False, comment))
     else:
-        part = work.buffer(f"{v.buffer}_segment", "fragment", v.dtype, (work.sizes["m"],))
-        work.emit(ReduceTile(kind, src.buffer, part, True, comment))
-        other: Expr = at(part, v.dtype, work.point["m"])
+        part = work.tile(f"{v.buffer}_segment", work.row, v.dtype)
+        work.emit(ReduceTile(kind, src.buffer, part.buffer, True, comment))
+        other = work.here(part)
         if nan:
             other = _or_nan(work, src, other)
         total = op({"sum": "add"}.get(kind, kind), corrected or here, other)
         if kind == "sum":
             emit_total(work, v, total, late=late)
         else:
-            work.emit(work.parallel("m", (Assign(v.buffer, work.points("m"), total),)))
+            work.store(v, total)
 
 
 def _or_nan(work: KernelState, src: Value, e: Expr) -> Expr:
     """``e``, or NaN in rows of ``src`` that hold one."""
-    flags, seen = work.tile(f"{src.buffer}_nan", src.letters, "f32"), work.tile(f"{src.buffer}_seen", "m", "f32")
-    x = at(src.buffer, src.dtype, *(work.point[c] for c in src.letters))
+    flags, seen = work.tile(f"{src.buffer}_nan", src.axes, "f32"), work.tile(f"{src.buffer}_seen", work.row, "f32")
+    x = work.here(src)
     flag = Op("select", (op("isnan", x if x.dtype == "f32" else Cast(x, "f32")), f32(1.0), f32(0.0)), "f32")
-    work.emit(work.parallel(src.letters, (Assign(flags.buffer, work.points(src.letters), flag),)))
+    work.store(flags, flag)
     work.emit(ReduceTile("max", flags.buffer, seen.buffer, True, "a maximum of tiles drops NaN"))
-    return Op("select", (op("gt", at(seen.buffer, "f32", work.point["m"]), f32(0.0)), Const(math.nan, e.dtype), e), e.dtype)
+    return Op("select", (op("gt", work.here(seen), f32(0.0)), Const(math.nan, e.dtype), e), e.dtype)
 
 
 def lower_late_reduce(work: KernelState, b: Block) -> None:
     """A reduction after the accumulators: along the row once more, or over columns."""
     assert b.reducer is not None
-    if work.roles.lists and b.over == work.roles.columns and b.reducer.kind in ("sum", "max", "min"):
+    if work.roles.lists and b.over in work.roles.columns and b.reducer.kind in ("sum", "max", "min"):
         _reduce_list(work, b)
         return
     if b.over != work.roles.segment or b.reducer.kind not in ("sum", "max", "min"):
         raise LoweringError("RF489", f"{work.kernel.name}: no tile form of {b.reducer} over {b.over} after the row")
     e = b.exprs[0]
-    v = work.tile(b.name, "m", "f32" if e.dtype in FLOATS else b.dtype)
+    v = work.tile(b.name, work.row, "f32" if e.dtype in FLOATS else b.dtype)
     work.values[b.name] = v
     n = work.roles.segment
     assert n is not None
@@ -142,17 +141,17 @@ def lower_late_reduce(work: KernelState, b: Block) -> None:
         e = Op("select", (op("lt", Index(n), i64(work.extents[n])), e, neutral(b.reducer, e.dtype)[0]), e.dtype)
     if not work.resident:
         work.phase_init.append(Fill(v.buffer, neutral(b.reducer, v.dtype)[0]))
-    _fold_tile(work, b.reducer.kind, as_tile(work, e, "mn", f"{b.name}_term"), v, work.resident, work.source(b),
+    _fold_tile(work, b.reducer.kind, as_tile(work, e, work.across, f"{b.name}_term"), v, work.resident, work.source(b),
                nan=b.reducer.kind != "sum", late=True)
 
 
 def _reduce_list(work: KernelState, b: Block) -> None:
     """Along the places of a top-k list, padded to a power of two."""
-    assert b.reducer is not None and work.roles.columns is not None
-    e, k = b.exprs[0], work.extents[work.roles.columns]
-    if k != work.sizes["e"]:
-        e = Op("select", (op("lt", Index(work.roles.columns), i64(k)), e, neutral(b.reducer, e.dtype)[0]), e.dtype)
-    v = work.tile(b.name, "m", "f32" if e.dtype in FLOATS else b.dtype)
+    assert b.reducer is not None and b.over is not None
+    e, k = b.exprs[0], work.extents[b.over]
+    if k != work.sizes[b.over]:
+        e = Op("select", (op("lt", Index(b.over), i64(k)), e, neutral(b.reducer, e.dtype)[0]), e.dtype)
+    v = work.tile(b.name, work.row, "f32" if e.dtype in FLOATS else b.dtype)
     work.values[b.name] = v
-    _fold_tile(work, b.reducer.kind, as_tile(work, e, "me", f"{b.name}_term"), v, True, work.source(b),
+    _fold_tile(work, b.reducer.kind, as_tile(work, e, (*work.row, b.over), f"{b.name}_term"), v, True, work.source(b),
                nan=b.reducer.kind != "sum")

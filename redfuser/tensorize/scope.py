@@ -9,15 +9,14 @@ from redfuser.acrf.expr import Expr
 from redfuser.tensorize.ir.nodes import Slice, TileStmt
 
 HALF = ("f16", "bf16")
-ORDER = "mnec"
 
 
 @dataclass(slots=True)
 class Value:
-    """Where a name lives: in a buffer whose dimensions are ``letters`` (m rows, n segment, e columns), or nowhere
-    (``expr`` is evaluated where it is read)."""
+    """Where a name lives: in a buffer whose dimensions run along ``axes``, or nowhere (``expr`` is evaluated where it is
+    read)."""
 
-    letters: str
+    axes: tuple[str, ...]
     dtype: str
     buffer: str = ""
     expr: Expr | None = None

@@ -7,19 +7,21 @@ from redfuser.tensorize.state import KernelState
 
 
 def tile_sizes(work: KernelState) -> dict[str, int]:
-    """Extent of a tile per letter."""
+    """Extent of a tile per axis."""
     roles, config = work.roles, work.config
     rows = config.rows if work.has_gemm else min(config.rows, _power_at_least(work.extents[roles.rows]))
     n = work.extents[roles.segment] if roles.segment else 1
     segment = (config.segment if config.segment >= n else n) if work.resident else config.segment
-    e = work.extents[roles.columns] if roles.columns else 1
-    columns = _power_at_least(e) if roles.lists else round_up(e, 16) if work.has_gemm else e
-    return {"m": rows, "n": segment, "e": columns}
+    sizes = {roles.rows: rows, **({roles.segment: segment} if roles.segment else {})}
+    for a in roles.columns:
+        e = work.extents[a]
+        sizes[a] = _power_at_least(e) if roles.lists else round_up(e, 16) if work.has_gemm else e
+    return sizes
 
 
 def walked(work: KernelState, n: str) -> int:
     """Elements that all segments of all splits cover: at least the extent, more where the last are ragged."""
-    extent, size = work.extents[n], work.sizes["n"]
+    extent, size = work.extents[n], work.sizes[n]
     if work.kernel.split and work.kernel.kind in ("split", "map"):
         splits = work.extents[work.kernel.split]
         chunk = -(-extent // splits)
@@ -40,7 +42,7 @@ def is_gemm(work: KernelState, b: Block) -> bool:
         return False
     if b.role == "producer":
         return work.roles.segment in b.axes
-    return b.role == "reduce" and not work.roles.lists and work.roles.columns in b.axes
+    return b.role == "reduce" and not work.roles.lists and work.roles.column_of(b.axes) is not None
 
 
 def round_up(n: int, k: int) -> int:

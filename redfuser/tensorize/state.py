@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from redfuser.acrf.expr import Expr, Index, Ref, Tensor, walk
+from collections.abc import Iterable
+
+from redfuser.acrf.expr import Expr, Index, Load, Ref, Tensor, walk
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block, Kernel, Program
 from redfuser.target import Target
@@ -14,7 +16,7 @@ from redfuser.tensorize.indexing import Affine, View
 from redfuser.tensorize.ir.index import i64, iadd
 from redfuser.tensorize.ir.nodes import Assign, Buffer, Parallel, Param, Policy, TileStmt
 from redfuser.tensorize.masks import Analysis, Rows
-from redfuser.tensorize.scope import ORDER, Scope, Value
+from redfuser.tensorize.scope import Scope, Value
 
 
 class KernelState:
@@ -43,7 +45,7 @@ class KernelState:
     phase_init: list[TileStmt]
     narrowed: bool = False
     # the contraction being lowered: its axis, and the part of it that one operand tile holds
-    contracted: frozenset[str] = frozenset()
+    contracted: str = ""
     contract_size: int = 0
     chunk_origin: Expr = i64(0)
     chunked: bool = False
@@ -64,13 +66,28 @@ class KernelState:
         """The parameter that holds a tensor."""
         return argument_name(self.program, name)
 
-    def origin(self, letter: str) -> Expr:
-        """The first element of the current tile along a letter."""
-        if letter == "m":
-            return self.row_origin.expr()
-        if letter == "n":
+    @property
+    def row(self) -> tuple[str, ...]:
+        """The axes of a value per row."""
+        return (self.roles.rows,)
+
+    @property
+    def across(self) -> tuple[str, ...]:
+        """The axes of a value per row and element of the segment."""
+        return (self.roles.rows, self.roles.segment or "")
+
+    def ordered(self, axes: Iterable[str]) -> tuple[str, ...]:
+        """Those of ``axes`` that tiles run along, in tile order; the axis of a contraction comes last."""
+        wanted = set(axes)
+        return tuple(a for a in (*self.roles.tiled, self.contracted) if a in wanted)
+
+    def origin(self, axis: str) -> Expr:
+        """The first element of the current tile along an axis."""
+        if axis == self.contracted:
+            return self.chunk_origin
+        if axis == self.roles.segment:
             return self.scope.segment if self.scope.segment is not None else i64(0)
-        return self.chunk_origin if letter == "c" else i64(0)
+        return self.row_origin.expr() if axis == self.roles.rows else i64(0)
 
     def scalar(self, axis: str) -> Expr:
         """The value of an axis that no tile runs along."""
@@ -80,23 +97,19 @@ class KernelState:
 
     def position(self, axis: str) -> Expr:
         """The value of an axis at the current point."""
-        letter = self.roles.letter(axis)
-        if letter:
-            return iadd(self.origin(letter), Index(self.point[letter]))
-        if axis in self.contracted:
-            return iadd(self.chunk_origin, Index(self.point["c"]))
+        if axis in self.roles.tiled or axis == self.contracted:
+            return iadd(self.origin(axis), Index(self.point[axis]))
         return self.scalar(axis)
 
-    def letters_of(self, e: Expr) -> str:
-        """The tile letters a value varies along, in tile order."""
+    def axes_of(self, e: Expr) -> tuple[str, ...]:
+        """The tile axes a value varies along, in tile order."""
         found: set[str] = set()
         for x in walk(e):
             if isinstance(x, Index):
-                letter = "c" if x.axis in self.contracted else self.roles.letter(x.axis)
-                found |= {letter} if letter else set()
+                found.add(x.axis)
             elif isinstance(x, Ref):
-                found |= set(self.value(x.name).letters)
-        return "".join(c for c in ORDER if c in found)
+                found.update(self.value(x.name).axes)
+        return self.ordered(found)
 
     def value(self, name: str) -> Value:
         """Where a name lives. Raises LoweringError RF487 before it has a tile."""
@@ -119,23 +132,32 @@ class KernelState:
         self.buffers[name] = Buffer(name, scope, dtype, shape, comment)  # type: ignore[arg-type]
         return name
 
-    def tile(self, name: str, letters: str, dtype: str) -> Value:
+    def shape(self, axes: tuple[str, ...]) -> tuple[int, ...]:
+        """The extents of a tile along ``axes``."""
+        return tuple(self.contract_size if a == self.contracted else self.sizes[a] for a in axes)
+
+    def tile(self, name: str, axes: tuple[str, ...], dtype: str) -> Value:
         """A fragment for a name, of the current tile sizes."""
-        shape = tuple(self.sizes[c] for c in letters)
-        return Value(letters, dtype, self.buffer(self._pretty(name), "fragment", dtype, shape))
+        return Value(axes, dtype, self.buffer(self._pretty(name), "fragment", dtype, self.shape(axes)))
+
+    def here(self, v: Value) -> Expr:
+        """The element of a tile at the current point."""
+        return Load(v.buffer, self.points(v.axes), v.dtype)
 
     def _pretty(self, name: str) -> str:
         return self.pretty.get(name, name)
 
-    def points(self, letters: str) -> tuple[Expr, ...]:
-        """The loop variables of some letters."""
-        return tuple(Index(self.point[c]) for c in letters)
+    def points(self, axes: tuple[str, ...]) -> tuple[Expr, ...]:
+        """The loop variables of some axes."""
+        return tuple(Index(self.point[a]) for a in axes)
 
-    def parallel(self, letters: str, body: tuple[Assign, ...], comment: str = "",
-                 sizes: dict[str, int] | None = None) -> Parallel:
+    def parallel(self, axes: tuple[str, ...], body: tuple[Assign, ...], comment: str = "") -> Parallel:
         """A parallel loop over a tile."""
-        sizes = sizes or self.sizes
-        return Parallel(tuple(self.point[c] for c in letters), tuple(sizes[c] for c in letters), body, comment)
+        return Parallel(tuple(self.point[a] for a in axes), self.shape(axes), body, comment)
+
+    def store(self, v: Value, e: Expr, comment: str = "") -> None:
+        """``v := e`` at every point of v's tile."""
+        self.emit(self.parallel(v.axes, (Assign(v.buffer, self.points(v.axes), e),), comment))
 
     def emit(self, stmt: TileStmt) -> None:
         """Append to the current scope."""
@@ -149,7 +171,7 @@ class KernelState:
             self.pretty[scores[0]] = "scores"
         for kind in ("max", "min", "sum"):
             rows = [b.name for b in self.prepared.body if b.role == "reduce" and b.reducer and b.reducer.kind == kind
-                    and self.roles.columns not in b.axes]
+                    and not self.roles.column_of(b.axes)]
             if len(rows) == 1:
                 self.pretty[rows[0]] = f"row_{kind}"
                 for suffix in ("shift", "finite", "inverse", "row"):
@@ -162,7 +184,7 @@ class KernelState:
 
     @property
     def analysis(self) -> Analysis:
-        rows = Rows(self.roles.rows, self.row_origin, self.sizes["m"])
+        rows = Rows(self.roles.rows, self.row_origin, self.sizes[self.roles.rows])
         return Analysis(self.roles.segment or "", rows, self.block_extents)
 
     def policy(self) -> Policy:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from redfuser.acrf.expr import Cast, Const, Expr, Op, Ref, refs_of
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block
 from redfuser.tensorize.axes import strip_casts
-from redfuser.tensorize.ir.index import at
 from redfuser.tensorize.ir.nodes import Assign, Copy, Dim, Slice
 from redfuser.tensorize.maps import as_tile, map_tile
 from redfuser.tensorize.params import view_indices
@@ -18,74 +19,73 @@ from redfuser.tensorize.state import KernelState
 def lower_store(work: KernelState, b: Block) -> None:
     """Write the results of a store block."""
     for name, e in zip(b.names, b.exprs, strict=True):
-        letters = "".join(c for c in "mne" if c in work.letters_of(e))
-        _write_result(work, name, e, letters, work.source(b))
+        _write_result(work, name, e, work.axes_of(e), work.source(b))
 
 
-def lower_output(work: KernelState, b: Block, e: Expr, letters: str) -> None:
+def lower_output(work: KernelState, b: Block, e: Expr, axes: tuple[str, ...]) -> None:
     """Write a result, and let later blocks read its expression."""
-    elements = (x for o in work.prepared.tail if any("n" in work.prepared.levels.get(n, ()) for n in o.names) for x in o.exprs)
-    if letters == "m" and isinstance(e, Op) and any(b.name in refs_of(x) for x in elements):
-        v = work.tile(b.name, letters, b.dtype)  # a row's result that its elements read: evaluated once
+    levels, segment = work.prepared.levels, work.roles.segment
+    elements = (x for o in work.prepared.tail if any(segment in levels.get(n, ()) for n in o.names) for x in o.exprs)
+    if axes == work.row and isinstance(e, Op) and any(b.name in refs_of(x) for x in elements):
+        v = work.tile(b.name, axes, b.dtype)  # a row's result that its elements read: evaluated once
         map_tile(work, v, e)
         work.values[b.name] = v
         e = Ref(b.name, b.dtype)
-    _write_result(work, b.name, e, letters, work.source(b))
-    work.values.setdefault(b.name, Value(letters, b.dtype, expr=e))
+    _write_result(work, b.name, e, axes, work.source(b))
+    work.values.setdefault(b.name, Value(axes, b.dtype, expr=e))
 
 
-def _write_result(work: KernelState, name: str, e: Expr, letters: str, comment: str) -> None:
+def _write_result(work: KernelState, name: str, e: Expr, axes: tuple[str, ...], comment: str) -> None:
     """A result to global memory: whole tiles as copies (matrix results through shared memory), rows by element."""
     tensor = work.written[name]
-    rect = rectangle(work, name, work.stores[name], work.sizes)
-    wide = "".join(c for c in "mne" if c in set(letters) | set(rect[1] if rect else ""))
-    if wide == "" and letters == "":
-        wide = "m"
+    rect = rectangle(work, name, work.stores[name])
+    rows = work.roles.rows
+    wide = work.ordered({*axes, *(rect[1] if rect else ())}) or work.row
+    matrix = work.has_gemm and len(wide) == 2 and wide[1] in work.roles.columns
     if len(wide) == 2 and rect is not None and rect[1] == wide:
         bare = strip_casts(e) if not (isinstance(e, Cast) and e.dtype in HALF) else e.arg if isinstance(e, Cast) else e
         if isinstance(e, Cast) and e.dtype == tensor.dtype:
             bare = e.arg
-        if wide == "me" and work.has_gemm and not work.roles.lists:
+        if matrix and not work.roles.lists:
             src = as_tile(work, bare, wide, f"{name}_tile")
             if tensor.dtype == src.dtype:
                 work.emit(Copy(Slice(src.buffer), rect[0], comment))
                 return
-            out = work.buffer(f"{name}_shared", "shared", tensor.dtype, tuple(work.sizes[c] for c in wide))
+            out = work.buffer(f"{name}_shared", "shared", tensor.dtype, work.shape(wide))
             work.emit(Copy(Slice(src.buffer), Slice(out), comment))
             work.emit(Copy(Slice(out), rect[0]))
             return
-        v = Value(wide, tensor.dtype, work.buffer(f"{name}_tile", "fragment", tensor.dtype,
-                                                  tuple(work.sizes[c] for c in wide)))
+        v = work.tile(f"{name}_tile", wide, tensor.dtype)
         map_tile(work, v, e, comment)
         work.emit(Copy(Slice(v.buffer), rect[0]))
         return
     forms = view_indices(work, name, work.stores[name])
     if forms is None:
         raise LoweringError("RF494", f"{work.kernel.name}: {name} is not stored along its axes")
-    wide = wide or "m"
     param = work.params[name].name
     value = at_point(work, e)
     target = tuple(work.form(p) for p in forms)
-    if wide == "me" and rect is not None and rect[1] == "e" and work.has_gemm:  # no row axis: the first row, staged
+    if matrix and rect is not None and rect[1] == wide[1:]:  # no row axis: the first row, staged
         bare = e.arg if isinstance(e, Cast) and e.dtype == tensor.dtype else e
         src = as_tile(work, bare, wide, f"{name}_tile")
-        out = work.buffer(f"{name}_shared", "shared", tensor.dtype, tuple(work.sizes[c] for c in wide))
+        out = work.buffer(f"{name}_shared", "shared", tensor.dtype, work.shape(wide))
         work.emit(Copy(Slice(src.buffer), Slice(out), comment))
-        work.emit(Copy(Slice(out, (Dim(Const(0, "i64")), Dim(Const(0, "i64"), work.sizes["e"]))), rect[0]))
+        work.emit(Copy(Slice(out, (Dim(Const(0, "i64")), Dim(Const(0, "i64"), *work.shape(wide[1:])))), rect[0]))
         return
-    if "m" in wide and "m" not in (rect[1] if rect else "m"):  # a result without a row axis: one row stores it
+    if rows in wide and rows not in (rect[1] if rect else work.row):  # a result without a row axis: one row stores it
         if work.has_gemm:  # a loop over one row would want the product's rows in a layout of its own
             bare = e.arg if isinstance(e, Cast) and e.dtype == tensor.dtype else e
             value = _staged_row(work, name, bare, wide, comment)
             value = value if value.dtype == tensor.dtype else Cast(value, tensor.dtype)
-        work.emit(work.parallel(wide, (Assign(param, target, value),), comment, {**work.sizes, "m": 1}))
+        first = work.parallel(wide, (Assign(param, target, value),), comment)
+        work.emit(replace(first, extents=tuple(1 if a == rows else n for a, n in zip(wide, first.extents, strict=True))))
         return
     work.emit(work.parallel(wide, (Assign(param, target, value),), comment))
 
 
-def _staged_row(work: KernelState, name: str, e: Expr, letters: str, comment: str) -> Expr:
+def _staged_row(work: KernelState, name: str, e: Expr, axes: tuple[str, ...], comment: str) -> Expr:
     """``e`` at the current point, read from a tile in shared memory, where any thread finds any row."""
-    src = as_tile(work, e, letters, f"{name}_tile")
-    out = work.buffer(f"{name}_shared", "shared", src.dtype, tuple(work.sizes[c] for c in letters))
+    src = as_tile(work, e, axes, f"{name}_tile")
+    out = work.buffer(f"{name}_shared", "shared", src.dtype, work.shape(axes))
     work.emit(Copy(Slice(src.buffer), Slice(out), comment))
-    return at(out, src.dtype, *(work.point[c] for c in letters))
+    return work.here(Value(axes, src.dtype, out))

@@ -12,9 +12,9 @@ from redfuser.tensorize.state import KernelState
 
 def segment_steps(work: KernelState, blocks: tuple[Block, ...], alive: Expr) -> tuple[Expr, Expr, Expr]:
     """(first step, last step + 1, first element of step ``counter``) of the walk along the r-axis."""
-    n, size = work.roles.segment, work.sizes["n"]
+    n = work.roles.segment
     assert n is not None
-    extent = work.extents[n]
+    extent, size = work.extents[n], work.sizes[n]
     first: Expr = i64(0)
     last: Expr = i64(-(-extent // size))
     if work.kernel.split and work.kernel.kind in ("split", "map"):
@@ -68,7 +68,7 @@ def mask_needed(work: KernelState, position: Expr) -> Expr | None:
     found = work.analysis.range(position)
     if not found.exact or isinstance(work.scope.segment, Const):
         return TRUE
-    start, size = work.scope.segment, work.sizes["n"]
+    start, size = work.scope.segment, work.sizes[work.roles.segment or ""]
     tests = []
     if found.core_low is not None:
         tests.append(op("lt", start, found.core_low))

@@ -15,7 +15,6 @@ import math
 from redfuser.acrf.expr import Cast, Expr, Op, Ref, f32, op, print_expr, refs_of
 from redfuser.strategies.program import Block
 from redfuser.tensorize.axes import strip_casts
-from redfuser.tensorize.ir.index import at
 from redfuser.tensorize.ir.nodes import Assign, Copy, Slice
 from redfuser.tensorize.precision import kept, unit_roundoff
 from redfuser.tensorize.rewrite import is_const
@@ -40,15 +39,15 @@ def weight_pieces(work: KernelState, src: Value, dtype: str, e: Expr, b: Block) 
     work.roundings.append(f"{b.name}: weights {print_expr(e)} rounded to {pieces} for the matrix units (relative error <= "
                           f"2^{round(math.log2(own)) * count}; the result is kept to 2^{round(math.log2(wanted))})")
     if count > 1 and dtype == "f16" and _only_scaled(work, b):
-        src = _map(work, src, op("mul", _point(work, src), f32(RAISED)), f"{src.buffer}_raised")
+        src = _map(work, src, op("mul", work.here(src), f32(RAISED)), f"{src.buffer}_raised")
         acc = work.value(b.name)
-        work.lowered_after[b.name] = work.parallel(acc.letters, (Assign(acc.buffer, work.points(acc.letters), op(
-            "mul", at(acc.buffer, acc.dtype, *(work.point[c] for c in acc.letters)), f32(1 / RAISED))),))
+        lowered = Assign(acc.buffer, work.points(acc.axes), op("mul", work.here(acc), f32(1 / RAISED)))
+        work.lowered_after[b.name] = work.parallel(acc.axes, (lowered,))
     out = []
     for k in range(count):
         out.append(_operand(work, src, dtype, k))
         if k + 1 < count:
-            x = _point(work, src)
+            x = work.here(src)
             src = _map(work, src, op("sub", x, Cast(Cast(x, dtype), "f32")), f"{src.buffer}_rest")
     return tuple(out)
 
@@ -81,13 +80,9 @@ def _at_most_one(work: KernelState, e: Expr) -> bool:
     return False
 
 
-def _point(work: KernelState, src: Value) -> Expr:
-    return at(src.buffer, src.dtype, *(work.point[c] for c in src.letters))
-
-
 def _map(work: KernelState, src: Value, e: Expr, stem: str) -> Value:
-    v = work.tile(stem, src.letters, "f32")
-    work.emit(work.parallel(v.letters, (Assign(v.buffer, work.points(v.letters), e),)))
+    v = work.tile(stem, src.axes, "f32")
+    work.store(v, e)
     return v
 
 
@@ -112,8 +107,8 @@ def _operand(work: KernelState, src: Value, dtype: str, k: int) -> Value:
         return work.scope.staged[key]
     shared = work.config.weights == "shared"
     stem = "weights" + "_rest" * (k > 0) + "_shared" * shared
-    buffer = work.buffer(stem, "shared" if shared else "fragment", dtype, (work.sizes["m"], work.sizes["n"]))
+    buffer = work.buffer(stem, "shared" if shared else "fragment", dtype, work.shape(src.axes))
     work.emit(Copy(Slice(src.buffer), Slice(buffer)))
-    value = Value("mn", dtype, buffer)
+    value = Value(src.axes, dtype, buffer)
     work.scope.staged[key] = value
     return value
