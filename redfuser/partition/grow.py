@@ -15,7 +15,7 @@ from math import prod
 from typing import Literal
 
 from redfuser import progress
-from redfuser.acrf.expr import Expr, Reduce
+from redfuser.acrf.expr import Cast, Expr, Load, Op, Reduce
 from redfuser.partition.cost import consumer_pays, inner_pays
 from redfuser.partition.draft import Draft, R, Reject, Step, draft, escaping, row_axes
 from redfuser.partition.evaluate import Instance, scales
@@ -523,6 +523,8 @@ class Grower:
         contraction."""
         if len(d.rows) >= 2 or d.row_map or (any(i.contraction for i in d.inner) and not d.rows[0].contraction):
             return None
+        if d.rows[0].contraction and widened(d.rows[0]):
+            return None
         return Reject("RF307", d.rows[0].node, "a single reduction")
 
     def fence(self, units: Units) -> None:
@@ -537,6 +539,15 @@ class Grower:
                 u.ancestors |= above | own
             elif u.descendants & own:
                 u.descendants |= below | own
+
+
+def widened(i: Instance) -> bool:
+    """Is it a product of tensors of narrower types, widened first? A library multiplies them as the wide numbers they have
+    become, a matrix unit as what they are."""
+    e = i.body.expr
+    return isinstance(e, Op) and e.name == "mul" and all(
+        isinstance(x, Cast) and x.dtype == "f32" and isinstance(x.arg, Load) and x.arg.dtype in ("f16", "bf16", "e4m3", "e5m2")
+        for x in e.args)
 
 
 def matrices(instances: Iterable[Instance]) -> list[Instance]:

@@ -20,6 +20,9 @@ from redfuser.tensorize.rewrite import factors
 SHORT = 16
 """Terms that a contraction needs to be worth a matrix unit: its smallest depth."""
 
+NARROW = ("f16", "bf16", "e4m3", "e5m2")
+"""Types whose products are exact in single precision: what the matrix units multiply."""
+
 UNIT = "row"
 """The row axis of a kernel whose values share no axis that could be one: extent 1."""
 
@@ -141,12 +144,33 @@ def choose(kernel: Kernel, extents: dict[str, int]) -> Roles:
     vectors = [tuple(a for a in b.axes if a not in reserved and a not in lists) for b in (*kernel.init, *kernel.body)
                if b.role != "producer"]
     columns = tuple(dict.fromkeys((*(a for free in vectors for a in free), *lists)))
+    if not columns and segment and (column := _product_column(kernel, segment, extents)):
+        grid, columns = [a for a in grid if a != column], (column,)
     if several := next((free for free in vectors if len(free) > 1), columns if lists and len(columns) > 1 else ()):
         raise LoweringError("RF486", f"{kernel.name}: accumulators with the free axes {', '.join(several)}",
                             why="a tile has one column axis, and the places of a list are one", help="the cascade runs unfused")
     rows = _row_axis(kernel, grid, segment, columns, extents)
     return Roles(rows, segment, columns, tuple(a for a in grid if a != rows), {**extents, UNIT: 1},
                  kernel.split if kernel.kind == "combine" else None, bool(lists))
+
+
+def _product_column(kernel: Kernel, segment: str, extents: dict[str, int]) -> str | None:
+    """The columns of a kernel that is a matrix product: ``sum[l] A[i, l] * B[j, l]`` has the grid axes i and j, of which one
+    becomes rows and one columns. None where a reduction is anything else, or no matrix unit takes the operands as they are."""
+    pairs = []
+    for b in kernel.body:
+        if b.role != "reduce" or b.reducer is None or b.reducer.kind != "sum" or len(parts := factors(b.exprs[0])) != 2:
+            return None
+        axes = [{x.axis for x in walk(p) if isinstance(x, Index)} for p in parts]
+        if not all(isinstance(x := strip_casts(p), Load) and x.dtype in NARROW and segment in of
+                   for p, of in zip(parts, axes, strict=True)):
+            return None
+        pairs.append(axes)
+    if any(b.reducer is not None for b in kernel.tail):
+        return None
+    apart = [{a for left, right in (pair, pair[::-1]) for a in right - left if left - right - {segment}} for pair in pairs]
+    found = [a for a in kernel.grid if apart and all(a in some for some in apart) and extents[a] >= SHORT]
+    return max(found, key=lambda a: (extents[a], found.index(a)), default=None)
 
 
 def _list_valued(b: Block) -> bool:

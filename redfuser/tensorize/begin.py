@@ -7,7 +7,6 @@ from redfuser.target import Target
 from redfuser.tensorize.arguments import static_extent
 from redfuser.tensorize.axes import choose, split_groups
 from redfuser.tensorize.config import TileConfig
-from redfuser.tensorize.indexing import Affine, make
 from redfuser.tensorize.params import declare_params, store_indices
 from redfuser.tensorize.precision import chooses_among_few, divides_by_hidden, stores_exponentials
 from redfuser.tensorize.prepare import prepare
@@ -40,7 +39,7 @@ def begin(program: Program, kernel: Kernel, config: TileConfig, target: Target) 
 
 
 def _name_points(work: KernelState) -> None:
-    """The loop variables of tiles, and the blocks of rows."""
+    """The loop variables of tiles, and the blocks of rows and columns."""
     taken = {*work.roles.grid, work.roles.rows, *(work.declared), "T"}
     work.point = {}
     used: set[str] = set()
@@ -52,8 +51,6 @@ def _name_points(work: KernelState) -> None:
             work.point[axis] = next(found, f"{axis}_")
             used |= {work.point[axis]} if axis not in contracted else set()  # one contraction at a time
     work.counter = next(n for n in ("k", "step", "k_") if n not in taken)
-    rows, m = work.extents[work.roles.rows], work.sizes[work.roles.rows]
-    work.row_blocks = -(-rows // m)
-    work.block_var = f"{work.roles.rows}_block"
-    work.block_extents = {**work.extents, work.block_var: work.row_blocks}
-    work.row_origin = make({work.block_var: m}, 0) if work.row_blocks > 1 else Affine(())
+    work.blocks = {f"{a}_block": count for a in (work.roles.rows, *work.roles.columns)
+                   if (count := -(-work.extents[a] // work.sizes[a])) > 1}
+    work.block_extents = {**work.extents, **work.blocks}

@@ -19,7 +19,8 @@ class TileConfig:
     the blocks with the longest range first. raster: blocks of this many columns share L2. tf32: allow TF32 for
     contractions of f32 operands. pieces: take f32 operands apart into bfloat16 (:mod:`redfuser.tensorize.pieces`); no
     configuration that is proposed does, see docs/decisions/0009. chunk: elements of a contraction's own axis per step, 0
-    for all of them at once.
+    for all of them at once. columns: the widest tile of a column axis, 0 for all of it; where that is less than all, blocks
+    share the columns and each computes what the rows need by itself.
     """
 
     rows: int = 128
@@ -33,6 +34,7 @@ class TileConfig:
     tf32: bool = False
     pieces: bool = False
     chunk: int = 0
+    columns: int = 0
 
     def for_kernel(self, kernel: Kernel) -> TileConfig:
         """The second and third kernels of a split program do little; they take what suits a row walk."""

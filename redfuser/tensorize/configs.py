@@ -7,20 +7,26 @@ multiprocessor) with its few constants fitted to measurements on one H200; it na
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
-from redfuser.acrf.expr import Load, walk
+from redfuser.acrf.expr import Load, indices_of, walk
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Kernel, Program
 from redfuser.target import Target
 from redfuser.tensorize.arguments import static_extent
 from redfuser.tensorize.axes import choose, split_groups
 from redfuser.tensorize.config import TileConfig
+from redfuser.tensorize.products import Product, product_configs
 
 BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "i64": 8, "i32": 4, "i8": 1, "u8": 1, "bool": 1}
 
 
 DEEP = 320
 """Elements of a contraction's own axis above which its operands do not stay on chip whole."""
+
+
+WHOLE = 256
+"""Columns of an accumulated product above which blocks share them, where nothing but the rows' statistics is repeated."""
 
 
 def configs(program: Program, target: Target) -> list[TileConfig]:
@@ -49,10 +55,13 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
                     | {extents[a] for a in roles.columns})
     width, columns = max(widths), sum(extents[a] for a in roles.columns)
     size = max((BYTES[x.dtype] for b in kernel.body for e in b.exprs for x in walk(e) if isinstance(x, Load)), default=2)
+    blocks = prod(extents[a] for a in roles.grid)
+    alone = roles.columns != () and all(a in kernel.grid for a in roles.columns)
+    if alone or (columns > WHOLE and not any(b.role == "producer" and b.over for b in kernel.body)):
+        left, right = (max((BYTES[x.dtype] for b in kernel.body for e in b.exprs for x in walk(e) if isinstance(x, Load)
+                            and (set(roles.columns) & indices_of(x) != set()) == of), default=2) for of in (False, True))
+        return product_configs(Product(rows, columns, n, blocks, left, right, not alone), target)
     _veto(kernel, roles.grid, extents, rows, n, columns=columns, target=target)
-    blocks = 1
-    for a in roles.grid:
-        blocks *= extents[a]
     causal, once = _narrows(kernel), _reads_once(kernel)
     space = _gemm_space(target, rows, n, columns)
     if causal and rows > 16:  # an unknown number of steps: see lower.py

@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import math
+
 from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, op, print_expr, substitute, walk
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block
@@ -17,11 +19,16 @@ from redfuser.tensorize.ir.index import i64, imul
 from redfuser.tensorize.ir.nodes import Assign, Fill, For, Gemm, Slice
 from redfuser.tensorize.maps import as_tile
 from redfuser.tensorize.pieces import Operand, products, split, whole
+from redfuser.tensorize.precision import kept, unit_roundoff
 from redfuser.tensorize.scope import HALF, Scope, Value
 from redfuser.tensorize.sizes import round_up
 from redfuser.tensorize.staging import at_point, stage_tile
 from redfuser.tensorize.state import KernelState
 from redfuser.tensorize.weights import weight_dtype, weight_pieces
+
+EIGHT_BIT_SUM = 4096
+"""Terms of a sum of 8-bit products that a matrix unit may take alone for a result in bfloat16: it keeps 13 bits of the sum,
+and rounds it once for every 32 terms."""
 
 
 def lower_contraction(work: KernelState, b: Block) -> None:
@@ -145,6 +152,9 @@ def accumulate_product(work: KernelState, b: Block, v: Value) -> None:
     if isinstance(plain, Load):
         a = _matrix_operand(work, weights, work.across, plain.dtype != own)
         w = _matrix_operand(work, right[0], (segment, column), plain.dtype != own)
+        if not work.resident and not settles(work, b, own):
+            _add_products(work, b, a, w, v)
+            return
     else:
         dtype = weight_dtype(work, weights, own)
         src = as_tile(work, _unrounded(weights, dtype), work.across, f"{b.name}_weight")
@@ -153,6 +163,30 @@ def accumulate_product(work: KernelState, b: Block, v: Value) -> None:
     for k, (x, y) in enumerate(products(a, w)):  # a row held on chip is all there is: nothing was accumulated before
         work.emit(Gemm(Slice(x.buffer), Slice(y.buffer), v.buffer, x.axes[0] == segment, y.axes[0] == column,
                        work.resident and k == 0, work.policy(), work.source(b) if k == 0 else ""))
+
+
+def settles(work: KernelState, b: Block, dtype: str) -> bool:
+    """May the matrix unit sum all products of a row of exact operands by itself? It keeps fewer bits of a sum than single
+    precision has: enough where the result is kept to few, and for 8-bit operands the sum is not long."""
+    wanted = kept(work.program.fused, b.name)
+    if dtype not in ("e4m3", "e5m2"):
+        return wanted >= unit_roundoff("f16")
+    long = work.extents[work.roles.segment or ""] > EIGHT_BIT_SUM
+    if wanted < unit_roundoff("bf16") or long:
+        return False
+    work.roundings.append(f"{b.name}: 8-bit products summed by the matrix units (relative error of a partial sum <= 2^-13; the "
+                          f"result is kept to 2^{round(math.log2(wanted))})")
+    return True
+
+
+def _add_products(work: KernelState, b: Block, a: Operand, w: Operand, v: Value) -> None:
+    """``part = products of the segment; acc += part``: the sum over segments is of single precision."""
+    rows, _ = v.axes
+    part = work.tile(f"{v.buffer}_segment", v.axes, "f32")
+    for k, (x, y) in enumerate(products(a, w)):
+        work.emit(Gemm(Slice(x.buffer), Slice(y.buffer), part.buffer, x.axes[0] != rows, y.axes[0] == v.axes[1], k == 0,
+                       work.policy(), work.source(b) if k == 0 else ""))
+    work.store(v, op("add", work.here(v), work.here(part)))
 
 
 def _unrounded(e: Expr, dtype: str) -> Expr:

@@ -55,12 +55,12 @@ def lower_kernel(work: KernelState) -> TileKernel:
 def _launch_grid(work: KernelState) -> tuple[tuple[tuple[str, int], ...], tuple[tuple[str, Expr], ...]]:
     """Grid variables, fastest first, and the scalars derived from them."""
     axes = [(a, work.extents[a]) for a in reversed(work.roles.grid) if work.extents[a] > 1]
-    if work.row_blocks > 1:
-        axes.insert(0, (work.block_var, work.row_blocks))
+    axes = [*work.blocks.items(), *axes]
     lets: list[tuple[str, Expr]] = []
-    if work.row_blocks > 1 and work.config.reverse and work.narrowed:
-        axes[0] = (f"{work.block_var}_from_end", work.row_blocks)
-        lets.append((work.block_var, Op("sub", (i64(work.row_blocks - 1), Index(axes[0][0])), "i64")))
+    rows = f"{work.roles.rows}_block"
+    if rows in work.blocks and work.config.reverse and work.narrowed:
+        axes[0] = (f"{rows}_from_end", work.blocks[rows])
+        lets.append((rows, Op("sub", (i64(work.blocks[rows] - 1), Index(axes[0][0])), "i64")))
     return tuple(axes), tuple(lets)
 
 

@@ -15,7 +15,8 @@ def tile_sizes(work: KernelState) -> dict[str, int]:
     sizes = {roles.rows: rows, **({roles.segment: segment} if roles.segment else {})}
     for a in roles.columns:
         e = work.extents[a]
-        sizes[a] = _power_at_least(e) if roles.lists else round_up(e, 16) if work.has_gemm else e
+        whole = _power_at_least(e) if roles.lists else round_up(e, 16) if work.has_gemm else e
+        sizes[a] = min(whole, config.columns or whole)
     return sizes
 
 

@@ -12,7 +12,7 @@ from redfuser.tensorize.arguments import argument_name
 from redfuser.tensorize.axes import Roles
 from redfuser.tensorize.config import TileConfig
 from redfuser.tensorize.facts import Prepared
-from redfuser.tensorize.indexing import Affine, View
+from redfuser.tensorize.indexing import Affine, View, make
 from redfuser.tensorize.ir.index import i64, iadd
 from redfuser.tensorize.ir.nodes import Assign, Buffer, Parallel, Param, Policy, TileStmt
 from redfuser.tensorize.masks import Analysis, Rows
@@ -36,10 +36,8 @@ class KernelState:
     stores: dict[str, tuple[Expr, ...]]
     point: dict[str, str]
     counter: str
-    row_blocks: int
-    block_var: str
+    blocks: dict[str, int]
     block_extents: dict[str, int]
-    row_origin: Affine
     pretty: dict[str, str]
     last_staged: dict[tuple[str, tuple[Expr, ...], str], Value]
     phase_init: list[TileStmt]
@@ -87,7 +85,12 @@ class KernelState:
             return self.chunk_origin
         if axis == self.roles.segment:
             return self.scope.segment if self.scope.segment is not None else i64(0)
-        return self.row_origin.expr() if axis == self.roles.rows else i64(0)
+        return self.first(axis).expr()
+
+    def first(self, axis: str) -> Affine:
+        """The first element of the block's tile along an axis of the grid's tiles."""
+        block = f"{axis}_block"
+        return make({block: self.sizes[axis]}, 0) if block in self.blocks else Affine(())
 
     def scalar(self, axis: str) -> Expr:
         """The value of an axis that no tile runs along."""
@@ -126,7 +129,7 @@ class KernelState:
         stem = stem.replace("@", "_")
         name, k = stem, 2
         taken = {*self.buffers, *(p.name for p in self.params.values()), *self.roles.grid, *self.point.values(),
-                 self.block_var, self.counter, "T"}
+                 f"{self.roles.rows}_block", *self.blocks, self.counter, "T"}
         while name in taken:
             name, k = f"{stem}{k}", k + 1
         self.buffers[name] = Buffer(name, scope, dtype, shape, comment)  # type: ignore[arg-type]
@@ -184,7 +187,7 @@ class KernelState:
 
     @property
     def analysis(self) -> Analysis:
-        rows = Rows(self.roles.rows, self.row_origin, self.sizes[self.roles.rows])
+        rows = Rows(self.roles.rows, self.first(self.roles.rows), self.sizes[self.roles.rows])
         return Analysis(self.roles.segment or "", rows, self.block_extents)
 
     def policy(self) -> Policy:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from redfuser.acrf.expr import Cast, Const, Expr, Op, Ref, refs_of
+from redfuser.acrf.expr import Cast, Const, Expr, Index, Op, Ref, indices_of, op, refs_of
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block
 from redfuser.tensorize.axes import strip_casts
-from redfuser.tensorize.ir.nodes import Assign, Copy, Dim, Slice
+from redfuser.tensorize.ir.effects import writes
+from redfuser.tensorize.ir.index import i64
+from redfuser.tensorize.ir.nodes import Assign, Copy, Dim, If, Slice
 from redfuser.tensorize.maps import as_tile, map_tile
 from redfuser.tensorize.params import view_indices
 from redfuser.tensorize.scope import HALF, Value
@@ -19,7 +21,7 @@ from redfuser.tensorize.state import KernelState
 def lower_store(work: KernelState, b: Block) -> None:
     """Write the results of a store block."""
     for name, e in zip(b.names, b.exprs, strict=True):
-        _write_result(work, name, e, work.axes_of(e), work.source(b))
+        _write_once(work, name, e, work.axes_of(e), work.source(b))
 
 
 def lower_output(work: KernelState, b: Block, e: Expr, axes: tuple[str, ...]) -> None:
@@ -31,8 +33,23 @@ def lower_output(work: KernelState, b: Block, e: Expr, axes: tuple[str, ...]) ->
         map_tile(work, v, e)
         work.values[b.name] = v
         e = Ref(b.name, b.dtype)
-    _write_result(work, b.name, e, axes, work.source(b))
+    _write_once(work, b.name, e, axes, work.source(b))
     work.values.setdefault(b.name, Value(axes, b.dtype, expr=e))
+
+
+def _write_once(work: KernelState, name: str, e: Expr, axes: tuple[str, ...], comment: str) -> None:
+    """A result to global memory, by the first of the blocks that share its points: those along an axis that it lacks."""
+    along = {a for i in work.stores[name] for a in indices_of(i)} | {work.kernel.split}
+    several = [(a, a) for a in work.roles.grid if work.extents[a] > 1]
+    several += [(a, block) for a in work.roles.tiled if (block := f"{a}_block") in work.blocks]
+    first = [op("eq", Index(block), i64(0)) for a, block in several if a not in along]
+    before = len(work.scope.stmts)
+    _write_result(work, name, e, axes, comment)
+    if first:
+        once = first[0] if len(first) == 1 else op("and", *first)
+        out = work.params[name].name
+        written = work.scope.stmts[before:]
+        work.scope.stmts[before:] = [If(once, (s,)) if out in writes(s) else s for s in written]
 
 
 def _write_result(work: KernelState, name: str, e: Expr, axes: tuple[str, ...], comment: str) -> None:

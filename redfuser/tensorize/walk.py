@@ -32,7 +32,7 @@ def segment_steps(work: KernelState, blocks: tuple[Block, ...], alive: Expr) -> 
         last = _at_most(work, last, high)
     if work.kernel.split and not constant_trip(work, first, last):
         first, last = whole  # every split walks the same number of steps; masks take care of the rest
-    work.narrowed = work.narrowed or any(isinstance(x, Index) and x.axis == work.block_var
+    work.narrowed = work.narrowed or any(isinstance(x, Index) and x.axis == f"{work.roles.rows}_block"
                                          for e in (first, last) for x in walk(e))
     return first, last, imul(Index(work.counter), size)
 
