@@ -9,8 +9,9 @@ from redfuser.acrf.state import Fused
 from redfuser.chain.smaller import smaller
 from redfuser.strategies import realise
 from redfuser.strategies.program import Program
-from redfuser.tensorize.axes import choose, split_groups
+from redfuser.tensorize.axes import choose
 from redfuser.tensorize.config import TileConfig
+from redfuser.tensorize.rearrange import rearrange
 
 WHOLE_ROW = 4096
 """A row up to this long keeps its length where nothing is contracted."""
@@ -72,8 +73,8 @@ def _shared(fused: Fused) -> set[str]:
 def _rows(program: Program) -> str | None:
     """The cascade's axis that becomes the rows of a tile."""
     extents = {a.name: int(a.extent) for a in program.axes}
-    kernel, split, _ = split_groups(program.kernels[0], extents)
-    rows = choose(kernel, split).rows
+    arranged = rearrange(program.kernels[0], extents)
+    rows = choose(arranged.kernel, arranged.extents).rows
     return next((a for a in sorted(extents, key=len, reverse=True) if rows == a or rows.startswith(f"{a}_")), None)
 
 

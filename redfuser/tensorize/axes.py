@@ -1,24 +1,19 @@
 """Which axis becomes what: grid, tile rows, segment, contraction, free columns. By dataflow, never by name or extent.
 
 In a contraction ``sum[c] A[.., i, c] * B[.., l, c]`` the axes of A that B lacks can be rows of one tile, since they share
-the B tile. ``B[.., h // 4, ..]`` depends on h only through the group, so h is split into (group, member) and members can
-be rows as well: heads that share a key-value head pack into one tile.
+the B tile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref, indices_of, map_children, substitute, walk
+from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref, walk
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block, Kernel
-from redfuser.tensorize.indexing import affine, group_size
-from redfuser.tensorize.ir.index import i64, iadd, imul
 from redfuser.tensorize.rewrite import factors
-
-SHORT = 16
-"""Terms that a contraction needs to be worth a matrix unit: its smallest depth."""
+from redfuser.tensorize.short import SHORT
 
 NARROW = ("f16", "bf16", "e4m3", "e5m2")
 """Types whose products are exact in single precision: what the matrix units multiply."""
@@ -62,83 +57,13 @@ def operand_axes(e: Expr, axes_of: dict[str, tuple[str, ...]]) -> set[str]:
     return found
 
 
-def split_groups(kernel: Kernel, extents: dict[str, int]) -> tuple[Kernel, dict[str, int], dict[str, Expr]]:
-    """Split every grid axis that loads read through ``axis // g`` into ``axis_group`` and ``axis_member``.
-
-    Returns the rewritten kernel, the new extents, and the substitution, which also gives the stores their indices."""
-    loads = [x for b in (*kernel.body, *kernel.tail) for e in b.exprs for x in walk(e) if isinstance(x, Load)]
-    table: dict[str, Expr] = {}
-    names: dict[str, tuple[str, str]] = {}
-    extents = dict(extents)
-    for axis in kernel.grid:
-        g = group_size((i for x in loads for i in x.indices), axis, extents[axis])
-        if g > 1:
-            group, member = f"{axis}_group", f"{axis}_member"
-            extents[group], extents[member] = extents[axis] // g, g
-            table[axis] = iadd(imul(Index(group), g), Index(member))
-            names[axis] = (group, member)
-    kernel = _unroll(kernel, extents)
-    if not table:
-        return _simplify(kernel, extents), extents, {}
-
-    def axes(old: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(n for a in old for n in names.get(a, (a,)))
-
-    def block(b: Block) -> Block:
-        return replace(b, axes=axes(b.axes), exprs=tuple(substitute(e, indices=table) for e in b.exprs))
-
-    kernel = replace(kernel, grid=axes(kernel.grid), init=tuple(map(block, kernel.init)),
-                     body=tuple(map(block, kernel.body)), tail=tuple(map(block, kernel.tail)))
-    return _simplify(kernel, extents), extents, table
-
-
-def _unroll(kernel: Kernel, extents: dict[str, int]) -> Kernel:
-    """A sum over an axis too short for the matrix units, per element of the segment, as a plain sum of its terms."""
-
-    axes_of = {n: b.axes for b in (*kernel.init, *kernel.body, *kernel.tail) for n in b.names}
-
-    def block(b: Block) -> Block:
-        if b.role != "producer" or b.reducer is None or b.reducer.kind != "sum" or b.over is None \
-                or extents.get(b.over, SHORT) >= SHORT:
-            return b
-        several = sorted(x.name for x in walk(b.exprs[0]) if isinstance(x, Ref) and b.over in axes_of.get(x.name, ()))
-        if several:
-            raise LoweringError("RF488", f"{kernel.name}: {several[0]} is read at {extents[b.over]} places of {b.over}",
-                                why="a name has one tile, of one place of every axis that no tile runs along")
-        terms = [substitute(b.exprs[0], indices={b.over: i64(k)}) for k in range(extents[b.over])]
-        total = terms[0]
-        for term in terms[1:]:
-            total = Op("add", (total, term), b.dtype)
-        return replace(b, exprs=(total,), reducer=None, over=None)
-
-    return replace(kernel, body=tuple(map(block, kernel.body)), tail=tuple(map(block, kernel.tail)))
-
-
-def _simplify(kernel: Kernel, extents: dict[str, int]) -> Kernel:
-    """Load indices in affine form where they have one: ``(4*g + r) // 4`` depends on g alone."""
-    wide = {a: max(2, n) for a, n in extents.items()}
-
-    def index(e: Expr) -> Expr:
-        p = affine(e, wide)
-        return e if p is None else p.expr()
-
-    def go(e: Expr) -> Expr:
-        if isinstance(e, Load):
-            return replace(e, indices=tuple(map(index, e.indices)))
-        return map_children(e, go)
-
-    def block(b: Block) -> Block:
-        return replace(b, exprs=tuple(map(go, b.exprs)))
-
-    return replace(kernel, body=tuple(map(block, kernel.body)), tail=tuple(map(block, kernel.tail)))
-
-
 def choose(kernel: Kernel, extents: dict[str, int]) -> Roles:
     """The roles of a kernel's axes. Raises LoweringError RF486 when an accumulator has two free axes, or some have lists."""
     grid = list(kernel.grid)
     if kernel.split and kernel.kind != "combine":
         grid.insert(0, kernel.split)
     segment = None if kernel.kind == "combine" else kernel.raxis
+    grid += _unparted(kernel, grid)
     reserved = {*grid, kernel.raxis, kernel.split}
     lists = dict.fromkeys(b.axes[-1] for b in (*kernel.init, *kernel.body, *kernel.tail) if _list_valued(b))
     vectors = [tuple(a for a in b.axes if a not in reserved and a not in lists) for b in (*kernel.init, *kernel.body)
@@ -152,6 +77,21 @@ def choose(kernel: Kernel, extents: dict[str, int]) -> Roles:
     rows = _row_axis(kernel, grid, segment, columns, extents)
     return Roles(rows, segment, columns, tuple(a for a in grid if a != rows), {**extents, UNIT: 1},
                  kernel.split if kernel.kind == "combine" else None, bool(lists))
+
+
+def _unparted(kernel: Kernel, grid: list[str]) -> list[str]:
+    """Axes of the grid that some accumulators lack, all of which read nothing (a count): along them run whole reductions, not
+    a factor of a product, and each of their points has accumulators of its own."""
+    reductions = [b for b in kernel.body if b.role == "reduce" and b.reducer is not None]
+    out: list[str] = []
+    for b in reductions:
+        for a in b.axes:
+            parts = factors(b.exprs[0])
+            along = [p for p in parts if any(isinstance(x, Index) and x.axis == a for x in walk(p))]
+            if a not in (*grid, *out) and not _list_valued(b) and len(along) == len(parts) and all(
+                    a in o.axes or not any(isinstance(x, (Load, Ref)) for x in walk(o.exprs[0])) for o in reductions):
+                out.append(a)
+    return out
 
 
 def _product_column(kernel: Kernel, segment: str, extents: dict[str, int]) -> str | None:
@@ -224,4 +164,4 @@ def constants(parts: Iterable[Expr]) -> tuple[float, tuple[Expr, ...]]:
     return k, tuple(rest)
 
 
-__all__ = ["UNIT", "Roles", "choose", "constants", "i64", "indices_of", "operand_axes", "split_groups", "strip_casts"]
+__all__ = ["NARROW", "UNIT", "Roles", "choose", "constants", "operand_axes", "strip_casts"]

@@ -5,11 +5,12 @@ from __future__ import annotations
 from redfuser.strategies.program import Kernel, Program
 from redfuser.target import Target
 from redfuser.tensorize.arguments import static_extent
-from redfuser.tensorize.axes import choose, split_groups
+from redfuser.tensorize.axes import choose
 from redfuser.tensorize.config import TileConfig
-from redfuser.tensorize.params import declare_params, store_indices
+from redfuser.tensorize.params import declare_params
 from redfuser.tensorize.precision import chooses_among_few, divides_by_hidden, stores_exponentials
 from redfuser.tensorize.prepare import prepare
+from redfuser.tensorize.rearrange import rearrange
 from redfuser.tensorize.sizes import is_gemm, one_segment, tile_sizes, walked
 from redfuser.tensorize.state import KernelState
 
@@ -18,7 +19,8 @@ def begin(program: Program, kernel: Kernel, config: TileConfig, target: Target) 
     """What the steps of one kernel's lowering share. Raises LoweringError RF485 to RF488 for a kernel without tiles."""
     work = KernelState(program, kernel, config, target)
     extents = {a.name: static_extent(a.extent, a.name) for a in program.axes}
-    work.kernel, extents, work.groups = split_groups(kernel, extents)
+    arranged = rearrange(kernel, extents)
+    work.kernel, extents, work.stores, work.original_name = arranged.kernel, arranged.extents, arranged.stores, arranged.origin
     work.roles = choose(work.kernel, extents)
     work.extents = work.roles.extents
     work.resident = kernel.kind == "resident" or (kernel.kind == "single" and one_segment(work))
@@ -29,10 +31,8 @@ def begin(program: Program, kernel: Kernel, config: TileConfig, target: Target) 
     cascade = program.fused.cascade
     as_written = chooses_among_few(cascade) or divides_by_hidden(cascade)
     work.exact = as_written or stores_exponentials(cascade)
-    work.prepared = prepare(work.kernel, work.roles, ragged, work.resident, as_written)
-    work.written = {t.name: t for t in work.kernel.writes}
+    work.prepared = prepare(work.kernel, work.roles, frozenset(work.stores), ragged, work.resident, as_written)
     work.declared = {t.name: t for t in (*work.kernel.reads, *work.kernel.writes)}
-    work.stores = store_indices(work)
     declare_params(work)
     _name_points(work)
     return work

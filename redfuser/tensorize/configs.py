@@ -14,17 +14,21 @@ from redfuser.errors import LoweringError
 from redfuser.strategies.program import Kernel, Program
 from redfuser.target import Target
 from redfuser.tensorize.arguments import static_extent
-from redfuser.tensorize.axes import choose, split_groups
+from redfuser.tensorize.axes import Roles, choose, strip_casts
 from redfuser.tensorize.config import TileConfig
 from redfuser.tensorize.products import Product, product_configs
+from redfuser.tensorize.rearrange import rearrange
+from redfuser.tensorize.rewrite import factors
 
 BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "i64": 8, "i32": 4, "i8": 1, "u8": 1, "bool": 1}
 
 
+SIX, SINGLE = 6.0, 16.0
+"""Work of a float32 product in matrix operations of half precision: as six of them, and as a library's on its own units."""
+SPLIT = 12
+"""Bytes on chip of an element of a float32 operand: itself, its three pieces, and the first of them without infinities."""
 DEEP = 320
 """Elements of a contraction's own axis above which its operands do not stay on chip whole."""
-
-
 WHOLE = 256
 """Columns of an accumulated product above which blocks share them, where nothing but the rows' statistics is repeated."""
 
@@ -36,7 +40,8 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
     with its weights in shared memory. Row programs: 24 to 32 elements per thread, threads a power of two."""
     kernel = program.kernels[0]
     extents = {a.name: static_extent(a.extent, a.name) for a in program.axes}
-    kernel, extents, _ = split_groups(kernel, extents)
+    arranged = rearrange(kernel, extents)
+    kernel, extents = arranged.kernel, arranged.extents
     roles = choose(kernel, extents)
     extents = roles.extents
     contracts = any(b.role == "producer" and b.reducer is not None for b in kernel.body) or (
@@ -56,21 +61,36 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
     width, columns = max(widths), sum(extents[a] for a in roles.columns)
     size = max((BYTES[x.dtype] for b in kernel.body for e in b.exprs for x in walk(e) if isinstance(x, Load)), default=2)
     blocks = prod(extents[a] for a in roles.grid)
+    pieces = _takes_apart(kernel, roles)
     alone = roles.columns != () and all(a in kernel.grid for a in roles.columns)
     if alone or (columns > WHOLE and not any(b.role == "producer" and b.over for b in kernel.body)):
         left, right = (max((BYTES[x.dtype] for b in kernel.body for e in b.exprs for x in walk(e) if isinstance(x, Load)
                             and (set(roles.columns) & indices_of(x) != set()) == of), default=2) for of in (False, True))
-        return product_configs(Product(rows, columns, n, blocks, left, right, not alone), target)
-    _veto(kernel, roles.grid, extents, rows, n, columns=columns, target=target)
+        left, right = (SPLIT, SPLIT) if pieces else (left, right)
+        product = Product(rows, columns, n, blocks, left, right, not alone)
+        return [replace(c, pieces=pieces) for c in product_configs(product, target)]
+    size = SPLIT if pieces else size
+    _veto(kernel, roles.grid, extents, rows, n, columns=columns, target=target, pieces=pieces)
     causal, once = _narrows(kernel), _reads_once(kernel)
     space = _gemm_space(target, rows, n, columns)
+    if pieces:
+        space = [replace(c, pieces=True) for c in space if not c.warp_specialized and c.segment <= 64]
     if causal and rows > 16:  # an unknown number of steps: see lower.py
         space = [c for c in space if c.stages == 1 or c.warp_specialized]
     if width > 2 * DEEP:  # too deep to hold: the contraction in chunks
         space = [replace(c, chunk=64) for c in space if c.stages == 2]
     ranked = [(_cost(c, target, rows, n, min(width, c.chunk or width), columns, size, blocks, causal, once), c) for c in space]
     fitting = [(cost, i, c) for i, (cost, c) in enumerate(ranked) if cost is not None]
-    return [c for _, _, c in sorted(fitting, key=lambda t: (t[0], t[1]))] or [TileConfig(64, 32, 128, 1, "registers", False)]
+    return [c for _, _, c in sorted(fitting, key=lambda t: (t[0], t[1]))] or [
+        TileConfig(64, 32, 128, 1, "registers", False, pieces=pieces)]
+
+
+def _takes_apart(kernel: Kernel, roles: Roles) -> bool:
+    """Does a contraction read float32 operands, which the matrix units take as sums of pieces?"""
+    products = (b for b in kernel.body if b.reducer is not None and b.reducer.kind == "sum" and (
+        b.role == "producer" or (b.role == "reduce" and roles.column_of(b.axes) and not roles.lists)))
+    bare = [strip_casts(p) for b in products for p in factors(b.exprs[0])]
+    return any(isinstance(x, Load) and x.dtype == "f32" for x in bare)
 
 
 def _narrows(kernel: Kernel) -> bool:
@@ -82,9 +102,9 @@ def _narrows(kernel: Kernel) -> bool:
 
 
 def _veto(kernel: Kernel, grid: tuple[str, ...], extents: dict[str, int], rows: int, n: int, *,
-          columns: int, target: Target) -> None:
+          columns: int, target: Target, pieces: bool) -> None:
     """Refuse a cascade around a large matrix product that a row walk would run on a few multiprocessors, and a product of
-    normalised rows that a library runs better.
+    normalised rows that a library runs better. pieces: its operands are float32, which the library takes on other units.
 
     A roofline on both sides: the products and their operands on as many blocks as there are row tiles, against all of the
     machine at library efficiency plus the traffic of the intermediates. Raises LoweringError RF497."""
@@ -98,9 +118,10 @@ def _veto(kernel: Kernel, grid: tuple[str, ...], extents: dict[str, int], rows: 
     read = 2.0 * n * (depth + columns)
     blocks = outer * -(-rows // 64)
     busy = min(1.0, blocks / target.sms)
-    fused = max(flops / (0.5 * target.flops * busy), blocks * read / (4 * target.bandwidth * busy),
+    ours, theirs = (SIX * flops, SINGLE * flops) if pieces else (flops, flops)
+    fused = max(ours / (0.5 * target.flops * busy), blocks * read / (4 * target.bandwidth * busy),
                 read / (target.bandwidth * busy))
-    unfused = max(flops / (0.8 * target.flops), read / target.bandwidth) + 6.0 * 2 * outer * rows * n / target.bandwidth + 6e-6
+    unfused = max(theirs / (0.8 * target.flops), read / target.bandwidth) + 6.0 * 2 * outer * rows * n / target.bandwidth + 6e-6
     if fused > unfused:
         raise LoweringError("RF497", f"{kernel.name}: {blocks} blocks of a contraction {depth} deep",
                             why=f"modelled {fused * 1e6:.0f} us fused, {unfused * 1e6:.0f} us unfused on {target.part}",

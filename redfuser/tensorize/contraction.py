@@ -152,41 +152,34 @@ def accumulate_product(work: KernelState, b: Block, v: Value) -> None:
     if isinstance(plain, Load):
         a = _matrix_operand(work, weights, work.across, plain.dtype != own)
         w = _matrix_operand(work, right[0], (segment, column), plain.dtype != own)
-        if not work.resident and not settles(work, b, own):
-            _add_products(work, b, a, w, v)
-            return
+        settled = _settles(work, b, own)
     else:
         dtype = weight_dtype(work, weights, own)
         src = as_tile(work, _unrounded(weights, dtype), work.across, f"{b.name}_weight")
         parts = weight_pieces(work, src, dtype, weights, b)
         a, w = Operand(parts, parts[0]), _matrix_operand(work, right[0], (segment, column), dtype != own)
-    for k, (x, y) in enumerate(products(a, w)):  # a row held on chip is all there is: nothing was accumulated before
-        work.emit(Gemm(Slice(x.buffer), Slice(y.buffer), v.buffer, x.axes[0] == segment, y.axes[0] == column,
-                       work.resident and k == 0, work.policy(), work.source(b) if k == 0 else ""))
+        settled = own != "f32"
+    # A row held on chip is all there is: nothing was accumulated before. Else what the matrix unit cannot add to the sum of the
+    # segments before without losing digits is a sum of its own: ``part = products of the segment; acc += part``.
+    part = v if settled or work.resident else work.tile(f"{v.buffer}_segment", v.axes, "f32")
+    for k, (x, y) in enumerate(products(a, w)):
+        work.emit(Gemm(Slice(x.buffer), Slice(y.buffer), part.buffer, x.axes[0] == segment, y.axes[0] == column,
+                       (work.resident or not settled) and k == 0, work.policy(), work.source(b) if k == 0 else ""))
+    if part is not v:
+        work.store(v, op("add", work.here(v), work.here(part)))
 
 
-def settles(work: KernelState, b: Block, dtype: str) -> bool:
+def _settles(work: KernelState, b: Block, dtype: str) -> bool:
     """May the matrix unit sum all products of a row of exact operands by itself? It keeps fewer bits of a sum than single
     precision has: enough where the result is kept to few, and for 8-bit operands the sum is not long."""
-    wanted = kept(work.program.fused, b.name)
+    wanted = kept(work.program.fused, work.was(b.name))
     if dtype not in ("e4m3", "e5m2"):
         return wanted >= unit_roundoff("f16")
-    long = work.extents[work.roles.segment or ""] > EIGHT_BIT_SUM
-    if wanted < unit_roundoff("bf16") or long:
+    if wanted < unit_roundoff("bf16") or work.extents[work.roles.segment or ""] > EIGHT_BIT_SUM:
         return False
     work.roundings.append(f"{b.name}: 8-bit products summed by the matrix units (relative error of a partial sum <= 2^-13; the "
                           f"result is kept to 2^{round(math.log2(wanted))})")
     return True
-
-
-def _add_products(work: KernelState, b: Block, a: Operand, w: Operand, v: Value) -> None:
-    """``part = products of the segment; acc += part``: the sum over segments is of single precision."""
-    rows, _ = v.axes
-    part = work.tile(f"{v.buffer}_segment", v.axes, "f32")
-    for k, (x, y) in enumerate(products(a, w)):
-        work.emit(Gemm(Slice(x.buffer), Slice(y.buffer), part.buffer, x.axes[0] != rows, y.axes[0] == v.axes[1], k == 0,
-                       work.policy(), work.source(b) if k == 0 else ""))
-    work.store(v, op("add", work.here(v), work.here(part)))
 
 
 def _unrounded(e: Expr, dtype: str) -> Expr:

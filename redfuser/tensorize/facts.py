@@ -32,8 +32,10 @@ class Facts:
 
     patched: dict[str, Expr]
 
-    def __init__(self, kernel: Kernel, roles: Roles, ragged: bool, resident: bool, exact: bool = False) -> None:
-        self.kernel, self.roles, self.ragged, self.resident, self.exact = kernel, roles, ragged, resident, exact
+    def __init__(self, kernel: Kernel, roles: Roles, written: frozenset[str], ragged: bool, resident: bool,
+                 exact: bool = False) -> None:
+        self.kernel, self.roles, self.written = kernel, roles, written
+        self.ragged, self.resident, self.exact = ragged, resident, exact
         self.row = frozenset({roles.rows})
         self.subs: dict[str, Expr] = {}
         self.lets: dict[str, Expr] = {}
@@ -46,7 +48,7 @@ class Facts:
         self.shared: dict[Expr, Expr] = {}
         self.row_values: dict[Expr, str] = {}
         self.taken = {n for b in (*kernel.init, *kernel.body, *kernel.tail) for n in b.names}
-        self.halved = read_as_half(kernel)
+        self.halved = read_as_half(kernel, written)
         self.corrected = {n for b in kernel.body if b.role in ("correct", "merge") for n in b.names}
         for b in kernel.init:
             for n in b.names:
@@ -121,12 +123,11 @@ class Facts:
         return name
 
 
-def read_as_half(kernel: Kernel) -> frozenset[str]:
+def read_as_half(kernel: Kernel, kept: frozenset[str]) -> frozenset[str]:
     """The names that every reader rounds to half precision at once."""
     exprs = [e for b in (*kernel.init, *kernel.body, *kernel.tail) for e in b.exprs]
     half = Counter(x.arg.name for e in exprs for x in walk(e) if rounds_to_half(x) and isinstance(x.arg, Ref))
     reads = Counter(x.name for e in exprs for x in walk(e) if isinstance(x, Ref))
-    kept = {t.name for t in kernel.writes}
     return frozenset(n for n, times in half.items() if times == reads[n] and n not in kept)
 
 

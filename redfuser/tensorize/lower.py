@@ -130,7 +130,7 @@ def _lower_let(work: KernelState, b: Block) -> None:
     (e,) = b.exprs
     name = b.name
     axes = work.ordered(work.prepared.levels.get(name, ()))
-    if name in work.written:
+    if name in work.stores:
         lower_output(work, b, e, axes)
         return
     rows = work.roles.rows

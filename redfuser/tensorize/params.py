@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from redfuser.acrf.expr import Expr, Index, Load, walk
+from redfuser.acrf.expr import Expr, Load, walk
 from redfuser.tensorize.arguments import static_extent
 from redfuser.tensorize.indexing import Affine, affine, view
 from redfuser.tensorize.ir.nodes import Param
 from redfuser.tensorize.state import KernelState
-
-
-def store_indices(work: KernelState) -> dict[str, tuple[Expr, ...]]:
-    """Per result, the axes it is stored along."""
-    out: dict[str, tuple[Expr, ...]] = {}
-    for b in (*work.original.body, *work.original.tail):
-        for n in b.names:
-            if n in work.written and b.role != "init":
-                out[n] = tuple(work.groups.get(a, Index(a)) for a in b.axes)
-    return out
 
 
 def declare_params(work: KernelState) -> None:
@@ -27,7 +17,8 @@ def declare_params(work: KernelState) -> None:
             for x in walk(e):
                 if isinstance(x, Load):
                     loads.setdefault(x.tensor, []).append(x.indices)
-    for name, indices in work.stores.items():
+    results = {t for t, _ in work.stores.values()}
+    for name, indices in work.stores.values():
         loads.setdefault(name, []).append(indices)
     for name, uses in loads.items():
         tensor = work.declared[name]
@@ -35,11 +26,11 @@ def declare_params(work: KernelState) -> None:
         forms = [tuple(affine(i, _index_extents(work)) for i in use) for use in uses]
         if any(p is None for form in forms for p in form):
             work.views[name] = None
-            work.params[name] = Param(work.arg(name), tensor.dtype, shape or (1,), name in work.written)
+            work.params[name] = Param(work.arg(name), tensor.dtype, shape or (1,), name in results)
             continue
         v = view(shape, forms, _index_extents(work))  # type: ignore[arg-type]
         work.views[name] = v
-        work.params[name] = Param(work.arg(name), tensor.dtype, v.shape or (1,), name in work.written)
+        work.params[name] = Param(work.arg(name), tensor.dtype, v.shape or (1,), name in results)
 
 
 def view_indices(work: KernelState, name: str, indices: tuple[Expr, ...]) -> tuple[Affine, ...] | None:

@@ -91,7 +91,7 @@ class Preparation(Facts):
         """A value becomes a tile of its own (in units of its scale), or stands for a simpler one: ``k * rest`` in both
         cases, written down once."""
         name, k = b.name, 1.0
-        if name not in {t.name for t in self.kernel.writes}:
+        if name not in self.written:
             if b.role == "producer" and self.along(e) and not self.exact:
                 k, e = rewrite.positive_scale(e)
             if self._stands_for_itself(b, e):
@@ -101,9 +101,8 @@ class Preparation(Facts):
                 return []
             if k != 1.0:
                 self.stand(name, op("mul", Ref(name, b.dtype), f32(k)))
-        written = {t.name for t in self.kernel.writes}
         out: list[Block] = []
-        self.levels[name] = self.level(e) | (self.tiled(b.axes) if name in written else frozenset())
+        self.levels[name] = self.level(e) | (self.tiled(b.axes) if name in self.written else frozenset())
         if in_unit_interval(self, e):
             self.unit.add(name)
         e = hoist(self, e, b, out, self.levels[name])
@@ -166,11 +165,12 @@ def _under_casts(e: Expr) -> Expr:
     return e
 
 
-def prepare(kernel: Kernel, roles: Roles, ragged: bool, resident: bool, exact: bool = False) -> Prepared:
-    """Rewrite the blocks of ``kernel``. ragged: the last segment has padding that must not count. resident: the row is
-    one segment, so that the old state is neutral, rebasing does nothing, and producers stay on chip. exact: quotients and
-    products are rounded where the program rounds them."""
-    work = Preparation(kernel, roles, ragged, resident, exact)
+def prepare(kernel: Kernel, roles: Roles, written: frozenset[str], ragged: bool, resident: bool,
+            exact: bool = False) -> Prepared:
+    """Rewrite the blocks of ``kernel``. written: names that are results. ragged: the last segment has padding that must not
+    count. resident: the row is one segment, so that the old state is neutral, rebasing does nothing, and producers stay on
+    chip. exact: quotients and products are rounded where the program rounds them."""
+    work = Preparation(kernel, roles, written, ragged, resident, exact)
     work.patched = {}
     done = work.run()
     if not work.patched:

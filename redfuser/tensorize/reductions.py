@@ -71,7 +71,7 @@ def lower_reduce(work: KernelState, b: Block) -> None:
         return
     corrected = work.corrections.pop(b.name, None)
     src = as_tile(work, b.exprs[0], work.across, f"{b.name}_term")
-    nan = kind != "sum" and v.dtype in FLOATS and keeps_nan(work.program.fused, b.name)
+    nan = kind != "sum" and v.dtype in FLOATS and keeps_nan(work.program.fused, work.was(b.name))
     _fold_tile(work, kind, src, v, fresh=work.resident, comment=work.source(b), corrected=corrected, nan=nan)
 
 

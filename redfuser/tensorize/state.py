@@ -23,7 +23,6 @@ class KernelState:
     """What all steps of one kernel's lowering share. scope: where statements go. roundings: casts that were added."""
 
     kernel: Kernel
-    groups: dict[str, Expr]
     roles: Roles
     extents: dict[str, int]
     resident: bool
@@ -31,9 +30,9 @@ class KernelState:
     sizes: dict[str, int]
     exact: bool
     prepared: Prepared
-    written: dict[str, Tensor]
     declared: dict[str, Tensor]
-    stores: dict[str, tuple[Expr, ...]]
+    stores: dict[str, tuple[str, tuple[Expr, ...]]]
+    original_name: dict[str, str]
     point: dict[str, str]
     counter: str
     blocks: dict[str, int]
@@ -113,6 +112,10 @@ class KernelState:
             elif isinstance(x, Ref):
                 found.update(self.value(x.name).axes)
         return self.ordered(found)
+
+    def was(self, name: str) -> str:
+        """What a name is called in the cascade."""
+        return self.original_name.get(name, name)
 
     def value(self, name: str) -> Value:
         """Where a name lives. Raises LoweringError RF487 before it has a tile."""

@@ -39,7 +39,8 @@ def lower_output(work: KernelState, b: Block, e: Expr, axes: tuple[str, ...]) ->
 
 def _write_once(work: KernelState, name: str, e: Expr, axes: tuple[str, ...], comment: str) -> None:
     """A result to global memory, by the first of the blocks that share its points: those along an axis that it lacks."""
-    along = {a for i in work.stores[name] for a in indices_of(i)} | {work.kernel.split}
+    tensor, at = work.stores[name]
+    along = {a for i in at for a in indices_of(i)} | {work.kernel.split}
     several = [(a, a) for a in work.roles.grid if work.extents[a] > 1]
     several += [(a, block) for a in work.roles.tiled if (block := f"{a}_block") in work.blocks]
     first = [op("eq", Index(block), i64(0)) for a, block in several if a not in along]
@@ -47,15 +48,15 @@ def _write_once(work: KernelState, name: str, e: Expr, axes: tuple[str, ...], co
     _write_result(work, name, e, axes, comment)
     if first:
         once = first[0] if len(first) == 1 else op("and", *first)
-        out = work.params[name].name
+        out = work.params[tensor].name
         written = work.scope.stmts[before:]
         work.scope.stmts[before:] = [If(once, (s,)) if out in writes(s) else s for s in written]
 
 
 def _write_result(work: KernelState, name: str, e: Expr, axes: tuple[str, ...], comment: str) -> None:
     """A result to global memory: whole tiles as copies (matrix results through shared memory), rows by element."""
-    tensor = work.written[name]
-    rect = rectangle(work, name, work.stores[name])
+    target, indices = work.stores[name]
+    tensor, rect = work.declared[target], rectangle(work, target, indices)
     rows = work.roles.rows
     wide = work.ordered({*axes, *(rect[1] if rect else ())}) or work.row
     matrix = work.has_gemm and len(wide) == 2 and wide[1] in work.roles.columns
@@ -76,12 +77,12 @@ def _write_result(work: KernelState, name: str, e: Expr, axes: tuple[str, ...], 
         map_tile(work, v, e, comment)
         work.emit(Copy(Slice(v.buffer), rect[0]))
         return
-    forms = view_indices(work, name, work.stores[name])
+    forms = view_indices(work, target, indices)
     if forms is None:
         raise LoweringError("RF494", f"{work.kernel.name}: {name} is not stored along its axes")
-    param = work.params[name].name
+    param = work.params[target].name
     value = at_point(work, e)
-    target = tuple(work.form(p) for p in forms)
+    point = tuple(work.form(p) for p in forms)
     if matrix and rect is not None and rect[1] == wide[1:]:  # no row axis: the first row, staged
         bare = e.arg if isinstance(e, Cast) and e.dtype == tensor.dtype else e
         src = as_tile(work, bare, wide, f"{name}_tile")
@@ -94,10 +95,10 @@ def _write_result(work: KernelState, name: str, e: Expr, axes: tuple[str, ...], 
             bare = e.arg if isinstance(e, Cast) and e.dtype == tensor.dtype else e
             value = _staged_row(work, name, bare, wide, comment)
             value = value if value.dtype == tensor.dtype else Cast(value, tensor.dtype)
-        first = work.parallel(wide, (Assign(param, target, value),), comment)
+        first = work.parallel(wide, (Assign(param, point, value),), comment)
         work.emit(replace(first, extents=tuple(1 if a == rows else n for a, n in zip(wide, first.extents, strict=True))))
         return
-    work.emit(work.parallel(wide, (Assign(param, target, value),), comment))
+    work.emit(work.parallel(wide, (Assign(param, point, value),), comment))
 
 
 def _staged_row(work: KernelState, name: str, e: Expr, axes: tuple[str, ...], comment: str) -> Expr:

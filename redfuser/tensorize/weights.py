@@ -33,7 +33,7 @@ def weight_pieces(work: KernelState, src: Value, dtype: str, e: Expr, b: Block) 
     """``src`` as operands of type ``dtype`` whose sum it is, as precisely as the result of ``b`` is kept."""
     if dtype == "f32" or _dtype(work, e) == dtype:  # rounded there by the program itself
         return (_operand(work, src, dtype, 0),)
-    own, wanted = unit_roundoff(dtype), kept(work.program.fused, b.name)
+    own, wanted = unit_roundoff(dtype), kept(work.program.fused, work.was(b.name))
     count = 1 if own <= wanted else math.ceil(math.log(CLOSE * wanted) / math.log(own))
     pieces = f"{count} {dtype} pieces" if count > 1 else dtype
     work.roundings.append(f"{b.name}: weights {print_expr(e)} rounded to {pieces} for the matrix units (relative error <= "

@@ -143,7 +143,7 @@ def test_one_meaning_per_name():
     from redfuser.tensorize.prepare import Preparation
 
     kernel = realise(fuse(attention(["scale"])), "single", 1).kernels[0]  # type: ignore[arg-type]
-    work = Preparation(kernel, Roles("i", "l", ("e",), (), {"i": 4, "l": 4, "e": 16, "c": 16}), False, False)
+    work = Preparation(kernel, Roles("i", "l", ("e",), (), {"i": 4, "l": 4, "e": 16, "c": 16}), frozenset(), False, False)
     work.stand("p", op("mul", Ref("p", "f32"), f32(2.0)))
     work.stand("p", op("mul", Ref("p", "f32"), f32(2.0)))
     with pytest.raises(InternalError):
