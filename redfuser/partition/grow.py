@@ -544,8 +544,8 @@ class Grower:
 def widened(i: Instance) -> bool:
     """Is it a product of tensors of narrower types, widened first? A library multiplies them as the wide numbers they have
     become, a matrix unit as what they are."""
-    e = i.body.expr
-    return isinstance(e, Op) and e.name == "mul" and all(
+    e, read = i.body.expr, i.node.unit.args if i.node.unit is not None else ()
+    return all(n.dtype == "f32" for n in read) and isinstance(e, Op) and e.name == "mul" and all(
         isinstance(x, Cast) and x.dtype == "f32" and isinstance(x.arg, Load) and x.arg.dtype in ("f16", "bf16", "e4m3", "e5m2")
         for x in e.args)
 
