@@ -63,7 +63,7 @@ def choose(kernel: Kernel, extents: dict[str, int]) -> Roles:
     if kernel.split and kernel.kind != "combine":
         grid.insert(0, kernel.split)
     segment = None if kernel.kind == "combine" else kernel.raxis
-    grid += _unparted(kernel, grid)
+    grid += _points(kernel, grid)
     reserved = {*grid, kernel.raxis, kernel.split}
     lists = dict.fromkeys(b.axes[-1] for b in (*kernel.init, *kernel.body, *kernel.tail) if _list_valued(b))
     vectors = [tuple(a for a in b.axes if a not in reserved and a not in lists) for b in (*kernel.init, *kernel.body)
@@ -79,19 +79,30 @@ def choose(kernel: Kernel, extents: dict[str, int]) -> Roles:
                  kernel.split if kernel.kind == "combine" else None, bool(lists))
 
 
-def _unparted(kernel: Kernel, grid: list[str]) -> list[str]:
-    """Axes of the grid that some accumulators lack, all of which read nothing (a count): along them run whole reductions, not
-    a factor of a product, and each of their points has accumulators of its own."""
-    reductions = [b for b in kernel.body if b.role == "reduce" and b.reducer is not None]
-    out: list[str] = []
-    for b in reductions:
-        for a in b.axes:
-            parts = factors(b.exprs[0])
-            along = [p for p in parts if any(isinstance(x, Index) and x.axis == a for x in walk(p))]
-            if a not in (*grid, *out) and not _list_valued(b) and len(along) == len(parts) and all(
-                    a in o.axes or not any(isinstance(x, (Load, Ref)) for x in walk(o.exprs[0])) for o in reductions):
-                out.append(a)
-    return out
+def _points(kernel: Kernel, grid: list[str]) -> list[str]:
+    """Axes that some accumulators lack and that are points of the grid all the same, since along them run whole reductions:
+    no columns, which are an axis of one factor of a product, with rows or narrow elements, and not of the others. What does not
+    depend on them (a count) is computed at each."""
+    axes_of = {n: b.axes for b in (*kernel.init, *kernel.body) for n in b.names}
+    inner = {*grid, kernel.raxis, kernel.split}
+    columns: dict[str, set[str]] = {}
+    whole: set[str] = set()
+    free: dict[str, None] = {}
+    for b in kernel.body:
+        if b.role != "reduce" or _list_valued(b):
+            continue
+        parts = [(p, operand_axes(p, axes_of)) for p in factors(b.exprs[0])]
+        for a in set(b.axes) - inner:
+            free.setdefault(a)
+            own = [(p, axes) for p, axes in parts if a in axes]
+            rest = set().union(*(axes for p, axes in parts if a not in axes)) - {kernel.raxis}
+            rows = rest - set().union(*(axes for _, axes in own))
+            narrow = len(own) == 1 and isinstance(x := strip_casts(own[0][0]), Load) and x.dtype in NARROW
+            if b.reducer is not None and b.reducer.kind == "sum" and len(own) < len(parts) and (rows or narrow):
+                columns.setdefault(a, set()).update(rows)
+            else:
+                whole.add(a)
+    return [a for a in free if a not in columns or (a in whole and columns[a] and not columns[a] & whole)]
 
 
 def _product_column(kernel: Kernel, segment: str, extents: dict[str, int]) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from redfuser.acrf.expr import Load, indices_of, walk
+from redfuser.acrf.expr import Index, Load, Op, indices_of, walk
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Kernel, Program
 from redfuser.target import Target
@@ -52,7 +52,7 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
         padded = 1 << max(5, (n - 1).bit_length())
         return [TileConfig(r, padded, 32 * r, 0, "registers", False) for r in (4, 2, 8, 1)]
     if not contracts:
-        return _row_configs(kernel.kind == "resident", rows, n)
+        return _row_configs(kernel.kind == "resident", rows, n, _neighbours(kernel, roles))
     if roles.lists:
         depth = max((extents[b.over] for b in kernel.body if b.role == "producer" and b.over in extents), default=0)
         return _selection_configs(rows, n, depth, target)
@@ -94,8 +94,6 @@ def _takes_apart(kernel: Kernel, roles: Roles) -> bool:
 
 
 def _narrows(kernel: Kernel) -> bool:
-    from redfuser.acrf.expr import Index, Op
-
     return any(isinstance(x, Op) and x.name in ("le", "lt", "ge", "gt") and
                any(isinstance(y, Index) and y.axis == kernel.raxis for y in walk(x))
                for b in kernel.body for e in b.exprs for x in walk(e))
@@ -220,8 +218,21 @@ def _selection_configs(rows: int, n: int, depth: int, target: Target) -> list[Ti
     return sorted(out, key=cost) or [TileConfig(16, width, 32, 2, "registers", False, chunk=64)]
 
 
-def _row_configs(resident: bool, rows: int, n: int) -> list[TileConfig]:
-    """Rows held on chip, or walked: a block of 64 to 128 threads with 24 to 32 elements per thread."""
+def _neighbours(kernel: Kernel, roles: Roles) -> bool:
+    """Do neighbouring rows lie next to each other in memory, and the elements of a row apart?"""
+    loads = (x for b in (*kernel.body, *kernel.tail) for e in b.exprs for x in walk(e) if isinstance(x, Load) and x.indices)
+    return any(roles.segment in indices_of(x) and Index(roles.rows) == x.indices[-1] for x in loads)
+
+
+def _row_configs(resident: bool, rows: int, n: int, neighbours: bool) -> list[TileConfig]:
+    """Rows held on chip, or walked: a block of 64 to 128 threads with 24 to 32 elements per thread. neighbours: a block takes
+    whole lines of memory, 32 rows or more, and few elements of each at once."""
+    if neighbours and rows >= 16 and not resident:
+        return [TileConfig(32, max(8, min(n, 64)), 128, 0, "registers", False), TileConfig(64, 32, 128, 0, "registers", False),
+                TileConfig(32, 32, 128, 0, "registers", False)]
+    if neighbours and rows >= 16 and (held := [TileConfig(r, n, t, 0, "registers", False) for r, t in (
+            (32, 128), (32, 256), (16, 128), (32, 512), (16, 256), (8, 256)) if 4 <= r * n / t <= 64]):
+        return held
     if not resident:
         wide = min(4096, 1 << max(5, (n - 1).bit_length()))
         return [TileConfig(r, s, t, 0, "registers", False) for r, s, t in

@@ -57,13 +57,15 @@ def rearrange(kernel: Kernel, extents: dict[str, int]) -> Rearranged:
 
 def _short_axes(kernel: Kernel, extents: dict[str, int]) -> tuple[str, ...]:
     """The axes that are neither of the grid nor the one that is walked, shorter than a matrix unit's: not the places of a list,
-    nor columns of products that a matrix unit takes, which are padded."""
+    nor columns of products that a matrix unit takes, which are padded, nor what whole products have one of at each point."""
     outer = {*kernel.grid, kernel.raxis, kernel.split}
     blocks = (*kernel.init, *kernel.body, *kernel.tail)
     lists = {b.axes[-1] for b in blocks if b.reducer is not None and b.reducer.kind == "topk"}
     short = dict.fromkeys(a for b in blocks for a in (*b.axes, *((b.over,) if b.over else ()))
                           if a not in outer and a not in lists and extents[a] < SHORT)
-    return tuple(a for a in short if not _padded(kernel, a))
+    wide = {a for b in (*kernel.init, *kernel.body) for a in b.axes if a in short and (
+        {*b.axes} - outer - {*short} or (b.role == "producer" and b.reducer is not None and b.over != a))}
+    return tuple(a for a in short if a not in wide and not _padded(kernel, a))
 
 
 def _padded(kernel: Kernel, axis: str) -> bool:
