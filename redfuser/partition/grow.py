@@ -242,8 +242,9 @@ class Grower:
         return self.one_contraction(got) or self.judge_join(got, c) or self.judge_rows(got, c)
 
     def one_contraction(self, got: Draft) -> Reject | None:
-        if any(len(matrices(some)) > 1 for some in (got.rows, got.inner)):
-            return TWO_CONTRACTIONS
+        several = len(matrices(got.rows)) > 1
+        if len(matrices(got.inner)) > 1 or (several and all(i.contraction for i in got.rows)):
+            return TWO_CONTRACTIONS  # weights that are normalised in the kernel serve any number of results
         return None
 
     def judge_rows(self, got: Draft, c: Unit | None) -> Reject | None:
