@@ -522,7 +522,7 @@ class Grower:
     def judge_worth(self, d: Draft, _: Unit | None) -> Reject | None:
         """Fusing must bring something: dependent reductions, a row map over the same data, or a reduction over a
         contraction."""
-        if len(d.rows) >= 2 or d.row_map or (any(i.contraction for i in d.inner) and not d.rows[0].contraction):
+        if len(d.rows) >= 2 or d.row_map or any(i.contraction for i in d.inner):
             return None
         if d.rows[0].contraction and widened(d.rows[0]):
             return None

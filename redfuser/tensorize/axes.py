@@ -69,7 +69,7 @@ def choose(kernel: Kernel, extents: dict[str, int]) -> Roles:
     vectors = [tuple(a for a in b.axes if a not in reserved and a not in lists) for b in (*kernel.init, *kernel.body)
                if b.role != "producer"]
     columns = tuple(dict.fromkeys((*(a for free in vectors for a in free), *lists)))
-    if not columns and segment and (column := _product_column(kernel, segment, extents)):
+    if not columns and segment and (column := _late_column(kernel) or _product_column(kernel, segment, extents)):
         grid, columns = [a for a in grid if a != column], (column,)
     if several := next((free for free in vectors if len(free) > 1), columns if lists and len(columns) > 1 else ()):
         raise LoweringError("RF486", f"{kernel.name}: accumulators with the free axes {', '.join(several)}",
@@ -103,6 +103,13 @@ def _points(kernel: Kernel, grid: list[str]) -> list[str]:
             else:
                 whole.add(a)
     return [a for a in free if a not in columns or (a in whole and columns[a] and not columns[a] & whole)]
+
+
+def _late_column(kernel: Kernel) -> str | None:
+    """The columns of a product whose left factor is a contraction: the axis that the contraction has not."""
+    inner = [set(b.axes) for b in kernel.body if b.role == "producer" and b.reducer is not None]
+    lacking = [a for a in kernel.grid if inner and not any(a in axes for axes in inner)]
+    return lacking[0] if len(lacking) == 1 else None
 
 
 def _product_column(kernel: Kernel, segment: str, extents: dict[str, int]) -> str | None:

@@ -62,8 +62,9 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
     size = max((BYTES[x.dtype] for b in kernel.body for e in b.exprs for x in walk(e) if isinstance(x, Load)), default=2)
     blocks = prod(extents[a] for a in roles.grid)
     pieces = _takes_apart(kernel, roles)
-    alone = roles.columns != () and all(a in kernel.grid for a in roles.columns)
-    if alone or (columns > WHOLE and not any(b.role == "producer" and b.over for b in kernel.body)):
+    inner = any(b.role == "producer" and b.over for b in kernel.body)
+    alone = bool(roles.columns) and all(a in kernel.grid for a in roles.columns)
+    if not inner and (alone or columns > WHOLE):
         left, right = (max((BYTES[x.dtype] for b in kernel.body for e in b.exprs for x in walk(e) if isinstance(x, Load)
                             and (set(roles.columns) & indices_of(x) != set()) == of), default=2) for of in (False, True))
         left, right = (SPLIT, SPLIT) if pieces else (left, right)

@@ -46,6 +46,43 @@ def weight_only(x: Tensor, w: Tensor, s: Tensor) -> Tensor:
     return ((x.float() @ w.float().T) * s).to(x.dtype)
 
 
+def two_results(q: Tensor, k: Tensor, v: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    p = torch.softmax((q @ k.mT).float() / q.shape[-1] ** 0.5, -1).to(q.dtype)
+    return p @ v, p @ w
+
+
+def two_wide(q: Tensor, k: Tensor, v: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    p = torch.softmax((q.float() @ k.float().mT) / q.shape[-1] ** 0.5, -1)
+    return p @ v.float(), p @ w.float()
+
+
+def rectified(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.relu(q @ k.mT) @ v
+
+
+def sigmoid_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.sigmoid((q.float() @ k.float().mT) * 0.125).to(q.dtype) @ v
+
+
+def small_mlp(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+    return F.silu(x @ w.mT) @ v.mT
+
+
+def weights() -> Iterator[Program]:
+    for dtype in ("bf16", "f16"):
+        for what, fn in (("two_results", two_results), ("two_wide", two_wide)):
+            for m, n, c, e in ((65, 130, 64, 48), (200, 96, 32, 128)):
+                ins = tuple(In(name, shape, dtype) for name, shape in (
+                    ("q", (2, m, c)), ("k", (2, n, c)), ("v", (2, n, c)), ("w", (2, n, e))))
+                yield Program("weights", f"{dtype} 2x{m}x{n} d{c} {what}", fn, ins)
+        for what, fn in (("rectified", rectified), ("sigmoid", sigmoid_attention)):
+            for m, n in ((65, 130), (192, 256)):
+                ins = (In("q", (2, 3, m, 64), dtype), In("k", (2, 3, n, 64), dtype), In("v", (2, 3, n, 64), dtype))
+                yield Program("weights", f"{dtype} 2x3x{m}x{n} d64 {what}", fn, ins)
+        ins = (In("x", (200, 64), dtype), In("w", (256, 64), dtype, "weight", 0.1), In("v", (48, 256), dtype, "weight", 0.1))
+        yield Program("weights", f"{dtype} 200x64x256x48 small_mlp", small_mlp, ins)
+
+
 def halves() -> Iterator[Program]:
     for dtype in ("bf16", "f16"):
         for what, fn in (("scores", scores), ("half_scores", half_scores)):
@@ -75,3 +112,4 @@ def eight() -> Iterator[Program]:
 def programs() -> Iterator[Program]:
     yield from alternate(halves(), 1)
     yield from eight()
+    yield from alternate(weights(), 1)
