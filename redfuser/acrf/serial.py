@@ -1,7 +1,7 @@
 """Fusions, certificates and refusals as JSON data, and back.
 
     text = json.dumps(fused_to_json(fused))
-    assert fused_from_json(json.loads(text)) == fused      # and can be re-checked by redfuser.acrf.verify
+    assert fused_from_json(json.loads(text)) == fused      # and can be re-checked by redfuser.acrf.check.verify
 
 Expressions travel in the text form, so a person can read the file and a diff shows what changed.
 """

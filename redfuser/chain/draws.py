@@ -15,7 +15,7 @@ from math import prod
 import ml_dtypes
 import numpy as np
 
-from redfuser.acrf.domains import NUMPY, Array
+from redfuser.acrf.check.domains import NUMPY, Array
 from redfuser.acrf.expr import FLOATS, Cascade, Expr, Index, Let, Load, Op, Reduce, Ref, Tensor, children, walk
 
 _WIDE = (-18, -9, -3, 0, 2, 6, 12, 20)

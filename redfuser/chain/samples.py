@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from redfuser.acrf.domains import Array
+from redfuser.acrf.check.domains import Array
 from redfuser.acrf.expr import stmt_dtype
 from redfuser.acrf.state import Fused
 from redfuser.chain import judge

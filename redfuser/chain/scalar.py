@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from redfuser.acrf.domains import NUMPY, Array
+from redfuser.acrf.check.domains import NUMPY, Array
 from redfuser.acrf.expr import (
     FLOATS,
     Axis,

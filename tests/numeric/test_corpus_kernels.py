@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from redfuser.acrf import fuse, parse_cascade
-from redfuser.acrf.evaluate import run
+from redfuser.acrf.check.evaluate import run
 from redfuser.acrf.expr import Axis, Cascade
 from redfuser.acrf.state import Fused
 from redfuser.errors import LoweringError

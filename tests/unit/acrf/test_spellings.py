@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from redfuser.acrf.evaluate import run
-from redfuser.acrf.fuse import fuse
+from redfuser.acrf.check.evaluate import run
+from redfuser.acrf.check.verify import check
+from redfuser.acrf.derive.fuse import fuse
 from redfuser.acrf.text import parse_cascade
-from redfuser.acrf.verify import check
 from tests.corpus.torch_spellings import REFUSED, SPELLINGS
 from tests.unit.acrf.corpus import ACCEPT, REFUSE
 
