@@ -1,12 +1,12 @@
-"""Number systems in which a cascade can be evaluated.
+"""Number systems in which a cascade can be evaluated: what one is, NumPy's, and what those of Python numbers share.
 
 A domain says how *floats* are stored and computed; integers and bools are NumPy arrays of their own dtype everywhere.
 
 * :class:`Arrays` with ``program=True``: every operation rounds to its own dtype (fp32, fp16, bf16, fp8), as the source
   program does; sums of narrow floats accumulate in fp32. With ``program=False``: fp64 throughout, only explicit casts
   to a narrower dtype than fp32 round.
-* :class:`Exact`: rationals, with ``inf`` and ``nan``; raises :class:`Inexact` where a value is irrational.
-* :class:`Digits`: 50-digit binary floats (mpmath); raises :class:`OutOfRange` for exp(1e60) and beyond.
+* :class:`redfuser.acrf.check.exact.Exact`: rationals, with ``inf`` and ``nan``; raises Inexact where a value is irrational.
+* :class:`redfuser.acrf.check.digits.Digits`: 50-digit binary floats (mpmath); raises OutOfRange for exp(1e60) and beyond.
 
 Edge values follow IEEE 754, except that the last two have one zero: ``1/0 = inf`` whatever the zero's sign.
 NaN propagates through ``max`` and ``min``; in ``argmax`` and ``topk`` NaN counts as the largest value, as in torch.
@@ -16,14 +16,11 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from fractions import Fraction
-from functools import cache
 from typing import Any
 
 import ml_dtypes
-import mpmath
 import numpy as np
 
 from redfuser.acrf.expr import FLOATS
@@ -42,10 +39,6 @@ _FORMATS = {"f64": (53, -1022, None), "f32": (24, -126, Fraction(2) ** 128 - Fra
 """Significand bits, least normal exponent, largest finite value."""
 
 
-class Inexact(ArithmeticError):
-    """A value has no exact rational form."""
-
-
 def unit_roundoff(dtype: str) -> float:
     """Half the distance from 1 to the next value: the relative error bound of one rounding to nearest."""
     return 2.0 ** -_FORMATS[dtype][0]
@@ -59,10 +52,6 @@ def narrows(source: str, target: str) -> bool:
     """Does a cast from ``source`` to ``target``, both floats, lose bits?"""
     (p, e, _), (q, f, _) = _FORMATS[source], _FORMATS[target]
     return q < p or f > e
-
-
-class OutOfRange(ArithmeticError):
-    """An exponential is too large, or too close to zero, even for unbounded exponents."""
 
 
 class Domain:
@@ -217,8 +206,18 @@ class Objects(Domain):
 
 
 _BOOLEAN = frozenset({"isnan", "lt", "le", "gt", "ge", "eq", "ne"})
-_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge, "eq": operator.eq, "ne": operator.ne}
+
+
+def pick(better: Callable[[Any, Any], bool]) -> Callable[[Any, Any], Any]:
+    """The better of two, or a NaN."""
+    def of(a: Any, b: Any) -> Any:
+        if a != a or b != b:
+            return a if a != a else b
+        return b if better(b, a) else a
+
+    return of
 
 
 def nearest(v: Fraction, dtype: str) -> Fraction | float:
@@ -238,239 +237,6 @@ def nearest(v: Fraction, dtype: str) -> Fraction | float:
     if largest is not None and abs(out) > largest:
         return math.nan if dtype == "e4m3" else math.copysign(math.inf, v)
     return out
-
-
-class Exact(Objects):
-    """Rationals; finite values are Fractions, the rest the floats inf, -inf, nan."""
-
-    def number(self, x: Any) -> Any:
-        if isinstance(x, Fraction):
-            return x
-        x = x.item() if hasattr(x, "item") else x
-        return Fraction(x) if math.isfinite(x) else x
-
-    def as_fraction(self, x: Any) -> Fraction:
-        return Fraction(x)
-
-    def scalar(self, name: str) -> Callable[..., Any]:
-        return _EXACT[name]
-
-
-def _sign(x: Any) -> float:
-    return float((x > 0) - (x < 0)) if isinstance(x, Fraction) else x
-
-
-def _exact_add(a: Any, b: Any) -> Any:
-    if isinstance(a, Fraction) and isinstance(b, Fraction):
-        return a + b
-    return (0.0 if isinstance(a, Fraction) else a) + (0.0 if isinstance(b, Fraction) else b)
-
-
-def _exact_mul(a: Any, b: Any) -> Any:
-    return a * b if isinstance(a, Fraction) and isinstance(b, Fraction) else _sign(a) * _sign(b)
-
-
-def _exact_div(a: Any, b: Any) -> Any:
-    if isinstance(b, Fraction):
-        if b == 0:
-            return math.nan if a == 0 or a != a else math.copysign(math.inf, a)
-        return a / b if isinstance(a, Fraction) else _sign(a) * _sign(b)
-    return Fraction(0) if isinstance(a, Fraction) and not math.isnan(b) else math.nan
-
-
-def _exact_neg(a: Any) -> Any:
-    return -a
-
-
-def _pick(better: Callable[[Any, Any], bool]) -> Callable[[Any, Any], Any]:
-    def pick(a: Any, b: Any) -> Any:
-        if a != a or b != b:
-            return a if a != a else b
-        return b if better(b, a) else a
-
-    return pick
-
-
-def _exact_root(a: Any) -> Any:
-    if not isinstance(a, Fraction):
-        return a if a > 0 else math.nan
-    if a < 0:
-        return math.nan
-    p, q = math.isqrt(a.numerator), math.isqrt(a.denominator)
-    if p * p != a.numerator or q * q != a.denominator:
-        raise Inexact(f"sqrt({a})")
-    return Fraction(p, q)
-
-
-def _exact_at(points: dict[Any, Any]) -> Callable[[Any], Any]:
-    def f(a: Any) -> Any:
-        if a != a:
-            return a
-        if a in points:
-            return points[a]
-        raise Inexact(str(a))
-
-    return f
-
-
-def _exact_pow(a: Any, b: Any) -> Any:
-    if isinstance(a, Fraction) and isinstance(b, Fraction) and b.denominator == 1 and abs(b) <= 64 and (a or b >= 0):
-        return Fraction(a ** b.numerator)
-    if isinstance(a, Fraction) and isinstance(b, Fraction) and b == Fraction(1, 2):
-        return _exact_root(a)
-    raise Inexact(f"pow({a}, {b})")
-
-
-def _whole(f: Callable[[Any], int]) -> Callable[[Any], Any]:
-    return lambda a: Fraction(f(a)) if isinstance(a, Fraction) else a
-
-
-def _exact_floordiv(a: Any, b: Any) -> Any:
-    q = _exact_div(a, b)
-    return Fraction(math.floor(q)) if isinstance(q, Fraction) else q
-
-
-def _exact_mod(a: Any, b: Any) -> Any:
-    if isinstance(a, Fraction) and isinstance(b, Fraction) and b != 0:
-        return a - b * math.floor(a / b)
-    return math.nan
-
-
-_INF = math.inf
-_exact_sigmoid = _exact_at({Fraction(0): Fraction(1, 2), _INF: Fraction(1), -_INF: Fraction(0)})
-_EXACT: dict[str, Callable[..., Any]] = {
-    "add": _exact_add, "sub": lambda a, b: _exact_add(a, -b), "mul": _exact_mul, "div": _exact_div,
-    "floordiv": _exact_floordiv, "mod": _exact_mod, "pow": _exact_pow, "neg": _exact_neg, "abs": abs,
-    "max": _pick(lambda b, a: b > a), "min": _pick(lambda b, a: b < a),
-    "sqrt": _exact_root, "rsqrt": lambda a: _exact_div(Fraction(1), _exact_root(a)),
-    "exp": _exact_at({Fraction(0): Fraction(1), _INF: _INF, -_INF: Fraction(0)}),
-    "exp2": lambda a: (Fraction(2) ** a.numerator if isinstance(a, Fraction) and a.denominator == 1 and abs(a) < 9999
-                       else _exact_at({_INF: _INF, -_INF: Fraction(0)})(a)),
-    "log": _exact_at({Fraction(1): Fraction(0), Fraction(0): -_INF, _INF: _INF}),
-    "log2": _exact_at({Fraction(1): Fraction(0), Fraction(2): Fraction(1), Fraction(0): -_INF, _INF: _INF}),
-    "tanh": _exact_at({Fraction(0): Fraction(0), _INF: Fraction(1), -_INF: Fraction(-1)}), "sigmoid": _exact_sigmoid,
-    "erf": _exact_at({Fraction(0): Fraction(0), _INF: Fraction(1), -_INF: Fraction(-1)}),
-    "sin": _exact_at({Fraction(0): Fraction(0)}), "cos": _exact_at({Fraction(0): Fraction(1)}),
-    "floor": _whole(math.floor), "ceil": _whole(math.ceil), "round": _whole(round),
-    "isnan": lambda a: a != a, **_COMPARE}
-
-
-class Digits(Objects):
-    """Binary floats of 50 significant decimal digits and unbounded exponent."""
-
-    def number(self, x: Any) -> Any:
-        context = _digits()
-        if isinstance(x, Fraction):
-            return context.mpf(x.numerator) / x.denominator
-        return context.mpf(x.item() if hasattr(x, "item") else x)
-
-    def as_fraction(self, x: Any) -> Fraction:
-        sign, mantissa, exponent, bits = x._mpf_
-        if abs(exponent + bits) > 4096:  # 0, or too large, in every dtype: no need to write it out
-            return Fraction(0) if exponent < 0 else Fraction(-1 if sign else 1) * 2**4096
-        return Fraction(-int(mantissa) if sign else int(mantissa)) * Fraction(2) ** exponent
-
-    def scalar(self, name: str) -> Callable[..., Any]:
-        return _digit_ops()[name]
-
-
-_EXP_LIMIT = 1e60
-"""Exponents have any size here, so the clamps of masked rows (exp(-3.4e38)) are no edge; exp of an exp would be."""
-
-
-@cache
-def _digits() -> Any:
-    context = mpmath.MPContext()
-    context.dps = 50
-    return context
-
-
-@contextmanager
-def more_digits(digits: int = 12000) -> Iterator[None]:
-    """A longer :class:`Digits` while it lasts: ``1 + exp(-2e4)`` is more than 1 only beyond 8700 digits. What would need
-    still more is out of range."""
-    context, before = _digits(), _digits().dps
-    context.dps = digits
-    try:
-        yield
-    finally:
-        context.dps = before
-
-
-_KNOWN = 1 << 14
-"""Exponentials that are remembered."""
-
-
-@cache
-def _digit_ops() -> dict[str, Callable[..., Any]]:
-    c = _digits()
-    nan, inf = c.nan, c.inf
-
-    def real(f: Callable[[Any], Any], low: Any = -inf) -> Callable[[Any], Any]:
-        return lambda a: f(a) if a >= low else nan
-
-    def div(a: Any, b: Any) -> Any:
-        if b == 0:
-            return nan if a == 0 or a != a else (inf if a > 0 else -inf)
-        return nan if c.isinf(a) and c.isinf(b) else a / b
-
-    known: dict[Any, Any] = {}
-    """Exponentials in 50 digits: every segmentation of a row takes those of the same differences."""
-
-    def exp(a: Any) -> Any:
-        if c.dps == 50 and (found := known.get(a._mpf_)) is not None:
-            return found
-        if abs(a) > (_EXP_LIMIT if c.dps <= 50 else 2 * c.dps):
-            if c.isfinite(a):
-                raise OutOfRange(f"exp({float(a):.2g})")
-            return inf if a > 0 else c.zero
-        out = c.exp(a)
-        if c.dps == 50:
-            if len(known) >= _KNOWN:
-                known.clear()
-            known[a._mpf_] = out
-        return out
-
-    def power(a: Any, b: Any) -> Any:
-        if b == 0:
-            return c.one
-        if a == 0:
-            return inf if b < 0 else c.zero
-        if a < 0 and c.isfinite(b) and not c.isint(b):
-            return nan
-        out = a ** b
-        return nan if isinstance(out, c.mpc) else out
-
-    def whole(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        return lambda a: f(a) if c.isfinite(a) else a
-
-    def mod(a: Any, b: Any) -> Any:
-        return a - b * c.floor(a / b) if c.isfinite(a) and c.isfinite(b) and b != 0 else nan
-
-    root = real(c.sqrt, c.zero)
-    return {
-        "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": div, "pow": power,
-        "floordiv": lambda a, b: whole(c.floor)(div(a, b)), "mod": mod, "neg": operator.neg, "abs": abs,
-        "max": _pick(lambda b, a: b > a), "min": _pick(lambda b, a: b < a), "sqrt": root,
-        "rsqrt": lambda a: div(c.one, root(a)), "exp": exp, "exp2": lambda a: exp(a * c.ln2),
-        "log": real(c.log, c.zero), "log2": real(lambda a: c.log(a) / c.ln2, c.zero), "tanh": c.tanh,
-        "sigmoid": lambda a: div(c.one, c.one + exp(-a)), "erf": c.erf, "floor": whole(c.floor),
-        "ceil": whole(c.ceil), "round": whole(c.nint), "sin": lambda a: c.sin(a) if c.isfinite(a) else nan,
-        "cos": lambda a: c.cos(a) if c.isfinite(a) else nan, "isnan": lambda a: a != a, **_COMPARE}
-
-
-def domain(precision: str, round_casts: bool = True) -> Domain:
-    """``f64``, ``program``, ``exact`` (rationals) or ``digits`` (50 digits)."""
-    match precision:
-        case "f64":
-            return Arrays(program=False, round_casts=round_casts)
-        case "program":
-            return Arrays(program=True, round_casts=round_casts)
-        case "exact":
-            return Exact(round_casts)
-        case "digits":
-            return Digits(round_casts)
-    raise ValueError(f"precision is f64, program, exact or digits, not {precision!r}")
 
 
 assert set(_FORMATS) == FLOATS
