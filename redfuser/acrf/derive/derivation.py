@@ -1,7 +1,7 @@
 """The state under construction, as the rules of the deriver see it: its accumulators, its values and its certificate.
 
 A rule adds what its reduction needs. Where that is another reduction of any kind (a contraction that changed places) it
-asks for it here, so that no rule knows which there are (derive.py).
+asks for it here, so that no rule knows which there are (deriver.py).
 """
 
 from __future__ import annotations
