@@ -15,7 +15,7 @@ from typing import Any
 _HOME = {"fuse": "derive.fuse", "longest_prefix": "derive.fuse", "key_of": "derive.fuse",
          "parse_cascade": "text", "parse_expr": "text",
          "Fused": "state", "NotFusable": "state", "State": "state", "Accumulator": "state", "Certificate": "state",
-         "Cascade": "expr"}
+         "Cascade": "cascade"}
 """Where the names lie. Loaded when asked for: the checker's process need not hold the deriver."""
 
 

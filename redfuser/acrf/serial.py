@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from redfuser.acrf.expr import Const, Expr, Let, Reduce, Reducer, Stmt, stmt_dtype
+from redfuser.acrf.cascade import Let, Reduce, Reducer, Stmt, stmt_dtype
+from redfuser.acrf.expr import Const, Expr
 from redfuser.acrf.state import Accumulator, Certificate, Condition, Fused, NotFusable, State
 from redfuser.acrf.text import parse_cascade, parse_expr
 from redfuser.errors import ArtifactError, InputError

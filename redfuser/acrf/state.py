@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from redfuser.acrf.expr import Cascade, Const, Expr, Let, Provenance, Reduce, Reducer, Stmt
+from redfuser.acrf.cascade import Cascade, Let, Provenance, Reduce, Reducer, Stmt
+from redfuser.acrf.expr import Const, Expr
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,24 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from redfuser.acrf.expr import (
-    Axis,
-    Cascade,
-    Cast,
-    Const,
-    Expr,
-    Index,
-    Let,
-    Load,
-    Op,
-    Provenance,
-    Reduce,
-    Ref,
-    Stmt,
-    Tensor,
-    map_children,
-    walk,
-)
+from redfuser.acrf.cascade import Axis, Cascade, Let, Provenance, Reduce, Stmt, Tensor
+from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref, map_children, walk
 from redfuser.partition import views
 from redfuser.partition.draft import Draft, R, Sink
 from redfuser.partition.evaluate import Instance, factors, pure_index

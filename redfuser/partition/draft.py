@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Literal
 
-from redfuser.acrf.expr import Expr, Index, Load, Op, Reduce, walk
+from redfuser.acrf.cascade import Reduce
+from redfuser.acrf.expr import Expr, Index, Load, Op, walk
 from redfuser.acrf.refuse import defect
 from redfuser.partition.evaluate import Evaluator, Instance, Site, Value
 from redfuser.partition.graph import Node, Unit

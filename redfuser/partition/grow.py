@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from redfuser import progress
-from redfuser.acrf.expr import Expr, Reduce
+from redfuser.acrf.cascade import Reduce
+from redfuser.acrf.expr import Expr
 from redfuser.partition import judge
 from redfuser.partition.around import Around
 from redfuser.partition.draft import Draft, R, Reject, Step, draft, escaping

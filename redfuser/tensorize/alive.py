@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Reducer, Ref, op
+from redfuser.acrf.cascade import Reducer
+from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref, op
 from redfuser.acrf.facts import algebra
 from redfuser.strategies.program import Block
 from redfuser.tensorize import rewrite

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from redfuser.acrf.expr import Expr, Index, Ref, Tensor, walk
+from redfuser.acrf.cascade import Tensor
+from redfuser.acrf.expr import Expr, Index, Ref, walk
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block, Kernel, Program
 from redfuser.target import Target

@@ -17,8 +17,9 @@ import redfuser.acrf
 from redfuser import recheck as recheck_module
 from redfuser import verdicts
 from redfuser.acrf import check, fuse, parse_cascade
+from redfuser.acrf.cascade import Provenance
 from redfuser.acrf.check import verify
-from redfuser.acrf.expr import Const, Provenance, Ref
+from redfuser.acrf.expr import Const, Ref
 from redfuser.acrf.state import Fused
 from redfuser.cache import Cache
 from redfuser.errors import InternalError

@@ -15,13 +15,14 @@ from functools import partial, reduce
 
 import numpy as np
 
+from redfuser.acrf.cascade import Reduce, Reducer, stmt_dtype
 from redfuser.acrf.check.domains import Array, Domain
 from redfuser.acrf.check.evaluate import FusedMachine
 from redfuser.acrf.check.labelled import Labelled
 from redfuser.acrf.check.machine import Machine
 from redfuser.acrf.check.samples import Sample
 from redfuser.acrf.check.unrounded import without_steps
-from redfuser.acrf.expr import Const, Expr, Op, Reduce, Reducer, stmt_dtype
+from redfuser.acrf.expr import Const, Expr, Op
 from redfuser.acrf.state import Condition, Fused
 from redfuser.acrf.text import parse_expr
 from redfuser.errors import InputError

@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from redfuser.acrf.cascade import Cascade, stmt_dtype
 from redfuser.acrf.check.domains import NUMPY, Array, Arrays, Domain
 from redfuser.acrf.check.labelled import Labelled, union
 from redfuser.acrf.check.machine import Machine, State
 from redfuser.acrf.check.systems import domain
-from redfuser.acrf.expr import FLOATS, Cascade, Expr, Ref, children, map_children, stmt_dtype, walk
+from redfuser.acrf.expr import FLOATS, Expr, Ref, children, map_children, walk
 from redfuser.acrf.state import Fused
 from redfuser.errors import InputError
 

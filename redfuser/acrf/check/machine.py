@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from redfuser.acrf.cascade import Let, Reduce, Reducer, Stmt
 from redfuser.acrf.check.domains import NUMPY, Array, Arrays, Domain
 from redfuser.acrf.check.labelled import Labelled, common, union
-from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Let, Load, Op, Reduce, Reducer, Ref, Stmt, children
+from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Load, Op, Ref, children
 from redfuser.acrf.state import Accumulator
 
 

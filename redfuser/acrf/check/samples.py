@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from redfuser.acrf.cascade import Cascade, Reduce, Tensor
 from redfuser.acrf.check.domains import Array, Arrays, Domain, Objects, nearest
 from redfuser.acrf.check.machine import Machine, Source
-from redfuser.acrf.expr import FLOATS, Cascade, Load, Reduce, Tensor, indices_of, walk
+from redfuser.acrf.expr import FLOATS, Load, indices_of, walk
 
 SYMBOLIC = 97
 """The extent taken for a symbolic dimension."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from redfuser.acrf.expr import FLOATS, Cascade, Const, Expr, Load, Ref, map_children, walk
+from redfuser.acrf.cascade import Cascade
+from redfuser.acrf.expr import FLOATS, Const, Expr, Load, Ref, map_children, walk
 from redfuser.acrf.state import Fused
 
 SHORT = (1, 2, 4, 8)

@@ -14,6 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from redfuser.acrf.cascade import Cascade, Reduce, stmt_dtype
 from redfuser.acrf.check.digits import OutOfRange
 from redfuser.acrf.check.domains import Array, Arrays, Domain, unit_roundoff
 from redfuser.acrf.check.evaluate import FusedMachine, share
@@ -23,7 +24,7 @@ from redfuser.acrf.check.shorten import restated
 from redfuser.acrf.check.stress import TRIAL, Strain, Strained, largest, machine, strained, strains
 from redfuser.acrf.check.systems import domain
 from redfuser.acrf.check.unrounded import moved_steps, with_step
-from redfuser.acrf.expr import FLOATS, Cascade, Cast, Expr, Op, Reduce, stmt_dtype, walk
+from redfuser.acrf.expr import FLOATS, Cast, Expr, Op, walk
 from redfuser.acrf.state import Fused
 from redfuser.rule import limit
 

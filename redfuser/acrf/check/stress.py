@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 import ml_dtypes
 import numpy as np
 
+from redfuser.acrf.cascade import Cascade, Reduce
 from redfuser.acrf.check.domains import NUMPY, Array, Domain
 from redfuser.acrf.check.machine import Machine, Source
 from redfuser.acrf.check.samples import Sample
-from redfuser.acrf.expr import COMPARISONS, FLOATS, Cascade, Expr, Load, Op, Reduce, Ref, children, indices_of, walk
+from redfuser.acrf.expr import COMPARISONS, FLOATS, Expr, Load, Op, Ref, children, indices_of, walk
 
 TRIAL = "@trial"
 """The axis along which trials stand. No cascade has an axis of that name."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from redfuser.acrf.expr import FLOATS, Expr, Index, Reduce, Ref, refs_of, walk
+from redfuser.acrf.cascade import Reduce
+from redfuser.acrf.expr import FLOATS, Expr, Index, Ref, refs_of, walk
 from redfuser.acrf.state import Accumulator, Fused
 
 _NARROW = frozenset({"f16", "bf16", "e4m3", "e5m2"})

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from redfuser.acrf.cascade import Reduce, Stmt, stmt_dtype
 from redfuser.acrf.check.domains import NUMPY, Array, Domain
 from redfuser.acrf.check.evaluate import FusedMachine
 from redfuser.acrf.check.labelled import Labelled
 from redfuser.acrf.check.machine import Machine, State
 from redfuser.acrf.check.samples import Sample, filled, segmentations
-from redfuser.acrf.expr import FLOATS, Reduce, Stmt, stmt_dtype
+from redfuser.acrf.expr import FLOATS
 from redfuser.acrf.state import Accumulator, Fused
 
 RELATIVE = 1e-30

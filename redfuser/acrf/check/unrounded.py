@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Let, Load, Op, Ref, Stmt, map_children, walk
+from redfuser.acrf.cascade import Let, Stmt
+from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Load, Op, Ref, map_children, walk
 from redfuser.acrf.state import Accumulator, Fused, State
 
 STEPS = frozenset({"round", "floor", "ceil"})

@@ -25,6 +25,7 @@ from functools import partial
 
 import numpy as np
 
+from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.check.claims import Claims
 from redfuser.acrf.check.digits import OutOfRange, more_digits
 from redfuser.acrf.check.domains import Array
@@ -37,7 +38,7 @@ from redfuser.acrf.check.structure import check_structure
 from redfuser.acrf.check.systems import domain
 from redfuser.acrf.check.trial import Cuts, Trial, all_cuts, near, no_cuts, of_places, some_cuts
 from redfuser.acrf.check.unrounded import unrounded
-from redfuser.acrf.expr import Op, Reduce, walk
+from redfuser.acrf.expr import Op, walk
 from redfuser.acrf.state import Fused
 
 WHOLE = 4096

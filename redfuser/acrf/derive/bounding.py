@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 
+from redfuser.acrf.cascade import Reduce, Reducer
 from redfuser.acrf.derive.bounds import Conds, divisor, follows_maximum, maximum_in, proved_below_zero, spans
 from redfuser.acrf.derive.decomposition import Decomposition
 from redfuser.acrf.derive.derivation import Derivation
@@ -18,7 +19,7 @@ from redfuser.acrf.derive.linear import split_linear
 from redfuser.acrf.derive.plain import derive_plain
 from redfuser.acrf.derive.terms import Part, Term, without_constant
 from redfuser.acrf.derive.values import F1, Value
-from redfuser.acrf.expr import FLOATS, Const, Expr, Op, Reduce, Reducer, Ref, children, op, walk
+from redfuser.acrf.expr import FLOATS, Const, Expr, Op, Ref, children, op, walk
 from redfuser.acrf.facts.normal import Poly, add, from_poly, number, product
 from redfuser.acrf.facts.ranges import Interval
 from redfuser.acrf.state import Condition

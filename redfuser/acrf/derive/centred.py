@@ -8,10 +8,11 @@ elements would end as ``1 ulp / sqrt(0 + eps)`` instead of 0: there the sum is c
 
 from __future__ import annotations
 
+from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.derive.derivation import Derivation
 from redfuser.acrf.derive.terms import Part
 from redfuser.acrf.derive.values import Value, own_name
-from redfuser.acrf.expr import Expr, Reduce, Ref, op, refs_of, substitute
+from redfuser.acrf.expr import Expr, Ref, op, refs_of, substitute
 from redfuser.acrf.facts.normal import add, to_poly
 
 

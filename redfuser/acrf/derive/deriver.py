@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.derive.decompose import Decomposer
 from redfuser.acrf.derive.derivation import Derivation
 from redfuser.acrf.derive.ordered import derive_ordered
@@ -16,7 +17,7 @@ from redfuser.acrf.derive.plain import derive_plain
 from redfuser.acrf.derive.product import derive_product
 from redfuser.acrf.derive.pull_out import pull_out
 from redfuser.acrf.derive.total import derive_sum
-from redfuser.acrf.expr import FLOATS, Reduce, refs_of
+from redfuser.acrf.expr import FLOATS, refs_of
 from redfuser.acrf.facts.algebra import ORDERED
 from redfuser.acrf.facts.classify import promote
 from redfuser.acrf.refuse import Refuse

@@ -6,22 +6,9 @@ import hashlib
 from collections import OrderedDict
 from dataclasses import replace
 
+from redfuser.acrf.cascade import Cascade, Let, Provenance, Reduce, Stmt
 from redfuser.acrf.derive.deriver import Deriver
-from redfuser.acrf.expr import (
-    FLOATS,
-    Cascade,
-    Cast,
-    Const,
-    Expr,
-    Let,
-    Op,
-    Provenance,
-    Reduce,
-    Ref,
-    Stmt,
-    refs_of,
-    walk,
-)
+from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Ref, refs_of, walk
 from redfuser.acrf.facts.classify import Outline, Scope, outline, rename, separate_axes
 from redfuser.acrf.refuse import Refuse, defect
 from redfuser.acrf.state import Accumulator, Certificate, Condition, Fused, NotFusable, State

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from redfuser.acrf.cascade import Reduce, Reducer
 from redfuser.acrf.derive.bounds import follows_maximum
 from redfuser.acrf.derive.cases import Case, split_cases
 from redfuser.acrf.derive.decomposition import Decomposition
@@ -13,7 +14,7 @@ from redfuser.acrf.derive.indicator import data_only, kept, moving, needs_opposi
 from redfuser.acrf.derive.monotone import HOLE, Monotonic, monotonic
 from redfuser.acrf.derive.spelling import explain, spell_decomposition
 from redfuser.acrf.derive.values import F1, Value, own_name
-from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Const, Expr, Load, Op, Reduce, Reducer, Ref, op, refs_of, walk
+from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Const, Expr, Load, Op, Ref, op, refs_of, walk
 from redfuser.acrf.facts.algebra import INF, PAYLOAD, accumulator_dtype, neutral
 from redfuser.acrf.facts.normal import product
 from redfuser.acrf.refuse import Refuse

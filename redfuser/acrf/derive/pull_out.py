@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from redfuser.acrf.cascade import Let, Reduce
 from redfuser.acrf.derive.derivation import Derivation
 from redfuser.acrf.derive.values import F1, SUM
-from redfuser.acrf.expr import Cast, Const, Expr, Let, Op, Reduce, Ref, op, walk
+from redfuser.acrf.expr import Cast, Const, Expr, Op, Ref, op, walk
 from redfuser.acrf.facts.algebra import accumulator_dtype
 from redfuser.acrf.facts.normal import product, to_poly
 from redfuser.acrf.refuse import Refuse

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.derive.derivation import Derivation
 from redfuser.acrf.derive.terms import Part, Term
-from redfuser.acrf.expr import Expr, Op, Reduce, print_expr
+from redfuser.acrf.expr import Expr, Op, print_expr
 
 
 def factor_text(base: Expr, power: Fraction) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import product as cartesian
 
+from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.derive.bounding import in_range, in_units, own_peak, within_data
 from redfuser.acrf.derive.bounds import follows_maximum, may_be_undefined, only_counted
 from redfuser.acrf.derive.centred import about_the_mean
@@ -21,7 +22,7 @@ from redfuser.acrf.derive.pull_out import finish_late
 from redfuser.acrf.derive.spelling import explain, factor_text, spell_decomposition
 from redfuser.acrf.derive.terms import Part, Term
 from redfuser.acrf.derive.values import F1, SUM, Value, own_name
-from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Reduce, Ref, children, op, refs_of
+from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Ref, children, op, refs_of
 from redfuser.acrf.facts.algebra import accumulator_dtype, neutral
 from redfuser.acrf.facts.normal import product
 from redfuser.acrf.refuse import Refuse

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from redfuser.acrf.expr import Expr, Reducer
+from redfuser.acrf.cascade import Reducer
+from redfuser.acrf.expr import Expr
 
 F1 = Fraction(1)
 SUM = Reducer("sum")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from redfuser.acrf.expr import FLOATS, Const, Reducer
+from redfuser.acrf.cascade import Reducer
+from redfuser.acrf.expr import FLOATS, Const
 
 INF = float("inf")
 LAST_PLACE = 2**63 - 1

@@ -15,23 +15,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from redfuser.acrf.expr import (
-    FLOATS,
-    Cascade,
-    Cast,
-    Const,
-    Expr,
-    Index,
-    Let,
-    Load,
-    Op,
-    Reduce,
-    Ref,
-    Stmt,
-    children,
-    map_children,
-    refs_of,
-)
+from redfuser.acrf.cascade import Cascade, Let, Reduce, Stmt
+from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Load, Op, Ref, children, map_children, refs_of
 from redfuser.acrf.facts.algebra import accumulator_dtype
 from redfuser.acrf.refuse import Refuse
 

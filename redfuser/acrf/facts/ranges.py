@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Let, Load, Op, Reduce, Ref
+from redfuser.acrf.cascade import Let, Reduce
+from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Load, Op, Ref
 from redfuser.acrf.facts.algebra import INF, LARGEST
 from redfuser.acrf.facts.classify import Scope
 from redfuser.acrf.facts.freeze import prove_nonnegative, worth_asking

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.check.verify import check
 from redfuser.acrf.derive.fuse import fuse
-from redfuser.acrf.expr import Reduce
 from redfuser.acrf.serial import certificate_from_json, certificate_to_json, fused_from_json, fused_to_json
 from redfuser.acrf.state import Fused, NotFusable
 from redfuser.codes import CODES

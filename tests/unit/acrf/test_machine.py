@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from redfuser.acrf.cascade import Cascade
 from redfuser.acrf.check.evaluate import FusedMachine, share
 from redfuser.acrf.check.labelled import Labelled
 from redfuser.acrf.check.machine import Machine
@@ -14,7 +15,7 @@ from redfuser.acrf.check.samples import sample
 from redfuser.acrf.check.stress import TRIAL, Strained, machine, strained, strains
 from redfuser.acrf.check.systems import domain
 from redfuser.acrf.derive.fuse import fuse
-from redfuser.acrf.expr import Cascade, Index, Load, Ref, walk
+from redfuser.acrf.expr import Index, Load, Ref, walk
 from redfuser.acrf.state import Fused
 from redfuser.acrf.text import parse_cascade
 from tests.unit.acrf.corpus import ACCEPT

@@ -8,11 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from redfuser.acrf.cascade import Reducer
 from redfuser.acrf.check.evaluate import run, run_fused
 from redfuser.acrf.check.samples import segmentations
 from redfuser.acrf.check.verify import check
 from redfuser.acrf.derive.fuse import fuse
-from redfuser.acrf.expr import Const, Reducer, f32
+from redfuser.acrf.expr import Const, f32
 from redfuser.acrf.serial import certificate_from_json, fused_from_json, fused_to_json
 from redfuser.acrf.state import Fused
 from redfuser.acrf.text import parse_cascade

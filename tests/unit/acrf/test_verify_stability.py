@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from redfuser.acrf.cascade import Cascade
 from redfuser.acrf.check.stress import strained, strains
 from redfuser.acrf.check.verify import check
 from redfuser.acrf.derive.fuse import fuse
-from redfuser.acrf.expr import Cascade
 from redfuser.acrf.state import Fused
 from redfuser.acrf.text import parse_cascade
 from tests.unit.acrf.handmade import NEG, attention, fused
