@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from redfuser.acrf.expr import Provenance
+from redfuser.acrf.cascade import Provenance
 from redfuser.kernels import Produced, describe_state
 from redfuser.recheck import Verdict
 from redfuser.report import CascadeReport, Note, Opaque, OpRef, Reason, Report

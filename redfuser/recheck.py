@@ -1,5 +1,5 @@
 """Hold every distinct fusion against its certificate, once: what a compile trusts was checked by code that shares nothing
-with the deriver (:mod:`redfuser.acrf.verify`), by this process or by an earlier one (:mod:`redfuser.verdicts`).
+with the deriver (:mod:`redfuser.acrf.check.verify`), by this process or by an earlier one (:mod:`redfuser.verdicts`).
 """
 
 from __future__ import annotations
@@ -58,6 +58,6 @@ def unprovable(violations: Sequence[str]) -> Reason | None:
 
 def examine(fused: Any, store: Cache) -> Verdict:
     """The verdict on one fusion."""
-    from redfuser.acrf import verify
+    from redfuser.acrf.check import SOURCES, verify
 
-    return remember("certificate", fused, ("redfuser.acrf", "redfuser.rule"), lambda: verify.check(fused), store)
+    return remember("certificate", fused, SOURCES, lambda: verify.check(fused), store)

@@ -5,7 +5,7 @@
 The truth is float64 computed from the same low-precision inputs; ``error(unfused)`` is that of the program as written, in
 its own precision; ``size`` is the maximum (or RMS) of the truth. ``tiny`` allows for a baseline that happens to round
 luckily, or that accumulates in float64 (torch's variance on a CPU). :mod:`redfuser.numerics` applies the rule to torch
-tensors, :mod:`redfuser.acrf.stability` to cascades.
+tensors, :mod:`redfuser.acrf.check.stability` to cascades.
 """
 
 from __future__ import annotations

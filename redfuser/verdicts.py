@@ -77,24 +77,25 @@ def digest(*packages: str) -> str:
     """A digest of the code of packages and modules and of what it computes with; empty where that cannot be named (no
     sources, or sources that changed while this process ran): then nothing is remembered."""
     modules = [importlib.import_module(p) for p in packages]
-    sources = sorted(p for m in modules for folder in getattr(m, "__path__", ()) for p in Path(folder).rglob("*.py"))
-    sources += [Path(str(m.__file__)) for m in modules if not hasattr(m, "__path__")]
+    sources = {f"{m.__name__}/{p.relative_to(folder).as_posix()}": p
+               for m in modules for folder in getattr(m, "__path__", ()) for p in Path(folder).rglob("*.py")}
+    sources |= {m.__name__: Path(str(m.__file__)) for m in modules if not hasattr(m, "__path__")}
     try:
-        states = tuple((str(p), os.stat(p).st_mtime_ns, os.stat(p).st_size) for p in sources)
+        states = tuple((name, str(p), os.stat(p).st_mtime_ns, os.stat(p).st_size) for name, p in sorted(sources.items()))
     except OSError:
         return ""
-    if not states or max(mtime for _, mtime, _ in states) > _LOADED * 1e9:
+    if not states or max(mtime for _, _, mtime, _ in states) > _LOADED * 1e9:
         return ""
     return _digest(states)
 
 
 @lru_cache(maxsize=16)
-def _digest(states: tuple[tuple[str, int, int], ...]) -> str:
-    """Whole packages: more than a verdict needs, so never less."""
+def _digest(states: tuple[tuple[str, str, int, int], ...]) -> str:
+    """Whole files, named as in their packages wherever those lie: more than a verdict needs, so never less."""
     found = hashlib.sha256(f"python {platform.python_version()} {platform.machine()}\n".encode())
     for package in ("numpy", "mpmath", "ml_dtypes", "apache-tvm"):
         found.update(f"{package} {metadata.version(package)}\n".encode())
-    for path, _, _ in states:
+    for name, path, _, _ in states:
         text = Path(path).read_bytes()
-        found.update(f"{Path(path).name} {len(text)}\n".encode() + text)
+        found.update(f"{name} {len(text)}\n".encode() + text)
     return found.hexdigest()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from redfuser.acrf.expr import Axis, Cascade, Cast, Const, Expr, Index, Let, Load, Reduce, Reducer, Ref, Tensor, f32, op
+from redfuser.acrf.cascade import Axis, Cascade, Let, Reduce, Reducer, Tensor
+from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Ref, f32, op
 from redfuser.acrf.state import Accumulator, Certificate, Fused, State
 
 SUM, MAX = Reducer("sum"), Reducer("max")

@@ -12,15 +12,22 @@ from pathlib import Path
 
 import pytest
 
+from redfuser.acrf.check import SOURCES
+from redfuser.chain import JUDGES
+
 ROOT = Path(__file__).resolve().parents[1]
 
-# Lower layers first. A package imports packages of its own line or of lines above it, never below.
+# Lower layers first. A package imports packages of its own line or of lines above it, never below. Dotted names are rooms of a
+# package; a module belongs to the longest name it begins with.
 LAYERS = (
     ("errors", "codes", "rule", "unseen", "strict", "two_tvms", "tvm_compat", "bounded", "elf", "progress", "turns", "users"),
     ("report", "settings", "artifact", "target", "cache", "toolchain"),
     ("verdicts",),
     ("places", "numerics", "testing"),
     ("acrf",),
+    ("acrf.check",),
+    ("acrf.facts",),
+    ("acrf.derive",),
     ("traffic", "frontend", "strategies", "partition"),
     ("tensorize",),
     ("chain",),
@@ -38,17 +45,20 @@ LEVEL = {name: i for i, line in enumerate(LAYERS) for name in line}
 
 # package of the outside world -> the modules of redfuser that may import it (prefixes of dotted names)
 DOORS = {
-    "sympy": ("acrf.freeze",),
+    "sympy": ("acrf.facts.freeze",),
     "tilelang": ("codegen.worker",),
     "rich": ("cli",),
     "click": ("cli",),
     "transformers": ("demo",),
 }
-# packages that must not touch one another's world at all
+# packages, rooms or modules that must not touch another world at all
 FORBIDDEN = {
     "acrf": ("torch", "tilelang"),
+    "acrf.facts": ("redfuser.acrf.check",),
+    "acrf.derive": ("redfuser.acrf.check",),
     "tensorize": ("torch", "tilelang"),
-    "chain": ("torch", "tilelang"),
+    "chain": ("torch", "tilelang", "redfuser.acrf.derive"),
+    "recheck": ("redfuser.acrf.derive",),
     "codegen": ("tvm", "torch"),
     "runtime": ("tvm", "tilelang"),
     "report": ("torch", "tvm"),
@@ -106,19 +116,33 @@ def test_a_circle_is_found_wherever_it_is_closed(back: str) -> None:
         "redfuser.errors <- redfuser.codes <- redfuser.errors", "redfuser.codes <- redfuser.errors <- redfuser.codes")
 
 
+def within(module: str, *places: str) -> bool:
+    return any(module == p or module.startswith(p + ".") for p in places)
+
+
+def level(module: str) -> int | None:
+    """Of the longest name in LAYERS that the module lies in."""
+    return LEVEL[max(found, key=len)] if (found := [name for name in LEVEL if within(module, name)]) else None
+
+
 def test_imports_point_one_way() -> None:
     wrong = []
     for module, tree in modules().items():
-        top = module.split(".")[0]
-        if top in ("", "__init__"):
+        if module in ("", "__init__"):
             continue
-        assert top in LEVEL, f"redfuser/{top} has no layer: give it one in this file"
+        own = level(module)
+        assert own is not None, f"redfuser/{module} has no layer: give it one in this file"
         for target, _ in imports(tree):
-            if target.startswith("redfuser."):
-                other = target.split(".")[1]
-                if other in LEVEL and other != top and LEVEL[other] > LEVEL[top]:
-                    wrong.append(f"{module} imports {target}")
+            other = level(target.removeprefix("redfuser.")) if target.startswith("redfuser.") else None
+            if other is not None and other > own:
+                wrong.append(f"{module} imports {target}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_a_module_belongs_to_its_room() -> None:
+    line = {name: n for n, names in enumerate(LAYERS) for name in names}
+    assert level("acrf.expr") == level("acrf") == line["acrf"] < line["acrf.check"] == level("acrf.check.verify")
+    assert level("acrf.derive") == line["acrf.derive"] and level("acrf.derived") == line["acrf"] and level("acrfx") is None
 
 
 def test_outside_packages_stay_behind_their_doors() -> None:
@@ -126,12 +150,34 @@ def test_outside_packages_stay_behind_their_doors() -> None:
     for module, tree in modules().items():
         for target, typing_only in imports(tree):
             package = target.split(".")[0]
-            if package in DOORS and not any(module == d or module.startswith(d + ".") for d in DOORS[package]):
+            if package in DOORS and not within(module, *DOORS[package]):
                 wrong.append(f"{module} imports {target}")
-            top = module.split(".")[0]
-            if package in FORBIDDEN.get(top, ()) and not typing_only and module != "acrf.lift":
+            worlds = [w for place, worlds in FORBIDDEN.items() if within(module, place) for w in worlds]
+            if within(target, *worlds) and not typing_only and module != "acrf.lift":
                 wrong.append(f"{module} imports {target}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_checker_runs_without_the_deriver() -> None:
+    code = "import redfuser.acrf.check.verify\nimport sys\nprint(*sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    loaded = [m.removeprefix("redfuser.") for m in out.split()]
+    assert "acrf.check.claims" in loaded
+    assert not [m for m in loaded if within(m, "acrf.derive", "acrf.facts", "sympy", "z3", "tvm", "torch")]
+
+
+@pytest.mark.parametrize("judge, sources", [("acrf.check", SOURCES), ("chain", JUDGES)])
+def test_a_verdict_depends_on_all_that_its_judge_imports(judge: str, sources: tuple[str, ...]) -> None:
+    """What a remembered verdict is filed under (redfuser.verdicts) names every module that had a say, and no other package."""
+    todo, used = [m for m in modules() if within(m, judge)], set[str]()
+    while todo:
+        used.add(module := todo.pop())
+        targets = {target.removeprefix("redfuser.") for target, _ in imports(modules()[module]) if within(target, "redfuser")}
+        assert targets <= modules().keys(), f"{module} takes names from {targets - modules().keys()}"
+        todo += targets - used
+    named = [s.removeprefix("redfuser.") for s in sources]
+    assert sorted(m for m in used if not within(m, *named)) == []
+    assert [n for n in named if not any(within(m, n) for m in used)] == []
 
 
 @pytest.mark.parametrize("names", ["redfuser", "redfuser.report, redfuser.settings", "redfuser.acrf.expr"])

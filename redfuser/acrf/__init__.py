@@ -2,6 +2,9 @@
 
     from redfuser.acrf import fuse, parse_cascade
     fused = fuse(parse_cascade(text))           # Fused or NotFusable
+
+Here lie the IR, its text and the state; beside them three rooms: ``facts`` knows expressions, ``derive`` makes states with
+them, ``check`` judges states and knows neither.
 """
 
 from __future__ import annotations
@@ -9,12 +12,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-# Not lazy: loading the module redfuser.acrf.fuse would otherwise put itself where the function of that name belongs.
-from redfuser.acrf.fuse import fuse as fuse
-
-_HOME = {"longest_prefix": "fuse", "key_of": "fuse", "parse_cascade": "text", "parse_expr": "text",
+_HOME = {"fuse": "derive.fuse", "longest_prefix": "derive.fuse", "key_of": "derive.fuse",
+         "parse_cascade": "text", "parse_expr": "text",
          "Fused": "state", "NotFusable": "state", "State": "state", "Accumulator": "state", "Certificate": "state",
-         "Cascade": "expr"}
+         "Cascade": "cascade"}
+"""Where the names lie. Loaded when asked for: the checker's process need not hold the deriver."""
 
 
 def __getattr__(name: str) -> Any:
@@ -23,4 +25,4 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
 
 
-__all__ = sorted([*_HOME, "fuse"])
+__all__ = sorted(_HOME)

@@ -24,24 +24,8 @@ from dataclasses import dataclass
 from math import isinf
 from typing import Any
 
-from redfuser.acrf.expr import (
-    COMPARISONS,
-    FLOATS,
-    Axis,
-    Cast,
-    Const,
-    Expr,
-    Index,
-    Let,
-    Load,
-    Op,
-    Reduce,
-    Reducer,
-    Stmt,
-    Tensor,
-    children,
-    walk,
-)
+from redfuser.acrf.cascade import Axis, Let, Reduce, Reducer, Stmt, Tensor
+from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Const, Expr, Index, Load, Op, children, walk
 
 DTYPE = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "float8_e4m3fn": "e4m3",
          "float8_e5m2": "e5m2", "int64": "i64", "int32": "i32", "int8": "i8", "uint8": "u8", "bool": "bool"}

@@ -1,4 +1,4 @@
-"""Refusal inside the deriver: raised where a condition fails, turned into a NotFusable value at the door (fuse.py)."""
+"""Refusal inside the deriver: raised where a condition fails, turned into a NotFusable value at the door (derive/fuse.py)."""
 
 from __future__ import annotations
 

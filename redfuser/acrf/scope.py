@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from redfuser.acrf.cascade import Extent, Let, Provenance, Reduce, Reducer, Stmt, default_dtype
 from redfuser.acrf.cursor import KEYWORDS
-from redfuser.acrf.expr import Expr, Extent, Index, Let, Provenance, Reduce, Reducer, Ref, Stmt, default_dtype, walk
+from redfuser.acrf.expr import Expr, Index, Ref, walk
 from redfuser.acrf.tree import Name, Node, Program, Statement
 from redfuser.acrf.typed import Typing
 

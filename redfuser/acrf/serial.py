@@ -1,7 +1,7 @@
 """Fusions, certificates and refusals as JSON data, and back.
 
     text = json.dumps(fused_to_json(fused))
-    assert fused_from_json(json.loads(text)) == fused      # and can be re-checked by redfuser.acrf.verify
+    assert fused_from_json(json.loads(text)) == fused      # and can be re-checked by redfuser.acrf.check.verify
 
 Expressions travel in the text form, so a person can read the file and a diff shows what changed.
 """
@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from redfuser.acrf.expr import Const, Expr, Let, Reduce, Reducer, Stmt, stmt_dtype
+from redfuser.acrf.cascade import Let, Reduce, Reducer, Stmt, stmt_dtype
+from redfuser.acrf.expr import Const, Expr
 from redfuser.acrf.state import Accumulator, Certificate, Condition, Fused, NotFusable, State
 from redfuser.acrf.text import parse_cascade, parse_expr
 from redfuser.errors import ArtifactError, InputError

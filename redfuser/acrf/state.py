@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from redfuser.acrf.expr import Cascade, Const, Expr, Let, Provenance, Reduce, Reducer, Stmt
+from redfuser.acrf.cascade import Cascade, Let, Provenance, Reduce, Reducer, Stmt
+from redfuser.acrf.expr import Const, Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class Condition:
 class Certificate:
     """Why a fusion is right, as data. ``decomposition`` prints F = sum_k G_k (x) H_k per reduction; ``choices`` says what
     was deferred or rebased and why; ``roundings`` lists casts that moved, with an error bound; ``identities`` the
-    symbolic obligations. :mod:`redfuser.acrf.verify` re-checks all of it and shares no code with the deriver."""
+    symbolic obligations. :mod:`redfuser.acrf.check.verify` re-checks all of it and shares no code with the deriver."""
 
     key: str
     decomposition: tuple[str, ...] = ()

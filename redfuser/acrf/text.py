@@ -24,20 +24,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from redfuser.acrf.expr import (
-    Axis,
-    Cascade,
-    Const,
-    Expr,
-    Extent,
-    Reduce,
-    Reducer,
-    Stmt,
-    Tensor,
-    axes_in_order,
-    inferable_extents,
-    refs_of,
-)
+from redfuser.acrf.cascade import Axis, Cascade, Extent, Reduce, Reducer, Stmt, Tensor, axes_in_order, inferable_extents
+from redfuser.acrf.expr import Const, Expr, refs_of
 from redfuser.acrf.scope import Scope
 from redfuser.acrf.source import Source, clean
 from redfuser.acrf.syntax import REDUCERS, Reader

@@ -11,21 +11,8 @@ from dataclasses import dataclass, field
 from math import isinf
 from typing import NoReturn
 
-from redfuser.acrf.expr import (
-    BINARY,
-    COMPARISONS,
-    DTYPES,
-    FLOATS,
-    Cast,
-    Const,
-    Expr,
-    Extent,
-    Index,
-    Load,
-    Op,
-    Ref,
-    Tensor,
-)
+from redfuser.acrf.cascade import Extent, Tensor
+from redfuser.acrf.expr import BINARY, COMPARISONS, DTYPES, FLOATS, Cast, Const, Expr, Index, Load, Op, Ref
 from redfuser.acrf.source import Source, short
 from redfuser.acrf.tree import Node
 

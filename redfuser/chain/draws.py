@@ -15,8 +15,9 @@ from math import prod
 import ml_dtypes
 import numpy as np
 
-from redfuser.acrf.domains import NUMPY, Array
-from redfuser.acrf.expr import FLOATS, Cascade, Expr, Index, Let, Load, Op, Reduce, Ref, Tensor, children, walk
+from redfuser.acrf.cascade import Cascade, Let, Reduce, Tensor
+from redfuser.acrf.check.domains import NUMPY, Array
+from redfuser.acrf.expr import FLOATS, Expr, Index, Load, Op, Ref, children, walk
 
 _WIDE = (-18, -9, -3, 0, 2, 6, 12, 20)
 BANDS = {"f64": _WIDE, "f32": _WIDE, "bf16": _WIDE, "f16": (-4, -3, -2, -1, 0, 1, 2, 3),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from redfuser.acrf.domains import NUMPY, Array
+from redfuser.acrf.check.domains import NUMPY, Array
 from redfuser.rule import UNIT, limit, tiny
 
 SPREAD = 1.25

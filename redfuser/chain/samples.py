@@ -8,8 +8,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from redfuser.acrf.domains import Array
-from redfuser.acrf.expr import stmt_dtype
+from redfuser.acrf.cascade import stmt_dtype
+from redfuser.acrf.check.domains import Array
 from redfuser.acrf.state import Fused
 from redfuser.chain import judge
 from redfuser.chain.draws import BANDS, Draw, Facts, draws, facts, inputs, moved

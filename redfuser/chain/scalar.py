@@ -11,24 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from redfuser.acrf.domains import NUMPY, Array
-from redfuser.acrf.expr import (
-    FLOATS,
-    Axis,
-    Cascade,
-    Cast,
-    Const,
-    Expr,
-    Index,
-    Let,
-    Load,
-    Op,
-    Reduce,
-    Ref,
-    Stmt,
-    Tensor,
-    walk,
-)
+from redfuser.acrf.cascade import Axis, Cascade, Let, Reduce, Stmt, Tensor
+from redfuser.acrf.check.domains import NUMPY, Array
+from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Load, Op, Ref, walk
 from redfuser.acrf.state import Accumulator, Fused, State
 from redfuser.chain.samples import Case, steps_moved
 from redfuser.chain.smaller import expressions

@@ -15,23 +15,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from redfuser.acrf.expr import (
-    COMPARISONS,
-    FLOATS,
-    Axis,
-    Cascade,
-    Const,
-    Expr,
-    Index,
-    Load,
-    Op,
-    Reduce,
-    Ref,
-    Stmt,
-    children,
-    map_children,
-    walk,
-)
+from redfuser.acrf.cascade import Axis, Cascade, Reduce, Stmt
+from redfuser.acrf.expr import COMPARISONS, FLOATS, Const, Expr, Index, Load, Op, Ref, children, map_children, walk
 from redfuser.acrf.state import Fused
 
 _POINTS = 1 << 20

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from redfuser.acrf.domains import NUMPY, Array
+from redfuser.acrf.check.domains import NUMPY, Array
 from redfuser.chain.samples import Case, steps_moved
 from redfuser.strategies.program import Program
 from redfuser.tensorize.arguments import argument_name

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from redfuser.acrf.domains import NUMPY, Array, Arrays, Domain
-from redfuser.acrf.evaluate import machine, materialise
-from redfuser.acrf.expr import Cascade, Cast, Let, Reduce, Ref
-from redfuser.acrf.machine import Machine
+from redfuser.acrf.cascade import Cascade, Let, Reduce
+from redfuser.acrf.check.domains import NUMPY, Array, Arrays, Domain
+from redfuser.acrf.check.evaluate import machine, materialise
+from redfuser.acrf.check.machine import Machine
+from redfuser.acrf.expr import Cast, Ref
 
 FEW = frozenset({"e4m3", "e5m2"})
 

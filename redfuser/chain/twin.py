@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from redfuser.acrf.expr import Reduce
+from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.state import Fused
 from redfuser.chain.smaller import smaller
 from redfuser.strategies import realise

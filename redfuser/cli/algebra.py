@@ -122,11 +122,11 @@ def _one(cascade: Any, casts: str) -> Outcome:
 
 
 def _derived(cascade: Any, casts: str) -> Outcome:
+    from redfuser.acrf.check.verify import check
+    from redfuser.acrf.derive.fuse import fuse
     from redfuser.acrf.describe import describe
-    from redfuser.acrf.fuse import fuse
     from redfuser.acrf.serial import fused_to_json, refusal_to_json
     from redfuser.acrf.state import NotFusable
-    from redfuser.acrf.verify import check
     from redfuser.recheck import unprovable
 
     data: dict[str, Any] = {"name": cascade.name, "casts": casts}

@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from redfuser import tvm_compat as tc
-from redfuser.acrf.expr import Provenance
+from redfuser.acrf.cascade import Provenance
 from redfuser.frontend.appended import Appended
 from redfuser.frontend.totals import TOTALS, row_axes
 from redfuser.tvm_compat import dtype_of, op_name, relax, shape_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Union
 
-from redfuser.acrf.expr import Provenance
+from redfuser.acrf.cascade import Provenance
 
 if TYPE_CHECKING:
     import torch

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from redfuser.acrf.expr import Cast, Expr, Load, Op, Provenance, Reduce, walk
+from redfuser.acrf.cascade import Provenance, Reduce
+from redfuser.acrf.expr import Cast, Expr, Load, Op, walk
 from redfuser.acrf.state import Fused, NotFusable
 from redfuser.partition.draft import Reject
 from redfuser.partition.graph import Graph, Node, Unit, provenance_of

@@ -9,32 +9,17 @@ p-axes, ``l`` the r-axis, ``c`` inner axes, ``e`` columns, ``k`` top-k; ``s`` in
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import prod
 
-from redfuser.acrf.expr import (
-    Axis,
-    Cascade,
-    Cast,
-    Const,
-    Expr,
-    Index,
-    Let,
-    Load,
-    Op,
-    Provenance,
-    Reduce,
-    Ref,
-    Stmt,
-    Tensor,
-    children,
-    map_children,
-    walk,
-)
-from redfuser.partition.draft import Draft, R, Sink, layout, parts
+from redfuser.acrf.cascade import Axis, Cascade, Let, Provenance, Reduce, Stmt, Tensor
+from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref, map_children, walk
+from redfuser.partition import views
+from redfuser.partition.draft import Draft, R, Sink
 from redfuser.partition.evaluate import Instance, factors, pure_index
 from redfuser.partition.fold import WIDTH, fold
 from redfuser.partition.graph import Node
 from redfuser.partition.index import Indices, axes_of, const
+from redfuser.partition.intern import Interner, operands
+from redfuser.partition.positions import layout
 
 INLINE = 16
 """Largest expression that is repeated rather than named when it depends on a reduction."""
@@ -55,31 +40,6 @@ class Outlined:
 
 def outline(d: Draft, name: str) -> Outlined:
     return _Outliner(d).run(name)
-
-
-class Interner:
-    """One object per distinct expression: equal sub-expressions become identical, at linear cost."""
-
-    def __init__(self) -> None:
-        self.table: dict[tuple[object, ...], Expr] = {}
-        self.done: dict[int, Expr] = {}
-        self.keep: list[Expr] = []
-
-    def __call__(self, e: Expr) -> Expr:
-        if id(e) not in self.done:
-            self.keep.append(e)
-            self.done[id(e)] = self.intern(e)
-        return self.done[id(e)]
-
-    def intern(self, e: Expr) -> Expr:
-        match e:
-            case Op(name=n, args=args, dtype=d):
-                kids = tuple(self(a) for a in args)
-                return self.table.setdefault(("op", n, d, *map(id, kids)), Op(n, kids, d))
-            case Cast(arg=arg, dtype=d):
-                kid = self(arg)
-                return self.table.setdefault(("cast", d, id(kid)), Cast(kid, d))
-        return self.table.setdefault(("leaf", e), e)
 
 
 class _Outliner:
@@ -118,9 +78,10 @@ class _Outliner:
             if same in self.scale:
                 self.scale[inst.node] = self.scale[same]
         sinks = [(s, self.intern(self.prepare(s.value.expr))) for s in d.sinks if s.value is not None]
-        self.choose_views([b for _, b in bodies] + [e for _, e in sinks])
+        roots = [b for _, b in bodies] + [e for _, e in sinks]
+        self.views = views.choose(self.ix, {t: n.shape for t, n in self.loads.items()}, roots)
         self.forced = {id(e): s for s, e in sinks if isinstance(e, (Op, Cast))}
-        self.count([b for _, b in bodies] + [e for _, e in sinks])
+        self.count(roots)
         outputs: dict[str, str] = {}
         for inst, body in bodies:
             self.reduction(inst, body)
@@ -408,7 +369,7 @@ class _Outliner:
             name = self.unique(f"x{len(self.inputs)}")
             self.inputs[name] = node.var
             self.tensors[name] = Tensor(name, node.dtype, view or node.shape or (1,))
-        indices = self.through_view(e, view) if view else e.indices or (const(0),)
+        indices = views.through(self.ix, e, node.shape, view) if view else e.indices or (const(0),)
         return Load(name, tuple(self.gather(i) for i in indices), e.dtype)
 
     def gather(self, e: Expr) -> Expr:
@@ -416,57 +377,6 @@ class _Outliner:
         if isinstance(e, Load):
             return self.load(e)
         return map_children(e, self.gather)
-
-    def choose_views(self, roots: list[Expr]) -> None:
-        """View an input so that quotients and remainders in its positions vanish, where one view serves every load."""
-        found: dict[str, list[Load]] = {}
-        seen: set[int] = set()
-        todo = list(roots)
-        while todo:
-            e = todo.pop()
-            if id(e) in seen:
-                continue
-            seen.add(id(e))
-            if isinstance(e, Load):
-                found.setdefault(e.tensor, []).append(e)
-            todo += children(e)
-        for tensor, loads in found.items():
-            if not any(isinstance(a, Op) for x in loads for i in x.indices for a in parts(self.ix, i)):
-                continue
-            shapes = {self.flat_view(x, self.loads[tensor].shape) for x in loads}
-            if len(shapes) == 1 and (shape := shapes.pop()) is not None:
-                self.views[tensor] = shape
-
-    def flat(self, e: Load, shape: tuple[int, ...]) -> list[tuple[str, int]] | None:
-        """Row-major offset of a load as (axis, stride) pairs, slowest first; None when it is not affine."""
-        offset: Expr = const(0)
-        for i, n in zip(e.indices, shape, strict=True):
-            offset = Op("add", (Op("mul", (offset, const(n)), "i64"), i), "i64")
-        lin = self.ix.linear(offset)
-        if lin.offset or any(not isinstance(a, Index) or k <= 0 for a, k in lin.terms):
-            return None
-        return [(a.axis, k) for a, k in lin.terms if isinstance(a, Index)]
-
-    def flat_view(self, e: Load, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-        terms = self.flat(e, shape)
-        if not terms:
-            return None
-        total, out = prod(shape), []
-        for axis, stride in terms:
-            if total % stride or self.extents[axis] * stride > total:
-                return None
-            out.append(total // stride)
-            total = stride
-        return tuple([*out, total]) if total > 1 else tuple(out)
-
-    def through_view(self, e: Load, view: tuple[int, ...]) -> tuple[Expr, ...]:
-        terms = self.flat(e, self.loads[e.tensor].shape) or []
-        return tuple([Index(a) for a, _ in terms] + [const(0)] * (len(view) - len(terms)))
-
-
-def operands(e: Expr) -> tuple[Expr, ...]:
-    """Value operands (index positions excluded)."""
-    return e.args if isinstance(e, Op) else (e.arg,) if isinstance(e, Cast) else ()
 
 
 def _has_load(e: Expr) -> bool:

@@ -12,11 +12,13 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Literal
 
-from redfuser.acrf.expr import Const, Expr, Index, Load, Op, Reduce, map_children, walk
+from redfuser.acrf.cascade import Reduce
+from redfuser.acrf.expr import Expr, Index, Load, Op, walk
 from redfuser.acrf.refuse import defect
 from redfuser.partition.evaluate import Evaluator, Instance, Site, Value
 from redfuser.partition.graph import Node, Unit
 from redfuser.partition.index import Indices, axes_of, const
+from redfuser.partition.positions import axes_in, best_split, in_order, layout, parts, solve, subst
 from redfuser.partition.work import Spent, Work
 
 R = "l"
@@ -77,7 +79,7 @@ class Draft:
     @property
     def row_map(self) -> bool:
         """An output that carries the r-axis and depends on a reduction."""
-        return any(R in _names(s.at) and s.value is not None and self.depends(s.value) for s in self.sinks)
+        return any(R in axes_in(s.at) and s.value is not None and self.depends(s.value) for s in self.sinks)
 
     def depends(self, v: Value) -> bool:
         rows = {r.node for r in self.rows}
@@ -233,8 +235,8 @@ class _Drafter:
         is a map of the same tensor as the row is."""
         rows = self.row_sites(ev)
         taken = {a for i in ev.instances.values() if i.over == R for e in i.indices for a in axes_of(e)}
-        open_ = [(s, want) for s in sinks if R not in _names(s.at) and s.value is not None
-                 and (want := {a for a in _names(s.at) if a not in taken})]
+        open_ = [(s, want) for s in sinks if R not in axes_in(s.at) and s.value is not None
+                 and (want := {a for a in axes_in(s.at) if a not in taken})]
         return any(self.runs_along(sinks, s.value.sites, rows, want) for s, want in open_ if s.value) or any(
             self.runs_along(sinks, s.value.sites | self.behind(s.value.sites), rows | self.behind(rows), want)
             for s, want in open_ if s.value)
@@ -255,7 +257,7 @@ class _Drafter:
     def substitute(self, sinks: list[Sink], to: dict[str, Expr]) -> None:
         for s in sinks:
             s.at = tuple(self.ix.simplify(subst(e, to)) for e in s.at)
-            s.axes = list(dict.fromkeys(n for a in s.axes for n in ([a] if a not in to else _ordered(to[a]))))
+            s.axes = list(dict.fromkeys(n for a in s.axes for n in ([a] if a not in to else in_order(to[a]))))
 
     def split(self, ev: Evaluator, sinks: list[Sink]) -> bool:
         """Split a result axis that is only read through quotient and remainder (``x // 12``, ``x % 12``)."""
@@ -266,13 +268,13 @@ class _Drafter:
         positions += [e for i in ev.instances.values() for n, at in (*i.body.sites, (i.node, i.indices)) for e in at]
         for s in sinks:
             for a in list(s.axes):
-                if a == R or a not in _names(s.at):
+                if a == R or a not in axes_in(s.at):
                     continue
                 seen = {x for e in set(positions) for x in parts(ev.ix, e) if a in axes_of(x)}
                 bare = Index(a) in seen
                 if (bare and a not in needed) or not any(isinstance(x, Op) for x in seen):
                     continue
-                if (k := self.best_split(a, seen)) is not None:
+                if (k := best_split(self.extents, a, seen)) is not None:
                     hi, lo = f"{a}q{self.splits}", f"{a}m{self.splits}"
                     self.splits += 1
                     self.extents[hi], self.extents[lo] = self.extents[a] // k, k
@@ -280,19 +282,6 @@ class _Drafter:
                     self.substitute(sinks, {a: whole})
                     return True
         return False
-
-    def best_split(self, a: str, seen: set[Expr]) -> int | None:
-        n = self.extents[a]
-        ks = {v for x in seen for v in _divisors_in(x)}
-        ks |= {v * w for v in ks for w in ks}
-        best, best_cost = None, sum(_weight(x) for x in seen)
-        for k in sorted(k for k in ks if 1 < k < n and n % k == 0):
-            ix = Indices({**self.extents, "hi": n // k, "lo": k})
-            whole = Op("add", (Op("mul", (Index("hi"), const(k)), "i64"), Index("lo")), "i64")
-            cost = sum(_weight(p) for x in seen for p in parts(ix, subst(x, {a: whole})))
-            if cost < best_cost:
-                best, best_cost = k, cost
-        return best
 
     def align(self, sink: Sink, done: list[Sink]) -> None:
         """Express a further result in the axes of the first one, through a tensor that both read."""
@@ -312,10 +301,10 @@ class _Drafter:
         for inst in ev.instances.values():
             for node, at in (*inst.body.sites, (inst.node, inst.indices)):
                 known.setdefault(node.lead or node, []).append(at)
-        want = {a for a in _names(sink.at) if self.extents[a] > 1 and a != R}
+        want = {a for a in axes_in(sink.at) if self.extents[a] > 1 and a != R}
         best: dict[str, Expr] = {}
         for node, at in mine:
-            here = want & _names(at)  # a column of a contraction is this result's alone
+            here = want & axes_in(at)  # a column of a contraction is this result's alone
             for other in sorted(known.get(node.lead or node, ()), key=str):
                 to = solve(ev.ix, at, other, here) if here else None
                 if to is not None and set(to) == here and len({str(v) for v in to.values()}) == len(to) > len(best):
@@ -377,7 +366,7 @@ class _Drafter:
         for s in sinks:
             if s.node in ev.external:
                 return Reject("RF306", s.node, "a result of the region is also an operand that must be computed before it")
-            if extra := {a for a in _names(s.at) if self.extents[a] > 1} - known - self.k_axes(ev):
+            if extra := {a for a in axes_in(s.at) if self.extents[a] > 1} - known - self.k_axes(ev):
                 return Reject("RF306", s.node, "a result has an axis that the reductions do not have",
                               f"{sorted(extra)[0]} is not a p-axis of the cascade: each row would be repeated along it")
             if layout(ev.ix, s.at, s.node.shape) is None:
@@ -390,83 +379,8 @@ class _Drafter:
                 for a in axes_of(i.indices[-1])}
 
 
-# -- index helpers -----------------------------------------------------------------------------------------------------
-
-
-def subst(e: Expr, to: dict[str, Expr]) -> Expr:
-    if isinstance(e, Index):
-        return to.get(e.axis, e)
-    return map_children(e, lambda kid: subst(kid, to))
-
-
-def parts(ix: Indices, e: Expr) -> list[Expr]:
-    """The atoms of an index expression."""
-    return [a for a, _ in ix.linear(e).terms]
-
-
-def layout(ix: Indices, at: tuple[Expr, ...], shape: tuple[int, ...]) -> list[str] | None:
-    """The axes of a tensor written at ``at``, slowest first, when they enumerate its elements once and in order."""
-    offset: Expr = const(0)
-    for e, n in zip(at, shape, strict=True):
-        offset = Op("add", (Op("mul", (offset, const(n)), "i64"), e), "i64")
-    lin = ix.linear(offset)
-    stride = 1
-    out: list[str] = []
-    for a, k in reversed(lin.terms):
-        if not isinstance(a, Index) or k != stride:
-            return None
-        out.append(a.axis)
-        stride *= ix.extents[a.axis]
-    return out[::-1] if stride == prod(shape) and not lin.offset else None
-
-
-def solve(ix: Indices, at: tuple[Expr, ...], other: tuple[Expr, ...], want: set[str]) -> dict[str, Expr] | None:
-    """Values for axes of ``want`` that turn ``at`` into ``other``, each found in one position; None when there are none."""
-    to: dict[str, Expr] = {}
-    for x, y in zip(at, other, strict=True):
-        gap = ix.sum([(ix.linear(x), 1), (ix.linear(y), -1)])
-        mine = [(a, k) for a, k in gap.terms if isinstance(a, Index) and a.axis in want]
-        if not mine:
-            if gap.terms or gap.offset:
-                return None
-            continue
-        if len(mine) != 1:
-            return None
-        (a, k), rest = mine[0], ix.sum([(gap, -1), (ix.linear(Op("mul", (mine[0][0], const(mine[0][1])), "i64")), 1)])
-        if rest.offset % k or any(c % k for _, c in rest.terms):
-            return None
-        value = ix.make({b: c // k for b, c in rest.terms}, rest.offset // k).expr()
-        if to.setdefault(a.axis, value) != value:
-            return None
-    return to or None
-
-
 def row_axes(i: Instance) -> tuple[str, ...]:
     """Axes of a reduction's rows: all but the trailing axis of top-k results."""
     if isinstance(i.node.stmt, Reduce) and i.node.stmt.reducer.kind == "topk":
         return tuple(a for a in i.axes if a not in axes_of(i.indices[-1]))
     return i.axes
-
-
-def _names(at: Iterable[Expr]) -> set[str]:
-    return {a for e in at for a in axes_of(e)}
-
-
-def _ordered(e: Expr) -> list[str]:
-    """Axes of a mixed-radix sum, slowest first."""
-    if isinstance(e, Index):
-        return [e.axis]
-    return [a for kid in (e.args if isinstance(e, Op) else ()) for a in _ordered(kid)]
-
-
-def _divisors_in(e: Expr) -> list[int]:
-    if not isinstance(e, Op):
-        return []
-    own = [int(e.args[1].value)] if e.name in ("floordiv", "mod") and isinstance(e.args[1], Const) else []
-    return own + [v for kid in e.args for v in _divisors_in(kid)]
-
-
-def _weight(e: Expr) -> int:
-    if not isinstance(e, Op):
-        return 0
-    return (e.name in ("floordiv", "mod")) + sum(map(_weight, e.args))

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Load, Op, Reduce, Ref
+from redfuser.acrf.cascade import Reduce
+from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Load, Op, Ref
 from redfuser.partition.fold import fold
 from redfuser.partition.graph import Node, Unit
 from redfuser.partition.index import INTS, Indices, axes_of

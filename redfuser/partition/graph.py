@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from redfuser.acrf.expr import Const, Expr, Let, Load, Op, Provenance, Reduce, Stmt, walk
+from redfuser.acrf.cascade import Let, Provenance, Reduce, Stmt
+from redfuser.acrf.expr import Const, Expr, Load, Op, walk
 from redfuser.acrf.lift import Lifted, Unliftable, data_dependent, short_dtype, static
 from redfuser.partition.legalise import Legaliser, op_name, scalar
 from redfuser.tvm_compat import TensorStructInfo, TupleStructInfo, relax

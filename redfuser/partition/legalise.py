@@ -16,21 +16,8 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from redfuser.acrf.expr import (
-    Axis,
-    Cast,
-    Const,
-    Expr,
-    Index,
-    Let,
-    Load,
-    Op,
-    Reduce,
-    Reducer,
-    Stmt,
-    Tensor,
-    map_children,
-)
+from redfuser.acrf.cascade import Axis, Let, Reduce, Reducer, Stmt, Tensor
+from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, map_children
 from redfuser.acrf.lift import Lifted, Unliftable, lift_primfunc, short_dtype, static
 from redfuser.tvm_compat import TensorStructInfo, TupleStructInfo, ir, relax, tvm
 

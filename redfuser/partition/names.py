@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from redfuser.acrf.expr import Cast, Expr, Op, Reduce, children
+from redfuser.acrf.cascade import Reduce
+from redfuser.acrf.expr import Cast, Expr, Op, children
 from redfuser.partition.draft import Draft
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from redfuser.acrf.expr import Cascade, Provenance
+from redfuser.acrf.cascade import Cascade, Provenance
 from redfuser.acrf.state import Fused, NotFusable
 
 

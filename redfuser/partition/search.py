@@ -15,7 +15,8 @@ from itertools import combinations
 from typing import Any
 
 from redfuser import progress
-from redfuser.acrf.expr import Cascade, Provenance, refs_of
+from redfuser.acrf.cascade import Cascade, Provenance
+from redfuser.acrf.expr import refs_of
 from redfuser.acrf.refuse import defect
 from redfuser.acrf.state import Fused, NotFusable
 from redfuser.partition import account, names

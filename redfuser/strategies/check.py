@@ -6,7 +6,8 @@ Each finding is one line; an empty list means the program is well formed. It sha
 
 from __future__ import annotations
 
-from redfuser.acrf.expr import Const, Expr, Index, Load, Ref, Tensor, walk
+from redfuser.acrf.cascade import Tensor
+from redfuser.acrf.expr import Const, Expr, Index, Load, Ref, walk
 from redfuser.strategies.program import Block, Kernel, Program
 
 _BODY = {"single": {"producer", "store", "correct", "reduce"}, "split": {"producer", "store", "correct", "reduce"},

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from redfuser.acrf.expr import Axis, Expr, Extent, Reducer, Tensor, default_dtype
+from redfuser.acrf.cascade import Axis, Extent, Reducer, Tensor, default_dtype
+from redfuser.acrf.expr import Expr
 from redfuser.acrf.lines import Line, commas, lines_of
 from redfuser.acrf.state import Fused
 from redfuser.acrf.text import parse_expr

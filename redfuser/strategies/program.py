@@ -33,7 +33,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from redfuser.acrf.expr import Axis, Expr, Extent, Let, Reduce, Reducer, Tensor, default_dtype, print_expr
+from redfuser.acrf.cascade import Axis, Extent, Let, Reduce, Reducer, Tensor, default_dtype
+from redfuser.acrf.expr import Expr, print_expr
 from redfuser.acrf.state import Fused
 
 Role = Literal["producer", "store", "correct", "reduce", "merge", "finalize", "epilogue", "post", "init"]

@@ -15,21 +15,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from redfuser.acrf.expr import (
-    Axis,
-    Expr,
-    Index,
-    Let,
-    Load,
-    Reduce,
-    Ref,
-    Stmt,
-    Tensor,
-    loads_of,
-    map_children,
-    refs_of,
-    substitute,
-)
+from redfuser.acrf.cascade import Axis, Let, Reduce, Stmt, Tensor
+from redfuser.acrf.expr import Expr, Index, Load, Ref, loads_of, map_children, refs_of, substitute
 from redfuser.acrf.state import Accumulator, Fused
 from redfuser.errors import InputError
 from redfuser.strategies import factors

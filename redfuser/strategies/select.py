@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from redfuser.acrf.expr import Const, Expr, Extent, Index, Load, Op, Reduce, children, indices_of, loads_of
+from redfuser.acrf.cascade import Extent, Reduce
+from redfuser.acrf.expr import Const, Expr, Index, Load, Op, children, indices_of, loads_of
 from redfuser.acrf.state import Fused
 from redfuser.strategies.program import Strategy
 from redfuser.target import TARGETS

@@ -18,7 +18,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 
-from redfuser.acrf.expr import FLOATS, Const, Expr, Index, Ref, Tensor, indices_of, loads_of, substitute, walk
+from redfuser.acrf.cascade import Tensor
+from redfuser.acrf.expr import FLOATS, Const, Expr, Index, Ref, indices_of, loads_of, substitute, walk
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block, Kernel, Program, split_range
 from redfuser.strategies.tir_expr import INTS, NARROW, TVM_DTYPE, Texts, stored, wide

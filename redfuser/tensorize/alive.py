@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from redfuser.acrf import algebra
-from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Reducer, Ref, op
+from redfuser.acrf.cascade import Reducer
+from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref, op
+from redfuser.acrf.facts import algebra
 from redfuser.strategies.program import Block
 from redfuser.tensorize import rewrite
 from redfuser.tensorize.facts import Facts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from redfuser.acrf.expr import Tensor
+from redfuser.acrf.cascade import Tensor
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Program
 

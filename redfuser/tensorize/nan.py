@@ -7,7 +7,8 @@ row value along, whether a NaN was seen (:mod:`reductions`).
 
 from __future__ import annotations
 
-from redfuser.acrf.expr import FLOATS, Cast, Expr, Let, Op, Ref, refs_of
+from redfuser.acrf.cascade import Let
+from redfuser.acrf.expr import FLOATS, Cast, Expr, Op, Ref, refs_of
 from redfuser.acrf.state import Accumulator, Fused
 from redfuser.tensorize.rewrite import guard_of, is_const
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from redfuser.acrf.algebra import UNIT_ROUNDOFF
-from redfuser.acrf.expr import FLOATS, Cascade, Cast, Expr, Let, Op, Reduce, Ref, walk
+from redfuser.acrf.cascade import Cascade, Let, Reduce
+from redfuser.acrf.expr import FLOATS, Cast, Expr, Op, Ref, walk
+from redfuser.acrf.facts.algebra import UNIT_ROUNDOFF
 from redfuser.acrf.state import Fused
 
 SINGLE = 2.0**-24

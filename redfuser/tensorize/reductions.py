@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from redfuser.acrf.algebra import neutral
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Op, f32, op
+from redfuser.acrf.facts.algebra import neutral
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block
 from redfuser.tensorize import rewrite

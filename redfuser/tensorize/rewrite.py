@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from redfuser.acrf.algebra import LARGEST
 from redfuser.acrf.expr import Cast, Const, Expr, Load, Op, Ref, f32, map_children, op, walk
+from redfuser.acrf.facts.algebra import LARGEST
 
 LOG2E = math.log2(math.e)
 NEG_INF = f32(-math.inf)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from redfuser.acrf.expr import Expr, Index, Load, Ref, Tensor, walk
+from redfuser.acrf.cascade import Tensor
+from redfuser.acrf.expr import Expr, Index, Load, Ref, walk
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block, Kernel, Program
 from redfuser.target import Target

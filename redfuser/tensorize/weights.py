@@ -26,7 +26,7 @@ CLOSE = 4.0
 
 RAISED = 2.0**7
 """Weights are raised by this before float16 takes them apart, so that the last piece is no subnormal. They lie in [0, 1]
-up to the 2^8 of :data:`rewrite.STEEP`."""
+(:mod:`redfuser.tensorize.unit_interval`), so that none overflows."""
 
 
 def weight_pieces(work: KernelState, src: Value, dtype: str, e: Expr, b: Block) -> tuple[Value, ...]:

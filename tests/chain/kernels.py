@@ -9,8 +9,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from redfuser.acrf.expr import Axis, Cascade, Cast, Expr, Load, Tensor, map_children
-from redfuser.acrf.fuse import fuse
+from redfuser.acrf.cascade import Axis, Cascade, Tensor
+from redfuser.acrf.derive.fuse import fuse
+from redfuser.acrf.expr import Cast, Expr, Load, map_children
 from redfuser.acrf.state import Fused
 from redfuser.errors import LoweringError
 from tests.chain.lowered import Twin, fused_of

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from redfuser.acrf import fuse, parse_cascade
-from redfuser.acrf.evaluate import run
-from redfuser.acrf.expr import Axis, Cascade
+from redfuser.acrf.cascade import Axis, Cascade
+from redfuser.acrf.check.evaluate import run
 from redfuser.acrf.state import Fused
 from redfuser.errors import LoweringError
 from redfuser.runtime import launcher

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from redfuser.acrf.evaluate import run
+from redfuser.acrf.check.evaluate import run
 from redfuser.acrf.state import Fused
 from redfuser.runtime import launcher
 from redfuser.strategies import cpu, realise

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from redfuser.acrf.evaluate import run
+from redfuser.acrf.check.evaluate import run
+from redfuser.acrf.derive.fuse import fuse
 from redfuser.acrf.expr import Const, Expr, Index, Op
-from redfuser.acrf.fuse import fuse
 from redfuser.acrf.state import Fused
 from redfuser.acrf.text import parse_cascade
 from redfuser.chain.scalar import compiled

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from redfuser import outer
-from redfuser.acrf.evaluate import run
-from redfuser.acrf.expr import Cascade, Let, Reduce
+from redfuser.acrf.cascade import Cascade, Let, Reduce
+from redfuser.acrf.check.evaluate import run
 from redfuser.frontend import import_model
 from redfuser.partition import Partition, partition
 

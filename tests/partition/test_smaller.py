@@ -113,7 +113,7 @@ def test_what_fails_for_the_machine_is_not_cut(monkeypatch):
 
 def test_a_certificate_that_does_not_hold_gives_way_too(monkeypatch):
     from redfuser import verdicts
-    from redfuser.acrf import verify
+    from redfuser.acrf.check import verify
 
     def check(fused, *_a, **_k):
         return ["rebase: planted"] if any(s.names[0].startswith("o") for s in fused.cascade.stmts) else []

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from redfuser.acrf.expr import Cascade, Const, Op, map_children
+from redfuser.acrf.cascade import Cascade
+from redfuser.acrf.expr import Const, Op, map_children
 from tests.partition.helpers import execute, flat, partitioned, text
 from tests.partition.spellings import CASES
 

@@ -10,8 +10,8 @@ import torch
 
 import redfuser
 from redfuser import numerics
+from redfuser.acrf.check.verify import check
 from redfuser.acrf.expr import Ref
-from redfuser.acrf.verify import check
 from redfuser.frontend import import_model
 from redfuser.frontend.builder import REDUCTIONS
 from redfuser.partition import partition

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from redfuser.acrf.expr import Axis, Cascade, Cast, Expr, Index, Let, Load, Reduce, Tensor, f32, op
+from redfuser.acrf.cascade import Axis, Cascade, Let, Reduce, Tensor
+from redfuser.acrf.expr import Cast, Expr, Index, Load, f32, op
 from redfuser.acrf.state import Fused
 from tests.fused_examples import MAX, NEG_INF, SUM, fused, i64, load, minus_ref, plain, ref, running
 

@@ -108,7 +108,8 @@ def test_router(n, k):
 
 def test_short_sums_are_unrolled():
     """A weighted sum of 4 expert outputs, then RMSNorm: no matrix product, and rows at a stride."""
-    from redfuser.acrf.expr import Axis, Cascade, Index, Let, Reduce, Tensor, f32, op
+    from redfuser.acrf.cascade import Axis, Cascade, Let, Reduce, Tensor
+    from redfuser.acrf.expr import Index, f32, op
 
     term = op("mul", cascades.load("x", "f16", op("add", op("mul", Index("i"), cascades.i64(4)), Index("c")), "l"),
               cascades.load("g", "f32", "i", "c"))

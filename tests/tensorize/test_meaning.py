@@ -13,8 +13,8 @@ import torch
 
 from redfuser import numerics
 from redfuser.acrf import fuse, parse_cascade
-from redfuser.acrf.evaluate import run
-from redfuser.acrf.expr import Cascade
+from redfuser.acrf.cascade import Cascade
+from redfuser.acrf.check.evaluate import run
 from redfuser.acrf.state import Fused
 from redfuser.codegen import tilelang
 from redfuser.errors import LoweringError

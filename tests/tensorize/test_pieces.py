@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from redfuser.acrf import parse_cascade
-from redfuser.acrf.expr import Cascade
+from redfuser.acrf.cascade import Cascade
 from redfuser.tensorize import contraction
 from redfuser.tensorize.ir import interpret
 from redfuser.tensorize.ir.nodes import TileProgram

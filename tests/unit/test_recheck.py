@@ -16,8 +16,10 @@ import redfuser
 import redfuser.acrf
 from redfuser import recheck as recheck_module
 from redfuser import verdicts
-from redfuser.acrf import fuse, parse_cascade, verify
-from redfuser.acrf.expr import Const, Provenance, Ref
+from redfuser.acrf import check, fuse, parse_cascade
+from redfuser.acrf.cascade import Provenance
+from redfuser.acrf.check import verify
+from redfuser.acrf.expr import Const, Ref
 from redfuser.acrf.state import Fused
 from redfuser.cache import Cache
 from redfuser.errors import InternalError
@@ -121,17 +123,27 @@ def test_a_verdict_is_about_everything_that_equality_compares() -> None:
 
 
 def test_a_verdict_is_of_the_checker_that_gave_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = digest("redfuser.acrf")
-    assert before and before == digest("redfuser.acrf")
-    copy = tmp_path / "acrf"
-    shutil.copytree(Path(redfuser.acrf.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(redfuser.acrf, "__path__", [str(copy)])
-    assert digest("redfuser.acrf") == before
+    before = digest(*check.SOURCES)
+    assert before and before == digest(*check.SOURCES)
+    copy = tmp_path / "copied"
+    shutil.copytree(Path(check.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(check, "__path__", [str(copy)])
+    assert digest(*check.SOURCES) == before
     source = copy / "samples.py"
     source.write_text(source.read_text().replace("KINDS = (", "KINDS = ()[:0] + ("))
-    assert digest("redfuser.acrf") == "", "a source that changed while the process runs is not the one that runs"
+    assert digest(*check.SOURCES) == "", "a source that changed while the process runs is not the one that runs"
     monkeypatch.setattr(verdicts, "_LOADED", source.stat().st_mtime + 1)
-    assert digest("redfuser.acrf") not in ("", before)
+    assert digest(*check.SOURCES) not in ("", before)
+
+
+def test_a_file_in_another_room_is_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = digest("redfuser.acrf.check")
+    shutil.copytree(Path(check.__file__).parent, tmp_path / "check", ignore=shutil.ignore_patterns("__pycache__"))
+    last = max((tmp_path / "check").iterdir())
+    (tmp_path / "check" / "z").mkdir()
+    last.rename(tmp_path / "check" / "z" / last.name)
+    monkeypatch.setattr(check, "__path__", [str(tmp_path / "check")])
+    assert digest("redfuser.acrf.check") not in ("", before)
 
 
 def test_without_a_nameable_checker_nothing_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

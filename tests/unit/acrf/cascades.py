@@ -5,25 +5,8 @@ from __future__ import annotations
 import math
 import random
 
-from redfuser.acrf.expr import (
-    Axis,
-    Cascade,
-    Cast,
-    Const,
-    Expr,
-    Index,
-    Let,
-    Load,
-    Op,
-    Reduce,
-    Reducer,
-    Ref,
-    Stmt,
-    Tensor,
-    axes_in_order,
-    default_dtype,
-    walk,
-)
+from redfuser.acrf.cascade import Axis, Cascade, Let, Reduce, Reducer, Stmt, Tensor, axes_in_order, default_dtype
+from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref, walk
 
 TENSORS = (Tensor("x", "f32", ("I", "L")), Tensor("y", "f16", ("L",)), Tensor("w", "f32", ("L", 64)),
            Tensor("n", "i64", ("L",)), Tensor("b", "bool", ("I", "L")), Tensor("k", "i32", ("I",)))

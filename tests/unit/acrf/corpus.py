@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from redfuser.acrf.expr import Cascade
+from redfuser.acrf.cascade import Cascade
 from redfuser.acrf.text import parse_cascade
 
 FOLDER = Path(__file__).parents[2] / "corpus"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from redfuser.acrf.expr import Cascade
+from redfuser.acrf.cascade import Cascade
 from redfuser.acrf.text import parse_cascade
 
 _DATA = ["x[l]", "y[l]", "x[l] * y[l]", "abs(x[l])", "x[l] - y[l]", "2.0 * x[l]", "x[l] * x[l]", "w[l, n]", "tanh(x[l])",

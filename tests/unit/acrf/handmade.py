@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from math import inf
 
-from redfuser.acrf.expr import Cascade, Const, Let, Reducer, Stmt, f32
+from redfuser.acrf.cascade import Cascade, Let, Reducer, Stmt
+from redfuser.acrf.expr import Const, f32
 from redfuser.acrf.state import Accumulator, Certificate, Fused, State
 from redfuser.acrf.text import parse_cascade, parse_expr
 

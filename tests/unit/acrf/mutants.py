@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from redfuser.acrf.domains import Inexact, OutOfRange, domain
-from redfuser.acrf.evaluate import FusedMachine
+from redfuser.acrf.check.digits import OutOfRange
+from redfuser.acrf.check.evaluate import FusedMachine
+from redfuser.acrf.check.exact import Inexact
+from redfuser.acrf.check.machine import Labelled
+from redfuser.acrf.check.samples import Sample, samples
+from redfuser.acrf.check.systems import domain
 from redfuser.acrf.expr import FLOATS, Const, Expr, Op, Ref, children
-from redfuser.acrf.machine import Labelled
-from redfuser.acrf.samples import Sample, samples
 from redfuser.acrf.state import Accumulator, Fused
 
 _SWAPS = {"add": "sub", "sub": "add", "max": "min", "min": "max", "lt": "ge", "le": "gt", "gt": "le", "ge": "lt",

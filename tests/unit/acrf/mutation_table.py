@@ -11,9 +11,9 @@ import sys
 import time
 from pathlib import Path
 
-from redfuser.acrf.fuse import fuse
+from redfuser.acrf.check.verify import check
+from redfuser.acrf.derive.fuse import fuse
 from redfuser.acrf.state import Fused
-from redfuser.acrf.verify import check
 from redfuser.bench import provenance
 from tests.unit.acrf.corpus import ACCEPT
 from tests.unit.acrf.mutants import distinguishes, mutants

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from redfuser.acrf import fuse, longest_prefix, parse_cascade
-from redfuser.acrf.algebra import UNIT_ROUNDOFF
-from redfuser.acrf.evaluate import run, run_fused
+from redfuser.acrf.check.evaluate import run, run_fused
+from redfuser.acrf.check.verify import check
+from redfuser.acrf.facts.algebra import UNIT_ROUNDOFF
 from redfuser.acrf.state import Fused, NotFusable
-from redfuser.acrf.verify import check
 from redfuser.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from redfuser.acrf import fuse, longest_prefix, parse_cascade
-from redfuser.acrf.evaluate import run, run_fused
-from redfuser.acrf.expr import Cascade
+from redfuser.acrf.cascade import Cascade
+from redfuser.acrf.check.evaluate import run, run_fused
 from redfuser.acrf.state import Fused, NotFusable
 from redfuser.codes import CODES
 

@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from redfuser.acrf.fuse import fuse
+from redfuser.acrf.check.verify import check
+from redfuser.acrf.derive.fuse import fuse
 from redfuser.acrf.state import Fused, NotFusable
 from redfuser.acrf.text import parse_cascade
-from redfuser.acrf.verify import check
 from tests.unit.acrf.corpus import FOLDER
 
 TEXTS = {re.search(r"cascade (\w+)", t)[1]: t + "\n"

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redfuser.acrf.expr import Reduce
-from redfuser.acrf.fuse import fuse
+from redfuser.acrf.cascade import Reduce
+from redfuser.acrf.check.verify import check
+from redfuser.acrf.derive.fuse import fuse
 from redfuser.acrf.serial import certificate_from_json, certificate_to_json, fused_from_json, fused_to_json
 from redfuser.acrf.state import Fused, NotFusable
-from redfuser.acrf.verify import check
 from redfuser.codes import CODES
 from tests.unit.acrf.corpus import ACCEPT, REFUSE, Case
 from tests.unit.acrf.fusable import program
@@ -76,7 +76,7 @@ def test_derivation_and_check_are_fast():
 
 def test_derivation_does_not_depend_on_the_hash_seed():
     script = ("import json\nfrom tests.unit.acrf.corpus import ACCEPT\n"
-              "from redfuser.acrf.fuse import fuse\nfrom redfuser.acrf.serial import fused_to_json\n"
+              "from redfuser.acrf.derive.fuse import fuse\nfrom redfuser.acrf.serial import fused_to_json\n"
               "print(json.dumps([fused_to_json(fuse(c.cascade, c.casts)) for c in ACCEPT]))")
     out = [subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True,
                           env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)}).stdout for seed in "12"]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from redfuser.acrf.derive.fuse import fuse
 from redfuser.acrf.describe import describe
-from redfuser.acrf.fuse import fuse
 from tests.unit.acrf.corpus import ACCEPT
 
 TEXT = (Path(__file__).parents[3] / "docs" / "algebra.md").read_text()

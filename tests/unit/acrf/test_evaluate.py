@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from redfuser.acrf.domains import domain, nearest
-from redfuser.acrf.evaluate import run, run_fused
-from redfuser.acrf.fuse import fuse
+from redfuser.acrf.check.domains import nearest
+from redfuser.acrf.check.evaluate import run, run_fused
+from redfuser.acrf.check.systems import domain
+from redfuser.acrf.derive.fuse import fuse
 from redfuser.acrf.text import parse_cascade
 from redfuser.errors import InputError
 from tests.unit.acrf.corpus import ACCEPT

@@ -7,15 +7,16 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from redfuser.acrf.domains import domain
-from redfuser.acrf.evaluate import FusedMachine, share
-from redfuser.acrf.expr import Cascade, Index, Load, Ref, walk
-from redfuser.acrf.fuse import fuse
-from redfuser.acrf.labelled import Labelled
-from redfuser.acrf.machine import Machine
-from redfuser.acrf.samples import sample
+from redfuser.acrf.cascade import Cascade
+from redfuser.acrf.check.evaluate import FusedMachine, share
+from redfuser.acrf.check.labelled import Labelled
+from redfuser.acrf.check.machine import Machine
+from redfuser.acrf.check.samples import sample
+from redfuser.acrf.check.stress import TRIAL, Strained, machine, strained, strains
+from redfuser.acrf.check.systems import domain
+from redfuser.acrf.derive.fuse import fuse
+from redfuser.acrf.expr import Index, Load, Ref, walk
 from redfuser.acrf.state import Fused
-from redfuser.acrf.stress import TRIAL, Strained, machine, strained, strains
 from redfuser.acrf.text import parse_cascade
 from tests.unit.acrf.corpus import ACCEPT
 

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from redfuser.acrf.fuse import fuse
-from redfuser.acrf.verify import check
+from redfuser.acrf.check.verify import check
+from redfuser.acrf.derive.fuse import fuse
 from tests.unit.acrf.corpus import ACCEPT, Case
 from tests.unit.acrf.mutants import distinguishes, mutants
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from redfuser.acrf.evaluate import run, run_fused, share
-from redfuser.acrf.fuse import fuse
+from redfuser.acrf.check.evaluate import run, run_fused, share
+from redfuser.acrf.derive.fuse import fuse
 from redfuser.acrf.state import Fused
 from redfuser.acrf.text import parse_cascade
 from tests.unit.acrf.corpus import ACCEPT

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from redfuser.acrf.evaluate import run
-from redfuser.acrf.fuse import fuse
+from redfuser.acrf.check.evaluate import run
+from redfuser.acrf.check.verify import check
+from redfuser.acrf.derive.fuse import fuse
 from redfuser.acrf.text import parse_cascade
-from redfuser.acrf.verify import check
 from tests.corpus.torch_spellings import REFUSED, SPELLINGS
 from tests.unit.acrf.corpus import ACCEPT, REFUSE
 
@@ -77,7 +77,7 @@ def test_the_model_is_refused_for_the_reason_that_the_text_is(name, lifted):
 
 @pytest.mark.parametrize("name", ["route", "route_one"])
 def test_ranks_are_an_axis_however_many_there_are(name, lifted):
-    """Reduce's contract (acrf/expr.py): top-k results carry a trailing axis of extent k, also for k = 1."""
+    """Reduce's contract (acrf/cascade.py): top-k results carry a trailing axis of extent k, also for k = 1."""
     (region,) = lifted(SPELLINGS[name]).regions
     last = region.cascade.stmts[-1]
     assert last.axes[:-1] == ("i",) and region.cascade.extent(last.axes[-1]) == last.reducer.k

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redfuser.acrf.expr import Axis, Cast, Const, Index, Load, Op, Reduce, Ref, f32
+from redfuser.acrf.cascade import Axis, Reduce
+from redfuser.acrf.expr import Cast, Const, Index, Load, Op, Ref, f32
 from redfuser.acrf.text import parse_cascade, parse_cascades, parse_expr
 from redfuser.codes import CODES
 from redfuser.errors import InputError, RedFuserError

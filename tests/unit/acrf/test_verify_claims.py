@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from redfuser.acrf.fuse import fuse
+from redfuser.acrf.check.verify import check, check_claims
+from redfuser.acrf.derive.fuse import fuse
 from redfuser.acrf.state import Certificate, Condition, Fused
 from redfuser.acrf.text import parse_cascade
-from redfuser.acrf.verify import check, check_claims
 
 VARIANCE = """cascade variance(x: f32[L], w: f32[L]) over l
   m = max[l] abs(x[l])

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from redfuser.acrf.expr import Cascade
-from redfuser.acrf.fuse import fuse
+from redfuser.acrf.cascade import Cascade
+from redfuser.acrf.check.stress import strained, strains
+from redfuser.acrf.check.verify import check
+from redfuser.acrf.derive.fuse import fuse
 from redfuser.acrf.state import Fused
-from redfuser.acrf.stress import strained, strains
 from redfuser.acrf.text import parse_cascade
-from redfuser.acrf.verify import check
 from tests.unit.acrf.handmade import NEG, attention, fused
 
 
@@ -223,8 +223,8 @@ def softmax() -> Cascade:
 
 
 def test_elements_span_the_exponents_of_their_dtype():
-    from redfuser.acrf.domains import domain
-    from redfuser.acrf.samples import sample
+    from redfuser.acrf.check.samples import sample
+    from redfuser.acrf.check.systems import domain
 
     every = list(strains(softmax(), 200))
     s = sample(softmax(), {}, "positive", 97, 0)
@@ -246,8 +246,8 @@ def test_the_lowest_number_is_drawn_where_no_sum_adds_it_up():
 
 
 def test_an_element_is_the_same_in_every_segment():
-    from redfuser.acrf.domains import domain
-    from redfuser.acrf.samples import sample
+    from redfuser.acrf.check.samples import sample
+    from redfuser.acrf.check.systems import domain
 
     s = sample(softmax(), {}, "positive", 97, 0)
     x = strained(softmax(), s, list(strains(softmax(), 97)), 0)["x"]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from redfuser.acrf.check.verify import check
 from redfuser.acrf.serial import fused_from_json
-from redfuser.acrf.verify import check
 from redfuser.cli.main import cli
 
 CORPUS = Path(__file__).parents[2] / "corpus"

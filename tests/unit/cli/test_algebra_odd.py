@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from redfuser.acrf import verify
+from redfuser.acrf.check import verify
 from redfuser.acrf.cursor import HEIGHT, NESTING
 from redfuser.cli.main import cli
 from redfuser.codes import CODES

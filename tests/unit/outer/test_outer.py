@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from redfuser import tvm_compat as tc
-from redfuser.acrf.expr import Axis, Cascade, Cast, Index, Let, Load, Reduce, Reducer, Ref, Tensor, op
+from redfuser.acrf.cascade import Axis, Cascade, Let, Reduce, Reducer, Tensor
+from redfuser.acrf.expr import Cast, Index, Load, Ref, op
 from redfuser.errors import InternalError, UnsupportedError
 from redfuser.frontend import import_model
 from redfuser.outer import emit

@@ -12,7 +12,7 @@ import torch
 
 from redfuser import tvm_compat as tc
 from redfuser.acrf import fuse, parse_cascade
-from redfuser.acrf.evaluate import run
+from redfuser.acrf.check.evaluate import run
 from redfuser.acrf.state import Fused
 from redfuser.errors import BuildError, LoweringError
 from redfuser.runtime import launcher

@@ -1,0 +1,56 @@
+"""A fusion that rests on the r-axis's known extent, restated for a shorter row.
+
+LayerNorm over 768 elements divides by the literal ``768.0``: its state is right because that literal is the number of
+elements, so a row of four says nothing about it. With the literal four in program *and* fused form it says as much as
+the whole row: both are the same program at another extent. Part of :mod:`redfuser.acrf.check.verify`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from redfuser.acrf.cascade import Cascade
+from redfuser.acrf.expr import FLOATS, Const, Expr, Load, Ref, map_children, walk
+from redfuser.acrf.state import Fused
+
+SHORT = (1, 2, 4, 8)
+"""Lengths of shortened rows: powers of two, so that a literal ``1 / extent`` has an exact counterpart."""
+
+
+def restated(fused: Fused, n: int) -> Fused | None:
+    """The fusion with the literals ``extent``, ``extent - 1`` and ``1 / extent`` replaced by those of a row of ``n``
+    (one of SHORT), in the cascade and in every part of the fused form. None where the cascade has no such literal or no
+    known extent. Literals in index expressions are addresses and stay."""
+    extent = fused.cascade.extent(fused.cascade.raxis)
+    if not isinstance(extent, int) or extent <= max(SHORT):
+        return None
+    table = {float(extent): float(n), float(extent - 1): float(n - 1)}
+    if extent & (extent - 1) == 0:  # else the reciprocal is no float: a rounded one is no exact length
+        table[1.0 / extent] = 1.0 / n
+    if not any(_is_length(x, table) for s in fused.cascade.stmts for x in walk(s.expr)):
+        return None
+
+    def one(e: Expr) -> Expr:
+        return _replaced(e, table)
+
+    def stmts(c: Cascade) -> Cascade:
+        return replace(c, stmts=tuple(replace(s, expr=one(s.expr)) for s in c.stmts))
+
+    accumulators = tuple(replace(a, contribution=one(a.contribution), rebase=tuple(map(one, a.rebase)))
+                         for a in fused.state.accumulators)
+    finalize = tuple(replace(s, expr=one(s.expr)) for s in fused.state.finalize)
+    return replace(fused, cascade=stmts(fused.cascade), state=replace(fused.state, accumulators=accumulators,
+                                                                      finalize=finalize),
+                   producers=tuple(replace(s, expr=one(s.expr)) for s in fused.producers),
+                   post=tuple(replace(s, expr=one(s.expr)) for s in fused.post))
+
+
+def _is_length(e: Expr, table: Mapping[float, float]) -> bool:
+    return isinstance(e, Const) and e.dtype in FLOATS and e.value in table
+
+
+def _replaced(e: Expr, table: Mapping[float, float]) -> Expr:
+    if isinstance(e, Const):
+        return replace(e, value=table[e.value]) if _is_length(e, table) else e
+    return e if isinstance(e, (Load, Ref)) else map_children(e, lambda kid: _replaced(kid, table))

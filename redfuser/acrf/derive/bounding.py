@@ -1,0 +1,249 @@
+"""Factors kept with what bounds them, so that no accumulator overflows where the source program does not.
+
+Data to a power stays over the result that dominates it; an exponential without a bound follows a maximum of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+
+from redfuser.acrf.cascade import Reduce, Reducer
+from redfuser.acrf.derive.bounds import Conds, divisor, follows_maximum, maximum_in, proved_below_zero, spans
+from redfuser.acrf.derive.decomposition import Decomposition
+from redfuser.acrf.derive.derivation import Derivation
+from redfuser.acrf.derive.functions import exponential
+from redfuser.acrf.derive.indicator import data_only, moving
+from redfuser.acrf.derive.linear import split_linear
+from redfuser.acrf.derive.plain import derive_plain
+from redfuser.acrf.derive.terms import Part, Term, without_constant
+from redfuser.acrf.derive.values import F1, Value
+from redfuser.acrf.expr import FLOATS, Const, Expr, Op, Ref, children, op, walk
+from redfuser.acrf.facts.normal import Poly, add, from_poly, number, product
+from redfuser.acrf.facts.ranges import Interval
+from redfuser.acrf.state import Condition
+
+
+def in_range(work: Derivation, r: Reduce, d: Decomposition, t: Term) -> Term:
+    """Powers over results, kept so that they leave the range of the dtype only where the program's own do.
+
+    ``(x / m) ** 2`` is at most 1 where m bounds x, as ``(m / x) ** 2`` is where m is a minimum of ``|x|``; alone, ``x ** 2``
+    is out of range for half of the exponents x may have. The quotient stays whole and is rebased as m moves. Where no
+    result of the program bounds x, its own running extremum does: ``(x / p) ** 2 * (p / d) ** 2``."""
+    for base in dict.fromkeys(p.base for p in t.of("x")):
+        power = sum((p.power for p in t.of("x") if p.base == base), Fraction(0))
+        if abs(power) > 1 and t.of("d") and work.scope.kind(base) == "X" and base.dtype in FLOATS:
+            t = _power_in_range(work, r, d, t, base, power)
+    return t
+
+
+def _power_in_range(work: Derivation, r: Reduce, d: Decomposition, t: Term, base: Expr, power: Fraction) -> Term:
+    """The power of one datum in a term, over what bounds it."""
+    first = next(i for i, p in enumerate(t.parts) if p.kind == "x" and p.base == base)
+    rest = [None if p.kind == "x" and p.base == base else p for p in t.parts]
+    size = without_constant(base)[1]
+    dtype = base.dtype
+    for i, p in enumerate(map(divisor, t.parts)):
+        if p.kind != "d" or p.power != -power:
+            continue
+        if power > 0 and work.ranges.dominates(p.base, size, loosely=True):
+            quotient, text = op("div", base, p.base), f"abs({base}) <= {p.base}"
+        elif power < 0 and work.ranges.undercuts(p.base, size):
+            quotient, text = op("div", p.base, base), f"{p.base} <= abs({base})"
+        else:
+            continue
+        rest[first] = Part("scaled", product([(quotient, abs(power))], dtype), follows=((p.base, p.power),), vanishes=True)
+        rest[i] = None
+        work.conditions.append(Condition(text, "interval", "bounds the quotient by a constant"))
+        return replace(t, parts=tuple(p for p in rest if p is not None))
+    if moving(work, t.conds):
+        return t
+    kind, edge = ("max", float("-inf")) if power > 0 else ("min", float("inf"))
+    body: Expr = base if work.ranges.nonneg(base) else Op("abs", (base,), dtype)
+    peak = Ref(_hidden(work, r, f"{r.name}_{'peak' if power > 0 else 'least'}", kind, body, edge, t.conds), dtype)
+    whole = product([(op("div", base, peak), power)], dtype)
+    rest[first] = Part("scaled", whole, follows=((peak, -power),), vanishes=True)
+    left = power
+    for i, q in enumerate(rest):
+        if q is None or q.kind != "d" or not left:
+            continue
+        p = divisor(q)
+        taken = min(abs(p.power), abs(left))
+        if (p.power < 0) != (left > 0) or (taken.denominator != 1 and not work.ranges.nonneg(p.base)):
+            continue
+        ratio = op("div", peak, p.base) if left > 0 else op("div", p.base, peak)
+        over = p.power + taken if p.power < 0 else p.power - taken
+        rest[i] = Part("d", product([(ratio, taken), (p.base, over)] if over else [(ratio, taken)], dtype))
+        left -= taken if left > 0 else -taken
+    parts = [p for p in rest if p is not None] + ([Part("d", peak, left)] if left else [])
+    return replace(t, parts=tuple(parts))
+
+
+def in_units(work: Derivation, r: Reduce, d: Decomposition, t: Term, squares: Callable[[Part], Ref]) -> Term:
+    """``((x - mean) / sd) ** 4``: the fourth power of ``x - mean`` alone is out of range for three quarters of its
+    exponents. It is measured in units that bound it: the range of the data where the program divides by that, else the
+    root of the sum of its own squares (``squares`` makes, or finds, that accumulator)."""
+    for at, p in enumerate(t.parts):
+        if p.kind != "shift" or p.follows or p.unit is not None or p.a is None or p.b is None:
+            continue
+        over = [(i, divisor(q)) for i, q in enumerate(t.parts) if q.kind == "d" and divisor(q).power < 0]
+        span = next((q.base for _, q in over if spans(d, q.base, op("add", p.a, p.b), t.conds)
+                     and not _of_squares(work, q.base)), None)
+        if not over or (span is None and p.power < 3):
+            continue
+        dtype = p.base.dtype
+        value = work.refs.running(span) if span is not None else Op("sqrt", (squares(p),), dtype)
+        name = work.fresh(f"{r.name}_unit")
+        work.scope.kinds[name] = "D"
+        work.scope.axes[name] = tuple(a for a in r.axes if a in work.scope.axes_of(value))
+        work.set_value(name, Value(value, value), value)
+        unit = Ref(name, dtype)
+        work.ranges.names[name] = Interval(0.0)
+        work.refs.units.add(name)
+        work.own |= {str(g) for g in work.refs.guards_of(unit)}
+        rest: list[Part] = []
+        left = p.power
+        for i, q in enumerate(t.parts):
+            taken = min(-divisor(q).power, left) if any(i == k for k, _ in over) else Fraction(0)
+            if taken:
+                q = divisor(q)
+                rest.append(Part("d", op("div", unit, q.base), taken))
+                left -= taken
+                q = replace(q, power=q.power + taken)
+            if i == at:
+                rest.append(replace(p, base=op("div", p.base, unit), unit=unit))
+            elif q.power:
+                rest.append(q)
+        if left:
+            rest.append(Part("d", unit, left))
+        work.choices.append(f"{r.name}: ({p.base}) measured in units of {value}, so that its power stays in range")
+        t = replace(t, parts=tuple(rest))
+    return t
+
+
+def _of_squares(work: Derivation, e: Expr) -> bool:
+    """A root of a sum of squares, whose own range is that of the squares."""
+    return any(isinstance(x, Ref) and x.name in work.ranges.reductions and work.ranges.reductions[x.name].reducer.kind == "sum"
+               for x in walk(work.scope.resolve(e)))
+
+
+def _hidden(work: Derivation, r: Reduce, name: str, kind: str, body: Expr, edge: float, conds: Conds) -> str:
+    """An extremum of data of the derivation's own, over what the conditions count: a result like any other."""
+    body, plain = _masked(body, edge, conds), body
+    axes = tuple(x for x in r.axes if x in work.scope.axes_of(body))
+    name = work.fresh(name)
+    hidden = Reduce((name,), axes, Reducer(kind), r.over, body, body.dtype, r.provenance)
+    work.scope.axes[name], work.scope.kinds[name] = axes, "D"
+    derive_plain(work, hidden)
+    work.ranges.declare(replace(hidden, expr=plain))
+    work.own |= {str(g) for g in work.refs.guards_of(Ref(name, body.dtype))}
+    return name
+
+
+def _masked(body: Expr, edge: float, conds: Conds) -> Expr:
+    for cond, side in reversed(conds):
+        nothing = Const(edge, body.dtype)
+        body = Op("select", (cond, body, nothing) if side else (cond, nothing, body), body.dtype)
+    return body
+
+
+def within_data(work: Derivation, r: Reduce, t: Term) -> Term:
+    """``(x - s/q) ** k`` whose denominator may vanish while the row is reduced (a sum of weights of either sign): kept
+    about ``s/q`` clamped to the range of x so far, and moved to ``s/q`` itself in ``finalize``. Weights of one sign never
+    feel the clamp; others cannot carry the reference away from the data."""
+    parts: list[Part] = []
+    for p in t.parts:
+        if (p.kind != "shift" or p.follows or p.unit is not None or p.a is None or p.b is None
+                or _steady(work, work.refs.running(p.b))):
+            parts.append(p)
+            continue
+        dtype = p.base.dtype
+        ends = []
+        for kind, edge in (("min", float("inf")), ("max", float("-inf"))):
+            body: Expr = p.a
+            for cond, side in reversed(t.conds):
+                nothing = Const(edge, dtype)
+                body = Op("select", (cond, body, nothing) if side else (cond, nothing, body), dtype)
+            axes = tuple(x for x in r.axes if x in work.scope.axes_of(body))
+            end = work.fresh(f"{r.name}_{kind}")
+            work.scope.axes[end], work.scope.kinds[end] = axes, "D"
+            hidden = Reduce((end,), axes, Reducer(kind), r.over, body, dtype, r.provenance)
+            derive_plain(work, hidden)
+            work.ranges.declare(hidden)
+            ends.append(Op("neg", (Ref(end, dtype),), dtype))
+        near = Op("max", (Op("min", (p.b, ends[0]), dtype), ends[1]), dtype)
+        parts.append(replace(p, base=Op("add", (p.a, near), dtype), b=near, true=p.b))
+        work.choices.append(f"{r.name}: the reference of ({p.base}) is clamped to the range of the data, because its "
+                            "denominator may vanish on a part of the row")
+    return replace(t, parts=tuple(parts))
+
+
+def _steady(work: Derivation, e: Expr) -> bool:
+    """No denominator in it may have either sign."""
+    if isinstance(e, Op) and e.name == "div":
+        q = work.refs.ranges.of(e.args[1])
+        if not (q.nonneg or q.nonpos):
+            return False
+    return all(_steady(work, k) for k in children(e))
+
+
+def _joined(d: Decomposition, t: Term) -> tuple[Part, ...]:
+    """Exponentials that no maximum bounds one by one, as one exponential: ``exp(u) ** -2 * exp(u)`` is ``exp(-u)``."""
+    def is_exponential(p: Part) -> bool:
+        return p.kind == "scaled" and isinstance(p.base, Op) and p.base.name in ("exp", "exp2")
+
+    found = [p for p in t.parts if is_exponential(p)]
+    if not found or all(follows_maximum(d, p, t.conds) for p in found) or (len(found) == 1 and found[0].power == 1):
+        return t.parts
+    if len({p.base.name for p in found if isinstance(p.base, Op)}) > 1:
+        return t.parts
+    name, dtype = found[0].base.name, found[0].base.dtype  # type: ignore[union-attr]
+    total: Expr | None = None
+    for p in found:
+        assert isinstance(p.base, Op)
+        arg = p.base.args[0] if p.power == 1 else op("mul", p.base.args[0], number(p.power, dtype))
+        total = arg if total is None else op("add", total, arg)
+    assert total is not None
+    whole = exponential(d, Op(name, (total,), dtype), total)
+    at = next(i for i, p in enumerate(t.parts) if p in found)
+    return (*t.parts[:at], *whole.parts, *(p for p in t.parts[at:] if p not in found))
+
+
+def own_peak(work: Derivation, r: Reduce, d: Decomposition, t: Term) -> Term:
+    """``exp(A + B(D))`` that D does not bound: kept relative to the running maximum of A itself, so that no segment
+    overflows where the whole row does not; ``exp(max A + B)`` is deferred."""
+    parts: list[Part] = []
+    for p in _joined(d, t):
+        split = split_linear(d, p.base.args[0]) if isinstance(p.base, Op) and p.base.name in ("exp", "exp2") else None
+        if p.kind != "scaled" or split is None or p.power != 1:
+            parts.append(p)
+            continue
+        assert isinstance(p.base, Op)
+        if follows_maximum(d, p, t.conds):
+            parts += _about_maximum(d, p, split, t.conds)
+            continue
+        data_only(d, t.conds)
+        dtype = p.base.dtype
+        a, b = from_poly(split[0], dtype), from_poly(split[1], dtype)
+        peak = _hidden(work, r, f"{r.name}_peak", "max", a, float("-inf"), t.conds)
+        top = Ref(peak, dtype)
+        lowered = Op(p.base.name, (Op("sub", (a, top), dtype),), dtype)
+        follows = ((Op(p.base.name, (Op("neg", (top,), dtype),), dtype), F1),)
+        parts += [Part("scaled", lowered, follows=follows),
+                  Part("d", Op(p.base.name, (Op("add", (top, b), dtype),), dtype))]
+    return replace(t, parts=tuple(parts))
+
+
+def _about_maximum(d: Decomposition, p: Part, split: tuple[Poly, Poly], conds: Conds) -> list[Part]:
+    """``exp(A - m + B)`` as ``exp(A - m)``, at most 1 in every segment, and ``exp(B)``, which is applied once: while the row
+    is reduced, B (a sum, say) may be far from its final value."""
+    assert isinstance(p.base, Op)
+    top = maximum_in(d, d.scope.resolve(p.base.args[0]), conds)
+    if top is None or top[0] not in split[1] or len(split[1]) == 1 or proved_below_zero(d, p.base.args[0], conds):
+        return [p]
+    e, lead = p.base, {top[0]: top[1]}
+    rest = from_poly(add(split[1], lead, -1), e.dtype)
+    h = Op(e.name, (from_poly(lead, e.dtype),), e.dtype)
+    near = Op(e.name, (from_poly(add(split[0], lead), e.dtype),), e.dtype)
+    return [Part("scaled", near, follows=((h, F1),)), Part("d", Op(e.name, (rest,), e.dtype))]

@@ -1,0 +1,257 @@
+"""Proved bounds of mixed values along the row: a result that dominates data, an exponent below its maximum.
+
+They show that a clip changes nothing, that a rounding stays in range, and which exponentials their results bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
+
+from redfuser.acrf.derive.decomposition import Decomposition
+from redfuser.acrf.derive.derivation import Derivation
+from redfuser.acrf.derive.linear import monomial_kind, split_linear
+from redfuser.acrf.derive.terms import F1, Part, Term, constant_of, without_constant
+from redfuser.acrf.expr import Cast, Const, Expr, Op, Ref, children, map_children, walk
+from redfuser.acrf.facts.algebra import LARGEST
+from redfuser.acrf.facts.normal import Mono, Poly, add, multiply, scale, to_poly
+from redfuser.acrf.refuse import Refuse
+from redfuser.acrf.state import Condition
+
+Conds = tuple[tuple[Expr, bool], ...]
+
+
+def decided(d: Decomposition, e: Op, x: Expr, y: Expr) -> Expr | None:
+    """A clip that a proved bound makes redundant (``min(448 x / max|x|, 448)``)."""
+    for value, limit in ((x, y), (y, x)):
+        v = constant_of(limit)
+        if v is not None:
+            side = sign_along(d, value)
+            if (e.name == "min" and side < 0 <= v) or (e.name == "max" and v <= 0 < side):
+                return value
+            bound = _magnitude(d, value)
+            if bound is not None and ((e.name == "min" and bound <= v) or (e.name == "max" and -bound >= v)):
+                d.conditions.append(Condition(f"abs({value}) <= {bound:g}", "interval",
+                                              f"{e.name}(., {limit}) changes nothing"))
+                return value
+    return None
+
+
+def _magnitude(d: Decomposition, e: Expr) -> float | None:
+    """A proved bound of |e| along the row, or None."""
+    if isinstance(e, Op) and e.name in ("min", "max"):
+        for value, limit in (e.args, e.args[::-1]):
+            v = constant_of(limit)
+            if v is not None and d.scope.kind(value) == "M":
+                inside = _magnitude(d, value)
+                if inside is not None and inside <= abs(v):
+                    return inside
+    try:
+        terms = d.expand(e)
+    except Refuse:
+        return None
+    total = 0.0
+    for t in terms:
+        bound = bound_of(d, t)
+        if bound is None:
+            return None
+        total += bound
+    return total
+
+
+def bound_of(d: Decomposition, t: Term) -> float | None:
+    """A proved bound of |t|: every result in a denominator dominates some data in the numerator."""
+    bound = abs(float(t.coefficient))
+    data = []
+    for p in t.of("x"):
+        c, base = without_constant(p.base)
+        bound *= c ** float(p.power) if p.power > 0 or c else 1.0
+        data.append((base, p.power))
+    for p in map(divisor, t.parts):
+        if p.kind == "d":
+            at = next((i for i, (g, q) in enumerate(data)
+                       if p.power < 0 and q == -p.power and d.ranges.dominates(p.base, g)), None)
+            if at is None:
+                return None
+            data.pop(at)
+        elif p.kind == "shift":
+            return None
+        elif p.kind == "scaled":
+            inside = _bounded_exponential(d, p, t.conds)
+            if inside is None:
+                return None
+            bound *= inside
+    for g, q in data:
+        r = d.ranges.of(g)
+        most = max(abs(r.lo), abs(r.hi))
+        if q < 0 or most == float("inf"):
+            return None
+        bound *= most ** float(q)
+    return bound
+
+
+def divisor(p: Part) -> Part:
+    """``rsqrt(d)`` as ``1 / sqrt(d)``."""
+    if p.kind == "d" and isinstance(p.base, Op) and p.base.name == "rsqrt":
+        return replace(p, base=Op("sqrt", p.base.args, p.base.dtype), power=-p.power)
+    return p
+
+
+def _bounded_exponential(d: Decomposition, p: Part, conds: Conds) -> float | None:
+    """exp(A - m) <= 1 where m = max of A."""
+    e = p.base
+    while isinstance(e, Cast):
+        e = e.arg
+    if not (isinstance(e, Op) and e.name in ("exp", "exp2")) or p.power < 0:
+        return None
+    return 1.0 if proved_below_zero(d, e.args[0], conds) else None
+
+
+def follows_maximum(d: Decomposition, p: Part, conds: Conds) -> bool:
+    """exp(c * (A - m) + ...) with c >= 0, m the maximum of A, and nothing else but results: along the row it is at most
+    its value at the maximum, and it vanishes where the maximum is -inf. ``conds``: what is known of the elements."""
+    e = p.base
+    while isinstance(e, Cast):
+        e = e.arg
+    if not (isinstance(e, Op) and e.name in ("exp", "exp2")) or p.power < 0:
+        return False
+    return proved_below_zero(d, e.args[0], conds) or maximum_in(d, _unclamped(d, d.scope.resolve(e.args[0])), conds) is not None
+
+
+def maximum_in(d: Decomposition, arg: Expr, conds: Conds = ()) -> tuple[Mono, Fraction] | None:
+    """The results' term ``-c * m`` of a sum whose data is ``c * A``, m being the maximum of A; or None."""
+    split = split_linear(d, arg)
+    if split is None:
+        return None
+    moving = {m: c for m, c in split[0].items() if monomial_kind(d, m) == "X"}
+    for name, r in d.ranges.reductions.items():
+        if r.reducer.kind == "max":
+            data = to_poly(under(conds, d.scope.inline(r.expr)))
+            top: Mono = ((Ref(name, r.dtype), F1),)
+            for c in {abs(v) for v in moving.values()}:
+                if scale(data, c) == moving and split[1].get(top) == -c:
+                    return top, -c
+    return None
+
+
+def _unclamped(d: Decomposition, e: Expr) -> Expr:
+    """Without clamps at the largest finite number, which change infinities only."""
+    if isinstance(e, Op) and e.name in ("min", "max"):
+        for value, limit in (e.args, e.args[::-1]):
+            v = constant_of(limit)
+            if v is not None and abs(v) >= LARGEST[e.dtype] and (v > 0) == (e.name == "min"):
+                return _unclamped(d, value)
+    return map_children(e, lambda x: _unclamped(d, x))
+
+
+def proved_below_zero(d: Decomposition, arg: Expr, conds: Conds) -> bool:
+    """Proved: arg is a sum of c * (A - m) with c >= 0 and m the maximum of A, and of c * (m - A) with m its minimum."""
+    split = split_linear(d, arg)
+    if split is None:
+        return False
+    return bool(split[1]) and _covered(d, add(split[0], split[1]), tuple(split[1]), conds)
+
+
+def sign_along(d: Decomposition, e: Expr) -> int:
+    """+1 where ``e`` is proved not to be negative along the row (``x - min x``), -1 not positive (``x - max x``), else 0."""
+    whole = d.scope.resolve(e)
+    for side, value in ((-1, whole), (1, Op("neg", (whole,), e.dtype))):
+        if d.scope.kind(e) == "M" and proved_below_zero(d, value, ()):
+            d.conditions.append(Condition(f"{e} {'>=' if side > 0 else '<='} 0", "interval", "by the extremum in it"))
+            return side
+    return 0
+
+
+def spans(d: Decomposition, unit: Expr, g: Expr, conds: Conds) -> bool:
+    """Proved: ``|g| <= c * unit`` along the row for a constant c, ``g`` of data and results: a deviation from a mean in
+    terms of its own mean square, the distance from an extremum in terms of the range."""
+    if d.ranges.dominates(unit, g, loosely=True):
+        return True
+    _, size = without_constant(d.scope.resolve(unit))
+    whole = d.scope.resolve(g)
+    return all(proved_below_zero(d, Op("sub", (side, size), g.dtype), conds)
+               for side in (whole, Op("neg", (whole,), g.dtype)))
+
+
+def _covered(d: Decomposition, whole: Poly, results: tuple[Mono, ...], conds: Conds) -> bool:
+    if not results:
+        return not whole
+    mono, rest = results[0], results[1:]
+    if mono not in whole:
+        return _covered(d, whole, rest, conds)
+    return any(_covered(d, add(whole, gap, -1), rest, conds) for gap in _gaps(d, mono, whole[mono], conds))
+
+
+def _gaps(d: Decomposition, mono: Mono, c: Fraction, conds: Conds) -> Iterator[Poly]:
+    """Every ``factor * (A - m)`` (or ``factor * (m - A)``), never positive, whose part in the extremum m is ``c * mono``."""
+    for at, (base, q) in enumerate(mono):
+        others = (*mono[:at], *mono[at + 1:])
+        for kind, body in _extremum_of(d, base) if q == 1 else ():
+            sign = 1 if kind == "max" else -1
+            factor: Poly = {others: -sign * c}
+            if -sign * c > 0 and all(d.ranges.nonneg(b) for b, _ in others):
+                data = to_poly(under(conds, d.scope.inline(body)))
+                yield multiply(scale(add(data, to_poly(base), -1), Fraction(sign)), factor)
+
+
+def _extremum_of(d: Decomposition, e: Expr) -> Iterator[tuple[str, Expr]]:
+    """The data that a result is at least the maximum of, or at most the minimum."""
+    if isinstance(e, Ref) and e.name in d.ranges.reductions:
+        r = d.ranges.reductions[e.name]
+        if r.reducer.kind in ("max", "min"):
+            yield r.reducer.kind, r.expr
+    elif isinstance(e, Ref) and e.name in d.scope.definitions:
+        yield from _extremum_of(d, d.scope.definitions[e.name])
+    elif isinstance(e, Op) and e.name in ("max", "min"):
+        for arg in e.args:
+            yield from (found for found in _extremum_of(d, arg) if found[0] == e.name)
+
+
+def under(conds: Conds, e: Expr) -> Expr:
+    """An expression of elements for which the conditions hold: ``select(k, x, -inf)`` is x where k."""
+    if isinstance(e, Op) and e.name == "select":
+        for cond, side in conds:
+            if e.args[0] == cond:
+                return under(conds, e.args[1] if side else e.args[2])
+    return map_children(e, lambda x: under(conds, x)) if conds else e
+
+
+def only_counted(d: Decomposition | Derivation, e: Expr, conds: Conds) -> bool:
+    """Do the results in a D-only expression depend on no element but those for which the conditions hold? Then a NaN
+    elsewhere cannot reach a sum over these elements through them. True without conditions."""
+    scope, reductions = d.scope, d.ranges.reductions
+
+    def seen(x: Expr) -> bool:
+        if isinstance(x, Ref) and x.name in scope.definitions:
+            return seen(scope.definitions[x.name])
+        if isinstance(x, Ref) and x.name in reductions:
+            body = scope.inline(reductions[x.name].expr)
+            if not (isinstance(body, Op) and body.name == "select"):
+                return False
+            cond, a, b = body.args
+            kept = next((a if side else b for c, side in conds if c == cond), None)
+            rest = b if kept is a else a
+            return kept is not None and isinstance(rest, Const) and seen(kept)
+        return all(map(seen, children(x)))
+
+    return not conds or seen(e)
+
+
+def may_be_undefined(d: Decomposition | Derivation, e: Expr) -> bool:
+    """May a D-only expression be infinite or NaN although every element is finite? A quotient or logarithm of what may be
+    zero, or the extremum of a row that a mask may empty."""
+    scope, ranges = d.scope, d.ranges
+    match e:
+        case Ref(name=n) if n in scope.definitions:
+            return may_be_undefined(d, scope.definitions[n])
+        case Ref(name=n) if n in ranges.reductions:
+            r = ranges.reductions[n]
+            masked = r.reducer.kind in ("max", "min") and any(
+                isinstance(x, Const) and abs(x.value) == float("inf") for x in walk(scope.inline(r.expr)))
+            return masked or may_be_undefined(d, r.expr)
+        case Op(name="div", args=(_, y)) | Op(name="rsqrt" | "log" | "log2", args=(y,)) if not ranges.of(y).nonzero:
+            return True
+        case Op(name="pow", args=(x, Const(value=v))) if v < 0 and not ranges.of(x).nonzero:
+            return True
+    return any(may_be_undefined(d, k) for k in children(e))

@@ -1,0 +1,164 @@
+"""Casts are operations: which roundings may move, and by how much the result may change.
+
+``preserve``: a rounding to f16 or bf16 is *relative*, so it commutes with a non-negative scale: ``f16(g h)`` becomes
+``f16(g) h`` with a relative difference of at most ``2u + u**2`` per element (``u`` the unit roundoff), listed in the
+certificate. Everything else (fp8, ``round``, a rounding of a sum of data and results) stays where it is, or refuses.
+
+``elide``: a rounding of one term stays, taken at the running results instead of the final ones (the FP8 single-pass
+form), and the accumulator is rescaled as they change; a rounding of a sum of terms is dropped. Each is listed with its bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+from redfuser.acrf.derive.bounds import bound_of
+from redfuser.acrf.derive.decomposition import Decomposition
+from redfuser.acrf.derive.terms import Part, Term
+from redfuser.acrf.expr import FLOATS, Cast, Expr, Op
+from redfuser.acrf.facts.algebra import SMALLEST_NORMAL, UNIT_ROUNDOFF, widens
+from redfuser.acrf.facts.normal import product
+from redfuser.acrf.refuse import Refuse, no_rule
+from redfuser.acrf.state import Condition
+
+RELATIVE = frozenset({"f16", "bf16", "f32"})
+"""Targets whose rounding is relative down to the smallest normal number."""
+
+
+def mixed_cast(d: Decomposition, e: Cast) -> list[Term]:
+    """The terms of a cast of a mixed expression. Raises Refuse (RF205) where the rounding may not move."""
+    terms = d.expand(e.arg)
+    if widens(e.arg.dtype, e.dtype):
+        return [_wrap_exact(d, t, e) for t in terms]
+    if e.dtype not in FLOATS or e.arg.dtype not in FLOATS:
+        return _absolute(d, e, terms)
+    if len(terms) != 1 or terms[0].of("shift"):
+        if d.casts == "elide":
+            d.roundings.append(f"{e}: the rounding to {e.dtype} is dropped; at most u = {UNIT_ROUNDOFF[e.dtype]:.3g} of "
+                               "the magnitude of each element")
+            return terms
+        raise Refuse("RF205", f"{e.arg} is one product of data and results",
+                     f"{e} rounds a sum of data and results: the rounded value changes with the result",
+                     "round after the reduction, or allow it with casts=\"elide\" (its error bound is reported)")
+    return [_relative(d, e, terms[0])] if e.dtype in RELATIVE else [_running(d, e, terms[0])]
+
+
+def _split(t: Term) -> tuple[list[Part], list[Part]]:
+    """(data and scaled parts, which stay inside a cast; results, which come out of it)."""
+    return [p for p in t.parts if p.kind in ("x", "scaled")], [p for p in t.parts if p.kind == "d"]
+
+
+def _inside(d: Decomposition, parts: list[Part], e: Cast, coefficient: Fraction) -> Part:
+    inner = product([(p.base, p.power) for p in parts], e.arg.dtype, coefficient)
+    follows = tuple(f for p in parts for f in p.follows)
+    base = Cast(inner, e.dtype)
+    return Part("scaled", base, follows=follows) if follows else Part("x", base)
+
+
+def _wrap_exact(d: Decomposition, t: Term, e: Cast) -> Term:
+    """A widening cast: nothing is rounded, so it may sit on the data alone."""
+    inside, results = _split(t)
+    if not results and not t.of("shift") and len(inside) == 1 and inside[0].power == 1:
+        p = inside[0]
+        return replace(t, parts=(replace(p, base=Cast(p.base, e.dtype)),))
+    parts = tuple(replace(p, base=Cast(p.base, e.dtype)) if p.base.dtype != e.dtype and p.kind != "shift" else p
+                  for p in t.parts)
+    return replace(t, parts=parts)
+
+
+def _relative(d: Decomposition, e: Cast, t: Term) -> Term:
+    inside, results = _split(t)
+    u = UNIT_ROUNDOFF[e.dtype]
+    moved = [str(p.base) for p in results] + [str(b) for p in inside for b, _ in p.follows]
+    for p in results:
+        if not (d.ranges.nonneg(p.base) or p.power % 2 == 0):
+            raise Refuse("RF206", f"{p.base} >= 0", f"{e} rounds a product with {p.base}; a rounding commutes with a scale "
+                         "whose sign is known", "take abs() of the factor, or prove its sign by its definition")
+        d.conditions.append(Condition(f"{p.base} >= 0", d.ranges.how_nonneg(p.base) or "table", f"moves out of {e}"))
+    data = replace(t, parts=tuple(inside))
+    core = product([(p.base, p.power) for p in inside], e.arg.dtype, t.coefficient)
+    bound = bound_of(d, data)
+    if bound is None and not d.ranges.fits(core, e.dtype):
+        return _running(d, e, t)
+    if moved:
+        d.roundings.append(
+            f"{e}: {e.dtype} rounding moves across {', '.join(dict.fromkeys(moved))}; relative change at most "
+            f"2u + u*u = {2 * u + u * u:.4g} (u = {u:.4g}) for magnitudes above {SMALLEST_NORMAL[e.dtype]:.3g}")
+    return replace(t, coefficient=Fraction(1), parts=(_inside(d, inside, e, t.coefficient), *results))
+
+
+def _running(d: Decomposition, e: Cast, t: Term) -> Term:
+    """The rounding stays on the whole value, taken at the running results; the accumulator follows their change."""
+    if d.casts != "elide" and e.dtype not in RELATIVE:
+        raise Refuse("RF205", f"{e} rounds data only",
+                     f"a rounding to {e.dtype} is not relative over its whole range, so it does not commute with the scale "
+                     "by a result of the whole row",
+                     "quantise in one kernel and multiply in a second (exact), or allow casts=\"elide\" (its error bound is "
+                     "reported)")
+    if not _scales(d, t):
+        raise Refuse("RF206", f"the results in {e} are non-negative",
+                     "a rounding taken at running results is rescaled by their ratio, which must not change its sign",
+                     "take abs() of the factor, or prove its sign by its definition")
+    u, tiny = UNIT_ROUNDOFF[e.dtype], SMALLEST_NORMAL[e.dtype]
+    if d.casts == "elide" or e.dtype not in RELATIVE:
+        d.roundings.append(f"{e}: {e.dtype} rounding is taken at the running results; per element at most 2u = {2 * u:.4g} "
+                           f"of its magnitude, plus 2u * {tiny:.4g} below the normal range")
+    else:
+        d.roundings.append(f"{e}: {e.dtype} rounding is taken at the running results; relative change at most "
+                           f"2u + u*u = {2 * u + u * u:.4g} (u = {u:.4g}) for magnitudes above {tiny:.3g}")
+    return replace(t, coefficient=Fraction(1), parts=(Part("scaled", _respell(e, t), follows=follows_of(t)),))
+
+
+def _respell(e: Cast, t: Term) -> Expr:
+    """The cast over the term's parts (a clip that a bound made redundant is gone, its guard is the bound)."""
+    return Cast(product([(p.base, p.power) for p in t.parts], e.arg.dtype, t.coefficient), e.dtype)
+
+
+def follows_of(t: Term) -> tuple[tuple[Expr, Fraction], ...]:
+    return tuple(f for p in t.parts for f in (p.follows if p.kind == "scaled" else ((p.base, p.power),)
+                                              if p.kind == "d" else ()))
+
+
+def _scales(d: Decomposition, t: Term) -> bool:
+    return all(d.ranges.nonneg(b) or q % 2 == 0 for b, q in follows_of(t))
+
+
+def rounded_value(d: Decomposition, e: Op) -> list[Term]:
+    """``round(x h)`` (also floor, ceil) of one term: under ``elide`` taken at the running results."""
+    terms = d.expand(e.args[0])
+    if d.casts != "elide":
+        return no_rule(e)
+    if len(terms) != 1 or terms[0].of("shift"):
+        raise Refuse("RF205", f"{e.args[0]} is one product of data and results",
+                     f"{e} rounds a sum of data and results: taken at running results it would be shifted, not only scaled, "
+                     "as they change", "round in a second pass, or shift the data by an input")
+    if not _scales(d, terms[0]):
+        raise Refuse("RF206", f"the results in {e} are non-negative",
+                     "a rounding taken at running results is rescaled by their ratio, which must not change its sign",
+                     "take abs() of the factor, or prove its sign by its definition")
+    t = terms[0]
+    step = 0.5 if e.name == "round" else 1.0
+    d.roundings.append(f"{e}: taken at the running results; per element at most {2 * step:g} quantisation steps of the final "
+                       "scale where the running scale never exceeds the final one")
+    inner = product([(p.base, p.power) for p in t.parts], e.dtype, t.coefficient)
+    part = Part("scaled", Op(e.name, (inner,), e.dtype), follows=follows_of(t))
+    return [replace(t, coefficient=Fraction(1), parts=(part,))]
+
+
+def _absolute(d: Decomposition, e: Cast, terms: list[Term]) -> list[Term]:
+    """A cast to or from integers of a mixed value."""
+    if e.arg.dtype not in FLOATS and e.dtype in FLOATS:
+        if e.arg.dtype == "bool":
+            return no_rule(e.arg if isinstance(e.arg, Op) else Op("not", (e.arg,), "bool"))
+        return [_wrap_exact(d, t, e) for t in terms]
+    if d.casts == "elide" and len(terms) == 1 and not terms[0].of("shift") and _scales(d, terms[0]):
+        t = terms[0]
+        whole = e.arg.dtype not in FLOATS or (isinstance(e.arg, Op) and e.arg.name in ("round", "floor", "ceil"))
+        if whole:
+            return [replace(t, coefficient=Fraction(1), parts=(Part("scaled", _respell(e, t), follows=follows_of(t)),))]
+        d.roundings.append(f"{e}: truncation is taken at the running results; per element at most 1 quantisation step of the "
+                           "final scale where the running scale never exceeds the final one")
+        return [replace(t, coefficient=Fraction(1), parts=(Part("scaled", _respell(e, t), follows=follows_of(t)),))]
+    raise Refuse("RF205", f"{e} rounds data only", f"a conversion to {e.dtype} of a value that depends on a result does not "
+                 "commute with a change of that result", "convert in a second pass, or allow casts=\"elide\"")

@@ -1,0 +1,59 @@
+"""A deviation beside its own mean: ``(x - mean) / sd``, where both must be of one mean.
+
+Sums of squares about a running mean are moved to the exact mean in ``finalize``, and so lose the rounding error that the
+mean itself keeps. Alone that is what one wants. Where data less the mean is divided by such a deviation, a row of equal
+elements would end as ``1 ulp / sqrt(0 + eps)`` instead of 0: there the sum is corrected by the first-order member, ``s + sum
+(x - mean)``, and the squares are taken about the mean that the program computes of that.
+"""
+
+from __future__ import annotations
+
+from redfuser.acrf.cascade import Reduce
+from redfuser.acrf.derive.derivation import Derivation
+from redfuser.acrf.derive.terms import Part
+from redfuser.acrf.derive.values import Value, own_name
+from redfuser.acrf.expr import Expr, Ref, op, refs_of, substitute
+from redfuser.acrf.facts.normal import add, to_poly
+
+
+def about_the_mean(work: Derivation, r: Reduce, p: Part, family: dict[tuple[int, ...], Ref], dtype: str) -> Expr | None:
+    """The sum of squares about the program's own mean, whose sum is corrected; None where nothing reads both."""
+    scope = work.scope
+    sums = [n for n in refs_of(scope.resolve(p.b)) if n in work.ranges.reductions] if p.b is not None else []
+    totals = [n for n in sums if not _is_count(work, n)]
+    if p.b is None or p.true or p.unit or p.follows or len(totals) != 1 or not work.refs.is_count(family[(0,)].name):
+        return None
+    total = Ref(own_name(totals[0]), dtype)
+    first = family[(1,)]
+    a = work.refs.accumulators.get(total.name)
+    if a is None or work.values[totals[0]].plain != total or not _beside_each_other(work, r.name, totals[0]):
+        return None
+    rest = add(to_poly(work.refs.accumulators[first.name].contribution), to_poly(a.contribution), -1)
+    if any(scope.raxis in scope.axes_of(base) for m in rest for base, _ in m):
+        return None
+    exact = op("add", total, first)
+    work.values[totals[0]] = Value(exact, exact)
+    work.choices.append(f"{r.name}: about the mean of {totals[0]} + sum ({p.base}), which {totals[0]} takes too: data less "
+                        "that mean is divided by the deviation from it")
+    moved = work.refs.difference(p.b, lambda e: substitute(work.refs.running(e), {total.name: exact}),
+                                 lambda e, _: work.refs.at(e))
+    there = op("add", first, op("mul", family[(0,)], moved))  # the first-order member about that mean
+    return op("add", family[(2,)], op("mul", op("add", first, there), moved))
+
+
+def _is_count(work: Derivation, name: str) -> bool:
+    value = work.values[name].plain
+    return isinstance(value, Ref) and work.refs.is_count(value.name)
+
+
+def _beside_each_other(work: Derivation, squares: str, total: str) -> bool:
+    """Does every output that reads the sum itself, not only through reductions, read the squares too?"""
+    cascade = work.scope.cascade
+    bodies = {n: s.expr for s in cascade.stmts for n in s.names if not (isinstance(s, Reduce) and s.over == cascade.raxis)}
+
+    def read(name: str) -> frozenset[str]:
+        return frozenset({name}).union(*map(read, refs_of(bodies[name]))) if name in bodies else frozenset({name})
+
+    found = [read(n) for n in cascade.outputs]
+    reading = [names for names in found if total in names]
+    return bool(reading) and all(squares in names for names in reading)

@@ -1,0 +1,152 @@
+"""The state under construction, as the rules of the deriver see it: its accumulators, its values and its certificate.
+
+A rule adds what its reduction needs. Where that is another reduction of any kind (a contraction that changed places) it
+asks for it here, so that no rule knows which there are (deriver.py).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from redfuser.acrf.cascade import Let, Reduce, Reducer, Stmt
+from redfuser.acrf.derive.decomposition import Decomposition
+from redfuser.acrf.derive.shifted import References
+from redfuser.acrf.derive.values import SUM, Value
+from redfuser.acrf.expr import Const, Expr, Ref, refs_of, walk
+from redfuser.acrf.facts.algebra import UNIT_ROUNDOFF, neutral
+from redfuser.acrf.facts.classify import Outline, Scope
+from redfuser.acrf.facts.ranges import Ranges
+from redfuser.acrf.refuse import Refuse
+from redfuser.acrf.state import Accumulator, Condition
+
+MAX_ACCUMULATORS = 32
+Rebase = Callable[[Ref], Expr]
+"""From an accumulator's own reference to its value after the references moved."""
+
+
+@dataclass(slots=True)
+class Derivation(ABC):
+    """The state under construction: accumulators, values, and what the certificate will say of them."""
+
+    outline: Outline
+    casts: str
+    ranges: Ranges = field(init=False)
+    refs: References = field(init=False)
+    values: dict[str, Value] = field(default_factory=dict)
+    late: dict[str, Stmt] = field(default_factory=dict)
+    exposed: list[Let] = field(default_factory=list)
+    decomposition: list[str] = field(default_factory=list)
+    choices: list[str] = field(default_factory=list)
+    identities: list[str] = field(default_factory=list)
+    conditions: list[Condition] = field(default_factory=list)
+    roundings: list[str] = field(default_factory=list)
+    taken: set[str] = field(default_factory=set)
+    own: set[str] = field(default_factory=set)
+    """Guards, as text, of results that a sum is kept relative to by the derivation's own choice."""
+    pending: dict[str, Accumulator] = field(default_factory=dict)
+    """Counts under a mask, part of the state only where a finalized value reads them."""
+    _by_key: dict[tuple[str, tuple[str, ...], str, str], str] = field(default_factory=dict)
+    rebased_on: dict[str, set[str]] = field(default_factory=dict)
+    """Per accumulator, the texts of the guards its reference may take."""
+
+    def __post_init__(self) -> None:
+        self.ranges = Ranges(self.scope)
+        self.refs = References(self.scope, count=self._count)
+        cascade = self.scope.cascade
+        self.taken = {t.name for t in cascade.inputs} | {a.name for a in cascade.axes} | {
+            n for s in cascade.stmts for n in s.names}
+
+    @property
+    def scope(self) -> Scope:
+        return self.outline.scope
+
+    @abstractmethod
+    def reduce(self, r: Reduce) -> None:
+        """Derive the accumulators and the value of one reduction. Raises Refuse."""
+
+    @abstractmethod
+    def decomposer(self) -> Decomposition:
+        """For taking expressions apart; it reports into this derivation's certificate."""
+
+    # -- accumulators --------------------------------------------------------------------------------------------------
+
+    def _count(self, axes: frozenset[str]) -> Expr:
+        order = [a.name for a in self.scope.cascade.axes if a.name in axes and a.name != self.scope.raxis]
+        dtype = "f32"
+        return self.share(self.fresh("count", reserve=False), tuple(order), dtype, Const(1.0, dtype),
+                          lambda own: Ref(f"{own.name}@old", own.dtype))
+
+    def axes(self, r: Reduce, body: Expr, context: Iterable[str], full: bool) -> tuple[str, ...]:
+        """The axes an accumulator needs: those of what it accumulates, or of the reference a count belongs to."""
+        if full:
+            return r.axes
+        used = self.scope.axes_of(body) - {r.over}
+        if not any(isinstance(x, Ref) or not isinstance(x, Const) for x in walk(body)):
+            used = used | frozenset(context)
+        return tuple(a for a in r.axes if a in used)
+
+    def share(self, name: str, axes: tuple[str, ...], dtype: str, body: Expr, rebase: Rebase | None,
+              reducer: Reducer = SUM, within: tuple[str, ...] = ()) -> Ref:
+        """An accumulator with this body: an existing one, also one with more of the axes ``within``, or a new one."""
+        found = self.equal(body, reducer, dtype, axes, within)
+        if found is not None:
+            return Ref(found.name, found.neutral[0].dtype)
+        return self.accumulate((name,), axes, reducer, dtype, body, rebase)[0]
+
+    def equal(self, body: Expr, reducer: Reducer, dtype: str, axes: tuple[str, ...],
+              within: tuple[str, ...]) -> Accumulator | None:
+        """An accumulator of the same contribution, over these axes or some of ``within`` as well."""
+        return next((a for a in self.refs.accumulators.values()
+                     if a.reducer == reducer and a.dtype == dtype and a.contribution == body
+                     and set(axes) <= set(a.axes) <= {*axes, *within}), None)
+
+    def accumulate(self, names: tuple[str, ...], axes: tuple[str, ...], reducer: Reducer, dtype: str, body: Expr,
+                   rebase: Rebase | None) -> tuple[Ref, ...]:
+        """Add an accumulator, or find an equal one. ``rebase``: own reference -> expression; None for a plain monoid."""
+        found = self._by_key.get((str(reducer), axes, str(body), body.dtype))
+        if found is None and reducer.kind == "sum" and body == Const(1.0, dtype) and rebase is not None:
+            found = next((n for n, a in self.refs.accumulators.items() if self.refs.is_count(n) and a.dtype == dtype
+                          and set(a.axes) <= set(axes)), None)
+        if found is not None:
+            a = self.refs.accumulators[found]
+            return tuple(Ref(n, c.dtype) for n, c in zip(a.names, a.neutral, strict=True))
+        edges = neutral(reducer, dtype)
+        own = tuple(Ref(n, c.dtype) for n, c in zip(names, edges, strict=True))
+        moved = tuple(Ref(f"{o.name}@old", o.dtype) for o in own) if rebase is None else (rebase(own[0]),)
+        a = Accumulator(names, axes, reducer, dtype, edges, body, moved)
+        if len(self.refs.accumulators) >= MAX_ACCUMULATORS:
+            raise Refuse("RF210", f"at most {MAX_ACCUMULATORS} accumulators", "the decomposition needs more",
+                         "split the cascade")
+        self._by_key[(str(reducer), axes, str(body), body.dtype)] = a.name
+        self.taken.update(names)
+        for n in names:
+            self.scope.axes[n] = axes
+        body_range = self.refs.ranges.of(body) if refs_of(body) & self.refs.accumulators.keys() else self.ranges.of(body)
+        self.refs.register(a, body_range)
+        return own
+
+    def fresh(self, name: str, reserve: bool = True) -> str:
+        """``name``, numbered until it is free."""
+        out, i = name, 2
+        while out in self.taken:
+            out, i = f"{name}_{i}", i + 1
+        if reserve:
+            self.taken.add(out)
+        return out
+
+    def set_value(self, name: str, value: Value, running: Expr) -> None:
+        """Finish a reduction: its finalized value, and the running one that references are placed at."""
+        self.values[name] = value
+        self.refs.values[name] = self._over_accumulators(running)
+
+    def _over_accumulators(self, e: Expr) -> Expr:
+        """A finalized value with the other results in it replaced by their running values."""
+        return self.scope.replaced(e, self.refs.values)
+
+    def narrowed(self, r: Reduce, dtype: str) -> None:
+        """Say that a value is rounded once, from the accumulator's dtype to the reduction's: no rounding moves, since that
+        is what a reduction of that dtype means (:class:`redfuser.acrf.cascade.Reduce`)."""
+        if r.dtype in UNIT_ROUNDOFF and r.dtype != dtype:
+            self.choices.append(f"{r.name}: accumulated in {dtype}, its total rounded to {r.dtype} once")

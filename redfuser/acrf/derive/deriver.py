@@ -1,0 +1,52 @@
+"""From decompositions to one mergeable state: which factor is deferred, which is rebased, and how values are finalized.
+
+Reductions are taken in dependency order. Each adds the accumulators it needs (an equal one is shared) and one finalized
+value. A factor that bounds growth is rebased: an exponential of data and results together, a power of data over the
+result that bounds it, a rounding taken at running results. Everything else is deferred to ``finalize``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from redfuser.acrf.cascade import Reduce
+from redfuser.acrf.derive.decompose import Decomposer
+from redfuser.acrf.derive.derivation import Derivation
+from redfuser.acrf.derive.ordered import derive_ordered
+from redfuser.acrf.derive.plain import derive_plain
+from redfuser.acrf.derive.product import derive_product
+from redfuser.acrf.derive.pull_out import pull_out
+from redfuser.acrf.derive.total import derive_sum
+from redfuser.acrf.expr import FLOATS, refs_of
+from redfuser.acrf.facts.algebra import ORDERED
+from redfuser.acrf.facts.classify import promote
+from redfuser.acrf.refuse import Refuse
+
+
+@dataclass(slots=True)
+class Deriver(Derivation):
+    """A derivation with its rules: which one takes which reduction, and the table that takes expressions apart."""
+
+    def reduce(self, r: Reduce) -> None:
+        kind = self.scope.kind(r.expr)
+        if r.expr.dtype in FLOATS or r.reducer.kind in ("any", "all"):
+            r = replace(r, expr=promote(r.expr, self.scope))
+        inner = [n for n in sorted(refs_of(r.expr)) if n in self.scope.inner]
+        if inner:
+            pull_out(self, r, inner[0])
+        elif kind in ("C", "X"):
+            derive_plain(self, r)
+        elif r.reducer.kind == "sum":
+            derive_sum(self, r)
+        elif r.reducer.kind == "prod":
+            derive_product(self, r)
+        elif r.reducer.kind in ORDERED:
+            derive_ordered(self, r)
+        else:
+            raise Refuse("RF209", f"{r.reducer} has a rule", f"{r.reducer} is not a known reduction operator", "")
+
+    def decomposer(self) -> Decomposer:
+        return Decomposer(self.scope, self.ranges, self.casts, True, self.conditions, self.roundings)
+
+
+__all__ = ["Deriver"]

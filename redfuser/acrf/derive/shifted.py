@@ -1,0 +1,291 @@
+"""The change of reference: how accumulators follow the running results that they are kept relative to.
+
+An accumulator of ``W(x) * exp(a + B(D)) * prod_i (a_i(x) + b_i(D)) ** k_i`` is kept at a *reference* R in place of D, a
+function of the accumulators themselves that is finite in every state, the empty one included (running.py).
+
+When R moves by ``delta_i = b_i(R new) - b_i(R old)`` the family ``k`` closes under a triangular change of basis::
+
+    A_k(new) = H(new)/H(old) * sum_{j <= k} prod_i binom(k_i, j_i) * delta_i ** (k_i - j_i) * A_j(old)
+
+which for ``(x - mean) ** 2`` is Chan's update (Chan, Golub, LeVeque 1979). The true D is one more such change, from the
+last reference to D: it is the identity unless a guard was taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import log
+
+from redfuser.acrf.derive.running import Running, note
+from redfuser.acrf.derive.terms import Part
+from redfuser.acrf.expr import Const, Expr, Op, Ref, map_children, op, walk
+from redfuser.acrf.facts.algebra import INF
+from redfuser.acrf.facts.classify import Scope
+from redfuser.acrf.facts.normal import Mono, Poly, equal, from_poly, number, product, to_poly
+
+Follows = tuple[tuple[Expr, Fraction], ...]
+"""H as a product of results to powers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """H(new) / H(old) as quotients to positive powers, and as exponentials of differences."""
+
+    quotients: tuple[tuple[Expr, Expr, Fraction], ...]
+    exponentials: tuple[tuple[str, Expr], ...]
+
+    def product(self) -> Expr | None:
+        """The ratio itself."""
+        factors = [(op("div", a, b), q) for a, b, q in self.quotients]
+        factors += [(Op(name, (x,), x.dtype), Fraction(1)) for name, x in self.exponentials]
+        return product(factors, factors[0][0].dtype) if factors else None
+
+    def lost(self) -> Expr | None:
+        """The logarithm of what rounding took from :meth:`product`, where that is near 1: ``(a - b) - (a / b - 1) * b`` is
+        exact there, so that neither a logarithm nor a high power loses the digits of the distance from 1."""
+        total: Expr | None = None
+        for a, b, q in self.quotients:
+            one, d = Const(1.0, a.dtype), a.dtype
+            over = op("sub", op("div", a, b), one)
+            rest = op("div", op("sub", op("sub", a, b), op("mul", over, b)), a)
+            near = Op("le", (Op("abs", (over,), d), Const(0.5, d)), "bool")
+            step = product([(Op("select", (near, rest, Const(0.0, d)), d), Fraction(1))], d, q)
+            total = step if total is None else op("add", total, step)
+        return total
+
+    def logarithm(self, name: str, last: bool) -> Expr:
+        """``log`` or ``log2`` of the ratio, near 1 as exact as elsewhere. The last change is exactly 1, or of a guard."""
+        ratio, lost = self.product(), None if last else self.lost()
+        assert ratio is not None
+        whole = Op(name, (ratio,), ratio.dtype)
+        if lost is None:
+            return whole
+        return op("add", whole, lost if name == "log" else op("mul", lost, Const(1 / log(2), ratio.dtype)))
+
+    def raised(self, n: Expr) -> Expr:
+        """The ratio to the power n, which would multiply its rounding by n."""
+        ratio, lost = self.product(), self.lost()
+        assert ratio is not None
+        whole = op("pow", ratio, n)
+        return whole if lost is None else op("mul", whole, Op("exp", (op("mul", n, lost),), ratio.dtype))
+
+
+@dataclass(slots=True)
+class References(Running):
+    """Reference values over the accumulators made so far, and how they change."""
+
+    def difference(self, b: Expr, new: Callable[[Expr], Expr], old: Callable[[Expr, int], Expr]) -> Expr:
+        """``b(new) - b(old)`` monomial by monomial, so that ``c*m`` gives ``(m' - m) * c``: one rounding of a difference.
+
+        ``old`` is told the sign that its value carries in the result (0 when unknown)."""
+        dtype = b.dtype
+        out: Expr | None = None
+        for m, c in _ordered(to_poly(self._opened(b))):
+            results = [(base, q) for base, q in m if self.scope.kind(base) == "D"]
+            constants = [(base, q) for base, q in m if self.scope.kind(base) != "D"]
+            if not results:
+                continue
+            value = product(results, dtype)
+            if abs(c) != 1 and self.estimate(value) != self.running(value):
+                value, c = product(results, dtype, abs(c)), Fraction(1 if c > 0 else -1)
+            known = all(self.ranges.of(base).nonneg for base, _ in constants)
+            sign = (-1 if c > 0 else 1) if known else 0
+            after, before = new(value), old(value, sign)
+            step: Expr = op("sub", before, after) if c < 0 else op("sub", after, before)
+            if constants or abs(c) != 1:
+                step = product([(step, Fraction(1)), *constants], dtype, abs(c))
+            out = step if out is None else op("add", out, step)
+        return out if out is not None else Const(0.0, dtype)
+
+    def _opened(self, e: Expr) -> Expr:
+        """Maps that are sums of results, opened: in ``m + log(t)`` each summand follows its own edge."""
+        if isinstance(e, Ref) and not e.indices and e.name in self.scope.definitions:
+            body = self.scope.definitions[e.name]
+            return self._opened(body) if isinstance(body, Op) and body.name in ("add", "sub", "neg") else e
+        return map_children(e, self._opened) if isinstance(e, Op) and e.name in ("add", "sub", "neg") else e
+
+    def level(self, b: Expr, guards: list[Expr]) -> Expr:
+        """The reference value of b, spelled as :meth:`difference` takes it: where a denominator is replaced, both say the
+        same."""
+        out: Expr | None = None
+        for m, c in _ordered(to_poly(self._opened(b))):
+            results = [(base, q) for base, q in m if self.scope.kind(base) == "D"]
+            constants = [(base, q) for base, q in m if self.scope.kind(base) != "D"]
+            inside = bool(results) and abs(c) != 1 and self.estimate(product(results, b.dtype)) != self.running(
+                product(results, b.dtype))
+            value = self.at(product(results, b.dtype, abs(c) if inside else Fraction(1)), guards) if results else None
+            sign = Fraction(1 if c > 0 else -1)
+            factors = [*([(value, Fraction(1))] if value is not None else []), *constants]
+            step = product(factors, b.dtype, sign if inside else c)
+            out = step if out is None else op("add", out, step)
+        return out if out is not None else Const(0.0, b.dtype)
+
+    def consistent(self, p: Part, guards: list[Expr]) -> Expr:
+        """A shifted sum, or an exponential of one, at the reference: as the source spells it, unless a guard in that
+        spelling replaces something else than the change of reference does."""
+        if p.unit is not None:
+            return self._measured(p, guards)
+        mine: list[Expr] = []
+        e = self.place(p.base, mine)
+        other: list[Expr] = []
+        want: Expr | None = None
+        if p.kind == "shift" and not p.follows and p.a is not None and p.b is not None:
+            want = op("add", p.a, self.level(p.b, other))
+            same = equal(e, want)
+        elif p.kind == "scaled" and isinstance(p.base, Op) and p.base.name in ("exp", "exp2") and len(p.follows) == 1:
+            (h, q), = p.follows
+            a, b = scope_split(self.scope, p.base.args[0])
+            if q == 1 and isinstance(h, Op) and h.name == p.base.name and a is not None and b is not None:
+                want = Op(p.base.name, (op("add", a, self.level(h.args[0], other)),), p.base.dtype)
+                same = isinstance(e, Op) and equal(e.args[0], want.args[0])
+        if want is None or same:
+            want, other = e, mine
+        for g in other:
+            note(guards, g)
+        return want
+
+    def _measured(self, p: Part, guards: list[Expr]) -> Expr:
+        """A shifted sum in units: ``(a + b) / unit + rest`` at the reference."""
+        assert p.a is not None and p.unit is not None
+        top = _plus(p.a, self.level(_second(p), guards))
+        out: Expr = op("div", top, self.inverse_at(p.unit, guards))
+        return out if p.rest is None else _plus(out, self.level(p.rest, guards))
+
+    def scale(self, p: Part) -> Expr | None:
+        """``unit(R old) / unit(R new)``: 0 where the old unit is 0, since what it bounds is then 0, or of nothing."""
+        return None if p.unit is None else op("div", self.old(self.at(p.unit)), self.inverse_at(p.unit))
+
+    def last_scale(self, p: Part) -> Expr | None:
+        """``unit(R) / unit(D)``."""
+        return None if p.unit is None else op("div", self.inverse_at(p.unit), self.running(p.unit))
+
+    def old_reference(self, value: Expr, sign: int, taken: list[Expr]) -> Expr:
+        """The old reference. Where the empty state gives ``exp(-inf) = 0`` anyway, its guard is left out; guards that stay
+        are added to ``taken``."""
+        r = self.estimate(value)
+        if sign and self.edges(r) in (frozenset(), frozenset({-INF * sign})):
+            return self.old(self.clamped(r, r))
+        return self.old(self.guarded(r, taken))
+
+    def ratio(self, follows: Follows, vanishes: bool, bounded: Sequence[Expr] = ()) -> Expr | None:
+        """H(new) / H(old), simplified before it is spelled: differences inside one exponential, quotients outside.
+
+        ``vanishes``: where the old reference is guarded, what it scales is proved to be 0, so the guard may be left out.
+        ``bounded``: results of which the same is proved, each bounding the data in its quotient."""
+        taken: list[Expr] = []
+        above = {b for b, q in follows if q < 0 and b in bounded}
+
+        def old_inverse(e: Expr) -> Expr:
+            if e in above:
+                return self.old(self.at(e))  # 0 where the new one is replaced by 1
+            r = self.running(e)
+            if e in bounded and self.edges(r) == frozenset({INF}):  # of nothing, so the quotient is 0
+                zero = Op("eq", (r, Const(0.0, r.dtype)), "bool")
+                return self.old(Op("select", (zero, Const(1.0, r.dtype), r), r.dtype))
+            return self.old(self.inverse_at(e))
+
+        out = self._changes(follows, lambda e: self.at(e), (lambda e, sign: self.old_reference(e, sign, taken)) if vanishes
+                            else lambda e, _: self.old(self.at(e)),
+                            lambda e: self.inverse_at(e), old_inverse).product()
+        for g in taken:
+            empty = isinstance(g, Op) and g.name == "eq" and isinstance(g.args[1], Const) and abs(g.args[1].value) == INF
+            if out is not None and empty:
+                out = Op("select", (self.old(g), Const(0.0, out.dtype), out), out.dtype)
+        return out
+
+    def to_true(self, follows: Follows) -> Expr | None:
+        """H(D) / H(reference): the last change of reference."""
+        return self.last_change(follows).product()
+
+    def change(self, follows: Follows) -> Change:
+        """H(new) / H(old), factor by factor."""
+        return self._changes(follows, self.at, lambda e, _: self.old(self.at(e)), self.inverse_at,
+                             lambda e: self.old(self.inverse_at(e)))
+
+    def last_change(self, follows: Follows) -> Change:
+        """H(D) / H(reference), factor by factor."""
+        return self._changes(follows, self.running, lambda e, _: self.at(e), self.running, self.inverse_at)
+
+    def _changes(self, follows: Follows, new: Callable[[Expr], Expr], old: Callable[[Expr, int], Expr],
+                 new_inverse: Callable[[Expr], Expr], old_inverse: Callable[[Expr], Expr]) -> Change:
+        exponents: dict[str, Expr] = {}
+        quotients: list[tuple[Expr, Expr, Fraction]] = []
+        for base, q in follows:
+            if isinstance(base, Op) and base.name in ("exp", "exp2"):
+                b = base.args[0] if q == 1 else op("mul", base.args[0], number(q, base.dtype))
+                exponents[base.name] = op("add", exponents[base.name], b) if base.name in exponents else b
+            else:
+                ends = (new_inverse(base), old_inverse(base))
+                quotients.append((*(ends if q > 0 else ends[::-1]), abs(q)))
+        return Change(tuple(quotients), tuple((name, self.difference(b, new, old)) for name, b in exponents.items()))
+
+    def drift(self, p: Part) -> Expr:
+        """``b(R new) - b(R old)`` for a shifted sum; of a logarithm ``log(H new / H old)``, one logarithm near 1."""
+        if p.follows:
+            moved = self.change(p.follows).logarithm(_base_of(p), last=False)
+            return self._beside(p, moved, lambda e: self.at(e), lambda e, _: self.old(self.at(e)))
+        if p.unit is not None:
+            return self._moved(p, self.level, lambda e: self.old(self.level(e, [])), self.inverse_at(p.unit),
+                               lambda e, _: self.at(e), lambda e, _: self.old(self.at(e)), self.scale(p))
+        return self.difference(_second(p), lambda e: self.at(e), lambda e, _: self.old(self.at(e)))
+
+    def last_drift(self, p: Part) -> Expr:
+        """``b(D) - b(R)``."""
+        if p.unit is not None:
+            return self._moved(p, lambda e, _: self.running(e), lambda e: self.level(e, []), self.running(p.unit),
+                               lambda e, _: self.running(e), lambda e, _: self.at(e), self.last_scale(p))
+        if p.true is not None:
+            return op("sub", self.running(p.true), self.at(_second(p)))
+        if p.follows:
+            moved = self.last_change(p.follows).logarithm(_base_of(p), last=True)
+            return self._beside(p, moved, self.running, lambda e, _: self.at(e))
+        return self.difference(_second(p), self.running, lambda e, _: self.at(e))
+
+    def _moved(self, p: Part, now: Callable[[Expr, list[Expr]], Expr], before: Callable[[Expr], Expr], unit: Expr,
+               new: Callable[[Expr, int], Expr], old: Callable[[Expr, int], Expr], scale: Expr | None) -> Expr:
+        """What ``(a + b) / unit + rest`` moves by, beside the change of its units."""
+        step: Expr | None = None
+        if to_poly(_second(p)):
+            step = op("div", self.difference(_second(p), lambda e: new(e, 0), old), unit)
+        if p.rest is not None and scale is not None:
+            moved = op("sub", now(p.rest, []), op("mul", scale, before(p.rest)))
+            step = moved if step is None else op("add", step, moved)
+        return step if step is not None else Const(0.0, p.base.dtype)
+
+    def _beside(self, p: Part, moved: Expr, new: Callable[[Expr], Expr], old: Callable[[Expr, int], Expr]) -> Expr:
+        """What ``log(a H) + rest`` moves by, H by ``moved``."""
+        return moved if p.rest is None else op("add", moved, self.difference(p.rest, new, old))
+
+
+def scope_split(scope: Scope, e: Expr) -> tuple[Expr, Expr] | tuple[None, None]:
+    """e as (data, results) by normal form, or two times None."""
+    parts: dict[bool, Poly] = {False: {}, True: {}}
+    for m, c in to_poly(scope.inline(e)).items():
+        kinds = {scope.kind(base) for base, _ in m}
+        if "M" in kinds or ("X" in kinds and "D" in kinds):
+            return None, None
+        parts["D" in kinds][m] = c
+    return from_poly(parts[False], e.dtype), from_poly(parts[True], e.dtype)
+
+
+def _plus(x: Expr, y: Expr) -> Expr:
+    """Their sum, a negated or absent summand spelled as such."""
+    if isinstance(y, Const) and y.value == 0:
+        return x
+    return op("sub", x, y.args[0]) if isinstance(y, Op) and y.name == "neg" else op("add", x, y)
+
+
+def _base_of(p: Part) -> str:
+    """Which logarithm a part is."""
+    return next(x.name for x in walk(_second(p)) if isinstance(x, Op) and x.name in ("log", "log2"))
+
+
+def _second(p: Part) -> Expr:
+    assert p.b is not None
+    return p.b
+
+
+def _ordered(p: Poly) -> list[tuple[Mono, Fraction]]:
+    return sorted(p.items(), key=lambda t: [(str(b), q) for b, q in t[0]])

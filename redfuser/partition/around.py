@@ -1,0 +1,162 @@
+"""What lies around a set of units: the reductions within reach, the maps between, and what a region has claimed already."""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from math import prod
+
+from redfuser.partition.draft import Reject
+from redfuser.partition.graph import Graph, Node, Unit
+from redfuser.partition.sets import Units, bits, free_to_read, mask, small
+from redfuser.partition.work import NEAR, REGION
+
+DEPTH = 4
+"""Maps between a tensor of the row and a reduction that is looked for beside the cascade."""
+
+
+class Around:
+    """Of any set of the graph's units. ``claimed``: the units of cascades that were found."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.claimed: set[Unit] = set()
+
+    def frontier(self, units: Units) -> list[tuple[Unit, Units]]:
+        """Reducing ancestors with only free pointwise units between them and the region."""
+        above, members = mask(units, "ancestors"), bits(units)
+        free = 0
+        reached: set[Unit] = set()
+        queue = [-p.index for u in units for p in u.producers if p not in units]
+        heapify(queue)
+        found: list[Unit] = []
+        while queue and len(reached) < REGION:
+            u = self.graph.units[-heappop(queue)]
+            if u in reached or u in units:
+                continue
+            reached.add(u)
+            if u.gap or u in self.claimed:
+                continue
+            if u.reducing:
+                found.append(u)
+            elif not u.gathers:
+                free |= 1 << u.index
+                for p in u.producers:
+                    heappush(queue, -p.index)
+        out = []
+        for c in found[:NEAR]:
+            between = c.descendants & above & ~members
+            if not between & ~free:
+                out.append((c, frozenset(self.members(between))))
+        return out
+
+    def beside(self, units: Units) -> list[tuple[Unit, Units]]:
+        """Reductions that read a tensor which the region reads or makes, through free maps; with the maps that depend on
+        the region or lead into it."""
+        members = bits(units)
+        below, above = mask(units, "descendants") & ~members, mask(units, "ancestors") & ~members
+        tensors = dict.fromkeys(n for u in units for n in (*u.args, *u.results))
+        level: dict[Unit, None] = dict.fromkeys(u for n in tensors for u in self.graph.readers(n))
+        out: dict[Unit, Units] = {}
+        for _ in range(DEPTH):
+            free = [u for u in level if u not in units and u not in self.claimed and not u.gap and not u.gathers]
+            for c in (u for u in free if u.reducing and u not in out):
+                between = (c.ancestors & below) | (c.descendants & above)
+                if between.bit_count() <= REGION and all(
+                        b.pointwise and b not in self.claimed and not b.gathers for b in self.members(between)):
+                    out[c] = frozenset(self.members(between))
+            level = dict.fromkeys(v for u in free if u.pointwise for v in u.consumers)
+        middle = min(u.index for u in units)
+        near = sorted(sorted(out, key=lambda c: abs(c.index - middle))[:NEAR], key=list(out).index)
+        return [(c, out[c]) for c in near]
+
+    def co_readers(self, made: Units, units: Units, lead: Node) -> Units:
+        """Other reductions that read tensors of ``made``, through free maps, and those maps, and readers of one element: to
+        write no tensor of the row they must join together. Empty where there are none, or where one is taken."""
+        reached: dict[Unit, None] = {}
+        todo = [u for m in made for u in m.consumers if u not in units]
+        while todo:
+            u = todo.pop()
+            if u in reached or u in units:
+                continue
+            if u in self.claimed or u.gap or (u.gathers and not small(u, lead)) or len(reached) > REGION:
+                return frozenset()
+            reached.setdefault(u)
+            along = u.reducing and max(prod(n.shape) for n in u.results) >= max(prod(n.shape) for n in u.args)
+            if along or (u.pointwise and not u.gathers):
+                todo += u.consumers
+        found = bits(u for u in reached if u.reducing or u.gathers)
+        return frozenset(u for u in reached if found >> u.index & 1 or u.descendants & found)
+
+    def outside(self, between: Units, units: Units) -> Reject | None:
+        """Readers outside must be pointwise maps, which may still join; not the model's output, nor a reduction."""
+        for u in between:
+            reader = "the model's output" if any(n.escapes for n in u.results) else next(
+                (c.op for c in u.consumers if c not in units and (not c.pointwise or c in self.claimed)), "")
+            if reader:
+                return Reject("RF303", u.nodes[-1], "a tensor between the two reductions is also read elsewhere",
+                              f"{reader} reads it, so it must be written in any case",
+                              "drop the other use, or recompute it there")
+        return None
+
+    def following(self, n: Node) -> list[Unit]:
+        """Readers of a tensor, also behind widening casts and broadcasts, which are free for whoever reads them."""
+        return [v for u in self.graph.readers(n) for v in (
+            [w for m in u.results for w in self.following(m)] if free_to_read(u) and u not in self.claimed else [u])]
+
+    def free_to_follow(self, u: Unit, units: Units) -> bool:
+        if not u.pointwise or u in self.claimed:
+            return False
+        members = bits(units)
+        return all(p in units or not (p.ancestors & members) or (
+            free_to_read(p) and self.free_to_follow(p, units)) for p in u.producers)
+
+    def library_epilogue(self, u: Unit) -> bool:
+        """A bias or a rounding that the library applies to its own contraction's result at no cost."""
+        full = [n for n in u.args if n.unit is not None and n.shape == u.results[0].shape]
+        if len(full) != 1 or len(u.nodes) > 1 or (u.is_view and full[0].dtype == u.results[0].dtype):
+            return False
+        maker = full[0].unit
+        assert maker is not None
+        if maker.pointwise:
+            return self.library_epilogue(maker)
+        return maker.reducing and len(maker.nodes) == 1 and maker not in self.claimed and len(maker.args) == 2
+
+    def close(self, units: Units) -> Units:
+        """With the free maps that lie between members and that nothing else reads."""
+        between = mask(units, "descendants") & mask(units, "ancestors") & ~bits(units)
+        if between.bit_count() > REGION:
+            return units
+        more = {u for u in self.members(between)
+                if u.is_cheap and u not in self.claimed and not any(n.escapes for n in u.results)}
+        while True:
+            kept = {u for u in more if all(c in units or c in more for c in u.consumers)}
+            if kept == more:
+                return units | more
+            more = kept
+
+    def convex(self, units: Units) -> bool:
+        """No path leaves and comes back, other than through maps that are evaluated inside anyway."""
+        between = mask(units, "descendants") & mask(units, "ancestors") & ~bits(units)
+        return between.bit_count() <= REGION and all(u.is_cheap for u in self.members(between))
+
+    def members(self, bitmask: int) -> list[Unit]:
+        out = []
+        while bitmask:
+            low = bitmask & -bitmask
+            out.append(self.graph.units[low.bit_length() - 1])
+            bitmask ^= low
+        return out
+
+    def claim(self, units: Units) -> None:
+        """From now on the region is one vertex: whoever depends on a part depends on all of it."""
+        self.claimed |= units
+        above, below, own = mask(units, "ancestors"), mask(units, "descendants"), bits(units)
+        above, below = above & ~own, below & ~own
+        for u in self.graph.units:
+            if u in units:
+                u.ancestors |= above
+                u.descendants |= below
+            elif u.ancestors & own:
+                u.ancestors |= above | own
+            elif u.descendants & own:
+                u.descendants |= below | own

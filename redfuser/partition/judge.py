@@ -1,0 +1,159 @@
+"""What a grown set of units must be to be kept: questions about its draft, each answered by None or by what is amiss.
+
+``c`` and ``u`` are the unit that came last, about which the question is. What a question reads beyond the draft is part of the
+key under which :class:`redfuser.partition.grow.Grower` remembers its answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from redfuser.acrf.expr import Cast, Load, Op
+from redfuser.partition.cost import consumer_pays, inner_pays
+from redfuser.partition.draft import Draft, R, Reject, row_axes
+from redfuser.partition.evaluate import Instance
+from redfuser.partition.graph import Unit
+from redfuser.partition.index import axes_of
+
+Question = Callable[[Draft, Unit | None], Reject | None]
+MAX_TENSORS = 8
+"""Tensors one kernel reads; a prologue that would pass this stays outside."""
+TWO_CONTRACTIONS = Reject("RF305", None, "two contractions that share an operand gain nothing from one kernel")
+
+
+def worth(d: Draft, _: Unit | None) -> Reject | None:
+    """Fusing must bring something: dependent reductions, a row map over the same data, or a reduction over a
+    contraction."""
+    if len(d.rows) >= 2 or d.row_map or any(i.contraction for i in d.inner):
+        return None
+    if d.rows[0].contraction and widened(d.rows[0]):
+        return None
+    return Reject("RF307", d.rows[0].node, "a single reduction")
+
+
+def escapes(d: Draft, _: Unit | None) -> Reject | None:
+    """A result along the row that depends on a reduction and that a reduction of the region reads too; or any result
+    along the row of a cascade that evaluates a contraction per step."""
+    read = {n for i in (*d.rows, *d.inner) for n, _ in i.body.sites}
+    contraction = next((i for i in d.inner if i.contraction), None)
+    for s in d.sinks:
+        if contraction is not None and R in {a for e in s.at for a in axes_of(e)}:
+            return Reject("RF303", contraction.node, "a result along the row depends on the contraction",
+                          "its value would be written, or computed a second time, for every element of the row")
+        if s.node in read and s.value is not None and d.depends(s.value) and R in {a for e in s.at for a in axes_of(e)}:
+            return Reject(
+                "RF303", s.node, "a tensor of the row that depends on a reduction is needed both inside and outside",
+                "it must be written in any case, so reading it back is all that a fusion would save",
+                "drop the other use, or recompute it there")
+    return None
+
+
+def join(got: Draft, c: Unit | None) -> Reject | None:
+    for i in got.inner:
+        if c is not None and i.node.unit is c and (i.node.escapes or any(x not in got.units for x in c.consumers)):
+            return Reject("RF305", i.node, "the result of an inner reduction is also read elsewhere",
+                          "it must be written in any case")
+        if i.node.unit is c and i.contraction and (not inner_pays(got, i) or got.row_map):
+            return Reject("RF305", i.node, "evaluating the contraction per step costs more than it saves",
+                          "a library GEMM and one more pass over its result are faster")
+    for i in got.rows:
+        if not i.contraction and not set(got.p_axes) >= set(row_axes(i)) and any(
+                i.node.unit is not c and j.node.unit is c and set(row_axes(j)) < set(row_axes(i)) for j in got.rows):
+            return Reject("RF305", i.node, "the reductions have other rows",
+                          "one has a result for every row, the other one result for all rows: fused, the rows could not "
+                          "run in parallel", "nothing to change: the smaller reduction runs before the cascade")
+        if i.contraction and i.axes != got.p_axes and not consumer_pays(got, i):
+            return Reject("RF305", i.node, "consuming the row in this contraction costs more than it saves",
+                          "a library GEMM and one more pass over its operand are faster")
+    return None
+
+
+def together(got: Draft, c: Unit | None) -> Reject | None:
+    """Every reduction over the cascade's own row, or a contraction per step, and no tensor of the row left over."""
+    if any(not i.contraction for i in got.inner):
+        return Reject("RF302", None, "the reduction runs over another axis")
+    return one_contraction(got) or join(got, c) or escapes(got, c)
+
+
+def also(got: Draft, c: Unit | None) -> Reject | None:
+    return one_contraction(got) or join(got, c) or rows(got, c)
+
+
+def rows(got: Draft, c: Unit | None) -> Reject | None:
+    """Does the newcomer reduce over the cascade's own r-axis?"""
+    if any(i.node.unit is c for i in got.rows):
+        return None
+    return Reject("RF302", None, "the reduction runs over another axis")
+
+
+def plain(got: Draft, c: Unit | None) -> Reject | None:
+    if any(i.node.unit is c and not i.contraction for i in got.inner):
+        return None
+    return Reject("RF302", None, "the reduction is no plain one over another axis")
+
+
+def one_contraction(got: Draft) -> Reject | None:
+    several = len(matrices(got.rows)) > 1
+    if len(matrices(got.inner)) > 1 or (several and all(i.contraction for i in got.rows)):
+        return TWO_CONTRACTIONS  # weights that are normalised in the kernel serve any number of results
+    return None
+
+
+def follow(got: Draft, u: Unit | None) -> Reject | None:
+    if u is not None and u.gathers and (len(got.rows) < 2 or len(got.external) > MAX_TENSORS):
+        return Reject("RF305", None, "one element of a map of a single reduction")
+    if got.row_map and any(i.contraction for i in got.inner):
+        return Reject("RF305", None, "a map over the row would need the inner contraction a second time")
+    return None
+
+
+def companion(got: Draft, c: Unit | None) -> Reject | None:
+    mine = [i for i in got.rows if i.node.unit is c]
+    if not mine or any(i.node.unit is c for i in got.inner):
+        return Reject("RF302", None, "the reduction runs over another axis")
+    if any(i.contraction or set(row_axes(i)) != set(got.p_axes) for i in mine):
+        return Reject("RF305", None, "the reduction has other rows")
+    if len(got.external) > MAX_TENSORS:
+        return Reject("RF305", None, f"more than {MAX_TENSORS} tensors read by one kernel")
+    return escapes(got, c)
+
+
+def sibling(got: Draft, u: Unit | None) -> Reject | None:
+    contractions = [i for i in (*got.rows, *got.inner) if i.contraction]
+    wide = matrices(contractions)
+    if len(wide) > 1:
+        return TWO_CONTRACTIONS
+    if len(contractions) > 1 and not consumer_pays(got, wide[0]):
+        return Reject("RF305", wide[0].node, "a second reduction beside this contraction costs more than it saves",
+                      "a library GEMM and one more pass over its operand are faster")
+    return None
+
+
+def lead(got: Draft, u: Unit | None) -> Reject | None:
+    if len(got.external) > MAX_TENSORS:
+        return Reject("RF305", None, f"more than {MAX_TENSORS} tensors read by one kernel")
+    if u is not None and any(n.unit in got.units and (n.unit is u or n.unit.ancestors >> u.index & 1)
+                             for n in got.external if n.unit is not None):
+        return Reject("RF305", u.nodes[-1], "a contraction reads what the producer leads to: it is written in any case")
+    leaves = [s for s in got.sinks if s.node.unit is u]
+    want = set(got.p_axes) | {R}
+    contractions = got.inner or any(i.contraction for i in got.rows)
+    if leaves and (contractions or any({a for e in s.at for a in axes_of(e)} != want for s in leaves)):
+        return Reject("RF303", None, "a producer that is read elsewhere is not written once per element of the row")
+    return None
+
+
+def widened(i: Instance) -> bool:
+    """Is it a product of tensors of narrower types, widened first? A library multiplies them as the wide numbers they have
+    become, a matrix unit as what they are."""
+    e, read = i.body.expr, i.node.unit.args if i.node.unit is not None else ()
+    return all(n.dtype == "f32" for n in read) and isinstance(e, Op) and e.name == "mul" and all(
+        isinstance(x, Cast) and x.dtype == "f32" and isinstance(x.arg, Load) and x.arg.dtype in ("f16", "bf16", "e4m3", "e5m2")
+        for x in e.args)
+
+
+def matrices(instances: Iterable[Instance]) -> list[Instance]:
+    """The contractions but for those that have one column where another of them has many: a product with a vector (a
+    normaliser ``q @ k.sum``) costs what a sum over the row costs."""
+    some = [i for i in instances if i.contraction]
+    return [i for i in some if not any(set(i.axes) < set(j.axes) for j in some)]

@@ -1,0 +1,97 @@
+"""Positions at which tensors are read and written, as index expressions: their atoms, their order in memory, which axes turn
+one position into another, and how an axis is best divided."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+
+from redfuser.acrf.expr import Const, Expr, Index, Op, map_children
+from redfuser.partition.index import Indices, axes_of, const
+
+
+def subst(e: Expr, to: dict[str, Expr]) -> Expr:
+    if isinstance(e, Index):
+        return to.get(e.axis, e)
+    return map_children(e, lambda kid: subst(kid, to))
+
+
+def parts(ix: Indices, e: Expr) -> list[Expr]:
+    """The atoms of an index expression."""
+    return [a for a, _ in ix.linear(e).terms]
+
+
+def layout(ix: Indices, at: tuple[Expr, ...], shape: tuple[int, ...]) -> list[str] | None:
+    """The axes of a tensor written at ``at``, slowest first, when they enumerate its elements once and in order."""
+    offset: Expr = const(0)
+    for e, n in zip(at, shape, strict=True):
+        offset = Op("add", (Op("mul", (offset, const(n)), "i64"), e), "i64")
+    lin = ix.linear(offset)
+    stride = 1
+    out: list[str] = []
+    for a, k in reversed(lin.terms):
+        if not isinstance(a, Index) or k != stride:
+            return None
+        out.append(a.axis)
+        stride *= ix.extents[a.axis]
+    return out[::-1] if stride == prod(shape) and not lin.offset else None
+
+
+def solve(ix: Indices, at: tuple[Expr, ...], other: tuple[Expr, ...], want: set[str]) -> dict[str, Expr] | None:
+    """Values for axes of ``want`` that turn ``at`` into ``other``, each found in one position; None when there are none."""
+    to: dict[str, Expr] = {}
+    for x, y in zip(at, other, strict=True):
+        gap = ix.sum([(ix.linear(x), 1), (ix.linear(y), -1)])
+        mine = [(a, k) for a, k in gap.terms if isinstance(a, Index) and a.axis in want]
+        if not mine:
+            if gap.terms or gap.offset:
+                return None
+            continue
+        if len(mine) != 1:
+            return None
+        (a, k), rest = mine[0], ix.sum([(gap, -1), (ix.linear(Op("mul", (mine[0][0], const(mine[0][1])), "i64")), 1)])
+        if rest.offset % k or any(c % k for _, c in rest.terms):
+            return None
+        value = ix.make({b: c // k for b, c in rest.terms}, rest.offset // k).expr()
+        if to.setdefault(a.axis, value) != value:
+            return None
+    return to or None
+
+
+def axes_in(at: Iterable[Expr]) -> set[str]:
+    return {a for e in at for a in axes_of(e)}
+
+
+def in_order(e: Expr) -> list[str]:
+    """Axes of a mixed-radix sum, slowest first."""
+    if isinstance(e, Index):
+        return [e.axis]
+    return [a for kid in (e.args if isinstance(e, Op) else ()) for a in in_order(kid)]
+
+
+def best_split(extents: dict[str, int], a: str, seen: set[Expr]) -> int | None:
+    """By what to divide the axis ``a`` so that the atoms that were ``seen`` have fewer quotients and remainders."""
+    n = extents[a]
+    ks = {v for x in seen for v in _divisors_in(x)}
+    ks |= {v * w for v in ks for w in ks}
+    best, best_cost = None, sum(_weight(x) for x in seen)
+    for k in sorted(k for k in ks if 1 < k < n and n % k == 0):
+        ix = Indices({**extents, "hi": n // k, "lo": k})
+        whole = Op("add", (Op("mul", (Index("hi"), const(k)), "i64"), Index("lo")), "i64")
+        cost = sum(_weight(p) for x in seen for p in parts(ix, subst(x, {a: whole})))
+        if cost < best_cost:
+            best, best_cost = k, cost
+    return best
+
+
+def _divisors_in(e: Expr) -> list[int]:
+    if not isinstance(e, Op):
+        return []
+    own = [int(e.args[1].value)] if e.name in ("floordiv", "mod") and isinstance(e.args[1], Const) else []
+    return own + [v for kid in e.args for v in _divisors_in(kid)]
+
+
+def _weight(e: Expr) -> int:
+    if not isinstance(e, Op):
+        return 0
+    return (e.name in ("floordiv", "mod")) + sum(map(_weight, e.args))
