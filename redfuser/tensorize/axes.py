@@ -128,7 +128,8 @@ def _product_column(kernel: Kernel, segment: str, extents: dict[str, int]) -> st
         return None
     apart = [{a for left, right in (pair, pair[::-1]) for a in right - left if left - right - {segment}} for pair in pairs]
     found = [a for a in kernel.grid if apart and all(a in some for some in apart) and extents[a] >= SHORT]
-    return max(found, key=lambda a: (extents[a], found.index(a)), default=None)
+    stored = [a for b in (*kernel.body, *kernel.tail) for a in b.axes if a in found]
+    return stored[-1] if stored else None  # neighbours in the result are neighbours in a tile
 
 
 def _list_valued(b: Block) -> bool:

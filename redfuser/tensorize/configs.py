@@ -16,6 +16,7 @@ from redfuser.target import Target
 from redfuser.tensorize.arguments import static_extent
 from redfuser.tensorize.axes import Roles, choose, strip_casts
 from redfuser.tensorize.config import TileConfig
+from redfuser.tensorize.precision import kept, unit_roundoff
 from redfuser.tensorize.products import Product, product_configs
 from redfuser.tensorize.rearrange import rearrange
 from redfuser.tensorize.rewrite import factors
@@ -65,10 +66,10 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
     inner = any(b.role == "producer" and b.over for b in kernel.body)
     alone = bool(roles.columns) and all(a in kernel.grid for a in roles.columns)
     if not inner and (alone or columns > WHOLE):
-        left, right = (max((BYTES[x.dtype] for b in kernel.body for e in b.exprs for x in walk(e) if isinstance(x, Load)
-                            and (set(roles.columns) & indices_of(x) != set()) == of), default=2) for of in (False, True))
-        left, right = (SPLIT, SPLIT) if pieces else (left, right)
-        product = Product(rows, columns, n, blocks, left, right, not alone)
+        along = {n for b in kernel.init for n in b.names if roles.column_of(b.axes)}
+        fine = any(kept(program.fused, arranged.origin.get(n, n)) < unit_roundoff("f16") for n in along)
+        left, right = (SPLIT, SPLIT) if pieces else _operand_bytes(kernel, roles)
+        product = Product(rows, columns, n, blocks, left, right, not alone, fine or pieces or min(left, right) == 1)
         return [replace(c, pieces=pieces) for c in product_configs(product, target)]
     size = SPLIT if pieces else size
     _veto(kernel, roles.grid, extents, rows, n, columns=columns, target=target, pieces=pieces)
@@ -84,6 +85,13 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
     fitting = [(cost, i, c) for i, (cost, c) in enumerate(ranked) if cost is not None]
     return [c for _, _, c in sorted(fitting, key=lambda t: (t[0], t[1]))] or [
         TileConfig(64, 32, 128, 1, "registers", False, pieces=pieces)]
+
+
+def _operand_bytes(kernel: Kernel, roles: Roles) -> tuple[int, int]:
+    """Bytes of an element that varies along the rows, and of one that varies along the columns."""
+    loads = [x for b in kernel.body for e in b.exprs for x in walk(e) if isinstance(x, Load)]
+    own = [BYTES[x.dtype] for x in loads if indices_of(x) & set(roles.columns)]
+    return max((BYTES[x.dtype] for x in loads if not indices_of(x) & set(roles.columns)), default=2), max(own, default=2)
 
 
 def _takes_apart(kernel: Kernel, roles: Roles) -> bool:

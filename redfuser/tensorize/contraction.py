@@ -26,9 +26,9 @@ from redfuser.tensorize.staging import at_point, stage_tile
 from redfuser.tensorize.state import KernelState
 from redfuser.tensorize.weights import weight_dtype, weight_pieces
 
-EIGHT_BIT_SUM = 4096
-"""Terms of a sum of 8-bit products that a matrix unit may take alone for a result in bfloat16: it keeps 13 bits of the sum,
-and rounds it once for every 32 terms."""
+EIGHT = ("e4m3", "e5m2")
+"""Types of which a matrix unit keeps 13 bits of a sum, cut off once for every 32 terms: enough within a segment for a result in
+bfloat16. For a finer one the operands go to it in bfloat16, which holds them exactly."""
 
 
 def lower_contraction(work: KernelState, b: Block) -> None:
@@ -149,16 +149,22 @@ def accumulate_product(work: KernelState, b: Block, v: Value) -> None:
     own = strip_casts(right[0]).dtype
     weights = rewrite.product(left)
     plain = strip_casts(weights)
+    wanted = kept(work.program.fused, work.was(b.name))
     if isinstance(plain, Load):
-        a = _matrix_operand(work, weights, work.across, plain.dtype != own)
-        w = _matrix_operand(work, right[0], (segment, column), plain.dtype != own)
-        settled = _settles(work, b, own)
+        fine = wanted < unit_roundoff("bf16") and {plain.dtype, own} <= set(EIGHT)
+        apart = plain.dtype != own or fine
+        a = _matrix_operand(work, weights, work.across, apart)
+        w = _matrix_operand(work, right[0], (segment, column), apart)
+        settled = wanted >= unit_roundoff("f16") and a.dtype not in EIGHT
     else:
         dtype = weight_dtype(work, weights, own)
         src = as_tile(work, _unrounded(weights, dtype), work.across, f"{b.name}_weight")
         parts = weight_pieces(work, src, dtype, weights, b)
         a, w = Operand(parts, parts[0]), _matrix_operand(work, right[0], (segment, column), dtype != own)
-        settled = own != "f32"
+        settled = own not in ("f32", *EIGHT)
+    if a.dtype in EIGHT:
+        work.roundings.append(f"{b.name}: 8-bit products of a segment summed by the matrix units (relative error <= 2^-12; the "
+                              f"result is kept to 2^{round(math.log2(wanted))})")
     # A row held on chip is all there is: nothing was accumulated before. Else what the matrix unit cannot add to the sum of the
     # segments before without losing digits is a sum of its own: ``part = products of the segment; acc += part``.
     part = v if settled or work.resident else work.tile(f"{v.buffer}_segment", v.axes, "f32")
@@ -167,19 +173,6 @@ def accumulate_product(work: KernelState, b: Block, v: Value) -> None:
                        (work.resident or not settled) and k == 0, work.policy(), work.source(b) if k == 0 else ""))
     if part is not v:
         work.store(v, op("add", work.here(v), work.here(part)))
-
-
-def _settles(work: KernelState, b: Block, dtype: str) -> bool:
-    """May the matrix unit sum all products of a row of exact operands by itself? It keeps fewer bits of a sum than single
-    precision has: enough where the result is kept to few, and for 8-bit operands the sum is not long."""
-    wanted = kept(work.program.fused, work.was(b.name))
-    if dtype not in ("e4m3", "e5m2"):
-        return wanted >= unit_roundoff("f16")
-    if wanted < unit_roundoff("bf16") or work.extents[work.roles.segment or ""] > EIGHT_BIT_SUM:
-        return False
-    work.roundings.append(f"{b.name}: 8-bit products summed by the matrix units (relative error of a partial sum <= 2^-13; the "
-                          f"result is kept to 2^{round(math.log2(wanted))})")
-    return True
 
 
 def _unrounded(e: Expr, dtype: str) -> Expr:

@@ -22,7 +22,8 @@ REACH = 6.0
 @dataclass(frozen=True, slots=True)
 class Product:
     """A product's extents: points of the rows and columns, elements of the r-axis, how many products there are side by side;
-    bytes of an element of either operand; whether the left one is computed in the loop from what is loaded."""
+    bytes of an element of either operand; whether the left one is computed in the loop from what is loaded, and whether a
+    segment's products are summed apart from those before."""
 
     rows: int
     columns: int
@@ -31,6 +32,7 @@ class Product:
     left: int
     right: int
     mapped: bool
+    apart: bool
 
 
 def product_configs(p: Product, target: Target) -> list[TileConfig]:
@@ -55,7 +57,7 @@ def _fits(c: TileConfig, p: Product, target: Target) -> bool:
     operands = max(1, c.stages) * c.segment * (c.rows * p.left + c.columns * p.right)
     weights = c.rows * c.segment * p.right if p.mapped else 0
     accumulators = c.rows * c.columns / c.threads
-    return operands + weights <= target.shared_bytes and accumulators * (1 if p.right > 1 else 2) <= 160
+    return operands + weights <= target.shared_bytes and accumulators * (2 if p.apart else 1) <= 160
 
 
 def _time(c: TileConfig, p: Product, target: Target) -> float:
