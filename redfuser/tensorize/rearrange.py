@@ -63,8 +63,8 @@ def _short_axes(kernel: Kernel, extents: dict[str, int]) -> tuple[str, ...]:
     lists = {b.axes[-1] for b in blocks if b.reducer is not None and b.reducer.kind == "topk"}
     short = dict.fromkeys(a for b in blocks for a in (*b.axes, *((b.over,) if b.over else ()))
                           if a not in outer and a not in lists and extents[a] < SHORT)
-    wide = {a for b in (*kernel.init, *kernel.body) for a in b.axes if a in short and (
-        {*b.axes} - outer - {*short} or (b.role == "producer" and b.reducer is not None and b.over != a))}
+    inner = {a for b in kernel.body if b.role == "producer" and b.reducer is not None for a in b.axes}
+    wide = {a for b in kernel.init for a in b.axes if a in short and (a in inner or {*b.axes} - outer - {*short})}
     return tuple(a for a in short if a not in wide and not _padded(kernel, a))
 
 
