@@ -1,0 +1,183 @@
+"""Kernels of other shapes than rows x segment x columns of an attention come out of the same lowering."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from redfuser.acrf import fuse, parse_cascade
+from redfuser.strategies import realise
+from redfuser.tensorize import TileConfig, configs
+from redfuser.tensorize.ir.nodes import If, TileProgram
+from tests.tensorize.holding import H200, ROWS, hold, tiles, values
+
+NARROW = TileConfig(32, 16, 64, 2, columns=16)
+PIECES = TileConfig(32, 16, 64, 1, pieces=True)
+
+
+def grids(program: TileProgram) -> list[dict[str, int]]:
+    return [dict(k.grid) for k in program.kernels]
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16", "e4m3"])
+@pytest.mark.parametrize("result", ["bf16", "f32"])
+def test_a_product_alone(kind, result):
+    """Rows and columns are tiles of the grid, the contraction is the loop, what follows it is the epilogue."""
+    done = "y[i, j] = bf16(o * s[i] * b[j])" if result == "bf16" else "y[i, j] = o * s[i] + b[j]"
+    cascade = parse_cascade(f"""cascade gemm(a: {kind}[45, 70], w: {kind}[40, 70], s: f32[45], b: f32[40]) over l
+      o[i, j] = sum[l] f32(a[i, l]) * f32(w[j, l])
+      {done}
+      return y
+    """)
+    program = tiles(cascade, config=NARROW)
+    hold(cascade, values(cascade), program)
+    assert grids(program) == [{"i_block": 2, "j_block": 3}]
+    (kernel,) = program.kernels
+    operands = {b.dtype for b in kernel.buffers if b.scope == "shared" and b.name[0] in "aw" and "piece" in b.name}
+    assert operands == ({"bf16"} if (kind, result) == ("e4m3", "f32") else set()), "8-bit sums are not fine enough for float32"
+    apart = "o_segment" in str(kernel)
+    assert apart == (result == "f32" or kind == "e4m3")
+
+
+def test_an_exact_product_is_not_added_up_in_the_matrix_unit():
+    """The matrix unit cuts off what it adds to a long sum; the tiles' interpreter cannot show that, the text can."""
+    cascade = parse_cascade("""cascade long(a: f16[32, 300], w: f16[32, 300]) over l
+      o[i, j] = sum[l] f32(a[i, l]) * f32(w[j, l])
+      return o
+    """)
+    text = str(tiles(cascade))
+    assert re.search(r"gemm .* -> o_acc_segment clear", text) and "o_acc[i, d] = o_acc[i, d] + o_acc_segment[i, d]" in text
+
+
+def test_columns_in_tiles_beside_a_statistic_of_the_rows():
+    """Each block of columns knows its rows' statistic; one of them writes it."""
+    cascade = parse_cascade("""cascade normed(x: f16[45, 70], w: f16[70, 40]) over l
+      t[i] = sum[l] f32(x[i, l]) * f32(x[i, l])
+      o[i, j] = sum[l] f32(x[i, l]) * f32(w[l, j])
+      y[i, j] = f16(o * rsqrt(t + 0.001))
+      return y, t
+    """)
+    for strategy, splits in (("single", 1), ("multi", 3)):
+        program = tiles(cascade, strategy, splits, NARROW)
+        hold(cascade, values(cascade), program)
+        for kernel in program.kernels:
+            guards = [str(s.cond) for s in kernel.body if isinstance(s, If)]
+            wrote = [p for p in kernel.params if p.out and len(p.shape) == (2 if "part" in p.name and kernel is program.kernels[0] else 1)]
+            assert kernel.name.endswith("combine") or (wrote and guards)
+
+
+def test_two_results_of_one_weight():
+    cascade = parse_cascade("""cascade two(q: f16[21, 16], k: f16[37, 16], v: f16[37, 16], w: f16[37, 40]) over l
+      s[i, l] = sum[c] f32(q[i, c]) * f32(k[l, c])
+      m[i] = max[l] s
+      t[i] = sum[l] exp(s - m)
+      o[i, e] = sum[l] f32(f16(exp(s - m) / t)) * f32(v[l, e])
+      r[i, g] = sum[l] f32(f16(exp(s - m) / t)) * f32(w[l, g])
+      y[i, e] = f16(o)
+      z[i, g] = f16(r)
+      return y, z
+    """)
+    for strategy, splits in (("single", 1), ("multi", 3)):
+        program = tiles(cascade, strategy, splits)
+        hold(cascade, values(cascade), program)
+        if strategy == "single":
+            assert len(re.findall(r"gemm weights\w*,", str(program))) == 2 and str(program).count("-> weights") == 1
+
+
+def test_a_product_of_a_product_without_statistics():
+    cascade = parse_cascade("""cascade mlp(x: f16[45, 32], u: f16[70, 32], v: f16[70, 24]) over l
+      h[i, l] = sum[c] f32(x[i, c]) * f32(u[l, c])
+      o[i, e] = sum[l] f32(f16(max(h, 0.0))) * f32(v[l, e])
+      y[i, e] = f16(o)
+      return y
+    """)
+    program = tiles(cascade)
+    hold(cascade, values(cascade), program)
+    assert grids(program) == [{"i_block": 2}]
+
+
+def test_short_axes_are_taken_apart():
+    """The three components of positions, with a statistic of each and one of all."""
+    cascade = parse_cascade("""cascade inertia(w: f32[5, 60], x: f32[5, 60, 3]) over l
+      t[i] = sum[l] abs(w[i, l])
+      c[i, e] = sum[l] abs(w[i, l]) * x[i, l, e]
+      q[i, e] = sum[l] abs(w[i, l]) * (x[i, l, e] - c / t) * (x[i, l, e] - c / t)
+      all[i] = sum[e] q
+      centre[i, e] = c / t
+      return all, centre
+    """)
+    for strategy, splits in (("single", 1), ("multi", 3)):
+        program = tiles(cascade, strategy, splits, ROWS)
+        hold(cascade, values(cascade), program)
+        assert "gemm" not in str(program) and "out_centre" in str(program)
+
+
+def test_an_axis_that_only_a_count_lacks_is_of_the_grid():
+    cascade = parse_cascade("""cascade covariance(x: f32[40, 60], y: f32[40, 60]) over l
+      n = sum[l] 1.0
+      sx[i] = sum[l] x[i, l]
+      sy[i] = sum[l] y[i, l]
+      c[i] = sum[l] (x[i, l] - sx / n) * (y[i, l] - sy / n)
+      return c
+    """)
+    for strategy, splits in (("single", 1), ("multi", 3)):
+        program = tiles(cascade, strategy, splits, ROWS)
+        hold(cascade, values(cascade), program)
+        assert "i_block" in grids(program)[0]
+
+
+def test_batches_that_a_count_lacks_are_no_columns():
+    """A mask without the batch axis is counted once per row of the cascade, and at every batch by the kernel."""
+    cascade = parse_cascade("""cascade hidden(q: f16[2, 20, 16], k: f16[2, 37, 16], v: f16[2, 37, 16], keep: bool[20, 37]) over l
+      s[b, i, l] = sum[c] f32(q[b, i, c]) * f32(k[b, l, c])
+      n[i] = sum[l] select(keep[i, l], 1.0, 0.0)
+      o[b, i, e] = sum[l] f32(f16(max(s, 0.0))) * f32(v[b, l, e])
+      y[b, i, e] = o * n
+      return y
+    """)
+    program = tiles(cascade)
+    hold(cascade, values(cascade), program)
+    assert "b" in grids(program)[0]
+
+
+def test_float32_products_are_summed_by_segments():
+    cascade = parse_cascade("""cascade pool(p: f32[20, 90], v: f32[90, 16]) over l
+      t[i] = sum[l] p[i, l]
+      o[i, e] = sum[l] p[i, l] * v[l, e]
+      y[i, e] = o / t
+      return y
+    """)
+    program = tiles(cascade, config=PIECES)
+    given = values(cascade)
+    given["p"] = np.abs(given["p"])
+    hold(cascade, given, program)
+    text = str(program)
+    assert text.count("-> o_segment clear") == 1 and text.count("-> o_segment") == 6, "six products of a segment, then one addition"
+
+
+def test_configurations_of_a_product_fill_the_machine():
+    """Wide results are shared by blocks of columns; the left operand is the rows'."""
+    cascade = parse_cascade("""cascade big(a: e4m3[4096, 2560], w: e4m3[1536, 2560]) over l
+      o[i, j] = sum[l] f32(a[i, l]) * f32(w[j, l])
+      y[i, j] = bf16(o)
+      return y
+    """)
+    found = configs(realise(fuse(cascade), "single"), H200)  # type: ignore[arg-type]
+    assert found[0].columns in (128, 256) and found[0].segment == 128
+    assert all(c.rows * c.columns * 2 / c.threads <= 160 for c in found), "two accumulators in registers"
+
+
+def test_neighbouring_rows_are_read_by_lines():
+    cascade = parse_cascade("""cascade down(x: f32[64, 300, 256]) over l
+      m[b, i] = max[l] x[b, l, i]
+      t[b, i] = sum[l] exp(x[b, l, i] - m)
+      y[b, i] = m + log(t)
+      return y
+    """)
+    program = realise(fuse(cascade), "single")  # type: ignore[arg-type]
+    assert configs(program, H200)[0].rows == 32
+    small = parse_cascade(str(cascade).replace("300", "30").replace("64", "2").replace("256", "40"))
+    made = tiles(small, config=TileConfig(32, 8, 128, 0, "registers", False))
+    hold(small, values(small), made)
