@@ -15,7 +15,9 @@ from redfuser.target import Target
 from redfuser.tensorize.arguments import static_extent
 from redfuser.tensorize.axes import choose, split_groups
 from redfuser.tensorize.config import TileConfig
-from redfuser.traffic import BYTES
+
+BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "i64": 8, "i32": 4, "i8": 1, "u8": 1, "bool": 1}
+
 
 DEEP = 320
 """Elements of a contraction's own axis above which its operands do not stay on chip whole."""
