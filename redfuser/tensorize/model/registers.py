@@ -21,7 +21,15 @@ MOST = 255
 PRODUCERS = 128
 """Threads of the warp group that copies."""
 
-_FITTED: dict[str, dict[str, float]] = {}
+_FITTED: dict[str, dict[str, float]] = {
+    "row": {"ahead": 1.22, "base": 8.15, "loads": 2.16, "most": 0.41,
+            "points": 0.2, "quotients": 2.65, "reductions": 2.01, "single": 0.27, "work": 0.15},
+    "walk": {"grid": 4.71, "held": 0.1, "masks": 7.33, "most": 0.57, "stores": 0.43, "streams": 6.68},
+    "map": {"base": 9.22, "inverses": 3.64, "most": 0.9, "stores": 1.42, "work": 0.4},
+    "warp": {"ahead": 2.29, "flight": 3.81, "grid": 4.9, "inverses": 11.08,
+             "masks": 14.75, "most": 0.52, "points": 1.44, "work": 0.25},
+    "group": {"inverses": 14.28, "most": 0.87, "streams": 20.19},
+}
 """Registers for each unit of a trait, by kind of kernel."""
 
 

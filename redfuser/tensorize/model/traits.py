@@ -10,6 +10,7 @@ from redfuser.tensorize.ir.effects import every
 from redfuser.tensorize.ir.nodes import Copy, For, Gemm, Parallel, ReduceTile, TileKernel
 from redfuser.tensorize.model.layout import warp_group
 from redfuser.tensorize.model.pressure import fragments, pressure
+from redfuser.tensorize.model.steps import trips
 from redfuser.traffic import BYTES
 
 CALLED = frozenset({"tanh", "erf", "sin", "cos", "pow", "log", "log2", "exp", "sigmoid"})
@@ -32,18 +33,21 @@ def traits(kernel: TileKernel, target: Target) -> dict[str, float]:
     """Figures of one thread by name.
 
     held, most: registers of fragments (:func:`pressure`). flight, ahead: accesses of 16 bytes by copies inside and outside
-    of loops; streams: copies inside. single: elements that are loaded one by one, since rows are not aligned. points: values
-    that one statement takes from global memory element by element; loads, inside: such reads in all, and in loops. stores:
-    the same into global memory. work: operations on one value, times the elements that are unrolled. calls, quotients,
-    masks: whether there are any. names: fragments. wide: a 64-bit result."""
+    of loops; streams: copies inside. single, out: elements that are loaded or stored one by one, since rows are not aligned.
+    points: values that one statement takes from global memory element by element; loads, inside: such reads in all, and in
+    loops. stores: the same into global memory. work: operations on one value, times the elements that are unrolled. calls,
+    quotients, masks: whether there are any for every element; inverses: quotients for every row. names: fragments. wide: a
+    64-bit result."""
     held, most = pressure(kernel, target)
-    looped = {id(k) for s in kernel.body if isinstance(s, For) for k in every(s.body)}
+    looped = {id(k) for s in kernel.body if isinstance(s, For) and trips(s) != 1 for k in every(s.body)}
     found = dict.fromkeys(("flight", "ahead", "streams", "single", "points", "loads", "inside", "stores", "work", "calls",
-                           "quotients", "masks", "wide"), 0.0)
+                           "quotients", "inverses", "masks", "wide", "reductions", "out"), 0.0)
     found |= {"base": 1.0, "held": held, "most": most, "names": len(fragments(kernel, target)), "grid": len(kernel.grid)}
     for s in every(kernel.body):
         if isinstance(s, Copy):
             _copy(kernel, s, id(s) in looped, found)
+        elif isinstance(s, ReduceTile):
+            found["reductions"] += 1
         elif isinstance(s, Parallel):
             _points(kernel, s, id(s) in looped, found)
     return found
@@ -59,8 +63,9 @@ def _copy(kernel: TileKernel, s: Copy, looped: bool, found: dict[str, float]) ->
     elements = prod(inner.sizes or tile.shape) / kernel.threads
     found["flight" if looped else "ahead"] += elements * BYTES[tile.dtype] / 16
     found["streams"] += looped
-    if outer is s.src and tile.scope != "shared" and len(tensor.shape) > 1 and tensor.shape[-1] % (16 // BYTES[tensor.dtype]):
-        found["single"] = max(found["single"], elements * (2 if BYTES[tensor.dtype] < 4 else 1))
+    if tile.scope != "shared" and len(tensor.shape) > 1 and tensor.shape[-1] % (16 // BYTES[tensor.dtype]):
+        name = "single" if outer is s.src else "out"
+        found[name] = max(found[name], elements * (2 if BYTES[tensor.dtype] < 4 else 1))
 
 
 def _points(kernel: TileKernel, s: Parallel, looped: bool, found: dict[str, float]) -> None:
@@ -76,7 +81,8 @@ def _points(kernel: TileKernel, s: Parallel, looped: bool, found: dict[str, floa
         found["wide"] = max(found["wide"], float(kernel.dtypes[a.target] == "i64"))
         found["work"] = max(found["work"], min(elements, 8.0) * max(0, len(done) - 2))
         found["calls"] = max(found["calls"], float(any(x.name in CALLED for x in done)))
-        found["quotients"] = max(found["quotients"], float(any(x.name in ("div", "sqrt", "rsqrt") for x in done)))
+        name = "quotients" if len(s.vars) > 1 else "inverses"
+        found[name] = max(found[name], float(any(x.name in ("div", "sqrt", "rsqrt") for x in done)))
         found["masks"] = max(found["masks"], float(len(s.vars) > 1 and any(x.name == "select" for x in done)))
 
 
