@@ -104,10 +104,12 @@ def _dealt(kernel: TileKernel, shape: tuple[int, ...], group: list[str]) -> Layo
 def _vectors(kernel: TileKernel, group: list[str]) -> list[int]:
     """Elements of one access to global memory, for each that a group of fragments takes its elements from."""
     params, mine = {p.name: p for p in kernel.params}, set(group)
+    own = 16 // max(BYTES[kernel.dtypes[n]] for n in group)  # where rows are not aligned, what the fragments allow
     found = []
     for s in every(kernel.body):
         if isinstance(s, Copy) and {s.src.buffer, s.dst.buffer} & mine:
-            found += [16 // BYTES[params[n].dtype] for n in (s.src.buffer, s.dst.buffer) if n in params]
+            found += [wide if (wide := 16 // BYTES[params[n].dtype]) == _vector(params[n]) else own
+                      for n in (s.src.buffer, s.dst.buffer) if n in params]
         elif isinstance(s, Parallel) and len(s.vars) == 2 and {a.target for a in s.body} & mine:
             for a in s.body:
                 guarded = any(isinstance(x, Op) and x.name == "select" and s.vars[1] in _names(x.args[0]) and

@@ -63,6 +63,13 @@ def pressure(kernel: TileKernel, target: Target) -> tuple[int, int]:
     return held, most
 
 
+def of_products(kernel: TileKernel, target: Target) -> int:
+    """Registers that a product of warp groups has to have all at once: what it accumulates, and a left operand of registers."""
+    size, shapes = fragments(kernel, target), {b.name: b.shape for b in kernel.buffers}
+    return max((size[s.c] + size.get(s.a.buffer, 0) for s in every(kernel.body)
+                if isinstance(s, Gemm) and warp_group(s, shapes[s.c][0], kernel.threads, target)), default=0)
+
+
 def _in_order(body: tuple[TileStmt, ...]) -> Iterator[tuple[TileStmt, bool]]:
     """Statements as they run, a loop twice, each with whether it certainly does."""
     for s in body:

@@ -12,23 +12,24 @@ from math import prod
 from redfuser.target import Target
 from redfuser.tensorize.ir.effects import reads, writes
 from redfuser.tensorize.ir.nodes import For, TileKernel
-from redfuser.tensorize.model.steps import specialised
+from redfuser.tensorize.model.steps import producers, specialised
 from redfuser.tensorize.model.traits import kind, traits
 from redfuser.traffic import BYTES
 
 MOST = 255
 """Registers a thread can have."""
-PRODUCERS = 128
-"""Threads of the warp group that copies."""
+MOVED = (256, 384)
+"""Threads of blocks whose warps move registers among themselves once they run, those that copy to those that compute."""
 
 _FITTED: dict[str, dict[str, float]] = {
-    "row": {"ahead": 1.22, "base": 8.15, "loads": 2.16, "most": 0.41,
-            "points": 0.2, "quotients": 2.65, "reductions": 2.01, "single": 0.27, "work": 0.15},
-    "walk": {"grid": 4.71, "held": 0.1, "masks": 7.33, "most": 0.57, "stores": 0.43, "streams": 6.68},
-    "map": {"base": 9.22, "inverses": 3.64, "most": 0.9, "stores": 1.42, "work": 0.4},
-    "warp": {"ahead": 2.29, "flight": 3.81, "grid": 4.9, "inverses": 11.08,
-             "masks": 14.75, "most": 0.52, "points": 1.44, "work": 0.25},
-    "group": {"inverses": 14.28, "most": 0.87, "streams": 20.19},
+    "row": {"ahead": 1.05, "base": 8.97, "loads": 3.33, "most": 0.44,
+            "points": 0.19, "quotients": 3.65, "reductions": 1.66, "single": 0.27},
+    "walk": {"ahead": 1.04, "calls": 2.2, "grid": 2.95, "loads": 1.12, "masks": 6.7,
+             "most": 0.55, "quotients": 2.83, "single": 0.15, "stores": 0.92, "streams": 9.81},
+    "map": {"base": 8.88, "inverses": 3.04, "most": 0.94, "points": 0.24, "stores": 1.69, "work": 0.38},
+    "warp": {"ahead": 1.96, "base": 21.74, "flight": 3.56, "inverses": 15.0,
+             "most": 0.5, "points": 1.26, "stores": 5.52, "work": 0.26},
+    "group": {"flight": 0.89, "held": 0.77, "inverses": 18.05, "stores": 8.31, "streams": 18.32, "wide": 9.96},
 }
 """Registers for each unit of a trait, by kind of kernel."""
 
@@ -40,14 +41,13 @@ def limit(kernel: TileKernel, target: Target) -> int:
 
 def block_threads(kernel: TileKernel, target: Target) -> int:
     """Threads of a block, those that only copy included."""
-    return kernel.threads + PRODUCERS * specialised(kernel, target)
+    return kernel.threads + producers(kernel, target)
 
 
 def registers(kernel: TileKernel, target: Target) -> int:
-    """Registers of a thread. A kernel with a producer warp group is launched with as many as one block can have, and moves
-    them between its warps afterwards."""
+    """Registers of a thread. A kernel whose warps move registers is launched with as many as one block can have."""
     most = limit(kernel, target)
-    if specialised(kernel, target):
+    if specialised(kernel, target) and block_threads(kernel, target) in MOVED:
         return most
     found = traits(kernel, target)
     return max(16, min(most, round(sum(v * found[n] for n, v in _FITTED[kind(kernel, target)].items()))))

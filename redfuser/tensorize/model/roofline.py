@@ -7,7 +7,6 @@ from math import prod
 
 from redfuser.target import Target
 from redfuser.tensorize.ir.nodes import TileKernel, TileProgram
-from redfuser.tensorize.model.registers import PRODUCERS
 from redfuser.tensorize.model.room import lacks, needs, resident
 from redfuser.tensorize.model.work import Work, work
 from redfuser.traffic import BYTES
@@ -60,7 +59,6 @@ def time_of(kernel: TileKernel, target: Target) -> Time | None:
     most = -(-blocks // target.sms)  # blocks of the busiest multiprocessor
     waves = -(-blocks // (target.sms * held))
     groups = max(1, kernel.threads // 128) if n.threads > kernel.threads else 1
-    assert n.threads in (kernel.threads, kernel.threads + PRODUCERS)
     port = most * sum(done.moved.values()) / (target.port * target.clock)
     matrix = sum(ops / (target.rates.get(dtype) or _plain(target) * target.sms) for dtype, ops in done.matrix.items())
     return Time(bytes=max(_unique(kernel, done, blocks) / target.bandwidth, port), matrix=most * target.sms * matrix,

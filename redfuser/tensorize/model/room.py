@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from redfuser.errors import LoweringError
 from redfuser.target import Target
 from redfuser.tensorize.ir.nodes import TileKernel
+from redfuser.tensorize.model.pressure import of_products
 from redfuser.tensorize.model.registers import block_threads, carried, limit, registers
 from redfuser.tensorize.model.shared import shared_bytes
 
@@ -14,6 +15,9 @@ RESERVED = 1024
 """Bytes of shared memory that the system takes for every block (CUDA, sm_80 and later)."""
 THREADS = 1024
 """Threads a block can have."""
+TIGHT, SPARE = 64, 24
+"""Where a thread has no more than 64 registers, those that ptxas needs beside a product's of warp groups. Tried: with 24 it
+allocates, with 16 it gives up (C7600); with 96 registers a thread, 12 were enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,8 @@ def lacks(kernel: TileKernel, target: Target) -> str:
         return f"{threads} threads, of {THREADS}"
     if (held := carried(kernel)) > (most := limit(kernel, target)):
         return f"{held} registers a thread at least, of {most}"
+    if most <= TIGHT and (product := of_products(kernel, target)) + SPARE > most:
+        return f"{product} registers a thread for a product and {SPARE} beside them, of {most}"
     return ""
 
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 
 from redfuser.acrf.expr import Const, Op
 from redfuser.target import Target
 from redfuser.tensorize.ir.effects import every, reads, writes
 from redfuser.tensorize.ir.nodes import Copy, For, If, TileKernel, TileStmt
+from redfuser.traffic import BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +27,27 @@ class Step:
 
 
 def specialised(kernel: TileKernel, target: Target) -> bool:
-    """A producer warp group copies: it is allowed, and there is a pipelined loop with copies to give it."""
-    return kernel.warp_specialized and target.tma and any(
-        isinstance(s, For) and s.stages and any(arrives(kernel, k) and not isinstance(k, If) for k in s.body)
-        for s in kernel.body)
+    """Warps of their own copy: it is allowed, and a pipelined loop has copies that the copy engine does."""
+    return kernel.warp_specialized and target.tma and any(_engine(kernel, k) for k in _arriving(kernel))
+
+
+def producers(kernel: TileKernel, target: Target) -> int:
+    """Threads that only copy: a warp group where the copy engine does it all, else as many as compute."""
+    if not specialised(kernel, target):
+        return 0
+    return 128 if all(_engine(kernel, k) for k in _arriving(kernel)) else kernel.threads
+
+
+def _arriving(kernel: TileKernel) -> list[TileStmt]:
+    return [k for s in kernel.body if isinstance(s, For) and s.stages for k in s.body if arrives(kernel, k)]
+
+
+def _engine(kernel: TileKernel, s: TileStmt) -> bool:
+    """A copy of a rectangle whose rows, and whatever else it steps over, are multiples of 16 bytes."""
+    if not isinstance(s, Copy):
+        return False
+    p = next(p for p in kernel.params if p.name == s.src.buffer)
+    return all(prod(p.shape[i:]) * BYTES[p.dtype] % 16 == 0 for i in range(1, len(p.shape)))
 
 
 def arrives(kernel: TileKernel, s: TileStmt) -> bool:
