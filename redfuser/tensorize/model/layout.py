@@ -54,7 +54,8 @@ def warp_group(g: Gemm, m: int, threads: int, target: Target) -> bool:
 
 def layouts(kernel: TileKernel, target: Target) -> dict[str, Layout]:
     """The layout of every fragment of two dimensions."""
-    shapes = {b.name: b.shape for b in kernel.buffers if b.scope == "fragment" and len(b.shape) == 2}
+    shapes: dict[str, tuple[int, ...]] = {
+        b.name: b.shape for b in kernel.buffers if b.scope == "fragment" and len(b.shape) == 2}
     home = {n: n for n in shapes}
 
     def root(n: str) -> str:
@@ -68,8 +69,9 @@ def layouts(kernel: TileKernel, target: Target) -> dict[str, Layout]:
     fixed: dict[str, Layout] = {}
     for s in every(kernel.body):
         if isinstance(s, Gemm) and s.c in shapes:
-            rows, columns = matrix_warps(s, *shapes[s.c], kernel.threads, target)
-            fixed.setdefault(root(s.c), Layout(4 * columns, max(1, shapes[s.c][0] // (8 * rows)), columns > 1, True))
+            m, n = shapes[s.c]
+            rows, columns = matrix_warps(s, m, n, kernel.threads, target)
+            fixed.setdefault(root(s.c), Layout(4 * columns, max(1, m // (8 * rows)), columns > 1, True))
     found: dict[str, Layout] = {}
     for n, shape in shapes.items():
         if (at := root(n)) in fixed:

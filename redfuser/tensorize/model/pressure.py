@@ -28,7 +28,8 @@ def fragments(kernel: TileKernel, target: Target) -> dict[str, int]:
         elements = prod(b.shape)
         if b.name in left and b.name in spread:  # every warp of a row of warps has it
             s = left[b.name]
-            elements = elements * matrix_warps(s, *shapes[s.c], kernel.threads, target)[1] // kernel.threads
+            m, n = shapes[s.c]
+            elements = elements * matrix_warps(s, m, n, kernel.threads, target)[1] // kernel.threads
         elif b.name in spread:
             at = spread[b.name]
             elements = max(elements // kernel.threads, 0 if at.fixed else at.rows * b.shape[1] // at.across)

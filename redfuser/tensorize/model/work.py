@@ -3,7 +3,7 @@ special function units."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from math import prod
@@ -122,7 +122,8 @@ def _values(e: Expr) -> Iterator[Expr]:
         yield from _values(k)
 
 
-_OPS = {"add": lambda x, y: x + y, "sub": lambda x, y: x - y, "mul": lambda x, y: x * y, "min": min, "max": max,
+_OPS: dict[str, Callable[[int, int], int | bool]] = {
+        "add": lambda x, y: x + y, "sub": lambda x, y: x - y, "mul": lambda x, y: x * y, "min": min, "max": max,
         "floordiv": lambda x, y: x // y, "mod": lambda x, y: x % y, "lt": lambda x, y: x < y, "le": lambda x, y: x <= y,
         "gt": lambda x, y: x > y, "ge": lambda x, y: x >= y, "eq": lambda x, y: x == y, "ne": lambda x, y: x != y,
         "and": lambda x, y: x and y, "or": lambda x, y: x or y}
