@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from redfuser.acrf.expr import Const, Expr, Extent, Index, Load, Op, Reduce, children, indices_of, loads_of
+from redfuser.acrf.expr import BYTES, Const, Expr, Extent, Index, Load, Op, Reduce, children, indices_of, loads_of
 from redfuser.acrf.state import Fused
 from redfuser.strategies.program import Strategy
 from redfuser.target import Target
 from redfuser.target import target as named
-from redfuser.traffic import BYTES
 
 _MIN_RANGE = 256
 """Elements of the r-axis below which a further split costs more (partials, a second launch) than it gains."""

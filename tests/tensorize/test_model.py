@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
+from redfuser.acrf.expr import BYTES
 from redfuser.bench import model as bench_model
 from redfuser.cli.bench import bench
 from redfuser.errors import InputError, LoweringError
@@ -23,7 +24,6 @@ from redfuser.tensorize.model.arena import Life, arena_bytes
 from redfuser.tensorize.model.registers import registers
 from redfuser.tensorize.model.shared import dynamic_bytes, shared_bytes
 from redfuser.tensorize.model.work import work
-from redfuser.traffic import BYTES
 from tests import fused_examples as examples
 
 HOPPER = target("sm_90a")

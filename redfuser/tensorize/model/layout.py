@@ -10,11 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from redfuser.acrf.expr import Index, Load, Op, walk
+from redfuser.acrf.expr import BYTES, Index, Load, Op, walk
 from redfuser.target import Target
 from redfuser.tensorize.ir.effects import every
 from redfuser.tensorize.ir.nodes import Copy, Gemm, Parallel, Param, ReduceTile, Slice, TileKernel
-from redfuser.traffic import BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
+from redfuser.acrf.expr import BYTES
 from redfuser.target import Target
 from redfuser.tensorize.ir.effects import every, reads, writes
 from redfuser.tensorize.ir.nodes import Copy, Fill, For, Gemm, If, Parallel, ReduceTile, TileKernel, TileStmt
 from redfuser.tensorize.model.layout import layouts, matrix_warps, warp_group
 from redfuser.tensorize.model.steps import trips
-from redfuser.traffic import BYTES
 
 
 def fragments(kernel: TileKernel, target: Target) -> dict[str, int]:

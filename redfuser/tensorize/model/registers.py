@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from math import prod
 
+from redfuser.acrf.expr import BYTES
 from redfuser.target import Target
 from redfuser.tensorize.ir.effects import reads, writes
 from redfuser.tensorize.ir.nodes import For, TileKernel
 from redfuser.tensorize.model.steps import producers, specialised
 from redfuser.tensorize.model.traits import kind, traits
-from redfuser.traffic import BYTES
 
 MOST = 255
 """Registers a thread can have."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from redfuser.acrf.expr import BYTES
 from redfuser.target import Target
 from redfuser.tensorize.ir.nodes import TileKernel, TileProgram
 from redfuser.tensorize.model.room import lacks, needs, resident
 from redfuser.tensorize.model.work import Work, work
-from redfuser.traffic import BYTES
 
 FILL = 1.5e-6
 """Seconds until the first data of a block have arrived and the last are stored; other blocks of a multiprocessor hide it."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from math import prod
 
+from redfuser.acrf.expr import BYTES
 from redfuser.target import Target
 from redfuser.tensorize.ir.effects import every
 from redfuser.tensorize.ir.nodes import Copy, Gemm, ReduceTile, TileKernel
 from redfuser.tensorize.model.arena import ALIGN, Life, arena_bytes
 from redfuser.tensorize.model.layout import far_reductions, layouts, warp_group
 from redfuser.tensorize.model.steps import Step, mentions, places, specialised, steps
-from redfuser.traffic import BYTES
 
 BARRIERS = 1024
 """Bytes of static shared memory that barriers take: one alignment of the dynamic part."""

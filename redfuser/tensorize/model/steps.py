@@ -11,11 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from redfuser.acrf.expr import Const, Op
+from redfuser.acrf.expr import BYTES, Const, Op
 from redfuser.target import Target
 from redfuser.tensorize.ir.effects import every, reads, writes
 from redfuser.tensorize.ir.nodes import Copy, For, If, TileKernel, TileStmt
-from redfuser.traffic import BYTES
 
 
 @dataclass(frozen=True, slots=True)

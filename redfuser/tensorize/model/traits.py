@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from math import prod
 
-from redfuser.acrf.expr import Expr, Index, Load, Op, walk
+from redfuser.acrf.expr import BYTES, Expr, Index, Load, Op, walk
 from redfuser.target import Target
 from redfuser.tensorize.ir.effects import every
 from redfuser.tensorize.ir.nodes import Copy, For, Gemm, Parallel, ReduceTile, TileKernel
 from redfuser.tensorize.model.layout import warp_group
 from redfuser.tensorize.model.pressure import fragments, pressure
 from redfuser.tensorize.model.steps import trips
-from redfuser.traffic import BYTES
 
 CALLED = frozenset({"tanh", "erf", "sin", "cos", "pow", "log", "log2", "exp", "sigmoid"})
 """Functions that are several instructions, or a call."""

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from itertools import product
 from math import prod
 
-from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, walk
+from redfuser.acrf.expr import BYTES, Cast, Const, Expr, Index, Load, Op, walk
 from redfuser.tensorize.ir.nodes import Copy, Fill, For, Gemm, If, Parallel, ReduceTile, Slice, TileKernel, TileStmt
-from redfuser.traffic import BYTES
 
 SAMPLES = 4
 """Blocks along a grid axis, and turns of a loop, at which bounds and conditions are looked at."""
