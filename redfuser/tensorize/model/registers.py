@@ -26,10 +26,11 @@ _FITTED: dict[str, dict[str, float]] = {
             "points": 0.19, "quotients": 3.65, "reductions": 1.66, "single": 0.27},
     "walk": {"ahead": 1.04, "calls": 2.2, "grid": 2.95, "loads": 1.12, "masks": 6.7,
              "most": 0.55, "quotients": 2.83, "single": 0.15, "stores": 0.92, "streams": 9.81},
-    "map": {"base": 8.88, "inverses": 3.04, "most": 0.94, "points": 0.24, "stores": 1.69, "work": 0.38},
-    "warp": {"ahead": 1.96, "base": 21.74, "flight": 3.56, "inverses": 15.0,
-             "most": 0.5, "points": 1.26, "stores": 5.52, "work": 0.26},
-    "group": {"flight": 0.89, "held": 0.77, "inverses": 18.05, "stores": 8.31, "streams": 18.32, "wide": 9.96},
+    "map": {"base": 8.22, "calls": 2.41, "grid": 0.4, "inverses": 3.78,
+            "most": 0.88, "points": 0.27, "quotients": 3.06, "stores": 1.94, "work": 0.31},
+    "warp": {"ahead": 1.69, "flight": 3.66, "held": 0.87,
+             "masks": 19.44, "points": 1.23, "stores": 1.2, "work": 0.27},
+    "group": {"base": 38.3, "held": 0.18, "most": 0.43, "staged": 0.79, "streams": 11.69},
 }
 """Registers for each unit of a trait, by kind of kernel."""
 

@@ -32,19 +32,19 @@ def traits(kernel: TileKernel, target: Target) -> dict[str, float]:
     """Figures of one thread by name.
 
     held, most: registers of fragments (:func:`pressure`). flight, ahead: accesses of 16 bytes by copies inside and outside
-    of loops; streams: copies inside. single, out: elements that are loaded or stored one by one, since rows are not aligned.
-    points: values that one statement takes from global memory element by element; loads, inside: such reads in all, and in
-    loops. stores: the same into global memory. work: operations on one value, times the elements that are unrolled. calls,
-    quotients, masks: whether there are any for every element; inverses: quotients for every row. names: fragments. wide: a
-    64-bit result."""
+    of loops; staged: the former for every stage; streams: copies inside. single, out: elements that are loaded or stored one
+    by one, since rows are not aligned. points: values that one statement takes from global memory element by element; loads,
+    inside: such reads in all, and in loops. stores: the same into global memory. work: operations on one value, times the
+    elements that are unrolled. calls, quotients, masks: whether there are any for every element; inverses: quotients for
+    every row. names: fragments. wide: a 64-bit result."""
     held, most = pressure(kernel, target)
-    looped = {id(k) for s in kernel.body if isinstance(s, For) and trips(s) != 1 for k in every(s.body)}
-    found = dict.fromkeys(("flight", "ahead", "streams", "single", "points", "loads", "inside", "stores", "work", "calls",
-                           "quotients", "inverses", "masks", "wide", "reductions", "out"), 0.0)
+    looped = {id(k): s.stages for s in kernel.body if isinstance(s, For) and trips(s) != 1 for k in every(s.body)}
+    found = dict.fromkeys(("flight", "ahead", "staged", "streams", "single", "points", "loads", "inside", "stores", "work",
+                           "calls", "quotients", "inverses", "masks", "wide", "reductions", "out"), 0.0)
     found |= {"base": 1.0, "held": held, "most": most, "names": len(fragments(kernel, target)), "grid": len(kernel.grid)}
     for s in every(kernel.body):
         if isinstance(s, Copy):
-            _copy(kernel, s, id(s) in looped, found)
+            _copy(kernel, s, looped.get(id(s)), found)
         elif isinstance(s, ReduceTile):
             found["reductions"] += 1
         elif isinstance(s, Parallel):
@@ -52,7 +52,7 @@ def traits(kernel: TileKernel, target: Target) -> dict[str, float]:
     return found
 
 
-def _copy(kernel: TileKernel, s: Copy, looped: bool, found: dict[str, float]) -> None:
+def _copy(kernel: TileKernel, s: Copy, stages: int | None, found: dict[str, float]) -> None:
     params = {p.name: p for p in kernel.params}
     buffers = {b.name: b for b in kernel.buffers}
     inner, outer = (s.dst, s.src) if s.src.buffer in params else (s.src, s.dst)
@@ -60,8 +60,9 @@ def _copy(kernel: TileKernel, s: Copy, looped: bool, found: dict[str, float]) ->
         return
     tile, tensor = buffers[inner.buffer], params[outer.buffer]
     elements = prod(inner.sizes or tile.shape) / kernel.threads
-    found["flight" if looped else "ahead"] += elements * BYTES[tile.dtype] / 16
-    found["streams"] += looped
+    found["ahead" if stages is None else "flight"] += elements * BYTES[tile.dtype] / 16
+    found["staged"] += elements * BYTES[tile.dtype] / 16 * (stages or 0)
+    found["streams"] += stages is not None
     if tile.scope != "shared" and len(tensor.shape) > 1 and tensor.shape[-1] % (16 // BYTES[tensor.dtype]):
         name = "single" if outer is s.src else "out"
         found[name] = max(found[name], elements * (2 if BYTES[tensor.dtype] < 4 else 1))
