@@ -31,7 +31,7 @@ _HEAD = re.compile(r"# (.*): block (\d+) dynamic (\d+) static (\d+) registers (\
 
 
 def built():
-    """Kernels with the figures of their builds for sm_90a (TileLang 0.1.15, CUDA 12)."""
+    """Kernels with the figures of their builds for sm_90a (TileLang 0.1.15, CUDA 13.0)."""
     parts = _HEAD.split((Path(__file__).parent / "built_kernels.txt").read_text())[1:]
     for what, block, dynamic, static, used, text in zip(*(parts[i::6] for i in range(6)), strict=True):
         yield pytest.param(kernel(text), int(block), int(dynamic), int(static), int(used), id=what.replace(" ", "_"))

@@ -1,6 +1,6 @@
 """Registers of a thread as ptxas reports them: fragments, and what the rest of a kernel needs beside them.
 
-The rest is linear in the traits of a kernel; its coefficients are fitted to what ptxas 12 reported for sm_90a over the
+The rest is linear in the traits of a kernel; its coefficients are fitted to what ptxas 13.0 reported for sm_90a over the
 kernels of the correctness lane and some of their other configurations, and docs/results has the table of errors. Nothing is
 refused for what this estimate says: a compiler may always keep a value in memory.
 """
