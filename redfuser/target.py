@@ -1,14 +1,30 @@
 """Device facts: what the resource model of tiling and the build need to know about an architecture.
 
-Numbers are the vendors' published limits; nothing here asks a device, so kernels for any of these can be planned and
-compiled on a machine without a GPU.
+Numbers are the vendors' published limits, and for the H200 some that were measured on one; nothing here asks a device, so
+kernels for any of these can be planned and compiled on a machine without a GPU. Sources:
+
+* multiprocessors, registers, shared memory, warps and blocks of a multiprocessor, results per clock of the CUDA cores (128;
+  64 on sm_80) and of the special function units (16): CUDA C++ Programming Guide, "Compute Capabilities" and "Arithmetic
+  Instructions"; the A100 and H100 architecture white papers.
+* A100: NVIDIA A100 80GB data sheet (312 TFLOP/s fp16, 156 tf32, 624 TOP/s int8, 2.0 TB/s, boost 1410 MHz). A10: its data
+  sheet (125, 62.5, 250, 600 GB/s, boost 1695 MHz). H100 SXM, H800, H200: their data sheets (989 TFLOP/s fp16, 495 tf32,
+  1979 fp8 and int8; 3.35 TB/s, 3.35 TB/s, 4.8 TB/s; boost 1980 MHz). The H800 differs from the H100 in its links and in
+  double precision alone.
+* H200, measured through torch (docs/results): 790 TFLOP/s fp16 and bf16, 1340 fp8, 4.65 TB/s read. The H100 and the H800
+  get the same matrix rates, being the same chip; nobody has measured them here.
+* The second-level cache: 5120 bytes per clock of an A100 (white paper); 28 per clock and multiprocessor on Hopper, 7 TB/s,
+  between what microbenchmarks in the literature have and what our attention reached; for the A10 an assumption; 64 per clock
+  of a compute unit on CDNA3 (its white paper).
+* MI300X: AMD Instinct MI300X data sheet (1307 TFLOP/s fp16, 654 tf32, 2615 fp8 and int8, 5.3 TB/s, 2100 MHz) and the CDNA3
+  instruction set guide (64 lanes of a compute unit at once, transcendentals at a quarter of that).
 """
 
 from __future__ import annotations
 
 import platform
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -21,9 +37,14 @@ class Target:
 
     sms: multiprocessors (compute units) of the reference part named in ``part``. shared_bytes: most shared memory
     (LDS) one block may use. shared_sm_bytes: shared memory of a multiprocessor. registers: 32-bit registers of a
-    multiprocessor. warp: lanes. bandwidth: bytes/s of device memory. flops: dense fp16 peak, 1/s. wgmma: warp-group
+    multiprocessor. warp: lanes. max_threads: resident threads of a multiprocessor. bandwidth: bytes/s of device memory.
+    flops: dense fp16 rate, 1/s. wgmma: warp-group
     matrix instructions; tma: tensor-map copies and automatic warp specialisation. bf16_gemm, fp8_gemm: matrix units
     for these operand types.
+
+    max_blocks: resident blocks of a multiprocessor. clock: 1/s. lanes, special: results of the CUDA cores and of the special
+    function units per clock of a multiprocessor. port: bytes per clock that one draws from the second-level cache.
+    rates: dense matrix operations per second by operand type. launch: seconds that one more kernel of a stream takes.
     """
 
     arch: str
@@ -41,17 +62,40 @@ class Target:
     tma: bool = False
     bf16_gemm: bool = True
     fp8_gemm: bool = False
+    max_blocks: int = 32
+    clock: float = 1e9
+    lanes: int = 128
+    special: int = 16
+    port: int = 64
+    rates: Mapping[str, float] = field(default_factory=dict, hash=False)
+    launch: float = 1e-6
 
+
+def _rates(half: float, tf32: float, eight: float | None = None) -> dict[str, float]:
+    """By operand type; a type that the matrix units do not have is absent."""
+    found = {"f16": half, "bf16": half, "f32": tf32}
+    return found | ({"e4m3": eight, "e5m2": eight} if eight else {})
+
+
+_H200 = Target("sm_90a", "cuda", "H200", 132, 227 * 1024, 228 * 1024, 65536, 32, 2048, 4.65e12, 790e12, True, True, True, True,
+               clock=1.98e9, port=28, rates=_rates(790e12, 495e12, 1340e12))
 
 TARGETS: dict[str, Target] = {
     t.arch: t
     for t in (
-        Target("sm_80", "cuda", "A100", 108, 163 * 1024, 164 * 1024, 65536, 32, 2048, 2.0e12, 312e12),
-        Target("sm_86", "cuda", "A10", 72, 99 * 1024, 100 * 1024, 65536, 32, 1536, 0.6e12, 125e12),
-        Target("sm_90a", "cuda", "H200", 132, 227 * 1024, 228 * 1024, 65536, 32, 2048, 4.65e12, 790e12, True, True, True, True),
-        Target("gfx942", "hip", "MI300X", 304, 64 * 1024, 64 * 1024, 131072, 64, 2048, 5.3e12, 1300e12, fp8_gemm=True),
+        Target("sm_80", "cuda", "A100", 108, 163 * 1024, 164 * 1024, 65536, 32, 2048, 2.0e12, 312e12, clock=1.41e9, lanes=64,
+               port=47, rates=_rates(312e12, 156e12)),
+        Target("sm_86", "cuda", "A10", 72, 99 * 1024, 100 * 1024, 65536, 32, 1536, 0.6e12, 125e12, max_blocks=16, clock=1.695e9,
+               port=32, rates=_rates(125e12, 62.5e12)),
+        _H200,
+        Target("gfx942", "hip", "MI300X", 304, 64 * 1024, 64 * 1024, 131072, 64, 2048, 5.3e12, 1300e12, fp8_gemm=True,
+               clock=2.1e9, lanes=64, rates=_rates(1307e12, 654e12, 2615e12)),
     )
 }
+
+PARTS: dict[str, Target] = {t.part: t for t in (*TARGETS.values(), *(replace(_H200, part=p, bandwidth=3.35e12) for p in
+                                                                    ("H100", "H800")))}
+"""Targets by the part they are; several parts may be of one architecture, and run the same kernels."""
 
 
 def target(arch: str) -> Target:

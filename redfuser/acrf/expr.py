@@ -34,6 +34,8 @@ BINARY = {"add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod
 FUNCTIONS = frozenset({"pow", "min", "max", "select", "isnan"})
 COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 DTYPES = ("f64", "f32", "f16", "bf16", "e4m3", "e5m2", "i64", "i32", "i8", "u8", "bool")
+BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "i64": 8, "i32": 4, "i8": 1, "u8": 1, "bool": 1}
+"""Of an element, by dtype."""
 FLOATS = frozenset({"f64", "f32", "f16", "bf16", "e4m3", "e5m2"})
 
 

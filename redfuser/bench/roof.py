@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from redfuser.bench import timing
+from redfuser.target import PARTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,8 @@ class Roof:
 
 KNOWN = {
     # read bandwidth and dense matrix rate measured on the card, not the data sheet's 4.8 TB/s and 990 TFLOP/s
-    "NVIDIA H200": Roof(4.65e12, {"f16": 790e12, "bf16": 790e12, "e4m3": 1340e12}, "measured on an H200, 2026"),
+    "NVIDIA H200": Roof(PARTS["H200"].bandwidth, {t: PARTS["H200"].rates[t] for t in ("f16", "bf16", "e4m3")},
+                        "measured on an H200, 2026"),
 }
 
 

@@ -64,6 +64,34 @@ def list_(workload: str, shapes: str, as_json: bool) -> None:
                 [[str(c), c.dtype, f"{c.flops / 1e9:.2f}", f"{c.bytes / 1e6:.1f}", " ".join(c.sets), c.note] for c in cases])
 
 
+@bench.command("model")
+@click.argument("folder", required=False, type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--times", "times_", type=FILE, help="A file of measurements (bench run --json) to compare predicted times with.")
+@click.option("--target", default="sm_90a", show_default=True, help="Whose kernels in FOLDER.")
+@click.option("--part", default="H200", show_default=True, help="With --times: what was measured on.")
+@click.option("--worst", default=10, show_default=True, help="So many of the kernels that are missed by most.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+def model(folder: Path | None, times_: Path | None, target: str, part: str, worst: int, quiet: bool) -> None:
+    """The model of resources against ptxas, over the artifacts in FOLDER, and against measured times."""
+    from redfuser.bench import model as model_
+    from redfuser.target import PARTS
+
+    if part not in PARTS:
+        raise InputError("RF496", f"unknown part {part!r}", help=f"one of: {', '.join(PARTS)}")
+    if folder is not None:
+        found = list(model_.built(folder, target))
+        if not found:
+            raise InputError("RF194", f"{folder} holds no artifact that says of which tile program its kernels are",
+                             help="redfuser bench build and redfuser bench correctness --build write such")
+        print_table("The model against ptxas", *model_.table(found))
+        print_table("Registers missed by most", ["kernel", "kind", "model", "ptxas", "error"], model_.worst(found, worst))
+    if times_ is not None:
+        pairs = model_.times(times_, PARTS[part], _progress(quiet))
+        print_table(f"Predicted and measured, {part}, ms", ["case", "model", "measured", "model / measured"],
+                    [[case, f"{p:.4f}", f"{m:.4f}", f"{p / m:.2f}"] for case, p, m in pairs])
+        click.echo(f"rank correlation {model_.rank([(p, m) for _, p, m in pairs]):.3f} over {len(pairs)} cases")
+
+
 @bench.command("build")
 @click.argument("workload")
 @click.option("--shapes", default="paper", show_default=True, help="Sets or names, comma-separated.")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 from redfuser.acrf.cascade import Extent, Reduce
 from redfuser.acrf.expr import Const, Expr, Index, Load, Op, children, indices_of, loads_of
 from redfuser.acrf.state import Fused
 from redfuser.strategies.program import Strategy
-from redfuser.target import TARGETS
+from redfuser.target import Target
+from redfuser.target import target as named
 
 BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "i64": 8, "i32": 4, "i8": 1, "u8": 1, "bool": 1}
 _MIN_RANGE = 256
@@ -32,28 +32,20 @@ class Machine:
 
 
 CPU = Machine(processors=1, rows=1, row_bytes=1 << 18)
-GPU = Machine(processors=132, rows=64, row_bytes=64 << 10)
 
 
-def machine(target: Any) -> Machine:
-    """Read off a target: an architecture's name, or its ``kind`` (``cpu cuda hip``), and processors and shared memory when
-    it states them."""
+def machine(target: Machine | Target | str) -> Machine:
+    """What a target says of itself; a string is ``cpu`` or an architecture's name."""
     if isinstance(target, Machine):
         return target
-    if isinstance(target, str) and (known := TARGETS.get(target)) is not None:
-        return Machine(known.sms, GPU.rows, min(GPU.row_bytes, known.shared_bytes // 2))
-    kind = target if isinstance(target, str) else getattr(target, "kind", "cuda")
-    if kind == "cpu":
+    if target == "cpu":
         return CPU
-    processors = next((int(v) for n in ("processors", "multiprocessors", "sm_count", "num_sms")
-                       if (v := getattr(target, n, None))), GPU.processors)
-    shared = next((int(v) for n in ("shared_bytes", "shared_memory", "max_shared_bytes")
-                   if (v := getattr(target, n, None))), 2 * GPU.row_bytes)
-    return Machine(processors, GPU.rows, shared // 2)
+    known = named(target) if isinstance(target, str) else target
+    return Machine(known.sms, 64, min(64 << 10, known.shared_bytes // 2))
 
 
-def select(fused: Fused, target: Any) -> tuple[Strategy, int]:
-    """(strategy, splits) for ``fused`` on ``target`` (a target object, its kind, or a :class:`Machine`).
+def select(fused: Fused, target: Machine | Target | str) -> tuple[Strategy, int]:
+    """(strategy, splits) for ``fused`` on ``target`` (a target, the name of one, or a :class:`Machine`).
 
     resident where outputs carry the r-axis and a row fits on chip: it is then read once. multi where the grid leaves
     most processors idle and the r-axis is long enough to share out. single otherwise."""
@@ -131,4 +123,4 @@ def _sharing(load: Load, axis: str, extent: int) -> int:
     return min(groups, default=extent)
 
 
-__all__ = ["CPU", "GPU", "Machine", "machine", "select"]
+__all__ = ["CPU", "Machine", "machine", "select"]

@@ -16,7 +16,7 @@ from redfuser.tensorize.configs import configs
 from redfuser.tensorize.ir.nodes import TensorArg, TileProgram
 from redfuser.tensorize.ir.verify import verify
 from redfuser.tensorize.lower import lower_kernel
-from redfuser.tensorize.resources import require_room
+from redfuser.tensorize.model import require_room
 from redfuser.tensorize.schedule import Watcher, scheduled
 
 

@@ -1,0 +1,134 @@
+"""The model of resources against what was built and measured: what ptxas said of the kernels in a folder of artifacts, and
+the times in a file of measurements."""
+
+from __future__ import annotations
+
+import gzip
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median, quantiles
+
+from redfuser.bench import rows as measured
+from redfuser.errors import RedFuserError
+from redfuser.runtime import archive
+from redfuser.runtime.parts import Parts
+from redfuser.target import Target, target
+from redfuser.tensorize.ir.nodes import TileKernel
+from redfuser.tensorize.ir.parse import parse
+from redfuser.tensorize.model import fits, predicted, registers, shared_bytes
+from redfuser.tensorize.model.steps import specialised
+from redfuser.tensorize.model.traits import kind
+
+KINDS = {"row": "rows, whole", "walk": "rows, in steps", "map": "maps", "warp": "products of warps",
+         "group": "products of warp groups", "producer": "with a producer warp group"}
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """One kernel as it was built, beside the model of it: bytes and registers, what was modelled first."""
+
+    name: str
+    kind: str
+    shared: tuple[int, int]
+    registers: tuple[int, int]
+    spilled: int
+    fits: bool
+
+    @property
+    def error(self) -> float:
+        return self.registers[0] / self.registers[1] - 1
+
+
+def built(folder: Path, arch: str) -> Iterator[Built]:
+    """The kernels of every ``.rf`` and ``.rf.gz`` of a folder that say of which tile program they are, each once.
+    Raises ArtifactError for one without kernels for ``arch``."""
+    seen: set[str] = set()
+    for path in sorted((*folder.glob("*.rf"), *folder.glob("*.rf.gz"))):
+        parts = _read(path, arch)
+        for name, spec in parts.kernels.items():
+            text = parts.stages.get(name, {}).get("tiles", "")
+            if spec.kind != "cuda" or not text or text in seen:
+                continue
+            seen.add(text)
+            at = target(spec.arch)
+            for kernel, launch, said in zip(parse(text).kernels, spec.launches, spec.resources, strict=True):
+                yield Built(f"{path.name.split('.rf')[0]} {kernel.name}", _kind(kernel, at),
+                            (shared_bytes(kernel, at), launch.shared_bytes + said["static_shared_bytes"]),
+                            (registers(kernel, at), said["registers"]), said["spill_bytes"], fits(kernel, at))
+
+
+def _read(path: Path, arch: str) -> Parts:
+    if path.suffix != ".gz":
+        return archive.read(path, arch=arch, device="cpu")
+    with tempfile.TemporaryDirectory() as scratch:
+        whole = Path(scratch) / "model.rf"
+        whole.write_bytes(gzip.decompress(path.read_bytes()))
+        return archive.read(whole, arch=arch, device="cpu")
+
+
+def _kind(kernel: TileKernel, at: Target) -> str:
+    return "producer" if specialised(kernel, at) else kind(kernel, at)
+
+
+def table(found: Sequence[Built]) -> tuple[list[str], list[list[str]]]:
+    """A line for every kind of kernel, and one for all."""
+    head = ["kernels", "count", "shared exact", "fits", "registers within 10 %", "20 %", "median error", "95th", "worst"]
+    lines = [_line(text, [b for b in found if b.kind == k]) for k, text in KINDS.items() if any(b.kind == k for b in found)]
+    return head, [*lines, _line("all", found)]
+
+
+def _line(text: str, some: Sequence[Built]) -> list[str]:
+    errors = [abs(b.error) for b in some]
+    high = quantiles(errors, n=20)[-1] if len(errors) > 1 else errors[0]
+    return [text, str(len(some)), _share([b.shared[0] == b.shared[1] for b in some]), _share([b.fits for b in some]),
+            _share([e <= 0.1 for e in errors]), _share([e <= 0.2 for e in errors]),
+            f"{median(errors):.1%}", f"{high:.0%}", f"{max(some, key=lambda b: abs(b.error)).error:+.0%}"]
+
+
+def _share(yes: Sequence[bool]) -> str:
+    return f"{sum(yes)}/{len(yes)}"
+
+
+def worst(found: Sequence[Built], count: int) -> list[list[str]]:
+    """The kernels whose registers are missed by most."""
+    order = sorted(found, key=lambda b: -abs(b.error))[:count]
+    return [[b.name, KINDS[b.kind], str(b.registers[0]), str(b.registers[1]), f"{b.error:+.0%}"] for b in order]
+
+
+def times(path: Path, at: Target, tell: Callable[[str], None]) -> list[tuple[str, float, float]]:
+    """(case, predicted ms, measured ms) of every measured case that is one region: the kernels are planned, not built."""
+    from redfuser import pipeline
+    from workloads import all_cases
+
+    cases = {str(c): c for c in all_cases()}
+    found = []
+    for row in measured.latest(measured.read(path)):
+        case, took = cases.get(str(row["case"])), measured.best_ms(row)
+        if row["variant"] != "redfuser" or case is None or took is None:
+            continue
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                done = pipeline.run(case.build(), case.inputs("cpu", 0), arch=at.arch, build=False, verify="0", name=str(case))
+        except RedFuserError as e:
+            tell(f"{case}: {e.code}")
+            continue
+        made = [done.produced[r.name] for r in done.partition.regions]
+        if len(made) == 1 and (text := made[0].stages.get("tiles")) and (time := predicted(parse(text), at)) is not None:
+            found.append((str(case), 1e3 * time, took))
+    return found
+
+
+def rank(pairs: Sequence[tuple[float, float]]) -> float:
+    """Spearman's rank correlation; ties share their rank."""
+    def places(values: Sequence[float]) -> list[float]:
+        return [sum(w < v for w in values) + (sum(w == v for w in values) - 1) / 2 for v in values]
+
+    first, second = places([p for p, _ in pairs]), places([q for _, q in pairs])
+    mean = (len(pairs) - 1) / 2
+    over = sum((p - mean) * (q - mean) for p, q in zip(first, second, strict=True))
+    under = (sum((p - mean) ** 2 for p in first) * sum((q - mean) ** 2 for q in second)) ** 0.5
+    return over / under if under else 0.0

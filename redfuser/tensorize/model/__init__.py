@@ -1,0 +1,19 @@
+"""One model of resources: what a tile kernel takes on a target, and how long, read off its own buffers and statements.
+
+    needs(kernel, target)      shared memory (exact), threads, registers (estimated) of a block
+    fits(kernel, target)       whether a block has room; lacks() says what is missing, require_room() raises RF410
+    occupancy(kernel, target)  blocks of a multiprocessor
+    time_of(kernel, target)    five terms of a roofline, in seconds; predicted() of a whole program
+
+``layout`` says how threads share a fragment, ``steps`` in which order a pipelined loop touches buffers, ``arena`` how
+TileLang lays them out, ``shared`` what that comes to; ``pressure`` and ``traits`` count what ``registers`` turns into an
+estimate; ``work`` counts what a block does, and ``roofline`` divides by what the target can.
+"""
+
+from redfuser.tensorize.model.registers import registers
+from redfuser.tensorize.model.roofline import Time, predicted, time_of
+from redfuser.tensorize.model.room import Needs, fits, lacks, needs, occupancy, require_room, resident
+from redfuser.tensorize.model.shared import shared_bytes
+
+__all__ = ["Needs", "Time", "fits", "lacks", "needs", "occupancy", "predicted", "registers", "require_room", "resident",
+           "shared_bytes", "time_of"]

@@ -1,0 +1,157 @@
+"""How a block's threads share the elements of a fragment, as TileLang deals them out.
+
+A matrix product fixes the layout of what it accumulates: its warps form a grid over rows and columns, and in a warp four
+threads hold a row between them. What no product fixes is dealt out in runs of one vector access. Fragments that a
+``parallel`` uses at the same point share one layout.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from redfuser.acrf.expr import BYTES, Index, Load, Op, walk
+from redfuser.target import Target
+from redfuser.tensorize.ir.effects import every
+from redfuser.tensorize.ir.nodes import Copy, Gemm, Parallel, Param, ReduceTile, Slice, TileKernel
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Threads that hold a row between them (``across``), the rows of one thread, and whether a product fixed it.
+    ``far``: a row spans warps, so that reducing it goes through shared memory."""
+
+    across: int
+    rows: int
+    far: bool
+    fixed: bool = False
+
+
+def matrix_warps(g: Gemm, m: int, n: int, threads: int, target: Target) -> tuple[int, int]:
+    """The grid of warps over an accumulator of m x n, rows by columns."""
+    warps = threads // target.warp
+    group = 4 if warp_group(g, m, threads, target) else 1
+    for rows in _by_policy(g, warps, m, n):
+        columns = warps // rows
+        if warps % rows == 0 and rows % group == 0 and m % (16 * rows) == 0 and n % (8 * columns) == 0:
+            return rows, columns
+    return 1, warps
+
+
+def _by_policy(g: Gemm, warps: int, m: int, n: int) -> list[int]:
+    """Warps over the rows, those tried first in front."""
+    ways = [r for r in range(1, warps + 1) if warps % r == 0]
+    if g.policy == "square":
+        return sorted(ways, key=lambda r: abs((m / (16 * r)) / (n / (8 * warps / r)) - m / n))
+    return ways if g.policy == "cols" else ways[::-1]
+
+
+def warp_group(g: Gemm, m: int, threads: int, target: Target) -> bool:
+    """A product of four warps at once."""
+    return target.wgmma and m >= 64 and threads % 128 == 0
+
+
+def layouts(kernel: TileKernel, target: Target) -> dict[str, Layout]:
+    """The layout of every fragment of two dimensions."""
+    shapes: dict[str, tuple[int, ...]] = {
+        b.name: b.shape for b in kernel.buffers if b.scope == "fragment" and len(b.shape) == 2}
+    home = {n: n for n in shapes}
+
+    def root(n: str) -> str:
+        while home[n] != n:
+            n = home[n]
+        return n
+
+    for group in _together(kernel, shapes):
+        for n in group[1:]:
+            home[root(n)] = root(group[0])
+    fixed: dict[str, Layout] = {}
+    for s in every(kernel.body):
+        if isinstance(s, Gemm) and s.c in shapes:
+            m, n = shapes[s.c]
+            rows, columns = matrix_warps(s, m, n, kernel.threads, target)
+            fixed.setdefault(root(s.c), Layout(4 * columns, max(1, m // (8 * rows)), columns > 1, True))
+    found: dict[str, Layout] = {}
+    for n, shape in shapes.items():
+        if (at := root(n)) in fixed:
+            found[n] = fixed[at]
+        else:
+            found[n] = _dealt(kernel, shape, [k for k in shapes if root(k) == at])
+    return {n: _turned(kernel, n, shapes, at, found) for n, at in found.items()}
+
+
+def _turned(kernel: TileKernel, name: str, shapes: dict[str, tuple[int, ...]], own: Layout, found: dict[str, Layout]) -> Layout:
+    """The layout of a fragment whose group takes its elements from a fragment that lies the other way round."""
+    for s in every(kernel.body):
+        if isinstance(s, Parallel) and len(s.vars) == 2 and not own.fixed and name in {a.target for a in s.body}:
+            back = tuple(Index(v) for v in s.vars[::-1])
+            for x in (x for a in s.body for x in walk(a.expr) if isinstance(x, Load) and x.indices == back):
+                if x.tensor in shapes:  # its columns are this one's rows
+                    across = min(kernel.threads, shapes[x.tensor][0] * found[x.tensor].across)
+                    return Layout(across, max(1, shapes[name][0] * across // kernel.threads), across > 32)
+    return own
+
+
+def _dealt(kernel: TileKernel, shape: tuple[int, ...], group: list[str]) -> Layout:
+    """Runs of the widest vector that an access to global memory allows, while every thread gets one."""
+    vector = max(_vectors(kernel, group), default=4)
+    total = prod(shape)
+    while vector > 1 and total % (kernel.threads * vector):
+        vector //= 2
+    across = min(kernel.threads, max(1, shape[1] // vector))
+    return Layout(across, max(1, shape[0] * across // kernel.threads), across > 32)
+
+
+def _vectors(kernel: TileKernel, group: list[str]) -> list[int]:
+    """Elements of one access to global memory, for each that a group of fragments takes its elements from."""
+    params, mine = {p.name: p for p in kernel.params}, set(group)
+    own = 16 // max(BYTES[kernel.dtypes[n]] for n in group)  # where rows are not aligned, what the fragments allow
+    found = []
+    for s in every(kernel.body):
+        if isinstance(s, Copy) and {s.src.buffer, s.dst.buffer} & mine:
+            found += [wide if (wide := 16 // BYTES[params[n].dtype]) == _vector(params[n]) else own
+                      for n in (s.src.buffer, s.dst.buffer) if n in params]
+        elif isinstance(s, Parallel) and len(s.vars) == 2 and {a.target for a in s.body} & mine:
+            for a in s.body:
+                guarded = any(isinstance(x, Op) and x.name == "select" and s.vars[1] in _names(x.args[0]) and
+                              any(isinstance(y, Load) and y.tensor in params for y in walk(x)) for x in walk(a.expr))
+                found += [1 if guarded else _vector(params[x.tensor]) for x in walk(a.expr)
+                          if isinstance(x, Load) and x.tensor in params and any(s.vars[1] in _names(i) for i in x.indices)]
+    return found
+
+
+def _vector(p: Param) -> int:
+    """The most elements in 16 bytes at once that every row of a tensor can be read by."""
+    vector = 16 // BYTES[p.dtype]
+    while vector > 1 and len(p.shape) > 1 and p.shape[-1] % vector:
+        vector //= 2
+    return vector
+
+
+def _names(e: object) -> set[str]:
+    return {x.axis for x in walk(e) if isinstance(x, Index)}  # type: ignore[arg-type]
+
+
+def _together(kernel: TileKernel, shapes: dict[str, tuple[int, ...]]) -> list[list[str]]:
+    """Fragments used at one point of a loop, or copied whole."""
+    found = []
+    for s in every(kernel.body):
+        if isinstance(s, Copy) and {s.src.buffer, s.dst.buffer} <= set(shapes) and whole(s.src) and whole(s.dst):
+            found.append([s.src.buffer, s.dst.buffer])
+        elif isinstance(s, Parallel):
+            at = tuple(Index(v) for v in s.vars)
+            group = [a.target for a in s.body if a.indices == at]
+            group += [x.tensor for a in s.body for x in walk(a.expr) if isinstance(x, Load) and x.indices == at]
+            found.append([n for n in dict.fromkeys(group) if n in shapes])
+    return [g for g in found if g]
+
+
+def whole(s: Slice) -> bool:
+    return not s.dims
+
+
+def far_reductions(kernel: TileKernel, target: Target) -> dict[int, int]:
+    """By the identity of a reduction: bytes of shared memory that its rows meet in, where they span warps."""
+    spread, dtypes = layouts(kernel, target), kernel.dtypes
+    return {id(s): kernel.threads * BYTES[dtypes[s.dst]] for s in every(kernel.body)
+            if isinstance(s, ReduceTile) and (at := spread.get(s.src)) is not None and at.far}

@@ -1,0 +1,75 @@
+"""What a kernel needs of a multiprocessor, whether it has it, and how many blocks it holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from redfuser.errors import LoweringError
+from redfuser.target import Target
+from redfuser.tensorize.ir.nodes import TileKernel
+from redfuser.tensorize.model.pressure import of_products
+from redfuser.tensorize.model.registers import block_threads, carried, limit, registers
+from redfuser.tensorize.model.shared import shared_bytes
+
+RESERVED = 1024
+"""Bytes of shared memory that the system takes for every block (CUDA, sm_80 and later)."""
+THREADS = 1024
+"""Threads a block can have."""
+TIGHT, SPARE = 64, 24
+"""Where a thread has no more than 64 registers, those that ptxas needs beside a product's of warp groups. Tried: with 24 it
+allocates, with 16 it gives up (C7600); with 96 registers a thread, 12 were enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Of one block: shared memory in bytes, threads, registers a thread (an estimate)."""
+
+    shared: int
+    threads: int
+    registers: int
+
+    def __str__(self) -> str:
+        return f"{self.shared} bytes of shared memory, {self.threads} threads of about {self.registers} registers"
+
+
+def needs(kernel: TileKernel, target: Target) -> Needs:
+    return Needs(shared_bytes(kernel, target), block_threads(kernel, target), registers(kernel, target))
+
+
+def lacks(kernel: TileKernel, target: Target) -> str:
+    """What a block of the kernel cannot have on the target; empty when it fits."""
+    if (shared := shared_bytes(kernel, target)) > target.shared_bytes:
+        return f"{shared} bytes of shared memory, of {target.shared_bytes}"
+    if (threads := block_threads(kernel, target)) > THREADS:
+        return f"{threads} threads, of {THREADS}"
+    if (held := carried(kernel)) > (most := limit(kernel, target)):
+        return f"{held} registers a thread at least, of {most}"
+    if most <= TIGHT and (product := of_products(kernel, target)) + SPARE > most:
+        return f"{product} registers a thread for a product and {SPARE} beside them, of {most}"
+    return ""
+
+
+def fits(kernel: TileKernel, target: Target) -> bool:
+    """A block has room: what fits is never refused for space when it is built, and what does not fit could not run."""
+    return not lacks(kernel, target)
+
+
+def require_room(kernel: TileKernel, target: Target) -> None:
+    """Raises LoweringError RF410 when a block of the kernel does not fit."""
+    if why := lacks(kernel, target):
+        raise LoweringError("RF410", f"{kernel.name} needs {why}", help="a smaller tile may fit")
+
+
+def occupancy(kernel: TileKernel, target: Target) -> int:
+    """Blocks that a multiprocessor holds at once; 0 for a kernel that does not fit."""
+    return 0 if lacks(kernel, target) else resident(needs(kernel, target), target)
+
+
+def resident(n: Needs, target: Target) -> int:
+    """Blocks with these needs that a multiprocessor holds at once. Registers are dealt out by eight to the threads of a
+    warp."""
+    reserved = RESERVED if target.kind == "cuda" else 0
+    warps = -(-n.threads // target.warp)
+    by_registers = target.registers // (-(-n.registers // 8) * 8 * target.warp) // warps
+    by_shared = target.shared_sm_bytes // max(1, n.shared + reserved)
+    return max(0, min(target.max_blocks, target.max_threads // (warps * target.warp), by_registers, by_shared))

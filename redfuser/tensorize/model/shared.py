@@ -1,0 +1,85 @@
+"""Shared memory of a block, in the bytes that a built kernel asks for."""
+
+from __future__ import annotations
+
+from math import prod
+
+from redfuser.acrf.expr import BYTES
+from redfuser.target import Target
+from redfuser.tensorize.ir.effects import every
+from redfuser.tensorize.ir.nodes import Copy, Gemm, ReduceTile, TileKernel
+from redfuser.tensorize.model.arena import ALIGN, Life, arena_bytes
+from redfuser.tensorize.model.layout import far_reductions, layouts, warp_group
+from redfuser.tensorize.model.steps import Step, mentions, places, specialised, steps
+
+BARRIERS = 1024
+"""Bytes of static shared memory that barriers take: one alignment of the dynamic part."""
+
+
+def dynamic_bytes(kernel: TileKernel, target: Target) -> int:
+    """Bytes a launch asks for."""
+    return arena_bytes(lives(kernel, target))
+
+
+def shared_bytes(kernel: TileKernel, target: Target) -> int:
+    """Bytes a block takes, barriers included."""
+    return dynamic_bytes(kernel, target) + BARRIERS * specialised(kernel, target)
+
+
+def lives(kernel: TileKernel, target: Target) -> list[Life]:
+    """Every buffer in shared memory, those of reductions across warps included, from its first step to its last."""
+    shared = {b.name: b for b in kernel.buffers if b.scope == "shared"}
+    many, align, meets = places(kernel, target), _alignment(kernel, target), far_reductions(kernel, target)
+    size = {n: prod(b.shape) * BYTES[b.dtype] * many.get(n, 1) for n, b in shared.items()}
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    nested: list[bool] = []
+    for at, step in enumerate(steps(kernel, target)):
+        nested.append(_nested(kernel, step, target))
+        rooms = {f"workspace_{at}_{i}": meets[id(k)] for i, k in enumerate(every(step.body)) if id(k) in meets}
+        size |= rooms
+        for name in (mentions(step) & set(shared)) | set(rooms):
+            first.setdefault(name, at)
+            last[name] = at
+    events = sorted({*first.values(), *last.values()})
+    return [Life(n, first[n], _end(first[n], last[n], nested, events) + 1, size[n], align.get(n, ALIGN)) for n in first]
+
+
+def _end(first: int, last: int, nested: list[bool], events: list[int]) -> int:
+    """TileLang's pass lets what dies inside a loop, but was born outside, live on until the next birth or death outside."""
+    if nested[first] or not nested[last]:
+        return last
+    later = [at for at in events if at >= last]
+    for at, following in zip(later, later[1:]):
+        if not nested[following]:
+            return at
+    return later[-1]
+
+
+def _nested(kernel: TileKernel, step: Step, target: Target) -> bool:
+    """A step that is a loop with several statements in it once it is lowered."""
+    shapes = {b.name: b.shape for b in kernel.buffers}
+    if step.loop:
+        return True
+    match s := step.body[0]:
+        case Gemm(a=a, c=c, transpose_a=turned):
+            inner = (a.sizes or shapes[a.buffer])[0 if turned else -1]
+            return not warp_group(s, shapes[c][0], kernel.threads, target) and inner > 16
+        case ReduceTile(src=src):
+            spread = layouts(kernel, target).get(src)
+            return spread is not None and spread.rows > 1
+    return False
+
+
+def _alignment(kernel: TileKernel, target: Target) -> dict[str, int]:
+    """Operands that the matrix units or the copy engine address themselves."""
+    shapes = {b.name: b.shape for b in kernel.buffers}
+    found: dict[str, int] = {}
+    for s in every(kernel.body):
+        if isinstance(s, Gemm) and warp_group(s, shapes[s.c][0], kernel.threads, target):
+            found |= {s.a.buffer: 1024, s.b.buffer: 1024}
+        elif isinstance(s, Copy) and target.tma:
+            params = {p.name for p in kernel.params}
+            if s.dst.buffer in params or (specialised(kernel, target) and s.src.buffer in params):
+                found |= {s.src.buffer: 1024, s.dst.buffer: 1024}
+    return found

@@ -1,0 +1,197 @@
+"""The model of resources: what ptxas and TileLang said of built kernels, and bounds on both sides of a limit."""
+
+import re
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+
+import pytest
+from click.testing import CliRunner
+
+from redfuser.acrf.expr import BYTES
+from redfuser.bench import model as bench_model
+from redfuser.cli.bench import bench
+from redfuser.errors import InputError, LoweringError
+from redfuser.strategies import realise
+from redfuser.strategies.select import machine
+from redfuser.target import PARTS, TARGETS, target
+from redfuser.tensorize import TileConfig, tensorize
+from redfuser.tensorize.ir.parse import parse
+from redfuser.tensorize.model import Needs, fits, lacks, needs, occupancy, predicted, require_room, resident, time_of
+from redfuser.tensorize.model.arena import Life, arena_bytes
+from redfuser.tensorize.model.registers import registers
+from redfuser.tensorize.model.shared import dynamic_bytes, shared_bytes
+from redfuser.tensorize.model.work import work
+from tests import fused_examples as examples
+
+HOPPER = target("sm_90a")
+_HEAD = re.compile(r"# (.*): block (\d+) dynamic (\d+) static (\d+) registers (\d+)\n")
+
+
+def built():
+    """Kernels with the figures of their builds for sm_90a (TileLang 0.1.15, CUDA 13.0)."""
+    parts = _HEAD.split((Path(__file__).parent / "built_kernels.txt").read_text())[1:]
+    for what, block, dynamic, static, used, text in zip(*(parts[i::6] for i in range(6)), strict=True):
+        yield pytest.param(kernel(text), int(block), int(dynamic), int(static), int(used), id=what.replace(" ", "_"))
+
+
+def kernel(text):
+    return parse("tile program p\n" + text).kernels[0]
+
+
+@pytest.mark.parametrize("k, block, dynamic, static, used", built())
+def test_what_was_built(k, block, dynamic, static, used):
+    n = needs(k, HOPPER)
+    assert (dynamic_bytes(k, HOPPER), n.shared, n.threads) == (dynamic, dynamic + static, block)
+    assert fits(k, HOPPER) and occupancy(k, HOPPER) >= 1
+    assert registers(k, HOPPER) == pytest.approx(used, rel=0.36)
+
+
+def test_most_registers_are_within_a_fifth():
+    errors = [abs(registers(p.values[0], HOPPER) / p.values[4] - 1) for p in built()]
+    assert sum(e <= 0.2 for e in errors) >= 0.7 * len(errors)
+
+
+def buffers(*sizes, body=""):
+    """A kernel of 128 threads with shared buffers of so many floats, filled one after the other."""
+    lines = [f"  b{i}: shared f32[{n}]" for i, n in enumerate(sizes)]
+    lines += [f"  fill b{i} 0.0" for i in range(len(sizes))]
+    return kernel("kernel k(y: f32[4] out) grid (one < 1) threads 128\n" + "\n".join(lines) + f"\n{body}")
+
+
+@pytest.mark.parametrize("at", TARGETS.values(), ids=lambda t: t.part)
+def test_a_byte_more_does_not_fit(at):
+    most = at.shared_bytes // 4
+    assert fits(buffers(most), at) and lacks(buffers(most), at) == ""
+    assert shared_bytes(buffers(most + 1), at) == at.shared_bytes + 4
+    with pytest.raises(LoweringError) as error:
+        require_room(buffers(most + 1), at)
+    assert error.value.code == "RF410" and str(at.shared_bytes) in str(error.value)
+    assert occupancy(buffers(most + 1), at) == 0 and time_of(buffers(most + 1), at) is None
+
+
+def test_what_never_lives_together_shares_a_place():
+    """By turns they fit, at once they do not."""
+    half = HOPPER.shared_bytes // 4 // 2 + 64
+    assert fits(buffers(half, half), HOPPER)
+    both = "".join(f"  parallel i < 4:\n    y[i] = b{i}[i] + b{1 - i}[i]\n" for i in (0, 1))
+    assert not fits(buffers(half, half, body=both), HOPPER)
+
+
+@pytest.mark.parametrize("stages, places", [(1, 1), (2, 2), (3, 3), (4, 4)])
+def test_a_pipelined_copy_has_a_place_for_every_stage(stages, places):
+    k = kernel("kernel k(x: f16[4096, 64], y: f32[64, 64] out) grid (one < 1) threads 128\n"
+               "  a: shared f16[64, 64]\n  b: shared f16[64, 64]\n  c: fragment f32[64, 64]\n  fill c 0.0\n  fill a 0.0\n"
+               f"  for k in 0 .. 64 pipelined {stages}:\n    copy x[k * 64 +: 64, 0 +: 64] -> b\n    gemm a, b -> c rows\n"
+               "  copy c -> y\n")
+    assert shared_bytes(k, HOPPER) == 64 * 64 * 2 * (1 + places)
+    assert shared_bytes(k, TARGETS["gfx942"]) == 64 * 64 * 2 * 2  # TileLang pipelines nothing there
+
+
+def test_who_copies():
+    """One warp group where the copy engine can, as many threads as compute where rows are not multiples of 16 bytes."""
+    text = ("kernel k(x: f16[4096, {w}], z: f16[4096, 64]) grid (one < 1) threads 256 specialized\n  a: shared f16[128, 64]\n"
+            "  b: shared f16[64, 64]\n  d: shared f16[64, 64]\n  c: fragment f32[128, 64]\n  fill c 0.0\n  fill a 0.0\n"
+            "  for k in 0 .. 64 pipelined 2:\n    copy x[k * 64 +: 64, 0 +: 64] -> b\n    gemm a, b -> c rows\n"
+            "    copy z[k * 64 +: 64, 0 +: 64] -> d\n    gemm a, d -> c rows\n")
+    assert [needs(kernel(text.format(w=w)), HOPPER).threads for w in (64, 65)] == [384, 512]
+    assert needs(kernel(text.format(w=64)), TARGETS["sm_80"]).threads == 256
+
+
+def test_registers_that_nobody_has():
+    """Tiles that a loop carries, and a product where a thread has 64 registers: ptxas gives up on that one (C7600)."""
+    carried = ("kernel k(x: f32[512, 512], y: f32[512, 512] out) grid (one < 1) threads {t}\n  a: fragment f32[128, {n}]\n"
+               "  fill a 0.0\n  for k in 0 .. 4:\n    parallel i < 128, j < {n}:\n      a[i, j] = a[i, j] + x[i, j]\n  copy a -> y\n")
+    assert fits(kernel(carried.format(t=128, n=255)), HOPPER) and "256 registers" in lacks(kernel(carried.format(t=128, n=256)), HOPPER)
+    assert fits(kernel(carried.format(t=512, n=512)), HOPPER) and "of 128" in lacks(kernel(carried.format(t=512, n=516)), HOPPER)
+    by_hand = ("kernel k(x: f16[4096, 65], z: f16[4096, 64]) grid (one < 1) threads 512 specialized\n  a: shared f16[256, 64]\n"
+               "  b: shared f16[64, {n}]\n  d: shared f16[64, 64]\n  c: fragment f32[256, {n}]\n  fill c 0.0\n  fill a 0.0\n"
+               "  for k in 0 .. 64 pipelined 2:\n    copy x[k * 64 +: 64, 0 +: {n}] -> b\n    gemm a, b -> c rows\n"
+               "    copy z[k * 64 +: 64, 0 +: 64] -> d\n    parallel i < 64, j < 64:\n      a[i, j] = d[i, j]\n")
+    assert fits(kernel(by_hand.format(n=64)), HOPPER) and "of 64" in lacks(kernel(by_hand.format(n=128)), HOPPER)
+
+
+def test_lives_in_an_arena():
+    """Never less than what lives at once, never more than everything side by side; alone, as declared."""
+    random = Random(7)
+    for _ in range(300):
+        lives = []
+        for i in range(random.randint(2, 9)):
+            start = random.randrange(12)
+            align = random.choice((16, 16, 128, 1024))
+            lives.append(Life(f"b{i}", start, start + random.randint(1, 6), 4 * random.randint(1, 900), align))
+        total = arena_bytes(lives)
+        assert total >= max(sum(v.size for v in lives if v.start <= at < v.end) for at in range(20))
+        assert total <= sum(-(-v.size // v.align) * v.align + v.align for v in lives) and total % 16 == 0
+    assert arena_bytes([Life("b", 0, 1, 20)]) == 20 and arena_bytes([]) == 0
+
+
+@pytest.mark.parametrize("part, need, blocks", [
+    ("H200", Needs(40960, 128, 117), 4), ("H200", Needs(40960, 128, 96), 5), ("H200", Needs(0, 1024, 32), 2),
+    ("H200", Needs(0, 64, 16), 32), ("A10", Needs(0, 64, 16), 16), ("A100", Needs(40960, 128, 96), 4), ("H200", Needs(232448, 384, 168), 1)])
+def test_blocks_of_a_multiprocessor(part, need, blocks):
+    assert resident(need, PARTS[part]) == blocks
+
+
+def attention(causal, at=HOPPER, heads=32, n=2048, d=128):
+    program = realise(examples.attention(1, heads, heads, n, n, d, "f16", causal=causal), "single", 1)
+    return tensorize(program, TileConfig(128, 128, 256, 2), at)
+
+
+def test_work_is_counted():
+    whole, causal = (work(attention(c).kernels[0]) for c in (False, True))
+    blocks = 32 * 2048 // 128
+    assert whole.matrix == {"f16": pytest.approx(4 * 32 * 2048 * 2048 * 128 / blocks)}
+    assert causal.matrix["f16"] == pytest.approx(whole.matrix["f16"] * 17 / 32, rel=0.05)  # the diagonal tile is whole
+    assert whole.special >= 2048 * 128  # an exponential for every score of the block's rows
+    tensor, rows = 2048 * 128 * BYTES["f16"], 128 * 128 * BYTES["f16"]
+    assert sorted(whole.moved.values()) == [rows, rows, tensor, tensor]  # q and o, k and v
+    assert max(causal.moved.values()) == pytest.approx(17 / 32 * tensor, rel=0.05)
+
+
+def test_five_terms():
+    program = attention(False)
+    time = time_of(program.kernels[0], HOPPER)
+    assert time.matrix == pytest.approx(4 * 32 * 2048 * 2048 * 128 / HOPPER.rates["f16"], rel=0.04)
+    assert 0 < time.launch < time.matrix < time.total < time.bytes + time.matrix + time.core + time.special + time.launch
+    assert time.bound in ("bytes", "matrix", "core") and predicted(program, HOPPER) == time.total
+    rows = tensorize(realise(examples.softmax(1 << 15, 1024, "f16"), "resident", 1), TileConfig(4, 1024, 64, 0, "registers", False), HOPPER)
+    first, second = (time_of(rows.kernels[0], PARTS[p]) for p in ("H200", "H100"))
+    moved = sum(prod(p.shape) * BYTES[p.dtype] for p in rows.kernels[0].params)
+    assert first.bytes == pytest.approx(moved / 4.65e12)
+    assert second.bytes / first.bytes == pytest.approx(4.65 / 3.35)
+
+
+def test_targets_say_what_they_are():
+    for t in PARTS.values():
+        assert t.rates["f16"] > t.rates["f32"] > 2 * t.lanes * t.clock * t.sms  # products are not what CUDA cores are for
+        assert ("e4m3" in t.rates) == t.fp8_gemm and t.max_blocks * t.warp <= t.max_threads and t.shared_bytes <= t.shared_sm_bytes
+    assert replace(PARTS["H100"], part="H200", bandwidth=4.65e12) == PARTS["H200"] == HOPPER
+    assert [machine(t).processors for t in (*TARGETS.values(), "sm_90", "cpu")] == [108, 72, 132, 304, 132, 1]
+    with pytest.raises(InputError, match="sm_99"):
+        machine("sm_99")
+
+
+def test_the_table_against_ptxas(monkeypatch, tmp_path):
+    [first, *_], [second, *_] = (p.values for p in list(built())[:2])
+    text = f"tile program p\n{first}\n{second}"
+    launch, said = SimpleNamespace(shared_bytes=256), {"registers": 71, "static_shared_bytes": 0, "spill_bytes": 0}
+    spec = SimpleNamespace(kind="cuda", arch="sm_90a", launches=[launch, launch], resources=[said, {**said, "registers": 26}])
+    parts = SimpleNamespace(kernels={"k": spec}, stages={"k": {"tiles": text}})
+    monkeypatch.setattr(bench_model.archive, "read", lambda path, **how: parts)
+    (tmp_path / "a.rf").touch()
+    (tmp_path / "b.rf").touch()  # the same kernels again
+    found = list(bench_model.built(tmp_path, "sm_90a"))
+    assert len(found) == 2 and all(b.shared == (256, 256) and b.fits for b in found)
+    head, lines = bench_model.table(found)
+    assert [line[:4] for line in lines] == [["rows, whole", "2", "2/2", "2/2"], ["all", "2", "2/2", "2/2"]] and len(head) == len(lines[0])
+    assert len(bench_model.worst(found, 1)) == 1
+    assert bench_model.rank([(1, 10), (2, 20), (3, 30)]) == pytest.approx(1) and bench_model.rank([(1, 3), (2, 2), (3, 1)]) == pytest.approx(-1)
+
+
+@pytest.mark.parametrize("args, code", [([], "RF194"), (["--part", "B200"], "RF496")])
+def test_the_command_says_what_is_missing(tmp_path, args, code):
+    result = CliRunner().invoke(bench, ["model", str(tmp_path), *args])
+    assert isinstance(result.exception, InputError) and result.exception.code == code
