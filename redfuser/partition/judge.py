@@ -7,6 +7,7 @@ key under which :class:`redfuser.partition.grow.Grower` remembers its answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from math import prod
 
 from redfuser.acrf.expr import Cast, Load, Op
 from redfuser.partition.cost import consumer_pays, inner_pays
@@ -18,15 +19,20 @@ from redfuser.partition.index import axes_of
 Question = Callable[[Draft, Unit | None], Reject | None]
 MAX_TENSORS = 8
 """Tensors one kernel reads; a prologue that would pass this stays outside."""
+HEAD = 256
+"""Depth and columns of a head of attention, at most."""
+NARROW = ("f16", "bf16", "e4m3", "e5m2")
+"""Types whose products are exact in single precision."""
 TWO_CONTRACTIONS = Reject("RF305", None, "two contractions that share an operand gain nothing from one kernel")
 
 
 def worth(d: Draft, _: Unit | None) -> Reject | None:
     """Fusing must bring something: dependent reductions, a row map over the same data, or a reduction over a
     contraction."""
-    if len(d.rows) >= 2 or d.row_map or any(i.contraction for i in d.inner):
+    inner = [i for i in d.inner if i.contraction]
+    if len(d.rows) >= 2 or d.row_map or (inner and not d.rows[0].contraction):
         return None
-    if d.rows[0].contraction and widened(d.rows[0]):
+    if d.rows[0].contraction and (widened(d.rows[0]) if not inner else headlike(d, inner)):
         return None
     return Reject("RF307", d.rows[0].node, "a single reduction")
 
@@ -49,6 +55,10 @@ def escapes(d: Draft, _: Unit | None) -> Reject | None:
 
 
 def join(got: Draft, c: Unit | None) -> Reject | None:
+    inner = [i for i in got.inner if i.contraction]
+    if inner and len(got.rows) == 1 and got.rows[0].contraction and not headlike(got, inner):
+        return Reject("RF305", got.inner[0].node, "two products with nothing but a map between them",
+                      "a library runs them better, one after the other")
     for i in got.inner:
         if c is not None and i.node.unit is c and (i.node.escapes or any(x not in got.units for x in c.consumers)):
             return Reject("RF305", i.node, "the result of an inner reduction is also read elsewhere",
@@ -143,12 +153,24 @@ def lead(got: Draft, u: Unit | None) -> Reject | None:
     return None
 
 
+def headlike(d: Draft, inner: list[Instance]) -> bool:
+    """Are two products with a map between as small as a head of attention, and their tensors as narrow? Then what lies between
+    them need not be written; larger ones a library runs better, one after the other."""
+    unit, columns = d.rows[0].node.unit, prod(d.extents[a] for a in d.rows[0].axes if a not in d.p_axes)
+    left = unit.args[0].unit if unit is not None and unit.args else None
+    weights = [i.node.unit for i in inner if i.node.unit is not None]
+    if left is None or not all(left is u or left.ancestors >> u.index & 1 for u in weights):
+        return False  # the values are a product, not the weights
+    return max(columns, *(d.extents[i.over] for i in inner)) <= HEAD and all(
+        n.dtype in NARROW for n in d.external if len(n.shape) > 1)
+
+
 def widened(i: Instance) -> bool:
     """Is it a product of tensors of narrower types, widened first? A library multiplies them as the wide numbers they have
     become, a matrix unit as what they are."""
     e, read = i.body.expr, i.node.unit.args if i.node.unit is not None else ()
     return all(n.dtype == "f32" for n in read) and isinstance(e, Op) and e.name == "mul" and all(
-        isinstance(x, Cast) and x.dtype == "f32" and isinstance(x.arg, Load) and x.arg.dtype in ("f16", "bf16", "e4m3", "e5m2")
+        isinstance(x, Cast) and x.dtype == "f32" and isinstance(x.arg, Load) and x.arg.dtype in NARROW
         for x in e.args)
 
 

@@ -26,6 +26,9 @@ BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "i64": 8
 
 SIX, SINGLE = 6.0, 16.0
 """Work of a float32 product in matrix operations of half precision: as six of them, and as a library's on its own units."""
+MANY = 256
+"""Threads that share the work of taking operands apart: with half as many, 64 rows of attention take 2.6 times as long on an
+H200 (docs/results/h200-2026-11-22-products)."""
 SPLIT = 12
 """Bytes on chip of an element of a float32 operand: itself, its three pieces, and the first of them without infinities."""
 DEEP = 320
@@ -65,6 +68,8 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
     pieces = _takes_apart(kernel, roles)
     inner = any(b.role == "producer" and b.over for b in kernel.body)
     alone = bool(roles.columns) and all(a in kernel.grid for a in roles.columns)
+    if not alone:
+        _veto(kernel, roles.grid, extents, rows, n, columns=columns, target=target, pieces=pieces)
     if not inner and (alone or columns > WHOLE):
         along = {n for b in kernel.init for n in b.names if roles.column_of(b.axes)}
         fine = any(kept(program.fused, arranged.origin.get(n, n)) < unit_roundoff("f16") for n in along)
@@ -72,19 +77,21 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
         product = Product(rows, columns, n, blocks, left, right, not alone, fine or pieces or min(left, right) == 1)
         return [replace(c, pieces=pieces) for c in product_configs(product, target)]
     size = SPLIT if pieces else size
-    _veto(kernel, roles.grid, extents, rows, n, columns=columns, target=target, pieces=pieces)
     causal, once = _narrows(kernel), _reads_once(kernel)
     space = _gemm_space(target, rows, n, columns)
     if pieces:
-        space = [replace(c, pieces=True) for c in space if not c.warp_specialized and c.segment <= 64]
+        space = [replace(c, pieces=True) for c in space if not c.warp_specialized and c.segment <= 64 and c.threads >= MANY]
     if causal and rows > 16:  # an unknown number of steps: see lower.py
         space = [c for c in space if c.stages == 1 or c.warp_specialized]
     if width > 2 * DEEP:  # too deep to hold: the contraction in chunks
         space = [replace(c, chunk=64) for c in space if c.stages == 2]
     ranked = [(_cost(c, target, rows, n, min(width, c.chunk or width), columns, size, blocks, causal, once), c) for c in space]
     fitting = [(cost, i, c) for i, (cost, c) in enumerate(ranked) if cost is not None]
-    return [c for _, _, c in sorted(fitting, key=lambda t: (t[0], t[1]))] or [
-        TileConfig(64, 32, 128, 1, "registers", False, pieces=pieces)]
+    if pieces and not fitting:
+        raise LoweringError("RF490", f"{kernel.name}: contractions of f32 operands, {width} deep",
+                            why="their pieces do not fit on chip beside the rows that would make them worth it",
+                            help="use f16 or bf16 operands")
+    return [c for _, _, c in sorted(fitting, key=lambda t: (t[0], t[1]))] or [TileConfig(64, 32, 128, 1, "registers", False)]
 
 
 def _operand_bytes(kernel: Kernel, roles: Roles) -> tuple[int, int]:
@@ -170,7 +177,8 @@ def _cost(c: TileConfig, target: Target, rows: int, n: int, width: int, columns:
     operands = size * (c.rows * width + max(1, c.stages) * c.segment * both)
     if c.weights == "shared":
         operands += size * c.rows * c.segment
-    shared = max(operands, size * c.rows * columns) + (0 if columns > 256 else size * c.rows * columns)
+    out = 0 if c.pieces else size * c.rows * columns  # a float32 result leaves from registers
+    shared = max(operands, out) + (0 if columns > 256 else out)
     if shared > target.shared_bytes:
         return None
     threads = c.threads + (128 if c.warp_specialized else 0)

@@ -46,7 +46,7 @@ def _tile(rows: int, columns: int, segment: int, stages: int, specialized: bool)
 
 
 def _space(p: Product, target: Target) -> list[TileConfig]:
-    line = LINE // max(p.left, p.right)
+    line = max(32, LINE // max(p.left, p.right))
     widths = [e for e in (256, 128, 64) if e < 2 * p.columns] or [64]
     deep = (4, 3, 2) if target.kind == "cuda" else (0,)
     return [_tile(m, e, s, stages, ws) for m in (128, 64) for e in widths for s in (line, 2 * line, line // 2)

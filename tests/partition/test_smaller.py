@@ -68,7 +68,7 @@ def test_a_cascade_survives_the_reduction_before_it():
 
 
 def test_attention_whose_products_no_unit_takes_keeps_its_softmax_and_says_that_it_is_not_fused():
-    report = planned(lambda q, k, v: torch.softmax(q @ k.mT / 8, -1) @ v, (r(2, 4, 128, 64),) * 3)
+    report = planned(lambda q, k, v: torch.softmax(q @ k.mT / 8, -1) @ v, (r(2, 4, 128, 128),) * 3)
     assert fused(report) == ["softmax"]
     (kept,) = report.refused
     assert kept.name == "attn.0" and kept.reason.code == "RF490" and report.coverage == 0.5
