@@ -32,7 +32,7 @@ from redfuser.acrf.expr import (
     walk,
 )
 from redfuser.chain import kinds
-from redfuser.chain.kinds import PARTS, PEAKS, Place
+from redfuser.chain.kinds import PARTS, PEAKS, SINGLE, Place
 from redfuser.chain.smaller import span
 
 
@@ -59,7 +59,7 @@ def draws(cascade: Cascade) -> Iterator[Draw]:
     """Finite ones first, then hidden rows, then NaN and infinities in each tensor by itself. Where there are few rows there
     are more draws: what happens in some rows only is to happen."""
     floats = [t for t in cascade.inputs if t.dtype in FLOATS]
-    names, few = [t.name for t in floats], _rows(cascade)
+    few = _rows(cascade)
     yield Draw("normal", wide=True, deep=True)
     yield Draw("positive", "positive", wide=True)
     yield Draw("bands of magnitude", "bands", wide=True, deep=True)
@@ -71,20 +71,21 @@ def draws(cascade: Cascade) -> Iterator[Draw]:
     yield Draw("ends of tiles", "ends", turn=4)
     for k in range(0, PEAKS, few):
         yield Draw(f"peaks, {k}", "peak", wide=True, exactly=True, turn=k)
-    yield Draw("rows of zeros", "zeros", turn=5)
+    yield Draw("rows of zeros", "zeros", wide=True, turn=5)
     yield Draw("large", "large", turn=6)
     for t in floats:
         own = kinds.rows(tuple(map(int, t.shape)), _dim(cascade, t.name, cascade.raxis))
         for k in range(0, PARTS, own) if few < PARTS else [0] if own < PARTS and len(floats) > 1 else []:
-            yield Draw(f"{t.name} zeros, {k}", kinds={t.name: "zeros"}, turn=k)
+            yield Draw(f"{t.name} zeros, {k}", kinds={t.name: "zeros"}, wide=True, turn=k)
         for k in range(0, PARTS, own) if few < PARTS else [0 if own >= PARTS else 1]:
             yield Draw(f"{t.name} -inf, {k}", kinds={t.name: "hidden"}, turn=k)
             yield Draw(f"{t.name} least, {k}", kinds={t.name: "least"}, turn=k)
     if len(floats) > 1:
         yield Draw("-inf jointly", "positive", {n: "hidden" for n in _along(cascade)}, turn=0 if few >= PARTS else 1)
-    for n in names:
-        yield Draw(f"{n} nan", kinds={n: "nan"}, turn=7)
-        yield Draw(f"{n} inf", kinds={n: "inf"}, turn=8)
+    for n in (t.name for t in floats):
+        for k in SINGLE if few < PARTS else SINGLE[:1]:
+            yield Draw(f"{n} nan, {k}", kinds={n: "nan"}, turn=k)
+            yield Draw(f"{n} inf, {k}", kinds={n: "inf"}, turn=k)
 
 
 def _rows(cascade: Cascade) -> int:

@@ -77,7 +77,8 @@ class Want:
     extreme: the inputs are so large that their squares overflow; where that cost the unfused program its result, nothing is
     asked of ours. ranked: of an index, the values that it chooses among, along the last dimension (exact, and as the program
     has them): equal ones are as good. has_nan: of the inputs; without one, NaN and the infinities are one class. bands:
-    results judged among themselves. more: error relative to their size that listed roundings may add."""
+    results judged among themselves. more: error relative to their size that listed roundings may add. unbounded: where an
+    infinite element makes a result infinite, so that NaN may stand for a finite one."""
 
     program: Array
     exact: Array
@@ -89,6 +90,7 @@ class Want:
     ranked: tuple[Array, Array] | None = None
     bands: Bands | None = None
     more: float = 0.0
+    unbounded: Array | bool = False
 
 
 def rule(got: Array, want: Want, noise: Array | float = 0.0) -> str:
@@ -106,6 +108,7 @@ def rule(got: Array, want: Want, noise: Array | float = 0.0) -> str:
     wrong = ~(beyond | _same_class(a, b) | _same_class(a, _stored(z, want.dtype)))
     if not want.has_nan:
         wrong &= np.isfinite(a) | np.isfinite(b) | _opposite(a, b)
+    wrong &= ~(np.isnan(a) & want.unbounded)
     for h in want.hidden() if (wrong & ~np.isnan(a)).any() else ():
         theirs = h.program.astype(np.float64)
         spared = wrong & ~np.isnan(a) & h.where & (_same_class(a, theirs) | _same_class(a, _stored(h.exact, want.dtype)))

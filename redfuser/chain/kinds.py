@@ -1,8 +1,8 @@
 """The kinds of values that a :class:`~redfuser.chain.draws.Draw` names, for one tensor at a time.
 
 What happens at the end of a segment, or where a whole segment is hidden, happens in few rows of a row of random numbers. So
-it is not left to chance: a row's *turn*, which goes on with every row and every draw, says where its largest element stands
-and which part of it is hidden.
+it is not left to chance: a row's *turn*, which goes on with every row and every draw, says where its largest element stands,
+which part of it is hidden, and whether and where it has a NaN.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ BANDS = {"f64": _WIDE, "f32": _WIDE, "bf16": _WIDE, "f16": (-4, -3, -2, -1, 0, 1
 """Decimal exponents of the bands, by dtype; as many for each."""
 PEAKS, PARTS = 16, 4
 """Turns after which peaks, and what is hidden of a row, are the same again."""
+SINGLE = (1, 2, 4, 7)
+"""Turns at which a row has a NaN, at each of its ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +119,9 @@ def floats(rng: np.random.Generator, dtype: str, shape: tuple[int, ...], kind: s
         case "least":
             number = np.where(rng.random(shape) < 0.3, -1e4, top * place.least)
             x = np.where(hidden | _part(shape, place, PARTS), number, normal)
-        case "nan":
-            x = np.where(few, np.nan, normal)
-        case "inf":
-            x = np.where(few, sign * np.inf, normal)
+        case "nan" | "inf":
+            at, side = _single(rng, shape, place) if place.along in (None, len(shape) - 1) else (few, sign)
+            x = np.where(at, np.nan if kind == "nan" else side * np.inf, normal)
         case _:
             x = normal
     with np.errstate(all="ignore"):
@@ -141,19 +142,43 @@ def _part(shape: tuple[int, ...], place: Place, every: int) -> Array:
     return np.broadcast_to((turn == 0) | (turn == 1) & (at < n // 2) | (turn == 2) & (at >= n // 2), shape)
 
 
+def _single(rng: np.random.Generator, shape: tuple[int, ...], place: Place) -> tuple[Array, Array]:
+    """One element of every other row (by the parity of its turn's bits, so that tiles of any number of rows have both kinds
+    in every place), at an end of the row, of its longest segment, or anywhere; and a sign of it."""
+    if not shape:
+        return np.asarray(True), np.asarray(1.0)
+    turn = place.turns(shape)
+    row = len(shape) - 1 if place.along is None else place.along
+    at = np.arange(shape[row]).reshape([-1 if d == row else 1 for d in range(len(shape))])
+    which = turn // 2 % 8
+    chosen = np.where(which < 4, _ends_of(shape[row])[which % 4], rng.integers(0, max(1, shape[row]), turn.shape))
+    return (_parity(turn) == 1) & (at == chosen), np.where(_parity(turn // 2) == 1, -1.0, 1.0)
+
+
+def _parity(x: Array) -> Array:
+    for k in (8, 4, 2, 1):
+        x = x ^ x >> k
+    return x & 1
+
+
+def _ends_of(n: int) -> Array:
+    """Of a row and of its longest segment."""
+    longest = 2 ** max(0, (n - 1).bit_length() - 1)
+    return np.asarray([0, longest - 1, min(longest, max(0, n - 1)), max(0, n - 1)])
+
+
 def _peak(normal: Array, shape: tuple[int, ...], place: Place) -> Array:
     """Mostly on one side of zero, and the farthest on that side at an end of the row or of its longest segment. Over
     ``PEAKS`` turns every tensor has every place on each side, and with any other tensor on either side."""
     turn = place.turns(shape) if shape else np.asarray(place.turn)
     low, high = turn % 4, turn // 4 % 4
     sides = high & (place.number % 3 + 1)
-    side = np.where((sides ^ sides >> 1) & 1, -1.0, 1.0)
+    side = np.where(_parity(sides) == 1, -1.0, 1.0)
     x = normal + 0.5 * side
     if place.along is None:
         return x
     n = shape[place.along]
-    longest = 2 ** max(0, (n - 1).bit_length() - 1)
-    end = np.asarray([0, longest - 1, min(longest, n - 1), n - 1])[(low + place.number * high) % 4]
+    end = _ends_of(n)[(low + place.number * high) % 4]
     at = np.arange(n).reshape([-1 if d == place.along else 1 for d in range(len(shape))])
     return np.where(at == end, 6.0 * side, x)
 
@@ -180,4 +205,4 @@ def _magnitudes(shape: tuple[int, ...], dim: int, exponents: tuple[int, ...]) ->
     return sizes.reshape([-1 if d == dim else 1 for d in range(len(shape))])
 
 
-__all__ = ["BANDS", "PARTS", "PEAKS", "Place", "floats", "labels", "marked", "mask", "places", "rows"]
+__all__ = ["BANDS", "PARTS", "PEAKS", "SINGLE", "Place", "floats", "labels", "marked", "mask", "places", "rows"]

@@ -42,6 +42,7 @@ class Exact:
 
     results: Mapping[str, Array]
     ranked: Mapping[str, Array | None]
+    unbounded: Callable[[str], Array]
     lost: Callable[[float], Mapping[str, Array]]
 
 
@@ -104,16 +105,17 @@ def case(fused: Fused, draw: Draw, known: Facts, seed: int) -> Case:
             return exact(True)
         truth = evaluate(cascade, given, Wide(steps))
         return Exact(truth.outputs(), {o: truth.ranked(o) for o in cascade.outputs},
-                     lambda times: _lost(cascade, given, steps, times))
+                     truth.unbounded, lambda times: _lost(cascade, given, steps, times))
 
     axis, count = known.axis, len(next(iter(BANDS.values())))
     axes = {o: cascade.stmt(o).axes for o in cascade.outputs}
     bands = {o: Bands(axes[o].index(axis), count) for o in axes if draw.banded and axis is not None and axis in axes[o]}
-    wanted = {} if draw.exactly else _wanted(fused, given, exact(True), bands)
+    wanted = {} if draw.exactly else _wanted(fused, given, exact(True), bands, "inf" in draw.kinds.values())
     return Case(draw.name, given, wanted, draw.wide, lambda other: case(fused, draw, known, other), exact, bands, draw.exactly)
 
 
-def _wanted(fused: Fused, given: Mapping[str, Array], exact: Exact, bands: Mapping[str, Bands]) -> dict[str, Want]:
+def _wanted(fused: Fused, given: Mapping[str, Array], exact: Exact, bands: Mapping[str, Bands],
+            infinite: bool) -> dict[str, Want]:
     cascade = fused.cascade
     program = evaluate(cascade, given, PROGRAM)
     own = program.outputs()
@@ -133,7 +135,7 @@ def _wanted(fused: Fused, given: Mapping[str, Array], exact: Exact, bands: Mappi
         wanted[o] = Want(own[o], exact.results[o], stmt_dtype(cascade.stmt(o), o),
                          lambda o=o: hidden()[o], top,  # type: ignore[misc]
                          extreme, has_nan, ranked, bands.get(o),  # type: ignore[arg-type]
-                         0.07 if steps_moved(fused) else 0.0)
+                         0.07 if steps_moved(fused) else 0.0, exact.unbounded(o) if infinite else False)
     return wanted
 
 

@@ -51,6 +51,17 @@ def test_a_row_is_hidden_altogether_and_by_halves(kind: str, value: float | None
     assert patterns(turns) >= {(True, True), (True, False), (False, True)}
 
 
+@pytest.mark.parametrize("kind", ["nan", "inf"])
+def test_rows_of_every_tile_have_a_nan_and_have_none_and_it_stands_at_every_end(kind: str) -> None:
+    x = kinds.floats(rng(), "f32", (16, 700), kind, Place(0, None, 1, 1))
+    has = ~np.isfinite(x)
+    assert has.sum() == 9 and has.any(0)[[0, 511, 512, 699]].all()
+    for tile in (2, 4):
+        assert all(has[k::tile].any(1).tolist() not in ([True] * (16 // tile), [False] * (16 // tile)) for k in range(tile))
+    turns = [kinds.floats(rng(), "f32", (700,), kind, Place(0, None, 0, t)) for t in kinds.SINGLE]
+    assert sorted(int((~np.isfinite(t)).argmax()) for t in turns) == [0, 511, 512, 699]
+
+
 def test_masks_hide_whole_segments_too() -> None:
     x = kinds.mask(rng(), (16, 700), False, Place(0, None, 1))
     assert {(bool(r[:350].any()), bool(r[350:].any())) for r in x} == set(itertools.product((False, True), repeat=2))

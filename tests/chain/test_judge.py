@@ -75,3 +75,11 @@ def test_a_mask_may_hide_an_infinite_result() -> None:
     assert rule(np.array([-np.inf, np.nan], np.float32), held) == ""
     assert "class" in rule(np.array([np.inf, np.nan], np.float32), held)
     assert "class" in rule(np.array([-np.inf, -np.inf], np.float32), held)
+
+
+def test_nan_may_stand_for_a_number_only_where_an_infinite_element_makes_a_result_infinite() -> None:
+    exact = np.array([0.0, 0.0, 1.0])
+    held = want(exact, exact.astype(np.float32), unbounded=np.array([True, False, True]))
+    assert rule(np.array([np.nan, 0.0, 1.0], np.float32), held) == ""
+    assert "class" in rule(np.array([0.0, np.nan, 1.0], np.float32), held)
+    assert "class" in rule(np.array([0.0, 0.0, np.inf], np.float32), held) and "error" in rule(np.array([0, 0, 2.0]), held)
