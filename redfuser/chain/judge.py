@@ -43,6 +43,10 @@ class Bands:
 def digits(got: Array, want: Array, bands: Bands | None = None, ranked: Array | None = None, lost: Array | float = 0.0) -> str:
     """Empty when ``got`` has the digits of ``want`` (both float64, or integers), else what differs. The inputs being finite,
     NaN and the infinities are one class (docs/algebra.md). lost: what ``want`` itself may be off by."""
+    if got.dtype.kind == "V":  # few values: those, and NaN for NaN
+        got, want = got.astype(np.float64), np.asarray(want).astype(np.float64)
+        differ = ~((got == want) | (np.isnan(got) & np.isnan(want)))
+        return _first(got, want, differ) if differ.any() else ""
     if got.dtype.kind != "f":
         if ranked is None or np.array_equal(got, want):
             return "" if np.array_equal(got, want) else _first(got, want, got != want)

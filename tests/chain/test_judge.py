@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from redfuser.acrf.domains import NUMPY
 from redfuser.acrf.text import parse_cascade
 from redfuser.chain.judge import Bands, Hidden, Want, digits, rule
 from redfuser.chain.losses import losses
@@ -83,3 +84,9 @@ def test_nan_may_stand_for_a_number_only_where_an_infinite_element_makes_a_resul
     assert rule(np.array([np.nan, 0.0, 1.0], np.float32), held) == ""
     assert "class" in rule(np.array([0.0, np.nan, 1.0], np.float32), held)
     assert "class" in rule(np.array([0.0, 0.0, np.inf], np.float32), held) and "error" in rule(np.array([0, 0, 2.0]), held)
+
+
+def test_results_of_few_values_are_those_values_and_nan() -> None:
+    eight = np.array([np.nan, 448.0, 1.0]).astype(NUMPY["e4m3"])
+    assert digits(eight, eight.astype(np.float64)) == ""
+    assert digits(eight, np.array([np.nan, 448.0, 1.125])) and digits(eight, np.array([0.0, 448.0, 1.0]))
