@@ -90,3 +90,14 @@ def test_results_of_few_values_are_those_values_and_nan() -> None:
     eight = np.array([np.nan, 448.0, 1.0]).astype(NUMPY["e4m3"])
     assert digits(eight, eight.astype(np.float64)) == ""
     assert digits(eight, np.array([np.nan, 448.0, 1.125])) and digits(eight, np.array([0.0, 448.0, 1.0]))
+
+
+def test_at_the_top_of_a_dtype_the_allowed_error_may_be_an_infinity() -> None:
+    exact = np.array([64500.0, 1000.0, 65540.0])
+    program = np.array([59616.0, 1000.0, np.nan]).astype(np.float16)
+    held = Want(program, exact, "f16", lambda: [], 1e30)
+    assert rule(np.array([np.inf, 1000.0, 65504.0], np.float16), held) == ""
+    for wrong in ([-np.inf, 1000.0, 65504.0], [64500.0, np.inf, 65504.0], [np.nan, 1000.0, 65504.0]):
+        assert "class" in rule(np.array(wrong, np.float16), held)
+    sure = Want(exact[:2].astype(np.float16), exact[:2], "f16", lambda: [], 1e30)
+    assert "class" in rule(np.array([np.inf, 1000.0], np.float16), sure)
