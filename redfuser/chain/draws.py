@@ -75,6 +75,8 @@ def draws(cascade: Cascade) -> Iterator[Draw]:
     yield Draw("large", "large", turn=6)
     for t in floats:
         own = kinds.rows(tuple(map(int, t.shape)), _dim(cascade, t.name, cascade.raxis))
+        if own < PARTS and len(floats) > 1:
+            yield Draw(f"{t.name} far from zero", kinds={t.name: "offset"}, wide=True)
         for k in range(0, PARTS, own) if few < PARTS else [0] if own < PARTS and len(floats) > 1 else []:
             yield Draw(f"{t.name} zeros, {k}", kinds={t.name: "zeros"}, wide=True, turn=k)
         for k in range(0, PARTS, own) if few < PARTS else [0 if own >= PARTS else 1]:
