@@ -101,13 +101,15 @@ def _rows(cascade: Cascade) -> int:
 class Facts:
     """What draws need to know of a cascade. axis, bands: the p-axis whose points get magnitudes of their own, and the dimension
     of each tensor that it is; rows: likewise of the r-axis; limits: of integer tensors that are places; marks: numbers that
-    integer tensors are compared with; operands, terms: see :func:`_multiplied`."""
+    integer tensors are compared with; counts: integer tensors that are numbers like others, neither compared nor an index;
+    operands, terms: see :func:`_multiplied`."""
 
     axis: str | None
     bands: Mapping[str, int | None]
     rows: Mapping[str, int | None]
     limits: Mapping[str, int]
     marks: Mapping[str, tuple[int, ...]]
+    counts: frozenset[str]
     operands: frozenset[str]
     terms: frozenset[str]
 
@@ -116,7 +118,7 @@ def facts(cascade: Cascade) -> Facts:
     axis = band_axis(cascade)
     bands, rows = ({t.name: _dim(cascade, t.name, a) for t in cascade.inputs} for a in (axis, cascade.raxis))
     operands, terms = (_multiplied(cascade, along) for along in (False, True))
-    return Facts(axis, bands, rows, _limits(cascade), _marks(cascade), operands, terms)
+    return Facts(axis, bands, rows, _limits(cascade), _marks(cascade), _counts(cascade), operands, terms)
 
 
 def inputs(cascade: Cascade, draw: Draw, known: Facts, seed: int = 0) -> dict[str, Array]:
@@ -130,6 +132,8 @@ def _values(cascade: Cascade, t: Tensor, number: int, draw: Draw, known: Facts, 
     band, along = known.bands[t.name], known.rows[t.name]
     if t.dtype == "bool":
         return kinds.mask(rng, shape, draw.wide, Place(number, band, along, draw.turn + 3))
+    if t.name in known.counts:
+        return kinds.counts(rng, t.dtype, shape, draw.kinds.get(t.name, draw.default), Place(number, band, along, draw.turn))
     if t.dtype not in FLOATS:
         limit = known.limits.get(t.name)
         x = kinds.labels(rng, shape, t.dtype, draw.wide) if limit is None else kinds.places(rng, shape, limit, draw.wide)
@@ -222,6 +226,13 @@ def _marks(cascade: Cascade) -> dict[str, tuple[int, ...]]:
                 if isinstance(y, Load) and y.tensor in found:
                     found[y.tensor] &= set(range(extent)) if isinstance(extent, int) else set()
     return {t: tuple(sorted(numbers)) for t, numbers in found.items() if numbers}
+
+
+def _counts(cascade: Cascade) -> frozenset[str]:
+    indices = {y for x in _loads(cascade) for i in x.indices for y in walk(i)}
+    compared = {k for s in cascade.stmts for x in walk(s.expr) if isinstance(x, Op) and x.name in COMPARISONS for k in walk(x)}
+    named = {x.tensor for x in indices | compared if isinstance(x, Load)}
+    return frozenset(t.name for t in cascade.inputs if t.dtype in ("i32", "i64") and t.name not in named)
 
 
 __all__ = ["Draw", "Facts", "draws", "facts", "inputs"]

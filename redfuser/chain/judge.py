@@ -57,7 +57,7 @@ def digits(got: Array, want: Array, bands: Bands | None = None, ranked: Array | 
         return "class: " + _first(got, want, wrong)
     size = np.where(finite, np.abs(want), 0.0)
     if want.ndim and want.shape[-1] > 1 and (bands is None or bands.dim != want.ndim - 1):
-        size = size.max(-1, keepdims=True)
+        size, lost = (np.max(x, -1, keepdims=True) if np.ndim(x) else x for x in (size, lost))
     with np.errstate(all="ignore"):
         bad = finite & ~(np.abs(got - want) <= DIGITS * size + lost + 1e-290)
     return _first(got, want, bad) if bad.any() else ""

@@ -75,6 +75,12 @@ def labels(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, plain: 
     return x if plain or not shape else np.sort(x, -1)
 
 
+def counts(rng: np.random.Generator, dtype: str, shape: tuple[int, ...], kind: str, place: Place) -> Array:
+    """Whole numbers as a float tensor would have numbers, where that kind has some."""
+    kind = kind if kind in ("offset", "ends", "peak", "ties", "zeros", "large") else "normal"
+    return np.rint(50 * floats(rng, "f32", shape, kind, place)).astype(NUMPY[dtype])
+
+
 def marked(rng: np.random.Generator, x: Array, marks: tuple[int, ...], plain: bool) -> Array:
     """Unless ``plain``, every eighth is one of ``marks``."""
     if plain or not marks:
@@ -100,8 +106,8 @@ def floats(rng: np.random.Generator, dtype: str, shape: tuple[int, ...], kind: s
             x = sign * 10.0 ** rng.uniform(*((-3.0, 1.5) if narrow else (-8.0, 4.0)), shape)
         case "small":
             x = normal * 0.0037
-        case "offset":  # below in one row, above in the next
-            x = normal + np.where(_sides(shape, place) % 2 == 0, -1.0, 1.0) * (100.0 if narrow or dtype == "bf16" else 3000.0)
+        case "offset":  # below in one row and above in another, in every place of a tile
+            x = normal + np.where(_parity(_sides(shape, place)) == 0, -1.0, 1.0) * (100.0 if narrow or dtype == "bf16" else 3000.0)
         case "ends":  # the row's largest is where a segment, of whatever size, begins or ends
             x = normal if place.along is None else normal * _ends(shape, place.along)
         case "peak":
@@ -205,4 +211,4 @@ def _magnitudes(shape: tuple[int, ...], dim: int, exponents: tuple[int, ...]) ->
     return sizes.reshape([-1 if d == dim else 1 for d in range(len(shape))])
 
 
-__all__ = ["BANDS", "PARTS", "PEAKS", "SINGLE", "Place", "floats", "labels", "marked", "mask", "places", "rows"]
+__all__ = ["BANDS", "PARTS", "PEAKS", "SINGLE", "Place", "counts", "floats", "labels", "marked", "mask", "places", "rows"]

@@ -78,8 +78,7 @@ class Case:
         """What is wrong with results in float64, with the roundings to few values or (not ``steps``) with none. Where some
         are wrong to all their digits, those that cancellation takes from the program itself do not count."""
         if text := self._apart(got, steps, {}):
-            lost = self.exact(steps).lost(LOSSES)
-            text = self._apart(got, steps, {n: x.max(-1, keepdims=True) if x.ndim else x for n, x in lost.items()})
+            text = self._apart(got, steps, self.exact(steps).lost(LOSSES))
         return text
 
     def _apart(self, got: Mapping[str, Array], steps: bool, lost: Mapping[str, Array]) -> str:

@@ -17,11 +17,12 @@ ONE_ROW = """cascade c(x: f32[700], y: f32[700]) over l
   r = max[l] x[l] * d
   return r
 """
-LABELS = """cascade c(x: f32[16, 700], qid: i32[16], kid: i32[700], word: i64[16], group: i64[16]) over l
+LABELS = """cascade c(x: f32[16, 700], qid: i32[16], kid: i32[700], word: i64[16], group: i64[16], n: i32[16, 700]) over l
   m[i] = max[l] select(qid[i] == kid[l], x[i, l], -inf)
   s[i] = sum[l] select(word[i] == l and word[i] != -100, x[i, l], 0.0)
   g[i] = sum[l] select(l // 100 == group[i], x[i, l], 0.0)
-  return m, s, g
+  c[i] = max[l] n[i, l]
+  return m, s, g, c
 """
 
 
@@ -94,5 +95,9 @@ def test_labels_are_few_and_places_reach_the_ends_of_segments() -> None:
     assert given["word"].min() >= 0
     given = inputs(cascade, ties, known)
     assert (np.diff(given["kid"]) >= 0).all() and -100 in given["word"]
+    assert known.counts == {"n"} and given["n"].min() < 0 < given["n"].max()
+    far = inputs(cascade, next(d for d in draws(cascade) if d.name == "far from zero"), known)["n"]
+    for k in range(4):
+        assert (far[k::4].max(1) < 0).any() and (far[k::4].min(1) > 0).any(), "what fills up a tile is no number of the row"
     places = kinds.places(rng(), (400,), 700, False)
     assert {0, 15, 16, 127, 128, 255, 256, 511, 512, 699} <= set(places.tolist())

@@ -34,6 +34,10 @@ def test_what_float64_loses_is_a_matter_of_the_terms() -> None:
     lost = 64 * found["d"][1]
     assert digits(results["d"] + 1e-16, results["d"]) and not digits(results["d"] + 1e-16, results["d"], lost=lost)
     assert digits(results["d"] + 1e-10, results["d"], lost=lost)
+    bands = Bands(0, 3)
+    sizes = np.array([1e-20, 1.0, 1e20])
+    off = sizes * (1 + np.array([1e-6, 0, 0]))
+    assert digits(off, sizes, bands, lost=1e-14 * sizes), "a band's loss is its own"
     assert digits(results["a"] * (1 + 1e-8), results["a"], lost=64 * found["a"][1])
 
 
