@@ -119,7 +119,7 @@ def rule(got: Array, want: Want, noise: Array | float = 0.0) -> str:
     if wrong.any():
         wrong &= ~_at_the_top(a, b, z, want.dtype)
     for h in want.hidden() if (wrong & ~np.isnan(a)).any() else ():
-        theirs = h.program.astype(np.float64)
+        theirs: Array = h.program.astype(np.float64)
         spared = wrong & ~np.isnan(a) & h.where & (_same_class(a, theirs) | _same_class(a, _stored(h.exact, want.dtype)))
         b, z = np.where(spared, theirs, b), np.where(spared, h.exact, z)
         wrong &= ~spared

@@ -107,7 +107,8 @@ def floats(rng: np.random.Generator, dtype: str, shape: tuple[int, ...], kind: s
         case "small":
             x = normal * 0.0037
         case "offset":  # below in one row and above in another, in every place of a tile
-            x = normal + np.where(_parity(_sides(shape, place)) == 0, -1.0, 1.0) * (100.0 if narrow or dtype == "bf16" else 3000.0)
+            side = np.where(_parity(_sides(shape, place)) == 0, -1.0, 1.0)
+            x = normal + side * (100.0 if narrow or dtype == "bf16" else 3000.0)
         case "ends":  # the row's largest is where a segment, of whatever size, begins or ends
             x = normal if place.along is None else normal * _ends(shape, place.along)
         case "peak":
@@ -140,7 +141,7 @@ def _part(shape: tuple[int, ...], place: Place, every: int) -> Array:
     r-axis, all of it or nothing."""
     if not shape:
         return np.zeros((), np.bool_)
-    turn = place.turns(shape) % every
+    turn: Array = place.turns(shape) % every
     if place.along is None:
         return np.broadcast_to(turn == 0, shape)
     n = shape[place.along]
@@ -156,7 +157,7 @@ def _single(rng: np.random.Generator, shape: tuple[int, ...], place: Place) -> t
     turn = place.turns(shape)
     row = len(shape) - 1 if place.along is None else place.along
     at = np.arange(shape[row]).reshape([-1 if d == row else 1 for d in range(len(shape))])
-    which = turn // 2 % 8
+    which: Array = turn // 2 % 8
     chosen = np.where(which < 4, _ends_of(shape[row])[which % 4], rng.integers(0, max(1, shape[row]), turn.shape))
     return (_parity(turn) == 1) & (at == chosen), np.where(_parity(turn // 2) == 1, -1.0, 1.0)
 
@@ -177,7 +178,8 @@ def _peak(normal: Array, shape: tuple[int, ...], place: Place) -> Array:
     """Mostly on one side of zero, and the farthest on that side at an end of the row or of its longest segment. Over
     ``PEAKS`` turns every tensor has every place on each side, and with any other tensor on either side."""
     turn = place.turns(shape) if shape else np.asarray(place.turn)
-    low, high = turn % 4, turn // 4 % 4
+    low: Array = turn % 4
+    high: Array = turn // 4 % 4
     sides = high & (place.number % 3 + 1)
     side = np.where(_parity(sides) == 1, -1.0, 1.0)
     x = normal + 0.5 * side

@@ -52,7 +52,7 @@ class Truth:
     def unbounded(self, output: str) -> Array:
         """Where some result over the row, at the same points, is infinite or NaN."""
         axes = self.cascade.stmt(output).axes
-        found = np.zeros([len(self.machine.ranges[a]) for a in axes], np.bool_)
+        found: Array = np.zeros([len(self.machine.ranges[a]) for a in axes], np.bool_)
         for s in (s for s in self.cascade.stmts if isinstance(s, Reduce) and s.over == self.cascade.raxis):
             value = self.machine.values[s.names[0]]
             if set(value.axes) <= set(axes) and value.data.dtype.kind == "f":

@@ -31,7 +31,7 @@ def test_what_float64_loses_is_a_matter_of_the_terms() -> None:
     results = evaluate(cascade, given, Wide()).outputs()
     assert all(np.array_equal(found[n][0], results[n]) for n in results), "comparisons come out as they do in float64"
     assert (found["d"][0] == 0).all() and (found["d"][1] > 1e-16).all() and (found["d"][1] < 1e-13).all()
-    lost = 64 * found["d"][1]
+    lost: np.ndarray = 64 * found["d"][1]
     assert digits(results["d"] + 1e-16, results["d"]) and not digits(results["d"] + 1e-16, results["d"], lost=lost)
     assert digits(results["d"] + 1e-10, results["d"], lost=lost)
     bands = Bands(0, 3)
