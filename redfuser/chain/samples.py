@@ -162,7 +162,7 @@ def _hidden(fused: Fused, given: Mapping[str, Array]) -> dict[str, list[Hidden]]
     for key, where, exact in unseen(run, keys):
         own = evaluate(cascade, without(key, 0.0), PROGRAM).outputs()
         for o, w, e in zip(cascade.outputs, where, exact, strict=True):
-            found[o].append(Hidden(w, own[o], np.where(np.abs(e) == FAR, np.sign(e) * np.inf, e)))
+            found[o].append(Hidden(w, own[o], np.where(np.abs(e) == FAR, np.copysign(np.inf, e), e)))
     return found
 
 
