@@ -175,7 +175,8 @@ def _ends_of(n: int) -> Array:
 
 
 def _peak(normal: Array, shape: tuple[int, ...], place: Place) -> Array:
-    """Mostly on one side of zero, and the farthest on that side at an end of the row or of its longest segment. Over
+    """Mostly on one side of zero, and the farthest on that side at an end of the row or of its longest segment; the second at
+    another, so that a running maximum is exceeded (or not). Over
     ``PEAKS`` turns every tensor has every place on each side, and with any other tensor on either side."""
     turn = place.turns(shape) if shape else np.asarray(place.turn)
     low: Array = turn % 4
@@ -186,9 +187,9 @@ def _peak(normal: Array, shape: tuple[int, ...], place: Place) -> Array:
     if place.along is None:
         return x
     n = shape[place.along]
-    end = _ends_of(n)[(low + place.number * high) % 4]
+    end, second = (_ends_of(n)[(low + k + place.number * high) % 4] for k in (0, 2))
     at = np.arange(n).reshape([-1 if d == place.along else 1 for d in range(len(shape))])
-    return np.where(at == end, 6.0 * side, x)
+    return np.where(at == end, 6.0 * side, np.where(at == second, 4.5 * side, x))
 
 
 def _sides(shape: tuple[int, ...], place: Place) -> Array:
