@@ -9,7 +9,9 @@ the cascade itself: the scalar program through LLVM (:func:`scalar_program`), th
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+from redfuser.acrf.check.unrounded import unrounded
 from redfuser.cache import Cache
 from redfuser.chain import scalar, steps, tiles, twin
 from redfuser.chain.samples import cases
@@ -57,11 +59,17 @@ def tile_passes(program: Program, config: TileConfig, target: Target) -> tuple[s
 
 
 def _scalar(program: Program, on_cpu: bool) -> Iterator[str]:
-    small = twin.of_scalar(program, deep=True)
+    small = exact_twin(program)
     yield from scalar.inexact(small, cases(small.fused, deep=True))
     if on_cpu:
         small = twin.of_scalar(program, deep=False)
         yield from scalar.violations(small, cases(small.fused), cpu.LANES)
+
+
+def exact_twin(program: Program) -> Program:
+    """The twin that is compared in float64, where no rounding moved."""
+    small = twin.of_scalar(program, deep=True)
+    return replace(small, fused=unrounded(small.fused))
 
 
 def _tiles(program: Program, config: TileConfig, target: Target) -> Iterator[str]:
@@ -82,4 +90,4 @@ def _first(violations: Iterator[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-__all__ = ["JUDGES", "LoweringError", "scalar_program", "tile_passes", "tile_program"]
+__all__ = ["JUDGES", "LoweringError", "exact_twin", "scalar_program", "tile_passes", "tile_program"]

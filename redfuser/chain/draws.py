@@ -1,43 +1,40 @@
 """Inputs that a lazy test misses, each of them once a real defect: what every check of a kernel draws.
 
-A :class:`Draw` names a distribution per tensor. ``bands`` gives the points of one p-axis magnitudes of their own, 1e-18 to
-1e20 where the dtype has them, so that a result is judged among results of its own size. Everything is a function of the
-seed: the same program is checked on the same inputs everywhere.
+A :class:`Draw` names a kind of values per tensor (:mod:`redfuser.chain.kinds`). ``bands`` gives the points of one p-axis
+magnitudes of their own, 1e-18 to 1e20 where the dtype has them, so that a result is judged among results of its own size.
+Everything is a function of the seed: the same program is checked on the same inputs everywhere.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
 
-import ml_dtypes
 import numpy as np
 
 from redfuser.acrf.cascade import Cascade, Let, Reduce, Tensor
 from redfuser.acrf.check.domains import NUMPY, Array
-from redfuser.acrf.expr import FLOATS, Expr, Index, Load, Op, Ref, children, walk
-
-_WIDE = (-18, -9, -3, 0, 2, 6, 12, 20)
-BANDS = {"f64": _WIDE, "f32": _WIDE, "bf16": _WIDE, "f16": (-4, -3, -2, -1, 0, 1, 2, 3),
-         "e4m3": (-1, 0, 1, 2, -1, 0, 1, 2), "e5m2": (-3, -2, -1, 0, 1, 2, 3, 4)}
-"""Decimal exponents of the bands, by dtype; as many for each."""
+from redfuser.acrf.expr import COMPARISONS, FLOATS, Const, Expr, Index, Load, Op, Ref, children, walk
+from redfuser.chain import kinds
+from redfuser.chain.kinds import PARTS, PEAKS, SINGLE, Place
+from redfuser.chain.smaller import span
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
     """A distribution by tensor name, ``default`` for the others. wide: fit for a comparison in float64 to many digits, where
-    every result is finite and none is a difference of nearly equal numbers; or, cancels, where what such differences lose is
-    found out. exactly: asked for that comparison alone. deep: worth several points of every axis."""
+    every input is finite. exactly: asked for that comparison alone. deep: worth several points of every axis. turn: of the
+    first row (:mod:`redfuser.chain.kinds`)."""
 
     name: str
     default: str = "normal"
     kinds: Mapping[str, str] = field(default_factory=dict)
     wide: bool = False
     deep: bool = False
-    cancels: bool = False
     exactly: bool = False
+    turn: int = 0
 
     @property
     def banded(self) -> bool:
@@ -45,48 +42,60 @@ class Draw:
 
 
 def draws(cascade: Cascade) -> Iterator[Draw]:
-    """Finite ones first, then hidden rows, then NaN and infinities in each tensor by itself."""
-    floats = [t.name for t in cascade.inputs if t.dtype in FLOATS]
+    """Finite ones first, then hidden rows, then NaN and infinities in each tensor by itself. Where there are few rows there
+    are more draws: what happens in some rows only is to happen."""
+    floats = [t for t in cascade.inputs if t.dtype in FLOATS]
+    few = _rows(cascade)
     yield Draw("normal", wide=True, deep=True)
     yield Draw("positive", "positive", wide=True)
     yield Draw("bands of magnitude", "bands", wide=True, deep=True)
     yield Draw("small", "small", wide=True)
-    yield Draw("decades within a row", "decades")
-    yield Draw("far from zero", "offset", wide=True, cancels=True)
-    yield Draw("ties", "ties")
-    yield Draw("outlier", "outlier")
-    yield Draw("ends of tiles", "ends")
-    for k in range(2, 2 + _again(cascade)):
-        yield Draw(f"normal, {k}", wide=True, exactly=True)
-    yield Draw("rows of zeros", "zeros")
-    yield Draw("large", "large")
-    for n in floats:
-        yield Draw(f"{n} -inf", "normal", {n: "hidden"})
-        yield Draw(f"{n} least", "normal", {n: "least"})
+    yield Draw("decades within a row", "decades", turn=1)
+    yield Draw("far from zero", "offset", wide=True)
+    yield Draw("ties", "ties", turn=2)
+    yield Draw("outlier", "outlier", turn=3)
+    yield Draw("ends of tiles", "ends", turn=4)
+    for k in range(0, PEAKS, few):
+        yield Draw(f"peaks, {k}", "peak", wide=True, exactly=True, turn=k)
+    yield Draw("rows of zeros", "zeros", wide=True, turn=5)
+    yield Draw("large", "large", turn=6)
+    for t in floats:
+        own = kinds.rows(tuple(map(int, t.shape)), _dim(cascade, t.name, cascade.raxis))
+        if own < PARTS and len(floats) > 1:
+            yield Draw(f"{t.name} far from zero", kinds={t.name: "offset"}, wide=True)
+        for k in range(0, PARTS, own) if few < PARTS else [0] if own < PARTS and len(floats) > 1 else []:
+            yield Draw(f"{t.name} zeros, {k}", kinds={t.name: "zeros"}, wide=True, turn=k)
+        for k in range(0, PARTS, own) if few < PARTS else [0 if own >= PARTS else 1]:
+            yield Draw(f"{t.name} -inf, {k}", kinds={t.name: "hidden"}, turn=k)
+            yield Draw(f"{t.name} least, {k}", kinds={t.name: "least"}, turn=k)
     if len(floats) > 1:
-        yield Draw("-inf jointly", "positive", {n: "hidden" for n in _along(cascade)})
-    for n in floats:
-        yield Draw(f"{n} nan", "normal", {n: "nan"})
-        yield Draw(f"{n} inf", "normal", {n: "inf"})
+        yield Draw("-inf jointly", "positive", {n: "hidden" for n in _along(cascade)}, turn=0 if few >= PARTS else 1)
+    for n in (t.name for t in floats):
+        for k in SINGLE if few < PARTS else SINGLE[:1]:
+            yield Draw(f"{n} nan, {k}", kinds={n: "nan"}, turn=k)
+            yield Draw(f"{n} inf, {k}", kinds={n: "inf"}, turn=k)
 
 
-def _again(cascade: Cascade) -> int:
-    """Further draws where there are few rows: what happens in some rows only is to happen."""
+def _rows(cascade: Cascade) -> int:
+    """Of the result that has the fewest."""
     extents = {a.name: a.extent if isinstance(a.extent, int) else 1 for a in cascade.axes}
-    rows = [prod(extents[a] for a in s.axes) for s in cascade.stmts if isinstance(s, Reduce) and s.over == cascade.raxis]
-    return 2 * max(0, 5 - min(rows, default=5))
+    return max(1, min((prod(extents[a] for a in s.axes) for s in cascade.stmts
+                       if isinstance(s, Reduce) and s.over == cascade.raxis), default=PEAKS))
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What draws need to know of a cascade. axis, bands: the p-axis whose points get magnitudes of their own, and the dimension
-    of each tensor that it is; rows: likewise of the r-axis; limits: of integer tensors that are places; operands, terms: see
-    :func:`_multiplied`."""
+    of each tensor that it is; rows: likewise of the r-axis; limits: of integer tensors that are places; marks: numbers that
+    integer tensors are compared with; counts: integer tensors that are numbers like others, neither compared nor an index;
+    operands, terms: see :func:`_multiplied`."""
 
     axis: str | None
     bands: Mapping[str, int | None]
     rows: Mapping[str, int | None]
     limits: Mapping[str, int]
+    marks: Mapping[str, tuple[int, ...]]
+    counts: frozenset[str]
     operands: frozenset[str]
     terms: frozenset[str]
 
@@ -94,26 +103,32 @@ class Facts:
 def facts(cascade: Cascade) -> Facts:
     axis = band_axis(cascade)
     bands, rows = ({t.name: _dim(cascade, t.name, a) for t in cascade.inputs} for a in (axis, cascade.raxis))
-    return Facts(axis, bands, rows, _limits(cascade), _multiplied(cascade, along=False), _multiplied(cascade, along=True))
+    operands, terms = (_multiplied(cascade, along) for along in (False, True))
+    return Facts(axis, bands, rows, _limits(cascade), _marks(cascade), _counts(cascade), operands, terms)
 
 
 def inputs(cascade: Cascade, draw: Draw, known: Facts, seed: int = 0) -> dict[str, Array]:
     """An array per input tensor, in the tensor's dtype."""
-    out = {}
-    for t in cascade.inputs:
-        rng = np.random.default_rng(zlib.crc32(f"{cascade.name}/{t.name}/{draw.name}/{seed}".encode()))
-        shape = tuple(int(n) for n in t.shape)
-        if t.dtype == "bool":
-            out[t.name] = _mask(rng, shape, draw)
-        elif t.dtype not in FLOATS:
-            low = -3 if t.dtype == "i8" and t.name not in known.limits else 0
-            out[t.name] = rng.integers(low, max(1, known.limits.get(t.name, 4)), shape).astype(NUMPY[t.dtype])
-        else:
-            kind = draw.kinds.get(t.name, draw.default)
-            wide = t.dtype != "f16"  # products stay in range: linear ones of a contraction, squares of a row
-            least = -3e-24 if wide and t.name in known.terms else -1e-3 if wide and t.name in known.operands else -1.0
-            out[t.name] = _floats(rng, t, shape, kind, known.bands[t.name], known.rows[t.name], least)
-    return out
+    return {t.name: _values(cascade, t, k, draw, known, seed) for k, t in enumerate(cascade.inputs)}
+
+
+def _values(cascade: Cascade, t: Tensor, number: int, draw: Draw, known: Facts, seed: int) -> Array:
+    rng = np.random.default_rng(zlib.crc32(f"{cascade.name}/{t.name}/{draw.name}/{seed}".encode()))
+    shape = tuple(int(n) for n in t.shape)
+    band, along = known.bands[t.name], known.rows[t.name]
+    if t.dtype == "bool":
+        return kinds.mask(rng, shape, draw.wide, Place(number, band, along, draw.turn + 3))
+    if t.name in known.counts:
+        return kinds.counts(rng, t.dtype, shape, draw.kinds.get(t.name, draw.default), Place(number, band, along, draw.turn))
+    if t.dtype not in FLOATS:
+        limit = known.limits.get(t.name)
+        x = kinds.labels(rng, shape, t.dtype, draw.wide) if limit is None else kinds.places(rng, shape, limit, draw.wide)
+        return kinds.marked(rng, x, known.marks.get(t.name, ()), draw.wide).astype(NUMPY[t.dtype])
+    kind = draw.kinds.get(t.name, draw.default)
+    wide = t.dtype != "f16"  # products stay in range: linear ones of a contraction, squares of a row
+    least = -3e-24 if wide and t.name in known.terms else -1e-3 if wide and t.name in known.operands else -1.0
+    turn = draw.turn + (number if kind == "zeros" and not draw.kinds else 0)
+    return kinds.floats(rng, t.dtype, shape, kind, Place(number, band, along, turn, least))
 
 
 def band_axis(cascade: Cascade) -> str | None:
@@ -160,112 +175,50 @@ def _multiplied(cascade: Cascade, along: bool) -> frozenset[str]:
 
 
 def _limits(cascade: Cascade) -> dict[str, int]:
-    """Integer tensors that are places: the extent of the dimension that they index, or of the axis they are compared with."""
+    """Integer tensors that are places: the extent of the dimension that they index, or how far what they are compared with
+    goes along the r-axis. Labels, which are compared with one another, are none."""
     shapes = {t.name: t.shape for t in cascade.inputs}
-    extents = {a.name: a.extent for a in cascade.axes}
+    extents = {a.name: a.extent for a in cascade.axes if isinstance(a.extent, int)}
     found: dict[str, int] = {}
 
-    def least(name: str, extent: int | str) -> None:
-        if isinstance(extent, int):
-            found[name] = min(extent, found.get(name, extent))
+    def least(places: Iterable[Expr], extent: int | str) -> None:
+        for x in places:
+            if isinstance(x, Load) and x.dtype in ("i64", "i32") and isinstance(extent, int):
+                found[x.tensor] = min(extent, found.get(x.tensor, extent))
 
     for x in _loads(cascade):
         for d, i in enumerate(x.indices):
-            for y in (y for y in walk(i) if isinstance(y, Load)):
-                least(y.tensor, shapes[x.tensor][d])
-    for x in (x for s in cascade.stmts for x in walk(s.expr)):
+            least(walk(i), shapes[x.tensor][d])
+    for x in (x for s in cascade.stmts for x in walk(s.expr) if isinstance(x, Op) and x.name in COMPARISONS):
         kids = children(x)
-        places = [k for k in kids if isinstance(k, Load) and k.dtype in ("i64", "i32")]
-        for a in (y.axis for k in kids for y in walk(k) if places and isinstance(y, Index)):
-            for k in places:
-                if a == cascade.raxis:
-                    least(k.tensor, extents[a])
+        for k in kids:
+            far = span(k, extents) if any(isinstance(y, Index) and y.axis == cascade.raxis for y in walk(k)) else None
+            if far is not None:
+                least((other for other in kids if other is not k), max(1, far[1] + 1))
     return found
 
 
-def _mask(rng: np.random.Generator, shape: tuple[int, ...], draw: Draw) -> Array:
-    """Mostly true; except under the wide draws, with rows of false and first and last elements false."""
-    x = rng.random(shape) < 0.75
-    if draw.wide or not shape:
-        return x
-    x[..., :1] = False
-    x[..., -1:] = False
-    if len(shape) > 1:
-        x[..., ::7, :] = False
-    return x
+def _marks(cascade: Cascade) -> dict[str, tuple[int, ...]]:
+    """Numbers that an integer tensor is compared with (the label of what does not count); of one that indexes, none outside."""
+    shapes = {t.name: t.shape for t in cascade.inputs}
+    found: dict[str, set[int]] = {}
+    for x in (x for s in cascade.stmts for x in walk(s.expr) if isinstance(x, Op) and x.name in COMPARISONS):
+        numbers = {int(k.value) for k in x.args if isinstance(k, Const) and k.dtype not in FLOATS}
+        for t in (k.tensor for k in x.args if isinstance(k, Load) and k.dtype in ("i64", "i32")):
+            found.setdefault(t, set()).update(numbers)
+    for x in _loads(cascade):
+        for extent, i in zip(shapes[x.tensor], x.indices, strict=True):
+            for y in walk(i):
+                if isinstance(y, Load) and y.tensor in found:
+                    found[y.tensor] &= set(range(extent)) if isinstance(extent, int) else set()
+    return {t: tuple(sorted(numbers)) for t, numbers in found.items() if numbers}
 
 
-def _floats(rng: np.random.Generator, t: Tensor, shape: tuple[int, ...], kind: str, band: int | None,
-            along: int | None, least: float) -> Array:
-    """band, along: the dimension that is the banded axis, that is the r-axis."""
-    dtype = NUMPY[t.dtype]
-    top = float(ml_dtypes.finfo(dtype).max)
-    narrow = t.dtype in ("f16", "e4m3", "e5m2")
-    normal = np.asarray(rng.standard_normal(shape) * 0.83)
-    row = (*shape[:-1], 1) if shape else ()
-    hidden = (rng.random(shape) < 0.4) | (rng.random(row) < 0.2)
-    few = rng.random(shape) < 0.5 / max(2, shape[-1] if shape else 1)
-    sign = np.where(rng.random(shape) < 0.5, 1.0, -1.0)
-    match kind:
-        case "positive":
-            x = rng.uniform(0.3, 1.7, shape)
-        case "bands":
-            x = normal if band is None else normal * _magnitudes(shape, band, BANDS[t.dtype])
-        case "decades":
-            x = sign * 10.0 ** rng.uniform(*((-3.0, 1.5) if narrow else (-8.0, 4.0)), shape)
-        case "small":
-            x = normal * 0.0037
-        case "offset":  # below in one row, above in the next
-            each = [0 if d in (along, len(shape) - 1) else 1 for d in range(len(shape))]
-            place: Array = sum((k * np.arange(n).reshape([-1 if d == at else 1 for at in range(len(shape))])
-                         for d, (k, n) in enumerate(zip(each, shape, strict=True))), np.asarray(0))
-            side = np.where(place % 2 == 0, -1.0, 1.0)
-            x = normal + side * (100.0 if narrow or t.dtype == "bf16" else 3000.0)
-        case "ends":  # the row's largest is where a segment, of whatever size, begins or ends
-            x = normal if along is None else normal * _ends(shape, along)
-        case "ties":
-            x = rng.integers(-2, 3, shape)
-        case "outlier":
-            x = np.where(few, sign * min(top / 8, 3e4), normal)
-        case "zeros":
-            x = normal * (rng.random(row) < 0.5)
-        case "large":
-            x = normal * min(top / 16, 2e3)
-        case "hidden":
-            x = np.where(hidden, -np.inf, normal)
-        case "least":
-            x = np.where(hidden, np.where(rng.random(shape) < 0.3, -1e4, top * least), normal)
-        case "nan":
-            x = np.where(few, np.nan, normal)
-        case "inf":
-            x = np.where(few, sign * np.inf, normal)
-        case _:
-            x = normal
-    with np.errstate(all="ignore"):
-        x = np.asarray(x, np.float64)
-        return (np.clip(x, -448.0, 448.0) if t.dtype == "e4m3" else x).astype(dtype)  # e4m3 has no infinity
+def _counts(cascade: Cascade) -> frozenset[str]:
+    indices = {y for x in _loads(cascade) for i in x.indices for y in walk(i)}
+    compared = {k for s in cascade.stmts for x in walk(s.expr) if isinstance(x, Op) and x.name in COMPARISONS for k in walk(x)}
+    named = {x.tensor for x in indices | compared if isinstance(x, Load)}
+    return frozenset(t.name for t in cascade.inputs if t.dtype in ("i32", "i64") and t.name not in named)
 
 
-def _ends(shape: tuple[int, ...], dim: int) -> Array:
-    """Large along a dimension at the first and the last of sixteen, the larger the longer the segments that begin or end
-    there, and at both its ends."""
-    at = np.arange(shape[dim])
-    power = np.maximum(at & -at, at + 1 & -(at + 1))
-    power[:1] = power[-1:] = power.max(initial=16)
-    sizes = np.where(power >= 16, 300.0 / 16 * np.minimum(power, 1024), 1.0)
-    return sizes.reshape([-1 if d == dim else 1 for d in range(len(shape))])
-
-
-def _magnitudes(shape: tuple[int, ...], dim: int, exponents: tuple[int, ...]) -> Array:
-    sizes = 10.0 ** np.asarray(exponents, np.float64)[np.arange(shape[dim]) % len(exponents)]
-    return sizes.reshape([-1 if d == dim else 1 for d in range(len(shape))])
-
-
-def moved(given: Mapping[str, Array]) -> dict[str, Array]:
-    """Inputs in float64, each off by a few units of its last place."""
-    rng = np.random.default_rng(0)
-    return {n: x.astype(np.float64) * (1 + rng.integers(-8, 9, x.shape) * 2.0**-53) if x.dtype.kind in "fV" else x
-            for n, x in given.items()}
-
-
-__all__ = ["BANDS", "Draw", "Facts", "draws", "facts", "inputs", "moved"]
+__all__ = ["Draw", "Facts", "draws", "facts", "inputs"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import ml_dtypes
 import numpy as np
 
 from redfuser.acrf.check.domains import NUMPY, Array
@@ -21,6 +22,8 @@ DIGITS = 1e-9
 """The relative difference that float64 may show, of the largest result in its row."""
 
 
+USUAL = 64
+"""Units of error beyond which a band says nothing of the others."""
 LOST = 0.5
 """The relative error beyond which a result of extreme inputs is lost."""
 
@@ -39,30 +42,25 @@ class Bands:
 
 
 def digits(got: Array, want: Array, bands: Bands | None = None, ranked: Array | None = None, lost: Array | float = 0.0) -> str:
-    """Empty when ``got`` has the digits of ``want`` (both float64, or integers), else what differs. lost: see :func:`lost`."""
+    """Empty when ``got`` has the digits of ``want`` (both float64, or integers), else what differs. The inputs being finite,
+    NaN and the infinities are one class (docs/algebra.md). lost: what ``want`` itself may be off by."""
+    if got.dtype.kind == "V":  # few values: those, and NaN for NaN
+        got, want = got.astype(np.float64), np.asarray(want).astype(np.float64)
+        differ = ~((got == want) | (np.isnan(got) & np.isnan(want)))
+        return _first(got, want, differ) if differ.any() else ""
     if got.dtype.kind != "f":
         if ranked is None or np.array_equal(got, want):
             return "" if np.array_equal(got, want) else _first(got, want, got != want)
         got, want = _at(ranked, np.clip(got, 0, ranked.shape[-1] - 1)), _at(ranked, want)
-    if not (same := _same_class(got, want)).all():
-        return "class: " + _first(got, want, ~same)
     finite = np.isfinite(want)
+    if (wrong := (finite != np.isfinite(got)) | _opposite(got, want)).any():
+        return "class: " + _first(got, want, wrong)
     size = np.where(finite, np.abs(want), 0.0)
     if want.ndim and want.shape[-1] > 1 and (bands is None or bands.dim != want.ndim - 1):
-        size = size.max(-1, keepdims=True)
+        size, lost = (np.max(x, -1, keepdims=True) if np.ndim(x) else x for x in (size, lost))
     with np.errstate(all="ignore"):
         bad = finite & ~(np.abs(got - want) <= DIGITS * size + lost + 1e-290)
     return _first(got, want, bad) if bad.any() else ""
-
-
-def lost(exact: Array, shaken: Array) -> Array | float:
-    """What cancellation may cost a result in float64: so many times what it moves when the inputs do by a unit or so."""
-    if exact.dtype.kind != "f":
-        return 0.0
-    with np.errstate(all="ignore"):
-        apart = np.abs(exact - shaken)
-    apart = np.where(np.isfinite(apart), apart, np.inf)
-    return 64 * (apart.max(-1, keepdims=True) if apart.ndim else apart)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +82,8 @@ class Want:
     extreme: the inputs are so large that their squares overflow; where that cost the unfused program its result, nothing is
     asked of ours. ranked: of an index, the values that it chooses among, along the last dimension (exact, and as the program
     has them): equal ones are as good. has_nan: of the inputs; without one, NaN and the infinities are one class. bands:
-    results judged among themselves. more: error relative to their size that listed roundings may add. lost: what
-    :func:`lost` says."""
+    results judged among themselves. more: error relative to their size that listed roundings may add. unbounded: where an
+    infinite element makes a result infinite, so that NaN may stand for a finite one."""
 
     program: Array
     exact: Array
@@ -97,11 +95,12 @@ class Want:
     ranked: tuple[Array, Array] | None = None
     bands: Bands | None = None
     more: float = 0.0
-    lost: Array | float = 0.0
+    unbounded: Array | bool = False
 
 
-def rule(got: Array, want: Want) -> str:
-    """Empty when ``got`` is right, else what is wrong."""
+def rule(got: Array, want: Want, noise: Array | float = 0.0) -> str:
+    """Empty when ``got`` is right, else what is wrong. noise: what the program itself may be off by in single precision; a
+    result that is no more than that has no right digit, and may be any number of that size."""
     if want.dtype not in UNIT:
         return _integers(got, want)
     a: Array = got.astype(np.float64)
@@ -112,21 +111,49 @@ def rule(got: Array, want: Want) -> str:
         with np.errstate(all="ignore"):
             beyond |= np.isfinite(z) & ~(np.abs(b - z) <= LOST * np.abs(z))
     wrong = ~(beyond | _same_class(a, b) | _same_class(a, _stored(z, want.dtype)))
+    flipped = wrong & _opposite(a, b)  # where rounding decides a weight's sign, on some draws only
+    wrong &= ~flipped
     if not want.has_nan:
         wrong &= np.isfinite(a) | np.isfinite(b)
-    for h in want.hidden() if (wrong & np.isfinite(a)).any() else ():
-        spared = wrong & np.isfinite(a) & h.where
-        b, z = np.where(spared, h.program.astype(np.float64), b), np.where(spared, h.exact, z)
+    wrong &= ~(np.isnan(a) & want.unbounded)
+    if wrong.any():
+        wrong &= ~_at_the_top(a, b, z, want.dtype)
+    for h in want.hidden() if (wrong & ~np.isnan(a)).any() else ():
+        theirs: Array = h.program.astype(np.float64)
+        spared = wrong & ~np.isnan(a) & h.where & (_same_class(a, theirs) | _same_class(a, _stored(h.exact, want.dtype)))
+        b, z = np.where(spared, theirs, b), np.where(spared, h.exact, z)
         wrong &= ~spared
     if wrong.any():
         return "class: " + _first(a, b, wrong)
+    if flipped.any():
+        return "one infinity for the other: " + _first(a, b, flipped)
     if want.dtype in ("e4m3", "e5m2") and not want.more:
         return _few_values(a, b, z, want.dtype)
-    parts = want.bands.split(a, b, z) if want.bands is not None else [(a, b, z)]
-    for x, y, e in parts:
-        if text := _within(x, y, e, want.dtype, want.top, want.more):
-            return text
-    return ""
+    with np.errstate(all="ignore"):
+        counts = np.isfinite(a) & np.isfinite(b) & np.isfinite(z) & (np.abs(z) <= want.top)
+        counts &= ~((np.abs(z) <= noise) & (np.abs(a - z) <= noise))
+    parts = want.bands.split(a, b, z, counts) if want.bands is not None else [(a, b, z, counts)]
+    parts = [(x[c], y[c], e[c]) for x, y, e, c in parts if c.any()]
+    usual = _usual([(y, e) for _, y, e in parts], UNIT[want.dtype])
+    return next((text for part in parts if (text := _within(*part, want.dtype, want.more, usual))), "")
+
+
+def _usual(bands: list[tuple[Array, Array]], unit: float) -> float:
+    """The unfused program's largest error relative to its results' size, among bands where it is a few units: the one or two
+    results of a band may be lucky ones."""
+    errors = [float(np.abs(y - z).max()) / (float(np.abs(z).max()) or 1.0) for y, z in bands]
+    return max((e for e in errors if e <= USUAL * max(unit, UNIT["f32"])), default=0.0) if len(bands) > 1 else 0.0
+
+
+def _at_the_top(a: Array, b: Array, z: Array, dtype: str) -> Array:
+    """Where the error that the rule allows decides between the dtype's largest number and an infinity; a hundredth of a result
+    where the program has none."""
+    with np.errstate(all="ignore"):
+        known = np.isfinite(b) & np.isfinite(z)
+        worst, size = (float(np.abs(x[known]).max(initial=0.0)) for x in (np.where(known, b - z, 0.0), z))
+        allowed = np.where(np.isfinite(b), 0.0, np.abs(z) / 64) + SPREAD * limit(worst, worst, size, size, dtype)[0]
+        near = np.abs(np.abs(z) - float(ml_dtypes.finfo(NUMPY[dtype]).max)) <= allowed
+    return np.isfinite(z) & near & (np.sign(a) == np.sign(z))
 
 
 def _integers(got: Array, want: Want) -> str:
@@ -150,14 +177,12 @@ def _at(values: Array, places: Array) -> Array:
     return np.take_along_axis(values, places, -1)
 
 
-def _within(x: Array, y: Array, z: Array, dtype: str, top: float, more: float) -> str:
-    both = np.isfinite(x) & np.isfinite(y) & np.isfinite(z) & (np.abs(z) <= top)
-    if not both.any():
-        return ""
-    z0 = z[both]
-    scale = float(np.abs(z0).max()) or 1.0
-    ours, theirs, size = np.abs(x[both] - z0) / scale, np.abs(y[both] - z0) / scale, np.abs(z0) / scale
-    worst_rms = (float(theirs.max()) * scale, _rms(theirs) * scale, float(size.max()) * scale, _rms(size) * scale)
+def _within(x: Array, y: Array, z: Array, dtype: str, more: float, usual: float) -> str:
+    """usual: the error of the unfused program to reckon with, relative to the results' size."""
+    scale = float(np.abs(z).max()) or 1.0
+    ours, theirs, size = np.abs(x - z) / scale, np.abs(y - z) / scale, np.abs(z) / scale
+    worst_rms = (max(float(theirs.max()), usual) * scale, max(_rms(theirs), usual) * scale,
+                 float(size.max()) * scale, _rms(size) * scale)
     allowed = [SPREAD * x / scale for x in limit(*worst_rms, dtype)]
     worst, rms = float(ours.max()), _rms(ours)
     if worst <= allowed[0] + more and rms <= allowed[1] + more:
@@ -165,7 +190,7 @@ def _within(x: Array, y: Array, z: Array, dtype: str, top: float, more: float) -
     at = int(ours.argmax())
     return (f"error {worst * scale:.3g} (rms {rms * scale:.3g}) where {(allowed[0] + more) * scale:.3g} "
             f"(rms {(allowed[1] + more) * scale:.3g}) is allowed, the unfused program's being {theirs.max() * scale:.3g}: "
-            f"{x[both][at]:.9g} for {z0[at]:.9g}")
+            f"{x[at]:.9g} for {z[at]:.9g}")
 
 
 def _few_values(a: Array, b: Array, z: Array, dtype: str) -> str:
@@ -194,6 +219,11 @@ def _stored(exact: Array, dtype: str) -> Array:
 def _same_class(got: Array, want: Array) -> Array:
     """Where NaN, +inf, -inf and finite values agree."""
     return (np.isfinite(got) & np.isfinite(want)) | (np.isnan(got) & np.isnan(want)) | (got == want)
+
+
+def _opposite(got: Array, want: Array) -> Array:
+    """Where one infinity stands for the other."""
+    return np.isinf(got) & np.isinf(want) & (got != want)
 
 
 def _first(got: Array, want: Array, bad: Array) -> str:

@@ -8,50 +8,84 @@ from functools import lru_cache
 
 import numpy as np
 
-from redfuser.acrf.cascade import stmt_dtype
+from redfuser.acrf.cascade import Cascade, stmt_dtype
 from redfuser.acrf.check.domains import Array
+from redfuser.acrf.expr import Cast, walk
 from redfuser.acrf.state import Fused
 from redfuser.chain import judge
-from redfuser.chain.draws import BANDS, Draw, Facts, draws, facts, inputs, moved
+from redfuser.chain.draws import Draw, Facts, draws, facts, inputs
 from redfuser.chain.judge import Bands, Hidden, Want
-from redfuser.chain.truth import PROGRAM, Wide, evaluate
+from redfuser.chain.kinds import BANDS
+from redfuser.chain.losses import losses
+from redfuser.chain.smaller import expressions
+from redfuser.chain.truth import FEW, PROGRAM, Wide, evaluate
+from redfuser.rule import UNIT
 from redfuser.unseen import unseen
 
 LARGEST = 3.4e38
 """The accumulators' largest value: float32's."""
 AGAIN, RECURS = 4, 3
 """Further draws of a kind whose first one failed, and how many of them must fail too."""
+LOSSES = 64
+"""A kernel takes other ways than the program to the same number, and may lose so many times as much on them."""
+NOISE = 4 * UNIT["f32"] / UNIT["f64"]
+"""What single precision may lose of a result that has no right digit, in what float64 may."""
+FAR = 1.7e308
+"""Stands for an infinity, which a mask may hide as it hides numbers."""
 EXTREME = 1e18
 """Above it squares overflow float32, or nearly."""
 
 
 @dataclass(frozen=True)
+class Exact:
+    """Results in float64. ranked: what an index chooses among; lost: what float64 itself may lose of each result, asked for
+    where one differs."""
+
+    results: Mapping[str, Array]
+    ranked: Mapping[str, Array | None]
+    unbounded: Callable[[str], Array]
+    lost: Callable[[float], Mapping[str, Array]]
+
+
+@dataclass(frozen=True)
 class Case:
-    """``wide``: fit for a comparison to many digits; ``exactly``: for nothing else."""
+    """``wide``: fit for a comparison to many digits; ``exactly``: for nothing else (``wanted`` is empty then). exact: with the
+    roundings to few values, or with none."""
 
     name: str
     inputs: Mapping[str, Array]
     wanted: Mapping[str, Want]
     wide: bool
     again: Callable[[int], Case]
+    exact: Callable[[bool], Exact]
+    bands: Mapping[str, Bands]
     exactly: bool = False
 
     def rule(self, got: Mapping[str, Array], run: Callable[[Mapping[str, Array]], Mapping[str, Array]]) -> str:
         """What is wrong with results in the program's own types. ``run``: inputs to results. One draw may be unlucky where a
         few roundings decide: an error beyond the rule must recur on most others of its kind."""
-        text = self._once(got)
+        text = self._once(got, {})
+        if text and "class: " not in text:
+            text = self._once(got, self.exact(True).lost(NOISE))
         if not text or "class: " in text:
             return text
-        others = [other._once(run(other.inputs)) for other in map(self.again, range(1, AGAIN + 1))]
+        others = [other._once(run(other.inputs), {}) for other in map(self.again, range(1, AGAIN + 1))]
         return text if sum(map(bool, others)) >= RECURS else ""
 
-    def _once(self, got: Mapping[str, Array]) -> str:
-        return judge.first_failure({n: judge.rule(got[n], w) for n, w in self.wanted.items()})
+    def _once(self, got: Mapping[str, Array], noise: Mapping[str, Array]) -> str:
+        return judge.first_failure({n: judge.rule(got[n], w, noise.get(n, 0.0)) for n, w in self.wanted.items()})
 
-    def digits(self, got: Mapping[str, Array]) -> str:
-        """What is wrong with results in float64."""
-        return judge.first_failure({n: judge.digits(got[n], w.exact, w.bands, w.ranked[0] if w.ranked else None, w.lost)
-                                    for n, w in self.wanted.items()})
+    def digits(self, got: Mapping[str, Array], steps: bool = True) -> str:
+        """What is wrong with results in float64, with the roundings to few values or (not ``steps``) with none. Where some
+        are wrong to all their digits, those that cancellation takes from the program itself do not count."""
+        if text := self._apart(got, steps, {}):
+            text = self._apart(got, steps, self.exact(steps).lost(LOSSES))
+        return text
+
+    def _apart(self, got: Mapping[str, Array], steps: bool, lost: Mapping[str, Array]) -> str:
+        want = self.exact(steps)
+        return judge.first_failure({n: judge.digits(got[n], x, self.bands.get(n), want.ranked[n], lost.get(n, 0.0))
+                                    for n, x in want.results.items()})
 
 
 def cases(fused: Fused, deep: bool | None = None, seed: int = 0) -> list[Case]:
@@ -63,10 +97,28 @@ def cases(fused: Fused, deep: bool | None = None, seed: int = 0) -> list[Case]:
 def case(fused: Fused, draw: Draw, known: Facts, seed: int) -> Case:
     cascade = fused.cascade
     given = inputs(cascade, draw, known, seed)
-    exact, program = evaluate(cascade, given, Wide()), evaluate(cascade, given, PROGRAM)
-    results, own = exact.outputs(), program.outputs()
-    shaken = evaluate(cascade, moved(given), Wide()).outputs() if draw.cancels else results
+    few = steps_taken(fused)
+
+    @lru_cache(maxsize=2)
+    def exact(steps: bool) -> Exact:
+        if not steps and not few:
+            return exact(True)
+        truth = evaluate(cascade, given, Wide(steps))
+        return Exact(truth.outputs(), {o: truth.ranked(o) for o in cascade.outputs},
+                     truth.unbounded, lambda times: _lost(cascade, given, steps, times))
+
     axis, count = known.axis, len(next(iter(BANDS.values())))
+    axes = {o: cascade.stmt(o).axes for o in cascade.outputs}
+    bands = {o: Bands(axes[o].index(axis), count) for o in axes if draw.banded and axis is not None and axis in axes[o]}
+    wanted = {} if draw.exactly else _wanted(fused, given, exact(True), bands, "inf" in draw.kinds.values())
+    return Case(draw.name, given, wanted, draw.wide, lambda other: case(fused, draw, known, other), exact, bands, draw.exactly)
+
+
+def _wanted(fused: Fused, given: Mapping[str, Array], exact: Exact, bands: Mapping[str, Bands],
+            infinite: bool) -> dict[str, Want]:
+    cascade = fused.cascade
+    program = evaluate(cascade, given, PROGRAM)
+    own = program.outputs()
     extent = cascade.extent(cascade.raxis)
     top = LARGEST / max(1, extent if isinstance(extent, int) else 1)
 
@@ -78,39 +130,55 @@ def case(fused: Fused, draw: Draw, known: Facts, seed: int) -> Case:
     has_nan = any(bool(np.isnan(x.astype(np.float64)).any()) for x in given.values() if x.dtype.kind in "fV")
     wanted = {}
     for o in cascade.outputs:
-        axes = cascade.stmt(o).axes
-        bands = Bands(axes.index(axis), count) if draw.banded and axis is not None and axis in axes else None
-        values = exact.ranked(o)
+        values = exact.ranked[o]
         ranked = (values, program.ranked(o)) if values is not None else None
-        wanted[o] = Want(own[o], results[o], stmt_dtype(cascade.stmt(o), o), lambda o=o: hidden()[o], top,  # type: ignore[misc]
-                         extreme, has_nan, ranked, bands,  # type: ignore[arg-type]
-                         0.07 if steps_moved(fused) else 0.0, judge.lost(results[o], shaken[o]) if draw.cancels else 0.0)
-    return Case(draw.name, given, wanted, draw.wide, lambda other: case(fused, draw, known, other), draw.exactly)
+        wanted[o] = Want(own[o], exact.results[o], stmt_dtype(cascade.stmt(o), o),
+                         lambda o=o: hidden()[o], top,  # type: ignore[misc]
+                         extreme, has_nan, ranked, bands.get(o),  # type: ignore[arg-type]
+                         0.07 if steps_moved(fused) else 0.0, exact.unbounded(o) if infinite else False)
+    return wanted
+
+
+def _lost(cascade: Cascade, given: Mapping[str, Array], steps: bool, times: float) -> dict[str, Array]:
+    found = losses(cascade, given, steps)
+    return {o: times * np.where(np.isfinite(x) & np.isfinite(error), error, 0.0) for o, (x, error) in found.items()}
 
 
 def _hidden(fused: Fused, given: Mapping[str, Array]) -> dict[str, list[Hidden]]:
-    """Per output, what it is where it sees nothing of a tensor's NaN and infinities."""
+    """Per output, what it is where it sees nothing of a tensor's NaN and infinities, of all or of one kind of them."""
     cascade = fused.cascade
 
-    def without(name: str, number: float) -> dict[str, Array]:
+    def without(key: tuple[str, int], number: float) -> dict[str, Array]:
+        name, kind = key
         x: Array = given[name].astype(np.float64)
-        return {**given, name: np.where(np.isfinite(x), x, number)}
+        return {**given, name: np.where(_odd(x) == kind if kind else ~np.isfinite(x), number, x)}
 
-    def run(name: str, number: float) -> list[Array]:
-        exact = evaluate(cascade, without(name, number), Wide()).outputs()
-        return [exact[o] for o in cascade.outputs]
+    def run(key: tuple[str, int], number: float) -> list[Array]:
+        exact = evaluate(cascade, without(key, number), Wide()).outputs()
+        return [np.nan_to_num(exact[o], nan=np.nan, posinf=FAR, neginf=-FAR) for o in cascade.outputs]
 
-    odd = [n for n, x in given.items() if not np.isfinite(_plain(x)).all()]
+    kinds = {n: set(np.unique(_odd(_plain(x))).tolist()) - {0} for n, x in given.items()}
+    keys = [(n, k) for n, found in kinds.items() if found for k in (0, *(sorted(found) if len(found) > 1 else ()))]
     found: dict[str, list[Hidden]] = {o: [] for o in cascade.outputs}
-    for name, where, exact in unseen(run, odd):
-        own = evaluate(cascade, without(name, 0.0), PROGRAM).outputs()
+    for key, where, exact in unseen(run, keys):
+        own = evaluate(cascade, without(key, 0.0), PROGRAM).outputs()
         for o, w, e in zip(cascade.outputs, where, exact, strict=True):
-            found[o].append(Hidden(w, own[o], e))
+            found[o].append(Hidden(w, own[o], np.where(np.abs(e) == FAR, np.copysign(np.inf, e), e)))
     return found
+
+
+def _odd(x: Array) -> Array:
+    """1, 2 and 3 for NaN, inf and -inf."""
+    return np.where(np.isnan(x), 1, np.where(x == np.inf, 2, np.where(x == -np.inf, 3, 0)))
 
 
 def _plain(x: Array) -> Array:
     return x.astype(np.float64) if x.dtype.kind in "fV" else np.zeros(1)
+
+
+def steps_taken(fused: Fused) -> bool:
+    """Are there roundings to few values in the program or its fused form?"""
+    return any(isinstance(x, Cast) and x.dtype in FEW for e in expressions(fused) for x in walk(e))
 
 
 def steps_moved(fused: Fused) -> bool:
@@ -118,4 +186,4 @@ def steps_moved(fused: Fused) -> bool:
     return fused.certificate.casts == "elide" and bool(fused.certificate.roundings)
 
 
-__all__ = ["Case", "case", "cases", "steps_moved"]
+__all__ = ["Case", "Exact", "case", "cases", "steps_moved", "steps_taken"]

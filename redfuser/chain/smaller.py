@@ -78,7 +78,7 @@ def _shapes(cascade: Cascade, parts: tuple[Expr, ...], old: dict[str, int],
     tensors = {t.name: t for t in cascade.inputs}
     for load in loads:
         for i, extent in zip(load.indices, tensors[load.tensor].shape, strict=True):
-            inside = _range(i, old)
+            inside = span(i, old)
             if inside is None or not isinstance(extent, int) or not (inside[0] >= 0 and inside[1] < extent):
                 for a in _axes(i) & set(old):
                     new[a] = old[a]
@@ -86,7 +86,7 @@ def _shapes(cascade: Cascade, parts: tuple[Expr, ...], old: dict[str, int],
     for name, t in tensors.items():
         dims: list[int | str] = []
         for d, extent in enumerate(t.shape):
-            reached = [_range(x.indices[d], new) for x in loads if x.tensor == name]
+            reached = [span(x.indices[d], new) for x in loads if x.tensor == name]
             highest = [r[1] for r in reached if r is not None]
             known = bool(reached) and len(highest) == len(reached) and isinstance(extent, int)
             dims.append(min(int(extent), max(highest) + 1) if known else extent)
@@ -94,7 +94,7 @@ def _shapes(cascade: Cascade, parts: tuple[Expr, ...], old: dict[str, int],
     return shapes
 
 
-def _range(e: Expr, extents: Mapping[str, int]) -> tuple[int, int] | None:
+def span(e: Expr, extents: Mapping[str, int]) -> tuple[int, int] | None:
     """Least and greatest value of an index expression; None where data decide, or where there are too many points."""
     axes = sorted(_axes(e))
     if any(isinstance(x, (Load, Ref)) for x in walk(e)) or any(a not in extents for a in axes):
@@ -158,4 +158,4 @@ def _restated(fused: Fused, changed: dict[str, int], shapes: dict[str, tuple[int
                    post=tuple(map(stmt, fused.post)))  # type: ignore[arg-type]
 
 
-__all__ = ["expressions", "smaller"]
+__all__ = ["expressions", "smaller", "span"]

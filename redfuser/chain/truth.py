@@ -50,6 +50,16 @@ class Truth:
         """Dimensions in the order of the statements' axes; integers and bools as they are."""
         return {n: materialise(self.machine, self.cascade, n, self.machine.values[n]) for n in self.cascade.outputs}
 
+    def unbounded(self, output: str) -> Array:
+        """Where some result over the row, at the same points, is infinite or NaN."""
+        axes = self.cascade.stmt(output).axes
+        found: Array = np.zeros([len(self.machine.ranges[a]) for a in axes], np.bool_)
+        for s in (s for s in self.cascade.stmts if isinstance(s, Reduce) and s.over == self.cascade.raxis):
+            value = self.machine.values[s.names[0]]
+            if set(value.axes) <= set(axes) and value.data.dtype.kind == "f":
+                found |= ~np.isfinite(value.aligned(axes))
+        return found
+
     def ranked(self, output: str) -> Array | None:
         """Where an output is a place (argmax, argmin, topk's second): what it is a place in, the row last."""
         name = output

@@ -54,10 +54,10 @@ ROWS = [n for n, c in CORPUS.items() if all(len(t.shape) <= 2 for t in c.cascade
 
 def kernels(name: str, forms: tuple[tuple[str, int], ...] = FORMS) -> Iterator[Kernel]:
     """A kernel of each strategy that has tiles, the chosen one first; none where none has."""
-    fused, seen = _fused(name), set()
+    region, seen = fused(name), set()
     for strategy, splits in forms:
         try:
-            twins = Twin(fused, True, strategy, splits), Twin(fused, False, strategy, splits)
+            twins = Twin(region, True, strategy, splits), Twin(region, False, strategy, splits)
         except LoweringError:
             continue
         if twins[0].program.strategy not in seen:
@@ -65,7 +65,7 @@ def kernels(name: str, forms: tuple[tuple[str, int], ...] = FORMS) -> Iterator[K
             yield Kernel(f"{name} {twins[0].program.strategy}", twins)
 
 
-def _fused(name: str) -> Fused:
+def fused(name: str) -> Fused:
     if name in TORCH:
         function, args = TORCH[name]
         return fused_of(function, *args)
@@ -102,4 +102,4 @@ def _halves(cascade: Cascade) -> Cascade:
                    stmts=tuple(replace(s, expr=one(s.expr)) for s in cascade.stmts))
 
 
-__all__ = ["FORMS", "NAMES", "ROWS", "kernels"]
+__all__ = ["FORMS", "NAMES", "ROWS", "fused", "kernels"]

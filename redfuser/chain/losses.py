@@ -1,0 +1,94 @@
+"""What float64 itself may lose of a result, as the program computes it.
+
+A difference of nearly equal numbers, or a logarithm of a sum of a thousand ones, has fewer right digits than float64 carries;
+how many is a property of the terms, not of the result. Each value is held with a bound of its error, as the real and the
+imaginary part of a complex number, and each operation carries the bounds on to first order and adds its own rounding. So no
+comparison, maximum or place ever comes out otherwise than in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from redfuser.acrf.cascade import Cascade
+from redfuser.acrf.check.domains import Array
+from redfuser.chain.truth import Wide, evaluate
+
+UNIT = 2.0**-53
+_BOOLEAN = frozenset({"isnan", "lt", "le", "gt", "ge", "eq", "ne"})
+_CHOICE = frozenset({"neg", "abs", "max", "min", "floor", "ceil", "round"})
+"""Operations that round nothing."""
+
+
+def losses(cascade: Cascade, inputs: Mapping[str, Array], steps: bool) -> dict[str, tuple[Array, Array]]:
+    """Each result with a bound of its error; of integers and bools, 0."""
+    found = evaluate(cascade, inputs, Bounded(steps)).outputs()
+    return {n: (x.real, np.abs(x.imag)) if x.dtype.kind == "c" else (x, np.zeros(x.shape)) for n, x in found.items()}
+
+
+class Bounded(Wide):
+    """Complex numbers: a value in float64 and a bound of its error."""
+
+    def enter(self, x: Array, dtype: str) -> Array:
+        value = super().enter(x, dtype)
+        return _pair(value, UNIT * np.abs(value))
+
+    def const(self, value: float, dtype: str) -> Array:
+        return _pair(super().const(value, dtype), np.asarray(0.0))
+
+    def op(self, name: str, args: list[Array], dtype: str) -> Array:
+        values = [a.real for a in args]
+        out = super().op(name, values, dtype)
+        if name in _BOOLEAN:
+            return out
+        with np.errstate(all="ignore"):
+            slopes = _SLOPES[name](out, *values)
+            error = sum((_times(np.abs(s), np.abs(a.imag)) for s, a in zip(slopes, args, strict=True)), np.asarray(0.0))
+            return _pair(out, error + (0.0 if name in _CHOICE else UNIT) * np.abs(out))
+
+    def round(self, x: Array, source: str, target: str) -> Array:
+        return _pair(super().round(x.real, source, target), np.abs(x.imag))
+
+    def truncate(self, x: Array, dtype: str) -> Array:
+        return super().truncate(x.real, dtype)
+
+    def total(self, kind: str, x: Array, dtype: str) -> Array:
+        value, error = super().total(kind, x.real, dtype), np.abs(x.imag)
+        with np.errstate(all="ignore"):
+            match kind:
+                case "sum":
+                    bound = np.sum(error + UNIT * np.abs(x.real), -1)
+                case "prod":
+                    bound = np.abs(value) * np.sum(error / np.abs(x.real) + UNIT, -1)
+                case _:
+                    bound = np.max(error, -1, initial=0.0)
+        return _pair(value, bound)
+
+
+def _pair(value: Array, error: Array) -> Array:
+    out = np.empty(np.broadcast_shapes(value.shape, error.shape), np.complex128)
+    out.real, out.imag = value, np.where(np.isnan(error), np.inf, error)
+    return out
+
+
+def _times(slope: Array, error: Array) -> Array:
+    """What does not depend on an argument keeps nothing of its error, however large that is."""
+    return np.where((slope == 0) | (error == 0), 0.0, slope * error)
+
+
+_ONE = np.asarray(1.0)
+_SLOPES: dict[str, Callable[..., tuple[Array, ...]]] = {
+    "add": lambda y, a, b: (_ONE, _ONE), "sub": lambda y, a, b: (_ONE, _ONE), "mul": lambda y, a, b: (b, a),
+    "div": lambda y, a, b: (1 / b, y / b), "floordiv": lambda y, a, b: (0 * y, 0 * y), "mod": lambda y, a, b: (_ONE, a / b),
+    "pow": lambda y, a, b: (b * y / a, y * np.log(np.abs(a))), "neg": lambda y, a: (_ONE,), "abs": lambda y, a: (_ONE,),
+    "max": lambda y, a, b: ((y == a) * 1.0, (y == b) * 1.0), "min": lambda y, a, b: ((y == a) * 1.0, (y == b) * 1.0),
+    "sqrt": lambda y, a: (0.5 / y,), "rsqrt": lambda y, a: (0.5 * y / a,), "exp": lambda y, a: (y,),
+    "exp2": lambda y, a: (np.log(2.0) * y,), "log": lambda y, a: (1 / a,), "log2": lambda y, a: (1 / (np.log(2.0) * a),),
+    "tanh": lambda y, a: (1 - y * y,), "sigmoid": lambda y, a: (y * (1 - y),),
+    "erf": lambda y, a: (1.13 * np.exp(-a * a),), "floor": lambda y, a: (0 * y,), "ceil": lambda y, a: (0 * y,),
+    "round": lambda y, a: (0 * y,), "sin": lambda y, a: (np.cos(a),), "cos": lambda y, a: (np.sin(a),)}
+"""Derivatives of an operation by its arguments, of any sign, from its result and them."""
+
+__all__ = ["losses"]

@@ -1,0 +1,103 @@
+"""What every check draws: what happens in few rows only is made to happen, whatever the seed."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from redfuser.acrf.text import parse_cascade
+from redfuser.chain import kinds
+from redfuser.chain.draws import draws, facts, inputs
+from redfuser.chain.kinds import PARTS, PEAKS, Place
+
+ONE_ROW = """cascade c(x: f32[700], y: f32[700]) over l
+  d = sum[l] y[l]
+  r = max[l] x[l] * d
+  return r
+"""
+LABELS = """cascade c(x: f32[16, 700], qid: i32[16], kid: i32[700], word: i64[16], group: i64[16], n: i32[16, 700]) over l
+  m[i] = max[l] select(qid[i] == kid[l], x[i, l], -inf)
+  s[i] = sum[l] select(word[i] == l and word[i] != -100, x[i, l], 0.0)
+  g[i] = sum[l] select(l // 100 == group[i], x[i, l], 0.0)
+  c[i] = max[l] n[i, l]
+  return m, s, g, c
+"""
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+def test_a_peak_stands_at_every_end_on_each_side_with_any_other_tensor_on_either() -> None:
+    seen = set()
+    for turn in range(PEAKS):
+        x, y = (kinds.floats(rng(), "f32", (700,), "peak", Place(k, None, 0, turn)) for k in range(2))
+        seen.add((int(np.abs(x).argmax()), x.sum() > 0, y.sum() > 0))
+        assert abs(x).max() == 6.0 and np.sign(x[abs(x).argmax()]) == np.sign(x.sum())
+    assert seen == set(itertools.product((0, 511, 512, 699), (False, True), (False, True)))
+
+
+@pytest.mark.parametrize("kind, value", [("hidden", -np.inf), ("zeros", 0.0), ("least", None)])
+def test_a_row_is_hidden_altogether_and_by_halves(kind: str, value: float | None) -> None:
+    """A whole segment hidden, and not the row: the guards of a state that has seen nothing yet."""
+    def patterns(x: np.ndarray) -> set[tuple[bool, bool]]:
+        hidden = (x == value) if value is not None else np.abs(x) > 100
+        return {(bool(h[:350].all()), bool(h[350:].all())) for h in hidden}
+
+    rows = kinds.floats(rng(), "f32", (8, 700), kind, Place(0, None, 1))
+    turns = np.stack([kinds.floats(rng(), "f32", (700,), kind, Place(0, None, 0, t)) for t in range(PARTS)])
+    assert patterns(rows) == {(True, True), (True, False), (False, True), (False, False)}
+    assert patterns(turns) >= {(True, True), (True, False), (False, True)}
+
+
+@pytest.mark.parametrize("kind", ["nan", "inf"])
+def test_rows_of_every_tile_have_a_nan_and_have_none_and_it_stands_at_every_end(kind: str) -> None:
+    x = kinds.floats(rng(), "f32", (16, 700), kind, Place(0, None, 1, 1))
+    has = ~np.isfinite(x)
+    assert has.sum() == 9 and has.any(0)[[0, 511, 512, 699]].all()
+    for tile in (2, 4):
+        assert all(has[k::tile].any(1).tolist() not in ([True] * (16 // tile), [False] * (16 // tile)) for k in range(tile))
+    turns = [kinds.floats(rng(), "f32", (700,), kind, Place(0, None, 0, t)) for t in kinds.SINGLE]
+    assert sorted(int((~np.isfinite(t)).argmax()) for t in turns) == [0, 511, 512, 699]
+
+
+def test_masks_hide_whole_segments_too() -> None:
+    x = kinds.mask(rng(), (16, 700), False, Place(0, None, 1))
+    assert {(bool(r[:350].any()), bool(r[350:].any())) for r in x} == set(itertools.product((False, True), repeat=2))
+    assert kinds.mask(rng(), (16, 700), True, Place(0, None, 1))[:, 0].any()
+
+
+def test_where_there_is_one_row_each_tensor_is_hidden_and_zero_by_itself_in_every_way() -> None:
+    cascade = parse_cascade(ONE_ROW, "c.txt")
+    found = {d.name: d for d in draws(cascade)}
+    known = facts(cascade)
+    for name, other in (("x", "y"), ("y", "x")):
+        ways = set()
+        for k in range(PARTS):
+            given = inputs(cascade, found[f"{name} zeros, {k}"], known)
+            ways.add((bool(given[name][:350].any()), bool(given[name][350:].any())))
+            assert given[other].all()
+            hidden = inputs(cascade, found[f"{name} -inf, {k}"], known)[name] == -np.inf
+            assert k != 1 or (hidden[:350].all() and not hidden[350:].all())
+        assert {(False, False), (False, True), (True, False)} <= ways
+    assert sum(d.exactly for d in found.values()) == PEAKS
+
+
+def test_labels_are_few_and_places_reach_the_ends_of_segments() -> None:
+    cascade = parse_cascade(LABELS, "c.txt")
+    known = facts(cascade)
+    assert known.limits == {"word": 700, "group": 7} and known.marks == {"word": (-100,)}
+    wide, ties = (next(d for d in draws(cascade) if d.name == name) for name in ("normal", "ties"))
+    given = inputs(cascade, wide, known)
+    assert (given["qid"][:, None] == given["kid"]).any(1).all(), "every document has its keys"
+    assert given["word"].min() >= 0
+    given = inputs(cascade, ties, known)
+    assert (np.diff(given["kid"]) >= 0).all() and -100 in given["word"]
+    assert known.counts == {"n"} and given["n"].min() < 0 < given["n"].max()
+    far = inputs(cascade, next(d for d in draws(cascade) if d.name == "far from zero"), known)["n"]
+    for k in range(4):
+        assert (far[k::4].max(1) < 0).any() and (far[k::4].min(1) > 0).any(), "what fills up a tile is no number of the row"
+    places = kinds.places(rng(), (400,), 700, False)
+    assert {0, 15, 16, 127, 128, 255, 256, 511, 512, 699} <= set(places.tolist())

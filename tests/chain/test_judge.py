@@ -1,0 +1,107 @@
+"""What the checks excuse, and that they excuse nothing else."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from redfuser.acrf.check.domains import NUMPY
+from redfuser.acrf.text import parse_cascade
+from redfuser.chain.judge import Bands, Hidden, Want, digits, rule
+from redfuser.chain.losses import losses
+from redfuser.chain.truth import Wide, evaluate
+
+CANCELS = """cascade c(x: f32[3, 500], y: f32[3, 500]) over l
+  a[i] = sum[l] exp(x[i, l])
+  b[i] = sum[l] exp(y[i, l])
+  d[i] = log(a) - log(b)
+  return a, d
+"""
+
+
+def want(exact: np.ndarray, program: np.ndarray, **more: object) -> Want:
+    return Want(program, exact, "f32", lambda: [], 1e30, **more)  # type: ignore[arg-type]
+
+
+def test_what_float64_loses_is_a_matter_of_the_terms() -> None:
+    """A difference of equal logarithms is 0 by luck; the logarithms are not."""
+    cascade = parse_cascade(CANCELS, "c.txt")
+    x = np.random.default_rng(0).standard_normal((3, 500)).astype(np.float32) * np.float32(1e-18)
+    given = {"x": x, "y": -x}
+    found = losses(cascade, given, True)
+    results = evaluate(cascade, given, Wide()).outputs()
+    assert all(np.array_equal(found[n][0], results[n]) for n in results), "comparisons come out as they do in float64"
+    assert (found["d"][0] == 0).all() and (found["d"][1] > 1e-16).all() and (found["d"][1] < 1e-13).all()
+    lost: np.ndarray = 64 * found["d"][1]
+    assert digits(results["d"] + 1e-16, results["d"]) and not digits(results["d"] + 1e-16, results["d"], lost=lost)
+    assert digits(results["d"] + 1e-10, results["d"], lost=lost)
+    bands = Bands(0, 3)
+    sizes = np.array([1e-20, 1.0, 1e20])
+    off = sizes * (1 + np.array([1e-6, 0, 0]))
+    assert digits(off, sizes, bands, lost=1e-14 * sizes), "a band's loss is its own"
+    assert digits(results["a"] * (1 + 1e-8), results["a"], lost=64 * found["a"][1])
+
+
+def test_noise_may_be_any_number_of_its_size_and_nothing_more() -> None:
+    exact, program = np.array([1e-37, 2e-37]), np.array([0.0, 0.0], np.float32)
+    ours = np.array([2e-19, -1e-19], np.float32)
+    assert "error" in rule(ours, want(exact, program))
+    assert rule(ours, want(exact, program), np.full(2, 1e-6)) == ""
+    assert "error" in rule(np.array([2e-19, 1e-5], np.float32), want(exact, program), np.full(2, 1e-6))
+    good = np.array([1.0, 2.0])
+    assert "error" in rule(np.array([1.0, 2.00001], np.float32), want(good, good.astype(np.float32)), np.full(2, 1e-3))
+
+
+def test_overflow_is_one_class_but_the_infinities_are_two() -> None:
+    inf = np.array([np.inf, 1.0])
+    assert digits(np.array([np.nan, 1.0]), inf) == ""
+    assert "class" in digits(np.array([-np.inf, 1.0]), inf) and "class" in digits(np.array([2.0, 1.0]), inf)
+    assert "other" in rule(np.array([-np.inf, 1.0], np.float32), want(inf, inf.astype(np.float32)))
+    assert rule(np.array([np.nan, 1.0], np.float32), want(inf, inf.astype(np.float32))) == ""
+
+
+def test_one_lucky_result_of_a_band_does_not_make_the_limit() -> None:
+    exact = 10.0 ** np.arange(0, 16, 2)
+    off = np.array([4, 5, 0.1, 2, 3, 4, 1, 2]) * 2.0**-24
+    program = (exact * (1 + off)).astype(np.float64)
+    bands = Bands(0, 8)
+    ours = exact * (1 + np.where(np.arange(8) == 2, 10 * 2.0**-24, off))
+    assert rule(ours, want(exact, program, bands=bands)) == ""
+    ours[2] = exact[2] * (1 + 40 * 2.0**-24)
+    assert "error" in rule(ours, want(exact, program, bands=bands))
+    program[7] *= 1.5  # a band that the program itself loses says nothing of the others
+    assert "error" in rule(ours, want(exact, program, bands=bands))
+
+
+def test_a_mask_may_hide_an_infinite_result() -> None:
+    """A row that is masked altogether, and a NaN under the mask: -inf, as if the NaN were not there."""
+    nan, infinite = np.full(2, np.nan), np.array([-np.inf, -np.inf])
+    hidden = Hidden(np.array([True, False]), infinite.astype(np.float32), infinite)
+    held = Want(nan.astype(np.float32), nan, "f32", lambda: [hidden], 1e30, has_nan=True)
+    assert rule(np.array([-np.inf, np.nan], np.float32), held) == ""
+    assert "class" in rule(np.array([np.inf, np.nan], np.float32), held)
+    assert "class" in rule(np.array([-np.inf, -np.inf], np.float32), held)
+
+
+def test_nan_may_stand_for_a_number_only_where_an_infinite_element_makes_a_result_infinite() -> None:
+    exact = np.array([0.0, 0.0, 1.0])
+    held = want(exact, exact.astype(np.float32), unbounded=np.array([True, False, True]))
+    assert rule(np.array([np.nan, 0.0, 1.0], np.float32), held) == ""
+    assert "class" in rule(np.array([0.0, np.nan, 1.0], np.float32), held)
+    assert "class" in rule(np.array([0.0, 0.0, np.inf], np.float32), held) and "error" in rule(np.array([0, 0, 2.0]), held)
+
+
+def test_results_of_few_values_are_those_values_and_nan() -> None:
+    eight = np.array([np.nan, 448.0, 1.0]).astype(NUMPY["e4m3"])
+    assert digits(eight, eight.astype(np.float64)) == ""
+    assert digits(eight, np.array([np.nan, 448.0, 1.125])) and digits(eight, np.array([0.0, 448.0, 1.0]))
+
+
+def test_at_the_top_of_a_dtype_the_allowed_error_may_be_an_infinity() -> None:
+    exact = np.array([64500.0, 1000.0, 65540.0])
+    program = np.array([59616.0, 1000.0, np.nan]).astype(np.float16)
+    held = Want(program, exact, "f16", lambda: [], 1e30)
+    assert rule(np.array([np.inf, 1000.0, 65504.0], np.float16), held) == ""
+    for wrong in ([-1.0, -np.inf, 65504.0], [64500.0, np.inf, 65504.0], [np.nan, 1000.0, 65504.0]):
+        assert "class" in rule(np.array(wrong, np.float16), held)
+    sure = Want(exact[:2].astype(np.float16), exact[:2], "f16", lambda: [], 1e30)
+    assert "class" in rule(np.array([np.inf, 1000.0], np.float16), sure)
