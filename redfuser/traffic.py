@@ -9,10 +9,8 @@ from __future__ import annotations
 from math import prod
 
 from redfuser.acrf.cascade import Cascade, Let, Reduce
-from redfuser.acrf.expr import Expr, loads_of, refs_of
+from redfuser.acrf.expr import BYTES, Expr, loads_of, refs_of
 from redfuser.report import Traffic
-
-BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "i64": 8, "i32": 4, "i8": 1, "u8": 1, "bool": 1}
 
 
 def traffic(cascade: Cascade) -> Traffic | None:

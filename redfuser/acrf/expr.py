@@ -37,6 +37,8 @@ DTYPES = ("f64", "f32", "f16", "bf16", "e4m3", "e5m2", "i64", "i32", "i8", "u8",
 BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "i64": 8, "i32": 4, "i8": 1, "u8": 1, "bool": 1}
 """Of an element, by dtype."""
 FLOATS = frozenset({"f64", "f32", "f16", "bf16", "e4m3", "e5m2"})
+NARROW = ("f16", "bf16", "e4m3", "e5m2")
+"""Floats whose products are exact in single precision: what the matrix units multiply."""
 
 
 @dataclass(frozen=True, slots=True)

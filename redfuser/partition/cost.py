@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from math import ceil, prod
 
+from redfuser.acrf.expr import BYTES
 from redfuser.partition.draft import MAX_COLUMNS, Draft, R
 from redfuser.partition.evaluate import Instance
-from redfuser.partition.graph import BYTES, Node
+from redfuser.partition.graph import Node
 from redfuser.partition.index import axes_of
 
 FLOPS = 790e12

@@ -11,13 +11,10 @@ from math import prod
 from typing import Any
 
 from redfuser.acrf.cascade import Let, Provenance, Reduce, Stmt
-from redfuser.acrf.expr import Const, Expr, Load, Op, walk
+from redfuser.acrf.expr import BYTES, Const, Expr, Load, Op, walk
 from redfuser.acrf.lift import Lifted, Unliftable, data_dependent, short_dtype, static
 from redfuser.partition.legalise import Legaliser, op_name, scalar
 from redfuser.tvm_compat import TensorStructInfo, TupleStructInfo, relax
-
-BYTES = {"f64": 8, "i64": 8, "f32": 4, "i32": 4, "f16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "i8": 1, "u8": 1, "bool": 1}
-
 
 CHAIN = 64
 """Maps in a row that cost nothing to read through; a longer chain is cut by one that does."""
@@ -341,4 +338,4 @@ def provenance_of(u: Unit) -> Provenance:
     return u.provenance if u.provenance.op else Provenance(u.op, u.var)
 
 
-__all__ = ["BYTES", "Graph", "Node", "Unit", "build_graph", "provenance_of"]
+__all__ = ["Graph", "Node", "Unit", "build_graph", "provenance_of"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from math import prod
 
-from redfuser.acrf.expr import Cast, Load, Op
+from redfuser.acrf.expr import NARROW, Cast, Load, Op
 from redfuser.partition.cost import consumer_pays, inner_pays
 from redfuser.partition.draft import Draft, R, Reject, row_axes
 from redfuser.partition.evaluate import Instance
@@ -21,8 +21,6 @@ MAX_TENSORS = 8
 """Tensors one kernel reads; a prologue that would pass this stays outside."""
 HEAD = 256
 """Depth and columns of a head of attention, at most."""
-NARROW = ("f16", "bf16", "e4m3", "e5m2")
-"""Types whose products are exact in single precision."""
 TWO_CONTRACTIONS = Reject("RF305", None, "two contractions that share an operand gain nothing from one kernel")
 
 

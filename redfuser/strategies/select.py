@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from math import prod
 
 from redfuser.acrf.cascade import Extent, Reduce
-from redfuser.acrf.expr import Const, Expr, Index, Load, Op, children, indices_of, loads_of
+from redfuser.acrf.expr import BYTES, Const, Expr, Index, Load, Op, children, indices_of, loads_of
 from redfuser.acrf.state import Fused
 from redfuser.strategies.program import Strategy
 from redfuser.target import Target
 from redfuser.target import target as named
 
-BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "i64": 8, "i32": 4, "i8": 1, "u8": 1, "bool": 1}
 _MIN_RANGE = 256
 """Elements of the r-axis below which a further split costs more (partials, a second launch) than it gains."""
 _BLOCKS_PER_PROCESSOR = 2

@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref, walk
+from redfuser.acrf.expr import NARROW, Cast, Const, Expr, Index, Load, Op, Ref, walk
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block, Kernel
 from redfuser.tensorize.rewrite import factors
 from redfuser.tensorize.short import SHORT
-
-NARROW = ("f16", "bf16", "e4m3", "e5m2")
-"""Types whose products are exact in single precision: what the matrix units multiply."""
 
 UNIT = "row"
 """The row axis of a kernel whose values share no axis that could be one: extent 1."""
@@ -92,7 +89,9 @@ def _points(kernel: Kernel, grid: list[str]) -> list[str]:
         if b.role != "reduce" or _list_valued(b):
             continue
         parts = [(p, operand_axes(p, axes_of)) for p in factors(b.exprs[0])]
-        for a in set(b.axes) - inner:
+        for a in b.axes:
+            if a in inner:
+                continue
             free.setdefault(a)
             own = [(p, axes) for p, axes in parts if a in axes]
             rest = set().union(*(axes for p, axes in parts if a not in axes)) - {kernel.raxis}
@@ -164,7 +163,7 @@ def _row_axis(kernel: Kernel, grid: list[str], segment: str | None, columns: tup
 
 def strip_casts(e: Expr) -> Expr:
     """The operand under widening casts: a half-precision value used in single precision."""
-    while isinstance(e, Cast) and e.dtype in ("f32", "f64") and e.arg.dtype in ("f16", "bf16", "e4m3", "e5m2", "f32"):
+    while isinstance(e, Cast) and e.dtype in ("f32", "f64") and e.arg.dtype in (*NARROW, "f32"):
         e = e.arg
     return e
 
@@ -183,4 +182,4 @@ def constants(parts: Iterable[Expr]) -> tuple[float, tuple[Expr, ...]]:
     return k, tuple(rest)
 
 
-__all__ = ["NARROW", "UNIT", "Roles", "choose", "constants", "operand_axes", "strip_casts"]
+__all__ = ["UNIT", "Roles", "choose", "constants", "operand_axes", "strip_casts"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from redfuser.acrf.expr import Index, Load, Op, indices_of, walk
+from redfuser.acrf.expr import BYTES, Index, Load, Op, indices_of, walk
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Kernel, Program
 from redfuser.target import Target
@@ -20,9 +20,6 @@ from redfuser.tensorize.precision import kept, unit_roundoff
 from redfuser.tensorize.products import Product, product_configs
 from redfuser.tensorize.rearrange import rearrange
 from redfuser.tensorize.rewrite import factors
-
-BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "i64": 8, "i32": 4, "i8": 1, "u8": 1, "bool": 1}
-
 
 SIX, SINGLE = 6.0, 16.0
 """Work of a float32 product in matrix operations of half precision: as six of them, and as a library's on its own units."""
