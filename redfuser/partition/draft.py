@@ -351,7 +351,8 @@ class _Drafter:
                               "the list is one value of the cascade; a reader takes all of its ranks")
         common = set.intersection(*(set(row_axes(i)) for i in rows))
         if len(rows) == 1 and rows[0].contraction:  # what a product's left factor does not know is columns
-            common &= set.intersection(common, *(set(i.axes) for i in inner if i.contraction))
+            for i in inner:
+                common = common & set(i.axes) if i.contraction else common
         p_axes = tuple(a for a in rows[0].axes if a in common)
         for i in rows:
             columns = prod(self.extents[a] for a in i.axes if a not in common)

@@ -50,9 +50,9 @@ def rearrange(kernel: Kernel, extents: dict[str, int]) -> Rearranged:
     def block(b: Block) -> Block:
         return replace(b, axes=axes(b.axes), exprs=tuple(_simple(substitute(e, indices=table), extents) for e in b.exprs))
 
-    parts = {part: tuple(map(block, getattr(kernel, part))) for part in ("init", "body", "tail")}
+    init, body, tail = (tuple(map(block, part)) for part in (kernel.init, kernel.body, kernel.tail))
     stores = {n: (t, tuple(substitute(i, indices=table) for i in at)) for n, (t, at) in apart.stores.items()}
-    return Rearranged(replace(kernel, grid=axes(kernel.grid), **parts), extents, stores, apart.origin)
+    return Rearranged(replace(kernel, grid=axes(kernel.grid), init=init, body=body, tail=tail), extents, stores, apart.origin)
 
 
 def _short_axes(kernel: Kernel, extents: dict[str, int]) -> tuple[str, ...]:

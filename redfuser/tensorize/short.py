@@ -82,8 +82,8 @@ def _unroll(done: Apart, axis: str, extent: int) -> None:
         else:
             yield b
 
-    done.kernel = replace(kernel, **{part: tuple(x for b in getattr(kernel, part) for x in unrolled(b))
-                                     for part in ("init", "body", "tail")})
+    init, body, tail = (tuple(x for b in part for x in unrolled(b)) for part in (kernel.init, kernel.body, kernel.tail))
+    done.kernel = replace(kernel, init=init, body=body, tail=tail)
 
 
 def _fresh(name: str, taken: set[str]) -> str:
