@@ -20,6 +20,7 @@ from redfuser.dump import Dump, dumping
 from redfuser.kernels import Produced, produce_all
 from redfuser.recheck import Verdict, recheck, refused
 from redfuser.report import Reason, Report
+from redfuser.whole import parts_of_one_call
 
 log = logging.getLogger("redfuser.pipeline")
 T = TypeVar("T")
@@ -89,6 +90,9 @@ def _run(model: Any, args: Any, kwargs: Any, arch: str, casts: str, build: bool,
     produced = {x.name: made.kernels[x.key] for x in known if x.key in made.kernels}
     kept = [r for r in found.regions if r.name in produced and produced[r.name].reason is None]
     names = {r.name: produced[r.name].name for r in kept}
+    left = parts_of_one_call(imported, kept, names)
+    produced |= {name: Produced(produced[name].name, reason=why) for name, why in left.items()}
+    kept = [r for r in kept if r.name not in left]
     graph = trace.run("outer graph", outer.emit, imported, kept, names) if build else None
     report = describe(name, arch, imported, found, produced, made.verdicts, trace.seconds, built=build)
     references = {names[r.name]: text for r in kept if (text := outer.emit_region(imported, r)) is not None} if build else {}

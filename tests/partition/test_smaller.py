@@ -75,6 +75,13 @@ def test_attention_whose_products_no_unit_takes_keeps_its_softmax_and_says_that_
     assert "planned, not built" in report.summary()
 
 
+def test_an_attention_that_torch_runs_as_one_call_is_not_taken_apart_for_its_softmax():
+    for width, want in ((64, ["attn"]), (128, [])):
+        report = planned(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), (r(2, 4, 128, width),) * 3)
+        assert fused(report) == want
+    assert {c.name: c.reason.code for c in report.refused} == {"softmax.0": "RF305", "attn.0": "RF490"}
+
+
 class _Refusing:
     """Stands for everything after partition: refuses what ``bad`` says of the cascade, and counts."""
 

@@ -1,0 +1,43 @@
+"""Operations that torch runs as one call are not taken apart for a part of them.
+
+Where the kernel of an attention is refused, its softmax alone is still a cascade. A kernel of that would leave torch two plain
+products and the scores in memory, where it has a fused attention of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from redfuser.acrf.expr import Op, walk
+from redfuser.report import Reason
+
+ONE_CALL = "F.scaled_dot_product_attention("
+
+
+def parts_of_one_call(imported: Any, regions: Sequence[Any], names: Mapping[str, str]) -> dict[str, Reason]:
+    """The regions without which the rest has more such calls, by name, with why they are left to torch."""
+    kinds = {r.key: r for r in regions if _softmax_alone(r.cascade)}
+    if not kinds or not _calls(imported, (), names):
+        return {}
+    now, left = _calls(imported, regions, names), {}
+    for key in kinds:
+        if _calls(imported, [r for r in regions if r.key != key], names) > now:
+            left |= {r.name: Reason("RF305", why="torch runs the attention around it as one call, and no kernel is all of it",
+                                    help="nothing to change") for r in regions if r.key == key}
+    return left
+
+
+def _softmax_alone(cascade: Any) -> bool:
+    """Does it take exponentials of a row and give the row back?"""
+    powers = any(isinstance(x, Op) and x.name in ("exp", "exp2") for s in cascade.stmts for x in walk(s.expr))
+    return powers and any(cascade.raxis in s.axes for s in cascade.stmts if set(s.names) & set(cascade.outputs))
+
+
+def _calls(imported: Any, regions: Sequence[Any], names: Mapping[str, str]) -> int:
+    from redfuser import outer
+
+    return str(outer.emit(imported, list(regions), dict(names)).source).count(ONE_CALL)
+
+
+__all__ = ["parts_of_one_call"]
