@@ -35,7 +35,7 @@ LAYERS = (
     ("runtime", "outer"),
     ("autotune",),
     ("gate",),
-    ("kernels", "describe", "recheck", "dump"),
+    ("kernels", "describe", "recheck", "dump", "whole"),
     ("pipeline",),
     ("api", "subgraph", "torch_backend", "doctor"),
     ("bench", "demo"),
