@@ -76,7 +76,7 @@ def _run(model: Any, args: Any, kwargs: Any, arch: str, casts: str, build: bool,
     trace = Trace()
     imported = trace.run("import", frontend.import_model, model, args, kwargs)
     dump.imported(imported)
-    search = partition.Partitioner(imported, casts)
+    search = partition.Partitioner(imported, casts, arch)
     found = trace.run("partition", search.run)
     made = Realised(arch, build, verify)
     for turn in range(0 if disable else ROUNDS + 1):

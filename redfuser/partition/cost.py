@@ -14,17 +14,12 @@ from redfuser.partition.evaluate import Instance
 from redfuser.partition.graph import Node
 from redfuser.partition.index import axes_of
 
-FLOPS = 790e12
-BANDWIDTH = 4.65e12
-"""One H200: measured fp16 tensor throughput, HBM bandwidth in bytes/s."""
 LEAD = 0.35
 """How much faster a library GEMM runs than a contraction inside a generated kernel, when compute-bound."""
 LAUNCH = 3e-6
 """Seconds for one more kernel."""
 
 
-UNITS = 132
-"""Multiprocessors."""
 MAX_DEPTH = 1024
 """Inner axis of a per-step contraction whose row operand (64 rows of it) stays in shared memory."""
 MAX_ROW = 512
@@ -50,7 +45,7 @@ def share_of_device(d: Draft, inst: Instance) -> float:
     own = [axes & frozenset(d.p_axes) for axes in matrices or read]
     apart = frozenset.intersection(*own) if own else frozenset(d.p_axes)
     tiles = elements(d, apart) * ceil(elements(d, frozenset(d.p_axes) - apart) / 16) * ceil(d.extents[R] / 128)
-    return min(1.0, tiles / UNITS)
+    return min(1.0, tiles / d.machine.sms)
 
 
 def inner_pays(d: Draft, inst: Instance) -> bool:
@@ -67,8 +62,9 @@ def inner_pays(d: Draft, inst: Instance) -> bool:
     rows = elements(d, d.p_axes)
     columns = max((elements(d, i.axes) // rows for i in d.rows if rows), default=1)
     repeats = ceil(columns / MAX_COLUMNS)
-    outside = max(flops / FLOPS, (operand_bytes(d, inst) + held) / BANDWIDTH) + held / BANDWIDTH + LAUNCH
-    inside = max(flops * repeats * (1 + LEAD) / FLOPS, operand_bytes(d, inst) / BANDWIDTH) / share_of_device(d, inst)
+    m = d.machine
+    outside = max(flops / m.flops, (operand_bytes(d, inst) + held) / m.bandwidth) + held / m.bandwidth + LAUNCH
+    inside = max(flops * repeats * (1 + LEAD) / m.flops, operand_bytes(d, inst) / m.bandwidth) / share_of_device(d, inst)
     return inside < outside
 
 
@@ -78,7 +74,8 @@ def consumer_pays(d: Draft, inst: Instance) -> bool:
     row = rows * d.extents[R]
     flops = 2 * row * (elements(d, inst.axes) // max(rows, 1))
     written = row * 2
-    outside = max(flops / FLOPS, (operand_bytes(d, inst) + written) / BANDWIDTH) + written / BANDWIDTH + LAUNCH
-    inside = max(flops * (1 + LEAD) / FLOPS, operand_bytes(d, inst) / BANDWIDTH) / share_of_device(d, inst)
+    m = d.machine
+    outside = max(flops / m.flops, (operand_bytes(d, inst) + written) / m.bandwidth) + written / m.bandwidth + LAUNCH
+    inside = max(flops * (1 + LEAD) / m.flops, operand_bytes(d, inst) / m.bandwidth) / share_of_device(d, inst)
     return inside < outside
 

@@ -19,7 +19,8 @@ from redfuser.partition.evaluate import Evaluator, Instance, Site, Value
 from redfuser.partition.graph import Node, Unit
 from redfuser.partition.index import Indices, axes_of, const
 from redfuser.partition.positions import axes_in, best_split, in_order, layout, parts, solve, subst
-from redfuser.partition.work import Spent, Work
+from redfuser.partition.work import REFERENCE, Spent, Work
+from redfuser.target import Target
 
 R = "l"
 DEPTH = 3
@@ -64,7 +65,8 @@ class Step:
 
 @dataclass(slots=True)
 class Draft:
-    """``steps``: how the region grew from its first reduction, in order; what :mod:`redfuser.partition.smaller` undoes."""
+    """``steps``: how the region grew from its first reduction, in order; what :mod:`redfuser.partition.smaller` undoes.
+    ``machine``: what its costs are modelled for."""
 
     units: frozenset[Unit]
     ev: Evaluator
@@ -74,6 +76,7 @@ class Draft:
     p_axes: tuple[str, ...]
     extents: dict[str, int]
     external: dict[Node, set[tuple[Expr, ...]]] = field(default_factory=dict)
+    machine: Target = REFERENCE
     steps: tuple[Step, ...] = ()
 
     @property
@@ -372,7 +375,8 @@ class _Drafter:
                               f"{sorted(extra)[0]} is not a p-axis of the cascade: each row would be repeated along it")
             if layout(ev.ix, s.at, s.node.shape) is None:
                 return Reject("RF306", s.node, "a result's index map is not a permutation of the axes")
-        return Draft(self.units, ev, sinks, rows, inner, p_axes, dict(self.extents), ev.external)
+        return Draft(self.units, ev, sinks, rows, inner, p_axes, dict(self.extents), ev.external,
+                     self.work.machine if self.work else REFERENCE)
 
     def k_axes(self, ev: Evaluator) -> set[str]:
         """The axes along which top-k results are read."""

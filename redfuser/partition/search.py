@@ -26,7 +26,8 @@ from redfuser.partition.graph import Graph, Unit, build_graph, provenance_of
 from redfuser.partition.grow import Cut, Grower
 from redfuser.partition.region import Partition, Refusal, Region, key_of
 from redfuser.partition.smaller import Pair, apart, undone
-from redfuser.partition.work import CASCADES, DERIVED, ROUNDS, WHOLE, Work
+from redfuser.partition.work import CASCADES, DERIVED, REFERENCE, ROUNDS, WHOLE, Work
+from redfuser.target import TARGETS
 
 log = logging.getLogger("redfuser.partition")
 UNDOINGS = 8
@@ -55,7 +56,7 @@ class Found:
 class Partitioner:
     """``run`` partitions; after ``give_up``, ``run`` again: what was given up gives way to smaller regions."""
 
-    def __init__(self, imported: Any, casts: str = "preserve") -> None:
+    def __init__(self, imported: Any, casts: str = "preserve", arch: str = "sm_90a") -> None:
         self.casts = casts
         weights = frozenset(i.name for i in getattr(imported, "inputs", ()) if i.kind != "user")
         self.graph: Graph = build_graph(imported.mod, dict(imported.provenance or {}), weights)
@@ -63,7 +64,7 @@ class Partitioner:
         self.fused: dict[str, Fused | NotFusable] = {}
         self.declined: list[account.Declined] = []
         self.verdicts: dict[object, Any] = {}
-        self.work = Work()
+        self.work = Work(TARGETS.get(arch, REFERENCE))
         self.drafts: dict[Any, Any] = {}
         self.banned: set[Pair] = set()
         self.barred: set[int] = set()

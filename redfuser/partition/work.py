@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from redfuser.target import TARGETS, Target
+
 REGION = 48
 """Units of one region."""
 NEAR = 10
@@ -29,16 +31,21 @@ ROUNDS = 32
 """Times that what the algebra refused is grown again."""
 
 
+REFERENCE = TARGETS["sm_90a"]
+"""What a partition is modelled for where its target is none of the table: a CPU."""
+
+
 class Spent(Exception):
     """No work is left for this cascade, or for the model."""
 
 
 @dataclass(slots=True)
 class Work:
-    """What is left. ``short``: seeds that were given up, or grew less than they might have, for want of it. ``vain``: by
-    operation, how many seeds took long and came to nothing; after a few the others of that operation are not tried, so that
-    an unrolled loop leaves something for the rest of the model."""
+    """What is left. ``machine``: what costs are modelled for. ``short``: seeds that were given up, or grew less than they might
+    have, for want of it. ``vain``: by operation, how many seeds took long and came to nothing; after a few the others of that
+    operation are not tried, so that an unrolled loop leaves something for the rest of the model."""
 
+    machine: Target = REFERENCE
     left: int = WHOLE
     here: int = SEED
     short: set[int] = field(default_factory=set)

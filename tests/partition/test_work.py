@@ -42,3 +42,18 @@ def test_an_unrolled_recurrence_is_bounded_and_what_is_beside_it_fuses():
     assert [str(x.cascade) for x in again.regions] == [str(x.cascade) for x in found.regions]
     with torch.no_grad():
         torch.testing.assert_close(execute(imported, found, args)[0], delta_rule(*args), rtol=2e-4, atol=2e-5)
+
+
+def test_costs_are_of_the_target():
+    """What pays on a large machine need not on a small one, and the other way round."""
+    from redfuser.partition.cost import share_of_device
+
+    args = tuple(torch.randn(4, 64, 32, dtype=torch.float16) for _ in range(3))
+    imported = import_model(lambda q, k, v: torch.softmax(q @ k.mT, -1) @ v, args)
+    drafts = {}
+    for arch in ("sm_86", "sm_90a", "cpu"):
+        search = Partitioner(imported, arch=arch)
+        search.run()
+        drafts[arch] = next(d for d in search.drafts.values() if getattr(d, "rows", None) and d.inner)
+    busy = {arch: share_of_device(d, d.inner[0]) for arch, d in drafts.items()}
+    assert busy["cpu"] == busy["sm_90a"] < busy["sm_86"]
