@@ -20,7 +20,8 @@ def parts_of_one_call(imported: Any, regions: Sequence[Any], names: Mapping[str,
     kinds = {r.key: r for r in regions if _softmax_alone(r.cascade)}
     if not kinds or not _calls(imported, (), names):
         return {}
-    now, left = _calls(imported, regions, names), {}
+    now = _calls(imported, regions, names)
+    left: dict[str, Reason] = {}
     for key in kinds:
         if _calls(imported, [r for r in regions if r.key != key], names) > now:
             left |= {r.name: Reason("RF305", why="torch runs the attention around it as one call, and no kernel is all of it",
