@@ -30,6 +30,9 @@ EIGHT = ("e4m3", "e5m2")
 """Types of which a matrix unit keeps 13 bits of a sum, cut off once for every 32 terms: enough within a segment for a result in
 bfloat16. For a finer one the operands go to it in bfloat16, which holds them exactly."""
 
+AT_ONCE = 256
+"""Products that a matrix unit adds up in one go, at most, where it keeps too few bits: the longest segment that is proposed."""
+
 
 def lower_contraction(work: KernelState, b: Block) -> None:
     """``s[rows, segment] = sum[c] A[rows, c] * B[segment, c]``."""
@@ -150,18 +153,23 @@ def accumulate_product(work: KernelState, b: Block, v: Value) -> None:
     weights = rewrite.product(left)
     plain = strip_casts(weights)
     wanted = kept(work.program.fused, work.was(b.name))
+    fine = wanted < unit_roundoff("bf16")
     if isinstance(plain, Load):
-        fine = wanted < unit_roundoff("bf16") and {plain.dtype, own} <= set(EIGHT)
-        apart = plain.dtype != own or fine
+        apart = plain.dtype != own or (fine and own in EIGHT)
         a = _matrix_operand(work, weights, work.across, apart)
         w = _matrix_operand(work, right[0], (segment, column), apart)
         settled = wanted >= unit_roundoff("f16") and a.dtype not in EIGHT
     else:
         dtype = weight_dtype(work, weights, own)
+        dtype = "bf16" if fine and dtype in EIGHT else dtype
         src = as_tile(work, _unrounded(weights, dtype), work.across, f"{b.name}_weight")
         parts = weight_pieces(work, src, dtype, weights, b)
         a, w = Operand(parts, parts[0]), _matrix_operand(work, right[0], (segment, column), dtype != own)
         settled = own not in ("f32", *EIGHT)
+    if work.resident and not settled and work.sizes[segment] > AT_ONCE:
+        raise LoweringError("RF490", f"{work.kernel.name}: {b.name} sums {work.sizes[segment]} products of a row held on chip",
+                            why="a matrix unit loses digits of so long a sum that it does not take in segments",
+                            help="nothing to change: a walk of the row takes them in segments")
     if a.dtype in EIGHT:
         work.roundings.append(f"{b.name}: 8-bit products of a segment summed by the matrix units (relative error <= 2^-12; the "
                               f"result is kept to 2^{round(math.log2(wanted))})")

@@ -16,6 +16,9 @@ from redfuser.tensorize.ir.index import iadd, imul
 from redfuser.tensorize.rewrite import factors
 from redfuser.tensorize.short import SHORT, taken_apart
 
+MOST = 64
+"""Names that one name becomes, at most, when its short axes are taken apart."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rearranged:
@@ -65,7 +68,12 @@ def _short_axes(kernel: Kernel, extents: dict[str, int]) -> tuple[str, ...]:
                           if a not in outer and a not in lists and extents[a] < SHORT)
     inner = {a for b in kernel.body if b.role == "producer" and b.reducer is not None for a in b.axes}
     wide = {a for b in kernel.init for a in b.axes if a in short and (a in inner or {*b.axes} - outer - {*short})}
-    return tuple(a for a in short if a not in wide and not _padded(kernel, a))
+    chosen, copies = [], 1
+    for a in short:
+        if a not in wide and not _padded(kernel, a) and copies * extents[a] <= MOST:
+            chosen.append(a)
+            copies *= extents[a]
+    return tuple(chosen)
 
 
 def _padded(kernel: Kernel, axis: str) -> bool:

@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 
 from redfuser.acrf import fuse, parse_cascade
+from redfuser.errors import LoweringError
 from redfuser.strategies import realise
 from redfuser.tensorize import TileConfig, configs
-from redfuser.tensorize.ir.nodes import If, TileProgram
+from redfuser.tensorize.ir.effects import every
+from redfuser.tensorize.ir.nodes import Gemm, If, TileProgram
+from redfuser.tensorize.rearrange import rearrange
 from tests.tensorize.holding import H200, ROWS, hold, tiles, values
 
 NARROW = TileConfig(32, 16, 64, 2, columns=16)
@@ -49,6 +52,48 @@ def test_an_exact_product_is_not_added_up_in_the_matrix_unit():
     """)
     text = str(tiles(cascade))
     assert re.search(r"gemm .* -> o_acc_segment clear", text) and "o_acc[i, d] = o_acc[i, d] + o_acc_segment[i, d]" in text
+
+
+@pytest.mark.parametrize("result", ["bf16", "f32"])
+def test_weights_that_are_rounded_to_8_bits_in_the_kernel(result):
+    """Sums of 8-bit products are fine enough for a bfloat16 result, and for no finer one."""
+    done = "y[i, j] = bf16(o * t)" if result == "bf16" else "y[i, j] = o * t"
+    cascade = parse_cascade(f"""cascade quant(a: f16[45, 70], w: e4m3[40, 70]) over l
+      t[i] = sum[l] abs(f32(a[i, l]))
+      o[i, j] = sum[l] f32(e4m3(f32(a[i, l]) * 2.0)) * f32(w[j, l])
+      {done}
+      return y
+    """)
+    program = tiles(cascade, config=NARROW)
+    hold(cascade, values(cascade), program)
+    (kernel,) = program.kernels
+    read = {kernel.dtypes[s.a.buffer] for s in every(kernel.body) if isinstance(s, Gemm)}
+    assert read == ({"e4m3"} if result == "bf16" else {"bf16"})
+
+
+def test_a_long_sum_of_a_row_held_on_chip_is_left_to_a_walk():
+    cascade = parse_cascade("""cascade weighted(p: f32[40, 300], v: f32[300, 32]) over l
+      t[i] = sum[l] p[i, l]
+      o[i, e] = sum[l] p[i, l] * v[l, e]
+      y[i, e] = o / t
+      w[i, l] = p[i, l] / t
+      return y, w
+    """)
+    with pytest.raises(LoweringError) as error:
+        tiles(cascade, "resident", config=PIECES)
+    assert error.value.code == "RF490"
+
+
+def test_short_axes_are_taken_apart_up_to_a_number_of_names():
+    cascade = parse_cascade("""cascade outer(x: f32[60, 12], y: f32[60, 12]) over l
+      n = sum[l] 1.0
+      c[d, e] = sum[l] x[l, d] * y[l, e]
+      r[d, e] = c / n
+      return r
+    """)
+    kernel = realise(fuse(cascade), "single").kernels[0]  # type: ignore[arg-type]
+    arranged = rearrange(kernel, {"l": 60, "d": 12, "e": 12}).kernel
+    assert len({n for b in arranged.body for n in b.names}) <= 1 + 64
 
 
 def test_columns_in_tiles_beside_a_statistic_of_the_rows():
