@@ -9,7 +9,7 @@ from dataclasses import replace
 from redfuser.acrf.cascade import Cascade, Let, Provenance, Reduce, Stmt
 from redfuser.acrf.derive.deriver import Deriver
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Ref, refs_of, walk
-from redfuser.acrf.facts.classify import Outline, Scope, outline, rename, separate_axes
+from redfuser.acrf.facts.classify import Outline, Scope, live, outline, rename, separate_axes
 from redfuser.acrf.refuse import Refuse, defect
 from redfuser.acrf.state import Accumulator, Certificate, Condition, Fused, NotFusable, State
 from redfuser.errors import InputError
@@ -230,7 +230,6 @@ def _renamed(a: Accumulator, names: dict[str, str]) -> Accumulator:
 
 def _post(cascade: Cascade, o: Outline, d: Deriver) -> tuple[Let | Reduce, ...]:
     """What follows the reductions, in the source's order: late results, and the maps an output needs."""
-    wanted = set(cascade.outputs)
     ordered: list[Stmt] = []
     extra = dict(d.late)
     for s in cascade.stmts:
@@ -240,12 +239,7 @@ def _post(cascade: Cascade, o: Outline, d: Deriver) -> tuple[Let | Reduce, ...]:
             ordered += [*hidden, extra[s.name]]
         elif s not in o.producers and not (isinstance(s, Reduce) and s.over == cascade.raxis):
             ordered.append(s)
-    kept: list[Stmt] = []
-    for s in reversed(ordered):
-        if wanted & set(s.names):
-            kept.append(s)
-            wanted |= refs_of(s.expr)
-    return tuple(reversed(kept))
+    return live(ordered, cascade.outputs)
 
 
 # -- where a guard can be seen -----------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ M     depends on both: this is what a decomposition has to take apart
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from redfuser.acrf.cascade import Cascade, Let, Reduce, Stmt
@@ -203,14 +203,14 @@ def outline(cascade: Cascade) -> Outline:
                 scope.late.add(s.name)
         else:
             scope.inlined[s.name] = s.expr
-    return Outline(scope, tuple(producers), tuple(reductions), _live(cascade, maps))
+    return Outline(scope, tuple(producers), tuple(reductions), live(maps, cascade.outputs))
 
 
-def _live(cascade: Cascade, maps: list[Stmt]) -> tuple[Stmt, ...]:
-    """The maps that an output needs, in order."""
-    wanted = set(cascade.outputs)
+def live(stmts: Sequence[Stmt], names: Iterable[str]) -> tuple[Stmt, ...]:
+    """The statements that ``names`` need, in order."""
+    wanted = set(names)
     kept: list[Stmt] = []
-    for s in reversed(maps):
+    for s in reversed(stmts):
         if wanted & set(s.names):
             kept.append(s)
             wanted |= refs_of(s.expr)
