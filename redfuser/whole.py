@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from redfuser.acrf.expr import Op, walk
+from redfuser.errors import UnsupportedError
 from redfuser.report import Reason
 
 ONE_CALL = "F.scaled_dot_product_attention("
@@ -36,9 +37,13 @@ def _softmax_alone(cascade: Any) -> bool:
 
 
 def _calls(imported: Any, regions: Sequence[Any], names: Mapping[str, str]) -> int:
+    """How many there are beside the kernels of ``regions``; none where torch has no spelling for all that is left."""
     from redfuser import outer
 
-    return str(outer.emit(imported, list(regions), dict(names)).source).count(ONE_CALL)
+    try:
+        return str(outer.emit(imported, list(regions), dict(names)).source).count(ONE_CALL)
+    except UnsupportedError:
+        return 0
 
 
 __all__ = ["parts_of_one_call"]
