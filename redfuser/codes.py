@@ -79,6 +79,7 @@ CODES: dict[str, str] = {
     "RF458": "the compile worker could not start",
     "RF459": "the architecture is not one RedFuser builds for",
     "RF460": "a compiler ended well and left something that is not the kernel",
+    "RF461": "a schedule with roles that the compiler took apart",
     # run time
     "RF501": "wrong number of tensors",
     "RF502": "not a tensor",
@@ -119,7 +120,7 @@ CODES: dict[str, str] = {
     # RF35x: strategies
     "RF350": "a strategy, split count or segment length that means nothing",
     "RF351": "the segment program is not well formed (a verifier failed: our bug)",
-    # RF485 to RF498: tiles and their TileLang text
+    # RF485 to RF499: tiles and their TileLang text
     "RF485": "a symbolic extent where a tile needs a static one",
     "RF486": "an accumulator with more than one free axis",
     "RF487": "a value is used by a tile before it exists",
@@ -133,6 +134,7 @@ CODES: dict[str, str] = {
     "RF496": "unknown GPU architecture",
     "RF497": "fusing would leave most of the machine idle",
     "RF498": "arrays that do not fit a tile program",
+    "RF499": "a schedule that a kernel has no roles for",
     # RF43x, RF44x: the CPU target
     "RF430": "the CPU target cannot compute an operation or reducer",
     "RF431": "the CPU target has no arithmetic in a dtype",

@@ -29,6 +29,8 @@ JUDGES = ("redfuser.acrf.check", "redfuser.acrf.expr", "redfuser.acrf.cascade", 
           "redfuser.verdicts")
 """The packages and modules whose sources a verdict depends on: all that the chain and what it runs import (a test compares
 them). The deriver is none of them."""
+WORKERS = 3
+"""Multiprocessors of the machine on which a twin's tiles are: few, so that a block that takes several tiles does so there."""
 ENOUGH = 3
 """Violations after which a check stops."""
 
@@ -75,7 +77,7 @@ def exact_twin(program: Program) -> Program:
 def _tiles(program: Program, config: TileConfig, target: Target) -> Iterator[str]:
     for deep in (True, False):
         small = twin.of_tiles(program, config, deep)
-        yield from tiles.violations(small, tensorize(small, config, target), cases(small.fused, deep))
+        yield from tiles.violations(small, tensorize(small, config, replace(target, sms=WORKERS)), cases(small.fused, deep))
 
 
 def _first(violations: Iterator[str]) -> tuple[str, ...]:

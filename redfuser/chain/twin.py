@@ -15,6 +15,8 @@ from redfuser.tensorize.rearrange import rearrange
 
 WHOLE_ROW = 4096
 """A row up to this long keeps its length where nothing is contracted."""
+GRAIN = 16
+"""Elements of a row that are whole 16 bytes in every type."""
 _WORK = 3e7
 """Elements of the largest intermediate above which a twin's batch axes shrink to one point."""
 
@@ -25,12 +27,13 @@ def of_scalar(program: Program, deep: bool) -> Program:
 
 
 def of_tiles(program: Program, config: TileConfig, deep: bool) -> Program:
-    """A twin for the interpreter under ``config``."""
-    return _twin(program, config.rows, config.segment, config.chunk, deep)
+    """A twin for the interpreter under ``config``. With roles, what the copy engine can move it can move in the twin too."""
+    return _twin(program, config.rows, config.segment, config.chunk, deep, 1 if config.schedule == "auto" else GRAIN)
 
 
-def _twin(program: Program, rows: int, segment: int, chunk: int, deep: bool) -> Program:
-    """deep: two points of every other axis and two whole tiles of rows; else one of each, and a ragged tile."""
+def _twin(program: Program, rows: int, segment: int, chunk: int, deep: bool, grain: int = 1) -> Program:
+    """deep: two points of every other axis and two whole tiles of rows; else one of each, and a ragged tile. grain: extents
+    that are multiples of it stay so."""
     fused = program.fused
     cascade = fused.cascade
     extents = {a.name: a.extent for a in cascade.axes if isinstance(a.extent, int)}
@@ -46,6 +49,9 @@ def _twin(program: Program, rows: int, segment: int, chunk: int, deep: bool) -> 
     if row_axis in wanted:
         wanted[row_axis] = max(16, (2 if deep else 1) * rows + rows // 3 + 1)
     wanted[cascade.raxis] = _length(program, segment, splits, bool(inner), extents.get(cascade.raxis, 0))
+    for a in (row_axis, cascade.raxis):
+        if a in extents and extents[a] % grain == 0:
+            wanted[a] = -(-wanted[a] // grain) * grain
     if prod(min(wanted[a], extents[a]) for a in extents if a not in inner) > _WORK:
         wanted |= {a: 1 for a in extents if a not in inner and a not in columns and a not in (row_axis, cascade.raxis)}
     held = None if program.strategy == "resident" else program.segment

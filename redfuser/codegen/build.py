@@ -187,9 +187,21 @@ def _to_spec(request: Request, built: Built) -> KernelSpec | BuildFailure:
         if not _launchable(launch):
             return refuse("RF457", "metadata", f"{launch.entry} has an impossible launch: grid {launch.grid}, block "
                           f"{launch.block}")
+    if request.config.get("schedule", "auto") != "auto" and (slow := _slowed(draft, built.log)):
+        return refuse("RF461", "resources", slow)
     spec = replace(draft, binaries=built.cubins, source=request.source)
     fault = _fault(spec)
     return refuse("RF460", "binary", fault) if fault else spec
+
+
+def _slowed(spec: KernelSpec, log: str) -> str:
+    """What ptxas did to a kernel whose waits are written by hand, so that they no longer wait for what they say: values in
+    memory, or products one after another. Such a candidate is no better than TileLang's own pipeline."""
+    spilled = max((r.get("spill_bytes", 0) for r in spec.resources), default=0)
+    if spilled:
+        return f"{spilled} bytes of registers are kept in memory"
+    said = re.search(r"\((C75(?:10|12))\)", log)
+    return f"ptxas runs its products one after another ({said[1]})" if said else ""
 
 
 def _fault(spec: KernelSpec) -> str:

@@ -6,41 +6,10 @@
 from __future__ import annotations
 
 from redfuser.artifact import ArgSpec
-from redfuser.errors import LoweringError
-from redfuser.strategies.program import Program
-from redfuser.target import Target
-from redfuser.tensorize.arguments import argument_name, tensors
-from redfuser.tensorize.begin import begin
 from redfuser.tensorize.config import TileConfig
 from redfuser.tensorize.configs import configs
-from redfuser.tensorize.ir.nodes import TensorArg, TileProgram
-from redfuser.tensorize.ir.verify import verify
-from redfuser.tensorize.lower import lower_kernel
-from redfuser.tensorize.model import require_room
-from redfuser.tensorize.schedule import Watcher, scheduled
-
-
-def tensorize(program: Program, config: TileConfig, target: Target, watch: Watcher | None = None) -> TileProgram:
-    """The tile program of ``program`` under ``config`` on ``target``; every kernel of it in order. watch: told of each pass
-    that changed a kernel.
-
-    Raises LoweringError RF485 to RF494 for what has no tile form, with the statement it is about, and RF903 for a program
-    that is ill-formed."""
-    kernels, roundings = [], []
-    for kernel in program.kernels:
-        state = begin(program, kernel, config.for_kernel(kernel), target)
-        kernels.append(scheduled(lower_kernel(state), watch))
-        require_room(kernels[-1], target)
-        roundings += state.roundings
-    args = tuple(TensorArg(argument_name(program, t.name), t.dtype, tuple(map(int, t.shape)), role)  # type: ignore[arg-type]
-                 for t, role in tensors(program))
-    outputs = tuple((n, argument_name(program, n)) for n in program.fused.cascade.outputs)
-    tiles = TileProgram(program.fused.cascade.name, args, tuple(kernels), outputs, tuple(dict.fromkeys(roundings)),
-                        tuple(sorted(config.to_json().items(), key=lambda kv: kv[0])))
-    if wrong := verify(tiles):
-        raise LoweringError("RF903", f"the tile program of {tiles.name} is ill-formed", why=wrong[0],
-                            help="this is a defect of RedFuser: please report the cascade that `explain` prints")
-    return tiles
+from redfuser.tensorize.ir.nodes import TileProgram
+from redfuser.tensorize.tiles import tensorize
 
 
 def spec_skeleton(program: TileProgram) -> tuple[ArgSpec, ...]:

@@ -20,6 +20,7 @@ class TileConfig:
     contractions of f32 operands. pieces: take f32 operands apart into bfloat16 (:mod:`redfuser.tensorize.pieces`). chunk:
     elements of a contraction's own axis per step, 0 for all of them at once. columns: the widest tile of a column axis, 0
     for all of it; where that is less than all, blocks share the columns and each computes what the rows need by itself.
+    schedule: who waits for whom, one of :data:`redfuser.tensorize.schedule.SCHEDULES`.
     """
 
     rows: int = 128
@@ -34,13 +35,16 @@ class TileConfig:
     pieces: bool = False
     chunk: int = 0
     columns: int = 0
+    schedule: str = "auto"
 
     def for_kernel(self, kernel: Kernel) -> TileConfig:
         """The second and third kernels of a split program do little; they take what suits a row walk."""
         if kernel.kind == "combine":
-            return replace(self, rows=4, segment=1, threads=128, stages=0, warp_specialized=False)
+            return replace(self, rows=4, segment=1, threads=128, stages=0, warp_specialized=False,
+                           schedule="auto")
         if kernel.kind == "map":
-            return replace(self, rows=1, segment=1024, threads=128, stages=0, warp_specialized=False)
+            return replace(self, rows=1, segment=1024, threads=128, stages=0, warp_specialized=False,
+                           schedule="auto")
         return self
 
     def to_json(self) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from redfuser.tensorize.precision import kept, unit_roundoff
 from redfuser.tensorize.products import Product, product_configs
 from redfuser.tensorize.rearrange import rearrange
 from redfuser.tensorize.rewrite import factors
+from redfuser.tensorize.tiles import tensorize
 
 SIX, SINGLE = 6.0, 16.0
 """Work of a float32 product in matrix operations of half precision: as six of them, and as a library's on its own units."""
@@ -79,7 +80,7 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
     if pieces:
         space = [replace(c, pieces=True) for c in space if not c.warp_specialized and c.segment <= 64 and c.threads >= MANY]
     if causal and rows > 16:  # an unknown number of steps: see lower.py
-        space = [c for c in space if c.stages == 1 or c.warp_specialized]
+        space = [c for c in space if (c.stages == 1 or c.warp_specialized) and c.schedule != "persistent" and c.rows != 192]
     if width > 2 * DEEP:  # too deep to hold: the contraction in chunks
         space = [replace(c, chunk=64) for c in space if c.stages == 2]
     ranked = [(_cost(c, target, rows, n, min(width, c.chunk or width), columns, size, blocks, causal, once), c) for c in space]
@@ -88,7 +89,25 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
         raise LoweringError("RF490", f"{kernel.name}: contractions of f32 operands, {width} deep",
                             why="their pieces do not fit on chip beside the rows that would make them worth it",
                             help="use f16 or bf16 operands")
-    return [c for _, _, c in sorted(fitting, key=lambda t: (t[0], t[1]))] or [TileConfig(64, 32, 128, 1, "registers", False)]
+    best = [c for _, _, c in sorted(fitting, key=lambda t: (t[0], t[1]))] or [TileConfig(64, 32, 128, 1, "registers", False)]
+    return _with_roles(program, best, target)
+
+
+def _with_roles(program: Program, best: list[TileConfig], target: Target) -> list[TileConfig]:
+    """The configurations without those whose schedule the kernel has no roles for, and without any behind one that it always
+    has."""
+    plain = [c for c in best if c.schedule == "auto"]
+    ahead = best[:best.index(plain[0])] if plain else best
+    found: list[TileConfig] = []
+    for c in ahead:
+        try:
+            tensorize(program, c, target)
+        except LoweringError:
+            continue
+        found.append(c)
+        if len(found) == 2:
+            break
+    return [*found, *plain]
 
 
 def _operand_bytes(kernel: Kernel, roles: Roles) -> tuple[int, int]:
@@ -158,6 +177,9 @@ def _gemm_space(target: Target, rows: int, n: int, columns: int) -> list[TileCon
                 out.append(TileConfig(m, s, 2 * m, stages, "registers", False))
                 if target.tma and m >= 128:
                     out.append(TileConfig(m, s, 2 * m, stages, "registers", True))
+    if target.tma and target.wgmma and n >= 128:
+        out += [TileConfig(m, 128, 2 * m, 2, "registers", True, schedule=way) for m in (128, 192)
+                if rows >= m and columns <= (128 if m == 128 else 64) for way in ("overlap", "persistent")]
     if columns > 256:  # an accumulator this wide is shared by two warp groups, column by column
         out = [TileConfig(64, s, 256, stages, "shared", ws) for s in (64, 32) for stages in (2, 1)
                for ws in ((True, False) if target.tma else (False,))]
@@ -196,7 +218,9 @@ def _cost(c: TileConfig, target: Target, rows: int, n: int, width: int, columns:
         depth = 1.0 + 0.02 * abs(c.stages - 2) + 0.01 * (c.segment > 64)  # more blocks beat deeper pipelines
         return (1.0 if c.weights == "shared" else 1.6) * depth / flight / (n / (steps * c.segment))
     # Instruction efficiency of the two matrix products and the maps between them, fitted on one H200 (design notes).
-    if c.warp_specialized:
+    if c.schedule != "auto":
+        efficiency = _overlapped(c, steps, used * fill)
+    elif c.warp_specialized:
         efficiency = {64: 0.5, 128: 1.0, 256: 0.9}[c.rows] * (1.0 if c.segment == 128 else 0.96 if c.segment >= 64 else 0.7)
         efficiency *= min(1.0, 0.55 + 0.45 * steps / 6) if width <= 64 else 1.0
     else:
@@ -211,6 +235,12 @@ def _cost(c: TileConfig, target: Target, rows: int, n: int, width: int, columns:
         efficiency *= 0.97 if c.warp_specialized else 0.88
     diagonal = 1.0 + (0.5 * c.segment / max(1, n) if causal else 0.0)
     return diagonal / (efficiency * used * max(0.5, fill))
+
+
+def _overlapped(c: TileConfig, steps: int, used: float) -> float:
+    """Products that overlap with what lies between, against TileLang's own pipeline: a block that takes several tiles starts
+    once, and is the better the shorter a tile is."""
+    return {"overlap": 1.2, "persistent": 1.0 + 0.35 * min(1.0, 12 / steps)}[c.schedule] * (1.17 if c.rows == 192 else 1.0)
 
 
 def _selection_configs(rows: int, n: int, depth: int, target: Target) -> list[TileConfig]:

@@ -13,6 +13,7 @@ from redfuser.acrf.state import Fused
 from redfuser.codegen import tilelang
 from redfuser.strategies import realise
 from redfuser.target import target
+from redfuser.tensorize.model.registers import block_threads
 from redfuser.tensorize import configs, tensorize
 from tests import fused_examples as cascades
 from tests.tensorize import examples
@@ -52,7 +53,7 @@ def test_first_choice_lowers_and_fits(arch, tmp_path):
         tiles = tensorize(program, configs(program, machine)[0], machine)
         paths.append(tmp_path / f"kernel_{index}.py")
         paths[-1].write_text(tilelang.print_program(tiles))
-        threads += [k.threads + 128 * k.warp_specialized for k in tiles.kernels]
+        threads += [block_threads(k, machine) for k in tiles.kernels]
     done = subprocess.run([sys.executable, str(SCRIPT), arch, *map(str, paths)], capture_output=True, text=True,
                           timeout=150, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

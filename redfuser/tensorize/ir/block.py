@@ -37,13 +37,16 @@ class Block:
         self.points: dict[str, tuple[int, int]] = {}
         """Variables of the enclosing ``parallel``: position and extent."""
 
-    def run(self, kernel: TileKernel) -> None:
+    def open(self, kernel: TileKernel) -> None:
+        """The scalars and the storage of a kernel."""
         for name, expr in kernel.lets:
             self._let(name, self.eval(expr))
         for b in kernel.buffers:
             self.store[b.name] = np.full((self.count, *b.shape), garbage(self.dtypes[b.dtype]), self.dtypes[b.dtype])
-        for stmt in kernel.body:
-            self.exec(stmt)
+
+    def number(self, e: Expr) -> int:
+        """A value that steers every block alike."""
+        return _common(self.eval(e))
 
     def _let(self, name: str, value: Any) -> None:
         if self.blocks > 1 and isinstance(value, np.ndarray):

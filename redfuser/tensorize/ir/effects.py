@@ -7,15 +7,27 @@ from dataclasses import replace
 
 from redfuser.acrf.expr import Expr, Load, walk
 from redfuser.tensorize.indexing import rename_loads
-from redfuser.tensorize.ir.nodes import Assign, Copy, Fill, For, Gemm, If, Parallel, ReduceTile, Slice, TileStmt
+from redfuser.tensorize.ir.flight import Arrive, Await, Fetch, Let, Send
+from redfuser.tensorize.ir.index import placed
+from redfuser.tensorize.ir.nodes import Assign, Copy, Fill, For, Gemm, If, Parallel, ReduceTile, Roles, Slice, TileStmt
 
 
 def every(stmts: Iterable[TileStmt]) -> Iterator[TileStmt]:
     """Each statement, then those in it."""
     for s in stmts:
         yield s
-        if isinstance(s, (For, If)):
-            yield from every(s.body)
+        for body in bodies(s):
+            yield from every(body)
+
+
+def bodies(s: TileStmt) -> tuple[tuple[TileStmt, ...], ...]:
+    """The statement lists in a statement."""
+    match s:
+        case For(body=body) | If(body=body):
+            return (body,)
+        case Roles(roles):
+            return tuple(r.body for r in roles)
+    return ()
 
 
 def loads(e: Expr) -> Iterator[str]:
@@ -23,10 +35,46 @@ def loads(e: Expr) -> Iterator[str]:
     return (x.tensor for x in walk(e) if isinstance(x, Load))
 
 
+def with_bodies(s: TileStmt, f: Callable[[tuple[TileStmt, ...]], tuple[TileStmt, ...]]) -> TileStmt:
+    """The statement with ``f`` of the statement list in it."""
+    return replace(s, body=f(s.body)) if isinstance(s, (For, If)) else s
+
+
+def at_value(s: TileStmt, var: str, value: Expr) -> TileStmt:
+    """The statement where a variable around it has a value."""
+
+    def put(e: Expr) -> Expr:
+        return placed(e, var, value)
+
+    def part(x: Slice) -> Slice:
+        return replace(x, dims=tuple(replace(d, start=put(d.start)) for d in x.dims))
+
+    match s:
+        case Copy(src, dst) | Send(src, dst):
+            return replace(s, src=part(src), dst=part(dst))
+        case Fetch(src, dst, at):
+            return replace(s, src=part(src), dst=part(dst), at=replace(at, slot=put(at.slot)))
+        case Gemm(a, b):
+            return replace(s, a=part(a), b=part(b))
+        case Parallel(body=body):
+            return replace(s, body=tuple(Assign(a.target, tuple(map(put, a.indices)), put(a.expr)) for a in body))
+        case For(start=start, stop=stop, body=body):
+            return replace(s, start=put(start), stop=put(stop), body=tuple(at_value(k, var, value) for k in body))
+        case If(cond=cond, body=body):
+            return replace(s, cond=put(cond), body=tuple(at_value(k, var, value) for k in body))
+        case Await(at, phase):
+            return replace(s, at=replace(at, slot=put(at.slot)), phase=put(phase))
+        case Arrive(at):
+            return replace(s, at=replace(at, slot=put(at.slot)))
+        case Let(value=e):
+            return replace(s, value=put(e))
+    return s
+
+
 def reads(s: TileStmt) -> set[str]:
     """Buffers and parameters whose content a statement depends on."""
     match s:
-        case Copy(src, dst):
+        case Copy(src=src) | Fetch(src=src) | Send(src=src):
             return {src.buffer}
         case Gemm(a, b, c, clear=clear):
             return {a.buffer, b.buffer} | (set() if clear else {c})
@@ -38,13 +86,15 @@ def reads(s: TileStmt) -> set[str]:
             return {n for k in body for n in reads(k)} | {*loads(start), *loads(stop)}
         case If(cond=cond, body=body):
             return {n for k in body for n in (*reads(k), *writes(k))} | set(loads(cond))
+        case Roles(roles):
+            return {n for r in roles for k in r.body for n in reads(k)}
     return set()
 
 
 def writes(s: TileStmt) -> set[str]:
     """Buffers and parameters a statement stores into."""
     match s:
-        case Copy(dst=dst):
+        case Copy(dst=dst) | Fetch(dst=dst) | Send(dst=dst):
             return {dst.buffer}
         case Gemm(c=c):
             return {c}
@@ -56,6 +106,8 @@ def writes(s: TileStmt) -> set[str]:
             return {b}
         case For(body=body) | If(body=body):
             return {n for k in body for n in writes(k)}
+        case Roles(roles):
+            return {n for r in roles for k in r.body for n in writes(k)}
     return set()
 
 

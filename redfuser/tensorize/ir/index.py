@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from redfuser.acrf.expr import Const, Expr, Index, Load, Op
+from collections.abc import Mapping
+
+from redfuser.acrf.expr import Const, Expr, Index, Load, Op, map_children
+
+_OPS = {"add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "min": min, "max": max,
+        "floordiv": lambda a, b: a // b, "mod": lambda a, b: a % b}
 
 
 def i64(value: int) -> Const:
@@ -18,6 +23,8 @@ def iadd(a: Expr, b: Expr) -> Expr:
             return b
         case _, Const(value=0):
             return a
+        case _, Op(name="neg", args=(y,)):
+            return i64(0) if a == y else Op("sub", (a, y), "i64")
         case _, Const(value=y) if y < 0:
             return Op("sub", (a, i64(-int(y))), "i64")
     return Op("add", (a, b), "i64")
@@ -26,13 +33,19 @@ def iadd(a: Expr, b: Expr) -> Expr:
 def imul(a: Expr, k: int) -> Expr:
     if isinstance(a, Const):
         return i64(int(a.value) * k)
-    return i64(0) if k == 0 else a if k == 1 else Op("mul", (a, i64(k)), "i64")
+    return i64(0) if k == 0 else a if k == 1 else Op("neg", (a,), "i64") if k == -1 else Op("mul", (a, i64(k)), "i64")
 
 
 def ifloordiv(a: Expr, k: int) -> Expr:
     if isinstance(a, Const):
         return i64(int(a.value) // k)
     return a if k == 1 else Op("floordiv", (a, i64(k)), "i64")
+
+
+def imod(a: Expr, k: int) -> Expr:
+    if isinstance(a, Const):
+        return i64(int(a.value) % k)
+    return i64(0) if k == 1 else Op("mod", (a, i64(k)), "i64")
 
 
 def imin(a: Expr, b: Expr) -> Expr:
@@ -50,3 +63,28 @@ def imax(a: Expr, b: Expr) -> Expr:
 def at(buffer: str, dtype: str, *axes: str) -> Expr:
     """The element of ``buffer`` at the given loop variables."""
     return Load(buffer, tuple(Index(a) for a in axes), dtype)
+
+
+def value(e: Expr, at: Mapping[str, int]) -> int:
+    """An index expression where its variables are known. Raises KeyError for an operation that indices do not have."""
+    match e:
+        case Const(value=v):
+            return int(v)
+        case Index(axis=a):
+            return at[a]
+        case Op(name=n, args=(x, y)):
+            return int(_OPS[n](value(x, at), value(y, at)))
+    raise KeyError(str(e))
+
+
+def placed(e: Expr, var: str, where: Expr) -> Expr:
+    """``e`` with an expression in a variable's place, constants folded."""
+    if isinstance(e, Index):
+        return where if e.axis == var else e
+    done = map_children(e, lambda x: placed(x, var, where))
+    match done:
+        case Op(name="add", args=(x, y), dtype="i64"):
+            return iadd(x, y)
+        case Op(name=n, args=(Const(), Const()), dtype="i64") if n in _OPS and done != e:
+            return i64(value(done, {}))
+    return done

@@ -20,7 +20,10 @@ import numpy as np
 from redfuser.acrf.expr import Index, walk
 from redfuser.errors import InputError
 from redfuser.tensorize.ir.block import Block, Parted, garbage
-from redfuser.tensorize.ir.nodes import For, If, TileKernel, TileProgram, TileStmt
+from redfuser.tensorize.ir.crew import Crew
+from redfuser.tensorize.ir.effects import every
+from redfuser.tensorize.ir.flight import Arrive, Await, Let
+from redfuser.tensorize.ir.nodes import For, If, Roles, TileKernel, TileProgram
 from redfuser.tensorize.ir.pointwise import NUMPY_DTYPES, storage
 
 TOGETHER = 1 << 18
@@ -28,27 +31,28 @@ TOGETHER = 1 << 18
 
 
 def run(program: TileProgram, inputs: Mapping[str, np.ndarray], wide: bool = False,
-        steps: bool = True) -> dict[str, np.ndarray]:
+        steps: bool = True, seed: int = 0) -> dict[str, np.ndarray]:
     """Run on ``inputs`` (by argument name, of the declared shapes); returns the outputs by the cascade's own names.
 
-    wide: in float64, as far as floats go; steps: keep the roundings to 8-bit floats then.
+    wide: in float64, as far as floats go; steps: keep the roundings to 8-bit floats then. seed: of the order in which roles of
+    a kernel take their steps.
     Raises InputError RF498 when an input is missing or has another shape than declared.
     """
-    return run_all(program, [inputs], wide, steps)[0]
+    return run_all(program, [inputs], wide, steps, seed)[0]
 
 
 def run_all(program: TileProgram, sets: Sequence[Mapping[str, np.ndarray]], wide: bool = False,
-            steps: bool = True) -> list[dict[str, np.ndarray]]:
+            steps: bool = True, seed: int = 0) -> list[dict[str, np.ndarray]]:
     """:func:`run` on several sets of inputs."""
     try:
-        memory = _run(program, sets, storage(wide, steps))
+        memory = _run(program, sets, storage(wide, steps), seed)
     except Parted:
-        return [r for given in sets for r in run_all(program, [given], wide, steps)]
+        return [r for given in sets for r in run_all(program, [given], wide, steps, seed)]
     return [{name: memory[arg][k] for name, arg in program.outputs} for k in range(len(sets))]
 
 
 def _run(program: TileProgram, sets: Sequence[Mapping[str, np.ndarray]],
-         dtypes: Mapping[str, np.dtype]) -> dict[str, np.ndarray]:
+         dtypes: Mapping[str, np.dtype], seed: int) -> dict[str, np.ndarray]:
     memory: dict[str, np.ndarray] = {}
     for arg in program.args:
         if arg.role == "in":
@@ -62,38 +66,45 @@ def _run(program: TileProgram, sets: Sequence[Mapping[str, np.ndarray]],
             memory[arg.name] = np.full((len(sets), *arg.shape), garbage(dtypes[arg.dtype]), dtypes[arg.dtype])
     with np.errstate(all="ignore"):
         for kernel in program.kernels:
-            _run_kernel(kernel, memory, dtypes, len(sets))
+            _run_kernel(kernel, memory, dtypes, len(sets), seed)
     return memory
 
 
-def _run_kernel(kernel: TileKernel, memory: dict[str, np.ndarray], dtypes: Mapping[str, np.dtype], count: int) -> None:
+def _run_kernel(kernel: TileKernel, memory: dict[str, np.ndarray], dtypes: Mapping[str, np.dtype], count: int,
+                seed: int) -> None:
     views = {p.name: memory[p.name].reshape(count, *p.shape) for p in kernel.params}
     largest = max((math.prod(b.shape) for b in kernel.buffers), default=1)
     together = max(1, TOGETHER // (count * largest))
     free = _free(kernel) if together > 1 else frozenset()
     before = {p.name: views[p.name].copy() for p in kernel.params if p.out} if free else {}
     try:
-        _run_blocks(kernel, views, dtypes, count, free, together)
+        _run_blocks(kernel, views, dtypes, count, free, together, seed)
     except Parted:
         if not free:
             raise
         for name, array in before.items():
             views[name][...] = array
-        _run_blocks(kernel, views, dtypes, count, frozenset(), 1)
+        _run_blocks(kernel, views, dtypes, count, frozenset(), 1, seed)
 
 
 def _free(kernel: TileKernel) -> frozenset[str]:
     """Grid variables that steer nothing: blocks that differ in these alone take the same steps."""
     steering: set[str] = set()
-
-    def read(stmts: Sequence[TileStmt]) -> None:
-        for s in stmts:
-            if isinstance(s, (For, If)):
-                for e in (s.start, s.stop) if isinstance(s, For) else (s.cond,):
-                    steering.update(x.axis for x in walk(e) if isinstance(x, Index))
-                read(s.body)
-
-    read(kernel.body)
+    for s in every(kernel.body):
+        match s:
+            case For(start=start, stop=stop):
+                found = [start, stop]
+            case If(cond=cond):
+                found = [cond]
+            case Let(value=value):
+                found = [value]
+            case Await(at, phase):
+                found = [at.slot, phase]
+            case Arrive(at):
+                found = [at.slot]
+            case _:
+                found = []
+        steering.update(x.axis for e in found for x in walk(e) if isinstance(x, Index))
     for name, expr in reversed(kernel.lets):
         if name in steering:
             steering.update(x.axis for x in walk(expr) if isinstance(x, Index))
@@ -101,7 +112,7 @@ def _free(kernel: TileKernel) -> frozenset[str]:
 
 
 def _run_blocks(kernel: TileKernel, views: Mapping[str, np.ndarray], dtypes: Mapping[str, np.dtype], count: int,
-                free: frozenset[str], together: int) -> None:
+                free: frozenset[str], together: int, seed: int) -> None:
     """All blocks; those that differ in the variables ``free`` alone, so many together."""
     alike = [(v, n) for v, n in kernel.grid if v in free]
     places = list(itertools.product(*(range(n) for _, n in alike)))
@@ -109,4 +120,6 @@ def _run_blocks(kernel: TileKernel, views: Mapping[str, np.ndarray], dtypes: Map
         for first in range(0, len(places), together):
             block = Block(dict(views), count, places[first:first + together], [v for v, _ in alike], dtypes)
             block.vars.update(zip((v for v, _ in kernel.grid if v not in free), point, strict=True))
-            block.run(kernel)
+            block.open(kernel)
+            for stmt in kernel.body:
+                Crew(block, kernel, stmt, seed).run() if isinstance(stmt, Roles) else block.exec(stmt)

@@ -5,9 +5,10 @@ The grammar, on one screen (``str()`` of every node prints this text, :mod:`redf
     program   ::= "tile program" NAME {arg} {"output" NAME "=" NAME} {"rounding" TEXT} {kernel}
     arg       ::= "in" | "out" | "workspace"  NAME ":" DTYPE shape
     kernel    ::= "kernel" NAME "(" param {"," param} ")" "grid" "(" {VAR "<" INT} ")" "threads" INT ["specialized"]
-                  ["raster" INT] ["exact"] {"let" VAR "=" expr} {buffer} {stmt}
+                  ["raster" INT] ["exact"] {"let" VAR "=" expr} {buffer} {barrier} {stmt}
     param     ::= NAME ":" DTYPE shape ["out"]                      a view of a contiguous tensor
     buffer    ::= NAME ":" ("shared" | "fragment" | "local") DTYPE shape
+    barrier   ::= NAME ":" "barrier" "[" INT "]" "of" INT           slots, arrivals that end a phase
     stmt      ::= "copy" slice "->" slice                          loads past an edge give 0, stores past it are dropped
                 | "gemm" slice ["^T"] "," slice ["^T"] "->" NAME ["clear"] POLICY
                 | "reduce" OP NAME "->" NAME ["clear"]             over the last dimension
@@ -15,6 +16,11 @@ The grammar, on one screen (``str()`` of every node prints this text, :mod:`redf
                 | "fill" NAME expr
                 | "for" VAR "in" expr ".." expr ["pipelined" INT] ":" {stmt}
                 | "if" expr ":" {stmt}
+                | "roles:" {"role" NAME "of" INT ["registers" INT] ":" {stmt}}
+                | "fetch" slice "->" slice "signals" at | "await" at "phase" expr | "arrive" at
+                | "drain" INT ["for" NAME {"," NAME}] | "take turn" | "pass turn" | "meet" ["alone"]
+                | "send" slice "->" slice ["alone"] | "await sent" | "let" VAR "=" expr
+    at        ::= NAME "[" expr "]"
     slice     ::= NAME ["[" (expr | expr "+:" INT) {"," ...} "]"]    a point drops its dimension
 
 Expressions are those of :mod:`redfuser.acrf.expr`: ``Load`` reads a buffer or a parameter by element, ``Index`` a loop
@@ -28,68 +34,8 @@ from dataclasses import dataclass, field
 from typing import Literal, Union
 
 from redfuser.acrf.expr import Const, Expr, print_expr
-
-
-def _index(e: Expr) -> str:
-    """The text of an index, whose bare integers are i64."""
-    return print_expr(e, 0, True)
-
-
-Scope = Literal["shared", "fragment", "local"]
-Policy = Literal["rows", "cols", "square"]
-
-
-@dataclass(frozen=True, slots=True)
-class Param:
-    """A kernel parameter: a view (a contiguous reshape) of a tensor argument. ``tensor`` names the argument."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    out: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.dtype}{list(self.shape)}{' out' if self.out else ''}"
-
-
-@dataclass(frozen=True, slots=True)
-class Buffer:
-    """On-chip storage of a block."""
-
-    name: str
-    scope: Scope
-    dtype: str
-    shape: tuple[int, ...]
-    comment: str = field(default="", compare=False)
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.scope} {self.dtype}{list(self.shape)}"
-
-
-@dataclass(frozen=True, slots=True)
-class Dim:
-    """One dimension of a slice: ``size`` elements from ``start``; size 0 is a point, which drops the dimension."""
-
-    start: Expr
-    size: int = 0
-
-    def __str__(self) -> str:
-        return f"{_index(self.start)} +: {self.size}" if self.size else _index(self.start)
-
-
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """A rectangular part of a parameter or buffer; no dims means all of it."""
-
-    buffer: str
-    dims: tuple[Dim, ...] = ()
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        return tuple(d.size for d in self.dims if d.size)
-
-    def __str__(self) -> str:
-        return f"{self.buffer}[{', '.join(map(str, self.dims))}]" if self.dims else self.buffer
+from redfuser.tensorize.ir.flight import Flight
+from redfuser.tensorize.ir.parts import Barrier, Buffer, Dim, Param, Policy, Slice, index_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +52,8 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
-    """``c += a @ b`` (``c = a @ b`` with ``clear``), accumulated in ``c``'s dtype."""
+    """``c += a @ b`` (``c = a @ b`` with ``clear``), accumulated in ``c``'s dtype. ``flies``: it is only started, and a
+    ``drain`` waits for it."""
 
     a: Slice
     b: Slice
@@ -116,10 +63,11 @@ class Gemm:
     clear: bool = False
     policy: Policy = "rows"
     comment: str = field(default="", compare=False)
+    flies: bool = False
 
     def __str__(self) -> str:
         ta, tb = "^T" * self.transpose_a, "^T" * self.transpose_b
-        return f"gemm {self.a}{ta}, {self.b}{tb} -> {self.c}{' clear' if self.clear else ''} {self.policy}"
+        return f"gemm {self.a}{ta}, {self.b}{tb} -> {self.c}{' clear' * self.clear}{' async' * self.flies} {self.policy}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +94,7 @@ class Assign:
     expr: Expr
 
     def __str__(self) -> str:
-        return f"{self.target}[{', '.join(map(_index, self.indices))}] = {print_expr(self.expr)}"
+        return f"{self.target}[{', '.join(map(index_text, self.indices))}] = {print_expr(self.expr)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +137,7 @@ class For:
 
     def __str__(self) -> str:
         tail = f" pipelined {self.stages}" if self.stages else ""
-        return f"for {self.var} in {_index(self.start)} .. {_index(self.stop)}{tail}:\n" + _block(self.body)
+        return f"for {self.var} in {index_text(self.start)} .. {index_text(self.stop)}{tail}:\n" + _block(self.body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +152,32 @@ class If:
         return f"if {print_expr(self.cond)}:\n" + _block(self.body)
 
 
-TileStmt = Union[Copy, Gemm, ReduceTile, Parallel, Fill, For, If]
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What ``groups`` warp groups (of four warps) of a block do: each its part of the rows of every fragment. ``registers`` of
+    a thread once it runs, 0: those of the launch."""
+
+    name: str
+    groups: int
+    registers: int
+    body: tuple[TileStmt, ...]
+
+    def __str__(self) -> str:
+        tail = f" registers {self.registers}" if self.registers else ""
+        return f"role {self.name} of {self.groups}{tail}:\n" + _block(self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """The rest of a kernel, done by warp groups side by side; those of the first role are the first threads."""
+
+    roles: tuple[Role, ...]
+
+    def __str__(self) -> str:
+        return "roles:\n" + _block(self.roles)
+
+
+TileStmt = Union[Copy, Gemm, ReduceTile, Parallel, Fill, For, If, Roles, Flight]
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +198,7 @@ class TileKernel:
     raster: int = 0
     exact: bool = False
     notes: tuple[str, ...] = field(default=(), compare=False)
+    barriers: tuple[Barrier, ...] = ()
 
     @property
     def homes(self) -> dict[str, Param | Buffer]:
@@ -243,8 +217,8 @@ class TileKernel:
         raster = f" raster {self.raster}" if self.raster else ""
         how = f"{' specialized' * self.warp_specialized}{raster}{' exact' * self.exact}"
         lines = [f"kernel {self.name}({', '.join(map(str, self.params))}) grid ({grid}) threads {self.threads}{how}"]
-        lines += [f"  let {n} = {_index(e)}" for n, e in self.lets]
-        lines += [f"  {b}" for b in self.buffers]
+        lines += [f"  let {n} = {index_text(e)}" for n, e in self.lets]
+        lines += [f"  {b}" for b in (*self.buffers, *self.barriers)]
         return "\n".join(lines) + "\n" + _block(self.body)
 
 
@@ -280,5 +254,9 @@ class TileProgram:
         return "\n".join([f"tile program {self.name}", *("  " + line for line in head), *map(str, self.kernels)])
 
 
-def _block(body: tuple[TileStmt, ...]) -> str:
+def _block(body: tuple[TileStmt | Role, ...]) -> str:
     return "\n".join("  " + line for s in body for line in str(s).splitlines())
+
+
+__all__ = ["Assign", "Barrier", "Buffer", "Copy", "Dim", "Fill", "For", "Gemm", "If", "Parallel", "Param", "Policy", "ReduceTile",
+           "Role", "Roles", "Slice", "TensorArg", "TileKernel", "TileProgram", "TileStmt", "index_text"]

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from redfuser.acrf.expr import Const, Expr, Load
 from redfuser.acrf.lines import Line, commas, lines_of
 from redfuser.acrf.text import parse_expr
+from redfuser.tensorize.ir.flight import Arrive, Await, Drain, Fetch, Let, Meet, Send, Sent, Turn
 from redfuser.tensorize.ir.nodes import (
     Assign,
+    Barrier,
     Buffer,
     Copy,
     Dim,
@@ -22,18 +24,23 @@ from redfuser.tensorize.ir.nodes import (
     Parallel,
     Param,
     ReduceTile,
+    Role,
+    Roles,
     Slice,
     TensorArg,
     TileKernel,
     TileProgram,
     TileStmt,
 )
+from redfuser.tensorize.ir.parts import At
 
 _WORD = r"([\w@]+)"
 _TENSOR = re.compile(rf"{_WORD}: (\w+)\[([\d, ]*)\]")
 _KERNEL = re.compile(rf"kernel {_WORD}\((.*)\) grid \((.*)\) threads (\d+)( specialized)?(?: raster (\d+))?( exact)?$")
 _BUFFER = re.compile(rf"{_WORD}: (shared|fragment|local) (\w+)(\[[\d, ]*\])$")
-_GEMM = re.compile(r"gemm (.*) -> ([\w@]+)( clear)? (rows|cols|square)$")
+_GEMM = re.compile(r"gemm (.*) -> ([\w@]+)( clear)?( async)? (rows|cols|square)$")
+_BARRIER = re.compile(rf"{_WORD}: barrier\[(\d+)\] of (\d+)$")
+_ROLE = re.compile(rf"role {_WORD} of (\d+)(?: registers (\d+))?:$")
 _REDUCE = re.compile(rf"reduce (\w+) {_WORD} -> {_WORD}( clear)?$")
 _FOR = re.compile(rf"for {_WORD} in (.*) \.\. (.*?)(?: pipelined (\d+))?:$")
 
@@ -98,16 +105,19 @@ class _Reader:
         self.dtypes = {p.name: p.dtype for p in params}
         lets: list[tuple[str, Expr]] = []
         buffers: list[Buffer] = []
-        while self.here.depth and (self.here.text.startswith("let ") or _BUFFER.match(self.here.text)):
+        barriers: list[Barrier] = []
+        while self.here.depth and (self.here.text.startswith("let ") or re.match(rf"{_WORD}: ", self.here.text)):
             line = self.take()
-            if b := _BUFFER.match(line.text):
+            if b := _BARRIER.match(line.text):
+                barriers.append(Barrier(b[1], int(b[2]), int(b[3])))
+            elif b := _BUFFER.match(line.text):
                 buffers.append(Buffer(b[1], b[2], b[3], _shape(b[4][1:-1])))  # type: ignore[arg-type]
                 self.dtypes[b[1]] = b[3]
             else:
                 name, _, value = line.text.removeprefix("let ").partition(" = ")
                 lets.append((name, self.index(value)))
         return TileKernel(m[1], params, grid, int(m[4]), tuple(lets), tuple(buffers), self.stmts(1), bool(m[5]),
-                          int(m[6] or 0), bool(m[7]))
+                          int(m[6] or 0), bool(m[7]), barriers=tuple(barriers))
 
     def _param(self, line: Line, text: str) -> Param:
         name, dtype, shape = _tensor(line, text.removesuffix(" out"))
@@ -128,7 +138,7 @@ class _Reader:
                 m = line.match(_GEMM, "'gemm A, B -> C POLICY'")
                 a, b = commas(m[1])
                 return Gemm(self.slice(a.removesuffix("^T")), self.slice(b.removesuffix("^T")), m[2], a.endswith("^T"),
-                            b.endswith("^T"), bool(m[3]), m[4])  # type: ignore[arg-type]
+                            b.endswith("^T"), bool(m[3]), m[5], flies=bool(m[4]))  # type: ignore[arg-type]
             case "reduce":
                 m = line.match(_REDUCE, "'reduce OP A -> B'")
                 return ReduceTile(m[1], m[2], m[3], bool(m[4]))
@@ -144,7 +154,41 @@ class _Reader:
                 return For(m[1], self.index(m[2]), self.index(m[3]), self.stmts(depth + 1), int(m[4] or 0))
             case "if":
                 return If(self.expr(rest.removesuffix(":")), self.stmts(depth + 1))
+            case "roles:":
+                return Roles(tuple(self.role(inner, depth + 1) for inner in self.block(depth + 1)))
+            case "fetch":
+                what, _, at = rest.partition(" signals ")
+                src, _, dst = what.partition(" -> ")
+                return Fetch(self.slice(src), self.slice(dst), self.at(at))
+            case "send":
+                src, _, dst = rest.partition(" -> ")
+                return Send(self.slice(src), self.slice(dst.removesuffix(" alone")), dst.endswith(" alone"))
+            case "await" if rest == "sent":
+                return Sent()
+            case "await":
+                at, _, phase = rest.partition(" phase ")
+                return Await(self.at(at), self.index(phase))
+            case "arrive":
+                return Arrive(self.at(rest))
+            case "drain":
+                left, _, names = rest.partition(" for ")
+                return Drain(int(left), tuple(commas(names)))
+            case "take" | "pass" if rest == "turn":
+                return Turn(word == "take")
+            case "meet":
+                return Meet(rest == "alone")
+            case "let":
+                name, _, value = rest.partition(" = ")
+                return Let(name, self.index(value))
         line.fail("a statement")
+
+    def role(self, line: Line, depth: int) -> Role:
+        m = line.match(_ROLE, "'role NAME of N:'")
+        return Role(m[1], int(m[2]), int(m[3] or 0), self.stmts(depth + 1))
+
+    def at(self, text: str) -> At:
+        name, _, slot = text.partition("[")
+        return At(name, self.index(slot.removesuffix("]")))
 
     def assign(self, line: Line) -> Assign:
         target, found, value = line.text.partition("] = ")

@@ -10,6 +10,8 @@ from math import prod
 
 from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Const, Expr, Index, Load, Op, print_expr
 from redfuser.errors import InternalError
+from redfuser.tensorize.ir.effects import every
+from redfuser.tensorize.ir.flight import Arrive, Await, Drain, Fetch, Let, Send, Turn
 from redfuser.tensorize.ir.nodes import (
     Buffer,
     Copy,
@@ -20,11 +22,14 @@ from redfuser.tensorize.ir.nodes import (
     Parallel,
     Param,
     ReduceTile,
+    Role,
+    Roles,
     Slice,
     TileKernel,
     TileProgram,
     TileStmt,
 )
+from redfuser.tensorize.ir.parts import At
 
 MATRIX = ("f16", "bf16", "e4m3", "e5m2", "f32", "i8")
 """Element types that a product reads."""
@@ -77,8 +82,8 @@ class _Checker:
 
     def kernel_head(self) -> None:
         k = self.kernel
-        names = [*self.homes, *(v for v, _ in k.grid), *(n for n, _ in k.lets)]
-        if len(names) != len(k.params) + len(k.buffers) + len(k.grid) + len(k.lets) or len(set(names)) != len(names):
+        names = [x.name for x in (*k.params, *k.buffers, *k.barriers)] + [n for n, _ in (*k.grid, *k.lets)]
+        if len(set(names)) != len(names):
             self.say("a name is given twice", k)
         self.vars = {v for v, _ in k.grid}
         for n, e in k.lets:
@@ -93,12 +98,17 @@ class _Checker:
 
     def stmt(self, s: TileStmt) -> None:
         match s:
-            case Copy(src, dst):
+            case Copy(src, dst) | Fetch(src, dst) | Send(src, dst):
                 a, b = self.slice(src, s), self.slice(dst, s)
                 if a is not None and b is not None and _bare(a) != _bare(b):
                     self.say(f"{list(a)} elements copied to {list(b)}", s)
                 self.reads(src.buffer, s)
                 self.writes(dst.buffer, s)
+                if isinstance(s, Fetch):
+                    self.at(s.at, s)
+                    self.placed(src, "param", dst, "shared", s)
+                elif isinstance(s, Send):
+                    self.placed(src, "shared", dst, "param", s)
             case Gemm():
                 self.gemm(s)
             case ReduceTile(op, src, dst, clear):
@@ -129,6 +139,43 @@ class _Checker:
                 before = set(self.full)
                 self.block(body)
                 self.full = before  # may not have run
+            case Roles(roles):
+                self.roles(roles, s)
+            case Await(at, phase):
+                self.at(at, s)
+                self.index(phase, s)
+            case Arrive(at):
+                self.at(at, s)
+            case Drain(left, done):
+                if left < 0 or any(self.shape(n, s) is None for n in done):
+                    self.say("what is drained", s)
+            case Let(var, value):
+                self.index(value, s)
+                self.vars = {*self.vars, var}
+
+    def roles(self, roles: tuple[Role, ...], where: TileStmt) -> None:
+        """Warp groups of roles: those of the first are the kernel's threads, and a role fills what another reads."""
+        if self.kernel.body[-1] is not where or not roles or roles[0].groups * 128 != self.kernel.threads:
+            self.say("roles", where)
+        before, outside = {s.dst.buffer for s in every((where,)) if isinstance(s, Fetch)} | self.full, self.vars
+        for role in roles:
+            self.full, self.vars = set(before), outside
+            self.block(role.body)
+            turns = [s.take for s in every(role.body) if isinstance(s, Turn)]
+            if sum(turns) * 2 != len(turns):
+                self.say("turns taken and passed", role)
+
+    def at(self, at: At, where: object) -> None:
+        if at.barrier not in {b.name for b in self.kernel.barriers}:
+            self.say(f"no barrier {at.barrier}", where)
+        self.index(at.slot, where)
+
+    def placed(self, src: Slice, of: str, dst: Slice, to: str, where: object) -> None:
+        """A copy engine moves between global and shared memory, and converts nothing."""
+        homes = [self.homes.get(x.buffer) for x in (src, dst)]
+        found = ["param" if isinstance(h, Param) else h.scope for h in homes if h is not None]
+        if found != [of, to] or len({h.dtype for h in homes if h is not None}) != 1:
+            self.say(f"a copy engine from {' to '.join(found)}", where)
 
     def gemm(self, s: Gemm) -> None:
         a, b, c = self.slice(s.a, s), self.slice(s.b, s), self.shape(s.c, s)

@@ -12,7 +12,7 @@ from math import prod
 from redfuser.acrf.expr import BYTES
 from redfuser.target import Target
 from redfuser.tensorize.ir.effects import reads, writes
-from redfuser.tensorize.ir.nodes import For, TileKernel
+from redfuser.tensorize.ir.nodes import For, Roles, TileKernel
 from redfuser.tensorize.model.steps import producers, specialised
 from redfuser.tensorize.model.traits import kind, traits
 
@@ -48,7 +48,7 @@ def block_threads(kernel: TileKernel, target: Target) -> int:
 def registers(kernel: TileKernel, target: Target) -> int:
     """Registers of a thread. A kernel whose warps move registers is launched with as many as one block can have."""
     most = limit(kernel, target)
-    if specialised(kernel, target) and block_threads(kernel, target) in MOVED:
+    if isinstance(kernel.body[-1], Roles) or specialised(kernel, target) and block_threads(kernel, target) in MOVED:
         return most
     found = traits(kernel, target)
     return max(16, min(most, round(sum(v * found[n] for n, v in _FITTED[kind(kernel, target)].items()))))

@@ -14,7 +14,7 @@ from math import prod
 from redfuser.acrf.expr import BYTES, Const, Op
 from redfuser.target import Target
 from redfuser.tensorize.ir.effects import every, reads, writes
-from redfuser.tensorize.ir.nodes import Copy, For, If, TileKernel, TileStmt
+from redfuser.tensorize.ir.nodes import Copy, For, If, Roles, TileKernel, TileStmt
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,8 @@ def specialised(kernel: TileKernel, target: Target) -> bool:
 
 def producers(kernel: TileKernel, target: Target) -> int:
     """Threads that only copy: a warp group where the copy engine does it all, else as many as compute."""
+    if kernel.body and isinstance(kernel.body[-1], Roles):
+        return sum(r.groups * 128 for r in kernel.body[-1].roles) - kernel.threads
     if not specialised(kernel, target):
         return 0
     return 128 if all(_engine(kernel, k) for k in _arriving(kernel)) else kernel.threads

@@ -7,12 +7,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from redfuser.target import Target
 from redfuser.tensorize.ir.nodes import TileKernel
 from redfuser.tensorize.schedule.grid import FoldGrid
 from redfuser.tensorize.schedule.in_place import ReuseInPlace
 from redfuser.tensorize.schedule.join_rows import JoinRows
 from redfuser.tensorize.schedule.narrow import NarrowTiles
+from redfuser.tensorize.schedule.order import OrderBlocks
+from redfuser.tensorize.schedule.persistent import Persist
 from redfuser.tensorize.schedule.repeats import NameRepeats
+from redfuser.tensorize.schedule.skew import Skew
+from redfuser.tensorize.schedule.specialise import Specialise
+from redfuser.tensorize.schedule.turns import TakeTurns
 from redfuser.tensorize.schedule.unused import DropUnused
 
 
@@ -29,15 +35,26 @@ Watcher = Callable[[str, TileKernel], None]
 """Told of each pass that changed something: its name, and the kernel after it."""
 
 
-def scheduled(kernel: TileKernel, watch: Watcher | None = None) -> TileKernel:
+SCHEDULES: dict[str, tuple[str, ...]] = {"auto": (), "overlap": ("OrderBlocks", "Specialise", "Skew", "TakeTurns"),
+                                        "persistent": ("OrderBlocks", "Persist", "Specialise", "Skew", "TakeTurns")}
+"""What a configuration may ask for beyond those, by name: TileLang's own pipeliner, or roles with waits of our own."""
+
+
+def passes(schedule: str, target: Target) -> tuple[Pass, ...]:
+    """All passes of a kernel, in order."""
+    own: dict[str, Pass] = {"OrderBlocks": OrderBlocks(), "Persist": Persist(target), "Specialise": Specialise(target), "Skew": Skew(), "TakeTurns": TakeTurns()}
+    return (*PASSES, *(own[name] for name in SCHEDULES[schedule]))
+
+
+def scheduled(kernel: TileKernel, through: tuple[Pass, ...] = PASSES, watch: Watcher | None = None) -> TileKernel:
     """``kernel`` after every pass in order."""
     if watch is not None:
         watch("laid out", kernel)
-    for p in PASSES:
+    for p in through:
         before, kernel = kernel, p(kernel)
         if watch is not None and str(kernel) != str(before):
             watch(type(p).__name__, kernel)
     return kernel
 
 
-__all__ = ["PASSES", "Pass", "Watcher", "scheduled"]
+__all__ = ["PASSES", "SCHEDULES", "Pass", "Watcher", "passes", "scheduled"]

@@ -1,0 +1,139 @@
+"""Roles of warp groups in TileLang's manual primitives: barriers, copies that signal, products that are waited for.
+
+TileLang must neither add barriers of its own, which would wait in one branch for threads of another, nor specialise a second
+time: PASS_CONFIGS of such a kernel turn both off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from redfuser.acrf.expr import BYTES, Const, Expr, Index, Op
+from redfuser.tensorize.ir.effects import every
+from redfuser.tensorize.ir.flight import Arrive, Await, Drain, Fetch, Flight, Let, Meet, Send, Sent, Turn
+from redfuser.tensorize.ir.index import i64, iadd, ifloordiv, imul
+from redfuser.tensorize.ir.nodes import Gemm, Role, Roles, Slice, TileKernel, TileStmt
+from redfuser.tensorize.ir.parts import At, Dim
+
+OPTIONS = {"tl.disable_thread_storage_sync": True, "tl.disable_warp_specialized": True}
+ARRIVE = """#include <tl_templates/cuda/barrier.h>
+static __device__ __forceinline__ void arrive_if(Barrier &bar, int on) {
+  uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(&bar));
+  asm volatile("{.reg .pred p; setp.ne.s32 p, %1, 0; @p mbarrier.arrive.shared::cta.b64 _, [%0];}" :: "r"(at), "r"(on) : "memory");
+}"""
+"""One arrival of a warp group, predicated in the assembly: a branch would part the products before it from those after."""
+GROUP = 128
+SWIZZLE = "from tilelang.layout import make_swizzled_layout"
+
+
+def role_kernel(kernel: TileKernel) -> bool:
+    return any(isinstance(s, Roles) for s in kernel.body)
+
+
+class RolePrinter:
+    """Lines of one kernel's roles. text: of an expression; part: of a slice; stmt: lines of any other statement."""
+
+    def __init__(self, kernel: TileKernel, text: Callable[[Expr], str], part: Callable[[Slice], str],
+                 stmt: Callable[[TileStmt], list[str]]) -> None:
+        self.kernel, self.text, self.part, self.stmt = kernel, text, part, stmt
+        self.groups = kernel.threads // GROUP
+        self.shapes = {b.name: b.shape for b in kernel.buffers}
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return GROUP * sum(r.groups for s in self.kernel.body if isinstance(s, Roles) for r in s.roles)
+
+    def head(self) -> list[str]:
+        """Barriers, and the layouts of tiles that are sent."""
+        signalled = {s.at.barrier for s in every(self.kernel.body) if isinstance(s, Fetch)}
+        out = [f"{b.name} = T.alloc_barrier([{b.arrivals * (GROUP if b.name in signalled else 1)}] * {b.slots})"
+               for b in self.kernel.barriers]
+        sent = [n for n in self.swizzled()]
+        if sent:
+            out.append("T.annotate_layout({" + ", ".join(f"{n}: make_swizzled_layout({n})" for n in sent) + "})")
+        return [*out, "tx = T.get_thread_binding()"]
+
+    def swizzled(self) -> list[str]:
+        """Tiles that are sent: without it four threads of a warp write to the same bank."""
+        dtypes = self.kernel.dtypes
+        return sorted({s.src.buffer for s in every(self.kernel.body) if isinstance(s, Send) and not s.src.dims
+                       and len(self.shapes[s.src.buffer]) == 2
+                       and self.shapes[s.src.buffer][-1] * BYTES[dtypes[s.src.buffer]] % 64 == 0})
+
+    def roles(self, s: Roles) -> list[str]:
+        out: list[str] = []
+        at = 0
+        for i, role in enumerate(s.roles):
+            at += role.groups * GROUP
+            head = "else:" if i == len(s.roles) - 1 else f"{'el' * bool(i)}if tx < {at}:"
+            out += [f"{head}  # {role.name}", *("    " + line for line in self._role(role, i == 0))]
+        return out
+
+    def _role(self, role: Role, first: bool) -> list[str]:
+        out = [f"T.{'inc' if first else 'dec'}_max_nreg({role.registers})"] if role.registers else []
+        if any(isinstance(s, Turn) for s in every(role.body)):  # the first group starts with the turn
+            out += [f"if tx >= {(role.groups - 1) * GROUP}:", f"    T.named_barrier_arrive(1, {2 * GROUP})"]
+        return out + [line for s in role.body for line in self.stmt(s)]
+
+    def product(self, s: Gemm) -> list[str]:
+        """A product that is only started."""
+        flags = ", transpose_A=True" * s.transpose_a + ", transpose_B=True" * s.transpose_b + ", clear_accum=True" * s.clear
+        return [f"T.wgmma_gemm({self.part(s.a)}, {self.part(s.b)}, {s.c}{flags}, policy=T.GemmWarpPolicy.FullRow)"]
+
+    def flight(self, s: Flight) -> list[str]:
+        match s:
+            case Fetch(src, dst, at):
+                return [f"T.tma_copy({self.part(src)}, {self.part(dst)}, barrier={self.at(at)})", f"T.barrier_arrive({self.at(at)})"]
+            case Await(at, phase):
+                return [f"T.barrier_wait({self.at(at)}, {self._parity(phase)})"]
+            case Arrive(at):
+                return [f'T.call_extern("void", "arrive_if", {self.at(at)}, T.Cast("int32", tx % {GROUP} == 0))']
+            case Drain(left, done):
+                return [f"T.wait_wgmma({left})", *(
+                    f"T.warpgroup_fence_operand({n}, num_regs={prod(self.shapes[n]) // self.kernel.threads})" for n in done)]
+            case Turn(take):
+                group = f"tx // {GROUP}"
+                if take:
+                    return [f"T.sync_threads(1 + {group}, {2 * GROUP})"]
+                return [f"T.named_barrier_arrive(1 + ({group} + 1) % {self.groups}, {2 * GROUP})"]
+            case Meet(alone):
+                who = f"{1 + self.groups} + tx // {GROUP}, {GROUP}" if alone else f"{1 + self.groups}, {self.kernel.threads}"
+                return ["T.fence_proxy_async()", f"T.sync_threads({who})"]
+            case Send(alone=True):
+                return self._rows(s)
+            case Send(src, dst):
+                return [f"T.tma_copy({self.part(src)}, {self.part(dst)})"]
+            case Sent():
+                return ["T.tma_store_wait(0)"]
+            case Let(var, value):
+                return [f"{var} = {self.text(value)}"]
+
+    def _rows(self, s: Send) -> list[str]:
+        """Each group sends its rows."""
+        rows = self.shapes[s.src.buffer][0] // self.groups
+        own = imul(ifloordiv(Index("tx"), GROUP), rows)
+        at = next(i for i, d in enumerate(s.dst.dims) if d.size)
+        dst = [replace(d, start=iadd(d.start, own), size=rows) if i == at else d for i, d in enumerate(s.dst.dims)]
+        src = [Dim(own, rows), *(Dim(i64(0), n) for n in self.shapes[s.src.buffer][1:])]
+        return [f"T.tma_copy({self.part(Slice(s.src.buffer, tuple(src)))}, {self.part(replace(s.dst, dims=tuple(dst)))}, "
+                f"leader_scope_threads={GROUP})"]
+
+    def at(self, at: At) -> str:
+        return f"{at.barrier}[{self.text(at.slot)}]"
+
+    def _parity(self, phase: Expr) -> str:
+        match phase:
+            case Const(value=v):
+                return str(int(v) % 2)
+            case Op(name="sub", args=(n, Const(value=1))):
+                return self.text(Op("mod", (iadd(n, i64(1)), i64(2)), "i64"))
+        return self.text(Op("mod", (phase, i64(2)), "i64"))
+
+
+def options(kernels: tuple[TileKernel, ...]) -> dict[str, Any]:
+    """TileLang's options for kernels with roles, empty where there are none."""
+    return dict(OPTIONS) if any(map(role_kernel, kernels)) else {}

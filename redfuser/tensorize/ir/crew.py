@@ -1,0 +1,284 @@
+"""Roles of a block, run side by side in a random order, with everything they may do to each other watched.
+
+Every warp group of every role is a member with a vector clock; a fetch is a member too, from its start to its arrival, which
+comes at any time after. What is ordered by barriers, turns and meetings is what the clocks say, so a hazard shows in
+whatever order the members happen to run: shared memory read before what fills it has arrived, written before its readers are
+done, an accumulator read or an operand overwritten under a product that is still under way. Members that wait for each
+other are a deadlock. Values are those of the first group of each role, whose statements are for all rows.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from redfuser.acrf.expr import Expr, Index, Load, walk
+from redfuser.errors import InternalError
+from redfuser.tensorize.ir.block import Block
+from redfuser.tensorize.ir.effects import reads, writes
+from redfuser.tensorize.ir.flight import Arrive, Await, Drain, Fetch, Let, Meet, Send, Sent, Turn
+from redfuser.tensorize.ir.nodes import Copy, For, Gemm, If, Parallel, Role, Roles, Slice, TileKernel, TileStmt
+from redfuser.tensorize.ir.parts import Dim
+from redfuser.tensorize.ir.ordered import Clock, Memory
+
+Place = tuple[str, tuple[int, ...]]
+"""A buffer in shared memory, and the part of it that points of a slice say."""
+
+
+def hazard(what: str) -> InternalError:
+    return InternalError("RF900", f"roles: {what}")
+
+
+@dataclass
+class _Ring:
+    """A slot of a barrier: phases over so far, arrivals of the current one, and what whoever waits for a phase learns."""
+
+    needed: int
+    over: int = 0
+    come: int = 0
+    clock: Clock = field(default_factory=Clock)
+    known: Clock = field(default_factory=Clock)
+
+    def arrive(self, clock: Clock) -> None:
+        self.clock = self.clock.join(clock)
+        self.come += 1
+        if self.come == self.needed:
+            self.over, self.come, self.known, self.clock = self.over + 1, 0, self.clock, Clock()
+
+
+@dataclass
+class _Flying:
+    """A product under way: what it adds to, registers that it reads, and its part of shared memory."""
+
+    result: str
+    registers: frozenset[str]
+    places: tuple[Place, ...]
+
+
+class _Member:
+    """One warp group."""
+
+    def __init__(self, name: str, role: Role, first: bool, vars: dict) -> None:
+        self.name, self.role, self.first, self.vars = name, role, first, dict(vars)
+        self.clock = Clock().tick(name)
+        self.flying: deque[_Flying] = deque()
+        self.sending: list[Place] = []
+        self.undrained: set[str] = set()
+        self.unmet: dict[str, str] = {}
+        """Shared buffers that single threads of the group have written, or one of them has seen sent, since they met."""
+        self.ready: Callable[[], bool] = lambda: True
+        self.waits_for = ""
+        self.turns = 0
+
+
+class Crew:
+    """The members of one block's roles. seed: of the order in which they run."""
+
+    def __init__(self, block: Block, kernel: TileKernel, roles: Roles, seed: int) -> None:
+        self.block, self.kernel = block, kernel
+        self.order = random.Random(seed)
+        self.shared = {b.name for b in kernel.buffers if b.scope == "shared"}
+        self.memory = Memory(hazard)
+        self.rings = {b.name: [_Ring(b.arrivals) for _ in range(b.slots)] for b in kernel.barriers}
+        self.fetches: list[Callable[[], None]] = []
+        self.started = 0
+        self.members: list[_Member] = []
+        self.meetings: dict[str, list[_Member]] = {}
+        for role in roles.roles:
+            for g in range(role.groups):
+                self.members.append(_Member(f"{role.name} {g}", role, g == 0, block.vars))
+                self.members[-1].turns = int(g == 0)
+
+    def run(self) -> None:
+        """All members to their ends. Raises InternalError RF900 naming the hazard or the deadlock."""
+        walks = {m.name: self._walk(m, m.role.body) for m in self.members}
+        left = list(self.members)
+        while left or self.fetches:
+            able: list[_Member | None] = [m for m in left if m.ready()]
+            if self.fetches:
+                able.append(None)
+            if not able:
+                raise hazard("a deadlock: " + "; ".join(f"{m.name} waits for {m.waits_for}" for m in left))
+            chosen = self.order.choice(able)
+            if chosen is None:
+                self.fetches.pop(self.order.randrange(len(self.fetches)))()
+                continue
+            chosen.ready, self.block.vars = (lambda: True), chosen.vars
+            if next(walks[chosen.name], None) is None:
+                left.remove(chosen)
+                if chosen.flying or chosen.sending:
+                    raise hazard(f"{chosen.name} ends with {'products' if chosen.flying else 'copies'} under way")
+
+    def _walk(self, m: _Member, body: tuple[TileStmt, ...]) -> Iterator[bool]:
+        """A member's statements; yields before each that another member could notice."""
+        for s in body:
+            match s:
+                case For(var, start, stop, inner):
+                    for k in range(self._int(m, start), self._int(m, stop)):
+                        m.vars[var] = k
+                        yield from self._walk(m, inner)
+                case If(cond, inner):
+                    if self._int(m, cond):
+                        yield from self._walk(m, inner)
+                case Let(var, value):
+                    m.vars[var] = self._int(m, value)
+                case Await(at, phase):
+                    ring, want = self._ring(m, at.barrier, at.slot), self._int(m, phase)
+                    m.ready, m.waits_for = (lambda r=ring, w=want: (r.over - 1 - w) % 2 == 0), str(s)
+                    yield True
+                    m.clock = m.clock.join(ring.known).tick(m.name)
+                case Turn(take):
+                    yield from self._turn(m, take)
+                case Meet(alone):
+                    m.unmet = {}
+                    if not alone:
+                        yield from self._meet(m)
+                case _:
+                    self._do(m, s)
+                    yield True
+
+    def _turn(self, m: _Member, take: bool) -> Iterator[bool]:
+        mine = [x for x in self.members if x.role is m.role]
+        if take:
+            m.ready, m.waits_for = (lambda: m.turns > 0), "its turn"
+            yield True
+            m.turns -= 1
+            return
+        following = mine[(mine.index(m) + 1) % len(mine)]
+        following.turns += 1
+        if following.turns > 1:
+            raise hazard(f"{following.name} is given its turn twice")
+        yield True
+
+    def _meet(self, m: _Member) -> Iterator[bool]:
+        here = self.meetings.setdefault(m.role.name, [])
+        here.append(m)
+        together = here
+        if len(here) == m.role.groups:
+            known = Clock()
+            for x in here:
+                known = known.join(x.clock)
+            for x in here:
+                x.clock = known.tick(x.name)
+            self.meetings[m.role.name] = []
+        m.ready, m.waits_for = (lambda: len(together) == m.role.groups), "the others of its role"
+        yield True
+
+    # -- single statements ---------------------------------------------------------------------------------------------
+
+    def _do(self, m: _Member, s: TileStmt) -> None:
+        m.clock = m.clock.tick(m.name)
+        match s:
+            case Fetch():
+                self._fetch(m, s)
+            case Arrive(at):
+                self._ring(m, at.barrier, at.slot).arrive(m.clock)
+            case Drain(left, done):
+                self._drain(m, left, done)
+            case Sent():
+                for place in m.sending:
+                    self.memory.read_done(place, m.name, m.clock)
+                m.unmet |= {name: "sent" for name, _ in m.sending}
+                m.sending = []
+            case Send(src, dst, alone):
+                if src.buffer in m.unmet:
+                    raise hazard(f"{m.name} has not met since it has written {src.buffer}")
+                if m.first or alone:
+                    self.memory.read(self._place(m, src), m.name, m.clock, open=True, part=m.name if alone else "")
+                    m.sending.append(self._place(m, src))
+                if m.first:
+                    self.block.exec(Copy(src, dst))
+            case _:
+                self._compute(m, s)
+
+    def _fetch(self, m: _Member, s: Fetch) -> None:
+        self.started += 1
+        name, clock = f"fetch {self.started}", m.clock.tick(f"fetch {self.started}")
+        place, ring, vars = self._place(m, s.dst), self._ring(m, s.at.barrier, s.at.slot), dict(m.vars)
+        self.memory.write(place, name, clock, str(s), open=True)
+
+        def arrives() -> None:
+            self.block.vars = vars
+            self.block.exec(Copy(s.src, s.dst))
+            self.memory.write(place, name, clock, str(s), open=False)
+            ring.arrive(clock)
+
+        self.fetches.append(arrives)
+
+    def _drain(self, m: _Member, left: int, done: tuple[str, ...]) -> None:
+        while len(m.flying) > left:
+            f = m.flying.popleft()
+            for place in f.places:
+                self.memory.read_done(place, m.name, m.clock)
+        if still := {f.result for f in m.flying} & set(done):
+            raise hazard(f"{sorted(still)} is said to be done under way")
+        m.undrained -= set(done)
+
+    def _compute(self, m: _Member, s: TileStmt) -> None:
+        touched, written = reads(s), writes(s)
+        own = {s.c} if isinstance(s, Gemm) and s.flies else set()
+        if early := m.undrained & ((touched | written) - own):
+            raise hazard(f"{', '.join(sorted(early))} is used before its product is done: {_line(s)}")
+        if torn := {n for f in m.flying for n in f.registers} & written:
+            raise hazard(f"{', '.join(sorted(torn))} is overwritten under a product: {_line(s)}")
+        flies = isinstance(s, Gemm) and s.flies
+        for part in _slices(s):
+            if part.buffer in self.shared:
+                if part.buffer in written:
+                    if m.unmet.get(part.buffer) == "sent":
+                        raise hazard(f"{m.name} has not met since {part.buffer} was sent")
+                    m.unmet[part.buffer] = "written"
+                    rows = isinstance(s, Copy) and part.buffer not in touched
+                    self.memory.write(self._place(m, part), m.name, m.clock, _line(s), open=False,
+                                      part=m.name if rows else "")
+                else:
+                    self.memory.read(self._place(m, part), m.name, m.clock, open=flies)
+        if isinstance(s, Gemm) and s.flies:
+            registers = {n for n in (s.a.buffer, s.b.buffer) if n not in self.shared}
+            places = tuple(self._place(m, x) for x in (s.a, s.b) if x.buffer in self.shared)
+            m.flying.append(_Flying(s.c, frozenset(registers), places))
+            m.undrained.add(s.c)
+        if m.first:
+            self.block.exec(s)
+
+    def _ring(self, m: _Member, name: str, slot: object) -> _Ring:
+        k, ring = self._int(m, slot), self.rings[name]
+        if not 0 <= k < len(ring):
+            raise hazard(f"{name} has no slot {k}")
+        return ring[k]
+
+    def _place(self, m: _Member, s: Slice) -> Place:
+        return s.buffer, tuple(self._int(m, d.start) for d in s.dims if not d.size)
+
+    def _int(self, m: _Member, e: object) -> int:
+        self.block.vars = m.vars
+        return self.block.number(e)  # type: ignore[arg-type]
+
+
+def _slices(s: TileStmt) -> tuple[Slice, ...]:
+    match s:
+        case Copy(src, dst):
+            return src, dst
+        case Gemm(a, b):
+            return a, b
+        case Parallel(vars=vars, body=body):
+            loads = {x for a in body for e in (a.expr, *a.indices) for x in walk(e) if isinstance(x, Load)}
+            return (*(_part(x.tensor, x.indices, vars) for x in sorted(loads, key=str)),
+                    *(_part(a.target, a.indices, vars) for a in body))
+    return ()
+
+
+def _part(name: str, indices: tuple[Expr, ...], vars: tuple[str, ...]) -> Slice:
+    """What a loop touches: its leading indices that stay the same in it are points."""
+    fixed = itertools.takewhile(lambda e: not any(isinstance(x, Index) and x.axis in vars for x in walk(e)), indices)
+    return Slice(name, tuple(Dim(e) for e in fixed))
+
+
+def _line(s: TileStmt) -> str:
+    return str(s).splitlines()[0]
+
+
+__all__ = ["Crew"]

@@ -1,0 +1,45 @@
+"""How many steps a loop makes, in every block of a launch."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from redfuser.acrf.expr import Expr, Index, Load, walk
+from redfuser.tensorize.ir.index import value
+from redfuser.tensorize.ir.nodes import For, TileKernel
+
+MOST = 1 << 14
+"""Points of a grid that are looked at."""
+
+
+def counts(kernel: TileKernel, loop: For) -> set[int]:
+    """The numbers of steps that a loop outside of every other makes; {0} where that depends on data or is not known."""
+    lets = dict(kernel.lets)
+    grid = dict(kernel.grid)
+    needed = _names((loop.start, loop.stop), lets)
+    names = [v for v in grid if v in needed]
+    total = 1
+    for v in names:
+        total *= grid[v]
+    if total > MOST or needed - set(grid) - set(lets) or any(
+            isinstance(x, Load) for e in (loop.start, loop.stop, *lets.values()) for x in walk(e)):
+        return {0}
+    found: set[int] = set()
+    for point in product(*(range(grid[v]) for v in names)):
+        at = dict(zip(names, point, strict=True))
+        for n, e in kernel.lets:
+            if n in needed:
+                at[n] = value(e, at)
+        found.add(max(0, value(loop.stop, at) - value(loop.start, at)))
+    return found
+
+
+def _names(exprs: tuple[Expr, ...], lets: dict[str, Expr]) -> set[str]:
+    found: set[str] = set()
+    more = list(exprs)
+    while more:
+        for x in walk(more.pop()):
+            if isinstance(x, Index) and x.axis not in found:
+                found.add(x.axis)
+                more += [lets[x.axis]] if x.axis in lets else []
+    return found

@@ -1,0 +1,105 @@
+"""The next step's first products behind this step's last."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from redfuser.acrf.expr import Expr, Index
+from redfuser.tensorize.ir.effects import at_value, reads, writes
+from redfuser.tensorize.ir.flight import Arrive, Await, Drain
+from redfuser.tensorize.ir.index import i64, iadd
+from redfuser.tensorize.ir.nodes import For, Gemm, Role, Roles, TileKernel, TileStmt
+from redfuser.tensorize.schedule.counts import counts
+
+
+@dataclass(frozen=True, slots=True)
+class Skew:
+    """Products that read what a step computed run while the next step computes::
+
+        for k in 0 .. n:                      gemm a, b[0] -> s;  w = f(s);  o = o * c
+          gemm a, b[k] -> s async             for k in 1 .. n:
+          drain 0 for s                         gemm a, b[k] -> s async
+          w = f(s)                              gemm w, v[k - 1] -> o async
+          o = o * c                      -->    drain 1 for s
+          gemm w, v[k] -> o async               ... f(s) ...
+          drain 0 for o                         drain 0 for o
+                                                w = ...;  o = o * c
+                                              gemm w, v[n - 1] -> o async;  drain 0 for o
+
+    What writes ``w`` or touches ``o`` goes behind the second wait; nothing else changes places. Requires that such statements
+    may go behind those that stay, that the last products end the step, and a step in every block. Every value is computed from
+    the same values in the same order: no rounding changes."""
+
+    def __call__(self, kernel: TileKernel) -> TileKernel:
+        if not isinstance(kernel.body[-1], Roles):
+            return kernel
+        first, *others = kernel.body[-1].roles
+        roles = Roles((replace(first, body=self._in(kernel, first.body)), *others))
+        return replace(kernel, body=(*kernel.body[:-1], roles))
+
+    def _in(self, kernel: TileKernel, body: tuple[TileStmt, ...]) -> tuple[TileStmt, ...]:
+        out: list[TileStmt] = []
+        for s in body:
+            if isinstance(s, For) and not any(isinstance(k, Gemm) for k in s.body):
+                out.append(replace(s, body=self._in(kernel, s.body)))
+            else:
+                out += (_skewed(kernel, s) if isinstance(s, For) and never_empty(kernel, s) else None) or [s]
+        return tuple(out)
+
+
+def _skewed(kernel: TileKernel, loop: For) -> list[TileStmt] | None:
+    fragments = {b.name for b in kernel.buffers if b.scope == "fragment"}
+    products = [s for s in loop.body if isinstance(s, Gemm)]
+    last = [s for s in products if s.a.buffer in fragments and any(s.a.buffer in writes(k) for k in loop.body)]
+    front = [s for s in products if s not in last]
+    if not last or not front or any(s.clear for s in last):
+        return None
+    split = loop.body.index(front[-1]) + 1
+    start = min(i for i, s in enumerate(loop.body) if s in last)
+    while start and isinstance(loop.body[start - 1], Await):
+        start -= 1
+    head, rest, end = _parted(loop.body, split, start)
+    results = {s.c for s in last}
+    weights = {s.a.buffer for s in last}
+    if any(not isinstance(s, (Gemm, Await, Drain, Arrive)) for s in (*head, *end)):
+        return None
+    late = [s for s in rest if writes(s) & (weights | results) or reads(s) & results]
+    early = [s for s in rest if s not in late]
+    for i, s in enumerate(rest):
+        if s in late and any(k in early and not _apart(s, k) for k in rest[i + 1:]):
+            return None
+    if any(not _apart(s, g) for s in (*early, *front) for g in last) or any(isinstance(s, (Await, Arrive)) for s in late):
+        return None
+    names = tuple(dict.fromkeys(s.c for s in front))
+
+    def step(k: Expr, body: list[TileStmt]) -> list[TileStmt]:
+        return [at_value(s, loop.var, k) for s in body]
+
+    ready = [s for s in head if isinstance(s, (Gemm, Await))]
+    freed = [s for s in head if isinstance(s, Arrive)]
+    go = [s for s in end if isinstance(s, (Gemm, Await))]
+    done = [s for s in end if isinstance(s, Arrive)]
+    ended = Drain(0, tuple(dict.fromkeys(s.c for s in last)))
+    back = iadd(Index(loop.var), i64(-1))
+    body = [*ready, *step(back, go), Drain(len(last), names), *freed, *early, ended, *step(back, done), *late]
+    begin = step(loop.start, [*ready, Drain(0, names), *freed, *early, *late])
+    first = iadd(loop.start, i64(1))
+    return [*begin, replace(loop, start=first, body=tuple(body)),
+            *step(iadd(loop.stop, i64(-1)), [*go, ended, *done])]
+
+
+def _parted(body: tuple[TileStmt, ...], split: int, start: int) -> tuple[list[TileStmt], list[TileStmt], list[TileStmt]]:
+    """The first products with what waits for them, what lies between, and the last products."""
+    while split < start and isinstance(body[split], (Drain, Arrive)):
+        split += 1
+    return list(body[:split]), list(body[split:start]), list(body[start:])
+
+
+def _apart(a: TileStmt, b: TileStmt) -> bool:
+    """May two statements change places?"""
+    return not (writes(a) & (reads(b) | writes(b)) or reads(a) & writes(b))
+
+
+def never_empty(kernel: TileKernel, loop: For) -> bool:
+    """Does a loop make a step in every block? Asked at every point of the grid that its bounds depend on."""
+    return 0 not in counts(kernel, loop)

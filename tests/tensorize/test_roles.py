@@ -1,0 +1,158 @@
+"""Roles of warp groups: the same values as TileLang's own pipeline in whatever order members run, and what breaks is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from redfuser.acrf.state import Fused
+from redfuser.errors import InternalError, LoweringError
+from redfuser.strategies import realise
+from redfuser.target import target
+from redfuser.tensorize import TileConfig, TileProgram, configs, tensorize
+from redfuser.tensorize.ir import interpret
+from redfuser.tensorize.ir.index import value
+from redfuser.tensorize.ir.nodes import Roles
+from redfuser.tensorize.ir.parse import parse
+from redfuser.tensorize.ir.verify import verify
+from redfuser.tensorize.model import needs
+from redfuser.tensorize.schedule.counts import counts
+from redfuser.tensorize.schedule.order import OrderBlocks
+from redfuser.tensorize.schedule.specialise import GROUP, KEPT
+from tests.tensorize import examples
+from tests.tensorize.examples import Shape
+
+SMALL = replace(target("sm_90a"), sms=3)
+"""A machine with so few multiprocessors that a block computes several tiles."""
+SHAPE = Shape(b=1, h=3, hk=3, i=264, n=336, d=64)
+GROUPED = replace(SHAPE, h=4, hk=2, dtype="bf16")
+MASKS = examples.masks(SHAPE)
+CASES: dict[str, Callable[[], Fused]] = {
+    "plain": lambda: examples.attention(SHAPE),
+    "causal": lambda: examples.attention(SHAPE, mask=MASKS["causal"]),
+    "window": lambda: examples.attention(SHAPE, mask=MASKS["window"]),
+    "mask of data": lambda: examples.attention(SHAPE, mask=MASKS["data"]),
+    "bias and cap": lambda: examples.attention(SHAPE, bias="tile", cap=30.0),
+    "grouped heads": lambda: examples.attention(GROUPED, mask=examples.masks(GROUPED)["causal"], bias="alibi"),
+}
+WAYS = [("overlap", 128), ("persistent", 128), ("persistent", 192)]
+
+
+def tiles(case: str, schedule: str, rows: int = 128) -> TileProgram:
+    config = TileConfig(rows, 64, 2 * rows, 2, "registers", True, schedule=schedule)
+    return tensorize(realise(CASES[case](), "single"), config, SMALL)
+
+
+def inputs(program: TileProgram) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(3)
+    return {a.name: rng.random(a.shape) < 0.7 if a.dtype == "bool" else
+            rng.standard_normal(a.shape).astype(interpret.NUMPY_DTYPES[a.dtype]) for a in program.args if a.role == "in"}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("schedule", "rows"), WAYS)
+def test_a_schedule_changes_no_bit(case: str, schedule: str, rows: int) -> None:
+    made = tiles(case, schedule, rows)
+    assert isinstance(made.kernels[0].body[-1], Roles)
+    given = inputs(made)
+    wanted = interpret.run(tiles(case, "auto", rows), given)
+    for seed in range(2):
+        got = interpret.run(made, given, seed=seed)
+        for name, array in wanted.items():
+            assert np.array_equal(array, got[name], equal_nan=True), (name, seed)
+
+
+@pytest.mark.parametrize("schedule", ["overlap", "persistent"])
+def test_the_text_reads_back_and_is_well_formed(schedule: str) -> None:
+    made = tiles("mask of data", schedule)
+    assert parse(str(made)) == made
+    assert verify(made) == []
+
+
+# Each is one line of a kernel changed, and what is said of it.
+PLANTED = {
+    "a slot given back before its product is done": (
+        "drain 1 for scores\n        arrive k_empty[step % 2]", "arrive k_empty[step % 2]\n        drain 1 for scores", "overwrites"),
+    "a slot that is never given back": ("\n        arrive k_empty[step % 2]", "", "deadlock"),
+    "a slot given back twice": ("\n        arrive k_empty[step % 2]", "\n        arrive k_empty[step % 2]\n        arrive k_empty[step % 2]", ""),
+    "a phase off by one": ("await k_full[step % 2] phase step // 2", "await k_full[step % 2] phase step // 2 + 1", ""),
+    "the copier's phase off by one": ("await v_empty[step % 2] phase step // 2 - 1", "await v_empty[step % 2] phase step // 2 - 2", ""),
+    "no wait for a tile": ("await v_full[(step - 1) % 2] phase (step - 1) // 2\n", "", "before"),
+    "a tile brought to the wrong slot": ("-> v_shared[step % 2, 0 +: 64, 0 +: 64]", "-> v_shared[(step + 1) % 2, 0 +: 64, 0 +: 64]", ""),
+    "the wrong slot signals": ("signals v_full[step % 2]", "signals v_full[(step + 1) % 2]", ""),
+    "scores read before they are there": ("drain 1 for scores", "drain 2 for scores", "done"),
+    "an accumulator scaled under its product": ("drain 0 for o_acc\n        arrive v_empty", "arrive v_empty", ""),
+    "results sent before all have written": ("meet alone\n      send", "send", "met"),
+    "results not awaited": ("\n      await sent", "", "under way"),
+    "a turn that is not passed on": ("pass turn\n        drain 1", "drain 1", "deadlock"),
+    "a turn passed twice": ("pass turn\n        drain 1", "pass turn\n        pass turn\n        drain 1", "twice"),
+    "a barrier that waits for one group": ("k_empty: barrier[2] of 2", "k_empty: barrier[2] of 1", ""),
+}
+
+
+@pytest.mark.parametrize("what", PLANTED)
+def test_what_breaks_is_found(what: str) -> None:
+    """Every one of a few orders finds it: the clocks say what was ordered, not luck."""
+    made = tiles("plain", "overlap")
+    given = inputs(made)
+    old, new, said = PLANTED[what]
+    text = str(made)
+    assert old in text, text
+    broken = parse(text.replace(old, new))
+    for seed in range(3):
+        with pytest.raises(InternalError, match=said or "roles"):
+            interpret.run(broken, given, seed=seed)
+
+
+def test_results_of_the_tile_before_are_not_overwritten() -> None:
+    made = tiles("plain", "persistent")
+    text = str(made)
+    assert "await sent\n        meet" in text
+    for broken in (text.replace("await sent\n        meet", "meet", 1), text.replace("await sent\n        meet alone", "await sent", 1),
+                   text.replace("arrive q_empty[turn % 2]\n", "", 1)):
+        with pytest.raises(InternalError, match="roles"):
+            interpret.run(parse(broken), inputs(made))
+
+
+@pytest.mark.parametrize("groups", [2, 3])
+def test_registers_that_are_taken_were_given_back(groups: int) -> None:
+    """setmaxnreg waits for ever for registers that nobody gives back."""
+    made = tiles("plain", "overlap", 64 * groups)
+    (roles,) = (s for s in made.kernels[0].body if isinstance(s, Roles))
+    compute, copy = roles.roles
+    own = 65536 // (GROUP * (groups + 1)) // 8 * 8
+    assert copy.registers == KEPT and compute.registers % 8 == 0
+    assert GROUP * (own - copy.registers) >= GROUP * groups * (compute.registers - own)
+    assert needs(made.kernels[0], SMALL).threads == GROUP * (groups + 1)
+
+
+def test_blocks_in_order_are_all_blocks() -> None:
+    plain = tiles("causal", "auto").kernels[0]
+    ordered = OrderBlocks()(plain)
+    assert len(ordered.grid) == 1
+    (name, total), points = ordered.grid[0], []
+    for block in range(total):
+        at = {name: block}
+        for n, e in ordered.lets:
+            at[n] = value(e, at)
+        points.append(tuple(at[v] for v, _ in plain.grid))
+    assert len(set(points)) == total == np.prod([n for _, n in plain.grid])
+    assert len(counts(plain, next(s for s in plain.body if hasattr(s, "stages")))) > 1
+
+
+@pytest.mark.parametrize("case", ["rows of odd length", "two kernels", "no tensor memory accelerator"])
+def test_a_kernel_without_roles_says_so(case: str) -> None:
+    machine, config = SMALL, TileConfig(128, 64, 256, 2, "registers", True, schedule="overlap")
+    program = realise(examples.attention(SHAPE), "single")
+    if case == "rows of odd length":
+        program = realise(examples.attention(replace(SHAPE, n=333), bias="tile"), "single")
+    elif case == "two kernels":
+        program = realise(examples.attention(SHAPE), "multi", 2)
+    else:
+        machine = target("sm_80")
+    with pytest.raises(LoweringError, match="RF499"):
+        tensorize(program, config, machine)
+    assert configs(program, machine)[0].schedule == "auto" or case == "two kernels"
