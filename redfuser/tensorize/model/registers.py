@@ -22,15 +22,14 @@ MOVED = (256, 384)
 """Threads of blocks whose warps move registers among themselves once they run, those that copy to those that compute."""
 
 _FITTED: dict[str, dict[str, float]] = {
-    "row": {"ahead": 1.05, "base": 8.97, "loads": 3.33, "most": 0.44,
-            "points": 0.19, "quotients": 3.65, "reductions": 1.66, "single": 0.27},
-    "walk": {"ahead": 1.04, "calls": 2.2, "grid": 2.95, "loads": 1.12, "masks": 6.7,
-             "most": 0.55, "quotients": 2.83, "single": 0.15, "stores": 0.92, "streams": 9.81},
-    "map": {"base": 8.22, "calls": 2.41, "grid": 0.4, "inverses": 3.78,
-            "most": 0.88, "points": 0.27, "quotients": 3.06, "stores": 1.94, "work": 0.31},
-    "warp": {"ahead": 1.69, "flight": 3.66, "held": 0.87,
-             "masks": 19.44, "points": 1.23, "stores": 1.2, "work": 0.27},
+    "row": {"ahead": 1.43, "base": 5.69, "grid": 1.79, "lines": 4.16, "loads": 12.21, "single": 0.23, "tiles": 0.26},
+    "walk": {"base": 5.77, "flight": 1.15, "grid": 4.26, "halves": 0.18, "held": 0.81, "late": 0.52, "lines": 2.28,
+             "single": 0.06},
+    "map": {"base": 5.0, "batch": 0.22, "given": 2.22, "inverses": 3.13, "long": 9.64, "most": 0.44, "quotients": 4.47,
+            "work": 0.11},
+    "warp": {"base": 18.6, "flight": 2.45, "held": 1.32, "steady": 7.76, "work": 0.28},
     "group": {"base": 38.3, "held": 0.18, "most": 0.43, "staged": 0.79, "streams": 11.69},
+    "product": {"base": 27.43, "held": 1.0, "late": 0.55, "steady": 64.67, "tail": 1.62},
 }
 """Registers for each unit of a trait, by kind of kernel."""
 
