@@ -36,9 +36,9 @@ def needs(kernel: TileKernel, target: Target) -> Needs:
     return Needs(shared_bytes(kernel, target), block_threads(kernel, target), registers(kernel, target))
 
 
-def lacks(kernel: TileKernel, target: Target) -> str:
-    """What a block of the kernel cannot have on the target; empty when it fits."""
-    if (shared := shared_bytes(kernel, target)) > target.shared_bytes:
+def lacks(kernel: TileKernel, target: Target, shared: int | None = None) -> str:
+    """What a block of the kernel cannot have on the target; empty when it fits. shared: its bytes, where they are known."""
+    if (shared := shared_bytes(kernel, target) if shared is None else shared) > target.shared_bytes:
         return f"{shared} bytes of shared memory, of {target.shared_bytes}"
     if (threads := block_threads(kernel, target)) > THREADS:
         return f"{threads} threads, of {THREADS}"
