@@ -15,9 +15,9 @@ RESERVED = 1024
 """Bytes of shared memory that the system takes for every block (CUDA, sm_80 and later)."""
 THREADS = 1024
 """Threads a block can have."""
-TIGHT, SPARE = 64, 24
-"""Where a thread has no more than 64 registers, those that ptxas needs beside a product's of warp groups. Tried: with 24 it
-allocates, with 16 it gives up (C7600); with 96 registers a thread, 12 were enough."""
+TIGHT, SPARE, FEW = 64, 24, 4
+"""Registers that ptxas needs beside a product's of warp groups, or it gives up (C7600): 24 where a thread has no more than 64,
+else 4. Tried: of 64, with 24 it allocates and with 16 not; of 96, with 4 and not with none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ def lacks(kernel: TileKernel, target: Target, shared: int | None = None) -> str:
         return f"{threads} threads, of {THREADS}"
     if (held := carried(kernel)) > (most := limit(kernel, target)):
         return f"{held} registers a thread at least, of {most}"
-    if most <= TIGHT and (product := of_products(kernel, target)) + SPARE > most:
-        return f"{product} registers a thread for a product and {SPARE} beside them, of {most}"
+    if (product := of_products(kernel, target)) + (spare := SPARE if most <= TIGHT else FEW) > most:
+        return f"{product} registers a thread for a product and {spare} beside them, of {most}"
     return ""
 
 
