@@ -46,12 +46,12 @@ def test_what_was_built(k, block, dynamic, static, used):
     n = needs(k, HOPPER)
     assert (dynamic_bytes(k, HOPPER), n.shared, n.threads) == (dynamic, dynamic + static, block)
     assert fits(k, HOPPER) and occupancy(k, HOPPER) >= 1
-    assert registers(k, HOPPER) == pytest.approx(used, rel=0.55)
+    assert registers(k, HOPPER) == pytest.approx(used, rel=0.45)
 
 
 def test_most_registers_are_within_a_fifth():
     errors = [abs(registers(p.values[0], HOPPER) / p.values[4] - 1) for p in built()]
-    assert sum(e <= 0.2 for e in errors) >= 0.85 * len(errors)
+    assert sum(e <= 0.2 for e in errors) >= 0.8 * len(errors)
 
 
 def buffers(*sizes, body=""):

@@ -12,9 +12,8 @@ from redfuser.tensorize.model.layout import layouts, warp_group
 from redfuser.tensorize.model.pressure import fragments, pressure
 from redfuser.tensorize.model.steps import trips
 
-UNROLLED, AT_ONCE = 200, 4
-"""Operations of a loop's turns, all together, up to which the compiler writes them out; turns that it does at once of others.
-Either way their loads come first."""
+AT_ONCE = 4
+"""Turns of a loop that the compiler does at once, their loads first."""
 
 
 def kind(kernel: TileKernel, target: Target) -> str:
@@ -36,20 +35,21 @@ def traits(kernel: TileKernel, target: Target) -> dict[str, float]:
     """Figures of one thread by name.
 
     held, most: registers of fragments (:func:`pressure`); tiles: of all, did they hold something at once; lines: rows of a
-    thread. flight, ahead: accesses of 16 bytes by copies inside and outside of loops; staged: the former for every stage;
-    streams: copies inside. single: elements that are copied one by one, since rows are not aligned. loads: what is read from
-    global memory element by element; late: the most such elements of one statement outside of loops; tail: the same after a
-    pipelined loop with as many turns as stages or more, when addresses wait for it. steady: a pipelined loop has turns
-    between its first and its last. long: another has more turns than are done at once; batch: values that it loads before
-    it uses the first. work: operations on one value, times the elements that are unrolled; quotients, inverses: whether it
-    divides for every element, for every row. halves: elements computed in 16 bits. given: tensors."""
+    thread. flight, ahead: accesses of 16 bytes by copies inside and outside of loops; streams: copies inside. single: elements
+    that are copied one by one, since rows are not aligned. loads: what is read from global memory element by element; late:
+    the most such elements of one statement outside of loops; tail: the same after a pipelined loop with as many turns as
+    stages or more, when addresses wait for it. steady: a pipelined loop has turns between its first and its last. long:
+    another has more turns than are done at once. work: operations on one value, times the elements that are unrolled;
+    quotients: whether it divides for every element. halves: elements computed in 16 bits. given: tensors. products: of
+    matrices, beside a first and a second."""
     held, most = pressure(kernel, target)
     size = fragments(kernel, target)
     looped = {id(k): s.stages for s in kernel.body if isinstance(s, For) and trips(s) != 1 for k in every(s.body)}
-    found = dict.fromkeys(("flight", "ahead", "staged", "streams", "single", "loads", "late", "tail", "steady", "long", "batch",
-                           "work", "quotients", "inverses", "halves"), 0.0)
-    found |= {"base": 1.0, "held": held, "most": most, "grid": len(kernel.grid), "given": len(kernel.params),
-              "tiles": sum(size.values()), "lines": max((at.rows for at in layouts(kernel, target).values()), default=0)}
+    found = dict.fromkeys(("flight", "ahead", "streams", "single", "loads", "late", "tail", "steady", "long", "work",
+                           "quotients", "halves"), 0.0)
+    found |= {"base": 1.0, "held": held, "most": most, "tiles": sum(size.values()), "grid": len(kernel.grid),
+              "lines": max((at.rows for at in layouts(kernel, target).values()), default=0), "given": len(kernel.params),
+              "products": max(0, sum(isinstance(s, Gemm) for s in every(kernel.body)) - 2)}
     for s in every(kernel.body):
         if isinstance(s, Copy):
             _copy(kernel, s, looped.get(id(s)), found)
@@ -57,7 +57,7 @@ def traits(kernel: TileKernel, target: Target) -> dict[str, float]:
             _points(kernel, s, id(s) in looped, found)
     for s in kernel.body:
         if isinstance(s, For):
-            _loop(kernel, s, found)
+            _loop(s, found)
     return found
 
 
@@ -70,7 +70,6 @@ def _copy(kernel: TileKernel, s: Copy, stages: int | None, found: dict[str, floa
     tile, tensor = buffers[inner.buffer], params[outer.buffer]
     elements = prod(inner.sizes or tile.shape) / kernel.threads
     found["ahead" if stages is None else "flight"] += elements * BYTES[tile.dtype] / 16
-    found["staged"] += elements * BYTES[tile.dtype] / 16 * (stages or 0)
     found["streams"] += stages is not None
     if tile.scope != "shared" and len(tensor.shape) > 1 and tensor.shape[-1] % (16 // BYTES[tensor.dtype]) and outer is s.src:
         found["single"] = max(found["single"], elements * (2 if BYTES[tensor.dtype] < 4 else 1))
@@ -85,26 +84,19 @@ def _points(kernel: TileKernel, s: Parallel, looped: bool, found: dict[str, floa
     for a in s.body:
         done = [x for x in walk(a.expr) if isinstance(x, Op)]
         found["work"] = max(found["work"], min(elements, 8.0) * max(0, len(done) - 2))
-        name = "quotients" if len(s.vars) > 1 else "inverses"
-        found[name] = max(found[name], float(any(x.name in ("div", "sqrt", "rsqrt") for x in done)))
+        divides = len(s.vars) > 1 and any(x.name in ("div", "sqrt", "rsqrt") for x in done)
+        found["quotients"] = max(found["quotients"], float(divides))
         if len(s.vars) > 1 and any(x.dtype in ("f16", "bf16") for x in done):
             found["halves"] = max(found["halves"], min(elements, 32.0))
 
 
-def _loop(kernel: TileKernel, s: For, found: dict[str, float]) -> None:
+def _loop(s: For, found: dict[str, float]) -> None:
     turns = trips(s)
     if s.stages:
         found["steady"] = max(found["steady"], float(turns is None or turns - s.stages > 1))
         found["tail"] = found["late"] if turns is None or turns >= s.stages else found["tail"]
-        return
-    params, loads, done = {p.name for p in kernel.params}, 0.0, 0.0
-    for p in (p for p in every(s.body) if isinstance(p, Parallel)):
-        elements = -(-prod(p.extents) // kernel.threads)
-        seen = [x for a in p.body for x in walk(a.expr)]
-        loads += elements * len({x for x in seen if isinstance(x, Load) and x.tensor in params})
-        done += elements * sum(isinstance(x, Op) for x in seen)
-    found["long"] = max(found["long"], float(turns is None or turns > AT_ONCE))
-    found["batch"] += loads * (turns if turns is not None and turns * done <= UNROLLED else min(turns or AT_ONCE, AT_ONCE))
+    else:
+        found["long"] = max(found["long"], float(turns is None or turns > AT_ONCE))
 
 
 def _names(e: Expr) -> set[str]:
