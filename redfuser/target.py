@@ -42,6 +42,9 @@ class Target:
     matrix instructions; tma: tensor-map copies and automatic warp specialisation. bf16_gemm, fp8_gemm: matrix units
     for these operand types.
 
+    lead: how much faster a library's product runs than one inside a generated kernel, when bound by its operations. kernel:
+    seconds of one more kernel that torch launches.
+
     max_blocks: resident blocks of a multiprocessor. clock: 1/s. lanes, special: results of the CUDA cores and of the special
     function units per clock of a multiprocessor. port: bytes per clock that one draws from the second-level cache.
     rates: dense matrix operations per second by operand type. launch: seconds that one more kernel of a stream takes.
@@ -69,6 +72,8 @@ class Target:
     port: int = 64
     rates: Mapping[str, float] = field(default_factory=dict, hash=False)
     launch: float = 1e-6
+    lead: float = 0.35
+    kernel: float = 3e-6
 
 
 def _rates(half: float, tf32: float, eight: float | None = None) -> dict[str, float]:

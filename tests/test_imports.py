@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = (
     ("errors", "codes", "rule", "unseen", "strict", "two_tvms", "tvm_compat", "bounded", "elf", "progress", "turns", "users"),
     ("report", "settings", "artifact", "target", "cache", "toolchain"),
-    ("verdicts",),
+    ("verdicts", "outline"),
     ("places", "numerics", "testing"),
     ("acrf",),
     ("acrf.check",),

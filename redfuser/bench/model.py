@@ -23,7 +23,8 @@ from redfuser.tensorize.model.steps import specialised
 from redfuser.tensorize.model.traits import kind
 
 KINDS = {"row": "rows, whole", "walk": "rows, in steps", "map": "maps", "warp": "products of warps",
-         "group": "products of warp groups", "producer": "with a producer warp group"}
+         "group": "reductions and products of warp groups",
+         "product": "products of warp groups", "producer": "with a producer warp group"}
 
 
 @dataclass(frozen=True, slots=True)

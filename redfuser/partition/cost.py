@@ -1,7 +1,7 @@
-"""When does a contraction belong inside a cascade? A roofline model in seconds, over bytes and flops only.
+"""When does a contraction belong inside a cascade? There is no tile program yet: a roofline over bytes and flops only.
 
-The unfused program gets a library GEMM at its roofline and pays for writing and reading the tensor in between; the fused
-one keeps that tensor on chip but gets a GEMM that is slower by ``LEAD`` and repeats work that several readers share.
+The unfused program gets a library's product and pays for writing and reading the tensor in between; the fused one keeps that
+tensor on chip but gets a product that is slower and repeats work that several readers share.
 """
 
 from __future__ import annotations
@@ -9,16 +9,11 @@ from __future__ import annotations
 from math import ceil, prod
 
 from redfuser.acrf.expr import BYTES
+from redfuser.outline import generated, library, passes
 from redfuser.partition.draft import MAX_COLUMNS, Draft, R
 from redfuser.partition.evaluate import Instance
 from redfuser.partition.graph import Node
 from redfuser.partition.index import axes_of
-
-LEAD = 0.35
-"""How much faster a library GEMM runs than a contraction inside a generated kernel, when compute-bound."""
-LAUNCH = 3e-6
-"""Seconds for one more kernel."""
-
 
 MAX_DEPTH = 1024
 """Inner axis of a per-step contraction whose row operand (64 rows of it) stays in shared memory."""
@@ -62,9 +57,9 @@ def inner_pays(d: Draft, inst: Instance) -> bool:
     rows = elements(d, d.p_axes)
     columns = max((elements(d, i.axes) // rows for i in d.rows if rows), default=1)
     repeats = ceil(columns / MAX_COLUMNS)
-    m = d.machine
-    outside = max(flops / m.flops, (operand_bytes(d, inst) + held) / m.bandwidth) + held / m.bandwidth + LAUNCH
-    inside = max(flops * repeats * (1 + LEAD) / m.flops, operand_bytes(d, inst) / m.bandwidth) / share_of_device(d, inst)
+    moved = operand_bytes(d, inst)
+    outside = library(d.machine, flops, moved + held) + passes(d.machine, held, 1)
+    inside = generated(d.machine, flops * repeats, moved) / share_of_device(d, inst)
     return inside < outside
 
 
@@ -74,8 +69,8 @@ def consumer_pays(d: Draft, inst: Instance) -> bool:
     row = rows * d.extents[R]
     flops = 2 * row * (elements(d, inst.axes) // max(rows, 1))
     written = row * 2
-    m = d.machine
-    outside = max(flops / m.flops, (operand_bytes(d, inst) + written) / m.bandwidth) + written / m.bandwidth + LAUNCH
-    inside = max(flops * (1 + LEAD) / m.flops, operand_bytes(d, inst) / m.bandwidth) / share_of_device(d, inst)
+    moved = operand_bytes(d, inst)
+    outside = library(d.machine, flops, moved + written) + passes(d.machine, written, 1)
+    inside = generated(d.machine, flops, moved) / share_of_device(d, inst)
     return inside < outside
 

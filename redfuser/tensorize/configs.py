@@ -11,6 +11,7 @@ from math import prod
 
 from redfuser.acrf.expr import BYTES, Index, Load, Op, indices_of, walk
 from redfuser.errors import LoweringError
+from redfuser.outline import generated, library, passes
 from redfuser.strategies.program import Kernel, Program
 from redfuser.target import Target
 from redfuser.tensorize.arguments import static_extent
@@ -136,22 +137,18 @@ def _veto(kernel: Kernel, grid: tuple[str, ...], extents: dict[str, int], rows: 
     """Refuse a cascade around a large matrix product that a row walk would run on a few multiprocessors, and a product of
     normalised rows that a library runs better. pieces: its operands are float32, which the library takes on other units.
 
-    A roofline on both sides: the products and their operands on as many blocks as there are row tiles, against all of the
-    machine at library efficiency plus the traffic of the intermediates. Raises LoweringError RF497."""
+    The products on as many blocks as there are row tiles, each with operands of its own from the last cache, against a
+    library's on all of the machine and the traffic of what is between. Raises LoweringError RF497."""
     depth = max((extents[b.over] for b in kernel.body if b.role == "producer" and b.over in extents), default=0)
     if 0 < depth <= 2 * DEEP:
         return
-    outer = 1
-    for a in grid:
-        outer *= extents[a]
-    flops = 2.0 * outer * rows * n * (depth + columns)
-    read = 2.0 * n * (depth + columns)
+    outer = prod(extents[a] for a in grid)
+    flops, read = 2.0 * outer * rows * n * (depth + columns), 2.0 * n * (depth + columns)
     blocks = outer * -(-rows // 64)
     busy = min(1.0, blocks / target.sms)
     ours, theirs = (SIX * flops, SINGLE * flops) if pieces else (flops, flops)
-    fused = max(ours / (0.5 * target.flops * busy), blocks * read / (4 * target.bandwidth * busy),
-                read / (target.bandwidth * busy))
-    unfused = max(theirs / (0.8 * target.flops), read / target.bandwidth) + 6.0 * 2 * outer * rows * n / target.bandwidth + 6e-6
+    fused = max(generated(target, ours, read), blocks * read / (target.port * target.clock * target.sms)) / busy
+    unfused = library(target, theirs, read) + passes(target, 6.0 * 2 * outer * rows * n, 2)
     if fused > unfused:
         raise LoweringError("RF497", f"{kernel.name}: {blocks} blocks of a contraction {depth} deep",
                             why=f"modelled {fused * 1e6:.0f} us fused, {unfused * 1e6:.0f} us unfused on {target.part}",

@@ -46,12 +46,12 @@ def test_what_was_built(k, block, dynamic, static, used):
     n = needs(k, HOPPER)
     assert (dynamic_bytes(k, HOPPER), n.shared, n.threads) == (dynamic, dynamic + static, block)
     assert fits(k, HOPPER) and occupancy(k, HOPPER) >= 1
-    assert registers(k, HOPPER) == pytest.approx(used, rel=0.36)
+    assert registers(k, HOPPER) == pytest.approx(used, rel=0.45)
 
 
 def test_most_registers_are_within_a_fifth():
     errors = [abs(registers(p.values[0], HOPPER) / p.values[4] - 1) for p in built()]
-    assert sum(e <= 0.2 for e in errors) >= 0.7 * len(errors)
+    assert sum(e <= 0.2 for e in errors) >= 0.8 * len(errors)
 
 
 def buffers(*sizes, body=""):
@@ -111,6 +111,11 @@ def test_registers_that_nobody_has():
                "  for k in 0 .. 64 pipelined 2:\n    copy x[k * 64 +: 64, 0 +: {n}] -> b\n    gemm a, b -> c rows\n"
                "    copy z[k * 64 +: 64, 0 +: 64] -> d\n    parallel i < 64, j < 64:\n      a[i, j] = d[i, j]\n")
     assert fits(kernel(by_hand.format(n=64)), HOPPER) and "of 64" in lacks(kernel(by_hand.format(n=128)), HOPPER)
+    attention = realise(examples.attention(1, 32, 32, 4096, 4096, 128, "f16"), "single", 1)
+    wide = [TileConfig(256, s, 512, 1, "registers", True) for s in (112, 128)]  # of 96 registers; ptxas was asked for both
+    assert "of about 96 registers" in str(needs(tensorize(attention, wide[0], HOPPER).kernels[0], HOPPER))
+    with pytest.raises(LoweringError, match="96 registers a thread for a product and 4 beside them, of 96"):
+        tensorize(attention, wide[1], HOPPER)
 
 
 def test_lives_in_an_arena():

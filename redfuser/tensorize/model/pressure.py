@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import prod
 
 from redfuser.acrf.expr import BYTES
@@ -45,14 +45,16 @@ def pressure(kernel: TileKernel, target: Target) -> tuple[int, int]:
     size, shapes = fragments(kernel, target), {b.name: b.shape for b in kernel.buffers}
     live: set[str] = set()
     held = most = 0
-    for s, surely in reversed(list(_in_order(kernel.body))):
+    order = list(_in_order(kernel.body))
+    for (s, surely), known in reversed(list(zip(order, _constant(order), strict=True))):
         after = set(live)
         if surely:
             live -= _replaced(s, shapes)
         else:
             live |= writes(s) & set(size)
         live |= reads(s) & set(size)
-        here, there = sum(size[n] for n in live | after), max(sum(size[n] for n in live), sum(size[n] for n in after))
+        here, there = (sum(size[n] for n in (live | after) - known), max(sum(size[n] for n in live - known),
+                                                                         sum(size[n] for n in after - known)))
         match s:
             case Gemm():
                 held = max(held, here + _operands(kernel, s, size, target))
@@ -81,6 +83,17 @@ def _in_order(body: tuple[TileStmt, ...]) -> Iterator[tuple[TileStmt, bool]]:
             yield from ((k, False) for k, _ in _in_order(s.body))
         else:
             yield s, True
+
+
+def _constant(order: Sequence[tuple[TileStmt, bool]]) -> Iterator[set[str]]:
+    """Before each statement: what still holds what it was filled with, which is no register's business. A loop's body stands
+    twice in the order, so that what it changes is seen changed."""
+    known: set[str] = set()
+    for s, _ in order:
+        known -= writes(s)
+        yield set(known)
+        if isinstance(s, Fill):
+            known.add(s.buffer)
 
 
 def _replaced(s: TileStmt, shapes: dict[str, tuple[int, ...]]) -> set[str]:

@@ -1,8 +1,8 @@
 """Registers of a thread as ptxas reports them: fragments, and what the rest of a kernel needs beside them.
 
 The rest is linear in the traits of a kernel; its coefficients are fitted to what ptxas 13.0 reported for sm_90a over the
-kernels of the correctness lane and some of their other configurations, and docs/results has the table of errors. Nothing is
-refused for what this estimate says: a compiler may always keep a value in memory.
+kernels of the correctness lane and a hundred configurations of larger ones, and docs/results has the table of errors. Nothing
+is refused for what this estimate says: a compiler may always keep a value in memory.
 """
 
 from __future__ import annotations
@@ -22,15 +22,13 @@ MOVED = (256, 384)
 """Threads of blocks whose warps move registers among themselves once they run, those that copy to those that compute."""
 
 _FITTED: dict[str, dict[str, float]] = {
-    "row": {"ahead": 1.05, "base": 8.97, "loads": 3.33, "most": 0.44,
-            "points": 0.19, "quotients": 3.65, "reductions": 1.66, "single": 0.27},
-    "walk": {"ahead": 1.04, "calls": 2.2, "grid": 2.95, "loads": 1.12, "masks": 6.7,
-             "most": 0.55, "quotients": 2.83, "single": 0.15, "stores": 0.92, "streams": 9.81},
-    "map": {"base": 8.22, "calls": 2.41, "grid": 0.4, "inverses": 3.78,
-            "most": 0.88, "points": 0.27, "quotients": 3.06, "stores": 1.94, "work": 0.31},
-    "warp": {"ahead": 1.69, "flight": 3.66, "held": 0.87,
-             "masks": 19.44, "points": 1.23, "stores": 1.2, "work": 0.27},
-    "group": {"base": 38.3, "held": 0.18, "most": 0.43, "staged": 0.79, "streams": 11.69},
+    "row": {"ahead": 1.62, "base": 7.92, "lines": 3.47, "loads": 9.63, "single": 0.19, "tiles": 0.3},
+    "walk": {"base": 5.77, "flight": 1.15, "grid": 4.26, "halves": 0.18, "held": 0.81, "late": 0.52, "lines": 2.28,
+             "single": 0.06},
+    "map": {"base": 8.03, "given": 1.61, "long": 7.8, "most": 0.81, "quotients": 4.94, "work": 0.14},
+    "warp": {"base": 18.6, "flight": 2.45, "held": 1.32, "steady": 7.76, "work": 0.28},
+    "group": {"base": 35.62, "most": 0.6, "products": 4.81, "streams": 20.86},
+    "product": {"base": 28.37, "held": 0.98, "late": 0.54, "steady": 58.84, "tail": 1.23},
 }
 """Registers for each unit of a trait, by kind of kernel."""
 

@@ -51,9 +51,10 @@ def predicted(program: TileProgram, target: Target) -> float | None:
 
 
 def time_of(kernel: TileKernel, target: Target) -> Time | None:
-    if lacks(kernel, target):
+    n = needs(kernel, target)
+    if lacks(kernel, target, n.shared):
         return None
-    done, n = work(kernel), needs(kernel, target)
+    done = work(kernel)
     blocks = prod(extent for _, extent in kernel.grid)
     held = max(1, resident(n, target))
     most = -(-blocks // target.sms)  # blocks of the busiest multiprocessor

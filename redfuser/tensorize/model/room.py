@@ -15,9 +15,9 @@ RESERVED = 1024
 """Bytes of shared memory that the system takes for every block (CUDA, sm_80 and later)."""
 THREADS = 1024
 """Threads a block can have."""
-TIGHT, SPARE = 64, 24
-"""Where a thread has no more than 64 registers, those that ptxas needs beside a product's of warp groups. Tried: with 24 it
-allocates, with 16 it gives up (C7600); with 96 registers a thread, 12 were enough."""
+TIGHT, SPARE, FEW = 64, 24, 4
+"""Registers that ptxas needs beside a product's of warp groups, or it gives up (C7600): 24 where a thread has no more than 64,
+else 4. Tried: of 64, with 24 it allocates and with 16 not; of 96, with 4 and not with none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +36,16 @@ def needs(kernel: TileKernel, target: Target) -> Needs:
     return Needs(shared_bytes(kernel, target), block_threads(kernel, target), registers(kernel, target))
 
 
-def lacks(kernel: TileKernel, target: Target) -> str:
-    """What a block of the kernel cannot have on the target; empty when it fits."""
-    if (shared := shared_bytes(kernel, target)) > target.shared_bytes:
+def lacks(kernel: TileKernel, target: Target, shared: int | None = None) -> str:
+    """What a block of the kernel cannot have on the target; empty when it fits. shared: its bytes, where they are known."""
+    if (shared := shared_bytes(kernel, target) if shared is None else shared) > target.shared_bytes:
         return f"{shared} bytes of shared memory, of {target.shared_bytes}"
     if (threads := block_threads(kernel, target)) > THREADS:
         return f"{threads} threads, of {THREADS}"
     if (held := carried(kernel)) > (most := limit(kernel, target)):
         return f"{held} registers a thread at least, of {most}"
-    if most <= TIGHT and (product := of_products(kernel, target)) + SPARE > most:
-        return f"{product} registers a thread for a product and {SPARE} beside them, of {most}"
+    if (product := of_products(kernel, target)) + (spare := SPARE if most <= TIGHT else FEW) > most:
+        return f"{product} registers a thread for a product and {spare} beside them, of {most}"
     return ""
 
 

@@ -8,22 +8,25 @@ from redfuser.acrf.expr import BYTES, Expr, Index, Load, Op, walk
 from redfuser.target import Target
 from redfuser.tensorize.ir.effects import every
 from redfuser.tensorize.ir.nodes import Copy, For, Gemm, Parallel, ReduceTile, TileKernel
-from redfuser.tensorize.model.layout import warp_group
+from redfuser.tensorize.model.layout import layouts, warp_group
 from redfuser.tensorize.model.pressure import fragments, pressure
 from redfuser.tensorize.model.steps import trips
 
-CALLED = frozenset({"tanh", "erf", "sin", "cos", "pow", "log", "log2", "exp", "sigmoid"})
-"""Functions that are several instructions, or a call."""
+AT_ONCE = 4
+"""Turns of a loop that the compiler does at once, their loads first."""
 
 
 def kind(kernel: TileKernel, target: Target) -> str:
-    """``group`` and ``warp``: products, of warp groups or single warps. ``row`` and ``walk``: reductions of a row at once,
-    or step by step. ``map``: neither."""
+    """``group``, ``product`` and ``warp``: products, of warp groups with reductions or without, or of single warps. ``row``
+    and ``walk``: reductions of a row at once, or step by step. ``map``: neither."""
     shapes = {b.name: b.shape for b in kernel.buffers}
     products = [s for s in every(kernel.body) if isinstance(s, Gemm)]
+    reduces = any(isinstance(s, ReduceTile) for s in every(kernel.body))
+    if products and not any(warp_group(s, shapes[s.c][0], kernel.threads, target) for s in products):
+        return "warp"
     if products:
-        return "group" if any(warp_group(s, shapes[s.c][0], kernel.threads, target) for s in products) else "warp"
-    if not any(isinstance(s, ReduceTile) for s in every(kernel.body)):
+        return "group" if reduces else "product"
+    if not reduces:
         return "map"
     return "walk" if any(isinstance(s, For) for s in kernel.body) else "row"
 
@@ -31,24 +34,30 @@ def kind(kernel: TileKernel, target: Target) -> str:
 def traits(kernel: TileKernel, target: Target) -> dict[str, float]:
     """Figures of one thread by name.
 
-    held, most: registers of fragments (:func:`pressure`). flight, ahead: accesses of 16 bytes by copies inside and outside
-    of loops; staged: the former for every stage; streams: copies inside. single, out: elements that are loaded or stored one
-    by one, since rows are not aligned. points: values that one statement takes from global memory element by element; loads,
-    inside: such reads in all, and in loops. stores: the same into global memory. work: operations on one value, times the
-    elements that are unrolled. calls, quotients, masks: whether there are any for every element; inverses: quotients for
-    every row. names: fragments. wide: a 64-bit result."""
+    held, most: registers of fragments (:func:`pressure`); tiles: of all, did they hold something at once; lines: rows of a
+    thread. flight, ahead: accesses of 16 bytes by copies inside and outside of loops; streams: copies inside. single: elements
+    that are copied one by one, since rows are not aligned. loads: what is read from global memory element by element; late:
+    the most such elements of one statement outside of loops; tail: the same after a pipelined loop with as many turns as
+    stages or more, when addresses wait for it. steady: a pipelined loop has turns between its first and its last. long:
+    another has more turns than are done at once. work: operations on one value, times the elements that are unrolled;
+    quotients: whether it divides for every element. halves: elements computed in 16 bits. given: tensors. products: of
+    matrices, beside a first and a second."""
     held, most = pressure(kernel, target)
+    size = fragments(kernel, target)
     looped = {id(k): s.stages for s in kernel.body if isinstance(s, For) and trips(s) != 1 for k in every(s.body)}
-    found = dict.fromkeys(("flight", "ahead", "staged", "streams", "single", "points", "loads", "inside", "stores", "work",
-                           "calls", "quotients", "inverses", "masks", "wide", "reductions", "out"), 0.0)
-    found |= {"base": 1.0, "held": held, "most": most, "names": len(fragments(kernel, target)), "grid": len(kernel.grid)}
+    found = dict.fromkeys(("flight", "ahead", "streams", "single", "loads", "late", "tail", "steady", "long", "work",
+                           "quotients", "halves"), 0.0)
+    found |= {"base": 1.0, "held": held, "most": most, "tiles": sum(size.values()), "grid": len(kernel.grid),
+              "lines": max((at.rows for at in layouts(kernel, target).values()), default=0), "given": len(kernel.params),
+              "products": max(0, sum(isinstance(s, Gemm) for s in every(kernel.body)) - 2)}
     for s in every(kernel.body):
         if isinstance(s, Copy):
             _copy(kernel, s, looped.get(id(s)), found)
-        elif isinstance(s, ReduceTile):
-            found["reductions"] += 1
         elif isinstance(s, Parallel):
             _points(kernel, s, id(s) in looped, found)
+    for s in kernel.body:
+        if isinstance(s, For):
+            _loop(s, found)
     return found
 
 
@@ -61,31 +70,34 @@ def _copy(kernel: TileKernel, s: Copy, stages: int | None, found: dict[str, floa
     tile, tensor = buffers[inner.buffer], params[outer.buffer]
     elements = prod(inner.sizes or tile.shape) / kernel.threads
     found["ahead" if stages is None else "flight"] += elements * BYTES[tile.dtype] / 16
-    found["staged"] += elements * BYTES[tile.dtype] / 16 * (stages or 0)
     found["streams"] += stages is not None
-    if tile.scope != "shared" and len(tensor.shape) > 1 and tensor.shape[-1] % (16 // BYTES[tensor.dtype]):
-        name = "single" if outer is s.src else "out"
-        found[name] = max(found[name], elements * (2 if BYTES[tensor.dtype] < 4 else 1))
+    if tile.scope != "shared" and len(tensor.shape) > 1 and tensor.shape[-1] % (16 // BYTES[tensor.dtype]) and outer is s.src:
+        found["single"] = max(found["single"], elements * (2 if BYTES[tensor.dtype] < 4 else 1))
 
 
 def _points(kernel: TileKernel, s: Parallel, looped: bool, found: dict[str, float]) -> None:
     params, elements = {p.name for p in kernel.params}, max(1.0, prod(s.extents) / kernel.threads)
     read = {x for a in s.body for x in walk(a.expr) if isinstance(x, Load) and x.tensor in params}
     along = sum(len(s.vars) > 1 and any(s.vars[-1] in _names(i) for i in x.indices) for x in read)
-    found["points"] = max(found["points"], min(elements, 32.0) * along)
+    found["late"] = max(found["late"], 0.0 if looped else min(elements, 32.0) * along)
     found["loads"] += len(read)
-    found["inside"] += len(read) * looped
     for a in s.body:
         done = [x for x in walk(a.expr) if isinstance(x, Op)]
-        found["stores"] += a.target in params
-        found["wide"] = max(found["wide"], float(kernel.dtypes[a.target] == "i64"))
         found["work"] = max(found["work"], min(elements, 8.0) * max(0, len(done) - 2))
-        found["calls"] = max(found["calls"], float(any(x.name in CALLED for x in done)))
-        name = "quotients" if len(s.vars) > 1 else "inverses"
-        found[name] = max(found[name], float(any(x.name in ("div", "sqrt", "rsqrt") for x in done)))
-        found["masks"] = max(found["masks"], float(len(s.vars) > 1 and any(x.name == "select" for x in done)))
+        divides = len(s.vars) > 1 and any(x.name in ("div", "sqrt", "rsqrt") for x in done)
+        found["quotients"] = max(found["quotients"], float(divides))
+        if len(s.vars) > 1 and any(x.dtype in ("f16", "bf16") for x in done):
+            found["halves"] = max(found["halves"], min(elements, 32.0))
+
+
+def _loop(s: For, found: dict[str, float]) -> None:
+    turns = trips(s)
+    if s.stages:
+        found["steady"] = max(found["steady"], float(turns is None or turns - s.stages > 1))
+        found["tail"] = found["late"] if turns is None or turns >= s.stages else found["tail"]
+    else:
+        found["long"] = max(found["long"], float(turns is None or turns > AT_ONCE))
 
 
 def _names(e: Expr) -> set[str]:
     return {x.axis for x in walk(e) if isinstance(x, Index)}
-

@@ -39,11 +39,12 @@ class Work:
 def work(kernel: TileKernel) -> Work:
     """The mean over some blocks, spread evenly over the grid."""
     found, blocks = Work(), list(product(*(_some(0, extent) for _, extent in kernel.grid)))
+    counted: dict[int, Work] = {}
     for block in blocks:
         at: dict[str, int | None] = {v: i for (v, _), i in zip(kernel.grid, block, strict=True)}
         for name, e in kernel.lets:
             at[name] = value(e, at)
-        found.add(_of(kernel, kernel.body, at), 1 / len(blocks))
+        found.add(_of(kernel, kernel.body, at, counted), 1 / len(blocks))
     return found
 
 
@@ -53,7 +54,8 @@ def _some(start: int, stop: int) -> list[int]:
     return list(range(start, stop)) if n <= SAMPLES else [start + i * (n - 1) // (SAMPLES - 1) for i in range(SAMPLES)]
 
 
-def _of(kernel: TileKernel, body: tuple[TileStmt, ...], at: Mapping[str, int | None]) -> Work:
+def _of(kernel: TileKernel, body: tuple[TileStmt, ...], at: Mapping[str, int | None], counted: dict[int, Work]) -> Work:
+    """counted: what a statement without others in it does, by its identity; no block and no turn changes that."""
     found = Work()
     for s in body:
         match s:
@@ -61,12 +63,14 @@ def _of(kernel: TileKernel, body: tuple[TileStmt, ...], at: Mapping[str, int | N
                 first, last = value(start, at), value(stop, at)
                 turns = _some(first or 0, last if last is not None else 1)
                 for k in turns:
-                    found.add(_of(kernel, inner, {**at, var: k}), max(0, (last or 0) - (first or 0)) / len(turns))
+                    found.add(_of(kernel, inner, {**at, var: k}, counted), max(0, (last or 0) - (first or 0)) / len(turns))
             case If(cond, inner):
                 if value(cond, at) != 0:
-                    found.add(_of(kernel, inner, at), 1.0)
+                    found.add(_of(kernel, inner, at, counted), 1.0)
             case _:
-                found.add(_statement(kernel, s), 1.0)
+                if id(s) not in counted:
+                    counted[id(s)] = _statement(kernel, s)
+                found.add(counted[id(s)], 1.0)
     return found
 
 

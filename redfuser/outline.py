@@ -1,0 +1,27 @@
+"""Seconds of work that has no tile program: a product of a library, one inside a kernel, tensors that are written and read.
+
+The model of resources (:mod:`redfuser.tensorize.model`) reads tile programs. What is decided before there is one, and what the
+alternative to a kernel takes, is estimated here, from the same table of targets and over bytes and operations alone.
+"""
+
+from __future__ import annotations
+
+from redfuser.target import Target
+
+
+def library(target: Target, flops: float, moved: float) -> float:
+    """A library's product: what it computes or what it reads and writes, whichever takes longer."""
+    return max(flops / target.flops, moved / target.bandwidth)
+
+
+def generated(target: Target, flops: float, moved: float) -> float:
+    """A product inside a kernel that has all of the device."""
+    return max(flops * (1 + target.lead) / target.flops, moved / target.bandwidth)
+
+
+def passes(target: Target, moved: float, kernels: int) -> float:
+    """Kernels that do little but move so many bytes."""
+    return moved / target.bandwidth + kernels * target.kernel
+
+
+__all__ = ["generated", "library", "passes"]
