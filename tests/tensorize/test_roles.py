@@ -75,7 +75,8 @@ def test_the_text_reads_back_and_is_well_formed(schedule: str) -> None:
 # Each is one line of a kernel changed, and what is said of it.
 PLANTED = {
     "a slot given back before its product is done": (
-        "drain 1 for scores\n        arrive k_empty[step % 2]", "arrive k_empty[step % 2]\n        drain 1 for scores", "overwrites"),
+        "drain 0 for o_acc\n        arrive v_empty[(step - 1) % 2]", "arrive v_empty[(step - 1) % 2]\n        drain 0 for o_acc",
+        "overwrites"),
     "a slot that is never given back": ("\n        arrive k_empty[step % 2]", "", "deadlock"),
     "a slot given back twice": ("\n        arrive k_empty[step % 2]", "\n        arrive k_empty[step % 2]\n        arrive k_empty[step % 2]", ""),
     "a phase off by one": ("await k_full[step % 2] phase step // 2", "await k_full[step % 2] phase step // 2 + 1", ""),
