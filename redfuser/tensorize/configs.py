@@ -32,6 +32,9 @@ SPLIT = 12
 """Bytes on chip of an element of a float32 operand: itself, its three pieces, and the first of them without infinities."""
 DEEP = 320
 """Elements of a contraction's own axis above which its operands do not stay on chip whole."""
+THREE = 192
+"""Rows of three warp groups."""
+_COSTLY = ("exp", "tanh", "sigmoid", "erf", "log", "sqrt", "rsqrt", "div", "sin", "cos", "pow", "lt", "le", "gt", "ge")
 WHOLE = 256
 """Columns of an accumulated product above which blocks share them, where nothing but the rows' statistics is repeated."""
 
@@ -81,7 +84,9 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
     if pieces:
         space = [replace(c, pieces=True) for c in space if not c.warp_specialized and c.segment <= 64 and c.threads >= MANY]
     if causal and rows > 16:  # an unknown number of steps: see lower.py
-        space = [c for c in space if (c.stages == 1 or c.warp_specialized) and c.schedule != "persistent" and c.rows != 192]
+        space = [c for c in space if (c.stages == 1 or c.warp_specialized) and c.schedule != "persistent"]
+    if causal or not _light(kernel, roles):
+        space = [c for c in space if c.rows != THREE]
     if width > 2 * DEEP:  # too deep to hold: the contraction in chunks
         space = [replace(c, chunk=64) for c in space if c.stages == 2]
     ranked = [(_cost(c, target, rows, n, min(width, c.chunk or width), columns, size, blocks, causal, once), c) for c in space]
@@ -155,6 +160,14 @@ def _veto(kernel: Kernel, grid: tuple[str, ...], extents: dict[str, int], rows: 
                             help="the region runs unfused")
 
 
+def _light(kernel: Kernel, roles: Roles) -> bool:
+    """One exponential is all that a block computes of an element between its products: three warp groups have the registers for
+    that, 160 a thread. With a soft cap between they are a tenth slower than two (one H200, 2x16x2048x64)."""
+    costly = [x.name for b in kernel.body if b.role == "producer" and roles.segment in b.axes
+              for e in b.exprs for x in walk(e) if isinstance(x, Op) and x.name in _COSTLY]
+    return len(costly) <= 1
+
+
 def _reads_once(kernel: Kernel) -> bool:
     """Both contractions read one tensor along the segment."""
     read = [{x.tensor for e in b.exprs for x in walk(e) if isinstance(x, Load)} for b in kernel.body
@@ -175,8 +188,8 @@ def _gemm_space(target: Target, rows: int, n: int, columns: int) -> list[TileCon
                 if target.tma and m >= 128:
                     out.append(TileConfig(m, s, 2 * m, stages, "registers", True))
     if target.tma and target.wgmma and n >= 128:
-        out += [TileConfig(m, 128, 2 * m, 2, "registers", True, schedule=way) for m in (128, 192)
-                if rows >= m and columns <= (128 if m == 128 else 64) for way in ("overlap", "persistent")]
+        out += [TileConfig(m, 128, 2 * m, 2, "registers", True, schedule=way) for m in (128, THREE)
+                if rows >= m and columns <= (64 if m == THREE else 128) for way in ("overlap", "persistent")]
     if columns > 256:  # an accumulator this wide is shared by two warp groups, column by column
         out = [TileConfig(64, s, 256, stages, "shared", ws) for s in (64, 32) for stages in (2, 1)
                for ws in ((True, False) if target.tma else (False,))]
@@ -237,7 +250,7 @@ def _cost(c: TileConfig, target: Target, rows: int, n: int, width: int, columns:
 def _overlapped(c: TileConfig, steps: int, used: float) -> float:
     """Products that overlap with what lies between, against TileLang's own pipeline: a block that takes several tiles starts
     once, and is the better the shorter a tile is."""
-    return {"overlap": 1.2, "persistent": 1.0 + 0.35 * min(1.0, 12 / steps)}[c.schedule] * (1.17 if c.rows == 192 else 1.0)
+    return {"overlap": 1.2, "persistent": 1.0 + 0.35 * min(1.0, 12 / steps)}[c.schedule] * (1.17 if c.rows == THREE else 1.0)
 
 
 def _selection_configs(rows: int, n: int, depth: int, target: Target) -> list[TileConfig]:
