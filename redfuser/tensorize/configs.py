@@ -32,6 +32,9 @@ SPLIT = 12
 """Bytes on chip of an element of a float32 operand: itself, its three pieces, and the first of them without infinities."""
 DEEP = 320
 """Elements of a contraction's own axis above which its operands do not stay on chip whole."""
+BUSY = 0.9
+"""Share of the multiprocessors that large tiles with roles have to keep busy; with fewer, small tiles win (one H200,
+1x8x1024x64: 64 blocks of roles .0156 ms, 128 of TileLang's pipeline .0124)."""
 THREE = 192
 """Rows of three warp groups."""
 _COSTLY = ("exp", "tanh", "sigmoid", "erf", "log", "sqrt", "rsqrt", "div", "sin", "cos", "pow", "lt", "le", "gt", "ge")
@@ -161,11 +164,12 @@ def _veto(kernel: Kernel, grid: tuple[str, ...], extents: dict[str, int], rows: 
 
 
 def _light(kernel: Kernel, roles: Roles) -> bool:
-    """One exponential is all that a block computes of an element between its products: three warp groups have the registers for
-    that, 160 a thread. With a soft cap between they are a tenth slower than two (one H200, 2x16x2048x64)."""
-    costly = [x.name for b in kernel.body if b.role == "producer" and roles.segment in b.axes
-              for e in b.exprs for x in walk(e) if isinstance(x, Op) and x.name in _COSTLY]
-    return len(costly) <= 1
+    """One exponential is all that a block computes of an element between its products, and nothing is loaded for it: three warp
+    groups have the registers for that, 160 a thread. With a soft cap between they are a tenth slower than two (one H200,
+    2x16x2048x64)."""
+    between = [x for b in kernel.body if b.role == "producer" and b.reducer is None and roles.segment in b.axes
+               for e in b.exprs for x in walk(e)]
+    return sum(isinstance(x, Op) and x.name in _COSTLY for x in between) <= 1 and not any(isinstance(x, Load) for x in between)
 
 
 def _reads_once(kernel: Kernel) -> bool:
@@ -188,8 +192,8 @@ def _gemm_space(target: Target, rows: int, n: int, columns: int) -> list[TileCon
                 if target.tma and m >= 128:
                     out.append(TileConfig(m, s, 2 * m, stages, "registers", True))
     if target.tma and target.wgmma and n >= 128:
-        out += [TileConfig(m, 128, 2 * m, 2, "registers", True, schedule=way) for m in (128, THREE)
-                if rows >= m and columns <= (64 if m == THREE else 128) for way in ("overlap", "persistent")]
+        out += [TileConfig(m, 128 if columns <= 128 else 64, 2 * m, 2, "registers", True, schedule=way) for m in (128, THREE)
+                if rows >= m and columns <= (64 if m == THREE else 256) for way in ("overlap", "persistent")]
     if columns > 256:  # an accumulator this wide is shared by two warp groups, column by column
         out = [TileConfig(64, s, 256, stages, "shared", ws) for s in (64, 32) for stages in (2, 1)
                for ws in ((True, False) if target.tma else (False,))]
@@ -208,6 +212,10 @@ def _cost(c: TileConfig, target: Target, rows: int, n: int, width: int, columns:
         operands += size * c.rows * c.segment
     out = 0 if c.pieces else size * c.rows * columns  # a float32 result leaves from registers
     shared = max(operands, out) + (0 if columns > 256 else out)
+    if c.schedule == "overlap" and width == columns:  # results leave through the room of the rows' operand
+        shared = operands
+    elif c.schedule == "persistent":
+        shared = operands + size * c.rows * width + out
     if shared > target.shared_bytes:
         return None
     threads = c.threads + (128 if c.warp_specialized else 0)
@@ -219,6 +227,8 @@ def _cost(c: TileConfig, target: Target, rows: int, n: int, width: int, columns:
     per_sm = max(1, min(target.shared_sm_bytes // (shared + 1024), target.max_threads // threads,
                         int(target.registers // (min(255, registers) * threads))))
     tiles = -(-rows // c.rows) * blocks
+    if c.schedule != "auto" and tiles < BUSY * target.sms:
+        return None
     waves = -(-tiles // (target.sms * per_sm))
     fill = tiles / (waves * target.sms * per_sm)
     steps = -(-n // c.segment)

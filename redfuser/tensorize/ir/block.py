@@ -11,6 +11,7 @@ import numpy as np
 
 from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op
 from redfuser.errors import InternalError
+from redfuser.tensorize.ir.flight import Let
 from redfuser.tensorize.ir.nodes import Copy, Fill, For, Gemm, If, Parallel, ReduceTile, Slice, TileKernel, TileStmt
 from redfuser.tensorize.ir.pointwise import apply
 
@@ -81,6 +82,8 @@ class Block:
                 if _common(self.eval(cond)):
                     for inner in body:
                         self.exec(inner)
+            case Let(var, value):
+                self.vars[var] = self.number(value)
             case _:
                 raise InternalError("RF900", f"the tile interpreter does not know {type(stmt).__name__}")
 

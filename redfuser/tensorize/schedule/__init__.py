@@ -18,6 +18,7 @@ from redfuser.tensorize.schedule.persistent import Persist
 from redfuser.tensorize.schedule.repeats import NameRepeats
 from redfuser.tensorize.schedule.skew import Skew
 from redfuser.tensorize.schedule.specialise import Specialise
+from redfuser.tensorize.schedule.stage_in_place import StageInPlace
 from redfuser.tensorize.schedule.turns import TakeTurns
 from redfuser.tensorize.schedule.unused import DropUnused
 
@@ -35,14 +36,14 @@ Watcher = Callable[[str, TileKernel], None]
 """Told of each pass that changed something: its name, and the kernel after it."""
 
 
-SCHEDULES: dict[str, tuple[str, ...]] = {"auto": (), "overlap": ("OrderBlocks", "Specialise", "Skew", "TakeTurns"),
+SCHEDULES: dict[str, tuple[str, ...]] = {"auto": (), "overlap": ("OrderBlocks", "StageInPlace", "Specialise", "Skew", "TakeTurns"),
                                         "persistent": ("OrderBlocks", "Persist", "Specialise", "Skew", "TakeTurns")}
 """What a configuration may ask for beyond those, by name: TileLang's own pipeliner, or roles with waits of our own."""
 
 
 def passes(schedule: str, target: Target) -> tuple[Pass, ...]:
     """All passes of a kernel, in order."""
-    own: dict[str, Pass] = {"OrderBlocks": OrderBlocks(), "Persist": Persist(target), "Specialise": Specialise(target), "Skew": Skew(), "TakeTurns": TakeTurns()}
+    own: dict[str, Pass] = {"OrderBlocks": OrderBlocks(), "Persist": Persist(target), "StageInPlace": StageInPlace(), "Specialise": Specialise(target), "Skew": Skew(), "TakeTurns": TakeTurns()}
     return (*PASSES, *(own[name] for name in SCHEDULES[schedule]))
 
 

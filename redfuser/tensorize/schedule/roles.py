@@ -52,6 +52,10 @@ class Plan:
     def body(self) -> tuple[TileStmt, ...]:
         return self.outer.body if self.outer is not None else self.kernel.body
 
+    def brings(self, s: TileStmt) -> bool:
+        """Is it the copy that fills a ring?"""
+        return isinstance(s, Copy) and s.dst.buffer in self.rings and s.src.buffer in {p.name for p in self.kernel.params}
+
     def slotted(self, name: str) -> bool:
         return name in self.rings and self.rings[name].again
 
@@ -116,7 +120,8 @@ def _brought(kernel: TileKernel, body: tuple[TileStmt, ...], loop: For) -> dict[
                 s in after and s.dst.buffer in params and engine(kernel, s.dst)):
             return None
     staged = {n for s in after for n in writes(s)} & shared
-    return None if staged & set(found) or any(reads(s) & staged for s in body if not isinstance(s, Copy)) else found
+    again = {b for b, s in found.items() if s in loop.body or body is not kernel.body}
+    return None if staged & again or any(reads(s) & staged for s in after if not isinstance(s, Copy)) else found
 
 
 def _rows_apart(kernel: TileKernel, groups: int) -> bool:

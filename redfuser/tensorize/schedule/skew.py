@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from redfuser.acrf.expr import Expr, Index
+from redfuser.acrf.expr import Const, Expr, Index, Op
 from redfuser.tensorize.ir.effects import at_value, reads, writes
 from redfuser.tensorize.ir.flight import Arrive, Await, Drain
 from redfuser.tensorize.ir.index import i64, iadd
@@ -85,7 +85,15 @@ def _skewed(kernel: TileKernel, loop: For) -> list[TileStmt] | None:
     begin = step(loop.start, [*ready, Drain(0, names), *freed, *early, *late])
     first = iadd(loop.start, i64(1))
     return [*begin, replace(loop, start=first, body=tuple(body)),
-            *step(iadd(loop.stop, i64(-1)), [*go, ended, *done])]
+            *step(_before(loop.stop), [*go, ended, *done])]
+
+
+def _before(stop: Expr) -> Expr:
+    """The last step."""
+    match stop:
+        case Op(name="add", args=(x, Const(value=1))):
+            return x
+    return iadd(stop, i64(-1))
 
 
 def _parted(body: tuple[TileStmt, ...], split: int, start: int) -> tuple[list[TileStmt], list[TileStmt], list[TileStmt]]:

@@ -82,16 +82,18 @@ class _Roles:
         """Each tile is awaited before its first reader and given back after its last."""
         p = self.plan
         outside = {b: r for b, r in p.rings.items() if not r.inner}
-        body = [s for s in p.body if not (isinstance(s, Copy) and s.dst.buffer in p.rings)]
+        body = [s for s in p.body if not p.brings(s)]
         sent = staged = False
         for s in self._awaited(body, outside):
             if s is p.loop:
-                steps = [k for k in p.loop.body if not (isinstance(k, Copy) and k.dst.buffer in p.rings)]
+                steps = [k for k in p.loop.body if not p.brings(k)]
                 inner = {b: r for b, r in p.rings.items() if r.inner}
                 yield replace(s, body=tuple(self._drained(self._awaited(steps, inner))), stages=0)
             elif isinstance(s, Copy) and p.shared(s.dst.buffer):
                 if p.outer is not None and not staged:
                     yield from (Sent(), Meet(p.apart))
+                elif s.dst.buffer in p.rings:  # another group may still multiply by what lies there
+                    yield Meet()
                 staged = True
                 yield s
             elif isinstance(s, Copy) and p.shared(s.src.buffer):
@@ -161,7 +163,9 @@ class _Roles:
                 yield from self._fetch(s)
 
     def _fetch(self, s: TileStmt) -> Iterator[TileStmt]:
-        if isinstance(s, Copy) and (ring := self.plan.rings.get(s.dst.buffer)) is not None:
+        if self.plan.brings(s):
+            assert isinstance(s, Copy)
+            ring = self.plan.rings[s.dst.buffer]
             if ring.again:
                 yield Await(self._at(ring, ring.empty), iadd(ifloordiv(self._count(ring), ring.slots), i64(-1)))
             moved = self._in_slots(s)
