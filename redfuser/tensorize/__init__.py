@@ -5,19 +5,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from redfuser.artifact import ArgSpec
 from redfuser.errors import LoweringError
-from redfuser.strategies.program import Program
+from redfuser.strategies.program import Kernel, Program
 from redfuser.target import Target
 from redfuser.tensorize.arguments import argument_name, tensors
 from redfuser.tensorize.begin import begin
 from redfuser.tensorize.config import TileConfig
 from redfuser.tensorize.configs import configs
-from redfuser.tensorize.ir.nodes import TensorArg, TileProgram
+from redfuser.tensorize.ir.nodes import TensorArg, TileKernel, TileProgram
 from redfuser.tensorize.ir.verify import verify
 from redfuser.tensorize.lower import lower_kernel
 from redfuser.tensorize.model import require_room
-from redfuser.tensorize.schedule import Watcher, scheduled
+from redfuser.tensorize.schedule import scheduled
+
+Watcher = Callable[[str, Kernel | TileKernel], None]
+"""Told of each pass that changed something: its name, and the kernel after it."""
 
 
 def tensorize(program: Program, config: TileConfig, target: Target, watch: Watcher | None = None) -> TileProgram:
@@ -28,7 +33,7 @@ def tensorize(program: Program, config: TileConfig, target: Target, watch: Watch
     that is ill-formed."""
     kernels, roundings = [], []
     for kernel in program.kernels:
-        state = begin(program, kernel, config.for_kernel(kernel), target)
+        state = begin(program, kernel, config.for_kernel(kernel), target, watch)
         kernels.append(scheduled(lower_kernel(state), watch))
         require_room(kernels[-1], target)
         roundings += state.roundings

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from redfuser.strategies.program import Kernel, Program
 from redfuser.target import Target
+from redfuser.tensorize.alive import alive
 from redfuser.tensorize.arguments import static_extent
 from redfuser.tensorize.axes import choose
 from redfuser.tensorize.config import TileConfig
 from redfuser.tensorize.params import declare_params
 from redfuser.tensorize.precision import chooses_among_few, divides_by_hidden, stores_exponentials
-from redfuser.tensorize.prepare import prepare
 from redfuser.tensorize.rearrange import rearrange
+from redfuser.tensorize.rewrite import Setting, Watcher, rewritten
+from redfuser.tensorize.rewrite.facts import learn
+from redfuser.tensorize.rewrite.unit_interval import unit_values
 from redfuser.tensorize.sizes import is_gemm, one_segment, tile_sizes, walked
 from redfuser.tensorize.state import KernelState
 
 
-def begin(program: Program, kernel: Kernel, config: TileConfig, target: Target) -> KernelState:
+def begin(program: Program, kernel: Kernel, config: TileConfig, target: Target,
+          watch: Watcher | None = None) -> KernelState:
     """What the steps of one kernel's lowering share. Raises LoweringError RF485 to RF488 for a kernel without tiles."""
     work = KernelState(program, kernel, config, target)
     extents = {a.name: static_extent(a.extent, a.name) for a in program.axes}
@@ -31,7 +35,10 @@ def begin(program: Program, kernel: Kernel, config: TileConfig, target: Target) 
     cascade = program.fused.cascade
     as_written = chooses_among_few(cascade) or divides_by_hidden(cascade)
     work.exact = as_written or stores_exponentials(cascade)
-    work.prepared = prepare(work.kernel, work.roles, frozenset(work.stores), ragged, work.resident, as_written)
+    at = Setting(work.roles, frozenset(work.stores), ragged, work.resident, as_written)
+    work.kernel = rewritten(work.kernel, at, watch)
+    work.facts = learn(work.kernel, at)
+    work.alive, work.unit = alive(work.kernel, work.facts), unit_values(work.kernel, work.facts)
     work.declared = {t.name: t for t in (*work.kernel.reads, *work.kernel.writes)}
     declare_params(work)
     _name_points(work)

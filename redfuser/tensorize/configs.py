@@ -13,13 +13,13 @@ from redfuser.acrf.expr import BYTES, Index, Load, Op, indices_of, walk
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Kernel, Program
 from redfuser.target import Target
+from redfuser.tensorize.algebra import factors
 from redfuser.tensorize.arguments import static_extent
 from redfuser.tensorize.axes import Roles, choose, strip_casts
 from redfuser.tensorize.config import TileConfig
 from redfuser.tensorize.precision import kept, unit_roundoff
 from redfuser.tensorize.products import Product, product_configs
 from redfuser.tensorize.rearrange import rearrange
-from redfuser.tensorize.rewrite import factors
 
 SIX, SINGLE = 6.0, 16.0
 """Work of a float32 product in matrix operations of half precision: as six of them, and as a library's on its own units."""

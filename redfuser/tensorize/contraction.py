@@ -11,13 +11,13 @@ import math
 from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, op, print_expr, substitute, walk
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block
-from redfuser.tensorize import rewrite
-from redfuser.tensorize.alive import masked_operand
+from redfuser.tensorize import algebra
 from redfuser.tensorize.axes import strip_casts
 from redfuser.tensorize.indexing import zero_filled
 from redfuser.tensorize.ir.index import i64, imul
 from redfuser.tensorize.ir.nodes import Assign, Fill, For, Gemm, Slice
 from redfuser.tensorize.maps import as_tile
+from redfuser.tensorize.masks import masked_operand
 from redfuser.tensorize.pieces import Operand, products, split, whole
 from redfuser.tensorize.precision import kept, unit_roundoff
 from redfuser.tensorize.scope import HALF, Scope, Value
@@ -37,7 +37,7 @@ AT_ONCE = 256
 def lower_contraction(work: KernelState, b: Block) -> None:
     """``s[rows, segment] = sum[c] A[rows, c] * B[segment, c]``."""
     assert b.over is not None and work.roles.segment is not None
-    parts = rewrite.factors(b.exprs[0])
+    parts = algebra.factors(b.exprs[0])
     work.contracted = b.over
     work.contract_size = round_up(work.extents[b.over], 16)
     right = tuple(p for p in parts if work.roles.segment in work.axes_of(p))
@@ -67,9 +67,9 @@ def _common_columns(work: KernelState, right: Expr) -> int:
     k, over = strip_casts(right), work.contracted
     if not isinstance(k, Load) or work.roles.lists:
         return 0
-    for b in work.prepared.body:
+    for b in work.kernel.body:
         column = work.roles.column_of(b.axes) if b.role == "reduce" else None
-        for p in rewrite.factors(b.exprs[0]) if column else ():
+        for p in algebra.factors(b.exprs[0]) if column else ():
             v = strip_casts(p)
             if isinstance(v, Load) and v.tensor == k.tensor and work.sizes[column or ""] < work.contract_size and \
                     tuple(substitute(i, indices={column or "": Index(over)}) for i in v.indices) == k.indices:
@@ -141,7 +141,7 @@ def _check_operand(work: KernelState, dtype: str, e: Expr) -> None:
 
 def accumulate_product(work: KernelState, b: Block, v: Value) -> None:
     """``acc[rows, columns] += sum[segment] W[rows, segment] * V[segment, columns]``."""
-    parts = rewrite.factors(b.exprs[0])
+    parts = algebra.factors(b.exprs[0])
     rows, column = v.axes
     _, segment = work.across
     right = tuple(p for p in parts if column in work.axes_of(p))
@@ -150,7 +150,7 @@ def accumulate_product(work: KernelState, b: Block, v: Value) -> None:
         raise LoweringError("RF491", f"{work.kernel.name}: {print_expr(b.exprs[0])[:80]} is not a matrix product",
                             why="a vector-valued sum needs one operand per row and one per column")
     own = strip_casts(right[0]).dtype
-    weights = rewrite.product(left)
+    weights = algebra.product(left)
     plain = strip_casts(weights)
     wanted = kept(work.program.fused, work.was(b.name))
     fine = wanted < unit_roundoff("bf16")

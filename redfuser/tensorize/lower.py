@@ -35,7 +35,7 @@ def lower_kernel(work: KernelState) -> TileKernel:
     work.choose_names()
     _init_state(work)
     body: list[TileStmt] = []
-    if work.prepared.body:
+    if work.kernel.body:
         loop = _lower_body(work)
         body += [*loop, *work.lowered_after.values()]
     tail = Scope(segment=i64(0) if work.resident else None)
@@ -86,19 +86,19 @@ def _lower_body(work: KernelState) -> list[TileStmt]:
     work.scope = scope
     work.last_staged = {}
     if work.roles.fold is not None:
-        for b in work.prepared.body:
+        for b in work.kernel.body:
             _lower_block(work, b)
         return [For(work.counter, i64(0), i64(work.extents[work.roles.fold]), tuple(scope.stmts),
                     comment="fold the partial states of the splits")]
     if work.resident:
         scope.segment = i64(0)
-        for b in work.prepared.body:
+        for b in work.kernel.body:
             _lower_block(work, b)
         work.last_staged = scope.staged
         return scope.stmts
-    first, last, start = segment_steps(work, work.prepared.body, alive_positions(work))
+    first, last, start = segment_steps(work, work.kernel.body, alive_positions(work))
     scope.segment = start
-    for b in work.prepared.body:
+    for b in work.kernel.body:
         _lower_block(work, b)
     nested = any(isinstance(x, For) for x in scope.stmts)
     stages = work.config.stages if work.has_gemm and not nested else 0
@@ -129,7 +129,7 @@ def _lower_let(work: KernelState, b: Block) -> None:
     """Give a value a tile where that is worth one, else evaluate it where it is read."""
     (e,) = b.exprs
     name = b.name
-    axes = work.ordered(work.prepared.levels.get(name, ()))
+    axes = work.ordered(work.facts.levels.get(name, ()))
     if name in work.stores:
         lower_output(work, b, e, axes)
         return
@@ -172,7 +172,7 @@ def _lower_tail(work: KernelState, tail: Scope) -> None:
         tail.stmts.append(For(work.counter, first, last, tuple(inner.stmts), comment="visit the row again"))
 
     pending: set[str] = set()
-    for b in work.prepared.tail:
+    for b in work.kernel.tail:
         along = _along_segment(work, b)
         if along and not work.resident:
             if pending & {x.name for e in b.exprs for x in walk(e) if isinstance(x, Ref)}:
@@ -193,5 +193,5 @@ def _lower_tail(work: KernelState, tail: Scope) -> None:
 
 def _along_segment(work: KernelState, b: Block) -> bool:
     n = work.roles.segment
-    return n is not None and (b.over == n or any(n in work.prepared.levels.get(x, ()) for x in b.names)
+    return n is not None and (b.over == n or any(n in work.facts.levels.get(x, ()) for x in b.names)
                               or n in b.axes)

@@ -12,7 +12,7 @@ from redfuser.tensorize.state import KernelState
 def declare_params(work: KernelState) -> None:
     """Give every tensor that is read or written a parameter, viewed so that its indices are simplest."""
     loads: dict[str, list[tuple[Expr, ...]]] = {}
-    for b in (*work.prepared.body, *work.prepared.tail):
+    for b in (*work.kernel.body, *work.kernel.tail):
         for e in b.exprs:
             for x in walk(e):
                 if isinstance(x, Load):

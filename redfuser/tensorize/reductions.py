@@ -8,7 +8,7 @@ from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Op, f32, op
 from redfuser.acrf.facts.algebra import neutral
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block
-from redfuser.tensorize import rewrite
+from redfuser.tensorize.algebra import simplify
 from redfuser.tensorize.contraction import accumulate_product
 from redfuser.tensorize.deep import emit_total
 from redfuser.tensorize.ir.index import i64, imax, imin
@@ -85,7 +85,7 @@ def _add_count(work: KernelState, b: Block, v: Value, corrected: Expr | None) ->
         left = Op("sub", (i64(extent), work.scope.segment), "i64")
         count = Cast(imax(i64(0), imin(i64(size), left)), "f32")
     total = op("add", corrected or work.here(v), op("mul", count, at_point(work, b.exprs[0])))
-    emit_total(work, v, rewrite.simplify(total), work.source(b))
+    emit_total(work, v, simplify(total), work.source(b))
 
 
 def _fold_tile(work: KernelState, kind: str, src: Value, v: Value, fresh: bool, comment: str,

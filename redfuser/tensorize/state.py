@@ -12,11 +12,11 @@ from redfuser.target import Target
 from redfuser.tensorize.arguments import argument_name
 from redfuser.tensorize.axes import Roles
 from redfuser.tensorize.config import TileConfig
-from redfuser.tensorize.facts import Prepared
 from redfuser.tensorize.indexing import Affine, View, make
 from redfuser.tensorize.ir.index import i64, iadd
 from redfuser.tensorize.ir.nodes import Assign, Buffer, Parallel, Param, Policy, TileStmt
 from redfuser.tensorize.masks import Analysis, Rows
+from redfuser.tensorize.rewrite.facts import Facts
 from redfuser.tensorize.scope import Scope, Value
 
 
@@ -30,7 +30,9 @@ class KernelState:
     has_gemm: bool
     sizes: dict[str, int]
     exact: bool
-    prepared: Prepared
+    facts: Facts
+    alive: tuple[Expr, ...]
+    unit: frozenset[str]
     declared: dict[str, Tensor]
     stores: dict[str, tuple[str, tuple[Expr, ...]]]
     original_name: dict[str, str]
@@ -173,11 +175,11 @@ class KernelState:
     def choose_names(self) -> None:
         """Buffers are called for what they hold: scores, row_max, row_sum, the accumulator's own name."""
         self.pretty = {}
-        scores = [b.name for b in self.prepared.body if b.role == "producer" and b.reducer is not None]
+        scores = [b.name for b in self.kernel.body if b.role == "producer" and b.reducer is not None]
         if len(scores) == 1:
             self.pretty[scores[0]] = "scores"
         for kind in ("max", "min", "sum"):
-            rows = [b.name for b in self.prepared.body if b.role == "reduce" and b.reducer and b.reducer.kind == kind
+            rows = [b.name for b in self.kernel.body if b.role == "reduce" and b.reducer and b.reducer.kind == kind
                     and not self.roles.column_of(b.axes)]
             if len(rows) == 1:
                 self.pretty[rows[0]] = f"row_{kind}"

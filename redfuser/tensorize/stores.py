@@ -26,8 +26,8 @@ def lower_store(work: KernelState, b: Block) -> None:
 
 def lower_output(work: KernelState, b: Block, e: Expr, axes: tuple[str, ...]) -> None:
     """Write a result, and let later blocks read its expression."""
-    levels, segment = work.prepared.levels, work.roles.segment
-    elements = (x for o in work.prepared.tail if any(segment in levels.get(n, ()) for n in o.names) for x in o.exprs)
+    levels, segment = work.facts.levels, work.roles.segment
+    elements = (x for o in work.kernel.tail if any(segment in levels.get(n, ()) for n in o.names) for x in o.exprs)
     if axes == work.row and isinstance(e, Op) and any(b.name in refs_of(x) for x in elements):
         v = work.tile(b.name, axes, b.dtype)  # a row's result that its elements read: evaluated once
         map_tile(work, v, e)

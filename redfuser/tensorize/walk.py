@@ -53,8 +53,8 @@ def _at_most(work: KernelState, a: Expr, b: Expr) -> Expr:
 
 def alive_positions(work: KernelState) -> Expr:
     """Positions outside which no accumulator changes: the conditions that all contributions share."""
-    common = [c for c in (conjuncts(work.prepared.alive[0]) if work.prepared.alive else ()) if positional(c)
-              and all(c in conjuncts(other) for other in work.prepared.alive)]
+    common = [c for c in (conjuncts(work.alive[0]) if work.alive else ()) if positional(c)
+              and all(c in conjuncts(other) for other in work.alive)]
     total = TRUE
     for c in common:
         total = both(total, c)

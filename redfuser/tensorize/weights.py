@@ -14,10 +14,10 @@ import math
 
 from redfuser.acrf.expr import Cast, Expr, Op, Ref, f32, op, print_expr, refs_of
 from redfuser.strategies.program import Block
+from redfuser.tensorize.algebra import is_const
 from redfuser.tensorize.axes import strip_casts
 from redfuser.tensorize.ir.nodes import Assign, Copy, Slice
 from redfuser.tensorize.precision import kept, unit_roundoff
-from redfuser.tensorize.rewrite import is_const
 from redfuser.tensorize.scope import Value
 from redfuser.tensorize.state import KernelState
 
@@ -26,7 +26,7 @@ CLOSE = 4.0
 
 RAISED = 2.0**7
 """Weights are raised by this before float16 takes them apart, so that the last piece is no subnormal. They lie in [0, 1]
-(:mod:`redfuser.tensorize.unit_interval`), so that none overflows."""
+(:mod:`redfuser.tensorize.rewrite.unit_interval`), so that none overflows."""
 
 
 def weight_pieces(work: KernelState, src: Value, dtype: str, e: Expr, b: Block) -> tuple[Value, ...]:
@@ -67,14 +67,14 @@ def _dtype(work: KernelState, e: Expr) -> str:
     masked = [x for x in bare.args[1:] if not is_const(x, 0.0)] if isinstance(bare, Op) and bare.name == "select" else []
     if len(masked) == 1:
         return _dtype(work, masked[0])
-    let = work.prepared.lets.get(bare.name) if isinstance(bare, Ref) and bare.dtype == "f32" else None
+    let = work.facts.lets.get(bare.name) if isinstance(bare, Ref) and bare.dtype == "f32" else None
     return bare.dtype if let is None else _dtype(work, let)
 
 
 def _at_most_one(work: KernelState, e: Expr) -> bool:
     match e:
         case Ref(name=n):
-            return n in work.prepared.unit
+            return n in work.unit
         case Op(name="select", args=(_, x, y)):
             return all(is_const(k, 0.0) or _at_most_one(work, k) for k in (x, y))
     return False
@@ -88,14 +88,14 @@ def _map(work: KernelState, src: Value, e: Expr, stem: str) -> Value:
 
 def _only_scaled(work: KernelState, b: Block) -> bool:
     """Does the accumulator change by products alone, so that a constant factor can be taken off at the end?"""
-    for other in work.prepared.body:
+    for other in work.kernel.body:
         if b.name in other.names and other.role == "correct":
             (e,) = other.exprs
             match e:
                 case Op(name="mul", args=(Ref(name=n), x)) if n == b.name and b.name not in refs_of(x):
                     continue
             return False
-    reads = (e for o in work.prepared.body if b.name not in o.names for e in o.exprs)
+    reads = (e for o in work.kernel.body if b.name not in o.names for e in o.exprs)
     return not any(b.name in {n.partition("@")[0] for n in refs_of(e)} for e in reads)
 
 
