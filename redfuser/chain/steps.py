@@ -17,7 +17,7 @@ from redfuser.strategies.program import Kernel, Program
 from redfuser.target import Target
 from redfuser.tensorize import TileConfig, tensorize
 from redfuser.tensorize.axes import UNIT
-from redfuser.tensorize.begin import begin
+from redfuser.tensorize.geometry import begin
 from redfuser.tensorize.ir import interpret
 from redfuser.tensorize.ir.nodes import TileKernel
 from redfuser.tensorize.ir.verify import verify_kernel

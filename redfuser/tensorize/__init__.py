@@ -12,9 +12,9 @@ from redfuser.errors import LoweringError
 from redfuser.strategies.program import Kernel, Program
 from redfuser.target import Target
 from redfuser.tensorize.arguments import argument_name, tensors
-from redfuser.tensorize.begin import begin
 from redfuser.tensorize.config import TileConfig
 from redfuser.tensorize.configs import configs
+from redfuser.tensorize.geometry import begin
 from redfuser.tensorize.ir.nodes import TensorArg, TileKernel, TileProgram
 from redfuser.tensorize.ir.verify import verify
 from redfuser.tensorize.lower import lower_kernel
@@ -33,19 +33,19 @@ def tensorize(program: Program, config: TileConfig, target: Target, watch: Watch
     that is ill-formed."""
     kernels, roundings = [], []
     for kernel in program.kernels:
-        state = begin(program, kernel, config.for_kernel(kernel), target, watch)
-        kernels.append(scheduled(lower_kernel(state), watch))
+        tiles, added = lower_kernel(begin(program, kernel, config.for_kernel(kernel), target, watch))
+        kernels.append(scheduled(tiles, watch))
         require_room(kernels[-1], target)
-        roundings += state.roundings
+        roundings += added
     args = tuple(TensorArg(argument_name(program, t.name), t.dtype, tuple(map(int, t.shape)), role)  # type: ignore[arg-type]
                  for t, role in tensors(program))
     outputs = tuple((n, argument_name(program, n)) for n in program.fused.cascade.outputs)
-    tiles = TileProgram(program.fused.cascade.name, args, tuple(kernels), outputs, tuple(dict.fromkeys(roundings)),
+    whole = TileProgram(program.fused.cascade.name, args, tuple(kernels), outputs, tuple(dict.fromkeys(roundings)),
                         tuple(sorted(config.to_json().items(), key=lambda kv: kv[0])))
-    if wrong := verify(tiles):
-        raise LoweringError("RF903", f"the tile program of {tiles.name} is ill-formed", why=wrong[0],
+    if wrong := verify(whole):
+        raise LoweringError("RF903", f"the tile program of {whole.name} is ill-formed", why=wrong[0],
                             help="this is a defect of RedFuser: please report the cascade that `explain` prints")
-    return tiles
+    return whole
 
 
 def spec_skeleton(program: TileProgram) -> tuple[ArgSpec, ...]:

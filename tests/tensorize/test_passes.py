@@ -22,7 +22,7 @@ from redfuser.strategies.program import Kernel, Program
 from redfuser.target import target
 from redfuser.tensorize import TileConfig, configs, rewrite, tensorize
 from redfuser.tensorize.axes import UNIT
-from redfuser.tensorize.begin import begin
+from redfuser.tensorize.geometry import Geometry, begin
 from redfuser.tensorize.ir import interpret
 from redfuser.tensorize.ir.index import at, i64
 from redfuser.tensorize.ir.nodes import (
@@ -45,7 +45,6 @@ from redfuser.tensorize.ir.parse import parse
 from redfuser.tensorize.ir.typed import typed
 from redfuser.tensorize.ir.verify import verify, verify_kernel
 from redfuser.tensorize.schedule import PASSES
-from redfuser.tensorize.state import KernelState
 from tests import fused_examples as cascades
 from tests.tensorize import examples
 from tests.tensorize.examples import Shape
@@ -112,7 +111,7 @@ def programs(name: str) -> Iterator[tuple[TileProgram, list[tuple[str, int, Tile
         yield tensorize(program, configs(program, H200)[0], H200, watch), seen
 
 
-def mathematics(name: str) -> Iterator[tuple[Program, KernelState, list[tuple[str, Kernel]]]]:
+def mathematics(name: str) -> Iterator[tuple[Program, Geometry, list[tuple[str, Kernel]]]]:
     """Kernels of a case, each with its lowering's start and (pass, the kernel after it)."""
     make, ways = CASES[name]
     fused = make()
