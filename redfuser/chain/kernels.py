@@ -10,11 +10,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from redfuser.acrf.check.domains import NUMPY, Array, Arrays
+from redfuser.acrf.check.domains import NUMPY, Array
 from redfuser.acrf.check.labelled import Labelled
 from redfuser.acrf.check.machine import Machine
 from redfuser.acrf.expr import FLOATS, Expr, Index, Ref
 from redfuser.acrf.state import Accumulator
+from redfuser.chain.truth import Wide
 from redfuser.strategies.program import Block, Kernel, Program, split_range
 
 PAYLOAD = ("argmax", "argmin", "topk")
@@ -50,13 +51,11 @@ class _Walk:
     def __init__(self, kernel: Kernel, buffers: Mapping[str, Array], extents: Mapping[str, int], stores: Stores,
                  whole: bool) -> None:
         self.kernel, self.stores, self.whole = kernel, stores, whole
-        numbers = Arrays(program=False, round_casts=False)
         blocks = (*kernel.init, *kernel.body, *kernel.tail)
         given = {t.name: t.dtype for t in kernel.reads}
         self.machine = Machine(
-            numbers, {n: numbers.enter(x, d) if d in FLOATS and x.dtype != np.float64 else x for n, d in given.items()
-                      for x in [buffers[n]]},
-            given, {a: np.arange(n) for a, n in extents.items()}, {n: b.axes for b in blocks for n in b.names})
+            Wide(steps=False), {n: buffers[n].astype(np.float64 if d in FLOATS else NUMPY[d]) for n, d in given.items()}, given,
+            {a: np.arange(n) for a, n in extents.items()}, {n: b.axes for b in blocks for n in b.names})
         self.written: dict[str, Array] = {t.name: np.full([int(n) for n in t.shape], np.nan if t.dtype in FLOATS else 85,
                                         np.float64 if t.dtype in FLOATS else NUMPY[t.dtype]) for t in kernel.writes}
 

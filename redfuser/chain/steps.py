@@ -10,7 +10,7 @@ import numpy as np
 
 from redfuser.acrf.check.domains import Array
 from redfuser.chain import kernels
-from redfuser.chain.samples import Case, steps_taken
+from redfuser.chain.samples import Case, steps_moved, steps_taken
 from redfuser.chain.tiles import arguments
 from redfuser.strategies.check import check_kernel
 from redfuser.strategies.program import Kernel, Program
@@ -26,7 +26,8 @@ from redfuser.tensorize.schedule.history import History
 
 def violations(program: Program, config: TileConfig, target: Target, cases: list[Case]) -> Iterator[str]:
     """What a pass changed on some case, or left ill-formed."""
-    yield from scalar_violations(program, config, target, [c for c in cases if c.wide and not steps_taken(program.fused)])
+    few = steps_taken(program.fused) or steps_moved(program.fused)
+    yield from scalar_violations(program, config, target, [c for c in cases if c.wide and not few])
     yield from _tiles(program, config, target, cases)
 
 

@@ -35,10 +35,11 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """levels: the tile axes each name varies along. lets: what a value is defined as, in the walk where it is defined there and
-    after it. maxima: what is maximised. contractions: sums inside an element of the segment."""
+    """axes: of each name. levels: the tile axes it varies along. lets: what a value is defined as, in the walk where it is
+    defined there and after it. maxima: what is maximised. contractions: sums inside an element of the segment."""
 
     at: Setting
+    axes: Mapping[str, tuple[str, ...]]
     levels: Mapping[str, frozenset[str]]
     lets: Mapping[str, Expr]
     maxima: Mapping[str, Expr]
@@ -97,14 +98,18 @@ class Facts:
             return self.levels[b.name]
         return self.at.tiled(b.points) | ({self.at.roles.segment or ""} if b.role == "reduce" else frozenset())
 
-    def axes(self, axes: Iterable[str], level: frozenset[str]) -> tuple[str, ...]:
-        """``axes``, of which those that tiles run along are ``level``."""
-        kept = tuple(a for a in axes if a in level or a not in self.at.roles.tiled)
-        return (*kept, *(a for a in self.at.roles.tiled if a in level and a not in kept))
+    def value(self, name: str, e: Expr, level: frozenset[str], order: Iterable[str]) -> Block:
+        """``name = e``, a tile along ``level``, which may be more axes than ``e`` varies along. order: of the axes."""
+        varies = {x.axis for x in walk(e) if isinstance(x, Index)}
+        varies |= {a for x in walk(e) if isinstance(x, Ref) for a in self.axes[x.name]}
+        more = level - self.level(e) - varies
+        axes = (*(a for a in order if a in varies), *(a for a in self.at.roles.tiled if a in more))
+        return Block("producer", (name,), axes, (e,), e.dtype)
 
-    def knowing(self, name: str, e: Expr, level: frozenset[str]) -> Facts:
+    def knowing(self, b: Block, level: frozenset[str]) -> Facts:
         """With one more value."""
-        return replace(self, lets={**self.lets, name: e}, levels={**self.levels, name: level})
+        return replace(self, axes={**self.axes, b.name: b.axes}, lets={**self.lets, b.name: b.exprs[0]},
+                       levels={**self.levels, b.name: level})
 
 
 def learn(kernel: Kernel, at: Setting) -> Facts:
@@ -112,7 +117,8 @@ def learn(kernel: Kernel, at: Setting) -> Facts:
     levels = {n: at.tiled(b.axes) | at.row for b in kernel.init for n in b.names}
     lets: dict[str, Expr] = {}
     maxima: dict[str, Expr] = {}
-    facts = Facts(at, levels, lets, maxima, frozenset(b.name for b in kernel.body if is_contraction(b)))
+    axes = {n: b.axes for b in (*kernel.tail, *kernel.body, *kernel.init) for n in b.names}
+    facts = Facts(at, axes, levels, lets, maxima, frozenset(b.name for b in kernel.body if is_contraction(b)))
     for b in (*kernel.body, *kernel.tail):
         if is_copy(b):
             levels[b.name] = levels[b.name.partition("@")[0]]

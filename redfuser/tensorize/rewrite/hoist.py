@@ -72,8 +72,8 @@ class _Rows:
         if x not in self.names:
             name = fresh(_called(x, b), self.taken)
             row = self.facts.at.row
-            out.append(Block("producer", (name,), self.facts.axes(b.axes, row), (x,), "f32"))
-            self.facts = self.facts.knowing(name, x, row)
+            out.append(replace(self.facts.value(name, x, row, b.axes), dtype="f32"))
+            self.facts = self.facts.knowing(out[-1], row)
             self.names[x] = name
         return Ref(self.names[x], "f32")
 

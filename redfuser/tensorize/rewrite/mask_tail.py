@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref, op
 from redfuser.acrf.facts import algebra
 from redfuser.strategies.names import fresh
-from redfuser.strategies.program import Block, Kernel
+from redfuser.strategies.program import Kernel
 from redfuser.tensorize.algebra import factors, fold, is_positive, product
 from redfuser.tensorize.indexing import zero_filled
 from redfuser.tensorize.masks import conjuncts, masked_operand
@@ -58,12 +58,11 @@ class MaskTail:
                 masked = fold(Op("select", (inside, facts.lets[e.name], neutral), e.dtype))
                 kernel = replace(kernel, body=tuple(replace(x, exprs=(masked,)) if is_value(x) and x.name == e.name else x
                                                     for x in kernel.body))
-                facts = facts.knowing(e.name, masked, facts.levels[e.name])
+                facts = learn(kernel, at)
             else:
                 name = fresh(f"{b.name}_term", taken)
                 level = facts.level(e) | (at.row if facts.one_for_all_rows(e) else frozenset())
-                kernel = named(kernel, facts, k - 1, e, Block("producer", (name,), facts.axes((*b.axes, n), level), (masked,),
-                                                              e.dtype))
+                kernel = named(kernel, facts, k - 1, e, facts.value(name, masked, level, (*b.axes, n)))
                 facts, k = learn(kernel, at), k + 1
         return kernel
 

@@ -43,8 +43,7 @@ class NameTerms:
             across = facts.level(e) == at.row | {n}
             if facts.one_for_all_rows(e) or (across and isinstance(e, (Op, Cast)) and not isinstance(under_casts(e), Load)):
                 name, level = fresh(f"{b.name}_term", taken), facts.level(e) | at.row
-                kernel = named(kernel, facts, k - 1, e,
-                               Block("producer", (name,), facts.axes((*b.axes, n), level), (e,), e.dtype))
+                kernel = named(kernel, facts, k - 1, e, facts.value(name, e, level, (*b.axes, n)))
                 facts, k = learn(kernel, at), k + 1
         return kernel
 
