@@ -1,30 +1,64 @@
-"""Each pass over tiles held against the tiles before it, in the interpreter and to the bit."""
+"""Each pass held: over tiles against the tiles before it, in the interpreter and to the bit; over a kernel's mathematics
+against the cascade, in float64."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
 
-from redfuser.chain.samples import Case
+from redfuser.acrf.check.domains import Array
+from redfuser.chain import kernels
+from redfuser.chain.samples import Case, steps_moved, steps_taken
 from redfuser.chain.tiles import arguments
-from redfuser.strategies.program import Program
+from redfuser.strategies.check import check_kernel
+from redfuser.strategies.program import Kernel, Program
 from redfuser.target import Target
 from redfuser.tensorize import TileConfig, tensorize
+from redfuser.tensorize.axes import UNIT
+from redfuser.tensorize.geometry import begin
 from redfuser.tensorize.ir import interpret
+from redfuser.tensorize.ir.nodes import TileKernel
 from redfuser.tensorize.ir.verify import verify_kernel
 from redfuser.tensorize.schedule.history import History
 
 
 def violations(program: Program, config: TileConfig, target: Target, cases: list[Case]) -> Iterator[str]:
     """What a pass changed on some case, or left ill-formed."""
+    few = steps_taken(program.fused) or steps_moved(program.fused)
+    yield from scalar_violations(program, config, target, [c for c in cases if c.wide and not few])
+    yield from _tiles(program, config, target, cases)
+
+
+def scalar_violations(program: Program, config: TileConfig, target: Target, cases: list[Case]) -> Iterator[str]:
+    """Of the passes before there are tiles. Not with roundings to few values, where a last digit decides."""
+    for kernel in program.kernels:
+        stages: list[tuple[str, Kernel]] = []
+        work = begin(program, kernel, config.for_kernel(kernel), target, lambda *step: stages.append(step))  # noqa: B023
+        extents = {**work.extents, UNIT: 1}
+        for after, changed in stages:
+            found = check_kernel(changed, extents, tuple(work.stores))
+            for case in cases if not found else ():
+                def instead(buffers: Mapping[str, Array], k: Kernel = changed) -> dict[str, Array]:
+                    return kernels.evaluate(k, buffers, extents, work.stores, work.resident)  # noqa: B023
+
+                if text := case.digits(kernels.run(program, case.inputs, {kernel.name: instead}), steps=False):
+                    found = [f", {case.name}: {text}"]
+            if found:
+                yield f"{kernel.name}, {after}{found[0]}"
+                break
+
+
+def _tiles(program: Program, config: TileConfig, target: Target, cases: list[Case]) -> Iterator[str]:
     history = History()
     tiles = tensorize(program, config, target, history)
     inputs = [arguments(program, tiles, c.inputs) for c in cases]
     for kernel in tiles.kernels:
         before: list[dict[str, np.ndarray]] = []
-        for after, changed in (step for step in history.steps if step[1].name == kernel.name):
+        for after, changed in history.steps:
+            if not isinstance(changed, TileKernel) or changed.name != kernel.name:
+                continue
             if found := verify_kernel(changed):
                 yield f"{kernel.name}, {after}: {found[0]}"
                 break

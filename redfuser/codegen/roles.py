@@ -22,7 +22,8 @@ OPTIONS = {"tl.disable_thread_storage_sync": True, "tl.disable_warp_specialized"
 ARRIVE = """#include <tl_templates/cuda/barrier.h>
 static __device__ __forceinline__ void arrive_if(Barrier &bar, int on) {
   uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(&bar));
-  asm volatile("{.reg .pred p; setp.ne.s32 p, %1, 0; @p mbarrier.arrive.shared::cta.b64 _, [%0];}" :: "r"(at), "r"(on) : "memory");
+  asm volatile("{.reg .pred p; setp.ne.s32 p, %1, 0; @p mbarrier.arrive.shared::cta.b64 _, [%0];}"
+               :: "r"(at), "r"(on) : "memory");
 }"""
 """One arrival of a warp group, predicated in the assembly: a branch would part the products before it from those after."""
 GROUP = 128
@@ -64,6 +65,10 @@ class RolePrinter:
                        and len(self.shapes[s.src.buffer]) == 2
                        and self.shapes[s.src.buffer][-1] * BYTES[dtypes[s.src.buffer]] % 64 == 0})
 
+    def staged(self, s: Slice) -> bool:
+        """Shared memory, whose new content the copy engine sees behind a fence alone."""
+        return any(b.name == s.buffer and b.scope == "shared" for b in self.kernel.buffers)
+
     def roles(self, s: Roles) -> list[str]:
         out: list[str] = []
         at = 0
@@ -87,7 +92,8 @@ class RolePrinter:
     def flight(self, s: Flight) -> list[str]:
         match s:
             case Fetch(src, dst, at):
-                return [f"T.tma_copy({self.part(src)}, {self.part(dst)}, barrier={self.at(at)})", f"T.barrier_arrive({self.at(at)})"]
+                full = self.at(at)
+                return [f"T.tma_copy({self.part(src)}, {self.part(dst)}, barrier={full})", f"T.barrier_arrive({full})"]
             case Await(at, phase):
                 return [f"T.barrier_wait({self.at(at)}, {self._parity(phase)})"]
             case Arrive(at):
@@ -102,7 +108,7 @@ class RolePrinter:
                 return [f"T.named_barrier_arrive(1 + ({group} + 1) % {self.groups}, {2 * GROUP})"]
             case Meet(alone):
                 who = f"{1 + self.groups} + tx // {GROUP}, {GROUP}" if alone else f"{1 + self.groups}, {self.kernel.threads}"
-                return ["T.fence_proxy_async()", f"T.sync_threads({who})"]
+                return [f"T.sync_threads({who})"]
             case Send(alone=True):
                 return self._rows(s)
             case Send(src, dst):

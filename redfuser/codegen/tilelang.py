@@ -146,7 +146,8 @@ class _Printer:
         comment = [f"# {line}" for line in getattr(s, "comment", "").splitlines() if line]
         match s:
             case Copy(src, dst):
-                return [*comment, f"T.copy({self.slice(src)}, {self.slice(dst)})"]
+                seen = ["T.fence_proxy_async()"] if self.roles is not None and self.roles.staged(dst) else []
+                return [*comment, f"T.copy({self.slice(src)}, {self.slice(dst)})", *seen]
             case Gemm(flies=True) if self.roles is not None:
                 return [*comment, *self.roles.product(s)]
             case Roles() if self.roles is not None:

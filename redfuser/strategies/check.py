@@ -6,14 +6,16 @@ Each finding is one line; an empty list means the program is well formed. It sha
 
 from __future__ import annotations
 
-from redfuser.acrf.cascade import Tensor
+from collections.abc import Mapping
+
+from redfuser.acrf.cascade import Extent, Tensor
 from redfuser.acrf.expr import Const, Expr, Index, Load, Ref, walk
 from redfuser.strategies.program import Block, Kernel, Program
 
 _BODY = {"single": {"producer", "store", "correct", "reduce"}, "split": {"producer", "store", "correct", "reduce"},
          "resident": {"producer", "reduce"}, "combine": {"producer", "store", "merge"}, "map": set()}
 _TAIL = {"single": {"finalize", "epilogue", "producer", "post"}, "split": {"store"},
-         "resident": {"finalize", "epilogue", "producer", "post"}, "combine": {"finalize", "epilogue", "store"},
+         "resident": {"finalize", "epilogue", "producer", "post"}, "combine": {"finalize", "epilogue", "store", "producer"},
          "map": {"producer", "post", "epilogue"}}
 
 
@@ -30,7 +32,7 @@ def check(program: Program) -> list[str]:
         for t in kernel.reads:
             if t.name not in declared and t.name not in written:
                 found.append(f"{where}: reads {t.name}, which no input declares and no earlier kernel writes")
-        found += _kernel(kernel, where, extents)
+        found += [f"{where}{m}" for m in check_kernel(kernel, extents)]
         written += [t.name for t in kernel.writes]
     for name in dict.fromkeys((*cascade.outputs, *(w.name for w in program.workspaces))):
         if written.count(name) != 1:
@@ -42,7 +44,8 @@ def check(program: Program) -> list[str]:
     return found
 
 
-def _kernel(kernel: Kernel, where: str, extents: dict[str, int | str]) -> list[str]:
+def check_kernel(kernel: Kernel, extents: Mapping[str, Extent], results: tuple[str, ...] | None = None) -> list[str]:
+    """The same of one kernel. results: the names that are written, where they are no longer those of the buffers."""
     found: list[str] = []
     accumulators = set(kernel.accumulators)
     known: dict[str, tuple[str, ...]] = {}
@@ -53,7 +56,7 @@ def _kernel(kernel: Kernel, where: str, extents: dict[str, int | str]) -> list[s
     stored: dict[str, int] = {}
     for part, blocks in (("init", kernel.init), ("body", kernel.body), ("tail", kernel.tail)):
         for b in blocks:
-            at = f"{where}, {part}, {'/'.join(b.names)}"
+            at = f", {part}, {'/'.join(b.names)}"
             allowed = {"init": {"init"}, "body": _BODY[kernel.kind], "tail": _TAIL[kernel.kind]}[part]
             if b.role not in allowed:
                 found.append(f"{at}: role {b.role} has no place in the {part} of a {kernel.kind} kernel")
@@ -71,18 +74,19 @@ def _kernel(kernel: Kernel, where: str, extents: dict[str, int | str]) -> list[s
             for n in b.names:
                 if n in accumulators and b.role not in ("init", "correct", "reduce", "merge"):
                     found.append(f"{at}: {b.role} overwrites the accumulator {n}")
-                if n in outputs and part != "init":
+                if n in (outputs if results is None else results) and part != "init":
                     stored[n] = stored.get(n, 0) + (b.role != "producer" or part == "body")
-                    if len(outputs[n].shape) != len(b.axes):
+                    if results is None and len(outputs[n].shape) != len(b.axes):
                         found.append(f"{at}: {len(b.axes)} axes stored in {outputs[n]}")
                 known[n] = b.axes
     if kernel.kind != "map":
-        found += [f"{where}: {n} is never reduced" for n in sorted(accumulators - changed)]
-    found += [f"{where}: {n} is stored {stored.get(n, 0)} times" for n in outputs if stored.get(n, 0) != 1]
+        found += [f": {n} is never reduced" for n in sorted(accumulators - changed)]
+    found += [f": {n} is stored {stored.get(n, 0)} times" for n in (outputs if results is None else results)
+              if stored.get(n, 0) != 1]
     return found
 
 
-def _block(b: Block, known: dict[str, tuple[str, ...]], tensors: dict[str, Tensor], extents: dict[str, int | str],
+def _block(b: Block, known: dict[str, tuple[str, ...]], tensors: dict[str, Tensor], extents: Mapping[str, Extent],
            ambient: set[str]) -> list[str]:
     found: list[str] = []
     scope = set(b.points) | ambient
@@ -95,19 +99,19 @@ def _block(b: Block, known: dict[str, tuple[str, ...]], tensors: dict[str, Tenso
     found += [f"axis {a} has no extent" for a in b.points if a not in extents]
     for e in b.exprs:
         for x in walk(e):
-            found += _node(x, b, known, tensors, scope)
+            found += _node(x, b, known, tensors, scope, extents)
     return found
 
 
-def _node(x: Expr, b: Block, known: dict[str, tuple[str, ...]], tensors: dict[str, Tensor],
-          scope: set[str]) -> list[str]:
+def _node(x: Expr, b: Block, known: dict[str, tuple[str, ...]], tensors: dict[str, Tensor], scope: set[str],
+          extents: Mapping[str, Extent]) -> list[str]:
     match x:
         case Ref(name=n, indices=indices):
             if n not in known:
                 return [f"{n} is read before it is defined"]
             if indices and len(indices) != len(known[n]):
                 return [f"{n} has {len(known[n])} axes, indexed by {len(indices)}"]
-            lost = set(known[n]) - scope if not indices else set()
+            lost = {a for a in known[n] if a not in scope and extents.get(a) != 1} if not indices else set()
             return [f"{n} varies along {a}, which this block does not" for a in sorted(lost)]
         case Load(tensor=n, indices=indices):
             if n not in tensors:
@@ -119,4 +123,4 @@ def _node(x: Expr, b: Block, known: dict[str, tuple[str, ...]], tensors: dict[st
     return []
 
 
-__all__ = ["check"]
+__all__ = ["check", "check_kernel"]

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from redfuser.acrf.expr import FLOATS, Cast, Expr, Index, Op, Ref, children, map_children, walk
+from redfuser.strategies.names import fresh
 
 COSTLY = frozenset({"exp", "exp2", "log", "log2", "tanh", "sigmoid", "erf", "sin", "cos", "pow", "sqrt", "rsqrt",
                     "div"})
@@ -76,12 +77,7 @@ def share(uses: tuple[Use, ...], raxis: str, axes: Mapping[str, tuple[str, ...]]
     taken = set(axes) | {u.owner for u in uses}
 
     def name_for(use: Use) -> str:
-        stem = f"{use.owner.partition('@')[0]}_{use.kind}"
-        name, n = stem, 2
-        while name in taken:
-            name, n = f"{stem}{n}", n + 1
-        taken.add(name)
-        return name
+        return fresh(f"{use.owner.partition('@')[0]}_{use.kind}", taken)
 
     def worth(e: Expr, mine: frozenset[str], points: frozenset[str]) -> bool:
         if not _arithmetic(e):

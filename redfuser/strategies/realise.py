@@ -20,6 +20,7 @@ from redfuser.acrf.expr import Expr, Index, Load, Ref, loads_of, map_children, r
 from redfuser.acrf.state import Accumulator, Fused
 from redfuser.errors import InputError
 from redfuser.strategies import factors
+from redfuser.strategies.names import fresh
 from redfuser.strategies.program import Block, Kernel, Program, Role, Strategy
 
 SEGMENT = 64
@@ -57,7 +58,7 @@ def realise(fused: Fused, strategy: Strategy, splits: int = 1, segment: int | No
 
 def _multi(parts: _Parts, splits: int, segment: int | None) -> Program:
     cascade = parts.fused.cascade
-    split = _fresh("split", {a.name for a in cascade.axes})
+    split = fresh("split", {a.name for a in cascade.axes})
     accumulators = parts.accumulators
     partials = tuple(Tensor(f"{n}_part", parts.dtypes[n], (splits, *map(parts.extent, a.axes)))
                      for a in accumulators for n in a.names)
@@ -169,8 +170,7 @@ class _Parts:
                  and (f.name in outputs or f.expr != Ref(f.name, f.expr.dtype))}
         new = {}
         for n in sorted(clash):
-            new[n] = _fresh(f"{n}_acc", used)
-            used.add(new[n])
+            new[n] = fresh(f"{n}_acc", used)
         self.accumulators = tuple(
             replace(a, names=tuple(new.get(n, n) for n in a.names), contribution=_rename(a.contribution, new),
                     rebase=tuple(_rename(e, new) for e in a.rebase)) for a in state.accumulators)
@@ -381,13 +381,6 @@ def _load_refs(b: Block, source: dict[str, str], parts: _Parts) -> Block:
         return map_children(e, go)
 
     return replace(b, exprs=tuple(go(e) for e in b.exprs))
-
-
-def _fresh(name: str, taken: set[str]) -> str:
-    candidate, n = name, 2
-    while candidate in taken:
-        candidate, n = f"{name}{n}", n + 1
-    return candidate
 
 
 __all__ = ["SEGMENT", "realise"]

@@ -9,7 +9,7 @@ from redfuser.artifact import ArgSpec
 from redfuser.tensorize.config import TileConfig
 from redfuser.tensorize.configs import configs
 from redfuser.tensorize.ir.nodes import TileProgram
-from redfuser.tensorize.tiles import tensorize
+from redfuser.tensorize.tiles import Watcher, tensorize
 
 
 def spec_skeleton(program: TileProgram) -> tuple[ArgSpec, ...]:
@@ -17,4 +17,4 @@ def spec_skeleton(program: TileProgram) -> tuple[ArgSpec, ...]:
     return tuple(ArgSpec(a.name, a.dtype, a.shape, a.role) for a in program.args)
 
 
-__all__ = ["TileConfig", "TileProgram", "configs", "spec_skeleton", "tensorize"]
+__all__ = ["TileConfig", "TileProgram", "Watcher", "configs", "spec_skeleton", "tensorize"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from redfuser.acrf.expr import NARROW, Cast, Const, Expr, Index, Load, Op, Ref, walk
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block, Kernel
-from redfuser.tensorize.rewrite import factors
+from redfuser.tensorize.algebra import factors
 from redfuser.tensorize.short import SHORT
 
 UNIT = "row"

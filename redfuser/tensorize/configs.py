@@ -14,13 +14,13 @@ from redfuser.errors import LoweringError
 from redfuser.outline import generated, library, passes
 from redfuser.strategies.program import Kernel, Program
 from redfuser.target import Target
+from redfuser.tensorize.algebra import factors
 from redfuser.tensorize.arguments import static_extent
 from redfuser.tensorize.axes import Roles, choose, strip_casts
 from redfuser.tensorize.config import TileConfig
 from redfuser.tensorize.precision import kept, unit_roundoff
 from redfuser.tensorize.products import Product, product_configs
 from redfuser.tensorize.rearrange import rearrange
-from redfuser.tensorize.rewrite import factors
 from redfuser.tensorize.tiles import tensorize
 
 SIX, SINGLE = 6.0, 16.0

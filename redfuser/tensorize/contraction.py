@@ -11,19 +11,19 @@ import math
 from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, op, print_expr, substitute, walk
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block
-from redfuser.tensorize import rewrite
-from redfuser.tensorize.alive import masked_operand
+from redfuser.tensorize import algebra
 from redfuser.tensorize.axes import strip_casts
+from redfuser.tensorize.builder import Builder
 from redfuser.tensorize.indexing import zero_filled
 from redfuser.tensorize.ir.index import i64, imul
 from redfuser.tensorize.ir.nodes import Assign, Fill, For, Gemm, Slice
 from redfuser.tensorize.maps import as_tile
-from redfuser.tensorize.pieces import Operand, products, split, whole
+from redfuser.tensorize.masks import masked_operand
+from redfuser.tensorize.pieces import products, split, whole
 from redfuser.tensorize.precision import kept, unit_roundoff
-from redfuser.tensorize.scope import HALF, Scope, Value
+from redfuser.tensorize.scope import HALF, Depth, Operand, Scope, Value
 from redfuser.tensorize.sizes import round_up
 from redfuser.tensorize.staging import at_point, stage_tile
-from redfuser.tensorize.state import KernelState
 from redfuser.tensorize.weights import weight_dtype, weight_pieces
 
 EIGHT = ("e4m3", "e5m2")
@@ -34,140 +34,131 @@ AT_ONCE = 256
 """Products that a matrix unit adds up in one go, at most, where it keeps too few bits: the longest segment that is proposed."""
 
 
-def lower_contraction(work: KernelState, b: Block) -> None:
+def lower_contraction(work: Builder, b: Block) -> None:
     """``s[rows, segment] = sum[c] A[rows, c] * B[segment, c]``."""
-    assert b.over is not None and work.roles.segment is not None
-    parts = rewrite.factors(b.exprs[0])
-    work.contracted = b.over
-    work.contract_size = round_up(work.extents[b.over], 16)
-    right = tuple(p for p in parts if work.roles.segment in work.axes_of(p))
+    assert b.over is not None and work.at.roles.segment is not None
+    parts = algebra.factors(b.exprs[0])
+    deep = round_up(work.at.extents[b.over], 16)
+    inside = work.contracting(Depth(b.over, deep, i64(0)))
+    right = tuple(p for p in parts if work.at.roles.segment in inside.axes_of(p))
     left = tuple(p for p in parts if p not in right)
-    if len(left) != 1 or len(right) != 1 or work.roles.rows in work.axes_of(right[0]):
-        raise LoweringError("RF491", f"{work.kernel.name}: {print_expr(b.exprs[0])[:80]} is not a matrix product",
+    if len(left) != 1 or len(right) != 1 or work.at.roles.rows in inside.axes_of(right[0]):
+        raise LoweringError("RF491", f"{work.at.kernel.name}: {print_expr(b.exprs[0])[:80]} is not a matrix product",
                             why="a contraction needs one operand per row and one per segment element")
-    v = work.tile(b.name, work.across, "f32")
+    v = work.tile(b.name, work.at.across, "f32")
     work.values[b.name] = v
-    chunk = work.config.chunk
-    if chunk and chunk < work.contract_size:
-        _gemm_chunks(work, b, left[0], right[0], v, chunk)
-    else:
-        whole = work.contract_size
-        cut = _common_columns(work, right[0]) or whole
-        work.contract_size = cut
-        _gemm_step(work, b, left[0], right[0], v, True)
-        if cut < whole:
-            work.contract_size, work.chunk_origin = whole - cut, i64(cut)
-            _gemm_step(work, b, left[0], right[0], v, False)
-            work.chunk_origin = i64(0)
-    work.contracted = ""
+    chunk = work.at.config.chunk
+    if chunk and chunk < deep:
+        _gemm_chunks(work, b, left[0], right[0], v, chunk, -(-deep // chunk))
+        return
+    cut = _common_columns(work, right[0], b.over, deep) or deep
+    _gemm_step(work.contracting(Depth(b.over, cut, i64(0))), b, left[0], right[0], v, True)
+    if cut < deep:
+        _gemm_step(work.contracting(Depth(b.over, deep - cut, i64(cut))), b, left[0], right[0], v, False)
 
 
-def _common_columns(work: KernelState, right: Expr) -> int:
+def _common_columns(work: Builder, right: Expr, over: str, deep: int) -> int:
     """Where a later contraction reads the first columns of the same rows of the same tensor: how many."""
-    k, over = strip_casts(right), work.contracted
-    if not isinstance(k, Load) or work.roles.lists:
+    k = strip_casts(right)
+    if not isinstance(k, Load) or work.at.roles.lists:
         return 0
-    for b in work.prepared.body:
-        column = work.roles.column_of(b.axes) if b.role == "reduce" else None
-        for p in rewrite.factors(b.exprs[0]) if column else ():
+    for b in work.at.kernel.body:
+        column = work.at.roles.column_of(b.axes) if b.role == "reduce" else None
+        for p in algebra.factors(b.exprs[0]) if column else ():
             v = strip_casts(p)
-            if isinstance(v, Load) and v.tensor == k.tensor and work.sizes[column or ""] < work.contract_size and \
+            if isinstance(v, Load) and v.tensor == k.tensor and work.at.sizes[column or ""] < deep and \
                     tuple(substitute(i, indices={column or "": Index(over)}) for i in v.indices) == k.indices:
-                return work.sizes[column or ""]
+                return work.at.sizes[column or ""]
     return 0
 
 
-def _gemm_step(work: KernelState, b: Block, left: Expr, right: Expr, v: Value, clear: bool) -> None:
+def _gemm_step(work: Builder, b: Block, left: Expr, right: Expr, v: Value, clear: bool) -> None:
     kinds = {strip_casts(left).dtype, strip_casts(right).dtype}
-    over, (rows, segment) = work.contracted, work.across
+    over, (rows, segment) = b.over or "", work.at.across
     a, w = (_matrix_operand(work, e, axes, len(kinds) > 1) for e, axes in ((left, (rows, over)), (right, (segment, over))))
     for k, (x, y) in enumerate(products(a, w)):
         work.emit(Gemm(Slice(x.buffer), Slice(y.buffer), v.buffer, x.axes[0] == over, y.axes[0] != over, clear and k == 0,
-                       work.policy(), work.source(b) if k == 0 else ""))
+                       work.at.policy, work.at.source(b) if k == 0 else ""))
 
 
-def _gemm_chunks(work: KernelState, b: Block, left: Expr, right: Expr, v: Value, chunk: int) -> None:
+def _gemm_chunks(work: Builder, b: Block, left: Expr, right: Expr, v: Value, chunk: int, count: int) -> None:
     """A contraction too deep to hold: its own axis in steps, accumulated in the scores."""
-    outer, count = work.scope, -(-work.contract_size // chunk)
-    inner = Scope(segment=outer.segment)
-    part = next(n for n in ("part", "depth", "part_") if n not in {*work.roles.grid, *work.declared})
-    work.scope, work.chunked, work.contract_size = inner, True, chunk
-    work.chunk_origin = imul(Index(part), chunk)
-    _gemm_step(work, b, left, right, v, False)
-    work.scope, work.chunked, work.chunk_origin = outer, False, i64(0)
+    inner = Scope(segment=work.scope.segment)
+    part = next(n for n in ("part", "depth", "part_") if n not in {*work.at.roles.grid, *work.at.declared})
+    depth = Depth(b.over or "", chunk, imul(Index(part), chunk), chunked=True)
+    _gemm_step(work.into(inner).contracting(depth), b, left, right, v, False)
     work.emit(Fill(v.buffer, Const(0.0, "f32")))
-    work.emit(For(part, i64(0), i64(count), tuple(inner.stmts), work.config.stages))
+    work.emit(For(part, i64(0), i64(count), tuple(inner.stmts), work.at.config.stages))
 
 
-def _matrix_operand(work: KernelState, e: Expr, axes: tuple[str, ...], apart: bool) -> Operand:
+def _matrix_operand(work: Builder, e: Expr, axes: tuple[str, ...], apart: bool) -> Operand:
     """A matrix operand in shared memory. apart: in pieces, since its own type is not the other operand's."""
     bare = strip_casts(e)
-    if work.contracted in axes:
-        bare = _masked_depth(work, bare)
+    if work.depth is not None and work.depth.axis in axes:
+        bare = _masked_depth(work, bare, work.depth)
     dtype = bare.dtype
     _check_operand(work, dtype, bare)
     if isinstance(bare, Load):
         v = stage_tile(work, bare.tensor, bare.indices, dtype, want=axes, shared=True)
-        home = work.scope if work.chunked or work.roles.segment in work.axes_of(bare) else work.prologue
+        home = work.home(work.axes_of(bare))
     else:
-        home = work.scope if work.chunked or work.roles.segment in axes else work.prologue
+        home = work.home(axes)
         name = next((x.tensor for x in walk(bare) if isinstance(x, Load)), "operand")
         v = Value(axes, dtype, work.buffer(f"{name}_operand", "shared", dtype, work.shape(axes)))
         home.stmts.append(work.parallel(axes, (Assign(v.buffer, work.points(axes), at_point(work, bare)),)))
-    in_pieces = (dtype == "f32" and not work.config.tf32) or (apart and dtype != "bf16")
+    in_pieces = (dtype == "f32" and not work.at.config.tf32) or (apart and dtype != "bf16")
     return split(work, v, home) if in_pieces else whole(v)
 
 
-def _masked_depth(work: KernelState, e: Expr) -> Expr:
+def _masked_depth(work: Builder, e: Expr, depth: Depth) -> Expr:
     """An operand whose tile is deeper than the contraction is 0 there: by itself where that leaves its tensors."""
-    over = work.contracted
-    extent = work.extents[over]
-    step = work.config.chunk if work.chunked else 16
-    if round_up(extent, step) == extent:
+    over, extent = depth.axis, work.at.extents[depth.axis]
+    if round_up(extent, depth.size if depth.chunked else 16) == extent:
         return e
-    if isinstance(e, Load) and zero_filled(e.indices, map(int, work.declared[e.tensor].shape), over, work.extents):
+    if isinstance(e, Load) and zero_filled(e.indices, map(int, work.at.declared[e.tensor].shape), over, work.at.extents):
         return e
     return masked_operand(e, op("lt", Index(over), i64(extent)))
 
 
-def _check_operand(work: KernelState, dtype: str, e: Expr) -> None:
-    if dtype == "f32" and not (work.config.tf32 or work.config.pieces):
-        raise LoweringError("RF490", f"{work.kernel.name}: a contraction of f32 operands ({print_expr(e)[:60]})",
+def _check_operand(work: Builder, dtype: str, e: Expr) -> None:
+    if dtype == "f32" and not (work.at.config.tf32 or work.at.config.pieces):
+        raise LoweringError("RF490", f"{work.at.kernel.name}: a contraction of f32 operands ({print_expr(e)[:60]})",
                             why="the matrix units would round them to TF32",
                             help="use f16 or bf16 operands, or allow TF32")
     if dtype not in (*HALF, "f32", "e4m3", "e5m2"):
-        raise LoweringError("RF490", f"{work.kernel.name}: no matrix unit takes {dtype} operands")
+        raise LoweringError("RF490", f"{work.at.kernel.name}: no matrix unit takes {dtype} operands")
 
 
-def accumulate_product(work: KernelState, b: Block, v: Value) -> None:
+def accumulate_product(work: Builder, b: Block, v: Value) -> None:
     """``acc[rows, columns] += sum[segment] W[rows, segment] * V[segment, columns]``."""
-    parts = rewrite.factors(b.exprs[0])
+    parts = algebra.factors(b.exprs[0])
     rows, column = v.axes
-    _, segment = work.across
+    _, segment = work.at.across
     right = tuple(p for p in parts if column in work.axes_of(p))
     left = tuple(p for p in parts if p not in right)
     if len(right) != 1 or not left or rows in work.axes_of(right[0]):
-        raise LoweringError("RF491", f"{work.kernel.name}: {print_expr(b.exprs[0])[:80]} is not a matrix product",
+        raise LoweringError("RF491", f"{work.at.kernel.name}: {print_expr(b.exprs[0])[:80]} is not a matrix product",
                             why="a vector-valued sum needs one operand per row and one per column")
     own = strip_casts(right[0]).dtype
-    weights = rewrite.product(left)
+    weights = algebra.product(left)
     plain = strip_casts(weights)
-    wanted = kept(work.program.fused, work.was(b.name))
+    wanted = kept(work.at.program.fused, work.at.was(b.name))
     fine = wanted < unit_roundoff("bf16")
     if isinstance(plain, Load):
         apart = plain.dtype != own or (fine and own in EIGHT)
-        a = _matrix_operand(work, weights, work.across, apart)
+        a = _matrix_operand(work, weights, work.at.across, apart)
         w = _matrix_operand(work, right[0], (segment, column), apart)
         settled = wanted >= unit_roundoff("f16") and a.dtype not in EIGHT
     else:
         dtype = weight_dtype(work, weights, own)
         dtype = "bf16" if fine and dtype in EIGHT else dtype
-        src = as_tile(work, _unrounded(weights, dtype), work.across, f"{b.name}_weight")
+        src = as_tile(work, _unrounded(weights, dtype), work.at.across, f"{b.name}_weight")
         parts = weight_pieces(work, src, dtype, weights, b)
         a, w = Operand(parts, parts[0]), _matrix_operand(work, right[0], (segment, column), dtype != own)
         settled = own not in ("f32", *EIGHT)
-    if work.resident and not settled and work.sizes[segment] > AT_ONCE:
-        raise LoweringError("RF490", f"{work.kernel.name}: {b.name} sums {work.sizes[segment]} products of a row held on chip",
+    if work.at.resident and not settled and work.at.sizes[segment] > AT_ONCE:
+        count = work.at.sizes[segment]
+        raise LoweringError("RF490", f"{work.at.kernel.name}: {b.name} sums {count} products of a row held on chip",
                             why="a matrix unit loses digits of so long a sum that it does not take in segments",
                             help="nothing to change: a walk of the row takes them in segments")
     if a.dtype in EIGHT:
@@ -175,10 +166,10 @@ def accumulate_product(work: KernelState, b: Block, v: Value) -> None:
                               f"result is kept to 2^{round(math.log2(wanted))})")
     # A row held on chip is all there is: nothing was accumulated before. Else what the matrix unit cannot add to the sum of the
     # segments before without losing digits is a sum of its own: ``part = products of the segment; acc += part``.
-    part = v if settled or work.resident else work.tile(f"{v.buffer}_segment", v.axes, "f32")
+    part = v if settled or work.at.resident else work.tile(f"{v.buffer}_segment", v.axes, "f32")
     for k, (x, y) in enumerate(products(a, w)):
         work.emit(Gemm(Slice(x.buffer), Slice(y.buffer), part.buffer, x.axes[0] == segment, y.axes[0] == column,
-                       (work.resident or not settled) and k == 0, work.policy(), work.source(b) if k == 0 else ""))
+                       (work.at.resident or not settled) and k == 0, work.at.policy, work.at.source(b) if k == 0 else ""))
     if part is not v:
         work.store(v, op("add", work.here(v), work.here(part)))
 

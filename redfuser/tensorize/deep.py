@@ -12,37 +12,36 @@ was taken about.
 from __future__ import annotations
 
 from redfuser.acrf.expr import Cast, Const, Expr, Load, Op, walk
+from redfuser.tensorize.builder import Builder
 from redfuser.tensorize.ir.nodes import Assign, Fill
 from redfuser.tensorize.scope import Value
-from redfuser.tensorize.sizes import walked
-from redfuser.tensorize.state import KernelState
 
 MANY = 8
 """Steps from which on a total is kept in float64."""
 _THROUGH = frozenset({"add", "sub", "mul", "div", "neg", "select"})
 
 
-def emit_total(work: KernelState, v: Value, total: Expr, comment: str = "", late: bool = False) -> None:
-    """``v := total``, a sum that ``v`` itself takes part in. late: of a second visit of the row."""
-    if v.axes != work.row or v.dtype != "f32" or work.has_gemm or _steps(work) < MANY:
+def emit_total(work: Builder, v: Value, total: Expr, comment: str = "") -> None:
+    """``v := total``, a sum that ``v`` itself takes part in."""
+    if v.axes != work.at.row or v.dtype != "f32" or work.at.has_gemm or _steps(work) < MANY:
         work.store(v, total, comment)
         return
-    wide = work.tile(f"{v.buffer}_wide", work.row, "f64")
-    (work.phase_init if late else work.prologue.stmts).append(Fill(wide.buffer, Const(0.0, "f64")))
+    wide = work.tile(f"{v.buffer}_wide", work.at.row, "f64")
+    work.before.append(Fill(wide.buffer, Const(0.0, "f64")))
     here, points = work.here(wide), work.points(v.axes)
     work.emit(work.parallel(v.axes, (Assign(wide.buffer, points, _widened(total, v.buffer, here)),
                                      Assign(v.buffer, points, Cast(here, "f32"))), comment))
 
 
-def _steps(work: KernelState) -> int:
+def _steps(work: Builder) -> int:
     """How many parts a total takes, at most."""
-    n = work.roles.segment
-    if work.roles.fold is not None:
-        return work.extents[work.roles.fold]
-    if work.resident or n is None:
+    n = work.at.roles.segment
+    if work.at.roles.fold is not None:
+        return work.at.extents[work.at.roles.fold]
+    if work.at.resident or n is None:
         return 1
-    splits = work.extents[work.kernel.split] if work.kernel.split else 1
-    return walked(work, n) // (work.sizes[n] * splits)
+    splits = work.at.extents[work.at.kernel.split] if work.at.kernel.split else 1
+    return work.at.walked(n) // (work.at.sizes[n] * splits)
 
 
 def _widened(e: Expr, own: str, wide: Expr) -> Expr:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from redfuser.acrf.expr import Const, Expr, Op, Ref, print_expr
+from redfuser.tensorize.builder import Builder
 from redfuser.tensorize.ir.nodes import Assign, If
 from redfuser.tensorize.masks import TRUE, separate
 from redfuser.tensorize.scope import HALF, Value
 from redfuser.tensorize.staging import at_elements, at_point
-from redfuser.tensorize.state import KernelState
 from redfuser.tensorize.walk import mask_needed
 
 
-def as_tile(work: KernelState, e: Expr, axes: tuple[str, ...], stem: str) -> Value:
+def as_tile(work: Builder, e: Expr, axes: tuple[str, ...], stem: str) -> Value:
     """``e`` in a fragment of exactly these axes."""
     if isinstance(e, Ref) and work.value(e.name).axes == axes and work.value(e.name).buffer:
         return work.value(e.name)
@@ -20,9 +20,9 @@ def as_tile(work: KernelState, e: Expr, axes: tuple[str, ...], stem: str) -> Val
     return v
 
 
-def map_tile(work: KernelState, v: Value, e: Expr, comment: str = "") -> None:
+def map_tile(work: Builder, v: Value, e: Expr, comment: str = "") -> None:
     """``v = e`` over v's tile; a mask that holds for whole segments is applied only where it does not."""
-    if v.axes == work.across and isinstance(e, Op) and e.name == "select" and isinstance(e.args[2], Const):
+    if v.axes == work.at.across and isinstance(e, Op) and e.name == "select" and isinstance(e.args[2], Const):
         position, data = separate(e.args[0])
         partial = mask_needed(work, position)
         if position != TRUE and partial is not None:

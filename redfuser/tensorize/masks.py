@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from redfuser.acrf.expr import Const, Expr, Load, Op, Ref, op, walk
+from redfuser.acrf.expr import Cast, Const, Expr, Load, Op, Ref, op, walk
+from redfuser.tensorize.algebra import fold
 from redfuser.tensorize.indexing import Affine, affine, bounds, divide, make, minus
 from redfuser.tensorize.ir.index import i64, iadd, ifloordiv, imax, imin
 
@@ -44,6 +45,13 @@ def separate(c: Expr) -> tuple[Expr, Expr]:
         else:
             data = both(data, part)
     return position, data
+
+
+def masked_operand(e: Expr, inside: Expr) -> Expr:
+    """``e``, and 0 elsewhere, in the type that a matrix unit reads."""
+    if isinstance(e, Cast):
+        return Cast(masked_operand(e.arg, inside), e.dtype)
+    return fold(Op("select", (inside, e, Const(0.0, e.dtype)), e.dtype))
 
 
 @dataclass(frozen=True, slots=True)

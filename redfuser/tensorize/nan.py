@@ -10,7 +10,7 @@ from __future__ import annotations
 from redfuser.acrf.cascade import Let
 from redfuser.acrf.expr import FLOATS, Cast, Expr, Op, Ref, refs_of
 from redfuser.acrf.state import Accumulator, Fused
-from redfuser.tensorize.rewrite import guard_of, is_const
+from redfuser.tensorize.algebra import guard_of, is_const
 
 THROUGH = frozenset({"add", "sub", "mul", "div", "neg", "abs", "exp", "exp2", "log", "log2", "sqrt", "rsqrt", "tanh",
                      "sigmoid", "erf", "sin", "cos", "floor", "ceil", "round", "max", "min"})
@@ -37,7 +37,7 @@ class _Flow:
             case Cast(arg=x, dtype=d):
                 return d in FLOATS and self.nan(x)
             case Op(name="select", args=(c, x, y)):
-                found = guard_of(c)  # select(m == -inf, 0, exp(x - m)) becomes exp(x - finite(m)): rewrite.hoist_guards
+                found = guard_of(c)  # select(m == -inf, 0, exp(x - m)) becomes exp(x - finite(m)): rewrite.guards
                 if found and found[0] == Ref(self.name, found[0].dtype):
                     empty, full = (x, y) if found[1] else (y, x)
                     return self.nan(full) and (is_const(empty, 0.0) or self.nan(empty))

@@ -10,28 +10,14 @@ infinity (``inf * 0``, ``inf - inf``).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from redfuser.acrf.expr import Cast, Const, Expr, Op, f32, op
+from redfuser.tensorize.builder import Builder
 from redfuser.tensorize.ir.nodes import Assign
-from redfuser.tensorize.scope import Scope, Value
-from redfuser.tensorize.state import KernelState
+from redfuser.tensorize.scope import Operand, Scope, Value
 
 COUNT = {"f32": 3, "f16": 2, "bf16": 1, "e4m3": 1, "e5m2": 1}
 """Pieces of bfloat16 (8 bits) whose sum is a number of the type, to 2^-27."""
-
-
-@dataclass(frozen=True, slots=True)
-class Operand:
-    """pieces: tiles of one type that a matrix unit takes, whose sum is the operand. finite: the first of them with 0 for NaN
-    and infinities; itself where that is not told apart."""
-
-    pieces: tuple[Value, ...]
-    finite: Value
-
-    @property
-    def dtype(self) -> str:
-        return self.pieces[0].dtype
 
 
 def whole(v: Value) -> Operand:
@@ -50,7 +36,7 @@ def products(a: Operand, b: Operand) -> list[tuple[Value, Value]]:
     return [(piece(a, i, j), piece(b, j, i)) for i, j in sorted(pairs, key=sum, reverse=True)]
 
 
-def split(work: KernelState, src: Value, home: Scope) -> Operand:
+def split(work: Builder, src: Value, home: Scope) -> Operand:
     """``src``, a tile in shared memory, in pieces beside it; once per tile."""
     if src.buffer in home.split:
         return home.split[src.buffer]

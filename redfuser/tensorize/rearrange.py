@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 
 from redfuser.acrf.expr import NARROW, Expr, Index, Load, map_children, substitute, walk
 from redfuser.strategies.program import Block, Kernel
+from redfuser.tensorize.algebra import factors
 from redfuser.tensorize.axes import strip_casts
 from redfuser.tensorize.indexing import affine, group_size
 from redfuser.tensorize.ir.index import iadd, imul
-from redfuser.tensorize.rewrite import factors
 from redfuser.tensorize.short import SHORT, taken_apart
 
 MOST = 64

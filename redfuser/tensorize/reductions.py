@@ -8,7 +8,8 @@ from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Op, f32, op
 from redfuser.acrf.facts.algebra import neutral
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block
-from redfuser.tensorize import rewrite
+from redfuser.tensorize.algebra import simplify
+from redfuser.tensorize.builder import Builder
 from redfuser.tensorize.contraction import accumulate_product
 from redfuser.tensorize.deep import emit_total
 from redfuser.tensorize.ir.index import i64, imax, imin
@@ -17,12 +18,10 @@ from redfuser.tensorize.maps import as_tile
 from redfuser.tensorize.nan import keeps_nan
 from redfuser.tensorize.scope import Value
 from redfuser.tensorize.selection import select_best
-from redfuser.tensorize.sizes import walked
 from redfuser.tensorize.staging import at_point
-from redfuser.tensorize.state import KernelState
 
 
-def keep_old(work: KernelState, b: Block) -> None:
+def keep_old(work: Builder, b: Block) -> None:
     """A copy of an accumulator from before the step."""
     base = work.value(b.name.partition("@")[0])
     v = work.tile(b.name, base.axes, base.dtype)
@@ -30,30 +29,30 @@ def keep_old(work: KernelState, b: Block) -> None:
     work.emit(Copy(Slice(base.buffer), Slice(v.buffer)))
 
 
-def lower_correct(work: KernelState, b: Block) -> None:
+def lower_correct(work: Builder, b: Block) -> None:
     """Rebase an accumulator; a row value is corrected where the segment's part is added."""
     v = work.value(b.name)
-    if v.axes == work.row:  # joins the addition of the segment's part
+    if v.axes == work.at.row:  # joins the addition of the segment's part
         work.corrections[b.name] = at_point(work, b.exprs[0])
         return
-    work.store(v, at_point(work, b.exprs[0]), work.source(b))
+    work.store(v, at_point(work, b.exprs[0]), work.at.source(b))
 
 
-def lower_merge(work: KernelState, b: Block) -> None:
+def lower_merge(work: Builder, b: Block) -> None:
     """Combine partial states element by element."""
     if len(b.names) > 1 or b.reducer is None:
-        raise LoweringError("RF489", f"{work.kernel.name}: {', '.join(b.names)} carries a payload")
+        raise LoweringError("RF489", f"{work.at.kernel.name}: {', '.join(b.names)} carries a payload")
     v = work.value(b.name)
     a, c = b.exprs
     total = op({"sum": "add", "max": "max", "min": "min", "prod": "mul", "any": "or", "all": "and"}[b.reducer.kind],
                a, c)
     if b.reducer.kind == "sum":
-        emit_total(work, v, at_point(work, total), work.source(b))
+        emit_total(work, v, at_point(work, total), work.at.source(b))
     else:
-        work.store(v, at_point(work, total), work.source(b))
+        work.store(v, at_point(work, total), work.at.source(b))
 
 
-def lower_reduce(work: KernelState, b: Block) -> None:
+def lower_reduce(work: Builder, b: Block) -> None:
     """Reduce along the segment into an accumulator."""
     assert b.reducer is not None
     kind = b.reducer.kind
@@ -61,37 +60,36 @@ def lower_reduce(work: KernelState, b: Block) -> None:
         select_best(work, b)
         return
     if kind not in ("sum", "max", "min"):
-        raise LoweringError("RF489", f"{work.kernel.name}: no tile form of the reducer {kind}")
+        raise LoweringError("RF489", f"{work.at.kernel.name}: no tile form of the reducer {kind}")
     v = work.value(b.name)
-    if v.axes != work.row and not work.roles.lists:
+    if v.axes != work.at.row and not work.at.roles.lists:
         accumulate_product(work, b, v)
         return
-    if kind == "sum" and work.roles.segment not in work.axes_of(b.exprs[0]):
+    if kind == "sum" and work.at.roles.segment not in work.axes_of(b.exprs[0]):
         _add_count(work, b, v, work.corrections.pop(b.name, None))
         return
     corrected = work.corrections.pop(b.name, None)
-    src = as_tile(work, b.exprs[0], work.across, f"{b.name}_term")
-    nan = kind != "sum" and v.dtype in FLOATS and keeps_nan(work.program.fused, work.was(b.name))
-    _fold_tile(work, kind, src, v, fresh=work.resident, comment=work.source(b), corrected=corrected, nan=nan)
+    src = as_tile(work, b.exprs[0], work.at.across, f"{b.name}_term")
+    nan = kind != "sum" and v.dtype in FLOATS and keeps_nan(work.at.program.fused, work.at.was(b.name))
+    _fold_tile(work, kind, src, v, fresh=work.at.resident, comment=work.at.source(b), corrected=corrected, nan=nan)
 
 
-def _add_count(work: KernelState, b: Block, v: Value, corrected: Expr | None) -> None:
+def _add_count(work: Builder, b: Block, v: Value, corrected: Expr | None) -> None:
     """A sum of a value that the segment does not change: times the elements of this segment."""
-    n = work.roles.segment
+    n = work.at.roles.segment
     assert n is not None and work.scope.segment is not None
-    extent, size = work.extents[n], work.sizes[n]
+    extent, size = work.at.extents[n], work.at.sizes[n]
     count: Expr = Const(float(size), "f32")
-    if walked(work, n) != extent:
+    if work.at.walked(n) != extent:
         left = Op("sub", (i64(extent), work.scope.segment), "i64")
         count = Cast(imax(i64(0), imin(i64(size), left)), "f32")
     total = op("add", corrected or work.here(v), op("mul", count, at_point(work, b.exprs[0])))
-    emit_total(work, v, rewrite.simplify(total), work.source(b))
+    emit_total(work, v, simplify(total), work.at.source(b))
 
 
-def _fold_tile(work: KernelState, kind: str, src: Value, v: Value, fresh: bool, comment: str,
-               corrected: Expr | None = None, nan: bool = False, late: bool = False) -> None:
-    """``v`` := reduce of ``src``, folded with the old v unless ``fresh``. nan: keep NaN where max and min drop it. late: in a
-    second visit of the row."""
+def _fold_tile(work: Builder, kind: str, src: Value, v: Value, fresh: bool, comment: str,
+               corrected: Expr | None = None, nan: bool = False) -> None:
+    """``v`` := reduce of ``src``, folded with the old v unless ``fresh``. nan: keep NaN where max and min drop it."""
     here = work.here(v)
     if fresh:
         work.emit(ReduceTile(kind, src.buffer, v.buffer, True, comment))
@@ -102,21 +100,21 @@ def _fold_tile(work: KernelState, kind: str, src: Value, v: Value, fresh: bool, 
             work.store(v, corrected)
         work.emit(ReduceTile(kind, src.buffer, v.buffer, False, comment))
     else:
-        part = work.tile(f"{v.buffer}_segment", work.row, v.dtype)
+        part = work.tile(f"{v.buffer}_segment", work.at.row, v.dtype)
         work.emit(ReduceTile(kind, src.buffer, part.buffer, True, comment))
         other = work.here(part)
         if nan:
             other = _or_nan(work, src, other)
         total = op({"sum": "add"}.get(kind, kind), corrected or here, other)
         if kind == "sum":
-            emit_total(work, v, total, late=late)
+            emit_total(work, v, total)
         else:
             work.store(v, total)
 
 
-def _or_nan(work: KernelState, src: Value, e: Expr) -> Expr:
+def _or_nan(work: Builder, src: Value, e: Expr) -> Expr:
     """``e``, or NaN in rows of ``src`` that hold one."""
-    flags, seen = work.tile(f"{src.buffer}_nan", src.axes, "f32"), work.tile(f"{src.buffer}_seen", work.row, "f32")
+    flags, seen = work.tile(f"{src.buffer}_nan", src.axes, "f32"), work.tile(f"{src.buffer}_seen", work.at.row, "f32")
     x = work.here(src)
     flag = Op("select", (op("isnan", x if x.dtype == "f32" else Cast(x, "f32")), f32(1.0), f32(0.0)), "f32")
     work.store(flags, flag)
@@ -124,34 +122,34 @@ def _or_nan(work: KernelState, src: Value, e: Expr) -> Expr:
     return Op("select", (op("gt", work.here(seen), f32(0.0)), Const(math.nan, e.dtype), e), e.dtype)
 
 
-def lower_late_reduce(work: KernelState, b: Block) -> None:
+def lower_late_reduce(work: Builder, b: Block) -> None:
     """A reduction after the accumulators: along the row once more, or over columns."""
     assert b.reducer is not None
-    if work.roles.lists and b.over in work.roles.columns and b.reducer.kind in ("sum", "max", "min"):
+    if work.at.roles.lists and b.over in work.at.roles.columns and b.reducer.kind in ("sum", "max", "min"):
         _reduce_list(work, b)
         return
-    if b.over != work.roles.segment or b.reducer.kind not in ("sum", "max", "min"):
-        raise LoweringError("RF489", f"{work.kernel.name}: no tile form of {b.reducer} over {b.over} after the row")
+    if b.over != work.at.roles.segment or b.reducer.kind not in ("sum", "max", "min"):
+        raise LoweringError("RF489", f"{work.at.kernel.name}: no tile form of {b.reducer} over {b.over} after the row")
     e = b.exprs[0]
-    v = work.tile(b.name, work.row, "f32" if e.dtype in FLOATS else b.dtype)
+    v = work.tile(b.name, work.at.row, "f32" if e.dtype in FLOATS else b.dtype)
     work.values[b.name] = v
-    n = work.roles.segment
+    n = work.at.roles.segment
     assert n is not None
-    if walked(work, n) != work.extents[n]:
-        e = Op("select", (op("lt", Index(n), i64(work.extents[n])), e, neutral(b.reducer, e.dtype)[0]), e.dtype)
-    if not work.resident:
-        work.phase_init.append(Fill(v.buffer, neutral(b.reducer, v.dtype)[0]))
-    _fold_tile(work, b.reducer.kind, as_tile(work, e, work.across, f"{b.name}_term"), v, work.resident, work.source(b),
-               nan=b.reducer.kind != "sum", late=True)
+    if work.at.walked(n) != work.at.extents[n]:
+        e = Op("select", (op("lt", Index(n), i64(work.at.extents[n])), e, neutral(b.reducer, e.dtype)[0]), e.dtype)
+    if not work.at.resident:
+        work.before.append(Fill(v.buffer, neutral(b.reducer, v.dtype)[0]))
+    _fold_tile(work, b.reducer.kind, as_tile(work, e, work.at.across, f"{b.name}_term"), v, work.at.resident, work.at.source(b),
+               nan=b.reducer.kind != "sum")
 
 
-def _reduce_list(work: KernelState, b: Block) -> None:
+def _reduce_list(work: Builder, b: Block) -> None:
     """Along the places of a top-k list, padded to a power of two."""
     assert b.reducer is not None and b.over is not None
-    e, k = b.exprs[0], work.extents[b.over]
-    if k != work.sizes[b.over]:
+    e, k = b.exprs[0], work.at.extents[b.over]
+    if k != work.at.sizes[b.over]:
         e = Op("select", (op("lt", Index(b.over), i64(k)), e, neutral(b.reducer, e.dtype)[0]), e.dtype)
-    v = work.tile(b.name, work.row, "f32" if e.dtype in FLOATS else b.dtype)
+    v = work.tile(b.name, work.at.row, "f32" if e.dtype in FLOATS else b.dtype)
     work.values[b.name] = v
-    _fold_tile(work, b.reducer.kind, as_tile(work, e, (*work.row, b.over), f"{b.name}_term"), v, True, work.source(b),
+    _fold_tile(work, b.reducer.kind, as_tile(work, e, (*work.at.row, b.over), f"{b.name}_term"), v, True, work.at.source(b),
                nan=b.reducer.kind != "sum")

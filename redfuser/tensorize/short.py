@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from redfuser.acrf.expr import Expr, Index, Op, Ref, map_children
+from redfuser.strategies.names import fresh
 from redfuser.strategies.program import Block, Kernel
 from redfuser.tensorize.ir.index import i64
 
@@ -48,7 +49,8 @@ def _unroll(done: Apart, axis: str, extent: int) -> None:
     taken = {n.partition("@")[0] for b in blocks for n in b.names} | {t.name for t in (*kernel.reads, *kernel.writes)}
     names: dict[str, list[str]] = {}
     for n in dict.fromkeys(n.partition("@")[0] for b in blocks if axis in b.axes for n in b.names):
-        names[n] = [_fresh(f"{n}_{k}", taken) for k in range(extent)]
+        stems = [f"{n}_{k}" for k in range(extent)]
+        names[n] = [fresh(f"{stem}_" if stem in taken else stem, taken) for stem in stems]  # x_12 would be the twelfth
         for k, new in enumerate(names[n]):
             done.origin[new] = done.origin.get(n, n)
             if n in done.stores:
@@ -84,13 +86,6 @@ def _unroll(done: Apart, axis: str, extent: int) -> None:
 
     init, body, tail = (tuple(x for b in part for x in unrolled(b)) for part in (kernel.init, kernel.body, kernel.tail))
     done.kernel = replace(kernel, init=init, body=body, tail=tail)
-
-
-def _fresh(name: str, taken: set[str]) -> str:
-    while name in taken:
-        name += "_"
-    taken.add(name)
-    return name
 
 
 __all__ = ["SHORT", "Apart", "taken_apart"]

@@ -5,26 +5,25 @@ from __future__ import annotations
 
 from redfuser.acrf.expr import Const, Expr, Index, Load, Op, Ref, map_children, op, print_expr
 from redfuser.errors import LoweringError
+from redfuser.tensorize.builder import Builder
 from redfuser.tensorize.ir.index import i64, iadd
 from redfuser.tensorize.ir.nodes import Assign, Copy, Dim, Slice
 from redfuser.tensorize.ir.typed import typed
-from redfuser.tensorize.params import view_indices
 from redfuser.tensorize.scope import Value
-from redfuser.tensorize.state import KernelState
 
 
-def at_point(work: KernelState, e: Expr) -> Expr:
+def at_point(work: Builder, e: Expr) -> Expr:
     """``e`` at a point of the enclosing parallel loop: names become elements of buffers, axes positions."""
     return at_elements(work, _placed(work, e))
 
 
-def at_elements(work: KernelState, e: Expr) -> Expr:
+def at_elements(work: Builder, e: Expr) -> Expr:
     """``e``, of elements of buffers and parameters, with one type in every operation."""
-    homes = {p.name: p.dtype for p in work.params.values()} | {b.name: b.dtype for b in work.buffers.values()}
+    homes = {p.name: p.dtype for p in work.at.params.values()} | {b.name: b.dtype for b in work.buffers.values()}
     return typed(e, homes)
 
 
-def _placed(work: KernelState, e: Expr) -> Expr:
+def _placed(work: Builder, e: Expr) -> Expr:
     match e:
         case Ref(name=name, indices=()):
             v = work.value(name)
@@ -32,7 +31,7 @@ def _placed(work: KernelState, e: Expr) -> Expr:
                 return _placed(work, v.expr)
             return work.here(v)
         case Ref():
-            raise LoweringError("RF488", f"{work.kernel.name}: {print_expr(e)} is a gather of a computed value")
+            raise LoweringError("RF488", f"{work.at.kernel.name}: {print_expr(e)} is a gather of a computed value")
         case Load(tensor=name, indices=indices, dtype=dtype):
             return element(work, name, indices, dtype)
         case Index(axis=a):
@@ -40,21 +39,21 @@ def _placed(work: KernelState, e: Expr) -> Expr:
     return map_children(e, lambda x: _placed(work, x))
 
 
-def element(work: KernelState, name: str, indices: tuple[Expr, ...], dtype: str) -> Expr:
+def element(work: Builder, name: str, indices: tuple[Expr, ...], dtype: str) -> Expr:
     """An element of a tensor at the current point: of its tile where it has one, else loaded."""
     staged = _find_staged(work, name, indices)
     if staged is not None:
         return work.here(staged)
-    if work.axes_of(Load(name, indices, dtype)) == work.across and not work.contracted:
+    if work.axes_of(Load(name, indices, dtype)) == work.at.across and work.depth is None:
         return work.here(stage_tile(work, name, indices, dtype))
-    forms = view_indices(work, name, indices)
+    forms = work.at.view_indices(name, indices)
     if forms is None:
-        return Load(work.arg(name), tuple(map_children(Op("add", (i, i64(0)), "i64"), lambda x: at_point(work, x)).args[0]  # type: ignore[union-attr]
+        return Load(work.at.arg(name), tuple(map_children(Op("add", (i, i64(0)), "i64"), lambda x: at_point(work, x)).args[0]  # type: ignore[union-attr]
                                           for i in indices), dtype)
-    return Load(work.arg(name), tuple(work.form(p) for p in forms), dtype)
+    return Load(work.at.arg(name), tuple(work.form(p) for p in forms), dtype)
 
 
-def _find_staged(work: KernelState, name: str, indices: tuple[Expr, ...]) -> Value | None:
+def _find_staged(work: Builder, name: str, indices: tuple[Expr, ...]) -> Value | None:
     for scope in (work.scope, work.prologue):
         for (n, ix, part), value in scope.staged.items():
             if n == name and ix == indices and part == _contraction_part(work, value.axes):
@@ -62,45 +61,46 @@ def _find_staged(work: KernelState, name: str, indices: tuple[Expr, ...]) -> Val
     return None
 
 
-def _contraction_part(work: KernelState, axes: tuple[str, ...]) -> str:
+def _contraction_part(work: Builder, axes: tuple[str, ...]) -> str:
     """Which part of a contraction's own axis a tile holds; empty for a tile without that axis."""
-    return f"{work.chunk_origin} +: {work.contract_size}" if work.contracted in axes else ""
+    depth = work.depth
+    return f"{depth.origin} +: {depth.size}" if depth is not None and depth.axis in axes else ""
 
 
-def rectangle(work: KernelState, name: str, indices: tuple[Expr, ...]) -> tuple[Slice, tuple[str, ...]] | None:
+def rectangle(work: Builder, name: str, indices: tuple[Expr, ...]) -> tuple[Slice, tuple[str, ...]] | None:
     """The rectangle of a parameter that one tile covers, with the axes of its dimensions in memory order; None when the
     index map is not a rectangle."""
-    forms = view_indices(work, name, indices)
+    forms = work.at.view_indices(name, indices)
     if forms is None:
         return None
     dims: list[Dim] = []
     axes: list[str] = []
     for p in forms:
-        tiled = [(a, k) for a, k in p.terms if a in work.roles.tiled or a == work.contracted]
+        tiled = [(a, k) for a, k in p.terms if a in work.at.roles.tiled or work.deep(a)]
         if not tiled:
-            dims.append(Dim(p.expr({a: work.scalar(a) for a in p.axes})))
+            dims.append(Dim(p.expr({a: work.at.scalar(a) for a in p.axes})))
             continue
         (axis, k), *more = tiled
         if more or k != 1:
             return None
         rest = p.without(axis)
-        start = iadd(work.origin(axis), rest.expr({a: work.scalar(a) for a in rest.axes}))
+        start = iadd(work.origin(axis), rest.expr({a: work.at.scalar(a) for a in rest.axes}))
         dims.append(Dim(start, *work.shape((axis,))))
         axes.append(axis)
     if len(set(axes)) != len(axes):
         return None
-    return Slice(work.arg(name), tuple(dims)), tuple(axes)
+    return Slice(work.at.arg(name), tuple(dims)), tuple(axes)
 
 
-def stage_tile(work: KernelState, name: str, indices: tuple[Expr, ...], dtype: str, *, want: tuple[str, ...] = (),
+def stage_tile(work: Builder, name: str, indices: tuple[Expr, ...], dtype: str, *, want: tuple[str, ...] = (),
                shared: bool | None = None) -> Value:
     """A tile of a tensor on chip. ``want``: axes it must have (a missing one is broadcast by element loads)."""
-    shared = work.has_gemm if shared is None else shared
+    shared = work.at.has_gemm if shared is None else shared
     found = _find_staged(work, name, indices)
     if found is not None and (not shared or work.buffers[found.buffer].scope == "shared"):
         return found
     rect, own = rectangle(work, name, indices), work.axes_of(Load(name, indices, dtype))
-    home = work.scope if work.chunked or work.roles.segment in own else work.prologue
+    home = work.home(own)
     if rect is not None and set(rect[1]) >= set(want):
         source, axes = rect
         if (source, shared) in home.slices:  # read twice, loaded once
@@ -114,14 +114,13 @@ def stage_tile(work: KernelState, name: str, indices: tuple[Expr, ...], dtype: s
         axes = work.ordered({*own, *want})
         buffer = work.buffer(f"{name}_shared" if shared else f"{name}_tile", "shared" if shared else "fragment",
                              dtype, work.shape(axes))
-        saved, work.scope = work.scope, home
-        forms = view_indices(work, name, indices)
-        value: Expr = Load(work.arg(name), tuple(work.form(p) for p in forms) if forms is not None else
-                           tuple(at_point(work, i) for i in indices), dtype)
-        work.scope = saved
-        rows = work.roles.rows
+        forms = work.at.view_indices(name, indices)
+        there = work.into(home)
+        value: Expr = Load(work.at.arg(name), tuple(map(there.form, forms)) if forms is not None else
+                           tuple(at_point(there, i) for i in indices), dtype)
+        rows = work.at.roles.rows
         if rows in want and rows not in own:
-            value = Op("select", (op("lt", Index(work.point[rows]), i64(1)), value, Const(0.0, dtype)), dtype)
+            value = Op("select", (op("lt", Index(work.at.point[rows]), i64(1)), value, Const(0.0, dtype)), dtype)
         home.stmts.append(work.parallel(axes, (Assign(buffer, work.points(axes), value),)))
     staged = Value(axes, dtype, buffer)
     home.staged[(name, indices, _contraction_part(work, axes))] = staged

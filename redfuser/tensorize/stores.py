@@ -8,63 +8,62 @@ from redfuser.acrf.expr import Cast, Const, Expr, Index, Op, Ref, indices_of, op
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block
 from redfuser.tensorize.axes import strip_casts
+from redfuser.tensorize.builder import Builder
 from redfuser.tensorize.ir.effects import writes
 from redfuser.tensorize.ir.index import i64
 from redfuser.tensorize.ir.nodes import Assign, Copy, Dim, If, Slice
 from redfuser.tensorize.maps import as_tile, map_tile
-from redfuser.tensorize.params import view_indices
 from redfuser.tensorize.scope import HALF, Value
 from redfuser.tensorize.staging import at_point, rectangle
-from redfuser.tensorize.state import KernelState
 
 
-def lower_store(work: KernelState, b: Block) -> None:
+def lower_store(work: Builder, b: Block) -> None:
     """Write the results of a store block."""
     for name, e in zip(b.names, b.exprs, strict=True):
-        _write_once(work, name, e, work.axes_of(e), work.source(b))
+        _write_once(work, name, e, work.axes_of(e), work.at.source(b))
 
 
-def lower_output(work: KernelState, b: Block, e: Expr, axes: tuple[str, ...]) -> None:
+def lower_output(work: Builder, b: Block, e: Expr, axes: tuple[str, ...]) -> None:
     """Write a result, and let later blocks read its expression."""
-    levels, segment = work.prepared.levels, work.roles.segment
-    elements = (x for o in work.prepared.tail if any(segment in levels.get(n, ()) for n in o.names) for x in o.exprs)
-    if axes == work.row and isinstance(e, Op) and any(b.name in refs_of(x) for x in elements):
+    levels, segment = work.at.facts.levels, work.at.roles.segment
+    elements = (x for o in work.at.kernel.tail if any(segment in levels.get(n, ()) for n in o.names) for x in o.exprs)
+    if axes == work.at.row and isinstance(e, Op) and any(b.name in refs_of(x) for x in elements):
         v = work.tile(b.name, axes, b.dtype)  # a row's result that its elements read: evaluated once
         map_tile(work, v, e)
         work.values[b.name] = v
         e = Ref(b.name, b.dtype)
-    _write_once(work, b.name, e, axes, work.source(b))
+    _write_once(work, b.name, e, axes, work.at.source(b))
     work.values.setdefault(b.name, Value(axes, b.dtype, expr=e))
 
 
-def _write_once(work: KernelState, name: str, e: Expr, axes: tuple[str, ...], comment: str) -> None:
+def _write_once(work: Builder, name: str, e: Expr, axes: tuple[str, ...], comment: str) -> None:
     """A result to global memory, by the first of the blocks that share its points: those along an axis that it lacks."""
-    tensor, at = work.stores[name]
-    along = {a for i in at for a in indices_of(i)} | {work.kernel.split}
-    several = [(a, a) for a in work.roles.grid if work.extents[a] > 1]
-    several += [(a, block) for a in work.roles.tiled if (block := f"{a}_block") in work.blocks]
+    tensor, at = work.at.stores[name]
+    along = {a for i in at for a in indices_of(i)} | {work.at.kernel.split}
+    several = [(a, a) for a in work.at.roles.grid if work.at.extents[a] > 1]
+    several += [(a, block) for a in work.at.roles.tiled if (block := f"{a}_block") in work.at.blocks]
     first = [op("eq", Index(block), i64(0)) for a, block in several if a not in along]
     before = len(work.scope.stmts)
     _write_result(work, name, e, axes, comment)
     if first:
         once = first[0] if len(first) == 1 else op("and", *first)
-        out = work.params[tensor].name
+        out = work.at.params[tensor].name
         written = work.scope.stmts[before:]
         work.scope.stmts[before:] = [If(once, (s,)) if out in writes(s) else s for s in written]
 
 
-def _write_result(work: KernelState, name: str, e: Expr, axes: tuple[str, ...], comment: str) -> None:
+def _write_result(work: Builder, name: str, e: Expr, axes: tuple[str, ...], comment: str) -> None:
     """A result to global memory: whole tiles as copies (matrix results through shared memory), rows by element."""
-    target, indices = work.stores[name]
-    tensor, rect = work.declared[target], rectangle(work, target, indices)
-    rows = work.roles.rows
-    wide = work.ordered({*axes, *(rect[1] if rect else ())}) or work.row
-    matrix = work.has_gemm and len(wide) == 2 and wide[1] in work.roles.columns
+    target, indices = work.at.stores[name]
+    tensor, rect = work.at.declared[target], rectangle(work, target, indices)
+    rows = work.at.roles.rows
+    wide = work.ordered({*axes, *(rect[1] if rect else ())}) or work.at.row
+    matrix = work.at.has_gemm and len(wide) == 2 and wide[1] in work.at.roles.columns
     if len(wide) == 2 and rect is not None and rect[1] == wide:
         bare = strip_casts(e) if not (isinstance(e, Cast) and e.dtype in HALF) else e.arg if isinstance(e, Cast) else e
         if isinstance(e, Cast) and e.dtype == tensor.dtype:
             bare = e.arg
-        if matrix and not work.roles.lists:
+        if matrix and not work.at.roles.lists:
             src = as_tile(work, bare, wide, f"{name}_tile")
             if tensor.dtype == src.dtype:
                 work.emit(Copy(Slice(src.buffer), rect[0], comment))
@@ -77,10 +76,10 @@ def _write_result(work: KernelState, name: str, e: Expr, axes: tuple[str, ...], 
         map_tile(work, v, e, comment)
         work.emit(Copy(Slice(v.buffer), rect[0]))
         return
-    forms = view_indices(work, target, indices)
+    forms = work.at.view_indices(target, indices)
     if forms is None:
-        raise LoweringError("RF494", f"{work.kernel.name}: {name} is not stored along its axes")
-    param = work.params[target].name
+        raise LoweringError("RF494", f"{work.at.kernel.name}: {name} is not stored along its axes")
+    param = work.at.params[target].name
     value = at_point(work, e)
     point = tuple(work.form(p) for p in forms)
     if matrix and rect is not None and rect[1] == wide[1:]:  # no row axis: the first row, staged
@@ -90,8 +89,8 @@ def _write_result(work: KernelState, name: str, e: Expr, axes: tuple[str, ...], 
         work.emit(Copy(Slice(src.buffer), Slice(out), comment))
         work.emit(Copy(Slice(out, (Dim(Const(0, "i64")), Dim(Const(0, "i64"), *work.shape(wide[1:])))), rect[0]))
         return
-    if rows in wide and rows not in (rect[1] if rect else work.row):  # a result without a row axis: one row stores it
-        if work.has_gemm:  # a loop over one row would want the product's rows in a layout of its own
+    if rows in wide and rows not in (rect[1] if rect else work.at.row):  # a result without a row axis: one row stores it
+        if work.at.has_gemm:  # a loop over one row would want the product's rows in a layout of its own
             bare = e.arg if isinstance(e, Cast) and e.dtype == tensor.dtype else e
             value = _staged_row(work, name, bare, wide, comment)
             value = value if value.dtype == tensor.dtype else Cast(value, tensor.dtype)
@@ -101,7 +100,7 @@ def _write_result(work: KernelState, name: str, e: Expr, axes: tuple[str, ...], 
     work.emit(work.parallel(wide, (Assign(param, point, value),), comment))
 
 
-def _staged_row(work: KernelState, name: str, e: Expr, axes: tuple[str, ...], comment: str) -> Expr:
+def _staged_row(work: Builder, name: str, e: Expr, axes: tuple[str, ...], comment: str) -> Expr:
     """``e`` at the current point, read from a tile in shared memory, where any thread finds any row."""
     src = as_tile(work, e, axes, f"{name}_tile")
     out = work.buffer(f"{name}_shared", "shared", src.dtype, work.shape(axes))

@@ -1,18 +1,24 @@
-"""A segment program as tiles: every kernel begun, lowered and taken through its passes."""
+"""A segment program as tiles: every kernel begun, taken through the passes over its mathematics, lowered, and taken through
+those over tiles."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from redfuser.errors import LoweringError
-from redfuser.strategies.program import Program
+from redfuser.strategies.program import Kernel, Program
 from redfuser.target import Target
 from redfuser.tensorize.arguments import argument_name, tensors
-from redfuser.tensorize.begin import begin
 from redfuser.tensorize.config import TileConfig
-from redfuser.tensorize.ir.nodes import Roles, TensorArg, TileProgram
+from redfuser.tensorize.geometry import begin
+from redfuser.tensorize.ir.nodes import Roles, TensorArg, TileKernel, TileProgram
 from redfuser.tensorize.ir.verify import verify
 from redfuser.tensorize.lower import lower_kernel
 from redfuser.tensorize.model import require_room
-from redfuser.tensorize.schedule import Watcher, passes, scheduled
+from redfuser.tensorize.schedule import passes, scheduled
+
+Watcher = Callable[[str, Kernel | TileKernel], None]
+"""Told of each pass that changed something: its name, and the kernel after it."""
 
 
 def tensorize(program: Program, config: TileConfig, target: Target, watch: Watcher | None = None) -> TileProgram:
@@ -23,19 +29,19 @@ def tensorize(program: Program, config: TileConfig, target: Target, watch: Watch
     that is ill-formed."""
     kernels, roundings = [], []
     for kernel in program.kernels:
-        state = begin(program, kernel, config.for_kernel(kernel), target)
-        kernels.append(scheduled(lower_kernel(state), passes(state.config.schedule, target), watch))
+        tiles, added = lower_kernel(begin(program, kernel, config.for_kernel(kernel), target, watch))
+        kernels.append(scheduled(tiles, passes(config.for_kernel(kernel).schedule, target), watch))
         if config.schedule != "auto" and (len(program.kernels) > 1 or not any(isinstance(s, Roles) for s in kernels[-1].body)):
             raise LoweringError("RF499", f"{kernel.name}: the schedule {config.schedule} asks for warp groups with roles",
                                 why="its products and copies are not those of whole warp groups, or another kernel follows")
         require_room(kernels[-1], target)
-        roundings += state.roundings
+        roundings += added
     args = tuple(TensorArg(argument_name(program, t.name), t.dtype, tuple(map(int, t.shape)), role)  # type: ignore[arg-type]
                  for t, role in tensors(program))
     outputs = tuple((n, argument_name(program, n)) for n in program.fused.cascade.outputs)
-    tiles = TileProgram(program.fused.cascade.name, args, tuple(kernels), outputs, tuple(dict.fromkeys(roundings)),
+    whole = TileProgram(program.fused.cascade.name, args, tuple(kernels), outputs, tuple(dict.fromkeys(roundings)),
                         tuple(sorted(config.to_json().items(), key=lambda kv: kv[0])))
-    if wrong := verify(tiles):
-        raise LoweringError("RF903", f"the tile program of {tiles.name} is ill-formed", why=wrong[0],
+    if wrong := verify(whole):
+        raise LoweringError("RF903", f"the tile program of {whole.name} is ill-formed", why=wrong[0],
                             help="this is a defect of RedFuser: please report the cascade that `explain` prints")
-    return tiles
+    return whole

@@ -14,26 +14,26 @@ import math
 
 from redfuser.acrf.expr import Cast, Expr, Op, Ref, f32, op, print_expr, refs_of
 from redfuser.strategies.program import Block
+from redfuser.tensorize.algebra import is_const
 from redfuser.tensorize.axes import strip_casts
+from redfuser.tensorize.builder import Builder
 from redfuser.tensorize.ir.nodes import Assign, Copy, Slice
 from redfuser.tensorize.precision import kept, unit_roundoff
-from redfuser.tensorize.rewrite import is_const
 from redfuser.tensorize.scope import Value
-from redfuser.tensorize.state import KernelState
 
 CLOSE = 4.0
 """What the pieces may leave, in units of the precision in which the result is kept: below the program's own error."""
 
 RAISED = 2.0**7
 """Weights are raised by this before float16 takes them apart, so that the last piece is no subnormal. They lie in [0, 1]
-(:mod:`redfuser.tensorize.unit_interval`), so that none overflows."""
+(:mod:`redfuser.tensorize.rewrite.unit_interval`), so that none overflows."""
 
 
-def weight_pieces(work: KernelState, src: Value, dtype: str, e: Expr, b: Block) -> tuple[Value, ...]:
+def weight_pieces(work: Builder, src: Value, dtype: str, e: Expr, b: Block) -> tuple[Value, ...]:
     """``src`` as operands of type ``dtype`` whose sum it is, as precisely as the result of ``b`` is kept."""
     if dtype == "f32" or _dtype(work, e) == dtype:  # rounded there by the program itself
         return (_operand(work, src, dtype, 0),)
-    own, wanted = unit_roundoff(dtype), kept(work.program.fused, work.was(b.name))
+    own, wanted = unit_roundoff(dtype), kept(work.at.program.fused, work.at.was(b.name))
     count = 1 if own <= wanted else math.ceil(math.log(CLOSE * wanted) / math.log(own))
     pieces = f"{count} {dtype} pieces" if count > 1 else dtype
     work.roundings.append(f"{b.name}: weights {print_expr(e)} rounded to {pieces} for the matrix units (relative error <= "
@@ -42,7 +42,7 @@ def weight_pieces(work: KernelState, src: Value, dtype: str, e: Expr, b: Block) 
         src = _map(work, src, op("mul", work.here(src), f32(RAISED)), f"{src.buffer}_raised")
         acc = work.value(b.name)
         lowered = Assign(acc.buffer, work.points(acc.axes), op("mul", work.here(acc), f32(1 / RAISED)))
-        work.lowered_after[b.name] = work.parallel(acc.axes, (lowered,))
+        work.after[b.name] = work.parallel(acc.axes, (lowered,))
     out = []
     for k in range(count):
         out.append(_operand(work, src, dtype, k))
@@ -52,60 +52,60 @@ def weight_pieces(work: KernelState, src: Value, dtype: str, e: Expr, b: Block) 
     return tuple(out)
 
 
-def weight_dtype(work: KernelState, e: Expr, values: str) -> str:
+def weight_dtype(work: Builder, e: Expr, values: str) -> str:
     """The type of weights ``e`` for values of type ``values``. That type where the weights have it, or are taken apart in it:
     bfloat16 has float32's range, float16 those that are proved to lie in [0, 1]. Else bfloat16, the values too."""
     if values == "f32":
-        return "f32" if work.config.tf32 else "bf16"
+        return "f32" if work.at.config.tf32 else "bf16"
     own = _dtype(work, e) == values or (values == "f16" and _at_most_one(work, e))
     return values if own else "bf16"
 
 
-def _dtype(work: KernelState, e: Expr) -> str:
+def _dtype(work: Builder, e: Expr) -> str:
     """The type that holds a value exactly: of the operand under widening casts, by name or not."""
     bare = strip_casts(e)
     masked = [x for x in bare.args[1:] if not is_const(x, 0.0)] if isinstance(bare, Op) and bare.name == "select" else []
     if len(masked) == 1:
         return _dtype(work, masked[0])
-    let = work.prepared.lets.get(bare.name) if isinstance(bare, Ref) and bare.dtype == "f32" else None
+    let = work.at.facts.lets.get(bare.name) if isinstance(bare, Ref) and bare.dtype == "f32" else None
     return bare.dtype if let is None else _dtype(work, let)
 
 
-def _at_most_one(work: KernelState, e: Expr) -> bool:
+def _at_most_one(work: Builder, e: Expr) -> bool:
     match e:
         case Ref(name=n):
-            return n in work.prepared.unit
+            return n in work.at.unit
         case Op(name="select", args=(_, x, y)):
             return all(is_const(k, 0.0) or _at_most_one(work, k) for k in (x, y))
     return False
 
 
-def _map(work: KernelState, src: Value, e: Expr, stem: str) -> Value:
+def _map(work: Builder, src: Value, e: Expr, stem: str) -> Value:
     v = work.tile(stem, src.axes, "f32")
     work.store(v, e)
     return v
 
 
-def _only_scaled(work: KernelState, b: Block) -> bool:
+def _only_scaled(work: Builder, b: Block) -> bool:
     """Does the accumulator change by products alone, so that a constant factor can be taken off at the end?"""
-    for other in work.prepared.body:
+    for other in work.at.kernel.body:
         if b.name in other.names and other.role == "correct":
             (e,) = other.exprs
             match e:
                 case Op(name="mul", args=(Ref(name=n), x)) if n == b.name and b.name not in refs_of(x):
                     continue
             return False
-    reads = (e for o in work.prepared.body if b.name not in o.names for e in o.exprs)
+    reads = (e for o in work.at.kernel.body if b.name not in o.names for e in o.exprs)
     return not any(b.name in {n.partition("@")[0] for n in refs_of(e)} for e in reads)
 
 
-def _operand(work: KernelState, src: Value, dtype: str, k: int) -> Value:
+def _operand(work: Builder, src: Value, dtype: str, k: int) -> Value:
     if src.dtype == dtype:
         return src
     key = (src.buffer, (), dtype)
     if key in work.scope.staged:
         return work.scope.staged[key]
-    shared = work.config.weights == "shared"
+    shared = work.at.config.weights == "shared"
     stem = "weights" + "_rest" * (k > 0) + "_shared" * shared
     buffer = work.buffer(stem, "shared" if shared else "fragment", dtype, work.shape(src.axes))
     work.emit(Copy(Slice(src.buffer), Slice(buffer)))

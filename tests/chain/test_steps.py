@@ -1,4 +1,4 @@
-"""A pass over tiles that changes them is found under ``REDFUSER_VERIFY=strict``, by name."""
+"""A pass that changes what a kernel computes is found under ``REDFUSER_VERIFY=strict``, by name."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ from dataclasses import dataclass, replace
 import pytest
 
 from redfuser import chain, gate
-from redfuser import tensorize as package
 from redfuser.acrf.expr import Const, Expr, Op, map_children
+from redfuser.chain import steps
+from redfuser.chain.samples import cases
 from redfuser.errors import InternalError
-from redfuser.tensorize import schedule
+from redfuser.strategies.program import Kernel
+from redfuser.tensorize import rewrite, schedule
+from redfuser.tensorize import tiles as package
 from redfuser.tensorize.ir.effects import with_exprs
 from redfuser.tensorize.ir.nodes import TileKernel
+from redfuser.tensorize.rewrite.facts import rewritten
 from redfuser.verdicts import Verdict
 from tests import fused_examples
 from tests.chain.lowered import HOPPER, program_of
@@ -40,11 +44,41 @@ class Careless:
         return replace(kernel, body=kernel.body[1:])
 
 
+@dataclass(frozen=True)
+class Unscaled:
+    """Loses the scale of the scores."""
+
+    def __call__(self, kernel: Kernel, at: rewrite.Setting) -> Kernel:
+        def go(e: Expr) -> Expr:
+            match e:
+                case Op(name="mul", args=(Op() as x, Const())):
+                    return go(x)
+            return map_children(e, go)
+
+        return rewritten(kernel, go)
+
+
+@dataclass(frozen=True)
+class Dangling:
+    """Drops the last reduction."""
+
+    def __call__(self, kernel: Kernel, at: rewrite.Setting) -> Kernel:
+        return replace(kernel, body=kernel.body[:-1])
+
+
 def test_passes_hold() -> None:
     for fused, strategy, splits in ((fused_examples.attention(1, 1, 1, 40, 100, 32, "f16"), "single", 1),
                                     (fused_examples.variance(4, 1500), "multi", 3)):
         program, config = program_of(fused, strategy, splits)
         assert chain.tile_passes(program, config, HOPPER) == ()
+
+
+@pytest.mark.parametrize("wrong, what", [(Unscaled(), "attention, Unscaled, "), (Dangling(), "attention, Dangling: o_acc is never reduced")])
+def test_a_wrong_rewrite_is_named(wrong: rewrite.Pass, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    program, config = program_of(fused_examples.attention(1, 1, 1, 20, 70, 32, "f16"), "single")
+    monkeypatch.setattr(rewrite, "PASSES", (*rewrite.PASSES, wrong))
+    found = tuple(steps.scalar_violations(program, config, HOPPER, [c for c in cases(program.fused) if c.wide][:1]))
+    assert found and what in found[0], found
 
 
 @pytest.mark.parametrize("wrong, what", [(Forgetful(), "Forgetful, "), (Careless(), "Careless: row_max is read before")])

@@ -13,8 +13,8 @@ from redfuser.acrf.state import Fused
 from redfuser.codegen import tilelang
 from redfuser.strategies import realise
 from redfuser.target import target
-from redfuser.tensorize.model.registers import block_threads
 from redfuser.tensorize import configs, tensorize
+from redfuser.tensorize.model.registers import block_threads
 from tests import fused_examples as cascades
 from tests.tensorize import examples
 from tests.tensorize.examples import Shape

@@ -16,7 +16,8 @@ from redfuser.acrf.check.evaluate import run
 from redfuser.codegen import tilelang
 from redfuser.errors import LoweringError
 from redfuser.strategies import realise
-from redfuser.tensorize import TileConfig
+from redfuser.target import target
+from redfuser.tensorize import TileConfig, tensorize
 from redfuser.tensorize.ir import interpret
 from tests.tensorize.holding import PRODUCT, ROWS, hold, tiles, values
 
@@ -97,15 +98,29 @@ def test_one_meaning_per_name():
     """Nothing can silently overwrite what a name stands for."""
     from redfuser.acrf.expr import Ref, f32, op
     from redfuser.errors import InternalError
-    from redfuser.tensorize.axes import Roles
-    from redfuser.tensorize.prepare import Preparation
+    from redfuser.tensorize.rewrite.facts import Meanings
 
-    kernel = realise(fuse(attention(["scale"])), "single", 1).kernels[0]  # type: ignore[arg-type]
-    work = Preparation(kernel, Roles("i", "l", ("e",), (), {"i": 4, "l": 4, "e": 16, "c": 16}), frozenset(), False, False)
-    work.stand("p", op("mul", Ref("p", "f32"), f32(2.0)))
-    work.stand("p", op("mul", Ref("p", "f32"), f32(2.0)))
+    stands = Meanings(realise(fuse(attention(["scale"])), "single", 1).kernels[0])  # type: ignore[arg-type]
+    stands.stand("p", op("mul", Ref("p", "f32"), f32(2.0)))
+    stands.stand("p", op("mul", Ref("p", "f32"), f32(2.0)))
     with pytest.raises(InternalError):
-        work.stand("p", Ref("s", "f32"))
+        stands.stand("p", Ref("s", "f32"))
+
+
+@pytest.mark.parametrize("strategy, splits", [("single", 1), ("resident", 1), ("multi", 2)])
+def test_weights_of_a_ragged_row(strategy, splits):
+    """What is masked for the maximum has a name in the walk; the second visit of the row reads its own scores."""
+    cascade = parse_cascade("""cascade weights(q: f16[20, 32], k: f16[100, 32]) over l
+  s[i, l] = sum[c] f32(q[i, c]) * f32(k[l, c])
+  m[i] = max[l] s
+  t[i] = sum[l] exp(s - m)
+  p[i, l] = exp(s - m) / t
+  return p
+""")
+    program = realise(fuse(cascade), strategy, splits)  # type: ignore[arg-type]
+    given = values(cascade)
+    got = interpret.run(tensorize(program, TileConfig(64, 64, 128, 2), target("sm_90a")), given)["p"]
+    np.testing.assert_allclose(got, run(cascade, given)["p"], atol=1e-5)
 
 
 def test_slices_are_no_padding():

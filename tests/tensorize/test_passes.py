@@ -1,4 +1,5 @@
-"""Every pass over tiles: a well-formed kernel before and after, the same values, and a text that reads back."""
+"""Every pass, over a kernel's mathematics and over its tiles: well-formed before and after, the same values, and a text that reads
+back."""
 
 from __future__ import annotations
 
@@ -9,12 +10,19 @@ import numpy as np
 import pytest
 
 from redfuser.acrf import fuse, parse_cascade
+from redfuser.acrf.cascade import Axis
 from redfuser.acrf.expr import Cast, Const, Index, Load, Op, f32
 from redfuser.acrf.state import Fused
+from redfuser.chain import kernels
 from redfuser.errors import InputError, LoweringError
 from redfuser.strategies import realise
+from redfuser.strategies.check import check_kernel
+from redfuser.strategies.parse import parse as parse_program
+from redfuser.strategies.program import Kernel, Program
 from redfuser.target import target
-from redfuser.tensorize import TileConfig, configs, tensorize
+from redfuser.tensorize import TileConfig, configs, rewrite, tensorize
+from redfuser.tensorize.axes import UNIT
+from redfuser.tensorize.geometry import Geometry, begin
 from redfuser.tensorize.ir import interpret
 from redfuser.tensorize.ir.index import at, i64
 from redfuser.tensorize.ir.nodes import (
@@ -56,6 +64,16 @@ PLACES = """cascade places(x: f32[9, 50]) over l
   c[i] = sum[l] i64(x[i, l] > 0.5)
   return v, p, c
 """
+PICKED = """cascade picked(x: f32[9, 50], g: f32[9], w: f32[50]) over l
+  u[i, l] = w[l] * 1.0
+  z[i, l] = x[i, l] * u * 0.5
+  a[i] = argmax[l] x[i, l]
+  m[i] = max[l] z
+  t[i] = sum[l] exp(z - m)
+  c[i] = sum[l] g[i]
+  y[i] = log(t) * c + sigmoid(m)
+  return a, y
+"""
 
 
 def written(text: str) -> Fused:
@@ -71,6 +89,7 @@ CASES: dict[str, tuple[Callable[[], Fused], tuple[tuple[str, int], ...]]] = {
     "rounded": (lambda: written(ROUNDED), (("resident", 1), ("multi", 2), ("single", 1))),
     "span": (lambda: written(SPAN), (("multi", 2),)),
     "places": (lambda: written(PLACES), (("resident", 1),)),
+    "picked": (lambda: written(PICKED), (("resident", 1), ("single", 1))),
 }
 
 
@@ -83,12 +102,63 @@ def programs(name: str) -> Iterator[tuple[TileProgram, list[tuple[str, int, Tile
         seen: list[tuple[str, int, TileKernel]] = []
         count = -1
 
-        def watch(after: str, kernel: TileKernel, seen: list = seen) -> None:
+        def watch(after: str, kernel: Kernel | TileKernel, seen: list = seen) -> None:
             nonlocal count
             count += after == "laid out"
-            seen.append((after, count, kernel))
+            if isinstance(kernel, TileKernel):
+                seen.append((after, count, kernel))
 
         yield tensorize(program, configs(program, H200)[0], H200, watch), seen
+
+
+def mathematics(name: str) -> Iterator[tuple[Program, Geometry, list[tuple[str, Kernel]]]]:
+    """Kernels of a case, each with its lowering's start and (pass, the kernel after it)."""
+    make, ways = CASES[name]
+    fused = make()
+    for strategy, splits in ways:
+        program = realise(fused, strategy, splits)  # type: ignore[arg-type]
+        config = configs(program, H200)[0]
+        for kernel in program.kernels:
+            stages: list[tuple[str, Kernel]] = []
+            work = begin(program, kernel, config.for_kernel(kernel), H200, lambda *step: stages.append(step))  # noqa: B023
+            yield program, work, stages
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_pass_keeps_the_mathematics(name: str) -> None:
+    rng = np.random.default_rng(7)
+    for program, work, stages in mathematics(name):
+        inputs = {t.name: rng.random(t.shape) < 0.7 if t.dtype == "bool" else
+                  rng.standard_normal(t.shape).astype(interpret.NUMPY_DTYPES[t.dtype]) for t in program.fused.cascade.inputs}
+        extents = {**work.extents, UNIT: 1}
+
+        def result(kernel: Kernel, program=program, inputs=inputs, extents=extents, work=work):
+            def instead(buffers):
+                return kernels.evaluate(kernel, buffers, extents, work.stores, work.resident)
+
+            return kernels.run(program, inputs, {kernel.name: instead})
+
+        wanted = kernels.run(program, inputs, {})
+        for after, kernel in stages:
+            assert check_kernel(kernel, extents, tuple(work.stores)) == [], after
+            for n, got in result(kernel).items():
+                np.testing.assert_allclose(got, wanted[n], 1e-9, 1e-9, err_msg=f"{after}: {n}")
+            whole = replace(program, kernels=(kernel,), axes=tuple(Axis(a, n) for a, n in extents.items()))
+            assert parse_program(str(whole), program.fused) == whole, after
+
+
+def test_a_rewrite_that_does_not_apply_gives_what_it_got() -> None:
+    for _, work, stages in mathematics("attention"):
+        for p in rewrite.PASSES:
+            assert str(p(stages[-1][1], work.facts.at)) == str(stages[-1][1]), type(p).__name__
+
+
+def test_every_rewrite_shows_what_it_does_and_does_it() -> None:
+    used = {after for name in CASES for _, _, stages in mathematics(name) for after, _ in stages}
+    for p in rewrite.PASSES:
+        assert type(p).__name__ in used, type(p).__name__
+        assert "-->" in (type(p).__doc__ or ""), type(p).__name__
+        hash(p)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -202,10 +272,10 @@ def test_well_formed() -> None:
 
 def test_an_ill_formed_program_is_no_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pass that breaks a kernel is found before anything is built, whatever the interpreter would make of it."""
-    from redfuser import tensorize as package
+    from redfuser.tensorize import tiles as package
 
     program = realise(CASES["variance"][0](), "single", 1)
-    monkeypatch.setattr(package, "scheduled", lambda k, watch: replace(k, body=k.body[1:]))
+    monkeypatch.setattr(package, "scheduled", lambda k, through, watch: replace(k, body=k.body[1:]))
     with pytest.raises(LoweringError) as error:
         tensorize(program, TileConfig(4, 128, 128, 0), H200)
     assert error.value.code == "RF903" and "read before it is written" in str(error.value)

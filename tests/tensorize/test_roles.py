@@ -118,6 +118,15 @@ def test_results_of_the_tile_before_are_not_overwritten() -> None:
             interpret.run(parse(broken), inputs(made))
 
 
+def test_one_thread_does_not_speak_for_others_that_still_read() -> None:
+    """A mask is read by every thread, so that a group meets before it gives the slot back."""
+    text = str(tiles("mask of data", "persistent"))
+    assert "meet alone\n" in text.split("arrive mask_empty")[0]
+    with pytest.raises(InternalError, match="overwrites mask_shared"):
+        interpret.run(parse(text.replace("          meet alone\n          arrive mask", "          arrive mask")),
+                      inputs(tiles("mask of data", "persistent")))
+
+
 @pytest.mark.parametrize("groups", [2, 3])
 def test_registers_that_are_taken_were_given_back(groups: int) -> None:
     """setmaxnreg waits for ever for registers that nobody gives back."""

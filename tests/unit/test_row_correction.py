@@ -4,7 +4,7 @@ for equal values, 1e22 for -1e30, which no interpreter shows."""
 import pytest
 
 from redfuser.acrf.expr import Const, Expr, Op, Ref, op, walk
-from redfuser.tensorize.rewrite import exponentials
+from redfuser.tensorize.rewrite.base_two import exponentials
 
 SCALE = Const(0.08838834764831845, "f32")
 

@@ -21,8 +21,8 @@ from redfuser.tensorize.ir.block import Block
 from redfuser.tensorize.ir.effects import reads, writes
 from redfuser.tensorize.ir.flight import Arrive, Await, Drain, Fetch, Let, Meet, Send, Sent, Turn
 from redfuser.tensorize.ir.nodes import Copy, For, Gemm, If, Parallel, Role, Roles, Slice, TileKernel, TileStmt
-from redfuser.tensorize.ir.parts import Dim
 from redfuser.tensorize.ir.ordered import Clock, Memory
+from redfuser.tensorize.ir.parts import Dim
 
 Place = tuple[str, tuple[int, ...]]
 """A buffer in shared memory, and the part of it that points of a slice say."""
@@ -67,6 +67,8 @@ class _Member:
         self.flying: deque[_Flying] = deque()
         self.sending: list[Place] = []
         self.undrained: set[str] = set()
+        self.reading: list[Place] = []
+        """Shared memory that single threads of the group have read since they met: one that arrives speaks for itself alone."""
         self.unmet: dict[str, str] = {}
         """Shared buffers that single threads of the group have written, or one of them has seen sent, since they met."""
         self.ready: Callable[[], bool] = lambda: True
@@ -133,12 +135,18 @@ class Crew:
                 case Turn(take):
                     yield from self._turn(m, take)
                 case Meet(alone):
-                    m.unmet = {}
+                    self._met(m)
                     if not alone:
                         yield from self._meet(m)
                 case _:
                     self._do(m, s)
                     yield True
+
+    def _met(self, m: _Member) -> None:
+        m.clock = m.clock.tick(m.name)
+        for place in m.reading:
+            self.memory.read_done(place, m.name, m.clock)
+        m.reading, m.unmet = [], {}
 
     def _turn(self, m: _Member, take: bool) -> Iterator[bool]:
         mine = [x for x in self.members if x.role is m.role]
@@ -235,7 +243,9 @@ class Crew:
                     self.memory.write(self._place(m, part), m.name, m.clock, _line(s), open=False,
                                       part=m.name if rows else "")
                 else:
-                    self.memory.read(self._place(m, part), m.name, m.clock, open=flies)
+                    self.memory.read(self._place(m, part), m.name, m.clock, open=True)
+                    if not flies:
+                        m.reading.append(self._place(m, part))
         if isinstance(s, Gemm) and s.flies:
             registers = {n for n in (s.a.buffer, s.b.buffer) if n not in self.shared}
             places = tuple(self._place(m, x) for x in (s.a, s.b) if x.buffer in self.shared)

@@ -75,8 +75,8 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Meet:
-    """All groups of the role (``alone``: the threads of each by themselves) wait for each other, and what they wrote to shared
-    memory is there for copies too."""
+    """All groups of the role (``alone``: the threads of each by themselves) wait for each other; what they wrote to shared
+    memory is there for the copy engine too."""
 
     alone: bool = False
 

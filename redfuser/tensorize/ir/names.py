@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from redfuser.strategies.names import fresh
 from redfuser.tensorize.ir.effects import every
 from redfuser.tensorize.ir.nodes import For, Parallel, TileKernel
 
@@ -20,8 +21,4 @@ class Names:
 
     def fresh(self, stem: str) -> str:
         """``stem``, numbered until it is free; taken from now on."""
-        name, k = stem, 2
-        while name in self.taken:
-            name, k = f"{stem}{k}", k + 1
-        self.taken.add(name)
-        return name
+        return fresh(stem, self.taken)

@@ -258,5 +258,5 @@ def _block(body: tuple[TileStmt | Role, ...]) -> str:
     return "\n".join("  " + line for s in body for line in str(s).splitlines())
 
 
-__all__ = ["Assign", "Barrier", "Buffer", "Copy", "Dim", "Fill", "For", "Gemm", "If", "Parallel", "Param", "Policy", "ReduceTile",
-           "Role", "Roles", "Slice", "TensorArg", "TileKernel", "TileProgram", "TileStmt", "index_text"]
+__all__ = ["Assign", "Barrier", "Buffer", "Copy", "Dim", "Fill", "For", "Gemm", "If", "Parallel", "Param", "Policy",
+           "ReduceTile", "Role", "Roles", "Slice", "TensorArg", "TileKernel", "TileProgram", "TileStmt", "index_text"]

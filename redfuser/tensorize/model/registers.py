@@ -46,7 +46,7 @@ def block_threads(kernel: TileKernel, target: Target) -> int:
 def registers(kernel: TileKernel, target: Target) -> int:
     """Registers of a thread. A kernel whose warps move registers is launched with as many as one block can have."""
     most = limit(kernel, target)
-    if isinstance(kernel.body[-1], Roles) or specialised(kernel, target) and block_threads(kernel, target) in MOVED:
+    if isinstance(kernel.body[-1], Roles) or (specialised(kernel, target) and block_threads(kernel, target) in MOVED):
         return most
     found = traits(kernel, target)
     return max(16, min(most, round(sum(v * found[n] for n, v in _FITTED[kind(kernel, target)].items()))))

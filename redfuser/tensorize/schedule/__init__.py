@@ -36,15 +36,18 @@ Watcher = Callable[[str, TileKernel], None]
 """Told of each pass that changed something: its name, and the kernel after it."""
 
 
-SCHEDULES: dict[str, tuple[str, ...]] = {"auto": (), "overlap": ("OrderBlocks", "StageInPlace", "Specialise", "Skew", "TakeTurns"),
-                                        "persistent": ("OrderBlocks", "Persist", "Specialise", "Skew", "TakeTurns")}
-"""What a configuration may ask for beyond those, by name: TileLang's own pipeliner, or roles with waits of our own."""
+SCHEDULES: dict[str, Callable[[Target], tuple[Pass, ...]]] = {
+    "auto": lambda target: (),
+    "overlap": lambda target: (OrderBlocks(), StageInPlace(), Specialise(target), Skew(), TakeTurns()),
+    "persistent": lambda target: (OrderBlocks(), Persist(target), Specialise(target), Skew(), TakeTurns()),
+}
+"""What a configuration may ask for beyond those: TileLang's own pipeliner, or roles with waits of our own, a block for each
+tile or one for several."""
 
 
 def passes(schedule: str, target: Target) -> tuple[Pass, ...]:
     """All passes of a kernel, in order."""
-    own: dict[str, Pass] = {"OrderBlocks": OrderBlocks(), "Persist": Persist(target), "StageInPlace": StageInPlace(), "Specialise": Specialise(target), "Skew": Skew(), "TakeTurns": TakeTurns()}
-    return (*PASSES, *(own[name] for name in SCHEDULES[schedule]))
+    return (*PASSES, *SCHEDULES[schedule](target))
 
 
 def scheduled(kernel: TileKernel, through: tuple[Pass, ...] = PASSES, watch: Watcher | None = None) -> TileKernel:

@@ -114,14 +114,21 @@ def _brought(kernel: TileKernel, body: tuple[TileStmt, ...], loop: For) -> dict[
             if s.dst.buffer in found or s.dst.dims or s in after or not engine(kernel, s.src):
                 return None
             found[s.dst.buffer] = s
-        elif writes(s) & shared and not (isinstance(s, Copy) and s in after and not s.dst.dims):
-            return None
-        elif isinstance(s, Copy) and s.src.buffer in shared and not (
-                s in after and s.dst.buffer in params and engine(kernel, s.dst)):
+        elif not _sends(s, kernel, s in after, shared):
             return None
     staged = {n for s in after for n in writes(s)} & shared
     again = {b for b, s in found.items() if s in loop.body or body is not kernel.body}
     return None if staged & again or any(reads(s) & staged for s in after if not isinstance(s, Copy)) else found
+
+
+def _sends(s: TileStmt, kernel: TileKernel, late: bool, shared: set[str]) -> bool:
+    """A statement without shared memory, or (``late``, behind the loop) a copy of a whole tile into it or by the engine out."""
+    whole = isinstance(s, Copy) and late and not s.dst.dims
+    if writes(s) & shared and not whole:
+        return False
+    if isinstance(s, Copy) and s.src.buffer in shared:
+        return late and any(p.name == s.dst.buffer for p in kernel.params) and engine(kernel, s.dst)
+    return True
 
 
 def _rows_apart(kernel: TileKernel, groups: int) -> bool:

@@ -8,7 +8,7 @@ from redfuser.acrf.expr import Const, Expr, Index, Op
 from redfuser.tensorize.ir.effects import at_value, reads, writes
 from redfuser.tensorize.ir.flight import Arrive, Await, Drain
 from redfuser.tensorize.ir.index import i64, iadd
-from redfuser.tensorize.ir.nodes import For, Gemm, Role, Roles, TileKernel, TileStmt
+from redfuser.tensorize.ir.nodes import For, Gemm, Roles, TileKernel, TileStmt
 from redfuser.tensorize.schedule.counts import counts
 
 

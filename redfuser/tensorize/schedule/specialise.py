@@ -10,7 +10,7 @@ from redfuser.target import Target
 from redfuser.tensorize.ir.effects import every, reads, with_exprs
 from redfuser.tensorize.ir.flight import Arrive, Await, Drain, Fetch, Let, Meet, Send, Sent
 from redfuser.tensorize.ir.index import i64, iadd, ifloordiv, imod, imul
-from redfuser.tensorize.ir.nodes import Barrier, Copy, For, Gemm, Role, Roles, Slice, TileKernel, TileStmt
+from redfuser.tensorize.ir.nodes import Barrier, Copy, For, Gemm, If, Role, Roles, Slice, TileKernel, TileStmt
 from redfuser.tensorize.ir.parts import At, Dim
 from redfuser.tensorize.schedule.roles import GROUP, Plan, Ring, plan
 
@@ -22,17 +22,17 @@ KEPT = 24
 class Specialise:
     """A pipelined loop around products becomes two roles, with a ring of slots for each tile that it brings::
 
-        for k in 0 .. 8 pipelined 2:                   roles:
-          copy x1[k * 64 +: 64, ..] -> x1_shared         role compute of 2 registers 240:
-          gemm q, x1_shared^T -> s clear                   for k in 0 .. 8:
-                                                             await x1_full[k mod 2] phase k // 2
-                                                   -->       gemm q, x1_shared[k mod 2, ..]^T -> s clear async
-                                                             drain 0 for s
-                                                             arrive x1_empty[k mod 2]
-                                                         role copy of 1 registers 24:
-                                                           for k in 0 .. 8:
-                                                             await x1_empty[k mod 2] phase k // 2 - 1
-                                                             fetch x1[k * 64 +: 64, ..] -> x1_shared[k mod 2, ..] signals x1_full[k mod 2]
+        for k in 0 .. 8 pipelined 2:                roles:
+          copy x1[k * 64 +: 64, ..] -> x1_shared      role compute of 2 registers 240:
+          gemm q, x1_shared^T -> s clear                for k in 0 .. 8:
+                                                          await x1_full[k % 2] phase k // 2
+                                             -->          gemm q, x1_shared[k % 2, ..]^T -> s clear async
+                                                          drain 0 for s
+                                                          arrive x1_empty[k % 2]
+                                                      role copy of 1 registers 24:
+                                                        for k in 0 .. 8:
+                                                          await x1_empty[k % 2] phase k // 2 - 1
+                                                          fetch x1[..] -> x1_shared[k % 2, ..] signals x1_full[k % 2]
 
     In a loop over tiles the rings go round from tile to tile, and what a tile brings once has a ring of two. Requires what
     :func:`redfuser.tensorize.schedule.roles.plan` asks. Adds no rounding."""
@@ -114,9 +114,11 @@ class _Roles:
                 yield Await(self._at(rings[b], rings[b].full), ifloordiv(self._count(rings[b]), rings[b].slots))
             seen |= used[i]
             yield s if s is self.plan.loop else self._in_slots(s)
-            for b in sorted(used[i] - set().union(*used[i + 1:])):
-                if rings[b].again:
-                    yield Arrive(self._at(rings[b], rings[b].empty))
+            done = sorted(b for b in used[i] - set().union(*used[i + 1:]) if rings[b].again)
+            if any(b in reads(k) and not isinstance(k, (Gemm, For, If)) for b in done for k in every(body)):
+                yield Meet(alone=True)  # single threads have read it: one of them speaks for all
+            for b in done:
+                yield Arrive(self._at(rings[b], rings[b].empty))
 
     @staticmethod
     def _drained(body: Iterator[TileStmt]) -> Iterator[TileStmt]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from redfuser.tensorize.ir.effects import every, reads, renamed, writes
-from redfuser.tensorize.ir.nodes import Copy, For, TileKernel
+from redfuser.tensorize.ir.nodes import Copy, For, TileKernel, TileStmt
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,17 +25,23 @@ class StageInPlace:
         if not loops:
             return kernel
         shared = {b.name: b for b in kernel.buffers if b.scope == "shared"}
-        before, after = kernel.body[:loops[0]], kernel.body[loops[-1] + 1:]
-        free = [s.dst.buffer for s in before if isinstance(s, Copy) and s.dst.buffer in shared and not s.dst.dims]
-        for s in after:
-            if not (isinstance(s, Copy) and s.dst.buffer in shared and not s.dst.dims):
-                continue
-            result = shared[s.dst.buffer]
-            room = next((n for n in free if n != result.name and (shared[n].shape, shared[n].dtype) == (result.shape, result.dtype)
-                         and not any(n in reads(k) | writes(k) for k in every(after))
-                         and sum(n in writes(k) for k in every(kernel.body) if not isinstance(k, For)) == 1), None)
-            if room is None or any(result.name in reads(k) | writes(k) for k in every((*before, *kernel.body[loops[0]:loops[-1] + 1]))):
-                continue
-            return replace(kernel, buffers=tuple(b for b in kernel.buffers if b is not result),
-                           body=tuple(renamed(k, result.name, room) if k in after else k for k in kernel.body))
+        first, last = loops[0], loops[-1] + 1
+        after = kernel.body[last:]
+        free = [n for n in map(_filled, kernel.body[:first]) if n in shared and _touched(n, after) == 0 and sum(
+            n in writes(k) for k in every(kernel.body) if not isinstance(k, For)) == 1]
+        for name in (n for n in map(_filled, after) if n in shared and _touched(n, kernel.body[:last]) == 0):
+            of = shared[name].shape, shared[name].dtype
+            room = next((n for n in free if (shared[n].shape, shared[n].dtype) == of), None)
+            if room is not None:
+                return replace(kernel, buffers=tuple(b for b in kernel.buffers if b.name != name),
+                               body=(*kernel.body[:last], *(renamed(k, name, room) for k in after)))
         return kernel
+
+
+def _filled(s: TileStmt) -> str:
+    """The buffer that a copy fills whole."""
+    return s.dst.buffer if isinstance(s, Copy) and not s.dst.dims else ""
+
+
+def _touched(name: str, body: tuple[TileStmt, ...]) -> int:
+    return sum(name in reads(k) | writes(k) for k in every(body))

@@ -1,11 +1,5 @@
-"""Algebraic strength reduction of a segment's expressions, before they become tiles.
-
-Each rule is exact, or moves a rounding in a direction that is at least as accurate as the program's own; none looks at
-where a formula came from.
-
-    p = select(c, s * 0.125, -inf);  m = max p;  exp(p - m)
-    -->  p' = select(c, s, -inf);    m' = max p';  exp2((p' - m') * 0.18)      (0.18 = 0.125 * log2 e)
-"""
+"""What the rewrites know of expressions: identities that hold for every value, and an expression as a scale times the rest,
+a sum of multiples, a product, a guard."""
 
 from __future__ import annotations
 
@@ -13,11 +7,6 @@ import math
 from collections.abc import Callable, Mapping
 
 from redfuser.acrf.expr import Cast, Const, Expr, Load, Op, Ref, f32, map_children, op, walk
-from redfuser.acrf.facts.algebra import LARGEST
-
-LOG2E = math.log2(math.e)
-NEG_INF = f32(-math.inf)
-ZERO = f32(0.0)
 
 
 def is_const(e: Expr, value: float | None = None) -> bool:
@@ -147,7 +136,7 @@ def scaled(e: Expr, k: float) -> Expr:
     return e if k == 1.0 else op("mul", e, f32(k))
 
 
-# -- exponentials ------------------------------------------------------------------------------------------------------
+# -- sums --------------------------------------------------------------------------------------------------------------
 
 
 def linear(e: Expr) -> list[tuple[float, Expr]]:
@@ -176,53 +165,6 @@ def _merge(a: list[tuple[float, Expr]], b: list[tuple[float, Expr]]) -> list[tup
     return [(k, atom) for atom, k in table.items()]
 
 
-def exponentials(e: Expr) -> Expr:
-    """``exp(k*x - k*y) --> exp2((x - y) * (k log2 e))``; any other argument is scaled by log2 e as it stands.
-
-    The difference always comes first. Scaling both sides folds the factor into one multiply-add per element, and makes
-    ``exp(x - max x)`` of the maximum itself ``1 + |x| 2^-24``: another number in every segment, rounded anew wherever a
-    weight is stored in half precision, and 2^(2^76) where nothing bounds x. The subtraction is hidden behind the
-    exponential, whose unit is eight times slower.
-    """
-
-    def rule(x: Expr) -> Expr:
-        if not (isinstance(x, Op) and x.name == "exp" and x.dtype == "f32"):
-            return fold(x)
-        (arg,) = x.args
-        terms = linear(arg)
-        if len(terms) == 1 and FACTORS[0] <= abs(terms[0][0]) <= FACTORS[1]:
-            ((k, a),) = terms
-            return op("exp2", op("mul", a, f32(k * LOG2E)))
-        if len(terms) == 2:
-            (k, a), (j, b) = sorted(terms, key=lambda t: -t[0])
-            if k == -j and k <= FACTORS[1]:
-                return op("exp2", op("mul", op("sub", a, b), f32(k * LOG2E)))
-        return op("exp2", op("mul", arg, f32(LOG2E)))
-
-    return rewrite_bottom_up(e, rule)
-
-
-def hyperbolic(e: Expr, rounded: Callable[[Expr], bool]) -> Expr:
-    """``tanh(x) --> 1 - 2 / (1 + exp2(x * 2 log2 e))`` for the rounded result of a contraction, whose error it does not
-    reach: exact to fp32 in absolute terms, saturates at +-1 without overflow, two special-function results instead of a
-    library call. ``sigmoid(x) --> 1 / (1 + exp2(-x log2 e))`` for every x: that is how torch has it."""
-
-    def rule(x: Expr) -> Expr:
-        match x:
-            case Op(name="tanh", args=(y,), dtype="f32") if rounded(y):
-                return op("sub", f32(1.0), op("div", f32(2.0), _one_and_power(y, 2.0)))
-            case Op(name="sigmoid", args=(y,), dtype="f32"):
-                return op("div", f32(1.0), _one_and_power(y, -1.0))
-        return x
-
-    return rewrite_bottom_up(e, rule)
-
-
-def _one_and_power(e: Expr, factor: float) -> Expr:
-    k, rest = positive_scale(e)
-    return op("add", f32(1.0), op("exp2", op("mul", rest, f32(factor * LOG2E * k))))
-
-
 # -- guards ------------------------------------------------------------------------------------------------------------
 
 
@@ -237,76 +179,6 @@ def guard_of(c: Expr) -> tuple[Expr, bool] | None:
             found = guard_of(x)
             return (found[0], not found[1]) if found else None
     return None
-
-
-def finite(m: Expr) -> Expr:
-    """m, or 0 where m is -inf: a reference that may be subtracted from anything below m."""
-    return Op("select", (op("eq", m, NEG_INF), ZERO, m), m.dtype)
-
-
-def hoist_guards(e: Expr, dominated: Callable[[Expr, str], bool]) -> Expr:
-    """``select(m == -inf, 0, exp(x - m)) --> exp(x - finite(m))`` when x <= m always: the test is then per row.
-
-    Exact: where m is -inf so is x, and exp(-inf - 0) is 0. ``dominated(x, name)`` says that x is below the running
-    maximum ``name``. The guard may also enclose a product of which the exponential is a factor.
-    """
-
-    def rule(x: Expr) -> Expr:
-        if not (isinstance(x, Op) and x.name == "select"):
-            return x
-        found = guard_of(x.args[0])
-        if found is None:
-            return x
-        m, is_empty = found
-        m = positive_scale(m)[1]
-        empty, full = (x.args[1], x.args[2]) if is_empty else (x.args[2], x.args[1])
-        if not is_const(empty, 0.0) or not isinstance(m, Ref):
-            return x
-        done = _shift_exponent(full, m, dominated)
-        return x if done is None else done
-
-    return rewrite_bottom_up(e, rule)
-
-
-def _shift_exponent(e: Expr, m: Ref, dominated: Callable[[Expr, str], bool]) -> Expr | None:
-    match e:
-        case Op(name="exp", args=(arg,)):
-            terms = dict((a, k) for k, a in linear(arg))
-            k = terms.pop(m, 0.0)
-            if k >= 0 or len(terms) != 1:
-                return None
-            ((atom, ka),) = terms.items()
-            if ka != -k or not dominated(atom, m.name):
-                return None
-            return op("exp", replace_exprs(arg, {m: finite(m)}))
-        case Op(name="mul", args=(x, y)):
-            left = _shift_exponent(x, m, dominated)
-            if left is not None:
-                return op("mul", left, y)
-            right = _shift_exponent(y, m, dominated)
-            return None if right is None else op("mul", x, right)
-    return None
-
-
-def lowest_as_guard(e: Expr, resolve: Callable[[Expr], Expr], dominated: Callable[[Expr, str], bool]) -> Expr:
-    """``exp(x - max(m, -3.4e38)) --> exp(x - finite(m))`` when x <= m always: SDPA's own guard, without a number that
-    overflows once it is scaled. Exact: the two references differ where m is -inf, and so is x there."""
-
-    def rule(x: Expr) -> Expr:
-        if not (isinstance(x, Op) and x.name == "exp" and x.dtype == "f32"):
-            return x
-        terms = linear(x.args[0])
-        if len(terms) != 2:
-            return x
-        (k, a), (j, b) = sorted(terms, key=lambda t: -t[0])
-        match resolve(b):
-            case Op(name="max", args=(y, Const(value=v))) if v == -LARGEST["f32"]:
-                scale, m = positive_scale(y)
-                if j == -1.0 and isinstance(m, Ref) and k == scale and dominated(a, m.name):
-                    return op("exp", op("sub", scaled(a, k), scaled(finite(m), k)))
-        return x
-
-    return rewrite_bottom_up(e, rule)
 
 
 # -- products ----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,126 @@
+"""The tiles of a kernel under construction: where each name lives, the buffers, and where statements go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from redfuser.acrf.expr import Expr, Index, Load, Ref, walk
+from redfuser.errors import LoweringError
+from redfuser.strategies.names import fresh
+from redfuser.tensorize.geometry import Geometry
+from redfuser.tensorize.indexing import Affine
+from redfuser.tensorize.ir.index import i64, iadd
+from redfuser.tensorize.ir.nodes import Assign, Buffer, Parallel, TileStmt
+from redfuser.tensorize.scope import Depth, Scope, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Builder:
+    """What the lowering of a kernel is passed. at: what is decided. prologue: statements before the walk. scope: where
+    statements go. before: statements in front of the loop that ``scope`` is the body of. depth: of the contraction being
+    lowered. values: where each name lives. roundings: casts that were added. corrections: what joins the addition of a
+    segment's part. after: what an accumulator takes once the walk is over."""
+
+    at: Geometry
+    prologue: Scope
+    scope: Scope
+    before: list[TileStmt]
+    depth: Depth | None = None
+    values: dict[str, Value] = field(default_factory=dict)
+    buffers: dict[str, Buffer] = field(default_factory=dict)
+    roundings: list[str] = field(default_factory=list)
+    corrections: dict[str, Expr] = field(default_factory=dict)
+    after: dict[str, TileStmt] = field(default_factory=dict)
+
+    def into(self, scope: Scope) -> Builder:
+        """The same kernel, whose statements go elsewhere."""
+        return replace(self, scope=scope)
+
+    def contracting(self, depth: Depth) -> Builder:
+        """The same kernel, while a contraction is lowered."""
+        return replace(self, depth=depth)
+
+    def deep(self, axis: str) -> bool:
+        """Is it the axis of the contraction being lowered?"""
+        return self.depth is not None and axis == self.depth.axis
+
+    def ordered(self, axes: Iterable[str]) -> tuple[str, ...]:
+        """Those of ``axes`` that tiles run along, in tile order; the axis of a contraction comes last."""
+        wanted = set(axes)
+        return tuple(a for a in (*self.at.roles.tiled, *((self.depth.axis,) if self.depth else ())) if a in wanted)
+
+    def home(self, axes: tuple[str, ...]) -> Scope:
+        """Where a tile along ``axes`` is loaded: before the walk unless it moves with the segment or the contraction."""
+        moves = self.at.roles.segment in axes or (self.depth is not None and self.depth.chunked)
+        return self.scope if moves else self.prologue
+
+    def origin(self, axis: str) -> Expr:
+        """The first element of the current tile along an axis."""
+        if self.depth is not None and axis == self.depth.axis:
+            return self.depth.origin
+        if axis == self.at.roles.segment:
+            return self.scope.segment if self.scope.segment is not None else i64(0)
+        return self.at.first(axis).expr()
+
+    def position(self, axis: str) -> Expr:
+        """The value of an axis at the current point."""
+        if axis in self.at.roles.tiled or self.deep(axis):
+            return iadd(self.origin(axis), Index(self.at.point[axis]))
+        return self.at.scalar(axis)
+
+    def axes_of(self, e: Expr) -> tuple[str, ...]:
+        """The tile axes a value varies along, in tile order."""
+        found: set[str] = set()
+        for x in walk(e):
+            if isinstance(x, Index):
+                found.add(x.axis)
+            elif isinstance(x, Ref):
+                found.update(self.value(x.name).axes)
+        return self.ordered(found)
+
+    def value(self, name: str) -> Value:
+        """Where a name lives. Raises LoweringError RF487 before it has a tile."""
+        if name not in self.values:
+            raise LoweringError("RF487", f"{self.at.kernel.name}: {name} is read before it has a tile")
+        return self.values[name]
+
+    def form(self, p: Affine) -> Expr:
+        """An affine index at the current point."""
+        return p.expr({a: self.position(a) for a in p.axes})
+
+    def buffer(self, stem: str, scope: str, dtype: str, shape: tuple[int, ...], comment: str = "") -> str:
+        """Declare a buffer; its name is ``stem``, numbered until it is free."""
+        at = self.at
+        name = fresh(stem.replace("@", "_"), {*self.buffers, *(p.name for p in at.params.values()), *at.roles.grid,
+                                              *at.point.values(), f"{at.roles.rows}_block", *at.blocks, at.counter, "T"})
+        self.buffers[name] = Buffer(name, scope, dtype, shape, comment)  # type: ignore[arg-type]
+        return name
+
+    def shape(self, axes: tuple[str, ...]) -> tuple[int, ...]:
+        """The extents of a tile along ``axes``."""
+        return tuple(self.depth.size if self.depth is not None and a == self.depth.axis else self.at.sizes[a] for a in axes)
+
+    def tile(self, name: str, axes: tuple[str, ...], dtype: str) -> Value:
+        """A fragment for a name, of the current tile sizes."""
+        return Value(axes, dtype, self.buffer(self.at.called.get(name, name), "fragment", dtype, self.shape(axes)))
+
+    def here(self, v: Value) -> Expr:
+        """The element of a tile at the current point."""
+        return Load(v.buffer, self.points(v.axes), v.dtype)
+
+    def points(self, axes: tuple[str, ...]) -> tuple[Expr, ...]:
+        """The loop variables of some axes."""
+        return tuple(Index(self.at.point[a]) for a in axes)
+
+    def parallel(self, axes: tuple[str, ...], body: tuple[Assign, ...], comment: str = "") -> Parallel:
+        """A parallel loop over a tile."""
+        return Parallel(tuple(self.at.point[a] for a in axes), self.shape(axes), body, comment)
+
+    def store(self, v: Value, e: Expr, comment: str = "") -> None:
+        """``v := e`` at every point of v's tile."""
+        self.emit(self.parallel(v.axes, (Assign(v.buffer, self.points(v.axes), e),), comment))
+
+    def emit(self, stmt: TileStmt) -> None:
+        """Append to the current scope."""
+        self.scope.stmts.append(stmt)

@@ -1,0 +1,190 @@
+"""What is decided of a kernel before it has tiles: its axes' roles, the sizes of its tiles, its mathematics rewritten, its
+parameters, the names of points."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from redfuser.acrf.cascade import Tensor
+from redfuser.acrf.expr import Expr, Index
+from redfuser.strategies.program import Block, Kernel, Program
+from redfuser.target import Target
+from redfuser.tensorize.alive import alive
+from redfuser.tensorize.arguments import argument_name, static_extent
+from redfuser.tensorize.axes import Roles, choose
+from redfuser.tensorize.config import TileConfig
+from redfuser.tensorize.indexing import Affine, View, affine, make
+from redfuser.tensorize.ir.index import i64
+from redfuser.tensorize.ir.nodes import Param, Policy
+from redfuser.tensorize.masks import Analysis, Rows
+from redfuser.tensorize.params import Stores, declare_params
+from redfuser.tensorize.precision import chooses_among_few, divides_by_hidden, stores_exponentials
+from redfuser.tensorize.rearrange import rearrange
+from redfuser.tensorize.rewrite import Setting, Watcher, rewritten
+from redfuser.tensorize.rewrite.facts import Facts, learn
+from redfuser.tensorize.rewrite.unit_interval import unit_values
+from redfuser.tensorize.sizes import is_gemm, one_segment, tile_sizes, walked
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """original: the kernel as the segment program has it; kernel: rewritten. exact: exponentials are the program's own. alive:
+    per reduction, where along the segment it matters. unit: names of values in [0, 1]. stores: by block name, the tensor that
+    it writes and where. origin: what a name was called before its short axes went. point: loop variables of tiles; counter:
+    that of the walk. blocks: tiles of rows and columns that the grid has. called: names of buffers for what they hold."""
+
+    program: Program
+    original: Kernel
+    config: TileConfig
+    target: Target
+    kernel: Kernel
+    roles: Roles
+    resident: bool
+    has_gemm: bool
+    exact: bool
+    sizes: Mapping[str, int]
+    facts: Facts
+    alive: tuple[Expr, ...]
+    unit: frozenset[str]
+    declared: Mapping[str, Tensor]
+    stores: Stores
+    origin: Mapping[str, str]
+    params: Mapping[str, Param]
+    views: Mapping[str, View | None]
+    point: Mapping[str, str]
+    counter: str
+    blocks: Mapping[str, int]
+    called: Mapping[str, str]
+
+    @property
+    def extents(self) -> dict[str, int]:
+        return self.roles.extents
+
+    @property
+    def block_extents(self) -> dict[str, int]:
+        return {**self.extents, **self.blocks}
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        """The axes of a value per row."""
+        return (self.roles.rows,)
+
+    @property
+    def across(self) -> tuple[str, ...]:
+        """The axes of a value per row and element of the segment."""
+        return (self.roles.rows, self.roles.segment or "")
+
+    @property
+    def analysis(self) -> Analysis:
+        rows = Rows(self.roles.rows, self.first(self.roles.rows), self.sizes[self.roles.rows])
+        return Analysis(self.roles.segment or "", rows, self.block_extents)
+
+    @property
+    def policy(self) -> Policy:
+        """How the warps share a product: by rows where the weights stay in registers."""
+        return "rows" if self.config.weights == "registers" else "cols"
+
+    def arg(self, name: str) -> str:
+        """The parameter that holds a tensor."""
+        return argument_name(self.program, name)
+
+    def walked(self, n: str) -> int:
+        """Elements that all segments of all splits cover."""
+        return walked(self.kernel, self.extents, self.sizes, n)
+
+    def first(self, axis: str) -> Affine:
+        """The first element of the block's tile along an axis of the grid's tiles."""
+        block = f"{axis}_block"
+        return make({block: self.sizes[axis]}, 0) if block in self.blocks else Affine(())
+
+    def scalar(self, axis: str) -> Expr:
+        """The value of an axis that no tile runs along."""
+        if axis == self.roles.fold:
+            return Index(self.counter)
+        return i64(0) if self.extents.get(axis) == 1 else Index(axis)
+
+    def was(self, name: str) -> str:
+        """What a name is called in the cascade."""
+        return self.origin.get(name, name)
+
+    def view_indices(self, name: str, indices: tuple[Expr, ...]) -> tuple[Affine, ...] | None:
+        """Indices into a parameter's view, or None when they are not affine."""
+        v = self.views[name]
+        if v is None:
+            return None
+        if not indices:  # a single number: its parameter has one element
+            return (Affine(()),)
+        extents = _index_extents(self.roles)
+        return v.index(tuple(affine(i, extents) for i in indices), extents)  # type: ignore[misc]
+
+    def source(self, b: Block) -> str:
+        """The block as the segment program has it: the comment a reader sees."""
+        for o in (*self.original.body, *self.original.tail):
+            if o.names == b.names and o.role == b.role:
+                return f"{o.role}: {str(o).removeprefix(o.role).strip()}"
+        return ""
+
+
+def begin(program: Program, kernel: Kernel, config: TileConfig, target: Target, watch: Watcher | None = None) -> Geometry:
+    """What the lowering of one kernel starts from. Raises LoweringError RF485 to RF488 for a kernel without tiles."""
+    arranged = rearrange(kernel, {a.name: static_extent(a.extent, a.name) for a in program.axes})
+    roles = choose(arranged.kernel, arranged.extents)
+    resident = kernel.kind == "resident" or (kernel.kind == "single" and one_segment(arranged.kernel, roles, config))
+    has_gemm = any(is_gemm(roles, b) for b in arranged.kernel.body)
+    sizes = tile_sizes(roles, config, resident, has_gemm)
+    n = roles.segment
+    ragged = n is not None and walked(arranged.kernel, roles.extents, sizes, n) != roles.extents[n]
+    cascade = program.fused.cascade
+    as_written = chooses_among_few(cascade) or divides_by_hidden(cascade)
+    at = Setting(roles, frozenset(arranged.stores), ragged, resident, as_written)
+    done = rewritten(arranged.kernel, at, watch)
+    facts = learn(done, at)
+    declared = {t.name: t for t in (*done.reads, *done.writes)}
+    params, views = declare_params(program, done, declared, arranged.stores, _index_extents(roles))
+    taken = {*roles.grid, roles.rows, *declared, "T"}
+    return Geometry(
+        program, kernel, config, target, done, roles, resident, has_gemm, as_written or stores_exponentials(cascade), sizes,
+        facts, alive(done, facts), unit_values(done, facts), declared, arranged.stores, arranged.origin, params, views,
+        _points(done, roles, taken), next(x for x in ("k", "step", "k_") if x not in taken),
+        {f"{a}_block": count for a in (roles.rows, *roles.columns) if (count := -(-roles.extents[a] // sizes[a])) > 1},
+        _called(done, roles))
+
+
+def _index_extents(roles: Roles) -> dict[str, int]:
+    """Extents for index analysis: the row axis keeps its dimension even when it has one point."""
+    return {**roles.extents, roles.rows: max(2, roles.extents[roles.rows])}
+
+
+def _points(kernel: Kernel, roles: Roles, taken: set[str]) -> dict[str, str]:
+    """The loop variables of tiles."""
+    point: dict[str, str] = {}
+    used: set[str] = set()
+    contracted = sorted({b.over for b in kernel.body if b.role == "producer" and b.over} - set(roles.tiled))
+    for axes, names in (((roles.rows,), ("i", "r", "i_")), ((roles.segment,), ("j", "l", "j_")),
+                        (roles.columns, ("d", "e", "d_", "e_")), (contracted, ("c", "c_", "cc"))):
+        for axis in filter(None, axes):
+            found = (n for n in names if n not in used and (n not in taken or n == roles.rows))
+            point[axis] = next(found, f"{axis}_")
+            used |= {point[axis]} if axis not in contracted else set()  # one contraction at a time
+    return point
+
+
+def _called(kernel: Kernel, roles: Roles) -> dict[str, str]:
+    """Buffers are called for what they hold: scores, row_max, row_sum, the accumulator's own name."""
+    called: dict[str, str] = {}
+    scores = [b.name for b in kernel.body if b.role == "producer" and b.reducer is not None]
+    if len(scores) == 1:
+        called[scores[0]] = "scores"
+    for kind in ("max", "min", "sum"):
+        rows = [b.name for b in kernel.body if b.role == "reduce" and b.reducer and b.reducer.kind == kind
+                and not roles.column_of(b.axes)]
+        if len(rows) == 1:
+            called[rows[0]] = f"row_{kind}"
+            for suffix in ("shift", "finite", "inverse", "row"):
+                called[f"{rows[0]}_{suffix}"] = f"row_{kind}_{suffix}"
+            called[f"{rows[0]}@old"] = f"row_{kind}_old"
+    return called
+
+
+__all__ = ["Geometry", "begin"]

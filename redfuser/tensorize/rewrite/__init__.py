@@ -1,0 +1,52 @@
+"""What is done to a kernel's mathematics before it has tiles, as a list: each pass takes a kernel of a segment program and
+gives one that computes the same, and is in a file of its own. A new one is a file and a line here;
+``tests/tensorize/test_passes.py`` evaluates the kernel after every pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from redfuser.strategies.program import Kernel
+from redfuser.tensorize.rewrite.base_two import BaseTwo
+from redfuser.tensorize.rewrite.count import CountRepeats
+from redfuser.tensorize.rewrite.facts import Setting
+from redfuser.tensorize.rewrite.guards import ShiftGuards
+from redfuser.tensorize.rewrite.hoist import HoistRows
+from redfuser.tensorize.rewrite.hyperbolic import Hyperbolic
+from redfuser.tensorize.rewrite.mask_tail import MaskTail
+from redfuser.tensorize.rewrite.name_terms import NameTerms
+from redfuser.tensorize.rewrite.own_axes import OwnAxes
+from redfuser.tensorize.rewrite.reciprocals import Reciprocals
+from redfuser.tensorize.rewrite.resident import DropNeutral
+from redfuser.tensorize.rewrite.scales import FactorScales
+from redfuser.tensorize.rewrite.simplify import Simplify
+
+
+class Pass(Protocol):
+    """A frozen dataclass whose docstring shows ``before --> after``, what it requires and which roundings it adds. One that
+    does not apply returns what it was given."""
+
+    def __call__(self, kernel: Kernel, at: Setting) -> Kernel: ...
+
+
+PASSES: tuple[Pass, ...] = (
+    DropNeutral(), Simplify(), OwnAxes(), FactorScales(), Simplify(), CountRepeats(), MaskTail(), NameTerms(), ShiftGuards(),
+    BaseTwo(), Hyperbolic(), Reciprocals(), HoistRows())
+
+Watcher = Callable[[str, Kernel], None]
+"""Told of each pass that changed something: its name, and the kernel after it."""
+
+
+def rewritten(kernel: Kernel, at: Setting, watch: Watcher | None = None) -> Kernel:
+    """``kernel`` after every pass in order."""
+    if watch is not None:
+        watch("along its axes", kernel)
+    for p in PASSES:
+        before, kernel = kernel, p(kernel, at)
+        if watch is not None and str(kernel) != str(before):
+            watch(type(p).__name__, kernel)
+    return kernel
+
+
+__all__ = ["PASSES", "Pass", "Setting", "Watcher", "rewritten"]

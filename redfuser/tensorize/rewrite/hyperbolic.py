@@ -1,0 +1,44 @@
+"""Hyperbolic tangents and sigmoids as exponentials."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from redfuser.acrf.expr import Expr, Op, f32, op
+from redfuser.strategies.program import Kernel
+from redfuser.tensorize.algebra import positive_scale, rewrite_bottom_up, simplify
+from redfuser.tensorize.rewrite.base_two import LOG2E
+from redfuser.tensorize.rewrite.facts import Setting, learn, rewritten
+
+
+@dataclass(frozen=True, slots=True)
+class Hyperbolic:
+    """Two results of the special-function unit instead of a library call::
+
+        p = tanh(s * 0.03)    -->    p = 1.0 - 2.0 / (1.0 + exp2(s * 0.0866))        s a contraction
+        g = sigmoid(x)        -->    g = 1.0 / (1.0 + exp2(x * -1.44))
+
+    Of a tangent only where its argument is the rounded result of a contraction, whose error it does not reach: exact to fp32 in
+    absolute terms, saturates at +-1 without overflow. A sigmoid of every x: that is how torch has it."""
+
+    def __call__(self, kernel: Kernel, at: Setting) -> Kernel:
+        facts = learn(kernel, at)
+        return rewritten(kernel, lambda e: simplify(_hyperbolic(e, facts.rounded)))
+
+
+def _hyperbolic(e: Expr, rounded: Callable[[Expr], bool]) -> Expr:
+    def rule(x: Expr) -> Expr:
+        match x:
+            case Op(name="tanh", args=(y,), dtype="f32") if rounded(y):
+                return op("sub", f32(1.0), op("div", f32(2.0), _one_and_power(y, 2.0)))
+            case Op(name="sigmoid", args=(y,), dtype="f32"):
+                return op("div", f32(1.0), _one_and_power(y, -1.0))
+        return x
+
+    return rewrite_bottom_up(e, rule)
+
+
+def _one_and_power(e: Expr, factor: float) -> Expr:
+    k, rest = positive_scale(e)
+    return op("add", f32(1.0), op("exp2", op("mul", rest, f32(factor * LOG2E * k))))
