@@ -16,7 +16,9 @@ kernels for any of these can be planned and compiled on a machine without a GPU.
   between what microbenchmarks in the literature have and what our attention reached; for the A10 an assumption; 64 per clock
   of a compute unit on CDNA3 (its white paper).
 * turn: products of 4096 x 4096 of fp16 and fp8 in segments of 32 to 256 on an H200, 0.15 to 0.19 us a turn
-  (docs/results/2026-11-22-model). latency: microbenchmarks of Hopper in the literature, loaded.
+  (docs/results/2026-11-22-model). latency: microbenchmarks of Hopper in the literature, loaded. local: width of
+  the first-level cache's port for stores (CUDA C++ Programming Guide), as nine spilling kernels on an H200 have it. dependent:
+  microbenchmarks of Volta and later in the literature.
 * MI300X: AMD Instinct MI300X data sheet (1307 TFLOP/s fp16, 654 tf32, 2615 fp8 and int8, 5.3 TB/s, 2100 MHz) and the CDNA3
   instruction set guide (64 lanes of a compute unit at once, transcendentals at a quarter of that).
 """
@@ -51,7 +53,8 @@ class Target:
     function units per clock of a multiprocessor. port: bytes per clock that one draws from the second-level cache.
     rates: dense matrix operations per second by operand type. launch: seconds that one more kernel of a stream takes.
     latency: seconds from asking device memory until the data are there. turn: clocks of one turn of a loop around products
-    beside the products themselves: barriers, the start of a product and the wait for it.
+    beside the products themselves: barriers, the start of a product and the wait for it. local: bytes per clock that a
+    multiprocessor's threads write to and read from spilled registers. dependent: clocks until a result can be used.
     """
 
     arch: str
@@ -80,6 +83,8 @@ class Target:
     kernel: float = 3e-6
     latency: float = 8e-7
     turn: int = 320
+    local: int = 64
+    dependent: int = 4
 
     @property
     def flight(self) -> float:

@@ -62,7 +62,8 @@ def select(fused: Fused, target: Machine | Target | str) -> tuple[Strategy, int]
         return "resident", 1
     blocks = _blocks(fused, m)
     if m.processors > 1 and 2 * blocks <= m.processors and extent >= 2 * _MIN_RANGE:
-        splits = max(min(_at_once(fused, m) * m.processors // blocks, extent // _MIN_RANGE), _whole_steps(fused, m, blocks, extent))
+        splits = min(_at_once(fused, m) * m.processors // blocks, extent // _MIN_RANGE)
+        splits = max(splits, _whole_steps(fused, m, blocks, extent))
         if splits > 1:
             return "multi", splits
     return "single", 1
