@@ -15,6 +15,10 @@ kernels for any of these can be planned and compiled on a machine without a GPU.
 * The second-level cache: 5120 bytes per clock of an A100 (white paper); 28 per clock and multiprocessor on Hopper, 7 TB/s,
   between what microbenchmarks in the literature have and what our attention reached; for the A10 an assumption; 64 per clock
   of a compute unit on CDNA3 (its white paper).
+* turn: products of 4096 x 4096 of fp16 and fp8 in segments of 32 to 256 on an H200, 0.15 to 0.19 us a turn
+  (docs/results/2026-11-22-model). latency: microbenchmarks of Hopper in the literature, loaded. local: width of
+  the first-level cache's port for stores (CUDA C++ Programming Guide), as nine spilling kernels on an H200 have it. dependent:
+  microbenchmarks of Volta and later in the literature.
 * MI300X: AMD Instinct MI300X data sheet (1307 TFLOP/s fp16, 654 tf32, 2615 fp8 and int8, 5.3 TB/s, 2100 MHz) and the CDNA3
   instruction set guide (64 lanes of a compute unit at once, transcendentals at a quarter of that).
 """
@@ -48,6 +52,9 @@ class Target:
     max_blocks: resident blocks of a multiprocessor. clock: 1/s. lanes, special: results of the CUDA cores and of the special
     function units per clock of a multiprocessor. port: bytes per clock that one draws from the second-level cache.
     rates: dense matrix operations per second by operand type. launch: seconds that one more kernel of a stream takes.
+    latency: seconds from asking device memory until the data are there. turn: clocks of one turn of a loop around products
+    beside the products themselves: barriers, the start of a product and the wait for it. local: bytes per clock that a
+    multiprocessor's threads write to and read from spilled registers. dependent: clocks until a result can be used.
     """
 
     arch: str
@@ -74,6 +81,15 @@ class Target:
     launch: float = 1e-6
     lead: float = 0.35
     kernel: float = 3e-6
+    latency: float = 8e-7
+    turn: int = 320
+    local: int = 64
+    dependent: int = 4
+
+    @property
+    def flight(self) -> float:
+        """Bytes that a multiprocessor has to have asked for at any time to get its part of the bandwidth."""
+        return self.bandwidth * self.latency / self.sms
 
 
 def _rates(half: float, tf32: float, eight: float | None = None) -> dict[str, float]:

@@ -4,6 +4,7 @@ the times in a file of measurements."""
 from __future__ import annotations
 
 import gzip
+import json
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -121,6 +122,30 @@ def times(path: Path, at: Target, tell: Callable[[str], None]) -> list[tuple[str
         if len(made) == 1 and (text := made[0].stages.get("tiles")) and (time := predicted(parse(text), at)) is not None:
             found.append((str(case), 1e3 * time, took))
     return found
+
+
+def candidates(path: Path, at: Target) -> list[list[str]]:
+    """A line for each kernel of a file of candidates: rank correlation of predicted and measured times, and how much longer
+    than the best the present choice takes and the model's first. A row of the file: name, tiles, ms, chosen (its place in the
+    present order; None where another strategy is chosen), rest (predicted ms of the call's other kernels)."""
+    text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    families: dict[str, list[tuple[float, float, float]]] = {}
+    for row in map(json.loads, text.splitlines()):
+        time = predicted(parse(row["tiles"]), at)
+        place = float("inf") if row["chosen"] is None else row["chosen"]
+        whole = float("inf") if time is None else 1e3 * time + row["rest"]
+        families.setdefault(row["name"], []).append((whole, row["ms"], place))
+    found = []
+    for name, family in families.items():
+        best, first = min(m for _, m, _ in family), min(family)
+        now = min(family, key=lambda f: f[2])
+        found.append([name, str(len(family)), f"{rank([(p, m) for p, m, _ in family]):+.2f}", f"{now[1] / best:.3f}",
+                      f"{first[1] / best:.3f}", f"{first[0]:.4f}", f"{first[1]:.4f}", f"{best:.4f}"])
+    return found
+
+
+CANDIDATES = ["kernel", "candidates", "rank correlation", "first built / best", "model's first / best", "its model", "its time",
+              "best"]
 
 
 def rank(pairs: Sequence[tuple[float, float]]) -> float:

@@ -67,11 +67,13 @@ def list_(workload: str, shapes: str, as_json: bool) -> None:
 @bench.command("model")
 @click.argument("folder", required=False, type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--times", "times_", type=FILE, help="A file of measurements (bench run --json) to compare predicted times with.")
+@click.option("--candidates", "candidates_", type=FILE, help="A file of measured configurations to rank.")
 @click.option("--target", default="sm_90a", show_default=True, help="Whose kernels in FOLDER.")
-@click.option("--part", default="H200", show_default=True, help="With --times: what was measured on.")
+@click.option("--part", default="H200", show_default=True, help="With --times and --candidates: what was measured on.")
 @click.option("--worst", default=10, show_default=True, help="So many of the kernels that are missed by most.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
-def model(folder: Path | None, times_: Path | None, target: str, part: str, worst: int, quiet: bool) -> None:
+def model(folder: Path | None, times_: Path | None, candidates_: Path | None, target: str, part: str, worst: int,
+          quiet: bool) -> None:
     """The model of resources against ptxas, over the artifacts in FOLDER, and against measured times."""
     from redfuser.bench import model as model_
     from redfuser.target import PARTS
@@ -85,6 +87,8 @@ def model(folder: Path | None, times_: Path | None, target: str, part: str, wors
                              help="redfuser bench build and redfuser bench correctness --build write such")
         print_table("The model against ptxas", *model_.table(found))
         print_table("Registers missed by most", ["kernel", "kind", "model", "ptxas", "error"], model_.worst(found, worst))
+    if candidates_ is not None:
+        print_table(f"Candidates, {part}, ms", model_.CANDIDATES, model_.candidates(candidates_, PARTS[part]))
     if times_ is not None:
         pairs = model_.times(times_, PARTS[part], _progress(quiet))
         print_table(f"Predicted and measured, {part}, ms", ["case", "model", "measured", "model / measured"],

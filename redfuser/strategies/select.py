@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import ceil, prod
 
 from redfuser.acrf.cascade import Extent, Reduce
 from redfuser.acrf.expr import BYTES, Const, Expr, Index, Load, Op, children, indices_of, loads_of
@@ -17,17 +17,22 @@ _MIN_RANGE = 256
 _BLOCKS_PER_PROCESSOR = 2
 """Blocks per processor that a split row aims at. Measured on an H200, 64 heads over 8, 32768 keys: 16, 33, 66, 132 splits
 (1, 2, 4, 8 blocks per processor) take 55.5, 44.7, 51.1 and 58.0 us."""
+_STEP = 4096
+"""Elements that a block which walks a row of its own asks for at once, at most."""
 _SYMBOLIC = 1024
 """What a symbolic extent counts as."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the model needs to know: independent processors, rows one block works on, bytes to hold a row in."""
+    """What the model needs to know: independent processors, rows one block works on, bytes to hold a row in; of a processor:
+    bytes of its registers, and bytes to have asked for at any time."""
 
     processors: int
     rows: int
     row_bytes: int
+    registers: int = 1 << 18
+    flight: float = 0.0
 
 
 CPU = Machine(processors=1, rows=1, row_bytes=1 << 18)
@@ -40,7 +45,7 @@ def machine(target: Machine | Target | str) -> Machine:
     if target == "cpu":
         return CPU
     known = named(target) if isinstance(target, str) else target
-    return Machine(known.sms, 64, min(64 << 10, known.shared_bytes // 2))
+    return Machine(known.sms, 64, min(64 << 10, known.shared_bytes // 2), 4 * known.registers, known.flight)
 
 
 def select(fused: Fused, target: Machine | Target | str) -> tuple[Strategy, int]:
@@ -57,10 +62,25 @@ def select(fused: Fused, target: Machine | Target | str) -> tuple[Strategy, int]
         return "resident", 1
     blocks = _blocks(fused, m)
     if m.processors > 1 and 2 * blocks <= m.processors and extent >= 2 * _MIN_RANGE:
-        splits = min(_BLOCKS_PER_PROCESSOR * m.processors // blocks, extent // _MIN_RANGE)
+        splits = min(_at_once(fused, m) * m.processors // blocks, extent // _MIN_RANGE)
+        splits = max(splits, _whole_steps(fused, m, blocks, extent))
         if splits > 1:
             return "multi", splits
     return "single", 1
+
+
+def _at_once(fused: Fused, m: Machine) -> int:
+    """Blocks that a processor is to have: no more than may accumulate in half of its registers."""
+    held = 4 * min(m.rows, _rows(fused)[1]) * sum(_spread(fused, frozenset(a.axes)) for a in fused.state.accumulators)
+    return max(1, min(_BLOCKS_PER_PROCESSOR, m.registers // 2 // max(1, held)))
+
+
+def _whole_steps(fused: Fused, m: Machine, blocks: int, extent: int) -> int:
+    """Splits of rows that share nothing, until enough bytes are asked for at once, each of them whole steps long."""
+    if _rows(fused)[1] > 1 or any(_spread(fused, frozenset(a.axes)) > 1 for a in fused.state.accumulators):
+        return 1
+    asked = _STEP * sum({(x.tensor, x.indices): BYTES[x.dtype] for x in _along(fused)}.values())
+    return min(ceil(m.flight / max(1, asked)) * m.processors // blocks, extent // _STEP)
 
 
 def _number(extent: Extent) -> int:
@@ -88,17 +108,26 @@ def _spread(fused: Fused, axes: frozenset[str]) -> int:
     return prod(_number(fused.cascade.extent(a)) for a in free)
 
 
-def _blocks(fused: Fused, m: Machine) -> int:
-    """Blocks the grid gives when each works on up to ``rows`` points that use the same elements along the r-axis."""
-    cascade = fused.cascade
+def _along(fused: Fused) -> list[Load]:
+    """What is read along the r-axis."""
     exprs = [s.expr for s in fused.producers] + [a.contribution for a in fused.state.accumulators]
-    along = [x for e in exprs for x in loads_of(e) if cascade.raxis in indices_of(x)]
-    distinct = shared = 1
+    return [x for e in exprs for x in loads_of(e) if fused.cascade.raxis in indices_of(x)]
+
+
+def _rows(fused: Fused) -> tuple[int, int]:
+    """Points of the grid that read other elements along the r-axis, and points for each that read the same."""
+    along, distinct, shared = _along(fused), 1, 1
     for axis in _grid(fused):
-        extent = _number(cascade.extent(axis))
+        extent = _number(fused.cascade.extent(axis))
         same = max((_sharing(x, axis, extent) for x in along), default=1)
         shared *= same
         distinct *= -(-extent // same)
+    return distinct, shared
+
+
+def _blocks(fused: Fused, m: Machine) -> int:
+    """Blocks the grid gives when each works on up to ``rows`` points that use the same elements along the r-axis."""
+    distinct, shared = _rows(fused)
     return distinct * -(-shared // m.rows)
 
 

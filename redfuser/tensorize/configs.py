@@ -38,6 +38,8 @@ BUSY = 0.9
 THREE = 192
 """Rows of three warp groups."""
 _COSTLY = ("exp", "tanh", "sigmoid", "erf", "log", "sqrt", "rsqrt", "div", "sin", "cos", "pow", "lt", "le", "gt", "ge")
+LONG = 4096
+"""Elements of a row that a block which walks it asks for at once, at most."""
 WHOLE = 256
 """Columns of an accumulated product above which blocks share them, where nothing but the rows' statistics is repeated."""
 
@@ -61,7 +63,9 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
         padded = 1 << max(5, (n - 1).bit_length())
         return [TileConfig(r, padded, 32 * r, 0, "registers", False) for r in (4, 2, 8, 1)]
     if not contracts:
-        return _row_configs(kernel.kind == "resident", rows, n, _neighbours(kernel, roles))
+        blocks = rows * prod(extents[a] for a in roles.grid)
+        few = n // program.splits >= LONG and -(-blocks // target.sms) * LONG // 2 * _asked(kernel, roles) < target.flight
+        return _row_configs(kernel.kind == "resident", rows, n, _neighbours(kernel, roles), few)
     if roles.lists:
         depth = max((extents[b.over] for b in kernel.body if b.role == "producer" and b.over in extents), default=0)
         return _selection_configs(rows, n, depth, target)
@@ -282,15 +286,22 @@ def _selection_configs(rows: int, n: int, depth: int, target: Target) -> list[Ti
     return sorted(out, key=cost) or [TileConfig(16, width, 32, 2, "registers", False, chunk=64)]
 
 
+def _asked(kernel: Kernel, roles: Roles) -> int:
+    """Bytes that a block reads for an element of a row."""
+    loads = {x for b in kernel.body for e in b.exprs for x in walk(e) if isinstance(x, Load) and roles.segment in indices_of(x)}
+    return sum(BYTES[x.dtype] for x in loads)
+
+
 def _neighbours(kernel: Kernel, roles: Roles) -> bool:
     """Do neighbouring rows lie next to each other in memory, and the elements of a row apart?"""
     loads = (x for b in (*kernel.body, *kernel.tail) for e in b.exprs for x in walk(e) if isinstance(x, Load) and x.indices)
     return any(roles.segment in indices_of(x) and Index(roles.rows) == x.indices[-1] for x in loads)
 
 
-def _row_configs(resident: bool, rows: int, n: int, neighbours: bool) -> list[TileConfig]:
+def _row_configs(resident: bool, rows: int, n: int, neighbours: bool, few: bool) -> list[TileConfig]:
     """Rows held on chip, or walked: a block of 64 to 128 threads with 24 to 32 elements per thread. neighbours: a block takes
-    whole lines of memory, 32 rows or more, and few elements of each at once."""
+    whole lines of memory, 32 rows or more, and few elements of each at once. few: blocks that ask for too little at once to
+    keep memory busy, so that each asks for more."""
     if neighbours and rows >= 16 and not resident:
         return [TileConfig(32, max(8, min(n, 64)), 128, 0, "registers", False), TileConfig(64, 32, 128, 0, "registers", False),
                 TileConfig(32, 32, 128, 0, "registers", False)]
@@ -298,9 +309,10 @@ def _row_configs(resident: bool, rows: int, n: int, neighbours: bool) -> list[Ti
             (32, 128), (32, 256), (16, 128), (32, 512), (16, 256), (8, 256)) if 4 <= r * n / t <= 64]):
         return held
     if not resident:
-        wide = min(4096, 1 << max(5, (n - 1).bit_length()))
+        wide = min(LONG, 1 << max(5, (n - 1).bit_length()))
+        first = [(1, min(wide, LONG // 2), 128), (1, min(wide, LONG), 256)]
         return [TileConfig(r, s, t, 0, "registers", False) for r, s, t in
-                ((1, min(wide, 2048), 128), (1, min(wide, 4096), 256), (1, min(wide, 1024), 128), (4, min(wide, 256), 128))]
+                (*(first[::-1] if few else first), (1, min(wide, 1024), 128), (4, min(wide, 256), 128))]
     out: list[TileConfig] = []
     padded = 1 << max(5, (n - 1).bit_length())
     for width in dict.fromkeys((n, padded)):

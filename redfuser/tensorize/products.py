@@ -61,14 +61,18 @@ def _fits(c: TileConfig, p: Product, target: Target) -> bool:
 
 
 def _time(c: TileConfig, p: Product, target: Target) -> float:
-    """Seconds: waves of blocks, each bound by the matrix units, the operands it reads from the last cache, or its maps."""
+    """Seconds: waves of blocks, each bound by the matrix units, the operands it reads from the last cache, or its maps. It
+    waits for a whole segment before its first turn, and every turn has a cost of its own: deep segments for long axes. What
+    the units find ready is what the other stages hold."""
     flops = target.flops * (2 if p.right == 1 and target.fp8_gemm else 1) / target.sms
-    busy = min(1.0, 0.45 + 0.1 * c.stages + 0.15 * c.warp_specialized) * (1.0 if c.segment * p.right >= LINE else 0.8)
+    ahead = (c.stages - 1) * max(1.0, c.segment * p.right / LINE)
+    busy = min(1.0, 0.55 + 0.1 * ahead + 0.15 * c.warp_specialized) * (1.0 if c.segment * p.right >= LINE else 0.8)
     compute = 2.0 * c.rows * c.columns * p.depth / (flops * busy)
     read = p.depth * (c.rows * p.left + c.columns * p.right) / (REACH * target.bandwidth / target.sms)
+    first, turns = read * c.segment / p.depth, ceil(p.depth / c.segment) * target.turn / target.clock
     maps = 8.0 * c.rows * p.depth / (target.flops / 16 / target.sms) if p.mapped else 0.0
     blocks = p.outer * ceil(p.rows / c.rows) * ceil(p.columns / c.columns)
-    return ceil(blocks / target.sms) * (max(compute, read) + maps)
+    return ceil(blocks / target.sms) * (max(compute, read) + first + turns + maps)
 
 
 __all__ = ["Product", "product_configs"]

@@ -1,5 +1,7 @@
+
 """The model of resources: what ptxas and TileLang said of built kernels, and bounds on both sides of a limit."""
 
+import json
 import re
 from dataclasses import replace
 from math import prod
@@ -167,6 +169,47 @@ def test_five_terms():
     moved = sum(prod(p.shape) * BYTES[p.dtype] for p in rows.kernels[0].params)
     assert first.bytes == pytest.approx(moved / 4.65e12)
     assert second.bytes / first.bytes == pytest.approx(4.65 / 3.35)
+
+
+def test_what_nothing_hides():
+    """Registers in memory, a row that few blocks walk step by step, and blocks that are alone on a multiprocessor."""
+    program = realise(examples.attention(4, 32, 32, 2048, 2048, 128, "f16"), "single", 1)
+    wide, usual = (time_of(tensorize(program, c, HOPPER).kernels[0], HOPPER) for c in (
+        TileConfig(256, 64, 512, 2, "registers", True), TileConfig(128, 128, 256, 2, "registers", True)))
+    assert wide.total > 1.5 * usual.total and usual.total > usual.chain
+    row = examples.softmax(64, 65536, "f16")
+    times = [predicted(tensorize(realise(row, way, splits), TileConfig(1, s, t, 0, "registers", False), HOPPER), HOPPER)
+             for way, splits, s, t in (("multi", 8, 4096, 256), ("multi", 4, 4096, 256), ("multi", 4, 2048, 128),
+                                       ("single", 1, 4096, 256), ("single", 1, 2048, 128), ("single", 1, 1024, 128))]
+    assert times == sorted(times) and times[-1] > 3 * times[0]  # as measured
+    rows = realise(examples.softmax(4096, 8192, "f16"), "resident", 1)
+    few, many = (predicted(tensorize(rows, TileConfig(r, 8192, 256, 0, "registers", False), HOPPER), HOPPER) for r in (4, 1))
+    assert few > 1.3 * many
+
+
+def test_defaults_by_what_is_asked_for_at_once():
+    """Splits of a long row until memory is busy, and no more of an attention than a processor has registers to accumulate;
+    deep segments of a long product."""
+    from redfuser.strategies import select
+    from redfuser.tensorize import configs
+    from redfuser.tensorize.products import Product, product_configs
+
+    row = examples.softmax(64, 65536, "f16")
+    assert select(row, HOPPER) == ("multi", 8)
+    assert configs(realise(row, "multi", 8), HOPPER)[0].segment == 4096
+    assert configs(realise(examples.softmax(2048, 65536, "f16"), "single", 1), HOPPER)[0].segment == 2048
+    for size, depth, segment in ((2, 1024, 128), (1, 4096, 256)):
+        best = product_configs(Product(4096, 4096, depth, 1, size, size, False, True), HOPPER)[0]
+        assert (best.rows, best.columns, best.segment) == (128, 128, segment), (size, depth)
+
+
+def test_candidates_of_a_file(tmp_path):
+    tiles = [str(p.values[0]) for p in list(built())[:2]]
+    rows = [{"name": "k", "tiles": f"tile program p\n{t}", "ms": ms, "chosen": place, "rest": 0.0}
+            for t, ms, place in zip(tiles, (1.0, 2.0), (None, 0), strict=True)]
+    (tmp_path / "c.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    [line] = bench_model.candidates(tmp_path / "c.jsonl", HOPPER)
+    assert line[:2] == ["k", "2"] and line[3] == "2.000" and line[-1] == "1.0000"
 
 
 def test_targets_say_what_they_are():

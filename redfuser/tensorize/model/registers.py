@@ -20,6 +20,8 @@ MOST = 255
 """Registers a thread can have."""
 MOVED = (256, 384)
 """Threads of blocks whose warps move registers among themselves once they run, those that copy to those that compute."""
+GIVEN = 240
+"""Registers of a thread that computes in such a block, once those that copy have given up theirs."""
 
 _FITTED: dict[str, dict[str, float]] = {
     "row": {"ahead": 1.62, "base": 7.92, "lines": 3.47, "loads": 9.63, "single": 0.19, "tiles": 0.3},
@@ -48,8 +50,21 @@ def registers(kernel: TileKernel, target: Target) -> int:
     most = limit(kernel, target)
     if isinstance(kernel.body[-1], Roles) or (specialised(kernel, target) and block_threads(kernel, target) in MOVED):
         return most
+    return max(16, min(most, round(_wanted(kernel, target))))
+
+
+def _wanted(kernel: TileKernel, target: Target) -> float:
+    """What a thread would have of a machine without limits."""
     found = traits(kernel, target)
-    return max(16, min(most, round(sum(v * found[n] for n, v in _FITTED[kind(kernel, target)].items()))))
+    return sum(v * found[n] for n, v in _FITTED[kind(kernel, target)].items())
+
+
+def spilled(kernel: TileKernel, target: Target) -> float:
+    """Registers of a thread that are kept in memory: of products with what lies between them, where tiles alone fill it."""
+    if isinstance(kernel.body[-1], Roles) or kind(kernel, target) != "group":
+        return 0.0
+    moves = specialised(kernel, target) and block_threads(kernel, target) in MOVED
+    return max(0.0, _wanted(kernel, target) - (GIVEN if moves else limit(kernel, target)))
 
 
 def carried(kernel: TileKernel) -> int:

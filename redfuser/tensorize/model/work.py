@@ -9,7 +9,19 @@ from itertools import product
 from math import prod
 
 from redfuser.acrf.expr import BYTES, Cast, Const, Expr, Index, Load, Op, walk
-from redfuser.tensorize.ir.nodes import Copy, Fill, For, Gemm, If, Parallel, ReduceTile, Slice, TileKernel, TileStmt
+from redfuser.tensorize.ir.nodes import (
+    Copy,
+    Fill,
+    For,
+    Gemm,
+    If,
+    Parallel,
+    ReduceTile,
+    Roles,
+    Slice,
+    TileKernel,
+    TileStmt,
+)
 
 SAMPLES = 4
 """Blocks along a grid axis, and turns of a loop, at which bounds and conditions are looked at."""
@@ -21,12 +33,15 @@ COST = {"div": (8, 1), "sqrt": (8, 1), "rsqrt": (4, 1), "exp2": (1, 1), "exp": (
 
 @dataclass(slots=True)
 class Work:
-    """Of one block, or the mean of some. moved: bytes by parameter. matrix: operations by the operands' type."""
+    """Of one block, or the mean of some. moved: bytes by parameter. matrix: operations by the operands' type. turns: of
+    pipelined loops; steps: of others, which wait for what they read."""
 
     moved: dict[str, float] = field(default_factory=dict)
     matrix: dict[str, float] = field(default_factory=dict)
     core: float = 0.0
     special: float = 0.0
+    turns: float = 0.0
+    steps: float = 0.0
 
     def add(self, other: Work, times: float) -> None:
         for mine, theirs in ((self.moved, other.moved), (self.matrix, other.matrix)):
@@ -34,6 +49,8 @@ class Work:
                 mine[n] = mine.get(n, 0.0) + v * times
         self.core += other.core * times
         self.special += other.special * times
+        self.turns += other.turns * times
+        self.steps += other.steps * times
 
 
 def work(kernel: TileKernel) -> Work:
@@ -59,11 +76,15 @@ def _of(kernel: TileKernel, body: tuple[TileStmt, ...], at: Mapping[str, int | N
     found = Work()
     for s in body:
         match s:
-            case For(var, start, stop, inner):
+            case For(var, start, stop, inner, stages):
                 first, last = value(start, at), value(stop, at)
-                turns = _some(first or 0, last if last is not None else 1)
+                turns, often = _some(first or 0, last if last is not None else 1), max(0, (last or 0) - (first or 0))
+                found.add(Work(turns=often) if stages else Work(steps=often), 1.0)
                 for k in turns:
-                    found.add(_of(kernel, inner, {**at, var: k}, counted), max(0, (last or 0) - (first or 0)) / len(turns))
+                    found.add(_of(kernel, inner, {**at, var: k}, counted), often / len(turns))
+            case Roles(roles):
+                for role in roles:
+                    found.add(_of(kernel, role.body, at, counted), 1.0)
             case If(cond, inner):
                 if value(cond, at) != 0:
                     found.add(_of(kernel, inner, at, counted), 1.0)
