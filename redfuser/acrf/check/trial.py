@@ -60,7 +60,7 @@ class Trial:
         if cuts is all_cuts:  # about no element of the sample
             yield from self._neutrals()
         if self.reached:  # states may differ by NaN; what is made of them must be the program's, or NaN
-            for state in self._states(cuts(n)):
+            for state in (whole, *self._states(cuts(n))):
                 yield from self._results(reference, f.finish(state))
             return
         yield from self._same("neutral: an empty segment changes the state", f.step(whole, n, n), whole)

@@ -101,7 +101,7 @@ def in_units(work: Derivation, r: Reduce, d: Decomposition, t: Term, squares: Ca
         unit = Ref(name, dtype)
         work.ranges.names[name] = Interval(0.0)
         work.refs.units.add(name)
-        work.own |= {str(g) for g in work.refs.guards_of(unit)}
+        work.own.add(name)
         rest: list[Part] = []
         left = p.power
         for i, q in enumerate(t.parts):
@@ -137,7 +137,7 @@ def _hidden(work: Derivation, r: Reduce, name: str, kind: str, body: Expr, edge:
     work.scope.axes[name], work.scope.kinds[name] = axes, "D"
     derive_plain(work, hidden)
     work.ranges.declare(replace(hidden, expr=plain))
-    work.own |= {str(g) for g in work.refs.guards_of(Ref(name, body.dtype))}
+    work.own.add(name)
     return name
 
 
