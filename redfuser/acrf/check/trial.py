@@ -23,7 +23,7 @@ from redfuser.acrf.state import Accumulator, Fused
 RELATIVE = 1e-30
 """Two 50-digit values agree when they differ by at most this, relative to the larger and to the inputs' scale."""
 INF = float("inf")
-INFINITE = frozenset({"posinf", "neginf", "firstneginf", "fewneginf", "allneginf"})
+INFINITE = frozenset({"posinf", "neginf", "firstneginf", "fewneginf", "allneginf", "allposinf"})
 """Kinds of elements with infinities (samples.py)."""
 PLACES = " (places)"
 Cuts = Callable[[int], list[tuple[int, ...]]]

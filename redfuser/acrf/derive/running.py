@@ -94,7 +94,13 @@ class Running:
             whole = self._extrapolate(e.arg.arg, extent)
             if whole != e.arg.arg:  # an estimate of the whole may be out of the narrow dtype's range, so it is not rounded
                 return whole if whole.dtype == e.dtype else Cast(whole, e.dtype)
-        if (isinstance(e, Op) and e.name in ("add", "sub", "mul", "div", "neg")) or isinstance(e, Ref):
+        if isinstance(e, Cast) and isinstance(e.arg, Op) and e.arg.name in ("max", "min") and e.arg.dtype not in FLOATS:
+            args = tuple(Const(float(x.value), e.dtype) if isinstance(x, Const) else Cast(x, e.dtype) for x in e.arg.args)
+            spelled = Op(e.arg.name, args, e.dtype)  # of whole numbers: as good as of what they become
+            whole = self._extrapolate(spelled, extent)
+            return e if whole == spelled else whole
+        if (isinstance(e, Op) and e.name in ("add", "sub", "mul", "div", "neg")) or isinstance(e, Ref) or (
+                isinstance(e, Cast) and e.arg.dtype not in FLOATS and isinstance(e.arg, Ref)):
             p = to_poly(e)
             degrees = {m: self._degree(m) for m in p}
             if any(degrees.values()):
@@ -102,7 +108,7 @@ class Running:
                 out: Poly = {}
                 for m, c in p.items():
                     d = degrees[m]
-                    mono: Mono = tuple((self._extrapolate(b, extent) if not isinstance(b, Ref) else b, q) for b, q in m)
+                    mono: Mono = tuple((b if isinstance(_widened(b), Ref) else self._extrapolate(b, extent), q) for b, q in m)
                     out[(*mono, (n, -d)) if d else mono] = c * Fraction(extent) ** int(d) if d.denominator == 1 else c
                 if all(d.denominator == 1 for d in degrees.values()):
                     return from_poly(out, e.dtype)

@@ -226,8 +226,9 @@ def _to_undo(work: Derivation, t: Term, guards: list[Expr]) -> list[Expr]:
     """The guards of a term that the root has to undo. Not those of what the derivation itself chose for this term: that cancels
     against the factor deferred with it, whereas the program's own results, be they equal, end as the program has them."""
     read = {x for p in t.parts if p.kind != "d" for e in (p.base, p.a, p.b, p.true, p.unit, p.rest, *(b for b, _ in p.follows))
-            if e is not None for x in walk(e) if isinstance(x, Ref)}
-    mine = {str(g) for x in read if x.name in work.own for g in work.refs.guards_of(x)}
+            if e is not None for x in walk(e) if refs_of(x) and refs_of(x) <= work.own}
+    mine = {str(g) for x in read if isinstance(x, Ref) or (isinstance(x, Op) and x.name == "min")
+            for g in work.refs.guards_of(x)}
     return [g for g in guards if str(g) not in mine]
 
 
