@@ -45,13 +45,14 @@ def draws(cascade: Cascade) -> Iterator[Draw]:
     """Finite ones first, then hidden rows, then NaN and infinities in each tensor by itself. Where there are few rows there
     are more draws: what happens in some rows only is to happen."""
     floats = [t for t in cascade.inputs if t.dtype in FLOATS]
-    few = _rows(cascade)
-    yield Draw("normal", wide=True, deep=True)
+    few, along = _rows(cascade), _along(cascade)
+    yield Draw("normal", wide=True, deep=True, turn=4)
     yield Draw("positive", "positive", wide=True)
-    yield Draw("bands of magnitude", "bands", wide=True, deep=True)
+    yield Draw("bands of magnitude", "bands", wide=True, deep=True, turn=5)
     yield Draw("small", "small", wide=True)
     yield Draw("decades within a row", "decades", turn=1)
-    yield Draw("far from zero", "offset", wide=True)
+    for side in range(2 if few < PARTS else 1):
+        yield Draw(f"far {'above' if side else 'below'} zero", "offset", wide=True, turn=side)
     yield Draw("ties", "ties", turn=2)
     yield Draw("outlier", "outlier", turn=3)
     yield Draw("ends of tiles", "ends", turn=4)
@@ -62,14 +63,17 @@ def draws(cascade: Cascade) -> Iterator[Draw]:
     for t in floats:
         own = kinds.rows(tuple(map(int, t.shape)), _dim(cascade, t.name, cascade.raxis))
         if own < PARTS and len(floats) > 1:
-            yield Draw(f"{t.name} far from zero", kinds={t.name: "offset"}, wide=True)
+            yield Draw(f"{t.name} far from zero", kinds={t.name: "offset"}, wide=True, turn=1)
+        if own < PARTS and t.name in along:
+            for k in range(2):
+                yield Draw(f"{t.name} balanced, {k}", kinds={t.name: "balanced"}, wide=True, exactly=True)
         for k in range(0, PARTS, own) if few < PARTS else [0] if own < PARTS and len(floats) > 1 else []:
             yield Draw(f"{t.name} zeros, {k}", kinds={t.name: "zeros"}, wide=True, turn=k)
         for k in range(0, PARTS, own) if few < PARTS else [0 if own >= PARTS else 1]:
             yield Draw(f"{t.name} -inf, {k}", kinds={t.name: "hidden"}, turn=k)
             yield Draw(f"{t.name} least, {k}", kinds={t.name: "least"}, turn=k)
     if len(floats) > 1:
-        yield Draw("-inf jointly", "positive", {n: "hidden" for n in _along(cascade)}, turn=0 if few >= PARTS else 1)
+        yield Draw("-inf jointly", "positive", {n: "hidden" for n in along}, turn=0 if few >= PARTS else 1)
     for n in (t.name for t in floats):
         for k in SINGLE if few < PARTS else SINGLE[:1]:
             yield Draw(f"{n} nan, {k}", kinds={n: "nan"}, turn=k)
@@ -117,7 +121,7 @@ def _values(cascade: Cascade, t: Tensor, number: int, draw: Draw, known: Facts, 
     shape = tuple(int(n) for n in t.shape)
     band, along = known.bands[t.name], known.rows[t.name]
     if t.dtype == "bool":
-        return kinds.mask(rng, shape, draw.wide, Place(number, band, along, draw.turn + 3))
+        return kinds.mask(rng, shape, draw.wide, draw.wide and not draw.deep, Place(number, band, along, draw.turn + 3))
     if t.name in known.counts:
         return kinds.counts(rng, t.dtype, shape, draw.kinds.get(t.name, draw.default), Place(number, band, along, draw.turn))
     if t.dtype not in FLOATS:

@@ -49,14 +49,16 @@ def rows(shape: tuple[int, ...], along: int | None) -> int:
     return sum(n - 1 for d, n in enumerate(shape) if d != row) + 1
 
 
-def mask(rng: np.random.Generator, shape: tuple[int, ...], plain: bool, place: Place) -> Array:
-    """Mostly true; unless ``plain``, with first and last elements, parts of rows and whole ones false."""
+def mask(rng: np.random.Generator, shape: tuple[int, ...], ends: bool, whole: bool, place: Place) -> Array:
+    """Mostly true; first and last elements false unless they are kept (``ends``), and unless rows are ``whole``, parts of them
+    and all of some."""
     x = rng.random(shape) < 0.75
-    if plain or not shape:
+    if not shape:
         return x
-    x[..., :1] = False
-    x[..., -1:] = False
-    return x & ~_part(shape, place, 2 * PARTS)
+    if not ends:
+        x[..., :1] = False
+        x[..., -1:] = False
+    return x if whole else x & ~_part(shape, place, 2 * PARTS)
 
 
 def places(rng: np.random.Generator, shape: tuple[int, ...], limit: int, plain: bool) -> Array:
@@ -77,7 +79,7 @@ def labels(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, plain: 
 
 def counts(rng: np.random.Generator, dtype: str, shape: tuple[int, ...], kind: str, place: Place) -> Array:
     """Whole numbers as a float tensor would have numbers, where that kind has some."""
-    kind = kind if kind in ("offset", "ends", "peak", "ties", "zeros", "large") else "normal"
+    kind = kind if kind in ("offset", "balanced", "ends", "peak", "ties", "zeros", "large") else "normal"
     return np.rint(50 * floats(rng, "f32", shape, kind, place)).astype(NUMPY[dtype])
 
 
@@ -107,8 +109,10 @@ def floats(rng: np.random.Generator, dtype: str, shape: tuple[int, ...], kind: s
         case "small":
             x = normal * 0.0037
         case "offset":  # below in one row and above in another, in every place of a tile
-            side = np.where(_parity(_sides(shape, place)) == 0, -1.0, 1.0)
+            side = np.where(_parity(_sides(shape, place) + place.turn) == 0, -1.0, 1.0)
             x = normal + side * (100.0 if narrow or dtype == "bf16" else 3000.0)
+        case "balanced":  # a sum much smaller than those of its products with anything else
+            x = normal if place.along is None else _balanced(normal, place.along)
         case "ends":  # the row's largest is where a segment, of whatever size, begins or ends
             x = normal if place.along is None else normal * _ends(shape, place.along)
         case "peak":
@@ -190,6 +194,10 @@ def _peak(normal: Array, shape: tuple[int, ...], place: Place) -> Array:
     end, second = (_ends_of(n)[(low + k + place.number * high) % 4] for k in (0, 2))
     at = np.arange(n).reshape([-1 if d == place.along else 1 for d in range(len(shape))])
     return np.where(at == end, 6.0 * side, np.where(at == second, 4.5 * side, x))
+
+
+def _balanced(x: Array, dim: int) -> Array:
+    return x - np.mean(x, dim, keepdims=True) + 1 / (32 * np.sqrt(x.shape[dim]))
 
 
 def _sides(shape: tuple[int, ...], place: Place) -> Array:

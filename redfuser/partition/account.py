@@ -20,13 +20,14 @@ from redfuser.partition.draft import Reject
 from redfuser.partition.graph import Graph, Node, Unit, provenance_of
 from redfuser.partition.grow import Cut
 from redfuser.partition.index import axes_of
-from redfuser.partition.kinds import kind_of
+from redfuser.partition.kinds import is_scan, kind_of
 from redfuser.partition.region import Apart
 
 OPAQUE = ("call_dps_packed", "call_pure_packed")
 """Calls the frontend made opaque; it lists them itself."""
 SHORT = Reject("RF308", None, "left to torch without a closer look", "the work that partitioning one model may take is spent",
                "a loop that was unrolled is better compiled as one step")
+RUNNING = "it is a scan, whose elements are the row's results so far; a kernel writes the results of a row once, at its end"
 REACH = 4
 """Maps between a statistic and the row that it comes back to."""
 
@@ -116,7 +117,8 @@ class _Balance:
         if called and not stem:
             return  # listed as an opaque call
         reason = NotFusable("RF301", u.var, f"{name} has no lowering to statements", self.why.get(u) or (
-            u.gap if " " in u.gap else "an element of its result is no map and no reduction of its operands' elements"),
+            RUNNING if is_scan(name) else u.gap if " " in u.gap else
+            "an element of its result is no map and no reduction of its operands' elements"),
             "it runs in torch; a cascade cannot reach through it", where)
         if stem:
             self.lose((u,), stem, (where,), reason)

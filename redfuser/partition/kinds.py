@@ -11,9 +11,18 @@ KINDS: tuple[tuple[str, str], ...] = (
     ("topk", r"topk|kthvalue"),
     ("statistics", r"logsumexp|logcumsumexp|quantile|median|(^|_)(std|var)(_|$)|(vector|matrix|linalg)_norm"),
 )
+SCANS = r"(^|log)cum(sum|prod|max|min)|(^|_)scan(_|$)"
 
 
 def kind_of(operator: str) -> str:
     """``aten._native_batch_norm_legit.default`` --> ``norm``; empty for what is no cascade by itself."""
-    name = operator.split(".")[1] if operator.count(".") >= 2 else operator.split(".")[-1]
-    return next((kind for kind, words in KINDS if re.search(words, name)), "")
+    return next((kind for kind, words in KINDS if re.search(words, _name(operator))), "")
+
+
+def is_scan(operator: str) -> bool:
+    """``aten.cumsum.default``: every element is a result over those before it."""
+    return re.search(SCANS, _name(operator)) is not None
+
+
+def _name(operator: str) -> str:
+    return operator.split(".")[1] if operator.count(".") >= 2 else operator.split(".")[-1]

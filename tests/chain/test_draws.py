@@ -64,9 +64,9 @@ def test_rows_of_every_tile_have_a_nan_and_have_none_and_it_stands_at_every_end(
 
 
 def test_masks_hide_whole_segments_too() -> None:
-    x = kinds.mask(rng(), (16, 700), False, Place(0, None, 1))
+    x = kinds.mask(rng(), (16, 700), False, False, Place(0, None, 1))
     assert {(bool(r[:350].any()), bool(r[350:].any())) for r in x} == set(itertools.product((False, True), repeat=2))
-    assert kinds.mask(rng(), (16, 700), True, Place(0, None, 1))[:, 0].any()
+    assert kinds.mask(rng(), (16, 700), True, True, Place(0, None, 1))[:, 0].any()
 
 
 def test_where_there_is_one_row_each_tensor_is_hidden_and_zero_by_itself_in_every_way() -> None:
@@ -82,7 +82,31 @@ def test_where_there_is_one_row_each_tensor_is_hidden_and_zero_by_itself_in_ever
             hidden = inputs(cascade, found[f"{name} -inf, {k}"], known)[name] == -np.inf
             assert k != 1 or (hidden[:350].all() and not hidden[350:].all())
         assert {(False, False), (False, True), (True, False)} <= ways
-    assert sum(d.exactly for d in found.values()) == PEAKS
+    assert sum(d.exactly for d in found.values()) == PEAKS + 2 * len(cascade.inputs)
+    far = [inputs(cascade, found[f"far {side} zero"], known) for side in ("below", "above")]
+    assert all(np.sign(far[0][n].mean()) == -np.sign(far[1][n].mean()) for n in ("x", "y"))
+
+
+def test_a_weighted_mean_leaves_the_range_of_its_data_in_every_coordinate() -> None:
+    """What is done where it does, a clamp of a running reference, is to happen in each."""
+    cascade = parse_cascade("""cascade c(w: f32[900], x: f32[900, 3]) over l
+  t = sum[l] w[l]
+  s[d] = sum[l] w[l] * x[l, d]
+  return t, s
+""", "c.txt")
+    for seed in range(4):
+        given = [inputs(cascade, d, facts(cascade), seed) for d in draws(cascade) if d.name.startswith("w balanced")]
+        means = [np.abs((g["w"].astype(float) @ g["x"]) / g["w"].sum(dtype=float)) for g in given]
+        assert np.any([m > np.abs(g["x"]).max(0) for m, g in zip(means, given, strict=True)], 0).all()
+
+
+def test_rows_of_a_twin_with_two_points_of_every_axis_are_hidden_altogether_too() -> None:
+    cascade = parse_cascade("""cascade c(x: f32[2, 700], k: bool[2, 700]) over l
+  s[i] = sum[l] select(k[i, l], x[i, l], 0.0)
+  return s
+""", "c.txt")
+    seen = [~inputs(cascade, d, facts(cascade))["k"].any(1) for d in draws(cascade) if d.deep]
+    assert np.any(seen, 0).all() and not np.any(np.all(seen, 0))
 
 
 def test_labels_are_few_and_places_reach_the_ends_of_segments() -> None:
@@ -96,7 +120,7 @@ def test_labels_are_few_and_places_reach_the_ends_of_segments() -> None:
     given = inputs(cascade, ties, known)
     assert (np.diff(given["kid"]) >= 0).all() and -100 in given["word"]
     assert known.counts == {"n"} and given["n"].min() < 0 < given["n"].max()
-    far = inputs(cascade, next(d for d in draws(cascade) if d.name == "far from zero"), known)["n"]
+    far = inputs(cascade, next(d for d in draws(cascade) if d.name == "far below zero"), known)["n"]
     for k in range(4):
         assert (far[k::4].max(1) < 0).any() and (far[k::4].min(1) > 0).any(), "what fills up a tile is no number of the row"
     places = kinds.places(rng(), (400,), 700, False)

@@ -282,6 +282,14 @@ def guarded_rows(x, keep):
     return torch.where(keep.any(-1, keepdim=True), p, 0.0)
 
 
+@written(X)
+def guarded_maximum(x):
+    m = x.amax(-1, keepdim=True)
+    e = torch.exp(x - torch.where(torch.isfinite(m), m, 0.0))
+    t = e.sum(-1, keepdim=True)
+    return e / torch.where(t > 0, t, 1.0)
+
+
 # -- statistics --------------------------------------------------------------------------------------------------------
 
 
@@ -293,6 +301,13 @@ def var_mean(x):
 @written(r(3, 6, 5, 4))
 def batch_statistics(x):
     return x.mean((0, 2, 3)), x.var((0, 2, 3), unbiased=False)
+
+
+@written(X, mask(6, 50))
+def variance_of_what_counts(x, keep):
+    n = keep.sum(-1, keepdim=True).clamp(min=1)
+    mean = torch.where(keep, x, 0.0).sum(-1, keepdim=True) / n
+    return torch.where(keep, (x - mean) ** 2, 0.0).sum(-1) / n.squeeze(-1)
 
 
 @written(X)

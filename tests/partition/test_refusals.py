@@ -44,8 +44,16 @@ def test_an_intermediate_that_another_reduction_reads_is_not_recomputed():
 
     args = (r(I, L), r(L, 3))
     imported, p = partitioned(f, args)
-    assert names(p) == ["softmax"] and any(n.code == "RF301" for n in p.notes)
+    assert names(p) == ["softmax"]
+    assert [n.text.split(":")[0] for n in p.notes if n.code == "RF301"] == ["stays with torch"]
+    assert any("a scan, whose elements are the row's results so far" in n.text for n in p.notes)
     agrees(f, args, imported, p)
+
+
+def test_a_scan_that_the_importer_does_not_know_says_so_too():
+    _imported, p = partitioned(lambda x: torch.logcumsumexp(torch.softmax(x, -1), -1), (r(I, L),))
+    assert names(p) == ["softmax"]
+    assert ["it is a scan" in x.reason.why for x in p.refusals] == [True]
 
 
 def test_a_reduced_temperature_is_refused_by_the_algebra_and_its_prefix_stays():

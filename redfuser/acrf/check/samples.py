@@ -26,7 +26,7 @@ SYMBOLIC = 97
 
 KINDS = ("generic", "ties", "zeros", "equal", "large", "medium", "gaps", "outlier", "tiny")
 """Distributions of finite values; the first element kinds of a sample."""
-SPECIAL = ("neginf", "allneginf", "posinf", "nan")
+SPECIAL = ("neginf", "allneginf", "posinf", "allposinf", "nan")
 """Distributions with infinities or NaN, given to one tensor at a time."""
 
 def draw(kind: str, dtype: str, rng: random.Random) -> Any:
@@ -65,6 +65,8 @@ def draw(kind: str, dtype: str, rng: random.Random) -> Any:
             value = -math.inf if rng.random() < 0.25 else Fraction(rng.randint(-64, 64), 16)
         case "allneginf":
             value = -math.inf
+        case "allposinf":
+            value = math.inf
         case "posinf":
             value = math.inf if rng.random() < 0.4 else Fraction(rng.randint(-64, 64), 16)
         case "nan":

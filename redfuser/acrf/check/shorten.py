@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from fractions import Fraction
 
 from redfuser.acrf.cascade import Cascade
 from redfuser.acrf.expr import FLOATS, Const, Expr, Load, Ref, map_children, walk
@@ -16,6 +17,9 @@ from redfuser.acrf.state import Fused
 
 SHORT = (1, 2, 4, 8)
 """Lengths of shortened rows: powers of two, so that a literal ``1 / extent`` has an exact counterpart."""
+
+SMALL = 16
+"""Factors of a length that a literal may have."""
 
 
 def restated(fused: Fused, n: int) -> Fused | None:
@@ -44,6 +48,25 @@ def restated(fused: Fused, n: int) -> Fused | None:
                                                                       finalize=finalize),
                    producers=tuple(replace(s, expr=one(s.expr)) for s in fused.producers),
                    post=tuple(replace(s, expr=one(s.expr)) for s in fused.post))
+
+
+def may_rest_on_length(fused: Fused) -> bool:
+    """Is some literal of the program or its fused form a length, a power of one, or a small multiple of those? Where none is, a
+    row of another length is a row of the same program."""
+    extent = fused.cascade.extent(fused.cascade.raxis)
+    if not isinstance(extent, int) or extent <= max(SHORT):
+        return True
+    scales = [float(a) ** p for a in (extent, extent - 1) for p in (0.5, 1, 2, 3)] + [float(extent) * (extent - 1)]
+    state = fused.state
+    parts = [*(s.expr for s in (*fused.cascade.stmts, *fused.producers, *state.finalize, *fused.post)),
+             *(e for a in state.accumulators for e in (a.contribution, *a.rebase))]
+    literals = {abs(float(x.value)) for e in parts for x in walk(e) if isinstance(x, Const) and x.dtype in FLOATS}
+    return any(_is_ratio(v / s) or _is_ratio(v * s) for v in literals if 0 < v < float("inf") for s in scales)
+
+
+def _is_ratio(x: float) -> bool:
+    """Is it near a quotient of small numbers?"""
+    return 1 / SMALL <= x <= SMALL and abs(x - Fraction(x).limit_denominator(SMALL)) <= 1e-6 * x
 
 
 def _is_length(e: Expr, table: Mapping[float, float]) -> bool:

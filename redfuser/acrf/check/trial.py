@@ -23,7 +23,7 @@ from redfuser.acrf.state import Accumulator, Fused
 RELATIVE = 1e-30
 """Two 50-digit values agree when they differ by at most this, relative to the larger and to the inputs' scale."""
 INF = float("inf")
-INFINITE = frozenset({"posinf", "neginf", "firstneginf", "fewneginf", "allneginf"})
+INFINITE = frozenset({"posinf", "neginf", "firstneginf", "fewneginf", "allneginf", "allposinf"})
 """Kinds of elements with infinities (samples.py)."""
 PLACES = " (places)"
 Cuts = Callable[[int], list[tuple[int, ...]]]
@@ -60,7 +60,7 @@ class Trial:
         if cuts is all_cuts:  # about no element of the sample
             yield from self._neutrals()
         if self.reached:  # states may differ by NaN; what is made of them must be the program's, or NaN
-            for state in self._states(cuts(n)):
+            for state in (whole, *self._states(cuts(n))):
                 yield from self._results(reference, f.finish(state))
             return
         yield from self._same("neutral: an empty segment changes the state", f.step(whole, n, n), whole)

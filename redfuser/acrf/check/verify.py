@@ -32,7 +32,7 @@ from redfuser.acrf.check.domains import Array
 from redfuser.acrf.check.evaluate import share
 from redfuser.acrf.check.exact import Inexact
 from redfuser.acrf.check.samples import Sample, sample, samples
-from redfuser.acrf.check.shorten import SHORT, restated
+from redfuser.acrf.check.shorten import SHORT, may_rest_on_length, restated
 from redfuser.acrf.check.stability import check_roundings, check_stability
 from redfuser.acrf.check.structure import check_structure
 from redfuser.acrf.check.systems import domain
@@ -184,15 +184,28 @@ class _Run:
 
     def holds(self, s: Sample, cuts: Cuts) -> bool:
         """Do all obligations hold on a row of (at least) the sample's length that is as long as its literals say?"""
-        n = min((x for x in SHORT if x >= len(s.points[self.fused.cascade.raxis])), default=max(SHORT))
-        if n not in self.known:
-            other = restated(self.fused, n)
-            self.known[n] = other and share(other)
-        other = self.known[n]
+        n = _shortest(len(s.points[self.fused.cascade.raxis]))
+        other = self.at(n)
         if other is None or self.on(other, sample(self.fused.cascade, s.kinds, s.default, n, s.seed), cuts):
             return False
         self.relied_on = True
         return True
+
+    def decides(self, n: int) -> bool:
+        """Is a sample of n elements that does not hold a row of this program, whose whole rows are too long to evaluate?"""
+        return self.at(_shortest(n)) is not None or not may_rest_on_length(self.fused)
+
+    def at(self, n: int) -> Fused | None:
+        """The fusion restated for rows of n."""
+        if n not in self.known:
+            other = restated(self.fused, n)
+            self.known[n] = other and share(other)
+        return self.known[n]
+
+
+def _shortest(n: int) -> int:
+    """The length of a restated row for a sample of n elements."""
+    return min((x for x in SHORT if x >= n), default=max(SHORT))
 
 
 def check_sample(fused: Fused, s: Sample, thorough: bool = False, run: _Run | None = None) -> list[str]:
@@ -200,7 +213,8 @@ def check_sample(fused: Fused, s: Sample, thorough: bool = False, run: _Run | No
 
     A result may rest on the r-axis's known extent (``t / 768.0`` is a mean of 768 elements). Where a result over a
     shorter sample differs, the same distribution decides over a short row with those literals restated
-    (:mod:`redfuser.acrf.check.shorten`), and where that is no valid statement, over the whole extent. Whoever relies on a
+    (:mod:`redfuser.acrf.check.shorten`), and where that is no valid statement, over the whole extent; of rows too long for
+    that, the restated one or, where no literal may be a length, the sample itself. Whoever relies on a
     restatement also checks one whole row exactly, and whole rows of every distribution in the program's dtypes.
     """
     cuts, run = all_cuts if thorough else some_cuts, run or _Run(fused)
@@ -211,9 +225,12 @@ def check_sample(fused: Fused, s: Sample, thorough: bool = False, run: _Run | No
     found = run.on(fused, s, cuts)
     if 0 < n < run.extent and any(map(_is_result, found)):
         run.rests = True
-        found = [v for v in found if not _is_result(v)]
-        if not run.holds(s, cuts) and run.extent <= WHOLE:
-            found += run.on(fused, _whole(fused, s), no_cuts)
+        short, found = [v for v in found if _is_result(v)], [v for v in found if not _is_result(v)]
+        if not run.holds(s, cuts):
+            if run.extent <= WHOLE:
+                found += run.on(fused, _whole(fused, s), no_cuts)
+            elif run.decides(n):
+                found += short
     return found
 
 

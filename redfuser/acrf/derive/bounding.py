@@ -19,7 +19,8 @@ from redfuser.acrf.derive.linear import split_linear
 from redfuser.acrf.derive.plain import derive_plain
 from redfuser.acrf.derive.terms import Part, Term, without_constant
 from redfuser.acrf.derive.values import F1, Value
-from redfuser.acrf.expr import FLOATS, Const, Expr, Op, Ref, children, op, walk
+from redfuser.acrf.expr import COMPARISONS, FLOATS, Const, Expr, Op, Ref, children, op, refs_of, walk
+from redfuser.acrf.facts.algebra import LARGEST
 from redfuser.acrf.facts.normal import Poly, add, from_poly, number, product
 from redfuser.acrf.facts.ranges import Interval
 from redfuser.acrf.state import Condition
@@ -101,7 +102,7 @@ def in_units(work: Derivation, r: Reduce, d: Decomposition, t: Term, squares: Ca
         unit = Ref(name, dtype)
         work.ranges.names[name] = Interval(0.0)
         work.refs.units.add(name)
-        work.own |= {str(g) for g in work.refs.guards_of(unit)}
+        work.own.add(name)
         rest: list[Part] = []
         left = p.power
         for i, q in enumerate(t.parts):
@@ -137,7 +138,7 @@ def _hidden(work: Derivation, r: Reduce, name: str, kind: str, body: Expr, edge:
     work.scope.axes[name], work.scope.kinds[name] = axes, "D"
     derive_plain(work, hidden)
     work.ranges.declare(replace(hidden, expr=plain))
-    work.own |= {str(g) for g in work.refs.guards_of(Ref(name, body.dtype))}
+    work.own.add(name)
     return name
 
 
@@ -227,12 +228,26 @@ def own_peak(work: Derivation, r: Reduce, d: Decomposition, t: Term) -> Term:
         dtype = p.base.dtype
         a, b = from_poly(split[0], dtype), from_poly(split[1], dtype)
         peak = _hidden(work, r, f"{r.name}_peak", "max", a, float("-inf"), t.conds)
-        top = Ref(peak, dtype)
+        top: Expr = Ref(peak, dtype)
+        if _compared(work, r.name):  # a sum that is infinite must not be NaN
+            top = Op("min", (top, Const(LARGEST[dtype], dtype)), dtype)
         lowered = Op(p.base.name, (Op("sub", (a, top), dtype),), dtype)
         follows = ((Op(p.base.name, (Op("neg", (top,), dtype),), dtype), F1),)
         parts += [Part("scaled", lowered, follows=follows),
                   Part("d", Op(p.base.name, (Op("add", (top, b), dtype),), dtype))]
     return replace(t, parts=tuple(parts))
+
+
+def _compared(work: Derivation, name: str) -> bool:
+    """Does the program compare a result, or what it makes of it, with anything?"""
+    reached = {name}
+    for s in work.scope.cascade.stmts:
+        ops = [x for x in walk(s.expr) if isinstance(x, Op) and (x.name in COMPARISONS or x.name in ("max", "min"))]
+        if any(refs_of(x) & reached for x in ops):
+            return True
+        if refs_of(s.expr) & reached:
+            reached.update(s.names)
+    return False
 
 
 def _about_maximum(d: Decomposition, p: Part, split: tuple[Poly, Poly], conds: Conds) -> list[Part]:

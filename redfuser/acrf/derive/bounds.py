@@ -13,8 +13,8 @@ from redfuser.acrf.derive.decomposition import Decomposition
 from redfuser.acrf.derive.derivation import Derivation
 from redfuser.acrf.derive.linear import monomial_kind, split_linear
 from redfuser.acrf.derive.terms import F1, Part, Term, constant_of, without_constant
-from redfuser.acrf.expr import Cast, Const, Expr, Op, Ref, children, map_children, walk
-from redfuser.acrf.facts.algebra import LARGEST
+from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Ref, children, map_children, walk
+from redfuser.acrf.facts.algebra import LARGEST, widens
 from redfuser.acrf.facts.normal import Mono, Poly, add, multiply, scale, to_poly
 from redfuser.acrf.refuse import Refuse
 from redfuser.acrf.state import Condition
@@ -121,18 +121,33 @@ def follows_maximum(d: Decomposition, p: Part, conds: Conds) -> bool:
 
 def maximum_in(d: Decomposition, arg: Expr, conds: Conds = ()) -> tuple[Mono, Fraction] | None:
     """The results' term ``-c * m`` of a sum whose data is ``c * A``, m being the maximum of A; or None."""
-    split = split_linear(d, arg)
+    return next((found for as_is in (True, False) if (found := _maximum_in(d, arg, conds, as_is)) is not None), None)
+
+
+def _maximum_in(d: Decomposition, arg: Expr, conds: Conds, as_is: bool) -> tuple[Mono, Fraction] | None:
+    """as_is: casts that round nothing told apart from what they are of."""
+    def spelled(e: Expr) -> Expr:
+        return e if as_is else _narrow(e)
+
+    split = split_linear(d, spelled(arg))
     if split is None:
         return None
     moving = {m: c for m, c in split[0].items() if monomial_kind(d, m) == "X"}
     for name, r in d.ranges.reductions.items():
         if r.reducer.kind == "max":
-            data = to_poly(under(conds, d.scope.inline(r.expr)))
+            data = to_poly(spelled(under(conds, d.scope.inline(r.expr))))
             top: Mono = ((Ref(name, r.dtype), F1),)
             for c in {abs(v) for v in moving.values()}:
                 if scale(data, c) == moving and split[1].get(top) == -c:
                     return top, -c
     return None
+
+
+def _narrow(e: Expr) -> Expr:
+    """Without casts that round nothing: they change neither which element is the largest nor what it is."""
+    if isinstance(e, Cast) and e.dtype in FLOATS and e.arg.dtype in FLOATS and widens(e.arg.dtype, e.dtype):
+        return _narrow(e.arg)
+    return map_children(e, _narrow) if isinstance(e, Op) and e.name in ("add", "sub", "neg") else e
 
 
 def _unclamped(d: Decomposition, e: Expr) -> Expr:

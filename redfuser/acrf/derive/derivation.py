@@ -44,7 +44,7 @@ class Derivation(ABC):
     roundings: list[str] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
     own: set[str] = field(default_factory=set)
-    """Guards, as text, of results that a sum is kept relative to by the derivation's own choice."""
+    """Results that a sum is kept relative to by the derivation's own choice."""
     pending: dict[str, Accumulator] = field(default_factory=dict)
     """Counts under a mask, part of the state only where a finalized value reads them."""
     _by_key: dict[tuple[str, tuple[str, ...], str, str], str] = field(default_factory=dict)

@@ -20,6 +20,7 @@ from redfuser.acrf.facts.ranges import Interval, Ranges
 from redfuser.acrf.refuse import Refuse
 from redfuser.acrf.state import Accumulator
 
+WIDE, NARROW = frozenset({"f32", "f64"}), frozenset({"f16", "bf16"})
 _SHORT = frozenset({"f16", "e4m3", "e5m2"})
 """Dtypes with a range much shorter than that of the sums they round."""
 
@@ -94,7 +95,14 @@ class Running:
             whole = self._extrapolate(e.arg.arg, extent)
             if whole != e.arg.arg:  # an estimate of the whole may be out of the narrow dtype's range, so it is not rounded
                 return whole if whole.dtype == e.dtype else Cast(whole, e.dtype)
-        if (isinstance(e, Op) and e.name in ("add", "sub", "mul", "div", "neg")) or isinstance(e, Ref):
+        if isinstance(e, Cast) and e.dtype in WIDE and isinstance(e.arg, Op) and e.arg.name in ("max", "min") and (
+                e.arg.dtype not in FLOATS):
+            args = tuple(Const(float(x.value), e.dtype) if isinstance(x, Const) else Cast(x, e.dtype) for x in e.arg.args)
+            spelled = Op(e.arg.name, args, e.dtype)  # of whole numbers: as good as of what they become
+            whole = self._extrapolate(spelled, extent)
+            return e if whole == spelled else whole
+        if (isinstance(e, Op) and e.name in ("add", "sub", "mul", "div", "neg")) or isinstance(e, Ref) or (
+                isinstance(e, Cast) and e.dtype in WIDE and e.arg.dtype not in FLOATS and isinstance(e.arg, Ref)):
             p = to_poly(e)
             degrees = {m: self._degree(m) for m in p}
             if any(degrees.values()):
@@ -102,7 +110,7 @@ class Running:
                 out: Poly = {}
                 for m, c in p.items():
                     d = degrees[m]
-                    mono: Mono = tuple((self._extrapolate(b, extent) if not isinstance(b, Ref) else b, q) for b, q in m)
+                    mono: Mono = tuple((b if isinstance(_widened(b), Ref) else self._extrapolate(b, extent), q) for b, q in m)
                     out[(*mono, (n, -d)) if d else mono] = c * Fraction(extent) ** int(d) if d.denominator == 1 else c
                 if all(d.denominator == 1 for d in degrees.values()):
                     return from_poly(out, e.dtype)
@@ -241,6 +249,8 @@ class Running:
         estimate, running = self.estimate(e), self.running(e)
         if estimate != running:
             kept = set(walk(estimate))
+            if any(isinstance(x, Op) and x.dtype in NARROW and x not in kept for x in walk(running)):
+                note(guards, Op("ne", (estimate, running), "bool"))  # over the whole row the same, but for its own roundings
             for x in walk(running):
                 if isinstance(x, Cast) and x.dtype in _SHORT and x not in kept and x.arg.dtype in FLOATS:
                     note(guards, Op("ne", (Cast(x, x.arg.dtype), x.arg), "bool"))

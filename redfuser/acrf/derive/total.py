@@ -22,7 +22,7 @@ from redfuser.acrf.derive.pull_out import finish_late
 from redfuser.acrf.derive.spelling import explain, factor_text, spell_decomposition
 from redfuser.acrf.derive.terms import Part, Term
 from redfuser.acrf.derive.values import F1, SUM, Value, own_name
-from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Ref, children, op, refs_of
+from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Ref, children, op, refs_of, walk
 from redfuser.acrf.facts.algebra import accumulator_dtype, neutral
 from redfuser.acrf.facts.normal import product
 from redfuser.acrf.refuse import Refuse
@@ -198,8 +198,7 @@ def _term_accumulators(work: Derivation, r: Reduce, t: Term, name: str, dtype: s
     made = _family(work, r, t, name, dtype, single, vanishes)
     family, guards, powers, follows, shifts = made.members, made.guards, made.powers, made.follows, made.shifts
     explain(work, r, t, follows, shifts)
-    # what the derivation itself chose cancels against the factor deferred with it: there is nothing to undo at the root
-    guards = [g for g in guards if str(g) not in work.own]
+    guards = _to_undo(work, t, guards)
     residual = residuals(work, family, powers, dtype)
     if any(p.true is not None for p in shifts):
         residual = [work.refs.last_drift(p) if p.true is not None else c for p, c in zip(shifts, residual, strict=True)]
@@ -221,6 +220,16 @@ def _term_accumulators(work: Derivation, r: Reduce, t: Term, name: str, dtype: s
     back = work.refs.to_true(follows) if follows else None
     root = op("mul", root, back) if back is not None else root
     return value, _where_counted(work, r, t, value, root, dtype) if t.conds else root, guards
+
+
+def _to_undo(work: Derivation, t: Term, guards: list[Expr]) -> list[Expr]:
+    """The guards of a term that the root has to undo. Not those of what the derivation itself chose for this term: that cancels
+    against the factor deferred with it, whereas the program's own results, be they equal, end as the program has them."""
+    read = {x for p in t.parts if p.kind != "d" for e in (p.base, p.a, p.b, p.true, p.unit, p.rest, *(b for b, _ in p.follows))
+            if e is not None for x in walk(e) if refs_of(x) and refs_of(x) <= work.own}
+    mine = {str(g) for x in read if isinstance(x, Ref) or (isinstance(x, Op) and x.name == "min")
+            for g in work.refs.guards_of(x)}
+    return [g for g in guards if str(g) not in mine]
 
 
 def _may_overflow(work: Derivation, p: Part) -> bool:

@@ -35,6 +35,14 @@ def test_planted_errors_are_caught(case, record_property):
     assert tried > len(equivalent) or tried <= 1, "nothing was caught"
 
 
+def test_a_guard_of_two_minima_is_told_from_one_of_their_maximum():
+    """It shows only where one tensor of a row is infinite altogether, and the other is not."""
+    (case,) = (c for c in ACCEPT if c.name == "two_minima")
+    f = fuse(case.cascade, case.casts)
+    planted = [m for m in mutants(f) if str(m).startswith(("finalize of t: min(m, n) -> max", "finalize of v: max(u, -n) -> min"))]
+    assert len(planted) == 7 and all(check(m.fused, stability=False, enough=1) for m in planted)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif("REDFUSER_ALL_MUTANTS" not in os.environ, reason="minutes: set REDFUSER_ALL_MUTANTS to run it")
 @pytest.mark.parametrize("case", ACCEPT, ids=lambda c: c.name)

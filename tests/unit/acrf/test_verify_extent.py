@@ -8,11 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from redfuser.acrf.check.evaluate import run
+from redfuser.acrf.cascade import Let
+from redfuser.acrf.check.evaluate import run, run_fused
 from redfuser.acrf.check.shorten import restated
 from redfuser.acrf.check.verify import check
 from redfuser.acrf.derive.fuse import fuse
-from redfuser.acrf.expr import Cast, Const, Expr, Ref, f32, map_children, op
+from redfuser.acrf.expr import Cast, Const, Expr, Op, Ref, f32, map_children, op
 from redfuser.acrf.state import Fused
 from redfuser.acrf.text import parse_cascade
 
@@ -128,3 +129,58 @@ def test_nan_in_the_input_may_not_come_out_as_anything_else(instead):
     guarded = op("select", op("isnan", let.expr), f32(instead), let.expr)
     wrong = replace(f, state=replace(f.state, finalize=(replace(let, expr=guarded),)))
     assert check(f) == [] and any("nan" in v for v in check(wrong))
+
+
+CHOSEN = {
+    "least": """cascade own_minimum(x: f32[I, 48]) over l
+  n[i] = min[l] x[i, l]
+  s[i] = sum[l] pow(x[i, l] / n, -2.0)
+  k[i] = min[l] abs(x[i, l])
+  least[i] = sum[l] (k / x[i, l]) * (k / x[i, l])
+  return s, least""",
+    "cube": """cascade own_maximum(x: f32[I, 48]) over l
+  t[i] = sum[l] x[i, l]
+  square[i] = sum[l] (x[i, l] / t) * (x[i, l] / t)
+  m[i] = max[l] abs(x[i, l])
+  cube[i] = sum[l] pow(x[i, l] / m, 3.0)
+  return square, cube""",
+    "z": """cascade own_peak(x: f32[I, 48], b: f32[I, 48]) over l
+  s[i] = sum[l] b[i, l]
+  e[i] = sum[l] exp(x[i, l] - s)
+  m[i] = max[l] x[i, l]
+  z[i] = sum[l] exp(x[i, l] - m)
+  return e, z""",
+}
+"""Programs that have, for a later sum, the very result that the deriver chooses by itself for an earlier one."""
+
+
+@pytest.mark.parametrize("extent", [48, 8192])
+@pytest.mark.parametrize("name", CHOSEN)
+def test_a_result_of_the_program_stays_the_program_s_where_the_deriver_chose_it_too(name: str, extent: int):
+    """Rows on which it is 0 or infinite end as in the source, also rows too long to be evaluated whole."""
+    f = fused(CHOSEN[name].replace("48", str(extent)))
+    assert check(f, stability=False) == []
+
+    def at_the_reference(s: Let) -> Let:
+        assert isinstance(s.expr, Op)
+        return replace(s, expr=s.expr.args[0])
+
+    finalize = tuple(at_the_reference(s) if s.name == name else s for s in f.state.finalize)
+    found = check(replace(f, state=replace(f.state, finalize=finalize)), stability=False, enough=1)
+    assert found and found[0].startswith(f"result: {name} differs"), found
+
+
+@pytest.mark.parametrize("how", ["step", "tree"])
+def test_a_mean_in_half_precision_is_the_program_s_in_the_end(how):
+    """What stands for it while the row is reduced rounds otherwise: a row of one number has no variance all the same."""
+    f = fused("""cascade counted(k: bool[4, 200], x: bf16[4, 200]) over l
+  t[i] = sum[l] f32(select(k[i, l], x[i, l], bf16(0.0)))
+  n[i] = sum[l] i64(k[i, l])
+  u[i] = bf16(t) / bf16(max(n, 1))
+  s[i] = sum[l] f32(select(k[i, l], (x[i, l] - u) * (x[i, l] - u), bf16(0.0)))
+  return s""")
+    k = np.random.default_rng(0).random((4, 200)) < 0.6
+    given = {"k": k, "x": np.full((4, 200), 9984.0)}
+    want = run(f.cascade, given, "program")["s"]
+    got = run_fused(f, given, [64, 64, 64, 8], how, "program")["s"]
+    assert (want == 0).all() and (got == 0).all()
