@@ -210,7 +210,7 @@ def test_configurations_of_a_product_fill_the_machine():
       return y
     """)
     found = configs(realise(fuse(cascade), "single"), H200)  # type: ignore[arg-type]
-    assert found[0].columns in (128, 256) and found[0].segment == 128
+    assert found[0].columns in (128, 256) and found[0].segment in (128, 256)
     assert all(c.rows * c.columns * 2 / c.threads <= 160 for c in found), "two accumulators in registers"
 
 

@@ -14,6 +14,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from redfuser.acrf.expr import Expr, Index, Load, walk
 from redfuser.errors import InternalError
@@ -41,6 +42,10 @@ class _Ring:
     come: int = 0
     clock: Clock = field(default_factory=Clock)
     known: Clock = field(default_factory=Clock)
+
+    def passed(self, phase: int) -> bool:
+        """What the hardware says of a phase, which it knows by its parity."""
+        return (self.over - 1 - phase) % 2 == 0
 
     def arrive(self, clock: Clock) -> None:
         self.clock = self.clock.join(clock)
@@ -129,7 +134,7 @@ class Crew:
                     m.vars[var] = self._int(m, value)
                 case Await(at, phase):
                     ring, want = self._ring(m, at.barrier, at.slot), self._int(m, phase)
-                    m.ready, m.waits_for = (lambda r=ring, w=want: (r.over - 1 - w) % 2 == 0), str(s)
+                    m.ready, m.waits_for = partial(ring.passed, want), str(s)
                     yield True
                     m.clock = m.clock.join(ring.known).tick(m.name)
                 case Turn(take):

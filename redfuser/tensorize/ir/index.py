@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from redfuser.acrf.expr import Const, Expr, Index, Load, Op, map_children
 
-_OPS = {"add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "min": min, "max": max,
-        "floordiv": lambda a, b: a // b, "mod": lambda a, b: a % b}
+_OPS: dict[str, Callable[[int, int], int]] = {
+    "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "min": min, "max": max,
+    "floordiv": lambda a, b: a // b, "mod": lambda a, b: a % b}
 
 
 def i64(value: int) -> Const:

@@ -82,7 +82,8 @@ class _Checker:
 
     def kernel_head(self) -> None:
         k = self.kernel
-        names = [x.name for x in (*k.params, *k.buffers, *k.barriers)] + [n for n, _ in (*k.grid, *k.lets)]
+        names = [*(p.name for p in k.params), *(b.name for b in k.buffers), *(b.name for b in k.barriers),
+                 *(v for v, _ in k.grid), *(n for n, _ in k.lets)]
         if len(set(names)) != len(names):
             self.say("a name is given twice", k)
         self.vars = {v for v, _ in k.grid}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from redfuser.acrf.expr import Const, Expr, Index, Op
@@ -72,7 +73,7 @@ def _skewed(kernel: TileKernel, loop: For) -> list[TileStmt] | None:
         return None
     names = tuple(dict.fromkeys(s.c for s in front))
 
-    def step(k: Expr, body: list[TileStmt]) -> list[TileStmt]:
+    def step(k: Expr, body: Sequence[TileStmt]) -> list[TileStmt]:
         return [at_value(s, loop.var, k) for s in body]
 
     ready = [s for s in head if isinstance(s, (Gemm, Await))]
