@@ -1,0 +1,52 @@
+"""Attention over grids that fill a large GPU, so that kernels get roles of warp groups, blocks that compute several tiles, and an
+order in which they start: what the small programs of the other files are too small for. Rows are whole 16 bytes and no whole
+tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from workloads.correctness.attention import Shape, Way, library, program, qkv
+from workloads.correctness.products import two_results
+from workloads.correctness.program import HALVES, In, Program, alternate
+
+BASE = Shape(b=3, h=16, g=16, i=328, l=392, d=64)
+SQUARE = replace(BASE, l=328)
+LONG = replace(BASE, b=4, i=384, l=640)
+"""Three warp groups take 192 rows each."""
+
+WAYS = (Way("/"), Way("*", "scores"), Way("q*"), Way("*", "scores", "hand"), Way("*", "scores", "last"),
+        Way("*", "scores", cap=30.0), Way("/", "inputs"),
+        Way("*", "scores", mask="data", fill="given"), Way("*", "scores", mask="data", fill="-1e4"),
+        Way("*", "scores", mask="data", fill="finfo.min"), Way("*", "scores", mask="document"),
+        Way("*", "scores", bias="tile"), Way("*", "scores", also="lse"), Way("/", "scores", also="max"),
+        Way("/", "scores", sink="sink-max"))
+CAUSAL = (Way("*", "scores", mask="causal"), Way("/", mask="causal", fill="finfo.min"), Way("*", "scores", mask="window"),
+          Way("*", "scores", mask="prefix"), Way("/", "scores", mask="none-seen"), Way("*", "scores", mask="causal", also="lse"),
+          Way("*", "scores", mask="causal", bias="alibi"), Way("*", "scores", cap=50.0, mask="window"))
+
+
+def programs() -> Iterator[Program]:
+    yield from alternate(_programs())
+
+
+def _programs() -> Iterator[Program]:
+    for dtype in HALVES:
+        for way in WAYS:
+            yield program("roles", way, BASE, dtype)
+        for way in CAUSAL:
+            yield program("roles", way, SQUARE, dtype)
+        for way in (Way("*", "scores"), Way("/", also="lse")):
+            yield program("roles", way, LONG, dtype)
+        for d in (80, 96, 128, 256):
+            yield program("roles", Way("*", "scores"), replace(BASE, d=d), dtype)
+            yield program("roles", Way("*", "scores", mask="causal"), replace(SQUARE, d=d), dtype)
+        shared = replace(SQUARE, g=4, d=128)
+        yield program("roles", Way("*", "scores", group="repeat", mask="causal"), shared, dtype)
+        for causal in (False, True):
+            yield Program("roles", f"{dtype} {SQUARE} sdpa{' causal' * causal}", library(causal), qkv(SQUARE, dtype))
+            yield Program("roles", f"{dtype} {shared} sdpa gqa{' causal' * causal}", library(causal, grouped=True),
+                          qkv(shared, dtype))
+        ins = tuple(In(name, (48, n, c), dtype) for name, n, c in (("q", 328, 64), ("k", 392, 64), ("v", 392, 64), ("w", 392, 48)))
+        yield Program("roles", f"{dtype} 48x328x392 d64 two_results", two_results, ins)
