@@ -1,6 +1,6 @@
-"""Attention over grids that fill a large GPU, so that kernels get roles of warp groups, blocks that compute several tiles, and an
-order in which they start: what the small programs of the other files are too small for. Rows are whole 16 bytes and no whole
-tiles."""
+"""Attention over grids that fill a large GPU, so that kernels get roles of warp groups, blocks that compute several tiles, and
+an order in which they start: what the small programs of the other files are too small for. Rows are whole 16 bytes and no
+whole tiles."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ WAYS = (Way("/"), Way("*", "scores"), Way("q*"), Way("*", "scores", "hand"), Way
         Way("*", "scores", bias="tile"), Way("*", "scores", also="lse"), Way("/", "scores", also="max"),
         Way("/", "scores", sink="sink-max"))
 CAUSAL = (Way("*", "scores", mask="causal"), Way("/", mask="causal", fill="finfo.min"), Way("*", "scores", mask="window"),
-          Way("*", "scores", mask="prefix"), Way("/", "scores", mask="none-seen"), Way("*", "scores", mask="causal", also="lse"),
+          Way("*", "scores", mask="prefix"), Way("/", "scores", mask="none-seen"),
+          Way("*", "scores", mask="causal", also="lse"),
           Way("*", "scores", mask="causal", bias="alibi"), Way("*", "scores", cap=50.0, mask="window"))
 
 
@@ -48,5 +49,6 @@ def _programs() -> Iterator[Program]:
             yield Program("roles", f"{dtype} {SQUARE} sdpa{' causal' * causal}", library(causal), qkv(SQUARE, dtype))
             yield Program("roles", f"{dtype} {shared} sdpa gqa{' causal' * causal}", library(causal, grouped=True),
                           qkv(shared, dtype))
-        ins = tuple(In(name, (48, n, c), dtype) for name, n, c in (("q", 328, 64), ("k", 392, 64), ("v", 392, 64), ("w", 392, 48)))
+        shapes = (("q", 328, 64), ("k", 392, 64), ("v", 392, 64), ("w", 392, 48))
+        ins = tuple(In(name, (48, n, c), dtype) for name, n, c in shapes)
         yield Program("roles", f"{dtype} 48x328x392 d64 two_results", two_results, ins)
