@@ -107,7 +107,8 @@ class RolePrinter:
                     return [f"T.sync_threads(1 + {group}, {2 * GROUP})"]
                 return [f"T.named_barrier_arrive(1 + ({group} + 1) % {self.groups}, {2 * GROUP})"]
             case Meet(alone):
-                who = f"{1 + self.groups} + tx // {GROUP}, {GROUP}" if alone else f"{1 + self.groups}, {self.kernel.threads}"
+                first = 1 + self.groups  # behind the turns': one for all, then one for each group
+                who = f"{first + 1} + tx // {GROUP}, {GROUP}" if alone else f"{first}, {self.kernel.threads}"
                 return [f"T.sync_threads({who})"]
             case Send(alone=True):
                 return self._rows(s)
