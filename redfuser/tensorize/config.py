@@ -52,5 +52,6 @@ class TileConfig:
 
     def __str__(self) -> str:
         how = "warp-specialised" if self.warp_specialized else "one role"
+        how = how if self.schedule == "auto" else f"roles, {self.schedule}"
         return (f"{self.rows} rows x {self.segment}, {self.threads} threads, {self.stages} stages, {how}, "
                 f"weights in {self.weights}")

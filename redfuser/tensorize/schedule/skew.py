@@ -59,6 +59,8 @@ def _skewed(kernel: TileKernel, loop: For) -> list[TileStmt] | None:
     start = min(i for i, s in enumerate(loop.body) if s in last)
     while start and isinstance(loop.body[start - 1], Await):
         start -= 1
+    if start < split:
+        return None
     head, rest, end = _parted(loop.body, split, start)
     results = {s.c for s in last}
     weights = {s.a.buffer for s in last}
