@@ -12,6 +12,7 @@ import pytest
 
 from redfuser.acrf import fuse, parse_cascade
 from redfuser.acrf.state import Fused
+from redfuser.chain import twin
 from redfuser.codegen.tilelang import print_program
 from redfuser.errors import InternalError, LoweringError
 from redfuser.strategies import realise
@@ -197,6 +198,18 @@ def test_named_barriers_are_of_one_meeting(case: str, schedule: str, rows: int) 
             sizes[eval(name, {"tx": tx})].append(int(count))
     assert max(sizes) < 16 and 0 not in sizes
     assert all(len(set(found)) == 1 or (found == sorted(found)[::-1] and case == "plain") for found in sizes.values()), sizes
+
+
+@pytest.mark.parametrize(("length", "several"), [(2048, True), (512, False)])
+def test_blocks_of_a_twin_compute_as_many_tiles_as_the_kernels(length: int, several: bool) -> None:
+    """The largest twin has few tiles, yet what a block does from tile to tile is held on it where the kernel's blocks do it."""
+    program = realise(examples.attention(Shape(b=2, h=8, hk=4, i=length, n=2048, d=64)), "single")
+    config, machine = TileConfig(192, 128, 384, 2, "registers", True, schedule="persistent"), target("sm_90a")
+    assert ("for turn" in str(tensorize(program, config, machine))) == several
+    for deep in (False, True):
+        small = twin.of_tiles(program, config, deep)
+        made = str(tensorize(small, config, twin.machine(small, program, config, machine)))
+        assert ("for turn" in made) == several
 
 
 def test_the_copy_engine_knows_five_dimensions() -> None:
