@@ -23,7 +23,7 @@ from redfuser.tensorize.ir.index import value
 from redfuser.tensorize.ir.nodes import For, Param, Roles, Slice
 from redfuser.tensorize.ir.parse import parse
 from redfuser.tensorize.ir.verify import verify
-from redfuser.tensorize.model import needs
+from redfuser.tensorize.model import lacks, needs
 from redfuser.tensorize.schedule import SCHEDULES, scheduled
 from redfuser.tensorize.schedule.counts import counts
 from redfuser.tensorize.schedule.order import OrderBlocks
@@ -237,6 +237,14 @@ def test_registers_that_are_taken_were_given_back(groups: int) -> None:
     assert copy.registers == KEPT and compute.registers % 8 == 0
     assert GROUP * (own - copy.registers) >= GROUP * groups * (compute.registers - own)
     assert needs(made.kernels[0], SMALL).threads == GROUP * (groups + 1)
+    more = replace(compute, registers=compute.registers + 8)
+    assert "wait for ever" in lacks(replace(made.kernels[0], body=(Roles((more, copy)),)), SMALL)
+
+
+def test_a_barrier_is_of_copies_or_of_groups() -> None:
+    text = str(tiles("plain", "overlap"))
+    assert verify(parse(text.replace("role copy of 1", "role copy of 2")))
+    assert verify(parse(text.replace("drain 1 for scores", "drain 1 for scores\n        arrive k_full[step % 2]")))
 
 
 def test_blocks_in_order_are_all_blocks() -> None:
