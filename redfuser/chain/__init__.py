@@ -30,8 +30,6 @@ JUDGES = ("redfuser.acrf.check", "redfuser.acrf.expr", "redfuser.acrf.cascade", 
           "redfuser.verdicts")
 """The packages and modules whose sources a verdict depends on: all that the chain and what it runs import (a test compares
 them). The deriver is none of them."""
-WORKERS = 3
-"""Multiprocessors of the machine on which a twin's tiles are: few, so that a block that takes several tiles does so there."""
 ENOUGH = 3
 """Violations after which a check stops."""
 
@@ -58,7 +56,7 @@ def tile_program(program: Program, config: TileConfig, target: Target, store: Ca
 def tile_passes(program: Program, config: TileConfig, target: Target) -> tuple[str, ...]:
     """What is wrong with single passes over the tiles that ``config`` gives (``REDFUSER_VERIFY=strict``)."""
     small = twin.of_tiles(program, config, deep=False)
-    return _first(steps.violations(small, config, target, cases(small.fused)))
+    return _first(steps.violations(small, config, twin.machine(small, program, config, target), cases(small.fused)))
 
 
 def _scalar(program: Program, on_cpu: bool) -> Iterator[str]:
@@ -78,7 +76,8 @@ def exact_twin(program: Program) -> Program:
 def _tiles(program: Program, config: TileConfig, target: Target) -> Iterator[str]:
     for deep in (True, False):
         small = twin.of_tiles(program, config, deep)
-        yield from tiles.violations(small, tensorize(small, config, replace(target, sms=WORKERS)), cases(small.fused, deep))
+        made = tensorize(small, config, twin.machine(small, program, config, target))
+        yield from tiles.violations(small, made, cases(small.fused, deep))
 
 
 def _first(violations: Iterator[str]) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from redfuser.acrf.cascade import Reduce
@@ -9,6 +10,8 @@ from redfuser.acrf.state import Fused
 from redfuser.chain.smaller import smaller
 from redfuser.strategies import realise
 from redfuser.strategies.program import Program
+from redfuser.target import Target
+from redfuser.tensorize import tensorize
 from redfuser.tensorize.axes import choose
 from redfuser.tensorize.config import TileConfig
 from redfuser.tensorize.rearrange import rearrange
@@ -17,6 +20,10 @@ WHOLE_ROW = 4096
 """A row up to this long keeps its length where nothing is contracted."""
 GRAIN = 16
 """Elements of a row that are whole 16 bytes in every type."""
+TURNS = 3
+"""Tiles that a block of a twin computes, where it computes several: one more than a ring of them has slots."""
+ENDLESS = 1 << 30
+"""Multiprocessors of a machine on which every tile has a block of its own."""
 _WORK = 3e7
 """Elements of the largest intermediate above which a twin's batch axes shrink to one point."""
 
@@ -29,6 +36,19 @@ def of_scalar(program: Program, deep: bool) -> Program:
 def of_tiles(program: Program, config: TileConfig, deep: bool) -> Program:
     """A twin for the interpreter under ``config``. With roles, what the copy engine can move it can move in the twin too."""
     return _twin(program, config.rows, config.segment, config.chunk, deep, 1 if config.schedule == "auto" else GRAIN)
+
+
+def machine(twin: Program, program: Program, config: TileConfig, target: Target) -> Target:
+    """A target on which the twin's blocks do what the program's do: compute one tile each, or (on one with so few
+    multiprocessors) ``TURNS`` of them, however few there are. What a block does between tiles is held nowhere else."""
+    if config.schedule == "auto":
+        return target
+
+    def blocks(of: Program, sms: int) -> int:
+        return prod(n for _, n in tensorize(of, config, replace(target, sms=sms)).kernels[0].grid)
+
+    several = blocks(program, target.sms) < blocks(program, ENDLESS)
+    return replace(target, sms=max(1, blocks(twin, ENDLESS) // TURNS) if several else ENDLESS)
 
 
 def _twin(program: Program, rows: int, segment: int, chunk: int, deep: bool, grain: int = 1) -> Program:
@@ -84,4 +104,4 @@ def _rows(program: Program) -> str | None:
     return next((a for a in sorted(extents, key=len, reverse=True) if rows == a or rows.startswith(f"{a}_")), None)
 
 
-__all__ = ["of_scalar", "of_tiles"]
+__all__ = ["machine", "of_scalar", "of_tiles"]

@@ -15,7 +15,7 @@ from redfuser.acrf.expr import BYTES, Const, Expr, Index, Op
 from redfuser.tensorize.ir.effects import every
 from redfuser.tensorize.ir.flight import Arrive, Await, Drain, Fetch, Flight, Let, Meet, Send, Sent, Turn
 from redfuser.tensorize.ir.index import i64, iadd, ifloordiv, imul
-from redfuser.tensorize.ir.nodes import Gemm, Role, Roles, Slice, TileKernel, TileStmt
+from redfuser.tensorize.ir.nodes import For, Gemm, Role, Roles, Slice, TileKernel, TileStmt
 from redfuser.tensorize.ir.parts import At, Dim
 
 OPTIONS = {"tl.disable_thread_storage_sync": True, "tl.disable_warp_specialized": True}
@@ -78,6 +78,15 @@ class RolePrinter:
             out += [f"{head}  # {role.name}", *("    " + line for line in self._role(role, i == 0))]
         return out
 
+    @property
+    def together(self) -> int:
+        """The named barrier at which all groups meet: the turns have those from 1 on, then each group has its own to meet at,
+        which is free for all of them only where none meets alone before the others come."""
+        meets = [s.alone for s in every(self.kernel.body) if isinstance(s, Meet)]
+        again = any({s.alone for s in every(loop.body) if isinstance(s, Meet)} == {True, False}
+                    for loop in every(self.kernel.body) if isinstance(loop, For))
+        return 1 + self.groups * (2 if again or meets != sorted(meets) else 1)
+
     def _role(self, role: Role, first: bool) -> list[str]:
         out = [f"T.{'inc' if first else 'dec'}_max_nreg({role.registers})"] if role.registers else []
         if any(isinstance(s, Turn) for s in every(role.body)):  # the first group starts with the turn
@@ -106,10 +115,10 @@ class RolePrinter:
                 if take:
                     return [f"T.sync_threads(1 + {group}, {2 * GROUP})"]
                 return [f"T.named_barrier_arrive(1 + ({group} + 1) % {self.groups}, {2 * GROUP})"]
-            case Meet(alone):
-                first = 1 + self.groups  # behind the turns': one for all, then one for each group
-                who = f"{first + 1} + tx // {GROUP}, {GROUP}" if alone else f"{first}, {self.kernel.threads}"
-                return [f"T.sync_threads({who})"]
+            case Meet(alone=True):
+                return [f"T.sync_threads({1 + self.groups} + tx // {GROUP}, {GROUP})"]
+            case Meet():
+                return [f"T.sync_threads({self.together}, {self.kernel.threads})"]
             case Send(alone=True):
                 return self._rows(s)
             case Send(src, dst):

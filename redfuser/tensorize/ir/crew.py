@@ -3,8 +3,9 @@
 Every warp group of every role is a member with a vector clock; a fetch is a member too, from its start to its arrival, which
 comes at any time after. What is ordered by barriers, turns and meetings is what the clocks say, so a hazard shows in
 whatever order the members happen to run: shared memory read before what fills it has arrived, written before its readers are
-done, an accumulator read or an operand overwritten under a product that is still under way. Members that wait for each
-other are a deadlock. Values are those of the first group of each role, whose statements are for all rows.
+done, an accumulator read or an operand overwritten under a product that is still under way, a phase that its waiter may take
+for another, a fetch that nobody awaits. Members that wait for each other are a deadlock. Values are those of the first group
+of each role, whose statements are for all rows.
 """
 
 from __future__ import annotations
@@ -13,45 +14,19 @@ import itertools
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
-from redfuser.acrf.expr import Expr, Index, Load, walk
-from redfuser.errors import InternalError
+from redfuser.acrf.expr import Expr, Load, walk
 from redfuser.tensorize.ir.block import Block
-from redfuser.tensorize.ir.effects import reads, writes
+from redfuser.tensorize.ir.effects import leading, reads, slices, writes
 from redfuser.tensorize.ir.flight import Arrive, Await, Drain, Fetch, Let, Meet, Send, Sent, Turn
-from redfuser.tensorize.ir.nodes import Copy, For, Gemm, If, Parallel, Role, Roles, Slice, TileKernel, TileStmt
+from redfuser.tensorize.ir.nodes import Copy, For, Gemm, If, Role, Roles, Slice, TileKernel, TileStmt
 from redfuser.tensorize.ir.ordered import Clock, Memory
-from redfuser.tensorize.ir.parts import Dim
+from redfuser.tensorize.ir.phases import Ring, hazard
 
 Place = tuple[str, tuple[int, ...]]
-"""A buffer in shared memory, and the part of it that points of a slice say."""
-
-
-def hazard(what: str) -> InternalError:
-    return InternalError("RF900", f"roles: {what}")
-
-
-@dataclass
-class _Ring:
-    """A slot of a barrier: phases over so far, arrivals of the current one, and what whoever waits for a phase learns."""
-
-    needed: int
-    over: int = 0
-    come: int = 0
-    clock: Clock = field(default_factory=Clock)
-    known: Clock = field(default_factory=Clock)
-
-    def passed(self, phase: int) -> bool:
-        """What the hardware says of a phase, which it knows by its parity."""
-        return (self.over - 1 - phase) % 2 == 0
-
-    def arrive(self, clock: Clock) -> None:
-        self.clock = self.clock.join(clock)
-        self.come += 1
-        if self.come == self.needed:
-            self.over, self.come, self.known, self.clock = self.over + 1, 0, self.clock, Clock()
+"""A buffer in shared memory, and the part of it that leading points of a slice say."""
 
 
 @dataclass
@@ -74,6 +49,8 @@ class _Member:
         self.undrained: set[str] = set()
         self.reading: list[Place] = []
         """Shared memory that single threads of the group have read since they met: one that arrives speaks for itself alone."""
+        self.writing: list[Place] = []
+        """What they have written since."""
         self.unmet: dict[str, str] = {}
         """Shared buffers that single threads of the group have written, or one of them has seen sent, since they met."""
         self.ready: Callable[[], bool] = lambda: True
@@ -89,9 +66,11 @@ class Crew:
         self.order = random.Random(seed)
         self.shared = {b.name for b in kernel.buffers if b.scope == "shared"}
         self.memory = Memory(hazard)
-        self.rings = {b.name: [_Ring(b.arrivals) for _ in range(b.slots)] for b in kernel.barriers}
+        self.rings = {b.name: [Ring(b.arrivals) for _ in range(b.slots)] for b in kernel.barriers}
         self.fetches: list[Callable[[], None]] = []
         self.started = 0
+        self.awaited: dict[str, str] = {}
+        """Fetches, of which every one has to be awaited by somebody: a block may not end before."""
         self.members: list[_Member] = []
         self.meetings: dict[str, list[_Member]] = {}
         for role in roles.roles:
@@ -118,16 +97,21 @@ class Crew:
                 left.remove(chosen)
                 if chosen.flying or chosen.sending:
                     raise hazard(f"{chosen.name} ends with {'products' if chosen.flying else 'copies'} under way")
+        for name, what in self.awaited.items():
+            if not any(m.clock.knows(name, 1) for m in self.members):
+                raise hazard(f"the block may end with a copy under way: {what}")
 
     def _walk(self, m: _Member, body: tuple[TileStmt, ...]) -> Iterator[bool]:
         """A member's statements; yields before each that another member could notice."""
         for s in body:
             match s:
                 case For(var, start, stop, inner):
+                    self._look(m, start, stop)
                     for k in range(self._int(m, start), self._int(m, stop)):
                         m.vars[var] = k
                         yield from self._walk(m, inner)
                 case If(cond, inner):
+                    self._look(m, cond)
                     if self._int(m, cond):
                         yield from self._walk(m, inner)
                 case Let(var, value):
@@ -136,7 +120,7 @@ class Crew:
                     ring, want = self._ring(m, at.barrier, at.slot), self._int(m, phase)
                     m.ready, m.waits_for = partial(ring.passed, want), str(s)
                     yield True
-                    m.clock = m.clock.join(ring.known).tick(m.name)
+                    m.clock = ring.wait(want, m.name, m.clock, str(s))
                 case Turn(take):
                     yield from self._turn(m, take)
                 case Meet(alone):
@@ -151,7 +135,9 @@ class Crew:
         m.clock = m.clock.tick(m.name)
         for place in m.reading:
             self.memory.read_done(place, m.name, m.clock)
-        m.reading, m.unmet = [], {}
+        for place in m.writing:
+            self.memory.write_done(place, m.name, m.clock)
+        m.reading, m.writing, m.unmet = [], [], {}
 
     def _turn(self, m: _Member, take: bool) -> Iterator[bool]:
         mine = [x for x in self.members if x.role is m.role]
@@ -188,12 +174,11 @@ class Crew:
             case Fetch():
                 self._fetch(m, s)
             case Arrive(at):
-                self._ring(m, at.barrier, at.slot).arrive(m.clock)
+                self._ring(m, at.barrier, at.slot).arrive(m.clock, f"{m.name} at {s}")
             case Drain(left, done):
                 self._drain(m, left, done)
             case Sent():
-                for place in m.sending:
-                    self.memory.read_done(place, m.name, m.clock)
+                m.reading += m.sending  # one thread alone knows it
                 m.unmet |= {name: "sent" for name, _ in m.sending}
                 m.sending = []
             case Send(src, dst, alone):
@@ -212,12 +197,13 @@ class Crew:
         name, clock = f"fetch {self.started}", m.clock.tick(f"fetch {self.started}")
         place, ring, vars = self._place(m, s.dst), self._ring(m, s.at.barrier, s.at.slot), dict(m.vars)
         self.memory.write(place, name, clock, str(s), open=True)
+        self.awaited[name] = str(s)
 
         def arrives() -> None:
             self.block.vars = vars
             self.block.exec(Copy(s.src, s.dst))
             self.memory.write(place, name, clock, str(s), open=False)
-            ring.arrive(clock)
+            ring.arrive(clock, str(s))
 
         self.fetches.append(arrives)
 
@@ -238,15 +224,16 @@ class Crew:
         if torn := {n for f in m.flying for n in f.registers} & written:
             raise hazard(f"{', '.join(sorted(torn))} is overwritten under a product: {_line(s)}")
         flies = isinstance(s, Gemm) and s.flies
-        for part in _slices(s):
+        for part in slices(s):
             if part.buffer in self.shared:
                 if part.buffer in written:
                     if m.unmet.get(part.buffer) == "sent":
                         raise hazard(f"{m.name} has not met since {part.buffer} was sent")
                     m.unmet[part.buffer] = "written"
                     rows = isinstance(s, Copy) and part.buffer not in touched
-                    self.memory.write(self._place(m, part), m.name, m.clock, _line(s), open=False,
+                    self.memory.write(self._place(m, part), m.name, m.clock, _line(s), open=True,
                                       part=m.name if rows else "")
+                    m.writing.append(self._place(m, part))
                 else:
                     self.memory.read(self._place(m, part), m.name, m.clock, open=True)
                     if not flies:
@@ -259,37 +246,29 @@ class Crew:
         if m.first:
             self.block.exec(s)
 
-    def _ring(self, m: _Member, name: str, slot: object) -> _Ring:
+    def _look(self, m: _Member, *exprs: Expr) -> None:
+        """Every thread reads what steers it."""
+        m.clock = m.clock.tick(m.name)
+        for x in (x for e in exprs for x in walk(e) if isinstance(x, Load)):
+            if x.tensor in m.undrained:
+                raise hazard(f"{x.tensor} is used before its product is done: {x}")
+            if x.tensor in self.shared:
+                place = self._place(m, leading(x.tensor, x.indices, ()))
+                self.memory.read(place, m.name, m.clock, open=True)
+                m.reading.append(place)
+
+    def _ring(self, m: _Member, name: str, slot: object) -> Ring:
         k, ring = self._int(m, slot), self.rings[name]
         if not 0 <= k < len(ring):
             raise hazard(f"{name} has no slot {k}")
         return ring[k]
 
     def _place(self, m: _Member, s: Slice) -> Place:
-        return s.buffer, tuple(self._int(m, d.start) for d in s.dims if not d.size)
+        return s.buffer, tuple(self._int(m, d.start) for d in itertools.takewhile(lambda d: not d.size, s.dims))
 
     def _int(self, m: _Member, e: object) -> int:
         self.block.vars = m.vars
         return self.block.number(e)  # type: ignore[arg-type]
-
-
-def _slices(s: TileStmt) -> tuple[Slice, ...]:
-    match s:
-        case Copy(src, dst):
-            return src, dst
-        case Gemm(a, b):
-            return a, b
-        case Parallel(vars=vars, body=body):
-            loads = {x for a in body for e in (a.expr, *a.indices) for x in walk(e) if isinstance(x, Load)}
-            return (*(_part(x.tensor, x.indices, vars) for x in sorted(loads, key=str)),
-                    *(_part(a.target, a.indices, vars) for a in body))
-    return ()
-
-
-def _part(name: str, indices: tuple[Expr, ...], vars: tuple[str, ...]) -> Slice:
-    """What a loop touches: its leading indices that stay the same in it are points."""
-    fixed = itertools.takewhile(lambda e: not any(isinstance(x, Index) and x.axis in vars for x in walk(e)), indices)
-    return Slice(name, tuple(Dim(e) for e in fixed))
 
 
 def _line(s: TileStmt) -> str:

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from redfuser.acrf.expr import Expr, Load, walk
+from redfuser.acrf.expr import Expr, Index, Load, walk
 from redfuser.tensorize.indexing import rename_loads
 from redfuser.tensorize.ir.flight import Arrive, Await, Fetch, Let, Send
 from redfuser.tensorize.ir.index import placed
-from redfuser.tensorize.ir.nodes import Assign, Copy, Fill, For, Gemm, If, Parallel, ReduceTile, Roles, Slice, TileStmt
+from redfuser.tensorize.ir.nodes import (
+    Assign,
+    Copy,
+    Dim,
+    Fill,
+    For,
+    Gemm,
+    If,
+    Parallel,
+    ReduceTile,
+    Roles,
+    Slice,
+    TileStmt,
+)
 
 
 def every(stmts: Iterable[TileStmt]) -> Iterator[TileStmt]:
@@ -151,3 +165,28 @@ def renamed(s: TileStmt, old: str, new: str) -> TileStmt:
         case If(cond=cond, body=body):
             return replace(s, cond=value(cond), body=tuple(renamed(k, old, new) for k in body))
     return s
+
+
+def slices(s: TileStmt) -> tuple[Slice, ...]:
+    """The parts of buffers and parameters that a statement touches, but for what a product adds to."""
+    match s:
+        case Copy(src, dst):
+            return src, dst
+        case Gemm(a, b):
+            return a, b
+        case ReduceTile(_, src, dst):
+            return Slice(src), Slice(dst)
+        case Fill(buffer):
+            return (Slice(buffer),)
+        case Parallel(vars=vars, body=body):
+            loads = {x for a in body for e in (a.expr, *a.indices) for x in walk(e) if isinstance(x, Load)}
+            return (*(leading(x.tensor, x.indices, vars) for x in sorted(loads, key=str)),
+                    *(leading(a.target, a.indices, vars) for a in body))
+    return ()
+
+
+def leading(name: str, indices: tuple[Expr, ...], vars: tuple[str, ...]) -> Slice:
+    """What a loop touches: its leading indices that stay the same in it are points."""
+    fixed = itertools.takewhile(lambda e: not any(
+        isinstance(x, Load) or (isinstance(x, Index) and x.axis in vars) for x in walk(e)), indices)
+    return Slice(name, tuple(Dim(e) for e in fixed))

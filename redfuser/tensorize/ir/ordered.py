@@ -23,6 +23,9 @@ class Clock:
             found[name] = max(found.get(name, 0), n)
         return Clock(found)
 
+    def covers(self, other: Clock) -> bool:
+        return all(self.knows(*at) for at in other.steps.items())
+
     def knows(self, name: str, step: int) -> bool:
         return self.steps.get(name, 0) >= step
 
@@ -63,6 +66,13 @@ class Memory:
         read = self._cell(place).read
         read[name] = _Access(name, clock.steps[name], False, read[name].part)
 
+    def write_done(self, place: tuple[str, tuple[int, ...]], name: str, clock: Clock) -> None:
+        """The end of writes that were under way."""
+        written = self._cell(place).written
+        for part, w in written.items():
+            if w.name == name:
+                written[part] = _Access(name, clock.steps[name], False, part)
+
     def write(self, place: tuple[str, tuple[int, ...]], name: str, clock: Clock, what: str, open: bool, part: str = "") -> None:
         """A write that is over, or under way. part: the member whose rows alone are written."""
         for cell in self._meeting(place):
@@ -87,9 +97,9 @@ class Memory:
         return self.cells.setdefault(place, _Cell())
 
     def _meeting(self, place: tuple[str, tuple[int, ...]]) -> list[_Cell]:
-        """Cells of this place: of the same slot, or of all slots where either names none."""
+        """Cells of this place: those in it, and those that it is in."""
         name, slot = place
-        return [c for (n, s), c in self.cells.items() if n == name and (s == slot or not s or not slot)]
+        return [c for (n, s), c in self.cells.items() if n == name and s[:len(slot)] == slot[:len(s)]]
 
 
 def _spell(place: tuple[str, tuple[int, ...]]) -> str:

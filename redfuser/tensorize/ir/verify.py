@@ -158,10 +158,15 @@ class _Checker:
         """Warp groups of roles: those of the first are the kernel's threads, and a role fills what another reads."""
         if self.kernel.body[-1] is not where or not roles or roles[0].groups * 128 != self.kernel.threads:
             self.say("roles", where)
-        before, outside = {s.dst.buffer for s in every((where,)) if isinstance(s, Fetch)} | self.full, self.vars
+        copies = [s for s in every((where,)) if isinstance(s, Fetch)]
+        if {s.at.barrier for s in copies} & {s.at.barrier for s in every((where,)) if isinstance(s, Arrive)}:
+            self.say("a barrier of copies at which groups arrive", where)
+        before, outside = {s.dst.buffer for s in copies} | self.full, self.vars
         for role in roles:
             self.full, self.vars = set(before), outside
             self.block(role.body)
+            if role.groups != 1 and any(isinstance(s, Fetch) for s in every(role.body)):
+                self.say("one group alone starts copies, not each", role)
             turns = [s.take for s in every(role.body) if isinstance(s, Turn)]
             if sum(turns) * 2 != len(turns):
                 self.say("turns taken and passed", role)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from redfuser.errors import LoweringError
 from redfuser.target import Target
-from redfuser.tensorize.ir.nodes import TileKernel
+from redfuser.tensorize.ir.nodes import Roles, TileKernel
 from redfuser.tensorize.model.pressure import of_products
 from redfuser.tensorize.model.registers import block_threads, carried, limit, registers
 from redfuser.tensorize.model.shared import shared_bytes
@@ -15,6 +15,8 @@ RESERVED = 1024
 """Bytes of shared memory that the system takes for every block (CUDA, sm_80 and later)."""
 THREADS = 1024
 """Threads a block can have."""
+GROUP = 128
+"""Threads of a warp group."""
 TIGHT, SPARE, FEW = 64, 24, 4
 """Registers that ptxas needs beside a product's of warp groups, or it gives up (C7600): 24 where a thread has no more than 64,
 else 4. Tried: of 64, with 24 it allocates and with 16 not; of 96, with 4 and not with none."""
@@ -42,11 +44,19 @@ def lacks(kernel: TileKernel, target: Target, shared: int | None = None) -> str:
         return f"{shared} bytes of shared memory, of {target.shared_bytes}"
     if (threads := block_threads(kernel, target)) > THREADS:
         return f"{threads} threads, of {THREADS}"
+    if (taken := _taken(kernel)) > (own := limit(kernel, target) * threads):
+        return f"{taken} registers once its roles have shared them out, of {own}: it would wait for ever"
     if (held := carried(kernel)) > (most := limit(kernel, target)):
         return f"{held} registers a thread at least, of {most}"
     if (product := of_products(kernel, target)) + (spare := SPARE if most <= TIGHT else FEW) > most:
         return f"{product} registers a thread for a product and {spare} beside them, of {most}"
     return ""
+
+
+def _taken(kernel: TileKernel) -> int:
+    """Registers of a block's threads once each role has as many as it asks for; 0 where they keep those of the launch."""
+    roles = [r for s in kernel.body if isinstance(s, Roles) for r in s.roles]
+    return sum(GROUP * r.groups * r.registers for r in roles) if all(r.registers for r in roles) else 0
 
 
 def fits(kernel: TileKernel, target: Target) -> bool:

@@ -25,12 +25,15 @@ def counts(kernel: TileKernel, loop: For) -> set[int]:
             isinstance(x, Load) for e in (loop.start, loop.stop, *lets.values()) for x in walk(e)):
         return {0}
     found: set[int] = set()
-    for point in product(*(range(grid[v]) for v in names)):
-        at = dict(zip(names, point, strict=True))
-        for n, e in kernel.lets:
-            if n in needed:
-                at[n] = value(e, at)
-        found.add(max(0, value(loop.stop, at) - value(loop.start, at)))
+    try:
+        for point in product(*(range(grid[v]) for v in names)):
+            at = dict(zip(names, point, strict=True))
+            for n, e in kernel.lets:
+                if n in needed:
+                    at[n] = value(e, at)
+            found.add(max(0, value(loop.stop, at) - value(loop.start, at)))
+    except KeyError:  # an operation that indices do not have
+        return {0}
     return found
 
 

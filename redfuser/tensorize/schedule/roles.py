@@ -18,6 +18,8 @@ ROWS = 64
 """Rows of a product that a warp group computes at once."""
 BOX = 256
 """Elements of one side of what the copy engine moves at once."""
+SIDES = 5
+"""Dimensions of a tensor that it knows."""
 PANEL = 128
 """Bytes of a row of a swizzled tile whose rows can be sent by themselves."""
 
@@ -111,14 +113,15 @@ def _brought(kernel: TileKernel, body: tuple[TileStmt, ...], loop: For) -> dict[
     found: dict[str, Copy] = {}
     for s in (s for s in every(body) if not isinstance(s, (For, If))):
         if isinstance(s, Copy) and s.dst.buffer in shared and s.src.buffer in params:
-            if s.dst.buffer in found or s.dst.dims or s in after or not engine(kernel, s.src):
+            if s.dst.buffer in found or s.dst.dims or s in after or s not in (*body, *loop.body) or not engine(kernel, s.src):
                 return None
             found[s.dst.buffer] = s
         elif not _sends(s, kernel, s in after, shared):
             return None
     staged = {n for s in after for n in writes(s)} & shared
     again = {b for b, s in found.items() if s in loop.body or body is not kernel.body}
-    return None if staged & again or any(reads(s) & staged for s in after if not isinstance(s, Copy)) else found
+    sent = {s.src.buffer for s in after if isinstance(s, Copy)}
+    return None if (staged | sent) & again or any(reads(s) & staged for s in after if not isinstance(s, Copy)) else found
 
 
 def _sends(s: TileStmt, kernel: TileKernel, late: bool, shared: set[str]) -> bool:
@@ -135,14 +138,17 @@ def _rows_apart(kernel: TileKernel, groups: int) -> bool:
     """Every tile that is sent has rows of one swizzled panel, so that a group sends its own as soon as it has them."""
     shapes, dtypes = {b.name: b.shape for b in kernel.buffers}, kernel.dtypes
     params = {p.name for p in kernel.params}
-    sent = [s.src.buffer for s in every(kernel.body) if isinstance(s, Copy) and s.dst.buffer in params and
+    sent = [(s.src.buffer, s.dst.sizes) for s in every(kernel.body) if isinstance(s, Copy) and s.dst.buffer in params and
             any(b.name == s.src.buffer and b.scope == "shared" for b in kernel.buffers)]
-    return groups > 1 and all(len(shapes[n]) == 2 and shapes[n][1] * BYTES[dtypes[n]] == PANEL for n in sent)
+    return groups > 1 and all(len(shapes[n]) == 2 and sizes == shapes[n] and shapes[n][1] * BYTES[dtypes[n]] == PANEL
+                              for n, sizes in sent)
 
 
 def engine(kernel: TileKernel, s: Slice) -> bool:
-    """Can the copy engine move this part of a tensor? Rows, and whatever else it steps over, are multiples of 16 bytes."""
+    """Can the copy engine move this part of a tensor? It has few dimensions, and its rows, with whatever else is stepped over,
+    are multiples of 16 bytes."""
     p = next(p for p in kernel.params if p.name == s.buffer)
     size, sizes = BYTES[p.dtype], s.sizes or p.shape
-    return (all(prod(p.shape[i:]) * size % 16 == 0 for i in range(1, len(p.shape))) and sizes[-1] * size % 16 == 0
+    rows = all(prod(p.shape[i:]) * size % 16 == 0 for i in range(1, len(p.shape)))
+    return (len(p.shape) <= SIDES and rows and sizes[-1] * size % 16 == 0
             and (not s.dims or bool(s.dims[-1].size)) and all(n <= BOX for n in sizes))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from redfuser.acrf.expr import Const, Expr, Index, Op
 from redfuser.tensorize.ir.effects import at_value, reads, writes
-from redfuser.tensorize.ir.flight import Arrive, Await, Drain
+from redfuser.tensorize.ir.flight import Arrive, Await, Drain, Meet
 from redfuser.tensorize.ir.index import i64, iadd
 from redfuser.tensorize.ir.nodes import For, Gemm, Roles, TileKernel, TileStmt
 from redfuser.tensorize.schedule.counts import counts
@@ -27,7 +27,8 @@ class Skew:
                                                 w = ...;  o = o * c
                                               gemm w, v[n - 1] -> o async;  drain 0 for o
 
-    What writes ``w`` or touches ``o`` goes behind the second wait; nothing else changes places. Requires that such statements
+    What writes ``w`` or touches ``o`` goes behind the second wait, and what gives back a tile that this reads goes with it;
+    nothing else changes places. Requires that such statements
     may go behind those that stay, that the last products end the step, and a step in every block. Every value is computed from
     the same values in the same order: no rounding changes."""
 
@@ -57,6 +58,8 @@ def _skewed(kernel: TileKernel, loop: For) -> list[TileStmt] | None:
         return None
     split = loop.body.index(front[-1]) + 1
     start = min(i for i, s in enumerate(loop.body) if s in last)
+    if start < split:
+        return None
     while start and isinstance(loop.body[start - 1], Await):
         start -= 1
     if start < split:
@@ -66,12 +69,18 @@ def _skewed(kernel: TileKernel, loop: For) -> list[TileStmt] | None:
     weights = {s.a.buffer for s in last}
     if any(not isinstance(s, (Gemm, Await, Drain, Arrive)) for s in (*head, *end)):
         return None
-    late = [s for s in rest if writes(s) & (weights | results) or reads(s) & results]
-    early = [s for s in rest if s not in late]
-    for i, s in enumerate(rest):
-        if s in late and any(k in early and not _apart(s, k) for k in rest[i + 1:]):
+    shared = {b.name for b in kernel.buffers if b.scope == "shared"}
+    early: list[TileStmt] = []
+    late: list[TileStmt] = []
+    for s in rest:
+        gives = isinstance(s, (Meet, Arrive)) and any(reads(k) & shared for k in late)
+        if gives or writes(s) & (weights | results) or reads(s) & results:
+            late.append(s)
+        elif any(not _apart(k, s) for k in late):
             return None
-    if any(not _apart(s, g) for s in (*early, *front) for g in last) or any(isinstance(s, (Await, Arrive)) for s in late):
+        else:
+            early.append(s)
+    if any(not _apart(s, g) for s in (*early, *front) for g in last):
         return None
     names = tuple(dict.fromkeys(s.c for s in front))
 

@@ -83,7 +83,7 @@ class _Roles:
         p = self.plan
         outside = {b: r for b, r in p.rings.items() if not r.inner}
         body = [s for s in p.body if not p.brings(s)]
-        sent = staged = unmet = False
+        sent = staged = met = False
         for s in self._awaited(body, outside):
             if s is p.loop:
                 steps = [k for k in p.loop.body if not p.brings(k)]
@@ -94,13 +94,13 @@ class _Roles:
                     yield from (Sent(), Meet(p.apart))
                 elif s.dst.buffer in p.rings:  # another group may still multiply by what lies there
                     yield Meet()
-                staged = unmet = True
+                staged, met = True, False
                 yield s
             elif isinstance(s, Copy) and p.shared(s.src.buffer):
-                if unmet:
+                if not met:
                     yield Meet(p.apart)
                 yield Send(s.src, s.dst, p.apart, s.comment)
-                sent, unmet = True, False
+                sent = met = True
             else:
                 yield s
         if sent:
