@@ -58,8 +58,6 @@ def _skewed(kernel: TileKernel, loop: For) -> list[TileStmt] | None:
         return None
     split = loop.body.index(front[-1]) + 1
     start = min(i for i, s in enumerate(loop.body) if s in last)
-    if start < split:
-        return None
     while start and isinstance(loop.body[start - 1], Await):
         start -= 1
     if start < split:
