@@ -98,10 +98,9 @@ class Want:
     unbounded: Array | bool = False
 
 
-def rule(got: Array, want: Want, noise: Array | float = 0.0, rounded: Array | float = 0.0) -> str:
+def rule(got: Array, want: Want, noise: Array | float = 0.0) -> str:
     """Empty when ``got`` is right, else what is wrong. noise: what the program itself may be off by in single precision; a
-    result that is no more than that has no right digit, and may be any number of that size. rounded: what rounding each of its
-    operations once, to single precision, may cost; the unfused program's own may all have been lucky."""
+    result that is no more than that has no right digit, and may be any number of that size."""
     if want.dtype not in UNIT:
         return _integers(got, want)
     a: Array = got.astype(np.float64)
@@ -132,7 +131,7 @@ def rule(got: Array, want: Want, noise: Array | float = 0.0, rounded: Array | fl
         return _few_values(a, b, z, want.dtype)
     with np.errstate(all="ignore"):
         counts = np.isfinite(a) & np.isfinite(b) & np.isfinite(z) & (np.abs(z) <= want.top)
-        counts &= ~((np.abs(z) <= noise) & (np.abs(a - z) <= noise)) & ~(np.abs(a - z) <= rounded)
+        counts &= ~((np.abs(z) <= noise) & (np.abs(a - z) <= noise))
     parts = want.bands.split(a, b, z, counts) if want.bands is not None else [(a, b, z, counts)]
     parts = [(x[c], y[c], e[c]) for x, y, e, c in parts if c.any()]
     usual = _usual([(y, e) for _, y, e in parts], UNIT[want.dtype])

@@ -22,22 +22,18 @@ _CHOICE = frozenset({"neg", "abs", "max", "min", "floor", "ceil", "round"})
 """Operations that round nothing."""
 
 
-def losses(cascade: Cascade, inputs: Mapping[str, Array], steps: bool, given: bool = True) -> dict[str, tuple[Array, Array]]:
-    """Each result with a bound of its error; of integers and bools, 0. given: the inputs are rounded themselves."""
-    found = evaluate(cascade, inputs, Bounded(steps, given)).outputs()
+def losses(cascade: Cascade, inputs: Mapping[str, Array], steps: bool) -> dict[str, tuple[Array, Array]]:
+    """Each result with a bound of its error; of integers and bools, 0."""
+    found = evaluate(cascade, inputs, Bounded(steps)).outputs()
     return {n: (x.real, np.abs(x.imag)) if x.dtype.kind == "c" else (x, np.zeros(x.shape)) for n, x in found.items()}
 
 
 class Bounded(Wide):
     """Complex numbers: a value in float64 and a bound of its error."""
 
-    def __init__(self, steps: bool, given: bool = True) -> None:
-        super().__init__(steps)
-        self.given = UNIT if given else 0.0
-
     def enter(self, x: Array, dtype: str) -> Array:
         value = super().enter(x, dtype)
-        return _pair(value, self.given * np.abs(value))
+        return _pair(value, UNIT * np.abs(value))
 
     def const(self, value: float, dtype: str) -> Array:
         return _pair(super().const(value, dtype), np.asarray(0.0))

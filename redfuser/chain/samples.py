@@ -28,9 +28,7 @@ AGAIN, RECURS = 4, 3
 """Further draws of a kind whose first one failed, and how many of them must fail too."""
 LOSSES = 64
 """A kernel takes other ways than the program to the same number, and may lose so many times as much on them."""
-SINGLE = UNIT["f32"] / UNIT["f64"]
-"""What single precision loses, in what float64 does."""
-NOISE = 4 * SINGLE
+NOISE = 4 * UNIT["f32"] / UNIT["f64"]
 """What single precision may lose of a result that has no right digit, in what float64 may."""
 FAR = 1.7e308
 """Stands for an infinity, which a mask may hide as it hides numbers."""
@@ -41,12 +39,12 @@ EXTREME = 1e18
 @dataclass(frozen=True)
 class Exact:
     """Results in float64. ranked: what an index chooses among; lost: what float64 itself may lose of each result, asked for
-    where one differs, so many times, and whether the inputs are rounded too."""
+    where one differs."""
 
     results: Mapping[str, Array]
     ranked: Mapping[str, Array | None]
     unbounded: Callable[[str], Array]
-    lost: Callable[[float, bool], Mapping[str, Array]]
+    lost: Callable[[float], Mapping[str, Array]]
 
 
 @dataclass(frozen=True)
@@ -66,23 +64,22 @@ class Case:
     def rule(self, got: Mapping[str, Array], run: Callable[[Mapping[str, Array]], Mapping[str, Array]]) -> str:
         """What is wrong with results in the program's own types. ``run``: inputs to results. One draw may be unlucky where a
         few roundings decide: an error beyond the rule must recur on most others of its kind."""
-        text = self._once(got, {}, {})
+        text = self._once(got, {})
         if text and "class: " not in text:
-            text = self._once(got, self.exact(True).lost(NOISE, True), self.exact(True).lost(SINGLE, False))
+            text = self._once(got, self.exact(True).lost(NOISE))
         if not text or "class: " in text:
             return text
-        others = [other._once(run(other.inputs), {}, {}) for other in map(self.again, range(1, AGAIN + 1))]
+        others = [other._once(run(other.inputs), {}) for other in map(self.again, range(1, AGAIN + 1))]
         return text if sum(map(bool, others)) >= RECURS else ""
 
-    def _once(self, got: Mapping[str, Array], noise: Mapping[str, Array], rounded: Mapping[str, Array]) -> str:
-        return judge.first_failure({n: judge.rule(got[n], w, noise.get(n, 0.0), rounded.get(n, 0.0))
-                                    for n, w in self.wanted.items()})
+    def _once(self, got: Mapping[str, Array], noise: Mapping[str, Array]) -> str:
+        return judge.first_failure({n: judge.rule(got[n], w, noise.get(n, 0.0)) for n, w in self.wanted.items()})
 
     def digits(self, got: Mapping[str, Array], steps: bool = True) -> str:
         """What is wrong with results in float64, with the roundings to few values or (not ``steps``) with none. Where some
         are wrong to all their digits, those that cancellation takes from the program itself do not count."""
         if text := self._apart(got, steps, {}):
-            text = self._apart(got, steps, self.exact(steps).lost(LOSSES, True))
+            text = self._apart(got, steps, self.exact(steps).lost(LOSSES))
         return text
 
     def _apart(self, got: Mapping[str, Array], steps: bool, lost: Mapping[str, Array]) -> str:
@@ -108,7 +105,7 @@ def case(fused: Fused, draw: Draw, known: Facts, seed: int) -> Case:
             return exact(True)
         truth = evaluate(cascade, given, Wide(steps))
         return Exact(truth.outputs(), {o: truth.ranked(o) for o in cascade.outputs},
-                     truth.unbounded, lambda times, rounded: _lost(cascade, given, steps, times, rounded))
+                     truth.unbounded, lambda times: _lost(cascade, given, steps, times))
 
     axis, count = known.axis, len(next(iter(BANDS.values())))
     axes = {o: cascade.stmt(o).axes for o in cascade.outputs}
@@ -142,8 +139,8 @@ def _wanted(fused: Fused, given: Mapping[str, Array], exact: Exact, bands: Mappi
     return wanted
 
 
-def _lost(cascade: Cascade, given: Mapping[str, Array], steps: bool, times: float, rounded: bool) -> dict[str, Array]:
-    found = losses(cascade, given, steps, rounded)
+def _lost(cascade: Cascade, given: Mapping[str, Array], steps: bool, times: float) -> dict[str, Array]:
+    found = losses(cascade, given, steps)
     return {o: times * np.where(np.isfinite(x) & np.isfinite(error), error, 0.0) for o, (x, error) in found.items()}
 
 
