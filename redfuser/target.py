@@ -16,7 +16,7 @@ kernels for any of these can be planned and compiled on a machine without a GPU.
   between what microbenchmarks in the literature have and what our attention reached; for the A10 an assumption; 64 per clock
   of a compute unit on CDNA3 (its white paper).
 * turn: products of 4096 x 4096 of fp16 and fp8 in segments of 32 to 256 on an H200, 0.15 to 0.19 us a turn
-  (docs/results/2026-11-22-model). latency: microbenchmarks of Hopper in the literature, loaded. local: width of
+  (docs/results/h200-2026-11-22-candidates). latency: microbenchmarks of Hopper in the literature, loaded. local: width of
   the first-level cache's port for stores (CUDA C++ Programming Guide), as nine spilling kernels on an H200 have it. dependent:
   microbenchmarks of Volta and later in the literature.
 * MI300X: AMD Instinct MI300X data sheet (1307 TFLOP/s fp16, 654 tf32, 2615 fp8 and int8, 5.3 TB/s, 2100 MHz) and the CDNA3
