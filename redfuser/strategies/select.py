@@ -17,7 +17,7 @@ _MIN_RANGE = 256
 _BLOCKS_PER_PROCESSOR = 2
 """Blocks per processor that a split row aims at. Measured on an H200, 64 heads over 8, 32768 keys: 16, 33, 66, 132 splits
 (1, 2, 4, 8 blocks per processor) take 55.5, 44.7, 51.1 and 58.0 us."""
-_STEP = 4096
+LONG = 4096
 """Elements that a block which walks a row of its own asks for at once, at most."""
 _SYMBOLIC = 1024
 """What a symbolic extent counts as."""
@@ -79,8 +79,8 @@ def _whole_steps(fused: Fused, m: Machine, blocks: int, extent: int) -> int:
     """Splits of rows that share nothing, until enough bytes are asked for at once, each of them whole steps long."""
     if _rows(fused)[1] > 1 or any(_spread(fused, frozenset(a.axes)) > 1 for a in fused.state.accumulators):
         return 1
-    asked = _STEP * sum({(x.tensor, x.indices): BYTES[x.dtype] for x in _along(fused)}.values())
-    return min(ceil(m.flight / max(1, asked)) * m.processors // blocks, extent // _STEP)
+    asked = LONG * sum({(x.tensor, x.indices): BYTES[x.dtype] for x in _along(fused)}.values())
+    return min(ceil(m.flight / max(1, asked)) * m.processors // blocks, extent // LONG)
 
 
 def _number(extent: Extent) -> int:
@@ -151,4 +151,4 @@ def _sharing(load: Load, axis: str, extent: int) -> int:
     return min(groups, default=extent)
 
 
-__all__ = ["CPU", "Machine", "machine", "select"]
+__all__ = ["CPU", "LONG", "Machine", "machine", "select"]

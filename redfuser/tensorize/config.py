@@ -35,7 +35,7 @@ class TileConfig:
     pieces: bool = False
     chunk: int = 0
     columns: int = 0
-    schedule: str = "auto"
+    schedule: Literal["auto", "overlap", "persistent"] = "auto"
 
     def for_kernel(self, kernel: Kernel) -> TileConfig:
         """The second and third kernels of a split program do little; they take what suits a row walk."""

@@ -13,6 +13,7 @@ from redfuser.acrf.expr import BYTES, Index, Load, Op, indices_of, walk
 from redfuser.errors import LoweringError
 from redfuser.outline import generated, library, passes
 from redfuser.strategies.program import Kernel, Program
+from redfuser.strategies.select import LONG
 from redfuser.target import Target
 from redfuser.tensorize.algebra import factors
 from redfuser.tensorize.arguments import static_extent
@@ -35,11 +36,11 @@ DEEP = 320
 BUSY = 0.9
 """Share of the multiprocessors that large tiles with roles have to keep busy; with fewer, small tiles win (one H200,
 1x8x1024x64: 64 blocks of roles .0156 ms, 128 of TileLang's pipeline .0124)."""
+NOT_FOR_IT = ("RF499", "RF410")
+"""A schedule that a kernel has no roles for, and one that has no room."""
 THREE = 192
 """Rows of three warp groups."""
 _COSTLY = ("exp", "tanh", "sigmoid", "erf", "log", "sqrt", "rsqrt", "div", "sin", "cos", "pow", "lt", "le", "gt", "ge")
-LONG = 4096
-"""Elements of a row that a block which walks it asks for at once, at most."""
 WHOLE = 256
 """Columns of an accumulated product above which blocks share them, where nothing but the rows' statistics is repeated."""
 
@@ -107,16 +108,17 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
 
 
 def _with_roles(program: Program, best: list[TileConfig], target: Target) -> list[TileConfig]:
-    """The configurations without those whose schedule the kernel has no roles for, and without any behind one that it always
-    has."""
+    """At most two configurations with roles, where they come first, then those without. Left out are such as the kernel has no
+    roles for or no room; what else is wrong with one is said where it is tried."""
     plain = [c for c in best if c.schedule == "auto"]
     ahead = best[:best.index(plain[0])] if plain else best
     found: list[TileConfig] = []
     for c in ahead:
         try:
             tensorize(program, c, target)
-        except LoweringError:
-            continue
+        except LoweringError as error:
+            if error.code in NOT_FOR_IT:
+                continue
         found.append(c)
         if len(found) == 2:
             break
@@ -243,7 +245,7 @@ def _cost(c: TileConfig, target: Target, rows: int, n: int, width: int, columns:
         return (1.0 if c.weights == "shared" else 1.6) * depth / flight / (n / (steps * c.segment))
     # Instruction efficiency of the two matrix products and the maps between them, fitted on one H200 (design notes).
     if c.schedule != "auto":
-        efficiency = _overlapped(c, steps, used * fill)
+        efficiency = _overlapped(c, steps)
     elif c.warp_specialized:
         efficiency = {64: 0.5, 128: 1.0, 256: 0.9}[c.rows] * (1.0 if c.segment == 128 else 0.96 if c.segment >= 64 else 0.7)
         efficiency *= min(1.0, 0.55 + 0.45 * steps / 6) if width <= 64 else 1.0
@@ -261,7 +263,7 @@ def _cost(c: TileConfig, target: Target, rows: int, n: int, width: int, columns:
     return diagonal / (efficiency * used * max(0.5, fill))
 
 
-def _overlapped(c: TileConfig, steps: int, used: float) -> float:
+def _overlapped(c: TileConfig, steps: int) -> float:
     """Products that overlap with what lies between, against TileLang's own pipeline: a block that takes several tiles starts
     once, and is the better the shorter a tile is."""
     return {"overlap": 1.2, "persistent": 1.0 + 0.35 * min(1.0, 12 / steps)}[c.schedule] * (1.17 if c.rows == THREE else 1.0)

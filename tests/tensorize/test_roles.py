@@ -274,3 +274,16 @@ def test_a_kernel_without_roles_says_so(case: str) -> None:
     with pytest.raises(LoweringError, match="RF499"):
         tensorize(program, config, machine)
     assert configs(program, machine)[0].schedule == "auto" or case == "two kernels"
+
+
+def test_what_is_wrong_with_a_schedule_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that the kernel has no roles for is not proposed; one that comes out ill-formed is, and says so when it is tried."""
+    from redfuser.tensorize import tiles as package
+
+    program = realise(examples.attention(SHAPE), "single")
+    assert configs(program, SMALL)[0].schedule != "auto"
+    monkeypatch.setattr(package, "verify", lambda whole: ["a statement is wrong"])
+    first = configs(program, SMALL)[0]
+    assert first.schedule != "auto"
+    with pytest.raises(LoweringError, match="RF903"):
+        tensorize(program, first, SMALL)

@@ -15,7 +15,7 @@ from redfuser.tensorize.model.work import Work, work
 
 ISSUE = 2.0
 """Instructions that are issued for one that the tile program shows: addresses, conditions, moves. Fitted to the MHA family on
-an H200; nothing else of the prediction is fitted outside the target's own figures."""
+an H200, as SPILL and the target's turn are to configurations measured there (docs/results/h200-2026-11-22-candidates)."""
 SPILL = 4
 """Accesses to a spilled register in a turn: stored and loaded by either half of it."""
 
