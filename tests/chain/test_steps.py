@@ -16,7 +16,7 @@ from redfuser.tensorize import rewrite, schedule
 from redfuser.tensorize import tiles as package
 from redfuser.tensorize.ir.effects import with_exprs
 from redfuser.tensorize.ir.nodes import TileKernel
-from redfuser.tensorize.rewrite.facts import rewritten
+from redfuser.tensorize.rewrite.facts import each_value
 from redfuser.verdicts import Verdict
 from tests import fused_examples
 from tests.chain.lowered import HOPPER, program_of
@@ -55,7 +55,7 @@ class Unscaled:
                     return go(x)
             return map_children(e, go)
 
-        return rewritten(kernel, go)
+        return each_value(kernel, go)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from redfuser.acrf.expr import Expr, Op, f32, op
 from redfuser.strategies.program import Kernel
 from redfuser.tensorize.algebra import FACTORS, fold, linear, rewrite_bottom_up, simplify
-from redfuser.tensorize.rewrite.facts import Setting, rewritten
+from redfuser.tensorize.rewrite.facts import Setting, each_value
 
 LOG2E = math.log2(math.e)
 
@@ -22,7 +22,7 @@ class BaseTwo:
     One rounding of the factor, relative, in the place of two."""
 
     def __call__(self, kernel: Kernel, at: Setting) -> Kernel:
-        return rewritten(kernel, lambda e: simplify(exponentials(e)))
+        return each_value(kernel, lambda e: simplify(exponentials(e)))
 
 
 def exponentials(e: Expr) -> Expr:

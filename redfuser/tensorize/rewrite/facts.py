@@ -148,7 +148,7 @@ def is_copy(b: Block) -> bool:
     return b.role == "store" and "@" in b.name
 
 
-def rewritten(kernel: Kernel, rule: Callable[[Expr], Expr]) -> Kernel:
+def each_value(kernel: Kernel, rule: Callable[[Expr], Expr]) -> Kernel:
     """``kernel`` with ``rule`` applied to what every block computes but the operands of contractions."""
     def block(b: Block) -> Block:
         return b if is_copy(b) or is_contraction(b) else replace(b, exprs=tuple(map(rule, b.exprs)))

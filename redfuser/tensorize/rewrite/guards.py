@@ -19,7 +19,7 @@ from redfuser.tensorize.algebra import (
     scaled,
     simplify,
 )
-from redfuser.tensorize.rewrite.facts import Setting, learn, rewritten
+from redfuser.tensorize.rewrite.facts import Setting, each_value, learn
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class ShiftGuards:
         def rule(e: Expr) -> Expr:
             return simplify(_lowest_as_guard(_hoist_guards(e, facts.dominated), facts.resolve, facts.dominated))
 
-        return rewritten(kernel, rule)
+        return each_value(kernel, rule)
 
 
 def _finite(m: Expr) -> Expr:

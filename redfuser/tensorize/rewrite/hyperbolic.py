@@ -9,7 +9,7 @@ from redfuser.acrf.expr import Expr, Op, f32, op
 from redfuser.strategies.program import Kernel
 from redfuser.tensorize.algebra import positive_scale, rewrite_bottom_up, simplify
 from redfuser.tensorize.rewrite.base_two import LOG2E
-from redfuser.tensorize.rewrite.facts import Setting, learn, rewritten
+from redfuser.tensorize.rewrite.facts import Setting, each_value, learn
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Hyperbolic:
 
     def __call__(self, kernel: Kernel, at: Setting) -> Kernel:
         facts = learn(kernel, at)
-        return rewritten(kernel, lambda e: simplify(_hyperbolic(e, facts.rounded)))
+        return each_value(kernel, lambda e: simplify(_hyperbolic(e, facts.rounded)))
 
 
 def _hyperbolic(e: Expr, rounded: Callable[[Expr], bool]) -> Expr:
