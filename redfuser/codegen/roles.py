@@ -123,8 +123,8 @@ class RolePrinter:
                 return self._rows(s)
             case Send(src, dst):
                 return [f"T.tma_copy({self.part(src)}, {self.part(dst)})"]
-            case Sent():
-                return ["T.tma_store_wait(0)"]
+            case Sent(left):
+                return [f"T.tma_store_wait({left})"]
             case Let(var, value):
                 return [f"{var} = {self.text(value)}"]
 

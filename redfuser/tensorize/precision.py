@@ -19,7 +19,8 @@ def unit_roundoff(dtype: str) -> float:
 
 def kept(fused: Fused, name: str) -> float:
     """The smallest unit roundoff in which any result of ``name`` is stored. Scales in between keep a relative error as
-    it is; after a sum or a function the program's own float32 counts, since the result may be smaller than its terms."""
+    it is; after a sum or a function the program's own float32 counts, since the result may be smaller than its terms, but
+    where the program has rounded the value before."""
     found = [unit_roundoff(_dtype(fused, name))] if name in fused.cascade.outputs else []
     for s in (*fused.state.finalize, *fused.post):
         if s.name == name and isinstance(s, Let) and s.expr == Ref(name, s.expr.dtype):
@@ -97,6 +98,8 @@ def _uses(e: Expr, name: str, scaled: bool, cast: str) -> Iterator[tuple[bool, s
         case Ref(name=n):
             if n == name:
                 yield scaled, cast
+        case Cast(arg=x, dtype=d) if not scaled and d in FLOATS and unit_roundoff(d) > SINGLE:
+            yield from _uses(x, name, True, d)  # whatever follows sees no more than that
         case Cast(arg=x, dtype=d):
             yield from _uses(x, name, scaled, d if unit_roundoff(d) > unit_roundoff(cast) else cast)
         case Op(name="mul" | "neg", args=args):

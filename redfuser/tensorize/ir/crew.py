@@ -177,10 +177,11 @@ class Crew:
                 self._ring(m, at.barrier, at.slot).arrive(m.clock, f"{m.name} at {s}")
             case Drain(left, done):
                 self._drain(m, left, done)
-            case Sent():
-                m.reading += m.sending  # one thread alone knows it
-                m.unmet |= {name: "sent" for name, _ in m.sending}
-                m.sending = []
+            case Sent(left):
+                gone = m.sending[:len(m.sending) - left] if left < len(m.sending) else []
+                m.reading += gone  # one thread alone knows it
+                m.unmet |= {name: "sent" for name, _ in gone}
+                m.sending = m.sending[len(gone):]
             case Send(src, dst, alone):
                 if src.buffer in m.unmet:
                     raise hazard(f"{m.name} has not met since it has written {src.buffer}")

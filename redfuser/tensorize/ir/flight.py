@@ -99,10 +99,12 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Wait until shared memory that this group sent from has been read."""
+    """Wait until shared memory that this group sent from has been read, but for its last ``left`` sends."""
+
+    left: int = 0
 
     def __str__(self) -> str:
-        return "await sent"
+        return "await sent" + f" but {self.left}" * bool(self.left)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ The grammar, on one screen (``str()`` of every node prints this text, :mod:`redf
                 | "roles:" {"role" NAME "of" INT ["registers" INT] ":" {stmt}}
                 | "fetch" slice "->" slice "signals" at | "await" at "phase" expr | "arrive" at
                 | "drain" INT ["for" NAME {"," NAME}] | "take turn" | "pass turn" | "meet" ["alone"]
-                | "send" slice "->" slice ["alone"] | "await sent" | "let" VAR "=" expr
+                | "send" slice "->" slice ["alone"] | "await sent" ["but" INT] | "let" VAR "=" expr
     at        ::= NAME "[" expr "]"
     slice     ::= NAME ["[" (expr | expr "+:" INT) {"," ...} "]"]    a point drops its dimension
 

@@ -163,8 +163,8 @@ class _Reader:
             case "send":
                 src, _, dst = rest.partition(" -> ")
                 return Send(self.slice(src), self.slice(dst.removesuffix(" alone")), dst.endswith(" alone"))
-            case "await" if rest == "sent":
-                return Sent()
+            case "await" if rest.split()[0] == "sent":
+                return Sent(int(rest.removeprefix("sent").removeprefix(" but ") or 0))
             case "await":
                 at, _, phase = rest.partition(" phase ")
                 return Await(self.at(at), self.index(phase))

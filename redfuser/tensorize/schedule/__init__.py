@@ -10,10 +10,12 @@ from typing import Protocol
 from redfuser.target import Target
 from redfuser.tensorize.ir.nodes import TileKernel
 from redfuser.tensorize.schedule.grid import FoldGrid
+from redfuser.tensorize.schedule.in_flight import KeepInFlight
 from redfuser.tensorize.schedule.in_place import ReuseInPlace
 from redfuser.tensorize.schedule.join_rows import JoinRows
 from redfuser.tensorize.schedule.narrow import NarrowTiles
-from redfuser.tensorize.schedule.order import OrderBlocks
+from redfuser.tensorize.schedule.order import GroupBlocks, OrderBlocks
+from redfuser.tensorize.schedule.panels import SendPanels
 from redfuser.tensorize.schedule.persistent import Persist
 from redfuser.tensorize.schedule.repeats import NameRepeats
 from redfuser.tensorize.schedule.skew import Skew
@@ -36,10 +38,14 @@ Watcher = Callable[[str, TileKernel], None]
 """Told of each pass that changed something: its name, and the kernel after it."""
 
 
+def _roles(target: Target) -> tuple[Pass, ...]:
+    return Specialise(target), Skew(), KeepInFlight(), TakeTurns()
+
+
 SCHEDULES: dict[str, Callable[[Target], tuple[Pass, ...]]] = {
     "auto": lambda target: (),
-    "overlap": lambda target: (OrderBlocks(), StageInPlace(), Specialise(target), Skew(), TakeTurns()),
-    "persistent": lambda target: (OrderBlocks(), Persist(target), Specialise(target), Skew(), TakeTurns()),
+    "overlap": lambda target: (OrderBlocks(), GroupBlocks(), StageInPlace(), SendPanels(), *_roles(target)),
+    "persistent": lambda target: (OrderBlocks(), GroupBlocks(), SendPanels(), Persist(target), *_roles(target)),
 }
 """What a configuration may ask for beyond those: TileLang's own pipeliner, or roles with waits of our own, a block for each
 tile or one for several."""

@@ -1,14 +1,14 @@
-"""The order in which blocks of unequal work start."""
+"""The order in which blocks start."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import prod
 
-from redfuser.acrf.expr import Expr, Index
+from redfuser.acrf.expr import Expr, Index, walk
 from redfuser.tensorize.ir.index import i64, iadd, ifloordiv, imod, imul
 from redfuser.tensorize.ir.names import Names
-from redfuser.tensorize.ir.nodes import For, TileKernel
+from redfuser.tensorize.ir.nodes import Copy, For, Gemm, TileKernel
 from redfuser.tensorize.schedule.counts import counts
 
 GROUP = 16
@@ -46,3 +46,38 @@ class OrderBlocks:
             step *= n
         lets = [(v, i64(0) if dict(kernel.grid)[v] == 1 else e) for v, e in lets]
         return replace(kernel, grid=((block, extent * others),), lets=(*lets, *kernel.lets))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupBlocks:
+    """Where one operand of a loop's products moves with the first axis of a grid and the other with the second, blocks go along
+    the second in groups of the first, so that what they read at a time fits the second cache::
+
+        grid (i < 128, j < 16)                     grid (block < 2048)
+          for k:                            -->      let i = block // 256 * 16 + block % 16;  let j = block % 256 // 16
+            gemm x[i, k], w[j, k]^T -> o             for k: ...
+
+    A group is a divisor of the first axis, half to twice as large as wanted; without one all stays. Changes no value."""
+
+    def __call__(self, kernel: TileKernel) -> TileKernel:
+        loops = [s for s in kernel.body if isinstance(s, For)]
+        if kernel.raster or len(kernel.grid) < 2 or len(loops) != 1 or not _crossed(kernel, loops[0]):
+            return kernel
+        (first, rows), (second, columns), *more = kernel.grid
+        group = min((g for g in range(GROUP // 2, 2 * GROUP) if rows % g == 0), key=lambda g: abs(g - GROUP), default=rows)
+        if group == rows:
+            return kernel
+        block = Names(kernel).fresh("block")
+        lets = ((first, iadd(imul(ifloordiv(Index(block), columns * group), group), imod(Index(block), group))),
+                (second, ifloordiv(imod(Index(block), columns * group), group)))
+        return replace(kernel, grid=((block, rows * columns), *more), lets=(*lets, *kernel.lets))
+
+
+def _crossed(kernel: TileKernel, loop: For) -> bool:
+    """Products of two tiles that the loop brings, of which either moves with one of the first two axes alone."""
+    axes = [v for v, _ in kernel.grid[:2]]
+    moves = {s.dst.buffer: {x.axis for d in s.src.dims for x in walk(d.start) if isinstance(x, Index)} & set(axes)
+             for s in loop.body if isinstance(s, Copy)}
+    products = [s for s in loop.body if isinstance(s, Gemm)]
+    return bool(products) and all([moves.get(s.a.buffer), moves.get(s.b.buffer)] in (
+        [{axes[0]}, {axes[1]}], [{axes[1]}, {axes[0]}]) for s in products)

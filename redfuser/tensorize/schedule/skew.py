@@ -95,10 +95,10 @@ def _skewed(kernel: TileKernel, loop: For) -> list[TileStmt] | None:
     begin = step(loop.start, [*ready, Drain(0, names), *freed, *early, *late])
     first = iadd(loop.start, i64(1))
     return [*begin, replace(loop, start=first, body=tuple(body)),
-            *step(_before(loop.stop), [*go, ended, *done])]
+            *step(before(loop.stop), [*go, ended, *done])]
 
 
-def _before(stop: Expr) -> Expr:
+def before(stop: Expr) -> Expr:
     """The last step."""
     match stop:
         case Op(name="add", args=(x, Const(value=1))):

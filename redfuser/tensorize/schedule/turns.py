@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from redfuser.tensorize.ir.effects import with_bodies
+from redfuser.tensorize.ir.effects import every, with_bodies
 from redfuser.tensorize.ir.flight import Await, Turn
-from redfuser.tensorize.ir.nodes import Gemm, Role, Roles, TileKernel, TileStmt
+from redfuser.tensorize.ir.nodes import For, Gemm, Role, Roles, TileKernel, TileStmt
+from redfuser.tensorize.schedule.in_flight import only_products
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +19,13 @@ class TakeTurns:
         drain 1 for s                          pass turn
                                                drain 1 for s
 
-    Requires roles with several groups that compute. Changes no value."""
+    Requires roles with several groups that compute, and something to compute between products. Changes no value."""
 
     def __call__(self, kernel: TileKernel) -> TileKernel:
         if not isinstance(kernel.body[-1], Roles):
+            return kernel
+        loops = [s for s in every(kernel.body) if isinstance(s, For) and not any(isinstance(k, For) for k in s.body)]
+        if all(only_products(kernel, s) for s in loops if any(isinstance(k, Gemm) for k in s.body)):
             return kernel
         roles = tuple(Role(r.name, r.groups, r.registers, _in_turn(r.body)) if r.groups > 1 else r
                       for r in kernel.body[-1].roles)

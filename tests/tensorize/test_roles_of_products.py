@@ -1,0 +1,148 @@
+"""Single products with roles: the same bits as TileLang's own pipeline, what breaks is found, and who is left alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from redfuser.acrf import fuse, parse_cascade
+from redfuser.acrf.state import Fused
+from redfuser.codegen.tilelang import print_program
+from redfuser.errors import InternalError, LoweringError
+from redfuser.strategies import realise
+from redfuser.strategies.program import Program
+from redfuser.target import target
+from redfuser.tensorize import TileConfig, TileProgram, tensorize
+from redfuser.tensorize.ir import interpret
+from redfuser.tensorize.ir.index import value
+from redfuser.tensorize.ir.nodes import TileKernel
+from redfuser.tensorize.ir.parse import parse
+from redfuser.tensorize.ir.verify import verify
+from redfuser.tensorize.schedule.in_flight import KeepInFlight
+from redfuser.tensorize.schedule.order import GroupBlocks
+from redfuser.tensorize.schedule.panels import SendPanels
+
+H200 = target("sm_90a")
+SMALL = replace(H200, sms=3)
+"""A machine with so few multiprocessors that a block computes several tiles."""
+BODIES = {
+    "plain": ("", "  y[i, d] = {t}(o)\n"),
+    "row scale": (", r: f32[{m}]", "  y[i, d] = {t}(o * r[i])\n"),
+    "bias and gelu": (", r: {t}[{n}]", "  h[i, d] = f32({t}(o)) + f32(r[d])\n"
+                      "  y[i, d] = {t}(h * 0.5 * (1.0 + tanh(0.7978845608028654 * (h + 0.044715 * h * h * h))))\n"),
+    "residual": (", r: {t}[{m}, {n}]", "  y[i, d] = {t}(f32({t}(o)) + f32(r[i, d]))\n"),
+    "two products": (", u: {t}[{n}, {k}]", "  v[i, d] = sum[k] f32(x[i, k]) * f32(u[d, k])\n  g[i, d] = f32({t}(o))\n"
+                     "  y[i, d] = {t}(g / (1.0 + exp(-g)) * f32({t}(v)))\n"),
+    "two results": ("", "  y[i, d] = {t}(o)\n  z[i, d] = {t}(o * 0.5)\n"),
+    "single precision": ("", "  y[i, d] = o * 0.5\n"),
+}
+
+
+def program(kind: str, m: int = 264, n: int = 328, k: int = 264, dtype: str = "bf16") -> Program:
+    more, body = BODIES[kind]
+    text = (f"cascade product(x: {{t}}[{m}, {k}], w: {{t}}[{n}, {k}]{more}) over k\n"
+            f"  o[i, d] = sum[k] f32(x[i, k]) * f32(w[d, k])\n{body}  return y{', z' * (kind == 'two results')}\n")
+    fused = fuse(parse_cascade(text.format(t=dtype, m=m, n=n, k=k)))
+    assert isinstance(fused, Fused)
+    return realise(fused, "single")
+
+
+def tiles(of: Program, schedule: str, columns: int = 256, machine: object = SMALL) -> TileProgram:
+    return tensorize(of, TileConfig(128, 64, 256, 3, "registers", True, columns=columns, schedule=schedule), machine)  # type: ignore[arg-type]
+
+
+def inputs(of: TileProgram) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(3)
+    return {a.name: rng.standard_normal(a.shape).astype(interpret.NUMPY_DTYPES[a.dtype]) for a in of.args if a.role == "in"}
+
+
+def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
+    return a.tobytes() == b.tobytes()
+
+
+@pytest.mark.parametrize("kind", BODIES)
+@pytest.mark.parametrize("schedule", ["overlap", "persistent"])
+def test_a_schedule_changes_no_bit(kind: str, schedule: str) -> None:
+    of, columns = program(kind, dtype="f16" if kind == "row scale" else "bf16"), 128 if kind == "two products" else 256
+    made = tiles(of, schedule, columns)
+    assert parse(str(made)) == made and verify(made) == []
+    given = inputs(made)
+    wanted = interpret.run(tiles(of, "auto", columns), given)
+    for seed in range(2):
+        got = interpret.run(made, given, seed=seed)
+        assert all(same_bits(a, got[name]) for name, a in wanted.items())
+
+
+PLANTED = {
+    "a slot given back before its product is done": ("drain 1\n          arrive w_empty[(turn * 5 + (k - 1)) % 3]",
+                                                     "drain 1\n          arrive w_empty[(turn * 5 + k) % 3]", ""),
+    "a slot given back before the wait": (
+        "drain 1\n          arrive w_empty[(turn * 5 + (k - 1)) % 3]\n          arrive x_empty[(turn * 5 + (k - 1)) % 3]\n",
+        "arrive x_empty[(turn * 5 + (k - 1)) % 3]\n          drain 1\n          arrive w_empty[(turn * 5 + (k - 1)) % 3]\n",
+        "overwrites x_shared"),
+    "one more product left under way": ("drain 1\n", "drain 2\n", "overwrites"),
+    "no wait behind the loop": ("        drain 0 for o\n", "", "before its product is done"),
+    "the last wait leaves one": ("drain 0 for o\n", "drain 1 for o\n", "under way"),
+    "the last slot is not given back": ("        arrive x_empty[(turn * 5 + 4) % 3]\n", "", "deadlock"),
+    "a panel that is still being sent": ("await sent but 1\n", "await sent but 2\n", "y_shared_0"),
+    "a panel written before all have seen it sent": ("        await sent but 1\n        meet alone\n", "        await sent but 1\n", "not met"),
+    "a panel sent before all have written it": ("meet alone\n        send y_shared_1", "send y_shared_1", "not met"),
+    "panels not awaited at the end": ("\n      await sent\n", "\n      await sent but 1\n", "under way"),
+    "a panel in the other's room": ("-> y_shared_1\n        meet alone\n        send y_shared_1", "-> y_shared_0\n        meet alone\n        send y_shared_0", "y_shared_0"),
+}
+
+
+@pytest.mark.parametrize("what", PLANTED)
+def test_a_planted_error_is_found(what: str) -> None:
+    old, new, said = PLANTED[what]
+    made = tiles(program("plain"), "persistent")
+    text = str(made)
+    assert old in text
+    with pytest.raises(InternalError, match=f"roles.*{said}"):
+        for seed in range(3):
+            interpret.run(parse(text.replace(old, new)), inputs(made), seed=seed)
+
+
+def test_what_a_kernel_of_one_product_looks_like() -> None:
+    text = str(tiles(program("bias and gelu"), "persistent"))
+    assert "take turn" not in text and text.count("send ") == 4 and "drain 1\n" in text
+    assert text.index("drain 0 for o") < text.index("exp2")  # a map a panel, behind the loop
+    printed = print_program(tiles(program("plain"), "persistent"))
+    assert "T.wait_wgmma(1)" in printed and "T.tma_store_wait(1)" in printed and "T.copy(o[0:128, 64:128], y_shared_1)" in printed
+
+
+def one(of: TileProgram) -> TileKernel:
+    (kernel,) = of.kernels
+    return kernel
+
+
+def test_blocks_go_in_groups_that_divide_their_rows() -> None:
+    """All tiles are there once, in groups of sixteen or nearly so; a number of rows without such a divisor stays."""
+    for rows, group in ((4096, 16), (128 * 34, 17), (128 * 37, 0), (2048, 0), (128 * 24, 12)):
+        kernel = one(tiles(program("plain", rows, 2048, 128), "auto"))
+        made = GroupBlocks()(kernel)
+        if group:
+            (_, count), = made.grid
+            assert count == -(-rows // 128) * 8 and f"% {group}" in str(made)
+            found = {tuple(_at(made, b)) for b in range(count)}
+            assert len(found) == count and [_at(made, b)[1] for b in range(group)] == [0] * group
+        else:
+            assert made == kernel
+
+
+def _at(kernel: TileKernel, block: int) -> list[int]:
+    return [value(e, {kernel.grid[0][0]: block}) for _, e in kernel.lets]
+
+
+def test_others_are_left_alone() -> None:
+    """Sums that a matrix unit does not keep are added up step by step, and a row that is scaled first is written by threads."""
+    fine = tiles(program("single precision"), "persistent")
+    assert "drain 1\n" not in str(fine) and "take turn" in str(fine)
+    kernel = one(tiles(program("plain"), "persistent"))
+    short = one(tiles(program("plain", k=64), "persistent"))
+    assert "for k in 0 .. 1:" in str(short) and "drain 1\n" not in str(short)
+    assert KeepInFlight()(kernel) == kernel and SendPanels()(kernel) == kernel and GroupBlocks()(kernel) == kernel
+    with pytest.raises(LoweringError, match="RF499"):
+        tiles(program("plain", k=260), "persistent")  # rows of no whole 16 bytes: not the copy engine's
