@@ -50,13 +50,16 @@ _PRELUDE = {
                     "return __builtin_amdgcn_exp2f(x);"),
     "reciprocal_approx": ("float x", 'float y; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y;',
                           "return __builtin_amdgcn_rcpf(x);"),
+    "reciprocal_small": ("float x", 'float y; asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y;',
+                         "return 1.0f / x;"),
     "max_nan": ("float x, float y", 'float z; asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y)); return z;',
                 "return x != x || x > y ? x : y;"),
     "min_nan": ("float x, float y", 'float z; asm("min.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y)); return z;',
                 "return x != x || x < y ? x : y;"),
 }
-"""Functions of ours: parameters, body on CUDA, body on ROCm. The approximations are to 2 units in the last place. Whatever
-else a kernel computes is compiled as torch's own kernels are: IEEE quotients and square roots, no flushed operands."""
+"""Functions of ours: parameters, body on CUDA, body on ROCm. The approximations are to 2 units in the last place, where
+``small`` of numbers below 2^-126 too. Whatever else a kernel computes is compiled as torch's own kernels are: IEEE quotients
+and square roots, no flushed operands."""
 _FLOATS = ("f64", "f32", "f16", "bf16", "e4m3", "e5m2")
 WIDTH = 100
 
@@ -229,8 +232,8 @@ class _Printer:
                 return self.ours(f"{n}_nan", x, y) if e.dtype == "f32" else self.extremum("<" if n == "max" else ">", x, y)
             case Op(name="exp2", args=(x,), dtype="f32") if not self.kernel.exact:
                 return self.ours("exp2_approx", x)
-            case Op(name="div", args=(x, y), dtype="f32") if not self.kernel.exact and _at_least_one(y):
-                text = f"{self.expr(x, 6)} * {self.ours('reciprocal_approx', y)}"
+            case Op(name="div", args=(x, y), dtype="f32") if self.kernel.exact != "all" and _at_least_one(y):
+                text = f"{self.expr(x, 6)} * {self.ours('reciprocal_small' if self.kernel.exact else 'reciprocal_approx', y)}"
                 return f"({text})" if level > 6 else text
             case Op(name="rsqrt", args=(x,), dtype="f32"):
                 return f"T.ieee_frsqrt({self.expr(x)})"

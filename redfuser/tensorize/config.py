@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 from redfuser.strategies.program import Kernel
 
+Schedule = Literal["auto", "overlap", "persistent"]
+
 
 @dataclass(frozen=True, slots=True)
 class TileConfig:
@@ -35,7 +37,7 @@ class TileConfig:
     pieces: bool = False
     chunk: int = 0
     columns: int = 0
-    schedule: Literal["auto", "overlap", "persistent"] = "auto"
+    schedule: Schedule = "auto"
 
     def for_kernel(self, kernel: Kernel) -> TileConfig:
         """The second and third kernels of a split program do little; they take what suits a row walk."""

@@ -16,7 +16,7 @@ from redfuser.tensorize.axes import Roles, choose
 from redfuser.tensorize.config import TileConfig
 from redfuser.tensorize.indexing import Affine, View, affine, make
 from redfuser.tensorize.ir.index import i64
-from redfuser.tensorize.ir.nodes import Param, Policy
+from redfuser.tensorize.ir.nodes import Exact, Param, Policy
 from redfuser.tensorize.masks import Analysis, Rows
 from redfuser.tensorize.params import Stores, declare_params
 from redfuser.tensorize.precision import chooses_among_few, divides_by_hidden, stores_exponentials
@@ -42,7 +42,7 @@ class Geometry:
     roles: Roles
     resident: bool
     has_gemm: bool
-    exact: bool
+    exact: Exact
     sizes: Mapping[str, int]
     facts: Facts
     alive: tuple[Expr, ...]
@@ -137,6 +137,7 @@ def begin(program: Program, kernel: Kernel, config: TileConfig, target: Target, 
     ragged = n is not None and walked(arranged.kernel, roles.extents, sizes, n) != roles.extents[n]
     cascade = program.fused.cascade
     as_written = chooses_among_few(cascade) or divides_by_hidden(cascade)
+    exact: Exact = "all" if as_written else "small" if stores_exponentials(cascade) else ""
     at = Setting(roles, frozenset(arranged.stores), ragged, resident, as_written)
     done = rewritten(arranged.kernel, at, watch)
     facts = learn(done, at)
@@ -144,7 +145,7 @@ def begin(program: Program, kernel: Kernel, config: TileConfig, target: Target, 
     params, views = declare_params(program, done, declared, arranged.stores, _index_extents(roles))
     taken = {*roles.grid, roles.rows, *declared, "T"}
     return Geometry(
-        program, kernel, config, target, done, roles, resident, has_gemm, as_written or stores_exponentials(cascade), sizes,
+        program, kernel, config, target, done, roles, resident, has_gemm, exact, sizes,
         facts, alive(done, facts), unit_values(done, facts), declared, arranged.stores, arranged.origin, params, views,
         _points(done, roles, taken), next(x for x in ("k", "step", "k_") if x not in taken),
         {f"{a}_block": count for a in (roles.rows, *roles.columns) if (count := -(-roles.extents[a] // sizes[a])) > 1},

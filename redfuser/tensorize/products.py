@@ -11,19 +11,21 @@ from dataclasses import dataclass
 from math import ceil
 
 from redfuser.target import Target
-from redfuser.tensorize.config import TileConfig
+from redfuser.tensorize.config import Schedule, TileConfig
 
 LINE = 128
 """Bytes of a row of an operand's tile: what one transaction of shared memory takes."""
 REACH = 6.0
 """How many times faster than device memory the last cache delivers operands that several blocks share."""
+ROOMS = 2
+"""Panels of a line that results go round, where they leave panel by panel."""
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
     """A product's extents: points of the rows and columns, elements of the r-axis, how many products there are side by side;
-    bytes of an element of either operand; whether the left one is computed in the loop from what is loaded, and whether a
-    segment's products are summed apart from those before."""
+    bytes of an element of either operand; whether the left one is computed in the loop from what is loaded, whether a
+    segment's products are summed apart from those before, and how many products share the left operand."""
 
     rows: int
     columns: int
@@ -33,6 +35,7 @@ class Product:
     right: int
     mapped: bool
     apart: bool
+    several: int = 1
 
 
 def product_configs(p: Product, target: Target) -> list[TileConfig]:
@@ -41,22 +44,28 @@ def product_configs(p: Product, target: Target) -> list[TileConfig]:
     return [c for _, _, c in sorted(found, key=lambda t: t[:2])] or [_tile(64, 64, 32, 2, False)]
 
 
-def _tile(rows: int, columns: int, segment: int, stages: int, specialized: bool) -> TileConfig:
-    return TileConfig(rows, segment, 128 if rows == 64 else 256, stages, "registers", specialized, columns=columns)
+def _tile(rows: int, columns: int, segment: int, stages: int, specialized: bool, schedule: Schedule = "auto") -> TileConfig:
+    return TileConfig(rows, segment, 128 if rows == 64 else 256, stages, "registers", specialized, columns=columns,
+                      schedule=schedule)
 
 
 def _space(p: Product, target: Target) -> list[TileConfig]:
     line = max(32, LINE // max(p.left, p.right))
     widths = [e for e in (256, 128, 64) if e < 2 * p.columns] or [64]
     deep = (4, 3, 2) if target.kind == "cuda" else (0,)
-    return [_tile(m, e, s, stages, ws) for m in (128, 64) for e in widths for s in (line, 2 * line, line // 2)
-            for stages in deep for ws in ((True, False) if target.tma and m == 128 else (False,)) if s <= max(line, p.depth)]
+    roles = target.wgmma and target.tma and not p.mapped and p.left == p.right <= 2
+    found = [_tile(128, e, line, stages, True, "persistent") for e in widths for stages in (6, 5, 4, 3) if roles]
+    return found + [
+        _tile(m, e, s, stages, ws) for m in (128, 64) for e in widths for s in (line, 2 * line, line // 2)
+        for stages in deep for ws in ((True, False) if target.tma and m == 128 else (False,)) if s <= max(line, p.depth)]
 
 
 def _fits(c: TileConfig, p: Product, target: Target) -> bool:
-    operands = max(1, c.stages) * c.segment * (c.rows * p.left + c.columns * p.right)
+    operands = max(1, c.stages) * c.segment * (c.rows * p.left + p.several * c.columns * p.right)
     weights = c.rows * c.segment * p.right if p.mapped else 0
-    accumulators = c.rows * c.columns / c.threads
+    if c.schedule != "auto":
+        weights += ROOMS * c.rows * LINE
+    accumulators = p.several * c.rows * c.columns / c.threads
     return operands + weights <= target.shared_bytes and accumulators * (2 if p.apart else 1) <= 160
 
 

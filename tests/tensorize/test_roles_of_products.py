@@ -14,7 +14,7 @@ from redfuser.errors import InternalError, LoweringError
 from redfuser.strategies import realise
 from redfuser.strategies.program import Program
 from redfuser.target import target
-from redfuser.tensorize import TileConfig, TileProgram, tensorize
+from redfuser.tensorize import TileConfig, TileProgram, configs, tensorize
 from redfuser.tensorize.ir import interpret
 from redfuser.tensorize.ir.index import value
 from redfuser.tensorize.ir.nodes import TileKernel
@@ -146,3 +146,41 @@ def test_others_are_left_alone() -> None:
     assert KeepInFlight()(kernel) == kernel and SendPanels()(kernel) == kernel and GroupBlocks()(kernel) == kernel
     with pytest.raises(LoweringError, match="RF499"):
         tiles(program("plain", k=260), "persistent")  # rows of no whole 16 bytes: not the copy engine's
+
+
+def test_what_the_program_rounds_is_kept_to_that() -> None:
+    """A product that is rounded to half before it is added to something is not summed apart; one that is not, is."""
+    for body, apart in (("f32(bf16(o)) + f32(x[i, 0])", False), ("o + f32(x[i, 0])", True), ("tanh(f32(bf16(o * 0.5)))", False),
+                        ("f32(bf16(o + f32(x[i, 0])))", True), ("f32(bf16(o)) - o", True)):
+        fused = fuse(parse_cascade("cascade kept(x: bf16[256, 256], w: bf16[256, 256]) over k\n"
+                                   f"  o[i, d] = sum[k] f32(x[i, k]) * f32(w[d, k])\n  y[i, d] = bf16({body})\n  return y\n"))
+        assert isinstance(fused, Fused)
+        assert ("o_segment" in str(tiles(realise(fused, "single"), "auto", 128))) == apart, body
+
+
+@pytest.mark.parametrize(("body", "found"), [
+    ("h * 0.5 * (1.0 + tanh(h * 2.0))", "h / (1.0 + exp2("), ("(tanh(h) + 1.0) * 3.0", "2.0 / (1.0 + exp2("),
+    ("1.0 + tanh(h) * 2.0", "tanh(")])
+def test_one_and_a_tangent_are_two_sigmoids(body: str, found: str) -> None:
+    fused = fuse(parse_cascade("cascade gelu(x: f32[64, 256]) over k\n  m[i] = max[k] x[i, k]\n"
+                               f"  h[i, k] = x[i, k] - m\n  y[i, k] = {body}\n  return y\n"))
+    assert isinstance(fused, Fused)
+    of = realise(fused, "resident")
+    made = tensorize(of, configs(of, H200)[0], H200)
+    assert found.replace("h /", "/") in str(made)
+    x = np.concatenate([np.linspace(-12, 0, 16128), [-100.0] * 256]).reshape(64, 256).astype(np.float32)
+    x[:, 0] = 0.0
+    got = interpret.run(made, {"x": x})["y"]
+    h = x.astype(np.float64)
+    wanted = {"h * 0.5 * (1.0 + tanh(h * 2.0))": h / (1 + np.exp(-4 * h)), "(tanh(h) + 1.0) * 3.0": 6 / (1 + np.exp(-2 * h)),
+              "1.0 + tanh(h) * 2.0": 1 + 2 * np.tanh(h)}[body]
+    tight = 1e-5 * np.abs(wanted) if "tanh" not in found else 1e-6
+    assert (np.abs(got - wanted) <= tight + 1e-37).all()
+
+
+def test_a_gate_that_may_be_tiny_has_a_reciprocal_that_knows_tiny_numbers() -> None:
+    """A sigmoid below 2^-126 is a number in bfloat16 and in the program; a softmax is divided as IEEE has it."""
+    for dtype, name in (("bf16", "reciprocal_small"), ("f16", "reciprocal_approx")):
+        made = tiles(program("two products", dtype=dtype), "persistent", 128)
+        assert f"{name}(1.0 + " in print_program(made).replace(f'T.call_extern("float32", "{name}", ', f"{name}(")
+        assert parse(str(made)) == made and (" exact small" in str(made)) == (dtype == "bf16")

@@ -1,14 +1,17 @@
-"""Attention over grids that fill a large GPU, so that kernels get roles of warp groups, blocks that compute several tiles, and
-an order in which they start: what the small programs of the other files are too small for. Rows are whole 16 bytes and no
-whole tiles."""
+"""Attention and products over grids that fill a large GPU, so that kernels get roles of warp groups, blocks that compute
+several tiles, and an order in which they start: what the small programs of the other files are too small for. Rows are whole
+16 bytes and no whole tiles."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 
+from torch import Tensor
+from torch.nn import functional as F
+
 from workloads.correctness.attention import Shape, Way, library, program, qkv
-from workloads.correctness.products import two_results
+from workloads.correctness.products import per_channel, two_results
 from workloads.correctness.program import HALVES, In, Program, alternate
 
 BASE = Shape(b=3, h=16, g=16, i=328, l=392, d=64)
@@ -28,8 +31,64 @@ CAUSAL = (Way("*", "scores", mask="causal"), Way("/", mask="causal", fill="finfo
           Way("*", "scores", mask="causal", bias="alibi"), Way("*", "scores", cap=50.0, mask="window"))
 
 
+def product(x: Tensor, w: Tensor) -> Tensor:
+    return (x.float() @ w.float().mT * 0.5).to(x.dtype)
+
+
+def turned(x: Tensor, w: Tensor) -> Tensor:
+    return (x.float() @ w.float() * 0.5).to(x.dtype)
+
+
+def row_scale(x: Tensor, w: Tensor, s: Tensor) -> Tensor:
+    return (x.float() @ w.float().T * s[:, None]).to(x.dtype)
+
+
+def residual(x: Tensor, w: Tensor, r: Tensor) -> Tensor:
+    return ((x.float() @ w.float().T).to(x.dtype).float() + r.float()).to(x.dtype)
+
+
+def rounded_gelu(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    h = (x.float() @ w.float().T).to(x.dtype).float() + b.float()
+    return F.gelu(h, approximate="tanh").to(x.dtype)
+
+
+def gelu(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return F.gelu(F.linear(x.float(), w.float(), b.float()), approximate="tanh").to(x.dtype)
+
+
+def gated(x: Tensor, w: Tensor, g: Tensor) -> Tensor:
+    h = (x.float() @ w.float().T).to(x.dtype).float()
+    return (F.silu(h) * g.float()).to(x.dtype)
+
+
+def _products() -> Iterator[Program]:
+    m, n = 2184, 2200
+    for dtype in HALVES:
+        x = In("x", (m, 264), dtype)
+
+        def w(rows: int, c: int, d: str = dtype) -> In:
+            return In("w", (rows, c), d, "weight", 0.1)
+
+        yield Program("roles", f"{dtype} {m}x264x{n} product", product, (x, w(n, 264)))
+        yield Program("roles", f"{dtype} {m}x264x{n} turned", turned, (x, w(264, n)))
+        yield Program("roles", f"{dtype} {m}x264x{n} row_scale", row_scale, (
+            x, w(n, 264), In("s", (m,), "f32", "weight", 0.1, 1.0)))
+        for what, fn in (("rounded_gelu", rounded_gelu), ("gelu", gelu)):
+            yield Program("roles", f"{dtype} {m}x264x{n} {what}", fn, (x, w(n, 264), In("b", (n,), dtype, "weight")))
+        for what, fn in (("residual", residual), ("gated", gated)):
+            yield Program("roles", f"{dtype} {m}x264x{n} {what}", fn, (x, w(n, 264), In("r", (m, n), dtype)))
+        ins = (In("x", (5, 904, 328), dtype), In("w", (5, 1000, 328), dtype, "weight", 0.1))
+        yield Program("roles", f"{dtype} 5x904x328x1000 product", product, ins)
+        ins = (In("x", (1160, 2048), dtype), w(2312, 2048))
+        yield Program("roles", f"{dtype} 1160x2048x2312 product", product, ins)
+
+
 def programs() -> Iterator[Program]:
     yield from alternate(_programs())
+    yield from alternate(_products())
+    pair = (In("a", (2184, 528), "e4m3"), In("b", (2224, 528), "e4m3", "weight"))
+    yield Program("roles", "e4m3 2184x528x2224 per_channel", per_channel, (
+        *pair, In("s", (2184,), "f32", "weight", 0.1, 1.0), In("t", (2224,), "f32", "weight", 0.1, 1.0)))
 
 
 def _programs() -> Iterator[Program]:

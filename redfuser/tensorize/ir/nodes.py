@@ -5,7 +5,7 @@ The grammar, on one screen (``str()`` of every node prints this text, :mod:`redf
     program   ::= "tile program" NAME {arg} {"output" NAME "=" NAME} {"rounding" TEXT} {kernel}
     arg       ::= "in" | "out" | "workspace"  NAME ":" DTYPE shape
     kernel    ::= "kernel" NAME "(" param {"," param} ")" "grid" "(" {VAR "<" INT} ")" "threads" INT ["specialized"]
-                  ["raster" INT] ["exact"] {"let" VAR "=" expr} {buffer} {barrier} {stmt}
+                  ["raster" INT] ["exact" ["small"]] {"let" VAR "=" expr} {buffer} {barrier} {stmt}
     param     ::= NAME ":" DTYPE shape ["out"]                      a view of a contiguous tensor
     buffer    ::= NAME ":" ("shared" | "fragment" | "local") DTYPE shape
     barrier   ::= NAME ":" "barrier" "[" INT "]" "of" INT           slots, arrivals that end a phase
@@ -177,6 +177,9 @@ class Roles:
         return "roles:\n" + _block(self.roles)
 
 
+Exact = Literal["", "all", "small"]
+EXACT = {"": "", "all": " exact", "small": " exact small"}
+
 TileStmt = Union[Copy, Gemm, ReduceTile, Parallel, Fill, For, If, Roles, Flight]
 
 
@@ -185,7 +188,8 @@ class TileKernel:
     """One launch. ``grid``: variables with extents, fastest first, at most three. ``lets``: scalars derived from them.
     ``notes``: the mathematics, as comment lines for a reader. ``warp_specialized``: allow a producer warp group.
     ``raster``: blocks of this many columns share L2 (0: launch order). ``exact``: nothing is computed
-    by an approximate instruction, since the result is rounded to few values or may lie below 2^-126."""
+    by an approximate instruction, since the result is rounded to few values (``all``), or by none that knows no numbers below
+    2^-126, since the result may be one (``small``)."""
 
     name: str
     params: tuple[Param, ...]
@@ -196,7 +200,7 @@ class TileKernel:
     body: tuple[TileStmt, ...]
     warp_specialized: bool = True
     raster: int = 0
-    exact: bool = False
+    exact: Exact = ""
     notes: tuple[str, ...] = field(default=(), compare=False)
     barriers: tuple[Barrier, ...] = ()
 
@@ -215,7 +219,7 @@ class TileKernel:
     def __str__(self) -> str:
         grid = ", ".join(f"{v} < {e}" for v, e in self.grid)
         raster = f" raster {self.raster}" if self.raster else ""
-        how = f"{' specialized' * self.warp_specialized}{raster}{' exact' * self.exact}"
+        how = f"{' specialized' * self.warp_specialized}{raster}{EXACT[self.exact]}"
         lines = [f"kernel {self.name}({', '.join(map(str, self.params))}) grid ({grid}) threads {self.threads}{how}"]
         lines += [f"  let {n} = {index_text(e)}" for n, e in self.lets]
         lines += [f"  {b}" for b in (*self.buffers, *self.barriers)]
@@ -258,5 +262,5 @@ def _block(body: tuple[TileStmt | Role, ...]) -> str:
     return "\n".join("  " + line for s in body for line in str(s).splitlines())
 
 
-__all__ = ["Assign", "Barrier", "Buffer", "Copy", "Dim", "Fill", "For", "Gemm", "If", "Parallel", "Param", "Policy",
+__all__ = ["Assign", "Barrier", "Buffer", "Copy", "Dim", "Exact", "Fill", "For", "Gemm", "If", "Parallel", "Param", "Policy",
            "ReduceTile", "Role", "Roles", "Slice", "TensorArg", "TileKernel", "TileProgram", "TileStmt", "index_text"]

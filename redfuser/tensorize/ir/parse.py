@@ -12,6 +12,7 @@ from redfuser.acrf.lines import Line, commas, lines_of
 from redfuser.acrf.text import parse_expr
 from redfuser.tensorize.ir.flight import Arrive, Await, Drain, Fetch, Let, Meet, Send, Sent, Turn
 from redfuser.tensorize.ir.nodes import (
+    EXACT,
     Assign,
     Barrier,
     Buffer,
@@ -36,7 +37,9 @@ from redfuser.tensorize.ir.parts import At
 
 _WORD = r"([\w@]+)"
 _TENSOR = re.compile(rf"{_WORD}: (\w+)\[([\d, ]*)\]")
-_KERNEL = re.compile(rf"kernel {_WORD}\((.*)\) grid \((.*)\) threads (\d+)( specialized)?(?: raster (\d+))?( exact)?$")
+_KERNEL = re.compile(rf"kernel {_WORD}\((.*)\) grid \((.*)\) threads (\d+)( specialized)?(?: raster (\d+))?"
+                     r"( exact(?: small)?)?$")
+_EXACT = {text: kind for kind, text in EXACT.items()}
 _BUFFER = re.compile(rf"{_WORD}: (shared|fragment|local) (\w+)(\[[\d, ]*\])$")
 _GEMM = re.compile(r"gemm (.*) -> ([\w@]+)( clear)?( async)? (rows|cols|square)$")
 _BARRIER = re.compile(rf"{_WORD}: barrier\[(\d+)\] of (\d+)$")
@@ -117,7 +120,7 @@ class _Reader:
                 name, _, value = line.text.removeprefix("let ").partition(" = ")
                 lets.append((name, self.index(value)))
         return TileKernel(m[1], params, grid, int(m[4]), tuple(lets), tuple(buffers), self.stmts(1), bool(m[5]),
-                          int(m[6] or 0), bool(m[7]), barriers=tuple(barriers))
+                          int(m[6] or 0), _EXACT[m[7] or ""], barriers=tuple(barriers))
 
     def _param(self, line: Line, text: str) -> Param:
         name, dtype, shape = _tensor(line, text.removesuffix(" out"))

@@ -22,7 +22,7 @@ class Hyperbolic:
 
     Of a tangent only where its argument is the rounded result of a contraction, whose error it does not reach: exact to fp32 in
     absolute terms, saturates at +-1 without overflow. A sigmoid of every x: that is how torch has it. One and a tangent is two
-    sigmoids of 2x, without the digits that the sum loses."""
+    sigmoids of 2x, without the digits that the sum loses; half of it is one."""
 
     def __call__(self, kernel: Kernel, at: Setting) -> Kernel:
         facts = learn(kernel, at)
@@ -35,6 +35,8 @@ def _hyperbolic(e: Expr, rounded: Callable[[Expr], bool]) -> Expr:
             case Op(name="add", dtype="f32", args=(Const(value=1), Op(name="tanh", args=(y,))) | (
                     Op(name="tanh", args=(y,)), Const(value=1))):
                 return op("div", f32(2.0), _one_and_power(y, -2.0))
+            case Op(name="mul", dtype="f32", args=(y, Op(name="div", args=(Const(value=2), d)))) if positive_scale(y)[0] == 0.5:
+                return op("div", positive_scale(y)[1], d)
             case Op(name="tanh", args=(y,), dtype="f32") if rounded(y):
                 return op("sub", f32(1.0), op("div", f32(2.0), _one_and_power(y, 2.0)))
             case Op(name="sigmoid", args=(y,), dtype="f32"):
