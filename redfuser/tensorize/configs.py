@@ -84,8 +84,8 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
         along = {n for b in kernel.init for n in b.names if roles.column_of(b.axes)}
         fine = any(kept(program.fused, arranged.origin.get(n, n)) < unit_roundoff("f16") for n in along)
         left, right = (SPLIT, SPLIT) if pieces else _operand_bytes(kernel, roles)
-        product = Product(rows, columns, n, blocks, left, right, not alone, fine or pieces or min(left, right) == 1)
-        return [replace(c, pieces=pieces) for c in product_configs(product, target)]
+        product = Product(rows, columns, n, blocks, left, right, not alone, fine or pieces or min(left, right) == 1, len(along))
+        return _with_roles(program, [replace(c, pieces=pieces) for c in product_configs(product, target)], target)
     size = SPLIT if pieces else size
     causal, once = _narrows(kernel), _reads_once(kernel)
     space = _gemm_space(target, rows, n, columns)

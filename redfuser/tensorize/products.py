@@ -8,7 +8,7 @@ Every block walks the whole r-axis; what the rows know of themselves is computed
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, log2
 
 from redfuser.target import Target
 from redfuser.tensorize.config import Schedule, TileConfig
@@ -19,6 +19,14 @@ REACH = 6.0
 """How many times faster than device memory the last cache delivers operands that several blocks share."""
 ROOMS = 2
 """Panels of a line that results go round, where they leave panel by panel."""
+WIDE, NARROW = 256, 0.92
+"""Columns of accumulators with which a group keeps matrix units busy, and how busy they are with half as many (one H200,
+4096x4096x4096 of bfloat16: .176 and .187 ms)."""
+TILE = 3e-6
+"""Seconds from the last product of a tile to the first of the next, where a block computes several."""
+BESIDE = 0.6
+"""Of a turn's cost where warp groups take turns, so that one's products run while another adds up (one H200, sums kept apart in
+8192x4096x4096: segments of 256 bytes .399 ms in bfloat16 and .203 in e4m3, of 128 .495 and .242)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +49,10 @@ class Product:
 def product_configs(p: Product, target: Target) -> list[TileConfig]:
     """Configurations for ``p``, best first by the model; never empty."""
     found = [(_time(c, p, target), k, c) for k, c in enumerate(_space(p, target)) if _fits(c, p, target)]
-    return [c for _, _, c in sorted(found, key=lambda t: t[:2])] or [_tile(64, 64, 32, 2, False)]
+    plain = sorted((f for f in found if f[2].schedule == "auto"), key=lambda f: f[:2])
+    roles = sorted((f for f in found if f[2].schedule != "auto"), key=lambda f: (f[0] + TILE * _waves(f[2], p, target), f[1]))
+    ahead = roles if roles and plain and roles[0][0] <= plain[0][0] else []
+    return [c for _, _, c in (*ahead, *plain)] or [_tile(64, 64, 32, 2, False)]
 
 
 def _tile(rows: int, columns: int, segment: int, stages: int, specialized: bool, schedule: Schedule = "auto") -> TileConfig:
@@ -54,7 +65,8 @@ def _space(p: Product, target: Target) -> list[TileConfig]:
     widths = [e for e in (256, 128, 64) if e < 2 * p.columns] or [64]
     deep = (4, 3, 2) if target.kind == "cuda" else (0,)
     roles = target.wgmma and target.tma and not p.mapped and p.left == p.right <= 2
-    found = [_tile(128, e, line, stages, True, "persistent") for e in widths for stages in (6, 5, 4, 3) if roles]
+    found = [_tile(128, e, s, stages, True, "persistent") for e in widths for s in ((2 * line, line) if p.apart else (line,))
+             for stages in (6, 5, 4, 3) if roles and s <= max(line, p.depth)]
     return found + [
         _tile(m, e, s, stages, ws) for m in (128, 64) for e in widths for s in (line, 2 * line, line // 2)
         for stages in deep for ws in ((True, False) if target.tma and m == 128 else (False,)) if s <= max(line, p.depth)]
@@ -72,16 +84,24 @@ def _fits(c: TileConfig, p: Product, target: Target) -> bool:
 def _time(c: TileConfig, p: Product, target: Target) -> float:
     """Seconds: waves of blocks, each bound by the matrix units, the operands it reads from the last cache, or its maps. It
     waits for a whole segment before its first turn, and every turn has a cost of its own: deep segments for long axes. What
-    the units find ready is what the other stages hold."""
+    the units find ready is what the other stages hold. With roles the next product is under way, and a turn costs nothing."""
     flops = target.flops * (2 if p.right == 1 and target.fp8_gemm else 1) / target.sms
     ahead = (c.stages - 1) * max(1.0, c.segment * p.right / LINE)
     busy = min(1.0, 0.55 + 0.1 * ahead + 0.15 * c.warp_specialized) * (1.0 if c.segment * p.right >= LINE else 0.8)
+    if c.schedule != "auto":
+        busy *= NARROW ** max(0.0, log2(WIDE / (c.columns * p.several * (2 if p.apart else 1))))
     compute = 2.0 * c.rows * c.columns * p.depth / (flops * busy)
     read = p.depth * (c.rows * p.left + c.columns * p.right) / (REACH * target.bandwidth / target.sms)
     first, turns = read * c.segment / p.depth, ceil(p.depth / c.segment) * target.turn / target.clock
+    if c.schedule != "auto":
+        turns *= BESIDE if p.apart else 0.0
     maps = 8.0 * c.rows * p.depth / (target.flops / 16 / target.sms) if p.mapped else 0.0
-    blocks = p.outer * ceil(p.rows / c.rows) * ceil(p.columns / c.columns)
-    return ceil(blocks / target.sms) * (max(compute, read) + first + turns + maps)
+    return _waves(c, p, target) * (max(compute, read) + first + turns + maps)
+
+
+def _waves(c: TileConfig, p: Product, target: Target) -> int:
+    """Tiles that a multiprocessor computes one after another."""
+    return ceil(p.outer * ceil(p.rows / c.rows) * ceil(p.columns / c.columns) / target.sms)
 
 
 __all__ = ["Product", "product_configs"]

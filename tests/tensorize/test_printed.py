@@ -27,7 +27,22 @@ def tiles(f, strategy: str = "single", splits: int = 1, config: TileConfig | Non
     return tensorize(program, config or configs(program, H200)[0], H200)
 
 
+GELU = """cascade gelu(x: bf16[4096, 4096], w: bf16[14336, 4096], b: bf16[14336]) over k
+  o[i, d] = sum[k] f32(x[i, k]) * f32(w[d, k])
+  h[i, d] = f32(bf16(o)) + f32(b[d])
+  y[i, d] = bf16(h * 0.5 * (1.0 + tanh(0.7978845608028654 * (h + 0.044715 * h * h * h))))
+  return y
+"""
+
+
+def product() -> Fused:
+    found = fuse(parse_cascade(GELU))
+    assert isinstance(found, Fused)
+    return found
+
+
 KERNELS = {
+    "product_and_gelu": lambda: tiles(product()),
     "bert_attention": lambda: tiles(examples.attention(BERT, flat=True)),
     "causal_attention": lambda: tiles(examples.attention(LONG, mask=examples.masks(LONG)["causal"])),
     "window_softcap_gqa": lambda: tiles(examples.attention(WINDOW, mask=examples.masks(WINDOW)["window"], cap=50.0)),
@@ -45,7 +60,7 @@ def test_golden(name, golden):
     golden(f"kernels/{name}.py.txt", tilelang.print_program(program))
 
 
-@pytest.mark.parametrize("name", ["causal_attention", "gqa_decode_split"])
+@pytest.mark.parametrize("name", ["causal_attention", "gqa_decode_split", "product_and_gelu"])
 def test_golden_tiles(name, golden):
     golden(f"kernels/{name}.tiles.txt", str(KERNELS[name]()))
 

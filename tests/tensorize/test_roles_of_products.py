@@ -184,3 +184,17 @@ def test_a_gate_that_may_be_tiny_has_a_reciprocal_that_knows_tiny_numbers() -> N
         made = tiles(program("two products", dtype=dtype), "persistent", 128)
         assert f"{name}(1.0 + " in print_program(made).replace(f'T.call_extern("float32", "{name}", ', f"{name}(")
         assert parse(str(made)) == made and (" exact small" in str(made)) == (dtype == "bf16")
+
+
+def test_products_with_roles_come_first_where_they_were_faster() -> None:
+    """As one H200 had it: widths by waves, deep segments where sums are kept apart, none where the copy engine cannot."""
+    wanted = {("plain", 4096, 4096, 4096): (256, 64, 4), ("plain", 512, 4096, 4096): (128, 64, 6),
+              ("two products", 4096, 14336, 4096): (128, 64, 4), ("two results", 2200, 2184, 264): (256, 64, 3),
+              ("single precision", 8192, 4096, 4096): (128, 128, 3), ("plain", 128, 4096, 4096): None,
+              ("plain", 4096, 4096, 4001): None}
+    for (kind, *sizes), best in wanted.items():
+        found = configs(program(kind, *sizes), H200)
+        first = found[0]
+        assert (first.schedule != "auto") == (best is not None) and any(c.schedule == "auto" for c in found), kind
+        assert best is None or (first.columns, first.segment, first.stages) == best, (kind, first)
+        tensorize(program(kind, *sizes), first, H200)

@@ -29,16 +29,16 @@ class SendPanels:
                                                       copy o[.., 64 +: 64] -> y_shared_1;  ...
 
     A result takes the room of two panels, each group of warps sends the rows that it has, and a map has the registers of a
-    panel. Requires a loop of products alone (others have not been tried), and at the end nothing but maps of products' elements
-    at their own points and such results, all of one width. Changes no value."""
+    panel. Requires one loop, whose products are of shared memory (others have not been tried), and at the end nothing but maps
+    of their sums' elements at their own points and such results, all of one width. Changes no value."""
 
     def __call__(self, kernel: TileKernel) -> TileKernel:
         loops = [i for i, s in enumerate(kernel.body) if isinstance(s, For)]
-        if len(loops) != 1 or not all(isinstance(s, (Copy, Gemm)) for i in loops for s in kernel.body[i].body):
+        if len(loops) != 1 or any(k.a.buffer not in _shared(kernel) for k in every(kernel.body) if isinstance(k, Gemm)):
             return kernel
-        last = loops[0] + 1
+        last, sums = loops[0] + 1, _sums(kernel)
         start = len(kernel.body)
-        while start > last and _by_points(kernel, kernel.body[start - 1]):
+        while start > last and _by_points(kernel, sums, kernel.body[start - 1]):
             start -= 1
         tail = kernel.body[start:]
         shapes, dtypes = {b.name: b.shape for b in kernel.buffers}, kernel.dtypes
@@ -64,19 +64,27 @@ def _shared(kernel: TileKernel) -> set[str]:
     return {b.name for b in kernel.buffers if b.scope == "shared"}
 
 
-def _by_points(kernel: TileKernel, s: TileStmt) -> bool:
-    """A map of products' elements at their own points, a result's copy to shared memory, or from there to global memory."""
+def _sums(kernel: TileKernel) -> set[str]:
+    """What products add to, and what their sums are added to point by point: threads share all of it alike."""
+    found = {k.c for k in every(kernel.body) if isinstance(k, Gemm)}
+    shapes = {b.name: b.shape for b in kernel.buffers}
+    return found | {a.target for k in every(kernel.body) if isinstance(k, Parallel) for a in k.body
+                    for x in walk(a.expr) if isinstance(x, Load) and x.tensor in found and x.indices == a.indices
+                    and shapes.get(a.target) == shapes[x.tensor]}
+
+
+def _by_points(kernel: TileKernel, sums: set[str], s: TileStmt) -> bool:
+    """A map of sums' elements at their own points, a result's copy to shared memory, or from there to global memory."""
     homes, params = {b.name: b for b in kernel.buffers}, {p.name for p in kernel.params}
-    products = {k.c for k in every(kernel.body) if isinstance(k, Gemm)}
     match s:
         case Parallel(vars=(_, _), body=body):
             at = tuple(map(Index, s.vars))
             loads = [x for a in body for x in walk(a.expr) if isinstance(x, Load) and x.tensor not in params]
-            return all(a.target in products and a.indices == at for a in body) and all(
-                x.indices == at if x.tensor in products else homes[x.tensor].scope == "fragment" and x.indices == at[:1]
+            return all(a.target in sums and a.indices == at for a in body) and all(
+                x.indices == at if x.tensor in sums else homes[x.tensor].scope == "fragment" and x.indices == at[:1]
                 for x in loads) and s.extents == homes[body[0].target].shape
         case Copy(src, dst) if not dst.dims and dst.buffer in homes and homes[dst.buffer].scope == "shared":
-            return src.buffer in products and not src.dims
+            return src.buffer in sums and not src.dims
         case Copy(src, dst) if not src.dims and src.buffer in homes and homes[src.buffer].scope == "shared":
             return dst.buffer in params and len(homes[src.buffer].shape) == 2 and dst.sizes == homes[src.buffer].shape
     return False
