@@ -53,6 +53,10 @@ def _step(step: str, options: dict[str, Any]) -> Callable[[Any], dict[str, Any]]
         from redfuser.bench.correctness.run import one as run
 
         return lambda program: run(program, Path(options["folder"]), options["device"])
+    if step == "once":
+        from redfuser.bench.correctness.run import once
+
+        return lambda program: once(program, Path(options["folder"]), options["device"])
     if step == "interpret":
         from redfuser.bench.correctness.interpret import one as interpret
 
