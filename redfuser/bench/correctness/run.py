@@ -144,6 +144,13 @@ def judged(program: Program, record: dict[str, Any], answer: dict[str, Any]) -> 
 # -- in the child ------------------------------------------------------------------------------------------------------
 
 
+def warm(device: str) -> None:
+    """What the first program would pay for: torch's libraries on the device. Many children that start at once take a minute."""
+    if device != "cpu":
+        x = torch.ones(64, 64, device=device)
+        (x @ x).double().softmax(-1).sum().item()
+
+
 @contextlib.contextmanager
 def loaded(program: Program, folder: Path, device: str) -> Iterator[Any]:
     """The model of a program's artifact."""
