@@ -60,6 +60,7 @@ CODES: dict[str, str] = {
     # numerics
     "RF801": "result outside the numerics rule",
     "RF807": "a kernel that is wrong on this device",
+    "RF808": "a kernel that does not end on this device",
     # internal
     "RF900": "internal error: our bug",
     "RF901": "a certificate does not hold: our bug",

@@ -17,7 +17,8 @@ from redfuser.bench import provenance, rows, timing
 from redfuser.bench.baselines import BASELINES, Missing, Variant, artifact_path, handwritten_folder
 from redfuser.bench.roof import Roof, roof
 from redfuser.bench.thin import thin_path
-from redfuser.errors import RedFuserError
+from redfuser.errors import ArtifactError, RedFuserError
+from redfuser.runtime.patience import Hang, ended, settle
 from workloads.case import Case, Inputs
 
 L2_BYTES = 64 << 20
@@ -47,7 +48,8 @@ class Loaded:
 
 def run(cases: Sequence[Case], options: Options,
         progress: Callable[[str], None] = lambda text: None) -> Iterator[list[rows.Row]]:
-    """The rows of one case at a time. A case all of whose rows exist already yields nothing."""
+    """The rows of one case at a time. A case all of whose rows exist already yields nothing. Raises ArtifactError RF808 behind
+    the rows of a case of which a kernel does not end."""
     machine = provenance.machine(options.device)
     limit = roof(options.device)
     for i, case in enumerate(cases, 1):
@@ -63,9 +65,21 @@ def run(cases: Sequence[Case], options: Options,
                 "bytes": case.bytes, "floor_ms": limit.floor_ms(case.flops, case.bytes, case.dtype) if limit else None,
                 "roof": limit.source if limit else None, "machine": machine, "artifact": built, "note": case.note,
                 "reference": f"float64, {case.sample_note or 'all'}"}
-        with torch.no_grad():
-            measured = list(_case(case, options, limit, progress))
+        measured: list[rows.Row] = []
+        held = ""
+        try:
+            with torch.no_grad():
+                for row in _case(case, options, limit, progress):
+                    measured.append(row)
+        except Hang as hang:
+            held = f"{case}: {hang}"
+            seen = {r["variant"] for r in measured}
+            measured += [_without(v, "failed", "the device was held by a kernel that did not end")
+                         for v in options.variants if v not in seen]
         yield [{**base, "key": key(r["variant"]), "group": key(r["variant"].split(":")[0]), **r} for r in measured]
+        if held:
+            raise ArtifactError("RF808", held, why="nothing else can be measured by this process",
+                                help="run the same command again: it goes on behind this case")
         gc.collect()
         if options.device.startswith("cuda"):
             torch.cuda.empty_cache()
@@ -89,7 +103,10 @@ def _case(case: Case, options: Options, limit: Roof | None, progress: Callable[[
         for variant, call in variants.items():
             progress(f"    {variant}")
             try:
-                ready[variant] = _check(case, call, inputs[0], truth, unfused, on_gpu)
+                ready[variant] = _check(case, call, inputs[0], truth, unfused, options.device)
+            except Hang as e:
+                yield _without(variant, "failed", _line(e))
+                raise
             except Exception as e:  # a baseline that crashes is a row, whatever it raises
                 yield _without(variant, "failed", _line(e))
     del truth, unfused
@@ -131,11 +148,11 @@ def _truth(case: Case, args: Inputs, device: str) -> tuple[Any, Any]:
     return numerics.reference(program, part), program(*part)
 
 
-def _check(case: Case, call: Variant, args: Inputs, truth: Any, unfused: Any, on_gpu: bool) -> Loaded:
+def _check(case: Case, call: Variant, args: Inputs, truth: Any, unfused: Any, device: str) -> Loaded:
+    settle(torch.device(device))
     start = time.perf_counter()
     out = call(*args)
-    if on_gpu:
-        torch.cuda.synchronize()
+    ended(torch.device(device))
     first = time.perf_counter() - start
     return Loaded(call, first, numerics.compare_all(case.pick(out), unfused, truth))
 

@@ -60,10 +60,11 @@ def _matches(program: Program, pattern: str) -> bool:
 @click.option("--limit", "limit_s", default=300.0, show_default=True, help="Seconds for one program.")
 @click.option("--since", type=FOLDER, help="With --run: a table; rows of the same texts that were right stand.")
 @click.option("--any-runtime", is_flag=True, help="With --since: also rows under another runtime; the table counts them.")
+@click.option("--sanitize", is_flag=True, help="With --run: right programs with roles once under compute-sanitizer.")
 @click.option("--table", type=FOLDER, help="Write correctness.jsonl and README.md there; with --run, default: DIR/table.")
 def correctness(building: Path | None, running: Path | None, interpret: bool, listing: bool, only: str, sample: int, draws: str,
                 target: str, device: str | None, jobs: int, limit_s: float, since: Path | None, any_runtime: bool,
-                table: Path | None) -> None:
+                sanitize: bool, table: Path | None) -> None:
     """Hold a few hundred small programs to float64 and eager torch. Exit code 4 when one is wrong."""
     programs = choose(only, sample)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -78,14 +79,17 @@ def correctness(building: Path | None, running: Path | None, interpret: bool, li
         import torch
 
         from redfuser.bench import provenance
-        from redfuser.bench.correctness.run import run
+        from redfuser.bench.correctness.run import run, watched
         from redfuser.bench.correctness.table import JSONL, read
 
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         earlier = read(since / JSONL)[1] if since is not None else ()
         begun = provenance.now()
         output = running / f"rows-{device}.jsonl"
-        rows = run(programs, running, device, output, jobs or min(4, cores), limit_s, click.echo, earlier, any_runtime)
+        jobs = jobs or min(4, cores)
+        rows = run(programs, running, device, output, jobs, limit_s, click.echo, earlier, any_runtime)
+        if sanitize:
+            rows = watched(rows, running, output, jobs, click.echo)
         _finish(rows, device, table or running / "table", begun)
     elif interpret:
         from redfuser.bench.correctness.run import interpret_all

@@ -3,7 +3,8 @@
 What the compiler checked is the tile program; what runs is a binary that other compilers made of it, on a device nobody
 may have seen. So each kernel is run once on drawn inputs and held to the numerics rule (:mod:`redfuser.numerics`) beside
 the unfused region. A verdict is remembered under a key over the binary, the torch code, the device, the driver and torch. A
-kernel that fails is not used: its region runs as torch code, with a warning (RF807). ``REDFUSER_VERIFY=0`` tries nothing.
+kernel that fails is not used: its region runs as torch code, with a warning (RF807). One that does not end takes the device
+with it: the process is told so (RF808), and the next one does not use it. ``REDFUSER_VERIFY=0`` tries nothing.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ import torch
 from redfuser import numerics
 from redfuser.artifact import KernelSpec
 from redfuser.cache import Cache, key_of
+from redfuser.errors import ArtifactError
+from redfuser.runtime import patience
 from redfuser.runtime.check import TORCH_DTYPE, inputs_of, outputs_of
 from redfuser.runtime.extents import extents
 from redfuser.runtime.guard import check_graph
 from redfuser.runtime.launcher import launcher
 from redfuser.runtime.ops import op_name
 
-HOLDS = b"holds"
+HOLDS, HANGS = b"holds", b"hangs"
 DRAWS = ("normal", "positive", "ties", "small", "large", "spread", "masked")
 AGAIN = 6
 """Further draws of a kind, over which the rule is held together, where one alone is outside it: one may be unlucky."""
@@ -42,16 +45,26 @@ class Trusted:
 
 
 def trusted(kernel: Any, reference: str | None, device: torch.device) -> Trusted:
-    """Try a kernel on ``device``, unless it was tried before, nothing says what it stands for, or nobody wants it."""
+    """Try a kernel on ``device``, unless it was tried before, nothing says what it stands for, or nobody wants it. Raises
+    ArtifactError RF808 when it does not end."""
     from redfuser import settings
 
     if reference is None or device.type != "cuda" or settings.current().verify == "0":
         return Trusted(kernel.tolerant)
     unfused = function(reference)
     store, key = Cache(), _key(kernel.spec, reference, device)
-    if store.get(key) == HOLDS:
+    known = store.get(key)
+    if known == HOLDS:
         return Trusted(kernel.tolerant)
-    found = outcome(kernel.spec, kernel.tolerant, unfused, device)
+    try:
+        found = outcome(kernel.spec, kernel.tolerant, unfused, device) if known != HANGS else Outcome(
+            "wrong", "it did not end when it was tried before")
+    except patience.Hang as hang:
+        store.put(key, HANGS)
+        raise ArtifactError("RF808", f"the kernel {kernel.spec.name} on {torch.cuda.get_device_name(device)}: {hang}",
+                            why="what this process started on the device waits behind it",
+                            help="start the process again: the kernel is not used there, and its operations run as torch has "
+                            "them") from None
     if found.verdict != "wrong":
         if found.verdict == "right":
             store.put(key, HOLDS)
@@ -68,7 +81,8 @@ def trusted(kernel: Any, reference: str | None, device: torch.device) -> Trusted
 
 
 def all_of(model: Any, device: str | None = None) -> Iterator[tuple[str, str, str]]:
-    """(kernel, verdict, why) of every kernel of a loaded model, tried now: right, wrong, or not tried."""
+    """(kernel, verdict, why) of every kernel of a loaded model, tried now: right, wrong, or not tried. Raises Hang behind the
+    verdict of a kernel that does not end: nothing else can be tried by this process."""
     where = torch.device(device or ("cuda" if any(s.kind == "cuda" for s in model.kernels.values()) else "cpu"))
     for name, spec in model.kernels.items():
         reference = model.reference_of(name)
@@ -77,7 +91,11 @@ def all_of(model: Any, device: str | None = None) -> Iterator[tuple[str, str, st
             continue
         kernel = launcher(spec)
         kernel.prepare(where)
-        found = outcome(spec, kernel.tolerant, function(reference), where)
+        try:
+            found = outcome(spec, kernel.tolerant, function(reference), where)
+        except patience.Hang as hang:
+            yield name, "wrong", str(hang)
+            raise
         yield name, found.verdict, found.why
 
 
@@ -103,7 +121,7 @@ class Outcome:
 def outcome(spec: KernelSpec, kernel: Callable[..., Any], unfused: Callable[..., Any], device: torch.device) -> Outcome:
     """Try a kernel on this device. Wrong is the first kind of draw on which it is outside the numerics rule, and if that is a
     matter of a few roundings, on further draws of the kind as well. Not tried: there is nothing to hold it to, since the
-    unfused region does not run here or does not fit."""
+    unfused region does not run here or does not fit. Raises Hang when the kernel does not end."""
     counts = extents(unfused, [(TORCH_DTYPE[a.dtype], tuple(a.shape)) for a in inputs_of(spec)])
     for what in DRAWS:
         if what == "masked" and not any(a.dtype == "bool" for a in inputs_of(spec)):
@@ -115,8 +133,12 @@ def outcome(spec: KernelSpec, kernel: Callable[..., Any], unfused: Callable[...,
                 found = numerics.references(unfused, (device, *args))
             except Exception as error:  # out of memory, or an operator that this device does not have
                 return Outcome("not tried", f"the torch code does not run: {_words(error)}")
+            patience.settle(device)
             try:
                 got = kernel(*args)
+                patience.ended(device)
+            except patience.Hang:
+                raise
             except torch.OutOfMemoryError as error:
                 return Outcome("not tried", _words(error))
             except Exception as error:

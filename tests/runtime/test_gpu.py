@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import multiprocessing
 import os
 import statistics
 import time
@@ -23,13 +24,13 @@ from typing import Any
 
 import pytest
 import torch
-from cubin import compile_cubin
+from cubin import ENDLESS, compile_cubin
 
 from redfuser.artifact import ArgSpec, KernelSpec, LaunchSpec, ParamSpec
 from redfuser.errors import ArtifactError, InputError
 from redfuser.numerics import tensors
 from redfuser.report import Report
-from redfuser.runtime import launcher, ops, trial
+from redfuser.runtime import launcher, ops, patience, trial
 from redfuser.runtime.model import CompiledModel
 from redfuser.runtime.parts import Graph
 from redfuser.runtime.signature import Signature, TensorSpec
@@ -183,6 +184,36 @@ def test_a_kernel_is_tried_before_its_first_use(spec: KernelSpec, data: Any, tmp
         found = made(*data)
     torch.testing.assert_close(found[0], 2.5 * 3 * data[0] + data[1])
     assert [verdict for _, verdict, _ in trial.all_of(made)] == ["wrong"]
+
+
+def hanging(spec: KernelSpec, reference: str, folder: str) -> None:
+    """In a process of its own: what is asked of it never comes."""
+    os.environ["REDFUSER_CACHE_DIR"] = folder
+    os.environ.pop("REDFUSER_VERIFY", None)
+    patience.LIMIT_S = 3.0
+    try:
+        model(spec, reference)(torch.randn(N).cuda(), torch.randn(N).cuda())
+    except ArtifactError as error:
+        os._exit(8 if error.code == "RF808" else 1)
+    os._exit(2)
+
+
+def test_a_kernel_that_does_not_end(spec: KernelSpec, data: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that tries it is told so and can end; the next one runs torch's code."""
+    endless = dataclasses.replace(spec, binaries=(compile_cubin(spec.arch, ENDLESS),))
+    reference = "def forward(x, y):\n    out = x * 2.0 + y\n    return (out, x + out)\n"
+    child = multiprocessing.get_context("spawn").Process(target=hanging, args=(endless, reference, str(tmp_path)))
+    child.start()
+    child.join(90)
+    ended = child.exitcode
+    if ended is None:
+        child.kill()
+    assert ended == 8
+    monkeypatch.setenv("REDFUSER_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("REDFUSER_VERIFY", raising=False)
+    with pytest.warns(RuntimeWarning, match="did not end"):
+        found = model(endless, reference)(*data)
+    torch.testing.assert_close(found[0], expected(3 * data[0], data[1])[0])
 
 
 PREBUILT = sorted(Path(os.environ.get("REDFUSER_GPU_ARTIFACTS") or os.devnull).glob("*.rf.gz"))

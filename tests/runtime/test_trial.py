@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +16,8 @@ from click.testing import CliRunner
 
 import redfuser
 from redfuser.cli.check import check
-from redfuser.runtime import trial
+from redfuser.errors import ArtifactError
+from redfuser.runtime import patience, trial
 from redfuser.runtime.extents import FREE, extents
 from redfuser.runtime.launcher import launcher
 
@@ -70,6 +74,40 @@ def test_a_kernel_that_fails_gives_way_to_torch(model: redfuser.runtime.model.Co
     report = model.report.without({name: trusted.why})
     (cascade,) = report.cascades
     assert not cascade.fused and cascade.reason is not None and cascade.reason.code == "RF807"
+
+
+def test_a_kernel_that_does_not_end_is_used_by_nobody_after(model: redfuser.runtime.model.CompiledModel,
+                                                              monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The process that tried it is told; the next one uses torch's code, and tries nothing."""
+    ((name, spec),) = model.kernels.items()
+    kernel = launcher(spec)
+    kernel.prepare(CPU)
+
+    class Gpu:
+        type = "cuda"
+
+    def hang(device: Any, limit_s: float | None = None) -> None:
+        raise patience.Hang(20.0)
+
+    monkeypatch.setenv("REDFUSER_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(trial, "_key", lambda *a: "0" * 64)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda d: "a GPU")
+    found = trial.outcome
+    monkeypatch.setattr(trial, "outcome", lambda s, k, u, d: found(s, k, u, CPU))
+    monkeypatch.setattr(patience, "ended", hang)
+    with pytest.raises(ArtifactError, match="RF808"):
+        trial.trusted(kernel, model.reference_of(name), Gpu())  # type: ignore[arg-type]
+    path = tmp_path / "model.rf"
+    model.save(path)
+    command = "import sys; from redfuser.runtime import patience\n" + \
+        "def hang(*a): raise patience.Hang(20.0)\npatience.ended = hang\n" + \
+        "from redfuser.cli.check import check; check([sys.argv[1], '--json'])"
+    done = subprocess.run([sys.executable, "-c", command, str(path)], capture_output=True, text=True, timeout=120)
+    rows = json.loads(done.stdout)
+    assert done.returncode == 4 and [r["verdict"] for r in rows] == ["wrong"] and "did not end" in rows[0]["why"]
+    monkeypatch.setattr(trial, "outcome", None)
+    with pytest.warns(RuntimeWarning, match="RF807.*did not end"):
+        assert trial.trusted(kernel, model.reference_of(name), Gpu()).why  # type: ignore[arg-type]
 
 
 def test_the_command_says_what_it_found(model: redfuser.runtime.model.CompiledModel, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from redfuser import numerics
-from redfuser.bench.correctness import build, digest, run, table
+from redfuser.bench.correctness import build, digest, run, steady, table
 from redfuser.bench.correctness import supervise as supervision
 from redfuser.bench.correctness.judge import judge
 from redfuser.bench.correctness.run import examine
@@ -180,6 +180,29 @@ def test_exceptions_have_names() -> None:
 
 
 # -- supervision -------------------------------------------------------------------------------------------------------
+
+
+def test_a_result_that_changes_from_run_to_run_is_found() -> None:
+    calls = []
+
+    def unsteady(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        calls.append(1)
+        return x, torch.tensor(0.0 if len(calls) % 20 else -0.0)
+
+    x = torch.tensor([1.0, math.nan])
+    assert steady.repeated(lambda x: (x, x.sum()), [x]) == "", "NaN are the same bits"
+    assert steady.repeated(unsteady, [x]) == "2 of 49 further runs gave other bits"
+
+
+@pytest.mark.parametrize(("log", "found"), [
+    ("========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n", ""),
+    ("========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)\n", ""),
+    ("========= Invalid __global__ read of size 4\n=========     at cascade_kernel\n========= ERROR SUMMARY: 10 errors\n",
+     "ERROR SUMMARY: 10 errors; Invalid __global__ read of size 4"),
+    ("", "the tool gave no summary")])
+def test_what_a_sanitizer_says(log: str, found: str) -> None:
+    assert steady._found([{"program": "p"}], log, 0) == found
+    assert steady._found([], log, 86).startswith("the process ended with status 86")
 
 
 def test_a_crash_and_a_hang_cost_only_themselves(monkeypatch: pytest.MonkeyPatch) -> None:

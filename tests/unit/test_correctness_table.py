@@ -30,3 +30,11 @@ def test_nothing_in_the_table_is_wrong() -> None:
     assert [r["program"] for r in rows if r["verdict"] == table.WRONG] == []
     assert len(rows) >= 300 and not verdicts[table.NOT_RUN], verdicts
     assert all(r["code"] for r in rows if r["verdict"] in (table.REFUSED, table.FAILED)), "every refusal has a code"
+
+
+def test_what_has_roles_was_run_many_times_and_watched() -> None:
+    """A race or a wait that is missing need not show in the values of one run."""
+    _, rows = table.read(newest())
+    roles = [r for r in rows if r["verdict"] == table.RIGHT and set(r["schedules"]) - {"auto"}]
+    assert roles and all(r["repeats"] >= 50 for r in rows if r["verdict"] == table.RIGHT)
+    assert [(r["program"], r["sanitized"]) for r in roles if any(r["sanitized"][tool] for tool in ("memcheck", "synccheck"))] == []

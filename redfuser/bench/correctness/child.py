@@ -51,8 +51,14 @@ def _step(step: str, options: dict[str, Any]) -> Callable[[Any], dict[str, Any]]
         return lambda program: build(program, options["target"], Path(options["folder"]))
     if step == "run":
         from redfuser.bench.correctness.run import one as run
+        from redfuser.bench.correctness.run import warm
 
+        warm(options["device"])
         return lambda program: run(program, Path(options["folder"]), options["device"])
+    if step == "once":
+        from redfuser.bench.correctness.run import once
+
+        return lambda program: once(program, Path(options["folder"]), options["device"])
     if step == "interpret":
         from redfuser.bench.correctness.interpret import one as interpret
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import tempfile
@@ -19,6 +20,7 @@ from redfuser.bench import provenance
 from redfuser.bench.correctness import digest
 from redfuser.bench.correctness.build import paths, read
 from redfuser.bench.correctness.judge import HIDDEN, Verdict, judge, words
+from redfuser.bench.correctness.steady import REPEATS, TOOLS, repeated, sanitized
 from redfuser.bench.correctness.supervise import supervise
 from redfuser.errors import RedFuserError
 from redfuser.unseen import unseen
@@ -66,6 +68,26 @@ def run(programs: Sequence[Program], folder: Path, device: str, output: Path, jo
     return [rows[p.name] for p in programs if p.name in rows]
 
 
+def watched(rows: list[dict[str, Any]], folder: Path, output: Path, jobs: int,
+            tell: Callable[[str], None]) -> list[dict[str, Any]]:
+    """The rows, those of programs with roles with what each tool of compute-sanitizer found in one run (``sanitized``; empty:
+    nothing). Those that have been watched before are not watched again."""
+    by = {r["program"]: r for r in rows}
+    waiting = [n for n, r in by.items() if r["verdict"] == RIGHT and set(r.get("schedules", ())) - {"auto"}
+               and "sanitized" not in r]
+    found: dict[str, dict[str, str]] = {}
+    with output.open("a") as file:
+        for name, tool, what in sanitized(waiting, TOOLS, folder, jobs):
+            found.setdefault(name, {})[tool] = what
+            if what:
+                tell(f"{name}: {tool}: {what}")
+            if len(found[name]) == len(TOOLS):
+                by[name] = {**by[name], "sanitized": found[name]}
+                file.write(json.dumps(by[name], sort_keys=True) + "\n")
+                file.flush()
+    return list(by.values())
+
+
 def rows_of(path: Path) -> Iterator[dict[str, Any]]:
     """The rows of a file; a line that was cut short is passed over."""
     for line in path.read_text().splitlines() if path.exists() else []:
@@ -80,7 +102,7 @@ def _same(row: dict[str, Any], record: dict[str, Any] | None) -> bool:
 
 
 def _stands(row: dict[str, Any], record: dict[str, Any], any_runtime: bool) -> bool:
-    same = all(row.get(k) and row[k] == record.get(k) for k in ("runs", "compiler"))
+    same = all(row.get(k) and row[k] == record.get(k) for k in ("runs", "compiler")) and "repeats" in row
     return bool(row["verdict"] == RIGHT and same
                 and (any_runtime or row.get("runtime") == digest.runtime()))
 
@@ -115,21 +137,51 @@ def judged(program: Program, record: dict[str, Any], answer: dict[str, Any]) -> 
     why = "; ".join(f"{b['draw']} output {b['output']}: {b['why']}" for b in answer["bad"][:3])
     more = len(answer["bad"]) - 3
     return {**base, "verdict": WRONG if answer["bad"] else RIGHT, "why": why + (f"; and {more} more" if more > 0 else ""),
-            **{k: answer[k] for k in ("draws", "bad", "ratio", "exceptions")}}
+            **{k: answer[k] for k in ("draws", "bad", "ratio", "exceptions")},
+            **{k: answer[k] for k in ("schedules", "repeats") if k in answer}}
 
 
 # -- in the child ------------------------------------------------------------------------------------------------------
 
 
-def one(program: Program, folder: Path, device: str) -> dict[str, Any]:
-    """Load a program's artifact and judge it on every draw."""
+def warm(device: str) -> None:
+    """What the first program would pay for: torch's libraries on the device. Many children that start at once take a minute."""
+    if device != "cpu":
+        x = torch.ones(64, 64, device=device)
+        (x @ x).double().softmax(-1).sum().item()
+
+
+@contextlib.contextmanager
+def loaded(program: Program, folder: Path, device: str) -> Iterator[Any]:
+    """The model of a program's artifact."""
     import redfuser
 
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "model.rf"
         path.write_bytes(gzip.decompress(paths(folder, program.name)[0].read_bytes()))
         model = redfuser.load(str(path))
-        return examine(program, model.to(device) if device != "cpu" else model, device)
+        yield model.to(device) if device != "cpu" else model
+
+
+def one(program: Program, folder: Path, device: str) -> dict[str, Any]:
+    """Load a program's artifact and judge it on every draw."""
+    with loaded(program, folder, device) as model:
+        found = examine(program, model, device)
+    schedules = sorted({str(k.config.get("schedule", "")) for k in model.kernels.values()} - {""})
+    if found.get("poisoned"):
+        return {**found, "schedules": schedules, "repeats": 0}
+    what = next(iter(draws(program)))
+    if why := repeated(model, tuple(t.to(device) for t in draw(program, what))):
+        found["bad"].append({"draw": what, "output": 0, "why": why})
+    return {**found, "schedules": schedules, "repeats": REPEATS}
+
+
+def once(program: Program, folder: Path, device: str) -> dict[str, Any]:
+    """Load a program's artifact and run it on one draw: for a tool that watches."""
+    with loaded(program, folder, device) as model:
+        model(*(t.to(device) for t in draw(program, next(iter(draws(program))))))
+        torch.cuda.synchronize()
+    return {}
 
 
 def examine(program: Program, ours: Callable[..., Any], device: str, only: Sequence[str] = ()) -> dict[str, Any]:

@@ -74,6 +74,7 @@ def markdown(head: dict[str, Any], rows: list[dict[str, Any]]) -> str:
              "the same inputs and eager torch on that machine, class by class and by the numerics rule.", "",
              "| family | " + " | ".join(COLUMNS) + " |", "|---|" + "---|" * len(COLUMNS)]
     lines += [f"| {family} | " + " | ".join(str(c[v] or "") for v in COLUMNS) + " |" for family, c in counts(rows).items()]
+    lines += _watched(rows)
     for title, verdict in (("Wrong", WRONG), ("Refused", REFUSED), ("Failed to build", FAILED), ("Not run", NOT_RUN)):
         chosen = [r for r in rows if r["verdict"] == verdict]
         if chosen:
@@ -103,6 +104,22 @@ def _earlier(head: dict[str, Any], rows: list[dict[str, Any]]) -> list[str]:
     other = sum(r.get("runtime") not in new for r in found)
     return [f"{len(found)} rows stand since an earlier run of the same texts, {other} of them under an earlier runtime; each "
             "has its time."] if found else []
+
+
+def _watched(rows: list[dict[str, Any]]) -> list[str]:
+    """How often the programs gave the same bits, and what the sanitizer saw of those with roles."""
+    steady = Counter(r["repeats"] for r in rows if r["verdict"] == RIGHT and r.get("repeats"))
+    roles = [r for r in rows if set(r.get("schedules") or ()) - {"auto"}]
+    seen = [r for r in roles if "sanitized" in r]
+    lines = ["", *(f"{n} of the right ones gave the same bits {times} times." for times, n in steady.items())] if steady else []
+    if seen:
+        clean: Counter[str] = Counter()
+        for r in seen:
+            clean.update(tool for tool, what in r["sanitized"].items() if not what)
+        tools = ", ".join(f"{tool} {clean[tool]}" for tool in seen[0]["sanitized"])
+        lines += ["", f"Under compute-sanitizer, {len(seen)} of {len(roles)} programs with roles; nothing found in: {tools}."]
+        lines += [f"* {r['program']}: {tool}: {_cell(what)}" for r in seen for tool, what in r["sanitized"].items() if what]
+    return lines
 
 
 def _cell(text: str) -> str:
