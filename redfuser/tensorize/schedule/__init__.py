@@ -8,12 +8,16 @@ from collections.abc import Callable
 from typing import Protocol
 
 from redfuser.target import Target
+from redfuser.tensorize.config import Schedule
 from redfuser.tensorize.ir.nodes import TileKernel
+from redfuser.tensorize.schedule.carry import Carry
 from redfuser.tensorize.schedule.grid import FoldGrid
 from redfuser.tensorize.schedule.in_place import ReuseInPlace
 from redfuser.tensorize.schedule.join_rows import JoinRows
+from redfuser.tensorize.schedule.lanes import SumByLane
 from redfuser.tensorize.schedule.narrow import NarrowTiles
 from redfuser.tensorize.schedule.order import OrderBlocks
+from redfuser.tensorize.schedule.peel import Peel
 from redfuser.tensorize.schedule.persistent import Persist
 from redfuser.tensorize.schedule.repeats import NameRepeats
 from redfuser.tensorize.schedule.skew import Skew
@@ -36,16 +40,27 @@ Watcher = Callable[[str, TileKernel], None]
 """Told of each pass that changed something: its name, and the kernel after it."""
 
 
-SCHEDULES: dict[str, Callable[[Target], tuple[Pass, ...]]] = {
+def _overlap(target: Target) -> tuple[Pass, ...]:
+    return OrderBlocks(), StageInPlace(), Specialise(target), Skew(), Peel(), TakeTurns()
+
+
+def _persistent(target: Target) -> tuple[Pass, ...]:
+    return OrderBlocks(), Persist(target), Specialise(target), Skew(), Carry(), TakeTurns()
+
+
+SCHEDULES: dict[Schedule, Callable[[Target], tuple[Pass, ...]]] = {
     "auto": lambda target: (),
-    "overlap": lambda target: (OrderBlocks(), StageInPlace(), Specialise(target), Skew(), TakeTurns()),
-    "persistent": lambda target: (OrderBlocks(), Persist(target), Specialise(target), Skew(), TakeTurns()),
+    "overlap": _overlap,
+    "overlap-lanes": lambda target: (SumByLane(target), *_overlap(target)),
+    "persistent": _persistent,
+    "persistent-lanes": lambda target: (SumByLane(target), *_persistent(target)),
 }
 """What a configuration may ask for beyond those: TileLang's own pipeliner, or roles with waits of our own, a block for each
-tile or one for several."""
+tile or one for several; ``lanes``: with
+totals that threads keep to themselves."""
 
 
-def passes(schedule: str, target: Target) -> tuple[Pass, ...]:
+def passes(schedule: Schedule, target: Target) -> tuple[Pass, ...]:
     """All passes of a kernel, in order."""
     return (*PASSES, *SCHEDULES[schedule](target))
 
