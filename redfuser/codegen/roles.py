@@ -15,8 +15,8 @@ from redfuser.acrf.expr import BYTES, Const, Expr, Index, Op
 from redfuser.tensorize.ir.effects import every
 from redfuser.tensorize.ir.flight import Arrive, Await, Drain, Fetch, Flight, Let, Meet, Send, Sent, Turn
 from redfuser.tensorize.ir.index import i64, iadd, ifloordiv, imul
-from redfuser.tensorize.ir.nodes import For, Gemm, Role, Roles, Slice, TileKernel, TileStmt
-from redfuser.tensorize.ir.parts import At, Dim
+from redfuser.tensorize.ir.nodes import For, Gemm, ReduceTile, Role, Roles, Slice, TileKernel, TileStmt
+from redfuser.tensorize.ir.parts import LANES, RUN, At, Dim
 
 OPTIONS = {"tl.disable_thread_storage_sync": True, "tl.disable_warp_specialized": True}
 ARRIVE = """#include <tl_templates/cuda/barrier.h>
@@ -26,6 +26,9 @@ static __device__ __forceinline__ void arrive_if(Barrier &bar, int on) {
                :: "r"(at), "r"(on) : "memory");
 }"""
 """One arrival of a warp group, predicated in the assembly: a branch would part the products before it from those after."""
+BY_LANE = "forward_fn=lambda i, c: (i // 16 * 32 + i % 8 * 4 + c, i % 16 // 8)"
+"""The layout of a value for each row and each of the four threads that hold the row in a product's result: thread, and place in
+it."""
 GROUP = 128
 SWIZZLE = "from tilelang.layout import make_swizzled_layout"
 
@@ -53,9 +56,11 @@ class RolePrinter:
         signalled = {s.at.barrier for s in every(self.kernel.body) if isinstance(s, Fetch)}
         out = [f"{b.name} = T.alloc_barrier([{b.arrivals * (GROUP if b.name in signalled else 1)}] * {b.slots})"
                for b in self.kernel.barriers]
-        sent = [n for n in self.swizzled()]
-        if sent:
-            out.append("T.annotate_layout({" + ", ".join(f"{n}: make_swizzled_layout({n})" for n in sent) + "})")
+        lanes = {s.dst for s in every(self.kernel.body) if isinstance(s, ReduceTile) and s.lanes}
+        told = {n: f"make_swizzled_layout({n})" for n in self.swizzled()}
+        told |= {n: f"T.Fragment({self.shapes[n]}, {BY_LANE})" for n in sorted(lanes)}
+        if told:
+            out.append("T.annotate_layout({" + ", ".join(f"{n}: {layout}" for n, layout in told.items()) + "})")
         return [*out, "tx = T.get_thread_binding()"]
 
     def swizzled(self) -> list[str]:
@@ -97,6 +102,14 @@ class RolePrinter:
         """A product that is only started."""
         flags = ", transpose_A=True" * s.transpose_a + ", transpose_B=True" * s.transpose_b + ", clear_accum=True" * s.clear
         return [f"T.wgmma_gemm({self.part(s.a)}, {self.part(s.b)}, {s.c}{flags}, policy=T.GemmWarpPolicy.FullRow)"]
+
+    def by_lane(self, s: ReduceTile) -> list[str]:
+        """Every thread adds up its own."""
+        combined = f"{s.dst}[i, c] + {s.src}[i, j]" if s.op == "sum" else f"T.{s.op}({s.dst}[i, c], {s.src}[i, j])"
+        rows, columns = self.shapes[s.src]
+        point = f"j % {LANES * RUN} // {RUN}"
+        return [*([f"T.clear({s.dst})"] if s.clear else []), f"for i, j in T.Parallel({rows}, {columns}):",
+                f"    {s.dst}[i, {point}] = {combined.replace('c]', point + ']')}"]
 
     def flight(self, s: Flight) -> list[str]:
         match s:

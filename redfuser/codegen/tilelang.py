@@ -159,6 +159,8 @@ class _Printer:
                 flags = ", transpose_A=True" * ta + ", transpose_B=True" * tb
                 tail = [f"T.gemm({self.slice(a)}, {self.slice(b)}, {c}{flags}, policy=T.GemmWarpPolicy.{_POLICIES[policy]})"]
                 return [*comment, *([f"T.clear({c})"] if clear else []), *tail]
+            case ReduceTile(lanes=True) if self.roles is not None:
+                return [*comment, *self.roles.by_lane(s)]
             case ReduceTile(op, src, dst, clear):
                 return [*comment, f"T.reduce_{op}({src}, {dst}, dim={len(self.shapes[src]) - 1}, clear={clear})"]
             case Fill(buffer, value):

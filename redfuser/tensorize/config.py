@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from redfuser.strategies.program import Kernel
 
-Schedule = Literal["auto", "overlap", "persistent"]
+Schedule = Literal["auto", "overlap", "overlap-lanes", "persistent", "persistent-lanes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,16 @@ class TileConfig:
             return replace(self, rows=1, segment=1024, threads=128, stages=0, warp_specialized=False,
                            schedule="auto")
         return self
+
+    @property
+    def persistent(self) -> bool:
+        """Does a block compute several tiles?"""
+        return self.schedule.startswith("persistent")
+
+    @property
+    def lanes(self) -> bool:
+        """Do threads keep their parts of a total to themselves?"""
+        return self.schedule.endswith("lanes")
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -14,10 +14,15 @@ from workloads.correctness.attention import Shape, Way, library, program, qkv
 from workloads.correctness.products import per_channel, two_results
 from workloads.correctness.program import HALVES, In, Program, alternate
 
-BASE = Shape(b=3, h=16, g=16, i=328, l=392, d=64)
+BASE = Shape(b=5, h=16, g=16, i=328, l=400, d=64)
+"""240 tiles of 128 rows: with fewer, half of the multiprocessors would wait for a second one, and small tiles win."""
 SQUARE = replace(BASE, l=328)
 LONG = replace(BASE, b=4, i=384, l=640)
 """Three warp groups take 192 rows each."""
+SHORT = replace(BASE, l=208)
+"""Two steps a tile: products are carried from tile to tile, and totals are of the row."""
+TALL = replace(BASE, b=3, i=520, l=520)
+"""Steps enough that totals are kept by lane where tiles are of unequal work too."""
 
 WAYS = (Way("/"), Way("*", "scores"), Way("q*"), Way("*", "scores", "hand"), Way("*", "scores", "last"),
         Way("*", "scores", cap=30.0), Way("/", "inputs"),
@@ -99,6 +104,13 @@ def _programs() -> Iterator[Program]:
             yield program("roles", way, SQUARE, dtype)
         for way in (Way("*", "scores"), Way("/", also="lse")):
             yield program("roles", way, LONG, dtype)
+        for way in (Way("*", "scores"), Way("/", "scores", also="lse"), Way("*", "scores", bias="tile"),
+                    Way("*", "scores", mask="data", fill="finfo.min")):
+            yield program("roles", way, SHORT, dtype)
+        for way in (Way("*", "scores", mask="causal"), Way("/", "scores", mask="causal", also="lse"),
+                    Way("*", "scores", mask="causal", bias="alibi"), Way("*", "scores", mask="window"),
+                    Way("/", "scores", mask="none-seen"), Way("*", "scores", sink="sink-max")):
+            yield program("roles", way, TALL, dtype)
         for d in (80, 96, 128, 256):
             yield program("roles", Way("*", "scores"), replace(BASE, d=d), dtype)
             yield program("roles", Way("*", "scores", mask="causal"), replace(SQUARE, d=d), dtype)
@@ -108,6 +120,6 @@ def _programs() -> Iterator[Program]:
             yield Program("roles", f"{dtype} {SQUARE} sdpa{' causal' * causal}", library(causal), qkv(SQUARE, dtype))
             yield Program("roles", f"{dtype} {shared} sdpa gqa{' causal' * causal}", library(causal, grouped=True),
                           qkv(shared, dtype))
-        shapes = (("q", 328, 64), ("k", 392, 64), ("v", 392, 64), ("w", 392, 48))
-        ins = tuple(In(name, (48, n, c), dtype) for name, n, c in shapes)
-        yield Program("roles", f"{dtype} 48x328x392 d64 two_results", two_results, ins)
+        shapes = (("q", 328, 64), ("k", 400, 64), ("v", 400, 64), ("w", 400, 48))
+        ins = tuple(In(name, (80, n, c), dtype) for name, n, c in shapes)
+        yield Program("roles", f"{dtype} 80x328x400 d64 two_results", two_results, ins)

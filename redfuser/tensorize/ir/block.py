@@ -13,6 +13,7 @@ from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op
 from redfuser.errors import InternalError
 from redfuser.tensorize.ir.flight import Let
 from redfuser.tensorize.ir.nodes import Copy, Fill, For, Gemm, If, Parallel, ReduceTile, Slice, TileKernel, TileStmt
+from redfuser.tensorize.ir.parts import LANES, RUN
 from redfuser.tensorize.ir.pointwise import apply
 
 
@@ -65,9 +66,12 @@ class Block:
                 y: np.ndarray = self._read(b).astype(self.dtypes["f32"])
                 product = (x.swapaxes(-1, -2) if ta else x) @ (y.swapaxes(-1, -2) if tb else y)
                 self.store[c][...] = product if clear else self.store[c] + product
-            case ReduceTile(op, src, dst, clear):
+            case ReduceTile(op, src, dst, clear, lanes=lanes):
                 function = {"sum": np.add, "max": np.fmax, "min": np.fmin}[op]
-                row = function.reduce(self.store[src], axis=-1).reshape(self.store[dst].shape)
+                row, to = self.store[src], self.store[dst]
+                if lanes:
+                    row = row.reshape(*row.shape[:-1], -1, LANES, RUN).swapaxes(-2, -3).reshape(*row.shape[:-1], LANES, -1)
+                row = function.reduce(row, axis=-1).reshape(to.shape)
                 self.store[dst][...] = row if clear else function(self.store[dst], row)
             case Fill(buffer, value):
                 self.store[buffer][...] = value.value

@@ -73,6 +73,8 @@ def value(e: Expr, at: Mapping[str, int]) -> int:
             return int(v)
         case Index(axis=a):
             return at[a]
+        case Op(name="neg", args=(x,)):
+            return -value(x, at)
         case Op(name=n, args=(x, y)):
             return int(_OPS[n](value(x, at), value(y, at)))
     raise KeyError(str(e))

@@ -11,7 +11,7 @@ The grammar, on one screen (``str()`` of every node prints this text, :mod:`redf
     barrier   ::= NAME ":" "barrier" "[" INT "]" "of" INT           slots, arrivals that end a phase
     stmt      ::= "copy" slice "->" slice                          loads past an edge give 0, stores past it are dropped
                 | "gemm" slice ["^T"] "," slice ["^T"] "->" NAME ["clear"] POLICY
-                | "reduce" OP NAME "->" NAME ["clear"]             over the last dimension
+                | "reduce" OP NAME "->" NAME ["by" "lane"] ["clear"]   over the last dimension
                 | "parallel" VAR "<" INT {"," VAR "<" INT} ":" {NAME "[" index "]" "=" expr}
                 | "fill" NAME expr
                 | "for" VAR "in" expr ".." expr ["pipelined" INT] ":" {stmt}
@@ -73,16 +73,19 @@ class Gemm:
 @dataclass(frozen=True, slots=True)
 class ReduceTile:
     """``dst[i] = op over j of src[i, j]`` (with the old ``dst`` unless ``clear``); op is ``sum``, ``max`` or ``min``.
-    max and min drop NaN, as the GPU's do; a row of nothing else gives the neutral element."""
+    max and min drop NaN, as the GPU's do; a row of nothing else gives the neutral element. ``lanes``: as far as single
+    threads have it. Four of them hold a row of what a product accumulates, two neighbours of every eight each; ``dst[i, c]``
+    takes the elements of the c-th."""
 
     op: str
     src: str
     dst: str
     clear: bool = True
     comment: str = field(default="", compare=False)
+    lanes: bool = False
 
     def __str__(self) -> str:
-        return f"reduce {self.op} {self.src} -> {self.dst}{' clear' if self.clear else ''}"
+        return f"reduce {self.op} {self.src} -> {self.dst}{' by lane' * self.lanes}{' clear' if self.clear else ''}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,9 @@ from typing import Literal
 
 from redfuser.acrf.expr import Expr, print_expr
 
+LANES, RUN = 4, 2
+"""Threads that hold a row of what a product accumulates between them, and neighbours of a row that one of them has: column j is
+held by thread ``j // RUN % LANES``."""
 Scope = Literal["shared", "fragment", "local"]
 Policy = Literal["rows", "cols", "square"]
 
@@ -94,4 +97,4 @@ class At:
         return f"{self.barrier}[{index_text(self.slot)}]"
 
 
-__all__ = ["At", "Barrier", "Buffer", "Dim", "Param", "Policy", "Scope", "Slice", "index_text"]
+__all__ = ["LANES", "RUN", "At", "Barrier", "Buffer", "Dim", "Param", "Policy", "Scope", "Slice", "index_text"]

@@ -29,7 +29,7 @@ from redfuser.tensorize.ir.nodes import (
     TileProgram,
     TileStmt,
 )
-from redfuser.tensorize.ir.parts import At
+from redfuser.tensorize.ir.parts import LANES, RUN, At
 
 MATRIX = ("f16", "bf16", "e4m3", "e5m2", "f32", "i8")
 """Element types that a product reads."""
@@ -112,10 +112,13 @@ class _Checker:
                     self.placed(src, "shared", dst, "param", s)
             case Gemm():
                 self.gemm(s)
-            case ReduceTile(op, src, dst, clear):
+            case ReduceTile(op, src, dst, clear, lanes=lanes):
                 a, b = self.shape(src, s), self.shape(dst, s)
-                if op not in ("sum", "max", "min") or a is None or b is None or prod(a[:-1]) != prod(b):
+                each = LANES if lanes else 1
+                if op not in ("sum", "max", "min") or a is None or b is None or prod(a[:-1]) * each != prod(b):
                     self.say("a reduction over the last dimension", s)
+                elif lanes and (len(a) != 2 or b[-1] != LANES or a[-1] % (LANES * RUN)):
+                    self.say("a reduction by lane", s)
                 self.reads(src, s)
                 if not clear:
                     self.reads(dst, s)

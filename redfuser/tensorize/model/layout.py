@@ -71,6 +71,9 @@ def layouts(kernel: TileKernel, target: Target) -> dict[str, Layout]:
             m, n = shapes[s.c]
             rows, columns = matrix_warps(s, m, n, kernel.threads, target)
             fixed.setdefault(root(s.c), Layout(4 * columns, max(1, m // (8 * rows)), columns > 1, True))
+    for s in every(kernel.body):
+        if isinstance(s, ReduceTile) and s.lanes and root(s.src) in fixed:
+            fixed.setdefault(root(s.dst), fixed[root(s.src)])
     found: dict[str, Layout] = {}
     for n, shape in shapes.items():
         if (at := root(n)) in fixed:

@@ -8,14 +8,18 @@ from collections.abc import Callable
 from typing import Protocol
 
 from redfuser.target import Target
+from redfuser.tensorize.config import Schedule
 from redfuser.tensorize.ir.nodes import TileKernel
+from redfuser.tensorize.schedule.carry import Carry
 from redfuser.tensorize.schedule.grid import FoldGrid
 from redfuser.tensorize.schedule.in_flight import KeepInFlight
 from redfuser.tensorize.schedule.in_place import ReuseInPlace
 from redfuser.tensorize.schedule.join_rows import JoinRows
+from redfuser.tensorize.schedule.lanes import SumByLane
 from redfuser.tensorize.schedule.narrow import NarrowTiles
 from redfuser.tensorize.schedule.order import GroupBlocks, OrderBlocks
 from redfuser.tensorize.schedule.panels import SendPanels
+from redfuser.tensorize.schedule.peel import Peel
 from redfuser.tensorize.schedule.persistent import Persist
 from redfuser.tensorize.schedule.repeats import NameRepeats
 from redfuser.tensorize.schedule.skew import Skew
@@ -38,20 +42,28 @@ Watcher = Callable[[str, TileKernel], None]
 """Told of each pass that changed something: its name, and the kernel after it."""
 
 
-def _roles(target: Target) -> tuple[Pass, ...]:
-    return Specialise(target), Skew(), KeepInFlight(), TakeTurns()
+def _overlap(target: Target) -> tuple[Pass, ...]:
+    return (OrderBlocks(), GroupBlocks(), StageInPlace(), SendPanels(), Specialise(target), Skew(), KeepInFlight(), Peel(),
+            TakeTurns())
 
 
-SCHEDULES: dict[str, Callable[[Target], tuple[Pass, ...]]] = {
+def _persistent(target: Target) -> tuple[Pass, ...]:
+    return (OrderBlocks(), GroupBlocks(), SendPanels(), Persist(target), Specialise(target), Skew(), Carry(), KeepInFlight(),
+            TakeTurns())
+
+
+SCHEDULES: dict[Schedule, Callable[[Target], tuple[Pass, ...]]] = {
     "auto": lambda target: (),
-    "overlap": lambda target: (OrderBlocks(), GroupBlocks(), StageInPlace(), SendPanels(), *_roles(target)),
-    "persistent": lambda target: (OrderBlocks(), GroupBlocks(), SendPanels(), Persist(target), *_roles(target)),
+    "overlap": _overlap,
+    "overlap-lanes": lambda target: (SumByLane(target), *_overlap(target)),
+    "persistent": _persistent,
+    "persistent-lanes": lambda target: (SumByLane(target), *_persistent(target)),
 }
 """What a configuration may ask for beyond those: TileLang's own pipeliner, or roles with waits of our own, a block for each
-tile or one for several."""
+tile or one for several; ``lanes``: with totals that threads keep to themselves."""
 
 
-def passes(schedule: str, target: Target) -> tuple[Pass, ...]:
+def passes(schedule: Schedule, target: Target) -> tuple[Pass, ...]:
     """All passes of a kernel, in order."""
     return (*PASSES, *SCHEDULES[schedule](target))
 

@@ -63,6 +63,10 @@ def _skewed(kernel: TileKernel, loop: For) -> list[TileStmt] | None:
     if start < split:
         return None
     head, rest, end = _parted(loop.body, split, start)
+    for s in [s for s in end if not isinstance(s, (Gemm, Await, Drain, Arrive))]:  # between the last products
+        if all(_apart(s, k) for k in end[:end.index(s)]):
+            end.remove(s)
+            rest.append(s)
     results = {s.c for s in last}
     weights = {s.a.buffer for s in last}
     if any(not isinstance(s, (Gemm, Await, Drain, Arrive)) for s in (*head, *end)):
