@@ -20,6 +20,8 @@ WHOLE_ROW = 4096
 """A row up to this long keeps its length where nothing is contracted."""
 GRAIN = 16
 """Elements of a row that are whole 16 bytes in every type."""
+DEEP = 640
+"""A contraction up to this deep keeps its depth under roles, where keys and values may share their tiles."""
 TURNS = 3
 """Tiles that a block of a twin computes, where it computes several: one more than a ring of them has slots."""
 ENDLESS = 1 << 30
@@ -63,7 +65,7 @@ def _twin(program: Program, rows: int, segment: int, chunk: int, deep: bool, gra
     splits = min(program.splits, 3)
     wanted = dict.fromkeys(extents, 2 if deep else 1)
     for a in inner:
-        wanted[a] = extents[a] if extents[a] <= 320 else 2 * (chunk or 64) + 32
+        wanted[a] = extents[a] if extents[a] <= (320 if grain == 1 else DEEP) else 2 * (chunk or 64) + 32
     for a in columns:
         wanted[a] = extents[a] if extents[a] <= 512 else 288
     if row_axis in wanted:

@@ -30,6 +30,8 @@ BY_LANE = "forward_fn=lambda i, c: (i // 16 * 32 + i % 8 * 4 + c, i % 16 // 8)"
 """The layout of a value for each row and each of the four threads that hold the row in a product's result: thread, and place in
 it."""
 GROUP = 128
+POLICIES = {"rows": "FullRow", "cols": "FullCol", "square": "Square"}
+"""How warps share a product, as TileLang has it."""
 SWIZZLE = "from tilelang.layout import make_swizzled_layout"
 
 
@@ -44,6 +46,8 @@ class RolePrinter:
                  stmt: Callable[[TileStmt], list[str]]) -> None:
         self.kernel, self.text, self.part, self.stmt = kernel, text, part, stmt
         self.groups = kernel.threads // GROUP
+        self.own = kernel.threads
+        """Threads of the role that is printed."""
         self.shapes = {b.name: b.shape for b in kernel.buffers}
 
     @property
@@ -78,7 +82,8 @@ class RolePrinter:
         out: list[str] = []
         at = 0
         for i, role in enumerate(s.roles):
-            at += role.groups * GROUP
+            self.own = role.groups * GROUP
+            at += self.own
             head = "else:" if i == len(s.roles) - 1 else f"{'el' * bool(i)}if tx < {at}:"
             out += [f"{head}  # {role.name}", *("    " + line for line in self._role(role, i == 0))]
         return out
@@ -90,6 +95,9 @@ class RolePrinter:
         meets = [s.alone for s in every(self.kernel.body) if isinstance(s, Meet)]
         again = any({s.alone for s in every(loop.body) if isinstance(s, Meet)} == {True, False}
                     for loop in every(self.kernel.body) if isinstance(loop, For))
+        others = [r for s in self.kernel.body if isinstance(s, Roles) for r in s.roles[1:]]
+        if any(isinstance(s, Meet) for r in others for s in every(r.body)):
+            return 1 + self.groups + self.threads // GROUP
         return 1 + self.groups * (2 if again or meets != sorted(meets) else 1)
 
     def _role(self, role: Role, first: bool) -> list[str]:
@@ -101,7 +109,8 @@ class RolePrinter:
     def product(self, s: Gemm) -> list[str]:
         """A product that is only started."""
         flags = ", transpose_A=True" * s.transpose_a + ", transpose_B=True" * s.transpose_b + ", clear_accum=True" * s.clear
-        return [f"T.wgmma_gemm({self.part(s.a)}, {self.part(s.b)}, {s.c}{flags}, policy=T.GemmWarpPolicy.FullRow)"]
+        return [f"T.wgmma_gemm({self.part(s.a)}, {self.part(s.b)}, {s.c}{flags}, "
+                f"policy=T.GemmWarpPolicy.{POLICIES[s.policy]})"]
 
     def by_lane(self, s: ReduceTile) -> list[str]:
         """Every thread adds up its own."""
@@ -122,7 +131,7 @@ class RolePrinter:
                 return [f'T.call_extern("void", "arrive_if", {self.at(at)}, T.Cast("int32", tx % {GROUP} == 0))']
             case Drain(left, done):
                 return [f"T.wait_wgmma({left})", *(
-                    f"T.warpgroup_fence_operand({n}, num_regs={prod(self.shapes[n]) // self.kernel.threads})" for n in done)]
+                    f"T.warpgroup_fence_operand({n}, num_regs={prod(self.shapes[n]) // self.own})" for n in done)]
             case Turn(take):
                 group = f"tx // {GROUP}"
                 if take:
@@ -131,7 +140,7 @@ class RolePrinter:
             case Meet(alone=True):
                 return [f"T.sync_threads({1 + self.groups} + tx // {GROUP}, {GROUP})"]
             case Meet():
-                return [f"T.sync_threads({self.together}, {self.kernel.threads})"]
+                return [f"T.sync_threads({self.together}, {self.own})"]
             case Send(alone=True):
                 return self._rows(s)
             case Send(src, dst):

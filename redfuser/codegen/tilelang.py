@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from redfuser.acrf.expr import BINARY, Cast, Const, Expr, Index, Load, Op, entangled, indices_of
-from redfuser.codegen.roles import ARRIVE, SWIZZLE, RolePrinter, options, role_kernel
+from redfuser.codegen.roles import ARRIVE, POLICIES, SWIZZLE, RolePrinter, options, role_kernel
 from redfuser.errors import LoweringError
 from redfuser.tensorize.config import TileConfig
 from redfuser.tensorize.ir.flight import Flight
@@ -38,7 +38,6 @@ DTYPES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat1
 """TileLang's element types; a boolean tensor is read as bytes."""
 
 DIALECTS = {"cuda": "import tilelang.language as T", "rocm": "import tilelang.rocm.language as T"}
-_POLICIES = {"rows": "FullRow", "cols": "FullCol", "square": "Square"}
 _FUNCTIONS = {"exp": "T.exp", "exp2": "T.exp2", "log": "T.log", "log2": "T.log2", "sqrt": "T.sqrt", "rsqrt": "T.rsqrt",
               "tanh": "T.tanh", "sigmoid": "T.sigmoid", "erf": "T.erf", "floor": "T.floor", "ceil": "T.ceil",
               "round": "T.nearbyint", "sin": "T.sin", "cos": "T.cos", "min": "T.min", "max": "T.max", "pow": "T.pow",
@@ -157,7 +156,7 @@ class _Printer:
                 return self.roles.roles(s)
             case Gemm(a, b, c, ta, tb, clear, policy):
                 flags = ", transpose_A=True" * ta + ", transpose_B=True" * tb
-                tail = [f"T.gemm({self.slice(a)}, {self.slice(b)}, {c}{flags}, policy=T.GemmWarpPolicy.{_POLICIES[policy]})"]
+                tail = [f"T.gemm({self.slice(a)}, {self.slice(b)}, {c}{flags}, policy=T.GemmWarpPolicy.{POLICIES[policy]})"]
                 return [*comment, *([f"T.clear({c})"] if clear else []), *tail]
             case ReduceTile(lanes=True) if self.roles is not None:
                 return [*comment, *self.roles.by_lane(s)]

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from redfuser.strategies.program import Kernel
 
-Schedule = Literal["auto", "overlap", "overlap-lanes", "persistent", "persistent-lanes"]
+Schedule = Literal["auto", "overlap", "overlap-lanes", "persistent", "persistent-lanes", "relay"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,6 +210,8 @@ def _gemm_space(target: Target, rows: int, n: int, columns: int) -> list[TileCon
     if columns > 256:  # an accumulator this wide is shared by two warp groups, column by column
         out = [TileConfig(64, s, 256, stages, "shared", ws) for s in (64, 32) for stages in (2, 1)
                for ws in ((True, False) if target.tma else (False,))]
+        if target.tma and target.wgmma and n > 64:
+            out = [TileConfig(64, 64, 256, 2, "shared", True, schedule="relay"), *out]
     if target.kind == "hip":
         out = [replace(c, stages=0) for c in out if c.stages == 1]
     return out

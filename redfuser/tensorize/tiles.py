@@ -31,11 +31,12 @@ def tensorize(program: Program, config: TileConfig, target: Target, watch: Watch
     for kernel in program.kernels:
         tiles, added = lower_kernel(begin(program, kernel, config.for_kernel(kernel), target, watch))
         kernels.append(scheduled(tiles, passes(config.for_kernel(kernel).schedule, target), watch))
-        if config.schedule != "auto" and (len(program.kernels) > 1 or not any(isinstance(s, Roles) for s in kernels[-1].body)):
-            raise LoweringError("RF499", f"{kernel.name}: the schedule {config.schedule} asks for warp groups with roles",
-                                why="its products and copies are not those of whole warp groups, or another kernel follows")
         require_room(kernels[-1], target)
         roundings += added
+    if config.schedule != "auto" and not _with_roles(kernels):
+        raise LoweringError("RF499", f"{kernels[0].name}: the schedule {config.schedule} asks for warp groups with roles",
+                            why="its products and copies are not those of whole warp groups, or another kernel of it needs "
+                            "barriers that TileLang places, which are off for all of them")
     args = tuple(TensorArg(argument_name(program, t.name), t.dtype, tuple(map(int, t.shape)), role)  # type: ignore[arg-type]
                  for t, role in tensors(program))
     outputs = tuple((n, argument_name(program, n)) for n in program.fused.cascade.outputs)
@@ -45,3 +46,9 @@ def tensorize(program: Program, config: TileConfig, target: Target, watch: Watch
         raise LoweringError("RF903", f"the tile program of {whole.name} is ill-formed", why=wrong[0],
                             help="this is a defect of RedFuser: please report the cascade that `explain` prints")
     return whole
+
+
+def _with_roles(kernels: list[TileKernel]) -> bool:
+    """Has one roles, and the others nothing in shared memory?"""
+    others = [k for k in kernels if not any(isinstance(s, Roles) for s in k.body)]
+    return len(others) < len(kernels) and not any(b.scope == "shared" for k in others for b in k.buffers)

@@ -72,6 +72,9 @@ class Crew:
         self.awaited: dict[str, str] = {}
         """Fetches, of which every one has to be awaited by somebody: a block may not end before."""
         self.members: list[_Member] = []
+        self.holders: dict[str, str] = {}
+        """The role whose threads hold a fragment: the others have registers of their own."""
+        self.fragments = {b.name for b in kernel.buffers if b.scope == "fragment"}
         self.meetings: dict[str, list[_Member]] = {}
         for role in roles.roles:
             for g in range(role.groups):
@@ -219,6 +222,9 @@ class Crew:
 
     def _compute(self, m: _Member, s: TileStmt) -> None:
         touched, written = reads(s), writes(s)
+        for n in (touched | written) & self.fragments:
+            if (holder := self.holders.setdefault(n, m.role.name)) != m.role.name:
+                raise hazard(f"{n} is in registers of {holder}: {_line(s)}")
         own = {s.c} if isinstance(s, Gemm) and s.flies else set()
         if early := m.undrained & ((touched | written) - own):
             raise hazard(f"{', '.join(sorted(early))} is used before its product is done: {_line(s)}")

@@ -164,7 +164,9 @@ class _Checker:
         copies = [s for s in every((where,)) if isinstance(s, Fetch)]
         if {s.at.barrier for s in copies} & {s.at.barrier for s in every((where,)) if isinstance(s, Arrive)}:
             self.say("a barrier of copies at which groups arrive", where)
-        before, outside = {s.dst.buffer for s in copies} | self.full, self.vars
+        filled = {s.dst.buffer for s in every((where,)) if isinstance(s, Copy)} & {
+            b.name for b in self.kernel.buffers if b.scope == "shared"}
+        before, outside = {s.dst.buffer for s in copies} | filled | self.full, self.vars
         for role in roles:
             self.full, self.vars = set(before), outside
             self.block(role.body)

@@ -17,6 +17,7 @@ from redfuser.tensorize.rewrite.hyperbolic import Hyperbolic
 from redfuser.tensorize.rewrite.mask_tail import MaskTail
 from redfuser.tensorize.rewrite.name_terms import NameTerms
 from redfuser.tensorize.rewrite.own_axes import OwnAxes
+from redfuser.tensorize.rewrite.quotients import Quotients
 from redfuser.tensorize.rewrite.reciprocals import Reciprocals
 from redfuser.tensorize.rewrite.resident import DropNeutral
 from redfuser.tensorize.rewrite.scales import FactorScales
@@ -32,7 +33,7 @@ class Pass(Protocol):
 
 PASSES: tuple[Pass, ...] = (
     DropNeutral(), Simplify(), OwnAxes(), FactorScales(), Simplify(), CountRepeats(), MaskTail(), NameTerms(), ShiftGuards(),
-    BaseTwo(), Hyperbolic(), Reciprocals(), HoistRows())
+    BaseTwo(), Hyperbolic(), Quotients(), Reciprocals(), HoistRows())
 
 Watcher = Callable[[str, Kernel], None]
 """Told of each pass that changed something: its name, and the kernel after it."""

@@ -19,8 +19,10 @@ from redfuser.tensorize.schedule.lanes import SumByLane
 from redfuser.tensorize.schedule.narrow import NarrowTiles
 from redfuser.tensorize.schedule.order import GroupBlocks, OrderBlocks
 from redfuser.tensorize.schedule.panels import SendPanels
+from redfuser.tensorize.schedule.part_columns import PartColumns
 from redfuser.tensorize.schedule.peel import Peel
 from redfuser.tensorize.schedule.persistent import Persist
+from redfuser.tensorize.schedule.relay import Relay
 from redfuser.tensorize.schedule.repeats import NameRepeats
 from redfuser.tensorize.schedule.skew import Skew
 from redfuser.tensorize.schedule.specialise import Specialise
@@ -52,15 +54,20 @@ def _persistent(target: Target) -> tuple[Pass, ...]:
             TakeTurns())
 
 
+def _relay(target: Target) -> tuple[Pass, ...]:
+    return OrderBlocks(), PartColumns(), StageInPlace(), Relay(target)
+
+
 SCHEDULES: dict[Schedule, Callable[[Target], tuple[Pass, ...]]] = {
     "auto": lambda target: (),
     "overlap": _overlap,
     "overlap-lanes": lambda target: (SumByLane(target), *_overlap(target)),
     "persistent": _persistent,
     "persistent-lanes": lambda target: (SumByLane(target), *_persistent(target)),
+    "relay": _relay,
 }
 """What a configuration may ask for beyond those: TileLang's own pipeliner, or roles with waits of our own, a block for each
-tile or one for several; ``lanes``: with totals that threads keep to themselves."""
+tile or one for several; ``lanes``: with totals that threads keep to themselves; ``relay``: one group weighs what others add."""
 
 
 def passes(schedule: Schedule, target: Target) -> tuple[Pass, ...]:

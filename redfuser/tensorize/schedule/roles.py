@@ -65,18 +65,21 @@ class Plan:
         return any(b.name == name and b.scope == "shared" for b in self.kernel.buffers)
 
 
-def plan(kernel: TileKernel, target: Target) -> Plan | None:
+def plan(kernel: TileKernel, target: Target, handed: frozenset[str] = frozenset()) -> Plan | None:
     """How a kernel's block takes roles; None where it cannot: products are those of warp groups that share their rows alone,
-    every tile in shared memory is brought by the copy engine or sent by it at the end, no reduction goes across groups."""
+    every tile in shared memory is brought by the copy engine or sent by it at the end, no reduction goes across groups.
+    handed: tiles that one role hands to another; then the groups share the columns of what they accumulate, and nobody asks
+    here who reduces what."""
     outer = kernel.body[0] if len(kernel.body) == 1 and isinstance(kernel.body[0], For) and not kernel.body[0].stages else None
     body = outer.body if outer is not None else kernel.body
     loops = [s for s in body if isinstance(s, For)]
     if len(loops) != 1 or loops[0].stages < 2 or not (target.wgmma and target.tma) or kernel.threads % GROUP:
         return None
     loop, groups = loops[0], kernel.threads // GROUP
-    if not _products(kernel, loop, groups, target):
+    if not (_products(kernel, loop, groups, target) if not handed else all(
+            s in loop.body for s in every(kernel.body) if isinstance(s, Gemm))):
         return None
-    brought = _brought(kernel, body, loop)
+    brought = _brought(kernel, body, loop, handed)
     if brought is None:
         return None
     steps = int(loop.stop.value) - int(loop.start.value) if isinstance(loop.start, Const) and isinstance(
@@ -104,10 +107,10 @@ def _products(kernel: TileKernel, loop: For, groups: int, target: Target) -> boo
         at.fixed and not at.far for at in layouts(kernel, target).values())
 
 
-def _brought(kernel: TileKernel, body: tuple[TileStmt, ...], loop: For) -> dict[str, Copy] | None:
-    """The copies that bring tiles from global memory, by buffer; None where shared memory is used in another way, but to send
-    results from after the loop."""
-    shared = {b.name for b in kernel.buffers if b.scope == "shared"}
+def _brought(kernel: TileKernel, body: tuple[TileStmt, ...], loop: For, handed: frozenset[str]) -> dict[str, Copy] | None:
+    """The copies that bring tiles from global memory, by buffer; None where shared memory is used in another way, but to hand
+    it over and to send results from after the loop."""
+    shared = {b.name for b in kernel.buffers if b.scope == "shared"} - handed
     params = {p.name for p in kernel.params}
     after = body[body.index(loop) + 1:]
     found: dict[str, Copy] = {}

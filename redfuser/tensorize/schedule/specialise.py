@@ -10,7 +10,7 @@ from redfuser.target import Target
 from redfuser.tensorize.ir.effects import every, reads, with_exprs
 from redfuser.tensorize.ir.flight import Arrive, Await, Drain, Fetch, Let, Meet, Send, Sent
 from redfuser.tensorize.ir.index import i64, iadd, ifloordiv, imod, imul
-from redfuser.tensorize.ir.nodes import Barrier, Copy, For, Gemm, If, Role, Roles, Slice, TileKernel, TileStmt
+from redfuser.tensorize.ir.nodes import Barrier, Buffer, Copy, For, Gemm, If, Role, Roles, Slice, TileKernel, TileStmt
 from redfuser.tensorize.ir.parts import At, Dim
 from redfuser.tensorize.schedule.roles import GROUP, Plan, Ring, plan
 
@@ -41,23 +41,38 @@ class Specialise:
 
     def __call__(self, kernel: TileKernel) -> TileKernel:
         found = plan(kernel, self.target)
-        return kernel if found is None else _Roles(found, self.target).kernel()
+        return kernel if found is None else Parts(found, self.target).kernel()
 
 
 @dataclass(frozen=True, slots=True)
-class _Roles:
+class Parts:
+    """What each role does of a kernel that has a plan."""
+
     plan: Plan
     target: Target
 
     def kernel(self) -> TileKernel:
-        p, source = self.plan, self.plan.kernel
-        buffers = tuple(replace(b, shape=(p.rings[b.name].slots, *b.shape)) if p.slotted(b.name) else b for b in source.buffers)
+        """The kernel with roles of those that compute and those that copy."""
+        p = self.plan
+        most = _registers(p.kernel.threads, p.groups, self.target)
+        roles = (Role("compute", p.groups, most, self.computing), Role("copy", 1, KEPT if most else 0, self.copying))
         barriers = tuple(b for r in p.rings.values() for b in (
             Barrier(r.full, r.slots, 1), *([Barrier(r.empty, r.slots, p.groups)] if r.again else [])))
-        most = _registers(source.threads, p.groups, self.target)
-        roles = (Role("compute", p.groups, most, tuple(self._around(list(self._compute())))),
-                 Role("copy", 1, KEPT if most else 0, tuple(self._around(list(self._copy())))))
-        return replace(source, buffers=buffers, barriers=barriers, body=(Roles(roles),), warp_specialized=False)
+        return replace(p.kernel, buffers=self.buffers, barriers=barriers, body=(Roles(roles),), warp_specialized=False)
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """The kernel's, those of rings with their slots."""
+        p = self.plan
+        return tuple(replace(b, shape=(p.rings[b.name].slots, *b.shape)) if p.slotted(b.name) else b for b in p.kernel.buffers)
+
+    @property
+    def computing(self) -> tuple[TileStmt, ...]:
+        return tuple(self._around(list(self._compute())))
+
+    @property
+    def copying(self) -> tuple[TileStmt, ...]:
+        return tuple(self._around(list(self._copy())))
 
     def _around(self, body: list[TileStmt]) -> list[TileStmt]:
         """The statements in the loop over tiles, where there is one."""

@@ -33,8 +33,8 @@ class StageInPlace:
             of = shared[name].shape, shared[name].dtype
             room = next((n for n in free if (shared[n].shape, shared[n].dtype) == of), None)
             if room is not None:
-                return replace(kernel, buffers=tuple(b for b in kernel.buffers if b.name != name),
-                               body=(*kernel.body[:last], *(renamed(k, name, room) for k in after)))
+                return self(replace(kernel, buffers=tuple(b for b in kernel.buffers if b.name != name),
+                                    body=(*kernel.body[:last], *(renamed(k, name, room) for k in after))))
         return kernel
 
 
