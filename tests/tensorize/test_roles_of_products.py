@@ -184,6 +184,9 @@ def test_a_gate_that_may_be_tiny_has_a_reciprocal_that_knows_tiny_numbers() -> N
         made = tiles(program("two products", dtype=dtype), "persistent", 128)
         assert f"{name}(1.0 + " in print_program(made).replace(f'T.call_extern("float32", "{name}", ', f"{name}(")
         assert parse(str(made)) == made and (" exact small" in str(made)) == (dtype == "bf16")
+    x = np.float32(2.0) ** np.linspace(0, 127.99, 4096, dtype=np.float32)  # as it is defined, without flushed numbers
+    found, eighth = (np.float32(1) / (x * np.float32(0.125))) * np.float32(0.125), np.float32(2.0**-126) / 8
+    assert eighth > 0 and (np.abs(found.astype(float) * x - 1) <= 2.0**-21).all() and found.min() < 2.0**-126
 
 
 def test_products_with_roles_come_first_where_they_were_faster() -> None:
