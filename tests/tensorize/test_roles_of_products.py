@@ -75,6 +75,17 @@ def test_a_schedule_changes_no_bit(kind: str, schedule: str) -> None:
         assert all(same_bits(a, got[name]) for name, a in wanted.items())
 
 
+def test_rooms_that_do_not_come_out_even() -> None:
+    """Three panels in two rooms: a tile begins in the room that the one before has sent last."""
+    of = program("plain", 600, 184, 136, "f16")
+    made = tiles(of, "persistent")
+    text, given = str(made), inputs(made)
+    assert text.count("send ") == 3 and text.count("await sent\n        meet alone") == 1
+    assert same_bits(interpret.run(made, given)["y"], interpret.run(tiles(of, "auto"), given)["y"])
+    with pytest.raises(InternalError, match="overwrites y_shared_0"):
+        interpret.run(parse(text.replace("await sent\n        meet", "await sent but 1\n        meet")), given)
+
+
 PLANTED = {
     "a slot given back before its product is done": ("drain 1\n          arrive w_empty[(turn * 5 + (k - 1)) % 3]",
                                                      "drain 1\n          arrive w_empty[(turn * 5 + k) % 3]", ""),
