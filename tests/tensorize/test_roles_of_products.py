@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import numpy as np
@@ -212,3 +213,18 @@ def test_products_with_roles_come_first_where_they_were_faster() -> None:
         assert (first.schedule != "auto") == (best is not None) and any(c.schedule == "auto" for c in found), kind
         assert best is None or (first.columns, first.segment, first.stages) == best, (kind, first)
         tensorize(program(kind, *sizes), first, H200)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_drawn_shapes_change_no_bit(seed: int) -> None:
+    """Widths of all numbers of panels, rings of all sizes, two groups and three, one tile a block and many."""
+    rng = random.Random(seed)
+    kind, dtype = rng.choice(list(BODIES)), rng.choice(["bf16", "f16"])
+    of = program(kind, rng.randrange(65, 450), 8 * rng.randrange(5, 80), 8 * rng.randrange(8, 50), dtype)
+    rows, machine = rng.choice([128, 192]), replace(H200, sms=rng.choice([1, 2, 3, 1000]), shared_bytes=1 << 20)
+    config = TileConfig(rows, rng.choice([32, 64]), 2 * rows, rng.choice([2, 3, 4]), "registers", True,
+                        columns=rng.choice([64, 128, 256]), schedule="persistent")
+    made, wanted = (tensorize(of, replace(config, schedule=s), machine) for s in ("persistent", "auto"))
+    given = inputs(made)
+    got = interpret.run(made, given, seed=seed)
+    assert all(same_bits(a, got[name]) for name, a in interpret.run(wanted, given).items()), (kind, config)
