@@ -49,16 +49,17 @@ _PRELUDE = {
                     "return __builtin_amdgcn_exp2f(x);"),
     "reciprocal_approx": ("float x", 'float y; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y;',
                           "return __builtin_amdgcn_rcpf(x);"),
-    "reciprocal_small": ("float x", 'float y; asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y;',
-                         "return 1.0f / x;"),
+    "reciprocal_small": (
+        "float x", 'float y; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 0.125f)); return y * 0.125f;',
+        "return 1.0f / x;"),
     "max_nan": ("float x, float y", 'float z; asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y)); return z;',
                 "return x != x || x > y ? x : y;"),
     "min_nan": ("float x, float y", 'float z; asm("min.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y)); return z;',
                 "return x != x || x < y ? x : y;"),
 }
-"""Functions of ours: parameters, body on CUDA, body on ROCm. The approximations are to 2 units in the last place, where
-``small`` of numbers below 2^-126 too. Whatever else a kernel computes is compiled as torch's own kernels are: IEEE quotients
-and square roots, no flushed operands."""
+"""Functions of ours: parameters, body on CUDA, body on ROCm. The approximations are to 2 units in the last place; that
+called ``small`` has reciprocals below 2^-126, of numbers from 1 on. Whatever else a kernel computes is compiled as torch's own
+kernels are: IEEE quotients and square roots, no flushed operands."""
 _FLOATS = ("f64", "f32", "f16", "bf16", "e4m3", "e5m2")
 WIDTH = 100
 
@@ -233,8 +234,8 @@ class _Printer:
                 return self.ours(f"{n}_nan", x, y) if e.dtype == "f32" else self.extremum("<" if n == "max" else ">", x, y)
             case Op(name="exp2", args=(x,), dtype="f32") if not self.kernel.exact:
                 return self.ours("exp2_approx", x)
-            case Op(name="div", args=(x, y), dtype="f32") if self.kernel.exact != "all" and _at_least_one(y):
-                text = f"{self.expr(x, 6)} * {self.ours('reciprocal_small' if self.kernel.exact else 'reciprocal_approx', y)}"
+            case Op(name="div", args=(x, Op() as y), dtype="f32") if self.kernel.exact != "all" and _at_least_one(y):
+                text = f"{self.expr(x, 6)} * {self.reciprocal(y)}"
                 return f"({text})" if level > 6 else text
             case Op(name="rsqrt", args=(x,), dtype="f32"):
                 return f"T.ieee_frsqrt({self.expr(x)})"
@@ -250,6 +251,14 @@ class _Printer:
         """A call of a function in the prelude."""
         self.called.add(name)
         return f'T.call_extern("float32", "{name}", {", ".join(map(self.expr, args))})'
+
+    def reciprocal(self, e: Op) -> str:
+        """Of a number and a power of two: what is lost of a tiny power is lost beside one, but not of a tiny reciprocal."""
+        more, power = e.args
+        name = "reciprocal_small" if self.kernel.exact else "reciprocal_approx"
+        self.called.add(name)
+        assert isinstance(power, Op)
+        return f'T.call_extern("float32", "{name}", {self.expr(more, 5)} + {self.ours("exp2_approx", *power.args)})'
 
     def hidden(self, e: Expr, level: int = 0) -> str:
         """An index behind an operation through which TVM's simplifier of iterators does not see, and nobody simplifies."""

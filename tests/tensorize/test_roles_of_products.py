@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import numpy as np
@@ -73,6 +74,17 @@ def test_a_schedule_changes_no_bit(kind: str, schedule: str) -> None:
     for seed in range(2):
         got = interpret.run(made, given, seed=seed)
         assert all(same_bits(a, got[name]) for name, a in wanted.items())
+
+
+def test_rooms_that_do_not_come_out_even() -> None:
+    """Three panels in two rooms: a tile begins in the room that the one before has sent last."""
+    of = program("plain", 600, 184, 136, "f16")
+    made = tiles(of, "persistent")
+    text, given = str(made), inputs(made)
+    assert text.count("send ") == 3 and text.count("await sent\n        meet alone") == 1
+    assert same_bits(interpret.run(made, given)["y"], interpret.run(tiles(of, "auto"), given)["y"])
+    with pytest.raises(InternalError, match="overwrites y_shared_0"):
+        interpret.run(parse(text.replace("await sent\n        meet", "await sent but 1\n        meet")), given)
 
 
 PLANTED = {
@@ -184,6 +196,9 @@ def test_a_gate_that_may_be_tiny_has_a_reciprocal_that_knows_tiny_numbers() -> N
         made = tiles(program("two products", dtype=dtype), "persistent", 128)
         assert f"{name}(1.0 + " in print_program(made).replace(f'T.call_extern("float32", "{name}", ', f"{name}(")
         assert parse(str(made)) == made and (" exact small" in str(made)) == (dtype == "bf16")
+    x = np.float32(2.0) ** np.linspace(0, 127.99, 4096, dtype=np.float32)  # as it is defined, without flushed numbers
+    found, eighth = (np.float32(1) / (x * np.float32(0.125))) * np.float32(0.125), np.float32(2.0**-126) / 8
+    assert eighth > 0 and (np.abs(found.astype(float) * x - 1) <= 2.0**-21).all() and found.min() < 2.0**-126
 
 
 def test_products_with_roles_come_first_where_they_were_faster() -> None:
@@ -198,3 +213,18 @@ def test_products_with_roles_come_first_where_they_were_faster() -> None:
         assert (first.schedule != "auto") == (best is not None) and any(c.schedule == "auto" for c in found), kind
         assert best is None or (first.columns, first.segment, first.stages) == best, (kind, first)
         tensorize(program(kind, *sizes), first, H200)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_drawn_shapes_change_no_bit(seed: int) -> None:
+    """Widths of all numbers of panels, rings of all sizes, two groups and three, one tile a block and many."""
+    rng = random.Random(seed)
+    kind, dtype = rng.choice(list(BODIES)), rng.choice(["bf16", "f16"])
+    of = program(kind, rng.randrange(65, 450), 8 * rng.randrange(5, 80), 8 * rng.randrange(8, 50), dtype)
+    rows, machine = rng.choice([128, 192]), replace(H200, sms=rng.choice([1, 2, 3, 1000]), shared_bytes=1 << 20)
+    config = TileConfig(rows, rng.choice([32, 64]), 2 * rows, rng.choice([2, 3, 4]), "registers", True,
+                        columns=rng.choice([64, 128, 256]), schedule="persistent")
+    made, wanted = (tensorize(of, replace(config, schedule=s), machine) for s in ("persistent", "auto"))
+    given = inputs(made)
+    got = interpret.run(made, given, seed=seed)
+    assert all(same_bits(a, got[name]) for name, a in interpret.run(wanted, given).items()), (kind, config)

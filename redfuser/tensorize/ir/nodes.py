@@ -181,7 +181,7 @@ class Roles:
 
 
 Exact = Literal["", "all", "small"]
-EXACT = {"": "", "all": " exact", "small": " exact small"}
+EXACT: dict[Exact, str] = {"": "", "all": " exact", "small": " exact small"}
 
 TileStmt = Union[Copy, Gemm, ReduceTile, Parallel, Fill, For, If, Roles, Flight]
 

@@ -56,8 +56,8 @@ def only_products(kernel: TileKernel, loop: For) -> bool:
 
 
 def _kept(loop: For) -> list[TileStmt]:
-    go = [s for s in loop.body if isinstance(s, (Gemm, Await))]
-    freed = [s for s in loop.body if isinstance(s, Arrive)]
+    go: list[TileStmt] = [s for s in loop.body if isinstance(s, (Gemm, Await))]
+    freed: list[TileStmt] = [s for s in loop.body if isinstance(s, Arrive)]
     products = [s for s in go if isinstance(s, Gemm)]
 
     def step(body: list[TileStmt], k: Expr) -> list[TileStmt]:

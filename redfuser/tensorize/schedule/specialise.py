@@ -99,18 +99,18 @@ class Parts:
         outside = {b: r for b, r in p.rings.items() if not r.inner}
         body = [s for s in p.body if not p.brings(s)]
         around = [s.src.buffer for s in body if isinstance(s, Copy) and p.shared(s.src.buffer)]
-        apart = len(set(around)) if len(around) > len(set(around)) else 0  # rooms that results go round
+        again = len(around) > len(set(around))  # results go round some rooms
+        before = list(around) if p.outer is not None else []
         sent = staged = met = False
-        count = 0
         for s in self._awaited(body, outside):
             if s is p.loop:
                 steps = [k for k in p.loop.body if not p.brings(k)]
                 inner = {b: r for b, r in p.rings.items() if r.inner}
                 yield replace(s, body=tuple(self._drained(self._awaited(steps, inner))), stages=0)
             elif isinstance(s, Copy) and p.shared(s.dst.buffer):
-                if apart and (p.outer is not None or count >= apart):
-                    yield from (Sent(apart - 1), Meet(p.apart))
-                elif p.outer is not None and not staged and not apart:
+                if again and s.dst.buffer in before:  # all that was sent from there, but not what was sent since
+                    yield from (Sent(before[::-1].index(s.dst.buffer)), Meet(p.apart))
+                elif p.outer is not None and not staged and not again:
                     yield from (Sent(), Meet(p.apart))
                 elif s.dst.buffer in p.rings:  # another group may still multiply by what lies there
                     yield Meet()
@@ -121,7 +121,7 @@ class Parts:
                     yield Meet(p.apart)
                 yield Send(s.src, s.dst, p.apart, s.comment)
                 sent = met = True
-                count += 1
+                before.append(s.src.buffer)
             else:
                 yield s
         if sent:
