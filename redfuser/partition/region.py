@@ -72,6 +72,11 @@ class Partition:
     maps: tuple[Region, ...] = ()
     unmapped: tuple[Refusal, ...] = ()
 
+    @property
+    def parts(self) -> tuple[Region, ...]:
+        """Everything that becomes a kernel."""
+        return (*self.regions, *self.maps)
+
 
 def key_of(cascade: Cascade) -> str:
     return str(replace(cascade, name="_"))

@@ -75,7 +75,7 @@ class Partitioner:
         self.tries: Counter[int] = Counter()
         self.accepted: list[Found] = []
         self.mapped: list[Found] = []
-        self.unmapped: list[Refusal] = []
+        self.unmapped: list[tuple[Draft, NotFusable, Fused | None]] = []
         self.eager: set[int] = set()
         self.costs: dict[object, Any] = {}
 
@@ -124,7 +124,7 @@ class Partitioner:
             out, got = self.derive(d, maps=True)
             if out is None or isinstance(got, NotFusable):
                 assert isinstance(got, NotFusable)
-                self.unmapped.append(Refusal(numbered("map", counts), ops(d.units), got))
+                self.unmapped.append((d, got, None))
             else:
                 found.append(Found(d, out, got, numbered("map", counts)))
         return found
@@ -199,7 +199,7 @@ class Partitioner:
         for f in self.mapped:
             if (reason := reasons.get(f.name)) is not None:
                 self.eager |= {u.index for u in f.draft.units}
-                self.unmapped.append(Refusal(f.name, ops(f.draft.units), reason, f.fused))
+                self.unmapped.append((f.draft, reason, f.fused))
                 log.info("%s: %s (%s); left to torch", f.name, reason.code, reason.why or reason.condition)
         return bool(reasons)
 
@@ -222,8 +222,9 @@ class Partitioner:
         kept = Counter(u.op for u in self.graph.units if u not in fused and u.var in live)
         losses, notes = account.balance(self.graph, fused, self.declined, cuts, self.opaque, self.work.short)
         refusals = tuple(Refusal(numbered(x.stem, counts), x.ops, x.reason, x.fused) for x in losses)
+        unmapped = tuple(Refusal(numbered("map", counts), ops(d.units), why, state) for d, why, state in self.unmapped)
         return Partition(tuple(regions[:len(self.accepted)]), refusals, tuple(u.op for u in self.graph.units if u.gap),
-                         dict(kept), notes, tuple(regions[len(self.accepted):]), tuple(self.unmapped))
+                         dict(kept), notes, tuple(regions[len(self.accepted):]), unmapped)
 
     def live(self, wanted: set[str], produced: set[str]) -> set[str]:
         """Variables that the outer program still computes: kernel inputs, model outputs, and what those need."""
