@@ -121,9 +121,8 @@ class _MapDrafter(Drafter):
             if node.unit in self.units:
                 places.setdefault(node, set()).add(at)
         for node, seen in places.items():
-            whole = all(axes <= axes_in(at) for at in seen)
-            if dear(node) and (len(seen) > 1 or not whole) or not (whole or (node.unit is not None and node.unit.is_cheap)):
-                return Reject("RF306", node, "a map is read along fewer axes, or at several places",
+            if dear(node) and (len(seen) > 1 or not all(axes <= axes_in(at) for at in seen)):
+                return Reject("RF306", node, "what is dear to compute is read along fewer axes, or at several places",
                               "it would be computed anew for each of its readers")
         if len({id(x) for s in sinks if s.value for x in shared_walk(s.value.expr)}) > SIZE:
             return Reject("RF308", None, f"results of more than {SIZE} operations")
