@@ -181,7 +181,8 @@ class Report:
             "RF807", c.ops[0].name if c.ops else "", c.ops[0].source if c.ops else "", "its kernel is right on this device",
             kernels[c.kernel], "please report it with `redfuser doctor`")) if c.fused and c.kernel in kernels else c
             for c in self.cascades)
-        return replace(self, cascades=cascades, maps=tuple(m for m in self.maps if m.kernel not in kernels)) if kernels else self
+        maps = tuple(m for m in self.maps if m.kernel not in kernels)
+        return replace(self, cascades=cascades, maps=maps) if kernels else self
 
     def lasting(self) -> Report:
         """What every compile of this model says alike: no timings, nor whether a verdict came from the cache."""

@@ -43,8 +43,8 @@ class Bound:
         return kernels[name]
 
     def stages(self, name: str | None = None) -> dict[str, str]:
-        """Stage -> text, in order, of the cascade or group of maps ``name`` (which may be left out when there is one cascade, or
-        one kernel)."""
+        """Stage -> text, in order, of the cascade or group of maps ``name``; it may be left out when there is one cascade, or
+        one kernel."""
         return dict(self._produced(name).stages)
 
     def source(self, name: str | None = None) -> str:

@@ -21,13 +21,34 @@ NOWHERE: Place = (-1, False)
 
 
 def flattened(c: Cascade) -> Cascade:
-    """``c``, which reduces nothing, with as few axes as its tensors allow. Results keep their order."""
+    """``c``, which reduces nothing, with as few axes and dimensions as its tensors allow. Results keep their order."""
+    return _joined(_without_units(c))
+
+
+def _without_units(c: Cascade) -> Cascade:
+    """Inputs without their dimensions of one element."""
+    kept = {t.name: tuple(k for k, n in enumerate(t.shape) if n != 1) or (0,) for t in c.inputs}
+    done: dict[int, Expr] = {}
+
+    def go(e: Expr) -> Expr:
+        if id(e) not in done:
+            found = map_children(e, go)
+            done[id(e)] = replace(found, indices=tuple(found.indices[k] for k in kept[found.tensor])) if isinstance(
+                found, Load) else found
+        return done[id(e)]
+
+    stmts = tuple(replace(s, expr=go(s.expr)) for s in c.stmts)
+    inputs = tuple(replace(t, shape=tuple(t.shape[k] for k in kept[t.name])) for t in c.inputs)
+    return replace(c, inputs=inputs, stmts=stmts)
+
+
+def _joined(c: Cascade) -> Cascade:
     axes = c.stmt(c.outputs[0]).axes
     for a, b in zip(axes, axes[1:], strict=False):
         if all(isinstance(s, Let) and _adjacent(s.axes, a, b) for s in c.stmts):
             done = _Pair(c, a, b).merged()
             if done is not None:
-                return flattened(done)
+                return _joined(done)
     return c
 
 
@@ -92,9 +113,9 @@ class _Pair:
             own, next_ = terms.pop(Index(self.a), 0), terms.pop(Index(self.b), 0)
             if next_ and own == next_ * self.extents[self.b] and not any(axes_of(x) & pair for x in terms):
                 return at[0], True
-        elif at[1:] == [at[0] + 1] and tuple(e.indices[k] for k in at) == (Index(self.a), Index(self.b)):
-            if tuple(self.shapes[e.tensor][k] for k in at) == (self.extents[self.a], self.extents[self.b]):
-                return at[0], False
+        elif at[1:] == [at[0] + 1] and tuple((e.indices[k], self.shapes[e.tensor][k]) for k in at) == tuple(
+                (Index(x), self.extents[x]) for x in (self.a, self.b)):
+            return at[0], False
         raise _Apart
 
     def shape(self, name: str) -> tuple[int, ...]:

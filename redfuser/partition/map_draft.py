@@ -6,7 +6,6 @@ quotients, slowest in memory first; the fastest is the one that elements are tak
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 
 from redfuser.acrf.expr import Expr, Index, Load, Op, walk
@@ -73,7 +72,7 @@ class _MapDrafter(Drafter):
             self.held |= views
 
     def evaluate(self, sinks: list[Sink]) -> Evaluator:
-        """What is dear to compute and is read along fewer axes than the group has, or at several places, is read from memory."""
+        """What is dear to compute and read along fewer axes than the group has, or at several places, is read from memory."""
         while True:
             ev = Evaluator(self.units, self.raxis, self.ix, self.work, self.held)
             for s in sinks:

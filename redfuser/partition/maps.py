@@ -1,11 +1,11 @@
 """Group the maps that no cascade took, by dataflow: what one kernel computes instead of a kernel of torch's each.
 
     0.5 * x * (1.0 + tanh(0.8 * (x + 0.04 * x ** 3)))   -->   one group
-    a map, its readers, its producers, others that read the same tensor: as long as what memory moves and launches cost together,
-    modelled for the target, goes down, and every value is computed once
+    a map, its readers, its producers, others that read the same tensor: as long as what moved bytes and launches cost together,
+    modelled for the target, goes down, and what is dear is computed once
 
-A gather stays with torch, and so does what a library applies to its own product at no cost. A rearranged read is no operation of
-its own: torch has views for it, a group reads through it.
+A gather stays with torch, and so does what a library applies to its own product at no cost. A rearranged read is no operation
+of its own: torch has views for it, a group reads through it.
 """
 
 from __future__ import annotations
@@ -107,7 +107,8 @@ class MapGrower:
     def open(self, u: Unit) -> bool:
         """May a group have it? The outer program computes it, and nothing else does."""
         return (u.pointwise and u.has_data and not u.gathers and u.var in self.needed and u not in self.near.claimed
-                and u.index not in self.barred and u not in self.fixed and not absorbed(u) and all(n.dtype in BYTES for n in (*u.args, *u.results)))
+                and u.index not in self.barred and u not in self.fixed and not absorbed(u)
+                and all(n.dtype in BYTES for n in (*u.args, *u.results)))
 
     def neighbours(self, units: Units) -> list[Unit]:
         """What makes the group's operands, what reads its results, what else reads its operands: nearest first, each behind any

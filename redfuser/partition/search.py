@@ -23,8 +23,8 @@ from redfuser.partition import account, names
 from redfuser.partition.around import Around
 from redfuser.partition.canonical import Outlined, outline
 from redfuser.partition.draft import Draft
-from redfuser.partition.graph import Graph, Unit, build_graph, provenance_of
 from redfuser.partition.flat import flattened
+from redfuser.partition.graph import Graph, Unit, build_graph, provenance_of
 from redfuser.partition.grow import Cut, Grower
 from redfuser.partition.maps import MapGrower
 from redfuser.partition.region import Partition, Refusal, Region, key_of

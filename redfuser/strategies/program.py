@@ -3,9 +3,10 @@
 One object feeds both realisations, so they cannot drift apart: :mod:`redfuser.strategies.tir` prints it as TVM
 PrimFuncs (role-annotated blocks, buildable with LLVM), :mod:`redfuser.tensorize` turns it into a tile program.
 
-A Program is one to three kernels; of maps alone, which have no state, it is one ``map`` kernel. ``split`` kernels write their state as partials in the accumulators' own dtype
+A Program is one to three kernels. ``split`` kernels write their state as partials in the accumulators' own dtype
 (fp32 for half inputs); the ``combine`` kernel after them folds partials with the state's own ``merge``; a ``map``
-kernel visits the row again where outputs still carry the r-axis. A kernel::
+kernel visits the row again where outputs still carry the r-axis. Of maps alone, which have no state, a program is one
+``map`` kernel, and its segments are points of the grid. A kernel::
 
     for each point of the grid axes (and, where ``split`` is set and the kernel is not the combine, each split):
         init                    accumulators := neutral

@@ -32,7 +32,8 @@ class Geometry:
     """original: the kernel as the segment program has it; kernel: rewritten. exact: exponentials are the program's own. alive:
     per reduction, where along the segment it matters. unit: names of values in [0, 1]. stores: by block name, the tensor that
     it writes and where. origin: what a name was called before its short axes went. point: loop variables of tiles; counter:
-    that of the walk. blocks: tiles that the grid has, of rows and columns, and of the segment where no row is walked. called: names of buffers for what they hold."""
+    that of the walk. blocks: tiles of rows and columns that the grid has, and of the segment where no row is walked. called:
+    names of buffers for what they hold."""
 
     program: Program
     original: Kernel

@@ -20,8 +20,8 @@ SQUARE = 32
 BLOCKS = 4
 """Blocks per multiprocessor that smaller tiles are made for."""
 ASKED = 32
-"""Bytes that a thread asks for at once, about. On an H200, 8192x4096 and 8192x14336 in bfloat16: half of it to twice as many are
-within 2 %."""
+"""Bytes that a thread asks for at once, about. On an H200, 8192x4096 and 8192x14336 in bfloat16: half of it to twice as much
+are within 2 %."""
 LONG = frozenset({"tanh", "erf", "pow", "sin", "cos", "exp", "log", "log2"})
 """Functions that are many instructions: four vectors a thread give it something to do meanwhile (one H200, a tanh GELU of
 8192x4096: .0387 ms, two .0415, one .0448)."""

@@ -1,4 +1,4 @@
-"""Maps without a reduction, as they lie between products and cascades: activations, gates, residuals, rotary embeddings, masks."""
+"""Maps without a reduction, as they lie between products and cascades: activations, gates, residuals, rotary embeddings."""
 
 from __future__ import annotations
 
