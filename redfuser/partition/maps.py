@@ -48,9 +48,11 @@ class MapGrower:
     found so far have kernels."""
 
     def __init__(self, graph: Graph, near: Around, work: Work, live: Callable[[list[Draft]], set[str]],
-                 barred: frozenset[int] = frozenset(), costs: dict[object, Cost] | None = None) -> None:
+                 barred: frozenset[int] = frozenset(), costs: dict[object, Cost] | None = None,
+                 drafts: dict[Units, Draft | Reject] | None = None) -> None:
         self.graph, self.near, self.work, self.live, self.barred = graph, near, work, live, barred
         self.costs: dict[object, Cost] = {} if costs is None else costs
+        self.drafts: dict[Units, Draft | Reject] = {} if drafts is None else drafts
         self.signatures = Signatures()
         self.fixed = fixed(graph)
         self.needed: set[str] = set()
@@ -166,7 +168,10 @@ class MapGrower:
         return self.costs[key]
 
     def drafted(self, units: Units) -> Draft | Reject:
-        return map_draft(units, self.work)
+        """A draft costs once, however often the maps are grouped again."""
+        if units not in self.drafts:
+            self.drafts[units] = map_draft(units, self.work)
+        return self.drafts[units]
 
     def alone(self, u: Unit) -> float:
         """Seconds of an operation as a kernel of torch's: it reads its operands and writes its results."""

@@ -78,6 +78,8 @@ class Partitioner:
         self.unmapped: list[tuple[Draft, NotFusable, Fused | None]] = []
         self.eager: set[int] = set()
         self.costs: dict[object, Any] = {}
+        self.grouped: dict[Any, Any] = {}
+        self.spare = Work(self.work.machine)
 
     def run(self) -> Partition:
         for turn in range(ROUNDS):
@@ -120,7 +122,7 @@ class Partitioner:
                              outputs | {s.node.var for d in drafts for s in d.sinks})
 
         found: list[Found] = []
-        for d in MapGrower(self.graph, near, self.work, live, frozenset(self.eager), self.costs).run():
+        for d in MapGrower(self.graph, near, self.spare, live, frozenset(self.eager), self.costs, self.grouped).run():
             out, got = self.derive(d, maps=True)
             if out is None or isinstance(got, NotFusable):
                 assert isinstance(got, NotFusable)

@@ -70,7 +70,7 @@ class Block(nn.Module):
 
 def block(kind):
     torch.manual_seed(0)
-    return Block(kind).to(BF).eval(), (torch.randn(2, 256, WIDE).to(BF),)
+    return Block(kind).to(BF).eval(), (torch.randn(1, 96, WIDE).to(BF),)
 
 
 def chains(search: Partitioner) -> list[tuple[str, str]]:
