@@ -14,15 +14,17 @@ from redfuser.traffic import traffic
 
 def describe(name: str, arch: str, imported: Any, partition: Any, produced: dict[str, Produced],
              verdicts: Mapping[str, Verdict], seconds: dict[str, float], built: bool = True) -> Report:
-    """Every cascade once: fused, or kept with its reason; then the opaque calls and the importer's notes. ``built``: there
-    are binaries; otherwise fused means planned."""
+    """Every cascade once: fused, or kept with its reason; the groups of maps that have kernels; then the opaque calls and the
+    importer's notes. ``built``: there are binaries; otherwise fused means planned."""
     cascades = [_region(r, produced.get(r.name), verdicts.get(r.key)) for r in partition.regions]
     cascades += [_refusal(r, verdicts) for r in partition.refusals]
+    maps = [_region(r, produced.get(r.name), verdicts.get(r.key)) for r in partition.maps]
     notes = [*(Note(text, code, "warning") for code, text in imported.remarks),
-             *(Note(t) for t in imported.notes), *_outside(partition), *_unchecked(verdicts),
+             *(Note(t) for t in imported.notes), *_outside(partition), *_eager(partition, maps), *_unchecked(verdicts),
              *(n for made in {p.name: p for p in produced.values()}.values() for n in made.notes)]
     return Report(name, arch, tuple(cascades), _opaque(imported), tuple(notes),
-                  timings=dict(seconds), versions=_versions(), built=built)
+                  timings=dict(seconds), versions=_versions(), built=built,
+                  maps=tuple(m for m in maps if m.fused))
 
 
 def _ops(ops: Any) -> tuple[OpRef, ...]:
@@ -39,7 +41,7 @@ def _region(region: Any, made: Produced | None, verdict: Verdict | None) -> Casc
         reason = Reason(reason.code, first.name, first.source, reason.condition, reason.why, reason.help)
         return CascadeReport(region.name, ops, False, reason, **common)
     return CascadeReport(region.name, ops, True, None, made.strategy, made.splits, made.name, made.config,
-                         traffic(region.cascade), checks=made.checks,
+                         traffic(region.cascade) if region.fused.state.accumulators else None, checks=made.checks,
                          roundings=tuple(dict.fromkeys((*region.fused.certificate.roundings, *made.roundings))), **common)
 
 
@@ -62,6 +64,17 @@ def _outside(partition: Any) -> list[Note]:
         groups.setdefault((note.code, note.text), []).append(note.about)
     return [Note(f"{text}: {names[0]}" + (f" and {len(names) - 1} more" if len(names) > 1 else ""), code)
             for (code, text), names in groups.items()]
+
+
+def _eager(partition: Any, maps: list[CascadeReport]) -> list[Note]:
+    """Groups of maps that have no kernel, a line per reason."""
+    left = [(m.reason.code, m.reason.why or m.reason.condition, m.ops) for m in maps if m.reason is not None]
+    left += [(r.reason.code, r.reason.why or r.reason.condition, _ops(r.ops)) for r in partition.unmapped]
+    groups: dict[tuple[str, str], list[str]] = {}
+    for code, why, refs in left:
+        groups.setdefault((code, why.strip().splitlines()[0][:160]), []).append(str(refs[0]) if refs else "")
+    return [Note(f"maps left to torch: {why}: {names[0]}" + (f" and {len(names) - 1} more" if len(names) > 1 else ""), code)
+            for (code, why), names in groups.items()]
 
 
 def _unchecked(verdicts: Mapping[str, Verdict]) -> list[Note]:

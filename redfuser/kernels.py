@@ -175,9 +175,10 @@ def describe_state(fused: Fused) -> str:
     """The fused form as people read it: producers, state, what leaves it, and the certificate's choices."""
     state, lines = fused.state, []
     lines += ["producers", *(f"  {s}" for s in fused.producers)] if fused.producers else []
-    lines += ["init", *(f"  {n} = {c}" for a in state.accumulators for n, c in zip(a.names, a.neutral))]
-    lines += ["step", *(f"  {a}" for a in state.accumulators)]
-    lines += ["merge  step's rebase with @old := @a, reduced with the same at @b"]
+    if state.accumulators:
+        lines += ["init", *(f"  {n} = {c}" for a in state.accumulators for n, c in zip(a.names, a.neutral))]
+        lines += ["step", *(f"  {a}" for a in state.accumulators)]
+        lines += ["merge  step's rebase with @old := @a, reduced with the same at @b"]
     lines += ["finalize", *(f"  {s}" for s in state.finalize)] if state.finalize else []
     lines += ["then", *(f"  {s}" for s in fused.post)] if fused.post else []
     lines += ["choices", *(f"  {c}" for c in fused.certificate.choices)] if fused.certificate.choices else []

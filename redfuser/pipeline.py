@@ -47,7 +47,8 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Compilation:
-    """A model, compiled: the outer graph (None when only planned), a kernel per distinct cascade, and the report.
+    """A model, compiled: the outer graph (None when only planned), a kernel per distinct cascade and group of maps, and the
+    report.
     references: by kernel, the torch code it stands for (:func:`redfuser.outer.emit_region`)."""
 
     imported: Any
@@ -76,19 +77,19 @@ def _run(model: Any, args: Any, kwargs: Any, arch: str, casts: str, build: bool,
     trace = Trace()
     imported = trace.run("import", frontend.import_model, model, args, kwargs)
     dump.imported(imported)
-    search = partition.Partitioner(imported, casts, arch)
+    search = partition.Partitioner(imported, casts, arch, maps=arch != "cpu")
     found = trace.run("partition", search.run)
     made = Realised(arch, build, verify)
     for turn in range(0 if disable else ROUNDS + 1):
-        trace.run("certificates", made.recheck, found.regions)
-        trace.run("kernels", made.realise, found.regions)
-        if not (failed := made.failed(found.regions)) or turn == ROUNDS:
+        trace.run("certificates", made.recheck, found.parts)
+        trace.run("kernels", made.realise, found.parts)
+        if not (failed := made.failed(found.parts)) or turn == ROUNDS:
             break
         search.give_up(failed)
         found = trace.run("partition", search.run)
-    known: tuple[Any, ...] = (*found.regions, *found.refusals)
+    known: tuple[Any, ...] = (*found.parts, *found.refusals, *found.unmapped)
     produced = {x.name: made.kernels[x.key] for x in known if x.key in made.kernels}
-    kept = [r for r in found.regions if r.name in produced and produced[r.name].reason is None]
+    kept = [r for r in found.parts if r.name in produced and produced[r.name].reason is None]
     names = {r.name: produced[r.name].name for r in kept}
     left = parts_of_one_call(imported, kept, names)
     produced |= {name: Produced(produced[name].name, reason=why) for name, why in left.items()}

@@ -132,6 +132,7 @@ class Note:
 @dataclass(frozen=True, slots=True)
 class Report:
     """The whole model. ``cascades``: the attention, norms, softmaxes, routings and statistics in it, opaque ones included.
+    ``maps``: groups of maps that no cascade has and a kernel runs; no cascades, and in no figure about those.
     ``built``: False when kernels were planned only, as ``explain`` does: fused then means that a kernel's text was made and
     passed the checks that need no binary. ``timings``: seconds per stage. ``versions``: what compiled it."""
 
@@ -144,6 +145,7 @@ class Report:
     timings: dict[str, float] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     built: bool = True
+    maps: tuple[CascadeReport, ...] = ()
 
     # -- numbers -------------------------------------------------------------------------------------------------------
 
@@ -164,11 +166,11 @@ class Report:
     @property
     def bytes_saved(self) -> int:
         """Predicted bytes of device memory traffic that one call no longer moves."""
-        return sum(c.traffic.saved for c in self.fused if c.traffic)
+        return sum(c.traffic.saved for c in (*self.fused, *self.maps) if c.traffic)
 
     def cascade(self, name: str) -> CascadeReport:
-        """The cascade of that name; KeyError names the nearest."""
-        for c in self.cascades:
+        """The cascade, or group of maps, of that name; KeyError names the nearest."""
+        for c in (*self.cascades, *self.maps):
             if c.name == name:
                 return c
         raise KeyError(f"no cascade {name!r}; there are {', '.join(c.name for c in self.cascades) or 'none'}")
@@ -179,7 +181,8 @@ class Report:
             "RF807", c.ops[0].name if c.ops else "", c.ops[0].source if c.ops else "", "its kernel is right on this device",
             kernels[c.kernel], "please report it with `redfuser doctor`")) if c.fused and c.kernel in kernels else c
             for c in self.cascades)
-        return replace(self, cascades=cascades) if kernels else self
+        maps = tuple(m for m in self.maps if m.kernel not in kernels)
+        return replace(self, cascades=cascades, maps=maps) if kernels else self
 
     def lasting(self) -> Report:
         """What every compile of this model says alike: no timings, nor whether a verdict came from the cache."""
@@ -187,9 +190,10 @@ class Report:
         def later(text: str) -> str:
             return next((text.replace(a, b) for a, b in plain.items() if text.endswith(a)), text)
 
-        cascades = tuple(replace(c, certificate=later(c.certificate), checks=tuple(map(later, c.checks)))
-                         for c in self.cascades)
-        return replace(self, cascades=cascades, timings={})
+        def plainly(found: Iterable[CascadeReport]) -> tuple[CascadeReport, ...]:
+            return tuple(replace(c, certificate=later(c.certificate), checks=tuple(map(later, c.checks))) for c in found)
+
+        return replace(self, cascades=plainly(self.cascades), maps=plainly(self.maps), timings={})
 
     # -- text ----------------------------------------------------------------------------------------------------------
 
@@ -197,8 +201,10 @@ class Report:
         """Plain text: one head line, one line per group of like cascades, then what the user should know."""
         left = len(self.refused)
         head = f"{self.model}  {self.target}  cascades {len(self.cascades)}: fused {len(self.fused)}"
-        lines = [head + (f", kept unfused {left}" if left else "") + ("" if self.built else "  (planned, not built)")]
-        lines += _table([_row(name, c) for name, c in _groups(self.cascades)])
+        head += f", kept unfused {left}" if left else ""
+        head += f"  map kernels {len(self.maps)}" if self.maps else ""
+        lines = [head + ("" if self.built else "  (planned, not built)")]
+        lines += _table([_row(name, c) for found in (self.cascades, self.maps) for name, c in _groups(found)])
         if self.opaque:
             lines.append(f"opaque torch calls {sum(o.count for o in self.opaque)}:")
             lines += _table([(o.op, f"x{o.count}", o.why or "unknown to the importer", o.source) for o in self.opaque])
@@ -271,7 +277,8 @@ def _row(name: str, c: CascadeReport) -> tuple[str, ...]:
     if not c.fused:
         assert c.reason is not None
         return (name, "kept", c.reason.code, c.reason.why or c.reason.condition, c.reason.source)
-    strategy = {"single": "single-segment", "resident": "resident row", "multi": f"multi-segment x{c.splits}"}
+    strategy = {"single": "single-segment", "resident": "resident row", "multi": f"multi-segment x{c.splits}",
+                "map": "map"}
     saved = f"{c.traffic.ratio:.1f}x less traffic" if c.traffic else ""
     error = f"err {c.numerics.ratio:.1g}x baseline" if c.numerics else ""
     source = next((o.source for o in c.ops if o.source), "")

@@ -35,14 +35,16 @@ class Bound:
 
     def _produced(self, name: str | None) -> Produced:
         kernels = self._plan.produced
-        if name is None and len(kernels) == 1:
-            return next(iter(kernels.values()))
+        alone = [n for n in kernels if n not in {r.name for r in self._plan.partition.maps}] or list(kernels)
+        if name is None and len(alone) == 1:
+            return kernels[alone[0]]
         if name not in kernels:
             raise InputError("RF194", f"no cascade {name!r}", help=f"there are {', '.join(kernels) or 'none'}")
         return kernels[name]
 
     def stages(self, name: str | None = None) -> dict[str, str]:
-        """Stage -> text, in order, of the cascade ``name`` (which may be left out when there is one)."""
+        """Stage -> text, in order, of the cascade or group of maps ``name``; it may be left out when there is one cascade, or
+        one kernel."""
         return dict(self._produced(name).stages)
 
     def source(self, name: str | None = None) -> str:

@@ -93,9 +93,9 @@ def _length(program: Program, segment: int, splits: int, contracts: bool, extent
 
 
 def _shared(fused: Fused) -> set[str]:
-    """Axes that every accumulator has: the points of the grid."""
+    """Axes that every accumulator has: the points of the grid. Of maps alone, all of them."""
     sets = [set(a.axes) for a in fused.state.accumulators]
-    return set.intersection(*sets) if sets else set()
+    return set.intersection(*sets) if sets else {a.name for a in fused.cascade.axes}
 
 
 def _rows(program: Program) -> str | None:

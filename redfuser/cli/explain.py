@@ -32,14 +32,16 @@ def explain(model: str, op: str | None, target: str | None, as_json: bool, quiet
     if op is None:
         click.echo(report_json(report) if as_json else report.summary())
         return
-    chosen = [c for c in report.cascades if op == c.name or any(op == o.name for o in c.ops)
+    known = (*report.cascades, *report.maps)
+    chosen = [c for c in known if op == c.name or any(op == o.name for o in c.ops)
               or (c.reason is not None and op == c.reason.op)]
     if not chosen:
-        names = ", ".join(c.name for c in report.cascades)
+        names = ", ".join(c.name for c in known)
         raise InputError("RF194", f"no cascade {op!r} in {model}", help=f"there are {names}" if names else "there are none")
     if as_json:
         wanted = {c.name for c in chosen}
-        click.echo(json_([c for c in report.to_json()["cascades"] if c["name"] in wanted]))
+        data = report.to_json()
+        click.echo(json_([c for c in (*data["cascades"], *data["maps"]) if c["name"] in wanted]))
         return
     click.echo("\n\n".join(detail(c) for c in chosen))
 

@@ -93,7 +93,7 @@ def draft(units: frozenset[Unit], seed: Node, work: Work | None = None) -> Draft
     """Evaluate ``units`` as one cascade over the r-axis of the reduction ``seed``. Raises Spent when that takes more than
     ``work``."""
     try:
-        return _Drafter(units, seed, work).run()
+        return Drafter(units, seed, work).run()
     except Spent:
         raise
     except Exception as e:
@@ -111,7 +111,7 @@ def escaping(units: frozenset[Unit]) -> list[Node]:
     return out
 
 
-class _Drafter:
+class Drafter:
     def __init__(self, units: frozenset[Unit], seed: Node, work: Work | None) -> None:
         self.units, self.seed, self.work = units, seed, work
         self.raxes: dict[Node, str] = {seed: R}

@@ -79,7 +79,7 @@ class Evaluator:
         some = {n for n, _, strict in self.memo if not strict and n in self.external and n.unit is not None
                 and n.unit not in self.inside} - self.written
         read = [*results, *(i.body for i in self.instances.values())] if some else []
-        loads = [{x.tensor for x in _walk(v.expr) if isinstance(x, Load)} for v in read]
+        loads = [{x.tensor for x in shared_walk(v.expr) if isinstance(x, Load)} for v in read]
         return frozenset(n for v, names in zip(read, loads, strict=True) for n, _ in v.sites
                          if n in some and n.name not in names)
 
@@ -157,14 +157,14 @@ class Evaluator:
     def row_scope(self, e: Expr, scope: frozenset[str], over: str) -> frozenset[str]:
         """Axes along which re-reading an operand costs: without the columns, when a factor depends on a reduction (the
         row is computed once for all columns of a tile)."""
-        row = [self.axes_read(f) or set() for f in factors(e) if any(isinstance(x, Ref) for x in _walk(f))]
+        row = [self.axes_read(f) or set() for f in factors(e) if any(isinstance(x, Ref) for x in shared_walk(f))]
         return scope & frozenset({over}.union(*row)) if row else scope
 
     def axes_read(self, e: Expr) -> set[str] | None:
         """Axes that a factor depends on; None for a factor without data."""
         out: set[str] = set()
         data = False
-        for x in _walk(e):
+        for x in shared_walk(e):
             if isinstance(x, (Load, Ref)):
                 data = True
                 out.update(a for i in x.indices for a in axes_of(i))
@@ -254,7 +254,7 @@ def factors(e: Expr) -> list[Expr]:
     return [e]
 
 
-def _walk(e: Expr) -> Iterable[Expr]:
+def shared_walk(e: Expr) -> Iterable[Expr]:
     """Walk values, not index positions, visiting each shared object once."""
     seen: set[int] = set()
     todo = [e]

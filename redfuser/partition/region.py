@@ -10,7 +10,7 @@ from redfuser.acrf.state import Fused, NotFusable
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """One fused cascade of the model.
+    """One fused cascade of the model, or a group of maps.
 
     ``cascade`` is canonical: structurally equal layers have equal text (its name is for display and left out of
     sharing: compare ``key``). ``inputs`` maps cascade tensors to Relax variables, viewed (row-major, no copy) with the
@@ -61,13 +61,21 @@ class Apart:
 class Partition:
     """``regions`` in program order; ``refusals``: cascades, or tails of them, that did not fuse; ``opaque``: operators
     nobody can look into; ``kept``: operator -> how many stay with torch; ``notes``: what was left outside a cascade and is
-    no loss."""
+    no loss. ``maps``: groups of maps that no cascade has, regions like any other but no cascades; ``unmapped``: such groups
+    that got no kernel."""
 
     regions: tuple[Region, ...]
     refusals: tuple[Refusal, ...]
     opaque: tuple[str, ...]
     kept: dict[str, int]
     notes: tuple[Apart, ...] = ()
+    maps: tuple[Region, ...] = ()
+    unmapped: tuple[Refusal, ...] = ()
+
+    @property
+    def parts(self) -> tuple[Region, ...]:
+        """Everything that becomes a kernel."""
+        return (*self.regions, *self.maps)
 
 
 def key_of(cascade: Cascade) -> str:

@@ -20,10 +20,13 @@ from redfuser.acrf.expr import refs_of
 from redfuser.acrf.refuse import defect
 from redfuser.acrf.state import Fused, NotFusable
 from redfuser.partition import account, names
+from redfuser.partition.around import Around
 from redfuser.partition.canonical import Outlined, outline
 from redfuser.partition.draft import Draft
+from redfuser.partition.flat import flattened
 from redfuser.partition.graph import Graph, Unit, build_graph, provenance_of
 from redfuser.partition.grow import Cut, Grower
+from redfuser.partition.maps import MapGrower
 from redfuser.partition.region import Partition, Refusal, Region, key_of
 from redfuser.partition.smaller import Pair, apart, undone
 from redfuser.partition.work import CASCADES, DERIVED, REFERENCE, ROUNDS, WHOLE, Work
@@ -34,13 +37,14 @@ UNDOINGS = 8
 """Joins undone one by one in what grows from one reduction; after that its reductions are taken singly."""
 
 
-def partition(imported: Any, casts: str = "preserve") -> Partition:
-    """Partition ``imported`` (:class:`redfuser.frontend.imported.Imported`: ``mod`` with one dataflow ``main``).
+def partition(imported: Any, casts: str = "preserve", maps: bool = True) -> Partition:
+    """Partition ``imported`` (:class:`redfuser.frontend.imported.Imported`: ``mod`` with one dataflow ``main``). maps: also
+    group what lies between cascades.
 
     Raises :class:`redfuser.errors.InputError` only for a module without ``main``; whatever cannot be analysed is left
     to torch and reported.
     """
-    return Partitioner(imported, casts).run()
+    return Partitioner(imported, casts, maps=maps).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +60,8 @@ class Found:
 class Partitioner:
     """``run`` partitions; after ``give_up``, ``run`` again: what was given up gives way to smaller regions."""
 
-    def __init__(self, imported: Any, casts: str = "preserve", arch: str = "sm_90a") -> None:
-        self.casts = casts
+    def __init__(self, imported: Any, casts: str = "preserve", arch: str = "sm_90a", maps: bool = True) -> None:
+        self.casts, self.maps = casts, maps
         weights = frozenset(i.name for i in getattr(imported, "inputs", ()) if i.kind != "user")
         self.graph: Graph = build_graph(imported.mod, dict(imported.provenance or {}), weights)
         self.opaque = account.opaque(self.graph, imported)
@@ -70,6 +74,12 @@ class Partitioner:
         self.barred: set[int] = set()
         self.tries: Counter[int] = Counter()
         self.accepted: list[Found] = []
+        self.mapped: list[Found] = []
+        self.unmapped: list[tuple[Draft, NotFusable, Fused | None]] = []
+        self.eager: set[int] = set()
+        self.costs: dict[object, Any] = {}
+        self.grouped: dict[Any, Any] = {}
+        self.spare = Work(self.work.machine)
 
     def run(self) -> Partition:
         for turn in range(ROUNDS):
@@ -95,14 +105,43 @@ class Partitioner:
             log.info("%d reductions were left to torch: RF308, the work that one model may take is spent", len(self.work.short))
         counts: Counter[str] = Counter()
         self.accepted = [Found(d, o, f, numbered(names.stem(d), counts)) for d, o, f in accepted]
+        self.mapped = self.group_maps(counts) if self.maps else []
         return self.finish(growth.cuts, counts)
 
-    def derive(self, d: Draft) -> tuple[Outlined | None, Fused | NotFusable]:
+    def group_maps(self, counts: Counter[str]) -> list[Found]:
+        """The maps that no cascade took, in groups."""
+        self.graph.reset()
+        near = Around(self.graph)
+        for f in self.accepted:
+            near.claim(f.draft.units)
+        inputs = {v for f in self.accepted for v in f.outlined.inputs.values()}
+        outputs = {v for f in self.accepted for v in f.outlined.outputs.values()}
+
+        def live(drafts: list[Draft]) -> set[str]:
+            return self.live(inputs | {n.var for d in drafts for n in d.external},
+                             outputs | {s.node.var for d in drafts for s in d.sinks})
+
+        found: list[Found] = []
+        for d in MapGrower(self.graph, near, self.spare, live, frozenset(self.eager), self.costs, self.grouped).run():
+            out, got = self.derive(d, maps=True)
+            if out is None or isinstance(got, NotFusable):
+                assert isinstance(got, NotFusable)
+                self.unmapped.append((d, got, None))
+            else:
+                found.append(Found(d, out, got, numbered("map", counts)))
+        return found
+
+    def derive(self, d: Draft, maps: bool = False) -> tuple[Outlined | None, Fused | NotFusable]:
         """The cascade of a draft and what the algebra says of it. A cascade is of our own making: one that cannot be formed,
         or is not well formed, is a refusal."""
+        from redfuser.acrf import mapped
+
         out = None
         try:
             out = outline(d, "cascade")
+            if maps:
+                out = replace(out, cascade=flattened(out.cascade))
+                return out, mapped(out.cascade, self.casts)
             return out, self.fuse(out.cascade)
         except Exception as e:
             found = defect("forming a cascade", e)
@@ -159,27 +198,35 @@ class Partitioner:
             if not pairs - self.banned:
                 self.barred |= {u.index for u in reducing}
             self.banned |= pairs
+        for f in self.mapped:
+            if (reason := reasons.get(f.name)) is not None:
+                self.eager |= {u.index for u in f.draft.units}
+                self.unmapped.append((f.draft, reason, f.fused))
+                log.info("%s: %s (%s); left to torch", f.name, reason.code, reason.why or reason.condition)
         return bool(reasons)
 
     # -- the result ----------------------------------------------------------------------------------------------------
 
     def finish(self, cuts: list[Cut], counts: Counter[str]) -> Partition:
-        live = self.live({v for f in self.accepted for v in f.outlined.inputs.values()},
-                         {v for f in self.accepted for v in f.outlined.outputs.values()})
+        found = [*self.accepted, *self.mapped]
+        live = self.live({v for f in found for v in f.outlined.inputs.values()},
+                         {v for f in found for v in f.outlined.outputs.values()})
         regions: list[Region] = []
         taken: set[str] = set()
-        for f in self.accepted:
+        for f in found:
             d, o = f.draft, f.outlined
             mine = {n.var for u in d.units for n in u.results} | {u.var for u in d.units}
             covered = frozenset(v for v in mine if v not in live and v not in taken)
             taken |= covered
             regions.append(Region(f.name, replace(o.cascade, name=f.name.rsplit(".", 1)[0]), f.fused, o.inputs, o.outputs,
                                   covered, ops(d.units)))
-        fused = {u: f.name.rsplit(".", 1)[0] for f in self.accepted for u in f.draft.units}
+        fused = {u: f.name.rsplit(".", 1)[0] for f in found for u in f.draft.units}
         kept = Counter(u.op for u in self.graph.units if u not in fused and u.var in live)
         losses, notes = account.balance(self.graph, fused, self.declined, cuts, self.opaque, self.work.short)
         refusals = tuple(Refusal(numbered(x.stem, counts), x.ops, x.reason, x.fused) for x in losses)
-        return Partition(tuple(regions), refusals, tuple(u.op for u in self.graph.units if u.gap), dict(kept), notes)
+        unmapped = tuple(Refusal(numbered("map", counts), ops(d.units), why, state) for d, why, state in self.unmapped)
+        return Partition(tuple(regions[:len(self.accepted)]), refusals, tuple(u.op for u in self.graph.units if u.gap),
+                         dict(kept), notes, tuple(regions[len(self.accepted):]), unmapped)
 
     def live(self, wanted: set[str], produced: set[str]) -> set[str]:
         """Variables that the outer program still computes: kernel inputs, model outputs, and what those need."""

@@ -254,7 +254,7 @@ class CompiledModel(torch.nn.Module):
     def extra_repr(self) -> str:
         fused = sum(c.fused for c in self._report.cascades)
         return f"{self._report.model}, {self._report.target}, {fused} of {len(self._report.cascades)} cascades fused, " \
-               f"{len(self._kernels)} kernels"
+               f"{len(self._report.maps)} map kernels, {len(self._kernels)} kernels"
 
     def check(self, model: Any, args: Any = None, kwargs: Any = None) -> list[Any]:
         """Hold this model to the numerics rule against the original on example inputs, store the worst result in

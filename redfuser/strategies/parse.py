@@ -12,7 +12,7 @@ from redfuser.acrf.state import Fused
 from redfuser.acrf.text import parse_expr
 from redfuser.strategies.program import Block, Kernel, Program
 
-_HEAD = re.compile(r"program (.*): (single|resident|multi)(?:, (\d+) splits)?(?:, segments of (\d+))?, axes (.*)$")
+_HEAD = re.compile(r"program (.*): (single|resident|multi|map)(?:, (\d+) splits)?(?:, segments of (\d+))?, axes (.*)$")
 _KERNEL = re.compile(r"kernel (\S+) \((\w+)\) grid \[(.*)\] over (\S+?)(?: split by (\S+))?$")
 _TENSOR = re.compile(r"(\S+): (\w+)\[(.*)\]$")
 _REDUCTION = re.compile(r"(sum|prod|max|min|any|all|argmax|argmin|topk\(\d+\))\[(\w+)\] (.*)$")

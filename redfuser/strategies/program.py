@@ -5,7 +5,8 @@ PrimFuncs (role-annotated blocks, buildable with LLVM), :mod:`redfuser.tensorize
 
 A Program is one to three kernels. ``split`` kernels write their state as partials in the accumulators' own dtype
 (fp32 for half inputs); the ``combine`` kernel after them folds partials with the state's own ``merge``; a ``map``
-kernel visits the row again where outputs still carry the r-axis. A kernel::
+kernel visits the row again where outputs still carry the r-axis. Of maps alone, which have no state, a program is one
+``map`` kernel, and its segments are points of the grid. A kernel::
 
     for each point of the grid axes (and, where ``split`` is set and the kernel is not the combine, each split):
         init                    accumulators := neutral
@@ -38,7 +39,7 @@ from redfuser.acrf.expr import Expr, print_expr
 from redfuser.acrf.state import Fused
 
 Role = Literal["producer", "store", "correct", "reduce", "merge", "finalize", "epilogue", "post", "init"]
-Strategy = Literal["single", "resident", "multi"]
+Strategy = Literal["single", "resident", "multi", "map"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +123,11 @@ class Kernel:
     def accumulators(self) -> tuple[str, ...]:
         return tuple(n for b in self.init for n in b.names)
 
+    @property
+    def spread(self) -> bool:
+        """Does nothing run along a row? Then its segments are points of the grid as well, and none is walked to."""
+        return self.kind == "map" and self.split is None and all(b.reducer is None for b in self.tail)
+
     def __str__(self) -> str:
         over = f" split by {self.split}" if self.split and self.kind != "combine" else ""
         walked = self.split if self.kind == "combine" else self.raxis
@@ -135,7 +141,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A fused cascade, realised. ``splits`` is 1 for Single-Segment and for a resident row.
+    """A fused cascade, realised. ``splits`` is 1 for Single-Segment, for a resident row and for maps alone.
 
     ``segment``: elements of the r-axis per segment in the scalar realisation, the whole extent for a resident row, None
     while the extent is symbolic and none was asked for (a tensoriser picks its own). ``axes``: every axis, with the

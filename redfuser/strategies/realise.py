@@ -9,6 +9,7 @@ Everything is read off the algebra's state (:class:`redfuser.acrf.state.State`);
     multi      split kernel: ``single`` on each contiguous r-range, storing partial accumulators; combine kernel:
                merge(a, b) = rebase[@old := @a] (reducer) rebase[@old := @b] along the splits, then finalize and
                epilogue; map kernel: post over the row, where outputs carry the r-axis           (split-k update)
+    map        what has no state: post alone, element by element
 """
 
 from __future__ import annotations
@@ -33,8 +34,11 @@ def realise(fused: Fused, strategy: Strategy, splits: int = 1, segment: int | No
     splits: r-ranges of the Multi-Segment form, at least 1; more than elements leaves the last ones empty.
     segment: elements per segment; the extent itself for a resident row.
     Raises InputError (RF350) for a strategy, split count or segment that means nothing."""
-    if strategy not in ("single", "resident", "multi"):
-        raise InputError("RF350", f"no strategy is called {strategy!r}", help="single, resident or multi")
+    if strategy not in ("single", "resident", "multi", "map"):
+        raise InputError("RF350", f"no strategy is called {strategy!r}", help="single, resident, multi or map")
+    if (strategy == "map") != (not fused.state.accumulators):
+        raise InputError("RF350", f"the strategy {strategy} for {'no state' if strategy != 'map' else 'a state'}",
+                         help="map where nothing is reduced, and only there")
     if splits < 1 or (splits > 1 and strategy != "multi"):
         raise InputError("RF350", f"{splits} splits for the strategy {strategy}",
                          help="splits >= 1, and 1 unless multi")
@@ -49,6 +53,10 @@ def realise(fused: Fused, strategy: Strategy, splits: int = 1, segment: int | No
         segment = max(1, min(segment or SEGMENT, extent))
     if strategy == "multi":
         return _multi(parts, splits, segment)
+    if strategy == "map":
+        maps = parts.row_free(parts.needed_for_post() | set(cascade.outputs)) + parts.over_row(again=False)
+        alone = parts.kernel(cascade.name, "map", maps, parts.outputs(cascade.outputs), init=(), body=(), tail=maps)
+        return Program(fused, strategy, 1, (alone,), cascade.axes, (), segment)
     body = parts.body()
     tail = parts.row_free(parts.needed_for_post() | set(cascade.outputs)) + parts.over_row(again=strategy == "single")
     kernel = parts.kernel(cascade.name, strategy, (*body, *tail), parts.outputs(cascade.outputs),
@@ -121,7 +129,8 @@ class _Parts:
                 self.dtypes[s.names[1]] = "i64"
         order = tuple(a.name for a in cascade.axes)
         shared = [set(a.axes[:-1] if a.reducer.kind == "topk" else a.axes) for a in self.accumulators]
-        self.grid = tuple(a for a in order if shared and all(a in s for s in shared))
+        shared = shared or [{a for o in cascade.outputs for a in self.axes[o]} - {self.raxis}]
+        self.grid = tuple(a for a in order if all(a in s for s in shared))
         self._share_step(order)
 
     def _share_step(self, order: tuple[str, ...]) -> None:

@@ -51,8 +51,10 @@ def machine(target: Machine | Target | str) -> Machine:
 def select(fused: Fused, target: Machine | Target | str) -> tuple[Strategy, int]:
     """(strategy, splits) for ``fused`` on ``target`` (a target, the name of one, or a :class:`Machine`).
 
-    resident where outputs carry the r-axis and a row fits on chip: it is then read once. multi where the grid leaves
-    most processors idle and the r-axis is long enough to share out. single otherwise."""
+    map where there is no state. resident where outputs carry the r-axis and a row fits on chip: it is then read once. multi
+    where the grid leaves most processors idle and the r-axis is long enough to share out. single otherwise."""
+    if not fused.state.accumulators:
+        return "map", 1
     m = machine(target)
     cascade = fused.cascade
     extent = _number(cascade.extent(cascade.raxis))

@@ -44,7 +44,7 @@ class TileConfig:
         if kernel.kind == "combine":
             return replace(self, rows=4, segment=1, threads=128, stages=0, warp_specialized=False,
                            schedule="auto")
-        if kernel.kind == "map":
+        if kernel.kind == "map" and not kernel.spread:
             return replace(self, rows=1, segment=1024, threads=128, stages=0, warp_specialized=False,
                            schedule="auto")
         return self

@@ -20,6 +20,7 @@ from redfuser.tensorize.arguments import static_extent
 from redfuser.tensorize.axes import Roles, choose, strip_casts
 from redfuser.tensorize.config import Schedule, TileConfig
 from redfuser.tensorize.ir.nodes import TileKernel
+from redfuser.tensorize.map_configs import map_configs
 from redfuser.tensorize.precision import kept, unit_roundoff
 from redfuser.tensorize.products import Product, product_configs
 from redfuser.tensorize.rearrange import rearrange
@@ -62,6 +63,8 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
         bool(roles.columns) and not roles.lists)
     rows = extents[roles.rows]
     n = extents[roles.segment] if roles.segment else 1
+    if kernel.spread:
+        return map_configs(kernel, roles, target)
     if not contracts and roles.lists:  # a warp per row
         padded = 1 << max(5, (n - 1).bit_length())
         return [TileConfig(r, padded, 32 * r, 0, "registers", False) for r in (4, 2, 8, 1)]

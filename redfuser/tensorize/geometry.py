@@ -32,7 +32,8 @@ class Geometry:
     """original: the kernel as the segment program has it; kernel: rewritten. exact: exponentials are the program's own. alive:
     per reduction, where along the segment it matters. unit: names of values in [0, 1]. stores: by block name, the tensor that
     it writes and where. origin: what a name was called before its short axes went. point: loop variables of tiles; counter:
-    that of the walk. blocks: tiles of rows and columns that the grid has. called: names of buffers for what they hold."""
+    that of the walk. blocks: tiles of rows and columns that the grid has, and of the segment where no row is walked. called:
+    names of buffers for what they hold."""
 
     program: Program
     original: Kernel
@@ -144,11 +145,12 @@ def begin(program: Program, kernel: Kernel, config: TileConfig, target: Target, 
     declared = {t.name: t for t in (*done.reads, *done.writes)}
     params, views = declare_params(program, done, declared, arranged.stores, _index_extents(roles))
     taken = {*roles.grid, roles.rows, *declared, "T"}
+    spread = (*((n,) if n and kernel.spread else ()), roles.rows, *roles.columns)
     return Geometry(
         program, kernel, config, target, done, roles, resident, has_gemm, exact, sizes,
         facts, alive(done, facts), unit_values(done, facts), declared, arranged.stores, arranged.origin, params, views,
         _points(done, roles, taken), next(x for x in ("k", "step", "k_") if x not in taken),
-        {f"{a}_block": count for a in (roles.rows, *roles.columns) if (count := -(-roles.extents[a] // sizes[a])) > 1},
+        {f"{a}_block": count for a in spread if (count := -(-roles.extents[a] // sizes[a])) > 1},
         _called(done, roles))
 
 

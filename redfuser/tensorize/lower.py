@@ -39,7 +39,7 @@ def lower_kernel(at: Geometry) -> tuple[TileKernel, list[str]]:
     prologue = Scope()
     work = Builder(at, prologue, prologue, prologue.stmts)
     _init_state(work)
-    tail = Scope(segment=i64(0) if at.resident else None)
+    tail = Scope(segment=i64(0) if at.resident else at.first(at.roles.segment or "").expr() if at.kernel.spread else None)
     body: list[TileStmt] = []
     if at.kernel.body:
         walked = _lower_body(work, tail)
@@ -171,7 +171,7 @@ def _lower_tail(work: Builder) -> None:
     pending: set[str] = set()
     for b in work.at.kernel.tail:
         along = _along_segment(work.at, b)
-        if along and not work.at.resident:
+        if along and not work.at.resident and not work.at.kernel.spread:
             if pending & {x.name for e in b.exprs for x in walk(e) if isinstance(x, Ref)}:
                 flush()
                 pending = set()

@@ -6,6 +6,7 @@ from __future__ import annotations
 from redfuser.acrf.expr import Const, Expr, Index, Load, Op, Ref, map_children, op, print_expr
 from redfuser.errors import LoweringError
 from redfuser.tensorize.builder import Builder
+from redfuser.tensorize.indexing import Affine, bounds
 from redfuser.tensorize.ir.index import i64, iadd
 from redfuser.tensorize.ir.nodes import Assign, Copy, Dim, Slice
 from redfuser.tensorize.ir.typed import typed
@@ -44,13 +45,20 @@ def element(work: Builder, name: str, indices: tuple[Expr, ...], dtype: str) -> 
     staged = _find_staged(work, name, indices)
     if staged is not None:
         return work.here(staged)
-    if work.axes_of(Load(name, indices, dtype)) == work.at.across and work.depth is None:
-        return work.here(stage_tile(work, name, indices, dtype))
     forms = work.at.view_indices(name, indices)
+    if work.axes_of(Load(name, indices, dtype)) == work.at.across and work.depth is None and not _before(work, forms):
+        return work.here(stage_tile(work, name, indices, dtype))
     if forms is None:
         return Load(work.at.arg(name), tuple(map_children(Op("add", (i, i64(0)), "i64"), lambda x: at_point(work, x)).args[0]  # type: ignore[union-attr]
                                           for i in indices), dtype)
     return Load(work.at.arg(name), tuple(work.form(p) for p in forms), dtype)
+
+
+def _before(work: Builder, forms: tuple[Affine, ...] | None) -> bool:
+    """Does a tile of it begin before its tensor? A ``select`` that takes some of its elements loads those, where a copy has no
+    0 to give for the others."""
+    extents = {a: max(2, n) for a, n in work.at.extents.items()}
+    return any(bounds(p, extents)[0] < 0 for p in forms or ())
 
 
 def _find_staged(work: Builder, name: str, indices: tuple[Expr, ...]) -> Value | None:

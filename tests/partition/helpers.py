@@ -20,7 +20,7 @@ TORCH = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16
 def text(p: Partition) -> str:
     """What a partition found, as a golden file."""
     lines = []
-    for r in p.regions:
+    for r in p.parts:
         lines += [str(r.cascade).replace(f"cascade {r.cascade.name}(", f"{r.name}(", 1),
                   "  in  " + ", ".join(f"{k} = {v}" for k, v in r.inputs.items()),
                   "  out " + ", ".join(f"{k} = {v}" for k, v in r.outputs.items()), ""]
@@ -53,9 +53,9 @@ def interpreted(cascade: Cascade) -> Any:
 
 def execute(imported: Any, p: Partition, args: Any, change: Any = None) -> tuple[torch.Tensor, ...]:
     """The model with every region interpreted; ``change`` may alter the cascades (to see that the check can fail)."""
-    names = {r.name: f"k{i}" for i, r in enumerate(p.regions)}
-    graph = outer.emit(imported, p.regions, names)
-    kernels = {names[r.name]: interpreted(change(r.cascade) if change else r.cascade) for r in p.regions}
+    names = {r.name: f"k{i}" for i, r in enumerate(p.parts)}
+    graph = outer.emit(imported, p.parts, names)
+    kernels = {names[r.name]: interpreted(change(r.cascade) if change else r.cascade) for r in p.parts}
     with torch.no_grad():
         return graph.function(kernels)(*args)
 

@@ -102,7 +102,7 @@ def _is_result(cascade: Cascade, s: Stmt, name: str) -> bool:
 
 
 def _fuse(cascade: Cascade, casts: str, key: str) -> Fused | NotFusable:
-    _check(cascade)
+    check_form(cascade)
     extent = cascade.extent(cascade.raxis)
     done: list[str] = []
     statement = cascade.stmts[0].name if cascade.stmts else ""
@@ -139,7 +139,7 @@ def _fuse(cascade: Cascade, casts: str, key: str) -> Fused | NotFusable:
                           e.help, stmt.provenance if stmt else Provenance(), prefix)
 
 
-def _check(cascade: Cascade) -> None:
+def check_form(cascade: Cascade) -> None:
     """Names are defined before use and once; outputs exist. Raises InputError RF200."""
     known = {t.name for t in cascade.inputs}
     axes = {a.name for a in cascade.axes}
@@ -331,4 +331,4 @@ def _abstract(e: Expr, facts: dict[str, Expr]) -> float | None:
     return None
 
 
-__all__ = ["Fused", "NotFusable", "fuse", "key_of", "longest_prefix", "prefix_of"]
+__all__ = ["Fused", "NotFusable", "check_form", "fuse", "key_of", "longest_prefix", "prefix_of"]

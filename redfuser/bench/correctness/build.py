@@ -81,13 +81,13 @@ def one(program: Program, target: str, folder: Path) -> dict[str, Any]:
         "fused": len(report.fused), "cascades": len(report.cascades),
         "refused": [f"{name} {code} {why[:200]}" for name, code, why in refused]
         + sorted({f"{n.code} {n.text[:200]}" for n in report.notes if "not joined" in n.text}),
-        "strategies": sorted({f"{c.strategy}{c.splits if c.splits > 1 else ''}" for c in report.fused}),
+        "strategies": sorted({f"{c.strategy}{c.splits if c.splits > 1 else ''}" for c in (*report.fused, *report.maps)}),
         "roundings": sorted({r for c in report.fused for r in c.roundings}),
         "opaque": sorted({o.op for o in report.opaque}),
         "stages": {k: round(v, 2) for k, v in report.timings.items()}, "seconds": round(built - started, 2),
         "notes": sorted({f"{n.code} {n.text[:160]}".strip() for n in report.notes}),
     }
-    if not report.fused:
+    if not (report.fused or report.maps):
         code = refused[0][1] if refused else next((n.code for n in report.notes if n.code), "none found")
         why = refused[0][2] if refused else "; ".join(record["notes"][:2]) or "no cascade was found"
         return {"status": _status(code), "code": code, "why": why[:600], **record}

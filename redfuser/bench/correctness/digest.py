@@ -50,7 +50,7 @@ def runs(done: Any, target: str) -> str:
     from redfuser import outer
     from redfuser.doctor import installed
 
-    kept = [r for r in done.partition.regions if done.produced[r.name].reason is None]
+    kept = [r for r in done.partition.parts if done.produced[r.name].reason is None]
     names = {r.name: done.produced[r.name].name for r in kept}
     stages = {done.produced[r.name].name: done.produced[r.name].stages for r in kept}
     texts = {name: found.get("source") or found.get("tir", "") for name, found in stages.items()}

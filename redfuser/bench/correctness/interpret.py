@@ -38,7 +38,7 @@ def interpreted(program: Program, target: str) -> Callable[..., Any] | tuple[str
     from redfuser.target import target as lookup
 
     done = compiled(program, target, build=False)
-    kept = [r for r in done.partition.regions if done.produced[r.name].reason is None]
+    kept = [r for r in done.partition.parts if done.produced[r.name].reason is None]
     if not kept:
         reason = next((c.reason for c in done.report.refused if c.reason), None)
         return (reason.code, reason.why or reason.condition) if reason else ("none found", "no cascade was found")

@@ -14,7 +14,7 @@ from redfuser.errors import InternalError
 from redfuser.tensorize.ir.flight import Let
 from redfuser.tensorize.ir.nodes import Copy, Fill, For, Gemm, If, Parallel, ReduceTile, Slice, TileKernel, TileStmt
 from redfuser.tensorize.ir.parts import LANES, RUN
-from redfuser.tensorize.ir.pointwise import apply
+from redfuser.tensorize.ir.pointwise import apply, converted
 
 
 class Parted(Exception):
@@ -182,7 +182,7 @@ class Block:
                     return part
                 return self._gather(name, [self.eval(i) for i in indices])
             case Cast(arg=arg, dtype=d):
-                return np.asarray(self.eval(arg)).astype(self.dtypes[d])
+                return converted(np.asarray(self.eval(arg)), self.dtypes[d])
             case Op(name=name, args=args, dtype=d):
                 return apply(name, [self.eval(a) for a in args], d)
         raise InternalError("RF900", f"the tile interpreter cannot evaluate {e}")

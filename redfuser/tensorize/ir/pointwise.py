@@ -39,6 +39,12 @@ _INTEGER: dict[str, Callable[..., int]] = {
 }
 
 
+def converted(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """``x`` as another type. What no integer stands for is 0, as the cascade's evaluators have it: a conversion of it is
+    undefined."""
+    return (np.where(np.isfinite(x), x, 0) if dtype.kind in "iu" and x.dtype.kind in "fV" else x).astype(dtype)
+
+
 def _erf(x: np.ndarray) -> np.ndarray:
     return np.vectorize(math.erf, otypes=[np.float64])(x).astype(np.asarray(x).dtype)
 
@@ -58,4 +64,4 @@ _ARRAY: dict[str, Callable[..., Any]] = {
 }
 
 
-__all__ = ["NUMPY_DTYPES", "apply", "storage"]
+__all__ = ["NUMPY_DTYPES", "apply", "converted", "storage"]

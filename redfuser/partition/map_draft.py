@@ -1,0 +1,141 @@
+"""A group of maps, evaluated: every result at the points of one of them, and what is read from memory there.
+
+There is no reduction to say which axis is the row. The axes are those of the last result, split where tensors are read through
+quotients, slowest in memory first; the fastest is the one that elements are taken together along.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from redfuser.acrf.expr import Expr, Index, Load, Op, walk
+from redfuser.acrf.refuse import defect
+from redfuser.partition.draft import Draft, Drafter, R, Reject, Sink, escaping
+from redfuser.partition.evaluate import Evaluator, shared_walk
+from redfuser.partition.graph import Node, Unit
+from redfuser.partition.index import Indices
+from redfuser.partition.positions import axes_in, layout, parts
+from redfuser.partition.work import REFERENCE, Spent, Work
+
+DEAR = frozenset({"exp", "exp2", "log", "log2", "tanh", "sigmoid", "erf", "sin", "cos", "pow", "sqrt", "rsqrt", "div"})
+"""What is not computed again for every reader."""
+SIZE = 512
+"""Nodes of all results' expressions, at most."""
+
+
+def map_draft(units: frozenset[Unit], work: Work | None = None) -> Draft | Reject:
+    """Evaluate ``units``, of which none reduces, as one group. Raises Spent when that takes more than ``work``."""
+    try:
+        return _MapDrafter(units, work).run()
+    except Spent:
+        raise
+    except Exception as e:
+        found = defect("grouping maps", e)
+        return Reject(found.code, None, found.condition, found.why, found.help)
+
+
+class _MapDrafter(Drafter):
+    def __init__(self, units: frozenset[Unit], work: Work | None) -> None:
+        self.units, self.work = units, work
+        self.extents: dict[str, int] = {}
+        self.splits = 0
+        self.ix = Indices(self.extents)
+        self.held: frozenset[Node] = frozenset()
+
+    def run(self) -> Draft | Reject:
+        sinks = [self.sink(n) for n in escaping(self.units)]
+        if not sinks:
+            return Reject("RF303", None, "the region has no result")
+        last = sinks[-1]
+        if any(prod(s.node.shape) != prod(last.node.shape) for s in sinks):
+            return Reject("RF306", last.node, "the results of a group of maps have one size")
+        self.settle([last])
+        done = [last]
+        for s in sinks[:-1]:
+            self.align(s, done)
+            done.append(s)
+        ev = self.settle(done)
+        return self.checked(ev, sinks, last)
+
+    # -- axes ----------------------------------------------------------------------------------------------------------
+
+    def reaches(self, node: Node) -> bool:
+        return True
+
+    def settle(self, sinks: list[Sink]) -> Evaluator:
+        while True:
+            ev = self.evaluate(sinks)
+            if self.split(ev, sinks):
+                continue
+            if not (views := self.tangled(ev)):
+                return ev
+            self.held |= views
+
+    def evaluate(self, sinks: list[Sink]) -> Evaluator:
+        """What is dear to compute and read along fewer axes than the group has, or at several places, is read from memory."""
+        while True:
+            ev = Evaluator(self.units, self.raxis, self.ix, self.work, self.held)
+            for s in sinks:
+                s.value = ev.value(s.node, tuple(ev.ix.simplify(e) for e in s.at))
+            if not (more := self.repeated(ev, sinks)):
+                return ev
+            self.held |= more
+
+    def repeated(self, ev: Evaluator, sinks: list[Sink]) -> frozenset[Node]:
+        """Of the values outside the group that are computed where they are read, those that are dear to compute more than
+        once."""
+        points = max(prod(self.extents[a] for a in axes_in(s.at)) for s in sinks)
+        places: dict[Node, int] = {}
+        for node, _ in ev.lets:
+            places[node] = places.get(node, 0) + 1
+        return frozenset(n for n, at in ev.lets if n.unit not in self.units and dear(n) and (
+            places[n] > 1 or prod(self.extents[a] for a in axes_in(at)) < points))
+
+    def tangled(self, ev: Evaluator) -> frozenset[Node]:
+        """Views outside the group at which no axis is divided, but the tensor behind them is (a piece of a row that was put
+        together of heads): torch has the view for nothing."""
+        found = {n for (n, at), v in ev.lets.items() if n.unit not in self.units and isinstance(v.expr, Load)
+                 and not self.divided(at) and self.divided(v.expr.indices)}
+        return frozenset(n for n in found if n.unit is not None and not found & set(n.unit.args))
+
+    def divided(self, at: tuple[Expr, ...]) -> bool:
+        return any(isinstance(a, Op) and a.name in ("floordiv", "mod") for e in at for a in parts(self.ix, e))
+
+    # -- the verdict ---------------------------------------------------------------------------------------------------
+
+    def checked(self, ev: Evaluator, sinks: list[Sink], last: Sink) -> Draft | Reject:
+        if ev.instances:
+            return Reject("RF302", next(iter(ev.instances.values())).node, "a map reads a reduction")
+        order = layout(self.ix, last.at, last.node.shape)
+        axes = {a for a in axes_in(last.at) if self.extents[a] > 1}
+        if not order or not axes:
+            return Reject("RF306", last.node, "a result's index map is not a permutation of the axes")
+        for s in sinks:
+            if {a for a in axes_in(s.at) if self.extents[a] > 1} != axes or layout(self.ix, s.at, s.node.shape) is None:
+                return Reject("RF306", s.node, "a result of a group of maps has other axes than the last one")
+            if s.node in ev.external:
+                return Reject("RF306", s.node, "a result of the region is also an operand that must be computed before it")
+        places: dict[Node, set[tuple[Expr, ...]]] = {}
+        for node, at in ev.lets:
+            if node.unit in self.units:
+                places.setdefault(node, set()).add(at)
+        for node, seen in places.items():
+            if dear(node) and (len(seen) > 1 or not all(axes <= axes_in(at) for at in seen)):
+                return Reject("RF306", node, "what is dear to compute is read along fewer axes, or at several places",
+                              "it would be computed anew for each of its readers")
+        if len({id(x) for s in sinks if s.value for x in shared_walk(s.value.expr)}) > SIZE:
+            return Reject("RF308", None, f"results of more than {SIZE} operations")
+        order = [a for a in order if self.extents[a] > 1]
+        self.extents[R] = self.extents[order[-1]]
+        self.substitute(sinks, {order[-1]: Index(R)})
+        ev = self.evaluate(sinks)
+        return Draft(self.units, ev, sinks, [], [], tuple(order[:-1]), dict(self.extents), ev.external,
+                     self.work.machine if self.work else REFERENCE)
+
+
+def dear(n: Node) -> bool:
+    """Is it a function that takes a library's code or the special-function unit?"""
+    return n.stmt is not None and any(isinstance(x, Op) and x.name in DEAR for x in walk(n.stmt.expr))
+
+
+__all__ = ["map_draft"]

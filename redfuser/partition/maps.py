@@ -1,0 +1,248 @@
+"""Group the maps that no cascade took, by dataflow: what one kernel computes instead of a kernel of torch's each.
+
+    0.5 * x * (1.0 + tanh(0.8 * (x + 0.04 * x ** 3)))   -->   one group
+    a map, its readers, its producers, others that read the same tensor: as long as what moved bytes and launches cost together,
+    modelled for the target, goes down, and what is dear is computed once
+
+A gather stays with torch, and so does what a library applies to its own product at no cost. A rearranged read is no operation
+of its own: torch has views for it, a group reads through it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from math import prod
+
+from redfuser import progress
+from redfuser.acrf.expr import BYTES, Cast, Load, Op
+from redfuser.outline import passes
+from redfuser.partition.account import contracts
+from redfuser.partition.around import Around
+from redfuser.partition.draft import Draft, Reject, Step
+from redfuser.partition.graph import Graph, Node, Unit
+from redfuser.partition.judge import MAX_TENSORS
+from redfuser.partition.map_draft import map_draft
+from redfuser.partition.positions import axes_in
+from redfuser.partition.sets import Signatures, Units
+from redfuser.partition.work import REGION, Spent, Work
+
+log = logging.getLogger("redfuser.partition")
+WIDEST = 16
+"""Readers of one tensor that are looked at for a group of another reader."""
+LEAST = 2
+"""Operations of the program that a group replaces, at least: one by itself runs as well in torch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Seconds of a group as one kernel; or why it is none."""
+
+    seconds: float
+    reject: Reject | None = None
+
+
+class MapGrower:
+    """Groups of a graph whose cascades are claimed. ``live``: the variables that the outer program computes when the groups
+    found so far have kernels."""
+
+    def __init__(self, graph: Graph, near: Around, work: Work, live: Callable[[list[Draft]], set[str]],
+                 barred: frozenset[int] = frozenset(), costs: dict[object, Cost] | None = None,
+                 drafts: dict[Units, Draft | Reject] | None = None) -> None:
+        self.graph, self.near, self.work, self.live, self.barred = graph, near, work, live, barred
+        self.costs: dict[object, Cost] = {} if costs is None else costs
+        self.drafts: dict[Units, Draft | Reject] = {} if drafts is None else drafts
+        self.signatures = Signatures()
+        self.fixed = fixed(graph)
+        self.needed: set[str] = set()
+        self.found: list[Draft] = []
+
+    def run(self) -> list[Draft]:
+        """The groups in program order. Later operations come first, so that a group ends where its values are read."""
+        self.needed = self.live([])
+        for u in reversed(self.graph.units):
+            if not self.open(u) or not launches(u):
+                continue
+            self.work.begin()
+            try:
+                self.group(u)
+            except Spent:
+                log.info("maps around %s are left to torch: the work that one model may take is spent", u)
+        self.found.reverse()
+        progress.tell("grouping maps", len(self.found), len(self.found))
+        return self.found
+
+    def group(self, seed: Unit) -> None:
+        units = self.grown(seed)
+        if self.cost(units).reject is not None:
+            return
+        d = self.drafted(units)
+        if isinstance(d, Reject):
+            return
+        left = self.live([*self.found, d])
+        gone = [u for u in self.graph.units if u.var in self.needed - left or u in units]
+        if len(operations(gone)) < LEAST:
+            return
+        self.found.append(replace(d, steps=(Step("follow", units),)))
+        self.needed = left
+        self.near.claim(units)
+
+    def grown(self, seed: Unit) -> Units:
+        units: Units = frozenset({seed})
+        tried: set[Unit] = set()
+        while True:
+            c = next((x for x in self.neighbours(units) if x not in tried), None)
+            if c is None:
+                return units
+            tried.add(c)
+            grown = self.near.close(units | {c})
+            if len(grown) > REGION or not self.near.convex(grown):
+                continue
+            both = self.cost(grown)
+            if both.reject is None and both.seconds < self.cost(units).seconds + self.alone(c):
+                units = grown
+                tried = {t for t in tried if t in units}
+
+    # -- around a group ------------------------------------------------------------------------------------------------
+
+    def open(self, u: Unit) -> bool:
+        """May a group have it? The outer program computes it, and nothing else does."""
+        return (u.pointwise and u.has_data and not u.gathers and u.var in self.needed and u not in self.near.claimed
+                and u.index not in self.barred and u not in self.fixed and not absorbed(u)
+                and all(n.dtype in BYTES for n in (*u.args, *u.results)))
+
+    def neighbours(self, units: Units) -> list[Unit]:
+        """What makes the group's operands, what reads its results, what else reads its operands: nearest first, each behind any
+        number of rearranged reads."""
+        out: dict[Unit, None] = {}
+        for u in sorted(units, key=lambda u: u.index):
+            for n in u.args:
+                self.makers(n, units, out)
+            for n in u.results:
+                self.readers(n, units, out)
+        makers = [u for u in out if self.open(u)]
+        size = max(prod(n.shape) for u in units for n in u.results)
+        beside: dict[Unit, None] = {}
+        for u in units:
+            for n in u.args:
+                if prod(n.shape) == size and len(self.graph.readers(n)) <= WIDEST:
+                    self.readers(n, units, beside)
+        middle = min(u.index for u in units)
+        near = sorted(makers, key=lambda u: abs(u.index - middle))
+        return near + [u for u in beside if u not in out and self.open(u)]
+
+    def makers(self, n: Node, units: Units, out: dict[Unit, None]) -> None:
+        u = n.unit
+        if u is None or u in units or u.gap or u.reducing:
+            return
+        if moves(u):
+            for a in u.args:
+                self.makers(a, units, out)
+        elif launches(u):
+            out.setdefault(u)
+
+    def readers(self, n: Node, units: Units, out: dict[Unit, None]) -> None:
+        for u in self.graph.readers(n):
+            if u in units or u.gap or u.reducing:
+                continue
+            if moves(u):
+                for m in u.results:
+                    self.readers(m, units, out)
+            elif launches(u):
+                out.setdefault(u)
+
+    # -- what it costs -------------------------------------------------------------------------------------------------
+
+    def cost(self, units: Units) -> Cost:
+        """Answered once per structure."""
+        last = max(units, key=lambda u: u.index)
+        key = self.signatures.of(units, last.results[0], None)
+        if key not in self.costs:
+            d = self.drafted(units)
+            if isinstance(d, Draft) and len(d.external) + len(d.sinks) > MAX_TENSORS + 2:
+                d = Reject("RF305", None, f"more than {MAX_TENSORS} tensors read by one kernel")
+            if isinstance(d, Draft) and (sum_ := next(filter(accumulated, d.external), None)) is not None:
+                d = Reject("RF305", sum_, "a product's sum before it is rounded", "a library rounds it where it makes it")
+            self.costs[key] = Cost(0.0, d) if isinstance(d, Reject) else Cost(passes(self.work.machine, moved(d), 1))
+        return self.costs[key]
+
+    def drafted(self, units: Units) -> Draft | Reject:
+        """A draft costs once, however often the maps are grouped again."""
+        if units not in self.drafts:
+            self.drafts[units] = map_draft(units, self.work)
+        return self.drafts[units]
+
+    def alone(self, u: Unit) -> float:
+        """Seconds of an operation as a kernel of torch's: it reads its operands and writes its results."""
+        return passes(self.work.machine, sum(n.bytes for n in (*u.args, *u.results)), 1)
+
+
+def moved(d: Draft) -> float:
+    """Bytes that a group reads, each element once, and writes."""
+    total = 0
+    for n, places in d.external.items():
+        read = sum(prod(d.extents[a] for a in axes_in(at)) for at in places)
+        total += min(n.bytes, read * BYTES.get(n.dtype, 8))
+    return float(total + sum(s.node.bytes for s in d.sinks))
+
+
+def moves(u: Unit) -> bool:
+    """A rearranged read of one tensor, a view of torch's. A choice between tensors by position is none."""
+    return u.pointwise and all(isinstance(n.stmt.expr, Load) for n in u.nodes if n.stmt is not None) and bool(u.nodes)
+
+
+def launches(u: Unit) -> bool:
+    """Does torch start a kernel for it?"""
+    return u.pointwise and u.has_data and not moves(u)
+
+
+def fixed(graph: Graph) -> set[Unit]:
+    """What depends on no input of the model: the outer graph computes it once and keeps it."""
+    found: set[Unit] = set()
+    for u in graph.units:
+        if all(n.unit in found for n in u.args):
+            found.add(u)
+    return found
+
+
+def absorbed(u: Unit) -> bool:
+    """Is it a library's part of its own product or reduction: the bias, the rounding of the sum?"""
+    m = _made_of(u)
+    if m is None or len(u.nodes) != 1:
+        return False
+    rounds = u.nodes[0].stmt is not None and isinstance(u.nodes[0].stmt.expr, Cast)
+    return (rounds and (m.reducing or bool(m.gap) or adds_bias(m))) or adds_bias(u)
+
+
+def adds_bias(u: Unit) -> bool:
+    """A product and a vector."""
+    m = _made_of(u)
+    if m is None or not (bool(m.gap) or contracts(m)) or len(u.nodes) != 1 or u.nodes[0].stmt is None:
+        return False
+    e = u.nodes[0].stmt.expr
+    plain = isinstance(e, Op) and e.name == "add" and all(isinstance(x, Load) for x in e.args) and len(u.args) == 2
+    return plain and any(sum(k > 1 for k in n.shape) <= 1 for n in u.args)
+
+
+def _made_of(u: Unit) -> Unit | None:
+    """What makes the only operand that is as large as the result."""
+    full = [n.unit for n in u.args if n.shape == u.results[0].shape]
+    return full[0] if len(full) == 1 else None
+
+
+def accumulated(n: Node) -> bool:
+    """Is it wider than what was multiplied for it: a sum that a library keeps to itself?"""
+    u = n.unit
+    while u is not None and u.pointwise and adds_bias(u):
+        u = _made_of(u)
+    return u is not None and u.reducing and contracts(u) and any(BYTES.get(a.dtype, 8) < BYTES.get(n.dtype, 8) for a in u.args)
+
+
+def operations(units: Iterable[Unit]) -> set[int]:
+    """The program's operations among these that torch starts a kernel for: an operation may be imported as several, and a
+    conversion belongs to it then."""
+    return {id(u.provenance) if u.provenance.op else u.index for u in units if launches(u)}
+
+
+__all__ = ["MapGrower", "launches", "moves", "operations"]

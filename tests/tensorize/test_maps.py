@@ -1,0 +1,133 @@
+"""Cascades that reduce nothing: a trivial certificate that is checked all the same, one kernel without a walk, and its tiles."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from redfuser import chain
+from redfuser.acrf import fuse, mapped, parse_cascade
+from redfuser.acrf.cascade import Let
+from redfuser.acrf.check import verify
+from redfuser.acrf.expr import Const, op
+from redfuser.acrf.state import Fused, NotFusable
+from redfuser.cache import Cache
+from redfuser.codegen import tilelang
+from redfuser.errors import InputError
+from redfuser.kernels import produce
+from redfuser.strategies import realise, select
+from redfuser.strategies.check import check
+from redfuser.strategies.parse import parse
+from redfuser.target import target
+from redfuser.tensorize import TileConfig, configs, tensorize
+from redfuser.tensorize.ir import interpret
+from redfuser.tensorize.ir.nodes import For
+from redfuser.tensorize.ir.parse import parse as parse_tiles
+
+H200 = target("sm_90a")
+TEXTS = {
+    "gate": """cascade gate(x: bf16[40, 688], y: bf16[40, 688]) over l
+  z[i, l] = bf16(f32(x[i, l]) * sigmoid(f32(x[i, l]))) * y[i, l]
+  return z""",
+    "flat": """cascade flat(x: f32[3001]) over l
+  z[l] = tanh(x[l]) + 1.0
+  return z""",
+    "results": """cascade results(x: f32[70, 37], b: f32[37], s: f32[70]) over l
+  z[i, l] = x[i, l] + b[l]
+  w[i, l] = bf16(z * s[i])
+  return z, w""",
+    "rotary": """cascade rotary(x: bf16[2, 70, 4, 64], c: bf16[70, 64], s: bf16[70, 64]) over l
+  z[b, h, i, l] = x[b, i, h, l] * c[i, l] + select(l < 32, -x[b, i, h, l + 32], x[b, i, h, l - 32]) * s[i, l]
+  return z""",
+    "across": """cascade across(x: f16[96, 160], y: f16[160, 96]) over l
+  z[i, l] = x[i, l] + y[l, i]
+  return z""",
+    "mask": """cascade mask(x: f32[50, 70], k: bool[50, 70]) over l
+  z[i, l] = select(k[i, l] and l <= i, x[i, l] * 0.5, -inf)
+  return z""",
+}
+
+
+def fused(name: str) -> Fused:
+    found = mapped(parse_cascade(TEXTS[name]))
+    assert isinstance(found, Fused)
+    return found
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_maps_are_kernels_that_pass_every_check(name, tmp_path):
+    f = fused(name)
+    assert not f.state.accumulators and "no state" in f.certificate.choices[0] and verify.check(f) == []
+    assert select(f, "sm_90a") == ("map", 1)
+    program = realise(f, "map")
+    assert check(program) == [] and str(parse(str(program), f)) == str(program)
+    (kernel,) = program.kernels
+    assert kernel.kind == "map" and kernel.spread and not kernel.init and not kernel.body
+    config = configs(program, H200)[0]
+    assert chain.scalar_program(program, on_cpu=False, store=Cache(tmp_path)).violations == ()
+    assert chain.tile_program(program, config, H200, store=Cache(tmp_path)).violations == ()
+    tiles = tensorize(program, config, H200)
+    assert str(parse_tiles(str(tiles))) == str(tiles)
+    assert not any(isinstance(s, For) for s in tiles.kernels[0].body)  # every tile is a point of the grid
+
+
+@pytest.mark.parametrize("name", ["gate", "rotary"])
+def test_another_map_than_the_programs_is_found(name, tmp_path):
+    f = fused(name)
+    last = f.post[-1]
+    assert isinstance(last, Let)
+    wrong = replace(f, post=(*f.post[:-1], replace(last, expr=op("mul", last.expr, Const(1.02, last.expr.dtype)))))
+    assert any(v.startswith("result") for v in verify.check(wrong))
+    assert chain.scalar_program(realise(wrong, "map"), on_cpu=False, store=Cache(tmp_path)).violations
+
+
+@pytest.mark.parametrize("config", [TileConfig(1, 32, 32, 0, "registers", False), TileConfig(8, 64, 64, 0, "registers", False),
+                                    TileConfig(64, 512, 128, 0, "registers", False)], ids=str)
+def test_any_tile_gives_the_same_numbers(config):
+    rng = np.random.default_rng(0)
+    x, b, s = (rng.standard_normal(n).astype(np.float32) for n in ((70, 37), (37,), (70,)))
+    x[3, 5], x[69, 36], b[1], s[2] = np.nan, np.inf, -np.inf, 0.0
+    got = interpret.run(tensorize(realise(fused("results"), "map"), config, H200), {"x": x, "b": b, "s": s})
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(got["z"], x + b)
+        np.testing.assert_allclose(got["w"].astype(np.float32), (x + b) * s[:, None], rtol=2.0**-8)
+
+
+def test_the_text_of_a_rotary_embedding(golden):
+    """No walk; a piece that begins before its tensor is loaded where it is taken."""
+    program = realise(fused("rotary"), "map")
+    tiles = tensorize(program, configs(program, H200)[0], H200)
+    golden("kernels/rotary_map.tiles.txt", str(tiles) + "\n")
+    golden("kernels/rotary_map.py.txt", tilelang.print_program(tiles))
+
+
+def test_tiles_are_whole_vectors_and_fill_the_device():
+    def first(text: str) -> TileConfig:
+        return configs(realise(mapped(parse_cascade(text)), "map"), H200)[0]
+
+    body = "over l\n  z[i, l] = x[i, l] + y[i, l]\n  return z"
+    large = first(f"cascade c(x: bf16[8192, 11008], y: bf16[8192, 11008]) {body}")
+    assert 11008 % large.segment == 0 and large.rows * large.segment == 8 * large.threads
+    few = first(f"cascade c(x: bf16[1, 4096], y: bf16[1, 4096]) {body}")
+    assert few.rows * few.segment <= 1024 and few.rows == 1
+    odd = first(f"cascade c(x: bf16[512, 37], y: bf16[512, 37]) {body}")
+    assert odd.segment >= 37
+
+
+def test_maps_and_states_take_their_own_strategy():
+    state = fuse(parse_cascade("cascade c(x: f32[8, 8]) over l\n  t[i] = sum[l] x[i, l]\n  return t"))
+    with pytest.raises(InputError, match="RF350"):
+        realise(state, "map")
+    with pytest.raises(InputError, match="RF350"):
+        realise(fused("flat"), "single")
+    refused = mapped(state.cascade)
+    assert isinstance(refused, NotFusable) and refused.code == "RF211"
+    assert isinstance(empty := mapped(parse_cascade("cascade c(x: f32[0, 8]) over l\n  z[i, l] = x[i, l]\n  return z")),
+                      NotFusable) and empty.code == "RF213"
+
+
+def test_a_map_is_produced_like_any_kernel():
+    made = produce("k", fused("gate"), "sm_90a", build=False)
+    assert made.reason is None and made.strategy == "map" and len(made.checks) == 2 and "T.Kernel" in made.stages["source"]
