@@ -49,3 +49,11 @@ def test_places_among_values_that_a_rounding_makes_equal_are_free(dtype: str) ->
                            f" v[i, k], j[i, k] = topk(4)[l] {dtype}(exp(f32(x[i, l]) - m) / t)\n return v, j"))
     assert isinstance(f, Fused)
     assert check(f) == []
+
+
+def test_a_row_of_zeros_has_squares_measured_in_their_own_maximum() -> None:
+    """The root undoes the guard of the program's maximum, not that of the derivation's own, which may be 0: no 0 / 0."""
+    f = fuse(parse_cascade("cascade c(x: f32[I, 300]) over l\n m[i] = max[l] -x[i, l]\n t[i] = sum[l] exp(-x[i, l] - m)\n"
+                           " s[i] = sum[l] exp(-x[i, l] - m) / t * x[i, l] * x[i, l]\n return s"))
+    assert isinstance(f, Fused)
+    assert check(f) == []
