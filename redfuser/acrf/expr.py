@@ -147,12 +147,11 @@ def op(name: str, *args: Expr) -> Op:
 
 
 def children(e: Expr) -> tuple[Expr, ...]:
-    match e:
-        case Load(indices=kids) | Ref(indices=kids) | Op(args=kids):
-            return kids
-        case Cast(arg=arg):
-            return (arg,)
-    return ()
+    if isinstance(e, Op):
+        return e.args
+    if isinstance(e, (Load, Ref)):
+        return e.indices
+    return (e.arg,) if isinstance(e, Cast) else ()
 
 
 def map_children(e: Expr, f: Callable[[Expr], Expr]) -> Expr:
@@ -167,9 +166,12 @@ def map_children(e: Expr, f: Callable[[Expr], Expr]) -> Expr:
 
 
 def walk(e: Expr) -> Iterator[Expr]:
-    yield e
-    for kid in children(e):
-        yield from walk(kid)
+    """Every node of the tree, a parent before its children, from the left."""
+    todo = [e]
+    while todo:
+        x = todo.pop()
+        yield x
+        todo += children(x)[::-1]
 
 
 def substitute(e: Expr, refs: Mapping[str, Expr] | None = None, indices: Mapping[str, Expr] | None = None) -> Expr:

@@ -20,6 +20,7 @@ from redfuser.strategies import cpu
 from redfuser.strategies.program import Program
 from redfuser.target import Target
 from redfuser.tensorize import TileConfig, tensorize
+from redfuser.tensorize.ir.nodes import TileProgram
 from redfuser.verdicts import Verdict, remember
 
 JUDGES = ("redfuser.acrf.check", "redfuser.acrf.expr", "redfuser.acrf.cascade", "redfuser.acrf.state",
@@ -74,10 +75,12 @@ def exact_twin(program: Program) -> Program:
 
 
 def _tiles(program: Program, config: TileConfig, target: Target) -> Iterator[str]:
+    made: dict[Program, TileProgram] = {}  # a small kernel is both of its twins
     for deep in (True, False):
         small = twin.of_tiles(program, config, deep)
-        made = tensorize(small, config, twin.machine(small, program, config, target))
-        yield from tiles.violations(small, made, cases(small.fused, deep))
+        if small not in made:
+            made[small] = tensorize(small, config, twin.machine(small, program, config, target))
+        yield from tiles.violations(small, made[small], cases(small.fused, deep))
 
 
 def _first(violations: Iterator[str]) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 
@@ -12,9 +13,10 @@ from redfuser.strategies import realise
 from redfuser.strategies.program import Program
 from redfuser.target import Target
 from redfuser.tensorize import tensorize
-from redfuser.tensorize.axes import choose
+from redfuser.tensorize.axes import Roles, choose
 from redfuser.tensorize.config import TileConfig
 from redfuser.tensorize.rearrange import rearrange
+from redfuser.tensorize.short import SHORT
 
 WHOLE_ROW = 4096
 """A row up to this long keeps its length where nothing is contracted."""
@@ -59,11 +61,11 @@ def _twin(program: Program, rows: int, segment: int, chunk: int, deep: bool, gra
     fused = program.fused
     cascade = fused.cascade
     extents = {a.name: a.extent for a in cascade.axes if isinstance(a.extent, int)}
-    row_axis = _rows(program)
+    row_axis, grid = _roles(program, 2 if deep else 1)
     inner = {s.over for s in (*cascade.stmts, *fused.producers) if isinstance(s, Reduce)} - {cascade.raxis}
-    columns = {a for s in cascade.stmts for a in s.axes} - _shared(fused) - inner - {cascade.raxis}
+    columns = {a for s in cascade.stmts for a in s.axes} - _shared(fused) - inner - grid.keys() - {cascade.raxis}
     splits = min(program.splits, 3)
-    wanted = dict.fromkeys(extents, 2 if deep else 1)
+    wanted = dict.fromkeys(extents, 2 if deep else 1) | grid
     for a in inner:
         wanted[a] = extents[a] if extents[a] <= (320 if grain == 1 else DEEP) else 2 * (chunk or 64) + 32
     for a in columns:
@@ -93,17 +95,27 @@ def _length(program: Program, segment: int, splits: int, contracts: bool, extent
 
 
 def _shared(fused: Fused) -> set[str]:
-    """Axes that every accumulator has: the points of the grid. Of maps alone, all of them."""
-    sets = [set(a.axes) for a in fused.state.accumulators]
-    return set.intersection(*sets) if sets else {a.name for a in fused.cascade.axes}
+    """Axes that every accumulator has but counts, which have none: the points of the grid. Of maps alone, all of them."""
+    if not fused.state.accumulators:
+        return {a.name for a in fused.cascade.axes}
+    sets = [set(a.axes) for a in fused.state.accumulators if a.axes]
+    return set.intersection(*sets) if sets else set()
 
 
-def _rows(program: Program) -> str | None:
-    """The cascade's axis that becomes the rows of a tile."""
+def _roles(program: Program, few: int) -> tuple[str | None, dict[str, int]]:
+    """The cascade's axis that becomes the rows of a tile; and those of the grid, with few points, or (an axis of which several
+    would be taken apart) as many as leave it in the grid."""
     extents = {a.name: int(a.extent) for a in program.axes}
-    arranged = rearrange(program.kernels[0], extents)
-    rows = choose(arranged.kernel, arranged.extents).rows
-    return next((a for a in sorted(extents, key=len, reverse=True) if rows == a or rows.startswith(f"{a}_")), None)
+
+    def chosen(changed: Mapping[str, int]) -> Roles:
+        arranged = rearrange(program.kernels[0], {**extents, **changed})
+        return choose(arranged.kernel, arranged.extents)
+
+    roles = chosen({})
+    rows = next((a for a in sorted(extents, key=len, reverse=True) if roles.rows == a or roles.rows.startswith(f"{a}_")), None)
+    grid = [a for a in roles.grid if a in extents]
+    return rows, {a: few if (few == 1 and chosen({a: few}).tiled == roles.tiled) or a in chosen({a: few}).grid else SHORT
+                  for a in grid}
 
 
 __all__ = ["machine", "of_scalar", "of_tiles"]

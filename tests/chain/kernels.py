@@ -21,6 +21,8 @@ from tests.unit.acrf.corpus import ACCEPT
 SIZES = {"I": 150, "L": 900, "N": 96, "C": 64, "D": 64, "E": 64, "H": 2}
 """Two tiles and a part of one in every direction; a twin takes what it needs of them."""
 FORMS = (("", 1), ("single", 1), ("multi", 3), ("resident", 1))
+ROLES = (("overlap", 1), ("persistent", 1))
+"""With roles of warp groups; only attention has them."""
 
 
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -44,6 +46,8 @@ TORCH: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "torch attention": (attention, tuple(R(3, 2, 2, 200, 32).half())),
     "torch causal": (causal, (R(1, 4, 200, 32).bfloat16(), *R(2, 1, 2, 200, 32).bfloat16())),
     "torch norm": (norm, (R(64, 768), R(768))),
+    "torch roles": (split, (R(4, 16, 384, 64).half(), *R(2, 4, 16, 640, 64).half())),
+    "torch causal roles": (causal, (R(4, 16, 384, 64).bfloat16(), *R(2, 4, 16, 384, 64).bfloat16())),
     "torch split": (split, (R(1, 2, 1, 32).half(), *R(2, 1, 2, 4096, 32).half())),
 }
 CORPUS = {c.name: c for c in ACCEPT}
@@ -60,9 +64,9 @@ def kernels(name: str, forms: tuple[tuple[str, int], ...] = FORMS) -> Iterator[K
             twins = Twin(region, True, strategy, splits), Twin(region, False, strategy, splits)
         except LoweringError:
             continue
-        if twins[0].program.strategy not in seen:
-            seen.add(twins[0].program.strategy)
-            yield Kernel(f"{name} {twins[0].program.strategy}", twins)
+        if twins[0].form not in seen:
+            seen.add(twins[0].form)
+            yield Kernel(f"{name} {twins[0].form}", twins)
 
 
 def fused(name: str) -> Fused:
@@ -102,4 +106,4 @@ def _halves(cascade: Cascade) -> Cascade:
                    stmts=tuple(replace(s, expr=one(s.expr)) for s in cascade.stmts))
 
 
-__all__ = ["FORMS", "NAMES", "ROWS", "fused", "kernels"]
+__all__ = ["FORMS", "NAMES", "ROLES", "ROWS", "TORCH", "fused", "kernels"]

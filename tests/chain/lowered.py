@@ -20,6 +20,7 @@ from redfuser.tensorize import TileConfig, configs, tensorize
 from redfuser.tensorize.ir.nodes import TileProgram
 
 HOPPER = target("sm_90a")
+SCHEDULES = ("overlap", "persistent")
 
 
 def fused_of(f: Callable[..., Any], *args: torch.Tensor, casts: str = "preserve") -> Fused:
@@ -29,7 +30,13 @@ def fused_of(f: Callable[..., Any], *args: torch.Tensor, casts: str = "preserve"
 
 def program_of(fused: Fused, strategy: str = "", splits: int = 1) -> tuple[Program, TileConfig]:
     """The program that the model of resources (or the caller) chooses, and the smallest configuration that has tiles: the
-    rows of a test are short, and of several steps all the same. Raises LoweringError where none has."""
+    rows of a test are short, and of several steps all the same. A strategy may be a schedule of roles. Raises LoweringError
+    where none has."""
+    if strategy in SCHEDULES:
+        program = realise(fused, "single", 1)
+        config = TileConfig(128, 128, 256, 2, "registers", True, schedule=strategy)  # type: ignore[arg-type]
+        tensorize(program, config, HOPPER)
+        return program, config
     program = realise(fused, strategy, splits) if strategy else realise(fused, *select(fused, HOPPER))  # type: ignore[arg-type]
     found = sorted(configs(program, HOPPER), key=lambda c: (c.segment, c.rows))
     for config in found[:3]:
@@ -44,8 +51,9 @@ class Twin:
 
     def __init__(self, fused: Fused, deep: bool, strategy: str = "", splits: int = 1) -> None:
         program, config = program_of(fused, strategy, splits)
+        self.form = strategy if strategy in SCHEDULES else program.strategy
         self.program = twin.of_tiles(program, config, deep)
-        self.tiles = tensorize(self.program, config, HOPPER)
+        self.tiles = tensorize(self.program, config, twin.machine(self.program, program, config, HOPPER))
         self.cases: list[Case] = cases(self.program.fused, deep)
 
     def wrong(self, changed: TileProgram) -> str:

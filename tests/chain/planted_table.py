@@ -1,28 +1,31 @@
-"""Plant every error in every kernel of the corpus: ``python -m tests.chain.planted_table FILE`` (an hour).
+"""Plant every error in every kernel of the corpus: ``python -m tests.chain.planted_table FILE [SOME]`` (hours).
 
-A line of JSON a kernel goes to FILE, those that are there already are left out, and the table of all is printed."""
+A line of JSON a kernel goes to FILE, those that are there already are left out, and the table of all is printed. SOME: so many
+errors of each kernel, drawn by its name."""
 
 from __future__ import annotations
 
 import json
+import random
 import sys
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from tests.chain.kernels import FORMS, NAMES, kernels
+from tests.chain.kernels import FORMS, NAMES, ROLES, TORCH, kernels
 from tests.chain.survivors import table
 
 
-def main(path: Path) -> None:
+def main(path: Path, some: int = 0) -> None:
     rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     done = {r["kernel"] for r in rows}
-    for form, name in product(FORMS, NAMES):  # the chosen forms first
+    for form, name in (*product(FORMS, NAMES), *product(ROLES, TORCH)):  # the chosen forms first
         for kernel in kernels(name, (form,)):
             if kernel.name not in done:
                 done.add(kernel.name)
-                rows.append(asdict(table(kernel)))
+                planted = kernel.planted
+                rows.append(asdict(table(kernel, random.Random(kernel.name).sample(planted, some) if 0 < some < len(planted) else None)))
                 with path.open("a") as file:
                     file.write(json.dumps(rows[-1]) + "\n")
     print(markdown(rows))
@@ -39,4 +42,4 @@ def markdown(rows: list[dict[str, Any]]) -> str:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:3]))

@@ -28,6 +28,10 @@ KINDS = ("generic", "ties", "zeros", "equal", "large", "medium", "gaps", "outlie
 """Distributions of finite values; the first element kinds of a sample."""
 SPECIAL = ("neginf", "allneginf", "posinf", "allposinf", "nan")
 """Distributions with infinities or NaN, given to one tensor at a time."""
+FIRST: dict[str, float | Fraction] = {"firstzero": Fraction(0), "firstneginf": -math.inf, "firstposinf": math.inf,
+                                      "fewneginf": -math.inf}
+"""The first element of a distribution, so that a segment of one has nothing else: a guard that holds of it and no longer of
+the row."""
 
 def draw(kind: str, dtype: str, rng: random.Random) -> Any:
     """One element: a Fraction representable in ``dtype``, an infinity, NaN, an int or a bool."""
@@ -57,9 +61,9 @@ def draw(kind: str, dtype: str, rng: random.Random) -> Any:
             value = -math.inf if rng.random() < 0.5 else Fraction(rng.randint(-64, 64), 16)
         case "signs":  # partial sums that vanish
             value = Fraction(rng.choice((-1, 1)))
-        case "firstzero":  # the other elements; the first is 0 (Draws)
+        case "firstzero":  # the other elements, as of the next two (FIRST)
             value = Fraction(rng.choice((-1, 1)) * rng.randint(12, 24), 16)
-        case "firstneginf":  # the other elements; the first is -inf (Draws)
+        case "firstneginf" | "firstposinf":
             value = Fraction(rng.randint(-64, 64), 16)
         case "fewneginf":
             value = -math.inf if rng.random() < 0.25 else Fraction(rng.randint(-64, 64), 16)
@@ -104,10 +108,8 @@ class Draws(Source):
     def _read(self, shape: tuple[int, ...], places: tuple[Array, ...], numbers: Domain) -> Array:
         keys = list(zip(*(p.ravel().tolist() for p in places), strict=True)) if places else [()]
         for key in keys:
-            if key not in self.drawn and self.kind in ("firstneginf", "fewneginf") and not self.drawn:
-                self.drawn[key] = -math.inf  # the first element, so that a segment of one has nothing else
-            elif key not in self.drawn and self.kind == "firstzero" and not self.drawn:
-                self.drawn[key] = Fraction(0)
+            if not self.drawn and self.kind in FIRST:
+                self.drawn[key] = FIRST[self.kind]
             elif key not in self.drawn:
                 value = draw(self.kind, self.dtype, self.rng)
                 self.drawn[key] = value if self.signed or self.dtype not in FLOATS else abs(value)
@@ -227,12 +229,12 @@ def samples(cascade: Cascade, length: int, seed: int = 0, signed: bool = True) -
     along = {x.tensor for s in cascade.stmts for x in walk(s.expr) if isinstance(x, Load)
              and any(cascade.raxis in indices_of(i) for i in x.indices)}
     for name in (n for n in floats if n in along):
-        # a guard that holds of a segment and no longer of the row
         yield draws({name: "firstzero"}, "generic", length, seed, style="spread")
         for kind in SPECIAL:
             yield draws({name: kind}, "generic", length, seed, style="spread")
         # elsewhere one positive value, so that an infinity keeps its sign through a contraction
-        yield draws({name: "firstneginf"}, "equal", length, seed, style="spread")
+        for kind in ("firstneginf", "firstposinf"):
+            yield draws({name: kind}, "equal", length, seed, style="spread")
     if len(joint := [n for n in floats if n in along]) > 1:
         for kind in ("neginf", "fewneginf"):
             yield draws(dict.fromkeys(joint, kind), "generic", length, seed, style="spread")

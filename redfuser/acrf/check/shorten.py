@@ -18,18 +18,20 @@ from redfuser.acrf.state import Fused
 SHORT = (1, 2, 4, 8)
 """Lengths of shortened rows: powers of two, so that a literal ``1 / extent`` has an exact counterpart."""
 
+_POWERS = ((1, 0), (0, 1), (2, 0), (1, 1), (3, 0), (2, 1))
+"""Of the length and of one less, the commonest first."""
 SMALL = 16
 """Factors of a length that a literal may have."""
 
 
 def restated(fused: Fused, n: int) -> Fused | None:
-    """The fusion with the literals ``extent``, ``extent - 1`` and ``1 / extent`` replaced by those of a row of ``n``
-    (one of SHORT), in the cascade and in every part of the fused form. None where the cascade has no such literal or no
-    known extent. Literals in index expressions are addresses and stay."""
+    """The fusion with the literals ``extent``, ``extent - 1``, products of their powers (a state multiplies means) and ``1 /
+    extent`` replaced by those of a row of ``n`` (one of SHORT), in the cascade and in every part of the fused form. None where
+    the cascade has no such literal or no known extent. Literals in index expressions are addresses and stay."""
     extent = fused.cascade.extent(fused.cascade.raxis)
     if not isinstance(extent, int) or extent <= max(SHORT):
         return None
-    table = {float(extent): float(n), float(extent - 1): float(n - 1)}
+    table = {float(extent**a * (extent - 1)**b): float(n**a * (n - 1)**b) for a, b in reversed(_POWERS)}
     if extent & (extent - 1) == 0:  # else the reciprocal is no float: a rounded one is no exact length
         table[1.0 / extent] = 1.0 / n
     if not any(_is_length(x, table) for s in fused.cascade.stmts for x in walk(s.expr)):

@@ -11,19 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from redfuser.acrf.cascade import Reduce, Stmt, stmt_dtype
+from redfuser.acrf.cascade import Reduce, stmt_dtype
 from redfuser.acrf.check.domains import NUMPY, Array, Domain
 from redfuser.acrf.check.evaluate import FusedMachine
 from redfuser.acrf.check.labelled import Labelled
 from redfuser.acrf.check.machine import Machine, State
+from redfuser.acrf.check.ranked import ranked, tied
 from redfuser.acrf.check.samples import Sample, filled, segmentations
-from redfuser.acrf.expr import FLOATS
+from redfuser.acrf.expr import FLOATS, refs_of
 from redfuser.acrf.state import Accumulator, Fused
 
 RELATIVE = 1e-30
 """Two 50-digit values agree when they differ by at most this, relative to the larger and to the inputs' scale."""
 INF = float("inf")
-INFINITE = frozenset({"posinf", "neginf", "firstneginf", "fewneginf", "allneginf", "allposinf"})
+INFINITE = frozenset({"posinf", "neginf", "firstneginf", "firstposinf", "fewneginf", "allneginf", "allposinf"})
 """Kinds of elements with infinities (samples.py)."""
 PLACES = " (places)"
 Cuts = Callable[[int], list[tuple[int, ...]]]
@@ -41,8 +42,9 @@ class Trial:
     scale: float = 1.0
     masked: bool = False
     """Is the row masked altogether? Then the program's NaN is promised."""
-    reached: bool = False
-    """Does an infinite element reach a result? Then a NaN may come out, but no other number."""
+    reached: frozenset[str] = frozenset()
+    """Statements that an infinite element makes infinite or NaN, and what is computed from them: a NaN may come out of these,
+    but no other number. Where there are any, states are compared by what is made of them."""
     compared: bool = False
     """Was some element of an output defined, so that the comparison said something?"""
 
@@ -54,7 +56,8 @@ class Trial:
             reference.statement(stmt)
         kinds = set(self.sample.kinds.values())
         self.masked = "allneginf" in kinds and not self._infinite(reference)
-        self.reached = not self.masked and bool(kinds & INFINITE) and not self._defined(reference)
+        if not self.masked and kinds & INFINITE:
+            self.reached = self._reached(reference)
         self.scale = self._scale(reference)
         whole = self.span(0, n)
         if cuts is all_cuts:  # about no element of the sample
@@ -140,23 +143,25 @@ class Trial:
                 shape = [len(reference.ranges[a]) for a in s.axes]
                 want, got = (np.broadcast_to(m.values[name].aligned(s.axes), shape) for m in (reference, fused))
                 if want.dtype == object:
-                    got = np.where(self._excused(name in cascade.outputs, got, want), want, got)
+                    got = np.where(self._excused(name in cascade.outputs, got, want, name in self.reached), want, got)
                     if "nan" in self.sample.kinds.values() and not self._close(got, want):
                         got = self._of_other_origin(name, shape, got, want)
-                elif stmt_dtype(s, name) == "i64" and not (self._defined(reference) and _ranked(reference, s)):
+                elif stmt_dtype(s, name) == "i64" and not (self._defined(reference) and ranked(reference, s)):
                     continue  # which of several NaN or infinite elements is best
+                elif stmt_dtype(s, name) == "i64" and tied(self.fused.cascade, reference, s, got, want):
+                    continue  # which of several that a rounding makes equal
                 self.compared |= name in cascade.outputs and (want.dtype != object or bool(np.any(np.abs(want) < INF)))
                 if not self._close(got, want):
                     yield f"result: {name} differs from the unfused program ({self.sample.name}): " \
                           f"{_show(got)} instead of {_show(want)}" + (PLACES if stmt_dtype(s, name) == "i64" else "")
 
-    def _excused(self, output: bool, got: Array, want: Array) -> Array:
+    def _excused(self, output: bool, got: Array, want: Array, reached: bool = False) -> Array:
         """Where the table of decisions (docs/algebra.md) lets the fused form differ: NaN and an infinity for one another, but
         never one infinity for the other; NaN where an infinite element reaches a result; and what stays inside the kernel
         counts where the program defines it. What is not finite never becomes a number."""
         undefined = want != want
         excused = (undefined & (np.abs(got) == INF)) | ((np.abs(want) == INF) & (got != got)) | (undefined & (got != got))
-        if self.reached:
+        if reached:
             excused |= got != got
         if output and (self.masked or "nan" in self.sample.kinds.values()):  # promised: NaN where the program is NaN
             excused &= ~undefined
@@ -177,6 +182,14 @@ class Trial:
         extrema = {s.name for s in self.fused.cascade.stmts if isinstance(s, Reduce) and s.reducer.kind in ("max", "topk")}
         return any(bool(np.any(r == INF)) or (n not in extrema and bool(np.any(r == -INF)))
                    for n, r in self._float_results(reference).items())
+
+    def _reached(self, reference: Machine) -> frozenset[str]:
+        """Results of the r-axis that are not finite, and what is computed from them."""
+        lost = {n for n, r in self._float_results(reference).items() if not bool(np.all(np.abs(r) < INF))}
+        for s in self.fused.cascade.stmts:
+            if lost & {*s.names, *refs_of(s.expr)}:
+                lost |= set(s.names)
+        return frozenset(lost)
 
     def _defined(self, reference: Machine) -> bool:
         """Is every result of the r-axis finite?"""
@@ -260,13 +273,6 @@ def _show(x: Array) -> str:
     return ", ".join(flat) + (", ..." if x.size > 4 else "")
 
 
-def _ranked(reference: Machine, s: Stmt) -> bool:
-    """Are the values that argmax or topk ranks all finite?"""
-    if not isinstance(s, Reduce) or s.expr.dtype not in FLOATS:
-        return True
-    return bool(np.all(np.asarray(np.abs(reference.expr(s.expr).data) < INF, np.bool_)))
-
-
 def of_places(violation: str) -> bool:
     return violation.endswith(PLACES)
 
@@ -278,6 +284,10 @@ def _without_empty(cuts: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
 
 def no_cuts(n: int) -> list[tuple[int, ...]]:
     return []
+
+
+def first_cut(n: int) -> list[tuple[int, ...]]:
+    return [(1, n - 1)]
 
 
 def all_cuts(n: int) -> list[tuple[int, ...]]:

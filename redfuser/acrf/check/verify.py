@@ -31,12 +31,12 @@ from redfuser.acrf.check.digits import OutOfRange, more_digits
 from redfuser.acrf.check.domains import Array
 from redfuser.acrf.check.evaluate import share
 from redfuser.acrf.check.exact import Inexact
-from redfuser.acrf.check.samples import Sample, sample, samples
+from redfuser.acrf.check.samples import FIRST, Sample, sample, samples
 from redfuser.acrf.check.shorten import SHORT, may_rest_on_length, restated
 from redfuser.acrf.check.stability import check_roundings, check_stability
 from redfuser.acrf.check.structure import check_structure
 from redfuser.acrf.check.systems import domain
-from redfuser.acrf.check.trial import Cuts, Trial, all_cuts, near, no_cuts, of_places, some_cuts
+from redfuser.acrf.check.trial import Cuts, Trial, all_cuts, first_cut, near, no_cuts, of_places, some_cuts
 from redfuser.acrf.check.unrounded import unrounded
 from redfuser.acrf.expr import Op, walk
 from redfuser.acrf.state import Fused
@@ -228,7 +228,7 @@ def check_sample(fused: Fused, s: Sample, thorough: bool = False, run: _Run | No
         short, found = [v for v in found if _is_result(v)], [v for v in found if not _is_result(v)]
         if not run.holds(s, cuts):
             if run.extent <= WHOLE:
-                found += run.on(fused, _whole(fused, s), no_cuts)
+                found += run.on(fused, _whole(fused, s), first_cut if FIRST.keys() & s.kinds.values() else no_cuts)
             elif run.decides(n):
                 found += short
     return found

@@ -5,21 +5,23 @@ Data to a power stays over the result that dominates it; an exponential without 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 
 from redfuser.acrf.cascade import Reduce, Reducer
-from redfuser.acrf.derive.bounds import Conds, divisor, follows_maximum, maximum_in, proved_below_zero, spans
+from redfuser.acrf.derive.bounds import Conds, divisor, follows_maximum, maximum_in, proved_below_zero
 from redfuser.acrf.derive.decomposition import Decomposition
 from redfuser.acrf.derive.derivation import Derivation
+from redfuser.acrf.derive.deviation import spans
 from redfuser.acrf.derive.functions import exponential
 from redfuser.acrf.derive.indicator import data_only, moving
 from redfuser.acrf.derive.linear import split_linear
 from redfuser.acrf.derive.plain import derive_plain
 from redfuser.acrf.derive.terms import Part, Term, without_constant
 from redfuser.acrf.derive.values import F1, Value
-from redfuser.acrf.expr import COMPARISONS, FLOATS, Const, Expr, Op, Ref, children, op, refs_of, walk
+from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Const, Expr, Op, Ref, children, op, refs_of, walk
 from redfuser.acrf.facts.algebra import LARGEST
 from redfuser.acrf.facts.normal import Poly, add, from_poly, number, product
 from redfuser.acrf.facts.ranges import Interval
@@ -34,9 +36,20 @@ def in_range(work: Derivation, r: Reduce, d: Decomposition, t: Term) -> Term:
     result of the program bounds x, its own running extremum does: ``(x / p) ** 2 * (p / d) ** 2``."""
     for base in dict.fromkeys(p.base for p in t.of("x")):
         power = sum((p.power for p in t.of("x") if p.base == base), Fraction(0))
-        if abs(power) > 1 and t.of("d") and work.scope.kind(base) == "X" and base.dtype in FLOATS:
+        if abs(power) <= 1 or not t.of("d") or work.scope.kind(base) != "X" or base.dtype not in FLOATS:
+            continue
+        if not _few(work, base, power):
             t = _power_in_range(work, r, d, t, base, power)
     return t
+
+
+def _few(work: Derivation, base: Expr, power: Fraction) -> bool:
+    """Whole numbers that have a power without leaving the range: places, flags, bytes."""
+    if not isinstance(base, Cast) or base.arg.dtype in FLOATS or power < 0:
+        return False
+    r = work.ranges.of(base)
+    most = max(abs(r.lo), abs(r.hi))
+    return most < float("inf") and float(power) * math.log2(most + 1) <= math.log2(LARGEST[base.dtype]) / 2
 
 
 def _power_in_range(work: Derivation, r: Reduce, d: Decomposition, t: Term, base: Expr, power: Fraction) -> Term:

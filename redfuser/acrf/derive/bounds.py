@@ -178,17 +178,6 @@ def sign_along(d: Decomposition, e: Expr) -> int:
     return 0
 
 
-def spans(d: Decomposition, unit: Expr, g: Expr, conds: Conds) -> bool:
-    """Proved: ``|g| <= c * unit`` along the row for a constant c, ``g`` of data and results: a deviation from a mean in
-    terms of its own mean square, the distance from an extremum in terms of the range."""
-    if d.ranges.dominates(unit, g, loosely=True):
-        return True
-    _, size = without_constant(d.scope.resolve(unit))
-    whole = d.scope.resolve(g)
-    return all(proved_below_zero(d, Op("sub", (side, size), g.dtype), conds)
-               for side in (whole, Op("neg", (whole,), g.dtype)))
-
-
 def _covered(d: Decomposition, whole: Poly, results: tuple[Mono, ...], conds: Conds) -> bool:
     if not results:
         return not whole

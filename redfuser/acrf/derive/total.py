@@ -217,7 +217,8 @@ def _term_accumulators(work: Derivation, r: Reduce, t: Term, name: str, dtype: s
     both: list[Expr | None] = [d if c is None or p.true is not None else op("add", d, c if s is None else op("mul", c, s))
                                for p, d, c, s in zip(shifts, drift, residual, scales, strict=True)]
     root = translated(family, powers, both, dtype, scales)
-    back = work.refs.to_true(follows) if follows else None
+    theirs = tuple((b, q) for b, q in follows if not _own(work, b))
+    back = work.refs.to_true(theirs) if theirs else None
     root = op("mul", root, back) if back is not None else root
     return value, _where_counted(work, r, t, value, root, dtype) if t.conds else root, guards
 
@@ -226,10 +227,15 @@ def _to_undo(work: Derivation, t: Term, guards: list[Expr]) -> list[Expr]:
     """The guards of a term that the root has to undo. Not those of what the derivation itself chose for this term: that cancels
     against the factor deferred with it, whereas the program's own results, be they equal, end as the program has them."""
     read = {x for p in t.parts if p.kind != "d" for e in (p.base, p.a, p.b, p.true, p.unit, p.rest, *(b for b, _ in p.follows))
-            if e is not None for x in walk(e) if refs_of(x) and refs_of(x) <= work.own}
+            if e is not None for x in walk(e) if _own(work, x)}
     mine = {str(g) for x in read if isinstance(x, Ref) or (isinstance(x, Op) and x.name == "min")
             for g in work.refs.guards_of(x)}
     return [g for g in guards if str(g) not in mine]
+
+
+def _own(work: Derivation, e: Expr) -> bool:
+    """Is it made of nothing but what the derivation itself chose?"""
+    return bool(refs_of(e)) and refs_of(e) <= work.own
 
 
 def _may_overflow(work: Derivation, p: Part) -> bool:

@@ -89,7 +89,7 @@ def _fed(kernel: TileKernel, loop: For) -> _Fed | None:
     if len(written) != 1 or not last or len(last) == len(products) or rows != {ROWS} or kernel.threads < 2 * GROUP or any(
             s.clear or s.policy != "cols" for s in last):
         return None
-    return _Fed(*written, frozenset(s.c for s in last))
+    return _Fed(written.pop(), frozenset(s.c for s in last))
 
 
 class _Relayed:

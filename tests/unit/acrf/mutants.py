@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
 from redfuser.acrf.check.digits import OutOfRange
-from redfuser.acrf.check.evaluate import FusedMachine
+from redfuser.acrf.check.evaluate import FusedMachine, share
 from redfuser.acrf.check.exact import Inexact
 from redfuser.acrf.check.machine import Labelled
 from redfuser.acrf.check.samples import Sample, samples
@@ -103,21 +105,30 @@ def _wrong(e: Expr) -> Iterator[Expr]:
 def distinguishes(original: Fused, mutant: Fused, seeds: tuple[int, ...] = (11, 12)) -> bool:
     """Does any fresh sample, exactly evaluated, tell the two apart by an output? If not, the mutant is
     equivalent: a guard's unused arm, a clamp that never acts, a term that multiplies a residual of rounding."""
-    cascade = original.cascade
-    for seed in seeds:
-        for s in samples(cascade, 4, seed):
-            try:
-                with np.errstate(all="ignore"):
-                    a, b = (_values(f, s) for f in (original, mutant))
-            except (OutOfRange, Inexact):
-                continue
-            for name, x in a.items():
-                y = np.broadcast_to(b[name].aligned(x.axes), x.data.shape).astype(float)
-                want = x.data.astype(float)
-                lost = ~np.isfinite(want) & ~np.isfinite(y) & (np.isnan(want) | np.isnan(y))  # one class (docs/algebra.md)
-                if not np.allclose(np.where(lost, want, y), want, 1e-12, equal_nan=True):
-                    return True
+    mutant = share(mutant)
+    for s, a in _originals(original, seeds):
+        try:
+            with np.errstate(all="ignore"):
+                b = _values(mutant, s)
+        except (OutOfRange, Inexact):
+            continue
+        for name, x in a.items():
+            y = np.broadcast_to(b[name].aligned(x.axes), x.data.shape).astype(float)
+            want = x.data.astype(float)
+            lost = ~np.isfinite(want) & ~np.isfinite(y) & (np.isnan(want) | np.isnan(y))  # one class (docs/algebra.md)
+            if not np.allclose(np.where(lost, want, y), want, 1e-12, equal_nan=True):
+                return True
     return False
+
+
+@lru_cache(maxsize=4)
+def _originals(f: Fused, seeds: tuple[int, ...]) -> tuple[tuple[Sample, dict[str, Labelled]], ...]:
+    """The samples of which the state itself has results, with them."""
+    found, shared = [], share(f)
+    for s in (s for seed in seeds for s in samples(f.cascade, 4, seed)):
+        with suppress(OutOfRange, Inexact), np.errstate(all="ignore"):
+            found.append((s, _values(shared, s)))
+    return tuple(found)
 
 
 def _values(f: Fused, s: Sample) -> dict[str, Labelled]:

@@ -43,6 +43,13 @@ def test_a_guard_of_two_minima_is_told_from_one_of_their_maximum():
     assert len(planted) == 7 and all(check(m.fused, stability=False, enough=1) for m in planted)
 
 
+def test_a_lost_guard_of_a_first_infinity_is_caught_where_other_results_are_nan():
+    """k is finite and so is what is made of it, though the infinity makes other results NaN; the row rests on its length."""
+    (case,) = (c for c in ACCEPT if c.name == "powers_of_ratios")
+    planted = [m for m in mutants(fuse(case.cascade, case.casts)) if str(m).startswith("contribution of least_acc: inf -> 0.0")]
+    assert len(planted) == 2 and check(planted[0].fused, stability=False, enough=1)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif("REDFUSER_ALL_MUTANTS" not in os.environ, reason="minutes: set REDFUSER_ALL_MUTANTS to run it")
 @pytest.mark.parametrize("case", ACCEPT, ids=lambda c: c.name)

@@ -75,11 +75,11 @@ def test_a_literal_that_only_resembles_the_extent_is_no_mean(literal):
 def test_restating_replaces_lengths_and_leaves_addresses():
     f = fused("""cascade c(x: f32[4, 2048]) over l where i = 4, l = 1024
   m[i] = sum[l] x[i, l + 1024]
-  v[i] = m / 1024.0 + m * 0.0009765625 + m / 1023.0 + m * 3.0
+  v[i] = m / 1024.0 + m * 0.0009765625 + m / 1023.0 + m * 3.0 + m / 1048576.0
   return v""")
     short = restated(f, 4)
     assert short is not None
-    assert "m / 4.0 + m * 0.25 + m / 3.0 + m * 3.0" in str(short.cascade) and "1024" in str(short.cascade.stmts[0])
+    assert "m / 4.0 + m * 0.25 + m / 3.0 + m * 3.0 + m / 16.0" in str(short.cascade) and "1024" in str(short.cascade.stmts[0])
     assert restated(fused("cascade c(x: f32[4, 1024]) over l\n m[i] = sum[l] x[i, l]"), 4) is None
 
 

@@ -1,0 +1,47 @@
+"""Which places of a row an argmax, argmin or top-k may name: part of :mod:`redfuser.acrf.check.trial`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from redfuser.acrf.cascade import Cascade, Let, Reduce, Stmt
+from redfuser.acrf.check.domains import Array
+from redfuser.acrf.check.machine import Machine
+from redfuser.acrf.expr import BYTES, FLOATS, Cast, Expr, Ref, walk
+
+INF = float("inf")
+
+
+def ranked(reference: Machine, s: Stmt) -> bool:
+    """Are the values that argmax or topk ranks all finite?"""
+    if not isinstance(s, Reduce) or s.expr.dtype not in FLOATS:
+        return True
+    return bool(np.all(np.asarray(np.abs(reference.expr(s.expr).data) < INF, np.bool_)))
+
+
+def tied(cascade: Cascade, reference: Machine, s: Stmt, got: Array, want: Array) -> bool:
+    """Do places differ only among values that a rounding of the program makes equal? Ranked before it they keep their order."""
+    if not isinstance(s, Reduce) or np.array_equal(got, want) or not _rounded(cascade, s.expr):
+        return False
+    points = s.axes[:-1] if s.reducer.kind == "topk" else s.axes
+    shape = [len(reference.ranges[a]) for a in (*points, s.over)]
+    values = np.broadcast_to(reference.expr(s.expr).aligned((*points, s.over)), shape)
+    along = reference.ranges[s.over]
+    rows = [x if s.reducer.kind == "topk" else x[..., None] for x in (got, want)]
+    if not all(np.isin(x, along).all() for x in rows):
+        return False
+    best = [np.take_along_axis(values, np.searchsorted(along, x), -1) for x in rows]
+    once = np.sort(rows[0], -1)
+    return bool(np.all(best[0] == best[1])) and not bool(np.any(once[..., 1:] == once[..., :-1]))
+
+
+def _rounded(cascade: Cascade, e: Expr) -> bool:
+    """Is there a rounding to fewer digits in what is ranked?"""
+    lets = {n: s.expr for s in cascade.stmts if isinstance(s, Let) for n in s.names}
+    return any((isinstance(x, Cast) and x.dtype in FLOATS and _narrows(x.arg.dtype, x.dtype))
+               or (isinstance(x, Ref) and x.name in lets and _rounded(cascade, lets[x.name])) for x in walk(e))
+
+
+def _narrows(source: str, target: str) -> bool:
+    """May a conversion round? Into a type that is no wider."""
+    return source not in ("bool", target) and BYTES[target] <= BYTES[source]

@@ -1,0 +1,59 @@
+"""Powers of a deviation keep to the range of their type: measured in what bounds it, and not where nothing can overflow."""
+
+from __future__ import annotations
+
+import pytest
+
+from redfuser.acrf.check.verify import check
+from redfuser.acrf.derive.fuse import fuse
+from redfuser.acrf.state import Fused
+from redfuser.acrf.text import parse_cascade
+
+UNITS = {"the range": "a[i] = max[l] x[i, l]\n b[i] = min[l] x[i, l]\n r[i] = a - b",
+         "at least the range": "a[i] = max[l] x[i, l]\n b[i] = min[l] x[i, l]\n r[i] = max(a - b, 1e-06)",
+         "the largest": "r[i] = max[l] abs(x[i, l])"}
+
+
+@pytest.mark.parametrize("power", [2, 3])
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_deviation_from_the_mean_is_measured_in_what_bounds_it(unit: str, power: int) -> None:
+    z = " * ".join(["((x[i, l] - m) / r)"] * power)
+    f = fuse(parse_cascade(f"cascade c(x: f32[I, 300]) over l\n {UNITS[unit]}\n t[i] = sum[l] x[i, l]\n m[i] = t / 300.0\n"
+                           f" y[i] = sum[l] {z}\n return y"))
+    assert isinstance(f, Fused)
+    assert any("measured in units of" in c for c in f.certificate.choices)
+    assert check(f) == []
+
+
+def test_half_the_mean_is_not_the_mean() -> None:
+    f = fuse(parse_cascade("cascade c(x: f32[I, 300]) over l\n a[i] = max[l] x[i, l]\n b[i] = min[l] x[i, l]\n"
+                           " t[i] = sum[l] x[i, l]\n m[i] = t / 600.0\n"
+                           " y[i] = sum[l] (x[i, l] - m) / (a - b) * ((x[i, l] - m) / (a - b))\n return y"))
+    assert not isinstance(f, Fused) or not any("in units of a - b" in c for c in f.certificate.choices)
+
+
+def test_places_are_not_measured_in_their_maximum() -> None:
+    """Σ p l² of one element that is 1 is l², to the last bit."""
+    f = fuse(parse_cascade("cascade c(x: f32[I, 300]) over l\n m[i] = max[l] x[i, l]\n t[i] = sum[l] exp(x[i, l] - m)\n"
+                           " s[i] = sum[l] exp(x[i, l] - m) / t * f32(l) * f32(l)\n return s"))
+    assert isinstance(f, Fused)
+    assert [a.name for a in f.state.accumulators] == ["m", "t", "s_acc"]
+    assert check(f) == []
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_places_among_values_that_a_rounding_makes_equal_are_free(dtype: str) -> None:
+    """Ranked by the scores, they are in the scores' order; torch's top-k of the rounded weights is in no other."""
+    f = fuse(parse_cascade(f"cascade c(x: {dtype}[I, 64]) over l\n m[i] = max[l] f32(x[i, l])\n"
+                           " t[i] = sum[l] exp(f32(x[i, l]) - m)\n"
+                           f" v[i, k], j[i, k] = topk(4)[l] {dtype}(exp(f32(x[i, l]) - m) / t)\n return v, j"))
+    assert isinstance(f, Fused)
+    assert check(f) == []
+
+
+def test_a_row_of_zeros_has_squares_measured_in_their_own_maximum() -> None:
+    """The root undoes the guard of the program's maximum, not that of the derivation's own, which may be 0: no 0 / 0."""
+    f = fuse(parse_cascade("cascade c(x: f32[I, 300]) over l\n m[i] = max[l] -x[i, l]\n t[i] = sum[l] exp(-x[i, l] - m)\n"
+                           " s[i] = sum[l] exp(-x[i, l] - m) / t * x[i, l] * x[i, l]\n return s"))
+    assert isinstance(f, Fused)
+    assert check(f) == []
