@@ -66,7 +66,7 @@ def _space(p: Product, target: Target) -> list[TileConfig]:
     deep = (4, 3, 2) if target.kind == "cuda" else (0,)
     roles = target.wgmma and target.tma and not p.mapped and p.left == p.right <= 2
     found = [_tile(128, e, s, stages, True, "persistent") for e in widths for s in ((2 * line, line) if p.apart else (line,))
-             for stages in (6, 5, 4, 3) if roles and s <= max(line, p.depth)]
+             for stages in (6, 5, 4, 3) if roles and s < p.depth]
     return found + [
         _tile(m, e, s, stages, ws) for m in (128, 64) for e in widths for s in (line, 2 * line, line // 2)
         for stages in deep for ws in ((True, False) if target.tma and m == 128 else (False,)) if s <= max(line, p.depth)]
