@@ -6,6 +6,7 @@ quotients, slowest in memory first; the fastest is the one that elements are tak
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from math import prod
 
 from redfuser.acrf.expr import Expr, Index, Load, Op, walk
@@ -71,7 +72,7 @@ class _MapDrafter(Drafter):
                 return ev
             self.held |= views
 
-    def evaluate(self, sinks: list[Sink]) -> Evaluator:
+    def evaluate(self, sinks: Collection[Sink]) -> Evaluator:
         """What is dear to compute and read along fewer axes than the group has, or at several places, is read from memory."""
         while True:
             ev = Evaluator(self.units, self.raxis, self.ix, self.work, self.held)
@@ -81,7 +82,7 @@ class _MapDrafter(Drafter):
                 return ev
             self.held |= more
 
-    def repeated(self, ev: Evaluator, sinks: list[Sink]) -> frozenset[Node]:
+    def repeated(self, ev: Evaluator, sinks: Collection[Sink]) -> frozenset[Node]:
         """Of the values outside the group that are computed where they are read, those that are dear to compute more than
         once."""
         points = max(prod(self.extents[a] for a in axes_in(s.at)) for s in sinks)
