@@ -89,7 +89,7 @@ def _static(value: Any, what: str) -> int:
 
 
 def _tensor_maps(host_mod: Any) -> list[tuple[Any, dict[str, Any]]]:
-    """Tensor-map parameters of all launches of a prim_func, by descriptor, in cuTensorMapEncodeTiled's order. Descriptors of one
+    """Tensor-map parameters of all launches of a prim_func, by descriptor, in the order of cuTensorMapEncodeTiled. Those of one
     tensor (tiles of two shapes) have one name."""
     maps: list[tuple[Any, dict[str, Any]]] = []
     for func in host_mod.functions.values():
