@@ -88,9 +88,10 @@ def _static(value: Any, what: str) -> int:
         raise StageError("metadata", f"{what} is not a static integer: {value}") from error
 
 
-def _tensor_maps(host_mod: Any) -> dict[str, dict[str, Any]]:
-    """Tensor-map parameters of all launches of a prim_func, by descriptor name, in cuTensorMapEncodeTiled's order."""
-    maps: dict[str, dict[str, Any]] = {}
+def _tensor_maps(host_mod: Any) -> list[tuple[Any, dict[str, Any]]]:
+    """Tensor-map parameters of all launches of a prim_func, by descriptor, in the order of cuTensorMapEncodeTiled. Those of one
+    tensor (tiles of two shapes) have one name."""
+    maps: list[tuple[Any, dict[str, Any]]] = []
     for func in host_mod.functions.values():
         described = func.attrs.get("tma_descriptor_args") if func.attrs else None
         for key, args in (described.items() if described is not None else ()):
@@ -101,10 +102,35 @@ def _tensor_maps(host_mod: Any) -> dict[str, dict[str, Any]]:
             rest = [_static(v, "tensor-map field") for v in list(args)[5:]]
             dims, strides, box, element = (rest[i * rank:(i + 1) * rank] for i in range(4))
             interleave, swizzle, l2, oob = rest[4 * rank:4 * rank + 4]
-            maps[str(key.name)] = {
+            maps.append((key, {
                 "arg": str(data.name), "dtype": dtype, "rank": rank, "dims": dims, "strides": strides[1:], "box": box,
-                "element_strides": element, "interleave": interleave, "swizzle": swizzle, "l2": l2, "oob": oob}
+                "element_strides": element, "interleave": interleave, "swizzle": swizzle, "l2": l2, "oob": oob}))
     return maps
+
+
+def _passed(host_mod: Any, entry: str) -> list[Any]:
+    """What the host passes to a device function: its own descriptors, where the device function's have other names."""
+    from tilelang import tvm
+
+    found: list[Any] = []
+
+    def visit(node: Any) -> None:
+        if isinstance(node, tvm.tirx.Call) and len(node.args) and isinstance(node.args[0], tvm.tirx.StringImm) \
+                and str(node.args[0].value) == entry:
+            found[:] = node.args[1:]
+
+    for func in host_mod.functions.values():
+        tvm.tirx.stmt_functor.post_order_visit(func.body, visit)
+    return found
+
+
+def _described(maps: list[tuple[Any, dict[str, Any]]], name: str, host_mod: Any, entry: str, at: int) -> dict[str, Any] | None:
+    """The tensor map that a device function's parameter number ``at`` is; None for a parameter that is none."""
+    named = [m for key, m in maps if str(key.name) == name]
+    if len(maps) == len({str(key.name) for key, _ in maps}):
+        return named[0] if named else None
+    passed = _passed(host_mod, entry)
+    return next((m for key, m in maps if at < len(passed) and key.same_as(passed[at])), named[0] if len(named) == 1 else None)
 
 
 def _launch_order(functions: Any) -> list[Any]:
@@ -126,10 +152,10 @@ def describe(artifact: Any, binary: int) -> list[dict[str, Any]]:
             return [_static(extent.get(f"{kind}.{axis}", 1), f"{kind}.{axis}") for axis in "xyz"]
 
         params = []
-        for param in func.params:
+        for at, param in enumerate(func.params):
             name = str(param.name)
-            if name in maps:
-                params.append({"kind": "tma", "arg": maps[name]["arg"], "tma": maps[name]})
+            if (tma := _described(maps, name, artifact.host_mod, str(func.attrs["global_symbol"]), at)) is not None:
+                params.append({"kind": "tma", "arg": tma["arg"], "tma": tma})
             elif str(param.dtype) == "handle":
                 params.append({"kind": "ptr", "arg": name, "tma": None})
             else:

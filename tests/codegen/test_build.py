@@ -109,6 +109,18 @@ def test_hopper_tensor_maps(pool: Pool, tmp_path: Path) -> None:
 
 
 @needs_compilers
+def test_two_tiles_of_one_tensor_have_tensor_maps_of_their_own(pool: Pool, tmp_path: Path) -> None:
+    """A packed projection, of which queries and keys are read in tiles of two shapes: under one descriptor a block waits for
+    ever."""
+    text = GEMM.replace('B: T.Tensor((128, 256), "float16"), C: T.Tensor((128, 128)', 'C: T.Tensor((128, 64)').replace(
+        "b = T.alloc_shared((128, 64)", "b = T.alloc_shared((64, 64)").replace("(128, 128), \"float32\")", "(128, 64), \"float32\")").replace(
+        "T.copy(B[0, k * 64], b)", "T.copy(A[0:64, k * 64:k * 64 + 64], b)")
+    args = (GEMM_ARGS[0], ArgSpec("C", "f32", (128, 64), "out"))
+    spec = build(text, args, "gemm", "sm_90a", pool=pool, cache=Cache(tmp_path))
+    assert [p.tma.box for p in spec.launches[0].params if p.tma is not None and p.arg == "A"] == [(64, 128), (64, 64)]
+
+
+@needs_compilers
 def test_the_cache_answers_and_survives_damage(pool: Pool, tmp_path: Path) -> None:
     cache, request = Cache(tmp_path), Request(ONE, ONE_ARGS, "rows", "sm_80")
     spec = try_build(request, pool=pool, cache=cache)
