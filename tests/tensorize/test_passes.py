@@ -82,6 +82,13 @@ def written(text: str) -> Fused:
     return fused
 
 
+QUOTIENT = """cascade quotient(x: bf16[100, 64], y: bf16[200, 64]) over l
+  s[i, l] = sum[c] f32(x[i, c]) * f32(y[l, c])
+  p[i, l] = bf16(s) / bf16(24.0)
+  m[i] = max[l] f32(p)
+  t[i] = sum[l] exp(f32(p) - m)
+  return t
+"""
 CASES: dict[str, tuple[Callable[[], Fused], tuple[tuple[str, int], ...]]] = {
     "attention": (lambda: examples.attention(SMALL, mask=examples.masks(SMALL)["causal"]), (("single", 1), ("multi", 3))),
     "biased": (lambda: examples.attention(SMALL, mask=examples.masks(SMALL)["keys"], bias="alibi", cap=30.0), (("single", 1),)),
@@ -90,6 +97,7 @@ CASES: dict[str, tuple[Callable[[], Fused], tuple[tuple[str, int], ...]]] = {
     "span": (lambda: written(SPAN), (("multi", 2),)),
     "places": (lambda: written(PLACES), (("resident", 1),)),
     "picked": (lambda: written(PICKED), (("resident", 1), ("single", 1))),
+    "quotient": (lambda: written(QUOTIENT), (("single", 1),)),
 }
 
 

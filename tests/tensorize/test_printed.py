@@ -13,7 +13,7 @@ from redfuser.target import target
 from redfuser.tensorize import TileConfig, configs, spec_skeleton, tensorize
 from redfuser.tensorize.ir.nodes import TileProgram
 from tests import fused_examples as cascades
-from tests.tensorize import examples
+from tests.tensorize import examples, test_relay
 from tests.tensorize.examples import Shape
 
 H200 = target("sm_90a")
@@ -48,6 +48,7 @@ KERNELS = {
     "window_softcap_gqa": lambda: tiles(examples.attention(WINDOW, mask=examples.masks(WINDOW)["window"], cap=50.0)),
     "masked_bias_attention": lambda: tiles(examples.attention(BERT, mask=examples.masks(BERT)["data"], bias="tile")),
     "gqa_decode_split": lambda: tiles(examples.attention(Shape(b=4, h=64, hk=8, i=1, n=4096, d=128)), "multi", 4),
+    "latent_attention": lambda: test_relay.tiles(test_relay.LATENT, "relay"),
     "layer_norm": lambda: tiles(cascades.layer_norm(16384, 768, "f16"), "resident"),
     "softmax_padded": lambda: tiles(cascades.softmax(2048, 1000, "f16"), "resident"),
     "variance_split": lambda: tiles(cascades.variance(4, 32768), "multi", 8),
@@ -60,7 +61,7 @@ def test_golden(name, golden):
     golden(f"kernels/{name}.py.txt", tilelang.print_program(program))
 
 
-@pytest.mark.parametrize("name", ["bert_attention", "causal_attention", "gqa_decode_split", "product_and_gelu"])
+@pytest.mark.parametrize("name", ["bert_attention", "causal_attention", "gqa_decode_split", "latent_attention", "product_and_gelu"])
 def test_golden_tiles(name, golden):
     golden(f"kernels/{name}.tiles.txt", str(KERNELS[name]()))
 

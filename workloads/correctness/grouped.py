@@ -77,6 +77,7 @@ def mla() -> Iterator[Program]:
                 yield Program("mla", f"{dtype} 2x64x333 192/128 s{scale} {wide}".strip(), latent(scale, wide, 128), ins)
         big = (In("q", (1, 128, 576), dtype), In("k", (1, 500, 576), dtype))
         yield Program("mla", f"{dtype} 1x128x500 576/512 s/ wide", latent("/", "wide", 512), big)
+        yield Program("mla", f"{dtype} 1x128x500 576/512 s*", latent("*", "", 512), big, "multi", 3)
         for strategy, splits in (("single", 0), ("multi", 3)):
             yield Program("mla", f"{dtype} 2x64x333 192/128 s/ wide", latent("/", "wide", 128), ins, strategy, splits)
         yield Program("mla", f"{dtype} rotary part", rotated, (In("q", (1, 64, 128), dtype), In("qr", (1, 64, 32), dtype),
