@@ -110,7 +110,7 @@ def _roles(program: Program, few: int) -> tuple[str | None, dict[str, int]]:
     roles = chosen({})
     rows = next((a for a in sorted(extents, key=len, reverse=True) if roles.rows == a or roles.rows.startswith(f"{a}_")), None)
     grid = [a for a in roles.grid if a in extents]
-    return rows, {a: few if few == 1 and chosen({a: few}).tiled == roles.tiled or a in chosen({a: few}).grid else SHORT
+    return rows, {a: few if (few == 1 and chosen({a: few}).tiled == roles.tiled) or a in chosen({a: few}).grid else SHORT
                   for a in grid}
 
 
