@@ -2,8 +2,9 @@
 
 A difference of nearly equal numbers, or a logarithm of a sum of a thousand ones, has fewer right digits than float64 carries;
 how many is a property of the terms, not of the result. Each value is held with a bound of its error, as the real and the
-imaginary part of a complex number, and each operation carries the bounds on to first order and adds its own rounding. So no
-comparison, maximum or place ever comes out otherwise than in float64.
+imaginary part of a complex number, and each operation carries the bounds on to first order and adds its own rounding. Products
+and powers carry them on whole: the square of a difference that is 0 but for rounding is the square of that. So no comparison,
+maximum or place ever comes out otherwise than in float64.
 """
 
 from __future__ import annotations
@@ -22,18 +23,22 @@ _CHOICE = frozenset({"neg", "abs", "max", "min", "floor", "ceil", "round"})
 """Operations that round nothing."""
 
 
-def losses(cascade: Cascade, inputs: Mapping[str, Array], steps: bool) -> dict[str, tuple[Array, Array]]:
-    """Each result with a bound of its error; of integers and bools, 0."""
-    found = evaluate(cascade, inputs, Bounded(steps)).outputs()
+def losses(cascade: Cascade, inputs: Mapping[str, Array], steps: bool, unit: float = UNIT) -> dict[str, tuple[Array, Array]]:
+    """Each result with a bound of its error where every operation rounds by ``unit``; of integers and bools, 0."""
+    found = evaluate(cascade, inputs, Bounded(steps, unit)).outputs()
     return {n: (x.real, np.abs(x.imag)) if x.dtype.kind == "c" else (x, np.zeros(x.shape)) for n, x in found.items()}
 
 
 class Bounded(Wide):
     """Complex numbers: a value in float64 and a bound of its error."""
 
+    def __init__(self, steps: bool, unit: float = UNIT) -> None:
+        super().__init__(steps)
+        self.unit = unit
+
     def enter(self, x: Array, dtype: str) -> Array:
         value = super().enter(x, dtype)
-        return _pair(value, UNIT * np.abs(value))
+        return _pair(value, self.unit * np.abs(value))
 
     def const(self, value: float, dtype: str) -> Array:
         return _pair(super().const(value, dtype), np.asarray(0.0))
@@ -46,7 +51,12 @@ class Bounded(Wide):
         with np.errstate(all="ignore"):
             slopes = _SLOPES[name](out, *values)
             error = sum((_times(np.abs(s), np.abs(a.imag)) for s, a in zip(slopes, args, strict=True)), np.asarray(0.0))
-            return _pair(out, error + (0.0 if name in _CHOICE else UNIT) * np.abs(out))
+            if name == "mul":
+                error = error + np.prod([np.abs(a.imag) for a in np.broadcast_arrays(*args)], 0)
+            elif name == "pow" and np.all(values[1] >= 1):
+                base = np.abs(values[0])
+                error = (base + np.abs(args[0].imag)) ** values[1] - base ** values[1]
+            return _pair(out, error + (0.0 if name in _CHOICE else self.unit) * np.abs(out))
 
     def round(self, x: Array, source: str, target: str) -> Array:
         return _pair(super().round(x.real, source, target), np.abs(x.imag))
@@ -59,9 +69,9 @@ class Bounded(Wide):
         with np.errstate(all="ignore"):
             match kind:
                 case "sum":
-                    bound = np.sum(error + UNIT * np.abs(x.real), -1)
+                    bound = np.sum(error + self.unit * np.abs(x.real), -1)
                 case "prod":
-                    bound = np.abs(value) * np.sum(error / np.abs(x.real) + UNIT, -1)
+                    bound = np.abs(value) * np.sum(error / np.abs(x.real) + self.unit, -1)
                 case _:
                     bound = np.max(error, -1, initial=0.0)
         return _pair(value, bound)

@@ -28,8 +28,8 @@ AGAIN, RECURS = 4, 3
 """Further draws of a kind whose first one failed, and how many of them must fail too."""
 LOSSES = 64
 """A kernel takes other ways than the program to the same number, and may lose so many times as much on them."""
-NOISE = 4 * UNIT["f32"] / UNIT["f64"]
-"""What single precision may lose of a result that has no right digit, in what float64 may."""
+NOISE = 4
+"""What a kernel may lose of a result that has no right digit, in what single precision may."""
 FAR = 1.7e308
 """Stands for an infinity, which a mask may hide as it hides numbers."""
 EXTREME = 1e18
@@ -38,13 +38,13 @@ EXTREME = 1e18
 
 @dataclass(frozen=True)
 class Exact:
-    """Results in float64. ranked: what an index chooses among; lost: what float64 itself may lose of each result, asked for
+    """Results in float64. ranked: what an index chooses among; lost: what a kernel may lose of each result in a type, asked for
     where one differs."""
 
     results: Mapping[str, Array]
     ranked: Mapping[str, Array | None]
     unbounded: Callable[[str], Array]
-    lost: Callable[[float], Mapping[str, Array]]
+    lost: Callable[[str], Mapping[str, Array]]
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Case:
         few roundings decide: an error beyond the rule must recur on most others of its kind."""
         text = self._once(got, {})
         if text and "class: " not in text:
-            text = self._once(got, self.exact(True).lost(NOISE))
+            text = self._once(got, self.exact(True).lost("f32"))
         if not text or "class: " in text:
             return text
         others = [other._once(run(other.inputs), {}) for other in map(self.again, range(1, AGAIN + 1))]
@@ -79,7 +79,7 @@ class Case:
         """What is wrong with results in float64, with the roundings to few values or (not ``steps``) with none. Where some
         are wrong to all their digits, those that cancellation takes from the program itself do not count."""
         if text := self._apart(got, steps, {}):
-            text = self._apart(got, steps, self.exact(steps).lost(LOSSES))
+            text = self._apart(got, steps, self.exact(steps).lost("f64"))
         return text
 
     def _apart(self, got: Mapping[str, Array], steps: bool, lost: Mapping[str, Array]) -> str:
@@ -105,7 +105,7 @@ def case(fused: Fused, draw: Draw, known: Facts, seed: int) -> Case:
             return exact(True)
         truth = evaluate(cascade, given, Wide(steps))
         return Exact(truth.outputs(), {o: truth.ranked(o) for o in cascade.outputs},
-                     truth.unbounded, lambda times: _lost(cascade, given, steps, times))
+                     truth.unbounded, lambda dtype: _lost(cascade, given, steps, dtype))
 
     axis, count = known.axis, len(next(iter(BANDS.values())))
     axes = {o: cascade.stmt(o).axes for o in cascade.outputs}
@@ -139,8 +139,8 @@ def _wanted(fused: Fused, given: Mapping[str, Array], exact: Exact, bands: Mappi
     return wanted
 
 
-def _lost(cascade: Cascade, given: Mapping[str, Array], steps: bool, times: float) -> dict[str, Array]:
-    found = losses(cascade, given, steps)
+def _lost(cascade: Cascade, given: Mapping[str, Array], steps: bool, dtype: str) -> dict[str, Array]:
+    found, times = losses(cascade, given, steps, UNIT[dtype]), NOISE if dtype == "f32" else LOSSES
     return {o: times * np.where(np.isfinite(x) & np.isfinite(error), error, 0.0) for o, (x, error) in found.items()}
 
 

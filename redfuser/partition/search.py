@@ -183,7 +183,7 @@ class Partitioner:
             if (reason := reasons.get(f.name)) is None:
                 continue
             d = f.draft
-            parted, pairs = undone(d)
+            parted, pairs = undone(d, reason.code == "RF901" and reason.why.startswith("result"))
             reducing = [u for u in d.units if u.reducing]
             first = min(u.index for u in reducing)
             self.tries[first] += 1

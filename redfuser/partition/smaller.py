@@ -9,6 +9,9 @@ step by step, the cheapest loss first::
     a contraction per step, then one over the row --> the library's
     the reduction that joined last     --> a cascade of its own, or a single reduction
 
+A region whose results are other ones than its program's keeps its maps: without those that follow, the results would be wrong
+all the same, and nobody would see it (an infinity for a NaN, whose inverse is 0).
+
 An undone join is a pair of units that must not share a region again; both sides then grow by themselves, from the same
 graph as everything else. A region of one reduction has no smaller one.
 """
@@ -24,13 +27,14 @@ from redfuser.partition.graph import Unit
 Pair = frozenset[int]
 
 
-def undone(d: Draft) -> tuple[frozenset[Unit], frozenset[Pair]]:
-    """The units to part from the region, and the pairs that do it. Nothing, when there is nothing left to undo."""
+def undone(d: Draft, wrong: bool = False) -> tuple[frozenset[Unit], frozenset[Pair]]:
+    """The units to part from the region, and the pairs that do it. Nothing, when there is nothing left to undo. wrong: its
+    results are not the program's."""
     if not (rest := [u for u in d.units if u.reducing]):
         return frozenset(), frozenset()
     grown = frozenset(u for s in d.steps for u in s.units)
     seeds = [u for u in rest if u not in grown] or rest[:1]
-    if maps := spare_maps(d):
+    if not wrong and (maps := spare_maps(d)):
         return maps, frozenset(frozenset({m.index, s.index}) for m in maps for s in seeds)
     if len(rest) < 2:
         return frozenset(), frozenset()

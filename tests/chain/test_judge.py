@@ -105,3 +105,15 @@ def test_at_the_top_of_a_dtype_the_allowed_error_may_be_an_infinity() -> None:
         assert "class" in rule(np.array(wrong, np.float16), held)
     sure = Want(exact[:2].astype(np.float16), exact[:2], "f16", lambda: [], 1e30)
     assert "class" in rule(np.array([np.inf, 1000.0], np.float16), sure)
+
+
+def test_the_square_of_a_difference_that_is_zero_but_for_rounding_is_not_zero_to_the_last_bit() -> None:
+    """Its bound to first order is 0, and any kernel's own rounding squared would be an error."""
+    cascade = parse_cascade("cascade c(x: f32[3, 500]) over l\n m[i] = max[l] x[i, l]\n t[i] = sum[l] exp(x[i, l] - m)\n"
+                            " h[i] = sum[l] exp(x[i, l] - m) / t * (x[i, l] - m - log(t))\n"
+                            " s[i] = sum[l] exp(x[i, l] - m) / t * (x[i, l] - m - log(t) - h) * (x[i, l] - m - log(t) - h)\n"
+                            " p[i] = sum[l] pow(x[i, l] - m - log(t) - h, 2.0)\n return s, p", "s.txt")
+    given = {"x": np.full((3, 500), 1e-18, np.float32)}
+    for unit, most in ((2.0**-53, 1e-25), (2.0**-24, 1e-8)):
+        found = losses(cascade, given, True, unit)
+        assert all((unit**2 < found[n][1]).all() and (found[n][1] < most).all() for n in ("s", "p"))

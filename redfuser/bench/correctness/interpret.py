@@ -91,7 +91,7 @@ def _numpy(t: torch.Tensor) -> np.ndarray:
 
 
 def _tensor(a: np.ndarray) -> torch.Tensor:
-    a = np.ascontiguousarray(a)
+    a = np.asarray(a, order="C")
     dtype = next((t for t, (_, numpy) in _BITS.items() if numpy == a.dtype), None)
     if dtype is None:
         return torch.from_numpy(a)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_map
@@ -279,8 +280,9 @@ def _hidden(program: Program, args: tuple[torch.Tensor, ...]) -> list[Hidden]:
         return [r.double().cpu().numpy() if r.is_floating_point() else r.cpu().numpy() for r in results]
 
     odd = [i for i, a in enumerate(args) if a.dtype in numerics.PROMOTED and not bool(a.isfinite().all())]
-    return [Hidden([torch.from_numpy(w) for w in where], numerics.tensors(program.fn(*without(i, 0.0, args[i].dtype))),
-                   [torch.from_numpy(r) for r in results]) for i, where, results in unseen(exact, odd)]
+    return [Hidden([torch.from_numpy(np.asarray(w)) for w in where],
+                   numerics.tensors(program.fn(*without(i, 0.0, args[i].dtype))),
+                   [torch.from_numpy(np.asarray(r)) for r in results]) for i, where, results in unseen(exact, odd)]
 
 
 def _spared(result: Any, eager: Any, truth: Any,
