@@ -58,7 +58,7 @@ def _matches(program: Program, pattern: str) -> bool:
 @click.option("--device", help="With --run: cuda or cpu; default: cuda where there is one.")
 @click.option("--jobs", default=0, help="Processes; default: the cores, at most 4 with --run.")
 @click.option("--limit", "limit_s", default=300.0, show_default=True, help="Seconds for one program.")
-@click.option("--since", type=FOLDER, help="With --run: a table; rows of the same texts that were right stand.")
+@click.option("--since", type=FOLDER, help="With --run: a table; rows of the same bytes that were right stand.")
 @click.option("--any-runtime", is_flag=True, help="With --since: also rows under another runtime; the table counts them.")
 @click.option("--sanitize", is_flag=True, help="With --run: right programs with roles once under compute-sanitizer.")
 @click.option("--table", type=FOLDER, help="Write correctness.jsonl and README.md there; with --run, default: DIR/table.")

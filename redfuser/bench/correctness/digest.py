@@ -3,8 +3,11 @@ code it speaks of. Content alone counts, so a fresh clone answers alike."""
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import io
 import sys
+import zipfile
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
@@ -59,6 +62,19 @@ def runs(done: Any, target: str) -> str:
     digest = hashlib.sha256()
     for part in parts:
         digest.update(f"{len(part)}\n{part}".encode())
+    return digest.hexdigest()[:20]
+
+
+def ran(artifact: Path) -> str:
+    """What an artifact runs, byte for byte: its graph, and every kernel's binary and launches. Empty where there is none."""
+    if not artifact.exists():
+        return ""
+    with zipfile.ZipFile(io.BytesIO(gzip.decompress(artifact.read_bytes()))) as files:
+        parts = [(n, files.read(n)) for n in sorted(files.namelist()) if n == "graph.py" or (
+            n.startswith("kernels/") and not n.endswith("source.txt"))]
+    digest = hashlib.sha256()
+    for name, data in parts:
+        digest.update(f"{name} {len(data)}\n".encode() + data)
     return digest.hexdigest()[:20]
 
 

@@ -36,9 +36,9 @@ RIGHT, WRONG, REFUSED, FAILED, NOT_RUN = "right", "wrong", "refused", "failed to
 def run(programs: Sequence[Program], folder: Path, device: str, output: Path, jobs: int, limit_s: float,
         tell: Callable[[str], None], since: Sequence[dict[str, Any]] = (), any_runtime: bool = False) -> list[dict[str, Any]]:
     """A row per program, appended to ``output`` as it comes; programs whose artifact was judged there before are not run
-    again. Rows in the programs' order. since: rows of an earlier table; those that were right, of the same texts and the same
+    again. Rows in the programs' order. since: rows of an earlier table; those that were right, of the same bytes and the same
     runtime (any_runtime: or another), stand, and say when they were made."""
-    records = {p.name: read(folder, p) for p in programs}
+    records = {p.name: _read(folder, p) for p in programs}
     rows = {r["program"]: {**r, **_built(record)} for r in since if (record := records.get(r["program"])) is not None
             and _stands(r, record, any_runtime)}
     rows |= {r["program"]: r for r in rows_of(output) if _same(r, records.get(r["program"]))}
@@ -103,14 +103,20 @@ def _same(row: dict[str, Any], record: dict[str, Any] | None) -> bool:
 
 
 def _stands(row: dict[str, Any], record: dict[str, Any], any_runtime: bool) -> bool:
-    same = all(row.get(k) and row[k] == record.get(k) for k in ("runs", "compiler")) and "repeats" in row
+    same = all(row.get(k) and row[k] == record.get(k) for k in ("runs", "ran")) and "repeats" in row
     return bool(row["verdict"] == RIGHT and same
                 and (any_runtime or row.get("runtime") == digest.runtime()))
 
 
 def _built(record: dict[str, Any]) -> dict[str, Any]:
     """What a row says of the build."""
-    return {k: record.get(k, "") for k in ("key", "target", "lowering", "commit", "runs", "compiler")}
+    return {k: record.get(k, "") for k in ("key", "target", "lowering", "commit", "runs", "compiler", "ran")}
+
+
+def _read(folder: Path, program: Program) -> dict[str, Any] | None:
+    """A program's record, with what its artifact runs."""
+    found = read(folder, program)
+    return None if found is None else {**found, "ran": digest.ran(paths(folder, program.name)[0])}
 
 
 def unbuilt(program: Program, record: dict[str, Any] | None) -> dict[str, Any]:

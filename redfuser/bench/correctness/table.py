@@ -102,7 +102,7 @@ def _earlier(head: dict[str, Any], rows: list[dict[str, Any]]) -> list[str]:
     new = {r.get("runtime") for r in rows if r.get("time", "") >= since}
     found = [r for r in rows if r.get("time") and r["time"] < since]
     other = sum(r.get("runtime") not in new for r in found)
-    return [f"{len(found)} rows stand since an earlier run of the same texts, {other} of them under an earlier runtime; each "
+    return [f"{len(found)} rows stand since an earlier run of the same bytes, {other} of them under an earlier runtime; each "
             "has its time."] if found else []
 
 
