@@ -7,7 +7,8 @@ import numpy as np
 from redfuser.acrf.cascade import Cascade, Let, Reduce, Stmt
 from redfuser.acrf.check.domains import Array
 from redfuser.acrf.check.machine import Machine
-from redfuser.acrf.expr import BYTES, FLOATS, Cast, Expr, Ref, walk
+from redfuser.acrf.expr import FLOATS, Cast, Expr, Ref, walk
+from redfuser.rule import UNIT
 
 INF = float("inf")
 
@@ -38,10 +39,5 @@ def tied(cascade: Cascade, reference: Machine, s: Stmt, got: Array, want: Array)
 def _rounded(cascade: Cascade, e: Expr) -> bool:
     """Is there a rounding to fewer digits in what is ranked?"""
     lets = {n: s.expr for s in cascade.stmts if isinstance(s, Let) for n in s.names}
-    return any((isinstance(x, Cast) and x.dtype in FLOATS and _narrows(x.arg.dtype, x.dtype))
+    return any((isinstance(x, Cast) and UNIT.get(x.dtype, 0.0) > UNIT.get(x.arg.dtype, 1.0))
                or (isinstance(x, Ref) and x.name in lets and _rounded(cascade, lets[x.name])) for x in walk(e))
-
-
-def _narrows(source: str, target: str) -> bool:
-    """May a conversion round? Into a type that is no wider."""
-    return source not in ("bool", target) and BYTES[target] <= BYTES[source]

@@ -153,12 +153,12 @@ def _family(work: Derivation, r: Reduce, t: Term, name: str, dtype: str, single:
                          "bound the exponential by subtracting the maximum of its argument")
     context = frozenset().union(*(work.scope.axes_of(x) for x in drifts), frozenset()) if drifts else frozenset()
     def moves(members: Family) -> list[Expr]:
-        """How the shifts move. Of no element it does not matter, but a power of it might be infinite: 0."""
+        """How the shifts move. Of no element it does not matter, but a power of it might be infinite, or a reference NaN: 0."""
         first = members.get(tuple(0 for _ in powers))
         if first is None or weight:
             return drifts
         none = Op("eq", (Ref(f"{first.name}@old", dtype), Const(0.0, dtype)), "bool")
-        return [x if s is None else Op("select", (none, Const(0.0, dtype), x), dtype)
+        return [x if s is None and not _may_be_nan(x) else Op("select", (none, Const(0.0, dtype), x), dtype)
                 for x, s in zip(drifts, scales, strict=True)]
 
     for k in sorted(cartesian(*(range(n + 1) for n in powers)), key=lambda k: (sum(k), k)):
@@ -231,6 +231,11 @@ def _to_undo(work: Derivation, t: Term, guards: list[Expr]) -> list[Expr]:
     mine = {str(g) for x in read if isinstance(x, Ref) or (isinstance(x, Op) and x.name == "min")
             for g in work.refs.guards_of(x)}
     return [g for g in guards if str(g) not in mine]
+
+
+def _may_be_nan(e: Expr) -> bool:
+    """Is it NaN by its own words, where a running result is still 0?"""
+    return any(isinstance(x, Const) and x.value != x.value for x in walk(e))
 
 
 def _own(work: Derivation, e: Expr) -> bool:

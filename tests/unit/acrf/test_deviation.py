@@ -57,3 +57,11 @@ def test_a_row_of_zeros_has_squares_measured_in_their_own_maximum() -> None:
                            " s[i] = sum[l] exp(-x[i, l] - m) / t * x[i, l] * x[i, l]\n return s"))
     assert isinstance(f, Fused)
     assert check(f) == []
+
+
+def test_a_reference_that_is_nan_before_the_first_element_moves_no_empty_sum() -> None:
+    """max(d, x d) is kept as d times the maximum of x, NaN where d is 0, as it is of no element: 0 * NaN is not 0."""
+    f = fuse(parse_cascade("cascade c(x: f32[L], y: f32[L]) over l\n d = sum[l] abs(x[l]) + 1.0\n"
+                           " m = max[l] max(1.0 * d, x[l] * d)\n s = sum[l] -m - x[l] * y[l]\n return s"))
+    assert isinstance(f, Fused)
+    assert check(f) == []
