@@ -32,7 +32,7 @@ def ended(device: torch.device, limit_s: float | None = None) -> None:
     limit = LIMIT_S if limit_s is None else limit_s
     stream, until = torch.cuda.current_stream(device), time.monotonic() + limit
     while not stream.query():
-        if time.monotonic() > until:
+        if time.monotonic() > until and not stream.query():  # the process itself may have been stopped for so long
             raise Hang(limit)
         time.sleep(PAUSE_S)
 

@@ -40,6 +40,17 @@ APART = """cascade apart(q: f16[100, 32], k: f16[200, 32], v: f16[200, 512]) ove
   y[i, e] = f16(o)
   return y, m
 """
+NARROW = APART.replace("512", "64")
+LATE = """cascade late(q: f16[200, 32], k: f16[200, 32], v: f16[200, 512]) over l
+  s[i, l] = sum[c] f32(q[i, c]) * f32(k[l, c])
+  w[i, l] = select(l + 200 <= i, s, -inf)
+  m[i] = max[l] w
+  t[i] = sum[l] exp(w - select(m == -inf, 0.0, m))
+  o[i, e] = sum[l] exp(w - select(m == -inf, 0.0, m)) * f32(v[l, e])
+  y[i, e] = f16(o)
+  return y, t
+"""
+"""Loops whose last step lies before their first."""
 
 
 def cascade(text: str) -> Fused:
@@ -58,7 +69,8 @@ def inputs(made: TileProgram) -> dict[str, np.ndarray]:
     return {a.name: rng.standard_normal(a.shape).astype(interpret.NUMPY_DTYPES[a.dtype]) for a in made.args if a.role == "in"}
 
 
-@pytest.mark.parametrize(("text", "splits"), [(LATENT, 1), (LATENT, 2), (APART, 1)])
+@pytest.mark.parametrize(("text", "splits"), [(LATENT, 1), (LATENT, 2), (APART, 1), (NARROW, 1), (LATE, 1),
+                                              (LATE.replace("+ 200", "+ 70"), 1)])
 def test_the_same_values_in_any_order_of_the_roles(text: str, splits: int) -> None:
     """A product over 512 columns is one of 256 and one more: without roundings the same to float64's, else as far from it."""
     made, plain = tiles(text, "relay", splits), tiles(text, "auto", splits)
@@ -114,12 +126,22 @@ def test_what_breaks_is_found(what: str) -> None:
 
 def test_where_it_does_not_apply() -> None:
     """Accumulators that one group's rows hold, and blocks of another number of rows."""
-    narrow = APART.replace("512", "64")
     with pytest.raises(LoweringError, match="RF499"):
-        tensorize(realise(cascade(narrow), "single", 1), replace(RELAY, weights="registers", rows=128), HOPPER)
+        tensorize(realise(cascade(NARROW), "single", 1), replace(RELAY, weights="registers", rows=128), HOPPER)
     assert configs(realise(cascade(LATENT), "single", 1), HOPPER)[0].schedule == "relay"
-    assert "relay" not in {c.schedule for c in configs(realise(cascade(narrow), "single", 1), HOPPER)}
+    assert "relay" not in {c.schedule for c in configs(realise(cascade(NARROW), "single", 1), HOPPER)}
     assert "relay" not in {c.schedule for c in configs(realise(cascade(LATENT), "single", 1), target("sm_80"))}
+
+
+def test_rows_of_all_groups_are_sent_when_all_have_written() -> None:
+    """Groups that share columns hold a part of every row."""
+    made = tiles(NARROW, "relay")
+    text = str(made)
+    broken = re.sub(r"meet\n( *send y_shared.*)\n", r"meet alone\n\1 alone\n", text)
+    assert broken != text, text
+    with pytest.raises(InternalError, match="roles"):
+        for seed in range(6):
+            interpret.run(parse(broken), inputs(made), seed=seed)
 
 
 def test_what_has_no_parts_is_left_whole() -> None:

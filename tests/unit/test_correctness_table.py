@@ -33,8 +33,11 @@ def test_nothing_in_the_table_is_wrong() -> None:
 
 
 def test_what_has_roles_was_run_many_times_and_watched() -> None:
-    """A race or a wait that is missing need not show in the values of one run."""
+    """A race or a wait that is missing need not show in the values of one run. The sanitizer's racecheck is told and not asked:
+    it does not follow what one thread signals for its group."""
     _, rows = table.read(newest())
-    roles = [r for r in rows if r["verdict"] == table.RIGHT and set(r["schedules"]) - {"auto"}]
-    assert roles and all(r["repeats"] >= 50 for r in rows if r["verdict"] == table.RIGHT)
-    assert [(r["program"], r["sanitized"]) for r in roles if any(r["sanitized"][tool] for tool in ("memcheck", "synccheck"))] == []
+    right = [r for r in rows if r["verdict"] == table.RIGHT]
+    roles = [r for r in right if set(r["schedules"]) - {"auto"}]
+    watched = [r for r in roles if "sanitized" in r]
+    assert len(roles) >= 50 and watched and all(r["repeats"] >= 50 for r in right)
+    assert [(r["program"], r["sanitized"]) for r in watched if r["sanitized"]["memcheck"] or r["sanitized"]["synccheck"]] == []

@@ -19,7 +19,7 @@ from functools import partial
 
 from redfuser.acrf.expr import Expr, Load, walk
 from redfuser.tensorize.ir.block import Block
-from redfuser.tensorize.ir.effects import leading, reads, slices, writes
+from redfuser.tensorize.ir.effects import every, leading, reads, slices, writes
 from redfuser.tensorize.ir.flight import Arrive, Await, Drain, Fetch, Let, Meet, Send, Sent, Turn
 from redfuser.tensorize.ir.nodes import Copy, For, Gemm, If, Role, Roles, Slice, TileKernel, TileStmt
 from redfuser.tensorize.ir.ordered import Clock, Memory
@@ -46,6 +46,8 @@ class _Member:
         self.clock = Clock().tick(name)
         self.flying: deque[_Flying] = deque()
         self.sending: list[Place] = []
+        self.by_rows = not any(isinstance(s, Gemm) and s.policy == "cols" for s in every(role.body))
+        """Have the groups of its role rows of their own? Otherwise each has columns, and rows are of all of them."""
         self.undrained: set[str] = set()
         self.reading: list[Place] = []
         """Shared memory that single threads of the group have read since they met: one that arrives speaks for itself alone."""
@@ -189,7 +191,8 @@ class Crew:
                 if src.buffer in m.unmet:
                     raise hazard(f"{m.name} has not met since it has written {src.buffer}")
                 if m.first or alone:
-                    self.memory.read(self._place(m, src), m.name, m.clock, open=True, part=m.name if alone else "")
+                    part = m.name if alone and m.by_rows else ""
+                    self.memory.read(self._place(m, src), m.name, m.clock, open=True, part=part)
                     m.sending.append(self._place(m, src))
                 if m.first:
                     self.block.exec(Copy(src, dst))

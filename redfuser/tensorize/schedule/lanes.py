@@ -43,7 +43,8 @@ class SumByLane:
     def _total(self, kernel: TileKernel, loop: For, s: ReduceTile) -> str:
         """The total that a reduction is part of, where it may be kept by lane; otherwise empty."""
         spread, shapes = layouts(kernel, self.target), {b.name: b.shape for b in kernel.buffers}
-        if s.op != "sum" or not s.clear or s.lanes or s.src not in spread or shapes[s.src][-1] % (LANES * RUN):
+        if s.op != "sum" or not s.clear or s.lanes or s.src not in spread or shapes[s.src][-1] % (LANES * RUN) or (
+                2 * shapes[s.src][0] != kernel.threads):  # more than 64 rows a warp group are laid out otherwise
             return ""
         if (at := spread[s.src]).across != LANES or at.far or not at.fixed:
             return ""

@@ -88,7 +88,7 @@ def _part(s: TileStmt, parts: Parts, p: int) -> TileStmt:
             return replace(s, a=whole(a), b=whole(b), clear=s.clear and first, comment=s.comment if first else "")
         case Gemm(a, b, c) if c in parts and b.buffer in parts and a.buffer not in parts and not s.transpose_b:
             return replace(s, b=whole(b), c=parts[c][p].name, comment=s.comment if first else "")
-        case Parallel(vars=(_, d), extents=(rows, _), body=body):
+        case Parallel(vars=(_, d), extents=(rows, columns), body=body) if columns == BOX * max(map(len, parts.values())):
             own = tuple(map(Index, s.vars))
 
             def value(e: Expr) -> Expr:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from redfuser.acrf.expr import Const, Expr, Index, Op, walk
+from redfuser.acrf.expr import Const, Expr, Index, Load, Op, walk
 from redfuser.tensorize.ir.effects import with_bodies
 from redfuser.tensorize.ir.index import i64, iadd, ifloordiv, imax, imin, imul
 from redfuser.tensorize.ir.nodes import For, Gemm, If, Roles, TileKernel, TileStmt
@@ -76,4 +76,4 @@ def _line(e: Expr, var: str) -> tuple[int, Expr] | None:
         case Op(name="neg", args=(x,)):
             line = _line(x, var)
             return None if line is None else (-line[0], imul(line[1], -1))
-    return None if any(isinstance(x, Index) and x.axis == var for x in walk(e)) else (0, e)
+    return None if any(isinstance(x, Load) or (isinstance(x, Index) and x.axis == var) for x in walk(e)) else (0, e)

@@ -9,7 +9,7 @@ from redfuser.acrf.expr import Expr, Index, Load, map_children
 from redfuser.target import Target
 from redfuser.tensorize.ir.effects import every, reads, with_exprs, writes
 from redfuser.tensorize.ir.flight import Arrive, Await, Drain, Meet, Send, Sent
-from redfuser.tensorize.ir.index import i64, iadd, imul
+from redfuser.tensorize.ir.index import i64, iadd, imax, imul
 from redfuser.tensorize.ir.names import Names
 from redfuser.tensorize.ir.nodes import (
     Barrier,
@@ -18,6 +18,7 @@ from redfuser.tensorize.ir.nodes import (
     For,
     Gemm,
     Parallel,
+    ReduceTile,
     Role,
     Roles,
     Slice,
@@ -116,11 +117,13 @@ class _Relayed:
         shared = {b.name for b in source.buffers if b.scope == "shared"}
         if any((reads(s) | writes(s)) & theirs for s in weighs) or any(reads(s) & own & set(self.fragments) for s in before[1]):
             return None
+        if any(isinstance(s, ReduceTile) for s in (*steps[1], *after[1])) or not self.settled(own):
+            return None
         count = _minus(Index(loop.var), loop.start)
         front, back = self.step(*steps, count)
         if front is None:
             return None
-        late_front, late_back = self.end(*after, own, _minus(loop.stop, loop.start))
+        late_front, late_back = self.end(*after, own, imax(_minus(loop.stop, loop.start), i64(0)))
         if any(n in self.fragments and n in own for s in (*back, *late_back) for n in reads(s)) or any(
                 n in shared - set(p.rings) - {self.fed.weights, *self.handed.values()} for s in front for n in writes(s)):
             return None
@@ -136,6 +139,13 @@ class _Relayed:
         handed = [Buffer(to, "shared", self.fragments[n].dtype, self.fragments[n].shape) for n, to in self.handed.items()]
         return replace(source, buffers=(*self.parts.buffers, *handed), barriers=tuple(told), body=(Roles(roles),),
                        warp_specialized=False)
+
+    def settled(self, own: set[str]) -> bool:
+        """Has a row's value, where what accumulates reads it, the value that it has at the end of the step?"""
+        body = self.plan.loop.body
+        first = min(i for i, s in enumerate(body) if (reads(s) | writes(s)) & self.fed.accumulators)
+        read = {n for s in body if writes(s) & self.fed.accumulators for n in reads(s)} & own & set(self.fragments)
+        return not any(writes(s) & read for s in body[first:])
 
     def parted(self, body: Iterable[TileStmt]) -> tuple[list[TileStmt], list[TileStmt]]:
         """Of a statement list, what weighs and what accumulates. A tile is given back by whoever reads it last; whoever reads
@@ -169,9 +179,9 @@ class _Relayed:
     def step(self, front: list[TileStmt], back: list[TileStmt],
              count: Expr) -> tuple[list[TileStmt] | None, list[TileStmt]]:
         """A step's two halves, with what is handed over between them."""
-        (over,) = [s for s in front if isinstance(s, Copy) and s.dst.buffer == self.fed.weights]
-        rest = front[front.index(over) + 1:]
-        if any(writes(s) & reads(over) for s in rest):
+        copies = [s for s in front if isinstance(s, Copy) and s.dst.buffer == self.fed.weights]
+        over = copies[0] if len(copies) == 1 else None
+        if over is None or any(writes(s) & reads(over) for s in front[front.index(over) + 1:]):
             return None, back
         front = [s for s in front if s is not over]
         given, back = self.taken(back, {n for s in front for n in writes(s)})

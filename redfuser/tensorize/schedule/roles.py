@@ -92,7 +92,7 @@ def plan(kernel: TileKernel, target: Target, handed: frozenset[str] = frozenset(
         stem = b.removesuffix("_shared")
         rings[b] = Ring(b, names.fresh(f"{stem}_full"), names.fresh(f"{stem}_empty"),
                         loop.stages if inner else 2 if outer is not None else 1, inner, inner or outer is not None)
-    return Plan(kernel, outer, loop, steps, groups, rings, _rows_apart(kernel, groups))
+    return Plan(kernel, outer, loop, steps, groups, rings, not handed and _rows_apart(kernel, groups))
 
 
 def _products(kernel: TileKernel, loop: For, groups: int, target: Target) -> bool:
