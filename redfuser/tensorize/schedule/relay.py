@@ -26,6 +26,7 @@ from redfuser.tensorize.ir.nodes import (
     TileStmt,
 )
 from redfuser.tensorize.ir.parts import At
+from redfuser.tensorize.schedule.counts import counts
 from redfuser.tensorize.schedule.roles import GROUP, ROWS, Plan, plan
 from redfuser.tensorize.schedule.specialise import KEPT, Parts
 
@@ -123,7 +124,10 @@ class _Relayed:
         front, back = self.step(*steps, count)
         if front is None:
             return None
-        late_front, late_back = self.end(*after, own, imax(_minus(loop.stop, loop.start), i64(0)))
+        steps_made = _minus(loop.stop, loop.start)
+        if 0 in counts(source, p.loop):  # or fewer: a loop may stop before it starts
+            steps_made = imax(steps_made, i64(0))
+        late_front, late_back = self.end(*after, own, steps_made)
         if any(n in self.fragments and n in own for s in (*back, *late_back) for n in reads(s)) or any(
                 n in shared - set(p.rings) - {self.fed.weights, *self.handed.values()} for s in front for n in writes(s)):
             return None
