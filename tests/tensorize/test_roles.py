@@ -20,7 +20,7 @@ from redfuser.target import target
 from redfuser.tensorize import TileConfig, TileProgram, configs, tensorize
 from redfuser.tensorize.ir import interpret
 from redfuser.tensorize.ir.index import value
-from redfuser.tensorize.ir.nodes import For, Param, Roles, Slice
+from redfuser.tensorize.ir.nodes import Buffer, For, Param, Roles, Slice, TileKernel
 from redfuser.tensorize.ir.parse import parse
 from redfuser.tensorize.ir.verify import verify
 from redfuser.tensorize.model import lacks, needs
@@ -261,19 +261,41 @@ def test_blocks_in_order_are_all_blocks() -> None:
     assert len(counts(plain, next(s for s in plain.body if hasattr(s, "stages")))) > 1
 
 
-@pytest.mark.parametrize("case", ["rows of odd length", "two kernels", "no tensor memory accelerator"])
+@pytest.mark.parametrize("case", ["rows of odd length", "no tensor memory accelerator"])
 def test_a_kernel_without_roles_says_so(case: str) -> None:
     machine, config = SMALL, TileConfig(128, 64, 256, 2, "registers", True, schedule="overlap")
     program = realise(examples.attention(SHAPE), "single")
     if case == "rows of odd length":
         program = realise(examples.attention(replace(SHAPE, n=333), bias="tile"), "single")
-    elif case == "two kernels":
-        program = realise(examples.attention(SHAPE), "multi", 2)
     else:
         machine = target("sm_80")
     with pytest.raises(LoweringError, match="RF499"):
         tensorize(program, config, machine)
-    assert configs(program, machine)[0].schedule == "auto" or case == "two kernels"
+    assert configs(program, machine)[0].schedule == "auto"
+
+
+def test_kernels_beside_one_with_roles_have_nothing_in_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TileLang's own barriers are off for all of them."""
+    from redfuser.tensorize import tiles as package
+
+    config = TileConfig(128, 64, 256, 2, "registers", True, schedule="overlap")
+    program = realise(examples.attention(SHAPE), "multi", 2)
+    made, plain = tensorize(program, config, SMALL), tensorize(program, replace(config, schedule="auto"), SMALL)
+    first, *others = made.kernels
+    assert isinstance(first.body[-1], Roles) and others and not any(b.scope == "shared" for k in others for b in k.buffers)
+    given = inputs(made)
+    for name, array in interpret.run(plain, given).items():
+        np.testing.assert_array_equal(interpret.run(made, given)[name], array)
+    known = package.scheduled
+
+    def staged(kernel: TileKernel, *rest: object) -> TileKernel:
+        found = known(kernel, *rest)  # type: ignore[arg-type]
+        room = Buffer("room", "shared", "f32", (4,))
+        return found if isinstance(found.body[-1], Roles) else replace(found, buffers=(*found.buffers, room))
+
+    monkeypatch.setattr(package, "scheduled", staged)
+    with pytest.raises(LoweringError, match="RF499"):
+        tensorize(program, config, SMALL)
 
 
 def test_what_is_wrong_with_a_schedule_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
