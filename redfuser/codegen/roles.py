@@ -12,9 +12,9 @@ from math import prod
 from typing import Any
 
 from redfuser.acrf.expr import BYTES, Const, Expr, Index, Op
+from redfuser.acrf.index import i64, iadd, ifloordiv, imul
 from redfuser.tensorize.ir.effects import every
 from redfuser.tensorize.ir.flight import Arrive, Await, Drain, Fetch, Flight, Let, Meet, Send, Sent, Turn
-from redfuser.tensorize.ir.index import i64, iadd, ifloordiv, imul
 from redfuser.tensorize.ir.nodes import For, Gemm, ReduceTile, Role, Roles, Slice, TileKernel, TileStmt
 from redfuser.tensorize.ir.parts import LANES, RUN, At, Dim
 

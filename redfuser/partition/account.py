@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from redfuser.acrf.affine import axes_of
 from redfuser.acrf.cascade import Provenance, Reduce
 from redfuser.acrf.expr import Cast, Expr, Load, Op, walk
 from redfuser.acrf.state import Fused, NotFusable
 from redfuser.partition.draft import Reject
 from redfuser.partition.graph import Graph, Node, Unit, provenance_of
 from redfuser.partition.grow import Cut
-from redfuser.partition.index import axes_of
 from redfuser.partition.kinds import is_scan, kind_of
 from redfuser.partition.region import Apart
 

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from redfuser.acrf.affine import Indices, axes_of
 from redfuser.acrf.cascade import Axis, Cascade, Let, Provenance, Reduce, Stmt, Tensor
 from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref, map_children, walk
+from redfuser.acrf.index import i64
 from redfuser.partition import views
 from redfuser.partition.draft import Draft, R, Sink
 from redfuser.partition.evaluate import Instance, factors, pure_index
 from redfuser.partition.fold import WIDTH, fold
 from redfuser.partition.graph import Node
-from redfuser.partition.index import Indices, axes_of, const
 from redfuser.partition.intern import Interner, operands
 from redfuser.partition.positions import layout
 
@@ -369,7 +370,7 @@ class _Outliner:
             name = self.unique(f"x{len(self.inputs)}")
             self.inputs[name] = node.var
             self.tensors[name] = Tensor(name, node.dtype, view or node.shape or (1,))
-        indices = views.through(self.ix, e, node.shape, view) if view else e.indices or (const(0),)
+        indices = views.through(self.ix, e, node.shape, view) if view else e.indices or (i64(0),)
         return Load(name, tuple(self.gather(i) for i in indices), e.dtype)
 
     def gather(self, e: Expr) -> Expr:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from math import ceil, prod
 
+from redfuser.acrf.affine import axes_of
 from redfuser.acrf.expr import BYTES
 from redfuser.outline import generated, library, passes
 from redfuser.partition.draft import MAX_COLUMNS, Draft, R
 from redfuser.partition.evaluate import Instance
 from redfuser.partition.graph import Node
-from redfuser.partition.index import axes_of
 
 MAX_DEPTH = 1024
 """Inner axis of a per-step contraction whose row operand (64 rows of it) stays in shared memory."""

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Literal
 
+from redfuser.acrf.affine import Indices, axes_of
 from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.expr import Expr, Index, Load, Op, walk
+from redfuser.acrf.index import i64
 from redfuser.acrf.refuse import defect
 from redfuser.partition.evaluate import Evaluator, Instance, Site, Value
 from redfuser.partition.graph import Node, Unit
-from redfuser.partition.index import Indices, axes_of, const
 from redfuser.partition.positions import axes_in, best_split, in_order, layout, parts, solve, subst
 from redfuser.partition.work import REFERENCE, Spent, Work
 from redfuser.target import Target
@@ -281,7 +282,7 @@ class Drafter:
                     hi, lo = f"{a}q{self.splits}", f"{a}m{self.splits}"
                     self.splits += 1
                     self.extents[hi], self.extents[lo] = self.extents[a] // k, k
-                    whole = Op("add", (Op("mul", (Index(hi), const(k)), "i64"), Index(lo)), "i64")
+                    whole = Op("add", (Op("mul", (Index(hi), i64(k)), "i64"), Index(lo)), "i64")
                     self.substitute(sinks, {a: whole})
                     return True
         return False

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+from redfuser.acrf.affine import Indices, axes_of
 from redfuser.acrf.cascade import Axis, Cascade, Let, Tensor, axes_in_order
 from redfuser.acrf.expr import Expr, Index, Load, map_children
-from redfuser.partition.index import Indices, axes_of
 
 Place = tuple[int, bool]
 """The dimension that an axis and its neighbour index, and whether they share it; (-1, False) for neither."""
@@ -97,8 +97,7 @@ class _Pair:
         if place == NOWHERE:
             return e
         if shared:
-            lin = self.ix.linear(e.indices[at])
-            joined = self.ix.make({x: k for x, k in lin.terms if x != Index(self.a)}, lin.offset).expr()
+            joined = self.ix.linear(e.indices[at]).without(self.a).expr()
             return replace(e, indices=(*e.indices[:at], joined, *e.indices[at + 1:]))
         return replace(e, indices=(*e.indices[:at], *e.indices[at + 1:]))
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from redfuser import progress
+from redfuser.acrf.affine import axes_of
 from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.expr import Expr
 from redfuser.partition import judge
@@ -20,7 +21,6 @@ from redfuser.partition.around import Around
 from redfuser.partition.draft import Draft, R, Reject, Step, draft, escaping
 from redfuser.partition.evaluate import scales
 from redfuser.partition.graph import Graph, Node, Unit
-from redfuser.partition.index import axes_of
 from redfuser.partition.sets import Signatures, Units, bits, free_to_read, small, widens
 from redfuser.partition.work import REGION, Spent, Work
 

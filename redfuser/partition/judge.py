@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from math import prod
 
+from redfuser.acrf.affine import axes_of
 from redfuser.acrf.expr import NARROW, Cast, Load, Op
 from redfuser.partition.cost import consumer_pays, inner_pays
 from redfuser.partition.draft import Draft, R, Reject, row_axes
 from redfuser.partition.evaluate import Instance
 from redfuser.partition.graph import Unit
-from redfuser.partition.index import axes_of
 
 Question = Callable[[Draft, Unit | None], Reject | None]
 MAX_TENSORS = 8

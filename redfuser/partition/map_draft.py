@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from math import prod
 
+from redfuser.acrf.affine import Indices
 from redfuser.acrf.expr import Expr, Index, Load, Op, walk
 from redfuser.acrf.refuse import defect
 from redfuser.partition.draft import Draft, Drafter, R, Reject, Sink, escaping
 from redfuser.partition.evaluate import Evaluator, shared_walk
 from redfuser.partition.graph import Node, Unit
-from redfuser.partition.index import Indices
 from redfuser.partition.positions import axes_in, layout, parts
 from redfuser.partition.work import REFERENCE, Spent, Work
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import prod
 
+from redfuser.acrf.affine import Affine, Indices, axes_of
 from redfuser.acrf.expr import Const, Expr, Index, Op, map_children
-from redfuser.partition.index import Indices, axes_of, const
+from redfuser.acrf.index import i64
 
 
 def subst(e: Expr, to: dict[str, Expr]) -> Expr:
@@ -23,9 +24,9 @@ def parts(ix: Indices, e: Expr) -> list[Expr]:
 
 def layout(ix: Indices, at: tuple[Expr, ...], shape: tuple[int, ...]) -> list[str] | None:
     """The axes of a tensor written at ``at``, slowest first, when they enumerate its elements once and in order."""
-    offset: Expr = const(0)
+    offset: Expr = i64(0)
     for e, n in zip(at, shape, strict=True):
-        offset = Op("add", (Op("mul", (offset, const(n)), "i64"), e), "i64")
+        offset = Op("add", (Op("mul", (offset, i64(n)), "i64"), e), "i64")
     lin = ix.linear(offset)
     stride = 1
     out: list[str] = []
@@ -34,25 +35,26 @@ def layout(ix: Indices, at: tuple[Expr, ...], shape: tuple[int, ...]) -> list[st
             return None
         out.append(a.axis)
         stride *= ix.extents[a.axis]
-    return out[::-1] if stride == prod(shape) and not lin.offset else None
+    return out[::-1] if stride == prod(shape) and not lin.constant else None
 
 
 def solve(ix: Indices, at: tuple[Expr, ...], other: tuple[Expr, ...], want: set[str]) -> dict[str, Expr] | None:
     """Values for axes of ``want`` that turn ``at`` into ``other``, each found in one position; None when there are none."""
     to: dict[str, Expr] = {}
     for x, y in zip(at, other, strict=True):
-        gap = ix.sum([(ix.linear(x), 1), (ix.linear(y), -1)])
+        gap = ix.joined(ix.linear(x) - ix.linear(y))
         mine = [(a, k) for a, k in gap.terms if isinstance(a, Index) and a.axis in want]
         if not mine:
-            if gap.terms or gap.offset:
+            if gap.terms or gap.constant:
                 return None
             continue
         if len(mine) != 1:
             return None
-        (a, k), rest = mine[0], ix.sum([(gap, -1), (ix.linear(Op("mul", (mine[0][0], const(mine[0][1])), "i64")), 1)])
-        if rest.offset % k or any(c % k for _, c in rest.terms):
+        a, k = mine[0]
+        quotient, rest = divmod(gap.without(a.axis), -k)
+        if rest != Affine():
             return None
-        value = ix.make({b: c // k for b, c in rest.terms}, rest.offset // k).expr()
+        value = quotient.expr()
         if to.setdefault(a.axis, value) != value:
             return None
     return to or None
@@ -77,7 +79,7 @@ def best_split(extents: dict[str, int], a: str, seen: set[Expr]) -> int | None:
     best, best_cost = None, sum(_weight(x) for x in seen)
     for k in sorted(k for k in ks if 1 < k < n and n % k == 0):
         ix = Indices({**extents, "hi": n // k, "lo": k})
-        whole = Op("add", (Op("mul", (Index("hi"), const(k)), "i64"), Index("lo")), "i64")
+        whole = Op("add", (Op("mul", (Index("hi"), i64(k)), "i64"), Index("lo")), "i64")
         cost = sum(_weight(p) for x in seen for p in parts(ix, subst(x, {a: whole})))
         if cost < best_cost:
             best, best_cost = k, cost

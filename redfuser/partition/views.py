@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from math import prod
 
+from redfuser.acrf.affine import Indices
 from redfuser.acrf.expr import Expr, Index, Load, Op, children
-from redfuser.partition.index import Indices, const
+from redfuser.acrf.index import i64
 from redfuser.partition.positions import parts
 
 Shape = tuple[int, ...]
@@ -38,7 +39,7 @@ def choose(ix: Indices, shapes: Mapping[str, Shape], roots: Iterable[Expr]) -> d
 def through(ix: Indices, e: Load, shape: Shape, view: Shape) -> tuple[Expr, ...]:
     """The indices of a load of a tensor of ``shape`` in its ``view``."""
     terms = _offset(ix, e, shape) or []
-    return tuple([Index(a) for a, _ in terms] + [const(0)] * (len(view) - len(terms)))
+    return tuple([Index(a) for a, _ in terms] + [i64(0)] * (len(view) - len(terms)))
 
 
 def _view(ix: Indices, e: Load, shape: Shape) -> Shape | None:
@@ -56,10 +57,10 @@ def _view(ix: Indices, e: Load, shape: Shape) -> Shape | None:
 
 def _offset(ix: Indices, e: Load, shape: Shape) -> list[tuple[str, int]] | None:
     """Row-major offset of a load as (axis, stride) pairs, slowest first; None when it is not affine."""
-    offset: Expr = const(0)
+    offset: Expr = i64(0)
     for i, n in zip(e.indices, shape, strict=True):
-        offset = Op("add", (Op("mul", (offset, const(n)), "i64"), i), "i64")
+        offset = Op("add", (Op("mul", (offset, i64(n)), "i64"), i), "i64")
     lin = ix.linear(offset)
-    if lin.offset or any(not isinstance(a, Index) or k <= 0 for a, k in lin.terms):
+    if lin.constant or len(lin.axes) < len(lin.terms) or any(k <= 0 for _, k in lin.terms):
         return None
-    return [(a.axis, k) for a, k in lin.terms if isinstance(a, Index)]
+    return [(a, lin.coefficient(a)) for a in lin.axes]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from redfuser.acrf.affine import Affine
 from redfuser.acrf.expr import Expr, Index, Load, Ref, walk
+from redfuser.acrf.index import i64, iadd
 from redfuser.errors import LoweringError
 from redfuser.strategies.names import fresh
 from redfuser.tensorize.geometry import Geometry
-from redfuser.tensorize.indexing import Affine
-from redfuser.tensorize.ir.index import i64, iadd
 from redfuser.tensorize.ir.nodes import Assign, Buffer, Parallel, TileStmt
 from redfuser.tensorize.scope import Depth, Scope, Value
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 
 from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, op, print_expr, substitute, walk
+from redfuser.acrf.index import i64, imul
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block
 from redfuser.tensorize import algebra
 from redfuser.tensorize.axes import strip_casts
 from redfuser.tensorize.builder import Builder
 from redfuser.tensorize.indexing import zero_filled
-from redfuser.tensorize.ir.index import i64, imul
 from redfuser.tensorize.ir.nodes import Assign, Fill, For, Gemm, Slice
 from redfuser.tensorize.maps import as_tile
 from redfuser.tensorize.masks import masked_operand

@@ -6,16 +6,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from redfuser.acrf.affine import Affine, Indices, atom
 from redfuser.acrf.cascade import Tensor
 from redfuser.acrf.expr import Expr, Index
+from redfuser.acrf.index import i64
 from redfuser.strategies.program import Block, Kernel, Program
 from redfuser.target import Target
 from redfuser.tensorize.alive import alive
 from redfuser.tensorize.arguments import argument_name, static_extent
 from redfuser.tensorize.axes import Roles, choose
 from redfuser.tensorize.config import TileConfig
-from redfuser.tensorize.indexing import Affine, View, affine, make
-from redfuser.tensorize.ir.index import i64
+from redfuser.tensorize.indexing import View
 from redfuser.tensorize.ir.nodes import Exact, Param, Policy
 from redfuser.tensorize.masks import Analysis, Rows
 from redfuser.tensorize.params import Stores, declare_params
@@ -97,7 +98,7 @@ class Geometry:
     def first(self, axis: str) -> Affine:
         """The first element of the block's tile along an axis of the grid's tiles."""
         block = f"{axis}_block"
-        return make({block: self.sizes[axis]}, 0) if block in self.blocks else Affine(())
+        return self.sizes[axis] * atom(Index(block)) if block in self.blocks else Affine()
 
     def scalar(self, axis: str) -> Expr:
         """The value of an axis that no tile runs along."""
@@ -115,9 +116,9 @@ class Geometry:
         if v is None:
             return None
         if not indices:  # a single number: its parameter has one element
-            return (Affine(()),)
+            return (Affine(),)
         extents = _index_extents(self.roles)
-        return v.index(tuple(affine(i, extents) for i in indices), extents)  # type: ignore[misc]
+        return v.index(tuple(map(Indices(extents).linear, indices)), extents)
 
     def source(self, b: Block) -> str:
         """The block as the segment program has it: the comment a reader sees."""

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref, walk
+from redfuser.acrf.index import i64
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block
 from redfuser.tensorize.arguments import argument_name
@@ -24,7 +25,6 @@ from redfuser.tensorize.axes import strip_casts
 from redfuser.tensorize.builder import Builder
 from redfuser.tensorize.contraction import lower_contraction
 from redfuser.tensorize.geometry import Geometry
-from redfuser.tensorize.ir.index import i64
 from redfuser.tensorize.ir.nodes import Fill, For, TileKernel, TileStmt
 from redfuser.tensorize.maps import map_tile
 from redfuser.tensorize.masks import TRUE

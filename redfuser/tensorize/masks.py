@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from redfuser.acrf.affine import Affine, Indices
 from redfuser.acrf.expr import Cast, Const, Expr, Load, Op, Ref, op, walk
+from redfuser.acrf.index import i64, iadd, ifloordiv, imax, imin
 from redfuser.tensorize.algebra import fold
-from redfuser.tensorize.indexing import Affine, affine, bounds, divide, make, minus
-from redfuser.tensorize.ir.index import i64, iadd, ifloordiv, imax, imin
 
 TRUE: Expr = Const(True, "bool")
 
@@ -87,6 +87,10 @@ class Analysis:
     rows: Rows
     extents: Mapping[str, int]
 
+    @property
+    def positions(self) -> Indices:
+        return Indices(self.extents)
+
     def range(self, c: Expr) -> Range:
         match c:
             case Const(value=True):
@@ -109,24 +113,19 @@ class Analysis:
 
     def _non_negative(self, x: Expr, y: Expr, slack: int) -> Range:
         """The range where ``x - y >= slack``."""
-        p, q = affine(x, self.extents), affine(y, self.extents)
+        p, q = self.positions.of_axes(x), self.positions.of_axes(y)
         if p is None or q is None:
             return UNKNOWN
-        terms = dict(p.terms)
-        for a, k in q.terms:
-            terms[a] = terms.get(a, 0) - k
-        d = make(terms, p.constant - q.constant - slack)
+        d = p - q - slack
         step = d.coefficient(self.over)
         rest = d.without(self.over)
         if step == 1:  # l >= -rest
-            negative = make({a: -k for a, k in rest.terms}, -rest.constant)
-            return Range(low=self._extreme(negative, least=True).expr(),
-                         core_low=self._extreme(negative, least=False).expr())
+            return Range(low=self._extreme(-1 * rest, least=True).expr(),
+                         core_low=self._extreme(-1 * rest, least=False).expr())
         if step == -1:  # l <= rest
             high, core = self._extreme(rest, least=False), self._extreme(rest, least=True)
-            return Range(high=make(dict(high.terms), high.constant + 1).expr(),
-                         core_high=make(dict(core.terms), core.constant + 1).expr())
-        if step == 0 and bounds(rest, self.extents)[0] >= 0:
+            return Range(high=(high + 1).expr(), core_high=(core + 1).expr())
+        if step == 0 and self.positions.range(rest)[0] >= 0:
             return EVERYTHING
         return UNKNOWN
 
@@ -136,10 +135,7 @@ class Analysis:
         if not k:
             return p
         offset = 0 if (k > 0) == least else k * (self.rows.count - 1)
-        terms = dict(p.without(self.rows.axis or "").terms)
-        for a, c in self.rows.origin.terms:
-            terms[a] = terms.get(a, 0) + k * c
-        return make(terms, p.constant + k * self.rows.origin.constant + offset)
+        return p.without(self.rows.axis or "") + k * self.rows.origin + offset
 
     def _both(self, x: Range, y: Range) -> Range:
         return Range(self.larger(x.low, y.low), self.smaller(x.high, y.high),
@@ -187,19 +183,19 @@ class Analysis:
                 return True
             case _, Op(name="max", args=(x, y)):
                 return self.at_most(p, x) or self.at_most(p, y)
-        a, b = affine(p, self.extents), affine(q, self.extents)
-        return a is not None and b is not None and bounds(minus(a, b), self.extents)[1] <= 0
+        ix = self.positions
+        return ix.range(ix.linear(p) - ix.linear(q))[1] <= 0
 
     def segment_of(self, e: Expr, size: int, up: bool) -> Expr:
         """``e`` divided by the segment size, rounded down or up; affine bounds are divided term by term."""
         if isinstance(e, Op) and e.name in ("min", "max"):
             x, y = (self.segment_of(kid, size, up) for kid in e.args)
             return self.smaller(x, y) if e.name == "min" else self.larger(x, y)  # type: ignore[return-value]
-        p = affine(e, self.extents)
+        p = self.positions.of_axes(e)
         if p is None:
             return ifloordiv(iadd(e, i64(size - 1 if up else 0)), size)
-        quotient, rest = divide(make(dict(p.terms), p.constant + (size - 1 if up else 0)), size)
-        low, high = bounds(rest, self.extents)
+        quotient, rest = divmod(p + (size - 1 if up else 0), size)
+        low, high = self.positions.range(rest)
         if low >= 0 and high < size:
             return quotient.expr()
         return iadd(quotient.expr(), ifloordiv(rest.expr(), size))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from redfuser.acrf.affine import Indices
 from redfuser.acrf.cascade import Tensor
 from redfuser.acrf.expr import Expr, Load, walk
 from redfuser.strategies.program import Kernel, Program
 from redfuser.tensorize.arguments import argument_name, static_extent
-from redfuser.tensorize.indexing import View, affine, view
+from redfuser.tensorize.indexing import View, view
 from redfuser.tensorize.ir.nodes import Param
 
 Stores = Mapping[str, tuple[str, tuple[Expr, ...]]]
@@ -28,12 +29,13 @@ def declare_params(program: Program, kernel: Kernel, declared: Mapping[str, Tens
     results = {t for t, _ in stores.values()}
     for name, indices in stores.values():
         loads.setdefault(name, []).append(indices)
+    ix = Indices(extents)
     params: dict[str, Param] = {}
     views: dict[str, View | None] = {}
     for name, uses in loads.items():
         tensor = declared[name]
         shape = tuple(static_extent(s, name) for s in tensor.shape)
-        forms = [tuple(affine(i, extents) for i in use) for use in uses]
+        forms = [tuple(map(ix.of_axes, use)) for use in uses]
         plain = any(p is None for form in forms for p in form)
         v = views[name] = None if plain else view(shape, forms, extents)  # type: ignore[arg-type]
         seen = shape if v is None else v.shape

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from redfuser.acrf.affine import Indices
 from redfuser.acrf.expr import NARROW, Expr, Index, Load, map_children, substitute, walk
+from redfuser.acrf.index import iadd, imul
 from redfuser.strategies.program import Block, Kernel
 from redfuser.tensorize.algebra import factors
 from redfuser.tensorize.axes import strip_casts
-from redfuser.tensorize.indexing import affine, group_size
-from redfuser.tensorize.ir.index import iadd, imul
+from redfuser.tensorize.indexing import group_size
 from redfuser.tensorize.short import SHORT, taken_apart
 
 MOST = 64
@@ -91,10 +92,10 @@ def _padded(kernel: Kernel, axis: str) -> bool:
 
 def _simple(e: Expr, extents: dict[str, int]) -> Expr:
     """Load indices in affine form where they have one: ``(4*g + r) // 4`` depends on g alone."""
-    wide = {a: max(2, n) for a, n in extents.items()}
+    ix = Indices({a: max(2, n) for a, n in extents.items()})
 
     def index(i: Expr) -> Expr:
-        p = affine(i, wide)
+        p = ix.of_axes(i)
         return i if p is None else p.expr()
 
     def go(x: Expr) -> Expr:

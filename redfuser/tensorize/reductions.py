@@ -6,13 +6,13 @@ import math
 
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Op, f32, op
 from redfuser.acrf.facts.algebra import neutral
+from redfuser.acrf.index import i64, imax, imin
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block
 from redfuser.tensorize.algebra import simplify
 from redfuser.tensorize.builder import Builder
 from redfuser.tensorize.contraction import accumulate_product
 from redfuser.tensorize.deep import emit_total
-from redfuser.tensorize.ir.index import i64, imax, imin
 from redfuser.tensorize.ir.nodes import Copy, Fill, ReduceTile, Slice
 from redfuser.tensorize.maps import as_tile
 from redfuser.tensorize.nan import keeps_nan

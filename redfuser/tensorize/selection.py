@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from redfuser.acrf.expr import Cast, Const, Expr, Index, Op, f32, op
+from redfuser.acrf.index import i64
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block
 from redfuser.tensorize.builder import Builder
-from redfuser.tensorize.ir.index import i64
 from redfuser.tensorize.ir.nodes import Assign, Fill, For, ReduceTile, TileStmt
 from redfuser.tensorize.maps import map_tile
 

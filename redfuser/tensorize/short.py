@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from redfuser.acrf.expr import Expr, Index, Op, Ref, map_children
+from redfuser.acrf.index import i64
 from redfuser.strategies.names import fresh
 from redfuser.strategies.program import Block, Kernel
-from redfuser.tensorize.ir.index import i64
 
 SHORT = 16
 """Elements below which an axis is none of a matrix unit's."""

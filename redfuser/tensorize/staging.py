@@ -3,11 +3,11 @@ move with the segment."""
 
 from __future__ import annotations
 
+from redfuser.acrf.affine import Affine, Indices
 from redfuser.acrf.expr import Const, Expr, Index, Load, Op, Ref, map_children, op, print_expr
+from redfuser.acrf.index import i64, iadd
 from redfuser.errors import LoweringError
 from redfuser.tensorize.builder import Builder
-from redfuser.tensorize.indexing import Affine, bounds
-from redfuser.tensorize.ir.index import i64, iadd
 from redfuser.tensorize.ir.nodes import Assign, Copy, Dim, Slice
 from redfuser.tensorize.ir.typed import typed
 from redfuser.tensorize.scope import Value
@@ -57,8 +57,8 @@ def element(work: Builder, name: str, indices: tuple[Expr, ...], dtype: str) -> 
 def _before(work: Builder, forms: tuple[Affine, ...] | None) -> bool:
     """Does a tile of it begin before its tensor? A ``select`` that takes some of its elements loads those, where a copy has no
     0 to give for the others."""
-    extents = {a: max(2, n) for a, n in work.at.extents.items()}
-    return any(bounds(p, extents)[0] < 0 for p in forms or ())
+    ix = Indices({a: max(2, n) for a, n in work.at.extents.items()})
+    return any(ix.range(p)[0] < 0 for p in forms or ())
 
 
 def _find_staged(work: Builder, name: str, indices: tuple[Expr, ...]) -> Value | None:
@@ -84,12 +84,12 @@ def rectangle(work: Builder, name: str, indices: tuple[Expr, ...]) -> tuple[Slic
     dims: list[Dim] = []
     axes: list[str] = []
     for p in forms:
-        tiled = [(a, k) for a, k in p.terms if a in work.at.roles.tiled or work.deep(a)]
+        tiled = [a for a in p.axes if a in work.at.roles.tiled or work.deep(a)]
         if not tiled:
             dims.append(Dim(p.expr({a: work.at.scalar(a) for a in p.axes})))
             continue
-        (axis, k), *more = tiled
-        if more or k != 1:
+        axis, *more = tiled
+        if more or p.coefficient(axis) != 1:
             return None
         rest = p.without(axis)
         start = iadd(work.origin(axis), rest.expr({a: work.at.scalar(a) for a in rest.axes}))

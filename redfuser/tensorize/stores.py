@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from redfuser.acrf.expr import Cast, Const, Expr, Index, Op, Ref, indices_of, op, refs_of
+from redfuser.acrf.index import i64
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block
 from redfuser.tensorize.axes import strip_casts
 from redfuser.tensorize.builder import Builder
 from redfuser.tensorize.ir.effects import writes
-from redfuser.tensorize.ir.index import i64
 from redfuser.tensorize.ir.nodes import Assign, Copy, Dim, If, Slice
 from redfuser.tensorize.maps import as_tile, map_tile
 from redfuser.tensorize.scope import HALF, Value

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from redfuser.acrf.affine import Indices
 from redfuser.acrf.expr import Const, Expr, Index, op
+from redfuser.acrf.index import i64, iadd, imul
 from redfuser.strategies.program import Block
 from redfuser.tensorize.builder import Builder
 from redfuser.tensorize.geometry import Geometry
-from redfuser.tensorize.indexing import affine, minus
-from redfuser.tensorize.ir.index import i64, iadd, imul
 from redfuser.tensorize.masks import TRUE, both, conjuncts, positional
 
 
@@ -39,8 +39,8 @@ def segment_steps(at: Geometry, blocks: tuple[Block, ...], alive: Expr) -> tuple
 
 def constant_trip(at: Geometry, first: Expr, last: Expr) -> bool:
     """Is the number of steps the same for every block?"""
-    a, b = affine(first, at.block_extents), affine(last, at.block_extents)
-    return a is not None and b is not None and not minus(b, a).terms
+    ix = Indices(at.block_extents)
+    return not ix.joined(ix.linear(last) - ix.linear(first)).terms
 
 
 def alive_positions(at: Geometry) -> Expr:

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from redfuser.acrf.affine import Indices, atom
 from redfuser.acrf.expr import Const, Expr, Index, Op, op
 from redfuser.strategies import realise
 from redfuser.target import target
 from redfuser.tensorize import TileConfig, tensorize
-from redfuser.tensorize.indexing import affine, make, view
+from redfuser.tensorize.indexing import view
 from redfuser.tensorize.ir import interpret
 from redfuser.tensorize.ir.pointwise import apply
 from redfuser.tensorize.masks import Analysis, Rows
@@ -49,7 +50,7 @@ def conditions(draw, depth: int = 2) -> Expr:
 def test_ranges_hold(c, size, rows):
     """Outside the hull nothing is alive; inside the core everything is; segments are rounded outwards."""
     extents = {"i": 20, "l": 30, "b": 3, "i_block": -(-20 // rows)}
-    analysis = Analysis("l", Rows("i", make({"i_block": rows}, 0), rows), extents)
+    analysis = Analysis("l", Rows("i", rows * atom(Index("i_block")), rows), extents)
     found = analysis.range(c)
     for b in range(3):
         for block in range(extents["i_block"]):
@@ -81,7 +82,7 @@ def test_views_keep_elements(sizes, extra):
     e: Expr = i64(extra * int(np.prod(sizes)))
     for a, s in zip(axes, strides, strict=True):
         e = op("add", e, op("mul", Index(a), i64(s)))
-    form = affine(e, extents)
+    form = Indices(extents).linear(e)
     v = view((total,), [(form,)], extents)
     assert int(np.prod(v.shape)) == total
     dims = v.index((form,), extents)
@@ -93,8 +94,8 @@ def test_views_keep_elements(sizes, extra):
 
 def test_quotients_of_groups_are_affine():
     e = op("floordiv", op("add", op("mul", Index("g"), i64(4)), Index("r")), i64(4))
-    assert affine(e, {"g": 3, "r": 4}) == make({"g": 1}, 0)
-    assert affine(e, {"g": 3, "r": 5}) is None
+    assert Indices({"g": 3, "r": 4}).of_axes(e) == atom(Index("g"))
+    assert Indices({"g": 3, "r": 5}).of_axes(e) is None
 
 
 @pytest.mark.parametrize("make_cascade", [lambda: cascades.attention(1, 2, 1, 32, 64, 16, "f16"),

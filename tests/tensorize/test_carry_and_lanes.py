@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from redfuser.acrf.expr import Index, Op
+from redfuser.acrf.index import i64, iadd, imul, value
 from redfuser.codegen.tilelang import print_program
 from redfuser.errors import InternalError
 from redfuser.tensorize import TileProgram
 from redfuser.tensorize.ir import interpret
 from redfuser.tensorize.ir.effects import every
-from redfuser.tensorize.ir.index import i64, iadd, imul, value
 from redfuser.tensorize.ir.nodes import For, Gemm, ReduceTile, TileKernel
 from redfuser.tensorize.ir.parse import parse
 from redfuser.tensorize.ir.verify import verify

@@ -12,6 +12,7 @@ import pytest
 from redfuser.acrf import fuse, parse_cascade
 from redfuser.acrf.cascade import Axis
 from redfuser.acrf.expr import Cast, Const, Index, Load, Op, f32
+from redfuser.acrf.index import at, i64
 from redfuser.acrf.state import Fused
 from redfuser.chain import kernels
 from redfuser.errors import InputError, LoweringError
@@ -24,7 +25,6 @@ from redfuser.tensorize import TileConfig, configs, rewrite, tensorize
 from redfuser.tensorize.axes import UNIT
 from redfuser.tensorize.geometry import Geometry, begin
 from redfuser.tensorize.ir import interpret
-from redfuser.tensorize.ir.index import at, i64
 from redfuser.tensorize.ir.nodes import (
     Assign,
     Buffer,

@@ -9,12 +9,12 @@ import pytest
 
 from redfuser.acrf import fuse, parse_cascade
 from redfuser.acrf.expr import Index, Load, Op, f32, walk
+from redfuser.acrf.index import at, i64
 from redfuser.acrf.state import Fused
 from redfuser.strategies import realise
 from redfuser.target import target
 from redfuser.tensorize import TileConfig, schedule, tensorize
 from redfuser.tensorize.ir import interpret
-from redfuser.tensorize.ir.index import at, i64
 from redfuser.tensorize.ir.nodes import Assign, Buffer, For, If, Parallel, Param, TileKernel, TileProgram, TileStmt
 
 SPAN = """cascade span(x: f32[5, 37]) over l

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from redfuser.acrf import fuse, parse_cascade
+from redfuser.acrf.index import value
 from redfuser.acrf.state import Fused
 from redfuser.chain import twin
 from redfuser.codegen.tilelang import print_program
@@ -19,7 +20,6 @@ from redfuser.strategies import realise
 from redfuser.target import target
 from redfuser.tensorize import TileConfig, TileProgram, configs, tensorize
 from redfuser.tensorize.ir import interpret
-from redfuser.tensorize.ir.index import value
 from redfuser.tensorize.ir.nodes import Buffer, For, Param, Roles, Slice, TileKernel
 from redfuser.tensorize.ir.parse import parse
 from redfuser.tensorize.ir.verify import verify

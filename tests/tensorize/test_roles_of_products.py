@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from redfuser.acrf import fuse, parse_cascade
+from redfuser.acrf.index import value
 from redfuser.acrf.state import Fused
 from redfuser.codegen.tilelang import print_program
 from redfuser.errors import InternalError, LoweringError
@@ -17,7 +18,6 @@ from redfuser.strategies.program import Program
 from redfuser.target import target
 from redfuser.tensorize import TileConfig, TileProgram, configs, tensorize
 from redfuser.tensorize.ir import interpret
-from redfuser.tensorize.ir.index import value
 from redfuser.tensorize.ir.nodes import TileKernel
 from redfuser.tensorize.ir.parse import parse
 from redfuser.tensorize.ir.verify import verify

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from redfuser.acrf.expr import Expr, Index, Load, walk
+from redfuser.acrf.index import placed
 from redfuser.tensorize.indexing import rename_loads
 from redfuser.tensorize.ir.flight import Arrive, Await, Fetch, Let, Send
-from redfuser.tensorize.ir.index import placed
 from redfuser.tensorize.ir.nodes import (
     Assign,
     Copy,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from redfuser.acrf.expr import Expr, Index, Op, walk
+from redfuser.acrf.index import i64, iadd
 from redfuser.tensorize.ir.effects import at_value, every, reads, writes
 from redfuser.tensorize.ir.flight import Arrive, Await, Drain
-from redfuser.tensorize.ir.index import i64, iadd
 from redfuser.tensorize.ir.nodes import Fill, For, Gemm, If, Parallel, ReduceTile, Role, Roles, TileKernel, TileStmt
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 from redfuser.acrf.expr import Expr, Index, Load, walk
-from redfuser.tensorize.ir.index import value
+from redfuser.acrf.index import value
 from redfuser.tensorize.ir.nodes import For, TileKernel
 
 MOST = 1 << 14

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from redfuser.acrf.expr import Expr, Index, Op
-from redfuser.tensorize.ir.index import i64, ifloordiv
+from redfuser.acrf.index import i64, ifloordiv
 from redfuser.tensorize.ir.nodes import TileKernel
 
 MOST = 3

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from redfuser.acrf.expr import Expr, Index
+from redfuser.acrf.index import i64, iadd
 from redfuser.tensorize.ir.effects import at_value
 from redfuser.tensorize.ir.flight import Arrive, Await, Drain
-from redfuser.tensorize.ir.index import i64, iadd
 from redfuser.tensorize.ir.nodes import For, Gemm, Roles, TileKernel, TileStmt
 from redfuser.tensorize.schedule.counts import counts
 from redfuser.tensorize.schedule.skew import before

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from redfuser.acrf.expr import BYTES, Expr, Index, Load, walk
+from redfuser.acrf.index import i64, iadd, placed
 from redfuser.tensorize.ir.effects import every, reads, writes
-from redfuser.tensorize.ir.index import i64, iadd, placed
 from redfuser.tensorize.ir.names import Names
 from redfuser.tensorize.ir.nodes import Assign, Buffer, Copy, For, Gemm, Parallel, Slice, TileKernel, TileStmt
 from redfuser.tensorize.ir.parts import Dim

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from redfuser.acrf.expr import Const, Expr, Index, Load, Op, walk
+from redfuser.acrf.index import i64, iadd, ifloordiv, imax, imin, imul
 from redfuser.tensorize.ir.effects import with_bodies
-from redfuser.tensorize.ir.index import i64, iadd, ifloordiv, imax, imin, imul
 from redfuser.tensorize.ir.nodes import For, Gemm, If, Roles, TileKernel, TileStmt
 
 

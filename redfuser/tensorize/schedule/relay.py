@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from redfuser.acrf.expr import Expr, Index, Load, map_children
+from redfuser.acrf.index import i64, iadd, imax, imul
 from redfuser.target import Target
 from redfuser.tensorize.ir.effects import every, reads, with_exprs, writes
 from redfuser.tensorize.ir.flight import Arrive, Await, Drain, Meet, Send, Sent
-from redfuser.tensorize.ir.index import i64, iadd, imax, imul
 from redfuser.tensorize.ir.names import Names
 from redfuser.tensorize.ir.nodes import (
     Barrier,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
 
 from redfuser.acrf.expr import FLOATS, Expr, Index, Load, Op, children, map_children, walk
-from redfuser.tensorize.ir.index import at
+from redfuser.acrf.index import at
 from redfuser.tensorize.ir.names import Names
 from redfuser.tensorize.ir.nodes import Assign, Buffer, For, If, Parallel, TileKernel, TileStmt
 

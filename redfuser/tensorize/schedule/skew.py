@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from redfuser.acrf.expr import Const, Expr, Index, Op
+from redfuser.acrf.index import i64, iadd
 from redfuser.tensorize.ir.effects import at_value, reads, writes
 from redfuser.tensorize.ir.flight import Arrive, Await, Drain, Meet
-from redfuser.tensorize.ir.index import i64, iadd
 from redfuser.tensorize.ir.nodes import For, Gemm, Roles, TileKernel, TileStmt
 from redfuser.tensorize.schedule.counts import counts
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from redfuser.acrf.expr import Expr, Index, Load, map_children
+from redfuser.acrf.index import i64, iadd, ifloordiv, imod, imul
 from redfuser.target import Target
 from redfuser.tensorize.ir.effects import every, reads, with_exprs
 from redfuser.tensorize.ir.flight import Arrive, Await, Drain, Fetch, Let, Meet, Send, Sent
-from redfuser.tensorize.ir.index import i64, iadd, ifloordiv, imod, imul
 from redfuser.tensorize.ir.nodes import Barrier, Buffer, Copy, For, Gemm, If, Role, Roles, Slice, TileKernel, TileStmt
 from redfuser.tensorize.ir.parts import At, Dim
 from redfuser.tensorize.schedule.roles import GROUP, Plan, Ring, plan

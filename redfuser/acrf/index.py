@@ -34,7 +34,7 @@ def iadd(a: Expr, b: Expr) -> Expr:
 def imul(a: Expr, k: int) -> Expr:
     if isinstance(a, Const):
         return i64(int(a.value) * k)
-    return i64(0) if k == 0 else a if k == 1 else Op("neg", (a,), "i64") if k == -1 else Op("mul", (a, i64(k)), "i64")
+    return i64(0) if k == 0 else a if k == 1 else Op("neg", (imul(a, -k),), "i64") if k < 0 else Op("mul", (a, i64(k)), "i64")
 
 
 def ifloordiv(a: Expr, k: int) -> Expr:

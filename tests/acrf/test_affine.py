@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from redfuser.acrf.affine import Indices
 from redfuser.acrf.expr import Const, Expr, Index, Op
-from redfuser.partition.index import Indices, const
+from redfuser.acrf.index import i64
 
 EXTENTS = {"a": 3, "b": 4, "c": 6, "u": 1}
 
@@ -34,15 +35,15 @@ def points():
         yield dict(zip(names, p, strict=True))
 
 
-leaves = st.sampled_from([Index(a) for a in EXTENTS]) | st.integers(-5, 30).map(const)
-divisors = st.sampled_from([1, 2, 3, 4, 6, 8, 12, 24]).map(const)
+leaves = st.sampled_from([Index(a) for a in EXTENTS]) | st.integers(-5, 30).map(i64)
+divisors = st.sampled_from([1, 2, 3, 4, 6, 8, 12, 24]).map(i64)
 
 
 def grow(inner):
     both = st.tuples(inner, inner)
     return st.one_of(
         st.tuples(st.sampled_from(["add", "sub", "min", "max"]), both).map(lambda t: Op(t[0], t[1], "i64")),
-        st.tuples(inner, st.sampled_from([2, 3, 4, 6, 12]).map(const)).map(lambda t: Op("mul", t, "i64")),
+        st.tuples(inner, st.sampled_from([2, 3, 4, 6, 12]).map(i64)).map(lambda t: Op("mul", t, "i64")),
         st.tuples(st.sampled_from(["floordiv", "mod"]), st.tuples(inner, divisors)).map(
             lambda t: Op(t[0], t[1], "i64")))
 
@@ -88,8 +89,8 @@ def _parse(text, env):
     class W:
         def __init__(self, e): self.e = e
         def _bin(name):
-            return lambda s, o: W(Op(name, (s.e, o.e if isinstance(o, W) else const(o)), "i64"))
+            return lambda s, o: W(Op(name, (s.e, o.e if isinstance(o, W) else i64(o)), "i64"))
         __add__, __mul__, __floordiv__, __mod__ = _bin("add"), _bin("mul"), _bin("floordiv"), _bin("mod")
     def extremum(name):
-        return lambda x, y: W(Op(name, (x.e, const(y)), "i64"))
+        return lambda x, y: W(Op(name, (x.e, i64(y)), "i64"))
     return eval(text, {"min": extremum("min"), "max": extremum("max")} | {n: W(e) for n, e in env.items()}).e
