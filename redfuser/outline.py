@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from redfuser.target import Target
 
+HELD = 512
+"""Columns that the warp groups of a block can accumulate; more are shared by blocks."""
+MAKING = 128
+"""Matrix operations in the time that a block takes to make one element of a row that it weighs."""
 
 def library(target: Target, flops: float, moved: float) -> float:
     """A library's product: what it computes or what it reads and writes, whichever takes longer."""
@@ -24,4 +28,4 @@ def passes(target: Target, moved: float, kernels: int) -> float:
     return moved / target.bandwidth + kernels * target.kernel
 
 
-__all__ = ["generated", "library", "passes"]
+__all__ = ["HELD", "MAKING", "generated", "library", "passes"]

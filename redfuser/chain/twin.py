@@ -34,12 +34,12 @@ _WORK = 3e7
 
 def of_scalar(program: Program, deep: bool) -> Program:
     """A twin for LLVM: segments and a ragged one, sixteen points of the longest axis."""
-    return _twin(program, 16, program.segment or 64, 0, deep)
+    return _twin(program, TileConfig(16, program.segment or 64), deep)
 
 
 def of_tiles(program: Program, config: TileConfig, deep: bool) -> Program:
     """A twin for the interpreter under ``config``. With roles, what the copy engine can move it can move in the twin too."""
-    return _twin(program, config.rows, config.segment, config.chunk, deep, 1 if config.schedule == "auto" else GRAIN)
+    return _twin(program, config, deep, 1 if config.schedule == "auto" else GRAIN)
 
 
 def machine(twin: Program, program: Program, config: TileConfig, target: Target) -> Target:
@@ -55,7 +55,7 @@ def machine(twin: Program, program: Program, config: TileConfig, target: Target)
     return replace(target, sms=max(1, blocks(twin, ENDLESS) // TURNS) if several else ENDLESS)
 
 
-def _twin(program: Program, rows: int, segment: int, chunk: int, deep: bool, grain: int = 1) -> Program:
+def _twin(program: Program, config: TileConfig, deep: bool, grain: int = 1) -> Program:
     """deep: two points of every other axis and two whole tiles of rows; else one of each, and a ragged tile. grain: extents
     that are multiples of it stay so."""
     fused = program.fused
@@ -67,12 +67,12 @@ def _twin(program: Program, rows: int, segment: int, chunk: int, deep: bool, gra
     splits = min(program.splits, 3)
     wanted = dict.fromkeys(extents, 2 if deep else 1) | grid
     for a in inner:
-        wanted[a] = extents[a] if extents[a] <= (320 if grain == 1 else DEEP) else 2 * (chunk or 64) + 32
+        wanted[a] = extents[a] if extents[a] <= (320 if grain == 1 else DEEP) else 2 * (config.chunk or 64) + 32
     for a in columns:
-        wanted[a] = extents[a] if extents[a] <= 512 else 288
+        wanted[a] = extents[a] if extents[a] <= 512 else max(288, config.columns + 32)
     if row_axis in wanted:
-        wanted[row_axis] = max(16, (2 if deep else 1) * rows + rows // 3 + 1)
-    wanted[cascade.raxis] = _length(program, segment, splits, bool(inner), extents.get(cascade.raxis, 0))
+        wanted[row_axis] = max(16, (2 if deep else 1) * config.rows + config.rows // 3 + 1)
+    wanted[cascade.raxis] = _length(program, config.segment, splits, bool(inner), extents.get(cascade.raxis, 0))
     for a in (row_axis, cascade.raxis):
         if a in extents and extents[a] % grain == 0:
             wanted[a] = -(-wanted[a] // grain) * grain

@@ -10,13 +10,15 @@ from math import ceil, prod
 
 from redfuser.acrf.affine import axes_of
 from redfuser.acrf.expr import BYTES
-from redfuser.outline import generated, library, passes
-from redfuser.partition.draft import MAX_COLUMNS, Draft, R
+from redfuser.outline import HELD, MAKING, generated, library, passes
+from redfuser.partition.draft import Draft, R
 from redfuser.partition.evaluate import Instance
 from redfuser.partition.graph import Node
 
 MAX_DEPTH = 1024
 """Inner axis of a per-step contraction whose row operand (64 rows of it) stays in shared memory."""
+TILE = 256
+"""Columns of each block where several share what is more than one holds: each makes the row again."""
 MAX_ROW = 512
 """Row length that stays in registers whole, so that the inner contraction is evaluated once, in any order."""
 
@@ -43,6 +45,11 @@ def share_of_device(d: Draft, inst: Instance) -> float:
     return min(1.0, tiles / d.machine.sms)
 
 
+def shares(columns: int) -> int:
+    """Blocks that share the columns of a row."""
+    return ceil(columns / TILE) if columns > HELD else 1
+
+
 def inner_pays(d: Draft, inst: Instance) -> bool:
     """Evaluate a contraction per step of the cascade rather than before it?
 
@@ -56,10 +63,9 @@ def inner_pays(d: Draft, inst: Instance) -> bool:
     held = points * BYTES[inst.node.dtype]
     rows = elements(d, d.p_axes)
     columns = max((elements(d, i.axes) // rows for i in d.rows if rows), default=1)
-    repeats = ceil(columns / MAX_COLUMNS)
     moved = operand_bytes(d, inst)
     outside = library(d.machine, flops, moved + held) + passes(d.machine, held, 1)
-    inside = generated(d.machine, flops * repeats, moved) / share_of_device(d, inst)
+    inside = generated(d.machine, flops * shares(columns), moved) / share_of_device(d, inst)
     return inside < outside
 
 
@@ -67,10 +73,15 @@ def consumer_pays(d: Draft, inst: Instance) -> bool:
     """Let a contraction over the r-axis consume the row as it is produced, rather than after it is written?"""
     rows = elements(d, d.p_axes)
     row = rows * d.extents[R]
-    flops = 2 * row * (elements(d, inst.axes) // max(rows, 1))
+    columns = elements(d, inst.axes) // max(rows, 1)
+    flops = 2 * row * columns
     written = row * 2
     moved = operand_bytes(d, inst)
     outside = library(d.machine, flops, moved + written) + passes(d.machine, written, 1)
-    inside = generated(d.machine, flops, moved) / share_of_device(d, inst)
+    inner = [i for i in d.inner if i.contraction]
+    again = MAKING * row + sum(2 * elements(d, i.axes) * d.extents[i.over] for i in inner)
+    read = sum(operand_bytes(d, i) for i in inner) or written
+    more = shares(columns) - 1
+    inside = generated(d.machine, flops + more * again, moved + more * read) / share_of_device(d, inst)
     return inside < outside
 

@@ -25,9 +25,6 @@ from redfuser.target import Target
 
 R = "l"
 DEPTH = 3
-MAX_COLUMNS = 512
-"""Accumulator columns per row (the extra axes of a contraction) that one kernel instance can hold; beyond it every
-earlier reduction of the cascade would be recomputed once per column tile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +40,9 @@ class Reject:
     why: str = ""
     help: str = ""
     rows: frozenset[Node] = frozenset()
+
+
+NOTHING = Reject("RF435", None, "an axis has no elements", "there is nothing to compute")
 
 
 @dataclass(slots=True)
@@ -321,6 +321,8 @@ class Drafter:
     # -- the verdict ---------------------------------------------------------------------------------------------------
 
     def check(self, ev: Evaluator, sinks: list[Sink]) -> Draft | Reject:
+        if 0 in self.extents.values():
+            return NOTHING
         rows = [i for i in ev.instances.values() if i.over == R]
         inner = [i for i in ev.instances.values() if i.over != R]
         at: dict[Node, tuple[Expr, ...]] = {}
@@ -358,11 +360,6 @@ class Drafter:
             for i in inner:
                 common = common & set(i.axes) if i.contraction else common
         p_axes = tuple(a for a in rows[0].axes if a in common)
-        for i in rows:
-            columns = prod(self.extents[a] for a in i.axes if a not in common)
-            if columns > MAX_COLUMNS and len(rows) + len(inner) > 1:
-                return Reject("RF305", i.node, f"{columns} accumulator columns per row, more than {MAX_COLUMNS}",
-                              "every earlier reduction would be recomputed for each column tile")
         for i in inner:
             if not common <= set(i.axes):
                 return Reject("RF305", i.node, "the inner reduction does not depend on every p-axis",

@@ -12,7 +12,7 @@ from math import prod
 from redfuser.acrf.affine import Indices
 from redfuser.acrf.expr import Expr, Index, Load, Op, walk
 from redfuser.acrf.refuse import defect
-from redfuser.partition.draft import Draft, Drafter, R, Reject, Sink, escaping
+from redfuser.partition.draft import NOTHING, Draft, Drafter, R, Reject, Sink, escaping
 from redfuser.partition.evaluate import Evaluator, shared_walk
 from redfuser.partition.graph import Node, Unit
 from redfuser.partition.positions import axes_in, layout, parts
@@ -107,6 +107,8 @@ class _MapDrafter(Drafter):
     def checked(self, ev: Evaluator, sinks: list[Sink], last: Sink) -> Draft | Reject:
         if ev.instances:
             return Reject("RF302", next(iter(ev.instances.values())).node, "a map reads a reduction")
+        if 0 in self.extents.values():
+            return NOTHING
         order = layout(self.ix, last.at, last.node.shape)
         axes = {a for a in axes_in(last.at) if self.extents[a] > 1}
         if not order or not axes:

@@ -7,11 +7,11 @@ multiprocessor) with its few constants fitted to measurements on one H200; it na
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
+from math import ceil, prod
 
 from redfuser.acrf.expr import BYTES, Index, Load, Op, indices_of, walk
 from redfuser.errors import LoweringError
-from redfuser.outline import generated, library, passes
+from redfuser.outline import HELD, MAKING, generated, library, passes
 from redfuser.strategies.program import Kernel, Program
 from redfuser.strategies.select import LONG
 from redfuser.target import Target
@@ -24,6 +24,7 @@ from redfuser.tensorize.map_configs import map_configs
 from redfuser.tensorize.precision import kept, unit_roundoff
 from redfuser.tensorize.products import Product, product_configs
 from redfuser.tensorize.rearrange import rearrange
+from redfuser.tensorize.sizes import round_up
 from redfuser.tensorize.tiles import tensorize
 
 SIX, SINGLE = 6.0, 16.0
@@ -72,19 +73,18 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
         blocks = rows * prod(extents[a] for a in roles.grid)
         few = n // program.splits >= LONG and -(-blocks // target.sms) * LONG // 2 * _asked(kernel, roles) < target.flight
         return _row_configs(kernel.kind == "resident", rows, n, _neighbours(kernel, roles), few)
+    depth = max((extents[b.over] for b in kernel.body if b.role == "producer" and b.over in extents), default=0)
     if roles.lists:
-        depth = max((extents[b.over] for b in kernel.body if b.role == "producer" and b.over in extents), default=0)
         return _selection_configs(rows, n, depth, target)
-    widths = sorted({extents[b.over] for b in kernel.body if b.role == "producer" and b.over in extents}
-                    | {extents[a] for a in roles.columns})
-    width, columns = max(widths), sum(extents[a] for a in roles.columns)
+    widths = [extents[a] for a in roles.columns]
+    columns = sum(widths)
     size = max((BYTES[x.dtype] for b in kernel.body for e in b.exprs for x in walk(e) if isinstance(x, Load)), default=2)
     blocks = prod(extents[a] for a in roles.grid)
     pieces = _takes_apart(kernel, roles)
     inner = any(b.role == "producer" and b.over for b in kernel.body)
     alone = bool(roles.columns) and all(a in kernel.grid for a in roles.columns)
     if not alone:
-        _veto(kernel, roles.grid, extents, rows, n, columns=columns, target=target, pieces=pieces)
+        _veto(kernel, roles.grid, extents, rows, n, columns=columns, depth=depth, target=target, pieces=pieces)
     if not inner and (alone or columns > WHOLE):
         along = {n for b in kernel.init for n in b.names if roles.column_of(b.axes)}
         fine = any(kept(program.fused, arranged.origin.get(n, n)) < unit_roundoff("f16") for n in along)
@@ -93,19 +93,25 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
         return _with_roles(program, [replace(c, pieces=pieces) for c in product_configs(product, target)], target)
     size = SPLIT if pieces else size
     causal, once = _narrows(kernel), _reads_once(kernel)
-    space = _gemm_space(target, rows, n, columns)
+    space = [replace(c, columns=t) for t in _column_tiles(widths) for c in _gemm_space(target, rows, n, _held(widths, t))]
     if pieces:
         space = [replace(c, pieces=True) for c in space if not c.warp_specialized and c.segment <= 64 and c.threads >= MANY]
     if causal and rows > 16:  # an unknown number of steps: see lower.py
         space = [c for c in space if (c.stages == 1 or c.warp_specialized) and not c.persistent]
     if causal or not _light(kernel, roles):
         space = [c for c in space if c.rows != THREE]
-    if width > 2 * DEEP:  # too deep to hold: the contraction in chunks
+    if depth > 2 * DEEP:  # too deep to hold: the contraction in chunks
         space = [replace(c, chunk=64) for c in space if c.stages == 2]
-    ranked = [(_cost(c, target, rows, n, min(width, c.chunk or width), columns, size, blocks, causal, once), c) for c in space]
-    fitting = [(cost, i, c) for i, (cost, c) in enumerate(ranked) if cost is not None]
+    ranked = []
+    for c in space:
+        held, shares = _held(widths, c.columns), prod(ceil(e / (c.columns or e)) for e in widths)
+        width = max([depth, *(min(e, c.columns or e) for e in widths)])
+        cost = _cost(c, target, rows, n, min(width, c.chunk or width), held, size, blocks * shares, causal, once)
+        if cost is not None:  # every block of columns multiplies the depth anew
+            ranked.append((cost * shares * (depth + held) / (depth + columns) if columns else cost, c))
+    fitting = [(cost, i, c) for i, (cost, c) in enumerate(ranked)]
     if pieces and not fitting:
-        raise LoweringError("RF490", f"{kernel.name}: contractions of f32 operands, {width} deep",
+        raise LoweringError("RF490", f"{kernel.name}: contractions of f32 operands, {max([depth, *widths])} deep",
                             why="their pieces do not fit on chip beside the rows that would make them worth it",
                             help="use f16 or bf16 operands")
     best = [c for _, _, c in sorted(fitting, key=lambda t: (t[0], t[1]))] or [TileConfig(64, 32, 128, 1, "registers", False)]
@@ -157,21 +163,22 @@ def _narrows(kernel: Kernel) -> bool:
 
 
 def _veto(kernel: Kernel, grid: tuple[str, ...], extents: dict[str, int], rows: int, n: int, *,
-          columns: int, target: Target, pieces: bool) -> None:
+          columns: int, depth: int, target: Target, pieces: bool) -> None:
     """Refuse a cascade around a large matrix product that a row walk would run on a few multiprocessors, and a product of
     normalised rows that a library runs better. pieces: its operands are float32, which the library takes on other units.
 
     The products on as many blocks as there are row tiles, each with operands of its own from the last cache, against a
     library's on all of the machine and the traffic of what is between. Raises LoweringError RF497."""
-    depth = max((extents[b.over] for b in kernel.body if b.role == "producer" and b.over in extents), default=0)
     if 0 < depth <= 2 * DEEP:
         return
-    outer = prod(extents[a] for a in grid)
+    outer, shares = prod(extents[a] for a in grid), max(1, ceil(columns / (HELD if depth else WHOLE)))
     flops, read = 2.0 * outer * rows * n * (depth + columns), 2.0 * n * (depth + columns)
-    blocks = outer * -(-rows // 64)
+    again = (shares - 1) * outer * rows * n * (2.0 * depth + MAKING)
+    blocks = outer * -(-rows // 64) * shares
     busy = min(1.0, blocks / target.sms)
     ours, theirs = (SIX * flops, SINGLE * flops) if pieces else (flops, flops)
-    fused = max(generated(target, ours, read), blocks * read / (target.port * target.clock * target.sms)) / busy
+    drawn = blocks * 2.0 * n * (depth + columns / shares) / (target.port * target.clock * target.sms)
+    fused = max(generated(target, ours + again, read), drawn) / busy
     unfused = library(target, theirs, read) + passes(target, 6.0 * 2 * outer * rows * n, 2)
     if fused > unfused:
         raise LoweringError("RF497", f"{kernel.name}: {blocks} blocks of a contraction {depth} deep",
@@ -193,6 +200,19 @@ def _reads_once(kernel: Kernel) -> bool:
     read = [{x.tensor for e in b.exprs for x in walk(e) if isinstance(x, Load)} for b in kernel.body
             if b.reducer is not None and b.reducer.kind == "sum" and (b.role == "producer" or len(b.axes) > len(kernel.grid))]
     return len(read) > 1 and bool(set.intersection(*read))
+
+
+def _column_tiles(widths: list[int]) -> list[int]:
+    """Tiles of the column axes: 0, all of each, or less where they are more than a block holds."""
+    if sum(widths) <= HELD:
+        return [0]
+    tiles = dict.fromkeys(round_up(ceil(max(widths) / k), 64) for k in range(2, 17))
+    return [t for t in tiles if _held(widths, t) <= HELD] or [64]
+
+
+def _held(widths: list[int], tile: int) -> int:
+    """Columns of a block."""
+    return sum(min(e, tile or e) for e in widths)
 
 
 def _gemm_space(target: Target, rows: int, n: int, columns: int) -> list[TileConfig]:

@@ -63,7 +63,7 @@ def view(shape: tuple[int, ...], loads: Iterable[tuple[Affine, ...]], extents: M
     radices: list[tuple[int, ...]] = []
     for d, extent in enumerate(shape):
         several = any(len(p[d].terms) > 1 or any(k != 1 for _, k in p[d].terms) for p in loads)
-        strides = sorted({k for p in loads for _, k in p[d].terms if several} | {1}, reverse=True)
+        strides = sorted({k for p in loads for _, k in p[d].terms if several and k > 0} | {1}, reverse=True)
         radices.append(tuple(strides) if _nested(strides, extent) else (1,))
     # A dimension's split must fit every load; if one does not, that dimension stays whole.
     for d, radix in enumerate(radices):
@@ -75,7 +75,7 @@ def view(shape: tuple[int, ...], loads: Iterable[tuple[Affine, ...]], extents: M
 
 
 def _nested(strides: list[int], extent: int) -> bool:
-    fits = all(strides[k] > 0 and strides[k] % strides[k + 1] == 0 for k in range(len(strides) - 1))
+    fits = all(strides[k] % strides[k + 1] == 0 for k in range(len(strides) - 1))
     return fits and extent % strides[0] == 0
 
 
