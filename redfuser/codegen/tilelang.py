@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from redfuser.acrf.expr import BINARY, Cast, Const, Expr, Index, Load, Op, entangled, indices_of
+from redfuser.acrf.expr import BINARY, Cast, Const, Expr, Index, Load, Op, entangled, indices_of, unfolded
 from redfuser.codegen.roles import ARRIVE, POLICIES, SWIZZLE, RolePrinter, options, role_kernel
 from redfuser.errors import LoweringError
 from redfuser.tensorize.config import TileConfig
@@ -211,6 +211,8 @@ class _Printer:
 
     def expr(self, e: Expr, level: int = 0) -> str:
         match e:
+            case Op() if (spelled := unfolded(e)) is not e:
+                return self.expr(spelled, level)
             case Const():
                 return _const(e)
             case Index(axis=a):

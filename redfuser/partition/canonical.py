@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 
 from redfuser.acrf.affine import Indices, axes_of
 from redfuser.acrf.cascade import Axis, Cascade, Let, Provenance, Reduce, Stmt, Tensor
-from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref, map_children, walk
+from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Load, Op, Ref, map_children, walk
+from redfuser.acrf.facts.algebra import widens
 from redfuser.acrf.index import i64
 from redfuser.partition import views
 from redfuser.partition.draft import Draft, R, Sink
-from redfuser.partition.evaluate import Instance, factors, pure_index
+from redfuser.partition.evaluate import Instance, pure_index
 from redfuser.partition.fold import WIDTH, fold
 from redfuser.partition.graph import Node
 from redfuser.partition.intern import Interner, operands
@@ -152,8 +153,8 @@ class _Outliner:
             return e
         kept: list[Expr] = []
         constants: list[Expr] = []
-        for f in factors(e):
-            divided = isinstance(f, Op) and f.name == "div" and isinstance(f.args[1], Const)
+        for f in unrounded_factors(e):
+            divided = isinstance(f, Op) and f.name == "div" and isinstance(f.args[1], Const) and f.dtype in ("f32", "f64")
             (constants if isinstance(f, Const) or divided else kept).append(f)
         scale: Expr | None = None
         for f in constants:
@@ -378,6 +379,15 @@ class _Outliner:
         if isinstance(e, Load):
             return self.load(e)
         return map_children(e, self.gather)
+
+
+def unrounded_factors(e: Expr) -> list[Expr]:
+    """The factors of a product in single or double precision: what is rounded to a narrower type is one factor."""
+    while isinstance(e, Cast) and e.arg.dtype in FLOATS and widens(e.arg.dtype, e.dtype):
+        e = e.arg
+    if isinstance(e, Op) and e.name == "mul" and e.dtype in ("f32", "f64"):
+        return unrounded_factors(e.args[0]) + unrounded_factors(e.args[1])
+    return [e]
 
 
 def _has_load(e: Expr) -> bool:

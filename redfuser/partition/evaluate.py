@@ -246,7 +246,7 @@ def scales(unit: Unit) -> bool:
 
 
 def factors(e: Expr) -> list[Expr]:
-    """The factors of a product, widening casts looked through."""
+    """What a product is made of, casts and their roundings looked through."""
     while isinstance(e, Cast) and e.dtype in FLOATS:
         e = e.arg
     if isinstance(e, Op) and e.name == "mul":

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import inf
 
-from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Load, Op, Ref, entangled, indices_of, walk
+from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Load, Op, Ref, entangled, indices_of, unfolded, walk
 from redfuser.errors import LoweringError
 
 TVM_DTYPE = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32",
@@ -133,6 +133,7 @@ class Texts:
         return f'T.Cast("{wide(target)}", {text})'
 
     def op(self, e: Op) -> str:
+        e = unfolded(e)
         name, args = e.name, e.args
         if name == "select":
             return self.select(e)

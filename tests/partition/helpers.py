@@ -14,7 +14,8 @@ from redfuser.frontend import import_model
 from redfuser.partition import Partition, partition
 
 TORCH = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i64": torch.int64,
-         "i32": torch.int32, "i8": torch.int8, "u8": torch.uint8, "bool": torch.bool, "e4m3": torch.float8_e4m3fn}
+         "i32": torch.int32, "i8": torch.int8, "u8": torch.uint8, "bool": torch.bool, "e4m3": torch.float8_e4m3fn,
+         "e5m2": torch.float8_e5m2}
 
 
 def text(p: Partition) -> str:

@@ -73,3 +73,17 @@ def test_what_heads_share_beside_their_keys_does_not_make_them_one_block(mask):
     _, p = partitioned(f, args)
     (region,) = p.regions
     assert len([n for n in region.cascade.inputs if n.dtype == "f16" and n.shape[-1] == 64]) == 3, region.cascade
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2])
+def test_scaled_weights_are_rounded_before_they_are_summed(dtype):
+    """A constant leaves a sum of products only where nothing between the two was rounded."""
+    def f(q, k, v):
+        return (torch.softmax((q @ k.mT) * 0.2, -1) * 10).to(dtype).float() @ v
+
+    args = (torch.randn(2, 8, 16), torch.randn(2, 40, 16), torch.randn(2, 40, 16))
+    imported, p = partitioned(f, args)
+    cast = {torch.bfloat16: "bf16(", torch.float8_e4m3fn: "e4m3(", torch.float8_e5m2: "e5m2("}[dtype]
+    assert any(cast in str(x.cascade) for x in p.parts)
+    for got, want in zip(execute(imported, p, args), flat(f(*args)), strict=True):
+        torch.testing.assert_close(got, want, rtol=2e-5, atol=2e-3)

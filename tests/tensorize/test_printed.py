@@ -135,3 +135,12 @@ def test_configs_fit(arch, d):
         stages = {b.name: max(1, c.stages) if b.name[0] in "kv" else 1 for b in kernel.buffers}
         held = sum(2 * stages[b.name] * b.shape[0] * b.shape[1] for b in kernel.buffers if b.scope == "shared")
         assert held <= machine.shared_bytes
+
+
+def test_nothing_of_a_number_is_spelled_as_a_choice() -> None:
+    """TileLang's TVM folds ``0 / t`` and ``0 * t`` to 0, which they are not where t is 0, infinite or NaN."""
+    found = fuse(parse_cascade("cascade zeros(x: f32[400, 800]) over l\n  t[i] = sum[l] x[i, l]\n"
+                               "  y[i] = 0.0 / t\n  z[i] = t * 0.0\n  return y, z"))
+    assert isinstance(found, Fused)
+    text = tilelang.print_program(tiles(found))
+    assert "0.0 / " not in text and "* 0.0" not in text and text.count('float("nan")') == 2

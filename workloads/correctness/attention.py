@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from workloads.correctness.program import HALVES, NEG_INF, In, Program, alternate
+from workloads.correctness.program import DTYPES, HALVES, NEG_INF, In, Program, alternate
 
 
 @dataclass(frozen=True)
@@ -267,6 +267,28 @@ def mha() -> Iterator[Program]:
         yield program("mha", Way(scale), replace(base, i=65, l=130), "f32")
 
 
+def handmade() -> Iterator[Program]:
+    """Weights that are scaled before they are rounded, and weights that a mask without the batch hides."""
+    base = replace(Shape(), i=65, l=130, d=32)
+
+    def scaled(dtype: torch.dtype) -> Callable[..., Any]:
+        def fn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            weights = (torch.softmax((q @ k.mT).float() * 0.2, -1) * 10).to(dtype)
+            return weights.float() @ v.float()
+        return fn
+
+    def hidden(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
+        s = (q @ k.mT).float() / 8
+        e = torch.exp(s - s.amax(-1, keepdim=True)).masked_fill(~keep, 0)
+        return (e / e.sum(-1, keepdim=True)).to(v.dtype) @ v
+
+    for dtype in HALVES:
+        yield Program("mha", f"{dtype} {base} scaled weights", scaled(DTYPES[dtype]), qkv(base, dtype))
+        yield Program("mha", f"{dtype} {base} scaled weights of 8 bits", scaled(torch.float8_e4m3fn), qkv(base, dtype))
+        yield Program("masks", f"{dtype} {base} by hand, without the batch", hidden,
+                      (*qkv(base, dtype), In("keep", (65, 130), "bool", "keep")))
+
+
 def masks() -> Iterator[Program]:
     base = Shape(i=200, l=333)
     for dtype in HALVES:
@@ -309,4 +331,5 @@ def programs() -> Iterator[Program]:
     yield from alternate(spelled("inputs"))
     yield from alternate(mha())
     yield from alternate(masks())
+    yield from handmade()
     yield from alternate(scored())

@@ -110,6 +110,17 @@ def test_a_select_guards_its_loads() -> None:
     assert np.abs(got.numpy() - want).max() < 1e-5
 
 
+def test_nothing_of_a_number_is_kept() -> None:
+    """``0 / t`` and ``0 * t`` are NaN where t is 0, or is infinite, or is NaN: TVM folds both to 0 where it sees the constant."""
+    f = _fused("cascade zeros(x: f32[4, 8]) over l\n  t[i] = sum[l] x[i, l]\n"
+               "  y[i] = 0.0 / t\n  z[i] = t * 0.0\n  return y, z")
+    x = torch.ones(4, 8)
+    x[1], x[2, 3], x[3, 5] = 0.0, float("inf"), float("nan")
+    y, z = launcher(cpu.build(realise(f, "single")))(x)
+    assert torch.equal(y.isnan(), torch.tensor([False, True, False, True])) and not y[::2].any()
+    assert torch.equal(z.isnan(), torch.tensor([False, False, True, True])) and not z[:2].any()
+
+
 def test_a_gather_along_the_row() -> None:
     """A value read at positions that data gives (the probabilities of chosen experts), in every form."""
     f = _fused("cascade chosen(x: f32[3, 40], idx: i64[3, 2]) over l\n  m[i] = max[l] x[i, l]\n"
