@@ -103,7 +103,8 @@ def floats(rng: np.random.Generator, dtype: str, shape: tuple[int, ...], kind: s
         case "positive":
             x = rng.uniform(0.3, 1.7, shape)
         case "bands":
-            x = normal if place.band is None else normal * _magnitudes(shape, place.band, BANDS[dtype])
+            squared = place.band == place.along  # rows of one tensor that are multiplied with one another
+            x = normal if place.band is None else normal * _magnitudes(shape, place.band, BANDS[dtype], 0.5 if squared else 1.0)
         case "decades":
             x = sign * 10.0 ** rng.uniform(*((-3.0, 1.5) if narrow else (-8.0, 4.0)), shape)
         case "small":
@@ -217,8 +218,8 @@ def _ends(shape: tuple[int, ...], dim: int) -> Array:
     return sizes.reshape([-1 if d == dim else 1 for d in range(len(shape))])
 
 
-def _magnitudes(shape: tuple[int, ...], dim: int, exponents: tuple[int, ...]) -> Array:
-    sizes = 10.0 ** np.asarray(exponents, np.float64)[np.arange(shape[dim]) % len(exponents)]
+def _magnitudes(shape: tuple[int, ...], dim: int, exponents: tuple[int, ...], power: float) -> Array:
+    sizes = 10.0 ** (power * np.asarray(exponents, np.float64))[np.arange(shape[dim]) % len(exponents)]
     return sizes.reshape([-1 if d == dim else 1 for d in range(len(shape))])
 
 

