@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from redfuser import strict
+from redfuser.dtypes import TABLE
 from redfuser.errors import ArtifactError
 
 FORMAT = 1
 """Version of a stored kernel's layout; a reader refuses a higher one."""
 
-DTYPES = frozenset({"f64", "f32", "f16", "bf16", "e4m3", "e5m2", "e4m3fnuz", "i64", "i32", "i8", "u8", "bool"})
+DTYPES = frozenset({*TABLE, "e4m3fnuz"})
 """dtypes that an argument may have (:data:`redfuser.runtime.check.TORCH_DTYPE` has torch's)."""
 
 _MAX_RANK, _MAX_ELEMENTS, _MAX_NAME = 16, 1 << 48, 256

@@ -10,9 +10,9 @@ tensors, :mod:`redfuser.acrf.check.stability` to cascades.
 
 from __future__ import annotations
 
+from redfuser.dtypes import UNIT
+
 FACTOR = 2.0
-UNIT = {"bf16": 2.0**-8, "f16": 2.0**-11, "f32": 2.0**-24, "f64": 2.0**-53, "e4m3": 2.0**-4, "e5m2": 2.0**-3}
-"""Unit roundoff: half the distance from 1 to the next value."""
 ACCUMULATOR = 4 * UNIT["f32"]
 """What sums accumulated in float32 may always be off by, whatever the dtype of the result."""
 

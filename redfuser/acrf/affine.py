@@ -20,8 +20,8 @@ from math import gcd, inf
 
 from redfuser.acrf.expr import Cast, Const, Expr, Index, Op, children, map_children
 from redfuser.acrf.index import i64, iadd, imul
+from redfuser.dtypes import INTS
 
-INTS = frozenset({"i64", "i32", "i8", "u8"})
 Range = tuple[float, float]
 
 

@@ -28,18 +28,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Union
 
+from redfuser.dtypes import BYTES as BYTES
+from redfuser.dtypes import FLOATS, TABLE
+from redfuser.dtypes import NARROW as NARROW
+
 UNARY = frozenset({"neg", "abs", "sqrt", "rsqrt", "exp", "exp2", "log", "log2", "tanh", "sigmoid", "erf", "floor",
                    "ceil", "round", "sin", "cos", "not"})
 BINARY = {"add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%", "lt": "<", "le": "<=",
           "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "and": "and", "or": "or"}
 FUNCTIONS = frozenset({"pow", "min", "max", "select", "isnan"})
 COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
-DTYPES = ("f64", "f32", "f16", "bf16", "e4m3", "e5m2", "i64", "i32", "i8", "u8", "bool")
-BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "i64": 8, "i32": 4, "i8": 1, "u8": 1, "bool": 1}
-"""Of an element, by dtype."""
-FLOATS = frozenset({"f64", "f32", "f16", "bf16", "e4m3", "e5m2"})
-NARROW = ("f16", "bf16", "e4m3", "e5m2")
-"""Floats whose products are exact in single precision: what the matrix units multiply."""
+DTYPES = tuple(TABLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,8 +226,9 @@ def unfolded(e: Op) -> Op:
 # Every node prints to exactly one text, and different nodes to different texts. Bare numbers are fp32 (``1.0``), but
 # a bare integer is i64 where the context already is: in an index position, or beside an i64 operand (``l <= 3``).
 
-_LEVEL = {"or": 1, "and": 2, "lt": 4, "le": 4, "gt": 4, "ge": 4, "eq": 4, "ne": 4, "add": 5, "sub": 5, "mul": 6,
-          "div": 6, "floordiv": 6, "mod": 6}
+LEVEL = {"or": 1, "and": 2, "lt": 4, "le": 4, "gt": 4, "ge": 4, "eq": 4, "ne": 4, "add": 5, "sub": 5, "mul": 6,
+         "div": 6, "floordiv": 6, "mod": 6}
+"""How strongly an operator binds."""
 
 
 def print_expr(e: Expr, level: int = 0, integer: bool = False) -> str:
@@ -255,7 +255,7 @@ def print_expr(e: Expr, level: int = 0, integer: bool = False) -> str:
         case Op(name="not", args=(x,)):
             return f"not {print_expr(x, 4)}" if level < 4 else f"(not {print_expr(x, 4)})"
         case Op(name=n, args=(x, y)) if n in BINARY:
-            mine = _LEVEL[n]
+            mine = LEVEL[n]
             left, right = _operand_contexts((x, y), integer and n not in COMPARISONS)
             text = f"{print_expr(x, mine, left)} {BINARY[n]} {print_expr(y, mine + 1, right)}"
             return f"({text})" if mine < level or (mine == 4 and level == 4) else text

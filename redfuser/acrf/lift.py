@@ -26,12 +26,7 @@ from typing import Any
 
 from redfuser.acrf.cascade import Axis, Let, Reduce, Reducer, Stmt, Tensor
 from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Const, Expr, Index, Load, Op, children, walk
-
-DTYPE = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "float8_e4m3fn": "e4m3",
-         "float8_e5m2": "e5m2", "int64": "i64", "int32": "i32", "int8": "i8", "uint8": "u8", "bool": "bool"}
-FINITE_LOWEST = {"f64": 1.7976931348623157e308, "f32": 3.4028234663852886e38, "f16": 65504.0, "bf16": 3.3895313892515355e38,
-                 "e4m3": 448.0, "e5m2": 57344.0}
-_INT_LIMITS = {"i64": (-(2**63), 2**63 - 1), "i32": (-(2**31), 2**31 - 1), "i8": (-128, 127), "u8": (0, 255)}
+from redfuser.dtypes import INTS, LARGEST, SHORT, TABLE
 
 _BINARY = {"Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "FloorDiv": "floordiv", "FloorMod": "mod", "Max": "max",
            "Min": "min", "EQ": "eq", "NE": "ne", "LT": "lt", "LE": "le", "GT": "gt", "GE": "ge", "And": "and", "Or": "or"}
@@ -70,9 +65,9 @@ def lift_primfunc(func: Any, outputs: int = 1) -> Lifted:
 
 def short_dtype(name: str) -> str:
     """``float16 -> f16``. Raises :class:`Unliftable` for a dtype outside the Expression IR."""
-    if str(name) not in DTYPE:
+    if str(name) not in SHORT:
         raise Unliftable(f"dtype {name}")
-    return DTYPE[str(name)]
+    return SHORT[str(name)]
 
 
 class _Lifter:
@@ -357,9 +352,9 @@ def check_neutral(kind: str, init: Expr, dtype: str) -> None:
 def is_limit(value: float, dtype: str, sign: int) -> bool:
     if dtype == "bool":
         return bool(value) == (sign > 0)
-    if dtype in _INT_LIMITS:
-        return value == _INT_LIMITS[dtype][sign > 0]
-    return (isinf(value) and (value > 0) == (sign > 0)) or sign * value >= 0.999 * FINITE_LOWEST[dtype]
+    if dtype in INTS:
+        return value == (TABLE[dtype].largest if sign > 0 else TABLE[dtype].least)
+    return (isinf(value) and (value > 0) == (sign > 0)) or sign * value >= 0.999 * LARGEST[dtype]
 
 
 def data_dependent(e: Expr) -> bool:

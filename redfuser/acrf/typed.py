@@ -15,11 +15,11 @@ from redfuser.acrf.cascade import Extent, Tensor
 from redfuser.acrf.expr import BINARY, COMPARISONS, DTYPES, FLOATS, Cast, Const, Expr, Index, Load, Op, Ref
 from redfuser.acrf.source import Source, short
 from redfuser.acrf.tree import Node
+from redfuser.dtypes import TABLE
 
 _LOGIC = frozenset({"and", "or", "not"})
 _FLOAT_ONLY = frozenset({"sqrt", "rsqrt", "exp", "exp2", "log", "log2", "tanh", "sigmoid", "erf", "floor", "ceil",
                          "round", "sin", "cos", "isnan", "div", "pow"})
-_LIMITS = {"i64": (-2**63, 2**63 - 1), "i32": (-2**31, 2**31 - 1), "i8": (-128, 127), "u8": (0, 255)}
 
 
 @dataclass
@@ -62,7 +62,7 @@ class Typing:
         if not digits.isdigit() or dtype == "bool":
             self.source.fail("RF182", e.at, f"{short(e.name)} is not a value of {dtype}",
                              help="cast the operand beside it: f32(...)" if dtype != "bool" else "true or false")
-        low, high = _LIMITS[dtype]
+        low, high = TABLE[dtype].least, TABLE[dtype].largest
         if len(digits.lstrip("0")) > 19 or not low <= int(e.name) <= high:
             self.source.fail("RF182", e.at, f"{short(e.name)} is not a value of {dtype}", why=f"{dtype} is {low} to {high}",
                              help="cast the operand beside it to a wider dtype")

@@ -23,11 +23,12 @@ from redfuser.tensorize import TileConfig, tensorize
 from redfuser.tensorize.ir.nodes import TileProgram
 from redfuser.verdicts import Verdict, remember
 
-JUDGES = ("redfuser.acrf.check", "redfuser.acrf.expr", "redfuser.acrf.index", "redfuser.acrf.affine", "redfuser.acrf.cascade",
-          "redfuser.acrf.state", "redfuser.acrf.facts.algebra", "redfuser.strategies", "redfuser.tensorize", "redfuser.chain",
-          "redfuser.artifact", "redfuser.bounded", "redfuser.cache", "redfuser.elf", "redfuser.errors", "redfuser.outline",
-          "redfuser.rule", "redfuser.settings", "redfuser.strict", "redfuser.target", "redfuser.tvm_compat",
-          "redfuser.two_tvms", "redfuser.unseen", "redfuser.verdicts")
+JUDGES = ("redfuser.acrf.check", "redfuser.acrf.expr", "redfuser.acrf.index", "redfuser.acrf.affine",
+          "redfuser.acrf.cascade", "redfuser.acrf.state", "redfuser.acrf.facts.algebra", "redfuser.strategies",
+          "redfuser.tensorize", "redfuser.chain", "redfuser.artifact", "redfuser.bounded", "redfuser.cache",
+          "redfuser.dtypes", "redfuser.elf", "redfuser.errors", "redfuser.outline", "redfuser.rule", "redfuser.settings",
+          "redfuser.strict", "redfuser.target", "redfuser.tvm_compat", "redfuser.two_tvms", "redfuser.unseen",
+          "redfuser.verdicts")
 """The packages and modules whose sources a verdict depends on: all that the chain and what it runs import (a test compares
 them). The deriver is none of them."""
 ENOUGH = 3

@@ -17,10 +17,11 @@ from redfuser.strategies.program import Kernel, Program
 from redfuser.target import Target
 from redfuser.tensorize import TileConfig, tensorize
 from redfuser.tensorize.axes import UNIT
-from redfuser.tensorize.geometry import begin
+from redfuser.tensorize.geometry import Geometry, begin
 from redfuser.tensorize.ir import interpret
 from redfuser.tensorize.ir.nodes import TileKernel
 from redfuser.tensorize.ir.verify import verify_kernel
+from redfuser.tensorize.rewrite import AXES, Arranged, as_realised
 from redfuser.tensorize.schedule.history import History
 
 
@@ -34,20 +35,34 @@ def violations(program: Program, config: TileConfig, target: Target, cases: list
 def scalar_violations(program: Program, config: TileConfig, target: Target, cases: list[Case]) -> Iterator[str]:
     """Of the passes before there are tiles. Not with roundings to few values, where a last digit decides."""
     for kernel in program.kernels:
-        stages: list[tuple[str, Kernel]] = []
-        work = begin(program, kernel, config.for_kernel(kernel), target, lambda *step: stages.append(step))  # noqa: B023
-        extents = {**work.extents, UNIT: 1}
+        work, stages = mathematics(program, kernel, config, target)
         for after, changed in stages:
-            found = check_kernel(changed, extents, tuple(work.stores))
+            extents = {**changed.extents, UNIT: 1}
+            found = check_kernel(changed.kernel, extents, tuple(changed.stores))
             for case in cases if not found else ():
-                def instead(buffers: Mapping[str, Array], k: Kernel = changed) -> dict[str, Array]:
-                    return kernels.evaluate(k, buffers, extents, work.stores, work.resident)  # noqa: B023
+                def instead(buffers: Mapping[str, Array], at: Arranged = changed) -> dict[str, Array]:
+                    return kernels.evaluate(at.kernel, buffers, extents, at.stores, work.resident)  # noqa: B023
 
                 if text := case.digits(kernels.run(program, case.inputs, {kernel.name: instead}), steps=False):
                     found = [f", {case.name}: {text}"]
             if found:
                 yield f"{kernel.name}, {after}{found[0]}"
                 break
+
+
+def mathematics(program: Program, kernel: Kernel, config: TileConfig,
+                target: Target) -> tuple[Geometry, list[tuple[str, Arranged]]]:
+    """The lowering's start of a kernel, and the kernel after each pass over its axes and over its mathematics, by the pass."""
+    at = as_realised(kernel, {a.name: int(a.extent) for a in program.axes})
+    stages = [("realised", at)]
+    for p in AXES:
+        before, at = at, p(at)
+        if str(at.kernel) != str(before.kernel):
+            stages.append((type(p).__name__, at))
+    later: list[tuple[str, Kernel]] = []
+    work = begin(program, kernel, config.for_kernel(kernel), target, lambda *step: later.append(step))
+    after = [name for name, _ in later].index("along its axes")
+    return work, [*stages, *((name, replace(at, kernel=k, extents=work.extents)) for name, k in later[after:])]
 
 
 def _tiles(program: Program, config: TileConfig, target: Target, cases: list[Case]) -> Iterator[str]:

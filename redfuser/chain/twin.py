@@ -13,10 +13,9 @@ from redfuser.strategies import realise
 from redfuser.strategies.program import Program
 from redfuser.target import Target
 from redfuser.tensorize import tensorize
-from redfuser.tensorize.axes import Roles, choose
+from redfuser.tensorize.axes import SHORT, Roles, choose
 from redfuser.tensorize.config import TileConfig
-from redfuser.tensorize.rearrange import rearrange
-from redfuser.tensorize.short import SHORT
+from redfuser.tensorize.rewrite import arrange
 
 WHOLE_ROW = 4096
 """A row up to this long keeps its length where nothing is contracted."""
@@ -108,7 +107,7 @@ def _roles(program: Program, few: int) -> tuple[str | None, dict[str, int]]:
     extents = {a.name: int(a.extent) for a in program.axes}
 
     def chosen(changed: Mapping[str, int]) -> Roles:
-        arranged = rearrange(program.kernels[0], {**extents, **changed})
+        arranged = arrange(program.kernels[0], {**extents, **changed})
         return choose(arranged.kernel, arranged.extents)
 
     roles = chosen({})

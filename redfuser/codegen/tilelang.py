@@ -11,8 +11,9 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from redfuser.acrf.expr import BINARY, Cast, Const, Expr, Index, Load, Op, entangled, indices_of, unfolded
+from redfuser.acrf.expr import BINARY, LEVEL, Cast, Const, Expr, Index, Load, Op, entangled, indices_of, unfolded
 from redfuser.codegen.roles import ARRIVE, POLICIES, SWIZZLE, RolePrinter, options, role_kernel
+from redfuser.dtypes import LONG
 from redfuser.errors import LoweringError
 from redfuser.tensorize.config import TileConfig
 from redfuser.tensorize.ir.flight import Flight
@@ -33,8 +34,7 @@ from redfuser.tensorize.ir.nodes import (
     TileStmt,
 )
 
-DTYPES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "e4m3": "float8_e4m3fn",
-          "e5m2": "float8_e5m2", "i64": "int64", "i32": "int32", "i8": "int8", "u8": "uint8", "bool": "uint8"}
+DTYPES = {**LONG, "bool": "uint8"}
 """TileLang's element types; a boolean tensor is read as bytes."""
 
 DIALECTS = {"cuda": "import tilelang.language as T", "rocm": "import tilelang.rocm.language as T"}
@@ -42,8 +42,6 @@ _FUNCTIONS = {"exp": "T.exp", "exp2": "T.exp2", "log": "T.log", "log2": "T.log2"
               "tanh": "T.tanh", "sigmoid": "T.sigmoid", "erf": "T.erf", "floor": "T.floor", "ceil": "T.ceil",
               "round": "T.nearbyint", "sin": "T.sin", "cos": "T.cos", "min": "T.min", "max": "T.max", "pow": "T.pow",
               "select": "T.if_then_else", "isnan": "T.isnan", "and": "T.And", "or": "T.Or", "not": "T.Not"}
-_LEVEL = {"lt": 4, "le": 4, "gt": 4, "ge": 4, "eq": 4, "ne": 4, "add": 5, "sub": 5, "mul": 6, "div": 6, "floordiv": 6,
-          "mod": 6}
 _PRELUDE = {
     "exp2_approx": ("float x", 'float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y;',
                     "return __builtin_amdgcn_exp2f(x);"),
@@ -241,8 +239,8 @@ class _Printer:
                 return f"({text})" if level > 6 else text
             case Op(name="rsqrt", args=(x,), dtype="f32"):
                 return f"T.ieee_frsqrt({self.expr(x)})"
-            case Op(name=n, args=(x, y)) if n in _LEVEL:
-                mine = _LEVEL[n]
+            case Op(name=n, args=(x, y)) if n in LEVEL and n not in _FUNCTIONS:
+                mine = LEVEL[n]
                 text = f"{self.expr(x, mine)} {BINARY[n]} {self.expr(y, mine + 1)}"
                 return f"({text})" if mine < level or (mine == 4 and level == 4) else text
             case Op(name=n, args=args) if n in _FUNCTIONS:

@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 
 from redfuser.acrf.affine import Indices, axes_of
 from redfuser.acrf.cascade import Axis, Cascade, Let, Provenance, Reduce, Stmt, Tensor
-from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Load, Op, Ref, map_children, walk
+from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref, map_children, walk
 from redfuser.acrf.facts.algebra import widens
 from redfuser.acrf.index import i64
+from redfuser.dtypes import BYTES, FLOATS
 from redfuser.partition import views
 from redfuser.partition.draft import Draft, R, Sink
 from redfuser.partition.evaluate import Instance, pure_index
-from redfuser.partition.fold import WIDTH, fold
+from redfuser.partition.fold import fold
 from redfuser.partition.graph import Node
 from redfuser.partition.intern import Interner, operands
 from redfuser.partition.positions import layout
@@ -288,7 +289,7 @@ class _Outliner:
             return self.size[id(e)] > INLINE
         if self.free[id(e)] <= {self.axis_names[a] for a in self.d.p_axes}:
             return False  # a map of the row's inputs alone is no producer: nothing of it runs along the row
-        rounding = isinstance(e, Cast) and WIDTH.get(e.dtype, 8) < WIDTH.get(e.arg.dtype, 0)
+        rounding = isinstance(e, Cast) and {e.dtype, e.arg.dtype} <= FLOATS and BYTES[e.dtype] < BYTES[e.arg.dtype]
         return (isinstance(e, Op) or rounding) and self.size[id(e)] >= 3 and e.dtype != "bool"
 
     def emit(self, e: Expr, root: bool = False) -> Expr:

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from redfuser.acrf.affine import INTS, Indices, axes_of
+from redfuser.acrf.affine import Indices, axes_of
 from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Load, Op, Ref
+from redfuser.dtypes import INTS
 from redfuser.partition.fold import fold
 from redfuser.partition.graph import Node, Unit
 from redfuser.partition.work import Work

@@ -19,11 +19,8 @@ from collections.abc import Callable
 import numpy as np
 
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Load, Op, Ref, op
+from redfuser.dtypes import widens
 
-WIDTH = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1}
-_EXACT_IN = {("f16", "f32"), ("bf16", "f32"), ("e4m3", "f16"), ("e4m3", "f32"), ("e4m3", "bf16"), ("e5m2", "f16"),
-             ("e5m2", "f32"), ("e5m2", "bf16"), ("f16", "f64"), ("bf16", "f64"), ("f32", "f64"), ("e4m3", "f64"),
-             ("e5m2", "f64")}
 _NUMPY = {"f64": np.float64, "f32": np.float32, "f16": np.float16}
 _FLIP = {"lt": ("le", True), "le": ("lt", True), "gt": ("le", False), "ge": ("lt", False), "eq": ("ne", False),
          "ne": ("eq", False)}
@@ -90,17 +87,22 @@ def fold_cast(e: Cast) -> Expr:
             return Const(bool(v), "bool")
         case Const(value=v) if e.dtype in ("i64", "i32") and math.isfinite(v):
             return Const(int(v), e.dtype)
-        case Cast(arg=x, dtype=mid) if x.dtype == e.dtype and (x.dtype, mid) in _EXACT_IN:
+        case Cast(arg=x, dtype=mid) if x.dtype == e.dtype and exact(x.dtype, mid):
             return x
         case Cast(arg=x) if x.dtype == "bool" and e.dtype != "bool":
             return fold_cast(Cast(x, e.dtype))
-        case Cast(arg=x, dtype=mid) if (x.dtype, mid) in _EXACT_IN and (mid, e.dtype) in _EXACT_IN:
+        case Cast(arg=x, dtype=mid) if exact(x.dtype, mid) and exact(mid, e.dtype):
             return Cast(x, e.dtype)
         case Op(name="select", args=(c, Const() as x, Const() as y)):
             return select(c, fold_cast(Cast(x, e.dtype)), fold_cast(Cast(y, e.dtype)), e.dtype)
         case x if x.dtype == "bool" and e.dtype in ("f32", "f64", "f16") and not isinstance(x, Load):
             return Op("select", (x, Const(1.0, e.dtype), Const(0.0, e.dtype)), e.dtype)
     return e
+
+
+def exact(source: str, target: str) -> bool:
+    """Does a cast between floats lose nothing?"""
+    return source in FLOATS and target in FLOATS and source != target and widens(source, target)
 
 
 def compute(e: Op) -> Const | None:
@@ -215,4 +217,4 @@ def power_of_two(v: float | int) -> bool:
     return v > 0 and math.isfinite(v) and math.frexp(v)[0] == 0.5
 
 
-__all__ = ["WIDTH", "fold", "negate", "select"]
+__all__ = ["fold", "negate", "select"]

@@ -7,12 +7,11 @@ from typing import Any
 import torch
 
 from redfuser.artifact import ArgSpec, KernelSpec
+from redfuser.dtypes import LONG
 from redfuser.errors import InputError
 
-TORCH_DTYPE: dict[str, torch.dtype] = {
-    "f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,
-    "e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2, "e4m3fnuz": torch.float8_e4m3fnuz, "i64": torch.int64,
-    "i32": torch.int32, "i8": torch.int8, "u8": torch.uint8, "bool": torch.bool}
+TORCH_DTYPE: dict[str, torch.dtype] = {**{name: getattr(torch, long) for name, long in LONG.items()},
+                                       "e4m3fnuz": torch.float8_e4m3fnuz}
 """The expression IR's dtype names as torch has them."""
 
 

@@ -20,12 +20,13 @@ from typing import Any
 
 from redfuser.acrf.cascade import Tensor
 from redfuser.acrf.expr import FLOATS, Const, Expr, Index, Ref, indices_of, loads_of, substitute, walk
+from redfuser.acrf.facts import algebra
+from redfuser.dtypes import INTS
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block, Kernel, Program, split_range
-from redfuser.strategies.tir_expr import INTS, NARROW, TVM_DTYPE, Texts, stored, wide
+from redfuser.strategies.tir_expr import NARROW, TVM_DTYPE, Texts, stored, wide
 
 _LOCALS = re.compile(r"T|[xy]\d+|[ivw]_.*|lane.*|seg|chunk|other|take|(carry|new|old)_.*|.*_")
-_PAYLOAD = frozenset({"argmax", "argmin", "topk"})
 STRIP = 64
 """Terms that one lane adds up before it goes into the total: a row of n elements is summed with an error of the order of
 STRIP + n / (lanes * STRIP) roundings, not n / lanes."""
@@ -241,7 +242,7 @@ class _KernelText:
     def _dtype(self, b: Block, i: int) -> str:
         if b.role in ("merge", "correct", "reduce") and b.names[i] in self.dtypes:
             return self.dtypes[b.names[i]]
-        if b.reducer is not None and b.reducer.kind in _PAYLOAD and i == 1:
+        if b.reducer is not None and b.reducer.kind in algebra.PAYLOAD and i == 1:
             return "i64"
         return b.exprs[i].dtype if i < len(b.exprs) and b.reducer is None else b.dtype
 
@@ -361,7 +362,7 @@ class _KernelText:
     def contraction(self, b: Block, span: Span | None) -> list[str]:
         """An inner reduction that finishes at once: neutral element, then the loop, at every point of its axes."""
         assert b.over is not None
-        if b.reducer is not None and b.reducer.kind in _PAYLOAD:
+        if b.reducer is not None and b.reducer.kind in algebra.PAYLOAD:
             raise LoweringError("RF430", f"the CPU target has no {b.reducer} along an inner axis")
         first = self.block(b, f"{b.role}_{b.name}_init", b.axes, span,
                            [self.store(b.name, self.texts().const(neutral(b)[0]))])
@@ -371,7 +372,7 @@ class _KernelText:
         """Reduce a segment into an accumulator (or a row into a ``post`` result)."""
         assert b.reducer is not None and b.over is not None
         inner = tuple(a for a in b.axes if a not in self.outer)
-        if b.reducer.kind in _PAYLOAD:
+        if b.reducer.kind in algebra.PAYLOAD:
             return self.payload(b, span)
         if inner and not self.along(b, b.over):
             body = self.block(b, f"reduce_{b.name}", (*b.axes, b.over), span, self.combine(b), b.over)
@@ -492,7 +493,7 @@ class _KernelText:
         assert b.reducer is not None
         n = len(b.names)
         left, right = b.exprs[:n], b.exprs[n:]
-        if b.reducer.kind in _PAYLOAD:
+        if b.reducer.kind in algebra.PAYLOAD:
             lines = []
             if left != tuple(Ref(x, e.dtype) for x, e in zip(b.names, left, strict=True)):
                 lines += self.pointwise(replace(b, exprs=left, reducer=None), None)
@@ -516,15 +517,10 @@ class _KernelText:
 
 
 def neutral(b: Block) -> tuple[Const, ...]:
-    """The neutral elements of a block's reducer in its dtype."""
+    """The neutral elements of a block's reducer in its dtype; a place below 0 is none."""
     assert b.reducer is not None
-    low, high = {"i64": (-2**63, 2**63 - 1), "i32": (-2**31, 2**31 - 1), "i8": (-128, 127), "u8": (0, 255)}.get(
-        b.dtype, (float("-inf"), float("inf")))
-    kind = b.reducer.kind
-    one = {"sum": 0, "prod": 1, "max": low, "min": high, "any": False, "all": True, "argmax": low, "topk": low,
-           "argmin": high}
-    value = Const(one[kind], b.dtype)
-    return (value, Const(-1, "i64")) if kind in _PAYLOAD else (value,)
+    value, *place = algebra.neutral(b.reducer, b.dtype)
+    return (value, Const(-1, "i64")) if place else (value,)
 
 
 def _combined(kind: str, a: str, b: str) -> str:

@@ -11,12 +11,11 @@ from collections.abc import Callable, Mapping
 from math import inf
 
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Load, Op, Ref, entangled, indices_of, unfolded, walk
+from redfuser.dtypes import INTS, LONG
 from redfuser.errors import LoweringError
 
-TVM_DTYPE = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32",
-             "i8": "int8", "u8": "uint8", "bool": "bool"}
+TVM_DTYPE = {name: long for name, long in LONG.items() if not long.startswith("float8")}
 NARROW = frozenset({"f16", "bf16"})
-INTS = frozenset({"i64", "i32", "i8", "u8"})
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
           "eq": "==", "ne": "!="}
 _CALLS = {"sqrt": "T.sqrt", "rsqrt": "T.rsqrt", "exp": "T.exp", "exp2": "T.exp2", "log": "T.log", "log2": "T.log2",
@@ -242,4 +241,4 @@ def _combined_span(name: str, x: tuple[float, float], y: tuple[float, float]) ->
     return -inf, inf
 
 
-__all__ = ["INTS", "NARROW", "TVM_DTYPE", "Texts", "span", "stored", "wide"]
+__all__ = ["NARROW", "TVM_DTYPE", "Texts", "span", "stored", "wide"]

@@ -13,8 +13,9 @@ from redfuser.acrf.expr import NARROW, Cast, Const, Expr, Index, Load, Op, Ref, 
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block, Kernel
 from redfuser.tensorize.algebra import factors
-from redfuser.tensorize.short import SHORT
 
+SHORT = 16
+"""Elements below which an axis is none of a matrix unit's."""
 UNIT = "row"
 """The row axis of a kernel whose values share no axis that could be one: extent 1."""
 
@@ -182,4 +183,4 @@ def constants(parts: Iterable[Expr]) -> tuple[float, tuple[Expr, ...]]:
     return k, tuple(rest)
 
 
-__all__ = ["UNIT", "Roles", "choose", "constants", "operand_axes", "strip_casts"]
+__all__ = ["SHORT", "UNIT", "Roles", "choose", "constants", "operand_axes", "strip_casts"]

@@ -23,7 +23,7 @@ from redfuser.tensorize.ir.nodes import TileKernel
 from redfuser.tensorize.map_configs import map_configs
 from redfuser.tensorize.precision import kept, unit_roundoff
 from redfuser.tensorize.products import Product, product_configs
-from redfuser.tensorize.rearrange import rearrange
+from redfuser.tensorize.rewrite import arrange
 from redfuser.tensorize.sizes import round_up
 from redfuser.tensorize.tiles import tensorize
 
@@ -56,7 +56,7 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
     with its weights in shared memory. Row programs: 24 to 32 elements per thread, threads a power of two."""
     kernel = program.kernels[0]
     extents = {a.name: static_extent(a.extent, a.name) for a in program.axes}
-    arranged = rearrange(kernel, extents)
+    arranged = arrange(kernel, extents)
     kernel, extents = arranged.kernel, arranged.extents
     roles = choose(kernel, extents)
     extents = roles.extents

@@ -21,8 +21,7 @@ from redfuser.tensorize.ir.nodes import Exact, Param, Policy
 from redfuser.tensorize.masks import Analysis, Rows
 from redfuser.tensorize.params import Stores, declare_params
 from redfuser.tensorize.precision import chooses_among_few, divides_by_hidden, stores_exponentials
-from redfuser.tensorize.rearrange import rearrange
-from redfuser.tensorize.rewrite import Setting, Watcher, rewritten
+from redfuser.tensorize.rewrite import Setting, Watcher, arrange, rewritten
 from redfuser.tensorize.rewrite.facts import Facts, learn
 from redfuser.tensorize.rewrite.unit_interval import unit_values
 from redfuser.tensorize.sizes import is_gemm, one_segment, tile_sizes, walked
@@ -130,7 +129,7 @@ class Geometry:
 
 def begin(program: Program, kernel: Kernel, config: TileConfig, target: Target, watch: Watcher | None = None) -> Geometry:
     """What the lowering of one kernel starts from. Raises LoweringError RF485 to RF488 for a kernel without tiles."""
-    arranged = rearrange(kernel, {a.name: static_extent(a.extent, a.name) for a in program.axes})
+    arranged = arrange(kernel, {a.name: static_extent(a.extent, a.name) for a in program.axes}, watch)
     roles = choose(arranged.kernel, arranged.extents)
     resident = kernel.kind == "resident" or (kernel.kind == "single" and one_segment(arranged.kernel, roles, config))
     has_gemm = any(is_gemm(roles, b) for b in arranged.kernel.body)

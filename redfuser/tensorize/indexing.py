@@ -11,23 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from redfuser.acrf.affine import Affine, Indices
-from redfuser.acrf.expr import Const, Expr, Index, Load, Op, map_children, walk
-
-# -- axes that tensors read in groups ----------------------------------------------------------------------------------
-
-
-def group_size(exprs: Iterable[Expr], axis: str, extent: int) -> int:
-    """The g > 1 of ``axis // g`` or ``axis % g`` in ``exprs``, when there is exactly one and it divides the extent."""
-    sizes = set()
-    for root in exprs:
-        for e in walk(root):
-            match e:
-                case Op(name="floordiv" | "mod", args=(x, Const(value=g))) if Index(axis) in set(walk(x)):
-                    sizes.add(int(g))
-    return sizes.pop() if len(sizes) == 1 and extent % min(sizes) == 0 and 1 < min(sizes) < extent else 1
-
-
-# -- views -------------------------------------------------------------------------------------------------------------
+from redfuser.acrf.expr import Expr, Load, map_children
 
 
 @dataclass(frozen=True, slots=True)

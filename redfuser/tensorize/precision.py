@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 from redfuser.acrf.cascade import Cascade, Let, Reduce
 from redfuser.acrf.expr import FLOATS, Cast, Expr, Op, Ref, walk
-from redfuser.acrf.facts.algebra import UNIT_ROUNDOFF
 from redfuser.acrf.state import Fused
+from redfuser.dtypes import UNIT
 
 SINGLE = 2.0**-24
 
 
 def unit_roundoff(dtype: str) -> float:
     """The relative error of rounding to ``dtype``; that of single precision for what is wider, or no float."""
-    return max(float(UNIT_ROUNDOFF.get(dtype, SINGLE)), SINGLE)
+    return max(float(UNIT.get(dtype, SINGLE)), SINGLE)
 
 
 def kept(fused: Fused, name: str) -> float:

@@ -13,7 +13,7 @@ from redfuser.strategies import realise
 from redfuser.tensorize import TileConfig, configs
 from redfuser.tensorize.ir.effects import every
 from redfuser.tensorize.ir.nodes import Gemm, If, TileProgram
-from redfuser.tensorize.rearrange import rearrange
+from redfuser.tensorize.rewrite import arrange
 from tests.tensorize.holding import H200, ROWS, hold, tiles, values
 
 NARROW = TileConfig(32, 16, 64, 2, columns=16)
@@ -92,7 +92,7 @@ def test_short_axes_are_taken_apart_up_to_a_number_of_names():
       return r
     """)
     kernel = realise(fuse(cascade), "single").kernels[0]  # type: ignore[arg-type]
-    arranged = rearrange(kernel, {"l": 60, "d": 12, "e": 12}).kernel
+    arranged = arrange(kernel, {"l": 60, "d": 12, "e": 12}).kernel
     assert len({n for b in arranged.body for n in b.names}) <= 1 + 64
 
 

@@ -14,7 +14,7 @@ from redfuser.acrf.cascade import Axis
 from redfuser.acrf.expr import Cast, Const, Index, Load, Op, f32
 from redfuser.acrf.index import at, i64
 from redfuser.acrf.state import Fused
-from redfuser.chain import kernels
+from redfuser.chain import kernels, steps
 from redfuser.errors import InputError, LoweringError
 from redfuser.strategies import realise
 from redfuser.strategies.check import check_kernel
@@ -23,7 +23,7 @@ from redfuser.strategies.program import Kernel, Program
 from redfuser.target import target
 from redfuser.tensorize import TileConfig, configs, rewrite, tensorize
 from redfuser.tensorize.axes import UNIT
-from redfuser.tensorize.geometry import Geometry, begin
+from redfuser.tensorize.geometry import Geometry
 from redfuser.tensorize.ir import interpret
 from redfuser.tensorize.ir.nodes import (
     Assign,
@@ -44,6 +44,7 @@ from redfuser.tensorize.ir.nodes import (
 from redfuser.tensorize.ir.parse import parse
 from redfuser.tensorize.ir.typed import typed
 from redfuser.tensorize.ir.verify import verify, verify_kernel
+from redfuser.tensorize.rewrite import Arranged
 from redfuser.tensorize.schedule import PASSES
 from tests import fused_examples as cascades
 from tests.tensorize import examples
@@ -89,6 +90,13 @@ QUOTIENT = """cascade quotient(x: bf16[100, 64], y: bf16[200, 64]) over l
   t[i] = sum[l] exp(f32(p) - m)
   return t
 """
+COMPONENTS = """cascade components(x: f32[5, 50, 3], w: f32[5, 50]) over l
+  t[i] = sum[l] w[i, l] * w[i, l]
+  c[i, e] = sum[l] w[i, l] * x[i, l, e]
+  r[i] = sum[e] c * c
+  y[i, e] = c / sqrt(r + t)
+  return y
+"""
 CASES: dict[str, tuple[Callable[[], Fused], tuple[tuple[str, int], ...]]] = {
     "attention": (lambda: examples.attention(SMALL, mask=examples.masks(SMALL)["causal"]), (("single", 1), ("multi", 3))),
     "biased": (lambda: examples.attention(SMALL, mask=examples.masks(SMALL)["keys"], bias="alibi", cap=30.0), (("single", 1),)),
@@ -98,6 +106,8 @@ CASES: dict[str, tuple[Callable[[], Fused], tuple[tuple[str, int], ...]]] = {
     "places": (lambda: written(PLACES), (("resident", 1),)),
     "picked": (lambda: written(PICKED), (("resident", 1), ("single", 1))),
     "quotient": (lambda: written(QUOTIENT), (("single", 1),)),
+    "components": (lambda: written(COMPONENTS), (("single", 1), ("multi", 2))),
+    "grouped": (lambda: examples.attention(Shape(b=1, h=4, hk=2, i=20, n=90, d=32)), (("single", 1),)),
 }
 
 
@@ -119,7 +129,7 @@ def programs(name: str) -> Iterator[tuple[TileProgram, list[tuple[str, int, Tile
         yield tensorize(program, configs(program, H200)[0], H200, watch), seen
 
 
-def mathematics(name: str) -> Iterator[tuple[Program, Geometry, list[tuple[str, Kernel]]]]:
+def mathematics(name: str) -> Iterator[tuple[Program, Geometry, list[tuple[str, Arranged]]]]:
     """Kernels of a case, each with its lowering's start and (pass, the kernel after it)."""
     make, ways = CASES[name]
     fused = make()
@@ -127,9 +137,7 @@ def mathematics(name: str) -> Iterator[tuple[Program, Geometry, list[tuple[str, 
         program = realise(fused, strategy, splits)  # type: ignore[arg-type]
         config = configs(program, H200)[0]
         for kernel in program.kernels:
-            stages: list[tuple[str, Kernel]] = []
-            work = begin(program, kernel, config.for_kernel(kernel), H200, lambda *step: stages.append(step))  # noqa: B023
-            yield program, work, stages
+            yield program, *steps.mathematics(program, kernel, config, H200)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -138,32 +146,32 @@ def test_each_pass_keeps_the_mathematics(name: str) -> None:
     for program, work, stages in mathematics(name):
         inputs = {t.name: rng.random(t.shape) < 0.7 if t.dtype == "bool" else
                   rng.standard_normal(t.shape).astype(interpret.NUMPY_DTYPES[t.dtype]) for t in program.fused.cascade.inputs}
-        extents = {**work.extents, UNIT: 1}
 
-        def result(kernel: Kernel, program=program, inputs=inputs, extents=extents, work=work):
+        def result(arranged: Arranged, extents: dict[str, int], program=program, inputs=inputs, work=work):
             def instead(buffers):
-                return kernels.evaluate(kernel, buffers, extents, work.stores, work.resident)
+                return kernels.evaluate(arranged.kernel, buffers, extents, arranged.stores, work.resident)
 
-            return kernels.run(program, inputs, {kernel.name: instead})
+            return kernels.run(program, inputs, {arranged.kernel.name: instead})
 
         wanted = kernels.run(program, inputs, {})
-        for after, kernel in stages:
-            assert check_kernel(kernel, extents, tuple(work.stores)) == [], after
-            for n, got in result(kernel).items():
+        for after, arranged in stages:
+            extents = {**arranged.extents, UNIT: 1}
+            assert check_kernel(arranged.kernel, extents, tuple(arranged.stores)) == [], after
+            for n, got in result(arranged, extents).items():
                 np.testing.assert_allclose(got, wanted[n], 1e-9, 1e-9, err_msg=f"{after}: {n}")
-            whole = replace(program, kernels=(kernel,), axes=tuple(Axis(a, n) for a, n in extents.items()))
+            whole = replace(program, kernels=(arranged.kernel,), axes=tuple(Axis(a, n) for a, n in extents.items()))
             assert parse_program(str(whole), program.fused) == whole, after
 
 
 def test_a_rewrite_that_does_not_apply_gives_what_it_got() -> None:
     for _, work, stages in mathematics("attention"):
         for p in rewrite.PASSES:
-            assert str(p(stages[-1][1], work.facts.at)) == str(stages[-1][1]), type(p).__name__
+            assert str(p(stages[-1][1].kernel, work.facts.at)) == str(stages[-1][1].kernel), type(p).__name__
 
 
 def test_every_rewrite_shows_what_it_does_and_does_it() -> None:
     used = {after for name in CASES for _, _, stages in mathematics(name) for after, _ in stages}
-    for p in rewrite.PASSES:
+    for p in (*rewrite.AXES, *rewrite.PASSES):
         assert type(p).__name__ in used, type(p).__name__
         assert "-->" in (type(p).__doc__ or ""), type(p).__name__
         hash(p)

@@ -20,38 +20,23 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
-import ml_dtypes
+import ml_dtypes  # noqa: F401 (names bfloat16 and the 8-bit floats to NumPy)
 import numpy as np
 
-from redfuser.acrf.expr import FLOATS
+from redfuser.dtypes import FLOATS, LARGEST, TABLE
 
 Array = np.ndarray[Any, Any]
 
-NUMPY: dict[str, Any] = {
-    "f64": np.float64, "f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16,
-    "e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2, "i64": np.int64, "i32": np.int32, "i8": np.int8,
-    "u8": np.uint8, "bool": np.bool_}
+NUMPY: dict[str, Any] = {name: np.dtype(d.long).type for name, d in TABLE.items()}
 """The NumPy dtype of each of the IR's dtypes."""
 
-_FORMATS = {"f64": (53, -1022, None), "f32": (24, -126, Fraction(2) ** 128 - Fraction(2) ** 104),
-            "f16": (11, -14, Fraction(65504)), "bf16": (8, -126, Fraction(2) ** 128 - Fraction(2) ** 120),
-            "e4m3": (4, -6, Fraction(448)), "e5m2": (3, -14, Fraction(57344))}
-"""Significand bits, least normal exponent, largest finite value."""
-
-
-def unit_roundoff(dtype: str) -> float:
-    """Half the distance from 1 to the next value: the relative error bound of one rounding to nearest."""
-    return 2.0 ** -_FORMATS[dtype][0]
-
-
-def smallest_normal(dtype: str) -> float:
-    return 2.0 ** _FORMATS[dtype][1]
+_LARGEST = {name: Fraction(LARGEST[name]) for name in FLOATS - {"f64"}}
 
 
 def narrows(source: str, target: str) -> bool:
     """Does a cast from ``source`` to ``target``, both floats, lose bits?"""
-    (p, e, _), (q, f, _) = _FORMATS[source], _FORMATS[target]
-    return q < p or f > e
+    a, b = TABLE[source], TABLE[target]
+    return b.significand < a.significand or b.exponent > a.exponent
 
 
 class Domain:
@@ -224,7 +209,7 @@ def nearest(v: Fraction, dtype: str) -> Fraction | float:
     """Round to the nearest value of a float format, ties to even; beyond its range inf (e4m3: NaN)."""
     if v == 0:
         return v
-    bits, least, largest = _FORMATS[dtype]
+    bits, least = TABLE[dtype].significand, TABLE[dtype].exponent
     length, shift = v.numerator.bit_length(), v.denominator.bit_length() - 1
     if length <= bits and v.denominator == 1 << shift and least <= length - shift - 1 and length - shift <= 8:
         return v  # a value of the format, far from its limits
@@ -234,9 +219,7 @@ def nearest(v: Fraction, dtype: str) -> Fraction | float:
         exponent -= 1
     quantum = Fraction(2) ** (max(exponent, least) - bits + 1)
     out = round(v / quantum) * quantum
-    if largest is not None and abs(out) > largest:
+    if dtype in _LARGEST and abs(out) > _LARGEST[dtype]:
         return math.nan if dtype == "e4m3" else math.copysign(math.inf, v)
     return out
 
-
-assert set(_FORMATS) == FLOATS

@@ -16,7 +16,7 @@ import numpy as np
 
 from redfuser.acrf.cascade import Cascade, Reduce, stmt_dtype
 from redfuser.acrf.check.digits import OutOfRange
-from redfuser.acrf.check.domains import Array, Arrays, Domain, unit_roundoff
+from redfuser.acrf.check.domains import Array, Arrays, Domain
 from redfuser.acrf.check.evaluate import FusedMachine, share
 from redfuser.acrf.check.machine import Machine
 from redfuser.acrf.check.samples import Sample, sample
@@ -26,6 +26,7 @@ from redfuser.acrf.check.systems import domain
 from redfuser.acrf.check.unrounded import moved_steps, with_step
 from redfuser.acrf.expr import FLOATS, Cast, Expr, Op, walk
 from redfuser.acrf.state import Fused
+from redfuser.dtypes import UNIT
 from redfuser.rule import limit
 
 INF = float("inf")
@@ -270,12 +271,12 @@ def check_roundings(fused: Fused, seed: int = 0) -> Iterator[str]:
     casts = {x.dtype for s in cascade.stmts for x in walk(s.expr) if isinstance(x, Cast) and x.dtype in FLOATS
              and x.arg.dtype in FLOATS}
     casts |= {s.dtype for s in cascade.stmts if isinstance(s, Reduce) and s.dtype in FLOATS}
-    narrow = [d for d in casts if unit_roundoff(d) > unit_roundoff("f32")]
+    narrow = [d for d in casts if UNIT[d] > UNIT["f32"]]
     steps = [e for s in cascade.stmts for e in moved_steps(fused, s.expr)]
     if not narrow and not steps:
         yield "rounding: the certificate lists moved roundings, the cascade rounds nowhere"
         return
-    u = max(map(unit_roundoff, narrow), default=unit_roundoff("f32"))
+    u = max((UNIT[d] for d in narrow), default=UNIT["f32"])
     trials = [Strain(kind, kind) for kind in ("positive", "normal") for _ in range(2)]
     s = sample(cascade, {}, "positive", length, seed, inner=4)
     tensors = strained(cascade, s, trials, seed)

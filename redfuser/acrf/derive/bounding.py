@@ -22,10 +22,10 @@ from redfuser.acrf.derive.plain import derive_plain
 from redfuser.acrf.derive.terms import Part, Term, without_constant
 from redfuser.acrf.derive.values import F1, Value
 from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Const, Expr, Op, Ref, children, op, refs_of, walk
-from redfuser.acrf.facts.algebra import LARGEST
 from redfuser.acrf.facts.normal import Poly, add, from_poly, number, product
 from redfuser.acrf.facts.ranges import Interval
 from redfuser.acrf.state import Condition
+from redfuser.dtypes import LARGEST
 
 
 def in_range(work: Derivation, r: Reduce, d: Decomposition, t: Term) -> Term:

@@ -17,10 +17,10 @@ from redfuser.acrf.derive.bounds import bound_of
 from redfuser.acrf.derive.decomposition import Decomposition
 from redfuser.acrf.derive.terms import Part, Term
 from redfuser.acrf.expr import FLOATS, Cast, Expr, Op
-from redfuser.acrf.facts.algebra import SMALLEST_NORMAL, UNIT_ROUNDOFF, widens
 from redfuser.acrf.facts.normal import product
 from redfuser.acrf.refuse import Refuse, no_rule
 from redfuser.acrf.state import Condition
+from redfuser.dtypes import SMALLEST_NORMAL, UNIT, widens
 
 RELATIVE = frozenset({"f16", "bf16", "f32"})
 """Targets whose rounding is relative down to the smallest normal number."""
@@ -35,7 +35,7 @@ def mixed_cast(d: Decomposition, e: Cast) -> list[Term]:
         return _absolute(d, e, terms)
     if len(terms) != 1 or terms[0].of("shift"):
         if d.casts == "elide":
-            d.roundings.append(f"{e}: the rounding to {e.dtype} is dropped; at most u = {UNIT_ROUNDOFF[e.dtype]:.3g} of "
+            d.roundings.append(f"{e}: the rounding to {e.dtype} is dropped; at most u = {UNIT[e.dtype]:.3g} of "
                                "the magnitude of each element")
             return terms
         raise Refuse("RF205", f"{e.arg} is one product of data and results",
@@ -69,7 +69,7 @@ def _wrap_exact(d: Decomposition, t: Term, e: Cast) -> Term:
 
 def _relative(d: Decomposition, e: Cast, t: Term) -> Term:
     inside, results = _split(t)
-    u = UNIT_ROUNDOFF[e.dtype]
+    u = UNIT[e.dtype]
     moved = [str(p.base) for p in results] + [str(b) for p in inside for b, _ in p.follows]
     for p in results:
         if not (d.ranges.nonneg(p.base) or p.power % 2 == 0):
@@ -100,7 +100,7 @@ def _running(d: Decomposition, e: Cast, t: Term) -> Term:
         raise Refuse("RF206", f"the results in {e} are non-negative",
                      "a rounding taken at running results is rescaled by their ratio, which must not change its sign",
                      "take abs() of the factor, or prove its sign by its definition")
-    u, tiny = UNIT_ROUNDOFF[e.dtype], SMALLEST_NORMAL[e.dtype]
+    u, tiny = UNIT[e.dtype], SMALLEST_NORMAL[e.dtype]
     if d.casts == "elide" or e.dtype not in RELATIVE:
         d.roundings.append(f"{e}: {e.dtype} rounding is taken at the running results; per element at most 2u = {2 * u:.4g} "
                            f"of its magnitude, plus 2u * {tiny:.4g} below the normal range")

@@ -15,11 +15,12 @@ from redfuser.acrf.derive.decomposition import Decomposition
 from redfuser.acrf.derive.shifted import References
 from redfuser.acrf.derive.values import SUM, Value
 from redfuser.acrf.expr import Const, Expr, Ref, refs_of, walk
-from redfuser.acrf.facts.algebra import UNIT_ROUNDOFF, neutral
+from redfuser.acrf.facts.algebra import neutral
 from redfuser.acrf.facts.classify import Outline, Scope
 from redfuser.acrf.facts.ranges import Ranges
 from redfuser.acrf.refuse import Refuse
 from redfuser.acrf.state import Accumulator, Condition
+from redfuser.dtypes import UNIT
 
 MAX_ACCUMULATORS = 32
 Rebase = Callable[[Ref], Expr]
@@ -148,5 +149,5 @@ class Derivation(ABC):
     def narrowed(self, r: Reduce, dtype: str) -> None:
         """Say that a value is rounded once, from the accumulator's dtype to the reduction's: no rounding moves, since that
         is what a reduction of that dtype means (:class:`redfuser.acrf.cascade.Reduce`)."""
-        if r.dtype in UNIT_ROUNDOFF and r.dtype != dtype:
+        if r.dtype in UNIT and r.dtype != dtype:
             self.choices.append(f"{r.name}: accumulated in {dtype}, its total rounded to {r.dtype} once")

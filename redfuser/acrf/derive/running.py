@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Load, Op, Ref, map_children, refs_of, walk
-from redfuser.acrf.facts.algebra import INF, LARGEST, widens
+from redfuser.acrf.facts.algebra import INF
 from redfuser.acrf.facts.classify import Scope, rename
 from redfuser.acrf.facts.normal import Mono, Poly, from_poly, to_poly
 from redfuser.acrf.facts.ranges import Interval, Ranges
 from redfuser.acrf.refuse import Refuse
 from redfuser.acrf.state import Accumulator
+from redfuser.dtypes import LARGEST, widens
 
 WIDE, NARROW = frozenset({"f32", "f64"}), frozenset({"f16", "bf16"})
 _SHORT = frozenset({"f16", "e4m3", "e5m2"})

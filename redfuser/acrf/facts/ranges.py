@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 
 from redfuser.acrf.cascade import Let, Reduce
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Load, Op, Ref
-from redfuser.acrf.facts.algebra import INF, LARGEST
+from redfuser.acrf.facts.algebra import INF
 from redfuser.acrf.facts.classify import Scope
 from redfuser.acrf.facts.freeze import prove_nonnegative, worth_asking
 from redfuser.acrf.facts.normal import equal
+from redfuser.dtypes import LARGEST
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,15 +6,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
-NUMPY_DTYPES: dict[str, np.dtype] = {
-    "f64": np.dtype(np.float64), "f32": np.dtype(np.float32), "f16": np.dtype(np.float16),
-    "bf16": np.dtype(ml_dtypes.bfloat16), "e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
-    "e5m2": np.dtype(ml_dtypes.float8_e5m2), "i64": np.dtype(np.int64), "i32": np.dtype(np.int32),
-    "i8": np.dtype(np.int8), "u8": np.dtype(np.uint8), "bool": np.dtype(np.bool_),
-}
+from redfuser.acrf.check.domains import NUMPY
+
+NUMPY_DTYPES: dict[str, np.dtype] = {name: np.dtype(kind) for name, kind in NUMPY.items()}
 HALVES_AND_SINGLES = ("f32", "f16", "bf16")
 EIGHT_BITS = ("e4m3", "e5m2")
 

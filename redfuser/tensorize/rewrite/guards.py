@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from redfuser.acrf.expr import Const, Expr, Op, Ref, f32, op
-from redfuser.acrf.facts.algebra import LARGEST
+from redfuser.dtypes import LARGEST
 from redfuser.strategies.program import Kernel
 from redfuser.tensorize.algebra import (
     guard_of,

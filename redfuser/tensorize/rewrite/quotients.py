@@ -6,15 +6,15 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-import ml_dtypes
 import numpy as np
 
 from redfuser.acrf.expr import Cast, Const, Expr, Op, f32, op
 from redfuser.strategies.program import Kernel
 from redfuser.tensorize.algebra import rewrite_bottom_up
+from redfuser.tensorize.ir.pointwise import NUMPY_DTYPES
 from redfuser.tensorize.rewrite.facts import Setting, each_value
 
-_HALF = {"f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
+_HALF = {d: NUMPY_DTYPES[d] for d in ("f16", "bf16")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def same(dtype: str, c: float) -> bool:
     if not math.isfinite(c) or c == 0 or float(half.type(c)) != c:
         return False
     with np.errstate(all="ignore"):
-        every = np.arange(1 << 16, dtype=np.uint16).view(half).astype(np.float32)
+        every: np.ndarray = np.arange(1 << 16, dtype=np.uint16).view(half).astype(np.float32)
         quotient, product = every / np.float32(c), every * np.float32(1.0 / c)
         left, right = quotient.astype(half), product.astype(half)
     known = np.isnan(left.astype(np.float32)) & np.isnan(right.astype(np.float32))

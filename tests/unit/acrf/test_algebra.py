@@ -15,8 +15,8 @@ import pytest
 from redfuser.acrf import fuse, longest_prefix, parse_cascade
 from redfuser.acrf.check.evaluate import run, run_fused
 from redfuser.acrf.check.verify import check
-from redfuser.acrf.facts.algebra import UNIT_ROUNDOFF
 from redfuser.acrf.state import Fused, NotFusable
+from redfuser.dtypes import UNIT
 from redfuser.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -246,7 +246,7 @@ def test_fp8_at_the_running_maximum_only_when_allowed() -> None:
     fused = derived(QUANT, "elide")
     assert any("e4m3" in r for r in fused.certificate.roundings)
     rng = np.random.default_rng(2)
-    u = UNIT_ROUNDOFF["e4m3"]
+    u = UNIT["e4m3"]
     for _ in range(20):
         a, w = rng.normal(size=12) * 10.0 ** rng.integers(-3, 3), rng.normal(size=12)
         got = run_fused(fused, {"a": a, "w": w}, [3, 4, 5])["y"]
@@ -264,7 +264,7 @@ def test_rows_that_start_with_zeros_survive_quantisation() -> None:
 def test_half_rounding_moves_across_a_positive_scale_within_its_bound() -> None:
     fused = derived(ATTENTION.replace("exp(p[i, l] - m) / t *", "f32(f16(exp(p[i, l] - m) / t)) *"))
     assert len(fused.certificate.roundings) == 1
-    u = UNIT_ROUNDOFF["f16"]
+    u = UNIT["f16"]
     rng = np.random.default_rng(3)
     p, v = rng.normal(size=(3, 16)), np.abs(rng.normal(size=(16, 2)))
     want = run(fused.cascade, {"p": p, "v": v})["o"]
