@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 from redfuser.acrf.affine import Indices, axes_of
 from redfuser.acrf.cascade import Axis, Cascade, Let, Provenance, Reduce, Stmt, Tensor
 from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref, map_children, walk
-from redfuser.acrf.facts.algebra import widens
 from redfuser.acrf.index import i64
-from redfuser.dtypes import BYTES, FLOATS
+from redfuser.dtypes import BYTES, FLOATS, widens
 from redfuser.partition import views
 from redfuser.partition.draft import Draft, R, Sink
 from redfuser.partition.evaluate import Instance, pure_index
