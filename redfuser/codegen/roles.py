@@ -26,6 +26,12 @@ static __device__ __forceinline__ void arrive_if(Barrier &bar, int on) {
                :: "r"(at), "r"(on) : "memory");
 }"""
 """One arrival of a warp group, predicated in the assembly: a branch would part the products before it from those after."""
+ARRIVE_ALL = """static __device__ __forceinline__ void arrive_all(Barrier &bar, int on, int block) {
+  uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(&bar));
+  asm volatile("{.reg .pred p; .reg .b32 far; setp.ne.s32 p, %1, 0; @p mapa.shared::cluster.u32 far, %0, %2;"
+               "@p mbarrier.arrive.shared::cluster.b64 _, [far];}" :: "r"(at), "r"(on), "r"(block) : "memory");
+}"""
+"""The same at the barrier of each block of a cluster, by one thread for each (``arrive.release.cluster`` is a third slower)."""
 BY_LANE = "forward_fn=lambda i, c: (i // 16 * 32 + i % 8 * 4 + c, i % 16 // 8)"
 """The layout of a value for each row and each of the four threads that hold the row in a product's result: thread, and place in
 it."""
@@ -58,6 +64,7 @@ class RolePrinter:
     def head(self) -> list[str]:
         """Barriers, and the layouts of tiles that are sent."""
         signalled = {s.at.barrier for s in every(self.kernel.body) if isinstance(s, Fetch)}
+        signalled |= {s.at.barrier for s in every(self.kernel.body) if isinstance(s, Arrive) and s.each}
         out = [f"{b.name} = T.alloc_barrier([{b.arrivals * (GROUP if b.name in signalled else 1)}] * {b.slots})"
                for b in self.kernel.barriers]
         lanes = {s.dst for s in every(self.kernel.body) if isinstance(s, ReduceTile) and s.lanes}
@@ -65,7 +72,12 @@ class RolePrinter:
         told |= {n: f"T.Fragment({self.shapes[n]}, {BY_LANE})" for n in sorted(lanes)}
         if told:
             out.append("T.annotate_layout({" + ", ".join(f"{n}: {layout}" for n, layout in told.items()) + "})")
-        return [*out, "tx = T.get_thread_binding()"]
+        return [*out, "tx = T.get_thread_binding()", *self.together_all]
+
+    @property
+    def together_all(self) -> list[str]:
+        """Blocks of a cluster wait for each other: before one reaches for another's barriers, and before one ends."""
+        return ["T.cluster_sync()"] if self.kernel.cluster > 1 else []
 
     def swizzled(self) -> list[str]:
         """Tiles that are sent: without it four threads of a warp write to the same bank."""
@@ -75,8 +87,10 @@ class RolePrinter:
                        and self.shapes[s.src.buffer][-1] * BYTES[dtypes[s.src.buffer]] % 64 == 0})
 
     def staged(self, s: Slice) -> bool:
-        """Shared memory, whose new content the copy engine sees behind a fence alone."""
-        return any(b.name == s.buffer and b.scope == "shared" for b in self.kernel.buffers)
+        """Shared memory whose new content products or the copy engine see, behind a fence alone."""
+        seen = {x.buffer for k in every(self.kernel.body) if isinstance(k, (Gemm, Send)) for x in (
+            (k.a, k.b) if isinstance(k, Gemm) else (k.src,))}
+        return s.buffer in seen and any(b.name == s.buffer and b.scope == "shared" for b in self.kernel.buffers)
 
     def roles(self, s: Roles) -> list[str]:
         out: list[str] = []
@@ -85,8 +99,9 @@ class RolePrinter:
             self.own = role.groups * GROUP
             at += self.own
             head = "else:" if i == len(s.roles) - 1 else f"{'el' * bool(i)}if tx < {at}:"
-            out += [f"{head}  # {role.name}", *("    " + line for line in self._role(role, i == 0))]
-        return out
+            takes = role.registers * self.threads > sum(r.registers * r.groups * GROUP for r in s.roles)
+            out += [f"{head}  # {role.name}", *("    " + line for line in self._role(role, takes))]
+        return [*out, *self.together_all]
 
     @property
     def together(self) -> int:
@@ -100,8 +115,8 @@ class RolePrinter:
             return 1 + self.groups + self.threads // GROUP
         return 1 + self.groups * (2 if again or meets != sorted(meets) else 1)
 
-    def _role(self, role: Role, first: bool) -> list[str]:
-        out = [f"T.{'inc' if first else 'dec'}_max_nreg({role.registers})"] if role.registers else []
+    def _role(self, role: Role, takes: bool) -> list[str]:
+        out = [f"T.{'inc' if takes else 'dec'}_max_nreg({role.registers})"] if role.registers else []
         if any(isinstance(s, Turn) for s in every(role.body)):  # the first group starts with the turn
             out += [f"if tx >= {(role.groups - 1) * GROUP}:", f"    T.named_barrier_arrive(1, {2 * GROUP})"]
         return out + [line for s in role.body for line in self.stmt(s)]
@@ -122,11 +137,16 @@ class RolePrinter:
 
     def flight(self, s: Flight) -> list[str]:
         match s:
-            case Fetch(src, dst, at):
-                full = self.at(at)
-                return [f"T.tma_copy({self.part(src)}, {self.part(dst)}, barrier={full})", f"T.barrier_arrive({full})"]
+            case Fetch(src, dst, at, all):
+                full, whose = self.at(at), f", cluster_mask={2 ** self.kernel.cluster - 1}" * all
+                return [f"T.tma_copy({self.part(src)}, {self.part(dst)}, barrier={full}{whose})", f"T.barrier_arrive({full})"]
+            case Arrive(at, all=True):
+                return [f'T.call_extern("void", "arrive_all", {self.at(at)}, T.Cast("int32", tx % {GROUP} < '
+                        f'{self.kernel.cluster}), tx % {GROUP})']
             case Await(at, phase):
                 return [f"T.barrier_wait({self.at(at)}, {self._parity(phase)})"]
+            case Arrive(at, each=True):
+                return [f"T.barrier_arrive({self.at(at)})"]
             case Arrive(at):
                 return [f'T.call_extern("void", "arrive_if", {self.at(at)}, T.Cast("int32", tx % {GROUP} == 0))']
             case Drain(left, done):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from redfuser.acrf.expr import BINARY, LEVEL, Cast, Const, Expr, Index, Load, Op, entangled, indices_of, unfolded
-from redfuser.codegen.roles import ARRIVE, POLICIES, SWIZZLE, RolePrinter, options, role_kernel
+from redfuser.codegen.roles import ARRIVE, ARRIVE_ALL, POLICIES, SWIZZLE, RolePrinter, options, role_kernel
 from redfuser.dtypes import LONG
 from redfuser.errors import LoweringError
 from redfuser.tensorize.config import TileConfig
@@ -103,6 +103,8 @@ def _prelude(dialect: str, called: set[str]) -> list[str]:
     used = [f"static __device__ __forceinline__ float {name}({given}) {{ {cuda if dialect == 'cuda' else rocm} }}"
             for name, (given, cuda, rocm) in _PRELUDE.items() if name in called]
     used += [ARRIVE] if "arrive_if" in called else []
+    clusters = sorted(c for c in called if c.startswith("#define"))
+    used += [*clusters, ARRIVE_ALL] if clusters else []
     return ["PRELUDE = r'''", *used, "'''"] if used else []
 
 
@@ -127,11 +129,14 @@ class _Printer:
         inner += [f"{n} = {self.expr(e)}" for n, e in k.lets]
         for b in k.buffers:
             inner.append(self._alloc(b))
-        threads = k.threads
+        threads: int | str = k.threads
         if self.roles is not None:
             inner += self.roles.head()
             threads = self.roles.threads
             self.called.add("arrive_if")
+        if k.cluster > 1:  # TileLang tells its own launcher alone; said in the kernel, every launch has it
+            threads = f"{threads}, cluster_dims={k.cluster}"
+            self.called.add(f"#define {self.name}_kernel __cluster_dims__({k.cluster}, 1, 1) {self.name}_kernel")
         for s in k.body:
             inner += self.stmt(s)
         prelude = ", prelude=PRELUDE" if self.called else ""

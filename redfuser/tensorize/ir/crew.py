@@ -26,7 +26,7 @@ from redfuser.tensorize.ir.ordered import Clock, Memory
 from redfuser.tensorize.ir.phases import Ring, hazard
 
 Place = tuple[str, tuple[int, ...]]
-"""A buffer in shared memory, and the part of it that leading points of a slice say."""
+"""A buffer in shared memory, and the part of it that leading points of a slice say; in a cluster, whose it is before them."""
 
 
 @dataclass
@@ -39,10 +39,11 @@ class _Flying:
 
 
 class _Member:
-    """One warp group."""
+    """One warp group. rank: of its block in the cluster."""
 
-    def __init__(self, name: str, role: Role, first: bool, vars: dict) -> None:
-        self.name, self.role, self.first, self.vars = name, role, first, dict(vars)
+    def __init__(self, name: str, role: Role, first: bool, block: Block, rank: int) -> None:
+        self.name, self.role, self.first, self.vars = name, role, first, dict(block.vars)
+        self.block, self.rank = block, rank
         self.clock = Clock().tick(name)
         self.flying: deque[_Flying] = deque()
         self.sending: list[Place] = []
@@ -61,14 +62,19 @@ class _Member:
 
 
 class Crew:
-    """The members of one block's roles. seed: of the order in which they run."""
+    """The members of one block's roles, or of those of a cluster's. seed: of the order in which they run."""
 
-    def __init__(self, block: Block, kernel: TileKernel, roles: Roles, seed: int) -> None:
-        self.block, self.kernel = block, kernel
+    def __init__(self, blocks: list[Block], kernel: TileKernel, roles: Roles, seed: int) -> None:
+        self.blocks, self.kernel = blocks, kernel
         self.order = random.Random(seed)
         self.shared = {b.name for b in kernel.buffers if b.scope == "shared"}
         self.memory = Memory(hazard)
-        self.rings = {b.name: [Ring(b.arrivals) for _ in range(b.slots)] for b in kernel.barriers}
+        every_block = {s.at.barrier for s in every((roles,)) if isinstance(s, Fetch) and s.all}
+        self.rings = {(rank, b.name): [Ring(b.arrivals + (b.name in every_block)) for _ in range(b.slots)]
+                      for b in kernel.barriers for rank in range(len(blocks))}
+        """A barrier of what the first block brings for all: its own block says what it expects, which is one arrival more."""
+        self.said: dict[tuple[str, int], int] = {}
+        """Of a ring's slot, by whom: tiles expected, and tiles brought by another block."""
         self.fetches: list[Callable[[], None]] = []
         self.started = 0
         self.awaited: dict[str, str] = {}
@@ -77,11 +83,13 @@ class Crew:
         self.holders: dict[str, str] = {}
         """The role whose threads hold a fragment: the others have registers of their own."""
         self.fragments = {b.name for b in kernel.buffers if b.scope == "fragment"}
-        self.meetings: dict[str, list[_Member]] = {}
-        for role in roles.roles:
-            for g in range(role.groups):
-                self.members.append(_Member(f"{role.name} {g}", role, g == 0, block.vars))
-                self.members[-1].turns = int(g == 0)
+        self.meetings: dict[tuple[str, int], list[_Member]] = {}
+        for rank, block in enumerate(blocks):
+            whose = f" of block {rank}" if len(blocks) > 1 else ""
+            for role in roles.roles:
+                for g in range(role.groups):
+                    self.members.append(_Member(f"{role.name} {g}{whose}", role, g == 0, block, rank))
+                    self.members[-1].turns = int(g == 0)
 
     def run(self) -> None:
         """All members to their ends. Raises InternalError RF900 naming the hazard or the deadlock."""
@@ -97,7 +105,7 @@ class Crew:
             if chosen is None:
                 self.fetches.pop(self.order.randrange(len(self.fetches)))()
                 continue
-            chosen.ready, self.block.vars = (lambda: True), chosen.vars
+            chosen.ready, chosen.block.vars = (lambda: True), chosen.vars
             if next(walks[chosen.name], None) is None:
                 left.remove(chosen)
                 if chosen.flying or chosen.sending:
@@ -138,14 +146,19 @@ class Crew:
 
     def _met(self, m: _Member) -> None:
         m.clock = m.clock.tick(m.name)
+        self._over(m)
+        m.unmet = {}
+
+    def _over(self, m: _Member) -> None:
+        """What single threads of a group have read and written is over."""
         for place in m.reading:
             self.memory.read_done(place, m.name, m.clock)
         for place in m.writing:
             self.memory.write_done(place, m.name, m.clock)
-        m.reading, m.writing, m.unmet = [], [], {}
+        m.reading, m.writing = [], []
 
     def _turn(self, m: _Member, take: bool) -> Iterator[bool]:
-        mine = [x for x in self.members if x.role is m.role]
+        mine = [x for x in self.members if x.role is m.role and x.rank == m.rank]
         if take:
             m.ready, m.waits_for = (lambda: m.turns > 0), "its turn"
             yield True
@@ -158,7 +171,7 @@ class Crew:
         yield True
 
     def _meet(self, m: _Member) -> Iterator[bool]:
-        here = self.meetings.setdefault(m.role.name, [])
+        here = self.meetings.setdefault((m.role.name, m.rank), [])
         here.append(m)
         together = here
         if len(here) == m.role.groups:
@@ -167,7 +180,7 @@ class Crew:
                 known = known.join(x.clock)
             for x in here:
                 x.clock = known.tick(x.name)
-            self.meetings[m.role.name] = []
+            self.meetings[m.role.name, m.rank] = []
         m.ready, m.waits_for = (lambda: len(together) == m.role.groups), "the others of its role"
         yield True
 
@@ -178,8 +191,11 @@ class Crew:
         match s:
             case Fetch():
                 self._fetch(m, s)
-            case Arrive(at):
-                self._ring(m, at.barrier, at.slot).arrive(m.clock, f"{m.name} at {s}")
+            case Arrive(at, each, all):
+                if each:  # whoever learns of the phase's end learns what each thread has done
+                    self._over(m)
+                for rank in range(len(self.blocks)) if all else (m.rank,):
+                    self._ring(m, at.barrier, at.slot, rank).arrive(m.clock, f"{m.name} at {s}")
             case Drain(left, done):
                 self._drain(m, left, done)
             case Sent(left):
@@ -195,24 +211,46 @@ class Crew:
                     self.memory.read(self._place(m, src), m.name, m.clock, open=True, part=part)
                     m.sending.append(self._place(m, src))
                 if m.first:
-                    self.block.exec(Copy(src, dst))
+                    m.block.exec(Copy(src, dst))
             case _:
                 self._compute(m, s)
 
     def _fetch(self, m: _Member, s: Fetch) -> None:
+        if s.all:
+            self._once(m, s, m.rank, "expected")
+            self._ring(m, s.at.barrier, s.at.slot).arrive(m.clock, f"{m.name} at {s}")
+            if m.rank:  # the first block brings it
+                return
+        for rank, block in enumerate(self.blocks):
+            if s.all or rank == m.rank:
+                self._start(m, s, block, rank)
+
+    def _start(self, m: _Member, s: Fetch, block: Block, rank: int) -> None:
+        """A copy that a member starts, to its own block or to another."""
         self.started += 1
-        name, clock = f"fetch {self.started}", m.clock.tick(f"fetch {self.started}")
-        place, ring, vars = self._place(m, s.dst), self._ring(m, s.at.barrier, s.at.slot), dict(m.vars)
+        name = f"fetch {self.started}"
+        clock, vars = m.clock.tick(name), dict(m.vars)
+        place, ring = self._place(m, s.dst, rank), self._ring(m, s.at.barrier, s.at.slot, rank)
         self.memory.write(place, name, clock, str(s), open=True)
         self.awaited[name] = str(s)
+        if s.all:
+            self._once(m, s, rank, "brought")
 
         def arrives() -> None:
-            self.block.vars = vars
-            self.block.exec(Copy(s.src, s.dst))
+            block.vars = vars
+            block.exec(Copy(s.src, s.dst))
             self.memory.write(place, name, clock, str(s), open=False)
             ring.arrive(clock, str(s))
 
         self.fetches.append(arrives)
+
+    def _once(self, m: _Member, s: Fetch, rank: int, what: str) -> None:
+        """A phase of a barrier that two blocks serve has one tile that its own expects and one that the other brings."""
+        ring = self._ring(m, s.at.barrier, s.at.slot, rank)
+        key = (f"{what} {s.at.barrier} {rank}", self._int(m, s.at.slot))
+        if self.said.get(key, 0) > ring.over:
+            raise hazard(f"a second tile is {what} before the first is there: {m.name} at {s}")
+        self.said[key] = self.said.get(key, 0) + 1
 
     def _drain(self, m: _Member, left: int, done: tuple[str, ...]) -> None:
         while len(m.flying) > left:
@@ -254,7 +292,7 @@ class Crew:
             m.flying.append(_Flying(s.c, frozenset(registers), places))
             m.undrained.add(s.c)
         if m.first:
-            self.block.exec(s)
+            m.block.exec(s)
 
     def _look(self, m: _Member, *exprs: Expr) -> None:
         """Every thread reads what steers it."""
@@ -267,18 +305,20 @@ class Crew:
                 self.memory.read(place, m.name, m.clock, open=True)
                 m.reading.append(place)
 
-    def _ring(self, m: _Member, name: str, slot: object) -> Ring:
-        k, ring = self._int(m, slot), self.rings[name]
+    def _ring(self, m: _Member, name: str, slot: object, rank: int | None = None) -> Ring:
+        k, ring = self._int(m, slot), self.rings[m.rank if rank is None else rank, name]
         if not 0 <= k < len(ring):
             raise hazard(f"{name} has no slot {k}")
         return ring[k]
 
-    def _place(self, m: _Member, s: Slice) -> Place:
-        return s.buffer, tuple(self._int(m, d.start) for d in itertools.takewhile(lambda d: not d.size, s.dims))
+    def _place(self, m: _Member, s: Slice, rank: int | None = None) -> Place:
+        at = m.rank if rank is None else rank
+        own = (at,) if len(self.blocks) > 1 else ()
+        return s.buffer, (*own, *(self._int(m, d.start) for d in itertools.takewhile(lambda d: not d.size, s.dims)))
 
     def _int(self, m: _Member, e: object) -> int:
-        self.block.vars = m.vars
-        return self.block.number(e)  # type: ignore[arg-type]
+        m.block.vars = m.vars
+        return m.block.number(e)  # type: ignore[arg-type]
 
 
 def _line(s: TileStmt) -> str:

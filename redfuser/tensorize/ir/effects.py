@@ -22,6 +22,7 @@ from redfuser.tensorize.ir.nodes import (
     ReduceTile,
     Roles,
     Slice,
+    TileKernel,
     TileStmt,
 )
 
@@ -42,6 +43,30 @@ def bodies(s: TileStmt) -> tuple[tuple[TileStmt, ...], ...]:
         case Roles(roles):
             return tuple(r.body for r in roles)
     return ()
+
+
+def alike(kernel: TileKernel) -> frozenset[str]:
+    """Grid variables that steer nothing: blocks that differ in these alone take the same steps."""
+    steering: set[str] = set()
+    for s in every(kernel.body):
+        match s:
+            case For(start=start, stop=stop):
+                found = [start, stop]
+            case If(cond=cond):
+                found = [cond]
+            case Let(value=value):
+                found = [value]
+            case Await(at, phase):
+                found = [at.slot, phase]
+            case Arrive(at):
+                found = [at.slot]
+            case _:
+                found = []
+        steering.update(x.axis for e in found for x in walk(e) if isinstance(x, Index))
+    for name, expr in reversed(kernel.lets):
+        if name in steering:
+            steering.update(x.axis for x in walk(expr) if isinstance(x, Index))
+    return frozenset(v for v, extent in kernel.grid if extent > 1 and v not in steering)
 
 
 def loads(e: Expr) -> Iterator[str]:

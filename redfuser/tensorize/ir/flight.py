@@ -15,15 +15,17 @@ from redfuser.tensorize.ir.parts import At, Slice, index_text
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Start to copy a tile from global to shared memory; when it is there it arrives at ``at``."""
+    """Start to copy a tile from global to shared memory; when it is there it arrives at ``at``. ``all``: the first block of a
+    cluster starts it for all of them, at the same place of each; every block says that it expects its own."""
 
     src: Slice
     dst: Slice
     at: At
+    all: bool = False
     comment: str = field(default="", compare=False)
 
     def __str__(self) -> str:
-        return f"fetch {self.src} -> {self.dst} signals {self.at}"
+        return f"fetch {self.src} -> {self.dst} signals {self.at}{' of all' * self.all}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +43,17 @@ class Await:
 
 @dataclass(frozen=True, slots=True)
 class Arrive:
-    """One arrival of this warp group at a barrier."""
+    """One arrival of this warp group at a barrier: of one thread for all of them, as fits products, or (``each``) of every
+    thread for itself, as fits what single threads read and write. A barrier has one kind or the other. ``all``: at this barrier
+    of every block of the cluster."""
 
     at: At
+    each: bool = False
+    all: bool = False
     comment: str = field(default="", compare=False)
 
     def __str__(self) -> str:
-        return f"arrive {self.at}"
+        return f"arrive {self.at}{' each' * self.each}{' of all' * self.all}"
 
 
 @dataclass(frozen=True, slots=True)

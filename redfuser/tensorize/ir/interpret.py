@@ -17,13 +17,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from redfuser.acrf.expr import Index, walk
 from redfuser.errors import InputError
 from redfuser.tensorize.ir.block import Block, Parted, garbage
 from redfuser.tensorize.ir.crew import Crew
-from redfuser.tensorize.ir.effects import every
-from redfuser.tensorize.ir.flight import Arrive, Await, Let
-from redfuser.tensorize.ir.nodes import For, If, Roles, TileKernel, TileProgram
+from redfuser.tensorize.ir.effects import alike
+from redfuser.tensorize.ir.nodes import Roles, TileKernel, TileProgram
 from redfuser.tensorize.ir.pointwise import NUMPY_DTYPES, storage
 
 TOGETHER = 1 << 18
@@ -75,7 +73,7 @@ def _run_kernel(kernel: TileKernel, memory: dict[str, np.ndarray], dtypes: Mappi
     views = {p.name: memory[p.name].reshape(count, *p.shape) for p in kernel.params}
     largest = max((math.prod(b.shape) for b in kernel.buffers), default=1)
     together = max(1, TOGETHER // (count * largest))
-    free = _free(kernel) if together > 1 else frozenset()
+    free = alike(kernel) if together > 1 else frozenset()
     before = {p.name: views[p.name].copy() for p in kernel.params if p.out} if free else {}
     try:
         _run_blocks(kernel, views, dtypes, count, free, together, seed)
@@ -87,39 +85,24 @@ def _run_kernel(kernel: TileKernel, memory: dict[str, np.ndarray], dtypes: Mappi
         _run_blocks(kernel, views, dtypes, count, frozenset(), 1, seed)
 
 
-def _free(kernel: TileKernel) -> frozenset[str]:
-    """Grid variables that steer nothing: blocks that differ in these alone take the same steps."""
-    steering: set[str] = set()
-    for s in every(kernel.body):
-        match s:
-            case For(start=start, stop=stop):
-                found = [start, stop]
-            case If(cond=cond):
-                found = [cond]
-            case Let(value=value):
-                found = [value]
-            case Await(at, phase):
-                found = [at.slot, phase]
-            case Arrive(at):
-                found = [at.slot]
-            case _:
-                found = []
-        steering.update(x.axis for e in found for x in walk(e) if isinstance(x, Index))
-    for name, expr in reversed(kernel.lets):
-        if name in steering:
-            steering.update(x.axis for x in walk(expr) if isinstance(x, Index))
-    return frozenset(v for v, extent in kernel.grid if extent > 1 and v not in steering)
-
-
 def _run_blocks(kernel: TileKernel, views: Mapping[str, np.ndarray], dtypes: Mapping[str, np.dtype], count: int,
                 free: frozenset[str], together: int, seed: int) -> None:
-    """All blocks; those that differ in the variables ``free`` alone, so many together."""
-    alike = [(v, n) for v, n in kernel.grid if v in free]
-    places = list(itertools.product(*(range(n) for _, n in alike)))
-    for point in itertools.product(*(range(n) for v, n in kernel.grid if v not in free)):
+    """All blocks; those that differ in the variables ``free`` alone, so many together. Those of a cluster run side by side."""
+    beside = kernel.grid[0][0]
+    free -= {beside} if kernel.cluster > 1 else set()
+    same = [(v, n) for v, n in kernel.grid if v in free]
+    places = list(itertools.product(*(range(n) for _, n in same)))
+    others = [(v, kernel.cluster if v == beside else 1, n) for v, n in kernel.grid if v not in free]
+    for point in itertools.product(*(range(0, n, step) for _, step, n in others)):
         for first in range(0, len(places), together):
-            block = Block(dict(views), count, places[first:first + together], [v for v, _ in alike], dtypes)
-            block.vars.update(zip((v for v, _ in kernel.grid if v not in free), point, strict=True))
-            block.open(kernel)
+            blocks = [Block(dict(views), count, places[first:first + together], [v for v, _ in same], dtypes)
+                      for _ in range(kernel.cluster)]
+            for rank, block in enumerate(blocks):
+                block.vars.update({v: at + rank * (v == beside) for (v, _, _), at in zip(others, point, strict=True)})
+                block.open(kernel)
             for stmt in kernel.body:
-                Crew(block, kernel, stmt, seed).run() if isinstance(stmt, Roles) else block.exec(stmt)
+                if isinstance(stmt, Roles):
+                    Crew(blocks, kernel, stmt, seed).run()
+                else:
+                    for block in blocks:
+                        block.exec(stmt)

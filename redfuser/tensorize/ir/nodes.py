@@ -5,7 +5,7 @@ The grammar, on one screen (``str()`` of every node prints this text, :mod:`redf
     program   ::= "tile program" NAME {arg} {"output" NAME "=" NAME} {"rounding" TEXT} {kernel}
     arg       ::= "in" | "out" | "workspace"  NAME ":" DTYPE shape
     kernel    ::= "kernel" NAME "(" param {"," param} ")" "grid" "(" {VAR "<" INT} ")" "threads" INT ["specialized"]
-                  ["raster" INT] ["exact" ["small"]] {"let" VAR "=" expr} {buffer} {barrier} {stmt}
+                  ["raster" INT] ["exact" ["small"]] ["cluster" INT] {"let" VAR "=" expr} {buffer} {barrier} {stmt}
     param     ::= NAME ":" DTYPE shape ["out"]                      a view of a contiguous tensor
     buffer    ::= NAME ":" ("shared" | "fragment" | "local") DTYPE shape
     barrier   ::= NAME ":" "barrier" "[" INT "]" "of" INT           slots, arrivals that end a phase
@@ -17,7 +17,8 @@ The grammar, on one screen (``str()`` of every node prints this text, :mod:`redf
                 | "for" VAR "in" expr ".." expr ["pipelined" INT] ":" {stmt}
                 | "if" expr ":" {stmt}
                 | "roles:" {"role" NAME "of" INT ["registers" INT] ":" {stmt}}
-                | "fetch" slice "->" slice "signals" at | "await" at "phase" expr | "arrive" at
+                | "fetch" slice "->" slice "signals" at ["of all"] | "await" at "phase" expr
+                | "arrive" at ["each"] ["of all"]
                 | "drain" INT ["for" NAME {"," NAME}] | "take turn" | "pass turn" | "meet" ["alone"]
                 | "send" slice "->" slice ["alone"] | "await sent" ["but" INT] | "let" VAR "=" expr
     at        ::= NAME "[" expr "]"
@@ -157,8 +158,8 @@ class If:
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What ``groups`` warp groups (of four warps) of a block do: each its part of the rows of every fragment. ``registers`` of
-    a thread once it runs, 0: those of the launch."""
+    """What ``groups`` warp groups (of four warps) of a block do: each its part of the rows of every fragment, or of the columns
+    (where products go by columns). ``registers`` of a thread once it runs, 0: those of the launch."""
 
     name: str
     groups: int
@@ -192,7 +193,8 @@ class TileKernel:
     ``notes``: the mathematics, as comment lines for a reader. ``warp_specialized``: allow a producer warp group.
     ``raster``: blocks of this many columns share L2 (0: launch order). ``exact``: nothing is computed
     by an approximate instruction, since the result is rounded to few values (``all``), or by none that knows no numbers below
-    2^-126, since the result may be one (``small``)."""
+    2^-126, since the result may be one (``small``). ``cluster``: so many neighbours along the first grid variable start and end
+    together, and reach each other's shared memory."""
 
     name: str
     params: tuple[Param, ...]
@@ -206,6 +208,7 @@ class TileKernel:
     exact: Exact = ""
     notes: tuple[str, ...] = field(default=(), compare=False)
     barriers: tuple[Barrier, ...] = ()
+    cluster: int = 1
 
     @property
     def homes(self) -> dict[str, Param | Buffer]:
@@ -223,6 +226,7 @@ class TileKernel:
         grid = ", ".join(f"{v} < {e}" for v, e in self.grid)
         raster = f" raster {self.raster}" if self.raster else ""
         how = f"{' specialized' * self.warp_specialized}{raster}{EXACT[self.exact]}"
+        how += f" cluster {self.cluster}" * (self.cluster > 1)
         lines = [f"kernel {self.name}({', '.join(map(str, self.params))}) grid ({grid}) threads {self.threads}{how}"]
         lines += [f"  let {n} = {index_text(e)}" for n, e in self.lets]
         lines += [f"  {b}" for b in (*self.buffers, *self.barriers)]

@@ -38,7 +38,7 @@ from redfuser.tensorize.ir.parts import At
 _WORD = r"([\w@]+)"
 _TENSOR = re.compile(rf"{_WORD}: (\w+)\[([\d, ]*)\]")
 _KERNEL = re.compile(rf"kernel {_WORD}\((.*)\) grid \((.*)\) threads (\d+)( specialized)?(?: raster (\d+))?"
-                     r"( exact(?: small)?)?$")
+                     r"( exact(?: small)?)?(?: cluster (\d+))?$")
 _EXACT = {text: kind for kind, text in EXACT.items()}
 _BUFFER = re.compile(rf"{_WORD}: (shared|fragment|local) (\w+)(\[[\d, ]*\])$")
 _GEMM = re.compile(r"gemm (.*) -> ([\w@]+)( clear)?( async)? (rows|cols|square)$")
@@ -120,7 +120,7 @@ class _Reader:
                 name, _, value = line.text.removeprefix("let ").partition(" = ")
                 lets.append((name, self.index(value)))
         return TileKernel(m[1], params, grid, int(m[4]), tuple(lets), tuple(buffers), self.stmts(1), bool(m[5]),
-                          int(m[6] or 0), _EXACT[m[7] or ""], barriers=tuple(barriers))
+                          int(m[6] or 0), _EXACT[m[7] or ""], barriers=tuple(barriers), cluster=int(m[8] or 1))
 
     def _param(self, line: Line, text: str) -> Param:
         name, dtype, shape = _tensor(line, text.removesuffix(" out"))
@@ -162,7 +162,7 @@ class _Reader:
             case "fetch":
                 what, _, at = rest.partition(" signals ")
                 src, _, dst = what.partition(" -> ")
-                return Fetch(self.slice(src), self.slice(dst), self.at(at))
+                return Fetch(self.slice(src), self.slice(dst), self.at(at.removesuffix(" of all")), at.endswith(" of all"))
             case "send":
                 src, _, dst = rest.partition(" -> ")
                 return Send(self.slice(src), self.slice(dst.removesuffix(" alone")), dst.endswith(" alone"))
@@ -172,7 +172,8 @@ class _Reader:
                 at, _, phase = rest.partition(" phase ")
                 return Await(self.at(at), self.index(phase))
             case "arrive":
-                return Arrive(self.at(rest))
+                one = rest.removesuffix(" of all")
+                return Arrive(self.at(one.removesuffix(" each")), one.endswith(" each"), one != rest)
             case "drain":
                 left, _, names = rest.partition(" for ")
                 return Drain(int(left), tuple(commas(names)))

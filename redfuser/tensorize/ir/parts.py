@@ -75,7 +75,8 @@ class Slice:
 @dataclass(frozen=True, slots=True)
 class Barrier:
     """Where roles wait for each other: a ring of ``slots``, each of which counts phases. A phase is over when ``arrivals`` of
-    them have come (a fetch that signals is one, and so is an ``arrive`` of one warp group). Phases are counted from 0."""
+    them have come (a fetch that signals is one, and so is an ``arrive`` of one warp group, of each of its threads or
+    of one for all). Phases are counted from 0."""
 
     name: str
     slots: int

@@ -86,6 +86,8 @@ class _Checker:
                  *(v for v, _ in k.grid), *(n for n, _ in k.lets)]
         if len(set(names)) != len(names):
             self.say("a name is given twice", k)
+        if k.cluster > 1 and (k.grid[0][1] % k.cluster or not any(isinstance(s, Roles) for s in k.body)):
+            self.say(f"clusters of {k.cluster}", k)
         self.vars = {v for v, _ in k.grid}
         for n, e in k.lets:
             self.index(e, f"let {n}")
@@ -162,8 +164,14 @@ class _Checker:
         if self.kernel.body[-1] is not where or not roles or roles[0].groups * 128 != self.kernel.threads:
             self.say("roles", where)
         copies = [s for s in every((where,)) if isinstance(s, Fetch)]
-        if {s.at.barrier for s in copies} & {s.at.barrier for s in every((where,)) if isinstance(s, Arrive)}:
+        arrivals = {(s.at.barrier, s.each) for s in every((where,)) if isinstance(s, Arrive)}
+        if {s.at.barrier for s in copies} & {n for n, _ in arrivals}:
             self.say("a barrier of copies at which groups arrive", where)
+        if len(arrivals) != len({n for n, _ in arrivals}):
+            self.say("a barrier at which both one thread of a group arrives and each", where)
+        wide = {(s.at.barrier, s.all) for s in every((where,)) if isinstance(s, (Arrive, Fetch))}
+        if len(wide) != len({n for n, _ in wide}) or (self.kernel.cluster == 1 and any(all for _, all in wide)):
+            self.say("a barrier of all blocks", where)
         filled = {s.dst.buffer for s in every((where,)) if isinstance(s, Copy)} & {
             b.name for b in self.kernel.buffers if b.scope == "shared"}
         before, outside = {s.dst.buffer for s in copies} | filled | self.full, self.vars

@@ -11,6 +11,7 @@ from redfuser.target import Target
 from redfuser.tensorize.config import Schedule
 from redfuser.tensorize.ir.nodes import TileKernel
 from redfuser.tensorize.schedule.carry import Carry
+from redfuser.tensorize.schedule.cluster import Cluster
 from redfuser.tensorize.schedule.grid import FoldGrid
 from redfuser.tensorize.schedule.in_flight import KeepInFlight
 from redfuser.tensorize.schedule.in_place import ReuseInPlace
@@ -55,7 +56,7 @@ def _persistent(target: Target) -> tuple[Pass, ...]:
 
 
 def _relay(target: Target) -> tuple[Pass, ...]:
-    return OrderBlocks(), PartColumns(), StageInPlace(), Relay(target)
+    return OrderBlocks(), PartColumns(), StageInPlace(), Relay(target), Cluster()
 
 
 SCHEDULES: dict[Schedule, Callable[[Target], tuple[Pass, ...]]] = {

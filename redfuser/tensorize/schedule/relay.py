@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from math import prod
 
 from redfuser.acrf.expr import Expr, Index, Load, map_children
 from redfuser.acrf.index import i64, iadd, imax, imul
@@ -32,6 +33,9 @@ from redfuser.tensorize.schedule.specialise import KEPT, Parts
 
 STEP = 8
 """Registers that a role may have more or fewer of."""
+BESIDES = 32
+"""Registers of a thread that accumulates besides its accumulators: what else there is goes to those that weigh (128 x 4096 of
+latent attention: .2715 ms with 184 and 120 registers, .2694 with 160 and 168; one H200, in a graph)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +49,19 @@ class Relay:
           c, s = f(s)                                   await handed_full[0] phase k
           o = o * c                                     o = o * c_handed
           copy s -> w_shared                  -->       gemm w_shared, x_shared[k % 2] -> o async cols;  drain 0 for o
-          gemm w_shared, x_shared -> o cols             arrive handed_empty[0];  arrive x_empty[k % 2]
+          gemm w_shared, x_shared -> o cols             arrive x_empty[k % 2];  arrive handed_empty[0] each
                                                     role weigh of 1:
                                                       for k in 0 .. 8:
                                                         gemm q, x_shared[k % 2]^T -> s clear async;  drain 0 for s
                                                         c, s = f(s)
                                                         await handed_empty[0] phase k - 1
-                                                        copy s -> w_shared;  copy c -> c_handed;  meet alone
-                                                        arrive handed_full[0]
+                                                        copy s -> w_shared;  copy c -> c_handed
+                                                        arrive handed_full[0] each
                                                     role copy of 1: ...
 
-    The weights' products and what is computed of them run beside the accumulators' products. Requires a loop that feeds
+    The weights' products and what is computed of them run beside the accumulators' products; where there are several of those,
+    the second is corrected under the first's product. What is handed over single threads write and read, so that each of them
+    arrives. Requires a loop that feeds
     accumulators from one tile that it writes, rows of one warp group, and that what weighs reads nothing that is accumulated.
     Every value is computed from the same values in the same order, and a row's reductions within one group: no rounding
     changes."""
@@ -133,7 +139,8 @@ class _Relayed:
             return None
         weigh = (*before[0], replace(loop, body=tuple(front)), *late_front)
         accumulate = (*before[1], replace(loop, body=tuple(back), comment=""), *late_back)
-        few, most = _registers(source.threads, p.groups, self.target)
+        held = sum(prod(self.fragments[n].shape) for n in self.fed.accumulators) // source.threads
+        few, most = _registers(held, source.threads, p.groups, self.target)
         roles = (Role("accumulate", p.groups, most, accumulate), Role("weigh", 1, few, weigh),
                  Role("copy", 1, KEPT, self.parts.copying))
         told = [Barrier(self.full, 1, 1), Barrier(self.empty, 1, p.groups)]
@@ -178,7 +185,7 @@ class _Relayed:
             mine += [w for b, w in waits.items() if b in touched and w not in mine]
             mine.append(s)
         front += [w for w in waits.values() if w not in front and w not in back]  # read in the loop behind
-        return _together(front), _together(back)
+        return _together(front, self.tiles), _together(back, self.tiles)
 
     def step(self, front: list[TileStmt], back: list[TileStmt],
              count: Expr) -> tuple[list[TileStmt] | None, list[TileStmt]]:
@@ -189,20 +196,18 @@ class _Relayed:
             return None, back
         front = [s for s in front if s is not over]
         given, back = self.taken(back, {n for s in front for n in writes(s)})
-        tiles = [s for s in back if isinstance(s, Arrive)]
-        back = [s for s in back if not isinstance(s, Arrive)]
         return ([*(replace(s, policy="rows") if isinstance(s, Gemm) else s for s in front),
-                 Await(At(self.empty, i64(0)), iadd(count, i64(-1))), over, *given, Meet(alone=True),
-                 Arrive(At(self.full, i64(0)))],
-                [Await(At(self.full, i64(0)), count), *back, Meet(alone=True), Arrive(At(self.empty, i64(0))), *tiles])
+                 Await(At(self.empty, i64(0)), iadd(count, i64(-1))), *given, over,
+                 Arrive(At(self.full, i64(0)), each=True)],
+                [Await(At(self.full, i64(0)), count), *back, Arrive(At(self.empty, i64(0)), each=True)])
 
     def end(self, front: list[TileStmt], back: list[TileStmt], own: set[str],
             count: Expr) -> tuple[list[TileStmt], list[TileStmt]]:
         """What is done behind the loop. Results may leave through the room of what the weights were made of, so that they are
         handed over even where no row's value is."""
         given, back = self.taken(back, own)
-        return ([*front, Await(At(self.empty, i64(0)), iadd(count, i64(-1))), *given, Meet(alone=True),
-                 Arrive(At(self.full, i64(0)))], [Await(At(self.full, i64(0)), count), *back])
+        return ([*front, Await(At(self.empty, i64(0)), iadd(count, i64(-1))), *given,
+                 Arrive(At(self.full, i64(0)), each=True)], [Await(At(self.full, i64(0)), count), *back])
 
     def taken(self, back: list[TileStmt], own: set[str]) -> tuple[list[TileStmt], list[TileStmt]]:
         """Copies of the row vectors that ``back`` reads and the other role has, and ``back`` reading them in shared memory."""
@@ -219,31 +224,59 @@ class _Relayed:
                 [with_exprs(s, value) if isinstance(s, Parallel) else s for s in back])
 
 
-def _together(body: list[TileStmt]) -> list[TileStmt]:
-    """Products that follow each other are started one behind the other and awaited once, and then their tiles given back."""
-    return list(_runs(body))
+def _together(body: list[TileStmt], tiles: dict[str, str]) -> list[TileStmt]:
+    """Products that follow each other are started one behind the other, each as soon as what it adds to is ready, and awaited
+    one by one; a tile is given back behind its last one. tiles: by the barrier at which that is said."""
+    return list(_runs(_when_needed(body), tiles))
 
 
-def _runs(body: list[TileStmt]) -> Iterator[TileStmt]:
+def _when_needed(body: list[TileStmt]) -> list[TileStmt]:
+    """Maps right before what needs them first, where that is a product."""
+    out = list(body)
+    for s in reversed(body):
+        if isinstance(s, Parallel):
+            at = next(i for i, k in enumerate(out) if k is s)
+            to = next((i for i in range(at + 1, len(out)) if _touched(out[i]) & writes(s) or writes(out[i]) & reads(s)), at)
+            if isinstance(out[to], Gemm):
+                while isinstance(out[to - 1], Await):
+                    to -= 1
+                out[at:to] = [*out[at + 1:to], s]
+    return out
+
+
+def _touched(s: TileStmt) -> set[str]:
+    return reads(s) | writes(s) | (set(s.done) if isinstance(s, Drain) else set())
+
+
+def _runs(body: list[TileStmt], tiles: dict[str, str]) -> Iterator[TileStmt]:
     run: list[TileStmt] = []
     for s in [*body, None]:
-        if isinstance(s, (Gemm, Await, Drain, Arrive)):
+        busy = {n for k in run if isinstance(k, Gemm) for n in _touched(k)}
+        if isinstance(s, (Gemm, Await, Drain, Arrive)) or (isinstance(s, Parallel) and busy and not _touched(s) & busy):
             run.append(s)
             continue
-        products = tuple(dict.fromkeys(k.c for k in run if isinstance(k, Gemm)))
-        yield from (k for k in run if isinstance(k, (Gemm, Await)))
-        yield from ([Drain(0, products)] if products else [])
-        yield from (k for k in run if isinstance(k, Arrive))
+        products = [k for k in run if isinstance(k, Gemm)]
+        yield from (k for k in run if not isinstance(k, (Drain, Arrive)))
+        for i, k in enumerate(products):
+            later = products[i + 1:]
+            if all(k.c != p.c for p in later):
+                yield Drain(len(later), (k.c,))
+                left = {n for p in later for n in reads(p)}
+                free = [a for a in run if isinstance(a, Arrive) and tiles[a.at.barrier] not in left]
+                yield from free
+                run = [a for a in run if a not in free]
+        yield from (a for a in run if isinstance(a, Arrive))
         run = []
         if s is not None:
             yield s
 
 
-def _registers(threads: int, groups: int, target: Target) -> tuple[int, int]:
-    """Registers of a thread that weighs and of one that accumulates: the first gives a few back, the second have the rest."""
+def _registers(accumulators: int, threads: int, groups: int, target: Target) -> tuple[int, int]:
+    """Registers of a thread that weighs and of one that accumulates (which holds so many accumulators)."""
     own = target.registers // (threads + 2 * GROUP) // STEP * STEP
-    few = own - STEP
-    return few, (own * (groups + 2) - few - KEPT) // groups // STEP * STEP
+    left = own * (groups + 2) - KEPT
+    most = min((accumulators + BESIDES) // STEP * STEP, (left - own + STEP) // groups // STEP * STEP)
+    return left - most * groups, most
 
 
 def _minus(a: Expr, b: Expr) -> Expr:
