@@ -36,10 +36,6 @@ class BuildError(RedFuserError):
     """A kernel did not build; carries the log and the generated source."""
 
 
-class TuningError(RedFuserError):
-    """Tuning could not finish or found nothing that is correct."""
-
-
 class NumericsError(RedFuserError):
     """A result is outside the numerics rule."""
 

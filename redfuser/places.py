@@ -105,6 +105,3 @@ def astray(ours: torch.Tensor, theirs: torch.Tensor, own: Ranking, exact: Rankin
     again = torch.zeros_like(order, dtype=torch.bool)
     again[order[1:]] = chosen.diff() == 0
     return outside | wrong | again.reshape(x.shape)
-
-
-__all__ = ["Ranking", "Recorder", "astray", "defined", "ranking"]

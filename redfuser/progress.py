@@ -21,6 +21,3 @@ def heard(listener: Callable[[str], None]) -> Iterator[None]:
 def tell(what: str, done: int, whole: int) -> None:
     for listener in list(_listeners):
         listener(f"{what}, {done} of {whole}")
-
-
-__all__ = ["heard", "tell"]

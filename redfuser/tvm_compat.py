@@ -19,33 +19,10 @@ os.environ.setdefault("TVM_NUM_THREADS", "2")
 before_apache_tvm()
 
 import tvm
-from tvm import ir, relax, s_tir, te, tirx, topi
+from tvm import ir, relax, s_tir, tirx
+from tvm import te as te
+from tvm import topi as topi
 from tvm.relax import TensorStructInfo, TupleStructInfo
-
-__all__ = [
-    "TensorStructInfo",
-    "TupleStructInfo",
-    "bindings",
-    "build_scalar",
-    "call_dps_packed",
-    "check_well_formed",
-    "dtype_of",
-    "ir",
-    "is_op",
-    "is_static",
-    "op_name",
-    "parse_prim_func",
-    "permute_axes",
-    "prim_int",
-    "relax",
-    "s_tir",
-    "shape_of",
-    "te",
-    "tensor_info",
-    "tirx",
-    "topi",
-    "tvm",
-]
 
 
 def tensor_info(shape: Sequence[int], dtype: str) -> Any:
@@ -94,6 +71,15 @@ def op_name(expr: Any) -> str:
 
 def is_op(expr: Any, *names: str) -> bool:
     return op_name(expr) in names
+
+
+def variables(expr: Any) -> list[str]:
+    """Names of the variables that an expression reads, in order and as often as it does: ``x * x`` reads x twice."""
+    if isinstance(expr, relax.Var):
+        return [expr.name_hint]
+    parts = (expr.fields if isinstance(expr, relax.Tuple) else expr.args if isinstance(expr, relax.Call) else
+             [expr.tuple_value] if isinstance(expr, relax.TupleGetItem) else ())
+    return [name for part in parts for name in variables(part)]
 
 
 def prim_int(expr: Any) -> int:

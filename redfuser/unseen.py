@@ -30,6 +30,3 @@ def unseen(run: Callable[[Key, float], Sequence[Array]], odd: Iterable[Key]) -> 
                  np.zeros(a.shape, np.bool_) for a, *same in zip(plain, *others, strict=True)]
         found.append((key, where, list(plain)))
     return found
-
-
-__all__ = ["unseen"]

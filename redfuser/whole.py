@@ -44,6 +44,3 @@ def _calls(imported: Any, regions: Sequence[Any], names: Mapping[str, str]) -> i
         return str(outer.emit(imported, list(regions), dict(names)).source).count(ONE_CALL)
     except UnsupportedError:
         return 0
-
-
-__all__ = ["parts_of_one_call"]

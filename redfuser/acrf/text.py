@@ -179,6 +179,3 @@ def _outputs(program: Program, stmts: list[Stmt], source: Source) -> tuple[str, 
         if r.text in {x.text for x in program.returns[:i]}:
             source.fail("RF181", r.at, "a result is returned twice", help="name it once")
     return tuple(r.text for r in program.returns)
-
-
-__all__ = ["parse_cascade", "parse_cascades", "parse_expr", "read_cascades"]

@@ -223,6 +223,3 @@ def _counts(cascade: Cascade) -> frozenset[str]:
     compared = {k for s in cascade.stmts for x in walk(s.expr) if isinstance(x, Op) and x.name in COMPARISONS for k in walk(x)}
     named = {x.tensor for x in indices | compared if isinstance(x, Load)}
     return frozenset(t.name for t in cascade.inputs if t.dtype in ("i32", "i64") and t.name not in named)
-
-
-__all__ = ["Draw", "Facts", "draws", "facts", "inputs"]

@@ -234,6 +234,3 @@ def _first(got: Array, want: Array, bad: Array) -> str:
 def first_failure(names: Mapping[str, str]) -> str:
     """The first output that failed, as one line."""
     return next((f"{n}: {text}" for n, text in names.items() if text), "")
-
-
-__all__ = ["DIGITS", "Bands", "Want", "digits", "first_failure", "rule"]

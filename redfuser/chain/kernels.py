@@ -126,6 +126,3 @@ def _accumulator(b: Block) -> Accumulator:
     assert b.reducer is not None
     dtype = b.exprs[0].dtype if b.reducer.kind in PAYLOAD else b.dtype
     return Accumulator(b.names, b.axes, b.reducer, dtype, (), b.exprs[0], tuple(Ref(n, b.dtype) for n in b.names))
-
-
-__all__ = ["evaluate", "run"]

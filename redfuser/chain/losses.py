@@ -100,5 +100,3 @@ _SLOPES: dict[str, Callable[..., tuple[Array, ...]]] = {
     "erf": lambda y, a: (1.13 * np.exp(-a * a),), "floor": lambda y, a: (0 * y,), "ceil": lambda y, a: (0 * y,),
     "round": lambda y, a: (0 * y,), "sin": lambda y, a: (np.cos(a),), "cos": lambda y, a: (np.sin(a),)}
 """Derivatives of an operation by its arguments, of any sign, from its result and them."""
-
-__all__ = ["losses"]

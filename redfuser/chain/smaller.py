@@ -156,6 +156,3 @@ def _restated(fused: Fused, changed: dict[str, int], shapes: dict[str, tuple[int
     return replace(fused, cascade=cascade, producers=tuple(map(stmt, fused.producers)),
                    state=replace(fused.state, accumulators=accumulators, finalize=finalize),
                    post=tuple(map(stmt, fused.post)))  # type: ignore[arg-type]
-
-
-__all__ = ["expressions", "smaller", "span"]

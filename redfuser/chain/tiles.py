@@ -44,6 +44,3 @@ def arguments(program: Program, tiles: TileProgram, inputs: Mapping[str, Array])
 def _typed(program: Program, results: Mapping[str, Array]) -> dict[str, Array]:
     """Integers as the program has them."""
     return {n: x.astype(NUMPY["i64"]) if x.dtype == np.int32 else x for n, x in results.items()}
-
-
-__all__ = ["arguments", "violations"]

@@ -88,5 +88,3 @@ def evaluate(cascade: Cascade, inputs: Mapping[str, Array], numbers: Domain) -> 
 
 PROGRAM = Arrays(program=True)
 """Every operation rounds to its own dtype."""
-
-__all__ = ["FEW", "PROGRAM", "Truth", "Wide", "evaluate"]

@@ -41,6 +41,3 @@ def check(file: str, device: str | None, as_json: bool) -> None:
         os._exit(NUMERICS)
     if any(row["verdict"] == "wrong" for row in rows):
         sys.exit(NUMERICS)
-
-
-__all__ = ["check"]

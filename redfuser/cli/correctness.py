@@ -118,6 +118,3 @@ def _finish(rows: list[dict[str, Any]], device: str, folder: Path | None, since:
             click.echo(f"WRONG {r['program']}: {r['why'][:300]}")
     if any(r["verdict"] == table.WRONG for r in rows):
         raise click.exceptions.Exit(NUMERICS)
-
-
-__all__ = ["correctness"]

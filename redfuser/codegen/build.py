@@ -243,8 +243,3 @@ def _from_cache(cache: Cache, key: str) -> KernelSpec | None:
     except (zipfile.BadZipFile, KeyError, ArtifactError):
         cache.drop(key)
         return None
-
-
-def safe_name(name: str) -> str:
-    """``name`` as an identifier, for symbols and operator names."""
-    return re.sub(r"\W", "_", name)

@@ -26,7 +26,7 @@ from redfuser import tvm_compat as tc
 from redfuser.acrf.cascade import Provenance
 from redfuser.frontend.appended import Appended
 from redfuser.frontend.totals import TOTALS, row_axes
-from redfuser.tvm_compat import dtype_of, op_name, relax, shape_of
+from redfuser.tvm_compat import dtype_of, op_name, relax, shape_of, variables
 
 BINARY = frozenset({
     "add", "subtract", "multiply", "divide", "floor_divide", "floor_mod", "power", "maximum", "minimum", "equal",
@@ -141,7 +141,7 @@ class Builder:
         live = {o.name_hint for o in outputs if isinstance(o, relax.Var)}
         for var, expr in reversed(self._bindings):
             if var.name_hint in live:
-                live.update(v.name_hint for v in _operands(expr) if isinstance(v, relax.Var))
+                live.update(variables(expr))
         return live
 
     def _fresh(self, name: str) -> str:
@@ -403,26 +403,8 @@ def _neutral(name: str, constant: Any, dtype: str, on_right: bool) -> bool:
     return False
 
 
-def _operands(expr: Any) -> list[Any]:
-    found: list[Any] = []
-
-    def go(e: Any) -> None:
-        if isinstance(e, relax.Tuple):
-            for f in e.fields:
-                go(f)
-        else:
-            found.append(e)
-
-    if isinstance(expr, relax.TupleGetItem):
-        go(expr.tuple_value)
-    elif isinstance(expr, relax.Call):
-        for a in expr.args:
-            go(a)
-    return found
-
-
 def _rename(expr: Any, renamed: dict[str, Any]) -> Any:
-    if not any(isinstance(v, relax.Var) and v.name_hint in renamed for v in _operands(expr)):
+    if renamed.keys().isdisjoint(variables(expr)):
         return expr
 
     def go(e: Any) -> Any:

@@ -209,6 +209,3 @@ def _read(source: Tensor, places: Sequence[tuple[Tensor, int | None]], extents: 
         source = source.permute(order) if order != list(range(len(axes))) else source
         return source.reshape([extents[p] if p in axes else 1 for p in range(4)])
     return torch.ops.aten.index.Tensor(source, [t for t, _ in places])
-
-
-__all__ = ["written_out"]

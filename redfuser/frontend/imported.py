@@ -10,8 +10,6 @@ from redfuser.acrf.cascade import Provenance
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Imported", "InputSpec", "Leaf", "OpaqueCall", "Provenance", "Static"]
-
 
 @dataclass(frozen=True, slots=True)
 class InputSpec:

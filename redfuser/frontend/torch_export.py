@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import operator
 from dataclasses import replace
 from typing import Any
@@ -24,7 +23,6 @@ from redfuser.frontend.program import DROPPED, Origin, check_signature, decompos
 from redfuser.frontend.static import INDEX_ARITHMETIC, Band, Statics, band, counting, uniform
 from redfuser.tvm_compat import call_dps_packed, dtype_of, relax, shape_of, tensor_info
 
-log = logging.getLogger(__name__)
 op = relax.op
 
 

@@ -6,7 +6,6 @@ looks at one call, may absorb calls that nothing else reads (``scope.once``), an
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from redfuser.outer.moving import view_text
@@ -14,7 +13,6 @@ from redfuser.outer.pointwise import RULES, UNARY, convolution, reduced_axes, tr
 from redfuser.outer.scope import HALF, Scope, is_float, literal, scalar, shape_text
 from redfuser.tvm_compat import dtype_of, op_name, permute_axes, prim_int, relax, shape_of
 
-Match = Callable[[Scope, Any], "str | None"]
 _OWN_ACCUMULATION = frozenset(UNARY) | {"nn.gelu_tanh", "nn.softplus", "nn.softmax", "nn.log_softmax", "nn.layer_norm",
                                         "nn.rms_norm", "nn.group_norm", "sum", "mean", "variance", "std"}
 """Operators that torch computes in float32 for half operands, rounding the result once."""
@@ -77,7 +75,7 @@ def _narrowed(s: Scope, call: Any) -> str | None:
     if op_name(inner) in ("matmul", "add"):
         return _product(s, inner, half)
     if op_name(inner).startswith("nn.conv"):
-        return convolution(s, inner, operands=_halves(s, inner.args, half)) if _all_half(inner.args, half) else None
+        return convolution(s, inner, operands=_halves(s, inner.args)) if _all_half(inner.args, half) else None
     view = _Narrow(s, half)
     if any(view.narrow(a) is None for a in inner.args if isinstance(a, relax.Var)):
         return None
@@ -121,7 +119,7 @@ def _all_half(args: Any, half: str) -> bool:
     return all(dtype_of(a) == half for a in args)
 
 
-def _halves(s: Scope, args: Any, half: str) -> tuple[str, str]:
+def _halves(s: Scope, args: Any) -> tuple[str, str]:
     return (s.tensor(args[0]), s.tensor(args[1]))
 
 
@@ -160,7 +158,7 @@ def _product(s: Scope, call: Any, dtype: str) -> str | None:
     if not _all_half(call.args, dtype):
         return None
     if op_name(call).startswith("nn.conv"):
-        return convolution(s, call, bias, _halves(s, call.args, dtype))
+        return convolution(s, call, bias, _halves(s, call.args))
     x, w = call.args
     weight = s.value(w)
     if op_name(weight) == "permute_dims" and len(shape_of(w)) == 2 and permute_axes(weight) == (1, 0):

@@ -41,6 +41,3 @@ class OuterGraph:
                                  **{n: t.to(device) for n, t in self.constants.items()}, **(kernels or {})}
         exec(compile(self.source, "<redfuser outer graph>", "exec"), scope)
         return scope["forward"]
-
-
-__all__ = ["OuterGraph"]

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from redfuser.outer.moving import slices
-from redfuser.outer.scope import op_name
-from redfuser.tvm_compat import dtype_of, relax, shape_of
+from redfuser.tvm_compat import dtype_of, op_name, relax, shape_of
 
 ALIGN = 16
 _BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2}
@@ -71,6 +70,3 @@ def _slice(call: Any, source: tuple[bool, bool]) -> tuple[bool, bool]:
             continue
         whole = whole and step == 1 and all(s == 1 for s in shape[:axis])
     return whole, source[1] and source[0] and offset * _BYTES.get(dtype_of(call), 1) % ALIGN == 0
-
-
-__all__ = ["ALIGN", "Layouts"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from redfuser.errors import InternalError
-from redfuser.tvm_compat import relax
+from redfuser.tvm_compat import variables
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,26 +18,6 @@ class Step:
     reads: tuple[str, ...]
     expr: Any = None
     region: int = -1
-
-
-def variables(expr: Any) -> tuple[str, ...]:
-    """Names of the variables an expression reads, in order, once each."""
-    found: dict[str, None] = {}
-
-    def go(e: Any) -> None:
-        if isinstance(e, relax.Var):
-            found[e.name_hint] = None
-        elif isinstance(e, relax.Tuple):
-            for f in e.fields:
-                go(f)
-        elif isinstance(e, relax.TupleGetItem):
-            go(e.tuple_value)
-        elif isinstance(e, relax.Call):
-            for a in e.args:
-                go(a)
-
-    go(expr)
-    return tuple(found)
 
 
 def schedule(bindings: Sequence[Any], regions: Sequence[Any], outputs: Iterable[str]) -> list[Step]:
@@ -55,7 +35,7 @@ def schedule(bindings: Sequence[Any], regions: Sequence[Any], outputs: Iterable[
         name = b.var.name_hint
         if name not in makes:
             makes[name] = len(steps)
-            steps.append(Step((name,), variables(b.value), b.value))
+            steps.append(Step((name,), tuple(dict.fromkeys(variables(b.value))), b.value))
     position = {b.var.name_hint: i for i, b in enumerate(bindings)}
     done: dict[int, bool] = {}
     ordered: list[Step] = []
@@ -109,6 +89,3 @@ def _close_to(steps: list[Step], position: dict[str, int]) -> list[Step]:
             if waits[r] == 0:
                 heapq.heappush(ready, (rank[r], r))
     return out
-
-
-__all__ = ["Step", "schedule", "variables"]

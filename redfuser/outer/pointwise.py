@@ -30,10 +30,6 @@ def _infix(s: Scope, c: Any) -> str:
     return f"{left} {_INFIX[op_name(c)]} {right}"
 
 
-def _tensors(s: Scope, c: Any) -> str:
-    return f"{_TENSORS[op_name(c)]}({', '.join(s.tensor(a) for a in c.args)})"
-
-
 def _divide(s: Scope, c: Any) -> str:
     a, b = c.args
     if not is_float(dtype_of(c)):
@@ -64,10 +60,6 @@ def _extremum(s: Scope, c: Any) -> str:
     if scalar(b) is not None and dtype_of(c) != "bool":
         return f"{s.tensor(a)}.clamp({bound}={s.text(b)})"
     return f"torch.{name}({s.tensor(a)}, {s.tensor(b)})"
-
-
-def _unary(s: Scope, c: Any) -> str:
-    return f"{UNARY[op_name(c)]}({s.tensor(c.args[0])})"
 
 
 def _clip(s: Scope, c: Any) -> str:
@@ -239,24 +231,13 @@ def _adaptive_pool(s: Scope, c: Any) -> str:
     return f"F.{op_name(c).removeprefix('nn.')}({s.tensor(c.args[0])}, {shape_text(out)})"
 
 
-def _leaky(s: Scope, c: Any) -> str:
-    return f"F.leaky_relu({s.tensor(c.args[0])}, {float(c.attrs.alpha)!r})"
+def _call(name: str, *numbers: str, more: str = "") -> Rule:
+    """A function of the tensors, numbers that are attributes, and what is always the same."""
+    def rule(s: Scope, c: Any) -> str:
+        given = [*(s.tensor(a) for a in c.args), *(repr(float(getattr(c.attrs, n))) for n in numbers)]
+        return f"{name}({', '.join(given)}{more})"
 
-
-def _softplus(s: Scope, c: Any) -> str:
-    return f"F.softplus({s.tensor(c.args[0])}, {float(c.attrs.beta)!r}, {float(c.attrs.threshold)!r})"
-
-
-def _prelu(s: Scope, c: Any) -> str:
-    return f"F.prelu({s.tensor(c.args[0])}, {s.tensor(c.args[1])})"
-
-
-def _gelu_tanh(s: Scope, c: Any) -> str:
-    return f'F.gelu({s.tensor(c.args[0])}, approximate="tanh")'
-
-
-def _dropout(s: Scope, c: Any) -> str:
-    return f"({s.tensor(c.args[0])}, None)"
+    return rule
 
 
 def _triangle(s: Scope, c: Any) -> str:
@@ -265,7 +246,7 @@ def _triangle(s: Scope, c: Any) -> str:
 
 
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(_INFIX, _infix), **dict.fromkeys(_TENSORS, _tensors), **dict.fromkeys(UNARY, _unary),
+    **dict.fromkeys(_INFIX, _infix),
     "divide": _divide, "power": _power, "maximum": _extremum, "minimum": _extremum, "clip": _clip, "where": _where,
     "astype": _astype, "sum": _reduce("sum"), "mean": _reduce("mean"), "max": _reduce("amax"), "min": _reduce("amin"),
     "variance": _reduce("var", ", correction=0"), "std": _reduce("std", ", correction=0"), "prod": _prod,
@@ -274,7 +255,9 @@ RULES: dict[str, Rule] = {
     "nn.rms_norm": _rms_norm, "nn.group_norm": _group_norm, "nn.batch_norm": _batch_norm,
     **dict.fromkeys(("nn.conv1d", "nn.conv2d", "nn.conv3d"), convolution),
     **dict.fromkeys([f"nn.{k}_pool{r}d" for k in ("max", "avg") for r in (1, 2, 3)], _pool),
-    **dict.fromkeys([f"nn.adaptive_avg_pool{r}d" for r in (1, 2, 3)], _adaptive_pool), "nn.leakyrelu": _leaky,
-    "nn.softplus": _softplus, "nn.prelu": _prelu, "nn.gelu_tanh": _gelu_tanh, "nn.dropout": _dropout,
+    **dict.fromkeys([f"nn.adaptive_avg_pool{r}d" for r in (1, 2, 3)], _adaptive_pool),
+    "nn.leakyrelu": _call("F.leaky_relu", "alpha"), "nn.softplus": _call("F.softplus", "beta", "threshold"),
+    "nn.prelu": _call("F.prelu"), "nn.gelu_tanh": _call("F.gelu", more=', approximate="tanh"'),
+    "nn.dropout": _call("", more=", None"), **{name: _call(f) for name, f in (_TENSORS | UNARY).items()},
     "tril": _triangle, "triu": _triangle,
 }

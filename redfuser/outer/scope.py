@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection
 from typing import Any, Protocol
 
-from redfuser.tvm_compat import dtype_of, op_name, relax, shape_of
+from redfuser.tvm_compat import dtype_of, relax, shape_of
 
 HALF = frozenset({"float16", "bfloat16"})
 _RESERVED = frozenset({"torch", "F", "device", "forward"})
@@ -83,6 +83,3 @@ def python_name(name: str, taken: Collection[str] = ()) -> str:
     while candidate in taken:
         candidate, n = f"{name}_{n}", n + 1
     return candidate
-
-
-__all__ = ["HALF", "Scope", "is_float", "literal", "op_name", "python_name", "scalar", "shape_text", "torch_dtype"]

@@ -22,7 +22,7 @@ from redfuser.outer.graph import OuterGraph
 from redfuser.outer.layout import Layouts
 from redfuser.outer.order import Step, schedule
 from redfuser.outer.scope import is_float, literal, python_name, scalar, shape_text, torch_dtype
-from redfuser.tvm_compat import TupleStructInfo, bindings, dtype_of, op_name, relax, shape_of
+from redfuser.tvm_compat import TupleStructInfo, bindings, dtype_of, op_name, relax, shape_of, variables
 
 RULES = {**pointwise.RULES, **moving.RULES}
 FOLD_BYTES = 1 << 20
@@ -343,23 +343,7 @@ def _occurrences(step: Step, name: str) -> int:
     """How often a step reads a variable: ``x * x`` reads x twice."""
     if step.region >= 0:
         return 2
-    found = 0
-
-    def go(e: Any) -> None:
-        nonlocal found
-        if isinstance(e, relax.Var):
-            found += e.name_hint == name
-        elif isinstance(e, relax.Tuple):
-            for f in e.fields:
-                go(f)
-        elif isinstance(e, relax.TupleGetItem):
-            go(e.tuple_value)
-        elif isinstance(e, relax.Call):
-            for a in e.args:
-                go(a)
-
-    go(step.expr)
-    return found
+    return variables(step.expr).count(name)
 
 
 def _output_shape(cascade: Any, name: str) -> tuple[int, ...] | None:
@@ -378,6 +362,3 @@ def _bytes(var: Any) -> int:
     for n in shape_of(var):
         size *= n
     return size * (int(re.sub(r"\D", "", dtype_of(var).replace("float8", "8_").split("_")[0]) or 8) // 8 or 1)
-
-
-__all__ = ["emit"]

@@ -14,12 +14,12 @@ from typing import Literal
 
 from redfuser.acrf.affine import Indices, axes_of
 from redfuser.acrf.cascade import Reduce
-from redfuser.acrf.expr import Expr, Index, Load, Op, walk
+from redfuser.acrf.expr import Expr, Index, Load, Op, substitute, walk
 from redfuser.acrf.index import i64
 from redfuser.acrf.refuse import defect
 from redfuser.partition.evaluate import Evaluator, Instance, Site, Value
 from redfuser.partition.graph import Node, Unit
-from redfuser.partition.positions import axes_in, best_split, in_order, layout, parts, solve, subst
+from redfuser.partition.positions import axes_in, best_split, in_order, layout, parts, solve
 from redfuser.partition.work import REFERENCE, Spent, Work
 from redfuser.target import Target
 
@@ -211,7 +211,7 @@ class Drafter:
         to: dict[str, Expr] = {axis: Index(R)}
 
         def moved(some: Iterable[Site]) -> set[Site]:
-            return {(node, tuple(ev.ix.simplify(subst(e, to)) for e in at)) for node, at in some
+            return {(node, tuple(ev.ix.simplify(substitute(e, indices=to)) for e in at)) for node, at in some
                     if any(axis in axes_of(e) for e in at)}
 
         here = moved(sites)
@@ -260,7 +260,7 @@ class Drafter:
 
     def substitute(self, sinks: list[Sink], to: dict[str, Expr]) -> None:
         for s in sinks:
-            s.at = tuple(self.ix.simplify(subst(e, to)) for e in s.at)
+            s.at = tuple(self.ix.simplify(substitute(e, indices=to)) for e in s.at)
             s.axes = list(dict.fromkeys(n for a in s.axes for n in ([a] if a not in to else in_order(to[a]))))
 
     def split(self, ev: Evaluator, sinks: list[Sink]) -> bool:
@@ -293,7 +293,7 @@ class Drafter:
         own = self.evaluate([sink])
         assert sink.value is not None
         rows: set[Site] = {  # a reduction that does not reach the first one: over the row, if a tensor says so
-            (n, tuple(own.ix.simplify(subst(e, {i.over: Index(R)})) for e in at)) for i in own.instances.values()
+            (n, tuple(own.ix.simplify(substitute(e, indices={i.over: Index(R)})) for e in at)) for i in own.instances.values()
             if self.extents[i.over] == self.extents[R] for n, at in i.body.sites}
         mine: list[Site] = sorted(sink.value.sites | {s for i in own.instances.values() for s in i.body.sites} | rows,
                                   key=lambda s: (s[0] is not sink.node, not isinstance(s[0].stmt, Reduce), -s[0].key))

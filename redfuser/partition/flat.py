@@ -120,6 +120,3 @@ class _Pair:
     def shape(self, name: str) -> tuple[int, ...]:
         shape, (at, shared) = self.shapes[name], self.places.get(name, NOWHERE)
         return shape if at < 0 or shared else (*shape[:at], prod(shape[at:at + 2]), *shape[at + 2:])
-
-
-__all__ = ["flattened"]

@@ -19,6 +19,7 @@ from collections.abc import Callable
 import numpy as np
 
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Load, Op, Ref, op
+from redfuser.acrf.fold import identity, power_of_two
 from redfuser.dtypes import widens
 
 _NUMPY = {"f64": np.float64, "f32": np.float32, "f16": np.float16}
@@ -40,22 +41,19 @@ def fold(e: Expr) -> Expr:
         return value
     if (pushed := into_select(e)) is not None:
         return pushed
+    if (same := identity(e)) is not e:
+        return same
     match e.name, args:
         case "add", (x, y):
             return add(x, y, e.dtype)
         case "sub", (x, Const(value=v)) if v == 0:
             return x
-        case "mul", (x, Const(value=v)) if v == 1:
-            return x
-        case "mul", (Const(value=v), x) if v == 1:
-            return x
         case "mul", (Const() as k, x) if not isinstance(x, Const):
             return fold(Op("mul", (x, k), e.dtype))
-        case "mul", (Op(name="mul", args=(x, Const(value=v))), Const(value=w)) if e.dtype in FLOATS and power_of_two(w):
+        case "mul", (Op(name="mul", args=(x, Const(value=v))), Const(value=w)) if (
+                e.dtype in FLOATS and w > 0 and power_of_two(w)):
             return Op("mul", (x, Const(v * w, e.dtype)), e.dtype)
-        case "div", (x, Const(value=v)) if v == 1:
-            return x
-        case "div", (x, Const(value=v)) if e.dtype in FLOATS and power_of_two(v):
+        case "div", (x, Const(value=v)) if e.dtype in FLOATS and v > 0 and power_of_two(v):
             return fold(Op("mul", (x, Const(1.0 / v, e.dtype)), e.dtype))
         case "pow", (x, Const(value=v)) if v in (2, 1, 0.5, -0.5, 3):
             return {2: lambda: op("mul", x, x), 1: lambda: x, 0.5: lambda: op("sqrt", x), -0.5: lambda: op("rsqrt", x),
@@ -211,10 +209,3 @@ def truth(e: Op) -> Expr:
 def _holds(name: str, pair: tuple[float, float]) -> bool:
     x, y = pair
     return {"lt": x < y, "le": x <= y, "eq": x == y, "ne": x != y}[name]
-
-
-def power_of_two(v: float | int) -> bool:
-    return v > 0 and math.isfinite(v) and math.frexp(v)[0] == 0.5
-
-
-__all__ = ["fold", "negate", "select"]

@@ -336,6 +336,3 @@ def symbol_of(call: Any) -> str:
 
 def provenance_of(u: Unit) -> Provenance:
     return u.provenance if u.provenance.op else Provenance(u.op, u.var)
-
-
-__all__ = ["Graph", "Node", "Unit", "build_graph", "provenance_of"]

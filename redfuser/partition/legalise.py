@@ -321,5 +321,3 @@ MODELS: dict[str, Callable[[Any, list[Tensor], Positions], Lifted]] = {
     "relax.where": _where, "relax.arange": _arange, "relax.topk": _topk, "relax.take": _take,
     "relax.gather_elements": _gather,
     "relax.nn.group_norm": _group_norm}
-
-__all__ = ["Legaliser", "Lowered", "op_name", "scalar"]

@@ -243,6 +243,3 @@ def operations(units: Iterable[Unit]) -> set[int]:
     """The program's operations among these that torch starts a kernel for: an operation may be imported as several, and a
     conversion belongs to it then."""
     return {id(u.provenance) if u.provenance.op else u.index for u in units if launches(u)}
-
-
-__all__ = ["MapGrower", "launches", "moves", "operations"]

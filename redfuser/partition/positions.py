@@ -7,14 +7,8 @@ from collections.abc import Iterable
 from math import prod
 
 from redfuser.acrf.affine import Affine, Indices, axes_of
-from redfuser.acrf.expr import Const, Expr, Index, Op, map_children
+from redfuser.acrf.expr import Const, Expr, Index, Op, substitute
 from redfuser.acrf.index import i64
-
-
-def subst(e: Expr, to: dict[str, Expr]) -> Expr:
-    if isinstance(e, Index):
-        return to.get(e.axis, e)
-    return map_children(e, lambda kid: subst(kid, to))
 
 
 def parts(ix: Indices, e: Expr) -> list[Expr]:
@@ -80,7 +74,7 @@ def best_split(extents: dict[str, int], a: str, seen: set[Expr]) -> int | None:
     for k in sorted(k for k in ks if 1 < k < n and n % k == 0):
         ix = Indices({**extents, "hi": n // k, "lo": k})
         whole = Op("add", (Op("mul", (Index("hi"), i64(k)), "i64"), Index("lo")), "i64")
-        cost = sum(_weight(p) for x in seen for p in parts(ix, subst(x, {a: whole})))
+        cost = sum(_weight(p) for x in seen for p in parts(ix, substitute(x, indices={a: whole})))
         if cost < best_cost:
             best, best_cost = k, cost
     return best

@@ -272,6 +272,3 @@ def refused_units(d: Draft, out: Outlined | None, statement: str) -> frozenset[U
             todo += [r for s in out.cascade.stmts if name in s.names for r in refs_of(s.expr)]
     nodes = [out.reductions[n] for n in sorted(named) if n in out.reductions] or [i.node for i in d.rows]
     return frozenset(n.unit for n in nodes if n.unit is not None)
-
-
-__all__ = ["Partitioner", "partition"]

@@ -66,6 +66,3 @@ def extents(unfused: Callable[..., Any], shapes: Sequence[tuple[torch.dtype, tup
     except Exception:  # an operator without a shape function
         return [1] * len(inputs)
     return [max(1, mode.least.get(i, FREE)) for i in range(len(inputs))]
-
-
-__all__ = ["extents"]

@@ -35,6 +35,3 @@ def ended(device: torch.device, limit_s: float | None = None) -> None:
         if time.monotonic() > until and not stream.query():  # the process itself may have been stopped for so long
             raise Hang(limit)
         time.sleep(PAUSE_S)
-
-
-__all__ = ["LIMIT_S", "Hang", "ended", "settle"]

@@ -211,6 +211,3 @@ def _key(spec: KernelSpec, reference: str, device: torch.device) -> str:
     found = torch.cuda.get_device_properties(device)
     driver = getattr(torch._C, "_cuda_getDriverVersion", lambda: 0)()
     return key_of("binary", op_name(spec), reference, found.name, [found.major, found.minor], driver, str(torch.__version__))
-
-
-__all__ = ["Outcome", "Trusted", "all_of", "function", "outcome", "trusted"]

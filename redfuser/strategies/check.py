@@ -121,6 +121,3 @@ def _node(x: Expr, b: Block, known: dict[str, tuple[str, ...]], tensors: dict[st
         case Index(axis=a):
             return [] if a in scope else [f"axis {a} is out of scope"]
     return []
-
-
-__all__ = ["check", "check_kernel"]

@@ -10,6 +10,3 @@ def fresh(stem: str, taken: set[str]) -> str:
         name, k = f"{stem}{k}", k + 1
     taken.add(name)
     return name
-
-
-__all__ = ["fresh"]

@@ -125,6 +125,3 @@ def _bracketed(line: Line, text: str) -> tuple[str, str]:
         if not depth:
             return text[1:k], text[k + 1:]
     line.fail("'(expressions) REDUCER ...'")
-
-
-__all__ = ["parse"]

@@ -34,7 +34,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from redfuser.acrf.cascade import Axis, Extent, Let, Reduce, Reducer, Tensor, default_dtype
+from redfuser.acrf.cascade import Axis, Extent, Reducer, Tensor, default_dtype
 from redfuser.acrf.expr import Expr, print_expr
 from redfuser.acrf.state import Fused
 
@@ -173,6 +173,3 @@ def split_range(extent: int, splits: int, index: int, granule: int = 1) -> tuple
     chunk = -(-extent // splits)
     chunk = -(-chunk // granule) * granule
     return min(index * chunk, extent), min((index + 1) * chunk, extent)
-
-
-__all__ = ["Block", "Kernel", "Let", "Program", "Reduce", "Role", "Strategy", "split_range"]

@@ -390,6 +390,3 @@ def _load_refs(b: Block, source: dict[str, str], parts: _Parts) -> Block:
         return map_children(e, go)
 
     return replace(b, exprs=tuple(go(e) for e in b.exprs))
-
-
-__all__ = ["SEGMENT", "realise"]

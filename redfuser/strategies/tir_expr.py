@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import inf
 
+from redfuser.acrf.affine import Indices
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Load, Op, Ref, entangled, indices_of, unfolded, walk
 from redfuser.dtypes import INTS, LONG
 from redfuser.errors import LoweringError
@@ -198,47 +199,12 @@ class Texts:
 
     def in_bounds(self, load: Load) -> bool:
         """Whether every index stays inside the tensor over the whole range of the axes."""
+        ix = Indices(self.extents)
         for e, extent in zip(load.indices, self.shapes[load.tensor], strict=True):
-            low, high = span(e, self.extents)
+            low, high = ix.range_of(e)
             if not (low >= 0 and high <= extent - 1):
                 return False
         return True
 
 
-def span(e: Expr, extents: Mapping[str, int]) -> tuple[float, float]:
-    """The range of an integer expression over the axes' ranges; infinite where it is not affine enough to tell."""
-    match e:
-        case Const(value=v):
-            return float(v), float(v)
-        case Index(axis=a):
-            return 0.0, float(extents[a] - 1)
-        case Cast(arg=x, dtype=d) if d in INTS:
-            return span(x, extents)
-        case Op(name=name, args=args) if name in ("add", "sub", "mul", "floordiv", "mod", "min", "max", "neg"):
-            return _combined_span(name, span(args[0], extents), span(args[-1], extents))
-    return -inf, inf
-
-
-def _combined_span(name: str, x: tuple[float, float], y: tuple[float, float]) -> tuple[float, float]:
-    """The range of one operation on operands in the ranges ``x`` and ``y``."""
-    match name:
-        case "add":
-            return x[0] + y[0], x[1] + y[1]
-        case "sub":
-            return x[0] - y[1], x[1] - y[0]
-        case "neg":
-            return -x[1], -x[0]
-        case "mul":
-            corners = [a * b if a and b else 0.0 for a in x for b in y]
-            return min(corners), max(corners)
-        case "min" | "max":
-            f = min if name == "min" else max
-            return f(x[0], y[0]), f(x[1], y[1])
-        case "floordiv" if y[0] == y[1] and y[0] > 0:
-            return x[0] // y[0], x[1] // y[0]
-        case "mod" if y[0] == y[1] and y[0] > 0:
-            return x if x[0] >= 0 and x[1] < y[0] else (0.0, y[0] - 1)
-    return -inf, inf
-
-
-__all__ = ["NARROW", "TVM_DTYPE", "Texts", "span", "stored", "wide"]
+__all__ = ["NARROW", "TVM_DTYPE", "Texts", "stored", "wide"]

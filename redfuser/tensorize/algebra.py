@@ -7,10 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 
 from redfuser.acrf.expr import Cast, Const, Expr, Load, Op, Ref, f32, map_children, op, walk
-
-
-def is_const(e: Expr, value: float | None = None) -> bool:
-    return isinstance(e, Const) and not isinstance(e.value, bool) and (value is None or float(e.value) == value)
+from redfuser.acrf.fold import identity, is_const, power_of_two
 
 
 def is_positive(e: Expr) -> bool:
@@ -31,30 +28,12 @@ def replace_exprs(e: Expr, table: Mapping[Expr, Expr]) -> Expr:
 
 def fold(e: Expr) -> Expr:
     """Arithmetic identities that hold for every value, NaN and infinities included; nested masks become one."""
+    if (same := identity(e)) is not e:
+        return same
     match e:
-        case Cast(arg=x, dtype=d) if x.dtype == d:
-            return x
-        case Op(name="mul", args=(x, y)) if is_const(y, 1.0):
-            return x
-        case Op(name="mul", args=(x, y)) if is_const(x, 1.0):
-            return y
-        case Op(name="div", args=(x, y)) if is_const(y, 1.0):
-            return x
         case Op(name="mul", args=(Op(name="mul", args=(x, Const(value=a))), Const(value=b)), dtype="f32") if (
-                _power_of_two(a)):
+                power_of_two(a)):
             return op("mul", x, f32(a * b))
-        case Op(name="add", args=(x, y)) if is_const(y, 0.0) and e.dtype == "i64":
-            return x
-        case Op(name="and", args=(Const(value=True), y)):
-            return y
-        case Op(name="and", args=(x, Const(value=True))):
-            return x
-        case Op(name="not", args=(Op(name="not", args=(x,)),)):
-            return x
-        case Op(name="select", args=(Const(value=v), x, y)):
-            return x if v else y
-        case Op(name="select", args=(c, x, y)) if x == y:
-            return x
         case Op(name="select", args=(c, x, y)) if is_const(x) and not is_const(y) and not _guard(c):
             return fold(Op("select", (negate(c), y, x), e.dtype))
         case Op(name="select", args=(c, Op(name="select", args=(d, x, y)), z)) if y == z and is_const(y):
@@ -70,10 +49,6 @@ def fold(e: Expr) -> Expr:
 def _guard(c: Expr) -> bool:
     """A test on a reduced value (``m == -inf``) rather than on positions or data."""
     return any(isinstance(x, Ref) for x in walk(c)) and not any(isinstance(x, Load) for x in walk(c))
-
-
-def _power_of_two(v: float | int) -> bool:
-    return v != 0 and math.isfinite(v) and math.frexp(abs(v))[0] == 0.5
 
 
 def negate(c: Expr) -> Expr:
@@ -190,7 +165,7 @@ def factors(e: Expr) -> tuple[Expr, ...]:
         case Op(name="mul", args=(x, y)):
             return factors(x) + factors(y)
         case Op(name="div", args=(x, Const(value=c))) if math.isfinite(c) and c:
-            return (*factors(x), f32(1.0 / c)) if _power_of_two(c) else (e,)
+            return (*factors(x), f32(1.0 / c)) if power_of_two(c) else (e,)
         case Op(name="select", args=(c, x, y)) if is_const(y, 0.0):
             first, *rest = factors(x)
             return (Op("select", (c, first, y), e.dtype), *rest)

@@ -57,6 +57,3 @@ def _widened(e: Expr, own: str, wide: Expr) -> Expr:
         c, x, y = e.args
         return Op("select", (c, _widened(x, own, wide), _widened(y, own, wide)), "f64")
     return Op(e.name, tuple(_widened(x, own, wide) for x in e.args), "f64")
-
-
-__all__ = ["MANY", "emit_total"]

@@ -188,6 +188,3 @@ def _called(kernel: Kernel, roles: Roles) -> dict[str, str]:
                 called[f"{rows[0]}_{suffix}"] = f"row_{kind}_{suffix}"
             called[f"{rows[0]}@old"] = f"row_{kind}_old"
     return called
-
-
-__all__ = ["Geometry", "begin"]

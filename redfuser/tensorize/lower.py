@@ -94,7 +94,7 @@ def _lower_body(work: Builder, tail: Scope) -> list[TileStmt]:
                     comment="fold the partial states of the splits")]
     if at.resident:
         return _lower_blocks(work, at.kernel.body, Scope(segment=i64(0), staged=tail.staged))
-    first, last, start = segment_steps(at, at.kernel.body, alive_positions(at))
+    first, last, start = segment_steps(at, alive_positions(at))
     stmts = _lower_blocks(work, at.kernel.body, Scope(segment=start))
     nested = any(isinstance(x, For) for x in stmts)
     stages = at.config.stages if at.has_gemm and not nested else 0
@@ -164,7 +164,7 @@ def _lower_tail(work: Builder) -> None:
             return
         blocks, before = tuple(walk_again), []  # type: tuple[Block, ...], list[TileStmt]
         walk_again.clear()
-        first, last, start = segment_steps(work.at, blocks, TRUE)
+        first, last, start = segment_steps(work.at, TRUE)
         stmts = _lower_blocks(replace(work, before=before), blocks, Scope(segment=start))
         work.scope.stmts.extend([*before, For(work.at.counter, first, last, tuple(stmts), comment="visit the row again")])
 

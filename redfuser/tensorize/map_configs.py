@@ -56,6 +56,3 @@ def _tile(rows: int, n: int, narrow: int, each: int, threads: int) -> TileConfig
     across = whole if whole * narrow >= LINE or whole == n else min(tile, 1 << (n - 1).bit_length())
     down = min(tile // across, 1 << (rows - 1).bit_length())
     return TileConfig(down, across, max(32, min(threads, down * across)), 0, "registers", False)
-
-
-__all__ = ["map_configs"]

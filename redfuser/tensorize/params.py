@@ -41,6 +41,3 @@ def declare_params(program: Program, kernel: Kernel, declared: Mapping[str, Tens
         seen = shape if v is None else v.shape
         params[name] = Param(argument_name(program, name), tensor.dtype, seen or (1,), name in results)
     return params, views
-
-
-__all__ = ["Stores", "declare_params"]

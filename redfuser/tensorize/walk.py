@@ -5,13 +5,12 @@ from __future__ import annotations
 from redfuser.acrf.affine import Indices
 from redfuser.acrf.expr import Const, Expr, Index, op
 from redfuser.acrf.index import i64, iadd, imul
-from redfuser.strategies.program import Block
 from redfuser.tensorize.builder import Builder
 from redfuser.tensorize.geometry import Geometry
 from redfuser.tensorize.masks import TRUE, both, conjuncts, positional
 
 
-def segment_steps(at: Geometry, blocks: tuple[Block, ...], alive: Expr) -> tuple[Expr, Expr, Expr]:
+def segment_steps(at: Geometry, alive: Expr) -> tuple[Expr, Expr, Expr]:
     """(first step, last step + 1, first element of step ``counter``) of the walk along the r-axis."""
     n = at.roles.segment
     assert n is not None

@@ -22,7 +22,7 @@ from redfuser.chain.tiles import arguments
 from redfuser.strategies import cpu, realise
 from redfuser.target import target
 from redfuser.tensorize import configs, tensorize
-from tests.partition.test_index import value
+from tests.acrf.test_affine import value
 from tests.tensorize.test_c_target import run as through_c
 
 ROWS, ROW = 14 * 14, 21

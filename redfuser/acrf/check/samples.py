@@ -24,8 +24,6 @@ from redfuser.acrf.expr import FLOATS, Load, indices_of, walk
 SYMBOLIC = 97
 """The extent taken for a symbolic dimension."""
 
-KINDS = ("generic", "ties", "zeros", "equal", "large", "medium", "gaps", "outlier", "tiny")
-"""Distributions of finite values; the first element kinds of a sample."""
 SPECIAL = ("neginf", "allneginf", "posinf", "allposinf", "nan")
 """Distributions with infinities or NaN, given to one tensor at a time."""
 FIRST: dict[str, float | Fraction] = {"firstzero": Fraction(0), "firstneginf": -math.inf, "firstposinf": math.inf,

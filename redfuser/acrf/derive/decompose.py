@@ -222,6 +222,3 @@ def _other_side(xs: tuple[tuple[Expr, bool], ...]) -> tuple[tuple[Expr, bool], .
 
 def _is_product(e: Expr) -> bool:
     return isinstance(e, Op) and e.name in ("mul", "div", "neg")
-
-
-__all__ = ["Decomposer"]

@@ -47,6 +47,3 @@ class Deriver(Derivation):
 
     def decomposer(self) -> Decomposer:
         return Decomposer(self.scope, self.ranges, self.casts, True, self.conditions, self.roundings)
-
-
-__all__ = ["Deriver"]

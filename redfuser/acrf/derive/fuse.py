@@ -329,6 +329,3 @@ def _abstract(e: Expr, facts: dict[str, Expr]) -> float | None:
         case "div", [a, b] if a is not None and b is not None:
             return a / b if b != 0 else float("nan") if a == 0 else None
     return None
-
-
-__all__ = ["Fused", "NotFusable", "check_form", "fuse", "key_of", "longest_prefix", "prefix_of"]

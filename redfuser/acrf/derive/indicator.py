@@ -128,6 +128,3 @@ def needs_opposite(work: Derivation, conds: Conds) -> Conds | None:
         elif e[1] != side:
             return tuple((c, not s) if c == cond else (c, s) for c, s in conds)
     return None
-
-
-__all__ = ["data_only", "extremum_of", "kept", "moving", "needs_opposite", "placed", "strict"]

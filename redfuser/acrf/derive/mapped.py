@@ -28,6 +28,3 @@ def mapped(cascade: Cascade, casts: str = "preserve") -> Fused | NotFusable:
                           "leave empty results to the framework")
     certificate = Certificate(key_of(cascade, casts), choices=(STATELESS,), casts=casts, extra=(("version", VERSION),))
     return Fused(cascade, (), State((), ()), lets, certificate)
-
-
-__all__ = ["STATELESS", "mapped"]

@@ -203,6 +203,3 @@ def _key(t: Term) -> tuple[tuple[str, Fraction], ...]:
 def _refuse(e: Expr, why: str) -> Monotonic:
     raise Refuse("RF209", f"{e} is a monotone map of data", f"{why}, so the order of the elements changes with the results",
                  "reduce the data first and map the result, or compute the results in an earlier pass")
-
-
-__all__ = ["HOLE", "Monotonic", "Shape", "monotonic"]

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from redfuser.acrf.cascade import Cascade, Let, Reduce, Stmt
-from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Load, Op, Ref, children, map_children, refs_of
+from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Op, Ref, children, map_children, refs_of
 from redfuser.acrf.facts.algebra import accumulator_dtype
 from redfuser.acrf.refuse import Refuse
 
@@ -217,12 +217,6 @@ def live(stmts: Sequence[Stmt], names: Iterable[str]) -> tuple[Stmt, ...]:
     return tuple(reversed(kept))
 
 
-def _gathers(e: Expr) -> list[Ref]:
-    from redfuser.acrf.expr import walk
-
-    return [x for x in walk(e) if isinstance(x, Ref) and x.indices]
-
-
 def promote(e: Expr, scope: Scope) -> Expr:
     """Half-precision arithmetic on mixed values, carried in fp32: only what the program spells as a cast rounds."""
     def go(x: Expr) -> Expr:
@@ -255,6 +249,3 @@ def rename(e: Expr, names: Mapping[str, str]) -> Expr:
     if isinstance(e, Ref) and e.name in names:
         return Ref(names[e.name], e.dtype, tuple(rename(i, names) for i in e.indices))
     return map_children(e, lambda k: rename(k, names))
-
-
-__all__ = ["Load", "Outline", "Scope", "join", "outline", "promote", "rename"]

@@ -77,6 +77,3 @@ def _found(answers: list[dict[str, Any]], log: str, status: int) -> str:
                   if line.startswith("=========") and any(w in line for w in ("Error", "Invalid", "Race", "hazard", "Barrier"))
                   and "SUMMARY" not in line), "")
     return "; ".join([*summary, first])[:300]
-
-
-__all__ = ["REPEATS", "TOOLS", "repeated", "sanitized"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import keyword
-import logging
 import os
 import re
 from dataclasses import replace
@@ -19,8 +18,6 @@ from redfuser.errors import InputError, UnsupportedError
 from redfuser.frontend.imported import Imported
 from redfuser.frontend.onnx import ops_math, ops_nn, ops_shape  # noqa: F401  (they fill OPS)
 from redfuser.frontend.onnx.node import KNOWN_OPERANDS, OPS, Call, Unsupported, Value, onnx_dtype, tensor
-
-log = logging.getLogger(__name__)
 
 SMALL = 1 << 16
 """Integer and boolean initializers up to this many elements are known when the graph is walked."""

@@ -37,9 +37,28 @@ def div(call: Call, x: Tensor, y: Tensor) -> Tensor:
     return torch.div(x, y) if x.is_floating_point() else torch.div(x, y, rounding_mode="trunc")
 
 
-@implements("Mod")
-def mod(call: Call, x: Tensor, y: Tensor) -> Tensor:
-    return torch.fmod(x, y) if call.get("fmod", 0) else torch.remainder(x, y)
+_BRIEF: dict[str, Any] = {
+    "Mod": lambda call, x, y: torch.fmod(x, y) if call.get("fmod", 0) else torch.remainder(x, y),
+    "Max": lambda call, *xs: functools.reduce(torch.maximum, xs),
+    "Min": lambda call, *xs: functools.reduce(torch.minimum, xs),
+    "Sum": lambda call, *xs: functools.reduce(torch.add, xs),
+    "Mean": lambda call, *xs: functools.reduce(torch.add, xs) / len(xs),
+    "Where": lambda call, condition, x, y: torch.where(condition, x, y),
+    "Cast": lambda call, x: convert(x, onnx_dtype(call.get("to")), bool(call.get("saturate", 1))),
+    "CastLike": lambda call, x, like: convert(x, like.dtype, bool(call.get("saturate", 1))),
+    "LeakyRelu": lambda call, x: F.leaky_relu(x, call.get("alpha", 0.01)),
+    "PRelu": lambda call, x, slope: torch.where(x < 0, x * slope, x),
+    "Elu": lambda call, x: F.elu(x, call.get("alpha", 1.0)),
+    "Celu": lambda call, x: F.celu(x, call.get("alpha", 1.0)),
+    "HardSigmoid": lambda call, x: torch.clamp(x * call.get("alpha", 0.2) + call.get("beta", 0.5), 0, 1),
+    "Gelu": lambda call, x: F.gelu(x, approximate=call.get("approximate", b"none").decode()),
+    "com.microsoft::FastGelu": lambda call, x, bias=None: F.gelu(x if bias is None else x + bias, approximate="tanh"),
+    "com.microsoft::BiasGelu": lambda call, x, bias: F.gelu(x + bias),
+    "com.microsoft::Gelu": lambda call, x: F.gelu(x),
+    "com.microsoft::QuickGelu": lambda call, x: x * torch.sigmoid(call.get("alpha", 1.702) * x),
+}
+for _name, _h in _BRIEF.items():
+    implements(_name)(_h)
 
 
 takes_known({"Pow": ()})
@@ -49,31 +68,6 @@ takes_known({"Pow": ()})
 def power(call: Call, x: Tensor, y: Any) -> Tensor:
     """In the base's dtype. A scalar exponent that is known is a number: squares and roots are recognised as such."""
     return torch.pow(x, y).to(x.dtype)
-
-
-@implements("Max")
-def maximum(call: Call, *xs: Tensor) -> Tensor:
-    return functools.reduce(torch.maximum, xs)
-
-
-@implements("Min")
-def minimum(call: Call, *xs: Tensor) -> Tensor:
-    return functools.reduce(torch.minimum, xs)
-
-
-@implements("Sum")
-def total(call: Call, *xs: Tensor) -> Tensor:
-    return functools.reduce(torch.add, xs)
-
-
-@implements("Mean")
-def average(call: Call, *xs: Tensor) -> Tensor:
-    return functools.reduce(torch.add, xs) / len(xs)
-
-
-@implements("Where")
-def where(call: Call, condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    return torch.where(condition, x, y)
 
 
 @implements("IsInf")
@@ -94,37 +88,12 @@ def clip(call: Call, x: Tensor, low: Tensor | None = None, high: Tensor | None =
     return torch.minimum(x, high) if high is not None else x
 
 
-@implements("Cast")
-def cast(call: Call, x: Tensor) -> Tensor:
-    return convert(x, onnx_dtype(call.get("to")), bool(call.get("saturate", 1)))
-
-
-@implements("CastLike")
-def cast_like(call: Call, x: Tensor, like: Tensor) -> Tensor:
-    return convert(x, like.dtype, bool(call.get("saturate", 1)))
-
-
 def convert(x: Tensor, dtype: torch.dtype, saturate: bool = True) -> Tensor:
     """ONNX casts to float8 saturate unless told otherwise; torch's give NaN."""
     if dtype.is_floating_point and dtype.itemsize == 1 and saturate and x.is_floating_point():
         limit = torch.finfo(dtype).max
         x = torch.clamp(x, -limit, limit)
     return x.to(dtype)
-
-
-@implements("LeakyRelu")
-def leaky_relu(call: Call, x: Tensor) -> Tensor:
-    return F.leaky_relu(x, call.get("alpha", 0.01))
-
-
-@implements("PRelu")
-def prelu(call: Call, x: Tensor, slope: Tensor) -> Tensor:
-    return torch.where(x < 0, x * slope, x)
-
-
-@implements("Elu")
-def elu(call: Call, x: Tensor) -> Tensor:
-    return F.elu(x, call.get("alpha", 1.0))
 
 
 @implements("Selu")
@@ -134,45 +103,10 @@ def selu(call: Call, x: Tensor) -> Tensor:
     return F.selu(x)
 
 
-@implements("Celu")
-def celu(call: Call, x: Tensor) -> Tensor:
-    return F.celu(x, call.get("alpha", 1.0))
-
-
-@implements("HardSigmoid")
-def hard_sigmoid(call: Call, x: Tensor) -> Tensor:
-    return torch.clamp(x * call.get("alpha", 0.2) + call.get("beta", 0.5), 0, 1)
-
-
-@implements("Gelu")
-def gelu(call: Call, x: Tensor) -> Tensor:
-    return F.gelu(x, approximate=call.get("approximate", b"none").decode())
-
-
 @implements("Swish")
 def swish(call: Call, x: Tensor) -> Tensor:
     alpha = call.get("alpha", 1.0)
     return F.silu(x) if alpha == 1 else x * torch.sigmoid(alpha * x)
-
-
-@implements("com.microsoft::FastGelu")
-def fast_gelu(call: Call, x: Tensor, bias: Tensor | None = None) -> Tensor:
-    return F.gelu(x if bias is None else x + bias, approximate="tanh")
-
-
-@implements("com.microsoft::BiasGelu")
-def bias_gelu(call: Call, x: Tensor, bias: Tensor) -> Tensor:
-    return F.gelu(x + bias)
-
-
-@implements("com.microsoft::Gelu")
-def contrib_gelu(call: Call, x: Tensor) -> Tensor:
-    return F.gelu(x)
-
-
-@implements("com.microsoft::QuickGelu")
-def quick_gelu(call: Call, x: Tensor) -> Tensor:
-    return x * torch.sigmoid(call.get("alpha", 1.702) * x)
 
 
 @implements("ThresholdedRelu")

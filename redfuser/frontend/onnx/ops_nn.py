@@ -11,10 +11,15 @@ from torch import Tensor
 
 from redfuser.frontend.onnx.node import Call, Unsupported, implements
 
-
-@implements("MatMul")
-def matmul(call: Call, a: Tensor, b: Tensor) -> Tensor:
-    return torch.matmul(a, b)
+_BRIEF: dict[str, Any] = {
+    "MatMul": lambda call, a, b: torch.matmul(a, b),
+    "Einsum": lambda call, *xs: torch.einsum(call.get("equation").decode(), *xs),
+    "GlobalAveragePool": lambda call, x: torch.mean(x, list(range(2, x.dim())), True),
+    "GlobalMaxPool": lambda call, x: torch.amax(x, list(range(2, x.dim())), True),
+    "LpNormalization": lambda call, x: x / torch.linalg.vector_norm(x, call.get("p", 2), [call.get("axis", -1)], True),
+}
+for _name, _h in _BRIEF.items():
+    implements(_name)(_h)
 
 
 @implements("Gemm")
@@ -28,11 +33,6 @@ def gemm(call: Call, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
     if c is None:
         return torch.matmul(a, b) if alpha == 1 else torch.matmul(a, b) * alpha
     return torch.addmm(torch.broadcast_to(c, (a.shape[0], b.shape[1])), a, b, alpha=alpha, beta=beta)
-
-
-@implements("Einsum")
-def einsum(call: Call, *xs: Tensor) -> Tensor:
-    return torch.einsum(call.get("equation").decode(), *xs)
 
 
 def _padding(call: Call, x: Tensor, kernel: list[int], stride: list[int], dilation: list[int]
@@ -110,16 +110,6 @@ def average_pool(call: Call, x: Tensor) -> Tensor:
     return f(x, kernel, stride, before, bool(call.get("ceil_mode", 0)), bool(call.get("count_include_pad", 0)))
 
 
-@implements("GlobalAveragePool")
-def global_average_pool(call: Call, x: Tensor) -> Tensor:
-    return torch.mean(x, list(range(2, x.dim())), True)
-
-
-@implements("GlobalMaxPool")
-def global_max_pool(call: Call, x: Tensor) -> Tensor:
-    return torch.amax(x, list(range(2, x.dim())), True)
-
-
 @implements("LayerNormalization")
 def layer_norm(call: Call, x: Tensor, scale: Tensor, bias: Tensor | None = None) -> Any:
     if call.outputs > 1:
@@ -176,11 +166,6 @@ def batch_norm(call: Call, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor,
     if call.get("training_mode", 0) or call.outputs > 1:
         raise Unsupported("BatchNormalization in training mode")
     return F.batch_norm(x, mean, var, scale, bias, False, 0.0, call.get("epsilon", 1e-5))
-
-
-@implements("LpNormalization")
-def lp_norm(call: Call, x: Tensor) -> Tensor:
-    return x / torch.linalg.vector_norm(x, call.get("p", 2), [call.get("axis", -1)], True)
 
 
 @implements("Attention")

@@ -23,9 +23,16 @@ def reshape(call: Call, x: Tensor, shape: Any) -> Tensor:
     return torch.reshape(x, dims)
 
 
-@implements("Transpose")
-def transpose(call: Call, x: Tensor) -> Tensor:
-    return torch.permute(x, list(call.get("perm") or reversed(range(x.dim()))))
+_BRIEF: dict[str, Any] = {
+    "Transpose": lambda call, x: torch.permute(x, list(call.get("perm") or reversed(range(x.dim())))),
+    "Expand": lambda call, x, shape: torch.broadcast_to(x, torch.broadcast_shapes(tuple(x.shape), tuple(ints(shape)))),
+    "Concat": lambda call, *xs: torch.cat(xs, call.get("axis")),
+    "Tile": lambda call, x, repeats: x.repeat(ints(repeats)),
+    "Shape": lambda call, x: np.array(tuple(x.shape)[call.get("start", 0):call.get("end")], dtype=np.int64),
+    "Size": lambda call, x: np.array(x.numel(), dtype=np.int64),
+}
+for _name, _h in _BRIEF.items():
+    implements(_name)(_h)
 
 
 @implements("Unsqueeze")
@@ -49,16 +56,6 @@ def flatten(call: Call, x: Tensor) -> Tensor:
     axis = axis + x.dim() if axis < 0 else axis
     rows = int(np.prod(x.shape[:axis])) if axis else 1
     return torch.reshape(x, (rows, -1))
-
-
-@implements("Expand")
-def expand(call: Call, x: Tensor, shape: Any) -> Tensor:
-    return torch.broadcast_to(x, torch.broadcast_shapes(tuple(x.shape), tuple(ints(shape))))
-
-
-@implements("Concat")
-def concat(call: Call, *xs: Tensor) -> Tensor:
-    return torch.cat(xs, call.get("axis"))
 
 
 @implements("Split")
@@ -135,11 +132,6 @@ def scatter_nd(call: Call, x: Tensor, indices: Tensor, updates: Tensor) -> Tenso
     return torch.index_put(x, where, updates, accumulate=how == "add")
 
 
-@implements("Tile")
-def tile(call: Call, x: Tensor, repeats: Any) -> Tensor:
-    return x.repeat(ints(repeats))
-
-
 @implements("Pad")
 def pad(call: Call, x: Tensor, pads: Any = None, value: Any = None, axes: Any = None) -> Tensor:
     mode = call.get("mode", b"constant").decode()
@@ -155,16 +147,6 @@ def pad(call: Call, x: Tensor, pads: Any = None, value: Any = None, axes: Any = 
     if mode == "constant":
         return F.pad(x, flat, "constant", fill)
     return F.pad(x, flat, {"reflect": "reflect", "edge": "replicate", "wrap": "circular"}[mode])
-
-
-@implements("Shape")
-def shape(call: Call, x: Tensor) -> np.ndarray:
-    return np.array(tuple(x.shape)[call.get("start", 0):call.get("end")], dtype=np.int64)
-
-
-@implements("Size")
-def size(call: Call, x: Tensor) -> np.ndarray:
-    return np.array(x.numel(), dtype=np.int64)
 
 
 @implements("Dropout")

@@ -238,6 +238,3 @@ def _fits(extents: tuple[int, ...], shape: tuple[int, ...]) -> bool:
 def garbage(dtype: np.dtype) -> float:
     """What storage holds before it is written: NaN where there is one, else a large number nobody expects."""
     return float("nan") if dtype.kind in "fV" and dtype.itemsize > 1 else 85
-
-
-__all__ = ["Block", "Parted", "garbage"]

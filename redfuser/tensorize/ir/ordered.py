@@ -104,6 +104,3 @@ class Memory:
 
 def _spell(place: tuple[str, tuple[int, ...]]) -> str:
     return place[0] + (f"[{', '.join(map(str, place[1]))}]" if place[1] else "")
-
-
-__all__ = ["Clock", "Memory"]

@@ -46,6 +46,3 @@ class Ring:
         clock = clock.join(self.known).tick(name)
         self.waited.append((phase, name, clock.steps[name]))
         return clock
-
-
-__all__ = ["Ring", "hazard"]

@@ -58,6 +58,3 @@ _ARRAY: dict[str, Callable[..., Any]] = {
     "erf": _erf, "floor": np.floor, "ceil": np.ceil, "round": np.rint, "sin": np.sin, "cos": np.cos,
     "pow": np.power, "min": np.minimum, "max": np.maximum, "select": np.where, "isnan": np.isnan,
 }
-
-
-__all__ = ["NUMPY_DTYPES", "apply", "converted", "storage"]

@@ -49,6 +49,3 @@ def same(dtype: str, c: float) -> bool:
         left, right = quotient.astype(half), product.astype(half)
     known = np.isnan(left.astype(np.float32)) & np.isnan(right.astype(np.float32))
     return bool(np.all(known | (left.view(np.uint16) == right.view(np.uint16))))
-
-
-__all__ = ["Quotients", "same"]

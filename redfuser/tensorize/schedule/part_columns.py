@@ -103,6 +103,3 @@ def _part(s: TileStmt, parts: Parts, p: int) -> TileStmt:
             return replace(s, extents=(rows, BOX), body=tuple(
                 Assign(parts[x.target][p].name, x.indices, value(x.expr)) for x in body), comment=s.comment if first else "")
     raise _Kept
-
-
-__all__ = ["PartColumns"]

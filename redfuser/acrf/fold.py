@@ -1,0 +1,39 @@
+"""Identities of expressions that hold for every value, NaN and infinities included: what every folder folds."""
+
+from __future__ import annotations
+
+import math
+
+from redfuser.acrf.expr import Cast, Const, Expr, Op
+
+
+def is_const(e: Expr, value: float | None = None) -> bool:
+    """A number, of any type but bool; this one, where it is given."""
+    return isinstance(e, Const) and not isinstance(e.value, bool) and (value is None or float(e.value) == value)
+
+
+def power_of_two(v: float | int) -> bool:
+    """Is it one, or minus one? Dividing by it is multiplying with its inverse, and products with it do not round."""
+    return v != 0 and math.isfinite(v) and math.frexp(abs(v))[0] == 0.5
+
+
+def identity(e: Expr) -> Expr:
+    """``e`` without an operation at its root that does nothing; its operands are folded already."""
+    match e:
+        case Cast(arg=x, dtype=d) if x.dtype == d:
+            return x
+        case Op(name="mul" | "div", args=(x, one)) if is_const(one, 1.0):
+            return x
+        case Op(name="mul", args=(one, x)) if is_const(one, 1.0):
+            return x
+        case Op(name="add", args=(x, zero), dtype="i64") if is_const(zero, 0.0):
+            return x
+        case Op(name="and", args=(x, Const(value=True))) | Op(name="and", args=(Const(value=True), x)):
+            return x
+        case Op(name="not", args=(Op(name="not", args=(x,)),)):
+            return x
+        case Op(name="select", args=(Const(value=v), x, y)):
+            return x if v else y
+        case Op(name="select", args=(_, x, y)) if x == y:
+            return x
+    return e

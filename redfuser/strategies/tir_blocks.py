@@ -1,0 +1,265 @@
+"""The statements of a segment program as TIR blocks, one each, annotated with their roles and axes.
+
+``lanes > 1`` is the CPU schedule: a floating-point reduction whose loads are contiguous along the reduced axis runs in that
+many partial results, which LLVM keeps in vector registers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from redfuser.acrf.expr import FLOATS, Const, Ref, indices_of, loads_of
+from redfuser.acrf.facts import algebra
+from redfuser.errors import LoweringError
+from redfuser.strategies.program import Block
+from redfuser.strategies.tir_expr import NARROW, wide
+from redfuser.strategies.tir_held import Held, identifier
+
+STRIP = 64
+"""Terms that one lane adds up before it goes into the total: a row of n elements is summed with an error of the order of
+STRIP + n / (lanes * STRIP) roundings, not n / lanes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of the r-axis: where it starts (text) and how many elements it has."""
+
+    start: str
+    length: int
+
+
+class Blocks(Held):
+    """Lines of one kernel's statements."""
+
+    def statement(self, b: Block, span: Span | None) -> list[str]:
+        if b.role == "merge":
+            return self.merge(b)
+        if b.reducer is None:
+            return self.pointwise(b, span)
+        if b.role in ("producer", "epilogue"):
+            return self.contraction(b, span)
+        return self.reduction(b, span)
+
+    def loops(self, axes: tuple[str, ...], span: Span | None, body: list[str]) -> list[str]:
+        for axis in reversed([a for a in axes if a not in self.outer]):
+            n = span.length if span is not None and axis == self.raxis else self.extents[axis]
+            body = [f"for i_{axis} in range({n}):", *indent(body)]
+        return body
+
+    def block(self, b: Block, name: str, axes: tuple[str, ...], span: Span | None, body: list[str],
+              over: str | None = None, place: dict[str, str] | None = None) -> list[str]:
+        """A TIR block over ``axes`` (and the outer ones); ``over`` is its reduction axis, ``place`` overrides positions."""
+        lines = [f'with T.sblock("{identifier(name)}{self.suffix}"):']
+        k = self.kernel
+        inside = k.split and (k.kind != "combine" or b.role in ("producer", "merge"))
+        outer = (*k.grid, *((k.split,) if k.split and inside else ()))
+        for axis in (*outer, *(a for a in axes if a not in outer)):
+            at = (place or {}).get(axis, f"i_{axis}")
+            kind = "reduce" if axis == over else "spatial"
+            if axis == self.raxis and span is not None:
+                lines.append(f"    w_{axis} = T.axis.spatial({span.length}, {at})")
+                at = f"{span.start} + {at}" if span.start != "0" else at
+            lines.append(f"    v_{axis} = T.axis.{kind}({self.extents[axis]}, {at})")
+        quoted = ", ".join(f'"{a}"' for a in b.axes)
+        lines.append(f'    T.sblock_attr({{"redfuser.role": "{b.role}", "redfuser.axes": [{quoted}]}})')
+        return lines + indent(body)
+
+    def pointwise(self, b: Block, span: Span | None) -> list[str]:
+        texts = self.texts()
+        values = [texts.value(e) for e in b.exprs]
+        if len(values) > 1:
+            values = [texts.bind(v, wide(self.dtypes[n])) for n, v in zip(b.names, values, strict=True)]
+        body = [*texts.lets, *(self.store(n, v) for n, v in zip(b.names, values, strict=True))]
+        return self.loops(b.axes, span, self.block(b, f"{b.role}_{b.name}", b.axes, span, body))
+
+    def start(self, b: Block) -> list[str]:
+        """Set the result of a reduction to its neutral element."""
+        first = Block("init", b.names, b.axes, neutral(b), b.dtype)
+        return self.pointwise(first, None) if self.raxis not in b.axes else []
+
+    def contraction(self, b: Block, span: Span | None) -> list[str]:
+        """An inner reduction that finishes at once: neutral element, then the loop, at every point of its axes."""
+        assert b.over is not None
+        if b.reducer is not None and b.reducer.kind in algebra.PAYLOAD:
+            raise LoweringError("RF430", f"the CPU target has no {b.reducer} along an inner axis")
+        first = self.block(b, f"{b.role}_{b.name}_init", b.axes, span,
+                           [self.store(b.name, self.texts().const(neutral(b)[0]))])
+        return self.loops(b.axes, span, [*first, *self.accumulate(b, span)])
+
+    def reduction(self, b: Block, span: Span | None) -> list[str]:
+        """Reduce a segment into an accumulator (or a row into a ``post`` result)."""
+        assert b.reducer is not None and b.over is not None
+        inner = tuple(a for a in b.axes if a not in self.outer)
+        if b.reducer.kind in algebra.PAYLOAD:
+            return self.payload(b, span)
+        if inner and not self.along(b, b.over):
+            body = self.block(b, f"reduce_{b.name}", (*b.axes, b.over), span, self.combine(b), b.over)
+            n = span.length if span is not None and b.over == self.raxis else self.extents[b.over]
+            return [f"for i_{b.over} in range({n}):", *indent(self.loops(b.axes, None, body))]
+        return self.loops(b.axes, None, self.accumulate(b, span))
+
+    def along(self, b: Block, axis: str) -> bool:
+        """Whether the expression's loads are contiguous along ``axis`` rather than along another axis."""
+        votes = [indices_of(x.indices[-1]) for x in loads_of(b.exprs[0]) if x.indices and axis in indices_of(x)]
+        return not votes or sum(axis in v for v in votes) * 2 > len(votes)
+
+    def accumulate(self, b: Block, span: Span | None) -> list[str]:
+        """The loop along ``over`` at one point of the result, in lanes where the schedule has them."""
+        assert b.over is not None and b.reducer is not None
+        n = span.length if span is not None and b.over == self.raxis else self.extents[b.over]
+        axes, name, lanes = (*b.axes, b.over), f"{b.role}_{b.name}", self.lanes
+        dtype = wide(b.dtype)
+        floats = b.dtype in FLOATS and b.reducer.kind in ("sum", "prod", "max", "min") and b.dtype not in NARROW
+        if lanes == 1 or not floats or n < lanes or not self.along(b, b.over):
+            return [f"for i_{b.over} in range({n}):", *indent(self.block(b, name, axes, span, self.combine(b), b.over))]
+        lane = f"lane_{dtype}{self.suffix}"
+        texts = self.texts()
+        value = texts.value(b.exprs[0])
+        update = [*texts.lets, f"{lane}[v_lane] = {_combined(b.reducer.kind, f'{lane}[v_lane]', value)}"]
+        axis = f"    v_lane = T.axis.spatial({lanes}, lane)"
+        fill = [f"for lane in range({lanes}):", f'    with T.sblock("{identifier(name)}_lanes_init"):', f"    {axis}",
+                f'        T.sblock_attr({{"redfuser.role": "{b.role}", "redfuser.axes": []}})',
+                f"        {lane}[v_lane] = {self.texts().const(neutral(b)[0])}"]
+        final = self.block(b, f"{name}_lanes_sum", b.axes, span if self.raxis in b.axes else None, self.folded(b, lane, dtype))
+
+        def strip(first: str, chunks: int) -> list[str]:
+            at = f"({first} + chunk)" if first else "chunk"
+            step = self.block(b, f"{name}_lanes", axes, span, update, b.over, {str(b.over): f"{at} * {lanes} + lane"})
+            loop = [f"for chunk in range({chunks}):", f"    for lane in range({lanes}):",
+                    *indent(indent([step[0], axis, *step[1:]]))]
+            return [*fill, *loop, *final]
+
+        whole, left = divmod(n // lanes, STRIP)
+        if b.reducer.kind not in ("sum", "prod") or whole + (left > 0) == 1:
+            lines = strip("", n // lanes)
+        else:
+            lines = [f"for part in range({whole}):", *indent(strip(f"part * {STRIP}", STRIP))]
+            lines += strip(f"{whole * STRIP}", left) if left else []
+        if n % lanes:
+            place = {b.over: f"{n - n % lanes} + i_{b.over}"}
+            rest = self.block(b, f"{name}_rest", axes, span, self.combine(b), b.over, place)
+            lines += [f"for i_{b.over} in range({n % lanes}):", *indent(rest)]
+        return lines
+
+    def folded(self, b: Block, lane: str, dtype: str) -> list[str]:
+        """The lanes joined as a tree, and with the accumulator."""
+        assert b.reducer is not None
+        kind = b.reducer.kind
+        level = [f"{lane}[{i}]" for i in range(self.lanes)]
+        lets: list[str] = []
+        while len(level) > 1:
+            level = [_combined(kind, x, y) for x, y in zip(level[::2], level[1::2], strict=True)]
+            if kind in ("max", "min"):  # a named tree: the text of a nested max would double at every level
+                names = [f"y{len(lets) + i}" for i in range(len(level))]
+                lets += [f"{y}: T.let[T.{dtype}] = {text}" for y, text in zip(names, level, strict=True)]
+                level = names
+        return [*lets, self.store(b.name, _combined(kind, self.held(b.name), level[0]))]
+
+    def combine(self, b: Block) -> list[str]:
+        assert b.reducer is not None
+        texts = self.texts()
+        value = texts.value(b.exprs[0])
+        if b.reducer.kind in ("max", "min") and b.dtype in FLOATS:
+            value = texts.bind(value, wide(b.dtype))
+        return [*texts.lets, self.store(b.name, _combined(b.reducer.kind, self.held(b.name), value))]
+
+    # -- payload reductions and merges ---------------------------------------------------------------------------------
+
+    def payload(self, b: Block, span: Span | None) -> list[str]:
+        """argmax, argmin, topk: the element's value with its position on the row."""
+        assert b.reducer is not None and b.over is not None
+        texts = self.texts()
+        value = texts.value(b.exprs[0])
+        n = span.length if span is not None and b.over == self.raxis else self.extents[b.over]
+        index = f'T.Cast("int64", v_{b.over})'
+        value = texts.bind(value, wide(b.dtype))
+        if b.reducer.kind != "topk":
+            body = [*texts.lets, *self.choose(b, value, index)]
+            loop = self.block(b, f"reduce_{b.name}", (*b.axes, b.over), span, body, b.over)
+            return self.loops(b.axes, None, [f"for i_{b.over} in range({n}):", *indent(loop)])
+        first = [*texts.lets, f"carry_value{self.suffix}[0] = {value}", f"carry_index{self.suffix}[0] = {index}"]
+        points = b.axes[:-1]
+        take = self.block(b, f"reduce_{b.name}_take", (*points, b.over), span, first, b.over)
+        loop = [f"for i_{b.over} in range({n}):", *indent(take), *indent(self.insert(b))]
+        return self.loops(points, None, loop)
+
+    def choose(self, b: Block, value: str, index: str) -> list[str]:
+        """Keep the better of the accumulator's pair and (value, index); ties go to the lower index."""
+        assert b.reducer is not None
+        v, i = b.names
+        lets = [f"new_v: T.let[T.{wide(self.dtypes[v])}] = {value}", f"new_i: T.let[T.int64] = {index}",
+                f"old_v: T.let[T.{wide(self.dtypes[v])}] = {self.held(v)}",
+                f'old_i: T.let[T.int64] = T.Cast("int64", {self.held(i)})',
+                f"take: T.let[T.bool] = {_better(b.reducer.kind, 'new_v', 'new_i', 'old_v', 'old_i', self.dtypes[v])}"]
+        return [*lets, self.store(v, "T.Select(take, new_v, old_v)"), self.store(i, "T.Select(take, new_i, old_i)")]
+
+    def insert(self, b: Block) -> list[str]:
+        """Insert the carried pair into the sorted list along ``axes[-1]``, carrying on what it displaces."""
+        last = b.axes[-1]
+        cv, ci = f"carry_value{self.suffix}[0]", f"carry_index{self.suffix}[0]"
+        body = [*self.choose(b, cv, ci), f"{cv} = T.Select(take, old_v, new_v)", f"{ci} = T.Select(take, old_i, new_i)"]
+        block = self.block(b, f"{b.role}_{b.name}_insert", b.axes, None, body)
+        return [f"for i_{last} in range({self.extents[last]}):", *indent(block)]
+
+    def merge(self, b: Block) -> list[str]:
+        """``acc = rebase[@a] (reducer) rebase[@b]``."""
+        assert b.reducer is not None
+        n = len(b.names)
+        left, right = b.exprs[:n], b.exprs[n:]
+        if b.reducer.kind in algebra.PAYLOAD:
+            lines = []
+            if left != tuple(Ref(x, e.dtype) for x, e in zip(b.names, left, strict=True)):
+                lines += self.pointwise(replace(b, exprs=left, reducer=None), None)
+            if b.reducer.kind != "topk":
+                texts = self.texts()
+                value, index = (texts.value(e) for e in right)
+                body = [*texts.lets, *self.choose(b, value, f'T.Cast("int64", {index})')]
+                return lines + self.loops(b.axes, None, self.block(b, f"merge_{b.name}", b.axes, None, body))
+            last, points = b.axes[-1], b.axes[:-1]
+            texts = self.texts()
+            value, index = (texts.value(e) for e in right)
+            first = [*texts.lets, f"carry_value{self.suffix}[0] = {value}",
+                     f'carry_index{self.suffix}[0] = T.Cast("int64", {index})']
+            take = self.block(b, f"merge_{b.name}_take", b.axes, None, first, place={last: "i_other"})
+            loop = [f"for i_other in range({self.extents[last]}):", *indent(take), *indent(self.insert(b))]
+            return lines + self.loops(points, None, loop)
+        texts = self.texts()
+        a, c = (texts.bind(texts.value(e), wide(b.dtype)) for e in (left[0], right[0]))
+        body = [*texts.lets, self.store(b.name, _combined(b.reducer.kind, a, c))]
+        return self.loops(b.axes, None, self.block(b, f"merge_{b.name}", b.axes, None, body))
+
+
+def neutral(b: Block) -> tuple[Const, ...]:
+    """The neutral elements of a block's reducer in its dtype; a place below 0 is none."""
+    assert b.reducer is not None
+    value, *place = algebra.neutral(b.reducer, b.dtype)
+    return (value, Const(-1, "i64")) if place else (value,)
+
+
+def _combined(kind: str, a: str, b: str) -> str:
+    """acc (reducer) value. max and min give NaN when either is."""
+    match kind:
+        case "sum":
+            return f"({a} + {b})"
+        case "prod":
+            return f"({a} * {b})"
+        case "max" | "min":
+            return f"T.Select(T.Or({a} {'>' if kind == 'max' else '<'} {b}, T.isnan({a})), {a}, {b})"
+        case "any" | "all":
+            return f"T.{'Or' if kind == 'any' else 'And'}({a}, {b})"
+    raise LoweringError("RF430", f"the CPU target has no reducer {kind}")
+
+
+def _better(kind: str, v: str, i: str, old: str, old_i: str, dtype: str) -> str:
+    """Whether the pair (v, i) goes before (old, old_i). NaN is best; an index below 0 marks an empty place."""
+    sign = "<" if kind == "argmin" else ">"
+    if dtype in FLOATS:
+        nan, old_nan = f"T.isnan({v})", f"T.isnan({old})"
+        wins = f"T.Or({v} {sign} {old}, T.And({nan}, T.Not({old_nan})))"
+        ties = f"T.Or({v} == {old}, T.And({nan}, {old_nan}))"
+    else:
+        wins, ties = f"{v} {sign} {old}", f"{v} == {old}"
+    return f"T.And({i} >= T.int64(0), T.Or({old_i} < T.int64(0), T.Or({wins}, T.And({ties}, {i} < {old_i}))))"
+
+
+def indent(lines: list[str]) -> list[str]:
+    return [f"    {line}" for line in lines]
