@@ -14,6 +14,7 @@ from typing import Any
 from redfuser.acrf.expr import BINARY, Cast, Const, Expr, Index, Load, Op, entangled, indices_of
 from redfuser.codegen.roles import ARRIVE, POLICIES, SWIZZLE, RolePrinter, options, role_kernel
 from redfuser.errors import LoweringError
+from redfuser.sizes import Number
 from redfuser.tensorize.config import TileConfig
 from redfuser.tensorize.ir.flight import Flight
 from redfuser.tensorize.ir.nodes import (
@@ -95,7 +96,8 @@ def print_program(program: TileProgram, dialect: str = "cuda") -> str:
         body += ["    " + line if line else "" for line in printer.lines()]
         body.append("")
         called |= printer.called
-    lines += [f"PASS_CONFIGS = {pass_configs(program)!r}", *_prelude(dialect, called), "", "", "def make():", *body]
+    lines += [f"PASS_CONFIGS = {pass_configs(program)!r}", *_prelude(dialect, called), "", "", "def make():",
+              *(f'    {s.name} = T.dynamic("{s.name}")' for s in program.symbols), *body]
     lines.append(f"    return [{', '.join(names)}]")
     return "\n".join(lines) + "\n"
 
@@ -308,7 +310,7 @@ def _const(e: Const) -> str:
     return str(int(e.value))
 
 
-def _shape(shape: tuple[int, ...]) -> str:
+def _shape(shape: tuple[Number, ...]) -> str:
     return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
 
 
