@@ -9,14 +9,15 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from redfuser import strict
 from redfuser.dtypes import TABLE
-from redfuser.errors import ArtifactError
+from redfuser.errors import ArtifactError, InputError
+from redfuser.sizes import Binding, Number, Size, Symbol, numbers
 
 FORMAT = 1
 """Version of a stored kernel's layout; a reader refuses a higher one."""
@@ -24,7 +25,7 @@ FORMAT = 1
 DTYPES = frozenset({*TABLE, "e4m3fnuz"})
 """dtypes that an argument may have (:data:`redfuser.runtime.check.TORCH_DTYPE` has torch's)."""
 
-_MAX_RANK, _MAX_ELEMENTS, _MAX_NAME = 16, 1 << 48, 256
+_MAX_RANK, _MAX_ELEMENTS, _MAX_NAME, _MAX_TERMS = 16, 1 << 48, 256, 8
 _MAX_THREADS, _MAX_SHARED_BYTES = 1024, 1 << 20
 _ALIGNMENTS = frozenset(1 << k for k in range(13))
 _SUFFIX = {"cuda": "cubin", "hip": "hsaco", "cpu": "so"}
@@ -32,13 +33,13 @@ _SUFFIX = {"cuda": "cubin", "hip": "hsaco", "cpu": "so"}
 
 @dataclass(frozen=True, slots=True)
 class ArgSpec:
-    """A tensor argument. Shapes are static ints; tensors must be contiguous unless ``strides`` is given, and aligned
-    to ``align`` bytes. dtype is a short name as in :mod:`redfuser.acrf.expr`. role ``workspace`` is allocated by the
-    launcher through torch; ``out`` arguments are allocated by the launcher and returned in order."""
+    """A tensor argument. Shapes are ints, or sizes where a kernel has symbols; tensors must be contiguous unless ``strides`` is
+    given, and aligned to ``align`` bytes. dtype is a short name as in :mod:`redfuser.acrf.expr`. role ``workspace`` is
+    allocated by the launcher through torch; ``out`` arguments are allocated by the launcher and returned in order."""
 
     name: str
     dtype: str
-    shape: tuple[int, ...]
+    shape: tuple[Number, ...]
     role: Literal["in", "out", "workspace"]
     align: int = 16
 
@@ -50,8 +51,8 @@ class TmaSpec:
     arg: str
     dtype: int
     rank: int
-    dims: tuple[int, ...]
-    strides: tuple[int, ...]
+    dims: tuple[Number, ...]
+    strides: tuple[Number, ...]
     box: tuple[int, ...]
     element_strides: tuple[int, ...]
     interleave: int
@@ -62,9 +63,10 @@ class TmaSpec:
 
 @dataclass(frozen=True, slots=True)
 class ParamSpec:
-    """One kernel parameter, in the entry's own order: a pointer to ``arg``, or a tensor-map."""
+    """One kernel parameter, in the entry's own order: a pointer to ``arg``, a tensor-map, or the symbol ``arg`` (``int``, of 32
+    bits)."""
 
-    kind: Literal["ptr", "tma"]
+    kind: Literal["ptr", "tma", "int"]
     arg: str = ""
     tma: TmaSpec | None = None
 
@@ -75,7 +77,7 @@ class LaunchSpec:
 
     entry: str
     binary: int
-    grid: tuple[int, int, int]
+    grid: tuple[Number, Number, Number]
     block: tuple[int, int, int]
     shared_bytes: int
     params: tuple[ParamSpec, ...]
@@ -85,7 +87,8 @@ class LaunchSpec:
 class KernelSpec:
     """One fused cascade, ready to launch. ``binaries`` are cubin / hsaco / shared-object bytes; ``kind`` ``cpu`` means
     binaries[0] is a shared object whose tvm-ffi function ``entry`` takes the arguments in order (workspaces last).
-    ``resources`` carries registers, spill bytes and shared memory per launch as the build reported them."""
+    ``resources`` carries registers, spill bytes and shared memory per launch as the build reported them. ``symbols``: what is
+    known when it is called, and the ranges that it was made and checked for."""
 
     name: str
     kind: Literal["cuda", "hip", "cpu"]
@@ -96,12 +99,28 @@ class KernelSpec:
     source: str = field(repr=False, default="")
     config: dict[str, Any] = field(default_factory=dict)
     resources: tuple[dict[str, int], ...] = ()
+    symbols: tuple[Symbol, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the binaries and the source, which the artifact stores as files of their own."""
         data = asdict(self)
         del data["binaries"], data["source"]
+        if not self.symbols:
+            del data["symbols"]
         return data
+
+    def at(self, binding: Binding) -> KernelSpec:
+        """The kernel where its symbols are numbers; its launches still take them. Raises InputError RF519 for a number outside
+        its range, and where a launch of such numbers is none."""
+        for s in self.symbols:
+            if not s.low <= binding[s.name] <= s.high:
+                raise InputError("RF519", f"kernel {self.name} takes {s}, got {binding[s.name]}",
+                                 why="it was made and checked for these sizes", help="compile for a range that has this one")
+        try:
+            return _bound(self, binding)
+        except ValueError as error:
+            raise InputError("RF519", f"kernel {self.name} has no launch for " +
+                             ", ".join(f"{s} = {n}" for s, n in binding.items()), why=str(error)) from error
 
     @classmethod
     def from_json(cls, data: Any, binaries: tuple[bytes, ...] = (), source: str = "") -> KernelSpec:
@@ -113,8 +132,50 @@ class KernelSpec:
                                 help="build the kernel again") from error
 
 
+def _bound(spec: KernelSpec, binding: Binding) -> KernelSpec:
+    """Every size a number. Raises ValueError for numbers that no launch has."""
+    def param(p: ParamSpec) -> ParamSpec:
+        return p if p.tma is None else replace(p, tma=replace(p.tma, dims=numbers(p.tma.dims, binding),
+                                                              strides=numbers(p.tma.strides, binding)))
+
+    def launch(of: LaunchSpec) -> LaunchSpec:
+        x, y, z = numbers(of.grid, binding)
+        return replace(of, grid=(x, y, z), params=tuple(map(param, of.params)))
+
+    args = tuple(replace(a, shape=numbers(a.shape, binding)) for a in spec.args)
+    found = replace(spec, symbols=(), args=args, launches=tuple(map(launch, spec.launches)))
+    _check_numbers(found, tuple(s.name for s in spec.symbols))
+    return found
+
+
+def _sizes(spec: KernelSpec) -> Iterator[Number]:
+    for arg in spec.args:
+        yield from arg.shape
+    for launch in spec.launches:
+        yield from launch.grid
+        for param in launch.params:
+            yield from (*param.tma.dims, *param.tma.strides) if param.tma is not None else ()
+
+
 def _check(spec: KernelSpec) -> None:
-    """Raise ValueError for a kernel that no build makes: what the launchers take on trust."""
+    """Raise ValueError for a kernel that no build makes: what the launchers take on trust. One with symbols is looked at again
+    when they are known."""
+    names = [s.name for s in spec.symbols]
+    if len(set(names)) != len(names) or len(names) > _MAX_RANK or any(s.high >= 1 << 31 for s in spec.symbols):
+        raise ValueError("symbols that no kernel has")
+    for size in _sizes(spec):
+        if isinstance(size, Size) and not (size.symbols <= set(names) and 1 <= len(size.terms) <= _MAX_TERMS and all(
+                1 <= len(t.factors) <= _MAX_TERMS and all(f.over > 0 and f.symbol.isidentifier() for f in t.factors)
+                for t in size.terms)):
+            raise ValueError("a size that is none of the symbols'")
+    if names and spec.kind == "hip":
+        raise ValueError("symbols of a kernel that cannot have them")
+    for ends in (("low", "high") if names else ("",)):
+        _bound(spec, {s.name: getattr(s, ends) for s in spec.symbols})
+
+
+def _check_numbers(spec: KernelSpec, symbols: tuple[str, ...]) -> None:
+    """The same of a kernel whose sizes are numbers."""
     names = [arg.name for arg in spec.args]
     if not spec.name or max(map(len, (spec.name, spec.arch, *names))) > _MAX_NAME:
         raise ValueError("a name that is empty, or longer than any")
@@ -141,7 +202,8 @@ def _check(spec: KernelSpec) -> None:
             raise ValueError(f"launch {launch.entry} is of a binary that is not there")
         for param in launch.params:
             tma = param.tma
-            if param.arg not in names or (param.kind == "tma") != (tma is not None):
+            known = symbols if param.kind == "int" else names
+            if param.arg not in known or (param.kind == "tma") != (tma is not None):
                 raise ValueError(f"a parameter of launch {launch.entry} is no argument")
             if tma is not None and (not 1 <= tma.rank <= 5 or [len(v) for v in (tma.dims, tma.box, tma.element_strides)] !=
                                     [tma.rank] * 3 or len(tma.strides) != tma.rank - 1 or tma.arg not in names or

@@ -100,6 +100,8 @@ CODES: dict[str, str] = {
     "RF516": "no reference to check the numerics against",
     "RF517": "a transform or tracer that compiled models have no rule for",
     "RF518": "an input whose elements are not in dense memory of its own",
+    "RF519": "a size outside the range that the kernel was made for",
+    "RF520": "symbols that are not those of the extents",
     # artifact and cache
     "RF601": "not a RedFuser artifact, or a damaged one",
     "RF602": "the artifact's format is newer than this RedFuser",
@@ -129,6 +131,7 @@ CODES: dict[str, str] = {
     "RF489": "a reducer without a tile form in this strategy",
     "RF490": "operands that the matrix units do not take exactly",
     "RF491": "a contraction that is not a product of two tiles",
+    "RF492": "the programs of two sizes differ in more than numbers",
     "RF493": "a value along rows, segment and columns at once",
     "RF494": "a result that is not stored along its axes",
     "RF495": "an operation or dialect without a TileLang spelling",

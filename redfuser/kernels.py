@@ -18,6 +18,7 @@ from redfuser.artifact import KernelSpec
 from redfuser.errors import BuildError, InputError, LoweringError, RedFuserError
 from redfuser.gate import checked_scalar, checked_tiles
 from redfuser.report import Note, Reason
+from redfuser.sizes import Symbol
 
 NO_COMPILER = ("RF450", "RF458", "RF459")
 """What every candidate would meet alike."""
@@ -46,25 +47,32 @@ class Produced:
 
 
 def produce(name: str, fused: Fused, arch: str, *, build: bool = True, strategy: str | None = None,
-            splits: int | None = None, verify: str = "1") -> Produced:
+            splits: int | None = None, verify: str = "1", symbols: tuple[Symbol, ...] = ()) -> Produced:
     """Realise ``fused`` for ``arch`` (``cpu`` or an architecture of :data:`redfuser.target.TARGETS`).
 
     build=False plans only: strategy, program and source, no binaries (what ``explain`` needs).
-    strategy, splits: override the resource model's choice. verify: the setting of that name; ``0`` checks nothing, under
+    strategy, splits: override the resource model's choice. symbols: the ranges of its symbolic extents; choices are made for
+    what is usual in them. verify: the setting of that name; ``0`` checks nothing, under
     ``strict`` a program that does not hold is an InternalError."""
     from redfuser.strategies import realise, select
+    from redfuser.strategies.symbols import declared, usual
 
     stages = {"cascade": str(fused.cascade), "fused": describe_state(fused)}
     try:
         chosen: Any
-        chosen, parts = select(fused, arch)
+        declared(fused, symbols)
+        chosen, parts = select(usual(fused, symbols), arch)
+        if chosen == "resident" and not isinstance(fused.cascade.extent(fused.cascade.raxis), int):
+            chosen = "single"  # what is held on chip has the size of a number
         if strategy is not None:
             chosen, parts = strategy, (splits or (2 if strategy == "multi" else 1))
         program = realise(fused, chosen, parts if chosen == "multi" else 1)
         stages["program"] = str(program)
         made = Produced(name, chosen, program.splits, stages=stages)
-        made = replace(made, checks=checked_scalar(program, arch, verify))
-        return _scalar(made, program, build) if arch == "cpu" else _tiled(made, program, arch, build, verify)
+        made = replace(made, checks=checked_scalar(program, arch, verify, symbols))
+        if arch == "cpu":
+            return _scalar(made, program, build, symbols)
+        return _tiled(made, program, arch, build, verify, symbols)
     except (LoweringError, BuildError, InputError) as error:
         return Produced(name, stages=stages, reason=_reason(error))
 
@@ -91,27 +99,27 @@ def produce_all(wanted: Sequence[tuple[str, Fused]], arch: str, *, build: bool =
         return list(threads.map(one, wanted))
 
 
-def _scalar(made: Produced, program: Any, build: bool) -> Produced:
+def _scalar(made: Produced, program: Any, build: bool, symbols: tuple[Symbol, ...]) -> Produced:
     """The CPU road: scalar TIR, scheduled and built with LLVM."""
     from redfuser.strategies import cpu
 
-    stages = {**made.stages, "tir": cpu.source(program)}
-    spec = cpu.build(program) if build else None
+    stages = {**made.stages, "tir": cpu.source(program, symbols)}
+    spec = cpu.build(program, symbols) if build else None
     return replace(made, spec=spec, stages=stages, config="scalar TIR")
 
 
-def _tiled(made: Produced, program: Any, arch: str, build: bool, verify: str) -> Produced:
+def _tiled(made: Produced, program: Any, arch: str, build: bool, verify: str, symbols: tuple[Symbol, ...]) -> Produced:
     """The GPU road: tile program, TileLang text, binaries from a worker process."""
     failure: RedFuserError | None = None
     passed: list[Note] = []
-    candidates = _candidates(made.name, program, arch, verify, passed)
+    candidates = _candidates(made.name, program, arch, verify, passed, symbols)
     for rank, config, tiles, texts, request, checks in candidates:
         chosen = replace(made, stages={**made.stages, **texts}, config=f"cost model, candidate {rank}: {config}",
                          checks=made.checks + checks, roundings=tiles.roundings, notes=tuple(passed))
         if not build:
             return chosen
         try:
-            return replace(chosen, spec=_build(request))
+            return replace(chosen, spec=_build(request, symbols))
         except BuildError as error:
             if error.code in NO_COMPILER:
                 raise
@@ -133,21 +141,26 @@ def _passed_over(name: str, rank: int, error: RedFuserError) -> Note:
                 error.code, "info" if lasting else "warning")
 
 
-def _candidates(name: str, program: Any, arch: str, verify: str, passed: list[Note]) -> Iterator[tuple[Any, ...]]:
+def _candidates(name: str, program: Any, arch: str, verify: str, passed: list[Note],
+                symbols: tuple[Symbol, ...]) -> Iterator[tuple[Any, ...]]:
     """(rank, config, tiles, texts of the stages, request, checks) of the best configurations; one that does not tensorise
     or that fails its check is passed over unless it is the last."""
     from redfuser.codegen import tilelang
     from redfuser.codegen.build import Request
+    from redfuser.strategies.symbols import at
     from redfuser.target import target
     from redfuser.tensorize import configs, spec_skeleton, tensorize
     from redfuser.tensorize.schedule.history import History
+    from redfuser.tensorize.symbolic import tensorize_sizes
 
+    usual = at(program, {s.name: s.usual for s in symbols}) if symbols else program
     machine, failure, found = target(arch), None, False
-    for rank, config in enumerate(configs(program, machine)[:CANDIDATES]):
+    for rank, config in enumerate([c for c in configs(usual, machine) if not (symbols and c.persistent)][:CANDIDATES]):
         try:
             history = History()
-            tiles = tensorize(program, config, machine, history)
-            checks = checked_tiles(program, config, machine, verify)
+            tiles = tensorize_sizes(program, symbols, config, machine) if symbols else \
+                tensorize(program, config, machine, history)
+            checks = checked_tiles(program, config, machine, verify, symbols)
         except LoweringError as error:
             failure = error
             passed.append(_passed_over(name, rank, error))
@@ -160,12 +173,13 @@ def _candidates(name: str, program: Any, arch: str, verify: str, passed: list[No
         raise failure
 
 
-def _build(request: Any) -> KernelSpec:
+def _build(request: Any, symbols: tuple[Symbol, ...]) -> KernelSpec:
     from redfuser.codegen.build import try_build
     from redfuser.codegen.pool import BuildFailure
+    from redfuser.codegen.sized import try_build_sizes
 
     with turns.given_up():
-        built = try_build(request)
+        built = try_build_sizes(request, symbols) if symbols else try_build(request)
     if isinstance(built, BuildFailure):
         raise built.to_error(request.name)
     return built

@@ -70,8 +70,11 @@ def _value(kind: Any, data: Any, where: str, depth: int) -> Any:
     if origin in (Union, types.UnionType):
         if data is None and type(None) in inner:
             return None
-        (only,) = [k for k in inner if k is not type(None)]
-        return _value(only, data, where, depth)
+        kinds = [k for k in inner if k is not type(None)]  # a record, or what is none
+        kinds = kinds if len(kinds) == 1 else [k for k in kinds if dataclasses.is_dataclass(k) == isinstance(data, dict)]
+        if len(kinds) == 1:
+            return _value(kinds[0], data, where, depth)
+        raise ValueError(f"{where} is {_short(data)}")
     if origin is Literal and isinstance(data, str) and data in inner:
         return data
     if origin is tuple and isinstance(data, (list, tuple)):

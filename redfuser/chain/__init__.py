@@ -13,9 +13,10 @@ from dataclasses import replace
 
 from redfuser.acrf.check.unrounded import unrounded
 from redfuser.cache import Cache
-from redfuser.chain import scalar, steps, tiles, twin
+from redfuser.chain import scalar, sizes, steps, tiles, twin
 from redfuser.chain.samples import cases
 from redfuser.errors import LoweringError
+from redfuser.sizes import Symbol
 from redfuser.strategies import cpu
 from redfuser.strategies.program import Program
 from redfuser.target import Target
@@ -27,6 +28,7 @@ JUDGES = ("redfuser.acrf.check", "redfuser.acrf.expr", "redfuser.acrf.index", "r
           "redfuser.acrf.cascade", "redfuser.acrf.state", "redfuser.acrf.facts.algebra", "redfuser.strategies",
           "redfuser.tensorize", "redfuser.chain", "redfuser.artifact", "redfuser.bounded", "redfuser.cache",
           "redfuser.dtypes", "redfuser.elf", "redfuser.errors", "redfuser.outline", "redfuser.rule", "redfuser.settings",
+          "redfuser.sizes",
           "redfuser.strict", "redfuser.target", "redfuser.tvm_compat", "redfuser.two_tvms", "redfuser.unseen",
           "redfuser.verdicts")
 """The packages and modules whose sources a verdict depends on: all that the chain and what it runs import (a test compares
@@ -35,22 +37,26 @@ ENOUGH = 3
 """Violations after which a check stops."""
 
 
-def scalar_program(program: Program, on_cpu: bool, store: Cache | None = None) -> Verdict:
+def scalar_program(program: Program, on_cpu: bool, store: Cache | None = None, symbols: tuple[Symbol, ...] = ()) -> Verdict:
     """Is the scalar program what the cascade says? on_cpu: it is what runs, so it is also checked as scheduled, in its own
-    types. Raises LoweringError where LLVM does not get such a program (8-bit floats)."""
+    types. symbols: of its extents, if it has some. Raises LoweringError where LLVM does not get such a program (8-bit
+    floats)."""
     def ask() -> tuple[str, ...]:
-        return _first(_scalar(program, on_cpu))
+        return _first(sizes.of_scalar(program, symbols, on_cpu) if symbols else _scalar(program, on_cpu))
 
-    about = (program.fused, program.strategy, program.splits, program.segment or 0, on_cpu)
+    about: tuple[object, ...] = (program.fused, program.strategy, program.splits, program.segment or 0, on_cpu)
+    about += (symbols,) if symbols else ()
     return remember("scalar program", about, JUDGES, ask, store if store is not None else Cache())
 
 
-def tile_program(program: Program, config: TileConfig, target: Target, store: Cache | None = None) -> Verdict:
+def tile_program(program: Program, config: TileConfig, target: Target, store: Cache | None = None,
+                 symbols: tuple[Symbol, ...] = ()) -> Verdict:
     """Is the tile program that ``config`` gives what the cascade says? Raises LoweringError where a twin has no tile form."""
     def ask() -> tuple[str, ...]:
-        return _first(_tiles(program, config, target))
+        return _first(sizes.of_tiles(program, symbols, config, target) if symbols else _tiles(program, config, target))
 
-    about = (program.fused, program.strategy, program.splits, config, target)
+    about: tuple[object, ...] = (program.fused, program.strategy, program.splits, config, target)
+    about += (symbols,) if symbols else ()
     return remember("tile program", about, JUDGES, ask, store if store is not None else Cache())
 
 

@@ -6,7 +6,7 @@ side is the cascade, evaluated statement by statement in NumPy (:mod:`redfuser.c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,14 +16,20 @@ from redfuser.acrf.check.domains import NUMPY, Array
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Load, Op, Ref
 from redfuser.acrf.state import Accumulator, Fused, State
 from redfuser.chain.samples import Case
+from redfuser.sizes import Binding, Symbol
 from redfuser.strategies import cpu, realise, tir
 from redfuser.strategies.program import Program
+from redfuser.strategies.symbols import at, entry_script
 
 
 def violations(program: Program, cases: list[Case], lanes: int = 1) -> Iterator[str]:
     """What is wrong with ``program`` in its own types on some case; lanes: the CPU schedule. Raises LoweringError where LLVM
     does not get such a program."""
-    run = compiled(program, lanes)
+    yield from rules(compiled(program, lanes), cases)
+
+
+def rules(run: Any, cases: list[Case]) -> Iterator[str]:
+    """What is wrong with results in the program's own types."""
     for case in (c for c in cases if not c.exactly):
         if text := case.rule(run(case.inputs), run):
             yield f"scalar program, {case.name}: {text}"
@@ -31,20 +37,45 @@ def violations(program: Program, cases: list[Case], lanes: int = 1) -> Iterator[
 
 def inexact(program: Program, cases: list[Case]) -> Iterator[str]:
     """What is wrong with ``program`` in float64, where it has no roundings at all: every digit counts."""
-    run = compiled(realise(widened(program.fused), program.strategy, program.splits, program.segment))
+    yield from digits(compiled(_widened(program)), cases)
+
+
+def digits(run: Any, cases: list[Case]) -> Iterator[str]:
+    """What is wrong with results in float64."""
     for case in (c for c in cases if c.wide):
         if text := case.digits(run({n: _widen(x) for n, x in case.inputs.items()}), steps=False):
             yield f"scalar program in float64, {case.name}: {text}"
 
 
+def _widened(program: Program) -> Program:
+    return realise(widened(program.fused), program.strategy, program.splits, program.segment)
+
+
 def compiled(program: Program, lanes: int = 1) -> Any:
     """A function from input arrays to output arrays, by name; with several lanes it is compiled as what runs is. Raises as
     :func:`redfuser.strategies.tir.entry_script`."""
+    return _running(_entry(tir.entry_script(program, CHECKED, lanes), lanes), program)
+
+
+def of_sizes(program: Program, symbols: tuple[Symbol, ...], wide: bool, lanes: int = 1) -> Callable[[Binding], Any]:
+    """The same of a program with symbols, compiled once: a function for each number of them. wide: in float64."""
+    program = _widened(program) if wide else program
+    entry = _entry(entry_script(program, symbols, CHECKED, lanes), lanes)
+    return lambda binding: _running(entry, at(program, binding))
+
+
+CHECKED = "checked"
+
+
+def _entry(text: str, lanes: int) -> Any:
     from redfuser.tvm_compat import build_scalar, tvm
 
-    name = "checked"
-    text = tir.entry_script(program, name, lanes)
-    entry = build_scalar(tvm.IRModule({name: tir.parse(text)}), cpu.cpu_level(), fast=lanes > 1).jit()[name]
+    return build_scalar(tvm.IRModule({CHECKED: tir.parse(text)}), cpu.cpu_level(), fast=lanes > 1).jit()[CHECKED]
+
+
+def _running(entry: Any, program: Program) -> Any:
+    from redfuser.tvm_compat import tvm
+
     tensors = tir.parameters(program)
     given = len(program.fused.cascade.inputs)
 

@@ -60,7 +60,7 @@ def _twin(program: Program, config: TileConfig, deep: bool, grain: int = 1) -> P
     fused = program.fused
     cascade = fused.cascade
     extents = {a.name: a.extent for a in cascade.axes if isinstance(a.extent, int)}
-    row_axis, grid = _roles(program, 2 if deep else 1)
+    row_axis, grid = axes_of(program, 2 if deep else 1)
     inner = {s.over for s in (*cascade.stmts, *fused.producers) if isinstance(s, Reduce)} - {cascade.raxis}
     columns = {a for s in cascade.stmts for a in s.axes} - _shared(fused) - inner - grid.keys() - {cascade.raxis}
     splits = min(program.splits, 3)
@@ -101,7 +101,7 @@ def _shared(fused: Fused) -> set[str]:
     return set.intersection(*sets) if sets else set()
 
 
-def _roles(program: Program, few: int) -> tuple[str | None, dict[str, int]]:
+def axes_of(program: Program, few: int) -> tuple[str | None, dict[str, int]]:
     """The cascade's axis that becomes the rows of a tile; and those of the grid, with few points, or (an axis of which several
     would be taken apart) as many as leave it in the grid."""
     extents = {a.name: int(a.extent) for a in program.axes}
@@ -117,4 +117,4 @@ def _roles(program: Program, few: int) -> tuple[str | None, dict[str, int]]:
                   for a in grid}
 
 
-__all__ = ["machine", "of_scalar", "of_tiles"]
+__all__ = ["axes_of", "machine", "of_scalar", "of_tiles"]

@@ -15,6 +15,7 @@ from redfuser.acrf.expr import BINARY, LEVEL, Cast, Const, Expr, Index, Load, Op
 from redfuser.codegen.roles import ARRIVE, ARRIVE_ALL, POLICIES, SWIZZLE, RolePrinter, options, role_kernel
 from redfuser.dtypes import LONG
 from redfuser.errors import LoweringError
+from redfuser.sizes import Number
 from redfuser.tensorize.config import TileConfig
 from redfuser.tensorize.ir.flight import Flight
 from redfuser.tensorize.ir.nodes import (
@@ -93,7 +94,8 @@ def print_program(program: TileProgram, dialect: str = "cuda") -> str:
         body += ["    " + line if line else "" for line in printer.lines()]
         body.append("")
         called |= printer.called
-    lines += [f"PASS_CONFIGS = {pass_configs(program)!r}", *_prelude(dialect, called), "", "", "def make():", *body]
+    lines += [f"PASS_CONFIGS = {pass_configs(program)!r}", *_prelude(dialect, called), "", "", "def make():",
+              *(f'    {s.name} = T.dynamic("{s.name}")' for s in program.symbols), *body]
     lines.append(f"    return [{', '.join(names)}]")
     return "\n".join(lines) + "\n"
 
@@ -313,7 +315,7 @@ def _const(e: Const) -> str:
     return str(int(e.value))
 
 
-def _shape(shape: tuple[int, ...]) -> str:
+def _shape(shape: tuple[Number, ...]) -> str:
     return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
 
 

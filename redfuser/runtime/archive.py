@@ -246,6 +246,8 @@ def _agree(variant: Mapping[str, Any], graph: Graph, signature: Signature, kerne
         raise ValueError(f"{len(graph.inputs)} parameters, and {len(signature.inputs)} inputs in the signature")
     if not all(map(is_name, graph.kernels)) or set(graph.kernels.values()) - set(kernels):
         raise ValueError("the graph uses kernels that are not there")
+    if any(spec.symbols for spec in kernels.values()):
+        raise ValueError("a kernel of many sizes, where every shape is a number")
     if any(spec.arch != variant["arch"] for spec in kernels.values()):
         raise ValueError("a kernel is for another architecture")
     if any(isinstance(leaf, int) and leaf >= graph.outputs for leaf in signature.out_leaves):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,8 @@ import torch
 
 from redfuser.artifact import KernelSpec, LaunchSpec, TmaSpec
 from redfuser.errors import InputError
-from redfuser.runtime.check import TORCH_DTYPE, check_tensors, inputs_of, outputs_of
+from redfuser.runtime.check import TORCH_DTYPE, binding_of, check_tensors, inputs_of, outputs_of
+from redfuser.sizes import Binding, numbers
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
@@ -79,26 +81,45 @@ def _encode(driver: Driver, tma: TmaSpec, address: int) -> Any:
     return buffer, start
 
 
+class _Plan:
+    """A kernel whose sizes are numbers: what is launched, with what scratch memory."""
+
+    def __init__(self, spec: KernelSpec, binding: Binding) -> None:
+        self.spec, self.binding, self.key = spec, binding, tuple(binding.items())
+        self.args = inputs_of(spec) + outputs_of(spec)
+        self.workspaces: dict[str, int] = {}
+        self.bytes = 0
+        for arg in spec.args:
+            if arg.role == "workspace":
+                align = max(arg.align, _WORKSPACE_ALIGN)
+                start = -(-self.bytes // align) * align
+                self.workspaces[arg.name] = start
+                self.bytes = start + TORCH_DTYPE[arg.dtype].itemsize * math.prod(numbers(arg.shape, binding))
+
+
 class CtypesKernel:
     """One kernel on all devices it is called for."""
 
     def __init__(self, spec: KernelSpec, driver_path: str) -> None:
         self._spec, self._path = spec, driver_path
-        self._args = inputs_of(spec) + outputs_of(spec)
         self._loaded: dict[int, tuple[_Context, list[ctypes.c_void_p]]] = {}
-        self._maps: dict[tuple[int, int, int], Any] = {}
+        self._maps: dict[tuple[Any, int, int, int], Any] = {}
         self._lock = threading.Lock()
-        self._workspaces: dict[str, int] = {}
-        self._workspace_bytes = 0
-        for arg in spec.args:
-            if arg.role == "workspace":
-                align = max(arg.align, _WORKSPACE_ALIGN)
-                start = -(-self._workspace_bytes // align) * align
-                self._workspaces[arg.name] = start
-                count = TORCH_DTYPE[arg.dtype].itemsize
-                for extent in arg.shape:
-                    count *= extent
-                self._workspace_bytes = start + count
+        self._known: dict[Any, _Plan] = {}
+        self._static = None if spec.symbols else _Plan(spec, {})
+
+    def _plan(self, tensors: tuple[torch.Tensor, ...]) -> _Plan:
+        """What is launched for tensors of these shapes."""
+        if self._static is not None:
+            return self._static
+        shapes = tuple(getattr(t, "shape", None) for t in tensors)
+        if shapes not in self._known:
+            if len(self._known) > 1024:
+                self._known.clear()
+                self._maps.clear()
+            binding = binding_of(self._spec, tensors)
+            self._known[shapes] = _Plan(self._spec.at(binding), binding)
+        return self._known[shapes]
 
     def prepare(self, device: int) -> tuple[_Context, list[ctypes.c_void_p]]:
         with self._lock:
@@ -134,30 +155,36 @@ class CtypesKernel:
         return context, functions
 
     def __call__(self, *tensors: torch.Tensor) -> None:
-        device = check_tensors(self._spec, tensors, self._args)
+        plan = self._plan(tensors)
+        device = check_tensors(plan.spec, tensors, plan.args)
         index = device.index or 0
-        addresses = {arg.name: tensor.data_ptr() for arg, tensor in zip(self._args, tensors, strict=True)}
-        workspace = torch.empty(self._workspace_bytes, dtype=torch.uint8, device=device) if self._workspaces else None
-        for name, start in self._workspaces.items():
+        addresses = {arg.name: tensor.data_ptr() for arg, tensor in zip(plan.args, tensors, strict=True)}
+        workspace = torch.empty(plan.bytes, dtype=torch.uint8, device=device) if plan.workspaces else None
+        for name, start in plan.workspaces.items():
             assert workspace is not None
             addresses[name] = workspace.data_ptr() + start
         context, functions = self.prepare(index)
         stream = ctypes.c_void_p(torch.cuda.current_stream(device).cuda_stream)
         with context:
-            for number, (launch, function) in enumerate(zip(self._spec.launches, functions, strict=True)):
-                self._launch(index, number, launch, function, stream, addresses)
+            for number, (launch, function) in enumerate(zip(plan.spec.launches, functions, strict=True)):
+                self._launch(plan, number, launch, function, stream, addresses)
 
-    def _launch(self, device: int, number: int, launch: LaunchSpec, function: ctypes.c_void_p, stream: ctypes.c_void_p,
+    def _launch(self, plan: _Plan, number: int, launch: LaunchSpec, function: ctypes.c_void_p, stream: ctypes.c_void_p,
                 addresses: dict[str, int]) -> None:
         driver, keep, values = _driver(self._path), [], []
         for position, param in enumerate(launch.params):
+            if param.kind == "int":
+                whole = ctypes.c_int32(plan.binding[param.arg])
+                keep.append(whole)
+                values.append(ctypes.addressof(whole))
+                continue
             address = addresses[param.arg]
             if param.tma is None:
                 cell = ctypes.c_void_p(address)
                 keep.append(cell)
                 values.append(ctypes.addressof(cell))
             else:
-                key = (number, position, address)  # a tensor-map depends on the address alone: the shapes are fixed
+                key = (plan.key, number, position, address)  # where the shapes are fixed, the address alone
                 if key not in self._maps:
                     if len(self._maps) > 4096:
                         self._maps.clear()

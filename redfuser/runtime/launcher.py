@@ -18,7 +18,7 @@ import torch
 from redfuser.artifact import KernelSpec
 from redfuser.errors import ArtifactError, InputError, InternalError, RedFuserError
 from redfuser.runtime import driver, native
-from redfuser.runtime.check import TORCH_DTYPE, check_tensors, inputs_of, outputs_of
+from redfuser.runtime.check import TORCH_DTYPE, binding_of, check_tensors, inputs_of, outputs_of
 
 logger = logging.getLogger("redfuser.runtime")
 
@@ -63,7 +63,8 @@ class Kernel:
 
 
 def launcher(spec: KernelSpec, *, native_route: bool = True, driver_path: str = CUDA_DRIVER) -> Kernel:
-    """Make ``spec`` callable. ``native_route=False`` forces ctypes. Binaries load on the first call on each device.
+    """Make ``spec`` callable. ``native_route=False`` forces ctypes, which a kernel with symbols always takes. Binaries
+    load on the first call on each device.
 
     Raises :class:`ArtifactError` RF513 when a CPU kernel's shared object cannot be loaded, RF601 for a damaged spec and
     :class:`InputError` RF509 for a kind of GPU this launcher does not serve.
@@ -74,7 +75,7 @@ def launcher(spec: KernelSpec, *, native_route: bool = True, driver_path: str = 
         raise InputError("RF509", f"kernel {spec.name} is for {spec.kind}, which cannot be launched yet")
     if not inputs_of(spec):
         raise InputError("RF501", f"kernel {spec.name} takes no tensors, so it has no device to run on")
-    make = native.make_kernel() if native_route else None
+    make = native.make_kernel() if native_route and not spec.symbols else None
     if make is None:
         run, prepare = driver.make_kernel(spec, driver_path)
         return Kernel(spec, run, prepare, "ctypes")
@@ -97,11 +98,16 @@ def _cpu_kernel(spec: KernelSpec) -> Kernel:
     given = inputs_of(spec) + outputs_of(spec)
     declared = [arg for arg in spec.args if arg.role != "workspace"]
     order = [given.index(arg) for arg in declared]
-    workspaces = [(arg.shape, TORCH_DTYPE[arg.dtype]) for arg in spec.args if arg.role == "workspace"]
+
+    def scratch_of(spec: KernelSpec) -> list[tuple[Any, torch.dtype]]:
+        return [(arg.shape, TORCH_DTYPE[arg.dtype]) for arg in spec.args if arg.role == "workspace"]
+
+    workspaces = scratch_of(spec)
 
     def run(*tensors: torch.Tensor) -> None:
         check_tensors(spec, tensors, given)
-        scratch = [torch.empty(shape, dtype=dtype) for shape, dtype in workspaces]
+        known = scratch_of(spec.at(binding_of(spec, tensors))) if spec.symbols and workspaces else workspaces
+        scratch = [torch.empty(shape, dtype=dtype) for shape, dtype in known]
         function(*[tensors[i].detach() for i in order], *scratch)
 
     return Kernel(spec, run, lambda _device: None, "cpu")
@@ -124,6 +130,8 @@ def _allocating(spec: KernelSpec, run: Callable[..., Any], tolerant: bool) -> Ca
     allocation that torch's own compiled graphs use, which costs a third of ``torch.empty`` and takes the current device;
     when the inputs are on another one the launcher says so, and the call is made again with outputs over there.
     """
+    if spec.symbols:
+        return _of_sizes(spec, run, tolerant)
     outputs = [(arg.shape, TORCH_DTYPE[arg.dtype]) for arg in outputs_of(spec)]
     recover = _Recovery(spec, run, tolerant)
     fast = getattr(getattr(torch._C, "_dynamo", None) and torch._C._dynamo.guards, "_empty_strided_cuda", None)
@@ -160,6 +168,22 @@ def _allocating(spec: KernelSpec, run: Callable[..., Any], tolerant: bool) -> Ca
             return recover(inputs, error)
 
     return call_many
+
+
+def _of_sizes(spec: KernelSpec, run: Callable[..., Any], tolerant: bool) -> Callable[..., Any]:
+    """A function for each size that it is called with."""
+    known: dict[Any, Callable[..., Any]] = {}
+
+    def call(*inputs: torch.Tensor) -> Any:
+        shapes = tuple([getattr(t, "shape", None) for t in inputs])
+        found = known.get(shapes)
+        if found is None:
+            if len(known) > 1024:
+                known.clear()
+            found = known[shapes] = _allocating(spec.at(binding_of(spec, inputs)), run, tolerant)
+        return found(*inputs)
+
+    return call
 
 
 class _Recovery:

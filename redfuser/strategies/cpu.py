@@ -28,21 +28,23 @@ from redfuser.artifact import FORMAT, ArgSpec, KernelSpec, LaunchSpec, ParamSpec
 from redfuser.cache import Cache, key_of
 from redfuser.elf import library_fault
 from redfuser.errors import BuildError, InternalError
+from redfuser.sizes import Symbol
 from redfuser.strategies import tir
 from redfuser.strategies.check import check
 from redfuser.strategies.program import Program
+from redfuser.strategies.symbols import entry_script, shape
 from redfuser.target import cpu_levels
 
 LANES = 16
 """Partial results of a reduction: two AVX2 registers of float32."""
 
 
-def source(program: Program) -> str:
+def source(program: Program, symbols: tuple[Symbol, ...] = ()) -> str:
     """The scheduled TIR as text (TVMScript): what the CPU kernel is."""
-    return tir.entry_script(program, _entry_name(program), LANES)
+    return entry_script(program, symbols, _entry_name(program), LANES)
 
 
-def build(program: Program) -> KernelSpec:
+def build(program: Program, symbols: tuple[Symbol, ...] = ()) -> KernelSpec:
     """Compile and link ``program``. One launch, whose entry takes inputs, outputs and workspaces in order.
 
     Raises BuildError: RF440 without a C compiler, RF441 when LLVM or the linker fails; LoweringError RF430 to RF434 for
@@ -52,16 +54,16 @@ def build(program: Program) -> KernelSpec:
         raise InternalError("RF351", f"the segment program of {program.fused.cascade.name} is malformed",
                             why="; ".join(found))
     name = _entry_name(program)
-    text = tir.entry_script(program, name, LANES)
+    text = entry_script(program, symbols, name, LANES)
     level = cpu_level()
     binary = _stored(text, name, level)
     inputs, outputs = len(program.fused.cascade.inputs), len(program.fused.cascade.outputs)
     roles = ["in"] * inputs + ["out"] * outputs + ["workspace"] * len(program.workspaces)
-    args = tuple(ArgSpec(t.name, t.dtype, tuple(int(n) for n in t.shape), role, tir.ALIGN)  # type: ignore[arg-type]
+    args = tuple(ArgSpec(t.name, t.dtype, shape(t), role, tir.ALIGN)  # type: ignore[arg-type]
                  for t, role in zip(tir.parameters(program), roles, strict=True))
     launch = LaunchSpec(name, 0, (1, 1, 1), (1, 1, 1), 0, tuple(ParamSpec("ptr", a.name) for a in args))
     config = {"strategy": program.strategy, "splits": program.splits, "segment": program.segment, "lanes": LANES}
-    return KernelSpec(name, "cpu", level, args, (launch,), (binary,), text, config)
+    return KernelSpec(name, "cpu", level, args, (launch,), (binary,), text, config, symbols=symbols)
 
 
 def _entry_name(program: Program) -> str:

@@ -18,11 +18,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from redfuser.errors import InputError
+from redfuser.sizes import Unfit, solved
 from redfuser.tensorize.ir.block import Block, Parted, garbage
 from redfuser.tensorize.ir.crew import Crew
 from redfuser.tensorize.ir.effects import alike
 from redfuser.tensorize.ir.nodes import Roles, TileKernel, TileProgram
 from redfuser.tensorize.ir.pointwise import NUMPY_DTYPES, storage
+from redfuser.tensorize.ir.symbols import bound
 
 TOGETHER = 1 << 18
 """Elements of a buffer up to which blocks walk together."""
@@ -30,7 +32,8 @@ TOGETHER = 1 << 18
 
 def run(program: TileProgram, inputs: Mapping[str, np.ndarray], wide: bool = False,
         steps: bool = True, seed: int = 0) -> dict[str, np.ndarray]:
-    """Run on ``inputs`` (by argument name, of the declared shapes); returns the outputs by the cascade's own names.
+    """Run on ``inputs`` (by argument name, of the declared shapes, which say what its symbols are); returns the outputs
+    by the cascade's own names.
 
     wide: in float64, as far as floats go; steps: keep the roundings to 8-bit floats then. seed: of the order in which roles of
     a kernel take their steps.
@@ -42,11 +45,22 @@ def run(program: TileProgram, inputs: Mapping[str, np.ndarray], wide: bool = Fal
 def run_all(program: TileProgram, sets: Sequence[Mapping[str, np.ndarray]], wide: bool = False,
             steps: bool = True, seed: int = 0) -> list[dict[str, np.ndarray]]:
     """:func:`run` on several sets of inputs."""
+    if program.symbols:
+        program = at_shapes(program, sets[0])
     try:
         memory = _run(program, sets, storage(wide, steps), seed)
     except Parted:
         return [r for given in sets for r in run_all(program, [given], wide, steps, seed)]
     return [{name: memory[arg][k] for name, arg in program.outputs} for k in range(len(sets))]
+
+
+def at_shapes(program: TileProgram, inputs: Mapping[str, np.ndarray]) -> TileProgram:
+    """The program where its symbols are what the shapes of ``inputs`` say."""
+    given = [(a.name, a.shape, np.shape(inputs.get(a.name))) for a in program.args if a.role == "in"]
+    try:
+        return bound(program, solved(given, program.symbols))
+    except Unfit as error:
+        raise InputError("RF498", str(error)) from error
 
 
 def _run(program: TileProgram, sets: Sequence[Mapping[str, np.ndarray]],

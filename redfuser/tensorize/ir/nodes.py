@@ -4,8 +4,10 @@ The grammar, on one screen (``str()`` of every node prints this text, :mod:`redf
 
     program   ::= "tile program" NAME {arg} {"output" NAME "=" NAME} {"rounding" TEXT} {kernel}
     arg       ::= "in" | "out" | "workspace"  NAME ":" DTYPE shape
-    kernel    ::= "kernel" NAME "(" param {"," param} ")" "grid" "(" {VAR "<" INT} ")" "threads" INT ["specialized"]
-                  ["raster" INT] ["exact" ["small"]] ["cluster" INT] {"let" VAR "=" expr} {buffer} {barrier} {stmt}
+    kernel    ::= "kernel" NAME "(" param {"," param} ")" "grid" "(" {VAR "<" size} ")" "threads" INT ["specialized"]
+                  ["raster" INT] ["exact" ["small"]] ["cluster" INT] {"symbol" VAR "in" INT ".." INT}
+                  {"let" VAR "=" expr} {buffer} {barrier} {stmt}
+    size      ::= INT | a sum of products of quotients of symbols, as in a parameter's or an argument's shape
     param     ::= NAME ":" DTYPE shape ["out"]                      a view of a contiguous tensor
     buffer    ::= NAME ":" ("shared" | "fragment" | "local") DTYPE shape
     barrier   ::= NAME ":" "barrier" "[" INT "]" "of" INT           slots, arrivals that end a phase
@@ -35,6 +37,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Union
 
 from redfuser.acrf.expr import Const, Expr, print_expr
+from redfuser.sizes import Number, Symbol, shape_text
 from redfuser.tensorize.ir.flight import Flight
 from redfuser.tensorize.ir.parts import Barrier, Buffer, Dim, Param, Policy, Slice, index_text
 
@@ -194,11 +197,12 @@ class TileKernel:
     ``raster``: blocks of this many columns share L2 (0: launch order). ``exact``: nothing is computed
     by an approximate instruction, since the result is rounded to few values (``all``), or by none that knows no numbers below
     2^-126, since the result may be one (``small``). ``cluster``: so many neighbours along the first grid variable start and end
-    together, and reach each other's shared memory."""
+    together, and reach each other's shared memory. ``symbols``: variables of its expressions that are numbers when it is
+    called, as the extents of its parameters and its grid are; tiles are numbers before."""
 
     name: str
     params: tuple[Param, ...]
-    grid: tuple[tuple[str, int], ...]
+    grid: tuple[tuple[str, Number], ...]
     threads: int
     lets: tuple[tuple[str, Expr], ...]
     buffers: tuple[Buffer, ...]
@@ -209,6 +213,7 @@ class TileKernel:
     notes: tuple[str, ...] = field(default=(), compare=False)
     barriers: tuple[Barrier, ...] = ()
     cluster: int = 1
+    symbols: tuple[Symbol, ...] = ()
 
     @property
     def homes(self) -> dict[str, Param | Buffer]:
@@ -228,6 +233,7 @@ class TileKernel:
         how = f"{' specialized' * self.warp_specialized}{raster}{EXACT[self.exact]}"
         how += f" cluster {self.cluster}" * (self.cluster > 1)
         lines = [f"kernel {self.name}({', '.join(map(str, self.params))}) grid ({grid}) threads {self.threads}{how}"]
+        lines += [f"  symbol {s}" for s in self.symbols]
         lines += [f"  let {n} = {index_text(e)}" for n, e in self.lets]
         lines += [f"  {b}" for b in (*self.buffers, *self.barriers)]
         return "\n".join(lines) + "\n" + _block(self.body)
@@ -239,11 +245,11 @@ class TensorArg:
 
     name: str
     dtype: str
-    shape: tuple[int, ...]
+    shape: tuple[Number, ...]
     role: Literal["in", "out", "workspace"]
 
     def __str__(self) -> str:
-        return f"{self.role} {self.name}: {self.dtype}{list(self.shape)}"
+        return f"{self.role} {self.name}: {self.dtype}{shape_text(self.shape)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +264,11 @@ class TileProgram:
     outputs: tuple[tuple[str, str], ...]
     roundings: tuple[str, ...] = ()
     config: tuple[tuple[str, object], ...] = field(default=(), compare=False)
+
+    @property
+    def symbols(self) -> tuple[Symbol, ...]:
+        """What its kernels know when they are called."""
+        return tuple(dict.fromkeys(s for k in self.kernels for s in k.symbols))
 
     def __str__(self) -> str:
         head = [*map(str, self.args), *(f"output {n} = {arg}" for n, arg in self.outputs),

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from redfuser.acrf.expr import Const, Expr, Load
 from redfuser.acrf.lines import Line, commas, lines_of
 from redfuser.acrf.text import parse_expr
+from redfuser.sizes import Number, Symbol
 from redfuser.tensorize.ir.flight import Arrive, Await, Drain, Fetch, Let, Meet, Send, Sent, Turn
 from redfuser.tensorize.ir.nodes import (
     EXACT,
@@ -34,9 +35,11 @@ from redfuser.tensorize.ir.nodes import (
     TileStmt,
 )
 from redfuser.tensorize.ir.parts import At
+from redfuser.tensorize.ir.symbols import size_of
 
 _WORD = r"([\w@]+)"
-_TENSOR = re.compile(rf"{_WORD}: (\w+)\[([\d, ]*)\]")
+_TENSOR = re.compile(rf"{_WORD}: (\w+)\[(.*)\]")
+_SYMBOL = re.compile(rf"symbol {_WORD} in (\d+) \.\. (\d+)$")
 _KERNEL = re.compile(rf"kernel {_WORD}\((.*)\) grid \((.*)\) threads (\d+)( specialized)?(?: raster (\d+))?"
                      r"( exact(?: small)?)?(?: cluster (\d+))?$")
 _EXACT = {text: kind for kind, text in EXACT.items()}
@@ -104,8 +107,12 @@ class _Reader:
         line = self.take()
         m = line.match(_KERNEL, "'kernel NAME(parameters) grid (...) threads N'")
         params = tuple(self._param(line, p) for p in commas(m[2]))
-        grid = tuple((v, int(n)) for v, _, n in (g.partition(" < ") for g in commas(m[3])))
+        grid = tuple((v, _size(line, n)) for v, _, n in (g.partition(" < ") for g in commas(m[3])))
         self.dtypes = {p.name: p.dtype for p in params}
+        symbols: list[Symbol] = []
+        while s := _SYMBOL.match(self.here.text):
+            symbols.append(Symbol(s[1], int(s[2]), int(s[3])))
+            self.take()
         lets: list[tuple[str, Expr]] = []
         buffers: list[Buffer] = []
         barriers: list[Barrier] = []
@@ -120,7 +127,8 @@ class _Reader:
                 name, _, value = line.text.removeprefix("let ").partition(" = ")
                 lets.append((name, self.index(value)))
         return TileKernel(m[1], params, grid, int(m[4]), tuple(lets), tuple(buffers), self.stmts(1), bool(m[5]),
-                          int(m[6] or 0), _EXACT[m[7] or ""], barriers=tuple(barriers), cluster=int(m[8] or 1))
+                          int(m[6] or 0), _EXACT[m[7] or ""], barriers=tuple(barriers), cluster=int(m[8] or 1),
+                          symbols=tuple(symbols))
 
     def _param(self, line: Line, text: str) -> Param:
         name, dtype, shape = _tensor(line, text.removesuffix(" out"))
@@ -225,9 +233,18 @@ class _Reader:
         return Dim(self.index(start), int(size or 0))
 
 
-def _tensor(line: Line, text: str) -> tuple[str, str, tuple[int, ...]]:
+def _tensor(line: Line, text: str) -> tuple[str, str, tuple[Number, ...]]:
     m = _TENSOR.fullmatch(text) or line.fail("'NAME: DTYPE[shape]'")
-    return m[1], m[2], _shape(m[3])
+    return m[1], m[2], tuple(_size(line, n) for n in commas(m[3]))
+
+
+def _size(line: Line, text: str) -> Number:
+    """A number, or a size of symbols."""
+    if text.isdigit():
+        return int(text)
+    found = parse_expr(f"_[{text}]", tensors={"_": "f32"})
+    assert isinstance(found, Load)
+    return size_of(found.indices[0]) or line.fail("a number, or a size of symbols")
 
 
 def _shape(text: str) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from redfuser.acrf.expr import Expr, print_expr
+from redfuser.sizes import Number, shape_text
 
 LANES, RUN = 4, 2
 """Threads that hold a row of what a product accumulates between them, and neighbours of a row that one of them has: column j is
@@ -25,11 +26,11 @@ class Param:
 
     name: str
     dtype: str
-    shape: tuple[int, ...]
+    shape: tuple[Number, ...]
     out: bool = False
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.dtype}{list(self.shape)}{' out' if self.out else ''}"
+        return f"{self.name}: {self.dtype}{shape_text(self.shape)}{' out' if self.out else ''}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from redfuser.tensorize.ir.nodes import (
     TileStmt,
 )
 from redfuser.tensorize.ir.parts import LANES, RUN, At
+from redfuser.tensorize.ir.symbols import bound
 
 MATRIX = ("f16", "bf16", "e4m3", "e5m2", "f32", "i8")
 """Element types that a product reads."""
@@ -37,8 +38,16 @@ _LOGICAL = ("and", "or", "not")
 
 
 def verify(program: TileProgram) -> list[str]:
-    """What is wrong with ``program``, as sentences that name the kernel and the statement; empty when nothing is."""
+    """What is wrong with ``program``, as sentences that name the kernel and the statement; empty when nothing is. One with
+    symbols is asked at both ends of their ranges."""
     found: list[str] = []
+    if symbols := program.symbols:
+        taken = {n for k in program.kernels for n in (*_names(k), *_variables(k.body))}
+        found += [f"symbol {s}: another thing has this name" for s in symbols if s.name in taken]
+        found += [f"{k.name}: symbols of its own" for k in program.kernels if k.symbols != symbols]
+        for at in ({s.name: s.low for s in symbols}, {s.name: s.high for s in symbols}):
+            found = found or verify(bound(program, at))
+        return found
     sizes = {a.name: (a.dtype, prod(a.shape), a.role) for a in program.args}
     for k in program.kernels:
         found += [f"{k.name}: {what}" for what in verify_kernel(k)]
@@ -82,8 +91,7 @@ class _Checker:
 
     def kernel_head(self) -> None:
         k = self.kernel
-        names = [*(p.name for p in k.params), *(b.name for b in k.buffers), *(b.name for b in k.barriers),
-                 *(v for v, _ in k.grid), *(n for n, _ in k.lets)]
+        names = _names(k)
         if len(set(names)) != len(names):
             self.say("a name is given twice", k)
         if k.cluster > 1 and (k.grid[0][1] % k.cluster or not any(isinstance(s, Roles) for s in k.body)):
@@ -308,6 +316,18 @@ class _Checker:
         if e.dtype != ("bool" if e.name in COMPARISONS or e.name in (*_LOGICAL, "isnan") else kinds[-1]):
             self.say(f"{print_expr(e)} called {e.dtype}", where)
         return e.dtype
+
+
+def _names(k: TileKernel) -> list[str]:
+    """What a kernel calls its parameters, its storage and its scalars."""
+    return [*(p.name for p in k.params), *(b.name for b in k.buffers), *(b.name for b in k.barriers),
+            *(v for v, _ in k.grid), *(n for n, _ in k.lets)]
+
+
+def _variables(body: tuple[TileStmt, ...]) -> list[str]:
+    """What its statements call theirs."""
+    own = [(s.var,) if isinstance(s, (For, Let)) else s.vars for s in every(body) if isinstance(s, (For, Let, Parallel))]
+    return [n for names in own for n in names]
 
 
 def _bare(shape: tuple[int, ...]) -> tuple[int, ...]:
