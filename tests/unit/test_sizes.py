@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 
 import pytest
-from redfuser.tensorize.ir.index import value
 
 from redfuser import strict
 from redfuser.acrf.expr import Load
+from redfuser.acrf.index import value
 from redfuser.acrf.text import parse_expr
 from redfuser.sizes import Apart, Quotient, Size, Symbol, Term, Unfit, merged, samples, solved
 from redfuser.tensorize.ir.symbols import expr_of, size_of
