@@ -14,11 +14,10 @@ from redfuser.acrf.check.domains import NUMPY, Array
 from redfuser.acrf.check.labelled import Labelled
 from redfuser.acrf.check.machine import Machine
 from redfuser.acrf.expr import FLOATS, Expr, Index, Ref
+from redfuser.acrf.facts.algebra import PAYLOAD
 from redfuser.acrf.state import Accumulator
 from redfuser.chain.truth import Wide
 from redfuser.strategies.program import Block, Kernel, Program, split_range
-
-PAYLOAD = ("argmax", "argmin", "topk")
 
 Stores = Mapping[str, tuple[str, tuple[Expr, ...]]]
 """By block name, the buffer that it writes and where."""

@@ -16,8 +16,22 @@ from dataclasses import replace
 import numpy as np
 
 from redfuser.acrf.cascade import Axis, Cascade, Reduce, Stmt
-from redfuser.acrf.expr import COMPARISONS, FLOATS, Const, Expr, Index, Load, Op, Ref, children, map_children, walk
+from redfuser.acrf.expr import (
+    COMPARISONS,
+    FLOATS,
+    Const,
+    Expr,
+    Index,
+    Load,
+    Op,
+    Ref,
+    children,
+    indices_of,
+    map_children,
+    walk,
+)
 from redfuser.acrf.state import Fused
+from redfuser.tensorize.ir.pointwise import ARRAY
 
 _POINTS = 1 << 20
 """Points at which the range of one index expression is evaluated."""
@@ -52,23 +66,19 @@ def _respect(e: Expr, old: dict[str, int], new: dict[str, int]) -> None:
     """Lengthen the axes of one node where a shorter one would mean something else."""
     match e:
         case Op(name="floordiv" | "mod", args=(x, Const(value=g))) if isinstance(g, int) and g > 1:
-            for a in _axes(x) & set(old):
+            for a in indices_of(x) & set(old):
                 if x != Index(a) or new[a] > 1:
                     new[a] = min(old[a], max(2 * g, -(-new[a] // g) * g))
         case Op(name=name, args=args) if name in COMPARISONS:
             sizes = [abs(int(c.value)) for x in args for c in walk(x) if isinstance(c, Const) and c.dtype == "i64"]
             near = max((n for n in sizes if n <= _NEAR), default=0)
-            for a in {a for x in args for a in _axes(x)}:
+            for a in {a for x in args for a in indices_of(x)}:
                 if a in old and near:
                     new[a] = min(old[a], max(new[a], near + near // 4 + 2))
         case Ref(indices=indices) if indices:  # a gather of a computed value: positions must stay what they are
-            for a in {a for i in indices for a in _axes(i) if not isinstance(i, Index)}:
+            for a in {a for i in indices for a in indices_of(i) if not isinstance(i, Index)}:
                 if a in old:
                     new[a] = old[a]
-
-
-def _axes(e: Expr) -> set[str]:
-    return {x.axis for x in walk(e) if isinstance(x, Index)}
 
 
 def _shapes(cascade: Cascade, parts: tuple[Expr, ...], old: dict[str, int],
@@ -80,7 +90,7 @@ def _shapes(cascade: Cascade, parts: tuple[Expr, ...], old: dict[str, int],
         for i, extent in zip(load.indices, tensors[load.tensor].shape, strict=True):
             inside = span(i, old)
             if inside is None or not isinstance(extent, int) or not (inside[0] >= 0 and inside[1] < extent):
-                for a in _axes(i) & set(old):
+                for a in indices_of(i) & set(old):
                     new[a] = old[a]
     shapes: dict[str, tuple[int | str, ...]] = {}
     for name, t in tensors.items():
@@ -96,7 +106,7 @@ def _shapes(cascade: Cascade, parts: tuple[Expr, ...], old: dict[str, int],
 
 def span(e: Expr, extents: Mapping[str, int]) -> tuple[int, int] | None:
     """Least and greatest value of an index expression; None where data decide, or where there are too many points."""
-    axes = sorted(_axes(e))
+    axes = sorted(indices_of(e))
     if any(isinstance(x, (Load, Ref)) for x in walk(e)) or any(a not in extents for a in axes):
         return None
     if isinstance(e, Index):
@@ -108,20 +118,14 @@ def span(e: Expr, extents: Mapping[str, int]) -> tuple[int, int] | None:
     return (int(values.min()), int(values.max())) if values.size else (0, -1)
 
 
-_INTEGER = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "floordiv": np.floor_divide, "mod": np.mod,
-            "min": np.minimum, "max": np.maximum, "neg": np.negative, "lt": np.less, "le": np.less_equal,
-            "gt": np.greater, "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal, "and": np.logical_and,
-            "or": np.logical_or, "not": np.logical_not, "select": np.where}
-
-
 def _integer(e: Expr, mesh: Mapping[str, np.ndarray]) -> np.ndarray:
     match e:
         case Index(axis=a):
             return mesh[a]
         case Const(value=v):
             return np.asarray(v)
-        case Op(name=name, args=args) if name in _INTEGER:
-            return np.asarray(_INTEGER[name](*(_integer(x, mesh) for x in args)))
+        case Op(name=name, args=args) if name in ARRAY:
+            return np.asarray(ARRAY[name](*(_integer(x, mesh) for x in args)))
     (kid,) = children(e)  # a cast between integers
     return _integer(kid, mesh)
 

@@ -8,9 +8,10 @@ from typing import Any
 
 from redfuser import tvm_compat as tc
 from redfuser.errors import InputError, UnsupportedError
-from redfuser.frontend.builder import OPERATORS, Builder
+from redfuser.frontend.builder import Builder
 from redfuser.frontend.dtypes import torch_dtype
 from redfuser.frontend.imported import Imported, InputSpec, Provenance
+from redfuser.frontend.local import OPERATORS
 from redfuser.tvm_compat import dtype_of, op_name, relax, shape_of, tensor_info, tvm
 
 op = relax.op

@@ -9,13 +9,14 @@ from redfuser.acrf.cascade import Axis, Extent, Reducer, Tensor, default_dtype
 from redfuser.acrf.expr import Expr
 from redfuser.acrf.lines import Line, commas, lines_of
 from redfuser.acrf.state import Fused
+from redfuser.acrf.syntax import REDUCERS
 from redfuser.acrf.text import parse_expr
 from redfuser.strategies.program import Block, Kernel, Program
 
 _HEAD = re.compile(r"program (.*): (single|resident|multi|map)(?:, (\d+) splits)?(?:, segments of (\d+))?, axes (.*)$")
 _KERNEL = re.compile(r"kernel (\S+) \((\w+)\) grid \[(.*)\] over (\S+?)(?: split by (\S+))?$")
 _TENSOR = re.compile(r"(\S+): (\w+)\[(.*)\]$")
-_REDUCTION = re.compile(r"(sum|prod|max|min|any|all|argmax|argmin|topk\(\d+\))\[(\w+)\] (.*)$")
+_REDUCTION = re.compile(rf"({'|'.join(REDUCERS)}\(\d+\))\[(\w+)\] (.*)$")
 
 
 def parse(text: str, fused: Fused) -> Program:

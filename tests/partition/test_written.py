@@ -13,7 +13,7 @@ from redfuser import numerics
 from redfuser.acrf.check.verify import check
 from redfuser.acrf.expr import Ref
 from redfuser.frontend import import_model
-from redfuser.frontend.builder import REDUCTIONS
+from redfuser.frontend.local import REDUCTIONS
 from redfuser.partition import partition
 from tests.corpus.torch_written import APART, UNFUSED, WRITTEN, Row
 from tests.partition.helpers import execute, flat

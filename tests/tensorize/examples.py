@@ -118,7 +118,7 @@ def inputs(f: Fused, seed: int = 0) -> dict[str, np.ndarray]:
 def evaluate(e: Expr, env: dict[str, np.ndarray], axes: dict[str, np.ndarray]) -> np.ndarray:
     """A float64 evaluation of an expression over broadcast axis positions."""
     from redfuser.acrf.expr import Const, Op, Ref
-    from redfuser.tensorize.ir.pointwise import _ARRAY
+    from redfuser.tensorize.ir.pointwise import ARRAY
 
     match e:
         case Const(value=v, dtype=d):
@@ -134,7 +134,7 @@ def evaluate(e: Expr, env: dict[str, np.ndarray], axes: dict[str, np.ndarray]) -
         case Cast(arg=a, dtype=d):
             return evaluate(a, env, axes).astype(np.float64)
         case Op(name=name, args=args):
-            return _ARRAY[name](*(evaluate(a, env, axes) for a in args))
+            return ARRAY[name](*(evaluate(a, env, axes) for a in args))
     raise TypeError(e)
 
 

@@ -26,7 +26,7 @@ def apply(name: str, args: list, dtype: str) -> np.ndarray | int:
     if dtype == "i64" and all(isinstance(a, (int, np.integer)) for a in args):
         x = [int(a) for a in args]
         return int(_INTEGER[name](*x))
-    return _ARRAY[name](*args)
+    return ARRAY[name](*args)
 
 
 _INTEGER: dict[str, Callable[..., int]] = {
@@ -49,7 +49,7 @@ def _one(x: np.ndarray) -> np.generic:
     return np.asarray(x).dtype.type(1)
 
 
-_ARRAY: dict[str, Callable[..., Any]] = {
+ARRAY: dict[str, Callable[..., Any]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "floordiv": np.floor_divide,
     "mod": np.mod, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal,
     "ne": np.not_equal, "and": np.logical_and, "or": np.logical_or, "not": np.logical_not, "neg": np.negative,
@@ -58,3 +58,4 @@ _ARRAY: dict[str, Callable[..., Any]] = {
     "erf": _erf, "floor": np.floor, "ceil": np.ceil, "round": np.rint, "sin": np.sin, "cos": np.cos,
     "pow": np.power, "min": np.minimum, "max": np.maximum, "select": np.where, "isnan": np.isnan,
 }
+"""Each operation on arrays, in the type they have."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from redfuser import tvm_compat as tc
 from redfuser.frontend import Imported, Static, import_model
-from redfuser.frontend.builder import OPERATORS, unit_insertions
+from redfuser.frontend.local import OPERATORS, unit_insertions
 from tests.interpret import run
 
 relax = tc.relax

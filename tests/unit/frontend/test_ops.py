@@ -17,7 +17,7 @@ from torch import Tensor
 
 from redfuser import tvm_compat as tc
 from redfuser.frontend import Imported, import_model
-from redfuser.frontend.builder import OPERATORS
+from redfuser.frontend.local import OPERATORS
 from tests.interpret import run
 
 Ops = dict[str, Callable[..., Any]]
