@@ -69,19 +69,28 @@ def inner_pays(d: Draft, inst: Instance) -> bool:
     return inside < outside
 
 
-def consumer_pays(d: Draft, inst: Instance) -> bool:
-    """Let a contraction over the r-axis consume the row as it is produced, rather than after it is written?"""
+def columns_shared(d: Draft, inst: Instance) -> bool:
+    """Do several blocks share the columns of a contraction?"""
+    return shares(elements(d, inst.axes) // max(elements(d, d.p_axes), 1)) > 1
+
+
+def consumer_pays(d: Draft, inst: Instance, settled: bool = False) -> bool:
+    """Let a contraction over the r-axis consume the row as it is produced, rather than after it is written? settled: nothing
+    joins any more; before, a row that several blocks would make may still be a contraction's, which saves most."""
     rows = elements(d, d.p_axes)
     row = rows * d.extents[R]
     columns = elements(d, inst.axes) // max(rows, 1)
-    flops = 2 * row * columns
-    written = row * 2
-    moved = operand_bytes(d, inst)
-    outside = library(d.machine, flops, moved + written) + passes(d.machine, written, 1)
-    inner = [i for i in d.inner if i.contraction]
-    again = MAKING * row + sum(2 * elements(d, i.axes) * d.extents[i.over] for i in inner)
-    read = sum(operand_bytes(d, i) for i in inner) or written
-    more = shares(columns) - 1
-    inside = generated(d.machine, flops + more * again, moved + more * read) / share_of_device(d, inst)
+    flops, written = 2 * row * columns, row * 2
+    moved, more = operand_bytes(d, inst), shares(columns) - 1
+    outside = library(d.machine, flops, moved + written)
+    if not more:
+        outside += passes(d.machine, written, 1)
+        return generated(d.machine, flops, moved) / share_of_device(d, inst) < outside
+    inner = [i for i in d.inner if i.contraction]  # every block of columns makes the row anew, or reads it anew
+    first, read = sum(2 * elements(d, i.axes) * d.extents[i.over] for i in inner), sum(operand_bytes(d, i) for i in inner)
+    outside += passes(d.machine, written, 0) if settled and not inner else passes(d.machine, 3 * written, 2)
+    outside += library(d.machine, first, read)
+    inside = generated(d.machine, flops + (1 + more) * first + more * MAKING * row, moved + (1 + more) * (read or written))
+    inside /= share_of_device(d, inst)
     return inside < outside
 

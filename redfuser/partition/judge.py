@@ -7,11 +7,12 @@ key under which :class:`redfuser.partition.grow.Grower` remembers its answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from math import prod
 
 from redfuser.acrf.affine import axes_of
 from redfuser.acrf.expr import NARROW, Cast, Load, Op
-from redfuser.partition.cost import consumer_pays, inner_pays
+from redfuser.partition.cost import columns_shared, consumer_pays, inner_pays
 from redfuser.partition.draft import Draft, R, Reject, row_axes
 from redfuser.partition.evaluate import Instance
 from redfuser.partition.graph import Unit
@@ -23,11 +24,17 @@ HEAD = 256
 """Depth and columns of a head of attention, at most."""
 TWO_CONTRACTIONS = Reject("RF305", None, "two contractions that share an operand gain nothing from one kernel")
 
+CONSUMING = Reject("RF305", None, "consuming the row in this contraction costs more than it saves",
+                   "a library GEMM and one more pass over its operand are faster")
+
 
 def worth(d: Draft, _: Unit | None) -> Reject | None:
     """Fusing must bring something: dependent reductions, a row map over the same data, or a reduction over a
     contraction."""
     inner = [i for i in d.inner if i.contraction]
+    for i in d.rows if len(d.rows) + len(inner) > 1 else ():
+        if i.contraction and columns_shared(d, i) and not consumer_pays(d, i, settled=True):
+            return replace(CONSUMING, node=i.node, rows=frozenset(i.node for i in d.rows))
     if len(d.rows) >= 2 or d.row_map or (inner and not d.rows[0].contraction):
         return None
     if d.rows[0].contraction and (widened(d.rows[0]) if not inner else headlike(d, inner)):
@@ -71,8 +78,7 @@ def join(got: Draft, c: Unit | None) -> Reject | None:
                           "one has a result for every row, the other one result for all rows: fused, the rows could not "
                           "run in parallel", "nothing to change: the smaller reduction runs before the cascade")
         if i.contraction and i.axes != got.p_axes and not consumer_pays(got, i):
-            return Reject("RF305", i.node, "consuming the row in this contraction costs more than it saves",
-                          "a library GEMM and one more pass over its operand are faster")
+            return replace(CONSUMING, node=i.node)
     return None
 
 

@@ -17,6 +17,11 @@ _MIN_RANGE = 256
 _BLOCKS_PER_PROCESSOR = 2
 """Blocks per processor that a split row aims at. Measured on an H200, 64 heads over 8, 32768 keys: 16, 33, 66, 132 splits
 (1, 2, 4, 8 blocks per processor) take 55.5, 44.7, 51.1 and 58.0 us."""
+FEW, LINE, STEP = 4, 32, 64
+"""Neighbouring rows that a block reads together where the elements of a row lie apart: at least, at most, and elements of as
+many at once."""
+APART = 2048
+"""Elements of such a row that a block holds with enough of its neighbours."""
 LONG = 4096
 """Elements that a block which walks a row of its own asks for at once, at most."""
 _SYMBOLIC = 1024
@@ -58,11 +63,17 @@ def select(fused: Fused, target: Machine | Target | str) -> tuple[Strategy, int]
     m = machine(target)
     cascade = fused.cascade
     extent = _number(cascade.extent(cascade.raxis))
-    on_row = any(cascade.raxis in s.axes or (isinstance(s, Reduce) and s.over == cascade.raxis) for s in fused.post) or (
-        m.processors > 1 and any(len(a.names) > 1 for a in fused.state.accumulators))  # tiles pick the best of a whole row
-    if on_row and _row_bytes(fused) * extent <= m.row_bytes:
+    on_row = any(cascade.raxis in s.axes or (isinstance(s, Reduce) and s.over == cascade.raxis) for s in fused.post)
+    whole = m.processors > 1 and any(len(a.names) > 1 for a in fused.state.accumulators)  # tiles pick the best of a whole row
+    beside = _beside(fused) if m.processors > 1 else 0
+    if (whole or (on_row and not (beside and extent > APART))) and _row_bytes(fused) * extent <= m.row_bytes:
         return "resident", 1
     blocks = _blocks(fused, m)
+    if beside:
+        blocks = blocks // beside * ceil(beside / LINE)
+        asked = LINE * STEP * sum({(x.tensor, x.indices): BYTES[x.dtype] for x in _along(fused)}.values())
+        splits = min(m.processors * ceil(m.flight / asked) // blocks, extent // _MIN_RANGE)
+        return ("multi", splits) if splits > 1 else ("single", 1)
     if m.processors > 1 and 2 * blocks <= m.processors and extent >= 2 * _MIN_RANGE:
         splits = min(_at_once(fused, m) * m.processors // blocks, extent // _MIN_RANGE)
         splits = max(splits, _whole_steps(fused, m, blocks, extent))
@@ -131,6 +142,19 @@ def _blocks(fused: Fused, m: Machine) -> int:
     """Blocks the grid gives when each works on up to ``rows`` points that use the same elements along the r-axis."""
     distinct, shared = _rows(fused)
     return distinct * -(-shared // m.rows)
+
+
+def _beside(fused: Fused) -> int:
+    """Rows whose elements lie side by side, as those of a row do not: reductions of the columns of a matrix. 0 for fewer than
+    a block would read together, and for products."""
+    grid, along = _grid(fused), _along(fused)
+    own = [x.indices[-1] for x in along if grid & indices_of(x)]
+    products = any(isinstance(s, Reduce) for s in fused.producers) or any(
+        _spread(fused, frozenset(a.axes)) > 1 for a in fused.state.accumulators)
+    if products or len(set(own)) != 1 or not isinstance(own[0], Index) or own[0].axis not in grid:
+        return 0
+    n = _number(fused.cascade.extent(own[0].axis))
+    return n if n >= FEW else 0
 
 
 def _sharing(load: Load, axis: str, extent: int) -> int:

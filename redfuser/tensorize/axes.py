@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from redfuser.acrf.expr import NARROW, Cast, Const, Expr, Index, Load, Op, Ref, walk
+from redfuser.acrf.expr import NARROW, Cast, Const, Expr, Index, Load, Op, Ref, indices_of, walk
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block, Kernel
 from redfuser.tensorize.algebra import factors
@@ -162,6 +162,12 @@ def _row_axis(kernel: Kernel, grid: list[str], segment: str | None, columns: tup
     return (wide or usable)[-1]
 
 
+def neighbours(kernel: Kernel, rows: str) -> bool:
+    """Do neighbouring rows lie next to each other in memory, and the elements of a row apart?"""
+    loads = (x for b in (*kernel.body, *kernel.tail) for e in b.exprs for x in walk(e) if isinstance(x, Load) and x.indices)
+    return any(kernel.raxis in indices_of(x) and Index(rows) == x.indices[-1] for x in loads)
+
+
 def strip_casts(e: Expr) -> Expr:
     """The operand under widening casts: a half-precision value used in single precision."""
     while isinstance(e, Cast) and e.dtype in ("f32", "f64") and e.arg.dtype in (*NARROW, "f32"):
@@ -183,4 +189,4 @@ def constants(parts: Iterable[Expr]) -> tuple[float, tuple[Expr, ...]]:
     return k, tuple(rest)
 
 
-__all__ = ["SHORT", "UNIT", "Roles", "choose", "constants", "operand_axes", "strip_casts"]
+__all__ = ["SHORT", "UNIT", "Roles", "choose", "constants", "neighbours", "operand_axes", "strip_casts"]

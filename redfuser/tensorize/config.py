@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from redfuser.strategies.program import Kernel
+from redfuser.strategies.select import FEW
+from redfuser.tensorize.axes import neighbours
 
 Schedule = Literal["auto", "overlap", "overlap-lanes", "persistent", "persistent-lanes", "relay"]
 
@@ -45,7 +47,9 @@ class TileConfig:
             return replace(self, rows=4, segment=1, threads=128, stages=0, warp_specialized=False,
                            schedule="auto")
         if kernel.kind == "map" and not kernel.spread:
-            return replace(self, rows=1, segment=1024, threads=128, stages=0, warp_specialized=False,
+            lines = self.rows >= FEW and any(neighbours(kernel, a) for a in kernel.grid)  # rows that are read together
+            rows, segment = (self.rows, self.segment) if lines else (1, 1024)
+            return replace(self, rows=rows, segment=segment, threads=128, stages=0, warp_specialized=False,
                            schedule="auto")
         return self
 

@@ -11,13 +11,13 @@ from math import ceil, prod
 
 from redfuser.acrf.expr import BYTES, Index, Load, Op, indices_of, walk
 from redfuser.errors import LoweringError
-from redfuser.outline import HELD, MAKING, generated, library, passes
+from redfuser.outline import HELD, generated, library, passes
 from redfuser.strategies.program import Kernel, Program
-from redfuser.strategies.select import LONG
+from redfuser.strategies.select import FEW, LINE, LONG, STEP
 from redfuser.target import Target
 from redfuser.tensorize.algebra import factors
 from redfuser.tensorize.arguments import static_extent
-from redfuser.tensorize.axes import Roles, choose, strip_casts
+from redfuser.tensorize.axes import Roles, choose, neighbours, strip_casts
 from redfuser.tensorize.config import Schedule, TileConfig
 from redfuser.tensorize.ir.nodes import TileKernel
 from redfuser.tensorize.map_configs import map_configs
@@ -72,7 +72,7 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
     if not contracts:
         blocks = rows * prod(extents[a] for a in roles.grid)
         few = n // program.splits >= LONG and -(-blocks // target.sms) * LONG // 2 * _asked(kernel, roles) < target.flight
-        return _row_configs(kernel.kind == "resident", rows, n, _neighbours(kernel, roles), few)
+        return _row_configs(kernel.kind == "resident", rows, n, neighbours(kernel, roles.rows), few)
     depth = max((extents[b.over] for b in kernel.body if b.role == "producer" and b.over in extents), default=0)
     if roles.lists:
         return _selection_configs(rows, n, depth, target)
@@ -171,14 +171,12 @@ def _veto(kernel: Kernel, grid: tuple[str, ...], extents: dict[str, int], rows: 
     library's on all of the machine and the traffic of what is between. Raises LoweringError RF497."""
     if 0 < depth <= 2 * DEEP:
         return
-    outer, shares = prod(extents[a] for a in grid), max(1, ceil(columns / (HELD if depth else WHOLE)))
+    outer = prod(extents[a] for a in grid)
     flops, read = 2.0 * outer * rows * n * (depth + columns), 2.0 * n * (depth + columns)
-    again = (shares - 1) * outer * rows * n * (2.0 * depth + MAKING)
-    blocks = outer * -(-rows // 64) * shares
+    blocks = outer * -(-rows // 64)
     busy = min(1.0, blocks / target.sms)
     ours, theirs = (SIX * flops, SINGLE * flops) if pieces else (flops, flops)
-    drawn = blocks * 2.0 * n * (depth + columns / shares) / (target.port * target.clock * target.sms)
-    fused = max(generated(target, ours + again, read), drawn) / busy
+    fused = max(generated(target, ours, read), blocks * read / (target.port * target.clock * target.sms)) / busy
     unfused = library(target, theirs, read) + passes(target, 6.0 * 2 * outer * rows * n, 2)
     if fused > unfused:
         raise LoweringError("RF497", f"{kernel.name}: {blocks} blocks of a contraction {depth} deep",
@@ -332,16 +330,13 @@ def _asked(kernel: Kernel, roles: Roles) -> int:
     return sum(BYTES[x.dtype] for x in loads)
 
 
-def _neighbours(kernel: Kernel, roles: Roles) -> bool:
-    """Do neighbouring rows lie next to each other in memory, and the elements of a row apart?"""
-    loads = (x for b in (*kernel.body, *kernel.tail) for e in b.exprs for x in walk(e) if isinstance(x, Load) and x.indices)
-    return any(roles.segment in indices_of(x) and Index(roles.rows) == x.indices[-1] for x in loads)
-
-
 def _row_configs(resident: bool, rows: int, n: int, neighbours: bool, few: bool) -> list[TileConfig]:
     """Rows held on chip, or walked: a block of 64 to 128 threads with 24 to 32 elements per thread. neighbours: a block takes
     whole lines of memory, 32 rows or more, and few elements of each at once. few: blocks that ask for too little at once to
     keep memory busy, so that each asks for more."""
+    if neighbours and not resident and FEW <= rows < 16:
+        together = 1 << (rows - 1).bit_length()
+        return [TileConfig(together, LINE * STEP // together, 128, 0, "registers", False)]
     if neighbours and rows >= 16 and not resident:
         return [TileConfig(32, max(8, min(n, 64)), 128, 0, "registers", False), TileConfig(64, 32, 128, 0, "registers", False),
                 TileConfig(32, 32, 128, 0, "registers", False)]

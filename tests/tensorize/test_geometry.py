@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from redfuser.acrf import fuse, parse_cascade
 from redfuser.errors import LoweringError
-from redfuser.strategies import realise
-from redfuser.tensorize import TileConfig, configs
+from redfuser.gate import checked_tiles
+from redfuser.strategies import realise, select
+from redfuser.tensorize import TileConfig, configs, tensorize
 from redfuser.tensorize.ir.effects import every
 from redfuser.tensorize.ir.nodes import Gemm, If, TileProgram
 from redfuser.tensorize.rewrite import arrange
@@ -226,3 +228,56 @@ def test_neighbouring_rows_are_read_by_lines():
     small = parse_cascade(str(cascade).replace("300", "30").replace("64", "2").replace("256", "40"))
     made = tiles(small, config=TileConfig(32, 8, 128, 0, "registers", False))
     hold(small, values(small), made)
+
+
+@pytest.mark.parametrize(("rows", "together"), [(64, 32), (37, 32), (7, 8)])
+def test_columns_of_a_matrix_are_reduced_and_visited_again_by_lines(rows, together):
+    """Too long to hold with its neighbours, a column is shared out and read again, with its neighbours each time; one that is
+    as short as a block can hold is held."""
+    cascade = parse_cascade(f"""cascade down(x: bf16[9000, {rows}]) over l
+      m[i] = max[l] f32(x[l, i])
+      t[i] = sum[l] exp(f32(x[l, i]) - m)
+      y[l, i] = bf16(exp(f32(x[l, i]) - m) / t)
+      return y
+    """)
+    way, splits = select(fuse(cascade), H200)  # type: ignore[arg-type]
+    assert way == "multi" and splits * -(-rows // 32) >= 30, "enough blocks for memory, not one or two"
+    config = configs(realise(fuse(cascade), way, splits), H200)[0]  # type: ignore[arg-type]
+    assert config.rows == together
+    small = parse_cascade(str(cascade).replace("9000", "150"))
+    program = tiles(small, "multi", 2, replace(config, segment=16))
+    hold(small, values(small), program)
+    first, _, last = program.kernels
+    assert all(f"fragment bf16[{together}, 16]" in str(k) or f"fragment bf16[16, {together}]" in str(k) for k in (first, last))
+    assert select(fuse(parse_cascade(str(cascade).replace("9000", "1000"))), H200) == ("resident", 1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["bf16", "f32"])
+def test_columns_beside_a_statistic_that_no_block_holds(kind):
+    """Blocks share 640 columns of values, and each computes the scores of its rows."""
+    cascade = parse_cascade(f"""cascade wide(q: {kind}[2, 128, 64], k: {kind}[2, 256, 64], v: {kind}[2, 256, 640]) over l
+      s[b, i, l] = sum[c] f32(q[b, i, c]) * f32(k[b, l, c])
+      m[b, i] = max[l] s
+      t[b, i] = sum[l] exp(s - m)
+      o[b, i, e] = sum[l] exp(s - m) / t * f32(v[b, l, e])
+      y[b, i, e] = {kind}(o)
+      return y, t
+    """)
+    program = realise(fuse(cascade), "single")  # type: ignore[arg-type]
+    for config in configs(program, H200)[:2]:
+        assert 64 <= config.columns <= 512 and dict(tensorize(program, config, H200).kernels[0].grid)["e_block"] > 1
+        checked_tiles(program, config, H200, "1")
+    small = parse_cascade(str(cascade).replace("640", "40").replace("128", "21").replace("256", "37").replace("64]", "16]"))
+    made = tiles(small, config=replace(PIECES if kind == "f32" else NARROW, columns=16))
+    hold(small, values(small), made)
+    assert dict(made.kernels[0].grid)["e_block"] == 3
+
+
+def test_a_reversed_operand_is_read_by_element():
+    cascade = parse_cascade("""cascade back(x: f16[6, 40]) over l where l = 40
+      m[i] = max[l] f32(x[i, 39 - l])
+      t[i] = sum[l] exp(f32(x[i, 39 - l]) - m)
+      y[i, l] = f16(exp(f32(x[i, 39 - l]) - m) / t)
+      return y
+    """)
+    hold(cascade, values(cascade), tiles(cascade, "resident", 1, ROWS))

@@ -7,7 +7,7 @@ import importlib
 
 from workloads.correctness.program import In, Program, draw, draws
 
-MODULES = ("attention", "grouped", "rows", "losses", "routing", "statistics", "products", "scheduled", "maps")
+MODULES = ("attention", "grouped", "rows", "losses", "routing", "statistics", "products", "scheduled", "maps", "geometry")
 
 
 def all_programs() -> list[Program]:
