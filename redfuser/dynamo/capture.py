@@ -28,8 +28,8 @@ from redfuser.dynamo.key import attribute
 from redfuser.dynamo.recipe import GivenBack, Out, Recipe
 from redfuser.frontend.training import RANDOM, drawn
 
-GRAD_MODES = ("_set_grad_enabled", "_enter_inference_mode", "_exit_inference_mode", "set_grad_enabled")
-"""Calls that mean nothing where nothing asks for gradients."""
+MODES = ("_set_grad_enabled", "_enter_inference_mode", "_exit_inference_mode", "_enter_autocast", "_exit_autocast")
+"""Calls that mean nothing where nothing asks for gradients and no autocast is on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,7 @@ def capture(gm: fx.GraphModule, inputs: Sequence[Any]) -> Captured:
 
 def _capture(gm: fx.GraphModule, inputs: Sequence[Any]) -> Captured:
     mode = FakeTensorMode(static_shapes=True)
+    _no_autocast(gm, inputs)
     constants = _constants(gm)
     given = [*inputs, *(attribute(gm, name) for name in constants)]
     fakes = [_fake(mode, x) if isinstance(x, torch.Tensor) else x for x in given]
@@ -137,6 +138,15 @@ class _Run(fx.Interpreter):
         return found
 
 
+def _no_autocast(gm: fx.GraphModule, inputs: Sequence[Any]) -> None:
+    """torch.export writes down operators without the casts that autocast puts before them."""
+    kinds = {x.device.type for x in inputs if isinstance(x, torch.Tensor)}
+    inside = any(n.op == "call_function" and getattr(n.target, "__name__", "") == "_enter_autocast" and
+                 (n.args[2] if len(n.args) > 2 else n.kwargs.get("enabled", True)) is not False for n in gm.graph.nodes)
+    if inside or any(torch.is_autocast_enabled(kind) for kind in kinds):
+        raise GivenBack("RF133", "runs under autocast, whose casts it does not hold")
+
+
 def _constants(gm: fx.GraphModule) -> tuple[str, ...]:
     """Tensors that the graph holds itself: inputs to us, read again at every call."""
     found = []
@@ -159,7 +169,8 @@ def _one_device(fakes: Sequence[Any], leaves: Sequence[Any], values: dict[fx.Nod
     results = {id(x) for x in leaves}
     for value in values.values():
         for x in value if isinstance(value, (tuple, list)) else (value,):
-            if isinstance(x, torch.Tensor) and x.device not in where and (x.dim() or x.device.type != "cpu" or id(x) in results):
+            if isinstance(x, torch.Tensor) and x.device not in where and (
+                    x.dim() or x.device.type != "cpu" or id(x) in results):
                 raise GivenBack("RF133", f"computes on {x.device} too")
 
 
@@ -236,7 +247,8 @@ def _without_effects(gm: fx.GraphModule, names: Sequence[fx.Node], given: Sequen
                      bases: Sequence[fx.Node], changed: Sequence[int]) -> fx.GraphModule:
     """The graph as a function of its tensors, in the order of the recipe's inputs, that returns the values of ``bases`` and
     then of the inputs ``changed``. Numbers among the inputs are written in."""
-    graph, copies = fx.Graph(), {}
+    graph = fx.Graph()
+    copies: dict[fx.Node, Any] = {}
     inputs: list[Any] = []
     for i, value in enumerate(given):
         inputs.append(graph.placeholder(f"x{i}") if isinstance(value, torch.Tensor) else value)
@@ -253,7 +265,7 @@ def _without_effects(gm: fx.GraphModule, names: Sequence[fx.Node], given: Sequen
             copies[node] = inputs[position[node]]
         elif node.op == "get_attr" and node.target in held:
             copies[node] = held[str(node.target)]
-        elif node.op == "output" or (node.op == "call_function" and getattr(node.target, "__name__", "") in GRAD_MODES):
+        elif node.op == "output" or (node.op == "call_function" and getattr(node.target, "__name__", "") in MODES):
             continue
         else:
             made = graph.create_node(node.op, node.target, fx.node.map_arg(node.args, mapped),

@@ -47,17 +47,22 @@ class Shapes:
     def __init__(self, gm: fx.GraphModule, first: Callable[..., Any], inputs: Sequence[Any], chosen: Chosen,
                  name: str) -> None:
         self.gm, self.chosen, self.name = gm, chosen, name
-        self.known: dict[Any, Callable[..., Any]] = {_signature(inputs): first}
+        self.varying = _varying(gm)
+        self.known: dict[Any, Callable[..., Any]] = {self._signature(inputs): first}
         self.rest: Callable[..., Any] | None = None
         self.lock = threading.Lock()
 
     def __call__(self, *args: Any) -> Any:
-        signature = _signature(args)
+        signature = self._signature(args)
         found = self.known.get(signature)
         if found is None:
             with self.lock:
                 found = self.known.get(signature) or self._another(signature, args)
         return found(*args)
+
+    def _signature(self, args: Sequence[Any]) -> Any:
+        found = [args[i] for i in self.varying]
+        return tuple([(x.shape, x.stride()) if isinstance(x, torch.Tensor) else x for x in found])
 
     def _another(self, signature: Any, args: Sequence[Any]) -> Callable[..., Any]:
         back = GivenBack("RF139", f"is called with more than {self.chosen.shapes} shapes")
@@ -78,7 +83,6 @@ def _compiled(gm: fx.GraphModule, inputs: Sequence[Any], chosen: Chosen, name: s
     """Raises GivenBack."""
     from redfuser import turns
     from redfuser.api import apply_fallback
-    from redfuser.dynamo.capture import capture
 
     started = time.perf_counter()
     arch = chosen.arch(_device(inputs))
@@ -88,6 +92,8 @@ def _compiled(gm: fx.GraphModule, inputs: Sequence[Any], chosen: Chosen, name: s
     found = _read(store, key, name) if key else None
     came = "store" if found is not None else "compiled"
     if found is None:
+        from redfuser.dynamo.capture import capture
+
         with turns.taken():
             captured = capture(gm, inputs)
         if captured.program is None:
@@ -187,8 +193,10 @@ def _hint(x: Any) -> Any:
     return x
 
 
-def _signature(inputs: Sequence[Any]) -> Any:
-    return tuple([(x.shape, x.stride()) if isinstance(x, torch.Tensor) else x for x in inputs])
+def _varying(gm: fx.GraphModule) -> list[int]:
+    """Which inputs are of more than one shape, or numbers."""
+    known = [n.meta.get("example_value") for n in gm.graph.nodes if n.op == "placeholder"]
+    return [i for i, x in enumerate(known) if not isinstance(x, torch.Tensor) or _symbolic(x)]
 
 
 def _sizes(inputs: Sequence[Any]) -> str:

@@ -58,7 +58,7 @@ def described(value: Any) -> Any:
 
 def modes(inputs: Sequence[Any]) -> list[Any]:
     """What a call's result depends on besides the graph and its inputs."""
-    kinds = sorted({"cpu", *(x.device.type for x in inputs if isinstance(x, torch.Tensor))})
+    kinds = sorted({x.device.type for x in inputs if isinstance(x, torch.Tensor)})
     return [torch.is_grad_enabled(), str(torch.get_default_dtype()),
             [[k, str(torch.get_autocast_dtype(k))] for k in kinds if torch.is_autocast_enabled(k)]]
 

@@ -18,15 +18,19 @@ OPTIONS: dict[str, str] = {
     "target": "`cpu`, `cuda`, `sm_90a` ...; default: the device of the graph's inputs",
     "casts": "`preserve` (default) or `elide`: whether roundings may go where that is provably no worse",
     "fallback": "`warn` (default), `allow` or `error`: for a cascade that stays unfused, and for a graph that is given back",
-    "verify": "`1` (default), `0` or `strict`: checks of what is compiled",
+    "verify": "`\"1\"` (default), `\"0\"` or `\"strict\"`: checks of what is compiled",
     "disable": "`True`: fuse nothing, run the outer graph only",
     "cuda_graphs": "`True`: replay each graph as a CUDA graph, as `mode=\"reduce-overhead\"` does",
     "shapes": "how many shapes one graph with symbolic sizes is compiled for (default 8)",
     "otherwise": "the backend for graphs that are given back (default `inductor`; `eager` where that cannot run)",
 }
-"""The options and what they mean; docs/torch-compile.md has the same table."""
-
+"""The options and what they mean; docs/torch-compile.md has :func:`table`'s text."""
 MODES = ("default", "reduce-overhead")
+
+
+def table() -> str:
+    """The options as a Markdown table, for docs/torch-compile.md."""
+    return "\n".join(["| option | meaning |", "|---|---|", *(f"| `{name}` | {text} |" for name, text in OPTIONS.items())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,8 @@ def chosen(mode: str | None = None, options: Mapping[str, Any] | None = None) ->
                              help=f"did you mean {near[0]!r}?" if near else f"one of {', '.join(OPTIONS)}")
     if mode is not None and mode not in MODES:
         raise InputError("RF191", f"mode cannot be {mode!r}", where='torch.compile(backend="redfuser")',
-                         why="configurations are chosen by the cost model; there is no tuner", help=f"one of {', '.join(MODES)}")
+                         why="configurations are chosen by the cost model; there is no tuner",
+                         help=f"one of {', '.join(MODES)}")
     found = settings.load(**{k: given.get(k) for k in ("target", "fallback", "verify", "disable")})
     settings.configure_logging(found.logs)
     shapes = given.get("shapes", 8)

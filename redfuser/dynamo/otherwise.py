@@ -27,8 +27,9 @@ def compiled(gm: fx.GraphModule, inputs: Sequence[Any], chosen: Chosen, name: st
         return backend(gm, list(inputs))  # type: ignore[no-any-return]
     except Exception as error:
         line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-        told.tell(told.GraphReport(name, "given back", code="RF138", note=f"runs as eager torch: {chosen.otherwise} raised "
-                                   f"{type(error).__name__}: {line[:200]}"), "warn" if chosen.fallback == "error" else chosen.fallback)
+        note = f"runs as eager torch: {chosen.otherwise} raised {type(error).__name__}: {line[:200]}"
+        told.tell(told.GraphReport(name, "given back", code="RF138", note=note),
+                  "warn" if chosen.fallback == "error" else chosen.fallback)
         return eager
 
 

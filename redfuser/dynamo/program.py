@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -18,8 +18,7 @@ from redfuser.runtime.model import CompiledModel
 class Program:
     """Called with the graph's inputs; torch.compile has checked that they are what was compiled for (its guards).
 
-    eager: the graph itself, for inputs that share memory in a way that nothing guards. autocast: kinds of devices whose
-    autocast is on around the graph; its casts are in what was compiled."""
+    eager: the graph itself, for inputs that share memory in a way that nothing guards."""
 
     def __init__(self, model: CompiledModel, recipe: Recipe, gm: fx.GraphModule, inputs: Sequence[Any], name: str,
                  replay: bool = False) -> None:
@@ -34,7 +33,6 @@ class Program:
         self._bound = bound
         self._loose = [k for k, t in enumerate(tensors) if not t.is_contiguous()]
         self._written = [recipe.inputs.index(i) for i in recipe.writes]
-        self._autocast = [k for k in {"cpu", device.type} if torch.is_autocast_enabled(k)]
         self._grad = torch.is_grad_enabled()
         self._own: tuple[int, ...] | None = None
         self._apart: tuple[int, ...] = ()
@@ -50,22 +48,12 @@ class Program:
         tensors = [given[i] for i in self.recipe.inputs]
         if self._written and not self._separate(tensors):
             return self.eager(*args)
-        with self._quiet():
+        with torch.no_grad() if self._grad else contextlib.nullcontext():
             found = self._run(tensors)
             return [self._output(out, given, found) for out in self.recipe.outputs]
 
     def _given(self, args: tuple[Any, ...]) -> Sequence[Any]:
         return [*args, *(attribute(gm, target) for gm, target in self._constants)] if self._constants else args
-
-    @contextlib.contextmanager
-    def _quiet(self) -> Iterator[None]:
-        """Without gradients, which nothing of the graph asks for, and without casts around those that are compiled."""
-        with contextlib.ExitStack() as stack:
-            if self._grad:
-                stack.enter_context(torch.no_grad())
-            for kind in self._autocast:
-                stack.enter_context(torch.autocast(kind, enabled=False))
-            yield
 
     def compute(self, tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
         """The results, laid out as the graph's, in memory of their own; written inputs are written."""
@@ -108,8 +96,8 @@ class Program:
             return True
         if not self._told:
             self._told = True
-            told.tell(told.GraphReport(self.name, "given back", code="RF137",
-                                       note="writes into an input that shares memory with another: run as torch has it"), "warn")
+            note = "writes into an input that shares memory with another: run as torch has it"
+            told.tell(told.GraphReport(self.name, "given back", code="RF137", note=note), "warn")
         return False
 
     def _output(self, out: Any, given: Sequence[Any], found: Sequence[torch.Tensor]) -> Any:

@@ -1,4 +1,4 @@
-"""How a graph's effects and results are made of what a function without effects returns. Plain data, kept beside the artifact."""
+"""How a graph's effects and results are made of what a function without effects returns: plain data, beside the artifact."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ class GivenBack(Exception):
 @dataclass(frozen=True, slots=True)
 class Out:
     """One result of the graph: the ``input`` of that index itself; a ``view`` of an input's memory; a ``result`` of the
-    function; a ``part`` (a view) of one; a ``value`` (a number or None). Strides and offset are in elements, offset from its owner's own."""
+    function; a ``part`` (a view) of one; a ``value`` (a number or None). Strides and offset count elements, the offset from
+    its owner's own."""
 
     kind: Literal["input", "view", "result", "part", "value"]
     of: int = 0

@@ -1,8 +1,9 @@
 """A compiled graph as a CUDA graph: ``mode="reduce-overhead"``.
 
-The first call runs as it is; the second is captured, and replayed from then on. Parameters, buffers that torch.compile knows
-to stay, and inputs that the graph writes are read where they lie: when one lies elsewhere, the call is captured again. The
-other inputs are copied into the graph's own. Results are copies, so that none is overwritten by the next call.
+The first call runs as it is; the second is captured, and replayed from then on. Parameters and buffers, which torch.compile
+knows to stay, are read and written where they lie: when one lies elsewhere, the call is captured again. The other inputs are
+copied into the graph's own, and back where the graph writes them. Results are copies, so that none is overwritten by the next
+call.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Replayed:
         self.lock = threading.Lock()
         self.calls = self.captures = 0
         self.places: tuple[int, ...] = ()
-        self.fixed: list[int] = []
+        self.fixed: frozenset[int] = frozenset()
         self.graph: Any = None
         self.own: list[torch.Tensor] = []
         self.results: Sequence[torch.Tensor] = ()
@@ -40,9 +41,9 @@ class Replayed:
         with self.lock, torch.cuda.device(self.device):
             self.calls += 1
             if self.calls == 1:
-                self.fixed = [k for k, t in enumerate(tensors) if k in self.written or _stays(t)]
+                self.fixed = frozenset(k for k, t in enumerate(tensors) if _stays(t))
                 return self.compute(tensors)
-            places = tuple([tensors[k].data_ptr() for k in self.fixed])
+            places = tuple([tensors[k].data_ptr() for k in sorted(self.fixed)])
             stream = torch.cuda.current_stream()
             if self.done is not None:
                 stream.wait_event(self.done)
@@ -50,19 +51,20 @@ class Replayed:
                 if not self._capture(tensors):
                     return self.compute(tensors)
                 self.places = places
-            for mine, given in zip(self.own, tensors):
-                if mine is not given and mine.data_ptr() != given.data_ptr():
+            for k, (mine, given) in enumerate(zip(self.own, tensors)):
+                if k not in self.fixed:
                     mine.copy_(given)
             self.graph.replay()
             found = [r.clone() for r in self.results]
+            for k in self.written.difference(self.fixed):
+                tensors[k].copy_(self.own[k])
             self.done = stream.record_event()
             return found
 
     def _capture(self, tensors: list[torch.Tensor]) -> bool:
         """Capturing computes nothing: the replay after it does."""
         self.captures += 1
-        fixed = set(self.fixed)
-        own = [t if k in fixed else _like(t) for k, t in enumerate(tensors)]
+        own = [t if k in self.fixed else _like(t) for k, t in enumerate(tensors)]
         graph = torch.cuda.CUDAGraph()
         why = f"was captured {CAPTURES} times, for parameters that lie elsewhere each time"
         if self.captures <= CAPTURES:

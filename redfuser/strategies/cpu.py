@@ -181,8 +181,8 @@ __attribute__((constructor)) static void scratch(void) {
   if (&__TVMBackendFreeWorkspace) __TVMBackendFreeWorkspace = give;
 }
 """
-"""Rows longer than a kilobyte lie on the heap, through pointers that TVM's runtime fills in as it loads a kernel. Where there is
-no TVM nobody would: so each kernel brings its own."""
+"""Rows longer than a kilobyte lie on the heap, through pointers that TVM's runtime fills in as it loads a kernel. Where there
+is no TVM nobody would: so each kernel brings its own."""
 
 
 def _link(cc: tuple[str, ...]) -> Any:
