@@ -45,7 +45,7 @@ def compile(model: Any, args: Any = None, kwargs: Any = None, *, target: str | N
         done = pipeline.run(model, args, kwargs, arch=architecture(chosen.target), casts=cast_policy(casts),
                             disable=chosen.disable, verify=chosen.verify, name=_name(model))
         _warn(done.report)
-        _apply_fallback(done.report, chosen.fallback)
+        apply_fallback(done.report, chosen.fallback)
         compiled = CompiledModel.from_compilation(done)
     if held:
         compiled.check(model, args, kwargs)
@@ -118,7 +118,7 @@ def _warn(report: Report) -> None:
             warnings.warn(f"{note.code} {note.text}", RuntimeWarning, stacklevel=3)
 
 
-def _apply_fallback(report: Report, policy: str) -> None:
+def apply_fallback(report: Report, policy: str) -> None:
     if not report.refused or policy == "allow":
         return
     codes = ", ".join(f"{c.name} {c.reason.code}" for c in report.refused if c.reason)

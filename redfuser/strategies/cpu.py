@@ -168,11 +168,33 @@ def _compile(text: str, name: str, level: str) -> bytes:
         raise _refused(name, _tail(str(error))) from error
 
 
+SCRATCH = """\
+#include <stdint.h>
+#include <stdlib.h>
+extern void *(*__TVMBackendAllocWorkspace)(int, int, uint64_t, int, int) __attribute__((weak));
+extern int (*__TVMBackendFreeWorkspace)(int, int, void *) __attribute__((weak));
+static void *take(int type, int id, uint64_t bytes, int code, int bits) {
+  void *found = 0;
+  return posix_memalign(&found, 64, bytes ? bytes : 1) ? 0 : found;
+}
+static int give(int type, int id, void *what) { free(what); return 0; }
+__attribute__((constructor)) static void scratch(void) {
+  if (&__TVMBackendAllocWorkspace) __TVMBackendAllocWorkspace = take;
+  if (&__TVMBackendFreeWorkspace) __TVMBackendFreeWorkspace = give;
+}
+"""
+"""Rows longer than a kilobyte lie on the heap, through pointers that TVM's runtime fills in as it loads a kernel. Where there
+is no TVM nobody would: so each kernel brings its own."""
+
+
 def _link(cc: tuple[str, ...]) -> Any:
     """What export_library calls with the object files: link them with the C compiler and the maths library."""
 
     def link(output: str, objects: list[str], options: list[str] | None = None, **_: Any) -> None:
-        status, said = bounded.run([*cc, "-shared", "-fPIC", "-o", output, *objects, *(options or []), "-lm"])
+        scratch = Path(output).with_suffix(".scratch.c")
+        scratch.write_text(SCRATCH)
+        status, said = bounded.run([*cc, "-shared", "-fPIC", "-O2", "-o", output, *objects, str(scratch), *(options or []),
+                                    "-lm"])
         if status:
             raise BuildError("RF441", f"{cc[0]} could not link the CPU kernel", why=_tail(said))
 

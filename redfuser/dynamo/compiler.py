@@ -1,0 +1,177 @@
+"""The compile process, from the user's side: one, started with the first graph that is not in the store, kept for the next.
+
+It is ended when this process ends or is interrupted, and replaced once when it dies under a graph: a kill from outside must
+not decide whether a model is compiled. Errors come back as they were raised there.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+from redfuser import errors
+from redfuser.errors import BuildError, InternalError, RedFuserError
+
+STDERR_BYTES = 8000
+
+
+class _Died(Exception):
+    pass
+
+
+class Process:
+    """One compile process. Thread-safe: a request at a time."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stderr: Any = None
+        self._lock, self._ids = threading.Lock(), itertools.count()
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    def compile(self, program: Any, arch: str, casts: str, disable: bool, verify: str, name: str) -> bytes:
+        """The artifact of an exported program. Raises what compiling it raised, and BuildError RF136 when the process died
+        twice."""
+        with self._lock, tempfile.TemporaryDirectory(prefix="redfuser-") as folder:
+            source, artifact = Path(folder, "graph.pt2"), Path(folder, "graph.rf")
+            _write(program, source)
+            request = {"id": next(self._ids), "program": str(source), "artifact": str(artifact), "arch": arch,
+                       "casts": casts, "disable": disable, "verify": verify, "name": name,
+                       "settings": {k: v for k, v in os.environ.items() if k.startswith("REDFUSER_")}}
+            answer = self._ask(request)
+            if answer["ok"]:
+                return artifact.read_bytes()
+            raise _error(answer)
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        ends = []
+        for _ in range(2):
+            try:
+                return self._attempt(request)
+            except (_Died, OSError, ValueError) as error:
+                status = self._process.poll() if self._process is not None else None
+                said = self._stderr_tail()
+                self.stop()
+                ends.append(f"status {status}: {error or 'no answer'}" + (f"\n{said}" if said else ""))
+            except BaseException:  # an interrupt: what the process still does is nobody's
+                self.stop()
+                raise
+        raise BuildError("RF136", "the compile process died twice", why=ends[-1],
+                         help="run `redfuser doctor`; memory that ran out ends it with status -9")
+
+    def _attempt(self, request: dict[str, Any]) -> dict[str, Any]:
+        if self._process is None or self._process.poll() is not None:
+            self._start()
+        assert self._process is not None and self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request).encode("utf-8") + b"\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line.endswith(b"\n"):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(5)
+            raise _Died
+        answer = json.loads(line)
+        if not isinstance(answer, dict) or answer.get("id") != request["id"]:
+            raise ValueError("not an answer")
+        return answer
+
+    def _start(self) -> None:
+        self.stop()
+        self._stderr = None if os.environ.get("REDFUSER_LOGS") else tempfile.TemporaryFile()  # noqa: SIM115
+        self._process = subprocess.Popen([sys.executable, "-m", "redfuser.dynamo.worker"], stdin=subprocess.PIPE,
+                                         stdout=subprocess.PIPE, stderr=self._stderr, env=_environment(),
+                                         start_new_session=True)
+
+    def _stderr_tail(self) -> str:
+        if self._stderr is None:
+            return ""
+        end = self._stderr.seek(0, os.SEEK_END)
+        self._stderr.seek(max(0, end - STDERR_BYTES))
+        return str(self._stderr.read().decode("utf-8", "replace")).strip()
+
+    def stop(self) -> None:
+        """End the process; the compilers that it started end with it."""
+        process, self._process = self._process, None
+        if process is not None:
+            with contextlib.suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)  # its own session: nothing else is in this group
+            process.wait()
+            for stream in (process.stdin, process.stdout):
+                with contextlib.suppress(OSError):
+                    if stream is not None:
+                        stream.close()
+        if self._stderr is not None:
+            self._stderr.close()
+            self._stderr = None
+
+
+def _write(program: Any, path: Path) -> None:
+    """As a file that holds no device: what is compiled is the same for all, and the compile process sees none."""
+    import torch
+    from torch.export.passes import move_to_device_pass
+
+    program.example_inputs = None
+    if any(isinstance(v := n.meta.get("val"), torch.Tensor) and v.device.type != "cpu" for n in program.graph.nodes):
+        program = move_to_device_pass(program, "cpu")
+    try:
+        torch.export.save(program, path)
+    except Exception as error:
+        raise InternalError("RF135", "the graph cannot be written for the compile process",
+                            why=f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+                            ) from error
+
+
+def _environment() -> dict[str, str]:
+    """Ours, so that it finds the same packages; without a GPU, which it does not need."""
+    found = {k: v for k, v in os.environ.items() if k != "PYTHONSTARTUP"}
+    root = str(Path(__file__).resolve().parents[2])
+    found["PYTHONPATH"] = os.pathsep.join([root, *(p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p)])
+    found["CUDA_VISIBLE_DEVICES"] = ""
+    return found
+
+
+def _error(answer: dict[str, Any]) -> RedFuserError:
+    kind = getattr(errors, str(answer.get("kind")), InternalError)
+    if not (isinstance(kind, type) and issubclass(kind, RedFuserError)):
+        kind = InternalError
+    said = {k: str(answer.get(k, "")) for k in ("where", "why", "help")}
+    return kind(str(answer.get("code", "RF900")), str(answer.get("what", "")), **said)
+
+
+_default: Process | None = None
+_default_lock = threading.Lock()
+
+
+def process() -> Process:
+    """The process's own, made on first use; a forked child makes its own."""
+    global _default
+    with _default_lock:
+        if _default is None:
+            _default = Process()
+            atexit.register(_stop_if_owner, os.getpid(), _default)
+        return _default
+
+
+def _stop_if_owner(pid: int, one: Process) -> None:
+    if os.getpid() == pid:
+        one.stop()
+
+
+def _forget() -> None:
+    global _default, _default_lock
+    _default, _default_lock = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget)  # the compile process is the parent's

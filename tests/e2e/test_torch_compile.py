@@ -1,0 +1,417 @@
+"""torch.compile(model, backend="redfuser"): what users of torch.compile may rely on, and what they are told."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from redfuser import dynamo
+from redfuser.cache import Cache
+from redfuser.dynamo import compiler, options
+from redfuser.dynamo.compiler import Process
+from redfuser.dynamo.options import chosen
+from redfuser.dynamo.program import Program
+from redfuser.dynamo.recipe import GivenBack, Recipe
+from redfuser.errors import BuildError, InputError, UnsupportedError
+
+ROOT = Path(__file__).resolve().parents[2]
+EAGER = {"otherwise": "eager"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One store and one compile process for all; certificates are other tests' business."""
+    folder = tmp_path_factory.mktemp("store")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REDFUSER_CACHE_DIR", str(folder))
+        patch.setenv("REDFUSER_VERIFY", "0")
+        yield folder
+    compiler.process().stop()
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    dynamo.clear()
+    yield
+    torch._dynamo.reset()
+
+
+def ours(f: Any, **more: Any) -> Any:
+    return torch.compile(f, backend=dynamo.backend, options={**EAGER, **more})
+
+
+def came() -> list[str]:
+    return [r.came for r in dynamo.reports()]
+
+
+def softmax(x: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x * 2, -1)
+
+
+class Step(nn.Module):
+    """A softmax over a linear layer that writes a cache and its input, and returns all there is to alias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.register_buffer("cache", torch.zeros(4, 8))
+
+    def forward(self, x: torch.Tensor, at: torch.Tensor, n: int) -> Any:
+        y = torch.softmax(self.linear(x), -1)
+        self.cache.index_copy_(0, at, y[:1])
+        before = x.clone()
+        x.add_(1)
+        self.cache[:, 2:4] *= 2
+        return y, y.t(), y[1:, ::2], x, x.view(-1), x[:, 1:3], self.cache, self.cache + 1, before, n
+
+
+# -- what users rely on ------------------------------------------------------------------------------------------------
+
+
+def test_it_is_found_by_name_and_keeps_tvm_out(tmp_path: Path, store: Path) -> None:
+    """As installed: the entry point of pyproject.toml, in a process that imports nothing of ours. The kernel takes scratch from the
+    heap, which TVM's runtime used to give it: without one it died."""
+    metadata = tmp_path / "redfuser-0.1.0.dist-info"
+    metadata.mkdir()
+    found = re.search(r"^\[project.entry-points.torch_dynamo_backends\]\n(redfuser = .*)$", (ROOT / "pyproject.toml").read_text(), re.M)
+    assert found
+    (metadata / "entry_points.txt").write_text(f"[torch_dynamo_backends]\n{found[1].replace(chr(34), '')}\n")
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: redfuser\nVersion: 0.1.0\n")
+    code = """
+import sys, torch
+assert "redfuser" in torch._dynamo.list_backends()
+assert "redfuser" not in sys.modules
+def f(x): return torch.nn.functional.layer_norm(x * 2, (768,))  # a row that does not fit on the stack
+x = torch.randn(4, 768)
+with torch.no_grad():
+    got = torch.compile(f, backend="redfuser", options={"otherwise": "eager"})(x)
+torch.testing.assert_close(got, f(x))
+import redfuser.dynamo
+(report,) = redfuser.dynamo.reports()
+assert report.came == "compiled" and len(report.report.fused) == 1, report
+assert "tvm" not in sys.modules and "tilelang" not in sys.modules
+"""
+    path = os.pathsep.join([str(tmp_path), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    run = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True,
+                         timeout=300, cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+
+
+def test_effects_views_and_parameters_are_eagers(caplog: pytest.LogCaptureFixture) -> None:
+    torch.manual_seed(1)
+    model, same = Step().eval(), Step().eval()
+    same.load_state_dict(model.state_dict())
+    compiled = ours(model)
+    weight = nn.Parameter(torch.randn(8, 8))
+    with torch.no_grad(), caplog.at_level(logging.INFO, "redfuser.dynamo"):
+        for turn in range(4):
+            x, at = torch.randn(4, 8), torch.tensor([turn])
+            given = x.clone()
+            got, want = compiled(x, at, 3), same(given, at, 3)
+            for a, b in zip(got, want, strict=True):
+                if isinstance(a, torch.Tensor):
+                    torch.testing.assert_close(a, b)
+                    assert a.stride() == b.stride()
+                else:
+                    assert a == b
+            torch.testing.assert_close(x, given)
+            torch.testing.assert_close(model.cache, same.cache)
+            y, yt, part, x_, flat, columns, cache, _, before, _ = got
+            assert x_ is x and cache is model.cache
+            assert flat.data_ptr() == x.data_ptr() and columns._base is x and yt.data_ptr() == y.data_ptr()
+            assert part.untyped_storage().data_ptr() == y.untyped_storage().data_ptr() != before.data_ptr() != x.data_ptr()
+            for each in (model, same):  # the parameters stay the module's own
+                if turn == 0:
+                    each.linear.weight.mul_(1.5)
+                elif turn == 1:
+                    each.linear.weight = weight
+                else:
+                    each.linear.bias.data = torch.full((8,), float(turn))
+    assert came() == ["compiled"] and "cascades fused for cpu, compiled in" in caplog.text
+    (report,) = dynamo.reports()
+    assert report.report is not None and len(report.report.fused) == 1 and report.key
+
+
+def test_no_weight_is_in_the_artifact(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Program] = []
+    init = Program.__init__
+    monkeypatch.setattr(Program, "__init__", lambda self, *a, **k: (init(self, *a, **k), made.append(self))[0])
+    model = Step().eval()
+    with torch.no_grad():
+        ours(model)(torch.randn(4, 8), torch.tensor([0]), 3)
+    assert not list(made[0].model.buffers())
+
+
+def test_shapes_breaks_stores_and_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        y = softmax(x)
+        torch._dynamo.graph_break()
+        return softmax(y)
+
+    with torch.no_grad():
+        x = torch.randn(4, 40)
+        compiled = ours(softmax, shapes=2)
+        for n in (4, 5, 5, 6, 7):
+            x = torch.randn(n, 40)
+            torch.testing.assert_close(compiled(x), softmax(x))
+    assert came()[:2] == ["store" if "store" in came()[:1] else "compiled", "compiled"]
+    assert [r.code for r in dynamo.reports()] == ["", "", "", "RF139"]  # 4 alone, then 5 and 6 of any
+    # from here on everything is in the store: no compile process is asked
+    monkeypatch.setattr(Process, "compile", lambda *_: pytest.fail("compiled although it is in the store"))
+    torch._dynamo.reset()
+    dynamo.clear()
+    x = torch.randn(4, 40)
+    with torch.inference_mode():
+        torch.testing.assert_close(ours(broken)(x), broken(x))
+    assert came() == ["store", "store"]
+    torch._dynamo.reset()
+    failures: list[BaseException] = []
+
+    def user(f: Any) -> None:
+        try:
+            mine, x = ours(f), torch.randn(4, 40)
+            with torch.no_grad():
+                for _ in range(3):
+                    torch.testing.assert_close(mine(x), softmax(x))
+        except BaseException as error:
+            failures.append(error)
+
+    users = [threading.Thread(target=user, args=(f,)) for f in (lambda x: softmax(x), lambda y: softmax(y))]
+    for each in users:
+        each.start()
+    for each in users:
+        each.join()
+    assert not failures
+
+
+def test_generate_gives_the_tokens_of_eager() -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+                                         num_key_value_heads=1, max_position_embeddings=32)).eval()
+    prompt = torch.randint(0, 64, (1, 5))
+    how: dict[str, Any] = dict(max_new_tokens=6, do_sample=False, cache_implementation="static", pad_token_id=0, disable_compile=True)
+    want = model.generate(prompt, **how)
+    model.forward = ours(model.forward, fallback="allow")
+    assert torch.equal(model.generate(prompt, **how), want)
+    assert came() and set(came()) <= {"compiled", "store"}
+    assert all(r.report is not None and r.report.fused for r in dynamo.reports())
+
+
+# -- what is given back ------------------------------------------------------------------------------------------------
+
+
+def given_back(code: str, f: Any, *args: Any) -> Any:
+    """The result of a graph that is not ours, with its one note."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        found = ours(f)(*args)
+    assert [str(w.message)[:5] for w in told if str(w.message).startswith("RF")] == [code]
+    assert [r.code for r in dynamo.reports()] == [code]
+    return found
+
+
+def test_gradients_are_given_back_with_one_note() -> None:
+    model, x = nn.Linear(8, 8), torch.randn(2, 8)
+    given_back("RF130", model, x).sum().backward()
+    assert model.weight.grad is not None
+
+
+def test_no_grad_inside_of_a_graph_is_ours() -> None:
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return softmax(x * w)
+
+    w = nn.Parameter(torch.randn(8))
+    got = ours(f)(torch.ones(4, 8), w)
+    assert came() == ["compiled"] and not got.requires_grad
+
+
+def test_training_and_random_numbers_are_given_back() -> None:
+    with torch.no_grad():
+        given_back("RF131", nn.Sequential(nn.Dropout(0.5), nn.Softmax(-1)), torch.ones(2, 8))
+        dynamo.clear()
+        given_back("RF131", lambda x: softmax(x + torch.rand_like(x)), torch.ones(2, 8))
+        dynamo.clear()
+        norm = nn.BatchNorm1d(8)
+        given_back("RF131", norm, torch.randn(4, 8))
+        assert norm.running_mean is not None and bool(norm.running_mean.any())
+        dynamo.clear()
+        given_back("RF133", lambda z: z * 2, torch.ones(3, dtype=torch.complex64))
+        dynamo.clear()
+        with torch.autocast("cpu", torch.bfloat16):
+            assert given_back("RF133", lambda x: softmax(x @ x), torch.ones(3, 3)).dtype == torch.bfloat16
+
+
+def test_inputs_that_share_memory_run_as_torch_has_it() -> None:
+    def f(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        a.add_(1)
+        return torch.softmax(b * 2, -1)
+
+    compiled = ours(f)
+    with torch.no_grad(), pytest.warns(RuntimeWarning, match="RF137"):
+        apart = torch.zeros(2, 8), torch.ones(2, 8)
+        torch.testing.assert_close(compiled(*apart), f(*apart))
+        whole, same = torch.zeros(3, 8), torch.zeros(3, 8)
+        torch.testing.assert_close(compiled(whole[:2], whole[1:]), f(same[:2], same[1:]))
+        torch.testing.assert_close(whole, same)
+
+
+def test_graphs_that_depend_on_data_are_given_back() -> None:
+    from redfuser.dynamo.capture import capture
+
+    graph = torch.fx.symbolic_trace(lambda x: x.nonzero())
+    with torch.no_grad(), pytest.raises(GivenBack, match="RF132"):
+        capture(graph, [torch.ones(3)])
+
+
+def test_an_error_of_the_compiler_is_carried_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> bytes:
+        raise UnsupportedError("RF115", "operators that can neither be compiled nor run as torch calls", where="aten.odd")
+
+    monkeypatch.setattr(Process, "compile", refuse)
+    with torch.no_grad():
+        given_back("RF135", lambda x: softmax(x) + 17, torch.ones(2, 8))
+    assert "RF115" in dynamo.reports()[0].note
+    dynamo.clear()
+    torch._dynamo.reset()
+    with torch.no_grad(), pytest.raises(Exception, match="RF135"):
+        ours(lambda x: softmax(x) + 18, fallback="error")(torch.ones(2, 8))
+
+
+def test_where_the_default_backend_cannot_run_eager_does() -> None:
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("no compiler here")
+
+    torch._dynamo.register_backend(broken, name="broken_for_redfuser")
+    try:
+        with pytest.warns(RuntimeWarning, match="RF138"):
+            found = torch.compile(nn.Linear(8, 8), backend=dynamo.backend, options={"otherwise": "broken_for_redfuser"})(torch.ones(2, 8))
+        assert found.requires_grad and [r.code for r in dynamo.reports()] == ["RF130", "RF138"]
+    finally:
+        torch._dynamo.backends.registry._COMPILER_FNS.pop("broken_for_redfuser")
+        torch._dynamo.backends.registry._BACKENDS.pop("broken_for_redfuser")
+
+
+# -- options -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode, given, code", [
+    (None, {"targte": "cpu"}, "RF190"), ("max-autotune", {}, "RF191"), (None, {"shapes": 0}, "RF191"), (None, {"casts": "drop"}, "RF191"),
+    (None, {"fallback": "eager"}, "RF191"), (None, {"otherwise": "redfuser"}, "RF191"), (None, {"cuda_graphs": "yes"}, "RF191")])
+def test_options_that_there_are_not(mode: str | None, given: dict[str, Any], code: str) -> None:
+    with pytest.raises(InputError) as caught:
+        chosen(mode, given)
+    assert caught.value.code == code
+
+
+def test_options_reach_torch_compile() -> None:
+    with pytest.raises(Exception, match=r"RF190.*\n.*did you mean 'target'"):
+        ours(softmax, targte="cpu")(torch.ones(2, 8))
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="RF503"), torch.no_grad():
+        ours(softmax, target="sm_90a")(torch.ones(2, 8))
+    assert chosen("reduce-overhead").cuda_graphs and chosen(None, {"disable": True}).disable
+    assert options.table() in (ROOT / "docs" / "torch-compile.md").read_text()
+
+
+# -- the compile process, the store ------------------------------------------------------------------------------------
+
+
+ONCE = """
+import json, os, sys
+flag = sys.argv[1]
+for line in sys.stdin:
+    request = json.loads(line)
+    if not os.path.exists(flag):
+        open(flag, "w").close()
+        os._exit(7)
+    open(request["artifact"], "wb").write(b"done")
+    print(json.dumps({"id": request["id"], "ok": True}), flush=True)
+"""
+
+
+POPEN = subprocess.Popen
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, code: str, *args: str) -> Process:
+    """A compile process that runs other code."""
+    def popen(_: Any, **how: Any) -> Any:
+        return POPEN([sys.executable, "-S", "-c", code, *args], **how)
+
+    monkeypatch.setattr(compiler.subprocess, "Popen", popen)
+    monkeypatch.setattr(compiler, "_write", lambda program, path: None)
+    return Process()
+
+
+def test_a_process_that_dies_is_replaced_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    once = stand_in(monkeypatch, ONCE, str(tmp_path / "flag"))
+    assert once.compile(None, "cpu", "preserve", False, "0", "g") == b"done"
+    pid = once.pid
+    assert once.compile(None, "cpu", "preserve", False, "0", "g") == b"done" and once.pid == pid
+    once.stop()
+    always = stand_in(monkeypatch, "import os, sys; sys.stderr.write('out of luck'); sys.stderr.flush(); os._exit(9)")
+    with pytest.raises(BuildError, match="out of luck") as caught:
+        always.compile(None, "cpu", "preserve", False, "0", "g")
+    assert caught.value.code == "RF136" and always.pid is None
+
+
+def test_an_interrupt_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    sleeping = stand_in(monkeypatch, "import time; time.sleep(600)")
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with pytest.raises(KeyboardInterrupt):
+            sleeping.compile(None, "cpu", "preserve", False, "0", "g")
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert sleeping.pid is None
+
+
+def test_what_the_key_is_over() -> None:
+    from redfuser.dynamo.key import key
+
+    def graph(scale: float = 2.0, name: str = "x") -> torch.fx.GraphModule:
+        made = torch.fx.Graph()
+        made.output((made.call_function(torch.softmax, (made.call_function(torch.mul, (made.placeholder(name), scale)), -1)),))
+        return torch.fx.GraphModule(nn.Module(), made)
+
+    x = torch.ones(4, 8)
+    one = key(graph(), [x], "cpu", ["preserve"])
+    assert one and one == key(graph(name="other"), [torch.zeros(4, 8)], "cpu", ["preserve"])
+    others = [key(graph(3.0), [x], "cpu", ["preserve"]), key(graph(2), [x], "cpu", ["preserve"]),  # type: ignore[arg-type]
+              key(graph(), [x.half()], "cpu", ["preserve"]), key(graph(), [torch.ones(8, 4).t()], "cpu", ["preserve"]),
+              key(graph(), [x.requires_grad_()], "cpu", ["preserve"]), key(graph(), [x], "sm_90a", ["preserve"]),
+              key(graph(), [x.detach()], "cpu", ["elide"])]
+    assert len({one, *others}) == 8 and all(others)
+    own = torch.fx.Graph()
+    own.output((own.call_function(softmax, (own.placeholder("x"),)),))
+    assert key(torch.fx.GraphModule(nn.Module(), own), [x], "cpu", []) == "", "a function of somebody's own has no name that means it"
+
+
+def test_damage_in_the_store_is_a_miss() -> None:
+    from redfuser.dynamo.graphs import _read
+
+    store, key = Cache(), "ab" * 32
+    for damaged in (b"{}\nnothing", b"nothing", b""):
+        store.put(key, damaged)
+        assert _read(store, key, "g") is None and store.get(key) is None
+    assert Recipe.from_json(Recipe((0,), (), (), (), (0,)).to_json()) == Recipe((0,), (), (), (), (0,))
