@@ -45,13 +45,13 @@ LARGE = 100
 """Statements of a program that is lowered once: what is listed first is the first."""
 FEWEST, USUAL, MOST = 8, 28, 64
 """Elements of a row on chip that a thread has."""
-TIE = 1.02
-"""Predictions that differ by less say nothing: the one listed first is the first."""
+TIE, ROWS_TIE = 1.009, 1.06
+"""Predictions that differ by less say nothing: the one listed first is the first. Of rows that memory bounds they say less."""
 NOT_FOR_IT = ("RF499", "RF410")
 """A schedule that a kernel has no roles for, and one that has no room."""
 THREE = 192
 """Rows of three warp groups."""
-_WAYS: tuple[Schedule, ...] = ("persistent-lanes", "overlap-lanes", "persistent", "overlap")
+_WAYS: tuple[Schedule, ...] = ("overlap", "persistent", "overlap-lanes", "persistent-lanes")
 _COSTLY = ("exp", "tanh", "sigmoid", "erf", "log", "sqrt", "rsqrt", "div", "sin", "cos", "pow", "lt", "le", "gt", "ge")
 WHOLE = 256
 """Columns of an accumulated product above which blocks share them, where nothing but the rows' statistics is repeated."""
@@ -130,20 +130,23 @@ def ranked(program: Program, space: list[TileConfig], target: Target, sketch: Sk
         ahead, rest = [*[c for c in order if c.schedule != "auto"][:LOOKED], *plain[:LOOKED]], plain[LOOKED:]
     made: list[tuple[TileKernel, ...]] = []
     found: dict[TileConfig, float] = {}
-    for c in sorted(ahead, key=space.index):
+    looked = sorted(ahead, key=space.index)
+    for c in looked:
         try:
             tiles = tensorize(program, c, target)
         except LoweringError as error:
             if error.code not in NOT_FOR_IT:
                 found[c] = float("inf")
+            elif error.code == "RF410" and c.columns and c.stages > 2:  # results that are staged need room as well
+                looked.append(replace(c, stages=c.stages - 1))
             continue
         if len(list(every(tiles.kernels[0].body))) > LARGE:
             return space
         if tiles.kernels not in made:
             made.append(tiles.kernels)
             found[c] = predicted(tiles, target) or float("inf")
-    best = min(found.values(), default=0.0)
-    near = sorted(found, key=lambda c: int(log(found[c] / best) / log(TIE)) if found[c] < float("inf") else 1 << 30)
+    best, tie = min(found.values(), default=0.0), log(TIE if sketch is not None else ROWS_TIE)
+    near = sorted(found, key=lambda c: int(log(found[c] / best) / tie) if found[c] < float("inf") else 1 << 30)
     roles = [c for c in near if c.schedule != "auto"][:AHEAD]
     return [*(c for c in near if c.schedule == "auto" or c in roles), *rest] or space
 
