@@ -10,13 +10,14 @@ kernels for any of these can be planned and compiled on a machine without a GPU.
   sheet (125, 62.5, 250, 600 GB/s, boost 1695 MHz). H100 SXM, H800, H200: their data sheets (989 TFLOP/s fp16, 495 tf32,
   1979 fp8 and int8; 3.35 TB/s, 3.35 TB/s, 4.8 TB/s; boost 1980 MHz). The H800 differs from the H100 in its links and in
   double precision alone.
-* H200, measured through torch (docs/results): 790 TFLOP/s fp16 and bf16, 1340 fp8, 4.65 TB/s read. The H100 and the H800
-  get the same matrix rates, being the same chip; nobody has measured them here.
-* The second-level cache: 5120 bytes per clock of an A100 (white paper); 28 per clock and multiprocessor on Hopper, 7 TB/s,
-  between what microbenchmarks in the literature have and what our attention reached; for the A10 an assumption; 64 per clock
-  of a compute unit on CDNA3 (its white paper).
-* turn: products of 4096 x 4096 of fp16 and fp8 in segments of 32 to 256 on an H200, 0.15 to 0.19 us a turn
-  (docs/results/h200-2026-11-22-candidates). latency: microbenchmarks of Hopper in the literature, loaded. local: width of
+* H200, measured (docs/results): 4.65 TB/s read; 820 TFLOP/s fp16 and bf16 and 1400 fp8 while a product runs, of which a
+  library's whole product of 4096 x 4096 gets 790 (``flops``). The H100 and the H800 get the same matrix rates, being the
+  same chip; nobody has measured them here.
+* The second-level cache: 5120 bytes per clock of an A100 (white paper); 50 per clock and multiprocessor on Hopper, where
+  neighbours ask for the same lines: what products of 4096 x 4096 in tiles of 128 x 128 draw on an H200; for the A10 an
+  assumption; 64 per clock of a compute unit on CDNA3 (its white paper).
+* turn, issue, start, launch: fitted to 298 kernels on an H200 (docs/results/h200-2026-11-22-candidates and the tables of
+  docs/schedules.md). latency: microbenchmarks of Hopper in the literature, loaded. local: width of
   the first-level cache's port for stores (CUDA C++ Programming Guide), as nine spilling kernels on an H200 have it. dependent:
   microbenchmarks of Volta and later in the literature.
 * MI300X: AMD Instinct MI300X data sheet (1307 TFLOP/s fp16, 654 tf32, 2615 fp8 and int8, 5.3 TB/s, 2100 MHz) and the CDNA3
@@ -54,7 +55,9 @@ class Target:
     rates: dense matrix operations per second by operand type. launch: seconds that one more kernel of a stream takes.
     latency: seconds from asking device memory until the data are there. turn: clocks of one turn of a loop around products
     beside the products themselves: barriers, the start of a product and the wait for it. local: bytes per clock that a
-    multiprocessor's threads write to and read from spilled registers. dependent: clocks until a result can be used.
+    multiprocessor's threads write to and read from spilled registers. dependent: clocks until a result can be used. banks:
+    bytes per clock that its shared memory gives or takes. issue: instructions that are issued for one that a tile program
+    shows: addresses, conditions, moves. start: seconds until a block with warps that copy asks for its first data.
     """
 
     arch: str
@@ -85,6 +88,9 @@ class Target:
     turn: int = 320
     local: int = 64
     dependent: int = 4
+    banks: int = 128
+    issue: float = 1.8
+    start: float = 1.2e-6
 
     @property
     def flight(self) -> float:
@@ -99,7 +105,7 @@ def _rates(half: float, tf32: float, eight: float | None = None) -> dict[str, fl
 
 
 _H200 = Target("sm_90a", "cuda", "H200", 132, 227 * 1024, 228 * 1024, 65536, 32, 2048, 4.65e12, 790e12, True, True, True, True,
-               clock=1.98e9, port=28, rates=_rates(790e12, 495e12, 1340e12))
+               clock=1.98e9, port=50, launch=2.5e-6, latency=7e-7, turn=240, rates=_rates(820e12, 495e12, 1400e12))
 
 TARGETS: dict[str, Target] = {
     t.arch: t

@@ -1,13 +1,13 @@
-"""Tile configurations: what a tuner may choose, kept apart from what the mathematics fixes, and a first ranking.
+"""Tile configurations: what a tuner may choose, kept apart from what the mathematics fixes, and which come first.
 
-The ranking is a resource model (shared memory, warps per row tile, registers of the accumulators, blocks per
-multiprocessor) with its few constants fitted to measurements on one H200; it names no workload.
+What is legal is listed here; the model of resources puts it in order. Of products there are dozens of tilings: the model says
+of each from extents alone what it would take, and of the best again from their tile programs.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from math import ceil, prod
+from math import ceil, log, prod
 
 from redfuser.acrf.expr import BYTES, Index, Load, Op, indices_of, walk
 from redfuser.errors import LoweringError
@@ -19,10 +19,12 @@ from redfuser.tensorize.algebra import factors
 from redfuser.tensorize.arguments import static_extent
 from redfuser.tensorize.axes import Roles, choose, neighbours, strip_casts
 from redfuser.tensorize.config import Schedule, TileConfig
+from redfuser.tensorize.ir.effects import every
 from redfuser.tensorize.ir.nodes import TileKernel
 from redfuser.tensorize.map_configs import map_configs
+from redfuser.tensorize.model import Sketch, operations, predicted, sketched
 from redfuser.tensorize.precision import kept, unit_roundoff
-from redfuser.tensorize.products import Product, product_configs
+from redfuser.tensorize.products import product_space
 from redfuser.tensorize.rewrite import arrange
 from redfuser.tensorize.sizes import round_up
 from redfuser.tensorize.tiles import tensorize
@@ -36,9 +38,16 @@ SPLIT = 12
 """Bytes on chip of an element of a float32 operand: itself, its three pieces, and the first of them without infinities."""
 DEEP = 320
 """Elements of a contraction's own axis above which its operands do not stay on chip whole."""
-BUSY = 0.9
-"""Share of the multiprocessors that large tiles with roles have to keep busy; with fewer, small tiles win (one H200,
-1x8x1024x64: 64 blocks of roles .0156 ms, 128 of TileLang's pipeline .0124)."""
+LOOKED = 4
+"""Tilings of products with roles, and as many without, whose tile programs are looked at."""
+AHEAD = 2
+"""Configurations with roles in front of those without, at most: the compiler may refuse them."""
+LARGE = 100
+"""Statements of a program that is lowered once: what is listed first is the first."""
+FEWEST, USUAL, MOST = 8, 28, 64
+"""Elements of a row on chip that a thread has."""
+TIE, ROWS_TIE = 1.009, 1.06
+"""Predictions that differ by less say nothing: the one listed first is the first. Of rows that memory bounds they say less."""
 NOT_FOR_IT = ("RF499", "RF410")
 """A schedule that a kernel has no roles for, and one that has no room."""
 THREE = 192
@@ -68,77 +77,87 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
         return map_configs(kernel, roles, target)
     if not contracts and roles.lists:  # a warp per row
         padded = 1 << max(5, (n - 1).bit_length())
-        return [TileConfig(r, padded, 32 * r, 0, "registers", False) for r in (4, 2, 8, 1)]
+        return ranked(program, [TileConfig(r, padded, 32 * r, 0, "registers", False) for r in (4, 2, 8, 1)], target)
     if not contracts:
-        blocks = rows * prod(extents[a] for a in roles.grid)
-        few = n // program.splits >= LONG and -(-blocks // target.sms) * LONG // 2 * _asked(kernel, roles) < target.flight
-        return _row_configs(kernel.kind == "resident", rows, n, neighbours(kernel, roles.rows), few)
+        return ranked(program, _row_space(kernel.kind == "resident", rows, n, neighbours(kernel, roles.rows)), target)
     depth = max((extents[b.over] for b in kernel.body if b.role == "producer" and b.over in extents), default=0)
     if roles.lists:
-        return _selection_configs(rows, n, depth, target)
+        return ranked(program, _selection_space(n, depth, target), target)
     widths = [extents[a] for a in roles.columns]
     columns = sum(widths)
-    size = max((BYTES[x.dtype] for b in kernel.body for e in b.exprs for x in walk(e) if isinstance(x, Load)), default=2)
-    blocks = prod(extents[a] for a in roles.grid)
+    dtype, size = max(((x.dtype, BYTES[x.dtype]) for b in kernel.body for e in b.exprs for x in walk(e) if isinstance(x, Load)),
+                      key=lambda k: k[1], default=("f16", 2))
     pieces = _takes_apart(kernel, roles)
     inner = any(b.role == "producer" and b.over for b in kernel.body)
     alone = bool(roles.columns) and all(a in kernel.grid for a in roles.columns)
     if not alone:
         _veto(kernel, roles.grid, extents, rows, n, columns=columns, depth=depth, target=target, pieces=pieces)
+    outer = prod(extents[a] for a in roles.grid)
+    sketch = Sketch(rows, columns, n, outer, max(depth, 1) if inner else 0, size, size, dtype, *_between(kernel, roles),
+                    once=_reads_once(kernel), narrowed=_narrows(kernel), held=SPLIT if pieces else size)
     if not inner and (alone or columns > WHOLE):
         along = {n for b in kernel.init for n in b.names if roles.column_of(b.axes)}
         fine = any(kept(program.fused, arranged.origin.get(n, n)) < unit_roundoff("f16") for n in along)
         left, right = (SPLIT, SPLIT) if pieces else _operand_bytes(kernel, roles)
-        product = Product(rows, columns, n, blocks, left, right, not alone, fine or pieces or min(left, right) == 1, len(along))
-        return _with_roles(program, [replace(c, pieces=pieces) for c in product_configs(product, target)], target)
-    size = SPLIT if pieces else size
-    causal, once = _narrows(kernel), _reads_once(kernel)
+        sketch = replace(sketch, left=left, right=right, mapped=not alone, apart=fine or pieces or min(left, right) == 1,
+                         several=len(along), narrowed=False, dtype=sketch.dtype if min(left, right) > 1 else "e4m3")
+        return ranked(program, [replace(c, pieces=pieces) for c in product_space(sketch, target)], target, sketch)
     space = [replace(c, columns=t) for t in _column_tiles(widths) for c in _gemm_space(target, rows, n, _held(widths, t))]
     if pieces:
         space = [replace(c, pieces=True) for c in space if not c.warp_specialized and c.segment <= 64 and c.threads >= MANY]
-    if causal and rows > 16:  # an unknown number of steps: see lower.py
+    if sketch.narrowed and rows > 16:  # an unknown number of steps: see lower.py
         space = [c for c in space if (c.stages == 1 or c.warp_specialized) and not c.persistent]
-    if causal or not _light(kernel, roles):
+    if sketch.narrowed or not _light(kernel, roles):
         space = [c for c in space if c.rows != THREE]
     if depth > 2 * DEEP:  # too deep to hold: the contraction in chunks
         space = [replace(c, chunk=64) for c in space if c.stages == 2]
-    ranked = []
-    for c in space:
-        held, shares = _held(widths, c.columns), prod(ceil(e / (c.columns or e)) for e in widths)
-        width = max([depth, *(min(e, c.columns or e) for e in widths)])
-        cost = _cost(c, target, rows, n, min(width, c.chunk or width), held, size, blocks * shares, causal, once)
-        if cost is not None:  # every block of columns multiplies the depth anew
-            ranked.append((cost * shares * (depth + held) / (depth + columns) if columns else cost, c))
-    fitting = [(cost, i, c) for i, (cost, c) in enumerate(ranked)]
-    if pieces and not fitting:
+    if pieces and not any(sketched(sketch, c, target) for c in space):
         raise LoweringError("RF490", f"{kernel.name}: contractions of f32 operands, {max([depth, *widths])} deep",
                             why="their pieces do not fit on chip beside the rows that would make them worth it",
                             help="use f16 or bf16 operands")
-    best = [c for _, _, c in sorted(fitting, key=lambda t: (t[0], t[1]))] or [TileConfig(64, 32, 128, 1, "registers", False)]
-    return _with_roles(program, best, target)
+    return ranked(program, space or [TileConfig(64, 32, 128, 1, "registers", False)], target, sketch)
 
 
-def _with_roles(program: Program, best: list[TileConfig], target: Target) -> list[TileConfig]:
-    """At most two configurations with roles, where they come first, then those without. Left out are such as the kernel has no
-    roles for or no room, or that come to the same; what else is wrong with one is said where it is tried."""
-    plain = [c for c in best if c.schedule == "auto"]
-    ahead = best[:best.index(plain[0])] if plain else best
-    found: list[TileConfig] = []
+def ranked(program: Program, space: list[TileConfig], target: Target, sketch: Sketch | None = None) -> list[TileConfig]:
+    """``space`` by what the model predicts of each tile program; those that a sketch leaves behind come last. Left out are
+    such as the kernel has no roles for or no room, or that come to the same; what else is wrong with one is said where it is
+    tried."""
+    ahead, rest = space, []  # type: list[TileConfig], list[TileConfig]
+    if sketch is not None:
+        times = {c: t.total for c in space if (t := sketched(sketch, c, target)) is not None}
+        order = sorted(times, key=times.__getitem__) or space
+        plain = [c for c in order if c.schedule == "auto"]
+        ahead, rest = [*[c for c in order if c.schedule != "auto"][:LOOKED], *plain[:LOOKED]], plain[LOOKED:]
     made: list[tuple[TileKernel, ...]] = []
-    for c in ahead:
+    found: dict[TileConfig, float] = {}
+    looked = sorted(ahead, key=space.index)
+    for c in looked:
         try:
-            kernels = tensorize(program, c, target).kernels
+            tiles = tensorize(program, c, target)
         except LoweringError as error:
-            if error.code in NOT_FOR_IT:
-                continue
-        else:
-            if kernels in made:
-                continue
-            made.append(kernels)
-        found.append(c)
-        if len(found) == 2:
-            break
-    return [*found, *plain]
+            if error.code not in NOT_FOR_IT:
+                found[c] = float("inf")
+            elif error.code == "RF410" and c.columns and c.stages > 2:  # results that are staged need room as well
+                looked.append(replace(c, stages=c.stages - 1))
+            continue
+        if len(list(every(tiles.kernels[0].body))) > LARGE:
+            return space
+        if tiles.kernels not in made:
+            made.append(tiles.kernels)
+            found[c] = predicted(tiles, target) or float("inf")
+    best, tie = min(found.values(), default=0.0), log(TIE if sketch is not None else ROWS_TIE)
+    near = sorted(found, key=lambda c: int(log(found[c] / best) / tie) if found[c] < float("inf") else 1 << 30)
+    roles = [c for c in near if c.schedule != "auto"][:AHEAD]
+    return [*(c for c in near if c.schedule == "auto" or c in roles), *rest] or space
+
+
+def _between(kernel: Kernel, roles: Roles) -> tuple[float, float]:
+    """Operations for an element of the r-axis between two products, of the CUDA cores and of the special function units: what
+    is computed of it, its part in the statistics of the row, and its cast."""
+    found = [operations(e, False) for b in kernel.body if b.role == "producer" and b.reducer is None and roles.segment in b.axes
+             for e in b.exprs]
+    reduces = sum(b.reducer is not None and b.role == "reduce" and not roles.column_of(b.axes) for b in kernel.body)
+    return sum(c for c, _ in found) + reduces + 0.5, sum(f for _, f in found)
 
 
 def _operand_bytes(kernel: Kernel, roles: Roles) -> tuple[int, int]:
@@ -217,17 +236,17 @@ def _gemm_space(target: Target, rows: int, n: int, columns: int) -> list[TileCon
     out: list[TileConfig] = []
     if rows <= 16:
         out += [TileConfig(16, s, 128, stages, "shared", False) for s in (64, 128) for stages in (2, 3)]
-    for m in (64, 128, 256):
-        for s in (32, 64, 80, 128):
-            for stages in (1, 2, 3):
+    for m in (64, 128):
+        for s in (64, 128, 80, 32):
+            for stages in (2, 1):
                 if s > max(32, n):
                     continue
                 out.append(TileConfig(m, s, 2 * m, stages, "registers", False))
                 if target.tma and m >= 128:
                     out.append(TileConfig(m, s, 2 * m, stages, "registers", True))
     if target.tma and target.wgmma and n >= 128:
-        out += [TileConfig(m, 128 if columns <= 128 else 64, 2 * m, 2, "registers", True, schedule=way) for m in (128, THREE)
-                if rows >= m and columns <= (64 if m == THREE else 256) for way in _WAYS]
+        out = [TileConfig(m, 128 if columns <= 128 else 64, 2 * m, 2, "registers", True, schedule=way) for m in (128, THREE)
+                if rows >= m and columns <= (64 if m == THREE else 256) for way in _WAYS] + out
     if columns > 256:  # an accumulator this wide is shared by two warp groups, column by column
         out = [TileConfig(64, s, 256, stages, "shared", ws) for s in (64, 32) for stages in (2, 1)
                for ws in ((True, False) if target.tma else (False,))]
@@ -238,75 +257,8 @@ def _gemm_space(target: Target, rows: int, n: int, columns: int) -> list[TileCon
     return out
 
 
-def _cost(c: TileConfig, target: Target, rows: int, n: int, width: int, columns: int, size: int, blocks: int,
-          causal: bool, once: bool) -> float | None:
-    """Modelled time in arbitrary units, or None when the configuration does not fit the target."""
-    columns = columns or width
-    both = max(width, columns) if once else width + columns
-    operands = size * (c.rows * width + max(1, c.stages) * c.segment * both)
-    if c.weights == "shared":
-        operands += size * c.rows * c.segment
-    out = 0 if c.pieces else size * c.rows * columns  # a float32 result leaves from registers
-    shared = max(operands, out) + (0 if columns > 256 else out)
-    if c.schedule.startswith("overlap") and width == columns:  # results leave through the room of the rows' operand
-        shared = operands
-    elif c.persistent:
-        shared = operands + size * c.rows * width + out
-    if shared > target.shared_bytes:
-        return None
-    threads = c.threads + (128 if c.warp_specialized else 0)
-    registers = 40 + (c.rows * (c.segment * 1.5 + columns)) / c.threads
-    if c.weights == "shared" and rows > 16:
-        return None if registers > 230 else (1.0 + 0.1 * (c.stages == 1) + 0.1 * (not c.warp_specialized)) * 64 / c.segment
-    if registers > 250:
-        return None
-    per_sm = max(1, min(target.shared_sm_bytes // (shared + 1024), target.max_threads // threads,
-                        int(target.registers // (min(255, registers) * threads))))
-    tiles = -(-rows // c.rows) * blocks
-    if c.schedule != "auto" and tiles < BUSY * target.sms:
-        return None
-    waves = -(-tiles // (target.sms * per_sm))
-    fill = tiles / (waves * target.sms * per_sm)
-    steps = -(-n // c.segment)
-    used = min(1.0, rows / (-(-rows // c.rows) * c.rows)) * (n / (steps * c.segment))
-    if rows <= 16:  # bound by memory: bytes in flight decide
-        flight = min(1.0, per_sm * max(1, c.stages) * c.segment * width * size / 49152)
-        depth = 1.0 + 0.02 * abs(c.stages - 2) + 0.01 * (c.segment > 64)  # more blocks beat deeper pipelines
-        return (1.0 if c.weights == "shared" else 1.6) * depth / flight / (n / (steps * c.segment))
-    # Instruction efficiency of the two matrix products and the maps between them, fitted on one H200 (design notes).
-    if c.schedule != "auto":
-        efficiency = _overlapped(c, steps, columns)
-    elif c.warp_specialized:
-        efficiency = {64: 0.5, 128: 1.0, 256: 0.9}[c.rows] * (1.0 if c.segment == 128 else 0.96 if c.segment >= 64 else 0.7)
-        efficiency *= min(1.0, 0.55 + 0.45 * steps / 6) if width <= 64 else 1.0
-    else:
-        efficiency = {64: 1.0, 128: 0.92, 256: 0.9}[c.rows] * {32: 0.75, 64: 1.0, 80: 0.9, 128: 0.93}[c.segment]
-        if width > 64 and target.tma:
-            efficiency *= 0.8
-        if steps <= 2 and c.segment == 128:
-            efficiency *= 1.15
-    if c.stages == 1:
-        efficiency *= 0.85
-    if c.stages == 3:
-        efficiency *= 0.97 if c.warp_specialized else 0.88
-    diagonal = 1.0 + (0.5 * c.segment / max(1, n) if causal else 0.0)
-    return diagonal / (efficiency * used * max(0.5, fill))
-
-
-def _overlapped(c: TileConfig, steps: int, columns: int) -> float:
-    """Products that overlap with what lies between, against TileLang's own pipeline: a block that takes several tiles starts
-    once, and is the better the shorter a tile is.
-
-    Totals by lane: a fiftieth faster where a row has four steps or more and the products are narrow (graphs on one H200:
-    32x8x512x64 .0428 against .0444 ms, 4x16x4096x64 .590 against .603, 8x16x1024x96 .102 against .106, 4x8x1024x1024 with an
-    additive mask .0451 against .0463); level at 128 columns (2x16x8192x128 1.89 and 1.87) and at two steps (32x12x256x64)."""
-    kept = 1.02 if steps >= 4 and columns < 128 else 0.99
-    way = 1.22 + 0.13 * min(1.0, 12 / steps) if c.persistent else 1.2
-    return way * (1.1 if c.rows == THREE else 1.0) * (kept if c.lanes else 1.0)
-
-
-def _selection_configs(rows: int, n: int, depth: int, target: Target) -> list[TileConfig]:
-    """A row of scores held whole in registers while its best are picked: few rows per block, to fill the machine."""
+def _selection_space(n: int, depth: int, target: Target) -> list[TileConfig]:
+    """A row of scores held whole in registers while its best are picked."""
     width = max(16, -(-n // 16) * 16)
     out = []
     for m, threads, weights in ((16, 128, "shared"), (32, 64, "registers"), (64, 128, "registers")):
@@ -316,24 +268,12 @@ def _selection_configs(rows: int, n: int, depth: int, target: Target) -> list[Ti
             shared = 2 * stages * 64 * (m + width)
             if m * width / threads <= 128 and shared <= target.shared_bytes:
                 out.append(TileConfig(m, width, threads, stages, weights, False, chunk=64 if depth > 64 else 0))  # type: ignore[arg-type]
-
-    def cost(c: TileConfig) -> float:
-        blocks = -(-rows // c.rows)
-        return -(-blocks // target.sms) * (0.5 + c.rows / 64) * (1.0 if c.stages == 3 else 1.05)
-
-    return sorted(out, key=cost) or [TileConfig(16, width, 32, 2, "registers", False, chunk=64)]
+    return out or [TileConfig(16, width, 32, 2, "registers", False, chunk=64)]
 
 
-def _asked(kernel: Kernel, roles: Roles) -> int:
-    """Bytes that a block reads for an element of a row."""
-    loads = {x for b in kernel.body for e in b.exprs for x in walk(e) if isinstance(x, Load) and roles.segment in indices_of(x)}
-    return sum(BYTES[x.dtype] for x in loads)
-
-
-def _row_configs(resident: bool, rows: int, n: int, neighbours: bool, few: bool) -> list[TileConfig]:
-    """Rows held on chip, or walked: a block of 64 to 128 threads with 24 to 32 elements per thread. neighbours: a block takes
-    whole lines of memory, 32 rows or more, and few elements of each at once. few: blocks that ask for too little at once to
-    keep memory busy, so that each asks for more."""
+def _row_space(resident: bool, rows: int, n: int, neighbours: bool) -> list[TileConfig]:
+    """Rows held on chip, or walked, the usual first. neighbours: a block takes whole lines of memory, 32 rows or more where it
+    has room for them, and few elements of each at once."""
     if neighbours and not resident and FEW <= rows < 16:
         together = 1 << (rows - 1).bit_length()
         return [TileConfig(together, LINE * STEP // together, 128, 0, "registers", False)]
@@ -341,29 +281,20 @@ def _row_configs(resident: bool, rows: int, n: int, neighbours: bool, few: bool)
         return [TileConfig(32, max(8, min(n, 64)), 128, 0, "registers", False), TileConfig(64, 32, 128, 0, "registers", False),
                 TileConfig(32, 32, 128, 0, "registers", False)]
     if neighbours and rows >= 16 and (held := [TileConfig(r, n, t, 0, "registers", False) for r, t in (
-            (32, 128), (32, 256), (16, 128), (32, 512), (16, 256), (8, 256)) if 4 <= r * n / t <= 64]):
-        return held
+            (32, 128), (32, 256), (32, 512), (16, 128), (16, 256), (8, 256)) if 4 <= r * n / t <= 64]):
+        return [c for c in held if c.rows == held[0].rows]
     if not resident:
         wide = min(LONG, 1 << max(5, (n - 1).bit_length()))
-        first = [(1, min(wide, LONG // 2), 128), (1, min(wide, LONG), 256)]
-        return [TileConfig(r, s, t, 0, "registers", False) for r, s, t in
-                (*(first[::-1] if few else first), (1, min(wide, 1024), 128), (4, min(wide, 256), 128))]
-    out: list[TileConfig] = []
+        return [TileConfig(r, s, t, 0, "registers", False) for r, s, t in (
+            (1, min(wide, LONG // 2), 128), (1, wide, 256), (1, min(wide, 1024), 128), (4, min(wide, 256), 128))]
     padded = 1 << max(5, (n - 1).bit_length())
+    out = []
     for width in dict.fromkeys((n, padded)):
         for threads in (64, 128, 256, 512):
             whole = width == padded or width % (4 * threads) == 0 or (width % 32 == 0 and threads == 64)
-            if not whole:
-                continue
-            for r in (1, 2, 4, 8):
-                per_thread = r * width / threads
-                if 4 <= per_thread <= 128 and r <= max(1, rows):
-                    out.append(TileConfig(r, width, threads, 0, "registers", False))
-
-    def cost(c: TileConfig) -> tuple[float, int]:
-        per_thread = c.rows * c.segment / c.threads
-        off = max(per_thread / 32, 24 / per_thread, 1.0)
-        return (off * (c.segment / n) ** 0.5 * {64: 1.0, 128: 1.0, 256: 1.1, 512: 1.25}[c.threads], c.threads)
-
-    fallback = TileConfig(1, padded, min(1024, max(32, padded // 32)), 0, "registers", False)
-    return [*sorted(out, key=cost), fallback]
+            out += [TileConfig(r, width, threads, 0, "registers", False) for r in (1, 2, 4)
+                    if whole and FEWEST <= r * width / threads <= MOST and r <= max(1, rows)]
+        if out:
+            break
+    out.sort(key=lambda c: abs(log(c.rows * c.segment / c.threads / USUAL)))
+    return [*out, TileConfig(1, padded, min(1024, max(32, padded // 32)), 0, "registers", False)]

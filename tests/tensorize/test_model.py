@@ -21,7 +21,19 @@ from redfuser.strategies.select import machine
 from redfuser.target import PARTS, TARGETS, target
 from redfuser.tensorize import TileConfig, tensorize
 from redfuser.tensorize.ir.parse import parse
-from redfuser.tensorize.model import Needs, fits, lacks, needs, occupancy, predicted, require_room, resident, time_of
+from redfuser.tensorize.model import (
+    Needs,
+    Sketch,
+    fits,
+    lacks,
+    needs,
+    occupancy,
+    predicted,
+    require_room,
+    resident,
+    sketched,
+    time_of,
+)
 from redfuser.tensorize.model.arena import Life, arena_bytes
 from redfuser.tensorize.model.registers import registers
 from redfuser.tensorize.model.shared import dynamic_bytes, shared_bytes
@@ -148,7 +160,7 @@ def attention(causal, at=HOPPER, heads=32, n=2048, d=128):
 
 
 def test_work_is_counted():
-    whole, causal = (work(attention(c).kernels[0]) for c in (False, True))
+    whole, causal = (work(attention(c).kernels[0], HOPPER) for c in (False, True))
     blocks = 32 * 2048 // 128
     assert whole.matrix == {"f16": pytest.approx(4 * 32 * 2048 * 2048 * 128 / blocks)}
     assert causal.matrix["f16"] == pytest.approx(whole.matrix["f16"] * 17 / 32, rel=0.05)  # the diagonal tile is whole
@@ -163,7 +175,7 @@ def test_five_terms():
     time = time_of(program.kernels[0], HOPPER)
     assert time.matrix == pytest.approx(4 * 32 * 2048 * 2048 * 128 / HOPPER.rates["f16"], rel=0.04)
     assert 0 < time.launch < time.matrix < time.total < time.bytes + time.matrix + time.core + time.special + time.launch
-    assert time.bound in ("bytes", "matrix", "core") and predicted(program, HOPPER) == time.total
+    assert time.bound in ("bytes", "matrix", "core", "shared") and predicted(program, HOPPER) == time.total
     rows = tensorize(realise(examples.softmax(1 << 15, 1024, "f16"), "resident", 1), TileConfig(4, 1024, 64, 0, "registers", False), HOPPER)
     first, second = (time_of(rows.kernels[0], PARTS[p]) for p in ("H200", "H100"))
     moved = sum(prod(p.shape) * BYTES[p.dtype] for p in rows.kernels[0].params)
@@ -192,15 +204,36 @@ def test_defaults_by_what_is_asked_for_at_once():
     deep segments of a long product."""
     from redfuser.strategies import select
     from redfuser.tensorize import configs
-    from redfuser.tensorize.products import Product, product_configs
+    from tests.tensorize.test_roles_of_products import program
 
     row = examples.softmax(64, 65536, "f16")
     assert select(row, HOPPER) == ("multi", 8)
     assert configs(realise(row, "multi", 8), HOPPER)[0].segment == 4096
     assert configs(realise(examples.softmax(2048, 65536, "f16"), "single", 1), HOPPER)[0].segment == 2048
-    for size, depth, segment in ((2, 1024, 128), (1, 4096, 256)):
-        best = product_configs(Product(4096, 4096, depth, 1, size, size, False, True), HOPPER)[0]
-        assert (best.rows, best.columns, best.segment) == (128, 128, segment), (size, depth)
+    best = configs(program("single precision", 4096, 4096, 1024), HOPPER)[0]  # results kept finer than the units' sums
+    assert (best.rows, best.columns, best.segment) == (128, 128, 128)
+
+
+def test_the_model_orders_what_is_legal():
+    """No number of one part outside of the table of targets: a part with other numbers has another first choice."""
+    from redfuser.tensorize import configs
+
+    window = realise(examples.attention(1, 8, 8, 1024, 1024, 64, "f16", causal=False), "single", 1)  # 64 blocks of 128 rows, of 132 places
+    found = configs(window, HOPPER)
+    times = [predicted(tensorize(window, c, HOPPER), HOPPER) for c in found[:4]]
+    assert times[0] <= min(times) * 1.01 and found[0].rows == 64
+    narrow = configs(window, replace(HOPPER, sms=16))
+    assert narrow[0].schedule != "auto" and sum(c.schedule != "auto" for c in narrow) <= 2 and any(c.schedule == "auto" for c in narrow[:4])
+
+
+def test_a_sketch_says_what_the_tiles_say():
+    """Within a third of the prediction from the tile program, for tilings with roles and without."""
+    program = realise(examples.attention(4, 16, 16, 2048, 2048, 64, "f16", causal=False), "single", 1)
+    sketch = Sketch(2048, 64, 2048, 64, 64, 2, 2, "f16", 4.5, 1.0)
+    for c in (TileConfig(128, 128, 256, 2, schedule="overlap"), TileConfig(128, 128, 256, 2, schedule="persistent"),
+              TileConfig(128, 128, 256, 2), TileConfig(64, 64, 128, 2, "registers", False)):
+        time = sketched(sketch, c, HOPPER)
+        assert time.total == pytest.approx(predicted(tensorize(program, c, HOPPER), HOPPER), rel=0.33), c
 
 
 def test_candidates_of_a_file(tmp_path):

@@ -84,7 +84,8 @@ def test_causal_walks_half_and_masks_the_diagonal():
 
 
 def test_window_skips_from_both_sides():
-    text = tilelang.print_program(KERNELS["window_softcap_gqa"]())
+    made = examples.attention(WINDOW, mask=examples.masks(WINDOW)["window"], cap=50.0)
+    text = tilelang.print_program(tiles(made, config=TileConfig(128, 128, 256, 2, schedule="overlap-lanes")))
     assert "T.serial(T.max(i_block - 1, 0), i_block + 1)" in text
 
 

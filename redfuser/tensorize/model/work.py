@@ -1,15 +1,18 @@
-"""What a block of a kernel does, counted: bytes it asks for, and operations of the matrix units, the CUDA cores and the
-special function units."""
+"""What a block of a kernel does, counted: bytes it asks for, bytes that shared memory gives and takes, and operations of the
+matrix units, the CUDA cores and the special function units."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
-from math import prod
+from math import log2, prod
 
 from redfuser.acrf.expr import BYTES, Cast, Const, Expr, Index, Load, Op, walk
+from redfuser.target import Target
+from redfuser.tensorize.ir.flight import Fetch, Let, Send
 from redfuser.tensorize.ir.nodes import (
+    Assign,
     Copy,
     Fill,
     For,
@@ -22,47 +25,87 @@ from redfuser.tensorize.ir.nodes import (
     TileKernel,
     TileStmt,
 )
+from redfuser.tensorize.model.layout import layouts, matrix_warps, warp_group
 
+EXCHANGE = 5
+"""Instructions for one exchange between the threads of a warp and what is made of it: a quarter as many a clock."""
+ACCESS = 20
+"""Instructions for one access to a tensor of a thread by itself: the address, the access, a conversion."""
 SAMPLES = 4
 """Blocks along a grid axis, and turns of a loop, at which bounds and conditions are looked at."""
 
 COST = {"div": (8, 1), "sqrt": (8, 1), "rsqrt": (4, 1), "exp2": (1, 1), "exp": (3, 1), "log": (3, 1), "log2": (2, 1),
         "tanh": (10, 2), "sigmoid": (10, 2), "erf": (20, 1), "sin": (20, 0), "cos": (20, 0), "pow": (20, 2)}
-"""Instructions of the CUDA cores and of the special function units for one value; any other operation is one of the former."""
+"""Instructions of the CUDA cores and of the special function units for one value; any other operation is one of the former, a
+product that is added to something none."""
 
 
 @dataclass(slots=True)
 class Work:
-    """Of one block, or the mean of some. moved: bytes by parameter. matrix: operations by the operands' type. turns: of
-    pipelined loops; steps: of others, which wait for what they read."""
+    """Of one block, or the mean of some. moved: bytes by parameter. matrix: operations by the operands' type. shared: bytes
+    that shared memory gives and takes. turns: of pipelined loops, once for each product; steps: of others, which wait for
+    what they read; waits: for elements that threads read themselves beside a product; meets: of warps that reduce a row."""
 
     moved: dict[str, float] = field(default_factory=dict)
     matrix: dict[str, float] = field(default_factory=dict)
+    shared: float = 0.0
     core: float = 0.0
     special: float = 0.0
     turns: float = 0.0
     steps: float = 0.0
+    waits: float = 0.0
+    meets: float = 0.0
 
     def add(self, other: Work, times: float) -> None:
         for mine, theirs in ((self.moved, other.moved), (self.matrix, other.matrix)):
             for n, v in theirs.items():
                 mine[n] = mine.get(n, 0.0) + v * times
+        self.shared += other.shared * times
         self.core += other.core * times
         self.special += other.special * times
         self.turns += other.turns * times
         self.steps += other.steps * times
+        self.waits += other.waits * times
+        self.meets += other.meets * times
 
 
-def work(kernel: TileKernel) -> Work:
-    """The mean over some blocks, spread evenly over the grid."""
+class _Counting:
+    """A kernel and a target, and what statements without others in them do, by their identity: no block and no turn changes
+    that."""
+
+    def __init__(self, kernel: TileKernel, target: Target) -> None:
+        self.kernel, self.target, self.homes = kernel, target, kernel.homes
+        self.params = {p.name for p in kernel.params}
+        self.shared = {b.name for b in kernel.buffers if b.scope == "shared"}
+        self.layouts = layouts(kernel, target)
+        self.counted: dict[int, Work] = {}
+
+    def elements(self, x: Slice) -> int:
+        return prod(x.sizes) if x.dims else prod(self.homes[x.buffer].shape)
+
+    def size(self, x: Slice) -> int:
+        return self.elements(x) * BYTES[self.homes[x.buffer].dtype]
+
+
+def work(kernel: TileKernel, target: Target) -> Work:
+    """The mean over some blocks, spread evenly over the grid. Of blocks that deal tiles out among themselves, that of the
+    first, which has as many as any."""
     found, blocks = Work(), list(product(*(_some(0, extent) for _, extent in kernel.grid)))
-    counted: dict[int, Work] = {}
+    if dealt(kernel):
+        blocks = blocks[:1]
+    counting = _Counting(kernel, target)
     for block in blocks:
         at: dict[str, int | None] = {v: i for (v, _), i in zip(kernel.grid, block, strict=True)}
         for name, e in kernel.lets:
             at[name] = value(e, at)
-        found.add(_of(kernel, kernel.body, at, counted), 1 / len(blocks))
+        found.add(_of(counting, kernel.body, at), 1 / len(blocks))
     return found
+
+
+def dealt(kernel: TileKernel) -> bool:
+    """Does a block compute several tiles, one after the other?"""
+    roles = kernel.body[-1].roles if isinstance(kernel.body[-1], Roles) else ()
+    return any(isinstance(s, For) and any(isinstance(k, Let) for k in s.body) for r in roles for s in r.body)
 
 
 def _some(start: int, stop: int) -> list[int]:
@@ -71,73 +114,91 @@ def _some(start: int, stop: int) -> list[int]:
     return list(range(start, stop)) if n <= SAMPLES else [start + i * (n - 1) // (SAMPLES - 1) for i in range(SAMPLES)]
 
 
-def _of(kernel: TileKernel, body: tuple[TileStmt, ...], at: Mapping[str, int | None], counted: dict[int, Work]) -> Work:
-    """counted: what a statement without others in it does, by its identity; no block and no turn changes that."""
-    found = Work()
+def _of(counting: _Counting, body: tuple[TileStmt, ...], at: Mapping[str, int | None]) -> Work:
+    found, at = Work(), dict(at)
     for s in body:
         match s:
+            case Let(var, e):
+                at[var] = value(e, at)
             case For(var, start, stop, inner, stages):
                 first, last = value(start, at), value(stop, at)
                 turns, often = _some(first or 0, last if last is not None else 1), max(0, (last or 0) - (first or 0))
-                found.add(Work(turns=often) if stages else Work(steps=often), 1.0)
+                products = sum(isinstance(k, Gemm) for k in inner)
+                found.add(Work(turns=often * max(1, products)) if stages else Work(steps=often), 1.0)
                 for k in turns:
-                    found.add(_of(kernel, inner, {**at, var: k}, counted), often / len(turns))
+                    found.add(_of(counting, inner, {**at, var: k}), often / len(turns))
             case Roles(roles):
                 for role in roles:
-                    found.add(_of(kernel, role.body, at, counted), 1.0)
+                    found.add(replace(_of(counting, role.body, at), steps=0.0), 1.0)
             case If(cond, inner):
                 if value(cond, at) != 0:
-                    found.add(_of(kernel, inner, at, counted), 1.0)
+                    found.add(_of(counting, inner, at), 1.0)
             case _:
-                if id(s) not in counted:
-                    counted[id(s)] = _statement(kernel, s)
-                found.add(counted[id(s)], 1.0)
+                if id(s) not in counting.counted:
+                    counting.counted[id(s)] = _statement(counting, s)
+                found.add(counting.counted[id(s)], 1.0)
     return found
 
 
-def _statement(kernel: TileKernel, s: TileStmt) -> Work:
-    done, homes = Work(), kernel.homes
-    params = {p.name for p in kernel.params}
-
-    def elements(x: Slice) -> int:
-        return prod(x.sizes) if x.dims else prod(homes[x.buffer].shape)
-
+def _statement(at: _Counting, s: TileStmt) -> Work:
+    done, homes, shared = Work(), at.homes, at.shared
     match s:
-        case Copy(src, dst):
+        case Copy(src, dst) | Fetch(src, dst) | Send(src, dst):
             for x in (src, dst):
-                if x.buffer in params:
-                    done.moved[x.buffer] = elements(x) * BYTES[homes[x.buffer].dtype]
-            if not {src.buffer, dst.buffer} & params:
-                done.core += elements(src)
-        case Gemm(a, _, c):
-            dtype = homes[a.buffer].dtype
-            done.matrix[dtype] = 2.0 * elements(a) * homes[c].shape[-1]
-        case ReduceTile(src=name):
+                if x.buffer in at.params:
+                    done.moved[x.buffer] = at.size(x)
+                if x.buffer in shared:
+                    done.shared += at.size(x)
+            if not {src.buffer, dst.buffer} & at.params:
+                done.core += at.elements(src) * (0.5 if homes[src.buffer].dtype != homes[dst.buffer].dtype else 1.0)
+        case Gemm(a, b, c):
+            m, n = homes[c].shape[-2:]
+            done.matrix[homes[a.buffer].dtype] = 2.0 * at.elements(a) * n
+            rows, columns = matrix_warps(s, m, n, at.kernel.threads, at.target)
+            rows //= 4 if warp_group(s, m, at.kernel.threads, at.target) else 1
+            done.shared += max(1, rows) * at.size(b) + (columns * at.size(a) if a.buffer in shared else 0)
+        case ReduceTile(src=name, lanes=lanes):
             done.core += prod(homes[name].shape)
+            if not lanes and (spread := at.layouts.get(name)) is not None:
+                across = min(spread.across, at.target.warp)
+                done.meets += spread.far
+                done.core += homes[name].shape[0] * across * log2(across) * EXCHANGE
         case Fill(buffer=name):
             done.core += prod(homes[name].shape)
-        case Parallel(extents=extents, body=body):
+        case Parallel(variables, extents, body):
             for a in body:
-                core, special = _cost(a.expr)
-                done.core += prod(extents) * core
-                done.special += prod(extents) * special
-                for name, dtype in {(x.tensor, x.dtype) for x in walk(a.expr) if isinstance(x, Load)} | {(a.target, "")}:
-                    if name in params:
-                        points = min(prod(extents), prod(homes[name].shape))
-                        done.moved[name] = done.moved.get(name, 0.0) + points * BYTES[dtype or homes[name].dtype]
+                _point(at, a, variables, prod(extents), done)
     return done
 
 
-def _cost(e: Expr) -> tuple[float, float]:
+def _point(at: _Counting, a: Assign, variables: tuple[str, ...], points: int, done: Work) -> None:
+    core, special = operations(a.expr, bool(at.kernel.exact))
+    done.core += points * core
+    done.special += points * special
+    own = at.layouts.get(a.target)
+    for x in {x for x in walk(a.expr) if isinstance(x, Load)} | {Load(a.target, a.indices, at.homes[a.target].dtype)}:
+        touched = min(points, prod(at.homes[x.tensor].shape))
+        if x.tensor in at.params:
+            done.moved[x.tensor] = done.moved.get(x.tensor, 0.0) + touched * BYTES[x.dtype]
+            uses = {k.axis for i in x.indices for k in walk(i) if isinstance(k, Index)}
+            if own is not None and own.fixed and variables[-1] in uses:  # two neighbours at once, as products have them
+                done.core += points * ACCESS / 2 / (1 if variables[0] in uses else own.rows)
+                done.waits += variables[0] in uses
+        elif x.tensor in at.shared:
+            done.shared += touched * BYTES[x.dtype]
+
+
+def operations(e: Expr, exact: bool) -> tuple[float, float]:
     """Instructions for one value; those of indices count for nothing."""
-    core, special = 1.0, 0.0
+    core, special = 0.0, 0.0
     for x in _values(e):
         if isinstance(x, Op):
-            c, f = COST.get(x.name, (1, 0))
-            core, special = core + c, special + f
+            c, f = (4, 1) if x.name == "div" and not exact else COST.get(x.name, (1, 0))
+            joined = x.name in ("add", "sub") and any(isinstance(k, Op) and k.name == "mul" for k in x.args)
+            core, special = core + (0.5 if x.dtype == "i64" else c - joined), special + f
         elif isinstance(x, Cast):
-            core += 1
-    return core, special
+            core += 0.5
+    return max(core, 1.0), special
 
 
 def _values(e: Expr) -> Iterator[Expr]:
