@@ -85,7 +85,7 @@ def _tiles(program: Program, config: TileConfig, target: Target) -> Iterator[str
     for deep in (True, False):
         small = twin.of_tiles(program, config, deep)
         if small not in made:
-            made[small] = tensorize(small, config, twin.machine(small, program, config, target))
+            made[small] = tensorize(small, config, twin.machine(small, program, config, target), to_run=False)
         yield from tiles.violations(small, made[small], cases(small.fused, deep))
 
 

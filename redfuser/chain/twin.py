@@ -48,7 +48,7 @@ def machine(twin: Program, program: Program, config: TileConfig, target: Target)
         return target
 
     def blocks(of: Program, sms: int) -> int:
-        return prod(n for _, n in tensorize(of, config, replace(target, sms=sms)).kernels[0].grid)
+        return prod(n for _, n in tensorize(of, config, replace(target, sms=sms), to_run=False).kernels[0].grid)
 
     several = blocks(program, target.sms) < blocks(program, ENDLESS)
     return replace(target, sms=max(1, blocks(twin, ENDLESS) // TURNS) if several else ENDLESS)

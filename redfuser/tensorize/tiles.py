@@ -21,9 +21,10 @@ Watcher = Callable[[str, Kernel | TileKernel], None]
 """Told of each pass that changed something: its name, and the kernel after it."""
 
 
-def tensorize(program: Program, config: TileConfig, target: Target, watch: Watcher | None = None) -> TileProgram:
+def tensorize(program: Program, config: TileConfig, target: Target, watch: Watcher | None = None,
+              to_run: bool = True) -> TileProgram:
     """The tile program of ``program`` under ``config`` on ``target``; every kernel of it in order. watch: told of each pass
-    that changed a kernel.
+    that changed a kernel. to_run: a block of it must have room on the target.
 
     Raises LoweringError RF485 to RF494 for what has no tile form, with the statement it is about, and RF903 for a program
     that is ill-formed."""
@@ -31,7 +32,8 @@ def tensorize(program: Program, config: TileConfig, target: Target, watch: Watch
     for kernel in program.kernels:
         tiles, added = lower_kernel(begin(program, kernel, config.for_kernel(kernel), target, watch))
         kernels.append(scheduled(tiles, passes(config.for_kernel(kernel).schedule, target), watch))
-        require_room(kernels[-1], target)
+        if to_run:
+            require_room(kernels[-1], target)
         roundings += added
     if config.schedule != "auto" and not _with_roles(kernels):
         raise LoweringError("RF499", f"{kernels[0].name}: the schedule {config.schedule} asks for warp groups with roles",
