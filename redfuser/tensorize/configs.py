@@ -52,7 +52,7 @@ NOT_FOR_IT = ("RF499", "RF410")
 """A schedule that a kernel has no roles for, and one that has no room."""
 THREE = 192
 """Rows of three warp groups."""
-_WAYS: tuple[Schedule, ...] = ("overlap", "persistent", "overlap-lanes", "persistent-lanes")
+_WAYS: tuple[Schedule, ...] = ("persistent", "overlap", "persistent-lanes", "overlap-lanes")
 _COSTLY = ("exp", "tanh", "sigmoid", "erf", "log", "sqrt", "rsqrt", "div", "sin", "cos", "pow", "lt", "le", "gt", "ge")
 WHOLE = 256
 """Columns of an accumulated product above which blocks share them, where nothing but the rows' statistics is repeated."""

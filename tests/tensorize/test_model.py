@@ -1,6 +1,7 @@
 
 """The model of resources: what ptxas and TileLang said of built kernels, and bounds on both sides of a limit."""
 
+import ast
 import json
 import re
 from dataclasses import replace
@@ -224,6 +225,14 @@ def test_the_model_orders_what_is_legal():
     assert times[0] <= min(times) * 1.01 and found[0].rows == 64
     narrow = configs(window, replace(HOPPER, sms=16))
     assert narrow[0].schedule != "auto" and sum(c.schedule != "auto" for c in narrow) <= 2 and any(c.schedule == "auto" for c in narrow[:4])
+
+
+def test_figures_of_a_part_are_in_the_table():
+    """No time, rate or bandwidth in what chooses or predicts: those are the table's."""
+    here = Path(__file__).parents[2] / "redfuser"
+    for path in (*here.glob("tensorize/*.py"), *here.glob("tensorize/model/*.py"), *here.glob("strategies/*.py"), here / "outline.py"):
+        numbers = [x.value for x in ast.walk(ast.parse(path.read_text())) if isinstance(x, ast.Constant) and isinstance(x.value, float)]
+        assert not [v for v in numbers if v and not 1e-4 < abs(v) < 1e8], path.name
 
 
 def test_a_sketch_says_what_the_tiles_say():
