@@ -14,7 +14,6 @@ from typing import Any
 from redfuser.acrf.expr import BINARY, Cast, Const, Expr, Index, Load, Op, entangled, indices_of
 from redfuser.codegen.roles import ARRIVE, POLICIES, SWIZZLE, RolePrinter, options, role_kernel
 from redfuser.errors import LoweringError
-from redfuser.sizes import Number
 from redfuser.tensorize.config import TileConfig
 from redfuser.tensorize.ir.flight import Flight
 from redfuser.tensorize.ir.nodes import (
@@ -310,7 +309,7 @@ def _const(e: Const) -> str:
     return str(int(e.value))
 
 
-def _shape(shape: tuple[Number, ...]) -> str:
+def _shape(shape: tuple[int, ...]) -> str:
     return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
 
 
