@@ -18,7 +18,7 @@ from functools import lru_cache
 from itertools import pairwise, product
 from math import isqrt, prod
 from random import Random
-from typing import Any, Union
+from typing import TYPE_CHECKING, Any, Union
 
 Binding = Mapping[str, int]
 """What number each symbol is."""
@@ -102,7 +102,11 @@ class Size:
         return self.plus + sum(t.times * prod((binding[f.symbol] + f.plus) // f.over for f in t.factors) for t in self.terms)
 
 
-Number = Union[int, Size]
+if TYPE_CHECKING:
+    Number = Any
+else:
+    Number = Union[int, Size]
+"""A number, or the size that is one when the symbols are. Who has a static kernel in hand need not ask which."""
 
 
 def number(x: Number, binding: Binding) -> int:

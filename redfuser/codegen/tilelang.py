@@ -15,7 +15,6 @@ from redfuser.acrf.expr import BINARY, LEVEL, Cast, Const, Expr, Index, Load, Op
 from redfuser.codegen.roles import ARRIVE, ARRIVE_ALL, POLICIES, SWIZZLE, RolePrinter, options, role_kernel
 from redfuser.dtypes import LONG
 from redfuser.errors import LoweringError
-from redfuser.sizes import Number
 from redfuser.tensorize.config import TileConfig
 from redfuser.tensorize.ir.flight import Flight
 from redfuser.tensorize.ir.nodes import (
@@ -315,7 +314,7 @@ def _const(e: Const) -> str:
     return str(int(e.value))
 
 
-def _shape(shape: tuple[Number, ...]) -> str:
+def _shape(shape: tuple[int, ...]) -> str:
     return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
 
 

@@ -171,7 +171,9 @@ class CtypesKernel:
 
     def _launch(self, plan: _Plan, number: int, launch: LaunchSpec, function: ctypes.c_void_p, stream: ctypes.c_void_p,
                 addresses: dict[str, int]) -> None:
-        driver, keep, values = _driver(self._path), [], []
+        driver = _driver(self._path)
+        keep: list[Any] = []
+        values: list[int] = []
         for position, param in enumerate(launch.params):
             if param.kind == "int":
                 whole = ctypes.c_int32(plan.binding[param.arg])

@@ -37,7 +37,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Union
 
 from redfuser.acrf.expr import Const, Expr, print_expr
-from redfuser.sizes import Number, Symbol, shape_text
+from redfuser.sizes import Symbol, shape_text
 from redfuser.tensorize.ir.flight import Flight
 from redfuser.tensorize.ir.parts import Barrier, Buffer, Dim, Param, Policy, Slice, index_text
 
@@ -198,11 +198,12 @@ class TileKernel:
     by an approximate instruction, since the result is rounded to few values (``all``), or by none that knows no numbers below
     2^-126, since the result may be one (``small``). ``cluster``: so many neighbours along the first grid variable start and end
     together, and reach each other's shared memory. ``symbols``: variables of its expressions that are numbers when it is
-    called, as the extents of its parameters and its grid are; tiles are numbers before."""
+    called. Where there are some, extents of parameters and of the grid may be sizes of them (:mod:`redfuser.sizes`); passes
+    never see such a kernel, and tiles are numbers in any."""
 
     name: str
     params: tuple[Param, ...]
-    grid: tuple[tuple[str, Number], ...]
+    grid: tuple[tuple[str, int], ...]
     threads: int
     lets: tuple[tuple[str, Expr], ...]
     buffers: tuple[Buffer, ...]
@@ -245,7 +246,7 @@ class TensorArg:
 
     name: str
     dtype: str
-    shape: tuple[Number, ...]
+    shape: tuple[int, ...]
     role: Literal["in", "out", "workspace"]
 
     def __str__(self) -> str:

@@ -6,11 +6,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from redfuser.acrf.expr import Const, Expr, Load
 from redfuser.acrf.lines import Line, commas, lines_of
 from redfuser.acrf.text import parse_expr
-from redfuser.sizes import Number, Symbol
+from redfuser.sizes import Symbol
 from redfuser.tensorize.ir.flight import Arrive, Await, Drain, Fetch, Let, Meet, Send, Sent, Turn
 from redfuser.tensorize.ir.nodes import (
     EXACT,
@@ -233,12 +234,12 @@ class _Reader:
         return Dim(self.index(start), int(size or 0))
 
 
-def _tensor(line: Line, text: str) -> tuple[str, str, tuple[Number, ...]]:
+def _tensor(line: Line, text: str) -> tuple[str, str, tuple[int, ...]]:
     m = _TENSOR.fullmatch(text) or line.fail("'NAME: DTYPE[shape]'")
     return m[1], m[2], tuple(_size(line, n) for n in commas(m[3]))
 
 
-def _size(line: Line, text: str) -> Number:
+def _size(line: Line, text: str) -> Any:
     """A number, or a size of symbols."""
     if text.isdigit():
         return int(text)

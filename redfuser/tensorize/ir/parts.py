@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from redfuser.acrf.expr import Expr, print_expr
-from redfuser.sizes import Number, shape_text
+from redfuser.sizes import shape_text
 
 LANES, RUN = 4, 2
 """Threads that hold a row of what a product accumulates between them, and neighbours of a row that one of them has: column j is
@@ -26,7 +26,7 @@ class Param:
 
     name: str
     dtype: str
-    shape: tuple[Number, ...]
+    shape: tuple[int, ...]
     out: bool = False
 
     def __str__(self) -> str:
