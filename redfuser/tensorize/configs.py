@@ -276,7 +276,7 @@ def _row_space(resident: bool, rows: int, n: int, neighbours: bool) -> list[Tile
     has room for them, and few elements of each at once."""
     if neighbours and not resident and FEW <= rows < 16:
         together = 1 << (rows - 1).bit_length()
-        return [TileConfig(together, LINE * STEP // together, 128, 0, "registers", False)]
+        return [TileConfig(together, s // together, 128, 0, "registers", False) for s in (LINE * STEP, LINE * STEP // 2)]
     if neighbours and rows >= 16 and not resident:
         return [TileConfig(32, max(8, min(n, 64)), 128, 0, "registers", False), TileConfig(64, 32, 128, 0, "registers", False),
                 TileConfig(32, 32, 128, 0, "registers", False)]
