@@ -15,7 +15,7 @@ from redfuser.tensorize.model.work import Work, work
 CROWD = 8
 """How sharply units that run side by side go from the slower one's time to more than that: the power of the mean by which the
 times of each are put together. Two that take as long each take 1.09 times as long together."""
-MANY = 4
+MANY = 16
 """Waves of blocks from which on multiprocessors have as much to do, one as the other."""
 SPILL = 4
 """Accesses to a spilled register in a turn: stored and loaded by either half of it."""
