@@ -43,6 +43,10 @@ NOT_FOR_IT = ("RF499", "RF410")
 THREE = 192
 """Rows of three warp groups."""
 _WAYS: tuple[Schedule, ...] = ("overlap", "persistent", "overlap-lanes", "persistent-lanes")
+ASKED = 1024
+"""Keys from which a few rows are worth roles: one group that computes, and copies that run ahead of it. Most of its 64 rows are
+nobody's, which costs nothing where memory is what bounds. One H200, in graphs, 32 heads on 8 of 128, beside a read of the same
+bytes: 64 x 4096 keys .239 ms for .286 (.236), 8 x 32768 in four .242 for .259 (.235), 1 x 32768 in 33 .0443 for .0452."""
 _COSTLY = ("exp", "tanh", "sigmoid", "erf", "log", "sqrt", "rsqrt", "div", "sin", "cos", "pow", "lt", "le", "gt", "ge")
 WHOLE = 256
 """Columns of an accumulated product above which blocks share them, where nothing but the rows' statistics is repeated."""
@@ -78,7 +82,7 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
     widths = sorted({extents[b.over] for b in kernel.body if b.role == "producer" and b.over in extents}
                     | {extents[a] for a in roles.columns})
     width, columns = max(widths), sum(extents[a] for a in roles.columns)
-    size = max((BYTES[x.dtype] for b in kernel.body for e in b.exprs for x in walk(e) if isinstance(x, Load)), default=2)
+    size = _element(kernel, roles)
     blocks = prod(extents[a] for a in roles.grid)
     pieces = _takes_apart(kernel, roles)
     inner = any(b.role == "producer" and b.over for b in kernel.body)
@@ -102,7 +106,8 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
         space = [c for c in space if c.rows != THREE]
     if width > 2 * DEEP:  # too deep to hold: the contraction in chunks
         space = [replace(c, chunk=64) for c in space if c.stages == 2]
-    ranked = [(_cost(c, target, rows, n, min(width, c.chunk or width), columns, size, blocks, causal, once), c) for c in space]
+    count = blocks * (program.splits if rows <= 16 else 1)
+    ranked = [(_cost(c, target, rows, n, min(width, c.chunk or width), columns, size, count, causal, once), c) for c in space]
     fitting = [(cost, i, c) for i, (cost, c) in enumerate(ranked) if cost is not None]
     if pieces and not fitting:
         raise LoweringError("RF490", f"{kernel.name}: contractions of f32 operands, {width} deep",
@@ -133,6 +138,16 @@ def _with_roles(program: Program, best: list[TileConfig], target: Target) -> lis
         if len(found) == 2:
             break
     return [*found, *plain]
+
+
+def _element(kernel: Kernel, roles: Roles) -> int:
+    """Bytes of an element of what a block brings as tiles. A vector along rows or segment (a document's number, a slope of each
+    head) is none."""
+    inner = {b.over for b in kernel.body if b.role == "producer" and b.over}
+    sides = {roles.rows, roles.segment, *roles.columns, *inner}
+    loads = [x for b in kernel.body for e in b.exprs for x in walk(e) if isinstance(x, Load)]
+    return max((BYTES[x.dtype] for x in loads if len(indices_of(x) & sides) > 1), default=max(
+        (BYTES[x.dtype] for x in loads), default=2))
 
 
 def _operand_bytes(kernel: Kernel, roles: Roles) -> tuple[int, int]:
@@ -199,6 +214,8 @@ def _gemm_space(target: Target, rows: int, n: int, columns: int) -> list[TileCon
     out: list[TileConfig] = []
     if rows <= 16:
         out += [TileConfig(16, s, 128, stages, "shared", False) for s in (64, 128) for stages in (2, 3)]
+        if target.tma and target.wgmma and n >= ASKED and columns <= 128:
+            out += [TileConfig(64, s, 128, 2, "registers", True, schedule="overlap") for s in (128, 64)]
     for m in (64, 128, 256):
         for s in (32, 64, 80, 128):
             for stages in (1, 2, 3):
@@ -254,7 +271,8 @@ def _cost(c: TileConfig, target: Target, rows: int, n: int, width: int, columns:
     if rows <= 16:  # bound by memory: bytes in flight decide
         flight = min(1.0, per_sm * max(1, c.stages) * c.segment * width * size / 49152)
         depth = 1.0 + 0.02 * abs(c.stages - 2) + 0.01 * (c.segment > 64)  # more blocks beat deeper pipelines
-        return (1.0 if c.weights == "shared" else 1.6) * depth / flight / (n / (steps * c.segment))
+        way = 1.0 if c.weights == "shared" else 0.9 if c.schedule != "auto" else 1.6
+        return way * depth / flight / (n / (steps * c.segment))
     # Instruction efficiency of the two matrix products and the maps between them, fitted on one H200 (design notes).
     if c.schedule != "auto":
         efficiency = _overlapped(c, steps, columns)
