@@ -53,6 +53,10 @@ NOT_FOR_IT = ("RF499", "RF410")
 THREE = 192
 """Rows of three warp groups."""
 _WAYS: tuple[Schedule, ...] = ("persistent", "overlap", "persistent-lanes", "overlap-lanes")
+ASKED = 1024
+"""Keys from which a few rows are worth roles: one group that computes, and copies that run ahead of it. Most of its 64 rows are
+nobody's, which costs nothing where memory is what bounds. One H200, in graphs, 32 heads on 8 of 128, beside a read of the same
+bytes: 64 x 4096 keys .239 ms for .286 (.236), 8 x 32768 in four .242 for .259 (.235), 1 x 32768 in 33 .0443 for .0452."""
 _COSTLY = ("exp", "tanh", "sigmoid", "erf", "log", "sqrt", "rsqrt", "div", "sin", "cos", "pow", "lt", "le", "gt", "ge")
 WHOLE = 256
 """Columns of an accumulated product above which blocks share them, where nothing but the rows' statistics is repeated."""
@@ -85,8 +89,8 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
         return ranked(program, _selection_space(n, depth, target), target)
     widths = [extents[a] for a in roles.columns]
     columns = sum(widths)
-    dtype, size = max(((x.dtype, BYTES[x.dtype]) for b in kernel.body for e in b.exprs for x in walk(e) if isinstance(x, Load)),
-                      key=lambda k: k[1], default=("f16", 2))
+    dtype = _element(kernel, roles)
+    size = BYTES[dtype]
     pieces = _takes_apart(kernel, roles)
     inner = any(b.role == "producer" and b.over for b in kernel.body)
     alone = bool(roles.columns) and all(a in kernel.grid for a in roles.columns)
@@ -158,6 +162,16 @@ def _between(kernel: Kernel, roles: Roles) -> tuple[float, float]:
              for e in b.exprs]
     reduces = sum(b.reducer is not None and b.role == "reduce" and not roles.column_of(b.axes) for b in kernel.body)
     return sum(c for c, _ in found) + reduces + 0.5, sum(f for _, f in found)
+
+
+def _element(kernel: Kernel, roles: Roles) -> str:
+    """The widest dtype of what a block brings as tiles. A vector along rows or segment (a document's number, a slope of each
+    head) is none."""
+    inner = {b.over for b in kernel.body if b.role == "producer" and b.over}
+    sides = {roles.rows, roles.segment, *roles.columns, *inner}
+    loads = [x for b in kernel.body for e in b.exprs for x in walk(e) if isinstance(x, Load)]
+    tiles = [x.dtype for x in loads if len(indices_of(x) & sides) > 1]
+    return max(tiles or [x.dtype for x in loads], key=BYTES.__getitem__, default="f16")
 
 
 def _operand_bytes(kernel: Kernel, roles: Roles) -> tuple[int, int]:
@@ -236,6 +250,8 @@ def _gemm_space(target: Target, rows: int, n: int, columns: int) -> list[TileCon
     out: list[TileConfig] = []
     if rows <= 16:
         out += [TileConfig(16, s, 128, stages, "shared", False) for s in (64, 128) for stages in (2, 3)]
+        if target.tma and target.wgmma and n >= ASKED and columns <= 128:
+            out += [TileConfig(64, s, 128, 2, "registers", True, schedule="overlap") for s in (128, 64)]
     for m in (64, 128):
         for s in (64, 128, 80, 32):
             for stages in (2, 1):

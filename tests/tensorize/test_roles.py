@@ -302,3 +302,40 @@ def test_what_is_wrong_with_a_schedule_is_not_hidden(monkeypatch: pytest.MonkeyP
     assert first.schedule != "auto"
     with pytest.raises(LoweringError, match="RF903"):
         tensorize(program, first, SMALL)
+
+
+def test_a_few_rows_over_many_keys_take_roles() -> None:
+    """One group computes and one copies; not over few keys, not where splits leave multiprocessors idle. What they compute is
+    what sixteen rows without roles do, whose products are other instructions'."""
+    def first(n: int, splits: int) -> TileConfig:
+        fused = examples.attention(Shape(b=4, h=64, hk=8, i=1, n=n, d=128))
+        return configs(realise(fused, "multi" if splits > 1 else "single", splits), target("sm_90a"))[0]
+
+    assert (first(4096, 4).schedule, first(4096, 4).rows, first(4096, 4).segment) == ("overlap", 64, 128)
+    assert first(4096, 1).schedule == "auto" and first(512, 4).schedule == "auto"
+    small = realise(examples.attention(Shape(b=1, h=8, hk=2, i=1, n=300, d=64)), "multi", 2)
+    roles = tensorize(small, TileConfig(64, 64, 128, 2, "registers", True, schedule="overlap"), target("sm_90a"))
+    plain = tensorize(small, TileConfig(16, 64, 128, 2, "shared", False), target("sm_90a"))
+    assert "role compute of 1" in str(roles)
+    given = inputs(roles)
+    wanted = interpret.run(plain, given, wide=True)
+    for seed in range(3):
+        for name, array in interpret.run(roles, given, wide=True, seed=seed).items():
+            np.testing.assert_allclose(array, wanted[name], rtol=1e-12)
+
+
+def test_a_vector_is_no_tile() -> None:
+    """Numbers of documents are eight bytes each, and no reason to think that keys are."""
+    text = """cascade document(q: f16[2, 16, 2048, 64], k: f16[2, 16, 2048, 64], v: f16[2, 16, 2048, 64], a: i64[2048]) over l
+  s[b, h, i, l] = sum[c] f32(q[b, h, i, c]) * f32(k[b, h, l, c])
+  w[b, h, i, l] = select(a[i] == a[l], s, -inf)
+  m[b, h, i] = max[l] w
+  t[b, h, i] = sum[l] exp(w - select(m == -inf, 0.0, m))
+  o[b, h, i, e] = sum[l] exp(w - select(m == -inf, 0.0, m)) / t * f32(v[b, h, l, e])
+  y[b, h, i, e] = f16(o)
+  return y
+"""
+    fused = fuse(parse_cascade(text))
+    assert isinstance(fused, Fused), fused
+    found = configs(realise(fused, "single", 1), target("sm_90a"))
+    assert found[0].schedule != "auto" and found[0].rows == 128
