@@ -117,7 +117,10 @@ class KernelSpec:
                 raise InputError("RF519", f"kernel {self.name} takes {s}, got {binding[s.name]}",
                                  why="it was made and checked for these sizes", help="compile for a range that has this one")
         try:
-            return _bound(self, binding)
+            found = _bound(self, binding)
+            if self.kind == "cpu" and self.symbols and any(math.prod(a.shape) >= 1 << 31 for a in found.args):
+                raise ValueError("its indices have 32 bits")  # of numbers, the compiler asks that itself
+            return found
         except ValueError as error:
             raise InputError("RF519", f"kernel {self.name} has no launch for " +
                              ", ".join(f"{s} = {n}" for s, n in binding.items()), why=str(error)) from error
@@ -161,7 +164,7 @@ def _check(spec: KernelSpec) -> None:
     """Raise ValueError for a kernel that no build makes: what the launchers take on trust. One with symbols is looked at again
     when they are known."""
     names = [s.name for s in spec.symbols]
-    if len(set(names)) != len(names) or len(names) > _MAX_RANK or any(s.high >= 1 << 31 for s in spec.symbols):
+    if len(set(names)) != len(names) or len(names) > _MAX_RANK:
         raise ValueError("symbols that no kernel has")
     for size in _sizes(spec):
         if isinstance(size, Size) and not (size.symbols <= set(names) and 1 <= len(size.terms) <= _MAX_TERMS and all(

@@ -23,6 +23,9 @@ from typing import TYPE_CHECKING, Any, Union
 Binding = Mapping[str, int]
 """What number each symbol is."""
 
+LIMIT = 1 << 30
+"""No symbol is as large: kernels have them in 32 bits, and round them up to whole tiles."""
+
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
@@ -33,7 +36,7 @@ class Symbol:
     high: int
 
     def __post_init__(self) -> None:
-        if not self.name.isidentifier() or not 1 <= self.low <= self.high:
+        if not self.name.isidentifier() or not 1 <= self.low <= self.high < LIMIT:
             raise ValueError(f"{self} is no range of a symbol")
 
     def __str__(self) -> str:
@@ -344,5 +347,5 @@ def _short(x: Any) -> str:
     return repr(x)[:80]
 
 
-__all__ = ["FEW", "MANY", "Apart", "Binding", "Merge", "Number", "Quotient", "Size", "Symbol", "Term", "Unclear", "Unfit",
+__all__ = ["FEW", "LIMIT", "MANY", "Apart", "Binding", "Merge", "Number", "Quotient", "Size", "Symbol", "Term", "Unclear", "Unfit",
            "merged", "number", "numbers", "samples", "shape_text", "solved"]

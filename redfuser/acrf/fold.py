@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from redfuser.acrf.expr import Cast, Const, Expr, Op
+from redfuser.dtypes import LARGEST, SMALLEST_NORMAL
 
 
 def is_const(e: Expr, value: float | None = None) -> bool:
@@ -13,8 +14,15 @@ def is_const(e: Expr, value: float | None = None) -> bool:
 
 
 def power_of_two(v: float | int) -> bool:
-    """Is it one, or minus one? Dividing by it is multiplying with its inverse, and products with it do not round."""
+    """Is it one, or minus one? Dividing by it is multiplying with its inverse, and products with it do not round, where what
+    comes of it is :func:`normal`."""
     return v != 0 and math.isfinite(v) and math.frexp(abs(v))[0] == 0.5
+
+
+def normal(v: float | int, dtype: str) -> bool:
+    """Is it a number of all of a float type's digits? A constant that is made of others and is none has lost some, or is
+    infinite: 2^-20 is a half's, its inverse is not."""
+    return SMALLEST_NORMAL[dtype] <= abs(v) <= LARGEST[dtype]
 
 
 def identity(e: Expr) -> Expr:

@@ -4,7 +4,7 @@ Models spell the same mask in many ways; the algebra and the loop-range analysis
 
 * ``x + select(c, 0, k)`` with ``k <= -1e30`` (or ``-inf``) becomes ``select(c, x, k)``: equal unless ``|x|`` is within
   rounding of ``k`` (> 1e22 in float32), or ``x`` at a masked position is NaN or +inf.
-* ``x / k`` with ``k`` a power of two becomes ``x * (1/k)``: exact.
+* ``x / k`` with ``k`` a power of two becomes ``x * (1/k)``, where that is a normal number of the type: exact.
 * ``x * 1``, ``x + 0``, ``x - 0``, ``x / 1``: dropped (``-0.0 + 0.0`` keeps its sign).
 * ``pow(x, 2)``, ``pow(x, 1/2)``, ``pow(x, -1/2)``: ``x * x``, ``sqrt``, ``rsqrt``.
 * a cast to a wider float and back: dropped.
@@ -19,7 +19,7 @@ from collections.abc import Callable
 import numpy as np
 
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Load, Op, Ref, op
-from redfuser.acrf.fold import identity, power_of_two
+from redfuser.acrf.fold import identity, normal, power_of_two
 from redfuser.dtypes import widens
 
 _NUMPY = {"f64": np.float64, "f32": np.float32, "f16": np.float16}
@@ -51,9 +51,10 @@ def fold(e: Expr) -> Expr:
         case "mul", (Const() as k, x) if not isinstance(x, Const):
             return fold(Op("mul", (x, k), e.dtype))
         case "mul", (Op(name="mul", args=(x, Const(value=v))), Const(value=w)) if (
-                e.dtype in FLOATS and w > 0 and power_of_two(w)):
+                e.dtype in FLOATS and w > 0 and power_of_two(w) and normal(v * w, e.dtype)):
             return Op("mul", (x, Const(v * w, e.dtype)), e.dtype)
-        case "div", (x, Const(value=v)) if e.dtype in FLOATS and v > 0 and power_of_two(v):
+        case "div", (x, Const(value=v)) if (
+                e.dtype in FLOATS and v > 0 and power_of_two(v) and normal(1.0 / v, e.dtype)):
             return fold(Op("mul", (x, Const(1.0 / v, e.dtype)), e.dtype))
         case "pow", (x, Const(value=v)) if v in (2, 1, 0.5, -0.5, 3):
             return {2: lambda: op("mul", x, x), 1: lambda: x, 0.5: lambda: op("sqrt", x), -0.5: lambda: op("rsqrt", x),

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 
 from redfuser.acrf.expr import Cast, Const, Expr, Load, Op, Ref, f32, map_children, op, walk
-from redfuser.acrf.fold import identity, is_const, power_of_two
+from redfuser.acrf.fold import identity, is_const, normal, power_of_two
 
 
 def is_positive(e: Expr) -> bool:
@@ -32,7 +32,7 @@ def fold(e: Expr) -> Expr:
         return same
     match e:
         case Op(name="mul", args=(Op(name="mul", args=(x, Const(value=a))), Const(value=b)), dtype="f32") if (
-                power_of_two(a)):
+                power_of_two(a) and normal(a * b, "f32")):
             return op("mul", x, f32(a * b))
         case Op(name="select", args=(c, x, y)) if is_const(x) and not is_const(y) and not _guard(c):
             return fold(Op("select", (negate(c), y, x), e.dtype))
@@ -165,7 +165,7 @@ def factors(e: Expr) -> tuple[Expr, ...]:
         case Op(name="mul", args=(x, y)):
             return factors(x) + factors(y)
         case Op(name="div", args=(x, Const(value=c))) if math.isfinite(c) and c:
-            return (*factors(x), f32(1.0 / c)) if power_of_two(c) else (e,)
+            return (*factors(x), f32(1.0 / c)) if power_of_two(c) and normal(1.0 / c, "f32") else (e,)
         case Op(name="select", args=(c, x, y)) if is_const(y, 0.0):
             first, *rest = factors(x)
             return (Op("select", (c, first, y), e.dtype), *rest)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -59,6 +60,30 @@ def test_sizes_outside_the_range_and_shapes_that_do_not_fit() -> None:
     for shape, code in (((2, 1001, 64), "RF519"), ((3, 7, 64), "RF505"), ((2, 7), "RF505")):
         with pytest.raises(InputError, match=code):
             check_meta(spec, (torch.empty(shape, dtype=torch.float16, device="meta"),))
+
+
+def test_a_cpu_kernel_has_indices_of_32_bits() -> None:
+    wide = replace(sized(), args=(replace(sized().args[0], shape=(2, N, 1 << 22)), *sized().args[1:]))
+    cpu = replace(wide, kind="cpu", arch="", launches=(replace(wide.launches[0], params=()),))
+    assert cpu.at({"n": 255}).symbols == () and wide.at({"n": 256}).symbols == ()
+    assert from_files(to_files(cpu)) == cpu  # only what is called asks
+    with pytest.raises(InputError, match="RF519"):
+        cpu.at({"n": 256})
+
+
+class _Cleared(dict[Any, Any]):
+    """What another thread clears as soon as it is written."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        pass
+
+
+def test_what_a_call_has_made_is_its_own(stub: StubDriver) -> None:
+    kernel = CtypesKernel(sized(), stub.path)
+    kernel._known, kernel._maps = _Cleared(), _Cleared()
+    plan = kernel._plan((torch.empty(2, 7, 64, dtype=torch.float16, device="meta"),))
+    kernel._launch(plan, 0, plan.spec.launches[0], ctypes.c_void_p(5), ctypes.c_void_p(0), {"q": 0x10000, "o": 0x20000})
+    assert plan.binding == {"n": 7} and len(stub.lines("launch")) == 1
 
 
 def test_a_stored_kernel_keeps_its_sizes_and_damage_is_found() -> None:

@@ -94,6 +94,23 @@ def test_where_it_does_not_apply() -> None:
     assert any("barrier of all blocks" in w for w in verify(parse(alone_but_said)))
 
 
+def test_blocks_that_their_own_tiles_steer_are_not_alike() -> None:
+    """Neighbours may have computed other bounds: one would wait for the other for ever."""
+    plain = str(alone(tiles(APART, "relay")))
+    assert Cluster()(parse(plain).kernels[0]).cluster == 2
+    steered = re.sub(r"for step in 0 \.\. \d+:", "for step in 0 .. own[0]:", plain)
+    steered = re.sub(r"\n(  \w+: barrier)", r"\n  own: local i64[1]\n\1", steered, count=1)
+    assert "own[0]" in steered and Cluster()(parse(steered).kernels[0]).cluster == 1
+    moved = re.sub(r"(fetch [kv]\[)step \* 64", r"\1own[0]", plain)
+    moved = re.sub(r"\n(  \w+: barrier)", r"\n  own: local i64[1]\n\1", moved, count=1)
+    assert "own[0]" in moved and Cluster()(parse(moved).kernels[0]).cluster == 1
+
+
+def test_threads_do_not_each_arrive_at_a_barrier_of_all() -> None:
+    text = re.sub(r"(arrive x_shared\w*_empty\[k % 2\]) of all", r"\1 each of all", str(tiles(LATENT, "relay")))
+    assert any("at which each thread arrives" in w for w in verify(parse(text)))
+
+
 def test_the_text_has_the_cluster_in_the_kernel() -> None:
     """Whoever launches it: TileLang tells its own launcher alone. The blocks meet before and after."""
     text = print_program(tiles(LATENT, "relay"))

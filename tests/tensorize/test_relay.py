@@ -97,6 +97,13 @@ def test_who_holds_what() -> None:
     assert "T.warpgroup_fence_operand(scores, num_regs=32)" in text and "T.warpgroup_fence_operand(o_acc_1, num_regs=64)" in text
 
 
+def test_no_thread_has_more_registers_than_there_are() -> None:
+    """Where accumulators leave many, they are more than one group may take."""
+    (kernel,) = tiles(NARROW, "relay").kernels
+    roles = next(s for s in kernel.body if isinstance(s, Roles))
+    assert all(24 <= r.registers <= 240 and r.registers % 8 == 0 for r in roles.roles), kernel
+
+
 # Each is a line of the kernel changed, and what is said of it.
 PLANTED: dict[str, Planted] = {
     "weights written under their product": (re.compile(r" *await handed_empty\[0\] phase k - 1\n"), "", "overwrites|while|before"),

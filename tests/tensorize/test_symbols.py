@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from redfuser.acrf.text import parse_cascade
 from redfuser.chain import sizes
 from redfuser.codegen import tilelang
 from redfuser.errors import InputError, LoweringError
-from redfuser.sizes import Quotient, Size, Symbol, Term
+from redfuser.sizes import Apart, Quotient, Size, Symbol, Term, samples
 from redfuser.strategies import realise
 from redfuser.strategies.program import Program
 from redfuser.strategies.symbols import at
@@ -23,7 +24,7 @@ from redfuser.tensorize import TileConfig, tensorize
 from redfuser.tensorize.ir import interpret
 from redfuser.tensorize.ir.nodes import TileProgram
 from redfuser.tensorize.ir.parse import parse
-from redfuser.tensorize.ir.symbols import bound
+from redfuser.tensorize.ir.symbols import bound, merge
 from redfuser.tensorize.ir.verify import verify
 from redfuser.tensorize.symbolic import tensorize_sizes
 
@@ -118,6 +119,25 @@ def test_the_chain_holds_it_and_finds_a_wrong_bound() -> None:
         bad = parse(text.replace(right, other))
         assert verify(bad) == [], name
         assert wrong(program, AUTO, bad), name
+
+
+def test_no_other_number_is_a_size() -> None:
+    """Stages, threads, clusters: what a symbol decides there is another program."""
+    program, config = CASES["walked rows"]
+    found = samples(symbols(program))
+    made = [tensorize(at(program, b), config, HOPPER) for b in found]
+
+    def changed(**fields: Any) -> list[TileProgram]:
+        return [replace(m, kernels=(replace(m.kernels[0], **{k: f(i) for k, f in fields.items()}),)) for i, m in enumerate(made)]
+
+    assert merge(made, found, ()).kernels[0].threads == made[0].kernels[0].threads
+    for fields in ({"threads": lambda i: found[i]["n"]}, {"cluster": lambda i: -(-found[i]["n"] // 128)},
+                   {"cluster": lambda i: 2, "grid": lambda i: (("block", -(-found[i]["n"] // 128)),)},
+                   {"raster": lambda i: found[i]["n"] - 1000}):
+        with pytest.raises(Apart):
+            merge(changed(**fields), found, ())
+    even = merge(changed(cluster=lambda i: 2, grid=lambda i: (("block", -(-found[i]["n"] // 128) * 2),)), found, ())
+    assert even.kernels[0].cluster == 2
 
 
 def test_schedules_that_need_a_number_say_so() -> None:

@@ -10,7 +10,7 @@ from redfuser import strict
 from redfuser.acrf.expr import Load
 from redfuser.acrf.index import value
 from redfuser.acrf.text import parse_expr
-from redfuser.sizes import Apart, Quotient, Size, Symbol, Term, Unfit, merged, samples, solved
+from redfuser.sizes import LIMIT, Apart, Quotient, Size, Symbol, Term, Unfit, merged, samples, solved
 from redfuser.tensorize.ir.symbols import expr_of, size_of
 
 N, M = Symbol("n", 1, 4096), Symbol("m", 2, 8)
@@ -80,6 +80,6 @@ def test_shapes_say_what_symbols_are() -> None:
 
 
 def test_a_range_begins_at_one() -> None:
-    for name, low, high in (("n", 0, 4), ("n", 5, 4), ("a b", 1, 4)):
+    for name, low, high in (("n", 0, 4), ("n", 5, 4), ("a b", 1, 4), ("n", 1, LIMIT), ("n", 1, 2**63 - 1)):
         with pytest.raises(ValueError, match="range"):
             Symbol(name, low, high)

@@ -45,24 +45,26 @@ def bodies(s: TileStmt) -> tuple[tuple[TileStmt, ...], ...]:
     return ()
 
 
-def alike(kernel: TileKernel) -> frozenset[str]:
-    """Grid variables that steer nothing: blocks that differ in these alone take the same steps."""
-    steering: set[str] = set()
+def steers(kernel: TileKernel) -> Iterator[Expr]:
+    """What steps a block takes: bounds, conditions, scalars, slots and phases."""
     for s in every(kernel.body):
         match s:
             case For(start=start, stop=stop):
-                found = [start, stop]
+                yield from (start, stop)
             case If(cond=cond):
-                found = [cond]
+                yield cond
             case Let(value=value):
-                found = [value]
+                yield value
             case Await(at, phase):
-                found = [at.slot, phase]
+                yield from (at.slot, phase)
             case Arrive(at):
-                found = [at.slot]
-            case _:
-                found = []
-        steering.update(x.axis for e in found for x in walk(e) if isinstance(x, Index))
+                yield at.slot
+
+
+def alike(kernel: TileKernel) -> frozenset[str]:
+    """Grid variables that steer nothing: blocks that differ in these alone take the same steps, unless something that they
+    have computed steers them (:func:`steers`)."""
+    steering = {x.axis for e in steers(kernel) for x in walk(e) if isinstance(x, Index)}
     for name, expr in reversed(kernel.lets):
         if name in steering:
             steering.update(x.axis for x in walk(expr) if isinstance(x, Index))

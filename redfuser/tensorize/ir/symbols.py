@@ -96,7 +96,7 @@ def _bound_expr(e: Expr, binding: Binding) -> Expr:
 
 
 class _Tiles(Merge):
-    """Tile programs: a number of an expression may be a size, that of a tile may not."""
+    """Tile programs: a number of an expression, of a tensor's shape or of a grid may be a size, no other is."""
 
     def record(self, found: Sequence[Any], where: str) -> Any:
         first = found[0]
@@ -121,14 +121,18 @@ class _Tiles(Merge):
                     parts[f.name] = self(each, f.name)
             else:
                 parts[f.name] = self(each, f"{type(first).__name__}.{f.name}")
+                if isinstance(parts[f.name], Size):
+                    raise Apart(f"{f.name} of a {type(first).__name__} is {parts[f.name]}")
         return replace(first, **parts)
 
 
 def merge(programs: Sequence[TileProgram], bindings: Sequence[Binding], symbols: tuple[Symbol, ...]) -> TileProgram:
     """The program that is each of ``programs`` at its binding. Raises Apart."""
     whole: TileProgram = _Tiles(bindings)(programs)
-    if any(isinstance(k.threads, Size) or isinstance(k.raster, Size) for k in whole.kernels):
-        raise Apart("a block has as many threads as a symbol says")
+    for k in whole.kernels:
+        beside = k.grid[0][1]
+        if isinstance(beside, Size) and any(n % k.cluster for n in (beside.plus, *(t.times for t in beside.terms))):
+            raise Apart(f"clusters of {k.cluster} of {beside} blocks")
     return replace(whole, kernels=tuple(replace(k, symbols=symbols) for k in whole.kernels))
 
 

@@ -177,6 +177,8 @@ class _Checker:
             self.say("a barrier of copies at which groups arrive", where)
         if len(arrivals) != len({n for n, _ in arrivals}):
             self.say("a barrier at which both one thread of a group arrives and each", where)
+        if any(s.each and s.all for s in every((where,)) if isinstance(s, Arrive)):
+            self.say("a barrier of all blocks at which each thread arrives", where)
         wide = {(s.at.barrier, s.all) for s in every((where,)) if isinstance(s, (Arrive, Fetch))}
         if len(wide) != len({n for n, _ in wide}) or (self.kernel.cluster == 1 and any(all for _, all in wide)):
             self.say("a barrier of all blocks", where)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from redfuser.acrf.expr import Index, walk
-from redfuser.tensorize.ir.effects import alike, bodies, every, with_bodies
+from redfuser.acrf.expr import Expr, Index, Load, walk
+from redfuser.tensorize.ir.effects import alike, bodies, every, steers, with_bodies
 from redfuser.tensorize.ir.flight import Arrive, Await, Fetch, Let
 from redfuser.tensorize.ir.nodes import Roles, TileKernel, TileStmt
 
@@ -37,7 +37,10 @@ class Cluster:
         size = next((n for n in SIZES if extent % n == 0), 1)
         if not isinstance(last, Roles) or size == 1 or kernel.cluster > 1 or beside not in alike(kernel):
             return kernel
-        shared = dict(_shared(last, _moving(kernel, beside)))
+        moving = _moving(kernel, beside)
+        if any(_moves(e, moving) for e in steers(kernel)):
+            return kernel
+        shared = dict(_shared(last, moving))
         if not shared:
             return kernel
         told = {*shared, *shared.values()}
@@ -47,13 +50,17 @@ class Cluster:
 
 
 def _moving(kernel: TileKernel, beside: str) -> set[str]:
-    """Variables that depend on the first of the grid."""
-    found = {beside}
+    """The first variable of the grid, what depends on it, and the tiles of a block, which may."""
+    found = {beside, *(b.name for b in kernel.buffers)}
     lets = [*kernel.lets, *((s.var, s.value) for s in every(kernel.body) if isinstance(s, Let))]
     for n, e in lets:
-        if any(isinstance(x, Index) and x.axis in found for x in walk(e)):
+        if _moves(e, found):
             found.add(n)
     return found
+
+
+def _moves(e: Expr, moving: set[str]) -> bool:
+    return any((isinstance(x, Index) and x.axis in moving) or (isinstance(x, Load) and x.tensor in moving) for x in walk(e))
 
 
 def _shared(roles: Roles, moving: set[str]) -> Iterator[tuple[str, str]]:
@@ -61,8 +68,7 @@ def _shared(roles: Roles, moving: set[str]) -> Iterator[tuple[str, str]]:
     lists = [r.body for r in roles.roles] + [b for s in every((roles,)) for b in bodies(s)]
     fetches = [s for s in every((roles,)) if isinstance(s, Fetch)]
     for a, s in ((a, s) for body in lists for a, s in zip(body, body[1:], strict=False)):
-        if isinstance(a, Await) and isinstance(s, Fetch) and not any(
-                isinstance(x, Index) and x.axis in moving for d in s.src.dims for x in walk(d.start)) and sum(
+        if isinstance(a, Await) and isinstance(s, Fetch) and not any(_moves(d.start, moving) for d in s.src.dims) and sum(
                 f.at.barrier == s.at.barrier or f.dst.buffer == s.dst.buffer for f in fetches) == 1:
             yield a.at.barrier, s.at.barrier
 

@@ -33,6 +33,8 @@ from redfuser.tensorize.schedule.specialise import KEPT, Parts
 
 STEP = 8
 """Registers that a role may have more or fewer of."""
+MOST = 240
+"""Of a thread."""
 BESIDES = 32
 """Registers of a thread that accumulates besides its accumulators: what else there is goes to those that weigh (128 x 4096 of
 latent attention: .2715 ms with 184 and 120 registers, .2694 with 160 and 168; one H200, in a graph)."""
@@ -276,7 +278,7 @@ def _registers(accumulators: int, threads: int, groups: int, target: Target) -> 
     own = target.registers // (threads + 2 * GROUP) // STEP * STEP
     left = own * (groups + 2) - KEPT
     most = min((accumulators + BESIDES) // STEP * STEP, (left - own + STEP) // groups // STEP * STEP)
-    return left - most * groups, most
+    return min(MOST, left - most * groups), most
 
 
 def _minus(a: Expr, b: Expr) -> Expr:
