@@ -488,5 +488,5 @@ def test_damage_in_the_store_is_a_miss() -> None:
     store, key = Cache(), "ab" * 32
     for damaged in (b"{}\nnothing", b"nothing", b""):
         store.put(key, damaged)
-        assert _read(store, key, "g") is None and store.get(key) is None
+        assert _read(store, key) is None and store.get(key) is None
     assert Recipe.from_json(Recipe((0,), (), (), (), (0,)).to_json()) == Recipe((0,), (), (), (), (0,))
