@@ -43,7 +43,7 @@ class Captured:
 def capture(gm: fx.GraphModule, inputs: Sequence[Any]) -> Captured:
     """Raises GivenBack for a graph that is not ours: RF130 gradients, RF131 random numbers or training, RF132 shapes or
     branches that depend on data, RF133 inputs or results that we have no form for, RF134 what torch.export refuses."""
-    with _neutral():
+    with _neutral(), _told("cannot be captured"):
         return _capture(gm, inputs)
 
 
@@ -56,7 +56,7 @@ def _capture(gm: fx.GraphModule, inputs: Sequence[Any]) -> Captured:
     before = [(tuple(f.shape), f.stride(), f.storage_offset(), f._version) if isinstance(f, torch.Tensor) else None
               for f in fakes]
     run = _Run(gm, dict(zip(constants, fakes[len(inputs):])))
-    with _told("cannot be traced"), mode:
+    with mode:
         results = run.run(*fakes[:len(inputs)])
     leaves = list(results) if isinstance(results, (tuple, list)) else [results]
     tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
@@ -179,7 +179,8 @@ def _placeholders(gm: fx.GraphModule) -> list[fx.Node]:
 
 
 def _storage(x: torch.Tensor) -> int:
-    return int(x.untyped_storage()._cdata)
+    """What tells memory apart; 0 for the tensors that torch.func makes inside of a transform."""
+    return 0 if torch._C._functorch.is_functorch_wrapped_tensor(x) else int(x.untyped_storage()._cdata)
 
 
 def _outputs(leaves: Sequence[Any], fakes: Sequence[Any], values: dict[fx.Node, Any]) -> tuple[list[Out], list[fx.Node]]:

@@ -118,15 +118,18 @@ class Process:
 
 
 def _write(program: Any, path: Path) -> None:
-    """As a file that holds no device: what is compiled is the same for all, and the compile process sees none."""
+    """As a file that holds no device: what is compiled is the same for all, and the compile process sees none. Score functions
+    of ``flex_attention``, which a file cannot hold, are written out before."""
     import torch
     from torch.export.passes import move_to_device_pass
+
+    from redfuser.frontend.flex import written_out
 
     program.example_inputs = None
     if any(isinstance(v := n.meta.get("val"), torch.Tensor) and v.device.type != "cpu" for n in program.graph.nodes):
         program = move_to_device_pass(program, "cpu")
     try:
-        torch.export.save(program, path)
+        torch.export.save(written_out(program), path)
     except Exception as error:
         raise InternalError("RF135", "the graph cannot be written for the compile process",
                             why=f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"

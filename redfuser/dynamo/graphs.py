@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tempfile
 import threading
@@ -89,8 +90,7 @@ def _compiled(gm: fx.GraphModule, inputs: Sequence[Any], chosen: Chosen, name: s
     options = [chosen.casts, chosen.disable, chosen.verify]
     key = key_of_graph(gm, inputs, arch, options)
     store = Cache()
-    found = _read(store, key, name) if key else None
-    came = "store" if found is not None else "compiled"
+    found, came = _read(store, key) if key else None, "store"
     if found is None:
         from redfuser.dynamo.capture import capture
 
@@ -99,10 +99,14 @@ def _compiled(gm: fx.GraphModule, inputs: Sequence[Any], chosen: Chosen, name: s
         if captured.program is None:
             tell(GraphReport(name, "views", shapes, seconds=time.perf_counter() - started))
             return gm.forward  # type: ignore[no-any-return]
-        payload = _pack(captured.recipe, _artifact(captured.program, arch, chosen, name))
-        if key:
-            store.put(key, payload)
-        found = _unpack(payload)
+        with store.lock(key) if key else contextlib.nullcontext():  # processes of one job meet the same graphs
+            found = _read(store, key) if key else None
+            if found is None:
+                came = "compiled"
+                payload = _pack(captured.recipe, _artifact(captured.program, arch, chosen, name))
+                if key:
+                    store.put(key, payload)
+                found = _unpack(payload)
     from redfuser.dynamo.program import Program
 
     recipe, model = found
@@ -144,7 +148,7 @@ def _unpack(payload: bytes) -> tuple[Recipe, Any]:
         return recipe, CompiledModel.load(path)
 
 
-def _read(store: Cache, key: str, name: str) -> tuple[Recipe, Any] | None:
+def _read(store: Cache, key: str) -> tuple[Recipe, Any] | None:
     """What the store has for a graph; damage is a miss."""
     payload = store.get(key)
     if payload is None:

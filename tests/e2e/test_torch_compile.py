@@ -198,6 +198,19 @@ def test_shapes_breaks_stores_and_threads(monkeypatch: pytest.MonkeyPatch) -> No
     assert not failures
 
 
+def test_flex_attention_is_the_score_function_it_is() -> None:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    def f(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: torch.where(i >= j, s, -float("inf")))
+
+    q, k, v = torch.randn(3, 1, 1, 16, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(ours(f)(q, k, v), f(q, k, v), rtol=1e-4, atol=1e-5)
+    (report,) = dynamo.reports()
+    assert report.report is not None and len(report.report.fused) == 1
+
+
 def test_generate_gives_the_tokens_of_eager() -> None:
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -307,6 +320,68 @@ def test_where_the_default_backend_cannot_run_eager_does() -> None:
         torch._dynamo.backends.registry._BACKENDS.pop("broken_for_redfuser")
 
 
+# -- CUDA graphs, on a stand-in for the device ---------------------------------------------------------------------------
+
+
+class Tape:
+    """Records nothing: a replay computes again what was captured, into the same results."""
+
+    captured: tuple[Any, list[torch.Tensor], list[torch.Tensor]]
+
+    def replay(self) -> None:
+        compute, own, results = self.captured
+        for mine, new in zip(results, compute(own), strict=True):
+            mine.copy_(new)
+
+
+def test_a_graph_is_replayed_on_what_lies_where_it_lay(monkeypatch: pytest.MonkeyPatch) -> None:
+    from contextlib import contextmanager, nullcontext
+
+    from redfuser.dynamo import replay
+
+    @contextmanager
+    def graph(_: Any) -> Iterator[None]:
+        nonlocal capturing
+        capturing = True
+        yield
+        capturing = False
+
+    capturing, calls = False, []
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Tape)
+    monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    stream = type("Stream", (), {"wait_event": lambda *_: None, "record_event": lambda *_: 1})()
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+
+    def compute(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        weight, x, counter = tensors
+        calls.append("captured" if capturing else "run")
+        found = [x * weight]
+        if capturing:
+            Tape.captured = (compute, tensors, found)
+        else:
+            counter.add_(1)
+        return found
+
+    weight, run = nn.Parameter(torch.full((2,), 3.0), requires_grad=False), replay.Replayed(compute, [2], torch.device("cpu"), "g")
+    kept = []
+    for turn in range(4):
+        counter = torch.full((2,), float(turn))
+        x = torch.full((2,), float(turn))
+        kept.append(run([weight, x, counter])[0])
+        assert torch.equal(counter, torch.full((2,), turn + 1.0)) and torch.equal(x, torch.full((2,), float(turn)))
+        weight.mul_(2)  # read where it lies
+    assert [k[0].item() for k in kept] == [0, 6, 24, 72], "results are copies"
+    assert calls == ["run", "captured", "run", "run", "run"]
+    with pytest.warns(RuntimeWarning, match="RF512"):
+        for turn in range(replay.CAPTURES + 1):
+            moved = nn.Parameter(torch.full((2,), float(turn)), requires_grad=False)
+            kept.append(moved)
+            assert run([moved, torch.ones(2), torch.zeros(2)])[0][0].item() == turn
+    assert calls.count("captured") == replay.CAPTURES
+
+
 # -- options -----------------------------------------------------------------------------------------------------------
 
 
@@ -413,5 +488,5 @@ def test_damage_in_the_store_is_a_miss() -> None:
     store, key = Cache(), "ab" * 32
     for damaged in (b"{}\nnothing", b"nothing", b""):
         store.put(key, damaged)
-        assert _read(store, key, "g") is None and store.get(key) is None
+        assert _read(store, key) is None and store.get(key) is None
     assert Recipe.from_json(Recipe((0,), (), (), (), (0,)).to_json()) == Recipe((0,), (), (), (), (0,))
