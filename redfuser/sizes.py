@@ -347,5 +347,5 @@ def _short(x: Any) -> str:
     return repr(x)[:80]
 
 
-__all__ = ["FEW", "LIMIT", "MANY", "Apart", "Binding", "Merge", "Number", "Quotient", "Size", "Symbol", "Term", "Unclear", "Unfit",
-           "merged", "number", "numbers", "samples", "shape_text", "solved"]
+__all__ = ["FEW", "LIMIT", "MANY", "Apart", "Binding", "Merge", "Number", "Quotient", "Size", "Symbol", "Term", "Unclear",
+           "Unfit", "merged", "number", "numbers", "samples", "shape_text", "solved"]

@@ -72,11 +72,20 @@ def _common_columns(work: Builder, right: Expr, over: str, deep: int) -> int:
     return 0
 
 
+def _matrices(work: Builder, b: Block, a: Operand, w: Operand) -> list[tuple[Value, Value]]:
+    """The products of two operands. An axis of one element is none of a tile's: along it there is nothing to add up."""
+    found = list(products(a, w))
+    if any(len(t.axes) != 2 for pair in found for t in pair):
+        raise LoweringError("RF491", f"{work.at.kernel.name}: {print_expr(b.exprs[0])[:80]} is not a matrix product",
+                            why=f"it sums one element along {b.over or work.at.kernel.raxis}")
+    return found
+
+
 def _gemm_step(work: Builder, b: Block, left: Expr, right: Expr, v: Value, clear: bool) -> None:
     kinds = {strip_casts(left).dtype, strip_casts(right).dtype}
     over, (rows, segment) = b.over or "", work.at.across
     a, w = (_matrix_operand(work, e, axes, len(kinds) > 1) for e, axes in ((left, (rows, over)), (right, (segment, over))))
-    for k, (x, y) in enumerate(products(a, w)):
+    for k, (x, y) in enumerate(_matrices(work, b, a, w)):
         work.emit(Gemm(Slice(x.buffer), Slice(y.buffer), v.buffer, x.axes[0] == over, y.axes[0] != over, clear and k == 0,
                        work.at.policy, work.at.source(b) if k == 0 else ""))
 
@@ -167,7 +176,7 @@ def accumulate_product(work: Builder, b: Block, v: Value) -> None:
     # A row held on chip is all there is: nothing was accumulated before. Else what the matrix unit cannot add to the sum of the
     # segments before without losing digits is a sum of its own: ``part = products of the segment; acc += part``.
     part = v if settled or work.at.resident else work.tile(f"{v.buffer}_segment", v.axes, "f32")
-    for k, (x, y) in enumerate(products(a, w)):
+    for k, (x, y) in enumerate(_matrices(work, b, a, w)):
         work.emit(Gemm(Slice(x.buffer), Slice(y.buffer), part.buffer, x.axes[0] == segment, y.axes[0] == column,
                        (work.at.resident or not settled) and k == 0, work.at.policy, work.at.source(b) if k == 0 else ""))
     if part is not v:

@@ -1,6 +1,6 @@
 """Index maps: from index expressions such as ``k[b, l, (h // 4) * 64 + c]`` to rectangular views and slices.
 
-A contiguous tensor may be looked at under any factorisation of its dimensions. :mod:`redfuser.tensorize.rearrange` splits an
+A contiguous tensor may be looked at under any factorisation of its dimensions. :mod:`redfuser.tensorize.rewrite` splits an
 axis that is read through ``h // g`` (heads that share a key-value head) into two; :func:`view` splits the dimensions of a
 tensor so that, where possible, each has one axis; :func:`affine` is the normal form both use.
 """

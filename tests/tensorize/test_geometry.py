@@ -15,6 +15,7 @@ from redfuser.strategies import realise, select
 from redfuser.tensorize import TileConfig, configs, tensorize
 from redfuser.tensorize.ir.effects import every
 from redfuser.tensorize.ir.nodes import Gemm, If, TileProgram
+from redfuser.tensorize.ir.verify import verify_kernel
 from redfuser.tensorize.rewrite import arrange
 from tests.tensorize.holding import H200, ROWS, hold, tiles, values
 
@@ -44,6 +45,23 @@ def test_a_product_alone(kind, result):
     assert operands == ({"bf16"} if (kind, result) == ("e4m3", "f32") else set()), "8-bit sums are not fine enough for float32"
     apart = "o_segment" in str(kernel)
     assert apart == (result == "f32" or kind == "e4m3")
+
+
+def test_a_product_that_sums_one_element_is_none():
+    """Its operands have no axis in common: the verifier takes no such product, and no lowering makes one."""
+    cascade = parse_cascade("""cascade outer(x: f16[64, 1], w: f16[1, 64]) over l
+      t[i] = sum[l] f32(x[i, l]) * f32(x[i, l])
+      o[i, d] = sum[l] f32(x[i, l]) * f32(w[l, d])
+      y[i, d] = f16(o[i, d] * rsqrt(t[i] + 1.0))
+      return y
+    """)
+    program = realise(fuse(cascade), "single", 1)
+    for config in configs(program, H200)[:2]:
+        with pytest.raises(LoweringError, match=r"(?s)RF491.*one element along l"):
+            tensorize(program, config, H200)
+    kernel = tiles(parse_cascade(str(cascade).replace("1]", "70]").replace("[1,", "[70,")), config=NARROW).kernels[0]
+    flat = replace(kernel, buffers=tuple(replace(b, shape=b.shape[:1]) if b.scope == "fragment" else b for b in kernel.buffers))
+    assert any("no matrix" in w for w in verify_kernel(flat))
 
 
 def test_an_exact_product_is_not_added_up_in_the_matrix_unit():

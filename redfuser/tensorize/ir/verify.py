@@ -211,7 +211,9 @@ class _Checker:
         kinds = {self.homes[x.buffer].dtype for x in (s.a, s.b) if x.buffer in self.homes}
         if len(kinds) != 1 or not kinds <= set(MATRIX):
             self.say(f"operands of types {sorted(kinds)}", s)
-        if a is not None and b is not None and c is not None:
+        if any(x is not None and len(x) != 2 for x in (a, b, c)):
+            self.say("a product of what is no matrix", s)
+        elif a is not None and b is not None and c is not None:
             (m, k) = reversed(a) if s.transpose_a else a
             (j, n) = reversed(b) if s.transpose_b else b
             if (m, k, n) != (c[0], j, c[1]):
