@@ -102,7 +102,7 @@ def _run_kernel(kernel: TileKernel, memory: dict[str, np.ndarray], dtypes: Mappi
 def _run_blocks(kernel: TileKernel, views: Mapping[str, np.ndarray], dtypes: Mapping[str, np.dtype], count: int,
                 free: frozenset[str], together: int, seed: int) -> None:
     """All blocks; those that differ in the variables ``free`` alone, so many together. Those of a cluster run side by side."""
-    beside = kernel.grid[0][0]
+    beside = kernel.grid[0][0] if kernel.cluster > 1 else ""
     free -= {beside} if kernel.cluster > 1 else set()
     same = [(v, n) for v, n in kernel.grid if v in free]
     places = list(itertools.product(*(range(n) for _, n in same)))
