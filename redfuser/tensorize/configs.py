@@ -296,14 +296,18 @@ def _row_space(resident: bool, rows: int, n: int, neighbours: bool) -> list[Tile
     if neighbours and rows >= 16 and not resident:
         return [TileConfig(32, max(8, min(n, 64)), 128, 0, "registers", False), TileConfig(64, 32, 128, 0, "registers", False),
                 TileConfig(32, 32, 128, 0, "registers", False)]
-    if neighbours and rows >= 16 and (held := [TileConfig(r, n, t, 0, "registers", False) for r, t in (
-            (32, 128), (32, 256), (32, 512), (16, 128), (16, 256), (8, 256)) if 4 <= r * n / t <= 64]):
-        return [c for c in held if c.rows == held[0].rows]
+    padded = 1 << max(5, (n - 1).bit_length())
+    if neighbours and rows >= 16:  # every thread has as many: a reduction among some of a block's threads waits for the others
+        for width in dict.fromkeys((n, padded)):
+            held = [TileConfig(r, width, t, 0, "registers", False) for r, t in (
+                (32, 128), (32, 256), (32, 512), (16, 128), (16, 256), (8, 256))
+                if r * width % t == 0 and 4 <= r * width / t <= 64]
+            if held:
+                return [c for c in held if c.rows == held[0].rows]
     if not resident:
         wide = min(LONG, 1 << max(5, (n - 1).bit_length()))
         return [TileConfig(r, s, t, 0, "registers", False) for r, s, t in (
             (1, min(wide, LONG // 2), 128), (1, wide, 256), (1, min(wide, 1024), 128), (4, min(wide, 256), 128))]
-    padded = 1 << max(5, (n - 1).bit_length())
     out = []
     for width in dict.fromkeys((n, padded)):
         for threads in (64, 128, 256, 512):
