@@ -88,6 +88,6 @@ def test_a_wrong_pass_is_named(wrong: schedule.Pass, what: str, monkeypatch: pyt
     monkeypatch.setattr(package, "verify", lambda tiles: [])
     found = chain.tile_passes(program, config, HOPPER)
     assert found and what in found[0], found
-    monkeypatch.setattr(chain, "tile_program", lambda *about: Verdict("now"))
+    monkeypatch.setattr(chain, "tile_program", lambda *about, **_: Verdict("now"))
     with pytest.raises(InternalError, match="RF903"):
         gate.checked_tiles(program, config, HOPPER, "strict")
