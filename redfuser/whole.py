@@ -1,7 +1,7 @@
 """Operations that torch runs as one call are not taken apart for a part of them.
 
-Where the kernel of an attention is refused, its softmax alone is still a cascade. A kernel of that would leave torch two plain
-products and the scores in memory, where it has a fused attention of its own.
+Where the kernel of an attention is refused, its softmax alone is still a cascade, and so is its softmax with the product behind
+it. A kernel of that would leave torch plain products and the scores in memory, where it has a fused attention of its own.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.expr import Op, walk
 from redfuser.errors import UnsupportedError
 from redfuser.report import Reason
@@ -18,7 +19,7 @@ ONE_CALL = "F.scaled_dot_product_attention("
 
 def parts_of_one_call(imported: Any, regions: Sequence[Any], names: Mapping[str, str]) -> dict[str, Reason]:
     """The regions without which the rest has more such calls, by name, with why they are left to torch."""
-    kinds = {r.key: r for r in regions if _softmax_alone(r.cascade)}
+    kinds = {r.key: r for r in regions if _part(r.cascade)}
     if not kinds or not _calls(imported, (), names):
         return {}
     now = _calls(imported, regions, names)
@@ -30,10 +31,12 @@ def parts_of_one_call(imported: Any, regions: Sequence[Any], names: Mapping[str,
     return left
 
 
-def _softmax_alone(cascade: Any) -> bool:
-    """Does it take exponentials of a row and give the row back?"""
+def _part(cascade: Any) -> bool:
+    """Does it take exponentials of a row that is read from memory, or given back to it?"""
     powers = any(isinstance(x, Op) and x.name in ("exp", "exp2") for s in cascade.stmts for x in walk(s.expr))
-    return powers and any(cascade.raxis in s.axes for s in cascade.stmts if set(s.names) & set(cascade.outputs))
+    back = any(cascade.raxis in s.axes for s in cascade.stmts if set(s.names) & set(cascade.outputs))
+    inner = any(isinstance(s, Reduce) and s.over != cascade.raxis and cascade.raxis in s.axes for s in cascade.stmts)
+    return powers and (back or not inner)
 
 
 def _calls(imported: Any, regions: Sequence[Any], names: Mapping[str, str]) -> int:

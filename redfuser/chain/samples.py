@@ -175,14 +175,14 @@ def _hidden(fused: Fused, given: Mapping[str, Array]) -> dict[str, list[Hidden]]
 def _parts(cascade: Cascade, given: Mapping[str, Array], name: str) -> list[Array]:
     """All of a tensor; and where several loads read it, the elements that each of them does."""
     loads = {x for s in cascade.stmts for x in walk(s.expr) if isinstance(x, Load) and x.tensor == name}
-    whole = [np.ones((), np.bool_)]
+    whole: list[Array] = [np.ones((), np.bool_)]
     if len(loads) < 2 or any(isinstance(y, Load | Ref) for x in loads for i in x.indices for y in walk(i)):
         return whole
     m, shape = machine(cascade, given, PROGRAM), given[name].shape
     for x in loads:
         places = [m.expr(i) for i in x.indices]
         axes = tuple(dict.fromkeys(a for p in places for a in p.axes))
-        read = np.zeros(shape, np.bool_)
+        read: Array = np.zeros(shape, np.bool_)
         read[tuple(np.clip(p.aligned(axes), 0, n - 1) for p, n in zip(places, shape, strict=True))] = True
         whole.append(read)
     return whole

@@ -112,19 +112,25 @@ class Grower:
         excluded: set[Unit] = set()
         while True:
             self.steps.clear()
-            units, joined = self.reductions(self.siblings(frozenset({seed}), lead), seed, lead, excluded)
+            units, joined = self.reductions(self.siblings(frozenset({seed}), lead, excluded), seed, lead, excluded)
             if not joined:
                 self.steps.clear()
                 units, joined = self.reductions(frozenset({seed}), seed, lead, excluded)
             before: Units = frozenset()
             while units != before:
                 before = units
-                units = self.epilogue(self.companions(self.siblings(units, lead), lead), lead)
+                units = self.epilogue(self.companions(self.siblings(units, lead, excluded), lead), lead)
                 units, more = self.reductions(units, None, lead, excluded)
                 joined += more
             unfit = self.verdict(judge.worth, units, lead)
             if unfit is not None:
-                if unfit.code != "RF307" and len(unfit.rows) > 1:
+                if unfit.code == "RF307":
+                    return None
+                own = unfit.node.unit if unfit.node is not None else None
+                if own is not None and own is not seed and own not in excluded:
+                    excluded.add(own)  # without it the others may be worth a kernel
+                    continue
+                if len(unfit.rows) > 1:
                     self.growth.cuts.append(Cut(seed, seed, unfit, True))
                 return None
             bad = self.verdict(judge.escapes, units, lead)
@@ -227,21 +233,21 @@ class Grower:
                 continue
             units = self.step("follow", grown, units)
 
-    def siblings(self, units: Units, lead: Node) -> Units:
+    def siblings(self, units: Units, lead: Node, excluded: set[Unit]) -> Units:
         """A second reduction over the same row whose result meets ours in a pointwise map (``E[x*x] - E[x]**2``)."""
         for n in escaping(units):
             for u in self.graph.readers(n):
                 if not u.pointwise or u in self.near.claimed or u in units:
                     continue
                 for c, between in self.near.frontier(frozenset({u})):
-                    if c in units or c.descendants & bits(units):
+                    if c in units or c in excluded or c.descendants & bits(units):
                         continue
                     grown = units | between | {c, u}
                     spare = small(c, lead) and any(n in escaping(grown) for n in c.results)
                     if self.parted(grown) or not self.near.convex(grown) or len(escaping(grown)) > len(escaping(units)) + spare:
                         continue
                     if self.verdict(judge.sibling, grown, lead, c) is None:
-                        return self.siblings(self.step("join", grown, units), lead)
+                        return self.siblings(self.step("join", grown, units), lead, excluded)
         return units
 
     def companions(self, units: Units, lead: Node) -> Units:

@@ -68,18 +68,26 @@ def test_a_cascade_survives_the_reduction_before_it():
 
 
 def test_attention_whose_products_no_unit_takes_keeps_its_softmax_and_says_that_it_is_not_fused():
-    report = planned(lambda q, k, v: torch.softmax(q @ k.mT / 8, -1) @ v, (r(2, 4, 128, 128),) * 3)
+    report = planned(lambda q, k, v: torch.softmax(q @ k.mT / 8, -1) @ v, (r(2, 4, 128, 512),) * 3)
     assert fused(report) == ["softmax"]
     (kept,) = report.refused
     assert kept.name == "attn.0" and kept.reason.code == "RF490" and report.coverage == 0.5
     assert "planned, not built" in report.summary()
 
 
-def test_an_attention_that_torch_runs_as_one_call_is_not_taken_apart_for_its_softmax():
-    for width, want in ((64, ["attn"]), (128, [])):
-        report = planned(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), (r(2, 4, 128, width),) * 3)
-        assert fused(report) == want
-    assert {c.name: c.reason.code for c in report.refused} == {"softmax.0": "RF305", "attn.0": "RF490"}
+def test_attention_of_which_one_product_fits_is_fused_as_far_as_it_fits():
+    report = planned(lambda q, k, v: torch.softmax(q @ k.mT / 8, -1) @ v, (r(2, 4, 128, 128),) * 3)
+    assert fused(report) == ["attn"] and [n.code for n in report.notes if "not joined with aten.matmul" in n.text] == ["RF490"]
+
+
+def test_an_attention_that_torch_runs_as_one_call_is_not_taken_apart_for_a_part_of_it():
+    def attention(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    for width, want, kept in ((64, ["attn"], {}), (128, [], {"attn.0": "RF305"}),
+                              (512, [], {"softmax.0": "RF305", "attn.0": "RF490"})):
+        report = planned(attention, (r(2, 4, 128, width),) * 3)
+        assert fused(report) == want and {c.name: c.reason.code for c in report.refused} == kept
 
 
 class _Refusing:
