@@ -7,7 +7,7 @@ left, the last one's failure is the reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -47,11 +47,13 @@ class Produced:
 
 
 def produce(name: str, fused: Fused, arch: str, *, build: bool = True, strategy: str | None = None,
-            splits: int | None = None, verify: str = "1", symbols: tuple[Symbol, ...] = ()) -> Produced:
+            splits: int | None = None, verify: str = "1", symbols: tuple[Symbol, ...] = (),
+            order: Callable[[list[Any]], list[Any]] = list) -> Produced:
     """Realise ``fused`` for ``arch`` (``cpu`` or an architecture of :data:`redfuser.target.TARGETS`).
 
     build=False plans only: strategy, program and source, no binaries (what ``explain`` needs).
-    strategy, splits: override the resource model's choice. symbols: the ranges of its symbolic extents; choices are made for
+    strategy, splits: override the resource model's choice; order: of the configurations that it puts in order, those to try,
+    the first first. symbols: the ranges of its symbolic extents; choices are made for
     what is usual in them. verify: the setting of that name; ``0`` checks nothing, under
     ``strict`` a program that does not hold is an InternalError."""
     from redfuser.strategies import realise, select
@@ -72,7 +74,7 @@ def produce(name: str, fused: Fused, arch: str, *, build: bool = True, strategy:
         made = replace(made, checks=checked_scalar(program, arch, verify, symbols))
         if arch == "cpu":
             return _scalar(made, program, build, symbols)
-        return _tiled(made, program, arch, build, verify, symbols)
+        return _tiled(made, program, arch, build, verify, symbols, order)
     except (LoweringError, BuildError, InputError) as error:
         return Produced(name, stages=stages, reason=_reason(error))
 
@@ -108,13 +110,15 @@ def _scalar(made: Produced, program: Any, build: bool, symbols: tuple[Symbol, ..
     return replace(made, spec=spec, stages=stages, config="scalar TIR")
 
 
-def _tiled(made: Produced, program: Any, arch: str, build: bool, verify: str, symbols: tuple[Symbol, ...]) -> Produced:
+def _tiled(made: Produced, program: Any, arch: str, build: bool, verify: str, symbols: tuple[Symbol, ...],
+           order: Callable[[list[Any]], list[Any]]) -> Produced:
     """The GPU road: tile program, TileLang text, binaries from a worker process."""
     failure: RedFuserError | None = None
     passed: list[Note] = []
-    candidates = _candidates(made.name, program, arch, verify, passed, symbols)
+    candidates = _candidates(made.name, program, arch, verify, passed, symbols, order)
+    by = "cost model" if order is list else "asked for"
     for rank, config, tiles, texts, request, checks in candidates:
-        chosen = replace(made, stages={**made.stages, **texts}, config=f"cost model, candidate {rank}: {config}",
+        chosen = replace(made, stages={**made.stages, **texts}, config=f"{by}, candidate {rank}: {config}",
                          checks=made.checks + checks, roundings=tiles.roundings, notes=tuple(passed))
         if not build:
             return chosen
@@ -142,7 +146,7 @@ def _passed_over(name: str, rank: int, error: RedFuserError) -> Note:
 
 
 def _candidates(name: str, program: Any, arch: str, verify: str, passed: list[Note],
-                symbols: tuple[Symbol, ...]) -> Iterator[tuple[Any, ...]]:
+                symbols: tuple[Symbol, ...], order: Callable[[list[Any]], list[Any]]) -> Iterator[tuple[Any, ...]]:
     """(rank, config, tiles, texts of the stages, request, checks) of the best configurations; one that does not tensorise
     or that fails its check is passed over unless it is the last."""
     from redfuser.codegen import tilelang
@@ -155,7 +159,8 @@ def _candidates(name: str, program: Any, arch: str, verify: str, passed: list[No
 
     usual = at(program, {s.name: s.usual for s in symbols}) if symbols else program
     machine, failure, found = target(arch), None, False
-    for rank, config in enumerate([c for c in configs(usual, machine) if not (symbols and c.persistent)][:CANDIDATES]):
+    legal = [c for c in configs(usual, machine) if not (symbols and c.persistent)]
+    for rank, config in enumerate(order(legal)[:CANDIDATES]):
         try:
             history = History()
             tiles = tensorize_sizes(program, symbols, config, machine) if symbols else \

@@ -9,26 +9,19 @@ from __future__ import annotations
 
 import atexit
 import base64
-import contextlib
 import itertools
-import json
 import logging
 import os
 import queue
 import re
-import select
 import signal
-import subprocess
-import sys
-import tempfile
 import threading
-import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
+from redfuser.child import Child, Died, environment
 from redfuser.codegen.toolchain import find_nvcc
 from redfuser.errors import BuildError
 
@@ -36,10 +29,6 @@ logger = logging.getLogger("redfuser.codegen")
 
 START_LIMIT_S = 120.0
 DEFAULT_LIMIT_S = 120.0
-ANSWER_BYTES = 256 << 20
-"""The longest answer that is read from a worker."""
-STDERR_BYTES = 16 << 20
-"""What libraries may have printed in a worker before it is forgotten."""
 
 _CODE_OF_STAGE = {"source": "RF451", "lower": "RF452", "metadata": "RF457", "resources": "RF456", "nvcc": "RF453",
                   "timeout": "RF454", "crash": "RF455", "start": "RF458", "binary": "RF460"}
@@ -109,40 +98,27 @@ class BuildFailureError(BuildError):
                          help="the generated source and the whole log are on the error's .failure")
 
 
-def _package_root() -> str:
-    return str(Path(__file__).resolve().parents[2])
-
-
-def _worker_environment() -> dict[str, str]:
-    """The parent's, so that the worker finds the same packages, minus what would point it at apache-tvm's libraries."""
-    environment = {k: v for k, v in os.environ.items() if k not in ("TVM_HOME", "TVM_LIBRARY_PATH", "PYTHONSTARTUP")}
-    environment["PYTHONPATH"] = os.pathsep.join(
-        [_package_root(), *(p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p)])
-    environment.setdefault("OMP_NUM_THREADS", "1")
-    return environment
-
-
-class _WorkerDied(Exception):
-    pass
+def worker_environment() -> dict[str, str]:
+    """The parent's, minus what would point a worker at apache-tvm's libraries."""
+    return {"OMP_NUM_THREADS": "1"} | environment(without=("TVM_HOME", "TVM_LIBRARY_PATH"))
 
 
 class Worker:
     """One worker process, started on first use and again after it dies. Not thread-safe: one owner at a time."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        self._stderr: Any = None
-        self._buffer = b""
+        self._child = Child("redfuser.codegen.worker")
         self._ids = itertools.count()
+        self.stop = self._child.stop
 
     @property
     def pid(self) -> int | None:
-        return None if self._process is None else self._process.pid
+        return self._child.pid
 
     def run(self, job: Job) -> Built | BuildFailure:
         """Compile; never raises for what a candidate does. Raises :class:`BuildError` RF450 without nvcc."""
         found = self._attempt(job)
-        if isinstance(found, Built) or not (found.stage == "crash" or found.message.startswith("WorkerDied")):
+        if isinstance(found, Built) or not (found.stage == "crash" or found.message.startswith("Died")):
             return found
         logger.warning("%s %s; the same candidate is tried once more", found.code, found.message)
         again = self._attempt(job)
@@ -154,105 +130,44 @@ class Worker:
         nvcc = find_nvcc()
         started = self._ensure_started()
         if started is not None:
-            return BuildFailure(_CODE_OF_STAGE["start"], "start", started, self._stderr_tail(), job.source)
+            return BuildFailure(_CODE_OF_STAGE["start"], "start", started, self._child.said(), job.source)
         request: dict[str, Any] = {"id": next(self._ids), "source": job.source, "arch": job.arch, "flags": list(job.flags),
                    "pass_configs": dict(job.pass_configs), "nvcc": {**asdict(nvcc), "environment": nvcc.environment},
                    "shared_limit": job.shared_limit, "limit_s": job.limit_s, "declared": None}
         if job.declared is not None:
             request["declared"] = {"inputs": list(job.declared[0]), "outputs": list(job.declared[1])}
         try:
-            self._send(request)
-            answer = self._receive(job.limit_s)
+            self._child.send(request)
+            answer = self._child.receive(job.limit_s)
             while answer.get("id") != request["id"]:  # cannot happen unless a library wrote to our channel
-                answer = self._receive(job.limit_s)
+                answer = self._child.receive(job.limit_s)
             return _read(answer, job)
         except TimeoutError:
             self.stop()
             return self._failure("timeout", f"no answer within {job.limit_s:g} s", job)
-        except (_WorkerDied, OSError, ValueError, KeyError, TypeError) as error:
-            status = self._process.poll() if self._process else None
+        except (Died, OSError, ValueError, KeyError, TypeError) as error:
+            status = self._child.status
             self.stop()
             return self._failure("crash", f"the worker died ({error or f'status {status}'})", job)
 
     def _failure(self, stage: str, message: str, job: Job) -> BuildFailure:
-        return BuildFailure(_CODE_OF_STAGE[stage], stage, message, self._stderr_tail(), job.source)
+        return BuildFailure(_CODE_OF_STAGE[stage], stage, message, self._child.said(), job.source)
 
     def _ensure_started(self) -> str | None:
         """None, or why the worker could not start."""
-        if self._process is not None and self._process.poll() is None:
-            if self._stderr is not None and os.fstat(self._stderr.fileno()).st_size > STDERR_BYTES:
-                self._stderr.truncate(0)
+        if self._child.running():
             return None
-        self.stop()
-        self._close_stderr()
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the worker)
-        self._buffer = b""
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "redfuser.codegen.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=self._stderr, env=_worker_environment(), start_new_session=True)
+        self._child.start(worker_environment())
         try:
-            hello = self._receive(START_LIMIT_S)
-        except (TimeoutError, _WorkerDied, OSError, ValueError) as error:
+            hello = self._child.receive(START_LIMIT_S)
+        except (TimeoutError, Died, OSError, ValueError) as error:
             self.stop()
-            return f"{type(error).__name__.strip('_')}: {error}"
+            return f"{type(error).__name__}: {error}"
         if not hello.get("ready"):
             self.stop()
             return (f"tilelang cannot be imported ({hello.get('error')}); it comes with the extra that compiles: "
                     "pip install 'redfuser[compile]'")
         return None
-
-    def _send(self, request: Mapping[str, Any]) -> None:
-        assert self._process is not None and self._process.stdin is not None
-        self._process.stdin.write(json.dumps(request).encode("utf-8") + b"\n")
-        self._process.stdin.flush()
-
-    def _receive(self, limit_s: float) -> dict[str, Any]:
-        assert self._process is not None and self._process.stdout is not None
-        descriptor, deadline = self._process.stdout.fileno(), time.monotonic() + limit_s
-        while b"\n" not in self._buffer:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError
-            if not select.select([descriptor], [], [], min(left, 1.0))[0]:
-                continue
-            chunk = os.read(descriptor, 1 << 20)
-            if not chunk:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._process.wait(5)
-                raise _WorkerDied(f"status {self._process.poll()}")
-            self._buffer += chunk
-            if len(self._buffer) > ANSWER_BYTES:
-                raise ValueError(f"an answer of more than {ANSWER_BYTES} bytes")
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        answer = json.loads(line)
-        if not isinstance(answer, dict):
-            raise ValueError("not an answer")
-        return answer
-
-    def _stderr_tail(self, limit: int = 8000) -> str:
-        if self._stderr is None or self._stderr.closed:
-            return ""
-        end = self._stderr.seek(0, os.SEEK_END)
-        self._stderr.seek(max(0, end - limit))
-        return str(self._stderr.read().decode("utf-8", "replace"))
-
-    def _close_stderr(self) -> None:
-        if self._stderr is not None:
-            self._stderr.close()
-            self._stderr = None
-
-    def stop(self) -> None:
-        """End the process and the compilers it started."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        with contextlib.suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)  # its own session: nothing else is in this group
-        process.wait()
-        for stream in (process.stdin, process.stdout):
-            with contextlib.suppress(OSError):
-                if stream is not None:
-                    stream.close()
 
 
 def _read(answer: Mapping[str, Any], job: Job) -> Built | BuildFailure:

@@ -23,7 +23,7 @@ from redfuser import bounded, sizes
 from redfuser.artifact import KernelSpec
 from redfuser.cache import Cache, key_of
 from redfuser.codegen import build, worker
-from redfuser.codegen.pool import BuildFailure, Built, _read, _worker_environment
+from redfuser.codegen.pool import BuildFailure, Built, _read, worker_environment
 from redfuser.codegen.toolchain import find_nvcc
 from redfuser.errors import RedFuserError
 from redfuser.sizes import Binding, Symbol, merged, samples
@@ -138,7 +138,7 @@ def _compiled(job: Any, symbols: tuple[Symbol, ...]) -> Built | BuildFailure:
             "nvcc": {**asdict(nvcc), "environment": nvcc.environment}, "shared_limit": job.shared_limit, "declared": declared,
             "symbols": [asdict(s) for s in symbols]}), encoding="utf-8")
         command = [sys.executable, "-m", "redfuser.codegen.sized", str(asked), str(answer)]
-        status, log = bounded.run(command, _worker_environment(), job.limit_s)
+        status, log = bounded.run(command, worker_environment(), job.limit_s)
         if not answer.is_file():
             return BuildFailure("RF455", "crash", f"the worker died (status {status})", log, job.source)
         return _read(json.loads(answer.read_text(encoding="utf-8")), job)

@@ -7,39 +7,29 @@ not decide whether a model is compiled. Errors come back as they were raised the
 from __future__ import annotations
 
 import atexit
-import contextlib
 import itertools
-import json
 import os
-import signal
-import subprocess
-import sys
 import tempfile
 import threading
 from pathlib import Path
 from typing import Any
 
 from redfuser import errors
+from redfuser.child import Child, Died, environment
 from redfuser.errors import BuildError, InternalError, RedFuserError
-
-STDERR_BYTES = 8000
-
-
-class _Died(Exception):
-    pass
 
 
 class Process:
     """One compile process. Thread-safe: a request at a time."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        self._stderr: Any = None
+        self._child = Child("redfuser.dynamo.worker")
+        self.stop = self._child.stop
         self._lock, self._ids = threading.Lock(), itertools.count()
 
     @property
     def pid(self) -> int | None:
-        return None if self._process is None else self._process.pid
+        return self._child.pid
 
     def compile(self, program: Any, arch: str, casts: str, disable: bool, verify: str, name: str) -> bytes:
         """The artifact of an exported program. Raises what compiling it raised, and BuildError RF136 when the process died
@@ -60,9 +50,8 @@ class Process:
         for _ in range(2):
             try:
                 return self._attempt(request)
-            except (_Died, OSError, ValueError) as error:
-                status = self._process.poll() if self._process is not None else None
-                said = self._stderr_tail()
+            except (Died, OSError, ValueError) as error:
+                status, said = self._child.status, self._child.said().strip()
                 self.stop()
                 ends.append(f"status {status}: {error or 'no answer'}" + (f"\n{said}" if said else ""))
             except BaseException:  # an interrupt: what the process still does is nobody's
@@ -72,49 +61,13 @@ class Process:
                          help="run `redfuser doctor`; memory that ran out ends it with status -9")
 
     def _attempt(self, request: dict[str, Any]) -> dict[str, Any]:
-        if self._process is None or self._process.poll() is not None:
-            self._start()
-        assert self._process is not None and self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps(request).encode("utf-8") + b"\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line.endswith(b"\n"):
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(5)
-            raise _Died
-        answer = json.loads(line)
-        if not isinstance(answer, dict) or answer.get("id") != request["id"]:
+        if not self._child.running():  # without a GPU, which it does not need
+            self._child.start(environment(CUDA_VISIBLE_DEVICES=""), quiet=not os.environ.get("REDFUSER_LOGS"))
+        self._child.send(request)
+        answer = self._child.receive()
+        if answer.get("id") != request["id"]:
             raise ValueError("not an answer")
         return answer
-
-    def _start(self) -> None:
-        self.stop()
-        self._stderr = None if os.environ.get("REDFUSER_LOGS") else tempfile.TemporaryFile()  # noqa: SIM115
-        self._process = subprocess.Popen([sys.executable, "-m", "redfuser.dynamo.worker"], stdin=subprocess.PIPE,
-                                         stdout=subprocess.PIPE, stderr=self._stderr, env=_environment(),
-                                         start_new_session=True)
-
-    def _stderr_tail(self) -> str:
-        if self._stderr is None:
-            return ""
-        end = self._stderr.seek(0, os.SEEK_END)
-        self._stderr.seek(max(0, end - STDERR_BYTES))
-        return str(self._stderr.read().decode("utf-8", "replace")).strip()
-
-    def stop(self) -> None:
-        """End the process; the compilers that it started end with it."""
-        process, self._process = self._process, None
-        if process is not None:
-            with contextlib.suppress(OSError):
-                os.killpg(process.pid, signal.SIGKILL)  # its own session: nothing else is in this group
-            process.wait()
-            for stream in (process.stdin, process.stdout):
-                with contextlib.suppress(OSError):
-                    if stream is not None:
-                        stream.close()
-        if self._stderr is not None:
-            self._stderr.close()
-            self._stderr = None
 
 
 def _write(program: Any, path: Path) -> None:
@@ -134,15 +87,6 @@ def _write(program: Any, path: Path) -> None:
         raise InternalError("RF135", "the graph cannot be written for the compile process",
                             why=f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
                             ) from error
-
-
-def _environment() -> dict[str, str]:
-    """Ours, so that it finds the same packages; without a GPU, which it does not need."""
-    found = {k: v for k, v in os.environ.items() if k != "PYTHONSTARTUP"}
-    root = str(Path(__file__).resolve().parents[2])
-    found["PYTHONPATH"] = os.pathsep.join([root, *(p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p)])
-    found["CUDA_VISIBLE_DEVICES"] = ""
-    return found
 
 
 def _error(answer: dict[str, Any]) -> RedFuserError:

@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch import nn
 
-from redfuser import dynamo
+from redfuser import child, dynamo
 from redfuser.cache import Cache
 from redfuser.dynamo import compiler, options
 from redfuser.dynamo.compiler import Process
@@ -428,7 +428,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, code: str, *args: str) -> Process:
     def popen(_: Any, **how: Any) -> Any:
         return POPEN([sys.executable, "-S", "-c", code, *args], **how)
 
-    monkeypatch.setattr(compiler.subprocess, "Popen", popen)
+    monkeypatch.setattr(child.subprocess, "Popen", popen)
     monkeypatch.setattr(compiler, "_write", lambda program, path: None)
     return Process()
 

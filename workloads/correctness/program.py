@@ -38,8 +38,9 @@ class In:
 @dataclass(frozen=True)
 class Program:
     """``fn(*inputs)`` as its user would write it. strategy, splits: what the kernel is forced to, or empty for the model's
-    choice. ranked: for integer results that are places, the scores that decide them and the values that are ranked; places
-    among (nearly) equal ones are free. only: the draws, where they are not the usual ones."""
+    choice. roles: kernels whose warp groups have roles go first, where the model would leave them for larger grids.
+    ranked: for integer results that are places, the scores that decide them and the values that are ranked; places among
+    (nearly) equal ones are free. only: the draws, where they are not the usual ones."""
 
     family: str
     what: str
@@ -49,6 +50,7 @@ class Program:
     splits: int = 0
     ranked: Callable[..., tuple[torch.Tensor, torch.Tensor]] | None = None
     only: tuple[str, ...] = ()
+    roles: bool = False
 
     @property
     def name(self) -> str:

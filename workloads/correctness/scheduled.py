@@ -1,6 +1,6 @@
-"""Attention and products over grids that fill a large GPU, so that kernels get roles of warp groups, blocks that compute
-several tiles, and an order in which they start: what the small programs of the other files are too small for. Rows are whole
-16 bytes and no whole tiles."""
+"""Attention and products whose kernels have roles of warp groups, blocks that compute several tiles, and an order in which they
+start, over grids that fill a large GPU: what the small programs of the other files are too small for. Kernels with roles are
+tried first, also where the model would leave them for still larger grids. Rows are whole 16 bytes and no whole tiles."""
 
 from __future__ import annotations
 
@@ -89,11 +89,11 @@ def _products() -> Iterator[Program]:
 
 
 def programs() -> Iterator[Program]:
-    yield from alternate(_programs())
-    yield from alternate(_products())
     pair = (In("a", (2184, 528), "e4m3"), In("b", (2224, 528), "e4m3", "weight"))
-    yield Program("roles", "e4m3 2184x528x2224 per_channel", per_channel, (
+    eight = Program("roles", "e4m3 2184x528x2224 per_channel", per_channel, (
         *pair, In("s", (2184,), "f32", "weight", 0.1, 1.0), In("t", (2224,), "f32", "weight", 0.1, 1.0)))
+    for each in (*alternate(_programs()), *alternate(_products()), eight):
+        yield replace(each, roles=True)
 
 
 def _programs() -> Iterator[Program]:

@@ -124,7 +124,7 @@ def compiled(program: Program, target: str, build: bool = True, verify: str | No
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         done = pipeline.run(program.fn, draw(program, "normal"), arch=arch, build=build, verify=verify, name=program.name)
-    if not program.strategy:
+    if not (program.strategy or program.roles):
         return done
     forced = {}
     cascades = list(done.report.cascades)
@@ -132,14 +132,18 @@ def compiled(program: Program, target: str, build: bool = True, verify: str | No
         made = done.produced[region.name]
         if made.reason is not None:
             continue
-        other = produce(made.name, region.fused, arch, build=build, strategy=program.strategy, splits=program.splits or None,
-                        verify=verify)
+        other = produce(made.name, region.fused, arch, build=build, strategy=program.strategy or None,
+                        splits=program.splits or None, verify=verify, order=_roles_first if program.roles else list)
         if other.reason is not None:
             raise RedFuserError(other.reason.code, other.reason.condition, why=other.reason.why)
         forced[region.name] = other
         at = next(i for i, c in enumerate(cascades) if c.name == region.name)
         cascades[at] = replace(cascades[at], strategy=other.strategy, splits=other.splits, config=other.config)
     return replace(done, produced={**done.produced, **forced}, report=replace(done.report, cascades=tuple(cascades)))
+
+
+def _roles_first(legal: list[Any]) -> list[Any]:
+    return sorted(legal, key=lambda c: c.schedule == "auto")
 
 
 def _status(code: str) -> str:

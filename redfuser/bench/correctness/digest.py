@@ -96,7 +96,7 @@ def key(program: Program, target: str) -> str:
     """What a program's artifact depends on: its family's text, its name, the whole compiler, the target."""
     module = sys.modules.get(program.fn.__module__)
     text = Path(str(module.__file__)).read_bytes() if module is not None else b""
-    parts = (program.name.encode(), repr(program.ins).encode(), text, _builder().encode(), target.encode())
+    parts = (program.name.encode(), repr((program.ins, program.roles)).encode(), text, _builder().encode(), target.encode())
     digest = hashlib.sha256()
     for part in parts:
         digest.update(f"{len(part)}\n".encode() + part)
