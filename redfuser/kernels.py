@@ -68,7 +68,13 @@ def produce(name: str, fused: Fused, arch: str, *, build: bool = True, strategy:
             chosen = "single"  # what is held on chip has the size of a number
         if strategy is not None:
             chosen, parts = strategy, (splits or (2 if strategy == "multi" else 1))
-        program = realise(fused, chosen, parts if chosen == "multi" else 1)
+        if chosen == "multi" and arch != "cpu" and not symbols and strategy is None:
+            from redfuser.target import target
+            from redfuser.tensorize.splits import shared_out
+
+            program = shared_out(fused, parts, target(arch))
+        else:
+            program = realise(fused, chosen, parts if chosen == "multi" else 1)
         stages["program"] = str(program)
         made = Produced(name, chosen, program.splits, stages=stages)
         made = replace(made, checks=checked_scalar(program, arch, verify, symbols))

@@ -40,11 +40,16 @@ COST = {"div": (8, 1), "sqrt": (8, 1), "rsqrt": (4, 1), "exp2": (1, 1), "exp": (
 product that is added to something none."""
 
 
+UNROLLED = 4
+"""Turns of a loop whose loads a compiler puts before what is made of them, where threads do not wait for one another."""
+
+
 @dataclass(slots=True)
 class Work:
     """Of one block, or the mean of some. moved: bytes by parameter. matrix: operations by the operands' type. shared: bytes
     that shared memory gives and takes. turns: of pipelined loops, once for each product; steps: of others, which wait for
-    what they read; waits: for elements that threads read themselves beside a product; meets: of warps that reduce a row."""
+    what they read; waits: for elements that threads read themselves beside a product; meets: of warps that reduce a row;
+    rounds: turns of loops whose tiles a group of its own copies, as long as there is room."""
 
     moved: dict[str, float] = field(default_factory=dict)
     matrix: dict[str, float] = field(default_factory=dict)
@@ -55,6 +60,7 @@ class Work:
     steps: float = 0.0
     waits: float = 0.0
     meets: float = 0.0
+    rounds: float = 0.0
 
     def add(self, other: Work, times: float) -> None:
         for mine, theirs in ((self.moved, other.moved), (self.matrix, other.matrix)):
@@ -67,6 +73,7 @@ class Work:
         self.steps += other.steps * times
         self.waits += other.waits * times
         self.meets += other.meets * times
+        self.rounds += other.rounds * times
 
 
 class _Counting:
@@ -124,12 +131,17 @@ def _of(counting: _Counting, body: tuple[TileStmt, ...], at: Mapping[str, int | 
                 first, last = value(start, at), value(stop, at)
                 turns, often = _some(first or 0, last if last is not None else 1), max(0, (last or 0) - (first or 0))
                 products = sum(isinstance(k, Gemm) for k in inner)
-                found.add(Work(turns=often * max(1, products)) if stages else Work(steps=often), 1.0)
+                one = Work()
                 for k in turns:
-                    found.add(_of(counting, inner, {**at, var: k}), often / len(turns))
+                    one.add(_of(counting, inner, {**at, var: k}), 1 / len(turns))
+                found.add(one, often)
+                each = UNROLLED if not (products or one.meets) else 1
+                found.add(Work(turns=often * max(1, products)) if stages else Work(steps=often / each), 1.0)
             case Roles(roles):
-                for role in roles:
-                    found.add(replace(_of(counting, role.body, at), steps=0.0), 1.0)
+                apart = [_of(counting, role.body, at) for role in roles]
+                for each in apart:
+                    found.add(replace(each, steps=0.0), 1.0)
+                found.rounds += max(each.steps for each in apart)
             case If(cond, inner):
                 if value(cond, at) != 0:
                     found.add(_of(counting, inner, at), 1.0)
