@@ -42,6 +42,7 @@ def _region(region: Any, made: Produced | None, verdict: Verdict | None) -> Casc
         return CascadeReport(region.name, ops, False, reason, **common)
     return CascadeReport(region.name, ops, True, None, made.strategy, made.splits, made.name, made.config,
                          traffic(region.cascade) if region.fused.state.accumulators else None, checks=made.checks,
+                         modelled=made.modelled,
                          roundings=tuple(dict.fromkeys((*region.fused.certificate.roundings, *made.roundings))), **common)
 
 

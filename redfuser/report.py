@@ -15,6 +15,10 @@ from typing import Any, Literal
 from redfuser import strict
 
 SCHEMA = 1
+BOUNDS = {"bytes": "device memory", "port": "the way to the cache", "shared": "shared memory", "matrix": "the matrix units",
+          "core": "the CUDA cores", "special": "the special function units", "launch": "launch and latency",
+          "chain": "waits of one block"}
+"""The terms of the model's roofline (:class:`redfuser.tensorize.model.Time`) in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,20 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True)
+class Modelled:
+    """What the model of resources says of one kernel of a cascade, measured by nobody: its seconds in one call, and the term of
+    the roofline that is longest (``bytes``, ``port``, ``shared``, ``matrix``, ``core``, ``special``, ``launch``), or ``chain``
+    where blocks wait for one thing after another."""
+
+    kernel: str
+    seconds: float
+    bound: str
+
+    def __str__(self) -> str:
+        return f"{self.kernel} {_seconds(self.seconds)}, bound by {BOUNDS.get(self.bound, self.bound)}"
+
+
+@dataclass(frozen=True, slots=True)
 class Numerics:
     """The numerical check of one cascade or of the model against float64, as in :mod:`redfuser.numerics`. ``ratio`` is
     our error over that of the unfused low-precision program, the worse of maximum and RMS."""
@@ -85,7 +103,7 @@ class CascadeReport:
     whole does not. roundings: casts that moved, each with its bound. ops: what it replaces, in program order.
     certificate: of a derived fusion, what the checker said of it: ``re-checked now``, ``re-checked, from cache``,
     ``not re-checked``, ``violated`` (then it is not fused, RF901); a saved model says ``re-checked``. checks: the same of
-    what was made of it (scalar program, tile program).
+    what was made of it (scalar program, tile program). modelled: of its kernels for a GPU, in the order they run.
     """
 
     name: str
@@ -104,6 +122,12 @@ class CascadeReport:
     roundings: tuple[str, ...] = ()
     certificate: str = ""
     checks: tuple[str, ...] = ()
+    modelled: tuple[Modelled, ...] = ()
+
+    @property
+    def seconds(self) -> float | None:
+        """The modelled time of a call; None where nothing was modelled."""
+        return sum(m.seconds for m in self.modelled) if self.modelled else None
 
     def __post_init__(self) -> None:
         if self.fused == (self.reason is not None):
@@ -280,9 +304,10 @@ def _row(name: str, c: CascadeReport) -> tuple[str, ...]:
     strategy = {"single": "single-segment", "resident": "resident row", "multi": f"multi-segment x{c.splits}",
                 "map": "map"}
     saved = f"{c.traffic.ratio:.1f}x less traffic" if c.traffic else ""
+    time = f"{_seconds(c.seconds)} modelled" if c.seconds is not None else ""
     error = f"err {c.numerics.ratio:.1g}x baseline" if c.numerics else ""
     source = next((o.source for o in c.ops if o.source), "")
-    return (name, strategy.get(c.strategy, c.strategy), c.config, c.certificate, saved, error, source)
+    return (name, strategy.get(c.strategy, c.strategy), c.config, c.certificate, saved, time, error, source)
 
 
 def _table(rows: list[tuple[str, ...]]) -> list[str]:
@@ -295,6 +320,10 @@ def _table(rows: list[tuple[str, ...]]) -> list[str]:
         cells = [f"{row[0]:<{first}}"] + [f"{cell:<{w}}" for cell, w in zip(row[1:], widths[1:], strict=True) if w]
         lines.append(("  " + "  ".join(cells)).rstrip())
     return lines
+
+
+def _seconds(t: float) -> str:
+    return f"{t * 1e3:.3g} ms" if t >= 1e-3 else f"{t * 1e6:.3g} us"
 
 
 def _bytes(n: int) -> str:

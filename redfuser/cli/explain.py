@@ -63,6 +63,8 @@ def detail(c: CascadeReport) -> str:
     if c.traffic:
         t = c.traffic
         parts.append(f"traffic: {t.unfused} B unfused, {t.fused} B fused ({t.ratio:.1f}x less, predicted)")
+    if c.modelled:
+        parts.append("time, modelled and not measured:\n" + "\n".join(f"  {m}" for m in c.modelled))
     if c.ops:
         parts.append("replaces:\n" + "\n".join(f"  {o}" for o in c.ops))
     if c.cascade:
