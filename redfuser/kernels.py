@@ -17,7 +17,7 @@ from redfuser.acrf.state import Fused
 from redfuser.artifact import KernelSpec
 from redfuser.errors import BuildError, InputError, LoweringError, RedFuserError
 from redfuser.gate import checked_scalar, checked_tiles
-from redfuser.report import Note, Reason
+from redfuser.report import Modelled, Note, Reason
 from redfuser.sizes import Symbol
 
 NO_COMPILER = ("RF450", "RF458", "RF459")
@@ -44,6 +44,7 @@ class Produced:
     stages: dict[str, str] = field(default_factory=dict)
     checks: tuple[str, ...] = ()
     roundings: tuple[str, ...] = ()
+    modelled: tuple[Modelled, ...] = ()
 
 
 def produce(name: str, fused: Fused, arch: str, *, build: bool = True, strategy: str | None = None,
@@ -125,7 +126,8 @@ def _tiled(made: Produced, program: Any, arch: str, build: bool, verify: str, sy
     by = "cost model" if order is list else "asked for"
     for rank, config, tiles, texts, request, checks in candidates:
         chosen = replace(made, stages={**made.stages, **texts}, config=f"{by}, candidate {rank}: {config}",
-                         checks=made.checks + checks, roundings=tiles.roundings, notes=tuple(passed))
+                         checks=made.checks + checks, roundings=tiles.roundings, notes=tuple(passed),
+                         modelled=() if symbols else _modelled(tiles, arch))
         if not build:
             return chosen
         try:
@@ -141,6 +143,15 @@ def _tiled(made: Produced, program: Any, arch: str, build: bool, verify: str, sy
         failure = LoweringError("RF410", f"no configuration of {made.name} fits {arch}",
                                 help="the region runs unfused; a smaller head dimension or row would fit")
     raise failure
+
+
+def _modelled(tiles: Any, arch: str) -> tuple[Modelled, ...]:
+    """The model of resources of every kernel, as lowered."""
+    from redfuser.target import target
+    from redfuser.tensorize.model import time_of
+
+    times = [(k.name, time_of(k, target(arch))) for k in tiles.kernels]
+    return tuple(Modelled(name, t.total, t.limit) for name, t in times if t is not None)
 
 
 def _passed_over(name: str, rank: int, error: RedFuserError) -> Note:

@@ -15,6 +15,10 @@ from typing import Any, Literal
 from redfuser import strict
 
 SCHEMA = 1
+BOUNDS = {"bytes": "device memory", "port": "the way to the cache", "shared": "shared memory", "matrix": "the matrix units",
+          "core": "the CUDA cores", "special": "the special function units", "launch": "launch and latency",
+          "chain": "waits of one block"}
+"""The terms of the model's roofline (:class:`redfuser.tensorize.model.Time`) in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,20 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True)
+class Modelled:
+    """What the model of resources says of one kernel of a cascade, measured by nobody: its seconds in one call, and the term of
+    the roofline that is longest (``bytes``, ``port``, ``shared``, ``matrix``, ``core``, ``special``, ``launch``), or ``chain``
+    where blocks wait for one thing after another."""
+
+    kernel: str
+    seconds: float
+    bound: str
+
+    def __str__(self) -> str:
+        return f"{self.kernel} {_seconds(self.seconds)}, bound by {BOUNDS.get(self.bound, self.bound)}"
+
+
+@dataclass(frozen=True, slots=True)
 class Numerics:
     """The numerical check of one cascade or of the model against float64, as in :mod:`redfuser.numerics`. ``ratio`` is
     our error over that of the unfused low-precision program, the worse of maximum and RMS."""
@@ -85,7 +103,7 @@ class CascadeReport:
     whole does not. roundings: casts that moved, each with its bound. ops: what it replaces, in program order.
     certificate: of a derived fusion, what the checker said of it: ``re-checked now``, ``re-checked, from cache``,
     ``not re-checked``, ``violated`` (then it is not fused, RF901); a saved model says ``re-checked``. checks: the same of
-    what was made of it (scalar program, tile program).
+    what was made of it (scalar program, tile program). modelled: of its kernels for a GPU, in the order they run.
     """
 
     name: str
@@ -104,10 +122,37 @@ class CascadeReport:
     roundings: tuple[str, ...] = ()
     certificate: str = ""
     checks: tuple[str, ...] = ()
+    modelled: tuple[Modelled, ...] = ()
+
+    @property
+    def seconds(self) -> float | None:
+        """The modelled time of a call; None where nothing was modelled."""
+        return sum(m.seconds for m in self.modelled) if self.modelled else None
 
     def __post_init__(self) -> None:
         if self.fused == (self.reason is not None):
             raise ValueError(f"cascade {self.name}: a fused cascade has no reason, any other has one")
+
+
+Kind = Literal["fused", "map", "library", "opaque", "torch"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One operation of the model in the order it runs: the path of its module, its name, source line and the text of that line.
+
+    kind: ``fused`` (in the cascade ``of``), ``map`` (in the group of maps ``of``), ``library`` (a product), ``opaque`` or
+    ``torch``; of: for the last three, the cascade that was not fused and has it, if one has. moved, seconds: bytes that torch
+    moves for it, and what that takes on the target, modelled; None where nothing is known of the target."""
+
+    module: str
+    op: str
+    source: str = ""
+    code: str = ""
+    kind: Kind = "torch"
+    of: str = ""
+    moved: int = 0
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +179,8 @@ class Report:
     """The whole model. ``cascades``: the attention, norms, softmaxes, routings and statistics in it, opaque ones included.
     ``maps``: groups of maps that no cascade has and a kernel runs; no cascades, and in no figure about those.
     ``built``: False when kernels were planned only, as ``explain`` does: fused then means that a kernel's text was made and
-    passed the checks that need no binary. ``timings``: seconds per stage. ``versions``: what compiled it."""
+    passed the checks that need no binary. ``timings``: seconds per stage. ``versions``: what compiled it. ``steps``: the
+    operations of the model. ``texts``: by kernel, its stages, where they are at hand: no part of the data."""
 
     model: str
     target: str
@@ -146,6 +192,8 @@ class Report:
     versions: dict[str, str] = field(default_factory=dict)
     built: bool = True
     maps: tuple[CascadeReport, ...] = ()
+    steps: tuple[Step, ...] = ()
+    texts: Mapping[str, Mapping[str, str]] = field(default_factory=dict, compare=False, repr=False)
 
     # -- numbers -------------------------------------------------------------------------------------------------------
 
@@ -226,10 +274,17 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for ``json.dumps``; :meth:`from_json` reads it back to an equal report."""
-        data = asdict(self)
+        data = asdict(replace(self, texts={}))
+        del data["texts"]
         data["schema"] = SCHEMA
         data["coverage"] = {"cascades": len(self.cascades), "fused": len(self.fused), "fraction": self.coverage}
         return data
+
+    def to_html(self) -> str:
+        """One page that needs nothing else: the model by module, every cascade with all that is known of it, what is left."""
+        from redfuser import page
+
+        return page.render(self.to_json(), self.texts)
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Report:
@@ -280,9 +335,10 @@ def _row(name: str, c: CascadeReport) -> tuple[str, ...]:
     strategy = {"single": "single-segment", "resident": "resident row", "multi": f"multi-segment x{c.splits}",
                 "map": "map"}
     saved = f"{c.traffic.ratio:.1f}x less traffic" if c.traffic else ""
+    time = f"{_seconds(c.seconds)} modelled" if c.seconds is not None else ""
     error = f"err {c.numerics.ratio:.1g}x baseline" if c.numerics else ""
     source = next((o.source for o in c.ops if o.source), "")
-    return (name, strategy.get(c.strategy, c.strategy), c.config, c.certificate, saved, error, source)
+    return (name, strategy.get(c.strategy, c.strategy), c.config, c.certificate, saved, time, error, source)
 
 
 def _table(rows: list[tuple[str, ...]]) -> list[str]:
@@ -295,6 +351,10 @@ def _table(rows: list[tuple[str, ...]]) -> list[str]:
         cells = [f"{row[0]:<{first}}"] + [f"{cell:<{w}}" for cell, w in zip(row[1:], widths[1:], strict=True) if w]
         lines.append(("  " + "  ".join(cells)).rstrip())
     return lines
+
+
+def _seconds(t: float) -> str:
+    return f"{t * 1e3:.3g} ms" if t >= 1e-3 else f"{t * 1e6:.3g} us"
 
 
 def _bytes(n: int) -> str:

@@ -1,7 +1,7 @@
 """The CPU target: a segment program as a shared object, scheduled and built with LLVM, that loads without TVM.
 
-The shared object exports one tvm-ffi function and needs libtvm_ffi and the C library only: scratch lives on the stack and
-there are no parallel loops, so nothing of TVM's runtime is called. Linking takes the system's C compiler.
+The shared object exports one tvm-ffi function and needs libtvm_ffi and the C library only: what TVM's runtime would give it
+(scratch, threads) it brings itself. Linking takes the system's C compiler.
 
 What was built is kept in the store (:mod:`redfuser.cache`) under a key over the text, the processor level it is built for, the
 versions of LLVM's user and of the linker, and the code that lowers it; a text that LLVM refuses is remembered likewise.
@@ -169,6 +169,8 @@ def _compile(text: str, name: str, level: str) -> bytes:
 
 
 SCRATCH = """\
+#define _GNU_SOURCE
+#include <dlfcn.h>
 #include <stdint.h>
 #include <stdlib.h>
 extern void *(*__TVMBackendAllocWorkspace)(int, int, uint64_t, int, int) __attribute__((weak));
@@ -178,13 +180,40 @@ static void *take(int type, int id, uint64_t bytes, int code, int bits) {
   return posix_memalign(&found, 64, bytes ? bytes : 1) ? 0 : found;
 }
 static int give(int type, int id, void *what) { free(what); return 0; }
+
+typedef struct { void *sync; int32_t count; } Share;
+typedef int (*Body)(int, Share *, void *);
+typedef struct { Body body; void *data; int failed; } Work;
+extern int (*__TVMBackendParallelLaunch)(Body, void *, int) __attribute__((weak, visibility("hidden")));
+static void (*spawn)(void (*)(void *), void *, unsigned, unsigned);
+static int (*ask[4])(void);
+static void part(void *given) {
+  Work *work = given;
+  Share share = {0, ask[2]()};
+  if (work->body(ask[1](), &share, work->data)) work->failed = -1;
+}
+static int launch(Body body, void *data, int count) {
+  Work work = {body, data, 0};
+  Share alone = {0, 1};
+  if (!spawn || ask[3]() || ask[0]() < 2) return body(0, &alone, data);
+  spawn(part, &work, 0, 0);
+  return work.failed;
+}
 __attribute__((constructor)) static void scratch(void) {
+  const char *names[4] = {"omp_get_max_threads", "omp_get_thread_num", "omp_get_num_threads", "omp_in_parallel"};
+  int found = 1;
+  for (int i = 0; i < 4; i++) found &= !!(*(void **)&ask[i] = dlsym(RTLD_DEFAULT, names[i]));
+  if (found) *(void **)&spawn = dlsym(RTLD_DEFAULT, "GOMP_parallel");
+  if (&__TVMBackendParallelLaunch) __TVMBackendParallelLaunch = launch;
   if (&__TVMBackendAllocWorkspace) __TVMBackendAllocWorkspace = take;
   if (&__TVMBackendFreeWorkspace) __TVMBackendFreeWorkspace = give;
 }
 """
-"""Rows longer than a kilobyte lie on the heap, through pointers that TVM's runtime fills in as it loads a kernel. Where there
-is no TVM nobody would: so each kernel brings its own."""
+"""What TVM's runtime would give a kernel, through pointers that it fills in as it loads one: where there is no TVM nobody
+would, so each kernel brings its own. Scratch of more than a kilobyte lies on the heap. Threads are those of the process's
+OpenMP, which is torch's: as many as ``torch.set_num_threads`` says, none beside them, and the caller's alone where there is
+none or where it is one of many already. The pointer to them is hidden from TVM's runtime, which would put a pool of its own
+in its place."""
 
 
 def _link(cc: tuple[str, ...]) -> Any:
@@ -194,7 +223,7 @@ def _link(cc: tuple[str, ...]) -> Any:
         scratch = Path(output).with_suffix(".scratch.c")
         scratch.write_text(SCRATCH)
         status, said = bounded.run([*cc, "-shared", "-fPIC", "-O2", "-o", output, *objects, str(scratch), *(options or []),
-                                    "-lm"])
+                                    "-lm", "-ldl"])
         if status:
             raise BuildError("RF441", f"{cc[0]} could not link the CPU kernel", why=_tail(said))
 

@@ -84,7 +84,7 @@ def entry_script(program: Program, symbols: tuple[Symbol, ...], name: str, lanes
     Raises LoweringError RF492 as :func:`one_of`."""
     if not symbols:
         return tir.entry_script(program, name, lanes)
-    text = one_of(program.fused.cascade.name, symbols, lambda b: tir.entry_script(at(program, b), name, lanes), merged)
+    text = one_of(program.fused.cascade.name, symbols, lambda b: tir.entry_script(at(program, b), name, lanes, program), merged)
     head = next(line for line in text.splitlines() if line.startswith("def "))
     found = _PARAMETER.findall(head)
     lines = [f"def {name}({', '.join(f'{p}_handle: T.handle' for p, *_ in found)}):",

@@ -13,18 +13,25 @@ the statements, :mod:`redfuser.strategies.tir_held` where values lie.
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from redfuser.acrf.cascade import Tensor
 from redfuser.acrf.expr import Expr, Ref, walk
 from redfuser.errors import LoweringError
-from redfuser.strategies.program import Block, Program, split_range
+from redfuser.strategies.program import Block, Kernel, Program, split_range
 from redfuser.strategies.tir_blocks import Blocks, Span, indent
 from redfuser.strategies.tir_expr import TVM_DTYPE, wide
 from redfuser.strategies.tir_held import identifier
 
 ALIGN = 16
 """Bytes to which every tensor is aligned, as :class:`redfuser.artifact.ArgSpec` promises."""
+WORTH = 1 << 15
+"""Values that a kernel computes before further threads are asked for."""
+EVEN = 8
+"""Points of an axis that threads share evenly enough."""
+SYMBOLIC = 1 << 10
+"""What a symbolic extent counts as."""
 
 
 def to_primfuncs(program: Program, lanes: int = 1) -> Any:
@@ -40,9 +47,26 @@ def to_primfuncs(program: Program, lanes: int = 1) -> Any:
     return tvm.IRModule(functions)
 
 
-def entry_script(program: Program, name: str, lanes: int = 1) -> str:
-    """The TVMScript of one PrimFunc that runs every kernel of the program in turn: inputs, outputs, workspaces."""
-    return script(name, parameters(program), [_KernelText(program, k, lanes) for k in program.kernels])
+def entry_script(program: Program, name: str, lanes: int = 1, like: Program | None = None) -> str:
+    """The TVMScript of one PrimFunc that runs every kernel of the program in turn: inputs, outputs, workspaces. like: the same
+    program with symbolic extents, after which threads are shared out."""
+    shared = [shared_axis(like or program, k) for k in (like or program).kernels]
+    return script(name, parameters(program),
+                  [_KernelText(program, k, lanes, a) for k, a in zip(program.kernels, shared, strict=True)])
+
+
+def shared_axis(program: Program, kernel: Kernel) -> str | None:
+    """The axis of a kernel's grid whose points are shared out to threads: the first that is long enough for that, or the
+    longest; None where there is too little to do. What is computed at a point is the same on any thread."""
+    def extent(axis: str) -> int:
+        n = program.extent(axis)
+        return n if isinstance(n, int) else SYMBOLIC
+
+    outer = (*kernel.grid, *((kernel.split,) if kernel.split and kernel.kind != "combine" else ()))
+    blocks = (*kernel.body, *kernel.tail)
+    if not outer or sum(prod(map(extent, {*outer, *b.points})) for b in blocks) < WORTH:
+        return None
+    return next((a for a in outer if extent(a) >= EVEN), max(outer, key=extent))
 
 
 def parameters(program: Program) -> tuple[Tensor, ...]:
@@ -61,7 +85,7 @@ def script(name: str, tensors: tuple[Tensor, ...], kernels: list[_KernelText]) -
     bodies = []
     for i, k in enumerate(kernels):
         bodies += k.body(f"_{i}" if len(kernels) > 1 else "")
-    scratch = [line for k in kernels for line in k.scratch_lines()]
+    scratch = [line for k in kernels if k.shared is None for line in k.scratch_lines()]
     lines += [f"        {line}" for line in (*scratch, *bodies)]
     return "\n".join(lines) + "\n"
 
@@ -86,7 +110,11 @@ def _buffer_dtype(t: Tensor) -> str:
 
 
 class _KernelText(Blocks):
-    """The lines of one kernel."""
+    """The lines of one kernel; ``shared``: the axis whose points threads share, each with scratch of its own."""
+
+    def __init__(self, program: Program, kernel: Kernel, lanes: int, shared: str | None = None) -> None:
+        super().__init__(program, kernel, lanes)
+        self.shared = shared if lanes > 1 else None
 
     def body(self, suffix: str) -> list[str]:
         k, self.suffix = self.kernel, suffix
@@ -101,8 +129,11 @@ class _KernelText(Blocks):
         else:
             lines += self.segments(k.body)
         lines += self.tail()
-        for axis in reversed(outer):
+        for axis in reversed([a for a in outer if a != self.shared]):
             lines = [f"for i_{axis} in range({self.extents[axis]}):", *indent(lines)]
+        if self.shared is not None:
+            point = [f'with T.sblock("{identifier(k.name)}_point{suffix}"):', *indent(self.scratch_lines()), *indent(lines)]
+            lines = [f"for i_{self.shared} in T.parallel({self.extents[self.shared]}):", *indent(point)]
         return lines
 
     def segments(self, blocks: tuple[Block, ...]) -> list[str]:

@@ -116,38 +116,36 @@ class Blocks(Held):
         value = texts.value(b.exprs[0])
         update = [*texts.lets, f"{lane}[v_lane] = {_combined(b.reducer.kind, f'{lane}[v_lane]', value)}"]
         axis = f"    v_lane = T.axis.spatial({lanes}, lane)"
-        fill = [f"for lane in range({lanes}):", f'    with T.sblock("{identifier(name)}_lanes_init"):', f"    {axis}",
+        side = f"T.vectorized({lanes})" if texts.register is None else f"range({lanes})"  # all lanes have one register
+        fill = [f"for lane in T.vectorized({lanes}):", f'    with T.sblock("{identifier(name)}_lanes_init"):', f"    {axis}",
                 f'        T.sblock_attr({{"redfuser.role": "{b.role}", "redfuser.axes": []}})',
                 f"        {lane}[v_lane] = {self.texts().const(neutral(b)[0])}"]
         final = self.block(b, f"{name}_lanes_sum", b.axes, span if self.raxis in b.axes else None, self.folded(b, lane, dtype))
 
-        def strip(first: str, chunks: int) -> list[str]:
+        def strip(first: str, chunks: int, rest: int = 0) -> list[str]:
             at = f"({first} + chunk)" if first else "chunk"
             step = self.block(b, f"{name}_lanes", axes, span, update, b.over, {str(b.over): f"{at} * {lanes} + lane"})
-            loop = [f"for chunk in range({chunks}):", f"    for lane in range({lanes}):",
-                    *indent(indent([step[0], axis, *step[1:]]))]
+            loop = [f"for chunk in range({chunks}):", f"    for lane in {side}:",
+                    *indent(indent([step[0], axis, *step[1:]]))] if chunks else []
+            last = self.block(b, f"{name}_rest", axes, span, update, b.over, {str(b.over): f"{n - rest} + lane"})
+            loop += [f"for lane in range({rest}):", *indent([last[0], axis, *last[1:]])] if rest else []
             return [*fill, *loop, *final]
 
         whole, left = divmod(n // lanes, STRIP)
         if b.reducer.kind not in ("sum", "prod") or whole + (left > 0) == 1:
-            lines = strip("", n // lanes)
-        else:
-            lines = [f"for part in range({whole}):", *indent(strip(f"part * {STRIP}", STRIP))]
-            lines += strip(f"{whole * STRIP}", left) if left else []
-        if n % lanes:
-            place = {b.over: f"{n - n % lanes} + i_{b.over}"}
-            rest = self.block(b, f"{name}_rest", axes, span, self.combine(b), b.over, place)
-            lines += [f"for i_{b.over} in range({n % lanes}):", *indent(rest)]
-        return lines
+            return strip("", n // lanes, n % lanes)
+        lines = [f"for part in range({whole}):", *indent(strip(f"part * {STRIP}", STRIP))]
+        return lines + (strip(f"{whole * STRIP}", left, n % lanes) if left or n % lanes else [])
 
     def folded(self, b: Block, lane: str, dtype: str) -> list[str]:
-        """The lanes joined as a tree, and with the accumulator."""
+        """The lanes joined as a tree, halves of a register with each other, and with the accumulator."""
         assert b.reducer is not None
         kind = b.reducer.kind
         level = [f"{lane}[{i}]" for i in range(self.lanes)]
         lets: list[str] = []
         while len(level) > 1:
-            level = [_combined(kind, x, y) for x, y in zip(level[::2], level[1::2], strict=True)]
+            half = len(level) // 2
+            level = [_combined(kind, x, y) for x, y in zip(level[:half], level[half:], strict=True)]
             if kind in ("max", "min"):  # a named tree: the text of a nested max would double at every level
                 names = [f"y{len(lets) + i}" for i in range(len(level))]
                 lets += [f"{y}: T.let[T.{dtype}] = {text}" for y, text in zip(names, level, strict=True)]

@@ -14,6 +14,7 @@ from redfuser.acrf.affine import Indices
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Load, Op, Ref, entangled, indices_of, unfolded, walk
 from redfuser.dtypes import INTS, LONG
 from redfuser.errors import LoweringError
+from redfuser.strategies import tir_math
 
 TVM_DTYPE = {name: long for name, long in LONG.items() if not long.startswith("float8")}
 NARROW = frozenset({"f16", "bf16"})
@@ -44,13 +45,14 @@ def stored(text: str, dtype: str) -> str:
 class Texts:
     """Prints expressions inside one block. ``access`` gives the text of a named value's element, and whether it lies in a
     buffer of its own (possibly narrow) dtype; ``lets`` collects the block's local bindings. ``register`` names a
-    one-element buffer to bind to instead (TVM's bf16 legalisation does not look into let bindings)."""
+    one-element buffer to bind to instead (TVM's bf16 legalisation does not look into let bindings). ``vectors``: functions
+    that LLVM would call a library for are written out where they can be (:mod:`redfuser.strategies.tir_math`)."""
 
     def __init__(self, index: Callable[[str], str], access: Callable[[Ref], tuple[str, str]],
                  extents: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]], tensors: Mapping[str, str],
-                 register: Callable[[int, str], str] | None = None) -> None:
+                 register: Callable[[int, str], str] | None = None, vectors: bool = False) -> None:
         self.index, self.access, self.extents, self.shapes, self.tensors = index, access, extents, shapes, tensors
-        self.register = register
+        self.register, self.vectors = register, vectors
         self.lets: list[str] = []
         self.lazy = 0
 
@@ -159,6 +161,8 @@ class Texts:
             return f"T.isnan({texts[0]})"
         if name == "neg":
             return f"(-{texts[0]})"
+        if self.vectors and not self.lazy and kind == "float32" and (text := tir_math.inline(name, texts[0], self.bind)):
+            return text
         if name == "sigmoid":
             one = self.const(Const(1.0, e.dtype))
             return f"({one} / ({one} + T.exp(-{texts[0]})))"

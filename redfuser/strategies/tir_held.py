@@ -103,7 +103,7 @@ class Held:
         shapes = {t.name: tuple(int(n) for n in t.shape) for t in self.tensors.values()}
         register = self.register if any(t.dtype == "bf16" for t in self.tensors.values()) else None
         called = {n: identifier(n) for n in self.tensors}
-        texts = Texts(lambda axis: f"v_{axis}", access, self.extents, shapes, called, register)
+        texts = Texts(lambda axis: f"v_{axis}", access, self.extents, shapes, called, register, self.lanes > 1)
         return texts
 
     def register(self, count: int, dtype: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from redfuser.report import CascadeReport, Note, Numerics, Opaque, OpRef, Reason, Report, Traffic
+from redfuser.report import BOUNDS, CascadeReport, Note, Numerics, Opaque, OpRef, Reason, Report, Traffic
 
 
 def sample() -> Report:
@@ -48,6 +48,25 @@ def test_like_cascades_share_a_row_and_show_the_worst_error() -> None:
 def test_json_round_trip_is_exact() -> None:
     report = sample()
     assert Report.from_json(json.loads(json.dumps(report.to_json()))) == report
+
+
+def test_modelled_time_is_called_that() -> None:
+    """Of every kernel that was lowered for a GPU, as the model of resources has it; of none for the CPU."""
+    from redfuser.cli.explain import detail
+    from redfuser.kernels import produce
+    from redfuser.target import target
+    from redfuser.tensorize.ir.parse import parse
+    from redfuser.tensorize.model import predicted
+    from tests import fused_examples as examples
+
+    fused = examples.softmax(512, 4096)
+    made = produce("softmax", fused, "sm_90a", build=False, verify="0")
+    report = Report("m", "sm_90a", (CascadeReport("softmax.0", (), True, modelled=made.modelled),))
+    assert report.cascades[0].seconds == pytest.approx(predicted(parse(made.stages["tiles"]), target("sm_90a")))
+    assert {m.bound for m in made.modelled} <= set(BOUNDS)
+    assert " us modelled" in report.summary() and "modelled and not measured" in detail(report.cascades[0])
+    assert Report.from_json(json.loads(json.dumps(report.to_json()))) == report
+    assert produce("softmax", fused, "cpu", build=False, verify="0").modelled == ()
 
 
 def test_another_schema_is_refused() -> None:

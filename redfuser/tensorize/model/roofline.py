@@ -53,6 +53,11 @@ class Time:
         return max(self.launch + more + less / self.ahead, self.chain)
 
     @property
+    def limit(self) -> str:
+        """What :attr:`total` is due to: ``chain``, or the longest term."""
+        return "chain" if self.total <= self.chain else self.bound
+
+    @property
     def bound(self) -> str:
         """The term that is longest."""
         return max(("bytes", "port", "shared", "matrix", "core", "special", "launch"), key=lambda n: float(getattr(self, n)))

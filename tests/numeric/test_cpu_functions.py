@@ -1,0 +1,72 @@
+"""The functions that CPU kernels write out: edge values, and their errors on random bit patterns in units of the last place."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+from redfuser.acrf import fuse, parse_cascade
+from redfuser.acrf.state import Fused
+from redfuser.runtime import launcher
+from redfuser.strategies import cpu, realise
+
+EXACT = {"exp": np.exp, "exp2": np.exp2, "tanh": np.tanh, "erf": lambda x: torch.erf(torch.from_numpy(x)).numpy(),
+         "sigmoid": lambda x: 1 / (1 + np.exp(-x))}
+ULP = {"exp": 1.0, "exp2": 1.5, "tanh": 2.0, "erf": 1.5, "sigmoid": 2.5}
+EDGES = [0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 1e-45, -1e-45, 1.1754944e-38, -1.1754942e-38, 3.4028235e38,
+         -3.4028235e38, 88.72283, 88.72284, -87.33654, -103.27893, -103.97208, -104.5, 127.99999, 128.0, -126.0, -149.0, -149.5,
+         -150.5, 0.625, 0.62499994, 475 / 512, 0.9277345, 3.9, 4.0, 9.02, 2.0**23, -(2.0**23), 0.34657359, 0.3465736, 1e30]
+N = 1 << 16
+
+
+@cache
+def made(name: str) -> object:
+    """f(x) of every element, as a CPU kernel that also has a reduction."""
+    fused = fuse(parse_cascade(f"cascade each(x: f32[64, {N // 64}]) over l\n  p[i, l] = {name}(x[i, l])\n"
+                               "  m[i] = max[l] x[i, l]\n  y[i, l] = select(m > 0.0, p, p)\n  return y"))
+    assert isinstance(fused, Fused), fused
+    text = cpu.source(program := realise(fused, "single"))
+    assert f"T.{name}(" not in text and "call_pure_extern" not in text
+    return launcher(cpu.build(program))
+
+
+def errors(name: str, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What came out, what is exact, and the error in units of the last place of what is exact."""
+    padded = np.zeros(N, np.float32)
+    padded[:x.size] = x
+    got = made(name)(torch.from_numpy(padded.reshape(64, -1))).numpy().reshape(-1)[:x.size]  # type: ignore[operator]
+    with np.errstate(all="ignore"):
+        want = EXACT[name](x.astype(np.float64))
+        rounded = want.astype(np.float32)
+        unit = np.maximum(2.0**-149, np.exp2(np.floor(np.log2(np.maximum(np.abs(want), 2.0**-149))) - 23))
+        unit = np.maximum(unit, 2.0**-126) if name == "sigmoid" else unit  # 1 / (1 + exp(-x)) ends with the normal numbers
+        off = np.where(np.isfinite(rounded), np.abs(got.astype(np.float64) - want) / unit, 0.0)
+    assert np.array_equal(np.isnan(got), np.isnan(rounded))
+    assert np.array_equal(np.where(np.isfinite(got), 0, got), np.where(np.isfinite(rounded), 0, rounded), equal_nan=True)
+    return got, want, off
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_edges(name: str) -> None:
+    x = np.array(EDGES, np.float32)
+    got, want, off = errors(name, x)
+    assert off.max() <= ULP[name], (x[off.argmax()], got[off.argmax()], want[off.argmax()])
+    if name in ("tanh", "erf"):
+        assert np.array_equal(np.signbit(got), np.signbit(x) & ~np.isnan(x) | np.isnan(x) & np.signbit(got))
+    else:
+        assert got[0] == got[1] == (0.5 if name == "sigmoid" else 1.0)
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_random(name: str) -> None:
+    """Any bits, and those of the magnitudes where the function is not constant."""
+    rng = np.random.default_rng(7)
+    bits = rng.integers(0, 2**32, N // 2, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    x = np.concatenate([bits, (rng.standard_normal(N // 4) * 3).astype(np.float32),
+                        (rng.uniform(-110, 95, N // 4)).astype(np.float32)])
+    got, want, off = errors(name, x)
+    assert off.max() <= ULP[name], (off.max(), x[off.argmax()], got[off.argmax()], want[off.argmax()])
