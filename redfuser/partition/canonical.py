@@ -21,6 +21,7 @@ from redfuser.partition.evaluate import Instance, pure_index
 from redfuser.partition.fold import fold
 from redfuser.partition.graph import Node
 from redfuser.partition.intern import Interner, operands
+from redfuser.partition.loops import Slices
 from redfuser.partition.positions import layout
 
 INLINE = 16
@@ -40,13 +41,14 @@ class Outlined:
     reductions: dict[str, Node]
 
 
-def outline(d: Draft, name: str) -> Outlined:
-    return _Outliner(d).run(name)
+def outline(d: Draft, name: str, slices: Slices | None = None) -> Outlined:
+    """slices: read those of the program's slices that have what the cascade reads, in their tensors' stead."""
+    return _Outliner(d, slices).run(name)
 
 
 class _Outliner:
-    def __init__(self, d: Draft) -> None:
-        self.d = d
+    def __init__(self, d: Draft, slices: Slices | None) -> None:
+        self.d, self.slices = d, slices
         self.intern = Interner()
         self.names: dict[Node, str] = {}
         self.inputs: dict[str, str] = {}
@@ -181,6 +183,9 @@ class _Outliner:
             got = self.position(e)
         elif isinstance(e, Load):
             got = replace(e, indices=tuple(self.position(i) for i in e.indices))
+            if self.slices is not None and (part := self.slices.load(self.loads[e.tensor], got.indices)) is not None:
+                self.loads[part[0].name] = part[0]
+                got = replace(got, tensor=part[0].name, indices=part[1])
         elif isinstance(e, Ref):
             got = self.reference(e)
         else:

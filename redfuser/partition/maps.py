@@ -81,7 +81,8 @@ class MapGrower:
         if isinstance(d, Reject):
             return
         left = self.live([*self.found, d])
-        gone = [u for u in self.graph.units if u.var in self.needed - left or u in units]
+        spared = self.needed - left
+        gone = [u for u in self.graph.units if u.var in spared or u in units]
         if len(operations(gone)) < LEAST:
             return
         self.found.append(replace(d, steps=(Step("follow", units),)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
@@ -19,7 +19,7 @@ from redfuser.acrf.cascade import Cascade, Provenance
 from redfuser.acrf.expr import refs_of
 from redfuser.acrf.refuse import defect
 from redfuser.acrf.state import Fused, NotFusable
-from redfuser.partition import account, names
+from redfuser.partition import account, loops, names
 from redfuser.partition.around import Around
 from redfuser.partition.canonical import Outlined, outline
 from redfuser.partition.draft import Draft
@@ -80,6 +80,10 @@ class Partitioner:
         self.costs: dict[object, Any] = {}
         self.grouped: dict[Any, Any] = {}
         self.spare = Work(self.work.machine)
+        self.by_var = {n.var: n for n in self.graph.nodes if n.var}
+        self.escaping = [n for n in self.graph.nodes if n.escapes]
+        self.slices = loops.Slices(self.graph)
+        self.repeated: frozenset[str] = frozenset()
 
     def run(self) -> Partition:
         for turn in range(ROUNDS):
@@ -88,13 +92,15 @@ class Partitioner:
                             self.drafts).run()
             accepted: list[tuple[Draft, Outlined, Fused]] = []
             again = False
-            for n, d in enumerate(growth.drafts, 1):
-                progress.tell("deriving states: cascades", n, len(growth.drafts))
-                out, got = self.derive(d)
-                if out is None or isinstance(got, NotFusable):
+            formed, steps = self.formed(growth.drafts)
+            self.work.short |= {u.index for d in steps for u in d.units if u.reducing}
+            for n, (d, out) in enumerate(formed, 1):
+                progress.tell("deriving states: cascades", n, len(formed))
+                got = self.derived(out, self.fuse)
+                if isinstance(out, NotFusable) or isinstance(got, NotFusable):
                     assert isinstance(got, NotFusable)
                     again |= got.code != "RF308"
-                    self.refused(d, out, got)
+                    self.refused(d, out if isinstance(out, Outlined) else None, got)
                 else:
                     accepted.append((d, out, got))
             log.info("round %d: %d regions of %d operations, %d distinct cascades, %d nodes visited", turn, len(accepted),
@@ -110,6 +116,8 @@ class Partitioner:
 
     def group_maps(self, counts: Counter[str]) -> list[Found]:
         """The maps that no cascade took, in groups."""
+        from redfuser.acrf import mapped
+
         self.graph.reset()
         near = Around(self.graph)
         for f in self.accepted:
@@ -121,31 +129,50 @@ class Partitioner:
             return self.live(inputs | {n.var for d in drafts for n in d.external},
                              outputs | {s.node.var for d in drafts for s in d.sinks})
 
+        grown = MapGrower(self.graph, near, self.spare, live, frozenset(self.eager), self.costs, self.grouped).run()
+        formed, steps = self.formed(grown, maps=True)
+        self.unmapped += [(d, loops.LEFT, None) for d in steps[:1]]
         found: list[Found] = []
-        for d in MapGrower(self.graph, near, self.spare, live, frozenset(self.eager), self.costs, self.grouped).run():
-            out, got = self.derive(d, maps=True)
-            if out is None or isinstance(got, NotFusable):
+        for n, (d, out) in enumerate(formed, 1):
+            progress.tell("deriving states: maps", n, len(formed))
+            got = self.derived(out, lambda cascade: mapped(cascade, self.casts))
+            if isinstance(out, NotFusable) or isinstance(got, NotFusable):
                 assert isinstance(got, NotFusable)
                 self.unmapped.append((d, got, None))
             else:
                 found.append(Found(d, out, got, numbered("map", counts)))
         return found
 
-    def derive(self, d: Draft, maps: bool = False) -> tuple[Outlined | None, Fused | NotFusable]:
-        """The cascade of a draft and what the algebra says of it. A cascade is of our own making: one that cannot be formed,
-        or is not well formed, is a refusal."""
-        from redfuser.acrf import mapped
+    def formed(self, drafts: list[Draft], maps: bool = False) -> tuple[list[tuple[Draft, Outlined | NotFusable]], list[Draft]]:
+        """The cascades of drafts, those that differ in nothing but places with slices for what they read; and apart the steps
+        of unrolled loops, which stay with torch."""
+        plain = [(d, self.form(d, maps)) for d in drafts]
+        self.repeated |= loops.alike(_keys(plain))
+        known = [(d, self.form(d, maps, self.slices) if loops.template(key) in self.repeated else out)
+                 for (d, out), key in zip(plain, _keys(plain), strict=True)]
+        some = loops.unrolled(_keys(known))
+        steps = [loops.template(key) in some for key in _keys(known)]
+        if any(steps):
+            log.info("%d steps of unrolled loops were left to torch: RF308", sum(steps))
+        return ([x for x, step in zip(known, steps, strict=True) if not step],
+                [d for (d, _), step in zip(known, steps, strict=True) if step])
 
-        out = None
+    def form(self, d: Draft, maps: bool, slices: loops.Slices | None = None) -> Outlined | NotFusable:
+        """The cascade of a draft. It is of our own making: one that cannot be formed is a refusal."""
         try:
-            out = outline(d, "cascade")
-            if maps:
-                out = replace(out, cascade=flattened(out.cascade))
-                return out, mapped(out.cascade, self.casts)
-            return out, self.fuse(out.cascade)
+            out = outline(d, "cascade", slices)
+            return replace(out, cascade=flattened(out.cascade)) if maps else out
         except Exception as e:
-            found = defect("forming a cascade", e)
-            return out, NotFusable(found.code, out.cascade.name if out else "", found.condition, found.why, found.help)
+            return _defect(e)
+
+    def derived(self, out: Outlined | NotFusable, how: Callable[[Cascade], Fused | NotFusable]) -> Fused | NotFusable:
+        """What the algebra says of a cascade. One that is not well formed is a refusal too."""
+        if isinstance(out, NotFusable):
+            return out
+        try:
+            return how(out.cascade)
+        except Exception as e:
+            return _defect(e, out.cascade.name)
 
     def fuse(self, cascade: Cascade) -> Fused | NotFusable:
         from redfuser.acrf import fuse
@@ -230,9 +257,8 @@ class Partitioner:
 
     def live(self, wanted: set[str], produced: set[str]) -> set[str]:
         """Variables that the outer program still computes: kernel inputs, model outputs, and what those need."""
-        by_var = {n.var: n for n in self.graph.nodes if n.var}
         out: set[str] = set()
-        todo = [by_var[v] for v in wanted] + [n for n in self.graph.nodes if n.escapes]
+        todo = [self.by_var[v] for v in wanted] + self.escaping
         while todo:
             n = todo.pop()
             if n.var in out or n.var in produced:
@@ -242,6 +268,15 @@ class Partitioner:
                 out.add(n.unit.var)
                 todo += n.unit.args
         return out
+
+
+def _keys(formed: list[tuple[Draft, Outlined | NotFusable]]) -> list[str]:
+    return [key_of(out.cascade) if isinstance(out, Outlined) else "" for _, out in formed]
+
+
+def _defect(error: Exception, name: str = "") -> NotFusable:
+    found = defect("forming a cascade", error)
+    return NotFusable(found.code, name, found.condition, found.why, found.help)
 
 
 def numbered(stem: str, counts: Counter[str]) -> str:

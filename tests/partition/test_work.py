@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from redfuser.frontend import import_model
-from redfuser.partition import Partitioner
+from redfuser.partition import Partitioner, loops
 from redfuser.partition.work import DERIVED, REGION, SEED, WHOLE
 from tests.partition.helpers import execute
 
@@ -57,3 +57,41 @@ def test_costs_are_of_the_target():
         drafts[arch] = next(d for d in search.drafts.values() if getattr(d, "rows", None) and d.inner)
     busy = {arch: share_of_device(d, d.inner[0]) for arch, d in drafts.items()}
     assert busy["cpu"] == busy["sm_90a"] < busy["sm_86"]
+
+
+def outer_rule(q, k, v, beta, gate):
+    """A gated delta rule in another spelling: products with a vector, an outer product."""
+    state, out = torch.zeros(k.shape[1], v.shape[1]), []
+    for t in range(k.shape[0]):
+        state = state * gate[t].exp()
+        state = state + torch.outer(k[t], (v[t] - k[t] @ state) * beta[t])
+        out.append(q[t] @ state)
+    return torch.stack(out)
+
+
+def test_steps_that_differ_in_places_only_are_one_cascade():
+    args = (torch.randn(10, 8), torch.randn(10, 8), torch.randn(10, 8), torch.rand(10), torch.randn(10))
+    imported = import_model(outer_rule, args)
+    found = Partitioner(imported).run()
+    steps = [x for x in found.regions if x.name.startswith("rescale_linear")]
+    assert len(steps) > 6 and len({x.key for x in steps}) <= 3  # the first and the last differ
+    with torch.no_grad():
+        torch.testing.assert_close(execute(imported, found, args)[0], outer_rule(*args), rtol=2e-4, atol=2e-5)
+
+
+def test_steps_of_growing_length_are_left_to_torch():
+    def running(x):
+        return torch.stack([(torch.softmax(x[:, :t], -1) * x[:, :t]).sum(-1) for t in range(2, 14)], -1)
+
+    found = Partitioner(import_model(running, (torch.randn(4, 16),))).run()
+    assert not found.regions and not found.maps
+    assert "RF308" in {n.code for n in found.notes} | {x.reason.code for x in found.refusals}
+
+
+def test_few_alike_and_unequal_distances_are_no_loop():
+    def lengths(*numbers):
+        return [f"o[i] = sum[l] x0[i, l] * 2.5 over l = {n}" for n in numbers]
+
+    assert len({loops.template(x) for x in lengths(3, 64, 1280)}) == 1
+    assert loops.unrolled(lengths(*range(5, 14))) and not loops.unrolled(lengths(*range(5, 13)))
+    assert not loops.unrolled(lengths(*(2**k for k in range(4, 16)))) and not loops.alike(lengths(1, 2, 3))
