@@ -215,6 +215,17 @@ def test_defaults_by_what_is_asked_for_at_once():
     assert (best.rows, best.columns, best.segment) == (128, 128, 128)
 
 
+def test_kernels_with_roles_are_given_as_few_splits_as_the_model_finds_fastest():
+    """One query of 64 heads over 8 heads of 32768 keys: 33 splits are two blocks a multiprocessor, of which one with roles has
+    room. A row without products keeps what memory asks for."""
+    from redfuser.strategies import select
+    from redfuser.tensorize.splits import shared_out
+
+    step = examples.attention(1, 64, 8, 1, 32768, 128, "f16", causal=False)
+    assert select(step, HOPPER) == ("multi", 33) and shared_out(step, 33, HOPPER).splits == 16
+    assert shared_out(examples.softmax(64, 65536, "f16"), 8, HOPPER).splits == 8
+
+
 def test_the_model_orders_what_is_legal():
     """No number of one part outside of the table of targets: a part with other numbers has another first choice."""
     from redfuser.tensorize import configs
