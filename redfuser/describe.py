@@ -9,6 +9,7 @@ from redfuser.acrf.cascade import Provenance
 from redfuser.kernels import Produced, describe_state
 from redfuser.recheck import Verdict
 from redfuser.report import CascadeReport, Note, Opaque, OpRef, Reason, Report
+from redfuser.steps import steps
 from redfuser.traffic import traffic
 
 
@@ -22,9 +23,12 @@ def describe(name: str, arch: str, imported: Any, partition: Any, produced: dict
     notes = [*(Note(text, code, "warning") for code, text in imported.remarks),
              *(Note(t) for t in imported.notes), *_outside(partition), *_eager(partition, maps), *_unchecked(verdicts),
              *(n for made in {p.name: p for p in produced.values()}.values() for n in made.notes)]
+    kept = {m.name: "fused" for m in cascades if m.fused} | {m.name: "map" for m in maps if m.fused}
+    refused = [r for r in (*partition.regions, *partition.refusals) if r.name not in kept]
     return Report(name, arch, tuple(cascades), _opaque(imported), tuple(notes),
-                  timings=dict(seconds), versions=_versions(), built=built,
-                  maps=tuple(m for m in maps if m.fused))
+                  timings=dict(seconds), versions=_versions(), built=built, maps=tuple(m for m in maps if m.fused),
+                  steps=steps(imported, partition.parts, refused, kept, arch),
+                  texts={p.name: p.stages for p in produced.values() if p.stages})
 
 
 def _ops(ops: Any) -> tuple[OpRef, ...]:

@@ -134,6 +134,27 @@ class CascadeReport:
             raise ValueError(f"cascade {self.name}: a fused cascade has no reason, any other has one")
 
 
+Kind = Literal["fused", "map", "library", "opaque", "torch"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One operation of the model in the order it runs: the path of its module, its name, source line and the text of that line.
+
+    kind: ``fused`` (in the cascade ``of``), ``map`` (in the group of maps ``of``), ``library`` (a product), ``opaque`` or
+    ``torch``; of: for the last three, the cascade that was not fused and has it, if one has. moved, seconds: bytes that torch
+    moves for it, and what that takes on the target, modelled; None where nothing is known of the target."""
+
+    module: str
+    op: str
+    source: str = ""
+    code: str = ""
+    kind: Kind = "torch"
+    of: str = ""
+    moved: int = 0
+    seconds: float | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Opaque:
     """An operation the importer does not know: it runs as a torch call, unfused. ``count`` calls of it."""
@@ -158,7 +179,8 @@ class Report:
     """The whole model. ``cascades``: the attention, norms, softmaxes, routings and statistics in it, opaque ones included.
     ``maps``: groups of maps that no cascade has and a kernel runs; no cascades, and in no figure about those.
     ``built``: False when kernels were planned only, as ``explain`` does: fused then means that a kernel's text was made and
-    passed the checks that need no binary. ``timings``: seconds per stage. ``versions``: what compiled it."""
+    passed the checks that need no binary. ``timings``: seconds per stage. ``versions``: what compiled it. ``steps``: the
+    operations of the model. ``texts``: by kernel, its stages, where they are at hand: no part of the data."""
 
     model: str
     target: str
@@ -170,6 +192,8 @@ class Report:
     versions: dict[str, str] = field(default_factory=dict)
     built: bool = True
     maps: tuple[CascadeReport, ...] = ()
+    steps: tuple[Step, ...] = ()
+    texts: Mapping[str, Mapping[str, str]] = field(default_factory=dict, compare=False, repr=False)
 
     # -- numbers -------------------------------------------------------------------------------------------------------
 
@@ -250,10 +274,17 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for ``json.dumps``; :meth:`from_json` reads it back to an equal report."""
-        data = asdict(self)
+        data = asdict(replace(self, texts={}))
+        del data["texts"]
         data["schema"] = SCHEMA
         data["coverage"] = {"cascades": len(self.cascades), "fused": len(self.fused), "fraction": self.coverage}
         return data
+
+    def to_html(self) -> str:
+        """One page that needs nothing else: the model by module, every cascade with all that is known of it, what is left."""
+        from redfuser import page
+
+        return page.render(self.to_json(), self.texts)
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Report:

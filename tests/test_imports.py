@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # package; a module belongs to the longest name it begins with.
 LAYERS = (
     ("errors", "codes", "dtypes", "rule", "unseen", "strict", "sizes", "two_tvms", "tvm_compat", "bounded", "elf", "progress", "turns", "users"),
+    ("page",),
     ("report", "settings", "artifact", "target", "cache", "toolchain"),
     ("verdicts", "outline"),
     ("places", "numerics", "testing"),
@@ -35,7 +36,7 @@ LAYERS = (
     ("runtime", "outer"),
     ("autotune",),
     ("gate",),
-    ("kernels", "describe", "recheck", "dump", "whole"),
+    ("kernels", "describe", "recheck", "dump", "whole", "steps"),
     ("pipeline",),
     ("api", "subgraph", "doctor"),
     ("dynamo",),

@@ -13,10 +13,13 @@ Extent = Union[int, str]
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where a statement came from: the user's op and source line. Never part of equality or of the text key."""
+    """Where a statement came from: the user's op and source line. Never part of equality or of the text key. ``code``: the
+    text of that line; ``module``: the path of the module that ran it (``layers.0.attn``)."""
 
     op: str = ""
     source: str = ""
+    code: str = field(default="", compare=False)
+    module: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

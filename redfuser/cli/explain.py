@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import click
 
@@ -17,8 +18,9 @@ from redfuser.report import CascadeReport
 @click.option("--op", "op", help="One cascade by name, or the cascades of an op (aten.softmax.int): everything about it.")
 @click.option("--target", help="The target the strategies are chosen for.")
 @click.option("--json", "as_json", is_flag=True, help="The same as JSON.")
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write it as one page that needs no network.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
-def explain(model: str, op: str | None, target: str | None, as_json: bool, quiet: bool) -> None:
+def explain(model: str, op: str | None, target: str | None, as_json: bool, html: Path | None, quiet: bool) -> None:
     """Say what fuses in MODEL (a .pt2 file, an .onnx file, or module:function) and why the rest does not."""
     import redfuser
     from redfuser import settings
@@ -29,6 +31,12 @@ def explain(model: str, op: str | None, target: str | None, as_json: bool, quiet
     with step("analysing", quiet):
         report = replace(redfuser.explain(named.model, named.args, named.kwargs, target=settings.load(target=target).target),
                          model=named.name)
+    if html is not None:
+        try:
+            html.write_text(report.to_html(), encoding="utf-8")
+        except OSError as error:
+            raise InputError("RF191", f"the page cannot be written to {html}", why=str(error),
+                             help="name a file that can be written") from error
     if op is None:
         click.echo(report_json(report) if as_json else report.summary())
         return

@@ -54,17 +54,17 @@ Origin = Callable[[str], tuple[str, str]]
 
 
 def provenance_of(node: fx.Node, origin: Origin | None = None) -> Provenance:
-    """The operator and the innermost line of the user's own code."""
+    """The operator, the innermost line of the user's own code, and the module."""
+    stack = list((node.meta.get("nn_module_stack") or {"": ("", "")}).values())
     if origin is not None:
-        stack = list((node.meta.get("nn_module_stack") or {"": ("", "")}).values())
         return Provenance(*origin(stack[-1][0]))
     target = str(node.target) if node.op == "call_function" else node.op
-    frames = re.findall(r'File "([^"]+)", line (\d+), in ', node.meta.get("stack_trace") or "")
+    frames = re.findall(r'File "([^"]+)", line (\d+), in .*(?:\n    (.+))?', node.meta.get("stack_trace") or "")
     own = [f for f in frames if not any(p in f[0].replace("\\", "/") for p in ("/torch/", "/redfuser/frontend/"))]
     if not own:
-        return Provenance(target, "")
-    path, line = own[-1]
-    return Provenance(target, f"{path.replace(chr(92), '/').rsplit('/', 1)[-1]}:{line}")
+        return Provenance(target, "", module=str(stack[-1][0]))
+    path, line, code = own[-1]
+    return Provenance(target, f"{path.replace(chr(92), '/').rsplit('/', 1)[-1]}:{line}", code.strip(), str(stack[-1][0]))
 
 
 def check_signature(program: ExportedProgram) -> None:

@@ -221,8 +221,8 @@ class CompiledModel(torch.nn.Module):
 
     @property
     def report(self) -> Report:
-        """What was found, fused and refused (:class:`redfuser.report.Report`)."""
-        return self._report
+        """What was found, fused and refused (:class:`redfuser.report.Report`), with the stages of the kernels."""
+        return self._report if self._report.texts else replace(self._report, texts=self._stages)
 
     @property
     def kernels(self) -> dict[str, KernelSpec]:
