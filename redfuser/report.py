@@ -233,7 +233,8 @@ class Report:
         return replace(self, cascades=cascades, maps=maps) if kernels else self
 
     def lasting(self) -> Report:
-        """What every compile of this model says alike: no timings, nor whether a verdict came from the cache."""
+        """What every compile of this model says alike, for a file: no timings, nor whether a verdict came from the cache; nor
+        lines of its source."""
         plain = {"re-checked now": "re-checked", "re-checked, from cache": "re-checked"}
         def later(text: str) -> str:
             return next((text.replace(a, b) for a, b in plain.items() if text.endswith(a)), text)
@@ -241,7 +242,8 @@ class Report:
         def plainly(found: Iterable[CascadeReport]) -> tuple[CascadeReport, ...]:
             return tuple(replace(c, certificate=later(c.certificate), checks=tuple(map(later, c.checks))) for c in found)
 
-        return replace(self, cascades=plainly(self.cascades), maps=plainly(self.maps), timings={})
+        return replace(self, cascades=plainly(self.cascades), maps=plainly(self.maps), timings={},
+                       steps=tuple(replace(s, code="") for s in self.steps))
 
     # -- text ----------------------------------------------------------------------------------------------------------
 

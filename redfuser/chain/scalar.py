@@ -52,8 +52,8 @@ def _widened(program: Program) -> Program:
 
 
 def compiled(program: Program, lanes: int = 1) -> Any:
-    """A function from input arrays to output arrays, by name; with several lanes it is compiled as what runs is. Raises as
-    :func:`redfuser.strategies.tir.entry_script`."""
+    """A function from input arrays to output arrays, by name; with several lanes it is compiled as what runs is, but for the
+    threads that share points of its grid. Raises as :func:`redfuser.strategies.tir.entry_script`."""
     return _running(_entry(tir.entry_script(program, CHECKED, lanes), lanes), program)
 
 

@@ -113,10 +113,13 @@ function show(step, from) {
       ["bytes moved", bytes(step.moved)], ["time, modelled", time(step.seconds)]]), ...text("Source", step.code),
     ...(c ? cascade(c) : why(step)));
 }
-function why(step) {
+function reasons(step) {
   const about = `${step.op} (${step.source})`;
-  const known = [...report.opaque.filter(o => o.op === step.op && o.source === step.source).map(o => o.why),
+  return [...report.opaque.filter(o => o.op === step.op && o.source === step.source).map(o => o.why),
     ...report.notes.filter(n => step.source && n.text.includes(about)).map(n => `${n.code} ${n.text}`)].filter(Boolean);
+}
+function why(step) {
+  const known = reasons(step);
   return known.length ? [make("h3", {}, "Why"), make("ul", {}, known.map(k => make("li", {}, k)))] : [];
 }
 function cascade(c) {
@@ -153,8 +156,7 @@ function leftovers() {
   for (const s of steps) {
     if (s.kind === "fused" || s.kind === "map") continue;
     const known = s.of && groups.get(`c ${s.of}`);
-    const g = known || add(`${s.kind} ${s.op} ${s.source}`, { name: s.op, kind: s.kind, step: s, why: (report.opaque.find(o => o.op === s.op && o.source === s.source) || {}).why ||
-      KINDS[s.kind][2], help: s.kind === "opaque" ? "write it with operators that the importer knows" : s.kind === "library" ? "nothing to change" : "" });
+    const g = known || add(`${s.kind} ${s.op} ${s.source}`, { name: s.op, kind: s.kind, step: s, why: reasons(s)[0] || KINDS[s.kind][2], help: s.kind === "opaque" ? "write it with operators that the importer knows" : s.kind === "library" ? "nothing to change" : "" });
     g.seconds += s.seconds || 0; g.moved += s.moved; g.count += 1;
   }
   return [...groups.values()].sort((a, b) => b.seconds - a.seconds || b.moved - a.moved);

@@ -41,7 +41,7 @@ LANES = 16
 
 def source(program: Program, symbols: tuple[Symbol, ...] = ()) -> str:
     """The scheduled TIR as text (TVMScript): what the CPU kernel is."""
-    return entry_script(program, symbols, _entry_name(program), LANES)
+    return entry_script(program, symbols, _entry_name(program), LANES, threads=True)
 
 
 def build(program: Program, symbols: tuple[Symbol, ...] = ()) -> KernelSpec:
@@ -54,7 +54,7 @@ def build(program: Program, symbols: tuple[Symbol, ...] = ()) -> KernelSpec:
         raise InternalError("RF351", f"the segment program of {program.fused.cascade.name} is malformed",
                             why="; ".join(found))
     name = _entry_name(program)
-    text = entry_script(program, symbols, name, LANES)
+    text = entry_script(program, symbols, name, LANES, threads=True)
     level = cpu_level()
     binary = _stored(text, name, level)
     inputs, outputs = len(program.fused.cascade.inputs), len(program.fused.cascade.outputs)

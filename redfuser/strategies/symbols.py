@@ -79,12 +79,13 @@ def one_of(name: str, symbols: tuple[Symbol, ...], make: Callable[[Binding], T],
                         why=str(last), help="compile once per shape")
 
 
-def entry_script(program: Program, symbols: tuple[Symbol, ...], name: str, lanes: int = 1) -> str:
+def entry_script(program: Program, symbols: tuple[Symbol, ...], name: str, lanes: int = 1, threads: bool = False) -> str:
     """The TVMScript of :func:`redfuser.strategies.tir.entry_script`, its symbols variables that the tensors' shapes bind.
     Raises LoweringError RF492 as :func:`one_of`."""
     if not symbols:
-        return tir.entry_script(program, name, lanes)
-    text = one_of(program.fused.cascade.name, symbols, lambda b: tir.entry_script(at(program, b), name, lanes, program), merged)
+        return tir.entry_script(program, name, lanes, threads)
+    text = one_of(program.fused.cascade.name, symbols,
+                  lambda b: tir.entry_script(at(program, b), name, lanes, threads, program), merged)
     head = next(line for line in text.splitlines() if line.startswith("def "))
     found = _PARAMETER.findall(head)
     lines = [f"def {name}({', '.join(f'{p}_handle: T.handle' for p, *_ in found)}):",

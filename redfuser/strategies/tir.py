@@ -47,10 +47,10 @@ def to_primfuncs(program: Program, lanes: int = 1) -> Any:
     return tvm.IRModule(functions)
 
 
-def entry_script(program: Program, name: str, lanes: int = 1, like: Program | None = None) -> str:
-    """The TVMScript of one PrimFunc that runs every kernel of the program in turn: inputs, outputs, workspaces. like: the same
-    program with symbolic extents, after which threads are shared out."""
-    shared = [shared_axis(like or program, k) for k in (like or program).kernels]
+def entry_script(program: Program, name: str, lanes: int = 1, threads: bool = False, like: Program | None = None) -> str:
+    """The TVMScript of one PrimFunc that runs every kernel of the program in turn: inputs, outputs, workspaces. threads: that
+    share points of the grid, by the extents of ``like``, the same program with symbols in it."""
+    shared = [shared_axis(like or program, k) if threads else None for k in (like or program).kernels]
     return script(name, parameters(program),
                   [_KernelText(program, k, lanes, a) for k, a in zip(program.kernels, shared, strict=True)])
 
@@ -114,7 +114,7 @@ class _KernelText(Blocks):
 
     def __init__(self, program: Program, kernel: Kernel, lanes: int, shared: str | None = None) -> None:
         super().__init__(program, kernel, lanes)
-        self.shared = shared if lanes > 1 else None
+        self.shared = shared
 
     def body(self, suffix: str) -> list[str]:
         k, self.suffix = self.kernel, suffix
