@@ -24,6 +24,10 @@ SINGLE = (1, 2, 4, 7)
 """Turns at which a row has a NaN, at each of its ends."""
 
 
+CHOOSING = frozenset({"positive", "decades", "ties", "outlier", "hidden", "least", "nan", "inf"})
+"""Kinds for which more is drawn than numbers near zero."""
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Which tensor of the program it is, and what its dimensions are: the one that is the banded axis, the one that is the
@@ -96,36 +100,20 @@ def floats(rng: np.random.Generator, dtype: str, shape: tuple[int, ...], kind: s
     top = float(ml_dtypes.finfo(held).max)
     narrow = dtype in ("f16", "e4m3", "e5m2")
     normal = np.asarray(rng.standard_normal(shape) * 0.83)
+    if kind not in CHOOSING:
+        return _held(_plain(kind, normal, dtype, top, narrow, shape, place), dtype)
     hidden = rng.random(shape) < 0.4
     few = rng.random(shape) < 0.5 / max(2, shape[-1] if shape else 1)
     sign = np.where(rng.random(shape) < 0.5, 1.0, -1.0)
     match kind:
         case "positive":
             x = rng.uniform(0.3, 1.7, shape)
-        case "bands":
-            squared = place.band == place.along  # rows of one tensor that are multiplied with one another
-            x = normal if place.band is None else normal * _magnitudes(shape, place.band, BANDS[dtype], 0.5 if squared else 1.0)
         case "decades":
             x = sign * 10.0 ** rng.uniform(*((-3.0, 1.5) if narrow else (-8.0, 4.0)), shape)
-        case "small":
-            x = normal * 0.0037
-        case "offset":  # below in one row and above in another, in every place of a tile
-            side = np.where(_parity(_sides(shape, place) + place.turn) == 0, -1.0, 1.0)
-            x = normal + side * (100.0 if narrow or dtype == "bf16" else 3000.0)
-        case "balanced":  # a sum much smaller than those of its products with anything else
-            x = normal if place.along is None else _balanced(normal, place.along)
-        case "ends":  # the row's largest is where a segment, of whatever size, begins or ends
-            x = normal if place.along is None else normal * _ends(shape, place.along)
-        case "peak":
-            x = _peak(normal, shape, place)
         case "ties":
             x = rng.integers(-2, 3, shape)
         case "outlier":
             x = np.where(few, sign * min(top / 8, 3e4), normal)
-        case "zeros":
-            x = np.where(_part(shape, place, PARTS), 0.0, normal)
-        case "large":
-            x = normal * min(top / 16, 2e3)
         case "hidden":
             x = np.where(hidden | _part(shape, place, PARTS), -np.inf, normal)
         case "least":
@@ -134,11 +122,39 @@ def floats(rng: np.random.Generator, dtype: str, shape: tuple[int, ...], kind: s
         case "nan" | "inf":
             at, side = _single(rng, shape, place) if place.along in (None, len(shape) - 1) else (few, sign)
             x = np.where(at, np.nan if kind == "nan" else side * np.inf, normal)
+    return _held(x, dtype)
+
+
+def _plain(kind: str, normal: Array, dtype: str, top: float, narrow: bool, shape: tuple[int, ...], place: Place) -> Array:
+    """Kinds that nothing but ``normal`` is drawn for."""
+    match kind:
+        case "bands":
+            power = 0.5 if place.band == place.along else 1.0  # rows of one tensor that are multiplied with one another
+            return normal if place.band is None else normal * _magnitudes(shape, place.band, BANDS[dtype], power)
+        case "small":
+            return normal * 0.0037
+        case "offset":  # below in one row and above in another, in every place of a tile
+            side = np.where(_parity(_sides(shape, place) + place.turn) == 0, -1.0, 1.0)
+            return normal + side * (100.0 if narrow or dtype == "bf16" else 3000.0)
+        case "balanced":  # a sum much smaller than those of its products with anything else
+            return normal if place.along is None else _balanced(normal, place.along)
+        case "ends":  # the row's largest is where a segment, of whatever size, begins or ends
+            return normal if place.along is None else normal * _ends(shape, place.along)
+        case "peak":
+            return _peak(normal, shape, place)
+        case "zeros":
+            return np.where(_part(shape, place, PARTS), 0.0, normal)
+        case "large":
+            return normal * min(top / 16, 2e3)
         case _:
-            x = normal
+            return normal
+
+
+def _held(x: Array, dtype: str) -> Array:
+    """In the tensor's dtype; e4m3 has no infinity."""
     with np.errstate(all="ignore"):
         x = np.asarray(x, np.float64)
-        return (np.clip(x, -448.0, 448.0) if dtype == "e4m3" else x).astype(held)  # e4m3 has no infinity
+        return (np.clip(x, -448.0, 448.0) if dtype == "e4m3" else x).astype(NUMPY[dtype])
 
 
 def _part(shape: tuple[int, ...], place: Place, every: int) -> Array:

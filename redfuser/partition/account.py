@@ -27,6 +27,7 @@ OPAQUE = ("call_dps_packed", "call_pure_packed")
 """Calls the frontend made opaque; it lists them itself."""
 SHORT = Reject("RF308", None, "left to torch without a closer look", "the work that partitioning one model may take is spent",
                "a loop that was unrolled is better compiled as one step")
+SPENT = NotFusable("RF308", "", SHORT.condition, SHORT.why, SHORT.help)
 RUNNING = "it is a scan, whose elements are the row's results so far; a kernel writes the results of a row once, at its end"
 REACH = 4
 """Maps between a statistic and the row that it comes back to."""

@@ -45,7 +45,7 @@ class Cost:
 
 class MapGrower:
     """Groups of a graph whose cascades are claimed. ``live``: the variables that the outer program computes when the groups
-    found so far have kernels."""
+    found so far have kernels. ``short``: maps that were not looked at for want of work."""
 
     def __init__(self, graph: Graph, near: Around, work: Work, live: Callable[[list[Draft]], set[str]],
                  barred: frozenset[int] = frozenset(), costs: dict[object, Cost] | None = None,
@@ -57,6 +57,7 @@ class MapGrower:
         self.fixed = fixed(graph)
         self.needed: set[str] = set()
         self.found: list[Draft] = []
+        self.short: list[Unit] = []
 
     def run(self) -> list[Draft]:
         """The groups in program order. Later operations come first, so that a group ends where its values are read."""
@@ -68,7 +69,9 @@ class MapGrower:
             try:
                 self.group(u)
             except Spent:
-                log.info("maps around %s are left to torch: the work that one model may take is spent", u)
+                self.short.append(u)
+        if self.short:
+            log.info("%d maps were left to torch: the work that one model may take is spent", len(self.short))
         self.found.reverse()
         progress.tell("grouping maps", len(self.found), len(self.found))
         return self.found

@@ -28,13 +28,17 @@ from redfuser.partition.graph import Graph, Unit, build_graph, provenance_of
 from redfuser.partition.grow import Cut, Grower
 from redfuser.partition.maps import MapGrower
 from redfuser.partition.region import Partition, Refusal, Region, key_of
+from redfuser.partition.sets import Units
 from redfuser.partition.smaller import Pair, apart, undone
 from redfuser.partition.work import CASCADES, DERIVED, REFERENCE, ROUNDS, WHOLE, Work
 from redfuser.target import TARGETS
 
 log = logging.getLogger("redfuser.partition")
 UNDOINGS = 8
-"""Joins undone one by one in what grows from one reduction; after that its reductions are taken singly."""
+"""Joins undone one by one in what grows from one reduction; after that its reductions are taken singly. As many distinct
+regions that start with one operation may fail a check: each took seconds."""
+JUDGED = ("RF901", "RF903", "RF905")
+"""A check found it wrong."""
 
 
 def partition(imported: Any, casts: str = "preserve", maps: bool = True) -> Partition:
@@ -73,9 +77,10 @@ class Partitioner:
         self.banned: set[Pair] = set()
         self.barred: set[int] = set()
         self.tries: Counter[int] = Counter()
+        self.judged: dict[int, set[str]] = {}
         self.accepted: list[Found] = []
         self.mapped: list[Found] = []
-        self.unmapped: list[tuple[Draft, NotFusable, Fused | None]] = []
+        self.unmapped: list[tuple[Units, NotFusable, Fused | None]] = []
         self.eager: set[int] = set()
         self.costs: dict[object, Any] = {}
         self.grouped: dict[Any, Any] = {}
@@ -129,16 +134,18 @@ class Partitioner:
             return self.live(inputs | {n.var for d in drafts for n in d.external},
                              outputs | {s.node.var for d in drafts for s in d.sinks})
 
-        grown = MapGrower(self.graph, near, self.spare, live, frozenset(self.eager), self.costs, self.grouped).run()
-        formed, steps = self.formed(grown, maps=True)
-        self.unmapped += [(d, loops.LEFT, None) for d in steps[:1]]
+        grower = MapGrower(self.graph, near, self.spare, live, frozenset(self.eager), self.costs, self.grouped)
+        formed, steps = self.formed(grower.run(), maps=True)
+        self.unmapped = [x for x in self.unmapped if x[1].code != "RF308"]
+        self.unmapped += [(frozenset(grower.short), account.SPENT, None)] if grower.short else []
+        self.unmapped += [(d.units, loops.LEFT, None) for d in steps[:1]]
         found: list[Found] = []
         for n, (d, out) in enumerate(formed, 1):
             progress.tell("deriving states: maps", n, len(formed))
             got = self.derived(out, lambda cascade: mapped(cascade, self.casts))
             if isinstance(out, NotFusable) or isinstance(got, NotFusable):
                 assert isinstance(got, NotFusable)
-                self.unmapped.append((d, got, None))
+                self.unmapped.append((d.units, got, None))
             else:
                 found.append(Found(d, out, got, numbered("map", counts)))
         return found
@@ -214,7 +221,10 @@ class Partitioner:
             reducing = [u for u in d.units if u.reducing]
             first = min(u.index for u in reducing)
             self.tries[first] += 1
-            if self.tries[first] > UNDOINGS and not pairs <= (every := apart(reducing)):
+            judged = self.judged.setdefault(id(self.graph.units[first].lifted), set())
+            if reason.code in JUDGED:
+                judged.add(key_of(f.outlined.cascade))
+            if max(self.tries[first], len(judged)) > UNDOINGS and not pairs <= (every := apart(reducing)):
                 parted, pairs = frozenset(reducing), every
             about = frozenset(i.node.unit for i in d.rows if i.node.unit and not i.contraction) or frozenset(reducing)
             at = next((o for o in ops(d.units) if o.source), Provenance())
@@ -228,7 +238,7 @@ class Partitioner:
         for f in self.mapped:
             if (reason := reasons.get(f.name)) is not None:
                 self.eager |= {u.index for u in f.draft.units}
-                self.unmapped.append((f.draft, reason, f.fused))
+                self.unmapped.append((f.draft.units, reason, f.fused))
                 log.info("%s: %s (%s); left to torch", f.name, reason.code, reason.why or reason.condition)
         return bool(reasons)
 
@@ -251,7 +261,7 @@ class Partitioner:
         kept = Counter(u.op for u in self.graph.units if u not in fused and u.var in live)
         losses, notes = account.balance(self.graph, fused, self.declined, cuts, self.opaque, self.work.short)
         refusals = tuple(Refusal(numbered(x.stem, counts), x.ops, x.reason, x.fused) for x in losses)
-        unmapped = tuple(Refusal(numbered("map", counts), ops(d.units), why, state) for d, why, state in self.unmapped)
+        unmapped = tuple(Refusal(numbered("map", counts), ops(units), why, state) for units, why, state in self.unmapped)
         return Partition(tuple(regions[:len(self.accepted)]), refusals, tuple(u.op for u in self.graph.units if u.gap),
                          dict(kept), notes, tuple(regions[len(self.accepted):]), unmapped)
 
