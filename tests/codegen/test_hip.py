@@ -23,7 +23,7 @@ from redfuser.codegen.dialects import ROCM
 from redfuser.elf import code_object_fault
 from redfuser.errors import BuildError
 from redfuser.runtime.native import find_cxx
-from redfuser.tensorize import TileProgram, spec_skeleton
+from redfuser.tensorize import TileProgram, configs, spec_skeleton
 from redfuser.tensorize.ir import interpret
 from redfuser.tensorize.ir.pointwise import NUMPY_DTYPES
 from redfuser.tensorize.model import needs
@@ -137,6 +137,23 @@ def test_bytes_of_eight_bits_are_numpy_s(tmp_path: Path) -> None:
         getattr(shared, f"to_{kind}_all")(x.ctypes.data_as(ctypes.c_void_p), got.ctypes.data_as(ctypes.c_void_p), len(x))
         want = x.astype(NUMPY_DTYPES[kind])
         np.testing.assert_array_equal(got.view(NUMPY_DTYPES[kind]).astype(np.float32), want.astype(np.float32))
+
+
+def test_rows_meet_in_shared_memory() -> None:
+    """Where a reduction of loads and a product want one row's value, and nowhere else; what is computed stays the same."""
+    from redfuser.tensorize import tensorize
+    from redfuser.tensorize.schedule.history import History
+    from redfuser.tensorize.schedule.share_rows import ShareRows
+
+    for name, applies in (("normed", True), ("attention", False), ("softmax", False)):
+        family, seen = FAMILIES[name], History()
+        program = tensorize(family.program, family.config or configs(family.program, AMD)[0], AMD, seen)
+        assert ("ShareRows" in str(seen)) == applies
+        again = ShareRows()(program.kernels[0])
+        assert hash(ShareRows()) is not None and "-->" in str(ShareRows.__doc__) and (applies or again == program.kernels[0])
+        if applies:
+            shared = [b.name for b in program.kernels[0].buffers if b.scope == "shared" and len(b.shape) == 1]
+            assert shared and all(n.endswith("_shared") for n in shared)
 
 
 # -- what is not built yet, and building it ----------------------------------------------------------------------------------
