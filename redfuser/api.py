@@ -19,7 +19,8 @@ def compile(model: Any, args: Any = None, kwargs: Any = None, *, target: str | N
 
     model: an ExportedProgram; a module or function with example ``args`` / ``kwargs`` (tensors of the shapes and dtypes
     to compile for); an ONNX path, bytes or ModelProto; a Relax IRModule.
-    target: ``cpu``, ``cuda`` (this machine's GPU), ``sm_80``, ``sm_86``, ``sm_90a``; building needs no GPU.
+    target: ``cpu``, ``cuda`` (this machine's GPU), ``sm_80``, ``sm_86``, ``sm_90a``, ``gfx942``, ``gfx90a``; building needs no
+    GPU. AMD's kernels are HIP text until a ROCm toolchain compiles them (``redfuser build``, docs/rocm.md).
     casts: ``preserve`` or ``elide`` (algebra.md 2.5). fallback: ``warn`` (default), ``allow`` or ``error`` when a cascade
     stays unfused. check: run the numerics rule on the example inputs and put the result into the report.
 
@@ -76,7 +77,7 @@ def load(path: Any) -> CompiledModel:
 
 def architecture(target: str) -> str:
     """``cpu`` or an architecture name that kernels are built for; ``cuda`` is this machine's GPU. Raises InputError RF496 for
-    an unknown target, RF459 for one that is known and not built for, RF104 for ``cuda`` without a GPU."""
+    an unknown target, RF104 for ``cuda`` without a GPU."""
     if target == "cpu":
         return target
     if target == "cuda":
@@ -85,19 +86,16 @@ def architecture(target: str) -> str:
         if not torch.cuda.is_available():
             raise InputError("RF104", "target 'cuda' means this machine's GPU, and there is none",
                              help="name the architecture instead: target='sm_90a' builds without a GPU")
-        major, minor = torch.cuda.get_device_capability()
-        target = "sm_90a" if (major, minor) == (9, 0) else f"sm_{major}{minor}"
+        from redfuser.runtime.host import gpu_architecture
+
+        target = gpu_architecture()
     from redfuser.target import TARGETS
     from redfuser.target import target as lookup
 
-    ours = ", ".join(["cpu", "cuda", *(t.arch for t in TARGETS.values() if t.kind == "cuda")])
     try:
-        found = lookup(target)
+        return lookup(target).arch
     except InputError as error:
-        raise InputError(error.code, error.what, help=f"one of: {ours}") from None
-    if found.kind != "cuda":
-        raise InputError("RF459", f"no kernels are built for {found.arch} ({found.part})", help=f"one of: {ours}")
-    return found.arch
+        raise InputError(error.code, error.what, help=f"one of: {', '.join(['cpu', 'cuda', *TARGETS])}") from None
 
 
 def cast_policy(casts: str) -> str:

@@ -85,10 +85,11 @@ class LaunchSpec:
 
 @dataclass(frozen=True, slots=True)
 class KernelSpec:
-    """One fused cascade, ready to launch. ``binaries`` are cubin / hsaco / shared-object bytes; ``kind`` ``cpu`` means
-    binaries[0] is a shared object whose tvm-ffi function ``entry`` takes the arguments in order (workspaces last).
-    ``resources`` carries registers, spill bytes and shared memory per launch as the build reported them. ``symbols``: what is
-    known when it is called, and the ranges that it was made and checked for."""
+    """One fused cascade, ready to launch. ``binaries`` are cubin / hsaco (or HIP text, see ``finished``) /
+    shared-object bytes; ``kind`` ``cpu`` means binaries[0] is a shared object whose tvm-ffi function ``entry`` takes
+    the arguments in order (workspaces last). ``resources`` carries registers, spill bytes and shared memory per launch
+    as the build reported them. ``symbols``: what is known when it is called, and the ranges that it was made and
+    checked for."""
 
     name: str
     kind: Literal["cuda", "hip", "cpu"]
@@ -100,6 +101,11 @@ class KernelSpec:
     config: dict[str, Any] = field(default_factory=dict)
     resources: tuple[dict[str, int], ...] = ()
     symbols: tuple[Symbol, ...] = ()
+
+    @property
+    def finished(self) -> bool:
+        """Is it binaries? A HIP kernel may be text that no ROCm toolchain has compiled yet (``redfuser build``)."""
+        return self.kind != "hip" or all(b[:4] == b"\x7fELF" for b in self.binaries)
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the binaries and the source, which the artifact stores as files of their own."""
@@ -217,7 +223,8 @@ def _check_numbers(spec: KernelSpec, symbols: tuple[str, ...]) -> None:
 def to_files(spec: KernelSpec) -> dict[str, bytes]:
     """A kernel as files: ``spec.json`` (with a hash per binary), the binaries and ``source.txt``. The same kernel gives
     the same bytes."""
-    binaries = {f"kernel_{i}.{_SUFFIX[spec.kind]}": data for i, data in enumerate(spec.binaries)}
+    suffix = _SUFFIX[spec.kind] if spec.finished else "hip"
+    binaries = {f"kernel_{i}.{suffix}": data for i, data in enumerate(spec.binaries)}
     files = {**binaries, "source.txt": spec.source.encode("utf-8")}
     hashes = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
     header = {"format": FORMAT, "kernel": spec.to_json(), "binaries": list(binaries), "sha256": hashes}

@@ -83,7 +83,7 @@ CODES: dict[str, str] = {
     "RF450": "no CUDA compiler (nvcc) was found",
     "RF451": "the generated kernel source could not be executed",
     "RF452": "TileLang could not lower the kernel",
-    "RF453": "nvcc rejected the kernel",
+    "RF453": "nvcc or hipcc rejected the kernel",
     "RF454": "compiling the kernel exceeded its time limit",
     "RF455": "the compile worker died while compiling the kernel",
     "RF456": "the kernel needs more shared memory than the architecture has",
@@ -92,6 +92,7 @@ CODES: dict[str, str] = {
     "RF459": "the architecture is not one RedFuser builds for",
     "RF460": "a compiler ended well and left something that is not the kernel",
     "RF461": "a schedule with roles that the compiler took apart",
+    "RF462": "no ROCm compiler (hipcc) was found",
     # run time
     "RF501": "wrong number of tensors",
     "RF502": "not a tensor",
@@ -113,6 +114,7 @@ CODES: dict[str, str] = {
     "RF518": "an input whose elements are not in dense memory of its own",
     "RF519": "a size outside the range that the kernel was made for",
     "RF520": "symbols that are not those of the extents",
+    "RF521": "the kernel is HIP text that nobody has compiled yet",
     # artifact and cache
     "RF601": "not a RedFuser artifact, or a damaged one",
     "RF602": "the artifact's format is newer than this RedFuser",

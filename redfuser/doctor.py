@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from redfuser import settings
+from redfuser.errors import BuildError
 
 PACKAGES = ("torch", "apache-tvm", "tilelang", "apache-tvm-ffi", "triton", "transformers", "onnx", "onnxscript",
             "onnxruntime", "sympy", "z3-solver", "numpy", "click", "rich")
@@ -89,6 +90,13 @@ def _compilers() -> list[Finding]:
         out.append(Finding("nvcc", f"from pip, {metadata.version('nvidia-cuda-nvcc')}"))
     else:
         out.append(Finding("nvcc", "none", "note", "needed to build CUDA kernels: pip install 'redfuser[cuda]'"))
+    try:
+        from redfuser.codegen.toolchain import find_hipcc
+
+        hipcc = find_hipcc()
+        out.append(Finding("hipcc", f"{hipcc.path}  {hipcc.version}"))
+    except BuildError as error:
+        out.append(Finding("hipcc", "none", "note", f"needed to finish kernels for AMD's GPUs (text without it): {error.help}"))
     return out
 
 
@@ -102,8 +110,11 @@ def _gpu() -> list[Finding]:
     out = []
     for i in range(torch.cuda.device_count()):
         p = torch.cuda.get_device_properties(i)
-        out.append(Finding(f"GPU {i}", f"{p.name}, sm_{p.major}{p.minor}, {p.total_memory >> 30} GiB, "
+        arch = p.gcnArchName.partition(":")[0] if torch.version.hip else f"sm_{p.major}{p.minor}"
+        out.append(Finding(f"GPU {i}", f"{p.name}, {arch}, {p.total_memory >> 30} GiB, "
                                        f"{p.multi_processor_count} multiprocessors"))
+    if torch.version.hip:
+        return [*out, Finding("driver", f"ROCm {torch.version.hip}")]
     driver = _last_line(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"])
     out.append(Finding("driver", f"{driver or 'unknown'}, CUDA {torch.version.cuda}"))
     return out

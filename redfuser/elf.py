@@ -13,7 +13,9 @@ MAX_BYTES = 64 << 20
 """No kernel of ours is larger; a file that is was not made from our text."""
 
 EXECUTABLE, SHARED = 2, 3
-CUDA = 190
+CUDA, AMD = 190, 224
+MACHINES = {"gfx90a": 0x3F, "gfx942": 0x4C}
+"""AMD's numbers of architectures in the flags of an ELF file."""
 _HEADER = struct.Struct("<4sBBBBB7xHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
@@ -24,12 +26,14 @@ _FUNCTION = 2
 @dataclass(frozen=True, slots=True)
 class Elf:
     """A 64-bit little-endian ELF file: its ``kind`` (:data:`EXECUTABLE`, :data:`SHARED`), ``machine``, the CUDA
-    architecture it is for (90; 0 where that is not known), and the functions it defines."""
+    architecture it is for (90; 0 where that is not known), and the functions it defines. flags: AMD's
+    architecture among them."""
 
     kind: int
     machine: int
     sm: int
     functions: frozenset[str]
+    flags: int = 0
 
 
 def read(data: bytes) -> Elf:
@@ -48,7 +52,7 @@ def read(data: bytes) -> Elf:
         if type_ != 8 and offset + length > len(data):  # SHT_NOBITS takes no room
             raise ValueError("an ELF file that is cut off: a section lies outside")
     sm = (flags >> 8 if abi >= 8 else flags) & 0xFF if machine == CUDA else 0
-    return Elf(kind, machine, sm, frozenset(_functions(data, table)))
+    return Elf(kind, machine, sm, frozenset(_functions(data, table)), flags)
 
 
 def _functions(data: bytes, table: list[tuple[int, ...]]) -> list[str]:
@@ -77,6 +81,20 @@ def cubin_fault(data: bytes, arch: str, entries: list[str]) -> str:
         return f"a cubin for sm_{elf.sm}, not {arch}"
     missing = [name for name in entries if name not in elf.functions]
     return f"a cubin without {', '.join(missing)}" if missing else ""
+
+
+def code_object_fault(data: bytes, arch: str, entries: list[str]) -> str:
+    """Why ``data`` is not AMD's code object for ``arch`` (``gfx942``) that defines ``entries``; empty when it is."""
+    try:
+        elf = read(data)
+    except ValueError as error:
+        return str(error)
+    if elf.machine != AMD:
+        return f"an ELF file for machine {elf.machine}, not AMD's ({AMD})"
+    if elf.flags & 0xFF != MACHINES.get(arch):
+        return f"a code object of AMD's machine {elf.flags & 0xFF:#x}, not {arch}"
+    missing = [name for name in entries if name not in elf.functions]
+    return f"a code object without {', '.join(missing)}" if missing else ""
 
 
 def library_fault(data: bytes, symbol: str) -> str:

@@ -20,7 +20,7 @@ from redfuser.gate import checked_scalar, checked_tiles
 from redfuser.report import Modelled, Note, Reason
 from redfuser.sizes import Symbol
 
-NO_COMPILER = ("RF450", "RF458", "RF459")
+NO_COMPILER = ("RF450", "RF458", "RF459", "RF462")
 """What every candidate would meet alike."""
 TOO_LONG = "RF454"
 """A compiler that finds no end on one candidate finds none on its siblings: one limit is waited for, not four."""
@@ -188,7 +188,7 @@ def _candidates(name: str, program: Any, arch: str, verify: str, passed: list[No
             passed.append(_passed_over(name, rank, error))
             continue
         found = True
-        source = tilelang.print_program(tiles)
+        source = tilelang.print_program(tiles, machine.kind)
         request = Request(source, spec_skeleton(tiles), name, arch, tilelang.build_config(tiles, config))
         yield rank, config, tiles, {"passes": str(history), "tiles": str(tiles), "source": source}, request, checks
     if not found and failure is not None:
@@ -196,12 +196,17 @@ def _candidates(name: str, program: Any, arch: str, verify: str, passed: list[No
 
 
 def _build(request: Any, symbols: tuple[Symbol, ...]) -> KernelSpec:
+    from redfuser.codegen import hip
     from redfuser.codegen.build import try_build
     from redfuser.codegen.pool import BuildFailure
     from redfuser.codegen.sized import try_build_sizes
+    from redfuser.target import target
 
+    amd = target(request.arch).kind == "hip"
+    if amd and symbols:
+        raise BuildError("RF459", f"no kernels of many sizes are built for {request.arch}", help="give numbers for the sizes")
     with turns.given_up():
-        built = try_build_sizes(request, symbols) if symbols else try_build(request)
+        built = hip.try_build(request) if amd else try_build_sizes(request, symbols) if symbols else try_build(request)
     if isinstance(built, BuildFailure):
         raise built.to_error(request.name)
     return built

@@ -20,8 +20,12 @@ kernels for any of these can be planned and compiled on a machine without a GPU.
   docs/schedules.md). latency: microbenchmarks of Hopper in the literature, loaded. local: width of
   the first-level cache's port for stores (CUDA C++ Programming Guide), as nine spilling kernels on an H200 have it. dependent:
   microbenchmarks of Volta and later in the literature.
-* MI300X: AMD Instinct MI300X data sheet (1307 TFLOP/s fp16, 654 tf32, 2615 fp8 and int8, 5.3 TB/s, 2100 MHz) and the CDNA3
-  instruction set guide (64 lanes of a compute unit at once, transcendentals at a quarter of that).
+* MI300X: AMD Instinct MI300X data sheet (1307 TFLOP/s fp16, 163 fp32 by matrix units, 5.3 TB/s, 2100 MHz) and the CDNA3
+  instruction set guide (64 lanes of a compute unit at once, transcendentals at a quarter of that, 512 registers of a lane, both
+  kinds together). Its 2615 TFLOP/s of 8 bits are of AMD's own formats (``fnuz``), which no model here stores. MI325X: its data
+  sheet (6.0 TB/s). MI308X: the same chip with 80 compute units; rates in proportion. MI250X: one of its two devices, from the
+  data sheet (110 compute units, 383 TFLOP/s fp16, 95.7 fp32 and 3.2 TB/s of both, 1700 MHz). Nobody has measured any of them
+  here.
 """
 
 from __future__ import annotations
@@ -44,15 +48,15 @@ class Target:
     (LDS) one block may use. shared_sm_bytes: shared memory of a multiprocessor. registers: 32-bit registers of a
     multiprocessor. warp: lanes. max_threads: resident threads of a multiprocessor. bandwidth: bytes/s of device memory.
     flops: dense fp16 rate, 1/s. wgmma: warp-group
-    matrix instructions; tma: tensor-map copies and automatic warp specialisation. bf16_gemm, fp8_gemm: matrix units
-    for these operand types.
+    matrix instructions; tma: tensor-map copies and automatic warp specialisation. thread: registers that one thread can have.
 
     lead: how much faster a library's product runs than one inside a generated kernel, when bound by its operations. kernel:
     seconds of one more kernel that torch launches.
 
     max_blocks: resident blocks of a multiprocessor. clock: 1/s. lanes, special: results of the CUDA cores and of the special
     function units per clock of a multiprocessor. port: bytes per clock that one draws from the second-level cache.
-    rates: dense matrix operations per second by operand type. launch: seconds that one more kernel of a stream takes.
+    rates: dense matrix operations per second by operand type; one that is absent is taken to them in a wider type.
+    launch: seconds that one more kernel of a stream takes.
     latency: seconds from asking device memory until the data are there. turn: clocks of one turn of a loop around products
     beside the products themselves: barriers, the start of a product and the wait for it. local: bytes per clock that a
     multiprocessor's threads write to and read from spilled registers. dependent: clocks until a result can be used. banks:
@@ -73,8 +77,7 @@ class Target:
     flops: float
     wgmma: bool = False
     tma: bool = False
-    bf16_gemm: bool = True
-    fp8_gemm: bool = False
+    thread: int = 255
     max_blocks: int = 32
     clock: float = 1e9
     lanes: int = 128
@@ -104,8 +107,11 @@ def _rates(half: float, tf32: float, eight: float | None = None) -> dict[str, fl
     return found | ({"e4m3": eight, "e5m2": eight} if eight else {})
 
 
-_H200 = Target("sm_90a", "cuda", "H200", 132, 227 * 1024, 228 * 1024, 65536, 32, 2048, 4.65e12, 790e12, True, True, True, True,
+_H200 = Target("sm_90a", "cuda", "H200", 132, 227 * 1024, 228 * 1024, 65536, 32, 2048, 4.65e12, 790e12, True, True,
                clock=1.98e9, port=50, launch=2.5e-6, latency=7e-7, turn=240, rates=_rates(820e12, 495e12, 1400e12))
+
+_MI300X = Target("gfx942", "hip", "MI300X", 304, 64 * 1024, 64 * 1024, 131072, 64, 2048, 5.3e12, 1300e12, thread=512,
+                 clock=2.1e9, lanes=64, rates=_rates(1307e12, 163e12))
 
 TARGETS: dict[str, Target] = {
     t.arch: t
@@ -115,13 +121,16 @@ TARGETS: dict[str, Target] = {
         Target("sm_86", "cuda", "A10", 72, 99 * 1024, 100 * 1024, 65536, 32, 1536, 0.6e12, 125e12, max_blocks=16, clock=1.695e9,
                port=32, rates=_rates(125e12, 62.5e12)),
         _H200,
-        Target("gfx942", "hip", "MI300X", 304, 64 * 1024, 64 * 1024, 131072, 64, 2048, 5.3e12, 1300e12, fp8_gemm=True,
-               clock=2.1e9, lanes=64, rates=_rates(1307e12, 654e12, 2615e12)),
+        _MI300X,
+        Target("gfx90a", "hip", "MI250X", 110, 64 * 1024, 64 * 1024, 131072, 64, 2048, 1.6e12, 190e12, thread=512,
+               clock=1.7e9, lanes=64, rates=_rates(191e12, 47.9e12)),
     )
 }
 
-PARTS: dict[str, Target] = {t.part: t for t in (*TARGETS.values(), *(replace(_H200, part=p, bandwidth=3.35e12) for p in
-                                                                    ("H100", "H800")))}
+PARTS: dict[str, Target] = {t.part: t for t in (
+    *TARGETS.values(), *(replace(_H200, part=p, bandwidth=3.35e12) for p in ("H100", "H800")),
+    replace(_MI300X, part="MI325X", bandwidth=6.0e12),
+    replace(_MI300X, part="MI308X", sms=80, flops=342e12, rates=_rates(344e12, 42.9e12)))}
 """Targets by the part they are; several parts may be of one architecture, and run the same kernels."""
 
 

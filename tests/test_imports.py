@@ -48,7 +48,7 @@ LEVEL = {name: i for i, line in enumerate(LAYERS) for name in line}
 # package of the outside world -> the modules of redfuser that may import it (prefixes of dotted names)
 DOORS = {
     "sympy": ("acrf.facts.freeze",),
-    "tilelang": ("codegen.worker",),
+    "tilelang": ("codegen.worker", "codegen.hip_worker"),
     "rich": ("cli",),
     "click": ("cli",),
     "transformers": ("demo",),

@@ -32,7 +32,7 @@ class Percent(click.ParamType):
 @click.command("compile")
 @click.argument("model")
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Where to save the compiled model.")
-@click.option("--target", help="cpu, cuda (this machine's GPU), sm_80, sm_86, sm_90a.")
+@click.option("--target", help="cpu, cuda (this machine's GPU), sm_80, sm_86, sm_90a, gfx942, gfx90a.")
 @click.option("--casts", type=click.Choice(["preserve", "elide"]), default="preserve", show_default=True,
               help="Whether roundings between reductions may move.")
 @click.option("--fallback", type=click.Choice(["warn", "error", "allow"]), help="What to do when one does not fuse.")
@@ -66,3 +66,5 @@ def compile_(model: str, output: Path | None, target: str | None, casts: str, fa
     if output is not None:
         with step(f"saving {output}", quiet):
             compiled.save(str(output))
+        if waiting := sum(not spec.finished for spec in compiled.kernels.values()):
+            click.echo(f"{waiting} kernels are HIP text: `redfuser build {output}` compiles them where ROCm is", err=True)

@@ -11,6 +11,7 @@ import click
 
 COMMANDS = {
     "compile": ("redfuser.cli.compile", "compile_", "Compile a model and save it."),
+    "build": ("redfuser.cli.build", "build", "Finish kernels that are text, with this machine's ROCm."),
     "explain": ("redfuser.cli.explain", "explain", "Say what fuses in a model, what does not, and why."),
     "algebra": ("redfuser.cli.algebra", "algebra", "Derive and prove the fusion of a cascade given as text."),
     "check": ("redfuser.cli.check", "check", "Hold a saved model's kernels against torch, where they run."),

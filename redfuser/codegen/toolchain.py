@@ -1,7 +1,8 @@
-"""Where the CUDA compiler is.
+"""Where the compilers of GPUs are.
 
 nvcc is looked for in ``CUDA_HOME`` / ``CUDA_PATH``, on the ``PATH``, in ``/usr/local/cuda`` and in the packages that pip
-installs (``nvidia-cuda-nvcc`` and what it needs). None of this needs a GPU or a driver.
+installs (``nvidia-cuda-nvcc`` and what it needs); hipcc in ``ROCM_PATH`` / ``HIP_PATH``, on the ``PATH`` and in ``/opt/rocm``.
+None of this needs a GPU or a driver.
 """
 
 from __future__ import annotations
@@ -96,3 +97,35 @@ def find_nvcc() -> Nvcc:
                          "/usr/local/cuda and among the installed nvidia-* packages", help=INSTALL_NVCC)
     return found
 
+
+
+@dataclass(frozen=True, slots=True)
+class Hipcc:
+    """A usable hipcc: its path and what it calls its release."""
+
+    path: str
+    version: str
+
+
+@functools.lru_cache(maxsize=4)
+def _find_hipcc(environment: tuple[str, ...]) -> Hipcc | None:
+    *homes, _path = environment
+    for path in (*(Path(h) / "bin" / "hipcc" for h in homes if h), Path(shutil.which("hipcc") or "/opt/rocm/bin/hipcc")):
+        try:
+            done = subprocess.run([str(path), "--version"], capture_output=True, text=True, timeout=60, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+        found = re.search(r"HIP version:\s*(\S+)", done.stdout)
+        if done.returncode == 0 and found:
+            return Hipcc(str(path), found[1])
+    return None
+
+
+def find_hipcc() -> Hipcc:
+    """The first hipcc that answers; raises :class:`BuildError` RF462, which says what to install."""
+    found = _find_hipcc(tuple(os.environ.get(name, "") for name in ("ROCM_PATH", "HIP_PATH", "PATH")))
+    if found is None:
+        raise BuildError("RF462", "no ROCm compiler found", why="looked for hipcc in ROCM_PATH, in HIP_PATH, on the PATH and "
+                         "in /opt/rocm", help="install ROCm 6 with its rocwmma headers (the package rocwmma-dev), or run "
+                         "`redfuser build FILE` on a machine that has it")
+    return found

@@ -93,6 +93,13 @@ def read(path: str | os.PathLike[str], *, arch: str | None = None,
         return _read(archive, os.fstat(file.fileno()).st_size, arch, where)
 
 
+def architectures(path: str | os.PathLike[str]) -> tuple[str, ...]:
+    """What a file has kernels for. Raises as :func:`read`."""
+    with blaming(path), open(path, "rb") as file, zipfile.ZipFile(file) as archive:
+        data = _parse(_member(archive, "model.json", _manifest(archive, os.fstat(file.fileno()).st_size)), "model.json")
+        return tuple(strict.text(_table(v)["arch"]) for v in strict.items(data["variants"]))
+
+
 @contextmanager
 def blaming(path: str | os.PathLike[str]) -> Iterator[None]:
     """Whatever goes wrong in here is the file's doing, and said as :func:`read` says it."""

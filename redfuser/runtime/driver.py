@@ -1,6 +1,8 @@
 """Launching through ctypes, for machines without a C++ compiler: the same interface as the native launcher, slower.
 
-Only the CUDA driver is used (``libcuda.so.1``), through entry points with fixed signatures.
+Only the driver is used (``libcuda.so.1``, ``libamdhip64.so``), through entry points with fixed signatures. HIP's calls and
+numbers are CUDA's by other names (:data:`HIP`); what AMD's GPUs have no use for, tensor maps and asking for shared memory, is
+not asked of it.
 """
 
 from __future__ import annotations
@@ -23,36 +25,44 @@ _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _NO_BINARY = 209  # CUDA_ERROR_NO_BINARY_FOR_GPU
 _WORKSPACE_ALIGN = 256
+HIP = {"cuInit": "hipInit", "cuDeviceGet": "hipDeviceGet", "cuDevicePrimaryCtxRetain": "hipDevicePrimaryCtxRetain",
+       "cuCtxPushCurrent_v2": "hipCtxPushCurrent", "cuCtxPopCurrent_v2": "hipCtxPopCurrent",
+       "cuModuleLoadData": "hipModuleLoadData", "cuModuleGetFunction": "hipModuleGetFunction",
+       "cuThreadExchangeStreamCaptureMode": "hipThreadExchangeStreamCaptureMode",
+       "cuGetErrorName": "hipDrvGetErrorName", "cuLaunchKernel": "hipModuleLaunchKernel"}
+"""What the launcher asks of a driver, as HIP calls it."""
 
 
 class Driver:
-    """libcuda's calls with a check on every status."""
+    """A driver's calls, by CUDA's names, with a check on every status."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, kind: str = "cuda") -> None:
+        self.names = HIP if kind == "hip" else {}
         try:
             self._library = ctypes.CDLL(path)
         except OSError as error:
-            raise InputError("RF509", "no GPU driver", why=str(error), help="run on a machine with an NVIDIA GPU, or "
-                             "compile with target='cpu'") from error
+            raise InputError("RF509", "no GPU driver", why=str(error), help="run on a machine with a GPU of the kernels' kind, "
+                             "or compile with target='cpu'") from error
         self("cuInit", 0)
 
     def status(self, name: str, *args: Any) -> int:
         try:
-            return int(getattr(self._library, name)(*args))
+            return int(getattr(self._library, own := self.names.get(name, name))(*args))
         except AttributeError as error:
-            raise InputError("RF509", f"the GPU driver lacks {name}", help="update the GPU driver") from error
+            raise InputError("RF509", f"the GPU driver lacks {own}", help="update the GPU driver") from error
 
     def __call__(self, name: str, *args: Any) -> None:
         status = self.status(name, *args)
         if status:
             text = ctypes.c_char_p()
-            self._library.cuGetErrorName(status, ctypes.byref(text))
-            raise InputError("RF508", f"{name} returned {(text.value or b'an unknown error').decode()} ({status})")
+            self.status("cuGetErrorName", status, ctypes.byref(text))
+            said = (text.value or b"an unknown error").decode()
+            raise InputError("RF508", f"{self.names.get(name, name)} returned {said} ({status})")
 
 
 @functools.lru_cache(maxsize=4)
-def _driver(path: str) -> Driver:
-    return Driver(path)
+def _driver(path: str, kind: str) -> Driver:
+    return Driver(path, kind)
 
 
 class _Context:
@@ -129,7 +139,7 @@ class CtypesKernel:
             return self._loaded[device]
 
     def _load(self, device: int) -> tuple[_Context, list[ctypes.c_void_p]]:
-        driver = _driver(self._path)
+        driver = _driver(self._path, self._spec.kind)
         context = _Context(driver, device)
         with context:
             mode = ctypes.c_int(_RELAXED)
@@ -143,12 +153,13 @@ class CtypesKernel:
                         raise InputError("RF510", f"kernel {self._spec.name} was built for {self._spec.arch}, which "
                                          f"cuda:{device} cannot run", help="compile the model for this GPU")
                     if status:
-                        raise InputError("RF508", f"cuModuleLoadData returned {status}")
+                        raise InputError("RF508", f"loading kernel {self._spec.name} returned {status}")
                     modules.append(module)
                 for launch in self._spec.launches:
                     function = ctypes.c_void_p()
                     driver("cuModuleGetFunction", ctypes.byref(function), modules[launch.binary], launch.entry.encode())
-                    if launch.shared_bytes:  # static shared memory counts towards the 48 KB that need no asking, so always ask
+                    # static shared memory counts towards the 48 KB that need no asking on CUDA, so always ask
+                    if launch.shared_bytes and self._spec.kind == "cuda":
                         driver("cuFuncSetAttribute", function, _MAX_DYNAMIC_SHARED, launch.shared_bytes)
                     functions.append(function)
             finally:
@@ -172,7 +183,7 @@ class CtypesKernel:
 
     def _launch(self, plan: _Plan, number: int, launch: LaunchSpec, function: ctypes.c_void_p, stream: ctypes.c_void_p,
                 addresses: dict[str, int]) -> None:
-        driver = _driver(self._path)
+        driver = _driver(self._path, self._spec.kind)
         keep: list[Any] = []
         values: list[int] = []
         for position, param in enumerate(launch.params):

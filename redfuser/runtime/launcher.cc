@@ -32,7 +32,8 @@ namespace json = tvm::ffi::json;
 #define RF_FAIL(code) TVM_FFI_THROW(ValueError) << code << " "
 
 // ---------------------------------------------------------------------------------------------------------------
-// The driver, by name. Types are opaque here; the values of the few enumerators used are part of CUDA's ABI.
+// The driver, by name. Types are opaque here; the values of the few enumerators used are part of CUDA's ABI, and HIP's are
+// the same.
 
 using Handle = void*;
 using Status = int;
@@ -63,26 +64,29 @@ struct Driver {
   Status (*encodeTiled)(void*, int, uint32_t, void*, const uint64_t*, const uint64_t*, const uint32_t*,
                         const uint32_t*, int, int, int, int) = nullptr;
 
-  explicit Driver(const std::string& path) {
+  const char* prefix;  // of its calls' names
+
+  explicit Driver(const std::string& path, bool hip) : prefix(hip ? "hip" : "cu") {
     void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) RF_FAIL("RF509") << "no GPU driver: " << dlerror();
-    auto load = [&](auto& slot, const char* name, bool required = true) {
-      slot = reinterpret_cast<std::decay_t<decltype(slot)>>(dlsym(library, name));
+    auto load = [&](auto& slot, const char* cuda, const char* amd, bool required = true) {
+      const char* name = hip ? amd : cuda;
+      slot = reinterpret_cast<std::decay_t<decltype(slot)>>(name == nullptr ? nullptr : dlsym(library, name));
       if (slot == nullptr && required) RF_FAIL("RF509") << path << " lacks " << name << "; update the GPU driver";
     };
-    load(init, "cuInit");
-    load(deviceGet, "cuDeviceGet");
-    load(primaryRetain, "cuDevicePrimaryCtxRetain");
-    load(ctxGetCurrent, "cuCtxGetCurrent");
-    load(ctxPush, "cuCtxPushCurrent_v2");
-    load(ctxPop, "cuCtxPopCurrent_v2");
-    load(moduleLoad, "cuModuleLoadData");
-    load(moduleGetFunction, "cuModuleGetFunction");
-    load(funcSetAttribute, "cuFuncSetAttribute");
-    load(exchangeCaptureMode, "cuThreadExchangeStreamCaptureMode");
-    load(errorName, "cuGetErrorName");
-    load(launch, "cuLaunchKernel");
-    load(encodeTiled, "cuTensorMapEncodeTiled", false);
+    load(init, "cuInit", "hipInit");
+    load(deviceGet, "cuDeviceGet", "hipDeviceGet");
+    load(primaryRetain, "cuDevicePrimaryCtxRetain", "hipDevicePrimaryCtxRetain");
+    load(ctxGetCurrent, "cuCtxGetCurrent", "hipCtxGetCurrent");
+    load(ctxPush, "cuCtxPushCurrent_v2", "hipCtxPushCurrent");
+    load(ctxPop, "cuCtxPopCurrent_v2", "hipCtxPopCurrent");
+    load(moduleLoad, "cuModuleLoadData", "hipModuleLoadData");
+    load(moduleGetFunction, "cuModuleGetFunction", "hipModuleGetFunction");
+    load(funcSetAttribute, "cuFuncSetAttribute", nullptr, !hip);  // AMD's blocks have all shared memory without asking
+    load(exchangeCaptureMode, "cuThreadExchangeStreamCaptureMode", "hipThreadExchangeStreamCaptureMode");
+    load(errorName, "cuGetErrorName", "hipDrvGetErrorName");
+    load(launch, "cuLaunchKernel", "hipModuleLaunchKernel");
+    load(encodeTiled, "cuTensorMapEncodeTiled", nullptr, false);
     check(init(0), "cuInit");
   }
 
@@ -90,7 +94,7 @@ struct Driver {
     if (__builtin_expect(status == 0, 1)) return;
     const char* name = nullptr;
     if (errorName != nullptr) errorName(status, &name);
-    RF_FAIL("RF508") << call << " returned " << (name != nullptr ? name : "an unknown error") << " (" << status << ")";
+    RF_FAIL("RF508") << prefix << call + 2 << " returned " << (name != nullptr ? name : "an unknown error") << " (" << status << ")";
   }
 };
 
@@ -177,7 +181,8 @@ class Kernel {
     json::Object root = json::Parse(ffi::String(spec)).cast<json::Object>();
     name_ = Text(root, "name");
     arch_ = Text(root, "arch");
-    deviceType_ = Text(root, "kind") == "cpu" ? kDLCPU : kDLCUDA;
+    const std::string kind = Text(root, "kind");
+    deviceType_ = kind == "cpu" ? kDLCPU : kind == "hip" ? kDLROCM : kDLCUDA;
     for (const ffi::Any& value : List(root, "args")) ReadArg(value.cast<json::Object>());
     for (const ffi::Any& value : List(root, "launches")) ReadLaunch(value.cast<json::Object>());
     for (Arg& arg : args_) {
@@ -281,8 +286,8 @@ class Kernel {
 
   void FailDevice(const Arg& arg, DLDevice got) const {
     RF_FAIL("RF503") << "argument '" << arg.name << "' of kernel " << name_ << " is on "
-                     << (got.device_type == kDLCPU ? "the CPU" : got.device_type == kDLCUDA ? "cuda:" + std::to_string(got.device_id) : "device type " + std::to_string(got.device_type))
-                     << "; all tensors must be on one " << (deviceType_ == kDLCPU ? "CPU" : "CUDA") << " device";
+                     << (got.device_type == kDLCPU ? "the CPU" : got.device_type == kDLCUDA || got.device_type == kDLROCM ? "cuda:" + std::to_string(got.device_id) : "device type " + std::to_string(got.device_type))
+                     << "; all tensors must be on one " << (deviceType_ == kDLCPU ? "CPU" : deviceType_ == kDLROCM ? "ROCm" : "CUDA") << " device";
   }
 
   void Check(const Arg& arg, const DLTensor* tensor) const {
@@ -361,7 +366,7 @@ class Kernel {
     if (__builtin_expect(found != nullptr, 1)) return *found;
     std::lock_guard<std::mutex> lock(mutex_);
     if (devices_[id] != nullptr) return *devices_[id];
-    if (driver_ == nullptr) driver_ = SharedDriver(driverPath_);
+    if (driver_ == nullptr) driver_ = SharedDriver(driverPath_, deviceType_ == kDLROCM);
     const Driver& driver = *driver_;
     auto fresh = std::make_unique<PerDevice>();
     int ordinal = 0;
@@ -382,7 +387,7 @@ class Kernel {
     for (const Launch& launch : launches_) {
       Handle function = nullptr;
       driver.check(driver.moduleGetFunction(&function, modules.at(launch.binary), launch.entry.c_str()), "cuModuleGetFunction");
-      if (launch.shared > 0) {  // static shared memory counts towards the 48 KB that need no asking, so always ask
+      if (launch.shared > 0 && driver.funcSetAttribute != nullptr) {  // static shared memory counts towards the 48 KB that need no asking, so always ask
         driver.check(driver.funcSetAttribute(function, kMaxDynamicSharedAttribute, static_cast<int>(launch.shared)),
                      "cuFuncSetAttribute (dynamic shared memory)");
       }
@@ -395,14 +400,14 @@ class Kernel {
     return *owned_.back();
   }
 
-  static const Driver* SharedDriver(const std::string& path) {
+  static const Driver* SharedDriver(const std::string& path, bool hip) {
     static std::mutex mutex;
     static std::vector<std::pair<std::string, std::unique_ptr<Driver>>> drivers;
     std::lock_guard<std::mutex> lock(mutex);
     for (const auto& entry : drivers) {
       if (entry.first == path) return entry.second.get();
     }
-    drivers.emplace_back(path, std::make_unique<Driver>(path));
+    drivers.emplace_back(path, std::make_unique<Driver>(path, hip));
     return drivers.back().second.get();
   }
 

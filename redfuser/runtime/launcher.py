@@ -22,7 +22,7 @@ from redfuser.runtime.check import TORCH_DTYPE, binding_of, check_tensors, input
 
 logger = logging.getLogger("redfuser.runtime")
 
-CUDA_DRIVER = "libcuda.so.1"
+DRIVERS = {"cuda": "libcuda.so.1", "hip": "libamdhip64.so"}
 
 _CODED = re.compile(r"\b(RF[569]\d\d) (.*)", re.DOTALL)
 
@@ -62,17 +62,20 @@ class Kernel:
         return f"<kernel {self.spec.name} for {self.spec.arch}, {self.route}>"
 
 
-def launcher(spec: KernelSpec, *, native_route: bool = True, driver_path: str = CUDA_DRIVER) -> Kernel:
+def launcher(spec: KernelSpec, *, native_route: bool = True, driver_path: str = "") -> Kernel:
     """Make ``spec`` callable. ``native_route=False`` forces ctypes, which a kernel with symbols always takes. Binaries
     load on the first call on each device.
 
     Raises :class:`ArtifactError` RF513 when a CPU kernel's shared object cannot be loaded, RF601 for a damaged spec and
-    :class:`InputError` RF509 for a kind of GPU this launcher does not serve.
+    :class:`InputError` RF521 for a kernel that is text yet.
     """
     if spec.kind == "cpu":
         return _cpu_kernel(spec)
-    if spec.kind != "cuda":
-        raise InputError("RF509", f"kernel {spec.name} is for {spec.kind}, which cannot be launched yet")
+    if not spec.finished:
+        raise InputError("RF521", f"kernel {spec.name} for {spec.arch} is HIP text",
+                         why="no ROCm toolchain has compiled it yet",
+                         help="`redfuser build FILE` on a machine with ROCm, and load that")
+    driver_path = driver_path or DRIVERS[spec.kind]
     if not inputs_of(spec):
         raise InputError("RF501", f"kernel {spec.name} takes no tensors, so it has no device to run on")
     make = native.make_kernel() if native_route and not spec.symbols else None
@@ -135,7 +138,7 @@ def _allocating(spec: KernelSpec, run: Callable[..., Any], tolerant: bool) -> Ca
     outputs = [(arg.shape, TORCH_DTYPE[arg.dtype]) for arg in outputs_of(spec)]
     recover = _Recovery(spec, run, tolerant)
     fast = getattr(getattr(torch._C, "_dynamo", None) and torch._C._dynamo.guards, "_empty_strided_cuda", None)
-    if spec.kind != "cuda" or fast is None or not torch.cuda.is_available():
+    if spec.kind == "cpu" or fast is None or not torch.cuda.is_available():
 
         def call(*inputs: torch.Tensor) -> Any:
             try:

@@ -83,7 +83,7 @@ def trusted(kernel: Any, reference: str | None, device: torch.device) -> Trusted
 def all_of(model: Any, device: str | None = None) -> Iterator[tuple[str, str, str]]:
     """(kernel, verdict, why) of every kernel of a loaded model, tried now: right, wrong, or not tried. Raises Hang behind the
     verdict of a kernel that does not end: nothing else can be tried by this process."""
-    where = torch.device(device or ("cuda" if any(s.kind == "cuda" for s in model.kernels.values()) else "cpu"))
+    where = torch.device(device or ("cuda" if any(s.kind != "cpu" for s in model.kernels.values()) else "cpu"))
     for name, spec in model.kernels.items():
         reference = model.reference_of(name)
         if reference is None:

@@ -58,6 +58,8 @@ ASKED = 1024
 nobody's, which costs nothing where memory is what bounds. One H200, in graphs, 32 heads on 8 of 128, beside a read of the same
 bytes: 64 x 4096 keys .239 ms for .286 (.236), 8 x 32768 in four .242 for .259 (.235), 1 x 32768 in 33 .0443 for .0452."""
 _COSTLY = ("exp", "tanh", "sigmoid", "erf", "log", "sqrt", "rsqrt", "div", "sin", "cos", "pow", "lt", "le", "gt", "ge")
+NARROW = 64 << 10
+"""Bytes of shared memory in which 64 rows of 512 columns leave no room for keys."""
 WHOLE = 256
 """Columns of an accumulated product above which blocks share them, where nothing but the rows' statistics is repeated."""
 
@@ -107,10 +109,12 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
                          several=len(along), narrowed=False, dtype=sketch.dtype if min(left, right) > 1 else "e4m3")
         return ranked(program, [replace(c, pieces=pieces) for c in product_space(sketch, target)], target, sketch)
     space = [replace(c, columns=t) for t in _column_tiles(widths) for c in _gemm_space(target, rows, n, _held(widths, t))]
+    if target.kind == "hip" and not inner:  # rows of loads are reduced among powers of two of threads
+        space = [c for c in space if c.segment & (c.segment - 1) == 0]
     if pieces:
         space = [replace(c, pieces=True) for c in space if not c.warp_specialized and c.segment <= 64 and c.threads >= MANY]
     if sketch.narrowed and rows > 16:  # an unknown number of steps: see lower.py
-        space = [c for c in space if (c.stages == 1 or c.warp_specialized) and not c.persistent]
+        space = [c for c in space if (c.stages <= 1 or c.warp_specialized) and not c.persistent]
     if sketch.narrowed or not _light(kernel, roles):
         space = [c for c in space if c.rows != THREE]
     if depth > 2 * DEEP:  # too deep to hold: the contraction in chunks
@@ -257,7 +261,7 @@ def _gemm_space(target: Target, rows: int, n: int, columns: int) -> list[TileCon
             for stages in (2, 1):
                 if s > max(32, n):
                     continue
-                out.append(TileConfig(m, s, 2 * m, stages, "registers", False))
+                out += [TileConfig(m, s, t * m, stages, "registers", False) for t in ((2, 4) if target.warp > 32 else (2,))]
                 if target.tma and m >= 128:
                     out.append(TileConfig(m, s, 2 * m, stages, "registers", True))
     if target.tma and target.wgmma and n >= 128:
@@ -268,8 +272,10 @@ def _gemm_space(target: Target, rows: int, n: int, columns: int) -> list[TileCon
                for ws in ((True, False) if target.tma else (False,))]
         if target.tma and target.wgmma and n > 64:
             out = [TileConfig(64, 64, 256, 2, "shared", True, schedule="relay"), *out]
-    if target.kind == "hip":
-        out = [replace(c, stages=0) for c in out if c.stages == 1]
+    if columns > 256 and target.shared_bytes <= NARROW:  # rows and keys as they are wide, a few of each
+        out += [TileConfig(m, s, t, 1, "shared", False) for m, s, t in ((32, 32, 256), (16, 32, 128), (16, 16, 64))]
+    if target.kind == "hip":  # nothing is pipelined
+        out = list(dict.fromkeys(replace(c, stages=0) for c in out))
     return out
 
 
@@ -282,9 +288,9 @@ def _selection_space(n: int, depth: int, target: Target) -> list[TileConfig]:
             continue
         for stages in (3, 2):
             shared = 2 * stages * 64 * (m + width)
-            if m * width / threads <= 128 and shared <= target.shared_bytes:
+            if m * width / threads <= 128 and shared <= target.shared_bytes and threads >= target.warp:
                 out.append(TileConfig(m, width, threads, stages, weights, False, chunk=64 if depth > 64 else 0))  # type: ignore[arg-type]
-    return out or [TileConfig(16, width, 32, 2, "registers", False, chunk=64)]
+    return out or [TileConfig(16, width, target.warp, 2, "registers", False, chunk=64)]
 
 
 def _row_space(resident: bool, rows: int, n: int, neighbours: bool) -> list[TileConfig]:

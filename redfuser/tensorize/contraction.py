@@ -24,11 +24,7 @@ from redfuser.tensorize.precision import kept, unit_roundoff
 from redfuser.tensorize.scope import HALF, Depth, Operand, Scope, Value
 from redfuser.tensorize.sizes import round_up
 from redfuser.tensorize.staging import at_point, stage_tile
-from redfuser.tensorize.weights import weight_dtype, weight_pieces
-
-EIGHT = ("e4m3", "e5m2")
-"""Types of which a matrix unit keeps 13 bits of a sum, cut off once for every 32 terms: enough within a segment for a result in
-bfloat16. For a finer one the operands go to it in bfloat16, which holds them exactly."""
+from redfuser.tensorize.weights import EIGHT, foreign, weight_dtype, weight_pieces
 
 AT_ONCE = 256
 """Products that a matrix unit adds up in one go, at most, where it keeps too few bits: the longest segment that is proposed."""
@@ -107,6 +103,7 @@ def _matrix_operand(work: Builder, e: Expr, axes: tuple[str, ...], apart: bool) 
         bare = _masked_depth(work, bare, work.depth)
     dtype = bare.dtype
     _check_operand(work, dtype, bare)
+    apart = apart or foreign(work, dtype)
     if isinstance(bare, Load):
         v = stage_tile(work, bare.tensor, bare.indices, dtype, want=axes, shared=True)
         home = work.home(work.axes_of(bare))
@@ -160,7 +157,7 @@ def accumulate_product(work: Builder, b: Block, v: Value) -> None:
         settled = wanted >= unit_roundoff("f16") and a.dtype not in EIGHT
     else:
         dtype = weight_dtype(work, weights, own)
-        dtype = "bf16" if fine and dtype in EIGHT else dtype
+        dtype = "bf16" if dtype in EIGHT and (fine or foreign(work, dtype)) else dtype
         src = as_tile(work, _unrounded(weights, dtype), work.at.across, f"{b.name}_weight")
         parts = weight_pieces(work, src, dtype, weights, b)
         a, w = Operand(parts, parts[0]), _matrix_operand(work, right[0], (segment, column), dtype != own)

@@ -21,6 +21,10 @@ from redfuser.tensorize.ir.nodes import Assign, Copy, Slice
 from redfuser.tensorize.precision import kept, unit_roundoff
 from redfuser.tensorize.scope import Value
 
+EIGHT = ("e4m3", "e5m2")
+"""Types of which a matrix unit keeps 13 bits of a sum, cut off once for every 32 terms: enough within a segment for a result in
+bfloat16. For a finer one the operands go to it in bfloat16, which holds them exactly."""
+
 CLOSE = 4.0
 """What the pieces may leave, in units of the precision in which the result is kept: below the program's own error."""
 
@@ -31,7 +35,8 @@ RAISED = 2.0**7
 
 def weight_pieces(work: Builder, src: Value, dtype: str, e: Expr, b: Block) -> tuple[Value, ...]:
     """``src`` as operands of type ``dtype`` whose sum it is, as precisely as the result of ``b`` is kept."""
-    if dtype == "f32" or _dtype(work, e) == dtype:  # rounded there by the program itself
+    held = _dtype(work, e)
+    if dtype == "f32" or held == dtype or (held in EIGHT and foreign(work, held)):  # rounded there by the program itself
         return (_operand(work, src, dtype, 0),)
     own, wanted = unit_roundoff(dtype), kept(work.at.program.fused, work.at.was(b.name))
     count = 1 if own <= wanted else math.ceil(math.log(CLOSE * wanted) / math.log(own))
@@ -50,6 +55,11 @@ def weight_pieces(work: Builder, src: Value, dtype: str, e: Expr, b: Block) -> t
             x = work.here(src)
             src = _map(work, src, op("sub", x, Cast(Cast(x, dtype), "f32")), f"{src.buffer}_rest")
     return tuple(out)
+
+
+def foreign(work: Builder, dtype: str) -> bool:
+    """A type of 8 bits that the target's matrix units do not multiply: bfloat16 holds its numbers."""
+    return dtype in EIGHT and dtype not in work.at.target.rates
 
 
 def weight_dtype(work: Builder, e: Expr, values: str) -> str:

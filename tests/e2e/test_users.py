@@ -239,8 +239,8 @@ def test_what_cannot_be_checked_is_said_first(folder: Path, monkeypatch: pytest.
 
 def test_explain_promises_no_target_that_compile_refuses() -> None:
     for f in (redfuser.explain, redfuser.compile):
-        with pytest.raises(RedFuserError, match="RF459"):
-            f(lambda x: torch.softmax(x, -1), (X,), target="gfx942")
+        with pytest.raises(RedFuserError, match="RF496"):
+            f(lambda x: torch.softmax(x, -1), (X,), target="gfx906")
 
 
 # -- threads -----------------------------------------------------------------------------------------------------------

@@ -268,9 +268,9 @@ def test_candidates_of_a_file(tmp_path):
 def test_targets_say_what_they_are():
     for t in PARTS.values():
         assert t.rates["f16"] > t.rates["f32"] > 2 * t.lanes * t.clock * t.sms  # products are not what CUDA cores are for
-        assert ("e4m3" in t.rates) == t.fp8_gemm and t.max_blocks * t.warp <= t.max_threads and t.shared_bytes <= t.shared_sm_bytes
+        assert ("e4m3" in t.rates) == t.tma and t.max_blocks * t.warp <= t.max_threads and t.shared_bytes <= t.shared_sm_bytes
     assert replace(PARTS["H100"], part="H200", bandwidth=4.65e12) == PARTS["H200"] == HOPPER
-    assert [machine(t).processors for t in (*TARGETS.values(), "sm_90", "cpu")] == [108, 72, 132, 304, 132, 1]
+    assert [machine(t).processors for t in (*TARGETS.values(), "sm_90", "cpu")] == [108, 72, 132, 304, 110, 132, 1]
     with pytest.raises(InputError, match="sm_99"):
         machine("sm_99")
 

@@ -1,12 +1,14 @@
 """How a block's threads share the elements of a fragment, as TileLang deals them out.
 
 A matrix product fixes the layout of what it accumulates: its warps form a grid over rows and columns, and in a warp four
-threads hold a row between them. What no product fixes is dealt out in runs of one vector access. Fragments that a
+threads hold a row between them, so that a warp holds 8 rows at once, a wave of 64 holds 16.
+What no product fixes is dealt out in runs of one vector access. Fragments that a
 ``parallel`` uses at the same point share one layout.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
@@ -33,9 +35,9 @@ def matrix_warps(g: Gemm, m: int, n: int, threads: int, target: Target) -> tuple
     group = 4 if warp_group(g, m, threads, target) else 1
     for rows in _by_policy(g, warps, m, n):
         columns = warps // rows
-        if warps % rows == 0 and rows % group == 0 and m % (16 * rows) == 0 and n % (8 * columns) == 0:
+        if warps % rows == 0 and rows % group == 0 and m % (16 * rows) == 0 and n % (target.warp // 4 * columns) == 0:
             return rows, columns
-    return 1, warps
+    return 1, max(1, warps)
 
 
 def _by_policy(g: Gemm, warps: int, m: int, n: int) -> list[int]:
@@ -53,6 +55,27 @@ def warp_group(g: Gemm, m: int, threads: int, target: Target) -> bool:
 
 def layouts(kernel: TileKernel, target: Target) -> dict[str, Layout]:
     """The layout of every fragment of two dimensions."""
+    shapes, root = _alike(kernel)
+    fixed: dict[str, Layout] = {}
+    for s in every(kernel.body):
+        if isinstance(s, Gemm) and s.c in shapes:
+            m, n = shapes[s.c]
+            rows, columns = matrix_warps(s, m, n, kernel.threads, target)
+            fixed.setdefault(root(s.c), Layout(4 * columns, max(1, m // (target.warp // 4 * rows)), columns > 1, True))
+    for s in every(kernel.body):
+        if isinstance(s, ReduceTile) and s.lanes and root(s.src) in fixed:
+            fixed.setdefault(root(s.dst), fixed[root(s.src)])
+    found: dict[str, Layout] = {}
+    for n, shape in shapes.items():
+        if (at := root(n)) in fixed:
+            found[n] = fixed[at]
+        else:
+            found[n] = _dealt(kernel, shape, [k for k in shapes if root(k) == at], target.warp)
+    return {n: _turned(kernel, n, shapes, at, found, target.warp) for n, at in found.items()}
+
+
+def _alike(kernel: TileKernel) -> tuple[dict[str, tuple[int, ...]], Callable[[str], str]]:
+    """Fragments of two dimensions, and which of those that share a layout stands for them."""
     shapes: dict[str, tuple[int, ...]] = {
         b.name: b.shape for b in kernel.buffers if b.scope == "fragment" and len(b.shape) == 2}
     home = {n: n for n in shapes}
@@ -65,25 +88,18 @@ def layouts(kernel: TileKernel, target: Target) -> dict[str, Layout]:
     for group in _together(kernel, shapes):
         for n in group[1:]:
             home[root(n)] = root(group[0])
-    fixed: dict[str, Layout] = {}
-    for s in every(kernel.body):
-        if isinstance(s, Gemm) and s.c in shapes:
-            m, n = shapes[s.c]
-            rows, columns = matrix_warps(s, m, n, kernel.threads, target)
-            fixed.setdefault(root(s.c), Layout(4 * columns, max(1, m // (8 * rows)), columns > 1, True))
-    for s in every(kernel.body):
-        if isinstance(s, ReduceTile) and s.lanes and root(s.src) in fixed:
-            fixed.setdefault(root(s.dst), fixed[root(s.src)])
-    found: dict[str, Layout] = {}
-    for n, shape in shapes.items():
-        if (at := root(n)) in fixed:
-            found[n] = fixed[at]
-        else:
-            found[n] = _dealt(kernel, shape, [k for k in shapes if root(k) == at])
-    return {n: _turned(kernel, n, shapes, at, found) for n, at in found.items()}
+    return shapes, root
 
 
-def _turned(kernel: TileKernel, name: str, shapes: dict[str, tuple[int, ...]], own: Layout, found: dict[str, Layout]) -> Layout:
+def of_products(kernel: TileKernel) -> set[str]:
+    """Fragments of two dimensions that lie as a product's operand or sum does."""
+    shapes, root = _alike(kernel)
+    fixed = {root(n) for s in every(kernel.body) if isinstance(s, Gemm) for n in (s.c, s.a.buffer) if n in shapes}
+    return {n for n in shapes if root(n) in fixed}
+
+
+def _turned(kernel: TileKernel, name: str, shapes: dict[str, tuple[int, ...]], own: Layout, found: dict[str, Layout],
+            warp: int) -> Layout:
     """The layout of a fragment whose group takes its elements from a fragment that lies the other way round."""
     for s in every(kernel.body):
         if isinstance(s, Parallel) and len(s.vars) == 2 and not own.fixed and name in {a.target for a in s.body}:
@@ -91,18 +107,18 @@ def _turned(kernel: TileKernel, name: str, shapes: dict[str, tuple[int, ...]], o
             for x in (x for a in s.body for x in walk(a.expr) if isinstance(x, Load) and x.indices == back):
                 if x.tensor in shapes:  # its columns are this one's rows
                     across = min(kernel.threads, shapes[x.tensor][0] * found[x.tensor].across)
-                    return Layout(across, max(1, shapes[name][0] * across // kernel.threads), across > 32)
+                    return Layout(across, max(1, shapes[name][0] * across // kernel.threads), across > warp)
     return own
 
 
-def _dealt(kernel: TileKernel, shape: tuple[int, ...], group: list[str]) -> Layout:
+def _dealt(kernel: TileKernel, shape: tuple[int, ...], group: list[str], warp: int) -> Layout:
     """Runs of the widest vector that an access to global memory allows, while every thread gets one."""
     vector = max(_vectors(kernel, group), default=4)
     total = prod(shape)
     while vector > 1 and total % (kernel.threads * vector):
         vector //= 2
     across = min(kernel.threads, max(1, shape[1] // vector))
-    return Layout(across, max(1, shape[0] * across // kernel.threads), across > 32)
+    return Layout(across, max(1, shape[0] * across // kernel.threads), across > warp)
 
 
 def _vectors(kernel: TileKernel, group: list[str]) -> list[int]:
@@ -154,7 +170,13 @@ def whole(s: Slice) -> bool:
 
 
 def far_reductions(kernel: TileKernel, target: Target) -> dict[int, int]:
-    """By the identity of a reduction: bytes of shared memory that its rows meet in, where they span warps."""
+    """By the identity of a reduction: bytes of shared memory that its rows meet in, where they span warps. TileLang keeps that
+    room where threads that exchange are more than 32 apart, as they are in a wave's product."""
     spread, dtypes = layouts(kernel, target), kernel.dtypes
-    return {id(s): kernel.threads * BYTES[dtypes[s.dst]] for s in every(kernel.body)
-            if isinstance(s, ReduceTile) and (at := spread.get(s.src)) is not None and at.far}
+
+    def times(at: Layout) -> int:
+        inside = target.warp > 32 and (at.fixed or (at.across > 32 and not at.far))
+        return inside + at.far
+
+    return {id(s): times(at) * kernel.threads * BYTES[dtypes[s.dst]] for s in every(kernel.body)
+            if isinstance(s, ReduceTile) and (at := spread.get(s.src)) is not None and times(at)}

@@ -118,4 +118,4 @@ def _operands(kernel: TileKernel, s: Gemm, size: dict[str, int], target: Target)
     if warp_group(s, m, kernel.threads, target):
         return 0
     rows, columns = matrix_warps(s, m, n, kernel.threads, target)
-    return (0 if s.a.buffer in size else m // (16 * rows) * 4) + n // (8 * columns) * 2
+    return (0 if s.a.buffer in size else m // (16 * rows) * (128 // target.warp)) + n // (target.warp // 4 * columns) * 2

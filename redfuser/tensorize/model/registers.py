@@ -16,8 +16,6 @@ from redfuser.tensorize.ir.nodes import For, Roles, TileKernel
 from redfuser.tensorize.model.steps import producers, specialised
 from redfuser.tensorize.model.traits import kind, traits
 
-MOST = 255
-"""Registers a thread can have."""
 MOVED = (256, 384)
 """Threads of blocks whose warps move registers among themselves once they run, those that copy to those that compute."""
 GIVEN = 240
@@ -37,7 +35,7 @@ _FITTED: dict[str, dict[str, float]] = {
 
 def limit(kernel: TileKernel, target: Target) -> int:
     """Registers that a thread of this kernel can have at most, one block having all of a multiprocessor."""
-    return min(MOST, target.registers // block_threads(kernel, target) // 8 * 8)
+    return min(target.thread, target.registers // block_threads(kernel, target) // 8 * 8)
 
 
 def block_threads(kernel: TileKernel, target: Target) -> int:

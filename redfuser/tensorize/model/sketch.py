@@ -13,7 +13,7 @@ from math import ceil
 
 from redfuser.target import Target
 from redfuser.tensorize.config import TileConfig
-from redfuser.tensorize.model.registers import GIVEN, MOST
+from redfuser.tensorize.model.registers import GIVEN
 from redfuser.tensorize.model.roofline import Blocks, Time, timed
 from redfuser.tensorize.model.room import Needs, resident
 from redfuser.tensorize.model.work import EXCHANGE, Work
@@ -58,7 +58,7 @@ def sketched(s: Sketch, c: TileConfig, target: Target) -> Time | None:
     tiles = s.outer * ceil(s.rows / c.rows) * ceil((s.columns or columns) / columns)
     threads, apart = c.threads + 128 * c.warp_specialized, c.warp_specialized and target.tma
     tiled = c.rows * (columns * s.several * (1 + s.apart) + (1.5 * c.segment if s.depth else 0.0)) / c.threads
-    most = GIVEN if apart else min(MOST, target.registers // threads)
+    most = GIVEN if apart else min(target.thread, target.registers // threads)
     wide = columns > 256 and c.weights == "shared"
     if (shared := _shared(s, c, columns)) > target.shared_bytes or (tiled + BESIDE > most + BESIDE / 2 and not wide):
         return None

@@ -25,6 +25,7 @@ from redfuser.tensorize.schedule.peel import Peel
 from redfuser.tensorize.schedule.persistent import Persist
 from redfuser.tensorize.schedule.relay import Relay
 from redfuser.tensorize.schedule.repeats import NameRepeats
+from redfuser.tensorize.schedule.share_rows import ShareRows
 from redfuser.tensorize.schedule.skew import Skew
 from redfuser.tensorize.schedule.specialise import Specialise
 from redfuser.tensorize.schedule.stage_in_place import StageInPlace
@@ -40,6 +41,8 @@ class Pass(Protocol):
 
 
 PASSES: tuple[Pass, ...] = (FoldGrid(), ReuseInPlace(), NarrowTiles(), ReuseInPlace(), JoinRows(), NameRepeats(), DropUnused())
+WAVES: tuple[Pass, ...] = (ShareRows(),)
+"""Behind them, where a warp is a wave of 64."""
 
 Watcher = Callable[[str, TileKernel], None]
 """Told of each pass that changed something: its name, and the kernel after it."""
@@ -73,7 +76,7 @@ tile or one for several; ``lanes``: with totals that threads keep to themselves;
 
 def passes(schedule: Schedule, target: Target) -> tuple[Pass, ...]:
     """All passes of a kernel, in order."""
-    return (*PASSES, *SCHEDULES[schedule](target))
+    return (*PASSES, *(WAVES if target.warp > 32 else ()), *SCHEDULES[schedule](target))
 
 
 def scheduled(kernel: TileKernel, through: tuple[Pass, ...] = PASSES, watch: Watcher | None = None) -> TileKernel:
