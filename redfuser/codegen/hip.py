@@ -24,7 +24,7 @@ from redfuser.artifact import KernelSpec, from_files
 from redfuser.cache import Cache, key_of
 from redfuser.codegen import build, hip_worker, worker
 from redfuser.codegen.build import Request
-from redfuser.codegen.pool import _CODE_OF_STAGE, BuildFailure, _worker_environment
+from redfuser.codegen.pool import _CODE_OF_STAGE, BuildFailure, worker_environment
 from redfuser.codegen.toolchain import Hipcc, find_hipcc
 from redfuser.elf import MAX_BYTES, code_object_fault
 from redfuser.errors import BuildError, RedFuserError
@@ -101,7 +101,7 @@ def _lowered(requests: list[Request]) -> list[dict[str, Any] | BuildFailure]:
         question, answer = Path(folder) / "asked.json", Path(folder) / "answer.json"
         question.write_text(json.dumps(asked), encoding="utf-8")
         command = [sys.executable, "-m", "redfuser.codegen.hip_worker", str(question), str(answer)]
-        status, log = bounded.run(command, _worker_environment(), sum(r.limit_s for r in requests))
+        status, log = bounded.run(command, worker_environment(), sum(r.limit_s for r in requests))
         if not answer.is_file():
             stage = "start" if "ModuleNotFoundError" in log else "crash"
             why = "tilelang cannot be imported: pip install 'redfuser[compile]'" if stage == "start" else \
