@@ -48,14 +48,16 @@ def test_paper_shapes_are_all_there() -> None:
 
 
 def test_floors_agree_with_the_published_ones() -> None:
-    """Operations and bytes of H1 to H9 give the floors of the workload table, milliseconds on an H200."""
-    from redfuser.bench.roof import KNOWN
+    """Operations and bytes of H1 to H9 give the floors of the workload table, milliseconds on an H200 of 790 TFLOP/s. (What
+    matrix units were since seen to reach, and what is the roof, is more.)"""
+    from redfuser.bench.roof import KNOWN, Roof
 
     published = {"H1": 0.0217, "H2": 0.0326, "H3": 0.0435, "H4": 0.0108, "H5": 0.0144, "H6": 0.0180, "H7": 0.2311, "H8": 0.4620,
                  "H9": 0.9239, "causal-8192": 0.696}
     for name, floor in published.items():
         c = case_named(f"mha/{name}")
-        assert KNOWN["NVIDIA H200"].floor_ms(c.flops, c.bytes, c.dtype) == pytest.approx(floor, rel=0.02), name
+        assert Roof(4.65e12, {"f16": 790e12}).floor_ms(c.flops, c.bytes, "f16") == pytest.approx(floor, rel=0.02), name
+    assert KNOWN["NVIDIA H200"].rates["f16"] >= 790e12
 
 
 @pytest.mark.parametrize("case", smoke(), ids=str)
