@@ -55,6 +55,7 @@ def why(artifact: Path) -> None:
     import redfuser
     from redfuser import settings
     from redfuser.cache import Cache
+    from redfuser.codegen import hip
     from redfuser.codegen.build import Request, cache_key
     from redfuser.strategies import cpu
 
@@ -63,8 +64,9 @@ def why(artifact: Path) -> None:
     store = Cache(settings.current().cache_dir)
     rows = []
     for name, spec in sorted(redfuser.load(str(artifact)).kernels.items()):
-        if spec.kind == "cuda":
-            key = cache_key(Request(spec.source, spec.args, spec.name, spec.arch, spec.config))
+        if spec.kind != "cpu":
+            key_of = cache_key if spec.kind == "cuda" else hip.cache_key
+            key = key_of(Request(spec.source, spec.args, spec.name, spec.arch, spec.config))
         else:
             key = cpu.store_key(spec.source, spec.launches[0].entry, spec.arch)
         rows.append([name, key[:16], "hit" if store.path(key).exists() else "miss"])

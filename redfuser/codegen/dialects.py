@@ -18,6 +18,8 @@ from redfuser.tensorize.ir.pointwise import NUMPY_DTYPES
 DTYPES = {**LONG, "bool": "uint8"}
 """TileLang's element types; a boolean tensor is read as bytes."""
 EIGHT = ("e4m3", "e5m2")
+HALVES = "halves"
+"""Extrema of two halves, which a reduction calls by their bare names: HIP has them of other types alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class Dialect:
 
     def defined(self, called: set[str]) -> list[str]:
         """The functions of ours that kernels call."""
-        return [f"static __device__ __forceinline__ {result} {name}({given}) {{ {body} }}"
+        return [body if name == HALVES else f"static __device__ __forceinline__ {result} {name}({given}) {{ {body} }}"
                 for name, (result, given, body) in self.prelude.items() if name in called]
 
 
@@ -64,6 +66,10 @@ ROCM = Dialect("import tilelang.rocm.language as T", {**_floats({
     "rsqrt_near": "return (float)(1.0 / sqrt((double)x));",
     "sigmoid_near": "return 1.0f / (1.0f + expf(-x));",
 }),
+    HALVES: ("", "", "\n".join(
+        "template <class T, class = std::enable_if_t<sizeof(T) == 2 && !std::is_integral<T>::value>> __device__ "
+        f"__forceinline__ T {n}(T x, T y) {{ return (float)x {less} (float)y ? x : y; }}"
+        for n, less in (("max", ">"), ("min", "<")))),
     "from_e4m3": ("float", "unsigned char b", "float x = __uint_as_float((b & 0x7fu) << 20) * 0x1p120f; x = (b & 0x7f) == 0x7f "
                   "? __uint_as_float(0x7fc00000u) : x; return b & 0x80 ? -x : x;"),
     "from_e5m2": ("float", "unsigned char b", "float x = __uint_as_float((b & 0x7fu) << 21) * 0x1p112f; x = (b & 0x7f) >= 0x7c "
@@ -74,7 +80,7 @@ ROCM = Dialect("import tilelang.rocm.language as T", {**_floats({
     "to_e5m2": ("unsigned char", "float x", "unsigned u = __float_as_uint(x), s = u >> 24 & 0x80u, v = u & 0x7fffffffu; "
                 "float a = __uint_as_float(v); if (a != a) return s | 0x7fu; if (a >= 61440.0f) return s | 0x7cu; "
                 "return s | (a < 0x1p-14f ? (unsigned)rintf(a * 65536.0f) : ((v + 0xfffffu + (v >> 21 & 1u)) >> 21) - 448u);"),
-}, "#include <hip/hip_runtime.h>",
+}, "#include <hip/hip_runtime.h>\n#include <type_traits>",
     {n: f"{n}f" for n in ("exp", "exp2", "log", "log2", "sqrt", "tanh", "erf", "floor", "ceil", "sin", "cos", "pow")}
     | {"round": "rintf", "rsqrt": "rsqrt_near", "sigmoid": "sigmoid_near"},
     {**DTYPES, **dict.fromkeys(EIGHT, "uint8")}, True, 2)
@@ -91,4 +97,4 @@ def byte(value: float | int | bool, dtype: str) -> int:
 DIALECTS = {"cuda": CUDA, "hip": ROCM}
 """By the kind of a target."""
 
-__all__ = ["CUDA", "DIALECTS", "DTYPES", "EIGHT", "ROCM", "Dialect", "byte"]
+__all__ = ["CUDA", "DIALECTS", "DTYPES", "EIGHT", "HALVES", "ROCM", "Dialect", "byte"]

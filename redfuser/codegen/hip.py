@@ -45,7 +45,7 @@ def try_build(request: Request, cache: Cache | None = None) -> KernelSpec | Buil
 def try_build_many(requests: Sequence[Request], cache: Cache | None = None) -> list[KernelSpec | BuildFailure]:
     """All of ``requests`` in one process of TileLang; answers in order."""
     cache = cache if cache is not None else build._default_cache()
-    keys = [_key(r) for r in requests]
+    keys = [cache_key(r) for r in requests]
     found: list[KernelSpec | BuildFailure | None] = [_stored(cache, key) for key in keys]
     missing = [i for i, spec in enumerate(found) if spec is None]
     for i, answer in zip(missing, _lowered([requests[i] for i in missing]), strict=True):
@@ -71,7 +71,8 @@ def finish(spec: KernelSpec, cache: Cache | None = None) -> KernelSpec:
     return made
 
 
-def _key(request: Request) -> str:
+def cache_key(request: Request) -> str:
+    """Everything the text of a kernel depends on."""
     own = [Path(str(sys.modules[n].__file__)).read_bytes() for n in (hip_worker.__name__, worker.__name__, __name__)]
     return key_of("hip text", build.canonical_source(request.source), [asdict(a) for a in request.args], request.name,
                   request.arch, dict(request.config), build._version("tilelang"), hashlib.sha256(b"".join(own)).hexdigest())
@@ -192,4 +193,4 @@ def remarks(log: str) -> dict[str, dict[str, int]]:
     return found
 
 
-__all__ = ["finish", "remarks", "try_build", "try_build_many", "unbundled"]
+__all__ = ["cache_key", "finish", "remarks", "try_build", "try_build_many", "unbundled"]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from redfuser.acrf.expr import BINARY, LEVEL, Cast, Const, Expr, Index, Load, Op, entangled, indices_of, unfolded
-from redfuser.codegen.dialects import CUDA, DIALECTS, EIGHT, Dialect, byte
+from redfuser.codegen.dialects import CUDA, DIALECTS, EIGHT, HALVES, Dialect, byte
 from redfuser.codegen.roles import ARRIVE, ARRIVE_ALL, POLICIES, SWIZZLE, RolePrinter, options, role_kernel
 from redfuser.errors import LoweringError
 from redfuser.tensorize.config import TileConfig
@@ -151,6 +151,8 @@ class _Printer:
             case ReduceTile(lanes=True) if self.roles is not None:
                 return [*comment, *self.roles.by_lane(s)]
             case ReduceTile(op, src, dst, clear):
+                if {self.dtypes[src], self.dtypes[dst]} & {"f16", "bf16"}:
+                    self.called |= {HALVES} & set(self.dialect.prelude)
                 return [*comment, f"T.reduce_{op}({src}, {dst}, dim={len(self.shapes[src]) - 1}, clear={clear})"]
             case Fill(buffer, value):
                 if value.value == 0:

@@ -88,6 +88,11 @@ LAYER = """cascade layer(x: f16[6, 768], g: f16[768]) over l
   y[i, l] = f16((f32(x[i, l]) - u) * rsqrt(v / 768.0 + 1.0e-5) * f32(g[l]))
   return y
 """
+HALVES = """cascade halves(x: f16[9, 200]) over l
+  m[i] = max[l] x[i, l]
+  t[i] = sum[l] exp(f32(x[i, l]) - f32(m))
+  return m, t
+"""
 
 
 @dataclass(frozen=True)
@@ -130,5 +135,6 @@ FAMILIES = {
     "variance": Family(VARIANCE, "multi", 2),
     "inertia": Family(INERTIA),
     "softmax": Family(SOFTMAX, "resident"),
+    "halves": Family(HALVES),
     "layer": Family(LAYER, "resident"),
 }
