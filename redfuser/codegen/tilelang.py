@@ -39,7 +39,6 @@ _FUNCTIONS = {"exp": "T.exp", "exp2": "T.exp2", "log": "T.log", "log2": "T.log2"
               "round": "T.nearbyint", "sin": "T.sin", "cos": "T.cos", "min": "T.min", "max": "T.max", "pow": "T.pow",
               "select": "T.if_then_else", "isnan": "T.isnan", "and": "T.And", "or": "T.Or", "not": "T.Not"}
 _FLOATS = ("f64", "f32", "f16", "bf16", "e4m3", "e5m2")
-WIDTH = 100
 
 
 def build_config(program: TileProgram, config: TileConfig) -> dict[str, Any]:
@@ -344,6 +343,3 @@ def _const(e: Const) -> str:
 
 def _shape(shape: tuple[int, ...]) -> str:
     return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
-
-
-Printer = Callable[[TileProgram], str]

@@ -110,6 +110,8 @@ def _compiled(gm: fx.GraphModule, inputs: Sequence[Any], chosen: Chosen, name: s
     from redfuser.dynamo.program import Program
 
     recipe, model = found
+    if any(not spec.finished for spec in model.kernels.values()):
+        raise GivenBack("RF521", f"kernels for {arch} are HIP text that needs hipcc here")
     program = Program(model, recipe, gm, inputs, name, chosen.cuda_graphs and arch != "cpu")
     tell(GraphReport(name, came, shapes, report=model.report, key=key,  # type: ignore[arg-type]
                      seconds=time.perf_counter() - started))

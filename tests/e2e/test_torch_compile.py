@@ -12,6 +12,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -290,6 +291,17 @@ def test_graphs_that_depend_on_data_are_given_back() -> None:
     graph = torch.fx.symbolic_trace(lambda x: x.nonzero())
     with torch.no_grad(), pytest.raises(GivenBack, match="RF132"):
         capture(graph, [torch.ones(3)])
+
+
+def test_kernels_that_nobody_has_compiled_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    from redfuser.dynamo import graphs
+
+    text = SimpleNamespace(kernels={"k": SimpleNamespace(finished=False)})
+    monkeypatch.setattr(graphs, "_artifact", lambda *_: b"")
+    monkeypatch.setattr(graphs, "_unpack", lambda _: (Recipe((0,), (), (), (), (0,)), text))
+    with torch.no_grad():
+        given_back("RF521", lambda x: softmax(x) + 19, torch.ones(2, 8))
+    dynamo.clear()
 
 
 def test_an_error_of_the_compiler_is_carried_over(monkeypatch: pytest.MonkeyPatch) -> None:
