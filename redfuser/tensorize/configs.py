@@ -253,7 +253,8 @@ def _held(widths: list[int], tile: int) -> int:
 def _gemm_space(target: Target, rows: int, n: int, columns: int) -> list[TileConfig]:
     out: list[TileConfig] = []
     if rows <= 16:
-        out += [TileConfig(16, s, 128, stages, "shared", False) for s in (64, 128) for stages in (2, 3)]
+        threads = 128 if round_up(columns, 16) % 32 == 0 else 64  # each warp takes eight columns, or some of these
+        out += [TileConfig(16, s, threads, stages, "shared", False) for s in (64, 128) for stages in (2, 3)]
         if target.tma and target.wgmma and n >= ASKED and columns <= 128:
             out += [TileConfig(64, s, 128, 2, "registers", True, schedule="overlap") for s in (128, 64)]
     for m in (64, 128):

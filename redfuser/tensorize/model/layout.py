@@ -8,7 +8,7 @@ What no product fixes is dealt out in runs of one vector access. Fragments that 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod
 
@@ -31,13 +31,26 @@ class Layout:
 
 def matrix_warps(g: Gemm, m: int, n: int, threads: int, target: Target) -> tuple[int, int]:
     """The grid of warps over an accumulator of m x n, rows by columns."""
+    return next(_grids(g, m, n, threads, target), (1, max(1, threads // target.warp)))
+
+
+def uneven(kernel: TileKernel, target: Target) -> str:
+    """A product that the warps cannot share: each takes 16 rows and 8 columns, or some of these. Empty where there is none."""
+    shapes = {b.name: b.shape for b in kernel.buffers if b.scope == "fragment"}
+    for s in every(kernel.body):
+        if isinstance(s, Gemm) and not s.flies and len(shape := shapes.get(s.c, ())) == 2 and next(
+                _grids(s, *shape, kernel.threads, target), None) is None:
+            return f"a way to share {shape[0]} x {shape[1]} of a product among {kernel.threads // target.warp} warps"
+    return ""
+
+
+def _grids(g: Gemm, m: int, n: int, threads: int, target: Target) -> Iterator[tuple[int, int]]:
     warps = threads // target.warp
     group = 4 if warp_group(g, m, threads, target) else 1
     for rows in _by_policy(g, warps, m, n):
         columns = warps // rows
         if warps % rows == 0 and rows % group == 0 and m % (16 * rows) == 0 and n % (target.warp // 4 * columns) == 0:
-            return rows, columns
-    return 1, max(1, warps)
+            yield rows, columns
 
 
 def _by_policy(g: Gemm, warps: int, m: int, n: int) -> list[int]:
