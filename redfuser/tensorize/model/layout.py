@@ -39,7 +39,7 @@ def uneven(kernel: TileKernel, target: Target) -> str:
     shapes = {b.name: b.shape for b in kernel.buffers if b.scope == "fragment"}
     for s in every(kernel.body):
         if isinstance(s, Gemm) and not s.flies and len(shape := shapes.get(s.c, ())) == 2 and next(
-                _grids(s, *shape, kernel.threads, target), None) is None:
+                _grids(s, shape[0], shape[1], kernel.threads, target), None) is None:
             return f"a way to share {shape[0]} x {shape[1]} of a product among {kernel.threads // target.warp} warps"
     return ""
 
