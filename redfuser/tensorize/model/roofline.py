@@ -16,9 +16,9 @@ CROWD = 8
 """How sharply units that run side by side go from the slower one's time to more than that: the power of the mean by which the
 times of each are put together. Two that take as long each take 1.09 times as long together."""
 MANY = 16
-"""Waves of blocks from which on multiprocessors have as much to do, one as the other; turns of which the first is little."""
+"""Waves of blocks from which on multiprocessors have as much to do, one as the other."""
 APART = 4
-"""What a group of its own loads ahead, at least; with roles all but the first turn's."""
+"""What a group of its own loads ahead."""
 SPILL = 4
 """Accesses to a spilled register in a turn: stored and loaded by either half of it."""
 
@@ -41,16 +41,19 @@ class Time:
     chain: float
     overlap: float
     """Groups of warps on a multiprocessor that may do different things at once."""
-    ahead: float
+    ahead: int
     """The same of loads and what is made of them: blocks, and what a block loads ahead."""
+    fed: float
+    """The same where memory is what bounds and a group of its own copies: all but what is made of the data that come last."""
 
     @property
     def total(self) -> float:
         """Matrix units run while their operands arrive. They and the rest overlap as far as there are other warps to do the
         one while some do the other, and so do loads and both."""
         short, long = sorted((_crowd(self.matrix, self.port, self.shared), _crowd(self.core, self.special) + self.waits))
-        less, more = sorted((self.bytes, long + short / self.overlap))
-        return max(self.launch + more + less / self.ahead, self.chain)
+        made = long + short / self.overlap
+        behind = made / max(self.ahead, self.fed) if made < self.bytes else self.bytes / self.ahead
+        return max(self.launch + max(made, self.bytes) + behind, self.chain)
 
     @property
     def limit(self) -> str:
@@ -113,13 +116,13 @@ def timed(b: Blocks, target: Target) -> Time:
     core = (target.issue * done.core + done.special) / target.lanes + spills
     turns = done.turns * target.turn / target.clock if done.matrix else 0.0
     first = target.latency + (target.start if b.apart else 0.0)
-    ahead = at_once * (1 + (b.deep > 1)) * (max(APART, min(done.rounds, MANY)) if b.apart else 1)
+    ahead = at_once * (1 + (b.deep > 1)) * (APART if b.apart else 1)
     return Time(bytes=b.unique / target.bandwidth, port=per * sum(done.moved.values()) / target.port,
                 shared=per * done.shared / target.banks, matrix=most * matrix, core=per * core,
                 special=per * done.special / target.special, waits=most * done.waits * target.latency / (b.groups * at_once),
                 launch=target.launch + target.latency + (waves - 1) * first / held + turns * most / at_once,
                 chain=target.launch + waves * (turns + _waits(b, core / target.clock, target)),
-                overlap=b.groups * at_once ** 0.5, ahead=ahead)
+                overlap=b.groups * at_once ** 0.5, ahead=ahead, fed=min(MANY, sum(done.moved.values()) // target.flight) if b.apart else 1)
 
 
 def _groups(kernel: TileKernel) -> int:

@@ -115,8 +115,6 @@ def _work(s: Sketch, c: TileConfig, columns: int, steps: int, target: Target) ->
     done.special = c.rows * n * s.special
     if c.schedule == "auto":
         done.turns = steps * (2 if s.depth else s.several)
-    else:
-        done.rounds = steps
     return done
 
 

@@ -48,8 +48,7 @@ UNROLLED = 4
 class Work:
     """Of one block, or the mean of some. moved: bytes by parameter. matrix: operations by the operands' type. shared: bytes
     that shared memory gives and takes. turns: of pipelined loops, once for each product; steps: of others, which wait for
-    what they read; waits: for elements that threads read themselves beside a product; meets: of warps that reduce a row;
-    rounds: turns of loops whose tiles a group of its own copies, as long as there is room."""
+    what they read; waits: for elements that threads read themselves beside a product; meets: of warps that reduce a row."""
 
     moved: dict[str, float] = field(default_factory=dict)
     matrix: dict[str, float] = field(default_factory=dict)
@@ -60,7 +59,6 @@ class Work:
     steps: float = 0.0
     waits: float = 0.0
     meets: float = 0.0
-    rounds: float = 0.0
 
     def add(self, other: Work, times: float) -> None:
         for mine, theirs in ((self.moved, other.moved), (self.matrix, other.matrix)):
@@ -73,7 +71,6 @@ class Work:
         self.steps += other.steps * times
         self.waits += other.waits * times
         self.meets += other.meets * times
-        self.rounds += other.rounds * times
 
 
 class _Counting:
@@ -138,10 +135,8 @@ def _of(counting: _Counting, body: tuple[TileStmt, ...], at: Mapping[str, int | 
                 each = UNROLLED if not (products or one.meets) else 1
                 found.add(Work(turns=often * max(1, products)) if stages else Work(steps=often / each), 1.0)
             case Roles(roles):
-                apart = [_of(counting, role.body, at) for role in roles]
-                for each in apart:
-                    found.add(replace(each, steps=0.0), 1.0)
-                found.rounds += max(each.steps for each in apart)
+                for role in roles:
+                    found.add(replace(_of(counting, role.body, at), steps=0.0), 1.0)
             case If(cond, inner):
                 if value(cond, at) != 0:
                     found.add(_of(counting, inner, at), 1.0)
