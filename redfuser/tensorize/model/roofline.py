@@ -122,7 +122,8 @@ def timed(b: Blocks, target: Target) -> Time:
                 special=per * done.special / target.special, waits=most * done.waits * target.latency / (b.groups * at_once),
                 launch=target.launch + target.latency + (waves - 1) * first / held + turns * most / at_once,
                 chain=target.launch + waves * (turns + _waits(b, core / target.clock, target)),
-                overlap=b.groups * at_once ** 0.5, ahead=ahead, fed=min(MANY, sum(done.moved.values()) // target.flight) if b.apart else 1)
+                overlap=b.groups * at_once ** 0.5, ahead=ahead,
+                fed=min(MANY, sum(done.moved.values()) // target.flight) if b.apart else 1)
 
 
 def _groups(kernel: TileKernel) -> int:
