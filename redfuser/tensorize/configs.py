@@ -22,7 +22,7 @@ from redfuser.tensorize.config import Schedule, TileConfig
 from redfuser.tensorize.ir.effects import every
 from redfuser.tensorize.ir.nodes import TileKernel
 from redfuser.tensorize.map_configs import map_configs
-from redfuser.tensorize.model import Sketch, operations, predicted, sketched
+from redfuser.tensorize.model import Sketch, operations, predicted, sketched, uneven
 from redfuser.tensorize.precision import kept, unit_roundoff
 from redfuser.tensorize.products import product_space
 from redfuser.tensorize.rewrite import arrange
@@ -150,6 +150,8 @@ def ranked(program: Program, space: list[TileConfig], target: Target, sketch: Sk
             continue
         if len(list(every(tiles.kernels[0].body))) > LARGE:
             return space
+        if any(uneven(k, target) for k in tiles.kernels):
+            continue
         if tiles.kernels not in made:
             made.append(tiles.kernels)
             found[c] = predicted(tiles, target) or float("inf")

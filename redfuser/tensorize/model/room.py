@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from redfuser.errors import LoweringError
 from redfuser.target import Target
 from redfuser.tensorize.ir.nodes import Roles, TileKernel
-from redfuser.tensorize.model.layout import uneven
 from redfuser.tensorize.model.pressure import of_products
 from redfuser.tensorize.model.registers import block_threads, carried, limit, registers
 from redfuser.tensorize.model.shared import shared_bytes
@@ -51,7 +50,7 @@ def lacks(kernel: TileKernel, target: Target, shared: int | None = None) -> str:
         return f"{held} registers a thread at least, of {most}"
     if (product := of_products(kernel, target)) + (spare := SPARE if most <= TIGHT else FEW) > most:
         return f"{product} registers a thread for a product and {spare} beside them, of {most}"
-    return uneven(kernel, target)
+    return ""
 
 
 def _taken(kernel: TileKernel) -> int:
