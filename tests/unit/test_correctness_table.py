@@ -12,6 +12,9 @@ AGAIN = """build and run the programs again, and commit the table under docs/res
     redfuser bench correctness --build DIR --target sm_90a        (here)
     redfuser bench correctness --run DIR --table TABLE            (where the GPU is)"""
 
+UNEXPLAINED = {("mla/bf16 1x128x500 576/512 s* multi3", "racecheck")}
+"""A cluster of two blocks: an illegal memory access under racecheck alone (docs/decisions/0013-weigh-and-accumulate.md)."""
+
 
 def newest() -> Path:
     found = list(RESULTS.glob(f"*-correctness/{table.JSONL}"))
@@ -33,11 +36,11 @@ def test_nothing_in_the_table_is_wrong() -> None:
 
 
 def test_what_has_roles_was_run_many_times_and_watched() -> None:
-    """A race or a wait that is missing need not show in the values of one run. The sanitizer's racecheck is told and not asked:
-    it does not follow what one thread signals for its group."""
+    """A race or a wait that is missing need not show in the values of one run. What a tool of the sanitizer found and nobody has
+    explained yet is named here, and nothing else may be."""
     _, rows = table.read(newest())
     right = [r for r in rows if r["verdict"] == table.RIGHT]
     roles = [r for r in right if set(r["schedules"]) - {"auto"}]
     watched = [r for r in roles if "sanitized" in r]
-    assert len(roles) >= 50 and watched and all(r["repeats"] >= 50 for r in right)
-    assert [(r["program"], r["sanitized"]) for r in watched if r["sanitized"]["memcheck"] or r["sanitized"]["synccheck"]] == []
+    assert len(roles) >= 50 and len(watched) >= 50 and all(r["repeats"] >= 50 for r in right)
+    assert {(r["program"], tool) for r in watched for tool, what in r["sanitized"].items() if what} <= UNEXPLAINED
