@@ -66,13 +66,14 @@ def explain(model: Any, args: Any = None, kwargs: Any = None, *, target: str | N
                             disable=chosen.disable, verify=chosen.verify, name=_name(model)).report
 
 
-def load(path: Any) -> CompiledModel:
-    """Load what ``compiled.save(path)`` wrote. Needs torch only: no TVM, no TileLang, no compiler.
+def load(path: Any, *, arch: str | None = None) -> CompiledModel:
+    """Load what ``compiled.save(path)`` wrote. Needs torch only: no TVM, no TileLang, no compiler. arch: the kernels to take,
+    also on a machine that cannot run them, to look at; default: those of this machine.
 
     Raises ArtifactError RF6xx for a corrupt, too new or foreign-architecture file."""
     from redfuser.runtime.model import CompiledModel
 
-    return CompiledModel.load(path)
+    return CompiledModel.load(path, arch=arch)
 
 
 def architecture(target: str) -> str:

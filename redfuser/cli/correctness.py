@@ -58,7 +58,7 @@ def _matches(program: Program, pattern: str) -> bool:
 @click.option("--device", help="With --run: cuda or cpu; default: cuda where there is one.")
 @click.option("--jobs", default=0, help="Processes; default: the cores, at most 4 with --run.")
 @click.option("--limit", "limit_s", default=300.0, show_default=True, help="Seconds for one program.")
-@click.option("--since", type=FOLDER, help="With --run: a table; rows of the same bytes that were right stand.")
+@click.option("--since", type=FOLDER, help="A table: what was right in it stands. --build: is not built again; --run: not run.")
 @click.option("--any-runtime", is_flag=True, help="With --since: also rows under another runtime; the table counts them.")
 @click.option("--sanitize", is_flag=True, help="With --run: right programs with roles once under compute-sanitizer.")
 @click.option("--table", type=FOLDER, help="Write correctness.jsonl and README.md there; with --run, default: DIR/table.")
@@ -73,8 +73,10 @@ def correctness(building: Path | None, running: Path | None, interpret: bool, li
             click.echo(p.name)
     elif building is not None:
         from redfuser.bench.correctness.build import build
+        from redfuser.bench.correctness.table import JSONL
 
-        _show_build(build(programs, target, building, jobs or cores, limit_s, click.echo))
+        earlier = since / JSONL if since is not None else None
+        _show_build(build(programs, target, building, jobs or cores, limit_s, click.echo, earlier))
     elif running is not None:
         import torch
 
@@ -83,11 +85,11 @@ def correctness(building: Path | None, running: Path | None, interpret: bool, li
         from redfuser.bench.correctness.table import JSONL, read
 
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        earlier = read(since / JSONL)[1] if since is not None else ()
+        rows_before = read(since / JSONL)[1] if since is not None else ()
         begun = provenance.now()
         output = running / f"rows-{device}.jsonl"
         jobs = jobs or min(4, cores)
-        rows = run(programs, running, device, output, jobs, limit_s, click.echo, earlier, any_runtime)
+        rows = run(programs, running, device, output, jobs, limit_s, click.echo, rows_before, any_runtime)
         if sanitize:
             rows = watched(rows, running, output, jobs, click.echo)
         _finish(rows, device, table or running / "table", begun)

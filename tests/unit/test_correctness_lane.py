@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from redfuser import numerics
-from redfuser.bench.correctness import build, digest, run, steady, table
+from redfuser.bench.correctness import build, child, digest, run, steady, table
 from redfuser.bench.correctness import supervise as supervision
 from redfuser.bench.correctness.judge import judge
 from redfuser.bench.correctness.run import examine
@@ -226,7 +226,8 @@ def test_build_here_run_there_and_a_table(tmp_path: Path, monkeypatch: pytest.Mo
     told: list[str] = []
 
     def here(step: str, names: list[str], options: dict[str, Any], jobs: int, limit_s: float) -> Any:
-        return ({"program": n, **build.one(named(n), options["target"], Path(options["folder"]))} for n in names)
+        do = child.step(step, options)
+        return ({"program": n, **do(named(n))} for n in names)
 
     monkeypatch.setattr(build, "supervise", here)
     for _ in range(2):
@@ -275,6 +276,17 @@ def test_build_here_run_there_and_a_table(tmp_path: Path, monkeypatch: pytest.Mo
     ran.clear()
     run.run(programs, tmp_path, "cpu", tmp_path / "rows-other.jsonl", 1, 60, told.append, [{**r, "ran": "other"} for r in rows])
     assert ran == names, "other bytes run again"
+    # of an earlier table alone: what would be built of the same texts is not built, and does not run
+    table.write(tmp_path / "earlier", head, rows)
+    monkeypatch.setattr(build, "supervise", here)
+    bare = tmp_path / "empty"
+    records = build.build(programs, "cpu", bare, 1, 60, told.append, tmp_path / "earlier" / table.JSONL)
+    assert [r["status"] for r in records] == ["stands", "built"] and not build.paths(bare, names[0])[0].exists()
+    ran.clear()
+    again = run.run(programs, bare, "cpu", bare / "rows.jsonl", 1, 60, told.append, rows)
+    assert ran == [names[1]] and {**rows[0], "key": "changed"} == again[0]
+    alone = run.run(programs, bare, "cpu", bare / "other.jsonl", 1, 60, told.append)
+    assert [r["verdict"] for r in alone] == ["not run", "right"], "without the table it says nothing"
     ran.clear()
     monkeypatch.setattr(digest, "runtime", lambda: "changed")
     run.run(programs, tmp_path, "cpu", tmp_path / "rows-third.jsonl", 1, 60, told.append, rows)

@@ -9,7 +9,7 @@ import re
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,9 @@ from workloads.correctness import Program, draw
 FAILED = re.compile(r"RF45\d")
 """Codes of builds that failed; every other code is a refusal."""
 
+STANDS = "stands"
+"""The status of a program that was not built, since an earlier table has a row of what would be."""
+
 
 def paths(folder: Path, name: str) -> tuple[Path, Path]:
     """(artifact, record) of a program."""
@@ -32,23 +35,25 @@ def paths(folder: Path, name: str) -> tuple[Path, Path]:
 
 
 def build(programs: Sequence[Program], target: str, folder: Path, jobs: int, limit_s: float,
-          tell: Callable[[str], None]) -> list[dict[str, Any]]:
+          tell: Callable[[str], None], since: Path | None = None) -> list[dict[str, Any]]:
     """Build what is not in ``folder`` yet as it stands now; the records of all, in the programs' order. What is there and
-    would be built of the same texts is kept: its record says since which commit, and that it is of the lowering as it is."""
+    would be built of the same texts is kept: its record says since which commit, and that it is of the lowering as it is.
+    since: an earlier table (its JSON lines); what was right in it and would be built of the same texts by the same compilers is
+    not built (:data:`STANDS`)."""
     folder.mkdir(parents=True, exist_ok=True)
     waiting = [p for p in programs if (read(folder, p) or {}).get("key") != key(p, target)]
     tell(f"{len(programs)} programs, {len(programs) - len(waiting)} built before")
     by = {p.name: p for p in programs}
     started, built_by = time.perf_counter(), {"lowering": lowering(), "commit": provenance.commit()}
-    for n, answer in enumerate(supervise("build", [p.name for p in waiting], {"target": target, "folder": str(folder)}, jobs,
-                                         limit_s), 1):
+    for n, answer in enumerate(supervise("build", [p.name for p in waiting], {"target": target, "folder": str(folder),
+                                                                             "since": str(since or "")}, jobs, limit_s), 1):
         program = by[answer["program"]]
         if "lost" in answer:
             answer = {"status": "failed", "code": "lost", "why": answer["lost"]}
         record = {"program": program.name, "family": program.family, "key": key(program, target), "target": target,
                   **built_by, **answer}
         paths(folder, program.name)[1].write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
-        why = f" {record['code']} {record['why'][:150]}" if record["status"] != "built" else ""
+        why = f" {record['code']} {record['why'][:150]}" if record["status"] not in ("built", STANDS) else ""
         tell(f"[{n}/{len(waiting)} {time.perf_counter() - started:.0f} s] {program.name}: {record['status']}{why}")
     return [r for p in programs if (r := read(folder, p)) is not None]
 
@@ -61,13 +66,16 @@ def read(folder: Path, program: Program) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def one(program: Program, target: str, folder: Path) -> dict[str, Any]:
-    """Build one program into ``folder`` (in a child process). ``status``: built, refused or failed."""
+def one(program: Program, target: str, folder: Path, since: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Build one program into ``folder`` (in a child process). ``status``: built, refused, failed, or :data:`STANDS` where
+    ``since``, its row of an earlier table, speaks of what would be built."""
     from redfuser.runtime.model import CompiledModel
 
     artifact = paths(folder, program.name)[0]
     if (kept := _kept(program, target, folder)) is not None:
         return kept
+    if since is not None and (same := _standing(program, target, since)) is not None:
+        return same
     artifact.unlink(missing_ok=True)
     started = time.perf_counter()
     try:
@@ -106,12 +114,27 @@ def _kept(program: Program, target: str, folder: Path) -> dict[str, Any] | None:
         return None
     if found.get("compiler") != digest.compiler():
         return None
-    verify = "0" if found.get("checks") == digest.checks() else None
-    try:
-        same = digest.runs(compiled(program, target, build=False, verify=verify), target) == found.get("runs")
-    except RedFuserError:
+    if not _alike(program, target, found):
         return None
-    return {**found, "checks": digest.checks(), "lowering": lowering(), "key": key(program, target)} if same else None
+    return {**found, "checks": digest.checks(), "lowering": lowering(), "key": key(program, target)}
+
+
+def _standing(program: Program, target: str, row: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The record of a program of which an earlier table's row speaks: nothing is built, and what ran is what that row ran."""
+    if row.get("target") != target or row.get("compiler") != digest.compiler() or not _alike(program, target, row):
+        return None
+    kept = {k: row[k] for k in ("runs", "ran", "compiler", "fused", "cascades", "strategies")}
+    return {"status": STANDS, "code": "", "why": "", "refused": row["partly"], "checks": digest.checks(), **kept}
+
+
+def _alike(program: Program, target: str, earlier: Mapping[str, Any]) -> bool:
+    """Whether the program gives the texts that ``earlier`` was of, now. Its kernels are checked again where the checks are
+    other ones."""
+    verify = "0" if earlier.get("checks") == digest.checks() else None
+    try:
+        return bool(digest.runs(compiled(program, target, build=False, verify=verify), target) == earlier.get("runs"))
+    except RedFuserError:
+        return False
 
 
 def compiled(program: Program, target: str, build: bool = True, verify: str | None = None) -> Any:

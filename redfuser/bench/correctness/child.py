@@ -16,7 +16,7 @@ from typing import Any
 
 
 def main() -> None:
-    step, options = sys.argv[1], json.loads(sys.argv[2])
+    options = json.loads(sys.argv[2])
     channel = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     threading.Thread(target=_watch, args=(os.getppid(),), daemon=True).start()
@@ -24,7 +24,7 @@ def main() -> None:
     from workloads.correctness import all_programs
 
     programs = {p.name: p for p in all_programs()}
-    do = _step(step, options)
+    do = step(sys.argv[1], options)
     for name in names:
         channel.write(f"begin {name}\n")
         try:
@@ -44,26 +44,35 @@ def _watch(parent: int) -> None:
     os.killpg(os.getpid(), signal.SIGKILL)  # the supervisor made this process the first of its own group
 
 
-def _step(step: str, options: dict[str, Any]) -> Callable[[Any], dict[str, Any]]:
-    if step == "build":
+def step(name: str, options: dict[str, Any]) -> Callable[[Any], dict[str, Any]]:
+    """What the child does with a program: ``build``, ``run``, ``once`` or ``interpret``."""
+    if name == "build":
         from redfuser.bench.correctness.build import one as build
 
-        return lambda program: build(program, options["target"], Path(options["folder"]))
-    if step == "run":
+        earlier = _right(Path(options["since"])) if options["since"] else {}
+        return lambda program: build(program, options["target"], Path(options["folder"]), earlier.get(program.name))
+    if name == "run":
         from redfuser.bench.correctness.run import one as run
         from redfuser.bench.correctness.run import warm
 
         warm(options["device"])
         return lambda program: run(program, Path(options["folder"]), options["device"])
-    if step == "once":
+    if name == "once":
         from redfuser.bench.correctness.run import once
 
         return lambda program: once(program, Path(options["folder"]), options["device"])
-    if step == "interpret":
+    if name == "interpret":
         from redfuser.bench.correctness.interpret import one as interpret
 
         return lambda program: interpret(program, options["target"], options["draws"])
-    raise ValueError(step)
+    raise ValueError(name)
+
+
+def _right(path: Path) -> dict[str, dict[str, Any]]:
+    """The rows of a table that were right, by program."""
+    from redfuser.bench.correctness.table import RIGHT, read
+
+    return {r["program"]: r for r in read(path)[1] if r["verdict"] == RIGHT}
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map
 from redfuser import numerics
 from redfuser.bench import provenance
 from redfuser.bench.correctness import digest
-from redfuser.bench.correctness.build import paths, read
+from redfuser.bench.correctness.build import STANDS, paths, read
 from redfuser.bench.correctness.judge import HIDDEN, Verdict, judge, words
 from redfuser.bench.correctness.steady import REPEATS, TOOLS, repeated, sanitized
 from redfuser.bench.correctness.supervise import supervise
@@ -110,13 +110,13 @@ def _stands(row: dict[str, Any], record: dict[str, Any], any_runtime: bool) -> b
 
 def _built(record: dict[str, Any]) -> dict[str, Any]:
     """What a row says of the build."""
-    return {k: record.get(k, "") for k in ("key", "target", "lowering", "commit", "runs", "compiler", "ran")}
+    return {k: record.get(k, "") for k in ("key", "target", "lowering", "commit", "runs", "compiler", "checks", "ran")}
 
 
 def _read(folder: Path, program: Program) -> dict[str, Any] | None:
     """A program's record, with what its artifact runs."""
     found = read(folder, program)
-    return None if found is None else {**found, "ran": digest.ran(paths(folder, program.name)[0])}
+    return None if found is None else {**found, "ran": digest.ran(paths(folder, program.name)[0]) or found.get("ran", "")}
 
 
 def unbuilt(program: Program, record: dict[str, Any] | None) -> dict[str, Any]:
@@ -124,6 +124,9 @@ def unbuilt(program: Program, record: dict[str, Any] | None) -> dict[str, Any]:
     base = {**_origin(program, record or {}), "draws": 0, "bad": [], "ratio": None, "exceptions": {}}
     if record is None:
         return {**base, "verdict": NOT_RUN, "code": "", "why": "not built", "partly": [], "strategies": []}
+    if record["status"] == STANDS:
+        why = "not built: an earlier table speaks of it, which was not given or does not hold"
+        return {**base, "verdict": NOT_RUN, "code": "", "why": why, "partly": [], "strategies": []}
     verdict = REFUSED if record["status"] == "refused" else FAILED
     return {**base, "verdict": verdict, "code": record["code"], "why": record["why"], "partly": record.get("refused", []),
             "strategies": []}
