@@ -66,14 +66,14 @@ def explain(model: Any, args: Any = None, kwargs: Any = None, *, target: str | N
                             disable=chosen.disable, verify=chosen.verify, name=_name(model)).report
 
 
-def load(path: Any, *, arch: str | None = None) -> CompiledModel:
+def load(path: Any, *, arch: str | None = None, device: Any = None) -> CompiledModel:
     """Load what ``compiled.save(path)`` wrote. Needs torch only: no TVM, no TileLang, no compiler. arch: the kernels to take,
-    also on a machine that cannot run them, to look at; default: those of this machine.
+    also on a machine that cannot run them, to look at; default: those of this machine. device: where its constants go.
 
     Raises ArtifactError RF6xx for a corrupt, too new or foreign-architecture file."""
     from redfuser.runtime.model import CompiledModel
 
-    return CompiledModel.load(path, arch=arch)
+    return CompiledModel.load(path, arch=arch, device=device)
 
 
 def architecture(target: str) -> str:

@@ -21,6 +21,7 @@ from recorded import split_spec
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
+import redfuser
 from redfuser.artifact import KernelSpec, from_files, load_kernel, save_kernel, to_files
 from redfuser.errors import ArtifactError, InputError
 from redfuser.report import Report
@@ -303,7 +304,7 @@ def test_several_architectures_in_one_file(tmp_path: Path) -> None:
 def test_constants_follow_the_inputs_to_where_the_kernels_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model for GPUs that was loaded onto the CPU moves at its first call; one that can run where it is stays there."""
     gpu_model("sm_90a").save(tmp_path / "m.rf")
-    loaded = redfuser.load(tmp_path / "m.rf", arch="sm_90a")
+    loaded = redfuser.load(tmp_path / "m.rf", arch="sm_90a", device="cpu")
     moved: list[torch.device] = []
     for model in (loaded, gpu_model("sm_90a").to("meta")):
         with pytest.raises(InputError, match="RF503"):
