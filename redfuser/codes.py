@@ -91,7 +91,7 @@ CODES: dict[str, str] = {
     "RF458": "the compile worker could not start",
     "RF459": "the architecture is not one RedFuser builds for",
     "RF460": "a compiler ended well and left something that is not the kernel",
-    "RF461": "a schedule with roles that the compiler took apart",
+    "RF461": "a candidate that the compiler took apart",
     "RF462": "no ROCm compiler (hipcc) was found",
     # run time
     "RF501": "wrong number of tensors",

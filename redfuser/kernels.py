@@ -26,6 +26,8 @@ TOO_LONG = "RF454"
 """A compiler that finds no end on one candidate finds none on its siblings: one limit is waited for, not four."""
 CANDIDATES = 4
 """Configurations tried before giving up; the resource model orders them."""
+SPILLED = 128
+"""Bytes of a thread's registers in memory, beyond which the next configuration is tried: an eighth of what a thread has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,7 @@ def _tiled(made: Produced, program: Any, arch: str, build: bool, verify: str, sy
            order: Callable[[list[Any]], list[Any]]) -> Produced:
     """The GPU road: tile program, TileLang text, binaries from a worker process."""
     failure: RedFuserError | None = None
+    spare: tuple[int, Produced] | None = None
     passed: list[Note] = []
     candidates = _candidates(made.name, program, arch, verify, passed, symbols, order)
     by = "cost model" if order is list else "asked for"
@@ -131,7 +134,12 @@ def _tiled(made: Produced, program: Any, arch: str, build: bool, verify: str, sy
         if not build:
             return chosen
         try:
-            return replace(chosen, spec=_build(request, symbols))
+            spec = _build(request, symbols)
+            spilled = max((r.get("spill_bytes", 0) for r in spec.resources), default=0)
+            if spilled <= SPILLED or order is not list:
+                return replace(chosen, spec=spec)
+            passed.append(Note(f"{made.name}: candidate {rank} keeps {spilled} bytes of its registers in memory", "RF461"))
+            spare = min(filter(None, (spare, (spilled, replace(chosen, spec=spec)))), key=lambda kept: kept[0])
         except BuildError as error:
             if error.code in NO_COMPILER:
                 raise
@@ -139,6 +147,8 @@ def _tiled(made: Produced, program: Any, arch: str, build: bool, verify: str, sy
             passed.append(_passed_over(made.name, rank, error))
             if error.code == TOO_LONG:
                 break
+    if spare is not None:
+        return replace(spare[1], notes=tuple(passed))
     if failure is None:
         failure = LoweringError("RF410", f"no configuration of {made.name} fits {arch}",
                                 help="the region runs unfused; a smaller head dimension or row would fit")

@@ -298,7 +298,8 @@ def _selection_space(n: int, depth: int, target: Target) -> list[TileConfig]:
 
 def _row_space(resident: bool, rows: int, n: int, neighbours: bool) -> list[TileConfig]:
     """Rows held on chip, or walked, the usual first. neighbours: a block takes whole lines of memory, 32 rows or more where it
-    has room for them, and few elements of each at once."""
+    has room for them, and few elements of each at once. A row on chip that is no power of two long is shared evenly by a
+    block's threads, four elements at a time, or alone; TileLang has no layout for others, or gives each thread whole rows."""
     if neighbours and not resident and FEW <= rows < 16:
         together = 1 << (rows - 1).bit_length()
         return [TileConfig(together, s // together, 128, 0, "registers", False) for s in (LINE * STEP, LINE * STEP // 2)]
@@ -319,10 +320,13 @@ def _row_space(resident: bool, rows: int, n: int, neighbours: bool) -> list[Tile
             (1, min(wide, LONG // 2), 128), (1, wide, 256), (1, min(wide, 1024), 128), (4, min(wide, 256), 128))]
     out = []
     for width in dict.fromkeys((n, padded)):
-        for threads in (64, 128, 256, 512):
-            whole = width == padded or width % (4 * threads) == 0 or (width % 32 == 0 and threads == 64)
-            out += [TileConfig(r, width, threads, 0, "registers", False) for r in (1, 2, 4)
-                    if whole and FEWEST <= r * width / threads <= MOST and r <= max(1, rows)]
+        even = [(r, t) for t in (64, 128, 256, 512) for r in (1, 2, 4) if width == padded or width % (4 * t) == 0]
+        alone = [(r, t) for t in (32, 64, 128, 256, 512) for r in (1, 2, 4) if width % (4 * t if r > 1 else t) == 0]
+        for shapes in (even, alone):
+            out = [TileConfig(r, width, t, 0, "registers", False) for r, t in shapes
+                   if FEWEST <= r * width / t <= MOST and r <= max(1, rows)]
+            if out:
+                break
         if out:
             break
     out.sort(key=lambda c: abs(log(c.rows * c.segment / c.threads / USUAL)))

@@ -61,6 +61,21 @@ def test_without_a_compiler_one_candidate_is_enough(monkeypatch: pytest.MonkeyPa
     assert made.reason is not None and made.reason.code == "RF458" and len(asked) == 1
 
 
+@pytest.mark.parametrize(("spills", "taken"), [((8, 0, 0, 0), 0), ((1468, 0, 0, 0), 1), ((900, 400, 500, 300), 3)])
+def test_registers_in_memory_are_the_last_resort(monkeypatch: pytest.MonkeyPatch, spills: tuple[int, ...], taken: int) -> None:
+    """TileLang may give every thread whole rows: the next candidate is built, and the least of evils taken where all are."""
+    asked: list[Any] = []
+
+    def build(request: Any) -> KernelSpec:
+        asked.append(request)
+        return KernelSpec(request.name, "cuda", request.arch, request.args, (), resources=({"spill_bytes": spills[len(asked) - 1]},))
+
+    monkeypatch.setattr("redfuser.codegen.build.try_build", build)
+    made = kernels.produce("k", examples.softmax(64, 1000), "sm_90a")
+    assert made.spec is not None and made.spec.resources[0]["spill_bytes"] == spills[taken]
+    assert f"candidate {taken}" in made.config and [n.code for n in made.notes] == ["RF461"] * (len(asked) - (spills[taken] <= 128))
+
+
 def test_a_build_without_an_end_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """One limit for a kernel, not one for each of its candidates; then its region has a coded reason."""
     asked: list[Any] = []

@@ -14,6 +14,7 @@ from redfuser.codegen import tilelang
 from redfuser.strategies import realise
 from redfuser.target import target
 from redfuser.tensorize import configs, tensorize
+from redfuser.tensorize.configs import _row_space
 from redfuser.tensorize.model.registers import block_threads
 from tests import fused_examples as cascades
 from tests.tensorize import examples
@@ -36,11 +37,20 @@ def one_row(scores: str) -> Fused:
 
 CASES = {
     "sm_90a": [lambda: (examples.attention(CAUSAL, mask=examples.masks(CAUSAL)["causal"]), "single", 1),
-               lambda: (cascades.layer_norm(4096, 768, "f16"), "resident", 1),
+               lambda: (cascades.layer_norm(4096, 320, "f16"), "resident", 1),
               lambda: (one_row("product"), "single", 1), lambda: (one_row("given"), "single", 1)],
     "sm_80": [lambda: (examples.attention(CAUSAL, mask=examples.masks(CAUSAL)["causal"]), "single", 1),
               lambda: (examples.attention(Shape(b=4, h=16, hk=4, i=1, n=3000, d=64)), "multi", 3)],
 }
+
+
+@pytest.mark.parametrize("n", range(32, 4097, 32))
+def test_a_row_on_chip_is_shared_evenly(n):
+    """What TileLang 0.1.15 has a layout for without giving every thread whole rows, tried with every width of twenty: a power of
+    two, whole accesses of four elements for each thread, or one row in whole turns of the threads."""
+    for c in _row_space(True, 4096, n, False):
+        even = c.segment % (4 * c.threads) == 0 or (c.rows == 1 and c.segment % c.threads == 0)
+        assert c.segment >= n and (c.segment & (c.segment - 1) == 0 or even), c
 
 
 @pytest.mark.slow
