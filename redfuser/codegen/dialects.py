@@ -43,7 +43,8 @@ class Dialect:
 
 
 def _floats(bodies: Mapping[str, str]) -> dict[str, tuple[str, str, str]]:
-    return {name: ("float", "float x, float y" if name.endswith("_nan") else "float x", body) for name, body in bodies.items()}
+    two = ("_nan", "_rn")
+    return {name: ("float", "float x, float y" if name.endswith(two) else "float x", body) for name, body in bodies.items()}
 
 
 CUDA = Dialect("import tilelang.language as T", _floats({
@@ -52,6 +53,7 @@ CUDA = Dialect("import tilelang.language as T", _floats({
     "reciprocal_small": 'float y; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 0.125f)); return y * 0.125f;',
     "max_nan": 'float z; asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y)); return z;',
     "min_nan": 'float z; asm("min.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y)); return z;',
+    "sub_rn": "return __fsub_rn(x, y);",
 }))
 """The approximations are to 2 units in the last place; that called ``small`` has reciprocals below 2^-126, of numbers from
 1 on. Whatever else a kernel computes is compiled as torch's own kernels are: IEEE quotients and square roots, no flushed
@@ -63,6 +65,7 @@ ROCM = Dialect("import tilelang.rocm.language as T", {**_floats({
     "reciprocal_small": "return 1.0f / x;",
     "max_nan": "return x != x || x > y ? x : y;",
     "min_nan": "return x != x || x < y ? x : y;",
+    "sub_rn": "_Pragma(\"clang fp contract(off)\") return x - y;",
     "rsqrt_near": "return (float)(1.0 / sqrt((double)x));",
     "sigmoid_near": "return 1.0f / (1.0f + expf(-x));",
 }),

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from redfuser.acrf.expr import BINARY, LEVEL, Cast, Const, Expr, Index, Load, Op, entangled, indices_of, unfolded
+from redfuser.codegen.contracted import Contractions
 from redfuser.codegen.dialects import CUDA, DIALECTS, EIGHT, HALVES, Dialect, byte
 from redfuser.codegen.roles import ARRIVE, ARRIVE_ALL, POLICIES, SWIZZLE, RolePrinter, options, role_kernel
 from redfuser.errors import LoweringError
@@ -95,6 +96,7 @@ class _Printer:
         self.dtypes = kernel.dtypes
         self.shapes = {p.name: p.shape for p in kernel.params} | {b.name: b.shape for b in kernel.buffers}
         self.called: set[str] = set()
+        self.contractions = Contractions.of(kernel)
         self.roles = RolePrinter(kernel, self.expr, self.slice, self.stmt) if role_kernel(kernel) else None
 
     def lines(self) -> list[str]:
@@ -210,7 +212,7 @@ class _Printer:
 
     def assigned(self, target: str, e: Expr) -> str:
         """``e`` converted to the target's element type where that differs."""
-        want = self.dtypes[target]
+        want, e = self.dtypes[target], self.contractions.settled(target, e)
         if self.dialect.bytes and want in EIGHT and want != e.dtype:
             return str(byte(e.value, want)) if isinstance(e, Const) else self.to_byte(e, want)
         if want == "e4m3" and e.dtype in _FLOATS and want != e.dtype and not isinstance(e, Const):
@@ -256,6 +258,8 @@ class _Printer:
                 return f"({text})" if level > 6 else text
             case Op(name=n, args=args, dtype="f32" | "f16" | "bf16" as d) if n in self.dialect.functions:
                 return self.by_name(self.dialect.functions[n], d, args)
+            case Op(name="sub_rn", args=args):
+                return self.ours("sub_rn", *args)
             case Op(name="rsqrt", args=(x,), dtype="f32"):
                 return f"T.ieee_frsqrt({self.expr(x)})"
             case Op(name=n, args=(x, y)) if n in LEVEL and n not in _FUNCTIONS:

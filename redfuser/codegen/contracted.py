@@ -1,0 +1,98 @@
+"""Differences that no compiler may contract to a multiply-add.
+
+A GPU's compilers make one operation of a product and the sum or difference that takes it, and leave out the product's rounding.
+Mostly that is a gain. It is none where a *step* follows, a function whose result jumps or explodes with what is lost: with
+``m = max(x * c)`` the argument of ``exp(x * c - m)`` is no longer 0 at the maximum but ``x * c``'s rounding, 2^10 for scores of
+1e10; and none in half precision, where the program's own rounding, and the infinity that it may be, is what the next operation
+has to see. Interpreters cannot see it: what is said here is not in the tile program but in its text::
+
+    exp2((x * c - m) * 1.44)                -->    exp2(sub_rn(x * c, m) * 1.44)
+    a * b + c            in half precision  -->    half(float(a * b) + float(c))
+
+CUDA's ``__fsub_rn`` is never contracted (CUDA Math API, single precision intrinsics); two halves add in single precision,
+rounded once, as they add by themselves. A sum before a step stays as it is: nothing is taken away that it was made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from redfuser.acrf.expr import Cast, Const, Expr, Load, Op
+from redfuser.tensorize.ir.effects import every
+from redfuser.tensorize.ir.nodes import Parallel, TileKernel
+
+STEPS = frozenset({"exp", "exp2", "lt", "le", "gt", "ge", "eq", "ne", "floor", "ceil", "round", "trunc", "sign",
+                   "floordiv", "mod"})
+_COARSE = frozenset({"e4m3", "e5m2", "i8", "u8", "i16", "i32", "i64", "bool"})
+_HALVES = ("f16", "bf16")
+_SUMS = ("add", "sub")
+
+
+@dataclass(frozen=True, slots=True)
+class Contractions:
+    """Of one kernel. products: register tiles that hold a product somewhere; steps: those that a step is of, scaled or chosen
+    from but not summed with anything: a sum's own rounding is the same wherever its result is read."""
+
+    products: frozenset[str]
+    steps: frozenset[str]
+
+    @classmethod
+    def of(cls, kernel: TileKernel) -> Contractions:
+        own = {b.name: b.dtype for b in kernel.buffers if b.scope == "fragment"}
+        assigned = [a for s in every(kernel.body) if isinstance(s, Parallel) for a in s.body]
+        as_is = [a for a in assigned if own.get(a.target) == a.expr.dtype]
+        products = frozenset(a.target for a in as_is if _is_product(a.expr, frozenset()))
+        steps: frozenset[str] = frozenset()
+        while more := {n for a in assigned for n in _reached(a.expr, a.target in steps)} & set(own) - steps:
+            steps |= more
+        return cls(products, steps)
+
+    def settled(self, target: str, e: Expr) -> Expr:
+        """``e`` as it is assigned to ``target``, with what must not be contracted said."""
+        return self._settled(e, target in self.steps)
+
+    def _settled(self, e: Expr, step: bool) -> Expr:
+        match e:
+            case Cast(arg=arg, dtype=d):
+                inner = self._settled(arg, step or d in _COARSE)
+                return e if inner is arg else Cast(inner, d)
+            case Op(name=n, args=args, dtype=d):
+                inside = tuple(self._settled(a, (step and n not in _SUMS) or n in STEPS) for a in args)
+                if n in _SUMS and any(_is_product(a, self.products) for a in args):
+                    if d in _HALVES:
+                        return Cast(Op(n, tuple(map(_wide, inside)), "f32"), d)
+                    if d == "f32" and step and n == "sub":
+                        return Op("sub_rn", inside, d)
+                return e if all(x is y for x, y in zip(inside, args, strict=True)) else Op(n, inside, d)
+        return e
+
+
+def _reached(e: Expr, step: bool) -> Iterator[str]:
+    """The tiles that steps in ``e`` (or ``e`` itself) are of."""
+    match e:
+        case Load(tensor=n) if step:
+            yield n
+        case Cast(arg=arg, dtype=d):
+            yield from _reached(arg, step or d in _COARSE)
+        case Op(name=n, args=args):
+            for a in args:
+                yield from _reached(a, (step and n not in _SUMS) or n in STEPS)
+
+
+def _is_product(e: Expr, products: frozenset[str]) -> bool:
+    match e:
+        case Op(name="mul"):
+            return True
+        case Op(name="neg", args=(x,)):
+            return _is_product(x, products)
+        case Load(tensor=n):
+            return n in products
+    return False
+
+
+def _wide(e: Expr) -> Expr:
+    return Const(e.value, "f32") if isinstance(e, Const) else Cast(e, "f32")
+
+
+__all__ = ["Contractions"]
