@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -20,7 +22,7 @@ from tests import fused_examples as cascades
 from tests.tensorize import examples
 
 
-def value(e: Expr, point: dict[str, int]) -> int:
+def value(e: Expr, point: dict[str, Any]) -> Any:
     match e:
         case Const(value=v):
             return int(v)
@@ -52,6 +54,7 @@ def test_ranges_hold(c, size, rows):
     extents = {"i": 20, "l": 30, "b": 3, "i_block": -(-20 // rows)}
     analysis = Analysis("l", Rows("i", rows * atom(Index("i_block")), rows), extents)
     found = analysis.range(c)
+    rows_of, columns = np.arange(rows)[:, None], np.arange(30)[None, :]
     for b in range(3):
         for block in range(extents["i_block"]):
             at = {"b": b, "i_block": block}
@@ -61,11 +64,9 @@ def test_ranges_hold(c, size, rows):
 
             low, high = bound(found.low, -10**6), bound(found.high, 10**6)
             core = (bound(found.core_low, -10**6), bound(found.core_high, 10**6)) if found.exact else (0, 0)
-            for i in range(block * rows, (block + 1) * rows):
-                for l_ in range(30):
-                    alive = bool(value(c, {"i": i, "l": l_, "b": b}))
-                    assert not alive or low <= l_ < high
-                    assert alive or not core[0] <= l_ < core[1]
+            alive = np.broadcast_to(value(c, {"i": block * rows + rows_of, "l": columns, "b": b}), (rows, 30)).astype(bool)
+            assert not np.any(alive & ((columns < low) | (columns >= high)))
+            assert not np.any(~alive & (columns >= core[0]) & (columns < core[1]))
             if found.high is not None:
                 steps = value(analysis.segment_of(found.high, size, up=True), at)
                 assert steps == -(-high // size)

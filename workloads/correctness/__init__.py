@@ -7,7 +7,8 @@ import importlib
 
 from workloads.correctness.program import In, Program, draw, draws
 
-MODULES = ("attention", "grouped", "rows", "losses", "routing", "statistics", "products", "scheduled", "maps", "geometry")
+MODULES = ("attention", "grouped", "rows", "losses", "routing", "statistics", "products", "scheduled", "maps", "geometry",
+           "elsewhere")
 
 
 def all_programs() -> list[Program]:
