@@ -32,7 +32,7 @@ def map_tile(work: Builder, v: Value, e: Expr, comment: str = "") -> None:
     if found is not None:
         parts = masks_needed(work, found.position)
         if parts and (found.outermost or (parts[0][1] != TRUE and _without_tiles(work, found))):
-            work.store(v, at_point(work, found.shown), comment)
+            map_tile(work, v, found.shown, comment)
             hidden = found.hidden if isinstance(found.hidden, Const) else at_point(work, found.hidden)
             for position, when in parts:
                 put = Op("select", (at_point(work, position), work.here(v), hidden), e.dtype)
