@@ -80,11 +80,13 @@ class RolePrinter:
         return ["T.cluster_sync()"] if self.kernel.cluster > 1 else []
 
     def swizzled(self) -> list[str]:
-        """Tiles that are sent: without it four threads of a warp write to the same bank."""
-        dtypes = self.kernel.dtypes
-        return sorted({s.src.buffer for s in every(self.kernel.body) if isinstance(s, Send) and not s.src.dims
-                       and len(self.shapes[s.src.buffer]) == 2
-                       and self.shapes[s.src.buffer][-1] * BYTES[dtypes[s.src.buffer]] % 64 == 0})
+        """Tiles that are sent: without it four threads of a warp write to the same bank. Tiles that arrive for threads to read
+        (masks, biases): without it the eight rows of a warp are read from the same bank, one after another."""
+        stmts = list(every(self.kernel.body))
+        sent = {s.src.buffer for s in stmts if isinstance(s, Send) and not s.src.dims and len(self.shapes[s.src.buffer]) == 2}
+        multiplied = {x.buffer for s in stmts if isinstance(s, Gemm) for x in (s.a, s.b)}
+        arriving = {s.dst.buffer for s in stmts if isinstance(s, Fetch) and sum(bool(d.size) for d in s.dst.dims) == 2}
+        return sorted(n for n in sent | arriving - multiplied if self.shapes[n][-1] * BYTES[self.kernel.dtypes[n]] % 64 == 0)
 
     def staged(self, s: Slice) -> bool:
         """Shared memory whose new content products or the copy engine see, behind a fence alone."""

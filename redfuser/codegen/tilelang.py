@@ -14,6 +14,7 @@ from typing import Any
 from redfuser.acrf.expr import BINARY, LEVEL, Cast, Const, Expr, Index, Load, Op, entangled, indices_of, unfolded
 from redfuser.codegen.contracted import Contractions
 from redfuser.codegen.dialects import CUDA, DIALECTS, EIGHT, HALVES, Dialect, byte
+from redfuser.codegen.halves import power_of_two, reciprocal, tangent
 from redfuser.codegen.roles import ARRIVE, ARRIVE_ALL, POLICIES, SWIZZLE, RolePrinter, options, role_kernel
 from redfuser.errors import LoweringError
 from redfuser.tensorize.config import TileConfig
@@ -97,6 +98,8 @@ class _Printer:
         self.shapes = {p.name: p.shape for p in kernel.params} | {b.name: b.shape for b in kernel.buffers}
         self.called: set[str] = set()
         self.contractions = Contractions.of(kernel)
+        self.alone = False
+        """Is what is printed computed element by element?"""
         self.roles = RolePrinter(kernel, self.expr, self.slice, self.stmt) if role_kernel(kernel) else None
 
     def lines(self) -> list[str]:
@@ -161,7 +164,7 @@ class _Printer:
                 return [*comment, f"T.fill({buffer}, {self.expr(value)})"]
             case Parallel(names, extents, body):
                 head = f"for {', '.join(names)} in T.Parallel({', '.join(map(str, extents))}):"
-                inner = [f"    {a.target}[{', '.join(map(self.expr, a.indices))}] = {self.assigned(a.target, a.expr)}"
+                inner = [f"    {a.target}[{', '.join(map(self.expr, a.indices))}] = {self.element(a.target, a.expr)}"
                          for a in body]
                 return [*comment, head, *inner]
             case For(var, start, stop, body, stages):
@@ -210,6 +213,17 @@ class _Printer:
 
     # -- expressions ---------------------------------------------------------------------------------------------------
 
+    def element(self, target: str, e: Expr) -> str:
+        """A value at a point. Pairs of neighbours are rounded by one instruction, but not beside a call or a choice: there
+        numbers of bfloat16 are rounded by a function of ours."""
+        text = self.assigned(target, e)
+        if "rounded_bf16" not in self.dialect.prelude or not ("T.call_extern" in text or "T.if_then_else" in text):
+            return text
+        self.alone = True
+        text = self.assigned(target, e)
+        self.alone = False
+        return text
+
     def assigned(self, target: str, e: Expr) -> str:
         """``e`` converted to the target's element type where that differs."""
         want, e = self.dtypes[target], self.contractions.settled(target, e)
@@ -218,6 +232,8 @@ class _Printer:
         if want == "e4m3" and e.dtype in _FLOATS and want != e.dtype and not isinstance(e, Const):
             return f"T.cast({self.eight_bits(e)}, \"{self.spelled[want]}\")"
         if want != e.dtype and not (isinstance(e, Const) or {want, e.dtype} <= {"i64", "i32"}):
+            if self.alone and want == "f32":
+                return self.expr(Cast(e, "f32"))
             return f"T.cast({self.expr(e)}, \"{self.spelled[want]}\")"
         return self.expr(e)
 
@@ -235,6 +251,8 @@ class _Printer:
             case Cast(arg=arg, dtype=d):
                 if d == "i64":
                     return self.expr(arg, level)
+                if self.alone and d == "f32" and arg.dtype == "bf16" and (single := self.single(arg)):
+                    return single if level <= 6 or single.startswith("T.") else f"({single})"
                 if self.dialect.bytes and d in EIGHT and arg.dtype != d:
                     return self.to_byte(arg, d)
                 if self.dialect.bytes and arg.dtype in EIGHT and d != arg.dtype:
@@ -253,6 +271,12 @@ class _Printer:
                 return self.ours(f"{n}_nan", x, y) if e.dtype == "f32" else self.extremum("<" if n == "max" else ">", x, y)
             case Op(name="exp2", args=(x,), dtype="f32") if not self.kernel.exact:
                 return self.ours("exp2_approx", x)
+            case Op(name="sub", dtype="f32") if self.near and (found := tangent(e)):
+                x, k = found
+                return self.ours("tanh_approx", x if abs(k - 1.0) < 1e-9 else Op("mul", (x, Const(k, "f32")), "f32"))
+            case Op(name="div", args=(x, Const(value=c)), dtype="f16" | "bf16" as d) if (parts := self.parts(d, c)):
+                single = self.ours("quotient", Cast(x, "f32"), *(Const(p, "f32") for p in parts))
+                return f'T.cast({single}, "{self.spelled[d]}")'
             case Op(name="div", args=(x, Op() as y), dtype="f32") if self.kernel.exact != "all" and _at_least_one(y):
                 text = f"{self.expr(x, 6)} * {self.reciprocal(y)}"
                 return f"({text})" if level > 6 else text
@@ -269,6 +293,27 @@ class _Printer:
             case Op(name=n, args=args) if n in _FUNCTIONS:
                 return f"{_FUNCTIONS[n]}({', '.join(self.expr(a) for a in args)})"
         raise LoweringError("RF495", f"TileLang has no spelling for {e}")
+
+    @property
+    def near(self) -> bool:
+        """May a tangent be the hardware's?"""
+        return not self.kernel.exact and "tanh_approx" in self.dialect.prelude
+
+    def parts(self, dtype: str, c: float) -> tuple[float, float] | None:
+        """The reciprocal of a divisor, where a quotient of half precision is a product with it."""
+        return reciprocal(dtype, float(c)) if "quotient" in self.dialect.prelude else None
+
+    def single(self, e: Expr) -> str:
+        """A number of bfloat16 as single precision has it; empty where it is no rounding of one."""
+        match e:
+            case Cast(arg=x) if x.dtype == "f32":
+                return self.ours("rounded_bf16", x)
+            case Op(name="add" | "sub" | "mul" as n, args=(x, y)):
+                wide = tuple(Const(a.value, "f32") if isinstance(a, Const) else Cast(a, "f32") for a in (x, y))
+                exact = n == "mul" and any(map(power_of_two, (x, y)))
+                done = Op(n, wide, "f32")
+                return self.expr(done) if exact else self.ours("rounded_bf16", done)
+        return ""
 
     def by_name(self, name: str, dtype: str, args: tuple[Expr, ...]) -> str:
         """A call of C's function, in single precision, where the dialect's own spelling means a rougher one."""

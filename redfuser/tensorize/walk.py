@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 from redfuser.acrf.affine import Indices
 from redfuser.acrf.expr import Const, Expr, Index, op
 from redfuser.acrf.index import i64, iadd, imul
@@ -52,19 +54,23 @@ def alive_positions(at: Geometry) -> Expr:
     return total
 
 
-def mask_needed(work: Builder, position: Expr) -> Expr | None:
-    """When the current segment needs the mask: None never to be asked, TRUE always, else a test of the block."""
+def masks_needed(work: Builder, position: Expr) -> tuple[tuple[Expr, Expr], ...]:
+    """The parts of a mask, each with when the current segment needs it: TRUE always, else a test of the block. Bounds from
+    below and from above are two parts: few segments meet both. Empty where it is never to be asked."""
     if position == TRUE or work.scope.segment is None:
-        return None
+        return ()
     found = work.at.analysis.range(position)
     if not found.exact or isinstance(work.scope.segment, Const):
-        return TRUE
+        return ((position, TRUE),)
     start, size = work.scope.segment, work.at.sizes[work.at.roles.segment or ""]
-    tests = []
-    if found.core_low is not None:
-        tests.append(op("lt", start, found.core_low))
-    if found.core_high is not None:
-        tests.append(op("gt", iadd(start, i64(size)), found.core_high))
-    if not tests:
-        return TRUE
-    return tests[0] if len(tests) == 1 else op("or", *tests)
+    below = [op("lt", start, found.core_low)] if found.core_low is not None else []
+    above = [op("gt", iadd(start, i64(size)), found.core_high)] if found.core_high is not None else []
+    if below and above:
+        each = [(c, work.at.analysis.range(c)) for c in conjuncts(position)]
+        if all((r.core_low is None) != (r.core_high is None) for _, r in each):
+            low = reduce(both, (c for c, r in each if r.core_low is not None), TRUE)
+            high = reduce(both, (c for c, r in each if r.core_high is not None), TRUE)
+            return (low, below[0]), (high, above[0])
+        return ((position, op("or", below[0], above[0])),)
+    test: Expr = (below or above)[0] if below or above else TRUE
+    return ((position, test),)

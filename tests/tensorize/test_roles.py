@@ -57,6 +57,16 @@ WEIGHTED = """cascade weighted(q: bf16[264, 3, 64], k: bf16[336, 3, 64], v: bf16
   return y
 """
 
+UNDER = """cascade under(q: bf16[264, 3, 64], k: bf16[336, 3, 64], v: bf16[336, 3, 64], a: f32[3]) over l
+  s[h, i, l] = sum[c] f32(q[i, h, c]) * f32(k[l, h, c])
+  p[h, i, l] = select(l <= i + 72 and i + 72 - l < 210, tanh(f32(bf16(s)) * 0.125 / 30.0) * 30.0, -inf) + a[h] * f32(l - i)
+  m[h, i] = max[l] p
+  t[h, i] = sum[l] exp(p - m)
+  o[h, i, e] = sum[l] exp(p - m) / t * f32(v[l, h, e])
+  y[i, h, e] = bf16(o)
+  return y
+"""
+
 
 def cascade(text: str) -> Fused:
     found = fuse(parse_cascade(text))
@@ -73,6 +83,7 @@ CASES: dict[str, Callable[[], Fused]] = {
     "grouped heads": lambda: examples.attention(GROUPED, mask=examples.masks(GROUPED)["causal"], bias="alibi"),
     "two results": lambda: cascade(TWO),
     "weights of data": lambda: cascade(WEIGHTED),
+    "mask under a bias": lambda: cascade(UNDER),
 }
 WAYS = [("overlap", 128), ("persistent", 128), ("persistent", 192)]
 

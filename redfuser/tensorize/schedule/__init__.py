@@ -23,6 +23,7 @@ from redfuser.tensorize.schedule.panels import SendPanels
 from redfuser.tensorize.schedule.part_columns import PartColumns
 from redfuser.tensorize.schedule.peel import Peel
 from redfuser.tensorize.schedule.persistent import Persist
+from redfuser.tensorize.schedule.positions import AddPositions
 from redfuser.tensorize.schedule.relay import Relay
 from redfuser.tensorize.schedule.repeats import NameRepeats
 from redfuser.tensorize.schedule.share_rows import ShareRows
@@ -50,12 +51,12 @@ Watcher = Callable[[str, TileKernel], None]
 
 def _overlap(target: Target) -> tuple[Pass, ...]:
     return (OrderBlocks(), GroupBlocks(), StageInPlace(), SendPanels(), Specialise(target), Skew(), KeepInFlight(), Peel(),
-            TakeTurns())
+            TakeTurns(), AddPositions())
 
 
 def _persistent(target: Target) -> tuple[Pass, ...]:
     return (OrderBlocks(), GroupBlocks(), SendPanels(), Persist(target), Specialise(target), Skew(), Carry(), KeepInFlight(),
-            TakeTurns())
+            TakeTurns(), AddPositions())
 
 
 def _relay(target: Target) -> tuple[Pass, ...]:
