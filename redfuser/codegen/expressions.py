@@ -1,0 +1,208 @@
+"""Expressions as TileLang spells them (0.1.15), for :mod:`redfuser.codegen.tilelang`."""
+
+from __future__ import annotations
+
+import math
+
+from redfuser.acrf.expr import BINARY, LEVEL, Cast, Const, Expr, Index, Load, Op, entangled, indices_of, unfolded
+from redfuser.codegen.contracted import Contractions
+from redfuser.codegen.dialects import CUDA, EIGHT, Dialect, byte
+from redfuser.codegen.halves import power_of_two, reciprocal, tangent
+from redfuser.errors import LoweringError
+from redfuser.tensorize.ir.nodes import TileKernel
+
+_FUNCTIONS = {"exp": "T.exp", "exp2": "T.exp2", "log": "T.log", "log2": "T.log2", "sqrt": "T.sqrt", "rsqrt": "T.rsqrt",
+              "tanh": "T.tanh", "sigmoid": "T.sigmoid", "erf": "T.erf", "floor": "T.floor", "ceil": "T.ceil",
+              "round": "T.nearbyint", "sin": "T.sin", "cos": "T.cos", "min": "T.min", "max": "T.max", "pow": "T.pow",
+              "select": "T.if_then_else", "isnan": "T.isnan", "and": "T.And", "or": "T.Or", "not": "T.Not"}
+_FLOATS = ("f64", "f32", "f16", "bf16", "e4m3", "e5m2")
+
+
+class Expressions:
+    """The expressions of a kernel. ``called``: the functions of ours that they call."""
+
+    def __init__(self, kernel: TileKernel, dialect: Dialect) -> None:
+        self.kernel, self.dialect, self.dtypes, self.spelled = kernel, dialect, kernel.dtypes, dialect.dtypes
+        self.called: set[str] = set()
+        self.contractions = Contractions.of(kernel)
+        self.alone = False
+        """Is what is printed computed element by element?"""
+
+    def element(self, target: str, e: Expr) -> str:
+        """A value at a point. Pairs of neighbours are rounded by one instruction, but not beside a call or a choice: there
+        numbers of bfloat16 are rounded by a function of ours."""
+        text = self.assigned(target, e)
+        if "rounded_bf16" not in self.dialect.prelude or not ("T.call_extern" in text or "T.if_then_else" in text):
+            return text
+        self.alone = True
+        text = self.assigned(target, e)
+        self.alone = False
+        return text
+
+    def assigned(self, target: str, e: Expr) -> str:
+        """``e`` converted to the target's element type where that differs."""
+        want, e = self.dtypes[target], self.contractions.settled(target, e)
+        if self.dialect.bytes and want in EIGHT and want != e.dtype:
+            return str(byte(e.value, want)) if isinstance(e, Const) else self.to_byte(e, want)
+        if want == "e4m3" and e.dtype in _FLOATS and want != e.dtype and not isinstance(e, Const):
+            return f"T.cast({self.eight_bits(e)}, \"{self.spelled[want]}\")"
+        if want != e.dtype and not (isinstance(e, Const) or {want, e.dtype} <= {"i64", "i32"}):
+            if self.alone and want == "f32":
+                return self.expr(Cast(e, "f32"))
+            return f"T.cast({self.expr(e)}, \"{self.spelled[want]}\")"
+        return self.expr(e)
+
+    def expr(self, e: Expr, level: int = 0) -> str:
+        match e:
+            case Op() if (spelled := unfolded(e)) is not e:
+                return self.expr(spelled, level)
+            case Const():
+                return str(byte(e.value, e.dtype)) if self.dialect.bytes and e.dtype in EIGHT else _const(e)
+            case Index(axis=a):
+                return a
+            case Load(tensor=n, indices=ix, dtype=d):
+                text = f"{n}[{', '.join(map(self.hidden if entangled(ix) else self.expr, ix))}]"
+                return f"({text} != 0)" if d == "bool" else text
+            case Cast(arg=arg, dtype=d):
+                if d == "i64":
+                    return self.expr(arg, level)
+                if self.alone and d == "f32" and arg.dtype == "bf16" and (single := self.single(arg)):
+                    return single if level <= 6 or single.startswith("T.") else f"({single})"
+                if self.dialect.bytes and d in EIGHT and arg.dtype != d:
+                    return self.to_byte(arg, d)
+                if self.dialect.bytes and arg.dtype in EIGHT and d != arg.dtype:
+                    single = self.ours(f"from_{arg.dtype}", arg)
+                    return single if d == "f32" else f"T.cast({single}, \"{self.spelled[d]}\")"
+                if d == "e4m3" and arg.dtype in _FLOATS:
+                    return f"T.cast({self.eight_bits(arg)}, \"{self.spelled[d]}\")"
+                return f"T.cast({self.expr(arg)}, \"{self.spelled[d]}\")"
+            case Op(name="neg", args=(x,)):
+                return f"(-{self.expr(x, 8)})"
+            case Op(name="abs", args=(x,)):
+                return f"T.max({self.expr(x)}, -{self.expr(x, 8)})" if x.dtype in ("f32", "f16") else f"T.abs({self.expr(x)})"
+            case Op(name="select", args=(c, x, y)):
+                return f"T.if_then_else({self.expr(c)}, {self.typed(x, e.dtype)}, {self.typed(y, e.dtype)})"
+            case Op(name="max" | "min" as n, args=(x, y)) if e.dtype in _FLOATS:
+                return self.ours(f"{n}_nan", x, y) if e.dtype == "f32" else self.extremum("<" if n == "max" else ">", x, y)
+            case Op(name="exp2", args=(x,), dtype="f32") if not self.kernel.exact:
+                return self.ours("exp2_approx", x)
+            case Op(name="sub", dtype="f32") if self.near and (found := tangent(e)):
+                x, k = found
+                return self.ours("tanh_approx", x if abs(k - 1.0) < 1e-9 else Op("mul", (x, Const(k, "f32")), "f32"))
+            case Op(name="div", args=(x, Const(value=c)), dtype="f16" | "bf16" as d) if (parts := self.parts(d, c)):
+                single = self.ours("quotient", Cast(x, "f32"), *(Const(p, "f32") for p in parts))
+                return f'T.cast({single}, "{self.spelled[d]}")'
+            case Op(name="div", args=(x, Op() as y), dtype="f32") if self.kernel.exact != "all" and _at_least_one(y):
+                text = f"{self.expr(x, 6)} * {self.reciprocal(y)}"
+                return f"({text})" if level > 6 else text
+            case Op(name=n, args=args, dtype="f32" | "f16" | "bf16" as d) if n in self.dialect.functions:
+                return self.by_name(self.dialect.functions[n], d, args)
+            case Op(name="sub_rn", args=args):
+                return self.ours("sub_rn", *args)
+            case Op(name="rsqrt", args=(x,), dtype="f32"):
+                return f"T.ieee_frsqrt({self.expr(x)})"
+            case Op(name=n, args=(x, y)) if n in LEVEL and n not in _FUNCTIONS:
+                mine = LEVEL[n]
+                text = f"{self.expr(x, mine)} {BINARY[n]} {self.expr(y, mine + 1)}"
+                return f"({text})" if mine < level or (mine == 4 and level == 4) else text
+            case Op(name=n, args=args) if n in _FUNCTIONS:
+                return f"{_FUNCTIONS[n]}({', '.join(self.expr(a) for a in args)})"
+        raise LoweringError("RF495", f"TileLang has no spelling for {e}")
+
+    @property
+    def near(self) -> bool:
+        """May a tangent be the hardware's?"""
+        return not self.kernel.exact and "tanh_approx" in self.dialect.prelude
+
+    def parts(self, dtype: str, c: float) -> tuple[float, float] | None:
+        """The reciprocal of a divisor, where a quotient of half precision is a product with it."""
+        return reciprocal(dtype, float(c)) if "quotient" in self.dialect.prelude else None
+
+    def single(self, e: Expr) -> str:
+        """A number of bfloat16 as single precision has it; empty where it is no rounding of one."""
+        match e:
+            case Cast(arg=x) if x.dtype == "f32":
+                return self.ours("rounded_bf16", x)
+            case Op(name="add" | "sub" | "mul" as n, args=(x, y)):
+                wide = tuple(Const(a.value, "f32") if isinstance(a, Const) else Cast(a, "f32") for a in (x, y))
+                exact = n == "mul" and any(map(power_of_two, (x, y)))
+                done = Op(n, wide, "f32")
+                return self.expr(done) if exact else self.ours("rounded_bf16", done)
+        return ""
+
+    def by_name(self, name: str, dtype: str, args: tuple[Expr, ...]) -> str:
+        """A call of C's function, in single precision, where the dialect's own spelling means a rougher one."""
+        self.called |= {name} & set(self.dialect.prelude)
+        wide = (a if a.dtype == "f32" else Cast(a, "f32") if not isinstance(a, Const) else Const(a.value, "f32") for a in args)
+        text = f'T.call_extern("float32", "{name}", {", ".join(map(self.expr, wide))})'
+        return text if dtype == "f32" else f'T.cast({text}, "{self.spelled[dtype]}")'
+
+    def to_byte(self, e: Expr, dtype: str) -> str:
+        """A number of 8 bits as its byte."""
+        self.called.add(f"to_{dtype}")
+        return f'T.call_extern("uint8", "to_{dtype}", {self.expr(e if e.dtype == "f32" else Cast(e, "f32"))})'
+
+    def ours(self, name: str, *args: Expr) -> str:
+        """A call of a function in the prelude."""
+        self.called.add(name)
+        return f'T.call_extern("float32", "{name}", {", ".join(map(self.expr, args))})'
+
+    def reciprocal(self, e: Op) -> str:
+        """Of a number and a power of two: what is lost of a tiny power is lost beside one, but not of a tiny reciprocal."""
+        more, power = e.args
+        name = "reciprocal_small" if self.kernel.exact else "reciprocal_approx"
+        self.called.add(name)
+        assert isinstance(power, Op)
+        return f'T.call_extern("float32", "{name}", {self.expr(more, 5)} + {self.ours("exp2_approx", *power.args)})'
+
+    def hidden(self, e: Expr, level: int = 0) -> str:
+        """An index behind an operation through which TVM's simplifier of iterators does not see, and nobody simplifies."""
+        return f"T.bitwise_or({self.expr(e)}, 0)" if indices_of(e) else self.expr(e, level)
+
+    def eight_bits(self, e: Expr) -> str:
+        """A value about to be rounded to e4m3: NaN beyond its range, as torch has it; the GPU's conversion saturates."""
+        x = self.expr(e)
+        text = x if e.dtype == "f32" else f"T.cast({x}, \"float32\")"
+        return f"T.if_then_else(T.max({text}, -({text})) > 464.0, T.float32(float(\"nan\")), {text})"
+
+    def extremum(self, less: str, x: Expr, y: Expr) -> str:
+        """max or min of halves, NaN where an operand is: the GPU's own instructions drop it."""
+        if isinstance(x, Const):
+            x, y = y, x
+        a, b = self.typed(x, x.dtype), self.typed(y, y.dtype)
+        test = f"{self.expr(x, 5)} {less} {self.expr(y, 5)}"
+        nan = "" if isinstance(y, Const) else f"T.isnan(T.cast({b}, \"float32\"))"
+        return f"T.if_then_else({f'T.Or({test}, {nan})' if nan else test}, {b}, {a})"
+
+    def typed(self, e: Expr, dtype: str) -> str:
+        """A branch of a select: a literal needs its element type spelled when it is not fp32 or an index."""
+        if isinstance(e, Const) and dtype in EIGHT and self.dialect.bytes:
+            return f"T.uint8({byte(e.value, dtype)})"
+        if isinstance(e, Const) and dtype in ("f16", "bf16", *EIGHT):
+            return f"T.cast({_const(e)}, \"{self.spelled[dtype]}\")"
+        return self.expr(e)
+
+
+def _at_least_one(e: Expr) -> bool:
+    """``1 + exp2(x)``, the denominator of a sigmoid: neither zero nor denormal."""
+    match e:
+        case Op(name="add", args=(Const(value=v), Op(name="exp2"))):
+            return v >= 1
+    return False
+
+
+def _const(e: Const) -> str:
+    if isinstance(e.value, bool) or e.dtype == "bool":
+        return "True" if e.value else "False"
+    if e.dtype in ("f64", "f32", "f16", "bf16", "e4m3", "e5m2"):
+        v = float(e.value)
+        kind = CUDA.dtypes["f32" if e.dtype not in ("f64", "f32") else e.dtype]
+        if math.isinf(v):
+            return f"{'-' if v < 0 else ''}T.infinity(\"{kind}\")"
+        if math.isnan(v):
+            return f"T.{kind}(float(\"nan\"))"
+        return repr(v)
+    return str(int(e.value))
+
+
+__all__ = ["Expressions"]
