@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -115,12 +115,27 @@ def footnotes(rows: Sequence[Row]) -> list[str]:
             lost = [c for c, x in ratios.items() if x < 1]
             losses = f", slower on {len(lost)}: {', '.join(lost)}" if lost else ", slower on none"
             notes.append(f"{mean:.2f}x over {name}, geometric mean of {len(ratios)}{losses}")
+    notes += launched(cases)
     alike: dict[tuple[str, str], list[str]] = {}
     for r in latest(rows):
         remarks = [*r.get("flags", ())] if r["status"] == "ok" else [f"{r['status']}: {r['why']}"]
         for remark in remarks:
             alike.setdefault((r["variant"], remark), []).append(r["case"])
     return notes + [f"{variant}: {remark}  ({', '.join(where)})" for (variant, remark), where in alike.items()]
+
+
+def launched(cases: Mapping[str, Mapping[str, Row]]) -> list[str]:
+    """Launches of one call by case and variant, and which of ours are torch's own."""
+    notes = []
+    for case, group in cases.items():
+        counts = {v: r["launches"] for v, r in group.items() if r.get("launches")}
+        if OURS in counts:
+            mine = counts[OURS]
+            rest = ", ".join(f"{n} {name}" for name, n in mine["rest"].items())
+            others = ", ".join(f"{v} {c['count']}" for v, c in counts.items() if v != OURS)
+            notes.append(f"{case}: launches {mine['count']}, of them {mine['made']} ours, {mine['library']} a library's"
+                         + (f", {rest}" if rest else "") + (f"; {others}" if others else ""))
+    return notes
 
 
 def markdown(rows: Sequence[Row]) -> str:

@@ -6,6 +6,7 @@ import gc
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 
 from redfuser import numerics
-from redfuser.bench import provenance, rows, timing
+from redfuser.bench import launches, provenance, rows, timing
 from redfuser.bench.baselines import BASELINES, Missing, Variant, artifact_path, handwritten_folder
 from redfuser.bench.roof import Roof, roof
 from redfuser.bench.thin import thin_path
@@ -23,6 +24,8 @@ from workloads.case import Case, Inputs
 
 L2_BYTES = 64 << 20
 NOISY = 0.1
+HOST_MS = 20.0
+"""Milliseconds of the GPU's time in one burst of calls whose host time is taken."""
 
 
 @dataclass(frozen=True)
@@ -44,39 +47,35 @@ class Loaded:
     call: Variant
     first_call_s: float
     checks: list[numerics.Check]
+    launched: launches.Launches | None
 
 
-def run(cases: Sequence[Case], options: Options,
-        progress: Callable[[str], None] = lambda text: None) -> Iterator[list[rows.Row]]:
+Turn = Callable[[], AbstractContextManager[Any]]
+
+
+def run(cases: Sequence[Case], options: Options, progress: Callable[[str], None] = lambda text: None,
+        turn: Turn = nullcontext) -> Iterator[list[rows.Row]]:
     """The rows of one case at a time. A case all of whose rows exist already yields nothing. Raises ArtifactError RF808 behind
-    the rows of a case of which a kernel does not end."""
+    the rows of a case of which a kernel does not end. ``turn``: entered while times are taken."""
     machine = provenance.machine(options.device)
     limit = roof(options.device)
     for i, case in enumerate(cases, 1):
         progress(f"[{i}/{len(cases)}] {case}")
-        built = _fingerprint(case, options.artifacts)
-
-        def key(variant: str, case: Case = case, built: str = built) -> str:
-            return rows.key(str(case), variant, dict(case.params), machine, built)
-
+        key, base = _facts(case, options, machine, limit)
         if options.done and all(key(v) in options.done for v in options.variants):
             continue
-        base = {"schema": rows.SCHEMA, "case": str(case), "params": dict(case.params), "dtype": case.dtype, "flops": case.flops,
-                "bytes": case.bytes, "floor_ms": limit.floor_ms(case.flops, case.bytes, case.dtype) if limit else None,
-                "roof": limit.source if limit else None, "machine": machine, "artifact": built, "note": case.note,
-                "reference": f"float64, {case.sample_note or 'all'}"}
         measured: list[rows.Row] = []
         held = ""
         try:
             with torch.no_grad():
-                for row in _case(case, options, limit, progress):
+                for row in _case(case, options, limit, progress, turn):
                     measured.append(row)
         except Hang as hang:
             held = f"{case}: {hang}"
             seen = {r["variant"] for r in measured}
             measured += [_without(v, "failed", "the device was held by a kernel that did not end")
                          for v in options.variants if v not in seen]
-        yield [{**base, "key": key(r["variant"]), "group": key(r["variant"].split(":")[0]), **r} for r in measured]
+        yield _named(measured, key, base)
         if held:
             raise ArtifactError("RF808", held, why="nothing else can be measured by this process",
                                 help="run the same command again: it goes on behind this case")
@@ -85,7 +84,32 @@ def run(cases: Sequence[Case], options: Options,
             torch.cuda.empty_cache()
 
 
-def _case(case: Case, options: Options, limit: Roof | None, progress: Callable[[str], None]) -> Iterator[rows.Row]:
+def failed(case: Case, options: Options, why: str) -> list[list[rows.Row]]:
+    """The rows of a case that could not be measured at all."""
+    key, base = _facts(case, options, provenance.machine(options.device), roof(options.device))
+    return [_named([_without(v, "failed", why) for v in options.variants], key, base)]
+
+
+def _facts(case: Case, options: Options, machine: dict[str, Any],
+           limit: Roof | None) -> tuple[Callable[[str], str], dict[str, Any]]:
+    """The key of a variant's row, and what all rows of a case say."""
+    built = _fingerprint(case, options.artifacts)
+
+    def key(variant: str) -> str:
+        return rows.key(str(case), variant, dict(case.params), machine, built)
+
+    return key, {
+        "schema": rows.SCHEMA, "case": str(case), "params": dict(case.params), "dtype": case.dtype, "flops": case.flops,
+        "bytes": case.bytes, "floor_ms": limit.floor_ms(case.flops, case.bytes, case.dtype) if limit else None,
+        "roof": limit.source if limit else None, "machine": machine, "artifact": built, "note": case.note,
+        "reference": f"float64, {case.sample_note or 'all'}"}
+
+
+def _named(measured: Sequence[rows.Row], key: Callable[[str], str], base: dict[str, Any]) -> list[rows.Row]:
+    return [{**base, "key": key(r["variant"]), "group": key(r["variant"].split(":")[0]), **r} for r in measured]
+
+
+def _case(case: Case, options: Options, limit: Roof | None, progress: Callable[[str], None], turn: Turn) -> Iterator[rows.Row]:
     on_gpu = options.device.startswith("cuda")
     sets = 1 + min(3, 2 * L2_BYTES // max(case.bytes, 1)) if on_gpu else 2
     inputs = [case.inputs(options.device, seed) for seed in range(sets)]
@@ -112,23 +136,26 @@ def _case(case: Case, options: Options, limit: Roof | None, progress: Callable[[
     del truth, unfused
     if not ready:
         return
-    progress("    timing")
     calls = {name: r.call for name, r in ready.items()}
-    before = provenance.state() if on_gpu else {}
     try:
-        events = timing.cold(calls, inputs, options.device, options.budget_s)
-        graphs, uncaptured = timing.replayed(calls, inputs, options.budget_s) if on_gpu else ({}, {})
+        with turn():
+            progress("    timing")
+            before = provenance.state() if on_gpu else {}
+            events = timing.cold(calls, inputs, options.device, options.budget_s)
+            graphs, uncaptured = timing.replayed(calls, inputs, options.budget_s) if on_gpu else ({}, {})
+            host = {name: timing.host_us(call, inputs, max(4, min(40, int(HOST_MS / events[name].p50))))
+                    for name, call in calls.items()} if on_gpu else {}
+            after = provenance.state() if on_gpu else {}
     except RuntimeError as e:  # out of memory once all variants are loaded, or a kernel that fails on other inputs
         yield from (_without(name, "failed", f"while timing: {_line(e)}") for name in ready)
         return
-    after = provenance.state() if on_gpu else {}
     for name, r in ready.items():
         worst = max(r.checks, key=lambda c: c.ratio)
         row: rows.Row = {
             "variant": name, "status": "ok", "why": "", "passed": all(c.passed for c in r.checks),
             "events": asdict(events[name]),
             "graph": asdict(graphs[name]) if name in graphs else None, "graph_why": uncaptured.get(name, ""),
-            "graph_inputs": sets, "host_us": timing.host_us(r.call, inputs) if on_gpu else None,
+            "graph_inputs": sets, "host_us": host.get(name), "launches": asdict(r.launched) if r.launched else None,
             "first_call_s": round(r.first_call_s, 3),
             "error": {"ratio": worst.ratio, "max": worst.ours.maximum, "rms": worst.ours.rms,
                       "unfused_max": worst.unfused.maximum, "unfused_rms": worst.unfused.rms,
@@ -154,7 +181,8 @@ def _check(case: Case, call: Variant, args: Inputs, truth: Any, unfused: Any, de
     out = call(*args)
     ended(torch.device(device))
     first = time.perf_counter() - start
-    return Loaded(call, first, numerics.compare_all(case.pick(out), unfused, truth))
+    checks = numerics.compare_all(case.pick(out), unfused, truth)
+    return Loaded(call, first, checks, launches.count(call, args) if device.startswith("cuda") else None)
 
 
 def _flags(row: rows.Row, floor: float | None) -> list[str]:

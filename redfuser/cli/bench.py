@@ -126,12 +126,14 @@ def build(workload: str, shapes: str, target: str, output: Path, handwritten: bo
 @click.option("--artifacts", type=FOLDER, help="Pre-built artifacts; without them each case is compiled here.")
 @click.option("--device", help="cuda or cpu; default: cuda where there is one.")
 @click.option("--budget", default=0.3, show_default=True, help="Seconds per variant and method.")
+@click.option("--jobs", default=1, show_default=True, help="Make so many cases ready at once, then time them one by one.")
+@click.option("--limit", default=600.0, show_default=True, help="With --jobs: seconds for making a case ready.")
 @click.option("--json", "output", type=FILE, help="Append a JSON line per case and variant.")
 @click.option("--resume", is_flag=True, help="Skip cases whose rows stand in that file already.")
 @click.option("--dry-run", is_flag=True, help="Say what would be measured.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 def run(workload: str, shapes: str, baselines: str, ours: bool, artifacts: Path | None, device: str | None, budget: float,
-        output: Path | None, resume: bool, dry_run: bool, quiet: bool) -> None:
+        jobs: int, limit: float, output: Path | None, resume: bool, dry_run: bool, quiet: bool) -> None:
     """Measure the cases: checked against float64, timed interleaved. Exit code 4 when a result of ours is outside the rule."""
     from redfuser.bench import rows
     from redfuser.bench.baselines import BASELINES
@@ -148,14 +150,16 @@ def run(workload: str, shapes: str, baselines: str, ours: bool, artifacts: Path 
         return
     import torch
 
-    from redfuser.bench.runner import Options
-    from redfuser.bench.runner import run as run_
+    from redfuser.bench import runner, together
 
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     done = frozenset(r["group"] for r in rows.read(output) if r["status"] != "failed") if output and resume else frozenset()
     measured: list[Row] = []
+    options = runner.Options(tuple(variants), device, artifacts, budget, done)
+    blocks = runner.run(cases, options, _progress(quiet)) if jobs <= 1 else \
+        together.run(cases, options, jobs, limit, _progress(quiet))
     try:
-        for block in run_(cases, Options(tuple(variants), device, artifacts, budget, done), _progress(quiet)):
+        for block in blocks:
             measured += block
             if output:
                 rows.append(output, block)

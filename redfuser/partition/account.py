@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from redfuser.acrf.affine import axes_of
 from redfuser.acrf.cascade import Provenance, Reduce
-from redfuser.acrf.expr import Cast, Expr, Load, Op, walk
+from redfuser.acrf.expr import Op, walk
 from redfuser.acrf.state import Fused, NotFusable
 from redfuser.partition.draft import Reject
+from redfuser.partition.epilogue import contracts
 from redfuser.partition.graph import Graph, Node, Unit, provenance_of
 from redfuser.partition.grow import Cut
 from redfuser.partition.kinds import is_scan, kind_of
@@ -170,28 +170,6 @@ class _Balance:
 def place(where: Provenance) -> str:
     """``aten.mean.dim (model.py:42)``."""
     return f"{where.op} ({where.source})" if where.source else where.op
-
-
-def contracts(u: Unit) -> bool:
-    """A sum of products of two tensors, one of which lacks an axis of the result or of the sum: the library's work."""
-    return any(_contracts(n) for n in u.nodes)
-
-
-def _contracts(n: Node) -> bool:
-    if not (isinstance(n.stmt, Reduce) and n.stmt.reducer.kind == "sum"):
-        return False
-    scope = {*n.stmt.axes, n.stmt.over}
-    reads = [{a for x in walk(f) if isinstance(x, Load) for i in x.indices for a in axes_of(i)} for f in _factors(n.stmt.expr)]
-    data = [r for r in reads if r]
-    return len(data) > 1 and any(scope - r for r in data)
-
-
-def _factors(e: Expr) -> list[Expr]:
-    if isinstance(e, Cast):
-        return _factors(e.arg)
-    if isinstance(e, Op) and e.name == "mul":
-        return [f for a in e.args for f in _factors(a)]
-    return [e]
 
 
 def returns(u: Unit) -> tuple[Unit, ...] | None:

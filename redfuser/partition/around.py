@@ -5,7 +5,9 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from math import prod
 
+from redfuser.acrf.cascade import Reduce
 from redfuser.partition.draft import Reject
+from redfuser.partition.epilogue import adds_vector, rounds, statistic
 from redfuser.partition.graph import Graph, Node, Unit
 from redfuser.partition.sets import Units, bits, free_to_read, mask, small
 from redfuser.partition.work import NEAR, REGION
@@ -111,15 +113,19 @@ class Around:
             free_to_read(p) and self.free_to_follow(p, units)) for p in u.producers)
 
     def library_epilogue(self, u: Unit) -> bool:
-        """A bias or a rounding that the library applies to its own contraction's result at no cost."""
+        """A bias or a rounding that the library applies to its own contraction's result at no cost; or a map that brings a
+        row's statistics to it, which is the end of another cascade."""
         full = [n for n in u.args if n.unit is not None and n.shape == u.results[0].shape]
         if len(full) != 1 or len(u.nodes) > 1 or (u.is_view and full[0].dtype == u.results[0].dtype):
+            return False
+        if not (rounds(u) or adds_vector(u) or any(map(statistic, set(u.args) - set(full)))):
             return False
         maker = full[0].unit
         assert maker is not None
         if maker.pointwise:
             return self.library_epilogue(maker)
-        return maker.reducing and len(maker.nodes) == 1 and maker not in self.claimed and len(maker.args) == 2
+        sums = [n for n in maker.nodes if isinstance(n.stmt, Reduce)]  # a convolution pads before it sums
+        return sums == maker.nodes[-1:] and maker not in self.claimed and len(maker.args) == 2
 
     def close(self, units: Units) -> Units:
         """With the free maps that lie between members and that nothing else reads."""

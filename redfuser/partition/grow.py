@@ -66,6 +66,8 @@ class Grower:
         self.work = work or Work()
         self.drafts: dict[tuple[Units, Node], Draft | Reject] = {} if drafts is None else drafts
         self.steps: list[Step] = []
+        self.wanted: set[Node] = set()
+        """What the cascades found so far read, behind views: it must not vanish inside of another."""
 
     def run(self) -> Growth:
         reducing = sum(u.reducing for u in self.graph.units)
@@ -79,6 +81,7 @@ class Grower:
                 got = self.within(u)
                 if got is not None:
                     self.growth.drafts.append(got)
+                    self.wanted |= set(got.external)
                     self.near.claim(got.units)
         self.growth.drafts.reverse()
         return self.growth
@@ -221,7 +224,7 @@ class Grower:
             if u is None:
                 return units
             grown = self.near.close(units | {u}) if any(free_to_read(p) for p in u.producers) else units | {u}
-            if self.parted(grown):
+            if self.parted(grown) or self.wanted & (set(escaping(units)) - set(escaping(grown))):
                 refused.add(u)
                 continue
             if u.gathers and not (small(u, lead) and len(escaping(grown)) <= len(escaping(units))):

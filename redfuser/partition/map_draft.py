@@ -24,10 +24,11 @@ SIZE = 512
 """Nodes of all results' expressions, at most."""
 
 
-def map_draft(units: frozenset[Unit], work: Work | None = None) -> Draft | Reject:
-    """Evaluate ``units``, of which none reduces, as one group. Raises Spent when that takes more than ``work``."""
+def map_draft(units: frozenset[Unit], work: Work | None = None, held: frozenset[Node] = frozenset()) -> Draft | Reject:
+    """Evaluate ``units``, of which none reduces, as one group; ``held`` are read from memory. Raises Spent when that takes more
+    than ``work``."""
     try:
-        return _MapDrafter(units, work).run()
+        return _MapDrafter(units, work, held).run()
     except Spent:
         raise
     except Exception as e:
@@ -36,12 +37,12 @@ def map_draft(units: frozenset[Unit], work: Work | None = None) -> Draft | Rejec
 
 
 class _MapDrafter(Drafter):
-    def __init__(self, units: frozenset[Unit], work: Work | None) -> None:
+    def __init__(self, units: frozenset[Unit], work: Work | None, held: frozenset[Node]) -> None:
         self.units, self.work = units, work
         self.extents: dict[str, int] = {}
         self.splits = 0
         self.ix = Indices(self.extents)
-        self.held: frozenset[Node] = frozenset()
+        self.held = held
 
     def run(self) -> Draft | Reject:
         sinks = [self.sink(n) for n in escaping(self.units)]

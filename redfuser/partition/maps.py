@@ -11,21 +11,21 @@ of its own: torch has views for it, a group reads through it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
 from redfuser import progress
-from redfuser.acrf.expr import BYTES, Cast, Load, Op
+from redfuser.acrf.expr import BYTES, Load
 from redfuser.outline import passes
-from redfuser.partition.account import contracts
 from redfuser.partition.around import Around
-from redfuser.partition.draft import Draft, Reject, Step
+from redfuser.partition.draft import Draft, Reject, Step, escaping
+from redfuser.partition.epilogue import adds_vector, contracts, rounds
 from redfuser.partition.graph import Graph, Node, Unit
 from redfuser.partition.judge import MAX_TENSORS
 from redfuser.partition.map_draft import map_draft
 from redfuser.partition.positions import axes_in
-from redfuser.partition.sets import Signatures, Units
+from redfuser.partition.sets import Signatures, Units, hiding
 from redfuser.partition.work import REGION, Spent, Work
 
 log = logging.getLogger("redfuser.partition")
@@ -45,15 +45,18 @@ class Cost:
 
 class MapGrower:
     """Groups of a graph whose cascades are claimed. ``live``: the variables that the outer program computes when the groups
-    found so far have kernels. ``short``: maps that were not looked at for want of work."""
+    found so far have kernels. ``taken``: those cascades; what they write is read as they write it. ``short``: maps that were
+    not looked at for want of work."""
 
     def __init__(self, graph: Graph, near: Around, work: Work, live: Callable[[list[Draft]], set[str]],
-                 barred: frozenset[int] = frozenset(), costs: dict[object, Cost] | None = None,
-                 drafts: dict[Units, Draft | Reject] | None = None) -> None:
+                 taken: Sequence[Draft] = (), barred: frozenset[int] = frozenset(), costs: dict[object, Cost] | None = None,
+                 drafts: dict[tuple[Units, frozenset[Node]], Draft | Reject] | None = None) -> None:
         self.graph, self.near, self.work, self.live, self.barred = graph, near, work, live, barred
         self.costs: dict[object, Cost] = {} if costs is None else costs
-        self.drafts: dict[Units, Draft | Reject] = {} if drafts is None else drafts
-        self.signatures = Signatures()
+        self.drafts: dict[tuple[Units, frozenset[Node]], Draft | Reject] = {} if drafts is None else drafts
+        self.held = frozenset(n for d in taken for n in hiding(d.units))
+        self.wanted = {n for d in taken for n in d.external}
+        self.signatures = Signatures(self.held)
         self.fixed = fixed(graph)
         self.needed: set[str] = set()
         self.found: list[Draft] = []
@@ -89,6 +92,7 @@ class MapGrower:
         if len(operations(gone)) < LEAST:
             return
         self.found.append(replace(d, steps=(Step("follow", units),)))
+        self.wanted |= set(d.external)
         self.needed = left
         self.near.claim(units)
 
@@ -101,7 +105,8 @@ class MapGrower:
                 return units
             tried.add(c)
             grown = self.near.close(units | {c})
-            if len(grown) > REGION or not self.near.convex(grown):
+            vanish = set(escaping(units)) - set(escaping(grown))
+            if len(grown) > REGION or not self.near.convex(grown) or self.wanted & vanish:
                 continue
             both = self.cost(grown)
             if both.reject is None and both.seconds < self.cost(units).seconds + self.alone(c):
@@ -173,9 +178,10 @@ class MapGrower:
 
     def drafted(self, units: Units) -> Draft | Reject:
         """A draft costs once, however often the maps are grouped again."""
-        if units not in self.drafts:
-            self.drafts[units] = map_draft(units, self.work)
-        return self.drafts[units]
+        key = (units, self.held)
+        if key not in self.drafts:
+            self.drafts[key] = map_draft(units, self.work, self.held)
+        return self.drafts[key]
 
     def alone(self, u: Unit) -> float:
         """Seconds of an operation as a kernel of torch's: it reads its operands and writes its results."""
@@ -213,20 +219,15 @@ def fixed(graph: Graph) -> set[Unit]:
 def absorbed(u: Unit) -> bool:
     """Is it a library's part of its own product or reduction: the bias, the rounding of the sum?"""
     m = _made_of(u)
-    if m is None or len(u.nodes) != 1:
+    if m is None:
         return False
-    rounds = u.nodes[0].stmt is not None and isinstance(u.nodes[0].stmt.expr, Cast)
-    return (rounds and (m.reducing or bool(m.gap) or adds_bias(m))) or adds_bias(u)
+    return (rounds(u) and (m.reducing or bool(m.gap) or adds_bias(m))) or adds_bias(u)
 
 
 def adds_bias(u: Unit) -> bool:
     """A product and a vector."""
     m = _made_of(u)
-    if m is None or not (bool(m.gap) or contracts(m)) or len(u.nodes) != 1 or u.nodes[0].stmt is None:
-        return False
-    e = u.nodes[0].stmt.expr
-    plain = isinstance(e, Op) and e.name == "add" and all(isinstance(x, Load) for x in e.args) and len(u.args) == 2
-    return plain and any(sum(k > 1 for k in n.shape) <= 1 for n in u.args)
+    return m is not None and (bool(m.gap) or contracts(m)) and adds_vector(u)
 
 
 def _made_of(u: Unit) -> Unit | None:

@@ -134,7 +134,8 @@ class Partitioner:
             return self.live(inputs | {n.var for d in drafts for n in d.external},
                              outputs | {s.node.var for d in drafts for s in d.sinks})
 
-        grower = MapGrower(self.graph, near, self.spare, live, frozenset(self.eager), self.costs, self.grouped)
+        grower = MapGrower(self.graph, near, self.spare, live, [f.draft for f in self.accepted], frozenset(self.eager),
+                           self.costs, self.grouped)
         formed, steps = self.formed(grower.run(), maps=True)
         self.unmapped = [x for x in self.unmapped if x[1].code != "RF308"]
         self.unmapped += [(frozenset(grower.short), account.SPENT, None)] if grower.short else []

@@ -14,8 +14,9 @@ Units = frozenset[Unit]
 class Signatures:
     """A region's structure as a value: what its units compute and how they are wired, no names, no positions."""
 
-    def __init__(self) -> None:
-        self.free: dict[Unit, bool] = {}
+    def __init__(self, held: frozenset[Node] = frozenset()) -> None:
+        """held: what is read from memory, whatever made it."""
+        self.held = held
 
     def of(self, units: Units, lead: Node, about: Unit | None) -> tuple[object, ...]:
         order = sorted(units, key=lambda u: u.index)
@@ -33,7 +34,8 @@ class Signatures:
             return number[u]
 
         def ref(n: Node) -> tuple[object, ...]:
-            if n.unit is not None and (n.unit in units or (n.unit.is_cheap and not n.unit.gap)):
+            if n.unit is not None and (n.unit in units or (
+                    n.unit.is_cheap and not n.unit.gap and n not in self.held)):
                 return ("unit", visit(n.unit), n.unit.nodes.index(n))
             if n not in number:
                 number[n] = len(number)
@@ -43,6 +45,19 @@ class Signatures:
             visit(u)
         assert lead.unit is not None
         return (*lines, number[lead.unit], lead.unit.nodes.index(lead), number.get(about))
+
+
+def hiding(units: Units) -> frozenset[Node]:
+    """Results of a region that a reader outside would look through, to what the region keeps to itself: a view of a value that
+    nothing else reads."""
+    results = frozenset(escaping(units))
+
+    def hides(n: Node) -> bool:
+        if n.unit is None or n.unit not in units:
+            return False
+        return any(m not in results and hides(m) for m in n.unit.args) if n.unit.is_cheap else True
+
+    return frozenset(n for n in results if n.unit is not None and n.unit.is_cheap and hides(n))
 
 
 def constant(u: Unit) -> object:

@@ -159,6 +159,45 @@ def test_a_wrong_and_a_crashing_variant_are_rows(monkeypatch: pytest.MonkeyPatch
     assert by["cudnn"]["status"] == "missing"
 
 
+def test_cases_made_ready_together_are_timed_one_by_one_and_one_that_dies_is_a_row(tmp_path: Path) -> None:
+    from redfuser.bench import together
+
+    told: list[str] = []
+    cases = [case_named("mha/smoke-64"), case_named("mha/smoke-decode")]
+    blocks = list(together.run(cases, Options(("eager", "cudnn"), budget_s=0.01), 2, 60.0, told.append))
+    assert [[(r["case"], r["variant"], r["status"]) for r in b] for b in blocks] == [
+        [(str(c), "cudnn", "missing"), (str(c), "eager", "ok")] for c in cases]
+    assert told == [f"timing {c}" for c in cases]
+    block, = together.run(cases[:1], Options(("eager",), device="no such device", budget_s=0.01), 1, 60.0)
+    assert [r["status"] for r in block] == ["failed"] and "its process ended" in block[0]["why"]
+
+
+def test_launches_are_told_apart_and_the_rest_is_named() -> None:
+    from redfuser.bench.launches import sorted_out
+
+    seen = sorted_out(["cascade_kernel", "nvjet_sm90_hsh_256x128", "triton_poi_fused_gelu", "void gelu", "void gelu", "Memset (Device)"],
+                      frozenset({"cascade_kernel"}))
+    assert (seen.count, seen.made, seen.library) == (6, 2, 1) and seen.rest == {"void gelu": 2, "Memset (Device)": 1}
+    other = {"count": 9, "made": 9, "library": 0, "rest": {}}
+    from dataclasses import asdict
+
+    notes = "\n".join(rows.footnotes([row("m", "redfuser", 1.0, launches=asdict(seen)), row("m", "inductor", 1.0, launches=other)]))
+    assert "m: launches 6, of them 2 ours, 1 a library's, 2 void gelu, 1 Memset (Device); inductor 9" in notes
+
+
+def test_weights_are_drawn_anew_and_are_the_same_each_time() -> None:
+    from workloads.models.common import drawn
+
+    def make() -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.Linear(64, 96), torch.nn.LayerNorm(96), torch.nn.Conv1d(96, 8, 3))
+
+    a, b = drawn(make, "f16"), drawn(make, "f16")
+    for x, y in zip(a.parameters(), b.parameters(), strict=True):
+        assert x.dtype == torch.float16 and torch.equal(x, y) and x.unique().numel() > 1
+    assert 0.9 < float(a[0].weight.float().std() * 8) < 1.1 and 0.9 < float(a[2].weight.float().std() * 288 ** 0.5) < 1.1
+    assert abs(float(a[1].weight.float().mean()) - 1) < 0.02
+
+
 def test_artifacts_have_stable_names(tmp_path: Path) -> None:
     assert artifact_path(tmp_path, case_named("mha/H1")).name == "mha-H1.rf"
 

@@ -1,0 +1,53 @@
+"""A process that makes one case ready, says so, and takes times when it is told to (:mod:`redfuser.bench.together`).
+
+    {"case": ..., "options": {...}}  -->  {"ready": true}      {"go": true}  -->  {"rows": [...]}
+
+One without anything to time answers with its rows at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from redfuser.bench import runner
+from redfuser.errors import RedFuserError
+
+
+def main() -> None:
+    """Answers go to what was standard output; whatever else is printed goes to standard error."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def tell(answer: dict[str, Any]) -> None:
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+    @contextlib.contextmanager
+    def turn() -> Iterator[None]:
+        tell({"ready": True})
+        if not sys.stdin.readline():
+            raise SystemExit(1)
+        yield
+
+    from workloads import all_cases
+
+    asked = json.loads(sys.stdin.readline())
+    case = next(c for c in all_cases() if str(c) == asked["case"])
+    given = asked["options"]
+    folder = Path(given["artifacts"]) if given["artifacts"] else None
+    options = runner.Options(tuple(given["variants"]), given["device"], folder, given["budget_s"], frozenset(given["done"]))
+    found: list[Any] = []
+    with contextlib.suppress(RedFuserError):  # a kernel that does not end: its rows are there, and this process goes
+        for block in runner.run([case], options, lambda text: print(text, file=sys.stderr, flush=True), turn):
+            found += block
+    tell({"rows": found})
+
+
+if __name__ == "__main__":
+    main()

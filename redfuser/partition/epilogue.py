@@ -1,0 +1,58 @@
+"""Maps beside a product: which of them a library applies to its own result at no cost, and which are the end of a cascade."""
+
+from __future__ import annotations
+
+from redfuser.acrf.affine import axes_of
+from redfuser.acrf.cascade import Reduce
+from redfuser.acrf.expr import Cast, Expr, Load, Op, walk
+from redfuser.partition.graph import Node, Unit
+from redfuser.partition.work import REGION
+
+
+def contracts(u: Unit) -> bool:
+    """A sum of products of two tensors, one of which lacks an axis of the result or of the sum: the library's work."""
+    return any(_contracts(n) for n in u.nodes)
+
+
+def _contracts(n: Node) -> bool:
+    if not (isinstance(n.stmt, Reduce) and n.stmt.reducer.kind == "sum"):
+        return False
+    scope = {*n.stmt.axes, n.stmt.over}
+    reads = [{a for x in walk(f) if isinstance(x, Load) for i in x.indices for a in axes_of(i)} for f in _factors(n.stmt.expr)]
+    data = [r for r in reads if r]
+    return len(data) > 1 and any(scope - r for r in data)
+
+
+def _factors(e: Expr) -> list[Expr]:
+    if isinstance(e, Cast):
+        return _factors(e.arg)
+    if isinstance(e, Op) and e.name == "mul":
+        return [f for a in e.args for f in _factors(a)]
+    return [e]
+
+
+def statistic(n: Node) -> bool:
+    """Is it made, through maps, of a reduction's result that is no product?"""
+    seen: set[Unit] = set()
+    todo = [n.unit]
+    while todo and len(seen) < REGION:
+        u = todo.pop()
+        if u is None or u in seen:
+            continue
+        seen.add(u)
+        if u.reducing and not contracts(u):
+            return True
+        todo += u.producers if u.pointwise else ()
+    return False
+
+
+def rounds(u: Unit) -> bool:
+    """Is it one conversion?"""
+    return len(u.nodes) == 1 and u.nodes[0].stmt is not None and isinstance(u.nodes[0].stmt.expr, Cast)
+
+
+def adds_vector(u: Unit) -> bool:
+    """Is it one sum of two tensors, of which one has a single axis?"""
+    e = u.nodes[0].stmt.expr if len(u.nodes) == 1 and u.nodes[0].stmt is not None else None
+    plain = isinstance(e, Op) and e.name == "add" and all(isinstance(x, Load) for x in e.args) and len(u.args) == 2
+    return plain and any(sum(k > 1 for k in n.shape) <= 1 for n in u.args)

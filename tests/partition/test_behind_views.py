@@ -1,0 +1,86 @@
+"""Kernels that read what other kernels make, behind views: what one keeps to itself is not computed anew by torch for the other;
+and what a library does to its own product stays with it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from redfuser import outer
+from tests.partition.helpers import execute, flat, partitioned
+
+W = torch.linspace(0.5, 1.5, 16)
+
+
+def normed(x):
+    """Per-head norms [b, l, h, d] as Qwen3 has them, and heads first."""
+    x = x.unflatten(-1, (4, 16))
+    return (W * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)).transpose(1, 2)
+
+
+def turned(x, c, s):
+    a, b = x.chunk(2, -1)
+    return x * c + torch.cat((-b, a), -1) * s
+
+
+def rotary(q, k, v):
+    """Maps read the transposed norms."""
+    c, s = torch.linspace(0, 1, 24)[:, None].cos() * v[0, 0, 0], torch.linspace(0, 1, 24)[:, None].sin() * v[0, 0, 1]
+    return turned(normed(q), c, s), turned(normed(k), c, s)
+
+
+def attention(q, k, v):
+    """A cascade, which is found first, reads them."""
+    return F.scaled_dot_product_attention(normed(q), normed(k), v.unflatten(-1, (4, 16)).transpose(1, 2))
+
+
+@pytest.mark.parametrize("f", [rotary, attention], ids=lambda f: f.__name__)
+def test_what_a_kernel_keeps_to_itself_is_read_by_no_other(f):
+    args = tuple(torch.randn(2, 24, 64) for _ in range(3))
+    imported, p = partitioned(f, args)
+    text = outer.emit(imported, p.parts, {r.name: r.name.replace(".", "_") for r in p.parts}).source
+    assert sum("mean" in str(o.op) for r in p.regions for o in r.ops) and "mean" not in text and "rsqrt" not in text, text
+    assert all(r.name.replace(".", "_") in text for r in p.parts), "a kernel that nothing reads"
+    for got, want in zip(execute(imported, p, args), flat(f(*args)), strict=True):
+        torch.testing.assert_close(got, want, rtol=2e-4, atol=2e-5)
+
+
+class Residual(nn.Module):
+    """A padded convolution in half precision with a time embedding and a group norm, as a UNet has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(32, 32, 3, padding=1), nn.GroupNorm(4, 32)
+
+    def forward(self, x, t):
+        return F.silu(self.norm(self.conv(x) + t[:, :, None, None]))
+
+
+def test_a_padded_convolution_keeps_its_bias_and_its_rounding_and_no_more():
+    model = Residual().half()
+    imported, p = partitioned(model, (torch.randn(2, 32, 6, 6).half(), torch.randn(2, 32).half()))
+    text = outer.emit(imported, p.parts, {r.name: r.name.replace(".", "_") for r in p.parts}).source
+    assert "F.conv2d(x, p_conv_weight, p_conv_bias, padding=(1, 1))" in text and "float32" not in text
+    assert " + " not in text, "the embedding is the norm's to add"
+
+
+class Gated(nn.Module):
+    """A product times a gate, added to the row and normalised, as a DiT block has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(512, 512)
+
+    def forward(self, x, y, gate):
+        x = x + gate[:, None] * self.out(y)
+        return x, F.layer_norm(x, (512,))
+
+
+def test_a_gate_behind_a_product_is_the_cascades():
+    args = (torch.randn(2, 64, 512).half(), torch.randn(2, 64, 512).half(), torch.randn(2, 512).half())
+    imported, p = partitioned(Gated().half(), args)
+    (region,) = p.parts
+    text = outer.emit(imported, p.parts, {region.name: "k"}).source
+    assert len(region.outputs) == 2 and " * " not in text and text.count("F.") == 1, text

@@ -1,0 +1,11 @@
+"""Whole models with random weights, from their public configurations where transformers has them, else in plain PyTorch.
+Each at the size that is measured and at a smoke size for the CPU."""
+
+from __future__ import annotations
+
+from workloads.case import Case
+from workloads.models import diffusion, encoders, experts, language, llama
+
+
+def cases() -> list[Case]:
+    return [c for kind in (encoders, llama, language, experts, diffusion) for c in kind.cases()]
