@@ -59,7 +59,7 @@ def produce(name: str, fused: Fused, arch: str, *, build: bool = True, strategy:
     the first first. symbols: the ranges of its symbolic extents; choices are made for
     what is usual in them. verify: the setting of that name; ``0`` checks nothing, under
     ``strict`` a program that does not hold is an InternalError."""
-    from redfuser.strategies import realise, select
+    from redfuser.strategies import cpu_segment, realise, select
     from redfuser.strategies.symbols import declared, usual
 
     stages = {"cascade": str(fused.cascade), "fused": describe_state(fused)}
@@ -77,7 +77,8 @@ def produce(name: str, fused: Fused, arch: str, *, build: bool = True, strategy:
 
             program = shared_out(fused, parts, target(arch))
         else:
-            program = realise(fused, chosen, parts if chosen == "multi" else 1)
+            segment = cpu_segment(fused, chosen) if arch == "cpu" else None
+            program = realise(fused, chosen, parts if chosen == "multi" else 1, segment)
         stages["program"] = str(program)
         made = Produced(name, chosen, program.splits, stages=stages)
         made = replace(made, checks=checked_scalar(program, arch, verify, symbols))

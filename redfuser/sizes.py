@@ -181,17 +181,19 @@ def _prime(n: int) -> bool:
     return all(n % d for d in range(2, isqrt(n) + 1))
 
 
-FEW, MANY = 8, 24
-"""Samples of each symbol."""
+FEW, MORE = 8, 16
+"""Samples of each symbol, and so many further ones where they leave it unclear."""
 
 
-def samples(symbols: Sequence[Symbol], beyond: int = 1, count: int = FEW) -> list[dict[str, int]]:
+def samples(symbols: Sequence[Symbol], beyond: int = 1, unclear: frozenset[str] = frozenset()) -> list[dict[str, int]]:
     """Bindings that tell apart what depends on one symbol, on another, and on several: the first is the base, from which all
     but the last few differ in one symbol. They are beyond the symbols' ranges: what is merged from them is held against its
-    meaning at numbers of the ranges (:mod:`redfuser.chain`). beyond: how many times so large as their ends."""
-    of = {s.name: _generic(s.high * beyond, count) for s in symbols}
+    meaning at numbers of the ranges (:mod:`redfuser.chain`). beyond: how many times so large as their ends; unclear: symbols
+    of which there are more, beside those that there are of all."""
+    of = {s.name: _generic(s.high * beyond, FEW) for s in symbols}
+    more = {s.name: _generic(s.high * beyond, MORE) if s.name in unclear else () for s in symbols}
     base = {n: x[k % 3] for k, (n, x) in enumerate(of.items())}
-    single = [{**base, name: n} for name, x in of.items() for n in x if n != base[name]]
+    single = [{**base, name: n} for name, x in of.items() for n in dict.fromkeys(x + more[name]) if n != base[name]]
     joint = [{name: x[(k + shift) % len(x)] for k, (name, x) in enumerate(of.items())} for shift in (3, 5)]
     return [base, *single, *(joint if len(symbols) > 1 else [])]
 
@@ -204,7 +206,11 @@ class Apart(ValueError):
 
 
 class Unclear(Apart):
-    """Several sizes have these few values: more samples tell them apart."""
+    """Several sizes of one ``symbol`` have these few values: more samples of it tell them apart."""
+
+    def __init__(self, symbol: str, sizes: Sequence[Size]) -> None:
+        super().__init__(f"{sizes[0]} or {sizes[1]}")
+        self.symbol = symbol
 
 
 _TOKEN = re.compile(r"(?<![\w.])(\d+)(?![\w.])")
@@ -315,7 +321,7 @@ def _of_one(name: str, pairs: Sequence[tuple[int, int]]) -> Size | None:
         if (line := _line(left)) is not None:
             fits.append(Size((Term(line[0], (inner,)), Term(-line[0] * times, (outer,))), line[1]))
     if len(fits) > 1:
-        raise Unclear(f"{fits[0]} or {fits[1]}")
+        raise Unclear(name, fits)
     return fits[0] if fits else None
 
 
@@ -347,5 +353,5 @@ def _short(x: Any) -> str:
     return repr(x)[:80]
 
 
-__all__ = ["FEW", "LIMIT", "MANY", "Apart", "Binding", "Merge", "Number", "Quotient", "Size", "Symbol", "Term", "Unclear",
+__all__ = ["LIMIT", "Apart", "Binding", "Merge", "Number", "Quotient", "Size", "Symbol", "Term", "Unclear",
            "Unfit", "merged", "number", "numbers", "samples", "shape_text", "solved"]

@@ -25,7 +25,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from operator import is_
 from typing import Union
 
 from redfuser.dtypes import BYTES as BYTES
@@ -155,14 +156,21 @@ def children(e: Expr) -> tuple[Expr, ...]:
 
 
 def map_children(e: Expr, f: Callable[[Expr], Expr]) -> Expr:
+    """The node with ``f`` of each of its children: itself where they are what they were."""
+    kids = children(e)
+    if not kids:
+        return e
+    new = tuple(map(f, kids))
+    if all(map(is_, new, kids)):
+        return e
     match e:
-        case Load(indices=kids) | Ref(indices=kids) if kids:
-            return replace(e, indices=tuple(f(k) for k in kids))
-        case Op(args=kids):
-            return replace(e, args=tuple(f(k) for k in kids))
-        case Cast(arg=arg):
-            return replace(e, arg=f(arg))
-    return e
+        case Op(name=name, dtype=dtype):
+            return Op(name, new, dtype)
+        case Load(tensor=name, dtype=dtype):
+            return Load(name, new, dtype)
+        case Ref(name=name, dtype=dtype):
+            return Ref(name, dtype, new)
+    return Cast(new[0], e.dtype)
 
 
 def walk(e: Expr) -> Iterator[Expr]:
@@ -171,7 +179,8 @@ def walk(e: Expr) -> Iterator[Expr]:
     while todo:
         x = todo.pop()
         yield x
-        todo += children(x)[::-1]
+        if kids := children(x):
+            todo += kids[::-1]
 
 
 def substitute(e: Expr, refs: Mapping[str, Expr] | None = None, indices: Mapping[str, Expr] | None = None) -> Expr:

@@ -36,7 +36,7 @@ def of_tiles(program: Program, symbols: tuple[Symbol, ...], config: TileConfig, 
         static = twin.of_tiles(large, config, deep)
         small = _small(program, static)
         if small not in made:
-            made[small] = tensorize_sizes(small, symbols, config, twin.machine(static, large, config, target))
+            made[small] = tensorize_sizes(small, symbols, config, twin.machine(static, large, config, target), to_run=False)
         places = {s.name: _places(s, *_tile(program, static, config, s.name), deep) for s in symbols}
         yield from violations(small, made[small], bindings(places), deep)
 

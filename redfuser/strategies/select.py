@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, prod
 
-from redfuser.acrf.cascade import Extent, Reduce
+from redfuser.acrf.cascade import Extent, Let, Reduce
 from redfuser.acrf.expr import BYTES, Const, Expr, Index, Load, Op, children, indices_of, loads_of
 from redfuser.acrf.state import Fused
 from redfuser.strategies.program import Strategy
@@ -26,6 +26,9 @@ LONG = 4096
 """Elements that a block which walks a row of its own asks for at once, at most."""
 _SYMBOLIC = 1024
 """What a symbolic extent counts as."""
+STRETCH = 1024
+"""Elements of a segment on a CPU: its sums are one addition each to those of the row, however many it has, and what moves them
+to another reference costs as much as many elements do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,15 @@ def select(fused: Fused, target: Machine | Target | str) -> tuple[Strategy, int]
         if splits > 1:
             return "multi", splits
     return "single", 1
+
+
+def cpu_segment(fused: Fused, strategy: Strategy) -> int | None:
+    """Elements of a segment of a row that a CPU walks; None for as many as by default, where an element is more than one number
+    (a contraction, a row of values), which would be held for all of them."""
+    c, grid = fused.cascade, _grid(fused)
+    plain = all(isinstance(p, Let) and set(p.axes) <= {*grid, c.raxis} for p in fused.producers) and \
+        all(set(a.axes) <= grid for a in fused.state.accumulators)
+    return STRETCH if strategy == "single" and plain and isinstance(c.extent(c.raxis), int) else None
 
 
 def _at_once(fused: Fused, m: Machine) -> int:
@@ -177,4 +189,4 @@ def _sharing(load: Load, axis: str, extent: int) -> int:
     return min(groups, default=extent)
 
 
-__all__ = ["CPU", "LONG", "Machine", "machine", "select"]
+__all__ = ["CPU", "LONG", "Machine", "cpu_segment", "machine", "select"]

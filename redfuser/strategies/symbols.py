@@ -14,7 +14,7 @@ from typing import TypeVar
 from redfuser.acrf.cascade import Extent, Tensor
 from redfuser.acrf.state import Fused
 from redfuser.errors import InputError, LoweringError
-from redfuser.sizes import FEW, MANY, Apart, Binding, Number, Quotient, Size, Symbol, Term, Unclear, merged, samples
+from redfuser.sizes import Apart, Binding, Number, Quotient, Size, Symbol, Term, Unclear, merged, samples
 from redfuser.strategies import tir
 from redfuser.strategies.program import Program
 from redfuser.strategies.realise import realise
@@ -60,21 +60,26 @@ def declared(fused: Fused, symbols: Sequence[Symbol]) -> None:
 def one_of(name: str, symbols: tuple[Symbol, ...], make: Callable[[Binding], T],
            merge: Callable[[Sequence[T], Sequence[Binding]], T]) -> T:
     """What ``make`` gives of every number of the symbols. Raises LoweringError RF492 where that is not one thing."""
-    counts = [(beyond, FEW) for beyond in BEYOND]
-    while counts:
-        beyond, count = counts.pop(0)
-        found = samples(symbols, beyond, count)
-        made = [make(b) for b in found]
-        words = {"T", "make", *re.findall(r"\w+", str(made[0]))}
-        if clash := [s.name for s in symbols if s.name in words or keyword.iskeyword(s.name)]:
-            raise LoweringError("RF520", f"the symbol {clash[0]} has the name of something else in {name}",
-                                help="call it something else")
-        try:
-            return merge(made, found)
-        except Apart as error:
-            last = error
-            if isinstance(error, Unclear) and count == FEW:
-                counts.insert(0, (beyond, MANY))
+    for beyond in BEYOND:
+        made: dict[tuple[tuple[str, int], ...], T] = {}
+        unclear: frozenset[str] = frozenset()
+        while True:
+            found = samples(symbols, beyond, unclear)
+            for b in found:
+                key = tuple(b.items())
+                if key not in made:
+                    made[key] = make(b)
+            words = {"T", "make", *re.findall(r"\w+", str(made[tuple(found[0].items())]))}
+            if clash := [s.name for s in symbols if s.name in words or keyword.iskeyword(s.name)]:
+                raise LoweringError("RF520", f"the symbol {clash[0]} has the name of something else in {name}",
+                                    help="call it something else")
+            try:
+                return merge([made[tuple(b.items())] for b in found], found)
+            except Apart as error:
+                last = error
+            if not isinstance(last, Unclear) or last.symbol in unclear:
+                break
+            unclear |= {last.symbol}
     raise LoweringError("RF492", f"{name} has no one program for all sizes of {' and '.join(s.name for s in symbols)}",
                         why=str(last), help="compile once per shape")
 

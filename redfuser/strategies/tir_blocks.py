@@ -14,8 +14,8 @@ from redfuser.strategies.program import Block
 from redfuser.strategies.tir_expr import NARROW, wide
 from redfuser.strategies.tir_held import Held, identifier
 
-STRIP = 64
-"""Terms that one lane adds up before it goes into the total: a row of n elements is summed with an error of the order of
+STRIP = 16
+"""Terms that one lane adds up before they go into the lane's total: a row of n elements is summed with an error of the order of
 STRIP + n / (lanes * STRIP) roundings, not n / lanes."""
 
 
@@ -117,10 +117,11 @@ class Blocks(Held):
         update = [*texts.lets, f"{lane}[v_lane] = {_combined(b.reducer.kind, f'{lane}[v_lane]', value)}"]
         axis = f"    v_lane = T.axis.spatial({lanes}, lane)"
         side = f"T.vectorized({lanes})" if texts.register is None else f"range({lanes})"  # all lanes have one register
-        fill = [f"for lane in T.vectorized({lanes}):", f'    with T.sblock("{identifier(name)}_lanes_init"):', f"    {axis}",
-                f'        T.sblock_attr({{"redfuser.role": "{b.role}", "redfuser.axes": []}})',
-                f"        {lane}[v_lane] = {self.texts().const(neutral(b)[0])}"]
-        final = self.block(b, f"{name}_lanes_sum", b.axes, span if self.raxis in b.axes else None, self.folded(b, lane, dtype))
+
+        def each(what: str, line: str) -> list[str]:
+            """One statement of every lane."""
+            return [f"for lane in T.vectorized({lanes}):", f'    with T.sblock("{identifier(name)}_{what}"):', f"    {axis}",
+                    f'        T.sblock_attr({{"redfuser.role": "{b.role}", "redfuser.axes": []}})', f"        {line}"]
 
         def strip(first: str, chunks: int, rest: int = 0) -> list[str]:
             at = f"({first} + chunk)" if first else "chunk"
@@ -129,13 +130,23 @@ class Blocks(Held):
                     *indent(indent([step[0], axis, *step[1:]]))] if chunks else []
             last = self.block(b, f"{name}_rest", axes, span, update, b.over, {str(b.over): f"{n - rest} + lane"})
             loop += [f"for lane in range({rest}):", *indent([last[0], axis, *last[1:]])] if rest else []
-            return [*fill, *loop, *final]
+            return [*each("lanes_init", f"{lane}[v_lane] = {start}"), *loop]
 
+        def final(lane: str) -> list[str]:
+            at = span if self.raxis in b.axes else None
+            return self.block(b, f"{name}_lanes_sum", b.axes, at, self.folded(b, lane, dtype))
+
+        start = self.texts().const(neutral(b)[0])
         whole, left = divmod(n // lanes, STRIP)
         if b.reducer.kind not in ("sum", "prod") or whole + (left > 0) == 1:
-            return strip("", n // lanes, n % lanes)
-        lines = [f"for part in range({whole}):", *indent(strip(f"part * {STRIP}", STRIP))]
-        return lines + (strip(f"{whole * STRIP}", left, n % lanes) if left or n % lanes else [])
+            return [*strip("", n // lanes, n % lanes), *final(lane)]
+        strips = f"lane_strips_{dtype}{self.suffix}"
+        self.striped.add(dtype)
+        add = each("strip_sum", f"{strips}[v_lane] = {_combined(b.reducer.kind, f'{strips}[v_lane]', f'{lane}[v_lane]')}")
+        lines = [*each("strips_init", f"{strips}[v_lane] = {start}"),
+                 f"for part in range({whole}):", *indent([*strip(f"part * {STRIP}", STRIP), *add])]
+        lines += [*strip(f"{whole * STRIP}", left, n % lanes), *add] if left or n % lanes else []
+        return [*lines, *final(strips)]
 
     def folded(self, b: Block, lane: str, dtype: str) -> list[str]:
         """The lanes joined as a tree, halves of a register with each other, and with the accumulator."""

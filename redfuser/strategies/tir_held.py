@@ -43,6 +43,7 @@ class Held:
         self.written = {t.name for t in kernel.writes}
         self.scratch: dict[str, tuple[tuple[str, ...], str]] = {}
         self.dtypes: dict[str, str] = {}
+        self.striped: set[str] = set()
         self.inline = {b.name: b for b in (*kernel.body, *kernel.tail) if b.role == "producer" and b.reducer is None}
         self.suffix = ""
         length = program.segment or self.extents[self.raxis]
@@ -60,6 +61,8 @@ class Held:
         if self.lanes > 1:
             kinds = sorted({d for _, d in self.scratch.values() if d.startswith("float")})
             lines += [f'lane_{d}{self.suffix} = T.sblock_alloc_buffer(({self.lanes},), "{d}")' for d in kinds]
+            lines += [f'lane_strips_{d}{self.suffix} = T.sblock_alloc_buffer(({self.lanes},), "{d}")'
+                      for d in sorted(self.striped)]
         if any(b.reducer is not None and b.reducer.kind == "topk" for b in (*self.kernel.body, *self.kernel.tail)):
             lines += [f'carry_value{self.suffix} = T.sblock_alloc_buffer((1,), "{self._carry()}")',
                       f'carry_index{self.suffix} = T.sblock_alloc_buffer((1,), "int64")']

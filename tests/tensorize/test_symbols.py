@@ -20,7 +20,7 @@ from redfuser.strategies import realise
 from redfuser.strategies.program import Program
 from redfuser.strategies.symbols import at
 from redfuser.target import target
-from redfuser.tensorize import TileConfig, tensorize
+from redfuser.tensorize import TileConfig, symbolic, tensorize
 from redfuser.tensorize.ir import interpret
 from redfuser.tensorize.ir.nodes import TileProgram
 from redfuser.tensorize.ir.parse import parse
@@ -82,6 +82,20 @@ def test_one_program_prints_parses_and_is_that_of_each_size(case: tuple[Program,
     assert str(bound(whole, binding)) == str(tensorize(at(program, binding), config, HOPPER))
     text = tilelang.print_program(whole)
     assert all(f'    {s.name} = T.dynamic("{s.name}")' in text for s in whole.symbols)
+
+
+def test_no_size_is_lowered_twice_and_more_are_asked_of_what_is_unclear_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slot of the last keys has few values: 16 further numbers of keys tell which it is."""
+    program, config = CASES["roles"]
+    asked: list[Program] = []
+
+    def lowered(small: Program, *args: Any, **kwargs: Any) -> TileProgram:
+        asked.append(small)
+        return tensorize(small, *args, **kwargs)
+
+    monkeypatch.setattr(symbolic, "tensorize", lowered)
+    tensorize_sizes(program, symbols(program), config, HOPPER)
+    assert len(asked) == len(set(asked)) == 17 + 16
 
 
 @pytest.mark.parametrize("n", [1, 3, 64, 65, 130])

@@ -62,8 +62,8 @@ class Block:
             case Copy(src, dst):
                 self._write(dst, self._read(src))
             case Gemm(a, b, c, ta, tb, clear):
-                x: np.ndarray = self._read(a).astype(self.dtypes["f32"])
-                y: np.ndarray = self._read(b).astype(self.dtypes["f32"])
+                x: np.ndarray = self._read(a).astype(self.dtypes["f32"], copy=False)
+                y: np.ndarray = self._read(b).astype(self.dtypes["f32"], copy=False)
                 product = (x.swapaxes(-1, -2) if ta else x) @ (y.swapaxes(-1, -2) if tb else y)
                 self.store[c][...] = product if clear else self.store[c] + product
             case ReduceTile(op, src, dst, clear, lanes=lanes):
