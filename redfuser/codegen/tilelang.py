@@ -213,9 +213,9 @@ class _Printer:
 
     def element(self, target: str, e: Expr) -> str:
         """A value at a point. Pairs of neighbours are rounded by one instruction, but not beside a call or a choice: there
-        numbers of bfloat16 are rounded by a function of ours."""
+        numbers of bfloat16 are rounded by a function of ours, in kernels whose roles wait for nothing else."""
         text = self.assigned(target, e)
-        if "rounded_bf16" not in self.dialect.prelude or not ("T.call_extern" in text or "T.if_then_else" in text):
+        if self.roles is None or not ("T.call_extern" in text or "T.if_then_else" in text):
             return text
         self.alone = True
         text = self.assigned(target, e)
