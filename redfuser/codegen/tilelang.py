@@ -13,7 +13,7 @@ from typing import Any
 
 from redfuser.acrf.expr import BINARY, LEVEL, Cast, Const, Expr, Index, Load, Op, entangled, indices_of, unfolded
 from redfuser.codegen.dialects import CUDA, DIALECTS, EIGHT, HALVES, Dialect, byte
-from redfuser.codegen.halves import power_of_two, reciprocal, tangent
+from redfuser.codegen.halves import HALF, power_of_two, reciprocal, tangent
 from redfuser.codegen.roles import ARRIVE, ARRIVE_ALL, POLICIES, SWIZZLE, RolePrinter, options, role_kernel
 from redfuser.errors import LoweringError
 from redfuser.tensorize.config import TileConfig
@@ -292,8 +292,10 @@ class _Printer:
 
     @property
     def near(self) -> bool:
-        """May a tangent be the hardware's?"""
-        return not self.kernel.exact and "tanh_approx" in self.dialect.prelude
+        """May a tangent be the hardware's? Where all results are of half precision: scores that half precision happens to hold
+        have no error of their own, and a total in single precision would show that of the tangent."""
+        stored = {p.dtype for p in self.kernel.params if p.out}
+        return not self.kernel.exact and "tanh_approx" in self.dialect.prelude and stored <= set(HALF)
 
     def parts(self, dtype: str, c: float) -> tuple[float, float] | None:
         """The reciprocal of a divisor, where a quotient of half precision is a product with it."""
