@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from redfuser.acrf.expr import BINARY, LEVEL, Cast, Const, Expr, Index, Load, Op, entangled, indices_of, unfolded
+from redfuser.acrf.expr import BINARY, LEVEL, Cast, Const, Expr, Index, Load, Op, entangled, indices_of, unfolded, walk
 from redfuser.codegen.dialects import CUDA, DIALECTS, EIGHT, HALVES, Dialect, byte
 from redfuser.codegen.halves import HALF, power_of_two, reciprocal, tangent
 from redfuser.codegen.roles import ARRIVE, ARRIVE_ALL, POLICIES, SWIZZLE, RolePrinter, options, role_kernel
@@ -96,6 +96,7 @@ class _Printer:
         self.dtypes = kernel.dtypes
         self.shapes = {p.name: p.shape for p in kernel.params} | {b.name: b.shape for b in kernel.buffers}
         self.called: set[str] = set()
+        self.fragments = {b.name for b in kernel.buffers if b.scope == "fragment"}
         self.alone = False
         """Is what is printed computed element by element?"""
         self.roles = RolePrinter(kernel, self.expr, self.slice, self.stmt) if role_kernel(kernel) else None
@@ -212,10 +213,11 @@ class _Printer:
     # -- expressions ---------------------------------------------------------------------------------------------------
 
     def element(self, target: str, e: Expr) -> str:
-        """A value at a point. Pairs of neighbours are rounded by one instruction, but not beside a call or a choice: there
-        numbers of bfloat16 are rounded by a function of ours, in kernels whose roles wait for nothing else."""
+        """A value at a point. In kernels with roles numbers of bfloat16 are rounded by a function of ours where all that is
+        read is in registers, or beside a call or a choice; elsewhere by pairs, as they are loaded."""
         text = self.assigned(target, e)
-        if self.roles is None or not ("T.call_extern" in text or "T.if_then_else" in text):
+        read = {x.tensor for x in walk(e) if isinstance(x, Load)}
+        if self.roles is None or not (read <= self.fragments or "T.call_extern" in text or "T.if_then_else" in text):
             return text
         self.alone = True
         text = self.assigned(target, e)
