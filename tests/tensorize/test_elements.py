@@ -117,4 +117,7 @@ def test_texts_of_bfloat16() -> None:
     assert 'T.call_extern("float32", "rounded_bf16", scores[i, j])' in text and "T.cast(T.cast(scores" not in text
     wide = tilelang.print_program(tensorize(realise(cascade(UNDER.replace("f32(bf16(s))", "s")), "single"),
                                             TileConfig(128, 64, 256, 2, "registers", True, schedule="overlap"), SMALL))
+    total = tilelang.print_program(tensorize(realise(cascade(UNDER.replace("  return y", "  z[h, i] = log(t) + m\n  return y, z")),
+                                                     "single"), TileConfig(128, 64, 256, 2, "registers", True), SMALL))
+    assert '"tanh_approx"' not in total, "a result in single precision"
     assert '"tanh_approx"' not in wide and '"reciprocal_approx"' in wide
