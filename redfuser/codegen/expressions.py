@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 
-from redfuser.acrf.expr import BINARY, LEVEL, Cast, Const, Expr, Index, Load, Op, entangled, indices_of, unfolded
+from redfuser.acrf.expr import BINARY, LEVEL, Cast, Const, Expr, Index, Load, Op, entangled, indices_of, unfolded, walk
 from redfuser.codegen.contracted import Contractions
 from redfuser.codegen.dialects import CUDA, EIGHT, Dialect, byte
-from redfuser.codegen.halves import power_of_two, reciprocal, tangent
+from redfuser.codegen.halves import HALF, power_of_two, reciprocal, tangent
+from redfuser.codegen.roles import role_kernel
 from redfuser.errors import LoweringError
 from redfuser.tensorize.ir.nodes import TileKernel
 
@@ -25,14 +26,17 @@ class Expressions:
         self.kernel, self.dialect, self.dtypes, self.spelled = kernel, dialect, kernel.dtypes, dialect.dtypes
         self.called: set[str] = set()
         self.contractions = Contractions.of(kernel)
+        self.registers = {b.name for b in kernel.buffers if b.scope == "fragment"} if role_kernel(kernel) else None
+        """Tiles in registers, of a kernel with roles."""
         self.alone = False
         """Is what is printed computed element by element?"""
 
     def element(self, target: str, e: Expr) -> str:
-        """A value at a point. Pairs of neighbours are rounded by one instruction, but not beside a call or a choice: there
-        numbers of bfloat16 are rounded by a function of ours."""
+        """A value at a point. In kernels with roles numbers of bfloat16 are rounded by a function of ours where all that is
+        read is in registers, or beside a call or a choice; elsewhere by pairs, as they are loaded."""
         text = self.assigned(target, e)
-        if "rounded_bf16" not in self.dialect.prelude or not ("T.call_extern" in text or "T.if_then_else" in text):
+        read = {x.tensor for x in walk(e) if isinstance(x, Load)}
+        if self.registers is None or not (read <= self.registers or "T.call_extern" in text or "T.if_then_else" in text):
             return text
         self.alone = True
         text = self.assigned(target, e)
@@ -111,8 +115,10 @@ class Expressions:
 
     @property
     def near(self) -> bool:
-        """May a tangent be the hardware's?"""
-        return not self.kernel.exact and "tanh_approx" in self.dialect.prelude
+        """May a tangent be the hardware's? Where all results are of half precision: scores that half precision happens to hold
+        have no error of their own, and a total in single precision would show that of the tangent."""
+        stored = {p.dtype for p in self.kernel.params if p.out}
+        return not self.kernel.exact and "tanh_approx" in self.dialect.prelude and stored <= set(HALF)
 
     def parts(self, dtype: str, c: float) -> tuple[float, float] | None:
         """The reciprocal of a divisor, where a quotient of half precision is a product with it."""
