@@ -68,6 +68,8 @@ def visible(mask: str, i: torch.Tensor, j: torch.Tensor, queries: int, keys: int
             return j <= i
         case "window":
             return (j <= at) & (at - j < 50)
+        case "wide window":
+            return (j <= at) & (at - j < 300)
         case "band":
             return (at - j).abs() <= 2
         case "prefix":

@@ -92,7 +92,8 @@ def programs() -> Iterator[Program]:
     pair = (In("a", (2184, 528), "e4m3"), In("b", (2224, 528), "e4m3", "weight"))
     eight = Program("roles", "e4m3 2184x528x2224 per_channel", per_channel, (
         *pair, In("s", (2184,), "f32", "weight", 0.1, 1.0), In("t", (2224,), "f32", "weight", 0.1, 1.0)))
-    for each in (*alternate(_programs()), *alternate(_products()), eight):
+    edges = program("roles", Way("/", cap=30.0, mask="wide window", bias="alibi"), TALL, "f16")
+    for each in (*alternate(_programs()), *alternate(_products()), eight, edges):
         yield replace(each, roles=True)
 
 
