@@ -28,6 +28,10 @@ def main() -> None:
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
+    def say(text: str) -> None:
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+
     @contextlib.contextmanager
     def turn() -> Iterator[None]:
         tell({"ready": True})
@@ -44,7 +48,7 @@ def main() -> None:
     options = runner.Options(tuple(given["variants"]), given["device"], folder, given["budget_s"], frozenset(given["done"]))
     found: list[Any] = []
     with contextlib.suppress(RedFuserError):  # a kernel that does not end: its rows are there, and this process goes
-        for block in runner.run([case], options, lambda text: print(text, file=sys.stderr, flush=True), turn):
+        for block in runner.run([case], options, say, turn):
             found += block
     tell({"rows": found})
 
