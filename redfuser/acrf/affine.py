@@ -86,10 +86,13 @@ class Indices:
     def __init__(self, extents: Mapping[str, int]) -> None:
         self.extents = extents
         self.cache: dict[Expr, Affine] = {}
+        self.simple: dict[Expr, Expr] = {}
 
     def simplify(self, e: Expr) -> Expr:
         """The normal form of an integer expression."""
-        return self.linear(e).expr()
+        if e not in self.simple:
+            self.simple[e] = self.linear(e).expr()
+        return self.simple[e]
 
     # -- normal form ---------------------------------------------------------------------------------------------------
 

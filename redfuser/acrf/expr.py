@@ -49,14 +49,14 @@ class Const:
     value: float | int | bool
     dtype: str
 
-    def _key(self) -> tuple[str, str]:
-        return (repr(self.value), self.dtype)
-
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Const) and self._key() == other._key()
+        if not isinstance(other, Const) or self.dtype != other.dtype:
+            return False
+        a, b = self.value, other.value
+        return a is b or (type(a) is type(b) and (a == b != 0 or repr(a) == repr(b)))  # -0.0 is not 0.0, and NaN is NaN
 
     def __hash__(self) -> int:
-        return hash(self._key())
+        return hash((self.value if self.value == self.value else None, self.dtype))
 
     def __str__(self) -> str:
         return print_expr(self)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 
 from redfuser.acrf.expr import Const, Expr, Index, Load, Op, map_children
 
@@ -11,6 +12,7 @@ _OPS: dict[str, Callable[[int, int], int]] = {
     "floordiv": lambda a, b: a // b, "mod": lambda a, b: a % b}
 
 
+@lru_cache(maxsize=4096)
 def i64(value: int) -> Const:
     return Const(int(value), "i64")
 

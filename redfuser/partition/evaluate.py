@@ -8,11 +8,11 @@ Everything is memoised on (node, simplified indices), so shared tensors are eval
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from redfuser.acrf.affine import Indices, axes_of
 from redfuser.acrf.cascade import Reduce
-from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Load, Op, Ref
+from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Load, Op, Ref, map_children
 from redfuser.dtypes import INTS
 from redfuser.partition.fold import fold
 from redfuser.partition.graph import Node, Unit
@@ -195,10 +195,8 @@ class Evaluator:
                     got = self.value(unit.buffers[t], at, scope, strict)
                     sites.update(got.sites)
                     return got.expr
-                case Op(args=kids):
-                    return self.tidy(replace(x, args=tuple(go(k) for k in kids)))
-                case Cast(arg=kid):
-                    return self.tidy(replace(x, arg=go(kid)))
+                case Op() | Cast():
+                    return self.tidy(map_children(x, go))
             raise TypeError(f"not an expression: {x!r}")
 
         got = go(e)

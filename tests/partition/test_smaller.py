@@ -12,6 +12,7 @@ from redfuser.acrf.state import NotFusable
 from redfuser.frontend import import_model
 from redfuser.kernels import Produced, produce
 from redfuser.partition import Partitioner
+from redfuser.partition.smaller import apart
 from redfuser.report import Reason
 from tests.partition.helpers import execute, flat
 
@@ -165,3 +166,17 @@ def test_a_result_that_what_follows_shows_to_be_wrong_is_not_fused_without_it():
     report = planned(f, (r(8, 300),), arch="cpu", verify="1")
     (loss,) = [c.reason for c in report.refused if c.reason]
     assert loss.code == "RF901" and loss.why.startswith("result")
+
+
+def test_after_eight_failed_checks_the_regions_of_one_operation_are_taken_singly():
+    """Each check took seconds: the ninth region that begins with the same operation is not cut join by join."""
+    def f(x):
+        weights = [torch.exp(y - y.amax(1, True)) for y in (x * (1.01 + k / 100) for k in range(11))]
+        return [(e / e.sum(1, True)).T for e in weights]
+
+    imported = import_model(f, (r(4, 32),))
+    for code, singly in (("RF905", 3), ("RF490", 0)):
+        search = Partitioner(imported, maps=False)
+        found = search.run().regions
+        search.give_up({x.name: NotFusable(code, "", "it does not hold", "", "") for x in found})
+        assert len(found) == 11 and sum(apart(x.draft.units) <= search.banned for x in search.accepted) == singly
