@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def compile(model: Any, args: Any = None, kwargs: Any = None, *, target: str | None = None, casts: str = "preserve",
-            fallback: str | None = None, check: bool = False) -> CompiledModel:
+            fallback: str | None = None, check: bool = False, tuning: str | None = None) -> CompiledModel:
     """Compile a model; the result is called like the original.
 
     model: an ExportedProgram; a module or function with example ``args`` / ``kwargs`` (tensors of the shapes and dtypes
@@ -22,7 +22,8 @@ def compile(model: Any, args: Any = None, kwargs: Any = None, *, target: str | N
     target: ``cpu``, ``cuda`` (this machine's GPU), ``sm_80``, ``sm_86``, ``sm_90a``, ``gfx942``, ``gfx90a``; building needs no
     GPU. AMD's kernels are HIP text until a ROCm toolchain compiles them (``redfuser build``, docs/rocm.md).
     casts: ``preserve`` or ``elide`` (algebra.md 2.5). fallback: ``warn`` (default), ``allow`` or ``error`` when a cascade
-    stays unfused. check: run the numerics rule on the example inputs and put the result into the report.
+    stays unfused. check: run the numerics rule on the example inputs and put the result into the report. tuning: ``never``,
+    ``cached`` (default), ``quick`` or ``full``: docs/tuning.md.
 
     Every distinct fusion is held against its certificate before a kernel is made of it, once per store (``REDFUSER_VERIFY``,
     docs/settings.md); the report says so per cascade. One that does not hold stays unfused, with a warning.
@@ -34,8 +35,9 @@ def compile(model: Any, args: Any = None, kwargs: Any = None, *, target: str | N
     LoweringError RF411 under ``fallback="error"``. A cascade that does not fuse is not an error: see ``.report``.
     """
     from redfuser import pipeline, settings, turns
+    from redfuser.autotune import lookup, tune
 
-    chosen = settings.load(target=target, fallback=fallback)
+    chosen = settings.load(target=target, fallback=fallback, tuning=tuning)
     settings.configure_logging(chosen.logs)
     held = check or chosen.verify == "strict"
     with turns.taken(), extras_named():
@@ -43,8 +45,11 @@ def compile(model: Any, args: Any = None, kwargs: Any = None, *, target: str | N
 
         if held:
             reference(model, args, kwargs)  # what cannot be checked is said before anything is compiled
-        done = pipeline.run(model, args, kwargs, arch=architecture(chosen.target), casts=cast_policy(casts),
-                            disable=chosen.disable, verify=chosen.verify, name=_name(model))
+        arch, policy = architecture(chosen.target), cast_policy(casts)
+        if chosen.tuning in ("quick", "full") and not chosen.disable:
+            tune.here(model, args, kwargs, arch, policy, chosen, _name(model))
+        done = pipeline.run(model, args, kwargs, arch=arch, casts=policy, disable=chosen.disable, verify=chosen.verify,
+                            name=_name(model), records=lookup.look_up(chosen, arch))
         _warn(done.report)
         apply_fallback(done.report, chosen.fallback)
         compiled = CompiledModel.from_compilation(done)
@@ -54,16 +59,18 @@ def compile(model: Any, args: Any = None, kwargs: Any = None, *, target: str | N
 
 
 def explain(model: Any, args: Any = None, kwargs: Any = None, *, target: str | None = None,
-            casts: str = "preserve") -> Report:
+            casts: str = "preserve", tuning: str | None = None) -> Report:
     """What would fuse, with which strategy, and what would not and why; certificates are re-checked as by ``compile``.
-    Builds no kernel and needs no GPU."""
+    Builds no kernel, measures nothing and needs no GPU."""
     from redfuser import pipeline, settings
+    from redfuser.autotune import lookup
 
-    chosen = settings.load(target=target)
+    chosen = settings.load(target=target, tuning=tuning)
     settings.configure_logging(chosen.logs)
     with extras_named():
-        return pipeline.run(model, args, kwargs, arch=architecture(chosen.target), casts=cast_policy(casts), build=False,
-                            disable=chosen.disable, verify=chosen.verify, name=_name(model)).report
+        arch = architecture(chosen.target)
+        return pipeline.run(model, args, kwargs, arch=arch, casts=cast_policy(casts), build=False, disable=chosen.disable,
+                            verify=chosen.verify, name=_name(model), records=lookup.look_up(chosen, arch)).report
 
 
 def load(path: Any, *, arch: str | None = None, device: Any = None) -> CompiledModel:
@@ -118,9 +125,11 @@ def _warn(report: Report) -> None:
 
 
 def apply_fallback(report: Report, policy: str) -> None:
-    if not report.refused or policy == "allow":
+    """Tell, or refuse, what could not be fused. What was measured faster unfused (RF704) could, and is none."""
+    left = [f"{c.name} {c.reason.code}" for c in report.refused if c.reason and c.reason.code != "RF704"]
+    if not left or policy == "allow":
         return
-    codes = ", ".join(f"{c.name} {c.reason.code}" for c in report.refused if c.reason)
+    codes = ", ".join(left)
     text = f"{len(report.fused)} of {len(report.cascades)} cascades fused; kept unfused: {codes}"
     if policy == "error":
         raise LoweringError("RF411", text, help="fallback='warn' keeps them unfused; explain() gives each reason")

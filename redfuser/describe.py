@@ -26,7 +26,7 @@ def describe(name: str, arch: str, imported: Any, partition: Any, produced: dict
     kept = {m.name: "fused" for m in cascades if m.fused} | {m.name: "map" for m in maps if m.fused}
     refused = [r for r in (*partition.regions, *partition.refusals) if r.name not in kept]
     return Report(name, arch, tuple(cascades), _opaque(imported), tuple(notes),
-                  timings=dict(seconds), versions=_versions(), built=built, maps=tuple(m for m in maps if m.fused),
+                  timings=dict(seconds), versions=versions(), built=built, maps=tuple(m for m in maps if m.fused),
                   steps=steps(imported, partition.parts, refused, kept, arch),
                   texts={p.name: p.stages for p in produced.values() if p.stages})
 
@@ -43,10 +43,10 @@ def _region(region: Any, made: Produced | None, verdict: Verdict | None) -> Casc
         first = ops[0] if ops else OpRef("")
         reason = made.reason if made and made.reason else Reason("RF390", condition="fusion is switched off")
         reason = Reason(reason.code, first.name, first.source, reason.condition, reason.why, reason.help)
-        return CascadeReport(region.name, ops, False, reason, **common)
+        return CascadeReport(region.name, ops, False, reason, measured=made.measured if made else None, **common)
     return CascadeReport(region.name, ops, True, None, made.strategy, made.splits, made.name, made.config,
                          traffic(region.cascade) if region.fused.state.accumulators else None, checks=made.checks,
-                         modelled=made.modelled,
+                         modelled=made.modelled, measured=made.measured,
                          roundings=tuple(dict.fromkeys((*region.fused.certificate.roundings, *made.roundings))), **common)
 
 
@@ -96,7 +96,7 @@ def _opaque(imported: Any) -> tuple[Opaque, ...]:
     return tuple(Opaque(op, source, count, why) for (op, source, why), count in sorted(groups.items()))
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
     from importlib import metadata
 
     found = {}

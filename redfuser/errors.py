@@ -36,6 +36,10 @@ class BuildError(RedFuserError):
     """A kernel did not build; carries the log and the generated source."""
 
 
+class TuningError(RedFuserError):
+    """Tuning records, or a folder of candidates, that cannot be read, written or measured."""
+
+
 class NumericsError(RedFuserError):
     """A result is outside the numerics rule."""
 

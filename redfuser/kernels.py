@@ -15,9 +15,11 @@ from typing import Any
 from redfuser import progress, turns
 from redfuser.acrf.state import Fused
 from redfuser.artifact import KernelSpec
+from redfuser.autotune.lookup import Decision, Records
+from redfuser.autotune.records import text_of
 from redfuser.errors import BuildError, InputError, LoweringError, RedFuserError
 from redfuser.gate import checked_scalar, checked_tiles
-from redfuser.report import Modelled, Note, Reason
+from redfuser.report import Measured, Modelled, Note, Reason
 from redfuser.sizes import Symbol
 
 NO_COMPILER = ("RF450", "RF458", "RF459", "RF462")
@@ -34,7 +36,8 @@ SPILLED = 128
 class Produced:
     """What one cascade became. ``spec`` is None when the region stays unfused (``reason``) or was only planned. ``notes``:
     candidates that the kernel was not made of, although the resource model would have had them first. ``checks``: what was
-    held against the cascade on the way, and whether now or earlier. ``roundings``: casts that the kernel added."""
+    held against the cascade on the way, and whether now or earlier. ``roundings``: casts that the kernel added. ``measured``:
+    what the tuning record says that decided."""
 
     name: str
     strategy: str = ""
@@ -47,38 +50,32 @@ class Produced:
     checks: tuple[str, ...] = ()
     roundings: tuple[str, ...] = ()
     modelled: tuple[Modelled, ...] = ()
+    measured: Measured | None = None
 
 
 def produce(name: str, fused: Fused, arch: str, *, build: bool = True, strategy: str | None = None,
             splits: int | None = None, verify: str = "1", symbols: tuple[Symbol, ...] = (),
-            order: Callable[[list[Any]], list[Any]] = list) -> Produced:
+            order: Callable[[list[Any]], list[Any]] = list, decided: Decision | None = None) -> Produced:
     """Realise ``fused`` for ``arch`` (``cpu`` or an architecture of :data:`redfuser.target.TARGETS`).
 
     build=False plans only: strategy, program and source, no binaries (what ``explain`` needs).
     strategy, splits: override the resource model's choice; order: of the configurations that it puts in order, those to try,
     the first first. symbols: the ranges of its symbolic extents; choices are made for
-    what is usual in them. verify: the setting of that name; ``0`` checks nothing, under
-    ``strict`` a program that does not hold is an InternalError."""
-    from redfuser.strategies import cpu_segment, realise, select
-    from redfuser.strategies.symbols import declared, usual
+    what is usual in them. decided: by a tuning record, which beats the model where what it names is still there. verify: the
+    setting of that name; ``0`` checks nothing, under ``strict`` a program that does not hold is an InternalError."""
+    from redfuser.autotune.space import asked_for, untuned
+    from redfuser.strategies.symbols import declared
 
+    if decided is not None:
+        return _as_decided(name, fused, arch, build, verify, decided)
     stages = {"cascade": str(fused.cascade), "fused": describe_state(fused)}
     try:
         chosen: Any
         declared(fused, symbols)
-        chosen, parts = select(usual(fused, symbols), arch)
-        if chosen == "resident" and not isinstance(fused.cascade.extent(fused.cascade.raxis), int):
-            chosen = "single"  # what is held on chip has the size of a number
-        if strategy is not None:
-            chosen, parts = strategy, (splits or (2 if strategy == "multi" else 1))
-        if chosen == "multi" and arch != "cpu" and not symbols and strategy is None:
-            from redfuser.target import target
-            from redfuser.tensorize.splits import shared_out
-
-            program = shared_out(fused, parts, target(arch))
+        if strategy is None:
+            chosen, program = untuned(fused, arch, symbols)
         else:
-            segment = cpu_segment(fused, chosen) if arch == "cpu" else None
-            program = realise(fused, chosen, parts if chosen == "multi" else 1, segment)
+            chosen, program = strategy, asked_for(fused, arch, strategy, splits or 2)
         stages["program"] = str(program)
         made = Produced(name, chosen, program.splits, stages=stages)
         made = replace(made, checks=checked_scalar(program, arch, verify, symbols))
@@ -89,10 +86,45 @@ def produce(name: str, fused: Fused, arch: str, *, build: bool = True, strategy:
         return Produced(name, stages=stages, reason=_reason(error))
 
 
-def produce_all(wanted: Sequence[tuple[str, Fused]], arch: str, *, build: bool = True, verify: str = "1") -> list[Produced]:
-    """:func:`produce` of every (name, fusion), in order. Kernels build side by side; plans are made one at a time, and no
-    plan depends on another's, so the kernels are those that one after the other would give."""
+def _as_decided(name: str, fused: Fused, arch: str, build: bool, verify: str, decided: Decision) -> Produced:
+    """What a record chose, checked and built as anything else; where that is no longer to be had, what the model chooses, with
+    a note."""
+    record, how = decided.record, {"build": build, "verify": verify}
+    if not record.fuse:
+        return Produced(name, stages={"cascade": str(fused.cascade), "fused": describe_state(fused)}, measured=decided.measured,
+                        reason=Reason("RF704", condition="fusing is faster", why=f"{decided.measured} ({decided.by})",
+                                      help="nothing to change; `redfuser tune` measures again"))
+    wanted = record.choice.config
+
+    def only(legal: list[Any]) -> list[Any]:
+        return [c for c in legal if c.to_json() == wanted]
+
+    made = produce(name, fused, arch, strategy=record.choice.strategy, splits=record.choice.splits, order=only, **how)  # type: ignore[arg-type]
+    if made.reason is None:
+        said = made.config.partition(": ")[2] or made.config
+        return replace(made, config=f"{decided.by}: {said}", measured=decided.measured,
+                       notes=(*made.notes, *_older(made, decided)))
+    why = "the compiler has no such candidate now" if made.reason.code == "RF410" else made.reason.why or made.reason.condition
+    other = produce(name, fused, arch, **how)  # type: ignore[arg-type]
+    return replace(other, notes=(Note(f"{name}: a {decided.by} chooses {record.choice}; the model decides instead: "
+                                      f"{why.strip().splitlines()[0][:200]}", "RF705"), *other.notes))
+
+
+def _older(made: Produced, decided: Decision) -> tuple[Note, ...]:
+    """A note where the kernel that was measured was of another text."""
+    if not decided.record.text or text_of(made.stages.get("source", "")) in ("", decided.record.text):
+        return ()
+    return (Note(f"{made.name}: a {decided.by} measured another text of this kernel; `redfuser tune` measures again", "RF706"),)
+
+
+def produce_all(wanted: Sequence[tuple[str, Fused]], arch: str, *, build: bool = True, verify: str = "1",
+                records: Records | None = None) -> list[Produced]:
+    """:func:`produce` of every (name, fusion), in order, each as the records decide. Kernels build side by side; plans are made
+    one at a time, and no plan depends on another's, so the kernels are those that one after the other would give."""
     finished: list[str] = []
+
+    def decided(item: tuple[str, Fused]) -> Decision | None:
+        return records.decision(item[1], arch) if records is not None else None
 
     def told(made: Produced) -> Produced:
         finished.append(made.name)
@@ -100,12 +132,12 @@ def produce_all(wanted: Sequence[tuple[str, Fused]], arch: str, *, build: bool =
         return made
 
     if not build or arch == "cpu" or len(wanted) < 2:
-        return [told(produce(name, fused, arch, build=build, verify=verify)) for name, fused in wanted]
+        return [told(produce(*item, arch, build=build, verify=verify, decided=decided(item))) for item in wanted]
     from redfuser.codegen.pool import default_pool
 
     def one(item: tuple[str, Fused]) -> Produced:
         with turns.taken():
-            return told(produce(*item, arch, build=True, verify=verify))
+            return told(produce(*item, arch, build=True, verify=verify, decided=decided(item)))
 
     with turns.given_up(), ThreadPoolExecutor(min(default_pool().size + 1, len(wanted))) as threads:
         return list(threads.map(one, wanted))

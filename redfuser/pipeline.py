@@ -10,11 +10,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from redfuser import settings, turns
 from redfuser.acrf.state import NotFusable
+from redfuser.autotune.lookup import Records
 from redfuser.describe import describe
 from redfuser.dump import Dump, dumping
 from redfuser.kernels import Produced, produce_all
@@ -24,8 +25,9 @@ from redfuser.whole import parts_of_one_call
 
 log = logging.getLogger("redfuser.pipeline")
 T = TypeVar("T")
-HERE = ("RF440", "RF450", "RF458", "RF459", "RF460")
-"""Reasons that are about this machine or target, not about a region: a smaller region would meet them too."""
+HERE = ("RF440", "RF450", "RF458", "RF459", "RF460", "RF704")
+"""Reasons that are about this machine or target, not about a region: a smaller region would meet them too. Of one that was
+measured, the whole of it ran faster as torch code: that is what is known, and of its parts nothing is."""
 ROUNDS = 32
 """Times that refused regions are answered with smaller ones; after that they stay with torch."""
 
@@ -60,18 +62,19 @@ class Compilation:
 
 
 def run(model: Any, args: Any = None, kwargs: Any = None, *, arch: str, casts: str = "preserve", build: bool = True,
-        disable: bool = False, verify: str = "1", name: str = "model") -> Compilation:
+        disable: bool = False, verify: str = "1", name: str = "model", records: Records | None = None) -> Compilation:
     """``arch``: ``cpu`` or an architecture of :data:`redfuser.target.TARGETS`. build=False stops before binaries.
     verify: the setting of that name (:func:`redfuser.recheck.recheck`); under ``strict`` a certificate that does not hold
-    is an InternalError RF901, otherwise its region gives way to smaller ones."""
+    is an InternalError RF901, otherwise its region gives way to smaller ones. records: tuning records, which beat the model of
+    resources (:func:`redfuser.autotune.lookup.look_up`)."""
     with turns.taken(), dumping(settings.current().trace, name, arch) as dump:
-        done = _run(model, args, kwargs, arch, casts, build, disable, verify, name, dump)
+        done = _run(model, args, kwargs, arch, casts, build, disable, verify, name, records, dump)
         dump.result(done.report, done.produced.values(), done.graph)
         return done
 
 
 def _run(model: Any, args: Any, kwargs: Any, arch: str, casts: str, build: bool, disable: bool, verify: str,
-         name: str, dump: Dump) -> Compilation:
+         name: str, records: Records | None, dump: Dump) -> Compilation:
     from redfuser import frontend, outer, partition
 
     trace = Trace()
@@ -79,7 +82,7 @@ def _run(model: Any, args: Any, kwargs: Any, arch: str, casts: str, build: bool,
     dump.imported(imported)
     search = partition.Partitioner(imported, casts, arch, maps=arch != "cpu")
     found = trace.run("partition", search.run)
-    made = Realised(arch, build, verify)
+    made = Realised(arch, build, verify, records)
     for turn in range(0 if disable else ROUNDS + 1):
         trace.run("certificates", made.recheck, found.parts)
         trace.run("kernels", made.realise, found.parts)
@@ -96,6 +99,8 @@ def _run(model: Any, args: Any, kwargs: Any, arch: str, casts: str, build: bool,
     kept = [r for r in kept if r.name not in left]
     graph = trace.run("outer graph", outer.emit, imported, kept, names) if build else None
     report = describe(name, arch, imported, found, produced, made.verdicts, trace.seconds, built=build)
+    if records is not None and records.notes:
+        report = replace(report, notes=(*report.notes, *records.notes))
     references = {names[r.name]: text for r in kept if (text := outer.emit_region(imported, r)) is not None} if build else {}
     return Compilation(imported, found, produced, graph, report, references)
 
@@ -108,6 +113,7 @@ class Realised:
     arch: str
     build: bool
     verify: str
+    records: Records | None = None
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     kernels: dict[str, Produced] = field(default_factory=dict)
 
@@ -121,7 +127,7 @@ class Realised:
         reasons = {key: refused(self.verdicts[key]) for key in named}
         sound = [key for key in named if reasons[key] is None]
         made = produce_all([(named[key], new[key].fused) for key in sound], self.arch, build=self.build,
-                           verify=self.verify)
+                           verify=self.verify, records=self.records)
         done = dict(zip(sound, made, strict=True)) | {k: Produced(named[k], reason=why) for k, why in reasons.items() if why}
         self.kernels |= {key: done[key] for key in named}
 

@@ -83,6 +83,21 @@ class Modelled:
 
 
 @dataclass(frozen=True, slots=True)
+class Measured:
+    """What a tuning record says of one cascade, in seconds of a call: the fastest fused kernel, the unfused region and the
+    kernel that the model of resources would take, in turns on ``device``. source: whose record (``shipped``, ``user`` ...)."""
+
+    fused: float
+    unfused: float
+    model: float
+    device: str
+    source: str
+
+    def __str__(self) -> str:
+        return f"{_seconds(self.fused)} fused, {_seconds(self.unfused)} unfused, measured on {self.device}"
+
+
+@dataclass(frozen=True, slots=True)
 class Numerics:
     """The numerical check of one cascade or of the model against float64, as in :mod:`redfuser.numerics`. ``ratio`` is
     our error over that of the unfused low-precision program, the worse of maximum and RMS."""
@@ -98,12 +113,13 @@ class CascadeReport:
     """One cascade. ``fused`` says whether a fused kernel runs it; if not, ``reason`` says why.
 
     strategy: single, resident or multi (with ``splits``). kernel: its name, as ``compiled.source(name)`` takes it.
-    config: where the kernel's configuration came from (``cost model``, ``user cache``, ``explicit`` ...).
+    config: the kernel's configuration and who chose it: ``cost model``, or whose record (``user record`` ...).
     cascade / fused_form: the texts of the cascade and of its mergeable state. prefix: statements that fuse although the
     whole does not. roundings: casts that moved, each with its bound. ops: what it replaces, in program order.
     certificate: of a derived fusion, what the checker said of it: ``re-checked now``, ``re-checked, from cache``,
     ``not re-checked``, ``violated`` (then it is not fused, RF901); a saved model says ``re-checked``. checks: the same of
-    what was made of it (scalar program, tile program). modelled: of its kernels for a GPU, in the order they run.
+    what was made of it (scalar program, tile program). modelled: of its kernels for a GPU, in the order they run. measured:
+    where a tuning record decided, also that it stays unfused.
     """
 
     name: str
@@ -123,6 +139,7 @@ class CascadeReport:
     certificate: str = ""
     checks: tuple[str, ...] = ()
     modelled: tuple[Modelled, ...] = ()
+    measured: Measured | None = None
 
     @property
     def seconds(self) -> float | None:
@@ -338,6 +355,7 @@ def _row(name: str, c: CascadeReport) -> tuple[str, ...]:
                 "map": "map"}
     saved = f"{c.traffic.ratio:.1f}x less traffic" if c.traffic else ""
     time = f"{_seconds(c.seconds)} modelled" if c.seconds is not None else ""
+    time = f"{_seconds(c.measured.fused)} measured, {_seconds(c.measured.unfused)} unfused" if c.measured else time
     error = f"err {c.numerics.ratio:.1g}x baseline" if c.numerics else ""
     source = next((o.source for o in c.ops if o.source), "")
     return (name, strategy.get(c.strategy, c.strategy), c.config, c.certificate, saved, time, error, source)

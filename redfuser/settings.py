@@ -43,6 +43,10 @@ FIELDS: tuple[Field, ...] = (
     Field("target", "cpu", (), "the target when none is given: `cpu`, `cuda` (this machine's GPU), `sm_90a` ..."),
     Field("verify", "1", ("0", "1", "strict"), "re-check every certificate: one that does not hold keeps its cascade unfused "
           "(1), or is an error (strict, which also runs the numerical check); 0: no re-check, and the report says so"),
+    Field("tuning", "cached", ("never", "cached", "quick", "full"), "which kernels: `never`, as the model of resources has "
+          "them; `cached`, as tuning records say where there are some; `quick`, `full`: measure those without a record first"),
+    Field("tuning_records", "", (), "file or folder of tuning records that beat all others"),
+    Field("tuning_budget", "120", (), "seconds that `quick` and `full` may measure for"),
     Field("disable", "0", ("0", "1"), "1: fuse nothing; compiled models run the outer graph only"),
 )
 
@@ -57,6 +61,9 @@ class Settings:
     fallback: str
     target: str
     verify: str
+    tuning: str
+    tuning_records: Path | None
+    tuning_budget: float
     disable: bool
     sources: Mapping[str, str] = field(compare=False)
 
@@ -91,6 +98,9 @@ def load(env: Mapping[str, str] | None = None, **arguments: Any) -> Settings:
         fallback=values["fallback"],
         target=values["target"],
         verify=values["verify"],
+        tuning=values["tuning"],
+        tuning_records=Path(values["tuning_records"]).expanduser() if values["tuning_records"] else None,
+        tuning_budget=_seconds("tuning_budget", values, sources),
         disable=values["disable"] == "1",
         sources=sources,
     )
@@ -148,6 +158,17 @@ def configure_logging(spec: str | None = None) -> None:
 def _nearest(word: str, known: tuple[str, ...]) -> str:
     close = difflib.get_close_matches(word, known, n=1)
     return f"did you mean {close[0]!r}?" if close else f"one of {', '.join(known)}"
+
+
+def _seconds(name: str, values: Mapping[str, str], sources: Mapping[str, str]) -> float:
+    try:
+        found = float(values[name])
+    except ValueError:
+        found = -1.0
+    if not 0 < found < float("inf"):
+        raise InputError("RF191", f"{name} cannot be {values[name]!r}", where=sources[name], why="it is a number of seconds",
+                         help="60, say")
+    return found
 
 
 def _text(value: Any) -> str:

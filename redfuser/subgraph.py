@@ -21,15 +21,18 @@ from redfuser.users import extras_named
 class Bound:
     """A function bound to example inputs and a target. Building happens at the first call, not before."""
 
-    def __init__(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], target: str | None, casts: str) -> None:
+    def __init__(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], target: str | None, casts: str,
+                 tuning: str | None) -> None:
         from redfuser import pipeline, settings
+        from redfuser.autotune import lookup
 
-        self._call = (fn, args, kwargs, target, casts)
-        chosen = settings.load(target=target)
+        self._call = (fn, args, kwargs, target, casts, tuning)
+        chosen = settings.load(target=target, tuning=tuning)
         settings.configure_logging(chosen.logs)
         with extras_named():
-            self._plan = pipeline.run(fn, args, kwargs, arch=api.architecture(chosen.target), build=False,
-                                      casts=api.cast_policy(casts), disable=chosen.disable, verify=chosen.verify,
+            arch = api.architecture(chosen.target)
+            self._plan = pipeline.run(fn, args, kwargs, arch=arch, build=False, casts=api.cast_policy(casts),
+                                      disable=chosen.disable, verify=chosen.verify, records=lookup.look_up(chosen, arch),
                                       name=getattr(fn, "__name__", type(fn).__name__))
         self._compiled: Any = None
 
@@ -62,8 +65,8 @@ class Bound:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._compiled is None:
-            fn, example, keywords, target, casts = self._call
-            self._compiled = api.compile(fn, example, keywords, target=target, casts=casts)
+            fn, example, keywords, target, casts, tuning = self._call
+            self._compiled = api.compile(fn, example, keywords, target=target, casts=casts, tuning=tuning)
         return self._compiled(*args, **kwargs)
 
 
@@ -73,9 +76,10 @@ class Kernel:
     def __init__(self, fn: Any) -> None:
         self.fn = fn
 
-    def bind(self, *args: Any, target: str | None = None, casts: str = "preserve", **kwargs: Any) -> Bound:
-        """Import, partition and plan for these inputs; builds nothing yet."""
-        return Bound(self.fn, args, kwargs, target, casts)
+    def bind(self, *args: Any, target: str | None = None, casts: str = "preserve", tuning: str | None = None,
+             **kwargs: Any) -> Bound:
+        """Import, partition and plan for these inputs; builds and measures nothing yet."""
+        return Bound(self.fn, args, kwargs, target, casts, tuning)
 
 
 def kernel(fn: Any) -> Kernel:

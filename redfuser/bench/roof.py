@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from redfuser.bench import timing
+from redfuser import timing
 from redfuser.target import PARTS
 
 

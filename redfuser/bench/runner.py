@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from redfuser import numerics
-from redfuser.bench import launches, provenance, rows, timing
+from redfuser import numerics, timing
+from redfuser.bench import launches, provenance, rows
 from redfuser.bench.baselines import BASELINES, Missing, Variant, artifact_path, handwritten_folder
 from redfuser.bench.roof import Roof, roof
 from redfuser.bench.thin import thin_path

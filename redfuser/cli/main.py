@@ -15,6 +15,7 @@ COMMANDS = {
     "explain": ("redfuser.cli.explain", "explain", "Say what fuses in a model, what does not, and why."),
     "algebra": ("redfuser.cli.algebra", "algebra", "Derive and prove the fusion of a cascade given as text."),
     "check": ("redfuser.cli.check", "check", "Hold a saved model's kernels against torch, where they run."),
+    "tune": ("redfuser.cli.tune", "tune", "Measure which kernels are fastest, and remember it."),
     "bench": ("redfuser.cli.bench", "bench", "Build and measure the workloads."),
     "cache": ("redfuser.cli.cache", "cache", "Look at the cache of built kernels."),
     "doctor": ("redfuser.cli.doctor", "doctor", "Check this machine: versions, compilers, GPU, settings."),

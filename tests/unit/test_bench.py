@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from redfuser.bench import rows, timing
+from redfuser import timing
+from redfuser.bench import rows
 from redfuser.bench.baselines import BASELINES, artifact_path, baseline
 from redfuser.bench.runner import Options, run
 from redfuser.errors import InputError

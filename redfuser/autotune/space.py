@@ -1,0 +1,113 @@
+"""What may be chosen for a fusion on a target: strategy, splits, configuration. The model's own choice comes first, the others
+as the model ranks them; what it finds far behind is left out before anything is compiled.
+
+The strategies are those that realise; splits are the model's, halved and doubled; configurations are those of
+:func:`redfuser.tensorize.configs` for each. Whether to fuse at all is the last choice, and nothing here: the unfused region is
+measured beside whatever this lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from redfuser.acrf.state import Fused
+from redfuser.autotune.records import Choice
+from redfuser.errors import InputError, LoweringError
+from redfuser.sizes import Symbol
+from redfuser.strategies import cpu_segment, realise, select
+from redfuser.strategies.symbols import usual
+from redfuser.target import Target, target
+
+WITHIN = {"quick": 1.6, "full": 4.0}
+"""Candidates that the model finds so many times slower than its best are left out. It is right within 1.35 for products and
+attention, and off by up to 1.7 for rows of a few microseconds (docs/results/h200-2026-11-22-choice)."""
+MOST = {"quick": 6, "full": 14}
+"""Candidates of a kernel that are built."""
+LOOKED = 8
+"""Configurations of one program that are looked at."""
+FACTORS = (1, 0.5, 2, 0.25, 4)
+"""Splits tried, times the model's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One choice. seconds: what the model predicts, None where it does not know. rank: its place among the configurations of
+    its program; ``own``: of the program that the model chose."""
+
+    choice: Choice
+    seconds: float | None
+    rank: int
+    own: bool
+
+
+def untuned(fused: Fused, arch: str, symbols: tuple[Symbol, ...] = ()) -> tuple[Any, Any]:
+    """(strategy, segment program) that the models choose for ``fused``."""
+    chosen: Any
+    chosen, parts = select(usual(fused, symbols), arch)
+    if chosen == "resident" and not isinstance(fused.cascade.extent(fused.cascade.raxis), int):
+        chosen = "single"  # what is held on chip has the size of a number
+    if chosen == "multi" and arch != "cpu" and not symbols:
+        from redfuser.tensorize.splits import shared_out
+
+        return chosen, shared_out(fused, parts, target(arch))
+    return chosen, asked_for(fused, arch, chosen, parts)
+
+
+def asked_for(fused: Fused, arch: str, strategy: Any, splits: int) -> Any:
+    """The segment program of a strategy; only one in splits has these."""
+    segment = cpu_segment(fused, strategy) if arch == "cpu" else None
+    return realise(fused, strategy, splits if strategy == "multi" else 1, segment)
+
+
+def candidates(fused: Fused, arch: str, effort: str) -> list[Candidate]:
+    """The model's choice and its next in line, then what else is worth a measurement, best first. Raises LoweringError where
+    the model's own choice does not lower."""
+    found = list(_all(fused, arch))
+    known = [c.seconds for c in found if c.seconds is not None]
+    limit = WITHIN[effort] * min(known, default=0.0)
+    worth = [c for c in found if c.seconds is None or c.seconds <= limit or (c.own and c.rank < 2)]
+    first = [c for c in worth if c.own and c.rank < 2]
+    heads = [c for c in worth if not c.own and c.rank == 0]
+    order = sorted(worth, key=lambda c: (c not in first, c not in heads, c.seconds or 0.0, c.rank))
+    kept = order[:MOST[effort]]
+    return [*first, *sorted((c for c in kept if c not in first), key=lambda c: (c.seconds or 0.0, c.rank))]
+
+
+def _all(fused: Fused, arch: str) -> Iterator[Candidate]:
+    chosen, program = untuned(fused, arch)
+    yield from _of(program, chosen, arch, True)
+    others: list[tuple[str, int]] = []
+    if chosen != "map":
+        others = [(s, 1) for s in ("single", "resident") if s != chosen]
+        around = program.splits if chosen == "multi" else 2
+        others += [("multi", n) for f in FACTORS if (n := round(around * f)) > 1 and (chosen, program.splits) != ("multi", n)]
+    for strategy, splits in others:
+        try:
+            yield from _of(realise(fused, strategy, splits), strategy, arch, False)  # type: ignore[arg-type]
+        except (LoweringError, InputError):
+            continue
+
+
+def _of(program: Any, strategy: str, arch: str, own: bool) -> Iterator[Candidate]:
+    if arch == "cpu":
+        yield Candidate(Choice(strategy, program.splits), None, 0, own)
+        return
+    from redfuser.tensorize import configs
+
+    machine = target(arch)
+    for rank, config in enumerate(configs(program, machine)[:LOOKED]):
+        seconds = _seconds(program, config, machine)
+        if seconds is not None or (own and rank < 2):
+            yield Candidate(Choice(strategy, program.splits, config.to_json()), seconds, rank, own)
+
+
+def _seconds(program: Any, config: Any, machine: Target) -> float | None:
+    from redfuser.tensorize import tensorize
+    from redfuser.tensorize.model import predicted
+
+    try:
+        return predicted(tensorize(program, config, machine), machine)
+    except LoweringError:
+        return None
