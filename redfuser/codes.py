@@ -125,6 +125,17 @@ CODES: dict[str, str] = {
     "RF607": "the artifact could not be read or written",
     "RF608": "a cache entry was damaged and has been rebuilt",
     "RF610": "the artifact was saved by an older RedFuser",
+    # tuning
+    "RF701": "not a file of tuning records, or a damaged one",
+    "RF702": "tuning records or candidates that are not there, or cannot be written",
+    "RF703": "a tuning record of another device was not used",
+    "RF704": "the unfused region is faster, as measured",
+    "RF705": "a tuning record names a candidate that the compiler no longer has",
+    "RF706": "a tuning record measured another text of the kernel",
+    "RF707": "not a folder of candidates, or a damaged one",
+    "RF708": "nothing here can measure kernels of that target",
+    "RF709": "the time for measuring is spent",
+    "RF710": "a candidate was passed over while measuring",
     # RF30x: partition
     "RF302": "the reductions share no axis with the cascade, or one reads the other out of order",
     "RF303": "an intermediate of the row is needed outside the cascade",

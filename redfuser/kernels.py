@@ -104,6 +104,8 @@ def _as_decided(name: str, fused: Fused, arch: str, build: bool, verify: str, de
         said = made.config.partition(": ")[2] or made.config
         return replace(made, config=f"{decided.by}: {said}", measured=decided.measured,
                        notes=(*made.notes, *_older(made, decided)))
+    if made.reason.code in NO_COMPILER:
+        return made
     why = "the compiler has no such candidate now" if made.reason.code == "RF410" else made.reason.why or made.reason.condition
     other = produce(name, fused, arch, **how)  # type: ignore[arg-type]
     return replace(other, notes=(Note(f"{name}: a {decided.by} chooses {record.choice}; the model decides instead: "

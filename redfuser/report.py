@@ -96,6 +96,11 @@ class Measured:
     def __str__(self) -> str:
         return f"{_seconds(self.fused)} fused, {_seconds(self.unfused)} unfused, measured on {self.device}"
 
+    @property
+    def whole(self) -> str:
+        """The same with the model's choice and whose record it is."""
+        return f"{self} ({self.source} record); the model's own choice {_seconds(self.model)}"
+
 
 @dataclass(frozen=True, slots=True)
 class Numerics:

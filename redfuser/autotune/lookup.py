@@ -65,16 +65,16 @@ class Records:
         return self.found.get(name)
 
 
-def places(settings: Settings) -> list[tuple[str, Path]]:
+def places(chosen: Settings) -> list[tuple[str, Path]]:
     """(source, file or folder), the first the strongest. Raises TuningError RF702 for an explicit one that is not there."""
     found: list[tuple[str, Path]] = []
-    if settings.tuning_records is not None:
-        if not settings.tuning_records.exists():
-            raise TuningError("RF702", f"no tuning records at {settings.tuning_records}",
-                              where=settings.sources["tuning_records"], help="a file that `redfuser tune` wrote, or its folder")
-        found.append(("explicit", settings.tuning_records))
+    if chosen.tuning_records is not None:
+        if not chosen.tuning_records.exists():
+            raise TuningError("RF702", f"no tuning records at {chosen.tuning_records}",
+                              where=chosen.sources["tuning_records"], help="a file that `redfuser tune` wrote, or its folder")
+        found.append(("explicit", chosen.tuning_records))
     project = project_folder()
-    return [*found, *([("project", project)] if project is not None else []), ("user", user_folder(settings)),
+    return [*found, *([("project", project)] if project is not None else []), ("user", user_folder(chosen)),
             ("shipped", SHIPPED)]
 
 
@@ -88,17 +88,17 @@ def project_folder() -> Path | None:
     return None
 
 
-def user_folder(settings: Settings) -> Path:
-    return settings.cache_dir / "tuning"
+def user_folder(chosen: Settings) -> Path:
+    return chosen.cache_dir / "tuning"
 
 
-def look_up(settings: Settings, arch: str, part: str = "") -> Records | None:
+def look_up(chosen: Settings, arch: str, part: str = "") -> Records | None:
     """The records for a compile, or None under ``tuning="never"``. part: what it is for; default: :func:`part_for`. A file
     that is damaged is a note, of an explicit place an error. Raises TuningError RF701, RF702."""
-    if settings.tuning == "never":
+    if chosen.tuning == "never":
         return None
     known = Records(part or part_for(arch))
-    for source, place in places(settings):
+    for source, place in places(chosen):
         for path in _files(place):
             try:
                 read = records.read(path)
@@ -117,11 +117,11 @@ def look_up(settings: Settings, arch: str, part: str = "") -> Records | None:
     return known
 
 
-def state(settings: Settings, arch: str, part: str = "") -> str:
+def state(chosen: Settings, arch: str, part: str = "") -> str:
     """A digest of everything that :func:`look_up` would answer from."""
-    if settings.tuning == "never":
+    if chosen.tuning == "never":
         return ""
-    return key_of(part or part_for(arch), [[source, path.name, path.read_bytes().hex()] for source, place in places(settings)
+    return key_of(part or part_for(arch), [[source, path.name, path.read_bytes().hex()] for source, place in places(chosen)
                                            for path in _files(place)])
 
 

@@ -27,6 +27,7 @@ SECONDS = {"quick": 0.1, "full": 0.3}
 """Per variant and method; finalists three times that."""
 START_S, SILENCE_S = 180.0, 120.0
 """What a child may take to start, and between two of its words: references in float64 of a large kernel take some."""
+SPENT, PASSED_OVER = "RF709", "RF710"
 LOST_MOST = 4
 """Children that one kernel may cost."""
 
@@ -113,8 +114,8 @@ def run(folder: Path, measurer: Measurer, device: str, effort: str, budget_s: fl
     until = clock() + budget_s
     for i, kernel in enumerate(waiting):
         if clock() > until:
-            tell(f"RF709 the budget of {budget_s:g} s is spent: {len(waiting) - i} of {len(waiting)} kernels are left; run the "
-                 "same command again")
+            tell(f"{SPENT} the budget of {budget_s:g} s is spent: {len(waiting) - i} of {len(waiting)} kernels are left; run "
+                 "the same command again")
             return
         tell(f"[{i + 1}/{len(waiting)}] {kernel.of}: {len(kernel.candidates)} candidates")
         lost = {e.lost: e.why for e in done if e.kernel == kernel.key and e.lost}
@@ -132,12 +133,12 @@ def _one(folder: Path, kernel: Kernel, measurer: Measurer, device: str, effort: 
             else:
                 found = measurer(folder, kernel, lost, effort)
         except Lost as error:
-            tell(f"RF710 {kernel.of}: candidate {error.candidate} was lost: {error}")
+            tell(f"{PASSED_OVER} {kernel.of}: candidate {error.candidate} was lost: {error}")
             lost[error.candidate] = str(error)
             folders.append(folder, replace(base, lost=error.candidate, why=str(error), date=_now()))
             continue
         for name, why in found.wrong.items():
-            tell(f"RF710 {kernel.of}: candidate {name} is passed over: {why}")
+            tell(f"{PASSED_OVER} {kernel.of}: candidate {name} is passed over: {why}")
         event = replace(base, samples=found.samples, wrong={**lost, **found.wrong}, why=found.why, date=_now())
         folders.append(folder, event)
         return event

@@ -16,7 +16,7 @@ def measured(folder: Path, arch: str, effort: str, budget_s: float, store: Path,
     as soon as it is made; store: what tuners of this machine wait for each other by. Raises TuningError RF708 without the
     device."""
     device = measure.for_device(arch)
-    run = measurer if measurer is not None else InChild("cpu" if arch == "cpu" else "cuda")
+    run = measurer if measurer is not None else in_child(arch)
     try:
         with measure.alone(store):
             for event in measure.run(folder, run, device, effort, budget_s, tell, measure.machine()):
@@ -31,3 +31,8 @@ def measured(folder: Path, arch: str, effort: str, budget_s: float, store: Path,
         if isinstance(run, InChild):
             run.close()
     return adopt.adopted(folder)[1]
+
+
+def in_child(arch: str) -> Measurer:
+    """The measurer of this machine's device."""
+    return InChild("cpu" if arch == "cpu" else "cuda")

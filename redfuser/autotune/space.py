@@ -82,7 +82,8 @@ def _all(fused: Fused, arch: str) -> Iterator[Candidate]:
     if chosen != "map":
         others = [(s, 1) for s in ("single", "resident") if s != chosen]
         around = program.splits if chosen == "multi" else 2
-        others += [("multi", n) for f in FACTORS if (n := round(around * f)) > 1 and (chosen, program.splits) != ("multi", n)]
+        counts = [n for f in FACTORS if (n := round(around * f)) > 1] if arch != "cpu" else []  # one core has nothing to share
+        others += [("multi", n) for n in counts if (chosen, program.splits) != ("multi", n)]
     for strategy, splits in others:
         try:
             yield from _of(realise(fused, strategy, splits), strategy, arch, False)  # type: ignore[arg-type]

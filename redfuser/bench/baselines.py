@@ -44,11 +44,6 @@ def handwritten_folder(folder: Path, case: Case) -> Path:
     return folder / f"{case.workload}-{case.name}.handwritten"
 
 
-def candidate_path(folder: Path, case: Case, label: str) -> Path:
-    """One configuration of ours, of several built to be compared."""
-    return folder / f"{case.workload}-{case.name}@{label}.rf"
-
-
 # -- of any case -------------------------------------------------------------------------------------------------------
 
 
@@ -171,14 +166,3 @@ def _compiled(case: Case, device: str, artifacts: Path | None) -> Any:
     if thin_path(path).exists():
         return load_thin(thin_path(path), case.build()).to(device)
     raise Missing(f"no {path.name} among the artifacts; redfuser bench build writes it")
-
-
-@baseline("candidates")
-def candidates(case: Case, device: str, artifacts: Path | None) -> Mapping[str, Variant]:
-    """Our other configurations, each a variant; the table shows the best. ``bench build --candidates N`` writes them."""
-    import redfuser
-
-    found = sorted(artifacts.glob(candidate_path(artifacts, case, "*").name)) if artifacts else []
-    if not found:
-        raise Missing("none were built; redfuser bench build --candidates N writes them")
-    return {f"candidates:{p.stem.split('@')[1]}": redfuser.load(str(p)).to(device) for p in found}

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from redfuser.bench.baselines import artifact_path, handwritten_folder
-from redfuser.bench.candidates import build as build_candidates
 from redfuser.bench.thin import save_thin
 from redfuser.errors import RedFuserError
 from workloads.case import Case, parameter_bytes
@@ -27,10 +26,9 @@ class Outcome:
     why: str = ""
 
 
-def build(cases: Sequence[Case], target: str, folder: Path, handwritten: bool = True, candidates: int = 0,
+def build(cases: Sequence[Case], target: str, folder: Path, handwritten: bool = True,
           progress: Callable[[str], None] = lambda text: None) -> Iterator[Outcome]:
-    """Compile each case for ``target`` into ``folder``; a case that does not compile is an outcome, and the rest goes on.
-    ``candidates``: also build so many other configurations of each case of one kernel."""
+    """Compile each case for ``target`` into ``folder``; a case that does not compile is an outcome, and the rest goes on."""
     import redfuser
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -52,12 +50,6 @@ def build(cases: Sequence[Case], target: str, folder: Path, handwritten: bool = 
             yield Outcome(str(case), "redfuser", path, "kept unfused: " + ", ".join(refused) if refused else "")
         if handwritten and case.workload == "mha" and target.startswith("sm_"):
             yield from _handwritten(case, target, folder)
-        if candidates:
-            try:
-                for label, built, why in build_candidates(case, target, folder, candidates):
-                    yield Outcome(str(case), f"candidates:{label}", built, why)
-            except RedFuserError as e:
-                yield Outcome(str(case), "candidates", None, e.render())
 
 
 def _handwritten(case: Case, target: str, folder: Path) -> Iterator[Outcome]:

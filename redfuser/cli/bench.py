@@ -102,14 +102,13 @@ def model(folder: Path | None, times_: Path | None, candidates_: Path | None, ta
 @click.option("--target", required=True, help="cpu, sm_80, sm_86, sm_90a.")
 @click.option("-o", "--output", required=True, type=FOLDER, help="Folder for the artifacts.")
 @click.option("--handwritten/--no-handwritten", default=True, help="Build the hand-written TileLang baselines too.")
-@click.option("--candidates", default=0, show_default=True, help="Also build so many configurations of each one-kernel case.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
-def build(workload: str, shapes: str, target: str, output: Path, handwritten: bool, candidates: int, quiet: bool) -> None:
+def build(workload: str, shapes: str, target: str, output: Path, handwritten: bool, quiet: bool) -> None:
     """Compile the cases into artifacts that `bench run --artifacts` measures elsewhere. Needs compilers, no GPU."""
     from redfuser.bench.build import build as build_
 
     outcomes = []
-    for outcome in build_(choose(workload, shapes), target, output, handwritten, candidates, _progress(quiet)):
+    for outcome in build_(choose(workload, shapes), target, output, handwritten, _progress(quiet)):
         outcomes.append(outcome)
         where = outcome.path.relative_to(output) if outcome.path else "FAILED"
         click.echo(f"{outcome.case}  {outcome.what}  {where}" + (f"  {outcome.why}" if outcome.why else ""))
@@ -121,7 +120,7 @@ def build(workload: str, shapes: str, target: str, output: Path, handwritten: bo
 @click.argument("workload")
 @click.option("--shapes", default="paper", show_default=True, help="Sets or names, comma-separated.")
 @click.option("--baseline", "baselines", default="eager", show_default=True,
-              help="Comma-separated: eager, inductor, flash, cudnn, flex, handwritten, candidates.")
+              help="Comma-separated: eager, inductor, flash, cudnn, flex, handwritten.")
 @click.option("--ours/--no-ours", default=True, help="Measure RedFuser too.")
 @click.option("--artifacts", type=FOLDER, help="Pre-built artifacts; without them each case is compiled here.")
 @click.option("--device", help="cuda or cpu; default: cuda where there is one.")

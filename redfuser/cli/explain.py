@@ -71,6 +71,8 @@ def detail(c: CascadeReport) -> str:
     if c.traffic:
         t = c.traffic
         parts.append(f"traffic: {t.unfused} B unfused, {t.fused} B fused ({t.ratio:.1f}x less, predicted)")
+    if c.measured:
+        parts.append(f"time: {c.measured.whole}")
     if c.modelled:
         parts.append("time, modelled and not measured:\n" + "\n".join(f"  {m}" for m in c.modelled))
     if c.ops:

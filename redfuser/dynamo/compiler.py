@@ -16,6 +16,7 @@ from typing import Any
 
 from redfuser import errors
 from redfuser.child import Child, Died, environment
+from redfuser.dynamo.options import Chosen
 from redfuser.errors import BuildError, InternalError, RedFuserError
 
 
@@ -31,14 +32,15 @@ class Process:
     def pid(self) -> int | None:
         return self._child.pid
 
-    def compile(self, program: Any, arch: str, casts: str, disable: bool, verify: str, name: str) -> bytes:
-        """The artifact of an exported program. Raises what compiling it raised, and BuildError RF136 when the process died
-        twice."""
+    def compile(self, program: Any, arch: str, part: str, chosen: Chosen, name: str) -> bytes:
+        """The artifact of an exported program. part: the device it is for, which the compile process does not see. Raises what
+        compiling it raised, and BuildError RF136 when the process died twice."""
         with self._lock, tempfile.TemporaryDirectory(prefix="redfuser-") as folder:
             source, artifact = Path(folder, "graph.pt2"), Path(folder, "graph.rf")
             _write(program, source)
             request = {"id": next(self._ids), "program": str(source), "artifact": str(artifact), "arch": arch,
-                       "casts": casts, "disable": disable, "verify": verify, "name": name,
+                       "casts": chosen.casts, "disable": chosen.disable, "verify": chosen.verify, "name": name,
+                       "tuning": chosen.tuning, "part": part,
                        "settings": {k: v for k, v in os.environ.items() if k.startswith("REDFUSER_")}}
             answer = self._ask(request)
             if answer["ok"]:

@@ -14,6 +14,9 @@ from typing import Any
 import torch
 from torch import fx
 
+from redfuser import settings
+from redfuser.autotune import lookup
+from redfuser.autotune.device import part_for
 from redfuser.cache import Cache
 from redfuser.dynamo import otherwise
 from redfuser.dynamo.key import key as key_of_graph
@@ -87,7 +90,9 @@ def _compiled(gm: fx.GraphModule, inputs: Sequence[Any], chosen: Chosen, name: s
 
     started = time.perf_counter()
     arch = chosen.arch(_device(inputs))
-    options = [chosen.casts, chosen.disable, chosen.verify]
+    wanted = settings.load(tuning=chosen.tuning)
+    part = part_for(arch)
+    options = [chosen.casts, chosen.disable, chosen.verify, lookup.state(wanted, arch, part)]
     key = key_of_graph(gm, inputs, arch, options)
     store = Cache()
     found, came = _read(store, key) if key else None, "store"
@@ -103,7 +108,7 @@ def _compiled(gm: fx.GraphModule, inputs: Sequence[Any], chosen: Chosen, name: s
             found = _read(store, key) if key else None
             if found is None:
                 came = "compiled"
-                payload = _pack(captured.recipe, _artifact(captured.program, arch, chosen, name))
+                payload = _pack(captured.recipe, _artifact(captured.program, arch, part, chosen, name))
                 if key:
                     store.put(key, payload)
                 found = _unpack(payload)
@@ -119,11 +124,11 @@ def _compiled(gm: fx.GraphModule, inputs: Sequence[Any], chosen: Chosen, name: s
     return program
 
 
-def _artifact(program: Any, arch: str, chosen: Chosen, name: str) -> bytes:
+def _artifact(program: Any, arch: str, part: str, chosen: Chosen, name: str) -> bytes:
     from redfuser.dynamo.compiler import process
 
     try:
-        return process().compile(program, arch, chosen.casts, chosen.disable, chosen.verify, f"graph {name}")
+        return process().compile(program, arch, part, chosen, f"graph {name}")
     except RedFuserError as error:
         if error.code in RAISED or (chosen.verify == "strict" and error.code.startswith("RF9")):
             raise

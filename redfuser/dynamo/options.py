@@ -19,6 +19,7 @@ OPTIONS: dict[str, str] = {
     "casts": "`preserve` (default) or `elide`: whether roundings may go where that is provably no worse",
     "fallback": "`warn` (default), `allow` or `error`: for a cascade that stays unfused, and for a graph that is given back",
     "verify": "`\"1\"` (default), `\"0\"` or `\"strict\"`: checks of what is compiled",
+    "tuning": "`cached` (default): kernels as tuning records say, where there are some; `never`: as the model says",
     "disable": "`True`: fuse nothing, run the outer graph only",
     "cuda_graphs": "`True`: replay each graph as a CUDA graph, as `mode=\"reduce-overhead\"` does",
     "shapes": "how many shapes one graph with symbolic sizes is compiled for (default 8)",
@@ -41,6 +42,7 @@ class Chosen:
     casts: str
     fallback: str
     verify: str
+    tuning: str
     disable: bool
     cuda_graphs: bool
     shapes: int
@@ -66,10 +68,14 @@ def chosen(mode: str | None = None, options: Mapping[str, Any] | None = None) ->
                              help=f"did you mean {near[0]!r}?" if near else f"one of {', '.join(OPTIONS)}")
     if mode is not None and mode not in MODES:
         raise InputError("RF191", f"mode cannot be {mode!r}", where='torch.compile(backend="redfuser")',
-                         why="configurations are chosen by the cost model; there is no tuner",
+                         why="kernels are chosen by tuning records and the model of resources",
                          help=f"one of {', '.join(MODES)}")
-    found = settings.load(**{k: given.get(k) for k in ("target", "fallback", "verify", "disable")})
+    found = settings.load(**{k: given.get(k) for k in ("target", "fallback", "verify", "tuning", "disable")})
     settings.configure_logging(found.logs)
+    if found.tuning in ("quick", "full") and "tuning" in given:
+        raise InputError("RF191", f"tuning cannot be {found.tuning!r}", where='torch.compile(backend="redfuser")',
+                         why="graphs are compiled without the device, and nothing is measured on the way",
+                         help="'cached' or 'never'; `redfuser tune` and redfuser.compile measure")
     shapes = given.get("shapes", 8)
     if isinstance(shapes, bool) or not isinstance(shapes, int) or shapes < 1:
         raise InputError("RF191", f"shapes cannot be {shapes!r}", help="a number of shapes, 1 or more")
@@ -80,5 +86,5 @@ def chosen(mode: str | None = None, options: Mapping[str, Any] | None = None) ->
     if not isinstance(otherwise, str) or otherwise == "redfuser":
         raise InputError("RF191", f"otherwise cannot be {otherwise!r}", help="the name of another backend of torch.compile")
     return Chosen("" if found.sources["target"] == "default" else found.target, cast_policy(given.get("casts", "preserve")),
-                  found.fallback, found.verify, found.disable, mode == "reduce-overhead" or given.get("cuda_graphs", False),
-                  shapes, otherwise)
+                  found.fallback, found.verify, "never" if found.tuning == "never" else "cached", found.disable,
+                  mode == "reduce-overhead" or given.get("cuda_graphs", False), shapes, otherwise)

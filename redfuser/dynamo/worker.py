@@ -42,14 +42,16 @@ def _compile(request: dict[str, Any]) -> None:
     import torch
 
     from redfuser import pipeline, settings
+    from redfuser.autotune import lookup
     from redfuser.runtime.model import CompiledModel
     from redfuser.users import extras_named
 
     settings.configure_logging()
     with extras_named():
         program = torch.export.load(request["program"])
+        known = lookup.look_up(settings.load(tuning=request["tuning"]), request["arch"], request["part"])
         done = pipeline.run(program, arch=request["arch"], casts=request["casts"], disable=request["disable"],
-                            verify=request["verify"], name=request["name"])
+                            verify=request["verify"], name=request["name"], records=known)
         CompiledModel.from_compilation(done).save(request["artifact"])
 
 

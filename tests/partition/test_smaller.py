@@ -96,7 +96,7 @@ class _Refusing:
     def __init__(self, bad):
         self.bad, self.asked = bad, []
 
-    def __call__(self, wanted, arch, **options):
+    def __call__(self, wanted, arch, records=None, **options):
         self.asked += [str(fused.cascade) for _, fused in wanted]
         return [Produced(name, reason=Reason("RF452", why="no")) if self.bad(fused.cascade) else produce(
             name, fused, arch, **options) for name, fused in wanted]
