@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from redfuser import progress, turns
+from redfuser import progress, strict, turns
 from redfuser.acrf.state import Fused
 from redfuser.artifact import KernelSpec
 from redfuser.autotune.lookup import Decision, Records
@@ -94,10 +94,11 @@ def _as_decided(name: str, fused: Fused, arch: str, build: bool, verify: str, de
         return Produced(name, stages={"cascade": str(fused.cascade), "fused": describe_state(fused)}, measured=decided.measured,
                         reason=Reason("RF704", condition="fusing is faster", why=f"{decided.measured} ({decided.by})",
                                       help="nothing to change; `redfuser tune` measures again"))
-    wanted = record.choice.config
 
     def only(legal: list[Any]) -> list[Any]:
-        return [c for c in legal if c.to_json() == wanted]
+        return [c for c in legal if c == wanted]
+
+    wanted = _config(record.choice.config)
 
     made = produce(name, fused, arch, strategy=record.choice.strategy, splits=record.choice.splits, order=only, **how)  # type: ignore[arg-type]
     if made.reason is None:
@@ -110,6 +111,16 @@ def _as_decided(name: str, fused: Fused, arch: str, build: bool, verify: str, de
     other = produce(name, fused, arch, **how)  # type: ignore[arg-type]
     return replace(other, notes=(Note(f"{name}: a {decided.by} chooses {record.choice}; the model decides instead: "
                                       f"{why.strip().splitlines()[0][:200]}", "RF705"), *other.notes))
+
+
+def _config(data: Any) -> Any:
+    """A configuration from a record; None for one that there is none like."""
+    from redfuser.tensorize import TileConfig
+
+    try:
+        return strict.read(TileConfig, data)
+    except ValueError:
+        return None
 
 
 def _older(made: Produced, decided: Decision) -> tuple[Note, ...]:

@@ -40,7 +40,7 @@ def record(kernel: Kernel, event: Event, manifest: Manifest) -> Record | None:
     first = kernel.first if kernel.first in samples else known[0].id
     chosen = best(samples, first)
     by = {c.id: c for c in known}
-    times = {"choice": samples[chosen], "model": samples[first], UNFUSED: samples[UNFUSED]}
+    times = {name: samples[of].rounded for name, of in (("choice", chosen), ("model", first), (UNFUSED, UNFUSED))}
     return Record(kernel.key, kernel.of, kernel.takes, kernel.arch, part_of(event.device), event.device,
                   faster(samples[chosen], samples[UNFUSED]), by[chosen].choice, by[first].choice, times, len(known),
                   len(event.wrong), by[chosen].text, {**manifest.versions, **event.machine}, event.date, kernel.command,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from redfuser.autotune import adopt, measure, records
@@ -16,23 +17,31 @@ def measured(folder: Path, arch: str, effort: str, budget_s: float, store: Path,
     as soon as it is made; store: what tuners of this machine wait for each other by. Raises TuningError RF708 without the
     device."""
     device = measure.for_device(arch)
-    run = measurer if measurer is not None else in_child(arch)
-    try:
-        with measure.alone(store):
-            for event in measure.run(folder, run, device, effort, budget_s, tell, measure.machine()):
-                found = [r for r in adopt.adopted(folder)[1] if r.key == event.kernel]
-                if into is not None:
-                    records.add(into, found)
-                for row in adopt.table(found):
-                    tell(f"    model {row[2]} ms, best {row[3]}, unfused {row[4]}: {row[7]}")
-                if not found:
-                    tell(f"    {event.why or 'no fused candidate was timed'}")
-    finally:
-        if isinstance(run, InChild):
-            run.close()
+    with measurer_of(arch, measurer) as run, measure.alone(store):
+        for event in measure.run(folder, run, device, effort, budget_s, tell, measure.machine()):
+            found = [r for r in adopt.adopted(folder)[1] if r.key == event.kernel and r.device == device]
+            if into is not None:
+                records.add(into, found)
+            for row in adopt.table(found):
+                tell(f"    model {row[2]} ms, best {row[3]}, unfused {row[4]}: {row[7]}")
+            if not found:
+                tell(f"    {event.why or 'no fused candidate was timed'}")
     return adopt.adopted(folder)[1]
 
 
-def in_child(arch: str) -> Measurer:
+@contextmanager
+def measurer_of(arch: str, given: Measurer | None = None) -> Iterator[Measurer]:
+    """The one that is given, or one of this machine's device, whose process ends with it."""
+    if given is not None:
+        yield given
+        return
+    own = in_child(arch)
+    try:
+        yield own
+    finally:
+        own.close()
+
+
+def in_child(arch: str) -> InChild:
     """The measurer of this machine's device."""
     return InChild("cpu" if arch == "cpu" else "cuda")

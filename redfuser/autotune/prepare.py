@@ -27,12 +27,14 @@ from redfuser.kernels import Produced, produce
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A kernel to prepare: its name, its fusion, the torch code it stands for, and how often its model calls it."""
+    """A kernel to prepare: its name, its fusion, the torch code it stands for, how often its model calls it, and the modelled
+    seconds of all these calls."""
 
     of: str
     fused: Any
     region: str
     uses: int
+    seconds: float = 0.0
 
 
 def wanted(done: Any, name: str) -> tuple[list[Wanted], list[str]]:
@@ -48,7 +50,8 @@ def wanted(done: Any, name: str) -> tuple[list[Wanted], list[str]]:
         if text is None:
             none.append(f"{name} {regions[0].name}: no torch code says what it stands for, so nothing would be held to it")
         else:
-            found.append(Wanted(f"{name} {regions[0].name}", regions[0].fused, text, len(regions)))
+            seconds = sum(m.seconds for m in done.produced[regions[0].name].modelled)
+            found.append(Wanted(f"{name} {regions[0].name}", regions[0].fused, text, len(regions), len(regions) * seconds))
     return found, none
 
 

@@ -13,7 +13,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,17 @@ class Sample:
         """The median that decides."""
         found = self.graph or self.events
         return found.p50 if found is not None else float("inf")
+
+    @property
+    def rounded(self) -> Sample:
+        """With five digits: more says nothing, and makes a diff longer."""
+        def short(t: Times | None) -> Times | None:
+            if t is None:
+                return None
+            p50, p20, p80 = (float(f"{ms:.5g}") for ms in (t.p50, t.p20, t.p80))
+            return Times(p50, p20, p80, t.samples)
+
+        return Sample(short(self.graph), short(self.events))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +138,7 @@ def file_name(arch: str, part: str) -> str:
 
 def dumps(records: Iterable[Record]) -> str:
     """A file of records: a line each."""
-    lines = [json.dumps(_plain(asdict(r)), sort_keys=True) for r in sorted(records, key=lambda r: (r.of, r.place))]
+    lines = [json.dumps(asdict(r), sort_keys=True) for r in sorted(records, key=lambda r: (r.of, r.place))]
     return f'{{"format": {FORMAT}, "records": [\n' + ",\n".join(lines) + "\n]}\n"
 
 
@@ -179,10 +190,3 @@ def _write(path: Path, text: str) -> None:
     except OSError as error:
         raise TuningError("RF702", f"tuning records cannot be written to {path.parent}", why=str(error),
                           help="name a folder that can be written") from error
-
-
-def _plain(data: Any) -> Any:
-    """Times with five digits: more says nothing, and makes a diff longer."""
-    if isinstance(data, Mapping):
-        return {k: _plain(v) for k, v in data.items()}
-    return float(f"{data:.5g}") if isinstance(data, float) else data

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,11 +27,18 @@ def plan(model: Any, args: Any, kwargs: Any, arch: str, casts: str, verify: str,
 def tuned(folder: Path, kernels: Sequence[prepare.Wanted], arch: str, effort: str, budget_s: float, into: Path, command: str,
           settings: Settings, tell: Callable[[str], None] = lambda text: None,
           measurer: Measurer | None = None) -> list[Record]:
-    """Build, measure and write records into the folder ``into``, after every kernel, so that an interrupt keeps what is done.
-    Raises TuningError RF708 without the device."""
+    """Build, measure and write records into the folder ``into``, kernel by kernel, the costliest first: an interrupt, or the
+    end of ``budget_s`` seconds (building included), keeps what is done. Raises TuningError RF708 without the device."""
     measure.for_device(arch)
-    prepare.prepare(folder, kernels, arch, effort, command, settings.verify, tell)
-    return measuring.measured(folder, arch, effort, budget_s, settings.cache_dir, into, tell, measurer)
+    until, found = time.monotonic() + budget_s, list[Record]()
+    with measuring.measurer_of(arch, measurer) as run:
+        for i, w in enumerate(sorted(kernels, key=lambda w: -w.seconds)):
+            if (left := until - time.monotonic()) <= 0:
+                tell(f"{measure.SPENT} the budget of {budget_s:g} s is spent: {len(kernels) - i} of {len(kernels)} are left")
+                break
+            prepare.prepare(folder, [w], arch, effort, command, settings.verify, tell)
+            found = measuring.measured(folder, arch, effort, left, settings.cache_dir, into, tell, run)
+    return found
 
 
 def here(model: Any, args: Any, kwargs: Any, arch: str, casts: str, settings: Settings, name: str,

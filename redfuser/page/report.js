@@ -132,6 +132,7 @@ function cascade(c) {
       ["certificate", c.certificate], ["checks", c.checks.join("; ")],
       ["traffic, predicted", c.traffic ? `${bytes(c.traffic.fused)} for ${bytes(c.traffic.unfused)} unfused` : ""],
       ["numerics", c.numerics ? `error ${c.numerics.ratio === null ? "?" : c.numerics.ratio.toPrecision(2)}x the unfused program's` : ""],
+      ["time, measured", c.measured ? `${time(c.measured.fused)} fused, ${time(c.measured.unfused)} unfused on ${c.measured.device} (${c.measured.source} record)` : ""],
       ["time unfused, modelled", left ? time(left) : ""]]),
     ...(r ? listed("Why not", [["code", r.code], ["condition", r.condition], ["why", r.why], ["what would help", r.help]]) : []),
     ...(modelled.length ? [make("h3", {}, "Time, modelled and not measured"), make("table", {},

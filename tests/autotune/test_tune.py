@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -57,7 +60,7 @@ def test_quick_measures_once_and_remembers(tmp_path: Path, monkeypatch: pytest.M
         return Measurement({"unfused": sample(1.0)} | {c.id: sample(0.9 - 0.1 * i) for i, c in enumerate(kernel.candidates)})
 
     monkeypatch.setattr(lookup, "user_folder", lambda chosen: tmp_path)
-    monkeypatch.setattr("redfuser.autotune.measuring.in_child", lambda arch: fake)
+    monkeypatch.setattr("redfuser.autotune.measuring.measurer_of", lambda arch, given=None: nullcontext(fake))
     for _ in range(2):
         compiled = redfuser.compile(*softmax(), target="cpu", tuning="quick")
         torch.testing.assert_close(compiled(*ARGS), torch.softmax(*ARGS, -1))
@@ -76,6 +79,13 @@ def test_without_the_device_nothing_is_measured_and_that_is_told(monkeypatch: py
     monkeypatch.setattr("redfuser.pipeline.run", lambda *a, **k: (_ for _ in ()).throw(InterruptedError))
     with pytest.warns(RuntimeWarning, match="RF708"), pytest.raises(InterruptedError):
         redfuser.compile(*softmax(), target="sm_90a", tuning="quick")
+
+
+def test_measuring_needs_no_compiler() -> None:
+    code = "import redfuser.autotune.child, redfuser.autotune.measuring, redfuser.cli.tune, sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "redfuser.autotune.adopt" in done.stdout
+    assert not {"tvm", "tilelang", "z3"} & {m.split(".")[0] for m in done.stdout.split()}
 
 
 @pytest.mark.parametrize("args", [[], ["m:f", "--measure", "x"], ["--workload", "mha", "m:f"], ["--measure", "x", "--adopt", "y"]])
