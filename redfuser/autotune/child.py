@@ -4,7 +4,8 @@ never come back; who asked (:mod:`redfuser.autotune.measure`) hears before every
     {"region": text, "candidates": {id: folder}, "first": id, "device": "cuda", "seconds": 0.1}
         --> {"begin": id} ... {"begin": "timing"} --> {"done": {"samples": ..., "wrong": ..., "why": ...}}
 
-Needs torch and tvm-ffi, no compiler. A kernel that does not end takes the device with it: the process says so and ends.
+Needs torch and tvm-ffi, no compiler. A kernel that does not end, or faults, takes the device with it: the process says so and
+ends.
 """
 
 from __future__ import annotations
@@ -33,13 +34,17 @@ SETS_BYTES = 8 << 30
 """Most memory that sets of inputs take."""
 LONGER = 3.0
 """Finalists are measured so many times as long as the first round."""
-HANG_STATUS = 86
+LOST_STATUS = 86
 
 Say = Callable[[Mapping[str, Any]], None]
 
 
+class Ruined(Exception):
+    """What a kernel did, after which this process can use the device no more."""
+
+
 def measure(request: Mapping[str, Any], say: Say) -> dict[str, Any]:
-    """One kernel. Raises Hang for a candidate that does not end."""
+    """One kernel. Raises Hang for a candidate that does not end, Ruined for one that faults."""
     device = torch.device(request["device"])
     unfused = trial.function(request["region"])
     ready: dict[str, Callable[..., Any]] = {}
@@ -56,11 +61,13 @@ def measure(request: Mapping[str, Any], say: Say) -> dict[str, Any]:
             raise
         except Exception as error:
             wrong[name] = f"{type(error).__name__}: {error}"[:300]
+            usable(device, wrong[name])
             continue
         if found.verdict == "not tried":
             return {"samples": {}, "wrong": wrong, "why": found.why}
         if found.verdict == "wrong":
             wrong[name] = found.why[:300]
+            usable(device, wrong[name])
         else:
             ready[name] = kernel.call
     if not ready or spec is None:
@@ -71,6 +78,14 @@ def measure(request: Mapping[str, Any], say: Say) -> dict[str, Any]:
         samples = timed(ready, lambda *args: unfused(device, *args), inputs, request["device"], request["seconds"],
                         request["first"])
     return {"samples": {n: asdict(s) for n, s in samples.items()}, "wrong": wrong, "why": ""}
+
+
+def usable(device: torch.device, why: str) -> None:
+    """Raises Ruined where the device answers this process no more."""
+    try:
+        torch.ones(1, device=device).item()
+    except RuntimeError:
+        raise Ruined(why) from None
 
 
 def timed(kernels: Mapping[str, Callable[..., Any]], unfused: Callable[..., Any], inputs: list[tuple[Any, ...]], device: str,
@@ -136,10 +151,10 @@ def main() -> int:
             return 1
         try:
             say({"done": measure(json.loads(line), say)})
-        except patience.Hang as hang:
-            say({"hang": str(hang)})
+        except (patience.Hang, Ruined) as end:
+            say({"lost": str(end)})
             channel.flush()
-            os._exit(HANG_STATUS)  # an orderly end would wait for the device
+            os._exit(LOST_STATUS)  # an orderly end would wait for the device
         except Exception as error:  # out of memory while timing, say: the next kernel may fit
             say({"done": {"samples": {}, "wrong": {}, "why": f"{type(error).__name__}: {error}"[:300]}})
         gc.collect()

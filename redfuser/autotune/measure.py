@@ -77,8 +77,8 @@ class InChild:
                 said = self._child.receive(self.silence_s)
                 if "begin" in said:
                     begun = str(said["begin"])
-                elif "hang" in said:
-                    raise Lost(begun, str(said["hang"]))
+                elif "lost" in said:
+                    raise Lost(begun, str(said["lost"]))
                 else:
                     return strict.read(Measurement, said["done"])
         except Lost:

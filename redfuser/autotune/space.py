@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from redfuser.acrf.state import Fused
-from redfuser.autotune.records import Choice
+from redfuser.autotune.records import Choice, text_of
 from redfuser.errors import InputError, LoweringError
 from redfuser.sizes import Symbol
 from redfuser.strategies import cpu_segment, realise, select
@@ -76,8 +76,10 @@ def candidates(fused: Fused, arch: str, effort: str) -> list[Candidate]:
 
 
 def _all(fused: Fused, arch: str) -> Iterator[Candidate]:
+    """All that differ in their text."""
     chosen, program = untuned(fused, arch)
-    yield from _of(program, chosen, arch, True)
+    texts: set[str] = set()
+    yield from _of(program, chosen, arch, True, texts)
     others: list[tuple[str, int]] = []
     if chosen != "map":
         others = [(s, 1) for s in ("single", "resident") if s != chosen]
@@ -86,12 +88,12 @@ def _all(fused: Fused, arch: str) -> Iterator[Candidate]:
         others += [("multi", n) for n in counts if (chosen, program.splits) != ("multi", n)]
     for strategy, splits in others:
         try:
-            yield from _of(realise(fused, strategy, splits), strategy, arch, False)  # type: ignore[arg-type]
+            yield from _of(realise(fused, strategy, splits), strategy, arch, False, texts)  # type: ignore[arg-type]
         except (LoweringError, InputError):
             continue
 
 
-def _of(program: Any, strategy: str, arch: str, own: bool) -> Iterator[Candidate]:
+def _of(program: Any, strategy: str, arch: str, own: bool, texts: set[str]) -> Iterator[Candidate]:
     if arch == "cpu":
         yield Candidate(Choice(strategy, program.splits), None, 0, own)
         return
@@ -99,16 +101,20 @@ def _of(program: Any, strategy: str, arch: str, own: bool) -> Iterator[Candidate
 
     machine = target(arch)
     for rank, config in enumerate(configs(program, machine)[:LOOKED]):
-        seconds = _seconds(program, config, machine)
-        if seconds is not None or (own and rank < 2):
-            yield Candidate(Choice(strategy, program.splits, config.to_json()), seconds, rank, own)
+        found = _lowered(program, config, machine)
+        if found is not None and found[0] not in texts:
+            texts.add(found[0])
+            yield Candidate(Choice(strategy, program.splits, config.to_json()), found[1], rank, own)
 
 
-def _seconds(program: Any, config: Any, machine: Target) -> float | None:
+def _lowered(program: Any, config: Any, machine: Target) -> tuple[str, float | None] | None:
+    """A digest of the text, and what the model predicts; None for what does not lower."""
+    from redfuser.codegen.tilelang import print_program
     from redfuser.tensorize import tensorize
     from redfuser.tensorize.model import predicted
 
     try:
-        return predicted(tensorize(program, config, machine), machine)
+        tiles = tensorize(program, config, machine)
+        return text_of(print_program(tiles, machine.kind)), predicted(tiles, machine)
     except LoweringError:
         return None

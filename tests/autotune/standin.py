@@ -29,7 +29,7 @@ def main() -> None:
             if name == "dies":
                 os._exit(3)
             if name == "hangs":
-                say({"hang": "it did not end within 20 s"})
+                say({"lost": "it did not end within 20 s"})
                 os._exit(86)
             if name == "silent":
                 time.sleep(60)

@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
-from redfuser.autotune import adopt, folder, measure
+from redfuser.autotune import adopt, child, folder, measure
 from redfuser.autotune.folder import Built, Kernel, Manifest
 from redfuser.autotune.measure import InChild, Lost, Measurement
 from redfuser.autotune.records import Choice
@@ -130,11 +131,11 @@ def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
 
 def test_the_process_may_die_hang_fall_silent_and_be_wrong(tmp_path: Path) -> None:
     path, told = prepared(tmp_path, kernel("a", "0", "dies", "hangs", "silent", "wrong", "5")), list[str]()
-    child = InChild("cuda", "tests.autotune.standin", silence_s=3.0)
+    one = InChild("cuda", "tests.autotune.standin", silence_s=3.0)
     try:
-        run(path, child, told=told)
+        run(path, one, told=told)
     finally:
-        child.close()
+        one.close()
     made, = adopt.adopted(path)[1]
     assert made.candidates == 2 and made.failed == 4 and made.choice.config == {"rows": 5}
     said = "\n".join(told)
@@ -142,7 +143,19 @@ def test_the_process_may_die_hang_fall_silent_and_be_wrong(tmp_path: Path) -> No
                                    "silent was lost: no answer within 3 s", "wrong is passed over: normal inputs"))
 
 
+def test_a_kernel_that_faults_ends_the_process_and_no_other_is_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a fault every call on the device fails: the next candidates would be called wrong as well."""
+    region, said = "def forward(x):\n    return (x,)\n", list[object]()
+    request = {"region": region, "candidates": {"0": "x", "1": "y"}, "first": "0", "device": "cpu", "seconds": 0.01}
+    monkeypatch.setattr(child, "load_kernel", lambda folder: (_ for _ in ()).throw(RuntimeError("illegal address")))
+    assert set(child.measure(request, said.append)["wrong"]) == {"0", "1"} and said == [{"begin": "0"}, {"begin": "1"}]
+    monkeypatch.setattr(torch, "ones", lambda *a, **k: (_ for _ in ()).throw(RuntimeError("illegal address")))
+    with pytest.raises(child.Ruined, match="illegal address"):
+        child.measure(request, said.append)
+    assert said[2:] == [{"begin": "0"}]
+
+
 def test_a_process_that_cannot_start_is_an_error(tmp_path: Path) -> None:
-    child = InChild("cuda", "tests.autotune.no_such_module")
+    one = InChild("cuda", "tests.autotune.no_such_module")
     with pytest.raises(TuningError, match=r"RF708(.|\n)*no_such_module"):
-        run(prepared(tmp_path, kernel("a", "0")), child)
+        run(prepared(tmp_path, kernel("a", "0")), one)
