@@ -9,7 +9,7 @@ from pathlib import Path
 from redfuser.autotune import folder as folders
 from redfuser.autotune.device import part_of
 from redfuser.autotune.folder import Event, Kernel, Manifest
-from redfuser.autotune.judge import UNFUSED, best, faster
+from redfuser.autotune.judge import UNFUSED, best, faster, steady
 from redfuser.autotune.records import Record
 
 COLUMNS = ["kernel", "candidates", "model, ms", "best, ms", "unfused, ms", "model / best", "unfused / best", "decision"]
@@ -26,8 +26,15 @@ def adopted(folder: Path) -> tuple[Manifest, list[Record], list[str]]:
         made = [r for e in of if (r := record(kernel, e, manifest)) is not None]
         found += made
         if not made:
-            none.append(f"{kernel.of}: {of[-1].why or 'no fused candidate was timed'}" if of else f"{kernel.of}: not measured")
+            none.append(f"{kernel.of}: {undecided(of[-1]) if of else 'not measured'}")
     return manifest, found, none
+
+
+def undecided(event: Event) -> str:
+    """Why a measurement decides nothing."""
+    if not set(event.samples) - {UNFUSED}:
+        return event.why or "no fused candidate was timed"
+    return "too noisy to decide, the device was not alone: measure again"
 
 
 def record(kernel: Kernel, event: Event, manifest: Manifest) -> Record | None:
@@ -40,6 +47,8 @@ def record(kernel: Kernel, event: Event, manifest: Manifest) -> Record | None:
     first = kernel.first if kernel.first in samples else known[0].id
     chosen = best(samples, first)
     by = {c.id: c for c in known}
+    if not (steady(samples[chosen]) and steady(samples[UNFUSED])):
+        return None
     times = {name: samples[of].rounded for name, of in (("choice", chosen), ("model", first), (UNFUSED, UNFUSED))}
     return Record(kernel.key, kernel.of, kernel.takes, kernel.arch, part_of(event.device), event.device,
                   faster(samples[chosen], samples[UNFUSED]), by[chosen].choice, by[first].choice, times, len(known),

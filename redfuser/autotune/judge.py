@@ -13,6 +13,8 @@ from redfuser.timing import Times
 
 TIE = 0.01
 """Medians closer than this are a tie, whatever the spread."""
+NOISY = 0.5
+"""Where the 20th and 80th percentile lie further apart than this part of the median, somebody else was on the machine."""
 UNFUSED = "unfused"
 
 
@@ -31,6 +33,12 @@ def faster(a: Sample, b: Sample) -> bool:
         if ahead(y, x):
             return False
     return False
+
+
+def steady(s: Sample) -> bool:
+    """Do the samples that decide lie close enough together to decide by?"""
+    found = s.graph or s.events
+    return found is not None and found.spread <= NOISY
 
 
 def best(samples: Mapping[str, Sample], first: str) -> str:

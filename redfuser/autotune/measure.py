@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from redfuser import strict
+from redfuser.autotune import adopt
 from redfuser.autotune import folder as folders
 from redfuser.autotune.device import here
 from redfuser.autotune.folder import Event, Kernel, Manifest
@@ -109,7 +110,8 @@ def run(folder: Path, measurer: Measurer, device: str, effort: str, budget_s: fl
     budget is spent; an event per kernel, as it is done. What is left is told (RF709) and measured by the next run."""
     manifest = folders.read(folder)
     done = list(folders.events(folder, manifest, device))
-    finished = {e.kernel for e in done if not e.lost}
+    by = {k.key: k for k in manifest.kernels}
+    finished = {e.kernel for e in done if not e.lost and (e.why or adopt.record(by[e.kernel], e, manifest) is not None)}
     waiting = sorted((k for k in manifest.kernels if k.key not in finished), key=lambda k: -k.seconds)
     until = clock() + budget_s
     for i, kernel in enumerate(waiting):

@@ -25,7 +25,7 @@ def measured(folder: Path, arch: str, effort: str, budget_s: float, store: Path,
             for row in adopt.table(found):
                 tell(f"    model {row[2]} ms, best {row[3]}, unfused {row[4]}: {row[7]}")
             if not found:
-                tell(f"    {event.why or 'no fused candidate was timed'}")
+                tell(f"    {adopt.undecided(event)}")
     return adopt.adopted(folder)[1]
 
 

@@ -121,6 +121,15 @@ def test_a_decision_and_its_table(tmp_path: Path) -> None:
     assert adopt.adopted(path) == adopt.adopted(path)
 
 
+def test_what_was_measured_beside_somebody_else_decides_nothing(tmp_path: Path) -> None:
+    path = prepared(tmp_path, kernel("a", "0"))
+    run(path, lambda *asked: Measurement({"unfused": sample(9.0, spread=0.1), "0": sample(0.1, spread=1.2)}))
+    _, found, none = adopt.adopted(path)
+    assert found == [] and "too noisy" in none[0]
+    run(path, Fake({"unfused": 9.0, "0": 0.1}))
+    assert [r.fuse for r in adopt.adopted(path)[1]] == [True], "the next run measures it again"
+
+
 def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TuningError, match="RF707"):
         folder.read(tmp_path)
