@@ -8,6 +8,7 @@ the child its life, or does not come back, is lost: that is written down, and a 
 from __future__ import annotations
 
 import contextlib
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -159,8 +160,15 @@ def machine() -> dict[str, str]:
     """Driver and torch, for the record."""
     import torch
 
-    driver = str(getattr(torch._C, "_cuda_getDriverVersion", lambda: 0)()) if torch.cuda.is_available() else ""
-    return {"torch": str(torch.__version__), **({"driver": driver, "cuda": str(torch.version.cuda)} if driver else {})}
+    found = {"torch": str(torch.__version__)}
+    if not torch.cuda.is_available():
+        return found
+    try:
+        asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        driver = subprocess.run(asked, capture_output=True, text=True, timeout=20).stdout.split("\n")[0].strip()
+    except (OSError, subprocess.TimeoutExpired):
+        driver = ""
+    return found | {"cuda": str(torch.version.cuda or torch.version.hip), **({"driver": driver} if driver else {})}
 
 
 @contextlib.contextmanager

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from redfuser import strict
 from redfuser.autotune import records
 from redfuser.autotune.device import part_of
 from redfuser.autotune.lookup import SHIPPED
 from redfuser.autotune.records import Choice
 from redfuser.errors import TuningError
+from redfuser.tensorize import TileConfig
 from tests import fused_examples as examples
 from tests.autotune.planted import record
 
@@ -63,10 +65,12 @@ def test_a_part_is_a_word_of_its_drivers_name(device: str, part: str) -> None:
 def test_shipped_records_are_what_is_written() -> None:
     """They read, they are in the order and the form that a tool writes, and name no path of a machine."""
     files = sorted(SHIPPED.glob("*.json"))
+    assert files
     for path in files:
         found = records.read(path)
         assert records.dumps(found) == path.read_text()
         assert {records.file_name(r.arch, r.part) for r in found} == {path.name}
         assert all(r.versions and r.date and r.command and r.device and r.candidates for r in found)
         assert not any(word.startswith("/") for r in found for word in r.command.split())
+        assert all(isinstance(strict.read(TileConfig, c.config), TileConfig) for r in found for c in (r.choice, r.model))
         assert json.loads(path.read_text())["format"] == records.FORMAT

@@ -447,13 +447,13 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, code: str, *args: str) -> Process:
 
 def test_a_process_that_dies_is_replaced_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     once = stand_in(monkeypatch, ONCE, str(tmp_path / "flag"))
-    assert once.compile(None, "cpu", "preserve", False, "0", "g") == b"done"
+    assert once.compile(None, "cpu", "x", chosen(), "g") == b"done"
     pid = once.pid
-    assert once.compile(None, "cpu", "preserve", False, "0", "g") == b"done" and once.pid == pid
+    assert once.compile(None, "cpu", "x", chosen(), "g") == b"done" and once.pid == pid
     once.stop()
     always = stand_in(monkeypatch, "import os, sys; sys.stderr.write('out of luck'); sys.stderr.flush(); os._exit(9)")
     with pytest.raises(BuildError, match="out of luck") as caught:
-        always.compile(None, "cpu", "preserve", False, "0", "g")
+        always.compile(None, "cpu", "x", chosen(), "g")
     assert caught.value.code == "RF136" and always.pid is None
 
 
@@ -467,7 +467,7 @@ def test_an_interrupt_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.3)
         with pytest.raises(KeyboardInterrupt):
-            sleeping.compile(None, "cpu", "preserve", False, "0", "g")
+            sleeping.compile(None, "cpu", "x", chosen(), "g")
     finally:
         signal.signal(signal.SIGALRM, before)
     assert sleeping.pid is None
