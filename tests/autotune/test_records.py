@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from redfuser import strict
-from redfuser.autotune import records
+from redfuser.autotune import adopt, records
 from redfuser.autotune.device import part_of
 from redfuser.autotune.lookup import SHIPPED
 from redfuser.autotune.records import Choice
@@ -18,6 +18,7 @@ from redfuser.tensorize import TileConfig
 from tests import fused_examples as examples
 from tests.autotune.planted import record
 
+RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 ONE = record(examples.softmax(64, 300), Choice("single", 1, {"rows": 4, "schedule": "auto"}), of="a")
 TWO = record(examples.softmax(64, 200), Choice("multi", 3), fuse=False, of="b")
 
@@ -63,9 +64,11 @@ def test_a_part_is_a_word_of_its_drivers_name(device: str, part: str) -> None:
 
 
 def test_shipped_records_are_what_is_written() -> None:
-    """They read, they are in the order and the form that a tool writes, and name no path of a machine."""
+    """They read, are what `--adopt` makes of the measurements in docs/results, and name no path of a machine."""
     files = sorted(SHIPPED.glob("*.json"))
     assert files
+    measured = [r for folder in RESULTS.glob("*-tuning") for r in adopt.adopted(folder)[1]]
+    assert records.dumps(measured) == "".join(path.read_text() for path in files), "what is in docs/results, adopted"
     for path in files:
         found = records.read(path)
         assert records.dumps(found) == path.read_text()
