@@ -15,6 +15,7 @@ from typing import Any
 from redfuser import progress, strict, turns
 from redfuser.acrf.state import Fused
 from redfuser.artifact import KernelSpec
+from redfuser.autotune.folder import SPILLED
 from redfuser.autotune.lookup import Decision, Records
 from redfuser.autotune.records import text_of
 from redfuser.errors import BuildError, InputError, LoweringError, RedFuserError
@@ -28,8 +29,6 @@ TOO_LONG = "RF454"
 """A compiler that finds no end on one candidate finds none on its siblings: one limit is waited for, not four."""
 CANDIDATES = 4
 """Configurations tried before giving up; the resource model orders them."""
-SPILLED = 128
-"""Bytes of a thread's registers in memory, beyond which the next configuration is tried: an eighth of what a thread has."""
 
 
 @dataclass(frozen=True, slots=True)

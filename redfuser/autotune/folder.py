@@ -22,13 +22,15 @@ from redfuser.cache import key_of
 from redfuser.errors import TuningError
 
 FORMAT = 1
+SPILLED = 128
+"""Bytes of a thread's registers in memory, beyond which the next configuration is tried: an eighth of what a thread has."""
 MANIFEST, MEASURED, REGION = "manifest.json", "measured.jsonl", "region.py"
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A candidate: ``id`` is its folder. seconds: modelled, None where nothing was. own: of the model's program, in its order
-    the first that is here is what the model would take. registers (per thread), spills (bytes per thread) and shared (bytes)
+    """A candidate: ``id`` is its folder. seconds: modelled, None where nothing was. own: of the model's program, in
+    its order. registers (per thread), spills (bytes per thread) and shared (bytes)
     are the largest of its launches."""
 
     id: str
@@ -57,8 +59,10 @@ class Kernel:
 
     @property
     def first(self) -> str:
-        """The candidate that the model would take: of its own program the first that is here, else the first."""
-        return next((c.id for c in self.candidates if c.own), self.candidates[0].id)
+        """The candidate that would be taken without a record: of the model's own program the first that keeps its registers
+        (or the one that keeps most of them), else the first of all."""
+        own = [c for c in self.candidates if c.own] or list(self.candidates[:1])
+        return next((c.id for c in own if c.spills <= SPILLED), min(own, key=lambda c: c.spills).id)
 
     @property
     def seconds(self) -> float:

@@ -88,7 +88,7 @@ def _all(fused: Fused, arch: str) -> Iterator[Candidate]:
         others += [("multi", n) for n in counts if (chosen, program.splits) != ("multi", n)]
     for strategy, splits in others:
         try:
-            yield from _of(realise(fused, strategy, splits), strategy, arch, False, texts)  # type: ignore[arg-type]
+            yield from _of(asked_for(fused, arch, strategy, splits), strategy, arch, False, texts)
         except (LoweringError, InputError):
             continue
 
