@@ -365,9 +365,9 @@ class Drafter:
                 return Reject("RF305", i.node, "the inner reduction does not depend on every p-axis",
                               "it would be recomputed for each of their values")
         known = common | {R} | {a for i in rows for a in i.axes}
+        if (early := self.early(ev)) is not None:
+            return early
         for s in sinks:
-            if s.node in ev.external:
-                return Reject("RF306", s.node, "a result of the region is also an operand that must be computed before it")
             if extra := {a for a in axes_in(s.at) if self.extents[a] > 1} - known - self.k_axes(ev):
                 return Reject("RF306", s.node, "a result has an axis that the reductions do not have",
                               f"{sorted(extra)[0]} is not a p-axis of the cascade: each row would be repeated along it")
@@ -375,6 +375,13 @@ class Drafter:
                 return Reject("RF306", s.node, "a result's index map is not a permutation of the axes")
         return Draft(self.units, ev, sinks, rows, inner, p_axes, dict(self.extents), ev.external,
                      self.work.machine if self.work else REFERENCE)
+
+    def early(self, ev: Evaluator) -> Reject | None:
+        """An operand that is a result of the region, or is made of one outside."""
+        own = sum(1 << u.index for u in self.units)
+        late = next((n for n in ev.external if n.unit is not None and (n.unit in self.units or n.unit.ancestors & own)), None)
+        return None if late is None else Reject(
+            "RF306", late, "a result of the region is also an operand that must be computed before it")
 
     def k_axes(self, ev: Evaluator) -> set[str]:
         """The axes along which top-k results are read."""

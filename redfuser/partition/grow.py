@@ -183,8 +183,8 @@ class Grower:
                 continue
             others = self.near.co_readers(between | {c}, grown, lead)
             together = grown | others
-            if others and not others & excluded and not self.parted(together) and self.near.outside(
-                    between, together) is None and self.verdict(judge.together, together, lead, c) is None:
+            if others and not others & excluded and not self.parted(together) and self.near.convex(
+                    together) and self.near.outside(between, together) is None and self.verdict(judge.together, together, lead, c) is None:
                 units = self.step("join", together, units)
                 joined += [*(u for u in others if u.reducing), c]
                 continue

@@ -110,6 +110,8 @@ class _MapDrafter(Drafter):
             return Reject("RF302", next(iter(ev.instances.values())).node, "a map reads a reduction")
         if 0 in self.extents.values():
             return NOTHING
+        if (early := self.early(ev)) is not None:
+            return early
         order = layout(self.ix, last.at, last.node.shape)
         axes = {a for a in axes_in(last.at) if self.extents[a] > 1}
         if not order or not axes:
@@ -117,8 +119,6 @@ class _MapDrafter(Drafter):
         for s in sinks:
             if {a for a in axes_in(s.at) if self.extents[a] > 1} != axes or layout(self.ix, s.at, s.node.shape) is None:
                 return Reject("RF306", s.node, "a result of a group of maps has other axes than the last one")
-            if s.node in ev.external:
-                return Reject("RF306", s.node, "a result of the region is also an operand that must be computed before it")
         places: dict[Node, set[tuple[Expr, ...]]] = {}
         for node, at in ev.lets:
             if node.unit in self.units:

@@ -1,5 +1,5 @@
-"""Kernels that read what other kernels make, behind views: what one keeps to itself is not computed anew by torch for the other;
-and what a library does to its own product stays with it."""
+"""What lies between kernels: what one keeps to itself is not computed anew by torch for another that reads it behind a view, what
+a library does to its own product stays with it, and nothing outside lies between two parts of one kernel."""
 
 from __future__ import annotations
 
@@ -84,3 +84,26 @@ def test_a_gate_behind_a_product_is_the_cascades():
     (region,) = p.parts
     text = outer.emit(imported, p.parts, {region.name: "k"}).source
     assert len(region.outputs) == 2 and " * " not in text and text.count("F.") == 1, text
+
+
+class GatedFeedForward(nn.Module):
+    """A product, a residual, a norm, GEGLU and two products behind it, all narrow enough to be one kernel's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.o, self.norm, self.up = nn.Linear(64, 64), nn.LayerNorm(64), nn.Linear(64, 512)
+        self.down, self.out = nn.Linear(256, 64), nn.Linear(64, 64)
+
+    def forward(self, x, a):
+        x = x + self.o(a)
+        h, gate = self.up(self.norm(x)).chunk(2, -1)
+        return self.out(x + self.down(h * F.gelu(gate)))
+
+
+def test_reductions_that_join_together_have_nothing_outside_between_them():
+    """What is read beside the first product joins it; the gate between two of those did not."""
+    model, args = GatedFeedForward(), (torch.randn(2, 36, 64), torch.randn(2, 36, 64))
+    imported, p = partitioned(model, args)
+    with torch.no_grad():
+        want = model(*args)
+    torch.testing.assert_close(execute(imported, p, args)[0], want, rtol=2e-4, atol=2e-5)
