@@ -12,8 +12,9 @@ import torch
 
 LIBRARY = re.compile(r"gemm|gemv|cutlass|cublas|nvjet|xmma|cudnn|splitk|conv|flash|fmha|winograd|mma_", re.IGNORECASE)
 """Names of a library's products, convolutions and attention. Read where ours and Triton's are told apart already."""
-NAME = 100
-"""Characters of a name that are kept: what follows in torch's own are template arguments."""
+WHAT = re.compile(r"\w*(?:[Kk]ernel(?:Impl)?|Functor|Copy|gather|copy|clamp)\w*")
+SHELL = re.compile(r"^(?:void )?at::native::\w*elementwise_kernel<")
+"""torch's shell around a pointwise operation, which stands among its template arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,5 +55,12 @@ def sorted_out(names: Iterable[str], ours: frozenset[str]) -> Launches:
         elif LIBRARY.search(name):
             library += 1
         else:
-            rest[name[:NAME]] += 1
+            rest[named(name)] += 1
     return Launches(made + library + sum(rest.values()), made, library, dict(rest.most_common()))
+
+
+def named(name: str) -> str:
+    """``void at::native::vectorized_elementwise_kernel<8, at::native::GeluCUDAKernelImpl(...)`` --> ``GeluCUDAKernelImpl``."""
+    inner = SHELL.sub("", name).replace("(anonymous namespace)::", "").replace("at::native::", "")
+    found = [w for w in WHAT.findall(inner) if w != "gpu_kernel_impl_nocast"]
+    return found[0] if found else name[:60]

@@ -183,8 +183,9 @@ class Grower:
                 continue
             others = self.near.co_readers(between | {c}, grown, lead)
             together = grown | others
-            if others and not others & excluded and not self.parted(together) and self.near.convex(
-                    together) and self.near.outside(between, together) is None and self.verdict(judge.together, together, lead, c) is None:
+            fits = others and not others & excluded and not self.parted(together) and self.near.convex(together)
+            if fits and self.near.outside(between, together) is None and self.verdict(
+                    judge.together, together, lead, c) is None:
                 units = self.step("join", together, units)
                 joined += [*(u for u in others if u.reducing), c]
                 continue
