@@ -60,7 +60,7 @@ class Recorder(TorchDispatchMode):
                 self.found[id(places)] = places, ranking(given["self"], dim, places)
         elif (name in MOVE or name in COPY) and id(args[0]) in self.found:
             known = self.found[id(args[0])][1]
-            rows = known.rows if name in COPY else func(known.rows, *args[1:], **given)
+            rows = laid_out(known.rows, out) if name in COPY else func(known.rows, *args[1:], **given)
             self.found[id(out)] = out, Ranking(known.values, rows)
         return out
 
@@ -72,7 +72,12 @@ def ranking(x: torch.Tensor, dim: int | None, places: torch.Tensor) -> Ranking:
     moved = x.movedim(dim, -1)
     rows = torch.arange(moved[..., 0].numel(), device=x.device).reshape(moved.shape[:-1])
     rows = rows.unsqueeze(dim).expand(places.shape) if places.dim() == x.dim() else rows
-    return Ranking(moved.reshape(-1, moved.shape[-1]), rows)
+    return Ranking(moved.reshape(-1, moved.shape[-1]), laid_out(rows, places))
+
+
+def laid_out(rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """``rows`` in memory as ``places`` are: what a view can be taken of, a view can be taken of both."""
+    return torch.empty_like(places, dtype=rows.dtype).copy_(rows)
 
 
 def defined(own: Ranking, exact: Ranking) -> torch.Tensor:

@@ -175,6 +175,14 @@ def test_of_every_operator_that_chooses(choose: object) -> None:
     assert not numerics.compare(different, plain, truth, chosen=(own, exact)).passed
 
 
+def test_places_may_be_seen_in_another_shape() -> None:
+    """As a grouped product of experts reads them: one after another."""
+    def flat(x: torch.Tensor) -> torch.Tensor:
+        return torch.topk(x, 2)[1].reshape(-1)
+
+    assert all(c.passed for c in numerics.check(flat, flat, (torch.randn(6, 8),)))
+
+
 def test_integers_that_are_no_places_have_no_tolerance() -> None:
     x, = inputs((16, 40))
     count = lambda x: (x > 0.5).sum(-1)  # noqa: E731
