@@ -36,6 +36,14 @@ def test_the_models_choice_is_the_first_candidate_and_all_can_be_had() -> None:
     assert FOUND[0].own and FOUND[0].rank == 0 and any(not c.own for c in FOUND)
 
 
+def test_the_models_choice_comes_first_where_the_model_itself_finds_another_faster() -> None:
+    """Strategies are chosen without asking it; what is measured has to hold what would be taken."""
+    found = candidates(examples.variance(128, 8192), "sm_90a", "quick")
+    seconds = [c.seconds for c in found if c.seconds is not None]
+    assert found[0].own and found[0].rank == 0 and found[0].seconds is not None and found[0].seconds > min(seconds)
+    assert len(found) <= 6
+
+
 def test_a_planted_record_is_obeyed_and_named() -> None:
     plain, made = produce("softmax", FUSED, "sm_90a", build=False, verify="0"), decided(record(FUSED, OTHER))
     assert made.stages["source"] != plain.stages["source"] and made.notes == ()
