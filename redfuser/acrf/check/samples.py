@@ -61,6 +61,8 @@ def draw(kind: str, dtype: str, rng: random.Random) -> Any:
             value = Fraction(rng.choice((-1, 1)))
         case "firstzero":  # the other elements, as of the next two (FIRST)
             value = Fraction(rng.choice((-1, 1)) * rng.randint(12, 24), 16)
+        case "above" | "below":  # of one sign, or 0: what bounds the row on that side is exactly 0
+            value = Fraction(rng.randint(18, 40) * (rng.random() < 0.6) * (1 if kind == "above" else -1), 16)
         case "firstneginf" | "firstposinf":
             value = Fraction(rng.randint(-64, 64), 16)
         case "fewneginf":
@@ -218,6 +220,9 @@ def samples(cascade: Cascade, length: int, seed: int = 0, signed: bool = True) -
     yield draws({}, "large", length, seed)
     for kind in ("medium", "gaps", "zeros"):
         yield draws({}, kind, length, seed)
+    if any(isinstance(s, Reduce) and s.reducer.kind in ("max", "min") for s in cascade.stmts):
+        for kind in ("above", "below"):
+            yield draws({}, kind, length, seed)
     for t in cascade.inputs:
         for kind in ("zeros", "equal", "outlier", "tiny", "signs"):
             if kind == "zeros" or t.name in floats:

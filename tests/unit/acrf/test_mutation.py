@@ -50,6 +50,14 @@ def test_a_lost_guard_of_a_first_infinity_is_caught_where_other_results_are_nan(
     assert len(planted) == 2 and check(planted[0].fused, stability=False, enough=1)
 
 
+def test_a_range_is_asked_of_rows_whose_least_or_largest_is_zero():
+    """There the guard of one end alone is 0, and what divides by the range is another number."""
+    (case,) = (c for c in ACCEPT if c.name == "min_max_variance")
+    planted = [m for m in mutants(fuse(case.cascade, case.casts)) if str(m).startswith(
+        "finalize of v: select(hi == -inf, 0.0, hi) -> select(hi == -inf, hi, 0.0) in v_acc")]
+    assert all(check(m.fused, stability=False, enough=1) for m in (planted[0], planted[2]))
+
+
 @pytest.mark.slow
 @pytest.mark.skipif("REDFUSER_ALL_MUTANTS" not in os.environ, reason="minutes: set REDFUSER_ALL_MUTANTS to run it")
 @pytest.mark.parametrize("case", ACCEPT, ids=lambda c: c.name)
