@@ -181,7 +181,7 @@ def _prime(n: int) -> bool:
     return all(n % d for d in range(2, isqrt(n) + 1))
 
 
-FEW, MORE = 8, 16
+FEW, MORE = 8, 12
 """Samples of each symbol, and so many further ones where they leave it unclear."""
 
 
