@@ -178,6 +178,7 @@ class Evaluator:
     def body(self, e: Expr, env: dict[str, Expr], unit: Unit, scope: frozenset[str], strict: bool) -> Value:
         sites: set[Site] = set()
         done: dict[int, Expr] = {}
+        at_axis: dict[str, Expr] = {}
 
         def go(x: Expr) -> Expr:
             if id(x) not in done:
@@ -189,7 +190,9 @@ class Evaluator:
                 case Const():
                     return x
                 case Index(axis=a):
-                    return self.ix.simplify(env[a])
+                    if a not in at_axis:
+                        at_axis[a] = self.ix.simplify(env[a])
+                    return at_axis[a]
                 case Load(tensor=t, indices=kids):
                     at = tuple(self.position(go(k)) for k in kids)
                     got = self.value(unit.buffers[t], at, scope, strict)
