@@ -75,6 +75,16 @@ def test_inputs_are_fresh_and_a_sample_matches_its_part(case: Case) -> None:
         torch.testing.assert_close(x, y)
 
 
+def test_what_is_not_drawn_is_cleared() -> None:
+    """torch repeats a truncated draw until it is in its bounds: memory as it is found would never be."""
+    from workloads.models.common import Undrawn
+
+    found = torch.full((8, 8), 1e9)
+    with Undrawn():
+        torch.nn.init.normal_(found)
+    assert not found.any()
+
+
 def test_the_sample_of_a_huge_case_is_one_group_of_heads() -> None:
     from workloads.attention import make
     from workloads.case import Attention

@@ -32,7 +32,8 @@ class Result(torch.nn.Module):
 
 
 class Undrawn(TorchFunctionMode):
-    """Random initialisation does nothing but clear vectors: most of a model's construction, for numbers that are drawn anew."""
+    """Random initialisation clears instead of drawing: most of a model's construction, for numbers that are drawn anew. It does
+    clear: torch draws a truncated normal until every value is in its bounds, which memory as it is found may never be."""
 
     DRAWS = (torch.Tensor.normal_, torch.Tensor.uniform_, torch.nn.init.normal_, torch.nn.init.uniform_,
              torch.nn.init.kaiming_uniform_)
@@ -43,7 +44,7 @@ class Undrawn(TorchFunctionMode):
             return func(*args, **kwargs)
         drawn = args[0] if args else kwargs["tensor"]
         with torch.no_grad():
-            return drawn.zero_() if drawn.dim() < 2 else drawn
+            return drawn.zero_()
 
 
 def drawn(make: Callable[[], torch.nn.Module], dtype: str) -> torch.nn.Module:
