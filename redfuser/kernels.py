@@ -88,7 +88,7 @@ def produce(name: str, fused: Fused, arch: str, *, build: bool = True, strategy:
 def _as_decided(name: str, fused: Fused, arch: str, build: bool, verify: str, decided: Decision) -> Produced:
     """What a record chose, checked and built as anything else; where that is no longer to be had, what the model chooses, with
     a note."""
-    record, how = decided.record, {"build": build, "verify": verify}
+    record = decided.record
     if not record.fuse:
         return Produced(name, stages={"cascade": str(fused.cascade), "fused": describe_state(fused)}, measured=decided.measured,
                         reason=Reason("RF704", condition="fusing is faster", why=f"{decided.measured} ({decided.by})",
@@ -99,7 +99,8 @@ def _as_decided(name: str, fused: Fused, arch: str, build: bool, verify: str, de
 
     wanted = _config(record.choice.config)
 
-    made = produce(name, fused, arch, strategy=record.choice.strategy, splits=record.choice.splits, order=only, **how)  # type: ignore[arg-type]
+    made = produce(name, fused, arch, build=build, verify=verify, strategy=record.choice.strategy,
+                   splits=record.choice.splits, order=only)
     if made.reason is None:
         said = made.config.partition(": ")[2] or made.config
         return replace(made, config=f"{decided.by}: {said}", measured=decided.measured,
@@ -107,7 +108,7 @@ def _as_decided(name: str, fused: Fused, arch: str, build: bool, verify: str, de
     if made.reason.code in NO_COMPILER:
         return made
     why = "the compiler has no such candidate now" if made.reason.code == "RF410" else made.reason.why or made.reason.condition
-    other = produce(name, fused, arch, **how)  # type: ignore[arg-type]
+    other = produce(name, fused, arch, build=build, verify=verify)
     return replace(other, notes=(Note(f"{name}: a {decided.by} chooses {record.choice}; the model decides instead: "
                                       f"{why.strip().splitlines()[0][:200]}", "RF705"), *other.notes))
 
