@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 ANSWER_BYTES = 256 << 20
 """The longest answer that is read."""
@@ -32,6 +32,13 @@ def environment(without: Collection[str] = (), **more: str) -> dict[str, str]:
     root = str(Path(__file__).resolve().parents[1])
     found["PYTHONPATH"] = os.pathsep.join([root, *(p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p)])
     return found | more
+
+
+def private_stdout() -> TextIO:
+    """In such a process: its answers' channel. Whatever a library prints goes to standard error."""
+    channel = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
+    os.dup2(2, 1)
+    return channel
 
 
 class Child:

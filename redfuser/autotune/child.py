@@ -16,7 +16,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 
@@ -24,10 +24,12 @@ from redfuser import timing
 from redfuser.artifact import ArgSpec, KernelSpec, load_kernel
 from redfuser.autotune.judge import UNFUSED, finalists
 from redfuser.autotune.records import Sample
+from redfuser.child import private_stdout
 from redfuser.runtime import patience, trial
 from redfuser.runtime.check import TORCH_DTYPE, inputs_of
 from redfuser.runtime.extents import extents
 from redfuser.runtime.launcher import launcher
+from redfuser.sizes import numbers
 
 L2_BYTES = 64 << 20
 SETS_BYTES = 8 << 30
@@ -120,7 +122,7 @@ def draw(spec: KernelSpec, unfused: Callable[..., Any], device: torch.device) ->
 
 
 def _numbers(a: ArgSpec) -> tuple[int, ...]:
-    return tuple(int(n) for n in a.shape)  # type: ignore[arg-type]
+    return numbers(a.shape, {})
 
 
 def _drawn(dtype: torch.dtype, shape: tuple[int, ...], count: int, g: torch.Generator, device: torch.device) -> torch.Tensor:
@@ -131,15 +133,8 @@ def _drawn(dtype: torch.dtype, shape: tuple[int, ...], count: int, g: torch.Gene
     return torch.randn(shape, generator=g, device=device).to(dtype)
 
 
-def _private_stdout() -> TextIO:
-    """Keep the protocol's channel to ourselves: whatever a library prints goes to stderr."""
-    channel = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
-    os.dup2(2, 1)
-    return channel
-
-
 def main() -> int:
-    channel = _private_stdout()
+    channel = private_stdout()
     parent = os.getppid()
 
     def say(what: Mapping[str, Any]) -> None:

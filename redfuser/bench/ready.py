@@ -9,24 +9,22 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from redfuser.bench import runner
+from redfuser.child import private_stdout
 from redfuser.errors import RedFuserError
 
 
 def main() -> None:
     """Answers go to what was standard output; whatever else is printed goes to standard error."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+    answers = private_stdout()
 
     def tell(answer: dict[str, Any]) -> None:
         answers.write(json.dumps(answer) + "\n")
-        answers.flush()
 
     def say(text: str) -> None:
         sys.stderr.write(text + "\n")

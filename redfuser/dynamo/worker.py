@@ -13,9 +13,10 @@ import threading
 import time
 import traceback
 import warnings
-from typing import Any, TextIO
+from typing import Any
 
 from redfuser import bounded
+from redfuser.child import private_stdout
 from redfuser.errors import RedFuserError
 
 
@@ -62,15 +63,8 @@ def _follow_parent(parent: int) -> None:
     os._exit(1)
 
 
-def _private_stdout() -> TextIO:
-    """Keep the protocol's channel to ourselves: whatever a library prints goes to stderr."""
-    channel = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
-    os.dup2(2, 1)
-    return channel
-
-
 def main() -> int:
-    channel = _private_stdout()
+    channel = private_stdout()
     threading.Thread(target=_follow_parent, args=(os.getppid(),), daemon=True).start()
     for line in sys.stdin:
         channel.write(json.dumps(handle(json.loads(line))) + "\n")

@@ -14,11 +14,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from redfuser.child import private_stdout
+
 
 def main() -> None:
     options = json.loads(sys.argv[2])
-    channel = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
+    channel = private_stdout()
     threading.Thread(target=_watch, args=(os.getppid(),), daemon=True).start()
     names = sys.stdin.read().splitlines()
     from workloads.correctness import all_programs
