@@ -15,13 +15,13 @@ from typing import Any
 from redfuser import progress, strict, turns
 from redfuser.acrf.state import Fused
 from redfuser.artifact import KernelSpec
-from redfuser.autotune.folder import SPILLED
 from redfuser.autotune.lookup import Decision, Records
 from redfuser.autotune.records import text_of
 from redfuser.errors import BuildError, InputError, LoweringError, RedFuserError
 from redfuser.gate import checked_scalar, checked_tiles
 from redfuser.report import Measured, Modelled, Note, Reason
 from redfuser.sizes import Symbol
+from redfuser.untuned import SPILLED
 
 NO_COMPILER = ("RF450", "RF458", "RF459", "RF462")
 """What every candidate would meet alike."""
@@ -62,8 +62,8 @@ def produce(name: str, fused: Fused, arch: str, *, build: bool = True, strategy:
     the first first. symbols: the ranges of its symbolic extents; choices are made for
     what is usual in them. decided: by a tuning record, which beats the model where what it names is still there. verify: the
     setting of that name; ``0`` checks nothing, under ``strict`` a program that does not hold is an InternalError."""
-    from redfuser.autotune.space import asked_for, untuned
     from redfuser.strategies.symbols import declared
+    from redfuser.untuned import asked_for, untuned
 
     if decided is not None:
         return _as_decided(name, fused, arch, build, verify, decided)

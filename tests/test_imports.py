@@ -33,7 +33,7 @@ LAYERS = (
     ("tensorize",),
     ("chain",),
     ("codegen",),
-    ("runtime", "outer"),
+    ("runtime", "outer", "untuned"),
     ("autotune",),
     ("gate",),
     ("kernels", "describe", "recheck", "dump", "whole", "steps"),

@@ -20,10 +20,9 @@ from redfuser import strict
 from redfuser.autotune.records import Choice, Sample
 from redfuser.cache import key_of
 from redfuser.errors import TuningError
+from redfuser.untuned import SPILLED
 
 FORMAT = 1
-SPILLED = 128
-"""Bytes of a thread's registers in memory, beyond which the next configuration is tried: an eighth of what a thread has."""
 MANIFEST, MEASURED, REGION = "manifest.json", "measured.jsonl", "region.py"
 
 

@@ -15,10 +15,8 @@ from typing import Any
 from redfuser.acrf.state import Fused
 from redfuser.autotune.records import Choice, text_of
 from redfuser.errors import InputError, LoweringError
-from redfuser.sizes import Symbol
-from redfuser.strategies import cpu_segment, realise, select
-from redfuser.strategies.symbols import usual
 from redfuser.target import Target, target
+from redfuser.untuned import asked_for, untuned
 
 WITHIN = {"quick": 1.6, "full": 4.0}
 """Candidates that the model finds so many times slower than its best are left out. It is right within 1.35 for products and
@@ -40,25 +38,6 @@ class Candidate:
     seconds: float | None
     rank: int
     own: bool
-
-
-def untuned(fused: Fused, arch: str, symbols: tuple[Symbol, ...] = ()) -> tuple[Any, Any]:
-    """(strategy, segment program) that the models choose for ``fused``."""
-    chosen: Any
-    chosen, parts = select(usual(fused, symbols), arch)
-    if chosen == "resident" and not isinstance(fused.cascade.extent(fused.cascade.raxis), int):
-        chosen = "single"  # what is held on chip has the size of a number
-    if chosen == "multi" and arch != "cpu" and not symbols:
-        from redfuser.tensorize.splits import shared_out
-
-        return chosen, shared_out(fused, parts, target(arch))
-    return chosen, asked_for(fused, arch, chosen, parts)
-
-
-def asked_for(fused: Fused, arch: str, strategy: Any, splits: int) -> Any:
-    """The segment program of a strategy; only one in splits has these."""
-    segment = cpu_segment(fused, strategy) if arch == "cpu" else None
-    return realise(fused, strategy, splits if strategy == "multi" else 1, segment)
 
 
 def candidates(fused: Fused, arch: str, effort: str) -> list[Candidate]:

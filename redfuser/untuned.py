@@ -1,0 +1,36 @@
+"""What is taken without a measurement: the strategy and splits that the models choose, as a segment program."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redfuser.acrf.state import Fused
+from redfuser.sizes import Symbol
+from redfuser.strategies import cpu_segment, realise, select
+from redfuser.strategies.symbols import usual
+from redfuser.target import target
+
+SPILLED = 128
+"""Bytes of a thread's registers in memory, beyond which the next configuration is tried: an eighth of what a thread has."""
+
+
+def untuned(fused: Fused, arch: str, symbols: tuple[Symbol, ...] = ()) -> tuple[Any, Any]:
+    """(strategy, segment program) that the models choose for ``fused``."""
+    chosen: Any
+    chosen, parts = select(usual(fused, symbols), arch)
+    if chosen == "resident" and not isinstance(fused.cascade.extent(fused.cascade.raxis), int):
+        chosen = "single"  # what is held on chip has the size of a number
+    if chosen == "multi" and arch != "cpu" and not symbols:
+        from redfuser.tensorize.splits import shared_out
+
+        return chosen, shared_out(fused, parts, target(arch))
+    return chosen, asked_for(fused, arch, chosen, parts)
+
+
+def asked_for(fused: Fused, arch: str, strategy: Any, splits: int) -> Any:
+    """The segment program of a strategy; only one in splits has these."""
+    segment = cpu_segment(fused, strategy) if arch == "cpu" else None
+    return realise(fused, strategy, splits if strategy == "multi" else 1, segment)
+
+
+__all__ = ["SPILLED", "asked_for", "untuned"]
