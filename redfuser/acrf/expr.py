@@ -23,7 +23,6 @@ printing stay linear. A dtype is a short name: ``f64 f32 f16 bf16 e4m3 e5m2 i64 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import is_
@@ -217,17 +216,6 @@ def entangled(indices: tuple[Expr, ...]) -> bool:
     parts = {x for i in indices for x in walk(i) if isinstance(x, Op) and x.name in ("floordiv", "mod") and indices_of(x)}
     return len(parts) > 1 and any(isinstance(x, Op) and x.name in ("add", "sub") and any(isinstance(k, Const) for k in x.args)
                                   for p in parts for x in walk(p.args[0]))
-
-
-def unfolded(e: Op) -> Op:
-    """``0 / x`` and ``0 * x`` as a choice between 0 and NaN, anything else as it is: TVM (0.25, and TileLang's) takes both for
-    0 whatever x is."""
-    match e:
-        case Op(name="div", args=(Const(value=0) as zero, x), dtype=d) if d in FLOATS:
-            return Op("select", (Op("gt", (Op("abs", (x,), d), zero), "bool"), zero, Const(math.nan, d)), d)
-        case Op(name="mul", args=(Const(value=0) as zero, x) | (x, Const(value=0) as zero), dtype=d) if d in FLOATS:
-            return Op("select", (Op("lt", (Op("abs", (x,), d), Const(math.inf, d)), "bool"), zero, Const(math.nan, d)), d)
-    return e
 
 
 # -- printing ----------------------------------------------------------------------------------------------------------

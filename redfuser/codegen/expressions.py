@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from redfuser.acrf.expr import BINARY, LEVEL, Cast, Const, Expr, Index, Load, Op, entangled, indices_of, unfolded, walk
+from redfuser.acrf.expr import BINARY, LEVEL, Cast, Const, Expr, Index, Load, Op, entangled, indices_of, walk
+from redfuser.acrf.unfolded import unfolded
 from redfuser.codegen.contracted import Contractions
 from redfuser.codegen.dialects import CUDA, EIGHT, Dialect, byte
 from redfuser.codegen.halves import HALF, power_of_two, reciprocal, tangent

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -130,7 +131,21 @@ class Simplifier:
                 return self._filled(keep, shape)
             if (name == "logical_and" and not constant) or (name == "logical_or" and constant):
                 return self._filled(relax.const(bool(constant), "bool"), shape)
+            zero = constant == 0 and dtype_of(keep) in ("float64", *_WIDER)
+            if zero and name == "divide" and on_right:
+                return self._again(relax.op.multiply(keep, relax.const(math.copysign(math.inf, constant), dtype_of(keep))))
+            if zero and name in ("multiply", "divide"):
+                return self._filled(self._nothing(name, keep), shape)
         return call
+
+    def _nothing(self, name: str, x: Any) -> Any:
+        """``0 * x`` and ``0 / x`` as the choice that they are between 0 and NaN: TVM takes both for 0 when it writes them down
+        (and ``x / 0`` for an error)."""
+        dtype = dtype_of(x)
+        size, bound = self.emit(relax.op.abs(x), "size"), relax.const(math.inf if name == "multiply" else 0.0, dtype)
+        test = relax.op.less if name == "multiply" else relax.op.greater
+        plain = self.emit(test(size, bound), "plain")
+        return self.emit(relax.op.where(plain, relax.const(0.0, dtype), relax.const(math.nan, dtype)), "nothing")
 
     def _total(self, call: Any) -> Any:
         x, keep = call.args[0], bool(call.attrs.keepdims)

@@ -31,7 +31,8 @@ from redfuser.runtime.launcher import launcher
 from redfuser.runtime.ops import op_name
 
 HOLDS, HANGS = b"holds", b"hangs"
-DRAWS = ("normal", "positive", "ties", "small", "large", "spread", "masked")
+_SPECIAL = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
+DRAWS = ("normal", "positive", "ties", "small", "large", "spread", "masked", *_SPECIAL)
 AGAIN = 6
 """Further draws of a kind, over which the rule is held together, where one alone is outside it: one may be unlucky."""
 
@@ -204,6 +205,8 @@ def _draw(dtype: torch.dtype, shape: tuple[int, ...], what: str, g: torch.Genera
             x = x * (8.0 if narrow else 300.0)
         case "spread":
             x = x * 10.0 ** (torch.rand(shape, generator=g, device=device) * 3 - (2 if narrow else 1))
+    if what in _SPECIAL and dtype.itemsize > 1 and x.numel():  # in one place: what it decides is there and nowhere else
+        x.view(-1)[torch.randint(x.numel(), (), generator=g, device=device)] = _SPECIAL[what]
     return (x.clamp(-448, 448) if dtype.itemsize == 1 else x).to(dtype)
 
 

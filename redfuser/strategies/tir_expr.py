@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from math import inf
 
 from redfuser.acrf.affine import Indices
-from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Load, Op, Ref, entangled, indices_of, unfolded, walk
+from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Load, Op, Ref, entangled, indices_of, walk
+from redfuser.acrf.unfolded import unfolded
 from redfuser.dtypes import INTS, LONG
 from redfuser.errors import LoweringError
 from redfuser.strategies import tir_math
