@@ -8,6 +8,7 @@ p-axes, ``l`` the r-axis, ``c`` inner axes, ``e`` columns, ``k`` top-k; ``s`` in
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from redfuser.acrf.affine import Indices, axes_of
@@ -90,7 +91,7 @@ class _Outliner:
         for inst, body in bodies:
             self.reduction(inst, body)
         for s, e in sinks:
-            outputs[self.output(s, e)] = s.node.var
+            outputs[self.result(s, e, outputs)] = s.node.var
         axes = self.axes_used()
         cascade = Cascade(name, tuple(self.tensors.values()), axes, "l", tuple(self.stmts), tuple(outputs))
         return Outlined(cascade, self.inputs, outputs, {name: node for node, name in self.names.items()})
@@ -349,8 +350,7 @@ class _Outliner:
         """The statement that holds a result; a reduction is its own result when its axes are in the result's order."""
         if id(e) in self.let_names:
             return self.let_names[id(e)]
-        ranks = tuple(a for a in self.ranks.values() if a in self.free[id(e)])
-        axes = tuple(self.axis_names[a] for a in self.sink_axes(s)) + ranks
+        axes = self.result_axes(s, e)
         if isinstance(e, Ref) and self.axes_of_stmt(e.name) == axes:
             return e.name
         name = self.unique("y")
@@ -358,6 +358,19 @@ class _Outliner:
         body = self.emit(e, root=True)
         self.add(Let(name, axes, body, s.node.unit.provenance if s.node.unit else Provenance()))
         return name
+
+    def result(self, s: Sink, e: Expr, taken: Mapping[str, str]) -> str:
+        """The statement of one result: a copy, where the value is another result already or lies in another order."""
+        name, axes = self.output(s, e), self.result_axes(s, e)
+        if name not in taken and self.axes_of_stmt(name) == axes:
+            return name
+        copy = self.unique("y")
+        self.add(Let(copy, axes, Ref(name, e.dtype), s.node.unit.provenance if s.node.unit else Provenance()))
+        return copy
+
+    def result_axes(self, s: Sink, e: Expr) -> tuple[str, ...]:
+        ranks = tuple(a for a in self.ranks.values() if a in self.free[id(e)])
+        return tuple(self.axis_names[a] for a in self.sink_axes(s)) + ranks
 
     def axes_of_stmt(self, name: str) -> tuple[str, ...]:
         return next(st.axes for st in self.stmts if name in st.names)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import combinations
 from typing import Any
 
@@ -154,7 +155,7 @@ class Partitioner:
     def formed(self, drafts: list[Draft], maps: bool = False) -> tuple[list[tuple[Draft, Outlined | NotFusable]], list[Draft]]:
         """The cascades of drafts, those that differ in nothing but places with slices for what they read; and apart the steps
         of unrolled loops, which stay with torch."""
-        plain = [(d, self.form(d, maps)) for d in drafts]
+        plain = [(d, self.form(d, maps)) for d in _trimmed(drafts)]
         self.repeated |= loops.alike(_keys(plain))
         known = [(d, self.form(d, maps, self.slices) if loops.template(key) in self.repeated else out)
                  for (d, out), key in zip(plain, _keys(plain), strict=True)]
@@ -279,6 +280,20 @@ class Partitioner:
                 out.add(n.unit.var)
                 todo += n.unit.args
         return out
+
+
+def _trimmed(drafts: list[Draft]) -> Iterator[Draft]:
+    """Drafts without the results that are views of others and that only drafts read: those read what they are views of."""
+    outside, taken = {n.var for d in drafts for n in d.external}, {u for d in drafts for u in d.units}
+
+    @cache
+    def unread(u: Unit) -> bool:
+        return u.is_view and not any(n.escapes or n.var in outside for n in u.results) and all(
+            c in taken or unread(c) for c in u.consumers)
+
+    for d in drafts:
+        kept = [s for s in d.sinks if s.node.unit is None or not unread(s.node.unit)]
+        yield replace(d, sinks=kept) if kept and len(kept) < len(d.sinks) else d
 
 
 def _keys(formed: list[tuple[Draft, Outlined | NotFusable]]) -> list[str]:

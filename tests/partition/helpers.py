@@ -12,6 +12,7 @@ from redfuser.acrf.cascade import Cascade, Let, Reduce
 from redfuser.acrf.check.evaluate import run
 from redfuser.frontend import import_model
 from redfuser.partition import Partition, partition
+from redfuser.runtime.trial import function
 
 TORCH = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i64": torch.int64,
          "i32": torch.int32, "i8": torch.int8, "u8": torch.uint8, "bool": torch.bool, "e4m3": torch.float8_e4m3fn,
@@ -53,12 +54,28 @@ def interpreted(cascade: Cascade) -> Any:
 
 
 def execute(imported: Any, p: Partition, args: Any, change: Any = None) -> tuple[torch.Tensor, ...]:
-    """The model with every region interpreted; ``change`` may alter the cascades (to see that the check can fail)."""
+    """The model with every region interpreted; ``change`` may alter the cascades (to see that the check can fail). The torch
+    code that stands for a region, which its kernel is held against on a GPU, must say the same of the same inputs."""
     names = {r.name: f"k{i}" for i, r in enumerate(p.parts)}
     graph = outer.emit(imported, p.parts, names)
-    kernels = {names[r.name]: interpreted(change(r.cascade) if change else r.cascade) for r in p.parts}
+    kernels = {names[r.name]: interpreted(change(r.cascade)) if change else _held(imported, r) for r in p.parts}
     with torch.no_grad():
         return graph.function(kernels)(*args)
+
+
+def _held(imported: Any, region: Any) -> Any:
+    kernel, reference = interpreted(region.cascade), outer.emit_region(imported, region)
+    if reference is None:
+        return kernel
+
+    def run(*tensors: torch.Tensor) -> Any:
+        got = kernel(*tensors)
+        for mine, theirs in zip(got if isinstance(got, tuple) else (got,), function(reference)("cpu", *tensors), strict=True):
+            if mine.is_floating_point() and mine.dtype.itemsize > 1:
+                torch.testing.assert_close(mine.reshape(theirs.shape).double(), theirs.double(), rtol=0.03, atol=0.03, equal_nan=True)
+        return got
+
+    return run
 
 
 def partitioned(model: Any, args: Any, casts: str = "preserve") -> tuple[Any, Partition]:

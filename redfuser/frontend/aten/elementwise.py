@@ -294,14 +294,16 @@ def softplus(c: Context, self: Any, beta: Any = 1, threshold: Any = 20) -> Any:
 
 @converts("aten.elu.default")
 def elu(c: Context, self: Any, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Any:
-    """``scale * (x if x > 0 else alpha * (exp(input_scale * x) - 1))``; where x > 0 the exponential is that of 0."""
+    """``scale * (x if x > 0 else alpha * expm1(input_scale * x))``; where x > 0 the exponential is that of 0. expm1 is
+    ``tanh(x / 2) * (exp(x) + 1)``, which keeps the digits of small numbers."""
 
     def convert(w: Any) -> Any:
         dtype = dtype_of(w)
         low = c.emit(op.minimum(w, c.const(0.0, dtype)), "low")
         if input_scale != 1:
             low = c.emit(op.multiply(low, c.const(input_scale, dtype)), "in")
-        below = c.emit(op.subtract(c.emit(op.exp(low), "exp"), c.const(1.0, dtype)), "below")
+        small = c.emit(op.tanh(c.emit(op.multiply(low, c.const(0.5, dtype)), "half")), "small")
+        below = c.emit(op.multiply(small, c.emit(op.add(c.emit(op.exp(low), "exp"), c.const(1.0, dtype)), "more")), "below")
         if alpha != 1:
             below = c.emit(op.multiply(below, c.const(alpha, dtype)), "alpha")
         if scale == 1:
