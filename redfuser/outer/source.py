@@ -57,7 +57,15 @@ def emit_region(imported: Any, region: Any) -> str | None:
         graph = _Emitter(imported, (), (), region).run()
     except UnsupportedError:
         return None
-    return None if graph.constants else graph.source
+    return None if graph.constants or _unbound(graph.source) else graph.source
+
+
+def _unbound(source: str) -> bool:
+    """Does the text name a variable of the model that is none of the kernel's inputs: one of equal value?"""
+    tree = ast.parse(source)
+    names = [n for n in ast.walk(tree) if isinstance(n, ast.Name)]
+    bound = {n.id for n in names if isinstance(n.ctx, ast.Store)} | {a.arg for a in ast.walk(tree) if isinstance(a, ast.arg)}
+    return not {n.id for n in names} <= bound | {"torch", "F", "device", "float"}
 
 
 class _Emitter:

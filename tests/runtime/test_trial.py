@@ -227,3 +227,18 @@ def test_labels_are_drawn_as_far_as_they_reach() -> None:
     (lambda d, x, i: x.index_add(0, i, x), 1), (lambda d, x, i: x.nonzero().float() + i.sum(), 1)])
 def test_how_far_an_integer_reaches(function: Callable[..., Any], wanted: int) -> None:
     assert extents(function, [(torch.float32, (5, 9)), (torch.int64, (5,))])[1] == wanted
+
+
+def test_what_decides_where_nan_goes_is_tried() -> None:
+    """NaN is not above 0, nor is its opposite below or at it: what takes the one for the other is right on every number."""
+    def above(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        p = torch.softmax(x, -1)
+        return (p * (1 - (y > 0).float())).sum(-1)
+
+    made = redfuser.compile(above, (torch.randn(12, 33), torch.randn(12, 33)), target="cpu")
+    ((name, spec),) = made.kernels.items()
+    unfused, kernel = trial.function(str(made.reference_of(name))), launcher(spec)
+    kernel.prepare(CPU)
+    assert trial.outcome(spec, kernel.tolerant, unfused, CPU) == trial.Outcome("right")
+    turned = lambda x, y: unfused(CPU, x, torch.where(y.isnan(), 1.0, y))[0]  # noqa: E731
+    assert trial.outcome(spec, turned, unfused, CPU).verdict == "wrong"
