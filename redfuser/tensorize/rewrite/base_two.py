@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from redfuser.acrf.expr import Expr, Op, f32, op
+from redfuser.acrf.expr import Const, Expr, Op, Ref, f32, op, walk
 from redfuser.strategies.program import Kernel
 from redfuser.tensorize.algebra import FACTORS, fold, linear, rewrite_bottom_up, simplify
-from redfuser.tensorize.rewrite.facts import Setting, each_value
+from redfuser.tensorize.rewrite.facts import Facts, Setting, each_value, learn
 
 LOG2E = math.log2(math.e)
+SMALL = 4.0
+"""An argument up to which the change of base costs no more than a rounding or two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,14 +22,53 @@ class BaseTwo:
 
         w = exp(p * 0.125 - m * 0.125)    -->    w = exp2((p - m) * 0.18)      (0.18 = 0.125 * log2 e)
 
-    One rounding of the factor, relative, in the place of two."""
+    One rounding of the factor, relative, in the place of two. The rounding is of the argument, so it grows with it: an
+    exponential of data, which nothing bounds, stays what it is."""
 
     def __call__(self, kernel: Kernel, at: Setting) -> Kernel:
-        return each_value(kernel, lambda e: simplify(exponentials(e)))
+        facts = learn(kernel, at)
+        return each_value(kernel, lambda e: simplify(exponentials(e, lambda x: _data(facts, x) and not _bounded(facts, x))))
 
 
-def exponentials(e: Expr) -> Expr:
-    """``exp(k*x - k*y) --> exp2((x - y) * (k log2 e))``; any other argument is scaled by log2 e as it stands.
+def _data(facts: Facts, e: Expr) -> bool:
+    """Is it made of what is read alone, of no reduction?"""
+    return all(x.name in facts.lets and _data(facts, facts.lets[x.name]) for x in walk(e) if isinstance(x, Ref))
+
+
+def _bounded(facts: Facts, e: Expr) -> bool:
+    """Is it below a small number, whatever is read?"""
+    match facts.resolve(e):
+        case Const(value=v):
+            return v <= SMALL
+        case Op(name="neg", args=(x,)) | Op(name="mul", args=(Const(value=-1.0), x)):
+            return _no_less_than_zero(facts, x)
+        case Op(name="mul", args=(Const(value=k), x) | (x, Const(value=k))):
+            return (k < 0 and _no_less_than_zero(facts, x)) or (0 <= k <= 1 and _bounded(facts, x))
+        case Op(name="min", args=(x, y)):
+            return _bounded(facts, x) or _bounded(facts, y)
+        case Op(name="max" | "select", args=(*_, x, y)):
+            return _bounded(facts, x) and _bounded(facts, y)
+    return False
+
+
+def _no_less_than_zero(facts: Facts, e: Expr) -> bool:
+    match facts.resolve(e):
+        case Const(value=v):
+            return v >= 0
+        case Op(name="abs" | "exp" | "sqrt"):
+            return True
+        case Op(name="mul", args=(x, y)) if x == y:
+            return True
+        case Op(name="mul" | "add" | "div" | "min", args=(x, y)):
+            return _no_less_than_zero(facts, x) and _no_less_than_zero(facts, y)
+        case Op(name="max", args=(x, y)):
+            return _no_less_than_zero(facts, x) or _no_less_than_zero(facts, y)
+    return False
+
+
+def exponentials(e: Expr, kept: Callable[[Expr], bool] = lambda x: False) -> Expr:
+    """``exp(k*x - k*y) --> exp2((x - y) * (k log2 e))``; any other argument is scaled by log2 e as it stands. kept: of which
+    arguments the exponential stays what it is.
 
     The difference always comes first. Scaling both sides folds the factor into one multiply-add per element, and makes
     ``exp(x - max x)`` of the maximum itself ``1 + |x| 2^-24``: another number in every segment, rounded anew wherever a
@@ -38,6 +80,8 @@ def exponentials(e: Expr) -> Expr:
         if not (isinstance(x, Op) and x.name == "exp" and x.dtype == "f32"):
             return fold(x)
         (arg,) = x.args
+        if kept(arg):
+            return fold(x)
         terms = linear(arg)
         if len(terms) == 1 and FACTORS[0] <= abs(terms[0][0]) <= FACTORS[1]:
             ((k, a),) = terms
