@@ -22,11 +22,15 @@ class Attention:
     window: int = 0
     softcap: float = 0.0
     alibi: bool = False
+    prefix: int = 0
+    documents: bool = False
+    """``prefix``: with ``causal``, every query sees so many first keys too. ``documents``: a fourth input [b, l] of sorted
+    numbers says which document a place belongs to, and a query sees the keys of its own."""
 
     @property
     def plain(self) -> bool:
         """Nothing but the scale, grouping and perhaps causality: what scaled_dot_product_attention can say."""
-        return not (self.window or self.softcap or self.alibi)
+        return not (self.window or self.softcap or self.alibi or self.prefix or self.documents)
 
 
 @dataclass(frozen=True)

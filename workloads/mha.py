@@ -28,6 +28,9 @@ def cases() -> list[Case]:
     grouped = Attention(64, 8, 128 ** -0.5)
     out += [make("mha", f"gqa-decode-{kv}", grouped, 8, 1, kv, 128, sets=("long",), note="64 heads over 8")
             for kv in (4096, 32768)]
+    out.append(make("mha", "gqa-decode-64x4096", grouped, 64, 1, 4096, 128, sets=("long",), note="64 heads over 8"))
+    out += [make("mha", f"{name}d64-4096", Attention(16, 16, 0.125, causal=name != ""), 4, 4096, 4096, 64, sets=("long",))
+            for name in ("", "causal-")]
     out += [
         make("mha", "smoke-64", Attention(4, 4, 0.125), 2, 80, 80, 64, sets=("smoke",)),
         make("mha", "smoke-80", Attention(2, 2, 80 ** -0.5), 2, 33, 65, 80, sets=("smoke",)),

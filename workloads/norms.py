@@ -52,6 +52,20 @@ def rmsnorm_max(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return (h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + EPS) * w).amax(-1).to(x.dtype)
 
 
+def logsumexp(x: torch.Tensor) -> torch.Tensor:
+    return torch.logsumexp(x.float(), -1)
+
+
+def sum_of_sums(x: torch.Tensor) -> torch.Tensor:
+    """A sum, and a sum of what it divides."""
+    p = x / x.abs().sum(-1, keepdim=True)
+    return (p * p).sum(-1)
+
+
+def cross_entropy(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(x.float(), y, reduction="none")
+
+
 def variance(x: torch.Tensor) -> torch.Tensor:
     return torch.var(x, -1, correction=0)
 
@@ -70,16 +84,33 @@ ROWWISE: dict[str, tuple[Callable[..., torch.Tensor], bool, bool]] = {
     "rmsnorm": (rmsnorm, True, True),
     "l2norm": (l2norm, False, False),
     "rmsnorm-max": (rmsnorm_max, True, False),
+    "logsumexp": (logsumexp, False, False),
+    "sum-sum": (sum_of_sums, False, False),
+    "cross-entropy": (cross_entropy, False, False),
 }
 
 
+WIDE = (*(("softmax", 2048, n, "f16") for n in (1024, 8192, 32768, 131072)), ("rmsnorm", 8192, 4096, "f16"),
+        ("layernorm", 4096, 16384, "f16"), ("logsumexp", 4096, 32768, "f16"), ("cross-entropy", 4096, 32000, "f16"),
+        ("sum-sum", 4096, 8192, "f32"))
+"""(function, rows, columns, dtype) of grids that fill a GPU."""
+
+
 def rowwise(name: str, rows: int, columns: int, dtype: str, sets: tuple[str, ...]) -> Case:
+    """``x`` [rows, columns]; those with a label per row [rows] get one."""
     fn, weighted, whole_row = ROWWISE[name]
     shape = (rows, columns)
-    moved = size(shape, dtype) * (2 if whole_row else 1) + (size((columns,), dtype) if weighted else 0)
+    labelled = name == "cross-entropy"
+    moved = size(shape, dtype) * (2 if whole_row else 1) + (size((columns,), dtype) if weighted else 0) + 8 * rows * labelled
+
+    def inputs(device: str, seed: int) -> Inputs:
+        x = normal(shape, dtype, device, seed, 3.0)
+        generator = torch.Generator(device).manual_seed(seed)
+        return (x, torch.randint(columns, (rows,), generator=generator, device=device)) if labelled else (x,)
+
     return Case("norms", f"{name}-{rows}x{columns}", dtype, {"rows": rows, "columns": columns},
                 build=lambda: Function(fn, columns if weighted else 0, dtype),
-                inputs=lambda device, seed: (normal(shape, dtype, device, seed, 3.0),), flops=0,
+                inputs=inputs, flops=0,
                 bytes=moved + (0 if whole_row else size((rows,), dtype)), sets=sets)
 
 
@@ -104,6 +135,7 @@ def cases() -> list[Case]:
     for name in ROWWISE:
         out += [rowwise(name, rows, 1 << p, "f16", ("paper",)) for rows in (32, 256) for p in (10, 13, 17)]
         out.append(rowwise(name, 6, 200, "f16", ("smoke",)))
+    out += [rowwise(name, rows, columns, dtype, ("rows",)) for name, rows, columns, dtype in WIDE]
     grid = [(b, n) for b in (1, 128, 512, 1024) for n in (8192, 32768)]
     out += [variance_case(f"V{i + 1}", b, n, ("paper",)) for i, (b, n) in enumerate(grid)]
     out += [inertia_case(f"I{i + 1}", b, n, ("paper",)) for i, (b, n) in enumerate(grid)]

@@ -40,6 +40,11 @@ def artifact_path(folder: Path, case: Case) -> Path:
     return folder / f"{case.workload}-{case.name}.rf"
 
 
+def is_built(folder: Path, case: Case) -> bool:
+    path = artifact_path(folder, case)
+    return path.exists() or thin_path(path).exists()
+
+
 def handwritten_folder(folder: Path, case: Case) -> Path:
     return folder / f"{case.workload}-{case.name}.handwritten"
 
@@ -57,6 +62,13 @@ def inductor(case: Case, device: str, artifacts: Path | None) -> Mapping[str, Va
     """torch.compile with its defaults; its compile time is the first call's."""
     torch._dynamo.reset()
     return {"inductor": torch.compile(case.build().to(device), dynamic=False)}
+
+
+@baseline("max-autotune")
+def max_autotune(case: Case, device: str, artifacts: Path | None) -> Mapping[str, Variant]:
+    """torch.compile that tries templates for products as well; without its own CUDA graphs, since calls are timed in ours."""
+    torch._dynamo.reset()
+    return {"max-autotune": torch.compile(case.build().to(device), dynamic=False, mode="max-autotune-no-cudagraphs")}
 
 
 # -- of attention ------------------------------------------------------------------------------------------------------
@@ -93,9 +105,24 @@ def cudnn(case: Case, device: str, artifacts: Path | None) -> Mapping[str, Varia
     return {"cudnn": _sdpa(case, "CUDNN_ATTENTION")}
 
 
+@baseline("efficient")
+def efficient(case: Case, device: str, artifacts: Path | None) -> Mapping[str, Variant]:
+    return {"efficient": _sdpa(case, "EFFICIENT_ATTENTION")}
+
+
 @baseline("flex")
 def flex(case: Case, device: str, artifacts: Path | None) -> Mapping[str, Variant]:
     """flex_attention, compiled; its block mask is built outside the timing."""
+    return {"flex": _flex(case, device, inside=False)}
+
+
+@baseline("flex+mask")
+def flex_with_mask(case: Case, device: str, artifacts: Path | None) -> Mapping[str, Variant]:
+    """flex_attention with the building of its block mask in every call, both compiled."""
+    return {"flex+mask": _flex(case, device, inside=True)}
+
+
+def _flex(case: Case, device: str, inside: bool) -> Variant:
     a = case.attention
     if a is None:
         raise Missing("not an attention case")
@@ -112,18 +139,40 @@ def flex(case: Case, device: str, artifacts: Path | None) -> Mapping[str, Varian
             s = a.softcap * torch.tanh(s / a.softcap)
         return s + slopes[h] * (j - i - offset) if a.alibi else s
 
-    def mask(b: Any, h: Any, i: Any, j: Any) -> Any:
-        seen = j <= i + offset
-        return seen & (j > i + offset - a.window) if a.window else seen
+    def masking(document: torch.Tensor | None) -> Callable[..., Any]:
+        def mask(b: Any, h: Any, i: Any, j: Any) -> Any:
+            if document is not None:
+                return document[b, i] == document[b, j]
+            seen = j <= i + offset
+            if a.prefix:
+                return seen | (j < a.prefix)
+            return seen & (j > i + offset - a.window) if a.window else seen
 
-    masked = (a.causal and q_length > 1) or a.window
-    block_mask = create_block_mask(mask, None, None, q_length, kv_length, device=device) if masked else None
+        return mask
+
+    def blocks(document: torch.Tensor | None = None) -> Any:
+        batch = document.shape[0] if document is not None else None
+        return create_block_mask(masking(document), batch, None, q_length, kv_length, device=device)
+
+    masked = (a.causal and q_length > 1) or a.window or a.prefix or a.documents
+    if inside and not masked:
+        raise Missing("no mask to build")
     torch._dynamo.reset()
-    compiled = torch.compile(flex_attention, dynamic=False)
+    compiled, building = torch.compile(flex_attention, dynamic=False), torch.compile(blocks, dynamic=False)
     modified = score if (a.softcap or a.alibi) else None
     grouped = a.kv_heads != a.heads
-    return {"flex": lambda q, k, v: compiled(q, k, v, score_mod=modified, block_mask=block_mask, scale=a.scale,
-                                             enable_gqa=grouped)}
+    built: dict[int, Any] = {}
+
+    def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *document: torch.Tensor) -> Any:
+        block_mask = None
+        if masked and inside:
+            block_mask = building(*document)
+        elif masked:
+            key = document[0].data_ptr() if document else 0
+            block_mask = built[key] if key in built else built.setdefault(key, building(*document))
+        return compiled(q, k, v, score_mod=modified, block_mask=block_mask, scale=a.scale, enable_gqa=grouped)
+
+    return call
 
 
 @baseline("handwritten")

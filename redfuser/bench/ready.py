@@ -1,8 +1,9 @@
-"""A process that makes one case ready, says so, and takes times when it is told to (:mod:`redfuser.bench.together`).
+"""A process that makes one case after the other ready, says so, and takes times when it is told to
+(:mod:`redfuser.bench.together`).
 
     {"case": ..., "options": {...}}  -->  {"ready": true}      {"go": true}  -->  {"rows": [...]}
 
-One without anything to time answers with its rows at once.
+One without anything to time answers with its rows at once. A process that has lost its device ends behind them.
 """
 
 from __future__ import annotations
@@ -39,16 +40,20 @@ def main() -> None:
 
     from workloads import all_cases
 
-    asked = json.loads(sys.stdin.readline())
-    case = next(c for c in all_cases() if str(c) == asked["case"])
-    given = asked["options"]
-    folder = Path(given["artifacts"]) if given["artifacts"] else None
-    options = runner.Options(tuple(given["variants"]), given["device"], folder, given["budget_s"], frozenset(given["done"]))
-    found: list[Any] = []
-    with contextlib.suppress(RedFuserError):  # a kernel that does not end: its rows are there, and this process goes
-        for block in runner.run([case], options, say, turn):
-            found += block
-    tell({"rows": found})
+    cases = {str(c): c for c in all_cases()}
+    while line := sys.stdin.readline():
+        asked = json.loads(line)
+        given = asked["options"]
+        folder = Path(given["artifacts"]) if given["artifacts"] else None
+        options = runner.Options(tuple(given["variants"]), given["device"], folder, given["budget_s"], frozenset(given["done"]))
+        found: list[Any] = []
+        try:
+            for block in runner.run([cases[asked["case"]]], options, say, turn):
+                found += block
+        except RedFuserError:  # the device is lost: what was measured is there, and this process goes
+            tell({"rows": found})
+            return
+        tell({"rows": found})
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ def latest(rows: Sequence[Row]) -> list[Row]:
 OURS = "redfuser"
 
 
-def _fold(rows: Sequence[Row]) -> dict[str, dict[str, Row]]:
+def fold(rows: Sequence[Row]) -> dict[str, dict[str, Row]]:
     """Case -> variant -> row; of variants ``name:configuration`` the fastest right one stands for the name."""
     cases: dict[str, dict[str, Row]] = {}
     for r in latest(rows):
@@ -82,7 +82,7 @@ def _fold(rows: Sequence[Row]) -> dict[str, dict[str, Row]]:
 def table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     """Columns and cells: per case the floor, our time, its share of the roof and its error ratio, then each baseline's time
     and how much slower it is. All times in milliseconds, the smaller of events and graph."""
-    cases = _fold(rows)
+    cases = fold(rows)
     names = list(dict.fromkeys(v for group in cases.values() for v in group if v != OURS))
     columns = ["case", "floor", OURS, "% roof", "err x", *names]
     out = []
@@ -101,7 +101,12 @@ def table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
 
 def footnotes(rows: Sequence[Row]) -> list[str]:
     """What must be read with the table: speed-ups with their losses, missing and failed variants, flags."""
-    cases = _fold(rows)
+    cases = fold(rows)
+    return [*speedups(cases), *remarks(rows, cases)]
+
+
+def speedups(cases: Mapping[str, Mapping[str, Row]]) -> list[str]:
+    """Over each baseline, the geometric mean of all cases, and where ours is slower."""
     notes = []
     names = dict.fromkeys(v for group in cases.values() for v in group if v != OURS)
     for name in names:
@@ -115,13 +120,16 @@ def footnotes(rows: Sequence[Row]) -> list[str]:
             lost = [c for c, x in ratios.items() if x < 1]
             losses = f", slower on {len(lost)}: {', '.join(lost)}" if lost else ", slower on none"
             notes.append(f"{mean:.2f}x over {name}, geometric mean of {len(ratios)}{losses}")
-    notes += launched(cases)
+    return notes
+
+
+def remarks(rows: Sequence[Row], cases: Mapping[str, Mapping[str, Row]]) -> list[str]:
+    """Launches, and what is missing, failed or flagged."""
     alike: dict[tuple[str, str], list[str]] = {}
     for r in latest(rows):
-        remarks = [*r.get("flags", ())] if r["status"] == "ok" else [f"{r['status']}: {r['why']}"]
-        for remark in remarks:
+        for remark in [*r.get("flags", ())] if r["status"] == "ok" else [f"{r['status']}: {r['why']}"]:
             alike.setdefault((r["variant"], remark), []).append(r["case"])
-    return notes + [f"{variant}: {remark}  ({', '.join(where)})" for (variant, remark), where in alike.items()]
+    return launched(cases) + [f"{variant}: {remark}  ({', '.join(where)})" for (variant, remark), where in alike.items()]
 
 
 def launched(cases: Mapping[str, Mapping[str, Row]]) -> list[str]:
@@ -136,15 +144,6 @@ def launched(cases: Mapping[str, Mapping[str, Row]]) -> list[str]:
             notes.append(f"{case}: launches {mine['count']}, of them {mine['made']} ours, {mine['library']} a library's"
                          + (f", {rest}" if rest else "") + (f"; {others}" if others else ""))
     return notes
-
-
-def markdown(rows: Sequence[Row]) -> str:
-    """The table as Markdown with the machines it was measured on."""
-    columns, cells = table(rows)
-    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-    lines += ["| " + " | ".join(row) + " |" for row in cells]
-    machines = dict.fromkeys(_machine(r) for r in latest(rows))
-    return "\n".join([*lines, "", *(f"Measured on {m}." for m in machines), "", *(f"* {n}" for n in footnotes(rows))])
 
 
 def compare(old: Sequence[Row], new: Sequence[Row], tolerance: float = 0.03) -> list[tuple[str, str, float, float, str]]:
@@ -171,7 +170,7 @@ def _interval(row: Row) -> tuple[float, float]:
     return times["p20"], times["p80"]
 
 
-def _machine(r: Row) -> str:
+def machine(r: Row) -> str:
     m = r["machine"]
     versions = ", ".join(f"{k} {v}" for k, v in m["versions"].items())
     return ", ".join(filter(None, (m["device"], f"driver {m['driver']}" if m["driver"] else "", versions,

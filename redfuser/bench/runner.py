@@ -23,9 +23,15 @@ from redfuser.runtime.patience import Hang, ended, settle
 from workloads.case import Case, Inputs
 
 L2_BYTES = 64 << 20
+MOST_SETS = 32
+"""Sets of inputs that a graph rotates over, at most: what is larger than the second cache in all is read from memory."""
 NOISY = 0.1
 HOST_MS = 20.0
 """Milliseconds of the GPU's time in one burst of calls whose host time is taken."""
+
+
+class Lost(Exception):
+    """The device is not to be had by this process any more."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,7 @@ class Loaded:
     first_call_s: float
     checks: list[numerics.Check]
     launched: launches.Launches | None
+    peak_bytes: int | None
 
 
 Turn = Callable[[], AbstractContextManager[Any]]
@@ -56,7 +63,8 @@ Turn = Callable[[], AbstractContextManager[Any]]
 def run(cases: Sequence[Case], options: Options, progress: Callable[[str], None] = lambda text: None,
         turn: Turn = nullcontext) -> Iterator[list[rows.Row]]:
     """The rows of one case at a time. A case all of whose rows exist already yields nothing. Raises ArtifactError RF808 behind
-    the rows of a case of which a kernel does not end. ``turn``: entered while times are taken."""
+    the rows of a case that has lost the device (a kernel that does not end, or that reads where it must not), which say
+    ``lost``. ``turn``: entered while times are taken."""
     machine = provenance.machine(options.device)
     limit = roof(options.device)
     for i, case in enumerate(cases, 1):
@@ -70,11 +78,10 @@ def run(cases: Sequence[Case], options: Options, progress: Callable[[str], None]
             with torch.no_grad():
                 for row in _case(case, options, limit, progress, turn):
                     measured.append(row)
-        except Hang as hang:
-            held = f"{case}: {hang}"
+        except Lost as lost:
+            held = f"{case}: {lost}"
             seen = {r["variant"] for r in measured}
-            measured += [_without(v, "failed", "the device was held by a kernel that did not end")
-                         for v in options.variants if v not in seen]
+            measured += [_without(v, "lost", f"the device was lost: {lost}") for v in options.variants if v not in seen]
         yield _named(measured, key, base)
         if held:
             raise ArtifactError("RF808", held, why="nothing else can be measured by this process",
@@ -111,9 +118,13 @@ def _named(measured: Sequence[rows.Row], key: Callable[[str], str], base: dict[s
 
 def _case(case: Case, options: Options, limit: Roof | None, progress: Callable[[str], None], turn: Turn) -> Iterator[rows.Row]:
     on_gpu = options.device.startswith("cuda")
-    sets = 1 + min(3, 2 * L2_BYTES // max(case.bytes, 1)) if on_gpu else 2
+    sets = 1 + min(MOST_SETS - 1, 2 * L2_BYTES // max(case.bytes, 1)) if on_gpu else 2
     inputs = [case.inputs(options.device, seed) for seed in range(sets)]
-    truth, unfused = _truth(case, inputs[0], options.device)
+    try:
+        unfused, truth, chosen = _truth(case, inputs[0], options.device)
+    except RuntimeError as e:
+        yield from (_without(name, "failed", f"the reference: {_line(e)}") for name in options.variants)
+        return
     ready: dict[str, Loaded] = {}
     for name in options.variants:
         try:
@@ -127,13 +138,16 @@ def _case(case: Case, options: Options, limit: Roof | None, progress: Callable[[
         for variant, call in variants.items():
             progress(f"    {variant}")
             try:
-                ready[variant] = _check(case, call, inputs[0], truth, unfused, options.device)
+                ready[variant] = _check(case, call, inputs[0], (unfused, truth, chosen), options.device)
             except Hang as e:
-                yield _without(variant, "failed", _line(e))
-                raise
+                yield _without(variant, "lost", _line(e))
+                raise Lost(f"{variant}: {e}") from e
             except Exception as e:  # a baseline that crashes is a row, whatever it raises
-                yield _without(variant, "failed", _line(e))
-    del truth, unfused
+                lost = _lost(options.device)
+                yield _without(variant, "lost" if lost else "failed", _line(e))
+                if lost:
+                    raise Lost(f"{variant}: {lost}") from e
+    del truth, unfused, chosen
     if not ready:
         return
     calls = {name: r.call for name, r in ready.items()}
@@ -143,11 +157,15 @@ def _case(case: Case, options: Options, limit: Roof | None, progress: Callable[[
             before = provenance.state() if on_gpu else {}
             events = timing.cold(calls, inputs, options.device, options.budget_s)
             graphs, uncaptured = timing.replayed(calls, inputs, options.budget_s) if on_gpu else ({}, {})
+            warm = timing.replayed({n: calls[n] for n in graphs}, inputs[:1], options.budget_s)[0] if graphs else {}
             host = {name: timing.host_us(call, inputs, max(4, min(40, int(HOST_MS / events[name].p50))))
                     for name, call in calls.items()} if on_gpu else {}
             after = provenance.state() if on_gpu else {}
     except RuntimeError as e:  # out of memory once all variants are loaded, or a kernel that fails on other inputs
-        yield from (_without(name, "failed", f"while timing: {_line(e)}") for name in ready)
+        lost = _lost(options.device)
+        yield from (_without(name, "lost" if lost else "failed", f"while timing: {_line(e)}") for name in ready)
+        if lost:
+            raise Lost(lost) from e
         return
     for name, r in ready.items():
         worst = max(r.checks, key=lambda c: c.ratio)
@@ -155,41 +173,69 @@ def _case(case: Case, options: Options, limit: Roof | None, progress: Callable[[
             "variant": name, "status": "ok", "why": "", "passed": all(c.passed for c in r.checks),
             "events": asdict(events[name]),
             "graph": asdict(graphs[name]) if name in graphs else None, "graph_why": uncaptured.get(name, ""),
-            "graph_inputs": sets, "host_us": host.get(name), "launches": asdict(r.launched) if r.launched else None,
+            "warm": asdict(warm[name]) if name in warm else None, "peak_bytes": r.peak_bytes, "graph_inputs": sets,
+            "host_us": host.get(name), "launches": asdict(r.launched) if r.launched else None,
             "first_call_s": round(r.first_call_s, 3),
             "error": {"ratio": worst.ratio, "max": worst.ours.maximum, "rms": worst.ours.rms,
                       "unfused_max": worst.unfused.maximum, "unfused_rms": worst.unfused.rms,
                       "misplaced": worst.ours.misplaced},
             "state": {"before": before, "after": after}, "time": provenance.now(),
-            "method": f"interleaved; events with {timing.FLUSH_BYTES >> 20} MiB flush; graph over {sets} input sets" if on_gpu
+            "method": f"interleaved; events with {timing.FLUSH_BYTES >> 20} MiB flush; graph over {sets} input sets; "
+                      "warm: graph over one" if on_gpu
             else "interleaved; wall clock",
         }
-        row["flags"] = _flags(row, limit.floor_ms(case.flops, case.bytes, case.dtype) if limit else None)
-        yield row
+        row["flags"] = _flags(row)
+        yield _below_the_roof(row, limit.floor_ms(case.flops, case.bytes, case.dtype) if limit else None)
 
 
-def _truth(case: Case, args: Inputs, device: str) -> tuple[Any, Any]:
-    """float64 of the case's sample, and the unfused low-precision result on it, from the same inputs."""
-    part = case.sample(args)
-    program = (case.sample_build or case.build)().to(device)
-    return numerics.reference(program, part), program(*part)
+def _lost(device: str) -> str:
+    """What the device says now, where an error of a kernel has taken it from this process for good; else nothing."""
+    try:
+        if device.startswith("cuda"):
+            torch.cuda.synchronize()
+    except RuntimeError as e:
+        return _line(e)
+    return ""
 
 
-def _check(case: Case, call: Variant, args: Inputs, truth: Any, unfused: Any, device: str) -> Loaded:
+def _truth(case: Case, args: Inputs, device: str) -> tuple[Any, Any, Any]:
+    """Of the case's sample: the unfused low-precision result, float64 from the same inputs, what places were chosen from."""
+    return numerics.references((case.sample_build or case.build)().to(device), case.sample(args))
+
+
+def _check(case: Case, call: Variant, args: Inputs, known: tuple[Any, Any, Any], device: str) -> Loaded:
+    on_gpu = device.startswith("cuda")
     settle(torch.device(device))
     start = time.perf_counter()
     out = call(*args)
     ended(torch.device(device))
     first = time.perf_counter() - start
-    checks = numerics.compare_all(case.pick(out), unfused, truth)
-    return Loaded(call, first, checks, launches.count(call, args) if device.startswith("cuda") else None)
+    unfused, truth, chosen = known
+    checks = numerics.compare_all(case.pick(out), unfused, truth, chosen=chosen)
+    del out
+    return Loaded(call, first, checks, launches.count(call, args) if on_gpu else None, _peak(call, args) if on_gpu else None)
 
 
-def _flags(row: rows.Row, floor: float | None) -> list[str]:
-    flags = []
+def _peak(call: Variant, args: Inputs) -> int:
+    """Bytes of device memory that a call takes at most beside its inputs, its results among them."""
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    call(*args)
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
+
+
+def _below_the_roof(row: rows.Row, floor: float | None) -> rows.Row:
+    """A time that no memory and no unit allows is an error of measurement, or of the count of bytes: its row says so."""
     time_ms = rows.best_ms(row)
-    if floor and time_ms and time_ms < floor:
-        flags.append(f"above the roof ({100 * floor / time_ms:.0f} %): a measurement error or too high a count of bytes")
+    if not floor or not time_ms or time_ms >= floor:
+        return row
+    return {**row, "status": "error", "why": f"above the roof: {time_ms:.4f} ms where {floor:.4f} are needed "
+                                             f"({100 * floor / time_ms:.0f} %)"}
+
+
+def _flags(row: rows.Row) -> list[str]:
+    flags = []
     noisy = [k for k in ("events", "graph") if row[k] and (row[k]["p80"] - row[k]["p20"]) > NOISY * row[k]["p50"]]
     if noisy:
         flags.append(f"spread above {NOISY:.0%} in {', '.join(noisy)}")

@@ -22,16 +22,17 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 def choose(workload: str, shapes: str) -> list[Case]:
-    """Cases by family (``mha``, ``norms``, ``all``) and by shape set or names. Raises InputError RF194 for unknown ones."""
+    """Cases by families (``mha``, ``norms``, ``all``) and by shape set or names. Raises InputError RF194 for unknown ones."""
     import redfuser.bench  # noqa: F401 (it says where the workloads are)
     import workloads
 
     cases = workloads.all_cases()
     if workload != "all":
         families = list(dict.fromkeys(c.workload for c in cases))
-        cases = [c for c in cases if c.workload == workload]
-        if not cases:
-            raise InputError("RF194", f"no workload {workload!r}", help=f"all, {', '.join(families)}")
+        asked = [w.strip() for w in workload.split(",")]
+        if unknown := [w for w in asked if w not in families]:
+            raise InputError("RF194", f"no workload {', '.join(map(repr, unknown))}", help=f"all, {', '.join(families)}")
+        cases = [c for c in cases if c.workload in asked]
     sets = list(dict.fromkeys(s for c in cases for s in c.sets))
     chosen: list[Case] = []
     for word in filter(None, (w.strip() for w in shapes.split(","))):
@@ -120,9 +121,10 @@ def build(workload: str, shapes: str, target: str, output: Path, handwritten: bo
 @click.argument("workload")
 @click.option("--shapes", default="paper", show_default=True, help="Sets or names, comma-separated.")
 @click.option("--baseline", "baselines", default="eager", show_default=True,
-              help="Comma-separated: eager, inductor, flash, cudnn, flex, handwritten.")
+              help="Comma-separated: eager, inductor, max-autotune, flash, cudnn, efficient, flex, flex+mask, handwritten.")
 @click.option("--ours/--no-ours", default=True, help="Measure RedFuser too.")
 @click.option("--artifacts", type=FOLDER, help="Pre-built artifacts; without them each case is compiled here.")
+@click.option("--built", is_flag=True, help="With --artifacts: only the cases that are among them.")
 @click.option("--device", help="cuda or cpu; default: cuda where there is one.")
 @click.option("--budget", default=0.3, show_default=True, help="Seconds per variant and method.")
 @click.option("--jobs", default=1, show_default=True, help="Make so many cases ready at once, then time them one by one.")
@@ -131,13 +133,13 @@ def build(workload: str, shapes: str, target: str, output: Path, handwritten: bo
 @click.option("--resume", is_flag=True, help="Skip cases whose rows stand in that file already.")
 @click.option("--dry-run", is_flag=True, help="Say what would be measured.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
-def run(workload: str, shapes: str, baselines: str, ours: bool, artifacts: Path | None, device: str | None, budget: float,
-        jobs: int, limit: float, output: Path | None, resume: bool, dry_run: bool, quiet: bool) -> None:
+def run(workload: str, shapes: str, baselines: str, ours: bool, artifacts: Path | None, built: bool, device: str | None,
+        budget: float, jobs: int, limit: float, output: Path | None, resume: bool, dry_run: bool, quiet: bool) -> None:
     """Measure the cases: checked against float64, timed interleaved. Exit code 4 when a result of ours is outside the rule."""
     from redfuser.bench import rows
-    from redfuser.bench.baselines import BASELINES
+    from redfuser.bench.baselines import BASELINES, is_built
 
-    cases = choose(workload, shapes)
+    cases = [c for c in choose(workload, shapes) if not built or (artifacts is not None and is_built(artifacts, c))]
     names = [n for n in (w.strip() for w in baselines.split(",")) if n and n != rows.OURS]
     unknown = [n for n in names if n not in BASELINES]
     if unknown:
@@ -182,7 +184,9 @@ def report(files: tuple[Path, ...], markdown: bool) -> None:
             raise InputError("RF196", f"no file {path}")
         found += rows.read(path)
     if markdown:
-        click.echo(rows.markdown(found))
+        from redfuser.bench import written
+
+        click.echo(written.markdown(found))
     else:
         _show(found)
 

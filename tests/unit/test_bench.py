@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from redfuser import timing
-from redfuser.bench import rows
+from redfuser.bench import rows, written
 from redfuser.bench.baselines import BASELINES, artifact_path, baseline
 from redfuser.bench.runner import Options, run
 from redfuser.errors import InputError
@@ -65,7 +65,7 @@ def test_floors_agree_with_the_published_ones() -> None:
 def test_inputs_are_fresh_and_a_sample_matches_its_part(case: Case) -> None:
     a, b = case.inputs("cpu", 0), case.inputs("cpu", 1)
     assert not all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
-    assert all(x.count_nonzero() > 0.9 * x.numel() for x in a if x.is_floating_point())
+    assert all(x.float().count_nonzero() > 0.9 * x.numel() for x in a if x.is_floating_point())
     with torch.no_grad():
         whole = case.pick(case.build()(*a))
         part = (case.sample_build or case.build)()(*case.sample(a))
@@ -125,7 +125,7 @@ def test_table_shows_the_best_configuration_losses_and_what_is_missing() -> None
     notes = "\n".join(rows.footnotes(measured))
     assert "1.00x over eager, geometric mean of 2, slower on 1: mha/H2" in notes
     assert "flash: missing: no GPU  (mha/H2)" in notes
-    assert "| mha/H1 | 0.5000 |" in rows.markdown(measured)
+    assert "| mha/H1 | 0.5000 |" in written.markdown(measured)
 
 
 def test_a_wrong_result_is_marked_in_the_table() -> None:
@@ -181,6 +181,53 @@ def test_cases_made_ready_together_are_timed_one_by_one_and_one_that_dies_is_a_r
     assert told == [f"timing {c}" for c in cases]
     block, = together.run(cases[:1], Options(("eager",), device="no such device", budget_s=0.01), 1, 60.0)
     assert [r["status"] for r in block] == ["failed"] and "its process ended" in block[0]["why"]
+
+
+def test_bars_say_what_is_held_and_missed_and_a_wrong_result_holds_none() -> None:
+    from redfuser.bench import bars
+    from workloads.bars import BEST, PEAK, RATE, ROOF, Bar
+
+    group = {"redfuser": row("m/a", "redfuser", 1.0, flops=450e9, peak_bytes=10), "eager": row("m/a", "eager", 3.0),
+             "inductor": row("m/a", "inductor", 1.2, peak_bytes=40)}
+    slow = {"redfuser": row("m/b", "redfuser", 2.0), "inductor": row("m/b", "inductor", 1.2)}
+    cases = {"m/a": group, "m/b": slow, "other/a": group}
+    asked = [Bar(("m/*",), "inductor", 1.0, 0.9), Bar(("m/a",), ROOF, 0.95, or_best=True), Bar(("m/a",), RATE, 450),
+             Bar(("m/a",), PEAK, 5), Bar(("m/b",), BEST, 0.5), Bar(("m/a",), "flash", 1.0)]
+    found = {(v.case, v.asked.split(" (")[0]): (v.found, v.held) for v in bars.verdicts(asked, cases)}
+    assert found == {("m/a", "1x inductor"): (1.2, True), ("m/a", "0.95 of the roof"): (1.2, True), ("m/a", "450 TFLOP/s"): (450, True),
+                     ("m/a", "5x peak memory"): (4, False), ("m/a", "1x flash"): (None, False), ("m/b", "1x inductor"): (0.6, False),
+                     ("m/b", "0.5x best"): (0.6, True)}
+    mean, = bars.means(asked, cases)
+    assert mean.found == pytest.approx((1.2 * 0.6) ** 0.5) and not mean.held
+    wrong = {"m/b": {**slow, "redfuser": row("m/b", "redfuser", 0.1, passed=False)}}
+    assert all(v.found is None for v in bars.verdicts(asked, wrong))
+
+
+def test_every_bar_speaks_of_a_case() -> None:
+    from redfuser.bench.bars import speaks
+    from workloads.bars import BARS
+
+    names = [str(c) for c in all_cases()]
+    assert not [b for b in BARS if not any(speaks(b, n) for n in names)]
+
+
+def test_a_time_below_the_floor_is_an_error_and_no_figure() -> None:
+    from redfuser.bench.runner import _below_the_roof
+
+    fast, slow = _below_the_roof(row("m", "redfuser", 0.4), 0.5), _below_the_roof(row("m", "redfuser", 0.6), 0.5)
+    assert (fast["status"], slow["status"]) == ("error", "ok") and "125 %" in fast["why"]
+    assert rows.best_ms(fast) is None and rows.table([fast])[1][0][2] == "error"
+
+
+def test_markdown_has_a_table_for_each_family_with_its_bars_and_without_what_cannot_be_compared() -> None:
+    from redfuser.bench.written import markdown
+
+    missing = row("moe/R1", "flash", 0, status="missing", why="not an attention case")
+    text = markdown([row("mha/H1", "redfuser", 1.0), row("mha/H1", "cudnn", 1.07), row("moe/R1", "redfuser", 1.0),
+                     row("moe/R1", "inductor", 1.4), missing])
+    assert "## mha" in text and "| case | floor | redfuser | % roof | err x | inductor | bars |" in text
+    assert "1.05x cudnn: 1.07 held" in text and "geomean 1.1x cudnn: 1.07 MISSED" in text and "1.5x inductor: 1.4 MISSED" in text
+    assert "1 of 2 bars are held; missed: moe/R1 1.5x inductor: 1.4." in text and "not an attention case" in text
 
 
 def test_launches_are_told_apart_and_the_rest_is_named() -> None:
