@@ -50,7 +50,7 @@ _safe_softmax cumsum cumprod cummax cummin logcumsumexp topk sort sort.stable ar
 bucketize.Tensor trace native_layer_norm layer_norm rms_norm _fused_rms_norm group_norm native_group_norm
 _native_batch_norm_legit_no_training _native_batch_norm_legit.no_stats native_batch_norm"""
 _PRODUCTS = """mm bmm addmm addmv addbmm baddbmm matmul mv dot vdot outer linear convolution conv1d conv2d conv3d
-conv_transpose1d conv_transpose2d.input conv_transpose3d.input _int_mm linalg_cross linalg_inv_ex linalg_cholesky_ex
+conv_transpose1d conv_transpose2d.input conv_transpose3d.input _int_mm _scaled_mm linalg_cross linalg_inv_ex linalg_cholesky_ex
 linalg_qr linalg_solve_triangular _linalg_eigh _linalg_svd _linalg_det _linalg_slogdet _linalg_solve_ex _cdist_forward
 _pdist_forward scaled_dot_product_attention"""
 _MOVES = """view reshape _unsafe_view permute transpose.int t squeeze squeeze.dim squeeze.dims unsqueeze expand expand_as
@@ -80,6 +80,8 @@ def opaque_results(target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     schema = [argument.name for argument in operator._schema.arguments]
     need(len(args) <= len(schema), f"{len(args)} arguments for {len(schema)}")
     given = {**dict(zip(schema, args, strict=False)), **kwargs}
+    if name == "_scaled_mm":
+        return _scaled_product(given)
     check = _CHECKS.get(name)
     if check is not None:
         check(given)
@@ -141,6 +143,22 @@ def _attention(given: Mapping[str, Any]) -> None:
     if mask is not None:
         whole = (*batch, q.shape[-2], k.shape[-2])
         need(broadcast(tensor(mask).shape, whole) == whole, "a mask of another shape")
+
+
+def _scaled_product(given: Mapping[str, Any]) -> Shaped:
+    """The product of tensors of 8 bits, with a scale for each or for each of their rows and columns. torch's shape function
+    wants to see how the second lies in memory, which a shape does not say."""
+    a, b = tensor(given.get("self")), tensor(given.get("mat2"))
+    need(a.rank == b.rank == 2 and a.shape[1] == b.shape[0], "a product of these shapes")
+    m, n = a.shape[0], b.shape[1]
+    for name, shape in (("scale_a", (m, 1)), ("scale_b", (1, n))):
+        scale = tensor(given.get(name))
+        need(scale.dtype == torch.float32 and (math.prod(scale.shape) == 1 or scale.shape == shape), f"{name} of this shape")
+    bias, result = given.get("bias"), given.get("out_dtype")
+    need(bias is None or tensor(bias).shape == (n,), "a bias for each column")
+    need(given.get("scale_result") is None, "a scale of the result")
+    need(result is None or (isinstance(result, torch.dtype) and result.is_floating_point), "a result of this dtype")
+    return Shaped(result or a.dtype, (m, n))
 
 
 def _grid(given: Mapping[str, Any]) -> None:

@@ -117,6 +117,26 @@ def test_opaque_operators_are_functions() -> None:
         assert not any(target.split(".")[1] == name for target in OPAQUE), name
 
 
+def test_a_product_of_eight_bits_is_as_its_scales_and_sizes_say() -> None:
+    from redfuser.runtime.operators import opaque_results
+    from redfuser.runtime.shapes import Refused
+
+    def shaped(*shape: int, dtype: torch.dtype = torch.float32) -> Shaped:
+        return Shaped(dtype, shape)
+
+    eight, name = torch.float8_e4m3fn, "aten._scaled_mm.default"
+    a, b, more = shaped(32, 64, dtype=eight), shaped(64, 48, dtype=eight), {"out_dtype": torch.bfloat16}
+    out = torch._scaled_mm(torch.ones(32, 64).to(eight), torch.ones(48, 64).to(eight).t(), torch.tensor(1.0), torch.tensor(1.0),
+                           out_dtype=torch.bfloat16)
+    for scales in ((shaped(), shaped()), (shaped(32, 1), shaped(1, 48))):
+        assert opaque_results(name, (a, b, *scales), more) == Shaped(out.dtype, tuple(out.shape))
+    rows, columns = shaped(32, 1), shaped(1, 48)
+    for wrong in ((a, a, rows, columns), (a, b, shaped(31, 1), columns), (a, b, rows, shaped(48, 1)), (a, b, rows),
+                  (a, b, rows, shaped(1, 48, dtype=torch.float64)), (a, b, rows, columns, shaped(47))):
+        with pytest.raises(Refused):
+            opaque_results(name, wrong, more)
+
+
 def test_a_file_holds_no_other_opaque_call(tmp_path: Path) -> None:
     """A model that keeps an operator which a file may not call runs in the process that made it, and is not written."""
     text = "def forward(x):\n    y = torch.ops.aten.as_strided.default(x, [2], [1])\n    return (y,)\n"
