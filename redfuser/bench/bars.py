@@ -56,8 +56,10 @@ def speaks(bar: Bar, case: str) -> bool:
 
 
 def factor(against: str, group: Mapping[str, Row]) -> float | None:
-    """The figure that a bar compares, of the rows of one case by variant; None where it was not measured, or is not right."""
-    ours, mine = group.get(OURS), _time(group.get(OURS))
+    """The figure that a bar compares, of the rows of one case by variant; None where it was not measured, or ours is not right.
+    (A baseline outside the numerics rule is told in the remarks, and compared with.)"""
+    ours = group.get(OURS)
+    mine = best_ms(ours) if ours is not None and ours["passed"] else None
     if ours is None or mine is None:
         return None
     if against == RATE:
@@ -67,7 +69,7 @@ def factor(against: str, group: Mapping[str, Row]) -> float | None:
     if against == PEAK:
         theirs = group.get(TORCH_COMPILE) or {}
         return theirs["peak_bytes"] / ours["peak_bytes"] if theirs.get("peak_bytes") and ours.get("peak_bytes") else None
-    others = [t for name, row in group.items() if name != OURS and against in (BEST, name) and (t := _time(row)) is not None]
+    others = [t for name, row in group.items() if name != OURS and against in (BEST, name) and (t := best_ms(row)) is not None]
     return min(others) / mine if others else None
 
 
@@ -81,7 +83,3 @@ def _verdict(bar: Bar, least: float, case: str, group: Mapping[str, Row]) -> Ver
 
 def _asked(against: str, least: float) -> str:
     return f"{least:g} {RATE}" if against == RATE else f"{least:g} of the roof" if against == ROOF else f"{least:g}x {against}"
-
-
-def _time(row: Row | None) -> float | None:
-    return best_ms(row) if row is not None and row["passed"] else None
