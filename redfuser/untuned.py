@@ -6,7 +6,7 @@ from typing import Any
 
 from redfuser.acrf.state import Fused
 from redfuser.sizes import Symbol
-from redfuser.strategies import cpu_segment, realise, select
+from redfuser.strategies import alone, cpu_segment, realise, select
 from redfuser.strategies.symbols import usual
 from redfuser.target import target
 
@@ -20,6 +20,11 @@ def untuned(fused: Fused, arch: str, symbols: tuple[Symbol, ...] = ()) -> tuple[
     chosen, parts = select(usual(fused, symbols), arch)
     if chosen == "resident" and not isinstance(fused.cascade.extent(fused.cascade.raxis), int):
         chosen = "single"  # what is held on chip has the size of a number
+    if arch != "cpu" and not symbols and (rows := alone(fused)):
+        from redfuser.tensorize.walks import quickest
+
+        program = quickest(fused, rows, realise(fused, chosen, parts), target(arch))
+        return program.strategy, program
     if chosen == "multi" and arch != "cpu" and not symbols:
         from redfuser.tensorize.splits import shared_out
 

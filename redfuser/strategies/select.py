@@ -85,6 +85,20 @@ def select(fused: Fused, target: Machine | Target | str) -> tuple[Strategy, int]
     return "single", 1
 
 
+def alone(fused: Fused) -> int:
+    """Rows that share nothing along the r-axis, and of which nothing but a few numbers is reduced, element by element;
+    else 0."""
+    few = not any(isinstance(s, Reduce) for s in fused.producers) and all(
+        len(a.names) == 1 and _spread(fused, frozenset(a.axes)) <= FEW for a in fused.state.accumulators)
+    distinct, shared = _rows(fused)
+    return distinct if few and shared == 1 and not _beside(fused) else 0
+
+
+def on_chip(fused: Fused, target: Machine | Target | str) -> bool:
+    """Whether a block holds a row."""
+    return _row_bytes(fused) * _number(fused.cascade.extent(fused.cascade.raxis)) <= machine(target).row_bytes
+
+
 def cpu_segment(fused: Fused, strategy: Strategy) -> int | None:
     """Elements of a segment of a row that a CPU walks; None for as many as by default, where an element is more than one number
     (a contraction, a row of values), which would be held for all of them."""
@@ -140,11 +154,14 @@ def _along(fused: Fused) -> list[Load]:
 
 
 def _rows(fused: Fused) -> tuple[int, int]:
-    """Points of the grid that read other elements along the r-axis, and points for each that read the same."""
+    """Points of the grid that read other elements along the r-axis, and points for each that read the same: where they are
+    multiplied as matrices, those that share an operand; else those that share all."""
     along, distinct, shared = _along(fused), 1, 1
+    products = _products(fused)
     for axis in _grid(fused):
         extent = _number(fused.cascade.extent(axis))
-        same = max((_sharing(x, axis, extent) for x in along), default=1)
+        found = [_sharing(x, axis, extent) for x in along]
+        same = (max if products else min)(found, default=1)
         shared *= same
         distinct *= -(-extent // same)
     return distinct, shared
@@ -156,14 +173,17 @@ def _blocks(fused: Fused, m: Machine) -> int:
     return distinct * -(-shared // m.rows)
 
 
+def _products(fused: Fused) -> bool:
+    return any(isinstance(s, Reduce) for s in fused.producers) or any(
+        _spread(fused, frozenset(a.axes)) > 1 for a in fused.state.accumulators)
+
+
 def _beside(fused: Fused) -> int:
     """Rows whose elements lie side by side, as those of a row do not: reductions of the columns of a matrix. 0 for fewer than
     a block would read together, and for products."""
     grid, along = _grid(fused), _along(fused)
     own = [x.indices[-1] for x in along if grid & indices_of(x)]
-    products = any(isinstance(s, Reduce) for s in fused.producers) or any(
-        _spread(fused, frozenset(a.axes)) > 1 for a in fused.state.accumulators)
-    if products or len(set(own)) != 1 or not isinstance(own[0], Index) or own[0].axis not in grid:
+    if _products(fused) or len(set(own)) != 1 or not isinstance(own[0], Index) or own[0].axis not in grid:
         return 0
     n = _number(fused.cascade.extent(own[0].axis))
     return n if n >= FEW else 0
@@ -189,4 +209,4 @@ def _sharing(load: Load, axis: str, extent: int) -> int:
     return min(groups, default=extent)
 
 
-__all__ = ["CPU", "LONG", "Machine", "cpu_segment", "machine", "select"]
+__all__ = ["CPU", "LONG", "Machine", "alone", "cpu_segment", "machine", "on_chip", "select"]
