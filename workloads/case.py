@@ -41,7 +41,8 @@ class Case:
     for a device and a seed. flops: multiplications and additions of its contractions, each counted once per visible
     element. bytes: inputs read once plus outputs written once, weights included. sets: the shape sets it belongs to.
     sample / pick: a part of the problem small enough for float64 (the arguments of the part, and the matching part of a
-    result); ``sample_note`` says which part.
+    result); ``sample_note`` says which part. casts: whether roundings between reductions may move, where the program cannot be
+    fused otherwise.
     """
 
     workload: str
@@ -59,6 +60,7 @@ class Case:
     pick: Callable[[Any], Any] = lambda out: out
     sample_note: str = ""
     sample_build: Callable[[], torch.nn.Module] | None = None  # the program for the sample, where it is another one
+    casts: str = "preserve"
 
     def __str__(self) -> str:
         return f"{self.workload}/{self.name}"

@@ -33,7 +33,7 @@ def joined_results(q: Tensor, k: Tensor, q2: Tensor, k2: Tensor, v: Tensor) -> T
 def differential(name: str, fn: Callable[..., Tensor], b: int, h: int, n: int, d: int, sets: tuple[str, ...]) -> Case:
     shapes = ((b, h, n, d),) * 4 + ((b, h, n, 2 * d),)
     return make(f"differential-{name}", fn, shapes, "bf16", flops=8 * b * h * n * n * d + 4 * b * h * n * n * d,
-                written=(b, h, n, 2 * d), sets=sets, heads=True)
+                written=(b, h, n, 2 * d), sets=sets, heads=True, casts="elide" if name.startswith("weights") else "preserve")
 
 
 def row_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, pair: Tensor, gate: Tensor) -> Tensor:
@@ -67,7 +67,8 @@ def eight_bits(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def make(name: str, fn: Callable[..., Tensor | tuple[Tensor, Tensor]], shapes: tuple[tuple[int, ...], ...], dtype: str,
-         flops: int, written: tuple[int, ...], sets: tuple[str, ...], heads: bool = False, eight: bool = False) -> Case:
+         flops: int, written: tuple[int, ...], sets: tuple[str, ...], heads: bool = False, eight: bool = False,
+         casts: str = "preserve") -> Case:
     """``heads``: inputs are [b, h, n, d] and independent by h; float64 takes the first four of the first b. ``eight``: drawn
     in float32 and kept in e4m3."""
     def inputs(device: str, seed: int) -> Inputs:
@@ -78,7 +79,7 @@ def make(name: str, fn: Callable[..., Tensor | tuple[Tensor, Tensor]], shapes: t
     part = (lambda args: tuple(a[:1, :4] for a in args)) if heads else (lambda args: args)
     return Case("scored", name, "e4m3" if eight else dtype, {f"x{i}": list(s) for i, s in enumerate(shapes)},
                 build=lambda: Function(fn), inputs=inputs, flops=flops, bytes=read + size(written, "bf16" if eight else dtype),
-                sets=sets, sample=part, pick=(lambda out: out[:1, :4]) if heads else (lambda out: out),
+                sets=sets, casts=casts, sample=part, pick=(lambda out: out[:1, :4]) if heads else (lambda out: out),
                 sample_note="heads 0:4 of batch 0" if heads else "")
 
 

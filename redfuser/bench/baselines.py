@@ -208,7 +208,7 @@ def _compiled(case: Case, device: str, artifacts: Path | None) -> Any:
 
     if artifacts is None:
         target = "cuda" if device.startswith("cuda") else "cpu"
-        return redfuser.compile(case.build().cpu(), case.inputs("cpu", 0), target=target).to(device)
+        return redfuser.compile(case.build().cpu(), case.inputs("cpu", 0), target=target, casts=case.casts).to(device)
     path = artifact_path(artifacts, case)
     if path.exists():
         return redfuser.load(str(path)).to(device)

@@ -37,7 +37,7 @@ def build(cases: Sequence[Case], target: str, folder: Path, handwritten: bool = 
         path = artifact_path(folder, case)
         try:
             module = case.build()
-            compiled = redfuser.compile(module, case.inputs("cpu", 0), target=target, fallback="allow")
+            compiled = redfuser.compile(module, case.inputs("cpu", 0), target=target, casts=case.casts, fallback="allow")
             if parameter_bytes(module) > THIN_BYTES:
                 path = save_thin(compiled, module, path)
             else:
