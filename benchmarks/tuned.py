@@ -1,7 +1,7 @@
 """Programs whose tuning records ship beside those of the workloads: ``redfuser tune benchmarks.tuned:mla --target sm_90a ...``
 
-Shapes: L4 (latent attention, 16 x 1024 keys), Q1 (a product of rows quantised to e4m3), R7 (the eight best of 128 experts)
-of the papers' tables, and a gate of 8192 x 4096, which is no reduction. Inputs are random; what is measured draws its own.
+Shapes: L4 (latent attention, 16 x 1024 keys) and Q1 (a product of rows quantised to e4m3) of the papers' tables, and a gate of
+8192 x 4096, which is no reduction. Inputs are random; what is measured draws its own.
 """
 
 from __future__ import annotations
@@ -33,14 +33,6 @@ class Gate(torch.nn.Module):
         return functional.silu(x) * y
 
 
-class Route(torch.nn.Module):
-    """The eight best experts of a token, and their probabilities."""
-
-    def forward(self, x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        values, places = torch.softmax((x @ w).float(), -1).topk(8, -1)
-        return values, places
-
-
 def mla() -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
     return Latent(), (torch.randn(16, 128, 576).bfloat16(), torch.randn(16, 1024, 576).bfloat16())
 
@@ -51,7 +43,3 @@ def quant() -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
 
 def gate() -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
     return Gate(), (torch.randn(8192, 4096).bfloat16(), torch.randn(8192, 4096).bfloat16())
-
-
-def route() -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
-    return Route(), (torch.randn(2048, 2048).bfloat16(), torch.randn(2048, 128).bfloat16())

@@ -37,8 +37,8 @@ def test_the_models_choice_is_the_first_candidate_and_all_can_be_had() -> None:
 
 
 def test_the_models_choice_comes_first_where_the_model_itself_finds_another_faster() -> None:
-    """Strategies are chosen without asking it; what is measured has to hold what would be taken."""
-    found = candidates(examples.variance(128, 8192), "sm_90a", "quick")
+    """What it finds faster by less than it may be off is not taken; what is measured has to hold what would be."""
+    found = candidates(examples.variance(4096, 8192), "sm_90a", "quick")
     seconds = [c.seconds for c in found if c.seconds is not None]
     assert found[0].own and found[0].rank == 0 and found[0].seconds is not None and found[0].seconds > min(seconds)
     assert len(found) <= 6
