@@ -102,7 +102,7 @@ def table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
 def footnotes(rows: Sequence[Row]) -> list[str]:
     """What must be read with the table: speed-ups with their losses, missing and failed variants, flags."""
     cases = fold(rows)
-    return [*speedups(cases), *remarks(rows, cases)]
+    return [*speedups(cases), *launched(cases), *remarks(rows)]
 
 
 def speedups(cases: Mapping[str, Mapping[str, Row]]) -> list[str]:
@@ -123,13 +123,13 @@ def speedups(cases: Mapping[str, Mapping[str, Row]]) -> list[str]:
     return notes
 
 
-def remarks(rows: Sequence[Row], cases: Mapping[str, Mapping[str, Row]]) -> list[str]:
-    """Launches, and what is missing, failed or flagged."""
+def remarks(rows: Sequence[Row]) -> list[str]:
+    """What is missing, failed or flagged."""
     alike: dict[tuple[str, str], list[str]] = {}
     for r in latest(rows):
         for remark in [*r.get("flags", ())] if r["status"] == "ok" else [f"{r['status']}: {r['why']}"]:
             alike.setdefault((r["variant"], remark), []).append(r["case"])
-    return launched(cases) + [f"{variant}: {remark}  ({', '.join(where)})" for (variant, remark), where in alike.items()]
+    return [f"{variant}: {remark}  ({', '.join(where)})" for (variant, remark), where in alike.items()]
 
 
 def launched(cases: Mapping[str, Mapping[str, Row]]) -> list[str]:

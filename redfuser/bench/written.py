@@ -24,7 +24,16 @@ def markdown(measured: Sequence[Row]) -> str:
         lines += [f"{held} of {len(found)} bars are held; missed: "
                   + ("; ".join(f"{v.case} {v}".removesuffix(" MISSED") for v in found if not v.held) or "none") + ".", ""]
     lines += [*(f"Measured on {m}." for m in dict.fromkeys(rows.machine(r) for r in last)), ""]
-    return "\n".join([*lines, *(f"* {n}" for n in rows.remarks(last, rows.fold(last)))])
+    return "\n".join([*lines, *(f"* {n}" for n in rows.remarks(last))])
+
+
+def _launches(row: Row | None) -> str:
+    """How many kernels one call of ours starts, and how many of them are not ours."""
+    seen = row.get("launches") if row else None
+    if not seen:
+        return "-"
+    others = seen["count"] - seen["made"]
+    return f"{seen['count']}" + (f", {others} of them torch's" if others else "")
 
 
 def _table(part: Sequence[Row]) -> list[str]:
@@ -33,6 +42,8 @@ def _table(part: Sequence[Row]) -> list[str]:
     part = [r for r in part if r["variant"].split(":")[0] in somewhere]
     cases = rows.fold(part)
     columns, cells = rows.table(part)
+    columns = [*columns, "launches"]
+    cells = [[*row, _launches(cases[row[0]].get(OURS))] for row in cells]
     asked: dict[str, list[str]] = {}
     for v in bars.verdicts(BARS, cases):
         asked.setdefault(v.case, []).append(str(v))

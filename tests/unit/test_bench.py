@@ -225,7 +225,7 @@ def test_markdown_has_a_table_for_each_family_with_its_bars_and_without_what_can
     missing = row("moe/R1", "flash", 0, status="missing", why="not an attention case")
     text = markdown([row("mha/H1", "redfuser", 1.0), row("mha/H1", "cudnn", 1.07), row("moe/R1", "redfuser", 1.0),
                      row("moe/R1", "inductor", 1.4), missing])
-    assert "## mha" in text and "| case | floor | redfuser | % roof | err x | inductor | bars |" in text
+    assert "## mha" in text and "| case | floor | redfuser | % roof | err x | inductor | launches | bars |" in text
     assert "1.05x cudnn: 1.07 held" in text and "geomean 1.1x cudnn: 1.07 MISSED" in text and "1.5x inductor: 1.4 MISSED" in text
     assert "1 of 2 bars are held; missed: moe/R1 1.5x inductor: 1.4." in text and "not an attention case" in text
 
