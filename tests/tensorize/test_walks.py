@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from redfuser.acrf.expr import op
 from redfuser.acrf.state import Fused
 from redfuser.strategies import alone, realise
 from redfuser.target import target
@@ -16,20 +19,22 @@ H200 = target("sm_90a")
 
 
 @pytest.mark.parametrize("rows, n, strategy, splits", [
-    (1, 8192, "resident", (1,)),  # one row that a block holds: two kernels take longer
     (1, 32768, "multi", (4, 8, 16)),  # 128 partial results are merged one after the other: .0392 ms for .0051 in 8
-    (128, 8192, "resident", (1,)), (128, 32768, "multi", (2, 4, 8)),  # a block a multiprocessor asks for too little at once
-    (4096, 8192, "single", (1,)), (1024, 32768, "single", (1,))])
+    (128, 8192, "resident", (1,)),  # one kernel, and the row is asked for at once
+    (4096, 8192, "single", (1,))])
 def test_a_row_is_walked_as_the_model_finds_fastest(rows: int, n: int, strategy: str, splits: tuple[int, ...]) -> None:
     fused = examples.variance(rows, n)
     chosen, program = untuned(fused, "sm_90a")
     assert (chosen, program.strategy) == (strategy, strategy) and program.splits in splits
-    others = [realise(fused, "single"), realise(fused, "multi", 32)]
-    assert all((seconds(program, H200) or 0.0) <= 1.06 * (seconds(o, H200) or 0.0) for o in others)
+    assert (seconds(program, H200) or 0.0) <= (seconds(realise(fused, "single"), H200) or 0.0)
 
 
 def test_only_rows_that_share_nothing_are_asked_about() -> None:
     assert alone(examples.variance(7, 100)) == 7 and alone(examples.softmax(9, 100)) == 9
+    v = examples.variance(7, 100)
+    first = v.state.accumulators[1]  # a weight for each column, which all rows share, makes them no less rows of their own
+    weighted = replace(first, contribution=op("mul", first.contribution, examples.load("w", "f32", "l")))
+    assert alone(replace(v, state=replace(v.state, accumulators=(weighted, *v.state.accumulators[1:])))) == 7
     assert not alone(examples.attention(1, 2, 2, 64, 128, 64)) and not alone(examples.router(64, 64, 96, 4))
 
 
