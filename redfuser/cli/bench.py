@@ -1,4 +1,4 @@
-"""``redfuser bench``: list, build, run, report, compare."""
+"""``redfuser bench``: list, build, run, report, plot, compare."""
 
 from __future__ import annotations
 
@@ -176,13 +176,7 @@ def run(workload: str, shapes: str, baselines: str, ours: bool, artifacts: Path 
 @click.option("--markdown", is_flag=True, help="As Markdown, for docs/results/.")
 def report(files: tuple[Path, ...], markdown: bool) -> None:
     """A table of measurements: the last row of each case and variant."""
-    from redfuser.bench import rows
-
-    found: list[Row] = []
-    for path in files:
-        if not path.exists():
-            raise InputError("RF196", f"no file {path}")
-        found += rows.read(path)
+    found = _read(files)
     if markdown:
         from redfuser.bench import written
 
@@ -210,7 +204,32 @@ def compare(old: Path, new: Path, tolerance: float) -> None:
         raise click.exceptions.Exit(REGRESSION)
 
 
+@bench.command("plot")
+@click.argument("files", nargs=-1, required=True, type=FILE)
+@click.option("-o", "--output", required=True, type=FOLDER, help="Folder for the pictures.")
+def plot(files: tuple[Path, ...], output: Path) -> None:
+    """Pictures of measurements (PNG): speed-ups by family as bars, and where the cases lie under the roof."""
+    from redfuser.bench import plot as plot_
+
+    written = plot_.write(_read(files), output)
+    if not written:
+        raise InputError("RF196", "nothing there can be drawn", help="measure with baselines, or on a device with a roof")
+    for path in written:
+        click.echo(path)
+
+
 bench.add_command(correctness)
+
+
+def _read(files: tuple[Path, ...]) -> list[Row]:
+    from redfuser.bench import rows
+
+    found: list[Row] = []
+    for path in files:
+        if not path.exists():
+            raise InputError("RF196", f"no file {path}")
+        found += rows.read(path)
+    return found
 
 
 def _progress(quiet: bool) -> Callable[[str], None]:

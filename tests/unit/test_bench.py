@@ -230,6 +230,29 @@ def test_markdown_has_a_table_for_each_family_with_its_bars_and_without_what_can
     assert "1 of 2 bars are held; missed: moe/R1 1.5x inductor: 1.4." in text and "not an attention case" in text
 
 
+def test_pictures_show_losses_left_of_one_and_shares_under_the_roof(tmp_path: Path) -> None:
+    import struct
+    import zlib
+
+    from redfuser.bench import plot
+
+    fast = {"redfuser": row("m/a", "redfuser", 1.0, flops=64, bytes=1), "eager": row("m/a", "eager", 4.0)}
+    slow = {"redfuser": row("m/b", "redfuser", 1.0, flops=64, bytes=1), "eager": row("m/b", "eager", 0.25)}
+    wins, both = plot.speedups("m", {"m/a": fast}), plot.speedups("m", {"m/a": fast, "m/b": slow})
+    assert wins is not None and both is not None and plot.speedups("m", {"m/a": {"eager": fast["eager"]}}) is None
+    axis = next(x for x in range(both.width) if both.pixel(x, both.height - 1) == (0, 0, 0))
+    coloured = {x < axis for x in range(both.width) for y in range(60, both.height) if both.pixel(x, y) == plot.COLOURS[0]}
+    assert coloured == {True, False}
+    axis = next(x for x in range(wins.width) if wins.pixel(x, wins.height - 1) == (0, 0, 0))
+    assert all(x >= axis for x in range(wins.width) for y in range(60, wins.height) if wins.pixel(x, y) == plot.COLOURS[0])
+    files = plot.write([*fast.values(), *slow.values()], tmp_path)
+    assert [f.name for f in files] == ["speedup-m.png", "roofline.png"]
+    data = files[0].read_bytes()
+    assert data[:8] == b"\x89PNG\r\n\x1a\n" and struct.unpack(">II", data[16:24]) == (both.width, both.height)
+    length, = struct.unpack(">I", data[33:37])
+    assert len(zlib.decompress(data[41:41 + length])) == both.height * (1 + 3 * both.width)
+
+
 def test_launches_are_told_apart_and_the_rest_is_named() -> None:
     from redfuser.bench.launches import sorted_out
 
