@@ -1,4 +1,4 @@
-"""``redfuser bench``: list, build, run, report, plot, compare."""
+"""``redfuser bench``: list, modelled, build, run, report, plot, compare."""
 
 from __future__ import annotations
 
@@ -95,6 +95,24 @@ def model(folder: Path | None, times_: Path | None, candidates_: Path | None, ta
         print_table(f"Predicted and measured, {part}, ms", ["case", "model", "measured", "model / measured"],
                     [[case, f"{p:.4f}", f"{m:.4f}", f"{p / m:.2f}"] for case, p, m in pairs])
         click.echo(f"rank correlation {model_.rank([(p, m) for _, p, m in pairs]):.3f} over {len(pairs)} cases")
+
+
+@bench.command("modelled")
+@click.argument("workload")
+@click.option("--shapes", default="paper", show_default=True, help="Sets or names, comma-separated.")
+@click.option("--part", required=True, help="A10, A100, H100, H800, H200, MI300X, MI308X and others.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+def modelled(workload: str, shapes: str, part: str, quiet: bool) -> None:
+    """What the kernels would take on a part that is not here, by the model of resources: planned, not built, never measured."""
+    from redfuser.bench import modelled as modelled_
+    from redfuser.target import PARTS
+
+    if part not in PARTS:
+        raise InputError("RF496", f"unknown part {part!r}", help=f"one of: {', '.join(PARTS)}")
+    cells = [[str(m.case), f"{m.floor_ms:.4f}", str(m.kernels), f"{m.ms:.4f} modelled", f"{100 * m.floor_ms / m.ms:.0f}"]
+             for m in modelled_.modelled(choose(workload, shapes), PARTS[part], _progress(quiet))]
+    columns = ["case", "floor", "kernels", "redfuser", "% roof"]
+    print_table(f"Modelled for {part}, not measured; ms of the kernels alone", columns, cells)
 
 
 @bench.command("build")
