@@ -60,8 +60,10 @@ class Target:
     latency: seconds from asking device memory until the data are there. turn: clocks of one turn of a loop around products
     beside the products themselves: barriers, the start of a product and the wait for it. local: bytes per clock that a
     multiprocessor's threads write to and read from spilled registers. dependent: clocks until a result can be used. banks:
-    bytes per clock that its shared memory gives or takes. issue: instructions that are issued for one that a tile program
-    shows: addresses, conditions, moves. start: seconds until a block with warps that copy asks for its first data.
+    bytes per clock that its shared memory gives or takes. prefetch: the tiles of a product's next step wait in registers,
+    since nothing copies ahead of a loop. singles: the matrix units multiply float32 itself, where CUDA's round it to TF32.
+    issue: instructions that are issued for one that a tile program shows: addresses, conditions, moves. start: seconds until a
+    block with warps that copy asks for its first data.
     """
 
     arch: str
@@ -77,6 +79,8 @@ class Target:
     flops: float
     wgmma: bool = False
     tma: bool = False
+    prefetch: bool = False
+    singles: bool = False
     thread: int = 255
     max_blocks: int = 32
     clock: float = 1e9
@@ -107,11 +111,11 @@ def _rates(half: float, tf32: float, eight: float | None = None) -> dict[str, fl
     return found | ({"e4m3": eight, "e5m2": eight} if eight else {})
 
 
-_H200 = Target("sm_90a", "cuda", "H200", 132, 227 * 1024, 228 * 1024, 65536, 32, 2048, 4.65e12, 790e12, True, True,
+_H200 = Target("sm_90a", "cuda", "H200", 132, 227 * 1024, 228 * 1024, 65536, 32, 2048, 4.65e12, 790e12, wgmma=True, tma=True,
                clock=1.98e9, port=50, launch=2.5e-6, latency=7e-7, turn=240, rates=_rates(820e12, 495e12, 1400e12))
 
 _MI300X = Target("gfx942", "hip", "MI300X", 304, 64 * 1024, 64 * 1024, 131072, 64, 2048, 5.3e12, 1300e12, thread=512,
-                 clock=2.1e9, lanes=64, rates=_rates(1307e12, 163e12))
+                 prefetch=True, singles=True, clock=2.1e9, lanes=64, rates=_rates(1307e12, 163e12))
 
 TARGETS: dict[str, Target] = {
     t.arch: t
@@ -123,7 +127,7 @@ TARGETS: dict[str, Target] = {
         _H200,
         _MI300X,
         Target("gfx90a", "hip", "MI250X", 110, 64 * 1024, 64 * 1024, 131072, 64, 2048, 1.6e12, 190e12, thread=512,
-               clock=1.7e9, lanes=64, rates=_rates(191e12, 47.9e12)),
+               prefetch=True, singles=True, clock=1.7e9, lanes=64, rates=_rates(191e12, 47.9e12)),
     )
 }
 

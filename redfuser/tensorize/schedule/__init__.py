@@ -24,6 +24,7 @@ from redfuser.tensorize.schedule.part_columns import PartColumns
 from redfuser.tensorize.schedule.peel import Peel
 from redfuser.tensorize.schedule.persistent import Persist
 from redfuser.tensorize.schedule.positions import AddPositions
+from redfuser.tensorize.schedule.prefetch import Prefetch
 from redfuser.tensorize.schedule.relay import Relay
 from redfuser.tensorize.schedule.repeats import NameRepeats
 from redfuser.tensorize.schedule.share_rows import ShareRows
@@ -77,7 +78,8 @@ tile or one for several; ``lanes``: with totals that threads keep to themselves;
 
 def passes(schedule: Schedule, target: Target) -> tuple[Pass, ...]:
     """All passes of a kernel, in order."""
-    return (*PASSES, *(WAVES if target.warp > 32 else ()), *SCHEDULES[schedule](target))
+    return (*PASSES, *(WAVES if target.warp > 32 else ()), *((Prefetch(),) if target.prefetch else ()),
+            *SCHEDULES[schedule](target))
 
 
 def scheduled(kernel: TileKernel, through: tuple[Pass, ...] = PASSES, watch: Watcher | None = None) -> TileKernel:
