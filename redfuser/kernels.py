@@ -259,10 +259,9 @@ def _build(request: Any, symbols: tuple[Symbol, ...]) -> KernelSpec:
     from redfuser.target import target
 
     amd = target(request.arch).kind == "hip"
-    if amd and symbols:
-        raise BuildError("RF459", f"no kernels of many sizes are built for {request.arch}", help="give numbers for the sizes")
     with turns.given_up():
-        built = hip.try_build(request) if amd else try_build_sizes(request, symbols) if symbols else try_build(request)
+        built = hip.try_build(request, symbols=symbols) if amd else \
+            try_build_sizes(request, symbols) if symbols else try_build(request)
     if isinstance(built, BuildFailure):
         raise built.to_error(request.name)
     return built
