@@ -59,9 +59,10 @@ def compile(model: Any, args: Any = None, kwargs: Any = None, *, target: str | N
 
 
 def explain(model: Any, args: Any = None, kwargs: Any = None, *, target: str | None = None,
-            casts: str = "preserve", tuning: str | None = None) -> Report:
+            casts: str = "preserve", tuning: str | None = None, texts: bool = False) -> Report:
     """What would fuse, with which strategy, and what would not and why; certificates are re-checked as by ``compile``.
-    Builds no kernel, measures nothing and needs no GPU."""
+    Builds no kernel, measures nothing and needs no GPU. texts: lower the kernels for one of AMD's targets to HIP, seconds each,
+    for the report's page and its ``texts``."""
     from redfuser import pipeline, settings
     from redfuser.autotune import lookup
 
@@ -70,7 +71,7 @@ def explain(model: Any, args: Any = None, kwargs: Any = None, *, target: str | N
     with extras_named():
         arch = architecture(chosen.target)
         return pipeline.run(model, args, kwargs, arch=arch, casts=cast_policy(casts), build=False, disable=chosen.disable,
-                            verify=chosen.verify, name=_name(model), records=lookup.look_up(chosen, arch)).report
+                            verify=chosen.verify, name=_name(model), records=lookup.look_up(chosen, arch), texts=texts).report
 
 
 def load(path: Any, *, arch: str | None = None, device: Any = None) -> CompiledModel:

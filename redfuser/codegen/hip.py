@@ -49,6 +49,15 @@ def try_build_many(requests: Sequence[Request], cache: Cache | None = None,
                    symbols: tuple[Symbol, ...] = ()) -> list[KernelSpec | BuildFailure]:
     """All of ``requests`` in one process of TileLang; answers in order."""
     cache = cache if cache is not None else build._default_cache()
+    done = _as_text(requests, cache, symbols)
+    try:
+        compiler = find_hipcc()
+    except BuildError:
+        return done
+    return [_finished(spec, compiler, cache) for spec in done]
+
+
+def _as_text(requests: Sequence[Request], cache: Cache, symbols: tuple[Symbol, ...]) -> list[KernelSpec | BuildFailure]:
     keys = [cache_key(r, symbols) for r in requests]
     found: list[KernelSpec | BuildFailure | None] = [_stored(cache, key) for key in keys]
     missing = [i for i, spec in enumerate(found) if spec is None]
@@ -56,12 +65,20 @@ def try_build_many(requests: Sequence[Request], cache: Cache | None = None,
         found[i] = made = answer if isinstance(answer, BuildFailure) else _to_spec(requests[i], symbols, answer)
         if isinstance(made, KernelSpec):
             cache.put(keys[i], build._pack(made))
-    done = [spec for spec in found if spec is not None]
-    try:
-        compiler = find_hipcc()
-    except BuildError:
-        return done
-    return [_finished(spec, compiler, cache) for spec in done]
+    return [spec for spec in found if spec is not None]
+
+
+def texts(requests: Sequence[Request], cache: Cache | None = None) -> list[str]:
+    """The kernels of each request as HIP, without TileLang's headers; empty for one that does not lower."""
+    cache = cache if cache is not None else build._default_cache()
+    return ["\n".join(_kernels(t.decode("utf-8")) for t in spec.binaries) if isinstance(spec, KernelSpec) else ""
+            for spec in _as_text(requests, cache, ())]
+
+
+def _kernels(text: str) -> str:
+    """From the first kernel on."""
+    at = text.find('extern "C" __global__')
+    return text[max(0, at):].strip()
 
 
 def finish(spec: KernelSpec, cache: Cache | None = None) -> KernelSpec:
@@ -199,4 +216,4 @@ def remarks(log: str) -> dict[str, dict[str, int]]:
     return found
 
 
-__all__ = ["cache_key", "finish", "remarks", "try_build", "try_build_many", "unbundled"]
+__all__ = ["cache_key", "finish", "remarks", "texts", "try_build", "try_build_many", "unbundled"]
