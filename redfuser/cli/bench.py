@@ -16,6 +16,7 @@ from redfuser.errors import InputError
 if TYPE_CHECKING:
     from redfuser.bench.rows import Row
     from workloads.case import Case
+    from workloads.correctness import Program
 
 FOLDER = click.Path(file_okay=False, path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
@@ -99,7 +100,7 @@ def model(folder: Path | None, times_: Path | None, candidates_: Path | None, ta
 @bench.command("build")
 @click.argument("workload")
 @click.option("--shapes", default="paper", show_default=True, help="Sets or names, comma-separated.")
-@click.option("--target", required=True, help="cpu, sm_80, sm_86, sm_90a.")
+@click.option("--target", required=True, help="cpu, or an architecture: sm_80 ... gfx90a.")
 @click.option("-o", "--output", required=True, type=FOLDER, help="Folder for the artifacts.")
 @click.option("--handwritten/--no-handwritten", default=True, help="Build the hand-written TileLang baselines too.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
@@ -204,6 +205,33 @@ def compare(old: Path, new: Path, tolerance: float) -> None:
                  for case, variant, a, b, verdict in found])
     if any(variant == rows.OURS and verdict == "slower" for _, variant, _, _, verdict in found):
         raise click.exceptions.Exit(REGRESSION)
+
+
+@bench.command("targets")
+@click.option("--target", "targets", default="", help="Architectures, comma-separated; default: all.")
+@click.option("--only", default="", help="Families of `bench correctness --list`, or patterns of names; default: all.")
+@click.option("--each", default=1, show_default=True, help="So many programs of each family, the first ones.")
+@click.option("--json", "output", type=FILE, help="Append a JSON line per program and target; those that stand there are kept.")
+@click.option("--markdown", is_flag=True, help="As Markdown, for docs/results/.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+def targets_(targets: str, only: str, each: int, output: Path | None, markdown: bool, quiet: bool) -> None:
+    """Build small programs for every architecture: what each came to, and its kernels beside the model. Runs nothing."""
+    from redfuser.api import architecture
+    from redfuser.bench import breadth
+    from redfuser.cli.correctness import choose as programs
+    from redfuser.target import TARGETS
+
+    archs = [architecture(t) for t in (w.strip() for w in targets.split(",")) if t] or list(TARGETS)
+    families: dict[str, list[Program]] = {}
+    for program in programs(only, 0):
+        families.setdefault(program.family, []).append(program)
+    chosen = [p for family in families.values() for p in family[:each]]
+    rows = breadth.sweep(chosen, archs, output, _progress(quiet))
+    if markdown:
+        click.echo(breadth.markdown(rows))
+        return
+    print_table("programs by targets", *breadth.table(rows))
+    print_table("The model against the compilers", breadth.COLUMNS, breadth.kernels(rows))
 
 
 bench.add_command(correctness)

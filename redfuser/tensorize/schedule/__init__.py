@@ -43,8 +43,8 @@ class Pass(Protocol):
 
 
 PASSES: tuple[Pass, ...] = (FoldGrid(), ReuseInPlace(), NarrowTiles(), ReuseInPlace(), JoinRows(), NameRepeats(), DropUnused())
-WAVES: tuple[Pass, ...] = (ShareRows(),)
-"""Behind them, where a warp is a wave of 64."""
+MET: tuple[Pass, ...] = (ShareRows(),)
+"""Behind them, where products are those of single warps or waves."""
 
 Watcher = Callable[[str, TileKernel], None]
 """Told of each pass that changed something: its name, and the kernel after it."""
@@ -78,7 +78,7 @@ tile or one for several; ``lanes``: with totals that threads keep to themselves;
 
 def passes(schedule: Schedule, target: Target) -> tuple[Pass, ...]:
     """All passes of a kernel, in order."""
-    return (*PASSES, *(WAVES if target.warp > 32 else ()), *((Prefetch(),) if target.prefetch else ()),
+    return (*PASSES, *(MET if not target.wgmma else ()), *((Prefetch(),) if target.prefetch else ()),
             *SCHEDULES[schedule](target))
 
 
