@@ -11,6 +11,7 @@ from typing import Any
 
 from redfuser.bench import provenance
 from redfuser.bench.correctness.build import FAILED, compiled
+from redfuser.bench.rows import grid
 from redfuser.errors import RedFuserError
 from redfuser.target import Target, target
 from redfuser.tensorize.ir.parse import parse
@@ -102,14 +103,10 @@ def kernels(rows: Sequence[Row]) -> list[list[str]]:
 def markdown(rows: Sequence[Row]) -> str:
     """Both tables, and what was said of what was not built."""
     head, lines = table(rows)
-    parts = [_markdown(head, lines), _markdown(COLUMNS, kernels(rows))]
+    parts = [grid(head, lines), grid(COLUMNS, kernels(rows))]
     left = [[r["program"], r["target"], r["code"], r["why"].strip().splitlines()[0][:160] if r["why"].strip() else ""]
             for r in rows if not r["kernels"]]
-    return "\n\n".join(parts + ([_markdown(["not built", "target", "code", "why"], left)] if left else []))
-
-
-def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *lines))
+    return "\n\n".join(parts + ([grid(["not built", "target", "code", "why"], left)] if left else []))
 
 
 __all__ = ["COLUMNS", "kernels", "markdown", "one", "read", "sweep", "table"]

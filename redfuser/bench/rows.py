@@ -141,10 +141,14 @@ def launched(cases: Mapping[str, Mapping[str, Row]]) -> list[str]:
 def markdown(rows: Sequence[Row]) -> str:
     """The table as Markdown with the machines it was measured on."""
     columns, cells = table(rows)
+    measured = [f"Measured on {m}." for m in dict.fromkeys(_machine(r) for r in latest(rows))]
+    return "\n".join([grid(columns, cells), "", *measured, "", *(f"* {n}" for n in footnotes(rows))])
+
+
+def grid(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
+    """A table as Markdown."""
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-    lines += ["| " + " | ".join(row) + " |" for row in cells]
-    machines = dict.fromkeys(_machine(r) for r in latest(rows))
-    return "\n".join([*lines, "", *(f"Measured on {m}." for m in machines), "", *(f"* {n}" for n in footnotes(rows))])
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in cells)])
 
 
 def compare(old: Sequence[Row], new: Sequence[Row], tolerance: float = 0.03) -> list[tuple[str, str, float, float, str]]:

@@ -207,6 +207,34 @@ def compare(old: Path, new: Path, tolerance: float) -> None:
         raise click.exceptions.Exit(REGRESSION)
 
 
+@bench.command("expect")
+@click.argument("workload")
+@click.option("--shapes", default="paper", show_default=True, help="Sets or names, comma-separated.")
+@click.option("--part", "parts", default="", help="Parts, comma-separated (MI300X, MI308X, A10 ...); default: all.")
+@click.option("--json", "output", type=FILE, help="Append a JSON line per case and part.")
+@click.option("--markdown", is_flag=True, help="As Markdown, for docs/results/.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+def expect(workload: str, shapes: str, parts: str, output: Path | None, markdown: bool, quiet: bool) -> None:
+    """What the model of resources expects of the cases on parts that are not here. Planned, not built; never measured."""
+    from redfuser.bench import modelled, rows
+    from redfuser.target import PARTS
+
+    chosen = [p for p in (w.strip() for w in parts.split(",")) if p] or list(PARTS)
+    if unknown := [p for p in chosen if p not in PARTS]:
+        raise InputError("RF496", f"unknown part {unknown[0]!r}", help=f"one of: {', '.join(PARTS)}")
+    found = []
+    for e in modelled.expect(choose(workload, shapes), chosen, _progress(quiet)):
+        found.append(e)
+        if output:
+            with output.open("a", encoding="utf-8") as file:
+                file.write(e.json() + "\n")
+    head, lines = modelled.table(found, chosen)
+    if markdown:
+        click.echo(rows.grid(head, lines))
+    else:
+        print_table("modelled, not measured: ms (what bounds it, share of the data sheet's floor)", head, lines)
+
+
 @bench.command("targets")
 @click.option("--target", "targets", default="", help="Architectures, comma-separated; default: all.")
 @click.option("--only", default="", help="Families of `bench correctness --list`, or patterns of names; default: all.")
