@@ -160,6 +160,15 @@ def test_bytes_of_eight_bits_are_numpy_s(tmp_path: Path) -> None:
         np.testing.assert_array_equal(got.view(NUMPY_DTYPES[kind]).astype(np.float32), want.astype(np.float32))
 
 
+def test_an_ocp_number_is_twice_its_fnuz_reading() -> None:
+    """What docs/decisions/0018 rests on: of e4m3, all bytes but -0 and NaN."""
+    import ml_dtypes
+
+    codes = np.arange(256, dtype=np.uint8)
+    own, other = (codes.view(t).astype(np.float64) for t in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e4m3fnuz))
+    assert list(codes[own != 2 * other]) == [0x7F, 0x80, 0xFF]
+
+
 def test_rows_meet_in_shared_memory() -> None:
     """Where a reduction of loads and a product want one row's value, and nowhere else; what is computed stays the same."""
     from redfuser.tensorize.schedule.history import History
