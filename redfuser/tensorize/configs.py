@@ -112,7 +112,7 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
                          several=len(along), narrowed=False, dtype=sketch.dtype if min(left, right) > 1 else "e4m3")
         return ranked(program, [replace(c, pieces=pieces, tf32=singles) for c in product_space(sketch, target)], target, sketch)
     space = [replace(c, columns=t) for t in _column_tiles(widths) for c in _gemm_space(target, rows, n, _held(widths, t))]
-    if target.kind == "hip" and not inner:  # rows of loads are reduced among powers of two of threads
+    if not target.wgmma and not inner:  # rows of loads are reduced among powers of two of threads
         space = [c for c in space if c.segment & (c.segment - 1) == 0]
     if singles:  # a product lays its sums out otherwise than it takes float32 operands
         space = [TileConfig(m, s, t, 0, "shared", False, tf32=True, columns=c) for c in _column_tiles(widths)
