@@ -19,8 +19,9 @@ def compile(model: Any, args: Any = None, kwargs: Any = None, *, target: str | N
 
     model: an ExportedProgram; a module or function with example ``args`` / ``kwargs`` (tensors of the shapes and dtypes
     to compile for); an ONNX path, bytes or ModelProto; a Relax IRModule.
-    target: ``cpu``, ``cuda`` (this machine's GPU), ``sm_80``, ``sm_86``, ``sm_90a``, ``gfx942``, ``gfx90a``; building needs no
-    GPU. AMD's kernels are HIP text until a ROCm toolchain compiles them (``redfuser build``, docs/rocm.md).
+    target: ``cpu``, ``cuda`` (this machine's GPU), ``sm_80``, ``sm_86``, ``sm_89``, ``sm_90a``, ``sm_100``, ``sm_120``,
+    ``gfx942``, ``gfx90a``; building needs no GPU. AMD's kernels are HIP text until a ROCm toolchain compiles them
+    (``redfuser build``, docs/rocm.md).
     casts: ``preserve`` or ``elide`` (algebra.md 2.5). fallback: ``warn`` (default), ``allow`` or ``error`` when a cascade
     stays unfused. check: run the numerics rule on the example inputs and put the result into the report. tuning: ``never``,
     ``cached`` (default), ``quick`` or ``full``: docs/tuning.md.
@@ -59,9 +60,10 @@ def compile(model: Any, args: Any = None, kwargs: Any = None, *, target: str | N
 
 
 def explain(model: Any, args: Any = None, kwargs: Any = None, *, target: str | None = None,
-            casts: str = "preserve", tuning: str | None = None) -> Report:
+            casts: str = "preserve", tuning: str | None = None, texts: bool = False) -> Report:
     """What would fuse, with which strategy, and what would not and why; certificates are re-checked as by ``compile``.
-    Builds no kernel, measures nothing and needs no GPU."""
+    Builds no kernel, measures nothing and needs no GPU. texts: lower the kernels for one of AMD's targets to HIP, seconds each,
+    for the report's page and its ``texts``."""
     from redfuser import pipeline, settings
     from redfuser.autotune import lookup
 
@@ -70,7 +72,7 @@ def explain(model: Any, args: Any = None, kwargs: Any = None, *, target: str | N
     with extras_named():
         arch = architecture(chosen.target)
         return pipeline.run(model, args, kwargs, arch=arch, casts=cast_policy(casts), build=False, disable=chosen.disable,
-                            verify=chosen.verify, name=_name(model), records=lookup.look_up(chosen, arch)).report
+                            verify=chosen.verify, name=_name(model), records=lookup.look_up(chosen, arch), texts=texts).report
 
 
 def load(path: Any, *, arch: str | None = None, device: Any = None) -> CompiledModel:
@@ -86,6 +88,8 @@ def load(path: Any, *, arch: str | None = None, device: Any = None) -> CompiledM
 def architecture(target: str) -> str:
     """``cpu`` or an architecture name that kernels are built for; ``cuda`` is this machine's GPU. Raises InputError RF496 for
     an unknown target, RF104 for ``cuda`` without a GPU."""
+    from redfuser.target import TARGETS, older_of
+
     if target == "cpu":
         return target
     if target == "cuda":
@@ -96,14 +100,15 @@ def architecture(target: str) -> str:
                              help="name the architecture instead: target='sm_90a' builds without a GPU")
         from redfuser.runtime.host import gpu_architecture
 
-        target = gpu_architecture()
-    from redfuser.target import TARGETS
+        own = gpu_architecture()
+        target = own if own in TARGETS else older_of(own) or own
     from redfuser.target import target as lookup
 
     try:
         return lookup(target).arch
     except InputError as error:
-        raise InputError(error.code, error.what, help=f"one of: {', '.join(['cpu', 'cuda', *TARGETS])}") from None
+        named = error.help if older_of(target) else f"one of: {', '.join(['cpu', 'cuda', *TARGETS])}"
+        raise InputError(error.code, error.what, why=error.why, help=named) from None
 
 
 def cast_policy(casts: str) -> str:

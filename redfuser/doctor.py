@@ -96,7 +96,8 @@ def _compilers() -> list[Finding]:
         hipcc = find_hipcc()
         out.append(Finding("hipcc", f"{hipcc.path}  {hipcc.version}"))
     except BuildError as error:
-        out.append(Finding("hipcc", "none", "note", f"needed to finish kernels for AMD's GPUs (text without it): {error.help}"))
+        needed = "needed to finish kernels for AMD's GPUs (text without it)"
+        out.append(Finding("hipcc", "none", "note", f"{needed}: {error.why}; {error.help}"))
     return out
 
 

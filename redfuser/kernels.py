@@ -7,7 +7,7 @@ left, the last one's failure is the reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -36,7 +36,7 @@ class Produced:
     """What one cascade became. ``spec`` is None when the region stays unfused (``reason``) or was only planned. ``notes``:
     candidates that the kernel was not made of, although the resource model would have had them first. ``checks``: what was
     held against the cascade on the way, and whether now or earlier. ``roundings``: casts that the kernel added. ``measured``:
-    what the tuning record says that decided."""
+    what the tuning record says that decided. ``request``: for a GPU, what would be built."""
 
     name: str
     strategy: str = ""
@@ -50,6 +50,7 @@ class Produced:
     roundings: tuple[str, ...] = ()
     modelled: tuple[Modelled, ...] = ()
     measured: Measured | None = None
+    request: Any = field(default=None, repr=False, compare=False)
 
 
 def produce(name: str, fused: Fused, arch: str, *, build: bool = True, strategy: str | None = None,
@@ -156,6 +157,17 @@ def produce_all(wanted: Sequence[tuple[str, Fused]], arch: str, *, build: bool =
         return list(threads.map(one, wanted))
 
 
+def with_hip(made: Mapping[str, Produced]) -> dict[str, Produced]:
+    """The same, with the HIP text of each kernel among its stages: what a compiler for one of AMD's targets is given, without
+    TileLang's headers. All in one process of TileLang; a kernel that it has no layout for has none."""
+    from redfuser.codegen import hip
+
+    wanted = {p.name: p for p in made.values() if p.request is not None}
+    with turns.given_up():
+        texts = dict(zip(wanted, hip.texts([p.request for p in wanted.values()]), strict=True))
+    return {k: replace(p, stages={**p.stages, "hip": texts[p.name]}) if texts.get(p.name) else p for k, p in made.items()}
+
+
 def _scalar(made: Produced, program: Any, build: bool, symbols: tuple[Symbol, ...]) -> Produced:
     """The CPU road: scalar TIR, scheduled and built with LLVM."""
     from redfuser.strategies import cpu
@@ -176,7 +188,7 @@ def _tiled(made: Produced, program: Any, arch: str, build: bool, verify: str, sy
     for rank, config, tiles, texts, request, checks in candidates:
         chosen = replace(made, stages={**made.stages, **texts}, config=f"{by}, candidate {rank}: {config}",
                          checks=made.checks + checks, roundings=tiles.roundings, notes=tuple(passed),
-                         modelled=() if symbols else _modelled(tiles, arch))
+                         modelled=() if symbols else _modelled(tiles, arch), request=request)
         if not build:
             return chosen
         try:
@@ -259,10 +271,9 @@ def _build(request: Any, symbols: tuple[Symbol, ...]) -> KernelSpec:
     from redfuser.target import target
 
     amd = target(request.arch).kind == "hip"
-    if amd and symbols:
-        raise BuildError("RF459", f"no kernels of many sizes are built for {request.arch}", help="give numbers for the sizes")
     with turns.given_up():
-        built = hip.try_build(request) if amd else try_build_sizes(request, symbols) if symbols else try_build(request)
+        built = hip.try_build(request, symbols=symbols) if amd else \
+            try_build_sizes(request, symbols) if symbols else try_build(request)
     if isinstance(built, BuildFailure):
         raise built.to_error(request.name)
     return built

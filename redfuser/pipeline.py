@@ -18,9 +18,10 @@ from redfuser.acrf.state import NotFusable
 from redfuser.autotune.lookup import Records
 from redfuser.describe import describe
 from redfuser.dump import Dump, dumping
-from redfuser.kernels import Produced, produce_all
+from redfuser.kernels import Produced, produce_all, with_hip
 from redfuser.recheck import Verdict, recheck, refused
 from redfuser.report import Reason, Report
+from redfuser.target import TARGETS
 from redfuser.whole import parts_of_one_call
 
 log = logging.getLogger("redfuser.pipeline")
@@ -62,19 +63,21 @@ class Compilation:
 
 
 def run(model: Any, args: Any = None, kwargs: Any = None, *, arch: str, casts: str = "preserve", build: bool = True,
-        disable: bool = False, verify: str = "1", name: str = "model", records: Records | None = None) -> Compilation:
+        disable: bool = False, verify: str = "1", name: str = "model", records: Records | None = None,
+        texts: bool = False) -> Compilation:
     """``arch``: ``cpu`` or an architecture of :data:`redfuser.target.TARGETS`. build=False stops before binaries.
     verify: the setting of that name (:func:`redfuser.recheck.recheck`); under ``strict`` a certificate that does not hold
     is an InternalError RF901, otherwise its region gives way to smaller ones. records: tuning records, which beat the model of
-    resources (:func:`redfuser.autotune.lookup.look_up`)."""
+    resources (:func:`redfuser.autotune.lookup.look_up`). texts: lower planned kernels to what the
+    target's compiler is given, where that is another text than TileLang's (HIP)."""
     with turns.taken(), dumping(settings.current().trace, name, arch) as dump:
-        done = _run(model, args, kwargs, arch, casts, build, disable, verify, name, records, dump)
+        done = _run(model, args, kwargs, arch, casts, build, disable, verify, name, records, texts, dump)
         dump.result(done.report, done.produced.values(), done.graph)
         return done
 
 
 def _run(model: Any, args: Any, kwargs: Any, arch: str, casts: str, build: bool, disable: bool, verify: str,
-         name: str, records: Records | None, dump: Dump) -> Compilation:
+         name: str, records: Records | None, texts: bool, dump: Dump) -> Compilation:
     from redfuser import frontend, outer, partition
 
     trace = Trace()
@@ -97,6 +100,8 @@ def _run(model: Any, args: Any, kwargs: Any, arch: str, casts: str, build: bool,
     left = parts_of_one_call(imported, kept, names)
     produced |= {name: Produced(produced[name].name, reason=why) for name, why in left.items()}
     kept = [r for r in kept if r.name not in left]
+    if texts and arch in TARGETS and TARGETS[arch].kind == "hip":
+        produced = trace.run("texts", with_hip, produced)
     graph = trace.run("outer graph", outer.emit, imported, kept, names) if build else None
     report = describe(name, arch, imported, found, produced, made.verdicts, trace.seconds, built=build)
     if records is not None and records.notes:

@@ -196,6 +196,10 @@ class Note:
     level: Literal["info", "warning"] = "info"
 
 
+LANGUAGES = {"hip": "HIP", "source": "TileLang", "tir": "TIR"}
+"""Of a kernel's text, by stage: the nearest to the machine first."""
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """The whole model. ``cascades``: the attention, norms, softmaxes, routings and statistics in it, opaque ones included.
@@ -293,6 +297,11 @@ class Report:
 
     def __str__(self) -> str:
         return self.summary()
+
+    def kernel_text(self, c: CascadeReport) -> tuple[str, str]:
+        """What the target gets for a cascade: the language of its kernel and the kernel; empty where there is none at hand."""
+        stages = self.texts.get(c.kernel, {})
+        return next(((language, stages[n]) for n, language in LANGUAGES.items() if stages.get(n)), ("", ""))
 
     # -- JSON ----------------------------------------------------------------------------------------------------------
 

@@ -13,9 +13,14 @@ kernels for any of these can be planned and compiled on a machine without a GPU.
 * H200, measured (docs/results): 4.65 TB/s read; 820 TFLOP/s fp16 and bf16 and 1400 fp8 while a product runs, of which a
   library's whole product of 4096 x 4096 gets 790 (``flops``). The H100 and the H800 get the same matrix rates, being the
   same chip; nobody has measured them here.
+* L40S: its data sheet (362 TFLOP/s fp16, 183 tf32, 733 fp8, 864 GB/s, boost 2520 MHz). RTX 5090: NVIDIA's white paper of
+  the RTX Blackwell architecture (209.5 fp16 with sums in fp32, 104.8 tf32, 419 fp8, 1792 GB/s, boost 2407 MHz). B200: its data
+  sheet (2250 TFLOP/s fp16, 8 TB/s), of instructions whose sums lie in tensor memory, which no kernel here uses; those of warps
+  are taken to have an A100's rate per clock, which is an assumption, as is the clock (from the published rate). Nobody has
+  measured any of these, the A100 or the A10 here.
 * The second-level cache: 5120 bytes per clock of an A100 (white paper); 50 per clock and multiprocessor on Hopper, where
-  neighbours ask for the same lines: what products of 4096 x 4096 in tiles of 128 x 128 draw on an H200; for the A10 an
-  assumption; 64 per clock of a compute unit on CDNA3 (its white paper).
+  neighbours ask for the same lines: what products of 4096 x 4096 in tiles of 128 x 128 draw on an H200; for the
+  A10, L40S, RTX 5090 and B200 an assumption; 64 per clock of a compute unit on CDNA3 (its white paper).
 * turn, issue, start, launch: fitted to 298 kernels on an H200 (docs/results/h200-2026-11-22-candidates and the tables of
   docs/schedules.md). latency: microbenchmarks of Hopper in the literature, loaded. local: width of
   the first-level cache's port for stores (CUDA C++ Programming Guide), as nine spilling kernels on an H200 have it. dependent:
@@ -60,8 +65,10 @@ class Target:
     latency: seconds from asking device memory until the data are there. turn: clocks of one turn of a loop around products
     beside the products themselves: barriers, the start of a product and the wait for it. local: bytes per clock that a
     multiprocessor's threads write to and read from spilled registers. dependent: clocks until a result can be used. banks:
-    bytes per clock that its shared memory gives or takes. issue: instructions that are issued for one that a tile program
-    shows: addresses, conditions, moves. start: seconds until a block with warps that copy asks for its first data.
+    bytes per clock that its shared memory gives or takes. prefetch: the tiles of a product's next step wait in registers,
+    since nothing copies ahead of a loop. singles: the matrix units multiply float32 itself, where CUDA's round it to TF32.
+    issue: instructions that are issued for one that a tile program shows: addresses, conditions, moves. start: seconds until a
+    block with warps that copy asks for its first data.
     """
 
     arch: str
@@ -77,6 +84,8 @@ class Target:
     flops: float
     wgmma: bool = False
     tma: bool = False
+    prefetch: bool = False
+    singles: bool = False
     thread: int = 255
     max_blocks: int = 32
     clock: float = 1e9
@@ -107,11 +116,11 @@ def _rates(half: float, tf32: float, eight: float | None = None) -> dict[str, fl
     return found | ({"e4m3": eight, "e5m2": eight} if eight else {})
 
 
-_H200 = Target("sm_90a", "cuda", "H200", 132, 227 * 1024, 228 * 1024, 65536, 32, 2048, 4.65e12, 790e12, True, True,
+_H200 = Target("sm_90a", "cuda", "H200", 132, 227 * 1024, 228 * 1024, 65536, 32, 2048, 4.65e12, 790e12, wgmma=True, tma=True,
                clock=1.98e9, port=50, launch=2.5e-6, latency=7e-7, turn=240, rates=_rates(820e12, 495e12, 1400e12))
 
 _MI300X = Target("gfx942", "hip", "MI300X", 304, 64 * 1024, 64 * 1024, 131072, 64, 2048, 5.3e12, 1300e12, thread=512,
-                 clock=2.1e9, lanes=64, rates=_rates(1307e12, 163e12))
+                 prefetch=True, singles=True, clock=2.1e9, lanes=64, rates=_rates(1307e12, 163e12))
 
 TARGETS: dict[str, Target] = {
     t.arch: t
@@ -120,10 +129,16 @@ TARGETS: dict[str, Target] = {
                port=47, rates=_rates(312e12, 156e12)),
         Target("sm_86", "cuda", "A10", 72, 99 * 1024, 100 * 1024, 65536, 32, 1536, 0.6e12, 125e12, max_blocks=16, clock=1.695e9,
                port=32, rates=_rates(125e12, 62.5e12)),
+        Target("sm_89", "cuda", "L40S", 142, 99 * 1024, 100 * 1024, 65536, 32, 1536, 0.864e12, 362e12, max_blocks=24,
+               clock=2.52e9, port=32, rates=_rates(362e12, 183e12, 733e12)),
         _H200,
+        Target("sm_100", "cuda", "B200", 148, 227 * 1024, 228 * 1024, 65536, 32, 2048, 8.0e12, 2250e12, clock=1.86e9, port=50,
+               lead=3.0, rates=_rates(564e12, 282e12)),
+        Target("sm_120", "cuda", "RTX 5090", 170, 99 * 1024, 100 * 1024, 65536, 32, 1536, 1.792e12, 209.5e12, max_blocks=24,
+               clock=2.407e9, port=32, rates=_rates(209.5e12, 104.8e12, 419e12)),
         _MI300X,
         Target("gfx90a", "hip", "MI250X", 110, 64 * 1024, 64 * 1024, 131072, 64, 2048, 1.6e12, 190e12, thread=512,
-               clock=1.7e9, lanes=64, rates=_rates(191e12, 47.9e12)),
+               prefetch=True, singles=True, clock=1.7e9, lanes=64, rates=_rates(191e12, 47.9e12)),
     )
 }
 
@@ -134,12 +149,40 @@ PARTS: dict[str, Target] = {t.part: t for t in (
 """Targets by the part they are; several parts may be of one architecture, and run the same kernels."""
 
 
+UNSERVED = {
+    "sm_70": "its matrix units take no bfloat16, and CUDA 13 has no compiler for it",
+    "sm_75": "its matrix units take no bfloat16, and nothing there copies into shared memory beside a program",
+    "gfx906": "it has no matrix units",
+    "gfx908": "its products of bfloat16 are half as deep as those that TileLang prints",
+    "gfx950": "its limits (160 KiB of shared memory) and its 8-bit formats are not in the table",
+    **dict.fromkeys(("gfx1100", "gfx1101", "gfx1151", "gfx1200", "gfx1201"),
+                    "its waves are of 32 and its products are WMMA, of which no layout here knows anything"),
+}
+"""Architectures that people have and no kernels are made for, and why."""
+
+
 def target(arch: str) -> Target:
-    """The facts of ``arch`` (``sm_90`` means ``sm_90a``). Raises InputError RF496 for an architecture not in the table."""
+    """The facts of ``arch`` (``sm_90`` means ``sm_90a``). Raises InputError RF496 for an architecture not in the table,
+    with the reason where it is one of :data:`UNSERVED` and with the one whose binaries it runs where there is one."""
     found = TARGETS.get("sm_90a" if arch == "sm_90" else arch)
-    if found is None:
-        raise InputError("RF496", f"unknown target architecture {arch!r}", help=f"one of: {', '.join(TARGETS)}")
-    return found
+    if found is not None:
+        return found
+    names = f"one of: {', '.join(TARGETS)}"
+    older = older_of(arch)
+    if arch in UNSERVED or older:
+        raise InputError("RF496", f"no kernels are made for {arch}", why=UNSERVED.get(arch, ""),
+                         help=f"it runs what is built for {older}: target={older!r}" if older else names)
+    raise InputError("RF496", f"unknown target architecture {arch!r}", help=names)
+
+
+def older_of(arch: str) -> str:
+    """The newest of CUDA's targets whose binaries ``arch`` runs: of its generation and older. Empty where there is none; those
+    of an ``a`` architecture run nowhere but on their own."""
+    named = re.fullmatch(r"sm_(\d+)(\d)[af]?", arch)
+    if named is None:
+        return ""
+    runs = [t for t in TARGETS if (own := re.fullmatch(r"sm_(\d+)(\d)", t)) and own[1] == named[1] and own[2] <= named[2]]
+    return max(runs, default="")
 
 
 _CPU_LEVELS = (("x86-64-v4", {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512cd"}),

@@ -146,6 +146,12 @@ def launched(cases: Mapping[str, Mapping[str, Row]]) -> list[str]:
     return notes
 
 
+def grid(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
+    """A table as Markdown."""
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in cells)])
+
+
 def compare(old: Sequence[Row], new: Sequence[Row], tolerance: float = 0.03) -> list[tuple[str, str, float, float, str]]:
     """Case, variant, old and new milliseconds and a verdict. ``slower`` and ``faster`` are beyond ``tolerance`` and outside
     both rows' 20th to 80th percentiles; ``unclear`` is beyond the one but not the other."""

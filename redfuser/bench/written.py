@@ -50,8 +50,6 @@ def _table(part: Sequence[Row]) -> list[str]:
     if asked:
         columns = [*columns, "bars"]
         cells = [[*row, "; ".join(asked.get(row[0], []))] for row in cells]
-    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-    lines += ["| " + " | ".join(row) + " |" for row in cells]
     means = [f"{v.case}: {v}" for v in bars.means(BARS, cases)]
     notes = [*means, *rows.speedups(cases)]
-    return [*lines, "", *(f"* {n}" for n in notes), ""]
+    return [rows.grid(columns, cells), "", *(f"* {n}" for n in notes), ""]

@@ -1,4 +1,4 @@
-"""``redfuser bench``: list, modelled, build, run, report, plot, compare."""
+"""``redfuser bench``: list, build, run, report, plot, compare, expect, targets."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from redfuser.errors import InputError
 if TYPE_CHECKING:
     from redfuser.bench.rows import Row
     from workloads.case import Case
+    from workloads.correctness import Program
 
 FOLDER = click.Path(file_okay=False, path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
@@ -97,28 +98,10 @@ def model(folder: Path | None, times_: Path | None, candidates_: Path | None, ta
         click.echo(f"rank correlation {model_.rank([(p, m) for _, p, m in pairs]):.3f} over {len(pairs)} cases")
 
 
-@bench.command("modelled")
-@click.argument("workload")
-@click.option("--shapes", default="paper", show_default=True, help="Sets or names, comma-separated.")
-@click.option("--part", required=True, help="A10, A100, H100, H800, H200, MI300X, MI308X and others.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress.")
-def modelled(workload: str, shapes: str, part: str, quiet: bool) -> None:
-    """What the kernels would take on a part that is not here, by the model of resources: planned, not built, never measured."""
-    from redfuser.bench import modelled as modelled_
-    from redfuser.target import PARTS
-
-    if part not in PARTS:
-        raise InputError("RF496", f"unknown part {part!r}", help=f"one of: {', '.join(PARTS)}")
-    cells = [[str(m.case), f"{m.floor_ms:.4f}", str(m.kernels), f"{m.ms:.4f} modelled", f"{100 * m.floor_ms / m.ms:.0f}"]
-             for m in modelled_.modelled(choose(workload, shapes), PARTS[part], _progress(quiet))]
-    columns = ["case", "floor", "kernels", "redfuser", "% roof"]
-    print_table(f"Modelled for {part}, not measured; ms of the kernels alone", columns, cells)
-
-
 @bench.command("build")
 @click.argument("workload")
 @click.option("--shapes", default="paper", show_default=True, help="Sets or names, comma-separated.")
-@click.option("--target", required=True, help="cpu, sm_80, sm_86, sm_90a.")
+@click.option("--target", required=True, help="cpu, or an architecture: sm_80 ... gfx90a.")
 @click.option("-o", "--output", required=True, type=FOLDER, help="Folder for the artifacts.")
 @click.option("--handwritten/--no-handwritten", default=True, help="Build the hand-written TileLang baselines too.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
@@ -234,6 +217,61 @@ def plot(files: tuple[Path, ...], output: Path) -> None:
         raise InputError("RF196", "nothing there can be drawn", help="measure with baselines, or on a device with a roof")
     for path in written:
         click.echo(path)
+
+
+@bench.command("expect")
+@click.argument("workload")
+@click.option("--shapes", default="paper", show_default=True, help="Sets or names, comma-separated.")
+@click.option("--part", "parts", default="", help="Parts, comma-separated (MI300X, MI308X, A10 ...); default: all.")
+@click.option("--json", "output", type=FILE, help="Append a JSON line per case and part.")
+@click.option("--markdown", is_flag=True, help="As Markdown, for docs/results/.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+def expect(workload: str, shapes: str, parts: str, output: Path | None, markdown: bool, quiet: bool) -> None:
+    """What the model of resources expects of the cases on parts that are not here. Planned, not built; never measured."""
+    from redfuser.bench import modelled, rows
+    from redfuser.target import PARTS
+
+    chosen = [p for p in (w.strip() for w in parts.split(",")) if p] or list(PARTS)
+    if unknown := [p for p in chosen if p not in PARTS]:
+        raise InputError("RF496", f"unknown part {unknown[0]!r}", help=f"one of: {', '.join(PARTS)}")
+    found = []
+    for e in modelled.expect(choose(workload, shapes), chosen, _progress(quiet)):
+        found.append(e)
+        if output:
+            with output.open("a", encoding="utf-8") as file:
+                file.write(e.json() + "\n")
+    head, lines = modelled.table(found, chosen)
+    if markdown:
+        click.echo(rows.grid(head, lines))
+    else:
+        print_table("modelled, not measured: ms (what bounds it, share of the data sheet's floor)", head, lines)
+
+
+@bench.command("targets")
+@click.option("--target", "targets", default="", help="Architectures, comma-separated; default: all.")
+@click.option("--only", default="", help="Families of `bench correctness --list`, or patterns of names; default: all.")
+@click.option("--each", default=1, show_default=True, help="So many programs of each family, the first ones.")
+@click.option("--json", "output", type=FILE, help="Append a JSON line per program and target; those that stand there are kept.")
+@click.option("--markdown", is_flag=True, help="As Markdown, for docs/results/.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+def targets_(targets: str, only: str, each: int, output: Path | None, markdown: bool, quiet: bool) -> None:
+    """Build small programs for every architecture: what each came to, and its kernels beside the model. Runs nothing."""
+    from redfuser.api import architecture
+    from redfuser.bench import breadth
+    from redfuser.cli.correctness import choose as programs
+    from redfuser.target import TARGETS
+
+    archs = [architecture(t) for t in (w.strip() for w in targets.split(",")) if t] or list(TARGETS)
+    families: dict[str, list[Program]] = {}
+    for program in programs(only, 0):
+        families.setdefault(program.family, []).append(program)
+    chosen = [p for family in families.values() for p in family[:each]]
+    rows = breadth.sweep(chosen, archs, output, _progress(quiet))
+    if markdown:
+        click.echo(breadth.markdown(rows))
+        return
+    print_table("programs by targets", *breadth.table(rows))
+    print_table("The model against the compilers", breadth.COLUMNS, breadth.kernels(rows))
 
 
 bench.add_command(correctness)

@@ -17,7 +17,7 @@ import click
 
 from redfuser import progress
 from redfuser.errors import InternalError, NumericsError, RedFuserError
-from redfuser.report import Report
+from redfuser.report import CascadeReport, Report
 from redfuser.users import missing_extra
 
 ERROR, USAGE, COVERAGE, NUMERICS, REGRESSION = 1, 2, 3, 4, 5
@@ -75,11 +75,18 @@ def as_json(data: Any) -> str:
     return json.dumps(_finite(data), indent=2, allow_nan=False)
 
 
-def report_json(report: Report) -> str:
-    """Everything that the report's text says: its data, and the sums the text gives."""
+def kernel(report: Report, c: CascadeReport) -> dict[str, str] | None:
+    """What the target gets for a cascade, and in which language."""
+    language, text = report.kernel_text(c)
+    return {"language": language, "kernel": text} if text else None
+
+
+def report_json(report: Report, texts: bool = False) -> str:
+    """Everything that the report's text says: its data, and the sums the text gives. texts: the kernels too, by name."""
     totals = {"opaque": sum(o.count for o in report.opaque), "roundings": sum(len(c.roundings) for c in report.cascades),
               "bytes_saved": report.bytes_saved}
-    return as_json({**report.to_json(), "totals": totals})
+    kernels = {c.kernel: kernel(report, c) for c in (*report.cascades, *report.maps) if c.kernel} if texts else {}
+    return as_json({**report.to_json(), "totals": totals, **({"kernels": kernels} if texts else {})})
 
 
 def _finite(data: Any) -> Any:

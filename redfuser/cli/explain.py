@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 
 from redfuser.cli.console import as_json as json_
-from redfuser.cli.console import report_json, step
+from redfuser.cli.console import kernel, report_json, step
 from redfuser.errors import InputError
-from redfuser.report import CascadeReport
+from redfuser.report import CascadeReport, Report
 
 
 @click.command()
@@ -29,8 +29,8 @@ def explain(model: str, op: str | None, target: str | None, as_json: bool, html:
     with step(f"loading {model}", quiet):
         named = models.load(model)
     with step("analysing", quiet):
-        report = replace(redfuser.explain(named.model, named.args, named.kwargs, target=settings.load(target=target).target),
-                         model=named.name)
+        report = replace(redfuser.explain(named.model, named.args, named.kwargs, target=settings.load(target=target).target,
+                                           texts=op is not None or as_json or html is not None), model=named.name)
     if html is not None:
         try:
             html.write_text(report.to_html(), encoding="utf-8")
@@ -38,7 +38,7 @@ def explain(model: str, op: str | None, target: str | None, as_json: bool, html:
             raise InputError("RF191", f"the page cannot be written to {html}", why=str(error),
                              help="name a file that can be written") from error
     if op is None:
-        click.echo(report_json(report) if as_json else report.summary())
+        click.echo(report_json(report, texts=True) if as_json else report.summary())
         return
     known = (*report.cascades, *report.maps)
     chosen = [c for c in known if op == c.name or any(op == o.name for o in c.ops)
@@ -49,9 +49,15 @@ def explain(model: str, op: str | None, target: str | None, as_json: bool, html:
     if as_json:
         wanted = {c.name for c in chosen}
         data = report.to_json()
-        click.echo(json_([c for c in (*data["cascades"], *data["maps"]) if c["name"] in wanted]))
+        click.echo(json_([{**c, "text": kernel(report, report.cascade(c["name"]))}
+                          for c in (*data["cascades"], *data["maps"]) if c["name"] in wanted]))
         return
-    click.echo("\n\n".join(detail(c) for c in chosen))
+    click.echo("\n\n".join("\n".join((detail(c), *_kernel(report, c))) for c in chosen))
+
+
+def _kernel(report: Report, c: CascadeReport) -> list[str]:
+    text = kernel(report, c)
+    return [f"kernel for {report.target}, {text['language']}:", text["kernel"]] if text else []
 
 
 def detail(c: CascadeReport) -> str:

@@ -1,8 +1,9 @@
 """Kernels for AMD's GPUs: text on any machine, code objects where there is a ROCm toolchain.
 
-TileLang lowers a tile program to HIP without ROCm (:mod:`redfuser.codegen.hip_worker`). What compiles that text is hipcc, which
-may be on another machine than the one that compiled the model: a kernel whose binaries are text yet is complete but for that,
-goes into a file like any other, and ``redfuser build FILE`` finishes it (:func:`finish`).
+TileLang lowers a tile program to HIP without ROCm (:mod:`redfuser.codegen.hip_worker`). What compiles that text is hipcc, or a
+clang with ROCm's headers and device libraries, which may be on another machine than the one that compiled the model: a kernel
+whose binaries are text yet is complete but for that, goes into a file like any other, and ``redfuser build FILE`` finishes it
+(:func:`finish`).
 """
 
 from __future__ import annotations
@@ -19,15 +20,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from redfuser import bounded
+from redfuser import bounded, sizes
 from redfuser.artifact import KernelSpec, from_files
 from redfuser.cache import Cache, key_of
-from redfuser.codegen import build, hip_worker, worker
+from redfuser.codegen import build, hip_worker, sized, worker
 from redfuser.codegen.build import Request
 from redfuser.codegen.pool import _CODE_OF_STAGE, BuildFailure, worker_environment
 from redfuser.codegen.toolchain import Hipcc, find_hipcc
 from redfuser.elf import MAX_BYTES, code_object_fault
 from redfuser.errors import BuildError, RedFuserError
+from redfuser.sizes import Symbol
 from redfuser.target import target
 
 LIMIT_S = 300.0
@@ -36,28 +38,47 @@ _COUNTS = {"VGPRs": "registers", "AGPRs": "accumulator_registers", "SGPRs": "sca
 """What the compiler's remarks say of a kernel, by our names; registers are of a lane, sizes in bytes."""
 
 
-def try_build(request: Request, cache: Cache | None = None) -> KernelSpec | BuildFailure:
-    """As :func:`redfuser.codegen.build.try_build`: the kernel as text, and finished where hipcc is here."""
-    (built,) = try_build_many([request], cache)
+def try_build(request: Request, cache: Cache | None = None, symbols: tuple[Symbol, ...] = ()) -> KernelSpec | BuildFailure:
+    """As :func:`redfuser.codegen.build.try_build`: the kernel as text, and finished where hipcc is here. symbols: of a kernel
+    of many sizes, as :func:`redfuser.codegen.sized.try_build_sizes` has them."""
+    (built,) = try_build_many([request], cache, symbols)
     return built
 
 
-def try_build_many(requests: Sequence[Request], cache: Cache | None = None) -> list[KernelSpec | BuildFailure]:
+def try_build_many(requests: Sequence[Request], cache: Cache | None = None,
+                   symbols: tuple[Symbol, ...] = ()) -> list[KernelSpec | BuildFailure]:
     """All of ``requests`` in one process of TileLang; answers in order."""
     cache = cache if cache is not None else build._default_cache()
-    keys = [cache_key(r) for r in requests]
-    found: list[KernelSpec | BuildFailure | None] = [_stored(cache, key) for key in keys]
-    missing = [i for i, spec in enumerate(found) if spec is None]
-    for i, answer in zip(missing, _lowered([requests[i] for i in missing]), strict=True):
-        found[i] = made = answer if isinstance(answer, BuildFailure) else _to_spec(requests[i], answer)
-        if isinstance(made, KernelSpec):
-            cache.put(keys[i], build._pack(made))
-    done = [spec for spec in found if spec is not None]
+    done = _as_text(requests, cache, symbols)
     try:
         compiler = find_hipcc()
     except BuildError:
         return done
     return [_finished(spec, compiler, cache) for spec in done]
+
+
+def _as_text(requests: Sequence[Request], cache: Cache, symbols: tuple[Symbol, ...]) -> list[KernelSpec | BuildFailure]:
+    keys = [cache_key(r, symbols) for r in requests]
+    found: list[KernelSpec | BuildFailure | None] = [_stored(cache, key) for key in keys]
+    missing = [i for i, spec in enumerate(found) if spec is None]
+    for i, answer in zip(missing, _lowered([requests[i] for i in missing], symbols), strict=True):
+        found[i] = made = answer if isinstance(answer, BuildFailure) else _to_spec(requests[i], symbols, answer)
+        if isinstance(made, KernelSpec):
+            cache.put(keys[i], build._pack(made))
+    return [spec for spec in found if spec is not None]
+
+
+def texts(requests: Sequence[Request], cache: Cache | None = None) -> list[str]:
+    """The kernels of each request as HIP, without TileLang's headers; empty for one that does not lower."""
+    cache = cache if cache is not None else build._default_cache()
+    return ["\n".join(_kernels(t.decode("utf-8")) for t in spec.binaries) if isinstance(spec, KernelSpec) else ""
+            for spec in _as_text(requests, cache, ())]
+
+
+def _kernels(text: str) -> str:
+    """From the first kernel on."""
+    at = text.find('extern "C" __global__')
+    return text[max(0, at):].strip()
 
 
 def finish(spec: KernelSpec, cache: Cache | None = None) -> KernelSpec:
@@ -71,11 +92,12 @@ def finish(spec: KernelSpec, cache: Cache | None = None) -> KernelSpec:
     return made
 
 
-def cache_key(request: Request) -> str:
+def cache_key(request: Request, symbols: tuple[Symbol, ...] = ()) -> str:
     """Everything the text of a kernel depends on."""
-    own = [Path(str(sys.modules[n].__file__)).read_bytes() for n in (hip_worker.__name__, worker.__name__, __name__)]
-    return key_of("hip text", build.canonical_source(request.source), [asdict(a) for a in request.args], request.name,
-                  request.arch, dict(request.config), build._version("tilelang"), hashlib.sha256(b"".join(own)).hexdigest())
+    own = [Path(str(m.__file__)).read_bytes() for m in (hip_worker, worker, sized, sizes, sys.modules[__name__])]
+    args = [asdict(a) for a in request.args]
+    return key_of("hip text", list(map(str, symbols)), build.canonical_source(request.source), args, request.name, request.arch,
+                  dict(request.config), build._version("tilelang"), hashlib.sha256(b"".join(own)).hexdigest())
 
 
 def _stored(cache: Cache, key: str) -> KernelSpec | None:
@@ -90,12 +112,12 @@ def _stored(cache: Cache, key: str) -> KernelSpec | None:
         return None
 
 
-def _lowered(requests: list[Request]) -> list[dict[str, Any] | BuildFailure]:
+def _lowered(requests: list[Request], symbols: tuple[Symbol, ...]) -> list[dict[str, Any] | BuildFailure]:
     if not requests:
         return []
     asked = [{"source": r.source, "arch": r.arch, "pass_configs": build._pass_configs(r.config),
-              "shared_limit": target(r.arch).shared_bytes,
-              "declared": {"inputs": [a.name for a in r.args if a.role != "out"],
+              "shared_limit": target(r.arch).shared_bytes, "symbols": [asdict(s) for s in symbols],
+              "declared": {"inputs": [*(a.name for a in r.args if a.role != "out"), *(s.name for s in symbols)],
                            "outputs": [a.name for a in r.args if a.role == "out"]}}
              for r in requests]
     with tempfile.TemporaryDirectory(prefix="redfuser-") as folder:
@@ -113,16 +135,17 @@ def _lowered(requests: list[Request]) -> list[dict[str, Any] | BuildFailure]:
             for a, r in zip(said, requests, strict=True)]
 
 
-def _to_spec(request: Request, answer: dict[str, Any]) -> KernelSpec | BuildFailure:
+def _to_spec(request: Request, symbols: tuple[Symbol, ...], answer: dict[str, Any]) -> KernelSpec | BuildFailure:
     try:
         spec = KernelSpec.from_json(
             {"name": request.name, "kind": "hip", "arch": request.arch, "config": request.config,
-             "args": [asdict(a) for a in request.args], "launches": answer["launches"], "resources": []},
-            tuple(t.encode("utf-8") for t in answer["texts"]), request.source)
+             "args": [asdict(a) for a in request.args], "launches": answer["launches"], "resources": [],
+             "symbols": [asdict(s) for s in symbols]}, tuple(t.encode("utf-8") for t in answer["texts"]), request.source)
+        static = [spec.at({s.name: getattr(s, end) for s in symbols}) for end in ("low", "high")] if symbols else [spec]
     except RedFuserError as error:
         return BuildFailure("RF457", "metadata", f"{error.what}: {error.why}", "", request.source)
-    wrong = next((x.entry for x in spec.launches if not build._launchable(x)), None)
-    return BuildFailure("RF457", "metadata", f"{wrong} has an impossible launch", "", request.source) if wrong else spec
+    wrong = sized.unlaunchable(spec, static)
+    return BuildFailure("RF457", "metadata", wrong, "", request.source) if wrong else spec
 
 
 def _finished(spec: KernelSpec | BuildFailure, compiler: Hipcc, cache: Cache) -> KernelSpec | BuildFailure:
@@ -138,7 +161,7 @@ def _finished(spec: KernelSpec | BuildFailure, compiler: Hipcc, cache: Cache) ->
         if isinstance(made, BuildFailure):
             return made
         if fault := code_object_fault(made[0], spec.arch, entries):
-            return BuildFailure("RF460", "binary", f"hipcc left {fault}", made[1], spec.source)
+            return BuildFailure("RF460", "binary", f"{Path(compiler.path).name} left {fault}", made[1], spec.source)
         objects.append(made[0])
         logs.append(made[1])
     said = remarks("\n".join(logs))
@@ -154,15 +177,15 @@ def _finished(spec: KernelSpec | BuildFailure, compiler: Hipcc, cache: Cache) ->
 
 
 def _compiled(text: bytes, arch: str, compiler: Hipcc) -> tuple[bytes, str] | BuildFailure:
-    """hipcc to a code object; returned with what it says of registers."""
+    """The text to a code object; returned with what it says of registers."""
     with tempfile.TemporaryDirectory(prefix="redfuser-") as folder:
         source, out = Path(folder) / "kernel.hip", Path(folder) / "kernel.hsaco"
         source.write_bytes(text)
-        command = [compiler.path, "--genco", f"--offload-arch={arch}", "-O3", "-std=c++17", "-w", "-x", "hip",
+        command = [compiler.path, *compiler.flags, f"--offload-arch={arch}", "-O3", "-std=c++17", "-w", "-x", "hip",
                    "-Rpass-analysis=kernel-resource-usage", str(source), "-o", str(out)]
         status, log = bounded.run(command, None, LIMIT_S)
         if status or not out.is_file() or not 0 < out.stat().st_size <= MAX_BYTES:
-            return BuildFailure("RF453", "nvcc", f"hipcc ended with status {status}", log)
+            return BuildFailure("RF453", "nvcc", f"{Path(compiler.path).name} ended with status {status}", log)
         return unbundled(out.read_bytes(), arch), log
 
 
@@ -193,4 +216,4 @@ def remarks(log: str) -> dict[str, dict[str, int]]:
     return found
 
 
-__all__ = ["cache_key", "finish", "remarks", "try_build", "try_build_many", "unbundled"]
+__all__ = ["cache_key", "finish", "remarks", "texts", "try_build", "try_build_many", "unbundled"]

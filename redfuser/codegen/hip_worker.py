@@ -1,9 +1,10 @@
 """HIP text of kernels: ``python -m redfuser.codegen.hip_worker ASKED ANSWER``.
 
 A process of its own, which imports tilelang (never apache-tvm) and needs no ROCm: TileLang lowers for ``gfx942`` anywhere. It
-reads a JSON list of requests, ``{"source", "arch", "pass_configs", "shared_limit", "declared"}`` as the CUDA worker has them,
-and writes a list of answers, ``{"ok": true, "launches": [...], "texts": [...]}`` or ``{"ok": false, "stage", "error", "log"}``.
-A text stands by itself: TileLang's own headers are in it, so that a ROCm toolchain is all that it takes to compile it.
+reads a JSON list of requests, ``{"source", "arch", "pass_configs", "shared_limit", "declared"}`` as the CUDA worker has them
+and ``symbols``, those of a kernel of many sizes (:mod:`redfuser.codegen.sized`), and writes a list of answers,
+``{"ok": true, "launches": [...], "texts": [...]}`` or ``{"ok": false, "stage", "error", "log"}``. A text stands by itself:
+TileLang's own headers are in it, so that a ROCm toolchain is all that it takes to compile it.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from redfuser import bounded
-from redfuser.codegen import worker
+from redfuser.codegen import sized, worker
 from redfuser.codegen.worker import StageError
+from redfuser.sizes import Symbol
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]((?:tl_templates/hip/)?[\w/]+\.h(?:pp)?)[>"].*$', re.M)
 
@@ -64,7 +66,9 @@ def handle(request: dict[str, Any], templates: Path) -> dict[str, Any]:
                        for func in worker.load_prim_funcs(request["source"], Path(folder))]
             if not lowered:
                 raise StageError("source", "make() returned no prim_func")
-            described = [worker.describe(artifact, index) for index, artifact in enumerate(lowered)]
+            symbols = tuple(Symbol(**s) for s in request["symbols"])
+            described = [sized.describe(artifact, index, symbols) if symbols else worker.describe(artifact, index)
+                         for index, artifact in enumerate(lowered)]
             worker.check_parameters(described, **request["declared"])
             launches = [launch for group in described for launch in group]
             for launch in launches:
@@ -74,6 +78,8 @@ def handle(request: dict[str, Any], templates: Path) -> dict[str, Any]:
             return {"ok": True, "launches": launches, "texts": [alone(str(a.kernel_source), templates) for a in lowered]}
         except StageError as error:
             return {"ok": False, "stage": error.stage, "error": bounded.cut(str(error)), "log": bounded.cut(error.log)}
+        except ValueError as error:  # launch data that are no sizes
+            return {"ok": False, "stage": "metadata", "error": bounded.cut(str(error)), "log": ""}
 
 
 def main(asked: str, answer: str) -> None:

@@ -154,7 +154,7 @@ def _to_spec(request: build.Request, symbols: tuple[Symbol, ...], built: Built) 
         static = [spec.at(b) for b in ends]
     except RedFuserError as error:
         return BuildFailure("RF457", "metadata", f"{error.what}: {error.why}", built.log, request.source)
-    if wrong := _unlaunchable(spec, static):
+    if wrong := unlaunchable(spec, static):
         return BuildFailure("RF457", "metadata", wrong, built.log, request.source)
     if request.config.get("schedule", "auto") != "auto" and (slow := build._slowed(spec, built.log)):
         return BuildFailure("RF461", "resources", slow, built.log, request.source)
@@ -162,7 +162,7 @@ def _to_spec(request: build.Request, symbols: tuple[Symbol, ...], built: Built) 
     return BuildFailure("RF460", "binary", fault, built.log, request.source) if fault else spec
 
 
-def _unlaunchable(spec: KernelSpec, static: list[KernelSpec]) -> str:
+def unlaunchable(spec: KernelSpec, static: list[KernelSpec]) -> str:
     """Why some size has no launch; a tensor map's rows must be whole 16 bytes for every number."""
     for launch in (launch for s in static for launch in s.launches):
         if not build._launchable(launch):
@@ -189,4 +189,4 @@ if __name__ == "__main__":
     main(*sys.argv[1:])
 
 
-__all__ = ["describe", "evaluated", "try_build_sizes"]
+__all__ = ["describe", "evaluated", "try_build_sizes", "unlaunchable"]

@@ -98,34 +98,64 @@ def find_nvcc() -> Nvcc:
     return found
 
 
-
 @dataclass(frozen=True, slots=True)
 class Hipcc:
-    """A usable hipcc: its path and what it calls its release."""
+    """A usable compiler of HIP: its path, its release, and what makes it write a code object."""
 
     path: str
     version: str
+    flags: tuple[str, ...] = ("--genco",)
+
+
+WANTED = {"the HIP headers": "include/hip/hip_runtime.h", "the rocwmma headers": "include/rocwmma/rocwmma.hpp",
+          "the device libraries": "amdgcn/bitcode/ocml.bc"}
+"""What clang needs of ROCm, by where it lies there."""
+CLANGS = ("clang++", *(f"clang++-{n}" for n in range(23, 16, -1)))
+"""Those that know gfx942 are of release 17 and later."""
 
 
 @functools.lru_cache(maxsize=4)
 def _find_hipcc(environment: tuple[str, ...]) -> Hipcc | None:
-    *homes, _path = environment
-    for path in (*(Path(h) / "bin" / "hipcc" for h in homes if h), Path(shutil.which("hipcc") or "/opt/rocm/bin/hipcc")):
-        try:
-            done = subprocess.run([str(path), "--version"], capture_output=True, text=True, timeout=60, check=False)
-        except (OSError, subprocess.TimeoutExpired):
-            continue
-        found = re.search(r"HIP version:\s*(\S+)", done.stdout)
-        if done.returncode == 0 and found:
+    homes = _rocm_homes(environment)
+    for path in (*(h / "bin" / "hipcc" for h in homes), Path(shutil.which("hipcc") or "/opt/rocm/bin/hipcc")):
+        found = re.search(r"HIP version:\s*(\S+)", _says(path))
+        if found:
             return Hipcc(str(path), found[1])
+    for home in homes:
+        if all((home / place).is_file() for place in WANTED.values()):
+            for path in (home / "llvm" / "bin" / "clang++", *(Path(p) for n in CLANGS if (p := shutil.which(n)))):
+                found = re.search(r"clang version (\d+)\S*", _says(path))
+                if found and int(found[1]) >= 17:
+                    return Hipcc(str(path), f"{found[0]} with ROCm in {home}", (
+                        "--cuda-device-only", "--no-gpu-bundle-output", f"--rocm-path={home}"))
     return None
 
 
+def _rocm_homes(environment: tuple[str, ...]) -> list[Path]:
+    *homes, _path = environment
+    return [*(Path(h) for h in homes if h), Path("/opt/rocm")]
+
+
+def _says(path: Path) -> str:
+    """What a compiler says of its version; nothing where it does not run."""
+    try:
+        done = subprocess.run([str(path), "--version"], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
 def find_hipcc() -> Hipcc:
-    """The first hipcc that answers; raises :class:`BuildError` RF462, which says what to install."""
-    found = _find_hipcc(tuple(os.environ.get(name, "") for name in ("ROCM_PATH", "HIP_PATH", "PATH")))
+    """The first hipcc that answers, else a clang with what it needs of ROCm; raises :class:`BuildError` RF462, which says what
+    is missing."""
+    environment = tuple(os.environ.get(name, "") for name in ("ROCM_PATH", "HIP_PATH", "PATH"))
+    found = _find_hipcc(environment)
     if found is None:
+        home = _rocm_homes(environment)[0]
+        missing = [f"{what} ({home / place})" for what, place in WANTED.items() if not (home / place).is_file()]
         raise BuildError("RF462", "no ROCm compiler found", why="looked for hipcc in ROCM_PATH, in HIP_PATH, on the PATH and "
-                         "in /opt/rocm", help="install ROCm 6 with its rocwmma headers (the package rocwmma-dev), or run "
+                         "in /opt/rocm, and for clang++ 17 or later with what it needs of ROCm: "
+                         + (f"{', '.join(missing)} not there" if missing else "no such clang++ on the PATH"),
+                         help="install ROCm 6 with its rocwmma headers (the package rocwmma-dev), or run "
                          "`redfuser build FILE` on a machine that has it")
     return found

@@ -11,7 +11,7 @@ const KINDS = {
 const BOUNDS = { bytes: "device memory", port: "the way to the cache", shared: "shared memory", matrix: "the matrix units",
   core: "the CUDA cores", special: "the special function units", launch: "launch and latency", chain: "waits of one block" };
 const STAGES = { cascade: "Cascade", fused: "Fused form", program: "Segment program", passes: "Passes (a diff each)", tiles: "Tile program",
-  source: "Kernel (TileLang)", tir: "Kernel (TIR)" };
+  source: "Kernel (TileLang)", hip: "Kernel (HIP)", tir: "Kernel (TIR)" };
 const cascades = new Map([...report.cascades, ...report.maps].map(c => [c.name, c]));
 const steps = report.steps || [];
 

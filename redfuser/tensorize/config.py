@@ -20,9 +20,10 @@ class TileConfig:
     this width where that is more than the row). threads per block, without a producer warp group. stages: segments in
     flight. weights: how the left operand of a second contraction gets there, ``registers`` (needs rows / 16 >= warps)
     or ``shared``. warp_specialized: a producer warp group (Hopper, stages >= 1), else every warp copies. reverse: visit
-    the blocks with the longest range first. raster: blocks of this many columns share L2. tf32: allow TF32 for
-    contractions of f32 operands. pieces: take f32 operands apart into bfloat16 (:mod:`redfuser.tensorize.pieces`). chunk:
-    elements of a contraction's own axis per step, 0 for all of them at once. columns: the widest tile of a column axis, 0
+    the blocks with the longest range first. raster: blocks of this many columns share L2. tf32: f32
+    operands go to the matrix units as they are, which CUDA's round to TF32 and CDNA's do not. pieces: take f32 operands apart
+    into bfloat16 (:mod:`redfuser.tensorize.pieces`). chunk: elements of a contraction's own axis per step, 0 for all of them at
+    once. columns: the widest tile of a column axis, 0
     for all of it; where that is less than all, blocks share the columns and each computes what the rows need by itself.
     schedule: who waits for whom, one of :data:`redfuser.tensorize.schedule.SCHEDULES`.
     """

@@ -53,6 +53,8 @@ TIE, ROWS_TIE = 1.009, 1.06
 """Predictions that differ by less say nothing: the one listed first is the first. Of rows that memory bounds they say less."""
 NOT_FOR_IT = ("RF499", "RF410")
 """A schedule that a kernel has no roles for, and one that has no room."""
+SINGLES = ((64, 32, 256), (64, 32, 128), (64, 64, 256), (32, 32, 128), (32, 64, 128), (16, 64, 64), (16, 32, 64))
+"""Rows, segments and threads of products of float32 operands that matrix units take as they are."""
 THREE = 192
 """Rows of three warp groups."""
 _WAYS: tuple[Schedule, ...] = ("persistent", "overlap", "persistent-lanes", "overlap-lanes")
@@ -101,11 +103,12 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
     columns = sum(widths)
     dtype = _element(kernel, roles)
     size = BYTES[dtype]
-    pieces = _takes_apart(kernel, roles)
+    singles = _takes_singles(kernel, roles)
+    pieces, singles = singles and not target.singles, singles and target.singles
     inner = any(b.role == "producer" and b.over for b in kernel.body)
     alone = bool(roles.columns) and all(a in kernel.grid for a in roles.columns)
     if not alone:
-        _veto(kernel, roles.grid, extents, rows, n, columns=columns, depth=depth, target=target, pieces=pieces)
+        _veto(kernel, roles.grid, extents, rows, n, columns=columns, depth=depth, target=target, pieces=pieces, singles=singles)
     outer = prod(extents[a] for a in roles.grid)
     sketch = Sketch(rows, columns, n, outer, max(depth, 1) if inner else 0, size, size, dtype, *_between(kernel, roles),
                     once=_reads_once(kernel), narrowed=_narrows(kernel), held=SPLIT if pieces else size)
@@ -115,10 +118,13 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
         left, right = (SPLIT, SPLIT) if pieces else _operand_bytes(kernel, roles)
         sketch = replace(sketch, left=left, right=right, mapped=not alone, apart=fine or pieces or min(left, right) == 1,
                          several=len(along), narrowed=False, dtype=sketch.dtype if min(left, right) > 1 else "e4m3")
-        return ranked(program, [replace(c, pieces=pieces) for c in product_space(sketch, target)], target, sketch)
+        return ranked(program, [replace(c, pieces=pieces, tf32=singles) for c in product_space(sketch, target)], target, sketch)
     space = [replace(c, columns=t) for t in _column_tiles(widths) for c in _gemm_space(target, rows, n, _held(widths, t))]
-    if target.kind == "hip" and not inner:  # rows of loads are reduced among powers of two of threads
+    if not target.wgmma and not inner:  # rows of loads are reduced among powers of two of threads
         space = [c for c in space if c.segment & (c.segment - 1) == 0]
+    if singles:  # a product lays its sums out otherwise than it takes float32 operands
+        space = [TileConfig(m, s, t, 0, "shared", False, tf32=True, columns=c) for c in _column_tiles(widths)
+                 for m, s, t in SINGLES if s <= max(32, n) and m <= max(16, rows)]
     if pieces:
         space = [replace(c, pieces=True) for c in space if not c.warp_specialized and c.segment <= 64 and c.threads >= MANY]
     if sketch.narrowed and rows > 16:  # an unknown number of steps: see lower.py
@@ -127,10 +133,10 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
         space = [c for c in space if c.rows != THREE]
     if depth > 2 * DEEP:  # too deep to hold: the contraction in chunks
         space = [replace(c, chunk=64) for c in space if c.stages == 2]
-    if pieces and not any(sketched(sketch, c, target) for c in space):
+    if (pieces or singles) and not any(sketched(sketch, c, target) for c in space):
         raise LoweringError("RF490", f"{kernel.name}: contractions of f32 operands, {max([depth, *widths])} deep",
-                            why="their pieces do not fit on chip beside the rows that would make them worth it",
-                            help="use f16 or bf16 operands")
+                            why=f"{'their pieces' if pieces else 'they'} do not fit on chip beside the rows that would make "
+                            "them worth it", help="use f16 or bf16 operands")
     return ranked(program, space or [TileConfig(64, 32, 128, 1, "registers", False)], target, sketch)
 
 
@@ -195,8 +201,8 @@ def _operand_bytes(kernel: Kernel, roles: Roles) -> tuple[int, int]:
     return max((BYTES[x.dtype] for x in loads if not indices_of(x) & set(roles.columns)), default=2), max(own, default=2)
 
 
-def _takes_apart(kernel: Kernel, roles: Roles) -> bool:
-    """Does a contraction read float32 operands, which the matrix units take as sums of pieces?"""
+def _takes_singles(kernel: Kernel, roles: Roles) -> bool:
+    """Does a contraction read float32 operands, which matrix units take as they are or as sums of pieces?"""
     products = (b for b in kernel.body if b.reducer is not None and b.reducer.kind == "sum" and (
         b.role == "producer" or (b.role == "reduce" and roles.column_of(b.axes) and not roles.lists)))
     bare = [strip_casts(p) for b in products for p in factors(b.exprs[0])]
@@ -210,9 +216,10 @@ def _narrows(kernel: Kernel) -> bool:
 
 
 def _veto(kernel: Kernel, grid: tuple[str, ...], extents: dict[str, int], rows: int, n: int, *,
-          columns: int, depth: int, target: Target, pieces: bool) -> None:
+          columns: int, depth: int, target: Target, pieces: bool, singles: bool) -> None:
     """Refuse a cascade around a large matrix product that a row walk would run on a few multiprocessors, and a product of
-    normalised rows that a library runs better. pieces: its operands are float32, which the library takes on other units.
+    normalised rows that a library runs better. pieces: its operands are float32, which the library takes on other units;
+    singles: which both give to the matrix units as they are.
 
     The products on as many blocks as there are row tiles, each with operands of its own from the last cache, against a
     library's on all of the machine and the traffic of what is between. Raises LoweringError RF497."""
@@ -222,7 +229,8 @@ def _veto(kernel: Kernel, grid: tuple[str, ...], extents: dict[str, int], rows: 
     flops, read = 2.0 * outer * rows * n * (depth + columns), 2.0 * n * (depth + columns)
     blocks = outer * -(-rows // 64)
     busy = min(1.0, blocks / target.sms)
-    ours, theirs = (SIX * flops, SINGLE * flops) if pieces else (flops, flops)
+    own = flops * (target.rates["f16"] / target.rates["f32"] if singles else 1.0)
+    ours, theirs = (SIX * flops, SINGLE * flops) if pieces else (own, own)
     fused = max(generated(target, ours, read), blocks * read / (target.port * target.clock * target.sms)) / busy
     unfused = library(target, theirs, read) + passes(target, 6.0 * 2 * outer * rows * n, 2)
     if fused > unfused:

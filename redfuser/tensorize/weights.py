@@ -110,12 +110,12 @@ def _only_scaled(work: Builder, b: Block) -> bool:
 
 
 def _operand(work: Builder, src: Value, dtype: str, k: int) -> Value:
-    if src.dtype == dtype:
+    shared = work.at.config.weights == "shared"
+    if src.dtype == dtype and not (shared and work.at.config.tf32):
         return src
     key = (src.buffer, (), dtype)
     if key in work.scope.staged:
         return work.scope.staged[key]
-    shared = work.at.config.weights == "shared"
     stem = "weights" + "_rest" * (k > 0) + "_shared" * shared
     buffer = work.buffer(stem, "shared" if shared else "fragment", dtype, work.shape(src.axes))
     work.emit(Copy(Slice(src.buffer), Slice(buffer)))

@@ -127,6 +127,7 @@ FAMILIES = {
     "attention": attention(CAUSAL, "f16", 2, 2, 100, 100, 64, 64),
     "grouped_decode": attention(SCALED, "bf16", 4, 2, 1, 300, 64, 64, strategy="multi", splits=2),
     "latent": Family(LATENT),
+    "singles": attention(CAUSAL, "f32", 2, 2, 100, 100, 64, 64),
     "routing": Family(ROUTING, "resident"),
     "quant": Family(QUANT, casts="elide"),
     "scales": Family(SCALES, "resident"),

@@ -31,8 +31,8 @@ def host_text(text: str, launches: list[tuple[str, tuple[int, ...], int, int, in
     return "#include <tuple>\n" + kept + text + "\nalignas(1024) unsigned char buf_dyn_shmem[1 << 16];\n" + nth + "\n".join(calls)
 
 
-def run(spec: KernelSpec, memory: dict[str, np.ndarray], folder: Path) -> None:
-    """All launches in order, on ``memory`` by argument name."""
+def run(spec: KernelSpec, memory: dict[str, np.ndarray], folder: Path, sizes: dict[str, int] | None = None) -> None:
+    """All launches in order, on ``memory`` by argument name, with numbers for the symbols of one that has some."""
     cxx = find_cxx()
     assert cxx is not None
     loaded = []
@@ -45,5 +45,6 @@ def run(spec: KernelSpec, memory: dict[str, np.ndarray], folder: Path) -> None:
         assert done.returncode == 0, "\n".join(line for line in done.stderr.splitlines() if "error" in line)[:4000]
         loaded.append(ctypes.CDLL(str(library)))
     for launch in spec.launches:
-        pointers = (ctypes.c_void_p * len(launch.params))(*(memory[p.arg].ctypes.data for p in launch.params))
+        pointers = (ctypes.c_void_p * len(launch.params))(*(memory[p.arg].ctypes.data if p.kind == "ptr" else (sizes or {})[p.arg]
+                                                              for p in launch.params))
         getattr(loaded[launch.binary], f"run_{launch.entry}")(pointers)

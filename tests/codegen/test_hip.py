@@ -7,6 +7,7 @@ import json
 import os
 import re
 import struct
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,17 +18,28 @@ import pytest
 from click.testing import CliRunner
 from hip_families import AMD, FAMILIES
 
+from redfuser.acrf import fuse, parse_cascade
+from redfuser.acrf.expr import Const
+from redfuser.acrf.state import Fused
 from redfuser.artifact import KernelSpec, from_files, to_files
 from redfuser.codegen import hip, hip_worker, tilelang, toolchain
 from redfuser.codegen.build import Request
 from redfuser.codegen.dialects import ROCM
 from redfuser.elf import code_object_fault
 from redfuser.errors import BuildError
+from redfuser.kernels import produce
 from redfuser.runtime.native import find_cxx
-from redfuser.tensorize import TileProgram, configs, spec_skeleton
+from redfuser.sizes import Symbol
+from redfuser.target import target
+from redfuser.tensorize import TileProgram, configs, spec_skeleton, tensorize
 from redfuser.tensorize.ir import interpret
+from redfuser.tensorize.ir.nodes import Fill, For, TileKernel
+from redfuser.tensorize.ir.parse import parse
 from redfuser.tensorize.ir.pointwise import NUMPY_DTYPES
+from redfuser.tensorize.ir.verify import verify
 from redfuser.tensorize.model import needs
+from redfuser.tensorize.schedule import passes
+from redfuser.tensorize.schedule.prefetch import Prefetch
 
 needs_tilelang = pytest.mark.skipif(importlib.util.find_spec("tilelang") is None, reason="tilelang is not installed")
 RUN = ("attention", "quant", "variance", "softmax")
@@ -45,7 +57,15 @@ def request(name: str, program: TileProgram) -> Request:
 
 
 @pytest.fixture(scope="module")
-def built(tiles: dict[str, TileProgram]) -> dict[str, Any]:
+def no_rocm() -> Iterator[None]:
+    """Text stays text, also where there is a toolchain."""
+    with pytest.MonkeyPatch.context() as without:
+        without.setattr(toolchain, "_find_hipcc", lambda _environment: None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def built(tiles: dict[str, TileProgram], no_rocm: None) -> dict[str, Any]:
     return dict(zip(RUN, hip.try_build_many([request(n, tiles[n]) for n in RUN]), strict=True))
 
 
@@ -104,7 +124,7 @@ def test_the_hip_text_computes_it(name: str, built: dict[str, Any], tiles: dict[
 @needs_tilelang
 @pytest.mark.skipif("REDFUSER_ALL_HIP" not in os.environ, reason="a minute: set REDFUSER_ALL_HIP to run it")
 @pytest.mark.parametrize("name", [n for n in FAMILIES if n not in RUN])
-def test_the_other_families_compute_it(name: str, tiles: dict[str, TileProgram], tmp_path: Path) -> None:
+def test_the_other_families_compute_it(name: str, tiles: dict[str, TileProgram], no_rocm: None, tmp_path: Path) -> None:
     spec = hip.try_build(request(name, tiles[name]))
     assert isinstance(spec, KernelSpec), spec
     assert [x.shared_bytes for x in spec.launches] <= [needs(k, AMD).shared for k in tiles[name].kernels]
@@ -140,9 +160,17 @@ def test_bytes_of_eight_bits_are_numpy_s(tmp_path: Path) -> None:
         np.testing.assert_array_equal(got.view(NUMPY_DTYPES[kind]).astype(np.float32), want.astype(np.float32))
 
 
+def test_an_ocp_number_is_twice_its_fnuz_reading() -> None:
+    """What docs/decisions/0018 rests on: of e4m3, all bytes but -0 and NaN."""
+    import ml_dtypes
+
+    codes = np.arange(256, dtype=np.uint8)
+    own, other = (codes.view(t).astype(np.float64) for t in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e4m3fnuz))
+    assert list(codes[own != 2 * other]) == [0x7F, 0x80, 0xFF]
+
+
 def test_rows_meet_in_shared_memory() -> None:
     """Where a reduction of loads and a product want one row's value, and nowhere else; what is computed stays the same."""
-    from redfuser.tensorize import tensorize
     from redfuser.tensorize.schedule.history import History
     from redfuser.tensorize.schedule.share_rows import ShareRows
 
@@ -155,6 +183,64 @@ def test_rows_meet_in_shared_memory() -> None:
         if applies:
             shared = [b.name for b in program.kernels[0].buffers if b.scope == "shared" and len(b.shape) == 1]
             assert shared and all(n.endswith("_shared") for n in shared)
+
+
+def watched(name: str) -> tuple[TileProgram, dict[str, TileKernel]]:
+    """A family's tiles, and its first kernel after each pass that changed it."""
+    family = FAMILIES[name]
+    seen: dict[str, TileKernel] = {}
+
+    def watch(after: str, kernel: Any) -> None:
+        if isinstance(kernel, TileKernel) and kernel.name == family.program.kernels[0].name:
+            seen[after] = kernel
+
+    return tensorize(family.program, family.config or configs(family.program, AMD)[0], AMD, watch), seen
+
+
+@pytest.mark.parametrize("name", ["attention", "quant", "latent", "singles"])
+def test_the_next_step_waits_in_registers(name: str) -> None:
+    program, seen = watched(name)
+    after, before = seen.pop("Prefetch"), list(seen.values())[-1]
+    assert after == program.kernels[0] and "-->" in str(Prefetch.__doc__) and not verify(program)
+    assert parse(str(program)).kernels == program.kernels
+    rng = np.random.default_rng(5)
+    given = {a.name: rng.standard_normal(a.shape).astype(NUMPY_DTYPES[a.dtype]) for a in program.args if a.role == "in"}
+    now, then = (interpret.run(replace(program, kernels=(k, *program.kernels[1:])), given) for k in (after, before))
+    assert all(np.array_equal(now[n], then[n], equal_nan=True) for n in now)
+
+
+def test_what_does_not_wait_in_registers() -> None:
+    """A loop that is pipelined, a tile that something else writes as well, and one that has no room; nothing on CUDA."""
+    _, seen = watched("attention")
+    kernel = [k for after, k in seen.items() if after != "Prefetch"][-1]
+    (loop,) = (s for s in kernel.body if isinstance(s, For))
+
+    def with_loop(loop: For) -> TileKernel:
+        return replace(kernel, body=tuple(loop if isinstance(s, For) else s for s in kernel.body))
+
+    assert Prefetch()(kernel) != kernel
+    for other in (with_loop(replace(loop, stages=2)), replace(kernel, threads=16)):
+        assert Prefetch()(other) == other
+    twice = with_loop(replace(loop, body=(*loop.body, Fill("k_shared", Const(0.0, "f16")))))
+    assert "k_next" not in str(Prefetch()(twice)) and "v_next" in str(Prefetch()(twice))
+    assert not any(isinstance(p, Prefetch) for p in passes("auto", target("sm_80")))
+
+
+@needs_tilelang
+@pytest.mark.skipif("REDFUSER_ALL_HIP" not in os.environ, reason="twenty seconds: set REDFUSER_ALL_HIP to run it")
+def test_one_text_of_many_sizes(no_rocm: None, tmp_path: Path) -> None:
+    text = FAMILIES["softmax"].text.replace("[5, 333]", "[n, 333]")
+    fused = fuse(parse_cascade(text))
+    assert isinstance(fused, Fused)
+    made = produce("softmax", fused, "gfx942", symbols=(Symbol("n", 1, 300),))
+    assert made.reason is None and made.spec is not None, made.reason
+    for n in (1, 7, 300):
+        x = np.random.default_rng(n).standard_normal((n, 333)).astype(np.float16)
+        memory = {a.name: x if a.role == "in" else np.zeros(a.shape, np.float16) for a in made.spec.at({"n": n}).args}
+        hip_run.run(replace(made.spec.at({"n": n}), binaries=made.spec.binaries), memory, tmp_path, {"n": n})
+        (got,) = (v for k, v in memory.items() if v is not x)
+        e = np.exp(x.astype(np.float64) - x.astype(np.float64).max(1, keepdims=True))
+        np.testing.assert_allclose(got, e / e.sum(1, keepdims=True), rtol=2e-3, atol=1e-6)
 
 
 # -- what is not built yet, and building it ----------------------------------------------------------------------------------
@@ -226,6 +312,34 @@ def test_what_the_compiler_leaves_is_looked_at(hipcc: Path, left: bytes, code: s
     (hipcc / "object").write_bytes(left)
     with pytest.raises(BuildError, match=code):
         hip.finish(text_spec())
+
+
+def test_clang_with_what_it_needs_of_rocm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No hipcc: a clang that knows gfx942, the headers and the device libraries; else the error names what is not there."""
+    home, tools = tmp_path / "rocm", tmp_path / "bin"
+    tools.mkdir()
+    monkeypatch.setenv("ROCM_PATH", str(home))
+    monkeypatch.delenv("HIP_PATH", raising=False)
+    monkeypatch.setenv("PATH", str(tools))
+
+    def found(release: str) -> toolchain.Hipcc:
+        (tools / "clang++").write_text(f"#!/bin/sh\necho 'Debian clang version {release}'\n")
+        (tools / "clang++").chmod(0o755)
+        toolchain._find_hipcc.cache_clear()
+        return toolchain.find_hipcc()
+
+    try:
+        with pytest.raises(BuildError, match=r"the HIP headers .*hip_runtime.h.*, the rocwmma headers.*, the device libraries"):
+            found("19.1.7")
+        for place in toolchain.WANTED.values():
+            (home / place).parent.mkdir(parents=True, exist_ok=True)
+            (home / place).touch()
+        done = found("19.1.7")
+        assert done.path == str(tools / "clang++") and f"--rocm-path={home}" in done.flags and "19.1.7" in done.version
+        with pytest.raises(BuildError, match="no such clang"):
+            found("14.0.6")
+    finally:
+        toolchain._find_hipcc.cache_clear()
 
 
 def test_without_a_toolchain(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -252,21 +251,6 @@ def test_pictures_show_losses_left_of_one_and_shares_under_the_roof(tmp_path: Pa
     assert data[:8] == b"\x89PNG\r\n\x1a\n" and struct.unpack(">II", data[16:24]) == (both.width, both.height)
     length, = struct.unpack(">I", data[33:37])
     assert len(zlib.decompress(data[41:41 + length])) == both.height * (1 + 3 * both.width)
-
-
-def test_modelled_rows_are_marked_and_know_their_part(capsys: pytest.CaptureFixture[str]) -> None:
-    from redfuser.bench.modelled import modelled
-    from redfuser.cli.bench import bench
-    from redfuser.target import PARTS
-
-    case = case_named("norms/softmax-2048x1024")
-    here = next(modelled([case], PARTS["H200"], pytest.fail))
-    bench.main(["modelled", "norms", "--shapes", "softmax-2048x1024", "--part", "H100", "-q"], standalone_mode=False)
-    said = capsys.readouterr().out
-    there = float(re.search(r"([\d.]+) modelled", said)[1])  # type: ignore[index]
-    assert "not measured" in said and here.kernels == 1 and here.floor_ms < here.ms < there
-    with pytest.raises(InputError, match="RF496"):
-        bench.main(["modelled", "norms", "--part", "H1000"], standalone_mode=False)
 
 
 def test_launches_are_told_apart_and_the_rest_is_named() -> None:

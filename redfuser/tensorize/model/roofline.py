@@ -10,6 +10,7 @@ from redfuser.target import Target
 from redfuser.tensorize.ir.nodes import For, Roles, TileKernel, TileProgram
 from redfuser.tensorize.model.registers import spilled
 from redfuser.tensorize.model.room import Needs, lacks, needs, resident
+from redfuser.tensorize.model.steps import fetches_ahead
 from redfuser.tensorize.model.work import Work, work
 
 CROWD = 8
@@ -98,7 +99,7 @@ def time_of(kernel: TileKernel, target: Target) -> Time | None:
     if lacks(kernel, target, n.shared):
         return None
     done, count, apart = work(kernel, target), prod(extent for _, extent in kernel.grid), n.threads > kernel.threads
-    deep = max((s.stages for s in kernel.body if isinstance(s, For)), default=0)
+    deep = max((2 if fetches_ahead(kernel, s) else s.stages for s in kernel.body if isinstance(s, For)), default=0)
     return timed(Blocks(done, n, count, _unique(kernel, done, count), kernel.threads, _groups(kernel) if apart else 1, apart,
                         deep, spilled(kernel, target)), target)
 

@@ -78,7 +78,8 @@ def sketched(s: Sketch, c: TileConfig, target: Target) -> Time | None:
     need = Needs(shared, threads, max(16, registers))
     if not resident(need, target):
         return None
-    return timed(Blocks(whole, need, count, unique, c.threads, groups, apart, c.stages, 0.0), target)
+    return timed(Blocks(whole, need, count, unique, c.threads, groups, apart, max(c.stages, 2 * target.prefetch), 0.0),
+                 target)
 
 
 def _shared(s: Sketch, c: TileConfig, columns: int) -> int:

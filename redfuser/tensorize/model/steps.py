@@ -63,6 +63,12 @@ def arrives(kernel: TileKernel, s: TileStmt) -> bool:
     return False
 
 
+def fetches_ahead(kernel: TileKernel, loop: For) -> bool:
+    """Are tiles of the next step asked for in this one, to wait in registers?"""
+    params = {p.name for p in kernel.params}
+    return any(isinstance(k, Copy) and k.src.buffer in params for s in loop.body if isinstance(s, If) for k in s.body)
+
+
 def places(kernel: TileKernel, target: Target) -> dict[str, int]:
     """Buffers that have more than one place, and how many. TileLang pipelines nothing on gfx942."""
     return {} if target.kind == "hip" else {name: s.stages for s in every(kernel.body) if isinstance(s, For) and s.stages > 1

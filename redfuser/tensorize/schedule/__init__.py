@@ -24,6 +24,7 @@ from redfuser.tensorize.schedule.part_columns import PartColumns
 from redfuser.tensorize.schedule.peel import Peel
 from redfuser.tensorize.schedule.persistent import Persist
 from redfuser.tensorize.schedule.positions import AddPositions
+from redfuser.tensorize.schedule.prefetch import Prefetch
 from redfuser.tensorize.schedule.relay import Relay
 from redfuser.tensorize.schedule.repeats import NameRepeats
 from redfuser.tensorize.schedule.share_rows import ShareRows
@@ -42,8 +43,8 @@ class Pass(Protocol):
 
 
 PASSES: tuple[Pass, ...] = (FoldGrid(), ReuseInPlace(), NarrowTiles(), ReuseInPlace(), JoinRows(), NameRepeats(), DropUnused())
-WAVES: tuple[Pass, ...] = (ShareRows(),)
-"""Behind them, where a warp is a wave of 64."""
+MET: tuple[Pass, ...] = (ShareRows(),)
+"""Behind them, where products are those of single warps or waves."""
 
 Watcher = Callable[[str, TileKernel], None]
 """Told of each pass that changed something: its name, and the kernel after it."""
@@ -77,7 +78,8 @@ tile or one for several; ``lanes``: with totals that threads keep to themselves;
 
 def passes(schedule: Schedule, target: Target) -> tuple[Pass, ...]:
     """All passes of a kernel, in order."""
-    return (*PASSES, *(WAVES if target.warp > 32 else ()), *SCHEDULES[schedule](target))
+    return (*PASSES, *(MET if not target.wgmma else ()), *((Prefetch(),) if target.prefetch else ()),
+            *SCHEDULES[schedule](target))
 
 
 def scheduled(kernel: TileKernel, through: tuple[Pass, ...] = PASSES, watch: Watcher | None = None) -> TileKernel:

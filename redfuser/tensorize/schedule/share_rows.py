@@ -19,8 +19,9 @@ class ShareRows:
         ...                                              copy scale -> scale_shared
         o[i, d] = o[i, d] * scale[i]              -->    o[i, d] = o[i, d] * scale_shared[i]
 
-    The waves of AMD's matrix units hold rows otherwise than those that loads are dealt out to, and TileLang has no layout for a
-    row's value that is both. Adds no rounding."""
+    Waves of AMD's matrix units, and single warps of CUDA's, hold rows otherwise than the threads that loads are dealt out to:
+    TileLang has no layout for a row's value that is both, or one where a block's threads meet for every element. Adds no
+    rounding."""
 
     def __call__(self, kernel: TileKernel) -> TileKernel:
         made = of_products(kernel)

@@ -241,3 +241,16 @@ inline host_f4 __builtin_amdgcn_mfma_f32_16x16x16f16(host_h4 a, host_h4 b, host_
 inline host_f4 __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(host_s4 a, host_s4 b, host_f4 c, int, int, int) {
   return host_mfma(a, b, c, [](host_s4 v, int i) { return __uint_as_float(static_cast<unsigned>(static_cast<uint16_t>(v[i])) << 16); });
 }
+// v_mfma_f32_16x16x4: lane l gives A[l % 16][l / 16] and B[l / 16][l % 16] and has D[4 * (l / 16) + i][l % 16].
+inline host_f4 __builtin_amdgcn_mfma_f32_16x16x4f32(float a, float b, host_f4 c, int, int, int) {
+  struct Both {
+    float a, b;
+  };
+  const int lane = host::current % host::kWave;
+  return host::exchange(Both{a, b}, [&](auto at) {
+    host_f4 d = c;
+    for (int i = 0; i < 4; ++i)
+      for (int k = 0; k < 4; ++k) d[i] = std::fma(at(4 * (lane / 16) + i + 16 * k).a, at(lane % 16 + 16 * k).b, d[i]);
+    return d;
+  });
+}
