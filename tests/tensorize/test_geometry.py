@@ -337,3 +337,19 @@ def test_squares_beside_a_product_lie_as_its_sum() -> None:
     assert not led(apart) and uneven(apart, H200) and not uneven(kernel, H200)
     attends = tensorize(realise(attention(Shape()), "single"), PRODUCT, H200).kernels[0]
     assert not led(attends) and not uneven(attends, H200)
+
+
+@pytest.mark.parametrize("d", [40, 48])
+def test_one_row_is_sent_as_it_lies_where_it_is_whole(d: int) -> None:
+    """A single query's result: the first row of a tile, or, of a tile wider than the row, the row's elements."""
+    cascade = parse_cascade(f"""cascade one(q: f16[{d}], k: f16[33, {d}], v: f16[33, {d}]) over l
+      s[l] = sum[c] f32(q[c]) * f32(k[l, c])
+      m = max[l] s
+      t = sum[l] exp(s - m)
+      o[e] = sum[l] exp(s - m) / t * f32(v[l, e])
+      y[e] = f16(o)
+      return y
+    """)
+    program = tiles(cascade, config=TileConfig(16, 64, 64, 2, "shared", False))
+    hold(cascade, values(cascade), program)
+    assert ("copy y_shared[0, 0 +: 48]" in str(program)) == (d == 48), str(program)
