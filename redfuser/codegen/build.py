@@ -200,7 +200,7 @@ def _slowed(spec: KernelSpec, log: str) -> str:
     spilled = max((r.get("spill_bytes", 0) for r in spec.resources), default=0)
     if spilled:
         return f"{spilled} bytes of registers are kept in memory"
-    said = re.search(r"\((C75(?:10|12))\)", log)
+    said = re.search(r"\((C\d+)\)[^\n]*wgmma\.mma_async instructions are serialized", log)
     return f"ptxas runs its products one after another ({said[1]})" if said else ""
 
 

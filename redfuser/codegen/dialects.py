@@ -47,7 +47,7 @@ def _floats(bodies: Mapping[str, str]) -> dict[str, tuple[str, str, str]]:
     return {name: ("float", given.get(name, "float x"), body) for name, body in bodies.items()}
 
 
-CUDA = Dialect("import tilelang.language as T", _floats({
+CUDA = Dialect("import tilelang.language as T", {**_floats({
     "exp2_approx": 'float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y;',
     "reciprocal_approx": 'float y; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y;',
     "reciprocal_small": 'float y; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 0.125f)); return y * 0.125f;',
@@ -58,13 +58,15 @@ CUDA = Dialect("import tilelang.language as T", _floats({
     "max_nan": 'float z; asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y)); return z;',
     "min_nan": 'float z; asm("min.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y)); return z;',
     "sub_rn": "return __fsub_rn(x, y);",
-}))
+}), "byte_of_two": ("int", "const unsigned char *at, int odd",
+                    "unsigned two = *(const unsigned short *)at; return odd ? two > 255u : two & 255u;")})
 """The approximations are to 2 units in the last place; that called ``small`` has reciprocals below 2^-126, of numbers from
 1 on. ``tanh_approx`` is to 2^-16.5 of its value (measured on an H200 over a quarter of all numbers; promised is 2^-11), and
 taken of what was rounded to half precision alone. ``rounded_bf16`` is the instruction that rounds two numbers, the other of
 them 0: its result is the number as single precision has it, and one that rounds a single number has an eighth of its rate.
-``quotient`` goes with :func:`redfuser.codegen.halves.reciprocal`. Whatever else a kernel computes is compiled as torch's own
-kernels are: IEEE quotients and square roots, no flushed operands."""
+``byte_of_two`` looks at one of two neighbouring bytes: a thread that reads both loads them once, and asks of either in one
+instruction. ``quotient`` goes with :func:`redfuser.codegen.halves.reciprocal`. Whatever else a kernel computes is compiled as
+torch's own kernels are: IEEE quotients and square roots, no flushed operands."""
 
 ROCM = Dialect("import tilelang.rocm.language as T", {**_floats({
     "exp2_approx": "return __builtin_amdgcn_exp2f(x);",

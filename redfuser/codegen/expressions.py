@@ -8,10 +8,12 @@ from redfuser.acrf.expr import BINARY, LEVEL, Cast, Const, Expr, Index, Load, Op
 from redfuser.acrf.unfolded import unfolded
 from redfuser.codegen.contracted import Contractions
 from redfuser.codegen.dialects import CUDA, EIGHT, Dialect, byte
-from redfuser.codegen.halves import HALF, power_of_two, reciprocal, tangent
-from redfuser.codegen.roles import role_kernel
+from redfuser.codegen.halves import power_of_two, reciprocal
+from redfuser.codegen.pairs import Pairs, chain
+from redfuser.codegen.roles import arriving, role_kernel
 from redfuser.errors import LoweringError
-from redfuser.tensorize.ir.nodes import TileKernel
+from redfuser.tensorize.ir.nodes import Parallel, TileKernel
+from redfuser.tensorize.ir.tangents import near, tangent
 
 _FUNCTIONS = {"exp": "T.exp", "exp2": "T.exp2", "log": "T.log", "log2": "T.log2", "sqrt": "T.sqrt", "rsqrt": "T.rsqrt",
               "tanh": "T.tanh", "sigmoid": "T.sigmoid", "erf": "T.erf", "floor": "T.floor", "ceil": "T.ceil",
@@ -28,16 +30,32 @@ class Expressions:
         self.called: set[str] = set()
         self.contractions = Contractions.of(kernel)
         self.fragments = {b.name for b in kernel.buffers if b.scope == "fragment"}
+        self.arriving = arriving(kernel) if "byte_of_two" in dialect.prelude else frozenset()
+        """Masks that threads read in shared memory, two neighbouring elements each."""
         self.alone = False
         """Is what is printed computed element by element?"""
+        self.pairs: Pairs | None = None
+        """The statement that is printed in parts."""
+
+    def values(self, s: Parallel) -> list[list[str]]:
+        """What a loop assigns, by assignment: one value, or several one after another (:mod:`redfuser.codegen.pairs`)."""
+        own = chain(self.kernel, s) if role_kernel(self.kernel) and "quotient" in self.dialect.prelude else None
+        if own is None or not _singly(self.assigned(s.body[0].target, s.body[0].expr)):
+            return [[self.element(a.target, a.expr)] for a in s.body]
+        (a,) = s.body
+        self.pairs = Pairs(own, f"{a.target}[{', '.join(map(self.expr, a.indices))}]")
+        text, parts = self.assigned(a.target, a.expr), self.pairs.parts
+        if text == self.pairs.here:
+            text = parts.pop()
+        self.pairs = None
+        return [[*parts, text]]
 
     def element(self, target: str, e: Expr) -> str:
         """A value at a point. In kernels with roles numbers of bfloat16 are rounded by a function of ours where all that is
         read is in registers, or beside a call or a choice; elsewhere by pairs, as they are loaded."""
         text = self.assigned(target, e)
         read = {x.tensor for x in walk(e) if isinstance(x, Load)}
-        called = "T.call_extern" in text or "T.if_then_else" in text
-        if not role_kernel(self.kernel) or not (read <= self.fragments or called):
+        if not role_kernel(self.kernel) or not (read <= self.fragments or _singly(text)):
             return text
         self.alone = True
         text = self.assigned(target, e)
@@ -58,13 +76,24 @@ class Expressions:
         return self.expr(e)
 
     def expr(self, e: Expr, level: int = 0) -> str:
+        if self.pairs is not None and (known := self.pairs.known.get(e)):
+            return known
         match e:
+            case Cast(arg=arg, dtype="f32") if arg.dtype == "f16" and self.pairs is not None and self.pairs.on(arg):
+                return self.pairs.keep(e, f"T.cast({self.expr(arg)}, \"{self.spelled['f32']}\")")
+            case Cast(arg=arg, dtype="f16") if arg.dtype == "f32" and self.pairs is not None and self.pairs.on(arg):
+                text = self.expr(arg)
+                return f"T.cast({self.pairs.keep(arg, text) if _singly(text) else text}, \"{self.spelled['f16']}\")"
             case Op() if (spelled := unfolded(e)) is not e:
                 return self.expr(spelled, level)
             case Const():
                 return str(byte(e.value, e.dtype)) if self.dialect.bytes and e.dtype in EIGHT else _const(e)
             case Index(axis=a):
                 return a
+            case Load(tensor=n, indices=(*ix, Index(axis=a)), dtype="bool") if n in self.arriving:
+                self.called.add("byte_of_two")
+                even = f"{', '.join(map(self.expr, ix))}, {a} // 2 * 2"
+                return f'(T.call_extern("int32", "byte_of_two", T.address_of({n}[{even}]), {a} % 2) != 0)'
             case Load(tensor=n, indices=ix, dtype=d):
                 text = f"{n}[{', '.join(map(self.hidden if entangled(ix) else self.expr, ix))}]"
                 return f"({text} != 0)" if d == "bool" else text
@@ -96,6 +125,8 @@ class Expressions:
                 return self.ours("tanh_approx", x if abs(k - 1.0) < 1e-9 else Op("mul", (x, Const(k, "f32")), "f32"))
             case Op(name="div", args=(x, Const(value=c)), dtype="f16" | "bf16" as d) if (parts := self.parts(d, c)):
                 single = self.ours("quotient", Cast(x, "f32"), *(Const(p, "f32") for p in parts))
+                if self.pairs is not None and self.pairs.on(x):
+                    return self.pairs.keep(e, single, f'T.cast({self.pairs.here}, "{self.spelled[d]}")')
                 return f'T.cast({single}, "{self.spelled[d]}")'
             case Op(name="div", args=(x, Op() as y), dtype="f32") if self.kernel.exact != "all" and _at_least_one(y):
                 text = f"{self.expr(x, 6)} * {self.reciprocal(y)}"
@@ -116,10 +147,9 @@ class Expressions:
 
     @property
     def near(self) -> bool:
-        """May a tangent be the hardware's? Where all results are of half precision: scores that half precision happens to hold
-        have no error of their own, and a total in single precision would show that of the tangent."""
+        """May a tangent be the hardware's?"""
         stored = {p.dtype for p in self.kernel.params if p.out}
-        return not self.kernel.exact and "tanh_approx" in self.dialect.prelude and stored <= set(HALF)
+        return "tanh_approx" in self.dialect.prelude and near(bool(self.kernel.exact), stored)
 
     def parts(self, dtype: str, c: float) -> tuple[float, float] | None:
         """The reciprocal of a divisor, where a quotient of half precision is a product with it."""
@@ -188,6 +218,11 @@ class Expressions:
         if isinstance(e, Const) and dtype in ("f16", "bf16", *EIGHT):
             return f"T.cast({_const(e)}, \"{self.spelled[dtype]}\")"
         return self.expr(e)
+
+
+def _singly(text: str) -> bool:
+    """Does TileLang compute it element by element?"""
+    return "T.call_extern" in text or "T.if_then_else" in text
 
 
 def _at_least_one(e: Expr) -> bool:

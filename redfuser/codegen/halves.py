@@ -1,4 +1,4 @@
-"""Half precision as CUDA has it cheaply: quotients by a constant, and which values carry its rounding."""
+"""Half precision as CUDA has it cheaply: quotients by a constant."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from redfuser.acrf.expr import Cast, Const, Expr, Load, Op
+from redfuser.acrf.expr import Const, Expr
 from redfuser.tensorize.ir.pointwise import NUMPY_DTYPES
 
 HALF = {d: NUMPY_DTYPES[d] for d in ("f16", "bf16")}
@@ -34,22 +34,8 @@ def reciprocal(dtype: str, c: float) -> tuple[float, float] | None:
     return (float(high), float(low)) if same else None
 
 
-def tangent(e: Expr) -> tuple[Expr, float] | None:
-    """``(x, k)`` of ``1 - 2 / (1 + exp2(...))`` that is ``tanh(x * k)`` of an ``x`` that was rounded to half precision here."""
-    match e:
-        case Op(name="sub", dtype="f32", args=(Const(value=1), Op(name="div", args=(Const(value=2), Op(name="add", args=(
-                Const(value=1), Op(name="exp2", args=(Op(name="mul", args=(x, Const(value=k))),)))))))) if computed_half(x):
-            return x, float(k) * math.log(2.0) / 2
-    return None
-
-
-def computed_half(e: Expr) -> bool:
-    """A number of half precision that was computed, as single precision has it."""
-    return isinstance(e, Cast) and e.dtype == "f32" and e.arg.dtype in HALF and not isinstance(e.arg, (Load, Const))
-
-
 def power_of_two(e: Expr) -> bool:
     return isinstance(e, Const) and e.value != 0 and math.isfinite(float(e.value)) and abs(math.frexp(float(e.value))[0]) == 0.5
 
 
-__all__ = ["computed_half", "power_of_two", "reciprocal", "tangent"]
+__all__ = ["power_of_two", "reciprocal"]

@@ -17,6 +17,7 @@ from redfuser.tensorize.ir.effects import every
 from redfuser.tensorize.ir.flight import Arrive, Await, Drain, Fetch, Flight, Let, Meet, Send, Sent, Turn
 from redfuser.tensorize.ir.nodes import For, Gemm, ReduceTile, Role, Roles, Slice, TileKernel, TileStmt
 from redfuser.tensorize.ir.parts import LANES, RUN, At, Dim
+from redfuser.tensorize.model.layout import led
 
 OPTIONS = {"tl.disable_thread_storage_sync": True, "tl.disable_warp_specialized": True}
 ARRIVE = """#include <tl_templates/cuda/barrier.h>
@@ -35,6 +36,8 @@ ARRIVE_ALL = """static __device__ __forceinline__ void arrive_all(Barrier &bar, 
 BY_LANE = "forward_fn=lambda i, c: (i // 16 * 32 + i % 8 * 4 + c, i % 16 // 8)"
 """The layout of a value for each row and each of the four threads that hold the row in a product's result: thread, and place in
 it."""
+AS_SUM = "forward_fn=lambda i, j: (i // 16 * 32 + i % 8 * 4 + j % 8 // 2, j // 8 * 4 + i % 16 // 8 * 2 + j % 2)"
+"""The layout of a product's sum, 16 rows a warp: thread, and place in it."""
 GROUP = 128
 POLICIES = {"rows": "FullRow", "cols": "FullCol", "square": "Square"}
 """How warps share a product, as TileLang has it."""
@@ -43,6 +46,11 @@ SWIZZLE = "from tilelang.layout import make_swizzled_layout"
 
 def role_kernel(kernel: TileKernel) -> bool:
     return any(isinstance(s, Roles) for s in kernel.body)
+
+
+def arriving(kernel: TileKernel) -> frozenset[str]:
+    """Tiles that a role brings to shared memory."""
+    return frozenset(s.dst.buffer for s in every(kernel.body) if isinstance(s, Fetch))
 
 
 class RolePrinter:
@@ -70,6 +78,7 @@ class RolePrinter:
         lanes = {s.dst for s in every(self.kernel.body) if isinstance(s, ReduceTile) and s.lanes}
         told = {n: f"make_swizzled_layout({n})" for n in self.swizzled()}
         told |= {n: f"T.Fragment({self.shapes[n]}, {BY_LANE})" for n in sorted(lanes)}
+        told |= {n: f"T.Fragment({self.shapes[n]}, {AS_SUM})" for n in sorted(led(self.kernel))}
         if told:
             out.append("T.annotate_layout({" + ", ".join(f"{n}: {layout}" for n, layout in told.items()) + "})")
         return [*out, "tx = T.get_thread_binding()", *self.together_all]

@@ -13,7 +13,7 @@ from typing import Any
 from redfuser.acrf.expr import Cast, Const, Index, Load, entangled
 from redfuser.codegen.dialects import CUDA, DIALECTS, EIGHT, HALVES, Dialect
 from redfuser.codegen.expressions import Expressions
-from redfuser.codegen.roles import ARRIVE, ARRIVE_ALL, POLICIES, SWIZZLE, RolePrinter, options, role_kernel
+from redfuser.codegen.roles import ARRIVE, ARRIVE_ALL, AS_SUM, POLICIES, SWIZZLE, RolePrinter, options, role_kernel
 from redfuser.errors import LoweringError
 from redfuser.tensorize.config import TileConfig
 from redfuser.tensorize.ir.flight import Flight
@@ -33,6 +33,7 @@ from redfuser.tensorize.ir.nodes import (
     TileProgram,
     TileStmt,
 )
+from redfuser.tensorize.model.layout import led
 
 
 def build_config(program: TileProgram, config: TileConfig) -> dict[str, Any]:
@@ -107,6 +108,8 @@ class _Printer(Expressions):
             inner += self.roles.head()
             threads = self.roles.threads
             self.called.add("arrive_if")
+        elif self.dialect is CUDA and (told := sorted(led(k))):
+            inner.append("T.annotate_layout({" + ", ".join(f"{n}: T.Fragment({self.shapes[n]}, {AS_SUM})" for n in told) + "})")
         if k.cluster > 1:  # TileLang tells its own launcher alone; said in the kernel, every launch has it
             threads = f"{threads}, cluster_dims={k.cluster}"
             self.called.add(f"#define {self.name}_kernel __cluster_dims__({k.cluster}, 1, 1) {self.name}_kernel")
@@ -151,9 +154,10 @@ class _Printer(Expressions):
                 return [*comment, f"T.fill({buffer}, {self.expr(value)})"]
             case Parallel(names, extents, body):
                 head = f"for {', '.join(names)} in T.Parallel({', '.join(map(str, extents))}):"
-                inner = [f"    {a.target}[{', '.join(map(self.expr, a.indices))}] = {self.element(a.target, a.expr)}"
-                         for a in body]
-                return [*comment, head, *inner]
+                places = [f"    {a.target}[{', '.join(map(self.expr, a.indices))}] = " for a in body]
+                done = self.values(s)
+                first = [line for text in done[0][:-1] for line in (head, f"{places[0]}{text}")]
+                return [*comment, *first, head, *(f"{place}{texts[-1]}" for place, texts in zip(places, done, strict=True))]
             case For(var, start, stop, body, stages):
                 bounds = self.expr(stop) if isinstance(start, Const) and start.value == 0 else \
                     f"{self.expr(start)}, {self.expr(stop)}"

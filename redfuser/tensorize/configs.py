@@ -21,6 +21,7 @@ from redfuser.tensorize.axes import Roles, choose, neighbours, strip_casts
 from redfuser.tensorize.config import Schedule, TileConfig
 from redfuser.tensorize.ir.effects import every
 from redfuser.tensorize.ir.nodes import TileKernel
+from redfuser.tensorize.ir.tangents import near
 from redfuser.tensorize.map_configs import map_configs
 from redfuser.tensorize.model import Sketch, operations, predicted, sketched, uneven
 from redfuser.tensorize.precision import kept, unit_roundoff
@@ -110,7 +111,7 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
     if not alone:
         _veto(kernel, roles.grid, extents, rows, n, columns=columns, depth=depth, target=target, pieces=pieces, singles=singles)
     outer = prod(extents[a] for a in roles.grid)
-    sketch = Sketch(rows, columns, n, outer, max(depth, 1) if inner else 0, size, size, dtype, *_between(kernel, roles),
+    sketch = Sketch(rows, columns, n, outer, max(depth, 1) if inner else 0, size, size, dtype, *_between(kernel, roles, target),
                     once=_reads_once(kernel), narrowed=_narrows(kernel), held=SPLIT if pieces else size)
     if not inner and (alone or columns > WHOLE):
         along = {n for b in kernel.init for n in b.names if roles.column_of(b.axes)}
@@ -165,6 +166,7 @@ def ranked(program: Program, space: list[TileConfig], target: Target, sketch: Sk
         if len(list(every(tiles.kernels[0].body))) > LARGE:
             return space
         if any(uneven(k, target) for k in tiles.kernels):
+            looked += [rest.pop(0)] if rest else []
             continue
         if tiles.kernels not in made:
             made.append(tiles.kernels)
@@ -175,11 +177,12 @@ def ranked(program: Program, space: list[TileConfig], target: Target, sketch: Sk
     return [*(c for c in near if c.schedule == "auto" or c in roles), *rest] or space
 
 
-def _between(kernel: Kernel, roles: Roles) -> tuple[float, float]:
+def _between(kernel: Kernel, roles: Roles, target: Target) -> tuple[float, float]:
     """Operations for an element of the r-axis between two products, of the CUDA cores and of the special function units: what
     is computed of it, its part in the statistics of the row, and its cast."""
-    found = [operations(e, False) for b in kernel.body if b.role == "producer" and b.reducer is None and roles.segment in b.axes
-             for e in b.exprs]
+    hardware = target.kind == "cuda" and near(False, {t.dtype for t in kernel.writes})
+    found = [operations(e, False, hardware) for b in kernel.body if b.role == "producer" and b.reducer is None
+             and roles.segment in b.axes for e in b.exprs]
     reduces = sum(b.reducer is not None and b.role == "reduce" and not roles.column_of(b.axes) for b in kernel.body)
     return sum(c for c, _ in found) + reduces + 0.5, sum(f for _, f in found)
 

@@ -22,7 +22,7 @@ from redfuser.tensorize.masks import masked_operand
 from redfuser.tensorize.pieces import products, split, whole
 from redfuser.tensorize.precision import kept, unit_roundoff
 from redfuser.tensorize.scope import HALF, Depth, Operand, Scope, Value
-from redfuser.tensorize.sizes import round_up
+from redfuser.tensorize.sizes import padded, round_up
 from redfuser.tensorize.staging import at_point, stage_tile
 from redfuser.tensorize.weights import EIGHT, foreign, weight_dtype, weight_pieces
 
@@ -34,7 +34,7 @@ def lower_contraction(work: Builder, b: Block) -> None:
     """``s[rows, segment] = sum[c] A[rows, c] * B[segment, c]``."""
     assert b.over is not None and work.at.roles.segment is not None
     parts = algebra.factors(b.exprs[0])
-    deep = round_up(work.at.extents[b.over], 16)
+    deep = padded(work.at.extents[b.over], work.at.config)
     inside = work.contracting(Depth(b.over, deep, i64(0)))
     right = tuple(p for p in parts if work.at.roles.segment in inside.axes_of(p))
     left = tuple(p for p in parts if p not in right)
@@ -119,10 +119,13 @@ def _matrix_operand(work: Builder, e: Expr, axes: tuple[str, ...], apart: bool) 
 def _masked_depth(work: Builder, e: Expr, depth: Depth) -> Expr:
     """An operand whose tile is deeper than the contraction is 0 there: by itself where that leaves its tensors."""
     over, extent = depth.axis, work.at.extents[depth.axis]
-    if round_up(extent, depth.size if depth.chunked else 16) == extent:
+    if (round_up(extent, depth.size) if depth.chunked else padded(extent, work.at.config)) == extent:
         return e
-    if isinstance(e, Load) and zero_filled(e.indices, map(int, work.at.declared[e.tensor].shape), over, work.at.extents):
-        return e
+    if isinstance(e, Load):  # as the parameter has it: heads of 72 side by side are a dimension of 72, which 80 columns leave
+        seen = work.at.view_indices(e.tensor, e.indices)
+        shape = work.at.declared[e.tensor].shape if seen is None else work.at.params[e.tensor].shape
+        if zero_filled(e.indices if seen is None else seen, map(int, shape), over, work.at.extents):
+            return e
     return masked_operand(e, op("lt", Index(over), i64(extent)))
 
 

@@ -69,12 +69,12 @@ def _split(extent: int, radix: tuple[int, ...]) -> list[int]:
     return sizes
 
 
-def zero_filled(indices: Iterable[Expr], shape: Iterable[int], axis: str, extents: Mapping[str, int]) -> bool:
+def zero_filled(indices: Iterable[Expr | Affine], shape: Iterable[int], axis: str, extents: Mapping[str, int]) -> bool:
     """Does a read with ``axis`` past its extent leave the tensor, which gives 0? Not where it reads a part of one: the
     first 100 columns of 128 are followed by 28 others."""
     ix = Indices({a: max(2, n) for a, n in extents.items()})
     for e, size in zip(indices, shape, strict=True):
-        p = ix.of_axes(e)
+        p = e if isinstance(e, Affine) else ix.of_axes(e)
         if p is not None and (k := p.coefficient(axis)) > 0 and k * extents[axis] + ix.range(p.without(axis))[0] >= size:
             return True
     return False

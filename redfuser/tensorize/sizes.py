@@ -17,9 +17,17 @@ def tile_sizes(roles: Roles, config: TileConfig, resident: bool, has_gemm: bool)
     sizes = {roles.rows: rows, **({roles.segment: segment} if roles.segment else {})}
     for a in roles.columns:
         e = roles.extents[a]
-        whole = _power_at_least(e) if roles.lists else round_up(e, 16) if has_gemm else e
+        whole = _power_at_least(e) if roles.lists else padded(e, config) if has_gemm else e
         sizes[a] = min(whole, config.columns or whole)
     return sizes
+
+
+def padded(extent: int, config: TileConfig) -> int:
+    """Columns of a matrix operand's tile that has room for ``extent`` of them: a multiple of 16, as the instructions take them.
+    With roles, where rows begin in the middle of a sector of 32 bytes (heads of 72 in half precision), a multiple of 32: the
+    copy engine brings a tile in panels as wide as divide it, and in panels of 32 bytes each row of each would be two sectors.
+    What is beyond the extent is no read, and 0."""
+    return round_up(extent, 32 if extent % 16 and config.schedule != "auto" else 16)
 
 
 def one_segment(kernel: Kernel, roles: Roles, config: TileConfig) -> bool:

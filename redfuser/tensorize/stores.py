@@ -82,7 +82,8 @@ def _write_result(work: Builder, name: str, e: Expr, axes: tuple[str, ...], comm
     param = work.at.params[target].name
     value = at_point(work, e)
     point = tuple(work.form(p) for p in forms)
-    if matrix and rect is not None and rect[1] == wide[1:]:  # no row axis: the first row, staged
+    whole = all(work.at.sizes[a] == work.at.extents[a] for a in wide[1:])  # one row is sent as it lies: no more than there is
+    if matrix and rect is not None and rect[1] == wide[1:] and whole:  # no row axis: the first row, staged
         bare = e.arg if isinstance(e, Cast) and e.dtype == tensor.dtype else e
         src = as_tile(work, bare, wide, f"{name}_tile")
         out = work.buffer(f"{name}_shared", "shared", tensor.dtype, work.shape(wide))

@@ -16,7 +16,7 @@ import pytest
 from redfuser.artifact import ArgSpec, KernelSpec
 from redfuser.cache import Cache
 from redfuser.codegen import toolchain
-from redfuser.codegen.build import Request, build, build_many, cache_key, canonical_source, try_build
+from redfuser.codegen.build import Request, _slowed, build, build_many, cache_key, canonical_source, try_build
 from redfuser.codegen.pool import BuildFailure, BuildFailureError, Built, Job, Pool
 from redfuser.errors import BuildError
 
@@ -374,3 +374,14 @@ def test_a_pip_toolchain_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert str(tmp_path / "nvidia" / "cuda_cccl" / "include") in found.includes
     finally:
         toolchain._find_nvcc.cache_clear()
+
+
+@pytest.mark.parametrize("log, why", [
+    ("ptxas info    : (C7514) Potential Performance Loss: wgmma.mma_async instructions are serialized due to non wgmma instructions "
+     "reading accumulator registers of  a wgmma between start and end of the pipeline stage in the function 'k'\n", "C7514"),
+    ("ptxas info    : (C7508) setmaxnreg ignored to maintain minimum register requirements.\n", ""),
+])
+def test_products_one_after_another_are_no_candidate(log: str, why: str) -> None:
+    """Whatever the reason that ptxas gives."""
+    said = _slowed(KernelSpec("k", "cuda", "sm_90a", (), ()), log)
+    assert (why in said) if why else not said

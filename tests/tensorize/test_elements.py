@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -13,14 +14,19 @@ from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, f32, op
 from redfuser.acrf.index import i64, iadd, imul, value
 from redfuser.cache import Cache
 from redfuser.codegen import tilelang
-from redfuser.codegen.halves import HALF, reciprocal, tangent
+from redfuser.codegen.dialects import CUDA
+from redfuser.codegen.expressions import Expressions
+from redfuser.codegen.halves import HALF, reciprocal
 from redfuser.strategies import realise
 from redfuser.tensorize import TileConfig, tensorize
 from redfuser.tensorize.ir.effects import every
 from redfuser.tensorize.ir.nodes import For, Gemm, If, Parallel
+from redfuser.tensorize.ir.tangents import tangent
 from redfuser.tensorize.maps import masked
+from redfuser.tensorize.model import operations
 from redfuser.tensorize.schedule.peel import last_step, no_more
 from redfuser.tensorize.schedule.positions import WHOLE, AddPositions, _parts
+from tests.tensorize.examples import Shape, attention, masks
 from tests.tensorize.test_roles import SMALL, UNDER, cascade, tiles
 
 
@@ -125,3 +131,72 @@ def test_texts_of_bfloat16() -> None:
                                                      "single"), TileConfig(128, 64, 256, 2, "registers", True), SMALL))
     assert '"tanh_approx"' not in total, "a result in single precision"
     assert '"tanh_approx"' not in wide and '"reciprocal_approx"' in wide
+
+
+HALVES = UNDER.replace("bf16", "f16")
+
+
+class Spelled:
+    """What the text of an element means, to evaluate it."""
+
+    max = staticmethod(np.maximum)
+
+    @staticmethod
+    def cast(x: np.ndarray, dtype: str) -> np.ndarray:
+        return np.asarray(x).astype(dtype)
+
+    @staticmethod
+    def if_then_else(c: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return np.where(c, x, y)
+
+    @staticmethod
+    def call_extern(_: str, name: str, *x: np.ndarray) -> np.ndarray:
+        a = np.asarray(x[0], np.float32)
+        return np.tanh(a) if name == "tanh_approx" else (a.astype(np.float64) * x[1] + np.float64(a * np.float32(x[2]))).astype("f4")
+
+
+@pytest.mark.parametrize("p, parts", [
+    ("tanh(f32(f16(s)) * 0.125 / 30.0) * 30.0", 2),
+    ("f32(f16(tanh(f32(f16(s) * f16(0.125) / f16(30.0)))) * f16(30.0))", 5),
+    ("f32(abs(f16(tanh(f32(f16(s))))) * f16(3.0)) + 1.0", 4),
+    ("f32(f16(s)) * 0.125", 1),
+])
+def test_roundings_to_float16_are_statements_of_their_own(p: str, parts: int) -> None:
+    """The parts, one after another, are what the one statement was; no part but a rounding's has a rounding."""
+    body = HALVES.replace("select(l <= i + 72 and i + 72 - l < 210, tanh(f32(f16(s)) * 0.125 / 30.0) * 30.0, -inf) + a[h] * f32(l - i)", p)
+    program = tensorize(realise(cascade(body), "single"), TileConfig(128, 64, 256, 2, "registers", True, schedule="overlap"), SMALL)
+    kernel = program.kernels[0]
+    loop = next(s for s in every(kernel.body) if isinstance(s, Parallel) and s.body[0].target == "scores" and "f16" in str(s))
+    (found,) = Expressions(kernel, CUDA).values(loop)
+    assert len(found) == parts
+    assert not any('"float16"' in text and ("call_extern" in text or "if_then_else" in text) for text in found)
+    x = np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32) * 300
+    i, j = np.indices(x.shape)
+
+    def evaluated(text: str, scores: np.ndarray) -> np.ndarray:
+        return np.asarray(eval(text, {"T": Spelled, "scores": scores, "i": i, "j": j, "h": 0}), np.float32)
+
+    done = x
+    for text in found:
+        done = evaluated(text, done)
+    whole = Expressions(kernel, CUDA).element("scores", loop.body[0].expr)
+    assert np.array_equal(done, evaluated(whole, x)) and not np.array_equal(done, x)
+
+
+def test_a_mask_s_bytes_are_read_by_two() -> None:
+    shape = Shape(i=264, n=336, d=64)
+    f = attention(shape, mask=masks(shape)["data"])
+    config = TileConfig(128, 64, 256, 2, "registers", True, schedule="overlap")
+    text = tilelang.print_program(tensorize(realise(f, "single"), config, SMALL))
+    assert 'T.call_extern("int32", "byte_of_two", T.address_of(mask_shared[' in text and "j // 2 * 2]), j % 2) != 0" in text
+    alone = tilelang.print_program(tensorize(realise(f, "single"), replace(config, schedule="auto"), SMALL))
+    assert "byte_of_two" not in alone
+
+
+def test_a_tangent_that_the_hardware_has_is_one_result() -> None:
+    x = Cast(Cast(Load("s", (Index("j"),), "f32"), "f16"), "f32")
+    power = op("exp2", op("mul", x, f32(2.8853900817779268)))
+    text = op("sub", f32(1.0), op("div", f32(2.0), op("add", f32(1.0), power)))
+    for e in (text, op("tanh", x)):
+        assert operations(e, False, True) == (2.0, 1.0) and operations(e, False)[1] == 2.0
+    assert operations(op("tanh", Load("s", (), "f32")), False, True)[1] == 2.0

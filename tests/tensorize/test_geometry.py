@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from redfuser.acrf import fuse, parse_cascade
+from redfuser.codegen.tilelang import print_program
 from redfuser.errors import LoweringError
 from redfuser.gate import checked_tiles
 from redfuser.strategies import realise, select
@@ -16,8 +17,11 @@ from redfuser.tensorize import TileConfig, configs, tensorize
 from redfuser.tensorize.ir.effects import every
 from redfuser.tensorize.ir.nodes import Gemm, If, TileProgram
 from redfuser.tensorize.ir.verify import verify_kernel
+from redfuser.tensorize.model import uneven
+from redfuser.tensorize.model.layout import layouts, led
 from redfuser.tensorize.rewrite import arrange
-from tests.tensorize.holding import H200, ROWS, hold, tiles, values
+from tests.tensorize.examples import Shape, attention, inputs
+from tests.tensorize.holding import H200, PRODUCT, ROWS, hold, tiles, values
 
 NARROW = TileConfig(32, 16, 64, 2, columns=16)
 PIECES = TileConfig(32, 16, 64, 1, pieces=True)
@@ -299,3 +303,53 @@ def test_a_reversed_operand_is_read_by_element():
       return y
     """)
     hold(cascade, values(cascade), tiles(cascade, "resident", 1, ROWS))
+
+
+@pytest.mark.parametrize("d, wide", [(40, 64), (72, 96), (80, 80)])
+def test_heads_side_by_side_are_tiles_that_the_copy_engine_brings(d: int, wide: int) -> None:
+    """``q[b, i, h * 72 + c]`` is a tensor of heads of 72, which a tile leaves at 72: nobody has to write the zeros behind. Rows
+    that begin within a sector are padded to panels of two."""
+    f = attention(Shape(h=2, hk=2, i=136, n=160, d=d), flat=True)
+    config = TileConfig(128, 64, 256, 2, "registers", True, schedule="overlap")
+    program = tensorize(realise(f, "single"), config, H200)
+    tiled = {b.shape[-1] for b in program.kernels[0].buffers if b.scope == "shared"}
+    assert tiled == {wide} and "_operand" not in str(program)
+    without = tensorize(realise(f, "single"), replace(config, schedule="auto"), H200)
+    assert {b.shape[-1] for b in without.kernels[0].buffers if b.scope == "shared"} == {-(-d // 16) * 16}
+    if d == 40:
+        hold(f.cascade, inputs(f), program)
+        hold(f.cascade, inputs(f), without)
+
+
+def test_squares_beside_a_product_lie_as_its_sum() -> None:
+    """A norm read by a product: nothing but the rows' values ties what is summed for it to the product, and TileLang is told."""
+    cascade = parse_cascade("""cascade joined(x: f16[70, 200], w: f16[200], p: f16[200, 96]) over l
+      t[i] = sum[l] f32(x[i, l]) * f32(x[i, l])
+      o[i, e] = sum[l] f32(f16(f32(x[i, l]) * rsqrt(t / 200.0 + 0.000001) * f32(w[l]))) * f32(p[l, e])
+      y[i, e] = f16(o)
+      return y
+    """)
+    plain = tiles(cascade, config=TileConfig(64, 80, 128, 2, "registers", False))
+    (kernel,) = plain.kernels
+    assert led(kernel) == {"t_term"} and layouts(kernel, H200)["t_term"].across == 4
+    assert "T.annotate_layout({t_term: T.Fragment((64, 80), " in print_program(plain)
+    apart = tiles(cascade, config=TileConfig(64, 80, 128, 2, "registers", True)).kernels[0]
+    assert not led(apart) and uneven(apart, H200) and not uneven(kernel, H200)
+    attends = tensorize(realise(attention(Shape()), "single"), PRODUCT, H200).kernels[0]
+    assert not led(attends) and not uneven(attends, H200)
+
+
+@pytest.mark.parametrize("d", [40, 48])
+def test_one_row_is_sent_as_it_lies_where_it_is_whole(d: int) -> None:
+    """A single query's result: the first row of a tile, or, of a tile wider than the row, the row's elements."""
+    cascade = parse_cascade(f"""cascade one(q: f16[{d}], k: f16[33, {d}], v: f16[33, {d}]) over l
+      s[l] = sum[c] f32(q[c]) * f32(k[l, c])
+      m = max[l] s
+      t = sum[l] exp(s - m)
+      o[e] = sum[l] exp(s - m) / t * f32(v[l, e])
+      y[e] = f16(o)
+      return y
+    """)
+    program = tiles(cascade, config=TileConfig(16, 64, 64, 2, "shared", False))
+    hold(cascade, values(cascade), program)
+    assert ("copy y_shared[0, 0 +: 48]" in str(program)) == (d == 48), str(program)

@@ -35,7 +35,10 @@ def matrix_warps(g: Gemm, m: int, n: int, threads: int, target: Target) -> tuple
 
 
 def uneven(kernel: TileKernel, target: Target) -> str:
-    """A product that the warps cannot share: each takes 16 rows and 8 columns, or some of these. Empty where there is none."""
+    """A product that the warps cannot share: each takes 16 rows and 8 columns, or some of these; or a tile beside one for which
+    there is no layout (:func:`led`). Empty where there is neither."""
+    if target.kind == "cuda" and kernel.warp_specialized and (beside := _beside(kernel)):
+        return f"a layout for {', '.join(sorted(beside))} beside a product"
     shapes = {b.name: b.shape for b in kernel.buffers if b.scope == "fragment"}
     for s in every(kernel.body):
         if isinstance(s, Gemm) and not s.flies and len(shape := shapes.get(s.c, ())) == 2 and next(
@@ -75,6 +78,8 @@ def layouts(kernel: TileKernel, target: Target) -> dict[str, Layout]:
             m, n = shapes[s.c]
             rows, columns = matrix_warps(s, m, n, kernel.threads, target)
             fixed.setdefault(root(s.c), Layout(4 * columns, max(1, m // (target.warp // 4 * rows)), columns > 1, True))
+    for n in led(kernel) if target.kind == "cuda" else ():
+        fixed.setdefault(root(n), Layout(4, 2, False, True))
     for s in every(kernel.body):
         if isinstance(s, ReduceTile) and s.lanes and root(s.src) in fixed:
             fixed.setdefault(root(s.dst), fixed[root(s.src)])
@@ -109,6 +114,24 @@ def of_products(kernel: TileKernel) -> set[str]:
     shapes, root = _alike(kernel)
     fixed = {root(n) for s in every(kernel.body) if isinstance(s, Gemm) for n in (s.c, s.a.buffer) if n in shapes}
     return {n for n in shapes if root(n) in fixed}
+
+
+def led(kernel: TileKernel) -> set[str]:
+    """Fragments whose layout TileLang is told: that of a product's sum. They are reduced along their rows beside products of as
+    many rows, 16 a warp, and nothing but their rows' values ties them to what a product reads or adds to (squares of a row,
+    summed for its norm, beside the normalised row): TileLang finds no layout for both. None where warps of its own copy, which
+    are in front of those that compute: a layout that it is told begins at the first thread of all."""
+    return set() if kernel.warp_specialized else _beside(kernel)
+
+
+def _beside(kernel: TileKernel) -> set[str]:
+    shapes = {b.name: b.shape for b in kernel.buffers if b.scope == "fragment"}
+    products = [s for s in every(kernel.body) if isinstance(s, Gemm)]
+    rows = {shapes[s.c][0] for s in products if len(shapes.get(s.c, ())) == 2}
+    if not products or any(s.policy != "rows" for s in products) or rows != {kernel.threads // 2}:
+        return set()
+    return {s.src for s in every(kernel.body) if isinstance(s, ReduceTile) and len(shapes[s.src]) == 2 and
+            {shapes[s.src][0]} == rows and shapes[s.src][1] % 8 == 0} - of_products(kernel)
 
 
 def _turned(kernel: TileKernel, name: str, shapes: dict[str, tuple[int, ...]], own: Layout, found: dict[str, Layout],

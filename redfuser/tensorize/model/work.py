@@ -25,6 +25,7 @@ from redfuser.tensorize.ir.nodes import (
     TileKernel,
     TileStmt,
 )
+from redfuser.tensorize.ir.tangents import computed_half, near, tangent
 from redfuser.tensorize.model.layout import layouts, matrix_warps, warp_group
 
 EXCHANGE = 5
@@ -35,9 +36,9 @@ SAMPLES = 4
 """Blocks along a grid axis, and turns of a loop, at which bounds and conditions are looked at."""
 
 COST = {"div": (8, 1), "sqrt": (8, 1), "rsqrt": (4, 1), "exp2": (1, 1), "exp": (3, 1), "log": (3, 1), "log2": (2, 1),
-        "tanh": (10, 2), "sigmoid": (10, 2), "erf": (20, 1), "sin": (20, 0), "cos": (20, 0), "pow": (20, 2)}
+        "tanh": (10, 2), "tangent": (1, 1), "sigmoid": (10, 2), "erf": (20, 1), "sin": (20, 0), "cos": (20, 0), "pow": (20, 2)}
 """Instructions of the CUDA cores and of the special function units for one value; any other operation is one of the former, a
-product that is added to something none."""
+product that is added to something none. ``tangent``: the hardware's, of a number times a constant."""
 
 
 UNROLLED = 4
@@ -82,6 +83,7 @@ class _Counting:
         self.params = {p.name for p in kernel.params}
         self.shared = {b.name for b in kernel.buffers if b.scope == "shared"}
         self.layouts = layouts(kernel, target)
+        self.near = target.kind == "cuda" and near(bool(kernel.exact), {p.dtype for p in kernel.params if p.out})
         self.counted: dict[int, Work] = {}
 
     def elements(self, x: Slice) -> int:
@@ -181,7 +183,7 @@ def _statement(at: _Counting, s: TileStmt) -> Work:
 
 
 def _point(at: _Counting, a: Assign, variables: tuple[str, ...], points: int, done: Work) -> None:
-    core, special = operations(a.expr, bool(at.kernel.exact))
+    core, special = operations(a.expr, bool(at.kernel.exact), at.near)
     done.core += points * core
     done.special += points * special
     own = at.layouts.get(a.target)
@@ -197,10 +199,11 @@ def _point(at: _Counting, a: Assign, variables: tuple[str, ...], points: int, do
             done.shared += touched * BYTES[x.dtype]
 
 
-def operations(e: Expr, exact: bool) -> tuple[float, float]:
-    """Instructions for one value; those of indices count for nothing."""
+def operations(e: Expr, exact: bool, hardware: bool = False) -> tuple[float, float]:
+    """Instructions for one value; those of indices count for nothing. hardware: tangents of what was rounded to half precision
+    are the hardware's."""
     core, special = 0.0, 0.0
-    for x in _values(e):
+    for x in _values(e, hardware):
         if isinstance(x, Op):
             c, f = (4, 1) if x.name == "div" and not exact else COST.get(x.name, (1, 0))
             joined = x.name in ("add", "sub") and any(isinstance(k, Op) and k.name == "mul" for k in x.args)
@@ -210,14 +213,27 @@ def operations(e: Expr, exact: bool) -> tuple[float, float]:
     return max(core, 1.0), special
 
 
-def _values(e: Expr) -> Iterator[Expr]:
+def _values(e: Expr, hardware: bool) -> Iterator[Expr]:
     """All parts but loads. Of two positions that are added (``AddPositions``) each is converted once a row."""
+    if hardware and (x := _tangent(e)) is not None:
+        yield Op("tangent", (x,), "f32")
+        yield from _values(x, hardware)
+        return
     yield e
     match e:
         case Op(name="add", args=(Cast(arg=x, dtype="f32"), Cast(arg=y, dtype="f32"))) if x.dtype == y.dtype == "i64":
             return
     for k in e.args if isinstance(e, Op) else (e.arg,) if isinstance(e, Cast) else ():
-        yield from _values(k)
+        yield from _values(k, hardware)
+
+
+def _tangent(e: Expr) -> Expr | None:
+    """What a hyperbolic tangent is of, in either spelling, where the hardware's own is near enough."""
+    match e:
+        case Op(name="tanh", dtype="f32", args=(x,)) if any(map(computed_half, walk(x))):
+            return x
+    found = tangent(e)
+    return None if found is None else found[0]
 
 
 _OPS: dict[str, Callable[[int, int], int | bool]] = {
