@@ -21,7 +21,8 @@ def describe(name: str, arch: str, imported: Any, partition: Any, produced: dict
     cascades += [_refusal(r, verdicts) for r in partition.refusals]
     maps = [_region(r, produced.get(r.name), verdicts.get(r.key)) for r in partition.maps]
     notes = [*(Note(text, code, "warning") for code, text in imported.remarks),
-             *(Note(t) for t in imported.notes), *_outside(partition), *_eager(partition, maps), *_unchecked(verdicts),
+             *(Note(t) for t in imported.notes), *_once(imported), *_outside(partition), *_eager(partition, maps),
+             *_unchecked(verdicts),
              *(n for made in {p.name: p for p in produced.values()}.values() for n in made.notes)]
     kept = {m.name: "fused" for m in cascades if m.fused} | {m.name: "map" for m in maps if m.fused}
     refused = [r for r in (*partition.regions, *partition.refusals) if r.name not in kept]
@@ -60,6 +61,12 @@ def _refusal(refused: Any, verdicts: Mapping[str, Verdict]) -> CascadeReport:
     verdict = verdicts.get(refused.key)
     return CascadeReport(refused.name, refs, False, reason, cascade=str(refused.fused.cascade),
                          fused_form=describe_state(refused.fused), certificate=verdict.words if verdict else "")
+
+
+def _once(imported: Any) -> list[Note]:
+    """Operations of the program that stand for others that compute the same."""
+    return [Note(f"computed once for {more + 1} operations that compute the same: {OpRef(where.op, where.source)}")
+            for where, more in imported.once]
 
 
 def _outside(partition: Any) -> list[Note]:

@@ -132,9 +132,10 @@ def _older(made: Produced, decided: Decision) -> tuple[Note, ...]:
 
 
 def produce_all(wanted: Sequence[tuple[str, Fused]], arch: str, *, build: bool = True, verify: str = "1",
-                records: Records | None = None) -> list[Produced]:
+                records: Records | None = None, refused: Callable[[], Mapping[str, Reason]] = dict) -> list[Produced]:
     """:func:`produce` of every (name, fusion), in order, each as the records decide. Kernels build side by side; plans are made
-    one at a time, and no plan depends on another's, so the kernels are those that one after the other would give."""
+    one at a time, and no plan depends on another's, so the kernels are those that one after the other would give. refused:
+    finds, while compilers run, which of them must not have a kernel, and why; it passes its turn on."""
     finished: list[str] = []
 
     def decided(item: tuple[str, Fused]) -> Decision | None:
@@ -145,16 +146,22 @@ def produce_all(wanted: Sequence[tuple[str, Fused]], arch: str, *, build: bool =
         progress.tell("building kernels" if build else "planning kernels", len(finished), len(wanted))
         return made
 
-    if not build or arch == "cpu" or len(wanted) < 2:
-        return [told(produce(*item, arch, build=build, verify=verify, decided=decided(item))) for item in wanted]
+    if not build or arch == "cpu":
+        bad = refused()
+        return [Produced(item[0], reason=bad[item[0]]) if item[0] in bad else told(
+            produce(*item, arch, build=build, verify=verify, decided=decided(item))) for item in wanted]
     from redfuser.codegen.pool import default_pool
 
     def one(item: tuple[str, Fused]) -> Produced:
         with turns.taken():
             return told(produce(*item, arch, build=True, verify=verify, decided=decided(item)))
 
-    with turns.given_up(), ThreadPoolExecutor(min(default_pool().size + 1, len(wanted))) as threads:
-        return list(threads.map(one, wanted))
+    with turns.given_up(), ThreadPoolExecutor(max(1, min(default_pool().size + 1, len(wanted)))) as threads:
+        made = [threads.submit(one, item) for item in wanted]
+        with turns.taken():
+            bad = refused()
+        return [Produced(name, reason=bad[name]) if name in bad else m.result()
+                for (name, _), m in zip(wanted, made, strict=True)]
 
 
 def with_hip(made: Mapping[str, Produced]) -> dict[str, Produced]:

@@ -1,5 +1,5 @@
-"""The stages, top to bottom: import, partition (which lifts and derives), re-check each distinct certificate, realise each
-distinct cascade, emit the outer graph. Everything else is detail of one of these lines.
+"""The stages, top to bottom: import, partition (which lifts and derives), realise each distinct cascade and re-check its
+certificate while compilers work, emit the outer graph. Everything else is detail of one of these lines.
 
 A region of which nothing comes (no certificate that holds, no tile form, no configuration that fits, a check that fails, a
 binary that does not build) goes back to the partition, which answers with the next smaller regions, down to single cascades.
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from redfuser import settings, turns
+from redfuser import progress, settings, turns
 from redfuser.acrf.state import NotFusable
 from redfuser.autotune.lookup import Records
 from redfuser.describe import describe
@@ -87,8 +87,7 @@ def _run(model: Any, args: Any, kwargs: Any, arch: str, casts: str, build: bool,
     found = trace.run("partition", search.run)
     made = Realised(arch, build, verify, records)
     for turn in range(0 if disable else ROUNDS + 1):
-        trace.run("certificates", made.recheck, found.parts)
-        trace.run("kernels", made.realise, found.parts)
+        trace.run("certificates and kernels", made.realise, found.parts)
         if not (failed := made.failed(found.parts)) or turn == ROUNDS:
             break
         search.give_up(failed)
@@ -106,7 +105,8 @@ def _run(model: Any, args: Any, kwargs: Any, arch: str, casts: str, build: bool,
     report = describe(name, arch, imported, found, produced, made.verdicts, trace.seconds, built=build)
     if records is not None and records.notes:
         report = replace(report, notes=(*report.notes, *records.notes))
-    references = {names[r.name]: text for r in kept if (text := outer.emit_region(imported, r)) is not None} if build else {}
+    alike = {names[r.name]: r for r in kept}
+    references = {k: text for k, r in alike.items() if (text := outer.emit_region(imported, r)) is not None} if build else {}
     return Compilation(imported, found, produced, graph, report, references)
 
 
@@ -122,19 +122,25 @@ class Realised:
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     kernels: dict[str, Produced] = field(default_factory=dict)
 
-    def recheck(self, regions: Any) -> None:
-        self.verdicts |= recheck([r for r in regions if r.key not in self.verdicts], self.verify)
-
     def realise(self, regions: Any) -> None:
         new = {r.key: r for r in reversed(regions) if r.key not in self.kernels}
         order = [key for key in dict.fromkeys(r.key for r in regions) if key in new]
         named = {key: f"k{i}_{new[key].cascade.name}" for i, key in enumerate(order, len(self.kernels))}
-        reasons = {key: refused(self.verdicts[key]) for key in named}
-        sound = [key for key in named if reasons[key] is None]
-        made = produce_all([(named[key], new[key].fused) for key in sound], self.arch, build=self.build,
-                           verify=self.verify, records=self.records)
-        done = dict(zip(sound, made, strict=True)) | {k: Produced(named[k], reason=why) for k, why in reasons.items() if why}
-        self.kernels |= {key: done[key] for key in named}
+        wanted = [(named[key], new[key].fused) for key in order]
+        made = produce_all(wanted, self.arch, build=self.build, verify=self.verify, records=self.records,
+                           refused=lambda: self.refused({named[key]: new[key] for key in order}))
+        self.kernels |= dict(zip(order, made, strict=True))
+
+    def refused(self, regions: dict[str, Any]) -> dict[str, Reason]:
+        """By the kernel's name, why there must be none: its certificate was asked for and does not hold."""
+        found: dict[str, Reason] = {}
+        for n, (name, r) in enumerate(regions.items(), 1):
+            turns.passed_on()
+            progress.tell("checking certificates", n, len(regions))
+            self.verdicts |= recheck([r], self.verify)
+            if (why := refused(self.verdicts[r.key])) is not None:
+                found[name] = why
+        return found
 
     def failed(self, regions: Any) -> dict[str, NotFusable]:
         """Regions, by name, that a smaller one may succeed."""

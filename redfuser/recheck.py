@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from redfuser import progress
 from redfuser.cache import Cache
 from redfuser.errors import InternalError
 from redfuser.report import Reason
@@ -26,8 +25,7 @@ def recheck(regions: Iterable[Any], policy: str = "1", cache: Cache | None = Non
     distinct: dict[str, Any] = {}
     for region in regions:
         distinct.setdefault(region.key, region)
-    for n, region in enumerate(distinct.values(), 1):
-        progress.tell("checking certificates", n, len(distinct))
+    for region in distinct.values():
         verdict = Verdict("off") if policy == "0" else examine(region.fused, store)
         verdicts[region.key] = verdict
         if (reason := refused(verdict)) is not None:
@@ -58,6 +56,11 @@ def unprovable(violations: Sequence[str]) -> Reason | None:
 
 def examine(fused: Any, store: Cache) -> Verdict:
     """The verdict on one fusion."""
-    from redfuser.acrf.check import SOURCES, verify
+    from redfuser.acrf.check import SOURCES
 
-    return remember("certificate", fused, SOURCES, lambda: verify.check(fused), store)
+    def ask() -> Sequence[str]:
+        from redfuser.acrf.check import verify
+
+        return verify.check(fused)
+
+    return remember("certificate", fused, SOURCES, ask, store)

@@ -23,6 +23,7 @@ from tvm import ir, relax, s_tir, tirx
 from tvm import te as te
 from tvm import topi as topi
 from tvm.relax import TensorStructInfo, TupleStructInfo
+from tvm_ffi import structural_equal
 
 
 def tensor_info(shape: Sequence[int], dtype: str) -> Any:
@@ -94,6 +95,11 @@ def permute_axes(call: Any) -> tuple[int, ...]:
     if call.attrs.axes is None:
         return tuple(reversed(range(rank)))
     return tuple(int(a) % rank for a in call.attrs.axes)
+
+
+def same(a: Any, b: Any) -> bool:
+    """Are two pieces of IR (attributes, struct infos, lists of them) equal in structure?"""
+    return bool(structural_equal(a, b))
 
 
 def bindings(func: Any) -> list[Any]:

@@ -11,6 +11,7 @@ Normal form of ``main``:
   the same; ``where`` and logical ops on constant masks are gone;
 * reductions and slices of a row with a few appended columns are those of its pieces;
 * a total over several axes of rows that were normalised is a total over the rows first;
+* equal results of the program's operations are one (:mod:`redfuser.frontend.equal`);
 * no dead bindings, no aliases.
 
 The simplifications are in :mod:`redfuser.frontend.local`.
@@ -19,30 +20,36 @@ The simplifications are in :mod:`redfuser.frontend.local`.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from redfuser.acrf.cascade import Provenance
+from redfuser.frontend.equal import equal
 from redfuser.frontend.local import Simplifier
 from redfuser.tvm_compat import relax, variables
 
 
 class Builder(Simplifier):
-    """Collects bindings in normal form. ``params`` are the parameters of ``main``, in order."""
+    """Collects bindings in normal form. ``params`` are the parameters of ``main``, in order; ``kept`` names what the program
+    returns, as far as that is known beforehand."""
 
-    def __init__(self, params: Sequence[Any]) -> None:
-        super().__init__()
+    def __init__(self, params: Sequence[Any], kept: Collection[str] = ()) -> None:
+        super().__init__(kept)
         self.params = list(params)
         self.provenance: dict[str, Provenance] = {}
         self._bindings: list[tuple[Any, Any]] = []
         self._values: dict[str, Any] = {}
         self._names: set[str] = {p.name_hint for p in params}
+        self._whole: set[str] = set()
+        self.once: dict[Provenance, int] = {}
+        """Operations whose result stands for those of further ones too, and for how many, when it is finished."""
         self._prefix, self._origin = "v", Provenance()
 
     # -- emitting ------------------------------------------------------------------------------------------------------
 
     def begin(self, prefix: str, origin: Provenance) -> None:
-        """Name and attribute what is emitted from now on after one op of the source program."""
+        """Name and attribute what is emitted from now on after one op of the source program. What is emitted without a suffix
+        is that op's result."""
         self._prefix, self._origin = prefix, origin
 
     def emit(self, expr: Any, suffix: str = "") -> Any:
@@ -54,6 +61,8 @@ class Builder(Simplifier):
         var = relax.DataflowVar(self._fresh(f"{self._prefix}_{suffix}" if suffix else self._prefix), expr.struct_info)
         self._bindings.append((var, expr))
         self._values[var.name_hint] = expr
+        if not suffix:
+            self._whole.add(var.name_hint)
         self.provenance[var.name_hint] = self._origin
         return var
 
@@ -67,11 +76,12 @@ class Builder(Simplifier):
 
     def finish(self, outputs: Sequence[Any], attrs: dict[str, Any] | None = None) -> Any:
         """The module: live bindings only, outputs bound to (non-dataflow) variables."""
+        wanted = {o.name_hint for o in outputs if isinstance(o, relax.Var)}
+        self._share(outputs, wanted)
         live = self._live(outputs)
         results: dict[str, Any] = {}
         bindings: list[Any] = []
         renamed: dict[str, Any] = {}
-        wanted = {o.name_hint for o in outputs if isinstance(o, relax.Var)}
         for var, expr in self._bindings:
             if var.name_hint not in live:
                 self.provenance.pop(var.name_hint, None)
@@ -104,6 +114,18 @@ class Builder(Simplifier):
         blocks = relax.BlockBuilder()
         blocks.add_func(func, "main")
         return blocks.get()
+
+    def _share(self, outputs: Sequence[Any], wanted: set[str]) -> None:
+        """Let equal values be computed once."""
+        live = self._live(outputs)
+        found = equal([b for b in self._bindings if b[0].name_hint in live], self._whole, wanted)
+        moved = {v.name_hint for v in found.first.values()}
+        gone = moved | found.instead.keys() - found.first.keys()
+        self._bindings = [(found.first.get(v.name_hint, v), _rename(e, found.instead)) for v, e in self._bindings
+                          if v.name_hint not in gone]
+        for kept in found.spared:
+            origin = self.provenance[kept]
+            self.once[origin] = self.once.get(origin, 0) + 1
 
     def used_params(self, outputs: Sequence[Any]) -> set[str]:
         """The names of the parameters that some output depends on."""

@@ -84,7 +84,8 @@ class Imported:
     its leaves is; ``out_spec`` and ``out_leaves`` the same for the result, where a string names the tensor and appears
     in the order of main's outputs. Both specs are ``None`` for ONNX and Relax models: a call then takes the user inputs
     positionally and returns one tensor or a tuple. ``notes`` says what was made opaque, dropped or approximated;
-    ``remarks`` are warnings about the model itself, each with its code.
+    ``remarks`` are warnings about the model itself, each with its code; ``once`` says which operations' results stand for those
+    of how many further ones that compute the same.
     """
 
     mod: Any
@@ -99,6 +100,7 @@ class Imported:
     out_leaves: tuple[Leaf, ...] = ()
     notes: tuple[str, ...] = ()
     remarks: tuple[tuple[str, str], ...] = ()
+    once: tuple[tuple[Provenance, int], ...] = ()
 
     @property
     def user_inputs(self) -> tuple[InputSpec, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from redfuser import tvm_compat as tc
@@ -37,7 +37,8 @@ _WIDER = {"float16": {"float32", "float64"}, "bfloat16": {"float32", "float64"},
 class Simplifier:
     """The rules of the normal form that look at one call and at what its operands are bound to."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept: Collection[str] = ()) -> None:
+        self.kept = kept
         self._blocks = relax.BlockBuilder()
         self._appended = Appended(self, MAPS)
 
@@ -230,6 +231,10 @@ class Simplifier:
         joined = self._appended.softmax(x, int(call.attrs.axis) % len(shape_of(x)), op_name(call) == "nn.log_softmax")
         return call if joined is None else self._blocks.normalize(joined)
 
+    def _matmul(self, call: Any) -> Any:
+        joined = self._appended.product(call)
+        return call if joined is None else self._blocks.normalize(joined)
+
     def _slice_of_concat(self, call: Any, joined: Sequence[Any], at: int, axis: int, first: int, shape: tuple[int, ...]) -> Any:
         """A slice that lies within one operand of a concatenation is a slice of that operand."""
         if at != axis:
@@ -263,7 +268,7 @@ class Simplifier:
 _RULES: dict[str, Callable[[Simplifier, Any], Any]] = {
     "astype": Simplifier._astype, "permute_dims": Simplifier._permute, "broadcast_to": Simplifier._broadcast,
     **dict.fromkeys(TOTALS, Simplifier._total),
-    "nn.softmax": Simplifier._softmax, "nn.log_softmax": Simplifier._softmax,
+    "matmul": Simplifier._matmul, "nn.softmax": Simplifier._softmax, "nn.log_softmax": Simplifier._softmax,
     "where": Simplifier._where, "strided_slice": Simplifier._slice, "concat": Simplifier._concat, "repeat": Simplifier._repeat,
 }
 

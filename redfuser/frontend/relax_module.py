@@ -104,7 +104,7 @@ class _Import:
                                    help="import the module before it is legalised or fused")
         mod = self.builder.finish(outputs)
         return Imported(mod=mod, inputs=self.inputs, weights=self.weights, opaque={}, provenance=self.builder.provenance,
-                        source="relax", notes=tuple(dict.fromkeys(self.notes)))
+                        source="relax", notes=tuple(dict.fromkeys(self.notes)), once=tuple(self.builder.once.items()))
 
     def _fields(self, e: Any) -> list[Any]:
         value = self._operand(e)

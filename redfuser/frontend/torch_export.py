@@ -56,7 +56,7 @@ class _Import:
         literals = self._inputs()
         self.statics = Statics(self.graph, literals)
         params = [relax.Var(s.name, tensor_info(s.shape, s.dtype)) for s in self.specs.values()]
-        self.builder = Builder(params)
+        self.builder = Builder(params, returned(self.graph))
         self.params = {p.name_hint: p for p in params}
         for node in self.graph.nodes:
             if node.op == "placeholder" and node.name in self.params and node.name not in literals:
@@ -123,7 +123,7 @@ class _Import:
             source="torch.export",
             in_spec=spec.in_spec, out_spec=spec.out_spec,
             in_leaves=tuple(self.in_leaves), out_leaves=tuple(out_leaves),
-            notes=tuple(dict.fromkeys(self.notes)),
+            notes=tuple(dict.fromkeys(self.notes)), once=tuple(self.builder.once.items()),
         )
 
     def understood(self) -> bool:
@@ -302,6 +302,24 @@ class _Import:
         together = self.builder.emit(call_dps_packed(symbol, operands, infos))
         items = {i: self.builder.emit(relax.TupleGetItem(together, k), str(i)) for k, i in enumerate(call.results)}
         return tuple(items.get(i) for i in range(call.outputs))
+
+
+MOVING = frozenset(f"aten.{n}" for n in (
+    "view.default", "reshape.default", "permute.default", "transpose.int", "unsqueeze.default", "squeeze.default",
+    "squeeze.dim", "clone.default", "contiguous.default", "cat.default", "stack.default", "select.int", "slice.Tensor",
+    "expand.default"))
+"""Operators that only move what they are given."""
+
+
+def returned(graph: fx.Graph) -> frozenset[str]:
+    """Names of the nodes that a program returns, moved elsewhere at most (updated caches, stacked)."""
+    found: set[fx.Node] = set()
+    todo = [n for o in graph.nodes if o.op == "output" for n in o.all_input_nodes]
+    while todo:
+        if (node := todo.pop()) not in found:
+            found.add(node)
+            todo += node.all_input_nodes if str(node.target) in MOVING else []
+    return frozenset(n.name for n in found)
 
 
 def _arguments(node: fx.Node) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from redfuser.tvm_compat import dtype_of, op_name, relax, shape_of
 ALIGN = 16
 _BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2}
 _FRESH = ("matmul", "nn.conv", "take", "concat", "gather_elements", "arange", "full", "zeros", "ones", "nn.batch_norm")
-_SAME = frozenset({"reshape", "flatten", "expand_dims", "squeeze"})
+SAME = frozenset({"reshape", "flatten", "expand_dims", "squeeze"})
 
 
 class Layouts:
@@ -42,7 +42,7 @@ class Layouts:
         if name.startswith(_FRESH):
             return (True, True)
         first = self.of(call.args[0]) if isinstance(call.args[0], relax.Var) else (True, True)
-        if name in _SAME:
+        if name in SAME:
             return first
         if name in ("permute_dims", "broadcast_to"):
             return (False, first[1])

@@ -19,7 +19,7 @@ from typing import Any
 from redfuser.errors import InternalError, UnsupportedError
 from redfuser.outer import fused, moving, pointwise
 from redfuser.outer.graph import OuterGraph
-from redfuser.outer.layout import Layouts
+from redfuser.outer.layout import SAME, Layouts
 from redfuser.outer.order import Step, schedule
 from redfuser.outer.scope import is_float, literal, python_name, scalar, shape_text, torch_dtype
 from redfuser.tvm_compat import TupleStructInfo, bindings, dtype_of, op_name, relax, shape_of, variables
@@ -253,6 +253,9 @@ class _Emitter:
         folded: dict[str, Any] = {}
         lines: list[tuple[str, set[str], tuple[str, ...]]] = []
         layouts = Layouts(self.value, self._known_layouts())
+        whole = self._sliced(steps, layouts)
+        layouts = Layouts(self.value, self._known_layouts() | {n: (True, True) for n in whole})
+        lines += [(f"{self.names[n]} = {self.names[n]}.contiguous()", {n}, (n,)) for n in whole]
         counts: dict[str, int] = {}
         constant = set(self.constants)
         for i, step in enumerate(steps):
@@ -281,6 +284,21 @@ class _Emitter:
                                         why="redfuser.runtime.operators does not list it")
                 counts[called.lstrip(".")] = counts.get(called.lstrip("."), 0) + 1
         return self._graph(lines, folded, outputs, counts)
+
+    def _sliced(self, steps: list[Step], layouts: Layouts) -> list[str]:
+        """Inputs of which kernels read slices that nothing is known of (a cache of each layer): they lie as the input lies, so
+        that is looked at once, instead of copying each."""
+        given = {s.name for s in self.imported.inputs if s.kind == "user"}
+        found: dict[str, None] = {}
+        for step in steps:
+            for name in self.regions[step.region].inputs.values() if step.region >= 0 else ():
+                at, sliced = self.vars[name], False
+                while layouts.of(at) != (True, True) and op_name(call := self.value(at)) in (*SAME, "strided_slice"):
+                    sliced = sliced or op_name(call) == "strided_slice"
+                    at = call.args[0]
+                if sliced and isinstance(at, relax.Var) and at.name_hint in given:
+                    found.setdefault(at.name_hint)
+        return list(found)
 
     def _known_layouts(self) -> dict[str, tuple[bool, bool]]:
         known = {}

@@ -7,7 +7,7 @@ from math import prod
 
 from redfuser.acrf.cascade import Reduce
 from redfuser.partition.draft import Reject
-from redfuser.partition.epilogue import adds_vector, rounds, statistic
+from redfuser.partition.epilogue import adds_vector, convolves, rounds, statistic
 from redfuser.partition.graph import Graph, Node, Unit
 from redfuser.partition.sets import Units, bits, free_to_read, mask, small
 from redfuser.partition.work import NEAR, REGION
@@ -123,7 +123,9 @@ class Around:
         maker = full[0].unit
         assert maker is not None
         if maker.pointwise:
-            return self.library_epilogue(maker)
+            return self.library_epilogue(maker) and not (adds_vector(u) and any(map(convolves, maker.producers)))
+        if adds_vector(u) and convolves(maker):
+            return False
         sums = [n for n in maker.nodes if isinstance(n.stmt, Reduce)]  # a convolution pads before it sums
         return sums == maker.nodes[-1:] and maker not in self.claimed and len(maker.args) == 2
 

@@ -33,9 +33,12 @@ def elements(d: Draft, axes: tuple[str, ...] | frozenset[str]) -> int:
 
 
 def operand_bytes(d: Draft, inst: Instance) -> int:
-    """Bytes of the tensors that a contraction reads from memory, each once."""
-    nodes: dict[Node, int] = {n: min(n.bytes, elements(d, frozenset(a for e in at for a in axes_of(e))) * BYTES[n.dtype])
-                              for n, at in inst.body.sites if n in d.external}
+    """Bytes of the tensors that a contraction reads from memory, each once: of one layer's slice of all caches, the slice."""
+    nodes: dict[Node, int] = {}
+    for n, at in inst.body.sites:
+        if n in d.external:
+            each = prod(min(extent, elements(d, axes_of(e))) for e, extent in zip(at, n.shape, strict=True))
+            nodes[n] = min(each, elements(d, frozenset(a for e in at for a in axes_of(e)))) * BYTES[n.dtype]
     return sum(nodes.values())
 
 

@@ -31,6 +31,13 @@ def _factors(e: Expr) -> list[Expr]:
     return [e]
 
 
+def convolves(u: Unit) -> bool:
+    """A sum of products over windows: elements of one tensor are read at sums of positions. Libraries add a bias to it in a
+    kernel of its own."""
+    return any(isinstance(n.stmt, Reduce) and _contracts(n) and any(len(axes_of(i)) > 1 for x in walk(n.stmt.expr)
+                                                                   if isinstance(x, Load) for i in x.indices) for n in u.nodes)
+
+
 def statistic(n: Node) -> bool:
     """Is it made, through maps, of a reduction's result that is no product?"""
     seen: set[Unit] = set()

@@ -9,6 +9,7 @@ scores) is claimed by the cascade that consumes it. A unit joins only if the gro
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -46,6 +47,11 @@ class Growth:
     cuts: list[Cut] = field(default_factory=list)
 
 
+def place(n: Node, number: Mapping[object, int]) -> tuple[int, int]:
+    """A tensor's number in a structure, or that of what makes it, and which of its results it is."""
+    return (number[n], -1) if n in number else (number[n.unit], n.unit.nodes.index(n) if n.unit else 0)
+
+
 class Grower:
     """Finds every cascade of a graph. Units of a ``banned`` pair must not share a cascade, and ``barred`` units start none:
     the algebra, or what makes kernels, refused them before.
@@ -63,6 +69,7 @@ class Grower:
         self.growth = Growth()
         self.verdicts: dict[object, Reject | None] = {} if verdicts is None else verdicts
         self.signatures = Signatures()
+        self.reading: dict[object, tuple[tuple[tuple[int, int], str], ...]] = {}
         self.work = work or Work()
         self.drafts: dict[tuple[Units, Node], Draft | Reject] = {} if drafts is None else drafts
         self.steps: list[Step] = []
@@ -224,18 +231,32 @@ class Grower:
             u = min((u for u in candidates if self.near.free_to_follow(u, units)), key=lambda u: u.index, default=None)
             if u is None:
                 return units
-            grown = self.near.close(units | {u}) if any(free_to_read(p) for p in u.producers) else units | {u}
-            if self.parted(grown) or self.wanted & (set(escaping(units)) - set(escaping(grown))):
-                refused.add(u)
-                continue
-            if u.gathers and not (small(u, lead) and len(escaping(grown)) <= len(escaping(units))):
-                refused.add(u)  # one element of the row is taken where the row is not written
-                continue
-            if len(escaping(grown)) > len(escaping(units)) + (widens(u, units) or small(u, lead)) or self.verdict(
-                    judge.follow, grown, lead, u) is not None:
+            grown = next((g for g in self.followed(u, units) if self.follows(u, g, units, lead)), None)
+            if grown is None:
                 refused.add(u)
                 continue
             units = self.step("follow", grown, units)
+
+    def followed(self, u: Unit, units: Units) -> Iterator[Units]:
+        """The region with a reader of its results; and with the map in which what the reader makes of a statistic meets the
+        row's result again (``o + w * v``)."""
+        def closed(more: Units) -> Units:
+            return self.near.close(units | more) if any(free_to_read(p) for m in more for p in m.producers) else units | more
+
+        yield closed(frozenset({u}))
+        met = u.consumers[0] if len(u.consumers) == 1 and not any(n.escapes for n in u.results) else None
+        if met is not None and met not in units and self.near.free_to_follow(met, units | {u}) and any(
+                n.unit in units for n in met.args):
+            yield closed(frozenset({u, met}))
+
+    def follows(self, u: Unit, grown: Units, units: Units, lead: Node) -> bool:
+        before, after = escaping(units), escaping(grown)
+        if self.parted(grown) or self.wanted & (set(before) - set(after)):
+            return False
+        if u.gathers and not (small(u, lead) and len(after) <= len(before)):
+            return False  # one element of the row is taken where the row is not written
+        return len(after) <= len(before) + (widens(u, units) or small(u, lead)) and self.verdict(
+            judge.follow, grown, lead, u) is None
 
     def siblings(self, units: Units, lead: Node, excluded: set[Unit]) -> Units:
         """A second reduction over the same row whose result meets ours in a pointwise map (``E[x*x] - E[x]**2``)."""
@@ -269,29 +290,41 @@ class Grower:
     def prologue(self, units: Units, lead: Node) -> Draft | Reject:
         """Absorb pointwise producers of the row: computed once per element either way, so one pass is saved."""
         refused: set[Unit] = set()
-        d = self.drafted(units, lead)
-        while not isinstance(d, Reject):
+        while True:
             best = None
-            for node, sites in d.external.items():
+            for node, reused in self.reads(units, lead):
                 u = node.unit
-                if u is None or u in refused or u in d.units or not u.pointwise or u in self.near.claimed or u.gathers:
+                if u is None or u in refused or u in units or not u.pointwise or u in self.near.claimed or u.gathers:
                     continue
                 if u.piecewise or self.near.library_epilogue(u):
                     continue
-                if any(self.reused(d, at) for at in sites) and not (scales(u) and d.inner):
+                if reused == "everywhere" or (reused and not scales(u)):
                     continue
                 if best is None or u.index > best.index:
                     best = u
             if best is None:
-                return d
-            grown = self.near.close(d.units | {best})
+                return self.drafted(units, lead)
+            grown = self.near.close(units | {best})
             if self.parted(grown) or not self.near.convex(grown) or self.verdict(
                     judge.lead, grown, lead, best) is not None:
                 refused.add(best)
                 continue
-            self.step("lead", grown, d.units)
-            d = self.drafted(grown, lead)
-        return d
+            units = self.step("lead", grown, units)
+
+    def reads(self, units: Units, lead: Node) -> list[tuple[Node, str]]:
+        """What the region reads from memory, and whether that is read more than once for an element of the row: empty if not,
+        ``scaled`` where a constant factor could leave a contraction, else ``everywhere``. Found once per structure."""
+        key, number = self.signatures.numbered(units, lead, None)
+        if key not in self.reading:
+            d = self.drafted(units, lead)
+            if isinstance(d, Reject):
+                self.reading[key] = ()
+            else:
+                often = "scaled" if d.inner else "everywhere"
+                self.reading[key] = tuple((place(n, number), often if any(self.reused(d, at) for at in sites) else "")
+                                          for n, sites in d.external.items())
+        by = {k: x for x, k in number.items()}
+        return [(by[k] if at < 0 else by[k].nodes[at], reused) for (k, at), reused in self.reading[key]]  # type: ignore[attr-defined,misc]
 
     def reused(self, d: Draft, at: tuple[Expr, ...]) -> bool:
         return not (set(d.p_axes) | {R}) <= {a for e in at for a in axes_of(e)}

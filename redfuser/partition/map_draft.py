@@ -95,9 +95,10 @@ class _MapDrafter(Drafter):
 
     def tangled(self, ev: Evaluator) -> frozenset[Node]:
         """Views outside the group at which no axis is divided, but the tensor behind them is (a piece of a row that was put
-        together of heads): torch has the view for nothing."""
+        together of heads): torch has the view for nothing. One that repeats elements it would write."""
+        size = {n.name: prod(n.shape) for n in ev.external}
         found = {n for (n, at), v in ev.lets.items() if n.unit not in self.units and isinstance(v.expr, Load)
-                 and not self.divided(at) and self.divided(v.expr.indices)}
+                 and not self.divided(at) and self.divided(v.expr.indices) and prod(n.shape) <= size[v.expr.tensor]}
         return frozenset(n for n in found if n.unit is not None and not found & set(n.unit.args))
 
     def divided(self, at: tuple[Expr, ...]) -> bool:

@@ -20,7 +20,7 @@ from redfuser.acrf.expr import BYTES, Load
 from redfuser.outline import passes
 from redfuser.partition.around import Around
 from redfuser.partition.draft import Draft, Reject, Step, escaping
-from redfuser.partition.epilogue import adds_vector, contracts, rounds
+from redfuser.partition.epilogue import adds_vector, contracts, convolves, rounds
 from redfuser.partition.graph import Graph, Node, Unit
 from redfuser.partition.judge import MAX_TENSORS
 from redfuser.partition.map_draft import map_draft
@@ -227,7 +227,7 @@ def absorbed(u: Unit) -> bool:
 def adds_bias(u: Unit) -> bool:
     """A product and a vector."""
     m = _made_of(u)
-    return m is not None and (bool(m.gap) or contracts(m)) and adds_vector(u)
+    return m is not None and (bool(m.gap) or contracts(m)) and not convolves(m) and adds_vector(u)
 
 
 def _made_of(u: Unit) -> Unit | None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from redfuser.acrf.cascade import Cascade, Provenance
 from redfuser.acrf.state import Fused, NotFusable
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Region:
     """One fused cascade of the model, or a group of maps.
 
@@ -26,7 +27,7 @@ class Region:
     covered: frozenset[str]
     ops: tuple[Provenance, ...]
 
-    @property
+    @cached_property
     def key(self) -> str:
         """The canonical text without the display name."""
         return key_of(self.cascade)

@@ -156,11 +156,14 @@ class Partitioner:
         """The cascades of drafts, those that differ in nothing but places with slices for what they read; and apart the steps
         of unrolled loops, which stay with torch."""
         plain = [(d, self.form(d, maps)) for d in _trimmed(drafts)]
-        self.repeated |= loops.alike(_keys(plain))
+        keys = _keys(plain)
+        self.repeated |= loops.alike(keys)
         known = [(d, self.form(d, maps, self.slices) if loops.template(key) in self.repeated else out)
-                 for (d, out), key in zip(plain, _keys(plain), strict=True)]
-        some = loops.unrolled(_keys(known))
-        steps = [loops.template(key) in some for key in _keys(known)]
+                 for (d, out), key in zip(plain, keys, strict=True)]
+        keys = [key if now is before else _keys([(d, now)])[0]
+                for (d, now), (_, before), key in zip(known, plain, keys, strict=True)]
+        some = loops.unrolled(keys)
+        steps = [loops.template(key) in some for key in keys]
         if any(steps):
             log.info("%d steps of unrolled loops were left to torch: RF308", sum(steps))
         return ([x for x, step in zip(known, steps, strict=True) if not step],

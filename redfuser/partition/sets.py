@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import prod
 
+from redfuser.acrf.affine import Indices
+from redfuser.acrf.expr import Const, Load
 from redfuser.partition.draft import escaping
 from redfuser.partition.graph import Node, Unit
 
@@ -17,11 +19,17 @@ class Signatures:
     def __init__(self, held: frozenset[Node] = frozenset()) -> None:
         """held: what is read from memory, whatever made it."""
         self.held = held
+        self.picked: dict[Unit, tuple[object, object] | None] = {}
 
     def of(self, units: Units, lead: Node, about: Unit | None) -> tuple[object, ...]:
+        return self.numbered(units, lead, about)[0]
+
+    def numbered(self, units: Units, lead: Node, about: Unit | None) -> tuple[tuple[object, ...], dict[object, int]]:
+        """The structure, and which of its numbers the units and the tensors that they read have."""
         order = sorted(units, key=lambda u: u.index)
         number: dict[object, int] = {}
         lines: list[object] = []
+        picks: dict[tuple[object, object], int] = {}
         leaving = {n.key for n in escaping(units)}
 
         def visit(u: Unit) -> int:
@@ -29,8 +37,12 @@ class Signatures:
                 return number[u]
             args = tuple(ref(n) for n in u.args)
             number[u] = len(number)
-            lines.append((number[u], id(u.lifted) if u.lifted else constant(u), args, u in units,
-                          tuple(n.key in leaving for n in u.results)))
+            what: object = id(u.lifted) if u.lifted else constant(u)
+            if u not in self.picked:
+                self.picked[u] = selected(u)
+            if (picked := self.picked[u]) is not None:  # of two layers' slices of one tensor, each is the first of its kind
+                what = (picked[0], picks.setdefault(picked, sum(p[0] == picked[0] for p in picks)))
+            lines.append((number[u], what, args, u in units, tuple(n.key in leaving for n in u.results)))
             return number[u]
 
         def ref(n: Node) -> tuple[object, ...]:
@@ -44,7 +56,19 @@ class Signatures:
         for u in order:
             visit(u)
         assert lead.unit is not None
-        return (*lines, number[lead.unit], lead.unit.nodes.index(lead), number.get(about))
+        return (*lines, number[lead.unit], lead.unit.nodes.index(lead), number.get(about)), number
+
+
+def selected(u: Unit) -> tuple[object, object] | None:
+    """A tensor at one place of some axes, as what it is but for the place, and the place; None for anything else."""
+    e = u.nodes[0].stmt.expr if len(u.nodes) == 1 and u.nodes[0].stmt is not None else None
+    if not isinstance(e, Load) or prod(u.nodes[0].shape) >= prod(u.args[0].shape):
+        return None
+    ix = Indices(u.extents)
+    at = tuple(map(ix.simplify, e.indices))
+    kind = (u.args[0].shape, u.nodes[0].shape, u.nodes[0].dtype, tuple("" if isinstance(i, Const) else str(i) for i in at))
+    places = tuple(i.value if isinstance(i, Const) else None for i in at)
+    return None if set(places) == {None} else (kind, places)
 
 
 def hiding(units: Units) -> frozenset[Node]:

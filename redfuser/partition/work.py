@@ -17,13 +17,13 @@ REGION = 48
 """Units of one region."""
 NEAR = 10
 """Reductions that are looked at, nearest first, each time that one is looked for."""
-SEED = 40_000
+SEED = 60_000
 """Nodes visited for one cascade."""
 WHOLE = 250_000
 """Nodes visited for a whole model."""
 CASCADES = 128
 """Distinct cascades of a model."""
-VAIN, LONG = 2, SEED // 4
+VAIN, LONG = 2, 10_000
 """Seeds of one operation that may come to nothing after that many nodes each."""
 DERIVED = 1_500
 """Nodes that deriving one distinct cascade counts for."""

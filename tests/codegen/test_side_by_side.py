@@ -12,6 +12,7 @@ import pytest
 from redfuser import bounded, kernels, turns
 from redfuser.artifact import KernelSpec
 from redfuser.codegen.pool import BuildFailure
+from redfuser.report import Reason
 from tests import fused_examples as examples
 
 WANTED = [("k0", examples.softmax(64, 300)), ("k1", examples.softmax(64, 200)), ("k2", examples.softmax(64, 100))]
@@ -43,6 +44,32 @@ def test_compilers_overlap_and_thoughts_do_not(monkeypatch: pytest.MonkeyPatch) 
     assert [m.name for m in made] == ["k0", "k1", "k2"] and sorted(planning) == ["k0", "k1", "k2"] and seen == [1, 1, 1]
     assert all(m.spec is not None and "candidate 1" in m.config for m in made)
     assert [(n.code, n.level) for m in made for n in m.notes] == [("RF452", "info")] * 3, "what was passed over is told"
+
+
+def test_certificates_are_checked_while_compilers_run_and_what_they_refuse_gets_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check begins while a compiler runs: neither would end without the other."""
+    building, checked = threading.Event(), threading.Event()
+
+    def build(request: Any) -> KernelSpec:
+        building.set()
+        assert checked.wait(20)
+        return KernelSpec(request.name, "cuda", request.arch, request.args, ())
+
+    def refused() -> dict[str, Reason]:
+        turns.passed_on()
+        with turns.given_up():
+            assert building.wait(20)
+        checked.set()
+        return {"k1": Reason("RF901")}
+
+    monkeypatch.setattr("redfuser.codegen.build.try_build", build)
+    monkeypatch.setattr("redfuser.codegen.pool.default_pool", lambda: type("P", (), {"size": 2}))
+    with turns.taken():
+        made = kernels.produce_all(WANTED, "sm_90a", refused=refused)
+    assert [(m.name, m.reason and m.reason.code, m.spec is None) for m in made] == [
+        ("k0", None, False), ("k1", "RF901", True), ("k2", None, False)]
+    planned = kernels.produce_all(WANTED[:2], "sm_90a", build=False, refused=lambda: {"k0": Reason("RF901")})
+    assert [m.reason and m.reason.code for m in planned] == ["RF901", None] and not planned[0].stages
 
 
 def test_a_failure_of_the_moment_is_a_warning_in_the_report(monkeypatch: pytest.MonkeyPatch) -> None:

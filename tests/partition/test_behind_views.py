@@ -58,12 +58,20 @@ class Residual(nn.Module):
         return F.silu(self.norm(self.conv(x) + t[:, :, None, None]))
 
 
-def test_a_padded_convolution_keeps_its_bias_and_its_rounding_and_no_more():
+def test_a_padded_convolution_keeps_its_rounding_and_leaves_its_bias_to_the_norm():
+    """A library adds the bias in a kernel of its own, to what it has rounded."""
     model = Residual().half()
     imported, p = partitioned(model, (torch.randn(2, 32, 6, 6).half(), torch.randn(2, 32).half()))
     text = outer.emit(imported, p.parts, {r.name: r.name.replace(".", "_") for r in p.parts}).source
-    assert "F.conv2d(x, p_conv_weight, p_conv_bias, padding=(1, 1))" in text and "float32" not in text
-    assert " + " not in text, "the embedding is the norm's to add"
+    assert "F.conv2d(x, p_conv_weight, padding=(1, 1))" in text and "float32" not in text
+    assert " + " not in text, "the bias and the embedding are the norm's to add"
+
+
+def test_a_convolutions_bias_is_part_of_the_map_behind_it():
+    args = (torch.randn(2, 32, 6, 6).half(), torch.randn(32, 32, 3, 3).half(), torch.randn(32).half())
+    imported, p = partitioned(lambda x, w, b: F.gelu(F.conv2d(x, w, b, padding=1)), args)
+    text = outer.emit(imported, p.parts, {r.name: r.name.replace(".", "_") for r in p.parts}).source
+    assert "F.conv2d(x, w, padding=(1, 1))" in text and "F.gelu" not in text and " + " not in text, text
 
 
 class Gated(nn.Module):

@@ -87,8 +87,9 @@ def convolution(c: Context, input: Any, weight: Any, bias: Any, stride: Any, pad
     pad = spread(padding)
     r = f(input, weight, strides=spread(stride), padding=(*pad, *pad), dilation=spread(dilation), groups=int(groups),
           out_dtype=acc if acc != dtype else None)
-    r = c.emit(r, "acc" if bias is not None or acc != dtype else "")
-    if bias is not None:
-        b = c.emit(op.reshape(c.cast(bias, acc, "bias"), (1, shape_of(bias)[0], *([1] * rank))), "bias_row")
-        r = c.emit(op.add(r, b), "biased" if acc != dtype else "")
-    return c.narrow(r)
+    if bias is None:
+        return c.narrow(c.emit(r, "acc" if acc != dtype else ""))
+    # a library rounds its sums before it adds the bias, in a kernel of its own
+    r = c.cast(c.emit(r, "acc"), dtype, "rounded")
+    row = c.emit(op.reshape(bias, (1, shape_of(bias)[0], *([1] * rank))), "bias_row")
+    return c.emit(op.add(r, row))
