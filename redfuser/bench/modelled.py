@@ -22,7 +22,8 @@ MARK = "modelled"
 @dataclass(frozen=True, slots=True)
 class Expected:
     """A case on a part: modelled ms of its kernels in one call (None where some of it has none), what bounds the longest of
-    them, and the floor of the part's data sheet, in ms. why: why there is no time."""
+    them, and the floor of the part's data sheet, in ms. why: why there is no time. One below the floor is none: the model has
+    left something out."""
 
     case: str
     part: str
@@ -88,8 +89,10 @@ def _on(case: Case, part: str, tiles: Sequence[str], why: str) -> Expected:
     found = [t for t in times if t is not None]
     if why or not times or len(found) < len(times):
         return Expected(str(case), part, None, "", floor, len(times), why or "a kernel does not fit")
-    longest = max(found, key=lambda t: t.total)
-    return Expected(str(case), part, 1e3 * sum(t.total for t in found), longest.limit, floor, len(found))
+    longest, ms = max(found, key=lambda t: t.total), 1e3 * sum(t.total for t in found)
+    if ms < floor:
+        return Expected(str(case), part, None, "", floor, len(found), f"impossible: {ms:.4f} ms is less than the floor")
+    return Expected(str(case), part, ms, longest.limit, floor, len(found))
 
 
 def table(found: Sequence[Expected], parts: Sequence[str]) -> tuple[list[str], list[list[str]]]:

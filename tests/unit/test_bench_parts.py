@@ -17,18 +17,28 @@ from redfuser.errors import InputError
 from redfuser.strategies import realise
 from redfuser.target import target
 from redfuser.tensorize import configs, tensorize
+from workloads import all_cases
 from workloads.correctness import Program
 
 
 def test_parts_of_one_architecture_have_times_of_their_own(tmp_path: Path) -> None:
     parts = ("MI300X", "MI308X", "MI325X")
-    done = CliRunner().invoke(bench, ["expect", "mha", "--shapes", "H7", "--part", ",".join(parts), "--json",
+    done = CliRunner().invoke(bench, ["expect", "mha", "--shapes", "H9", "--part", ",".join(parts), "--json",
                                       str(tmp_path / "m.jsonl"), "--markdown", "-q"])
     assert done.exit_code == 0 and done.output.startswith("| ms, modelled | MI300X | MI308X | MI325X |")
     rows = [json.loads(line) for line in (tmp_path / "m.jsonl").read_text().splitlines()]
     assert [(r["part"], r["kind"]) for r in rows] == [(p, modelled.MARK) for p in parts]
     first, fewer, faster = (r["ms"] for r in rows)
     assert faster <= first < fewer and all(r["ms"] > r["floor_ms"] > 0 for r in rows)
+
+
+def test_a_time_below_the_floor_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    (case,) = (c for c in all_cases() if str(c) == "mha/H9")
+    monkeypatch.setattr(modelled, "parse", lambda text: SimpleNamespace(kernels=[None]))
+    for seconds, time in ((8e-4, None), (9e-4, 0.9)):  # 4.3 GB at 5.3 TB/s take .81 ms
+        monkeypatch.setattr(modelled, "time_of", lambda k, at, s=seconds: SimpleNamespace(total=s, limit="bytes"))
+        found = modelled._on(case, "MI300X", ["tiles"], "")
+        assert found.ms == pytest.approx(time) if time else found.ms is None and "impossible" in found.why
 
 
 def test_a_part_that_is_not_known_is_refused() -> None:
