@@ -22,8 +22,8 @@ MARK = "modelled"
 @dataclass(frozen=True, slots=True)
 class Expected:
     """A case on a part: modelled ms of its kernels in one call (None where some of it has none), what bounds the longest of
-    them, and the floor of the part's data sheet, in ms. why: why there is no time. One below the floor is none: the model has
-    left something out."""
+    them, and the floor of the part's data sheet, in ms. why: why there is no time, a code or a word first. A time below the
+    floor is none: the model has left something out."""
 
     case: str
     part: str
@@ -77,7 +77,7 @@ def _planned(case: Case, module: Any, given: tuple[Any, ...], arch: str) -> tupl
         return [], f"{left[0].code} {left[0].why or left[0].condition}"
     kept = [s.op for s in done.report.steps if s.kind not in ("fused", "map")]
     if kept:
-        return [], f"{len(kept)} operations stay with torch: {', '.join(dict.fromkeys(kept))}"
+        return [], f"torch: {len(kept)} operations stay with it: {', '.join(dict.fromkeys(kept))}"
     made = [done.produced[r.name] for r in done.partition.parts]
     return [m.stages["tiles"] for m in made if m.reason is None], ""
 
@@ -88,7 +88,7 @@ def _on(case: Case, part: str, tiles: Sequence[str], why: str) -> Expected:
     times = [time_of(k, at) for text in tiles for k in parse(text).kernels]
     found = [t for t in times if t is not None]
     if why or not times or len(found) < len(times):
-        return Expected(str(case), part, None, "", floor, len(times), why or "a kernel does not fit")
+        return Expected(str(case), part, None, "", floor, len(times), why or "unfit: a kernel has no room")
     longest, ms = max(found, key=lambda t: t.total), 1e3 * sum(t.total for t in found)
     if ms < floor:
         return Expected(str(case), part, None, "", floor, len(found), f"impossible: {ms:.4f} ms is less than the floor")
@@ -105,7 +105,7 @@ def table(found: Sequence[Expected], parts: Sequence[str]) -> tuple[list[str], l
 def _cell(e: Expected | None) -> str:
     if e is None:
         return ""
-    return e.why.split()[0] if e.ms is None else f"{e.ms:.4f} ({e.limit}, {e.floor_ms / e.ms:.0%})"
+    return e.why.split()[0].rstrip(":") if e.ms is None else f"{e.ms:.4f} ({e.limit}, {e.floor_ms / e.ms:.0%})"
 
 
 __all__ = ["MARK", "Expected", "expect", "table"]
