@@ -33,7 +33,7 @@ LAYERS = (
     ("tensorize",),
     ("chain",),
     ("codegen",),
-    ("runtime", "outer", "untuned"),
+    ("runtime", "outer", "untuned", "finish"),
     ("autotune",),
     ("gate",),
     ("kernels", "describe", "recheck", "dump", "whole", "steps"),

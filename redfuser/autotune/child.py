@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from redfuser import timing
+from redfuser import finish, timing
 from redfuser.artifact import ArgSpec, KernelSpec, load_kernel
 from redfuser.autotune.judge import UNFUSED, finalists
 from redfuser.autotune.records import Sample
@@ -55,7 +55,7 @@ def measure(request: Mapping[str, Any], say: Say) -> dict[str, Any]:
     for name, folder in request["candidates"].items():
         say({"begin": name})
         try:
-            spec = load_kernel(folder)
+            spec = finish.kernel(load_kernel(folder))
             kernel = launcher(spec)
             kernel.prepare(device)
             found = trial.outcome(spec, kernel.tolerant, unfused, device)

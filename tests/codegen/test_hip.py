@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
 import json
 import os
@@ -376,8 +377,12 @@ def test_compile_save_build(hipcc: Path, tmp_path: Path, monkeypatch: pytest.Mon
     import torch
 
     import redfuser
+    from redfuser import finish
+    from redfuser.bench.correctness.build import paths
+    from redfuser.bench.correctness.run import loaded
     from redfuser.cli.main import cli
     from redfuser.runtime import archive
+    from workloads.correctness import Program
 
     with monkeypatch.context() as without:
         without.setattr(toolchain, "_find_hipcc", lambda _environment: None)
@@ -388,9 +393,15 @@ def test_compile_save_build(hipcc: Path, tmp_path: Path, monkeypatch: pytest.Mon
         model.save(tmp_path / "m.rf")
         refused = CliRunner().invoke(cli, ["build", str(tmp_path / "m.rf")])
         assert refused.exit_code == 1 and "RF462" in refused.stderr
+        left = (tmp_path / "m.rf").read_bytes()
     assert archive.architectures(tmp_path / "m.rf") == ("gfx942",)
     (hipcc / "object").write_bytes(code_object(spec.launches[0].entry))
     done = CliRunner().invoke(cli, ["build", str(tmp_path / "m.rf")])
     assert done.exit_code == 0, done.output
+    program = Program("softmax", "rows", lambda x: x, ())
+    paths(tmp_path, program.name)[0].write_bytes(gzip.compress(left))
+    monkeypatch.setattr(redfuser, "load", lambda path: archive.read(Path(path), arch="gfx942", device="cpu"), raising=False)
+    with loaded(program, tmp_path, "cpu") as judged:  # what the lane runs where the GPU is, and the tuner
+        assert all(k.finished and finish.kernel(k) is k for k in judged.kernels.values())
     (finished,) = archive.read(tmp_path / "m.rf", arch="gfx942").kernels.values()
     assert finished.finished and json.dumps(finished.to_json()["launches"]) == json.dumps(spec.to_json()["launches"])

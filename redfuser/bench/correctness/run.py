@@ -163,12 +163,14 @@ def warm(device: str) -> None:
 
 @contextlib.contextmanager
 def loaded(program: Program, folder: Path, device: str) -> Iterator[Any]:
-    """The model of a program's artifact."""
+    """The model of a program's artifact, its kernels finished here where they are text."""
     import redfuser
+    from redfuser import finish
 
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "model.rf"
         path.write_bytes(gzip.decompress(paths(folder, program.name)[0].read_bytes()))
+        finish.file(path)
         model = redfuser.load(str(path))
         yield model.to(device) if device != "cpu" else model
 
