@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import combinations
 from math import ceil, prod
 
 from redfuser.acrf.cascade import Extent, Let, Reduce
@@ -157,7 +158,7 @@ def _rows(fused: Fused) -> tuple[int, int]:
     """Points of the grid that read other elements along the r-axis, and points for each that read the same: where they are
     multiplied as matrices, those that share an operand; else those that share all."""
     along, distinct, shared = _along(fused), 1, 1
-    products = _products(fused)
+    products = _products(fused) or any(_crossed(fused, a.contribution) for a in fused.state.accumulators)
     for axis in _grid(fused):
         extent = _number(fused.cascade.extent(axis))
         found = [_sharing(x, axis, extent) for x in along]
@@ -174,8 +175,16 @@ def _blocks(fused: Fused, m: Machine) -> int:
 
 
 def _products(fused: Fused) -> bool:
+    """Is something multiplied as matrices inside an element, or by columns?"""
     return any(isinstance(s, Reduce) for s in fused.producers) or any(
         _spread(fused, frozenset(a.axes)) > 1 for a in fused.state.accumulators)
+
+
+def _crossed(fused: Fused, e: Expr) -> bool:
+    """Do two tensors that are read along the r-axis each lack an axis of the grid that the other has?"""
+    grid, raxis = _grid(fused), fused.cascade.raxis
+    known = [indices_of(x) & grid for x in loads_of(e) if raxis in indices_of(x)]
+    return any(a - b and b - a for a, b in combinations(known, 2))
 
 
 def _beside(fused: Fused) -> int:
