@@ -93,10 +93,11 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
         return ranked(program, [TileConfig(r, padded, 32 * r, 0, "registers", False) for r in (4, 2, 8, 1)], target)
     if not contracts:
         space = _row_space(kernel.kind == "resident", rows, n, neighbours(kernel, roles.rows))
-        if kernel.kind == "resident" and any(
+        if kernel.kind == "resident" and any(t.dtype == "f32" for t in kernel.writes) and any(
                 a.reducer.kind == "sum" and kept(program.fused, n) < unit_roundoff("f16")
                 for a in program.fused.state.accumulators for n in a.names):
-            space = [c for c in space if c.rows * c.segment <= IN_TURN * c.threads] or space
+            few = max(IN_TURN, min(c.rows * c.segment // c.threads for c in space))
+            space = [c for c in space if c.rows * c.segment <= few * c.threads]
         return ranked(program, space, target)
     depth = max((extents[b.over] for b in kernel.body if b.role == "producer" and b.over in extents), default=0)
     if roles.lists:

@@ -45,6 +45,8 @@ def test_what_is_nearly_as_fast_does_not_replace_the_choice() -> None:
 
 
 def test_a_thread_adds_few_elements_in_turn_to_a_float32_result() -> None:
-    """64 of them lose the ties of a variance (docs/results/h200-2026-11-23-tuning)."""
-    for n in (4096, 8192, 16384):
-        assert all(c.rows * c.segment <= 40 * c.threads for c in configs(realise(examples.variance(128, n), "resident"), H200))
+    """32 of them lose the ties of a variance of one row, 64 of 128 rows (docs/results/h200-2026-11-23-tuning); where a block has
+    not the threads for so few, as few as it can."""
+    for n, few in ((4096, 16), (8192, 16), (16384, 32)):
+        found = configs(realise(examples.variance(128, n), "resident"), H200)
+        assert found and all(c.rows * c.segment <= few * c.threads for c in found)
