@@ -22,7 +22,7 @@ from redfuser.outer.graph import OuterGraph
 from redfuser.outer.layout import SAME, Layouts
 from redfuser.outer.order import Step, schedule
 from redfuser.outer.scope import is_float, literal, python_name, scalar, shape_text, torch_dtype
-from redfuser.tvm_compat import TupleStructInfo, bindings, dtype_of, op_name, relax, shape_of, variables
+from redfuser.tvm_compat import TupleStructInfo, bindings, dtype_of, op_name, relax, same, shape_of, variables
 
 RULES = {**pointwise.RULES, **moving.RULES}
 FOLD_BYTES = 1 << 20
@@ -82,14 +82,16 @@ class _Emitter:
         self.opaque = imported.opaque
         self.sealed = {v for r in regions for v in r.outputs.values()}
         """Results of kernels: their Relax definition is not to be looked into."""
+        twins = self._twins(within) if within is not None else {}
         if within is not None:
-            self.sealed |= set(within.inputs.values())
+            self.sealed |= {*within.inputs.values(), *twins}
             self.bound = [b for b in self.bound if b.var.name_hint not in self.sealed]
         self.names: dict[str, str] = {}
         taken: set[str] = {*kernel_names}
         for name in self.vars:
             self.names[name] = python_name(name, taken)
             taken.add(self.names[name])
+        self.names |= {twin: self.names[own] for twin, own in twins.items()}
         self.taken = taken
         self.constants: dict[str, Any] = {}
         self.constant_names: dict[Any, str] = {}
@@ -98,6 +100,12 @@ class _Emitter:
         self.at = ""
         self.uses: dict[str, int] = {}
         self.missing: dict[str, str] = {}
+
+    def _twins(self, region: Any) -> dict[str, str]:
+        """Variables that are bound to what an input of the region is bound to, and that input: the kernel is given one."""
+        inputs = {v: self.values[v] for v in region.inputs.values() if v in self.values}
+        return {b.var.name_hint: v for b in self.bound for v, e in inputs.items()
+                if b.var.name_hint not in inputs and same(b.value, e)}
 
     # -- the scope of a rule -------------------------------------------------------------------------------------------
 
