@@ -323,8 +323,9 @@ class Grower:
                 often = "scaled" if d.inner else "everywhere"
                 self.reading[key] = tuple((place(n, number), often if any(self.reused(d, at) for at in sites) else "")
                                           for n, sites in d.external.items())
-        by = {k: x for x, k in number.items()}
-        return [(by[k] if at < 0 else by[k].nodes[at], reused) for (k, at), reused in self.reading[key]]  # type: ignore[attr-defined,misc]
+        made = {k: x for x, k in number.items() if isinstance(x, Unit)}
+        given = {k: x for x, k in number.items() if isinstance(x, Node)}
+        return [(given[k] if at < 0 else made[k].nodes[at], reused) for (k, at), reused in self.reading[key]]
 
     def reused(self, d: Draft, at: tuple[Expr, ...]) -> bool:
         return not (set(d.p_axes) | {R}) <= {a for e in at for a in axes_of(e)}
