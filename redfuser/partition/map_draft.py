@@ -85,13 +85,14 @@ class _MapDrafter(Drafter):
 
     def repeated(self, ev: Evaluator, sinks: Collection[Sink]) -> frozenset[Node]:
         """Of the values outside the group that are computed where they are read, those that are dear to compute more than
-        once."""
+        once: the results of an operation that is dear inside, since nothing else of it is in memory."""
         points = max(prod(self.extents[a] for a in axes_in(s.at)) for s in sinks)
         places: dict[Node, int] = {}
         for node, _ in ev.lets:
             places[node] = places.get(node, 0) + 1
-        return frozenset(n for n, at in ev.lets if n.unit not in self.units and dear(n) and (
-            places[n] > 1 or prod(self.extents[a] for a in axes_in(at)) < points))
+        found = {n for n, at in ev.lets if n.unit not in self.units and dear(n) and (
+            places[n] > 1 or prod(self.extents[a] for a in axes_in(at)) < points)}
+        return frozenset(r for n in found for r in ((n,) if n.var or n.unit is None else n.unit.results))
 
     def tangled(self, ev: Evaluator) -> frozenset[Node]:
         """Views outside the group at which no axis is divided, but the tensor behind them is (a piece of a row that was put

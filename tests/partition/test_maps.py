@@ -153,6 +153,13 @@ def test_what_is_dear_is_not_computed_for_every_reader():
     assert "tanh" in text and not any("tanh" in str(r.cascade) and "i" in {a.name for a in r.cascade.axes} for r in p.maps)
 
 
+def test_an_operation_that_is_dear_inside_is_read_whole():
+    """Of GELU's parts the error function is dear; what is in memory is GELU."""
+    p = grouped(lambda x, s: torch.maximum(F.gelu(s), x).float(), torch.randn(3, 1, 96).to(BF), torch.randn(96).to(BF))
+    (r,) = p.maps
+    assert "erf" not in "".join(map(str, r.cascade.stmts)) and set(r.inputs.values()) == {"x", "gelu_f32"}
+
+
 def test_one_operation_by_itself_stays_with_torch_and_so_does_a_librarys_epilogue():
     assert not grouped(lambda x, y: x + y, torch.randn(64, 48), torch.randn(64, 48)).maps
     linear = nn.Linear(48, 32).to(BF)

@@ -267,6 +267,29 @@ kernel k(x: f32[12, 8]) grid (one < 1) threads 32
     assert "y[i, j] = x_tile[i, j] * 2.0" in text(" pipelined 2")
 
 
+def test_a_result_is_not_left_in_a_tile():
+    """A map whose target is the kernel's result writes it; its operand's storage is the kernel's own."""
+    from redfuser.tensorize.ir.parse import parse
+    from redfuser.tensorize.schedule import ReuseInPlace
+
+    kernel = parse("""tile program p
+kernel k(x: f32[4, 8], out_y: f32[4, 8] out) grid (one < 1) threads 32
+  x_tile: fragment f32[4, 8]
+  copy x[0 +: 4, 0 +: 8] -> x_tile
+  parallel i < 4, j < 8:
+    out_y[i, j] = x_tile[i, j] * 2.0
+""").kernels[0]
+    assert ReuseInPlace()(kernel) == kernel
+
+
+@pytest.mark.parametrize("n, d", [(48, 16), (30, 8)])
+def test_rows_that_are_columns(n, d):
+    """Statistics along the first axis of a small tensor, applied where it lies."""
+    cascade = parse_cascade(f"cascade rms(x: f32[{n}, {d}]) over l\n  t[i] = sum[l] x[l, i] * x[l, i]\n"
+                            f"  y[l, i] = x[l, i] * rsqrt(t / {n}.0 + 0.001)\n  return y\n")
+    hold(cascade, values(cascade), tiles(cascade, "resident", 1, replace(ROWS, segment=64)))
+
+
 def test_kernels_that_cannot_fit_are_no_candidates():
     """Accumulators and operands that certainly exceed a block's registers or shared memory are refused before a build."""
     wide = attention(["scale"], i=256, l=256, d=512)

@@ -271,6 +271,7 @@ ILL = {
     "a is read before": [If(Op("lt", (Index("one"), i64(1)), "bool"), (Fill("a", f32(0.0)),)),
                          Copy(Slice("a"), Slice("out_y", WHOLE))],
     "f32 filled with a i64": [Fill("a", i64(0))],
+    "nothing is written to out_y": [READ],
 }
 
 

@@ -120,6 +120,8 @@ class FusedMachine:
         out: State = {}
         for a in self.fused.state.accumulators:
             local = m.reduce(a.reducer, a.contribution, axis, a.dtype, a.axes[-1:])
+            if a.reducer.kind in ("max", "min") and a.dtype in FLOATS:  # rounded where the program's own extremum is
+                local = (m.stored(local[0], "f32", a.dtype),)
             old = tuple(m.expr(r) for r in a.rebase)
             new = dict(zip(a.names, m.combine(a, old, local if len(a.names) == 2 else local[-1:]), strict=True))
             out.update(new)

@@ -178,9 +178,13 @@ class Machine:
         if not payload and s.dtype in FLOATS and s.expr.dtype in FLOATS:  # accumulated wide, rounded once
             wide = "f64" if "f64" in (s.dtype, s.expr.dtype) else "f32"
             (total,) = self.reduce(s.reducer, s.expr, s.over, wide, s.axes[-1:])
-            return {s.name: Labelled(total.axes, self._cast(total.data, wide, s.dtype))}
+            return {s.name: self.stored(total, wide, s.dtype)}
         found = self.reduce(s.reducer, s.expr, s.over, s.expr.dtype if payload else s.dtype, s.axes[-1:])
         return dict(zip(s.names, found if len(s.names) == 2 else found[-1:], strict=True))
+
+    def stored(self, x: Labelled, source: str, target: str) -> Labelled:
+        """A total as its own dtype holds it."""
+        return Labelled(x.axes, self._cast(x.data, source, target))
 
     def reduce(self, reducer: Reducer, body: Expr, over: str, dtype: str,
                tail: tuple[str, ...]) -> tuple[Labelled, ...]:

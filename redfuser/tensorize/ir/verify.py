@@ -10,7 +10,7 @@ from math import prod
 
 from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Const, Expr, Index, Load, Op, print_expr
 from redfuser.errors import InternalError
-from redfuser.tensorize.ir.effects import every
+from redfuser.tensorize.ir.effects import every, writes
 from redfuser.tensorize.ir.flight import Arrive, Await, Drain, Fetch, Let, Send, Turn
 from redfuser.tensorize.ir.nodes import (
     Buffer,
@@ -72,7 +72,8 @@ def verify_kernel(kernel: TileKernel) -> list[str]:
     checker = _Checker(kernel)
     checker.kernel_head()
     checker.block(kernel.body)
-    return checker.found
+    written = {n for s in every(kernel.body) for n in writes(s)}
+    return checker.found + [f"nothing is written to {p.name}" for p in kernel.params if p.out and p.name not in written]
 
 
 @dataclass

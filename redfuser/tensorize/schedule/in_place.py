@@ -12,14 +12,14 @@ from redfuser.tensorize.ir.nodes import Copy, For, If, Parallel, TileKernel, Til
 
 @dataclass(frozen=True, slots=True)
 class ReuseInPlace:
-    """A map's target takes its operand's storage where that is of the same type, whole and not read again::
+    """A map's target takes its operand's storage where both are the kernel's own, of the same type, whole and not read again::
 
         weights[i, j] = exp2(scores[i, j] * c - m[i])    -->    scores[i, j] = exp2(scores[i, j] * c - m[i])
 
     Not what a pipelined loop copies in while earlier iterations run. Adds no rounding."""
 
     def __call__(self, kernel: TileKernel) -> TileKernel:
-        return replace(kernel, body=tuple(_reuse(list(kernel.body), kernel.dtypes)))
+        return replace(kernel, body=tuple(_reuse(list(kernel.body), {b.name: b.dtype for b in kernel.buffers})))
 
 
 def _reuse(stmts: list[TileStmt], homes: Mapping[str, str]) -> list[TileStmt]:
@@ -50,14 +50,16 @@ def _arriving(block: list[TileStmt]) -> frozenset[str]:
 
 def _candidate(block: list[TileStmt], everything: list[TileStmt], arriving: frozenset[str],
                homes: Mapping[str, str]) -> tuple[str, str] | None:
-    """(target, operand) of a map in ``block`` that can be done in place."""
+    """(target, operand) of a map in ``block`` that can be done in place. homes: the types of the kernel's own buffers."""
     for position, s in enumerate(block):
         if not (isinstance(s, Parallel) and len(s.body) == 1 and len(s.vars) == 2):
             continue
         (a,) = s.body
+        if a.target not in homes:
+            continue
         for x in walk(a.expr):
             if isinstance(x, Load) and x.tensor not in (a.target, *arriving) and x.indices == a.indices \
-                    and homes.get(x.tensor) == homes.get(a.target) \
+                    and homes.get(x.tensor) == homes[a.target] \
                     and _fresh_target(a.target, block, position, everything) \
                     and _dies(x.tensor, block, position, everything, a.target):
                 return a.target, x.tensor
@@ -86,22 +88,12 @@ def _dies(name: str, block: list[TileStmt], position: int, everything: list[Tile
     else:
         return False
     if block_is_top(block, everything):
-        return not _is_parameter(name, everything)
+        return True
     return _uses(name, everything) == sum(_count(name, s) for s in block)
 
 
 def block_is_top(block: list[TileStmt], everything: list[TileStmt]) -> bool:
     return block == everything
-
-
-def _is_parameter(name: str, everything: list[TileStmt]) -> bool:
-    """Slices with dimensions are of parameters here: buffers are copied whole."""
-    for s in everything:
-        if isinstance(s, Copy) and any(x.buffer == name and x.dims for x in (s.src, s.dst)):
-            return True
-        if isinstance(s, For) and _is_parameter(name, list(s.body)):
-            return True
-    return name not in {n for s in everything for n in writes(s)}
 
 
 def _count(name: str, s: TileStmt) -> int:

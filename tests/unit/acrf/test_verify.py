@@ -38,6 +38,14 @@ def test_a_right_state_passes():
     assert check(attention()) == []
 
 
+def test_an_extremum_of_computed_halves_is_rounded_where_the_program_rounds_it():
+    """A map of halves before a maximum: the state holds what the program's own maximum is."""
+    f = fuse(parse_cascade("cascade absmax(x: bf16[12, 40], u: bf16[12], r: bf16[12]) over l\n"
+                           "  y[i, l] = (x[i, l] - u[i]) * r[i]\n  m[i] = max[l] abs(y)\n"
+                           "  z[i, l] = y / max(m, bf16(0.001))\n  return y, z\n"))
+    assert isinstance(f, Fused) and check(f) == []
+
+
 @pytest.mark.parametrize("wrong", [
     attention(rebase="exp(m@old - m) * 1.0001"), attention(rebase="exp(m - m@old)"), attention(final="oa"),
     attention(weight="exp(x[l])", rebase="1.0"), attention(final="oa / (t + 1e-06)"),
