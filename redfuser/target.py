@@ -25,6 +25,10 @@ kernels for any of these can be planned and compiled on a machine without a GPU.
   docs/schedules.md). latency: microbenchmarks of Hopper in the literature, loaded. local: width of
   the first-level cache's port for stores (CUDA C++ Programming Guide), as nine spilling kernels on an H200 have it. dependent:
   microbenchmarks of Volta and later in the literature.
+* step, waits, ahead: fitted to routers on an H200, in graphs, 2048 rows of 768, 1024, 2048, 4096 and 8192 times 128 (64)
+  experts and the best of them: one kernel takes 6.3, 7.8, 18.5 (12.5), 24.7 and (38.7) us, a library's product and a kernel
+  6.8, 7.3, 10.8 (9.4), 14.8 and (17.9) (docs/results/h200-2026-11-23-families). Assumed of every other part, where a step
+  takes longer as its memory does.
 * MI300X: AMD Instinct MI300X data sheet (1307 TFLOP/s fp16, 163 fp32 by matrix units, 5.3 TB/s, 2100 MHz) and the CDNA3
   instruction set guide (64 lanes of a compute unit at once, transcendentals at a quarter of that, 512 registers of a lane, both
   kinds together). Its 2615 TFLOP/s of 8 bits are of AMD's own formats (``fnuz``), which no model here stores. MI325X: its data
@@ -69,6 +73,10 @@ class Target:
     since nothing copies ahead of a loop. singles: the matrix units multiply float32 itself, where CUDA's round it to TF32.
     issue: instructions that are issued for one that a tile program shows: addresses, conditions, moves. start: seconds until a
     block with warps that copy asks for its first data.
+
+    step: elements of a product's inner axis that a block which makes a whole row takes at a time, one step after the other.
+    waits: the part of ``latency`` that each such step waits for. ahead: steps that a library's product, which shares the axis
+    out among blocks, takes at once.
     """
 
     arch: str
@@ -103,6 +111,9 @@ class Target:
     banks: int = 128
     issue: float = 1.8
     start: float = 1.2e-6
+    step: int = 128
+    waits: float = 0.84
+    ahead: int = 4
 
     @property
     def flight(self) -> float:
