@@ -13,11 +13,14 @@ kernels for any of these can be planned and compiled on a machine without a GPU.
 * H200, measured (docs/results): 4.65 TB/s read; 820 TFLOP/s fp16 and bf16 and 1400 fp8 while a product runs, of which a
   library's whole product of 4096 x 4096 gets 790 (``flops``). The H100 and the H800 get the same matrix rates, being the
   same chip; nobody has measured them here.
-* L40S: its data sheet (362 TFLOP/s fp16, 183 tf32, 733 fp8, 864 GB/s, boost 2520 MHz). RTX 5090: NVIDIA's white paper of
-  the RTX Blackwell architecture (209.5 fp16 with sums in fp32, 104.8 tf32, 419 fp8, 1792 GB/s, boost 2407 MHz). B200: its data
-  sheet (2250 TFLOP/s fp16, 8 TB/s), of instructions whose sums lie in tensor memory, which no kernel here uses; those of warps
-  are taken to have an A100's rate per clock, which is an assumption, as is the clock (from the published rate). Nobody has
-  measured any of these, the A100 or the A10 here.
+* L40S: its data sheet (142 multiprocessors, 362 TFLOP/s fp16, 183 tf32, 733 fp8, 864 GB/s, boost 2520 MHz). RTX 5090: NVIDIA's
+  white paper of the RTX Blackwell architecture (170 multiprocessors, 209.5 fp16 with sums in fp32, 104.8 tf32, 419 fp8, 1792
+  GB/s, boost 2407 MHz). B200: the data sheet of the HGX B200 (148 multiprocessors, 2250 TFLOP/s fp16, 8 TB/s, of which its
+  memory's clock gives 7.7), of instructions whose sums lie in tensor memory, which no kernel here uses; those of warps
+  are taken to have an A100's rate per clock, which is an assumption. Its clock is the one that its matrix rate is published
+  for; the cores' boost is 1980 MHz. Compared with public tables: hmc-tech's of the L40S and the B200, Lockwood's of the B200,
+  codesota's and Linux Format's of the RTX 5090, which say the same where they say anything (of the RTX 5090 nothing of tf32 and
+  fp8). How large a second-level cache is the model does not ask. Nobody has measured any of these, the A100 or the A10 here.
 * The second-level cache: 5120 bytes per clock of an A100 (white paper); 50 per clock and multiprocessor on Hopper, where
   neighbours ask for the same lines: what products of 4096 x 4096 in tiles of 128 x 128 draw on an H200; for the
   A10, L40S, RTX 5090 and B200 an assumption; 64 per clock of a compute unit on CDNA3 (its white paper).
