@@ -4,6 +4,7 @@
 import ast
 import json
 import re
+import sys
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -248,6 +249,29 @@ def test_warps_share_a_product_or_it_is_not_tried():
     assert few and {c.threads for c in few} == {64}
     (two,), (four,) = (tensorize(step, replace(few[0], threads=n), HOPPER).kernels for n in (64, 128))
     assert uneven(two, HOPPER) == "" and "share 16 x 48 of a product among 4 warps" in uneven(four, HOPPER)
+
+
+def test_where_no_tiles_are_left_it_is_said_what_they_lack(monkeypatch):
+    """What a sketch leaves behind is looked at before all are given up, and a missing layout is named, not the roles that the
+    kernel could not have either."""
+    from redfuser.tensorize import configs
+
+    listed = sys.modules["redfuser.tensorize.configs"]
+    step = realise(examples.attention(1, 8, 8, 300, 300, 64, "f16", causal=False), "single", 1)
+    last = configs(step, HOPPER)[-1]
+
+    def crowded(program, config, at):
+        if config != last:
+            raise LoweringError("RF410", "no room")
+        return tensorize(program, config, at)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(listed, "tensorize", crowded)
+        assert configs(step, HOPPER) == [last]
+    monkeypatch.setattr(listed, "uneven", lambda k, at: "a layout")
+    with pytest.raises(LoweringError) as error:
+        configs(step, HOPPER)
+    assert error.value.code == "RF452" and "a layout" in error.value.why
 
 
 def test_figures_of_a_part_are_in_the_table():
