@@ -70,10 +70,6 @@ def op_name(expr: Any) -> str:
     return ""
 
 
-def is_op(expr: Any, *names: str) -> bool:
-    return op_name(expr) in names
-
-
 def variables(expr: Any) -> list[str]:
     """Names of the variables that an expression reads, in order and as often as it does: ``x * x`` reads x twice."""
     if isinstance(expr, relax.Var):
@@ -105,11 +101,6 @@ def same(a: Any, b: Any) -> bool:
 def bindings(func: Any) -> list[Any]:
     """The bindings of a function that is one sequence of blocks, in order."""
     return [b for block in func.body.blocks for b in block.bindings]
-
-
-def check_well_formed(mod: Any) -> bool:
-    """Whether TVM accepts the module (``well_formed`` raises in 0.25, ``check_well_formed`` answers)."""
-    return bool(relax.analysis.check_well_formed(mod))
 
 
 def parse_prim_func(text: str) -> Any:
