@@ -11,6 +11,7 @@ import ast
 import os
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 from redfuser.two_tvms import before_apache_tvm
@@ -61,6 +62,16 @@ def is_static(info: Any) -> bool:
 def dtype_of(expr: Any) -> str:
     """The TVM dtype name of a tensor expression (``float16``, ``float8_e4m3fn``, ``bool``)."""
     return str(expr.struct_info.dtype)
+
+
+def bytes_of(info: Any) -> int:
+    """Bytes of a tensor, or of all tensors of a tuple, from what is known of it; 0 where its shape is not."""
+    if isinstance(info, TupleStructInfo):
+        return sum(map(bytes_of, info.fields))
+    if not isinstance(info, TensorStructInfo) or not is_static(info):
+        return 0
+    bits = int("".join(c for c in str(info.dtype).split("_")[0] if c.isdigit()) or 8)
+    return prod(int(n) for n in info.shape) * max(8, bits) // 8
 
 
 def op_name(expr: Any) -> str:
