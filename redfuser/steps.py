@@ -13,10 +13,8 @@ from redfuser.outer.order import schedule
 from redfuser.report import Kind, Step
 from redfuser.target import TARGETS, target
 from redfuser.tvm_compat import (
-    TensorStructInfo,
-    TupleStructInfo,
     bindings,
-    is_static,
+    bytes_of,
     op_name,
     relax,
     shape_of,
@@ -113,19 +111,10 @@ def _cost(calls: list[Any], readers: Mapping[str, int], outputs: set[str]) -> tu
             inside[name] = inside.get(name, 0) + 1
         if op_name(b.value) == "matmul":
             flops += 2 * prod(shape_of(b.value)) * shape_of(b.value.args[0])[-1]
-    read = sum(_bytes(info) for name, info in infos.items() if name not in own)
-    left = sum(_bytes(b.var.struct_info) for name, b in own.items()
+    read = sum(bytes_of(info) for name, info in infos.items() if name not in own)
+    left = sum(bytes_of(b.var.struct_info) for name, b in own.items()
                if name in outputs or readers.get(name, 0) > inside.get(name, 0))
     return read + left, flops
-
-
-def _bytes(info: Any) -> int:
-    if isinstance(info, TupleStructInfo):
-        return sum(map(_bytes, info.fields))
-    if not isinstance(info, TensorStructInfo) or not is_static(info):
-        return 0
-    bits = int("".join(c for c in str(info.dtype).split("_")[0] if c.isdigit()) or 8)
-    return prod(int(n) for n in info.shape) * max(8, bits) // 8
 
 
 __all__ = ["steps"]

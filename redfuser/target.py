@@ -13,11 +13,14 @@ kernels for any of these can be planned and compiled on a machine without a GPU.
 * H200, measured (docs/results): 4.65 TB/s read; 820 TFLOP/s fp16 and bf16 and 1400 fp8 while a product runs, of which a
   library's whole product of 4096 x 4096 gets 790 (``flops``). The H100 and the H800 get the same matrix rates, being the
   same chip; nobody has measured them here.
-* L40S: its data sheet (362 TFLOP/s fp16, 183 tf32, 733 fp8, 864 GB/s, boost 2520 MHz). RTX 5090: NVIDIA's white paper of
-  the RTX Blackwell architecture (209.5 fp16 with sums in fp32, 104.8 tf32, 419 fp8, 1792 GB/s, boost 2407 MHz). B200: its data
-  sheet (2250 TFLOP/s fp16, 8 TB/s), of instructions whose sums lie in tensor memory, which no kernel here uses; those of warps
-  are taken to have an A100's rate per clock, which is an assumption, as is the clock (from the published rate). Nobody has
-  measured any of these, the A100 or the A10 here.
+* L40S: its data sheet (142 multiprocessors, 362 TFLOP/s fp16, 183 tf32, 733 fp8, 864 GB/s, boost 2520 MHz). RTX 5090: NVIDIA's
+  white paper of the RTX Blackwell architecture (170 multiprocessors, 209.5 fp16 with sums in fp32, 104.8 tf32, 419 fp8, 1792
+  GB/s, boost 2407 MHz). B200: the data sheet of the HGX B200 (148 multiprocessors, 2250 TFLOP/s fp16, 8 TB/s, of which its
+  memory's clock gives 7.7), of instructions whose sums lie in tensor memory, which no kernel here uses; those of warps
+  are taken to have an A100's rate per clock, which is an assumption. Its clock is the one that its matrix rate is published
+  for; the cores' boost is 1980 MHz. Compared with public tables: hmc-tech's of the L40S and the B200, Lockwood's of the B200,
+  codesota's and Linux Format's of the RTX 5090, which say the same where they say anything (of the RTX 5090 nothing of tf32 and
+  fp8). How large a second-level cache is the model does not ask. Nobody has measured any of these, the A100 or the A10 here.
 * The second-level cache: 5120 bytes per clock of an A100 (white paper); 50 per clock and multiprocessor on Hopper, where
   neighbours ask for the same lines: what products of 4096 x 4096 in tiles of 128 x 128 draw on an H200; for the
   A10, L40S, RTX 5090 and B200 an assumption; 64 per clock of a compute unit on CDNA3 (its white paper).
@@ -25,6 +28,10 @@ kernels for any of these can be planned and compiled on a machine without a GPU.
   docs/schedules.md). latency: microbenchmarks of Hopper in the literature, loaded. local: width of
   the first-level cache's port for stores (CUDA C++ Programming Guide), as nine spilling kernels on an H200 have it. dependent:
   microbenchmarks of Volta and later in the literature.
+* step, waits, ahead: fitted to routers on an H200, in graphs, 2048 rows of 768, 1024, 2048, 4096 and 8192 times 128 (64)
+  experts and the best of them: one kernel takes 6.3, 7.8, 18.5 (12.5), 24.7 and (38.7) us, a library's product and a kernel
+  6.8, 7.3, 10.8 (9.4), 14.8 and (17.9) (docs/results/h200-2026-11-23-families). Assumed of every other part, where a step
+  takes longer as its memory does.
 * MI300X: AMD Instinct MI300X data sheet (1307 TFLOP/s fp16, 163 fp32 by matrix units, 5.3 TB/s, 2100 MHz) and the CDNA3
   instruction set guide (64 lanes of a compute unit at once, transcendentals at a quarter of that, 512 registers of a lane, both
   kinds together). Its 2615 TFLOP/s of 8 bits are of AMD's own formats (``fnuz``), which no model here stores. MI325X: its data
@@ -69,6 +76,10 @@ class Target:
     since nothing copies ahead of a loop. singles: the matrix units multiply float32 itself, where CUDA's round it to TF32.
     issue: instructions that are issued for one that a tile program shows: addresses, conditions, moves. start: seconds until a
     block with warps that copy asks for its first data.
+
+    step: elements of a product's inner axis that a block which makes a whole row takes at a time, one step after the other.
+    waits: the part of ``latency`` that each such step waits for. ahead: steps that a library's product, which shares the axis
+    out among blocks, takes at once.
     """
 
     arch: str
@@ -103,6 +114,9 @@ class Target:
     banks: int = 128
     issue: float = 1.8
     start: float = 1.2e-6
+    step: int = 128
+    waits: float = 0.84
+    ahead: int = 4
 
     @property
     def flight(self) -> float:

@@ -11,6 +11,7 @@ import ast
 import os
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 from redfuser.two_tvms import before_apache_tvm
@@ -63,15 +64,21 @@ def dtype_of(expr: Any) -> str:
     return str(expr.struct_info.dtype)
 
 
+def bytes_of(info: Any) -> int:
+    """Bytes of a tensor, or of all tensors of a tuple, from what is known of it; 0 where its shape is not."""
+    if isinstance(info, TupleStructInfo):
+        return sum(map(bytes_of, info.fields))
+    if not isinstance(info, TensorStructInfo) or not is_static(info):
+        return 0
+    bits = int("".join(c for c in str(info.dtype).split("_")[0] if c.isdigit()) or 8)
+    return prod(int(n) for n in info.shape) * max(8, bits) // 8
+
+
 def op_name(expr: Any) -> str:
     """``matmul``, ``nn.softmax`` for a call of a Relax op; empty for anything else."""
     if isinstance(expr, relax.Call) and isinstance(expr.op, ir.Op):
         return str(expr.op.name).removeprefix("relax.")
     return ""
-
-
-def is_op(expr: Any, *names: str) -> bool:
-    return op_name(expr) in names
 
 
 def variables(expr: Any) -> list[str]:
@@ -105,11 +112,6 @@ def same(a: Any, b: Any) -> bool:
 def bindings(func: Any) -> list[Any]:
     """The bindings of a function that is one sequence of blocks, in order."""
     return [b for block in func.body.blocks for b in block.bindings]
-
-
-def check_well_formed(mod: Any) -> bool:
-    """Whether TVM accepts the module (``well_formed`` raises in 0.25, ``check_well_formed`` answers)."""
-    return bool(relax.analysis.check_well_formed(mod))
 
 
 def parse_prim_func(text: str) -> Any:

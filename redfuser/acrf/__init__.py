@@ -12,7 +12,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_HOME = {"fuse": "derive.fuse", "mapped": "derive.mapped", "longest_prefix": "derive.fuse", "key_of": "derive.fuse",
+_HOME = {"fuse": "derive.fuse", "mapped": "derive.mapped", "key_of": "derive.fuse",
          "parse_cascade": "text", "parse_expr": "text",
          "Fused": "state", "NotFusable": "state", "State": "state", "Accumulator": "state", "Certificate": "state",
          "Cascade": "cascade"}

@@ -21,11 +21,6 @@ TILE = 256
 """Columns of each block where several share what is more than one holds: each makes the row again."""
 MAX_ROW = 512
 """Row length that stays in registers whole, so that the inner contraction is evaluated once, in any order."""
-STEP, WAITS, AHEAD = 128, 0.84, 4
-"""Elements of the inner axis that a block with a row in registers takes at a time, the part of memory's latency that each such
-step waits for, and how many steps a library's product takes at once, which shares the axis out. One H200, in graphs, 2048 rows
-of 768, 1024, 2048, 4096 and 8192 times 128 (64) experts and the best of them: one kernel takes 6.3, 7.8, 18.5 (12.5), 24.7 and
-(38.7) us, a library's product and a kernel 6.8, 7.3, 10.8 (9.4), 14.8 and (17.9) (docs/results/h200-2026-11-23-families)."""
 
 
 def elements(d: Draft, axes: tuple[str, ...] | frozenset[str]) -> int:
@@ -75,8 +70,8 @@ def inner_pays(d: Draft, inst: Instance) -> bool:
     outside = library(d.machine, flops, moved + held)
     inside = generated(d.machine, flops * shares(columns), moved) / share_of_device(d, inst)
     if d.extents[R] <= MAX_ROW:
-        walked = ceil(d.extents[inst.over] / STEP) * WAITS * d.machine.latency
-        inside, outside = max(inside, walked), max(outside, walked / AHEAD)
+        walked = ceil(d.extents[inst.over] / d.machine.step) * d.machine.waits * d.machine.latency
+        inside, outside = max(inside, walked), max(outside, walked / d.machine.ahead)
     return inside < outside + passes(d.machine, held, 1)
 
 

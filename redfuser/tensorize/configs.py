@@ -6,12 +6,13 @@ of each from extents alone what it would take, and of the best again from their 
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 from math import ceil, log, prod
 
 from redfuser.acrf.expr import BYTES, Index, Load, Op, indices_of, walk
 from redfuser.errors import LoweringError
-from redfuser.outline import HELD, generated, library, passes
+from redfuser.outline import HELD, generated, library, on_cores, passes
 from redfuser.strategies.program import Kernel, Program
 from redfuser.strategies.select import FEW, LINE, LONG, STEP
 from redfuser.target import Target
@@ -30,8 +31,8 @@ from redfuser.tensorize.rewrite import arrange
 from redfuser.tensorize.sizes import round_up
 from redfuser.tensorize.tiles import tensorize
 
-SIX, SINGLE = 6.0, 16.0
-"""Work of a float32 product in matrix operations of half precision: as six of them, and as a library's on its own units."""
+SIX = 6.0
+"""Products of halves that one of float32 operands in pieces is."""
 MANY = 256
 """Threads that share the work of taking operands apart: with half as many, 64 rows of attention take 2.6 times as long on an
 H200 (docs/results/h200-2026-11-22-products)."""
@@ -144,9 +145,10 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
 
 
 def ranked(program: Program, space: list[TileConfig], target: Target, sketch: Sketch | None = None) -> list[TileConfig]:
-    """``space`` by what the model predicts of each tile program; those that a sketch leaves behind come last. Left out are
-    such as the kernel has no roles for or no room, or that come to the same; what else is wrong with one is said where it is
-    tried."""
+    """``space`` by what the model predicts of each tile program; those that a sketch leaves behind come last, and are looked at
+    while nothing else is left. Left out are such as the kernel has no roles for or no room, as there is no layout for, or that
+    come to the same; what else is wrong with one is said where it is tried. Raises LoweringError where none is left: RF452
+    where some lack a layout alone, else RF410 where some lack room."""
     ahead, rest = space, []  # type: list[TileConfig], list[TileConfig]
     if sketch is not None:
         times = {c: t.total for c in space if (t := sketched(sketch, c, target)) is not None}
@@ -155,28 +157,35 @@ def ranked(program: Program, space: list[TileConfig], target: Target, sketch: Sk
         ahead, rest = [*[c for c in order if c.schedule != "auto"][:LOOKED], *plain[:LOOKED]], plain[LOOKED:]
     made: list[tuple[TileKernel, ...]] = []
     found: dict[TileConfig, float] = {}
-    looked = sorted(ahead, key=space.index)
-    for c in looked:
+    lacking: dict[str, LoweringError] = {}
+    looked = deque(sorted(ahead, key=space.index))
+    while looked or (rest and not found):
+        c = looked.popleft() if looked else rest.pop(0)
         try:
             tiles = tensorize(program, c, target)
         except LoweringError as error:
             if error.code not in NOT_FOR_IT:
                 found[c] = float("inf")
-            elif error.code == "RF410" and c.columns and c.stages > 2:  # results that are staged need room as well
+                continue
+            lacking.setdefault(error.code, error)
+            if error.code == "RF410" and c.columns and c.stages > 2:  # results that are staged need room as well
                 looked.append(replace(c, stages=c.stages - 1))
             continue
         if len(list(every(tiles.kernels[0].body))) > LARGE:
             return space
-        if any(uneven(k, target) for k in tiles.kernels):
+        if why := next(filter(None, (uneven(k, target) for k in tiles.kernels)), ""):
+            lacking["RF452"] = LoweringError("RF452", f"{tiles.name}: no tiles for {target.arch}", why=f"TileLang lacks {why}")
             looked += [rest.pop(0)] if rest else []
             continue
         if tiles.kernels not in made:
             made.append(tiles.kernels)
             found[c] = predicted(tiles, target) or float("inf")
-    best, tie = min(found.values(), default=0.0), log(TIE if sketch is not None else ROWS_TIE)
+    if not found:
+        raise next(lacking[code] for code in ("RF452", *NOT_FOR_IT[::-1]) if code in lacking)
+    best, tie = min(found.values()), log(TIE if sketch is not None else ROWS_TIE)
     near = sorted(found, key=lambda c: int(log(found[c] / best) / tie) if found[c] < float("inf") else 1 << 30)
     roles = [c for c in near if c.schedule != "auto"][:AHEAD]
-    return [*(c for c in near if c.schedule == "auto" or c in roles), *rest] or space
+    return [*(c for c in near if c.schedule == "auto" or c in roles), *rest]
 
 
 def _between(kernel: Kernel, roles: Roles, target: Target) -> tuple[float, float]:
@@ -235,9 +244,10 @@ def _veto(kernel: Kernel, grid: tuple[str, ...], extents: dict[str, int], rows: 
     blocks = outer * -(-rows // 64)
     busy = min(1.0, blocks / target.sms)
     own = flops * (target.rates["f16"] / target.rates["f32"] if singles else 1.0)
-    ours, theirs = (SIX * flops, SINGLE * flops) if pieces else (own, own)
-    fused = max(generated(target, ours, read), blocks * read / (target.port * target.clock * target.sms)) / busy
-    unfused = library(target, theirs, read) + passes(target, 6.0 * 2 * outer * rows * n, 2)
+    fused = generated(target, SIX * flops if pieces else own, read)
+    fused = max(fused, blocks * read / (target.port * target.clock * target.sms)) / busy
+    unfused = on_cores(target, flops, read) if pieces else library(target, own, read)
+    unfused += passes(target, 6.0 * 2 * outer * rows * n, 2)
     if fused > unfused:
         raise LoweringError("RF497", f"{kernel.name}: {blocks} blocks of a contraction {depth} deep",
                             why=f"modelled {fused * 1e6:.0f} us fused, {unfused * 1e6:.0f} us unfused on {target.part}",

@@ -61,7 +61,7 @@ def hold(ours: list[torch.Tensor], low: list[torch.Tensor], high: list[torch.Ten
 
 
 def contractions(imported: Imported) -> int:
-    return sum(tc.is_op(b.value, "matmul") for b in tc.bindings(imported.mod["main"]))
+    return sum(tc.op_name(b.value) == "matmul" for b in tc.bindings(imported.mod["main"]))
 
 
 @pytest.mark.parametrize(("name", "options"), [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -58,6 +59,22 @@ def test_costs_are_of_the_target():
         drafts[arch] = next(d for d in search.drafts.values() if getattr(d, "rows", None) and d.inner)
     busy = {arch: share_of_device(d, d.inner[0]) for arch, d in drafts.items()}
     assert busy["cpu"] == busy["sm_90a"] < busy["sm_86"]
+
+
+def test_a_long_inner_axis_waits_as_the_part_does():
+    """A router 4096 wide: one block walks the axis step by step, where a library shares it out."""
+    from redfuser.partition.cost import inner_pays
+
+    args = (torch.empty(2048, 4096, dtype=torch.float16), torch.empty(128, 4096, dtype=torch.float16))
+    search = Partitioner(import_model(lambda x, w: torch.softmax(x @ w.mT, -1), args), arch="sm_90a")
+    search.run()
+    draft, product = next((d, i) for d in search.drafts.values() if getattr(d, "rows", None) for i in d.inner if i.contraction)
+    machine = draft.machine
+    said = {}
+    for other in ({}, {"waits": 0.0}, {"ahead": 1}, {"step": 1024}, {"latency": 1e-7}):
+        draft.machine = replace(machine, **other)
+        said[tuple(other)] = inner_pays(draft, product)
+    assert [k for k, pays in said.items() if not pays] == [()]
 
 
 def outer_rule(q, k, v, beta, gate):

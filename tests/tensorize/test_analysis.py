@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redfuser.acrf.affine import Indices, atom
+from redfuser.acrf.affine import Affine, Indices, atom
 from redfuser.acrf.expr import Const, Expr, Index, Op, op
 from redfuser.strategies import realise
 from redfuser.target import target
 from redfuser.tensorize import TileConfig, tensorize
-from redfuser.tensorize.indexing import view
+from redfuser.tensorize.indexing import view, zero_filled
 from redfuser.tensorize.ir import interpret
 from redfuser.tensorize.ir.pointwise import apply
 from redfuser.tensorize.masks import Analysis, Rows
@@ -70,6 +70,27 @@ def test_ranges_hold(c, size, rows):
             if found.high is not None:
                 steps = value(analysis.segment_of(found.high, size, up=True), at)
                 assert steps == -(-high // size)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(st.lists(st.integers(2, 6), min_size=1, max_size=3), st.lists(st.sampled_from([0, 1, 2, 3, 6, 12, 24]), min_size=3, max_size=3),
+       st.integers(0, 9), st.integers(0, 3))
+def test_what_leaves_a_tensor_leaves_its_view(sizes, factors, first, more):
+    """Padding is taken for 0 where it is read past the end of the declared shape (MaskTail), and is read through a view, which
+    has more ends: whatever lies past one of the first lies past one of the second."""
+    extents = {f"a{k}": n for k, n in enumerate(sizes)}
+    form = sum((k * atom(Index(a)) for a, k in zip(extents, factors)), Affine((), first))
+    total = 1 + more + first + sum(k * (n - 1) for n, k in zip(sizes, factors))
+    total += -total % max(1, *factors)
+    v = view((total,), [(form,)], extents)
+    dims = v.index((form,), extents)
+    assert dims is not None
+    for axis in extents:
+        if not zero_filled((form,), (total,), axis, extents):
+            continue
+        for point in np.ndindex(*(3 if a == axis else n for a, n in extents.items())):
+            at = {a: x + n * (a == axis) for (a, n), x in zip(extents.items(), point)}
+            assert any(value(d.expr(), at) >= size for d, size in zip(dims, v.shape)), (axis, at)
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)

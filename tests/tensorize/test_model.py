@@ -4,6 +4,7 @@
 import ast
 import json
 import re
+import sys
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -250,10 +251,33 @@ def test_warps_share_a_product_or_it_is_not_tried():
     assert uneven(two, HOPPER) == "" and "share 16 x 48 of a product among 4 warps" in uneven(four, HOPPER)
 
 
+def test_where_no_tiles_are_left_it_is_said_what_they_lack(monkeypatch):
+    """What a sketch leaves behind is looked at before all are given up, and a missing layout is named, not the roles that the
+    kernel could not have either."""
+    from redfuser.tensorize import configs
+
+    listed = sys.modules["redfuser.tensorize.configs"]
+    step = realise(examples.attention(1, 8, 8, 300, 300, 64, "f16", causal=False), "single", 1)
+    last = configs(step, HOPPER)[-1]
+
+    def crowded(program, config, at):
+        if config != last:
+            raise LoweringError("RF410", "no room")
+        return tensorize(program, config, at)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(listed, "tensorize", crowded)
+        assert configs(step, HOPPER) == [last]
+    monkeypatch.setattr(listed, "uneven", lambda k, at: "a layout")
+    with pytest.raises(LoweringError) as error:
+        configs(step, HOPPER)
+    assert error.value.code == "RF452" and "a layout" in error.value.why
+
+
 def test_figures_of_a_part_are_in_the_table():
     """No time, rate or bandwidth in what chooses or predicts: those are the table's. (tir_math has polynomials.)"""
     here = Path(__file__).parents[2] / "redfuser"
-    for path in (*here.glob("tensorize/*.py"), *here.glob("tensorize/model/*.py"), *here.glob("strategies/*.py"), here / "outline.py"):
+    for path in (*here.glob("tensorize/*.py"), *here.glob("tensorize/model/*.py"), *here.glob("strategies/*.py"), here / "partition/cost.py", here / "outline.py"):
         numbers = [x.value for x in ast.walk(ast.parse(path.read_text())) if path.stem != "tir_math" and isinstance(
             x, ast.Constant) and isinstance(x.value, float)]
         assert not [v for v in numbers if v and not 1e-4 < abs(v) < 1e8], path.name

@@ -71,36 +71,6 @@ def _with_provenance(found: Fused | NotFusable, cascade: Cascade) -> Fused | Not
     return replace(found, cascade=cascade, producers=tuple(map(own, found.producers)), post=tuple(map(own, found.post)))
 
 
-def longest_prefix(cascade: Cascade, casts: str = "preserve") -> tuple[Fused | None, NotFusable | None]:
-    """Partial fusion: the fusion of the longest prefix that fuses, and the reason why the next statement does not.
-
-    Returns (fusion of the whole, None), (fusion of a prefix, reason) or (None, reason). The prefix's outputs are those
-    of its results that the rest of the cascade, or the caller, reads.
-    """
-    whole = fuse(cascade, casts)
-    if isinstance(whole, Fused):
-        return whole, None
-    if not whole.prefix:
-        return None, whole
-    part = prefix_of(cascade, whole.prefix)
-    fused = fuse(part, casts)
-    return (fused if isinstance(fused, Fused) else None), whole
-
-
-def prefix_of(cascade: Cascade, names: tuple[str, ...]) -> Cascade:
-    """The cascade of the statements that ``names`` lists, in order; what the rest reads of them are its outputs."""
-    kept = tuple(s for s in cascade.stmts if s.name in names)
-    inside = {n for s in kept for n in s.names}
-    read = {n for s in cascade.stmts if s not in kept for n in refs_of(s.expr)} | set(cascade.outputs)
-    outputs = tuple(n for s in kept for n in s.names if n in read and _is_result(cascade, s, n))
-    del inside
-    return replace(cascade, name=f"{cascade.name}_prefix", stmts=kept, outputs=outputs)
-
-
-def _is_result(cascade: Cascade, s: Stmt, name: str) -> bool:
-    return name in cascade.outputs or (isinstance(s, Reduce) and s.over == cascade.raxis)
-
-
 def _fuse(cascade: Cascade, casts: str, key: str) -> Fused | NotFusable:
     check_form(cascade)
     extent = cascade.extent(cascade.raxis)

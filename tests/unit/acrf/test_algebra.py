@@ -12,9 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from redfuser.acrf import fuse, longest_prefix, parse_cascade
+from redfuser.acrf import fuse, parse_cascade
 from redfuser.acrf.check.evaluate import run, run_fused
-from redfuser.acrf.check.verify import check
 from redfuser.acrf.state import Fused, NotFusable
 from redfuser.dtypes import UNIT
 from redfuser.errors import InputError
@@ -217,13 +216,6 @@ def test_refusals_name_the_condition_and_the_statement(code: str, line: str) -> 
     assert (out.code, out.statement) == (code, "r")
     assert out.condition and out.why and out.help and "#" not in out.condition + out.why
     assert out.prefix == ("m", "d")
-
-
-def test_the_longest_prefix_fuses() -> None:
-    c = parse_cascade(f"{HEAD}  t = sum[l] exp(x[l] - m)\n  r = sum[l] min(x[l], t)\n  return r\n")
-    part, reason = longest_prefix(c)
-    assert part is not None and reason is not None and reason.code == "RF203"
-    assert part.cascade.outputs == ("t",) and not check(part)
 
 
 def test_malformed_input_is_a_coded_error() -> None:

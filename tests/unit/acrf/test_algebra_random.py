@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import random
 import re
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from redfuser.acrf import fuse, longest_prefix, parse_cascade
-from redfuser.acrf.cascade import Cascade
+from redfuser.acrf import fuse, parse_cascade
+from redfuser.acrf.cascade import Cascade, Reduce
 from redfuser.acrf.check.evaluate import run, run_fused
 from redfuser.acrf.state import Fused, NotFusable
 from redfuser.codes import CODES
@@ -83,10 +84,10 @@ def test_refused_cascades_say_why_and_keep_their_prefix(seed: int) -> None:
     assert isinstance(out, NotFusable)
     assert out.code in CODES and out.code.startswith("RF2")
     assert out.condition and out.why and out.help
-    assert out.statement in {s.name for s in c.stmts} and out.prefix == tuple(
-        s.name for s in c.stmts[: [s.name for s in c.stmts].index(out.statement)])
-    part, reason = longest_prefix(c)
-    assert part is not None and reason == out
+    before = c.stmts[:[s.name for s in c.stmts].index(out.statement)]
+    assert out.prefix == tuple(s.name for s in before)
+    results = tuple(s.name for s in before if isinstance(s, Reduce) and s.over == c.raxis)
+    assert isinstance(fuse(replace(c, stmts=before, outputs=results)), Fused)
 
 
 def test_both_kinds_are_drawn() -> None:

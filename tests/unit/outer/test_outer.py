@@ -185,9 +185,9 @@ def test_region_that_cannot_run_at_one_place() -> None:
 
 
 def test_unspellable_operators_are_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    from redfuser.outer import source
+    from redfuser.outer import spelling
 
-    rules = {k: v for k, v in source.RULES.items() if k not in ("sin", "cos")}
-    monkeypatch.setattr(source, "RULES", rules)
+    rules = {k: v for k, v in spelling.RULES.items() if k not in ("sin", "cos")}
+    monkeypatch.setattr(spelling, "RULES", rules)
     with pytest.raises(UnsupportedError, match=r"RF471.*cos.*sin"):
         emit(import_model(lambda x: x.sin() + x.cos(), (X,)))
