@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 from redfuser import pipeline
+from redfuser.frontend import import_model
+from redfuser.partition import Partitioner
 from tests.partition.helpers import execute, flat, partitioned
 
 HALF = torch.float16
@@ -25,6 +29,27 @@ def test_the_norm_is_one_region(name):
     tolerance = 5e-3 if args[0].dtype == HALF else 2e-5
     for got, want in zip(execute(imported, p, args), flat(f(*args)), strict=True):
         torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance)
+
+
+def test_a_norm_by_given_statistics_is_a_map():
+    norm = torch.nn.Sequential(torch.nn.Conv2d(4, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU()).eval()
+    report = pipeline.run(norm, (torch.randn(2, 4, 10, 10),), arch="sm_90a", build=False).report
+    assert not report.cascades and not report.opaque
+    assert [[o.name.split(".")[1] for o in m.ops] for m in report.maps] == [["conv2d", "batch_norm", "relu"]]
+
+
+@pytest.mark.parametrize("name", ["sum", "softmax", "logsumexp", "variance", "argmax", "product"])
+def test_a_reduction_of_one_element_is_a_map(name):
+    x = torch.randn(16, 1)
+    x[1:4, 0] = torch.tensor([math.inf, math.nan, -math.inf])
+    f = {"sum": lambda x: x.exp().sum(1, keepdim=True) + x, "softmax": lambda x: torch.softmax(x * 3, 1) * x,
+         "logsumexp": lambda x: torch.logsumexp(x, 1, keepdim=True) + x, "argmax": lambda x: x.argmax(1, keepdim=True) + x,
+         "variance": lambda x: x - torch.var(x, 1, correction=0, keepdim=True), "product": lambda x: (x @ x.T).exp()}[name]
+    imported = import_model(f, (x,))
+    p = Partitioner(imported, "preserve", "sm_90a", maps=True).run()
+    assert not p.regions and not p.refusals and not p.notes and len(p.maps) == 1
+    for got, want in zip(execute(imported, p, (x,)), flat(f(x)), strict=True):
+        torch.testing.assert_close(got, want, equal_nan=True)
 
 
 def test_attention_that_stays_a_call_counts_as_attention():

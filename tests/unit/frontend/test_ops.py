@@ -171,6 +171,8 @@ REDUCTIONS: Ops = {
     "layer_norm 2d": lambda x: F.layer_norm(x, (5, 6), torch.ones(5, 6).to(x.dtype) * 2),
     "rms_norm": lambda x: F.rms_norm(x, (6,)),
     "group_norm": lambda x: F.group_norm(x.reshape(1, 4, 3, 10), 2),
+    "batch_norm": lambda x: F.batch_norm(x, x[0, :, 0].float(), x[1, :, 1].float().abs(), x[2, :, 2].float(), x[3, :, 3].float()),
+    "batch_norm plain": lambda x: F.batch_norm(x[0], x[0, 0].float(), x[1, 1].float().abs(), eps=0.1),
 }
 
 
