@@ -4,7 +4,7 @@ The meaning of an op is taken from the TensorIR that TVM lowers it to, so no op 
 the ops whose legalisation loses what we need or does not exist: ``arange`` (TVM folds it to a constant array, the index
 structure is gone), ``where`` (scalar branches would become tensors), ``topk`` (an extern call), ``take`` and
 ``gather_elements`` (positions out of bounds, which torch refuses at the call), ``group_norm`` (TVM lowers it through raw
-moments ``E[x^2] - E[x]^2``, which is neither what torch computes nor stable) and ``batch_norm`` (TVM updates the statistics too).
+moments ``E[x^2] - E[x]^2``, which is neither what torch computes nor stable) and ``batch_norm`` (which updates statistics).
 
 Results are memoised by everything that matters: op, attributes, dtypes, shapes and scalar constants of the arguments.
 """

@@ -139,6 +139,8 @@ REDUCTIONS: Ops = {
     "prod": lambda x: x.prod(-1),
     "amax": lambda x: x.amax(-1),
     "amin": lambda x: x.amin((0, 1)),
+    "aminmax": lambda x: tuple(x.aminmax(dim=1)),
+    "aminmax all": lambda x: tuple(torch.aminmax(x, keepdim=True)),
     "max all": lambda x: x.max(),
     "max dim": lambda x: tuple(x.max(1)),
     "min dim": lambda x: tuple(x.min(-1, keepdim=True)),
