@@ -158,6 +158,8 @@ class Interpreter:
                 return F.rms_norm(a[0], a[0].shape[-len(at.axes):], a[1], float(at.epsilon))
             case "nn.group_norm":
                 return F.group_norm(a[0], int(at.num_groups), a[1], a[2], float(at.epsilon))
+            case "nn.batch_norm":
+                return F.batch_norm(a[0], a[3], a[4], a[1], a[2], eps=float(at.epsilon)), a[3], a[4]
             case "nn.conv1d" | "nn.conv2d" | "nn.conv3d":
                 rank = int(name[-2])
                 f = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}[rank]

@@ -130,11 +130,12 @@ def rule(got: Array, want: Want, noise: Array | float = 0.0) -> str:
     if want.dtype in ("e4m3", "e5m2") and not want.more:
         return _few_values(a, b, z, want.dtype)
     with np.errstate(all="ignore"):
-        counts = np.isfinite(a) & np.isfinite(b) & np.isfinite(z) & (np.abs(z) <= want.top)
+        finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(z)
+        counts, size = finite & (np.abs(z) <= want.top), np.where(finite, np.abs(z), 0.0)
         counts &= ~((np.abs(z) <= noise) & (np.abs(a - z) <= noise))
-    parts = want.bands.split(a, b, z, counts) if want.bands is not None else [(a, b, z, counts)]
-    parts = [(x[c], y[c], e[c]) for x, y, e, c in parts if c.any()]
-    usual = _usual([(y, e) for _, y, e in parts], UNIT[want.dtype])
+    parts = want.bands.split(a, b, z, counts, size) if want.bands is not None else [(a, b, z, counts, size)]
+    parts = [(x[c], y[c], e[c], s) for x, y, e, c, s in parts if c.any()]
+    usual = _usual([(y, e) for _, y, e, _ in parts], UNIT[want.dtype])
     return next((text for part in parts if (text := _within(*part, want.dtype, want.more, usual))), "")
 
 
@@ -177,10 +178,12 @@ def _at(values: Array, places: Array) -> Array:
     return np.take_along_axis(values, places, -1)
 
 
-def _within(x: Array, y: Array, z: Array, dtype: str, more: float, usual: float) -> str:
-    """usual: the error of the unfused program to reckon with, relative to the results' size."""
-    scale = float(np.abs(z).max()) or 1.0
-    ours, theirs, size = np.abs(x - z) / scale, np.abs(y - z) / scale, np.abs(z) / scale
+def _within(x: Array, y: Array, z: Array, every: Array, dtype: str, more: float, usual: float) -> str:
+    """every: sizes of all results, those too that are too large to be compared: of a row that is centred and then multiplied by
+    1e38 only the elements next to the mean may be, and they have the mean's error. usual: the error of the unfused program to
+    reckon with, relative to the results' size."""
+    scale = float(every.max()) or 1.0
+    ours, theirs, size = np.abs(x - z) / scale, np.abs(y - z) / scale, every / scale
     worst_rms = (max(float(theirs.max()), usual) * scale, max(_rms(theirs), usual) * scale,
                  float(size.max()) * scale, _rms(size) * scale)
     allowed = [SPREAD * x / scale for x in limit(*worst_rms, dtype)]

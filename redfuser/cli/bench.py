@@ -1,4 +1,4 @@
-"""``redfuser bench``: list, build, run, report, plot, compare, expect, targets."""
+"""``redfuser bench``: list, build, run, report, plot, compare, expect, targets, suite."""
 
 from __future__ import annotations
 
@@ -272,6 +272,35 @@ def targets_(targets: str, only: str, each: int, output: Path | None, markdown: 
         return
     print_table("programs by targets", *breadth.table(rows))
     print_table("The model against the compilers", breadth.COLUMNS, breadth.kernels(rows))
+
+
+@bench.command("suite")
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--only", default="", help="Patterns of level1/23_Softmax, comma-separated.")
+@click.option("--target", default="cpu", show_default=True, help="What is built and run.")
+@click.option("--planned", default="sm_90a", show_default=True, help="What is planned for too; builds nothing.")
+@click.option("--jobs", default=2, show_default=True, help="Processes at once.")
+@click.option("--limit", default=300.0, show_default=True, help="Seconds for a problem.")
+@click.option("--json", "output", type=FILE, help="Append a JSON line per problem; those that stand there are kept.")
+@click.option("--markdown", is_flag=True, help="As Markdown, for docs/results/.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+def suite(folder: Path, only: str, target: str, planned: str, jobs: int, limit: float, output: Path | None, markdown: bool,
+          quiet: bool) -> None:
+    """Problems in KernelBench's form: compiled, run at small sizes against eager, and their reports against what ran. Runs the
+    code in FOLDER. Exit code 4 when a result or a report is wrong."""
+    from redfuser.api import architecture
+    from redfuser.bench.suite import run as suite_
+
+    at, other = architecture(target), architecture(planned)
+    rows = suite_.run(suite_.problems(folder, only), at, other, jobs, limit, output, _progress(quiet))
+    if markdown:
+        click.echo(suite_.markdown(rows, other))
+    else:
+        print_table("", *suite_.table(rows, other))
+        for line in suite_.summary(rows, other):
+            click.echo(line)
+    if any(r["status"] == "wrong" or r.get("untrue") for r in rows):
+        raise click.exceptions.Exit(NUMERICS)
 
 
 bench.add_command(correctness)

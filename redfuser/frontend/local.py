@@ -27,7 +27,7 @@ REDUCTIONS = frozenset({"sum", "mean", "prod", "max", "min", "variance", "argmax
 OPERATORS = BINARY | UNARY | REDUCTIONS | VIEWS - {"flatten"} | frozenset({
     "arange", "astype", "broadcast_to", "call_dps_packed", "concat", "cumprod", "cumsum", "flip", "full",
     "gather_elements", "index_tensor", "matmul", "permute_dims", "repeat", "scatter_elements", "strided_slice", "take",
-    "topk", "where", "nn.conv1d", "nn.conv2d", "nn.conv3d", "nn.group_norm", "nn.layer_norm", "nn.log_softmax",
+    "topk", "where", "nn.batch_norm", "nn.conv1d", "nn.conv2d", "nn.conv3d", "nn.group_norm", "nn.layer_norm", "nn.log_softmax",
     "nn.rms_norm", "nn.softmax", "nn.softplus",
 })
 """Every operator that a module in normal form may contain."""

@@ -14,6 +14,7 @@ from redfuser.outline import HELD, MAKING, generated, library, passes
 from redfuser.partition.draft import Draft, R
 from redfuser.partition.evaluate import Instance
 from redfuser.partition.graph import Node
+from redfuser.partition.positions import slides
 
 MAX_DEPTH = 1024
 """Inner axis of a per-step contraction whose row operand (64 rows of it) stays in shared memory."""
@@ -57,8 +58,11 @@ def inner_pays(d: Draft, inst: Instance) -> bool:
     """Evaluate a contraction per step of the cascade rather than before it?
 
     Its row operand must stay on chip while the row goes by, or the row itself: a projection with a long inner axis and
-    a long row would read its operand again for every tile of the row.
+    a long row would read its operand again for every tile of the row. A window that slides over its operand (a convolution) is
+    no matrix: a library has ways for it that a step of a cascade has not.
     """
+    if any(slides(d.ev.ix, e, inst.over) for _, at in inst.body.sites for e in at):
+        return False
     if d.extents[inst.over] > MAX_DEPTH and d.extents[R] > MAX_ROW:
         return False
     points = elements(d, inst.axes)

@@ -3,8 +3,8 @@
 The meaning of an op is taken from the TensorIR that TVM lowers it to, so no op has to be known by name. Modelled here are
 the ops whose legalisation loses what we need or does not exist: ``arange`` (TVM folds it to a constant array, the index
 structure is gone), ``where`` (scalar branches would become tensors), ``topk`` (an extern call), ``take`` and
-``gather_elements`` (positions out of bounds, which torch refuses at the call) and ``group_norm`` (TVM lowers it through raw
-moments ``E[x^2] - E[x]^2``, which is neither what torch computes nor stable).
+``gather_elements`` (positions out of bounds, which torch refuses at the call), ``group_norm`` (TVM lowers it through raw
+moments ``E[x^2] - E[x]^2``, which is neither what torch computes nor stable) and ``batch_norm`` (which updates statistics).
 
 Results are memoised by everything that matters: op, attributes, dtypes, shapes and scalar constants of the arguments.
 """
@@ -17,7 +17,7 @@ from math import prod
 from typing import Any
 
 from redfuser.acrf.cascade import Axis, Let, Reduce, Reducer, Stmt, Tensor
-from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, map_children
+from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, map_children, substitute
 from redfuser.acrf.lift import Lifted, Unliftable, lift_primfunc, short_dtype, static
 from redfuser.tvm_compat import TensorStructInfo, TupleStructInfo, ir, relax, tvm
 
@@ -46,7 +46,7 @@ class Legaliser:
                str(call.struct_info), tuple(map(str, call.sinfo_args)))
         if key not in self.memo:
             try:
-                self.memo[key] = self.fresh(call, args)
+                self.memo[key] = of_one(self.fresh(call, args))
             except Unliftable as e:
                 self.memo[key] = e
             except Exception as e:  # an op without legalisation or that TVM cannot legalise
@@ -112,6 +112,21 @@ class Legaliser:
         values = values or {}
         params = tuple(buffer_of(v, i) for i, v in enumerate(order) if f"@{i}" not in values)
         return Lifted(params, lifted.axes, tuple(rename_loads(s, rename_, values) for s in lifted.stmts), lifted.outputs)
+
+
+def of_one(lifted: Lifted) -> Lifted:
+    """A reduction over an axis of one element is the map of that element: there is nothing to share a walk with."""
+    extents = {a.name: a.extent for a in lifted.axes}
+
+    def plain(s: Stmt) -> Stmt:
+        if not isinstance(s, Reduce) or extents[s.over] != 1 or s.reducer.kind == "topk":
+            return s
+        if s.reducer.kind.startswith("arg"):
+            return Let(s.name, s.axes, Const(0, s.dtype))
+        element = substitute(s.expr, indices={s.over: Const(0, "i64")})
+        return Let(s.name, s.axes, element if element.dtype == s.dtype else Cast(element, s.dtype))
+
+    return replace(lifted, stmts=tuple(map(plain, lifted.stmts)))
 
 
 def op_name(call: Any) -> str:
@@ -317,7 +332,32 @@ def _group_norm(call: Any, params: list[Tensor], where: Positions) -> Lifted:
     return Lifted(tuple(params), axes, stmts, ("out",))
 
 
+def _batch_norm(call: Any, params: list[Tensor], where: Positions) -> Lifted:
+    """(x - mean) * rsqrt(var + eps) * weight + bias by given statistics, which are the other two results. TVM lowers it by a
+    square root and a quotient for every element."""
+    attrs = call.attrs
+    if bool(attrs.training):
+        raise Unliftable("batch_norm by the statistics of the batch, which changes the given ones")
+    x = params[where[call.args[0]]]
+    names = [f"a{i}" for i in range(len(x.shape))]
+    axes = tuple(Axis(a, e) for a, e in zip(names, x.shape, strict=True))
+    channel = names[int(attrs.axis) % len(names)]
+
+    def of(arg: Any) -> Expr:
+        if isinstance(arg, relax.Constant):  # a missing affine weight
+            return Const(uniform(arg), x.dtype)
+        return Load(params[where[arg]].name, (Index(channel),), x.dtype)
+
+    weight, bias, mean, var = map(of, call.args[1:])
+    deviation = Op("rsqrt", (Op("add", (var, Const(float(attrs.epsilon), x.dtype)), x.dtype),), x.dtype)
+    out: Expr = Op("mul", (Op("sub", (Load(x.name, tuple(map(Index, names)), x.dtype), mean), x.dtype), deviation), x.dtype)
+    out = Op("mul", (out, weight), x.dtype) if attrs.scale else out
+    out = Op("add", (out, bias), x.dtype) if attrs.center else out
+    return Lifted(tuple(params), axes, (Let("out", tuple(names), out), Let("mean", (channel,), mean),
+                                        Let("var", (channel,), var)), ("out", "mean", "var"))
+
+
 MODELS: dict[str, Callable[[Any, list[Tensor], Positions], Lifted]] = {
     "relax.where": _where, "relax.arange": _arange, "relax.topk": _topk, "relax.take": _take,
     "relax.gather_elements": _gather,
-    "relax.nn.group_norm": _group_norm}
+    "relax.nn.group_norm": _group_norm, "relax.nn.batch_norm": _batch_norm}

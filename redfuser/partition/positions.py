@@ -54,6 +54,21 @@ def solve(ix: Indices, at: tuple[Expr, ...], other: tuple[Expr, ...], want: set[
     return to or None
 
 
+def slides(ix: Indices, e: Expr, axis: str) -> bool:
+    """Is one position read at different values of ``axis`` from different points of the other axes, as ``h + c // 3`` is by a
+    convolution and ``h * 64 + c`` by no head of 64?"""
+    terms = ix.linear(e).terms
+    if {axis in axes_of(a) for a, _ in terms} != {True, False}:
+        return False
+    span = 0.0
+    for a, k in reversed(terms):  # the digits of a mixed-radix number, unless one is no larger than what is below it
+        if abs(k) <= span:
+            return True
+        low, high = ix.atom_range(a)
+        span += abs(k) * (high - low)
+    return False
+
+
 def axes_in(at: Iterable[Expr]) -> set[str]:
     return {a for e in at for a in axes_of(e)}
 

@@ -117,3 +117,15 @@ def test_the_square_of_a_difference_that_is_zero_but_for_rounding_is_not_zero_to
     for unit, most in ((2.0**-53, 1e-25), (2.0**-24, 1e-8)):
         found = losses(cascade, given, True, unit)
         assert all((unit**2 < found[n][1]).all() and (found[n][1] < most).all() for n in ("s", "p"))
+
+
+def test_what_is_too_large_to_be_compared_counts_as_size() -> None:
+    """A centred row times 1e34: results beyond the limit may have overflowed on the way, those next to the mean have its error,
+    which is a few units of the others."""
+    exact = np.linspace(-1e34, 1e34, 2001)
+    near = np.abs(exact) <= 1e30
+    assert near.sum() == 1
+    program = exact.astype(np.float32)
+    off = (exact + 3e-8 * 1e34).astype(np.float32)
+    assert rule(off, want(program, exact)) == ""
+    assert "error" in rule((exact + 3e-6 * 1e34).astype(np.float32), want(program, exact))

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 from redfuser import pipeline
+from redfuser.acrf.affine import Indices
+from redfuser.acrf.expr import Const, Index, Op
+from redfuser.frontend import import_model
+from redfuser.partition import Partitioner
+from redfuser.partition.positions import slides
 from tests.partition.helpers import execute, flat, partitioned
 
 HALF = torch.float16
@@ -25,6 +32,68 @@ def test_the_norm_is_one_region(name):
     tolerance = 5e-3 if args[0].dtype == HALF else 2e-5
     for got, want in zip(execute(imported, p, args), flat(f(*args)), strict=True):
         torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance)
+
+
+def test_a_norm_by_given_statistics_is_a_map():
+    norm = torch.nn.Sequential(torch.nn.Conv2d(4, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU()).eval()
+    report = pipeline.run(norm, (torch.randn(2, 4, 10, 10),), arch="sm_90a", build=False).report
+    assert not report.cascades and not report.opaque
+    assert [[o.name.split(".")[1] for o in m.ops] for m in report.maps] == [["conv2d", "batch_norm", "relu"]]
+
+
+@pytest.mark.parametrize(("index", "sliding"), [
+    ("h + c // 3 % 3", True), ("2 * h + c % 3", True), ("h + c", True),
+    ("h * 64 + c", False), ("h // 4 * 64 + c", False), ("c * 8 + h", False), ("c // 9", False), ("h", False)])
+def test_a_window_slides_and_a_head_does_not(index, sliding):
+    parts = {"h": Index("h"), "c": Index("c")}
+    e = eval(index, {"__builtins__": {}}, {n: _Index(x) for n, x in parts.items()}).e
+    assert slides(Indices({"h": 8, "c": 64}), e, "c") == sliding
+
+
+class _Index:
+    """Index expressions written as Python."""
+
+    def __init__(self, e):
+        self.e = e
+
+    def _with(self, name, other):
+        return _Index(Op(name, (self.e, other.e if isinstance(other, _Index) else Const(other, "i64")), "i64"))
+
+    def __add__(self, other):
+        return self._with("add", other)
+
+    def __mul__(self, other):
+        return self._with("mul", other)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other):
+        return self._with("floordiv", other)
+
+    def __mod__(self, other):
+        return self._with("mod", other)
+
+
+@pytest.mark.parametrize("arch", ["cpu", "sm_90a"])
+def test_a_convolution_is_left_to_the_library(arch):
+    """It was computed step by step under the minimum over its channels: six times torch's time on a CPU."""
+    model = torch.nn.Conv2d(16, 64, 3)
+    report = pipeline.run(lambda x: model(x).amin(1, keepdim=True), (torch.randn(2, 16, 32, 32),), arch=arch, build=False).report
+    assert not report.cascades and "RF305" in {n.code for n in report.notes}
+
+
+@pytest.mark.parametrize("name", ["sum", "softmax", "logsumexp", "variance", "argmax", "product"])
+def test_a_reduction_of_one_element_is_a_map(name):
+    x = torch.randn(16, 1)
+    x[1:4, 0] = torch.tensor([math.inf, math.nan, -math.inf])
+    f = {"sum": lambda x: x.exp().sum(1, keepdim=True) + x, "softmax": lambda x: torch.softmax(x * 3, 1) * x,
+         "logsumexp": lambda x: torch.logsumexp(x, 1, keepdim=True) + x, "argmax": lambda x: x.argmax(1, keepdim=True) + x,
+         "variance": lambda x: x - torch.var(x, 1, correction=0, keepdim=True), "product": lambda x: (x @ x.T).exp()}[name]
+    imported = import_model(f, (x,))
+    p = Partitioner(imported, "preserve", "sm_90a", maps=True).run()
+    assert not p.regions and not p.refusals and not p.notes and len(p.maps) == 1
+    for got, want in zip(execute(imported, p, (x,)), flat(f(x)), strict=True):
+        torch.testing.assert_close(got, want, equal_nan=True)
 
 
 def test_attention_that_stays_a_call_counts_as_attention():

@@ -68,6 +68,27 @@ def group_norm(c: Context, input: Any, num_groups: int, weight: Any = None, bias
     return out if rank > 2 else c.emit(op.squeeze(out, [2]))
 
 
+@converts("aten.batch_norm.default")
+def batch_norm(c: Context, input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool,
+               momentum: float, eps: float, cudnn_enabled: bool = True) -> Any:
+    """By statistics that are given: a map. Those that are taken of the batch change the given ones, which is no function."""
+    if dtype_of(input) not in FLOATS or len(shape_of(input)) < 2 or training or running_mean is None:
+        raise Decline("batch_norm by the statistics of the batch itself")
+    acc = accumulator(dtype_of(input))
+    channels = (shape_of(input)[1],)
+    operands = [c.cast(t, acc, name) if t is not None else _filled(idle, channels, acc) for t, idle, name in (
+        (weight, 1.0, "weight"), (bias, 0.0, "bias"), (running_mean, 0.0, "mean"), (running_var, 1.0, "var"))]
+    return c.in_wide(lambda w: relax.TupleGetItem(c.emit(op.nn.batch_norm(
+        w, *operands, axis=1, epsilon=float(eps), training=False), "both"), 0), input)
+
+
+@converts("aten._native_batch_norm_legit_no_training.default")
+def normalised(c: Context, input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float,
+               eps: float) -> Any:
+    """The result alone: the saved statistics exist only for training."""
+    return (batch_norm(c, input, weight, bias, running_mean, running_var, False, momentum, eps), None, None)
+
+
 @converts("aten._native_batch_norm_legit.no_stats")
 def instance_statistics(c: Context, input: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float) -> Any:
     """Every channel normalised by its own statistics over the batch and the trailing axes, as instance_norm does to

@@ -62,6 +62,14 @@ converts("aten.amax.default", "aten.max.default")(_extreme(op.max))
 converts("aten.amin.default", "aten.min.default")(_extreme(op.min))
 
 
+@converts("aten.aminmax.default")
+def aminmax(c: Context, self: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    if dtype_of(self) == "bool" or dtype_of(self).startswith("float8"):
+        raise Decline(f"an extremum of {dtype_of(self)}")
+    axes = nonempty(self, axes_of(dim, len(shape_of(self))))
+    return (c.emit(op.min(self, axes, keepdim), "low"), c.emit(op.max(self, axes, keepdim), "high"))
+
+
 def _extreme_with_index(f: Any, index: Any) -> Any:
     def convert(c: Context, self: Any, dim: int, keepdim: bool = False) -> Any:
         if dtype_of(self) == "bool" or not shape_of(self):

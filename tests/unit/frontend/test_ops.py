@@ -139,6 +139,8 @@ REDUCTIONS: Ops = {
     "prod": lambda x: x.prod(-1),
     "amax": lambda x: x.amax(-1),
     "amin": lambda x: x.amin((0, 1)),
+    "aminmax": lambda x: tuple(x.aminmax(dim=1)),
+    "aminmax all": lambda x: tuple(torch.aminmax(x, keepdim=True)),
     "max all": lambda x: x.max(),
     "max dim": lambda x: tuple(x.max(1)),
     "min dim": lambda x: tuple(x.min(-1, keepdim=True)),
@@ -171,6 +173,8 @@ REDUCTIONS: Ops = {
     "layer_norm 2d": lambda x: F.layer_norm(x, (5, 6), torch.ones(5, 6).to(x.dtype) * 2),
     "rms_norm": lambda x: F.rms_norm(x, (6,)),
     "group_norm": lambda x: F.group_norm(x.reshape(1, 4, 3, 10), 2),
+    "batch_norm": lambda x: F.batch_norm(x, x[0, :, 0].float(), x[1, :, 1].float().abs(), x[2, :, 2].float(), x[3, :, 3].float()),
+    "batch_norm plain": lambda x: F.batch_norm(x[0], x[0, 0].float(), x[1, 1].float().abs(), eps=0.1),
 }
 
 
