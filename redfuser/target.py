@@ -62,8 +62,8 @@ class Target:
     flops: dense fp16 rate, 1/s. wgmma: warp-group
     matrix instructions; tma: tensor-map copies and automatic warp specialisation. thread: registers that one thread can have.
 
-    lead: how much faster a library's product runs than one inside a generated kernel, when bound by its operations. kernel:
-    seconds of one more kernel that torch launches.
+    lead: how much faster a library's product runs than one inside a generated kernel, when bound by its operations; alone: than
+    a kernel that is a product and no more, with roles. kernel: seconds of one more kernel that torch launches.
 
     max_blocks: resident blocks of a multiprocessor. clock: 1/s. lanes, special: results of the CUDA cores and of the special
     function units per clock of a multiprocessor. port: bytes per clock that one draws from the second-level cache.
@@ -106,6 +106,7 @@ class Target:
     rates: Mapping[str, float] = field(default_factory=dict, hash=False)
     launch: float = 1e-6
     lead: float = 0.35
+    alone: float = 0.05
     kernel: float = 3e-6
     latency: float = 8e-7
     turn: int = 320

@@ -52,6 +52,10 @@ CUDA = Dialect("import tilelang.language as T", {**_floats({
     "reciprocal_approx": 'float y; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y;',
     "reciprocal_small": 'float y; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 0.125f)); return y * 0.125f;',
     "tanh_approx": 'float y; asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y;',
+    "normal_share": "float t = fabsf(x), y = fmaf(t, -1.8297474e-5f, 4.5983650e-4f); y = fmaf(t, y, -5.0933948e-3f); "
+                    "y = fmaf(t, y, 3.3601902e-2f); y = fmaf(t, y, -1.5207419e-1f); y = fmaf(t, y, -9.1726148e-1f); "
+                    'y = fmaf(t, y, -1.6280346f); y = fmaf(t, y, -1.0f); asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(y)); '
+                    "return x < 0.0f ? y : 1.0f - y;",
     "rounded_bf16": 'unsigned y; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(x), "f"(0.0f)); '
                     "return __uint_as_float(y);",
     "quotient": "return fmaf(x, y, x * z);",
@@ -62,11 +66,13 @@ CUDA = Dialect("import tilelang.language as T", {**_floats({
                     "unsigned two = *(const unsigned short *)at; return odd ? two > 255u : two & 255u;")})
 """The approximations are to 2 units in the last place; that called ``small`` has reciprocals below 2^-126, of numbers from
 1 on. ``tanh_approx`` is to 2^-16.5 of its value (measured on an H200 over a quarter of all numbers; promised is 2^-11), and
-taken of what was rounded to half precision alone. ``rounded_bf16`` is the instruction that rounds two numbers, the other of
-them 0: its result is the number as single precision has it, and one that rounds a single number has an eighth of its rate.
-``byte_of_two`` looks at one of two neighbouring bytes: a thread that reads both loads them once, and asks of either in one
-instruction. ``quotient`` goes with :func:`redfuser.codegen.halves.reciprocal`. Whatever else a kernel computes is compiled as
-torch's own kernels are: IEEE quotients and square roots, no flushed operands."""
+taken of what was rounded to half precision alone. ``normal_share`` is ``0.5 + erf(x) * 0.5``: half of ``erfc(|x|)``, or one
+less that, as a power of two whose exponent is a polynomial, to 3.3e-5 of its value where half precision has numbers
+(|x| < 4.3) and to 1.4e-6 anywhere, in a third of the instructions of CUDA's ``erff``. ``rounded_bf16`` is the instruction that
+rounds two numbers, the other of them 0: its result is the number as single precision has it, and one that rounds a single
+number has an eighth of its rate. ``byte_of_two`` looks at one of two neighbouring bytes: a thread that reads both loads them
+once, and asks of either in one instruction. ``quotient`` goes with :func:`redfuser.codegen.halves.reciprocal`. Whatever else a
+kernel computes is compiled as torch's own kernels are: IEEE quotients and square roots, no flushed operands."""
 
 ROCM = Dialect("import tilelang.rocm.language as T", {**_floats({
     "exp2_approx": "return __builtin_amdgcn_exp2f(x);",

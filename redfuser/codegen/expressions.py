@@ -13,7 +13,7 @@ from redfuser.codegen.pairs import Pairs, chain
 from redfuser.codegen.roles import arriving, role_kernel
 from redfuser.errors import LoweringError
 from redfuser.tensorize.ir.nodes import Parallel, TileKernel
-from redfuser.tensorize.ir.tangents import near, tangent
+from redfuser.tensorize.ir.tangents import computed_half, near, tangent
 
 _FUNCTIONS = {"exp": "T.exp", "exp2": "T.exp2", "log": "T.log", "log2": "T.log2", "sqrt": "T.sqrt", "rsqrt": "T.rsqrt",
               "tanh": "T.tanh", "sigmoid": "T.sigmoid", "erf": "T.erf", "floor": "T.floor", "ceil": "T.ceil",
@@ -120,6 +120,11 @@ class Expressions:
                 return self.ours(f"{n}_nan", x, y) if e.dtype == "f32" else self.extremum("<" if n == "max" else ">", x, y)
             case Op(name="exp2", args=(x,), dtype="f32") if not self.kernel.exact:
                 return self.ours("exp2_approx", x)
+            case Op(name="tanh", args=(x,), dtype="f32") if self.behind and computed_half(x):
+                return self.ours("tanh_approx", x)
+            case Op(name="add", args=(Const(value=0.5), Op(name="mul", args=(Op(name="erf", args=(x,)), Const(value=0.5)))),
+                    dtype="f32") if self.behind:
+                return self.ours("normal_share", x)
             case Op(name="sub", dtype="f32") if self.near and (found := tangent(e)):
                 x, k = found
                 return self.ours("tanh_approx", x if abs(k - 1.0) < 1e-9 else Op("mul", (x, Const(k, "f32")), "f32"))
@@ -150,6 +155,11 @@ class Expressions:
         """May a tangent be the hardware's?"""
         stored = {p.dtype for p in self.kernel.params if p.out}
         return "tanh_approx" in self.dialect.prelude and near(bool(self.kernel.exact), stored)
+
+    @property
+    def behind(self) -> bool:
+        """Is it the map behind a product with roles, where nothing hides instructions, as memory does elsewhere?"""
+        return self.near and role_kernel(self.kernel)
 
     def parts(self, dtype: str, c: float) -> tuple[float, float] | None:
         """The reciprocal of a divisor, where a quotient of half precision is a product with it."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from redfuser.acrf.expr import Cast, Expr, Load, walk
+from redfuser.acrf.expr import Cast, Expr, Load, children, walk
 from redfuser.tensorize.ir.effects import every
 from redfuser.tensorize.ir.nodes import Assign, Gemm, Parallel, TileKernel
 
@@ -45,17 +45,25 @@ class Pairs:
 
 
 def chain(kernel: TileKernel, s: Parallel) -> Load | None:
-    """The element of a product that the one statement of a loop rounds to float16 and makes a number of single precision of,
-    where it does not read another of the kind; None elsewhere."""
+    """The element of a product that the one statement of a loop rounds to float16 and makes a number of single precision of;
+    None elsewhere, and where it reads another of the kind but as it is rounded, which is not before the last part."""
     if len(s.body) != 1:
         return None
     (a,) = s.body
     homes = {b.name: b for b in kernel.buffers if b.scope == "fragment"}
     products = {k.c for k in every(kernel.body) if isinstance(k, Gemm)}
-    found = [x for x in walk(a.expr) if isinstance(x, Load) and x.tensor in products | {a.target}]
+    read = dict.fromkeys(x for x in walk(a.expr) if isinstance(x, Load) and x.tensor in products | {a.target})
+    found = [x for x in read if x.tensor == a.target or x.indices != a.indices or not _as_rounded(a.expr, x)]
+    found = found if len(read) > 1 else [*read]
     alone = len(found) == 1 and found[0].tensor in products and found[0].indices == a.indices
-    held = all(n in homes and homes[n].dtype == "f32" for n in (a.target, *(x.tensor for x in found)))
+    held = all(n in homes and homes[n].dtype == "f32" for n in (a.target, *(x.tensor for x in read)))
     return found[0] if alone and held and _rounded(a, found[0]) else None
+
+
+def _as_rounded(e: Expr, own: Load) -> bool:
+    """Is all that reads it a rounding?"""
+    read = [x for x in walk(e) if own in children(x)]
+    return all(isinstance(x, Cast) and x.dtype == "f16" for x in read)
 
 
 def _rounded(a: Assign, own: Load) -> bool:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from math import ceil, prod
 
 from redfuser.acrf.affine import axes_of
-from redfuser.acrf.expr import BYTES
+from redfuser.acrf.expr import BYTES, Load, walk
 from redfuser.outline import HELD, MAKING, generated, library, passes
 from redfuser.partition.draft import Draft, R
+from redfuser.partition.epilogue import absorbed, convolves, launches
 from redfuser.partition.evaluate import Instance
 from redfuser.partition.graph import Node
 from redfuser.partition.positions import slides
@@ -20,6 +21,9 @@ MAX_DEPTH = 1024
 """Inner axis of a per-step contraction whose row operand (64 rows of it) stays in shared memory."""
 TILE = 256
 """Columns of each block where several share what is more than one holds: each makes the row again."""
+BLOCK, SEVERAL = 128, 2
+"""Rows of a block of a product, of whose columns it has twice as many; products that share their left operand in one kernel:
+there are no registers for the sums of three."""
 MAX_ROW = 512
 """Row length that stays in registers whole, so that the inner contraction is evaluated once, in any order."""
 
@@ -104,3 +108,46 @@ def consumer_pays(d: Draft, inst: Instance, settled: bool = False) -> bool:
     inside /= share_of_device(d, inst)
     return inside < outside
 
+
+def product_alone(d: Draft) -> bool:
+    """Are its reductions products over the r-axis, and nothing else?"""
+    return not d.inner and all(i.contraction for i in d.rows)
+
+
+def product_pays(d: Draft) -> bool:
+    """Is a product, or are two of one left operand, with the maps behind faster as one kernel with roles than as a library's
+    and one more kernel for the maps? What a library does to its own product at no cost is no map."""
+    if not (d.machine.wgmma and d.machine.tma and product_alone(d)):
+        return False
+    sides = [s for i in d.rows if (s := _sides(d, i)) is not None]
+    if len(sides) < len(d.rows) or len(sides) > SEVERAL or len({left for (left, _), _ in sides}) > 1:
+        return False
+    if not any(launches(u) and not absorbed(u) for u in d.units):
+        return False
+    _, (shared, rows, columns) = sides[0]
+    tiles = elements(d, shared) * ceil(elements(d, rows) / BLOCK) * ceil(len(sides) * elements(d, columns) / (2 * BLOCK))
+    if tiles < d.machine.sms:
+        return False  # a library shares the inner axis out
+    operands = {n for (left, right), _ in sides for n in (left, right)}
+    flops = sum(2 * elements(d, i.axes) * d.extents[R] for i in d.rows)
+    padded = flops * ceil(elements(d, rows) / BLOCK) * BLOCK / elements(d, rows)
+    read = sum(n.bytes for n in operands)
+    made = sum(elements(d, i.axes) * BYTES[left.dtype] for i, ((left, _), _) in zip(d.rows, sides, strict=True))
+    beside = sum(n.bytes for n in d.external if n not in operands) + sum(s.node.bytes for s in d.sinks)
+    inside = max(padded * (1 + d.machine.alone) / d.machine.flops, (read + beside) / d.machine.bandwidth)
+    return inside < library(d.machine, flops, read + made) + passes(d.machine, made + beside, 1)
+
+
+def _sides(d: Draft, i: Instance) -> tuple[tuple[Node, Node], tuple[frozenset[str], frozenset[str], frozenset[str]]] | None:
+    """Of a product of two tensors in memory: both, the one whose rows come first in the result first, and the axes that both
+    have, those of the rows and those of the columns. None for any other contraction."""
+    named = {n.name: n for n in d.external}
+    loads = [x for x in dict.fromkeys(walk(i.body.expr)) if isinstance(x, Load)]
+    if len(loads) != 2 or i.node.unit is None or convolves(i.node.unit):
+        return None
+    read = [(named[x.tensor], frozenset(a for e in x.indices for a in axes_of(e)) - {R}) for x in loads]
+    if any(not axes & set(i.axes) for _, axes in read):
+        return None
+    (left, rows), (right, columns) = sorted(read, key=lambda x: min(i.axes.index(a) for a in x[1] if a in i.axes))
+    shared = rows & columns
+    return ((left, right), (shared, rows - shared, columns - shared)) if rows - shared and columns - shared else None

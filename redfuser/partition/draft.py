@@ -17,7 +17,7 @@ from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.expr import Expr, Index, Load, Op, substitute, walk
 from redfuser.acrf.index import i64
 from redfuser.acrf.refuse import defect
-from redfuser.partition.evaluate import Evaluator, Instance, Site, Value
+from redfuser.partition.evaluate import Evaluator, Instance, Site, Value, shared_walk
 from redfuser.partition.graph import Node, Unit
 from redfuser.partition.positions import axes_in, best_split, in_order, layout, parts, solve
 from redfuser.partition.work import REFERENCE, Spent, Work
@@ -84,6 +84,13 @@ class Draft:
     def row_map(self) -> bool:
         """An output that carries the r-axis and depends on a reduction."""
         return any(R in axes_in(s.at) and s.value is not None and self.depends(s.value) for s in self.sinks)
+
+    def loaded(self) -> set[Node]:
+        """The tensors outside that it loads: fewer than were looked at on the way, where a product takes from memory what
+        another reader would compute."""
+        values = [*(s.value for s in self.sinks if s.value), *(i.body for i in (*self.rows, *self.inner))]
+        names = {x.tensor for v in values for x in shared_walk(v.expr) if isinstance(x, Load)}
+        return {n for n in self.external if n.name in names}
 
     def depends(self, v: Value) -> bool:
         rows = {r.node for r in self.rows}

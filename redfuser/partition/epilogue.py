@@ -63,3 +63,33 @@ def adds_vector(u: Unit) -> bool:
     e = u.nodes[0].stmt.expr if len(u.nodes) == 1 and u.nodes[0].stmt is not None else None
     plain = isinstance(e, Op) and e.name == "add" and all(isinstance(x, Load) for x in e.args) and len(u.args) == 2
     return plain and any(sum(k > 1 for k in n.shape) <= 1 for n in u.args)
+
+
+def moves(u: Unit) -> bool:
+    """A rearranged read of one tensor, a view of torch's. A choice between tensors by position is none."""
+    return u.pointwise and all(isinstance(n.stmt.expr, Load) for n in u.nodes if n.stmt is not None) and bool(u.nodes)
+
+
+def launches(u: Unit) -> bool:
+    """Does torch start a kernel for it?"""
+    return u.pointwise and u.has_data and not moves(u)
+
+
+def absorbed(u: Unit) -> bool:
+    """Is it a library's part of its own product or reduction: the bias, the rounding of the sum?"""
+    m = made_of(u)
+    if m is None:
+        return False
+    return (rounds(u) and (m.reducing or bool(m.gap) or adds_bias(m))) or adds_bias(u)
+
+
+def adds_bias(u: Unit) -> bool:
+    """A product and a vector."""
+    m = made_of(u)
+    return m is not None and (bool(m.gap) or contracts(m)) and not convolves(m) and adds_vector(u)
+
+
+def made_of(u: Unit) -> Unit | None:
+    """What makes the only operand that is as large as the result."""
+    full = [n.unit for n in u.args if n.shape == u.results[0].shape]
+    return full[0] if len(full) == 1 else None

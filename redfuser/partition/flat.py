@@ -2,6 +2,7 @@
 
     y[i, l] = x[i, l] + w[i, l]     i = 64, l = 100    -->    y[l] = x[l] + w[l]     l = 6400
     y[i, l] = x[i, l] + b[l]                           -->    itself
+    o[b, i, d] = sum[k] x[b, i, k] * w[d, k]           -->    o[i, d] = sum[k] x[i, k] * w[d, k]
 
 Tensors are viewed, row-major, as regions view theirs anyway.
 """
@@ -25,6 +26,12 @@ def flattened(c: Cascade) -> Cascade:
     return _joined(_without_units(c))
 
 
+def one_matrix(c: Cascade) -> Cascade:
+    """``c``, whose reductions are products, with the rows of a matrix along one axis: those axes joined that an operand lacks.
+    What all operands have are matrices side by side."""
+    return _joined(c, rows=True)
+
+
 def _without_units(c: Cascade) -> Cascade:
     """Inputs without their dimensions of one element."""
     kept = {t.name: tuple(k for k, n in enumerate(t.shape) if n != 1) or (0,) for t in c.inputs}
@@ -42,13 +49,14 @@ def _without_units(c: Cascade) -> Cascade:
     return replace(c, inputs=inputs, stmts=stmts)
 
 
-def _joined(c: Cascade) -> Cascade:
+def _joined(c: Cascade, rows: bool = False) -> Cascade:
     axes = c.stmt(c.outputs[0]).axes
     for a, b in zip(axes, axes[1:], strict=False):
-        if all(isinstance(s, Let) and _adjacent(s.axes, a, b) for s in c.stmts):
-            done = _Pair(c, a, b).merged()
-            if done is not None:
-                return _joined(done)
+        if all((rows or isinstance(s, Let)) and _adjacent(s.axes, a, b) for s in c.stmts):
+            pair = _Pair(c, a, b)
+            done = pair.merged()
+            if done is not None and (not rows or any(len(pair.shapes[t]) > 1 for t in pair.lacking())):
+                return _joined(done, rows)
     return c
 
 
@@ -82,6 +90,10 @@ class _Pair:
         extents = {**self.extents, self.b: self.extents[self.a] * self.extents[self.b]}
         inputs = tuple(Tensor(t.name, t.dtype, self.shape(t.name)) for t in c.inputs)
         return replace(c, inputs=inputs, axes=tuple(Axis(x, extents[x]) for x in axes_in_order(stmts)), stmts=stmts)
+
+    def lacking(self) -> list[str]:
+        """Tensors that have neither."""
+        return [t for t, place in self.places.items() if place == NOWHERE]
 
     def expr(self, e: Expr) -> Expr:
         if isinstance(e, Index) and e.axis in (self.a, self.b):

@@ -19,10 +19,13 @@ from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.expr import Expr
 from redfuser.partition import judge
 from redfuser.partition.around import Around
+from redfuser.partition.cost import product_alone
 from redfuser.partition.draft import Draft, R, Reject, Step, draft, escaping
+from redfuser.partition.epilogue import contracts
 from redfuser.partition.evaluate import scales
 from redfuser.partition.graph import Graph, Node, Unit
 from redfuser.partition.sets import Signatures, Units, bits, free_to_read, small, widens
+from redfuser.partition.smaller import moves
 from redfuser.partition.work import REGION, Spent, Work
 
 log = logging.getLogger("redfuser.partition")
@@ -88,7 +91,7 @@ class Grower:
                 got = self.within(u)
                 if got is not None:
                     self.growth.drafts.append(got)
-                    self.wanted |= set(got.external)
+                    self.wanted |= got.loaded()
                     self.near.claim(got.units)
         self.growth.drafts.reverse()
         return self.growth
@@ -149,8 +152,16 @@ class Grower:
             culprit = next((u for u in joined if bad.node is not None and bad.node.unit is u), joined[-1])
             self.growth.cuts.append(Cut(seed, culprit, bad, True))
             excluded.add(culprit)
-        d = self.prologue(units, lead)
+        d = self.prologue(self.in_place(units, lead), lead)
         return None if isinstance(d, Reject) else replace(d, steps=tuple(self.steps))
+
+    def in_place(self, units: Units, lead: Node) -> Units:
+        """A product without what only moves its results: torch has views for that, and a tile of a matrix leaves as rows."""
+        d = self.drafted(units, lead)
+        if isinstance(d, Draft) and product_alone(d):
+            while self.steps and self.steps[-1].kind == "follow" and all(map(moves, self.steps[-1].units)):
+                units -= self.steps.pop().units
+        return units
 
     def step(self, kind: Literal["join", "follow", "lead"], grown: Units, units: Units) -> Units:
         self.steps.append(Step(kind, grown - units))
@@ -255,8 +266,8 @@ class Grower:
             return False
         if u.gathers and not (small(u, lead) and len(after) <= len(before)):
             return False  # one element of the row is taken where the row is not written
-        return len(after) <= len(before) + (widens(u, units) or small(u, lead)) and self.verdict(
-            judge.follow, grown, lead, u) is None
+        more = widens(u, units) or (small(u, lead) and not (lead.unit is not None and contracts(lead.unit)))
+        return len(after) <= len(before) + more and self.verdict(judge.follow, grown, lead, u) is None
 
     def siblings(self, units: Units, lead: Node, excluded: set[Unit]) -> Units:
         """A second reduction over the same row whose result meets ours in a pointwise map (``E[x*x] - E[x]**2``)."""

@@ -12,7 +12,7 @@ from math import prod
 
 from redfuser.acrf.affine import axes_of
 from redfuser.acrf.expr import NARROW, Cast, Load, Op
-from redfuser.partition.cost import columns_shared, consumer_pays, inner_pays
+from redfuser.partition.cost import columns_shared, consumer_pays, inner_pays, product_pays
 from redfuser.partition.draft import Draft, R, Reject, row_axes
 from redfuser.partition.evaluate import Instance
 from redfuser.partition.graph import Unit
@@ -32,6 +32,8 @@ def worth(d: Draft, _: Unit | None) -> Reject | None:
     """Fusing must bring something: dependent reductions, a row map over the same data, or a reduction over a
     contraction."""
     inner = [i for i in d.inner if i.contraction]
+    if product_pays(d):
+        return None
     for i in d.rows if len(d.rows) + len(inner) > 1 else ():
         if i.contraction and columns_shared(d, i) and not consumer_pays(d, i, settled=True):
             return replace(CONSUMING, node=i.node, rows=frozenset(i.node for i in d.rows))
@@ -107,8 +109,8 @@ def plain(got: Draft, c: Unit | None) -> Reject | None:
 
 
 def one_contraction(got: Draft) -> Reject | None:
-    several = len(matrices(got.rows)) > 1
-    if len(matrices(got.inner)) > 1 or (several and all(i.contraction for i in got.rows)):
+    several = len(matrices(got.rows)) > 1 and all(i.contraction for i in got.rows) and not product_pays(got)
+    if len(matrices(got.inner)) > 1 or several:
         return TWO_CONTRACTIONS  # weights that are normalised in the kernel serve any number of results
     return None
 
@@ -136,7 +138,7 @@ def sibling(got: Draft, u: Unit | None) -> Reject | None:
     contractions = [i for i in (*got.rows, *got.inner) if i.contraction]
     wide = matrices(contractions)
     if len(wide) > 1:
-        return TWO_CONTRACTIONS
+        return None if product_pays(got) else TWO_CONTRACTIONS
     if len(contractions) > 1 and not consumer_pays(got, wide[0]):
         return Reject("RF305", wide[0].node, "a second reduction beside this contraction costs more than it saves",
                       "a library GEMM and one more pass over its operand are faster")

@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from redfuser import progress
-from redfuser.acrf.expr import BYTES, Load
+from redfuser.acrf.expr import BYTES
 from redfuser.outline import passes
 from redfuser.partition.around import Around
 from redfuser.partition.draft import Draft, Reject, Step, escaping
-from redfuser.partition.epilogue import adds_vector, contracts, convolves, rounds
+from redfuser.partition.epilogue import absorbed, adds_bias, contracts, launches, made_of, moves
 from redfuser.partition.graph import Graph, Node, Unit
 from redfuser.partition.judge import MAX_TENSORS
 from redfuser.partition.map_draft import map_draft
@@ -197,16 +197,6 @@ def moved(d: Draft) -> float:
     return float(total + sum(s.node.bytes for s in d.sinks))
 
 
-def moves(u: Unit) -> bool:
-    """A rearranged read of one tensor, a view of torch's. A choice between tensors by position is none."""
-    return u.pointwise and all(isinstance(n.stmt.expr, Load) for n in u.nodes if n.stmt is not None) and bool(u.nodes)
-
-
-def launches(u: Unit) -> bool:
-    """Does torch start a kernel for it?"""
-    return u.pointwise and u.has_data and not moves(u)
-
-
 def fixed(graph: Graph) -> set[Unit]:
     """What depends on no input of the model: the outer graph computes it once and keeps it."""
     found: set[Unit] = set()
@@ -216,31 +206,11 @@ def fixed(graph: Graph) -> set[Unit]:
     return found
 
 
-def absorbed(u: Unit) -> bool:
-    """Is it a library's part of its own product or reduction: the bias, the rounding of the sum?"""
-    m = _made_of(u)
-    if m is None:
-        return False
-    return (rounds(u) and (m.reducing or bool(m.gap) or adds_bias(m))) or adds_bias(u)
-
-
-def adds_bias(u: Unit) -> bool:
-    """A product and a vector."""
-    m = _made_of(u)
-    return m is not None and (bool(m.gap) or contracts(m)) and not convolves(m) and adds_vector(u)
-
-
-def _made_of(u: Unit) -> Unit | None:
-    """What makes the only operand that is as large as the result."""
-    full = [n.unit for n in u.args if n.shape == u.results[0].shape]
-    return full[0] if len(full) == 1 else None
-
-
 def accumulated(n: Node) -> bool:
     """Is it wider than what was multiplied for it: a sum that a library keeps to itself?"""
     u = n.unit
     while u is not None and u.pointwise and adds_bias(u):
-        u = _made_of(u)
+        u = made_of(u)
     return u is not None and u.reducing and contracts(u) and any(BYTES.get(a.dtype, 8) < BYTES.get(n.dtype, 8) for a in u.args)
 
 

@@ -23,8 +23,9 @@ from redfuser.acrf.state import Fused, NotFusable
 from redfuser.partition import account, loops, names
 from redfuser.partition.around import Around
 from redfuser.partition.canonical import Outlined, outline
+from redfuser.partition.cost import product_alone
 from redfuser.partition.draft import Draft
-from redfuser.partition.flat import flattened
+from redfuser.partition.flat import flattened, one_matrix
 from redfuser.partition.graph import Graph, Unit, build_graph, provenance_of
 from redfuser.partition.grow import Cut, Grower
 from redfuser.partition.maps import MapGrower
@@ -173,7 +174,9 @@ class Partitioner:
         """The cascade of a draft. It is of our own making: one that cannot be formed is a refusal."""
         try:
             out = outline(d, "cascade", slices)
-            return replace(out, cascade=flattened(out.cascade)) if maps else out
+            if maps or product_alone(d):
+                return replace(out, cascade=flattened(out.cascade) if maps else one_matrix(out.cascade))
+            return out
         except Exception as e:
             return _defect(e)
 

@@ -151,7 +151,7 @@ def accumulate_product(work: Builder, b: Block, v: Value) -> None:
     own = strip_casts(right[0]).dtype
     weights = algebra.product(left)
     plain = strip_casts(weights)
-    wanted = kept(work.at.program.fused, work.at.was(b.name))
+    wanted = kept(work.at.program.fused, work.at.was(b.name), isinstance(plain, Load))
     fine = wanted < unit_roundoff("bf16")
     if isinstance(plain, Load):
         apart = plain.dtype != own or (fine and own in EIGHT)

@@ -17,21 +17,22 @@ def unit_roundoff(dtype: str) -> float:
     return max(float(UNIT.get(dtype, SINGLE)), SINGLE)
 
 
-def kept(fused: Fused, name: str) -> float:
+def kept(fused: Fused, name: str, product: bool = False) -> float:
     """The smallest unit roundoff in which any result of ``name`` is stored. Scales in between keep a relative error as
     it is; after a sum or a function the program's own float32 counts, since the result may be smaller than its terms, but
-    where the program has rounded the value before."""
+    where the program has rounded the value before. product: of two tensors in memory. What the program adds to one in the same
+    step as it rounds it (a bias, a residual) its library adds to the sums of the same matrix units, so it counts as rounded."""
     found = [unit_roundoff(_dtype(fused, name))] if name in fused.cascade.outputs else []
     for s in (*fused.state.finalize, *fused.post):
         if s.name == name and isinstance(s, Let) and s.expr == Ref(name, s.expr.dtype):
             continue
-        for scaled, cast in _uses(s.expr, name, True, ""):
+        for scaled, cast in _uses(s.expr, name, True, "", product):
             if not scaled or not isinstance(s, Let):
                 found.append(SINGLE)
             elif cast:
                 found.append(unit_roundoff(cast))
             elif s.name != name:
-                found.append(kept(fused, s.name))
+                found.append(kept(fused, s.name, product))
     return min(found, default=SINGLE)
 
 
@@ -92,25 +93,28 @@ def _dtype(fused: Fused, name: str) -> str:
     return next((s.expr.dtype for s in (*fused.post, *fused.state.finalize) if s.name == name), "f32")
 
 
-def _uses(e: Expr, name: str, scaled: bool, cast: str) -> Iterator[tuple[bool, str]]:
+def _uses(e: Expr, name: str, scaled: bool, cast: str, product: bool) -> Iterator[tuple[bool, str]]:
     """Per occurrence of ``name``: is it only scaled on its way out, and which rounding does it meet?"""
     match e:
         case Ref(name=n):
             if n == name:
                 yield scaled, cast
+        case Cast(arg=Op(name="add", args=args), dtype=d) if product and d in FLOATS and unit_roundoff(d) > SINGLE:
+            for x in args:
+                yield from _uses(x, name, True, d, product)
         case Cast(arg=x, dtype=d) if not scaled and d in FLOATS and unit_roundoff(d) > SINGLE:
-            yield from _uses(x, name, True, d)  # whatever follows sees no more than that
+            yield from _uses(x, name, True, d, product)  # whatever follows sees no more than that
         case Cast(arg=x, dtype=d):
-            yield from _uses(x, name, scaled, d if unit_roundoff(d) > unit_roundoff(cast) else cast)
+            yield from _uses(x, name, scaled, d if unit_roundoff(d) > unit_roundoff(cast) else cast, product)
         case Op(name="mul" | "neg", args=args):
             for x in args:
-                yield from _uses(x, name, scaled, cast)
+                yield from _uses(x, name, scaled, cast, product)
         case Op(name="div", args=(x, y)):
-            yield from _uses(x, name, scaled, cast)
-            yield from _uses(y, name, False, cast)
+            yield from _uses(x, name, scaled, cast, product)
+            yield from _uses(y, name, False, cast, product)
         case Op(name="select", args=(c, x, y)):
             for kid, here in ((c, False), (x, scaled), (y, scaled)):
-                yield from _uses(kid, name, here, cast)
+                yield from _uses(kid, name, here, cast, product)
         case Op(args=args):
             for x in args:
-                yield from _uses(x, name, False, cast)
+                yield from _uses(x, name, False, cast, product)

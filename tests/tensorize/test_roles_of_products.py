@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 from redfuser.acrf import fuse, parse_cascade
 from redfuser.acrf.index import value
 from redfuser.acrf.state import Fused
+from redfuser.codegen.dialects import CUDA
 from redfuser.codegen.tilelang import print_program
 from redfuser.errors import InternalError, LoweringError
 from redfuser.strategies import realise
@@ -156,9 +159,11 @@ def test_others_are_left_alone() -> None:
 
 
 def test_what_the_program_rounds_is_kept_to_that() -> None:
-    """A product that is rounded to half before it is added to something is not summed apart; one that is not, is."""
-    for body, apart in (("f32(bf16(o)) + f32(x[i, 0])", False), ("o + f32(x[i, 0])", True), ("tanh(f32(bf16(o * 0.5)))", False),
-                        ("f32(bf16(o + f32(x[i, 0])))", True), ("f32(bf16(o)) - o", True)):
+    """A product that is rounded to half before something is made of it, or as something is added to it, is not summed apart;
+    one that is not, is."""
+    for body, apart in (("f32(bf16(o)) + f32(x[i, 0])", False), ("o + f32(x[i, 0])", False), ("tanh(f32(bf16(o * 0.5)))", False),
+                        ("f32(bf16(o + f32(x[i, 0])))", False), ("f32(bf16(o)) - o", True), ("tanh(o + f32(x[i, 0]))", True),
+                        ("(o + f32(x[i, 0])) * 2.0", True), ("f32(bf16(o - f32(x[i, 0])))", True)):
         fused = fuse(parse_cascade("cascade kept(x: bf16[256, 256], w: bf16[256, 256]) over k\n"
                                    f"  o[i, d] = sum[k] f32(x[i, k]) * f32(w[d, k])\n  y[i, d] = bf16({body})\n  return y\n"))
         assert isinstance(fused, Fused)
@@ -208,6 +213,38 @@ def test_products_with_roles_come_first_where_they_were_faster() -> None:
         assert (first.schedule != "auto") == (best is not None) and any(c.schedule == "auto" for c in found), kind
         assert best is None or (first.columns, first.segment, first.stages) == best, (kind, first)
         tensorize(program(kind, *sizes), first, H200)
+
+
+def test_maps_behind_a_product_in_steps_of_half_precision() -> None:
+    """What is computed of a product through values of float16 leaves in panels as well; its tangent and its normal distribution
+    are near ones, and the roundings of two products stand apart from calls (C7514)."""
+    def printed(body: str, columns: int, dtype: str = "f16") -> str:
+        more = ", v: {t}[328, 264]" * ("o1" in body)
+        second = "  o1[i, d] = sum[k] f32(x[i, k]) * f32(v[d, k])\n" * ("o1" in body)
+        text = ("cascade map(x: {t}[264, 264], w: {t}[328, 264]" + more + ") over k\n  o[i, d] = sum[k] f32(x[i, k]) * f32(w[d, k])\n"
+                + second + body + "  return y\n").replace("{t}", dtype)
+        fused = fuse(parse_cascade(text))
+        assert isinstance(fused, Fused)
+        return print_program(tiles(realise(fused, "single"), "persistent", columns))
+
+    stepped = printed("  u[i, d] = f16(o)\n  y[i, d] = u * (f16(tanh(f32(f16(f32(u) * 0.8)))) + f16(1.0))\n", 256)
+    assert stepped.count("T.tma_copy(y_shared_") == 4 and "tanh_approx" in stepped and "T.tanh" not in stepped
+    assert '"normal_share", o[i, d] * 0.7' in printed("  u[i, d] = f32(f16(o))\n  y[i, d] = f16(u * (0.5 + erf(u * 0.7) * 0.5))\n", 256)
+    gated = printed("  u[i, d] = f32(f16(o))\n  y[i, d] = f16(u * sigmoid(u)) * f16(o1)\n", 128)
+    assert not [line for line in gated.splitlines() if "exp2_approx" in line and '"float16")' in line and "o[i" in line]
+
+
+def test_the_share_of_a_normal_distribution_below() -> None:
+    """The polynomial as it is printed, in single precision, beside erfc."""
+    terms = [np.float32(c) for c in re.findall(r"(-?[0-9.]+e?-?[0-9]*)f\)", CUDA.prelude["normal_share"][2])]
+    terms = [np.float32(re.findall(r"fmaf\(t, (.*?)f,", CUDA.prelude["normal_share"][2])[0]), *terms]
+    x = np.linspace(-4.3, 4.3, 8001, dtype=np.float32)
+    y = np.zeros_like(x)
+    for c in terms:
+        y = np.abs(x) * y + c
+    share = np.where(x < 0, np.exp2(y), 1 - np.exp2(y))
+    exact = np.array([math.erfc(-float(v)) / 2 for v in x])
+    assert len(terms) == 8 and (np.abs(share - exact) <= 5e-5 * exact).all() and np.abs(share - exact).max() < 2e-6
 
 
 @pytest.mark.parametrize("seed", range(8))

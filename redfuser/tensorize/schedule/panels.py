@@ -65,12 +65,14 @@ def _shared(kernel: TileKernel) -> set[str]:
 
 
 def _sums(kernel: TileKernel) -> set[str]:
-    """What products add to, and what their sums are added to point by point: threads share all of it alike."""
+    """What products add to, and what is made of their sums point by point: threads share all of it alike."""
     found = {k.c for k in every(kernel.body) if isinstance(k, Gemm)}
     shapes = {b.name: b.shape for b in kernel.buffers}
-    return found | {a.target for k in every(kernel.body) if isinstance(k, Parallel) for a in k.body
-                    for x in walk(a.expr) if isinstance(x, Load) and x.tensor in found and x.indices == a.indices
-                    and shapes.get(a.target) == shapes[x.tensor]}
+    while more := {a.target for k in every(kernel.body) if isinstance(k, Parallel) for a in k.body
+                   for x in walk(a.expr) if isinstance(x, Load) and x.tensor in found and x.indices == a.indices
+                   and shapes.get(a.target) == shapes[x.tensor]} - found:
+        found |= more
+    return found
 
 
 def _by_points(kernel: TileKernel, sums: set[str], s: TileStmt) -> bool:

@@ -1,0 +1,85 @@
+"""A product and the maps behind it as one region: what joins, what does not, and that it is the program's mathematics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from redfuser.partition import cost, judge
+from tests.partition.helpers import execute, partitioned
+
+HALF = torch.float16
+
+
+class Gated(nn.Module):
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.gate, self.up, self.down = (nn.Linear(*s, bias=False) for s in ((width, hidden), (width, hidden), (hidden, width)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+def products(model: Any, *args: torch.Tensor) -> list[str]:
+    _, p = partitioned(model, args)
+    return [str(r.cascade) for r in p.regions]
+
+
+def linear(inside: int, outside: int) -> nn.Linear:
+    return nn.Linear(inside, outside).to(HALF)
+
+
+def test_a_map_behind_a_product_that_fills_the_machine_joins_it() -> None:
+    """Rows of several axes are those of one matrix; what torch has views for stays with torch."""
+    layer = linear(256, 1024)
+    (text,) = products(lambda x: F.gelu(layer(x)).view(8, 640, 16, 64).transpose(1, 2), torch.randn(8, 640, 256).to(HALF))
+    assert "x0: f16[5120, 256]" in text and "erf" in text and "f16(o + f32(x2[i]))" in text and text.count("sum[") == 1
+
+
+def test_what_a_library_does_itself_is_left_to_it_and_so_are_small_products() -> None:
+    layer, big = linear(256, 1024), torch.randn(5120, 256).to(HALF)
+    assert not products(layer, big)
+    assert not products(lambda x: F.gelu(layer(x)), big[:512])
+    assert not products(lambda x: F.gelu(F.conv2d(x, torch.randn(256, 64, 3, 3).to(HALF))), torch.randn(8, 64, 66, 66).to(HALF))
+
+
+def test_a_gate_and_what_it_lets_through_are_one_kernel() -> None:
+    """Two products of one operand; the third, behind them, is the library's."""
+    (text,) = products(Gated(512, 1024).to(HALF), torch.randn(5120, 512).to(HALF))
+    assert text.count("sum[l] f32(x0[") == 2 and "sigmoid" in text and "return y\n" in f"{text}\n"
+
+
+def test_a_product_gets_no_second_result() -> None:
+    """Half of a rotary embedding: the product is read as it is besides."""
+    layer = linear(256, 1024)
+    _, p = partitioned(lambda x, c: (h := layer(x)) * c + torch.cat([-h[..., 512:], h[..., :512]], -1),
+                       (torch.randn(5120, 256).to(HALF), torch.randn(5120, 1024).to(HALF)))
+    assert not p.regions and len(p.maps) == 1
+
+
+def test_a_scale_of_what_attention_reads_belongs_to_its_product() -> None:
+    """The attention reads the scaled queries alone, whatever it looked at on the way."""
+    q, k = linear(256, 512), linear(256, 512)
+
+    def attend(x: torch.Tensor) -> torch.Tensor:
+        a, b = (y.view(5, 2048, 8, 64).transpose(1, 2) for y in (q(x) * 0.125, k(x)))
+        return F.scaled_dot_product_attention(a, b, b, scale=1.0)
+
+    texts = products(attend, torch.randn(5, 2048, 256).to(HALF))
+    assert len(texts) == 2 and "* f16(0.125)" in texts[0] and "exp" in texts[1]
+
+
+@pytest.mark.parametrize("model", [
+    lambda: (Gated(24, 40), (3, 5, 24)), lambda: (nn.Sequential(nn.Linear(24, 40), nn.GELU()), (3, 5, 24)),
+    lambda: (nn.Sequential(nn.Linear(24, 40), nn.ReLU(), nn.Linear(40, 8)), (2, 24))], ids=["gated", "gelu", "relu"])
+def test_the_mathematics_is_the_programs(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judge, "product_pays", lambda d: cost.product_alone(d) and len(d.units) > 2 and len(d.rows) < 3)
+    module, shape = model()
+    x = torch.randn(*shape)
+    imported, p = partitioned(module, (x,))
+    assert p.regions
+    torch.testing.assert_close(execute(imported, p, (x,))[0], module(x), rtol=1e-4, atol=1e-5)
