@@ -21,12 +21,13 @@ def describe(name: str, arch: str, imported: Any, partition: Any, produced: dict
     cascades += [_refusal(r, verdicts) for r in partition.refusals]
     maps = [_region(r, produced.get(r.name), verdicts.get(r.key)) for r in partition.maps]
     notes = [*(Note(text, code, "warning") for code, text in imported.remarks),
-             *(Note(t) for t in imported.notes), *_once(imported), *_outside(partition), *_eager(partition, maps),
+             *(Note(t) for t in imported.notes), *_unknown(imported, partition),
+             *_once(imported), *_outside(partition), *_eager(partition, maps),
              *_unchecked(verdicts),
              *(n for made in {p.name: p for p in produced.values()}.values() for n in made.notes)]
     kept = {m.name: "fused" for m in cascades if m.fused} | {m.name: "map" for m in maps if m.fused}
     refused = [r for r in (*partition.regions, *partition.refusals) if r.name not in kept]
-    return Report(name, arch, tuple(cascades), _opaque(imported), tuple(notes),
+    return Report(name, arch, tuple(cascades), _opaque(_torch(imported, partition)), tuple(notes),
                   timings=dict(seconds), versions=versions(), built=built, maps=tuple(m for m in maps if m.fused),
                   steps=steps(imported, partition.parts, refused, kept, arch),
                   texts={p.name: p.stages for p in produced.values() if p.stages})
@@ -95,9 +96,19 @@ def _unchecked(verdicts: Mapping[str, Verdict]) -> list[Note]:
     return [Note("certificates not re-checked (REDFUSER_VERIFY=0): the fusions are as derived", level="warning")]
 
 
-def _opaque(imported: Any) -> tuple[Opaque, ...]:
+def _torch(imported: Any, partition: Any) -> list[Any]:
+    """The torch calls that nobody can look into; of others the meaning is known (:mod:`redfuser.partition.calls`)."""
+    return [call for symbol, call in imported.opaque.items() if symbol in partition.opaque]
+
+
+def _unknown(imported: Any, partition: Any) -> list[Note]:
+    calls = dict.fromkeys(call.target for call in _torch(imported, partition) if not call.why)
+    return [Note(f"{target} has no converter: it runs as a torch call") for target in calls]
+
+
+def _opaque(calls: list[Any]) -> tuple[Opaque, ...]:
     groups: dict[tuple[str, str, str], int] = {}
-    for call in imported.opaque.values():
+    for call in calls:
         key = (call.target, call.provenance.source, call.why)
         groups[key] = groups.get(key, 0) + 1
     return tuple(Opaque(op, source, count, why) for (op, source, why), count in sorted(groups.items()))

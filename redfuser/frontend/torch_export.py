@@ -286,8 +286,6 @@ class _Import:
             self.unsupported.append(f"{node.target} ({origin.source + ': ' if origin.source else ''}{why})")
             return None
         call = replace(describe(node, origin)[0], why=self.declined.pop(node, ""))
-        if str(node.target) not in CONVERTERS:
-            self.notes.append(f"{node.target} has no converter: it runs as a torch call")
         symbol = f"torchop.{call.target}.{len(self.opaque)}"
         self.opaque[symbol] = call
         val = node.meta["val"]

@@ -60,10 +60,10 @@ class Apart:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """``regions`` in program order; ``refusals``: cascades, or tails of them, that did not fuse; ``opaque``: operators
-    nobody can look into; ``kept``: operator -> how many stay with torch; ``notes``: what was left outside a cascade and is
-    no loss. ``maps``: groups of maps that no cascade has, regions like any other but no cascades; ``unmapped``: such groups
-    that got no kernel."""
+    """``regions`` in program order; ``refusals``: cascades, or tails of them, that did not fuse; ``opaque``: operators nobody
+    can look into, torch calls by their symbols; ``kept``: operator -> how many stay with torch; ``notes``: what was left
+    outside a cascade and is no loss. ``maps``: groups of maps that no cascade has, regions like any other but no cascades;
+    ``unmapped``: such groups that got no kernel."""
 
     regions: tuple[Region, ...]
     refusals: tuple[Refusal, ...]

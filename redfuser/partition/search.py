@@ -270,8 +270,9 @@ class Partitioner:
         losses, notes = account.balance(self.graph, fused, self.declined, cuts, self.opaque, self.work.short)
         refusals = tuple(Refusal(numbered(x.stem, counts), x.ops, x.reason, x.fused) for x in losses)
         unmapped = tuple(Refusal(numbered("map", counts), ops(units), why, state) for units, why, state in self.unmapped)
-        return Partition(tuple(regions[:len(self.accepted)]), refusals, tuple(u.op for u in self.graph.units if u.gap),
-                         dict(kept), notes, tuple(regions[len(self.accepted):]), unmapped)
+        unseen = tuple(u.symbol or u.op for u in self.graph.units if u.gap)
+        return Partition(tuple(regions[:len(self.accepted)]), refusals, unseen, dict(kept), notes,
+                         tuple(regions[len(self.accepted):]), unmapped)
 
     def live(self, wanted: set[str], produced: set[str]) -> set[str]:
         """Variables that the outer program still computes: kernel inputs, model outputs, and what those need."""

@@ -160,6 +160,19 @@ def test_an_operation_that_is_dear_inside_is_read_whole():
     assert "erf" not in "".join(map(str, r.cascade.stmts)) and set(r.inputs.values()) == {"x", "gelu_f32"}
 
 
+def test_calls_that_relax_has_no_op_for_are_maps_and_keep_the_digits_of_small_numbers():
+    def f(x, y):
+        return torch.log1p(x) * torch.expm1(y), F.softplus(x * 10 - 40), torch.fmax(x, y) + torch.fmin(x, y), F.logsigmoid(x)
+
+    x = torch.cat([torch.tensor([0.0, 1e-9, -1e-9, 1e-4, -0.2, -0.3, 0.4, 0.6, 7.0, float("nan"), float("inf"), -1.0]),
+                   torch.rand(52)]).reshape(4, 16)
+    p = grouped(f, x, x.flip(0) * 1e-3)
+    assert p.maps and not p.opaque
+    for got, want in zip(execute(import_model(f, (x, x.flip(0) * 1e-3)), p, (x, x.flip(0) * 1e-3)), f(x, x.flip(0) * 1e-3),
+                         strict=True):
+        assert torch.allclose(got, want, rtol=1e-5, atol=0, equal_nan=True)
+
+
 def test_one_operation_by_itself_stays_with_torch_and_so_does_a_librarys_epilogue():
     assert not grouped(lambda x, y: x + y, torch.randn(64, 48), torch.randn(64, 48)).maps
     linear = nn.Linear(48, 32).to(BF)

@@ -106,7 +106,8 @@ def _attention() -> Iterator[Program]:
         yield Program("cached", f"{dtype} 2x4x257 d64 by hand", by_hand, ins(2, 4, 4, 257, 64))
         yield Program("cached", f"{dtype} 1x3x200 d64 ahead, 5 queries", ahead, ins(1, 3, 3, 200, 64, queries=5))
         yield Program("cached", f"{dtype} 2x8/2x511 d64 grouped", grouped, ins(2, 8, 2, 511, 64))
-        yield Program("cached", f"{dtype} 3x4x140 d64 masked", masked, (*ins(3, 4, 4, 140, 64), In("keep", (3, 140), "bool", "keep")))
+        yield Program("cached", f"{dtype} 3x4x140 d64 masked", masked, (
+            *ins(3, 4, 4, 140, 64), In("keep", (3, 140), "bool", "keep")))
         yield Program("cached", f"{dtype} 2x4x300 d128 soft cap", capped, ins(2, 4, 4, 300, 128))
         yield Program("cached", f"{dtype} 2x16x333 latent", latent, (
             In("q", (2, 16, 288), dtype), In("c", (2, 333, 288), dtype), In("c1", (2, 1, 288), dtype)))
