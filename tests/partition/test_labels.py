@@ -18,8 +18,9 @@ class Loss(torch.nn.Module):
 
 
 class Largest(torch.nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.abs().amax(-1)
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        m = x.float().abs().amax(-1, keepdim=True)
+        return m, ((x / m) ** 2).sum(-1)
 
 
 def _parts(module: torch.nn.Module, *args: torch.Tensor) -> tuple:
