@@ -30,7 +30,7 @@ def evaluate(kernel: Kernel, buffers: Mapping[str, Array], extents: Mapping[str,
     if stores is None:
         axes = {n: b.axes for b in (*kernel.body, *kernel.tail) for n in b.names}
         stores = {t.name: (t.name, tuple(map(Index, axes[t.name]))) for t in kernel.writes}
-    walk = _Walk(kernel, buffers, extents, stores, whole or kernel.kind == "resident")
+    walk = _Walk(kernel, buffers, extents, stores, whole or kernel.kind in ("resident", "merge"))
     with np.errstate(all="ignore"):
         walk.run()
     return walk.written

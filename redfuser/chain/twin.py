@@ -14,6 +14,7 @@ from redfuser.strategies.program import Program
 from redfuser.target import Target
 from redfuser.tensorize import tensorize
 from redfuser.tensorize.axes import SHORT, Roles, choose
+from redfuser.tensorize.by_thread import by_thread
 from redfuser.tensorize.config import TileConfig
 from redfuser.tensorize.rewrite import arrange
 
@@ -63,7 +64,8 @@ def _twin(program: Program, config: TileConfig, deep: bool, grain: int = 1) -> P
     row_axis, grid = axes_of(program, 2 if deep else 1)
     inner = {s.over for s in (*cascade.stmts, *fused.producers) if isinstance(s, Reduce)} - {cascade.raxis}
     columns = {a for s in cascade.stmts for a in s.axes} - _shared(fused) - inner - grid.keys() - {cascade.raxis}
-    splits = min(program.splits, 3)
+    alone = by_thread(program, config)
+    splits = program.splits if alone else min(program.splits, 3)
     wanted = dict.fromkeys(extents, 2 if deep else 1) | grid
     for a in inner:
         wanted[a] = extents[a] if extents[a] <= (320 if grain == 1 else DEEP) else 2 * (config.chunk or 64) + 32
@@ -75,6 +77,8 @@ def _twin(program: Program, config: TileConfig, deep: bool, grain: int = 1) -> P
     for a in (row_axis, cascade.raxis):
         if a in extents and extents[a] % grain == 0:
             wanted[a] = -(-wanted[a] // grain) * grain
+    if alone:  # whole steps of every thread, a block for each row
+        wanted |= {cascade.raxis: 2 * splits * config.segment} | {a: 3 for a in (row_axis,) if a in wanted}
     if prod(min(wanted[a], extents[a]) for a in extents if a not in inner) > _WORK:
         wanted |= {a: 1 for a in extents if a not in inner and a not in columns and a not in (row_axis, cascade.raxis)}
     held = None if program.strategy == "resident" else program.segment

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from redfuser.codegen.exchange import DIVIDED, EXCHANGE
 from redfuser.dtypes import LONG
 from redfuser.tensorize.ir.pointwise import NUMPY_DTYPES
 
@@ -20,6 +21,8 @@ DTYPES = {**LONG, "bool": "uint8"}
 EIGHT = ("e4m3", "e5m2")
 HALVES = "halves"
 """Extrema of two halves, which a reduction calls by their bare names: HIP has them of other types alone."""
+WARPS = "warps"
+"""A reduction among the warps of a block (:mod:`redfuser.codegen.exchange`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,7 @@ class Dialect:
 
     def defined(self, called: set[str]) -> list[str]:
         """The functions of ours that kernels call."""
-        return [body if name == HALVES else f"static __device__ __forceinline__ {result} {name}({given}) {{ {body} }}"
+        return [f"static __device__ __forceinline__ {result} {name}({given}) {{ {body} }}" if result else body
                 for name, (result, given, body) in self.prelude.items() if name in called]
 
 
@@ -63,7 +66,8 @@ CUDA = Dialect("import tilelang.language as T", {**_floats({
     "min_nan": 'float z; asm("min.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y)); return z;',
     "sub_rn": "return __fsub_rn(x, y);",
 }), "byte_of_two": ("int", "const unsigned char *at, int odd",
-                    "unsigned two = *(const unsigned short *)at; return odd ? two > 255u : two & 255u;")})
+                    "unsigned two = *(const unsigned short *)at; return odd ? two > 255u : two & 255u;"),
+    "divided": DIVIDED, WARPS: ("", "", EXCHANGE)})
 """The approximations are to 2 units in the last place; that called ``small`` has reciprocals below 2^-126, of numbers from
 1 on. ``tanh_approx`` is to 2^-16.5 of its value (measured on an H200 over a quarter of all numbers; promised is 2^-11), and
 taken of what was rounded to half precision alone. ``normal_share`` is ``0.5 + erf(x) * 0.5``: half of ``erfc(|x|)``, or one
@@ -115,4 +119,4 @@ def byte(value: float | int | bool, dtype: str) -> int:
 DIALECTS = {"cuda": CUDA, "hip": ROCM}
 """By the kind of a target."""
 
-__all__ = ["CUDA", "DIALECTS", "DTYPES", "EIGHT", "HALVES", "ROCM", "Dialect", "byte"]
+__all__ = ["CUDA", "DIALECTS", "DTYPES", "EIGHT", "HALVES", "ROCM", "WARPS", "Dialect", "byte"]

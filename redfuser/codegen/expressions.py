@@ -8,6 +8,7 @@ from redfuser.acrf.expr import BINARY, LEVEL, Cast, Const, Expr, Index, Load, Op
 from redfuser.acrf.unfolded import unfolded
 from redfuser.codegen.contracted import Contractions
 from redfuser.codegen.dialects import CUDA, EIGHT, Dialect, byte
+from redfuser.codegen.exchange import by_row, of_rows
 from redfuser.codegen.halves import power_of_two, reciprocal
 from redfuser.codegen.pairs import Pairs, chain
 from redfuser.codegen.roles import arriving, role_kernel
@@ -32,6 +33,8 @@ class Expressions:
         self.fragments = {b.name for b in kernel.buffers if b.scope == "fragment"}
         self.arriving = arriving(kernel) if "byte_of_two" in dialect.prelude else frozenset()
         """Masks that threads read in shared memory, two neighbouring elements each."""
+        self.divides = "divided" in dialect.prelude and kernel.exact != "all" and of_rows(kernel)
+        """Are elements divided by a value of their row in a way of our own?"""
         self.alone = False
         """Is what is printed computed element by element?"""
         self.pairs: Pairs | None = None
@@ -133,6 +136,9 @@ class Expressions:
                 if self.pairs is not None and self.pairs.on(x):
                     return self.pairs.keep(e, single, f'T.cast({self.pairs.here}, "{self.spelled[d]}")')
                 return f'T.cast({single}, "{self.spelled[d]}")'
+            case Op(name="div", args=(x, y), dtype="f32" | "f16" | "bf16" as d) if self.divides and by_row(x, y):
+                single = self.ours("divided", *(a if d == "f32" else Cast(a, "f32") for a in (x, y)))
+                return single if d == "f32" else f'T.cast({single}, "{self.spelled[d]}")'
             case Op(name="div", args=(x, Op() as y), dtype="f32") if self.kernel.exact != "all" and _at_least_one(y):
                 text = f"{self.expr(x, 6)} * {self.reciprocal(y)}"
                 return f"({text})" if level > 6 else text

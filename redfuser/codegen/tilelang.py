@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from redfuser.acrf.expr import Cast, Const, Index, Load, entangled
-from redfuser.codegen.dialects import CUDA, DIALECTS, EIGHT, HALVES, Dialect
+from redfuser.codegen.dialects import CUDA, DIALECTS, EIGHT, HALVES, WARPS, Dialect
+from redfuser.codegen.exchange import exchanges
 from redfuser.codegen.expressions import Expressions
 from redfuser.codegen.roles import ARRIVE, ARRIVE_ALL, AS_SUM, POLICIES, SWIZZLE, RolePrinter, options, role_kernel
 from redfuser.errors import LoweringError
@@ -33,7 +34,7 @@ from redfuser.tensorize.ir.nodes import (
     TileProgram,
     TileStmt,
 )
-from redfuser.tensorize.model.layout import led
+from redfuser.tensorize.model.layout import alone, led
 
 
 def build_config(program: TileProgram, config: TileConfig) -> dict[str, Any]:
@@ -110,6 +111,9 @@ class _Printer(Expressions):
             self.called.add("arrive_if")
         elif self.dialect is CUDA and (told := sorted(led(k))):
             inner.append("T.annotate_layout({" + ", ".join(f"{n}: T.Fragment({self.shapes[n]}, {AS_SUM})" for n in told) + "})")
+        elif self.dialect is CUDA and (own := [b for b in k.buffers if b.scope == "fragment" and alone(k, b.shape)]):
+            inner.append("T.annotate_layout({" + ", ".join(
+                f"{b.name}: T.Fragment({b.shape}, forward_fn=lambda i, j: (i, j))" for b in own) + "})")
         if k.cluster > 1:  # TileLang tells its own launcher alone; said in the kernel, every launch has it
             threads = f"{threads}, cluster_dims={k.cluster}"
             self.called.add(f"#define {self.name}_kernel __cluster_dims__({k.cluster}, 1, 1) {self.name}_kernel")
@@ -147,6 +151,8 @@ class _Printer(Expressions):
             case ReduceTile(op, src, dst, clear):
                 if {self.dtypes[src], self.dtypes[dst]} & {"f16", "bf16"}:
                     self.called |= {HALVES} & set(self.dialect.prelude)
+                if exchanges(self.kernel):
+                    self.called |= {WARPS} & set(self.dialect.prelude)
                 return [*comment, f"T.reduce_{op}({src}, {dst}, dim={len(self.shapes[src]) - 1}, clear={clear})"]
             case Fill(buffer, value):
                 if value.value == 0:

@@ -22,8 +22,9 @@ from redfuser.partition.around import Around
 from redfuser.partition.cost import product_alone
 from redfuser.partition.draft import Draft, R, Reject, Step, draft, escaping
 from redfuser.partition.epilogue import contracts
-from redfuser.partition.evaluate import scales
+from redfuser.partition.evaluate import Site, scales
 from redfuser.partition.graph import Graph, Node, Unit
+from redfuser.partition.positions import axes_in
 from redfuser.partition.sets import Signatures, Units, bits, free_to_read, small, widens
 from redfuser.partition.smaller import moves
 from redfuser.partition.work import REGION, Spent, Work
@@ -331,12 +332,17 @@ class Grower:
             if isinstance(d, Reject):
                 self.reading[key] = ()
             else:
-                often = "scaled" if d.inner else "everywhere"
-                self.reading[key] = tuple((place(n, number), often if any(self.reused(d, at) for at in sites) else "")
-                                          for n, sites in d.external.items())
+                often, row = "scaled" if d.inner else "everywhere", self.on_row(d)
+                self.reading[key] = tuple((place(n, number), often if any(
+                    self.reused(d, at, (n, at) in row) for at in sites) else "") for n, sites in d.external.items())
         made = {k: x for x, k in number.items() if isinstance(x, Unit)}
         given = {k: x for x, k in number.items() if isinstance(x, Node)}
         return [(given[k] if at < 0 else made[k].nodes[at], reused) for (k, at), reused in self.reading[key]]
 
-    def reused(self, d: Draft, at: tuple[Expr, ...]) -> bool:
-        return not (set(d.p_axes) | {R}) <= {a for e in at for a in axes_of(e)}
+    def on_row(self, d: Draft) -> set[Site]:
+        """What is read for each element of the row, or inside of another reduction: all but what results without a row read."""
+        found = {s for i in d.ev.instances.values() for s in i.body.sites}
+        return found | {s for k in d.sinks if k.value is not None and R in axes_in(k.at) for s in k.value.sites}
+
+    def reused(self, d: Draft, at: tuple[Expr, ...], row: bool = True) -> bool:
+        return not (set(d.p_axes) | ({R} if row else set())) <= {a for e in at for a in axes_of(e)}

@@ -13,9 +13,11 @@ from redfuser.acrf.expr import Const, Expr, Index, Load, Ref, walk
 from redfuser.strategies.program import Block, Kernel, Program
 
 _BODY = {"single": {"producer", "store", "correct", "reduce"}, "split": {"producer", "store", "correct", "reduce"},
-         "resident": {"producer", "reduce"}, "combine": {"producer", "store", "merge"}, "map": set()}
+         "resident": {"producer", "reduce"}, "combine": {"producer", "store", "merge"},
+         "merge": {"producer", "reduce"}, "map": set()}
 _TAIL = {"single": {"finalize", "epilogue", "producer", "post"}, "split": {"store"},
          "resident": {"finalize", "epilogue", "producer", "post"}, "combine": {"finalize", "epilogue", "store", "producer"},
+         "merge": {"finalize", "epilogue", "store", "producer"},
          "map": {"producer", "post", "epilogue"}}
 
 

@@ -48,7 +48,7 @@ class _Reader:
 
     def kernel(self, lines: list[Line]) -> Kernel:
         head = lines[0].match(_KERNEL, "'kernel NAME (KIND) grid [axes] over AXIS'")
-        raxis = self.fused.cascade.raxis
+        raxis = head[4] if head[2] == "merge" else self.fused.cascade.raxis
         declared: dict[str, list[Tensor]] = {"reads": [], "writes": []}
         parts: dict[str, list[Block]] = {"init": [], "body": [], "tail": []}
         part = ""

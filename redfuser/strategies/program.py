@@ -4,7 +4,8 @@ One object feeds both realisations, so they cannot drift apart: :mod:`redfuser.s
 PrimFuncs (role-annotated blocks, buildable with LLVM), :mod:`redfuser.tensorize` turns it into a tile program.
 
 A Program is one to three kernels. ``split`` kernels write their state as partials in the accumulators' own dtype
-(fp32 for half inputs); the ``combine`` kernel after them folds partials with the state's own ``merge``; a ``map``
+(fp32 for half inputs); the ``combine`` kernel after them folds partials with the state's own ``merge``; a state of a few
+numbers a row is merged by a ``merge`` kernel instead, all partials of a row at once. A ``map``
 kernel visits the row again where outputs still carry the r-axis. Of maps alone, which have no state, a program is one
 ``map`` kernel, and its segments are points of the grid. A kernel::
 
@@ -15,7 +16,9 @@ kernel visits the row again where outputs still carry the r-axis. Of maps alone,
         tail blocks: finalize, epilogue, post (a second visit of the row, or the row held on chip)
 
 A combine kernel walks the splits instead of segments: its body is the producers ``NAME@b`` (loads of the partials),
-the stores ``NAME@a = NAME`` and one merge per accumulator.
+the stores ``NAME@a = NAME`` and one merge per accumulator. A merge kernel is a row held on chip whose elements are
+partials: its r-axis is that of the splits, its body one reduction per accumulator, of what the partials are about the final
+references.
 
 Text (``str``, which :mod:`redfuser.strategies.parse` reads back), a kernel of a softmax denominator::
 
@@ -106,10 +109,10 @@ class Kernel:
     ``reads`` and ``writes`` are global buffers; a block of the body or the tail that bears a written buffer's name
     stores into it, with its axes in the buffer's order. ``split`` names the axis of splits: each instance of a split (or
     map) kernel walks its own contiguous range of the r-axis, a combine kernel folds along it; None where the whole row
-    is walked."""
+    is walked, or where it is the r-axis (``merge``)."""
 
     name: str
-    kind: Literal["single", "resident", "split", "combine", "map"]
+    kind: Literal["single", "resident", "split", "combine", "merge", "map"]
     grid: tuple[str, ...]
     raxis: str
     reads: tuple[Tensor, ...]

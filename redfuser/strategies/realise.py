@@ -7,14 +7,16 @@ Everything is read off the algebra's state (:class:`redfuser.acrf.state.State`);
     resident   the row is one segment, held on chip: contributions are relative to the final references, so nothing is
                rebased; post runs over the same held row
     multi      split kernel: ``single`` on each contiguous r-range, storing partial accumulators; combine kernel:
-               merge(a, b) = rebase[@old := @a] (reducer) rebase[@old := @b] along the splits, then finalize and
-               epilogue; map kernel: post over the row, where outputs carry the r-axis           (split-k update)
+               merge(a, b) = rebase[@old := @a] (reducer) rebase[@old := @b] along the splits, or, of a state of a few
+               numbers, all partials of a row at once; then finalize and epilogue; map kernel: post over the row, where
+               outputs carry the r-axis                                                          (split-k update)
     map        what has no state: post alone, element by element
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 from redfuser.acrf.cascade import Axis, Let, Reduce, Stmt, Tensor
 from redfuser.acrf.expr import Expr, Index, Load, Ref, loads_of, map_children, refs_of, substitute
@@ -24,6 +26,8 @@ from redfuser.strategies import factors
 from redfuser.strategies.names import fresh
 from redfuser.strategies.program import Block, Kernel, Program, Role, Strategy
 
+FEW = 4
+"""Numbers of an accumulator at a point of the grid, at most, of which a tile holds those of all splits."""
 SEGMENT = 64
 """Elements of the r-axis per segment of the scalar realisation, when the caller does not say."""
 
@@ -68,18 +72,19 @@ def _multi(parts: _Parts, splits: int, segment: int | None) -> Program:
     cascade = parts.fused.cascade
     split = fresh("split", {a.name for a in cascade.axes})
     accumulators = parts.accumulators
-    partials = tuple(Tensor(f"{n}_part", parts.dtypes[n], (splits, *map(parts.extent, a.axes)))
-                     for a in accumulators for n in a.names)
+    few = parts.few()  # partials of a row lie side by side where one tile has them
+    partials = tuple(Tensor(f"{n}_part", parts.dtypes[n], (*own, splits) if few else (splits, *own))
+                     for a in accumulators for n in a.names for own in [tuple(map(parts.extent, a.axes))])
 
     # split kernel: the Single-Segment walk on one range, then its accumulators as partials
     body = parts.body()
-    stores = tuple(Block("store", (f"{n}_part",), (split, *a.axes), (Ref(n, parts.dtypes[n]),), parts.dtypes[n])
-                   for a in accumulators for n in a.names)
+    stores = tuple(Block("store", (f"{n}_part",), (*a.axes, split) if few else (split, *a.axes),
+                         (Ref(n, parts.dtypes[n]),), parts.dtypes[n]) for a in accumulators for n in a.names)
     produced = [o for o in cascade.outputs if any(o in p.names for p in parts.producers)]
     kernels = [parts.kernel(f"{cascade.name}_split", "split", (*body, *stores), (*parts.outputs(produced), *partials),
                             init=parts.init(), body=body, tail=stores, split=split)]
 
-    # combine kernel: fold the partials with the state's merge, then everything that does not carry the r-axis
+    # fold the partials with the state's merge, or merge those of a row at once; then everything without the r-axis
     later, row_values = parts.over_row(again=True), []
     crossing = _read_by(later) & (parts.row_free_names() | set(parts.axes_of_accumulators()))
     tail = parts.row_free(crossing | set(cascade.outputs))
@@ -87,11 +92,11 @@ def _multi(parts: _Parts, splits: int, segment: int | None) -> Program:
         axes, dtype = parts.axes[name], parts.dtypes[name]
         row_values.append(Tensor(f"{name}_row", dtype, tuple(map(parts.extent, axes))))
         tail += (Block("store", (f"{name}_row",), axes, (Ref(name, dtype),), dtype),)
-    merges = parts.merges(split)
+    merges = parts.merged(split) if few else parts.merges(split)
     written = [o for o in cascade.outputs if o in parts.row_free_names()]
-    kernels.append(parts.kernel(f"{cascade.name}_combine", "combine", (*merges, *tail),
+    kernels.append(parts.kernel(f"{cascade.name}_combine", "merge" if few else "combine", (*merges, *tail),
                                 (*parts.outputs(written), *row_values), init=parts.init(), body=merges, tail=tail,
-                                split=split, extra=partials))
+                                split=None if few else split, extra=partials, raxis=split if few else None))
 
     # map kernel: outputs that carry the r-axis
     if later:
@@ -253,6 +258,29 @@ class _Parts:
             blocks.append(Block("merge", a.names, a.axes, both, a.dtype, a.reducer))
         return tuple(blocks)
 
+    def few(self) -> bool:
+        """Is the state a few numbers a row, each reduced by itself? Then a tile holds the partials of a row."""
+        def numbers(axes: tuple[str, ...]) -> int:
+            return prod(n if isinstance(n, int) else FEW + 1 for n in map(self.extent, set(axes) - set(self.grid)))
+
+        return not any(isinstance(p, Reduce) for p in self.producers) and all(
+            a.reducer.kind in ("sum", "max", "min") and numbers(a.axes) <= FEW for a in self.accumulators)
+
+    def merged(self, split: str) -> tuple[Block, ...]:
+        """Merge the partials of a row at once: accumulators in order, each the reduction along the splits of its partials about
+        the references that are merged before it. An n-fold :meth:`merges`, whose neutral start gives nothing."""
+        read = {f"{n}@b": Load(f"{n}_part", (*map(Index, a.axes), Index(split)), self.dtypes[n])
+                for a in self.accumulators for n in a.names}
+        uses = tuple(factors.Use(a.name, "scale", substitute(_version(a.rebase[0], "b"), read), (*a.axes, split))
+                     for a in self.accumulators)
+        order = (*(x.name for x in self.fused.cascade.axes), split)
+        named, exprs = factors.share(uses, split, dict(self.axes), order)
+        shared, blocks = self._factor_blocks(named), []  # type: dict[str, list[Block]], list[Block]
+        for a, e in zip(self.accumulators, exprs, strict=True):
+            blocks += shared.get(a.name, ())
+            blocks.append(Block("reduce", a.names, a.axes, (e,), a.dtype, a.reducer, split))
+        return tuple(blocks)
+
     def _stores(self, version: str) -> dict[str, list[Block]]:
         """Per accumulator, the ``NAME@version = NAME`` blocks to run before it: old values that another accumulator's
         rebase reads, kept before the name changes and before the first reader."""
@@ -343,10 +371,10 @@ class _Parts:
 
     def kernel(self, name: str, kind: str, blocks: tuple[Block, ...], writes: tuple[Tensor, ...], *,
                init: tuple[Block, ...], body: tuple[Block, ...], tail: tuple[Block, ...], split: str | None = None,
-               extra: tuple[Tensor, ...] = ()) -> Kernel:
+               extra: tuple[Tensor, ...] = (), raxis: str | None = None) -> Kernel:
         loaded = {x.tensor for b in blocks for e in b.exprs for x in loads_of(e)}
         reads = tuple(t for t in (*self.fused.cascade.inputs, *extra) if t.name in loaded)
-        return Kernel(name, kind, self.grid, self.raxis, reads, writes, init, body, tail, split)  # type: ignore[arg-type]
+        return Kernel(name, kind, self.grid, raxis or self.raxis, reads, writes, init, body, tail, split)  # type: ignore[arg-type]
 
 
 def _stmt_block(s: Stmt, role: Role) -> Block:

@@ -185,7 +185,7 @@ class _KernelText(Blocks):
                 continue
             reads = {x.name for e in b.exprs for x in _refs(e)}
             if any(w.over == self.raxis and reads & set(w.names) for w in visit):
-                held = self.kernel.kind == "resident"
+                held = self.kernel.kind in ("resident", "merge")
                 flush()
                 if not held:
                     visit.extend(p for n, p in again.items() if n not in self.written)

@@ -46,7 +46,7 @@ class Held:
         self.striped: set[str] = set()
         self.inline = {b.name: b for b in (*kernel.body, *kernel.tail) if b.role == "producer" and b.reducer is None}
         self.suffix = ""
-        length = program.segment or self.extents[self.raxis]
+        length = (program.segment if kernel.kind != "merge" else None) or self.extents[self.raxis]
         self.segment = min(length, self.extents[self.raxis])
 
     def scratch_lines(self) -> list[str]:

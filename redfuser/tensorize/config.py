@@ -47,12 +47,23 @@ class TileConfig:
         if kernel.kind == "combine":
             return replace(self, rows=4, segment=1, threads=128, stages=0, warp_specialized=False,
                            schedule="auto")
+        if kernel.kind == "merge" and self.by_thread:
+            return replace(self, rows=1, segment=self.threads, stages=0, warp_specialized=False, schedule="auto")
+        if kernel.kind == "merge":  # a warp or more for a row of partials
+            width = 1 << max(5, (int(kernel.reads[0].shape[-1]) - 1).bit_length())
+            return replace(self, rows=max(1, 128 // width), segment=width, threads=128, stages=0, warp_specialized=False,
+                           schedule="auto")
         if kernel.kind == "map" and not kernel.spread:
             lines = self.rows >= FEW and any(neighbours(kernel, a) for a in kernel.grid)  # rows that are read together
             rows, segment = (self.rows, self.segment) if lines else (1, 1024)
             return replace(self, rows=rows, segment=segment, threads=128, stages=0, warp_specialized=False,
                            schedule="auto")
         return self
+
+    @property
+    def by_thread(self) -> bool:
+        """Does every thread walk a part of a row of its own?"""
+        return self.rows == self.threads
 
     @property
     def persistent(self) -> bool:

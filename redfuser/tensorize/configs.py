@@ -19,6 +19,7 @@ from redfuser.target import Target
 from redfuser.tensorize.algebra import factors
 from redfuser.tensorize.arguments import static_extent
 from redfuser.tensorize.axes import Roles, choose, neighbours, strip_casts
+from redfuser.tensorize.by_thread import possible
 from redfuser.tensorize.config import Schedule, TileConfig
 from redfuser.tensorize.ir.effects import every
 from redfuser.tensorize.ir.nodes import TileKernel
@@ -52,6 +53,8 @@ IN_TURN = 16
 """As many, at most, where it adds them in turn to a float32 result. Each addition of equal terms errs to the same side, so that
 the errors of ties add up: of a variance of .5 on an H200, 64 of five values make .24e-6 where the rule allows .17e-6 over 128
 rows, and 32 make .15e-6 where it allows .13e-6 for a row alone."""
+THREADS, EACH = (256, 128), (32, 16, 8)
+"""Splits of a row that are threads of a block, and elements that each asks for at once."""
 TIE, ROWS_TIE = 1.009, 1.06
 """Predictions that differ by less say nothing: the one listed first is the first. Of rows that memory bounds they say less."""
 NOT_FOR_IT = ("RF499", "RF410")
@@ -94,9 +97,11 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
         return ranked(program, [TileConfig(r, padded, 32 * r, 0, "registers", False) for r in (4, 2, 8, 1)], target)
     if not contracts:
         space = _row_space(kernel.kind == "resident", rows, n, neighbours(kernel, roles.rows))
-        if kernel.kind == "resident" and any(t.dtype == "f32" for t in kernel.writes) and any(
-                a.reducer.kind == "sum" and kept(program.fused, n) < unit_roundoff("f16")
-                for a in program.fused.state.accumulators for n in a.names):
+        if target.kind == "cuda" and program.splits in THREADS:
+            few = IN_TURN if _summed_singly(program) else EACH[0]
+            space = [*(TileConfig(program.splits, s, program.splits, 0, "registers", False) for s in EACH
+                       if s <= few and possible(program, s)), *space]
+        if kernel.kind == "resident" and _summed_singly(program):
             few = max(IN_TURN, min(c.rows * c.segment // c.threads for c in space))
             space = [c for c in space if c.rows * c.segment <= few * c.threads]
         return ranked(program, space, target)
@@ -142,6 +147,14 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
                             why=f"{'their pieces' if pieces else 'they'} do not fit on chip beside the rows that would make "
                             "them worth it", help="use f16 or bf16 operands")
     return ranked(program, space or [TileConfig(64, 32, 128, 1, "registers", False)], target, sketch)
+
+
+def _summed_singly(program: Program) -> bool:
+    """Is a result float32, and a sum that it is made of kept in that?"""
+    written = {t.name: t.dtype for k in program.kernels for t in k.writes}
+    return any(written[o] == "f32" for o in program.fused.cascade.outputs) and any(
+        a.reducer.kind == "sum" and kept(program.fused, n) < unit_roundoff("f16")
+        for a in program.fused.state.accumulators for n in a.names)
 
 
 def ranked(program: Program, space: list[TileConfig], target: Target, sketch: Sketch | None = None) -> list[TileConfig]:

@@ -15,6 +15,7 @@ from redfuser.target import Target
 from redfuser.tensorize.alive import alive
 from redfuser.tensorize.arguments import argument_name, static_extent
 from redfuser.tensorize.axes import Roles, choose
+from redfuser.tensorize.by_thread import by_thread, interleaved
 from redfuser.tensorize.config import TileConfig
 from redfuser.tensorize.indexing import View
 from redfuser.tensorize.ir.nodes import Exact, Param, Policy
@@ -130,8 +131,10 @@ class Geometry:
 def begin(program: Program, kernel: Kernel, config: TileConfig, target: Target, watch: Watcher | None = None) -> Geometry:
     """What the lowering of one kernel starts from. Raises LoweringError RF485 to RF488 for a kernel without tiles."""
     arranged = arrange(kernel, {a.name: static_extent(a.extent, a.name) for a in program.axes}, watch)
+    if kernel.kind == "split" and by_thread(program, config):
+        arranged = interleaved(arranged)
     roles = choose(arranged.kernel, arranged.extents)
-    resident = kernel.kind == "resident" or (kernel.kind == "single" and one_segment(arranged.kernel, roles, config))
+    resident = kernel.kind in ("resident", "merge") or (kernel.kind == "single" and one_segment(arranged.kernel, roles, config))
     has_gemm = any(is_gemm(roles, b) for b in arranged.kernel.body)
     sizes = tile_sizes(roles, config, resident, has_gemm)
     n = roles.segment

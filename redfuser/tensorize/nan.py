@@ -22,14 +22,14 @@ class _Flow:
 
     def __init__(self, fused: Fused, extremum: Accumulator) -> None:
         self.lets = {s.name: s.expr for s in fused.producers if isinstance(s, Let)}
-        self.name, self.x = extremum.names[0], extremum.contribution
+        self.name, self.x = extremum.names[0], _bare(extremum.contribution)
         self.summed = False
         """Is it a sum over the row that is looked at? A value of one element is NaN where that element is, not in its row."""
         self.certain: set[str] = set()
         self.touched = {self.name}
 
     def nan(self, e: Expr) -> bool:
-        if e == self.x:
+        if _bare(e) == self.x:
             return self.summed
         match e:
             case Ref(name=n):
@@ -58,10 +58,31 @@ class _Flow:
             if not all(self.nan(e) for e in a.rebase):
                 self.certain -= set(a.names)
 
+    def settled(self, e: Expr) -> bool:
+        """Is it what it is whatever the extremum made of the NaN: nothing of it, or NaN, or a choice of such by other data?"""
+        if not self.touched & _names(e) or self.nan(e):
+            return True
+        match e:
+            case Op(name="select", args=(c, x, y)):
+                return not self.touched & _names(c) and self.settled(x) and self.settled(y)
+            case Cast(arg=x):
+                return self.settled(x)
+        return False
+
     def result(self, name: str, e: Expr) -> None:
-        hit, certain = bool(self.touched & _names(e)), self.nan(e)
+        hit, certain = not self.settled(e), self.nan(e)
         for table, member in ((self.touched, hit), (self.certain, certain)):
             table.add(name) if member else table.discard(name)
+
+
+def _bare(e: Expr) -> Expr:
+    """What is NaN where ``e`` is, and nowhere else."""
+    match e:
+        case Cast(arg=x, dtype=d) if d in FLOATS and x.dtype in FLOATS:
+            return _bare(x)
+        case Op(name="abs" | "neg", args=(x,)):
+            return _bare(x)
+    return e
 
 
 def _names(e: Expr) -> set[str]:
@@ -79,5 +100,8 @@ def keeps_nan(fused: Fused, name: str) -> bool:
         if a is not extremum:
             flow.accumulate(a)
     for s in (*fused.state.finalize, *fused.post):
-        flow.result(s.name, s.expr) if isinstance(s, Let) else flow.touched.add(s.name)
+        if isinstance(s, Let) or s.reducer.kind in ("sum", "prod"):
+            flow.result(s.name, s.expr)
+        else:
+            flow.touched.add(s.name)
     return any(o in flow.touched and o not in flow.certain for o in fused.cascade.outputs)

@@ -9,6 +9,7 @@ from redfuser.errors import LoweringError
 from redfuser.strategies.program import Kernel, Program
 from redfuser.target import Target
 from redfuser.tensorize.arguments import argument_name, tensors
+from redfuser.tensorize.by_thread import by_thread, joined
 from redfuser.tensorize.config import TileConfig
 from redfuser.tensorize.geometry import begin
 from redfuser.tensorize.ir.nodes import Roles, TensorArg, TileKernel, TileProgram
@@ -32,15 +33,17 @@ def tensorize(program: Program, config: TileConfig, target: Target, watch: Watch
     for kernel in program.kernels:
         tiles, added = lower_kernel(begin(program, kernel, config.for_kernel(kernel), target, watch))
         kernels.append(scheduled(tiles, passes(config.for_kernel(kernel).schedule, target), watch))
-        if to_run:
-            require_room(kernels[-1], target)
         roundings += added
+    if together := by_thread(program, config):
+        kernels = [joined(kernels[0], kernels[1], program.fused.cascade.name)]
+    for made in kernels if to_run else ():
+        require_room(made, target)
     if config.schedule != "auto" and not _with_roles(kernels):
         raise LoweringError("RF499", f"{kernels[0].name}: the schedule {config.schedule} asks for warp groups with roles",
                             why="its products and copies are not those of whole warp groups, or another kernel of it needs "
                             "barriers that TileLang places, which are off for all of them")
     args = tuple(TensorArg(argument_name(program, t.name), t.dtype, tuple(map(int, t.shape)), role)  # type: ignore[arg-type]
-                 for t, role in tensors(program))
+                 for t, role in tensors(program) if not (together and role == "workspace"))
     outputs = tuple((n, argument_name(program, n)) for n in program.fused.cascade.outputs)
     whole = TileProgram(program.fused.cascade.name, args, tuple(kernels), outputs, tuple(dict.fromkeys(roundings)),
                         tuple(sorted(config.to_json().items(), key=lambda kv: kv[0])))

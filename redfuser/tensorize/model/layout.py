@@ -147,8 +147,16 @@ def _turned(kernel: TileKernel, name: str, shapes: dict[str, tuple[int, ...]], o
     return own
 
 
+def alone(kernel: TileKernel, shape: tuple[int, ...]) -> bool:
+    """Has every thread a row of such fragments, which TileLang is told?"""
+    return len(shape) == 2 and shape[0] == kernel.threads and not any(isinstance(s, Gemm) for s in every(kernel.body))
+
+
 def _dealt(kernel: TileKernel, shape: tuple[int, ...], group: list[str], warp: int) -> Layout:
-    """Runs of the widest vector that an access to global memory allows, while every thread gets one."""
+    """Runs of the widest vector that an access to global memory allows, while every thread gets one; of as many rows as a block
+    has threads, a row each (:func:`alone`)."""
+    if alone(kernel, shape):
+        return Layout(1, 1, False)
     vector = max(_vectors(kernel, group), default=4)
     total = prod(shape)
     while vector > 1 and total % (kernel.threads * vector):
