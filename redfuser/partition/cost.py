@@ -9,6 +9,7 @@ from __future__ import annotations
 from math import ceil, prod
 
 from redfuser.acrf.affine import axes_of
+from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.expr import BYTES, Load, walk
 from redfuser.outline import HELD, MAKING, generated, library, passes
 from redfuser.partition.draft import Draft, R
@@ -26,6 +27,8 @@ BLOCK, SEVERAL = 128, 2
 there are no registers for the sums of three."""
 MAX_ROW = 512
 """Row length that stays in registers whole, so that the inner contraction is evaluated once, in any order."""
+ROWS = 64
+"""Rows that a warp group multiplies at once."""
 
 
 def elements(d: Draft, axes: tuple[str, ...] | frozenset[str]) -> int:
@@ -68,7 +71,7 @@ def inner_pays(d: Draft, inst: Instance) -> bool:
     if any(slides(d.ev.ix, e, inst.over) for _, at in inst.body.sites for e in at):
         return False
     if d.extents[inst.over] > MAX_DEPTH and d.extents[R] > MAX_ROW:
-        return False
+        return reduced_as_made(d, inst)
     points = elements(d, inst.axes)
     flops = 2 * points * d.extents[inst.over]
     held = points * BYTES[inst.node.dtype]
@@ -83,6 +86,31 @@ def inner_pays(d: Draft, inst: Instance) -> bool:
     return inside < outside + passes(d.machine, held, 1)
 
 
+def deep(d: Draft) -> bool:
+    """Is the row made by a contraction that no block holds an operand of?"""
+    return any(i.contraction and d.extents[i.over] > MAX_DEPTH and d.extents[R] > MAX_ROW for i in d.inner)
+
+
+def reduced_as_made(d: Draft, inst: Instance) -> bool:
+    """A long row of a deep product, of which nothing is kept but numbers: blocks take a tile of the product each, as a library's
+    do, and reduce it; the partial results of a row are merged behind. With roles the product is as fast as a library's (4096
+    rows of 32000, 4096 deep, and their cross-entropy: 1.617 ms on an H200, where a library's product and a kernel take 1.760).
+    Of fewer rows than a warp group has, a library does better than whole tiles of them."""
+    shared = [axes for n, at in inst.body.sites if R in (axes := {a for e in at for a in axes_of(e)}) and n in d.external]
+    own = prod(d.extents[a] for a in d.p_axes if not any(a in axes for axes in shared))
+    kinds = {i.node.stmt.reducer.kind for i in d.rows if isinstance(i.node.stmt, Reduce)}
+    if own < ROWS or kinds - {"sum", "max", "min"} or any(i.contraction for i in d.rows):
+        return False
+    points = elements(d, inst.axes)
+    held, moved = points * BYTES[inst.node.dtype], operand_bytes(d, inst)
+    flops = 2.0 * points * d.extents[inst.over] * ceil(own / ROWS) * ROWS / own
+    partials = 2 * points // TILE * len(d.rows) * 4
+    product = library if d.machine.wgmma and d.machine.tma else generated
+    inside = product(d.machine, flops, moved) + passes(d.machine, partials, 1)
+    outside = library(d.machine, 2.0 * points * d.extents[inst.over], moved + held) + passes(d.machine, held, 1)
+    return inside < outside
+
+
 def columns_shared(d: Draft, inst: Instance) -> bool:
     """Do several blocks share the columns of a contraction?"""
     return shares(elements(d, inst.axes) // max(elements(d, d.p_axes), 1)) > 1
@@ -91,6 +119,8 @@ def columns_shared(d: Draft, inst: Instance) -> bool:
 def consumer_pays(d: Draft, inst: Instance, settled: bool = False) -> bool:
     """Let a contraction over the r-axis consume the row as it is produced, rather than after it is written? settled: nothing
     joins any more; before, a row that several blocks would make may still be a contraction's, which saves most."""
+    if deep(d):
+        return False
     rows = elements(d, d.p_axes)
     row = rows * d.extents[R]
     columns = elements(d, inst.axes) // max(rows, 1)

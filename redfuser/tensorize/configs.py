@@ -26,7 +26,7 @@ from redfuser.tensorize.ir.tangents import near
 from redfuser.tensorize.map_configs import map_configs
 from redfuser.tensorize.model import Sketch, operations, predicted, sketched, uneven
 from redfuser.tensorize.precision import kept, unit_roundoff
-from redfuser.tensorize.products import product_space
+from redfuser.tensorize.products import DEEP, product_space, tile_width
 from redfuser.tensorize.rewrite import arrange
 from redfuser.tensorize.sizes import round_up
 from redfuser.tensorize.tiles import tensorize
@@ -38,8 +38,6 @@ MANY = 256
 H200 (docs/results/h200-2026-11-22-products)."""
 SPLIT = 12
 """Bytes on chip of an element of a float32 operand: itself, its three pieces, and the first of them without infinities."""
-DEEP = 320
-"""Elements of a contraction's own axis above which its operands do not stay on chip whole."""
 LOOKED = 4
 """Tilings of products with roles, and as many without, whose tile programs are looked at."""
 AHEAD = 2
@@ -107,6 +105,10 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
     columns = sum(widths)
     dtype = _element(kernel, roles)
     size = BYTES[dtype]
+    if (width := tile_width(kernel, roles, extents, depth)) and size == 2:
+        space = product_space(Sketch(rows, n, depth, 1, 0, size, size, dtype), target)
+        if made := [replace(c, segment=width, chunk=c.segment, columns=0) for c in space if c.columns == width]:
+            return ranked(program, made, target)
     singles = _takes_singles(kernel, roles)
     pieces, singles = singles and not target.singles, singles and target.singles
     inner = any(b.role == "producer" and b.over for b in kernel.body)

@@ -16,7 +16,7 @@ from redfuser.frontend import import_model
 from redfuser.frontend.local import REDUCTIONS
 from redfuser.partition import partition
 from tests.corpus.torch_written import APART, UNFUSED, WRITTEN, Row
-from tests.partition.helpers import execute, flat
+from tests.partition.helpers import execute, flat, partitioned
 from tests.partition.test_spellings import errors
 
 CHECKED = ("read_where_another_is_best", "nll_gather", "quiet_softmax_by_zero", "weights_used_three_times", "argmax_router",
@@ -109,3 +109,35 @@ def test_a_label_out_of_bounds_reads_inside_the_row():
     wild[0], wild[1] = 1 << 30, -5
     got = compiled(x, wild)
     assert torch.isfinite(got).all() and torch.allclose(got[2:], row.function(x, t)[2:], atol=1e-5)
+
+
+class Loss(torch.nn.Module):
+    def forward(self, x, w, y):
+        return torch.nn.functional.cross_entropy((x @ w.mT).float(), y, reduction="none")
+
+
+def loss_of(rows, depth, places):
+    y = torch.randint(places, (rows,))
+    y[1] = -100
+    return torch.randn(rows, depth).bfloat16(), torch.randn(places, depth).bfloat16() * depth ** -0.5, y
+
+
+@pytest.mark.parametrize("rows, depth, places, whole", [(72, 1040, 520, True), (40, 1040, 520, False), (72, 64, 520, False)])
+def test_the_loss_of_a_deep_product_needs_no_logits(rows, depth, places, whole):
+    """The target's logit is taken as the row is made; where the product is shallow or has few rows it stays with the library."""
+    args = loss_of(rows, depth, places)
+    imported, p = partitioned(Loss(), args)
+    assert ("relax.matmul" not in p.kept) == whole and [r.reason.code for r in p.refusals] == []
+    (region,) = p.regions
+    assert any("select(l == min(max(" in str(s) for s in region.cascade.stmts) == whole
+    want = flat(Loss()(*args))
+    assert max(errors(execute(imported, p, args), want)) <= 1.0
+
+
+def test_a_product_that_is_read_elsewhere_is_written():
+    def both(x, w, y):
+        logits = x @ w.mT
+        return torch.nn.functional.cross_entropy(logits.float(), y), logits.amax(0)
+
+    _imported, p = found(Row(both, loss_of(72, 1040, 520)))
+    assert "relax.matmul" in p.kept
