@@ -118,9 +118,9 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
     outer = prod(extents[a] for a in roles.grid)
     sketch = Sketch(rows, columns, n, outer, max(depth, 1) if inner else 0, size, size, dtype, *_between(kernel, roles, target),
                     once=_reads_once(kernel), narrowed=_narrows(kernel), held=SPLIT if pieces else size)
-    if not inner and (alone or columns > WHOLE):
-        along = {n for b in kernel.init for n in b.names if roles.column_of(b.axes)}
-        fine = any(kept(program.fused, arranged.origin.get(n, n), alone) < unit_roundoff("f16") for n in along)
+    along = {n for b in kernel.init for n in b.names if roles.column_of(b.axes)}
+    fine = not inner and any(kept(program.fused, arranged.origin.get(n, n), alone) < unit_roundoff("f16") for n in along)
+    if not inner and (alone or columns * (1 + (fine or pieces)) > WHOLE):
         left, right = (SPLIT, SPLIT) if pieces else _operand_bytes(kernel, roles)
         sketch = replace(sketch, left=left, right=right, mapped=not alone, apart=fine or pieces or min(left, right) == 1,
                          several=len(along), narrowed=False, dtype=sketch.dtype if min(left, right) > 1 else "e4m3")
