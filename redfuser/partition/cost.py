@@ -102,13 +102,13 @@ def reduced_as_made(d: Draft, inst: Instance) -> bool:
     if own < ROWS or kinds - {"sum", "max", "min"} or any(i.contraction for i in d.rows):
         return False
     points = elements(d, inst.axes)
-    held, moved = points * BYTES[inst.node.dtype], operand_bytes(d, inst)
-    flops = 2.0 * points * d.extents[inst.over] * ceil(own / ROWS) * ROWS / own
-    partials = 2 * points // TILE * len(d.rows) * 4
-    product = library if d.machine.wgmma and d.machine.tma else generated
-    inside = product(d.machine, flops, moved) + passes(d.machine, partials, 1)
-    outside = library(d.machine, 2.0 * points * d.extents[inst.over], moved + held) + passes(d.machine, held, 1)
-    return inside < outside
+    flops, held, moved = 2.0 * points * d.extents[inst.over], points * BYTES[inst.node.dtype], operand_bytes(d, inst)
+    tiles = points // own // d.extents[R] * ceil(own / BLOCK) * ceil(d.extents[R] / TILE)
+    whole = 2.0 * tiles * BLOCK * TILE * d.extents[inst.over] / min(1.0, tiles / d.machine.sms)
+    lead = d.machine.alone if d.machine.wgmma and d.machine.tma else d.machine.lead
+    inside = max(whole * (1 + lead) / d.machine.flops, moved / d.machine.bandwidth)
+    inside += passes(d.machine, 2 * tiles * BLOCK * len(d.rows) * 4, 1)
+    return inside < library(d.machine, flops, moved + held) + passes(d.machine, held, 1)
 
 
 def columns_shared(d: Draft, inst: Instance) -> bool:
