@@ -10,7 +10,7 @@ from math import ceil, prod
 
 from redfuser.acrf.affine import axes_of
 from redfuser.acrf.cascade import Reduce
-from redfuser.acrf.expr import BYTES, Load, walk
+from redfuser.acrf.expr import BYTES, NARROW, Load, walk
 from redfuser.outline import HELD, MAKING, generated, library, passes
 from redfuser.partition.draft import Draft, R
 from redfuser.partition.epilogue import absorbed, convolves, launches
@@ -169,14 +169,14 @@ def product_pays(d: Draft) -> bool:
 
 
 def _sides(d: Draft, i: Instance) -> tuple[tuple[Node, Node], tuple[frozenset[str], frozenset[str], frozenset[str]]] | None:
-    """Of a product of two tensors in memory: both, the one whose rows come first in the result first, and the axes that both
-    have, those of the rows and those of the columns. None for any other contraction."""
+    """Of a product of two tensors in memory that matrix units take as they are: both, that whose rows come first in the result
+    first, and the axes that both have, those of the rows and those of the columns. None for any other contraction."""
     named = {n.name: n for n in d.external}
     loads = [x for x in dict.fromkeys(walk(i.body.expr)) if isinstance(x, Load)]
     if len(loads) != 2 or i.node.unit is None or convolves(i.node.unit):
         return None
     read = [(named[x.tensor], frozenset(a for e in x.indices for a in axes_of(e)) - {R}) for x in loads]
-    if any(not axes & set(i.axes) for _, axes in read):
+    if any(not axes & set(i.axes) or n.dtype not in NARROW for n, axes in read):
         return None
     (left, rows), (right, columns) = sorted(read, key=lambda x: min(i.axes.index(a) for a in x[1] if a in i.axes))
     shared = rows & columns
