@@ -25,10 +25,14 @@ def untuned(fused: Fused, arch: str, symbols: tuple[Symbol, ...] = ()) -> tuple[
 
         program = quickest(fused, rows, realise(fused, chosen, parts), target(arch))
         return program.strategy, program
-    if chosen == "multi" and arch != "cpu" and not symbols:
-        from redfuser.tensorize.splits import shared_out
+    if chosen in ("single", "multi") and arch != "cpu" and not symbols:
+        from redfuser.tensorize.splits import by_tiles, shared_out, too_deep
 
-        return chosen, shared_out(fused, parts, target(arch))
+        if too_deep(fused):
+            program = by_tiles(fused, chosen, parts, target(arch))
+            return program.strategy, program
+        if chosen == "multi":
+            return chosen, shared_out(fused, parts, target(arch))
     return chosen, asked_for(fused, arch, chosen, parts)
 
 

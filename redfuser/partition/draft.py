@@ -17,7 +17,7 @@ from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.expr import Expr, Index, Load, Op, substitute, walk
 from redfuser.acrf.index import i64
 from redfuser.acrf.refuse import defect
-from redfuser.partition.evaluate import Evaluator, Instance, Site, Value, shared_walk
+from redfuser.partition.evaluate import Evaluator, Instance, Pick, Site, Value, picks, shared_walk
 from redfuser.partition.graph import Node, Unit
 from redfuser.partition.positions import axes_in, best_split, in_order, layout, parts, solve
 from redfuser.partition.work import REFERENCE, Spent, Work
@@ -123,6 +123,7 @@ class Drafter:
     def __init__(self, units: frozenset[Unit], seed: Node, work: Work | None) -> None:
         self.units, self.seed, self.work = units, seed, work
         self.raxes: dict[Node, str] = {seed: R}
+        self.picked: dict[Site, Pick] = {}
         assert isinstance(seed.stmt, Reduce) and seed.unit is not None
         self.extents: dict[str, int] = {R: seed.unit.extents[seed.stmt.over]}
         self.splits = 0
@@ -139,12 +140,16 @@ class Drafter:
         """A tensor that a contraction reads from memory is read there by the other reductions too."""
         written: frozenset[Node] = frozenset()
         while True:
-            ev = Evaluator(self.units, self.raxis, self.ix, self.work, written)
+            ev = Evaluator(self.units, self.raxis, self.ix, self.work, written, self.picked)
             for s in sinks:
                 s.value = ev.value(s.node, tuple(ev.ix.simplify(e) for e in s.at))
-            if not (more := ev.twice(s.value for s in sinks if s.value)):
+            more = ev.twice(s.value for s in sinks if s.value)
+            found = list(picks(ev.instances.values(), R))
+            if not more and not found:
                 return ev
             written |= more
+            self.picked |= {(p.row, p.indices): p for p in found}
+            self.raxes |= {p.node: R for p in found}
 
     def sink(self, node: Node) -> Sink:
         names = []

@@ -7,12 +7,13 @@ Everything is memoised on (node, simplified indices), so shared tensors are eval
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from redfuser.acrf.affine import Indices, axes_of
-from redfuser.acrf.cascade import Reduce
-from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Load, Op, Ref, map_children
+from redfuser.acrf.cascade import Reduce, Reducer
+from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Load, Op, Ref, map_children, walk
 from redfuser.dtypes import INTS
 from redfuser.partition.fold import fold
 from redfuser.partition.graph import Node, Unit
@@ -49,14 +50,44 @@ class Instance:
         return tuple(seen)
 
 
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """An element of ``row`` at ``indices``, of which that of ``axis`` depends on data, as a reduction over ``over``, the axis
+    along which the row is made; ``node``: that reduction's result."""
+
+    row: Node
+    indices: tuple[Expr, ...]
+    axis: int
+    over: str
+    node: Node
+
+
+def picks(instances: Collection[Instance], over: str) -> Iterator[Pick]:
+    """Elements that data take from rows of contractions which run along ``over``."""
+    rows = [i for i in instances if i.contraction and i.over != over]
+    for i in instances:
+        loads = [k for k, e in enumerate(i.indices) if any(isinstance(x, Load) for x in walk(e))]
+        if len(loads) == 1 and i.node.dtype in FLOATS and any(
+                j.node is i.node and all(e == (Index(over) if k in loads else own)
+                                         for k, (e, own) in enumerate(zip(j.indices, i.indices, strict=True))) for j in rows):
+            (axis,), unit = loads, i.node.unit
+            axes = tuple(f"d{k}" for k in range(len(i.indices) - 1))
+            stmt = Reduce((f"{i.node.name}_at",), axes, Reducer("sum"), over, Const(0.0, i.node.dtype), i.node.dtype)
+            shape = tuple(n for k, n in enumerate(i.node.shape) if k != axis)
+            node = Node(i.node.key, f"{i.node.name}_at", i.node.dtype, shape, stmt)
+            node.lead = node
+            node.unit = Unit(unit.index, "pick", "", [node], extents=unit.extents, provenance=unit.provenance) if unit else None
+            yield Pick(i.node, i.indices, axis, over, node)
+
+
 class Evaluator:
     """Evaluation within a region. ``inside``: its units; ``raxis``: the axis name of every reduction node;
     ``ix``: the simplifier, whose extents must cover every axis used; ``written``: tensors outside that are read from memory
-    wherever they are read."""
+    wherever they are read; ``picked``: elements of rows that are taken as the row is made, by the reduction that takes each."""
 
     def __init__(self, inside: frozenset[Unit], raxis: Callable[[Node], str], ix: Indices, work: Work | None = None,
-                 written: frozenset[Node] = frozenset()) -> None:
-        self.inside, self.raxis, self.ix, self.work, self.written = inside, raxis, ix, work, written
+                 written: frozenset[Node] = frozenset(), picked: Mapping[Site, Pick] = MappingProxyType({})) -> None:
+        self.inside, self.raxis, self.ix, self.work, self.written, self.picked = inside, raxis, ix, work, written, picked
         self.memo: dict[tuple[Node, tuple[Expr, ...], bool], Value] = {}
         self.instances: dict[Site, Instance] = {}
         self.open: list[Site] = []
@@ -125,6 +156,8 @@ class Evaluator:
     def reduction(self, node: Node, indices: tuple[Expr, ...]) -> Value:
         lead = node.lead or node
         site: Site = (lead, indices)
+        if site in self.picked:
+            return self.pick(self.picked[site])
         if site not in self.instances:
             if site in self.open:
                 raise RecursionError("a reduction reads itself")
@@ -132,6 +165,17 @@ class Evaluator:
             self.instances[site] = self.instance(lead, indices)
             self.open.pop()
         return Value(Ref(node.name, node.dtype, indices), frozenset({(node, indices)}))
+
+    def pick(self, p: Pick) -> Value:
+        """``sum[r] select(r == where, s[i, r], 0)``: the element of a row at a place that data decide."""
+        at = tuple(Index(p.over) if k == p.axis else e for k, e in enumerate(p.indices))
+        mine = tuple(e for k, e in enumerate(p.indices) if k != p.axis)
+        row = self.reduction(p.row, at)
+        here = Op("eq", (Index(p.over), p.indices[p.axis]), "bool")
+        if (p.node, mine) not in self.instances:
+            body = Op("select", (here, row.expr, Const(0.0, p.node.dtype)), p.node.dtype)
+            self.instances[p.node, mine] = Instance(p.node, mine, p.over, Value(body, row.sites), False)
+        return Value(Ref(p.node.name, p.node.dtype, mine), frozenset({(p.node, mine)}))
 
     def instance(self, node: Node, indices: tuple[Expr, ...]) -> Instance:
         stmt, unit, over = node.stmt, node.unit, self.raxis(node)

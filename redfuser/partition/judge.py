@@ -12,7 +12,7 @@ from math import prod
 
 from redfuser.acrf.affine import axes_of
 from redfuser.acrf.expr import NARROW, Cast, Load, Op
-from redfuser.partition.cost import columns_shared, consumer_pays, inner_pays, product_pays
+from redfuser.partition.cost import columns_shared, consumer_pays, deep, inner_pays, product_pays
 from redfuser.partition.draft import Draft, R, Reject, row_axes
 from redfuser.partition.evaluate import Instance
 from redfuser.partition.graph import Unit
@@ -92,7 +92,9 @@ def together(got: Draft, c: Unit | None) -> Reject | None:
 
 
 def also(got: Draft, c: Unit | None) -> Reject | None:
-    return one_contraction(got) or join(got, c) or rows(got, c)
+    """A reduction of the row; or the deep product that makes it, once the maps behind have left nothing of the row to write."""
+    makes = any(i.node.unit is c for i in got.inner) and deep(got)
+    return one_contraction(got) or join(got, c) or (None if makes else rows(got, c))
 
 
 def rows(got: Draft, c: Unit | None) -> Reject | None:

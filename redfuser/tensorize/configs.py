@@ -27,7 +27,7 @@ from redfuser.tensorize.ir.tangents import near
 from redfuser.tensorize.map_configs import map_configs
 from redfuser.tensorize.model import Sketch, operations, predicted, sketched, uneven
 from redfuser.tensorize.precision import kept, unit_roundoff
-from redfuser.tensorize.products import product_space
+from redfuser.tensorize.products import DEEP, product_space, tile_width
 from redfuser.tensorize.rewrite import arrange
 from redfuser.tensorize.sizes import round_up
 from redfuser.tensorize.tiles import tensorize
@@ -39,8 +39,6 @@ MANY = 256
 H200 (docs/results/h200-2026-11-22-products)."""
 SPLIT = 12
 """Bytes on chip of an element of a float32 operand: itself, its three pieces, and the first of them without infinities."""
-DEEP = 320
-"""Elements of a contraction's own axis above which its operands do not stay on chip whole."""
 LOOKED = 4
 """Tilings of products with roles, and as many without, whose tile programs are looked at."""
 AHEAD = 2
@@ -112,6 +110,10 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
     columns = sum(widths)
     dtype = _element(kernel, roles)
     size = BYTES[dtype]
+    if (width := tile_width(kernel, roles, extents, depth)) and size == 2:
+        space = product_space(Sketch(rows, n, depth, 1, 0, size, size, dtype), target)
+        if made := [replace(c, segment=width, chunk=c.segment, columns=0) for c in space if c.columns == width]:
+            return ranked(program, made, target)
     singles = _takes_singles(kernel, roles)
     pieces, singles = singles and not target.singles, singles and target.singles
     inner = any(b.role == "producer" and b.over for b in kernel.body)
@@ -121,9 +123,9 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
     outer = prod(extents[a] for a in roles.grid)
     sketch = Sketch(rows, columns, n, outer, max(depth, 1) if inner else 0, size, size, dtype, *_between(kernel, roles, target),
                     once=_reads_once(kernel), narrowed=_narrows(kernel), held=SPLIT if pieces else size)
-    if not inner and (alone or columns > WHOLE):
-        along = {n for b in kernel.init for n in b.names if roles.column_of(b.axes)}
-        fine = any(kept(program.fused, arranged.origin.get(n, n), alone) < unit_roundoff("f16") for n in along)
+    along = {n for b in kernel.init for n in b.names if roles.column_of(b.axes)}
+    fine = not inner and any(kept(program.fused, arranged.origin.get(n, n), alone) < unit_roundoff("f16") for n in along)
+    if not inner and (alone or columns * (1 + (fine or pieces)) > WHOLE):
         left, right = (SPLIT, SPLIT) if pieces else _operand_bytes(kernel, roles)
         sketch = replace(sketch, left=left, right=right, mapped=not alone, apart=fine or pieces or min(left, right) == 1,
                          several=len(along), narrowed=False, dtype=sketch.dtype if min(left, right) > 1 else "e4m3")

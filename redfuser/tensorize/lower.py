@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref, walk
-from redfuser.acrf.index import i64
+from redfuser.acrf.index import i64, placed
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block
 from redfuser.tensorize.arguments import argument_name
@@ -31,7 +31,7 @@ from redfuser.tensorize.masks import TRUE
 from redfuser.tensorize.reductions import keep_old, lower_correct, lower_late_reduce, lower_merge, lower_reduce
 from redfuser.tensorize.scope import HALF, Scope, Value
 from redfuser.tensorize.stores import lower_output, lower_store
-from redfuser.tensorize.walk import alive_positions, constant_trip, segment_steps
+from redfuser.tensorize.walk import alive_positions, constant_trip, one_step, segment_steps
 
 
 def lower_kernel(at: Geometry) -> tuple[TileKernel, list[str]]:
@@ -95,6 +95,8 @@ def _lower_body(work: Builder, tail: Scope) -> list[TileStmt]:
     if at.resident:
         return _lower_blocks(work, at.kernel.body, Scope(segment=i64(0), staged=tail.staged))
     first, last, start = segment_steps(at, alive_positions(at))
+    if at.config.chunk and one_step(at, first, last):  # a product in a loop of its own: nothing is left to walk
+        return _lower_blocks(work, at.kernel.body, Scope(segment=placed(start, at.counter, first)))
     stmts = _lower_blocks(work, at.kernel.body, Scope(segment=start))
     nested = any(isinstance(x, For) for x in stmts)
     stages = at.config.stages if at.has_gemm and not nested else 0

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from math import ceil
+
+from redfuser.acrf.cascade import Extent, Reduce
 from redfuser.acrf.state import Fused
 from redfuser.errors import LoweringError
+from redfuser.outline import HELD
 from redfuser.strategies import realise
-from redfuser.strategies.program import Program
+from redfuser.strategies.program import Program, Strategy
 from redfuser.target import Target
 from redfuser.tensorize.configs import configs
 from redfuser.tensorize.model import predicted
+from redfuser.tensorize.products import DEEP, WIDTHS
 from redfuser.tensorize.tiles import tensorize
 
 
@@ -29,4 +34,34 @@ def shared_out(fused: Fused, most: int, target: Target) -> Program:
     return min(tried, key=lambda x: x[:2])[2] if tried else realise(fused, "multi", most)
 
 
-__all__ = ["shared_out"]
+def by_tiles(fused: Fused, strategy: Strategy, most: int, target: Target) -> Program:
+    """A row of a product too deep to hold: every tile of the product is reduced by the block that makes it, where the model
+    finds that faster than walks. The product is then what a library's is but for its end, and nothing of it is written."""
+    extent = fused.cascade.extent(fused.cascade.raxis)
+    assert isinstance(extent, int)
+    walk = shared_out(fused, most, target) if strategy == "multi" else realise(fused, strategy)
+    tried: list[tuple[float, int, Program]] = []
+    for program in (*(realise(fused, "multi", ceil(extent / w)) for w in WIDTHS), walk):
+        try:
+            seconds = predicted(tensorize(program, configs(program, target)[0], target), target)
+        except LoweringError:
+            continue
+        if seconds is not None:
+            tried.append((seconds, len(tried), program))
+    return min(tried, key=lambda x: x[:2])[2] if tried else walk
+
+
+def too_deep(fused: Fused) -> bool:
+    """Is a row made by a contraction too deep to hold, longer than registers hold, and nothing kept of it but numbers?"""
+    cascade = fused.cascade
+    depths = [cascade.extent(s.over) for s in fused.producers if isinstance(s, Reduce)]
+    points = {frozenset(a.axes) for a in fused.state.accumulators}
+    return _beyond([cascade.extent(cascade.raxis)], HELD) and _beyond(depths, 2 * DEEP) and len(points) == 1 and all(
+        len(a.names) == 1 for a in fused.state.accumulators)
+
+
+def _beyond(extents: list[Extent], most: int) -> bool:
+    return all(isinstance(e, int) for e in extents) and any(isinstance(e, int) and e > most for e in extents)
+
+
+__all__ = ["by_tiles", "shared_out", "too_deep"]

@@ -44,6 +44,13 @@ def constant_trip(at: Geometry, first: Expr, last: Expr) -> bool:
     return not ix.joined(ix.linear(last) - ix.linear(first)).terms
 
 
+def one_step(at: Geometry, first: Expr, last: Expr) -> bool:
+    """Does every block make one step?"""
+    ix = Indices(at.block_extents)
+    steps = ix.joined(ix.linear(last) - ix.linear(first))
+    return not steps.terms and steps.constant == 1
+
+
 def alive_positions(at: Geometry) -> Expr:
     """Positions outside which no accumulator changes: the conditions that all contributions share."""
     common = [c for c in (conjuncts(at.alive[0]) if at.alive else ()) if positional(c)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 pytest.importorskip("tvm")
@@ -15,8 +17,9 @@ from redfuser.acrf.expr import Ref
 from redfuser.frontend import import_model
 from redfuser.frontend.local import REDUCTIONS
 from redfuser.partition import partition
+from redfuser.target import TARGETS
 from tests.corpus.torch_written import APART, UNFUSED, WRITTEN, Row
-from tests.partition.helpers import execute, flat
+from tests.partition.helpers import execute, flat, partitioned
 from tests.partition.test_spellings import errors
 
 CHECKED = ("read_where_another_is_best", "nll_gather", "quiet_softmax_by_zero", "weights_used_three_times", "argmax_router",
@@ -109,3 +112,44 @@ def test_a_label_out_of_bounds_reads_inside_the_row():
     wild[0], wild[1] = 1 << 30, -5
     got = compiled(x, wild)
     assert torch.isfinite(got).all() and torch.allclose(got[2:], row.function(x, t)[2:], atol=1e-5)
+
+
+class Loss(torch.nn.Module):
+    def forward(self, x, w, y):
+        return torch.nn.functional.cross_entropy((x @ w.mT).float(), y, reduction="none")
+
+
+def loss_of(rows, depth, places):
+    y = torch.randint(places, (rows,))
+    y[1] = -100
+    return torch.randn(rows, depth).bfloat16(), torch.randn(places, depth).bfloat16() * depth ** -0.5, y
+
+
+@pytest.mark.parametrize("rows, depth, sms, whole", [(64, 1032, 2, True), (64, 1032, 132, False), (40, 1032, 2, False)])
+def test_the_loss_of_a_deep_product_needs_no_logits(rows, depth, sms, whole, monkeypatch):
+    """The target's logit is taken as the row is made; a product of few rows or few tiles stays a library's."""
+    monkeypatch.setitem(TARGETS, "sm_90a", replace(TARGETS["sm_90a"], sms=sms))
+    args = loss_of(rows, depth, 520)
+    imported, p = partitioned(Loss(), args)
+    assert ("relax.matmul" not in p.kept) == whole and [r.reason.code for r in p.refusals] == []
+    (region,) = p.regions
+    assert any("select(l == min(max(" in str(s) for s in region.cascade.stmts) == whole
+    if whole:
+        assert max(errors(execute(imported, p, args), flat(Loss()(*args)))) <= 1.0
+
+
+def test_the_loss_of_a_language_model_needs_no_logits():
+    args = torch.empty(4096, 4096).bfloat16(), torch.empty(32000, 4096).bfloat16(), torch.zeros(4096, dtype=torch.int64)
+    _imported, p = partitioned(Loss(), args)
+    assert "relax.matmul" not in p.kept and len(p.regions) == 1
+
+
+def test_a_product_that_is_read_elsewhere_is_written(monkeypatch):
+    monkeypatch.setitem(TARGETS, "sm_90a", replace(TARGETS["sm_90a"], sms=2))
+
+    def both(x, w, y):
+        logits = x @ w.mT
+        return torch.nn.functional.cross_entropy(logits.float(), y), logits.amax(0)
+
+    _imported, p = found(Row(both, loss_of(64, 1032, 520)))
+    assert "relax.matmul" in p.kept

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 import pytest
 
-from redfuser.acrf import parse_cascade
+from redfuser.acrf import fuse, parse_cascade
 from redfuser.acrf.cascade import Cascade
-from redfuser.tensorize import contraction
+from redfuser.acrf.state import Fused
+from redfuser.strategies import realise
+from redfuser.target import target
+from redfuser.tensorize import configs, contraction, tensorize
 from redfuser.tensorize.ir import interpret
 from redfuser.tensorize.ir.nodes import TileProgram
 from redfuser.tensorize.pieces import Operand, products
@@ -115,3 +119,15 @@ def test_one_tile_is_split_once() -> None:
     program = tiles(cascade)
     assert str(program).count("k_piece:") == 1
     hold(cascade, values(cascade), program)
+
+
+def test_sums_apart_have_their_registers() -> None:
+    """256 columns of sums and of their segments are more than 256 threads have registers for: blocks share the columns."""
+    fused = fuse(parse_cascade("cascade features(x: f32[4096, 64], w: f32[256, 64]) over l\n  o[i, e] = sum[l] x[i, l] * w[e, l]\n"
+                               "  t[i] = sum[l] x[i, l] * x[i, l]\n  y[i, e] = o - t * 0.5\n  return y\n"))
+    assert isinstance(fused, Fused)
+    of = realise(fused, "single")
+    for config in configs(of, target("sm_90a"))[:4]:
+        kernel = tensorize(of, config, target("sm_90a")).kernels[0]
+        sums = [b for b in kernel.buffers if b.scope == "fragment" and len(b.shape) == 2 and b.name.startswith("o")]
+        assert len(sums) == 2 and sum(prod(b.shape) for b in sums) <= 160 * config.threads

@@ -21,12 +21,13 @@ from redfuser.strategies.program import Program
 from redfuser.target import target
 from redfuser.tensorize import TileConfig, TileProgram, configs, tensorize
 from redfuser.tensorize.ir import interpret
-from redfuser.tensorize.ir.nodes import TileKernel
+from redfuser.tensorize.ir.nodes import TensorArg, TileKernel
 from redfuser.tensorize.ir.parse import parse
 from redfuser.tensorize.ir.verify import verify
 from redfuser.tensorize.schedule.in_flight import KeepInFlight
 from redfuser.tensorize.schedule.order import GroupBlocks
 from redfuser.tensorize.schedule.panels import SendPanels
+from redfuser.untuned import untuned
 from tests.tensorize.planting import Planted, found
 
 H200 = target("sm_90a")
@@ -260,3 +261,45 @@ def test_drawn_shapes_change_no_bit(seed: int) -> None:
     given = inputs(made)
     got = interpret.run(made, given, seed=seed)
     assert all(same_bits(a, got[name]) for name, a in interpret.run(wanted, given).items()), (kind, config)
+
+
+def deep_loss(rows: int, places: int, depth: int) -> Fused:
+    """The cross-entropy of a product too deep to hold."""
+    fused = fuse(parse_cascade(
+        f"cascade loss(x: bf16[{rows}, {depth}], w: bf16[{places}, {depth}], at: i64[{rows}]) over l\n"
+        "  s[i, l] = sum[c] f32(x[i, c]) * f32(w[l, c])\n  p[i] = sum[l] select(l == at[i], s, 0.0)\n"
+        "  m[i] = max[l] f32(bf16(s))\n  t[i] = sum[l] exp(f32(bf16(s)) - m)\n  y[i] = m + log(t) - f32(bf16(p))\n"
+        "  return y\n"))
+    assert isinstance(fused, Fused)
+    return fused
+
+
+@pytest.mark.parametrize("schedule", ["overlap", "persistent"])
+def test_blocks_reduce_the_tiles_that_they_make(schedule: str) -> None:
+    of = realise(deep_loss(136, 600, 680), "multi", 3)
+    auto = TileConfig(128, 256, 256, 3, "registers", True, chunk=64)
+    plain, made = (tensorize(of, replace(auto, schedule=s), SMALL) for s in ("auto", schedule))  # type: ignore[arg-type]
+    assert parse(str(made)) == made and verify(made) == []
+    rng = np.random.default_rng(5)
+    given = {"x": rng.standard_normal((136, 680)), "w": rng.standard_normal((600, 680)) * 0.1, "at": rng.integers(0, 600, 136)}
+    given = {a.name: given[a.name].astype(interpret.NUMPY_DTYPES[a.dtype]) for a in of_inputs(made)}
+    wanted, got = interpret.run(plain, given), interpret.run(made, given, seed=1)
+    assert all(same_bits(a, got[name]) for name, a in wanted.items())
+    s = given["x"].astype(np.float64) @ given["w"].astype(np.float64).T
+    truth = np.log(np.exp(s).sum(-1)) - s[np.arange(136), given["at"]]
+    assert np.abs(next(iter(got.values())) - truth).max() < 0.03  # scores of at most 15, rounded to bfloat16
+
+
+def of_inputs(program: TileProgram) -> list[TensorArg]:
+    return [a for a in program.args if a.role == "in"]
+
+
+def test_a_deep_product_is_tiled_as_one_and_not_walked() -> None:
+    fused = deep_loss(4096, 32000, 4096)
+    chosen, of = untuned(fused, "sm_90a")
+    best = configs(of, H200)[0]
+    assert (chosen, of.splits, best.segment, best.chunk, best.schedule) == ("multi", 125, 256, 64, "persistent")
+    kernel = tensorize(of, best, H200).kernels[0]
+    assert len([b for b in kernel.buffers if b.scope == "shared"]) == 2, "nothing but the operands"
+    chosen, of = untuned(deep_loss(4096, 32000, 512), "sm_90a")
+    assert of.splits < 10, "operands that stay on chip: a walk"
