@@ -122,8 +122,8 @@ def product_pays(d: Draft) -> bool:
     sides = [s for i in d.rows if (s := _sides(d, i)) is not None]
     if len(sides) < len(d.rows) or len(sides) > SEVERAL or len({left for (left, _), _ in sides}) > 1:
         return False
-    if not any(launches(u) and not absorbed(u) for u in d.units):
-        return False
+    if len(d.sinks) > 1 or not any(launches(u) and not absorbed(u) for u in d.units):
+        return False  # a second result is a map that others read besides, with the product
     _, (shared, rows, columns) = sides[0]
     tiles = elements(d, shared) * ceil(elements(d, rows) / BLOCK) * ceil(len(sides) * elements(d, columns) / (2 * BLOCK))
     if tiles < d.machine.sms:

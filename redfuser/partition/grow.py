@@ -21,7 +21,6 @@ from redfuser.partition import judge
 from redfuser.partition.around import Around
 from redfuser.partition.cost import product_alone
 from redfuser.partition.draft import Draft, R, Reject, Step, draft, escaping
-from redfuser.partition.epilogue import contracts
 from redfuser.partition.evaluate import scales
 from redfuser.partition.graph import Graph, Node, Unit
 from redfuser.partition.sets import Signatures, Units, bits, free_to_read, small, widens
@@ -78,6 +77,8 @@ class Grower:
         self.steps: list[Step] = []
         self.wanted: set[Node] = set()
         """What the cascades found so far read, behind views: it must not vanish inside of another."""
+        self.loaded: set[Node] = set()
+        """What their kernels read of it: all that a product with its maps has to leave."""
 
     def run(self) -> Growth:
         reducing = sum(u.reducing for u in self.graph.units)
@@ -91,7 +92,8 @@ class Grower:
                 got = self.within(u)
                 if got is not None:
                     self.growth.drafts.append(got)
-                    self.wanted |= got.loaded()
+                    self.wanted |= set(got.external)
+                    self.loaded |= got.loaded()
                     self.near.claim(got.units)
         self.growth.drafts.reverse()
         return self.growth
@@ -157,11 +159,15 @@ class Grower:
 
     def in_place(self, units: Units, lead: Node) -> Units:
         """A product without what only moves its results: torch has views for that, and a tile of a matrix leaves as rows."""
-        d = self.drafted(units, lead)
-        if isinstance(d, Draft) and product_alone(d):
+        if self.alone(units, lead):
             while self.steps and self.steps[-1].kind == "follow" and all(map(moves, self.steps[-1].units)):
                 units -= self.steps.pop().units
         return units
+
+    def alone(self, units: Units, lead: Node) -> bool:
+        """Are products all that is reduced?"""
+        d = self.drafted(units, lead)
+        return isinstance(d, Draft) and product_alone(d)
 
     def step(self, kind: Literal["join", "follow", "lead"], grown: Units, units: Units) -> Units:
         self.steps.append(Step(kind, grown - units))
@@ -262,12 +268,12 @@ class Grower:
 
     def follows(self, u: Unit, grown: Units, units: Units, lead: Node) -> bool:
         before, after = escaping(units), escaping(grown)
-        if self.parted(grown) or self.wanted & (set(before) - set(after)):
+        if self.parted(grown) or (self.loaded if self.alone(units, lead) else self.wanted) & (set(before) - set(after)):
             return False
         if u.gathers and not (small(u, lead) and len(after) <= len(before)):
             return False  # one element of the row is taken where the row is not written
-        more = widens(u, units) or (small(u, lead) and not (lead.unit is not None and contracts(lead.unit)))
-        return len(after) <= len(before) + more and self.verdict(judge.follow, grown, lead, u) is None
+        return len(after) <= len(before) + (widens(u, units) or small(u, lead)) and self.verdict(
+            judge.follow, grown, lead, u) is None
 
     def siblings(self, units: Units, lead: Node, excluded: set[Unit]) -> Units:
         """A second reduction over the same row whose result meets ours in a pointwise map (``E[x*x] - E[x]**2``)."""
