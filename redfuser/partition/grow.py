@@ -19,7 +19,6 @@ from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.expr import Expr
 from redfuser.partition import judge
 from redfuser.partition.around import Around
-from redfuser.partition.cost import product_alone
 from redfuser.partition.draft import Draft, R, Reject, Step, draft, escaping
 from redfuser.partition.evaluate import scales
 from redfuser.partition.graph import Graph, Node, Unit
@@ -159,15 +158,10 @@ class Grower:
 
     def in_place(self, units: Units, lead: Node) -> Units:
         """A product without what only moves its results: torch has views for that, and a tile of a matrix leaves as rows."""
-        if self.alone(units, lead):
+        if self.verdict(judge.products, units, lead) is None:
             while self.steps and self.steps[-1].kind == "follow" and all(map(moves, self.steps[-1].units)):
                 units -= self.steps.pop().units
         return units
-
-    def alone(self, units: Units, lead: Node) -> bool:
-        """Are products all that is reduced?"""
-        d = self.drafted(units, lead)
-        return isinstance(d, Draft) and product_alone(d)
 
     def step(self, kind: Literal["join", "follow", "lead"], grown: Units, units: Units) -> Units:
         self.steps.append(Step(kind, grown - units))
@@ -268,7 +262,8 @@ class Grower:
 
     def follows(self, u: Unit, grown: Units, units: Units, lead: Node) -> bool:
         before, after = escaping(units), escaping(grown)
-        if self.parted(grown) or (self.loaded if self.alone(units, lead) else self.wanted) & (set(before) - set(after)):
+        if self.parted(grown) or ((gone := self.wanted & (set(before) - set(after))) and (
+                gone & self.loaded or self.verdict(judge.products, units, lead) is not None)):
             return False
         if u.gathers and not (small(u, lead) and len(after) <= len(before)):
             return False  # one element of the row is taken where the row is not written
