@@ -152,15 +152,19 @@ def product_pays(d: Draft) -> bool:
     sides = [s for i in d.rows if (s := _sides(d, i)) is not None]
     if len(sides) < len(d.rows) or len(sides) > SEVERAL or len({left for (left, _), _ in sides}) > 1:
         return False
-    if not any(launches(u) and not absorbed(u) for u in d.units):
-        return False
+    if len(d.sinks) > 1 or not any(launches(u) and not absorbed(u) for u in d.units):
+        return False  # a second result is a map that others read besides, with the product
     _, (shared, rows, columns) = sides[0]
-    tiles = elements(d, shared) * ceil(elements(d, rows) / BLOCK) * ceil(len(sides) * elements(d, columns) / (2 * BLOCK))
+    along, across = (elements(d, axes) for axes in (rows, columns))
+    tall, turns = elements(d, shared) * ceil(along / BLOCK), []
+    for wide in (2 * BLOCK // len(sides), BLOCK // len(sides)):
+        tiles = tall * ceil(across / wide)
+        turns.append(ceil(tiles / d.machine.sms) * BLOCK * wide)
     if tiles < d.machine.sms:
         return False  # a library shares the inner axis out
     operands = {n for (left, right), _ in sides for n in (left, right)}
     flops = sum(2 * elements(d, i.axes) * d.extents[R] for i in d.rows)
-    padded = flops * ceil(elements(d, rows) / BLOCK) * BLOCK / elements(d, rows)
+    padded = flops * min(turns) * d.machine.sms / (elements(d, shared) * along * across)
     read = sum(n.bytes for n in operands)
     made = sum(elements(d, i.axes) * BYTES[left.dtype] for i, ((left, _), _) in zip(d.rows, sides, strict=True))
     beside = sum(n.bytes for n in d.external if n not in operands) + sum(s.node.bytes for s in d.sinks)

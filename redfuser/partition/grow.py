@@ -19,7 +19,6 @@ from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.expr import Expr
 from redfuser.partition import judge
 from redfuser.partition.around import Around
-from redfuser.partition.cost import product_alone
 from redfuser.partition.draft import Draft, R, Reject, Step, draft, escaping
 from redfuser.partition.epilogue import contracts
 from redfuser.partition.evaluate import Site, scales
@@ -79,6 +78,8 @@ class Grower:
         self.steps: list[Step] = []
         self.wanted: set[Node] = set()
         """What the cascades found so far read, behind views: it must not vanish inside of another."""
+        self.loaded: set[Node] = set()
+        """What their kernels read of it: all that a product with its maps has to leave."""
 
     def run(self) -> Growth:
         reducing = sum(u.reducing for u in self.graph.units)
@@ -92,7 +93,8 @@ class Grower:
                 got = self.within(u)
                 if got is not None:
                     self.growth.drafts.append(got)
-                    self.wanted |= got.loaded()
+                    self.wanted |= set(got.external)
+                    self.loaded |= got.loaded()
                     self.near.claim(got.units)
         self.growth.drafts.reverse()
         return self.growth
@@ -158,8 +160,7 @@ class Grower:
 
     def in_place(self, units: Units, lead: Node) -> Units:
         """A product without what only moves its results: torch has views for that, and a tile of a matrix leaves as rows."""
-        d = self.drafted(units, lead)
-        if isinstance(d, Draft) and product_alone(d):
+        if self.verdict(judge.products, units, lead) is None:
             while self.steps and self.steps[-1].kind == "follow" and all(map(moves, self.steps[-1].units)):
                 units -= self.steps.pop().units
         return units
@@ -263,12 +264,13 @@ class Grower:
 
     def follows(self, u: Unit, grown: Units, units: Units, lead: Node) -> bool:
         before, after = escaping(units), escaping(grown)
-        if self.parted(grown) or self.wanted & (set(before) - set(after)):
+        if self.parted(grown) or ((gone := self.wanted & (set(before) - set(after))) and (
+                gone & self.loaded or self.verdict(judge.products, units, lead) is not None)):
             return False
         if u.gathers and not (small(u, lead) and len(after) <= len(before)):
             return False  # one element of the row is taken where the row is not written
-        more = widens(u, units) or (small(u, lead) and not (lead.unit is not None and contracts(lead.unit)))
-        return len(after) <= len(before) + more and self.verdict(judge.follow, grown, lead, u) is None
+        return len(after) <= len(before) + (widens(u, units) or small(u, lead)) and self.verdict(
+            judge.follow, grown, lead, u) is None
 
     def siblings(self, units: Units, lead: Node, excluded: set[Unit]) -> Units:
         """A second reduction over the same row whose result meets ours in a pointwise map (``E[x*x] - E[x]**2``)."""

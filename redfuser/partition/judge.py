@@ -12,7 +12,7 @@ from math import prod
 
 from redfuser.acrf.affine import axes_of
 from redfuser.acrf.expr import NARROW, Cast, Load, Op
-from redfuser.partition.cost import columns_shared, consumer_pays, deep, inner_pays, product_pays
+from redfuser.partition.cost import columns_shared, consumer_pays, deep, inner_pays, product_alone, product_pays
 from redfuser.partition.draft import Draft, R, Reject, row_axes
 from redfuser.partition.evaluate import Instance
 from redfuser.partition.graph import Unit
@@ -42,6 +42,11 @@ def worth(d: Draft, _: Unit | None) -> Reject | None:
     if d.rows[0].contraction and (widened(d.rows[0]) if not inner else headlike(d, inner)):
         return None
     return Reject("RF307", d.rows[0].node, "a single reduction")
+
+
+def products(d: Draft, _: Unit | None) -> Reject | None:
+    """Are products all that is reduced?"""
+    return None if product_alone(d) else Reject("RF302", d.rows[0].node, "a reduction that is no product")
 
 
 def escapes(d: Draft, _: Unit | None) -> Reject | None:

@@ -9,7 +9,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from redfuser.frontend import import_model
 from redfuser.partition import cost, judge
+from redfuser.partition.search import Partitioner
 from tests.partition.helpers import execute, partitioned
 
 HALF = torch.float16
@@ -24,9 +26,8 @@ class Gated(nn.Module):
         return self.down(F.silu(self.gate(x)) * self.up(x))
 
 
-def products(model: Any, *args: torch.Tensor) -> list[str]:
-    _, p = partitioned(model, args)
-    return [str(r.cascade) for r in p.regions]
+def products(model: Any, *args: torch.Tensor, arch: str = "sm_90a") -> list[str]:
+    return [str(r.cascade) for r in Partitioner(import_model(model, args), arch=arch).run().regions]
 
 
 def linear(inside: int, outside: int) -> nn.Linear:
@@ -44,6 +45,8 @@ def test_what_a_library_does_itself_is_left_to_it_and_so_are_small_products() ->
     layer, big = linear(256, 1024), torch.randn(5120, 256).to(HALF)
     assert not products(layer, big)
     assert not products(lambda x: F.gelu(layer(x)), big[:512])
+    assert not products(lambda x: F.gelu(layer(x)), torch.cat([big, big]), arch="cpu")
+    assert not products(lambda x: F.gelu(layer(x)), torch.cat([big, big]), arch="sm_80")  # no roles there
     assert not products(lambda x: F.gelu(F.conv2d(x, torch.randn(256, 64, 3, 3).to(HALF))), torch.randn(8, 64, 66, 66).to(HALF))
 
 

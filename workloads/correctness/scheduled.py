@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -61,6 +62,19 @@ def gelu(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     return F.gelu(F.linear(x.float(), w.float(), b.float()), approximate="tanh").to(x.dtype)
 
 
+def activated(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return F.gelu(F.linear(x, w, b))
+
+
+def in_steps(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    h = F.linear(x, w, b)
+    return 0.5 * h * (1.0 + torch.tanh(0.8 * (h + 0.044715 * h.pow(3))))
+
+
+def two_gated(x: Tensor, w: Tensor, u: Tensor) -> Tensor:
+    return F.silu(F.linear(x, w)) * F.linear(x, u)
+
+
 def gated(x: Tensor, w: Tensor, g: Tensor) -> Tensor:
     h = (x.float() @ w.float().T).to(x.dtype).float()
     return (F.silu(h) * g.float()).to(x.dtype)
@@ -80,6 +94,9 @@ def _products() -> Iterator[Program]:
             x, w(n, 264), In("s", (m,), "f32", "weight", 0.1, 1.0)))
         for what, fn in (("rounded_gelu", rounded_gelu), ("gelu", gelu)):
             yield Program("roles", f"{dtype} {m}x264x{n} {what}", fn, (x, w(n, 264), In("b", (n,), dtype, "weight")))
+        for what, fn in (("activated", activated), ("in_steps", in_steps)):
+            yield Program("roles", f"{dtype} {m}x264x{n} {what}", fn, (x, w(n, 264), In("b", (n,), dtype, "weight")))
+        yield Program("roles", f"{dtype} {m}x264x{n} two_gated", two_gated, (x, w(n, 264), replace(w(n, 264), name="u")))
         for what, fn in (("residual", residual), ("gated", gated)):
             yield Program("roles", f"{dtype} {m}x264x{n} {what}", fn, (x, w(n, 264), In("r", (m, n), dtype)))
         ins = (In("x", (5, 904, 328), dtype), In("w", (5, 1000, 328), dtype, "weight", 0.1))
