@@ -18,7 +18,8 @@ from typing import Any
 
 from redfuser.acrf.cascade import Axis, Let, Reduce, Reducer, Stmt, Tensor
 from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, map_children
-from redfuser.acrf.lift import Lifted, Unliftable, lift_primfunc, short_dtype, static
+from redfuser.acrf.lift import Lifted, lift_primfunc
+from redfuser.acrf.lift_expr import Unliftable, short_dtype, static
 from redfuser.tvm_compat import TensorStructInfo, TupleStructInfo, ir, relax, tvm
 
 
