@@ -149,6 +149,14 @@ def test_a_module_belongs_to_its_room() -> None:
     assert level("acrf.derive") == line["acrf.derive"] and level("acrf.derived") == line["acrf"] and level("acrfx") is None
 
 
+def test_a_reader_is_told_of_every_module() -> None:
+    """Packages and the modules beside them stand in CONTRIBUTING's reading order."""
+    told = (ROOT / "CONTRIBUTING.md").read_text().partition("## Reading order")[2].partition("## How to")[0]
+    top = {p.stem for p in (ROOT / "redfuser").iterdir() if (p.suffix == ".py" or (p / "__init__.py").is_file())}
+    assert not [m for m in sorted(top) if not m.startswith("__") and f"`{m}`" not in told and f"`{m}/`" not in told
+                and f"`redfuser/{m}.py`" not in told]
+
+
 def test_outside_packages_stay_behind_their_doors() -> None:
     wrong = []
     for module, tree in modules().items():

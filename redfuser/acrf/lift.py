@@ -25,22 +25,9 @@ from math import isinf
 from typing import Any
 
 from redfuser.acrf.cascade import Axis, Let, Reduce, Reducer, Stmt, Tensor
-from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Const, Expr, Index, Load, Op, children, walk
-from redfuser.dtypes import INTS, LARGEST, SHORT, TABLE
-
-_BINARY = {"Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "FloorDiv": "floordiv", "FloorMod": "mod", "Max": "max",
-           "Min": "min", "EQ": "eq", "NE": "ne", "LT": "lt", "LE": "le", "GT": "gt", "GE": "ge", "And": "and", "Or": "or"}
-_CALLS = {"exp": "exp", "exp2": "exp2", "log": "log", "log2": "log2", "sqrt": "sqrt", "rsqrt": "rsqrt", "tanh": "tanh",
-          "sigmoid": "sigmoid", "erf": "erf", "floor": "floor", "ceil": "ceil", "nearbyint": "round", "sin": "sin",
-          "cos": "cos", "fabs": "abs", "pow": "pow", "isnan": "isnan", "if_then_else": "select"}
-
-
-class Unliftable(ValueError):
-    """A construct that has no counterpart in the Expression IR; ``construct`` names it."""
-
-    def __init__(self, construct: str) -> None:
-        super().__init__(construct)
-        self.construct = construct
+from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, walk
+from redfuser.acrf.lift_expr import Expressions, Unliftable, short_dtype, static
+from redfuser.dtypes import INTS, LARGEST, TABLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,25 +50,17 @@ def lift_primfunc(func: Any, outputs: int = 1) -> Lifted:
     return _Lifter(func, outputs).lift()
 
 
-def short_dtype(name: str) -> str:
-    """``float16 -> f16``. Raises :class:`Unliftable` for a dtype outside the Expression IR."""
-    if str(name) not in SHORT:
-        raise Unliftable(f"dtype {name}")
-    return SHORT[str(name)]
-
-
-class _Lifter:
+class _Lifter(Expressions):
     def __init__(self, func: Any, outputs: int) -> None:
+        super().__init__()
         self.func = func
         buffers = [func.buffer_map[p] for p in func.params]
-        self.names: dict[Any, str] = {}
         self.inputs = buffers[: len(buffers) - outputs]
         self.results = buffers[len(buffers) - outputs:]
         for i, b in enumerate(buffers):
             self.names[b] = f"p{i}"
         self.axes: list[Axis] = []
         self.stmts: list[Stmt] = []
-        self.vars: dict[Any, Expr] = {}
 
     def lift(self) -> Lifted:
         params = tuple(Tensor(self.names[b], short_dtype(b.dtype), self.shape(b)) for b in self.inputs)
@@ -158,12 +137,6 @@ class _Lifter:
                 return []
             case kind:
                 raise Unliftable(f"statement {kind} in a block")
-
-    @property
-    def lets(self) -> dict[Any, Any]:
-        if not hasattr(self, "_lets"):
-            self._lets: dict[Any, Any] = {}
-        return self._lets
 
     def let(self, store: Any, axes: list[str]) -> None:
         self.check_destination(store, axes)
@@ -256,84 +229,8 @@ class _Lifter:
             stride *= e
         return over
 
-    def name(self, buffer: Any) -> str:
-        if buffer not in self.names:
-            self.names[buffer] = f"v{len(self.names)}"
-        return self.names[buffer]
-
     def shape(self, buffer: Any) -> tuple[int, ...]:
         return tuple(static(e) for e in buffer.shape)
-
-    # -- expressions ---------------------------------------------------------------------------------------------------
-
-    def expr(self, e: Any) -> Expr:
-        kind = type(e).__name__
-        if kind in _BINARY:
-            name = _BINARY[kind]
-            args = (self.expr(e.a), self.expr(e.b))
-            dtype = "bool" if name in COMPARISONS or name in ("and", "or") else args[0].dtype
-            if name == "div" and dtype not in FLOATS:
-                raise Unliftable("integer division that truncates")
-            return Op(name, args, dtype)
-        return getattr(self, f"expr_{kind}", self.unknown)(e)
-
-    def unknown(self, e: Any) -> Expr:
-        raise Unliftable(f"expression {type(e).__name__}")
-
-    def expr_Var(self, e: Any) -> Expr:
-        if e in self.vars:
-            return self.vars[e]
-        if e in self.lets:
-            return self.expr(self.lets[e])
-        raise Unliftable(f"variable {e.name} (a symbolic extent)")
-
-    expr_SizeVar = expr_Var
-
-    def expr_IntImm(self, e: Any) -> Expr:
-        dtype = short_dtype(e.dtype)
-        return Const(bool(e.value) if dtype == "bool" else int(e.value), dtype)
-
-    def expr_FloatImm(self, e: Any) -> Expr:
-        return Const(float(e.value), short_dtype(e.dtype))
-
-    def expr_Cast(self, e: Any) -> Expr:
-        arg, dtype = self.expr(e.value), short_dtype(e.dtype)
-        return arg if arg.dtype == dtype else Cast(arg, dtype)
-
-    def expr_Not(self, e: Any) -> Expr:
-        return Op("not", (self.expr(e.a),), "bool")
-
-    def expr_Select(self, e: Any) -> Expr:
-        args = (self.expr(e.condition), self.expr(e.true_value), self.expr(e.false_value))
-        return Op("select", args, args[1].dtype)
-
-    def expr_BufferLoad(self, e: Any) -> Expr:
-        return Load(self.name(e.buffer), tuple(self.expr(i) for i in e.indices), short_dtype(e.buffer.dtype))
-
-    def expr_Let(self, e: Any) -> Expr:
-        self.lets[e.var] = e.value
-        return self.expr(e.body)
-
-    def expr_Call(self, e: Any) -> Expr:
-        name = str(e.op.name).rsplit(".", 1)[-1]
-        if name in ("bitwise_and", "bitwise_or", "bitwise_not") and str(e.dtype) == "bool":
-            args = tuple(self.expr(a) for a in e.args)
-            return Op({"bitwise_and": "and", "bitwise_or": "or", "bitwise_not": "not"}[name], args, "bool")
-        if name not in _CALLS:
-            raise Unliftable(f"call to {name}")
-        args = tuple(self.expr(a) for a in e.args)
-        ours = _CALLS[name]
-        dtype = "bool" if ours == "isnan" else args[1].dtype if ours == "select" else args[0].dtype
-        return Op(ours, args, dtype)
-
-
-def static(extent: Any) -> int:
-    """A static extent as an int; :class:`Unliftable` for a symbolic one."""
-    if hasattr(extent, "value"):
-        return int(extent.value)
-    if isinstance(extent, int):
-        return extent
-    raise Unliftable(f"symbolic extent {extent}")
 
 
 def check_neutral(kind: str, init: Expr, dtype: str) -> None:
@@ -355,9 +252,3 @@ def is_limit(value: float, dtype: str, sign: int) -> bool:
     if dtype in INTS:
         return value == (TABLE[dtype].largest if sign > 0 else TABLE[dtype].least)
     return (isinf(value) and (value > 0) == (sign > 0)) or sign * value >= 0.999 * LARGEST[dtype]
-
-
-def data_dependent(e: Expr) -> bool:
-    """True when a load's position depends on data (a gather)."""
-    return any(isinstance(x, Load) and any(isinstance(y, Load) for i in x.indices for y in walk(i)) for x in walk(e)
-               if children(x))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from redfuser.acrf.expr import FLOATS, Cast, Expr, f32, op
-from redfuser.acrf.lift import Unliftable
+from redfuser.acrf.lift_expr import Unliftable
 
 NEAR = (-0.25, 0.5)
 """Where ``log(1 + x)`` is a series: beyond, the rounding of the sum is no more than a few of the logarithm's own."""

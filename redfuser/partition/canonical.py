@@ -13,20 +13,19 @@ from dataclasses import dataclass, replace
 
 from redfuser.acrf.affine import Indices, axes_of
 from redfuser.acrf.cascade import Axis, Cascade, Let, Provenance, Reduce, Stmt, Tensor
-from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref, map_children, walk
+from redfuser.acrf.expr import Cast, Expr, Index, Load, Op, Ref, map_children
 from redfuser.acrf.index import i64
-from redfuser.dtypes import BYTES, FLOATS, widens
 from redfuser.partition import views
+from redfuser.partition.constants import apart
 from redfuser.partition.draft import Draft, R, Sink
 from redfuser.partition.evaluate import Instance, pure_index
 from redfuser.partition.fold import fold
 from redfuser.partition.graph import Node
-from redfuser.partition.intern import Interner, operands
+from redfuser.partition.intern import Interner
 from redfuser.partition.loops import Slices
 from redfuser.partition.positions import layout
+from redfuser.partition.weighed import Weighed
 
-INLINE = 16
-"""Largest expression that is repeated rather than named when it depends on a reduction."""
 _ROLE = {"max": "m", "min": "n", "sum": "t", "prod": "r", "any": "any_", "all": "all_", "argmax": "a", "argmin": "a"}
 
 
@@ -86,7 +85,8 @@ class _Outliner:
         roots = [b for _, b in bodies] + [e for _, e in sinks]
         self.views = views.choose(self.ix, {t: n.shape for t, n in self.loads.items()}, roots)
         self.forced = {id(e): s for s, e in sinks if isinstance(e, (Op, Cast))}
-        self.count(roots)
+        self.weighed = Weighed(roots, frozenset(self.forced), self.axes_of_name, self.row_names,
+                               frozenset(self.axis_names[a] for a in d.p_axes))
         outputs: dict[str, str] = {}
         for inst, body in bodies:
             self.reduction(inst, body)
@@ -154,25 +154,10 @@ class _Outliner:
         e = inst.body.expr
         if not inst.contraction or e.dtype not in ("f32", "f64"):
             return e
-        kept: list[Expr] = []
-        constants: list[Expr] = []
-        for f in unrounded_factors(e):
-            divided = isinstance(f, Op) and f.name == "div" and isinstance(f.args[1], Const) and f.dtype in ("f32", "f64")
-            (constants if isinstance(f, Const) or divided else kept).append(f)
-        scale: Expr | None = None
-        for f in constants:
-            if isinstance(f, Op):
-                kept.append(f.args[0])
-                f = Op("div", (Const(1.0, f.dtype), f.args[1]), f.dtype)
-            scale = f if scale is None else fold(Op("mul", (scale, f), e.dtype))
-        if scale is None or not kept:
-            return e
-        self.scale[inst.node] = fold(scale)
-        wide = [k if k.dtype == e.dtype else Cast(k, e.dtype) for k in kept]
-        out = wide[0]
-        for k in wide[1:]:
-            out = Op("mul", (out, k), e.dtype)
-        return out
+        product, scale = apart(e)
+        if scale is not None:
+            self.scale[inst.node] = scale
+        return product
 
     def prepare(self, e: Expr) -> Expr:
         """Rename axes; turn placeholder references into references by statement name."""
@@ -231,75 +216,21 @@ class _Outliner:
 
     # -- naming shared expressions -------------------------------------------------------------------------------------
 
-    def count(self, roots: list[Expr]) -> None:
-        """How often each distinct expression would be printed, and what it depends on; named ones are printed once."""
-        self.chosen: frozenset[int] = frozenset()
-        for _ in range(3):  # what is named shrinks what refers to it, which may then stay in place
-            self.uses: dict[int, int] = {}
-            self.size: dict[int, int] = {}
-            self.free: dict[int, frozenset[str]] = {}
-            self.refs: dict[int, frozenset[str]] = {}
-            self.post: list[Expr] = []
-            for r in roots:
-                self.measure(r)
-                self.uses[id(r)] = self.uses.get(id(r), 0) + 1
-            for e in reversed(self.post):
-                times = 1 if self.worth_naming(e) else self.uses[id(e)]
-                for k in operands(e):
-                    self.uses[id(k)] = self.uses.get(id(k), 0) + times
-            chosen = frozenset(id(e) for e in self.post if self.worth_naming(e))
-            if chosen == self.chosen:
-                return
-            self.chosen = chosen
-
-    def measure(self, e: Expr) -> None:
-        if id(e) in self.size:
-            return
-        kids = operands(e)
-        free: frozenset[str] = frozenset({e.axis}) if isinstance(e, Index) else frozenset()
-        refs: frozenset[str] = frozenset()
-        size = 1
-        if isinstance(e, Load):
-            read = [x for i in e.indices for x in walk(i)]
-            refs = frozenset(x.name for x in read if isinstance(x, Ref))
-            free = frozenset(x.axis for x in read if isinstance(x, Index))
-        if isinstance(e, Ref):
-            refs = frozenset({e.name})
-        for name in refs:
-            free |= frozenset(self.stmt_axes(next(n for n, own in self.names.items() if own == name)))
-        for k in kids:
-            self.measure(k)
-            size += 1 if id(k) in self.chosen else self.size[id(k)]
-            free |= self.free[id(k)]
-            refs |= self.refs[id(k)]
-        self.size[id(e)], self.free[id(e)], self.refs[id(e)] = size, free, refs
-        self.post.append(e)
-
     def stmt_axes(self, node: Node) -> tuple[str, ...]:
         inst = next(i for i in self.d.ev.instances.values() if i.node is (node.lead or node))
         rank = (self.ranks[inst.node],) if inst.node in self.ranks else ()
         return tuple(self.axis_names[a] for a in inst.axes if self.d.extents[a] > 1) + rank
 
-    def worth_naming(self, e: Expr) -> bool:
-        if not isinstance(e, (Op, Cast)) or self.uses[id(e)] < 2:
-            return id(e) in self.forced
-        if id(e) in self.forced:
-            return True
-        if not self.refs[id(e)] and not _has_load(e):
-            return self.size[id(e)] > 24
-        rows = {self.stmt_name(i.node) for i in self.d.rows}
-        if self.refs[id(e)] & rows:
-            if "l" not in self.free[id(e)]:
-                return self.size[id(e)] >= 3
-            return self.size[id(e)] > INLINE
-        if self.free[id(e)] <= {self.axis_names[a] for a in self.d.p_axes}:
-            return False  # a map of the row's inputs alone is no producer: nothing of it runs along the row
-        rounding = isinstance(e, Cast) and {e.dtype, e.arg.dtype} <= FLOATS and BYTES[e.dtype] < BYTES[e.arg.dtype]
-        return (isinstance(e, Op) or rounding) and self.size[id(e)] >= 3 and e.dtype != "bool"
+    def axes_of_name(self, name: str) -> tuple[str, ...]:
+        return self.stmt_axes(next(n for n, own in self.names.items() if own == name))
+
+    def row_names(self) -> set[str]:
+        """Of the statements that reduce the row."""
+        return {self.stmt_name(i.node) for i in self.d.rows}
 
     def emit(self, e: Expr, root: bool = False) -> Expr:
         """The expression as it is printed: named parts are references; input tensors have their final names."""
-        if not root and self.worth_naming(e):
+        if not root and self.weighed.worth_naming(e):
             return self.named(e)
         match e:
             case Load():
@@ -316,10 +247,10 @@ class _Outliner:
                 name = self.output(self.forced[id(e)], e)
             else:
                 body = self.emit(e, root=True)
-                dependent = bool(self.refs[id(e)] & {self.stmt_name(i.node) for i in self.d.rows})
-                stem = ("w" if "l" in self.free[id(e)] else "u") if dependent else "p"
+                dependent = bool(self.weighed.refs[id(e)] & self.row_names())
+                stem = ("w" if "l" in self.weighed.free[id(e)] else "u") if dependent else "p"
                 name = self.unique(stem)
-                axes = tuple(a for a in self.axis_order() if a in self.free[id(e)] and self.kept(a))
+                axes = tuple(a for a in self.axis_order() if a in self.weighed.free[id(e)] and self.kept(a))
                 self.add(Let(name, axes, body))
             self.let_names[id(e)] = name
         return Ref(self.let_names[id(e)], e.dtype)
@@ -369,7 +300,7 @@ class _Outliner:
         return copy
 
     def result_axes(self, s: Sink, e: Expr) -> tuple[str, ...]:
-        ranks = tuple(a for a in self.ranks.values() if a in self.free[id(e)])
+        ranks = tuple(a for a in self.ranks.values() if a in self.weighed.free[id(e)])
         return tuple(self.axis_names[a] for a in self.sink_axes(s)) + ranks
 
     def axes_of_stmt(self, name: str) -> tuple[str, ...]:
@@ -397,16 +328,3 @@ class _Outliner:
         if isinstance(e, Load):
             return self.load(e)
         return map_children(e, self.gather)
-
-
-def unrounded_factors(e: Expr) -> list[Expr]:
-    """The factors of a product in single or double precision: what is rounded to a narrower type is one factor."""
-    while isinstance(e, Cast) and e.arg.dtype in FLOATS and widens(e.arg.dtype, e.dtype):
-        e = e.arg
-    if isinstance(e, Op) and e.name == "mul" and e.dtype in ("f32", "f64"):
-        return unrounded_factors(e.args[0]) + unrounded_factors(e.args[1])
-    return [e]
-
-
-def _has_load(e: Expr) -> bool:
-    return isinstance(e, Load) or any(_has_load(k) for k in operands(e))

@@ -12,7 +12,8 @@ from typing import Any
 
 from redfuser.acrf.cascade import Let, Provenance, Reduce, Stmt
 from redfuser.acrf.expr import BYTES, Const, Expr, Load, Op, walk
-from redfuser.acrf.lift import Lifted, Unliftable, data_dependent, short_dtype, static
+from redfuser.acrf.lift import Lifted
+from redfuser.acrf.lift_expr import Unliftable, data_dependent, short_dtype, static
 from redfuser.partition.legalise import Legaliser, op_name
 from redfuser.partition.meanings import scalar
 from redfuser.tvm_compat import TensorStructInfo, TupleStructInfo, relax

@@ -13,7 +13,8 @@ from typing import Any
 
 from redfuser.acrf.cascade import Let, Reduce, Stmt, Tensor
 from redfuser.acrf.expr import Cast, Const, Expr, Load, map_children, substitute
-from redfuser.acrf.lift import Lifted, Unliftable, lift_primfunc, short_dtype, static
+from redfuser.acrf.lift import Lifted, lift_primfunc
+from redfuser.acrf.lift_expr import Unliftable, short_dtype, static
 from redfuser.partition.meanings import MODELS, scalar, uniform
 from redfuser.tvm_compat import TensorStructInfo, TupleStructInfo, ir, relax, tvm
 

@@ -15,7 +15,8 @@ from typing import Any
 
 from redfuser.acrf.cascade import Axis, Let, Reduce, Reducer, Tensor
 from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op
-from redfuser.acrf.lift import Lifted, Unliftable, short_dtype, static
+from redfuser.acrf.lift import Lifted
+from redfuser.acrf.lift_expr import Unliftable, short_dtype, static
 from redfuser.partition import calls
 from redfuser.tvm_compat import TensorStructInfo, relax
 

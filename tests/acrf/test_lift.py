@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from redfuser.acrf.lift import Unliftable, lift_primfunc
+from redfuser.acrf.lift import lift_primfunc
+from redfuser.acrf.lift_expr import Unliftable
 from redfuser.tvm_compat import TensorStructInfo, relax, te, tirx, topi, tvm
 
 

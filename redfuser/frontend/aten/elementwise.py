@@ -1,8 +1,7 @@
-"""Pointwise operators: arithmetic in the promoted dtype, transcendental functions of half values through float32."""
+"""Pointwise operators of two operands and more: arithmetic in the promoted dtype, comparisons, choices."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -222,103 +221,6 @@ def logical_not(c: Context, self: Any) -> Any:
 @converts("aten.bitwise_not.default")
 def bitwise_not(c: Context, self: Any) -> Any:
     return c.emit(op.logical_not(self) if c.dtype == "bool" else op.bitwise_not(self))
-
-
-def _exact(f: Any) -> Any:
-    """A function whose value is exact in the operand's own dtype."""
-
-    def convert(c: Context, self: Any) -> Any:
-        if dtype_of(self) != c.dtype and c.dtype != "bool":
-            raise Decline("mixed dtypes")
-        if dtype_of(self).startswith(("float8", "bool")):
-            raise Decline(f"dtype {dtype_of(self)}")
-        return c.emit(f(self))
-
-    return convert
-
-
-for _name, _f in {"abs": op.abs, "neg": op.negative, "floor": op.floor, "ceil": op.ceil, "trunc": op.trunc,
-                  "round": op.round, "sign": op.sign, "isnan": op.isnan, "isinf": op.isinf, "isfinite": op.isfinite,
-                  "relu": op.nn.relu}.items():
-    converts(f"aten.{_name}.default")(_exact(_f))
-
-
-def _function(f: Any) -> Any:
-    """A function that torch computes in float32 for half operands, and in float32 for integers."""
-
-    def convert(c: Context, self: Any) -> Any:
-        x = self if dtype_of(self) in FLOATS else operand(c, self, c.dtype)
-        return c.in_wide(f, x)
-
-    return convert
-
-
-for _name, _f in {"exp": op.exp, "log": op.log, "sqrt": op.sqrt, "rsqrt": op.rsqrt, "sigmoid": op.sigmoid,
-                  "tanh": op.tanh, "erf": op.erf, "sin": op.sin, "cos": op.cos, "tan": op.tan, "sinh": op.sinh,
-                  "cosh": op.cosh, "atan": op.atan, "asin": op.asin, "acos": op.acos, "silu": op.nn.silu}.items():
-    converts(f"aten.{_name}.default")(_function(_f))
-
-
-@converts("aten.exp2.default")
-def exp2(c: Context, self: Any) -> Any:
-    x = self if dtype_of(self) in FLOATS else operand(c, self, c.dtype)
-    return c.in_wide(lambda w: op.power(c.const(2.0, dtype_of(w)), w), x)
-
-
-def _log_of_base(base: float) -> Any:
-    """As a quotient of natural logarithms: Relax has no operator for other bases."""
-
-    def convert(c: Context, self: Any) -> Any:
-        x = self if dtype_of(self) in FLOATS else operand(c, self, c.dtype)
-        return c.in_wide(lambda w: op.divide(c.emit(op.log(w), "ln"), c.const(math.log(base), dtype_of(w))), x)
-
-    return convert
-
-
-converts("aten.log2.default")(_log_of_base(2.0))
-converts("aten.log10.default")(_log_of_base(10.0))
-
-
-@converts("aten.gelu.default")
-def gelu(c: Context, self: Any, approximate: str = "none") -> Any:
-    f = {"none": op.nn.gelu, "tanh": op.nn.gelu_tanh}.get(approximate)
-    if f is None:
-        raise Decline(f"gelu approximate={approximate!r}")
-    return c.in_wide(f, self)
-
-
-@converts("aten.softplus.default")
-def softplus(c: Context, self: Any, beta: Any = 1, threshold: Any = 20) -> Any:
-    return c.in_wide(lambda w: op.nn.softplus(w, float(beta), float(threshold)), self)
-
-
-@converts("aten.elu.default")
-def elu(c: Context, self: Any, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Any:
-    """``scale * (x if x > 0 else alpha * expm1(input_scale * x))``; where x > 0 the exponential is that of 0. expm1 is
-    ``tanh(x / 2) * (exp(x) + 1)``, which keeps the digits of small numbers."""
-
-    def convert(w: Any) -> Any:
-        dtype = dtype_of(w)
-        low = c.emit(op.minimum(w, c.const(0.0, dtype)), "low")
-        if input_scale != 1:
-            low = c.emit(op.multiply(low, c.const(input_scale, dtype)), "in")
-        small = c.emit(op.tanh(c.emit(op.multiply(low, c.const(0.5, dtype)), "half")), "small")
-        below = c.emit(op.multiply(small, c.emit(op.add(c.emit(op.exp(low), "exp"), c.const(1.0, dtype)), "more")), "below")
-        if alpha != 1:
-            below = c.emit(op.multiply(below, c.const(alpha, dtype)), "alpha")
-        if scale == 1:
-            return op.where(c.emit(op.greater(w, c.const(0.0, dtype)), "above"), w, below)
-        both = c.emit(op.where(c.emit(op.greater(w, c.const(0.0, dtype)), "above"), w, below), "both")
-        return op.multiply(both, c.const(scale, dtype))
-
-    return c.in_wide(convert, self)
-
-
-@converts("aten.leaky_relu.default")
-def leaky_relu(c: Context, self: Any, negative_slope: Any = 0.01) -> Any:
-    return c.in_wide(lambda w: op.where(
-        c.emit(op.greater(w, c.const(0.0, dtype_of(w))), "above"), w,
-        c.emit(op.multiply(w, c.const(negative_slope, dtype_of(w))), "below")), self)
 
 
 @converts("aten.hardtanh.default")
