@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
+from redfuser.acrf.affine import Indices
 from redfuser.acrf.cascade import Let, Provenance, Reduce, Stmt
 from redfuser.acrf.expr import BYTES, Const, Expr, Load, Op, walk
 from redfuser.acrf.lift import Lifted, Unliftable, data_dependent, short_dtype, static
 from redfuser.partition.legalise import Legaliser, op_name, scalar
+from redfuser.partition.positions import slides
 from redfuser.tvm_compat import TensorStructInfo, TupleStructInfo, relax
 
 CHAIN = 64
@@ -67,6 +69,7 @@ class Unit:
     chain: int = 0
     gathers: bool = False
     piecewise: bool = False
+    slides: bool = False
     lifted: Lifted | None = None
     ancestors: int = 0
     descendants: int = 0
@@ -281,6 +284,7 @@ def classify(u: Unit) -> None:
     * cheap: at most eight operations on one tensor no larger than the result (a broadcast scale, an ALiBi slope), or on
       several that have half its elements together (two document numbers compared): recomputing reads no more.
     """
+    u.slides = any(convolves(n.stmt, u.extents) for n in u.nodes)
     producers = {id(n): n for n in u.args}
     u.has_data = bool(u.gap) or any(n.unit is None or n.unit.has_data for n in producers.values())
     u.gathers = any(data_dependent(n.stmt.expr) for n in u.nodes if n.stmt is not None and loads_by_data(u))
@@ -304,6 +308,12 @@ def classify(u: Unit) -> None:
     if u.chain > CHAIN:
         u.is_cheap = u.is_view = False
         u.chain = 0
+
+
+def convolves(s: Stmt | None, extents: dict[str, int]) -> bool:
+    """Does a sum take its operand through a window that slides?"""
+    return isinstance(s, Reduce) and s.reducer.kind == "sum" and any(
+        slides(Indices(extents), e, s.over) for x in walk(s.expr) if isinstance(x, Load) for e in x.indices)
 
 
 def loads_by_data(u: Unit) -> bool:
