@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
+from redfuser.acrf.affine import Indices
 from redfuser.acrf.cascade import Let, Provenance, Reduce, Stmt
 from redfuser.acrf.expr import BYTES, Const, Expr, Load, Op, walk
 from redfuser.acrf.lift import Lifted
 from redfuser.acrf.lift_expr import Unliftable, data_dependent, short_dtype, static
 from redfuser.partition.legalise import Legaliser, op_name
 from redfuser.partition.meanings import scalar
+from redfuser.partition.positions import slides
 from redfuser.tvm_compat import TensorStructInfo, TupleStructInfo, relax
 
 CHAIN = 64
@@ -69,6 +71,7 @@ class Unit:
     chain: int = 0
     gathers: bool = False
     piecewise: bool = False
+    slides: bool = False
     lifted: Lifted | None = None
     ancestors: int = 0
     descendants: int = 0
@@ -283,6 +286,7 @@ def classify(u: Unit) -> None:
     * cheap: at most eight operations on one tensor no larger than the result (a broadcast scale, an ALiBi slope), or on
       several that have half its elements together (two document numbers compared): recomputing reads no more.
     """
+    u.slides = any(convolves(n.stmt, u.extents) for n in u.nodes)
     producers = {id(n): n for n in u.args}
     u.has_data = bool(u.gap) or any(n.unit is None or n.unit.has_data for n in producers.values())
     u.gathers = any(data_dependent(n.stmt.expr) for n in u.nodes if n.stmt is not None and loads_by_data(u))
@@ -306,6 +310,12 @@ def classify(u: Unit) -> None:
     if u.chain > CHAIN:
         u.is_cheap = u.is_view = False
         u.chain = 0
+
+
+def convolves(s: Stmt | None, extents: dict[str, int]) -> bool:
+    """Does a sum take its operand through a window that slides?"""
+    return isinstance(s, Reduce) and s.reducer.kind == "sum" and any(
+        slides(Indices(extents), e, s.over) for x in walk(s.expr) if isinstance(x, Load) for e in x.indices)
 
 
 def loads_by_data(u: Unit) -> bool:

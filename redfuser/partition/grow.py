@@ -88,7 +88,7 @@ class Grower:
                 progress.tell("looking for cascades: reductions", seen := seen + 1, reducing)
             if u.index % 512 == 511:
                 log.info("%d operations left to look at, %d cascades found", u.index + 1, len(self.growth.drafts))
-            if u.reducing and u not in self.near.claimed and not u.gap and u.index not in self.barred:
+            if u.reducing and not u.slides and u not in self.near.claimed and not u.gap and u.index not in self.barred:
                 got = self.within(u)
                 if got is not None:
                     self.growth.drafts.append(got)
@@ -199,6 +199,10 @@ class Grower:
             tried.add(c)
             grown = units | between | {c}
             if self.parted(grown):
+                continue
+            if c.slides:
+                if seed is not None:
+                    self.growth.cuts.append(Cut(seed, c, judge.STEPWISE, False))
                 continue
             others = self.near.co_readers(between | {c}, grown, lead)
             together = grown | others

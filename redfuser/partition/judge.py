@@ -24,6 +24,8 @@ HEAD = 256
 """Depth and columns of a head of attention, at most."""
 TWO_CONTRACTIONS = Reject("RF305", None, "two contractions that share an operand gain nothing from one kernel")
 
+STEPWISE = Reject("RF305", None, "evaluating the contraction per step costs more than it saves",
+                  "a library GEMM and one more pass over its result are faster")
 CONSUMING = Reject("RF305", None, "consuming the row in this contraction costs more than it saves",
                    "a library GEMM and one more pass over its operand are faster")
 
@@ -76,8 +78,7 @@ def join(got: Draft, c: Unit | None) -> Reject | None:
             return Reject("RF305", i.node, "the result of an inner reduction is also read elsewhere",
                           "it must be written in any case")
         if i.node.unit is c and i.contraction and (not inner_pays(got, i) or got.row_map):
-            return Reject("RF305", i.node, "evaluating the contraction per step costs more than it saves",
-                          "a library GEMM and one more pass over its result are faster")
+            return replace(STEPWISE, node=i.node)
     for i in got.rows:
         if not i.contraction and not set(got.p_axes) >= set(row_axes(i)) and any(
                 i.node.unit is not c and j.node.unit is c and set(row_axes(j)) < set(row_axes(i)) for j in got.rows):

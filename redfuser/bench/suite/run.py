@@ -9,6 +9,8 @@ import os
 import re
 import signal
 import subprocess
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -68,7 +70,7 @@ def alone(path: Path, target: str, planned: str, limit_s: float) -> Row:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(LOADED)
     answers, channel = context.Pipe(duplex=False)
-    process = context.Process(target=_answer, args=(channel, path, target, planned, limit_s))
+    process = context.Process(target=_answer, args=(channel, os.getpid(), path, target, planned))
     process.start()
     channel.close()
     try:
@@ -84,13 +86,22 @@ def alone(path: Path, target: str, planned: str, limit_s: float) -> Row:
         process.join()
 
 
-def _answer(channel: Connection, path: Path, target: str, planned: str, limit_s: float) -> None:
+def _answer(channel: Connection, asker: int, path: Path, target: str, planned: str) -> None:
     os.setsid()
     os.dup2(2, 1)  # what libraries print is no answer
-    signal.alarm(int(limit_s) + 60)  # where nobody is left who waits
+    threading.Thread(target=_watch, args=(asker,), daemon=True).start()
     from redfuser.bench.suite.problem import one
 
     channel.send(json.dumps(one(path, target, planned)))
+
+
+def _watch(asker: int) -> None:
+    """End this process, and the compilers it started, where nobody is left who waits."""
+    with contextlib.suppress(ProcessLookupError):
+        while True:
+            os.kill(asker, 0)
+            time.sleep(1.0)
+    os.killpg(os.getpid(), signal.SIGKILL)
 
 
 def read(path: Path) -> list[Row]:
