@@ -12,7 +12,7 @@ from workloads import all_cases
 
 KINDS = ("mha/smoke-80", "mha/smoke-decode", "attention/softcap-smoke", "attention/window-smoke", "attention/gqa-decode-smoke",
          "attention/alibi-smoke", "norms/softmax-6x200", "norms/layernorm-6x200", "norms/rmsnorm-max-6x200",
-         "norms/l2norm-6x200", "variance/smoke", "inertia/smoke", "models/vit-smoke", "models/llama-decode-smoke")
+         "norms/l2norm-6x200", "variance/smoke", "inertia/smoke", "models/llama-decode-smoke")
 CASES = {str(c): c for c in all_cases() if "smoke" in c.sets}
 
 

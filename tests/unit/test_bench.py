@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner
 
 from redfuser import timing
 from redfuser.bench import rows, written
 from redfuser.bench.baselines import BASELINES, artifact_path, baseline
 from redfuser.bench.runner import Options, run
+from redfuser.cli.main import cli
 from redfuser.errors import InputError
 from workloads import all_cases
 from workloads.case import Case
@@ -292,22 +294,19 @@ def test_run_needs_no_compiler_and_resumes(tmp_path: Path) -> None:
     """As on a GPU machine that has torch and click only: run, append, run again with --resume, report."""
     out = tmp_path / "out.jsonl"
 
-    def command(*args: str) -> subprocess.CompletedProcess[str]:
-        code = f"{BLOCK}sys.argv = ['redfuser', *{list(args)!r}]\nfrom redfuser.cli.main import main\nmain()"
-        return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120,
-                              env={**os.environ, "PYTHONPATH": str(ROOT)})
-
     arguments = ("bench", "run", "mha", "--shapes", "smoke", "--baseline", "eager,flash,cudnn", "--no-ours", "--device", "cpu",
                  "--budget", "0.01", "--json", str(out), "--resume")
-    first = command(*arguments)
+    code = f"{BLOCK}sys.argv = ['redfuser', *{list(arguments)!r}]\nfrom redfuser.cli.main import main\nmain()"
+    first = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120,
+                           env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert first.returncode == 0, first.stderr
     assert "mha/smoke-decode" in first.stdout and "cudnn: missing: needs a CUDA GPU" in first.stdout
     assert "[3/3]" in first.stderr and "[3/3]" not in first.stdout
     lines = [json.loads(text) for text in out.read_text().splitlines()]
     assert len(lines) == 9 and all(r["passed"] for r in lines if r["status"] == "ok")
-    command(*arguments)
-    assert len(out.read_text().splitlines()) == 9
-    assert "| mha/smoke-64 |" in command("bench", "report", str(out), "--markdown").stdout
+    again = CliRunner().invoke(cli, arguments)
+    assert again.exit_code == 0 and len(out.read_text().splitlines()) == 9
+    assert "| mha/smoke-64 |" in CliRunner().invoke(cli, ["bench", "report", str(out), "--markdown"]).stdout
 
 
 class Saved(torch.nn.Module):

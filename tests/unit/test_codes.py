@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 from redfuser.codes import CODES
@@ -12,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CODE = re.compile(r"RF[1-9]\d\d")
 
 
+@cache
 def used() -> dict[str, str]:
     """Codes that appear as a string of their own in the source (a raise or a refusal), with one place each."""
     found: dict[str, str] = {}
