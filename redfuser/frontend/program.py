@@ -36,8 +36,14 @@ def decompose(program: ExportedProgram) -> ExportedProgram:
     table = torch.export.default_decompositions()
     for key in [k for k in table if str(k) in KEPT]:
         table.pop(key)
-    with quiet():
-        return program.run_decompositions(table)
+    try:
+        with quiet():
+            return program.run_decompositions(table)
+    except Exception as error:  # a tensor that the model keeps as an attribute and changes: torch sees it here only
+        lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
+        raise InputError("RF118", "torch.export could not make the model functional",
+                         why=f"{type(error).__name__}: {lines[0] if lines else ''}",
+                         help="a model that keeps state in an attribute: return it, or register it as a buffer") from error
 
 
 @contextlib.contextmanager

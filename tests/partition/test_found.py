@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from redfuser import pipeline
 from redfuser.acrf.affine import Indices
 from redfuser.acrf.expr import Const, Index, Op
+from redfuser.errors import RedFuserError
 from redfuser.frontend import import_model
 from redfuser.partition import Partitioner
 from redfuser.partition.positions import slides
@@ -94,6 +95,20 @@ def test_a_reduction_of_one_element_is_a_map(name):
     assert not p.regions and not p.refusals and not p.notes and len(p.maps) == 1
     for got, want in zip(execute(imported, p, (x,)), flat(f(x)), strict=True):
         torch.testing.assert_close(got, want, equal_nan=True)
+
+
+def test_state_in_an_attribute_is_a_coded_error():
+    class Keeps(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.last = torch.zeros(4)
+
+        def forward(self, x):
+            self.last.copy_(torch.tanh(x + self.last))
+            return self.last * 2
+
+    with pytest.raises(RedFuserError):
+        pipeline.run(Keeps(), (torch.randn(4),), arch="cpu", build=False)
 
 
 def test_attention_that_stays_a_call_counts_as_attention():
