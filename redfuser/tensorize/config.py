@@ -49,8 +49,8 @@ class TileConfig:
                            schedule="auto")
         if kernel.kind == "merge" and self.by_thread:
             return replace(self, rows=1, segment=self.threads, stages=0, warp_specialized=False, schedule="auto")
-        if kernel.kind == "merge":  # a warp or more for a row of partials
-            width = 1 << max(5, (int(kernel.reads[0].shape[-1]) - 1).bit_length())
+        if kernel.kind == "merge":  # a warp or more for a row of partials, which are what it reads last
+            width = 1 << max(5, (int(kernel.reads[-1].shape[-1]) - 1).bit_length())
             return replace(self, rows=max(1, 128 // width), segment=width, threads=128, stages=0, warp_specialized=False,
                            schedule="auto")
         if kernel.kind == "map" and not kernel.spread:

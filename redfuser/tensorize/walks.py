@@ -26,9 +26,6 @@ FEWEST = 128
 """Threads of a block that walks a row: more blocks than fit at once gain nothing."""
 LEAST = 1024
 """Elements of a row that a block is worth."""
-FULL = 2
-"""A row for every so many multiprocessors, at least, or one block each leaves too many without work: the cross-entropy of 32
-rows of 131072 took 22.7 us on an H200 in a block each, and 10.6 in several (docs/results/h200-2026-11-23-families)."""
 BY_THREAD = 0.8
 """What a row walked by threads that exchange nothing until its end takes of what the model says: it counts instructions of a
 thread at the rate of blocks whose threads wait for one another. Measured and modelled on an H200, us: variance of 1024 rows of
@@ -57,7 +54,7 @@ def _others(fused: Fused, rows: int, program: Program, target: Target) -> Iterat
         return
     if on_chip(fused, target):
         yield realise(fused, "resident")
-    elif target.kind == "cuda" and FULL * rows >= target.sms:
+    elif target.kind == "cuda":
         ways = (realise(fused, "multi", threads) for threads in THREADS)
         yield from islice((way for way in ways if any(possible(way, s) for s in EACH)), 1)
     if program.strategy == "multi":

@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from redfuser.acrf.derive.fuse import fuse
 from redfuser.acrf.expr import op
 from redfuser.acrf.state import Fused
+from redfuser.acrf.text import parse_cascade
 from redfuser.strategies import alone, realise
 from redfuser.target import target
-from redfuser.tensorize import configs
+from redfuser.tensorize import configs, tensorize
 from redfuser.tensorize.walks import quickest, seconds
 from redfuser.untuned import untuned
 from tests import fused_examples as examples
@@ -50,3 +52,13 @@ def test_a_thread_adds_few_elements_in_turn_to_a_float32_result() -> None:
     for n, few in ((4096, 16), (8192, 16), (16384, 32)):
         found = configs(realise(examples.variance(128, n), "resident"), H200)
         assert found and all(c.rows * c.segment <= few * c.threads for c in found)
+
+
+def test_partials_are_merged_in_tiles_of_their_own_number() -> None:
+    """What else the merging kernel reads (a label, the row it points into) says nothing of how many there are."""
+    picked = fuse(parse_cascade("cascade ce(x: f16[32, 65536], y: i64[32]) over l\n  m[i] = max[l] f32(x[i, l])\n"
+                                "  t[i] = sum[l] exp(f32(x[i, l]) - m)\n  z[i] = log(t) + m - f32(x[i, y[i]])\n  return z\n"))
+    assert isinstance(picked, Fused)
+    program = realise(picked, "multi", 16)
+    merge = tensorize(program, configs(program, H200)[0], H200).kernels[-1]
+    assert {b.shape[-1] for b in merge.buffers if len(b.shape) == 2} == {32}
