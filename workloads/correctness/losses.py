@@ -126,6 +126,10 @@ LABELLED: dict[str, Fn] = {"cross": cross, "cross float": cross_float, "cross me
 def programs() -> Iterator[Program]:
     yield from alternate(rows())
     yield Program("softmax", "f16 2x131072", softmax, (In("x", (2, 131072), "f16", scale=3.0),))
+    yield Program("losses", "f16 5x70000 cross float", cross_float, (
+        In("x", (5, 70000), "f16", scale=3.0), In("y", (5,), "i64", "label", high=70000)))
+    yield Program("losses", "bf16 5x9000 cross float", cross_float, (
+        In("x", (5, 9000), "bf16", scale=3.0), In("y", (5,), "i64", "label", high=9000)), "multi", 5)
     yield Program("softmax", "f32 4x7x65 middle axis", lambda x: torch.softmax(x, 1), (In("x", (4, 65, 7), "f32", scale=3.0),))
 
 
