@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from redfuser.acrf.expr import FLOATS, Cast, Expr, f32, op
 from redfuser.acrf.lift_expr import Unliftable
@@ -28,8 +27,7 @@ class Meaning:
     exact: bool = False
     """Nothing is computed: in the operands' own dtype."""
 
-    def __call__(self, *given: Any) -> Expr:
-        *operands, dtype = given
+    def __call__(self, *operands: Expr, dtype: str) -> Expr:
         if dtype not in FLOATS or dtype == "f64" or any(x.dtype == "f64" for x in operands):
             raise Unliftable(f"a function of {dtype}")
         wide = dtype if self.exact else "f32"

@@ -233,7 +233,7 @@ def _torch_call(call: Any, params: list[Tensor], where: Positions) -> Lifted:
     if meaning is None or len(given) != meaning.arity or not isinstance(call.struct_info, TensorStructInfo):
         raise Unliftable("relax.call_dps_packed")
     names, axes, shape = result_axes(call)
-    out = meaning(*(operand_of(a, params, where, names, shape) for a in given), short_dtype(call.struct_info.dtype))
+    out = meaning(*(operand_of(a, params, where, names, shape) for a in given), dtype=short_dtype(call.struct_info.dtype))
     return Lifted(tuple(params), axes, (Let("out", tuple(names), out),), ("out",))
 
 
