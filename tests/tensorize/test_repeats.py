@@ -45,7 +45,7 @@ def test_the_same_values_from_shorter_expressions(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(schedule.NameRepeats, "__call__", lambda self, kernel: kernel)
     long = program()
     most = [max(n for k in p.kernels for n in longest(k.body)) for p in (short, long)]
-    assert most[1] > 400 and most[0] < 100, "TileLang took 265 s over the long ones, and 3 s over the short ones"
+    assert most[1] > 400 and most[0] < 200, "TileLang took 265 s over the long ones, and a few seconds over the short ones"
     x = np.random.default_rng(3).standard_normal((5, 37)).astype(np.float32)
     ours, plain = (interpret.run(p, {"x": x})["y"] for p in (short, long))
     assert np.array_equal(ours, plain)
