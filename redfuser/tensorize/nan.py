@@ -76,9 +76,9 @@ class _Flow:
 
 
 def _bare(e: Expr) -> Expr:
-    """What is NaN where ``e`` is, and nowhere else."""
+    """What is NaN where ``e`` is, and nowhere else. (Eight bits may be NaN where a number is too large for them.)"""
     match e:
-        case Cast(arg=x, dtype=d) if d in FLOATS and x.dtype in FLOATS:
+        case Cast(arg=x, dtype="f16" | "bf16" | "f32" | "f64") if x.dtype in FLOATS:
             return _bare(x)
         case Op(name="abs" | "neg", args=(x,)):
             return _bare(x)

@@ -6,8 +6,10 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
+from redfuser.acrf.expr import Cast, Index, Load
 from redfuser.frontend import import_model
 from redfuser.partition import Partitioner
+from redfuser.tensorize import nan
 from redfuser.tensorize.nan import keeps_nan
 from workloads.norms import Function, l2norm
 
@@ -39,3 +41,9 @@ def test_where_a_maximum_must_keep_nan() -> None:
         (part,) = _parts(module, torch.randn(8, 64).half())
         extremum = next(a for a in part.fused.state.accumulators if a.reducer.kind == "max")
         assert keeps_nan(part.fused, extremum.name) is keeps
+
+
+def test_eight_bits_are_nan_where_a_number_is_too_large_for_them() -> None:
+    x = Load("x", (Index("l"),), "f32")
+    eight = Cast(x, "e4m3")
+    assert nan._bare(Cast(Cast(x, "f16"), "f32")) == x and nan._bare(Cast(eight, "f32")) == eight
