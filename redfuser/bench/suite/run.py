@@ -76,7 +76,8 @@ def alone(path: Path, target: str, planned: str, limit_s: float) -> Row:
     try:
         if not answers.poll(limit_s):
             return {"status": "lost", "why": f"no answer within {limit_s:g} s"}
-        return json.loads(answers.recv())  # type: ignore[no-any-return]
+        row: Row = json.loads(answers.recv())
+        return row
     except (EOFError, OSError):
         process.join(5)
         return {"status": "lost", "why": f"the process ended with status {process.exitcode}"}

@@ -17,11 +17,10 @@ def shrunk(source: str, limit: int, batch: int | None) -> str:
     where that is a number."""
     tree = ast.parse(source)
     for statement in tree.body:
-        targets = statement.targets if isinstance(statement, ast.Assign) else \
-            [statement.target] if isinstance(statement, ast.AnnAssign) else []
-        if targets and statement.value is not None:  # type: ignore[attr-defined]
+        if isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value is not None:
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
             named = any("batch" in ast.unparse(t).lower() for t in targets)
-            statement.value = _Smaller(limit, batch if named else None).visit(statement.value)  # type: ignore[attr-defined]
+            statement.value = _Smaller(limit, batch if named else None).visit(statement.value)
     return ast.unparse(ast.fix_missing_locations(tree))
 
 

@@ -42,16 +42,24 @@ def _function(f: Callable[[Context, Any], Any]) -> Any:
     return convert
 
 
+def _plain(f: Callable[[Any], Any]) -> Any:
+    return _function(lambda c, w: f(w))
+
+
+def _log(base: float) -> Any:
+    """As a quotient of natural logarithms: Relax has no operator for other bases."""
+    return _function(lambda c, w: op.divide(c.emit(op.log(w), "ln"), c.const(math.log(base), dtype_of(w))))
+
+
 for _name, _f in {"exp": op.exp, "log": op.log, "sqrt": op.sqrt, "rsqrt": op.rsqrt, "sigmoid": op.sigmoid,
                   "tanh": op.tanh, "erf": op.erf, "sin": op.sin, "cos": op.cos, "tan": op.tan, "sinh": op.sinh,
                   "cosh": op.cosh, "atan": op.atan, "asin": op.asin, "acos": op.acos, "silu": op.nn.silu}.items():
-    converts(f"aten.{_name}.default")(_function(lambda c, w, f=_f: f(w)))  # type: ignore[misc]
+    converts(f"aten.{_name}.default")(_plain(_f))
 
 converts("aten.exp2.default")(_function(lambda c, w: op.power(c.const(2.0, dtype_of(w)), w)))
 
-for _name, _base in {"log2": 2.0, "log10": 10.0}.items():  # as quotients of natural logarithms: Relax has no other base
-    converts(f"aten.{_name}.default")(_function(lambda c, w, base=_base: op.divide(  # type: ignore[misc]
-        c.emit(op.log(w), "ln"), c.const(math.log(base), dtype_of(w)))))
+converts("aten.log2.default")(_log(2.0))
+converts("aten.log10.default")(_log(10.0))
 
 
 @converts("aten.gelu.default")
