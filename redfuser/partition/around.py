@@ -6,7 +6,7 @@ from heapq import heapify, heappop, heappush
 from math import prod
 
 from redfuser.acrf.cascade import Reduce
-from redfuser.partition.draft import Reject
+from redfuser.partition.drafted import Reject
 from redfuser.partition.epilogue import adds_vector, convolves, rounds, statistic
 from redfuser.partition.graph import Graph, Node, Unit
 from redfuser.partition.sets import Units, bits, free_to_read, mask, small

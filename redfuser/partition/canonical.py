@@ -17,7 +17,7 @@ from redfuser.acrf.expr import Cast, Expr, Index, Load, Op, Ref, map_children
 from redfuser.acrf.index import i64
 from redfuser.partition import views
 from redfuser.partition.constants import apart
-from redfuser.partition.draft import Draft, R, Sink
+from redfuser.partition.drafted import Draft, R, Sink
 from redfuser.partition.evaluate import Instance, pure_index
 from redfuser.partition.fold import fold
 from redfuser.partition.graph import Node

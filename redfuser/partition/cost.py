@@ -12,7 +12,7 @@ from redfuser.acrf.affine import axes_of
 from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.expr import BYTES, NARROW, Load, walk
 from redfuser.outline import HELD, MAKING, generated, library, passes
-from redfuser.partition.draft import Draft, R
+from redfuser.partition.drafted import Draft, R
 from redfuser.partition.epilogue import absorbed, convolves, launches
 from redfuser.partition.evaluate import Instance
 from redfuser.partition.graph import Node

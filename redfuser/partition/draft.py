@@ -8,93 +8,22 @@ and names play no part. The same test finds the output axis that runs along the 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import prod
-from typing import Literal
 
 from redfuser.acrf.affine import Indices, axes_of
 from redfuser.acrf.cascade import Reduce
-from redfuser.acrf.expr import Expr, Index, Load, Op, substitute, walk
+from redfuser.acrf.expr import Expr, Index, Op, substitute
 from redfuser.acrf.index import i64
 from redfuser.acrf.refuse import defect
-from redfuser.partition.evaluate import Evaluator, Instance, Pick, Site, Value, picks, shared_walk
+from redfuser.partition.drafted import Draft, R, Reject, Sink
+from redfuser.partition.evaluate import Evaluator, Pick, Site, picks
 from redfuser.partition.graph import Node, Unit
-from redfuser.partition.positions import axes_in, best_split, in_order, layout, parts, solve
+from redfuser.partition.positions import axes_in, best_split, in_order, parts, solve
+from redfuser.partition.verdict import verdict
 from redfuser.partition.work import REFERENCE, Spent, Work
-from redfuser.target import Target
 
-R = "l"
 DEPTH = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Reject:
-    """Why a set of units is not one cascade: a code, the tensor it is about, and the failed condition.
-
-    ``rows`` are the reductions that were found to run over one common r-axis all the same: with two of them or more,
-    what is given up is a cascade, not a mere neighbourhood."""
-
-    code: str
-    node: Node | None
-    condition: str
-    why: str = ""
-    help: str = ""
-    rows: frozenset[Node] = frozenset()
-
-
-NOTHING = Reject("RF435", None, "an axis has no elements", "there is nothing to compute")
-
-
-@dataclass(slots=True)
-class Sink:
-    """A tensor that leaves the region, at the position it is evaluated."""
-
-    node: Node
-    axes: list[str]
-    at: tuple[Expr, ...]
-    value: Value | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One step of a region's growth: reductions that ``join`` with the maps in between, a map that comes to ``follow`` the
-    results, maps that ``lead`` to the row."""
-
-    kind: Literal["join", "follow", "lead"]
-    units: frozenset[Unit]
-
-
-@dataclass(slots=True)
-class Draft:
-    """``steps``: how the region grew from its first reduction, in order; what :mod:`redfuser.partition.smaller` undoes.
-    ``machine``: what its costs are modelled for."""
-
-    units: frozenset[Unit]
-    ev: Evaluator
-    sinks: list[Sink]
-    rows: list[Instance]
-    inner: list[Instance]
-    p_axes: tuple[str, ...]
-    extents: dict[str, int]
-    external: dict[Node, set[tuple[Expr, ...]]] = field(default_factory=dict)
-    machine: Target = REFERENCE
-    steps: tuple[Step, ...] = ()
-
-    @property
-    def row_map(self) -> bool:
-        """An output that carries the r-axis and depends on a reduction."""
-        return any(R in axes_in(s.at) and s.value is not None and self.depends(s.value) for s in self.sinks)
-
-    def loaded(self) -> set[Node]:
-        """The tensors outside that it loads: fewer than were looked at on the way, where a product takes from memory what
-        another reader would compute."""
-        values = [*(s.value for s in self.sinks if s.value), *(i.body for i in (*self.rows, *self.inner))]
-        names = {x.tensor for v in values for x in shared_walk(v.expr) if isinstance(x, Load)}
-        return {n for n in self.external if n.name in names}
-
-    def depends(self, v: Value) -> bool:
-        rows = {r.node for r in self.rows}
-        return any((n.lead or n) in rows for n, _ in v.sites)
 
 
 def draft(units: frozenset[Unit], seed: Node, work: Work | None = None) -> Draft | Reject:
@@ -175,7 +104,7 @@ class Drafter:
             ev = self.settle(done)
         except RecursionError as e:
             return Reject("RF302", self.seed, str(e))
-        got = self.check(ev, sinks)
+        got = verdict(self.units, ev, sinks, dict(self.extents), self.work.machine if self.work else REFERENCE)
         if isinstance(got, Draft):
             return got
         return replace(got, rows=frozenset(i.node for i in ev.instances.values() if i.over == R))
@@ -329,80 +258,3 @@ class Drafter:
                 break
         if best:
             self.substitute([sink], best)
-
-    # -- the verdict ---------------------------------------------------------------------------------------------------
-
-    def check(self, ev: Evaluator, sinks: list[Sink]) -> Draft | Reject:
-        if 0 in self.extents.values():
-            return NOTHING
-        rows = [i for i in ev.instances.values() if i.over == R]
-        inner = [i for i in ev.instances.values() if i.over != R]
-        at: dict[Node, tuple[Expr, ...]] = {}
-        for i in ev.instances.values():
-            if at.setdefault(i.node, i.indices) != i.indices:
-                return Reject("RF306", i.node, "a reduction is read at two different positions",
-                              "the second position belongs to another row: it would need the other row's result",
-                              "write what the product reads (the centred or scaled rows) in a pass before it")
-        for i in rows:
-            if any(R in axes_of(e) for e in i.indices):
-                return Reject("RF302", i.node, "a reduction over the row is itself read per element of the row")
-        for i in inner:
-            if isinstance(i.node.stmt, Reduce) and i.node.stmt.reducer.kind == "topk" and R in axes_of(i.indices[-1]):
-                return Reject("RF302", i.node, "the row runs over the ranks of a top-k over another axis")
-            if R not in i.axes:
-                return Reject("RF302", i.node, "the reduction runs over another axis and reads nothing that the row reads")
-        for (node, pos), _ in ev.lets.items():
-            if any(isinstance(x, Load) for e in pos for x in walk(e)):
-                continue  # one element, taken by data
-            if node.unit in self.units and not node.unit.is_view and at.setdefault(node, pos) != pos:
-                return Reject("RF306", node, "a tensor of the row is read at two different positions",
-                              "its neighbours would have to be computed as well",
-                              "write the tensor in a pass before the cascade")
-        reached = {i.node.unit for i in ev.instances.values()}
-        if missing := [u for u in self.units if u.reducing and u not in reached]:
-            return Reject("RF302", missing[0].nodes[0], "nothing in the region reads this reduction")
-        for i in rows:
-            ranks = i.node.stmt.reducer.k if isinstance(i.node.stmt, Reduce) and i.node.stmt.reducer.kind == "topk" else 0
-            if ranks and not isinstance(i.indices[-1], Index) and (ranks > 1 or any(
-                    (n.lead or n) is i.node for j in ev.instances.values() for n, _ in j.body.sites)):
-                return Reject("RF306", i.node, "one rank of a top-k is read by itself",
-                              "the list is one value of the cascade; a reader takes all of its ranks")
-        common = set.intersection(*(set(row_axes(i)) for i in rows))
-        if len(rows) == 1 and rows[0].contraction:  # what a product's left factor does not know is columns
-            for i in inner:
-                common = common & set(i.axes) if i.contraction else common
-        p_axes = tuple(a for a in rows[0].axes if a in common)
-        for i in inner:
-            if not common <= set(i.axes):
-                return Reject("RF305", i.node, "the inner reduction does not depend on every p-axis",
-                              "it would be recomputed for each of their values")
-        known = common | {R} | {a for i in rows for a in i.axes}
-        if (early := self.early(ev)) is not None:
-            return early
-        for s in sinks:
-            if extra := {a for a in axes_in(s.at) if self.extents[a] > 1} - known - self.k_axes(ev):
-                return Reject("RF306", s.node, "a result has an axis that the reductions do not have",
-                              f"{sorted(extra)[0]} is not a p-axis of the cascade: each row would be repeated along it")
-            if layout(ev.ix, s.at, s.node.shape) is None:
-                return Reject("RF306", s.node, "a result's index map is not a permutation of the axes")
-        return Draft(self.units, ev, sinks, rows, inner, p_axes, dict(self.extents), ev.external,
-                     self.work.machine if self.work else REFERENCE)
-
-    def early(self, ev: Evaluator) -> Reject | None:
-        """An operand that is a result of the region, or is made of one outside."""
-        own = sum(1 << u.index for u in self.units)
-        late = next((n for n in ev.external if n.unit is not None and (n.unit in self.units or n.unit.ancestors & own)), None)
-        return None if late is None else Reject(
-            "RF306", late, "a result of the region is also an operand that must be computed before it")
-
-    def k_axes(self, ev: Evaluator) -> set[str]:
-        """The axes along which top-k results are read."""
-        return {a for i in ev.instances.values() if isinstance(i.node.stmt, Reduce) and i.node.stmt.reducer.kind == "topk"
-                for a in axes_of(i.indices[-1])}
-
-
-def row_axes(i: Instance) -> tuple[str, ...]:
-    """Axes of a reduction's rows: all but the trailing axis of top-k results."""
-    if isinstance(i.node.stmt, Reduce) and i.node.stmt.reducer.kind == "topk":
-        return tuple(a for a in i.axes if a not in axes_of(i.indices[-1]))
-    return i.axes

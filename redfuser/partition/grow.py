@@ -19,7 +19,8 @@ from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.expr import Expr
 from redfuser.partition import judge
 from redfuser.partition.around import Around
-from redfuser.partition.draft import Draft, R, Reject, Step, draft, escaping
+from redfuser.partition.draft import draft, escaping
+from redfuser.partition.drafted import Draft, R, Reject, Step
 from redfuser.partition.evaluate import Site, scales
 from redfuser.partition.graph import Graph, Node, Unit
 from redfuser.partition.positions import axes_in

@@ -13,9 +13,10 @@ from math import prod
 from redfuser.acrf.affine import axes_of
 from redfuser.acrf.expr import NARROW, Cast, Load, Op
 from redfuser.partition.cost import columns_shared, consumer_pays, deep, inner_pays, product_alone, product_pays
-from redfuser.partition.draft import Draft, R, Reject, row_axes
+from redfuser.partition.drafted import Draft, R, Reject
 from redfuser.partition.evaluate import Instance
 from redfuser.partition.graph import Unit
+from redfuser.partition.verdict import row_axes
 
 Question = Callable[[Draft, Unit | None], Reject | None]
 MAX_TENSORS = 8

@@ -12,10 +12,12 @@ from math import prod
 from redfuser.acrf.affine import Indices
 from redfuser.acrf.expr import Expr, Index, Load, Op, walk
 from redfuser.acrf.refuse import defect
-from redfuser.partition.draft import NOTHING, Draft, Drafter, R, Reject, Sink, escaping
+from redfuser.partition.draft import Drafter, escaping
+from redfuser.partition.drafted import NOTHING, Draft, R, Reject, Sink
 from redfuser.partition.evaluate import Evaluator, shared_walk
 from redfuser.partition.graph import Node, Unit
 from redfuser.partition.positions import axes_in, layout, parts
+from redfuser.partition.verdict import early
 from redfuser.partition.work import REFERENCE, Spent, Work
 
 DEAR = frozenset({"exp", "exp2", "log", "log2", "tanh", "sigmoid", "erf", "sin", "cos", "pow", "sqrt", "rsqrt", "div"})
@@ -112,8 +114,8 @@ class _MapDrafter(Drafter):
             return Reject("RF302", next(iter(ev.instances.values())).node, "a map reads a reduction")
         if 0 in self.extents.values():
             return NOTHING
-        if (early := self.early(ev)) is not None:
-            return early
+        if (late := early(self.units, ev)) is not None:
+            return late
         order = layout(self.ix, last.at, last.node.shape)
         axes = {a for a in axes_in(last.at) if self.extents[a] > 1}
         if not order or not axes:

@@ -19,7 +19,8 @@ from redfuser import progress
 from redfuser.acrf.expr import BYTES
 from redfuser.outline import passes
 from redfuser.partition.around import Around
-from redfuser.partition.draft import Draft, Reject, Step, escaping
+from redfuser.partition.draft import escaping
+from redfuser.partition.drafted import Draft, Reject, Step
 from redfuser.partition.epilogue import absorbed, adds_bias, contracts, launches, made_of, moves
 from redfuser.partition.graph import Graph, Node, Unit
 from redfuser.partition.judge import MAX_TENSORS

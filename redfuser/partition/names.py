@@ -18,7 +18,7 @@ from collections.abc import Iterable
 
 from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.expr import Cast, Expr, Op, children
-from redfuser.partition.draft import Draft
+from redfuser.partition.drafted import Draft
 
 
 def stem(d: Draft) -> str:

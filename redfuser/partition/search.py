@@ -24,7 +24,7 @@ from redfuser.partition import account, loops, names
 from redfuser.partition.around import Around
 from redfuser.partition.canonical import Outlined, outline
 from redfuser.partition.cost import product_alone
-from redfuser.partition.draft import Draft
+from redfuser.partition.drafted import Draft
 from redfuser.partition.flat import flattened, one_matrix
 from redfuser.partition.graph import Graph, Unit, build_graph, provenance_of
 from redfuser.partition.grow import Cut, Grower

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from math import prod
 
-from redfuser.partition.draft import Draft
+from redfuser.partition.drafted import Draft
 from redfuser.partition.graph import Unit
 
 Pair = frozenset[int]
