@@ -8,7 +8,8 @@ from typing import Any
 from redfuser.acrf.cascade import Provenance
 from redfuser.kernels import Produced, describe_state
 from redfuser.recheck import Verdict
-from redfuser.report import CascadeReport, Note, Opaque, OpRef, Reason, Report
+from redfuser.report import Report
+from redfuser.reported import CascadeReport, Note, Opaque, OpRef, Reason
 from redfuser.steps import steps
 from redfuser.traffic import traffic
 

@@ -19,7 +19,7 @@ from redfuser.autotune.lookup import Decision, Records
 from redfuser.autotune.records import text_of
 from redfuser.errors import BuildError, InputError, LoweringError, RedFuserError
 from redfuser.gate import checked_scalar, checked_tiles
-from redfuser.report import Measured, Modelled, Note, Reason
+from redfuser.reported import Measured, Modelled, Note, Reason
 from redfuser.sizes import Symbol
 from redfuser.untuned import SPILLED
 

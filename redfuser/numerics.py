@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from redfuser.errors import NumericsError
 from redfuser.places import Ranking, Recorder, astray
-from redfuser.report import Numerics
+from redfuser.reported import Numerics
 from redfuser.rule import ACCUMULATOR, FACTOR, limit
 
 PROMOTED = (torch.float16, torch.bfloat16, torch.float32)

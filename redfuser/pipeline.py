@@ -20,7 +20,8 @@ from redfuser.describe import describe
 from redfuser.dump import Dump, dumping
 from redfuser.kernels import Produced, produce_all, with_hip
 from redfuser.recheck import Verdict, recheck, refused
-from redfuser.report import Reason, Report
+from redfuser.report import Report
+from redfuser.reported import Reason
 from redfuser.target import TARGETS
 from redfuser.whole import parts_of_one_call
 

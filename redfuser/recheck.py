@@ -10,7 +10,7 @@ from typing import Any
 
 from redfuser.cache import Cache
 from redfuser.errors import InternalError
-from redfuser.report import Reason
+from redfuser.reported import Reason
 from redfuser.verdicts import Verdict, remember
 
 

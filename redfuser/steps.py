@@ -10,7 +10,7 @@ from typing import Any, cast
 from redfuser import outline
 from redfuser.acrf.cascade import Provenance
 from redfuser.outer.order import schedule
-from redfuser.report import Kind, Step
+from redfuser.reported import Kind, Step
 from redfuser.target import TARGETS, target
 from redfuser.tvm_compat import (
     bindings,

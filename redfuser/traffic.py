@@ -10,7 +10,7 @@ from math import prod
 
 from redfuser.acrf.cascade import Cascade, Let, Reduce
 from redfuser.acrf.expr import BYTES, Expr, loads_of, refs_of
-from redfuser.report import Traffic
+from redfuser.reported import Traffic
 
 
 def traffic(cascade: Cascade) -> Traffic | None:

@@ -12,7 +12,7 @@ from typing import Any
 from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.expr import Op, walk
 from redfuser.errors import UnsupportedError
-from redfuser.report import Reason
+from redfuser.reported import Reason
 
 ONE_CALL = "F.scaled_dot_product_attention("
 

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # package; a module belongs to the longest name it begins with.
 LAYERS = (
     ("errors", "codes", "dtypes", "rule", "unseen", "strict", "sizes", "two_tvms", "tvm_compat", "bounded", "child", "elf", "progress", "turns", "users"),
-    ("page",),
+    ("page", "reported"),
     ("report", "settings", "artifact", "target", "cache", "toolchain"),
     ("verdicts", "outline"),
     ("places", "numerics", "testing", "timing"),
@@ -65,6 +65,7 @@ FORBIDDEN = {
     "codegen": ("tvm", "torch"),
     "runtime": ("tvm", "tilelang"),
     "report": ("torch", "tvm"),
+    "reported": ("torch", "tvm"),
     "rule": ("torch", "tvm", "numpy"),
     "unseen": ("torch", "tvm", "ml_dtypes"),
     "settings": ("torch", "tvm"),

@@ -21,7 +21,7 @@ from redfuser.autotune.device import part_for
 from redfuser.autotune.records import Record
 from redfuser.cache import key_of
 from redfuser.errors import TuningError
-from redfuser.report import Measured, Note
+from redfuser.reported import Measured, Note
 from redfuser.settings import Settings
 
 PROJECT = "redfuser-tuning"

@@ -17,7 +17,8 @@ import click
 
 from redfuser import progress
 from redfuser.errors import InternalError, NumericsError, RedFuserError
-from redfuser.report import CascadeReport, Report
+from redfuser.report import Report
+from redfuser.reported import CascadeReport
 from redfuser.users import missing_extra
 
 ERROR, USAGE, COVERAGE, NUMERICS, REGRESSION = 1, 2, 3, 4, 5

@@ -10,7 +10,8 @@ import click
 from redfuser.cli.console import as_json as json_
 from redfuser.cli.console import kernel, report_json, step
 from redfuser.errors import InputError
-from redfuser.report import CascadeReport, Report
+from redfuser.report import Report
+from redfuser.reported import CascadeReport
 
 
 @click.command()

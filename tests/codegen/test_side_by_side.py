@@ -12,7 +12,7 @@ import pytest
 from redfuser import bounded, kernels, turns
 from redfuser.artifact import KernelSpec
 from redfuser.codegen.pool import BuildFailure
-from redfuser.report import Reason
+from redfuser.reported import Reason
 from tests import fused_examples as examples
 
 WANTED = [("k0", examples.softmax(64, 300)), ("k1", examples.softmax(64, 200)), ("k2", examples.softmax(64, 100))]

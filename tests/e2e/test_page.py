@@ -15,7 +15,8 @@ import pytest
 import torch
 
 import redfuser
-from redfuser.report import CascadeReport, Modelled, Note, Opaque, OpRef, Reason, Report, Step, Traffic
+from redfuser.report import Report
+from redfuser.reported import CascadeReport, Modelled, Note, Opaque, OpRef, Reason, Step, Traffic
 
 HOSTILE = "</script><img src=x onerror=\"document.title='broken'\"><!-- <script> ]]> \u2028 & ' \" {{x}} /* style */"
 

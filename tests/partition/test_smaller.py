@@ -13,7 +13,7 @@ from redfuser.frontend import import_model
 from redfuser.kernels import Produced, produce
 from redfuser.partition import Partitioner
 from redfuser.partition.smaller import apart
-from redfuser.report import Reason
+from redfuser.reported import Reason
 from tests.partition.helpers import execute, flat
 
 HALF = torch.float16

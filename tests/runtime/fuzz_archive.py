@@ -30,7 +30,8 @@ from torch.utils import _pytree as pytree
 
 from redfuser.artifact import ArgSpec, KernelSpec, LaunchSpec, ParamSpec, TmaSpec
 from redfuser.errors import ArtifactError
-from redfuser.report import CascadeReport, OpRef, Reason, Report, Traffic
+from redfuser.report import Report
+from redfuser.reported import CascadeReport, OpRef, Reason, Traffic
 from redfuser.runtime.model import CompiledModel
 from redfuser.runtime.parts import Graph
 from redfuser.runtime.signature import Signature, TensorSpec, Value

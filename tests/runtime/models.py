@@ -8,7 +8,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from redfuser.artifact import KernelSpec
-from redfuser.report import CascadeReport, OpRef, Report
+from redfuser.report import Report
+from redfuser.reported import CascadeReport, OpRef
 from redfuser.runtime.model import CompiledModel
 from redfuser.runtime.parts import Graph
 from redfuser.runtime.signature import Signature, TensorSpec, Value

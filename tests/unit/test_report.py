@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from redfuser.report import BOUNDS, CascadeReport, Note, Numerics, Opaque, OpRef, Reason, Report, Traffic
+from redfuser.report import Report
+from redfuser.reported import BOUNDS, CascadeReport, Note, Numerics, Opaque, OpRef, Reason, Traffic
 
 
 def sample() -> Report:

@@ -15,7 +15,8 @@ from redfuser.bench.suite import problem, run
 from redfuser.bench.suite.shrink import shrunk, smaller
 from redfuser.cli.bench import bench
 from redfuser.errors import InputError
-from redfuser.report import CascadeReport, Reason, Report, Step
+from redfuser.report import Report
+from redfuser.reported import CascadeReport, Reason, Step
 
 PROBLEM = """
 import torch
