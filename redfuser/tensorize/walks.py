@@ -14,8 +14,9 @@ from redfuser.strategies.program import Program
 from redfuser.strategies.select import on_chip
 from redfuser.target import Target
 from redfuser.tensorize.by_thread import by_thread, possible
-from redfuser.tensorize.configs import EACH, ROWS_TIE, THREADS, configs
+from redfuser.tensorize.configs import EACH, THREADS, configs
 from redfuser.tensorize.model import predicted
+from redfuser.tensorize.ranked import ROWS_TIE
 from redfuser.tensorize.tiles import tensorize
 
 BLOCKS = 4

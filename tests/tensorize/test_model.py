@@ -256,7 +256,7 @@ def test_where_no_tiles_are_left_it_is_said_what_they_lack(monkeypatch):
     kernel could not have either."""
     from redfuser.tensorize import configs
 
-    listed = sys.modules["redfuser.tensorize.configs"]
+    listed = sys.modules["redfuser.tensorize.ranked"]
     step = realise(examples.attention(1, 8, 8, 300, 300, 64, "f16", causal=False), "single", 1)
     last = configs(step, HOPPER)[-1]
 

@@ -1,0 +1,119 @@
+"""Tilings that are legal, from extents alone, the usual first: of products that a row is walked through, of lists, of rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil, log
+
+from redfuser.outline import HELD
+from redfuser.strategies.select import FEW, LINE, LONG, STEP
+from redfuser.target import Target
+from redfuser.tensorize.config import Schedule, TileConfig
+from redfuser.tensorize.sizes import round_up
+
+FEWEST, USUAL, MOST = 8, 28, 64
+"""Elements of a row on chip that a thread has."""
+THREE = 192
+"""Rows of three warp groups."""
+_WAYS: tuple[Schedule, ...] = ("persistent", "overlap", "persistent-lanes", "overlap-lanes")
+ASKED = 1024
+"""Keys from which a few rows are worth roles: one group that computes, and copies that run ahead of it. Most of its 64 rows are
+nobody's, which costs nothing where memory is what bounds. One H200, in graphs, 32 heads on 8 of 128, beside a read of the same
+bytes: 64 x 4096 keys .239 ms for .286 (.236), 8 x 32768 in four .242 for .259 (.235), 1 x 32768 in 33 .0443 for .0452."""
+NARROW = 64 << 10
+"""Bytes of shared memory in which 64 rows of 512 columns leave no room for keys."""
+
+
+def column_tiles(widths: list[int]) -> list[int]:
+    """Tiles of the column axes: 0, all of each, or less where they are more than a block holds."""
+    if sum(widths) <= HELD:
+        return [0]
+    tiles = dict.fromkeys(round_up(ceil(max(widths) / k), 64) for k in range(2, 17))
+    return [t for t in tiles if held(widths, t) <= HELD] or [64]
+
+
+def held(widths: list[int], tile: int) -> int:
+    """Columns of a block."""
+    return sum(min(e, tile or e) for e in widths)
+
+
+def walk_space(target: Target, rows: int, n: int, columns: int) -> list[TileConfig]:
+    """Rows whose ``n`` elements are walked in segments, with an accumulated product of ``columns``."""
+    out: list[TileConfig] = []
+    if rows <= 16:
+        threads = 128 if round_up(columns, 16) % 32 == 0 else 64  # each warp takes eight columns, or some of these
+        out += [TileConfig(16, s, threads, stages, "shared", False) for s in (64, 128) for stages in (2, 3)]
+        if target.tma and target.wgmma and n >= ASKED and columns <= 128:
+            out += [TileConfig(64, s, 128, 2, "registers", True, schedule="overlap") for s in (128, 64)]
+    for m in (64, 128):
+        for s in (64, 128, 80, 32):
+            for stages in (2, 1):
+                if s > max(32, n):
+                    continue
+                out += [TileConfig(m, s, t * m, stages, "registers", False) for t in ((2, 4) if target.warp > 32 else (2,))]
+                if target.tma and m >= 128:
+                    out.append(TileConfig(m, s, 2 * m, stages, "registers", True))
+    if target.tma and target.wgmma and n >= 128:
+        out = [TileConfig(m, 128 if columns <= 128 else 64, 2 * m, 2, "registers", True, schedule=way) for m in (128, THREE)
+                if rows >= m and columns <= (64 if m == THREE else 256) for way in _WAYS] + out
+    if columns > 256:  # an accumulator this wide is shared by two warp groups, column by column
+        out = [TileConfig(64, s, 256, stages, "shared", ws) for s in (64, 32) for stages in (2, 1)
+               for ws in ((True, False) if target.tma else (False,))]
+        if target.tma and target.wgmma and n > 64:
+            out = [TileConfig(64, 64, 256, 2, "shared", True, schedule="relay"), *out]
+    if columns > 256 and target.shared_bytes <= NARROW:  # rows and keys as they are wide, a few of each
+        out += [TileConfig(m, s, t, 1, "shared", False) for m, s, t in ((32, 32, 256), (16, 32, 128), (16, 16, 64))]
+    if target.kind == "hip":  # nothing is pipelined
+        out = list(dict.fromkeys(replace(c, stages=0) for c in out))
+    return out
+
+
+def selection_space(n: int, depth: int, target: Target) -> list[TileConfig]:
+    """A row of scores held whole in registers while its best are picked."""
+    width = max(16, -(-n // 16) * 16)
+    out = []
+    for m, threads, weights in ((16, 128, "shared"), (32, 64, "registers"), (64, 128, "registers")):
+        if weights == "shared" and width < 64:
+            continue
+        for stages in (3, 2):
+            shared = 2 * stages * 64 * (m + width)
+            if m * width / threads <= 128 and shared <= target.shared_bytes and threads >= target.warp:
+                out.append(TileConfig(m, width, threads, stages, weights, False, chunk=64 if depth > 64 else 0))  # type: ignore[arg-type]
+    return out or [TileConfig(16, width, target.warp, 2, "registers", False, chunk=64)]
+
+
+def row_space(resident: bool, rows: int, n: int, neighbours: bool) -> list[TileConfig]:
+    """Rows held on chip, or walked, the usual first. neighbours: a block takes whole lines of memory, 32 rows or more where it
+    has room for them, and few elements of each at once. A row on chip that is no power of two long is shared evenly by a
+    block's threads, four elements at a time, or alone; TileLang has no layout for others, or gives each thread whole rows."""
+    if neighbours and not resident and FEW <= rows < 16:
+        together = 1 << (rows - 1).bit_length()
+        return [TileConfig(together, s // together, 128, 0, "registers", False) for s in (LINE * STEP, LINE * STEP // 2)]
+    if neighbours and rows >= 16 and not resident:
+        return [TileConfig(32, max(8, min(n, 64)), 128, 0, "registers", False), TileConfig(64, 32, 128, 0, "registers", False),
+                TileConfig(32, 32, 128, 0, "registers", False)]
+    padded = 1 << max(5, (n - 1).bit_length())
+    if neighbours and rows >= 16:  # every thread has as many: a reduction among some of a block's threads waits for the others
+        for width in dict.fromkeys((n, padded)):
+            held = [TileConfig(r, width, t, 0, "registers", False) for r, t in (
+                (32, 128), (32, 256), (32, 512), (16, 128), (16, 256), (8, 256))
+                if r * width % t == 0 and 4 <= r * width / t <= 64]
+            if held:
+                return [c for c in held if c.rows == held[0].rows]
+    if not resident:
+        wide = min(LONG, 1 << max(5, (n - 1).bit_length()))
+        return [TileConfig(r, s, t, 0, "registers", False) for r, s, t in (
+            (1, min(wide, LONG // 2), 128), (1, wide, 256), (1, min(wide, 1024), 128), (4, min(wide, 256), 128))]
+    out = []
+    for width in dict.fromkeys((n, padded)):
+        even = [(r, t) for t in (64, 128, 256, 512) for r in (1, 2, 4) if width == padded or width % (4 * t) == 0]
+        alone = [(r, t) for t in (32, 64, 128, 256, 512) for r in (1, 2, 4) if width % (4 * t if r > 1 else t) == 0]
+        for shapes in (even, alone):
+            out = [TileConfig(r, width, t, 0, "registers", False) for r, t in shapes
+                   if FEWEST <= r * width / t <= MOST and r <= max(1, rows)]
+            if out:
+                break
+        if out:
+            break
+    out.sort(key=lambda c: abs(log(c.rows * c.segment / c.threads / USUAL)))
+    return [*out, TileConfig(1, padded, min(1024, max(32, padded // 32)), 0, "registers", False)]
