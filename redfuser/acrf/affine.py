@@ -71,9 +71,15 @@ class Affine:
 
 def affine(terms: Mapping[Expr, int], constant: int = 0) -> Affine:
     """The form with these coefficients, in order."""
-    constant += sum(c * int(a.value) for a, c in terms.items() if isinstance(a, Const))
-    kept = [(a, c) for a, c in terms.items() if c and not isinstance(a, Const)]
-    return Affine(tuple(sorted(kept, key=lambda t: (-abs(t[1]), isinstance(t[0], Op), str(t[0])))), constant)
+    kept = []
+    for a, c in terms.items():
+        if isinstance(a, Const):
+            constant += c * int(a.value)
+        elif c:
+            kept.append((a, c))
+    if len(kept) > 1:
+        kept.sort(key=lambda t: (-abs(t[1]), isinstance(t[0], Op), str(t[0])))
+    return Affine(tuple(kept), constant)
 
 
 def atom(e: Expr) -> Affine:

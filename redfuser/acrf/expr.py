@@ -41,6 +41,31 @@ COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 DTYPES = tuple(TABLE)
 
 
+class _Node:
+    """Hash and text of a node, found once: a tree that is looked up in a table is not walked again for it."""
+
+    __slots__ = ("_hash", "_text")
+    _hash: int
+    _text: str
+
+    def _key(self) -> tuple[object, ...]:
+        raise NotImplementedError
+
+    def __hash__(self) -> int:
+        try:
+            return self._hash
+        except AttributeError:
+            object.__setattr__(self, "_hash", found := hash(self._key()))
+            return found
+
+    def __str__(self) -> str:
+        try:
+            return self._text
+        except AttributeError:
+            object.__setattr__(self, "_text", text := print_expr(self))  # type: ignore[arg-type]
+            return text
+
+
 @dataclass(frozen=True, slots=True)
 class Const:
     """A literal. The dtype takes part in equality, since Python merges 0, 0.0, -0.0 and False."""
@@ -76,19 +101,21 @@ class Index:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class Load(_Node):
     """An element of an input tensor, ``x[i, l]``; the indices are integer expressions over axes."""
 
     tensor: str
     indices: tuple[Expr, ...]
     dtype: str
 
-    def __str__(self) -> str:
-        return print_expr(self)
+    def _key(self) -> tuple[object, ...]:
+        return (self.tensor, self.indices, self.dtype)
+
+    __hash__ = _Node.__hash__
 
 
 @dataclass(frozen=True, slots=True)
-class Ref:
+class Ref(_Node):
     """The value of an earlier statement at the current point of its axes (``m`` in ``exp(x[l] - m)``).
 
     Inside a fused state a name may carry a version suffix: ``m@old`` (before this segment), ``m@a`` / ``m@b`` (the two
@@ -100,31 +127,37 @@ class Ref:
     dtype: str
     indices: tuple[Expr, ...] = ()
 
-    def __str__(self) -> str:
-        return print_expr(self)
+    def _key(self) -> tuple[object, ...]:
+        return (self.name, self.dtype, self.indices)
+
+    __hash__ = _Node.__hash__
 
 
 @dataclass(frozen=True, slots=True)
-class Op:
+class Op(_Node):
     """A pointwise operation; ``name`` is one of UNARY, BINARY's keys or FUNCTIONS."""
 
     name: str
     args: tuple[Expr, ...]
     dtype: str
 
-    def __str__(self) -> str:
-        return print_expr(self)
+    def _key(self) -> tuple[object, ...]:
+        return (self.name, self.args, self.dtype)
+
+    __hash__ = _Node.__hash__
 
 
 @dataclass(frozen=True, slots=True)
-class Cast:
+class Cast(_Node):
     """A conversion: a rounding that is part of the program."""
 
     arg: Expr
     dtype: str
 
-    def __str__(self) -> str:
-        return print_expr(self)
+    def _key(self) -> tuple[object, ...]:
+        return (self.arg, self.dtype)
+
+    __hash__ = _Node.__hash__
 
 
 Expr = Union[Const, Index, Load, Ref, Op, Cast]

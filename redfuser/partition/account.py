@@ -153,7 +153,10 @@ class _Balance:
 
     def overlooked(self, u: Unit, cuts: list[Cut]) -> None:
         """A statistic that comes back to its own row, unfused, and nothing said so."""
-        if u in self.told or not u.on_activations or not self.missing((u,)) or (back := returns(u)) is None:
+        if u in self.told or not self.missing((u,)):
+            return
+        back = () if rowwise(u) else returns(u) if u.on_activations else None
+        if back is None:
             return
         if any(v in self.fused for v in back):
             self.notes.append(Apart(place(provenance_of(u)), "RF307",
@@ -171,6 +174,13 @@ class _Balance:
 def place(where: Provenance) -> str:
     """``aten.mean.dim (model.py:42)``."""
     return f"{where.op} ({where.source})" if where.source else where.op
+
+
+def rowwise(u: Unit) -> bool:
+    """Is the operation a cascade in itself: reductions of the call's data, and a map back to their rows (a norm, a softmax)?"""
+    size = max((prod(a.shape) for a in u.args if not a.weight), default=0)
+    return u.reducing and not u.slides and size > 1 and any(
+        n.stmt is not None and not isinstance(n.stmt, Reduce) and prod(n.shape) >= size for n in u.results)
 
 
 def returns(u: Unit) -> tuple[Unit, ...] | None:

@@ -256,7 +256,7 @@ class Evaluator:
 
     def tidy(self, e: Expr) -> Expr:
         """Normal form of index arithmetic, folding of constants and masks elsewhere."""
-        if e.dtype in INTS and pure_index(e):
+        if e.dtype in INTS and (e in self.ix.simple or pure_index(e)):
             return self.ix.simplify(e)
         if isinstance(e, Op) and e.name in ("lt", "le", "gt", "ge", "eq", "ne") and all(
                 a.dtype in INTS and pure_index(a) for a in e.args):

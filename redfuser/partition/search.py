@@ -32,7 +32,7 @@ from redfuser.partition.maps import MapGrower
 from redfuser.partition.region import Partition, Refusal, Region, key_of
 from redfuser.partition.sets import Units
 from redfuser.partition.smaller import Pair, apart, undone
-from redfuser.partition.work import CASCADES, DERIVED, REFERENCE, ROUNDS, WHOLE, Work
+from redfuser.partition.work import CASCADES, DERIVED, MODULE, REFERENCE, ROUNDS, WHOLE, Work
 from redfuser.target import TARGETS
 
 log = logging.getLogger("redfuser.partition")
@@ -74,7 +74,8 @@ class Partitioner:
         self.fused: dict[str, Fused | NotFusable] = {}
         self.declined: list[account.Declined] = []
         self.verdicts: dict[object, Any] = {}
-        self.work = Work(TARGETS.get(arch, REFERENCE))
+        self.allowed = _allowed(self.graph.units)
+        self.work = Work(TARGETS.get(arch, REFERENCE), self.allowed)
         self.drafts: dict[Any, Any] = {}
         self.banned: set[Pair] = set()
         self.barred: set[int] = set()
@@ -86,7 +87,7 @@ class Partitioner:
         self.eager: set[int] = set()
         self.costs: dict[object, Any] = {}
         self.grouped: dict[Any, Any] = {}
-        self.spare = Work(self.work.machine)
+        self.spare = Work(self.work.machine, self.allowed)
         self.by_var = {n.var: n for n in self.graph.nodes if n.var}
         self.escaping = [n for n in self.graph.nodes if n.escapes]
         self.slices = loops.Slices(self.graph)
@@ -111,7 +112,7 @@ class Partitioner:
                 else:
                     accepted.append((d, out, got))
             log.info("round %d: %d regions of %d operations, %d distinct cascades, %d nodes visited", turn, len(accepted),
-                     len(self.graph.units), len(self.fused), WHOLE - self.work.left)
+                     len(self.graph.units), len(self.fused), self.allowed - self.work.left)
             if not again:
                 break
         if self.work.short:
@@ -287,6 +288,12 @@ class Partitioner:
                 out.add(n.unit.var)
                 todo += n.unit.args
         return out
+
+
+def _allowed(units: list[Unit]) -> int:
+    """Nodes that may be visited for a model of these operations."""
+    some = [u for u in units if u.reducing]
+    return WHOLE + MODULE * max(0, min(len({id(u.lifted) for u in some}), len({u.provenance.module for u in some})) - 1)
 
 
 def _trimmed(drafts: list[Draft]) -> Iterator[Draft]:

@@ -1,7 +1,7 @@
 """How much analysis a partition may do: counted, not timed, so that the same model gives the same partition everywhere.
 
 What is counted are the expression nodes that evaluating a candidate region visits (:mod:`redfuser.partition.evaluate`),
-about 50,000 a second. A verdict is remembered by the structure of the region, so equal layers cost nothing: what runs into
+about 75,000 a second. A verdict is remembered by the structure of the region, so equal layers cost nothing: what runs into
 these limits is a recurrence that was unrolled, whose every step is another region, or a program of very many kinds of rows.
 What is not analysed stays with torch, and the report says so (RF308).
 """
@@ -19,8 +19,9 @@ NEAR = 10
 """Reductions that are looked at, nearest first, each time that one is looked for."""
 SEED = 60_000
 """Nodes visited for one cascade."""
-WHOLE = 250_000
-"""Nodes visited for a whole model."""
+WHOLE, MODULE = 250_000, 40_000
+"""Nodes visited for a whole model, and for each further kind of reduction that a module of its own has (a stage of other
+extents, a shifted window): the steps of a loop that was unrolled are all of one module."""
 CASCADES = 128
 """Distinct cascades of a model."""
 VAIN, LONG = 2, 10_000

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from redfuser import outer
 from redfuser.frontend import import_model
 from redfuser.partition import Partitioner, loops
-from redfuser.partition.work import DERIVED, REGION, SEED, WHOLE
+from redfuser.partition.work import DERIVED, MODULE, REGION, SEED, WHOLE
 from tests.partition.helpers import execute
 
 STEPS = 48
@@ -44,6 +44,43 @@ def test_an_unrolled_recurrence_is_bounded_and_what_is_beside_it_fuses():
     assert [str(x.cascade) for x in again.regions] == [str(x.cascade) for x in found.regions]
     with torch.no_grad():
         torch.testing.assert_close(execute(imported, found, args)[0], delta_rule(*args), rtol=2e-4, atol=2e-5)
+
+
+class Stages(torch.nn.Module):
+    """Norms of four widths, each in a module of its own."""
+
+    def __init__(self):
+        super().__init__()
+        widths = (8, 12, 20, 28)
+        self.norms = torch.nn.ModuleList(torch.nn.LayerNorm(n) for n in widths)
+        self.steps = torch.nn.ModuleList(torch.nn.Linear(a, b) for a, b in zip(widths, (*widths[1:], 4), strict=True))
+
+    def forward(self, x):
+        for norm, step in zip(self.norms, self.steps, strict=True):
+            x = step(norm(x))
+        return x
+
+
+def test_stages_are_given_more_work_than_an_unrolled_loop():
+    """What is allowed grows with kinds of reductions in modules of their own; many steps of one module are one."""
+    stages = Partitioner(import_model(Stages(), (torch.randn(6, 8),)))
+    assert stages.allowed == WHOLE + 7 * MODULE  # four norms and four products
+
+    def growing(x):
+        return torch.stack([torch.softmax(x[:, :t], -1).square().sum(-1) for t in range(2, 9)], -1)
+
+    loop = Partitioner(import_model(growing, (torch.randn(4, 16),)))
+    assert loop.allowed == WHOLE and len({id(u.lifted) for u in loop.graph.units if u.reducing}) > 6
+
+
+def test_a_norm_without_work_left_is_a_loss():
+    """One operation that is a whole cascade counts among the cascades of the model."""
+    imported = import_model(Stages(), (torch.randn(6, 8),))
+    search = Partitioner(imported)
+    search.work.left = 0
+    found = search.run()
+    assert [r.reason.code for r in found.refusals if r.name.startswith("norm")] == ["RF308"] * 4 and not found.regions
+    assert not [n for n in Partitioner(imported).run().refusals if n.reason.code == "RF308"]
 
 
 def test_costs_are_of_the_target():

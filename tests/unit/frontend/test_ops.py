@@ -213,6 +213,7 @@ SHAPES: Ops = {
     "flatten": lambda x: x.flatten(1),
     "slice of cat": lambda x: torch.cat([x, x], 1)[:, 5:8],
     "contiguous": lambda x: x.transpose(0, 1).contiguous().view(5, 24),
+    "as_strided": lambda x: torch.as_strided(x * 2, (20, 1, 6), (6, 1, 1)),
     "zeros_like": lambda x: x + torch.zeros_like(x),
     "new_ones": lambda x: x.new_ones(3, 6) + x[0, :3],
     "full_like": lambda x: torch.full_like(x, 2.5),
@@ -247,6 +248,13 @@ def _assign(x: Tensor) -> Tensor:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 def test_shapes(dtype: torch.dtype) -> None:
     check(SHAPES, (tensors((4, 5, 6), dtype),))
+
+
+def test_places_in_memory_that_are_no_view_stay_opaque() -> None:
+    ops: Ops = {"turned": lambda x: torch.as_strided(x * 2, (6, 20), (1, 6)), "a part": lambda x: torch.as_strided(x * 2, (5,), (1,), 3),
+                "of a turned one": lambda x: torch.as_strided(x.transpose(0, 1) * 2, (120,), (1,)), "of the call's": lambda x: x.as_strided((120,), (1,))}
+    calls = check(ops, (tensors((4, 5, 6), torch.float32),), opaque=True).opaque.values()
+    assert [c.target for c in calls] == ["aten.as_strided.default"] * len(ops)
 
 
 def test_indexing() -> None:
