@@ -7,9 +7,10 @@ left, the last one's failure is the reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from redfuser import progress, strict, turns
@@ -22,6 +23,7 @@ from redfuser.gate import checked_scalar, checked_tiles
 from redfuser.reported import Measured, Modelled, Note, Reason
 from redfuser.sizes import Symbol
 from redfuser.untuned import SPILLED
+from redfuser.verdicts import JUDGED
 
 NO_COMPILER = ("RF450", "RF458", "RF459", "RF462")
 """What every candidate would meet alike."""
@@ -63,11 +65,35 @@ def produce(name: str, fused: Fused, arch: str, *, build: bool = True, strategy:
     the first first. symbols: the ranges of its symbolic extents; choices are made for
     what is usual in them. decided: by a tuning record, which beats the model where what it names is still there. verify: the
     setting of that name; ``0`` checks nothing, under ``strict`` a program that does not hold is an InternalError."""
+    if decided is not None:
+        return _as_decided(name, fused, arch, build, verify, decided)
+    found = plan(name, fused, arch, strategy=strategy, splits=splits, verify=verify, symbols=symbols, order=order)
+    return found.built() if build else found.made
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A kernel before anything is built: ``made``, and what builds it; nothing does where ``made`` says why there is none."""
+
+    made: Produced
+    build: Callable[[], Produced] | None = None
+
+    def built(self) -> Produced:
+        if self.build is None:
+            return self.made
+        try:
+            return self.build()
+        except (LoweringError, BuildError, InputError) as error:
+            return Produced(self.made.name, stages={k: self.made.stages[k] for k in ("cascade", "fused", "program")},
+                            reason=_reason(error))
+
+
+def plan(name: str, fused: Fused, arch: str, *, strategy: str | None = None, splits: int | None = None, verify: str = "1",
+         symbols: tuple[Symbol, ...] = (), order: Callable[[list[Any]], list[Any]] = list) -> Plan:
+    """:func:`produce` up to the first binary: a program, checked, and the text of the first candidate for it."""
     from redfuser.strategies.symbols import declared
     from redfuser.untuned import asked_for, untuned
 
-    if decided is not None:
-        return _as_decided(name, fused, arch, build, verify, decided)
     stages = {"cascade": str(fused.cascade), "fused": describe_state(fused)}
     try:
         chosen: Any
@@ -79,11 +105,9 @@ def produce(name: str, fused: Fused, arch: str, *, build: bool = True, strategy:
         stages["program"] = str(program)
         made = Produced(name, chosen, program.splits, stages=stages)
         made = replace(made, checks=checked_scalar(program, arch, verify, symbols))
-        if arch == "cpu":
-            return _scalar(made, program, build, symbols)
-        return _tiled(made, program, arch, build, verify, symbols, order)
-    except (LoweringError, BuildError, InputError) as error:
-        return Produced(name, stages=stages, reason=_reason(error))
+        return _scalar(made, program, symbols) if arch == "cpu" else _tiled(made, program, arch, verify, symbols, order)
+    except (LoweringError, InputError) as error:
+        return Plan(Produced(name, stages=stages, reason=_reason(error)))
 
 
 def _as_decided(name: str, fused: Fused, arch: str, build: bool, verify: str, decided: Decision) -> Produced:
@@ -132,36 +156,47 @@ def _older(made: Produced, decided: Decision) -> tuple[Note, ...]:
 
 
 def produce_all(wanted: Sequence[tuple[str, Fused]], arch: str, *, build: bool = True, verify: str = "1",
-                records: Records | None = None, refused: Callable[[], Mapping[str, Reason]] = dict) -> list[Produced]:
+                records: Records | None = None, refused: Callable[[Collection[str]], Mapping[str, Reason]] = lambda _: {}
+                ) -> list[Produced]:
     """:func:`produce` of every (name, fusion), in order, each as the records decide. Kernels build side by side; plans are made
     one at a time, and no plan depends on another's, so the kernels are those that one after the other would give. refused:
-    finds, while compilers run, which of them must not have a kernel, and why; it passes its turn on."""
+    finds, while compilers run, which of these must not have a kernel, and why; it passes its turn on. It is not asked of
+    what no kernel can be planned for, but of what a check found wrong: whether the fusion itself is decides what is tried."""
     finished: list[str] = []
 
-    def decided(item: tuple[str, Fused]) -> Decision | None:
-        return records.decision(item[1], arch) if records is not None else None
+    def asked(plans: Iterable[Plan]) -> list[str]:
+        return [p.made.name for p in plans if p.made.reason is None or p.made.reason.code in JUDGED]
 
     def told(made: Produced) -> Produced:
         finished.append(made.name)
         progress.tell("building kernels" if build else "planning kernels", len(finished), len(wanted))
         return made
 
+    def begun(name: str, fused: Fused) -> Plan:
+        decided = records.decision(fused, arch) if records is not None else None
+        if decided is None:
+            return plan(name, fused, arch, verify=verify)
+        return Plan(Produced(name), lambda: produce(name, fused, arch, build=build, verify=verify, decided=decided))
+
     if not build or arch == "cpu":
-        bad = refused()
-        return [Produced(item[0], reason=bad[item[0]]) if item[0] in bad else told(
-            produce(*item, arch, build=build, verify=verify, decided=decided(item))) for item in wanted]
+        plans = [begun(*item) for item in wanted]
+        bad = refused(asked(plans))
+        return [Produced(name, reason=bad[name]) if (name := p.made.name) in bad else told(
+            p.built() if build or not p.made.stages else p.made) for p in plans]
     from redfuser.codegen.pool import default_pool
 
-    def one(item: tuple[str, Fused]) -> Produced:
+    def one(p: Plan) -> Produced:
         with turns.taken():
-            return told(produce(*item, arch, build=True, verify=verify, decided=decided(item)))
+            return told(p.built())
 
     with turns.given_up(), ThreadPoolExecutor(max(1, min(default_pool().size + 1, len(wanted)))) as threads:
-        made = [threads.submit(one, item) for item in wanted]
+        made = []
         with turns.taken():
-            bad = refused()
-        return [Produced(name, reason=bad[name]) if name in bad else m.result()
-                for (name, _), m in zip(wanted, made, strict=True)]
+            for item in wanted:
+                made.append((p := begun(*item), threads.submit(one, p)))
+                turns.passed_on()
+            bad = refused(asked(p for p, _ in made))
+        return [Produced(name, reason=bad[name]) if (name := p.made.name) in bad else m.result() for p, m in made]
 
 
 def with_hip(made: Mapping[str, Produced]) -> dict[str, Produced]:
@@ -175,48 +210,58 @@ def with_hip(made: Mapping[str, Produced]) -> dict[str, Produced]:
     return {k: replace(p, stages={**p.stages, "hip": texts[p.name]}) if texts.get(p.name) else p for k, p in made.items()}
 
 
-def _scalar(made: Produced, program: Any, build: bool, symbols: tuple[Symbol, ...]) -> Produced:
+def _scalar(made: Produced, program: Any, symbols: tuple[Symbol, ...]) -> Plan:
     """The CPU road: scalar TIR, scheduled and built with LLVM."""
     from redfuser.strategies import cpu
 
-    stages = {**made.stages, "tir": cpu.source(program, symbols)}
-    spec = cpu.build(program, symbols) if build else None
-    return replace(made, spec=spec, stages=stages, config="scalar TIR")
+    made = replace(made, stages={**made.stages, "tir": cpu.source(program, symbols)}, config="scalar TIR")
+    return Plan(made, lambda: replace(made, spec=cpu.build(program, symbols)))
 
 
-def _tiled(made: Produced, program: Any, arch: str, build: bool, verify: str, symbols: tuple[Symbol, ...],
-           order: Callable[[list[Any]], list[Any]]) -> Produced:
+def _tiled(made: Produced, program: Any, arch: str, verify: str, symbols: tuple[Symbol, ...],
+           order: Callable[[list[Any]], list[Any]]) -> Plan:
     """The GPU road: tile program, TileLang text, binaries from a worker process."""
+    passed: list[Note] = []
+    by = "cost model" if order is list else "asked for"
+    candidates = ((rank, replace(made, stages={**made.stages, **texts}, config=f"{by}, candidate {rank}: {config}",
+                                 checks=made.checks + checks, roundings=tiles.roundings, notes=tuple(passed),
+                                 modelled=() if symbols else _modelled(tiles, arch), request=request))
+                  for rank, config, tiles, texts, request, checks in _candidates(
+                      made.name, program, arch, verify, passed, symbols, order))
+    first = next(candidates, None)
+    if first is None:
+        raise _no_room(made.name, arch)
+    return Plan(first[1], lambda: _first_built(chain([first], candidates), arch, passed, symbols, order is not list))
+
+
+def _no_room(name: str, arch: str) -> LoweringError:
+    return LoweringError("RF410", f"no configuration of {name} fits {arch}",
+                         help="the region runs unfused; a smaller head dimension or row would fit")
+
+
+def _first_built(candidates: Iterable[tuple[int, Produced]], arch: str, passed: list[Note], symbols: tuple[Symbol, ...],
+                 asked: bool) -> Produced:
+    """The first that builds, and keeps its registers where it was not asked for; else the one that keeps most of them."""
     failure: RedFuserError | None = None
     spare: tuple[int, Produced] | None = None
-    passed: list[Note] = []
-    candidates = _candidates(made.name, program, arch, verify, passed, symbols, order)
-    by = "cost model" if order is list else "asked for"
-    for rank, config, tiles, texts, request, checks in candidates:
-        chosen = replace(made, stages={**made.stages, **texts}, config=f"{by}, candidate {rank}: {config}",
-                         checks=made.checks + checks, roundings=tiles.roundings, notes=tuple(passed),
-                         modelled=() if symbols else _modelled(tiles, arch), request=request)
-        if not build:
-            return chosen
+    for rank, chosen in candidates:
         try:
-            spec = _build(request, symbols)
+            spec = _build(chosen.request, symbols)
             spilled = max((r.get("spill_bytes", 0) for r in spec.resources), default=0)
-            if spilled <= SPILLED or order is not list:
+            if spilled <= SPILLED or asked:
                 return replace(chosen, spec=spec)
-            passed.append(Note(f"{made.name}: candidate {rank} keeps {spilled} bytes of its registers in memory", "RF461"))
+            passed.append(Note(f"{chosen.name}: candidate {rank} keeps {spilled} bytes of its registers in memory", "RF461"))
             spare = min(filter(None, (spare, (spilled, replace(chosen, spec=spec)))), key=lambda kept: kept[0])
         except BuildError as error:
             if error.code in NO_COMPILER:
                 raise
             failure = error
-            passed.append(_passed_over(made.name, rank, error))
+            passed.append(_passed_over(chosen.name, rank, error))
             if error.code == TOO_LONG:
                 break
     if spare is not None:
         return replace(spare[1], notes=tuple(passed))
-    if failure is None:
-        failure = LoweringError("RF410", f"no configuration of {made.name} fits {arch}",
-                                help="the region runs unfused; a smaller head dimension or row would fit")
+    assert failure is not None, "a candidate is built, is spare, or failed"
     raise failure
 
 

@@ -129,7 +129,7 @@ class Realised:
         named = {key: f"k{i}_{new[key].cascade.name}" for i, key in enumerate(order, len(self.kernels))}
         wanted = [(named[key], new[key].fused) for key in order]
         made = produce_all(wanted, self.arch, build=self.build, verify=self.verify, records=self.records,
-                           refused=lambda: self.refused({named[key]: new[key] for key in order}))
+                           refused=lambda names: self.refused({named[key]: new[key] for key in order if named[key] in names}))
         self.kernels |= dict(zip(order, made, strict=True))
 
     def refused(self, regions: dict[str, Any]) -> dict[str, Reason]:

@@ -23,6 +23,8 @@ from redfuser.cache import Cache, key_of
 
 Origin = Literal["now", "cache", "off"]
 HOLDS = b"holds"
+JUDGED = ("RF901", "RF903", "RF905")
+"""A check found something wrong: the certificate, the scalar program, the tile program."""
 _LOADED = time.time()
 """When this process read the sources. One that changed since is not the one that runs, and names no verdict."""
 

@@ -34,13 +34,12 @@ from redfuser.partition.sets import Units
 from redfuser.partition.smaller import Pair, apart, undone
 from redfuser.partition.work import CASCADES, DERIVED, MODULE, REFERENCE, ROUNDS, WHOLE, Work
 from redfuser.target import TARGETS
+from redfuser.verdicts import JUDGED
 
 log = logging.getLogger("redfuser.partition")
 UNDOINGS = 8
 """Joins undone one by one in what grows from one reduction; after that its reductions are taken singly. As many distinct
 regions that start with one operation may fail a check: each took seconds."""
-JUDGED = ("RF901", "RF903", "RF905")
-"""A check found it wrong."""
 
 
 def partition(imported: Any, casts: str = "preserve", maps: bool = True) -> Partition:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,9 @@ WANTED = [("k0", examples.softmax(64, 300)), ("k1", examples.softmax(64, 200)), 
 def test_compilers_overlap_and_thoughts_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each waits until all three are building, and fails its first candidate; no two plan at once."""
     together, planning, seen = threading.Barrier(3, timeout=20), [], []
-    inner = kernels.produce
+    inner = kernels.plan
 
-    def produce(*args: Any, **kwargs: Any) -> kernels.Produced:
+    def plan(*args: Any, **kwargs: Any) -> kernels.Plan:
         planning.append(args[0])
         seen.append(turns._turn.mine.depth)
         return inner(*args, **kwargs)
@@ -36,7 +37,7 @@ def test_compilers_overlap_and_thoughts_do_not(monkeypatch: pytest.MonkeyPatch) 
         return KernelSpec(request.name, "cuda", request.arch, request.args, (), config=dict(request.config))
 
     marks: dict[str, list[str]] = {}
-    monkeypatch.setattr(kernels, "produce", produce)
+    monkeypatch.setattr(kernels, "plan", plan)
     monkeypatch.setattr("redfuser.codegen.build.try_build", build)
     monkeypatch.setattr("redfuser.codegen.pool.default_pool", lambda: type("P", (), {"size": 4}))
     with turns.taken():
@@ -55,7 +56,7 @@ def test_certificates_are_checked_while_compilers_run_and_what_they_refuse_gets_
         assert checked.wait(20)
         return KernelSpec(request.name, "cuda", request.arch, request.args, ())
 
-    def refused() -> dict[str, Reason]:
+    def refused(_names: Collection[str]) -> dict[str, Reason]:
         turns.passed_on()
         with turns.given_up():
             assert building.wait(20)
@@ -68,7 +69,7 @@ def test_certificates_are_checked_while_compilers_run_and_what_they_refuse_gets_
         made = kernels.produce_all(WANTED, "sm_90a", refused=refused)
     assert [(m.name, m.reason and m.reason.code, m.spec is None) for m in made] == [
         ("k0", None, False), ("k1", "RF901", True), ("k2", None, False)]
-    planned = kernels.produce_all(WANTED[:2], "sm_90a", build=False, refused=lambda: {"k0": Reason("RF901")})
+    planned = kernels.produce_all(WANTED[:2], "sm_90a", build=False, refused=lambda _: {"k0": Reason("RF901")})
     assert [m.reason and m.reason.code for m in planned] == ["RF901", None] and not planned[0].stages
 
 

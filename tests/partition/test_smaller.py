@@ -97,8 +97,8 @@ class _Refusing:
     def __init__(self, bad):
         self.bad, self.asked = bad, []
 
-    def __call__(self, wanted, arch, records=None, refused=dict, **options):
-        refused()
+    def __call__(self, wanted, arch, records=None, refused=None, **options):
+        refused([])
         self.asked += [str(fused.cascade) for _, fused in wanted]
         return [Produced(name, reason=Reason("RF452", why="no")) if self.bad(fused.cascade) else produce(
             name, fused, arch, **options) for name, fused in wanted]
@@ -122,7 +122,7 @@ def test_down_to_nothing_every_try_is_smaller_and_the_model_still_runs(monkeypat
 
 
 def test_what_fails_for_the_machine_is_not_cut(monkeypatch):
-    monkeypatch.setattr(pipeline, "produce_all", lambda wanted, *_, refused, **__: refused() or [
+    monkeypatch.setattr(pipeline, "produce_all", lambda wanted, *_, refused, **__: refused([]) or [
         Produced(name, reason=Reason("RF450", why="no nvcc")) for name, _fused in wanted])
     got = pipeline.run(lambda x: torch.softmax(x, -1), (r(4, 16),), arch="sm_90a", build=False)
     assert [c.reason.code for c in got.report.refused] == ["RF450"]
