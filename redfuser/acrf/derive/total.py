@@ -240,8 +240,8 @@ def _may_be_nan(work: Derivation, e: Expr) -> bool:
         if not isinstance(x, Op) or x.name not in ("div", "rsqrt", "sqrt", "log", "log2", "pow"):
             return isinstance(x, Const) and bool(x.value != x.value)
         y = x.args[1 if x.name == "div" else 0]
-        of = work.ranges.of(y)
-        return not refs_of(y) and not (of.nonneg if x.name in ("sqrt", "pow") else of.nonzero and (x.name == "div" or of.nonneg))
+        r = work.ranges.of(y)
+        return not refs_of(y) and not (r.nonneg if x.name in ("sqrt", "pow") else r.nonzero and (x.name == "div" or r.nonneg))
 
     return any(map(undefined, walk(e)))
 
