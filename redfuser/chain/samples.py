@@ -65,8 +65,7 @@ class Case:
     def rule(self, got: Mapping[str, Array], run: Callable[[Mapping[str, Array]], Mapping[str, Array]]) -> str:
         """What is wrong with results in the program's own types. ``run``: inputs to results. One draw may be unlucky where a
         few roundings decide: an error beyond the rule must recur on most others of its kind."""
-        text = self._once(got, {})
-        if text and "class: " not in text:
+        if text := self._once(got, {}):
             text = self._once(got, self.exact(True).lost("f32"))
         if not text or "class: " in text:
             return text

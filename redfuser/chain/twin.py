@@ -61,9 +61,9 @@ def _twin(program: Program, config: TileConfig, deep: bool, grain: int = 1) -> P
     fused = program.fused
     cascade = fused.cascade
     extents = {a.name: a.extent for a in cascade.axes if isinstance(a.extent, int)}
-    row_axis, grid = axes_of(program, 2 if deep else 1)
+    row_axis, tiled, grid = axes_of(program, 2 if deep else 1)
     inner = {s.over for s in (*cascade.stmts, *fused.producers) if isinstance(s, Reduce)} - {cascade.raxis}
-    columns = {a for s in cascade.stmts for a in s.axes} - _shared(fused) - inner - grid.keys() - {cascade.raxis}
+    columns = {a for s in cascade.stmts for a in s.axes} - (_shared(fused) - tiled) - inner - grid.keys() - {cascade.raxis}
     alone = by_thread(program, config)
     splits = program.splits if alone else min(program.splits, 3)
     wanted = dict.fromkeys(extents, 2 if deep else 1) | grid
@@ -105,9 +105,9 @@ def _shared(fused: Fused) -> set[str]:
     return set.intersection(*sets) if sets else set()
 
 
-def axes_of(program: Program, few: int) -> tuple[str | None, dict[str, int]]:
-    """The cascade's axis that becomes the rows of a tile; and those of the grid, with few points, or (an axis of which several
-    would be taken apart) as many as leave it in the grid."""
+def axes_of(program: Program, few: int) -> tuple[str | None, set[str], dict[str, int]]:
+    """The cascade's axis that becomes the rows of a tile; those that become its columns; and those of the grid, with few
+    points, or (an axis of which several would be taken apart) as many as leave it in the grid."""
     extents = {a.name: int(a.extent) for a in program.axes}
 
     def chosen(changed: Mapping[str, int]) -> Roles:
@@ -115,10 +115,16 @@ def axes_of(program: Program, few: int) -> tuple[str | None, dict[str, int]]:
         return choose(arranged.kernel, arranged.extents)
 
     roles = chosen({})
-    rows = next((a for a in sorted(extents, key=len, reverse=True) if roles.rows == a or roles.rows.startswith(f"{a}_")), None)
+    longest = sorted(extents, key=len, reverse=True)
+
+    def whole(part: str) -> str | None:
+        """The axis that this is, or is a part of."""
+        return next((a for a in longest if part == a or part.startswith(f"{a}_")), None)
+
     grid = [a for a in roles.grid if a in extents]
-    return rows, {a: few if (few == 1 and chosen({a: few}).tiled == roles.tiled) or a in chosen({a: few}).grid else SHORT
-                  for a in grid}
+    points = {a: few if (few == 1 and chosen({a: few}).tiled == roles.tiled) or a in chosen({a: few}).grid else SHORT
+              for a in grid}
+    return whole(roles.rows), {a for a in map(whole, roles.columns) if a}, points
 
 
 __all__ = ["axes_of", "machine", "of_scalar", "of_tiles"]

@@ -16,13 +16,15 @@ from redfuser.acrf.state import Fused
 from redfuser.errors import LoweringError
 from tests.chain.lowered import Twin, fused_of
 from tests.chain.survivors import Kernel
+from tests.tensorize.test_roles_of_products import program
 from tests.unit.acrf.corpus import ACCEPT
 
 SIZES = {"I": 150, "L": 900, "N": 96, "C": 64, "D": 64, "E": 64, "H": 2}
 """Two tiles and a part of one in every direction; a twin takes what it needs of them."""
 FORMS = (("", 1), ("single", 1), ("multi", 3), ("resident", 1))
 ROLES = (("overlap", 1), ("persistent", 1))
-"""With roles of warp groups; only attention has them."""
+"""With roles of warp groups; attention and products with their maps have them."""
+PRODUCTS = {f"product {kind}": kind for kind in ("bias and gelu", "two products", "row scale", "two results")}
 
 
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -73,6 +75,8 @@ def fused(name: str) -> Fused:
     if name in TORCH:
         function, args = TORCH[name]
         return fused_of(function, *args)
+    if name in PRODUCTS:
+        return program(PRODUCTS[name]).fused
     case = CORPUS[name]
     found = fuse(_bound(case.cascade), case.casts)
     assert isinstance(found, Fused)
@@ -106,4 +110,4 @@ def _halves(cascade: Cascade) -> Cascade:
                    stmts=tuple(replace(s, expr=one(s.expr)) for s in cascade.stmts))
 
 
-__all__ = ["FORMS", "NAMES", "ROLES", "ROWS", "TORCH", "fused", "kernels"]
+__all__ = ["FORMS", "NAMES", "PRODUCTS", "ROLES", "ROWS", "TORCH", "fused", "kernels"]

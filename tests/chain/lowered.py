@@ -34,9 +34,12 @@ def program_of(fused: Fused, strategy: str = "", splits: int = 1) -> tuple[Progr
     where none has."""
     if strategy in SCHEDULES:
         program = realise(fused, "single", 1)
-        config = TileConfig(128, 128, 256, 2, "registers", True, schedule=strategy)  # type: ignore[arg-type]
-        tensorize(program, config, HOPPER)
-        return program, config
+        usual = TileConfig(128, 128, 256, 2, "registers", True, schedule=strategy)  # type: ignore[arg-type]
+        for config in (*(c for c in configs(program, HOPPER) if c.schedule == strategy), usual):
+            with contextlib.suppress(LoweringError):
+                tensorize(program, config, HOPPER)
+                return program, config
+        tensorize(program, usual, HOPPER)
     program = realise(fused, strategy, splits) if strategy else realise(fused, *select(fused, HOPPER))  # type: ignore[arg-type]
     found = sorted(configs(program, HOPPER), key=lambda c: (c.segment, c.rows))
     for config in found[:3]:

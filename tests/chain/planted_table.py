@@ -13,14 +13,14 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from tests.chain.kernels import FORMS, NAMES, ROLES, TORCH, kernels
+from tests.chain.kernels import FORMS, NAMES, PRODUCTS, ROLES, TORCH, kernels
 from tests.chain.survivors import table
 
 
 def main(path: Path, some: int = 0) -> None:
     rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     done = {r["kernel"] for r in rows}
-    for form, name in (*product(FORMS, NAMES), *product(ROLES, TORCH)):  # the chosen forms first
+    for form, name in (*product(FORMS, NAMES), *product(ROLES, (*TORCH, *PRODUCTS))):  # the chosen forms first
         for kernel in kernels(name, (form,)):
             if kernel.name not in done:
                 done.add(kernel.name)

@@ -129,3 +129,13 @@ def test_what_is_too_large_to_be_compared_counts_as_size() -> None:
     off = (exact + 3e-8 * 1e34).astype(np.float32)
     assert rule(off, want(program, exact)) == ""
     assert "error" in rule((exact + 3e-6 * 1e34).astype(np.float32), want(program, exact))
+
+
+def test_a_result_without_a_right_digit_may_be_infinite_in_the_program_alone() -> None:
+    """Stored in half precision, what rounding left is an infinity in the program and 0 in the kernel."""
+    exact, program = np.array([-3e14, 1.8e15, 2.0]), np.array([-np.inf, -np.inf, 2.0], np.float16)
+    held, noise = Want(program, exact, "f16", lambda: [], 1e30), np.array([1e21, 1e21, 0.0])
+    assert "class" in rule(np.array([0.0, 0.0, 2.0], np.float16), held)
+    assert rule(np.array([0.0, 0.0, 2.0], np.float16), held, noise) == ""
+    assert "class" in rule(np.array([0.0, 0.0, 2.0], np.float16), held, noise * 1e-9)
+    assert "class" in rule(np.array([0.0, 0.0, np.inf], np.float16), held, noise)

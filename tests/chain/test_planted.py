@@ -16,6 +16,7 @@ from redfuser.chain import scalar
 from redfuser.chain.samples import cases
 from redfuser.strategies import realise
 from redfuser.strategies.program import Program
+from redfuser.tensorize.ir.parse import parse
 from tests.chain.kernels import NAMES, ROWS, fused, kernels
 from tests.chain.survivors import table
 
@@ -55,6 +56,17 @@ def test_what_was_missed_once_is_found(kernel: str, what: str) -> None:
     assert not k.sound()
     errors = [e for e in k.planted if what in str(e[0][1])]
     assert errors and all(k.caught(e) for e in errors)
+
+
+@pytest.mark.parametrize("form", ["single", "persistent"])
+def test_the_columns_of_a_product_are_more_than_one_tile(form: str) -> None:
+    """A bias, or operand, that is read at the first tile's columns for every tile."""
+    (k,) = kernels("product bias and gelu", ((form, 1),))
+    t = k.twins[1]
+    text = str(t.tiles)
+    assert not t.wrong(t.tiles)
+    for right, wrong in (("r[d_block * 64 + d", "r[d"), ("w[d_block * 64 +:", "w[0 +:")):
+        assert text.count(right) == 1 and t.wrong(parse(text.replace(right, wrong)))
 
 
 def test_what_moves_roundings_to_integers_is_held_without_them() -> None:

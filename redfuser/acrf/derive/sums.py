@@ -52,7 +52,7 @@ def sum_terms(d: Decomposition, e: Expr) -> list[Term]:
     split = split_sum(d, e)
     if split is not None:
         a, b = split
-        return [Term((Part("shift", Op("add", (a, b), e.dtype), a=a, b=b),))]
+        return [Term((Part("shift", e, a=a, b=b),))]
     return terms
 
 

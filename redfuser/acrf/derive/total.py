@@ -158,7 +158,7 @@ def _family(work: Derivation, r: Reduce, t: Term, name: str, dtype: str, single:
         if first is None or weight:
             return drifts
         none = Op("eq", (Ref(f"{first.name}@old", dtype), Const(0.0, dtype)), "bool")
-        return [x if s is None and not _may_be_nan(x) else Op("select", (none, Const(0.0, dtype), x), dtype)
+        return [x if s is None and not _may_be_nan(work, x) else Op("select", (none, Const(0.0, dtype), x), dtype)
                 for x, s in zip(drifts, scales, strict=True)]
 
     for k in sorted(cartesian(*(range(n + 1) for n in powers)), key=lambda k: (sum(k), k)):
@@ -233,9 +233,17 @@ def _to_undo(work: Derivation, t: Term, guards: list[Expr]) -> list[Expr]:
     return [g for g in guards if str(g) not in mine]
 
 
-def _may_be_nan(e: Expr) -> bool:
-    """Is it NaN by its own words, where a running result is still 0?"""
-    return any(isinstance(x, Const) and x.value != x.value for x in walk(e))
+def _may_be_nan(work: Derivation, e: Expr) -> bool:
+    """Is it NaN by its own words where a running result is still 0, or infinite or NaN for some inputs of the row, whatever the
+    running results are (a root of a negative input, a division by one that is 0)?"""
+    def undefined(x: Expr) -> bool:
+        if not isinstance(x, Op) or x.name not in ("div", "rsqrt", "sqrt", "log", "log2", "pow"):
+            return isinstance(x, Const) and bool(x.value != x.value)
+        y = x.args[1 if x.name == "div" else 0]
+        r = work.ranges.of(y)
+        return not refs_of(y) and not (r.nonneg if x.name in ("sqrt", "pow") else r.nonzero and (x.name == "div" or r.nonneg))
+
+    return any(map(undefined, walk(e)))
 
 
 def _own(work: Derivation, e: Expr) -> bool:

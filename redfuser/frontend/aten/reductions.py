@@ -162,10 +162,10 @@ def var_mean(c: Context, self: Any, dim: Any = None, correction: Any = None, kee
 def vector_norm(c: Context, self: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
     axes = nonempty(self, axes_of(dim, len(shape_of(self))))
     x = c.cast(self, accumulator(c.dtype), "wide")
+    if ord == 1 or (ord and all(int(shape_of(self)[a]) == 1 for a in axes)):  # of one element torch takes no powers
+        return c.narrow(c.emit(op.sum(c.emit(op.abs(x), "abs"), axes, keepdim)))
     if ord == 2:
         return c.narrow(c.emit(op.sqrt(c.emit(op.sum(c.emit(op.multiply(x, x), "square"), axes, keepdim), "sum"))))
-    if ord == 1:
-        return c.narrow(c.emit(op.sum(c.emit(op.abs(x), "abs"), axes, keepdim)))
     if ord == float("inf"):
         return c.narrow(c.emit(op.max(c.emit(op.abs(x), "abs"), axes, keepdim)))
     if ord == -float("inf"):

@@ -65,3 +65,14 @@ def test_a_reference_that_is_nan_before_the_first_element_moves_no_empty_sum() -
                            " m = max[l] max(1.0 * d, x[l] * d)\n s = sum[l] -m - x[l] * y[l]\n return s"))
     assert isinstance(f, Fused)
     assert check(f) == []
+
+
+def test_of_no_element_a_reference_that_some_inputs_make_nan_does_not_move() -> None:
+    """The deviation of a row standardised by given variances, of which one may be negative: rows of 10000 keep their digits, since
+    the difference from the mean is taken before it is scaled, as the program takes it."""
+    f = fuse(parse_cascade("cascade c(x: f32[I, 130], w: f32[I]) over l\n t[i] = sum[l] x[i, l]\n m[i] = t / 130.0\n"
+                           " o[i] = sum[l] (x[i, l] - m) * rsqrt(w[i] + 0.00001)\n u[i] = o / 130.0\n"
+                           " v[i] = sum[l] ((x[i, l] - m) * rsqrt(w[i] + 0.00001) - u) * ((x[i, l] - m) * rsqrt(w[i] + 0.00001) - u)\n"
+                           " return v"))
+    assert isinstance(f, Fused)
+    assert check(f) == []
