@@ -174,8 +174,9 @@ def _recurrent(name: str) -> Callable[[Mapping[str, Any]], Any]:
         layers, biases, both = integer(given.get("num_layers"), 1), given.get("has_biases"), given.get("bidirectional")
         first, train = given.get("batch_first"), given.get("train")
         need(all(isinstance(v, bool) for v in (biases, both, first)) and train is False, "a network that is not in training")
+        ways = 1 + bool(both)
         need(x.rank == 3 and x.dtype.is_floating_point and len(states) == (2 if name == "lstm" else 1), "rows over time")
-        ways, hidden, batch = 1 + both, states[0].shape[-1], x.shape[0 if first else 1]
+        hidden, batch = states[0].shape[-1], x.shape[0 if first else 1]
         need(all(s == Shaped(x.dtype, (layers * ways, batch, hidden)) for s in states), "a state of each layer")
         wide, weights = _GATES[name] * hidden, given.get("params")
         cells = [((wide, x.shape[2] if n < ways else hidden * ways), (wide, hidden), *([(wide,)] * 2 if biases else []))
