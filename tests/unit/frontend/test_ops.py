@@ -372,3 +372,10 @@ def test_a_recurrent_network_stays_one_call(tmp_path: Path) -> None:
     compiled.save(tmp_path / "m.rf")
     with torch.no_grad():
         assert torch.equal(redfuser.load(tmp_path / "m.rf")(x)[0], net(x)[0])
+
+
+def test_distances_are_a_product_where_torch_takes_one() -> None:
+    x, y = tensors((40, 8), torch.float32), tensors((30, 8), torch.float32, 1)
+    check({"far": lambda x, y: torch.cdist(x, y), "of a batch": lambda x, y: torch.cdist(x.view(2, 20, 8), y.view(1, 30, 8))}, (x, y),
+          ulps=64)
+    assert import_model(lambda x, y: torch.cdist(x[:9], y[:9]), (x, y)).opaque
