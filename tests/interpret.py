@@ -35,7 +35,7 @@ BINARY = {
     "minimum": torch.minimum, "equal": torch.eq, "not_equal": torch.ne, "less": torch.lt, "less_equal": torch.le,
     "greater": torch.gt, "greater_equal": torch.ge, "logical_and": torch.logical_and, "logical_or": torch.logical_or,
     "logical_xor": torch.logical_xor, "bitwise_and": torch.bitwise_and, "bitwise_or": torch.bitwise_or,
-    "bitwise_xor": torch.bitwise_xor,
+    "bitwise_xor": torch.bitwise_xor, "left_shift": torch.bitwise_left_shift, "right_shift": torch.bitwise_right_shift,
 }
 
 

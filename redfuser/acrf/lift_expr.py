@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Const, Expr, Load, Op, children, walk
-from redfuser.dtypes import SHORT
+from redfuser.dtypes import INTS, SHORT, TABLE
 
 _BINARY = {"Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "FloorDiv": "floordiv", "FloorMod": "mod", "Max": "max",
            "Min": "min", "EQ": "eq", "NE": "ne", "LT": "lt", "LE": "le", "GT": "gt", "GE": "ge", "And": "and", "Or": "or"}
 _CALLS = {"exp": "exp", "exp2": "exp2", "log": "log", "log2": "log2", "sqrt": "sqrt", "rsqrt": "rsqrt", "tanh": "tanh",
           "sigmoid": "sigmoid", "erf": "erf", "floor": "floor", "ceil": "ceil", "nearbyint": "round", "sin": "sin",
           "cos": "cos", "fabs": "abs", "pow": "pow", "isnan": "isnan", "if_then_else": "select"}
+
+
+_BITS = {"bitwise_and": "mod", "shift_left": "mul", "shift_right": "floordiv"}
 
 
 class Unliftable(ValueError):
@@ -104,12 +107,24 @@ class Expressions:
         if name in ("bitwise_and", "bitwise_or", "bitwise_not") and str(e.dtype) == "bool":
             args = tuple(self.expr(a) for a in e.args)
             return Op({"bitwise_and": "and", "bitwise_or": "or", "bitwise_not": "not"}[name], args, "bool")
+        if name in _BITS and len(e.args) == 2 and (whole := self._bits(name, *e.args)) is not None:
+            return whole
         if name not in _CALLS:
             raise Unliftable(f"call to {name}")
         args = tuple(self.expr(a) for a in e.args)
         ours = _CALLS[name]
         dtype = "bool" if ours == "isnan" else args[1].dtype if ours == "select" else args[0].dtype
         return Op(ours, args, dtype)
+
+    def _bits(self, name: str, x: Any, by: Any) -> Expr | None:
+        """A shift by a number, or the last bits, as arithmetic with a power of two that the dtype holds."""
+        arg, n = self.expr(x), getattr(by, "value", None)
+        if arg.dtype not in INTS or not isinstance(n, int) or n < 0:
+            return None
+        power = n + 1 if name == "bitwise_and" else 1 << min(n, 64)
+        if power & (power - 1) or power > TABLE[arg.dtype].largest:
+            return None
+        return Op(_BITS[name], (arg, Const(power, arg.dtype)), arg.dtype)
 
 
 def data_dependent(e: Expr) -> bool:

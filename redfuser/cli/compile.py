@@ -1,4 +1,4 @@
-"""``redfuser compile MODEL -o OUT``: compile, check coverage, save."""
+"""``redfuser compile MODEL -o OUT``: compile for one target or several, check coverage, save one file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class Percent(click.ParamType):
 @click.command("compile")
 @click.argument("model")
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Where to save the compiled model.")
-@click.option("--target", help="cpu, cuda (this machine's GPU), sm_80, sm_86, sm_90a, gfx942, gfx90a.")
+@click.option("--target", help="cpu, cuda (this machine's GPU), sm_80, sm_86, sm_90a, gfx942, gfx90a; several with commas "
+              "between: the file has the kernels of each, and loading picks.")
 @click.option("--casts", type=click.Choice(["preserve", "elide"]), default="preserve", show_default=True,
               help="Whether roundings between reductions may move.")
 @click.option("--fallback", type=click.Choice(["warn", "error", "allow"]), help="What to do when one does not fuse.")
@@ -45,26 +46,32 @@ def compile_(model: str, output: Path | None, target: str | None, casts: str, fa
     """Compile MODEL: a .pt2 file, an .onnx file, or module:function that returns (model, args)."""
     import redfuser
     from redfuser import settings
+    from redfuser.api import architecture
     from redfuser.cli import models
 
     s = settings.load(target=target, fallback=fallback)
+    targets = tuple(dict.fromkeys(architecture(t.strip()) for t in s.target.split(",")))
     if output is not None and not os.access(output.parent, os.W_OK | os.X_OK):
         raise ArtifactError("RF607", f"{output} cannot be written", why=f"{output.parent} is no folder that can be written",
                             help="name another, before anything is compiled")
     with step(f"loading {model}", quiet):
         named = models.load(model)
-    with step(f"compiling for {s.target}", quiet), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "RF108 ", RuntimeWarning)  # the report below says it
-        compiled = redfuser.compile(named.model, named.args, named.kwargs, target=s.target, casts=casts,
-                                    fallback="error" if s.fallback == "error" else "allow", check=check)
-    report = replace(compiled.report, model=named.name)  # the report itself says what did not fuse: no warning beside it
-    click.echo(report_json(report) if as_json else report.summary())
+    made = []
+    for at in targets:
+        with step(f"compiling for {at}", quiet), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "RF108 ", RuntimeWarning)  # the report below says it
+            made.append(redfuser.compile(named.model, named.args, named.kwargs, target=at, casts=casts,
+                                         fallback="error" if s.fallback == "error" else "allow", check=check))
+    reports = [replace(c.report, model=named.name) for c in made]  # these say what did not fuse: no warning beside them
+    texts = [report_json(r) if as_json else r.summary() for r in reports]
+    click.echo(f"[{', '.join(texts)}]" if as_json and len(texts) > 1 else "\n".join(texts))
+    report = min(reports, key=lambda r: r.coverage)
     if require is not None and report.coverage < require:
-        raise Failure(InputError("RF195", f"{report.coverage:.0%} of the cascades fuse, {require:.0%} are required",
-                                 why="; ".join(f"{c.name} {c.reason.code}" for c in report.refused if c.reason),
-                                 help=f"redfuser explain {model}"), COVERAGE)
+        raise Failure(InputError("RF195", f"{report.coverage:.0%} of the cascades fuse for {report.target}, {require:.0%} are "
+                                 "required", why="; ".join(f"{c.name} {c.reason.code}" for c in report.refused if c.reason),
+                                 help=f"redfuser explain {model} --target {report.target}"), COVERAGE)
     if output is not None:
         with step(f"saving {output}", quiet):
-            compiled.save(str(output))
-        if waiting := sum(not spec.finished for spec in compiled.kernels.values()):
+            made[0].save(str(output), made[1:])
+        if waiting := sum(not spec.finished for c in made for spec in c.kernels.values()):
             click.echo(f"{waiting} kernels are HIP text: `redfuser build {output}` compiles them where ROCm is", err=True)

@@ -14,6 +14,7 @@ COMMANDS = {
     "build": ("redfuser.cli.build", "build", "Finish kernels that are text, with this machine's ROCm."),
     "explain": ("redfuser.cli.explain", "explain", "Say what fuses in a model, what does not, and why."),
     "algebra": ("redfuser.cli.algebra", "algebra", "Derive and prove the fusion of a cascade given as text."),
+    "inspect": ("redfuser.cli.inspect", "inspect", "Say what a saved model holds, and what of it runs here."),
     "check": ("redfuser.cli.check", "check", "Hold a saved model's kernels against torch, where they run."),
     "tune": ("redfuser.cli.tune", "tune", "Measure which kernels are fastest, and remember it."),
     "bench": ("redfuser.cli.bench", "bench", "Build and measure the workloads."),

@@ -14,7 +14,7 @@ from redfuser.tvm_compat import dtype_of, op_name, relax, shape_of
 BINARY = frozenset({
     "add", "subtract", "multiply", "divide", "floor_divide", "floor_mod", "power", "maximum", "minimum", "equal",
     "not_equal", "less", "less_equal", "greater", "greater_equal", "logical_and", "logical_or", "logical_xor",
-    "bitwise_and", "bitwise_or", "bitwise_xor",
+    "bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift",
 })
 VIEWS = frozenset({"reshape", "expand_dims", "squeeze", "flatten"})
 UNARY = frozenset({

@@ -1,4 +1,4 @@
-"""Pointwise functions of torch that Relax has no op for, written out so that they keep the digits torch's keep.
+"""Pointwise functions that expressions have no operation for, written out so that they keep the digits torch's keep.
 
 ``log(1 + x)`` of an ``x`` below a float's spacing at 1 is 0, and ``exp(x) - 1`` too; torch's ``log1p`` and ``expm1`` are not.
 Where nothing fuses them they stay the torch calls that they were.
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from redfuser.acrf.expr import FLOATS, Cast, Expr, f32, op
 from redfuser.acrf.lift_expr import Unliftable
+from redfuser.partition import curves
 
 NEAR = (-0.25, 0.5)
 """Where ``log(1 + x)`` is a series: beyond, the rounding of the sum is no more than a few of the logarithm's own."""
@@ -72,5 +73,9 @@ MEANINGS = {
     "aten.log1p.default": Meaning(1, log1p), "aten.expm1.default": Meaning(1, expm1),
     "aten.fmax.default": Meaning(2, _one_that_is_a_f32("max"), exact=True),
     "aten.fmin.default": Meaning(2, _one_that_is_a_f32("min"), exact=True),
+    "aten.atan2.default": Meaning(2, curves.atan2),
+    **{f"aten.{name}.default": Meaning(1, f) for name, f in curves.inverses(log1p).items()},
+    **{f"relax.{f.__name__}": Meaning(1, f) for f in (
+        curves.tan, curves.sinh, curves.cosh, curves.atan, curves.asin, curves.acos)},
 }
-"""By torch's overload; all arguments are tensors."""
+"""By torch's overload or Relax's operator; all arguments are tensors."""

@@ -228,10 +228,19 @@ def _softplus(call: Any, params: list[Tensor], where: Positions) -> Lifted:
 def _torch_call(call: Any, params: list[Tensor], where: Positions) -> Lifted:
     """A pointwise torch call without a Relax op, of tensors alone (:mod:`redfuser.partition.calls`)."""
     target = str(call.args[0].global_symbol).partition(".")[2].rpartition(".")[0]
-    given = list(call.args[1].fields)
-    meaning = calls.MEANINGS.get(target)
-    if meaning is None or len(given) != meaning.arity or not isinstance(call.struct_info, TensorStructInfo):
+    if target not in calls.MEANINGS or not isinstance(call.struct_info, TensorStructInfo):
         raise Unliftable("relax.call_dps_packed")
+    return _meant(target, call, list(call.args[1].fields), params, where)
+
+
+def _function(call: Any, params: list[Tensor], where: Positions) -> Lifted:
+    return _meant(str(call.op.name), call, list(call.args), params, where)
+
+
+def _meant(target: str, call: Any, given: list[Any], params: list[Tensor], where: Positions) -> Lifted:
+    meaning = calls.MEANINGS[target]
+    if len(given) != meaning.arity:
+        raise Unliftable(target)
     names, axes, shape = result_axes(call)
     out = meaning(*(operand_of(a, params, where, names, shape) for a in given), dtype=short_dtype(call.struct_info.dtype))
     return Lifted(tuple(params), axes, (Let("out", tuple(names), out),), ("out",))
@@ -240,4 +249,5 @@ def _torch_call(call: Any, params: list[Tensor], where: Positions) -> Lifted:
 MODELS: dict[str, Callable[[Any, list[Tensor], Positions], Lifted]] = {
     "relax.where": _where, "relax.arange": _arange, "relax.topk": _topk, "relax.take": _take,
     "relax.gather_elements": _gather, "relax.nn.group_norm": _group_norm, "relax.nn.batch_norm": _batch_norm,
-    "relax.nn.softplus": _softplus, "relax.call_dps_packed": _torch_call}
+    "relax.nn.softplus": _softplus, "relax.call_dps_packed": _torch_call,
+    **{name: _function for name in calls.MEANINGS if name.startswith("relax.")}}

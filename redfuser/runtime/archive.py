@@ -100,6 +100,11 @@ def architectures(path: str | os.PathLike[str]) -> tuple[str, ...]:
         return tuple(strict.text(_table(v)["arch"]) for v in strict.items(data["variants"]))
 
 
+def here(offered: Sequence[str]) -> str:
+    """Which of a file's architectures loading takes on this machine; empty for none."""
+    return next((name for name in (*gpu_architectures(), *cpu_architectures(), "any") if name in offered), "")
+
+
 @contextmanager
 def blaming(path: str | os.PathLike[str]) -> Iterator[None]:
     """Whatever goes wrong in here is the file's doing, and said as :func:`read` says it."""
@@ -141,6 +146,8 @@ def _members(models: Sequence[Parts]) -> dict[str, bytes | torch.Tensor]:
         if model.graph.inputs != first.graph.inputs or (model is not first and _digests(model) != constants):
             raise ArtifactError("RF607", "the models to save together are not the same model",
                                 help="compile one model for several targets, and save those")
+        if any(_arch(model) == v["arch"] for v in variants):
+            continue  # two targets for which nothing fused, or one twice
         kernels = {}
         for name, spec in model.kernels.items():
             kernels[name], folders = f"kernels/{folders}", folders + 1

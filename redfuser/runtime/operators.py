@@ -52,7 +52,7 @@ _native_batch_norm_legit_no_training _native_batch_norm_legit.no_stats native_ba
 _PRODUCTS = """mm bmm addmm addmv addbmm baddbmm matmul mv dot vdot outer linear convolution conv1d conv2d conv3d
 conv_transpose1d conv_transpose2d.input conv_transpose3d.input _int_mm _scaled_mm linalg_cross linalg_inv_ex linalg_cholesky_ex
 linalg_qr linalg_solve_triangular _linalg_eigh _linalg_svd _linalg_det _linalg_slogdet _linalg_solve_ex _cdist_forward
-_pdist_forward scaled_dot_product_attention"""
+_pdist_forward scaled_dot_product_attention lstm.input gru.input rnn_tanh.input rnn_relu.input"""
 _MOVES = """view reshape _unsafe_view permute transpose.int t squeeze squeeze.dim squeeze.dims unsqueeze expand expand_as
 broadcast_to flatten.using_ints unflatten.int view_as select.int slice.Tensor split.Tensor split_with_sizes chunk unbind.int
 diagonal diag_embed unfold movedim.int cat concat stack repeat repeat_interleave.self_int roll flip rot90 tril triu
@@ -80,8 +80,8 @@ def opaque_results(target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     schema = [argument.name for argument in operator._schema.arguments]
     need(len(args) <= len(schema), f"{len(args)} arguments for {len(schema)}")
     given = {**dict(zip(schema, args, strict=False)), **kwargs}
-    if name == "_scaled_mm":
-        return _scaled_product(given)
+    if name in _GIVEN:
+        return _GIVEN[name](given)
     check = _CHECKS.get(name)
     if check is not None:
         check(given)
@@ -159,6 +159,38 @@ def _scaled_product(given: Mapping[str, Any]) -> Shaped:
     need(given.get("scale_result") is None, "a scale of the result")
     need(result is None or (isinstance(result, torch.dtype) and result.is_floating_point), "a result of this dtype")
     return Shaped(result or a.dtype, (m, n))
+
+
+_GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+"""Of a cell of a recurrent network, by its operator."""
+
+
+def _recurrent(name: str) -> Callable[[Mapping[str, Any]], Any]:
+    """Rows over time, the last state, and for an LSTM its memory, of layers with one direction or two. torch's shape function
+    would run every step."""
+    def rule(given: Mapping[str, Any]) -> tuple[Shaped, ...]:
+        x, hx = tensor(given.get("input")), given.get("hx")
+        states = [tensor(s) for s in hx] if isinstance(hx, (list, tuple)) else [tensor(hx)]
+        layers, biases, both = integer(given.get("num_layers"), 1), given.get("has_biases"), given.get("bidirectional")
+        first, train = given.get("batch_first"), given.get("train")
+        need(all(isinstance(v, bool) for v in (biases, both, first)) and train is False, "a network that is not in training")
+        ways = 1 + bool(both)
+        need(x.rank == 3 and x.dtype.is_floating_point and len(states) == (2 if name == "lstm" else 1), "rows over time")
+        hidden, batch = states[0].shape[-1], x.shape[0 if first else 1]
+        need(all(s == Shaped(x.dtype, (layers * ways, batch, hidden)) for s in states), "a state of each layer")
+        wide, weights = _GATES[name] * hidden, given.get("params")
+        cells = [((wide, x.shape[2] if n < ways else hidden * ways), (wide, hidden), *([(wide,)] * 2 if biases else []))
+                 for n in range(layers * ways)]
+        need(isinstance(weights, (list, tuple)) and [tensor(w) for w in weights] ==
+             [Shaped(x.dtype, shape) for cell in cells for shape in cell], "the weights of each layer")
+        return Shaped(x.dtype, (*x.shape[:2], hidden * ways)), *states
+
+    return rule
+
+
+_GIVEN: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+    "_scaled_mm": _scaled_product, **{name: _recurrent(name) for name in _GATES}}
+"""What comes out of operators whose shape functions cannot be asked."""
 
 
 def _grid(given: Mapping[str, Any]) -> None:

@@ -22,6 +22,7 @@ import time
 import warnings
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from redfuser.runtime.parts import Graph
 from redfuser.runtime.signature import Signature, TensorSpec, Value
 
 CHUNK = 2000
+OTHER = "sm_80"
 SLOW_S = 5.0
 SOURCE = '''def forward(x, bias):
     v0 = F.linear(x, w, bias)
@@ -51,7 +53,7 @@ SOURCE = '''def forward(x, bias):
 
 
 def base() -> dict[str, bytes]:
-    """The members of a small artifact that has a little of everything."""
+    """The members of a small artifact that has a little of everything, for two architectures."""
     args = (ArgSpec("x", "f32", (4, 8), "in", 4), ArgSpec("y", "f32", (4, 8), "out", 4), ArgSpec("t", "f32", (4,), "out", 4),
             ArgSpec("scratch", "f32", (8,), "workspace", 4))
     tma = TmaSpec("x", 7, 2, (8, 4), (32,), (8, 4), (1, 1), 0, 0, 0, 0)
@@ -63,11 +65,13 @@ def base() -> dict[str, bytes]:
                           pytree.tree_structure({"y": x, "rest": [(x, None)]}))
     cascade = CascadeReport("softmax.0", (OpRef("aten.softmax.int", "toy.py:3"),), True, strategy="single", traffic=Traffic(2, 1))
     refused = CascadeReport("norm.0", (OpRef("aten.mean.dim"),), False, Reason("RF301", "mean"))
-    model = CompiledModel(Graph(SOURCE, ("x", "bias"), 2, {"k_soft": "soft"}), {"w": torch.ones(8, 8), "scale": torch.tensor(2.0)},
-                          {"soft": spec}, signature, Report("toy", "cpu", (cascade, refused)), {"soft": {"fused": "a form"}})
+    model, other = (
+        CompiledModel(Graph(SOURCE, ("x", "bias"), 2, {"k_soft": "soft"}), {"w": torch.ones(8, 8), "scale": torch.tensor(2.0)},
+                      {"soft": s}, signature, Report("toy", s.arch, (cascade, refused)), {"soft": {"fused": "a form"}})
+        for s in (spec, replace(spec, kind="cuda", arch=OTHER)))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.rf"
-        model.save(path)
+        model.save(path, [other])
         with zipfile.ZipFile(path) as archive:
             return {name: archive.read(name) for name in archive.namelist()}
 
@@ -172,7 +176,7 @@ def _paths(data: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 def revalued(members: dict[str, bytes], rng: random.Random) -> bytes:
     """Another value somewhere in the manifest, the model's or a kernel's description."""
-    name = rng.choice(("manifest.json", "model.json", "model.json", "model.json", "kernels/0/spec.json", "kernels/0/spec.json"))
+    name = rng.choice(("manifest.json", "model.json", "model.json", "model.json", "kernels/0/spec.json", "kernels/1/spec.json"))
     data = json.loads(members[name])
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         *way, last = rng.choice(_paths(data))
@@ -202,8 +206,9 @@ def revalued(members: dict[str, bytes], rng: random.Random) -> bytes:
 
 
 def reworded(members: dict[str, bytes], rng: random.Random) -> bytes:
-    """Other words in the graph."""
-    words = re.findall(r"\w+|\s+|[^\w\s]", members["graph.py"].decode())
+    """Other words in the graph of one architecture."""
+    graph = rng.choice(("graph.py", "graph_1.py"))
+    words = re.findall(r"\w+|\s+|[^\w\s]", members[graph].decode())
     for _ in range(rng.choice((1, 1, 2, 3, 8))):
         at, kind = rng.randrange(len(words)), rng.randrange(5)
         if kind == 0:
@@ -216,7 +221,7 @@ def reworded(members: dict[str, bytes], rng: random.Random) -> bytes:
             words[at:at] = words[at:at + rng.randrange(20)] * rng.choice((1, 1, 40))
         else:
             words[at] = rng.choice(WORDS)
-    return packed(rehashed({**members, "graph.py": "".join(words).encode("utf-8", "surrogatepass")}))
+    return packed(rehashed({**members, graph: "".join(words).encode("utf-8", "surrogatepass")}))
 
 
 MUTATIONS: tuple[Callable[[dict[str, bytes], random.Random], bytes], ...] = (
@@ -234,12 +239,13 @@ def mutant(members: dict[str, bytes], seed: int) -> bytes:
 
 
 def trial(path: Path, data: bytes) -> str:
-    """``loaded``, a code, ``net: cause`` for a code that only the last resort gave, or ``UNCODED: error``."""
+    """``loaded`` for both architectures, a code, ``net: cause`` for a code that only the last resort gave, or ``UNCODED: error``."""
     path.write_bytes(data)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            CompiledModel.load(path)
+            for arch in (None, OTHER):
+                CompiledModel.load(path, arch=arch)
     except ArtifactError as error:
         if error.what != f"{path} is damaged":
             return error.code

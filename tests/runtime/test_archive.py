@@ -25,7 +25,7 @@ import redfuser
 from redfuser.artifact import KernelSpec, from_files, load_kernel, save_kernel, to_files
 from redfuser.errors import ArtifactError, InputError
 from redfuser.report import Report
-from redfuser.runtime import host
+from redfuser.runtime import archive, host
 from redfuser.runtime.model import CompiledModel
 from redfuser.runtime.parts import Graph
 from redfuser.runtime.signature import Signature, TensorSpec, Value
@@ -299,6 +299,36 @@ def test_several_architectures_in_one_file(tmp_path: Path) -> None:
         CompiledModel.load(path, arch="gfx942")
     with pytest.raises(ArtifactError, match="RF607 the models to save together are not the same model"):
         made[0].save(path, [gpu_model("sm_86", 2.0)])
+
+
+def test_two_targets_for_which_nothing_fused_are_one(tmp_path: Path) -> None:
+    model = CompiledModel(Graph("def forward(x):\n    return (x,)\n", ("x",), 1), {}, {},
+                          Signature((TensorSpec("x", "float32", (3,)),), (0,), (0,)))
+    model.save(tmp_path / "m.rf", [model])
+    assert archive.architectures(tmp_path / "m.rf") == ("any",) and torch.equal(redfuser.load(tmp_path / "m.rf")(torch.ones(3)),
+                                                                                torch.ones(3))
+
+
+def test_the_command_line_writes_and_tells_several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One file and a report for each target, the kernels of all in it; `inspect` says so without running any."""
+    from click.testing import CliRunner
+
+    from redfuser.cli.main import cli
+
+    (tmp_path / "toy.py").write_text("def f():\n    return (lambda x: x), (1,)\n")
+    monkeypatch.chdir(tmp_path)
+    asked: list[str] = []
+    monkeypatch.setattr(redfuser, "compile", lambda *_, target, **__: asked.append(target) or gpu_model(target))
+    told = CliRunner().invoke(cli, ["compile", "toy:f", "-q", "-o", "m.rf", "--target", "sm_90,sm_80, gfx942,sm_90a", "--json"])
+    assert told.exit_code == 0 and asked == ["sm_90a", "sm_80", "gfx942"], told.output
+    assert [r["target"] for r in json.loads(told.stdout)] == asked
+    found = json.loads(CliRunner().invoke(cli, ["inspect", "m.rf", "--json"]).stdout)
+    assert [k["arch"] for k in found["kernels"]] == asked and all(k["kernels"] == 1 for k in found["kernels"])
+    assert found["here"] in ("", *asked) and found["inputs"][0][2] == list(gpu_model("sm_80")._signature.inputs[0].shape)
+    text = CliRunner().invoke(cli, ["inspect", "m.rf"])
+    assert text.exit_code == 0 and all(arch in text.output for arch in asked)
+    wrong = CliRunner().invoke(cli, ["compile", "toy:f", "--target", "sm_80,sm_7"])
+    assert wrong.exit_code == 1 and "RF496" in wrong.output and len(asked) == 3
 
 
 def test_constants_follow_the_inputs_to_where_the_kernels_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,6 +137,25 @@ def test_a_product_of_eight_bits_is_as_its_scales_and_sizes_say() -> None:
             opaque_results(name, wrong, more)
 
 
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_a_recurrent_network_is_as_its_weights_say(kind: str) -> None:
+    from redfuser.runtime.operators import opaque_results
+    from redfuser.runtime.shapes import Refused
+
+    net = getattr(torch.nn, kind)(6, 4, 2, bidirectional=True, batch_first=True)
+    name = {"LSTM": "lstm", "GRU": "gru", "RNN": "rnn_tanh"}[kind]
+    x, state = Shaped(torch.float32, (3, 5, 6)), Shaped(torch.float32, (4, 3, 4))
+    weights = [Shaped(w.dtype, tuple(w.shape)) for w in net.parameters()]
+    hx = [state, state] if kind == "LSTM" else state
+    good = [x, hx, weights, True, 2, 0.0, False, True, True]
+    out = opaque_results(f"aten.{name}.input", good, {})
+    assert [s.shape for s in out] == [(3, 5, 8), (4, 3, 4), *[(4, 3, 4)] * (kind == "LSTM")]
+    for n, wrong in ((0, Shaped(torch.float32, (3, 5, 7))), (0, Shaped(torch.float64, (3, 5, 6))), (1, x), (2, weights[:-1]),
+                     (2, [*weights[1:], weights[0]]), (3, False), (4, 1), (6, True), (7, False), (8, False)):
+        with pytest.raises(Refused):
+            opaque_results(f"aten.{name}.input", [*good[:n], wrong, *good[n + 1:]], {})
+
+
 def test_a_file_holds_no_other_opaque_call(tmp_path: Path) -> None:
     """A model that keeps an operator which a file may not call runs in the process that made it, and is not written."""
     text = "def forward(x):\n    y = torch.ops.aten.as_strided.default(x, [2], [1])\n    return (y,)\n"

@@ -12,6 +12,7 @@ from redfuser.frontend.aten.context import (
     HALF,
     Context,
     Decline,
+    accumulator,
     converts,
     representable,
 )
@@ -52,30 +53,32 @@ def arithmetic(c: Context, f: Any, left: Any, right: Any, suffix: str = "") -> A
     return c.emit(f(operand(c, left, dtype), operand(c, right, dtype)), suffix)
 
 
-def scaled(c: Context, x: Any, alpha: Any) -> Any:
-    """``alpha * x`` for the ``alpha`` of add and sub."""
-    if alpha == 1:
-        return x
-    if c.dtype in HALF:
-        raise Decline("alpha in half precision")
-    if not isinstance(x, relax.Expr):
-        return x * alpha
-    return c.emit(op.multiply(operand(c, x, c.dtype), c.const(alpha, c.dtype)), "scaled")
+def with_alpha(c: Context, f: Any, left: Any, right: Any, alpha: Any) -> Any:
+    """``f(left, alpha * right)`` of add and sub, halves in float32 and rounded once."""
+    if alpha == 1 or not isinstance(right, relax.Expr):
+        return arithmetic(c, f, left, right if alpha == 1 else right * alpha)
+    wide = accumulator(c.dtype)
+    product = c.emit(op.multiply(operand(c, operand(c, right, c.dtype), wide), c.const(alpha, wide)), "scaled")
+    if wide == c.dtype:
+        return arithmetic(c, f, left, product)
+    return c.narrow(c.emit(f(operand(c, left, wide), product), "f32"))
 
 
 @converts("aten.add.Tensor", "aten.add.Scalar")
 def add(c: Context, self: Any, other: Any, alpha: Any = 1) -> Any:
-    return arithmetic(c, op.add, self, scaled(c, other, alpha))
+    if c.dtype == "bool" and alpha == 1:
+        return c.emit(op.logical_or(operand(c, self, "bool"), operand(c, other, "bool")))
+    return with_alpha(c, op.add, self, other, alpha)
 
 
 @converts("aten.sub.Tensor", "aten.sub.Scalar")
 def sub(c: Context, self: Any, other: Any, alpha: Any = 1) -> Any:
-    return arithmetic(c, op.subtract, self, scaled(c, other, alpha))
+    return with_alpha(c, op.subtract, self, other, alpha)
 
 
 @converts("aten.rsub.Tensor", "aten.rsub.Scalar")
 def rsub(c: Context, self: Any, other: Any, alpha: Any = 1) -> Any:
-    return arithmetic(c, op.subtract, other, scaled(c, self, alpha))
+    return with_alpha(c, op.subtract, other, self, alpha)
 
 
 @converts("aten.mul.Tensor", "aten.mul.Scalar")
@@ -139,9 +142,9 @@ def clamp(c: Context, self: Any, min: Any = None, max: Any = None) -> Any:
 @converts("aten.pow.Tensor_Scalar", "aten.pow.Tensor_Tensor")
 def power(c: Context, self: Any, exponent: Any) -> Any:
     if c.dtype not in FLOATS:
-        if exponent == 2 and c.dtype == dtype_of(self):
-            return c.emit(op.multiply(self, self))
-        raise Decline("integer power")
+        if exponent not in (2, 3, 4) or c.dtype != dtype_of(self):
+            raise Decline("integer power")
+        return c.emit(op.multiply(self, self) if exponent == 2 else _third_or_fourth(c, self, exponent))
     x = operand(c, self, c.dtype)
     if isinstance(exponent, relax.Expr):
         return c.in_wide(lambda w: op.power(w, c.cast(exponent, dtype_of(w))), x)
@@ -162,6 +165,21 @@ def _third_or_fourth(c: Context, w: Any, exponent: int) -> Any:
     """As products: TVM's ``pow`` is undefined for a negative base from the third power on."""
     square = c.emit(op.multiply(w, w), "square")
     return op.multiply(square, w if exponent == 3 else square)
+
+
+@converts("aten.pow.Scalar")
+def power_of(c: Context, self: Any, exponent: Any) -> Any:
+    if c.dtype not in FLOATS or self <= 0 or not representable(float(self), c.dtype):
+        raise Decline("a power of a number that is not positive, or not of the dtype")
+    return c.in_wide(lambda w: op.power(c.const(self, dtype_of(w)), w), operand(c, exponent, c.dtype))
+
+
+@converts("aten.round.decimals")
+def round_to(c: Context, self: Any, decimals: int = 0) -> Any:
+    if c.dtype not in ("float32", "float64") or not 0 < decimals <= 10:
+        raise Decline("rounding to such decimals")
+    by = c.const(10.0 ** decimals, c.dtype)
+    return c.emit(op.divide(c.emit(op.round(c.emit(op.multiply(self, by), "scaled")), "whole"), by))
 
 
 @converts("aten.reciprocal.default")
@@ -213,6 +231,18 @@ for _name, _pair in {"and": (op.logical_and, op.bitwise_and), "or": (op.logical_
              f"aten.__{_name}__.Scalar")(_bitwise(*_pair))
 
 
+def _shift(f: Any) -> Any:
+    def convert(c: Context, self: Any, other: Any) -> Any:
+        return c.emit(f(operand(c, self, c.dtype), operand(c, other, c.dtype)))
+
+    return convert
+
+
+for _name, _f in {"left": op.left_shift, "right": op.right_shift}.items():
+    converts(f"aten.__{_name[0]}shift__.Scalar", f"aten.__{_name[0]}shift__.Tensor", f"aten.bitwise_{_name}_shift.Tensor",
+             f"aten.bitwise_{_name}_shift.Tensor_Scalar")(_shift(_f))
+
+
 @converts("aten.logical_not.default")
 def logical_not(c: Context, self: Any) -> Any:
     return c.emit(op.logical_not(operand(c, self, "bool")))
@@ -234,6 +264,8 @@ def xlogy(c: Context, self: Any, other: Any) -> Any:
     if c.dtype not in ("float32", "float64"):
         raise Decline(f"xlogy of {c.dtype}")
     x, y = operand(c, self, c.dtype), operand(c, other, c.dtype)
+    if not isinstance(self, relax.Expr) and self != 0:
+        return c.emit(op.multiply(x, c.emit(op.log(y), "log")))
     product = c.emit(op.multiply(x, c.emit(op.log(y), "log")), "product")
     zero = c.emit(op.logical_and(c.emit(op.equal(x, c.const(0.0, c.dtype)), "zero"),
                                  c.emit(op.logical_not(c.emit(op.isnan(y), "nan")), "known")), "void")
@@ -260,6 +292,11 @@ def masked_fill(c: Context, self: Any, mask: Any, value: Any) -> Any:
 def to_copy(c: Context, self: Any, **_: Any) -> Any:
     """To whatever dtype the export recorded; where the tensor lives is the runtime's business."""
     return c.cast(self, c.dtype, "")
+
+
+@converts("prims.convert_element_type.default")
+def convert_element_type(c: Context, a: Any, dtype: Any) -> Any:
+    return c.cast(a, c.dtype, "")
 
 
 @converts("aten.clone.default", "aten.contiguous.default", "aten.alias.default", "aten.detach.default", "aten.detach_.default",

@@ -55,6 +55,21 @@ def _affine(c: Context, bias: Any, x: Any, y: Any, beta: Any, alpha: Any) -> Any
     return c.narrow(c.emit(op.add(r, bias), "biased" if acc != c.dtype else ""))
 
 
+@converts("aten._cdist_forward.default")
+def distances(c: Context, x1: Any, x2: Any, p: float, compute_mode: int | None) -> Any:
+    """``sqrt(max(|x|^2 + |y|^2 - 2 x y, 0))`` where torch takes a product too: it says so, or there are more than 25 points."""
+    points = max(shape_of(x1)[-2], shape_of(x2)[-2])
+    if p != 2 or compute_mode == 2 or (compute_mode != 1 and points <= 25) or c.dtype not in ("float32", "float64"):
+        raise Decline("distances that are no product")
+    rank = len(shape_of(x1))
+    turned = [*range(rank - 2), rank - 1, rank - 2]
+    left, right = (c.emit(op.sum(c.emit(op.multiply(x, x), "square"), [-1], True), "norm") for x in (x1, x2))
+    inner = product(c, x1, c.emit(op.permute_dims(x2, turned), "columns"), False)
+    square = c.emit(op.add(c.emit(op.multiply(inner, c.const(-2.0, c.dtype)), "inner"), left), "more")
+    square = c.emit(op.add(square, c.emit(op.permute_dims(right, turned), "row")), "distance")
+    return c.emit(op.sqrt(c.emit(op.maximum(square, c.const(0.0, c.dtype)), "least")))
+
+
 @converts("aten.linear.default")
 def linear(c: Context, input: Any, weight: Any, bias: Any = None) -> Any:
     rank = len(shape_of(weight))

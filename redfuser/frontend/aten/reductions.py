@@ -174,11 +174,19 @@ def vector_norm(c: Context, self: Any, ord: Any = 2, dim: Any = None, keepdim: b
         square = c.emit(op.multiply(x, x), "square")
         total = c.emit(op.sum(c.emit(op.multiply(square, square), "fourth"), axes, keepdim), "sum")
         return c.narrow(c.emit(op.sqrt(c.emit(op.sqrt(total), "root"))))
-    if ord and ord > 0:
+    if ord == 0:
+        return c.narrow(c.emit(op.sum(c.cast(c.cast(x, "bool", "other"), dtype_of(x), "one"), axes, keepdim)))
+    if ord > 0:
         total = c.emit(op.sum(c.emit(op.power(c.emit(op.abs(x), "abs"), c.const(ord, dtype_of(x))), "power"), axes, keepdim),
                        "sum")
         return c.narrow(c.emit(op.power(total, c.const(1.0 / ord, dtype_of(x)))))
     raise Decline(f"norm of order {ord}")
+
+
+@converts("aten.dist.default")
+def dist(c: Context, self: Any, other: Any, p: Any = 2) -> Any:
+    wide = accumulator(c.dtype)
+    return vector_norm(c, c.emit(op.subtract(c.cast(self, wide), c.cast(other, wide)), "difference"), p)
 
 
 @converts("aten.softmax.int", "aten._softmax.default")

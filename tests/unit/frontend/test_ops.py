@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import redfuser
 from redfuser import tvm_compat as tc
 from redfuser.frontend import Imported, import_model
 from redfuser.frontend.local import OPERATORS
@@ -120,6 +122,13 @@ ELEMENTWISE: Ops = {
     "exp2": lambda x, y, n: torch.exp2(x),
     "add alpha": lambda x, y, n: torch.add(n, n, alpha=3),
     "reciprocal": lambda x, y, n: (x.abs() + 1).reciprocal(),
+    "power of a number": lambda x, y, n: 2.5 ** x,
+    "alpha": lambda x, y, n: torch.add(x, y, alpha=0.3),
+    "alpha of sub": lambda x, y, n: torch.sub(x, y, alpha=3),
+    "or": lambda x, y, n: (x > 0) + (y > 0),
+    "whole powers": lambda x, y, n: n**3 - n**4,
+    "shifts": lambda x, y, n: (n << 2) + (n >> 1),
+    "number by a logarithm": lambda x, y, n: torch.xlogy(2.0, n) + torch.xlogy(0.0, n - 1),
 }
 
 
@@ -131,6 +140,9 @@ def test_elementwise(dtype: torch.dtype) -> None:
 
 REDUCTIONS: Ops = {
     "sum": lambda x: x.sum(-1),
+    "norm 0": lambda x: torch.linalg.vector_norm(x.relu(), 0, -1),
+    "dist": lambda x: torch.dist(x, x.flip(0)),
+    "dist 3": lambda x: torch.dist(x, x.flip(0), 3),
     "sum all": lambda x: x.sum(),
     "sum keep": lambda x: x.sum((0, 2), keepdim=True),
     "mean": lambda x: x.mean(1),
@@ -358,3 +370,21 @@ def test_multihead_attention_module() -> None:
     with torch.no_grad():
         expected = module(x, x, x, need_weights=False)[0]
     agree(run(imported, (x, x, x), {"need_weights": False})[0], expected, "mha", 512)
+
+
+def test_a_recurrent_network_stays_one_call(tmp_path: Path) -> None:
+    """torch runs it as one; written out it would be some operators for every step. A file holds it."""
+    x, net = torch.rand(2, 5, 8), torch.nn.LSTM(8, 8, 2, batch_first=True).eval()
+    imported = import_model(net, (x,))
+    assert [c.target for c in imported.opaque.values()] == ["aten.lstm.input"]
+    compiled = redfuser.compile(net, (x,), target="cpu")
+    compiled.save(tmp_path / "m.rf")
+    with torch.no_grad():
+        assert torch.equal(redfuser.load(tmp_path / "m.rf")(x)[0], net(x)[0])
+
+
+def test_distances_are_a_product_where_torch_takes_one() -> None:
+    x, y = tensors((40, 8), torch.float32), tensors((30, 8), torch.float32, 1)
+    check({"far": lambda x, y: torch.cdist(x, y), "of a batch": lambda x, y: torch.cdist(x.view(2, 20, 8), y.view(1, 30, 8))}, (x, y),
+          ulps=64)
+    assert import_model(lambda x, y: torch.cdist(x[:9], y[:9]), (x, y)).opaque

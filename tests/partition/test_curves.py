@@ -1,0 +1,69 @@
+"""Functions written out for kernels: torch's values, and its NaN, infinities and signs of zero."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from redfuser.frontend import import_model
+from redfuser.partition import partition
+from tests.partition.helpers import execute
+
+SPECIAL = [math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1e-30, -1e-30, 3e38, -3e38, 80.0, -80.0, 3.0]
+ONE = {name: getattr(torch, name) for name in ("tan", "sinh", "cosh", "atan", "asin", "acos", "asinh", "acosh", "atanh")}
+
+
+def drawn(n: int = 256) -> torch.Tensor:
+    g = torch.Generator().manual_seed(0)
+    near = torch.rand(n, generator=g) * 2 - 1
+    return torch.cat([near, near * 4, near * 10 ** (near * 1.9)])
+
+
+def held(f, *args: torch.Tensor) -> None:
+    """Nothing is left to torch, and the interpreted group has float64's values to a few float32 roundoffs."""
+    imported = import_model(f, args)
+    p = partition(imported)
+    assert p.maps and not p.kept, p.kept
+    got = execute(imported, p, args)
+    for mine, want in zip(got, f(*(a.double() for a in args)), strict=True):
+        mine, other = mine.double(), want.float().double()
+        assert torch.equal(mine.isnan(), want.isnan()) and torch.equal(mine.isinf(), other.isinf())
+        zero = want == 0
+        assert torch.equal(mine[zero], want[zero]) and torch.equal(mine[zero].signbit(), want[zero].signbit())
+        finite = mine.isfinite() & (want.abs() > 1e-37)
+        assert torch.allclose(mine[finite], want[finite], rtol=3e-7, atol=0)
+
+
+def test_functions_of_one_number() -> None:
+    x = torch.cat([torch.tensor(SPECIAL), drawn()])
+    held(lambda x, y: tuple(f(x) * y for f in ONE.values()), x, torch.ones_like(x))
+
+
+def test_the_angle_of_two_numbers() -> None:
+    y, x = torch.meshgrid(torch.tensor(SPECIAL), torch.tensor(SPECIAL), indexing="ij")
+    more = drawn()
+    y, x = torch.cat([y.flatten(), more]), torch.cat([x.flatten(), more.flip(0)])
+    held(lambda y, x, w: (torch.atan2(y, x) * w,), y, x, torch.ones_like(x))
+
+
+def test_bits_are_arithmetic() -> None:
+    """Four bits of a byte, as packed weights are read; shifts and remainders of negative numbers too."""
+    packed = torch.arange(256, dtype=torch.uint8)
+    signed = torch.arange(-128, 128, dtype=torch.int32)
+
+    def f(p, s, w):
+        return (p & 15) * w, (p >> 4) * w, (s >> 3) * w, (s & 7) * w, (s << 2) * w
+
+    imported = import_model(f, args := (packed, signed, torch.ones(256)))
+    p = partition(imported)
+    assert p.maps and not p.kept and not imported.opaque
+    for mine, want in zip(execute(imported, p, args), f(*args), strict=True):
+        assert torch.equal(mine, want)
+
+
+@pytest.mark.parametrize("bits", [lambda n: n & 5, lambda n: n >> 40, lambda n: n | 1])
+def test_other_bits_stay_with_torch(bits) -> None:
+    args = torch.arange(64, dtype=torch.int32), torch.ones(64)
+    assert not partition(import_model(lambda n, w: bits(n) * w, args)).maps
