@@ -336,7 +336,7 @@ class Kernel {
       driver_->check(driver_->launch(device.functions[index], launch.grid[0], launch.grid[1], launch.grid[2],
                                      launch.block[0], launch.block[1], launch.block[2], launch.shared, stream, values,
                                      nullptr),
-                     "cuLaunchKernel");
+                     deviceType_ == kDLROCM ? "cuModuleLaunchKernel" : "cuLaunchKernel");  // named by the driver's prefix
     }
   }
 

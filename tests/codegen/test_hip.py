@@ -44,8 +44,8 @@ from redfuser.tensorize.schedule import passes
 from redfuser.tensorize.schedule.prefetch import Prefetch
 
 needs_tilelang = pytest.mark.skipif(importlib.util.find_spec("tilelang") is None, reason="tilelang is not installed")
-RUN = ("attention", "quant", "variance", "softmax")
-"""Families whose HIP text is run by every test run; the others where REDFUSER_ALL_HIP is set."""
+RUN = ("attention", "latent", "routing", "quant", "variance", "softmax")
+"""Families whose HIP text is run by every test run, three seconds each; the others where REDFUSER_ALL_HIP is set."""
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ def test_the_hip_text_computes_it(name: str, built: dict[str, Any], tiles: dict[
 
 
 @needs_tilelang
-@pytest.mark.skipif("REDFUSER_ALL_HIP" not in os.environ, reason="a minute: set REDFUSER_ALL_HIP to run it")
+@pytest.mark.skipif("REDFUSER_ALL_HIP" not in os.environ, reason="half a minute: set REDFUSER_ALL_HIP to run it")
 @pytest.mark.parametrize("name", [n for n in FAMILIES if n not in RUN])
 def test_the_other_families_compute_it(name: str, tiles: dict[str, TileProgram], tmp_path: Path) -> None:
     with no_rocm():

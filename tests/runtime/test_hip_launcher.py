@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import subprocess
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +14,11 @@ import pytest
 import torch
 from recorded import StubDriver, fake, split_spec
 
-from redfuser.artifact import KernelSpec, ParamSpec
+from redfuser.artifact import ArgSpec, KernelSpec, LaunchSpec, ParamSpec
 from redfuser.errors import InputError
 from redfuser.runtime import driver, host, launcher
 from redfuser.runtime.native import find_cxx, make_kernel
+from redfuser.sizes import Quotient, Size, Symbol, Term
 
 ROCM = 10
 OBJECTS = (b"\x7fELFA0 object\0", b"\x7fELFB1 object\0")
@@ -63,25 +66,97 @@ def test_launches_in_order_through_hip(amd: StubDriver) -> None:
         "launch grid 4,1,1 block 64,1,1 shared 0 stream 0 ctx 1000 first 30000"]
 
 
-def test_the_route_without_a_compiler_asks_the_same(amd: StubDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Stream:
-        cuda_stream = 0x77
+STREAM = 0x77
+SIZES = Size((Term(1, (Quotient("n"),)),))
 
-    class Tensor:
-        def __init__(self, address: int) -> None:
-            self.address, self.shape = address, ()
 
-        def data_ptr(self) -> int:
-            return self.address
+class Given:
+    """What the route without a compiler asks of a tensor and of torch's stream."""
 
-    monkeypatch.setattr(driver, "check_tensors", lambda *_: torch.device("cuda", 1))
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: Stream())
-    call, _prepare = driver.make_kernel(hip_spec(), amd.path)
-    call(*map(Tensor, (0x10000, 0x20000, 0x30000)))
+    shape, cuda_stream = (), STREAM
+
+    def __init__(self, address: int = 0) -> None:
+        self.data_ptr = lambda: address
+
+
+def by_ctypes(spec: KernelSpec, amd: StubDriver, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    monkeypatch.setattr(driver, "check_tensors", lambda *_: torch.device("cuda", 0))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: Given())
+    call, _prepare = driver.make_kernel(spec, amd.path)
+    return lambda: call(*map(Given, (0x10000, 0x20000, 0x30000)))
+
+
+def native(spec: KernelSpec, amd: StubDriver) -> Callable[..., None]:
+    """A call on the stream that the framework has made current, as torch's ROCm build does through tvm-ffi."""
+    import tvm_ffi
+
+    inner = make_kernel()(json.dumps(spec.to_json()), list(spec.binaries), amd.path)[0]
+
+    def call() -> None:
+        with tvm_ffi.use_raw_stream(tvm_ffi.device("rocm", 0), STREAM):
+            inner(*tensors())
+
+    return call
+
+
+@pytest.fixture(params=["native", "ctypes"])
+def call(request: pytest.FixtureRequest, amd: StubDriver, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    return native(hip_spec(), amd) if request.param == "native" else by_ctypes(hip_spec(), amd, monkeypatch)
+
+
+def test_both_routes_ask_the_same(amd: StubDriver, call: Callable[..., None]) -> None:
+    """Grid, block, shared memory, stream and every argument in its place, pointers in the order of the kernel's own parameters."""
+    amd.library.stub_parameters(b"part", b"pp")
+    amd.library.stub_parameters(b"combine", b"p")
+    call()
     assert amd.lines("attribute") == [] and len(amd.lines("load")) == 2
     assert amd.lines("launch") == [
-        "launch grid 2,3,1 block 128,1,1 shared 60000 stream 77 ctx 1001 first 20000",
-        "launch grid 4,1,1 block 64,1,1 shared 0 stream 77 ctx 1001 first 30000"]
+        "launch grid 2,3,1 block 128,1,1 shared 60000 stream 77 ctx 1000 of part 20000 10000",
+        "launch grid 4,1,1 block 64,1,1 shared 0 stream 77 ctx 1000 of combine 30000"]
+
+
+def test_sizes_are_arguments_of_four_bytes(amd: StubDriver) -> None:
+    args = (ArgSpec("q", "f16", (SIZES, 64), "in"), ArgSpec("o", "f32", (SIZES, 4), "out"))
+    rows = LaunchSpec("rows", 0, (SIZES, 1, 1), (64, 1, 1), 512, (ParamSpec("ptr", "o"), ParamSpec("int", "n"), ParamSpec("ptr", "q")))
+    spec = KernelSpec("sized", "hip", "gfx942", args, (rows,), OBJECTS[:1], "text", symbols=(Symbol("n", 1, 1000),))
+    kernel = driver.CtypesKernel(spec, amd.path)
+    amd.library.stub_parameters(b"rows", b"pip")
+    plan = kernel._plan((torch.empty(130, 64, dtype=torch.float16, device="meta"),))
+    _context, functions = kernel.prepare(0)
+    kernel._launch(plan, 0, plan.spec.launches[0], functions[0], ctypes.c_void_p(STREAM), {"q": 0x10000, "o": 0x20000})
+    assert amd.lines("launch")[0].endswith("grid 130,1,1 block 64,1,1 shared 512 stream 77 ctx 0 of rows 20000 130 10000")
+
+
+def test_a_captured_stream_gets_nodes_and_nothing_else(amd: StubDriver, call: Callable[..., None]) -> None:
+    """Loaded before or not: what is asked of the driver while a stream is captured breaks no capture. What allocates, copies or
+    waits is no call of the stand-in's, so that a launcher which asked for it would end with RF509."""
+    amd.library.stub_capture(ctypes.c_uint64(STREAM))
+    call()  # modules are loaded in here, by a thread that is relaxed for as long
+    call()
+    amd.library.stub_capture(ctypes.c_uint64(0))
+    call()
+    assert amd.lines("capture") == ["capture begins", "capture ends"] and len(amd.lines("load")) == 2
+    assert [line.split(" stream ")[1][:2] for line in amd.lines("node")] == ["77"] * 4
+    assert [line.split(" block")[0] for line in amd.lines("launch")] == ["launch grid 2,3,1", "launch grid 4,1,1"]
+    again = amd.lines()
+    assert again[again.index("capture begins") + 7:again.index("capture ends")] == amd.lines("node")[2:], "a loaded kernel only launches"
+
+
+def test_a_capture_that_breaks_is_an_error(amd: StubDriver) -> None:
+    """The default stream, which is what a launcher that asked nobody for the stream would take."""
+    spec = hip_spec()
+    call, prepare = make_kernel()(json.dumps(spec.to_json()), list(spec.binaries), amd.path)
+    prepare(0)
+    amd.library.stub_capture(ctypes.c_uint64(STREAM))
+    with pytest.raises(ValueError, match=r"RF508.*hipModuleLaunchKernel.*906"):
+        call(*tensors())
+    assert amd.lines("capture broken") == ["capture broken by a launch on the default stream"] and not amd.lines("node")
+
+
+def test_a_launch_that_fails_is_named(amd: StubDriver, call: Callable[..., None]) -> None:
+    amd.library.stub_fail_launch(719)
+    with pytest.raises((ValueError, InputError), match=r"RF508.*hipModuleLaunchKernel.*719"):
+        call()
 
 
 def test_errors_are_hip_s_and_coded(amd: StubDriver) -> None:

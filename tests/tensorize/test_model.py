@@ -99,12 +99,25 @@ def test_what_never_lives_together_shares_a_place():
 
 @pytest.mark.parametrize("stages, places", [(1, 1), (2, 2), (3, 3), (4, 4)])
 def test_a_pipelined_copy_has_a_place_for_every_stage(stages, places):
-    k = kernel("kernel k(x: f16[4096, 64], y: f32[64, 64] out) grid (one < 1) threads 128\n"
-               "  a: shared f16[64, 64]\n  b: shared f16[64, 64]\n  c: fragment f32[64, 64]\n  fill c 0.0\n  fill a 0.0\n"
-               f"  for k in 0 .. 64 pipelined {stages}:\n    copy x[k * 64 +: 64, 0 +: 64] -> b\n    gemm a, b -> c rows\n"
-               "  copy c -> y\n")
-    assert shared_bytes(k, HOPPER) == 64 * 64 * 2 * (1 + places)
-    assert shared_bytes(k, TARGETS["gfx942"]) == 64 * 64 * 2 * 2  # TileLang pipelines nothing there
+    """A rectangle, or element by element (rows read backwards); what chooses among elements is no copy."""
+    text = ("kernel k(x: f16[4096, 64], y: f32[64, 64] out) grid (one < 1) threads 128\n"
+            "  a: shared f16[64, 64]\n  b: shared f16[64, 64]\n  c: fragment f32[64, 64]\n  fill c 0.0\n  fill a 0.0\n"
+            f"  for k in 0 .. 64 pipelined {stages}:\n    {{}}\n    gemm a, b -> c rows\n  copy c -> y\n")
+    back = "parallel i < 64, j < 64:\n      b[i, j] = {}"
+    for brought, own in (("copy x[k * 64 +: 64, 0 +: 64] -> b", places), (back.format("x[4095 - (k * 64 + i), j]"), places),
+                         (back.format("select(k < 63, x[4095 - (k * 64 + i), j], f16(0.0))"), 1)):
+        k = kernel(text.format(brought))
+        assert shared_bytes(k, HOPPER) == 64 * 64 * 2 * (1 + own)
+        assert shared_bytes(k, TARGETS["gfx942"]) == 64 * 64 * 2 * 2  # TileLang pipelines nothing there
+
+
+def test_a_row_that_a_wave_multiplies_is_reduced_through_shared_memory():
+    """Its products lay their operand out as they do their sum: four threads 16 apart hold a row, which meet there."""
+    k = kernel("kernel k(x: f16[64, 64], v: f16[64, 64], y: f32[64, 64] out) grid (one < 1) threads 128\n"
+               "  p: fragment f16[64, 64]\n  w: fragment f16[64, 64]\n  b: shared f16[64, 64]\n  m: fragment f16[64]\n"
+               "  c: fragment f32[64, 64]\n  copy v[0 +: 64, 0 +: 64] -> b\n  copy x[0 +: 64, 0 +: 64] -> p\n  reduce max p -> m\n"
+               "  copy p -> w\n  fill c 0.0\n  gemm w, b -> c rows\n  copy c -> y\n")
+    assert shared_bytes(k, HOPPER) == 64 * 64 * 2 and shared_bytes(k, TARGETS["gfx942"]) == 64 * 64 * 2 + 128 * 2
 
 
 def test_who_copies():

@@ -78,6 +78,11 @@ def layouts(kernel: TileKernel, target: Target) -> dict[str, Layout]:
             m, n = shapes[s.c]
             rows, columns = matrix_warps(s, m, n, kernel.threads, target)
             fixed.setdefault(root(s.c), Layout(4 * columns, max(1, m // (target.warp // 4 * rows)), columns > 1, True))
+    for s in every(kernel.body) if target.warp > 32 else ():  # a wave's product lays its operand out as its sum
+        if isinstance(s, Gemm) and {a := s.a.buffer, s.c} <= set(shapes):
+            (rows, _), (m, n) = shapes[a], shapes[s.c]
+            down = target.warp // 4 * matrix_warps(s, m, n, kernel.threads, target)[0]
+            fixed.setdefault(root(a), Layout(4, max(1, rows // down), False, True))
     for n in led(kernel) if target.kind == "cuda" else ():
         fixed.setdefault(root(n), Layout(4, 2, False, True))
     for s in every(kernel.body):
@@ -215,12 +220,14 @@ def whole(s: Slice) -> bool:
 
 def far_reductions(kernel: TileKernel, target: Target) -> dict[int, int]:
     """By the identity of a reduction: bytes of shared memory that its rows meet in, where they span warps. TileLang keeps that
-    room where threads that exchange are more than 32 apart, as they are in a wave's product."""
+    room where threads that exchange are more than 32 apart, as in a wave's product: for a wave's threads, and once more for
+    its waves unless they carry on where the threads end, each with one instruction's columns and no other rows between them."""
     spread, dtypes = layouts(kernel, target), kernel.dtypes
+    shapes = {b.name: b.shape for b in kernel.buffers}
 
-    def times(at: Layout) -> int:
+    def times(at: Layout, columns: int) -> int:
         inside = target.warp > 32 and (at.fixed or (at.across > 32 and not at.far))
-        return inside + at.far
+        return inside + (at.far and not (inside and (columns, kernel.threads) == (4 * at.across, target.warp // 4 * at.across)))
 
-    return {id(s): times(at) * kernel.threads * BYTES[dtypes[s.dst]] for s in every(kernel.body)
-            if isinstance(s, ReduceTile) and (at := spread.get(s.src)) is not None and times(at)}
+    return {id(s): many * kernel.threads * BYTES[dtypes[s.dst]] for s in every(kernel.body) if isinstance(s, ReduceTile)
+            and (at := spread.get(s.src)) is not None and (many := times(at, shapes[s.src][1]))}

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from redfuser.acrf.expr import BYTES, Const, Op
+from redfuser.acrf.expr import BYTES, Cast, Const, Expr, Load, Op
 from redfuser.target import Target
 from redfuser.tensorize.ir.effects import every, reads, writes
-from redfuser.tensorize.ir.nodes import Copy, For, If, Roles, TileKernel, TileStmt
+from redfuser.tensorize.ir.nodes import Copy, For, If, Parallel, Roles, TileKernel, TileStmt
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +52,22 @@ def _engine(kernel: TileKernel, s: TileStmt) -> bool:
 
 
 def arrives(kernel: TileKernel, s: TileStmt) -> bool:
-    """A statement that does nothing but bring data from global memory into shared."""
+    """A statement that does nothing but bring data from global memory into shared: a rectangle, or element by element."""
     params = {p.name for p in kernel.params}
     shared = {b.name for b in kernel.buffers if b.scope == "shared"}
     match s:
         case Copy(src, dst):
             return src.buffer in params and dst.buffer in shared
+        case Parallel(body=body):
+            return all(a.target in shared and _element(a.expr, params) for a in body)
         case If(body=body):
             return all(arrives(kernel, k) for k in body)
     return False
+
+
+def _element(e: Expr, params: set[str]) -> bool:
+    """An element of a parameter as it is, or in another type."""
+    return (isinstance(e, Load) and e.tensor in params) or (isinstance(e, Cast) and _element(e.arg, params))
 
 
 def fetches_ahead(kernel: TileKernel, loop: For) -> bool:
