@@ -160,6 +160,8 @@ def machine() -> dict[str, str]:
     """Driver and torch, for the record."""
     import torch
 
+    from redfuser.runtime.host import gpu_software
+
     found = {"torch": str(torch.__version__)}
     if not torch.cuda.is_available():
         return found
@@ -168,7 +170,7 @@ def machine() -> dict[str, str]:
         driver = subprocess.run(asked, capture_output=True, text=True, timeout=20).stdout.split("\n")[0].strip()
     except (OSError, subprocess.TimeoutExpired):
         driver = ""
-    return found | {"cuda": str(torch.version.cuda or torch.version.hip), **({"driver": driver} if driver else {})}
+    return found | gpu_software() | ({"driver": driver} if driver else {})
 
 
 @contextlib.contextmanager

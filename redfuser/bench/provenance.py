@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from redfuser.doctor import installed
+from redfuser.runtime.host import gpu_software
 
 
 def machine(device: str) -> dict[str, Any]:
@@ -20,7 +21,7 @@ def machine(device: str) -> dict[str, Any]:
     if device.startswith("cuda"):
         facts["device"] = torch.cuda.get_device_name()
         facts["driver"] = _smi("driver_version")
-        facts["versions"]["cuda"] = str(torch.version.cuda)
+        facts["versions"] |= gpu_software()
         facts["versions"]["cudnn"] = str(torch.backends.cudnn.version())
     return facts
 

@@ -29,3 +29,8 @@ def gpu_architecture() -> str:
         return str(torch.cuda.get_device_properties(torch.cuda.current_device()).gcnArchName).partition(":")[0]
     major, minor = torch.cuda.get_device_capability()
     return "sm_90a" if (major, minor) == (9, 0) else f"sm_{major}{minor}"
+
+
+def gpu_software() -> dict[str, str]:
+    """The release of what torch reaches the GPU by: ``{"cuda": "13.0"}``, ``{"rocm": "6.4"}``."""
+    return {"rocm": str(torch.version.hip)} if torch.version.hip else {"cuda": str(torch.version.cuda)}

@@ -14,7 +14,11 @@ import pytest
 import torch
 from recorded import StubDriver, fake, split_spec
 
+from redfuser import doctor
 from redfuser.artifact import ArgSpec, KernelSpec, LaunchSpec, ParamSpec
+from redfuser.autotune import measure
+from redfuser.autotune.device import part_of
+from redfuser.bench import provenance
 from redfuser.errors import InputError
 from redfuser.runtime import driver, host, launcher
 from redfuser.runtime.native import find_cxx, make_kernel
@@ -180,13 +184,20 @@ def test_text_is_not_launched() -> None:
 
 def test_torch_for_rocm_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
     class Properties:
-        gcnArchName = "gfx942:sramecc+:xnack-"
+        name, gcnArchName, total_memory, multi_processor_count = "AMD Instinct MI308X", "gfx942:sramecc+:xnack-", 192 << 30, 80
 
     monkeypatch.setattr(torch.version, "hip", "6.4")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: Properties.name)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _i: Properties())
     assert host.gpu_architectures() == ("gfx942",) and host.gpu_architecture() == "gfx942"
     from redfuser.api import architecture
 
     assert architecture("cuda") == "gfx942"
+    assert measure.machine()["rocm"] == "6.4" and measure.for_device("gfx942") == "AMD Instinct MI308X"
+    facts = provenance.machine("cuda")
+    assert facts["versions"]["rocm"] == "6.4" and "cuda" not in facts["versions"] and part_of(facts["device"]) == "MI308X"
+    (gpu, software) = [f for f in doctor.examine() if f.topic in ("GPU 0", "driver")]
+    assert gpu.what == "AMD Instinct MI308X, gfx942, 192 GiB, 80 multiprocessors" and software.what == "ROCm 6.4"
