@@ -34,11 +34,13 @@ def rows(name: str, n: int, columns: int) -> Case:
 
 
 def attended(name: str, batch: int, heads: int, kv_heads: int, tokens: int, d: int, causal: bool) -> Case:
-    return attention.make("cpu", f"attention-{name}", Attention(heads, kv_heads, d ** -0.5, causal), batch, tokens, tokens, d, "f32")
+    spec = Attention(heads, kv_heads, d ** -0.5, causal)
+    return attention.make("cpu", f"attention-{name}", spec, batch, tokens, tokens, d, "f32")
 
 
 def models() -> list[Case]:
-    bert = [encoders.bert_case(f"bert-base-{batch}x{tokens}", batch, tokens, (), "f32") for batch in (1, 4) for tokens in (128, 512)]
+    sizes = [(batch, tokens) for batch in (1, 4) for tokens in (128, 512)]
+    bert = [encoders.bert_case(f"bert-base-{b}x{n}", b, n, (), "f32") for b, n in sizes]
     return [*bert, encoders.image_case("vit-small", encoders.vit, encoders.VIT_BASE, 1, (), "f32", hidden_size=384,
                                        num_hidden_layers=6, num_attention_heads=6, intermediate_size=1536),
             language.gpt2_case("gpt2", 1, 256, (), "f32", n_embd=768, n_layer=12, n_head=12)]

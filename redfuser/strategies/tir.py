@@ -19,11 +19,13 @@ from typing import Any
 from redfuser.acrf.cascade import Tensor
 from redfuser.acrf.expr import Expr, Ref, walk
 from redfuser.errors import LoweringError
+from redfuser.strategies.alive import alive_where, common
 from redfuser.strategies.program import Block, Kernel, Program, split_range
 from redfuser.strategies.tir_blocks import Blocks, Span, indent
 from redfuser.strategies.tir_expr import TVM_DTYPE, wide
 from redfuser.strategies.tir_held import identifier
-from redfuser.strategies.tir_rows import side_by_side
+from redfuser.strategies.tir_kept import kept
+from redfuser.strategies.tir_rows import possible, side_by_side
 
 ALIGN = 16
 """Bytes to which every tensor is aligned, as :class:`redfuser.artifact.ArgSpec` promises."""
@@ -54,8 +56,9 @@ def entry_script(program: Program, name: str, lanes: int = 1, threads: bool = Fa
     own = like or program
     sides = [side_by_side(own, k, lanes) if lanes > 1 and _numbers(own) else None for k in own.kernels]
     shared = [shared_axis(own, k, a, lanes) if threads else None for k, a in zip(own.kernels, sides, strict=True)]
-    return script(name, parameters(program),
-                  [_KernelText(program, *each) for each in zip(program.kernels, [lanes] * len(sides), sides, shared, strict=True)])
+    kernels = [kept(k) if lanes > 1 else k for k in program.kernels]
+    return script(name, parameters(program), [_KernelText(program, k, lanes, *how)
+                                              for k, *how in zip(kernels, sides, shared, strict=True)])
 
 
 def _numbers(program: Program) -> bool:
@@ -64,9 +67,9 @@ def _numbers(program: Program) -> bool:
 
 
 def shared_axis(program: Program, kernel: Kernel, across: str | None = None, width: int = 1) -> str | None:
-    """The axis of a kernel's grid whose points (or tiles of them, ``width`` of ``across``) are shared out to threads: the first
-    that is long enough for that, or the longest; None where there is too little to do. What is computed at a point is the same on
-    any thread."""
+    """The axis of a kernel's grid whose points (or tiles of ``width`` of them, along ``across``) are shared out to threads: the
+    first that is long enough for that, or the longest; None where there is too little to do. What is computed at a point is the
+    same on any thread."""
     def points(axis: str) -> int:
         n = program.extent(axis)
         return n if isinstance(n, int) else SYMBOLIC
@@ -122,8 +125,8 @@ def _buffer_dtype(t: Tensor) -> str:
 
 
 class _KernelText(Blocks):
-    """The lines of one kernel; ``shared``: the axis whose points threads share, each with scratch of its own. ``across``: the one
-    whose points lie side by side."""
+    """The lines of one kernel. ``across``: the axis whose points lie side by side; ``shared``: the one that threads share out,
+    each with scratch of its own."""
 
     def __init__(self, program: Program, kernel: Kernel, lanes: int, across: str | None = None,
                  shared: str | None = None) -> None:
@@ -160,7 +163,9 @@ class _KernelText(Blocks):
         whole, rest = divmod(extent, n)
 
         def run(span: Span) -> list[str]:
-            return [line for b in blocks for line in self.statement(b, span)]
+            lines = [line for b in blocks for line in self.statement(b, span)]
+            seen = self.seen(span) if blocks is self.kernel.body else ""
+            return [f"if {seen}:", *indent(lines)] if seen else lines
 
         split = self.kernel.split
         lines = []
@@ -176,6 +181,14 @@ class _KernelText(Blocks):
         if rest:
             lines += [f"if i_{split} == {whole // per}:", *indent(run(Span(str(whole * n), rest)))]
         return lines
+
+    def seen(self, span: Span) -> str:
+        """Whether anything of a segment counts for any of the points at hand: a mask's other segments are not walked."""
+        lets = {b.name: b.exprs[0] for b in self.kernel.body if b.role == "producer" and b.reducer is None}
+        alive = tuple(alive_where(lets, b.reducer, b.exprs[0]) for b in self.kernel.body if b.role == "reduce")
+        box = {a: (f"i_{a}", 1) for a in self.outer} | {self.raxis: (span.start, span.length)}
+        box |= {self.across: (self.first, self.width)} if self.across else {}
+        return possible(common(alive), box, self.extents) if self.lanes > 1 else ""
 
     def tail(self) -> list[str]:
         """Blocks without the r-axis as they come; the others in walks of the row, as few as their order allows."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 
-from redfuser.acrf.expr import FLOATS, Const, Load, Ref, indices_of, loads_of
+from redfuser.acrf.expr import FLOATS, Const, Expr, Load, Op, Ref, indices_of, loads_of, refs_of
 from redfuser.acrf.facts import algebra
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block
@@ -83,12 +83,21 @@ class Blocks(Held):
         return [f"for lane in T.vectorized({self.width}):", *indent(block)] if self.across in b.axes else block
 
     def pointwise(self, b: Block, span: Span | None) -> list[str]:
+        match b.exprs:
+            case (Op(name="select", args=(test, yes, no)),) if b.role == "post" and self.of_a_row(test):
+                return [f"if {self.texts().value(test)}:", *indent(self.pointwise(replace(b, exprs=(yes,)), span)),
+                        "else:", *indent(self.pointwise(replace(b, exprs=(no,)), span))]
         texts = self.texts()
         values = [texts.value(e) for e in b.exprs]
         if len(values) > 1:
             values = [texts.bind(v, wide(self.dtypes[n])) for n, v in zip(b.names, values, strict=True)]
         body = [*texts.lets, *(self.store(n, v) for n, v in zip(b.names, values, strict=True))]
         return self.loops(b.axes, span, self.sides(b, self.block(b, f"{b.role}_{b.name}", b.axes, span, body)))
+
+    def of_a_row(self, test: Expr) -> bool:
+        """Is something decided once for all of a row?"""
+        names = refs_of(test)
+        return bool(names) and not indices_of(test) and all(self.scratch.get(n, (("",),))[0] == () for n in names)
 
     def start(self, b: Block) -> list[str]:
         """Set the result of a reduction to its neutral element."""
@@ -165,7 +174,8 @@ class Blocks(Held):
             return [*strip("", n // lanes, n % lanes), *final(lane)]
         strips = f"lane_strips_{dtype}{self.suffix}"
         self.striped.add(dtype)
-        add = each("strip_sum", f"{strips}[v_lane] = {_combined(b.reducer.kind, f'{strips}[v_lane]', f'{lane}[v_lane]', dtype)}")
+        total = _combined(b.reducer.kind, f"{strips}[v_lane]", f"{lane}[v_lane]", dtype)
+        add = each("strip_sum", f"{strips}[v_lane] = {total}")
         lines = [*each("strips_init", f"{strips}[v_lane] = {start}"),
                  f"for part in range({whole}):", *indent([*strip(f"part * {STRIP}", STRIP), *add])]
         lines += [*strip(f"{whole * STRIP}", left, n % lanes), *add] if left or n % lanes else []
@@ -197,17 +207,18 @@ class Blocks(Held):
     # -- rows side by side -------------------------------------------------------------------------------------------------
 
     def tiles(self, b: Block, span: Span | None, fresh: bool) -> list[str]:
-        """A contraction (fresh) or a reduction into what is held, of all lanes: the sums of some neighbours are in registers, and
-        what they read of the lanes lies side by side."""
+        """A contraction (fresh) or a reduction into what is held, of all lanes: the sums of some neighbours are in registers,
+        and what they read of the lanes lies side by side."""
         assert b.over is not None and b.reducer is not None
         inner = [a for a in b.axes if a not in self.outer]
         along = inner[-1] if inner else None
         lines, b = self.staged(b, span) if along else ([], b)
         over, n = (self.length(a, span) if a else 1 for a in (b.over, along))
-        rest = n % TILE
-        whole = [f"for i_tile in range({n // TILE}):", *indent(self.tile(b, span, fresh, over, along, f"i_tile * {TILE}", TILE))]
-        last = self.tile(b, span, fresh, over, along, str(n - rest), rest)
-        parts = (whole if n >= TILE else []) + (last if rest else [])
+        rest, parts = n % TILE, []
+        if n >= TILE:
+            whole = self.tile(b, span, fresh, over, along, f"i_tile * {TILE}", TILE)
+            parts = [f"for i_tile in range({n // TILE}):", *indent(whole)]
+        parts += self.tile(b, span, fresh, over, along, str(n - rest), rest) if rest else []
         return lines + self.loops(tuple(a for a in inner if a != along), span, parts)
 
     def length(self, axis: str, span: Span | None) -> int:
@@ -242,8 +253,8 @@ class Blocks(Held):
                 *each("sum", b.axes, kept)]
 
     def staged(self, b: Block, span: Span | None) -> tuple[list[str], Block]:
-        """The same where what is read of the lanes at every element lies side by side: once for the row, where nothing of the row
-        is in it, else once for the segment (the lines that do)."""
+        """The same where what is read of the lanes at every element lies side by side: once for the row, where nothing of the
+        row is in it, else once for the segment (the lines that do)."""
         lines: list[str] = []
         table: dict[Load, Ref] = {}
         for x in again(b, self.across or ""):

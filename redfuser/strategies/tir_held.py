@@ -24,8 +24,8 @@ def identifier(name: str) -> str:
 
 
 class Held:
-    """The values of one kernel; ``across``: the axis of the grid whose points lie side by side, as the last axis of what differs
-    between them."""
+    """The values of one kernel; ``across``: the axis of the grid whose points lie side by side, the last axis of whatever
+    differs between them."""
 
     def __init__(self, program: Program, kernel: Kernel, lanes: int, across: str | None = None) -> None:
         self.program, self.kernel, self.lanes, self.across = program, kernel, lanes, across
@@ -56,7 +56,8 @@ class Held:
     def scratch_lines(self) -> list[str]:
         lines, total = [], 0
         for name, (axes, dtype) in self.scratch.items():
-            shape = [self.segment if a == self.raxis else self.width if a == self.across else self.extents[a] for a in axes] or [1]
+            own = {self.raxis: self.segment, self.across: self.width}
+            shape = [own.get(a, self.extents[a]) for a in axes] or [1]
             size = int(re.sub(r"\D", "", dtype) or 8) // 8
             for n in shape:
                 size *= n
