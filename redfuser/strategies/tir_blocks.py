@@ -20,8 +20,8 @@ from redfuser.strategies.tir_rows import TILE, again, replaced
 STAGED = 1 << 16
 """Numbers that are laid side by side to be read again."""
 STRIP = 16
-"""Terms that one lane adds up before they go into the lane's total: a row of n elements is summed with an error of the order of
-STRIP + n / (lanes * STRIP) roundings, not n / lanes."""
+"""Terms that one lane adds up before they go into the lane's total, and such sums in a total before it goes into what is held:
+n elements are summed with an error of the order of 2 STRIP + n / (lanes STRIP^2) roundings, not n / lanes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +139,19 @@ class Blocks(Held):
         assert b.over is not None and b.reducer is not None
         n = span.length if span is not None and b.over == self.raxis else self.extents[b.over]
         axes, name, lanes = (*b.axes, b.over), f"{b.role}_{b.name}", self.lanes
-        dtype = wide(b.dtype)
         floats = b.dtype in FLOATS and b.reducer.kind in ("sum", "prod", "max", "min") and b.dtype not in NARROW
         if lanes == 1 or not floats or n < lanes or not self.along(b, b.over):
             return [f"for i_{b.over} in range({n}):", *indent(self.block(b, name, axes, span, self.combine(b), b.over))]
+        piece = n if b.reducer.kind in ("max", "min") else lanes * STRIP * STRIP
+        if n <= piece:
+            return self.piece(b, span, "", n)
+        rest = self.piece(b, span, f"{n - n % piece} + ", n % piece) if n % piece else []
+        return [f"for piece in range({n // piece}):", *indent(self.piece(b, span, f"piece * {piece} + ", piece)), *rest]
+
+    def piece(self, b: Block, span: Span | None, begin: str, n: int) -> list[str]:
+        """``n`` elements of a row, in lanes, from ``begin`` on (text), into what is held."""
+        assert b.over is not None and b.reducer is not None
+        axes, name, lanes, dtype = (*b.axes, b.over), f"{b.role}_{b.name}", self.lanes, wide(b.dtype)
         lane = f"lane_{dtype}{self.suffix}"
         texts = self.texts()
         value = texts.value(b.exprs[0])
@@ -157,10 +166,10 @@ class Blocks(Held):
 
         def strip(first: str, chunks: int, rest: int = 0) -> list[str]:
             at = f"({first} + chunk)" if first else "chunk"
-            step = self.block(b, f"{name}_lanes", axes, span, update, b.over, {str(b.over): f"{at} * {lanes} + lane"})
+            step = self.block(b, f"{name}_lanes", axes, span, update, b.over, {str(b.over): f"{begin}{at} * {lanes} + lane"})
             loop = [f"for chunk in range({chunks}):", f"    for lane in {side}:",
                     *indent(indent([step[0], axis, *step[1:]]))] if chunks else []
-            last = self.block(b, f"{name}_rest", axes, span, update, b.over, {str(b.over): f"{n - rest} + lane"})
+            last = self.block(b, f"{name}_rest", axes, span, update, b.over, {str(b.over): f"{begin}{n - rest} + lane"})
             loop += [f"for lane in range({rest}):", *indent([last[0], axis, *last[1:]])] if rest else []
             return [*each("lanes_init", f"{lane}[v_lane] = {start}"), *loop]
 

@@ -74,6 +74,16 @@ def test_an_exponential_is_computed_once() -> None:
     torch.testing.assert_close(launcher(made.spec)(x), torch.softmax(x, -1), equal_nan=True, rtol=1e-6, atol=1e-9)
 
 
+def test_a_long_row_on_chip_keeps_its_digits() -> None:
+    """Equal terms round alike: added lane by lane in 128 strips, those of this row's second half were off by 27 units."""
+    x = torch.randn(4, 32768, generator=torch.Generator().manual_seed(0))
+    x[:, 16384:] = 0.0
+    f = fused(SOFTMAX.replace("[6, 200]", "[4, 32768]"))
+    got, want = launcher(cpu.build(realise(f, "resident")))(x), torch.softmax(x.double(), -1)
+    at = x.argmax(-1, keepdim=True)  # where exp(0) is exact, and all that is wrong is the sum
+    assert ((got.gather(1, at) / want.gather(1, at) - 1).abs() < 6 * 2**-24).all()
+
+
 def test_hidden_segments_are_not_walked() -> None:
     """A window over tiles of queries: infinite values that none of them sees are not met, and those that some see are right."""
     f = fused(WINDOW)
