@@ -56,4 +56,6 @@ BARS = (
     Bar(_of("scored", "performer-*", "eight-bits-*"), "inductor", 2),
     Bar(_of("products", "*"), "inductor", 1.0),
     Bar(_of("products", "linear-loss-*"), PEAK, 5),
+    Bar(_of("cpu", *(f"{kind}-*" for kind in ("softmax", "log-softmax", "layernorm", "rmsnorm", "attention"))), "eager", 0.5),
+    Bar(_of("cpu", "bert-base-*"), "eager", 0.91),
 )

@@ -19,10 +19,13 @@ from typing import Any
 from redfuser.acrf.cascade import Tensor
 from redfuser.acrf.expr import Expr, Ref, walk
 from redfuser.errors import LoweringError
+from redfuser.strategies.alive import alive_where, common
 from redfuser.strategies.program import Block, Kernel, Program, split_range
 from redfuser.strategies.tir_blocks import Blocks, Span, indent
 from redfuser.strategies.tir_expr import TVM_DTYPE, wide
 from redfuser.strategies.tir_held import identifier
+from redfuser.strategies.tir_kept import kept
+from redfuser.strategies.tir_rows import possible, side_by_side
 
 ALIGN = 16
 """Bytes to which every tensor is aligned, as :class:`redfuser.artifact.ArgSpec` promises."""
@@ -50,21 +53,33 @@ def to_primfuncs(program: Program, lanes: int = 1) -> Any:
 def entry_script(program: Program, name: str, lanes: int = 1, threads: bool = False, like: Program | None = None) -> str:
     """The TVMScript of one PrimFunc that runs every kernel of the program in turn: inputs, outputs, workspaces. threads: that
     share points of the grid, by the extents of ``like``, the same program with symbols in it."""
-    shared = [shared_axis(like or program, k) if threads else None for k in (like or program).kernels]
-    return script(name, parameters(program),
-                  [_KernelText(program, k, lanes, a) for k, a in zip(program.kernels, shared, strict=True)])
+    own = like or program
+    sides = [side_by_side(own, k, lanes) if lanes > 1 and _numbers(own) else None for k in own.kernels]
+    shared = [shared_axis(own, k, a, lanes) if threads else None for k, a in zip(own.kernels, sides, strict=True)]
+    kernels = [kept(k) if lanes > 1 else k for k in program.kernels]
+    return script(name, parameters(program), [_KernelText(program, k, lanes, *how)
+                                              for k, *how in zip(kernels, sides, shared, strict=True)])
 
 
-def shared_axis(program: Program, kernel: Kernel) -> str | None:
-    """The axis of a kernel's grid whose points are shared out to threads: the first that is long enough for that, or the
-    longest; None where there is too little to do. What is computed at a point is the same on any thread."""
-    def extent(axis: str) -> int:
+def _numbers(program: Program) -> bool:
+    """Is it of one size?"""
+    return all(isinstance(a.extent, int) for a in program.axes)
+
+
+def shared_axis(program: Program, kernel: Kernel, across: str | None = None, width: int = 1) -> str | None:
+    """The axis of a kernel's grid whose points (or tiles of ``width`` of them, along ``across``) are shared out to threads: the
+    first that is long enough for that, or the longest; None where there is too little to do. What is computed at a point is the
+    same on any thread."""
+    def points(axis: str) -> int:
         n = program.extent(axis)
         return n if isinstance(n, int) else SYMBOLIC
 
+    def extent(axis: str) -> int:
+        return -(-points(axis) // width) if axis == across else points(axis)
+
     outer = (*kernel.grid, *((kernel.split,) if kernel.split and kernel.kind != "combine" else ()))
     blocks = (*kernel.body, *kernel.tail)
-    if not outer or sum(prod(map(extent, {*outer, *b.points})) for b in blocks) < WORTH:
+    if not outer or sum(prod(map(points, {*outer, *b.points})) for b in blocks) < WORTH:
         return None
     return next((a for a in outer if extent(a) >= EVEN), max(outer, key=extent))
 
@@ -110,10 +125,12 @@ def _buffer_dtype(t: Tensor) -> str:
 
 
 class _KernelText(Blocks):
-    """The lines of one kernel; ``shared``: the axis whose points threads share, each with scratch of its own."""
+    """The lines of one kernel. ``across``: the axis whose points lie side by side; ``shared``: the one that threads share out,
+    each with scratch of its own."""
 
-    def __init__(self, program: Program, kernel: Kernel, lanes: int, shared: str | None = None) -> None:
-        super().__init__(program, kernel, lanes)
+    def __init__(self, program: Program, kernel: Kernel, lanes: int, across: str | None = None,
+                 shared: str | None = None) -> None:
+        super().__init__(program, kernel, lanes, across)
         self.shared = shared
 
     def body(self, suffix: str) -> list[str]:
@@ -122,18 +139,20 @@ class _KernelText(Blocks):
             for i, n in enumerate(b.names):
                 self.declare(n, b.axes, self._dtype(b, i))
         outer = list(k.grid) + ([k.split] if k.split and k.kind != "combine" else [])
-        lines = [line for b in k.init for line in self.pointwise(b, None)]
+        first, lines = [line for b in k.init for line in self.pointwise(b, None)], []
         if k.kind == "combine":
             fold = [line for b in k.body for line in self.statement(b, None)]
             lines += [f"for i_{k.split} in range({self.extents[k.split or '']}):", *indent(fold)]
         else:
             lines += self.segments(k.body)
         lines += self.tail()
+        lines = [*first, *(line for copy in self.once.values() for line in copy), *lines]
+        count = self.extents | ({self.across: -(-self.extents[self.across] // self.width)} if self.across else {})
         for axis in reversed([a for a in outer if a != self.shared]):
-            lines = [f"for i_{axis} in range({self.extents[axis]}):", *indent(lines)]
+            lines = [f"for i_{axis} in range({count[axis]}):", *indent(lines)]
         if self.shared is not None:
             point = [f'with T.sblock("{identifier(k.name)}_point{suffix}"):', *indent(self.scratch_lines()), *indent(lines)]
-            lines = [f"for i_{self.shared} in T.parallel({self.extents[self.shared]}):", *indent(point)]
+            lines = [f"for i_{self.shared} in T.parallel({count[self.shared]}):", *indent(point)]
         return lines
 
     def segments(self, blocks: tuple[Block, ...]) -> list[str]:
@@ -144,7 +163,9 @@ class _KernelText(Blocks):
         whole, rest = divmod(extent, n)
 
         def run(span: Span) -> list[str]:
-            return [line for b in blocks for line in self.statement(b, span)]
+            lines = [line for b in blocks for line in self.statement(b, span)]
+            seen = self.seen(span) if blocks is self.kernel.body else ""
+            return [f"if {seen}:", *indent(lines)] if seen else lines
 
         split = self.kernel.split
         lines = []
@@ -160,6 +181,14 @@ class _KernelText(Blocks):
         if rest:
             lines += [f"if i_{split} == {whole // per}:", *indent(run(Span(str(whole * n), rest)))]
         return lines
+
+    def seen(self, span: Span) -> str:
+        """Whether anything of a segment counts for any of the points at hand: a mask's other segments are not walked."""
+        lets = {b.name: b.exprs[0] for b in self.kernel.body if b.role == "producer" and b.reducer is None}
+        alive = tuple(alive_where(lets, b.reducer, b.exprs[0]) for b in self.kernel.body if b.role == "reduce")
+        box = {a: (f"i_{a}", 1) for a in self.outer} | {self.raxis: (span.start, span.length)}
+        box |= {self.across: (self.first, self.width)} if self.across else {}
+        return possible(common(alive), box, self.extents) if self.lanes > 1 else ""
 
     def tail(self) -> list[str]:
         """Blocks without the r-axis as they come; the others in walks of the row, as few as their order allows."""

@@ -5,18 +5,23 @@ many partial results, which LLVM keeps in vector registers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import prod
 
-from redfuser.acrf.expr import FLOATS, Const, Ref, indices_of, loads_of
+from redfuser.acrf.expr import FLOATS, Const, Expr, Load, Op, Ref, indices_of, loads_of, refs_of
 from redfuser.acrf.facts import algebra
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block
-from redfuser.strategies.tir_expr import NARROW, wide
+from redfuser.strategies.tir_expr import NARROW, is_nan, wide
 from redfuser.strategies.tir_held import Held, identifier
+from redfuser.strategies.tir_rows import TILE, again, replaced
 
+STAGED = 1 << 16
+"""Numbers that are laid side by side to be read again."""
 STRIP = 16
-"""Terms that one lane adds up before they go into the lane's total: a row of n elements is summed with an error of the order of
-STRIP + n / (lanes * STRIP) roundings, not n / lanes."""
+"""Terms that one lane adds up before they go into the lane's total, and such sums in a total before it goes into what is held:
+n elements are summed with an error of the order of 2 STRIP + n / (lanes STRIP^2) roundings, not n / lanes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,10 @@ class Blocks(Held):
         for axis in (*outer, *(a for a in axes if a not in outer)):
             at = (place or {}).get(axis, f"i_{axis}")
             kind = "reduce" if axis == over else "spatial"
+            if axis == self.across:
+                at = "lane" if axis in b.axes else "0"
+                lines.append(f"    w_{axis} = T.axis.spatial({self.width}, {at})")
+                at = f"{self.first} + {at}"
             if axis == self.raxis and span is not None:
                 lines.append(f"    w_{axis} = T.axis.spatial({span.length}, {at})")
                 at = f"{span.start} + {at}" if span.start != "0" else at
@@ -63,13 +72,32 @@ class Blocks(Held):
         lines.append(f'    T.sblock_attr({{"redfuser.role": "{b.role}", "redfuser.axes": [{quoted}]}})')
         return lines + indent(body)
 
+    @property
+    def first(self) -> str:
+        """The first of the points that are lanes."""
+        axis, n = self.across or "", self.extents[self.across or ""]
+        return f"T.min(i_{axis} * {self.width}, {n - self.width})" if n % self.width else f"i_{axis} * {self.width}"
+
+    def sides(self, b: Block, block: list[str]) -> list[str]:
+        """A block for all lanes of its points."""
+        return [f"for lane in T.vectorized({self.width}):", *indent(block)] if self.across in b.axes else block
+
     def pointwise(self, b: Block, span: Span | None) -> list[str]:
+        match b.exprs:
+            case (Op(name="select", args=(test, yes, no)),) if b.role == "post" and self.of_a_row(test):
+                return [f"if {self.texts().value(test)}:", *indent(self.pointwise(replace(b, exprs=(yes,)), span)),
+                        "else:", *indent(self.pointwise(replace(b, exprs=(no,)), span))]
         texts = self.texts()
         values = [texts.value(e) for e in b.exprs]
         if len(values) > 1:
             values = [texts.bind(v, wide(self.dtypes[n])) for n, v in zip(b.names, values, strict=True)]
         body = [*texts.lets, *(self.store(n, v) for n, v in zip(b.names, values, strict=True))]
-        return self.loops(b.axes, span, self.block(b, f"{b.role}_{b.name}", b.axes, span, body))
+        return self.loops(b.axes, span, self.sides(b, self.block(b, f"{b.role}_{b.name}", b.axes, span, body)))
+
+    def of_a_row(self, test: Expr) -> bool:
+        """Is something decided once for all of a row?"""
+        names = refs_of(test)
+        return bool(names) and not indices_of(test) and all(self.scratch.get(n, (("",),))[0] == () for n in names)
 
     def start(self, b: Block) -> list[str]:
         """Set the result of a reduction to its neutral element."""
@@ -81,6 +109,8 @@ class Blocks(Held):
         assert b.over is not None
         if b.reducer is not None and b.reducer.kind in algebra.PAYLOAD:
             raise LoweringError("RF430", f"the CPU target has no {b.reducer} along an inner axis")
+        if self.across in b.axes:
+            return self.tiles(b, span, fresh=True)
         first = self.block(b, f"{b.role}_{b.name}_init", b.axes, span,
                            [self.store(b.name, self.texts().const(neutral(b)[0]))])
         return self.loops(b.axes, span, [*first, *self.accumulate(b, span)])
@@ -91,6 +121,8 @@ class Blocks(Held):
         inner = tuple(a for a in b.axes if a not in self.outer)
         if b.reducer.kind in algebra.PAYLOAD:
             return self.payload(b, span)
+        if self.across in b.axes:
+            return self.tiles(b, span, fresh=False)
         if inner and not self.along(b, b.over):
             body = self.block(b, f"reduce_{b.name}", (*b.axes, b.over), span, self.combine(b), b.over)
             n = span.length if span is not None and b.over == self.raxis else self.extents[b.over]
@@ -107,14 +139,23 @@ class Blocks(Held):
         assert b.over is not None and b.reducer is not None
         n = span.length if span is not None and b.over == self.raxis else self.extents[b.over]
         axes, name, lanes = (*b.axes, b.over), f"{b.role}_{b.name}", self.lanes
-        dtype = wide(b.dtype)
         floats = b.dtype in FLOATS and b.reducer.kind in ("sum", "prod", "max", "min") and b.dtype not in NARROW
         if lanes == 1 or not floats or n < lanes or not self.along(b, b.over):
             return [f"for i_{b.over} in range({n}):", *indent(self.block(b, name, axes, span, self.combine(b), b.over))]
+        piece = n if b.reducer.kind in ("max", "min") else lanes * STRIP * STRIP
+        if n <= piece:
+            return self.piece(b, span, "", n)
+        rest = self.piece(b, span, f"{n - n % piece} + ", n % piece) if n % piece else []
+        return [f"for piece in range({n // piece}):", *indent(self.piece(b, span, f"piece * {piece} + ", piece)), *rest]
+
+    def piece(self, b: Block, span: Span | None, begin: str, n: int) -> list[str]:
+        """``n`` elements of a row, in lanes, from ``begin`` on (text), into what is held."""
+        assert b.over is not None and b.reducer is not None
+        axes, name, lanes, dtype = (*b.axes, b.over), f"{b.role}_{b.name}", self.lanes, wide(b.dtype)
         lane = f"lane_{dtype}{self.suffix}"
         texts = self.texts()
         value = texts.value(b.exprs[0])
-        update = [*texts.lets, f"{lane}[v_lane] = {_combined(b.reducer.kind, f'{lane}[v_lane]', value)}"]
+        update = [*texts.lets, f"{lane}[v_lane] = {_combined(b.reducer.kind, f'{lane}[v_lane]', value, dtype)}"]
         axis = f"    v_lane = T.axis.spatial({lanes}, lane)"
         side = f"T.vectorized({lanes})" if texts.register is None else f"range({lanes})"  # all lanes have one register
 
@@ -125,10 +166,10 @@ class Blocks(Held):
 
         def strip(first: str, chunks: int, rest: int = 0) -> list[str]:
             at = f"({first} + chunk)" if first else "chunk"
-            step = self.block(b, f"{name}_lanes", axes, span, update, b.over, {str(b.over): f"{at} * {lanes} + lane"})
+            step = self.block(b, f"{name}_lanes", axes, span, update, b.over, {str(b.over): f"{begin}{at} * {lanes} + lane"})
             loop = [f"for chunk in range({chunks}):", f"    for lane in {side}:",
                     *indent(indent([step[0], axis, *step[1:]]))] if chunks else []
-            last = self.block(b, f"{name}_rest", axes, span, update, b.over, {str(b.over): f"{n - rest} + lane"})
+            last = self.block(b, f"{name}_rest", axes, span, update, b.over, {str(b.over): f"{begin}{n - rest} + lane"})
             loop += [f"for lane in range({rest}):", *indent([last[0], axis, *last[1:]])] if rest else []
             return [*each("lanes_init", f"{lane}[v_lane] = {start}"), *loop]
 
@@ -142,7 +183,8 @@ class Blocks(Held):
             return [*strip("", n // lanes, n % lanes), *final(lane)]
         strips = f"lane_strips_{dtype}{self.suffix}"
         self.striped.add(dtype)
-        add = each("strip_sum", f"{strips}[v_lane] = {_combined(b.reducer.kind, f'{strips}[v_lane]', f'{lane}[v_lane]')}")
+        total = _combined(b.reducer.kind, f"{strips}[v_lane]", f"{lane}[v_lane]", dtype)
+        add = each("strip_sum", f"{strips}[v_lane] = {total}")
         lines = [*each("strips_init", f"{strips}[v_lane] = {start}"),
                  f"for part in range({whole}):", *indent([*strip(f"part * {STRIP}", STRIP), *add])]
         lines += [*strip(f"{whole * STRIP}", left, n % lanes), *add] if left or n % lanes else []
@@ -156,12 +198,12 @@ class Blocks(Held):
         lets: list[str] = []
         while len(level) > 1:
             half = len(level) // 2
-            level = [_combined(kind, x, y) for x, y in zip(level[:half], level[half:], strict=True)]
+            level = [_combined(kind, x, y, dtype) for x, y in zip(level[:half], level[half:], strict=True)]
             if kind in ("max", "min"):  # a named tree: the text of a nested max would double at every level
                 names = [f"y{len(lets) + i}" for i in range(len(level))]
                 lets += [f"{y}: T.let[T.{dtype}] = {text}" for y, text in zip(names, level, strict=True)]
                 level = names
-        return [*lets, self.store(b.name, _combined(kind, self.held(b.name), level[0]))]
+        return [*lets, self.store(b.name, _combined(kind, self.held(b.name), level[0], dtype))]
 
     def combine(self, b: Block) -> list[str]:
         assert b.reducer is not None
@@ -169,7 +211,76 @@ class Blocks(Held):
         value = texts.value(b.exprs[0])
         if b.reducer.kind in ("max", "min") and b.dtype in FLOATS:
             value = texts.bind(value, wide(b.dtype))
-        return [*texts.lets, self.store(b.name, _combined(b.reducer.kind, self.held(b.name), value))]
+        return [*texts.lets, self.store(b.name, _combined(b.reducer.kind, self.held(b.name), value, wide(b.dtype)))]
+
+    # -- rows side by side -------------------------------------------------------------------------------------------------
+
+    def tiles(self, b: Block, span: Span | None, fresh: bool) -> list[str]:
+        """A contraction (fresh) or a reduction into what is held, of all lanes: the sums of some neighbours are in registers,
+        and what they read of the lanes lies side by side."""
+        assert b.over is not None and b.reducer is not None
+        inner = [a for a in b.axes if a not in self.outer]
+        along = inner[-1] if inner else None
+        lines, b = self.staged(b, span) if along else ([], b)
+        over, n = (self.length(a, span) if a else 1 for a in (b.over, along))
+        rest, parts = n % TILE, []
+        if n >= TILE:
+            whole = self.tile(b, span, fresh, over, along, f"i_tile * {TILE}", TILE)
+            parts = [f"for i_tile in range({n // TILE}):", *indent(whole)]
+        parts += self.tile(b, span, fresh, over, along, str(n - rest), rest) if rest else []
+        return lines + self.loops(tuple(a for a in inner if a != along), span, parts)
+
+    def length(self, axis: str, span: Span | None) -> int:
+        return span.length if span is not None and axis == self.raxis else self.extents[axis]
+
+    def tile(self, b: Block, span: Span | None, fresh: bool, over: int, along: str | None, start: str, count: int) -> list[str]:
+        """The sums of ``count`` neighbours along an axis."""
+        assert b.over is not None and b.reducer is not None
+        dtype, name, kind = wide(b.dtype), f"{b.role}_{b.name}", b.reducer.kind
+        names = [f"{dtype} sum {r}" for r in range(count)]
+        self.scratch |= {n: ((self.across or "",), dtype) for n in names}
+        sums = [self.local(n) for n in names]
+        at = [{along: f"{start} + {r}"} if along else {} for r in range(count)]
+        here = f"[w_{self.across}]"
+
+        def each(what: str, axes: tuple[str, ...], line: Callable[[str], list[str]], over: str | None = None) -> list[str]:
+            return [x for r in range(count) for x in self.sides(b, self.block(
+                b, f"{name}_{what}{r}", axes, span, line(f"{sums[r]}{here}"), over, at[r]))]
+
+        def added(held: str) -> list[str]:
+            texts = self.texts()
+            value = texts.value(b.exprs[0])
+            if kind in ("max", "min") and b.dtype in FLOATS:
+                value = texts.bind(value, dtype)
+            return [*texts.lets, f"{held} = {_combined(kind, held, value, dtype)}"]
+
+        def kept(held: str) -> list[str]:
+            return [self.store(b.name, held if fresh else _combined(kind, self.held(b.name), held, dtype))]
+
+        return [*each("init", b.axes, lambda held: [f"{held} = {self.texts().const(neutral(b)[0])}"]),
+                f"for i_{b.over} in range({over}):", *indent(each("tile", (*b.axes, b.over), added, b.over)),
+                *each("sum", b.axes, kept)]
+
+    def staged(self, b: Block, span: Span | None) -> tuple[list[str], Block]:
+        """The same where what is read of the lanes at every element lies side by side: once for the row, where nothing of the
+        row is in it, else once for the segment (the lines that do)."""
+        lines: list[str] = []
+        table: dict[Load, Ref] = {}
+        for x in again(b, self.across or ""):
+            inner = tuple(a for a in self.extents if a in indices_of(x) and a not in self.outer)
+            size = prod(self.segment if a == self.raxis else self.extents[a] for a in inner)
+            if size * self.width > STAGED or not self.texts().in_bounds(x):
+                continue
+            name = self.rows.setdefault(x, f"{wide(x.dtype)} rows {len(self.rows)}")
+            table[x] = Ref(name, x.dtype)
+            axes = (*self.kernel.grid, *inner)
+            self.declare(name, axes, x.dtype)
+            copy = self.pointwise(Block("producer", (name,), axes, (x,), x.dtype), span if self.raxis in inner else None)
+            if self.raxis in inner:
+                lines += copy
+            else:
+                self.once[name] = copy
+        return lines, replace(b, exprs=tuple(replaced(e, table) for e in b.exprs))
 
     # -- payload reductions and merges ---------------------------------------------------------------------------------
 
@@ -233,7 +344,7 @@ class Blocks(Held):
             return lines + self.loops(points, None, loop)
         texts = self.texts()
         a, c = (texts.bind(texts.value(e), wide(b.dtype)) for e in (left[0], right[0]))
-        body = [*texts.lets, self.store(b.name, _combined(b.reducer.kind, a, c))]
+        body = [*texts.lets, self.store(b.name, _combined(b.reducer.kind, a, c, wide(b.dtype)))]
         return self.loops(b.axes, None, self.block(b, f"merge_{b.name}", b.axes, None, body))
 
 
@@ -244,15 +355,17 @@ def neutral(b: Block) -> tuple[Const, ...]:
     return (value, Const(-1, "i64")) if place else (value,)
 
 
-def _combined(kind: str, a: str, b: str) -> str:
-    """acc (reducer) value. max and min give NaN when either is."""
+def _combined(kind: str, a: str, b: str, dtype: str) -> str:
+    """acc (reducer) value, held as ``dtype``. max and min give NaN when either is."""
     match kind:
         case "sum":
             return f"({a} + {b})"
         case "prod":
             return f"({a} * {b})"
         case "max" | "min":
-            return f"T.Select(T.Or({a} {'>' if kind == 'max' else '<'} {b}, T.isnan({a})), {a}, {b})"
+            if not dtype.startswith("float"):
+                return f"T.{kind}({a}, {b})"
+            return f"T.Select(T.Or({a} {'>' if kind == 'max' else '<'} {b}, {is_nan(a, dtype)}), {a}, {b})"
         case "any" | "all":
             return f"T.{'Or' if kind == 'any' else 'And'}({a}, {b})"
     raise LoweringError("RF430", f"the CPU target has no reducer {kind}")
@@ -262,7 +375,7 @@ def _better(kind: str, v: str, i: str, old: str, old_i: str, dtype: str) -> str:
     """Whether the pair (v, i) goes before (old, old_i). NaN is best; an index below 0 marks an empty place."""
     sign = "<" if kind == "argmin" else ">"
     if dtype in FLOATS:
-        nan, old_nan = f"T.isnan({v})", f"T.isnan({old})"
+        nan, old_nan = is_nan(v, wide(dtype)), is_nan(old, wide(dtype))
         wins = f"T.Or({v} {sign} {old}, T.And({nan}, T.Not({old_nan})))"
         ties = f"T.Or({v} == {old}, T.And({nan}, {old_nan}))"
     else:

@@ -43,6 +43,14 @@ def stored(text: str, dtype: str) -> str:
     return f'T.Cast("{TVM_DTYPE[dtype]}", {text})' if dtype in NARROW or dtype in INTS else text
 
 
+def is_nan(text: str, held: str) -> str:
+    """Whether a value held as ``held`` is NaN. In float32 its bits are asked: TVM makes a loop of a vector that is asked
+    ``isnan``, one lane after the other, takes ``x != x`` for false, and cannot divide by 2^31, which a mask means to it."""
+    if held != "float32":
+        return f"T.isnan({text})"
+    return f'(T.shift_left(T.reinterpret("uint32", {text}), T.uint32(1)) > T.uint32(0xFF000000))'
+
+
 class Texts:
     """Prints expressions inside one block. ``access`` gives the text of a named value's element, and whether it lies in a
     buffer of its own (possibly narrow) dtype; ``lets`` collects the block's local bindings. ``register`` names a
@@ -121,7 +129,7 @@ class Texts:
         bits = f'T.reinterpret("uint32", {x})'
         odd = f"T.bitwise_and(T.shift_right({bits}, T.uint32(16)), T.uint32(1))"
         near = f"T.bitwise_and({bits} + T.uint32(0x7FFF) + {odd}, T.uint32(0xFFFF0000))"
-        return f'T.Select(T.isnan({x}), {x}, T.reinterpret("float32", {near}))'
+        return f'T.Select({is_nan(x, "float32")}, {x}, T.reinterpret("float32", {near}))'
 
     def cast(self, e: Cast) -> str:
         source, target = e.arg.dtype, e.dtype
@@ -159,7 +167,7 @@ class Texts:
         if name == "not":
             return f"T.Not({texts[0]})"
         if name == "isnan":
-            return f"T.isnan({texts[0]})"
+            return is_nan(texts[0], wide(args[0].dtype))
         if name == "neg":
             return f"(-{texts[0]})"
         if self.vectors and not self.lazy and kind == "float32" and (text := tir_math.inline(name, texts[0], self.bind)):
@@ -186,7 +194,7 @@ class Texts:
         elif not isinstance(args[0], Const):
             a = self.bind(a, wide(dtype))
             b = self.bind(b, wide(dtype))
-            return f"T.Select(T.Or({a} {'>' if name == 'max' else '<'} {b}, T.isnan({a})), {a}, {b})"
+            return f"T.Select(T.Or({a} {'>' if name == 'max' else '<'} {b}, {is_nan(a, wide(dtype))}), {a}, {b})"
         return f"T.{name}({a}, {b})"
 
     def select(self, e: Op) -> str:

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import re
 
-from redfuser.acrf.expr import Index, Ref, substitute
+from redfuser.acrf.expr import Index, Load, Ref, substitute
 from redfuser.acrf.facts import algebra
 from redfuser.dtypes import INTS
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block, Kernel, Program
 from redfuser.strategies.tir_expr import NARROW, Texts, stored, wide
 
-_LOCALS = re.compile(r"T|[xy]\d+|[ivw]_.*|lane.*|seg|chunk|other|take|(carry|new|old)_.*|.*_")
+_LOCALS = re.compile(r"T|[xy]\d+|[ivw]_.*|lane.*|seg|chunk|piece|other|take|(carry|new|old)_.*|.*_")
 SCRATCH_BYTES = 1 << 20
 """Scratch of one grid point, which lives on the stack."""
 
@@ -24,10 +24,11 @@ def identifier(name: str) -> str:
 
 
 class Held:
-    """The values of one kernel."""
+    """The values of one kernel; ``across``: the axis of the grid whose points lie side by side, the last axis of whatever
+    differs between them."""
 
-    def __init__(self, program: Program, kernel: Kernel, lanes: int) -> None:
-        self.program, self.kernel, self.lanes = program, kernel, lanes
+    def __init__(self, program: Program, kernel: Kernel, lanes: int, across: str | None = None) -> None:
+        self.program, self.kernel, self.lanes, self.across = program, kernel, lanes, across
         self.extents: dict[str, int] = {}
         for a in program.axes:
             if not isinstance(a.extent, int):
@@ -38,12 +39,15 @@ class Held:
                                     help="torch computes it in the outer graph")
             self.extents[a.name] = a.extent
         self.raxis = kernel.raxis
+        self.width = min(lanes, self.extents[across]) if across else 1
         self.outer = (*kernel.grid, *((kernel.split,) if kernel.split else ()))
         self.tensors = {t.name: t for t in (*kernel.reads, *kernel.writes)}
         self.written = {t.name for t in kernel.writes}
         self.scratch: dict[str, tuple[tuple[str, ...], str]] = {}
         self.dtypes: dict[str, str] = {}
         self.striped: set[str] = set()
+        self.rows: dict[Load, str] = {}
+        self.once: dict[str, list[str]] = {}
         self.inline = {b.name: b for b in (*kernel.body, *kernel.tail) if b.role == "producer" and b.reducer is None}
         self.suffix = ""
         length = (program.segment if kernel.kind != "merge" else None) or self.extents[self.raxis]
@@ -52,7 +56,8 @@ class Held:
     def scratch_lines(self) -> list[str]:
         lines, total = [], 0
         for name, (axes, dtype) in self.scratch.items():
-            shape = [self.segment if a == self.raxis else self.extents[a] for a in axes] or [1]
+            own = {self.raxis: self.segment, self.across: self.width}
+            shape = [own.get(a, self.extents[a]) for a in axes] or [1]
             size = int(re.sub(r"\D", "", dtype) or 8) // 8
             for n in shape:
                 size *= n
@@ -81,7 +86,8 @@ class Held:
 
     def declare(self, name: str, axes: tuple[str, ...], dtype: str) -> None:
         if name not in self.written:
-            self.scratch[name] = (tuple(a for a in axes if a not in self.outer), wide(dtype))
+            last = (self.across,) if self.across in axes else ()
+            self.scratch[name] = ((*(a for a in axes if a not in self.outer), *last), wide(dtype))  # type: ignore[arg-type]
         self.dtypes[name] = dtype
 
     def element(self, name: str, axes: dict[str, str] | None = None) -> str:
@@ -94,7 +100,7 @@ class Held:
         return f"{self.local(name)}[{', '.join(at.get(a, self.position(a)) for a in inner) or '0'}]"
 
     def position(self, axis: str) -> str:
-        return f"w_{axis}" if axis == self.raxis else f"v_{axis}"
+        return f"w_{axis}" if axis in (self.raxis, self.across) else f"v_{axis}"
 
     def texts(self) -> Texts:
         def access(ref: Ref) -> tuple[str, str]:
@@ -111,8 +117,8 @@ class Held:
 
     def register(self, count: int, dtype: str) -> str:
         name = f"{dtype} register {count}"
-        self.scratch[name] = ((), dtype)
-        return f"{self.local(name)}[0]"
+        self.scratch[name] = ((self.across,) if self.across else (), dtype)
+        return self.element(name)
 
     def gather(self, ref: Ref, texts: Texts) -> tuple[str, str]:
         """A reference at other positions: of a pointwise producer, its expression there; of a value without the r-axis,
@@ -129,7 +135,7 @@ class Held:
         at = dict(zip(axes, ref.indices, strict=True))
         if any(at[a] != Index(a) for a in axes if a in self.outer):
             raise LoweringError("RF434", f"{ref} reads {ref.name} of another grid point")
-        text = self.element(ref.name, {a: texts.position(e) for a, e in at.items()})
+        text = self.element(ref.name, {a: texts.position(e) for a, e in at.items() if a != self.across})
         return text, self.dtypes[ref.name] if ref.name in self.written else "f32"
 
     def _dtype(self, b: Block, i: int) -> str:

@@ -23,7 +23,7 @@ _ERF_NEAR = (0.12837916612625122, -0.37612631916999817, 0.11283686012029648, -0.
 _ERF_FAR = (-1.1286522150039673, -0.6351358890533447, -0.10626314580440521, 0.023785345256328583, -0.0036537630949169397,
             0.00032565247965976596, -1.1522271051944699e-05)
 """Of log(1 - erf(x)) / x for 475 / 512 < x <= 4, where erf rounds to 1: minimax, 2^-30 of erf."""
-_ROUND, _ROUND_BITS = 12582912.0, 0x4B400000
+_ROUND, _ROUND_BITS, _BIAS = 12582912.0, 0x4B400000, 127
 """1.5 * 2^23: what is added to it is rounded to an integer, which its last bits then are."""
 
 
@@ -34,7 +34,7 @@ def inline(name: str, x: str, bind: Bind) -> str | None:
 
 
 def _exp(x: str, bind: Bind) -> str:
-    c = bind(_clamped(x, -104.0, 89.0), "float32")
+    c = _clamped(x, -104.0, 89.0, bind)
     shifted = bind(f"({c} * {_f(1.4426950408889634)} + {_f(_ROUND)})", "float32")
     n = bind(f"({shifted} - {_f(_ROUND)})", "float32")
     r = bind(f"(({c} - {n} * {_f(0.693359375)}) - {n} * {_f(-2.12194440e-4)})", "float32")
@@ -42,7 +42,7 @@ def _exp(x: str, bind: Bind) -> str:
 
 
 def _exp2(x: str, bind: Bind) -> str:
-    c = bind(_clamped(x, -151.0, 129.0), "float32")
+    c = _clamped(x, -151.0, 129.0, bind)
     shifted = bind(f"({c} + {_f(_ROUND)})", "float32")
     r = bind(f"(({c} - ({shifted} - {_f(_ROUND)})) * {_f(0.6931471805599453)})", "float32")
     return _scaled(_polynomial(_EXP, r), shifted, bind)
@@ -57,7 +57,7 @@ def _tanh(x: str, bind: Bind) -> str:
 
 def _erf(x: str, bind: Bind) -> str:
     a, z = bind(f"T.abs({x})", "float32"), bind(f"({x} * {x})", "float32")
-    t = bind(_clamped(a, 0.0, 4.0), "float32")
+    t = _clamped(a, 0.0, 4.0, bind)
     exponent = bind(f"({t} * {_polynomial(_ERF_FAR, t)})", "float32")
     far = bind(f"({_f(1.0)} - {bind(_exp(exponent, bind), 'float32')})", "float32")
     return f"T.Select({a} > {_f(475 / 512)}, {_signed(far, x)}, {_polynomial(_ERF_NEAR, z)} * {x} + {x})"
@@ -72,12 +72,13 @@ _FUNCTIONS: dict[str, Callable[[str, Bind], str]] = {
 
 
 def _scaled(text: str, shifted: str, bind: Bind) -> str:
-    """``text`` times 2^n, n the last bits of ``shifted``: half of n at a time, since 2^n itself may be no normal number."""
-    n = bind(f'(T.reinterpret("int32", {shifted}) - {_ROUND_BITS})', "int32")
+    """``text`` times 2^n, n the last bits of ``shifted``: half of n at a time, since 2^n itself may be no normal number. Here n
+    has the biases of both halves."""
+    n = bind(f'(T.reinterpret("int32", {shifted}) - {_ROUND_BITS - 2 * _BIAS})', "int32")
     half = bind(f"T.shift_right({n}, 1)", "int32")
 
-    def power(m: str) -> str:
-        return f'T.reinterpret("float32", T.shift_left({m} + 127, 23))'
+    def power(biased: str) -> str:
+        return f'T.reinterpret("float32", T.shift_left({biased}, 23))'
 
     return f"({text} * {power(half)} * {power(f'({n} - {half})')})"
 
@@ -89,9 +90,10 @@ def _polynomial(coefficients: Sequence[float], x: str) -> str:
     return text
 
 
-def _clamped(x: str, low: float, high: float) -> str:
-    """NaN stays."""
-    return f"T.Select({x} > {_f(high)}, {_f(high)}, T.Select({x} < {_f(low)}, {_f(low)}, {x}))"
+def _clamped(x: str, low: float, high: float, bind: Bind) -> str:
+    """One instruction for each bound, since each compares what it may keep. NaN stays."""
+    above = bind(f"T.Select({x} < {_f(low)}, {_f(low)}, {x})", "float32")
+    return bind(f"T.Select({above} > {_f(high)}, {_f(high)}, {above})", "float32")
 
 
 def _signed(text: str, x: str) -> str:

@@ -19,6 +19,7 @@ from dataclasses import replace
 from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref, walk
 from redfuser.acrf.index import i64, placed
 from redfuser.errors import LoweringError
+from redfuser.strategies.alive import TRUE
 from redfuser.strategies.program import Block
 from redfuser.tensorize.arguments import argument_name
 from redfuser.tensorize.axes import strip_casts
@@ -27,7 +28,6 @@ from redfuser.tensorize.contraction import lower_contraction
 from redfuser.tensorize.geometry import Geometry
 from redfuser.tensorize.ir.nodes import Fill, For, TileKernel, TileStmt
 from redfuser.tensorize.maps import map_tile
-from redfuser.tensorize.masks import TRUE
 from redfuser.tensorize.reductions import keep_old, lower_correct, lower_late_reduce, lower_merge, lower_reduce
 from redfuser.tensorize.scope import HALF, Scope, Value
 from redfuser.tensorize.stores import lower_output, lower_store

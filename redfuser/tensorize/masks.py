@@ -11,29 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from redfuser.acrf.affine import Affine, Indices
-from redfuser.acrf.expr import Cast, Const, Expr, Load, Op, Ref, op, walk
+from redfuser.acrf.expr import Cast, Const, Expr, Op
 from redfuser.acrf.index import i64, iadd, ifloordiv, imax, imin
+from redfuser.strategies.alive import TRUE, both, conjuncts, positional
 from redfuser.tensorize.algebra import fold
-
-TRUE: Expr = Const(True, "bool")
-
-
-def both(a: Expr, b: Expr) -> Expr:
-    return b if a == TRUE else a if b == TRUE else op("and", a, b)
-
-
-def positional(c: Expr) -> bool:
-    """Decided by positions alone: no data, no reduced value."""
-    return not any(isinstance(x, (Load, Ref)) for x in walk(c))
-
-
-def conjuncts(c: Expr) -> tuple[Expr, ...]:
-    match c:
-        case Op(name="and", args=(x, y)):
-            return conjuncts(x) + conjuncts(y)
-        case Const(value=True):
-            return ()
-    return (c,)
 
 
 def separate(c: Expr) -> tuple[Expr, Expr]:

@@ -7,9 +7,9 @@ from functools import reduce
 from redfuser.acrf.affine import Indices
 from redfuser.acrf.expr import Const, Expr, Index, op
 from redfuser.acrf.index import i64, iadd, imul
+from redfuser.strategies.alive import TRUE, both, common, conjuncts
 from redfuser.tensorize.builder import Builder
 from redfuser.tensorize.geometry import Geometry
-from redfuser.tensorize.masks import TRUE, both, conjuncts, positional
 
 
 def segment_steps(at: Geometry, alive: Expr) -> tuple[Expr, Expr, Expr]:
@@ -53,12 +53,7 @@ def one_step(at: Geometry, first: Expr, last: Expr) -> bool:
 
 def alive_positions(at: Geometry) -> Expr:
     """Positions outside which no accumulator changes: the conditions that all contributions share."""
-    common = [c for c in (conjuncts(at.alive[0]) if at.alive else ()) if positional(c)
-              and all(c in conjuncts(other) for other in at.alive)]
-    total = TRUE
-    for c in common:
-        total = both(total, c)
-    return total
+    return common(at.alive)
 
 
 def masks_needed(work: Builder, position: Expr) -> tuple[tuple[Expr, Expr], ...]:

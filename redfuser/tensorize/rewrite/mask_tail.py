@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 
 from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref, op
 from redfuser.acrf.facts import algebra
+from redfuser.strategies.alive import conjuncts
 from redfuser.strategies.names import fresh
 from redfuser.strategies.program import Kernel
 from redfuser.tensorize.algebra import factors, fold, is_positive, product
 from redfuser.tensorize.indexing import zero_filled
-from redfuser.tensorize.masks import conjuncts, masked_operand
+from redfuser.tensorize.masks import masked_operand
 from redfuser.tensorize.rewrite.facts import Facts, Setting, is_value, learn, names_taken
 from redfuser.tensorize.rewrite.name_terms import named
 
