@@ -138,7 +138,8 @@ class Texts:
             text = text if wide(source) == "float32" else f'T.Cast("float32", {text})'
             return text if source == target else self.rounded(text, target)
         if target == "bool":
-            return text if source == "bool" else f"({text} != {self.const(Const(0, source))})"
+            zero = self.const(Const(0, source))
+            return text if source == "bool" else _unequal(text, zero) if source in FLOATS else f"({text} != {zero})"
         if wide(source) == wide(target) and not isinstance(e.arg, Index):
             return text
         return f'T.Cast("{wide(target)}", {text})'
@@ -158,6 +159,8 @@ class Texts:
             texts = [f'T.Cast("{common}", {t})' for t in texts]  # a position is int32 in the text, data need not be
         if name in ("min", "max"):
             return self.extremum(name, texts, args, e.dtype)
+        if name == "ne" and args[0].dtype in FLOATS:
+            return _unequal(*texts)
         if name in _INFIX:
             return f"({texts[0]} {_INFIX[name]} {texts[1]})"
         if name == "div":
@@ -218,6 +221,11 @@ class Texts:
             if not (low >= 0 and high <= extent - 1):
                 return False
         return True
+
+
+def _unequal(x: str, y: str) -> str:
+    """Of floats: TVM's LLVM code takes ``!=`` for false beside NaN."""
+    return f"T.Select({x} == {y}, T.bool(False), T.bool(True))"
 
 
 __all__ = ["NARROW", "TVM_DTYPE", "Texts", "stored", "wide"]

@@ -70,3 +70,14 @@ def test_random(name: str) -> None:
                         (rng.uniform(-110, 95, N // 4)).astype(np.float32)])
     got, want, off = errors(name, x)
     assert off.max() <= ULP[name], (off.max(), x[off.argmax()], got[off.argmax()], want[off.argmax()])
+
+
+@pytest.mark.parametrize("test", ["x[i, l] != w[i, l]", "not (x[i, l] != w[i, l])", "bool(x[i, l])", "x[i, l] != 1.0"])
+def test_numbers_beside_nan_are_unequal(test: str) -> None:
+    fused = fuse(parse_cascade("cascade unequal(x: f32[4, 16], w: f32[4, 16]) over l\n  m[i] = max[l] w[i, l]\n"
+                               f"  y[i, l] = select({test}, 1.0, select(m > 0.0, 0.0, 0.0))\n  return y"))
+    assert isinstance(fused, Fused), fused
+    x, w = torch.ones(4, 16), torch.ones(4, 16)
+    x[0], x[1, ::2], x[2], w[2] = math.nan, 0.0, math.nan, math.nan
+    want = {"x": x != w, "n": ~(x != w), "b": x.bool()}[test[0]] if "1.0" not in test else x != 1.0
+    assert torch.equal(launcher(cpu.build(realise(fused, "single")))(x, w), want.float())
