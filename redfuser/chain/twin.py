@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import prod
+from math import gcd, prod
 
 from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.state import Fused
@@ -70,13 +70,15 @@ def _twin(program: Program, config: TileConfig, deep: bool, grain: int = 1) -> P
     for a in inner:
         wanted[a] = extents[a] if extents[a] <= (320 if grain == 1 else DEEP) else 2 * (config.chunk or 64) + 32
     for a in columns:
-        wanted[a] = extents[a] if extents[a] <= 512 else max(288, config.columns + 32)
+        wanted[a] = extents[a] if extents[a] <= 512 else max(288, config.columns + 32) + extents[a] % grain
     if row_axis in wanted:
         wanted[row_axis] = max(16, (2 if deep else 1) * config.rows + config.rows // 3 + 1)
-    wanted[cascade.raxis] = _length(program, config.segment, splits, bool(inner), extents.get(cascade.raxis, 0))
+    contracts = bool(inner or _shared(fused) & tiled)
+    wanted[cascade.raxis] = _length(program, config.segment, splits, contracts, extents.get(cascade.raxis, 0))
     for a in (row_axis, cascade.raxis):
-        if a in extents and extents[a] % grain == 0:
-            wanted[a] = -(-wanted[a] // grain) * grain
+        if a in extents:
+            whole = gcd(extents[a], grain)
+            wanted[a] = -(-wanted[a] // whole) * whole
     if alone:  # whole steps of every thread, a block for each row
         wanted |= {cascade.raxis: 2 * splits * config.segment} | {a: 3 for a in (row_axis,) if a in wanted}
     if prod(min(wanted[a], extents[a]) for a in extents if a not in inner) > _WORK:
