@@ -37,7 +37,7 @@ REACH = 4
 @dataclass(frozen=True, slots=True)
 class Declined:
     """A cascade that was refused: its name's stem, its operations, the reason, the reductions that it is about, what was
-    parted from it to try again, and its state where it had one."""
+    parted from it to try again, its state where it had one, and the reduction at which it was refused, where that was one."""
 
     stem: str
     ops: tuple[Provenance, ...]
@@ -45,6 +45,7 @@ class Declined:
     about: frozenset[Unit]
     parted: tuple[Provenance, ...] = ()
     fused: Fused | None = None
+    culprit: Unit | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,8 @@ class _Balance:
 
     def refused(self, d: Declined) -> None:
         missing = self.missing(d.about)
+        if d.culprit in self.fused:  # what it reads is lost where it is a cascade by itself
+            missing = {u for u in missing if rowwise(u) or returns(u) is not None}
         apart = d.stem == "attn" and bool(d.about) and not any(self.fused.get(u) == "attn" for u in d.about)
         if (missing or apart) and not (missing or d.about) <= self.told:
             self.lose(missing or d.about, d.stem, d.ops, d.reason, d.fused)

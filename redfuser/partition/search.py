@@ -208,10 +208,10 @@ class Partitioner:
         that says nothing new, no two of the cascade's reductions may, and then none of them starts one."""
         where = origin(out, got.statement)
         about = refused_units(d, out, got.statement)
-        self.declined.append(account.Declined(names.stem(d), ops(d.units), replace(
-            got, provenance=where) if where.op else got, about))
-        units = {i.node.unit.index for i in (*d.rows, *d.inner) if i.node.unit}
         node = out.reductions.get(got.statement) if out else None
+        self.declined.append(account.Declined(names.stem(d), ops(d.units), replace(
+            got, provenance=where) if where.op else got, about, culprit=node.unit if node is not None else None))
+        units = {i.node.unit.index for i in (*d.rows, *d.inner) if i.node.unit}
         culprit = node.unit.index if node is not None and node.unit is not None else -1
         pairs = {frozenset({culprit, u.index}) for u in about if culprit >= 0 and u.index != culprit} - self.banned
         pairs = pairs or {frozenset(p) for p in combinations(sorted(units), 2)} - self.banned

@@ -181,3 +181,14 @@ def test_after_eight_failed_checks_the_regions_of_one_operation_are_taken_singly
         found = search.run().regions
         search.give_up({x.name: NotFusable(code, "", "it does not hold", "", "") for x in found})
         assert len(found) == 11 and sum(apart(x.draft.units) <= search.banned for x in search.accepted) == singly
+
+
+def test_a_sum_beside_a_norm_that_is_fused_is_no_loss():
+    """Experts summed, a gate of the normalised row and a norm are not joined; the norm has its kernel, and a sum is no cascade."""
+    def f(x, e, g, w):
+        h = rms(g, torch.ones(64))
+        return rms(x + (e.sum(1) + torch.sigmoid(h @ w) * h), torch.ones(64))
+
+    report = planned(f, (r(24, 64), r(24, 2, 64), r(24, 64), r(64, 1)))
+    assert fused(report) == ["norm", "norm"] and not report.refused
+    assert any(n.code == "RF207" for n in report.notes)
