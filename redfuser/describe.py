@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from redfuser.acrf.cascade import Provenance
-from redfuser.kernels import Produced, describe_state
+from redfuser.plan import Produced, describe_state
 from redfuser.recheck import Verdict
 from redfuser.report import Report
 from redfuser.reported import CascadeReport, Note, Opaque, OpRef, Reason

@@ -18,7 +18,8 @@ from redfuser.acrf.state import NotFusable
 from redfuser.autotune.lookup import Records
 from redfuser.describe import describe
 from redfuser.dump import Dump, dumping
-from redfuser.kernels import Produced, produce_all, with_hip
+from redfuser.kernels import produce_all, with_hip
+from redfuser.plan import Produced
 from redfuser.recheck import Verdict, recheck, refused
 from redfuser.report import Report
 from redfuser.reported import Reason

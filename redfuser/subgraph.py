@@ -13,7 +13,7 @@ from typing import Any
 
 from redfuser import api
 from redfuser.errors import InputError
-from redfuser.kernels import Produced
+from redfuser.plan import Produced
 from redfuser.report import Report
 from redfuser.users import extras_named
 

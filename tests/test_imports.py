@@ -36,6 +36,7 @@ LAYERS = (
     ("runtime", "outer", "untuned", "finish"),
     ("autotune",),
     ("gate",),
+    ("plan",),
     ("kernels", "describe", "recheck", "dump", "whole", "steps"),
     ("pipeline",),
     ("autotune.prepare", "autotune.tune"),

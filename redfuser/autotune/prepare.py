@@ -22,7 +22,8 @@ from redfuser.autotune.folder import Built, Kernel, Manifest
 from redfuser.autotune.space import Candidate, candidates
 from redfuser.describe import versions
 from redfuser.errors import LoweringError, TuningError
-from redfuser.kernels import Produced, produce
+from redfuser.kernels import produce
+from redfuser.plan import Produced
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ from redfuser.autotune.records import Choice, Record
 from redfuser.autotune.space import candidates
 from redfuser.cli.explain import detail
 from redfuser.errors import LoweringError
-from redfuser.kernels import Produced, produce
+from redfuser.kernels import produce
+from redfuser.plan import Produced
 from tests import fused_examples as examples
 from tests.autotune.planted import record
 
@@ -70,7 +71,7 @@ def test_no_record_gets_past_a_check(monkeypatch: pytest.MonkeyPatch) -> None:
             raise LoweringError("RF903", "does not compute its cascade", why="planted")
         return ("checked",)
 
-    monkeypatch.setattr("redfuser.kernels.checked_tiles", refuse)
+    monkeypatch.setattr("redfuser.plan.checked_tiles", refuse)
     made = decided(record(FUSED, OTHER))
     assert [n.code for n in made.notes] == ["RF705"] and "planted" in made.notes[0].text and made.checks == ("checked",)
 

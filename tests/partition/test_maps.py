@@ -192,17 +192,17 @@ def both(x, y):
 
 
 def test_a_group_without_a_kernel_stays_with_torch_and_says_why(monkeypatch):
-    from redfuser import kernels
+    from redfuser import plan
     from redfuser.errors import LoweringError
 
-    real = kernels.checked_tiles
+    real = plan.checked_tiles
 
     def refuse(program, *rest):
         if program.strategy == "map":
             raise LoweringError("RF903", "for the test")
         return real(program, *rest)
 
-    monkeypatch.setattr(kernels, "checked_tiles", refuse)
+    monkeypatch.setattr("redfuser.plan.checked_tiles", refuse)
     done = pipeline.run(both, (torch.randn(64, 64), torch.randn(64, 48)), arch="sm_90a", build=False)
     assert not done.report.maps and not done.partition.maps and done.report.fused
     assert any(n.code == "RF903" and n.text.startswith("maps left to torch") for n in done.report.notes)

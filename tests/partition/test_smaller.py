@@ -10,9 +10,10 @@ import torch.nn.functional as F
 from redfuser import pipeline
 from redfuser.acrf.state import NotFusable
 from redfuser.frontend import import_model
-from redfuser.kernels import Produced, produce
+from redfuser.kernels import produce
 from redfuser.partition import Partitioner
 from redfuser.partition.smaller import apart
+from redfuser.plan import Produced
 from redfuser.reported import Reason
 from tests.partition.helpers import execute, flat
 
