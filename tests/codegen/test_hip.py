@@ -8,6 +8,8 @@ import json
 import os
 import re
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,7 +25,7 @@ from hip_families import AMD, FAMILIES
 from redfuser.acrf import fuse, parse_cascade
 from redfuser.acrf.expr import Const
 from redfuser.acrf.state import Fused
-from redfuser.artifact import KernelSpec, from_files, to_files
+from redfuser.artifact import KernelSpec, from_files, save_kernel, to_files
 from redfuser.codegen import hip, hip_worker, tilelang, toolchain
 from redfuser.codegen.build import Request
 from redfuser.codegen.dialects import ROCM
@@ -139,7 +141,6 @@ def test_the_other_families_compute_it(name: str, tiles: dict[str, TileProgram],
 def test_bytes_of_eight_bits_are_numpy_s(tmp_path: Path) -> None:
     """Every byte to a number, and numbers of all magnitudes, ties and edges to bytes."""
     import ctypes
-    import subprocess
 
     lines = ["#include <hip/hip_runtime.h>", *ROCM.defined({"from_e4m3", "from_e5m2", "to_e4m3", "to_e5m2"})]
     for kind in ("e4m3", "e5m2"):
@@ -311,6 +312,15 @@ def test_finish(hipcc: Path) -> None:
     assert done.finished and done.resources == ({"registers": 42, "accumulator_registers": 16, "spill_bytes": 8,
                                                  "static_shared_bytes": 128},)
     assert from_files(to_files(done)) == done
+
+
+def test_finishing_takes_torch_and_rocm_alone(hipcc: Path, tmp_path: Path) -> None:
+    """Neither TVM nor TileLang: a process in which they cannot be imported, with all that judges and measures on such a machine."""
+    save_kernel(text_spec(), tmp_path / "k")
+    away = "for n in ('tvm', 'tilelang', 'sympy', 'z3', 'onnx', 'rich', 'transformers', 'triton'): sys.modules[n] = None\n"
+    code = ("import sys\n" + away + "import redfuser.autotune.measuring, redfuser.autotune.child, redfuser.bench.correctness.run\n"
+            f"from redfuser import finish\nfrom redfuser.artifact import load_kernel\nassert finish.kernel(load_kernel({str(tmp_path / 'k')!r})).finished")
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
 
 
 @pytest.mark.parametrize("left, code", [(code_object("other"), "RF460"), (code_object(flags=0x3F), "RF460"), (b"", "RF453")])
