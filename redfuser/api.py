@@ -35,13 +35,14 @@ def compile(model: Any, args: Any = None, kwargs: Any = None, *, target: str | N
     Raises InputError / UnsupportedError for what is wrong with the model, NumericsError RF801 when ``check`` fails, and
     LoweringError RF411 under ``fallback="error"``. A cascade that does not fuse is not an error: see ``.report``.
     """
-    from redfuser import pipeline, settings, turns
-    from redfuser.autotune import lookup, tune
+    from redfuser import settings, turns
 
     chosen = settings.load(target=target, fallback=fallback, tuning=tuning)
     settings.configure_logging(chosen.logs)
     held = check or chosen.verify == "strict"
     with turns.taken(), extras_named():
+        from redfuser import pipeline
+        from redfuser.autotune import lookup, tune
         from redfuser.runtime.model import CompiledModel, reference
 
         if held:

@@ -7,11 +7,12 @@ holds the process's one turn, and gives it up around what only waits.
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 
 class _Turn:
@@ -33,6 +34,20 @@ os.register_at_fork(after_in_child=_fresh)  # whoever held it is not in the chil
 
 
 @contextmanager
+def _frozen() -> Iterator[None]:
+    """What is there already is kept from the collector of cycles meanwhile: it would walk all of torch and of the model, .2 s
+    each time, for what a compile makes. Where somebody has frozen something, it is theirs to undo."""
+    if gc.get_freeze_count():
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+@contextmanager
 def taken() -> Iterator[None]:
     """Hold the turn; a thread that holds it already goes on."""
     turn = _turn
@@ -41,7 +56,8 @@ def taken() -> Iterator[None]:
         turn.lock.acquire()
     turn.mine.depth = depth + 1
     try:
-        yield
+        with nullcontext() if depth else _frozen():
+            yield
     finally:
         turn.mine.depth = depth
         if not depth:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import os
+import sys
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from math import prod
@@ -18,8 +19,16 @@ from redfuser.two_tvms import before_apache_tvm
 
 os.environ.setdefault("TVM_NUM_THREADS", "2")
 before_apache_tvm()
+_DISCO = "tvm.runtime.disco"
+"""What TVM goes without where it cannot be imported. Its classes are unknown to the libraries that are loaded, and the first
+question after an unknown one makes a backtrace that nobody sees: half of the 1.25 s that importing TVM took."""
+sys.modules.setdefault(_DISCO, None)  # type: ignore[arg-type]
 
 import tvm
+
+if sys.modules[_DISCO] is None:
+    del sys.modules[_DISCO]
+
 from tvm import ir, relax, s_tir, tirx
 from tvm import te as te
 from tvm import topi as topi

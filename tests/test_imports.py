@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -201,6 +202,33 @@ def test_import_is_cheap(names: str) -> None:
     out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     loaded = out.split()
     assert not {"torch", "tvm", "tilelang", "sympy", "z3", "numpy", "click", "rich"} & set(loaded)
+
+
+def test_tvm_is_asked_for_no_class_that_it_lacks() -> None:
+    """The first question after an unknown one costs half of what importing TVM does. What is left out can be imported later."""
+    code = ("import sys; from tvm_ffi import registry\nask, unknown = registry.core._object_type_key_to_index, []\n"
+            "def asked(key):\n    found = ask(key)\n    unknown.append(key) if found is None else None\n    return found\n"
+            "registry.core._object_type_key_to_index = asked\nimport redfuser.tvm_compat\n"
+            "sys.stdout.write(repr((unknown, 'tvm.runtime.disco' in sys.modules)))")
+    out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert out == "([], False)"
+
+
+def test_a_compile_leaves_the_collector_as_it_was() -> None:
+    """Nothing older is walked meanwhile; what somebody else has frozen stays so."""
+    from redfuser import turns
+
+    assert gc.get_freeze_count() == 0
+    with turns.taken(), turns.taken():
+        assert gc.get_freeze_count() > 0
+    assert gc.get_freeze_count() == 0
+    gc.freeze()
+    try:
+        with turns.taken():
+            pass
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
 
 
 def test_no_machine_paths_and_no_prints() -> None:
