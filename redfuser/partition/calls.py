@@ -73,7 +73,6 @@ MEANINGS = {
     "aten.log1p.default": Meaning(1, log1p), "aten.expm1.default": Meaning(1, expm1),
     "aten.fmax.default": Meaning(2, _one_that_is_a_f32("max"), exact=True),
     "aten.fmin.default": Meaning(2, _one_that_is_a_f32("min"), exact=True),
-    "aten.atan2.default": Meaning(2, curves.atan2),
     **{f"aten.{name}.default": Meaning(1, f) for name, f in curves.inverses(log1p).items()},
     **{f"relax.{f.__name__}": Meaning(1, f) for f in (
         curves.tan, curves.sinh, curves.cosh, curves.atan, curves.asin, curves.acos)},

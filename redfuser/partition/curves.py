@@ -43,18 +43,6 @@ def atan(x: Expr) -> Expr:
     return op("select", over, _signed(far, x), _odd(_ATAN, x))
 
 
-def atan2(y: Expr, x: Expr) -> Expr:
-    a, b = op("abs", x), op("abs", y)
-    top, low = op("max", a, b), op("min", a, b)
-    q = op("select", op("eq", top, f32(0.0)), f32(0.0),
-           op("select", op("eq", low, f32(math.inf)), f32(1.0), op("div", low, top)))
-    over = op("lt", f32(_EIGHTH), q)
-    r = op("add", op("select", over, f32(math.pi / 4), f32(0.0)), _odd(_ATAN, op("select", over, _turned(q), q)))
-    r = op("select", op("lt", a, b), op("sub", f32(math.pi / 2), r), r)
-    r = op("select", _negative(x), op("sub", f32(math.pi), r), r)
-    return op("select", _negative(y), op("neg", r), r)
-
-
 def asin(x: Expr) -> Expr:
     far, p = _arc(x)
     return op("select", far, _signed(op("sub", f32(math.pi / 2), op("mul", p, f32(2.0))), x), p)
@@ -129,10 +117,4 @@ def _signed(positive: Expr, x: Expr) -> Expr:
     return op("select", op("lt", x, f32(0.0)), op("neg", positive), positive)
 
 
-def _negative(x: Expr) -> Expr:
-    """Is its sign set? (-0 is told from 0 by its reciprocal.)"""
-    below = op("lt", op("div", f32(1.0), x), f32(0.0))
-    return op("or", op("lt", x, f32(0.0)), op("and", op("eq", x, f32(0.0)), below))
-
-
-__all__ = ["acos", "asin", "atan", "atan2", "cosh", "inverses", "sinh", "tan"]
+__all__ = ["acos", "asin", "atan", "cosh", "inverses", "sinh", "tan"]

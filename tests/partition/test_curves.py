@@ -41,13 +41,6 @@ def test_functions_of_one_number() -> None:
     held(lambda x, y: tuple(f(x) * y for f in ONE.values()), x, torch.ones_like(x))
 
 
-def test_the_angle_of_two_numbers() -> None:
-    y, x = torch.meshgrid(torch.tensor(SPECIAL), torch.tensor(SPECIAL), indexing="ij")
-    more = drawn()
-    y, x = torch.cat([y.flatten(), more]), torch.cat([x.flatten(), more.flip(0)])
-    held(lambda y, x, w: (torch.atan2(y, x) * w,), y, x, torch.ones_like(x))
-
-
 def test_bits_are_arithmetic() -> None:
     """Four bits of a byte, as packed weights are read; shifts and remainders of negative numbers too."""
     packed = torch.arange(256, dtype=torch.uint8)
