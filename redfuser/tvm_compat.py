@@ -19,13 +19,18 @@ from redfuser.two_tvms import before_apache_tvm
 
 os.environ.setdefault("TVM_NUM_THREADS", "2")
 before_apache_tvm()
-_DISCO = "tvm.runtime.disco"
-"""What TVM goes without where it cannot be imported. Its classes are unknown to the libraries that are loaded, and the first
-question after an unknown one makes a backtrace that nobody sees: half of the 1.25 s that importing TVM took."""
+_DISCO, _BACKENDS = "tvm.runtime.disco", "TVM_DEVICE_BACKEND_AUTOLOAD"
+"""What TVM goes without where it cannot be imported, and its setting that leaves out what it knows of devices. Both ask the
+library for classes and operators that it lacks, and the first such question makes a backtrace that nobody sees: half of what
+importing TVM took. Kernels for devices are TileLang's; a process that wants TVM's own imports it before."""
 sys.modules.setdefault(_DISCO, None)  # type: ignore[arg-type]
+_asked = os.environ.get(_BACKENDS)
+os.environ[_BACKENDS] = _asked or "0"
 
 import tvm
 
+if _asked is None:
+    del os.environ[_BACKENDS]
 if sys.modules[_DISCO] is None:
     del sys.modules[_DISCO]
 

@@ -209,9 +209,10 @@ def test_tvm_is_asked_for_no_class_that_it_lacks() -> None:
     code = ("import sys; from tvm_ffi import registry\nask, unknown = registry.core._object_type_key_to_index, []\n"
             "def asked(key):\n    found = ask(key)\n    unknown.append(key) if found is None else None\n    return found\n"
             "registry.core._object_type_key_to_index = asked\nimport redfuser.tvm_compat\n"
-            "sys.stdout.write(repr((unknown, 'tvm.runtime.disco' in sys.modules)))")
+            "import os, tvm\nleft = 'tvm.runtime.disco' in sys.modules, 'TVM_DEVICE_BACKEND_AUTOLOAD' in os.environ\n"
+            "sys.stdout.write(repr((unknown, *left, 'tvm_runtime_extra' in tvm.base._LOADED_LIBS)))")
     out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert out == "([], False)"
+    assert out == "([], False, False, False)"
 
 
 def test_a_compile_leaves_the_collector_as_it_was() -> None:
