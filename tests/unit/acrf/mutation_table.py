@@ -48,9 +48,9 @@ def table(out: Path, parts: list[Path]) -> None:
              f"{total[3]} missed.", "",
              f"Commit {', '.join(sorted({r['commit'] for r in rows}))}; {sum(r['seconds'] for r in rows) / 60:.0f} processor "
              "minutes; `python -m tests.unit.acrf.mutation_table`.", "",
-             "| case | mutants | caught | equivalent | missed | s |", "|---|---|---|---|---|---|"]
-    lines += [f"| {r['case']} | {r['planted']} | {r['caught']} | {len(r['equivalent'])} | {len(r['missed'])} | {r['seconds']} |"
-              for r in rows]
+             "| case | mutants | caught | equivalent | missed | s | commit |", "|---|---|---|---|---|---|---|"]
+    lines += [f"| {r['case']} | {r['planted']} | {r['caught']} | {len(r['equivalent'])} | {len(r['missed'])} | {r['seconds']} "
+              f"| {r['commit']} |" for r in rows]
     lines += ["", "## Missed", "", *(f"* {r['case']}: {m}" for r in rows for m in r["missed"])] if total[3] else []
     out.write_text("\n".join(lines) + "\n")
 
