@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+import redfuser
 from redfuser.acrf import fuse, parse_cascade
 from redfuser.acrf.state import Fused
 from redfuser.runtime import launcher
@@ -81,3 +82,16 @@ def test_numbers_beside_nan_are_unequal(test: str) -> None:
     x[0], x[1, ::2], x[2], w[2] = math.nan, 0.0, math.nan, math.nan
     want = {"x": x != w, "n": ~(x != w), "b": x.bool()}[test[0]] if "1.0" not in test else x != 1.0
     assert torch.equal(launcher(cpu.build(realise(fused, "single")))(x, w), want.float())
+
+
+def test_a_nan_of_every_bit_stays_one_in_bfloat16() -> None:
+    """Vectors of torch's make such ones; rounded like a number it would be 0."""
+    x = torch.randn(3, 40)
+    x[1, 7], x[2, 3] = torch.tensor([0x7FFFFFFF, -1], dtype=torch.int32).view(torch.float32)
+    assert int(x[1, 7].view(torch.int32)) == 0x7FFFFFFF and int(x[2, 3].view(torch.int32)) == -1
+
+    def model(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.softmax(x, -1).bfloat16(), (x - x.amax(-1, keepdim=True)).bfloat16()
+
+    for ours, theirs in zip(redfuser.compile(model, (x,), target="cpu")(x), model(x), strict=True):
+        assert torch.equal(ours.isnan(), theirs.isnan())
