@@ -39,8 +39,8 @@ def wide(dtype: str) -> str:
 
 
 def stored(text: str, dtype: str) -> str:
-    """``text`` (held as :func:`wide` says) as a value of a buffer of ``dtype``. TVM rounds a NaN to bfloat16 as it does a number:
-    one with every bit set, as vectors of torch's make them, would be 0."""
+    """``text`` (held as :func:`wide` says) as a value of a buffer of ``dtype``. TVM rounds a NaN to bfloat16 as it does a
+    number: one with every bit set, as vectors of torch's make them, would be 0."""
     if dtype == "bf16":
         text = f'T.Select({is_nan(text, "float32")}, T.reinterpret("float32", T.uint32(0x7FC00000)), {text})'
     return f'T.Cast("{TVM_DTYPE[dtype]}", {text})' if dtype in NARROW or dtype in INTS else text
