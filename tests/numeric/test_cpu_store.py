@@ -58,7 +58,7 @@ def test_a_refusal_is_remembered_and_a_failing_machine_is_not(store: Cache, monk
 @pytest.mark.parametrize("leaves", [': > "$1"', 'echo text > "$1"', 'cc -shared -fPIC -x c /dev/null -o "$1"', "true"])
 def test_what_a_linker_leaves_is_looked_at(store: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaves: str) -> None:
     linker = tmp_path / "linker"
-    linker.write_text(f'#!/bin/sh\n[ "$1" = --version ] && exit 0\nshift 3\n{leaves}\n')
+    linker.write_text(f'#!/bin/sh\n[ "$1" = --version ] && exit 0\nwhile [ "$1" != -o ]; do shift; done; shift\n{leaves}\n')
     linker.chmod(0o755)
     real = cpu.compiler()
     if real is None or subprocess.run(["sh", "-c", "command -v cc"], capture_output=True, check=False).returncode:
