@@ -183,7 +183,11 @@ class _KernelText(Blocks):
         return lines
 
     def seen(self, span: Span) -> str:
-        """Whether anything of a segment counts for any of the points at hand: a mask's other segments are not walked."""
+        """Whether anything of a segment counts for any of the points at hand: a mask's other segments are not walked. Nothing
+        is left out where more than sums is made of a segment: results, or a row that is held for another visit."""
+        made = {n for b in self.kernel.body if b.role == "producer" for n in b.names}
+        if self.kernel.kind == "resident" or made & self.written:
+            return ""
         lets = {b.name: b.exprs[0] for b in self.kernel.body if b.role == "producer" and b.reducer is None}
         alive = tuple(alive_where(lets, b.reducer, b.exprs[0]) for b in self.kernel.body if b.role == "reduce")
         box = {a: (f"i_{a}", 1) for a in self.outer} | {self.raxis: (span.start, span.length)}
