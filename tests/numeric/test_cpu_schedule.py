@@ -17,6 +17,7 @@ from redfuser.acrf.state import Fused
 from redfuser.kernels import produce
 from redfuser.runtime import launcher
 from redfuser.strategies import cpu, realise
+from redfuser.strategies.tir import entry_script
 from redfuser.strategies.tir_rows import possible, side_by_side
 from tests import fused_examples as examples
 from tests.numeric.test_cpu_kernels import hold
@@ -138,3 +139,15 @@ def test_a_test_of_a_box_is_false_where_nothing_holds() -> None:
             assert verdict == met, (c, first)
         said.add(verdict)
     assert said == {True, False}
+
+
+def test_a_hidden_segment_is_walked_where_its_elements_are_results() -> None:
+    """A mask's segments may be left out of sums, not out of what is written on the way."""
+    body = "p[i, l] = select(l <= i, x[i, l], -inf)\n  m[i] = max[l] p\n  t[i] = sum[l] exp(p - m)\n  return "
+    found = {}
+    for results in ("t", "p, t"):
+        cascade = parse_cascade(f"cascade c(x: f32[300, 300]) over l\n  {body}{results}\n")
+        state = fuse(cascade)
+        program = realise(state, "single", 1, 64)
+        found[results] = "if (" in entry_script(program, "k", lanes=16)
+    assert found == {"t": True, "p, t": False}
