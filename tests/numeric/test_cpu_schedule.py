@@ -148,6 +148,7 @@ def test_a_hidden_segment_is_walked_where_its_elements_are_results() -> None:
     for results in ("t", "p, t"):
         cascade = parse_cascade(f"cascade c(x: f32[300, 300]) over l\n  {body}{results}\n")
         state = fuse(cascade)
+        assert isinstance(state, Fused)
         program = realise(state, "single", 1, 64)
         found[results] = "if (" in entry_script(program, "k", lanes=16)
     assert found == {"t": True, "p, t": False}
