@@ -32,8 +32,10 @@ SETS: dict[str, tuple[Fn, ...]] = {
     "curves": (F.elu, F.celu, F.selu, F.mish, F.softplus, F.logsigmoid, F.softsign),
     "steps": (torch.trunc, torch.floor, torch.round, lambda x: x - torch.floor(x), lambda x: torch.remainder(x, 0.75),
               lambda x: torch.fmod(x, 0.75)),
-    "powers": (lambda x: x.abs() ** 0.7, lambda x: x**3, lambda x: (x.abs() + 1) ** -1.5, 
+    "powers": (lambda x: x.abs() ** 0.7, lambda x: x**3, lambda x: (x.abs() + 1) ** -1.5,
                lambda x: torch.xlogy(x.abs(), x.abs()), lambda x: torch.logaddexp(x, x * 0.5), lambda x: torch.hypot(x, x + 1)),
+    "circles": (torch.sin, torch.cos, torch.tan, torch.atan, lambda x: torch.asin(x.clamp(-1, 1)), torch.acos),
+    "hyperbolas": (torch.sinh, torch.cosh, torch.asinh, lambda x: torch.acosh(x.abs() + 1), torch.atanh),
 }
 
 
@@ -51,7 +53,19 @@ def some(x: Tensor) -> tuple[Tensor, ...]:
     return low.any(-1), low.all(-1), (~low).any(-1), (~low).all(-1), (~low).sum(-1), (low | (x >= 0)).sum(-1)
 
 
+def unpacked(x: Tensor, packed: Tensor, scale: Tensor) -> Tensor:
+    """Weights of four bits, two to a number, as quantised models keep them."""
+    low, high = packed & 15, (packed >> 4) & 15
+    w = (torch.stack((low, high), -1).flatten(-2) - 8).to(x.dtype) * scale
+    return x @ w.mT
+
+
 def programs() -> Iterator[Program]:
     yield from alternate(Program("pointwise", f"{dtype} 33x200 {what}", side_by_side(fns), (In("x", (33, 200), dtype),))
                          for dtype in ("f32", "bf16", "f16") for what, fns in SETS.items())
+    yield from (Program("pointwise", f"f32 33x200 {what}", side_by_side(SETS[what]), (In("x", (33, 200), "f32"),))
+                for what in ("circles", "hyperbolas"))
     yield Program("pointwise", "f32 33x200 any and all", some, (In("x", (33, 200), "f32"),))
+    yield Program("pointwise", "f16 40x128 by 4 bits", unpacked,
+                  (In("x", (40, 128), "f16"), In("packed", (48, 64), "i64", "label", high=256),
+                   In("scale", (48, 1), "f16", "weight", 0.1)))
