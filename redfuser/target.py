@@ -64,7 +64,9 @@ class Target:
 
     lead: how much faster a library's product runs than one inside a generated kernel, when bound by its operations; alone: than
     a kernel that is a product and no more, with roles (on an H200 -.03 to .02 beside what its tiles leave idle, and a margin).
-    kernel: seconds of one more kernel that torch launches.
+    kernel: seconds of one more kernel that torch launches. vector: how much longer a library takes for a product with one
+    vector than a kernel that walks the matrix's rows, at least (H200, 2048 x 2048 to 32000 x 4096: 1.10 to 1.96 times); 0
+    where nobody has measured.
 
     max_blocks: resident blocks of a multiprocessor. clock: 1/s. lanes, special: results of the CUDA cores and of the special
     function units per clock of a multiprocessor. port: bytes per clock that one draws from the second-level cache.
@@ -109,6 +111,7 @@ class Target:
     lead: float = 0.35
     alone: float = 0.05
     kernel: float = 3e-6
+    vector: float = 0.0
     latency: float = 8e-7
     turn: int = 320
     local: int = 64
@@ -133,7 +136,7 @@ def _rates(half: float, tf32: float, eight: float | None = None) -> dict[str, fl
 
 
 _H200 = Target("sm_90a", "cuda", "H200", 132, 227 * 1024, 228 * 1024, 65536, 32, 2048, 4.65e12, 790e12, wgmma=True, tma=True,
-               clock=1.98e9, port=50, launch=2.5e-6, latency=7e-7, turn=240, rates=_rates(820e12, 495e12, 1400e12))
+               clock=1.98e9, port=50, launch=2.5e-6, latency=7e-7, turn=240, vector=0.1, rates=_rates(820e12, 495e12, 1400e12))
 
 _MI300X = Target("gfx942", "hip", "MI300X", 304, 64 * 1024, 64 * 1024, 131072, 64, 2048, 5.3e12, 1300e12, thread=512,
                  prefetch=True, singles=True, clock=2.1e9, lanes=64, rates=_rates(1307e12, 163e12))

@@ -75,7 +75,7 @@ class Expressions:
         if want != e.dtype and not (isinstance(e, Const) or {want, e.dtype} <= {"i64", "i32"}):
             if self.alone and want == "f32":
                 return self.expr(Cast(e, "f32"))
-            return f"T.cast({self.expr(e)}, \"{self.spelled[want]}\")"
+            return f"T.cast({self.expr(_through(e, want))}, \"{self.spelled[want]}\")"
         return self.expr(e)
 
     def expr(self, e: Expr, level: int = 0) -> str:
@@ -112,7 +112,7 @@ class Expressions:
                     return single if d == "f32" else f"T.cast({single}, \"{self.spelled[d]}\")"
                 if d == "e4m3" and arg.dtype in _FLOATS:
                     return f"T.cast({self.eight_bits(arg)}, \"{self.spelled[d]}\")"
-                return f"T.cast({self.expr(arg)}, \"{self.spelled[d]}\")"
+                return f"T.cast({self.expr(_through(arg, d))}, \"{self.spelled[d]}\")"
             case Op(name="neg", args=(x,)):
                 return f"(-{self.expr(x, 8)})"
             case Op(name="abs", args=(x,)):
@@ -247,6 +247,12 @@ def _at_least_one(e: Expr) -> bool:
         case Op(name="add", args=(Const(value=v), Op(name="exp2"))):
             return v >= 1
     return False
+
+
+def _through(e: Expr, dtype: str) -> Expr:
+    """``e``, or what it is in between: CUTLASS's half types are made of no 64-bit integer, torch's by way of float32."""
+    wide = dtype in ("f16", "bf16") and any(isinstance(x, Load) and x.dtype == e.dtype == "i64" for x in walk(e))
+    return Cast(e, "f32") if wide else e
 
 
 def _const(e: Const) -> str:

@@ -29,6 +29,8 @@ MAX_ROW = 512
 """Row length that stays in registers whole, so that the inner contraction is evaluated once, in any order."""
 ROWS = 64
 """Rows that a warp group multiplies at once."""
+SMALL = 1 << 20
+"""Bytes of a matrix below which a product with a vector is left to the library."""
 
 
 def elements(d: Draft, axes: tuple[str, ...] | frozenset[str]) -> int:
@@ -142,6 +144,26 @@ def consumer_pays(d: Draft, inst: Instance, settled: bool = False) -> bool:
 def product_alone(d: Draft) -> bool:
     """Are its reductions products over the r-axis, and nothing else?"""
     return not d.inner and all(i.contraction for i in d.rows)
+
+
+def pays_alone(d: Draft) -> bool:
+    """Are products, and the maps behind them, faster as one kernel than as a library's and one more for the maps?"""
+    return product_pays(d) or vector_pays(d)
+
+
+def vector_pays(d: Draft) -> bool:
+    """Products with one vector each, of matrices whose rows lie in memory as they are summed: a walk of rows, which reads the
+    matrix once as a library's does and is not made for more. Of a small matrix either is a launch."""
+    if not (d.machine.vector and product_alone(d)):
+        return False
+    matrices: dict[Node, int] = {}
+    for i in d.rows:
+        read = [(n, tuple(axes_of(e) for e in at)) for n, at in i.body.sites if n in d.external]
+        wide = [(n, axes) for n, axes in read if set(i.axes) <= set().union(*axes)]
+        if len(read) != 2 or len(wide) != 1 or wide[0][1][-1] != {R} or wide[0][0].dtype not in (*NARROW, "f32"):
+            return False
+        matrices[wide[0][0]] = wide[0][0].bytes
+    return sum(matrices.values()) >= SMALL
 
 
 def product_pays(d: Draft) -> bool:

@@ -26,11 +26,11 @@ from redfuser.partition.work import REFERENCE, Spent, Work
 DEPTH = 3
 
 
-def draft(units: frozenset[Unit], seed: Node, work: Work | None = None) -> Draft | Reject:
+def draft(units: frozenset[Unit], seed: Node, work: Work | None = None, held: frozenset[Node] = frozenset()) -> Draft | Reject:
     """Evaluate ``units`` as one cascade over the r-axis of the reduction ``seed``. Raises Spent when that takes more than
-    ``work``."""
+    ``work``. held: what is read from memory, whatever made it."""
     try:
-        return Drafter(units, seed, work).run()
+        return Drafter(units, seed, work, held).run()
     except Spent:
         raise
     except Exception as e:
@@ -49,8 +49,8 @@ def escaping(units: frozenset[Unit]) -> list[Node]:
 
 
 class Drafter:
-    def __init__(self, units: frozenset[Unit], seed: Node, work: Work | None) -> None:
-        self.units, self.seed, self.work = units, seed, work
+    def __init__(self, units: frozenset[Unit], seed: Node, work: Work | None, held: frozenset[Node]) -> None:
+        self.units, self.seed, self.work, self.held = units, seed, work, held
         self.raxes: dict[Node, str] = {seed: R}
         self.picked: dict[Site, Pick] = {}
         assert isinstance(seed.stmt, Reduce) and seed.unit is not None
@@ -67,7 +67,7 @@ class Drafter:
 
     def evaluate(self, sinks: Collection[Sink]) -> Evaluator:
         """A tensor that a contraction reads from memory is read there by the other reductions too."""
-        written: frozenset[Node] = frozenset()
+        written = self.held
         while True:
             ev = Evaluator(self.units, self.raxis, self.ix, self.work, written, self.picked)
             for s in sinks:

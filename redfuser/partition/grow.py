@@ -9,14 +9,14 @@ scores) is claimed by the cascade that consumes it. A unit joins only if the gro
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from redfuser import progress
 from redfuser.acrf.affine import axes_of
 from redfuser.acrf.cascade import Reduce
-from redfuser.acrf.expr import Expr
+from redfuser.acrf.expr import Expr, Load, walk
 from redfuser.partition import judge
 from redfuser.partition.around import Around
 from redfuser.partition.draft import draft, escaping
@@ -24,7 +24,7 @@ from redfuser.partition.drafted import Draft, R, Reject, Step
 from redfuser.partition.evaluate import Site, scales
 from redfuser.partition.graph import Graph, Node, Unit
 from redfuser.partition.positions import axes_in
-from redfuser.partition.sets import Signatures, Units, bits, free_to_read, small, widens
+from redfuser.partition.sets import Signatures, Units, bits, free_to_read, hiding, small, widens
 from redfuser.partition.smaller import moves
 from redfuser.partition.work import REGION, Spent, Work
 
@@ -55,9 +55,17 @@ def place(n: Node, number: Mapping[object, int]) -> tuple[int, int]:
     return (number[n], -1) if n in number else (number[n.unit], n.unit.nodes.index(n) if n.unit else 0)
 
 
+def last(u: Unit) -> Node:
+    """The last reduction of an operation whose result is read (an index of a maximum has the maximum beside it)."""
+    read = {u.buffers.get(x.tensor) for n in u.nodes if n.stmt is not None for x in walk(n.stmt.expr) if isinstance(x, Load)}
+    found = [n for n in u.nodes if isinstance(n.stmt, Reduce)]
+    return next((n for n in reversed(found) if n in read or n in u.results), found[-1])
+
+
 class Grower:
     """Finds every cascade of a graph. Units of a ``banned`` pair must not share a cascade, and ``barred`` units start none:
-    the algebra, or what makes kernels, refused them before.
+    the algebra, or what makes kernels, refused them before. ``worth``: what a region must be to be kept; ``taken``: regions of
+    this graph that are found; what they write is read as they write it.
 
     Whether a set of units is one cascade depends on its structure alone, so verdicts are memoised by structure: the
     second of two equal layers costs one evaluation. ``verdicts`` may be shared between growers of one module.
@@ -65,13 +73,15 @@ class Grower:
 
     def __init__(self, graph: Graph, banned: frozenset[frozenset[int]] = frozenset(), barred: frozenset[int] = frozenset(),
                  verdicts: dict[object, Reject | None] | None = None, work: Work | None = None,
-                 drafts: dict[tuple[Units, Node], Draft | Reject] | None = None) -> None:
-        self.graph, self.barred = graph, barred
+                 drafts: dict[tuple[Units, Node], Draft | Reject] | None = None, worth: judge.Question = judge.worth,
+                 taken: Sequence[Draft] = ()) -> None:
+        self.graph, self.barred, self.worth = graph, barred, worth
         self.banned = [sum(1 << i for i in pair) for pair in banned]
         self.near = Around(graph)
         self.growth = Growth()
         self.verdicts: dict[object, Reject | None] = {} if verdicts is None else verdicts
-        self.signatures = Signatures()
+        self.held = frozenset(n for d in taken for n in hiding(d.units))
+        self.signatures = Signatures(self.held)
         self.reading: dict[object, tuple[tuple[tuple[int, int], str], ...]] = {}
         self.work = work or Work()
         self.drafts: dict[tuple[Units, Node], Draft | Reject] = {} if drafts is None else drafts
@@ -80,6 +90,8 @@ class Grower:
         """What the cascades found so far read, behind views: it must not vanish inside of another."""
         self.loaded: set[Node] = set()
         """What their kernels read of it: all that a product with its maps has to leave."""
+        for d in taken:
+            self.claim(d)
 
     def run(self) -> Growth:
         reducing = sum(u.reducing for u in self.graph.units)
@@ -93,11 +105,14 @@ class Grower:
                 got = self.within(u)
                 if got is not None:
                     self.growth.drafts.append(got)
-                    self.wanted |= set(got.external)
-                    self.loaded |= got.loaded()
-                    self.near.claim(got.units)
+                    self.claim(got)
         self.growth.drafts.reverse()
         return self.growth
+
+    def claim(self, d: Draft) -> None:
+        self.wanted |= set(d.external)
+        self.loaded |= d.loaded()
+        self.near.claim(d.units)
 
     def within(self, seed: Unit) -> Draft | None:
         """The seed's cascade, as far as the work that is left allows."""
@@ -117,13 +132,13 @@ class Grower:
     def drafted(self, units: Units, lead: Node) -> Draft | Reject:
         """A draft costs once, however often the graph is grown again."""
         if (key := (units, lead)) not in self.drafts:
-            self.drafts[key] = draft(units, lead, self.work)
+            self.drafts[key] = draft(units, lead, self.work, self.held)
         return self.drafts[key]
 
     # -- one cascade ---------------------------------------------------------------------------------------------------
 
     def cascade(self, seed: Unit) -> Draft | None:
-        node = [n for n in seed.nodes if isinstance(n.stmt, Reduce)][-1]
+        node = last(seed)
         lead = node.lead or node
         excluded: set[Unit] = set()
         while True:
@@ -138,7 +153,7 @@ class Grower:
                 units = self.epilogue(self.companions(self.siblings(units, lead, excluded), lead), lead)
                 units, more = self.reductions(units, None, lead, excluded)
                 joined += more
-            unfit = self.verdict(judge.worth, units, lead)
+            unfit = self.verdict(self.worth, units, lead)
             if unfit is not None:
                 if unfit.code == "RF307":
                     return None
@@ -227,7 +242,7 @@ class Grower:
 
     def ends_cascade(self, c: Unit) -> bool:
         """Does a reduction over another axis have a cascade of its own before it, to which it belongs?"""
-        node = [n for n in c.nodes if isinstance(n.stmt, Reduce)][-1]
+        node = last(c)
         own = frozenset({c})
         return any(self.near.outside(between, own | between | {d}) is None and self.verdict(
             judge.also, own | between | {d}, node.lead or node, d) is None for d, between in self.near.frontier(own))
@@ -296,7 +311,7 @@ class Grower:
     def companions(self, units: Units, lead: Node) -> Units:
         """Further reductions of a cascade's own row (a mean beside a variance, an index beside a maximum), whose results
         are small: the row is read once for all of them."""
-        if self.verdict(judge.worth, units, lead) is not None:
+        if self.verdict(self.worth, units, lead) is not None:
             return units
         for c, between in self.near.beside(units):
             grown = units | between | {c}

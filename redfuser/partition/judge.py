@@ -12,8 +12,9 @@ from math import prod
 
 from redfuser.acrf.affine import axes_of
 from redfuser.acrf.expr import NARROW, Cast, Load, Op
-from redfuser.partition.cost import columns_shared, consumer_pays, deep, inner_pays, product_alone, product_pays
+from redfuser.partition.cost import columns_shared, consumer_pays, deep, inner_pays, pays_alone, product_alone
 from redfuser.partition.drafted import Draft, R, Reject
+from redfuser.partition.epilogue import launches
 from redfuser.partition.evaluate import Instance
 from redfuser.partition.graph import Unit
 from redfuser.partition.verdict import row_axes
@@ -35,7 +36,7 @@ def worth(d: Draft, _: Unit | None) -> Reject | None:
     """Fusing must bring something: dependent reductions, a row map over the same data, or a reduction over a
     contraction."""
     inner = [i for i in d.inner if i.contraction]
-    if product_pays(d):
+    if pays_alone(d):
         return None
     for i in d.rows if len(d.rows) + len(inner) > 1 else ():
         if i.contraction and columns_shared(d, i) and not consumer_pays(d, i, settled=True):
@@ -45,6 +46,18 @@ def worth(d: Draft, _: Unit | None) -> Reject | None:
     if d.rows[0].contraction and (widened(d.rows[0]) if not inner else headlike(d, inner)):
         return None
     return Reject("RF307", d.rows[0].node, "a single reduction")
+
+
+def reduced(d: Draft, _: Unit | None) -> Reject | None:
+    """Reductions of one row that are no cascade, whose elements are neighbours in memory, and maps before or behind them that
+    torch would write and read."""
+    sites = [s for i in d.rows for s in i.body.sites]
+    around = [n.unit for n, _ in sites if n.unit is not None]
+    size = max((prod(n.shape) for n, _ in sites if n in d.external), default=0)
+    along = all(R in axes_of(at[-1]) for n, at in sites if n in d.external and prod(n.shape) == size)
+    if d.inner or d.row_map or not along or any(i.contraction for i in d.rows) or not any(map(launches, (*d.units, *around))):
+        return Reject("RF307", d.rows[0].node, "a single reduction")
+    return None
 
 
 def products(d: Draft, _: Unit | None) -> Reject | None:
@@ -118,7 +131,7 @@ def plain(got: Draft, c: Unit | None) -> Reject | None:
 
 
 def one_contraction(got: Draft) -> Reject | None:
-    several = len(matrices(got.rows)) > 1 and all(i.contraction for i in got.rows) and not product_pays(got)
+    several = len(matrices(got.rows)) > 1 and all(i.contraction for i in got.rows) and not pays_alone(got)
     if len(matrices(got.inner)) > 1 or several:
         return TWO_CONTRACTIONS  # weights that are normalised in the kernel serve any number of results
     return None
@@ -147,7 +160,7 @@ def sibling(got: Draft, u: Unit | None) -> Reject | None:
     contractions = [i for i in (*got.rows, *got.inner) if i.contraction]
     wide = matrices(contractions)
     if len(wide) > 1:
-        return None if product_pays(got) else TWO_CONTRACTIONS
+        return None if pays_alone(got) else TWO_CONTRACTIONS
     if len(contractions) > 1 and not consumer_pays(got, wide[0]):
         return Reject("RF305", wide[0].node, "a second reduction beside this contraction costs more than it saves",
                       "a library GEMM and one more pass over its operand are faster")

@@ -218,4 +218,4 @@ def accumulated(n: Node) -> bool:
 def operations(units: Iterable[Unit]) -> set[int]:
     """The program's operations among these that torch starts a kernel for: an operation may be imported as several, and a
     conversion belongs to it then."""
-    return {id(u.provenance) if u.provenance.op else u.index for u in units if launches(u)}
+    return {id(u.provenance) if u.provenance.op else u.index for u in units if launches(u) or u.reducing}

@@ -20,7 +20,7 @@ from redfuser.acrf.cascade import Cascade, Provenance
 from redfuser.acrf.expr import refs_of
 from redfuser.acrf.refuse import defect
 from redfuser.acrf.state import Fused, NotFusable
-from redfuser.partition import account, loops, names
+from redfuser.partition import account, judge, loops, names
 from redfuser.partition.around import Around
 from redfuser.partition.canonical import Outlined, outline
 from redfuser.partition.cost import product_alone
@@ -28,7 +28,7 @@ from redfuser.partition.drafted import Draft
 from redfuser.partition.flat import flattened, one_matrix
 from redfuser.partition.graph import Graph, Unit, build_graph, provenance_of
 from redfuser.partition.grow import Cut, Grower
-from redfuser.partition.maps import MapGrower
+from redfuser.partition.maps import LEAST, MapGrower, operations
 from redfuser.partition.region import Partition, Refusal, Region, key_of
 from redfuser.partition.sets import Units
 from redfuser.partition.smaller import Pair, apart, undone
@@ -118,8 +118,25 @@ class Partitioner:
             log.info("%d reductions were left to torch: RF308, the work that one model may take is spent", len(self.work.short))
         counts: Counter[str] = Counter()
         self.accepted = [Found(d, o, f, numbered(names.stem(d), counts)) for d, o, f in accepted]
-        self.mapped = self.group_maps(counts) if self.maps else []
+        self.mapped = self.reduce_maps(counts) if self.maps else []
+        self.mapped += self.group_maps(counts) if self.maps else []
         return self.finish(growth.cuts, counts)
+
+    def reduce_maps(self, counts: Counter[str]) -> list[Found]:
+        """The reductions that are no cascade, with the maps around them."""
+        self.graph.reset()
+        grower = Grower(self.graph, frozenset(self.banned), frozenset(self.barred | self.eager), work=self.spare,
+                        worth=judge.reduced, taken=[f.draft for f in self.accepted])
+        formed, _ = self.formed([d for d in grower.run().drafts if len(operations(_evaluated(d))) >= LEAST])
+        found: list[Found] = []
+        for d, out in formed:
+            got = self.derived(out, self.fuse)
+            if isinstance(out, NotFusable) or isinstance(got, NotFusable):
+                assert isinstance(got, NotFusable)
+                self.unmapped.append((d.units, got, None))
+            else:
+                found.append(Found(d, out, got, numbered(names.stem(d), counts)))
+        return found
 
     def group_maps(self, counts: Counter[str]) -> list[Found]:
         """The maps that no cascade took, in groups."""
@@ -127,16 +144,17 @@ class Partitioner:
 
         self.graph.reset()
         near = Around(self.graph)
-        for f in self.accepted:
+        taken = [*self.accepted, *self.mapped]
+        for f in taken:
             near.claim(f.draft.units)
-        inputs = {v for f in self.accepted for v in f.outlined.inputs.values()}
-        outputs = {v for f in self.accepted for v in f.outlined.outputs.values()}
+        inputs = {v for f in taken for v in f.outlined.inputs.values()}
+        outputs = {v for f in taken for v in f.outlined.outputs.values()}
 
         def live(drafts: list[Draft]) -> set[str]:
             return self.live(inputs | {n.var for d in drafts for n in d.external},
                              outputs | {s.node.var for d in drafts for s in d.sinks})
 
-        grower = MapGrower(self.graph, near, self.spare, live, [f.draft for f in self.accepted], frozenset(self.eager),
+        grower = MapGrower(self.graph, near, self.spare, live, [f.draft for f in taken], frozenset(self.eager),
                            self.costs, self.grouped)
         formed, steps = self.formed(grower.run(), maps=True)
         self.unmapped = [x for x in self.unmapped if x[1].code != "RF308"]
@@ -267,7 +285,9 @@ class Partitioner:
                                   covered, ops(d.units)))
         fused = {u: f.name.rsplit(".", 1)[0] for f in found for u in f.draft.units}
         kept = Counter(u.op for u in self.graph.units if u not in fused and u.var in live)
-        losses, notes = account.balance(self.graph, fused, self.declined, cuts, self.opaque, self.work.short)
+        alone = {u for f in self.mapped if f.draft.rows for u in f.draft.units}  # of a cascade that was refused, its reductions
+        whole = {u: stem for u, stem in fused.items() if u not in alone}
+        losses, notes = account.balance(self.graph, whole, self.declined, cuts, self.opaque, self.work.short)
         refusals = tuple(Refusal(numbered(x.stem, counts), x.ops, x.reason, x.fused) for x in losses)
         unmapped = tuple(Refusal(numbered("map", counts), ops(units), why, state) for units, why, state in self.unmapped)
         unseen = tuple(u.symbol or u.op for u in self.graph.units if u.gap)
@@ -307,6 +327,11 @@ def _trimmed(drafts: list[Draft]) -> Iterator[Draft]:
     for d in drafts:
         kept = [s for s in d.sinks if s.node.unit is None or not unread(s.node.unit)]
         yield replace(d, sinks=kept) if kept and len(kept) < len(d.sinks) else d
+
+
+def _evaluated(d: Draft) -> set[Unit]:
+    """What a region computes: its own operations, and those that its reductions see through."""
+    return d.units | {n.unit for i in d.rows for n, _ in i.body.sites if n.unit is not None and n not in d.external}
 
 
 def _keys(formed: list[tuple[Draft, Outlined | NotFusable]]) -> list[str]:

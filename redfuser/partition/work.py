@@ -32,7 +32,7 @@ ROUNDS = 32
 """Times that what the algebra refused is grown again."""
 
 
-REFERENCE = replace(TARGETS["sm_90a"], wgmma=False, tma=False)
+REFERENCE = replace(TARGETS["sm_90a"], wgmma=False, tma=False, vector=0.0)
 """What a partition is modelled for where its target is none of the table: a CPU, where a product stays the library's."""
 
 

@@ -1,4 +1,4 @@
-"""argmax and topk of rows held on chip: the best value and its lowest place, one turn after another."""
+"""argmax, argmin and topk of rows held on chip: the best value and its lowest place, one turn after another."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def select_best(work: Builder, b: Block) -> None:
     """The k best of a row held on chip, one after another; equal values in the order of their index.
 
     A taken place becomes NaN, which a reduction drops. NaN in the row counts as the best, as in torch: it stands in for
-    +inf while it is looked for, and the first turns, one per NaN, give NaN back."""
+    +inf while it is looked for, and the first turns, one per NaN, give NaN back. The least value is the best of the negated."""
     assert b.reducer is not None
-    if not work.at.resident or b.reducer.kind == "argmin":
+    if not work.at.resident:
         raise LoweringError("RF489", f"{work.at.kernel.name}: no tile form of {b.reducer} in this strategy",
                             why="it needs the whole row on chip")
     n = work.at.roles.segment
@@ -27,7 +27,8 @@ def select_best(work: Builder, b: Block) -> None:
     j = work.at.point[n]
     extent = work.at.extents[n]
     left = work.tile(f"{b.name}_left", work.at.across, "f32")
-    map_tile(work, left, b.exprs[0], work.at.source(b))
+    least = b.reducer.kind == "argmin"
+    map_tile(work, left, op("neg", b.exprs[0]) if least else b.exprs[0], work.at.source(b))
     unknown = work.tile(f"{b.name}_nan", work.at.across, "f32")
     count = work.tile(f"{b.name}_nans", work.at.row, "f32")
     here = work.here(left)
@@ -46,9 +47,10 @@ def select_best(work: Builder, b: Block) -> None:
             op("eq", Cast(Index(j), "i32"), work.here(where)), f32(math.nan), here), "f32")),))]
     turn = next(x for x in ("turn", "turn_") if x not in {*work.at.roles.grid, *work.at.declared})
     now: Expr = Cast(Index(turn), "f32") if b.reducer.kind == "topk" else f32(0.0)
-    value = Op("select", (op("lt", now, work.here(count)), f32(math.nan), work.here(best)), "f32")
+    own = op("neg", work.here(best)) if least else work.here(best)
+    value = Op("select", (op("lt", now, work.here(count)), f32(math.nan), own), "f32")
     found = ((b.names[0], value), (b.names[-1], work.here(where)))
-    if b.reducer.kind == "argmax":
+    if b.reducer.kind != "topk":
         for stmt in body[:3]:
             work.emit(stmt)
         for name, e in found:

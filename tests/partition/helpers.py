@@ -47,7 +47,7 @@ def interpreted(cascade: Cascade) -> Any:
         arrays = {t.name: (x.double() if x.is_floating_point() else x).numpy()
                   for t, x in zip(cascade.inputs, tensors, strict=True)}
         got = run(cascade, arrays)
-        out = tuple(torch.from_numpy(np.ascontiguousarray(got[o])).to(TORCH[dtype_of(cascade, o)]) for o in cascade.outputs)
+        out = tuple(torch.from_numpy(np.asarray(got[o], order="C")).to(TORCH[dtype_of(cascade, o)]) for o in cascade.outputs)
         return out[0] if len(out) == 1 else out
 
     return kernel

@@ -57,7 +57,7 @@ def test_the_reason_names_the_operator_and_the_line(name):
     assert [(r.reason.code, r.reason.provenance.op) for r in p.refusals] == [(row.code, row.op)]
     (refusal,) = p.refusals
     assert refusal.reason.provenance.source.startswith("torch_written.py:") and refusal.reason.help and refusal.reason.why
-    assert p.kept
+    assert p.kept or p.maps  # a sum that is left of it is one kernel with its map
 
 
 @pytest.mark.parametrize("name", APART)

@@ -131,3 +131,12 @@ def test_maps_and_states_take_their_own_strategy():
 def test_a_map_is_produced_like_any_kernel():
     made = produce("k", fused("gate"), "sm_90a", build=False)
     assert made.reason is None and made.strategy == "map" and len(made.checks) == 2 and "T.Kernel" in made.stages["source"]
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_wide_integers_become_halves_by_way_of_float32(dtype):
+    """As torch's do; CUTLASS's half types are made of no int64_t (nvcc: more than one constructor)."""
+    cascade = parse_cascade(f"cascade c(n: i64[64, 128]) over l\n  z[i, l] = {dtype}(n[i, l]) * {dtype}(n[i, l] - 8)\n  return z")
+    text = produce("k", mapped(cascade), "sm_90a", build=False).stages["source"]
+    assert text.count('"float32"') >= 2 and 'T.cast(n' not in text.replace('T.cast(n_tile[i, j], "float32")', "").replace(
+        'T.cast(n_tile[i, j] - 8, "float32")', "")

@@ -1,0 +1,60 @@
+"""Reductions that are no cascade, with the maps around them: what is one kernel, what stays a call of torch's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from redfuser.acrf.state import NotFusable
+from redfuser.frontend import import_model
+from redfuser.partition.search import Partitioner
+from tests.partition.helpers import execute, flat, partitioned
+
+X, Y = torch.randn(12, 40), torch.randn(12, 40)
+
+
+@pytest.mark.parametrize("of", [
+    lambda x, y: F.mse_loss(x, y), lambda x, y: (x - y).abs().mean(-1), lambda x, y: F.smooth_l1_loss(x, y),
+    lambda x, y: torch.relu((x * y).sum(-1) * 2 + 1), lambda x, y: (x + y).argmax(-1), lambda x, y: (x - y).abs().amax(),
+    lambda x, y: ((h := x + y), h.sum(-1)), lambda x, y: ((x > y) & (x > 0)).any(-1), lambda x, y: (x * y[0]).amin(-1)],
+    ids=["mse", "l1", "huber", "behind", "place", "all", "kept", "any", "vector"])
+def test_a_reduction_and_its_maps_are_one_kernel(of: Callable[..., Any]) -> None:
+    """It is no cascade: the report counts it with the maps, and nothing of it is left to torch."""
+    imported, p = partitioned(of, (X, Y))
+    assert not p.regions and len(p.maps) == 1 and not p.unmapped and not p.kept
+    for mine, theirs in zip(execute(imported, p, (X, Y)), flat(of(X, Y)), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_what_torch_does_as_well_stays_its_call() -> None:
+    """A reduction by itself, or the casts and the quotient that are part of its call; and columns, whose neighbours lie apart."""
+    half = X.half()
+    for of, x in ((lambda x: x.sum(-1), X), (lambda x: x.mean(-1), half), (lambda x: x.argmax(-1), X)):
+        assert not partitioned(of, (x,))[1].parts
+    p = partitioned(lambda x, y: (x * y).sum(0), (X, Y))[1]
+    assert not any("sum[" in str(r.cascade) for r in p.parts)
+    assert not Partitioner(import_model(lambda x, y: F.mse_loss(x, y), (X, Y)), arch="cpu", maps=False).run().parts
+
+
+def test_two_of_one_row_do_not_take_a_cascade_apart() -> None:
+    """A norm's own sums are the norm's, whatever else is summed beside it."""
+    def both(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return F.layer_norm(x + y, (40,)), (x * y).sum(-1)
+
+    imported, p = partitioned(both, (X, Y))
+    assert [r.name for r in p.regions] == ["norm.0"] and [r.name for r in p.maps] == ["statistics.0"]
+    for mine, theirs in zip(execute(imported, p, (X, Y)), both(X, Y), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_a_refused_one_is_left_to_torch() -> None:
+    """What no kernel could be made of is asked for once."""
+    search = Partitioner(import_model(lambda x, y: F.mse_loss(x, y), (X, Y)), arch="sm_90a")
+    assert [r.name for r in search.run().maps] == ["statistics.0"]
+    assert search.give_up({"statistics.0": NotFusable("RF410", "", "a configuration fits", "none does", "")})
+    p = search.run()
+    assert len(p.unmapped) == 1 and not any("sum[" in str(r.cascade) for r in p.parts)
