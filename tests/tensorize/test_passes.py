@@ -97,6 +97,11 @@ COMPONENTS = """cascade components(x: f32[5, 50, 3], w: f32[5, 50]) over l
   y[i, e] = c / sqrt(r + t)
   return y
 """
+WEIGHTED = """cascade weighted(x: f16[3, 1000], w: f16[1000], b: f32[3, 1000]) over l
+  t[i] = sum[l] f32(x[i, l]) * f32(x[i, l])
+  y[i, l] = f32(x[i, l]) * rsqrt(t) * f32(w[l]) + select(t > 900.0, b[i, l], 0.0)
+  return y
+"""
 CASES: dict[str, tuple[Callable[[], Fused], tuple[tuple[str, int], ...]]] = {
     "attention": (lambda: examples.attention(SMALL, mask=examples.masks(SMALL)["causal"]), (("single", 1), ("multi", 3))),
     "biased": (lambda: examples.attention(SMALL, mask=examples.masks(SMALL)["keys"], bias="alibi", cap=30.0), (("single", 1),)),
@@ -107,6 +112,7 @@ CASES: dict[str, tuple[Callable[[], Fused], tuple[tuple[str, int], ...]]] = {
     "picked": (lambda: written(PICKED), (("resident", 1), ("single", 1))),
     "quotient": (lambda: written(QUOTIENT), (("single", 1),)),
     "components": (lambda: written(COMPONENTS), (("single", 1), ("multi", 2))),
+    "weighted": (lambda: written(WEIGHTED), (("resident", 1),)),
     "grouped": (lambda: examples.attention(Shape(b=1, h=4, hk=2, i=20, n=90, d=32)), (("single", 1),)),
 }
 
