@@ -11,7 +11,7 @@ import pytest
 
 from redfuser.acrf import fuse, parse_cascade
 from redfuser.acrf.cascade import Axis
-from redfuser.acrf.expr import Cast, Const, Index, Load, Op, f32
+from redfuser.acrf.expr import Cast, Const, Index, Load, Op, f32, walk
 from redfuser.acrf.index import at, i64
 from redfuser.acrf.state import Fused
 from redfuser.chain import kernels, steps
@@ -221,6 +221,18 @@ def test_every_pass_shows_what_it_does_and_does_it() -> None:
         assert type(p).__name__ in used
         assert "-->" in (type(p).__doc__ or ""), type(p).__name__
         hash(p)
+
+
+def test_what_the_end_of_a_row_reads_is_asked_for_before_its_reductions() -> None:
+    """But for what a choice may leave unread."""
+    (program, _), = programs("weighted")
+    (kernel,) = program.kernels
+    first = next(n for n, s in enumerate(kernel.body) if isinstance(s, ReduceTile))
+    early = {x.tensor for s in kernel.body[:first] if isinstance(s, Parallel) for a in s.body for x in walk(a.expr)
+             if isinstance(x, Load)} & {p.name for p in kernel.params}
+    late = {x.tensor for s in kernel.body[first:] if isinstance(s, Parallel) for a in s.body for x in walk(a.expr)
+            if isinstance(x, Load)} & {p.name for p in kernel.params}
+    assert (early, late) == ({"w"}, {"b"})
 
 
 def test_an_operation_keeps_its_precision() -> None:
