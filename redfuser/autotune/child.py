@@ -32,6 +32,8 @@ from redfuser.runtime.launcher import launcher
 from redfuser.sizes import numbers
 
 L2_BYTES = 64 << 20
+MOST_SETS = 32
+"""Sets of inputs, at most: with four, a tensor of 4 MB was read from the second cache, and its best kernel was another."""
 SETS_BYTES = 8 << 30
 """Most memory that sets of inputs take."""
 LONGER = 3.0
@@ -113,7 +115,7 @@ def draw(spec: KernelSpec, unfused: Callable[..., Any], device: torch.device) ->
     args = inputs_of(spec)
     counts = extents(unfused, [(TORCH_DTYPE[a.dtype], _numbers(a)) for a in args])
     whole = sum(torch.Size(_numbers(a)).numel() * TORCH_DTYPE[a.dtype].itemsize for a in args) or 1
-    sets = 1 + min(3, 2 * L2_BYTES // whole, SETS_BYTES // whole) if device.type == "cuda" else 2
+    sets = 1 + min(MOST_SETS - 1, 2 * L2_BYTES // whole, SETS_BYTES // whole) if device.type == "cuda" else 2
     found = []
     for seed in range(sets):
         g = torch.Generator(device).manual_seed(seed)

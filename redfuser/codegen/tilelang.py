@@ -35,6 +35,8 @@ from redfuser.tensorize.ir.nodes import (
     TileStmt,
 )
 from redfuser.tensorize.model.layout import alone, led
+from redfuser.tensorize.model.registers import together
+from redfuser.tensorize.model.steps import unrolled
 
 
 def build_config(program: TileProgram, config: TileConfig) -> dict[str, Any]:
@@ -114,6 +116,8 @@ class _Printer(Expressions):
         elif self.dialect is CUDA and (own := [b for b in k.buffers if b.scope == "fragment" and alone(k, b.shape)]):
             inner.append("T.annotate_layout({" + ", ".join(
                 f"{b.name}: T.Fragment({b.shape}, forward_fn=lambda i, j: (i, j))" for b in own) + "})")
+        if self.dialect is CUDA and (blocks := together(k)) > 1:
+            inner.append(f"T.annotate_min_blocks_per_sm({blocks})")
         if k.cluster > 1:  # TileLang tells its own launcher alone; said in the kernel, every launch has it
             threads = f"{threads}, cluster_dims={k.cluster}"
             self.called.add(f"#define {self.name}_kernel __cluster_dims__({k.cluster}, 1, 1) {self.name}_kernel")
@@ -168,6 +172,8 @@ class _Printer(Expressions):
                 bounds = self.expr(stop) if isinstance(start, Const) and start.value == 0 else \
                     f"{self.expr(start)}, {self.expr(stop)}"
                 head = f"T.Pipelined({bounds}, num_stages={stages})" if stages else f"T.serial({bounds})"
+                if self.dialect is CUDA and (turns := unrolled(self.kernel, s)) > 1:
+                    head = f'T.unroll({bounds}, annotations={{"pragma_unroll_factor": {turns}}})'
                 return [*comment, f"for {var} in {head}:", *("    " + line for k in body for line in self.stmt(k))]
             case If(cond, body):
                 return [*comment, f"if {self.expr(cond)}:", *("    " + line for k in body for line in self.stmt(k))]

@@ -95,9 +95,9 @@ def alone(fused: Fused) -> int:
     return distinct if few and shared == 1 and not _beside(fused) else 0
 
 
-def on_chip(fused: Fused, target: Machine | Target | str) -> bool:
-    """Whether a block holds a row."""
-    return _row_bytes(fused) * _number(fused.cascade.extent(fused.cascade.raxis)) <= machine(target).row_bytes
+def on_chip(fused: Fused, target: Machine | Target | str, room: int = 0) -> bool:
+    """Whether a block holds a row, in ``room`` bytes where they are given."""
+    return _row_bytes(fused) * _number(fused.cascade.extent(fused.cascade.raxis)) <= (room or machine(target).row_bytes)
 
 
 def cpu_segment(fused: Fused, strategy: Strategy) -> int | None:

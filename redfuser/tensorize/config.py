@@ -44,8 +44,10 @@ class TileConfig:
 
     def for_kernel(self, kernel: Kernel) -> TileConfig:
         """The second and third kernels of a split program do little; they take what suits a row walk."""
-        if kernel.kind == "combine":
-            return replace(self, rows=4, segment=1, threads=128, stages=0, warp_specialized=False,
+        if kernel.kind == "combine":  # neighbours of a row in one access of each thread
+            flat = min(len(t.shape) for t in kernel.reads)
+            widest = max((int(t.shape[-1]) for t in kernel.reads if len(t.shape) > flat), default=1)
+            return replace(self, rows=max(1, min(4, 512 // widest)), segment=1, threads=128, stages=0, warp_specialized=False,
                            schedule="auto")
         if kernel.kind == "merge" and self.by_thread:
             return replace(self, rows=1, segment=self.threads, stages=0, warp_specialized=False, schedule="auto")

@@ -45,7 +45,7 @@ IN_TURN = 16
 """As many, at most, where it adds them in turn to a float32 result. Each addition of equal terms errs to the same side, so that
 the errors of ties add up: of a variance of .5 on an H200, 64 of five values make .24e-6 where the rule allows .17e-6 over 128
 rows, and 32 make .15e-6 where it allows .13e-6 for a row alone."""
-THREADS, EACH = (256, 128), (32, 16, 8)
+THREADS, EACH = (512, 256, 128), (32, 16, 8)
 """Splits of a row that are threads of a block, and elements that each asks for at once."""
 SINGLES = ((64, 32, 256), (64, 32, 128), (64, 64, 256), (32, 32, 128), (32, 64, 128), (16, 64, 64), (16, 32, 64))
 """Rows, segments and threads of products of float32 operands that matrix units take as they are."""

@@ -21,7 +21,8 @@ LOOKED = 4
 AHEAD = 2
 """Configurations with roles in front of those without, at most: the compiler may refuse them."""
 LARGE = 100
-"""Statements of a program that is lowered once: what is listed first is the first."""
+"""Statements of a program that is lowered once: what is listed first is the first. Of a row walked by threads, once for as many
+elements as a thread may take: with registers for fewer blocks, 512 moments of inertia of 8192 take 24.6 us for 21.4."""
 TIE, ROWS_TIE = 1.009, 1.06
 """Predictions that differ by less say nothing: the one listed first is the first. Of rows that memory bounds they say less."""
 NOT_FOR_IT = ("RF499", "RF410")
@@ -56,7 +57,9 @@ def ranked(program: Program, space: list[TileConfig], target: Target, sketch: Sk
                 looked.append(replace(c, stages=c.stages - 1))
             continue
         if len(list(every(tiles.kernels[0].body))) > LARGE:
-            return space
+            if not c.by_thread:
+                return space
+            looked, rest = deque(x for x in looked if x.by_thread), [x for x in (*looked, *rest) if not x.by_thread]
         if why := next(filter(None, (uneven(k, target) for k in tiles.kernels)), ""):
             lacking["RF452"] = LoweringError("RF452", f"{tiles.name}: no tiles for {target.arch}", why=f"TileLang lacks {why}")
             looked += [rest.pop(0)] if rest else []

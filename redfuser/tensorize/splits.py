@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import ceil
+from math import ceil, prod
 
 from redfuser.acrf.cascade import Extent, Reduce
 from redfuser.acrf.state import Fused
@@ -16,20 +16,27 @@ from redfuser.tensorize.model import predicted
 from redfuser.tensorize.products import DEEP, WIDTHS
 from redfuser.tensorize.tiles import tensorize
 
+SHORTEST = 64
+"""Elements of a split, at least: a step of its walk."""
+
 
 def shared_out(fused: Fused, most: int, target: Target) -> Program:
     """``fused`` in ``most`` splits, in half or in a quarter of them: ``most`` gives a multiprocessor the blocks that kernels
-    without roles need to keep it busy, those with roles need one, and every split is a partial result more to merge."""
+    without roles need to keep it busy, those with roles need one, and every split is a partial result more to merge. With roles
+    also in two and four times as many, while they leave multiprocessors idle: a step of a few keys for each."""
     tried: list[tuple[float, int, Program]] = []
-    for splits in sorted({most, most // 2, most // 4}):
-        if splits > 1:
+    extent = fused.cascade.extent(fused.cascade.raxis)
+    for splits in sorted({most, most // 2, most // 4, most * 2, most * 4}):
+        if splits > 1 and (splits <= most or (isinstance(extent, int) and splits * SHORTEST <= extent)):
             program = realise(fused, "multi", splits)
             try:
                 best = configs(program, target)[0]
-                seconds = predicted(tensorize(program, best, target), target)
+                tiles = tensorize(program, best, target)
+                seconds = predicted(tiles, target)
             except LoweringError:
                 continue
-            if seconds is not None and (splits == most or best.schedule != "auto"):
+            idle = prod(n for _, n in tiles.kernels[0].grid) <= target.sms
+            if seconds is not None and (splits == most or (best.schedule != "auto" and (idle or splits < most))):
                 tried.append((seconds, splits, program))
     return min(tried, key=lambda x: x[:2])[2] if tried else realise(fused, "multi", most)
 

@@ -4,7 +4,6 @@ finds fastest."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 from math import log2
 
 from redfuser.acrf.state import Fused
@@ -32,39 +31,43 @@ BY_THREAD = 0.8
 thread at the rate of blocks whose threads wait for one another. Measured and modelled on an H200, us: variance of 1024 rows of
 32768 33.1 and 35.8 (by a block 35.1), of 512 17.8 and 20.5 (20.0), log-sum-exp of 4096 rows 63.0 and 85.7 (67.7), inertia of
 1024 rows 137 and 165 (227)."""
+HELD = 0.87
+"""What a long row held on chip takes of what the model says beside a walk: 1024 rows of 8192 numbers of float32 10.1 us, walked
+10.3 (modelled 11.7 and 11.0), sums of sums of 4096 such rows 32.6 and 34.6."""
 TRIED = 3
 """Numbers of splits, powers of two, that the model is asked about."""
 
 
 def quickest(fused: Fused, rows: int, program: Program, target: Target) -> Program:
     """``program``, or what the model finds faster by more than it may be off, for so many ``rows``. A row that is held on chip
-    needs no such distance: tied in the model, it was 3 to 14 % faster on an H200 (docs/results/h200-2026-11-23-tuning)."""
+    needs no such distance (:data:`HELD`)."""
     others = list(_others(fused, rows, program, target))
     now = seconds(program, target) if others else None
     if now is None:
         return program
-    found = [(t * (1.0 if other.strategy == "resident" else ROWS_TIE), other)
-             for other in others if (t := seconds(other, target)) is not None]
+    found = [(t * distance, other) for other, distance in others if (t := seconds(other, target)) is not None]
     best, other = min(found, key=lambda f: f[0], default=(now, program))
     return other if best < now else program
 
 
-def _others(fused: Fused, rows: int, program: Program, target: Target) -> Iterator[Program]:
+def _others(fused: Fused, rows: int, program: Program, target: Target) -> Iterator[tuple[Program, float]]:
+    """Other ways, each with what its time counts for."""
     extent = fused.cascade.extent(fused.cascade.raxis)
     if program.strategy in ("resident", "map") or not isinstance(extent, int):
         return
-    if on_chip(fused, target):
-        yield realise(fused, "resident")
-    elif target.kind == "cuda":
-        ways = (realise(fused, "multi", threads) for threads in THREADS)
-        yield from islice((way for way in ways if any(possible(way, s) for s in EACH)), 1)
+    few, cuda = 2 * rows < target.sms, target.kind == "cuda"
+    if on_chip(fused, target, 2 * target.registers if few and cuda else 0):  # half of the registers' bytes
+        yield realise(fused, "resident"), HELD if extent >= LEAST else 1.0
+    if not on_chip(fused, target) and cuda and not few:
+        ways = [realise(fused, "multi", threads) for threads in (THREADS[:1] if rows <= target.sms else THREADS[1:])]
+        yield from ((way, ROWS_TIE ** n) for n, way in enumerate(ways, 1) if any(possible(way, s) for s in EACH))
     if program.strategy == "multi":
-        yield realise(fused, "single")
+        yield realise(fused, "single"), ROWS_TIE
     aim = log2(BLOCKS * target.sms / rows)
     powers = [k for k in range(1, max(1, extent // LEAST).bit_length()) if 1 << k != program.splits]
     for k in sorted(powers, key=lambda k: abs(k - aim))[:TRIED]:
         if (1 << k) * rows <= target.sms * target.max_threads // FEWEST:
-            yield realise(fused, "multi", 1 << k)
+            yield realise(fused, "multi", 1 << k), ROWS_TIE
 
 
 def seconds(program: Program, target: Target) -> float | None:

@@ -241,6 +241,22 @@ def test_kernels_with_roles_are_given_as_few_splits_as_the_model_finds_fastest()
     assert shared_out(examples.softmax(64, 65536, "f16"), 8, HOPPER).splits == 8
 
 
+def test_few_rows_of_a_short_cache_are_shared_out_further():
+    """Latent attention of a sequence of 1024 keys and 128 heads in 4 splits is 8 blocks; of 16 sequences, 128."""
+    from redfuser.acrf import fuse, parse_cascade
+    from redfuser.acrf.state import Fused
+    from redfuser.strategies import select
+    from redfuser.tensorize.splits import shared_out
+
+    for batch, most, least in ((1, 16, 16), (16, 4, 2)):
+        fused = fuse(parse_cascade(f"cascade latent(q: bf16[{batch}, 128, 576], x: bf16[{batch}, 1024, 576]) over l where e = 512\n"
+                                   "  s[b, i, l] = sum[c] f32(q[b, i, c]) * f32(x[b, l, c])\n  m[b, i] = max[l] s\n"
+                                   "  t[b, i] = sum[l] exp(s - m)\n  o[b, i, e] = sum[l] exp(s - m) / t * f32(x[b, l, e])\n"
+                                   "  y[b, i, e] = bf16(o)\n  return y\n"))
+        assert isinstance(fused, Fused) and select(fused, HOPPER) == ("multi", 4)
+        assert least <= shared_out(fused, 4, HOPPER).splits <= most
+
+
 def test_the_model_orders_what_is_legal():
     """No number of one part outside of the table of targets: a part with other numbers has another first choice."""
     from redfuser.tensorize import configs

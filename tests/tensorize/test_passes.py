@@ -11,7 +11,7 @@ import pytest
 
 from redfuser.acrf import fuse, parse_cascade
 from redfuser.acrf.cascade import Axis
-from redfuser.acrf.expr import Cast, Const, Index, Load, Op, f32
+from redfuser.acrf.expr import Cast, Const, Index, Load, Op, f32, walk
 from redfuser.acrf.index import at, i64
 from redfuser.acrf.state import Fused
 from redfuser.chain import kernels, steps
@@ -97,6 +97,11 @@ COMPONENTS = """cascade components(x: f32[5, 50, 3], w: f32[5, 50]) over l
   y[i, e] = c / sqrt(r + t)
   return y
 """
+WEIGHTED = """cascade weighted(x: f16[3, 1000], w: f16[1000], b: f32[3, 1000]) over l
+  t[i] = sum[l] f32(x[i, l]) * f32(x[i, l])
+  y[i, l] = f32(x[i, l]) * rsqrt(t) * f32(w[l]) + select(t > 900.0, b[i, l], 0.0)
+  return y
+"""
 CASES: dict[str, tuple[Callable[[], Fused], tuple[tuple[str, int], ...]]] = {
     "attention": (lambda: examples.attention(SMALL, mask=examples.masks(SMALL)["causal"]), (("single", 1), ("multi", 3))),
     "biased": (lambda: examples.attention(SMALL, mask=examples.masks(SMALL)["keys"], bias="alibi", cap=30.0), (("single", 1),)),
@@ -107,6 +112,7 @@ CASES: dict[str, tuple[Callable[[], Fused], tuple[tuple[str, int], ...]]] = {
     "picked": (lambda: written(PICKED), (("resident", 1), ("single", 1))),
     "quotient": (lambda: written(QUOTIENT), (("single", 1),)),
     "components": (lambda: written(COMPONENTS), (("single", 1), ("multi", 2))),
+    "weighted": (lambda: written(WEIGHTED), (("resident", 1),)),
     "grouped": (lambda: examples.attention(Shape(b=1, h=4, hk=2, i=20, n=90, d=32)), (("single", 1),)),
 }
 
@@ -215,6 +221,18 @@ def test_every_pass_shows_what_it_does_and_does_it() -> None:
         assert type(p).__name__ in used
         assert "-->" in (type(p).__doc__ or ""), type(p).__name__
         hash(p)
+
+
+def test_what_the_end_of_a_row_reads_is_asked_for_before_its_reductions() -> None:
+    """But for what a choice may leave unread."""
+    (program, _), = programs("weighted")
+    (kernel,) = program.kernels
+    first = next(n for n, s in enumerate(kernel.body) if isinstance(s, ReduceTile))
+    early = {x.tensor for s in kernel.body[:first] if isinstance(s, Parallel) for a in s.body for x in walk(a.expr)
+             if isinstance(x, Load)} & {p.name for p in kernel.params}
+    late = {x.tensor for s in kernel.body[first:] if isinstance(s, Parallel) for a in s.body for x in walk(a.expr)
+            if isinstance(x, Load)} & {p.name for p in kernel.params}
+    assert (early, late) == ({"w"}, {"b"})
 
 
 def test_an_operation_keeps_its_precision() -> None:

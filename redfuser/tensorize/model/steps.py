@@ -14,7 +14,7 @@ from math import prod
 from redfuser.acrf.expr import BYTES, Cast, Const, Expr, Load, Op
 from redfuser.target import Target
 from redfuser.tensorize.ir.effects import every, reads, writes
-from redfuser.tensorize.ir.nodes import Copy, For, If, Parallel, Roles, TileKernel, TileStmt
+from redfuser.tensorize.ir.nodes import Copy, Fill, For, Gemm, If, Parallel, ReduceTile, Roles, TileKernel, TileStmt
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +155,25 @@ def trips(loop: For) -> int | None:
         case Op(name="add", args=(first, Const(value=n))) if first == loop.start:
             return int(n)
     return None
+
+
+AHEAD, TURNS, MANY = 128, 32, 8
+"""Numbers of a thread that a loop which :func:`unrolled` asks for at once, and turns, at most; turns from which it is told."""
+
+
+def unrolled(kernel: TileKernel, loop: For) -> int:
+    """Turns of a loop that ask for their data before any of them computes: of one that folds what it reads into what it keeps,
+    in a block whose threads wait for nobody (the partial results of a row's splits). A compiler that is not told does four at
+    once or none: sixteen partials of 512 columns then wait for memory as often."""
+    meets = any(b.scope == "shared" for b in kernel.buffers) or any(
+        isinstance(s, (Gemm, ReduceTile, If, Roles)) for s in every(kernel.body))
+    n = trips(loop)
+    kept = {k for s in loop.body for k in reads(s)} & writes(loop) & {s.buffer for s in kernel.body if isinstance(s, Fill)}
+    if meets or loop.stages or n is None or n < MANY or not kept:
+        return 1
+    turn = sum(prod(s.extents) for s in loop.body if isinstance(s, Parallel) and any(
+        x in {p.name for p in kernel.params} for x in reads(s))) // kernel.threads
+    return min(n, max(4, min(TURNS, AHEAD // max(1, turn))))
 
 
 def mentions(step: Step) -> set[str]:

@@ -77,6 +77,9 @@ def _copy(kernel: TileKernel, s: Copy, stages: int | None, found: dict[str, floa
 
 def _points(kernel: TileKernel, s: Parallel, looped: bool, found: dict[str, float]) -> None:
     params, elements = {p.name for p in kernel.params}, max(1.0, prod(s.extents) / kernel.threads)
+    if len(s.vars) > 1 and all(isinstance(a.expr, Load) and a.expr.tensor in params for a in s.body):  # a copy, spelled out
+        found["ahead" if not looped else "flight"] += sum(elements * BYTES[a.expr.dtype] / 16 for a in s.body)
+        return
     read = {x for a in s.body for x in walk(a.expr) if isinstance(x, Load) and x.tensor in params}
     along = sum(len(s.vars) > 1 and any(s.vars[-1] in _names(i) for i in x.indices) for x in read)
     found["late"] = max(found["late"], 0.0 if looped else min(elements, 32.0) * along)

@@ -27,6 +27,7 @@ from redfuser.tensorize.ir.nodes import (
 )
 from redfuser.tensorize.ir.tangents import computed_half, near, tangent
 from redfuser.tensorize.model.layout import layouts, matrix_warps, warp_group
+from redfuser.tensorize.model.steps import unrolled
 
 EXCHANGE = 5
 """Instructions for one exchange between the threads of a warp and what is made of it: a quarter as many a clock."""
@@ -134,7 +135,7 @@ def _of(counting: _Counting, body: tuple[TileStmt, ...], at: Mapping[str, int | 
                 for k in turns:
                     one.add(_of(counting, inner, {**at, var: k}), 1 / len(turns))
                 found.add(one, often)
-                each = UNROLLED if not (products or one.meets) else 1
+                each = max(unrolled(counting.kernel, s), UNROLLED if not (products or one.meets) else 1)
                 found.add(Work(turns=often * max(1, products)) if stages else Work(steps=often / each), 1.0)
             case Roles(roles):
                 for role in roles:

@@ -10,6 +10,7 @@ from typing import Protocol
 from redfuser.target import Target
 from redfuser.tensorize.config import Schedule
 from redfuser.tensorize.ir.nodes import TileKernel
+from redfuser.tensorize.schedule.ask_early import AskEarly
 from redfuser.tensorize.schedule.carry import Carry
 from redfuser.tensorize.schedule.cluster import Cluster
 from redfuser.tensorize.schedule.grid import FoldGrid
@@ -42,7 +43,8 @@ class Pass(Protocol):
     def __call__(self, kernel: TileKernel) -> TileKernel: ...
 
 
-PASSES: tuple[Pass, ...] = (FoldGrid(), ReuseInPlace(), NarrowTiles(), ReuseInPlace(), JoinRows(), NameRepeats(), DropUnused())
+PASSES: tuple[Pass, ...] = (FoldGrid(), ReuseInPlace(), NarrowTiles(), ReuseInPlace(), JoinRows(), NameRepeats(), DropUnused(),
+                             AskEarly())
 MET: tuple[Pass, ...] = (ShareRows(),)
 """Behind them, where products are those of single warps or waves."""
 
