@@ -14,7 +14,7 @@ from redfuser.codegen.pairs import Pairs, chain
 from redfuser.codegen.roles import arriving, role_kernel
 from redfuser.errors import LoweringError
 from redfuser.tensorize.ir.nodes import Parallel, TileKernel
-from redfuser.tensorize.ir.tangents import computed_half, near, tangent
+from redfuser.tensorize.ir.tangents import computed_half, flat, near, tangent
 
 _FUNCTIONS = {"exp": "T.exp", "exp2": "T.exp2", "log": "T.log", "log2": "T.log2", "sqrt": "T.sqrt", "rsqrt": "T.rsqrt",
               "tanh": "T.tanh", "sigmoid": "T.sigmoid", "erf": "T.erf", "floor": "T.floor", "ceil": "T.ceil",
@@ -35,6 +35,8 @@ class Expressions:
         """Masks that threads read in shared memory, two neighbouring elements each."""
         self.divides = "divided" in dialect.prelude and kernel.exact != "all" and of_rows(kernel)
         """Are elements divided by a value of their row in a way of our own?"""
+        self.flat = flat(kernel)
+        """Are its tangents the hardware's, whatever they are of?"""
         self.alone = False
         """Is what is printed computed element by element?"""
         self.pairs: Pairs | None = None
@@ -128,7 +130,7 @@ class Expressions:
             case Op(name="add", args=(Const(value=0.5), Op(name="mul", args=(Op(name="erf", args=(x,)), Const(value=0.5)))),
                     dtype="f32") if self.behind:
                 return self.ours("normal_share", x)
-            case Op(name="sub", dtype="f32") if self.near and (found := tangent(e)):
+            case Op(name="sub", dtype="f32") if self.near and (found := tangent(e, self.flat)):
                 x, k = found
                 return self.ours("tanh_approx", x if abs(k - 1.0) < 1e-9 else Op("mul", (x, Const(k, "f32")), "f32"))
             case Op(name="div", args=(x, Const(value=c)), dtype="f16" | "bf16" as d) if (parts := self.parts(d, c)):

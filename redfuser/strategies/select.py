@@ -35,13 +35,15 @@ to another reference costs as much as many elements do."""
 @dataclass(frozen=True, slots=True)
 class Machine:
     """What the model needs to know: independent processors, rows one block works on, bytes to hold a row in; of a processor:
-    bytes of its registers, and bytes to have asked for at any time."""
+    bytes of its registers, and bytes to have asked for at any time. apart: rows of a block whose float32 operands are taken
+    apart, by twice the threads."""
 
     processors: int
     rows: int
     row_bytes: int
     registers: int = 1 << 18
     flight: float = 0.0
+    apart: int = 64
 
 
 CPU = Machine(processors=1, rows=1, row_bytes=1 << 18)
@@ -54,7 +56,8 @@ def machine(target: Machine | Target | str) -> Machine:
     if target == "cpu":
         return CPU
     known = named(target) if isinstance(target, str) else target
-    return Machine(known.sms, 64, min(64 << 10, known.shared_bytes // 2), 4 * known.registers, known.flight)
+    return Machine(known.sms, 64, min(64 << 10, known.shared_bytes // 2), 4 * known.registers, known.flight,
+                   128 if known.wgmma else 64)
 
 
 def select(fused: Fused, target: Machine | Target | str) -> tuple[Strategy, int]:
@@ -171,13 +174,21 @@ def _rows(fused: Fused) -> tuple[int, int]:
 def _blocks(fused: Fused, m: Machine) -> int:
     """Blocks the grid gives when each works on up to ``rows`` points that use the same elements along the r-axis."""
     distinct, shared = _rows(fused)
-    return distinct * -(-shared // m.rows)
+    return distinct * -(-shared // (m.apart if m.processors > 1 and _multiplies_singles(fused) else m.rows))
 
 
 def _products(fused: Fused) -> bool:
     """Is something multiplied as matrices inside an element, or by columns?"""
     return any(isinstance(s, Reduce) for s in fused.producers) or any(
         _spread(fused, frozenset(a.axes)) > 1 for a in fused.state.accumulators)
+
+
+def _multiplies_singles(fused: Fused) -> bool:
+    """Are matrices of float32 multiplied?"""
+    free = {a: frozenset(a.axes) - _grid(fused) for a in fused.state.accumulators}
+    found = [x for s in fused.producers if isinstance(s, Reduce) for x in loads_of(s.expr)]
+    found += [x for a, own in free.items() for x in loads_of(a.contribution) if own & indices_of(x)]
+    return any(x.dtype == "f32" for x in found)
 
 
 def _crossed(fused: Fused, e: Expr) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from redfuser.acrf.expr import BYTES, Index, Load, Op, indices_of, walk
+from redfuser.acrf.expr import BYTES, Cast, Index, Load, Op, Ref, indices_of, walk
 from redfuser.strategies.program import Kernel, Program
 from redfuser.target import Target
 from redfuser.tensorize.algebra import factors
@@ -56,12 +56,15 @@ def narrows(kernel: Kernel) -> bool:
 
 
 def light(kernel: Kernel, roles: Roles) -> bool:
-    """One exponential is all that a block computes of an element between its products, and nothing is loaded for it: three warp
-    groups have the registers for that, 160 a thread. With a soft cap between they are a tenth slower than two (one H200,
-    2x16x2048x64)."""
+    """One exponential is all that a block computes of an element between its products, or one and comparisons of positions,
+    which most steps leave out; and nothing is loaded for it: three warp groups have the registers for that, 160 a thread, but
+    not for a mask and a rounding. With a soft cap between they are a tenth slower than two (one H200, 2x16x2048x64)."""
     between = [x for b in kernel.body if b.role == "producer" and b.reducer is None and roles.segment in b.axes
                for e in b.exprs for x in walk(e)]
-    return sum(isinstance(x, Op) and x.name in _COSTLY for x in between) <= 1 and not any(isinstance(x, Load) for x in between)
+    rounded = any(isinstance(x, Cast) and x.dtype != "f32" for x in between)
+    costly = [x for x in between if isinstance(x, Op) and x.name in _COSTLY and (
+        rounded or x.dtype != "bool" or any(isinstance(k, (Load, Ref)) for k in walk(x)))]
+    return len(costly) <= 1 and not any(isinstance(x, Load) for x in between)
 
 
 def reads_once(kernel: Kernel) -> bool:

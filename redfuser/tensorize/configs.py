@@ -136,18 +136,20 @@ def _walked(kernel: Kernel, roles: Roles, n: int, sketch: Sketch, target: Target
     """A row of ``n`` elements that is walked in segments, with a product for each. inner: of which the row is made; pieces,
     singles: as in :func:`_veto`."""
     rows, widths = sketch.rows, [roles.extents[a] for a in roles.columns]
+    summed = [roles.extents[a] for b in kernel.init for _ in b.names if (a := roles.column_of(b.axes))]
     if singles:  # a product lays its sums out otherwise than it takes float32 operands
         space = [TileConfig(m, s, t, 0, "shared", False, tf32=True, columns=c) for c in column_tiles(widths)
                  for m, s, t in SINGLES if s <= max(32, n) and m <= max(16, rows)]
     else:
-        space = [replace(c, columns=t) for t in column_tiles(widths) for c in walk_space(target, rows, n, held(widths, t))]
+        space = [replace(c, columns=t) for t in column_tiles(widths)
+                 for c in walk_space(target, rows, n, held(summed, t), len(summed) > len(widths))]
         if not target.wgmma and not inner:  # rows of loads are reduced among powers of two of threads
             space = [c for c in space if c.segment & (c.segment - 1) == 0]
     if pieces:
         space = [replace(c, pieces=True) for c in space if not c.warp_specialized and c.segment <= 64 and c.threads >= MANY]
     if sketch.narrowed and rows > 16:  # an unknown number of steps: see lower.py
         space = [c for c in space if (c.stages <= 1 or c.warp_specialized) and not c.persistent]
-    if sketch.narrowed or not light(kernel, roles):
+    if not light(kernel, roles):
         space = [c for c in space if c.rows != THREE]
     return space
 

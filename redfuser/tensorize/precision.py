@@ -18,21 +18,20 @@ def unit_roundoff(dtype: str) -> float:
 
 
 def kept(fused: Fused, name: str, product: bool = False) -> float:
-    """The smallest unit roundoff in which any result of ``name`` is stored. Scales in between keep a relative error as
-    it is; after a sum or a function the program's own float32 counts, since the result may be smaller than its terms, but
-    where the program has rounded the value before. product: of two tensors in memory. What the program adds to one in the same
-    step as it rounds it (a bias, a residual) its library adds to the sums of the same matrix units, so it counts as rounded."""
+    """The smallest unit roundoff in which any result of ``name`` is stored. Scales in between keep a relative error as it is.
+    A sum may be smaller than its terms: where it is rounded, they count with as many digits again as that keeps. After any
+    other function the program's own float32 counts, but where the program has rounded the value before. product: of two tensors
+    in memory. What the program adds to one in the same step as it rounds it (a bias, a residual) its library adds to the sums
+    of the same matrix units, so it counts as rounded."""
     found = [unit_roundoff(_dtype(fused, name))] if name in fused.cascade.outputs else []
     for s in (*fused.state.finalize, *fused.post):
         if s.name == name and isinstance(s, Let) and s.expr == Ref(name, s.expr.dtype):
             continue
-        for scaled, cast in _uses(s.expr, name, True, "", product):
-            if not scaled or not isinstance(s, Let):
+        for power, cast in _uses(s.expr, name, 1, "", product):
+            if not power or not isinstance(s, Let):
                 found.append(SINGLE)
-            elif cast:
-                found.append(unit_roundoff(cast))
-            elif s.name != name:
-                found.append(kept(fused, s.name, product))
+            elif cast or s.name != name:
+                found.append(max(SINGLE, (unit_roundoff(cast) if cast else kept(fused, s.name, product)) ** power))
     return min(found, default=SINGLE)
 
 
@@ -93,28 +92,32 @@ def _dtype(fused: Fused, name: str) -> str:
     return next((s.expr.dtype for s in (*fused.post, *fused.state.finalize) if s.name == name), "f32")
 
 
-def _uses(e: Expr, name: str, scaled: bool, cast: str, product: bool) -> Iterator[tuple[bool, str]]:
-    """Per occurrence of ``name``: is it only scaled on its way out, and which rounding does it meet?"""
+def _uses(e: Expr, name: str, power: int, cast: str, product: bool) -> Iterator[tuple[int, str]]:
+    """Per occurrence of ``name``, what happens to it on its way out, and which rounding it meets: 1 where it is only scaled, 2
+    where something is added to it as well, 0 elsewhere."""
     match e:
         case Ref(name=n):
             if n == name:
-                yield scaled, cast
+                yield power, cast
         case Cast(arg=Op(name="add", args=args), dtype=d) if product and d in FLOATS and unit_roundoff(d) > SINGLE:
             for x in args:
-                yield from _uses(x, name, True, d, product)
-        case Cast(arg=x, dtype=d) if not scaled and d in FLOATS and unit_roundoff(d) > SINGLE:
-            yield from _uses(x, name, True, d, product)  # whatever follows sees no more than that
+                yield from _uses(x, name, 1, d, product)
+        case Cast(arg=x, dtype=d) if power != 1 and d in FLOATS and unit_roundoff(d) > SINGLE:
+            yield from _uses(x, name, 1, d, product)  # whatever follows sees no more than that
         case Cast(arg=x, dtype=d):
-            yield from _uses(x, name, scaled, d if unit_roundoff(d) > unit_roundoff(cast) else cast, product)
+            yield from _uses(x, name, power, d if unit_roundoff(d) > unit_roundoff(cast) else cast, product)
         case Op(name="mul" | "neg", args=args):
             for x in args:
-                yield from _uses(x, name, scaled, cast, product)
+                yield from _uses(x, name, power, cast, product)
+        case Op(name="add" | "sub", args=args):
+            for x in args:
+                yield from _uses(x, name, power and 2, cast, product)
         case Op(name="div", args=(x, y)):
-            yield from _uses(x, name, scaled, cast, product)
-            yield from _uses(y, name, False, cast, product)
+            yield from _uses(x, name, power, cast, product)
+            yield from _uses(y, name, 0, cast, product)
         case Op(name="select", args=(c, x, y)):
-            for kid, here in ((c, False), (x, scaled), (y, scaled)):
+            for kid, here in ((c, 0), (x, power), (y, power)):
                 yield from _uses(kid, name, here, cast, product)
         case Op(args=args):
             for x in args:
-                yield from _uses(x, name, False, cast, product)
+                yield from _uses(x, name, 0, cast, product)

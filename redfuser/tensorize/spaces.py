@@ -40,8 +40,9 @@ def held(widths: list[int], tile: int) -> int:
     return sum(min(e, tile or e) for e in widths)
 
 
-def walk_space(target: Target, rows: int, n: int, columns: int) -> list[TileConfig]:
-    """Rows whose ``n`` elements are walked in segments, with an accumulated product of ``columns``."""
+def walk_space(target: Target, rows: int, n: int, columns: int, several: bool = False) -> list[TileConfig]:
+    """Rows whose ``n`` elements are walked in segments, with accumulated products of ``columns``. several: of more weights than
+    one, each of which has registers of its own."""
     out: list[TileConfig] = []
     if rows <= 16:
         threads = 128 if round_up(columns, 16) % 32 == 0 else 64  # each warp takes eight columns, or some of these
@@ -57,7 +58,8 @@ def walk_space(target: Target, rows: int, n: int, columns: int) -> list[TileConf
                 if target.tma and m >= 128:
                     out.append(TileConfig(m, s, 2 * m, stages, "registers", True))
     if target.tma and target.wgmma and n >= 128:
-        out = [TileConfig(m, 128 if columns <= 128 else 64, 2 * m, 2, "registers", True, schedule=way) for m in (128, THREE)
+        segment = 128 if columns <= 128 else 32 if several else 64
+        out = [TileConfig(m, segment, 2 * m, 2, "registers", True, schedule=way) for m in (128, THREE)
                 if rows >= m and columns <= (64 if m == THREE else 256) for way in _WAYS] + out
     if columns > 256:  # an accumulator this wide is shared by two warp groups, column by column
         out = [TileConfig(64, s, 256, stages, "shared", ws) for s in (64, 32) for stages in (2, 1)

@@ -21,7 +21,7 @@ from redfuser.strategies import realise
 from redfuser.tensorize import TileConfig, tensorize
 from redfuser.tensorize.ir.effects import every
 from redfuser.tensorize.ir.nodes import For, Gemm, If, Parallel
-from redfuser.tensorize.ir.tangents import tangent
+from redfuser.tensorize.ir.tangents import flat, tangent
 from redfuser.tensorize.maps import masked
 from redfuser.tensorize.model import operations
 from redfuser.tensorize.schedule.peel import last_step, no_more
@@ -131,6 +131,20 @@ def test_texts_of_bfloat16() -> None:
                                                      "single"), TileConfig(128, 64, 256, 2, "registers", True), SMALL))
     assert '"tanh_approx"' not in total, "a result in single precision"
     assert '"tanh_approx"' not in wide and '"reciprocal_approx"' in wide
+
+
+@pytest.mark.parametrize("half, cap, hardware", [("f16", 50.0, True), ("f16", 70.0, False), ("bf16", 70.0, True)])
+def test_a_tangent_of_any_number_is_the_hardware_s_where_weights_are_no_steeper(half: str, cap: float, hardware: bool) -> None:
+    shape = Shape(i=256, n=336, d=64, dtype=half)
+    roles = TileConfig(128, 64, 256, 2, "registers", True, schedule="overlap")
+    for mask in (None, masks(shape)["causal"]):
+        program = tensorize(realise(attention(shape, mask=mask, cap=cap), "single"), roles, SMALL)
+        text = tilelang.print_program(program)
+        assert ('"tanh_approx"' in text, '"reciprocal_approx"' in text) == (hardware, not hardware)
+        assert flat(program.kernels[0]) is hardware
+    for other in (replace(roles, schedule="auto"), roles):
+        with_bias = attention(shape, cap=cap, bias="" if other is not roles else "alibi")
+        assert not flat(tensorize(realise(with_bias, "single"), other, SMALL).kernels[0]), "no roles, or more than a tangent"
 
 
 HALVES = UNDER.replace("bf16", "f16")

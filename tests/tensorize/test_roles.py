@@ -66,6 +66,17 @@ UNDER = """cascade under(q: bf16[264, 3, 64], k: bf16[336, 3, 64], v: bf16[336, 
   y[i, h, e] = bf16(o)
   return y
 """
+DIFFERENCE = """cascade difference(q: bf16[264, 3, 64], k: bf16[336, 3, 64], g: bf16[264, 3, 64], h: bf16[336, 3, 64], v: bf16[336, 3, 64]) over l
+  s[b, i, l] = sum[c] f32(q[i, b, c]) * f32(k[l, b, c])
+  r[b, i, l] = sum[z] f32(g[i, b, z]) * f32(h[l, b, z])
+  m[b, i] = max[l] s
+  n[b, i] = max[l] r
+  t[b, i] = sum[l] exp(s - m)
+  u[b, i] = sum[l] exp(r - n)
+  o[b, i, e] = sum[l] (exp(s - m) / t - exp(r - n) / u * 0.8) * f32(v[l, b, e])
+  y[i, b, e] = bf16(o)
+  return y
+"""
 
 
 def cascade(text: str) -> Fused:
@@ -84,6 +95,7 @@ CASES: dict[str, Callable[[], Fused]] = {
     "two results": lambda: cascade(TWO),
     "weights of data": lambda: cascade(WEIGHTED),
     "mask under a bias": lambda: cascade(UNDER),
+    "difference": lambda: cascade(DIFFERENCE),
 }
 WAYS = [("overlap", 128), ("persistent", 128), ("persistent", 192)]
 
@@ -99,7 +111,7 @@ def inputs(program: TileProgram) -> dict[str, np.ndarray]:
             rng.standard_normal(a.shape).astype(interpret.NUMPY_DTYPES[a.dtype]) for a in program.args if a.role == "in"}
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c != "weights of data"])
+@pytest.mark.parametrize("case", [c for c in CASES if c not in ("weights of data", "difference")])
 @pytest.mark.parametrize(("schedule", "rows"), WAYS)
 def test_a_schedule_changes_no_bit(case: str, schedule: str, rows: int) -> None:
     made = tiles(case, schedule, rows)
@@ -173,6 +185,18 @@ def test_one_thread_does_not_speak_for_others_that_still_read() -> None:
     with pytest.raises(InternalError, match="overwrites mask_shared"):
         interpret.run(parse(text.replace("          meet alone\n          arrive mask", "          arrive mask")),
                       inputs(tiles("mask of data", "persistent")))
+
+
+def test_weights_in_pieces_run_beside_the_next_scores() -> None:
+    """Of a sum of two that is rounded to bfloat16 two pieces count, not the three of a result in single precision; what makes
+    them goes behind the products of the step before."""
+    made = tiles("difference", "overlap")
+    assert len(made.roundings) == 2 and all("2 bf16 pieces" in r and "the result is kept to 2^-16" in r for r in made.roundings)
+    assert "v_shared[(step - 1) % 2" in str(made) and "drain 4 for" in str(made)
+    given = inputs(made)
+    assert np.array_equal(interpret.run(made, given)["y"], interpret.run(tiles("difference", "auto"), given)["y"])
+    wide = tensorize(realise(cascade(DIFFERENCE.replace("bf16(o)", "o * 1.0")), "single"), TileConfig(64, 64, 128, 2, "registers", False), SMALL)
+    assert all("3 bf16 pieces" in r for r in wide.roundings)
 
 
 def test_a_tile_that_weights_are_made_of_is_given_back_after_them() -> None:

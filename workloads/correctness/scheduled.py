@@ -80,6 +80,12 @@ def gated(x: Tensor, w: Tensor, g: Tensor) -> Tensor:
     return (F.silu(h) * g.float()).to(x.dtype)
 
 
+def difference(q: Tensor, k: Tensor, v: Tensor, g: Tensor, h: Tensor) -> Tensor:
+    """Differential attention whose weights nothing rounds: two sums of 128 columns, and one that is rounded."""
+    p, r = ((x.float() @ y.float().mT * 0.125).softmax(-1) for x, y in ((q, k), (g, h)))
+    return ((p - 0.8 * r) @ v.float()).to(v.dtype)
+
+
 def _products() -> Iterator[Program]:
     m, n = 2184, 2200
     for dtype in HALVES:
@@ -110,7 +116,13 @@ def programs() -> Iterator[Program]:
     eight = Program("roles", "e4m3 2184x528x2224 per_channel", per_channel, (
         *pair, In("s", (2184,), "f32", "weight", 0.1, 1.0), In("t", (2224,), "f32", "weight", 0.1, 1.0)))
     edges = program("roles", Way("/", cap=30.0, mask="wide window", bias="alibi"), TALL, "f16")
-    for each in (*alternate(_programs()), *alternate(_products()), eight, edges):
+    wide = program("roles", Way("*", "inputs", cap=50.0, mask="causal"), TALL, "f16")
+    three = Shape(h=11, g=11, i=2304, l=2304)
+    masked = Program("roles", f"f16 {three} sdpa causal", library(True), qkv(three, "f16"))
+    q, k, v = qkv(BASE, "bf16")
+    two = Program("roles", f"bf16 {BASE} difference", difference, (
+        q, k, replace(v, shape=(*v.shape[:-1], 128)), replace(q, name="g"), replace(k, name="h")))
+    for each in (*alternate(_programs()), *alternate(_products()), eight, edges, wide, masked, two):
         yield replace(each, roles=True)
 
 

@@ -25,7 +25,7 @@ from redfuser.tensorize.ir.nodes import (
     TileKernel,
     TileStmt,
 )
-from redfuser.tensorize.ir.tangents import computed_half, near, tangent
+from redfuser.tensorize.ir.tangents import computed_half, flat, near, tangent
 from redfuser.tensorize.model.layout import layouts, matrix_warps, warp_group
 from redfuser.tensorize.model.steps import unrolled
 
@@ -85,6 +85,7 @@ class _Counting:
         self.shared = {b.name for b in kernel.buffers if b.scope == "shared"}
         self.layouts = layouts(kernel, target)
         self.near = target.kind == "cuda" and near(bool(kernel.exact), {p.dtype for p in kernel.params if p.out})
+        self.flat = self.near and flat(kernel)
         self.counted: dict[int, Work] = {}
 
     def elements(self, x: Slice) -> int:
@@ -184,7 +185,7 @@ def _statement(at: _Counting, s: TileStmt) -> Work:
 
 
 def _point(at: _Counting, a: Assign, variables: tuple[str, ...], points: int, done: Work) -> None:
-    core, special = operations(a.expr, bool(at.kernel.exact), at.near)
+    core, special = operations(a.expr, bool(at.kernel.exact), at.near, at.flat)
     done.core += points * core
     done.special += points * special
     own = at.layouts.get(a.target)
@@ -200,11 +201,11 @@ def _point(at: _Counting, a: Assign, variables: tuple[str, ...], points: int, do
             done.shared += touched * BYTES[x.dtype]
 
 
-def operations(e: Expr, exact: bool, hardware: bool = False) -> tuple[float, float]:
+def operations(e: Expr, exact: bool, hardware: bool = False, flat: bool = False) -> tuple[float, float]:
     """Instructions for one value; those of indices count for nothing. hardware: tangents of what was rounded to half precision
-    are the hardware's."""
+    are the hardware's; flat: of other numbers too."""
     core, special = 0.0, 0.0
-    for x in _values(e, hardware):
+    for x in _values(e, hardware, flat):
         if isinstance(x, Op):
             c, f = (4, 1) if x.name == "div" and not exact else COST.get(x.name, (1, 0))
             joined = x.name in ("add", "sub") and any(isinstance(k, Op) and k.name == "mul" for k in x.args)
@@ -214,26 +215,26 @@ def operations(e: Expr, exact: bool, hardware: bool = False) -> tuple[float, flo
     return max(core, 1.0), special
 
 
-def _values(e: Expr, hardware: bool) -> Iterator[Expr]:
+def _values(e: Expr, hardware: bool, flat: bool) -> Iterator[Expr]:
     """All parts but loads. Of two positions that are added (``AddPositions``) each is converted once a row."""
-    if hardware and (x := _tangent(e)) is not None:
+    if hardware and (x := _tangent(e, flat)) is not None:
         yield Op("tangent", (x,), "f32")
-        yield from _values(x, hardware)
+        yield from _values(x, hardware, flat)
         return
     yield e
     match e:
         case Op(name="add", args=(Cast(arg=x, dtype="f32"), Cast(arg=y, dtype="f32"))) if x.dtype == y.dtype == "i64":
             return
     for k in e.args if isinstance(e, Op) else (e.arg,) if isinstance(e, Cast) else ():
-        yield from _values(k, hardware)
+        yield from _values(k, hardware, flat)
 
 
-def _tangent(e: Expr) -> Expr | None:
+def _tangent(e: Expr, flat: bool) -> Expr | None:
     """What a hyperbolic tangent is of, in either spelling, where the hardware's own is near enough."""
     match e:
         case Op(name="tanh", dtype="f32", args=(x,)) if any(map(computed_half, walk(x))):
             return x
-    found = tangent(e)
+    found = tangent(e, flat)
     return None if found is None else found[0]
 
 

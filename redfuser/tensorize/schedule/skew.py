@@ -27,10 +27,9 @@ class Skew:
                                                 w = ...;  o = o * c
                                               gemm w, v[n - 1] -> o async;  drain 0 for o
 
-    What writes ``w`` or touches ``o`` goes behind the second wait, and what gives back a tile that this reads goes with it;
-    nothing else changes places. Requires that such statements
-    may go behind those that stay, that the last products end the step, and a step in every block. Every value is computed from
-    the same values in the same order: no rounding changes."""
+    What writes ``w`` or touches ``o`` goes behind the second wait, with what may not pass it and what gives back a tile that
+    this reads; nothing else changes places. Requires that the last products end the step, and a step in every block. Every
+    value is computed from the same values in the same order: no rounding changes."""
 
     def __call__(self, kernel: TileKernel) -> TileKernel:
         if not isinstance(kernel.body[-1], Roles):
@@ -76,10 +75,8 @@ def _skewed(kernel: TileKernel, loop: For) -> list[TileStmt] | None:
     late: list[TileStmt] = []
     for s in rest:
         gives = isinstance(s, (Meet, Arrive)) and any(reads(k) & shared for k in late)
-        if gives or writes(s) & (weights | results) or reads(s) & results:
+        if gives or writes(s) & (weights | results) or reads(s) & results or any(not _apart(k, s) for k in late):
             late.append(s)
-        elif any(not _apart(k, s) for k in late):
-            return None
         else:
             early.append(s)
     if any(not _apart(s, g) for s in (*early, *front) for g in last):

@@ -109,6 +109,8 @@ def test_select() -> None:
     assert select(examples.layer_norm(4096, 768, "f16"), gpu) == ("resident", 1)
     assert select(examples.softmax(2, 1_000_000), gpu)[0] == "multi"
     assert select(decode, "cpu") == ("single", 1)
+    few = {d: examples.attention(1, 12, 12, 512, 512, 64, d, causal=False) for d in ("f16", "f32")}
+    assert {d: select(f, "sm_90a") for d, f in few.items()} == {"f16": ("single", 1), "f32": ("multi", 2)}, "128 rows in pieces"
     place = examples.argmax(9, 777)  # tiles pick the best of a row that one block holds
     assert (select(place, gpu), select(place, "cpu")) == (("resident", 1), ("single", 1))
     assert select(examples.argmax(9, 1_000_000), gpu)[0] == "multi"
