@@ -11,6 +11,7 @@ from redfuser.acrf.expr import BYTES
 from redfuser.errors import LoweringError
 from redfuser.outline import generated, library, on_cores, passes
 from redfuser.strategies.program import Kernel, Program
+from redfuser.strategies.select import OWN
 from redfuser.target import Target
 from redfuser.tensorize.arguments import static_extent
 from redfuser.tensorize.asked import (
@@ -45,10 +46,6 @@ IN_TURN = 16
 """As many, at most, where it adds them in turn to a float32 result. Each addition of equal terms errs to the same side, so that
 the errors of ties add up: of a variance of .5 on an H200, 64 of five values make .24e-6 where the rule allows .17e-6 over 128
 rows, and 32 make .15e-6 where it allows .13e-6 for a row alone."""
-OWN = 64
-"""Rows, each a thread's own, where neighbouring rows lie next to each other: threads read lines together and exchange nothing.
-Mean and variance of 2 x 640 columns of 4096 halves on an H200, us: 9.3, by blocks that reduce tiles of 32 columns 18.9; with a
-sum of two tensors that is written as well 17.2 and 59.4; of 128 columns of 262144, 69 and 319."""
 THREADS, EACH = (256, 128), (32, 16, 8)
 """Splits of a row that are threads of a block, and elements that each asks for at once."""
 SINGLES = ((64, 32, 256), (64, 32, 128), (64, 64, 256), (32, 32, 128), (32, 64, 128), (16, 64, 64), (16, 32, 64))
