@@ -285,7 +285,8 @@ class _Laid:
         with channels last moves a seventh of what memory does."""
         spec = self.opaque[str(e.args[0].global_symbol)]
         given = shape_of(e.args[1].fields[0])
-        if not spec.target.startswith("aten.upsample_nearest2d.") or any(n % m for n, m in zip(shape[2:], given[2:], strict=True)):
+        whole = all(n % m == 0 for n, m in zip(shape[2:], given[2:], strict=True))
+        if not spec.target.startswith("aten.upsample_nearest2d.") or not whole:
             return None
         times = shape[2] // given[2], shape[3] // given[3]
         said = [v for v in spec.args[-1] or times] if isinstance(spec.args[-1], (list, tuple)) or spec.args[-1] is None else []

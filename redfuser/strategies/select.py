@@ -23,8 +23,8 @@ FEW, LINE, STEP = 4, 32, 64
 many at once."""
 OWN = 64
 """Rows, each a thread's own, of a block where there are so many: threads read lines together and exchange nothing. Mean and
-variance of 2 x 640 columns of 4096 halves on an H200, us: 9.3, by blocks that reduce tiles of 32 columns 18.9; with a sum of two
-tensors that is written as well 17.2 and 59.4; of 128 columns of 262144, 69 and 319."""
+variance of 2 x 640 columns of 4096 halves on an H200, us: 9.3, by blocks that reduce tiles of 32 columns 18.9; with a sum of
+two tensors that is written as well 17.2 and 59.4; of 128 columns of 262144, 69 and 319."""
 APART = 2048
 """Elements of such a row that a block holds with enough of its neighbours."""
 LONG = 4096
