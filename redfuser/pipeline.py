@@ -84,6 +84,8 @@ def _run(model: Any, args: Any, kwargs: Any, arch: str, casts: str, build: bool,
 
     trace = Trace()
     imported = trace.run("import", frontend.import_model, model, args, kwargs)
+    if arch in TARGETS and TARGETS[arch].kind == "cuda" and not disable:
+        imported = trace.run("layout", frontend.channels_last, imported)
     dump.imported(imported)
     search = partition.Partitioner(imported, casts, arch, maps=arch != "cpu")
     found = trace.run("partition", search.run)

@@ -66,7 +66,7 @@ def load_thin(path: Path, module: torch.nn.Module) -> Any:
         if owner not in given or name not in wanted or given[owner].shape != wanted[name].shape:
             raise ArtifactError("RF604", f"{path.name} needs {owner}, which this model does not have in that shape",
                                 help="build the artifact with the same configuration")
-        setattr(compiled, name, given[owner].detach().to(wanted[name].dtype))
+        compiled.own(name, given[owner].detach().to(wanted[name].dtype))
     return compiled
 
 

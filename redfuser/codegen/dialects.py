@@ -54,6 +54,7 @@ CUDA = Dialect("import tilelang.language as T", {**_floats({
     "exp2_approx": 'float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y;',
     "reciprocal_approx": 'float y; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y;',
     "reciprocal_small": 'float y; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 0.125f)); return y * 0.125f;',
+    "rsqrt_approx": 'float y; asm("rsqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y;',
     "tanh_approx": 'float y; asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y;',
     "normal_share": "float t = fabsf(x), y = fmaf(t, -1.8297474e-5f, 4.5983650e-4f); y = fmaf(t, y, -5.0933948e-3f); "
                     "y = fmaf(t, y, 3.3601902e-2f); y = fmaf(t, y, -1.5207419e-1f); y = fmaf(t, y, -9.1726148e-1f); "

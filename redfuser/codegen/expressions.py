@@ -39,12 +39,15 @@ class Expressions:
         """Are its tangents the hardware's, whatever they are of?"""
         self.alone = False
         """Is what is printed computed element by element?"""
+        self.many = False
+        """Is it computed for every element of a tile, and not for its rows alone?"""
         self.pairs: Pairs | None = None
         """The statement that is printed in parts."""
 
     def values(self, s: Parallel) -> list[list[str]]:
         """What a loop assigns, by assignment: one value, or several one after another (:mod:`redfuser.codegen.pairs`)."""
         own = chain(self.kernel, s) if role_kernel(self.kernel) and "quotient" in self.dialect.prelude else None
+        self.many = len(s.vars) > 1
         if own is None or not _singly(self.assigned(s.body[0].target, s.body[0].expr)):
             return [[self.element(a.target, a.expr)] for a in s.body]
         (a,) = s.body
@@ -148,6 +151,8 @@ class Expressions:
                 return self.by_name(self.dialect.functions[n], d, args)
             case Op(name="sub_rn", args=args):
                 return self.ours("sub_rn", *args)
+            case Op(name="rsqrt", args=(x,), dtype="f32") if self.many and self.near:
+                return self.ours("rsqrt_approx", x)
             case Op(name="rsqrt", args=(x,), dtype="f32"):
                 return f"T.ieee_frsqrt({self.expr(x)})"
             case Op(name=n, args=(x, y)) if n in LEVEL and n not in _FUNCTIONS:

@@ -13,6 +13,7 @@ from redfuser.dynamo import told
 from redfuser.dynamo.key import attribute
 from redfuser.dynamo.recipe import Recipe
 from redfuser.runtime.model import CompiledModel
+from redfuser.runtime.parts import whole
 
 
 class Program:
@@ -31,7 +32,7 @@ class Program:
         bound = model._eager
         assert bound is not None
         self._bound = bound
-        self._loose = [k for k, t in enumerate(tensors) if not t.is_contiguous()]
+        self._loose = [k for k, t in enumerate(tensors) if not whole(t)]
         self._written = [recipe.inputs.index(i) for i in recipe.writes]
         self._grad = torch.is_grad_enabled()
         self._own: tuple[int, ...] | None = None

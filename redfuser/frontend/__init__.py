@@ -8,7 +8,7 @@ from typing import Any
 
 from redfuser.frontend.imported import Imported, InputSpec, OpaqueCall, Provenance, Static
 
-__all__ = ["Imported", "InputSpec", "OpaqueCall", "Provenance", "Static", "import_model"]
+__all__ = ["Imported", "InputSpec", "OpaqueCall", "Provenance", "Static", "channels_last", "import_model"]
 
 
 def import_model(model: Any, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None) -> Imported:
@@ -39,6 +39,13 @@ def import_model(model: Any, args: Sequence[Any] | None = None, kwargs: Mapping[
     raise InputError("RF110", f"cannot import a {type(model).__name__}",
                      why="not an ExportedProgram, a module or function, an ONNX model or a Relax module",
                      help="pass one of these; for a module or function also example arguments")
+
+
+def channels_last(imported: Imported) -> Imported:
+    """See :func:`redfuser.frontend.channels.channels_last`."""
+    from redfuser.frontend import channels
+
+    return channels.channels_last(imported)
 
 
 def _exported(model: Any, program: Any) -> Imported:

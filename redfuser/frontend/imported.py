@@ -85,7 +85,7 @@ class Imported:
     in the order of main's outputs. Both specs are ``None`` for ONNX and Relax models: a call then takes the user inputs
     positionally and returns one tensor or a tuple. ``notes`` says what was made opaque, dropped or approximated;
     ``remarks`` are warnings about the model itself, each with its code; ``once`` says which operations' results stand for those
-    of how many further ones that compute the same.
+    of how many further ones that compute the same. ``laid`` names weights that a library wants with channels last.
     """
 
     mod: Any
@@ -101,6 +101,7 @@ class Imported:
     notes: tuple[str, ...] = ()
     remarks: tuple[tuple[str, str], ...] = ()
     once: tuple[tuple[Provenance, int], ...] = ()
+    laid: tuple[str, ...] = ()
 
     @property
     def user_inputs(self) -> tuple[InputSpec, ...]:

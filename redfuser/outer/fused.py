@@ -63,6 +63,9 @@ class _Narrow:
     def device(self) -> str:
         return self.scope.device()
 
+    def laid(self, expr: Any) -> bool:
+        return self.scope.laid(expr)
+
 
 def _narrowed(s: Scope, call: Any) -> str | None:
     """astype(f(astype(x, float32)), half) -> f(x), for f that torch accumulates in float32 by itself."""

@@ -10,7 +10,7 @@ from redfuser.tvm_compat import dtype_of, op_name, relax, shape_of
 
 ALIGN = 16
 _BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2}
-_FRESH = ("matmul", "nn.conv", "take", "concat", "gather_elements", "arange", "full", "zeros", "ones", "nn.batch_norm")
+_FRESH = ("matmul", "take", "concat", "gather_elements", "arange", "full", "zeros", "ones", "nn.batch_norm")
 SAME = frozenset({"reshape", "flatten", "expand_dims", "squeeze"})
 
 
@@ -37,6 +37,8 @@ class Layouts:
 
     def _call(self, call: Any) -> tuple[bool, bool]:
         name = op_name(call)
+        if name == "call_dps_packed" and ".aten.contiguous." in str(call.args[0].global_symbol):
+            return (True, True)
         if not name or name == "call_dps_packed":
             return (False, False)
         if name.startswith(_FRESH):
@@ -44,6 +46,8 @@ class Layouts:
         first = self.of(call.args[0]) if isinstance(call.args[0], relax.Var) else (True, True)
         if name in SAME:
             return first
+        if name.startswith("nn.conv"):  # its result lies as its operands do
+            return (False, True)
         if name in ("permute_dims", "broadcast_to"):
             return (False, first[1])
         if name == "strided_slice":

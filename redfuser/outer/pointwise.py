@@ -179,23 +179,29 @@ def _group_norm(s: Scope, c: Any) -> str:
 
 
 def _batch_norm(s: Scope, c: Any) -> str:
-    if int(c.attrs.axis) != 1 or bool(c.attrs.training):
-        raise NotImplementedError("batch_norm in training, or with channels elsewhere than on axis 1")
+    axis, last = int(c.attrs.axis), len(shape_of(c.args[0])) - 1
+    if axis not in (1, last) or bool(c.attrs.training):
+        raise NotImplementedError("batch_norm in training, or with channels elsewhere than on axis 1 or the last")
     x, w, b, mean, var = (s.tensor(a) for a in c.args)
     weight, bias = (w if c.attrs.scale else "None"), (b if c.attrs.center else "None")
-    return f"(F.batch_norm({x}, {mean}, {var}, {weight}, {bias}, eps={float(c.attrs.epsilon)!r}), {mean}, {var})"
+    given, back = ("", "") if axis == 1 else (".movedim(-1, 1)", ".movedim(1, -1)")
+    return f"(F.batch_norm({x}{given}, {mean}, {var}, {weight}, {bias}, eps={float(c.attrs.epsilon)!r}){back}, {mean}, {var})"
 
 
 def convolution(s: Scope, c: Any, bias: str = "", operands: tuple[str, str] | None = None) -> str:
-    """conv1d, conv2d, conv3d in channels-first layout; asymmetric padding is applied beforehand."""
+    """conv1d, conv2d, conv3d; asymmetric padding is applied beforehand. With channels last, operand and result are views."""
     name = op_name(c).removeprefix("nn.")
     rank = int(name[4])
     layout = str(c.attrs.data_layout)
-    if layout.index("C") != 1 or str(c.attrs.kernel_layout)[:2] != "OI":
+    last = layout.index("C") == rank + 1
+    if (layout.index("C") != 1 and not last) or str(c.attrs.kernel_layout)[:2] != "OI" or str(c.attrs.out_layout) != layout:
         raise NotImplementedError(f"{name} in layout {layout}")
     x, w = operands or tuple(
         s.tensor(a) if dtype_of(a) == dtype_of(c) else f"{s.tensor(a)}.to({torch_dtype(dtype_of(c))})"
         for a in c.args)
+    x = f"{x}.movedim(-1, 1)" if last else x
+    if s.laid(c.args[1]):
+        w += ".contiguous(memory_format=torch.channels_last)"
     pads = [int(p) for p in c.attrs.padding]
     low, high = pads[:rank], pads[rank:]
     if low != high:
@@ -205,7 +211,7 @@ def convolution(s: Scope, c: Any, bias: str = "", operands: tuple[str, str] | No
                ("dilation", [int(v) for v in c.attrs.dilation], 1)]
     extra = "".join(f", {n}={shape_text(tuple(v))}" for n, v, default in options if v != [default] * rank)
     groups = f", groups={int(c.attrs.groups)}" if int(c.attrs.groups) != 1 else ""
-    return f"F.{name}({x}, {w}{', ' + bias if bias else ''}{extra}{groups})"
+    return f"F.{name}({x}, {w}{', ' + bias if bias else ''}{extra}{groups})" + ".movedim(1, -1)" * last
 
 
 def _pool(s: Scope, c: Any) -> str:

@@ -31,6 +31,9 @@ class Scope(Protocol):
     def device(self) -> str:
         """Text of the device the model runs on."""
 
+    def laid(self, expr: Any) -> bool:
+        """Whether ``expr`` is a weight that the library wants with channels last."""
+
 
 def scalar(expr: Any) -> float | int | bool | None:
     """The value of a rank-0 constant or a primitive value, else None."""

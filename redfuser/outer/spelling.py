@@ -80,6 +80,9 @@ class Speller:
     def device(self) -> str:
         return "device"
 
+    def laid(self, expr: Any) -> bool:
+        return isinstance(expr, relax.Var) and expr.name_hint in self.imported.laid
+
     def _constant(self, expr: Any) -> str:
         if expr not in self.constant_names:
             import torch

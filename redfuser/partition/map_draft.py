@@ -44,7 +44,7 @@ class _MapDrafter(Drafter):
         self.extents: dict[str, int] = {}
         self.splits = 0
         self.ix = Indices(self.extents)
-        self.held = held
+        self.held = frozenset(n for n in held if n.unit not in units)
 
     def run(self) -> Draft | Reject:
         sinks = [self.sink(n) for n in escaping(self.units)]

@@ -55,7 +55,7 @@ class MapGrower:
         self.graph, self.near, self.work, self.live, self.barred = graph, near, work, live, barred
         self.costs: dict[object, Cost] = {} if costs is None else costs
         self.drafts: dict[tuple[Units, frozenset[Node]], Draft | Reject] = {} if drafts is None else drafts
-        self.held = frozenset(n for d in taken for n in hiding(d.units))
+        self.held = frozenset(n for d in taken for n in hiding(d.units)) | self.written()
         self.wanted = {n for d in taken for n in d.external}
         self.signatures = Signatures(self.held)
         self.fixed = fixed(graph)
@@ -114,6 +114,11 @@ class MapGrower:
                 units = grown
                 tried = {t for t in tried if t in units}
 
+    def written(self) -> frozenset[Node]:
+        """What maps make for a library's work, which reads it from memory: so may others, rather than compute it anew."""
+        return frozenset(n for u in self.graph.units if launches(u) and not absorbed(u) and u not in self.near.claimed
+                         for n in u.results if any((c.gap or c.reducing) and c not in self.near.claimed for c in u.consumers))
+
     # -- around a group ------------------------------------------------------------------------------------------------
 
     def open(self, u: Unit) -> bool:
@@ -170,7 +175,7 @@ class MapGrower:
         key = self.signatures.of(units, last.results[0], None)
         if key not in self.costs:
             d = self.drafted(units)
-            if isinstance(d, Draft) and len(d.external) + len(d.sinks) > MAX_TENSORS + 2:
+            if isinstance(d, Draft) and crowded(d):
                 d = Reject("RF305", None, f"more than {MAX_TENSORS} tensors read by one kernel")
             if isinstance(d, Draft) and (sum_ := next(filter(accumulated, d.external), None)) is not None:
                 d = Reject("RF305", sum_, "a product's sum before it is rounded", "a library rounds it where it makes it")
@@ -187,6 +192,12 @@ class MapGrower:
     def alone(self, u: Unit) -> float:
         """Seconds of an operation as a kernel of torch's: it reads its operands and writes its results."""
         return passes(self.work.machine, sum(n.bytes for n in (*u.args, *u.results)), 1)
+
+
+def crowded(d: Draft) -> bool:
+    """Does it read and write too many tensors? Of those with one axis (a scale for each channel), three are as one."""
+    rows = sum(len({a for at in places for a in axes_in(at) if d.extents[a] > 1}) < 2 for n, places in d.external.items())
+    return len(d.external) - rows + -(-rows // 3) + len(d.sinks) > MAX_TENSORS + 2
 
 
 def moved(d: Draft) -> float:

@@ -9,6 +9,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from redfuser.errors import InputError, RedFuserError
+from redfuser.runtime.parts import whole
 
 WARM_UP = 3
 """Calls before capture, on a side stream: libraries choose algorithms and allocate workspaces in them."""
@@ -34,7 +35,8 @@ class Captured:
                              help="move the model to a GPU, or call it directly")
         self._device = device
         with torch.no_grad(), torch.cuda.device(device):
-            self.inputs = [tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in given]
+            formats = (torch.contiguous_format, torch.preserve_format)
+            self.inputs = [tensor.detach().clone(memory_format=formats[whole(tensor)]) for tensor in given]
             bound = model._eager if model._eager is not None and model._eager.device == device else model._bind(device)
             self._keep = bound  # kernels and constants must outlive the graph
 

@@ -18,7 +18,7 @@ from redfuser.report import Report
 from redfuser.runtime import archive, ops, trial, watched
 from redfuser.runtime.guard import check_graph, is_name
 from redfuser.runtime.launcher import launcher
-from redfuser.runtime.parts import Graph, Parts
+from redfuser.runtime.parts import Graph, Parts, whole
 from redfuser.runtime.signature import Signature, of_imported, torch_dtype
 from redfuser.runtime.watched import derivatives, modes, tracing, transforms
 
@@ -79,7 +79,15 @@ class CompiledModel(torch.nn.Module):
         """From a file that :meth:`save` wrote; see :func:`redfuser.runtime.archive.read`."""
         parts = archive.read(path, arch=arch, device=device)
         with archive.blaming(path):
-            return cls(parts.graph, parts.constants, parts.kernels, parts.signature, parts.report, parts.stages)
+            model = cls(parts.graph, parts.constants, parts.kernels, parts.signature, parts.report, parts.stages)
+            for name in parts.constants:
+                model.own(f"c_{name}", parts.constants[name])
+            return model
+
+    def own(self, buffer: str, tensor: torch.Tensor) -> None:
+        """Put ``tensor`` in a constant's place. It is this model's alone, so it lies as the library wants it."""
+        setattr(self, buffer, self._graph.laid(buffer.removeprefix("c_"), _aligned(tensor)))
+        self._eager = None
 
     # -- calling -------------------------------------------------------------------------------------------------------
 
@@ -103,7 +111,7 @@ class CompiledModel(torch.nn.Module):
                 if tensor.shape != shape or tensor.dtype is not dtype or tensor.device != bound.device or (
                         grad and tensor.requires_grad):
                     bound = self._check(tensors)
-                if tensor.is_neg() or not tensor.is_contiguous():  # a negated view has the other sign in memory
+                if tensor.is_neg() or not whole(tensor):  # a negated view has the other sign in memory
                     tensors = [*tensors[:i], tensor.resolve_neg().contiguous(), *tensors[i + 1:]]
             except (AttributeError, RuntimeError, ValueError):
                 bound = self._check(tensors)

@@ -62,6 +62,12 @@ def _unchanged(x: Any) -> Shaped:
     return tensor(x)
 
 
+def _contiguous(x: Any, *, memory_format: Any = torch.contiguous_format) -> Shaped:
+    need(memory_format is torch.contiguous_format or (memory_format is torch.channels_last and tensor(x).rank == 4),
+         "a layout in memory")
+    return tensor(x)
+
+
 def _clone(x: Any, *, memory_format: Any) -> Shaped:
     need(memory_format is torch.contiguous_format, "a layout in memory")
     return tensor(x)
@@ -358,7 +364,7 @@ def _pad(x: Any, spread: Any, *, mode: Any = "constant", value: Any = 0) -> Shap
 
 RULES: dict[str, Rule] = {
     ".to": _to, ".double": _cast(torch.float64), ".long": _cast(torch.int64), ".bool": _cast(torch.bool),
-    ".contiguous": _unchanged, ".clone": _clone, ".reshape": _reshape, ".flatten": _flatten, ".t": _t,
+    ".contiguous": _contiguous, ".clone": _clone, ".reshape": _reshape, ".flatten": _flatten, ".t": _t,
     ".unsqueeze": _unsqueeze, ".squeeze": _squeeze, ".transpose": _transpose, ".permute": _permute, ".movedim": _movedim,
     ".expand": _expand, ".select": _select, ".unbind": _unbind, ".repeat_interleave": _repeat, ".tile": _tile,
     ".flip": _flip, ".index_put": _index_put, ".scatter": _scatter, ".scatter_add": _scatter,

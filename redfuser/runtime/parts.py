@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -24,6 +25,11 @@ class Graph:
     kernels: Mapping[str, str] = field(default_factory=dict)
     references: Mapping[str, str] = field(default_factory=dict)
 
+    def laid(self, name: str, constant: torch.Tensor) -> torch.Tensor:
+        """A constant that is the model's alone, as the text wants it in memory: weights of convolutions with channels last."""
+        wanted = re.search(rf"\b{name}\.contiguous\(memory_format=torch\.channels_last\)", self.source)
+        return constant.contiguous(memory_format=torch.channels_last) if wanted and constant.dim() == 4 else constant
+
 
 @dataclass(frozen=True)
 class Parts:
@@ -36,3 +42,8 @@ class Parts:
     signature: Signature
     report: Report
     stages: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+def whole(tensor: torch.Tensor) -> bool:
+    """Does it lie without gaps, row by row or with channels last? Other inputs are copied before a call."""
+    return tensor.is_contiguous() or (tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last))

@@ -49,7 +49,7 @@ class TileConfig:
             widest = max((int(t.shape[-1]) for t in kernel.reads if len(t.shape) > flat), default=1)
             return replace(self, rows=max(1, min(4, 512 // widest)), segment=1, threads=128, stages=0, warp_specialized=False,
                            schedule="auto")
-        if kernel.kind == "merge" and self.by_thread:
+        if kernel.kind == "merge" and self.by_thread and int(kernel.reads[-1].shape[-1]) == self.threads:
             return replace(self, rows=1, segment=self.threads, stages=0, warp_specialized=False, schedule="auto")
         if kernel.kind == "merge":  # a warp or more for a row of partials, which are what it reads last
             width = 1 << max(5, (int(kernel.reads[-1].shape[-1]) - 1).bit_length())
@@ -57,7 +57,7 @@ class TileConfig:
                            schedule="auto")
         if kernel.kind == "map" and not kernel.spread:
             lines = self.rows >= FEW and any(neighbours(kernel, a) for a in kernel.grid)  # rows that are read together
-            rows, segment = (self.rows, self.segment) if lines else (1, 1024)
+            rows, segment = (min(self.rows, 32), self.segment) if lines else (1, 1024)
             return replace(self, rows=rows, segment=segment, threads=128, stages=0, warp_specialized=False,
                            schedule="auto")
         return self

@@ -11,6 +11,7 @@ from redfuser.acrf.expr import BYTES
 from redfuser.errors import LoweringError
 from redfuser.outline import generated, library, on_cores, passes
 from redfuser.strategies.program import Kernel, Program
+from redfuser.strategies.select import OWN
 from redfuser.target import Target
 from redfuser.tensorize.arguments import static_extent
 from redfuser.tensorize.asked import (
@@ -79,7 +80,10 @@ def _warps(n: int) -> list[TileConfig]:
 
 def _rows(program: Program, kernel: Kernel, roles: Roles, n: int, target: Target) -> list[TileConfig]:
     """Rows of ``n`` elements that no product is part of."""
-    space = row_space(kernel.kind == "resident", roles.extents[roles.rows], n, neighbours(kernel, roles.rows))
+    beside = neighbours(kernel, roles.rows)
+    if beside and kernel.kind != "resident" and target.kind == "cuda" and roles.extents[roles.rows] >= OWN:
+        return [TileConfig(OWN, s, OWN, 0, "registers", False) for s in (EACH[1:] if summed_singly(program) else EACH)]
+    space = row_space(kernel.kind == "resident", roles.extents[roles.rows], n, beside)
     if target.kind == "cuda" and program.splits in THREADS:
         few = IN_TURN if summed_singly(program) else EACH[0]
         space = [*(TileConfig(program.splits, s, program.splits, 0, "registers", False) for s in EACH

@@ -39,7 +39,8 @@ def map_configs(kernel: Kernel, roles: Roles, target: Target) -> list[TileConfig
     asked = max(1, sum(BYTES[x.dtype] for x in full))
     elements = prod(roles.extents[a] for a in roles.grid) * rows * n
     found: list[TileConfig] = []
-    long = any(isinstance(x, Op) and x.name in LONG for b in kernel.tail for e in b.exprs for x in walk(e))
+    shared = any(len(x.indices) == 1 for x in full) and rows > 1
+    long = shared or any(isinstance(x, Op) and x.name in LONG for b in kernel.tail for e in b.exprs for x in walk(e))
     most = 4 * vector if long else max(vector, min(4 * vector, ASKED // asked // vector * vector))
     for each in dict.fromkeys((most, vector)):
         for threads in (256, 128, 64, 32):

@@ -116,6 +116,23 @@ def test_tiles_are_whole_vectors_and_fill_the_device():
     assert odd.segment >= 37
 
 
+@pytest.mark.parametrize("dtype", ["f16", "f32"])
+def test_what_rows_share_is_computed_once_for_several(dtype):
+    """A batch norm with channels last: a thread has the same channels of several rows. Results of half precision take the
+    hardware's root."""
+    x, done = ("f32(x[i, l])", "f16") if dtype == "f16" else ("x[i, l]", "")
+    cascade = parse_cascade(f"""cascade normed(x: {dtype}[100352, 64], m: f32[64], v: f32[64]) over l
+      z[i, l] = {done}(({x} - m[l]) * rsqrt(v[l] + 1e-05))
+      return z""")
+    found = mapped(cascade)
+    assert isinstance(found, Fused)
+    program = realise(found, "map")
+    config = configs(program, H200)[0]
+    assert config.rows * config.segment // config.threads == 4 * (16 // (2 if dtype == "f16" else 4)) and config.segment == 64
+    text = tilelang.print_program(tensorize(program, config, H200))
+    assert ("rsqrt_approx" in text) == (dtype == "f16") and ("ieee_frsqrt" in text) == (dtype == "f32")
+
+
 def test_maps_and_states_take_their_own_strategy():
     state = fuse(parse_cascade("cascade c(x: f32[8, 8]) over l\n  t[i] = sum[l] x[i, l]\n  return t"))
     with pytest.raises(InputError, match="RF350"):

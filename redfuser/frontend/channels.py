@@ -1,0 +1,346 @@
+"""Half-precision convolutions of two dimensions in channels-last, and with them what lies between.
+
+    y = conv2d(x, w)                                        xl = silu(nl)              # [n, h, w, c]
+    x = silu(norm(...))        # [n, c, h, w]       -->     y = conv2d(permute(xl), w) # torch has the view for nothing
+    z = relu(y)                                             zl = relu(permute(y))      # [n, h, w, c]
+
+A GPU's library computes such a convolution in channels-last, whatever it is given: each by itself lays its operand, its weights
+and its result out anew. Here maps, the normalisations of groups and batches, and views that keep the channels an axis are
+computed in the order that convolutions have, so that a kernel writes what the library reads and reads what it writes. What is
+known of no other order (an opaque call, a product) is given a permuted view. Values are those of the program; a group's
+statistics are combined from those of its channels.
+
+Only convolutions that meet others through such operations: one by itself trades a layout for another. None in a model with
+a grouped one, which is not measured.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from redfuser.frontend.builder import Builder
+from redfuser.frontend.imported import Imported, OpaqueCall, Provenance
+from redfuser.frontend.local import BINARY, UNARY
+from redfuser.tvm_compat import bindings, call_dps_packed, dtype_of, is_static, op_name, permute_axes, relax, shape_of
+
+op = relax.op
+COPY = "aten.contiguous.default"
+HALF = ("float16", "bfloat16")
+MAPS = BINARY | UNARY | {"where", "astype"}
+VIEWS = frozenset({"reshape", "expand_dims", "squeeze"})
+TOTALS = frozenset({"sum", "mean", "max", "min"})
+OVER = MAPS | VIEWS | TOTALS | {"permute_dims", "concat", "nn.group_norm", "nn.batch_norm", "call_dps_packed"}
+"""What a tensor's order goes through."""
+
+
+def channels_last(imported: Imported) -> Imported:
+    """``imported`` with its convolutions laid out, where that pays; else as it is."""
+    if any(op_name(b.value) == "nn.conv2d" for b in bindings(imported.mod["main"])):
+        return _Laid(imported).run()
+    return imported
+
+
+def to_last(rank: int) -> tuple[int, ...]:
+    return (0, *range(2, rank), 1)
+
+
+def to_first(rank: int) -> tuple[int, ...]:
+    return (0, rank - 1, *range(1, rank - 1))
+
+
+class _Again(Builder):
+    """Main once more: what is equal in it was found when it was imported."""
+
+    def _share(self, outputs: Sequence[Any], wanted: set[str]) -> None:
+        return None
+
+
+class _Laid:
+    """``plain`` and ``last``: by a variable's name in main, its value in the program's order and with channels last, as far as
+    there are such. ``lies``: those that are computed with channels last, so that the other is a view."""
+
+    def __init__(self, imported: Imported) -> None:
+        self.imported, self.main = imported, imported.mod["main"]
+        self.bound = [(b.var, b.value) for b in bindings(self.main)]
+        self.values = {v.name_hint: e for v, e in self.bound}
+        params = list(self.main.params)
+        self.builder = _Again(params)
+        self.opaque = dict(imported.opaque)
+        self.plain: dict[str, Any] = {p.name_hint: p for p in params}
+        self.last: dict[str, Any] = {}
+        self.lies: set[str] = set()
+        self.norms: dict[str, Any] = {}
+        items = [(e.tuple_value.name_hint, int(e.index)) for _, e in self.bound if isinstance(e, relax.TupleGetItem)]
+        self.normed = {v.name_hint for v, e in self.bound if op_name(e) == "nn.batch_norm" and int(e.attrs.axis) == 1
+                       and not bool(e.attrs.training)} - {name for name, i in items if i}
+        self.wanted: set[str] = set()
+        self.laid: dict[str, None] = {}
+
+    def run(self) -> Imported:
+        convolutions = self.paying()
+        if not convolutions:
+            return self.imported
+        for var, e in reversed(self.bound):
+            if var.name_hint in convolutions:
+                self.wanted.add(e.args[0].name_hint)
+            elif var.name_hint in self.wanted and op_name(e) != "permute_dims":
+                self.wanted |= {a.name_hint for a in self.through(var, e)}
+        for var, e in self.bound:
+            self.builder.begin(var.name_hint, self.imported.provenance[var.name_hint])
+            self.bind(var, e, var.name_hint in convolutions)
+        body = self.main.body.body
+        outputs = [self.first(f) for f in (body.fields if isinstance(body, relax.Tuple) else [body])]
+        note = f"{len(convolutions)} convolutions and what lies between them are computed with channels last"
+        return replace(self.imported, mod=self.builder.finish(outputs), provenance=self.builder.provenance,
+                       opaque=self.opaque, laid=tuple(self.laid), notes=(*self.imported.notes, note))
+
+    # -- where it pays -------------------------------------------------------------------------------------------------
+
+    def paying(self) -> set[str]:
+        """The convolutions (their variables) of which another reads or makes what one reads or makes."""
+        found = [(v, e) for v, e in self.bound if op_name(e) == "nn.conv2d" and dtype_of(e.args[0]) in HALF]
+        if any(int(e.attrs.groups) > 1 for _, e in found):
+            return set()
+        group: dict[str, str] = {}
+
+        def of(name: str) -> str:
+            while name in group:
+                name = group[name]
+            return name
+
+        for var, e in self.bound:
+            for a in self.through(var, e):
+                if of(a.name_hint) != of(var.name_hint):
+                    group[of(a.name_hint)] = of(var.name_hint)
+        ends = {v.name_hint: (of(e.args[0].name_hint), of(v.name_hint)) for v, e in found}
+        count = Counter(end for both in ends.values() for end in both)
+        return {name for name, both in ends.items() if sum(count[end] for end in set(both)) > 2}
+
+    def through(self, var: Any, e: Any) -> list[Any]:
+        """The operands whose order a value has, or may have."""
+        if isinstance(e, relax.TupleGetItem):
+            source = self.values.get(e.tuple_value.name_hint)
+            if op_name(source) == "call_dps_packed":
+                return self.through(var, source)
+            return [e.tuple_value] if e.tuple_value.name_hint in self.normed else []
+        name = op_name(e)
+        if name == "nn.batch_norm":
+            return [e.args[0]] if var.name_hint in self.normed else []
+        if name not in OVER or not isinstance(var.struct_info, relax.TensorStructInfo) or not is_static(var.struct_info):
+            return []
+        shape = shape_of(var)
+        if name == "call_dps_packed":
+            given = [a for a in e.args[1].fields if isinstance(a, relax.Var)] if isinstance(e.args[1], relax.Tuple) else []
+            same = [a for a in given if len(shape_of(a)) == len(shape) == 4 and shape_of(a)[:2] == shape[:2]]
+            return same if len(given) == 1 else []
+        if name == "nn.group_norm":
+            spatial = [int(a) % len(shape) for a in e.attrs.axes] == list(range(2, len(shape)))
+            return [e.args[0]] if int(e.attrs.channel_axis) == 1 and spatial else []
+        operands = [a for a in (e.args[0].fields if name == "concat" else e.args) if isinstance(a, relax.Var)]
+        if name in TOTALS and not _spatial(e):
+            return []
+        if name in VIEWS:
+            return [a for a in operands if len(shape) > 2 < len(shape_of(a)) and shape_of(a)[:2] == shape[:2]]
+        if name in ("permute_dims", *TOTALS):
+            return [a for a in operands if len(shape_of(a)) > 2]
+        return [a for a in operands if len(shape_of(a)) == len(shape) > 2 and (name == "concat" or shape_of(a) == shape)]
+
+    # -- one order and the other ---------------------------------------------------------------------------------------
+
+    def first(self, a: Any) -> Any:
+        """A value in the program's order."""
+        if not isinstance(a, relax.Var):
+            return a
+        name = a.name_hint
+        if name not in self.plain:
+            x = self.last[name]
+            shape = shape_of(a)
+            alone = prod(shape[2:]) == 1
+            view = op.reshape(x, shape) if alone else op.permute_dims(x, list(to_first(len(shape))))
+            self.plain[name] = self.named(name, lambda: self.builder.emit(view))
+        return self.plain[name]
+
+    def turned(self, a: Any) -> Any:
+        """A value with channels last. One that lies otherwise, or of which that is not known, torch lays out, once."""
+        name = a.name_hint if isinstance(a, relax.Var) else ""
+        if name not in self.last:
+            x, shape = self.first(a), shape_of(a)
+            order = [d for d in to_last(len(shape)) if shape[d] > 1]
+            if order == sorted(order):
+                return self.builder.emit(op.reshape(x, _last(shape)), "last")
+            x = self.builder.emit(op.permute_dims(x, list(to_last(len(shape)))), "turned")
+            symbol = f"torchop.{COPY}.{len(self.opaque)}"
+            origin = Provenance("contiguous", self.builder._origin.source)
+            self.opaque[symbol] = OpaqueCall(COPY, ({"tensor": 0},), {}, 1, True, provenance=origin,
+                                             why="laid out with channels last; nothing to do where it lies so already")
+            x = self.builder.emit(call_dps_packed(symbol, [x], x.struct_info), "last")
+            self.builder.provenance[x.name_hint] = origin
+            if not name:
+                return x
+            self.last[name] = x
+        return self.last[name]
+
+    def named(self, name: str, emit: Callable[[], Any]) -> Any:
+        """Emit as the result of that operation, whichever is being written down."""
+        kept = self.builder._prefix, self.builder._origin
+        self.builder.begin(name, self.imported.provenance[name])
+        made = emit()
+        self.builder.begin(*kept)
+        return made
+
+    def beside(self, a: Any, shape: tuple[int, ...]) -> Any:
+        """An operand of a map whose result has ``shape``, with channels last."""
+        if not isinstance(a, (relax.Var, relax.Constant)) or not shape_of(a):
+            return a
+        own = (1,) * (len(shape) - len(shape_of(a))) + shape_of(a)
+        if own == shape_of(a):
+            return self.turned(a)
+        order = [d for d in to_last(len(own)) if own[d] > 1]
+        if order == sorted(order):
+            return self.builder.emit(op.reshape(self.first(a), _last(own)), "last")
+        row = self.builder.emit(op.reshape(self.first(a), own), "row")
+        return self.builder.emit(op.permute_dims(row, list(to_last(len(own)))), "last")
+
+    # -- one binding ---------------------------------------------------------------------------------------------------
+
+    def bind(self, var: Any, e: Any, convolution: bool) -> None:
+        name = var.name_hint
+        if convolution:
+            self.last[name] = self.convolution(e)
+            self.lies.add(name)
+            return
+        carried = self.through(var, e)
+        lying = [a for a in carried if a.name_hint in self.lies]
+        if carried and (lying or name in self.wanted) and self.moved(var, e):
+            self.lies |= {name} & (self.last.keys() | self.norms.keys())
+            return
+        self.plain[name] = made = self.builder.emit(self.again(e))
+        call = self.builder.value(made)
+        if lying and (op_name(e) == "call_dps_packed" or isinstance(e, relax.TupleGetItem)):  # torch keeps an order
+            self.turned(var)
+            self.lies.add(name)
+        elif op_name(call) == "permute_dims" and len(shape_of(var)) > 2 and permute_axes(call) == to_first(len(shape_of(var))):
+            self.last[name] = call.args[0]
+            self.lies.add(name)
+
+    def again(self, e: Any) -> Any:
+        """The same of the values as the program has them."""
+        if isinstance(e, relax.TupleGetItem):
+            return relax.TupleGetItem(self.first(e.tuple_value), e.index)
+        if not isinstance(e, relax.Call):
+            return self.first(e)
+        args = [relax.Tuple([self.first(f) for f in a.fields]) if isinstance(a, relax.Tuple) else self.first(a) for a in e.args]
+        return relax.Call(e.op, args, e.attrs, e.sinfo_args)
+
+    def moved(self, var: Any, e: Any) -> bool:
+        """Compute it with channels last; False where that is not known."""
+        name, emit = op_name(e), self.builder.emit
+        if isinstance(e, relax.TupleGetItem):
+            if e.tuple_value.name_hint not in self.norms:
+                return False
+            self.last[var.name_hint] = emit(relax.TupleGetItem(self.norms[e.tuple_value.name_hint], 0), "last")
+            return True
+        x = e.args[0]
+        if name in MAPS:
+            made = relax.Call(e.op, [self.beside(a, shape_of(var)) for a in e.args], e.attrs, e.sinfo_args)
+        elif name in VIEWS:
+            made = op.reshape(self.turned(x), _last(shape_of(var)))
+        elif name == "concat":
+            axis = int(e.attrs.axis or 0) % len(shape_of(var))
+            made = op.concat([self.turned(a) for a in x.fields], to_last(len(shape_of(var))).index(axis))
+        elif name in TOTALS:
+            return self.total(var, e)
+        elif name == "nn.batch_norm":
+            rest = [self.first(a) for a in e.args[1:]]
+            a = e.attrs
+            self.norms[var.name_hint] = emit(op.nn.batch_norm(
+                self.turned(x), *rest, axis=len(shape_of(x)) - 1, epsilon=float(a.epsilon), center=bool(a.center),
+                scale=bool(a.scale), training=False), "both")
+            return True
+        elif name == "nn.group_norm":
+            made = self.group_norm(x, e)
+        elif name == "call_dps_packed" and (times := self.repeated(e, shape_of(var))):
+            x = emit(op.repeat(self.turned(e.args[1].fields[0]), times[1], 2), "wide")
+            made = op.repeat(x, times[0], 1)
+        else:
+            return False
+        self.last[var.name_hint] = emit(made, "last")
+        return True
+
+    def convolution(self, e: Any) -> Any:
+        a, ints = e.attrs, lambda v: tuple(int(i) for i in v)
+        weight = self.first(e.args[1])
+        if isinstance(weight, relax.Var):
+            self.laid.setdefault(weight.name_hint)
+        return self.builder.emit(op.nn.conv2d(
+            self.turned(e.args[0]), weight, ints(a.strides), ints(a.padding), ints(a.dilation), int(a.groups), "NHWC",
+            str(a.kernel_layout), "NHWC", str(a.out_dtype)), "last")
+
+    def repeated(self, e: Any, shape: tuple[int, ...]) -> tuple[int, int] | None:
+        """How often a nearest neighbour stands beside itself, down and across, where that is a power of two: torch's own kernel
+        with channels last moves a seventh of what memory does."""
+        spec = self.opaque[str(e.args[0].global_symbol)]
+        given = shape_of(e.args[1].fields[0])
+        whole = all(n % m == 0 for n, m in zip(shape[2:], given[2:], strict=True))
+        if not spec.target.startswith("aten.upsample_nearest2d.") or not whole:
+            return None
+        times = shape[2] // given[2], shape[3] // given[3]
+        said = [v for v in spec.args[-1] or times] if isinstance(spec.args[-1], (list, tuple)) or spec.args[-1] is None else []
+        return times if said == list(times) and all(k & (k - 1) == 0 for k in times) else None
+
+    def total(self, var: Any, e: Any) -> bool:
+        x, keep = e.args[0], bool(e.attrs.keepdims)
+        rank = len(shape_of(x))
+        axes = [int(a) % rank - 1 for a in e.attrs.axis]
+        made = getattr(op, op_name(e))(self.turned(x), axes, keep)
+        if len(shape_of(var)) > 2:
+            self.last[var.name_hint] = self.builder.emit(made, "last")
+            return True
+        self.plain[var.name_hint] = self.builder.emit(made)
+        return True
+
+    def group_norm(self, x: Any, e: Any) -> Any:
+        """By channels first, whose elements lie a row apart, then by groups; ``x`` is as wide as its sums."""
+        emit, dtype = self.builder.emit, dtype_of(x)
+        n, c, *space = shape_of(x)
+        groups, size = int(e.attrs.num_groups), prod(space)
+        x = emit(op.reshape(self.turned(x), (n, size, c)), "rows")
+        own = emit(op.mean(x, [1], True), "mean")
+        apart = emit(op.subtract(x, own), "apart")
+        spread = emit(op.mean(emit(op.multiply(apart, apart), "square"), [1], True), "spread")
+        own, spread = (emit(op.reshape(v, (n, groups, c // groups)), "by_group") for v in (own, spread))
+        mean = emit(op.mean(own, [2], True), "group_mean")
+        apart = emit(op.subtract(own, mean), "group_apart")
+        whole = emit(op.add(spread, emit(op.multiply(apart, apart), "group_square")), "whole")
+        var = emit(op.add(emit(op.mean(whole, [2], True), "group_var"), relax.const(float(e.attrs.epsilon), dtype)), "eps")
+        rows = [emit(op.reshape(emit(op.broadcast_to(v, (n, groups, c // groups)), "each"), (n, 1, c)), "by_channel")
+                for v in (mean, emit(op.rsqrt(var), "rsqrt"))]
+        self.builder.begin(self.builder._prefix, replace(self.builder._origin))  # an operation of its own, where torch runs it
+        out = emit(op.multiply(emit(op.subtract(x, rows[0]), "centred"), rows[1]), "normed")
+        gamma, beta = (self.first(a) for a in e.args[1:3])
+        if bool(e.attrs.scale) and not _all(gamma, 1.0):
+            out = emit(op.multiply(out, gamma), "weighted")
+        if bool(e.attrs.center) and not _all(beta, 0.0):
+            out = emit(op.add(out, beta), "biased")
+        return op.reshape(out, (n, *space, c))
+
+
+def _all(a: Any, idle: float) -> bool:
+    return isinstance(a, relax.Constant) and dtype_of(a) != "bfloat16" and bool((a.data.numpy() == idle).all())
+
+
+def _spatial(e: Any) -> bool:
+    """Does it reduce axes behind the channels?"""
+    rank = len(shape_of(e.args[0]))
+    return e.attrs.axis is not None and all(int(a) % rank > 1 for a in e.attrs.axis)
+
+
+def _last(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(shape[d] for d in to_last(len(shape)))
+
+
+__all__ = ["channels_last"]
