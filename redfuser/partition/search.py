@@ -329,7 +329,7 @@ def _trimmed(drafts: list[Draft]) -> Iterator[Draft]:
         yield replace(d, sinks=kept) if kept and len(kept) < len(d.sinks) else d
 
 
-def _evaluated(d: Draft) -> set[Unit]:
+def _evaluated(d: Draft) -> Units:
     """What a region computes: its own operations, and those that its reductions see through."""
     return d.units | {n.unit for i in d.rows for n, _ in i.body.sites if n.unit is not None and n not in d.external}
 
