@@ -18,7 +18,8 @@ from redfuser.codegen.dialects import CUDA
 from redfuser.codegen.expressions import Expressions
 from redfuser.codegen.halves import HALF, reciprocal
 from redfuser.strategies import realise
-from redfuser.tensorize import TileConfig, tensorize
+from redfuser.target import target
+from redfuser.tensorize import TileConfig, configs, tensorize
 from redfuser.tensorize.ir.effects import every
 from redfuser.tensorize.ir.nodes import For, Gemm, If, Parallel
 from redfuser.tensorize.ir.tangents import flat, tangent
@@ -145,6 +146,14 @@ def test_a_tangent_of_any_number_is_the_hardware_s_where_weights_are_no_steeper(
     for other in (replace(roles, schedule="auto"), roles):
         with_bias = attention(shape, cap=cap, bias="" if other is not roles else "alibi")
         assert not flat(tensorize(realise(with_bias, "single"), other, SMALL).kernels[0]), "no roles, or more than a tangent"
+
+
+def test_three_groups_under_a_mask_of_positions() -> None:
+    """Where tiles are many, and nothing but the mask lies between the products."""
+    shape = Shape(b=4, h=16, hk=16, i=4096, n=4096, d=64)
+    rows = {cap: configs(realise(attention(shape, mask=masks(shape)["causal"], cap=cap), "single"), target("sm_90a"))[0].rows
+            for cap in (0.0, 30.0)}
+    assert rows == {0.0: 192, 30.0: 128}
 
 
 HALVES = UNDER.replace("bf16", "f16")
