@@ -197,6 +197,17 @@ def test_selection_of_nan_and_the_lowest():
     np.testing.assert_array_equal(np.take_along_axis(x, got["j"].astype(np.int64), 1)[finite], want.numpy()[finite])
 
 
+def test_the_place_of_the_least_is_torchs():
+    """The lowest of equal ones, and NaN before all; of a ragged row and of differences."""
+    cascade = parse_cascade("cascade near(x: f32[9, 50], y: f32[50]) over l\n  a[i] = argmin[l] abs(x[i, l] - y[l])\n  return a")
+    given = values(cascade)
+    x, y = given["x"], given["y"]
+    x[2, 7], x[3], x[4, 10:], x[5], x[6, [8, 20]] = np.nan, np.nan, np.inf, y, y[[8, 20]]
+    x[7] = np.inf
+    got = interpret.run(tiles(cascade, "resident", 1, replace(ROWS, segment=64)), given)["a"]
+    np.testing.assert_array_equal(got, torch.from_numpy(np.abs(x - y)).argmin(-1).numpy())
+
+
 QUANTISED = """
 cascade quantised(x: f32[9, 64]) over l
   m[i] = max[l] abs(x[i, l])
