@@ -97,9 +97,9 @@ COMPONENTS = """cascade components(x: f32[5, 50, 3], w: f32[5, 50]) over l
   y[i, e] = c / sqrt(r + t)
   return y
 """
-WEIGHTED = """cascade weighted(x: f16[3, 1000], w: f16[1000], b: f32[3, 1000]) over l
+WEIGHTED = """cascade weighted(x: f16[3, 1000], w: f16[1000], b: f32[1000]) over l
   t[i] = sum[l] f32(x[i, l]) * f32(x[i, l])
-  y[i, l] = f32(x[i, l]) * rsqrt(t) * f32(w[l]) + select(t > 900.0, b[i, l], 0.0)
+  y[i, l] = f32(x[i, l]) * rsqrt(t) * f32(w[l]) + select(t > 900.0, b[l], 0.0)
   return y
 """
 CASES: dict[str, tuple[Callable[[], Fused], tuple[tuple[str, int], ...]]] = {
