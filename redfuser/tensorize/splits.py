@@ -23,10 +23,12 @@ SHORTEST = 64
 def shared_out(fused: Fused, most: int, target: Target) -> Program:
     """``fused`` in ``most`` splits, in half or in a quarter of them: ``most`` gives a multiprocessor the blocks that kernels
     without roles need to keep it busy, those with roles need one, and every split is a partial result more to merge. With roles
-    also in two and four times as many, while they leave multiprocessors idle: a step of a few keys for each."""
+    and a row that is a product's, also in two and four times as many, while they leave multiprocessors idle: a step of a few
+    keys for each."""
     tried: list[tuple[float, int, Program]] = []
     extent = fused.cascade.extent(fused.cascade.raxis)
-    for splits in sorted({most, most // 2, most // 4, most * 2, most * 4}):
+    more = {most * 2, most * 4} if any(isinstance(s, Reduce) for s in fused.producers) else set()
+    for splits in sorted({most, most // 2, most // 4, *more}):
         if splits > 1 and (splits <= most or (isinstance(extent, int) and splits * SHORTEST <= extent)):
             program = realise(fused, "multi", splits)
             try:
