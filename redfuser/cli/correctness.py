@@ -58,7 +58,7 @@ def _matches(program: Program, pattern: str) -> bool:
 @click.option("--device", help="With --run: cuda or cpu; default: cuda where there is one.")
 @click.option("--jobs", default=0, help="Processes; default: the cores, at most 4 with --run.")
 @click.option("--limit", "limit_s", default=300.0, show_default=True, help="Seconds for one program.")
-@click.option("--since", type=FOLDER, help="A table: what was right in it stands. --build: is not built again; --run: not run.")
+@click.option("--since", type=FOLDER, help="A table: what was right in it stands, and is not built, run or interpreted again.")
 @click.option("--any-runtime", is_flag=True, help="With --since: also rows under another runtime; the table counts them.")
 @click.option("--sanitize", is_flag=True, help="With --run: right programs with roles once under compute-sanitizer.")
 @click.option("--table", type=FOLDER, help="Write correctness.jsonl and README.md there; with --run, default: DIR/table.")
@@ -95,9 +95,11 @@ def correctness(building: Path | None, running: Path | None, interpret: bool, li
         _finish(rows, device, table or running / "table", begun)
     elif interpret:
         from redfuser.bench.correctness.run import interpret_all
+        from redfuser.bench.correctness.table import JSONL
 
-        rows = interpret_all(programs, target, [d for d in draws.split(",") if d], jobs or cores, limit_s, click.echo)
-        _finish(rows, "cpu", table)
+        earlier = since / JSONL if since is not None else None
+        rows = interpret_all(programs, target, [d for d in draws.split(",") if d], jobs or cores, limit_s, click.echo, earlier)
+        _finish(rows, "cpu", table, earlier=earlier)
     else:
         raise InputError("RF194", "nothing to do", help="--build DIR, --run DIR, --interpret or --list")
 
@@ -109,11 +111,14 @@ def _show_build(records: Iterable[dict[str, Any]]) -> None:
     click.echo(", ".join(f"{n} {status}{' ' + code if code else ''}" for (status, code), n in found.most_common()))
 
 
-def _finish(rows: list[dict[str, Any]], device: str, folder: Path | None, since: str = "") -> None:
+def _finish(rows: list[dict[str, Any]], device: str, folder: Path | None, since: str = "", earlier: Path | None = None) -> None:
     from redfuser.bench.correctness import table
 
     if folder is not None:
-        table.write(folder, table.heading(device, rows, since), rows)
+        head = table.heading(device, rows, since)
+        if earlier is not None:  # the machine and the time of what ran
+            head = {**head, **{k: v for k, v in table.read(earlier)[0].items() if k in ("machine", "time", "since")}}
+        table.write(folder, head, rows)
     click.echo(table.summary(rows))
     for r in rows:
         if r["verdict"] == table.WRONG:

@@ -287,7 +287,19 @@ def test_build_here_run_there_and_a_table(tmp_path: Path, monkeypatch: pytest.Mo
     assert ran == [names[1]] and {**rows[0], "key": "changed"} == again[0]
     alone = run.run(programs, bare, "cpu", bare / "other.jsonl", 1, 60, told.append)
     assert [r["verdict"] for r in alone] == ["not run", "right"], "without the table it says nothing"
+    # without a device: what has other texts than what ran is interpreted, and its row says no more than that
+
+    def thought(step: str, names: list[str], options: dict[str, Any], jobs: int, limit_s: float) -> Any:
+        do = child.step(step, options)
+        return ({"program": n, **(do(named(n)) if n == names[0] else {"draws": 1, "bad": [], "ratio": 1.0, "exceptions": {}})}
+                for n in names)
+
+    monkeypatch.setattr(run, "supervise", thought)
+    partly = run.interpret_all(programs, "cpu", (), 1, 60, told.append, tmp_path / "earlier" / table.JSONL)
+    assert [r["verdict"] for r in partly] == ["right", "right in the interpreter"] and partly[0]["time"] == rows[0]["time"]
+    assert "1 right, 1 right in the interpreter" in table.summary(partly) and "the device ran other" in table.markdown(head, partly)
     ran.clear()
+    monkeypatch.setattr(run, "supervise", there)
     monkeypatch.setattr(digest, "runtime", lambda: "changed")
     run.run(programs, tmp_path, "cpu", tmp_path / "rows-third.jsonl", 1, 60, told.append, rows)
     assert ran == names, "another runtime runs everything again"

@@ -74,7 +74,7 @@ def one(program: Program, target: str, folder: Path, since: Mapping[str, Any] | 
     artifact = paths(folder, program.name)[0]
     if (kept := _kept(program, target, folder)) is not None:
         return kept
-    if since is not None and (same := _standing(program, target, since)) is not None:
+    if since is not None and (same := standing(program, target, since)) is not None:
         return same
     artifact.unlink(missing_ok=True)
     started = time.perf_counter()
@@ -119,7 +119,7 @@ def _kept(program: Program, target: str, folder: Path) -> dict[str, Any] | None:
     return {**found, "checks": digest.checks(), "lowering": lowering(), "key": key(program, target)}
 
 
-def _standing(program: Program, target: str, row: Mapping[str, Any]) -> dict[str, Any] | None:
+def standing(program: Program, target: str, row: Mapping[str, Any]) -> dict[str, Any] | None:
     """The record of a program of which an earlier table's row speaks: nothing is built, and what ran is what that row ran."""
     if row.get("target") != target or row.get("compiler") != digest.compiler() or not _alike(program, target, row):
         return None

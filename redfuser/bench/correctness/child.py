@@ -63,9 +63,16 @@ def step(name: str, options: dict[str, Any]) -> Callable[[Any], dict[str, Any]]:
 
         return lambda program: once(program, Path(options["folder"]), options["device"])
     if name == "interpret":
+        from redfuser.bench.correctness.build import standing
         from redfuser.bench.correctness.interpret import one as interpret
 
-        return lambda program: interpret(program, options["target"], options["draws"])
+        ran = _right(Path(options["since"])) if options["since"] else {}
+
+        def judged(program: Any) -> dict[str, Any]:
+            same = standing(program, options["target"], ran[program.name]) if program.name in ran else None
+            return same or interpret(program, options["target"], options["draws"])
+
+        return judged
     raise ValueError(name)
 
 

@@ -31,6 +31,8 @@ SEEDS = 9
 """Draws of one kind that a verdict outside the numerics rule is made on."""
 
 RIGHT, WRONG, REFUSED, FAILED, NOT_RUN = "right", "wrong", "refused", "failed to build", "not run"
+INTERPRETED = "right in the interpreter"
+"""Of a program whose texts are others than those that ran on a device."""
 
 
 def run(programs: Sequence[Program], folder: Path, device: str, output: Path, jobs: int, limit_s: float,
@@ -90,12 +92,14 @@ def watched(rows: list[dict[str, Any]], folder: Path, output: Path, jobs: int,
 
 
 def rows_of(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a file; a line that was cut short is passed over."""
+    """The rows of a file; a line that was cut short is passed over, and so is a table's heading."""
     for line in path.read_text().splitlines() if path.exists() else []:
         try:
-            yield json.loads(line)
+            found = json.loads(line)
         except ValueError:
             continue
+        if "program" in found:
+            yield found
 
 
 def _same(row: dict[str, Any], record: dict[str, Any] | None) -> bool:
@@ -316,16 +320,23 @@ def _spared(result: Any, eager: Any, truth: Any,
 
 
 def interpret_all(programs: Sequence[Program], target: str, only: Sequence[str], jobs: int, limit_s: float,
-                  tell: Callable[[str], None]) -> list[dict[str, Any]]:
-    """A row per program, its tile programs run in the interpreter (:mod:`redfuser.bench.correctness.interpret`)."""
+                  tell: Callable[[str], None], since: Path | None = None) -> list[dict[str, Any]]:
+    """A row per program, its tile programs run in the interpreter (:mod:`redfuser.bench.correctness.interpret`). since: an
+    earlier table (its JSON lines) of a device: what was right there and would be built of the same texts stands; of the rest,
+    what is right now is :data:`INTERPRETED`."""
     rows = {}
-    by = {p.name: p for p in programs}
-    options, code, commit = {"target": target, "draws": list(only)}, digest.lowering(), provenance.commit()
+    by, earlier = {p.name: p for p in programs}, {r["program"]: r for r in rows_of(since)} if since is not None else {}
+    code, commit = digest.lowering(), provenance.commit()
+    options = {"target": target, "draws": list(only), "since": str(since or "")}
     for n, answer in enumerate(supervise("interpret", [p.name for p in programs], options, jobs, limit_s), 1):
         program = by[answer["program"]]
         record = {"target": target, "lowering": code, "commit": commit, "refused": [], "strategies": [], "fused": 0,
                   "cascades": 0, "status": "refused", **answer}
-        row = unbuilt(program, record) if "code" in answer else judged(program, record, answer)
+        if answer.get("status") == STANDS:
+            row = {**earlier[program.name], "lowering": code, "checks": answer["checks"], "key": digest.key(program, target)}
+        else:
+            row = unbuilt(program, record) if "code" in answer else judged(program, record, answer)
+            row["verdict"] = INTERPRETED if since is not None and row["verdict"] == RIGHT else row["verdict"]
         rows[program.name] = row
         tell(f"[{n}/{len(programs)}] {program.name}: {row['verdict']} {row['code']} {row['why'][:200]}".rstrip())
     return [rows[p.name] for p in programs]

@@ -7,9 +7,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from redfuser.bench.correctness.run import FAILED, NOT_RUN, REFUSED, RIGHT, WRONG
+from redfuser.bench.correctness.run import FAILED, INTERPRETED, NOT_RUN, REFUSED, RIGHT, WRONG
 
-VERDICTS = (RIGHT, WRONG, REFUSED, FAILED, NOT_RUN)
+VERDICTS = (RIGHT, INTERPRETED, WRONG, REFUSED, FAILED, NOT_RUN)
 IN_PART = "of them in part"
 COLUMNS = (RIGHT, IN_PART, *VERDICTS[1:])
 JSONL, MARKDOWN = "correctness.jsonl", "README.md"
@@ -90,9 +90,10 @@ def markdown(head: dict[str, Any], rows: list[dict[str, Any]]) -> str:
     if excused:
         lines += ["", "Excused elements: " + ", ".join(f"{name} {n}" for name, n in sorted(excused.items())) +
                   " (redfuser/bench/correctness/judge.py says what they are)."]
-    lines += ["", "## Right", "", "| program | strategy | draws | worst error, x eager's |", "|---|---|---|---|"]
-    lines += [f"| {r['program']} | {' '.join(r['strategies'])} | {r['draws']} | {r['ratio']:.2f} |"
-              for r in rows if r["verdict"] == RIGHT]
+    for verdict, title in ((INTERPRETED, "Right in the interpreter: the device ran other texts of them"), (RIGHT, "Right")):
+        if chosen := [r for r in rows if r["verdict"] == verdict]:
+            lines += ["", f"## {title}", "", "| program | strategy | draws | worst error, x eager's |", "|---|---|---|---|"]
+            lines += [f"| {r['program']} | {' '.join(r['strategies'])} | {r['draws']} | {r['ratio']:.2f} |" for r in chosen]
     return "\n".join(lines) + "\n"
 
 
