@@ -54,7 +54,7 @@ def reduced(d: Draft, _: Unit | None) -> Reject | None:
     sites = [s for i in d.rows for s in i.body.sites]
     around = [n.unit for n, _ in sites if n.unit is not None]
     size = max((prod(n.shape) for n, _ in sites if n in d.external), default=0)
-    along = all(R in axes_of(at[-1]) for n, at in sites if n in d.external and prod(n.shape) == size)
+    along = all(at and R in axes_of(at[-1]) for n, at in sites if n in d.external and prod(n.shape) == size)
     if d.inner or d.row_map or not along or any(i.contraction for i in d.rows) or not any(map(launches, (*d.units, *around))):
         return Reject("RF307", d.rows[0].node, "a single reduction")
     return None

@@ -37,6 +37,9 @@ def test_what_torch_does_as_well_stays_its_call() -> None:
         assert not partitioned(of, (x,))[1].parts
     p = partitioned(lambda x, y: (x * y).sum(0), (X, Y))[1]
     assert not any("sum[" in str(r.cascade) for r in p.parts)
+    for number in (lambda x: (x * 2 + torch.arange(40)).sum(), lambda x: (x.expand(40) * 2).amax()):
+        imported, p = partitioned(number, (torch.tensor(1.5),))  # what it reads has no axis at all
+        torch.testing.assert_close(execute(imported, p, (torch.tensor(1.5),))[0], number(torch.tensor(1.5)))
     assert not Partitioner(import_model(lambda x, y: F.mse_loss(x, y), (X, Y)), arch="cpu", maps=False).run().parts
 
 
