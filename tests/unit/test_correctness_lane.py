@@ -327,4 +327,4 @@ def test_the_table_names_what_is_not_right() -> None:
     head = {"machine": {"versions": {"torch": "2"}, "device": "d", "driver": ""}, "time": "t", "lowering": "l", "commit": "c",
             "target": "sm_90a"}
     text = table.markdown(head, rows)
-    assert "| a | 1 |  | 1 | 1 | 1 | 1 |" in text and "RF490 1" in text and "w \\| x" in text and "undefined 5" not in text
+    assert "| a | 1 |  |  | 1 | 1 | 1 | 1 |" in text and "RF490 1" in text and "w \\| x" in text and "undefined 5" not in text
