@@ -138,6 +138,18 @@ def test_a_value_that_is_also_used_elsewhere_is_written():
     assert len(r.outputs) == 2 and len(r.inputs) == 2 and "x0[l]" in str(r.cascade)  # flattened: no tensor is broadcast
 
 
+def test_what_a_library_reads_is_read_from_memory_by_others_too():
+    """The sum before the activation is kept alive for nobody, although computing the activation anew would be cheap."""
+    def blocks(x, b, w, v):
+        h = F.relu(x * 2 + b)
+        return F.relu(torch.mm(torch.mm(h, w), v) + h) * 2
+
+    x, b, w, v = (torch.randn(WIDE, WIDE).to(BF) for _ in range(4))
+    first, last = grouped(blocks, x, b, w, v).maps
+    (kept,) = first.outputs.values()
+    assert kept in last.inputs.values() and len(first.cascade.outputs) == 1
+
+
 def test_a_broadcast_keeps_its_axes_and_a_transposed_operand_is_read_where_it_is():
     p = grouped(lambda x, r, c: (x.mT + r[:, None]) * c, torch.randn(40, 30), torch.randn(30), torch.randn(40))
     (r,) = p.maps

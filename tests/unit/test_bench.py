@@ -320,6 +320,9 @@ class Saved(torch.nn.Module):
     def save(self, path: str) -> None:
         torch.save(dict(self.named_buffers()), path)
 
+    def own(self, buffer: str, tensor: torch.Tensor) -> None:
+        setattr(self, buffer, tensor)
+
 
 def test_weights_stay_behind_and_are_filled_in_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import redfuser
