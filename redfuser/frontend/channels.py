@@ -93,7 +93,7 @@ class _Laid:
             self.builder.begin(var.name_hint, self.imported.provenance[var.name_hint])
             self.bind(var, e, var.name_hint in convolutions)
         body = self.main.body.body
-        outputs = [self.first(f) for f in (body.fields if isinstance(body, relax.Tuple) else [body])]
+        outputs = [self.result(f) for f in (body.fields if isinstance(body, relax.Tuple) else [body])]
         note = f"{len(convolutions)} convolutions and what lies between them are computed with channels last"
         return replace(self.imported, mod=self.builder.finish(outputs), provenance=self.builder.provenance,
                        opaque=self.opaque, laid=tuple(self.laid), notes=(*self.imported.notes, note))
@@ -164,6 +164,22 @@ class _Laid:
             self.plain[name] = self.named(name, lambda: self.builder.emit(view))
         return self.plain[name]
 
+    def result(self, a: Any) -> Any:
+        """A result of the model lies as eager's: row by row, or with channels last where the weights of convolutions do."""
+        given = [w for name in self.laid if (w := self.imported.weights.get(name)) is not None]
+        lies = isinstance(a, relax.Var) and a.name_hint in self.lies and prod(shape_of(a)[2:]) > 1
+        if not lies or not all(w.is_contiguous() for w in given):
+            return self.first(a)
+        return self.named(a.name_hint, lambda: self.copied(self.first(a), "laid out as eager's result"))
+
+    def copied(self, x: Any, why: str) -> Any:
+        symbol = f"torchop.{COPY}.{len(self.opaque)}"
+        origin = Provenance("contiguous", self.builder._origin.source)
+        self.opaque[symbol] = OpaqueCall(COPY, ({"tensor": 0},), {}, 1, True, provenance=origin, why=why)
+        x = self.builder.emit(call_dps_packed(symbol, [x], x.struct_info), "last")
+        self.builder.provenance[x.name_hint] = origin
+        return x
+
     def turned(self, a: Any) -> Any:
         """A value with channels last. One that lies otherwise, or of which that is not known, torch lays out, once."""
         name = a.name_hint if isinstance(a, relax.Var) else ""
@@ -173,12 +189,7 @@ class _Laid:
             if order == sorted(order):
                 return self.builder.emit(op.reshape(x, _last(shape)), "last")
             x = self.builder.emit(op.permute_dims(x, list(to_last(len(shape)))), "turned")
-            symbol = f"torchop.{COPY}.{len(self.opaque)}"
-            origin = Provenance("contiguous", self.builder._origin.source)
-            self.opaque[symbol] = OpaqueCall(COPY, ({"tensor": 0},), {}, 1, True, provenance=origin,
-                                             why="laid out with channels last; nothing to do where it lies so already")
-            x = self.builder.emit(call_dps_packed(symbol, [x], x.struct_info), "last")
-            self.builder.provenance[x.name_hint] = origin
+            x = self.copied(x, "laid out with channels last; nothing to do where it lies so already")
             if not name:
                 return x
             self.last[name] = x

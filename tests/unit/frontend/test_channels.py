@@ -75,7 +75,7 @@ def half(*shapes: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
 
 
 @pytest.mark.parametrize("model, shapes, copies, convolutions", [
-    (Bottleneck, [(2, 8, 6, 4)], 2, 4), (Decoder, [(2, 16, 6, 4), (2, 16)], 1, 3)])
+    (Bottleneck, [(2, 8, 6, 4)], 2, 4), (Decoder, [(2, 16, 6, 4), (2, 16)], 2, 3)])
 def test_values_are_the_programs(model: Any, shapes: Any, copies: int, convolutions: int) -> None:
     torch.manual_seed(1)
     m, args = model().half().eval(), half(*shapes)
@@ -88,7 +88,8 @@ def test_values_are_the_programs(model: Any, shapes: Any, copies: int, convoluti
     for got in (execute(imported, found, args)[0], outer.emit(imported).function()(*args)[0]):
         assert got.shape == exact.shape and got.dtype == eager.dtype
         assert (got - exact).abs().max() <= 2 * (eager - exact).abs().max() + 1e-3 * exact.abs().max()
-    assert text.count(LAYS) == copies, "the input, and what an opaque call gives: where it lies so already, nothing is done"
+    assert text.count(LAYS) == copies, "the input, what an opaque call gives, a result: where it lies so already, nothing is done"
+    assert got.is_contiguous() and eager.is_contiguous()
     assert ".permute(" not in text.replace(".permute(0, 2, 3, 1)", "") or text.count(".permute(0, 3, 1, 2)") <= copies
 
 
@@ -123,6 +124,19 @@ def test_a_model_that_lies_so_is_not_copied() -> None:
     assert torch.equal(got, graph.function()(x)[0]) and all(seen) and len(seen) == 2
     weights = [t for t in graph.constants.values() if t.dim() == 4]
     assert weights and all(t.contiguous(memory_format=torch.channels_last).data_ptr() == t.data_ptr() for t in weights)
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_a_result_lies_as_eagers(last: bool) -> None:
+    """The caller may view it; of a model in channels-last it is in channels-last."""
+    torch.manual_seed(1)
+    m = torch.nn.Sequential(Alone(), Alone()).half().eval()
+    m, (x,) = m.to(memory_format=torch.channels_last) if last else m, half((2, 8, 6, 4))
+    x = x.to(memory_format=torch.channels_last) if last else x
+    imported, _, _ = laid(m, (x,))
+    with torch.no_grad():
+        got, eager = outer.emit(imported).function()(x)[0], m(x)
+    assert got.stride() == eager.stride() and torch.allclose(got, eager, rtol=0.01, atol=0.01)
 
 
 class Alone(torch.nn.Module):
