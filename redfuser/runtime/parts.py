@@ -26,9 +26,13 @@ class Graph:
     references: Mapping[str, str] = field(default_factory=dict)
 
     def laid(self, name: str, constant: torch.Tensor) -> torch.Tensor:
-        """A constant that is the model's alone, as the text wants it in memory: weights of convolutions with channels last."""
-        wanted = re.search(rf"\b{name}\.contiguous\(memory_format=torch\.channels_last\)", self.source)
-        return constant.contiguous(memory_format=torch.channels_last) if wanted and constant.dim() == 4 else constant
+        """A constant that is the model's alone, as the text wants it in memory: a weight that nothing reads but convolutions
+        with channels last. A kernel takes what lies row by row."""
+        if constant.dim() != 4:
+            return constant
+        read = re.findall(rf"\b{re.escape(name)}\b(\.contiguous\(memory_format=torch\.channels_last\))?", self.source)
+        return constant.contiguous(memory_format=torch.channels_last) if read and all(read) else constant
+
 
 
 @dataclass(frozen=True)

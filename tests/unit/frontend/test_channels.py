@@ -204,3 +204,12 @@ def test_an_input_that_lies_so_reaches_the_graph_as_it_is() -> None:
         model(moved)
         model(x.transpose(2, 3).contiguous().transpose(2, 3))
     assert given[0] is moved and given[1].is_contiguous()
+
+
+def test_a_weight_that_a_kernel_reads_too_stays_row_by_row() -> None:
+    """A demodulated convolution's, whose squares are summed: the kernel was built for rows."""
+    text = "def forward(x):\n    t = k0(w)\n    y = F.conv2d(x, w.contiguous(memory_format=torch.channels_last))\n    return (y * t,)\n"
+    weight = torch.randn(4, 3, 3, 3)
+    assert Graph(text, ("x",), 1).laid("w", weight) is weight
+    alone = Graph(text.replace("k0(w)", "k0(x)"), ("x",), 1)
+    assert alone.laid("w", weight).is_contiguous(memory_format=torch.channels_last) and alone.laid("x", weight) is weight
