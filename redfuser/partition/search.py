@@ -9,24 +9,23 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import combinations
 from typing import Any
 
 from redfuser import progress
 from redfuser.acrf.cascade import Cascade, Provenance
-from redfuser.acrf.expr import refs_of
-from redfuser.acrf.refuse import defect
 from redfuser.acrf.state import Fused, NotFusable
 from redfuser.partition import account, judge, loops, names
+from redfuser.partition.about import defective, evaluated, keys_of, numbered, ops, origin, refused_units, trimmed
 from redfuser.partition.around import Around
 from redfuser.partition.canonical import Outlined, outline
 from redfuser.partition.cost import product_alone
 from redfuser.partition.drafted import Draft
+from redfuser.partition.epilogue import contracts
 from redfuser.partition.flat import flattened, one_matrix
-from redfuser.partition.graph import Graph, Unit, build_graph, provenance_of
+from redfuser.partition.graph import Graph, Unit, build_graph
 from redfuser.partition.grow import Cut, Grower
 from redfuser.partition.maps import LEAST, MapGrower, operations
 from redfuser.partition.region import Partition, Refusal, Region, key_of
@@ -125,9 +124,10 @@ class Partitioner:
     def reduce_maps(self, counts: Counter[str]) -> list[Found]:
         """The reductions that are no cascade, with the maps around them."""
         self.graph.reset()
-        grower = Grower(self.graph, frozenset(self.banned), frozenset(self.barred | self.eager), work=self.spare,
-                        worth=judge.reduced, taken=[f.draft for f in self.accepted])
-        formed, _ = self.formed([d for d in grower.run().drafts if len(operations(_evaluated(d))) >= LEAST])
+        barred = self.barred | self.eager | {u.index for u in self.graph.units if u.reducing and contracts(u)}
+        grower = Grower(self.graph, frozenset(self.banned), frozenset(barred), work=self.spare, worth=judge.reduced,
+                        taken=[f.draft for f in self.accepted])
+        formed, _ = self.formed([d for d in grower.run().drafts if len(operations(evaluated(d))) >= LEAST])
         found: list[Found] = []
         for d, out in formed:
             got = self.derived(out, self.fuse)
@@ -174,12 +174,12 @@ class Partitioner:
     def formed(self, drafts: list[Draft], maps: bool = False) -> tuple[list[tuple[Draft, Outlined | NotFusable]], list[Draft]]:
         """The cascades of drafts, those that differ in nothing but places with slices for what they read; and apart the steps
         of unrolled loops, which stay with torch."""
-        plain = [(d, self.form(d, maps)) for d in _trimmed(drafts)]
-        keys = _keys(plain)
+        plain = [(d, self.form(d, maps)) for d in trimmed(drafts)]
+        keys = keys_of(plain)
         self.repeated |= loops.alike(keys)
         known = [(d, self.form(d, maps, self.slices) if loops.template(key) in self.repeated else out)
                  for (d, out), key in zip(plain, keys, strict=True)]
-        keys = [key if now is before else _keys([(d, now)])[0]
+        keys = [key if now is before else keys_of([(d, now)])[0]
                 for (d, now), (_, before), key in zip(known, plain, keys, strict=True)]
         some = loops.unrolled(keys)
         steps = [loops.template(key) in some for key in keys]
@@ -196,7 +196,7 @@ class Partitioner:
                 return replace(out, cascade=flattened(out.cascade) if maps else one_matrix(out.cascade))
             return out
         except Exception as e:
-            return _defect(e)
+            return defective(e)
 
     def derived(self, out: Outlined | NotFusable, how: Callable[[Cascade], Fused | NotFusable]) -> Fused | NotFusable:
         """What the algebra says of a cascade. One that is not well formed is a refusal too."""
@@ -205,7 +205,7 @@ class Partitioner:
         try:
             return how(out.cascade)
         except Exception as e:
-            return _defect(e, out.cascade.name)
+            return defective(e, out.cascade.name)
 
     def fuse(self, cascade: Cascade) -> Fused | NotFusable:
         from redfuser.acrf import fuse
@@ -313,61 +313,3 @@ def _allowed(units: list[Unit]) -> int:
     """Nodes that may be visited for a model of these operations."""
     some = [u for u in units if u.reducing]
     return WHOLE + MODULE * max(0, min(len({id(u.lifted) for u in some}), len({u.provenance.module for u in some})) - 1)
-
-
-def _trimmed(drafts: list[Draft]) -> Iterator[Draft]:
-    """Drafts without the results that are views of others and that only drafts read: those read what they are views of."""
-    outside, taken = {n.var for d in drafts for n in d.external}, {u for d in drafts for u in d.units}
-
-    @cache
-    def unread(u: Unit) -> bool:
-        return u.is_view and not any(n.escapes or n.var in outside for n in u.results) and all(
-            c in taken or unread(c) for c in u.consumers)
-
-    for d in drafts:
-        kept = [s for s in d.sinks if s.node.unit is None or not unread(s.node.unit)]
-        yield replace(d, sinks=kept) if kept and len(kept) < len(d.sinks) else d
-
-
-def _evaluated(d: Draft) -> Units:
-    """What a region computes: its own operations, and those that its reductions see through."""
-    return d.units | {n.unit for i in d.rows for n, _ in i.body.sites if n.unit is not None and n not in d.external}
-
-
-def _keys(formed: list[tuple[Draft, Outlined | NotFusable]]) -> list[str]:
-    return [key_of(out.cascade) if isinstance(out, Outlined) else "" for _, out in formed]
-
-
-def _defect(error: Exception, name: str = "") -> NotFusable:
-    found = defect("forming a cascade", error)
-    return NotFusable(found.code, name, found.condition, found.why, found.help)
-
-
-def numbered(stem: str, counts: Counter[str]) -> str:
-    counts[stem] += 1
-    return f"{stem}.{counts[stem] - 1}"
-
-
-def ops(units: Any) -> tuple[Provenance, ...]:
-    return tuple(dict.fromkeys(provenance_of(u) for u in sorted(units, key=lambda u: u.index)))
-
-
-def origin(out: Outlined | None, statement: str) -> Provenance:
-    for s in out.cascade.stmts if out else ():
-        if statement in s.names:
-            return s.provenance
-    return Provenance()
-
-
-def refused_units(d: Draft, out: Outlined | None, statement: str) -> frozenset[Unit]:
-    """The units of the refused reduction and of those it depends on; of the whole row, where it is about none."""
-    if out is None:
-        return frozenset(i.node.unit for i in d.rows if i.node.unit is not None)
-    named, todo = set(), [statement]
-    while todo:
-        name = todo.pop()
-        if name not in named:
-            named.add(name)
-            todo += [r for s in out.cascade.stmts if name in s.names for r in refs_of(s.expr)]
-    nodes = [out.reductions[n] for n in sorted(named) if n in out.reductions] or [i.node for i in d.rows]
-    return frozenset(n.unit for n in nodes if n.unit is not None)
