@@ -133,7 +133,7 @@ class Partitioner:
             got = self.derived(out, self.fuse)
             if isinstance(out, NotFusable) or isinstance(got, NotFusable):
                 assert isinstance(got, NotFusable)
-                self.unmapped.append((d.units, got, None))
+                self.left(d, got)
             else:
                 found.append(Found(d, out, got, numbered(names.stem(d), counts)))
         return found
@@ -166,10 +166,15 @@ class Partitioner:
             got = self.derived(out, lambda cascade: mapped(cascade, self.casts))
             if isinstance(out, NotFusable) or isinstance(got, NotFusable):
                 assert isinstance(got, NotFusable)
-                self.unmapped.append((d.units, got, None))
+                self.left(d, got)
             else:
                 found.append(Found(d, out, got, numbered("map", counts)))
         return found
+
+    def left(self, d: Draft, why: NotFusable) -> None:
+        """Left to torch, and told once however often the graph is grown."""
+        if (entry := (d.units, why, None)) not in self.unmapped:
+            self.unmapped.append(entry)
 
     def formed(self, drafts: list[Draft], maps: bool = False) -> tuple[list[tuple[Draft, Outlined | NotFusable]], list[Draft]]:
         """The cascades of drafts, those that differ in nothing but places with slices for what they read; and apart the steps
