@@ -65,8 +65,9 @@ def summary(rows: list[dict[str, Any]]) -> str:
 def markdown(head: dict[str, Any], rows: list[dict[str, Any]]) -> str:
     machine = head["machine"]
     versions = ", ".join(f"{k} {v}" for k, v in sorted(machine["versions"].items()) if v != "absent")
-    checked = sum(r["draws"] for r in rows)
-    lines = ["# Correctness", "", f"{summary(rows)}; {checked} runs on as many draws of inputs.", "",
+    checked, thought = (sum(r["draws"] for r in rows if (r["verdict"] == INTERPRETED) == here) for here in (False, True))
+    lines = ["# Correctness", "", f"{summary(rows)}; {checked} runs on as many draws of inputs"
+             f"{f', {thought} in the interpreter' if thought else ''}.", "",
              f"Commit {head['commit'] or '-'}, built for {head['target']}, run on {machine['device']}"
              f"{' (driver ' + machine['driver'] + ')' if machine['driver'] else ''}, {head['time']}. {versions}.",
              *_earlier(head, rows),
