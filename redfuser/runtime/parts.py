@@ -34,7 +34,6 @@ class Graph:
         return constant.contiguous(memory_format=torch.channels_last) if read and all(read) else constant
 
 
-
 @dataclass(frozen=True)
 class Parts:
     """``constants`` by their names in the graph, wherever they are; ``kernels`` by name; ``stages`` per kernel, as stage to

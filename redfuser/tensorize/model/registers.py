@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import prod
 
 from redfuser.acrf.expr import BYTES
-from redfuser.target import Target
+from redfuser.target import TARGETS, Target
 from redfuser.tensorize.ir.effects import reads, writes
 from redfuser.tensorize.ir.nodes import Copy, For, Gemm, Parallel, Roles, TileKernel
 from redfuser.tensorize.model.steps import producers, specialised
@@ -21,8 +21,8 @@ MOVED = (256, 384)
 GIVEN = 240
 """Registers of a thread that computes in such a block, once those that copy have given up theirs."""
 
-REGISTERS, THREADS = 1 << 16, 2048
-"""Of a multiprocessor with CUDA, sm_80 and later."""
+REGISTERS = min(t.registers for t in TARGETS.values() if t.kind == "cuda")
+"""Of a multiprocessor with CUDA: the same on each, and a text is printed for none in particular."""
 ROW, BESIDE = 32, 32
 """Registers of a row from which a compiler is told, and those that a thread needs beside them."""
 
@@ -54,7 +54,7 @@ def together(kernel: TileKernel) -> int:
     several = any(len(b.shape) > 1 and b.shape[0] > 1 for b in kernel.buffers)
     if held < ROW or several or any(isinstance(s, (For, Gemm, Roles)) for s in kernel.body):
         return 1
-    return max(1, min(THREADS // kernel.threads, REGISTERS // (kernel.threads * (held + BESIDE))))
+    return max(1, REGISTERS // (kernel.threads * (held + BESIDE)))  # never more than 1024 threads
 
 
 def block_threads(kernel: TileKernel, target: Target) -> int:

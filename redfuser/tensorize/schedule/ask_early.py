@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from redfuser.acrf.expr import Const, Expr, Index, Load, Op, children, map_children, walk
 from redfuser.tensorize.ir.effects import reads, with_exprs, writes
@@ -33,7 +34,8 @@ class AskEarly:
         if first is None or not all(isinstance(s, (Copy, Parallel, ReduceTile)) for s in kernel.body):
             return kernel
         given = {p.name for p in kernel.params if p.dtype in KINDS} - {n for s in kernel.body for n in writes(s)}
-        names, early = Names(kernel), {}  # type: Names, dict[tuple[Parallel, Load], Assign]
+        names = Names(kernel)
+        early: dict[tuple[Parallel, Load], Assign] = {}
         if any(len(b.shape) > 1 and b.shape[0] > 1 for b in kernel.buffers):
             return kernel
         body = [with_exprs(s, _settled) for s in kernel.body]
@@ -46,7 +48,7 @@ class AskEarly:
                         loop = replace(s, body=(), comment="")
                         own = early.setdefault((loop, x), Assign(names.fresh(f"{x.tensor}_early"), at, x))
                         put[x] = Load(own.target, at, x.dtype)
-                body[n] = with_exprs(s, lambda e, put=put: _put(e, put))  # type: ignore[misc]
+                body[n] = with_exprs(s, partial(_put, put))
         last = max((n for n, s in enumerate(body[:first]) if reads(s) & given), default=-1) + 1
         made = tuple(Buffer(a.target, "fragment", x.dtype, loop.extents) for (loop, x), a in early.items())
         asked = [replace(loop, body=(a,)) for (loop, _), a in early.items()]
@@ -73,5 +75,5 @@ def _settled(e: Expr) -> Expr:
     return e
 
 
-def _put(e: Expr, put: dict[Expr, Expr]) -> Expr:
-    return put[e] if e in put else map_children(e, lambda k: _put(k, put))
+def _put(put: dict[Expr, Expr], e: Expr) -> Expr:
+    return put[e] if e in put else map_children(e, partial(_put, put))
