@@ -29,6 +29,8 @@ def grouped() -> Iterator[Program]:
             s = replace(base, l=130) if causal else base
             what = f"{dtype} {s} sdpa gqa{' causal' if causal else ''}"
             yield Program("gqa", what, library(causal, grouped=True), qkv(s, dtype))
+        one = replace(base, g=1)
+        yield Program("gqa", f"{dtype} {one} sdpa broadcast", library(), qkv(one, dtype))
 
 
 def decode() -> Iterator[Program]:

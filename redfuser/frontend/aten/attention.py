@@ -29,10 +29,10 @@ def attention(c: Context, query: Any, key: Any, value: Any, attn_mask: Any = Non
     if dtype_of(query) not in FLOATS or {dtype_of(key), dtype_of(value)} != {dtype_of(query)}:
         raise Decline("attention of mixed dtypes")
     acc = accumulator(dtype_of(query))
-    key, value = _shared_heads(c, query, key, value, enable_gqa)
-    rank = len(shape_of(query))
-    if len(shape_of(key)) != rank or len(shape_of(value)) != rank:
-        raise Decline("attention with broadcast batch dimensions")
+    rank = max(len(shape_of(x)) for x in (query, key, value))
+    query, key, value = (_of_rank(c, x, rank, name) for x, name in ((query, "query"), (key, "key"), (value, "value")))
+    if enable_gqa:
+        key, value = (_for_each(c, x, shape_of(query)[-3], name) for x, name in ((key, "key"), (value, "value")))
     scale = 1.0 / math.sqrt(shape_of(query)[-1]) if scale is None else float(scale)
     turned = c.emit(op.permute_dims(key, [*range(rank - 2), rank - 1, rank - 2]), "keys")
     scores = c.emit(op.matmul(query, turned, out_dtype=acc if acc != dtype_of(query) else None), "scores")
@@ -133,13 +133,14 @@ def _softmax_or_zero(c: Context, scores: Any, poisoned: bool = False) -> Any:
     return c.emit(op.divide(e, t), "weights")
 
 
-def _shared_heads(c: Context, query: Any, key: Any, value: Any, grouped: bool) -> tuple[Any, Any]:
-    heads, shared = shape_of(query)[-3:-2], shape_of(key)[-3:-2]
-    if heads == shared:
-        return key, value
-    if not grouped:
-        raise Decline("attention that broadcasts heads")
-    axis = len(shape_of(key)) - 3
-    key = c.emit(op.repeat(key, heads[0] // shape_of(key)[axis], axis), "key_heads")
-    value = c.emit(op.repeat(value, heads[0] // shape_of(value)[axis], axis), "value_heads")
-    return key, value
+def _of_rank(c: Context, x: Any, rank: int, name: str) -> Any:
+    """``x`` with the leading axes of one element that its broadcasting to ``rank`` axes supposes."""
+    missing = rank - len(shape_of(x))
+    return c.emit(op.expand_dims(x, list(range(missing))), f"{name}_broadcast") if missing else x
+
+
+def _for_each(c: Context, x: Any, heads: int, name: str) -> Any:
+    """Keys or values of groups, those of each query head; the products broadcast one that all heads share."""
+    axis = len(shape_of(x)) - 3
+    shared = shape_of(x)[axis]
+    return x if shared in (1, heads) else c.emit(op.repeat(x, heads // shared, axis), f"{name}_heads")

@@ -333,6 +333,10 @@ ATTENTION = {
     "bool mask": lambda q, k, v, m, a: F.scaled_dot_product_attention(q, k, v, m, enable_gqa=True),
     "float mask": lambda q, k, v, m, a: F.scaled_dot_product_attention(q, k, v, a, enable_gqa=True),
     "three dimensions": lambda q, k, v, m, a: F.scaled_dot_product_attention(q[0], q[0], q[0]),
+    "one head for all": lambda q, k, v, m, a: F.scaled_dot_product_attention(q, k[:, :1], v[:, :1], m),
+    "one head of queries": lambda q, k, v, m, a: F.scaled_dot_product_attention(q[:, :1], k, v[:, 1:], is_causal=True),
+    "fewer dimensions": lambda q, k, v, m, a: F.scaled_dot_product_attention(q, k[0, :1], v[0, 0], a),
+    "fewer of the queries": lambda q, k, v, m, a: F.scaled_dot_product_attention(q[0, :2], k, v[:, :1]),
     "constant mask": lambda q, k, v, m, a: F.scaled_dot_product_attention(
         q, k, v, torch.ones(5, 7, dtype=torch.bool).tril(-1), enable_gqa=True
     ),
