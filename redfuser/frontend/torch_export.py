@@ -35,7 +35,7 @@ def import_program(program: ExportedProgram, origin: Origin | None = None) -> Im
         # torch's decomposition costs ten times our own work; most models need none of it
         with contextlib.suppress(UnsupportedError):
             imported = direct.run()
-            if not imported.notes and not imported.opaque:
+            if not imported.opaque:
                 return imported
     program = decompose(program)
     check_signature(program)
@@ -48,7 +48,6 @@ class _Import:
         self.graph: fx.Graph = program.graph
         self.env: dict[fx.Node, Any] = {}
         self.opaque: dict[str, OpaqueCall] = {}
-        self.notes: list[str] = []
         self.declined: dict[fx.Node, str] = {}
         self.unsupported: list[str] = []
         self.weights: dict[str, torch.Tensor] = {}
@@ -112,18 +111,20 @@ class _Import:
         idle = [n for n, s in self.specs.items() if s.kind != "user" and n not in used]
         if idle:
             mod = _without_params(mod, set(idle))
-        live = {s for s in self.opaque if any(s == n for n in _packed_symbols(mod))}
+        packed = _packed_symbols(mod)
+        live = {s: c for s, c in self.opaque.items() if s in packed}
+        notes = dict.fromkeys(f"{c.target} stays a torch call: {c.why}" for c in live.values() if c.why)
         spec = self.program.call_spec
         return Imported(
             mod=mod,
             inputs=tuple(s for n, s in self.specs.items() if n not in idle),
             weights={n: w for n, w in self.weights.items() if n not in idle},
-            opaque={s: c for s, c in self.opaque.items() if s in live},
+            opaque=live,
             provenance=self.builder.provenance,
             source="torch.export",
             in_spec=spec.in_spec, out_spec=spec.out_spec,
             in_leaves=tuple(self.in_leaves), out_leaves=tuple(out_leaves),
-            notes=tuple(dict.fromkeys(self.notes)), once=tuple(self.builder.once.items()),
+            notes=tuple(notes), once=tuple(self.builder.once.items()),
         )
 
     def understood(self) -> bool:
@@ -252,7 +253,6 @@ class _Import:
         return result if self._matches(node, result) else None
 
     def _declined(self, node: fx.Node, why: str) -> None:
-        self.notes.append(f"{node.target} stays a torch call: {why}")
         self.declined[node] = why
 
     def _operand(self, node: fx.Node) -> Any:

@@ -43,6 +43,13 @@ def test_complex_inputs() -> None:
     assert error.code == "RF112" and "complex64" in error.where
 
 
+def test_of_what_nothing_reads_nothing_is_said() -> None:
+    """A rotary embedding of all columns slices the rest, which is empty, and concatenates it."""
+    imported = import_model(lambda x: torch.cat([x * 2, x[:, 6:]], 1), (X,))
+    assert not imported.opaque and not imported.notes
+    assert import_model(lambda x: x[:, 6:].sum() + x, (X,)).notes
+
+
 class Counter(nn.Module):
     def __init__(self) -> None:
         super().__init__()
