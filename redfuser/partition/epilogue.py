@@ -76,7 +76,9 @@ def launches(u: Unit) -> bool:
 
 
 def absorbed(u: Unit) -> bool:
-    """Is it a library's part of its own product or reduction: the bias, the rounding of the sum?"""
+    """Is it a library's part of its own product or reduction: the bias and what widens it, the rounding of the sum?"""
+    if rounds(u) and u.consumers and all(adds_bias(c) and made_of(c) is not u for c in u.consumers):
+        return True
     m = made_of(u)
     if m is None:
         return False

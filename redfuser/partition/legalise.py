@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from redfuser.acrf.affine import Indices
 from redfuser.acrf.cascade import Let, Reduce, Stmt, Tensor
 from redfuser.acrf.expr import Cast, Const, Expr, Load, map_children, substitute
 from redfuser.acrf.lift import Lifted, lift_primfunc
@@ -43,7 +44,7 @@ class Legaliser:
                str(call.struct_info), tuple(map(str, call.sinfo_args)))
         if key not in self.memo:
             try:
-                self.memo[key] = of_one(self.fresh(call, args))
+                self.memo[key] = normal(self.fresh(call, args))
             except Unliftable as e:
                 self.memo[key] = e
             except Exception as e:  # an op without legalisation or that TVM cannot legalise
@@ -111,11 +112,16 @@ class Legaliser:
         return Lifted(params, lifted.axes, tuple(rename_loads(s, rename_, values) for s in lifted.stmts), lifted.outputs)
 
 
-def of_one(lifted: Lifted) -> Lifted:
-    """A reduction over an axis of one element is the map of that element: there is nothing to share a walk with."""
-    extents = {a.name: a.extent for a in lifted.axes}
+def normal(lifted: Lifted) -> Lifted:
+    """A reduction over an axis of one element is the map of that element: there is nothing to share a walk with. A view's
+    positions are as short as its own extents make them: half a row that is read beyond its end, and discarded there, has then
+    no quotients."""
+    extents = {a.name: int(a.extent) for a in lifted.axes}
+    ix = Indices(extents)
 
     def plain(s: Stmt) -> Stmt:
+        if isinstance(s, Let) and isinstance(s.expr, Load):
+            return replace(s, expr=replace(s.expr, indices=tuple(map(ix.simplify, s.expr.indices))))
         if not isinstance(s, Reduce) or extents[s.over] != 1 or s.reducer.kind == "topk":
             return s
         if s.reducer.kind.startswith("arg"):

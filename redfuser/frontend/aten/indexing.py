@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from redfuser.frontend.aten.context import Context, Decline, axis_of, converts
-from redfuser.frontend.aten.shapes import bound
+from redfuser.frontend.aten.shapes import along, bound
 from redfuser.tvm_compat import dtype_of, op_name, relax, shape_of
 
 op = relax.op
@@ -19,7 +21,7 @@ def embedding(c: Context, weight: Any, indices: Any, padding_idx: int = -1, scal
 
 @converts("aten.index_select.default")
 def index_select(c: Context, self: Any, dim: int, index: Any) -> Any:
-    return c.emit(op.take(self, index, axis=axis_of(dim, len(shape_of(self)))))
+    return _taken(c, self, axis_of(dim, len(shape_of(self))), index, c.static("index"))
 
 
 @converts("aten.gather.default")
@@ -32,6 +34,16 @@ def gather(c: Context, self: Any, dim: int, index: Any, sparse_grad: bool = Fals
         if a != axis and want < have:
             self = c.emit(op.strided_slice(self, axes=[a], begin=[0], end=[want], strides=[1]), "used")
     return c.emit(op.gather_elements(self, index, axis))
+
+
+def _taken(c: Context, x: Any, axis: int, index: Any, known: torch.Tensor | None) -> Any:
+    """``x`` at ``index`` along an axis. Known positions in equal steps, from the end to the start too, are arithmetic."""
+    if known is not None and known.dim() == 1 and known.numel():
+        extent, at = shape_of(x)[axis], known.tolist()
+        step = at[1] - at[0] if len(at) > 1 else 1
+        if all(-extent <= p < extent and (p - at[0] - i * step) % extent == 0 for i, p in enumerate(at)):
+            return along(c, x, axis, at[0], step, len(at))
+    return c.emit(op.take(x, index, axis=axis))
 
 
 def wrapped(c: Context, index: Any, extent: int, known: Any) -> Any:
@@ -64,7 +76,7 @@ def index(c: Context, self: Any, indices: Any) -> Any:
     shape = shape_of(self)
     if len(present) == 1:
         (axis,) = present
-        return c.emit(op.take(self, wrapped(c, indices[axis], shape[axis], known[axis]), axis=axis))
+        return _taken(c, self, axis, wrapped(c, indices[axis], shape[axis], known[axis]), known[axis])
     if present != list(range(len(present))):
         raise Decline("indices that skip dimensions")
     if all(known[i] is not None for i in present):

@@ -82,6 +82,17 @@ def sliced(c: Context, x: Any, axis: int, start: int, stop: int, step: int = 1, 
     return c.emit(op.strided_slice(x, axes=[axis], begin=[start], end=[stop], strides=[step]), suffix)
 
 
+def along(c: Context, x: Any, axis: int, first: int, step: int, count: int) -> Any:
+    """``x`` at the ``count`` > 0 positions ``(first + step * i) % extent`` of an axis: arithmetic, and so no gather."""
+    extent = shape_of(x)[axis]
+    first, last = first % extent, first % extent + step * (count - 1)
+    if step > 0 and last < extent:
+        return sliced(c, x, axis, first, last + 1, step)
+    at = c.emit(op.multiply(c.emit(op.arange(0, count, 1, "int64"), "number"), c.const(step, "int64")), "distance")
+    at = c.emit(op.add(at, c.const(first, "int64")), "position")
+    return c.emit(op.take(x, c.emit(op.floor_mod(at, c.const(extent, "int64")), "around"), axis))
+
+
 def bound(value: Any, extent: int, default: int) -> int:
     if value is None:
         return default
@@ -165,11 +176,8 @@ def roll(c: Context, self: Any, shifts: Any, dims: Any = ()) -> Any:
     for shift, d in zip(shifts, dims, strict=True):
         axis = axis_of(d, len(shape_of(self)))
         extent = shape_of(self)[axis]
-        cut = (-shift) % extent if extent else 0
-        if cut:
-            head = sliced(c, self, axis, cut, extent, suffix="head")
-            tail = sliced(c, self, axis, 0, cut, suffix="tail")
-            self = c.emit(op.concat([head, tail], axis))
+        if extent and shift % extent:
+            self = along(c, self, axis, -shift, 1, extent)
     return self
 
 

@@ -1,0 +1,60 @@
+"""What moves values or belongs to a library's product costs no kernel and no copy of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from redfuser import outer
+from redfuser.frontend import import_model
+from redfuser.partition import partition
+from tests.partition.helpers import execute
+
+BACK = torch.tensor([2, 3, 4, 5, 6, 7, 0, 1])
+X, W, BIAS, COS = torch.randn(2, 8, 8, 16), torch.randn(48, 16), torch.randn(16), torch.randn(8, 8)
+
+
+def shifted_windows(x: Tensor, w: Tensor) -> Tensor:
+    """Norm, roll, windows, a product and back."""
+    y = F.layer_norm(x, (16,)).roll((-3, -1), (1, 2)).reshape(2, 2, 4, 2, 4, 16).transpose(2, 3).reshape(8, 16, 16)
+    y = (y @ w[:16]).reshape(2, 2, 2, 4, 4, 16).transpose(2, 3).reshape(2, 8, 8, 16)
+    return F.layer_norm(x + y.roll((3, 1), (1, 2)), (16,))
+
+
+def known_places(x: Tensor, w: Tensor) -> Tensor:
+    """Positions that are counted, around the end or backwards, however they are written."""
+    y = F.layer_norm(x, (16,))[:, BACK].index_select(2, torch.arange(7, -1, -1))
+    return F.layer_norm((y @ w[:16]).relu() + x, (16,))
+
+
+def half_heads(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    """Rotary embeddings of pieces of one product: half a head is read from the other half's places."""
+    def turned(y: Tensor) -> Tensor:
+        y = y.unflatten(-1, (2, 8)).transpose(1, 2)
+        return y * COS + torch.cat((-y[..., 4:], y[..., :4]), -1) * COS
+
+    y = F.linear(x[:, 0], w)
+    return turned(y[..., :16]), turned(y[..., 16:32])
+
+
+def shared_layer(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+    """Two products of one weight and one bias, in half precision."""
+    w, bias = w[:16].half(), BIAS.half()
+    return F.linear(x.half(), w, bias), F.linear(2 * x.half() + 1, w, bias), torch.softmax(x, -1)
+
+
+@pytest.mark.parametrize("program, absent", [
+    (shifted_windows, ("roll", "cat(", "index_select")), (known_places, ("index_select", "flip", "[:, ")),
+    (half_heads, ("cat(", "linear[", ".contiguous(")), (shared_layer, ("linear_acc", "matmul", "linear.to("))])
+def test_nothing_is_copied(program: Callable[..., object], absent: tuple[str, ...]) -> None:
+    imported = import_model(program, (X, W))
+    found = partition(imported)
+    text = outer.emit(imported, found.parts, {r.name: r.name.replace(".", "_") for r in found.parts}).source
+    assert not [a for a in absent if a in text], text
+    want = program(X, W)
+    for got, exact in zip(execute(imported, found, (X, W)), want if isinstance(want, tuple) else (want,), strict=True):
+        torch.testing.assert_close(got, exact, rtol=0.01 if exact.dtype == torch.half else 1e-5, atol=0.01)
