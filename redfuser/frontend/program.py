@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 from torch import fx
+from torch._decomp import get_decompositions
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
@@ -20,7 +21,8 @@ KEPT = frozenset({
     "aten.scaled_dot_product_attention.default", "aten.matmul.default", "aten.linear.default",
     "aten.rms_norm.default", "aten.layer_norm.default", "aten.group_norm.default", "aten.silu.default",
     "aten.logsumexp.default", "aten.repeat_interleave.self_int", "aten._safe_softmax.default",
-    "aten.softplus.default", "aten.elu.default", "aten.leaky_relu.default", "aten.hardtanh.default", "aten.xlogy.Tensor",
+    "aten.softplus.default", "aten.special_log_ndtr.default", "aten.leaky_relu.default", "aten.hardtanh.default",
+    "aten.xlogy.Tensor",
     "aten.lstm.input", "aten.gru.input", "aten.rnn_tanh.input", "aten.rnn_relu.input",
 })
 """Composite operators that are not decomposed: their converters say more than their parts."""
@@ -37,6 +39,7 @@ def decompose(program: ExportedProgram) -> ExportedProgram:
     table = torch.export.default_decompositions()
     for key in [k for k in table if str(k) in KEPT]:
         table.pop(key)
+    table.update(get_decompositions([torch.ops.aten.elu]))  # as expm1, which torch's table keeps
     try:
         with quiet():
             return program.run_decompositions(table)

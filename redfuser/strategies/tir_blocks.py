@@ -124,9 +124,7 @@ class Blocks(Held):
         if self.across in b.axes:
             return self.tiles(b, span, fresh=False)
         if inner and not self.along(b, b.over):
-            body = self.block(b, f"reduce_{b.name}", (*b.axes, b.over), span, self.combine(b), b.over)
-            n = span.length if span is not None and b.over == self.raxis else self.extents[b.over]
-            return [f"for i_{b.over} in range({n}):", *indent(self.loops(b.axes, None, body))]
+            return self.in_turn(b, span, b.axes)
         return self.loops(b.axes, None, self.accumulate(b, span))
 
     def along(self, b: Block, axis: str) -> bool:
@@ -137,16 +135,39 @@ class Blocks(Held):
     def accumulate(self, b: Block, span: Span | None) -> list[str]:
         """The loop along ``over`` at one point of the result, in lanes where the schedule has them."""
         assert b.over is not None and b.reducer is not None
-        n = span.length if span is not None and b.over == self.raxis else self.extents[b.over]
-        axes, name, lanes = (*b.axes, b.over), f"{b.role}_{b.name}", self.lanes
+        n, lanes = self.length(b.over, span), self.lanes
         floats = b.dtype in FLOATS and b.reducer.kind in ("sum", "prod", "max", "min") and b.dtype not in NARROW
         if lanes == 1 or not floats or n < lanes or not self.along(b, b.over):
-            return [f"for i_{b.over} in range({n}):", *indent(self.block(b, name, axes, span, self.combine(b), b.over))]
+            return self.in_turn(b, span, ())
         piece = n if b.reducer.kind in ("max", "min") else lanes * STRIP * STRIP
         if n <= piece:
             return self.piece(b, span, "", n)
         rest = self.piece(b, span, f"{n - n % piece} + ", n % piece) if n % piece else []
         return [f"for piece in range({n // piece}):", *indent(self.piece(b, span, f"piece * {piece} + ", piece)), *rest]
+
+    def in_turn(self, b: Block, span: Span | None, around: tuple[str, ...]) -> list[str]:
+        """The loop along ``over``, outside of those of ``around``. Of a sum of many, STRIP terms are added up before they go
+        into what is held: :data:`STRIP` has why."""
+        assert b.over is not None and b.reducer is not None
+        n, axes, name = self.length(b.over, span), (*b.axes, b.over), f"{b.role}_{b.name}"
+        if self.lanes == 1 or b.reducer.kind != "sum" or b.dtype not in ("f32", "f64") or self.extents[b.over] <= STRIP:
+            body = self.block(b, name, axes, span, self.combine(b), b.over)
+            return [f"for i_{b.over} in range({n}):", *indent(self.loops(around, None, body))]
+        part = replace(b, names=(f"strip of {b.name}",))
+        self.declare(part.name, b.axes, b.dtype)
+
+        def strip(start: str, count: int) -> list[str]:
+            zero = self.store(part.name, self.texts().const(neutral(part)[0]))
+            first = self.block(b, f"{name}_init", b.axes, span, [zero])
+            step = self.block(b, name, axes, span, self.combine(part), b.over, {str(b.over): f"{start} + i_{b.over}"})
+            total = _combined("sum", self.held(b.name), self.held(part.name), wide(b.dtype))
+            last = self.block(b, f"{name}_strip", b.axes, span, [self.store(b.name, total)])
+            return [*self.loops(around, None, first), f"for i_{b.over} in range({count}):",
+                    *indent(self.loops(around, None, step)), *self.loops(around, None, last)]
+
+        whole, rest = divmod(n, STRIP)
+        lines = [f"for strip in range({whole}):", *indent(strip(f"strip * {STRIP}", STRIP))] if whole else []
+        return lines + (strip(str(whole * STRIP), rest) if rest else [])
 
     def piece(self, b: Block, span: Span | None, begin: str, n: int) -> list[str]:
         """``n`` elements of a row, in lanes, from ``begin`` on (text), into what is held."""

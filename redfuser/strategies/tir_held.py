@@ -12,7 +12,7 @@ from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block, Kernel, Program
 from redfuser.strategies.tir_expr import NARROW, Texts, stored, wide
 
-_LOCALS = re.compile(r"T|[xy]\d+|[ivw]_.*|lane.*|seg|chunk|piece|other|take|(carry|new|old)_.*|.*_")
+_LOCALS = re.compile(r"T|[xy]\d+|[ivw]_.*|lane.*|seg|chunk|piece|part|strip|other|take|(carry|new|old)_.*|.*_")
 SCRATCH_BYTES = 1 << 20
 """Scratch of one grid point, which lives on the stack."""
 

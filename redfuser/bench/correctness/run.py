@@ -27,8 +27,9 @@ from redfuser.errors import RedFuserError
 from redfuser.unseen import unseen
 from workloads.correctness import Program, draw, draws
 
-SEEDS = 9
-"""Draws of one kind that a verdict outside the numerics rule is made on."""
+SEEDS = 18
+"""Draws of one kind that a verdict outside the numerics rule is made on. Over nine the largest of few results can be luck: a
+cosine whose RMS error is .87 of eager's was outside by 2 %."""
 
 RIGHT, WRONG, REFUSED, FAILED, NOT_RUN = "right", "wrong", "refused", "failed to build", "not run"
 INTERPRETED = "right in the interpreter"

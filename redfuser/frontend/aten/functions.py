@@ -75,28 +75,6 @@ def softplus(c: Context, self: Any, beta: Any = 1, threshold: Any = 20) -> Any:
     return c.in_wide(lambda w: op.nn.softplus(w, float(beta), float(threshold)), self)
 
 
-@converts("aten.elu.default")
-def elu(c: Context, self: Any, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Any:
-    """``scale * (x if x > 0 else alpha * expm1(input_scale * x))``; where x > 0 the exponential is that of 0. expm1 is
-    ``tanh(x / 2) * (exp(x) + 1)``, which keeps the digits of small numbers."""
-
-    def convert(w: Any) -> Any:
-        dtype = dtype_of(w)
-        low = c.emit(op.minimum(w, c.const(0.0, dtype)), "low")
-        if input_scale != 1:
-            low = c.emit(op.multiply(low, c.const(input_scale, dtype)), "in")
-        small = c.emit(op.tanh(c.emit(op.multiply(low, c.const(0.5, dtype)), "half")), "small")
-        below = c.emit(op.multiply(small, c.emit(op.add(c.emit(op.exp(low), "exp"), c.const(1.0, dtype)), "more")), "below")
-        if alpha != 1:
-            below = c.emit(op.multiply(below, c.const(alpha, dtype)), "alpha")
-        if scale == 1:
-            return op.where(c.emit(op.greater(w, c.const(0.0, dtype)), "above"), w, below)
-        both = c.emit(op.where(c.emit(op.greater(w, c.const(0.0, dtype)), "above"), w, below), "both")
-        return op.multiply(both, c.const(scale, dtype))
-
-    return c.in_wide(convert, self)
-
-
 @converts("aten.leaky_relu.default")
 def leaky_relu(c: Context, self: Any, negative_slope: Any = 0.01) -> Any:
     return c.in_wide(lambda w: op.where(
