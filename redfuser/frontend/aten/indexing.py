@@ -6,7 +6,7 @@ from typing import Any
 
 from redfuser.frontend.aten.context import Context, Decline, axis_of, converts
 from redfuser.frontend.aten.shapes import bound
-from redfuser.tvm_compat import dtype_of, op_name, relax, shape_of
+from redfuser.tvm_compat import bytes_of, dtype_of, op_name, relax, shape_of
 
 op = relax.op
 
@@ -19,7 +19,28 @@ def embedding(c: Context, weight: Any, indices: Any, padding_idx: int = -1, scal
 
 @converts("aten.index_select.default")
 def index_select(c: Context, self: Any, dim: int, index: Any) -> Any:
-    return c.emit(op.take(self, index, axis=axis_of(dim, len(shape_of(self)))))
+    return _taken(c, self, index, axis_of(dim, len(shape_of(self))))
+
+
+def _taken(c: Context, x: Any, index: Any, axis: int) -> Any:
+    """``x[index]`` along an axis. Rows of a map that nothing else reads are the map of rows: ``(a * w)[i] = a[i] * w[i]``, so
+    that whoever reads them computes it, where its operands are no more to move than its result."""
+    value = c.builder.value(x)
+    shape, reads = shape_of(x), list(c.node.args[0].users)
+    if axis or op_name(value) not in _MAPS or reads != [c.node] or len(shape_of(index)) != 1 or shape_of(index)[0] > shape[0]:
+        return c.emit(op.take(x, index, axis=axis))
+    wide = {a: c.builder.value(a) for a in value.args if isinstance(a, relax.Var)}
+    sources = {a: v.args[0] if op_name(v) == "astype" and bytes_of(v.args[0].struct_info) < bytes_of(a.struct_info) else a
+               for a, v in wide.items()}
+    along = [a for a in sources if len(shape_of(a)) == len(shape) and shape_of(a)[0] == shape[0] > 1]
+    if 8 * sum(bytes_of(sources[a].struct_info) for a in along) > 9 * bytes_of(x.struct_info):
+        return c.emit(op.take(x, index, axis=axis))
+    rows = {a: c.cast(c.emit(op.take(sources[a], index, axis=0), f"of_{n}"), dtype_of(a), f"wide_{n}") for n, a in enumerate(along)}
+    c.builder.begin(c.node.name, c.builder.provenance[x.name_hint])
+    return c.emit(relax.Call(value.op, [rows.get(a, a) for a in value.args], value.attrs, value.sinfo_args))
+
+
+_MAPS = ("add", "divide", "multiply", "subtract")
 
 
 @converts("aten.gather.default")
@@ -64,7 +85,7 @@ def index(c: Context, self: Any, indices: Any) -> Any:
     shape = shape_of(self)
     if len(present) == 1:
         (axis,) = present
-        return c.emit(op.take(self, wrapped(c, indices[axis], shape[axis], known[axis]), axis=axis))
+        return _taken(c, self, wrapped(c, indices[axis], shape[axis], known[axis]), axis)
     if present != list(range(len(present))):
         raise Decline("indices that skip dimensions")
     if all(known[i] is not None for i in present):
