@@ -5,8 +5,8 @@
 
 torch's own product (``aten._grouped_mm``) takes what its offsets say on trust: beyond the rows, or descending, they read and
 write elsewhere, and rows behind the last are left as memory was found. Ends that :func:`group_ends` made cover every row once;
-such rows meet the last group (in the program nothing is known of them). What a saved graph gives the product is held to be such ends
-(:class:`redfuser.runtime.shapes.Ends`), so offsets of several products are looked at once.
+rows behind the last meet the last group (of the program's nothing is known). What a saved graph gives the product is held to be
+such ends (:class:`redfuser.runtime.shapes.Ends`), so offsets of several products are looked at once.
 
 Operands lie as torch wants them: rows or columns dense, each a multiple of 16 bytes. Others are copied, or padded with zeros.
 """
@@ -54,5 +54,5 @@ _library.define("group_ends(Tensor offs, int rows) -> Tensor")
 _library.define("grouped_mm(Tensor x, Tensor w, Tensor ends) -> Tensor")
 _library.impl("group_ends", group_ends, "CompositeExplicitAutograd")
 _library.impl("grouped_mm", grouped_mm, "CompositeExplicitAutograd")
-torch.library.register_fake("redfuser::group_ends", lambda offs, rows: offs.new_empty(offs.shape, dtype=torch.int32), lib=_library)
-torch.library.register_fake("redfuser::grouped_mm", lambda x, w, ends: x.new_empty((x.shape[0], w.shape[2])), lib=_library)
+torch.library.register_fake("redfuser::group_ends", lambda offs, _: offs.new_empty(offs.shape, dtype=torch.int32), lib=_library)
+torch.library.register_fake("redfuser::grouped_mm", lambda x, w, _: x.new_empty((x.shape[0], w.shape[2])), lib=_library)

@@ -113,16 +113,17 @@ class Legaliser:
 
 
 FEW, LARGE = 8, 1 << 24
-"""Elements of a sum that is written out, at most, and of what it is a sum of, at least: what a group of experts made of a token."""
+"""Elements of a sum that is written out, at most, and of what it is a sum of, at least: what some experts made of tokens."""
 
 
 def of_few(lifted: Lifted) -> Lifted:
     """A reduction over an axis of one element is the map of that element: there is nothing to share a walk with. So is a sum
-    of few that lie across memory, where it is long: its neighbours are other sums, and what makes its terms need not be written."""
-    extents = {a.name: a.extent for a in lifted.axes}
+    of few that lie across memory, where there is much: its neighbours are other sums, and what makes its terms need not be
+    written."""
+    extents = {a.name: a.extent for a in lifted.axes if isinstance(a.extent, int)}
 
     def plain(s: Stmt) -> Stmt:
-        if not isinstance(s, Reduce) or not (extents[s.over] == 1 or few(s)) or s.reducer.kind == "topk":
+        if not isinstance(s, Reduce) or not (extents.get(s.over) == 1 or few(s)) or s.reducer.kind == "topk":
             return s
         if s.reducer.kind.startswith("arg"):
             return Let(s.name, s.axes, Const(0, s.dtype))
@@ -135,8 +136,8 @@ def of_few(lifted: Lifted) -> Lifted:
 
     def few(s: Reduce) -> bool:
         across = isinstance(s.expr, Load) and bool(s.axes) and s.expr.indices[-1] == Index(s.axes[-1])
-        return across and s.reducer.kind == "sum" and s.dtype in FLOATS and extents[s.over] <= FEW and \
-            prod(int(a.extent) for a in lifted.axes) >= LARGE
+        return across and s.reducer.kind == "sum" and s.dtype in FLOATS and {*s.axes, s.over} <= extents.keys() and \
+            extents[s.over] <= FEW and prod(extents[a] for a in (*s.axes, s.over)) >= LARGE
 
     return replace(lifted, stmts=tuple(map(plain, lifted.stmts)))
 

@@ -7,7 +7,8 @@ arguments are checked here. Their results come from torch's own shape functions,
 
 Left out on purpose: whatever writes into its operands, shares memory under strides of its choice (``as_strided``,
 ``_reshape_alias``, ``set_``, ``resize_``), trusts indices (``_unsafe_index``, ``_unsafe_index_put``, ``_embedding_bag``,
-gradients of pools and embeddings, ``_grouped_mm``), returns memory as it finds it (``empty``), or has a shape that depends on data.
+``_grouped_mm``, gradients of pools and embeddings), returns memory as it finds it (``empty``), or has a shape that depends
+on data. ``OWN`` are operators of this package.
 """
 
 from __future__ import annotations
@@ -21,7 +22,18 @@ import torch
 from redfuser import grouped
 from redfuser.runtime import computing, moving
 from redfuser.runtime.computing import Rule
-from redfuser.runtime.shapes import MAX_RESULTS, Ends, Refused, Shaped, broadcast, index, integer, need, promoted, tensor
+from redfuser.runtime.shapes import (
+    MAX_RESULTS,
+    Ends,
+    Refused,
+    Shaped,
+    broadcast,
+    index,
+    integer,
+    need,
+    promoted,
+    tensor,
+)
 
 OPERATORS: dict[str, Rule] = {**computing.RULES, **moving.RULES}
 INFIX = computing.INFIX
@@ -86,7 +98,7 @@ def _grouped_mm(x: Any, w: Any, ends: Any) -> Shaped:
 
 
 OWN: dict[str, Rule] = {grouped.GROUP_ENDS: _group_ends, grouped.GROUPED_MM: _grouped_mm}
-"""Operators of this package, likewise. They look at what torch's take on trust."""
+"""What looks at what torch's operators take on trust, with its rules."""
 
 
 def opaque_results(target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

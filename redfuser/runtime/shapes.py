@@ -56,8 +56,8 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Ends of ``groups`` groups of rows that cover ``rows`` of them once. No tensor to any rule but that of a grouped product, so
-    that what a product is given is what :func:`redfuser.grouped.group_ends` made."""
+    """Ends of ``groups`` groups of rows that cover ``rows`` of them once. No tensor to any rule but that of a grouped product:
+    what a product is given is what :func:`redfuser.grouped.group_ends` made."""
 
     groups: int
     rows: int

@@ -50,14 +50,14 @@ class Context:
         return self.builder.emit(expr, suffix)
 
     def call(self, target: str, operands: Sequence[Any], *rest: Any, shape: Sequence[int], dtype: str, suffix: str = "") -> Any:
-        """A function among torch's operators that stays a torch call, of variables and behind them ``rest``: the same one twice is
+        """A function among torch's operators that stays a torch call, of variables and behind them ``rest``: twice the same is
         one call."""
         key = (target, *(x.name_hint for x in operands), *rest)
         if key not in self.builder.called:
             tensors = tuple({"tensor": i} for i in range(len(operands)))
-            call = OpaqueCall(target, (*tensors, *rest), {}, 1, True, provenance=self.builder.origin, why="a library's operator")
-            self.builder.called[key] = self.emit(
-                call_dps_packed(self.symbol(call), list(operands), tensor_info(shape, dtype)), suffix)
+            symbol = self.symbol(OpaqueCall(target, (*tensors, *rest), {}, 1, True, provenance=self.builder.origin,
+                                            why="a library's operator"))
+            self.builder.called[key] = self.emit(call_dps_packed(symbol, list(operands), tensor_info(shape, dtype)), suffix)
         return self.builder.called[key]
 
     @property

@@ -6,6 +6,7 @@ from typing import Any
 
 from redfuser.frontend.aten.context import Context, Decline, axis_of, converts
 from redfuser.frontend.aten.shapes import bound
+from redfuser.frontend.static import counting
 from redfuser.tvm_compat import bytes_of, dtype_of, op_name, relax, shape_of
 
 op = relax.op
@@ -22,9 +23,12 @@ def index_select(c: Context, self: Any, dim: int, index: Any) -> Any:
     return _taken(c, self, index, axis_of(dim, len(shape_of(self))))
 
 
-def _taken(c: Context, x: Any, index: Any, axis: int) -> Any:
-    """``x[index]`` along an axis. Rows of a map that nothing else reads are the map of rows: ``(a * w)[i] = a[i] * w[i]``, so
-    that whoever reads them computes it, where its operands are no more to move than its result."""
+def _taken(c: Context, x: Any, index: Any, axis: int, perm: Any = None) -> Any:
+    """``x[index]`` along an axis. Rows of a map that nothing else reads are the map of rows, ``(a * w)[i] = a[i] * w[i]``, so
+    that whoever reads them computes it, where its operands are no more to move than its result. ``perm``: the order that
+    ``index`` undoes."""
+    if axis == 0 and (before := _before(c, x, perm)) is not None:
+        return before
     value = c.builder.value(x)
     shape, reads = shape_of(x), list(c.node.args[0].users)
     if axis or op_name(value) not in _MAPS or reads != [c.node] or len(shape_of(index)) != 1 or shape_of(index)[0] > shape[0]:
@@ -33,13 +37,48 @@ def _taken(c: Context, x: Any, index: Any, axis: int) -> Any:
     sources = {a: v.args[0] if op_name(v) == "astype" and bytes_of(v.args[0].struct_info) < bytes_of(a.struct_info) else a
                for a, v in wide.items()}
     along = [a for a in sources if len(shape_of(a)) == len(shape) and shape_of(a)[0] == shape[0] > 1]
-    if 8 * sum(bytes_of(sources[a].struct_info) for a in along) > 9 * bytes_of(x.struct_info):
+    known = {a: _before(c, sources[a], perm) for a in along}
+    if 8 * sum(bytes_of(sources[a].struct_info) for a in along if known[a] is None) > 9 * bytes_of(x.struct_info):
         return c.emit(op.take(x, index, axis=axis))
-    rows = {a: c.cast(c.emit(op.take(sources[a], index, axis=0), f"of_{n}"), dtype_of(a), f"wide_{n}") for n, a in enumerate(along)}
+    rows = {a: c.cast(known[a] or c.emit(op.take(sources[a], index, axis=0), "rows"), dtype_of(a), "wide") for a in along}
     c.builder.begin(c.node.name, c.builder.provenance[x.name_hint])
     return c.emit(relax.Call(value.op, [rows.get(a, a) for a in value.args], value.attrs, value.sinfo_args))
 
 
+def _before(c: Context, x: Any, perm: Any) -> Any:
+    """What ``x`` is the rows of, in the order ``perm``; None where it is no such thing."""
+    value = c.builder.value(x)
+    if perm is not None and op_name(value) == "expand_dims" and 0 not in (axes := [int(a) for a in value.attrs.axis]):
+        inner = _before(c, value.args[0], perm)
+        return None if inner is None else c.emit(op.expand_dims(inner, axes), "before")
+    taken = perm is not None and op_name(value) == "take" and int(value.attrs.axis or 0) == 0 and value.args[1].same_as(perm)
+    return value.args[0] if taken else None
+
+
+def _undone(c: Context, node: Any, index: Any) -> Any:
+    """The order of a sort that ``index`` undoes: ``torch.empty(n).index_put([order], arange(n))``; None for any other index."""
+    value = c.builder.value(index)
+    if str(getattr(node, "target", "")) != "aten.index_put.default" or len(node.args) != 3 or not _runs(value, PUT):
+        return None
+    numbers, order = c.statics.get(node.args[2]), value.args[1].fields[1]
+    if numbers is None or tuple(numbers.shape) != shape_of(index) or counting(numbers) != (0, 0, 1):
+        return None
+    return order if shape_of(order) == shape_of(index) and _is_order(c, order) else None
+
+
+def _is_order(c: Context, index: Any) -> bool:
+    """The places of what was sorted along its one axis: each place once."""
+    value = c.builder.value(index)
+    return isinstance(value, relax.TupleGetItem) and value.index == 1 and len(shape_of(index)) == 1 and \
+        _runs(c.builder.value(value.tuple_value), "aten.sort")
+
+
+def _runs(value: Any, target: str) -> bool:
+    """Is it a call of that operator, which torch runs?"""
+    return op_name(value) == "call_dps_packed" and str(value.args[0].global_symbol).startswith(f"torchop.{target}.")
+
+
+PUT = "aten.index_put"
 _MAPS = ("add", "divide", "multiply", "subtract")
 
 
@@ -64,11 +103,14 @@ def wrapped(c: Context, index: Any, extent: int, known: Any) -> Any:
 
 
 def _counts(c: Context, index: Any) -> bool:
-    """Whether the index comes from an operator that counts positions from 0, through views of its result."""
+    """Whether the index comes from an operator that counts positions from 0, through views and quotients of its result."""
     value = c.builder.value(index)
     while op_name(value) in ("reshape", "expand_dims", "squeeze", "permute_dims", "broadcast_to", "repeat",
-                             "strided_slice"):
-        value = c.builder.value(value.args[0])
+                             "strided_slice") or (op_name(value) == "floor_divide" and isinstance(value.args[1], relax.Constant)
+                                                  and value.args[1].data.numpy().min() > 0):
+        index, value = value.args[0], c.builder.value(value.args[0])
+    if _is_order(c, index):
+        return True
     if isinstance(value, relax.TupleGetItem):
         return value.index == 1 and op_name(c.builder.value(value.tuple_value)) == "topk"
     return op_name(value) in ("argmax", "argmin")
@@ -85,7 +127,8 @@ def index(c: Context, self: Any, indices: Any) -> Any:
     shape = shape_of(self)
     if len(present) == 1:
         (axis,) = present
-        return _taken(c, self, wrapped(c, indices[axis], shape[axis], known[axis]), axis)
+        at, order = indices[axis], _undone(c, c.raw["indices"][axis], indices[axis])
+        return _taken(c, self, at if order is not None else wrapped(c, at, shape[axis], known[axis]), axis, order)
     if present != list(range(len(present))):
         raise Decline("indices that skip dimensions")
     if all(known[i] is not None for i in present):

@@ -48,9 +48,9 @@ def grouped_product(c: Context, self: Any, mat2: Any, offs: Any = None, bias: An
 
 @converts("transformers.grouped_mm_fallback.default")
 def grouped_rows(c: Context, input: Any, weight: Any, offs: Any) -> Any:
-    """The same as an operator of transformers, for dtypes that torch.compile does not take there: rows behind the last end are 0."""
+    """The same as transformers' operator, which it takes where torch.compile has no other: rows behind the last end are 0."""
     y = grouped_product(c, input, weight, offs)
-    (rows, columns), groups = shape_of(y), shape_of(offs)[0]
+    rows, groups = shape_of(y)[0], shape_of(offs)[0]
     last = c.emit(op.strided_slice(offs, axes=[0], begin=[groups - 1], end=[groups], strides=[1]), "last")
     row = c.cast(c.emit(op.arange(0, rows, 1, "int64"), "count"), dtype_of(offs), "row")
     inside = c.emit(op.reshape(c.emit(op.less(row, last), "inside"), [rows, 1]), "covered")
