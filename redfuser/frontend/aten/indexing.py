@@ -63,7 +63,7 @@ def _undone(c: Context, node: Any, index: Any) -> Any:
     numbers, order = c.statics.get(node.args[2]), value.args[1].fields[1]
     if numbers is None or tuple(numbers.shape) != shape_of(index) or counting(numbers) != (0, 0, 1):
         return None
-    return order if shape_of(order) == shape_of(index) and _is_order(c, order) else None
+    return order if _is_order(c, order) else None
 
 
 def _is_order(c: Context, index: Any) -> bool:

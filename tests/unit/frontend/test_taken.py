@@ -25,9 +25,10 @@ def held(of: Callable[..., Tensor], *args: Tensor) -> list[str]:
     return operators(imported)
 
 
-def back(order: Tensor, places: int = 0, length: int = 12) -> Tensor:
+def back(order: Tensor, step: int = 1, length: int = 12) -> Tensor:
     found = torch.zeros(length, dtype=torch.int64)
-    found[order] = torch.arange(places, places + order.shape[0])
+    places = torch.arange(order.shape[0])
+    found[order] = places if step > 0 else places.flip(0)
     return found
 
 
@@ -52,9 +53,9 @@ def test_an_order_and_what_undoes_it() -> None:
 
 
 @pytest.mark.parametrize("of", [
-    lambda x, k: x[torch.sort(k)[1]][back(torch.sort(k)[1], 1) - 1], lambda x, k: x[torch.sort(k)[1]][back(k)],
-    lambda x, k: x[torch.sort(k)[1]][torch.sort(k)[1]], lambda x, k: x[torch.sort(k)[1]][back(torch.sort(k)[1][:8])],
+    lambda x, k: x[o := torch.sort(k)[1]][back(o, -1)], lambda x, k: x[h := torch.sort(k)[1] // 2][back(h)], lambda x, k: x[o := torch.sort(k)[1]][o],
+    lambda x, k: x[o := torch.sort(k[:8])[1]][back(o)],
     lambda x, k: x[torch.sort(k)[1]][back(torch.sort(k, descending=True)[1])]],
-    ids=["shifted", "no order", "the order", "part", "another order"])
+    ids=["backwards", "no order", "the order", "part", "another order"])
 def test_what_undoes_no_order_is_taken(of: Callable[..., Tensor]) -> None:
     assert held(of, X, KEYS).count("take") == 2
