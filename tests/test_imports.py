@@ -25,7 +25,7 @@ LAYERS = (
     ("page", "reported"),
     ("report", "settings", "artifact", "target", "cache", "toolchain"),
     ("verdicts", "outline"),
-    ("places", "numerics", "testing", "timing"),
+    ("places", "numerics", "testing", "timing", "grouped"),
     ("acrf",),
     ("acrf.check",),
     ("acrf.facts",),

@@ -43,14 +43,16 @@ class Builder(Simplifier):
         self._whole: set[str] = set()
         self.once: dict[Provenance, int] = {}
         """Operations whose result stands for those of further ones too, and for how many, when it is finished."""
-        self._prefix, self._origin = "v", Provenance()
+        self.called: dict[tuple[Any, ...], Any] = {}
+        """Results of torch calls without effects, by target and arguments."""
+        self._prefix, self.origin = "v", Provenance()
 
     # -- emitting ------------------------------------------------------------------------------------------------------
 
     def begin(self, prefix: str, origin: Provenance) -> None:
         """Name and attribute what is emitted from now on after one op of the source program. What is emitted without a suffix
         is that op's result."""
-        self._prefix, self._origin = prefix, origin
+        self._prefix, self.origin = prefix, origin
 
     def emit(self, expr: Any, suffix: str = "") -> Any:
         if not isinstance(expr, relax.Call) and not isinstance(expr, relax.TupleGetItem):
@@ -63,7 +65,7 @@ class Builder(Simplifier):
         self._values[var.name_hint] = expr
         if not suffix:
             self._whole.add(var.name_hint)
-        self.provenance[var.name_hint] = self._origin
+        self.provenance[var.name_hint] = self.origin
         return var
 
     def parameter(self, stem: str, info: Any) -> Any:

@@ -172,7 +172,7 @@ class _Laid:
 
     def copied(self, x: Any, why: str) -> Any:
         symbol = f"torchop.{COPY}.{len(self.opaque)}"
-        origin = Provenance("contiguous", self.builder._origin.source)
+        origin = Provenance("contiguous", self.builder.origin.source)
         self.opaque[symbol] = OpaqueCall(COPY, ({"tensor": 0},), {}, 1, True, provenance=origin, why=why)
         x = self.builder.emit(call_dps_packed(symbol, [x], x.struct_info), "last")
         self.builder.provenance[x.name_hint] = origin
@@ -195,7 +195,7 @@ class _Laid:
 
     def named(self, name: str, emit: Callable[[], Any]) -> Any:
         """Emit as the result of that operation, whichever is being written down."""
-        kept = self.builder._prefix, self.builder._origin
+        kept = self.builder._prefix, self.builder.origin
         self.builder.begin(name, self.imported.provenance[name])
         made = emit()
         self.builder.begin(*kept)
@@ -328,7 +328,7 @@ class _Laid:
         var = emit(op.add(emit(op.mean(whole, [2], True), "group_var"), relax.const(float(e.attrs.epsilon), dtype)), "eps")
         rows = [emit(op.reshape(emit(op.broadcast_to(v, (n, groups, c // groups)), "each"), (n, 1, c)), "by_channel")
                 for v in (mean, emit(op.rsqrt(var), "rsqrt"))]
-        self.builder.begin(self.builder._prefix, replace(self.builder._origin))  # an operation of its own, where torch runs it
+        self.builder.begin(self.builder._prefix, replace(self.builder.origin))  # an operation of its own, where torch runs it
         out = emit(op.multiply(emit(op.subtract(x, rows[0]), "centred"), rows[1]), "normed")
         gamma, beta = (self.first(a) for a in e.args[1:3])
         if bool(e.attrs.scale) and not _all(gamma, 1.0):

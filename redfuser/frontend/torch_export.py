@@ -239,7 +239,7 @@ class _Import:
         if missing:
             return None
         self.builder.begin(node.name, provenance_of(node, self.origin))
-        context = Context(self.builder, node, raw, self.statics)
+        context = Context(self.builder, node, raw, self.statics, self._symbol)
         try:
             converted = {k: fx.node.map_arg(v, self._operand) for k, v in raw.items()}
             self.builder.begin(node.name, provenance_of(node, self.origin))
@@ -251,6 +251,11 @@ class _Import:
         except Exception as e:  # TVM refuses a call with an error type of its own; the torch call still runs
             return self._declined(node, f"Relax refuses it ({str(e).strip().splitlines()[-1]})")
         return result if self._matches(node, result) else None
+
+    def _symbol(self, call: OpaqueCall) -> str:
+        symbol = f"torchop.{call.target}.{len(self.opaque)}"
+        self.opaque[symbol] = call
+        return symbol
 
     def _declined(self, node: fx.Node, why: str) -> None:
         self.declined[node] = why
@@ -286,12 +291,11 @@ class _Import:
             self.unsupported.append(f"{node.target} ({origin.source + ': ' if origin.source else ''}{why})")
             return None
         call = replace(describe(node, origin)[0], why=self.declined.pop(node, ""))
-        symbol = f"torchop.{call.target}.{len(self.opaque)}"
-        self.opaque[symbol] = call
         val = node.meta["val"]
         values = [val] if call.single else [val[i] for i in call.results]
         infos = [tensor_info(v.shape, relax_dtype(v.dtype)) for v in values]
         self.builder.begin(node.name, origin)
+        symbol = self._symbol(call)
         if call.single:
             return self.builder.emit(call_dps_packed(symbol, operands, infos[0]))
         if len(infos) == 1:

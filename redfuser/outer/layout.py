@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from redfuser.grouped import GROUPED_MM
 from redfuser.outer.moving import slices
 from redfuser.tvm_compat import dtype_of, op_name, relax, shape_of
 
 ALIGN = 16
 _BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2}
 _FRESH = ("matmul", "take", "concat", "gather_elements", "arange", "full", "zeros", "ones", "nn.batch_norm")
+_LYING = ("aten.contiguous.default", GROUPED_MM)
 SAME = frozenset({"reshape", "flatten", "expand_dims", "squeeze"})
 
 
@@ -37,7 +39,7 @@ class Layouts:
 
     def _call(self, call: Any) -> tuple[bool, bool]:
         name = op_name(call)
-        if name == "call_dps_packed" and ".aten.contiguous." in str(call.args[0].global_symbol):
+        if name == "call_dps_packed" and any(f".{t}." in str(call.args[0].global_symbol) for t in _LYING):
             return (True, True)
         if not name or name == "call_dps_packed":
             return (False, False)

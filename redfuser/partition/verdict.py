@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from redfuser.acrf.affine import axes_of
 from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.expr import Expr, Index, Load, walk
@@ -35,10 +37,15 @@ def verdict(units: frozenset[Unit], ev: Evaluator, sinks: list[Sink], extents: d
             return Reject("RF302", i.node, "the row runs over the ranks of a top-k over another axis")
         if R not in i.axes:
             return Reject("RF302", i.node, "the reduction runs over another axis and reads nothing that the row reads")
+    read: dict[Node, dict[tuple[Expr, ...], int]] = {}
     for (node, pos), _ in ev.lets.items():
         if any(isinstance(x, Load) for e in pos for x in walk(e)):
             continue  # one element, taken by data
-        if node.unit in units and not node.unit.is_view and at.setdefault(node, pos) != pos:
+        if node.unit not in units or node.unit.is_view:
+            continue
+        found = read.setdefault(node, {})
+        found[pos] = prod(extents[a] for a in axes_in(pos))
+        if len(found) > 1 and sum(found.values()) > prod(node.shape):
             return Reject("RF306", node, "a tensor of the row is read at two different positions",
                           "its neighbours would have to be computed as well",
                           "write the tensor in a pass before the cascade")

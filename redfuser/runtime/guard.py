@@ -25,7 +25,7 @@ from collections.abc import Collection
 import torch
 
 from redfuser.errors import ArtifactError
-from redfuser.runtime.operators import INFIX, OPAQUE, OPERATORS, PROPERTIES
+from redfuser.runtime.operators import INFIX, OPAQUE, OPERATORS, OWN, PROPERTIES
 
 MAX_SOURCE_BYTES = 4 << 20
 MAX_DEPTH = 64
@@ -182,7 +182,7 @@ class _Grammar:
         path = path_of(node.func)
         if path and path[0] in ("torch", "F"):
             target = opaque_target(path)
-            allowed = (self.any_operator or target in OPAQUE) if target else ".".join(path) in OPERATORS
+            allowed = (self.any_operator or target in OPAQUE or target in OWN) if target else ".".join(path) in OPERATORS
             if not allowed or any(part.startswith("__") and not target for part in path):
                 raise refuse(node.lineno, f"{'.'.join(path)} is not an operator of a graph")
             return children

@@ -7,7 +7,8 @@ arguments are checked here. Their results come from torch's own shape functions,
 
 Left out on purpose: whatever writes into its operands, shares memory under strides of its choice (``as_strided``,
 ``_reshape_alias``, ``set_``, ``resize_``), trusts indices (``_unsafe_index``, ``_unsafe_index_put``, ``_embedding_bag``,
-gradients of pools and embeddings), returns memory as it finds it (``empty``), or has a shape that depends on data.
+``_grouped_mm``, gradients of pools and embeddings), returns memory as it finds it (``empty``), or has a shape that depends
+on data. ``OWN`` are operators of this package.
 """
 
 from __future__ import annotations
@@ -18,9 +19,21 @@ from typing import Any
 
 import torch
 
+from redfuser import grouped
 from redfuser.runtime import computing, moving
 from redfuser.runtime.computing import Rule
-from redfuser.runtime.shapes import MAX_RESULTS, Refused, Shaped, broadcast, integer, need, promoted, tensor
+from redfuser.runtime.shapes import (
+    MAX_RESULTS,
+    Ends,
+    Refused,
+    Shaped,
+    broadcast,
+    index,
+    integer,
+    need,
+    promoted,
+    tensor,
+)
 
 OPERATORS: dict[str, Rule] = {**computing.RULES, **moving.RULES}
 INFIX = computing.INFIX
@@ -71,8 +84,27 @@ OPAQUE = frozenset(f"aten.{name}" if "." in name else f"aten.{name}.default"
                    for text in (_POINTWISE, _REDUCTIONS, _PRODUCTS, _MOVES, _WINDOWS) for name in text.split())
 
 
+def _group_ends(offs: Any, rows: Any) -> Ends:
+    need(index(offs).rank == 1 and offs.shape[0] > 0, "offsets of groups along one axis")
+    return Ends(offs.shape[0], integer(rows, 1, (1 << 31) - 1))
+
+
+def _grouped_mm(x: Any, w: Any, ends: Any) -> Shaped:
+    need(tensor(x).rank == 2 and tensor(w).rank == 3 and x.dtype == w.dtype and x.dtype in grouped.DTYPES,
+         "a grouped product of these operands")
+    need(x.shape[1] == w.shape[1] and min(*x.shape, *w.shape) > 0, f"a grouped product of {list(x.shape)} and {list(w.shape)}")
+    need(ends == Ends(w.shape[0], x.shape[0]), f"ends that are not those of {w.shape[0]} groups in {x.shape[0]} rows")
+    return x.like((x.shape[0], w.shape[2]))
+
+
+OWN: dict[str, Rule] = {grouped.GROUP_ENDS: _group_ends, grouped.GROUPED_MM: _grouped_mm}
+"""What looks at what torch's operators take on trust, with its rules."""
+
+
 def opaque_results(target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """What an opaque call returns, by torch's own shape function. Raises :class:`Refused`."""
+    if target in OWN:
+        return OWN[target](*args, **kwargs)
     if target not in OPAQUE:
         raise Refused(f"{target} is not among the operators that a saved graph may call")
     _, name, overload = target.split(".")

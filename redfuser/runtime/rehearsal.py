@@ -19,7 +19,7 @@ from redfuser.runtime.check import TORCH_DTYPE, inputs_of, outputs_of
 from redfuser.runtime.guard import opaque_target, path_of, refuse
 from redfuser.runtime.moving import Device, item
 from redfuser.runtime.operators import INFIX, OPERATORS, opaque_results
-from redfuser.runtime.shapes import MAX_RANK, Pair, Refused, Shaped, need
+from redfuser.runtime.shapes import MAX_RANK, Ends, Pair, Refused, Shaped, need
 
 FLOOR_BYTES = 256 << 20
 """Any graph may make values as large as this."""
@@ -176,6 +176,8 @@ def _parts(value: Any) -> list[Shaped]:
         return [value]
     if isinstance(value, Pair):
         return [value.values, value.indices]
+    if isinstance(value, Ends):
+        return [Shaped(torch.int32, (value.groups,))]
     return [p for v in value for p in _parts(v)] if isinstance(value, (tuple, list)) else []
 
 
@@ -186,7 +188,7 @@ def _bytes(value: Any) -> int:
 def _is_result(value: Any) -> bool:
     if isinstance(value, tuple):
         return all(v is None or _is_result(v) for v in value)
-    return isinstance(value, (Shaped, Pair))
+    return isinstance(value, (Shaped, Pair, Ends))
 
 
 def _words(value: Any) -> str:

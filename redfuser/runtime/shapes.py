@@ -54,6 +54,15 @@ class Pair:
     indices: Shaped
 
 
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Ends of ``groups`` groups of rows that cover ``rows`` of them once. No tensor to any rule but that of a grouped product:
+    what a product is given is what :func:`redfuser.grouped.group_ends` made."""
+
+    groups: int
+    rows: int
+
+
 def shaped(dtype: torch.dtype, shape: Sequence[int]) -> Shaped:
     """A tensor of a description; raises :class:`Refused` for a shape that no tensor has."""
     need(len(shape) <= MAX_RANK and all(n >= 0 for n in shape) and math.prod(max(n, 1) for n in shape) < 1 << 48,

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from redfuser.acrf.state import NotFusable
 from redfuser.frontend import import_model
+from redfuser.partition import legalise
 from redfuser.partition.search import Partitioner
 from tests.partition.helpers import execute, flat, partitioned
 
@@ -41,6 +42,47 @@ def test_what_torch_does_as_well_stays_its_call() -> None:
         imported, p = partitioned(number, (torch.tensor(1.5),))  # what it reads has no axis at all
         torch.testing.assert_close(execute(imported, p, (torch.tensor(1.5),))[0], number(torch.tensor(1.5)))
     assert not Partitioner(import_model(lambda x, y: F.mse_loss(x, y), (X, Y)), arch="cpu", maps=False).run().parts
+
+
+def test_few_terms_that_lie_across_memory_are_a_map(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What some experts made of a token is weighed and added where it is read, beside a norm of it too. Nine are a reduction."""
+    monkeypatch.setattr(legalise, "LARGE", 1)
+    w = torch.rand(96)
+
+    def tokens(x: torch.Tensor, w: torch.Tensor, y: torch.Tensor, few: int = 8) -> torch.Tensor:
+        return (x * w[:, None]).view(-1, few, 40).sum(1) + y
+
+    def normed(x: torch.Tensor, w: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        h = tokens(x, w, y)
+        return h, F.rms_norm(h, (40,))
+
+    def three(x: torch.Tensor, w: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return tokens(x[:36], w[:36], y, 3)
+
+    for of, found in ((tokens, "map.0"), (normed, "norm.0"), (three, "map.0")):
+        args = (torch.randn(96, 40), w, Y)
+        imported, p = partitioned(of, args)
+        assert [r.name for r in p.parts] == [found] and "sum[c]" not in str(p.parts[0].cascade) and not p.kept
+        for mine, theirs in zip(execute(imported, p, args), flat(of(*args)), strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
+    nine = partitioned(lambda x, w, y: tokens(x, w, y, 9), (torch.randn(108, 40), torch.rand(108), Y))[1]
+    assert nine.kept.get("relax.sum") == 1
+
+
+def test_neighbours_that_would_be_computed_twice_are_written_before() -> None:
+    def pairs(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        h = torch.tanh(x) * y
+        return (h[:, 1:] + h[:, :-1]).softmax(-1)
+
+    def halves(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        h = (torch.tanh(x) * y).view(12, 20, 2)
+        return (h[..., 0] + h[..., 1]).softmax(-1)
+
+    for of, alone in ((pairs, False), (halves, True)):
+        imported, p = partitioned(of, (X, Y))
+        (softmax,) = p.regions
+        assert ("tanh" in str(softmax.cascade)) is alone
+        torch.testing.assert_close(execute(imported, p, (X, Y))[0], of(X, Y), rtol=1e-5, atol=1e-5)
 
 
 def test_two_of_one_row_do_not_take_a_cascade_apart() -> None:

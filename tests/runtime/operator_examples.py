@@ -97,7 +97,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
                "torch.ops.aten.max_pool2d_with_indices.default(a2, [2, 2], [2, 2])[0]",
                "torch.ops.aten.native_group_norm.default(a1, r, r, 2, 4, 8, 2, 1e-05)[0]",
                "torch.ops.aten.full.default([2, 3], 1.0, dtype=torch.float32, device=device)",
-               "torch.ops.aten.scaled_dot_product_attention.default(q, o, o, None, 0.0, False, scale=0.5)")}
+               "torch.ops.aten.scaled_dot_product_attention.default(q, o, o, None, 0.0, False, scale=0.5)",
+               *(f"torch.ops.redfuser.grouped_mm.default({a}, {b}, torch.ops.redfuser.group_ends.default({offs}, {rows}))"
+                 for a, b, offs, rows in (("t", "a1", "j[0:2]", 6), ("x", "a2.reshape((16, 6, 4))", "k.reshape((24,))[0:16]", 4),
+                                          ("r.reshape((4, 1))", "q.reshape((10, 1, 8))", "n.reshape((24,))[3:13]", 4))))}
+_ENDS = "torch.ops.redfuser.group_ends.default(j[0:2], 6)"
 
 WRONG = (  # an operator's own name, arguments that it must not get
     "torch.sum(x, (2,))", "torch.sum(x, (0, 0))", "torch.sum(x)", "torch.sum(x, (1,), out=x)", "torch.argmax(x, 5)",
@@ -139,5 +143,17 @@ WRONG = (  # an operator's own name, arguments that it must not get
     "torch.ops.aten.scaled_dot_product_attention.default(q, o, q)", "torch.ops.aten.histc.default(x, 99999999999)",
     "torch.ops.aten.full.default([99999999999], 1.0, dtype=torch.float32, device=device)", "torch.ops.aten.histc.default(x, x, x, x, x)",
     "torch.ops.aten.expm1.default(x, out=x)", "torch.ops.aten.unbind.int(v.expand((70000, 6)), 0)[0]",
-    "torch.ops.aten.grid_sampler_2d.default(a2, a2[:, :, :, 0:2], 9, 0, False)")
+    "torch.ops.aten.grid_sampler_2d.default(a2, a2[:, :, :, 0:2], 9, 0, False)",
+    "torch.ops.aten._grouped_mm.default(t, a1, j[0:2])", "torch.ops.transformers.grouped_mm_fallback.default(t, a1, j[0:2])",
+    "torch.ops.redfuser.grouped_mm.default(t, a1, j[0:2])", f"torch.ops.redfuser.grouped_mm.default(x, a1, {_ENDS})",
+    f"torch.ops.redfuser.grouped_mm.default(t, a1.to(torch.float16), {_ENDS})", f"torch.ops.redfuser.grouped_mm.default(t, t, {_ENDS})",
+    f"torch.ops.redfuser.grouped_mm.default(t.double(), a1.double(), {_ENDS})", f"torch.ops.redfuser.grouped_mm.default(t, a1, {_ENDS}, t)",
+    "torch.ops.redfuser.grouped_mm.default(t, a1, torch.ops.redfuser.group_ends.default(j[0:2], 7))",
+    "torch.ops.redfuser.grouped_mm.default(t, a1, torch.ops.redfuser.group_ends.default(j, 6))",
+    "torch.ops.redfuser.grouped_mm.default(t[:, 0:0], a1[:, 0:0], torch.ops.redfuser.group_ends.default(j[0:2], 6))",
+    *(f"torch.ops.redfuser.grouped_mm.default(t, a1, {changed})" for changed in (
+        f"{_ENDS} + 1", f"torch.neg({_ENDS})", f"{_ENDS}.to(torch.int32)", f"{_ENDS}[0:2]", f"{_ENDS}.flip(0)", f"torch.cat([{_ENDS}], 0)",
+        f"torch.ops.aten.neg.default({_ENDS})", f"torch.ops.aten.clone.default({_ENDS})", f"({_ENDS},)")),
+    *(f"torch.ops.redfuser.group_ends.default({args})" for args in (
+        "j, 3", "x, 4", "k, 4", "s.long(), 4", "j[0:0], 4", "j, 0", "j, -1", "j, 2147483648", "j, True", "j, 2.0", "j", "j, 4, 4", "j, rows=j")))
 """Arguments that no rule may accept."""

@@ -113,7 +113,7 @@ def test_opaque_operators_are_functions() -> None:
         assert not schema.is_mutable, target
         assert not any(a.alias_info is not None and a.alias_info.is_write for a in (*schema.arguments, *schema.returns)), target
     for name in ("as_strided", "_reshape_alias", "set_", "resize_", "empty", "empty_strided", "_unsafe_index", "_unsafe_index_put",
-                 "_embedding_bag", "embedding_dense_backward", "max_pool2d_with_indices_backward", "nonzero"):
+                 "_embedding_bag", "embedding_dense_backward", "max_pool2d_with_indices_backward", "nonzero", "_grouped_mm"):
         assert not any(target.split(".")[1] == name for target in OPAQUE), name
 
 

@@ -10,8 +10,9 @@ import torch
 
 from redfuser.frontend.builder import Builder
 from redfuser.frontend.dtypes import relax_dtype
+from redfuser.frontend.imported import OpaqueCall
 from redfuser.frontend.static import Statics
-from redfuser.tvm_compat import dtype_of, relax, shape_of
+from redfuser.tvm_compat import call_dps_packed, dtype_of, relax, shape_of, tensor_info
 
 Converter = Callable[..., Any]
 CONVERTERS: dict[str, Converter] = {}
@@ -38,14 +39,26 @@ def converts(*targets: str) -> Callable[[Converter], Converter]:
 
 class Context:
     """One call being converted. ``val`` is the fake result of the export, ``raw`` the unconverted arguments by name,
-    ``statics`` the values of graph nodes that depend on no input."""
+    ``statics`` the values of graph nodes that depend on no input, ``symbol`` names a torch call."""
 
-    def __init__(self, builder: Builder, node: Any, raw: dict[str, Any], statics: Statics) -> None:
-        self.builder, self.node, self.raw, self.statics = builder, node, raw, statics
+    def __init__(self, builder: Builder, node: Any, raw: dict[str, Any], statics: Statics,
+                 symbol: Callable[[OpaqueCall], str]) -> None:
+        self.builder, self.node, self.raw, self.statics, self.symbol = builder, node, raw, statics, symbol
         self.val = node.meta["val"]
 
     def emit(self, expr: Any, suffix: str = "") -> Any:
         return self.builder.emit(expr, suffix)
+
+    def call(self, target: str, operands: Sequence[Any], *rest: Any, shape: Sequence[int], dtype: str, suffix: str = "") -> Any:
+        """A function among torch's operators that stays a torch call, of variables and behind them ``rest``: twice the same is
+        one call."""
+        key = (target, *(x.name_hint for x in operands), *rest)
+        if key not in self.builder.called:
+            tensors = tuple({"tensor": i} for i in range(len(operands)))
+            symbol = self.symbol(OpaqueCall(target, (*tensors, *rest), {}, 1, True, provenance=self.builder.origin,
+                                            why="a library's operator"))
+            self.builder.called[key] = self.emit(call_dps_packed(symbol, list(operands), tensor_info(shape, dtype)), suffix)
+        return self.builder.called[key]
 
     @property
     def dtype(self) -> str:

@@ -8,7 +8,8 @@ import torch
 
 from redfuser.frontend.aten.context import Context, Decline, axis_of, converts
 from redfuser.frontend.aten.shapes import along, bound
-from redfuser.tvm_compat import dtype_of, op_name, relax, shape_of
+from redfuser.frontend.static import counting
+from redfuser.tvm_compat import bytes_of, dtype_of, op_name, relax, shape_of
 
 op = relax.op
 
@@ -21,7 +22,77 @@ def embedding(c: Context, weight: Any, indices: Any, padding_idx: int = -1, scal
 
 @converts("aten.index_select.default")
 def index_select(c: Context, self: Any, dim: int, index: Any) -> Any:
-    return _taken(c, self, axis_of(dim, len(shape_of(self))), index, c.static("index"))
+    return _taken(c, self, index, axis_of(dim, len(shape_of(self))), c.static("index"))
+
+
+def _taken(c: Context, x: Any, index: Any, axis: int, known: torch.Tensor | None, perm: Any = None) -> Any:
+    """``x[index]`` along an axis. Rows of a map that nothing else reads are the map of rows, ``(a * w)[i] = a[i] * w[i]``, so
+    that whoever reads them computes it, where its operands are no more to move than its result. ``known``: the index's values.
+    ``perm``: the order that ``index`` undoes."""
+    if known is not None and (counted := _counted(c, x, axis, known)) is not None:
+        return counted
+    if axis == 0 and (before := _before(c, x, perm)) is not None:
+        return before
+    value = c.builder.value(x)
+    shape, reads = shape_of(x), list(c.node.args[0].users)
+    if axis or op_name(value) not in _MAPS or reads != [c.node] or len(shape_of(index)) != 1 or shape_of(index)[0] > shape[0]:
+        return c.emit(op.take(x, index, axis=axis))
+    wide = {a: c.builder.value(a) for a in value.args if isinstance(a, relax.Var)}
+    sources = {a: v.args[0] if op_name(v) == "astype" and bytes_of(v.args[0].struct_info) < bytes_of(a.struct_info) else a
+               for a, v in wide.items()}
+    rowwise = [a for a in sources if len(shape_of(a)) == len(shape) and shape_of(a)[0] == shape[0] > 1]
+    sorted_ = {a: _before(c, sources[a], perm) for a in rowwise}
+    if 8 * sum(bytes_of(sources[a].struct_info) for a in rowwise if sorted_[a] is None) > 9 * bytes_of(x.struct_info):
+        return c.emit(op.take(x, index, axis=axis))
+    rows = {a: c.cast(sorted_[a] or c.emit(op.take(sources[a], index, axis=0), "rows"), dtype_of(a), "wide") for a in rowwise}
+    c.builder.begin(c.node.name, c.builder.provenance[x.name_hint])
+    return c.emit(relax.Call(value.op, [rows.get(a, a) for a in value.args], value.attrs, value.sinfo_args))
+
+
+def _counted(c: Context, x: Any, axis: int, index: torch.Tensor) -> Any:
+    """``x`` at positions in equal steps, from its end to its start too: arithmetic, and no gather. None for any others."""
+    extent, at = shape_of(x)[axis], index.flatten().tolist()
+    step = at[1] - at[0] if len(at) > 1 else 1
+    if index.dim() != 1 or not at or any(not -extent <= p < extent or (p - at[0] - i * step) % extent for i, p in enumerate(at)):
+        return None
+    return along(c, x, axis, at[0], step, len(at))
+
+
+def _before(c: Context, x: Any, perm: Any) -> Any:
+    """What ``x`` is the rows of, in the order ``perm``; None where it is no such thing."""
+    value = c.builder.value(x)
+    if perm is not None and op_name(value) == "expand_dims" and 0 not in (axes := [int(a) for a in value.attrs.axis]):
+        inner = _before(c, value.args[0], perm)
+        return None if inner is None else c.emit(op.expand_dims(inner, axes), "before")
+    taken = perm is not None and op_name(value) == "take" and int(value.attrs.axis or 0) == 0 and value.args[1].same_as(perm)
+    return value.args[0] if taken else None
+
+
+def _undone(c: Context, node: Any, index: Any) -> Any:
+    """The order of a sort that ``index`` undoes: ``torch.empty(n).index_put([order], arange(n))``; None for any other index."""
+    value = c.builder.value(index)
+    if str(getattr(node, "target", "")) != "aten.index_put.default" or len(node.args) != 3 or not _runs(value, PUT):
+        return None
+    numbers, order = c.statics.get(node.args[2]), value.args[1].fields[1]
+    if numbers is None or tuple(numbers.shape) != shape_of(index) or counting(numbers) != (0, 0, 1):
+        return None
+    return order if _is_order(c, order) else None
+
+
+def _is_order(c: Context, index: Any) -> bool:
+    """The places of what was sorted along its one axis: each place once."""
+    value = c.builder.value(index)
+    return isinstance(value, relax.TupleGetItem) and value.index == 1 and len(shape_of(index)) == 1 and \
+        _runs(c.builder.value(value.tuple_value), "aten.sort")
+
+
+def _runs(value: Any, target: str) -> bool:
+    """Is it a call of that operator, which torch runs?"""
+    return op_name(value) == "call_dps_packed" and str(value.args[0].global_symbol).startswith(f"torchop.{target}.")
+
+
+PUT = "aten.index_put"
+_MAPS = ("add", "divide", "multiply", "subtract")
 
 
 @converts("aten.gather.default")
@@ -36,16 +107,6 @@ def gather(c: Context, self: Any, dim: int, index: Any, sparse_grad: bool = Fals
     return c.emit(op.gather_elements(self, index, axis))
 
 
-def _taken(c: Context, x: Any, axis: int, index: Any, known: torch.Tensor | None) -> Any:
-    """``x`` at ``index`` along an axis. Known positions in equal steps, from the end to the start too, are arithmetic."""
-    if known is not None and known.dim() == 1 and known.numel():
-        extent, at = shape_of(x)[axis], known.tolist()
-        step = at[1] - at[0] if len(at) > 1 else 1
-        if all(-extent <= p < extent and (p - at[0] - i * step) % extent == 0 for i, p in enumerate(at)):
-            return along(c, x, axis, at[0], step, len(at))
-    return c.emit(op.take(x, index, axis=axis))
-
-
 def wrapped(c: Context, index: Any, extent: int, known: Any) -> Any:
     """``index`` with negative positions counted from the end."""
     if (int(known.min()) >= 0) if known is not None else _counts(c, index):
@@ -55,11 +116,14 @@ def wrapped(c: Context, index: Any, extent: int, known: Any) -> Any:
 
 
 def _counts(c: Context, index: Any) -> bool:
-    """Whether the index comes from an operator that counts positions from 0, through views of its result."""
+    """Whether the index comes from an operator that counts positions from 0, through views and quotients of its result."""
     value = c.builder.value(index)
     while op_name(value) in ("reshape", "expand_dims", "squeeze", "permute_dims", "broadcast_to", "repeat",
-                             "strided_slice"):
-        value = c.builder.value(value.args[0])
+                             "strided_slice") or (op_name(value) == "floor_divide" and isinstance(value.args[1], relax.Constant)
+                                                  and value.args[1].data.numpy().min() > 0):
+        index, value = value.args[0], c.builder.value(value.args[0])
+    if _is_order(c, index):
+        return True
     if isinstance(value, relax.TupleGetItem):
         return value.index == 1 and op_name(c.builder.value(value.tuple_value)) == "topk"
     return op_name(value) in ("argmax", "argmin")
@@ -76,7 +140,9 @@ def index(c: Context, self: Any, indices: Any) -> Any:
     shape = shape_of(self)
     if len(present) == 1:
         (axis,) = present
-        return _taken(c, self, axis, wrapped(c, indices[axis], shape[axis], known[axis]), known[axis])
+        at, order = indices[axis], _undone(c, c.raw["indices"][axis], indices[axis])
+        at = at if order is not None else wrapped(c, at, shape[axis], known[axis])
+        return _taken(c, self, at, axis, known[axis], order)
     if present != list(range(len(present))):
         raise Decline("indices that skip dimensions")
     if all(known[i] is not None for i in present):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from redfuser.frontend.aten.context import HALF, Context, Decline, accumulator, converts
+from redfuser.frontend.dtypes import relax_dtype
+from redfuser.grouped import DTYPES, GROUP_ENDS, GROUPED_MM
 from redfuser.tvm_compat import dtype_of, relax, shape_of
 
 op = relax.op
@@ -30,6 +32,29 @@ def matmul(c: Context, self: Any, **rest: Any) -> Any:
 @converts("aten._int_mm.default")
 def int_mm(c: Context, self: Any, mat2: Any) -> Any:
     return c.emit(op.matmul(self, mat2, out_dtype="int32"))
+
+
+@converts("aten._grouped_mm.default")
+def grouped_product(c: Context, self: Any, mat2: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
+    """Rows up to ``offs[e]`` times matrix ``e``; nothing is known of rows behind the last."""
+    if offs is None or bias is not None or c.dtype not in map(relax_dtype, DTYPES) or not \
+            dtype_of(self) == dtype_of(mat2) == c.dtype or (len(shape_of(self)), len(shape_of(mat2))) != (2, 3):
+        raise Decline("a grouped product of another form than rows times matrices")
+    if 0 in (*shape_of(self), *shape_of(mat2)):
+        raise Decline("an empty product")
+    ends = c.call(GROUP_ENDS, [offs], shape_of(self)[0], shape=shape_of(offs), dtype="int32", suffix="ends")
+    return c.call(GROUPED_MM, [self, mat2, ends], shape=c.shape, dtype=c.dtype)
+
+
+@converts("transformers.grouped_mm_fallback.default")
+def grouped_rows(c: Context, input: Any, weight: Any, offs: Any) -> Any:
+    """The same as transformers' operator, which it takes where torch.compile has no other: rows behind the last end are 0."""
+    y = grouped_product(c, input, weight, offs)
+    rows, groups = shape_of(y)[0], shape_of(offs)[0]
+    last = c.emit(op.strided_slice(offs, axes=[0], begin=[groups - 1], end=[groups], strides=[1]), "last")
+    row = c.cast(c.emit(op.arange(0, rows, 1, "int64"), "count"), dtype_of(offs), "row")
+    inside = c.emit(op.reshape(c.emit(op.less(row, last), "inside"), [rows, 1]), "covered")
+    return c.emit(op.where(inside, y, c.const(0, c.dtype)))
 
 
 @converts("aten.addmm.default")

@@ -1,0 +1,61 @@
+"""Rows that are taken: of a map, whoever reads them computes it; in the order that undoes a sort, they are what was sorted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from redfuser import tvm_compat as tc
+from redfuser.frontend import Imported, import_model
+from tests.interpret import run
+
+X, W, KEYS = torch.randn(12, 6), torch.rand(12), torch.randint(0, 4, (12,))
+
+
+def operators(imported: Imported) -> list[str]:
+    return [tc.op_name(b.value) for b in tc.bindings(imported.mod["main"])]
+
+
+def held(of: Callable[..., Tensor], *args: Tensor) -> list[str]:
+    imported = import_model(of, args)
+    torch.testing.assert_close(run(imported, args)[0], of(*args))
+    return operators(imported)
+
+
+def back(order: Tensor, step: int = 1, length: int = 12) -> Tensor:
+    found = torch.zeros(length, dtype=torch.int64)
+    places = torch.arange(order.shape[0])
+    found[order] = places if step > 0 else places.flip(0)
+    return found
+
+
+def test_rows_of_a_map_are_the_map_of_rows() -> None:
+    index = torch.tensor([3, 0, -1, 5])
+    assert held(lambda x, w, i: (x.half() * w[:, None])[i], X, W, index).index("take") < held(
+        lambda x, w, i: (x.half() * w[:, None])[i], X, W, index).index("multiply")
+    for of in (lambda x, y, i: (x * y)[i],  # twice the rows to move
+               lambda x, y, i: ((h := x * y[0])[i] + h[:4]),  # the map is read by another
+               lambda x, y, i: (x * y[0])[i.repeat(4)]):  # more rows than there are
+        found = held(of, X, torch.rand(12, 6), index)
+        assert found.index("multiply") < found.index("take")
+
+
+def test_an_order_and_what_undoes_it() -> None:
+    def experts(x: Tensor, w: Tensor, keys: Tensor) -> Tensor:
+        order = torch.sort(keys)[1]
+        return (torch.tanh(x[order // 1]) * w[order][:, None])[back(order)]
+
+    found = held(experts, X, W, KEYS)
+    assert found.count("take") == 2 and "where" not in found  # the rows before and behind; no weights, no place below 0
+
+
+@pytest.mark.parametrize("of", [
+    lambda x, k: x[o := torch.sort(k)[1]][back(o, -1)], lambda x, k: x[h := torch.sort(k)[1] // 2][back(h)], lambda x, k: x[o := torch.sort(k)[1]][o],
+    lambda x, k: x[o := torch.sort(k[:8])[1]][back(o)],
+    lambda x, k: x[torch.sort(k)[1]][back(torch.sort(k, descending=True)[1])]],
+    ids=["backwards", "no order", "the order", "part", "another order"])
+def test_what_undoes_no_order_is_taken(of: Callable[..., Tensor]) -> None:
+    assert held(of, X, KEYS).count("take") == 2
