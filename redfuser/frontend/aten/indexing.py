@@ -53,9 +53,8 @@ def _counted(c: Context, x: Any, axis: int, index: torch.Tensor) -> Any:
     """``x`` at positions in equal steps, from its end to its start too: arithmetic, and no gather. None for any others."""
     extent, at = shape_of(x)[axis], index.flatten().tolist()
     step = at[1] - at[0] if len(at) > 1 else 1
-    if index.dim() != 1 or not at or any(not -extent <= p < extent or (p - at[0] - i * step) % extent for i, p in enumerate(at)):
-        return None
-    return along(c, x, axis, at[0], step, len(at))
+    equal = all(-extent <= p < extent and (p - at[0] - i * step) % extent == 0 for i, p in enumerate(at))
+    return along(c, x, axis, at[0], step, len(at)) if index.dim() == 1 and at and equal else None
 
 
 def _before(c: Context, x: Any, perm: Any) -> Any:
