@@ -44,6 +44,32 @@ def windows(x: Tensor) -> Tensor:
     return y.view(b, h // 7, w // 7, 7, 7, c).transpose(2, 3).reshape(b, h, w, c)
 
 
+def shifted(x: Tensor, w: Tensor) -> Tensor:
+    """Norm, windows of 4 by 4 around the corner, a product, back to their places, a residual and its norm."""
+    b, h, n, c = x.shape
+    y = F.layer_norm(x, (c,)).roll((-1, -3), (1, 2)).view(b, h // 4, 4, n // 4, 4, c).transpose(2, 3).reshape(-1, 16, c)
+    y = (y @ w).view(b, h // 4, n // 4, 4, 4, c).transpose(2, 3).reshape(x.shape).roll((1, 3), (1, 2))
+    return F.layer_norm(x + y, (c,))
+
+
+def rotary_pieces(x: Tensor, w: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Queries, keys and values are pieces of one product; half a head is read from the other half's places."""
+    def turned(y: Tensor) -> Tensor:
+        half = y.shape[-1] // 2
+        return y * cos + torch.cat((-y[..., half:], y[..., :half]), -1) * sin
+
+    n = w.shape[0] // 3
+    q, k, v = (split(y) for y in F.linear(x, w).split(n, -1))
+    return F.scaled_dot_product_attention(turned(q), turned(k), v, is_causal=True)
+
+
+def backwards(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Positions that are counted: the last first, every second, around the end."""
+    n = x.shape[-1]
+    y = x[:, torch.arange(n - 1, -1, -1)]
+    return torch.softmax(y, -1) + x[:, (torch.arange(n) + 5) % n], y[:, torch.arange(0, n, 2)].amax(-1)
+
+
 def both_ways(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """One result as it is, turned, and normalised."""
     a = F.scaled_dot_product_attention(q, k, v)
@@ -181,6 +207,12 @@ def rows() -> Iterator[Program]:
         yield Program("structure", f"{dtype} 3x40x72 chained", chained, (x,))
         yield Program("structure", f"{dtype} 3x32x9x11 excite", excite, (
             In("x", (3, 32, 9, 11), dtype), In("w1", (8, 32), dtype, "weight"), In("w2", (32, 8), dtype, "weight")))
+        yield Program("structure", f"{dtype} 3x8x12x40 shifted windows", shifted, (
+            In("x", (3, 8, 12, 40), dtype), In("w", (40, 40), dtype, "weight")))
+        turns = tuple(In(n, (50, 16), dtype) for n in ("cos", "sin"))
+        yield Program("structure", f"{dtype} 2x50x64 rotary pieces", rotary_pieces, (
+            In("x", (2, 50, 64), dtype), In("w", (3 * HEADS * 16, 64), dtype, "weight"), *turns))
+        yield Program("structure", f"{dtype} 9x333 backwards", backwards, (In("x", (9, 333), dtype),))
         labels = (In("x", (70, 500), dtype), In("y", (70,), "i64", "label", high=500))
         yield Program("structure", f"{dtype} 70x500 ignored labels", ignored, labels)
         yield Program("structure", f"{dtype} 70x500 gradient of entropy", entropy_grad, labels)
