@@ -102,6 +102,10 @@ def _wrong(e: Expr) -> Iterator[Expr]:
             yield replace(e, name=n.removesuffix("@old"))
 
 
+SHORT = 64
+"""Elements of a row that is drawn as it is, at most."""
+
+
 def distinguishes(original: Fused, mutant: Fused, seeds: tuple[int, ...] = (11, 12)) -> bool:
     """Does any fresh sample, exactly evaluated, tell the two apart by an output? If not, the mutant is
     equivalent: a guard's unused arm, a clamp that never acts, a term that multiplies a residual of rounding."""
@@ -123,9 +127,11 @@ def distinguishes(original: Fused, mutant: Fused, seeds: tuple[int, ...] = (11, 
 
 @lru_cache(maxsize=4)
 def _originals(f: Fused, seeds: tuple[int, ...]) -> tuple[tuple[Sample, dict[str, Labelled]], ...]:
-    """The samples of which the state itself has results, with them."""
-    found, shared = [], share(f)
-    for s in (s for seed in seeds for s in samples(f.cascade, 4, seed)):
+    """The samples of which the state itself has results, with them. Short rows are drawn as long as the program's: a mean that
+    divides by their number is another function of fewer."""
+    found, shared, extent = [], share(f), f.cascade.extent(f.cascade.raxis)
+    length = extent if isinstance(extent, int) and extent <= SHORT else 4
+    for s in (s for seed in seeds for s in samples(f.cascade, length, seed)):
         with suppress(OutOfRange, Inexact), np.errstate(all="ignore"):
             found.append((s, _values(shared, s)))
     return tuple(found)
