@@ -207,12 +207,6 @@ def rows() -> Iterator[Program]:
         yield Program("structure", f"{dtype} 3x40x72 chained", chained, (x,))
         yield Program("structure", f"{dtype} 3x32x9x11 excite", excite, (
             In("x", (3, 32, 9, 11), dtype), In("w1", (8, 32), dtype, "weight"), In("w2", (32, 8), dtype, "weight")))
-        yield Program("structure", f"{dtype} 3x8x12x40 shifted windows", shifted, (
-            In("x", (3, 8, 12, 40), dtype), In("w", (40, 40), dtype, "weight")))
-        turns = tuple(In(n, (50, 16), dtype) for n in ("cos", "sin"))
-        yield Program("structure", f"{dtype} 2x50x64 rotary pieces", rotary_pieces, (
-            In("x", (2, 50, 64), dtype), In("w", (3 * HEADS * 16, 64), dtype, "weight"), *turns))
-        yield Program("structure", f"{dtype} 9x333 backwards", backwards, (In("x", (9, 333), dtype),))
         labels = (In("x", (70, 500), dtype), In("y", (70,), "i64", "label", high=500))
         yield Program("structure", f"{dtype} 70x500 ignored labels", ignored, labels)
         yield Program("structure", f"{dtype} 70x500 gradient of entropy", entropy_grad, labels)
@@ -224,6 +218,13 @@ def rows() -> Iterator[Program]:
             yield Program("structure", f"{dtype} 33x500 gradient of {what}", fn, more)
     points = (In("x", (50, 12), "f32"), In("y", (90, 12), "f32"))
     yield Program("structure", "f32 50x90 neighbours", neighbours, points, only=("normal",))
+    for dtype in ("bf16", "f32"):
+        yield Program("structure", f"{dtype} 3x8x12x40 shifted windows", shifted, (
+            In("x", (3, 8, 12, 40), dtype), In("w", (40, 40), dtype, "weight")))
+        turns = tuple(In(n, (50, 16), dtype) for n in ("cos", "sin"))
+        yield Program("structure", f"{dtype} 2x50x64 rotary pieces", rotary_pieces, (
+            In("x", (2, 50, 64), dtype), In("w", (3 * HEADS * 16, 64), dtype, "weight"), *turns))
+        yield Program("structure", f"{dtype} 9x333 backwards", backwards, (In("x", (9, 333), dtype),))
 
 
 def programs() -> Iterator[Program]:
