@@ -81,6 +81,7 @@ def _one_that_is_a_f32(name: str) -> Callable[[Expr, Expr], Expr]:
 
 MEANINGS = {
     "aten.log1p.default": Meaning(1, log1p), "aten.expm1.default": Meaning(1, expm1),
+    "aten.log2.default": Meaning(1, lambda x: op("log2", x)),
     "aten.fmax.default": Meaning(2, _one_that_is_a_f32("max"), exact=True),
     "aten.fmin.default": Meaning(2, _one_that_is_a_f32("min"), exact=True),
     **{f"aten.{name}.default": Meaning(1, f) for name, f in curves.inverses(log1p).items()},

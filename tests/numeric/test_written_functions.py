@@ -14,7 +14,8 @@ FUNCTIONS = {
     "softplus": (3.0, F.softplus), "logsigmoid": (2.8, F.logsigmoid), "mish": (4.4, F.mish),
     "logaddexp": (4.5, lambda x: torch.logaddexp(x, 0.5 * x)), "logit": (2.1, torch.logit), "sinh": (2.6, torch.sinh),
     "cosh": (2.2, torch.cosh), "tan": (2.0, torch.tan), "atan": (2.7, torch.atan), "asin": (1.8, torch.asin),
-    "acos": (1.9, torch.acos), "asinh": (3.3, torch.asinh), "acosh": (1.9, torch.acosh), "atanh": (3.5, torch.atanh)}
+    "acos": (1.9, torch.acos), "asinh": (3.3, torch.asinh), "acosh": (1.9, torch.acosh), "atanh": (3.5, torch.atanh),
+    "log2": (1.5, torch.log2), "log10": (2.5, torch.log10)}
 """The largest error by octave of the argument, in float32 roundoffs of the octave's largest result: a tenth above what was
 measured. A program may square the value, which doubles it; the rule gives four and twice eager's, which are 0.5 to 1.5."""
 GROUPS = [tuple(FUNCTIONS)[i:i + 6] for i in range(0, len(FUNCTIONS), 6)]
@@ -53,3 +54,17 @@ def test_within_the_rule(names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
         if name in SIGNED:
             assert torch.equal(small, few) and torch.equal(small.signbit(), few.signbit()), name
     assert all(a <= b for a, b in worst.values()), worst
+
+
+def test_powers_of_two_have_whole_logarithms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``floor(log2(x))`` is the exponent: a quotient of natural logarithms is one too small at some powers."""
+    monkeypatch.setenv("REDFUSER_VERIFY", "0")
+
+    def exponents(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        e = torch.floor(torch.log2(x.abs().amax(-1, keepdim=True)))
+        return e, x * torch.exp2(-e)
+
+    x = torch.tensor([2.0**k for k in range(-126, 128)])[:, None] * torch.tensor([[1.0, 0.5, -0.25, 0.0]])
+    compiled = redfuser.compile(exponents, (x,), target="cpu")
+    assert compiled.report.fused and not compiled.report.opaque
+    assert compiled(x)[0][:, 0].tolist() == list(range(-126, 128))

@@ -12,7 +12,7 @@ from redfuser.tensorize.algebra import FACTORS, fold, linear, rewrite_bottom_up,
 from redfuser.tensorize.rewrite.facts import Facts, Setting, each_value, learn
 
 LOG2E = math.log2(math.e)
-SMALL = 4.0
+SMALL = 1.0
 """An argument up to which the change of base costs no more than a rounding or two."""
 
 
