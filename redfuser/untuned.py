@@ -36,10 +36,17 @@ def untuned(fused: Fused, arch: str, symbols: tuple[Symbol, ...] = ()) -> tuple[
     return chosen, asked_for(fused, arch, chosen, parts)
 
 
+def holds(fused: Fused, arch: str) -> bool:
+    """Does one block hold a row of ``fused``? What has to be reduced of the whole row is reduced there; a GPU's blocks would
+    read a longer one again, as few of them as there are rows, a CPU reads it again as fast as by itself."""
+    extent = fused.cascade.extent(fused.cascade.raxis)
+    return isinstance(extent, int) and (arch == "cpu" or select(fused, arch)[0] == "resident")
+
+
 def asked_for(fused: Fused, arch: str, strategy: Any, splits: int) -> Any:
     """The segment program of a strategy; only one in splits has these."""
     segment = cpu_segment(fused, strategy) if arch == "cpu" else None
     return realise(fused, strategy, splits if strategy == "multi" else 1, segment)
 
 
-__all__ = ["SPILLED", "asked_for", "untuned"]
+__all__ = ["SPILLED", "asked_for", "holds", "untuned"]

@@ -62,10 +62,12 @@ class Found:
 
 
 class Partitioner:
-    """``run`` partitions; after ``give_up``, ``run`` again: what was given up gives way to smaller regions."""
+    """``run`` partitions; after ``give_up``, ``run`` again: what was given up gives way to smaller regions. holds: is the row
+    of a state held on chip, so that what does not merge can be reduced of it?"""
 
-    def __init__(self, imported: Any, casts: str = "preserve", arch: str = "sm_90a", maps: bool = True) -> None:
-        self.casts, self.maps = casts, maps
+    def __init__(self, imported: Any, casts: str = "preserve", arch: str = "sm_90a", maps: bool = True,
+                 holds: Callable[[Fused], bool] | None = None) -> None:
+        self.casts, self.maps, self.holds = casts, maps, holds
         weights = frozenset(i.name for i in getattr(imported, "inputs", ()) if i.kind != "user")
         self.graph: Graph = build_graph(imported.mod, dict(imported.provenance or {}), weights)
         self.opaque = account.opaque(self.graph, imported)
@@ -222,6 +224,10 @@ class Partitioner:
                                   f"it has more than {CASCADES}", "a loop that was unrolled is better compiled as one step")
             self.work.left -= DERIVED
             self.fused[key] = fuse(cascade, self.casts)
+            if isinstance(self.fused[key], NotFusable) and self.holds is not None:
+                row = fuse(cascade, self.casts, held=True)
+                if isinstance(row, Fused) and self.holds(row):
+                    self.fused[key] = row
         return self.fused[key]
 
     # -- refusals ------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.derive.decompose import Decomposer
 from redfuser.acrf.derive.derivation import Derivation
+from redfuser.acrf.derive.of_the_row import of_the_row
 from redfuser.acrf.derive.ordered import derive_ordered
 from redfuser.acrf.derive.plain import derive_plain
 from redfuser.acrf.derive.product import derive_product
@@ -25,9 +26,20 @@ from redfuser.acrf.refuse import Refuse
 
 @dataclass(slots=True)
 class Deriver(Derivation):
-    """A derivation with its rules: which one takes which reduction, and the table that takes expressions apart."""
+    """A derivation with its rules: which one takes which reduction, and the table that takes expressions apart. held: what no
+    rule takes is reduced of the row, which is held."""
+
+    held: bool = False
 
     def reduce(self, r: Reduce) -> None:
+        try:
+            self._by_rule(r)
+        except Refuse as refusal:
+            if not self.held:
+                raise
+            of_the_row(self, r, refusal)
+
+    def _by_rule(self, r: Reduce) -> None:
         kind = self.scope.kind(r.expr)
         if r.expr.dtype in FLOATS or r.reducer.kind in ("any", "all"):
             r = replace(r, expr=promote(r.expr, self.scope))

@@ -1,0 +1,73 @@
+"""Reductions without a decomposition: refused by the algebra, one kernel where a row is held."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import redfuser
+from redfuser.acrf import fuse, parse_cascade
+from redfuser.acrf.cascade import Reduce
+from redfuser.acrf.check.verify import check
+from redfuser.acrf.state import Fused, NotFusable
+from redfuser.untuned import holds
+from workloads.correctness.held import OF_A_ROW
+
+DEVIATION = """
+cascade deviation(x: f32[4, 64]) over l
+  s = sum[l] x[i, l]
+  d = sum[l] abs(x[i, l] - s / 64.0)
+  return d
+"""
+PRODUCT = """
+cascade scores(q: f32[4, 16], k: f32[64, 16]) over l
+  p = sum[e] q[i, e] * k[l, e]
+  m = sum[l] p
+  d = sum[l] abs(p - m / 64.0)
+  return d
+"""
+
+
+
+def test_no_state_merges_it_and_a_held_row_needs_none() -> None:
+    """The refusal stands for who merges parts; the reduction follows the state of those before it, and its certificate is
+    checked as any other."""
+    refused = fuse(parse_cascade(DEVIATION))
+    assert isinstance(refused, NotFusable) and refused.code == "RF201"
+    fused = fuse(parse_cascade(DEVIATION), held=True)
+    assert isinstance(fused, Fused) and [a.name for a in fused.state.accumulators] == ["s"]
+    again = [s for s in fused.post if isinstance(s, Reduce)]
+    assert len(again) == 1 and again[0].over == "l" and any("RF201" in c for c in fused.certificate.choices)
+    assert not check(fused)
+
+
+def test_a_product_is_not_made_twice_for_it() -> None:
+    assert isinstance(fuse(parse_cascade(PRODUCT), held=True), NotFusable)
+
+
+@pytest.mark.parametrize("of", OF_A_ROW.values(), ids=OF_A_ROW)
+def test_one_kernel_and_torchs_values(of: Callable[[torch.Tensor], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the CPU, of rows with ties, infinities and NaN too."""
+    x = torch.randn(9, 96, generator=torch.Generator().manual_seed(0))
+    x[1], x[2, 5], x[3, 7], x[4, 3] = 2.5, float("nan"), float("inf"), float("-inf")
+    compiled = redfuser.compile(of, (x,), target="cpu")
+    assert len(compiled.report.fused) == 1 and not compiled.report.refused and not compiled.report.opaque
+    got, want = compiled(x), of(x)
+    for mine, theirs in zip(*(y if isinstance(y, tuple) else (y,) for y in (got, want)), strict=True):
+        rows = slice(None) if theirs.is_floating_point() else slice(0, 2)  # NaN as an integer is any
+        torch.testing.assert_close(mine[rows], theirs[rows], rtol=2e-5, atol=2e-6, equal_nan=True)
+
+
+def test_a_gpu_holds_what_fits_and_refuses_as_before_what_does_not() -> None:
+    def of(x: torch.Tensor) -> torch.Tensor:
+        return (x - x.mean(-1, keepdim=True)).abs().mean(-1)
+
+    short = redfuser.explain(of, (torch.randn(512, 1024),), target="sm_90a")
+    assert [c.strategy for c in short.fused] == ["resident"] and not short.refused
+    long = redfuser.explain(of, (torch.randn(8, 131072),), target="sm_90a")
+    assert [c.reason.code for c in long.refused if c.reason] == ["RF201"]
+    fused = fuse(parse_cascade(DEVIATION), held=True)
+    assert isinstance(fused, Fused) and holds(fused, "cpu") and holds(fused, "sm_90a")
