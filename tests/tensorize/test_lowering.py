@@ -48,7 +48,7 @@ CASES = {
 def test_a_row_on_chip_is_shared_evenly(n):
     """What TileLang 0.1.15 has a layout for without giving every thread whole rows, tried with every width of twenty: a power of
     two, whole accesses of four elements for each thread, or one row in whole turns of the threads."""
-    for c in row_space(True, 4096, n, False):
+    for c in row_space(True, 4096, n, False, 4096):
         even = c.segment % (4 * c.threads) == 0 or (c.rows == 1 and c.segment % c.threads == 0)
         assert c.segment >= n and (c.segment & (c.segment - 1) == 0 or even), c
 
