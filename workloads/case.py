@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -42,7 +43,7 @@ class Case:
     element. bytes: inputs read once plus outputs written once, weights included. sets: the shape sets it belongs to.
     sample / pick: a part of the problem small enough for float64 (the arguments of the part, and the matching part of a
     result); ``sample_note`` says which part. casts: whether roundings between reductions may move, where the program cannot be
-    fused otherwise.
+    fused otherwise. source: the file that it is the problem of, where it is none of these workloads.
     """
 
     workload: str
@@ -61,6 +62,7 @@ class Case:
     sample_note: str = ""
     sample_build: Callable[[], torch.nn.Module] | None = None  # the program for the sample, where it is another one
     casts: str = "preserve"
+    source: Path | None = None
 
     def __str__(self) -> str:
         return f"{self.workload}/{self.name}"

@@ -37,11 +37,15 @@ def baseline(name: str) -> Callable[[Plugin], Plugin]:
 
 def artifact_path(folder: Path, case: Case) -> Path:
     """Where ``bench build`` puts the compiled case, and ``bench run --artifacts`` looks for it."""
-    return folder / f"{case.workload}-{case.name}.rf"
+    return _artifact(folder, case.workload, case.name)
 
 
-def is_built(folder: Path, case: Case) -> bool:
-    path = artifact_path(folder, case)
+def _artifact(folder: Path, workload: str, name: str) -> Path:
+    return folder / f"{workload}-{name}.rf"
+
+
+def is_built(folder: Path, workload: str, name: str) -> bool:
+    path = _artifact(folder, workload, name)
     return path.exists() or thin_path(path).exists()
 
 

@@ -1,7 +1,7 @@
 """A process that makes one case after the other ready, says so, and takes times when it is told to
 (:mod:`redfuser.bench.together`).
 
-    {"case": ..., "options": {...}}  -->  {"ready": true}      {"go": true}  -->  {"rows": [...]}
+    {"case": ..., "source": ..., "options": {...}}  -->  {"ready": true}      {"go": true}  -->  {"rows": [...]}
 
 One without anything to time answers with its rows at once. A process that has lost its device ends behind them.
 """
@@ -38,17 +38,19 @@ def main() -> None:
             raise SystemExit(1)
         yield
 
+    from redfuser.bench.suite.cases import case as problem
     from workloads import all_cases
 
     cases = {str(c): c for c in all_cases()}
     while line := sys.stdin.readline():
         asked = json.loads(line)
         given = asked["options"]
+        case = (problem(Path(asked["source"])) if asked["source"] else None) or cases[asked["case"]]
         folder = Path(given["artifacts"]) if given["artifacts"] else None
         options = runner.Options(tuple(given["variants"]), given["device"], folder, given["budget_s"], frozenset(given["done"]))
         found: list[Any] = []
         try:
-            for block in runner.run([cases[asked["case"]]], options, say, turn):
+            for block in runner.run([case], options, say, turn):
                 found += block
         except RedFuserError:  # the device is lost: what was measured is there, and this process goes
             tell({"rows": found})

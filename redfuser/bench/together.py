@@ -49,7 +49,7 @@ def _batch(cases: Sequence[Case], children: Sequence[Child], options: runner.Opt
     for case, child in zip(cases, children, strict=False):
         if not child.running():
             child.start(environment())
-        child.send({"case": str(case), "options": {
+        child.send({"case": str(case), "source": str(case.source or ""), "options": {
             "variants": options.variants, "device": options.device, "budget_s": options.budget_s,
             "artifacts": str(options.artifacts) if options.artifacts else None, "done": sorted(options.done)}})
     until = time.monotonic() + limit_s

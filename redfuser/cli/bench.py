@@ -22,11 +22,18 @@ FOLDER = click.Path(file_okay=False, path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-def choose(workload: str, shapes: str) -> list[Case]:
-    """Cases by families (``mha``, ``norms``, ``all``) and by shape set or names. Raises InputError RF194 for unknown ones."""
+def choose(workload: str, shapes: str, among: Path | None = None) -> list[Case]:
+    """Cases by families (``mha``, ``norms``, ``all``) and by shape set or names; of a folder of problems in KernelBench's form,
+    by patterns as of ``bench suite``. among: a folder of artifacts, no case that it lacks. Raises InputError RF194 for
+    unknown ones."""
     import redfuser.bench  # noqa: F401 (it says where the workloads are)
     import workloads
+    from redfuser.bench.baselines import is_built
 
+    if workload not in ("all", *workloads.FAMILIES) and Path(workload).is_dir():
+        from redfuser.bench.suite.cases import cases as problems
+
+        return problems(Path(workload), "" if shapes in ("paper", "all") else shapes, among)
     cases = workloads.all_cases()
     if workload != "all":
         families = list(dict.fromkeys(c.workload for c in cases))
@@ -42,7 +49,7 @@ def choose(workload: str, shapes: str) -> list[Case]:
             raise InputError("RF194", f"{workload} has no shape or set of shapes {word!r}",
                              help=f"sets: {', '.join(sets)}; shapes: {', '.join(c.name for c in cases[:40])}")
         chosen += [c for c in found if c not in chosen]
-    return chosen
+    return [c for c in chosen if among is None or is_built(among, c.workload, c.name)]
 
 
 @click.group()
@@ -138,9 +145,9 @@ def run(workload: str, shapes: str, baselines: str, ours: bool, artifacts: Path 
         budget: float, jobs: int, limit: float, output: Path | None, resume: bool, dry_run: bool, quiet: bool) -> None:
     """Measure the cases: checked against float64, timed interleaved. Exit code 4 when a result of ours is outside the rule."""
     from redfuser.bench import rows
-    from redfuser.bench.baselines import BASELINES, is_built
+    from redfuser.bench.baselines import BASELINES
 
-    cases = [c for c in choose(workload, shapes) if not built or (artifacts is not None and is_built(artifacts, c))]
+    cases = choose(workload, shapes, artifacts if built else None)
     names = [n for n in (w.strip() for w in baselines.split(",")) if n and n != rows.OURS]
     unknown = [n for n in names if n not in BASELINES]
     if unknown:

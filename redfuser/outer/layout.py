@@ -13,6 +13,8 @@ ALIGN = 16
 _BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2}
 _FRESH = ("matmul", "take", "concat", "gather_elements", "arange", "full", "zeros", "ones", "nn.batch_norm")
 _LYING = ("aten.contiguous.default", GROUPED_MM)
+_OWN = ("convolution", "max_pool2d_with_indices", "max_pool3d_with_indices", "avg_pool2d", "avg_pool3d", "upsample_nearest2d")
+"""Calls of torch whose results begin an allocation, in the order of their operand or another."""
 SAME = frozenset({"reshape", "flatten", "expand_dims", "squeeze"})
 
 
@@ -41,8 +43,10 @@ class Layouts:
         name = op_name(call)
         if name == "call_dps_packed" and any(f".{t}." in str(call.args[0].global_symbol) for t in _LYING):
             return (True, True)
+        if isinstance(call, relax.TupleGetItem) and op_name(made := self.value(call.tuple_value)) == "call_dps_packed":
+            call, name = made, "call_dps_packed"
         if not name or name == "call_dps_packed":
-            return (False, False)
+            return (False, bool(name) and any(f".{t}." in str(call.args[0].global_symbol) for t in _OWN))
         if name.startswith(_FRESH):
             return (True, True)
         first = self.of(call.args[0]) if isinstance(call.args[0], relax.Var) else (True, True)

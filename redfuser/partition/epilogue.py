@@ -88,7 +88,7 @@ def absorbed(u: Unit) -> bool:
 def adds_bias(u: Unit) -> bool:
     """A product and a vector."""
     m = made_of(u)
-    return m is not None and (bool(m.gap) or contracts(m)) and not convolves(m) and adds_vector(u)
+    return m is not None and (bool(m.gap and not m.symbol) or contracts(m)) and not convolves(m) and adds_vector(u)
 
 
 def made_of(u: Unit) -> Unit | None:

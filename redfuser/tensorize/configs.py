@@ -83,7 +83,8 @@ def _rows(program: Program, kernel: Kernel, roles: Roles, n: int, target: Target
     beside = neighbours(kernel, roles.rows)
     if beside and kernel.kind != "resident" and target.kind == "cuda" and roles.extents[roles.rows] >= OWN:
         return [TileConfig(OWN, s, OWN, 0, "registers", False) for s in (EACH[1:] if summed_singly(program) else EACH)]
-    space = row_space(kernel.kind == "resident", roles.extents[roles.rows], n, beside)
+    all_rows = prod(roles.extents[a] for a in (roles.rows, *roles.grid))
+    space = row_space(kernel.kind == "resident", roles.extents[roles.rows], n, beside, all_rows)
     if target.kind == "cuda" and program.splits in THREADS:
         few = IN_TURN if summed_singly(program) else EACH[0]
         space = [*(TileConfig(program.splits, s, program.splits, 0, "registers", False) for s in EACH

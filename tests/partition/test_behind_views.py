@@ -138,3 +138,22 @@ def test_a_result_and_its_view_are_two_results_or_one(f, kernels, results):
     assert len(p.regions) == kernels and sum(len(r.outputs) for r in p.regions) == results and "F." not in text, text
     for got, want in zip(execute(imported, p, args), flat(f(*args)), strict=True):
         torch.testing.assert_close(got.float(), want.float(), rtol=0.02, atol=0.02)
+
+
+class Transposed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.less = nn.ConvTranspose2d(4, 8, 3, stride=2), nn.Parameter(torch.randn(8, 1, 1))
+
+    def forward(self, x):
+        return F.max_pool2d(torch.tanh(self.conv(x) - self.less), 2).exp() * 2
+
+
+def test_a_transposed_convolutions_bias_is_the_next_kernels():
+    """cuDNN takes none; and what torch has allocated is no copy's to align."""
+    model, args = Transposed().eval(), (torch.randn(2, 4, 9, 9),)
+    imported, p = partitioned(model, args)
+    text = outer.emit(imported, p.parts, {r.name: r.name.replace(".", "_") for r in p.parts}).source
+    assert " + " not in text and "clone" not in text and text.count(".contiguous()") == 2, text
+    for got, want in zip(execute(imported, p, args), flat(model(*args)), strict=True):
+        torch.testing.assert_close(got, want, rtol=2e-5, atol=2e-5)

@@ -48,7 +48,7 @@ CASES = {
 def test_a_row_on_chip_is_shared_evenly(n):
     """What TileLang 0.1.15 has a layout for without giving every thread whole rows, tried with every width of twenty: a power of
     two, whole accesses of four elements for each thread, or one row in whole turns of the threads."""
-    for c in row_space(True, 4096, n, False):
+    for c in row_space(True, 4096, n, False, 4096):
         even = c.segment % (4 * c.threads) == 0 or (c.rows == 1 and c.segment % c.threads == 0)
         assert c.segment >= n and (c.segment & (c.segment - 1) == 0 or even), c
 
@@ -70,3 +70,10 @@ def test_first_choice_lowers_and_fits(arch, tmp_path):
     lowered = [line.split() for line in done.stdout.splitlines() if line.startswith("LOWERED")]
     assert [int(line[2]) for line in lowered] == threads
     assert all(int(line[3]) <= machine.shared_bytes for line in lowered)
+
+
+def test_many_short_rows_share_blocks():
+    """A multiprocessor has 32 blocks: with a row of 64 each, a million of them took 4 times what memory does (one H200)."""
+    assert [c.rows for c in row_space(True, 64, 64, False, 1 << 10)] == [1]
+    assert {(c.rows, c.threads) for c in row_space(True, 64, 64, False, 1 << 20)[:-1]} == {(4, 64), (8, 64), (8, 128), (16, 128)}
+    assert all(c.rows <= 8 for c in row_space(True, 8, 16, False, 1 << 20))

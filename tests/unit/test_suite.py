@@ -11,7 +11,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from redfuser.bench.suite import problem, run
+from redfuser.bench.suite import cases, problem, run
 from redfuser.bench.suite.shrink import shrunk, smaller
 from redfuser.cli.bench import bench
 from redfuser.errors import InputError
@@ -132,3 +132,24 @@ def test_rows_that_stand_are_kept_and_silence_has_an_end(tmp_path: Path) -> None
     assert done.exit_code == 0 and "* all: 1 problems, 1 lost" in done.output and "| level1/6_slow |" in done.output
     with pytest.raises(InputError, match="no problem"), warnings.catch_warnings():
         run.problems(tmp_path, "level2/*")
+
+
+def test_problems_are_cases_of_the_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As large as the bounds allow, built and run like the workloads: each in a process that knows it by its file."""
+    path = written(tmp_path, "7_softmax", "torch.softmax(x * self.scale, -1)")
+    written(tmp_path, "8_none", "x.nothing()")
+    whole, = cases.cases(tmp_path, "")
+    assert whole.params == {"limit": 0, "batch": 0} and whole.bytes == 4 * (2 * 4096 + 1) * 3 * 1024
+    monkeypatch.setattr(cases, "ELEMENTS", 1 << 21)
+    found, = cases.cases(tmp_path, "level1/*")
+    assert found.inputs("cpu", 0)[0].shape == (64, 3 * 1024) and found.params["batch"] == 64 and found.source == path
+    assert not torch.equal(found.inputs("cpu", 0)[0], found.inputs("cpu", 1)[0])
+    monkeypatch.setattr(cases, "ELEMENTS", 1 << 28)
+    path.write_text(path.read_text().replace("4096", "8"))
+    built, rows = tmp_path / "built", tmp_path / "rows.jsonl"
+    assert CliRunner().invoke(bench, ["build", str(tmp_path), "--target", "cpu", "-o", str(built), "-q"]).exit_code == 0
+    done = CliRunner().invoke(bench, ["run", str(tmp_path), "--built", "--artifacts", str(built), "--device", "cpu", "--jobs", "2",
+                                      "--budget", "0.01", "--json", str(rows), "-q"])
+    assert done.exit_code == 0, done.output
+    said = [json.loads(line) for line in rows.read_text().splitlines()]
+    assert [(r["case"], r["variant"], r["passed"]) for r in said] == [("level1/7_softmax", v, True) for v in ("redfuser", "eager")]

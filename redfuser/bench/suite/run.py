@@ -19,8 +19,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from redfuser.bench import provenance
-from redfuser.bench.rows import grid
-from redfuser.bench.suite.problem import Row
+from redfuser.bench.rows import Row, grid
 from redfuser.errors import InputError
 
 LOADED = ["redfuser.bench.suite.problem", "redfuser.pipeline", "redfuser.runtime.model", "redfuser.frontend.torch_export"]

@@ -116,9 +116,14 @@ def conv(c: Context, input: Any, weight: Any, bias: Any, stride: Any, padding: A
 def convolution(c: Context, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any,
                 transposed: bool, output_padding: Any, groups: int) -> Any:
     rank = len(shape_of(weight)) - 2
+    dtype = dtype_of(input)
+    if transposed and bias is not None and len(shape_of(input)) == rank + 2 and dtype == dtype_of(weight) == dtype_of(bias):
+        # torch adds it in a kernel of its own, to what the library has rounded
+        r = c.call("aten.convolution.default", [input, weight], None, stride, padding, dilation, True, output_padding, groups,
+                   shape=c.shape, dtype=dtype, suffix="acc")
+        return c.emit(op.add(r, c.emit(op.reshape(bias, (1, shape_of(bias)[0], *([1] * rank))), "bias_row")))
     if transposed or rank not in (1, 2, 3) or len(shape_of(input)) != rank + 2:
         raise Decline("a transposed or unbatched convolution")
-    dtype = dtype_of(input)
     if dtype_of(weight) != dtype or not (dtype in HALF or dtype in ("float32", "float64")):
         raise Decline(f"a convolution of {dtype} and {dtype_of(weight)}")
     f = {1: op.nn.conv1d, 2: op.nn.conv2d, 3: op.nn.conv3d}[rank]
