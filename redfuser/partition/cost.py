@@ -11,7 +11,7 @@ from math import ceil, prod
 from redfuser.acrf.affine import axes_of
 from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.expr import BYTES, NARROW, Load, walk
-from redfuser.outline import HELD, MAKING, generated, library, passes
+from redfuser.outline import HELD, MAKING, generated, library, on_cores, passes
 from redfuser.partition.drafted import Draft, R
 from redfuser.partition.epilogue import absorbed, convolves, launches
 from redfuser.partition.evaluate import Instance
@@ -29,6 +29,8 @@ MAX_ROW = 512
 """Row length that stays in registers whole, so that the inner contraction is evaluated once, in any order."""
 ROWS = 64
 """Rows that a warp group multiplies at once."""
+PIECES = 6
+"""Products of halves that one of float32 numbers is made of (docs/decisions/0009)."""
 SMALL = 1 << 20
 """Bytes of a matrix below which a product with a vector is left to the library."""
 
@@ -139,6 +141,18 @@ def consumer_pays(d: Draft, inst: Instance, settled: bool = False) -> bool:
     inside = generated(d.machine, flops + (1 + more) * first + more * MAKING * row, moved + (1 + more) * (read or written))
     inside /= share_of_device(d, inst)
     return inside < outside
+
+
+def weights_stay(d: Draft, inst: Instance) -> bool:
+    """Is a product of float32 numbers faster by matrix units, in pieces, where its weights are made and added up on the way,
+    than by a library's on the cores, for which a map writes them and which a sum reads once more?"""
+    read = [(n, axes) for n, at in inst.body.sites if n in d.external and R in (axes := {a for e in at for a in axes_of(e)})]
+    made = [n for n, axes in read if n.unit is not None and n.unit.pointwise and launches(n.unit) and axes >= set(d.p_axes)]
+    if len(made) != 1 or any(n.dtype != "f32" for n, _ in read) or not (d.machine.wgmma and d.machine.tma):
+        return False
+    flops, moved = 2.0 * elements(d, inst.axes) * d.extents[R], operand_bytes(d, inst)
+    inside = generated(d.machine, PIECES * flops, moved) / share_of_device(d, inst)
+    return inside < on_cores(d.machine, flops, moved) + passes(d.machine, 2 * made[0].bytes, 1)
 
 
 def product_alone(d: Draft) -> bool:

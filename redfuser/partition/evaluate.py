@@ -9,16 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from types import MappingProxyType
 
 from redfuser.acrf.affine import Indices, axes_of
 from redfuser.acrf.cascade import Reduce, Reducer
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Load, Op, Ref, map_children, walk
 from redfuser.dtypes import INTS
+from redfuser.partition.epilogue import contracts
 from redfuser.partition.fold import fold
 from redfuser.partition.graph import Node, Unit
 from redfuser.partition.work import Work
 
+COLUMNS = 256
+"""Of a tile at most: for these a map of the row is computed once."""
 Site = tuple[Node, tuple[Expr, ...]]
 """A tensor at a position: what two reductions must have in common to share an axis."""
 
@@ -145,7 +149,20 @@ class Evaluator:
             return unit.is_view or (unit.is_cheap and not operand)
         if unit.reducing or not strict or unit.is_view or not unit.has_data or not matrix(unit):
             return True
-        return self.dependent(unit) or not self.reused(indices, scope) or scales(unit)
+        return self.dependent(unit) or not self.reused(indices, scope) or scales(unit) or self.weighs(unit, indices, scope)
+
+    def weighs(self, unit: Unit, indices: tuple[Expr, ...], scope: frozenset[str]) -> bool:
+        """Is it made once for all columns of a tile, and read by a sum beside the region's product of float32 numbers?"""
+        missing = scope.difference(*(axes_of(e) for e in indices))
+        found = {contracts(u) for u in self.inside if u.reducing}
+        few = prod(self.ix.extents[a] for a in missing) <= COLUMNS and found == {True, False}
+        return few and unit.nodes[0].dtype == "f32" and any(self.summed(u) for u in unit.consumers)
+
+    def summed(self, unit: Unit) -> bool:
+        """A sum of the region, or a map that leads to one."""
+        if unit not in self.inside or contracts(unit):
+            return False
+        return unit.reducing or any(map(self.summed, unit.consumers))
 
     def dependent(self, unit: Unit) -> bool:
         """True when the unit reads a reduction of the region."""

@@ -21,6 +21,7 @@ from redfuser.partition import judge
 from redfuser.partition.around import Around
 from redfuser.partition.draft import draft, escaping
 from redfuser.partition.drafted import Draft, R, Reject, Step
+from redfuser.partition.epilogue import contracts
 from redfuser.partition.evaluate import Site, scales
 from redfuser.partition.graph import Graph, Node, Unit
 from redfuser.partition.positions import axes_in
@@ -143,10 +144,11 @@ class Grower:
         excluded: set[Unit] = set()
         while True:
             self.steps.clear()
-            units, joined = self.reductions(self.siblings(frozenset({seed}), lead, excluded), seed, lead, excluded)
+            start = self.weighed(frozenset({seed}), lead, excluded)
+            units, joined = self.reductions(self.siblings(start, lead, excluded), seed, lead, excluded)
             if not joined:
                 self.steps.clear()
-                units, joined = self.reductions(frozenset({seed}), seed, lead, excluded)
+                units, joined = self.reductions(start := self.weighed(frozenset({seed}), lead, excluded), seed, lead, excluded)
             before: Units = frozenset()
             while units != before:
                 before = units
@@ -170,7 +172,7 @@ class Grower:
             culprit = next((u for u in joined if bad.node is not None and bad.node.unit is u), joined[-1])
             self.growth.cuts.append(Cut(seed, culprit, bad, True))
             excluded.add(culprit)
-        d = self.prologue(self.in_place(units, lead), lead)
+        d = self.prologue(self.in_place(units, lead), lead, len(start) > 1)
         return None if isinstance(d, Reject) else replace(d, steps=tuple(self.steps))
 
     def in_place(self, units: Units, lead: Node) -> Units:
@@ -308,6 +310,15 @@ class Grower:
                         return self.siblings(self.step("join", grown, units), lead, excluded)
         return units
 
+    def weighed(self, units: Units, lead: Node, excluded: set[Unit]) -> Units:
+        """The product whose weights a sum adds up (``f.mT @ v`` beside ``f.sum(0)``)."""
+        for c, between in self.near.beside(units) if lead.dtype == "f32" else ():
+            grown = units | between | {c}
+            if contracts(c) and c not in excluded and not self.parted(grown) and self.near.convex(grown) and self.near.outside(
+                    between, grown) is None and self.verdict(judge.weighing, grown, lead, c) is None:
+                return self.step("join", grown, units)
+        return units
+
     def companions(self, units: Units, lead: Node) -> Units:
         """Further reductions of a cascade's own row (a mean beside a variance, an index beside a maximum), whose results
         are small: the row is read once for all of them."""
@@ -320,8 +331,9 @@ class Grower:
                 return self.companions(self.step("join", grown, units), lead)
         return units
 
-    def prologue(self, units: Units, lead: Node) -> Draft | Reject:
-        """Absorb pointwise producers of the row: computed once per element either way, so one pass is saved."""
+    def prologue(self, units: Units, lead: Node, ends: bool) -> Draft | Reject:
+        """Absorb pointwise producers of the row: computed once per element either way, so one pass is saved. ends: also those
+        that are the ends of other cascades, which then write nothing of the row."""
         refused: set[Unit] = set()
         while True:
             best = None
@@ -329,7 +341,7 @@ class Grower:
                 u = node.unit
                 if u is None or u in refused or u in units or not u.pointwise or u in self.near.claimed or u.gathers:
                     continue
-                if u.piecewise or self.near.library_epilogue(u):
+                if u.piecewise or (self.near.library_epilogue(u) and not ends):
                     continue
                 if reused == "everywhere" or (reused and not scales(u)):
                     continue

@@ -12,7 +12,15 @@ from math import prod
 
 from redfuser.acrf.affine import axes_of
 from redfuser.acrf.expr import NARROW, Cast, Load, Op
-from redfuser.partition.cost import columns_shared, consumer_pays, deep, inner_pays, pays_alone, product_alone
+from redfuser.partition.cost import (
+    columns_shared,
+    consumer_pays,
+    deep,
+    inner_pays,
+    pays_alone,
+    product_alone,
+    weights_stay,
+)
 from redfuser.partition.drafted import Draft, R, Reject
 from redfuser.partition.epilogue import launches
 from redfuser.partition.evaluate import Instance
@@ -153,6 +161,15 @@ def companion(got: Draft, c: Unit | None) -> Reject | None:
         return Reject("RF305", None, "the reduction has other rows")
     if len(got.external) > MAX_TENSORS:
         return Reject("RF305", None, f"more than {MAX_TENSORS} tensors read by one kernel")
+    return escapes(got, c)
+
+
+def weighing(got: Draft, c: Unit | None) -> Reject | None:
+    """A product of float32 numbers whose weights another reduction of the region adds up, if that is all there is."""
+    found = [i for i in got.rows if i.contraction]
+    alone = len(found) == 1 < len(got.rows) and found[0].node.unit is c and not got.inner
+    if not (alone and weights_stay(got, found[0])):
+        return Reject("RF305", found[0].node if found else None, "a sum beside this product saves too little")
     return escapes(got, c)
 
 

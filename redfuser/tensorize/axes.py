@@ -80,11 +80,13 @@ def choose(kernel: Kernel, extents: dict[str, int]) -> Roles:
 def _points(kernel: Kernel, grid: list[str]) -> list[str]:
     """Axes that some accumulators lack and that are points of the grid all the same, since along them run whole reductions:
     no columns, which are an axis of one factor of a product, with rows or narrow elements, and not of the others. What does not
-    depend on them (a count) is computed at each."""
+    depend on them (a count, a sum of columns) is computed at each: of two axes that whole reductions run along, those of inputs
+    alone are made again beside the others."""
     axes_of = {n: b.axes for b in (*kernel.init, *kernel.body) for n in b.names}
     inner = {*grid, kernel.raxis, kernel.split}
     columns: dict[str, set[str]] = {}
     whole: set[str] = set()
+    computed: set[str] = set()
     free: dict[str, None] = {}
     for b in kernel.body:
         if b.role != "reduce" or _list_valued(b):
@@ -102,7 +104,9 @@ def _points(kernel: Kernel, grid: list[str]) -> list[str]:
                 columns.setdefault(a, set()).update(rows)
             else:
                 whole.add(a)
-    return [a for a in free if a not in columns or (a in whole and columns[a] and not columns[a] & whole)]
+                computed |= {a} if any(isinstance(x, Ref) for x in walk(b.exprs[0])) else set()
+    return [a for a in free if a not in columns or any(
+        a in runs and columns[a] and not columns[a] & runs for runs in (whole, computed))]
 
 
 def _late_column(kernel: Kernel) -> str | None:
@@ -151,6 +155,8 @@ def _row_axis(kernel: Kernel, grid: list[str], segment: str | None, columns: tup
         else:
             continue
         left = set().union(*(operand_axes(p, axes_of) for p in parts if p not in right))
+        if b.role == "reduce" and not left:
+            continue  # a sum of columns is computed beside every tile of rows
         shared = set().union(*(operand_axes(p, axes_of) for p in right))
         candidates.append({a for a in left - shared if a in grid})
     usable = [a for a in grid if a != kernel.split and (not candidates or all(a in c for c in candidates))]

@@ -24,7 +24,7 @@ from redfuser.tensorize.precision import kept, unit_roundoff
 from redfuser.tensorize.scope import HALF, Depth, Operand, Scope, Value
 from redfuser.tensorize.sizes import padded, round_up
 from redfuser.tensorize.staging import at_point, stage_tile
-from redfuser.tensorize.weights import EIGHT, foreign, weight_dtype, weight_pieces
+from redfuser.tensorize.weights import EIGHT, foreign, operand, weight_dtype, weight_pieces
 
 AT_ONCE = 256
 """Products that a matrix unit adds up in one go, at most, where it keeps too few bits: the longest segment that is proposed."""
@@ -145,11 +145,12 @@ def accumulate_product(work: Builder, b: Block, v: Value) -> None:
     _, segment = work.at.across
     right = tuple(p for p in parts if column in work.axes_of(p))
     left = tuple(p for p in parts if p not in right)
-    if len(right) != 1 or not left or rows in work.axes_of(right[0]):
+    if len(right) != 1 or rows in work.axes_of(right[0]):
         raise LoweringError("RF491", f"{work.at.kernel.name}: {print_expr(b.exprs[0])[:80]} is not a matrix product",
                             why="a vector-valued sum needs one operand per row and one per column")
     own = strip_casts(right[0]).dtype
-    weights = algebra.product(left)
+    alike = not any(map(work.axes_of, left))  # a sum of columns: of weights that are 1, exactly, and scaled behind
+    weights = Const(1.0, "f32") if alike else algebra.product(left)
     plain = strip_casts(weights)
     wanted = kept(work.at.program.fused, work.at.was(b.name), isinstance(plain, Load))
     fine = wanted < unit_roundoff("bf16")
@@ -159,10 +160,10 @@ def accumulate_product(work: Builder, b: Block, v: Value) -> None:
         w = _matrix_operand(work, right[0], (segment, column), apart)
         settled = wanted >= unit_roundoff("f16") and a.dtype not in EIGHT
     else:
-        dtype = weight_dtype(work, weights, own)
+        dtype = weight_dtype(work, weights, own) if not alike or own in ("f32", *EIGHT) else own
         dtype = "bf16" if dtype in EIGHT and (fine or foreign(work, dtype)) else dtype
         src = as_tile(work, _unrounded(weights, dtype), work.at.across, f"{b.name}_weight")
-        parts = weight_pieces(work, src, dtype, weights, b)
+        parts = (operand(work, src, dtype, 0),) if alike else weight_pieces(work, src, dtype, weights, b)
         a, w = Operand(parts, parts[0]), _matrix_operand(work, right[0], (segment, column), dtype != own)
         settled = own not in ("f32", *EIGHT)
     if work.at.resident and not settled and work.at.sizes[segment] > AT_ONCE:
@@ -175,12 +176,13 @@ def accumulate_product(work: Builder, b: Block, v: Value) -> None:
                               f"result is kept to 2^{round(math.log2(wanted))})")
     # A row held on chip is all there is: nothing was accumulated before. Else what the matrix unit cannot add to the sum of the
     # segments before without losing digits is a sum of its own: ``part = products of the segment; acc += part``.
-    part = v if settled or work.at.resident else work.tile(f"{v.buffer}_segment", v.axes, "f32")
+    part = v if (settled or work.at.resident) and not (alike and left) else work.tile(f"{v.buffer}_segment", v.axes, "f32")
     for k, (x, y) in enumerate(_matrices(work, b, a, w)):
         work.emit(Gemm(Slice(x.buffer), Slice(y.buffer), part.buffer, x.axes[0] == segment, y.axes[0] == column,
-                       (work.at.resident or not settled) and k == 0, work.at.policy, work.at.source(b) if k == 0 else ""))
+                       (work.at.resident or part is not v) and k == 0, work.at.policy, work.at.source(b) if k == 0 else ""))
     if part is not v:
-        work.store(v, op("add", work.here(v), work.here(part)))
+        found = op("mul", work.here(part), algebra.product(left)) if alike and left else work.here(part)
+        work.store(v, found if work.at.resident else op("add", work.here(v), found))
 
 
 def _unrounded(e: Expr, dtype: str) -> Expr:

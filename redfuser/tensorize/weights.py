@@ -37,7 +37,7 @@ def weight_pieces(work: Builder, src: Value, dtype: str, e: Expr, b: Block) -> t
     """``src`` as operands of type ``dtype`` whose sum it is, as precisely as the result of ``b`` is kept."""
     held = _dtype(work, e)
     if dtype == "f32" or held == dtype or (held in EIGHT and foreign(work, held)):  # rounded there by the program itself
-        return (_operand(work, src, dtype, 0),)
+        return (operand(work, src, dtype, 0),)
     own, wanted = unit_roundoff(dtype), kept(work.at.program.fused, work.at.was(b.name))
     count = 1 if own <= wanted else math.ceil(math.log(CLOSE * wanted) / math.log(own))
     pieces = f"{count} {dtype} pieces" if count > 1 else dtype
@@ -50,7 +50,7 @@ def weight_pieces(work: Builder, src: Value, dtype: str, e: Expr, b: Block) -> t
         work.after[b.name] = work.parallel(acc.axes, (lowered,))
     out = []
     for k in range(count):
-        out.append(_operand(work, src, dtype, k))
+        out.append(operand(work, src, dtype, k))
         if k + 1 < count:
             x = work.here(src)
             src = _map(work, src, op("sub", x, Cast(Cast(x, dtype), "f32")), f"{src.buffer}_rest")
@@ -109,7 +109,7 @@ def _only_scaled(work: Builder, b: Block) -> bool:
     return not any(b.name in {n.partition("@")[0] for n in refs_of(e)} for e in reads)
 
 
-def _operand(work: Builder, src: Value, dtype: str, k: int) -> Value:
+def operand(work: Builder, src: Value, dtype: str, k: int) -> Value:
     shared = work.at.config.weights == "shared"
     if src.dtype == dtype and not (shared and work.at.config.tf32):
         return src

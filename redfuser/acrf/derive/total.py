@@ -73,7 +73,7 @@ def derive_sum(work: Derivation, r: Reduce) -> None:
             if g not in guards:
                 guards.append(g)
         zero_over_zero = any(q < 0 and _is_zero_at(work, b, mine) for b, q in results)
-        vanishes = vanishes and (not mine or empty)
+        vanishes = vanishes and bool(mine) and empty
         covered = covered and (not mine or (zero_over_zero and empty))
         for p in t.of("d"):
             work.choices.append(f"{r.name}: {factor_text(p.base, p.power)} deferred: it bounds nothing, so it is "
