@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 from redfuser.acrf.cascade import Provenance
@@ -53,6 +54,10 @@ class Builder(Simplifier):
         """Name and attribute what is emitted from now on after one op of the source program. What is emitted without a suffix
         is that op's result."""
         self._prefix, self.origin = prefix, origin
+
+    def part(self) -> None:
+        """What is emitted from now on is an operation of its own of the same op: torch starts a kernel for each."""
+        self.origin = replace(self.origin)
 
     def emit(self, expr: Any, suffix: str = "") -> Any:
         if not isinstance(expr, relax.Call) and not isinstance(expr, relax.TupleGetItem):

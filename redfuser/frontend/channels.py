@@ -328,7 +328,7 @@ class _Laid:
         var = emit(op.add(emit(op.mean(whole, [2], True), "group_var"), relax.const(float(e.attrs.epsilon), dtype)), "eps")
         rows = [emit(op.reshape(emit(op.broadcast_to(v, (n, groups, c // groups)), "each"), (n, 1, c)), "by_channel")
                 for v in (mean, emit(op.rsqrt(var), "rsqrt"))]
-        self.builder.begin(self.builder._prefix, replace(self.builder.origin))  # an operation of its own, where torch runs it
+        self.builder.part()
         out = emit(op.multiply(emit(op.subtract(x, rows[0]), "centred"), rows[1]), "normed")
         gamma, beta = (self.first(a) for a in e.args[1:3])
         if bool(e.attrs.scale) and not _all(gamma, 1.0):

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from redfuser import outer
 from redfuser.frontend import import_model
 from redfuser.partition import partition
-from tests.partition.helpers import execute
+from tests.partition.helpers import execute, partitioned
 
 BACK = torch.tensor([2, 3, 4, 5, 6, 7, 0, 1])
 X, W, BIAS, COS = torch.randn(2, 8, 8, 16), torch.randn(48, 16), torch.randn(16), torch.randn(8, 8)
@@ -58,3 +58,11 @@ def test_nothing_is_copied(program: Callable[..., object], absent: tuple[str, ..
     want = program(X, W)
     for got, exact in zip(execute(imported, found, (X, W)), want if isinstance(want, tuple) else (want,), strict=True):
         torch.testing.assert_close(got, exact, rtol=0.01 if exact.dtype == torch.half else 1e-5, atol=0.01)
+
+
+def test_negative_positions_are_wrapped_by_one_kernel() -> None:
+    """A comparison, a sum and a choice of torch's are three kernels."""
+    x, at = torch.randn(60, 24), torch.randint(-60, 60, (700,))
+    imported, found = partitioned(lambda x, at: x[at] * 2, (x, at))
+    assert len(found.maps) == 1 and "select(" in str(found.maps[0].cascade)
+    torch.testing.assert_close(execute(imported, found, (x, at))[0], x[at] * 2)
