@@ -94,6 +94,20 @@ def test_the_quotient_has_a_kernel(arch, dtype):
     assert [c.name for c in report.fused] == ["statistics.0"] and report.coverage == 1.0
 
 
+def test_a_sum_of_columns_is_made_beside_the_rows_that_read_it():
+    """Features with a constant beside the exponential: a term of the products that no row has. Its weights are exactly 1."""
+    args = (*(torch.randn(2, 40, 16) for _ in range(2)), torch.randn(2, 24, 16), torch.randn(2, 24))
+
+    def queries(q, t, kv, k):
+        y = q @ W
+        f = torch.exp(y - (t * t).sum(-1, keepdim=True) - y.amax(-1, keepdim=True)) + 1e-4
+        return (f @ kv) / (f @ k[..., None])
+
+    done = pipeline.run(queries, args, arch="sm_90a", build=False)
+    (made,) = [p for p in done.produced.values() if p.reason is None and "rescale" in p.name]
+    assert "_weight[i, j] = 1.0" in made.stages["tiles"] and not done.report.refused
+
+
 def test_two_matrix_products_of_one_row_stay_with_the_library():
     x = torch.randn(8, 64, 32)
     for f in (lambda x, a, b: F.silu(x @ a) * (x @ b), lambda x, a, b: (x @ a) / (x @ b)):
