@@ -154,9 +154,9 @@ class Evaluator:
     def weighs(self, unit: Unit, indices: tuple[Expr, ...], scope: frozenset[str]) -> bool:
         """Is it made once for all columns of a tile, and read by a sum beside the region's product of float32 numbers?"""
         missing = scope.difference(*(axes_of(e) for e in indices))
-        found = {contracts(u) for u in self.inside if u.reducing}
-        few = prod(self.ix.extents[a] for a in missing) <= COLUMNS and found == {True, False}
-        return few and unit.nodes[0].dtype == "f32" and any(self.summed(u) for u in unit.consumers)
+        products = [u for u in self.inside if contracts(u)]
+        few = prod(self.ix.extents[a] for a in missing) <= COLUMNS and len(products) == 1
+        return few and products[0].nodes[-1].dtype == "f32" and any(self.summed(u) for u in unit.consumers)
 
     def summed(self, unit: Unit) -> bool:
         """A sum of the region, or a map that leads to one."""

@@ -68,8 +68,8 @@ def qkv(n=32, d=16):
 
 
 @pytest.mark.parametrize(("f", "want"), [
-    (transposed, [2]), (einsum, [2]), (product_and_sum, [2]), (efficient, [3, 3]), (rms_after, [1]), (performer, [3, 3]),
-    (performer_below_its_maximum, [1, 2, 4])], ids=lambda x: getattr(x, "__name__", ""))
+    (transposed, [2, 2]), (einsum, [2]), (product_and_sum, [2, 2]), (efficient, [3, 3]), (rms_after, [1]), (performer, [3, 3]),
+    (performer_below_its_maximum, [2, 4])], ids=lambda x: getattr(x, "__name__", ""))
 def test_both_sides_of_what_is_written_anyway_are_fused(f, want):
     args = qkv()
     imported, p = partitioned(f, args)
@@ -79,11 +79,12 @@ def test_both_sides_of_what_is_written_anyway_are_fused(f, want):
             torch.testing.assert_close(got, y, rtol=2e-4, atol=2e-5)
 
 
-def test_a_feature_map_that_is_written_for_the_numerator_is_read_by_the_normaliser_too():
-    for f in (transposed, product_and_sum):
+def test_features_are_not_written_for_what_adds_them_up_beside_a_product():
+    for f, made in ((transposed, False), (product_and_sum, True)):
         _, p = partitioned(f, qkv())
-        (region,) = p.regions
-        assert len(region.inputs) == 3 and "exp" not in str(region.cascade)
+        keys, queries = p.regions
+        assert len(keys.inputs) == 2 and "exp" in str(keys.cascade)
+        assert len(queries.inputs) == 3 and ("exp" in str(queries.cascade)) is made  # for two products they are written once
 
 
 @pytest.mark.parametrize(("arch", "dtype"), [("sm_90a", torch.float16), ("cpu", torch.float32)])
@@ -91,6 +92,20 @@ def test_the_quotient_has_a_kernel(arch, dtype):
     args = tuple(torch.randn(2, 4, 64, 32, dtype=dtype) for _ in range(3))
     report = pipeline.run(transposed, args, arch=arch, build=False, verify="0").report
     assert [c.name for c in report.fused] == ["statistics.0"] and report.coverage == 1.0
+
+
+def test_a_sum_of_columns_is_made_beside_the_rows_that_read_it():
+    """Features with a constant beside the exponential: a term of the products that no row has. Its weights are exactly 1."""
+    args = (*(torch.randn(2, 40, 16) for _ in range(2)), torch.randn(2, 24, 16), torch.randn(2, 24))
+
+    def queries(q, t, kv, k):
+        y = q @ W
+        f = torch.exp(y - (t * t).sum(-1, keepdim=True) - y.amax(-1, keepdim=True)) + 1e-4
+        return (f @ kv) / (f @ k[..., None])
+
+    done = pipeline.run(queries, args, arch="sm_90a", build=False)
+    (made,) = [p for p in done.produced.values() if p.reason is None and "rescale" in p.name]
+    assert "_weight[i, j] = 1.0" in made.stages["tiles"] and not done.report.refused
 
 
 def test_two_matrix_products_of_one_row_stay_with_the_library():
