@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 from math import prod
 
@@ -75,7 +76,8 @@ class Around:
         """Other reductions that read tensors of ``made``, through free maps, and those maps, and readers of one element: to
         write no tensor of the row they must join together. Empty where there are none, or where one is taken."""
         reached: dict[Unit, None] = {}
-        todo = [u for m in made for u in m.consumers if u not in units]
+        row = self.row(made)
+        todo = [u for m in made for u in m.consumers if u not in units and not (u in self.claimed and self.row((m,)) < row)]
         while todo:
             u = todo.pop()
             if u in reached or u in units:
@@ -90,8 +92,12 @@ class Around:
         return frozenset(u for u in reached if found >> u.index & 1 or u.descendants & found)
 
     def outside(self, between: Units, units: Units) -> Reject | None:
-        """Readers outside must be pointwise maps, which may still join; not the model's output, nor a reduction."""
+        """Readers outside must be pointwise maps, which may still join; not the model's output, nor a reduction. A result of
+        the rows among them (a mean) is small: it is one of the region's own, whoever reads it."""
+        row = self.row(between)
         for u in between:
+            if self.row((u,)) < row:
+                continue
             reader = "the model's output" if any(n.escapes for n in u.results) else next(
                 (c.op for c in u.consumers if c not in units and (not c.pointwise or c in self.claimed)), "")
             if reader:
@@ -99,6 +105,10 @@ class Around:
                               f"{reader} reads it, so it must be written in any case",
                               "drop the other use, or recompute it there")
         return None
+
+    def row(self, units: Iterable[Unit]) -> int:
+        """Elements of the largest result."""
+        return max((prod(n.shape) for u in units for n in u.results), default=0)
 
     def following(self, n: Node) -> list[Unit]:
         """Readers of a tensor, also behind widening casts and broadcasts, which are free for whoever reads them."""
@@ -128,6 +138,20 @@ class Around:
             return False
         sums = [n for n in maker.nodes if isinstance(n.stmt, Reduce)]  # a convolution pads before it sums
         return sums == maker.nodes[-1:] and maker not in self.claimed and len(maker.args) == 2
+
+    def tears(self, u: Unit, units: Units) -> bool:
+        """Would a region with this map of one of the program's operations leave a reduction of the same operation (the sum
+        before a logarithm) to torch, in pieces?"""
+        todo, seen = [u], {u}
+        while todo:
+            for p in todo.pop().producers:
+                if p in seen or p in units or not p.provenance.op or p.provenance is not u.provenance:
+                    continue
+                if p.reducing and p not in self.claimed:
+                    return True
+                seen.add(p)
+                todo.append(p)
+        return False
 
     def close(self, units: Units) -> Units:
         """With the free maps that lie between members and that nothing else reads."""

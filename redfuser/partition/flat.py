@@ -22,8 +22,12 @@ NOWHERE: Place = (-1, False)
 
 
 def flattened(c: Cascade) -> Cascade:
-    """``c``, which reduces nothing, with as few axes and dimensions as its tensors allow. Results keep their order."""
-    return _joined(_without_units(c))
+    """``c``, which reduces nothing, with as few axes and dimensions as its tensors allow; numbers are a row of one element.
+    Results keep their order."""
+    c = _joined(_without_units(c))
+    if c.axes:
+        return c
+    return replace(c, axes=(Axis(c.raxis, 1),), stmts=tuple(replace(s, axes=(c.raxis,)) for s in c.stmts))
 
 
 def one_matrix(c: Cascade) -> Cascade:

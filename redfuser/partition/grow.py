@@ -155,6 +155,9 @@ class Grower:
                 units = self.epilogue(self.companions(self.siblings(units, lead, excluded), lead), lead)
                 units, more = self.reductions(units, None, lead, excluded)
                 joined += more
+            if (torn := next((u for u in joined if u not in excluded and self.near.tears(u, units)), None)) is not None:
+                excluded.add(torn)  # whole or not at all: the rest of the operation would run in torch's pieces
+                continue
             unfit = self.verdict(self.worth, units, lead)
             if unfit is not None:
                 if unfit.code == "RF307":
@@ -341,7 +344,7 @@ class Grower:
                 u = node.unit
                 if u is None or u in refused or u in units or not u.pointwise or u in self.near.claimed or u.gathers:
                     continue
-                if u.piecewise or (self.near.library_epilogue(u) and not ends):
+                if u.piecewise or (self.near.library_epilogue(u) and not ends) or self.near.tears(u, units):
                     continue
                 if reused == "everywhere" or (reused and not scales(u)):
                     continue

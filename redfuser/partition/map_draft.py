@@ -118,7 +118,7 @@ class _MapDrafter(Drafter):
             return late
         order = layout(self.ix, last.at, last.node.shape)
         axes = {a for a in axes_in(last.at) if self.extents[a] > 1}
-        if not order or not axes:
+        if order is None or not (axes or prod(last.node.shape) == 1):
             return Reject("RF306", last.node, "a result's index map is not a permutation of the axes")
         for s in sinks:
             if {a for a in axes_in(s.at) if self.extents[a] > 1} != axes or layout(self.ix, s.at, s.node.shape) is None:
@@ -134,8 +134,9 @@ class _MapDrafter(Drafter):
         if len({id(x) for s in sinks if s.value for x in shared_walk(s.value.expr)}) > SIZE:
             return Reject("RF308", None, f"results of more than {SIZE} operations")
         order = [a for a in order if self.extents[a] > 1]
-        self.extents[R] = self.extents[order[-1]]
-        self.substitute(sinks, {order[-1]: Index(R)})
+        self.extents[R] = self.extents[order[-1]] if order else 1  # numbers are a row of one element
+        if order:
+            self.substitute(sinks, {order[-1]: Index(R)})
         ev = self.evaluate(sinks)
         return Draft(self.units, ev, sinks, [], [], tuple(order[:-1]), dict(self.extents), ev.external,
                      self.work.machine if self.work else REFERENCE)

@@ -35,6 +35,63 @@ def test_the_norm_is_one_region(name):
         torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance)
 
 
+def half(q, k, v):
+    s = q @ k.mT * 0.125
+    m = s.amax(-1, keepdim=True)
+    p = (s - m).exp()
+    return p @ v, m, p.sum(-1, keepdim=True)
+
+
+def merged(q, k, v):
+    (o, m, n), (p, w, c) = half(q, k[:, :30], v[:, :30]), half(q, k[:, 30:], v[:, 30:])
+    top = torch.maximum(m, w)
+    a, b = (m - top).exp(), (w - top).exp()
+    return (a * o + b * p) / (a * n + b * c)
+
+
+def merged_by_logsumexp(q, k, v):
+    s, t = q @ k[:, :30].mT, q @ k[:, 30:].mT
+    a, b = s.logsumexp(-1, keepdim=True), t.logsumexp(-1, keepdim=True)
+    return (s - a).exp() @ v[:, :30] + (t - b).exp() @ v[:, 30:], torch.maximum(a, b)
+
+
+@pytest.mark.parametrize("f", [merged, merged_by_logsumexp])
+def test_halves_that_are_merged_by_hand_are_two_attentions(f):
+    """A row's result (its maximum, its sum) that the other half's kernel reads is a result, and no reason to part."""
+    args = (torch.randn(2, 9, 16), torch.randn(2, 70, 16), torch.randn(2, 70, 16))
+    imported, p = partitioned(f, args)
+    assert [x.name for x in p.regions] == ["attn.0", "attn.1"] and not p.refusals
+    for got, want in zip(execute(imported, p, args), flat(f(*args)), strict=True):
+        torch.testing.assert_close(got, want, rtol=2e-5, atol=2e-5)
+
+
+def both_ways(s):
+    return torch.logsumexp(s, 0) + torch.logsumexp(s, 1)
+
+
+def rows_of_both_ways(s, d):
+    return (torch.logsumexp(s, 0)[None] + torch.logsumexp(s, 1)[:, None] - d).mean()
+
+
+@pytest.mark.parametrize(("f", "args"), [(both_ways, (torch.randn(40, 40),)),
+                                         (rows_of_both_ways, (torch.randn(40, 64), torch.randn(40, 64)))])
+def test_an_operation_is_taken_whole(f, args):
+    """A kernel that takes the logarithm of another row's sum, or a sum without its maximum, leaves the rest to torch in pieces."""
+    report = pipeline.run(f, args, arch="sm_90a", build=False).report
+    kinds = [s.kind for s in report.steps if s.op == "aten.logsumexp.default"]
+    assert len(report.fused) == 2 and set(kinds) == {"fused"} and not report.refused
+
+
+def test_a_chain_of_numbers_is_a_map():
+    def f(a, b, c):
+        return a + 0.1 * b + 0.01 * c
+
+    for shape in ((), (1,), (1, 1)):
+        imported, p = partitioned(f, args := tuple(torch.randn(shape) for _ in range(3)))
+        assert len(p.maps) == 1
+        torch.testing.assert_close(execute(imported, p, args)[0], f(*args))
+
+
 def test_a_norm_by_given_statistics_is_a_map():
     norm = torch.nn.Sequential(torch.nn.Conv2d(4, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU()).eval()
     report = pipeline.run(norm, (torch.randn(2, 4, 10, 10),), arch="sm_90a", build=False).report

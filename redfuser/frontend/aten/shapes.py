@@ -112,6 +112,21 @@ def slice_(c: Context, self: Any, dim: int = 0, start: Any = None, end: Any = No
     return sliced(c, self, axis, first, last, step)
 
 
+@converts("aten.diagonal.default")
+def diagonal(c: Context, self: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+    """The elements ``[..., i, i + offset]`` of two axes: of these in a row, one every row's length and one."""
+    shape = shape_of(self)
+    rows, columns = axis_of(dim1, len(shape)), axis_of(dim2, len(shape))
+    rest = [a for a in range(len(shape)) if a not in (rows, columns)]
+    n, width = shape[rows], shape[columns]
+    first, count = max(offset, -offset * width), min(n + min(offset, 0), width - max(offset, 0))
+    if count <= 0:
+        raise Decline("a diagonal of no elements")
+    turned = c.emit(op.permute_dims(self, [*rest, rows, columns]), "turned")
+    flat = c.emit(op.reshape(turned, [*(shape[a] for a in rest), n * width]), "flat")
+    return sliced(c, flat, len(rest), first, first + (count - 1) * (width + 1) + 1, width + 1)
+
+
 @converts("aten.select.int")
 def select(c: Context, self: Any, dim: int, index: Any) -> Any:
     if not isinstance(index, int):

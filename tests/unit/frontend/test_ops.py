@@ -263,6 +263,12 @@ def test_shapes(dtype: torch.dtype) -> None:
     check(SHAPES, (tensors((4, 5, 6), dtype),))
 
 
+def test_diagonals() -> None:
+    ops: Ops = {f"{offset} {a} {b}": lambda x, o=offset, a=a, b=b: torch.diagonal(x, o, a, b)
+                for offset in (0, 1, -2, 3, -3) for a, b in ((0, 1), (1, 2), (-1, 0))}
+    check({**ops, "repeated": lambda x: torch.einsum("bii->ib", x[:, :, :5])}, (tensors((4, 5, 6), torch.float32),))
+
+
 def test_places_in_memory_that_are_no_view_stay_opaque() -> None:
     ops: Ops = {"turned": lambda x: torch.as_strided(x * 2, (6, 20), (1, 6)), "a part": lambda x: torch.as_strided(x * 2, (5,), (1,), 3),
                 "of a turned one": lambda x: torch.as_strided(x.transpose(0, 1) * 2, (120,), (1,)), "of the call's": lambda x: x.as_strided((120,), (1,))}
