@@ -8,7 +8,7 @@ from math import prod
 
 from redfuser.acrf.cascade import Reduce
 from redfuser.partition.drafted import Reject
-from redfuser.partition.epilogue import adds_vector, convolves, rounds, statistic
+from redfuser.partition.epilogue import adds_vector, contracts, convolves, rounds, statistic
 from redfuser.partition.graph import Graph, Node, Unit
 from redfuser.partition.sets import Units, bits, free_to_read, mask, small
 from redfuser.partition.work import NEAR, REGION
@@ -141,13 +141,13 @@ class Around:
 
     def tears(self, u: Unit, units: Units) -> bool:
         """Would a region with this map of one of the program's operations leave a reduction of the same operation (the sum
-        before a logarithm) to torch, in pieces?"""
+        before a logarithm) to torch, in pieces? Not a product, which a library runs with or without its bias."""
         todo, seen = [u], {u}
         while todo:
             for p in todo.pop().producers:
                 if p in seen or p in units or not p.provenance.op or p.provenance is not u.provenance:
                     continue
-                if p.reducing and p not in self.claimed:
+                if p.reducing and p not in self.claimed and not contracts(p):
                     return True
                 seen.add(p)
                 todo.append(p)
