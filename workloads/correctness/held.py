@@ -42,9 +42,8 @@ def biweight(x: Tensor) -> Tensor:
     return ((1 - u * u) ** 2 * (u.abs() < 1)).sum(-1)
 
 
-def nearest_to_mean(x: Tensor) -> tuple[Tensor, Tensor]:
-    d = (x.float() - x.float().mean(-1, keepdim=True)).abs()
-    return d.amin(-1), d.amax(-1)
+def farthest_from_mean(x: Tensor) -> Tensor:
+    return (x.float() - x.float().mean(-1, keepdim=True)).abs().amax(-1)
 
 
 def temperature_of_the_row(x: Tensor) -> Tensor:
@@ -71,7 +70,7 @@ def down(x: Tensor) -> Tensor:
 
 
 OF_A_ROW = {"absolute deviation": absolute_deviation, "by absolute deviation": by_absolute_deviation, "entropy": entropy,
-            "entropy clamped": entropy_clamped, "Huber": huber_about_mean, "biweight": biweight, "nearest": nearest_to_mean,
+            "entropy clamped": entropy_clamped, "Huber": huber_about_mean, "biweight": biweight, "farthest": farthest_from_mean,
             "temperature": temperature_of_the_row, "quantisation error": quantisation_error, "winsorised": winsorised}
 
 
