@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from redfuser.acrf.expr import Cast, Const, Index, Load, entangled
+from redfuser.codegen.apart import SINGLY, apart
 from redfuser.codegen.dialects import CUDA, DIALECTS, EIGHT, HALVES, WARPS, Dialect
 from redfuser.codegen.exchange import exchanges
 from redfuser.codegen.expressions import Expressions
@@ -68,6 +69,8 @@ def print_program(program: TileProgram, dialect: str = "cuda") -> str:
         name = re.sub(r"\W", "_", kernel.name)
         names.append(name)
         printer = _Printer(kernel, name, spelling)
+        if (parts := apart(kernel, printer.singly)) is not kernel:
+            printer = _Printer(parts, name, spelling)
         body += ["    " + line if line else "" for line in printer.lines()]
         body.append("")
         called |= printer.called
@@ -126,6 +129,10 @@ class _Printer(Expressions):
         prelude = ", prelude=PRELUDE" if self.called else ""
         head = f"with T.Kernel({extents}, threads={threads}{prelude}) as {names if len(k.grid) == 1 else f'({names})'}:"
         return out + ["    " + line for line in [head, *("    " + line for line in inner)]]
+
+    def singly(self, s: Parallel) -> bool:
+        """Does TileLang compute what a loop assigns element by element?"""
+        return any(mark in text for texts in self.values(s) for text in texts for mark in SINGLY)
 
     def _alloc(self, b: Buffer) -> str:
         return f"{b.name} = T.alloc_{b.scope}({_shape(b.shape)}, \"{self.spelled[b.dtype]}\")"
