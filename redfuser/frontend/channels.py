@@ -1,4 +1,4 @@
-"""Half-precision convolutions of two dimensions in channels-last, and with them what lies between.
+"""Convolutions of two dimensions in channels-last, and with them what lies between.
 
     y = conv2d(x, w)                                        xl = silu(nl)              # [n, h, w, c]
     x = silu(norm(...))        # [n, c, h, w]       -->     y = conv2d(permute(xl), w) # torch has the view for nothing
@@ -11,7 +11,8 @@ known of no other order (an opaque call, a product) is given a permuted view. Va
 statistics are combined from those of its channels.
 
 Only convolutions that meet others through such operations: one by itself trades a layout for another. Grouped ones too, which
-take two to six times as long row by row (decision 0023).
+take two to six times as long row by row. In float32 only those that compute no worse so (decision 0023): a library may take
+TF32 in one order and float32 in the other, where few channels are summed.
 """
 
 from __future__ import annotations
@@ -33,6 +34,11 @@ HALF = ("float16", "bfloat16")
 MAPS = BINARY | UNARY | {"where", "astype"}
 VIEWS = frozenset({"reshape", "expand_dims", "squeeze"})
 TOTALS = frozenset({"sum", "mean", "max", "min"})
+NARROW, WIDE, POINTS = 16, 32, 64
+"""Channels in float32: that a convolution sums and makes at least for the order to pay; that one of 3x3 or 5x5 sums, and one of
+1x1 sums and makes, for a library to take TF32 in both orders."""
+TURN = 2
+"""torch's copy to another order takes so many times what a library's own change of layout takes."""
 OVER = MAPS | VIEWS | TOTALS | {"permute_dims", "concat", "nn.group_norm", "nn.batch_norm", "call_dps_packed"}
 """What a tensor's order goes through."""
 
@@ -102,7 +108,9 @@ class _Laid:
 
     def paying(self) -> set[str]:
         """The convolutions (their variables) of which another reads or makes what one reads or makes."""
-        found = [(v, e) for v, e in self.bound if op_name(e) == "nn.conv2d" and dtype_of(e.args[0]) in HALF]
+        alike = self.alike()
+        found = [(v, e) for v, e in self.bound if op_name(e) == "nn.conv2d" and (
+            dtype_of(e.args[0]) in HALF or v.name_hint in alike)]
         group: dict[str, str] = {}
 
         def of(name: str) -> str:
@@ -110,13 +118,46 @@ class _Laid:
                 name = group[name]
             return name
 
+        def join(one: str, other: str) -> None:
+            if of(one) != of(other):
+                group[of(one)] = of(other)
+
         for var, e in self.bound:
             for a in self.through(var, e):
-                if of(a.name_hint) != of(var.name_hint):
-                    group[of(a.name_hint)] = of(var.name_hint)
+                join(a.name_hint, var.name_hint)
         ends = {v.name_hint: (of(e.args[0].name_hint), of(v.name_hint)) for v, e in found}
         count = Counter(end for both in ends.values() for end in both)
-        return {name for name, both in ends.items() if sum(count[end] for end in set(both)) > 2}
+        kept = {name for name, both in ends.items() if sum(count[end] for end in set(both)) > 2}
+        if not kept & alike:
+            return kept
+        for name in kept:
+            join(*ends[name])
+        gain: Counter[str] = Counter()  # elements that a library need not turn, and that we have to
+        for var, e in ((v, e) for v, e in found if v.name_hint in kept):
+            if prod(shape_of(e.args[1])[2:]) > 1:
+                gain[of(var.name_hint)] += _size(var) + _size(e.args[0])
+        body = self.main.body.body
+        border = [v for v, e in self.bound if v.name_hint not in kept and not self.through(v, e)]
+        border += [e.args[0] for v, e in self.bound if op_name(e) == "nn.conv2d" and v.name_hint not in kept]
+        for a in (*self.main.params, *border, *(body.fields if isinstance(body, relax.Tuple) else [body])):
+            if isinstance(a, relax.Var):
+                gain[of(a.name_hint)] -= TURN * _size(a)
+        return {name for name in kept if name not in alike or gain[of(name)] > 0}
+
+    def alike(self) -> set[str]:
+        """The float32 convolutions that are no worse with channels last: those that a library computes alike in both orders,
+        and those of what such a one has rounded to TF32 before."""
+        found, rounded = set(), set()
+        for var, e in self.bound:
+            if op_name(e) == "nn.conv2d" and dtype_of(e.args[0]) == dtype_of(var) == "float32":
+                own = _own(e)
+                if _size(e.args[0]) and (own or (_fits(e) and (_tf32(e) or e.args[0].name_hint in rounded))):
+                    found.add(var.name_hint)
+                if e.args[0].name_hint in rounded or (var.name_hint in found and not own):
+                    rounded.add(var.name_hint)
+            elif op_name(e) not in TOTALS and any(a.name_hint in rounded for a in self.through(var, e)):
+                rounded.add(var.name_hint)
+        return found
 
     def through(self, var: Any, e: Any) -> list[Any]:
         """The operands whose order a value has, or may have."""
@@ -243,6 +284,8 @@ class _Laid:
         if not isinstance(e, relax.Call):
             return self.first(e)
         args = [relax.Tuple([self.first(f) for f in a.fields]) if isinstance(a, relax.Tuple) else self.first(a) for a in e.args]
+        if op_name(e) == "nn.conv2d" and isinstance(e.args[0], relax.Var) and e.args[0].name_hint in self.lies:
+            args[0] = self.copied(args[0], "laid out row by row, as a convolution reads it that is more exact so")
         return relax.Call(e.op, args, e.attrs, e.sinfo_args)
 
     def moved(self, var: Any, e: Any) -> bool:
@@ -336,6 +379,32 @@ class _Laid:
         if bool(e.attrs.center) and not _all(beta, 0.0):
             out = emit(op.add(out, beta), "biased")
         return op.reshape(out, (n, *space, c))
+
+
+def _own(e: Any) -> bool:
+    """Is it a convolution of each channel, float32 in either order?"""
+    return int(e.attrs.groups) == shape_of(e.args[0])[1] > 1
+
+
+def _fits(e: Any) -> bool:
+    """Is it of the kind that a library is no slower in with channels last?"""
+    made, summed, *window = shape_of(e.args[1])
+    return int(e.attrs.groups) == 1 and min(made, summed) >= NARROW and window in ([1, 1], [3, 3], [5, 5])
+
+
+def _tf32(e: Any) -> bool:
+    """Does a library take TF32 for one that fits in both orders, as far as that was measured?"""
+    made, summed, *window = shape_of(e.args[1])
+    if any(int(d) > 1 for d in e.attrs.dilation):
+        return False
+    return summed >= WIDE if window != [1, 1] else (min(made, summed) >= POINTS and all(int(n) == 1 for n in e.attrs.strides))
+
+
+def _size(a: Any) -> int:
+    """Elements, where there are pixels."""
+    if not isinstance(a.struct_info, relax.TensorStructInfo) or not is_static(a.struct_info):
+        return 0
+    return prod(shape_of(a)) if prod(shape_of(a)[2:]) > 1 else 0
 
 
 def _all(a: Any, idle: float) -> bool:

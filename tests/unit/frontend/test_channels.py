@@ -166,9 +166,50 @@ class Alone(torch.nn.Module):
 
 @pytest.mark.parametrize("model, dtype", [(Alone(), torch.float16), (torch.nn.Sequential(Alone(), Alone()), torch.float32)])
 def test_where_it_does_not_pay_nothing_changes(model: torch.nn.Module, dtype: torch.dtype) -> None:
-    """One by itself, single precision."""
+    """One by itself; few channels in single precision."""
     imported = import_model(model.eval().to(dtype), (torch.randn(2, 8, 6, 4, dtype=dtype),))
     assert channels_last(imported) is imported
+
+
+class Wide(torch.nn.Module):
+    """Convolutions in float32, (made, summed, window, stride, groups) each."""
+
+    def __init__(self, *kinds: tuple[int, int, int, int, int]) -> None:
+        super().__init__()
+        self.convs = torch.nn.ModuleList(torch.nn.Conv2d(i, o, k, s, k // 2, groups=g) for o, i, k, s, g in kinds)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for conv in self.convs:
+            x = F.relu(conv(x)) + 1
+        return x.mean((2, 3))
+
+
+FULL, FIRST, DOWN, EACH = (32, 32, 3, 1, 1), (32, 3, 3, 1, 1), (64, 32, 1, 2, 1), (64, 64, 3, 1, 64)
+
+
+@pytest.mark.parametrize("kinds, convolutions", [
+    ([FIRST, FULL, FULL, FULL], 3), ([FULL, FULL, FULL, DOWN, EACH, EACH], 6), ([(32, 32, 1, 2, 1), FULL, FULL, FULL], 3),
+    ([FULL, FULL], 2), ([FULL, (32, 32, 1, 1, 1)], 0), ([FULL, FULL, FULL, (32, 32, 7, 1, 1)], 3), ([FULL] * 3 + [(32, 32, 3, 1, 2)], 3)])
+def test_single_precision_where_it_is_no_worse(kinds: Any, convolutions: int) -> None:
+    """Few channels, a narrow window before any other and groups stay row by row, and are given rows; so does what is not worth the
+    change of the input's layout."""
+    torch.manual_seed(1)
+    m = Wide(*kinds).eval()
+    x = torch.randn(2, kinds[0][1], 8, 8)
+    before = import_model(m, (x,))
+    imported = channels_last(before)
+    if not convolutions:
+        assert imported is before
+        return
+    assert imported.notes[-1].startswith(f"{convolutions} convolutions")
+    text = outer.emit(imported).source
+    lines = [line for line in text.splitlines() if "F.conv2d(" in line]
+    assert sum("movedim" in line for line in lines) == convolutions
+    for line in lines:
+        if "movedim" not in line and "(x," not in line:
+            name = line.split("F.conv2d(")[1].split(",")[0]
+            assert any(made.strip().startswith(f"{name} = {LAYS}") for made in text.splitlines()), "rows, or a library takes TF32"
+    torch.testing.assert_close(outer.emit(imported).function()(x)[0], m(x), rtol=1e-4, atol=1e-5)
 
 
 def test_targets() -> None:
