@@ -8,7 +8,7 @@ from math import prod
 
 from redfuser.acrf.cascade import Reduce
 from redfuser.partition.drafted import Reject
-from redfuser.partition.epilogue import adds_vector, contracts, convolves, rounds, statistic
+from redfuser.partition.epilogue import adds_vector, bare, contracts, rounds, statistic
 from redfuser.partition.graph import Graph, Node, Unit
 from redfuser.partition.sets import Units, bits, free_to_read, mask, small
 from redfuser.partition.work import NEAR, REGION
@@ -58,6 +58,7 @@ class Around:
         members = bits(units)
         below, above = mask(units, "descendants") & ~members, mask(units, "ancestors") & ~members
         tensors = dict.fromkeys(n for u in units for n in (*u.args, *u.results))
+        tensors |= dict.fromkeys(n.unit.args[0] for n in tensors if n.unit is not None and rounds(n.unit))  # ours, widened
         level: dict[Unit, None] = dict.fromkeys(u for n in tensors for u in self.graph.readers(n))
         out: dict[Unit, Units] = {}
         for _ in range(DEPTH):
@@ -133,8 +134,8 @@ class Around:
         maker = full[0].unit
         assert maker is not None
         if maker.pointwise:
-            return self.library_epilogue(maker) and not (adds_vector(u) and any(map(convolves, maker.producers)))
-        if adds_vector(u) and convolves(maker):
+            return self.library_epilogue(maker) and not (adds_vector(u) and any(map(bare, maker.producers)))
+        if adds_vector(u) and bare(maker):
             return False
         sums = [n for n in maker.nodes if isinstance(n.stmt, Reduce)]  # a convolution pads before it sums
         return sums == maker.nodes[-1:] and maker not in self.claimed and len(maker.args) == 2

@@ -325,12 +325,13 @@ class Grower:
     def companions(self, units: Units, lead: Node) -> Units:
         """Further reductions of a cascade's own row (a mean beside a variance, an index beside a maximum), whose results
         are small: the row is read once for all of them."""
-        if self.verdict(self.worth, units, lead) is not None:
+        if (unfit := self.verdict(self.worth, units, lead)) is not None and unfit.condition != judge.AS_IT_LIES:
             return units
         for c, between in self.near.beside(units):
             grown = units | between | {c}
             if small(c, lead) and not self.parted(grown) and self.near.convex(grown) and self.near.outside(
-                    between, grown) is None and self.verdict(judge.companion, grown, lead, c) is None:
+                    between, grown) is None and self.verdict(judge.companion, grown, lead, c) is None and (
+                    unfit is None or self.verdict(self.worth, grown, lead) is None):
                 return self.companions(self.step("join", grown, units), lead)
         return units
 

@@ -21,7 +21,7 @@ from redfuser.outline import passes
 from redfuser.partition.around import Around
 from redfuser.partition.draft import escaping
 from redfuser.partition.drafted import Draft, Reject, Step
-from redfuser.partition.epilogue import absorbed, adds_bias, contracts, launches, made_of, moves
+from redfuser.partition.epilogue import absorbed, adds_bias, contracts, launches, made_of, moves, rounds
 from redfuser.partition.graph import Graph, Node, Unit
 from redfuser.partition.judge import MAX_TENSORS
 from redfuser.partition.map_draft import map_draft
@@ -90,7 +90,8 @@ class MapGrower:
         left = self.live([*self.found, d])
         spared = self.needed - left
         gone = [u for u in self.graph.units if u.var in spared or u in units]
-        if len(operations(gone)) < LEAST:
+        calls = sum(launches(u) and not rounds(u) for u in gone)  # of torch, where one operation was imported as several
+        if max(calls, len(operations(gone))) < LEAST:
             return
         self.found.append(replace(d, steps=(Step("follow", units),)))
         self.wanted |= set(d.external)

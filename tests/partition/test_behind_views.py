@@ -74,6 +74,19 @@ def test_a_convolutions_bias_is_part_of_the_map_behind_it():
     assert "F.conv2d(x, w, padding=(1, 1))" in text and "F.gelu" not in text and " + " not in text, text
 
 
+@pytest.mark.parametrize("dtype, map_too, own", [(torch.float32, True, True), (torch.float32, False, False), (torch.float16, True, False)])
+def test_a_bias_in_single_precision_belongs_to_what_reads_the_product(dtype, map_too, own):
+    """cuBLAS has a slower kernel for it; where nothing else is to be done the library has it all the same, and in half precision."""
+    model = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Hardtanh() if map_too else nn.Flatten()).to(dtype)
+    model = model if map_too else model[0]
+    args = (torch.randn(32, 64, dtype=dtype),)
+    imported, p = partitioned(model, args)
+    text = outer.emit(imported, p.parts, {r.name: r.name.replace(".", "_") for r in p.parts}).source
+    assert text.split("F.linear(")[1].split(")")[0].endswith("bias") is not own and len(p.parts) == map_too, text
+    for got, want in zip(execute(imported, p, args), flat(model(*args)), strict=True):
+        torch.testing.assert_close(got, want, rtol=2e-3, atol=2e-3)
+
+
 class Gated(nn.Module):
     """A product times a gate, added to the row and normalised, as a DiT block has it."""
 

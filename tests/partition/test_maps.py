@@ -187,6 +187,9 @@ def test_calls_that_relax_has_no_op_for_are_maps_and_keep_the_digits_of_small_nu
 
 def test_one_operation_by_itself_stays_with_torch_and_so_does_a_librarys_epilogue():
     assert not grouped(lambda x, y: x + y, torch.randn(64, 48), torch.randn(64, 48)).maps
+    assert not grouped(F.softplus, torch.randn(64, 48)).maps
+    for several in (F.leaky_relu, F.hardtanh, lambda x: x.clamp(-1, 1), lambda x: x**3):  # one of the program's, several of torch's
+        assert len(grouped(several, torch.randn(64, 48)).maps) == 1
     linear = nn.Linear(48, 32).to(BF)
     p = grouped(lambda x: F.gelu(linear(x)), torch.randn(64, 48).to(BF))
     assert not p.maps

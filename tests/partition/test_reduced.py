@@ -21,20 +21,23 @@ X, Y = torch.randn(12, 40), torch.randn(12, 40)
 @pytest.mark.parametrize("of", [
     lambda x, y: F.mse_loss(x, y), lambda x, y: (x - y).abs().mean(-1), lambda x, y: F.smooth_l1_loss(x, y),
     lambda x, y: torch.relu((x * y).sum(-1) * 2 + 1), lambda x, y: (x + y).argmax(-1), lambda x, y: (x - y).abs().amax(),
-    lambda x, y: ((h := x + y), h.sum(-1)), lambda x, y: ((x > y) & (x > 0)).any(-1), lambda x, y: (x * y[0]).amin(-1)],
-    ids=["mse", "l1", "huber", "behind", "place", "all", "kept", "any", "vector"])
+    lambda x, y: ((h := x + y), h.sum(-1)), lambda x, y: ((x > y) & (x > 0)).any(-1), lambda x, y: (x * y[0]).amin(-1),
+    lambda x, y: (x.argmax(-1), x.amin(-1), x.mean(-1)), lambda x, y: (x.half().argmax(-1), x.half().mean(-1) * 2)],
+    ids=["mse", "l1", "huber", "behind", "place", "all", "kept", "any", "vector", "several", "widened"])
 def test_a_reduction_and_its_maps_are_one_kernel(of: Callable[..., Any]) -> None:
     """It is no cascade: the report counts it with the maps, and nothing of it is left to torch."""
     imported, p = partitioned(of, (X, Y))
     assert not p.regions and len(p.maps) == 1 and not p.unmapped and not p.kept
     for mine, theirs in zip(execute(imported, p, (X, Y)), flat(of(X, Y)), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+        close = 1e-5 if mine.dtype == torch.float32 else 1e-3
+        torch.testing.assert_close(mine, theirs, rtol=close, atol=close / 10)
 
 
 def test_what_torch_does_as_well_stays_its_call() -> None:
     """A reduction by itself, or the casts and the quotient that are part of its call; and columns, whose neighbours lie apart."""
     half = X.half()
-    for of, x in ((lambda x: x.sum(-1), X), (lambda x: x.mean(-1), half), (lambda x: x.argmax(-1), X)):
+    for of, x in ((lambda x: x.sum(-1), X), (lambda x: x.mean(-1), half), (lambda x: x.argmax(-1), X), (lambda x: x.max(-1), X),
+                  (lambda x: (x.sum(-1), x.amax(0)), X), (lambda x: (x.sum(0), x.amax(0)), X)):
         assert not partitioned(of, (x,))[1].parts
     p = partitioned(lambda x, y: (x * y).sum(0), (X, Y))[1]
     assert not any("sum[" in str(r.cascade) for r in p.parts)
