@@ -102,7 +102,7 @@ class _Walk:
         elif b.reducer is not None:
             payload = b.reducer.kind in PAYLOAD
             dtype = b.exprs[0].dtype if payload else b.dtype
-            values = m.reduce(b.reducer, b.exprs[0], b.over or "", dtype, b.axes[-1:])
+            values = m.reduce(b.reducer, b.exprs[0], b.over or "", dtype, b.axes[-1:], *b.exprs[1:])
             values = values if len(b.names) == len(values) else values[-1:]
             if b.role == "reduce":
                 values = m.combine(_accumulator(b), tuple(m.values[n] for n in b.names), values)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from redfuser.acrf.cascade import Axis, Extent, Reducer, Tensor, default_dtype
 from redfuser.acrf.expr import Expr
+from redfuser.acrf.facts.algebra import PAYLOAD
 from redfuser.acrf.lines import Line, commas, lines_of
 from redfuser.acrf.state import Fused
 from redfuser.acrf.syntax import REDUCERS
@@ -94,7 +95,9 @@ class _Reader:
                 return _reducer(kind), None, (*self.exprs(first), *self.exprs(_bracketed(line, rest)[0]))
             text = rest
         if m := _REDUCTION.match(text):
-            return _reducer(m[1]), m[2], (self.expr(m[3]),)
+            reducer = _reducer(m[1])
+            pair = commas(_bracketed(line, m[3])[0]) if reducer.kind in PAYLOAD and m[3].startswith("(") else []
+            return reducer, m[2], tuple(map(self.expr, pair if len(pair) == 2 else [m[3]]))
         return None, None, self.exprs(text)
 
     def exprs(self, text: str) -> tuple[Expr, ...]:

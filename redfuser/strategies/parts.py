@@ -136,11 +136,12 @@ class Parts:
             return prod(n if isinstance(n, int) else FEW + 1 for n in map(self.extent, set(axes) - set(self.grid)))
 
         return not any(isinstance(p, Reduce) for p in self.producers) and all(
-            a.reducer.kind in ("sum", "max", "min") and numbers(a.axes) <= FEW for a in self.accumulators)
+            a.reducer.kind in ("sum", "max", "min", "argmax", "argmin") and numbers(a.axes) <= FEW for a in self.accumulators)
 
     def merged(self, split: str) -> tuple[Block, ...]:
         """Merge the partials of a row at once: accumulators in order, each the reduction along the splits of its partials about
-        the references that are merged before it. An n-fold :meth:`merges`, whose neutral start gives nothing."""
+        the references that are merged before it, places beside their values. An n-fold :meth:`merges`, whose neutral start
+        gives nothing."""
         read = {f"{n}@b": Load(f"{n}_part", (*map(Index, a.axes), Index(split)), self.dtypes[n])
                 for a in self.accumulators for n in a.names}
         uses = tuple(factors.Use(a.name, "scale", substitute(_version(a.rebase[0], "b"), read), (*a.axes, split))
@@ -150,7 +151,8 @@ class Parts:
         shared, blocks = self._factor_blocks(named), []  # type: dict[str, list[Block]], list[Block]
         for a, e in zip(self.accumulators, exprs, strict=True):
             blocks += shared.get(a.name, ())
-            blocks.append(Block("reduce", a.names, a.axes, (e,), a.dtype, a.reducer, split))
+            places = tuple(read[f"{n}@b"] for n in a.names[1:])
+            blocks.append(Block("reduce", a.names, a.axes, (e, *places), a.dtype, a.reducer, split))
         return tuple(blocks)
 
     def _stores(self, version: str) -> dict[str, list[Block]]:

@@ -63,6 +63,7 @@ class Block:
 
     ``axes``: of the value, in the order it is stored. ``over``: the axis a reduction runs along. A reduction whose
     reducer is ``topk`` has the list as its last axis; its ``exprs`` (one) is evaluated on ``axes[:-1]`` and ``over``.
+    What an ``argmax`` or ``argmin`` finds is where along ``over`` it is, or what a second expression says of the element.
     """
 
     role: Role
@@ -94,7 +95,8 @@ class Block:
             n = len(self.names)
             text = f"({', '.join(exprs[:n])}) {self.reducer} ({', '.join(exprs[n:])})"
         elif self.role == "reduce":
-            text = f"({', '.join(self.names)}) {self.reducer} {self.reducer}[{self.over}] {exprs[0]}"
+            what = exprs[0] if len(exprs) == 1 else f"({', '.join(exprs)})"
+            text = f"({', '.join(self.names)}) {self.reducer} {self.reducer}[{self.over}] {what}"
         elif self.reducer is not None:
             text = f"{self.reducer}[{self.over}] {exprs[0]}"
         else:

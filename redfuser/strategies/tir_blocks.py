@@ -311,7 +311,7 @@ class Blocks(Held):
         texts = self.texts()
         value = texts.value(b.exprs[0])
         n = span.length if span is not None and b.over == self.raxis else self.extents[b.over]
-        index = f'T.Cast("int64", v_{b.over})'
+        index = f'T.Cast("int64", {texts.value(b.exprs[1]) if len(b.exprs) > 1 else f"v_{b.over}"})'
         value = texts.bind(value, wide(b.dtype))
         if b.reducer.kind != "topk":
             body = [*texts.lets, *self.choose(b, value, index)]

@@ -1,4 +1,4 @@
-"""argmax, argmin and topk of rows held on chip: the best value and its lowest place, one turn after another."""
+"""argmax, argmin and topk: the best value of a tile and its lowest place, one turn after another where there are several."""
 
 from __future__ import annotations
 
@@ -11,24 +11,32 @@ from redfuser.strategies.program import Block
 from redfuser.tensorize.builder import Builder
 from redfuser.tensorize.ir.nodes import Assign, Fill, For, ReduceTile, TileStmt
 from redfuser.tensorize.maps import map_tile
+from redfuser.tensorize.staging import at_point
+
+LAST = 2**31 - 1
+"""A place that loses every tie."""
 
 
 def select_best(work: Builder, b: Block) -> None:
-    """The k best of a row held on chip, one after another; equal values in the order of their index.
+    """The best of a tile of the row, beside what was the best before where the row is walked; the k best of a row held on chip,
+    one after another; equal values in the order of their index.
 
     A taken place becomes NaN, which a reduction drops. NaN in the row counts as the best, as in torch: it stands in for
     +inf while it is looked for, and the first turns, one per NaN, give NaN back. The least value is the best of the negated."""
     assert b.reducer is not None
-    if not work.at.resident:
+    if not work.at.resident and b.reducer.kind == "topk":
         raise LoweringError("RF489", f"{work.at.kernel.name}: no tile form of {b.reducer} in this strategy",
                             why="it needs the whole row on chip")
     n = work.at.roles.segment
     assert n is not None
     j = work.at.point[n]
-    extent = work.at.extents[n]
     left = work.tile(f"{b.name}_left", work.at.across, "f32")
     least = b.reducer.kind == "argmin"
     map_tile(work, left, op("neg", b.exprs[0]) if least else b.exprs[0], work.at.source(b))
+    if work.at.resident and len(b.exprs) == 1:
+        own, last = Cast(Index(j), "i32"), work.at.extents[n] - 1  # type: Expr, int
+    else:
+        own, last = at_point(work, Cast(b.exprs[1] if len(b.exprs) > 1 else Index(n), "i32")), LAST
     unknown = work.tile(f"{b.name}_nan", work.at.across, "f32")
     count = work.tile(f"{b.name}_nans", work.at.row, "f32")
     here = work.here(left)
@@ -41,20 +49,24 @@ def select_best(work: Builder, b: Block) -> None:
     body: list[TileStmt] = [
         ReduceTile("max", left.buffer, best.buffer, True),
         work.parallel(work.at.across, (Assign(place.buffer, work.points(work.at.across), Op("select", (
-            op("eq", here, work.here(best)), Cast(Index(j), "i32"), Const(extent - 1, "i32")), "i32")),)),
+            op("eq", here, work.here(best)), own, Const(last, "i32")), "i32")),)),
         ReduceTile("min", place.buffer, where.buffer, True),
         work.parallel(work.at.across, (Assign(left.buffer, work.points(work.at.across), Op("select", (
             op("eq", Cast(Index(j), "i32"), work.here(where)), f32(math.nan), here), "f32")),))]
     turn = next(x for x in ("turn", "turn_") if x not in {*work.at.roles.grid, *work.at.declared})
     now: Expr = Cast(Index(turn), "f32") if b.reducer.kind == "topk" else f32(0.0)
-    own = op("neg", work.here(best)) if least else work.here(best)
-    value = Op("select", (op("lt", now, work.here(count)), f32(math.nan), own), "f32")
+    signed = op("neg", work.here(best)) if least else work.here(best)
+    value = Op("select", (op("lt", now, work.here(count)), f32(math.nan), signed), "f32")
     found = ((b.names[0], value), (b.names[-1], work.here(where)))
     if b.reducer.kind != "topk":
         for stmt in body[:3]:
             work.emit(stmt)
-        for name, e in found:
-            work.store(work.value(name), e)
+        if work.at.resident:
+            for name, e in found:
+                work.store(work.value(name), e)
+        else:
+            work.store(best, value)
+            keep_better(work, b, work.here(best), work.here(where))
         return
     (places,) = work.at.roles.columns
     here = op("eq", Index(work.at.point[places]), Index(turn))
@@ -65,3 +77,19 @@ def select_best(work: Builder, b: Block) -> None:
         work.emit(Fill(v.buffer, Const(0 if v.dtype == "i32" else 0.0, v.dtype)))
     body.append(work.parallel((*work.at.row, places), tuple(lists)))
     work.emit(For(turn, i64(0), i64(b.reducer.k), tuple(body), comment=f"the {b.reducer.k} best, in order"))
+
+
+def keep_better(work: Builder, b: Block, value: Expr, place: Expr) -> None:
+    """What was the best so far, or (value, place): a better one, the first NaN, or the first of equals. The place is settled
+    first, by the value that still stands."""
+    assert b.reducer is not None
+    v, at = (work.value(n) for n in b.names)
+    own = work.corrections.pop(b.name, None) or work.here(v)
+    old, where = own if own.dtype == value.dtype else Cast(own, value.dtype), work.here(at)
+    better = op("or", op("lt" if b.reducer.kind == "argmin" else "gt", value, old),
+                op("and", op("isnan", value), op("not", op("isnan", old))))
+    place = place if place.dtype == where.dtype else Cast(place, where.dtype)
+    first = op("and", op("eq", value, old), op("lt", place, where))
+    work.store(at, Op("select", (op("or", better, first), place, where), at.dtype))
+    kept = Op("select", (better, value, old), value.dtype)
+    work.store(v, kept if v.dtype == value.dtype else Cast(kept, v.dtype))

@@ -197,15 +197,22 @@ def test_selection_of_nan_and_the_lowest():
     np.testing.assert_array_equal(np.take_along_axis(x, got["j"].astype(np.int64), 1)[finite], want.numpy()[finite])
 
 
-def test_the_place_of_the_least_is_torchs():
-    """The lowest of equal ones, and NaN before all; of a ragged row and of differences."""
-    cascade = parse_cascade("cascade near(x: f32[9, 50], y: f32[50]) over l\n  a[i] = argmin[l] abs(x[i, l] - y[l])\n  return a")
+@pytest.mark.parametrize("strategy, splits, segment", [("resident", 1, 64), ("single", 1, 16), ("multi", 3, 16), ("multi", 7, 4)])
+@pytest.mark.parametrize("more", ["", "  s[i, e] = sum[l] f32(w[i, l]) * f32(z[l, e])\n"], ids=["alone", "folded"])
+def test_the_place_of_the_least_is_torchs(strategy, splits, segment, more):
+    """The lowest of equal ones, and NaN before all; of a ragged row and of differences, as it is held, walked or shared out,
+    the parts merged at once or, beside a vector, one after another."""
+    extra, back = (", w: f16[9, 50], z: f16[50, 16]", ", s") if more else ("", "")
+    cascade = parse_cascade(f"cascade near(x: f32[9, 50], y: f32[50]{extra}) over l\n  a[i] = argmin[l] abs(x[i, l] - y[l])\n"
+                            f"  c[i] = argmax[l] abs(x[i, l] - y[l])\n{more}  return a, c{back}")
     given = values(cascade)
     x, y = given["x"], given["y"]
     x[2, 7], x[3], x[4, 10:], x[5], x[6, [8, 20]] = np.nan, np.nan, np.inf, y, y[[8, 20]]
-    x[7] = np.inf
-    got = interpret.run(tiles(cascade, "resident", 1, replace(ROWS, segment=64)), given)["a"]
-    np.testing.assert_array_equal(got, torch.from_numpy(np.abs(x - y)).argmin(-1).numpy())
+    x[7], x[8, [3, 33]] = np.inf, y[[3, 33]] + 9
+    got = interpret.run(tiles(cascade, strategy, splits, replace(ROWS, segment=segment)), given)
+    far = torch.from_numpy(np.abs(x - y))
+    np.testing.assert_array_equal(got["a"], far.argmin(-1).numpy())
+    np.testing.assert_array_equal(got["c"], far.argmax(-1).numpy())
 
 
 QUANTISED = """

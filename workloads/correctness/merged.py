@@ -1,5 +1,5 @@
 """What was once cut in the wrong place: halves of a row merged by hand, statistics of both axes of one matrix, numbers that are
-put together, diagonals."""
+put together, diagonals, places of long rows."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from workloads.correctness.program import In, Program
+from workloads.correctness.routing import alone, unlikely
 
 USUAL = ("normal", "ties", "zeros", "outlier", "tiny")
 
@@ -67,6 +68,31 @@ def diagonals(x: Tensor) -> tuple[Tensor, Tensor]:
     return torch.diagonal(x, 1, -2, -1).float().exp() - 1, torch.einsum("bii->bi", x[:, :, :n]) * 2 + x[:, 0, :n]
 
 
+def greedy(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The next token, how sure the model is of it, and how unsure of all."""
+    lp = torch.log_softmax(x.float(), -1)
+    return x.argmax(-1), lp.amax(-1), -(lp.exp() * lp).sum(-1)
+
+
+def least_likely(x: Tensor) -> tuple[Tensor, Tensor]:
+    p = torch.softmax(x.float(), -1)
+    return p.argmin(-1), p.amin(-1)
+
+
+def extremes(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return x.argmax(-1), x.amax(-1), x.amin(-1), x.mean(-1)
+
+
+def places_of_long_rows() -> Iterator[Program]:
+    """Of rows that no block holds, walked and shared out; and reductions of one row that have nothing else in common."""
+    for shape, dtype in (((3, 50257), "f32"), ((3, 50257), "bf16"), ((300, 20011), "f16")):
+        size = f"{dtype} {shape[0]}x{shape[1]}"
+        yield Program("long", f"{size} greedy", greedy, (In("x", shape, dtype),), ranked=alone)
+        yield Program("long", f"{size} least likely", least_likely, (In("x", shape, dtype),), ranked=unlikely)
+    for shape, dtype in (((3, 50257), "f32"), ((37, 3000), "bf16"), ((2, 40000), "f16")):
+        yield Program("long", f"{dtype} {shape[0]}x{shape[1]} extremes", extremes, (In("x", shape, dtype),), ranked=alone)
+
+
 def programs() -> Iterator[Program]:
     for dtype, d, n in (("f16", 64, 200), ("bf16", 128, 333)):
         qkv = (In("q", (1, 2, 65, d), dtype), In("k", (1, 2, n, d), dtype), In("v", (1, 2, n, d), dtype))
@@ -81,3 +107,4 @@ def programs() -> Iterator[Program]:
     yield Program("numbers", "f32 1 chain", chain, (In("a", (1,), "f32"), In("b", (1,), "f32"), In("c", (1,), "f32")))
     for dtype in ("f32", "bf16"):
         yield Program("diagonals", f"{dtype} 3x20x33", diagonals, (In("x", (3, 20, 33), dtype),))
+    yield from places_of_long_rows()

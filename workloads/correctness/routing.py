@@ -97,6 +97,10 @@ def negated(x: Tensor) -> tuple[Tensor, Tensor]:
     return -x, -x
 
 
+def unlikely(x: Tensor) -> tuple[Tensor, Tensor]:
+    return -x, -torch.softmax(x.float(), -1)
+
+
 def argmax(x: Tensor) -> Tensor:
     return x.argmax(-1)
 

@@ -187,9 +187,9 @@ class Machine:
         return Labelled(x.axes, self._cast(x.data, source, target))
 
     def reduce(self, reducer: Reducer, body: Expr, over: str, dtype: str,
-               tail: tuple[str, ...]) -> tuple[Labelled, ...]:
+               tail: tuple[str, ...], place: Expr | None = None) -> tuple[Labelled, ...]:
         """Reduce over an axis, in ``dtype``: one value, or (values, indices) for argmax, argmin and topk, the latter's
-        along the axis ``tail``."""
+        along the axis ``tail``, or what ``place`` says of the elements."""
         kind = reducer.kind
         if kind == "sum" and (fast := self._contract(body, over, dtype)) is not None:
             return (fast,)
@@ -201,7 +201,8 @@ class Machine:
         if kind in ("any", "all"):
             return (Labelled(axes, np.any(data, -1) if kind == "any" else np.all(data, -1)),)
         if kind in ("argmax", "argmin", "topk"):
-            places = np.broadcast_to(self.ranges[over], data.shape)
+            own = self.ranges[over] if place is None else self.expr(place).aligned((*axes, over))
+            places = np.broadcast_to(own, data.shape)
             best = _best(data, places, reducer.k, kind == "argmin", dtype, self.numbers)
             if kind == "topk":
                 return tuple(Labelled((*axes, *tail), v) for v in best)
