@@ -45,7 +45,9 @@ def possible(program: Program, elements: int) -> bool:
     split, merge = program.kernels
     extent = program.extent(split.raxis)
     whole = {t.name for t in split.writes} == {t.name for t in merge.reads if t.name in {w.name for w in program.workspaces}}
-    return isinstance(extent, int) and whole and elements % _run(split) == 0 and extent % (program.splits * elements) == 0
+    places = any(len(b.names) > 1 for b in split.init)  # of elements in the order of the row
+    return isinstance(extent, int) and whole and not places and elements % _run(split) == 0 and (
+        extent % (program.splits * elements) == 0)
 
 
 def _run(kernel: Kernel) -> int:

@@ -26,12 +26,14 @@ from redfuser.tensorize.axes import strip_casts
 from redfuser.tensorize.builder import Builder
 from redfuser.tensorize.contraction import lower_contraction
 from redfuser.tensorize.geometry import Geometry
+from redfuser.tensorize.ir.effects import at_value
 from redfuser.tensorize.ir.nodes import Fill, For, TileKernel, TileStmt
 from redfuser.tensorize.maps import map_tile
 from redfuser.tensorize.reductions import keep_old, lower_correct, lower_late_reduce, lower_merge, lower_reduce
 from redfuser.tensorize.scope import HALF, Scope, Value
+from redfuser.tensorize.selection import LAST
 from redfuser.tensorize.stores import lower_output, lower_store
-from redfuser.tensorize.walk import alive_positions, constant_trip, one_step, segment_steps
+from redfuser.tensorize.walk import alive_positions, constant_trip, from_the_end, one_step, segment_steps
 
 
 def lower_kernel(at: Geometry) -> tuple[TileKernel, list[str]]:
@@ -71,8 +73,8 @@ def _launch_grid(at: Geometry, stmts: tuple[TileStmt, ...]) -> tuple[tuple[tuple
 def _init_state(work: Builder) -> None:
     at = work.at
     for b in at.kernel.init:
-        if len(b.names) > 1 and not at.resident:
-            raise LoweringError("RF489", f"{at.kernel.name}: {', '.join(b.names)} carries a payload",
+        if at.roles.lists and not at.resident:
+            raise LoweringError("RF489", f"{at.kernel.name}: {', '.join(b.names)} is a list",
                                 why="the tile form of this reducer needs the row on chip")
         for n, neutral in zip(b.names, b.exprs, strict=True):
             if neutral.dtype == "f64":
@@ -83,7 +85,7 @@ def _init_state(work: Builder) -> None:
             work.values[n] = v
             assert isinstance(neutral, Const)
             if not at.resident:
-                work.prologue.stmts.append(Fill(v.buffer, neutral))
+                work.prologue.stmts.append(Fill(v.buffer, Const(LAST, dtype) if dtype != neutral.dtype else neutral))
 
 
 def _lower_body(work: Builder, tail: Scope) -> list[TileStmt]:
@@ -168,6 +170,8 @@ def _lower_tail(work: Builder) -> None:
         walk_again.clear()
         first, last, start = segment_steps(work.at, TRUE)
         stmts = _lower_blocks(replace(work, before=before), blocks, Scope(segment=start))
+        if all(b.reducer is None for b in blocks):  # what was read last is the nearest
+            stmts = [at_value(s, work.at.counter, from_the_end(work.at, first, last)) for s in stmts]
         work.scope.stmts.extend([*before, For(work.at.counter, first, last, tuple(stmts), comment="visit the row again")])
 
     pending: set[str] = set()

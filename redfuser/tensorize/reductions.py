@@ -17,7 +17,7 @@ from redfuser.tensorize.ir.nodes import Copy, Fill, ReduceTile, Slice
 from redfuser.tensorize.maps import as_tile
 from redfuser.tensorize.nan import keeps_nan
 from redfuser.tensorize.scope import Value
-from redfuser.tensorize.selection import select_best
+from redfuser.tensorize.selection import keep_better, select_best
 from redfuser.tensorize.staging import at_point
 
 
@@ -40,8 +40,12 @@ def lower_correct(work: Builder, b: Block) -> None:
 
 def lower_merge(work: Builder, b: Block) -> None:
     """Combine partial states element by element."""
-    if len(b.names) > 1 or b.reducer is None:
-        raise LoweringError("RF489", f"{work.at.kernel.name}: {', '.join(b.names)} carries a payload")
+    assert b.reducer is not None
+    if b.reducer.kind == "topk":
+        raise LoweringError("RF489", f"{work.at.kernel.name}: {', '.join(b.names)} is a list")
+    if len(b.names) > 1:
+        keep_better(work, b, at_point(work, b.exprs[2]), at_point(work, b.exprs[3]))
+        return
     v = work.value(b.name)
     a, c = b.exprs
     total = op({"sum": "add", "max": "max", "min": "min", "prod": "mul", "any": "or", "all": "and"}[b.reducer.kind],

@@ -72,9 +72,10 @@ def _write_result(work: Builder, name: str, e: Expr, axes: tuple[str, ...], comm
             work.emit(Copy(Slice(src.buffer), Slice(out), comment))
             work.emit(Copy(Slice(out), rect[0]))
             return
-        v = work.tile(f"{name}_tile", wide, tensor.dtype)
-        map_tile(work, v, e, comment)
-        work.emit(Copy(Slice(v.buffer), rect[0]))
+        _through_tile(work, name, e, wide, rect[0], comment)
+        return
+    if len(wide) == 2 and rect is not None and rect[1] == wide[::-1] and not work.at.has_gemm:  # rows are neighbours in memory
+        _through_tile(work, name, e, rect[1], rect[0], comment)
         return
     forms = work.at.view_indices(target, indices)
     if forms is None:
@@ -99,6 +100,13 @@ def _write_result(work: Builder, name: str, e: Expr, axes: tuple[str, ...], comm
         work.emit(replace(first, extents=tuple(1 if a == rows else n for a, n in zip(wide, first.extents, strict=True))))
         return
     work.emit(work.parallel(wide, (Assign(param, point, value),), comment))
+
+
+def _through_tile(work: Builder, name: str, e: Expr, axes: tuple[str, ...], to: Slice, comment: str) -> None:
+    """A result by way of a tile that lies as memory does: it leaves in whole accesses, whatever it is made with."""
+    v = work.tile(f"{name}_tile", axes, work.at.declared[work.at.stores[name][0]].dtype)
+    map_tile(work, v, e, comment)
+    work.emit(Copy(Slice(v.buffer), to))
 
 
 def _staged_row(work: Builder, name: str, e: Expr, axes: tuple[str, ...], comment: str) -> Expr:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import reduce
 
 from redfuser.acrf.affine import Indices
-from redfuser.acrf.expr import Const, Expr, Index, op
+from redfuser.acrf.expr import Const, Expr, Index, Op, op
 from redfuser.acrf.index import i64, iadd, imul
 from redfuser.strategies.alive import TRUE, both, common, conjuncts
 from redfuser.tensorize.builder import Builder
@@ -42,6 +42,12 @@ def constant_trip(at: Geometry, first: Expr, last: Expr) -> bool:
     """Is the number of steps the same for every block?"""
     ix = Indices(at.block_extents)
     return not ix.joined(ix.linear(last) - ix.linear(first)).terms
+
+
+def from_the_end(at: Geometry, first: Expr, last: Expr) -> Expr:
+    """The step that is as far from the last as ``counter`` is from the first."""
+    ends = Indices(at.block_extents).simplify(iadd(iadd(first, last), i64(-1)))
+    return Op("sub", (ends, Index(at.counter)), "i64")
 
 
 def one_step(at: Geometry, first: Expr, last: Expr) -> bool:

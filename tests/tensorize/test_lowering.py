@@ -77,3 +77,17 @@ def test_many_short_rows_share_blocks():
     assert [c.rows for c in row_space(True, 64, 64, False, 1 << 10)] == [1]
     assert {(c.rows, c.threads) for c in row_space(True, 64, 64, False, 1 << 20)[:-1]} == {(4, 64), (8, 64), (8, 128), (16, 128)}
     assert all(c.rows <= 8 for c in row_space(True, 8, 16, False, 1 << 20))
+
+
+@pytest.mark.parametrize("n, threads", [(64, 256), (512, 512)])
+def test_rows_that_are_neighbours_in_memory_leave_as_they_came(n: int, threads: int) -> None:
+    """Through the tile that lies as memory does; and one of as many elements of a row as a block has threads is no tile of rows,
+    one a thread (32 exchanges among 512 threads, .77 ms for .26 on one H200)."""
+    fused = fuse(parse_cascade(f"cascade norm(x: f32[{n}, 4096]) over l\n  t[i] = sum[l] x[l, i] * x[l, i]\n"
+                               "  y[l, i] = x[l, i] / sqrt(t)\n  return y\n"))
+    assert isinstance(fused, Fused)
+    program = realise(fused, "resident")
+    tiles = tensorize(program, configs(program, target("sm_90a"))[0], target("sm_90a"))
+    text = tilelang.print_program(tiles)
+    assert tiles.kernels[0].threads == threads and "T.copy(x_tile, out_y[" in text and "out_y[j" not in text
+    assert "T.Fragment" not in text

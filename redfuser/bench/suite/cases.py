@@ -47,12 +47,12 @@ def case(path: Path) -> Case | None:
         if found is not None:
             params = {"limit": limit if limit != LIMITS[0] else 0, "batch": batch or 0}
             return Case(path.parent.name, path.stem, "f32", params, partial(_module, path, text), _inputs(path, text),
-                        flops=found[1], bytes=4 * found[0], sets=("suite",), source=path)
+                        flops=found[1], bytes=found[0], sets=("suite",), source=path)
     return None
 
 
 def _sized(path: Path, source: str) -> tuple[int, int] | None:
-    """Elements of parameters, inputs and results, and operations; None where those are too many."""
+    """Bytes of parameters, inputs and results, and operations; None where those are too many."""
     try:
         with torch.device("meta"):
             model = _module(path, source)
@@ -62,9 +62,9 @@ def _sized(path: Path, source: str) -> tuple[int, int] | None:
         args = _namespace(path, source)["get_inputs"]()
         with FlopCounterMode(display=False) as counter, _Largest() as seen:
             out = model(*args)
-    moved = sum(t.numel() for t in (*model.parameters(), *numerics.tensors((args, out))))
-    within = max(moved, seen.elements) <= ELEMENTS and counter.get_total_flops() <= FLOPS
-    return (moved, counter.get_total_flops()) if within else None
+    tensors = (*model.parameters(), *numerics.tensors((args, out)))
+    within = max(sum(t.numel() for t in tensors), seen.elements) <= ELEMENTS and counter.get_total_flops() <= FLOPS
+    return (sum(t.nbytes for t in tensors), counter.get_total_flops()) if within else None
 
 
 class _Largest(TorchDispatchMode):

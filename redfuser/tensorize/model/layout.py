@@ -153,8 +153,9 @@ def _turned(kernel: TileKernel, name: str, shapes: dict[str, tuple[int, ...]], o
 
 
 def alone(kernel: TileKernel, shape: tuple[int, ...]) -> bool:
-    """Has every thread a row of such fragments, which TileLang is told?"""
-    return len(shape) == 2 and shape[0] == kernel.threads and not any(isinstance(s, Gemm) for s in every(kernel.body))
+    """Has every thread a row of such fragments, which TileLang is told? Their rows are then those of the values of a row."""
+    rows = any(b.shape == shape[:1] and b.scope == "fragment" for b in kernel.buffers)
+    return len(shape) == 2 and shape[0] == kernel.threads and rows and not any(isinstance(s, Gemm) for s in every(kernel.body))
 
 
 def _dealt(kernel: TileKernel, shape: tuple[int, ...], group: list[str], warp: int) -> Layout:

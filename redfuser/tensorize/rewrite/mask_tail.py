@@ -43,7 +43,7 @@ class MaskTail:
             kind = b.reducer.kind if b.reducer else ""
             if b.role != "reduce" or b.reducer is None or facts.counted(b):
                 continue
-            (e,) = b.exprs
+            e, *beside = b.exprs
             padding = _Padding(facts, kernel, inside)
             if padding(e) == HARMLESS.get(kind):
                 continue
@@ -54,7 +54,7 @@ class MaskTail:
             else:
                 masked = fold(Op("select", (inside, e, neutral), e.dtype))
             if kind != "max" or facts.level(e) - at.row != {n}:
-                kernel = replace(kernel, body=(*kernel.body[:k - 1], replace(b, exprs=(masked,)), *kernel.body[k:]))
+                kernel = replace(kernel, body=(*kernel.body[:k - 1], replace(b, exprs=(masked, *beside)), *kernel.body[k:]))
             elif isinstance(e, Ref) and e.name in facts.lets:
                 masked = fold(Op("select", (inside, facts.lets[e.name], neutral), e.dtype))
                 kernel = replace(kernel, body=tuple(replace(x, exprs=(masked,)) if is_value(x) and x.name == e.name else x
