@@ -35,7 +35,7 @@ def test_any_number_of_threads(fused: Fused, strategy: str) -> None:
 
 
 def test_threads_are_torchs() -> None:
-    """With TVM in the process as without it."""
+    """With TVM in the process as without it. Processor time of ten calls: how soon the other thread wakes is not ours."""
     run = launcher(cpu.build(realise(examples.softmax(1 << 14, 256), "resident")))
     x = torch.randn(1 << 14, 256)
     run(x)
@@ -44,12 +44,13 @@ def test_threads_are_torchs() -> None:
         for n in (1, 2):
             torch.set_num_threads(n)
             process, thread = time.process_time(), time.thread_time()
-            run(x)
+            for _ in range(10):
+                run(x)
             own = time.thread_time() - thread
             others.append((time.process_time() - process - own) / own)
     finally:
         torch.set_num_threads(threads)
-    assert others[0] < 0.2 < others[1]
+    assert others[0] < 0.05 < others[1]  # .000 and .6 to 1.2
 
 
 def test_what_is_shared_out() -> None:
