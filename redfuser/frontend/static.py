@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils import _pytree as pytree
 
 from redfuser.frontend.dtypes import supported
 
@@ -106,7 +107,28 @@ class Statics:
         if kwargs.get("device") is not None:
             kwargs["device"] = torch.device("cpu")
         with torch.no_grad():
-            return node.target(*args, **kwargs)
+            try:
+                return node.target(*args, **kwargs)
+            except NotImplementedError:
+                return _wider(node, args, kwargs)
+
+
+NARROW = (torch.uint16, torch.uint32)
+"""Unsigned types in which torch stores and converts on the CPU, and computes little (``arange``, ``add`` are missing)."""
+
+
+def _wider(node: fx.Node, args: Any, kwargs: dict[str, Any]) -> Any:
+    """What torch computes in none of ``NARROW`` on the CPU, computed in int64, and taken modulo 2^16 or 2^32 at its end."""
+    def wide(value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.dtype in NARROW:
+            return value.to(torch.int64)
+        return torch.int64 if isinstance(value, torch.dtype) and value in NARROW else value
+
+    def narrow(value: Any, of: Any) -> Any:
+        return value.to(of.dtype) if isinstance(value, torch.Tensor) else value
+
+    result = node.target(*pytree.tree_map(wide, args), **pytree.tree_map(wide, kwargs))
+    return pytree.tree_map(narrow, result, node.meta["val"])
 
 
 def mutates(node: fx.Node) -> bool:

@@ -87,3 +87,14 @@ def test_irregular_constants_stay_constants() -> None:
     )
     assert torch.equal(run(imported, (torch.ones(5),))[0], table)
     assert torch.equal(run(imported, (torch.ones(5),))[1], torch.tensor([17.0, 9, 5, 3, 2]))
+
+
+def test_unsigned_numbers_that_torch_hardly_computes_in_wrap_around() -> None:
+    def program(x: Tensor) -> tuple[Tensor, Tensor]:
+        long = torch.arange(70000).to(torch.uint16)[-3:]  # 4461 and on
+        return x + (long * 15).float(), (torch.arange(3, dtype=torch.uint32) - 2).long() + x.long()
+
+    imported = import_model(program, (torch.zeros(3),))
+    scaled, below = run(imported, (torch.zeros(3),))
+    assert scaled.tolist() == [(4461 + i) * 15 % 2**16 for i in range(3)]
+    assert below.tolist() == [2**32 - 2, 2**32 - 1, 0]
