@@ -69,6 +69,12 @@ def test_the_columns_of_a_product_are_more_than_one_tile(form: str) -> None:
         assert text.count(right) == 1 and t.wrong(parse(text.replace(right, wrong)))
 
 
+@pytest.mark.parametrize("name", ["attention_rounded", "masked_window"])
+def test_rows_reduced_where_all_threads_see_them(name: str) -> None:
+    """Beside a product, of a row that is held in shared memory: it has no layout among threads, and needs none."""
+    assert [k.name for k in kernels(name, (("resident", 1),))] in ([], [f"{name} resident"])
+
+
 def test_what_moves_roundings_to_integers_is_held_without_them() -> None:
     """No matrix unit takes its operands, so its scalar program is what can be asked."""
     program = realise(fused("int8_gemm_elide"), "single", 1)

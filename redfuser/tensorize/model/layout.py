@@ -135,8 +135,9 @@ def _beside(kernel: TileKernel) -> set[str]:
     rows = {shapes[s.c][0] for s in products if len(shapes.get(s.c, ())) == 2}
     if not products or any(s.policy != "rows" for s in products) or rows != {kernel.threads // 2}:
         return set()
-    return {s.src for s in every(kernel.body) if isinstance(s, ReduceTile) and len(shapes[s.src]) == 2 and
-            {shapes[s.src][0]} == rows and shapes[s.src][1] % 8 == 0} - of_products(kernel)
+    flat = {n: shape for n, shape in shapes.items() if len(shape) == 2}
+    return {s.src for s in every(kernel.body) if isinstance(s, ReduceTile) and s.src in flat and
+            {flat[s.src][0]} == rows and flat[s.src][1] % 8 == 0} - of_products(kernel)
 
 
 def _turned(kernel: TileKernel, name: str, shapes: dict[str, tuple[int, ...]], own: Layout, found: dict[str, Layout],
