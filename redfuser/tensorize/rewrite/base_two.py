@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from redfuser.acrf.expr import Const, Expr, Op, Ref, f32, op, walk
 from redfuser.strategies.program import Kernel
 from redfuser.tensorize.algebra import FACTORS, fold, linear, rewrite_bottom_up, simplify
-from redfuser.tensorize.rewrite.facts import Facts, Setting, each_value, learn
+from redfuser.tensorize.rewrite.facts import Facts, Setting, each_value, is_value, learn
 
 LOG2E = math.log2(math.e)
 SMALL = 1.0
@@ -23,11 +23,32 @@ class BaseTwo:
         w = exp(p * 0.125 - m * 0.125)    -->    w = exp2((p - m) * 0.18)      (0.18 = 0.125 * log2 e)
 
     One rounding of the factor, relative, in the place of two. The rounding is of the argument, so it grows with it: an
-    exponential of data, which nothing bounds, stays what it is."""
+    exponential of data, which nothing bounds, stays what it is, and so does one of a row that is a float32 result by
+    itself, or a factor of one (the least probability of a row, 90 below the greatest: 5e-6 of it). In a sum the greatest
+    term's argument is near 0."""
 
     def __call__(self, kernel: Kernel, at: Setting) -> Kernel:
         facts = learn(kernel, at)
-        return each_value(kernel, lambda e: simplify(exponentials(e, lambda x: _data(facts, x) and not _bounded(facts, x))))
+        alone = _alone(kernel, facts)
+        return each_value(kernel, lambda e: simplify(exponentials(
+            e, lambda x: x in alone or (_data(facts, x) and not _bounded(facts, x)))))
+
+
+def _alone(kernel: Kernel, facts: Facts) -> set[Expr]:
+    """Arguments of exponentials of a row that are float32 results by themselves, or factors of one."""
+    ends = {b.name: b for b in kernel.tail
+            if b.role in ("finalize", "epilogue") and is_value(b) and facts.per_row(Ref(b.name, b.dtype))}
+    found: set[Expr] = set()
+    ahead = [b.exprs[0] for n, b in ends.items() if n in facts.at.written and b.dtype == "f32"]
+    while ahead:
+        match ahead.pop():
+            case Ref(name=n) if n in ends:
+                ahead.append(ends[n].exprs[0])
+            case Op(name="exp", args=(x,)):
+                found.add(x)
+            case Op(name="mul" | "div" | "neg" | "min" | "max", args=args) | Op(name="select", args=(_, *args)):
+                ahead.extend(args)
+    return found
 
 
 def _data(facts: Facts, e: Expr) -> bool:
