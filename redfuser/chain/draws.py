@@ -62,7 +62,7 @@ def draws(cascade: Cascade) -> Iterator[Draw]:
     yield Draw("large", "large", turn=6)
     for t in floats:
         own = kinds.rows(tuple(map(int, t.shape)), _dim(cascade, t.name, cascade.raxis))
-        if own < PARTS and len(floats) > 1:
+        if (own < PARTS or t.name in along) and len(floats) > 1:
             yield Draw(f"{t.name} far from zero", kinds={t.name: "offset"}, wide=True, turn=1)
         if own < PARTS and t.name in along:
             for k in range(2):

@@ -139,7 +139,7 @@ def _plain(kind: str, normal: Array, dtype: str, top: float, narrow: bool, shape
         case "balanced":  # a sum much smaller than those of its products with anything else
             return normal if place.along is None else _balanced(normal, place.along)
         case "ends":  # the row's largest is where a segment, of whatever size, begins or ends
-            return normal if place.along is None else normal * _ends(shape, place.along)
+            return normal if place.along is None else _ends(normal, place.along)
         case "peak":
             return _peak(normal, shape, place)
         case "zeros":
@@ -224,14 +224,17 @@ def _sides(shape: tuple[int, ...], place: Place) -> Array:
     return np.asarray(sum(each, np.zeros([1] * len(shape), np.int64)))
 
 
-def _ends(shape: tuple[int, ...], dim: int) -> Array:
-    """Large along a dimension at the first and the last of sixteen, the larger the longer the segments that begin or end
-    there, and at both its ends."""
-    at = np.arange(shape[dim])
+def _ends(normal: Array, dim: int) -> Array:
+    """Large along a dimension at the first and the last of eight, the larger the longer the segments that begin or end
+    there, and at both its ends: every other last one, and the firsts of the others, on the side of the maximum."""
+    n = normal.shape[dim]
+    shape = [n if d == dim else 1 for d in range(normal.ndim)]
+    at = np.arange(n)
     power = np.maximum(at & -at, at + 1 & -(at + 1))
     power[:1] = power[-1:] = power.max(initial=16)
-    sizes = np.where(power >= 16, 300.0 / 16 * np.minimum(power, 1024), 1.0)
-    return sizes.reshape([-1 if d == dim else 1 for d in range(len(shape))])
+    sizes = 300.0 / 16 * np.minimum(power, 1024)
+    sides = np.where((at % 8 == 7) == (at // 8 % 2 == 1), 1.0, -1.0)
+    return np.where((power >= 8).reshape(shape), (0.5 + np.abs(normal)) * (sides * sizes).reshape(shape), normal)
 
 
 def _magnitudes(shape: tuple[int, ...], dim: int, exponents: tuple[int, ...], power: float) -> Array:
