@@ -1,5 +1,5 @@
-"""Each pass held: over tiles against the tiles before it, in the interpreter and to the bit; over a kernel's mathematics
-against the cascade, in float64."""
+"""Each pass held: over tiles against the tiles before it, in the interpreter and to the bit (one that only regroups sums:
+against the cascade, as a whole program is); over a kernel's mathematics against the cascade, in float64."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from redfuser.acrf.check.domains import Array
 from redfuser.chain import kernels
+from redfuser.chain import tiles as whole_tiles
 from redfuser.chain.samples import Case, steps_moved, steps_taken
 from redfuser.chain.tiles import arguments
 from redfuser.strategies.check import check_kernel
@@ -22,6 +23,7 @@ from redfuser.tensorize.ir import interpret
 from redfuser.tensorize.ir.nodes import TileKernel
 from redfuser.tensorize.ir.verify import verify_kernel
 from redfuser.tensorize.rewrite import AXES, Arranged, as_realised
+from redfuser.tensorize.schedule import REGROUPS
 from redfuser.tensorize.schedule.history import History
 
 
@@ -79,6 +81,9 @@ def _tiles(program: Program, config: TileConfig, target: Target, cases: list[Cas
                 break
             whole = replace(tiles, kernels=tuple(changed if k is kernel else k for k in tiles.kernels))
             got = interpret.run_all(whole, inputs)
+            if after in REGROUPS:
+                yield from (f"{kernel.name}, {after}, {text}" for text in whole_tiles.violations(program, whole, cases))
+                before = []
             for case, one, other in zip(cases, got, before, strict=False):
                 yield from (f"{kernel.name}, {after}, {case.name}: {n} is not what it was" for n in one
                             if not _same(one[n], other[n]))

@@ -12,13 +12,16 @@ from redfuser.chain import steps
 from redfuser.chain.samples import cases
 from redfuser.errors import InternalError
 from redfuser.strategies.program import Kernel
-from redfuser.tensorize import rewrite, schedule
+from redfuser.tensorize import rewrite, schedule, tensorize
 from redfuser.tensorize import tiles as package
 from redfuser.tensorize.ir.effects import with_exprs
-from redfuser.tensorize.ir.nodes import TileKernel
+from redfuser.tensorize.ir.nodes import ReduceTile, TileKernel
 from redfuser.tensorize.rewrite.facts import each_value
+from redfuser.tensorize.schedule.history import History
+from redfuser.tensorize.schedule.lanes import SumByLane
 from redfuser.verdicts import Verdict
 from tests import fused_examples
+from tests.chain.kernels import fused as named
 from tests.chain.lowered import HOPPER, program_of
 
 
@@ -71,6 +74,24 @@ def test_passes_hold() -> None:
                                     (fused_examples.variance(4, 1500), "multi", 3)):
         program, config = program_of(fused, strategy, splits)
         assert chain.tile_passes(program, config, HOPPER) == ()
+
+
+def test_a_pass_that_regroups_a_sum_is_held_to_the_cascade(monkeypatch: pytest.MonkeyPatch) -> None:
+    program, config = program_of(named("torch attention"), "overlap")
+    lanes, history = replace(config, schedule="overlap-lanes"), History()
+    tensorize(program, lanes, HOPPER, history)
+    assert SumByLane.__name__ in [name for name, _ in history.steps]
+    assert chain.tile_passes(program, lanes, HOPPER) == ()
+    whole = SumByLane.__call__
+
+    def greatest(self: SumByLane, kernel: TileKernel) -> TileKernel:
+        made = whole(self, kernel)
+        return replace(made, body=tuple(
+            replace(s, op="max") if isinstance(s, ReduceTile) and s.src.endswith("_lanes") else s for s in made.body))
+
+    monkeypatch.setattr(SumByLane, "__call__", greatest)
+    found = chain.tile_passes(program, lanes, HOPPER)
+    assert found and "SumByLane, tile program" in found[0], found
 
 
 @pytest.mark.parametrize("wrong, what", [(Unscaled(), "attention, Unscaled, "), (Dangling(), "attention, Dangling: o_acc is never reduced")])

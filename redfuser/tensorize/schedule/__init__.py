@@ -47,6 +47,8 @@ PASSES: tuple[Pass, ...] = (FoldGrid(), ReuseInPlace(), NarrowTiles(), ReuseInPl
                              AskEarly())
 MET: tuple[Pass, ...] = (ShareRows(),)
 """Behind them, where products are those of single warps or waves."""
+REGROUPS = frozenset({SumByLane.__name__})
+"""Passes that add the same terms in another order: what they keep is the digits in float64, not the bits."""
 
 Watcher = Callable[[str, TileKernel], None]
 """Told of each pass that changed something: its name, and the kernel after it."""
@@ -95,4 +97,4 @@ def scheduled(kernel: TileKernel, through: tuple[Pass, ...] = PASSES, watch: Wat
     return kernel
 
 
-__all__ = ["PASSES", "SCHEDULES", "Pass", "Watcher", "passes", "scheduled"]
+__all__ = ["PASSES", "REGROUPS", "SCHEDULES", "Pass", "Watcher", "passes", "scheduled"]
