@@ -16,6 +16,7 @@ from redfuser.acrf.state import Fused
 from redfuser.artifact import KernelSpec
 from redfuser.errors import BuildError, InputError, LoweringError, RedFuserError
 from redfuser.gate import checked_scalar, checked_tiles
+from redfuser.ranking import first_configurations
 from redfuser.reported import Measured, Modelled, Note, Reason
 from redfuser.sizes import Symbol
 from redfuser.untuned import SPILLED
@@ -175,7 +176,8 @@ def _candidates(name: str, program: Any, arch: str, verify: str, passed: list[No
 
     usual = at(program, {s.name: s.usual for s in symbols}) if symbols else program
     machine, failure, found = target(arch), None, False
-    legal = [c for c in configs(usual, machine) if not (symbols and c.persistent)]
+    legal = first_configurations(program, machine, configs) if order is list and not symbols else \
+        [c for c in configs(usual, machine) if not (symbols and c.persistent)]
     for rank, config in enumerate(order(legal)[:CANDIDATES]):
         try:
             history = History()

@@ -36,7 +36,7 @@ LAYERS = (
     ("codegen",),
     ("runtime", "outer", "untuned", "finish"),
     ("autotune",),
-    ("gate",),
+    ("gate", "ranking"),
     ("plan",),
     ("kernels", "describe", "recheck", "dump", "whole", "steps"),
     ("pipeline",),
