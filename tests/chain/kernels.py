@@ -14,7 +14,7 @@ from redfuser.acrf.derive.fuse import fuse
 from redfuser.acrf.expr import Cast, Expr, Load, map_children
 from redfuser.acrf.state import Fused
 from redfuser.errors import LoweringError
-from tests.chain.lowered import Twin, fused_of
+from tests.chain.lowered import fused_of, twin_of
 from tests.chain.survivors import Kernel
 from tests.tensorize.test_roles_of_products import program
 from tests.unit.acrf.corpus import ACCEPT
@@ -63,7 +63,7 @@ def kernels(name: str, forms: tuple[tuple[str, int], ...] = FORMS) -> Iterator[K
     region, seen = fused(name), set()
     for strategy, splits in forms:
         try:
-            twins = Twin(region, True, strategy, splits), Twin(region, False, strategy, splits)
+            twins = twin_of(region, True, strategy, splits), twin_of(region, False, strategy, splits)
         except LoweringError:
             continue
         if twins[0].form not in seen:
@@ -81,7 +81,7 @@ def fused(name: str) -> Fused:
     found = fuse(_bound(case.cascade), case.casts)
     assert isinstance(found, Fused)
     try:
-        Twin(found, False)
+        twin_of(found, False)
     except LoweringError as error:
         if error.code != "RF490":
             return found

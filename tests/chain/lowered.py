@@ -10,14 +10,13 @@ import torch
 
 from redfuser import frontend, partition
 from redfuser.acrf.state import Fused
-from redfuser.chain import tiles, twin
-from redfuser.chain.samples import Case, cases
+from redfuser.chain import twin
 from redfuser.errors import LoweringError
 from redfuser.strategies import realise, select
 from redfuser.strategies.program import Program
 from redfuser.target import target
 from redfuser.tensorize import TileConfig, configs, tensorize
-from redfuser.tensorize.ir.nodes import TileProgram
+from tests.chain.twins import Twin
 
 HOPPER = target("sm_90a")
 SCHEDULES = ("overlap", "persistent")
@@ -49,16 +48,9 @@ def program_of(fused: Fused, strategy: str = "", splits: int = 1) -> tuple[Progr
     return program, found[0]
 
 
-class Twin:
-    """One twin of a kernel, lowered, with its cases."""
-
-    def __init__(self, fused: Fused, deep: bool, strategy: str = "", splits: int = 1) -> None:
-        program, config = program_of(fused, strategy, splits)
-        self.form = strategy if strategy in SCHEDULES else program.strategy
-        self.program = twin.of_tiles(program, config, deep)
-        self.tiles = tensorize(self.program, config, twin.machine(self.program, program, config, HOPPER))
-        self.cases: list[Case] = cases(self.program.fused, deep)
-
-    def wrong(self, changed: TileProgram) -> str:
-        """The first violation of another tile program in this one's place; empty when it holds."""
-        return next(tiles.violations(self.program, changed, self.cases), "")
+def twin_of(fused: Fused, deep: bool, strategy: str = "", splits: int = 1) -> Twin:
+    """One twin of a kernel, lowered. Raises LoweringError where it has no tiles."""
+    program, config = program_of(fused, strategy, splits)
+    small = twin.of_tiles(program, config, deep)
+    tiles = tensorize(small, config, twin.machine(small, program, config, HOPPER))
+    return Twin(strategy if strategy in SCHEDULES else program.strategy, deep, small, tiles)

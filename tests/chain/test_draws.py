@@ -13,7 +13,7 @@ from redfuser.acrf.text import parse_cascade
 from redfuser.chain import kinds
 from redfuser.chain.draws import draws, facts, inputs
 from redfuser.chain.kinds import PARTS, PEAKS, Place
-from tests.chain.lowered import Twin, fused_of
+from tests.chain.lowered import fused_of, twin_of
 
 ONE_ROW = """cascade c(x: f32[700], y: f32[700]) over l
   d = sum[l] y[l]
@@ -139,5 +139,5 @@ def test_queries_keys_and_values_of_one_tensor() -> None:
 
     fused = fused_of(packed, torch.randn(1, 256, 384).bfloat16())
     for deep in (False, True):
-        t = Twin(fused, deep, "overlap" if not deep else "")
+        t = twin_of(fused, deep, "overlap" if not deep else "")
         assert t.wrong(t.tiles) == ""

@@ -3,10 +3,15 @@ kernel gets; or it is no error, since nothing that can occur shows it (:mod:`tes
 
 from __future__ import annotations
 
+import ast
 import os
+import pickle
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -41,12 +46,15 @@ MISSED = (
     ("masked_by_weight multi", "i < 1 for t_counted_b[i]"),
     ("masked_segments multi", "j < 255 for x_tile[i, j] = x_tile[i, j] * v"),
     ("max_of_unknown_sign multi", "inf for select(k * 256 + j < 751, r_min_term[i, j], inf)"),
+    ("performer multi", "i < 3 for r1_part_tile[i, j] = select(j < 3"),
     ("quant_gemm_elide multi", "448.0 * (1 + 1e-6)"),
     ("regression multi", "operands: my_acc[i] / n[i]"),
+    ("softmax_gradient multi", "j < 7 for m_term[r, j] = x["),
     ("softmax_base2 multi", "row_max[i] * 0.18 for select(row_max[i] == -inf, 0.0, row_max[i] * 0.18)"),
 )
 """Once missed: the largest at the end of a segment, and then a larger one, few labels, a row's sign, a constant before a rounding, zeros in one tensor,
-a segment that is hidden altogether, a row that is and is not the first of its batch, one row alone far above zero."""
+a segment that is hidden altogether, a row that is and is not the first of its batch, one row alone far
+above zero, one tensor alone far below, the last of eight."""
 
 
 @pytest.mark.parametrize("kernel, what", MISSED, ids=[k for k, _ in MISSED])
@@ -56,6 +64,18 @@ def test_what_was_missed_once_is_found(kernel: str, what: str) -> None:
     assert not k.sound()
     errors = [e for e in k.planted if what in str(e[0][1])]
     assert errors and all(k.caught(e) for e in errors)
+
+
+def test_what_was_lowered_is_checked_without_a_compiler(tmp_path: Path) -> None:
+    """The whole table runs where there are processors: kernels are packed here."""
+    (k,) = kernels("softmax_denominator", forms=(("single", 1),))
+    (tmp_path / "1.pkl").write_bytes(pickle.dumps((k.name, k.twins)))
+    code = ("import sys; sys.modules['tvm'] = sys.modules['tilelang'] = None\n"
+            "from pathlib import Path; from tests.chain.planted_table import _slice; print(_slice((Path(sys.argv[1]), 0)))")
+    out = subprocess.run([sys.executable, "-c", code, str(tmp_path / "1.pkl")], capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert out.returncode == 0, out.stderr
+    found = ast.literal_eval(out.stdout)
+    assert found["kernel"] == k.name and not found["refused"] and found["planted"] == found["caught"] + len(found["equivalent"]) > 0
 
 
 @pytest.mark.parametrize("form", ["single", "persistent"])

@@ -15,7 +15,7 @@ import torch
 
 from redfuser.acrf.expr import Const, Op
 from redfuser.tensorize.ir.nodes import Fill, Gemm
-from tests.chain.lowered import Twin, fused_of
+from tests.chain.lowered import fused_of, twin_of
 from tests.chain.planted import everywhere
 
 LEAST = torch.finfo(torch.float32).min
@@ -85,7 +85,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], Callable[[]
 def test_put_back_it_is_stopped(name: str) -> None:
     function, args, change = CASES[name]
     fused = fused_of(function, *args)
-    twins = [Twin(fused, deep) for deep in (True, False)]
+    twins = [twin_of(fused, deep) for deep in (True, False)]
     assert [t.wrong(t.tiles) for t in twins] == ["", ""]
     changed = [everywhere(t.tiles, change()) for t in twins]
     assert all(c != t.tiles for c, t in zip(changed, twins)), "nothing was put back"
