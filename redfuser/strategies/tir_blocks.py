@@ -87,7 +87,7 @@ class Blocks(Held):
             case (Op(name="select", args=(test, yes, no)),) if b.role == "post" and self.of_a_row(test):
                 return [f"if {self.texts().value(test)}:", *indent(self.pointwise(replace(b, exprs=(yes,)), span)),
                         "else:", *indent(self.pointwise(replace(b, exprs=(no,)), span))]
-        texts = self.texts()
+        texts = self.texts(settled=b.role in ("finalize", "epilogue"))
         values = [texts.value(e) for e in b.exprs]
         if len(values) > 1:
             values = [texts.bind(v, wide(self.dtypes[n])) for n, v in zip(b.names, values, strict=True)]

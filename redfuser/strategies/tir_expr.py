@@ -25,6 +25,9 @@ _CALLS = {"sqrt": "T.sqrt", "rsqrt": "T.rsqrt", "exp": "T.exp", "exp2": "T.exp2"
           "floor": "T.floor", "ceil": "T.ceil", "round": "T.nearbyint", "sin": "T.sin", "cos": "T.cos", "abs": "T.abs"}
 _LIBM = {"tanh": "tanh", "erf": "erf"}
 """From the C library: TVM's own approximations of these lose digits near 0."""
+FENCE = 'T.call_llvm_pure_intrin("float32", "llvm.arithmetic.fence", {})'
+"""A value as it is: LLVM joins a product and what it is taken from, and rounds once, also where the program's own two roundings
+are what cancels (``sum w x x - (sum w x) ** 2`` of equal elements)."""
 _EXACT = frozenset({"neg", "abs", "min", "max", "select"})
 """Operations that cannot need a rounding in a narrow type."""
 
@@ -58,13 +61,14 @@ class Texts:
     """Prints expressions inside one block. ``access`` gives the text of a named value's element, and whether it lies in a
     buffer of its own (possibly narrow) dtype; ``lets`` collects the block's local bindings. ``register`` names a
     one-element buffer to bind to instead (TVM's bf16 legalisation does not look into let bindings). ``vectors``: functions
-    that LLVM would call a library for are written out where they can be (:mod:`redfuser.strategies.tir_math`)."""
+    that LLVM would call a library for are written out where they can be (:mod:`redfuser.strategies.tir_math`). ``settled``:
+    differences are of what is rounded (``FENCE``)."""
 
     def __init__(self, index: Callable[[str], str], access: Callable[[Ref], tuple[str, str]],
                  extents: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]], tensors: Mapping[str, str],
-                 register: Callable[[int, str], str] | None = None, vectors: bool = False) -> None:
+                 register: Callable[[int, str], str] | None = None, vectors: bool = False, settled: bool = False) -> None:
         self.index, self.access, self.extents, self.shapes, self.tensors = index, access, extents, shapes, tensors
-        self.register, self.vectors = register, vectors
+        self.register, self.vectors, self.settled = register, vectors, settled
         self.lets: list[str] = []
         self.lazy = 0
 
@@ -145,6 +149,9 @@ class Texts:
             return text if source == "bool" else _unequal(text, zero) if source in FLOATS else f"({text} != {zero})"
         if wide(source) == wide(target) and not isinstance(e.arg, Index):
             return text
+        if source in FLOATS and target in ("i8", "u8"):  # as processors do: by way of 32 bits, and NaN becomes 0
+            x = self.bind(text, wide(source))
+            return f'T.Cast("{wide(target)}", T.Select({is_nan(x, wide(source))}, T.int32(0), T.Cast("int32", {x})))'
         return f'T.Cast("{wide(target)}", {text})'
 
     def op(self, e: Op) -> str:
@@ -164,6 +171,9 @@ class Texts:
             return self.extremum(name, texts, args, e.dtype)
         if name == "ne" and args[0].dtype in FLOATS:
             return _unequal(*texts)
+        if name == "sub" and e.dtype == "f32" and self.settled:
+            texts = [FENCE.format(t) if isinstance(a, Op) and a.name in ("mul", "pow") else t
+                     for t, a in zip(texts, args, strict=True)]
         if name in _INFIX:
             return f"({texts[0]} {_INFIX[name]} {texts[1]})"
         if name == "div":

@@ -102,7 +102,7 @@ class Held:
     def position(self, axis: str) -> str:
         return f"w_{axis}" if axis in (self.raxis, self.across) else f"v_{axis}"
 
-    def texts(self) -> Texts:
+    def texts(self, settled: bool = False) -> Texts:
         def access(ref: Ref) -> tuple[str, str]:
             if ref.indices:
                 return self.gather(ref, texts)
@@ -112,7 +112,7 @@ class Held:
         shapes = {t.name: tuple(int(n) for n in t.shape) for t in self.tensors.values()}
         register = self.register if any(t.dtype == "bf16" for t in self.tensors.values()) else None
         called = {n: identifier(n) for n in self.tensors}
-        texts = Texts(lambda axis: f"v_{axis}", access, self.extents, shapes, called, register, self.lanes > 1)
+        texts = Texts(lambda axis: f"v_{axis}", access, self.extents, shapes, called, register, self.lanes > 1, settled)
         return texts
 
     def register(self, count: int, dtype: str) -> str:

@@ -95,3 +95,30 @@ def test_a_nan_of_every_bit_stays_one_in_bfloat16() -> None:
 
     for ours, theirs in zip(redfuser.compile(model, (x,), target="cpu")(x), model(x), strict=True):
         assert torch.equal(ours.isnan(), theirs.isnan())
+
+
+def test_what_cancels_in_the_program_cancels() -> None:
+    """One weight is 1: both sides round the same product. LLVM would join it with the difference and round once."""
+    def variance(x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        w = torch.softmax(x, -1)
+        m = w @ z
+        return w @ (z * z) - m * m
+
+    x, z = torch.zeros(9, 300), torch.randn(300) * 1e3
+    x[torch.arange(9), torch.arange(9) * 7] = 1e4
+    compiled = redfuser.compile(variance, (x, z), target="cpu")
+    assert compiled.report.fused
+    assert torch.equal(compiled(x, z), torch.zeros(9))
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8])
+def test_nan_in_eight_bits_is_none(dtype: torch.dtype) -> None:
+    def quantised(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        scale = x.abs().amax(-1, keepdim=True) / 100
+        return (x.abs() / scale).round().to(dtype), scale
+
+    x = torch.randn(6, 300)
+    x[0, 3], x[1], x[2, 5] = math.nan, 0.0, math.inf
+    compiled = redfuser.compile(quantised, (x,), target="cpu")
+    assert compiled.report.fused and not any(n.code == "RF905" for n in compiled.report.notes)
+    assert torch.equal(compiled(x)[0], quantised(x)[0])
