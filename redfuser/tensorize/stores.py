@@ -97,6 +97,9 @@ def _write_result(work: Builder, name: str, e: Expr, axes: tuple[str, ...], comm
             value = _staged_row(work, name, bare, wide, comment)
             value = value if value.dtype == tensor.dtype else Cast(value, tensor.dtype)
         first = work.parallel(wide, (Assign(param, point, value),), comment)
+        if work.at.sizes[rows] == work.at.config.threads and work.at.neighbours:
+            work.emit(first)  # rows that are threads' own: each writes what all of them have
+            return
         work.emit(replace(first, extents=tuple(1 if a == rows else n for a, n in zip(wide, first.extents, strict=True))))
         return
     work.emit(work.parallel(wide, (Assign(param, point, value),), comment))

@@ -94,7 +94,8 @@ def layouts(kernel: TileKernel, target: Target) -> dict[str, Layout]:
             found[n] = fixed[at]
         else:
             found[n] = _dealt(kernel, shape, [k for k in shapes if root(k) == at], target.warp)
-    return {n: _turned(kernel, n, shapes, at, found, target.warp) for n, at in found.items()}
+    turned = {n: at for n, at in found.items() if not alone(kernel, shapes[n])}
+    return found | {n: _turned(kernel, n, shapes, at, found, target.warp) for n, at in turned.items()}
 
 
 def _alike(kernel: TileKernel) -> tuple[dict[str, tuple[int, ...]], Callable[[str], str]]:

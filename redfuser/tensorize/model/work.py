@@ -180,11 +180,12 @@ def _statement(at: _Counting, s: TileStmt) -> Work:
             done.core += prod(homes[name].shape)
         case Parallel(variables, extents, body):
             for a in body:
-                _point(at, a, variables, prod(extents), done)
+                _point(at, a, variables, extents, done)
     return done
 
 
-def _point(at: _Counting, a: Assign, variables: tuple[str, ...], points: int, done: Work) -> None:
+def _point(at: _Counting, a: Assign, variables: tuple[str, ...], extents: tuple[int, ...], done: Work) -> None:
+    points = prod(extents)
     core, special = operations(a.expr, bool(at.kernel.exact), at.near, at.flat)
     done.core += points * core
     done.special += points * special
@@ -192,8 +193,10 @@ def _point(at: _Counting, a: Assign, variables: tuple[str, ...], points: int, do
     for x in {x for x in walk(a.expr) if isinstance(x, Load)} | {Load(a.target, a.indices, at.homes[a.target].dtype)}:
         touched = min(points, prod(at.homes[x.tensor].shape))
         if x.tensor in at.params:
-            done.moved[x.tensor] = done.moved.get(x.tensor, 0.0) + touched * BYTES[x.dtype]
             uses = {k.axis for i in x.indices for k in walk(i) if isinstance(k, Index)}
+            if own is not None and own.across == 1 and not own.fixed and variables[0] not in uses:
+                touched = min(touched, points // extents[0])  # threads with a row each ask for one element together
+            done.moved[x.tensor] = done.moved.get(x.tensor, 0.0) + touched * BYTES[x.dtype]
             if own is not None and own.fixed and variables[-1] in uses:  # two neighbours at once, as products have them
                 done.core += points * ACCESS / 2 / (1 if variables[0] in uses else own.rows)
                 done.waits += variables[0] in uses
