@@ -7,7 +7,7 @@ from typing import Any
 from redfuser.acrf.state import Fused, NotFusable
 from redfuser.errors import LoweringError
 from redfuser.sizes import Symbol
-from redfuser.strategies import alone, cpu_segment, realise, select
+from redfuser.strategies import alone, columns, cpu_segment, realise, select
 from redfuser.strategies.symbols import usual
 from redfuser.target import target
 
@@ -31,6 +31,11 @@ def untuned(fused: Fused, arch: str, symbols: tuple[Symbol, ...] = ()) -> tuple[
 
         if too_deep(fused):
             program = by_tiles(fused, chosen, parts, target(arch))
+            return program.strategy, program
+        if chosen == "multi" and columns(fused):
+            from redfuser.tensorize.walks import faster
+
+            program = faster([realise(fused, "multi", parts), realise(fused, "single")], target(arch))
             return program.strategy, program
         if chosen == "multi":
             return chosen, shared_out(fused, parts, target(arch))

@@ -25,6 +25,8 @@ OWN = 64
 """Rows, each a thread's own, of a block where there are so many: threads read lines together and exchange nothing. Mean and
 variance of 2 x 640 columns of 4096 halves on an H200, us: 9.3, by blocks that reduce tiles of 32 columns 18.9; with a sum of
 two tensors that is written as well 17.2 and 59.4; of 128 columns of 262144, 69 and 319."""
+ABREAST = 4
+"""Threads that have such a row between them, where rows alone are too few."""
 APART = 2048
 """Elements of such a row that a block holds with enough of its neighbours."""
 LONG = 4096
@@ -110,6 +112,11 @@ def alone(fused: Fused) -> int:
         len(a.names) == 1 and _spread(fused, frozenset(a.axes)) <= FEW for a in fused.state.accumulators)
     distinct, shared = _rows(fused)
     return distinct if few and shared == 1 and not _beside(fused) else 0
+
+
+def columns(fused: Fused) -> bool:
+    """Are numbers reduced of columns of data, side by side in memory, many enough for threads to have one each?"""
+    return _plain(fused) and _beside(fused) >= OWN and all(len(a.names) == 1 for a in fused.state.accumulators)
 
 
 def on_chip(fused: Fused, target: Machine | Target | str, room: int = 0) -> bool:
@@ -229,13 +236,17 @@ def _beside(fused: Fused) -> int:
 def _points(fused: Fused) -> set[str]:
     """The grid, with the axes that some accumulators lack where along them run whole reductions of what lies in memory (the sum
     of a mask of rows, beside sums of columns under it): no columns of a product, which shares its weights among them."""
-    grid, names = _grid(fused), {n for a in fused.state.accumulators for n in a.names}
+    grid = _grid(fused)
     whole = grid | {x for a in fused.state.accumulators if a.reducer.kind != "topk" for x in a.axes}
-    plain = not any(isinstance(s, Reduce) for s in fused.producers) and not any(
-        refs_of(s.expr) & names for s in fused.producers)
-    alone = all(not refs_of(a.contribution) & names and not _crossed(fused, a.contribution, whole)
-                for a in fused.state.accumulators)
-    return whole if plain and alone else grid
+    crossed = any(_crossed(fused, a.contribution, whole) for a in fused.state.accumulators)
+    return grid if crossed or not _plain(fused) else whole
+
+
+def _plain(fused: Fused) -> bool:
+    """Is what is reduced made of data alone, and of no result?"""
+    names = {n for a in fused.state.accumulators for n in a.names}
+    return not any(isinstance(s, Reduce) for s in fused.producers) and not any(
+        refs_of(e) & names for e in (*(s.expr for s in fused.producers), *(a.contribution for a in fused.state.accumulators)))
 
 
 def _of_columns(fused: Fused, grid: set[str]) -> list[Load]:
@@ -269,4 +280,4 @@ def _sharing(load: Load, axis: str, extent: int) -> int:
     return min(groups, default=extent)
 
 
-__all__ = ["CPU", "LONG", "Machine", "alone", "cpu_segment", "machine", "on_chip", "select"]
+__all__ = ["CPU", "LONG", "Machine", "alone", "columns", "cpu_segment", "machine", "on_chip", "select"]

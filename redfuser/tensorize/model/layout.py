@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from math import prod
 
 from redfuser.acrf.expr import BYTES, Index, Load, Op, walk
+from redfuser.strategies.select import ABREAST, OWN
 from redfuser.target import Target
 from redfuser.tensorize.ir.effects import every
 from redfuser.tensorize.ir.nodes import Copy, Gemm, Parallel, Param, ReduceTile, Slice, TileKernel
@@ -21,12 +22,14 @@ from redfuser.tensorize.ir.nodes import Copy, Gemm, Parallel, Param, ReduceTile,
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Threads that hold a row between them (``across``), the rows of one thread, and whether a product fixed it.
-    ``far``: a row spans warps, so that reducing it goes through shared memory."""
+    ``far``: a row spans warps, so that reducing it goes through shared memory. ``apart``: threads of a warp have rows of their
+    own."""
 
     across: int
     rows: int
     far: bool
     fixed: bool = False
+    apart: bool = False
 
 
 def matrix_warps(g: Gemm, m: int, n: int, threads: int, target: Target) -> tuple[int, int]:
@@ -94,7 +97,7 @@ def layouts(kernel: TileKernel, target: Target) -> dict[str, Layout]:
             found[n] = fixed[at]
         else:
             found[n] = _dealt(kernel, shape, [k for k in shapes if root(k) == at], target.warp)
-    turned = {n: at for n, at in found.items() if not alone(kernel, shapes[n])}
+    turned = {n: at for n, at in found.items() if not at.apart}
     return found | {n: _turned(kernel, n, shapes, at, found, target.warp) for n, at in turned.items()}
 
 
@@ -153,17 +156,24 @@ def _turned(kernel: TileKernel, name: str, shapes: dict[str, tuple[int, ...]], o
     return own
 
 
-def alone(kernel: TileKernel, shape: tuple[int, ...]) -> bool:
-    """Has every thread a row of such fragments, which TileLang is told? Their rows are then those of the values of a row."""
+def alone(kernel: TileKernel, shape: tuple[int, ...]) -> int:
+    """Threads that have a row of such fragments between them, in stretches, where neighbouring threads have neighbouring rows,
+    which TileLang is told: 1 where there are as many rows as threads, :data:`ABREAST` where a quarter as many are reduced; else
+    0. Their rows are then those of the values of a row."""
     rows = any(b.shape == shape[:1] and b.scope == "fragment" for b in kernel.buffers)
-    return len(shape) == 2 and shape[0] == kernel.threads and rows and not any(isinstance(s, Gemm) for s in every(kernel.body))
+    if len(shape) != 2 or not rows or any(isinstance(s, Gemm) for s in every(kernel.body)):
+        return 0
+    if shape[0] == OWN and kernel.threads == ABREAST * OWN and shape[1] % ABREAST == 0:
+        reduced = any(isinstance(s, ReduceTile) and kernel.homes[s.src].shape == shape for s in every(kernel.body))
+        return ABREAST if reduced else 0
+    return int(shape[0] == kernel.threads)
 
 
 def _dealt(kernel: TileKernel, shape: tuple[int, ...], group: list[str], warp: int) -> Layout:
     """Runs of the widest vector that an access to global memory allows, while every thread gets one; of as many rows as a block
     has threads, a row each (:func:`alone`)."""
-    if alone(kernel, shape):
-        return Layout(1, 1, False)
+    if between := alone(kernel, shape):
+        return Layout(between, 1, between > 1, apart=True)
     vector = max(_vectors(kernel, group), default=4)
     total = prod(shape)
     while vector > 1 and total % (kernel.threads * vector):
