@@ -116,10 +116,10 @@ class _Printer(Expressions):
             self.called.add("arrive_if")
         elif self.dialect is CUDA and (told := sorted(led(k))):
             inner.append("T.annotate_layout({" + ", ".join(f"{n}: T.Fragment({self.shapes[n]}, {AS_SUM})" for n in told) + "})")
-        elif self.dialect is CUDA and (own := [b for b in k.buffers if b.scope == "fragment" and alone(k, b.shape)]):
+        elif self.dialect is CUDA and (own := alone(k)):
             inner.append("T.annotate_layout({" + ", ".join(
-                f"{b.name}: T.Fragment({b.shape}, forward_fn=lambda i, j: {_apart(b.shape, alone(k, b.shape))})"
-                for b in own) + "})")
+                f"{n}: T.Fragment({self.shapes[n]}, forward_fn=lambda i, j: {_apart(self.shapes[n], between)})"
+                for n, between in own.items()) + "})")
         if self.dialect is CUDA and (blocks := together(k)) > 1:
             inner.append(f"T.annotate_min_blocks_per_sm({blocks})")
         if k.cluster > 1:  # TileLang tells its own launcher alone; said in the kernel, every launch has it

@@ -89,7 +89,7 @@ def select(fused: Fused, target: Machine | Target | str) -> tuple[Strategy, int]
     blocks = _blocks(fused, m)
     if beside:
         blocks = _rows(fused, _points(fused))[0]
-        line = OWN if beside >= OWN else LINE
+        line = OWN if beside >= OWN or columns(fused) else LINE
         blocks = blocks // beside * ceil(beside / line)
         asked = LINE * STEP * sum({(x.tensor, x.indices): BYTES[x.dtype] for x in _of_columns(fused, _points(fused))}.values())
         splits = min(m.processors * ceil(m.flight / asked) // blocks, extent * line // LINE // _MIN_RANGE)
@@ -115,8 +115,8 @@ def alone(fused: Fused) -> int:
 
 
 def columns(fused: Fused) -> bool:
-    """Are numbers reduced of columns of data, side by side in memory, many enough for threads to have one each?"""
-    return _plain(fused) and _beside(fused) >= OWN and all(len(a.names) == 1 for a in fused.state.accumulators)
+    """Are numbers reduced of columns of data, side by side in memory, many enough for most threads of a block to have one?"""
+    return _plain(fused) and _beside(fused) > OWN // 2 and all(len(a.names) == 1 for a in fused.state.accumulators)
 
 
 def on_chip(fused: Fused, target: Machine | Target | str, room: int = 0) -> bool:

@@ -81,7 +81,8 @@ def _warps(n: int) -> list[TileConfig]:
 def _rows(program: Program, kernel: Kernel, roles: Roles, n: int, target: Target) -> list[TileConfig]:
     """Rows of ``n`` elements that no product is part of."""
     beside = neighbours(kernel, roles.rows)
-    if beside and kernel.kind != "resident" and target.kind == "cuda" and roles.extents[roles.rows] >= OWN:
+    many = roles.extents[roles.rows] >= OWN or (roles.extents[roles.rows] > OWN // 2 and columns(program.fused))
+    if beside and kernel.kind != "resident" and target.kind == "cuda" and many:
         each = EACH[1:] if summed_singly(program) else EACH
         ways = (1, ABREAST) if columns(program.fused) else (1,)
         if 2 * prod(roles.extents[a] for a in (roles.rows, *roles.grid)) < target.sms * target.max_threads:

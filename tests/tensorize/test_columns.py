@@ -15,7 +15,7 @@ from redfuser.target import target
 from redfuser.tensorize import TileConfig, configs, tensorize
 from redfuser.tensorize.ir.nodes import TileProgram
 from redfuser.tensorize.model import predicted
-from redfuser.tensorize.model.layout import layouts
+from redfuser.tensorize.model.layout import alone, layouts
 from redfuser.untuned import priced, untuned
 from tests.tensorize.holding import hold, values
 
@@ -100,6 +100,21 @@ def test_the_model_knows_who_has_a_column() -> None:
     mine, ours = (next(at for n, at in layouts(p.kernels[0], H200).items() if n.endswith("_term")) for p in (one, four))
     assert (mine.across, mine.far, ours.across, ours.far) == (1, False, ABREAST, True)
     assert (predicted(four, H200) or 1.0) < (predicted(one, H200) or 0.0), "64 blocks of 64 threads are too few"
+
+
+def test_a_tile_that_is_read_the_other_way_round_is_none_of_theirs() -> None:
+    """As many rows as elements: what is told of the terms is not so of the tile that they are made of, its columns and theirs."""
+    square = tensorize(realise(state(LEAST, s=256, e=256), "single"), TileConfig(OWN, OWN, ABREAST * OWN, 0, "registers", False), H200)
+    (kernel,) = square.kernels
+    assert set(alone(kernel)) == {"n_term"} and set(alone(kernel).values()) == {ABREAST}
+    assert "annotate_layout({n_term: T.Fragment((64, 64), forward_fn=lambda i, j: (i + 64 * (j // 16), j % 16))})" in (
+        tilelang.print_program(square))
+
+
+def test_few_columns_have_most_threads_of_a_block() -> None:
+    """49 pixels of an image: 64 threads, of which 15 have none; of 32 a line is read by fewer."""
+    assert columns(state(POOLED, b=64, s=512, e=49)) and not columns(state(POOLED, b=64, s=512, e=32))
+    assert planned(state(POOLED, b=64, s=512, e=49))[1].rows == OWN
 
 
 def test_only_states_of_data_are_shared_by_threads() -> None:

@@ -84,6 +84,7 @@ def programs() -> Iterator[Program]:
         yield Program("pooled", f"{dtype} {size} farthest", farthest, (In("x", shape, dtype), In("y", shape, dtype)))
     yield Program("pooled", "f16 20000x136 products", products, (In("x", (20000, 136), "f16"), In("y", (20000, 136), "f16")))
     yield Program("pooled", "bf16 33x301x260 gated mean", gated_mean, (In("x", (33, 301, 260), "bf16"),))
+    yield Program("pooled", "f32 64x512x49 gated mean", gated_mean, (In("x", (64, 512, 49), "f32"),))
     yield Program("pooled", "f16 33x203x192 kept", kept, (In("x", (33, 203, 192), "f16"), In("y", (33, 203, 192), "f16")))
     yield Program("pooled", "f32 8x400x1000 votes", votes, (In("x", (8, 400, 1000), "f32"), In("y", (8, 400, 1000), "f32")))
     yield Program("pooled", "bf16 64x4100 agree", agree, (In("x", (64, 4100), "bf16"), In("y", (64, 4100), "bf16")))

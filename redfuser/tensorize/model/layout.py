@@ -92,9 +92,12 @@ def layouts(kernel: TileKernel, target: Target) -> dict[str, Layout]:
         if isinstance(s, ReduceTile) and s.lanes and root(s.src) in fixed:
             fixed.setdefault(root(s.dst), fixed[root(s.src)])
     found: dict[str, Layout] = {}
+    own = alone(kernel)
     for n, shape in shapes.items():
         if (at := root(n)) in fixed:
             found[n] = fixed[at]
+        elif n in own:
+            found[n] = Layout(own[n], 1, own[n] > 1, apart=True)
         else:
             found[n] = _dealt(kernel, shape, [k for k in shapes if root(k) == at], target.warp)
     turned = {n: at for n, at in found.items() if not at.apart}
@@ -156,24 +159,29 @@ def _turned(kernel: TileKernel, name: str, shapes: dict[str, tuple[int, ...]], o
     return own
 
 
-def alone(kernel: TileKernel, shape: tuple[int, ...]) -> int:
-    """Threads that have a row of such fragments between them, in stretches, where neighbouring threads have neighbouring rows,
-    which TileLang is told: 1 where there are as many rows as threads, :data:`ABREAST` where a quarter as many are reduced; else
-    0. Their rows are then those of the values of a row."""
-    rows = any(b.shape == shape[:1] and b.scope == "fragment" for b in kernel.buffers)
-    if len(shape) != 2 or not rows or any(isinstance(s, Gemm) for s in every(kernel.body)):
-        return 0
-    if shape[0] == OWN and kernel.threads == ABREAST * OWN and shape[1] % ABREAST == 0:
-        reduced = any(isinstance(s, ReduceTile) and kernel.homes[s.src].shape == shape for s in every(kernel.body))
-        return ABREAST if reduced else 0
-    return int(shape[0] == kernel.threads)
+def alone(kernel: TileKernel) -> dict[str, int]:
+    """Fragments of whose rows neighbouring threads have neighbours, which TileLang is told, and how many threads have one
+    between them, in stretches: 1 where there are as many rows as threads, :data:`ABREAST` where a quarter as many are reduced.
+    Their rows are then those of the values of a row. None that is read the other way round: its columns are the rows."""
+    if any(isinstance(s, Gemm) for s in every(kernel.body)):
+        return {}
+    rows = {b.shape for b in kernel.buffers if b.scope == "fragment" and len(b.shape) == 1}
+    reduced = {kernel.homes[s.src].shape for s in every(kernel.body) if isinstance(s, ReduceTile)}
+    turned = {x.tensor for s in every(kernel.body) if isinstance(s, Parallel) and len(s.vars) == 2 for a in s.body
+              for x in walk(a.expr) if isinstance(x, Load) and x.indices == tuple(map(Index, s.vars[::-1]))}
+    found: dict[str, int] = {}
+    for b in kernel.buffers:
+        if b.scope != "fragment" or len(b.shape) != 2 or b.shape[:1] not in rows or b.name in turned:
+            continue
+        if b.shape[0] == kernel.threads:
+            found[b.name] = 1
+        elif b.shape[0] == OWN and kernel.threads == ABREAST * OWN and b.shape[1] % ABREAST == 0 and b.shape in reduced:
+            found[b.name] = ABREAST
+    return found
 
 
 def _dealt(kernel: TileKernel, shape: tuple[int, ...], group: list[str], warp: int) -> Layout:
-    """Runs of the widest vector that an access to global memory allows, while every thread gets one; of as many rows as a block
-    has threads, a row each (:func:`alone`)."""
-    if between := alone(kernel, shape):
-        return Layout(between, 1, between > 1, apart=True)
+    """Runs of the widest vector that an access to global memory allows, while every thread gets one."""
     vector = max(_vectors(kernel, group), default=4)
     total = prod(shape)
     while vector > 1 and total % (kernel.threads * vector):
