@@ -24,7 +24,7 @@ from redfuser.recheck import Verdict, recheck, refused
 from redfuser.report import Report
 from redfuser.reported import Reason
 from redfuser.target import TARGETS
-from redfuser.untuned import holds
+from redfuser.untuned import holds, priced
 from redfuser.whole import parts_of_one_call
 
 log = logging.getLogger("redfuser.pipeline")
@@ -88,7 +88,8 @@ def _run(model: Any, args: Any, kwargs: Any, arch: str, casts: str, build: bool,
     if arch in TARGETS and TARGETS[arch].kind == "cuda" and not disable:
         imported = trace.run("layout", frontend.channels_last, imported)
     dump.imported(imported)
-    search = partition.Partitioner(imported, casts, arch, maps=arch != "cpu", holds=lambda fused: holds(fused, arch))
+    search = partition.Partitioner(imported, casts, arch, maps=arch != "cpu", holds=lambda fused: holds(fused, arch),
+                                   priced=lambda fused: priced(fused, arch))
     found = trace.run("partition", search.run)
     made = Realised(arch, build, verify, records)
     for turn in range(0 if disable else ROUNDS + 1):

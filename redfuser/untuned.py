@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from redfuser.acrf.state import Fused
+from redfuser.acrf.state import Fused, NotFusable
+from redfuser.errors import LoweringError
 from redfuser.sizes import Symbol
-from redfuser.strategies import alone, cpu_segment, realise, select
+from redfuser.strategies import alone, columns, cpu_segment, realise, select
 from redfuser.strategies.symbols import usual
 from redfuser.target import target
 
@@ -31,6 +32,11 @@ def untuned(fused: Fused, arch: str, symbols: tuple[Symbol, ...] = ()) -> tuple[
         if too_deep(fused):
             program = by_tiles(fused, chosen, parts, target(arch))
             return program.strategy, program
+        if chosen == "multi" and columns(fused):
+            from redfuser.tensorize.walks import faster
+
+            program = faster([realise(fused, "multi", parts), realise(fused, "single")], target(arch))
+            return program.strategy, program
         if chosen == "multi":
             return chosen, shared_out(fused, parts, target(arch))
     return chosen, asked_for(fused, arch, chosen, parts)
@@ -43,10 +49,24 @@ def holds(fused: Fused, arch: str) -> bool:
     return isinstance(extent, int) and (arch == "cpu" or select(fused, arch)[0] == "resident")
 
 
+def priced(fused: Fused, arch: str) -> float | NotFusable:
+    """Modelled seconds of what the models choose for ``fused`` on a GPU; or why it gets no kernel."""
+    from redfuser.tensorize.configs import configs
+    from redfuser.tensorize.model import predicted
+    from redfuser.tensorize.tiles import tensorize
+
+    try:
+        program, on = untuned(fused, arch)[1], target(arch)
+        found = predicted(tensorize(program, configs(program, on)[0], on), on)
+    except LoweringError as error:
+        return NotFusable(error.code, "", error.what, error.why or error.what, error.help)
+    return found if found is not None else NotFusable("RF410", "", "a block of it has room on the target", "", "")
+
+
 def asked_for(fused: Fused, arch: str, strategy: Any, splits: int) -> Any:
     """The segment program of a strategy; only one in splits has these."""
     segment = cpu_segment(fused, strategy) if arch == "cpu" else None
     return realise(fused, strategy, splits if strategy == "multi" else 1, segment)
 
 
-__all__ = ["SPILLED", "asked_for", "holds", "untuned"]
+__all__ = ["SPILLED", "asked_for", "holds", "priced", "untuned"]

@@ -116,9 +116,10 @@ class _Printer(Expressions):
             self.called.add("arrive_if")
         elif self.dialect is CUDA and (told := sorted(led(k))):
             inner.append("T.annotate_layout({" + ", ".join(f"{n}: T.Fragment({self.shapes[n]}, {AS_SUM})" for n in told) + "})")
-        elif self.dialect is CUDA and (own := [b for b in k.buffers if b.scope == "fragment" and alone(k, b.shape)]):
+        elif self.dialect is CUDA and (own := alone(k)):
             inner.append("T.annotate_layout({" + ", ".join(
-                f"{b.name}: T.Fragment({b.shape}, forward_fn=lambda i, j: (i, j))" for b in own) + "})")
+                f"{n}: T.Fragment({self.shapes[n]}, forward_fn=lambda i, j: {_apart(self.shapes[n], between)})"
+                for n, between in own.items()) + "})")
         if self.dialect is CUDA and (blocks := together(k)) > 1:
             inner.append(f"T.annotate_min_blocks_per_sm({blocks})")
         if k.cluster > 1:  # TileLang tells its own launcher alone; said in the kernel, every launch has it
@@ -220,6 +221,12 @@ class _Printer(Expressions):
             return f"{first}:{first + d.size}"
         text = start(d.start, 5)
         return f"{text}:{text} + {d.size}"
+
+
+def _apart(shape: tuple[int, ...], between: int) -> str:
+    """The thread that has an element of a row which it has alone, or a stretch of with others, and the element's place."""
+    rows, each = shape[0], shape[1] // between
+    return f"(i + {rows} * (j // {each}), j % {each})" if between > 1 else "(i, j)"
 
 
 def _shape(shape: tuple[int, ...]) -> str:

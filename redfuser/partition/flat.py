@@ -3,6 +3,7 @@
     y[i, l] = x[i, l] + w[i, l]     i = 64, l = 100    -->    y[l] = x[l] + w[l]     l = 6400
     y[i, l] = x[i, l] + b[l]                           -->    itself
     o[b, i, d] = sum[k] x[b, i, k] * w[d, k]           -->    o[i, d] = sum[k] x[i, k] * w[d, k]
+    y[b, h, w] = max[l] x[b, l, h, w]                  -->    y[b, w] = max[l] x[b, l, w]
 
 Tensors are viewed, row-major, as regions view theirs anyway.
 """
@@ -33,7 +34,12 @@ def flattened(c: Cascade) -> Cascade:
 def one_matrix(c: Cascade) -> Cascade:
     """``c``, whose reductions are products, with the rows of a matrix along one axis: those axes joined that an operand lacks.
     What all operands have are matrices side by side."""
-    return _joined(c, rows=True)
+    return _joined(c, reductions=True, rows=True)
+
+
+def columns_joined(c: Cascade) -> Cascade:
+    """``c``, whose reductions run across memory, with the columns that lie side by side along one axis."""
+    return _joined(c, reductions=True) if all(isinstance(a.extent, int) for a in c.axes) else c
 
 
 def _without_units(c: Cascade) -> Cascade:
@@ -53,14 +59,15 @@ def _without_units(c: Cascade) -> Cascade:
     return replace(c, inputs=inputs, stmts=stmts)
 
 
-def _joined(c: Cascade, rows: bool = False) -> Cascade:
+def _joined(c: Cascade, reductions: bool = False, rows: bool = False) -> Cascade:
+    """reductions: also axes of reductions; rows: only those that a matrix lacks."""
     axes = c.stmt(c.outputs[0]).axes
     for a, b in zip(axes, axes[1:], strict=False):
-        if all((rows or isinstance(s, Let)) and _adjacent(s.axes, a, b) for s in c.stmts):
+        if all((reductions or isinstance(s, Let)) and _adjacent(s.axes, a, b) for s in c.stmts):
             pair = _Pair(c, a, b)
             done = pair.merged()
             if done is not None and (not rows or any(len(pair.shapes[t]) > 1 for t in pair.lacking())):
-                return _joined(done, rows)
+                return _joined(done, reductions, rows)
     return c
 
 

@@ -61,13 +61,10 @@ AS_IT_LIES = "a single reduction of what lies in memory"
 
 
 def reduced(d: Draft, _: Unit | None) -> Reject | None:
-    """Reductions of one row that are no cascade, whose elements are neighbours in memory: several, or with maps before or
-    behind them that torch would write and read."""
-    sites = [s for i in d.rows for s in i.body.sites]
-    around = [n.unit for n, _ in sites if n.unit is not None]
-    size = max((prod(n.shape) for n, _ in sites if n in d.external), default=0)
-    along = all(at and R in axes_of(at[-1]) for n, at in sites if n in d.external and prod(n.shape) == size)
-    if d.inner or d.row_map or not along or any(i.contraction for i in d.rows):
+    """Reductions of one row that are no cascade: several, or with maps before or behind them that torch would write and read.
+    Across memory it takes more (:mod:`redfuser.partition.across`)."""
+    around = [n.unit for i in d.rows for n, _ in i.body.sites if n.unit is not None]
+    if d.inner or d.row_map or any(i.contraction for i in d.rows):
         return Reject("RF307", d.rows[0].node, "a single reduction")
     several = len({i.node.unit for i in d.rows}) > 1
     return None if several or any(map(launches, (*d.units, *around))) else Reject("RF307", d.rows[0].node, AS_IT_LIES)

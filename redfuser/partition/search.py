@@ -19,12 +19,13 @@ from redfuser.acrf.cascade import Cascade, Provenance
 from redfuser.acrf.state import Fused, NotFusable
 from redfuser.partition import account, judge, loops, names
 from redfuser.partition.about import defective, evaluated, keys_of, numbered, ops, origin, refused_units, trimmed
+from redfuser.partition.across import Priced, across, dearer
 from redfuser.partition.around import Around
 from redfuser.partition.canonical import Outlined, outline
 from redfuser.partition.cost import product_alone
 from redfuser.partition.drafted import Draft
 from redfuser.partition.epilogue import contracts
-from redfuser.partition.flat import flattened, one_matrix
+from redfuser.partition.flat import columns_joined, flattened, one_matrix
 from redfuser.partition.graph import Graph, Unit, build_graph
 from redfuser.partition.grow import Cut, Grower
 from redfuser.partition.maps import LEAST, MapGrower, operations
@@ -63,11 +64,11 @@ class Found:
 
 class Partitioner:
     """``run`` partitions; after ``give_up``, ``run`` again: what was given up gives way to smaller regions. holds: is the row
-    of a state held on chip, so that what does not merge can be reduced of it?"""
+    of a state held on chip, so that what does not merge can be reduced of it? priced: what a state's kernel takes."""
 
     def __init__(self, imported: Any, casts: str = "preserve", arch: str = "sm_90a", maps: bool = True,
-                 holds: Callable[[Fused], bool] | None = None) -> None:
-        self.casts, self.maps, self.holds = casts, maps, holds
+                 holds: Callable[[Fused], bool] | None = None, priced: Priced | None = None) -> None:
+        self.casts, self.maps, self.holds, self.priced = casts, maps, holds, priced
         weights = frozenset(i.name for i in getattr(imported, "inputs", ()) if i.kind != "user")
         self.graph: Graph = build_graph(imported.mod, dict(imported.provenance or {}), weights)
         self.opaque = account.opaque(self.graph, imported)
@@ -87,6 +88,7 @@ class Partitioner:
         self.eager: set[int] = set()
         self.costs: dict[object, Any] = {}
         self.grouped: dict[Any, Any] = {}
+        self.answers: dict[str, NotFusable | None] = {}
         self.spare = Work(self.work.machine, self.allowed)
         self.by_var = {n.var: n for n in self.graph.nodes if n.var}
         self.escaping = [n for n in self.graph.nodes if n.escapes]
@@ -132,13 +134,24 @@ class Partitioner:
         formed, _ = self.formed([d for d in grower.run().drafts if len(operations(evaluated(d))) >= LEAST])
         found: list[Found] = []
         for d, out in formed:
+            beside = across(d)
+            if beside and isinstance(out, Outlined):
+                out = replace(out, cascade=columns_joined(out.cascade))
             got = self.derived(out, self.fuse)
+            if isinstance(got, Fused) and beside:
+                got = self.dearer(d, got) or got
             if isinstance(out, NotFusable) or isinstance(got, NotFusable):
                 assert isinstance(got, NotFusable)
                 self.left(d, got)
             else:
                 found.append(Found(d, out, got, numbered(names.stem(d), counts)))
         return found
+
+    def dearer(self, d: Draft, fused: Fused) -> NotFusable | None:
+        """Why a reduction across memory is left to torch, asked once."""
+        if (key := key_of(fused.cascade)) not in self.answers:
+            self.answers[key] = dearer(d, fused, self.priced)
+        return self.answers[key]
 
     def group_maps(self, counts: Counter[str]) -> list[Found]:
         """The maps that no cascade took, in groups."""

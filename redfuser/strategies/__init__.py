@@ -6,6 +6,6 @@ import TVM and are loaded by whoever uses them."""
 from redfuser.strategies.check import check
 from redfuser.strategies.program import Block, Kernel, Program, split_range
 from redfuser.strategies.realise import realise
-from redfuser.strategies.select import alone, cpu_segment, select
+from redfuser.strategies.select import alone, columns, cpu_segment, select
 
-__all__ = ["Block", "Kernel", "Program", "alone", "check", "cpu_segment", "realise", "select", "split_range"]
+__all__ = ["Block", "Kernel", "Program", "alone", "check", "columns", "cpu_segment", "realise", "select", "split_range"]

@@ -7,7 +7,7 @@ from itertools import combinations
 from math import ceil, isqrt, prod
 
 from redfuser.acrf.cascade import Extent, Let, Reduce
-from redfuser.acrf.expr import BYTES, Const, Expr, Index, Load, Op, children, indices_of, loads_of
+from redfuser.acrf.expr import BYTES, Const, Expr, Index, Load, Op, children, indices_of, loads_of, refs_of
 from redfuser.acrf.state import Fused
 from redfuser.strategies.program import Strategy
 from redfuser.target import Target
@@ -25,6 +25,8 @@ OWN = 64
 """Rows, each a thread's own, of a block where there are so many: threads read lines together and exchange nothing. Mean and
 variance of 2 x 640 columns of 4096 halves on an H200, us: 9.3, by blocks that reduce tiles of 32 columns 18.9; with a sum of
 two tensors that is written as well 17.2 and 59.4; of 128 columns of 262144, 69 and 319."""
+ABREAST = 4
+"""Threads that have such a row between them, where rows alone are too few."""
 APART = 2048
 """Elements of such a row that a block holds with enough of its neighbours."""
 LONG = 4096
@@ -86,9 +88,10 @@ def select(fused: Fused, target: Machine | Target | str) -> tuple[Strategy, int]
         return "resident", 1
     blocks = _blocks(fused, m)
     if beside:
-        line = OWN if beside >= OWN else LINE
+        blocks = _rows(fused, _points(fused))[0]
+        line = OWN if beside >= OWN or columns(fused) else LINE
         blocks = blocks // beside * ceil(beside / line)
-        asked = LINE * STEP * sum({(x.tensor, x.indices): BYTES[x.dtype] for x in _along(fused)}.values())
+        asked = LINE * STEP * sum({(x.tensor, x.indices): BYTES[x.dtype] for x in _of_columns(fused, _points(fused))}.values())
         splits = min(m.processors * ceil(m.flight / asked) // blocks, extent * line // LINE // _MIN_RANGE)
         return ("multi", splits) if splits > 1 else ("single", 1)
     if m.processors > 1 and 2 * blocks <= m.processors and extent >= 2 * _MIN_RANGE:
@@ -109,6 +112,11 @@ def alone(fused: Fused) -> int:
         len(a.names) == 1 and _spread(fused, frozenset(a.axes)) <= FEW for a in fused.state.accumulators)
     distinct, shared = _rows(fused)
     return distinct if few and shared == 1 and not _beside(fused) else 0
+
+
+def columns(fused: Fused) -> bool:
+    """Are numbers reduced of columns of data, side by side in memory, many enough for most threads of a block to have one?"""
+    return _plain(fused) and _beside(fused) > OWN // 2 and all(len(a.names) == 1 for a in fused.state.accumulators)
 
 
 def on_chip(fused: Fused, target: Machine | Target | str, room: int = 0) -> bool:
@@ -169,12 +177,13 @@ def _along(fused: Fused) -> list[Load]:
     return [x for e in exprs for x in loads_of(e) if fused.cascade.raxis in indices_of(x)]
 
 
-def _rows(fused: Fused) -> tuple[int, int]:
+def _rows(fused: Fused, points: set[str] | None = None) -> tuple[int, int]:
     """Points of the grid that read other elements along the r-axis, and points for each that read the same: where they are
     multiplied as matrices, those that share an operand; else those that share all."""
     along, distinct, shared = _along(fused), 1, 1
-    products = _products(fused) or any(_crossed(fused, a.contribution) for a in fused.state.accumulators)
-    for axis in _grid(fused):
+    products = points is None and (_products(fused) or any(
+        _crossed(fused, a.contribution, _grid(fused)) for a in fused.state.accumulators))
+    for axis in points or _grid(fused):
         extent = _number(fused.cascade.extent(axis))
         found = [_sharing(x, axis, extent) for x in along]
         same = (max if products else min)(found, default=1)
@@ -203,9 +212,9 @@ def _multiplies_singles(fused: Fused) -> bool:
     return any(x.dtype == "f32" for x in found)
 
 
-def _crossed(fused: Fused, e: Expr) -> bool:
+def _crossed(fused: Fused, e: Expr, grid: set[str]) -> bool:
     """Do two tensors that are read along the r-axis each lack an axis of the grid that the other has?"""
-    grid, raxis = _grid(fused), fused.cascade.raxis
+    raxis = fused.cascade.raxis
     known = [indices_of(x) & grid for x in loads_of(e) if raxis in indices_of(x)]
     return any(a - b and b - a for a, b in combinations(known, 2))
 
@@ -213,12 +222,42 @@ def _crossed(fused: Fused, e: Expr) -> bool:
 def _beside(fused: Fused) -> int:
     """Rows whose elements lie side by side, as those of a row do not: reductions of the columns of a matrix. 0 for fewer than
     a block would read together, and for products."""
-    grid, along = _grid(fused), _along(fused)
-    own = [x.indices[-1] for x in along if grid & indices_of(x)]
-    if _products(fused) or len(set(own)) != 1 or not isinstance(own[0], Index) or own[0].axis not in grid:
+    grid = _points(fused)
+    own = [x.indices[-1] for x in _of_columns(fused, grid)]
+    free = {a for s in (*fused.producers, *fused.state.accumulators) for a in s.axes} - {fused.cascade.raxis}
+    if any(isinstance(s, Reduce) for s in fused.producers) or any(_number(fused.cascade.extent(a)) > 1 for a in free - grid):
+        return 0
+    if len(set(own)) != 1 or not isinstance(own[0], Index) or own[0].axis not in grid:
         return 0
     n = _number(fused.cascade.extent(own[0].axis))
     return n if n >= FEW else 0
+
+
+def _points(fused: Fused) -> set[str]:
+    """The grid, with the axes that some accumulators lack where along them run whole reductions of what lies in memory (the sum
+    of a mask of rows, beside sums of columns under it): no columns of a product, which shares its weights among them."""
+    grid = _grid(fused)
+    whole = grid | {x for a in fused.state.accumulators if a.reducer.kind != "topk" for x in a.axes}
+    crossed = any(_crossed(fused, a.contribution, whole) for a in fused.state.accumulators)
+    return grid if crossed or not _plain(fused) else whole
+
+
+def _plain(fused: Fused) -> bool:
+    """Is what is reduced made of data alone, and of no result?"""
+    names = {n for a in fused.state.accumulators for n in a.names}
+    return not any(isinstance(s, Reduce) for s in fused.producers) and not any(
+        refs_of(e) & names for e in (*(s.expr for s in fused.producers), *(a.contribution for a in fused.state.accumulators)))
+
+
+def _of_columns(fused: Fused, grid: set[str]) -> list[Load]:
+    """What is read along the r-axis and differs from point to point of the grid, without what all columns of a matrix share (a
+    mask of its rows): of neighbours in memory along the r-axis, while others lie along the grid."""
+    raxis = fused.cascade.raxis
+    found = [x for x in _along(fused) if grid & indices_of(x)]
+    columns = {x.indices[-1].axis for x in found if isinstance(x.indices[-1], Index)} & grid
+    if len(columns) != 1:
+        return found
+    return [x for x in found if columns & indices_of(x) or raxis not in indices_of(x.indices[-1])]
 
 
 def _sharing(load: Load, axis: str, extent: int) -> int:
@@ -241,4 +280,4 @@ def _sharing(load: Load, axis: str, extent: int) -> int:
     return min(groups, default=extent)
 
 
-__all__ = ["CPU", "LONG", "Machine", "alone", "cpu_segment", "machine", "on_chip", "select"]
+__all__ = ["CPU", "LONG", "Machine", "alone", "columns", "cpu_segment", "machine", "on_chip", "select"]

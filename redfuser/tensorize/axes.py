@@ -79,9 +79,10 @@ def choose(kernel: Kernel, extents: dict[str, int]) -> Roles:
 
 def _points(kernel: Kernel, grid: list[str]) -> list[str]:
     """Axes that some accumulators lack and that are points of the grid all the same, since along them run whole reductions:
-    no columns, which are an axis of one factor of a product, with rows or narrow elements, and not of the others. What does not
-    depend on them (a count, a sum of columns) is computed at each: of two axes that whole reductions run along, those of inputs
-    alone are made again beside the others."""
+    no columns, which are an axis of one factor of a product and not of the others, with rows, or of narrow elements that are
+    weighed by what earlier results make (a mask in memory is read at each as cheaply). What does not depend on them (a count,
+    a sum of columns) is computed at each: of two axes that whole reductions run along, those of inputs alone are made again
+    beside the others."""
     axes_of = {n: b.axes for b in (*kernel.init, *kernel.body) for n in b.names}
     inner = {*grid, kernel.raxis, kernel.split}
     columns: dict[str, set[str]] = {}
@@ -99,7 +100,8 @@ def _points(kernel: Kernel, grid: list[str]) -> list[str]:
             own = [(p, axes) for p, axes in parts if a in axes]
             rest = set().union(*(axes for p, axes in parts if a not in axes)) - {kernel.raxis}
             rows = rest - set().union(*(axes for _, axes in own))
-            narrow = len(own) == 1 and isinstance(x := strip_casts(own[0][0]), Load) and x.dtype in NARROW
+            narrow = len(own) == 1 and isinstance(x := strip_casts(own[0][0]), Load) and x.dtype in NARROW and any(
+                _of_results(kernel, p) for p, axes in parts if a not in axes)
             if b.reducer is not None and b.reducer.kind == "sum" and len(own) < len(parts) and (rows or narrow):
                 columns.setdefault(a, set()).update(rows)
             else:
@@ -107,6 +109,13 @@ def _points(kernel: Kernel, grid: list[str]) -> list[str]:
                 computed |= {a} if any(isinstance(x, Ref) for x in walk(b.exprs[0])) else set()
     return [a for a in free if a not in columns or any(
         a in runs and columns[a] and not columns[a] & runs for runs in (whole, computed))]
+
+
+def _of_results(kernel: Kernel, e: Expr) -> bool:
+    """Does a value depend on what is reduced?"""
+    made = {n: b for b in kernel.body if b.role == "producer" and b.reducer is None for n in b.names}
+    names = {x.name for x in walk(e) if isinstance(x, Ref)}
+    return any(n not in made or any(_of_results(kernel, k) for k in made[n].exprs) for n in names)
 
 
 def _late_column(kernel: Kernel) -> str | None:

@@ -23,6 +23,7 @@ from redfuser.acrf.expr import BYTES, Expr, Index, Load, Op, indices_of, loads_o
 from redfuser.acrf.index import i64, iadd, imul
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block, Kernel, Program
+from redfuser.strategies.select import OWN
 from redfuser.tensorize.config import TileConfig
 from redfuser.tensorize.ir.effects import at_value, reads, renamed, with_exprs, writes
 from redfuser.tensorize.ir.names import Names
@@ -35,7 +36,7 @@ WIDTH = 16
 
 def by_thread(program: Program, config: TileConfig) -> bool:
     """Is a split of a row a thread's?"""
-    return config.by_thread and program.splits == config.threads
+    return config.by_thread and program.splits == config.threads > OWN
 
 
 def possible(program: Program, elements: int) -> bool:

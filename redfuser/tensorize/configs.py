@@ -11,7 +11,7 @@ from redfuser.acrf.expr import BYTES
 from redfuser.errors import LoweringError
 from redfuser.outline import generated, library, on_cores, passes
 from redfuser.strategies.program import Kernel, Program
-from redfuser.strategies.select import OWN
+from redfuser.strategies.select import ABREAST, OWN, columns
 from redfuser.target import Target
 from redfuser.tensorize.arguments import static_extent
 from redfuser.tensorize.asked import (
@@ -81,8 +81,13 @@ def _warps(n: int) -> list[TileConfig]:
 def _rows(program: Program, kernel: Kernel, roles: Roles, n: int, target: Target) -> list[TileConfig]:
     """Rows of ``n`` elements that no product is part of."""
     beside = neighbours(kernel, roles.rows)
-    if beside and kernel.kind != "resident" and target.kind == "cuda" and roles.extents[roles.rows] >= OWN:
-        return [TileConfig(OWN, s, OWN, 0, "registers", False) for s in (EACH[1:] if summed_singly(program) else EACH)]
+    many = roles.extents[roles.rows] >= OWN or (roles.extents[roles.rows] > OWN // 2 and columns(program.fused))
+    if beside and kernel.kind != "resident" and target.kind == "cuda" and many:
+        each = EACH[1:] if summed_singly(program) else EACH
+        ways = (1, ABREAST) if columns(program.fused) else (1,)
+        if 2 * prod(roles.extents[a] for a in (roles.rows, *roles.grid)) < target.sms * target.max_threads:
+            ways = ways[::-1]
+        return [TileConfig(OWN, s * k, OWN * k, 0, "registers", False) for k in ways for s in each if k == 1 or s * k <= n]
     all_rows = prod(roles.extents[a] for a in (roles.rows, *roles.grid))
     space = row_space(kernel.kind == "resident", roles.extents[roles.rows], n, beside, all_rows)
     if target.kind == "cuda" and program.splits in THREADS:

@@ -14,7 +14,7 @@ from redfuser.strategies.program import Block, Kernel, Program
 from redfuser.target import Target
 from redfuser.tensorize.alive import alive
 from redfuser.tensorize.arguments import argument_name, static_extent
-from redfuser.tensorize.axes import Roles, choose
+from redfuser.tensorize.axes import Roles, choose, neighbours
 from redfuser.tensorize.by_thread import by_thread, interleaved
 from redfuser.tensorize.config import TileConfig
 from redfuser.tensorize.indexing import View
@@ -66,6 +66,11 @@ class Geometry:
     @property
     def block_extents(self) -> dict[str, int]:
         return {**self.extents, **self.blocks}
+
+    @property
+    def neighbours(self) -> bool:
+        """Do rows lie side by side in memory, and the elements of a row apart?"""
+        return neighbours(self.kernel, self.roles.rows)
 
     @property
     def row(self) -> tuple[str, ...]:

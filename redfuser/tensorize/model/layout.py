@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from math import prod
 
 from redfuser.acrf.expr import BYTES, Index, Load, Op, walk
+from redfuser.strategies.select import ABREAST, OWN
 from redfuser.target import Target
 from redfuser.tensorize.ir.effects import every
 from redfuser.tensorize.ir.nodes import Copy, Gemm, Parallel, Param, ReduceTile, Slice, TileKernel
@@ -21,12 +22,14 @@ from redfuser.tensorize.ir.nodes import Copy, Gemm, Parallel, Param, ReduceTile,
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Threads that hold a row between them (``across``), the rows of one thread, and whether a product fixed it.
-    ``far``: a row spans warps, so that reducing it goes through shared memory."""
+    ``far``: a row spans warps, so that reducing it goes through shared memory. ``apart``: threads of a warp have rows of their
+    own."""
 
     across: int
     rows: int
     far: bool
     fixed: bool = False
+    apart: bool = False
 
 
 def matrix_warps(g: Gemm, m: int, n: int, threads: int, target: Target) -> tuple[int, int]:
@@ -89,12 +92,16 @@ def layouts(kernel: TileKernel, target: Target) -> dict[str, Layout]:
         if isinstance(s, ReduceTile) and s.lanes and root(s.src) in fixed:
             fixed.setdefault(root(s.dst), fixed[root(s.src)])
     found: dict[str, Layout] = {}
+    own = alone(kernel)
     for n, shape in shapes.items():
         if (at := root(n)) in fixed:
             found[n] = fixed[at]
+        elif n in own:
+            found[n] = Layout(own[n], 1, own[n] > 1, apart=True)
         else:
             found[n] = _dealt(kernel, shape, [k for k in shapes if root(k) == at], target.warp)
-    return {n: _turned(kernel, n, shapes, at, found, target.warp) for n, at in found.items()}
+    turned = {n: at for n, at in found.items() if not at.apart}
+    return found | {n: _turned(kernel, n, shapes, at, found, target.warp) for n, at in turned.items()}
 
 
 def _alike(kernel: TileKernel) -> tuple[dict[str, tuple[int, ...]], Callable[[str], str]]:
@@ -153,17 +160,29 @@ def _turned(kernel: TileKernel, name: str, shapes: dict[str, tuple[int, ...]], o
     return own
 
 
-def alone(kernel: TileKernel, shape: tuple[int, ...]) -> bool:
-    """Has every thread a row of such fragments, which TileLang is told? Their rows are then those of the values of a row."""
-    rows = any(b.shape == shape[:1] and b.scope == "fragment" for b in kernel.buffers)
-    return len(shape) == 2 and shape[0] == kernel.threads and rows and not any(isinstance(s, Gemm) for s in every(kernel.body))
+def alone(kernel: TileKernel) -> dict[str, int]:
+    """Fragments of whose rows neighbouring threads have neighbours, which TileLang is told, and how many threads have one
+    between them, in stretches: 1 where there are as many rows as threads, :data:`ABREAST` where a quarter as many are reduced.
+    Their rows are then those of the values of a row. None that is read the other way round: its columns are the rows."""
+    if any(isinstance(s, Gemm) for s in every(kernel.body)):
+        return {}
+    rows = {b.shape for b in kernel.buffers if b.scope == "fragment" and len(b.shape) == 1}
+    reduced = {kernel.homes[s.src].shape for s in every(kernel.body) if isinstance(s, ReduceTile)}
+    turned = {x.tensor for s in every(kernel.body) if isinstance(s, Parallel) and len(s.vars) == 2 for a in s.body
+              for x in walk(a.expr) if isinstance(x, Load) and x.indices == tuple(map(Index, s.vars[::-1]))}
+    found: dict[str, int] = {}
+    for b in kernel.buffers:
+        if b.scope != "fragment" or len(b.shape) != 2 or b.shape[:1] not in rows or b.name in turned:
+            continue
+        if b.shape[0] == kernel.threads:
+            found[b.name] = 1
+        elif b.shape[0] == OWN and kernel.threads == ABREAST * OWN and b.shape[1] % ABREAST == 0 and b.shape in reduced:
+            found[b.name] = ABREAST
+    return found
 
 
 def _dealt(kernel: TileKernel, shape: tuple[int, ...], group: list[str], warp: int) -> Layout:
-    """Runs of the widest vector that an access to global memory allows, while every thread gets one; of as many rows as a block
-    has threads, a row each (:func:`alone`)."""
-    if alone(kernel, shape):
-        return Layout(1, 1, False)
+    """Runs of the widest vector that an access to global memory allows, while every thread gets one."""
     vector = max(_vectors(kernel, group), default=4)
     total = prod(shape)
     while vector > 1 and total % (kernel.threads * vector):

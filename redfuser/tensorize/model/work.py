@@ -42,8 +42,9 @@ COST = {"div": (8, 1), "sqrt": (8, 1), "rsqrt": (4, 1), "exp2": (1, 1), "exp": (
 product that is added to something none. ``tangent``: the hardware's, of a number times a constant."""
 
 
-UNROLLED = 4
-"""Turns of a loop whose loads a compiler puts before what is made of them, where threads do not wait for one another."""
+UNROLLED, HELD = 4, 32
+"""Turns of a loop whose loads a compiler puts before what is made of them, where threads do not wait for one another; numbers
+that it asks for at once by so doing (columns of 64 and of 32 elements a turn: 80 and 46 registers, one turn at a time)."""
 
 
 @dataclass(slots=True)
@@ -91,6 +92,14 @@ class _Counting:
     def elements(self, x: Slice) -> int:
         return prod(x.sizes) if x.dims else prod(self.homes[x.buffer].shape)
 
+    def together(self, loop: For) -> int:
+        """Turns whose loads a compiler puts before what is made of them: of threads with rows of their own, no more than
+        ask for :data:`HELD` numbers."""
+        if not any(at.apart for at in self.layouts.values()):
+            return UNROLLED
+        asked = sum(self.elements(s.src) for s in loop.body if isinstance(s, Copy) and s.src.buffer in self.params)
+        return max(1, min(UNROLLED, HELD * self.kernel.threads // max(1, asked)))
+
     def size(self, x: Slice) -> int:
         return self.elements(x) * BYTES[self.homes[x.buffer].dtype]
 
@@ -136,7 +145,7 @@ def _of(counting: _Counting, body: tuple[TileStmt, ...], at: Mapping[str, int | 
                 for k in turns:
                     one.add(_of(counting, inner, {**at, var: k}), 1 / len(turns))
                 found.add(one, often)
-                each = max(unrolled(counting.kernel, s), UNROLLED if not (products or one.meets) else 1)
+                each = max(unrolled(counting.kernel, s), counting.together(s) if not (products or one.meets) else 1)
                 found.add(Work(turns=often * max(1, products)) if stages else Work(steps=often / each), 1.0)
             case Roles(roles):
                 for role in roles:
@@ -180,11 +189,12 @@ def _statement(at: _Counting, s: TileStmt) -> Work:
             done.core += prod(homes[name].shape)
         case Parallel(variables, extents, body):
             for a in body:
-                _point(at, a, variables, prod(extents), done)
+                _point(at, a, variables, extents, done)
     return done
 
 
-def _point(at: _Counting, a: Assign, variables: tuple[str, ...], points: int, done: Work) -> None:
+def _point(at: _Counting, a: Assign, variables: tuple[str, ...], extents: tuple[int, ...], done: Work) -> None:
+    points = prod(extents)
     core, special = operations(a.expr, bool(at.kernel.exact), at.near, at.flat)
     done.core += points * core
     done.special += points * special
@@ -192,8 +202,10 @@ def _point(at: _Counting, a: Assign, variables: tuple[str, ...], points: int, do
     for x in {x for x in walk(a.expr) if isinstance(x, Load)} | {Load(a.target, a.indices, at.homes[a.target].dtype)}:
         touched = min(points, prod(at.homes[x.tensor].shape))
         if x.tensor in at.params:
-            done.moved[x.tensor] = done.moved.get(x.tensor, 0.0) + touched * BYTES[x.dtype]
             uses = {k.axis for i in x.indices for k in walk(i) if isinstance(k, Index)}
+            if own is not None and own.apart and variables[0] not in uses:
+                touched = min(touched, points // extents[0])  # neighbours with rows of their own ask for one element
+            done.moved[x.tensor] = done.moved.get(x.tensor, 0.0) + touched * BYTES[x.dtype]
             if own is not None and own.fixed and variables[-1] in uses:  # two neighbours at once, as products have them
                 done.core += points * ACCESS / 2 / (1 if variables[0] in uses else own.rows)
                 done.waits += variables[0] in uses

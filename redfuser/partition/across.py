@@ -1,0 +1,78 @@
+"""Reductions across memory, along an axis that is not the fastest, with maps around them: is a kernel of them faster than
+torch's reduction between kernels for the maps?
+
+    y[b, h] = sum[s] x[b, s, h] * w[b, s]       neighbours in memory are h, of which nothing is reduced
+
+Along memory such a kernel reads a row as torch's does, and saves what lies between. Across it, how fast it is hangs on how many
+columns there are and how long they are, so that the model of resources is asked first (docs/decisions/0024).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+from redfuser.acrf.affine import axes_of
+from redfuser.acrf.state import Fused, NotFusable
+from redfuser.outline import passes
+from redfuser.partition.about import evaluated
+from redfuser.partition.drafted import Draft, R
+from redfuser.partition.epilogue import launches, moves
+from redfuser.partition.graph import Node, Unit
+from redfuser.partition.sets import bits
+
+Priced = Callable[[Fused], float | NotFusable]
+"""Seconds of the kernel that a state gets, as modelled for the target; or why it gets none."""
+
+
+def across(d: Draft) -> bool:
+    """Do the elements of a row lie apart in the largest of the tensors that are reduced?"""
+    sites = [s for i in d.rows for s in i.body.sites]
+    size = max((prod(n.shape) for n, _ in sites if n in d.external), default=0)
+    return not all(at and R in axes_of(at[-1]) for n, at in sites if n in d.external and prod(n.shape) == size)
+
+
+def dearer(d: Draft, fused: Fused, priced: Priced | None) -> NotFusable | None:
+    """Why torch's reduction between kernels for the maps is the better, if it is."""
+    if priced is None:
+        return NotFusable("RF305", "", "a kernel of this reduction is faster than torch's between kernels for its maps",
+                          "it runs across memory, and nothing here models its kernel", "")
+    found, torch = priced(fused), apart(d)
+    if isinstance(found, NotFusable):
+        return found
+    if found < torch:
+        return None
+    return NotFusable("RF305", "", "a kernel of this reduction is faster than torch's between kernels for its maps",
+                      f"modelled {found * 1e6:.1f} us on {d.machine.part}, torch's and the maps {torch * 1e6:.1f} us",
+                      "nothing to change: the maps around it are kernels of their own")
+
+
+def apart(d: Draft) -> float:
+    """Seconds without the region: a kernel for the maps before, which writes what the reductions read, torch's reductions,
+    which do little but read it, and a kernel for the maps behind. What torch's own call does beside is no map."""
+    units, m = evaluated(d), d.machine
+    reducing = [u for u in units if u.reducing]
+    own, done = {id(u.provenance) for u in reducing if u.provenance.op}, bits(reducing)
+    maps = [u for u in units if launches(u) and id(u.provenance) not in own]
+    behind = [u for u in maps if u.ancestors & done]
+    before = [u for u in maps if not u.ancestors & done]
+    operands = {u: {source(n) for n in u.args} for u in reducing}
+    made = {n for some in operands.values() for n in some if n.unit in before}
+    results = sum(n.bytes for u in reducing for n in u.results)
+    seconds = sum(passes(m, sum(n.bytes for n in some), 1) for some in operands.values()) + passes(m, results, 0)
+    if before:
+        seconds += passes(m, sum(n.bytes for n in (*d.external, *made)), 1)
+    if behind:
+        seconds += passes(m, results + sum(s.node.bytes for s in d.sinks), 1)
+    return seconds
+
+
+def source(n: Node) -> Node:
+    """What a view is of."""
+    u: Unit | None = n.unit
+    while u is not None and moves(u) and len(u.args) == 1:
+        n, u = u.args[0], u.args[0].unit
+    return n
+
+
+__all__ = ["Priced", "across", "dearer"]
