@@ -139,6 +139,11 @@ class Kernel:
         """Does nothing run along a row? Then its segments are points of the grid as well, and none is walked to."""
         return self.kind == "map" and self.split is None and all(b.reducer is None for b in self.tail)
 
+    @property
+    def scans(self) -> bool:
+        """Does something run along the row, element by element?"""
+        return any(b.running for b in self.tail)
+
     def __str__(self) -> str:
         over = f" split by {self.split}" if self.split and self.kind != "combine" else ""
         walked = self.split if self.kind == "combine" else self.raxis
