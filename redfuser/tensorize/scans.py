@@ -19,7 +19,7 @@ from redfuser.tensorize.config import TileConfig
 from redfuser.tensorize.ir.nodes import Copy, Fill, ScanTile, Slice
 from redfuser.tensorize.ir.parts import SCANS
 from redfuser.tensorize.maps import as_tile
-from redfuser.tensorize.scope import HALF, Value
+from redfuser.tensorize.scope import HALF
 from redfuser.tensorize.stores import lower_output
 
 EACH = (16, 8)
@@ -70,11 +70,13 @@ def lower_scan(work: Builder, b: Block) -> None:
         carry = work.buffer(f"{b.name}_carry", "shared", dtype, (rows,))
         work.before.append(Fill(carry, neutral(b.reducer, dtype)[0]))
     work.emit(ScanTile(kind, held, held, carry, at.source(b)))
+    v = work.tile(b.name, at.across, dtype)
+    work.emit(Copy(Slice(held), Slice(v.buffer)))
     if b.name in at.stores:
-        work.values[f"{b.name} scanned"] = Value(at.across, dtype, held)
+        work.values[f"{b.name} scanned"] = v
         lower_output(work, b, Ref(f"{b.name} scanned", dtype), at.across)
     else:
-        work.values[b.name] = Value(at.across, dtype, held)
+        work.values[b.name] = v
 
 
 __all__ = ["lower_scan", "scan_configs"]
