@@ -59,14 +59,16 @@ static __device__ __forceinline__ void scan_rows(const T *src, T *dst, T *carry)
     if (lane == 0) left[own / 32] = total;
     __syncthreads();
     const T *all = left + own / 32 - warp;
-    T before = so_far;
-    T whole = so_far;
+    T before = all[0];
+    total = all[0];
 #pragma unroll
-    for (int w = 0; w < warps; ++w) {
-      if (w == warp) before = whole, some = carried || w;
-      whole = carried || w ? Op::of(whole, all[w]) : all[w];
+    for (int w = 1; w < warps; ++w) {
+      if (w == warp) before = total;
+      total = Op::of(total, all[w]);
     }
-    so_far = before, total = whole;
+    const T carried_over = so_far;
+    if (warp) so_far = carried ? Op::of(so_far, before) : before, some = true;
+    if (carried) total = Op::of(carried_over, total);
   } else if (carried) {
     total = Op::of(so_far, total);
   }

@@ -15,6 +15,7 @@ from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.expr import BYTES, Expr, Index, Ref
 from redfuser.partition.drafted import Draft, Reject, Step
 from redfuser.partition.evaluate import Evaluator, Instance, Site, Value
+from redfuser.partition.epilogue import made_of
 from redfuser.partition.graph import Node, Unit
 from redfuser.partition.map_draft import MapDrafter, drafted
 from redfuser.partition.maps import MapGrower
@@ -53,6 +54,10 @@ class ScanGrower(MapGrower):
                 self.short.append(u)
         self.found.reverse()
         return self.found
+
+    def left(self, u: Unit) -> bool:
+        made = made_of(u)
+        return super().left(u) and (made is None or made.scan is None)
 
     def scan(self, seed: Unit) -> None:
         units = self.grown(seed)

@@ -75,13 +75,13 @@ class Block:
                 self.store[dst][...] = row if clear else function(self.store[dst], row)
             case ScanTile(op, src, dst, carry):
                 function = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}[op]
-                row = self.store[src]
+                row = self.store[src].copy()
+                for d in (1 << k for k in range((row.shape[-1] - 1).bit_length())):  # in as few roundings as threads do it
+                    row[..., d:] = function(row[..., :-d], row[..., d:])
                 if carry:
-                    row = np.concatenate([self.store[carry][..., None], row], -1)
-                row = function.accumulate(row, axis=-1, dtype=row.dtype)
-                self.store[dst][...] = row[..., 1:] if carry else row
-                if carry:
+                    row = function(self.store[carry][..., None], row)
                     self.store[carry][...] = row[..., -1]
+                self.store[dst][...] = row
             case Fill(buffer, value):
                 self.store[buffer][...] = value.value
             case Parallel(names, extents, body):
