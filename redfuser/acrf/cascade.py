@@ -57,6 +57,9 @@ class Reduce:
     result still has the r-axis among ``axes`` (``s[i,l] = sum[c] q[i,c]*k[l,c]``: a producer). ``topk`` has two names
     (values, indices) whose results carry one extra trailing axis, named ``axes[-1]``, of extent k.
 
+    Over an axis that is also one of ``axes`` it is *running* (``y[i, l] = sum[..l] x[i, l]``): the value at a point is the
+    reduction of the elements up to it, itself included.
+
     ``dtype`` is part of the program: floats narrower than fp32 are accumulated in fp32 and the whole sum is rounded to
     ``dtype`` once, as PyTorch's reductions and matrix products do."""
 
@@ -72,10 +75,14 @@ class Reduce:
     def name(self) -> str:
         return self.names[0]
 
+    @property
+    def running(self) -> bool:
+        return self.over in self.axes
+
     def __str__(self) -> str:
         left = ", ".join(_result(n, self.axes) for n in self.names)
         kept = "" if self.dtype == default_dtype(self.reducer, self.expr) else f": {self.dtype}"
-        return f"{left}{kept} = {self.reducer}[{self.over}] {print_expr(self.expr)}"
+        return f"{left}{kept} = {self.reducer}[{'..' * self.running}{self.over}] {print_expr(self.expr)}"
 
 
 Stmt = Union[Let, Reduce]

@@ -7,14 +7,14 @@ The grammar, on one screen (``str()`` of every node prints this text; :mod:`redf
     decl      ::= NAME ":" DTYPE "[" [extent {"," extent}] "]"    extent ::= INT | SYMBOL
     stmt      ::= result {"," result} [":" DTYPE] "=" (reduction | expr)
     result    ::= NAME ["[" AXIS {"," AXIS} "]"]
-    reduction ::= OP "[" AXIS "]" expr        OP ::= sum prod max min any all argmax argmin topk(K)
+    reduction ::= OP "[" [".."] AXIS "]" expr      OP ::= sum prod max min any all argmax argmin topk(K)
     expr      ::= CONST | AXIS | NAME "[" index {"," index} "]" | NAME | FUNC "(" expr {"," expr} ")"
                 | expr ("+"|"-"|"*"|"/"|"//"|"%"|"<"|"<="|">"|">="|"=="|"!="|"and"|"or") expr | "-" expr | "not" expr
                 | DTYPE "(" number ")"                              (a literal of that dtype; a bare number is f32)
                 | DTYPE "(" expr ")"                                (a cast: a rounding, part of the program)
 
 ``where`` states extents that no tensor dimension shows (``h`` in ``q[i, h * 64 + c]``); ``: DTYPE`` the dtype of a
-reduction kept wider than its body. Comments start with ``#``.
+reduction kept wider than its body; ``[..l]`` reduces the elements up to each (a running reduction: l is a result axis too). Comments start with ``#``.
 
 Nodes are frozen and carry no parents; sharing is by *named statements*, never by nesting, so hashing, equality and
 printing stay linear. A dtype is a short name: ``f64 f32 f16 bf16 e4m3 e5m2 i64 i32 i8 u8 bool``; index arithmetic is

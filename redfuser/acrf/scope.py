@@ -107,7 +107,7 @@ class Scope(Typing):
     def _result_axes(self, s: Statement, free: tuple[str, ...]) -> tuple[str, ...]:
         over = s.over.text if s.over else None
         own: tuple[str, ...] = ()
-        kept = tuple(a for a in free if a != over)
+        kept = tuple(a for a in free if a != over or s.running)
         given = [r.axes for r in s.results if r.axes is not None]
         if not given:
             if s.reducer == "topk":
@@ -122,7 +122,10 @@ class Scope(Typing):
                              help="write the axes once, or alike on both")
         if len(set(axes)) < len(axes):
             self.source.fail("RF183", place, "a result axis is repeated", help="name each axis once")
-        if over in axes:
+        if s.running and over not in axes:
+            self.source.fail("RF183", place, f"a running reduction has a result for each element of {over}",
+                             help=f"write {name}[{', '.join((*axes, str(over)))}]")
+        if over in axes and not s.running:
             rest = ", ".join(a for a in axes if a != over)
             self.source.fail("RF183", place, f"axis {over} is reduced and cannot be a result axis",
                              help=f"write {name}[{rest}]" if rest else f"write {name} = ...")

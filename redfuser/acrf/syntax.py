@@ -14,6 +14,7 @@ from redfuser.acrf.source import Token, short
 from redfuser.acrf.tree import Declaration, Name, Node, Program, Result, Statement
 
 REDUCERS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin", "topk")
+PICKS = ("argmax", "argmin", "topk")
 LARGEST_EXTENT, LARGEST_K = 1 << 48, 1 << 16
 
 _CALLABLE = sorted((UNARY | FUNCTIONS) - {"neg", "not"})
@@ -110,8 +111,8 @@ class Reader(Cursor):
                 self.unexpected("a dtype", " ".join(DTYPES))
             dtype = self.take().text
         self.expect("=", "and what the statement computes", "a statement is NAME = expression or NAME = sum[l] expression")
-        reducer, k, over = self.reduction() or (None, 1, None)
-        return Statement(tuple(results), dtype, reducer, k, over, self.expression(), at)
+        reducer, k, over, running = self.reduction() or (None, 1, None, False)
+        return Statement(tuple(results), dtype, reducer, k, over, self.expression(), at, running)
 
     def result(self) -> Result:
         name = self.name("a result's name")
@@ -124,8 +125,8 @@ class Reader(Cursor):
         self.close("]", "after the axes", opened)
         return Result(name, tuple(axes))
 
-    def reduction(self) -> tuple[str, int, Name] | None:
-        """``sum[l]`` or ``topk(3)[l]`` at the start of a right-hand side, when an operand follows it."""
+    def reduction(self) -> tuple[str, int, Name, bool] | None:
+        """``sum[l]``, ``sum[..l]`` or ``topk(3)[l]`` at the start of a right-hand side, when an operand follows it."""
         op, head = self.here.text, [self.peek(i).text for i in range(1, 4)]
         if op not in REDUCERS:
             return None
@@ -135,6 +136,10 @@ class Reader(Cursor):
             k = self.integer("topk's k", LARGEST_K)
             self.expect(")", "after topk's k", "values, places = topk(8)[l] x[l]")
             self.expect("[", "and the reduced axis", "values, places = topk(8)[l] x[l]")
+        elif op not in PICKS and head[:2] == ["[", ".."] and self.peek(4).text == "]":
+            self.take()
+            self.take()
+            k = 1
         elif head[0] == "[" and head[2] == "]" and self._starts_operand(self.peek(4)):
             self.take()
             k = 1
@@ -146,9 +151,10 @@ class Reader(Cursor):
             self.source.fail("RF180", self.peek().at, f"the reduction '{op}' names no axis", help=f"write {op}[l] ...")
         else:
             return None
+        running = self.accept("..")
         over = self.name("the reduced axis")
         self.expect("]", "after the reduced axis", "one axis at a time")
-        return op, k, over
+        return op, k, over, running
 
     @staticmethod
     def _starts_operand(t: Token) -> bool:

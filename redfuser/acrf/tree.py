@@ -36,7 +36,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """``results: dtype = reducer(k)[over] body``; without a reducer, a value per point."""
+    """``results: dtype = reducer(k)[over] body``; without a reducer, a value per point. running: ``reducer[..over]``."""
 
     results: tuple[Result, ...]
     dtype: str | None
@@ -45,6 +45,7 @@ class Statement:
     over: Name | None
     body: Node
     at: int
+    running: bool = False
 
 
 @dataclass(frozen=True, slots=True)

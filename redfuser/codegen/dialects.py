@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from redfuser.codegen.exchange import DIVIDED, EXCHANGE
+from redfuser.codegen.scan import FUNCTIONS, SCAN
 from redfuser.dtypes import LONG
 from redfuser.tensorize.ir.pointwise import NUMPY_DTYPES
 
@@ -68,7 +69,7 @@ CUDA = Dialect("import tilelang.language as T", {**_floats({
     "sub_rn": "return __fsub_rn(x, y);",
 }), "byte_of_two": ("int", "const unsigned char *at, int odd",
                     "unsigned two = *(const unsigned short *)at; return odd ? two > 255u : two & 255u;"),
-    "divided": DIVIDED, WARPS: ("", "", EXCHANGE)})
+    "divided": DIVIDED, WARPS: ("", "", EXCHANGE), SCAN: ("", "", FUNCTIONS)})
 """The approximations are to 2 units in the last place; that called ``small`` has reciprocals below 2^-126, of numbers from
 1 on. ``tanh_approx`` is to 2^-16.5 of its value (measured on an H200 over a quarter of all numbers; promised is 2^-11), and
 taken of what was rounded to half precision alone. ``normal_share`` is ``0.5 + erf(x) * 0.5``: half of ``erfc(|x|)``, or one

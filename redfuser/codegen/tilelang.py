@@ -16,6 +16,8 @@ from redfuser.codegen.dialects import CUDA, DIALECTS, EIGHT, HALVES, WARPS, Dial
 from redfuser.codegen.exchange import exchanges
 from redfuser.codegen.expressions import Expressions
 from redfuser.codegen.roles import ARRIVE, ARRIVE_ALL, AS_SUM, POLICIES, SWIZZLE, RolePrinter, options, role_kernel
+from redfuser.codegen.scan import SCAN
+from redfuser.codegen.scan import called as scanned
 from redfuser.errors import LoweringError
 from redfuser.tensorize.config import TileConfig
 from redfuser.tensorize.ir.flight import Flight
@@ -30,6 +32,7 @@ from redfuser.tensorize.ir.nodes import (
     Parallel,
     ReduceTile,
     Roles,
+    ScanTile,
     Slice,
     TileKernel,
     TileProgram,
@@ -166,6 +169,9 @@ class _Printer(Expressions):
                 if exchanges(self.kernel):
                     self.called |= {WARPS} & set(self.dialect.prelude)
                 return [*comment, f"T.reduce_{op}({src}, {dst}, dim={len(self.shapes[src]) - 1}, clear={clear})"]
+            case ScanTile() if SCAN in self.dialect.prelude:
+                self.called.add(SCAN)
+                return [*comment, scanned(self.kernel, s, self.shapes)]
             case Fill(buffer, value):
                 if value.value == 0:
                     return [*comment, f"T.clear({buffer})"]

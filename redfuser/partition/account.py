@@ -81,7 +81,7 @@ class _Balance:
         for d in (*(d for d in declined if d.stem == "attn"), *(d for d in reversed(declined) if d.stem != "attn")):
             self.refused(d)
         for u in self.graph.units:
-            if u.gap and u.args:
+            if u.gap and u.args and u not in self.fused:
                 self.gap(u)
         for c in cuts:
             self.cut(c)
@@ -122,7 +122,7 @@ class _Balance:
         if called and not stem:
             return  # listed as an opaque call
         reason = NotFusable("RF301", u.var, f"{name} has no lowering to statements", self.why.get(u) or (
-            RUNNING if is_scan(name) else UNKNOWN if called else u.gap if " " in u.gap else
+            u.gap if " " in u.gap and is_scan(name) and not called else RUNNING if is_scan(name) else UNKNOWN if called else u.gap if " " in u.gap else
             "an element of its result is no map and no reduction of its operands' elements"),
             "it runs in torch; a cascade cannot reach through it", where)
         if stem:

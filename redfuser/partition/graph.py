@@ -18,6 +18,7 @@ from redfuser.acrf.lift_expr import Unliftable, data_dependent, short_dtype, sta
 from redfuser.partition.legalise import Legaliser, op_name
 from redfuser.partition.meanings import scalar
 from redfuser.partition.positions import slides
+from redfuser.partition.running import KINDS, running
 from redfuser.tvm_compat import TensorStructInfo, TupleStructInfo, relax
 
 CHAIN = 64
@@ -51,7 +52,8 @@ class Node:
 @dataclass(eq=False, slots=True)
 class Unit:
     """One binding. ``gap`` says why an op could not be lifted (its nodes are then boundaries); ``symbol`` is the torch call
-    that it makes, where it is one."""
+    that it makes, where it is one. ``scan``: what it computes along its rows, of its operand ``@0``, for those that look into
+    it; to all others it is a gap."""
 
     index: int
     op: str
@@ -73,12 +75,13 @@ class Unit:
     piecewise: bool = False
     slides: bool = False
     lifted: Lifted | None = None
+    scan: Reduce | None = None
     ancestors: int = 0
     descendants: int = 0
 
     @property
     def reducing(self) -> bool:
-        return any(isinstance(n.stmt, Reduce) for n in self.nodes)
+        return not self.gap and any(isinstance(n.stmt, Reduce) for n in self.nodes)
 
     @property
     def pointwise(self) -> bool:
@@ -196,6 +199,18 @@ class _Builder:
             unit.nodes.clear()
             unit.args = tuple(n for v in relax.analysis.free_vars(value) for n in self.flatten(self.tensors.get(v)))
             self.bind(var, self.opaque(unit, var.name_hint, var.struct_info))
+            if unit.op in KINDS and len(unit.nodes) == 1:
+                self.scan(unit, value)
+
+    def scan(self, unit: Unit, call: Any) -> None:
+        (node,) = unit.nodes
+        found = running(call, unit.op, [(n.shape, n.dtype) for n in unit.args], (node.shape, node.dtype))
+        if isinstance(found, str):
+            unit.gap = found
+            return
+        unit.scan = node.stmt = found
+        unit.buffers = {"@0": unit.args[0]}
+        unit.extents = dict(zip(found.axes, node.shape, strict=True))
 
     def constant(self, unit: Unit, var: Any, value: Any) -> None:
         try:

@@ -29,8 +29,13 @@ SIZE = 512
 def map_draft(units: frozenset[Unit], work: Work | None = None, held: frozenset[Node] = frozenset()) -> Draft | Reject:
     """Evaluate ``units``, of which none reduces, as one group; ``held`` are read from memory. Raises Spent when that takes more
     than ``work``."""
+    return drafted(MapDrafter, units, work, held)
+
+
+def drafted(drafter: type[MapDrafter], units: frozenset[Unit], work: Work | None, held: frozenset[Node]) -> Draft | Reject:
+    """What a drafter makes of them."""
     try:
-        return _MapDrafter(units, work, held).run()
+        return drafter(units, work, held).run()
     except Spent:
         raise
     except Exception as e:
@@ -38,7 +43,9 @@ def map_draft(units: frozenset[Unit], work: Work | None = None, held: frozenset[
         return Reject(found.code, None, found.condition, found.why, found.help)
 
 
-class _MapDrafter(Drafter):
+class MapDrafter(Drafter):
+    evaluator: type[Evaluator] = Evaluator
+
     def __init__(self, units: frozenset[Unit], work: Work | None, held: frozenset[Node]) -> None:
         self.units, self.work = units, work
         self.extents: dict[str, int] = {}
@@ -78,7 +85,7 @@ class _MapDrafter(Drafter):
     def evaluate(self, sinks: Collection[Sink]) -> Evaluator:
         """What is dear to compute and read along fewer axes than the group has, or at several places, is read from memory."""
         while True:
-            ev = Evaluator(self.units, self.raxis, self.ix, self.work, self.held)
+            ev = self.evaluator(self.units, self.raxis, self.ix, self.work, self.held)
             for s in sinks:
                 s.value = ev.value(s.node, tuple(ev.ix.simplify(e) for e in s.at))
             if not (more := self.repeated(ev, sinks)):
@@ -110,8 +117,6 @@ class _MapDrafter(Drafter):
     # -- the verdict ---------------------------------------------------------------------------------------------------
 
     def checked(self, ev: Evaluator, sinks: list[Sink], last: Sink) -> Draft | Reject:
-        if ev.instances:
-            return Reject("RF302", next(iter(ev.instances.values())).node, "a map reads a reduction")
         if 0 in self.extents.values():
             return NOTHING
         if (late := early(self.units, ev)) is not None:
@@ -120,6 +125,8 @@ class _MapDrafter(Drafter):
         axes = {a for a in axes_in(last.at) if self.extents[a] > 1}
         if order is None or not (axes or prod(last.node.shape) == 1):
             return Reject("RF306", last.node, "a result's index map is not a permutation of the axes")
+        if (why := self.reduces(ev, [a for a in order if self.extents[a] > 1])) is not None:
+            return why
         for s in sinks:
             if {a for a in axes_in(s.at) if self.extents[a] > 1} != axes or layout(self.ix, s.at, s.node.shape) is None:
                 return Reject("RF306", s.node, "a result of a group of maps has other axes than the last one")
@@ -142,9 +149,14 @@ class _MapDrafter(Drafter):
                      self.work.machine if self.work else REFERENCE)
 
 
+    def reduces(self, ev: Evaluator, order: list[str]) -> Reject | None:
+        """What is wrong with the reductions among the maps of a group with these axes."""
+        return Reject("RF302", next(iter(ev.instances.values())).node, "a map reads a reduction") if ev.instances else None
+
+
 def dear(n: Node) -> bool:
     """Is it a function that takes a library's code or the special-function unit?"""
     return n.stmt is not None and any(isinstance(x, Op) and x.name in DEAR for x in walk(n.stmt.expr))
 
 
-__all__ = ["map_draft"]
+__all__ = ["MapDrafter", "drafted", "map_draft"]

@@ -125,8 +125,12 @@ class MapGrower:
     def open(self, u: Unit) -> bool:
         """May a group have it? The outer program computes it, and nothing else does."""
         return (u.pointwise and u.has_data and not u.gathers and u.var in self.needed and u not in self.near.claimed
-                and u.index not in self.barred and u not in self.fixed and not absorbed(u)
+                and u.index not in self.barred and u not in self.fixed and not self.left(u)
                 and all(n.dtype in BYTES for n in (*u.args, *u.results)))
+
+    def left(self, u: Unit) -> bool:
+        """Is it done at no cost where its operand is made?"""
+        return absorbed(u)
 
     def neighbours(self, units: Units) -> list[Unit]:
         """What makes the group's operands, what reads its results, what else reads its operands: nearest first, each behind any

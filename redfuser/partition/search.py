@@ -30,6 +30,7 @@ from redfuser.partition.graph import Graph, Unit, build_graph
 from redfuser.partition.grow import Cut, Grower
 from redfuser.partition.maps import LEAST, MapGrower, operations
 from redfuser.partition.region import Partition, Refusal, Region, key_of
+from redfuser.partition.scans import ScanGrower
 from redfuser.partition.sets import Units
 from redfuser.partition.smaller import Pair, apart, undone
 from redfuser.partition.work import CASCADES, DERIVED, MODULE, REFERENCE, ROUNDS, WHOLE, Work
@@ -89,6 +90,7 @@ class Partitioner:
         self.costs: dict[object, Any] = {}
         self.grouped: dict[Any, Any] = {}
         self.answers: dict[str, NotFusable | None] = {}
+        self.scanned: dict[Any, Any] = {}
         self.spare = Work(self.work.machine, self.allowed)
         self.by_var = {n.var: n for n in self.graph.nodes if n.var}
         self.escaping = [n for n in self.graph.nodes if n.escapes]
@@ -122,6 +124,7 @@ class Partitioner:
         counts: Counter[str] = Counter()
         self.accepted = [Found(d, o, f, numbered(names.stem(d), counts)) for d, o, f in accepted]
         self.mapped = self.reduce_maps(counts) if self.maps else []
+        self.mapped += self.scan_rows(counts) if self.maps and self.work.machine.kind == "cuda" else []
         self.mapped += self.group_maps(counts) if self.maps else []
         return self.finish(growth.cuts, counts)
 
@@ -155,6 +158,13 @@ class Partitioner:
 
     def group_maps(self, counts: Counter[str]) -> list[Found]:
         """The maps that no cascade took, in groups."""
+        return self.grouping(MapGrower, self.grouped, "map", counts)
+
+    def scan_rows(self, counts: Counter[str]) -> list[Found]:
+        """Scans, each with the maps around it."""
+        return self.grouping(ScanGrower, self.scanned, "scan", counts) if any(u.scan for u in self.graph.units) else []
+
+    def grouping(self, grow: type[MapGrower], drafts: dict[Any, Any], stem: str, counts: Counter[str]) -> list[Found]:
         from redfuser.acrf import mapped
 
         self.graph.reset()
@@ -169,21 +179,21 @@ class Partitioner:
             return self.live(inputs | {n.var for d in drafts for n in d.external},
                              outputs | {s.node.var for d in drafts for s in d.sinks})
 
-        grower = MapGrower(self.graph, near, self.spare, live, [f.draft for f in taken], frozenset(self.eager),
-                           self.costs, self.grouped)
+        grower = grow(self.graph, near, self.spare, live, [f.draft for f in taken], frozenset(self.eager),
+                      self.costs if grow is MapGrower else None, drafts)
         formed, steps = self.formed(grower.run(), maps=True)
         self.unmapped = [x for x in self.unmapped if x[1].code != "RF308"]
         self.unmapped += [(frozenset(grower.short), account.SPENT, None)] if grower.short else []
         self.unmapped += [(d.units, loops.LEFT, None) for d in steps[:1]]
         found: list[Found] = []
         for n, (d, out) in enumerate(formed, 1):
-            progress.tell("deriving states: maps", n, len(formed))
+            progress.tell(f"deriving states: {stem}s", n, len(formed))
             got = self.derived(out, lambda cascade: mapped(cascade, self.casts))
             if isinstance(out, NotFusable) or isinstance(got, NotFusable):
                 assert isinstance(got, NotFusable)
                 self.left(d, got)
             else:
-                found.append(Found(d, out, got, numbered("map", counts)))
+                found.append(Found(d, out, got, numbered(stem, counts)))
         return found
 
     def left(self, d: Draft, why: NotFusable) -> None:

@@ -17,7 +17,7 @@ from redfuser.strategies.program import Block, Kernel, Program
 _HEAD = re.compile(r"program (.*): (single|resident|multi|map)(?:, (\d+) splits)?(?:, segments of (\d+))?, axes (.*)$")
 _KERNEL = re.compile(r"kernel (\S+) \((\w+)\) grid \[(.*)\] over (\S+?)(?: split by (\S+))?$")
 _TENSOR = re.compile(r"(\S+): (\w+)\[(.*)\]$")
-_REDUCTION = re.compile(rf"({'|'.join(REDUCERS)}\(\d+\))\[(\w+)\] (.*)$")
+_REDUCTION = re.compile(rf"({'|'.join(REDUCERS)}\(\d+\))\[(?:\.\.)?(\w+)\] (.*)$")
 
 
 def parse(text: str, fused: Fused) -> Program:

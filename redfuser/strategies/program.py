@@ -63,6 +63,7 @@ class Block:
 
     ``axes``: of the value, in the order it is stored. ``over``: the axis a reduction runs along. A reduction whose
     reducer is ``topk`` has the list as its last axis; its ``exprs`` (one) is evaluated on ``axes[:-1]`` and ``over``.
+    One that runs along the row (``running``: ``over`` is among ``axes``) is a ``post``, whose carry goes from segment to segment.
     What an ``argmax`` or ``argmin`` finds is where along ``over`` it is, or what a second expression says of the element.
     """
 
@@ -79,9 +80,14 @@ class Block:
         return self.names[0]
 
     @property
+    def running(self) -> bool:
+        """Has every element of ``over`` a result, of those up to it?"""
+        return self.over in self.axes
+
+    @property
     def points(self) -> tuple[str, ...]:
         """The axes on which ``exprs`` are evaluated."""
-        if self.reducer is None or self.over is None:
+        if self.reducer is None or self.over is None or self.running:
             return self.axes
         return (*(self.axes[:-1] if self.reducer.kind == "topk" else self.axes), self.over)
 
@@ -98,7 +104,7 @@ class Block:
             what = exprs[0] if len(exprs) == 1 else f"({', '.join(exprs)})"
             text = f"({', '.join(self.names)}) {self.reducer} {self.reducer}[{self.over}] {what}"
         elif self.reducer is not None:
-            text = f"{self.reducer}[{self.over}] {exprs[0]}"
+            text = f"{self.reducer}[{'..' * self.running}{self.over}] {exprs[0]}"
         else:
             text = ", ".join(exprs)
         return f"{self.role:<9} {left} = {text}"
@@ -132,6 +138,11 @@ class Kernel:
     def spread(self) -> bool:
         """Does nothing run along a row? Then its segments are points of the grid as well, and none is walked to."""
         return self.kind == "map" and self.split is None and all(b.reducer is None for b in self.tail)
+
+    @property
+    def scans(self) -> bool:
+        """Does something run along the row, element by element?"""
+        return any(b.running for b in self.tail)
 
     def __str__(self) -> str:
         over = f" split by {self.split}" if self.split and self.kind != "combine" else ""

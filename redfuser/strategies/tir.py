@@ -21,7 +21,7 @@ from redfuser.acrf.expr import Expr, Ref, walk
 from redfuser.errors import LoweringError
 from redfuser.strategies.alive import alive_where, common
 from redfuser.strategies.program import Block, Kernel, Program, split_range
-from redfuser.strategies.tir_blocks import Blocks, Span, indent
+from redfuser.strategies.tir_blocks import Blocks, Span, carry_of, indent
 from redfuser.strategies.tir_expr import TVM_DTYPE, wide
 from redfuser.strategies.tir_held import identifier
 from redfuser.strategies.tir_kept import kept
@@ -138,6 +138,8 @@ class _KernelText(Blocks):
         for b in (*k.init, *k.body, *k.tail):
             for i, n in enumerate(b.names):
                 self.declare(n, b.axes, self._dtype(b, i))
+            if b.running:
+                self.declare(carry_of(b), tuple(a for a in b.axes if a != b.over), b.dtype)
         outer = list(k.grid) + ([k.split] if k.split and k.kind != "combine" else [])
         first, lines = [line for b in k.init for line in self.pointwise(b, None)], []
         if k.kind == "combine":
@@ -217,7 +219,7 @@ class _KernelText(Blocks):
             if b.role == "producer" and b.name in self.written:
                 continue
             reads = {x.name for e in b.exprs for x in _refs(e)}
-            if any(w.over == self.raxis and reads & set(w.names) for w in visit):
+            if any(w.over == self.raxis and not w.running and reads & set(w.names) for w in visit):
                 held = self.kernel.kind in ("resident", "merge")
                 flush()
                 if not held:

@@ -100,7 +100,9 @@ class Blocks(Held):
         return bool(names) and not indices_of(test) and all(self.scratch.get(n, (("",),))[0] == () for n in names)
 
     def start(self, b: Block) -> list[str]:
-        """Set the result of a reduction to its neutral element."""
+        """Set the result of a reduction to its neutral element, or what one carries that runs along the row."""
+        if b.running:
+            return self.pointwise(Block("init", (carry_of(b),), tuple(a for a in b.axes if a != b.over), neutral(b), b.dtype), None)
         first = Block("init", b.names, b.axes, neutral(b), b.dtype)
         return self.pointwise(first, None) if self.raxis not in b.axes else []
 
@@ -118,6 +120,8 @@ class Blocks(Held):
     def reduction(self, b: Block, span: Span | None) -> list[str]:
         """Reduce a segment into an accumulator (or a row into a ``post`` result)."""
         assert b.reducer is not None and b.over is not None
+        if b.running:
+            return self.running(b, span)
         inner = tuple(a for a in b.axes if a not in self.outer)
         if b.reducer.kind in algebra.PAYLOAD:
             return self.payload(b, span)
@@ -126,6 +130,16 @@ class Blocks(Held):
         if inner and not self.along(b, b.over):
             return self.in_turn(b, span, b.axes)
         return self.loops(b.axes, None, self.accumulate(b, span))
+
+    def running(self, b: Block, span: Span | None) -> list[str]:
+        """Elements in their order: each joins what is carried, and is what is carried then."""
+        assert b.reducer is not None
+        texts, carry, dtype = self.texts(), carry_of(b), wide(b.dtype)
+        value = texts.bind(texts.value(b.exprs[0]), dtype)
+        body = [*texts.lets, self.store(carry, _combined(b.reducer.kind, self.held(carry), value, dtype)),
+                self.store(b.name, self.held(carry))]
+        axes = (*(a for a in b.axes if a != b.over), b.over or "")
+        return self.loops(axes, span, self.block(b, f"{b.role}_{b.name}", b.axes, span, body))
 
     def along(self, b: Block, axis: str) -> bool:
         """Whether the expression's loads are contiguous along ``axis`` rather than along another axis."""
@@ -367,6 +381,11 @@ class Blocks(Held):
         a, c = (texts.bind(texts.value(e), wide(b.dtype)) for e in (left[0], right[0]))
         body = [*texts.lets, self.store(b.name, _combined(b.reducer.kind, a, c, wide(b.dtype)))]
         return self.loops(b.axes, None, self.block(b, f"merge_{b.name}", b.axes, None, body))
+
+
+def carry_of(b: Block) -> str:
+    """What a running reduction carries from element to element."""
+    return f"{b.name} so far"
 
 
 def neutral(b: Block) -> tuple[Const, ...]:

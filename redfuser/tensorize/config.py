@@ -55,7 +55,7 @@ class TileConfig:
             width = 1 << max(5, (int(kernel.reads[-1].shape[-1]) - 1).bit_length())
             return replace(self, rows=max(1, 128 // width), segment=width, threads=128, stages=0, warp_specialized=False,
                            schedule="auto")
-        if kernel.kind == "map" and not kernel.spread:
+        if kernel.kind == "map" and not kernel.spread and not kernel.scans:
             lines = self.rows >= FEW and any(neighbours(kernel, a) for a in kernel.grid)  # rows that are read together
             rows, segment = (min(self.rows, 32), self.segment) if lines else (1, 1024)
             return replace(self, rows=rows, segment=segment, threads=128, stages=0, warp_specialized=False,

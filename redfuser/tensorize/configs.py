@@ -33,6 +33,7 @@ from redfuser.tensorize.precision import kept, unit_roundoff
 from redfuser.tensorize.products import DEEP, product_space, tile_width
 from redfuser.tensorize.ranked import ranked
 from redfuser.tensorize.rewrite import Arranged, arrange
+from redfuser.tensorize.scans import scan_configs
 from redfuser.tensorize.spaces import THREE, column_tiles, held, row_space, selection_space, walk_space
 
 SIX = 6.0
@@ -67,6 +68,8 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
     n = roles.extents[roles.segment] if roles.segment else 1
     if kernel.spread:
         return map_configs(kernel, roles, target)
+    if kernel.scans:
+        return ranked(program, scan_configs(kernel, roles, target), target)
     if any(b.role == "producer" and b.reducer is not None for b in kernel.body) or (roles.columns and not roles.lists):
         return _products(program, arranged, roles, n, target)
     return ranked(program, _warps(n) if roles.lists else _rows(program, kernel, roles, n, target), target)

@@ -30,6 +30,7 @@ from redfuser.tensorize.ir.effects import at_value
 from redfuser.tensorize.ir.nodes import Fill, For, TileKernel, TileStmt
 from redfuser.tensorize.maps import map_tile
 from redfuser.tensorize.reductions import keep_old, lower_correct, lower_late_reduce, lower_merge, lower_reduce
+from redfuser.tensorize.scans import lower_scan
 from redfuser.tensorize.scope import HALF, Scope, Value
 from redfuser.tensorize.selection import LAST
 from redfuser.tensorize.stores import lower_output, lower_store
@@ -126,6 +127,8 @@ def _lower_block(work: Builder, b: Block) -> None:
         lower_reduce(work, b)
     elif b.role == "merge":
         lower_merge(work, b)
+    elif b.running:
+        lower_scan(work, b)
     elif b.reducer is not None:
         lower_late_reduce(work, b)
     else:
@@ -169,10 +172,11 @@ def _lower_tail(work: Builder) -> None:
         blocks, before = tuple(walk_again), []  # type: tuple[Block, ...], list[TileStmt]
         walk_again.clear()
         first, last, start = segment_steps(work.at, TRUE)
+        why = "walk the row" if any(b.running for b in blocks) else "visit the row again"
         stmts = _lower_blocks(replace(work, before=before), blocks, Scope(segment=start))
         if all(b.reducer is None for b in blocks):  # what was read last is the nearest
             stmts = [at_value(s, work.at.counter, from_the_end(work.at, first, last)) for s in stmts]
-        work.scope.stmts.extend([*before, For(work.at.counter, first, last, tuple(stmts), comment="visit the row again")])
+        work.scope.stmts.extend([*before, For(work.at.counter, first, last, tuple(stmts), comment=why)])
 
     pending: set[str] = set()
     for b in work.at.kernel.tail:
@@ -182,7 +186,7 @@ def _lower_tail(work: Builder) -> None:
                 flush()
                 pending = set()
             walk_again.append(b)
-            if b.reducer is not None and b.over == work.at.roles.segment:
+            if b.reducer is not None and b.over == work.at.roles.segment and not b.running:
                 pending |= set(b.names)
             continue
         if not along and walk_again and {x.name for e in b.exprs for x in walk(e) if isinstance(x, Ref)} & {

@@ -8,7 +8,8 @@ import importlib
 from workloads.correctness.program import In, Program, draw, draws
 
 MODULES = ("attention", "grouped", "rows", "losses", "routing", "statistics", "products", "scheduled", "maps", "geometry",
-           "elsewhere", "further", "abroad", "pointwise", "structure", "cached", "drawn", "reduced", "held", "merged", "pooled")
+           "elsewhere", "further", "abroad", "pointwise", "structure", "cached", "drawn", "reduced", "held", "merged", "pooled",
+           "scans")
 
 
 def all_programs() -> list[Program]:

@@ -174,6 +174,8 @@ class Machine:
         return out
 
     def _reduce(self, s: Reduce) -> State:
+        if s.running:
+            return {s.name: self.running(s)}
         payload = s.reducer.kind in ("argmax", "argmin", "topk")
         if not payload and s.dtype in FLOATS and s.expr.dtype in FLOATS:  # accumulated wide, rounded once
             wide = "f64" if "f64" in (s.dtype, s.expr.dtype) else "f32"
@@ -181,6 +183,17 @@ class Machine:
             return {s.name: self.stored(total, wide, s.dtype)}
         found = self.reduce(s.reducer, s.expr, s.over, s.expr.dtype if payload else s.dtype, s.axes[-1:])
         return dict(zip(s.names, found if len(s.names) == 2 else found[-1:], strict=True))
+
+    def running(self, s: Reduce) -> Labelled:
+        """The reductions of the elements up to each, at the points of the axis that are here: accumulated wide one after the
+        other, each rounded once."""
+        floats = s.dtype in FLOATS and s.expr.dtype in FLOATS
+        wide = s.dtype if not floats else "f64" if "f64" in (s.dtype, s.expr.dtype) else "f32"
+        x = self.expr(s.expr)
+        axes = (*(a for a in x.axes if a != s.over), s.over)
+        data = x.aligned(axes)
+        data = np.broadcast_to(data, (*data.shape[:-1], len(self.ranges[s.over])))
+        return self.stored(Labelled(axes, accumulated(s.reducer.kind, data, wide, self.numbers)), wide, s.dtype)
 
     def stored(self, x: Labelled, source: str, target: str) -> Labelled:
         """A total as its own dtype holds it."""
@@ -251,6 +264,16 @@ class Machine:
         if acc.dtype in FLOATS:
             return (Labelled(axes, self.numbers.op(name, data, acc.dtype)),)
         return (Labelled(axes, _integer_op(name, data)),)
+
+
+def accumulated(kind: str, x: Array, dtype: str, numbers: Domain) -> Array:
+    """``x`` with every element along the last dimension joined to those before it."""
+    name = {"sum": "add", "prod": "mul", "any": "or", "all": "and"}.get(kind, kind)
+    out = x.astype(NUMPY[dtype]) if dtype not in FLOATS else np.array(x)
+    for i in range(1, out.shape[-1]):
+        pair = [out[..., i - 1], out[..., i]]
+        out[..., i] = numbers.op(name, pair, dtype) if dtype in FLOATS else _integer_op(name, pair)
+    return out
 
 
 def _as_slice(points: Array, extent: int) -> slice | None:

@@ -1,4 +1,5 @@
-"""Maps without a reduction as a fusion: no state, nothing to merge, and so nothing to derive.
+"""Maps without a reduction as a fusion: no state, nothing to merge, and so nothing to derive. Of a running reduction the state
+is the plain monoid of its reducer, which is carried along the row as it stands: nothing is rebased, and nothing is deferred.
 
 What is left to prove is that the statements are the program's, which is what the checker compares them with; the certificate
 says that there is nothing else.
@@ -6,11 +7,13 @@ says that there is nothing else.
 
 from __future__ import annotations
 
-from redfuser.acrf.cascade import Cascade, Let
+from redfuser.acrf.cascade import Cascade, Let, Reduce
 from redfuser.acrf.derive.fuse import VERSION, check_form, key_of
 from redfuser.acrf.state import Certificate, Fused, NotFusable, State
 
 STATELESS = "no state: every result is a map of the inputs, so there is nothing to merge"
+SCANS = frozenset({"sum", "prod", "max", "min"})
+"""Reducers that run along a row."""
 
 
 def mapped(cascade: Cascade, casts: str = "preserve") -> Fused | NotFusable:
@@ -19,12 +22,13 @@ def mapped(cascade: Cascade, casts: str = "preserve") -> Fused | NotFusable:
     Raises InputError RF200 for one that is not well formed. A statement that reduces is a refusal (RF211): then there may be a
     state, which :func:`redfuser.acrf.fuse` derives."""
     check_form(cascade)
-    lets = tuple(s for s in cascade.stmts if isinstance(s, Let))
-    if len(lets) != len(cascade.stmts) or not lets:
+    scans = tuple(s for s in cascade.stmts if isinstance(s, Reduce))
+    if not cascade.stmts or not all(s.running and s.over == cascade.raxis and s.reducer.kind in SCANS for s in scans):
         return NotFusable("RF211", cascade.name, f"every statement of {cascade.name} is a map", "a statement reduces",
                           "derive a state for it")
     if any(a.extent == 0 for a in cascade.axes):
         return NotFusable("RF213", cascade.name, "every axis has at least one element", "an axis is empty",
                           "leave empty results to the framework")
-    certificate = Certificate(key_of(cascade, casts), choices=(STATELESS,), casts=casts, extra=(("version", VERSION),))
-    return Fused(cascade, (), State((), ()), lets, certificate)
+    choices = tuple(f"{s.name}: runs along {s.over}; what is carried is the {s.reducer} of the elements so far" for s in scans)
+    certificate = Certificate(key_of(cascade, casts), choices=choices or (STATELESS,), casts=casts, extra=(("version", VERSION),))
+    return Fused(cascade, (), State((), ()), cascade.stmts, certificate)

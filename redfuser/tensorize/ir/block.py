@@ -12,7 +12,7 @@ import numpy as np
 from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op
 from redfuser.errors import InternalError
 from redfuser.tensorize.ir.flight import Let
-from redfuser.tensorize.ir.nodes import Copy, Fill, For, Gemm, If, Parallel, ReduceTile, Slice, TileKernel, TileStmt
+from redfuser.tensorize.ir.nodes import Copy, Fill, For, Gemm, If, Parallel, ReduceTile, ScanTile, Slice, TileKernel, TileStmt
 from redfuser.tensorize.ir.parts import LANES, RUN
 from redfuser.tensorize.ir.pointwise import apply, converted
 
@@ -73,6 +73,15 @@ class Block:
                     row = row.reshape(*row.shape[:-1], -1, LANES, RUN).swapaxes(-2, -3).reshape(*row.shape[:-1], LANES, -1)
                 row = function.reduce(row, axis=-1).reshape(to.shape)
                 self.store[dst][...] = row if clear else function(self.store[dst], row)
+            case ScanTile(op, src, dst, carry):
+                function = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}[op]
+                row = self.store[src].copy()
+                for d in (1 << k for k in range((row.shape[-1] - 1).bit_length())):  # in as few roundings as threads do it
+                    row[..., d:] = function(row[..., :-d], row[..., d:])
+                if carry:
+                    row = function(self.store[carry][..., None], row)
+                    self.store[carry][...] = row[..., -1]
+                self.store[dst][...] = row
             case Fill(buffer, value):
                 self.store[buffer][...] = value.value
             case Parallel(names, extents, body):

@@ -21,6 +21,7 @@ from redfuser.tensorize.ir.nodes import (
     Parallel,
     ReduceTile,
     Roles,
+    ScanTile,
     Slice,
     TileKernel,
     TileStmt,
@@ -121,6 +122,8 @@ def reads(s: TileStmt) -> set[str]:
             return {a.buffer, b.buffer} | (set() if clear else {c})
         case ReduceTile(_, src, dst, clear):
             return {src} | (set() if clear else {dst})
+        case ScanTile(_, src, _, carry):
+            return {src, carry} - {""}
         case Parallel(body=body):
             return {n for a in body for n in loads(a.expr)} | {n for a in body for i in a.indices for n in loads(i)}
         case For(start=start, stop=stop, body=body):
@@ -141,6 +144,8 @@ def writes(s: TileStmt) -> set[str]:
             return {c}
         case ReduceTile(dst=dst):
             return {dst}
+        case ScanTile(dst=dst, carry=carry):
+            return {dst, carry} - {""}
         case Parallel(body=body):
             return {a.target for a in body}
         case Fill(buffer=b):
@@ -183,6 +188,8 @@ def renamed(s: TileStmt, old: str, new: str) -> TileStmt:
             return replace(s, a=part(a), b=part(b), c=name(c))
         case ReduceTile(_, src, dst):
             return replace(s, src=name(src), dst=name(dst))
+        case ScanTile(_, src, dst, carry):
+            return replace(s, src=name(src), dst=name(dst), carry=name(carry))
         case Parallel(body=body):
             return replace(s, body=tuple(Assign(name(a.target), tuple(map(value, a.indices)), value(a.expr)) for a in body))
         case Fill(buffer=b):
@@ -203,6 +210,8 @@ def slices(s: TileStmt) -> tuple[Slice, ...]:
             return a, b
         case ReduceTile(_, src, dst):
             return Slice(src), Slice(dst)
+        case ScanTile(_, src, dst, carry):
+            return (Slice(src), Slice(dst), *((Slice(carry),) if carry else ()))
         case Fill(buffer):
             return (Slice(buffer),)
         case Parallel(vars=vars, body=body):

@@ -14,6 +14,7 @@ The grammar, on one screen (``str()`` of every node prints this text, :mod:`redf
     stmt      ::= "copy" slice "->" slice                          loads past an edge give 0, stores past it are dropped
                 | "gemm" slice ["^T"] "," slice ["^T"] "->" NAME ["clear"] POLICY
                 | "reduce" OP NAME "->" NAME ["by" "lane"] ["clear"]   over the last dimension
+                | "scan" OP NAME "->" NAME ["carry" NAME]              along the last dimension
                 | "parallel" VAR "<" INT {"," VAR "<" INT} ":" {NAME "[" index "]" "=" expr}
                 | "fill" NAME expr
                 | "for" VAR "in" expr ".." expr ["pipelined" INT] ":" {stmt}
@@ -90,6 +91,22 @@ class ReduceTile:
 
     def __str__(self) -> str:
         return f"reduce {self.op} {self.src} -> {self.dst}{' by lane' * self.lanes}{' clear' if self.clear else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class ScanTile:
+    """``dst[i, j] = op over k <= j of src[i, k]``, joined to what is carried; what a row comes to is carried then
+    (``carry[i] = dst[i, last]``). op is ``sum``, ``prod``, ``max`` or ``min`` (which keep NaN); all are shared tiles, src and dst
+    may be one."""
+
+    op: str
+    src: str
+    dst: str
+    carry: str = ""
+    comment: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        return f"scan {self.op} {self.src} -> {self.dst}{f' carry {self.carry}' * bool(self.carry)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +204,7 @@ class Roles:
 Exact = Literal["", "all", "small"]
 EXACT: dict[Exact, str] = {"": "", "all": " exact", "small": " exact small"}
 
-TileStmt = Union[Copy, Gemm, ReduceTile, Parallel, Fill, For, If, Roles, Flight]
+TileStmt = Union[Copy, Gemm, ReduceTile, ScanTile, Parallel, Fill, For, If, Roles, Flight]
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,4 +299,4 @@ def _block(body: tuple[TileStmt | Role, ...]) -> str:
 
 
 __all__ = ["Assign", "Barrier", "Buffer", "Copy", "Dim", "Exact", "Fill", "For", "Gemm", "If", "Parallel", "Param", "Policy",
-           "ReduceTile", "Role", "Roles", "Slice", "TensorArg", "TileKernel", "TileProgram", "TileStmt", "index_text"]
+           "ReduceTile", "Role", "Roles", "ScanTile", "Slice", "TensorArg", "TileKernel", "TileProgram", "TileStmt", "index_text"]

@@ -29,6 +29,7 @@ from redfuser.tensorize.ir.nodes import (
     ReduceTile,
     Role,
     Roles,
+    ScanTile,
     Slice,
     TensorArg,
     TileKernel,
@@ -49,6 +50,7 @@ _GEMM = re.compile(r"gemm (.*) -> ([\w@]+)( clear)?( async)? (rows|cols|square)$
 _BARRIER = re.compile(rf"{_WORD}: barrier\[(\d+)\] of (\d+)$")
 _ROLE = re.compile(rf"role {_WORD} of (\d+)(?: registers (\d+))?:$")
 _REDUCE = re.compile(rf"reduce (\w+) {_WORD} -> {_WORD}( by lane)?( clear)?$")
+_SCAN = re.compile(rf"scan (\w+) {_WORD} -> {_WORD}(?: carry {_WORD})?$")
 _FOR = re.compile(rf"for {_WORD} in (.*) \.\. (.*?)(?: pipelined (\d+))?:$")
 
 
@@ -154,6 +156,9 @@ class _Reader:
             case "reduce":
                 m = line.match(_REDUCE, "'reduce OP A -> B'")
                 return ReduceTile(m[1], m[2], m[3], bool(m[5]), lanes=bool(m[4]))
+            case "scan":
+                m = line.match(_SCAN, "'scan OP A -> B'")
+                return ScanTile(m[1], m[2], m[3], m[4] or "")
             case "fill":
                 name, _, value = rest.partition(" ")
                 return Fill(name, self.constant(line, value))

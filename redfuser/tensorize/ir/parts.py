@@ -20,6 +20,10 @@ def index_text(e: Expr) -> str:
     return print_expr(e, 0, True)
 
 
+SCANS = ("sum", "prod", "max", "min")
+"""What tiles are scanned by."""
+
+
 @dataclass(frozen=True, slots=True)
 class Param:
     """A kernel parameter: a view (a contiguous reshape) of a tensor argument. ``tensor`` names the argument."""
@@ -99,4 +103,4 @@ class At:
         return f"{self.barrier}[{index_text(self.slot)}]"
 
 
-__all__ = ["LANES", "RUN", "At", "Barrier", "Buffer", "Dim", "Param", "Policy", "Scope", "Slice", "index_text"]
+__all__ = ["LANES", "RUN", "SCANS", "At", "Barrier", "Buffer", "Dim", "Param", "Policy", "Scope", "Slice", "index_text"]

@@ -24,12 +24,13 @@ from redfuser.tensorize.ir.nodes import (
     ReduceTile,
     Role,
     Roles,
+    ScanTile,
     Slice,
     TileKernel,
     TileProgram,
     TileStmt,
 )
-from redfuser.tensorize.ir.parts import LANES, RUN, At
+from redfuser.tensorize.ir.parts import LANES, RUN, SCANS, At
 from redfuser.tensorize.ir.symbols import bound
 
 MATRIX = ("f16", "bf16", "e4m3", "e5m2", "f32", "i8")
@@ -133,6 +134,16 @@ class _Checker:
                 self.reads(src, s)
                 if not clear:
                     self.reads(dst, s)
+                self.writes(dst, s)
+            case ScanTile(op, src, dst, carry):
+                homes = [self.homes.get(n) for n in (src, dst, *((carry,) if carry else ()))]
+                first, shapes = homes[0], [h.shape for h in homes if isinstance(h, Buffer) and h.scope == "shared"]
+                if op not in SCANS or len(shapes) < len(homes) or len(shapes[0]) != 2 or shapes[1] != shapes[0] or any(
+                        shape != shapes[0][:1] for shape in shapes[2:]) or any(
+                        h is not None and first is not None and h.dtype != first.dtype for h in homes):
+                    self.say("a scan along the last dimension", s)
+                for n in (src, *((carry,) if carry else ())):
+                    self.reads(n, s)
                 self.writes(dst, s)
             case Fill(buffer, value):
                 if (home := self.homes.get(buffer)) is not None and (home.dtype in FLOATS) != (value.dtype in FLOATS):

@@ -14,7 +14,7 @@ from math import prod
 from redfuser.acrf.expr import BYTES, Cast, Const, Expr, Load, Op
 from redfuser.target import Target
 from redfuser.tensorize.ir.effects import every, reads, writes
-from redfuser.tensorize.ir.nodes import Copy, Fill, For, Gemm, If, Parallel, ReduceTile, Roles, TileKernel, TileStmt
+from redfuser.tensorize.ir.nodes import Copy, Fill, For, Gemm, If, Parallel, ReduceTile, Roles, ScanTile, TileKernel, TileStmt
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ def unrolled(kernel: TileKernel, loop: For) -> int:
     in a block whose threads wait for nobody (the partial results of a row's splits). A compiler that is not told does four at
     once or none: sixteen partials of 512 columns then wait for memory as often."""
     meets = any(b.scope == "shared" for b in kernel.buffers) or any(
-        isinstance(s, (Gemm, ReduceTile, If, Roles)) for s in every(kernel.body))
+        isinstance(s, (Gemm, ReduceTile, ScanTile, If, Roles)) for s in every(kernel.body))
     n = trips(loop)
     kept = {k for s in loop.body for k in reads(s)} & writes(loop) & {s.buffer for s in kernel.body if isinstance(s, Fill)}
     if meets or loop.stages or n is None or n < MANY or not kept:

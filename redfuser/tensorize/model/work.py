@@ -20,6 +20,7 @@ from redfuser.tensorize.ir.nodes import (
     If,
     Parallel,
     ReduceTile,
+    ScanTile,
     Roles,
     Slice,
     TileKernel,
@@ -185,6 +186,10 @@ def _statement(at: _Counting, s: TileStmt) -> Work:
                 across = min(spread.across, at.target.warp)
                 done.meets += spread.far
                 done.core += homes[name].shape[0] * across * log2(across) * EXCHANGE
+        case ScanTile(src=name, dst=to):
+            done.core += 4.0 * prod(homes[name].shape)
+            done.shared += 2.0 * prod(homes[to].shape) * BYTES[homes[to].dtype]
+            done.meets += 1
         case Fill(buffer=name):
             done.core += prod(homes[name].shape)
         case Parallel(variables, extents, body):

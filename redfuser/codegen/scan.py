@@ -1,0 +1,102 @@
+"""A scan of a tile's rows, in C: TileLang's own has one warp a row go through it, 32 elements at a time.
+
+A row has as many neighbouring threads as its tile has rows for, and each warp of them a stretch of the row, of which its threads
+read 16 bytes at a time, side by side. Each thread scans what it has read, the warp scans what its threads come to by shuffles (of
+all its readings at once, which wait for nothing of each other), and what warps come to meets in shared memory: one barrier, beside
+the two that keep the tile from who writes it before and reads it after. An element is joined to what is carried, warps and
+readings and threads before it, in that order, and never to what comes after: NaN and infinities stay behind the element that
+they come from.
+"""
+
+from __future__ import annotations
+
+from redfuser.tensorize.ir.nodes import ScanTile, TileKernel
+
+SCAN = "scan"
+"""The name of the functions below among a dialect's."""
+FUNCTIONS = """struct scan_sum { template <class T> static __device__ __forceinline__ T of(T x, T y) { return x + y; }
+  template <class T> static __device__ __forceinline__ T none() { return T(0); } };
+struct scan_prod { template <class T> static __device__ __forceinline__ T of(T x, T y) { return x * y; }
+  template <class T> static __device__ __forceinline__ T none() { return T(1); } };
+struct scan_max { template <class T> static __device__ __forceinline__ T of(T x, T y) { return x != x || x > y ? x : y; } };
+struct scan_min { template <class T> static __device__ __forceinline__ T of(T x, T y) { return x != x || x < y ? x : y; } };
+template <class Op, int threads, int rows, int n, bool carried, class T>
+static __device__ __forceinline__ void scan_rows(const T *src, T *dst, T *carry) {
+  constexpr int across = threads / rows, lanes = across < 32 ? across : 32, warps = across / lanes;
+  constexpr int most = 16 / sizeof(T), each = n / across < most ? n / across : most, parts = n / (across * each);
+  static_assert(across * rows == threads && parts * each * across == n, "threads share a row evenly");
+  struct alignas(each * sizeof(T)) Vector { T at[each]; };
+  __shared__ T left[threads / 32 + 1];
+  const int own = threadIdx.x, row = own / across, lane = own % lanes, warp = own % across / lanes;
+  const int first = row * n + warp * (n / warps) + lane * each;
+  Vector x[parts];
+  T sums[parts];
+  __syncthreads();
+#pragma unroll
+  for (int k = 0; k < parts; ++k) x[k] = *(const Vector *)(src + first + k * lanes * each);
+  T so_far = carried ? carry[row] : T();
+#pragma unroll
+  for (int k = 0; k < parts; ++k) {
+#pragma unroll
+    for (int i = 1; i < each; ++i) x[k].at[i] = Op::of(x[k].at[i - 1], x[k].at[i]);
+    sums[k] = x[k].at[each - 1];
+  }
+#pragma unroll
+  for (int d = 1; d < lanes; d *= 2)
+#pragma unroll
+    for (int k = 0; k < parts; ++k) {
+      const T y = __shfl_up_sync(0xffffffffu, sums[k], d, lanes);
+      if (lane >= d) sums[k] = Op::of(y, sums[k]);
+    }
+  bool some = carried;
+  T ends[parts], total = T();
+#pragma unroll
+  for (int k = 0; k < parts; ++k) {
+    ends[k] = __shfl_sync(0xffffffffu, sums[k], lanes - 1, lanes);
+    total = k ? Op::of(total, ends[k]) : ends[k];
+  }
+  if constexpr (warps > 1) {
+    if (lane == 0) left[own / 32] = total;
+    __syncthreads();
+    const T *all = left + own / 32 - warp;
+    T before = all[0];
+    total = all[0];
+#pragma unroll
+    for (int w = 1; w < warps; ++w) {
+      if (w == warp) before = total;
+      total = Op::of(total, all[w]);
+    }
+    const T carried_over = so_far;
+    if (warp) so_far = carried ? Op::of(so_far, before) : before, some = true;
+    if (carried) total = Op::of(carried_over, total);
+  } else if (carried) {
+    total = Op::of(so_far, total);
+  }
+#pragma unroll
+  for (int k = 0; k < parts; ++k) {
+    const T y = __shfl_up_sync(0xffffffffu, sums[k], 1, lanes);
+    T start = so_far;
+    bool any = some;
+    if (lane) start = any ? Op::of(start, y) : y, any = true;
+    if (any) {
+#pragma unroll
+      for (int i = 0; i < each; ++i) x[k].at[i] = Op::of(start, x[k].at[i]);
+    }
+    so_far = some ? Op::of(so_far, ends[k]) : ends[k], some = true;
+    *(Vector *)(dst + first + k * lanes * each) = x[k];
+  }
+  __syncthreads();
+  if (carried && own % across == 0) carry[row] = total;
+}"""
+"""A tile and what is carried lie in shared memory. Lanes of a warp may belong to different rows: shuffles stay among those of one."""
+
+
+def called(kernel: TileKernel, s: ScanTile, shapes: dict[str, tuple[int, ...]]) -> str:
+    """A scan as a statement of TileLang's."""
+    rows, n = shapes[s.src]
+    first = ", ".join(f"T.address_of({name}[{', '.join('0' * len(shapes[name]))}])" for name in (s.src, s.dst, s.carry or s.dst))
+    how = f"scan_{s.op}, {kernel.threads}, {rows}, {n}, {'true' if s.carry else 'false'}"
+    return f'T.call_extern("void", "scan_rows<{how}>", {first})'
+
+
+__all__ = ["FUNCTIONS", "SCAN", "called"]

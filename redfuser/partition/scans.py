@@ -1,0 +1,123 @@
+"""Scans with the maps around them: what one kernel computes instead of torch's call and a kernel for each map.
+
+    (x * mask).cumsum(-1)   exp(-torch.cumsum(a, -1))   mask.cumsum(-1) - 1   -->   one kernel each
+
+A scan is a boundary to cascades and to groups of maps, as any call is that nobody looks into: its elements are results of the
+row so far, and no state of a whole row gives them. Here it is the seed of a group of maps, grown as these are, whose last axis in
+memory is the one that it runs along.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from redfuser.acrf.cascade import Reduce
+from redfuser.acrf.expr import BYTES, Expr, Index, Ref
+from redfuser.partition.drafted import Draft, Reject, Step
+from redfuser.partition.evaluate import Evaluator, Instance, Site, Value
+from redfuser.partition.epilogue import made_of
+from redfuser.partition.graph import Node, Unit
+from redfuser.partition.map_draft import MapDrafter, drafted
+from redfuser.partition.maps import MapGrower
+from redfuser.partition.positions import axes_in
+from redfuser.partition.sets import Units
+from redfuser.partition.work import Spent
+from redfuser.target import Target
+
+LONG = 1 << 14
+"""Elements of a row from which few rows are not walked by a block each: torch shares one out among all of the device."""
+SHARE = 4
+"""Blocks that few rows are, at most: multiprocessors for each."""
+
+
+def pays(u: Unit, machine: Target) -> bool:
+    """Are there blocks for the device, or is there little to do?"""
+    assert isinstance(u.scan, Reduce)
+    n = u.extents[u.scan.over]
+    rows = u.nodes[0].bytes // BYTES[u.nodes[0].dtype] // max(1, n)
+    return n < LONG or rows * SHARE >= machine.sms
+
+
+class ScanGrower(MapGrower):
+    """Groups around the scans of a graph."""
+
+    def run(self) -> list[Draft]:
+        self.needed = self.live([])
+        for u in reversed(self.graph.units):
+            if u.scan is None or u in self.near.claimed or u.index in self.barred or u in self.fixed or u.var not in self.needed \
+                    or not pays(u, self.work.machine):
+                continue
+            self.work.begin()
+            try:
+                self.scan(u)
+            except Spent:
+                self.short.append(u)
+        self.found.reverse()
+        return self.found
+
+    def left(self, u: Unit) -> bool:
+        made = made_of(u)
+        return super().left(u) and (made is None or made.scan is None)
+
+    def scan(self, seed: Unit) -> None:
+        units = self.grown(seed)
+        d = self.drafted(units)
+        if isinstance(d, Reject):
+            return
+        self.found.append(replace(d, steps=(Step("follow", units),)))
+        self.wanted |= set(d.external)
+        self.needed = self.live(self.found)
+        self.near.claim(units)
+
+    def drafted(self, units: Units) -> Draft | Reject:
+        key = (units, self.held)
+        if key not in self.drafts:
+            self.drafts[key] = drafted(_ScanDrafter, units, self.work, self.held) if any(u.scan for u in units) else Reject(
+                "RF302", None, "there is no scan in it")
+        return self.drafts[key]
+
+
+class _ScanEvaluator(Evaluator):
+    def fresh(self, node: Node, indices: tuple[Expr, ...], scope: frozenset[str], strict: bool) -> Value:
+        if node.unit is None or node.unit not in self.inside or node.unit.scan is None:
+            return super().fresh(node, indices, scope, strict)
+        stmt, last = node.unit.scan, indices[-1]
+        if not isinstance(last, Index):
+            raise _Elsewhere(node)
+        site: Site = (node, indices)
+        if site not in self.instances:
+            env = dict(zip(stmt.axes, indices, strict=True))
+            body = self.body(stmt.expr, env, node.unit, scope, False)
+            self.instances[site] = Instance(node, indices, last.axis, body, False)
+        return Value(Ref(node.name, node.dtype, indices), frozenset({site}))
+
+
+class _Elsewhere(Exception):
+    """A scan is read at a place that is no element of the row."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node.name)
+        self.node = node
+
+
+class _ScanDrafter(MapDrafter):
+    evaluator = _ScanEvaluator
+
+    def run(self) -> Draft | Reject:
+        try:
+            return super().run()
+        except _Elsewhere as e:
+            return Reject("RF302", e.node, "a scan is read at places that are not the elements of its row in turn")
+
+    def reduces(self, ev: Evaluator, order: list[str]) -> Reject | None:
+        found = list(ev.instances.values())
+        if len(found) != 1 or not order or found[0].over != order[-1]:
+            return Reject("RF302", found[0].node if found else None, "the scan runs along the last axis in memory of the results")
+        axes = [i.axis for i in found[0].indices if isinstance(i, Index) and self.extents[i.axis] > 1]
+        places = [i for i in found[0].indices if not isinstance(i, Index) and axes_in((i,))]
+        if set(order) != set(axes) or len(set(axes)) < len(axes) or places:
+            return Reject("RF306", found[0].node, "a result of the scan's group has an axis that the scan does not have")
+        return None
+
+
+__all__ = ["ScanGrower", "pays"]

@@ -1,0 +1,80 @@
+"""The scan of a tile, as the C that the device runs, on threads of the host in its place."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from redfuser.codegen.scan import FUNCTIONS
+
+HOST = """#include <barrier>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <thread>
+#include <vector>
+#define __device__
+#define __forceinline__ inline
+#define __shared__ static
+struct { unsigned x; } thread_local threadIdx;
+static std::barrier<> *meet;
+static char slots[1024][16];
+static void __syncthreads() { meet->arrive_and_wait(); }
+template <class T> static T exchanged(T v, int from, bool inside) {
+  memcpy(slots[threadIdx.x], &v, sizeof v);
+  meet->arrive_and_wait();
+  T y = v;
+  if (inside) memcpy(&y, slots[from], sizeof y);
+  meet->arrive_and_wait();
+  return y;
+}
+template <class T> static T __shfl_up_sync(unsigned, T v, int d, int lanes) {
+  return exchanged(v, (int)threadIdx.x - d, (int)threadIdx.x % lanes >= d);
+}
+template <class T> static T __shfl_sync(unsigned, T v, int k, int lanes) {
+  return exchanged(v, (int)threadIdx.x / lanes * lanes + k, true);
+}
+"""
+MAIN = """
+int main() {
+  constexpr int threads = %(threads)d, rows = %(rows)d, n = %(n)d, tiles = %(tiles)d;
+  std::barrier<> all(threads);
+  meet = &all;
+  alignas(16) static %(type)s x[rows * n], carry[rows];
+  for (auto &c : carry) c = scan_%(op)s::none<%(type)s>();
+  for (int k = 0; k < tiles; ++k) {
+    if (fread(x, sizeof x, 1, stdin) != 1) return 1;
+    std::vector<std::jthread> crew;
+    for (int t = 0; t < threads; ++t)
+      crew.emplace_back([t] { threadIdx.x = t; scan_rows<scan_%(op)s, threads, rows, n, (tiles > 1)>(x, x, carry); });
+    crew.clear();
+    fwrite(x, sizeof x, 1, stdout);
+  }
+}
+"""
+TYPES = {"float": np.float32, "int64_t": np.int64}
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+@pytest.mark.parametrize(("threads", "rows", "n", "tiles", "kind", "op"), [
+    (64, 1, 1024, 3, "float", "sum"), (64, 4, 128, 1, "float", "sum"), (32, 32, 32, 2, "float", "prod"),
+    (128, 2, 512, 2, "int64_t", "sum"), (64, 64, 16, 1, "int64_t", "sum"), (32, 1, 64, 2, "int64_t", "sum")])
+def test_it_is_the_running_reduction(tmp_path: Path, threads: int, rows: int, n: int, tiles: int, kind: str, op: str) -> None:
+    (tmp_path / "scan.cc").write_text(HOST + FUNCTIONS + MAIN % {
+        "threads": threads, "rows": rows, "n": n, "tiles": tiles, "type": kind, "op": op})
+    subprocess.run(["g++", "-std=c++20", "-O1", "-pthread", "scan.cc", "-o", "scan"], cwd=tmp_path, check=True, timeout=120)
+    rng = np.random.default_rng(n)
+    x = rng.standard_normal((rows, tiles * n)) if kind == "float" else rng.integers(-9, 9, (rows, tiles * n))
+    x = (1 + x / 64 if op == "prod" else x).astype(TYPES[kind])
+    if kind == "float" and op == "sum":
+        x[0, n // 2], x[-1, n // 3] = np.nan, np.inf
+    given = np.ascontiguousarray(x.reshape(rows, tiles, n).swapaxes(0, 1))
+    done = subprocess.run([tmp_path / "scan"], input=given.tobytes(), capture_output=True, check=True, timeout=120).stdout
+    got = np.frombuffer(done, TYPES[kind]).reshape(tiles, rows, n).swapaxes(0, 1).reshape(rows, -1)
+    wide = x.astype(np.float64) if kind == "float" else x
+    want = np.cumsum(wide, -1) if op == "sum" else np.cumprod(wide, -1)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-4) if kind == "float" else np.testing.assert_array_equal(got, want)
