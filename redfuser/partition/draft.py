@@ -235,7 +235,7 @@ class Drafter:
         assert sink.value is not None
         rows: set[Site] = {  # a reduction that does not reach the first one: over the row, if a tensor says so
             (n, tuple(own.ix.simplify(substitute(e, indices={i.over: Index(R)})) for e in at)) for i in own.instances.values()
-            if self.extents[i.over] == self.extents[R] for n, at in i.body.sites}
+            if R in self.extents and self.extents[i.over] == self.extents[R] for n, at in i.body.sites}
         mine: list[Site] = sorted(sink.value.sites | {s for i in own.instances.values() for s in i.body.sites} | rows,
                                   key=lambda s: (s[0] is not sink.node, not isinstance(s[0].stmt, Reduce), -s[0].key))
         ev = self.evaluate(done)
