@@ -255,7 +255,7 @@ def _of_columns(fused: Fused, grid: set[str]) -> list[Load]:
     raxis = fused.cascade.raxis
     found = [x for x in _along(fused) if grid & indices_of(x)]
     columns = {x.indices[-1].axis for x in found if isinstance(x.indices[-1], Index)} & grid
-    if len(columns) != 1:
+    if len(columns) != 1 or not _plain(fused):
         return found
     return [x for x in found if columns & indices_of(x) or raxis not in indices_of(x.indices[-1])]
 

@@ -72,7 +72,10 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
         return ranked(program, scan_configs(kernel, roles, target), target)
     if any(b.role == "producer" and b.reducer is not None for b in kernel.body) or (roles.columns and not roles.lists):
         return _products(program, arranged, roles, n, target)
-    return ranked(program, _warps(n) if roles.lists else _rows(program, kernel, roles, n, target), target)
+    space = _warps(n) if roles.lists else _rows(program, kernel, roles, n, target)
+    if space[0].rows == space[0].threads == OWN and not columns(program.fused):
+        return space  # what a rebase moves, as it was measured
+    return ranked(program, space, target)
 
 
 def _warps(n: int) -> list[TileConfig]:

@@ -8,7 +8,7 @@ from redfuser.acrf.expr import Cast, Const, Expr, Index, Op, Ref, indices_of, op
 from redfuser.acrf.index import i64
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block
-from redfuser.strategies.select import ABREAST, OWN
+from redfuser.strategies.select import ABREAST, OWN, columns
 from redfuser.tensorize.axes import strip_casts
 from redfuser.tensorize.builder import Builder
 from redfuser.tensorize.ir.effects import writes
@@ -98,7 +98,8 @@ def _write_result(work: Builder, name: str, e: Expr, axes: tuple[str, ...], comm
             value = _staged_row(work, name, bare, wide, comment)
             value = value if value.dtype == tensor.dtype else Cast(value, tensor.dtype)
         first = work.parallel(wide, (Assign(param, point, value),), comment)
-        if work.at.config.threads in (OWN, ABREAST * OWN) and work.at.sizes[rows] == OWN and work.at.neighbours:
+        apart = work.at.config.threads in (OWN, ABREAST * OWN) and work.at.sizes[rows] == OWN and work.at.neighbours
+        if apart and columns(work.at.program.fused):
             work.emit(first)  # rows that are threads' own: each writes what all of them have
             return
         work.emit(replace(first, extents=tuple(1 if a == rows else n for a, n in zip(wide, first.extents, strict=True))))
