@@ -14,7 +14,8 @@ The grammar, on one screen (``str()`` of every node prints this text; :mod:`redf
                 | DTYPE "(" expr ")"                                (a cast: a rounding, part of the program)
 
 ``where`` states extents that no tensor dimension shows (``h`` in ``q[i, h * 64 + c]``); ``: DTYPE`` the dtype of a
-reduction kept wider than its body; ``[..l]`` reduces the elements up to each (a running reduction: l is a result axis too). Comments start with ``#``.
+reduction kept wider than its body; ``[..l]`` reduces the elements up to each (running: l is a result axis
+too). Comments start with ``#``.
 
 Nodes are frozen and carry no parents; sharing is by *named statements*, never by nesting, so hashing, equality and
 printing stay linear. A dtype is a short name: ``f64 f32 f16 bf16 e4m3 e5m2 i64 i32 i8 u8 bool``; index arithmetic is

@@ -1,11 +1,11 @@
 """A scan of a tile's rows, in C: TileLang's own has one warp a row go through it, 32 elements at a time.
 
-A row has as many neighbouring threads as its tile has rows for, and each warp of them a stretch of the row, of which its threads
-read 16 bytes at a time, side by side. Each thread scans what it has read, the warp scans what its threads come to by shuffles (of
-all its readings at once, which wait for nothing of each other), and what warps come to meets in shared memory: one barrier, beside
-the two that keep the tile from who writes it before and reads it after. An element is joined to what is carried, warps and
-readings and threads before it, in that order, and never to what comes after: NaN and infinities stay behind the element that
-they come from.
+Neighbouring threads, as many of them for every row of the tile, have a row, and each warp a stretch of it, of which its threads
+read 16 bytes at a time, side by side. Each thread scans what it has read, the warp scans what its threads come to by shuffles
+(of all its readings at once, which wait for nothing of each other), and what warps come to meets in shared memory: one barrier,
+beside the two that keep the tile from who writes it before and reads it after. An element is joined to what is carried, warps
+and readings and threads before it, in that order, and never to what comes after: NaN and infinities stay behind the element
+that they come from.
 """
 
 from __future__ import annotations
@@ -88,14 +88,15 @@ static __device__ __forceinline__ void scan_rows(const T *src, T *dst, T *carry)
   __syncthreads();
   if (carried && own % across == 0) carry[row] = total;
 }"""
-"""A tile and what is carried lie in shared memory. Lanes of a warp may belong to different rows: shuffles stay among those of one."""
+"""A tile and what is carried lie in shared memory. Lanes of a warp may be of several rows: shuffles stay inside one."""
 
 
 def called(kernel: TileKernel, s: ScanTile, shapes: dict[str, tuple[int, ...]]) -> str:
     """A scan as a statement of TileLang's."""
-    rows, n = shapes[s.src]
-    first = ", ".join(f"T.address_of({name}[{', '.join('0' * len(shapes[name]))}])" for name in (s.src, s.dst, s.carry or s.dst))
-    how = f"scan_{s.op}, {kernel.threads}, {rows}, {n}, {'true' if s.carry else 'false'}"
+    rows, width = shapes[s.src]
+    names = (s.src, s.dst, s.carry or s.dst)
+    first = ", ".join(f"T.address_of({n}[{', '.join('0' * len(shapes[n]))}])" for n in names)
+    how = f"scan_{s.op}, {kernel.threads}, {rows}, {width}, {'true' if s.carry else 'false'}"
     return f'T.call_extern("void", "scan_rows<{how}>", {first})'
 
 

@@ -28,7 +28,7 @@ OPAQUE = ("call_dps_packed", "call_pure_packed")
 SHORT = Reject("RF308", None, "left to torch without a closer look", "the work that partitioning one model may take is spent",
                "a loop that was unrolled is better compiled as one step")
 SPENT = NotFusable("RF308", "", SHORT.condition, SHORT.why, SHORT.help)
-RUNNING = "it is a scan, whose elements are the row's results so far; a kernel writes the results of a row once, at its end"
+RUNNING = "it is a scan that no kernel has, whose elements are the row's results so far: kernels have running sums and products"
 UNKNOWN = "unknown to the importer"
 REACH = 4
 """Maps between a statistic and the row that it comes back to."""
@@ -122,7 +122,7 @@ class _Balance:
         if called and not stem:
             return  # listed as an opaque call
         reason = NotFusable("RF301", u.var, f"{name} has no lowering to statements", self.why.get(u) or (
-            u.gap if " " in u.gap and is_scan(name) and not called else RUNNING if is_scan(name) else UNKNOWN if called else u.gap if " " in u.gap else
+            u.gap if " " in u.gap and not called else RUNNING if is_scan(name) else UNKNOWN if called else
             "an element of its result is no map and no reduction of its operands' elements"),
             "it runs in torch; a cascade cannot reach through it", where)
         if stem:

@@ -3,8 +3,8 @@
     (x * mask).cumsum(-1)   exp(-torch.cumsum(a, -1))   mask.cumsum(-1) - 1   -->   one kernel each
 
 A scan is a boundary to cascades and to groups of maps, as any call is that nobody looks into: its elements are results of the
-row so far, and no state of a whole row gives them. Here it is the seed of a group of maps, grown as these are, whose last axis in
-memory is the one that it runs along.
+row so far, and no state of a whole row gives them. Here it is the seed of a group of maps, grown as these are, whose last axis
+in memory is the one that it runs along.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import replace
 from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.expr import BYTES, Expr, Index, Ref
 from redfuser.partition.drafted import Draft, Reject, Step
-from redfuser.partition.evaluate import Evaluator, Instance, Site, Value
 from redfuser.partition.epilogue import made_of
+from redfuser.partition.evaluate import Evaluator, Instance, Site, Value
 from redfuser.partition.graph import Node, Unit
 from redfuser.partition.map_draft import MapDrafter, drafted
 from redfuser.partition.maps import MapGrower
@@ -38,14 +38,25 @@ def pays(u: Unit, machine: Target) -> bool:
     return n < LONG or rows * SHARE >= machine.sms
 
 
+def why(u: Unit, machine: Target, maps: bool) -> str:
+    """Why a scan is torch's call all the same."""
+    if not maps or machine.kind != "cuda":
+        return "scans are kernels on CUDA's devices alone"
+    if not pays(u, machine):
+        return "it is a scan of few rows, so long that torch shares each out among all of the device"
+    if u.scan is not None and u.scan.reducer.kind == "prod":
+        return "it is a running product, and its factors are not known to be at most 1: parts of a row would overflow"
+    return "no kernel of this scan was found"
+
+
 class ScanGrower(MapGrower):
     """Groups around the scans of a graph."""
 
     def run(self) -> list[Draft]:
         self.needed = self.live([])
         for u in reversed(self.graph.units):
-            if u.scan is None or u in self.near.claimed or u.index in self.barred or u in self.fixed or u.var not in self.needed \
-                    or not pays(u, self.work.machine):
+            mine = u.scan is not None and u not in self.near.claimed and u.index not in self.barred and u not in self.fixed
+            if not mine or u.var not in self.needed or not pays(u, self.work.machine):
                 continue
             self.work.begin()
             try:
@@ -112,7 +123,7 @@ class _ScanDrafter(MapDrafter):
     def reduces(self, ev: Evaluator, order: list[str]) -> Reject | None:
         found = list(ev.instances.values())
         if len(found) != 1 or not order or found[0].over != order[-1]:
-            return Reject("RF302", found[0].node if found else None, "the scan runs along the last axis in memory of the results")
+            return Reject("RF302", found[0].node if found else None, "its results have another last axis in memory")
         axes = [i.axis for i in found[0].indices if isinstance(i, Index) and self.extents[i.axis] > 1]
         places = [i for i in found[0].indices if not isinstance(i, Index) and axes_in((i,))]
         if set(order) != set(axes) or len(set(axes)) < len(axes) or places:
@@ -120,4 +131,4 @@ class _ScanDrafter(MapDrafter):
         return None
 
 
-__all__ = ["ScanGrower", "pays"]
+__all__ = ["ScanGrower", "pays", "why"]

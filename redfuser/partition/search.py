@@ -30,7 +30,7 @@ from redfuser.partition.graph import Graph, Unit, build_graph
 from redfuser.partition.grow import Cut, Grower
 from redfuser.partition.maps import LEAST, MapGrower, operations
 from redfuser.partition.region import Partition, Refusal, Region, key_of
-from redfuser.partition.scans import ScanGrower
+from redfuser.partition.scans import ScanGrower, why
 from redfuser.partition.sets import Units
 from redfuser.partition.smaller import Pair, apart, undone
 from redfuser.partition.work import CASCADES, DERIVED, MODULE, REFERENCE, ROUNDS, WHOLE, Work
@@ -321,7 +321,8 @@ class Partitioner:
         kept = Counter(u.op for u in self.graph.units if u not in fused and u.var in live)
         alone = {u for f in self.mapped if f.draft.rows for u in f.draft.units}  # of a cascade that was refused, its reductions
         whole = {u: stem for u, stem in fused.items() if u not in alone}
-        losses, notes = account.balance(self.graph, whole, self.declined, cuts, self.opaque, self.work.short)
+        told = self.opaque | {u: why(u, self.work.machine, self.maps) for u in self.graph.units if u.scan is not None}
+        losses, notes = account.balance(self.graph, whole, self.declined, cuts, told, self.work.short)
         refusals = tuple(Refusal(numbered(x.stem, counts), x.ops, x.reason, x.fused) for x in losses)
         unmapped = tuple(Refusal(numbered("map", counts), ops(units), why, state) for units, why, state in self.unmapped)
         unseen = tuple(u.symbol or u.op for u in self.graph.units if u.gap)

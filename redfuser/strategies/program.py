@@ -63,7 +63,7 @@ class Block:
 
     ``axes``: of the value, in the order it is stored. ``over``: the axis a reduction runs along. A reduction whose
     reducer is ``topk`` has the list as its last axis; its ``exprs`` (one) is evaluated on ``axes[:-1]`` and ``over``.
-    One that runs along the row (``running``: ``over`` is among ``axes``) is a ``post``, whose carry goes from segment to segment.
+    One that runs along the row (``running``: ``over`` is among ``axes``) is a ``post``, and carries from segment to segment.
     What an ``argmax`` or ``argmin`` finds is where along ``over`` it is, or what a second expression says of the element.
     """
 

@@ -102,7 +102,8 @@ class Blocks(Held):
     def start(self, b: Block) -> list[str]:
         """Set the result of a reduction to its neutral element, or what one carries that runs along the row."""
         if b.running:
-            return self.pointwise(Block("init", (carry_of(b),), tuple(a for a in b.axes if a != b.over), neutral(b), b.dtype), None)
+            points = tuple(a for a in b.axes if a != b.over)
+            return self.pointwise(Block("init", (carry_of(b),), points, neutral(b), b.dtype), None)
         first = Block("init", b.names, b.axes, neutral(b), b.dtype)
         return self.pointwise(first, None) if self.raxis not in b.axes else []
 

@@ -56,7 +56,7 @@ def lower_scan(work: Builder, b: Block) -> None:
     assert b.reducer is not None
     at, kind, dtype = work.at, b.reducer.kind, "f32" if b.dtype in HALF else b.dtype
     segment = at.roles.segment
-    if kind not in SCANS or b.over != segment or dtype not in ("f32", "i64", "i32") or (dtype in FLOATS) != (
+    if segment is None or kind not in SCANS or b.over != segment or dtype not in ("f32", "i64", "i32") or (dtype in FLOATS) != (
             b.exprs[0].dtype in FLOATS):
         raise LoweringError("RF489", f"{at.kernel.name}: no tile form of the running {b.reducer} of {b.dtype} along {b.over}")
     rows, n = work.shape(at.across)

@@ -96,8 +96,8 @@ class ReduceTile:
 @dataclass(frozen=True, slots=True)
 class ScanTile:
     """``dst[i, j] = op over k <= j of src[i, k]``, joined to what is carried; what a row comes to is carried then
-    (``carry[i] = dst[i, last]``). op is ``sum``, ``prod``, ``max`` or ``min`` (which keep NaN); all are shared tiles, src and dst
-    may be one."""
+    (``carry[i] = dst[i, last]``). op is ``sum``, ``prod``, ``max`` or ``min`` (which keep NaN); all are shared tiles, src and
+    dst may be one."""
 
     op: str
     src: str
@@ -299,4 +299,5 @@ def _block(body: tuple[TileStmt | Role, ...]) -> str:
 
 
 __all__ = ["Assign", "Barrier", "Buffer", "Copy", "Dim", "Exact", "Fill", "For", "Gemm", "If", "Parallel", "Param", "Policy",
-           "ReduceTile", "Role", "Roles", "ScanTile", "Slice", "TensorArg", "TileKernel", "TileProgram", "TileStmt", "index_text"]
+           "ReduceTile", "Role", "Roles", "ScanTile", "Slice", "TensorArg", "TileKernel", "TileProgram", "TileStmt",
+           "index_text"]

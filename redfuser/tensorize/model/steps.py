@@ -14,7 +14,19 @@ from math import prod
 from redfuser.acrf.expr import BYTES, Cast, Const, Expr, Load, Op
 from redfuser.target import Target
 from redfuser.tensorize.ir.effects import every, reads, writes
-from redfuser.tensorize.ir.nodes import Copy, Fill, For, Gemm, If, Parallel, ReduceTile, Roles, ScanTile, TileKernel, TileStmt
+from redfuser.tensorize.ir.nodes import (
+    Copy,
+    Fill,
+    For,
+    Gemm,
+    If,
+    Parallel,
+    ReduceTile,
+    Roles,
+    ScanTile,
+    TileKernel,
+    TileStmt,
+)
 
 
 @dataclass(frozen=True, slots=True)
