@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-from redfuser.acrf.expr import Index, Load, Ref, substitute
+from redfuser.acrf.expr import Index, Load, Op, Ref, substitute, walk
 from redfuser.acrf.facts import algebra
 from redfuser.dtypes import INTS
 from redfuser.errors import LoweringError
@@ -110,10 +110,16 @@ class Held:
             return self.element(ref.name), held
 
         shapes = {t.name: tuple(int(n) for n in t.shape) for t in self.tensors.values()}
-        register = self.register if any(t.dtype == "bf16" for t in self.tensors.values()) else None
+        held = any(t.dtype == "bf16" for t in self.tensors.values()) or (self.lanes > 1 and self.has("erf"))
+        register = self.register if held else None  # TVM's simplifier writes out erf's lets in one another: seconds of LLVM
         called = {n: identifier(n) for n in self.tensors}
         texts = Texts(lambda axis: f"v_{axis}", access, self.extents, shapes, called, register, self.lanes > 1, settled)
         return texts
+
+    def has(self, function: str) -> bool:
+        """Does something call a function?"""
+        return any(isinstance(x, Op) and x.name == function
+                   for b in (*self.kernel.body, *self.kernel.tail) for e in b.exprs for x in walk(e))
 
     def register(self, count: int, dtype: str) -> str:
         name = f"{dtype} register {count}"
