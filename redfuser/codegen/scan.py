@@ -14,10 +14,8 @@ from redfuser.tensorize.ir.nodes import ScanTile, TileKernel
 
 SCAN = "scan"
 """The name of the functions below among a dialect's."""
-FUNCTIONS = """struct scan_sum { template <class T> static __device__ __forceinline__ T of(T x, T y) { return x + y; }
-  template <class T> static __device__ __forceinline__ T none() { return T(0); } };
-struct scan_prod { template <class T> static __device__ __forceinline__ T of(T x, T y) { return x * y; }
-  template <class T> static __device__ __forceinline__ T none() { return T(1); } };
+FUNCTIONS = """struct scan_sum { template <class T> static __device__ __forceinline__ T of(T x, T y) { return x + y; } };
+struct scan_prod { template <class T> static __device__ __forceinline__ T of(T x, T y) { return x * y; } };
 struct scan_max { template <class T> static __device__ __forceinline__ T of(T x, T y) { return x != x || x > y ? x : y; } };
 struct scan_min { template <class T> static __device__ __forceinline__ T of(T x, T y) { return x != x || x < y ? x : y; } };
 template <class Op, int threads, int rows, int n, bool carried, class T>
