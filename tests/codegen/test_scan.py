@@ -12,6 +12,7 @@ import pytest
 from redfuser.codegen.scan import FUNCTIONS
 
 HOST = """#include <barrier>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -45,7 +46,7 @@ int main() {
   std::barrier<> all(threads);
   meet = &all;
   alignas(16) static %(type)s x[rows * n], carry[rows];
-  for (auto &c : carry) c = scan_%(op)s::none<%(type)s>();
+  for (auto &c : carry) c = %(none)s;  // as the kernel fills it
   for (int k = 0; k < tiles; ++k) {
     if (fread(x, sizeof x, 1, stdin) != 1) return 1;
     std::vector<std::jthread> crew;
@@ -57,24 +58,27 @@ int main() {
 }
 """
 TYPES = {"float": np.float32, "int64_t": np.int64}
+NONE = {"sum": "0", "prod": "1", "max": "-INFINITY", "min": "INFINITY"}
+RUNNING = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
 @pytest.mark.parametrize(("threads", "rows", "n", "tiles", "kind", "op"), [
     (64, 1, 1024, 3, "float", "sum"), (64, 4, 128, 1, "float", "sum"), (32, 32, 32, 2, "float", "prod"),
-    (128, 2, 512, 2, "int64_t", "sum"), (64, 64, 16, 1, "int64_t", "sum"), (32, 1, 64, 2, "int64_t", "sum")])
+    (128, 2, 512, 2, "int64_t", "sum"), (64, 64, 16, 1, "int64_t", "sum"), (32, 1, 64, 2, "int64_t", "sum"),
+    (64, 2, 256, 2, "float", "max"), (64, 1, 512, 2, "float", "min")])
 def test_it_is_the_running_reduction(tmp_path: Path, threads: int, rows: int, n: int, tiles: int, kind: str, op: str) -> None:
     (tmp_path / "scan.cc").write_text(HOST + FUNCTIONS + MAIN % {
-        "threads": threads, "rows": rows, "n": n, "tiles": tiles, "type": kind, "op": op})
+        "threads": threads, "rows": rows, "n": n, "tiles": tiles, "type": kind, "op": op, "none": NONE[op]})
     subprocess.run(["g++", "-std=c++20", "-O1", "-pthread", "scan.cc", "-o", "scan"], cwd=tmp_path, check=True, timeout=120)
     rng = np.random.default_rng(n)
     x = rng.standard_normal((rows, tiles * n)) if kind == "float" else rng.integers(-9, 9, (rows, tiles * n))
     x = (1 + x / 64 if op == "prod" else x).astype(TYPES[kind])
-    if kind == "float" and op == "sum":
+    if kind == "float" and op != "prod":
         x[0, n // 2], x[-1, n // 3] = np.nan, np.inf
     given = np.ascontiguousarray(x.reshape(rows, tiles, n).swapaxes(0, 1))
     done = subprocess.run([tmp_path / "scan"], input=given.tobytes(), capture_output=True, check=True, timeout=120).stdout
     got = np.frombuffer(done, TYPES[kind]).reshape(tiles, rows, n).swapaxes(0, 1).reshape(rows, -1)
     wide = x.astype(np.float64) if kind == "float" else x
-    want = np.cumsum(wide, -1) if op == "sum" else np.cumprod(wide, -1)
+    want = RUNNING[op].accumulate(wide, -1)
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-4) if kind == "float" else np.testing.assert_array_equal(got, want)
