@@ -29,7 +29,7 @@ JUDGES = ("redfuser.acrf.check", "redfuser.acrf.expr", "redfuser.acrf.index", "r
           "redfuser.strategies",
           "redfuser.tensorize", "redfuser.chain", "redfuser.artifact", "redfuser.bounded", "redfuser.cache",
           "redfuser.dtypes", "redfuser.elf", "redfuser.errors", "redfuser.outline", "redfuser.rule", "redfuser.settings",
-          "redfuser.sizes",
+          "redfuser.sizes", "redfuser.fitted",
           "redfuser.strict", "redfuser.target", "redfuser.tvm_compat", "redfuser.two_tvms", "redfuser.unseen",
           "redfuser.verdicts")
 """The packages and modules whose sources a verdict depends on: all that the chain and what it runs import (a test compares

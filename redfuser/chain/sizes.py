@@ -13,7 +13,8 @@ from redfuser.acrf.check.unrounded import unrounded
 from redfuser.chain import scalar, tiles, twin
 from redfuser.chain.samples import cases
 from redfuser.chain.smaller import smaller
-from redfuser.sizes import Binding, Symbol, samples
+from redfuser.fitted import samples
+from redfuser.sizes import Binding, Symbol
 from redfuser.strategies import cpu, realise
 from redfuser.strategies.program import Program
 from redfuser.strategies.realise import SEGMENT

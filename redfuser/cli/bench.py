@@ -3,53 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from redfuser.cli.cases import FILE, FOLDER, choose, progress
 from redfuser.cli.console import NUMERICS, REGRESSION, print_table
 from redfuser.cli.correctness import correctness
+from redfuser.cli.estimates import expect, model, suite, targets_
 from redfuser.errors import InputError
 
 if TYPE_CHECKING:
     from redfuser.bench.rows import Row
-    from workloads.case import Case
-    from workloads.correctness import Program
-
-FOLDER = click.Path(file_okay=False, path_type=Path)
-FILE = click.Path(dir_okay=False, path_type=Path)
-
-
-def choose(workload: str, shapes: str, among: Path | None = None) -> list[Case]:
-    """Cases by families (``mha``, ``norms``, ``all``) and by shape set or names; of a folder of problems in KernelBench's form,
-    by patterns as of ``bench suite``. among: a folder of artifacts, no case that it lacks. Raises InputError RF194 for
-    unknown ones."""
-    import redfuser.bench  # noqa: F401 (it says where the workloads are)
-    import workloads
-    from redfuser.bench.baselines import is_built
-
-    if workload not in ("all", *workloads.FAMILIES) and Path(workload).is_dir():
-        from redfuser.bench.suite.cases import cases as problems
-
-        return problems(Path(workload), "" if shapes in ("paper", "all") else shapes, among)
-    cases = workloads.all_cases()
-    if workload != "all":
-        families = list(dict.fromkeys(c.workload for c in cases))
-        asked = [w.strip() for w in workload.split(",")]
-        if unknown := [w for w in asked if w not in families]:
-            raise InputError("RF194", f"no workload {', '.join(map(repr, unknown))}", help=f"all, {', '.join(families)}")
-        cases = [c for c in cases if c.workload in asked]
-    sets = list(dict.fromkeys(s for c in cases for s in c.sets))
-    chosen: list[Case] = []
-    for word in filter(None, (w.strip() for w in shapes.split(","))):
-        found = [c for c in cases if word in (*c.sets, c.name, "all")]
-        if not found:
-            raise InputError("RF194", f"{workload} has no shape or set of shapes {word!r}",
-                             help=f"sets: {', '.join(sets)}; shapes: {', '.join(c.name for c in cases[:40])}")
-        chosen += [c for c in found if c not in chosen]
-    return [c for c in chosen if among is None or is_built(among, c.workload, c.name)]
 
 
 @click.group()
@@ -73,38 +39,6 @@ def list_(workload: str, shapes: str, as_json: bool) -> None:
                 [[str(c), c.dtype, f"{c.flops / 1e9:.2f}", f"{c.bytes / 1e6:.1f}", " ".join(c.sets), c.note] for c in cases])
 
 
-@bench.command("model")
-@click.argument("folder", required=False, type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--times", "times_", type=FILE, help="A file of measurements (bench run --json) to compare predicted times with.")
-@click.option("--candidates", "candidates_", type=FILE, help="A file of measured configurations to rank.")
-@click.option("--target", default="sm_90a", show_default=True, help="Whose kernels in FOLDER.")
-@click.option("--part", default="H200", show_default=True, help="With --times and --candidates: what was measured on.")
-@click.option("--worst", default=10, show_default=True, help="So many of the kernels that are missed by most.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress.")
-def model(folder: Path | None, times_: Path | None, candidates_: Path | None, target: str, part: str, worst: int,
-          quiet: bool) -> None:
-    """The model of resources against ptxas, over the artifacts in FOLDER, and against measured times."""
-    from redfuser.bench import model as model_
-    from redfuser.target import PARTS
-
-    if part not in PARTS:
-        raise InputError("RF496", f"unknown part {part!r}", help=f"one of: {', '.join(PARTS)}")
-    if folder is not None:
-        found = list(model_.built(folder, target))
-        if not found:
-            raise InputError("RF194", f"{folder} holds no artifact that says of which tile program its kernels are",
-                             help="redfuser bench build and redfuser bench correctness --build write such")
-        print_table("The model against ptxas", *model_.table(found))
-        print_table("Registers missed by most", ["kernel", "kind", "model", "ptxas", "error"], model_.worst(found, worst))
-    if candidates_ is not None:
-        print_table(f"Candidates, {part}, ms", model_.CANDIDATES, model_.candidates(candidates_, PARTS[part]))
-    if times_ is not None:
-        pairs = model_.times(times_, PARTS[part], _progress(quiet))
-        print_table(f"Predicted and measured, {part}, ms", ["case", "model", "measured", "model / measured"],
-                    [[case, f"{p:.4f}", f"{m:.4f}", f"{p / m:.2f}"] for case, p, m in pairs])
-        click.echo(f"rank correlation {model_.rank([(p, m) for _, p, m in pairs]):.3f} over {len(pairs)} cases")
-
-
 @bench.command("build")
 @click.argument("workload")
 @click.option("--shapes", default="paper", show_default=True, help="Sets or names, comma-separated.")
@@ -117,7 +51,7 @@ def build(workload: str, shapes: str, target: str, output: Path, handwritten: bo
     from redfuser.bench.build import build as build_
 
     outcomes = []
-    for outcome in build_(choose(workload, shapes), target, output, handwritten, _progress(quiet)):
+    for outcome in build_(choose(workload, shapes), target, output, handwritten, progress(quiet)):
         outcomes.append(outcome)
         where = outcome.path.relative_to(output) if outcome.path else "FAILED"
         click.echo(f"{outcome.case}  {outcome.what}  {where}" + (f"  {outcome.why}" if outcome.why else ""))
@@ -165,8 +99,8 @@ def run(workload: str, shapes: str, baselines: str, ours: bool, artifacts: Path 
     done = frozenset(r["group"] for r in rows.read(output) if r["status"] != "failed") if output and resume else frozenset()
     measured: list[Row] = []
     options = runner.Options(tuple(variants), device, artifacts, budget, done)
-    blocks = runner.run(cases, options, _progress(quiet)) if jobs <= 1 else \
-        together.run(cases, options, jobs, limit, _progress(quiet))
+    blocks = runner.run(cases, options, progress(quiet)) if jobs <= 1 else \
+        together.run(cases, options, jobs, limit, progress(quiet))
     try:
         for block in blocks:
             measured += block
@@ -226,91 +160,8 @@ def plot(files: tuple[Path, ...], output: Path) -> None:
         click.echo(path)
 
 
-@bench.command("expect")
-@click.argument("workload")
-@click.option("--shapes", default="paper", show_default=True, help="Sets or names, comma-separated.")
-@click.option("--part", "parts", default="", help="Parts, comma-separated (MI300X, MI308X, A10 ...); default: all.")
-@click.option("--json", "output", type=FILE, help="Append a JSON line per case and part.")
-@click.option("--markdown", is_flag=True, help="As Markdown, for docs/results/.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress.")
-def expect(workload: str, shapes: str, parts: str, output: Path | None, markdown: bool, quiet: bool) -> None:
-    """What the model of resources expects of the cases on parts that are not here. Planned, not built; never measured."""
-    from redfuser.bench import modelled, rows
-    from redfuser.target import PARTS
-
-    chosen = [p for p in (w.strip() for w in parts.split(",")) if p] or list(PARTS)
-    if unknown := [p for p in chosen if p not in PARTS]:
-        raise InputError("RF496", f"unknown part {unknown[0]!r}", help=f"one of: {', '.join(PARTS)}")
-    found = []
-    for e in modelled.expect(choose(workload, shapes), chosen, _progress(quiet)):
-        found.append(e)
-        if output:
-            with output.open("a", encoding="utf-8") as file:
-                file.write(e.json() + "\n")
-    head, lines = modelled.table(found, chosen)
-    if markdown:
-        click.echo(rows.grid(head, lines))
-    else:
-        print_table("modelled, not measured: ms (what bounds it, share of the data sheet's floor)", head, lines)
-
-
-@bench.command("targets")
-@click.option("--target", "targets", default="", help="Architectures, comma-separated; default: all.")
-@click.option("--only", default="", help="Families of `bench correctness --list`, or patterns of names; default: all.")
-@click.option("--each", default=1, show_default=True, help="So many programs of each family, the first ones.")
-@click.option("--json", "output", type=FILE, help="Append a JSON line per program and target; those that stand there are kept.")
-@click.option("--markdown", is_flag=True, help="As Markdown, for docs/results/.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress.")
-def targets_(targets: str, only: str, each: int, output: Path | None, markdown: bool, quiet: bool) -> None:
-    """Build small programs for every architecture: what each came to, and its kernels beside the model. Runs nothing."""
-    from redfuser.api import architecture
-    from redfuser.bench import breadth
-    from redfuser.cli.correctness import choose as programs
-    from redfuser.target import TARGETS
-
-    archs = [architecture(t) for t in (w.strip() for w in targets.split(",")) if t] or list(TARGETS)
-    families: dict[str, list[Program]] = {}
-    for program in programs(only, 0):
-        families.setdefault(program.family, []).append(program)
-    chosen = [p for family in families.values() for p in family[:each]]
-    rows = breadth.sweep(chosen, archs, output, _progress(quiet))
-    if markdown:
-        click.echo(breadth.markdown(rows))
-        return
-    print_table("programs by targets", *breadth.table(rows))
-    print_table("The model against the compilers", breadth.COLUMNS, breadth.kernels(rows))
-
-
-@bench.command("suite")
-@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--only", default="", help="Patterns of level1/23_Softmax, comma-separated.")
-@click.option("--target", default="cpu", show_default=True, help="What is built and run.")
-@click.option("--planned", default="sm_90a", show_default=True, help="What is planned for too; builds nothing.")
-@click.option("--jobs", default=2, show_default=True, help="Processes at once.")
-@click.option("--limit", default=300.0, show_default=True, help="Seconds for a problem.")
-@click.option("--json", "output", type=FILE, help="Append a JSON line per problem; those that stand there are kept.")
-@click.option("--markdown", is_flag=True, help="As Markdown, for docs/results/.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress.")
-def suite(folder: Path, only: str, target: str, planned: str, jobs: int, limit: float, output: Path | None, markdown: bool,
-          quiet: bool) -> None:
-    """Problems in KernelBench's form: compiled, run at small sizes against eager, and their reports against what ran. Runs the
-    code in FOLDER. Exit code 4 when a result or a report is wrong."""
-    from redfuser.api import architecture
-    from redfuser.bench.suite import run as suite_
-
-    at, other = architecture(target), architecture(planned)
-    rows = suite_.run(suite_.problems(folder, only), at, other, jobs, limit, output, _progress(quiet))
-    if markdown:
-        click.echo(suite_.markdown(rows, other))
-    else:
-        print_table("", *suite_.table(rows, other))
-        for line in suite_.summary(rows, other):
-            click.echo(line)
-    if any(r["status"] == "wrong" or r.get("untrue") for r in rows):
-        raise click.exceptions.Exit(NUMERICS)
-
-
-bench.add_command(correctness)
+for _command in (correctness, model, expect, targets_, suite):
+    bench.add_command(_command)
 
 
 def _read(files: tuple[Path, ...]) -> list[Row]:
@@ -322,10 +173,6 @@ def _read(files: tuple[Path, ...]) -> list[Row]:
             raise InputError("RF196", f"no file {path}")
         found += rows.read(path)
     return found
-
-
-def _progress(quiet: bool) -> Callable[[str], None]:
-    return (lambda text: None) if quiet else (lambda text: click.echo(text, err=True))
 
 
 def _show(measured: list[Row]) -> None:

@@ -97,7 +97,7 @@ def _kernels(model: str | None, workload: str | None, shapes: str, arch: str, ca
         with step(f"loading {model}", quiet):
             loaded = models.load(model)
         return plan(loaded.name, loaded.model, loaded.args, loaded.kwargs)
-    from redfuser.cli.bench import choose
+    from redfuser.cli.cases import choose
 
     return [w for c in choose(workload or "", shapes) for w in plan(str(c), c.build(), c.inputs("cpu", 0), None)]
 

@@ -26,7 +26,8 @@ from redfuser.codegen import build, worker
 from redfuser.codegen.pool import BuildFailure, Built, _read, worker_environment
 from redfuser.codegen.toolchain import find_nvcc
 from redfuser.errors import RedFuserError
-from redfuser.sizes import Binding, Symbol, merged, samples
+from redfuser.fitted import merged, samples
+from redfuser.sizes import Binding, Symbol
 
 OTHERS = (1, 2, 3, 7, 8, 16, 31, 64, 127, 128, 192, 256, 384, 500, 512, 640, 1000, 1024, 4096)
 """Numbers at which merged launch data are held against TileLang's own."""

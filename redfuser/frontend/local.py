@@ -8,6 +8,7 @@ from typing import Any
 
 from redfuser import tvm_compat as tc
 from redfuser.frontend.appended import Appended
+from redfuser.frontend.forms import changes_nothing, numpy_shape, unit_insertions
 from redfuser.frontend.totals import TOTALS, row_axes
 from redfuser.tvm_compat import dtype_of, op_name, relax, shape_of
 
@@ -128,7 +129,7 @@ class Simplifier:
             constant = self.scalar(other)
             if constant is None:
                 continue
-            if _neutral(name, constant, dtype_of(keep), on_right):
+            if changes_nothing(name, constant, dtype_of(keep), on_right):
                 return self._filled(keep, shape)
             if (name == "logical_and" and not constant) or (name == "logical_or" and constant):
                 return self._filled(relax.const(bool(constant), "bool"), shape)
@@ -271,44 +272,3 @@ _RULES: dict[str, Callable[[Simplifier, Any], Any]] = {
     "matmul": Simplifier._matmul, "nn.softmax": Simplifier._softmax, "nn.log_softmax": Simplifier._softmax,
     "where": Simplifier._where, "strided_slice": Simplifier._slice, "concat": Simplifier._concat, "repeat": Simplifier._repeat,
 }
-
-
-def unit_insertions(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The axes of ``new`` at which a 1 was inserted into ``old``; ``None`` if that is not how they differ."""
-    if len(new) <= len(old):
-        return None
-    axes, i = [], 0
-    for axis, extent in enumerate(new):
-        if i < len(old) and extent == old[i]:
-            i += 1
-        elif extent == 1:
-            axes.append(axis)
-        else:
-            return None
-    return tuple(axes) if i == len(old) and axes else None
-
-
-def numpy_shape(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """The shape that numpy broadcasting gives (the shapes are known to be compatible)."""
-    rank = max(map(len, shapes))
-    padded = [(1,) * (rank - len(s)) + s for s in shapes]
-    return tuple(next((e for e in extents if e != 1), 1) for extents in zip(*padded, strict=True))
-
-
-def _neutral(name: str, constant: Any, dtype: str, on_right: bool) -> bool:
-    """Whether ``x op constant`` is exactly ``x`` (x + 0.0 is not: it turns -0.0 into 0.0)."""
-    integral = not dtype.startswith(("float", "bfloat"))
-    match name:
-        case "multiply":
-            return bool(constant == 1) and dtype != "bool"
-        case "divide":
-            return on_right and constant == 1 and not integral
-        case "subtract":
-            return on_right and constant == 0
-        case "add":
-            return integral and dtype != "bool" and constant == 0
-        case "logical_and":
-            return bool(constant)
-        case "logical_or":
-            return not constant
-    return False

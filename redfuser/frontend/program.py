@@ -114,3 +114,21 @@ def check_signature(program: ExportedProgram) -> None:
         raise UnsupportedError("RF113", "inputs or outputs that are not tensors", where=names,
                                why="torch objects and effect tokens have no place in a compiled model",
                                help="move the code that uses them out of the exported part")
+
+
+MOVING = frozenset(f"aten.{n}" for n in (
+    "view.default", "reshape.default", "permute.default", "transpose.int", "unsqueeze.default", "squeeze.default",
+    "squeeze.dim", "clone.default", "contiguous.default", "cat.default", "stack.default", "select.int", "slice.Tensor",
+    "expand.default"))
+"""Operators that only move what they are given."""
+
+
+def returned(graph: fx.Graph) -> frozenset[str]:
+    """Names of the nodes that a program returns, moved elsewhere at most (updated caches, stacked)."""
+    found: set[fx.Node] = set()
+    todo = [n for o in graph.nodes if o.op == "output" for n in o.all_input_nodes]
+    while todo:
+        if (node := todo.pop()) not in found:
+            found.add(node)
+            todo += node.all_input_nodes if str(node.target) in MOVING else []
+    return frozenset(n.name for n in found)

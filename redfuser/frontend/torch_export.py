@@ -19,8 +19,9 @@ from redfuser.frontend.dtypes import relax_dtype
 from redfuser.frontend.flex import written_out
 from redfuser.frontend.imported import Imported, InputSpec, Leaf, OpaqueCall, Static
 from redfuser.frontend.opaque import describe, runnable
-from redfuser.frontend.program import DROPPED, Origin, check_signature, decompose, provenance_of
-from redfuser.frontend.static import INDEX_ARITHMETIC, Band, Statics, band, counting, uniform
+from redfuser.frontend.program import DROPPED, Origin, check_signature, decompose, provenance_of, returned
+from redfuser.frontend.static import INDEX_ARITHMETIC, Statics
+from redfuser.frontend.written_down import written_down
 from redfuser.tvm_compat import call_dps_packed, dtype_of, relax, shape_of, tensor_info
 
 op = relax.op
@@ -159,27 +160,9 @@ class _Import:
         value = self.statics[node]
         if not isinstance(value, torch.Tensor):
             return None
-        dtype, shape = relax_dtype(value.dtype), tuple(value.shape)
-        fill = uniform(value)
         self.builder.begin(node.name, provenance_of(node, self.origin))
-        emit = self.builder.emit
-        if fill is not None:
-            constant = relax.const(fill, dtype)
-            return emit(op.full(shape, constant, dtype)) if shape else constant
-        count = counting(value)
-        if count is not None:
-            axis, start, step = count
-            if step > 0:
-                line = emit(op.arange(start, start + step * shape[axis], step, "int64"), "count")
-            else:  # Relax infers a wrong extent for negative steps
-                line = emit(op.arange(0, -step * shape[axis], -step, "int64"), "count")
-                line = emit(op.subtract(relax.const(start, "int64"), line), "down")
-            line = emit(op.reshape(line, [shape[axis] if d == axis else 1 for d in range(len(shape))]), "line")
-            line = emit(op.astype(line, dtype), "cast") if dtype != "int64" else line
-            return emit(op.broadcast_to(line, shape))
-        edges = band(value)
-        if edges is not None:
-            return self._write_band(value, edges, dtype)
+        if (written := written_down(self.builder, value)) is not None:
+            return written
         if node.op == "placeholder":
             return self.params[node.name]
         if str(node.target) in INDEX_ARITHMETIC:
@@ -196,23 +179,6 @@ class _Import:
         self.weights[name], self.params[name] = value, var
         self.specs[name] = InputSpec(name, relax_dtype(value.dtype), tuple(value.shape), "constant")
         return var
-
-    def _write_band(self, value: torch.Tensor, edges: Band, dtype: str) -> Any:
-        """A mask whose two values lie inside and outside a diagonal band: comparisons of row and column numbers."""
-        emit, rank, shape = self.builder.emit, value.dim(), tuple(value.shape)
-        rows, columns = shape[-2:]
-        i = emit(op.reshape(emit(op.arange(0, rows, 1, "int64"), "rows"), [*[1] * (rank - 2), rows, 1]), "row")
-        j = emit(op.reshape(emit(op.arange(0, columns, 1, "int64"), "columns"), [*[1] * (rank - 1), columns]), "column")
-        mask = None
-        for limit, compare in ((edges.upper, op.less_equal), (edges.lower, op.greater_equal)):
-            if limit is not None:
-                side = emit(compare(j, emit(op.add(i, relax.const(limit, "int64")), "edge")), "side")
-                mask = side if mask is None else emit(op.logical_and(mask, side), "band")
-        if dtype != "bool":
-            mask = emit(op.where(mask, relax.const(edges.inside, dtype), relax.const(edges.outside, dtype)), "mask")
-        elif not edges.inside:
-            mask = emit(op.logical_not(mask), "mask")
-        return emit(op.broadcast_to(mask, shape))
 
     def _call(self, node: fx.Node) -> None:
         target = str(node.target)
@@ -304,24 +270,6 @@ class _Import:
         together = self.builder.emit(call_dps_packed(symbol, operands, infos))
         items = {i: self.builder.emit(relax.TupleGetItem(together, k), str(i)) for k, i in enumerate(call.results)}
         return tuple(items.get(i) for i in range(call.outputs))
-
-
-MOVING = frozenset(f"aten.{n}" for n in (
-    "view.default", "reshape.default", "permute.default", "transpose.int", "unsqueeze.default", "squeeze.default",
-    "squeeze.dim", "clone.default", "contiguous.default", "cat.default", "stack.default", "select.int", "slice.Tensor",
-    "expand.default"))
-"""Operators that only move what they are given."""
-
-
-def returned(graph: fx.Graph) -> frozenset[str]:
-    """Names of the nodes that a program returns, moved elsewhere at most (updated caches, stacked)."""
-    found: set[fx.Node] = set()
-    todo = [n for o in graph.nodes if o.op == "output" for n in o.all_input_nodes]
-    while todo:
-        if (node := todo.pop()) not in found:
-            found.add(node)
-            todo += node.all_input_nodes if str(node.target) in MOVING else []
-    return frozenset(n.name for n in found)
 
 
 def _arguments(node: fx.Node) -> dict[str, Any]:

@@ -16,10 +16,9 @@ from typing import Any
 from redfuser.acrf.cascade import Provenance, Reduce
 from redfuser.acrf.expr import Op, walk
 from redfuser.acrf.state import Fused, NotFusable
-from redfuser.partition.drafted import Reject
+from redfuser.partition.drafted import Cut, Reject
 from redfuser.partition.epilogue import contracts
 from redfuser.partition.graph import Graph, Node, Unit, provenance_of
-from redfuser.partition.grow import Cut
 from redfuser.partition.kinds import is_scan, kind_of
 from redfuser.partition.region import Apart
 

@@ -18,12 +18,13 @@ from redfuser.acrf.index import i64
 from redfuser.partition import views
 from redfuser.partition.constants import apart
 from redfuser.partition.drafted import Draft, R, Sink
-from redfuser.partition.evaluate import Instance, pure_index
+from redfuser.partition.evaluate import pure_index
 from redfuser.partition.fold import fold
 from redfuser.partition.graph import Node
 from redfuser.partition.intern import Interner
 from redfuser.partition.loops import Slices
 from redfuser.partition.positions import layout
+from redfuser.partition.values import Instance
 from redfuser.partition.weighed import Weighed
 
 _ROLE = {"max": "m", "min": "n", "sum": "t", "prod": "r", "any": "any_", "all": "all_", "argmax": "a", "argmin": "a"}

@@ -14,9 +14,9 @@ from redfuser.acrf.expr import BYTES, NARROW, Load, walk
 from redfuser.outline import HELD, MAKING, generated, library, on_cores, passes
 from redfuser.partition.drafted import Draft, R
 from redfuser.partition.epilogue import absorbed, convolves, launches
-from redfuser.partition.evaluate import Instance
 from redfuser.partition.graph import Node
 from redfuser.partition.positions import slides
+from redfuser.partition.values import Instance
 
 MAX_DEPTH = 1024
 """Inner axis of a per-step contraction whose row operand (64 rows of it) stays in shared memory."""

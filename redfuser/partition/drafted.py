@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from redfuser.acrf.expr import Expr, Load
-from redfuser.partition.evaluate import Evaluator, Instance, Value, shared_walk
+from redfuser.partition.evaluate import Evaluator, shared_walk
 from redfuser.partition.graph import Node, Unit
 from redfuser.partition.positions import axes_in
+from redfuser.partition.values import Instance, Value
 from redfuser.partition.work import REFERENCE
 from redfuser.target import Target
 
@@ -83,3 +84,14 @@ class Draft:
     def depends(self, v: Value) -> bool:
         rows = {r.node for r in self.rows}
         return any((n.lead or n) in rows for n, _ in v.sites)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """``joining`` was not taken into the cascade grown from ``seed``. ``cascade``: the two reduce over one common r-axis,
+    so a cascade was cut in two."""
+
+    seed: Unit
+    joining: Unit
+    reason: Reject
+    cascade: bool = False

@@ -9,38 +9,23 @@ scores) is claimed by the cascade that consumes it. A unit joins only if the gro
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from redfuser import progress
-from redfuser.acrf.affine import axes_of
-from redfuser.acrf.cascade import Reduce
-from redfuser.acrf.expr import Expr, Load, walk
 from redfuser.partition import judge
 from redfuser.partition.around import Around
-from redfuser.partition.draft import draft, escaping
-from redfuser.partition.drafted import Draft, R, Reject, Step
+from redfuser.partition.asking import Asking, last
+from redfuser.partition.draft import escaping
+from redfuser.partition.drafted import Cut, Draft, Reject
 from redfuser.partition.epilogue import contracts
-from redfuser.partition.evaluate import Site, scales
+from redfuser.partition.evaluate import scales
 from redfuser.partition.graph import Graph, Node, Unit
-from redfuser.partition.positions import axes_in
-from redfuser.partition.sets import Signatures, Units, bits, free_to_read, hiding, small, widens
+from redfuser.partition.sets import Units, bits, free_to_read, hiding, small, widens
 from redfuser.partition.smaller import moves
-from redfuser.partition.work import REGION, Spent, Work
+from redfuser.partition.work import Spent, Work
 
 log = logging.getLogger("redfuser.partition")
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """``joining`` was not taken into the cascade grown from ``seed``. ``cascade``: the two reduce over one common r-axis,
-    so a cascade was cut in two."""
-
-    seed: Unit
-    joining: Unit
-    reason: Reject
-    cascade: bool = False
 
 
 @dataclass(slots=True)
@@ -51,42 +36,19 @@ class Growth:
     cuts: list[Cut] = field(default_factory=list)
 
 
-def place(n: Node, number: Mapping[object, int]) -> tuple[int, int]:
-    """A tensor's number in a structure, or that of what makes it, and which of its results it is."""
-    return (number[n], -1) if n in number else (number[n.unit], n.unit.nodes.index(n) if n.unit else 0)
-
-
-def last(u: Unit) -> Node:
-    """The last reduction of an operation whose result is read (an index of a maximum has the maximum beside it)."""
-    read = {u.buffers.get(x.tensor) for n in u.nodes if n.stmt is not None for x in walk(n.stmt.expr) if isinstance(x, Load)}
-    found = [n for n in u.nodes if isinstance(n.stmt, Reduce)]
-    return next((n for n in reversed(found) if n in read or n in u.results), found[-1])
-
-
-class Grower:
+class Grower(Asking):
     """Finds every cascade of a graph. Units of a ``banned`` pair must not share a cascade, and ``barred`` units start none:
     the algebra, or what makes kernels, refused them before. ``worth``: what a region must be to be kept; ``taken``: regions of
-    this graph that are found; what they write is read as they write it.
-
-    Whether a set of units is one cascade depends on its structure alone, so verdicts are memoised by structure: the
-    second of two equal layers costs one evaluation. ``verdicts`` may be shared between growers of one module.
-    """
+    this graph that are found; what they write is read as they write it."""
 
     def __init__(self, graph: Graph, banned: frozenset[frozenset[int]] = frozenset(), barred: frozenset[int] = frozenset(),
                  verdicts: dict[object, Reject | None] | None = None, work: Work | None = None,
                  drafts: dict[tuple[Units, Node], Draft | Reject] | None = None, worth: judge.Question = judge.worth,
                  taken: Sequence[Draft] = ()) -> None:
+        super().__init__(banned, frozenset(n for d in taken for n in hiding(d.units)), work, verdicts, drafts)
         self.graph, self.barred, self.worth = graph, barred, worth
-        self.banned = [sum(1 << i for i in pair) for pair in banned]
         self.near = Around(graph)
         self.growth = Growth()
-        self.verdicts: dict[object, Reject | None] = {} if verdicts is None else verdicts
-        self.held = frozenset(n for d in taken for n in hiding(d.units))
-        self.signatures = Signatures(self.held)
-        self.reading: dict[object, tuple[tuple[tuple[int, int], str], ...]] = {}
-        self.work = work or Work()
-        self.drafts: dict[tuple[Units, Node], Draft | Reject] = {} if drafts is None else drafts
-        self.steps: list[Step] = []
         self.wanted: set[Node] = set()
         """What the cascades found so far read, behind views: it must not vanish inside of another."""
         self.loaded: set[Node] = set()
@@ -129,12 +91,6 @@ class Grower:
             self.work.short.add(seed.index)
         self.work.end(kind, got is not None)
         return got
-
-    def drafted(self, units: Units, lead: Node) -> Draft | Reject:
-        """A draft costs once, however often the graph is grown again."""
-        if (key := (units, lead)) not in self.drafts:
-            self.drafts[key] = draft(units, lead, self.work, self.held)
-        return self.drafts[key]
 
     # -- one cascade ---------------------------------------------------------------------------------------------------
 
@@ -185,28 +141,6 @@ class Grower:
                 units -= self.steps.pop().units
         return units
 
-    def step(self, kind: Literal["join", "follow", "lead"], grown: Units, units: Units) -> Units:
-        self.steps.append(Step(kind, grown - units))
-        return grown
-
-    def verdict(self, question: judge.Question, units: Units, lead: Node, about: Unit | None = None) -> Reject | None:
-        """The question asked about the draft of ``units``: None when it stands. Answered once per structure."""
-        if len(units) > REGION:
-            return Reject("RF308", None, f"a region of more than {REGION} operations")
-        key = (question, self.signatures.of(units, lead, about), self.surroundings(units, about))
-        if key not in self.verdicts:
-            got = self.drafted(units, lead)
-            if isinstance(got, Draft):
-                self.verdicts[key] = question(got, about)
-            else:
-                common = question is judge.rows and len(got.rows) > 1 and any(n.unit is about for n in got.rows)
-                self.verdicts[key] = None if common else got
-        return self.verdicts[key]
-
-    def surroundings(self, units: Units, about: Unit | None) -> object:
-        """What verdicts read beyond the units themselves: whether the newcomer's results are read outside."""
-        return about is not None and any(n in escaping(units) for n in about.results)
-
     def reductions(self, units: Units, seed: Unit | None, lead: Node, excluded: set[Unit]) -> tuple[Units, list[Unit]]:
         """Join the reductions that the region reads, nearest first; what is not joined is noted for ``seed``. Without one:
         those over the cascade's own row only, which the maps around it have brought into reach."""
@@ -251,11 +185,6 @@ class Grower:
         own = frozenset({c})
         return any(self.near.outside(between, own | between | {d}) is None and self.verdict(
             judge.also, own | between | {d}, node.lead or node, d) is None for d, between in self.near.frontier(own))
-
-    def parted(self, units: Units) -> bool:
-        """Does the set hold a pair that the algebra would not join?"""
-        members = bits(units)
-        return any(members & pair == pair for pair in self.banned)
 
     # -- maps around it ------------------------------------------------------------------------------------------------
 
@@ -360,26 +289,4 @@ class Grower:
                 continue
             units = self.step("lead", grown, units)
 
-    def reads(self, units: Units, lead: Node) -> list[tuple[Node, str]]:
-        """What the region reads from memory, and whether that is read more than once for an element of the row: empty if not,
-        ``scaled`` where a constant factor could leave a contraction, else ``everywhere``. Found once per structure."""
-        key, number = self.signatures.numbered(units, lead, None)
-        if key not in self.reading:
-            d = self.drafted(units, lead)
-            if isinstance(d, Reject):
-                self.reading[key] = ()
-            else:
-                often, row = "scaled" if d.inner else "everywhere", self.on_row(d)
-                self.reading[key] = tuple((place(n, number), often if any(
-                    self.reused(d, at, (n, at) in row) for at in sites) else "") for n, sites in d.external.items())
-        made = {k: x for x, k in number.items() if isinstance(x, Unit)}
-        given = {k: x for x, k in number.items() if isinstance(x, Node)}
-        return [(given[k] if at < 0 else made[k].nodes[at], reused) for (k, at), reused in self.reading[key]]
 
-    def on_row(self, d: Draft) -> set[Site]:
-        """What is read for each element of the row, or inside of another reduction: all but what results without a row read."""
-        found = {s for i in d.ev.instances.values() for s in i.body.sites}
-        return found | {s for k in d.sinks if k.value is not None and R in axes_in(k.at) for s in k.value.sites}
-
-    def reused(self, d: Draft, at: tuple[Expr, ...], row: bool = True) -> bool:
-        return not (set(d.p_axes) | ({R} if row else set())) <= {a for e in at for a in axes_of(e)}

@@ -23,8 +23,8 @@ from redfuser.partition.cost import (
 )
 from redfuser.partition.drafted import Draft, R, Reject
 from redfuser.partition.epilogue import launches
-from redfuser.partition.evaluate import Instance
 from redfuser.partition.graph import Unit
+from redfuser.partition.values import Instance
 from redfuser.partition.verdict import row_axes
 
 Question = Callable[[Draft, Unit | None], Reject | None]

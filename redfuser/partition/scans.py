@@ -15,12 +15,13 @@ from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.expr import BYTES, Expr, Index, Ref
 from redfuser.partition.drafted import Draft, Reject, Step
 from redfuser.partition.epilogue import made_of
-from redfuser.partition.evaluate import Evaluator, Instance, Site, Value
+from redfuser.partition.evaluate import Evaluator
 from redfuser.partition.graph import Node, Unit
 from redfuser.partition.map_draft import MapDrafter, drafted
 from redfuser.partition.maps import MapGrower
 from redfuser.partition.positions import axes_in
 from redfuser.partition.sets import Units
+from redfuser.partition.values import Instance, Site, Value
 from redfuser.partition.work import Spent
 from redfuser.target import Target
 

@@ -15,25 +15,26 @@ from itertools import combinations
 from typing import Any
 
 from redfuser import progress
-from redfuser.acrf.cascade import Cascade, Provenance
+from redfuser.acrf.cascade import Provenance
 from redfuser.acrf.state import Fused, NotFusable
 from redfuser.partition import account, judge, loops, names
-from redfuser.partition.about import defective, evaluated, keys_of, numbered, ops, origin, refused_units, trimmed
+from redfuser.partition.about import evaluated, numbered, ops, origin, refused_units
 from redfuser.partition.across import Priced, across, dearer
 from redfuser.partition.around import Around
-from redfuser.partition.canonical import Outlined, outline
-from redfuser.partition.cost import product_alone
-from redfuser.partition.drafted import Draft
+from redfuser.partition.canonical import Outlined
+from redfuser.partition.drafted import Cut, Draft
 from redfuser.partition.epilogue import contracts
-from redfuser.partition.flat import columns_joined, flattened, one_matrix
-from redfuser.partition.graph import Graph, Unit, build_graph
-from redfuser.partition.grow import Cut, Grower
+from redfuser.partition.flat import columns_joined
+from redfuser.partition.forming import Forming
+from redfuser.partition.graph import Graph, Unit
+from redfuser.partition.grow import Grower
+from redfuser.partition.lifting import build_graph
 from redfuser.partition.maps import LEAST, MapGrower, operations
 from redfuser.partition.region import Partition, Refusal, Region, key_of
 from redfuser.partition.scans import ScanGrower, why
 from redfuser.partition.sets import Units
 from redfuser.partition.smaller import Pair, apart, undone
-from redfuser.partition.work import CASCADES, DERIVED, MODULE, REFERENCE, ROUNDS, WHOLE, Work
+from redfuser.partition.work import MODULE, REFERENCE, ROUNDS, WHOLE, Work
 from redfuser.target import TARGETS
 from redfuser.verdicts import JUDGED
 
@@ -69,15 +70,15 @@ class Partitioner:
 
     def __init__(self, imported: Any, casts: str = "preserve", arch: str = "sm_90a", maps: bool = True,
                  holds: Callable[[Fused], bool] | None = None, priced: Priced | None = None) -> None:
-        self.casts, self.maps, self.holds, self.priced = casts, maps, holds, priced
+        self.maps, self.priced = maps, priced
         weights = frozenset(i.name for i in getattr(imported, "inputs", ()) if i.kind != "user")
         self.graph: Graph = build_graph(imported.mod, dict(imported.provenance or {}), weights)
         self.opaque = account.opaque(self.graph, imported)
-        self.fused: dict[str, Fused | NotFusable] = {}
         self.declined: list[account.Declined] = []
         self.verdicts: dict[object, Any] = {}
         self.allowed = _allowed(self.graph.units)
         self.work = Work(TARGETS.get(arch, REFERENCE), self.allowed)
+        self.forms = Forming(self.graph, casts, self.work, holds)
         self.drafts: dict[Any, Any] = {}
         self.banned: set[Pair] = set()
         self.barred: set[int] = set()
@@ -94,8 +95,6 @@ class Partitioner:
         self.spare = Work(self.work.machine, self.allowed)
         self.by_var = {n.var: n for n in self.graph.nodes if n.var}
         self.escaping = [n for n in self.graph.nodes if n.escapes]
-        self.slices = loops.Slices(self.graph)
-        self.repeated: frozenset[str] = frozenset()
 
     def run(self) -> Partition:
         for turn in range(ROUNDS):
@@ -104,11 +103,11 @@ class Partitioner:
                             self.drafts).run()
             accepted: list[tuple[Draft, Outlined, Fused]] = []
             again = False
-            formed, steps = self.formed(growth.drafts)
+            formed, steps = self.forms.formed(growth.drafts)
             self.work.short |= {u.index for d in steps for u in d.units if u.reducing}
             for n, (d, out) in enumerate(formed, 1):
                 progress.tell("deriving states: cascades", n, len(formed))
-                got = self.derived(out, self.fuse)
+                got = self.forms.derived(out, self.forms.fuse)
                 if isinstance(out, NotFusable) or isinstance(got, NotFusable):
                     assert isinstance(got, NotFusable)
                     again |= got.code != "RF308"
@@ -116,7 +115,7 @@ class Partitioner:
                 else:
                     accepted.append((d, out, got))
             log.info("round %d: %d regions of %d operations, %d distinct cascades, %d nodes visited", turn, len(accepted),
-                     len(self.graph.units), len(self.fused), self.allowed - self.work.left)
+                     len(self.graph.units), len(self.forms.fused), self.allowed - self.work.left)
             if not again:
                 break
         if self.work.short:
@@ -134,13 +133,13 @@ class Partitioner:
         barred = self.barred | self.eager | {u.index for u in self.graph.units if u.reducing and contracts(u)}
         grower = Grower(self.graph, frozenset(self.banned), frozenset(barred), work=self.spare, worth=judge.reduced,
                         taken=[f.draft for f in self.accepted])
-        formed, _ = self.formed([d for d in grower.run().drafts if len(operations(evaluated(d))) >= LEAST])
+        formed, _ = self.forms.formed([d for d in grower.run().drafts if len(operations(evaluated(d))) >= LEAST])
         found: list[Found] = []
         for d, out in formed:
             beside = across(d)
             if beside and isinstance(out, Outlined):
                 out = replace(out, cascade=columns_joined(out.cascade))
-            got = self.derived(out, self.fuse)
+            got = self.forms.derived(out, self.forms.fuse)
             if isinstance(got, Fused) and beside:
                 got = self.dearer(d, got) or got
             if isinstance(out, NotFusable) or isinstance(got, NotFusable):
@@ -181,14 +180,14 @@ class Partitioner:
 
         grower = grow(self.graph, near, self.spare, live, [f.draft for f in taken], frozenset(self.eager),
                       self.costs if grow is MapGrower else None, drafts)
-        formed, steps = self.formed(grower.run(), maps=True)
+        formed, steps = self.forms.formed(grower.run(), maps=True)
         self.unmapped = [x for x in self.unmapped if x[1].code != "RF308"]
         self.unmapped += [(frozenset(grower.short), account.SPENT, None)] if grower.short else []
         self.unmapped += [(d.units, loops.LEFT, None) for d in steps[:1]]
         found: list[Found] = []
         for n, (d, out) in enumerate(formed, 1):
             progress.tell(f"deriving states: {stem}s", n, len(formed))
-            got = self.derived(out, lambda cascade: mapped(cascade, self.casts))
+            got = self.forms.derived(out, lambda cascade: mapped(cascade, self.forms.casts))
             if isinstance(out, NotFusable) or isinstance(got, NotFusable):
                 assert isinstance(got, NotFusable)
                 self.left(d, got)
@@ -200,58 +199,6 @@ class Partitioner:
         """Left to torch, and told once however often the graph is grown."""
         if (entry := (d.units, why, None)) not in self.unmapped:
             self.unmapped.append(entry)
-
-    def formed(self, drafts: list[Draft], maps: bool = False) -> tuple[list[tuple[Draft, Outlined | NotFusable]], list[Draft]]:
-        """The cascades of drafts, those that differ in nothing but places with slices for what they read; and apart the steps
-        of unrolled loops, which stay with torch."""
-        plain = [(d, self.form(d, maps)) for d in trimmed(drafts)]
-        keys = keys_of(plain)
-        self.repeated |= loops.alike(keys)
-        known = [(d, self.form(d, maps, self.slices) if loops.template(key) in self.repeated else out)
-                 for (d, out), key in zip(plain, keys, strict=True)]
-        keys = [key if now is before else keys_of([(d, now)])[0]
-                for (d, now), (_, before), key in zip(known, plain, keys, strict=True)]
-        some = loops.unrolled(keys)
-        steps = [loops.template(key) in some for key in keys]
-        if any(steps):
-            log.info("%d steps of unrolled loops were left to torch: RF308", sum(steps))
-        return ([x for x, step in zip(known, steps, strict=True) if not step],
-                [d for (d, _), step in zip(known, steps, strict=True) if step])
-
-    def form(self, d: Draft, maps: bool, slices: loops.Slices | None = None) -> Outlined | NotFusable:
-        """The cascade of a draft. It is of our own making: one that cannot be formed is a refusal."""
-        try:
-            out = outline(d, "cascade", slices)
-            if maps or product_alone(d):
-                return replace(out, cascade=flattened(out.cascade) if maps else one_matrix(out.cascade))
-            return out
-        except Exception as e:
-            return defective(e)
-
-    def derived(self, out: Outlined | NotFusable, how: Callable[[Cascade], Fused | NotFusable]) -> Fused | NotFusable:
-        """What the algebra says of a cascade. One that is not well formed is a refusal too."""
-        if isinstance(out, NotFusable):
-            return out
-        try:
-            return how(out.cascade)
-        except Exception as e:
-            return defective(e, out.cascade.name)
-
-    def fuse(self, cascade: Cascade) -> Fused | NotFusable:
-        from redfuser.acrf import fuse
-
-        key = key_of(cascade)
-        if key not in self.fused:
-            if len(self.fused) >= CASCADES:
-                return NotFusable("RF308", "", "the model has a bounded number of distinct cascades",
-                                  f"it has more than {CASCADES}", "a loop that was unrolled is better compiled as one step")
-            self.work.left -= DERIVED
-            self.fused[key] = fuse(cascade, self.casts)
-            if isinstance(self.fused[key], NotFusable) and self.holds is not None:
-                row = fuse(cascade, self.casts, held=True)
-                if isinstance(row, Fused) and self.holds(row):
-                    self.fused[key] = row
-        return self.fused[key]
 
     # -- refusals ------------------------------------------------------------------------------------------------------
 

@@ -8,9 +8,10 @@ from redfuser.acrf.affine import axes_of
 from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.expr import Expr, Index, Load, walk
 from redfuser.partition.drafted import NOTHING, Draft, R, Reject, Sink
-from redfuser.partition.evaluate import Evaluator, Instance
+from redfuser.partition.evaluate import Evaluator
 from redfuser.partition.graph import Node, Unit
 from redfuser.partition.positions import axes_in, layout
+from redfuser.partition.values import Instance
 from redfuser.target import Target
 
 

@@ -31,23 +31,17 @@ from typing import Any
 import torch
 
 from redfuser import strict
-from redfuser.artifact import KernelSpec, from_files, to_files
+from redfuser.artifact import KernelSpec, to_files
 from redfuser.errors import ArtifactError
 from redfuser.report import Report
 from redfuser.runtime.check import TORCH_DTYPE, inputs_of, outputs_of
 from redfuser.runtime.guard import check_graph, is_name
 from redfuser.runtime.host import cpu_architectures, gpu_architectures
+from redfuser.runtime.members import AGAIN, FORMAT, MAX_MEMBERS, Members, table
 from redfuser.runtime.parts import Graph, Parts
 from redfuser.runtime.rehearsal import rehearse
-from redfuser.runtime.shapes import Refused, Shaped, shaped
-from redfuser.runtime.signature import Signature, torch_dtype
-
-FORMAT = 2
-"""Version of the file's layout; a reader refuses any other. 2: structures in a grammar of ours, for torch's text of them."""
-
-MAX_MEMBERS = 100_000
-MAX_JSON_BYTES = 256 << 20
-_AGAIN = "copy the file again, or save the model again"
+from redfuser.runtime.shapes import Shaped
+from redfuser.runtime.signature import Signature
 
 
 def write(path: str | Path, models: Sequence[Parts]) -> None:
@@ -90,14 +84,14 @@ def read(path: str | os.PathLike[str], *, arch: str | None = None,
     except (RuntimeError, TypeError) as error:
         raise ArtifactError("RF607", f"there is no device {device!r}", why=str(error).strip().splitlines()[0]) from error
     with blaming(path), open(path, "rb") as file, zipfile.ZipFile(file) as archive:
-        return _read(archive, os.fstat(file.fileno()).st_size, arch, where)
+        return _read(Members(archive, os.fstat(file.fileno()).st_size), arch, where)
 
 
 def architectures(path: str | os.PathLike[str]) -> tuple[str, ...]:
     """What a file has kernels for. Raises as :func:`read`."""
     with blaming(path), open(path, "rb") as file, zipfile.ZipFile(file) as archive:
-        data = _parse(_member(archive, "model.json", _manifest(archive, os.fstat(file.fileno()).st_size)), "model.json")
-        return tuple(strict.text(_table(v)["arch"]) for v in strict.items(data["variants"]))
+        data = Members(archive, os.fstat(file.fileno()).st_size).table("model.json")
+        return tuple(strict.text(table(v)["arch"]) for v in strict.items(data["variants"]))
 
 
 def here(offered: Sequence[str]) -> str:
@@ -115,13 +109,13 @@ def blaming(path: str | os.PathLike[str]) -> Iterator[None]:
     except FileNotFoundError as error:
         raise ArtifactError("RF607", f"no such file: {path}") from error
     except (OSError, MemoryError, torch.OutOfMemoryError) as error:
-        raise ArtifactError("RF607", f"{path} cannot be read", why=str(error) or "out of memory", help=_AGAIN) from error
+        raise ArtifactError("RF607", f"{path} cannot be read", why=str(error) or "out of memory", help=AGAIN) from error
     except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError) as error:  # the zip itself, its names included
         raise ArtifactError("RF601", f"{path} is not a RedFuser artifact, or is cut short", why=str(error),
-                            help=_AGAIN) from error
+                            help=AGAIN) from error
     except Exception as error:  # a file may hold anything: what the checks below do not name is damage all the same
         raise ArtifactError("RF601", f"{path} is damaged", why=f"{type(error).__name__}: {str(error)[:300]}",
-                            help=_AGAIN) from error
+                            help=AGAIN) from error
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
@@ -213,29 +207,28 @@ def _raw(tensor: torch.Tensor) -> memoryview:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def _read(archive: zipfile.ZipFile, size: int, arch: str | None, device: torch.device | None) -> Parts:
-    hashes = _manifest(archive, size)
-    data = _parse(_member(archive, "model.json", hashes), "model.json")
+def _read(members: Members, arch: str | None, device: torch.device | None) -> Parts:
+    data = members.table("model.json")
     try:
-        variant, where = _choose([_table(v) for v in strict.items(data["variants"])], arch, device)
-        source = _member(archive, strict.text(variant["graph"]), hashes).decode("utf-8")
+        variant, where = _choose([table(v) for v in strict.items(data["variants"])], arch, device)
+        source = members.bytes(strict.text(variant["graph"])).decode("utf-8")
         graph = Graph(source, tuple(strict.text(n) for n in strict.items(data["inputs"])),
                       strict.whole(variant["outputs"], 0, MAX_MEMBERS), strict.texts(variant["names"]),
                       strict.texts(variant["references"]))
         signature = Signature.from_json(data["signature"])
-        kernels = {name: _kernel(archive, folder, hashes) for name, folder in strict.texts(variant["kernels"]).items()}
+        kernels = {name: members.kernel(folder) for name, folder in strict.texts(variant["kernels"]).items()}
         constants: dict[str, torch.Tensor] = {}
         for name, dtype, shape, member in strict.items(data["constants"]):
             if not is_name(name) or name in constants:
                 raise ValueError(f"a constant named {str(name)[:40]!r}")
-            constants[name] = _constant(archive, strict.text(member), hashes, dtype, shape)
+            constants[name] = members.constant(strict.text(member), dtype, shape)
         report = Report.from_json(variant["report"])
         stages = {strict.text(kernel): {strict.text(k): strict.text(v) for k, v in strict.items(dumps)}
                   for kernel, dumps in strict.items(variant["stages"])}
         _agree(variant, graph, signature, kernels)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ArtifactError("RF601", "the artifact's description is damaged", why=f"{type(error).__name__}: {error}",
-                            help=_AGAIN) from error
+                            help=AGAIN) from error
     check(graph, signature, constants, kernels)
     return Parts(graph, {n: t.to(where) for n, t in constants.items()}, kernels, signature, report, stages)
 
@@ -266,90 +259,6 @@ def _agree(variant: Mapping[str, Any], graph: Graph, signature: Signature, kerne
         raise ValueError("a kernel is for another architecture")
     if any(isinstance(leaf, int) and leaf >= graph.outputs for leaf in signature.out_leaves):
         raise ValueError("the result has more tensors than the graph")
-
-
-def _manifest(archive: zipfile.ZipFile, size: int) -> dict[str, str]:
-    """The manifest's hashes, after checking the format and that the zip holds exactly its members, as they lie there:
-    stored, and together no larger than the file of ``size`` bytes."""
-    entries = archive.infolist()
-    names = [entry.filename for entry in entries]
-    if len(names) > MAX_MEMBERS or len(set(names)) != len(names):
-        raise ArtifactError("RF604", "the artifact has members of the same name, or far too many")
-    if "manifest.json" not in names:
-        raise ArtifactError("RF601", "not a RedFuser artifact", why="it has no manifest.json")
-    if any(e.compress_type != zipfile.ZIP_STORED or e.file_size != e.compress_size or e.flag_bits & 1 for e in entries):
-        raise ArtifactError("RF601", "the artifact has compressed or encrypted members", why="none are written", help=_AGAIN)
-    if sum(entry.file_size for entry in entries) > size:
-        raise ArtifactError("RF601", "the artifact's members are larger than the file", help=_AGAIN)
-    manifest = _parse(_bytes(archive, "manifest.json"), "manifest.json")
-    try:
-        version, hashes = strict.whole(manifest["format"], 0, 1 << 31), strict.texts(manifest["sha256"])
-    except (KeyError, ValueError) as error:
-        raise ArtifactError("RF601", "the artifact's manifest is damaged", why=str(error), help=_AGAIN) from error
-    if version > FORMAT:
-        raise ArtifactError("RF602", f"artifact of format {version}", why=f"this RedFuser reads {FORMAT}",
-                            help="upgrade RedFuser, or save the model with this version")
-    if version < FORMAT:
-        raise ArtifactError("RF610", f"artifact of format {version}", why=f"this RedFuser reads {FORMAT}",
-                            help="compile the model again, and save it with this version")
-    difference = set(names) ^ ({"manifest.json"} | set(hashes))
-    if difference:
-        raise ArtifactError("RF604", "the artifact's members are not those of its manifest",
-                            why=", ".join(sorted(difference)[:5]), help=_AGAIN)
-    return hashes
-
-
-def _bytes(archive: zipfile.ZipFile, name: str) -> bytes:
-    """A member by name (never as a path on this machine). Its size is at most the file's: :func:`_manifest` saw to it."""
-    try:
-        return archive.read(name)
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:  # the zip's own checksum, or headers
-        raise ArtifactError("RF603", f"{name} is damaged", why=str(error), help=_AGAIN) from error
-
-
-def _member(archive: zipfile.ZipFile, name: str, hashes: Mapping[str, str]) -> bytes:
-    """A member, held to its hash."""
-    if name not in hashes:
-        raise ArtifactError("RF604", f"{name} is missing from the artifact", help=_AGAIN)
-    data = _bytes(archive, name)
-    if hashlib.sha256(data).hexdigest() != hashes[name]:
-        raise ArtifactError("RF603", f"{name} does not match its hash", help=_AGAIN)
-    return data
-
-
-def _parse(data: bytes, name: str) -> dict[str, Any]:
-    try:
-        if len(data) > MAX_JSON_BYTES:
-            raise ValueError(f"{len(data)} bytes")
-        return _table(json.loads(data))
-    except (ValueError, RecursionError) as error:
-        raise ArtifactError("RF601", f"the artifact's {name} is damaged", why=str(error), help=_AGAIN) from error
-
-
-def _table(data: Any) -> dict[str, Any]:
-    if not isinstance(data, dict):
-        raise ValueError(f"a table is a {type(data).__name__}")
-    return data
-
-
-def _kernel(archive: zipfile.ZipFile, folder: str, hashes: Mapping[str, str]) -> KernelSpec:
-    prefix = folder + "/"
-    return from_files({name[len(prefix):]: _member(archive, name, hashes) for name in hashes if name.startswith(prefix)})
-
-
-def _constant(archive: zipfile.ZipFile, member: str, hashes: Mapping[str, str], dtype: str, shape: Any) -> torch.Tensor:
-    """A constant, in torch's own allocation: aligned as kernels want it. Sizes are compared before anything is made."""
-    try:
-        kind = shaped(torch_dtype(dtype), [strict.whole(n, 0, 1 << 48) for n in strict.items(shape)])
-    except Refused as error:
-        raise ValueError(str(error)) from error
-    data = _member(archive, member, hashes)
-    if kind.bytes != len(data):
-        raise ArtifactError("RF601", f"{member} has {len(data)} bytes, its shape says otherwise", help=_AGAIN)
-    out = torch.empty(kind.shape, dtype=kind.dtype)
-    if data:
-        out.view(-1).view(torch.uint8).copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-    return out
 
 
 def _choose(variants: list[dict[str, Any]], arch: str | None,

@@ -1,4 +1,4 @@
-"""What the operators that move or make data take and return: views, slices, gathers, scatters, sorts, fills.
+"""What the operators that move data take and return: views, slices, joins, paddings.
 
 One rule per torch function and method that :mod:`redfuser.outer.moving` writes; see :mod:`redfuser.runtime.computing`.
 """
@@ -6,7 +6,6 @@ One rule per torch function and method that :mod:`redfuser.outer.moving` writes;
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from redfuser.runtime.shapes import (
     MAX_RESULTS,
     Pair,
     Refused,
+    Rule,
     Shaped,
     axes,
     axis,
@@ -23,11 +23,8 @@ from redfuser.runtime.shapes import (
     dtype_of,
     extents,
     fits,
-    flag,
-    index,
     integer,
     integers,
-    long,
     need,
     number,
     promoted,
@@ -36,19 +33,6 @@ from redfuser.runtime.shapes import (
     word,
 )
 
-Rule = Callable[..., Any]
-
-
-class Device:
-    """The value of the name ``device``."""
-
-
-def _on(device: Any) -> None:
-    need(isinstance(device, Device), "a device of its own")
-
-
-# -- views -------------------------------------------------------------------------------------------------------------
-
 
 def _to(x: Any, dtype: Any) -> Shaped:
     return tensor(x).like(dtype=dtype_of(dtype))
@@ -56,10 +40,6 @@ def _to(x: Any, dtype: Any) -> Shaped:
 
 def _cast(dtype: torch.dtype) -> Rule:
     return lambda x: tensor(x).like(dtype=dtype)
-
-
-def _unchanged(x: Any) -> Shaped:
-    return tensor(x)
 
 
 def _contiguous(x: Any, *, memory_format: Any = torch.contiguous_format) -> Shaped:
@@ -160,10 +140,10 @@ def item(x: Any, key: Any) -> Any:
     if isinstance(x, (tuple, list)):
         return x[axis(key, len(x))]
     keys = list(key) if isinstance(key, (tuple, list)) else [key]
-    return _indexed(tensor(x), keys)
+    return indexed(tensor(x), keys)
 
 
-def _indexed(x: Shaped, keys: list[Any]) -> Shaped:
+def indexed(x: Shaped, keys: list[Any]) -> Shaped:
     used = sum(k.rank if isinstance(k, Shaped) and k.dtype == torch.bool else 1 for k in keys)
     need(0 < used <= x.rank, "more indices than axes")
     shape: list[int] = []
@@ -212,8 +192,6 @@ def _flip(x: Any, dim: Any) -> Shaped:
     return x
 
 
-# -- several tensors ---------------------------------------------------------------------------------------------------
-
 
 def _cat(parts: Any, dim: Any) -> Shaped:
     found = tensors(parts)
@@ -248,101 +226,6 @@ def _slice_scatter(x: Any, source: Any, dim: Any, begin: Any, end: Any, step: An
     return x
 
 
-def _index_select(x: Any, dim: Any, indices: Any) -> Shaped:
-    at = axis(dim, tensor(x).rank)
-    need(index(indices).rank == 1, "a vector of indices")
-    return x.like((*x.shape[:at], *indices.shape, *x.shape[at + 1:]))
-
-
-def _gather(x: Any, dim: Any, indices: Any) -> Shaped:
-    _along(tensor(x), dim, long(indices))
-    return x.like(indices.shape)
-
-
-def _along(x: Shaped, dim: Any, indices: Shaped, source: Shaped | None = None) -> None:
-    at = axis(dim, x.rank)
-    need(indices.rank == x.rank and all(a <= b for i, (a, b) in enumerate(zip(indices.shape, x.shape, strict=True))
-                                        if i != at), "indices of another shape")
-    if source is not None:
-        need(source.rank == x.rank and all(a <= b for a, b in zip(indices.shape, source.shape, strict=True)),
-             "a source smaller than its indices")
-        need(source.dtype == x.dtype, "a source of another dtype")
-
-
-def _scatter(x: Any, dim: Any, indices: Any, source: Any) -> Shaped:
-    _along(tensor(x), dim, long(indices), tensor(source))
-    return x
-
-
-def _scatter_reduce(x: Any, dim: Any, indices: Any, source: Any, how: Any) -> Shaped:
-    word(how, "sum", "prod", "amin", "amax", "mean")
-    return _scatter(x, dim, indices, source)
-
-
-def _index_put(x: Any, indices: Any, source: Any, *, accumulate: Any = False) -> Shaped:
-    flag(accumulate)
-    keys = tensors(indices)
-    need(tensor(source).dtype == tensor(x).dtype, "a source of another dtype")
-    if any(k.dtype == torch.bool for k in keys):  # how many places depends on data: torch compares them
-        need(sum(k.rank if k.dtype == torch.bool else 1 for k in keys) <= x.rank, "more indices than axes")
-        return x
-    fits(source.shape, _indexed(x, list(keys)).shape)
-    return x
-
-
-def _embedding(indices: Any, table: Any) -> Shaped:
-    need(tensor(table).rank == 2, "a table of rows")
-    return table.like((*index(indices).shape, table.shape[1]))
-
-
-def _one_hot(indices: Any, depth: Any) -> Shaped:
-    return long(indices).like((*indices.shape, integer(depth, 1)))
-
-
-def _topk(x: Any, k: Any, dim: Any, *, largest: Any = True) -> Pair:
-    flag(largest)
-    at = axis(dim, tensor(x).rank)
-    values = x.like((*x.shape[:at], integer(k, 0, x.shape[at]), *x.shape[at + 1:]))
-    return Pair(values, values.like(dtype=torch.int64))
-
-
-def _sort(x: Any, *, dim: Any, descending: Any = False, stable: Any) -> Pair:
-    flag(descending)
-    flag(stable)
-    axis(dim, tensor(x).rank)
-    return Pair(x, x.like(dtype=torch.int64))
-
-
-# -- out of nothing ----------------------------------------------------------------------------------------------------
-
-
-def _tensor(value: Any, *, dtype: Any, device: Any) -> Shaped:
-    number(value)
-    _on(device)
-    return Shaped(dtype_of(dtype), ())
-
-
-def _arange(*span: Any, dtype: Any, device: Any) -> Shaped:
-    _on(device)
-    need(1 <= len(span) <= 3 and all(math.isfinite(number(v)) for v in span), "a range from, to, by")
-    begin, end, step = (0, span[0], 1) if len(span) == 1 else (*span, 1)[:3]
-    need(dtype_of(dtype).is_floating_point or all(isinstance(v, int) for v in span), "a range of integers by fractions")
-    need(step != 0 and (end - begin) * step >= 0, "a range that does not end")
-    count = (end - begin) / step
-    need(count <= 1 << 53, "a range that does not end")
-    return Shaped(dtype_of(dtype), (math.ceil(count),))
-
-
-def _full(shape: Any, value: Any, *, dtype: Any, device: Any) -> Shaped:
-    number(value)
-    _on(device)
-    return Shaped(dtype_of(dtype), extents(shape))
-
-
-def _eye(n: Any, m: Any, *, dtype: Any, device: Any) -> Shaped:
-    _on(device)
-    return Shaped(dtype_of(dtype), (integer(n, 0), integer(m, 0)))
-
 
 def _pad(x: Any, spread: Any, *, mode: Any = "constant", value: Any = 0) -> Shaped:
     widths = integers(spread, -(1 << 40), 1 << 40)
@@ -365,10 +248,7 @@ def _pad(x: Any, spread: Any, *, mode: Any = "constant", value: Any = 0) -> Shap
 RULES: dict[str, Rule] = {
     ".to": _to, ".double": _cast(torch.float64), ".long": _cast(torch.int64), ".bool": _cast(torch.bool),
     ".contiguous": _contiguous, ".clone": _clone, ".reshape": _reshape, ".flatten": _flatten, ".t": _t,
-    ".unsqueeze": _unsqueeze, ".squeeze": _squeeze, ".transpose": _transpose, ".permute": _permute, ".movedim": _movedim,
-    ".expand": _expand, ".select": _select, ".unbind": _unbind, ".repeat_interleave": _repeat, ".tile": _tile,
-    ".flip": _flip, ".index_put": _index_put, ".scatter": _scatter, ".scatter_add": _scatter,
-    ".scatter_reduce": _scatter_reduce, "torch.split": _split, "torch.cat": _cat, "torch.stack": _stack,
-    "torch.meshgrid": _meshgrid, "torch.slice_scatter": _slice_scatter, "torch.index_select": _index_select,
-    "torch.gather": _gather, "F.embedding": _embedding, "F.one_hot": _one_hot, "torch.topk": _topk, "torch.sort": _sort,
-    "torch.tensor": _tensor, "torch.arange": _arange, "torch.full": _full, "torch.eye": _eye, "F.pad": _pad}
+    ".unsqueeze": _unsqueeze, ".squeeze": _squeeze, ".transpose": _transpose, ".permute": _permute,
+    ".movedim": _movedim, ".expand": _expand, ".select": _select, ".unbind": _unbind, ".repeat_interleave": _repeat,
+    ".tile": _tile, ".flip": _flip, "torch.split": _split, "torch.cat": _cat, "torch.stack": _stack,
+    "torch.meshgrid": _meshgrid, "torch.slice_scatter": _slice_scatter, "F.pad": _pad}

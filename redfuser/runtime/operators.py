@@ -20,12 +20,12 @@ from typing import Any
 import torch
 
 from redfuser import grouped
-from redfuser.runtime import computing, moving
-from redfuser.runtime.computing import Rule
+from redfuser.runtime import computing, contracting, moving, picking
 from redfuser.runtime.shapes import (
     MAX_RESULTS,
     Ends,
     Refused,
+    Rule,
     Shaped,
     broadcast,
     index,
@@ -35,7 +35,7 @@ from redfuser.runtime.shapes import (
     tensor,
 )
 
-OPERATORS: dict[str, Rule] = {**computing.RULES, **moving.RULES}
+OPERATORS: dict[str, Rule] = {**computing.RULES, **contracting.RULES, **moving.RULES, **picking.RULES}
 INFIX = computing.INFIX
 PROPERTIES = frozenset({"values", "indices"})
 """Attributes of what ``torch.topk`` and ``torch.sort`` return."""
@@ -123,7 +123,7 @@ def opaque_results(target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) 
 def _meta(value: Any) -> Any:
     if isinstance(value, Shaped):
         return torch.empty(value.shape, dtype=value.dtype, device="meta")
-    if isinstance(value, moving.Device):
+    if isinstance(value, picking.Device):
         return torch.device("meta")
     return [_meta(v) for v in value] if isinstance(value, (list, tuple)) else value
 

@@ -1,6 +1,6 @@
 """Tensors without elements: what is known of a value of an outer graph before anything is executed.
 
-A rule (:mod:`redfuser.runtime.computing`, :mod:`redfuser.runtime.moving`) takes the arguments of one operator in this
+A rule (of :mod:`redfuser.runtime.computing` and its siblings) takes the arguments of one operator in this
 form, refuses what the operator does not take, and returns the result. Refusal is :class:`Refused`; whoever reads the
 graph adds the line. Everything is plain arithmetic on integers: no operator of torch runs.
 """
@@ -8,12 +8,14 @@ graph adds the line. Everything is plain arithmetic on integers: no operator of 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+Rule = Callable[..., Any]
+"""What one operator takes and returns."""
 MAX_RANK = 16
 MAX_RESULTS = 1 << 16
 """Tensors that one operator may return."""

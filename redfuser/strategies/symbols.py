@@ -14,7 +14,8 @@ from typing import TypeVar
 from redfuser.acrf.cascade import Extent, Tensor
 from redfuser.acrf.state import Fused
 from redfuser.errors import InputError, LoweringError
-from redfuser.sizes import Apart, Binding, Number, Quotient, Size, Symbol, Term, Unclear, merged, samples
+from redfuser.fitted import Apart, Unclear, merged, samples
+from redfuser.sizes import Binding, Number, Quotient, Size, Symbol, Term
 from redfuser.strategies import tir
 from redfuser.strategies.program import Program
 from redfuser.strategies.realise import realise

@@ -8,7 +8,8 @@
         block "finalize_o" ...
 
 The ragged last segment is a second copy of the body with its own constant extents. :mod:`redfuser.strategies.tir_blocks` has
-the statements, :mod:`redfuser.strategies.tir_held` where values lie.
+the statements, :mod:`redfuser.strategies.tir_held` where values lie, :mod:`redfuser.strategies.tir_place` the loops around a
+block, :mod:`redfuser.strategies.tir_reduce` and :mod:`redfuser.strategies.tir_pairs` those that reduce.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from redfuser.acrf.expr import Expr, Ref, walk
 from redfuser.errors import LoweringError
 from redfuser.strategies.alive import alive_where, common
 from redfuser.strategies.program import Block, Kernel, Program, split_range
-from redfuser.strategies.tir_blocks import Blocks, Span, carry_of, indent
+from redfuser.strategies.tir_blocks import Blocks, carry_of
 from redfuser.strategies.tir_expr import TVM_DTYPE, wide
 from redfuser.strategies.tir_held import identifier
 from redfuser.strategies.tir_kept import kept
+from redfuser.strategies.tir_place import Span, indent
 from redfuser.strategies.tir_rows import possible, side_by_side
 
 ALIGN = 16

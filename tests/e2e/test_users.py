@@ -303,7 +303,7 @@ def test_a_wheel_takes_no_name_of_others(tmp_path: Path) -> None:
     (tmp_path / "redfuser_workloads").symlink_to(root / "workloads")
     (tmp_path / "workloads").mkdir()
     (tmp_path / "workloads" / "__init__.py").write_text("raise ImportError('of somebody else')")
-    code = ("from redfuser.cli.bench import choose\nfound = choose('norms', 'smoke')\nimport workloads\n"
+    code = ("from redfuser.cli.cases import choose\nfound = choose('norms', 'smoke')\nimport workloads\n"
             "print(len(found), 'redfuser_workloads' in workloads.__file__)")
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env={"PATH": "", "PYTHONPATH": str(tmp_path)},
                           capture_output=True, text=True, timeout=120, check=False)

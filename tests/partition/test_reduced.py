@@ -111,6 +111,6 @@ def test_a_refused_one_is_left_to_torch() -> None:
 def test_what_is_left_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """However often the graph is grown again."""
     search = Partitioner(import_model(lambda x, y: F.mse_loss(x, y), (X, Y)), arch="sm_90a")
-    monkeypatch.setattr(search, "fuse", lambda cascade: NotFusable("RF201", "", "it separates", "it does not", ""))
+    monkeypatch.setattr(search.forms, "fuse", lambda cascade: NotFusable("RF201", "", "it separates", "it does not", ""))
     search.run()
     assert [r.reason.code for r in search.run().unmapped] == ["RF201"]

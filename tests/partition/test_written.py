@@ -89,7 +89,7 @@ def test_a_refused_pair_ends_partitioning():
     assert sum(len(r.outputs) for r in p.regions) >= 2
 
 
-@pytest.mark.parametrize("stage", ["search.outline", "canonical._Outliner.reference", "draft.verdict"])
+@pytest.mark.parametrize("stage", ["forming.outline", "canonical._Outliner.reference", "draft.verdict"])
 def test_an_error_of_ours_is_a_refusal(stage, monkeypatch, caplog):
     def broken(*_args):
         raise KeyError("planted")

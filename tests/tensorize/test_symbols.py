@@ -15,7 +15,8 @@ from redfuser.acrf.text import parse_cascade
 from redfuser.chain import sizes
 from redfuser.codegen import tilelang
 from redfuser.errors import InputError, LoweringError
-from redfuser.sizes import Apart, Quotient, Size, Symbol, Term, samples
+from redfuser.fitted import Apart, samples
+from redfuser.sizes import Quotient, Size, Symbol, Term
 from redfuser.strategies import realise
 from redfuser.strategies.program import Program
 from redfuser.strategies.symbols import at

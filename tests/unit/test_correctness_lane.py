@@ -17,8 +17,8 @@ import torch
 from redfuser import numerics
 from redfuser.bench.correctness import build, child, digest, run, steady, table
 from redfuser.bench.correctness import supervise as supervision
+from redfuser.bench.correctness.examine import examine
 from redfuser.bench.correctness.judge import judge
-from redfuser.bench.correctness.run import examine
 from workloads.correctness import In, Program, all_programs, draw, draws
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,7 +10,8 @@ from redfuser import strict
 from redfuser.acrf.expr import Load
 from redfuser.acrf.index import value
 from redfuser.acrf.text import parse_expr
-from redfuser.sizes import LIMIT, Apart, Quotient, Size, Symbol, Term, Unfit, merged, samples, solved
+from redfuser.fitted import Apart, merged, samples
+from redfuser.sizes import LIMIT, Quotient, Size, Symbol, Term, Unfit, solved
 from redfuser.tensorize.ir.symbols import expr_of, size_of
 
 N, M = Symbol("n", 1, 4096), Symbol("m", 2, 8)

@@ -15,6 +15,7 @@ import numpy as np
 from redfuser.acrf.cascade import Let, Reduce, Reducer, Stmt
 from redfuser.acrf.check.domains import NUMPY, Array, Arrays, Domain
 from redfuser.acrf.check.labelled import Labelled, common, union
+from redfuser.acrf.check.picked import accumulated, highest, integer_op, k_best, lowest
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Load, Op, Ref, children
 from redfuser.acrf.state import Accumulator
 
@@ -163,7 +164,7 @@ class Machine:
             return Labelled(axes, np.asarray(np.where(data[0], data[1], data[2]), data[1].dtype))
         if e.args[0].dtype in FLOATS:
             return Labelled(axes, self.numbers.op(e.name, data, e.args[0].dtype))
-        return Labelled(axes, _integer_op(e.name, data))
+        return Labelled(axes, integer_op(e.name, data))
 
     # -- statements --
 
@@ -216,7 +217,7 @@ class Machine:
         if kind in ("argmax", "argmin", "topk"):
             own = self.ranges[over] if place is None else self.expr(place).aligned((*axes, over))
             places = np.broadcast_to(own, data.shape)
-            best = _best(data, places, reducer.k, kind == "argmin", dtype, self.numbers)
+            best = k_best(data, places, reducer.k, kind == "argmin", dtype, self.numbers)
             if kind == "topk":
                 return tuple(Labelled((*axes, *tail), v) for v in best)
             return tuple(Labelled(axes, v[..., 0]) for v in best)
@@ -224,7 +225,7 @@ class Machine:
             data = np.ascontiguousarray(data)  # else the order of a sum in memory is another, and so is its error
             return (Labelled(axes, self.numbers.total(kind, data, dtype)),)
         f = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}[kind]
-        start = {"max": _lowest(dtype), "min": _highest(dtype), "sum": 0, "prod": 1}[kind]
+        start = {"max": lowest(dtype), "min": highest(dtype), "sum": 0, "prod": 1}[kind]
         return (Labelled(axes, np.asarray(f.reduce(data, axis=-1, dtype=NUMPY[dtype], initial=start))),)
 
     def _contract(self, body: Expr, over: str, dtype: str) -> Labelled | None:
@@ -253,7 +254,7 @@ class Machine:
             full = (*front, tail)
             size = [len(self.ranges[x]) for x in front] + [k]
             sides = [[np.broadcast_to(v.aligned(full), size) for v in side] for side in (a, b)]
-            values, places = _best(np.concatenate([sides[0][0], sides[1][0]], -1),
+            values, places = k_best(np.concatenate([sides[0][0], sides[1][0]], -1),
                                    np.concatenate([sides[0][1], sides[1][1]], -1), k, kind == "argmin", acc.dtype,
                                    self.numbers)
             if kind == "topk":
@@ -263,17 +264,7 @@ class Machine:
         data = [a[0].aligned(axes), b[0].aligned(axes)]
         if acc.dtype in FLOATS:
             return (Labelled(axes, self.numbers.op(name, data, acc.dtype)),)
-        return (Labelled(axes, _integer_op(name, data)),)
-
-
-def accumulated(kind: str, x: Array, dtype: str, numbers: Domain) -> Array:
-    """``x`` with every element along the last dimension joined to those before it."""
-    name = {"sum": "add", "prod": "mul", "any": "or", "all": "and"}.get(kind, kind)
-    out = x.astype(NUMPY[dtype]) if dtype not in FLOATS else np.array(x)
-    for i in range(1, out.shape[-1]):
-        pair = [out[..., i - 1], out[..., i]]
-        out[..., i] = numbers.op(name, pair, dtype) if dtype in FLOATS else _integer_op(name, pair)
-    return out
+        return (Labelled(axes, integer_op(name, data)),)
 
 
 def _as_slice(points: Array, extent: int) -> slice | None:
@@ -282,53 +273,6 @@ def _as_slice(points: Array, extent: int) -> slice | None:
         return slice(0, 0)
     first, last = int(points[0]), int(points[-1])
     return slice(first, last + 1) if first >= 0 and last < extent and last - first + 1 == len(points) else None
-
-
-def _best(x: Array, places: Array, k: int, smallest: bool, dtype: str, numbers: Domain) -> tuple[Array, Array]:
-    """The k best along the last dimension, best first: NaN, then by value, then by lower place. Short rows are padded
-    with the value no element is worse than, and place 2**63 - 1."""
-    n = x.shape[-1]
-    if n < k:
-        worst = _worst(dtype, smallest, numbers)
-        pad = [(0, 0)] * (x.ndim - 1) + [(0, k - n)]
-        x = np.concatenate([x, np.broadcast_to(worst, (*x.shape[:-1], k - n))], -1)
-        places = np.pad(places, pad, constant_values=np.iinfo(np.int64).max)
-    if x.dtype == object:
-        order = np.empty((*x.shape[:-1], k), np.int64)
-        for row in np.ndindex(x.shape[:-1]):
-            def rank(i: int, values: Any = x[row], at: Any = places[row]) -> Any:
-                v = values[i]
-                return (v == v, 0 if v != v else (v if smallest else -v), at[i])
-
-            order[row] = sorted(range(x.shape[-1]), key=rank)[:k]
-    else:
-        nan = np.isnan(x) if x.dtype.kind == "f" else np.zeros(x.shape, bool)
-        key = np.where(nan, 0, x if smallest else -x.astype(np.int64) if x.dtype.kind in "iub" else -x)
-        order = np.lexsort((places, key, ~nan), axis=-1)[..., :k]
-    return np.take_along_axis(x, order, -1), np.take_along_axis(places, order, -1)
-
-
-def _worst(dtype: str, smallest: bool, numbers: Domain) -> Array:
-    if dtype in FLOATS:
-        return numbers.const(float("inf") if smallest else float("-inf"), dtype)
-    return np.asarray(_highest(dtype) if smallest else _lowest(dtype), NUMPY[dtype])
-
-
-def _lowest(dtype: str) -> int:
-    return 0 if dtype == "bool" else int(np.iinfo(NUMPY[dtype]).min)
-
-
-def _highest(dtype: str) -> int:
-    return 1 if dtype == "bool" else int(np.iinfo(NUMPY[dtype]).max)
-
-
-def _integer_op(name: str, args: list[Array]) -> Array:
-    f: Any = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "floordiv": np.floor_divide, "mod": np.mod,
-              "min": np.minimum, "max": np.maximum, "neg": np.negative, "abs": np.abs, "and": np.logical_and,
-              "or": np.logical_or, "not": np.logical_not, "lt": np.less, "le": np.less_equal, "gt": np.greater,
-              "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal}[name]
-    with np.errstate(all="ignore"):
-        return np.asarray(f(*args))
 
 
 def _factors(e: Expr) -> list[Expr]:

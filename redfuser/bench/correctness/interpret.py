@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from redfuser.bench.correctness.build import compiled
-from redfuser.bench.correctness.run import examine
+from redfuser.bench.correctness.examine import examine
 from redfuser.errors import LoweringError, RedFuserError
 from workloads.correctness import Program
 

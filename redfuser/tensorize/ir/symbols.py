@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, map_children
 from redfuser.acrf.index import i64, iadd, ifloordiv, imul, value
-from redfuser.sizes import Apart, Binding, Merge, Quotient, Size, Symbol, Term
+from redfuser.fitted import Apart, Merge
+from redfuser.sizes import Binding, Quotient, Size, Symbol, Term
 from redfuser.tensorize.ir.nodes import Buffer, Dim, Parallel, Role, TileKernel, TileProgram
 from redfuser.tensorize.ir.parts import Barrier
 

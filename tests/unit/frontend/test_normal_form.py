@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from redfuser import tvm_compat as tc
 from redfuser.frontend import Imported, Static, import_model
-from redfuser.frontend.local import OPERATORS, unit_insertions
+from redfuser.frontend.forms import unit_insertions
+from redfuser.frontend.local import OPERATORS
 from tests.interpret import run
 
 relax = tc.relax

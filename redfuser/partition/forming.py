@@ -1,0 +1,84 @@
+"""What drafts are as cascades, and what the algebra makes of those: each distinct one once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from redfuser.acrf.cascade import Cascade
+from redfuser.acrf.state import Fused, NotFusable
+from redfuser.partition import loops
+from redfuser.partition.about import defective, keys_of, trimmed
+from redfuser.partition.canonical import Outlined, outline
+from redfuser.partition.cost import product_alone
+from redfuser.partition.drafted import Draft
+from redfuser.partition.flat import flattened, one_matrix
+from redfuser.partition.graph import Graph
+from redfuser.partition.region import key_of
+from redfuser.partition.work import CASCADES, DERIVED, Work
+
+log = logging.getLogger("redfuser.partition")
+
+
+class Forming:
+    """The cascades and states of one graph's drafts. holds: is the row of a state held on chip, so that what does not merge
+    can be reduced of it?"""
+
+    def __init__(self, graph: Graph, casts: str, work: Work, holds: Callable[[Fused], bool] | None) -> None:
+        self.casts, self.work, self.holds = casts, work, holds
+        self.fused: dict[str, Fused | NotFusable] = {}
+        self.slices = loops.Slices(graph)
+        self.repeated: frozenset[str] = frozenset()
+
+    def formed(self, drafts: list[Draft], maps: bool = False) -> tuple[list[tuple[Draft, Outlined | NotFusable]], list[Draft]]:
+        """The cascades of drafts, those that differ in nothing but places with slices for what they read; and apart the steps
+        of unrolled loops, which stay with torch."""
+        plain = [(d, self.form(d, maps)) for d in trimmed(drafts)]
+        keys = keys_of(plain)
+        self.repeated |= loops.alike(keys)
+        known = [(d, self.form(d, maps, self.slices) if loops.template(key) in self.repeated else out)
+                 for (d, out), key in zip(plain, keys, strict=True)]
+        keys = [key if now is before else keys_of([(d, now)])[0]
+                for (d, now), (_, before), key in zip(known, plain, keys, strict=True)]
+        some = loops.unrolled(keys)
+        steps = [loops.template(key) in some for key in keys]
+        if any(steps):
+            log.info("%d steps of unrolled loops were left to torch: RF308", sum(steps))
+        return ([x for x, step in zip(known, steps, strict=True) if not step],
+                [d for (d, _), step in zip(known, steps, strict=True) if step])
+
+    def form(self, d: Draft, maps: bool, slices: loops.Slices | None = None) -> Outlined | NotFusable:
+        """The cascade of a draft. It is of our own making: one that cannot be formed is a refusal."""
+        try:
+            out = outline(d, "cascade", slices)
+            if maps or product_alone(d):
+                return replace(out, cascade=flattened(out.cascade) if maps else one_matrix(out.cascade))
+            return out
+        except Exception as e:
+            return defective(e)
+
+    def derived(self, out: Outlined | NotFusable, how: Callable[[Cascade], Fused | NotFusable]) -> Fused | NotFusable:
+        """What the algebra says of a cascade. One that is not well formed is a refusal too."""
+        if isinstance(out, NotFusable):
+            return out
+        try:
+            return how(out.cascade)
+        except Exception as e:
+            return defective(e, out.cascade.name)
+
+    def fuse(self, cascade: Cascade) -> Fused | NotFusable:
+        from redfuser.acrf import fuse
+
+        key = key_of(cascade)
+        if key not in self.fused:
+            if len(self.fused) >= CASCADES:
+                return NotFusable("RF308", "", "the model has a bounded number of distinct cascades",
+                                  f"it has more than {CASCADES}", "a loop that was unrolled is better compiled as one step")
+            self.work.left -= DERIVED
+            self.fused[key] = fuse(cascade, self.casts)
+            if isinstance(self.fused[key], NotFusable) and self.holds is not None:
+                row = fuse(cascade, self.casts, held=True)
+                if isinstance(row, Fused) and self.holds(row):
+                    self.fused[key] = row
+        return self.fused[key]

@@ -1,0 +1,167 @@
+"""A Relax function as the dataflow graph of its lifted statements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redfuser.acrf.cascade import Let, Provenance, Reduce, Stmt
+from redfuser.acrf.expr import Const
+from redfuser.acrf.lift import Lifted
+from redfuser.acrf.lift_expr import Unliftable, short_dtype, static
+from redfuser.partition.classify import classify
+from redfuser.partition.graph import Graph, Node, Unit, connect, symbol_of
+from redfuser.partition.legalise import Legaliser, op_name
+from redfuser.partition.meanings import scalar
+from redfuser.partition.running import KINDS, running
+from redfuser.tvm_compat import TensorStructInfo, TupleStructInfo, relax
+
+
+def build_graph(module: Any, provenance: dict[str, Provenance], weights: frozenset[str] = frozenset()) -> Graph:
+    """Lift every binding of ``module["main"]``. Ops that do not lift become boundaries, never an error. ``weights`` are
+    the parameters of ``main`` that do not change from call to call."""
+    return _Builder(module, provenance, weights).build()
+
+
+class _Builder:
+    """Binding by binding: what each op lifts to, and which tensors it reads."""
+
+    def __init__(self, module: Any, provenance: dict[str, Provenance], weights: frozenset[str]) -> None:
+        self.weights = weights
+        self.func = module["main"]
+        self.legaliser = Legaliser(module)
+        self.provenance = provenance
+        self.graph = Graph([], [], {}, [])
+        self.tensors: dict[Any, Any] = {}
+
+    def build(self) -> Graph:
+        for p in self.func.params:
+            if isinstance(p.struct_info, TensorStructInfo):
+                node = self.boundary(p.name_hint, p.struct_info)
+                node.weight = p.name_hint in self.weights
+                self.graph.inputs.append(node)
+                self.bind(p, node)
+        body = self.func.body
+        if isinstance(body, relax.SeqExpr):
+            for block in body.blocks:
+                for b in block.bindings:
+                    self.binding(b.var, b.value if hasattr(b, "value") else None)
+            body = body.body
+        for node in self.flatten(self.value(body)):
+            node.escapes = True
+        connect(self.graph.units)
+        for u in self.graph.units:
+            classify(u)
+        return self.graph
+
+    def flatten(self, value: Any) -> list[Node]:
+        if isinstance(value, Node):
+            return [value]
+        return [n for v in value or () for n in self.flatten(v)]
+
+    def bind(self, var: Any, value: Any) -> None:
+        self.tensors[var] = value
+        if isinstance(value, Node):
+            self.graph.values[var.name_hint] = value
+            if value.var.endswith("]"):  # the field of a tuple takes the name it is first bound to
+                value.var = var.name_hint
+
+    def value(self, e: Any) -> Any:
+        if isinstance(e, relax.Var):
+            return self.tensors[e]
+        if isinstance(e, relax.Tuple):
+            return tuple(self.value(f) for f in e.fields)
+        if isinstance(e, relax.TupleGetItem):
+            return self.value(e.tuple_value)[e.index]
+        return None
+
+    def binding(self, var: Any, value: Any) -> None:
+        if isinstance(value, (relax.Var, relax.Tuple, relax.TupleGetItem)):
+            self.bind(var, self.value(value))
+            return
+        origin = self.provenance.get(var.name_hint, Provenance())
+        unit = Unit(len(self.graph.units), op_name(value), var.name_hint, provenance=origin)
+        self.graph.units.append(unit)
+        if isinstance(value, relax.Constant) and not len(value.struct_info.shape):
+            self.constant(unit, var, value)
+            return
+        try:
+            lowered = self.legaliser.lower(value)
+            unit.args = tuple(self.tensors[a] for a in lowered.args)
+            self.lifted(unit, var, lowered.lifted)
+        except Unliftable as e:
+            unit.gap = e.construct
+            unit.symbol = symbol_of(value)
+            unit.nodes.clear()
+            unit.args = tuple(n for v in relax.analysis.free_vars(value) for n in self.flatten(self.tensors.get(v)))
+            self.bind(var, self.opaque(unit, var.name_hint, var.struct_info))
+            if unit.op in KINDS and len(unit.nodes) == 1:
+                self.scan(unit, value)
+
+    def scan(self, unit: Unit, call: Any) -> None:
+        (node,) = unit.nodes
+        found = running(call, unit.op, [(n.shape, n.dtype) for n in unit.args], (node.shape, node.dtype))
+        if isinstance(found, str):
+            unit.gap = found
+            return
+        unit.scan = node.stmt = found
+        unit.buffers = {"@0": unit.args[0]}
+        unit.extents = dict(zip(found.axes, node.shape, strict=True))
+
+    def constant(self, unit: Unit, var: Any, value: Any) -> None:
+        try:
+            dtype = short_dtype(value.struct_info.dtype)
+        except Unliftable as e:
+            unit.gap = e.construct
+            self.bind(var, self.opaque(unit, var.name_hint, var.struct_info))
+            return
+        stmt = Let("out", (), Const(scalar(value), dtype))
+        node = self.node(var.name_hint, dtype, (), stmt, unit)
+        node.var = var.name_hint
+        self.bind(var, node)
+
+    def lifted(self, unit: Unit, var: Any, lifted: Lifted) -> None:
+        unit.lifted = lifted
+        unit.extents = {a.name: int(a.extent) for a in lifted.axes}
+        unit.buffers = {f"@{i}": n for i, n in enumerate(unit.args)}
+        for s in lifted.stmts:
+            lead: Node | None = None
+            for name in s.names:
+                shape = tuple(unit.extents[a] for a in s.axes)
+                dtype = s.expr.dtype if isinstance(s, Let) else s.dtype
+                if name == "indices" and isinstance(s, Reduce) and s.reducer.kind == "topk":
+                    dtype = "i64"
+                n = self.node(f"{var.name_hint}.{name}", dtype, shape, s, unit)
+                lead = n.lead = lead or n
+                unit.buffers[name] = n
+        results = [unit.buffers[o] for o in lifted.outputs]
+        for i, n in enumerate(results):
+            n.var = n.name = var.name_hint if len(results) == 1 else f"{var.name_hint}[{i}]"
+        self.bind(var, results[0] if len(results) == 1 else tuple(results))
+
+    def opaque(self, unit: Unit, name: str, info: Any) -> Any:
+        if isinstance(info, TupleStructInfo):
+            return tuple(self.opaque(unit, f"{name}[{i}]", f) for i, f in enumerate(info.fields))
+        if not isinstance(info, TensorStructInfo):
+            return None
+        node = self.boundary(name, info)
+        node.unit = unit
+        unit.nodes.append(node)
+        return node
+
+    def boundary(self, name: str, info: Any) -> Node:
+        try:
+            shape = tuple(static(e) for e in info.shape) if info.shape is not None else ()
+            dtype = short_dtype(info.dtype)
+        except Unliftable:
+            shape, dtype = (), str(info.dtype)
+        node = self.node(name, dtype, shape, None, None)
+        node.var = name
+        return node
+
+    def node(self, name: str, dtype: str, shape: tuple[int, ...], stmt: Stmt | None, unit: Unit | None) -> Node:
+        node = Node(len(self.graph.nodes), name, dtype, shape, stmt, unit)
+        node.lead = node
+        self.graph.nodes.append(node)
+        if unit is not None:
+            unit.nodes.append(node)
+        return node
