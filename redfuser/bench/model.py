@@ -23,8 +23,8 @@ from redfuser.tensorize.model import fits, predicted, registers, shared_bytes
 from redfuser.tensorize.model.steps import specialised
 from redfuser.tensorize.model.traits import kind
 
-KINDS = {"row": "rows, whole", "walk": "rows, in steps", "map": "maps", "warp": "products of warps",
-         "group": "reductions and products of warp groups",
+KINDS = {"row": "rows, whole", "walk": "rows, in steps", "scan": "rows so far", "map": "maps",
+         "warp": "products of warps", "group": "reductions and products of warp groups",
          "product": "products of warp groups", "producer": "with a producer warp group"}
 
 

@@ -16,7 +16,7 @@ from redfuser.acrf.expr import BYTES, Index, Load, Op, walk
 from redfuser.strategies.select import ABREAST, OWN
 from redfuser.target import Target
 from redfuser.tensorize.ir.effects import every
-from redfuser.tensorize.ir.nodes import Copy, Gemm, Parallel, Param, ReduceTile, Slice, TileKernel
+from redfuser.tensorize.ir.nodes import Copy, Gemm, Parallel, Param, ReduceTile, ScanTile, Slice, TileKernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +237,12 @@ def _together(kernel: TileKernel, shapes: dict[str, tuple[int, ...]]) -> list[li
 
 def whole(s: Slice) -> bool:
     return not s.dims
+
+
+def warps_meet(kernel: TileKernel, target: Target) -> bool:
+    """Are there several warps to a row of a scan, which tell each other what they come to?"""
+    rows = {b.name: b.shape[0] for b in kernel.buffers if b.scope == "shared"}
+    return any(isinstance(s, ScanTile) and kernel.threads > rows[s.src] * target.warp for s in every(kernel.body))
 
 
 def far_reductions(kernel: TileKernel, target: Target) -> dict[int, int]:

@@ -31,6 +31,7 @@ _FITTED: dict[str, dict[str, float]] = {
     "walk": {"base": 5.77, "flight": 1.15, "grid": 4.26, "halves": 0.18, "held": 0.81, "late": 0.52, "lines": 2.28,
              "single": 0.06},
     "map": {"base": 8.03, "given": 1.61, "long": 7.8, "most": 0.81, "quotients": 4.94, "work": 0.14},
+    "scan": {"base": 8.9, "meets": 5.65, "most": 1.37, "scanned": 0.91},
     "warp": {"base": 18.6, "flight": 2.45, "held": 1.32, "steady": 7.76, "work": 0.28},
     "group": {"base": 35.62, "most": 0.6, "products": 4.81, "streams": 20.86},
     "product": {"base": 28.37, "held": 0.98, "late": 0.54, "steady": 58.84, "tail": 1.23},

@@ -9,11 +9,12 @@ from redfuser.target import Target
 from redfuser.tensorize.ir.effects import every
 from redfuser.tensorize.ir.nodes import Copy, Gemm, ReduceTile, TileKernel
 from redfuser.tensorize.model.arena import ALIGN, Life, arena_bytes
-from redfuser.tensorize.model.layout import far_reductions, layouts, warp_group
+from redfuser.tensorize.model.layout import far_reductions, layouts, warp_group, warps_meet
 from redfuser.tensorize.model.steps import Step, mentions, places, specialised, steps
 
-BARRIERS = 1024
-"""Bytes of static shared memory that barriers take: one alignment of the dynamic part."""
+STATIC = 1024
+"""Bytes of static shared memory that barriers take, or what the warps of a row come to in a scan: one alignment of the dynamic
+part."""
 
 
 def dynamic_bytes(kernel: TileKernel, target: Target) -> int:
@@ -22,8 +23,8 @@ def dynamic_bytes(kernel: TileKernel, target: Target) -> int:
 
 
 def shared_bytes(kernel: TileKernel, target: Target) -> int:
-    """Bytes a block takes, barriers included."""
-    return dynamic_bytes(kernel, target) + BARRIERS * specialised(kernel, target)
+    """Bytes a block takes, those that no launch asks for included."""
+    return dynamic_bytes(kernel, target) + STATIC * (warps_meet(kernel, target) or specialised(kernel, target))
 
 
 def lives(kernel: TileKernel, target: Target) -> list[Life]:

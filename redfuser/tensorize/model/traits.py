@@ -7,8 +7,8 @@ from math import prod
 from redfuser.acrf.expr import BYTES, Expr, Index, Load, Op, walk
 from redfuser.target import Target
 from redfuser.tensorize.ir.effects import every
-from redfuser.tensorize.ir.nodes import Copy, For, Gemm, Parallel, ReduceTile, TileKernel
-from redfuser.tensorize.model.layout import layouts, warp_group
+from redfuser.tensorize.ir.nodes import Copy, For, Gemm, Parallel, ReduceTile, ScanTile, TileKernel
+from redfuser.tensorize.model.layout import layouts, warp_group, warps_meet
 from redfuser.tensorize.model.pressure import fragments, pressure
 from redfuser.tensorize.model.steps import trips
 
@@ -18,7 +18,7 @@ AT_ONCE = 4
 
 def kind(kernel: TileKernel, target: Target) -> str:
     """``group``, ``product`` and ``warp``: products, of warp groups with reductions or without, or of single warps. ``row``
-    and ``walk``: reductions of a row at once, or step by step. ``map``: neither."""
+    and ``walk``: reductions of a row at once, or step by step. ``scan``: of a row so far. ``map``: none of these."""
     shapes = {b.name: b.shape for b in kernel.buffers}
     products = [s for s in every(kernel.body) if isinstance(s, Gemm)]
     reduces = any(isinstance(s, ReduceTile) for s in every(kernel.body))
@@ -27,7 +27,7 @@ def kind(kernel: TileKernel, target: Target) -> str:
     if products:
         return "group" if reduces else "product"
     if not reduces:
-        return "map"
+        return "scan" if any(isinstance(s, ScanTile) for s in every(kernel.body)) else "map"
     return "walk" if any(isinstance(s, For) for s in kernel.body) else "row"
 
 
@@ -40,21 +40,25 @@ def traits(kernel: TileKernel, target: Target) -> dict[str, float]:
     the most such elements of one statement outside of loops; tail: the same after a pipelined loop with as many turns as
     stages or more, when addresses wait for it. steady: a pipelined loop has turns between its first and its last. long:
     another has more turns than are done at once. work: operations on one value, times the elements that are unrolled;
-    quotients: whether it divides for every element. halves: elements computed in 16 bits. given: tensors. products: of
-    matrices, beside a first and a second."""
+    quotients: whether it divides for every element. halves: elements computed in 16 bits. scanned: registers of a row's part
+    in a scan; meets: do several warps share the row. given: tensors. products: of matrices, beside a first and a second."""
     held, most = pressure(kernel, target)
     size = fragments(kernel, target)
     looped = {id(k): s.stages for s in kernel.body if isinstance(s, For) and trips(s) != 1 for k in every(s.body)}
     found = dict.fromkeys(("flight", "ahead", "streams", "single", "loads", "late", "tail", "steady", "long", "work",
-                           "quotients", "halves"), 0.0)
+                           "quotients", "halves", "scanned"), 0.0)
+    shapes = {b.name: (*b.shape, BYTES[b.dtype]) for b in kernel.buffers}
     found |= {"base": 1.0, "held": held, "most": most, "tiles": sum(size.values()), "grid": len(kernel.grid),
               "lines": max((at.rows for at in layouts(kernel, target).values()), default=0), "given": len(kernel.params),
+              "meets": float(warps_meet(kernel, target)),
               "products": max(0, sum(isinstance(s, Gemm) for s in every(kernel.body)) - 2)}
     for s in every(kernel.body):
         if isinstance(s, Copy):
             _copy(kernel, s, looped.get(id(s)), found)
         elif isinstance(s, Parallel):
             _points(kernel, s, id(s) in looped, found)
+        elif isinstance(s, ScanTile):
+            found["scanned"] = max(found["scanned"], prod(shapes[s.src]) / (4 * kernel.threads))
     for s in kernel.body:
         if isinstance(s, For):
             _loop(s, found)
