@@ -3,7 +3,8 @@
 Models spell the same mask in many ways; the algebra and the loop-range analysis want one. What changes values, and where:
 
 * ``x + select(c, 0, k)`` with ``k <= -1e30`` (or ``-inf``) becomes ``select(c, x, k)``: equal unless ``|x|`` is within
-  rounding of ``k`` (> 1e22 in float32), or ``x`` at a masked position is NaN or +inf.
+  rounding of ``k`` (> 1e22 in float32), or ``x`` at a masked position is NaN or +inf. What ``x`` is known to be there is
+  added: where two masks of the least float hide one element, the program has -inf.
 * ``x / k`` with ``k`` a power of two becomes ``x * (1/k)``, where that is a normal number of the type: exact.
 * ``x * 1``, ``x + 0``, ``x - 0``, ``x / 1``: dropped (``-0.0 + 0.0`` keeps its sign).
 * ``pow(x, 2)``, ``pow(x, 1/2)``, ``pow(x, -1/2)``: ``x * x``, ``sqrt``, ``rsqrt``.
@@ -18,6 +19,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from redfuser.acrf.check.domains import NUMPY
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Load, Op, Ref, op
 from redfuser.acrf.fold import identity, normal, power_of_two
 from redfuser.dtypes import widens
@@ -133,11 +135,40 @@ def add(x: Expr, y: Expr, dtype: str) -> Expr:
     for a, b in ((x, y), (y, x)):
         if isinstance(b, Const) and b.value == 0:
             return a
-        match b:
-            case Op(name="select", args=(c, Const(value=0.0), Const(value=k) as low)) if k <= -1e30 or (
-                    dtype == "f16" and k <= -6e4):
-                return select(c, a, low, dtype)
+        if isinstance(b, Op) and b.name == "select" and _visible(b, -6e4 if dtype == "f16" else -1e30) == 1:
+            return _masked(a, b, dtype)
     return Op("add", (x, y), dtype)
+
+
+def _visible(mask: Expr, least: float) -> float:
+    """How often a choice among constants is 0; NaN unless all others are ``least`` or less."""
+    match mask:
+        case Const(value=v):
+            return 1 if v == 0 else 0 if v <= least else math.nan
+        case Op(name="select", args=(_, x, y)):
+            return _visible(x, least) + _visible(y, least)
+    return math.nan
+
+
+def _masked(x: Expr, mask: Expr, dtype: str) -> Expr:
+    """``x + mask``: ``x`` where the mask is 0, elsewhere what the mask makes of any ``x``."""
+    match mask:
+        case Op(args=(c, one, other)):
+            return select(c, _masked(x, one, dtype), _masked(x, other, dtype), dtype)
+        case Const(value=v) if v != 0:
+            return _hidden(x, mask)
+    return x
+
+
+def _hidden(x: Expr, k: Const) -> Expr:
+    """``x + k`` for a ``k`` beside which only the constants in ``x`` count."""
+    match x:
+        case Const(value=v):
+            with np.errstate(over="ignore"):
+                return Const(float(NUMPY[k.dtype](v) + NUMPY[k.dtype](k.value)), k.dtype)
+        case Op(name="select", args=(c, one, other)):
+            return select(c, _hidden(one, k), _hidden(other, k), k.dtype)
+    return k
 
 
 def select(c: Expr, x: Expr, y: Expr, dtype: str) -> Expr:

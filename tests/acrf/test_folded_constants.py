@@ -26,3 +26,42 @@ def test_a_product_of_constants_that_is_infinite_stays() -> None:
         for fold_, (v, w) in ((fold, (a, b)), (algebra.fold, (b, a))):
             e = Op("mul", (Op("mul", (x("f32"), Const(v, "f32")), "f32"), Const(w, "f32")), "f32")
             assert (fold_(e) != e) == made
+
+
+LEAST = {"f32": -3.4028234663852886e38, "bf16": -3.3895313892515355e38, "f16": -65504.0}
+
+
+def where(c: str, x: Expr, y: Expr) -> Expr:
+    return Op("select", (Load(c, (Index("i"),), "bool"), x, y), x.dtype)
+
+
+def plus(x: Expr, y: Expr) -> Expr:
+    return fold(Op("add", (x, y), x.dtype))
+
+
+def valued(e: Expr, given: dict[str, float]) -> float:
+    """A choice, as deep as it is, where its conditions and tensors have the values ``given``."""
+    match e:
+        case Const(value=v):
+            return v
+        case Load(tensor=name):
+            return given[name]
+        case Op(name="select", args=(c, a, b)):
+            return valued(a if valued(c, given) else b, given)
+        case Op(name="and", args=(a, b)):
+            return min(valued(a, given), valued(b, given))
+    raise AssertionError(e)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+@pytest.mark.parametrize("second", ["least", "infinite"])
+@pytest.mark.parametrize("order", ["one by one", "masks first", "chosen, then added"])
+def test_an_element_that_two_masks_hide_is_what_both_add_up_to(dtype: str, second: str, order: str) -> None:
+    zero, least = Const(0.0, dtype), Const(LEAST[dtype], dtype)
+    low = least if second == "least" else Const(float("-inf"), dtype)
+    a, b = where("a", zero, least), where("b", zero, low)
+    folded = {"one by one": plus(plus(x(dtype), a), b), "masks first": plus(x(dtype), plus(a, b)),
+              "chosen, then added": plus(where("a", x(dtype), least), b)}[order]
+    want = {(1, 1): 3.0, (0, 1): least.value, (1, 0): low.value, (0, 0): float("-inf")}
+    for (one, other), value in want.items():
+        assert valued(folded, {"x": 3.0, "a": one, "b": other}) == value

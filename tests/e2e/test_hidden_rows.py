@@ -48,3 +48,17 @@ def test_as_tiles(args: tuple[torch.Tensor, ...], strategy: str, splits: int) ->
     assert found is not None
     torch.testing.assert_close(found, attend(*(a.float() if a.dtype == torch.float16 else a for a in args))[0],
                                rtol=0, atol=2e-3)
+
+
+def test_two_masks_of_the_least_float(args: tuple[torch.Tensor, ...]) -> None:
+    """A causal choice and an added padding mask, both finite: what both hide is -inf, so the sum over a hidden row is not uniform."""
+    least = torch.finfo(torch.float32).min
+    q, k, v = (a.float()[:, :, :40] for a in args[:3])
+    keep = torch.arange(40) >= 6
+
+    def padded(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
+        i = torch.arange(40)
+        scores = torch.where(i[:, None] >= i, q @ k.mT, least) + torch.where(keep, 0.0, least)
+        return torch.softmax(scores, -1) @ v
+
+    numerics.require(numerics.check(redfuser.compile(padded, (q, k, v, keep), target="cpu", fallback="error"), padded, (q, k, v, keep)))
