@@ -24,6 +24,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
+from redfuser.dynamo import foreign
 from redfuser.dynamo.key import attribute
 from redfuser.dynamo.recipe import GivenBack, Out, Recipe
 from redfuser.frontend.training import RANDOM, drawn
@@ -49,7 +50,8 @@ def capture(gm: fx.GraphModule, inputs: Sequence[Any]) -> Captured:
 
 def _capture(gm: fx.GraphModule, inputs: Sequence[Any]) -> Captured:
     mode = FakeTensorMode(static_shapes=True)
-    _no_autocast(gm, inputs)
+    foreign.autocast(gm, inputs)
+    foreign.numbers(gm)
     constants = _constants(gm)
     given = [*inputs, *(attribute(gm, name) for name in constants)]
     fakes = [_fake(mode, x) if isinstance(x, torch.Tensor) else x for x in given]
@@ -136,15 +138,6 @@ class _Run(fx.Interpreter):
         if n.op != "output":
             self.values[n] = found
         return found
-
-
-def _no_autocast(gm: fx.GraphModule, inputs: Sequence[Any]) -> None:
-    """torch.export writes down operators without the casts that autocast puts before them."""
-    kinds = {x.device.type for x in inputs if isinstance(x, torch.Tensor)}
-    inside = any(n.op == "call_function" and getattr(n.target, "__name__", "") == "_enter_autocast" and
-                 (n.args[2] if len(n.args) > 2 else n.kwargs.get("enabled", True)) is not False for n in gm.graph.nodes)
-    if inside or any(torch.is_autocast_enabled(kind) for kind in kinds):
-        raise GivenBack("RF133", "runs under autocast, whose casts it does not hold")
 
 
 def _constants(gm: fx.GraphModule) -> tuple[str, ...]:

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from redfuser import settings
 from redfuser.api import architecture, cast_policy
 from redfuser.errors import InputError
@@ -83,8 +85,9 @@ def chosen(mode: str | None = None, options: Mapping[str, Any] | None = None) ->
         if not isinstance(given.get(name, False), bool):
             raise InputError("RF191", f"{name} cannot be {given[name]!r}", help="True or False")
     otherwise = given.get("otherwise", "inductor")
-    if not isinstance(otherwise, str) or otherwise == "redfuser":
-        raise InputError("RF191", f"otherwise cannot be {otherwise!r}", help="the name of another backend of torch.compile")
+    if not isinstance(otherwise, str) or otherwise == "redfuser" or otherwise not in torch._dynamo.list_backends(()):
+        raise InputError("RF191", f"otherwise cannot be {otherwise!r}",
+                         help="the name of another backend: torch._dynamo.list_backends(()) has them all")
     return Chosen("" if found.sources["target"] == "default" else found.target, cast_policy(given.get("casts", "preserve")),
                   found.fallback, found.verify, "never" if found.tuning == "never" else "cached", found.disable,
                   mode == "reduce-overhead" or given.get("cuda_graphs", False), shapes, otherwise)

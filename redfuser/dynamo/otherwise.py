@@ -14,8 +14,10 @@ from redfuser.dynamo.options import Chosen
 
 
 def compiled(gm: fx.GraphModule, inputs: Sequence[Any], chosen: Chosen, name: str) -> Callable[..., Any]:
-    """While torch.compile compiles: the graph by the other backend."""
+    """While torch.compile compiles: the graph by the other backend. What the backend asks of torch.compile (to begin again,
+    with a number as a constant) is raised as it is."""
     from torch._dynamo.backends.registry import lookup_backend
+    from torch._dynamo.exc import RestartAnalysis
 
     eager = fx.GraphModule(gm, copy.deepcopy(gm.graph)).forward  # backends rewrite what they are given
     try:
@@ -25,6 +27,8 @@ def compiled(gm: fx.GraphModule, inputs: Sequence[Any], chosen: Chosen, name: st
 
             return backend(gm, list(inputs), config_patches=list_mode_options("reduce-overhead"))  # type: ignore[no-any-return]
         return backend(gm, list(inputs))  # type: ignore[no-any-return]
+    except RestartAnalysis:
+        raise
     except Exception as error:
         line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
         note = f"runs as eager torch: {chosen.otherwise} raised {type(error).__name__}: {line[:200]}"

@@ -293,6 +293,36 @@ def test_graphs_that_depend_on_data_are_given_back() -> None:
         capture(graph, [torch.ones(3)])
 
 
+def test_a_float_of_more_than_one_value_is_given_back_as_that() -> None:
+    def scaled(x: torch.Tensor, by: float) -> torch.Tensor:
+        return softmax(x * by) + 21
+
+    compiled, x = ours(scaled, fallback="allow"), torch.randn(2, 8)
+    with torch.no_grad():
+        for by in (1.0, 2.5, 3.5):
+            torch.testing.assert_close(compiled(x, by), scaled(x, by))
+    first, second = dynamo.reports()
+    assert first.came == "compiled" and second.code == "RF132" and "float" in second.note
+
+
+def test_what_the_default_backend_asks_of_torch_compile_is_asked() -> None:
+    from torch._dynamo.exc import TensorifyScalarRestartAnalysis
+
+    from redfuser.dynamo import otherwise
+
+    def again(*_: Any) -> Any:
+        raise TensorifyScalarRestartAnalysis
+
+    torch._dynamo.register_backend(again, name="again_for_redfuser")
+    try:
+        with pytest.raises(TensorifyScalarRestartAnalysis):
+            otherwise.compiled(torch.fx.symbolic_trace(softmax), [torch.ones(2, 8)], chosen(None, {"otherwise": "again_for_redfuser"}), "0/0")
+    finally:
+        torch._dynamo.backends.registry._COMPILER_FNS.pop("again_for_redfuser")
+        torch._dynamo.backends.registry._BACKENDS.pop("again_for_redfuser")
+    assert not dynamo.reports()
+
+
 def test_kernels_that_nobody_has_compiled_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     from redfuser.dynamo import graphs
 
@@ -399,7 +429,7 @@ def test_a_graph_is_replayed_on_what_lies_where_it_lay(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("mode, given, code", [
     (None, {"targte": "cpu"}, "RF190"), ("max-autotune", {}, "RF191"), (None, {"shapes": 0}, "RF191"), (None, {"casts": "drop"}, "RF191"),
-    (None, {"fallback": "eager"}, "RF191"), (None, {"otherwise": "redfuser"}, "RF191"), (None, {"cuda_graphs": "yes"}, "RF191")])
+    (None, {"fallback": "eager"}, "RF191"), (None, {"otherwise": "redfuser"}, "RF191"), (None, {"otherwise": "inductr"}, "RF191"), (None, {"cuda_graphs": "yes"}, "RF191")])
 def test_options_that_there_are_not(mode: str | None, given: dict[str, Any], code: str) -> None:
     with pytest.raises(InputError) as caught:
         chosen(mode, given)

@@ -1,0 +1,29 @@
+"""Graphs of torch.compile that are not ours, as can be seen by looking at them: each function raises GivenBack for its kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from redfuser.dynamo.recipe import GivenBack
+
+
+def autocast(gm: fx.GraphModule, inputs: Sequence[Any]) -> None:
+    """torch.export writes down operators without the casts that autocast puts before them."""
+    kinds = {x.device.type for x in inputs if isinstance(x, torch.Tensor)}
+    inside = any(n.op == "call_function" and getattr(n.target, "__name__", "") == "_enter_autocast" and
+                 (n.args[2] if len(n.args) > 2 else n.kwargs.get("enabled", True)) is not False for n in gm.graph.nodes)
+    if inside or any(torch.is_autocast_enabled(kind) for kind in kinds):
+        raise GivenBack("RF133", "runs under autocast, whose casts it does not hold")
+
+
+def numbers(gm: fx.GraphModule) -> None:
+    """torch.compile makes an input of a Python float as soon as it has had two values. Raises GivenBack RF132."""
+    given = [n for n in gm.graph.nodes if n.op == "placeholder" and (source := n.meta.get("grapharg")) is not None
+             and source.pass_arg_as_tensor and any(u.op == "call_method" and u.target == "item" for u in n.users)]
+    if given:
+        raise GivenBack("RF132", f"takes a float that is another from call to call ({given[0].name}); with"
+                                 " torch._dynamo.config.specialize_float = True it is ours for each value")
