@@ -48,6 +48,8 @@ def write(path: str | Path, models: Sequence[Parts]) -> None:
     """Write one model atomically. ``models`` is that model compiled for one architecture or several: the file then holds all
     their kernels, and reading picks. Raises :class:`ArtifactError` RF607 when the file cannot be written or the models
     differ in more than their kernels."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise ArtifactError("RF607", f"not a path but a {type(path).__name__}", help="name the file to write")
     members = _members(models)
     path = Path(path)
     try:
@@ -65,7 +67,7 @@ def write(path: str | Path, models: Sequence[Parts]) -> None:
         except BaseException:
             os.unlink(temporary)
             raise
-    except OSError as error:
+    except (OSError, ValueError) as error:  # the latter for a path that no system has
         raise ArtifactError("RF607", f"cannot write {path}", why=str(error)) from error
 
 

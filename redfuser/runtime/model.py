@@ -159,7 +159,8 @@ class CompiledModel(torch.nn.Module):
         if not self._runs_on(device):
             arch = next(iter(self._kernels.values())).arch
             raise InputError("RF503", f"the model is on {device}, its kernels are for {self._kind()} ({arch})",
-                             help=f"move the model and its inputs to {self._kind()}, or compile for target='{device.type}'")
+                             help=f"move the model and its inputs to {self._kind()}"
+                             + (f", or compile for target='{device.type}'" if device.type in ("cpu", "cuda") else ""))
         return device
 
     def _runs_on(self, device: torch.device) -> bool:

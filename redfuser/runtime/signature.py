@@ -104,9 +104,9 @@ class Signature:
             kwargs = {name: kwargs[name] for name in names}
         leaves, spec = pytree.tree_flatten((args, kwargs))
         if spec != self.in_spec:
-            packed, leaves = structure.plain(spec, leaves)
-            if packed is not None and packed == structure.plain(self.in_spec)[0]:
-                return leaves
+            ordered = structure.arranged(spec, leaves, self.in_spec)
+            if ordered is not None and len(ordered) == len(self.in_leaves):
+                return ordered
             raise InputError("RF511", "the arguments are not structured as at compile time",
                              why=f"got {_structure(spec)}, compiled for {_structure(self.in_spec)}", help=self.describe())
         return leaves

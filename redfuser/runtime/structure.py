@@ -64,6 +64,37 @@ def plain(spec: Any, leaves: Sequence[Any] = ()) -> tuple[Any, list[Any]]:
         return None, []
 
 
+def arranged(spec: Any, leaves: Sequence[Any], wanted: Any) -> list[Any] | None:
+    """The leaves of ``spec`` in the order of ``wanted``, for structures that are one in the grammar, up to the order of a
+    dict's keys; None for others."""
+    found: list[Any] = []
+
+    def walk(given: Any, asked: Any) -> bool:
+        if given[0] == "leaf" or asked == LEAF:
+            found.append(given[-1])
+            return bool(given[0] == "leaf" and asked == LEAF)
+        if given[0] != asked[0] or len(given) != len(asked):
+            return False
+        if given[0] != "dict":
+            return all(walk(g, a) for g, a in zip(given[1:], asked[1:], strict=True))
+        parts = dict(given[1:])
+        return len(parts) == len(asked) - 1 and all(key in parts and walk(parts[key], part) for key, part in asked[1:])
+
+    (packed, flat), (order, _) = plain(spec, leaves), plain(wanted)
+    if packed is None or order is None:
+        return None
+    return found if walk(_filled(packed, iter(flat)), order) else None
+
+
+def _filled(packed: Any, leaves: Iterator[Any]) -> Any:
+    """A structure with its leaves in their places, each as ``("leaf", value)``."""
+    if packed == LEAF:
+        return "leaf", next(leaves)
+    if packed[0] == "dict":
+        return ["dict", *((key, _filled(part, leaves)) for key, part in packed[1:])]
+    return [packed[0], *(_filled(part, leaves) for part in packed[1:])]
+
+
 def _example(data: Any, depth: int) -> Any:
     """Python values of that structure, with 0 at the leaves."""
     if depth > MAX_DEPTH:

@@ -195,8 +195,12 @@ def test_what_is_no_path_or_device(saved: Path) -> None:
     for path in (None, 3, b"x", [], object()):
         with pytest.raises(ArtifactError, match="RF607"):
             CompiledModel.load(path)  # type: ignore[arg-type]
+        with pytest.raises(ArtifactError, match="RF607"):
+            CompiledModel.load(saved).save(path)  # type: ignore[arg-type]
     with pytest.raises(ArtifactError, match="RF60"):
         CompiledModel.load("a\0b")
+    with pytest.raises(ArtifactError, match="RF607"):
+        CompiledModel.load(saved).save("a\0b")
     for device in ("nonsense", 3.5, "cuda:nine"):
         with pytest.raises(ArtifactError, match="RF607 there is no device"):
             CompiledModel.load(saved, device=device)  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ import re
 import models
 import pytest
 import torch
+from torch.utils import _pytree as pytree
 
 from redfuser.artifact import KernelSpec
 from redfuser.errors import InputError, NumericsError
@@ -64,6 +65,18 @@ def test_wrong_structure_and_values(cpu_spec: KernelSpec) -> None:
     for args, kwargs in (((x,), {}), ((x, bias, x), {}), ((x, bias), {"a": 1})):
         with pytest.raises(InputError, match="RF511"):
             plain(*args, **kwargs)
+
+
+def test_the_keys_of_a_dict_come_in_any_order() -> None:
+    wanted = pytree.tree_structure((({"a": 0, "b": [0, {"c": 0, "d": 0}]},), {}))
+    signature = Signature(tuple(TensorSpec(n, "float32", (1,)) for n in "abcd"), (0, 1, 2, 3), (0,), wanted)
+    a, b, c, d = torch.arange(4.0).split(1)
+    bound = signature.bind(({"b": [b, {"d": d, "c": c}], "a": a},), {})
+    assert [t.item() for t in bound] == [0, 1, 2, 3]
+    for other in ({"a": a, "c": b}, {"a": a, "b": [b, {"c": c}]}, {"a": a, "b": [b, {"c": c, "e": d}]},
+                  {"a": a, "b": (b, {"c": c, "d": d})}, {"a": a, "b": b}, {"a": [a], "b": [b, {"c": c, "d": d}]}):
+        with pytest.raises(InputError, match="RF511"):
+            signature.bind((other,), {})
 
 
 def test_gradients_off_is_fine(cpu_spec: KernelSpec) -> None:
