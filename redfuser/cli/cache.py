@@ -29,7 +29,7 @@ def info() -> None:
 
 @cache.command("prune")
 @click.option("--all", "everything", is_flag=True, help="Remove every entry.")
-@click.option("--older-than", type=float, metavar="DAYS", help="Remove entries not used for so many days.")
+@click.option("--older-than", type=click.FloatRange(min=0), metavar="DAYS", help="Remove entries not used for so many days.")
 def prune(everything: bool, older_than: float | None) -> None:
     """Remove entries, remembered failures among them. They are made again when they are needed. Other files in the folder
     are left alone."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +28,8 @@ def explain(model: str, op: str | None, target: str | None, as_json: bool, html:
     from redfuser import settings
     from redfuser.cli import models
 
+    if html is not None and not os.access(html.parent, os.W_OK | os.X_OK):
+        raise _unwritable(html, f"{html.parent} is no folder that can be written")
     with step(f"loading {model}", quiet):
         named = models.load(model)
     with step("analysing", quiet):
@@ -36,8 +39,7 @@ def explain(model: str, op: str | None, target: str | None, as_json: bool, html:
         try:
             html.write_text(report.to_html(), encoding="utf-8")
         except OSError as error:
-            raise InputError("RF191", f"the page cannot be written to {html}", why=str(error),
-                             help="name a file that can be written") from error
+            raise _unwritable(html, str(error)) from error
     if op is None:
         click.echo(report_json(report, texts=True) if as_json else report.summary())
         return
@@ -54,6 +56,10 @@ def explain(model: str, op: str | None, target: str | None, as_json: bool, html:
                           for c in (*data["cascades"], *data["maps"]) if c["name"] in wanted]))
         return
     click.echo("\n\n".join("\n".join((detail(c), *_kernel(report, c))) for c in chosen))
+
+
+def _unwritable(html: Path, why: str) -> InputError:
+    return InputError("RF191", f"the page cannot be written to {html}", why=why, help="name a file that can be written")
 
 
 def _kernel(report: Report, c: CascadeReport) -> list[str]:

@@ -31,7 +31,7 @@ FOLDER = click.Path(file_okay=False, path_type=Path)
 @click.option("--to", "to", default="user", show_default=True, help="Where records go: user, project, or a folder.")
 @click.option("--effort", type=click.Choice(["quick", "full"]), default="quick", show_default=True,
               help="How many candidates, and how long each is measured.")
-@click.option("--budget", type=float, help="Seconds to measure for; the rest is left for the next time.")
+@click.option("--budget", type=click.FloatRange(min=0), help="Seconds to measure for; the rest is left for the next time.")
 @click.option("--markdown", is_flag=True, help="The table as Markdown, for docs/results/.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 def tune(model: str | None, workload: str | None, shapes: str, target: str | None, casts: str, prepare_: Path | None,

@@ -65,6 +65,8 @@ def test_interrupt_is_an_abort() -> None:
     (("bench", "run", "mha", "--baseline", "nope"), 1, "RF194"),
     (("bench", "report", "missing.jsonl"), 1, "RF196"),
     (("cache", "prune"), 2, "--older-than"),
+    (("explain", "json:loads", "--html", "no/such/folder/page.html"), 1, "RF191"),
+    (("tune", "json:loads", "--budget", "-1"), 2, "--budget"),
 ])
 def test_bad_input(args: tuple[str, ...], code: int, text: str) -> None:
     r = invoke(*args)
@@ -110,6 +112,7 @@ def test_cache_info_and_prune(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     Cache(tmp_path).put(key_of("x"), b"payload")
     assert "1 entries" in invoke("cache", "info").stdout
     assert "removed 0" in invoke("cache", "prune", "--older-than", "1").stdout
+    assert invoke("cache", "prune", "--older-than", "-1").exit_code == 2 and "1 entries" in invoke("cache", "info").stdout
     assert "removed 1" in invoke("cache", "prune", "--all").stdout
 
 
