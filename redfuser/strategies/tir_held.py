@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import re
 
-from redfuser.acrf.expr import Index, Load, Op, Ref, substitute, walk
+from redfuser.acrf.expr import Expr, Index, Load, Op, Ref, children, substitute
 from redfuser.acrf.facts import algebra
 from redfuser.dtypes import INTS
 from redfuser.errors import LoweringError
+from redfuser.strategies import tir_math
 from redfuser.strategies.program import Block, Kernel, Program
 from redfuser.strategies.tir_expr import NARROW, Texts, stored, wide
 
@@ -110,16 +111,24 @@ class Held:
             return self.element(ref.name), held
 
         shapes = {t.name: tuple(int(n) for n in t.shape) for t in self.tensors.values()}
-        held = any(t.dtype == "bf16" for t in self.tensors.values()) or (self.lanes > 1 and self.has("erf"))
-        register = self.register if held else None  # TVM's simplifier writes out erf's lets in one another: seconds of LLVM
+        held = any(t.dtype == "bf16" for t in self.tensors.values()) or (self.lanes > 1 and self.nested())
+        register = self.register if held else None
         called = {n: identifier(n) for n in self.tensors}
         texts = Texts(lambda axis: f"v_{axis}", access, self.extents, shapes, called, register, self.lanes > 1, settled)
         return texts
 
-    def has(self, function: str) -> bool:
-        """Does something call a function?"""
-        return any(isinstance(x, Op) and x.name == function
-                   for b in (*self.kernel.body, *self.kernel.tail) for e in b.exprs for x in walk(e))
+    def nested(self) -> bool:
+        """Is a function that is written out as arithmetic taken of another's value? TVM's simplifier writes their lets out in
+        one another: seconds of LLVM for two, minutes for three."""
+        found: dict[int, int] = {}
+
+        def depth(e: Expr) -> int:
+            if id(e) not in found:
+                of = self.inline[e.name].exprs if isinstance(e, Ref) and e.indices and e.name in self.inline else children(e)
+                found[id(e)] = tir_math.WRITTEN.get(e.name if isinstance(e, Op) else "", 0) + max(map(depth, of), default=0)
+            return found[id(e)]
+
+        return any(depth(e) > 1 for b in (*self.kernel.body, *self.kernel.tail) for e in b.exprs)
 
     def register(self, count: int, dtype: str) -> str:
         name = f"{dtype} register {count}"

@@ -70,6 +70,9 @@ def _sigmoid(x: str, bind: Bind) -> str:
 _FUNCTIONS: dict[str, Callable[[str, Bind], str]] = {
     "exp": _exp, "exp2": _exp2, "tanh": _tanh, "erf": _erf, "sigmoid": _sigmoid}
 
+WRITTEN = {"exp": 1, "exp2": 1, "tanh": 1, "erf": 2, "sigmoid": 1}
+"""How deep the functions' names for values lie in one another."""
+
 
 def _scaled(text: str, shifted: str, bind: Bind) -> str:
     """``text`` times 2^n, n the last bits of ``shifted``: half of n at a time, since 2^n itself may be no normal number. Here n
@@ -104,4 +107,4 @@ def _f(value: float) -> str:
     return f"T.float32({value!r})"
 
 
-__all__ = ["inline"]
+__all__ = ["WRITTEN", "inline"]
