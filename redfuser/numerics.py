@@ -24,6 +24,8 @@ from redfuser.reported import Numerics
 from redfuser.rule import ACCUMULATOR, FACTOR, limit
 
 PROMOTED = (torch.float16, torch.bfloat16, torch.float32)
+WIDE = dict.fromkeys(PROMOTED, torch.float64) | {torch.complex64: torch.complex128}
+"""What the reference computes in."""
 NAMES = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16",
          torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}
 """What the rule calls the floating dtypes; any other has no rounding of its own."""
@@ -185,8 +187,8 @@ def _grouped(rows: torch.Tensor, weights: torch.Tensor, ends: torch.Tensor) -> t
 
 def _promote(a: Any) -> Any:
     if isinstance(a, torch.Tensor):
-        return a.to(torch.float64) if a.dtype in PROMOTED else a
-    return torch.float64 if isinstance(a, torch.dtype) and a in PROMOTED else a
+        return a.to(WIDE[a.dtype]) if a.dtype in WIDE else a
+    return WIDE.get(a, a) if isinstance(a, torch.dtype) else a
 
 
 def reference(fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None,

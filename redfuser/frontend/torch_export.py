@@ -13,10 +13,10 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, TensorArgument
 
 from redfuser.errors import InputError, UnsupportedError
+from redfuser.frontend import complexes, flex
 from redfuser.frontend.aten import CONVERTERS, Context, Decline
 from redfuser.frontend.builder import Builder
 from redfuser.frontend.dtypes import relax_dtype
-from redfuser.frontend.flex import written_out
 from redfuser.frontend.imported import Imported, InputSpec, Leaf, OpaqueCall, Static
 from redfuser.frontend.opaque import describe, runnable
 from redfuser.frontend.program import DROPPED, Origin, check_signature, decompose, provenance_of, returned
@@ -29,7 +29,7 @@ op = relax.op
 
 def import_program(program: ExportedProgram, origin: Origin | None = None) -> Imported:
     """Import; raises InputError (RF111, RF112, RF114, RF116) and UnsupportedError (RF113, RF115)."""
-    program = written_out(program)
+    program = complexes.written_out(flex.written_out(program))
     check_signature(program)
     direct = _Import(program, origin)
     if direct.understood():
@@ -38,7 +38,7 @@ def import_program(program: ExportedProgram, origin: Origin | None = None) -> Im
             imported = direct.run()
             if not imported.opaque:
                 return imported
-    program = decompose(program)
+    program = complexes.written_out(decompose(program))
     check_signature(program)
     return _Import(program, origin).run()
 
@@ -105,7 +105,7 @@ class _Import:
         if self.unsupported:
             raise UnsupportedError("RF115", "operators that can neither be compiled nor run as torch calls",
                                    where="; ".join(dict.fromkeys(self.unsupported)),
-                                   why="data-dependent shapes, control flow and non-tensor results have no Relax form",
+                                   why="data-dependent shapes, control flow, complex and non-tensor results have no form",
                                    help="move these operators out of the exported part, or replace them")
         mod = self.builder.finish(outputs)
         used = self.builder.used_params(outputs)

@@ -1,0 +1,82 @@
+"""Complex numbers become pairs of real ones: what the rewritten program returns is what the original returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import redfuser
+from redfuser import numerics
+from redfuser.errors import UnsupportedError
+from redfuser.frontend import complexes
+
+X = torch.randn(3, 4, 8, generator=torch.Generator().manual_seed(0))
+
+
+def z(x: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_complex(x.unflatten(-1, (-1, 2)))
+
+
+class Rotary(nn.Module):
+    """Angles kept as a complex buffer, as LLaMA has them, and a complex weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        g = torch.Generator().manual_seed(1)
+        self.register_buffer("angles", torch.polar(torch.ones(4, 4), torch.rand(4, 4, generator=g)), persistent=False)
+        self.mixed = nn.Parameter(torch.randn(4, 4, dtype=torch.complex64, generator=g))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        turned = z(x) * self.angles
+        return torch.softmax(torch.view_as_real(turned).flatten(-2), -1), (turned @ self.mixed).abs()
+
+
+PROGRAMS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "parts": lambda x: (z(x).real, z(x).imag, z(x).real + 1, torch.view_as_real(z(x))),
+    "arithmetic": lambda x: torch.view_as_real((z(x) + 2) * z(x) - 1j * z(x).conj() + z(x)[..., :1] - x[..., :4]),
+    "broadcast": lambda x: torch.view_as_real(z(x)[:, :1] * z(x) + x[0, 0, :4] - z(x)[:1]),
+    "quotients": lambda x: torch.view_as_real(z(x) / (z(x) + (3 - 1j)) + z(x) / 2 + 1 / (z(x) + 3)),
+    "functions": lambda x: (torch.exp(z(x)).imag, z(x).angle(), z(x).abs(), torch.polar(x.abs(), x).real),
+    "moved": lambda x: torch.view_as_real(torch.cat([z(x).mT.reshape(3, 4, 4)[:, 1:], torch.stack([z(x)[:, 0]], 1)], 1).sum(1)),
+    "of real parts": lambda x: torch.view_as_real(torch.complex(x, x * 2).mean(-1) * torch.complex(x, x).sum(1)[:, :1]),
+    "from real": lambda x: (x.to(torch.complex64) * z(torch.cat([x, x], -1))).imag,
+    "extremes": lambda x: torch.view_as_real(z(x * 1e30) / z(x.flip(-1) * 1e30)),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_written_out_computes_the_same(name: str) -> None:
+    program = torch.export.export(Wrapped(PROGRAMS[name]), (X,))
+    real = complexes.written_out(program)
+    assert not any(map(complexes._complex, real.graph.nodes))
+    torch.testing.assert_close(real.module()(X), PROGRAMS[name](X))
+
+
+class Wrapped(nn.Module):
+    def __init__(self, function: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.function(x)
+
+
+def test_complex_weights_are_read_where_they_lie(tmp_path: Any) -> None:
+    model = Rotary().eval()
+    compiled = redfuser.compile(model, (X,), target="cpu", fallback="error")
+    numerics.require(numerics.check(compiled, model, (X,)))
+    with torch.no_grad():
+        model.mixed.mul_(2j)
+    numerics.require(numerics.check(compiled, model, (X,)))
+    compiled.save(tmp_path / "rotary.rf")
+    numerics.require(numerics.check(redfuser.load(tmp_path / "rotary.rf"), model, (X,)))
+
+
+@pytest.mark.parametrize("function", [z, lambda x: torch.fft.irfft(torch.fft.rfft(x))])
+def test_what_has_no_rule_is_refused_by_name(function: Callable[[torch.Tensor], Any]) -> None:
+    with pytest.raises(UnsupportedError, match=r"RF115.*complex"):
+        redfuser.compile(function, (X,), target="cpu")
