@@ -25,7 +25,7 @@ LAYERS = (
     ("page", "reported"),
     ("report", "settings", "artifact", "target", "cache", "toolchain"),
     ("verdicts", "outline"),
-    ("places", "numerics", "testing", "timing", "grouped"),
+    ("places", "numerics", "testing", "timing", "grouped", "fourier"),
     ("acrf",),
     ("acrf.check",),
     ("acrf.facts",),

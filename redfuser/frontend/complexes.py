@@ -5,8 +5,9 @@ torch computes of these::
     z * w               -->  re z re w - im z im w, re z im w + im z re w
     view_as_real(z)     -->  stack((re z, im z), -1)
 
-Rotary embeddings are written so. A real operand has no imaginary part; weights are read as pairs where they lie. A graph with
-an operator that has no rule here (a Fourier transform), or with complex inputs or results, stays as it is.
+Rotary embeddings are written so. A real operand has no imaginary part; weights are read as pairs where they lie; Fourier
+transforms are operators of our own on such pairs (:mod:`redfuser.fourier`). A graph with an operator that has no rule here, or
+with complex inputs or results, stays as it is.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.utils._pytree import tree_map
 
+from redfuser import fourier  # noqa: F401 (defines the operators)
 from redfuser.frontend.program import quiet
 
-aten = torch.ops.aten
+aten, own = torch.ops.aten, torch.ops.redfuser
 Pair = tuple[Any, Any]
 """Real and imaginary part: nodes or numbers; None for an imaginary part that is 0."""
 _REAL = {torch.complex64: torch.float32, torch.complex128: torch.float64}
@@ -78,14 +80,15 @@ class _Writer:
         self.made: set[fx.Node] = set()
         self.named: dict[fx.Node, str] = {}
         self.rules: dict[str, Callable[..., Pair]] = {
-            "aten.view_as_complex.default": lambda x: (self(aten.select.int, x, -1, 0), self(aten.select.int, x, -1, 1)),
+            "aten.view_as_complex.default": self.apart, "aten._fft_r2c.default": self.from_real,
+            "aten._fft_c2c.default": self.fourier,
             "aten.complex.default": lambda re, im: (re, im), "aten.add.Tensor": self.sum, "aten.sub.Tensor": self.difference,
             "aten.div.Tensor": self.quotient, "aten.reciprocal.default": lambda w: self.quotient(1.0, w),
             "aten.exp.default": self.exp, "aten.polar.default": self.polar,
             "aten._conj.default": self.conj, "aten.conj_physical.default": self.conj,
             "aten.cat.default": self.joined(aten.cat.default), "aten.stack.default": self.joined(aten.stack.default)}
-        self.real: dict[str, Callable[[Pair], Any]] = {
-            "aten.view_as_real.default": lambda z: self(aten.stack.default, [z[0], self.imaginary(z)], -1),
+        self.real: dict[str, Callable[..., Any]] = {
+            "aten.view_as_real.default": self.together, "aten._fft_c2r.default": self.to_real,
             "aten.real.default": lambda z: z[0], "aten.imag.default": self.imaginary,
             "aten.abs.default": lambda z: self(aten.hypot.default, z[0], self.imaginary(z)),
             "aten.angle.default": lambda z: self(aten.atan2.default, self.imaginary(z), z[0])}
@@ -100,7 +103,7 @@ class _Writer:
             if node.op == "placeholder":
                 node.meta["val"] = torch.view_as_real(node.meta["val"])
                 with self.graph.inserting_after(node):
-                    self.pairs[node] = (self(aten.select.int, node, -1, 0), self(aten.select.int, node, -1, 1))
+                    self.pairs[node] = self.apart(node)
                 continue
             if node.op != "call_function":
                 raise _Foreign
@@ -109,7 +112,7 @@ class _Writer:
                 if _complex(node):
                     self.pairs[node] = self.fitted(self.complex(), tuple(node.meta["val"].shape))
                 elif str(node.target) in self.real:
-                    self.replace(self.real[str(node.target)](self.pair(node.args[0])))
+                    self.replace(self.real[str(node.target)](self.pair(node.args[0]), *node.args[1:]))
                 else:
                     raise _Foreign
         for node in reversed(gone):
@@ -141,6 +144,12 @@ class _Writer:
         if isinstance(x, complex):
             return x.real, x.imag
         return self.pairs.get(x, (x, None))
+
+    def apart(self, x: fx.Node) -> Pair:
+        return self(aten.select.int, x, -1, 0), self(aten.select.int, x, -1, 1)
+
+    def together(self, z: Pair) -> fx.Node:
+        return self(aten.stack.default, [z[0], self.imaginary(z)], -1)
 
     def imaginary(self, z: Pair) -> Any:
         return self(aten.zeros_like.default, z[0]) if z[1] is None else z[1]
@@ -208,6 +217,19 @@ class _Writer:
     def conj(self, x: Any) -> Pair:
         re, im = self.pair(x)
         return re, im if im is None else self(aten.neg.default, im)
+
+    def from_real(self, x: fx.Node, dim: Sequence[int], norm: int, onesided: bool) -> Pair:
+        return self.apart(self(own.fft_r2c.default, x, self.counted(dim, x), norm, onesided))
+
+    def fourier(self, x: Any, dim: Sequence[int], norm: int, forward: bool) -> Pair:
+        return self.apart(self(own.fft_c2c.default, self.together(self.pair(x)), self.counted(dim, x), norm, forward))
+
+    def to_real(self, z: Pair, dim: Sequence[int], norm: int, last: int) -> fx.Node:
+        return self(own.fft_c2r.default, self.together(z), self.counted(dim, z[0]), norm, last)
+
+    def counted(self, dim: Sequence[int], x: fx.Node) -> list[int]:
+        """Dimensions counted from the first: behind them is one more."""
+        return [d % x.meta["val"].dim() for d in dim]
 
     def joined(self, f: Any) -> Callable[..., Pair]:
         def join(parts: Sequence[Any], *dim: int) -> Pair:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from redfuser import grouped
-from redfuser.runtime import computing, contracting, moving, picking
+from redfuser.runtime import computing, contracting, moving, picking, transforms
 from redfuser.runtime.shapes import (
     MAX_RESULTS,
     Ends,
@@ -35,7 +35,7 @@ from redfuser.runtime.shapes import (
     tensor,
 )
 
-OPERATORS: dict[str, Rule] = {**computing.RULES, **contracting.RULES, **moving.RULES, **picking.RULES}
+OPERATORS: dict[str, Rule] = {**computing.RULES, **contracting.RULES, **moving.RULES, **picking.RULES, **transforms.RULES}
 INFIX = computing.INFIX
 PROPERTIES = frozenset({"values", "indices"})
 """Attributes of what ``torch.topk`` and ``torch.sort`` return."""
@@ -97,7 +97,7 @@ def _grouped_mm(x: Any, w: Any, ends: Any) -> Shaped:
     return x.like((x.shape[0], w.shape[2]))
 
 
-OWN: dict[str, Rule] = {grouped.GROUP_ENDS: _group_ends, grouped.GROUPED_MM: _grouped_mm}
+OWN: dict[str, Rule] = {grouped.GROUP_ENDS: _group_ends, grouped.GROUPED_MM: _grouped_mm, **transforms.RULES}
 """What looks at what torch's operators take on trust, with its rules."""
 
 

@@ -98,6 +98,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
                "torch.ops.aten.native_group_norm.default(a1, r, r, 2, 4, 8, 2, 1e-05)[0]",
                "torch.ops.aten.full.default([2, 3], 1.0, dtype=torch.float32, device=device)",
                "torch.ops.aten.scaled_dot_product_attention.default(q, o, o, None, 0.0, False, scale=0.5)",
+               "torch.ops.redfuser.fft_r2c.default(x, [0, 1], 0, True)", "torch.ops.redfuser.fft_r2c.default(v, [0], 1, False)",
+               "torch.ops.redfuser.fft_c2c.default(x.reshape((4, 3, 2)), [1, 0], 2, False)",
+               "torch.ops.redfuser.fft_c2r.default(t.reshape((4, 3, 2)), [0, 1], 2, 5)",
+               "torch.ops.redfuser.fft_c2r.default(t.reshape((4, 3, 2)).double(), [1], 0, 4)",
                *(f"torch.ops.redfuser.grouped_mm.default({a}, {b}, torch.ops.redfuser.group_ends.default({offs}, {rows}))"
                  for a, b, offs, rows in (("t", "a1", "j[0:2]", 6), ("x", "a2.reshape((16, 6, 4))", "k.reshape((24,))[0:16]", 4),
                                           ("r.reshape((4, 1))", "q.reshape((10, 1, 8))", "n.reshape((24,))[3:13]", 4))))}
@@ -144,6 +148,15 @@ WRONG = (  # an operator's own name, arguments that it must not get
     "torch.ops.aten.full.default([99999999999], 1.0, dtype=torch.float32, device=device)", "torch.ops.aten.histc.default(x, x, x, x, x)",
     "torch.ops.aten.expm1.default(x, out=x)", "torch.ops.aten.unbind.int(v.expand((70000, 6)), 0)[0]",
     "torch.ops.aten.grid_sampler_2d.default(a2, a2[:, :, :, 0:2], 9, 0, False)",
+    *(f"torch.ops.redfuser.fft_{call})" for call in (
+        "r2c.default(h, [1], 0, True", "r2c.default(n, [1], 0, True", "r2c.default(x, [2], 0, True", "r2c.default(x, [-1], 0, True",
+        "r2c.default(x, [1, 1], 0, True", "r2c.default(x, [], 0, True", "r2c.default(x, [1], 3, True", "r2c.default(x, [1], 0, 1",
+        "r2c.default(x[:, 0:0], [1], 0, True", "r2c.default(s, [0], 0, True", "r2c.default(x, 1, 0, True", "c2c.default(x, [0], 0, True",
+        "c2c.default(x.reshape((4, 3, 2)), [2], 0, True", "c2c.default(x.reshape((4, 3, 2)), [0], True, True",
+        "c2r.default(x.reshape((4, 3, 2)), [1], 0, 6", "c2r.default(x.reshape((4, 3, 2)), [1], 0, 3",
+        "c2r.default(x.reshape((4, 3, 2)), [1, 0], 0, 4", "c2r.default(x.reshape((4, 3, 2)), [1], 0, -4",
+        "c2r.default(x.reshape((4, 3, 2)), [1], 0, 4.0", "c2r.default(x, [0], 0, 6", "r2c.default(x, [1], 0, True, x")),
+    "torch.ops.aten._fft_r2c.default(x, [1], 0, True)", "torch.ops.aten.view_as_complex.default(x.reshape((4, 3, 2)))",
     "torch.ops.aten._grouped_mm.default(t, a1, j[0:2])", "torch.ops.transformers.grouped_mm_fallback.default(t, a1, j[0:2])",
     "torch.ops.redfuser.grouped_mm.default(t, a1, j[0:2])", f"torch.ops.redfuser.grouped_mm.default(x, a1, {_ENDS})",
     f"torch.ops.redfuser.grouped_mm.default(t, a1.to(torch.float16), {_ENDS})", f"torch.ops.redfuser.grouped_mm.default(t, t, {_ENDS})",

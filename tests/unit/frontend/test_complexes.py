@@ -76,7 +76,20 @@ def test_complex_weights_are_read_where_they_lie(tmp_path: Any) -> None:
     numerics.require(numerics.check(redfuser.load(tmp_path / "rotary.rf"), model, (X,)))
 
 
-@pytest.mark.parametrize("function", [z, lambda x: torch.fft.irfft(torch.fft.rfft(x))])
+def convolved(x: torch.Tensor) -> torch.Tensor:
+    """A long convolution, then a softmax; a transform of two axes, of which real numbers are taken."""
+    y = torch.fft.irfft(torch.fft.rfft(x, n=15) * torch.fft.rfft(x.flip(-1), n=15), n=15)[..., :8]
+    return torch.softmax(y + torch.fft.fft2(x, dim=(-1, -2)).real + torch.fft.ifft(torch.fft.fft(x), dim=0).imag, -1)
+
+
+def test_fourier_transforms_are_operators_on_pairs(tmp_path: Any) -> None:
+    compiled = redfuser.compile(convolved, (X,), target="cpu", fallback="error")
+    numerics.require(numerics.check(compiled, convolved, (X,)))
+    compiled.save(tmp_path / "fft.rf")
+    numerics.require(numerics.check(redfuser.load(tmp_path / "fft.rf"), convolved, (X,)))
+
+
+@pytest.mark.parametrize("function", [z, lambda x: torch.sqrt(z(x)).real])
 def test_what_has_no_rule_is_refused_by_name(function: Callable[[torch.Tensor], Any]) -> None:
     with pytest.raises(UnsupportedError, match=r"RF115.*complex"):
         redfuser.compile(function, (X,), target="cpu")
