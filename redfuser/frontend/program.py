@@ -31,7 +31,23 @@ DROPPED = frozenset({
     "aten._assert_tensor_metadata.default", "aten._assert_async.msg", "aten._assert_async.default",
     "aten._assert_scalar.default", "aten.sym_constrain_range.default", "aten.sym_constrain_range_for_size.default",
 })
-"""Assertions that the export itself has already established at its static shapes."""
+"""Assertions: the export itself has already established those on its static shapes; those on data are not made."""
+
+
+def asserted(graph: fx.Graph) -> frozenset[fx.Node]:
+    """What is computed for assertions alone."""
+    found: set[fx.Node] = set()
+    for node in reversed(graph.nodes):
+        if node.op == "call_function" and (str(node.target) in DROPPED or (node.users and found.issuperset(node.users))):
+            found.add(node)
+    return frozenset(found)
+
+
+def unmade(graph: fx.Graph) -> dict[str, None]:
+    """What the report says of assertions on data."""
+    places = [provenance_of(n).source for n in graph.nodes
+              if str(n.target).startswith(("aten._assert_scalar", "aten._assert_async")) and n.all_input_nodes]
+    return dict.fromkeys("an assertion on data is not made" + (f" ({at})" if at else "") for at in places)
 
 
 def decompose(program: ExportedProgram) -> ExportedProgram:

@@ -19,7 +19,7 @@ from redfuser.frontend.builder import Builder
 from redfuser.frontend.dtypes import relax_dtype
 from redfuser.frontend.imported import Imported, InputSpec, Leaf, OpaqueCall, Static
 from redfuser.frontend.opaque import describe, runnable
-from redfuser.frontend.program import DROPPED, Origin, check_signature, decompose, provenance_of, returned
+from redfuser.frontend.program import DROPPED, Origin, asserted, check_signature, decompose, provenance_of, returned, unmade
 from redfuser.frontend.static import INDEX_ARITHMETIC, Statics
 from redfuser.frontend.written_down import written_down
 from redfuser.tvm_compat import call_dps_packed, dtype_of, relax, shape_of, tensor_info
@@ -96,8 +96,9 @@ class _Import:
     # -- the graph -----------------------------------------------------------------------------------------------------
 
     def run(self) -> Imported:
+        idle = asserted(self.graph)
         for node in self.graph.nodes:
-            if node.op == "call_function" and node not in self.statics:
+            if node.op == "call_function" and node not in self.statics and node not in idle:
                 self._call(node)
             elif node.op == "get_attr":
                 self.unsupported.append(f"{node.name} (a submodule or tensor attribute)")
@@ -109,17 +110,17 @@ class _Import:
                                    help="move these operators out of the exported part, or replace them")
         mod = self.builder.finish(outputs)
         used = self.builder.used_params(outputs)
-        idle = [n for n, s in self.specs.items() if s.kind != "user" and n not in used]
-        if idle:
-            mod = _without_params(mod, set(idle))
+        unread = {n for n, s in self.specs.items() if s.kind != "user" and n not in used}
+        if unread:
+            mod = _without_params(mod, unread)
         packed = _packed_symbols(mod)
         live = {s: c for s, c in self.opaque.items() if s in packed}
-        notes = dict.fromkeys(f"{c.target} stays a torch call: {c.why}" for c in live.values() if c.why)
+        notes = dict.fromkeys(f"{c.target} stays a torch call: {c.why}" for c in live.values() if c.why) | unmade(self.graph)
         spec = self.program.call_spec
         return Imported(
             mod=mod,
-            inputs=tuple(s for n, s in self.specs.items() if n not in idle),
-            weights={n: w for n, w in self.weights.items() if n not in idle},
+            inputs=tuple(s for n, s in self.specs.items() if n not in unread),
+            weights={n: w for n, w in self.weights.items() if n not in unread},
             opaque=live,
             provenance=self.builder.provenance,
             source="torch.export",
@@ -181,9 +182,6 @@ class _Import:
         return var
 
     def _call(self, node: fx.Node) -> None:
-        target = str(node.target)
-        if target in DROPPED:
-            return
         if node.target is operator.getitem:
             source = self.env.get(node.args[0])
             item = source[node.args[1]] if isinstance(source, tuple) else None

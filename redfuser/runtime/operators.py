@@ -35,7 +35,7 @@ from redfuser.runtime.shapes import (
     tensor,
 )
 
-OPERATORS: dict[str, Rule] = {**computing.RULES, **contracting.RULES, **moving.RULES, **picking.RULES, **transforms.RULES}
+OPERATORS: dict[str, Rule] = {**computing.RULES, **contracting.RULES, **moving.RULES, **picking.RULES}
 INFIX = computing.INFIX
 PROPERTIES = frozenset({"values", "indices"})
 """Attributes of what ``torch.topk`` and ``torch.sort`` return."""

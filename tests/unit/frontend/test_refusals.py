@@ -216,3 +216,12 @@ def test_relax_module_with_symbolic_shapes() -> None:
     with blocks.function("main", [x]):
         blocks.emit_func_output(blocks.emit(tc.relax.op.exp(x)))
     assert refusal(blocks.get()).code == "RF111"
+
+
+def test_what_assertions_alone_read_is_not_computed() -> None:
+    def model(x: Tensor, lengths: Tensor) -> Tensor:
+        torch._check(lengths.max().item() <= x.shape[0])
+        return torch.softmax(x, -1)
+
+    found = import_model(model, (X, torch.tensor([1, 2])))
+    assert not found.opaque and any("assertion on data is not made (test_refusals.py:" in note for note in found.notes)
