@@ -120,7 +120,7 @@ class Graph(nn.Module):
             declared = i.type.tensor_type
             dims = [d.dim_value if d.HasField("dim_value") else d.dim_param or "?" for d in declared.shape.dim]
             if any(not isinstance(d, int) for d in dims) or not declared.HasField("shape"):
-                dynamic.append(f"{i.name}: {dims}")
+                dynamic.append(f"{i.name}: {dims if declared.HasField('shape') else 'no shape'}")
                 continue
             try:
                 examples.append(torch.zeros(dims, dtype=onnx_dtype(declared.elem_type)))
@@ -152,7 +152,8 @@ class Graph(nn.Module):
         missing = sorted({f"{_kind(n)} ({n.name or n.output[0]})" for n in self.graph.node
                           if _kind(n) not in OPS and n.op_type not in ("Constant", "Range", "ConstantOfShape")})
         if missing:
-            raise _unsupported("; ".join(missing), "these ONNX operators have no implementation in torch")
+            raise _unsupported("; ".join(missing), "there is no rule for these ONNX operators; none that branches or loops (If, Loop),"
+                               " or whose shape depends on data (NonZero), can have one")
 
     def forward(self, *inputs: torch.Tensor) -> Any:
         env: dict[str, Value] = dict(self.known)
