@@ -152,8 +152,8 @@ class Graph(nn.Module):
         missing = sorted({f"{_kind(n)} ({n.name or n.output[0]})" for n in self.graph.node
                           if _kind(n) not in OPS and n.op_type not in ("Constant", "Range", "ConstantOfShape")})
         if missing:
-            raise _unsupported("; ".join(missing), "there is no rule for these ONNX operators; none that branches or loops (If, Loop),"
-                               " or whose shape depends on data (NonZero), can have one")
+            raise _unsupported("; ".join(missing), "there is no rule for these ONNX operators; what branches, loops or"
+                               " has a shape that depends on data can have none")
 
     def forward(self, *inputs: torch.Tensor) -> Any:
         env: dict[str, Value] = dict(self.known)
