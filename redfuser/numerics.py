@@ -18,7 +18,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
-from redfuser.errors import NumericsError
+from redfuser.errors import InputError, NumericsError, RedFuserError
 from redfuser.places import Ranking, Recorder, astray
 from redfuser.reported import Numerics
 from redfuser.rule import ACCUMULATOR, FACTOR, limit
@@ -26,6 +26,8 @@ from redfuser.rule import ACCUMULATOR, FACTOR, limit
 PROMOTED = (torch.float16, torch.bfloat16, torch.float32)
 WIDE = dict.fromkeys(PROMOTED, torch.float64) | {torch.complex64: torch.complex128}
 """What the reference computes in."""
+FILLED = (torch.ops.aten.full.default, torch.ops.aten.scalar_tensor.default)
+"""What makes tensors of a number, in torch's default type where none is named."""
 NAMES = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16",
          torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}
 """What the rule calls the floating dtypes; any other has no rounding of its own."""
@@ -171,6 +173,8 @@ class Float64Mode(TorchDispatchMode):
         kwargs = kwargs or {}
         if func is torch.ops.aten._grouped_mm.default and args[0].dim() == 2 and args[1].dim() == 3 and len(args) > 2:
             return _grouped(*args[:3])
+        if func in FILLED and kwargs.get("dtype") is None and isinstance(args[-1], float):
+            kwargs = {**kwargs, "dtype": torch.float64}  # of torch.finfo(scores.dtype).min, which is float64's here
         schema = func._schema.arguments
         written = {i for i, a in enumerate(schema) if a.alias_info is not None and a.alias_info.is_write}
         reads = [a if i in written else tree_map(_promote, a) for i, a in enumerate(args)]  # a promoted copy takes no write
@@ -240,11 +244,18 @@ def _largest(x: torch.Tensor, axis: int, down: bool) -> torch.Tensor:
 def check(ours: Callable[..., Any], model: Callable[..., Any], args: Sequence[Any] = (),
           kwargs: Mapping[str, Any] | None = None, factor: float = FACTOR) -> list[Check]:
     """Run ``ours``, the unfused ``model`` and its float64 reference on the same inputs and apply the rule to every
-    result."""
+    result. Raises InputError RF516 for a model that does not run in float64."""
     kwargs = dict(kwargs or {})
     with torch.no_grad():
         mine = ours(*args, **kwargs)
-    plain, truth, chosen = references(model, args, kwargs)
+    try:
+        plain, truth, chosen = references(model, args, kwargs)
+    except (RedFuserError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        raise InputError("RF516", "the model does not run in float64, which it is held against",
+                         why=f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')}",
+                         help="name no type where the program computes, but the one that a tensor has: x.dtype") from error
     return compare_all(mine, plain, truth, factor, chosen)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from redfuser import numerics
-from redfuser.errors import NumericsError
+from redfuser.errors import InputError, NumericsError
 from redfuser.testing import assert_within_rule, inputs
 
 
@@ -188,3 +188,22 @@ def test_integers_that_are_no_places_have_no_tolerance() -> None:
     count = lambda x: (x > 0.5).sum(-1)  # noqa: E731
     assert numerics.check(count, count, (x,))[0].passed
     assert not numerics.check(lambda x: count(x) + (torch.arange(16) == 3), count, (x,))[0].passed
+
+
+def test_the_least_float_of_the_scores_is_float64s_in_the_reference() -> None:
+    """As XGLM masks: no type is named, and float32 has no such number."""
+    def masked(x: torch.Tensor) -> torch.Tensor:
+        return torch.max(x, torch.full((), torch.finfo(x.dtype).min, device=x.device)) + torch.scalar_tensor(torch.finfo(x.dtype).eps)
+
+    x = torch.randn(4)
+    assert torch.equal(numerics.reference(masked, (x,)), x.double() + torch.finfo(torch.float64).eps)
+
+
+def test_a_model_that_does_not_run_in_float64_is_told_so() -> None:
+    def narrow(x: torch.Tensor) -> torch.Tensor:
+        if x.dtype == torch.float64:
+            raise TypeError("float32 alone")
+        return x
+
+    with pytest.raises(InputError, match=r"(?s)RF516.*TypeError: float32 alone"):
+        numerics.check(narrow, narrow, (torch.ones(2),))
