@@ -19,7 +19,16 @@ from redfuser.frontend.builder import Builder
 from redfuser.frontend.dtypes import relax_dtype
 from redfuser.frontend.imported import Imported, InputSpec, Leaf, OpaqueCall, Static
 from redfuser.frontend.opaque import describe, runnable
-from redfuser.frontend.program import DROPPED, Origin, asserted, check_signature, decompose, provenance_of, returned, unmade
+from redfuser.frontend.program import (
+    DROPPED,
+    Origin,
+    asserted,
+    check_signature,
+    decompose,
+    provenance_of,
+    returned,
+    unmade,
+)
 from redfuser.frontend.static import INDEX_ARITHMETIC, Statics
 from redfuser.frontend.written_down import written_down
 from redfuser.tvm_compat import call_dps_packed, dtype_of, relax, shape_of, tensor_info
