@@ -110,13 +110,36 @@ def _bounded_exponential(d: Decomposition, p: Part, conds: Conds) -> float | Non
 
 def follows_maximum(d: Decomposition, p: Part, conds: Conds) -> bool:
     """exp(c * (A - m) + ...) with c >= 0, m the maximum of A, and nothing else but results: along the row it is at most
-    its value at the maximum, and it vanishes where the maximum is -inf. ``conds``: what is known of the elements."""
-    e = p.base
-    while isinstance(e, Cast):
-        e = e.arg
-    if not (isinstance(e, Op) and e.name in ("exp", "exp2")) or p.power < 0:
+    its value at the maximum, and it vanishes where the maximum is -inf. ``conds``: what is known of the elements.
+
+    Also of a rounded product with such an exponential, which vanishes with it."""
+    if p.power < 0:
+        return False
+    found = list(_moving_factors(d, p.base)) if isinstance(p.base, Cast) else [p.base]
+    return bool(found) and all(_follows(d, e, conds) for e in found)
+
+
+def _follows(d: Decomposition, e: Expr, conds: Conds) -> bool:
+    if not (isinstance(e, Op) and e.name in ("exp", "exp2")):
         return False
     return proved_below_zero(d, e.args[0], conds) or maximum_in(d, _unclamped(d, d.scope.resolve(e.args[0])), conds) is not None
+
+
+def _moving_factors(d: Decomposition, e: Expr) -> Iterator[Expr]:
+    """The factors of a product, below its roundings, that are made of data and results together."""
+    while isinstance(e, Cast):
+        e = e.arg
+    if isinstance(e, Op) and e.name in ("mul", "div"):
+        x, y = e.args
+        yield from _moving_factors(d, x)
+        yield from _moving_factors(d, y) if e.name == "mul" else _mixed(d, y)
+    else:
+        yield from _mixed(d, e)
+
+
+def _mixed(d: Decomposition, e: Expr) -> Iterator[Expr]:
+    if d.scope.kind(e) == "M":
+        yield e
 
 
 def maximum_in(d: Decomposition, arg: Expr, conds: Conds = ()) -> tuple[Mono, Fraction] | None:
