@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from math import inf
+from struct import pack, unpack
 
 from redfuser.acrf.affine import Indices
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Load, Op, Ref, entangled, indices_of, walk
 from redfuser.acrf.unfolded import unfolded
-from redfuser.dtypes import INTS, LONG
+from redfuser.dtypes import INTS, LARGEST, LONG
 from redfuser.errors import LoweringError
 from redfuser.strategies import tir_math
 
@@ -50,10 +51,11 @@ def stored(text: str, dtype: str) -> str:
 
 
 def is_nan(text: str, held: str) -> str:
-    """Whether a value held as ``held`` is NaN. In float32 its bits are asked: TVM makes a loop of a vector that is asked
-    ``isnan``, one lane after the other, takes ``x != x`` for false, and cannot divide by 2^31, which a mask means to it."""
-    if held != "float32":
-        return f"T.isnan({text})"
+    """Whether a value held as ``held`` is NaN. Its bits are asked: TVM makes a loop of a vector that is asked ``isnan``, one
+    lane after the other and without what is bound beside it, takes ``x != x`` for false, and cannot divide by 2^31, which a
+    mask means to it."""
+    if held == "float64":
+        return f'(T.reinterpret("int64", T.abs({text})) > T.int64(0x7FF0000000000000))'
     return f'(T.shift_left(T.reinterpret("uint32", {text}), T.uint32(1)) > T.uint32(0xFF000000))'
 
 
@@ -109,6 +111,8 @@ class Texts:
             return f"T.bool({bool(e.value)})"
         if e.dtype in FLOATS:
             v = float(e.value)
+            if LARGEST["f32"] < abs(v) < inf:  # TVM's script reads a literal as float32 first
+                return f'T.reinterpret("float64", T.int64({unpack("<q", pack("<d", v))[0]}))'
             text = f'"{v}"' if v != v or v in (inf, -inf) else repr(v)
             return f"T.{wide(e.dtype)}({text})"
         return str(int(e.value)) if e.dtype == "i64" and abs(int(e.value)) < 2**31 else f"T.{wide(e.dtype)}({int(e.value)})"

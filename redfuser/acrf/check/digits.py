@@ -37,8 +37,8 @@ class Digits(Objects):
         return _digit_ops()[name]
 
 
-_EXP_LIMIT = 1e60
-"""Exponents have any size here, so the clamps of masked rows (exp(-3.4e38)) are no edge; exp of an exp would be."""
+_EXP_LIMIT = 10**310
+"""Exponents have any size here, so the clamps of masked rows (exp(-1.8e308) in f64) are no edge; exp of an exp would be."""
 
 
 @cache

@@ -6,7 +6,7 @@ A domain says how *floats* are stored and computed; integers and bools are NumPy
   program does; sums of narrow floats accumulate in fp32. With ``program=False``: fp64 throughout, only explicit casts
   to a narrower dtype than fp32 round.
 * :class:`redfuser.acrf.check.exact.Exact`: rationals, with ``inf`` and ``nan``; raises Inexact where a value is irrational.
-* :class:`redfuser.acrf.check.digits.Digits`: 50-digit binary floats (mpmath); raises OutOfRange for exp(1e60) and beyond.
+* :class:`redfuser.acrf.check.digits.Digits`: 50-digit binary floats (mpmath); raises OutOfRange for exp(1e310) and beyond.
 
 Edge values follow IEEE 754, except that the last two have one zero: ``1/0 = inf`` whatever the zero's sign.
 NaN propagates through ``max`` and ``min``; in ``argmax`` and ``topk`` NaN counts as the largest value, as in torch.

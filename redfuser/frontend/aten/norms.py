@@ -1,4 +1,4 @@
-"""Normalisations, whole where Relax has the operator, computed in float32 for the half dtypes."""
+"""Normalisations, whole where Relax has the operator in their dtype, computed in float32 for the half dtypes."""
 
 from __future__ import annotations
 
@@ -17,6 +17,17 @@ def _filled(value: float, shape: tuple[int, ...], dtype: str) -> Any:
     return relax.const(np.full(shape, value, dtype), dtype)
 
 
+def _written_out(c: Context, x: Any, axes: list[int], eps: float, weight: Any, bias: Any, about_mean: bool) -> Any:
+    """A norm in float64, which Relax's operators have not: one refuses it, the other computes in float32."""
+    if about_mean:
+        x = c.emit(op.subtract(x, c.emit(op.mean(x, axes, True), "mean")), "centred")
+    square = c.emit(op.mean(c.emit(op.multiply(x, x), "square"), axes, True), "var")
+    out = c.emit(op.multiply(x, c.emit(op.rsqrt(c.emit(op.add(square, c.const(eps, "float64")), "eps")), "rsqrt")), "normed")
+    for f, t, name in ((op.multiply, weight, "weighted"), (op.add, bias, "biased")):
+        out = c.emit(f(out, c.cast(t, "float64")), name) if t is not None else out
+    return out
+
+
 @converts("aten.layer_norm.default")
 def layer_norm(c: Context, input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5,
                cudnn_enable: bool = True) -> Any:
@@ -25,9 +36,11 @@ def layer_norm(c: Context, input: Any, normalized_shape: Any, weight: Any = None
     acc = accumulator(dtype_of(input))
     shape = tuple(int(s) for s in normalized_shape)
     rank = len(shape_of(input))
+    axes = list(range(rank - len(shape), rank))
+    if acc == "float64":
+        return _written_out(c, input, axes, float(eps), weight, bias, about_mean=True)
     gamma = c.cast(weight, acc, "weight") if weight is not None else _filled(1.0, shape, acc)
     beta = c.cast(bias, acc, "bias") if bias is not None else _filled(0.0, shape, acc)
-    axes = list(range(rank - len(shape), rank))
     return c.in_wide(lambda w: op.nn.layer_norm(w, gamma, beta, axes, float(eps)), input)
 
 
@@ -46,8 +59,10 @@ def rms_norm(c: Context, input: Any, normalized_shape: Any, weight: Any = None, 
     rank = len(shape_of(input))
     if eps is None:
         eps = torch.finfo(torch.float64 if acc == "float64" else torch.float32).eps
-    gamma = c.cast(weight, acc, "weight") if weight is not None else _filled(1.0, shape, acc)
     axes = list(range(rank - len(shape), rank))
+    if acc == "float64":
+        return _written_out(c, input, axes, float(eps), weight, None, about_mean=False)
+    gamma = c.cast(weight, acc, "weight") if weight is not None else _filled(1.0, shape, acc)
     return c.in_wide(lambda w: op.nn.rms_norm(w, gamma, axes, float(eps)), input)
 
 
