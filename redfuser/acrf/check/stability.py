@@ -1,4 +1,4 @@
-"""The numerical obligations of a fused state: stability in the program's own dtypes, and bounds for moved roundings.
+"""The numerical obligation of a fused state: stability in the program's own dtypes.
 
 Part of :mod:`redfuser.acrf.check.verify`; shares no code with the deriver.
 """
@@ -23,10 +23,8 @@ from redfuser.acrf.check.samples import Sample, sample
 from redfuser.acrf.check.shorten import restated
 from redfuser.acrf.check.stress import TRIAL, Strain, Strained, largest, machine, strained, strains
 from redfuser.acrf.check.systems import domain
-from redfuser.acrf.check.unrounded import moved_steps, with_step
-from redfuser.acrf.expr import FLOATS, Cast, Expr, Op, walk
+from redfuser.acrf.expr import FLOATS
 from redfuser.acrf.state import Fused
-from redfuser.dtypes import UNIT
 from redfuser.rule import limit
 
 INF = float("inf")
@@ -72,7 +70,7 @@ def check_stability(fused: Fused, seed: int = 0, rests: bool = True) -> Iterator
     """The rule (:mod:`redfuser.rule`) for every output, in the program's dtypes, the truth being fp64.
 
     rests: the fusion may rest on the row's length; False where rows of other lengths were seen to be right."""
-    fused, length = _measured(fused, LENGTH, rests)
+    fused, length = measured(fused, LENGTH, rests)
     every = list(strains(fused.cascade, length))
     trial = _Trials.of(fused, every, length, seed, ROWS)
     for strain, found in trial.findings().items():
@@ -128,20 +126,20 @@ class _Trials:
         """The first thing wrong with each strain; ``precision``: of the truth."""
         cascade, trials = self.fused.cascade, self.rows * len(self.strains)
         rounds = not self.fused.certificate.roundings
-        exact = _run(cascade, self.on(domain(precision, rounds)))
-        cuts = list(_cuts(self.length, self.seed))
+        exact = evaluated(cascade, self.on(domain(precision, rounds)))
+        cuts = list(cuts_of(self.length, self.seed))
         orders = (domain("program"), Ordered(), Ordered(np.cumsum(cuts[1][0]).tolist()))
-        plain = [_run(cascade, self.on(numbers)) for numbers in orders]
+        plain = [evaluated(cascade, self.on(numbers)) for numbers in orders]
         lost = _lost(cascade, exact, plain, trials, self.length)
-        judges = [_Judge(name, stmt_dtype(cascade.stmt(name), name), _full(exact, cascade, name, trials),
-                         tuple(_full(m, cascade, name, trials) for m in plain), lost) for name in cascade.outputs
+        judges = [_Judge(name, stmt_dtype(cascade.stmt(name), name), full(exact, cascade, name, trials),
+                         tuple(full(m, cascade, name, trials) for m in plain), lost) for name in cascade.outputs
                   if stmt_dtype(cascade.stmt(name), name) in FLOATS]
         out: dict[Strain, _Finding] = {}
         for lengths, how in cuts:
             f = FusedMachine.on(self.fused, self.on(domain("program", rounds)))
             done = f.finish(f.segments(lengths, how))
             for judge in judges:
-                got = _full(done, cascade, judge.name, trials)
+                got = full(done, cascade, judge.name, trials)
                 for i, strain in enumerate(self.strains):
                     if strain not in out and (found := judge.says(got, slice(i * self.rows, (i + 1) * self.rows))):
                         out[strain] = _Finding(*found, f"{len(lengths)} segments, {how}")
@@ -161,10 +159,10 @@ def _lost(cascade: Cascade, exact: Machine, plain: Sequence[Machine], trials: in
     lost: Array = np.zeros(trials, np.bool_)
     for s in cascade.stmts:
         if isinstance(s, Reduce) and s.reducer.kind in ("sum", "prod") and stmt_dtype(s, s.name) in FLOATS:
-            want = _full(exact, cascade, s.name, trials).reshape(trials, -1)
+            want = full(exact, cascade, s.name, trials).reshape(trials, -1)
             close = np.isinf(want) | (np.isfinite(want) & (np.abs(want) * length > largest("f32")))
             for m in plain:
-                close |= np.isfinite(want) & ~np.isfinite(_full(m, cascade, s.name, trials).reshape(trials, -1))
+                close |= np.isfinite(want) & ~np.isfinite(full(m, cascade, s.name, trials).reshape(trials, -1))
             lost |= close.any(-1)
     return lost
 
@@ -219,7 +217,7 @@ def _rms(x: Array) -> float:
     return most * float(np.sqrt(np.mean(np.square(x / most)))) if most and np.isfinite(most) else most
 
 
-def _measured(fused: Fused, short: int, rests: bool = True) -> tuple[Fused, int]:
+def measured(fused: Fused, short: int, rests: bool = True) -> tuple[Fused, int]:
     """What is measured, and over how many elements: ``short`` ones, or the known extent where that is shorter or the fusion
     may rest on it. A longer row whose literals say its extent (a mean divides by it) is another program over fewer elements:
     it is restated for RESTATED."""
@@ -234,7 +232,7 @@ def _measured(fused: Fused, short: int, rests: bool = True) -> tuple[Fused, int]
     return fused, min(extent, LONGEST) if rests else short
 
 
-def _cuts(n: int, seed: int) -> Iterator[tuple[list[int], str]]:
+def cuts_of(n: int, seed: int) -> Iterator[tuple[list[int], str]]:
     """Segments with an element each: that an empty one changes nothing is decided in exact numbers."""
     yield [n], "step"
     rng = random.Random(seed)
@@ -244,63 +242,14 @@ def _cuts(n: int, seed: int) -> Iterator[tuple[list[int], str]]:
     yield ragged, "tree"
 
 
-def _run(cascade: Cascade, m: Machine) -> Machine:
+def evaluated(cascade: Cascade, m: Machine) -> Machine:
     for stmt in cascade.stmts:
         m.statement(stmt)
     return m
 
 
-def _full(m: Machine, cascade: Cascade, name: str, trials: int) -> Array:
+def full(m: Machine, cascade: Cascade, name: str, trials: int) -> Array:
     """A result as fp64 numbers, trials first."""
     s = cascade.stmt(name)
     data = m.values[name].aligned((TRIAL, *s.axes))
     return np.broadcast_to(data, [trials, *(len(m.ranges[a]) for a in s.axes)]).astype(np.float64)
-
-
-# -- roundings ---------------------------------------------------------------------------------------------------------
-
-
-def check_roundings(fused: Fused, seed: int = 0) -> Iterator[str]:
-    """Where roundings moved: every sum over the r-axis stays within ``2u`` of its terms' absolute sum, u the unit
-    roundoff of the coarsest cast, plus the steps by which each moved rounding to integers may be off. Where no move is
-    listed, the rounded results are compared exactly elsewhere."""
-    if not fused.certificate.roundings:
-        return
-    fused, length = _measured(fused, 24, True)  # the whole row, since a result may rest on its length
-    cascade = fused.cascade
-    casts = {x.dtype for s in cascade.stmts for x in walk(s.expr) if isinstance(x, Cast) and x.dtype in FLOATS
-             and x.arg.dtype in FLOATS}
-    casts |= {s.dtype for s in cascade.stmts if isinstance(s, Reduce) and s.dtype in FLOATS}
-    narrow = [d for d in casts if UNIT[d] > UNIT["f32"]]
-    steps = [e for s in cascade.stmts for e in moved_steps(fused, s.expr)]
-    if not narrow and not steps:
-        yield "rounding: the certificate lists moved roundings, the cascade rounds nowhere"
-        return
-    u = max((UNIT[d] for d in narrow), default=UNIT["f32"])
-    trials = [Strain(kind, kind) for kind in ("positive", "normal") for _ in range(2)]
-    s = sample(cascade, {}, "positive", length, seed, inner=4)
-    tensors = strained(cascade, s, trials, seed)
-    plain = _run(cascade, machine(cascade, s, tensors, len(trials), domain("f64", True)))
-    for lengths, how in _cuts(len(s.points[cascade.raxis]), seed):
-        f = FusedMachine.on(fused, machine(cascade, s, tensors, len(trials), domain("f64", True)))
-        done = f.finish(f.segments(lengths, how))
-        for stmt in cascade.stmts:
-            if isinstance(stmt, Reduce) and stmt.over == cascade.raxis and stmt.reducer.kind == "sum":
-                yield from _bounded(cascade, stmt, plain, done, u, steps, how, len(trials))
-
-
-def _bounded(cascade: Cascade, s: Reduce, plain: Machine, done: Machine, u: float, steps: list[Expr],
-             how: str, trials: int) -> Iterator[str]:
-    def size(e: Expr) -> Array:
-        e = Op("abs", (e if e.dtype in FLOATS else Cast(e, "f64"),), e.dtype if e.dtype in FLOATS else "f64")
-        total = Reduce(s.names, s.axes, s.reducer, s.over, e, e.dtype)
-        return np.broadcast_to(plain.with_values({}).statement(total)[s.name].aligned((TRIAL, *s.axes)), difference.shape)
-
-    difference = np.abs(_full(done, cascade, s.name, trials) - _full(plain, cascade, s.name, trials))
-    bound = 2.5 * u * size(s.expr) + 1e-12
-    stepped = with_step(s.expr, steps)
-    if stepped != s.expr:
-        bound = bound + size(stepped)
-    worst = float(np.max(np.where(np.isfinite(difference), difference - bound, np.inf), initial=0.0))
-    if worst > 0:
-        yield f"rounding: {s.name} moves by more than the certificate's bound ({how}): {worst:.2g} beyond"

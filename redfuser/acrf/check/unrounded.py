@@ -1,7 +1,7 @@
 """A fusion whose roundings moved, restated without them: the identity that the bound of each move is about.
 
 With ``casts="elide"`` a rounding is taken at running results, so program and fused form differ by roundings, which
-:mod:`redfuser.acrf.check.stability` bounds. Everything else must still be exact: both sides are evaluated with float casts as
+:mod:`redfuser.acrf.check.moved` bounds. Everything else must still be exact: both sides are evaluated with float casts as
 identities (the number systems do that) and with ``round``, ``floor``, ``ceil`` and conversions to integers of values that
 mix data and results left out here. Part of :mod:`redfuser.acrf.check.verify`; shares no code with the deriver.
 """

@@ -31,9 +31,10 @@ from redfuser.acrf.check.digits import OutOfRange, more_digits
 from redfuser.acrf.check.domains import Array
 from redfuser.acrf.check.evaluate import share
 from redfuser.acrf.check.exact import Inexact
+from redfuser.acrf.check.moved import check_roundings
 from redfuser.acrf.check.samples import FIRST, Sample, sample, samples
 from redfuser.acrf.check.shorten import SHORT, may_rest_on_length, restated
-from redfuser.acrf.check.stability import check_roundings, check_stability
+from redfuser.acrf.check.stability import check_stability
 from redfuser.acrf.check.structure import check_structure
 from redfuser.acrf.check.systems import domain
 from redfuser.acrf.check.trial import Cuts, Trial, all_cuts, first_cut, near, no_cuts, of_places, some_cuts

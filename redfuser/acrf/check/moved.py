@@ -1,0 +1,84 @@
+"""The bounds of moved roundings: how far a fused sum may be from the program's where its certificate lists moves.
+
+Part of :mod:`redfuser.acrf.check.verify`; shares no code with the deriver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from redfuser.acrf.cascade import Cascade, Reduce
+from redfuser.acrf.check.domains import Array
+from redfuser.acrf.check.evaluate import FusedMachine
+from redfuser.acrf.check.machine import Machine
+from redfuser.acrf.check.samples import sample
+from redfuser.acrf.check.stability import cuts_of, evaluated, full, measured
+from redfuser.acrf.check.stress import TRIAL, Strain, machine, strained
+from redfuser.acrf.check.systems import domain
+from redfuser.acrf.check.unrounded import moved_steps, with_step
+from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, walk
+from redfuser.acrf.state import Fused
+from redfuser.dtypes import UNIT
+
+
+def check_roundings(fused: Fused, seed: int = 0) -> Iterator[str]:
+    """Where roundings moved: every sum over the r-axis stays within ``2u`` of its terms' absolute sum for each rounding that
+    a term goes through, u the unit roundoff of the coarsest cast, plus the steps by which each moved rounding to integers may
+    be off. Where no move is listed, the rounded results are compared exactly elsewhere."""
+    if not fused.certificate.roundings:
+        return
+    fused, length = measured(fused, 24, True)  # the whole row, since a result may rest on its length
+    cascade = fused.cascade
+    casts = {x.dtype for s in cascade.stmts for x in walk(s.expr) if isinstance(x, Cast) and x.dtype in FLOATS
+             and x.arg.dtype in FLOATS}
+    casts |= {s.dtype for s in cascade.stmts if isinstance(s, Reduce) and s.dtype in FLOATS}
+    narrow = [d for d in casts if UNIT[d] > UNIT["f32"]]
+    steps = [e for s in cascade.stmts for e in moved_steps(fused, s.expr)]
+    if not narrow and not steps:
+        yield "rounding: the certificate lists moved roundings, the cascade rounds nowhere"
+        return
+    u = max((UNIT[d] for d in narrow), default=UNIT["f32"])
+    trials = [Strain(kind, kind) for kind in ("positive", "normal") for _ in range(2)]
+    s = sample(cascade, {}, "positive", length, seed, inner=4)
+    tensors = strained(cascade, s, trials, seed)
+    plain = evaluated(cascade, machine(cascade, s, tensors, len(trials), domain("f64", True)))
+    for lengths, how in cuts_of(len(s.points[cascade.raxis]), seed):
+        f = FusedMachine.on(fused, machine(cascade, s, tensors, len(trials), domain("f64", True)))
+        done = f.finish(f.segments(lengths, how))
+        for stmt in cascade.stmts:
+            if isinstance(stmt, Reduce) and stmt.over == cascade.raxis and stmt.reducer.kind == "sum":
+                yield from _bounded(cascade, stmt, plain, done, u, steps, how, len(trials))
+
+
+def _bounded(cascade: Cascade, s: Reduce, plain: Machine, done: Machine, u: float, steps: list[Expr],
+             how: str, trials: int) -> Iterator[str]:
+    def size(e: Expr) -> Array:
+        e = Op("abs", (e if e.dtype in FLOATS else Cast(e, "f64"),), e.dtype if e.dtype in FLOATS else "f64")
+        total = Reduce(s.names, s.axes, s.reducer, s.over, e, e.dtype)
+        return np.broadcast_to(plain.with_values({}).statement(total)[s.name].aligned((TRIAL, *s.axes)), difference.shape)
+
+    difference = np.abs(full(done, cascade, s.name, trials) - full(plain, cascade, s.name, trials))
+    bound = 2.5 * max(1.0, _roundings(s.expr)) * u * size(s.expr) + 1e-12
+    stepped = with_step(s.expr, steps)
+    if stepped != s.expr:
+        bound = bound + size(stepped)
+    worst = float(np.max(np.where(np.isfinite(difference), difference - bound, np.inf), initial=0.0))
+    if worst > 0:
+        yield f"rounding: {s.name} moves by more than the certificate's bound ({how}): {worst:.2g} beyond"
+
+
+def _roundings(e: Expr) -> float:
+    """How many roundings to less than single precision a term goes through: those of a factor as often as it is one."""
+    match e:
+        case Cast(arg=x, dtype=d):
+            narrows = d in FLOATS and x.dtype in FLOATS and UNIT[d] > max(UNIT["f32"], UNIT[x.dtype])
+            return _roundings(x) + narrows
+        case Op(name="mul" | "div", args=(x, y)):
+            return _roundings(x) + _roundings(y)
+        case Op(name="pow", args=(x, Const(value=n))):
+            return abs(float(n)) * _roundings(x)
+        case Op(args=args):
+            return max(map(_roundings, args), default=0.0)
+    return 0.0
