@@ -129,7 +129,9 @@ def _moving_factors(d: Decomposition, e: Expr) -> Iterator[Expr]:
     """The factors of a product, below its roundings, that are made of data and results together."""
     while isinstance(e, Cast):
         e = e.arg
-    if isinstance(e, Op) and e.name in ("mul", "div"):
+    if isinstance(e, Op) and e.name == "pow" and (constant_of(e.args[1]) or 0.0) > 0:
+        yield from _moving_factors(d, e.args[0])
+    elif isinstance(e, Op) and e.name in ("mul", "div"):
         x, y = e.args
         yield from _moving_factors(d, x)
         yield from _moving_factors(d, y) if e.name == "mul" else _mixed(d, y)
