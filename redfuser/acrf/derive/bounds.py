@@ -204,12 +204,12 @@ def sign_along(d: Decomposition, e: Expr) -> int:
 
 
 def _covered(d: Decomposition, whole: Poly, results: tuple[Mono, ...], conds: Conds) -> bool:
-    if not results:
+    """Is it a sum of gaps, one for each of some results? What remains of the others cancels (``p - u - m``, m of ``p - u``)."""
+    left = [m for m in results if m in whole]
+    if not left:
         return not whole
-    mono, rest = results[0], results[1:]
-    if mono not in whole:
-        return _covered(d, whole, rest, conds)
-    return any(_covered(d, add(whole, gap, -1), rest, conds) for gap in _gaps(d, mono, whole[mono], conds))
+    return any(_covered(d, add(whole, gap, -1), tuple(m for m in left if m != mono), conds)
+               for mono in left for gap in _gaps(d, mono, whole[mono], conds))
 
 
 def _gaps(d: Decomposition, mono: Mono, c: Fraction, conds: Conds) -> Iterator[Poly]:

@@ -16,7 +16,7 @@ from redfuser.acrf.derive.spelling import explain, spell_decomposition
 from redfuser.acrf.derive.values import F1, Value, own_name
 from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Const, Expr, Load, Op, Ref, op, refs_of, walk
 from redfuser.acrf.facts.algebra import INF, PAYLOAD, accumulator_dtype, neutral
-from redfuser.acrf.facts.normal import product
+from redfuser.acrf.facts.normal import from_poly, product, to_poly
 from redfuser.acrf.refuse import Refuse
 
 
@@ -47,6 +47,22 @@ def derive_ordered(work: Derivation, r: Reduce) -> None:
         value = Cast(value, r.dtype)
     work.decomposition.append(f"{r.name} = {r.reducer}[{r.over}] {r.expr}")
     work.set_value(r.name, Value(value, value), value)
+    if len(cases) == 1 and cases[0][:2] == ((), ()) and kind in ("max", "min") and r.dtype == r.expr.dtype:
+        _moved(work, r, monotonic(d, r.expr))
+
+
+def _moved(work: Derivation, r: Reduce, m: Monotonic) -> None:
+    """``max(x - u)`` is ``max x`` moved by u: where an accumulator follows both, as that of ``exp(x - u - max(x - u))`` does,
+    how far u moves cancels."""
+    held = [n for n in refs_of(work.values[r.name].plain) if n in work.refs.accumulators
+            and work.refs.accumulators[n].reducer == r.reducer and work.refs.accumulators[n].contribution == m.inner]
+    if m.shape.direction == 1 and m.steps and held and all(
+            isinstance(s, Op) and (s.name in ("add", "sub") or (s.name in ("mul", "div") and any(
+                isinstance(x, Const) and x != HOLE for x in s.args))) for s in m.steps):
+        own = Ref(held[0], m.inner.dtype)
+        work.scope.kinds.setdefault(own.name, "D")
+        work.refs.values.setdefault(own.name, own)
+        work.refs.moved[r.name] = from_poly(to_poly(m.outer(own)), r.dtype)
 
 
 def _case_extremum(work: Derivation, r: Reduce, d: Decomposition, case: Case, name: str) -> Expr:

@@ -14,7 +14,7 @@ last reference to D: it is the identity unless a guard was taken.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from math import log
 
@@ -76,13 +76,17 @@ class Change:
 class References(Running):
     """Reference values over the accumulators made so far, and how they change."""
 
-    def difference(self, b: Expr, new: Callable[[Expr], Expr], old: Callable[[Expr, int], Expr]) -> Expr:
+    moved: dict[str, Expr] = field(default_factory=dict)
+    """Extrema of data that results move, as those of the data alone (an accumulator), moved."""
+
+    def difference(self, b: Expr, new: Callable[[Expr], Expr], old: Callable[[Expr, int], Expr], last: bool = False) -> Expr:
         """``b(new) - b(old)`` monomial by monomial, so that ``c*m`` gives ``(m' - m) * c``: one rounding of a difference.
 
-        ``old`` is told the sign that its value carries in the result (0 when unknown)."""
+        ``old`` is told the sign that its value carries in the result (0 when unknown). last: to the true results, of which
+        none may cancel, since it may be NaN."""
         dtype = b.dtype
         out: Expr | None = None
-        for m, c in _ordered(to_poly(self._opened(b))):
+        for m, c in _ordered(to_poly(self._opened(b, last))):
             results = [(base, q) for base, q in m if self.scope.kind(base) == "D"]
             constants = [(base, q) for base, q in m if self.scope.kind(base) != "D"]
             if not results:
@@ -99,12 +103,13 @@ class References(Running):
             out = step if out is None else op("add", out, step)
         return out if out is not None else Const(0.0, dtype)
 
-    def _opened(self, e: Expr) -> Expr:
+    def _opened(self, e: Expr, last: bool = False) -> Expr:
         """Maps that are sums of results, opened: in ``m + log(t)`` each summand follows its own edge."""
-        if isinstance(e, Ref) and not e.indices and e.name in self.scope.definitions:
-            body = self.scope.definitions[e.name]
-            return self._opened(body) if isinstance(body, Op) and body.name in ("add", "sub", "neg") else e
-        return map_children(e, self._opened) if isinstance(e, Op) and e.name in ("add", "sub", "neg") else e
+        bodies = self.scope.definitions if last else self.scope.definitions | self.moved
+        if isinstance(e, Ref) and not e.indices and e.name in bodies:
+            body = bodies[e.name]
+            return self._opened(body, last) if isinstance(body, Op) and body.name in ("add", "sub", "neg") else e
+        return map_children(e, lambda k: self._opened(k, last)) if isinstance(e, Op) and e.name in ("add", "sub", "neg") else e
 
     def level(self, b: Expr, guards: list[Expr]) -> Expr:
         """The reference value of b, spelled as :meth:`difference` takes it: where a denominator is replaced, both say the
@@ -206,10 +211,10 @@ class References(Running):
 
     def last_change(self, follows: Follows) -> Change:
         """H(D) / H(reference), factor by factor."""
-        return self._changes(follows, self.running, lambda e, _: self.at(e), self.running, self.inverse_at)
+        return self._changes(follows, self.running, lambda e, _: self.at(e), self.running, self.inverse_at, last=True)
 
     def _changes(self, follows: Follows, new: Callable[[Expr], Expr], old: Callable[[Expr, int], Expr],
-                 new_inverse: Callable[[Expr], Expr], old_inverse: Callable[[Expr], Expr]) -> Change:
+                 new_inverse: Callable[[Expr], Expr], old_inverse: Callable[[Expr], Expr], last: bool = False) -> Change:
         exponents: dict[str, Expr] = {}
         quotients: list[tuple[Expr, Expr, Fraction]] = []
         for base, q in follows:
@@ -219,7 +224,7 @@ class References(Running):
             else:
                 ends = (new_inverse(base), old_inverse(base))
                 quotients.append((*(ends if q > 0 else ends[::-1]), abs(q)))
-        return Change(tuple(quotients), tuple((name, self.difference(b, new, old)) for name, b in exponents.items()))
+        return Change(tuple(quotients), tuple((name, self.difference(b, new, old, last)) for name, b in exponents.items()))
 
     def drift(self, p: Part) -> Expr:
         """``b(R new) - b(R old)`` for a shifted sum; of a logarithm ``log(H new / H old)``, one logarithm near 1."""

@@ -23,7 +23,7 @@ from redfuser.acrf.derive.spelling import explain, factor_text, spell_decomposit
 from redfuser.acrf.derive.terms import Part, Term
 from redfuser.acrf.derive.values import F1, SUM, Value, own_name
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Ref, children, op, refs_of, walk
-from redfuser.acrf.facts.algebra import accumulator_dtype, neutral
+from redfuser.acrf.facts.algebra import INF, accumulator_dtype, neutral
 from redfuser.acrf.facts.normal import product
 from redfuser.acrf.refuse import Refuse
 from redfuser.acrf.state import Accumulator
@@ -74,7 +74,7 @@ def derive_sum(work: Derivation, r: Reduce) -> None:
                 guards.append(g)
         zero_over_zero = any(q < 0 and _is_zero_at(work, b, mine) for b, q in results)
         vanishes = vanishes and bool(mine) and empty
-        covered = covered and (not mine or (zero_over_zero and empty))
+        covered = covered and (not mine or (zero_over_zero and empty and all(map(_of_nothing, mine))))
         for p in t.of("d"):
             work.choices.append(f"{r.name}: {factor_text(p.base, p.power)} deferred: it bounds nothing, so it is "
                                 "applied once, in finalize")
@@ -97,6 +97,11 @@ def _in_bounds(work: Derivation, r: Reduce, d: Decomposition, t: Term) -> Term:
 
     t = own_peak(work, r, d, in_range(work, r, d, within_data(work, r, t)))
     return t if moving(work, t.conds) else in_units(work, r, d, t, squares)
+
+
+def _of_nothing(guard: Expr) -> bool:
+    """Is it taken where an extremum has no element yet, and not for what another result is?"""
+    return isinstance(guard, Op) and isinstance(guard.args[-1], Const) and abs(guard.args[-1].value) == INF
 
 
 def _is_zero_at(work: Derivation, result: Expr, guards: list[Expr]) -> bool:
