@@ -74,7 +74,7 @@ def derive_sum(work: Derivation, r: Reduce) -> None:
                 guards.append(g)
         zero_over_zero = any(q < 0 and _is_zero_at(work, b, mine) for b, q in results)
         vanishes = vanishes and bool(mine) and empty
-        covered = covered and (not mine or (zero_over_zero and empty and all(map(_of_nothing, mine))))
+        covered = covered and (not mine or (zero_over_zero and empty and all(_of_nothing(work, g, mine) for g in mine)))
         for p in t.of("d"):
             work.choices.append(f"{r.name}: {factor_text(p.base, p.power)} deferred: it bounds nothing, so it is "
                                 "applied once, in finalize")
@@ -99,9 +99,13 @@ def _in_bounds(work: Derivation, r: Reduce, d: Decomposition, t: Term) -> Term:
     return t if moving(work, t.conds) else in_units(work, r, d, t, squares)
 
 
-def _of_nothing(guard: Expr) -> bool:
-    """Is it taken where an extremum has no element yet, and not for what another result is?"""
-    return isinstance(guard, Op) and isinstance(guard.args[-1], Const) and abs(guard.args[-1].value) == INF
+def _of_nothing(work: Derivation, guard: Expr, guards: list[Expr]) -> bool:
+    """Is it taken where an extremum has no element yet, and not for what another result is? A sum that follows such extrema
+    is 0 there too."""
+    if not isinstance(guard, Op) or not isinstance(guard.args[-1], Const):
+        return False
+    below = work.rebased_on.get(guard.args[0].name, set()) if isinstance(guard.args[0], Ref) else set()
+    return abs(guard.args[-1].value) == INF or (bool(below) and below <= set(map(str, guards)))
 
 
 def _is_zero_at(work: Derivation, result: Expr, guards: list[Expr]) -> bool:
