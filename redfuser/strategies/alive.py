@@ -12,6 +12,8 @@ from redfuser.acrf.fold import is_const
 
 TRUE: Expr = Const(True, "bool")
 Lets = Mapping[str, Expr]
+_UNBOUNDED = frozenset({"f64", "f32", "f16", "bf16"})
+"""Floats that have an infinity."""
 
 
 def both(a: Expr, b: Expr) -> Expr:
@@ -32,12 +34,13 @@ def positional(c: Expr) -> bool:
     return not any(isinstance(x, (Load, Ref)) for x in walk(c))
 
 
-def alive_where(lets: Lets, reducer: Reducer | None, e: Expr) -> Expr:
-    """A condition without which a contribution is the reducer's neutral element."""
+def alive_where(lets: Lets, reducer: Reducer | None, e: Expr, casts: bool = False) -> Expr:
+    """A condition without which a contribution is the reducer's neutral element. casts: also where -inf is converted from one
+    type of floats to another on its way."""
     kind = reducer.kind if reducer else ""
     if kind in ("max", "topk", "argmax"):
-        return _lowest_without(lets, e)
-    return _zero_without(lets, e) if kind == "sum" else TRUE
+        return _lowest_without(lets, e, casts)
+    return _zero_without(lets, e, casts) if kind == "sum" else TRUE
 
 
 def common(alive: tuple[Expr, ...]) -> Expr:
@@ -49,37 +52,39 @@ def common(alive: tuple[Expr, ...]) -> Expr:
     return total
 
 
-def _lowest_without(lets: Lets, e: Expr) -> Expr:
+def _lowest_without(lets: Lets, e: Expr, casts: bool) -> Expr:
     """A condition without which ``e`` is -inf."""
     match e:
         case Op(name="select", args=(c, x, y)) if is_const(y, -inf):
-            return both(c, _lowest_without(lets, x))
+            return both(c, _lowest_without(lets, x, casts))
         case Op(name="mul", args=(x, Const(value=k) as c)) if is_const(c) and 0 < float(k) < inf:
-            return _lowest_without(lets, x)
+            return _lowest_without(lets, x, casts)
         case Op(name="sub", args=(x, _)):
-            return _lowest_without(lets, x)
+            return _lowest_without(lets, x, casts)
         case Op(name="add", args=(x, y)):
-            return both(_lowest_without(lets, x), _lowest_without(lets, y))
+            return both(_lowest_without(lets, x, casts), _lowest_without(lets, y, casts))
         case Ref(name=n) if n in lets:
-            return _lowest_without(lets, lets[n])
+            return _lowest_without(lets, lets[n], casts)
+        case Cast(arg=x, dtype=d) if casts and {d, x.dtype} <= _UNBOUNDED:
+            return _lowest_without(lets, x, casts)
     return TRUE
 
 
-def _zero_without(lets: Lets, e: Expr) -> Expr:
+def _zero_without(lets: Lets, e: Expr, casts: bool) -> Expr:
     """A condition without which ``e`` is 0 (a masked value times a finite one)."""
     match e:
         case Op(name="exp" | "exp2", args=(x,)):
-            return _lowest_without(lets, x)
+            return _lowest_without(lets, x, casts)
         case Op(name="mul", args=(x, y)):
-            return both(_zero_without(lets, x), _zero_without(lets, y))
+            return both(_zero_without(lets, x, casts), _zero_without(lets, y, casts))
         case Op(name="div", args=(x, _)) | Op(name="neg", args=(x,)):
-            return _zero_without(lets, x)
+            return _zero_without(lets, x, casts)
         case Op(name="select", args=(c, x, y)) if is_const(y, 0.0):
-            return both(c, _zero_without(lets, x))
+            return both(c, _zero_without(lets, x, casts))
         case Op(name="select", args=(_, y, x)) if is_const(y, 0.0):
-            return _zero_without(lets, x)
+            return _zero_without(lets, x, casts)
         case Ref(name=n) if n in lets:
-            return _zero_without(lets, lets[n])
+            return _zero_without(lets, lets[n], casts)
         case Cast(arg=x):
-            return _zero_without(lets, x)
+            return _zero_without(lets, x, casts)
     return TRUE

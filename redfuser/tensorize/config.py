@@ -10,6 +10,7 @@ from redfuser.strategies.select import FEW
 from redfuser.tensorize.axes import neighbours
 
 Schedule = Literal["auto", "overlap", "overlap-lanes", "persistent", "persistent-lanes", "relay"]
+Walk = Literal["all", "listed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,9 @@ class TileConfig:
     into bfloat16 (:mod:`redfuser.tensorize.pieces`). chunk: elements of a contraction's own axis per step, 0 for all of them at
     once. columns: the widest tile of a column axis, 0
     for all of it; where that is less than all, blocks share the columns and each computes what the rows need by itself.
-    schedule: who waits for whom, one of :data:`redfuser.tensorize.schedule.SCHEDULES`.
+    schedule: who waits for whom, one of :data:`redfuser.tensorize.schedule.SCHEDULES`. walk: the steps of a row that are made,
+    ``all`` that positions leave, or those that are ``listed`` by a kernel before, which looks at the data
+    (:mod:`redfuser.tensorize.summary`).
     """
 
     rows: int = 128
@@ -41,6 +44,7 @@ class TileConfig:
     chunk: int = 0
     columns: int = 0
     schedule: Schedule = "auto"
+    walk: Walk = "all"
 
     def for_kernel(self, kernel: Kernel) -> TileConfig:
         """The second and third kernels of a split program do little; they take what suits a row walk."""
@@ -78,10 +82,15 @@ class TileConfig:
         return self.schedule.endswith("lanes")
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """As plain data; a walk of all steps is not mentioned, as before there was another."""
+        data = asdict(self)
+        if self.walk == "all":
+            del data["walk"]
+        return data
 
     def __str__(self) -> str:
         how = "warp-specialised" if self.warp_specialized else "one role"
         how = how if self.schedule == "auto" else f"roles, {self.schedule}"
+        walk = ", listed steps" if self.walk == "listed" else ""
         return (f"{self.rows} rows x {self.segment}, {self.threads} threads, {self.stages} stages, {how}, "
-                f"weights in {self.weights}")
+                f"weights in {self.weights}{walk}")

@@ -11,12 +11,13 @@ from redfuser.target import Target
 from redfuser.tensorize.arguments import argument_name, tensors
 from redfuser.tensorize.by_thread import by_thread, joined
 from redfuser.tensorize.config import TileConfig
-from redfuser.tensorize.geometry import begin
+from redfuser.tensorize.geometry import Geometry, begin
 from redfuser.tensorize.ir.nodes import Roles, TensorArg, TileKernel, TileProgram
 from redfuser.tensorize.ir.verify import verify
 from redfuser.tensorize.lower import lower_kernel
 from redfuser.tensorize.model import require_room
-from redfuser.tensorize.schedule import passes, scheduled
+from redfuser.tensorize.schedule import Pass, passes, scheduled
+from redfuser.tensorize.summary import summary
 
 Watcher = Callable[[str, Kernel | TileKernel], None]
 """Told of each pass that changed something: its name, and the kernel after it."""
@@ -27,12 +28,18 @@ def tensorize(program: Program, config: TileConfig, target: Target, watch: Watch
     """The tile program of ``program`` under ``config`` on ``target``; every kernel of it in order. watch: told of each pass
     that changed a kernel. to_run: a block of it must have room on the target.
 
-    Raises LoweringError RF485 to RF494 for what has no tile form, with the statement it is about, and RF903 for a program
+    Raises LoweringError RF484 to RF494 for what has no tile form, with the statement it is about, and RF903 for a program
     that is ill-formed."""
-    kernels, roundings = [], []
+    kernels, roundings, scratch = [], [], []  # type: list[TileKernel], list[str], list[TensorArg]
     for kernel in program.kernels:
-        tiles, added = lower_kernel(begin(program, kernel, config.for_kernel(kernel), target, watch))
-        kernels.append(scheduled(tiles, passes(config.for_kernel(kernel).schedule, target), watch))
+        own = config.for_kernel(kernel)
+        at = begin(program, kernel, own, target, watch)
+        tiles, added = lower_kernel(at)
+        through = passes(own.schedule, target)
+        if own.walk == "listed" and kernel is program.kernels[0]:
+            before, through, scratch = _listed(at, tiles, through)
+            kernels += [scheduled(k, passes("auto", target), watch) for k in before]
+        kernels.append(scheduled(tiles, through, watch))
         roundings += added
     if together := by_thread(program, config):
         kernels = [joined(kernels[0], kernels[1], program.fused.cascade.name)]
@@ -44,6 +51,7 @@ def tensorize(program: Program, config: TileConfig, target: Target, watch: Watch
                             "barriers that TileLang places, which are off for all of them")
     args = tuple(TensorArg(argument_name(program, t.name), t.dtype, tuple(map(int, t.shape)), role)  # type: ignore[arg-type]
                  for t, role in tensors(program) if not (together and role == "workspace"))
+    args += tuple(scratch)
     outputs = tuple((n, argument_name(program, n)) for n in program.fused.cascade.outputs)
     whole = TileProgram(program.fused.cascade.name, args, tuple(kernels), outputs, tuple(dict.fromkeys(roundings)),
                         tuple(sorted(config.to_json().items(), key=lambda kv: kv[0])))
@@ -51,6 +59,19 @@ def tensorize(program: Program, config: TileConfig, target: Target, watch: Watch
         raise LoweringError("RF903", f"the tile program of {whole.name} is ill-formed", why=wrong[0],
                             help="this is a defect of RedFuser: please report the cascade that `explain` prints")
     return whole
+
+
+def _listed(at: Geometry, tiles: TileKernel, through: tuple[Pass, ...]) -> tuple[
+        list[TileKernel], tuple[Pass, ...], list[TensorArg]]:
+    """The kernels that list the steps of one, its passes with the one that makes it walk them, and what they write. Raises
+    LoweringError RF484 where nothing can."""
+    found = summary(at, tiles)
+    why = found if isinstance(found, str) else "its walk is not one loop, or writes results" if found[1](tiles) is tiles else ""
+    if isinstance(found, str) or why:
+        raise LoweringError("RF484", f"{tiles.name}: no steps to list", why=why, help="every step is made")
+    made, walk = found
+    scratch = [TensorArg(p.name, p.dtype, p.shape, "workspace") for p in made.scratch]
+    return [made.bounding(), made.listing()], (walk, *through), scratch
 
 
 def _with_roles(kernels: list[TileKernel]) -> bool:

@@ -27,6 +27,7 @@ from redfuser.tensorize.ir.nodes import (
 )
 from redfuser.tensorize.ir.parts import LANES, RUN
 from redfuser.tensorize.ir.pointwise import apply, converted
+from redfuser.tensorize.ir.spans import spans
 
 
 class Parted(Exception):
@@ -48,11 +49,14 @@ class Block:
         self.apart: set[str] = set()
         for k, name in enumerate(names):
             self._let(name, np.tile([b[k] for b in blocks], count))
+        self.spans: dict[str, tuple[int, int]] = {}
+        """What the elements of parameters are."""
         self.points: dict[str, tuple[int, int]] = {}
         """Variables of the enclosing ``parallel``: position and extent."""
 
     def open(self, kernel: TileKernel) -> None:
         """The scalars and the storage of a kernel."""
+        self.spans = spans(kernel)
         for name, expr in kernel.lets:
             self._let(name, self.eval(expr))
         for b in kernel.buffers:
@@ -170,13 +174,13 @@ class Block:
         for a in body:
             array = self.store[a.target]
             if tuple(i.axis if isinstance(i, Index) else "" for i in a.indices) == names and _fits(
-                    extents, array.shape[1:]) and not self._shared(a.target):
+                    extents, array.shape[1:]) and not self._shared(a.target) and a.target not in self.spans:
                 part = (slice(None), *(slice(e) for e in extents))
                 array[part] = np.asarray(self.eval(a.expr)).astype(array.dtype)
                 continue
             value = np.broadcast_to(self.eval(a.expr), shape).astype(array.dtype)
             index, inside = self._places(a.target, [self.eval(i) for i in a.indices], shape)
-            array[tuple(i[inside] for i in index)] = value[inside]
+            array[tuple(i[inside] for i in index)] = self._kept(a.target, value[inside])
         self.vars, self.points = saved, {}
 
     def _shared(self, name: str) -> bool:
@@ -210,6 +214,8 @@ class Block:
 
     def _window_of_points(self, name: str, indices: tuple[Expr, ...]) -> np.ndarray | None:
         """A load whose indices are variables of the enclosing ``parallel``, each once: a slice, broadcast to the points."""
+        if name in self.spans:
+            return None
         found = [self.points.get(i.axis) if isinstance(i, Index) else None for i in indices]
         places = [f for f in found if f is not None]
         array = self.store[name]
@@ -233,7 +239,16 @@ class Block:
         shape = (self.count, *points[len(points) - len(self.points):])
         index, inside = self._places(name, indices, shape)
         safe = tuple(np.where(inside, i, 0) for i in index)
+        self._kept(name, array[safe][inside])
         return np.where(inside, array[safe], array.dtype.type(0)).astype(array.dtype)
+
+    def _kept(self, name: str, values: np.ndarray) -> np.ndarray:
+        """Elements that are written to a parameter or read of it: what its span says."""
+        if name in self.spans and values.size:
+            low, high = self.spans[name]
+            if values.min() < low or values.max() > high:
+                raise InternalError("RF900", f"{name} has {values.min()} to {values.max()}, which is not in {low} .. {high}")
+        return values
 
 
 def _common(value: Any) -> int:

@@ -8,7 +8,7 @@ The grammar, on one screen (``str()`` of every node prints this text, :mod:`redf
                   ["raster" INT] ["exact" ["small"]] ["cluster" INT] {"symbol" VAR "in" INT ".." INT}
                   {"let" VAR "=" expr} {buffer} {barrier} {stmt}
     size      ::= INT | a sum of products of quotients of symbols, as in a parameter's or an argument's shape
-    param     ::= NAME ":" DTYPE shape ["out"]                      a view of a contiguous tensor
+    param     ::= NAME ":" DTYPE shape ["out"] ["in" INT ".." INT]  a view of a contiguous tensor; what its elements are
     buffer    ::= NAME ":" ("shared" | "fragment" | "local") DTYPE shape
     barrier   ::= NAME ":" "barrier" "[" INT "]" "of" INT           slots, arrivals that end a phase
     stmt      ::= "copy" slice "->" slice                          loads past an edge give 0, stores past it are dropped

@@ -41,6 +41,7 @@ from redfuser.tensorize.ir.symbols import size_of
 
 _WORD = r"([\w@]+)"
 _TENSOR = re.compile(rf"{_WORD}: (\w+)\[(.*)\]")
+_SPAN = re.compile(r" in (\d+) \.\. (\d+)$")
 _SYMBOL = re.compile(rf"symbol {_WORD} in (\d+) \.\. (\d+)$")
 _KERNEL = re.compile(rf"kernel {_WORD}\((.*)\) grid \((.*)\) threads (\d+)( specialized)?(?: raster (\d+))?"
                      r"( exact(?: small)?)?(?: cluster (\d+))?$")
@@ -134,8 +135,10 @@ class _Reader:
                           symbols=tuple(symbols))
 
     def _param(self, line: Line, text: str) -> Param:
+        kept = _SPAN.search(text)
+        text = text[:kept.start()] if kept else text
         name, dtype, shape = _tensor(line, text.removesuffix(" out"))
-        return Param(name, dtype, shape, text.endswith(" out"))
+        return Param(name, dtype, shape, text.endswith(" out"), (int(kept[1]), int(kept[2])) if kept else None)
 
     # -- statements ----------------------------------------------------------------------------------------------------
 

@@ -26,15 +26,18 @@ SCANS = ("sum", "prod", "max", "min")
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """A kernel parameter: a view (a contiguous reshape) of a tensor argument. ``tensor`` names the argument."""
+    """A kernel parameter: a view (a contiguous reshape) of a tensor argument. ``tensor`` names the argument. span: the least and
+    the greatest whole number that an element of it is, which whoever writes it keeps and whoever reads it counts on."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     out: bool = False
+    span: tuple[int, int] | None = None
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.dtype}{shape_text(self.shape)}{' out' if self.out else ''}"
+        kept = f" in {self.span[0]} .. {self.span[1]}" if self.span is not None else ""
+        return f"{self.name}: {self.dtype}{shape_text(self.shape)}{' out' if self.out else ''}{kept}"
 
 
 @dataclass(frozen=True, slots=True)

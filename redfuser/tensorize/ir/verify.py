@@ -31,6 +31,7 @@ from redfuser.tensorize.ir.nodes import (
     TileStmt,
 )
 from redfuser.tensorize.ir.parts import LANES, RUN, SCANS, At
+from redfuser.tensorize.ir.spans import broken
 from redfuser.tensorize.ir.symbols import bound
 
 MATRIX = ("f16", "bf16", "e4m3", "e5m2", "f32", "i8")
@@ -59,6 +60,7 @@ def verify(program: TileProgram) -> list[str]:
                 found.append(f"{k.name}: {p} is no view of an argument")
             elif p.out and sizes[p.name][2] == "in":
                 found.append(f"{k.name}: {p} is an input")
+    found += broken(program)
     return found + [f"output {n}: no argument {a}" for n, a in program.outputs if a not in sizes]
 
 
