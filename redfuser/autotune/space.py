@@ -2,14 +2,15 @@
 as the model ranks them; what it finds far behind is left out before anything is compiled.
 
 The strategies are those that realise; splits are the model's, halved and doubled; configurations are those of
-:func:`redfuser.tensorize.configs` for each. Whether to fuse at all is the last choice, and nothing here: the unfused region is
+:func:`redfuser.tensorize.configs` for each, and the first of them with a walk of listed steps, where data says what can be left
+out: the model, which does not see the data, counts every step of it, so that nothing but a measurement ever chooses it. Whether to fuse at all is the last choice, and nothing here: the unfused region is
 measured beside whatever this lists.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from redfuser.acrf.state import Fused
@@ -25,6 +26,8 @@ MOST = {"quick": 6, "full": 14}
 """Candidates of a kernel that are built."""
 LOOKED = 8
 """Configurations of one program that are looked at."""
+LISTED = 2
+"""Walks of listed steps among the candidates, of the model's own program."""
 FACTORS = (1, 0.5, 2, 0.25, 4)
 """Splits tried, times the model's."""
 
@@ -32,26 +35,28 @@ FACTORS = (1, 0.5, 2, 0.25, 4)
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """One choice. seconds: what the model predicts, None where it does not know. rank: its place among the configurations of
-    its program; ``own``: of the program that the model chose."""
+    its program; ``own``: of the program that the model chose. listed: its steps are those that data leaves."""
 
     choice: Choice
     seconds: float | None
     rank: int
     own: bool
+    listed: bool = False
 
 
 def candidates(fused: Fused, arch: str, effort: str) -> list[Candidate]:
     """The model's choice and its next in line, then what else is worth a measurement, best first. Raises LoweringError where
     the model's own choice does not lower."""
-    found = list(_all(fused, arch))
+    every = list(_all(fused, arch))
+    found, listed = [c for c in every if not c.listed], [c for c in every if c.listed]
     known = [c.seconds for c in found if c.seconds is not None]
     limit = WITHIN[effort] * min(known, default=0.0)
     worth = [c for c in found if c.seconds is None or c.seconds <= limit or (c.own and c.rank < 2)]
     first = [c for c in worth if c.own and c.rank < 2]
     heads = [c for c in worth if not c.own and c.rank == 0]
     order = sorted(worth, key=lambda c: (c not in first, c not in heads, c.seconds or 0.0, c.rank))
-    kept = order[:MOST[effort]]
-    return [*first, *sorted((c for c in kept if c not in first), key=lambda c: (c.seconds or 0.0, c.rank))]
+    kept = order[:MOST[effort] - len(listed)]
+    return [*first, *listed, *sorted((c for c in kept if c not in first), key=lambda c: (c.seconds or 0.0, c.rank))]
 
 
 def _all(fused: Fused, arch: str) -> Iterator[Candidate]:
@@ -78,12 +83,16 @@ def _of(program: Any, strategy: str, arch: str, own: bool, texts: set[str]) -> I
         return
     from redfuser.tensorize import configs
 
-    machine = target(arch)
-    for rank, config in enumerate(configs(program, machine)[:LOOKED]):
+    machine, listed = target(arch), 0
+    known = configs(program, machine)[:LOOKED]
+    for rank, config in enumerate([*known, *(replace(c, walk="listed") for c in known if own and not c.persistent)]):
+        if config.walk == "listed" and listed == LISTED:
+            break
         found = _lowered(program, config, machine)
         if found is not None and found[0] not in texts:
             texts.add(found[0])
-            yield Candidate(Choice(strategy, program.splits, config.to_json()), found[1], rank, own)
+            listed += config.walk == "listed"
+            yield Candidate(Choice(strategy, program.splits, config.to_json()), found[1], rank, own, config.walk == "listed")
 
 
 def _lowered(program: Any, config: Any, machine: Target) -> tuple[str, float | None] | None:

@@ -26,7 +26,8 @@ from redfuser.chain.smaller import span
 class Draw:
     """A distribution by tensor name, ``default`` for the others. wide: fit for a comparison in float64 to many digits, where
     every input is finite. exactly: asked for that comparison alone. deep: worth several points of every axis. turn: of the
-    first row (:mod:`redfuser.chain.kinds`)."""
+    first row (:mod:`redfuser.chain.kinds`). ordered: what rows and columns are told apart by grows along them, so that whole
+    tiles of them have nothing in common."""
 
     name: str
     default: str = "normal"
@@ -35,6 +36,7 @@ class Draw:
     deep: bool = False
     exactly: bool = False
     turn: int = 0
+    ordered: bool = False
 
     @property
     def banded(self) -> bool:
@@ -72,6 +74,10 @@ def draws(cascade: Cascade) -> Iterator[Draw]:
         for k in range(0, PARTS, own) if few < PARTS else [0 if own >= PARTS else 1]:
             yield Draw(f"{t.name} -inf, {k}", kinds={t.name: "hidden"}, turn=k)
             yield Draw(f"{t.name} least, {k}", kinds={t.name: "least"}, turn=k)
+    if (told := _told_apart(cascade)):
+        own_floats = {t.name: "ordered" for t in floats if t.name in told}
+        yield Draw("in order", kinds=own_floats, wide=True, deep=True, turn=5, ordered=True)
+        yield Draw("in order, ragged", kinds=own_floats, turn=5, ordered=True)
     if len(floats) > 1:
         yield Draw("-inf jointly", "positive", {n: "hidden" for n in along}, turn=0 if few >= PARTS else 1)
     for n in (t.name for t in floats):
@@ -126,7 +132,10 @@ def _values(cascade: Cascade, t: Tensor, number: int, draw: Draw, known: Facts, 
         return kinds.counts(rng, t.dtype, shape, draw.kinds.get(t.name, draw.default), Place(number, band, along, draw.turn))
     if t.dtype not in FLOATS:
         limit = known.limits.get(t.name)
-        x = kinds.labels(rng, shape, t.dtype, draw.wide) if limit is None else kinds.places(rng, shape, limit, draw.wide)
+        if draw.ordered:
+            x = kinds.documents(rng, shape, t.dtype) if limit is None else kinds.few_places(rng, shape, limit)
+        else:
+            x = kinds.labels(rng, shape, t.dtype, draw.wide) if limit is None else kinds.places(rng, shape, limit, draw.wide)
         return kinds.marked(rng, x, known.marks.get(t.name, ()), draw.wide).astype(NUMPY[t.dtype])
     kind = draw.kinds.get(t.name, draw.default)
     wide = t.dtype != "f16"  # products stay in range: linear ones of a contraction, squares of a row
@@ -175,6 +184,16 @@ def _multiplied(cascade: Cascade, along: bool) -> frozenset[str]:
                         found.add(x.tensor)
                     elif isinstance(x, Ref) and isinstance(let := made.get(x.name), Let):
                         todo.append(let.expr)
+    return frozenset(found)
+
+
+def _told_apart(cascade: Cascade) -> frozenset[str]:
+    """Tensors of numbers that a condition compares with what varies too: with one another, or with positions."""
+    found: set[str] = set()
+    for x in (x for s in cascade.stmts for x in walk(s.expr) if isinstance(x, Op) and x.name in COMPARISONS):
+        sides = [[k for k in walk(side) if isinstance(k, (Load, Index))] for side in x.args]
+        if all(sides):
+            found |= {k.tensor for side in sides for k in side if isinstance(k, Load) and k.dtype != "bool"}
     return frozenset(found)
 
 

@@ -75,6 +75,18 @@ def places(rng: np.random.Generator, shape: tuple[int, ...], limit: int, plain: 
     return np.where(rng.random(shape) < 0.5, ends[rng.integers(0, len(ends), shape)], x)
 
 
+def few_places(rng: np.random.Generator, shape: tuple[int, ...], limit: int) -> Array:
+    """Numbers far below ``limit``, in order: most of a row lies beyond them, and more of the first rows."""
+    x = rng.integers(0, max(1, limit // 4), shape)
+    return np.sort(x, -1) if shape else x
+
+
+def documents(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> Array:
+    """Numbers in order: four different ones in a row, and in every other row two."""
+    x = labels(rng, shape, dtype, False)
+    return x // (1 + np.indices(shape[:-1]).sum(0)[..., None] % 2) if len(shape) > 1 else x
+
+
 def labels(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, plain: bool) -> Array:
     """A few numbers; unless ``plain``, equal ones side by side, as the documents of a batch are."""
     x = rng.integers(-3 if dtype == "i8" else 0, 4, shape)
@@ -144,6 +156,8 @@ def _plain(kind: str, normal: Array, dtype: str, top: float, narrow: bool, shape
             return _peak(normal, shape, place)
         case "zeros":
             return np.where(_part(shape, place, PARTS), 0.0, normal)
+        case "ordered":
+            return np.sort(normal, -1) if shape else normal
         case "large":
             return normal * min(top / 16, 2e3)
         case _:

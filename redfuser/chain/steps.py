@@ -1,5 +1,5 @@
-"""Each pass held: over tiles against the tiles before it, in the interpreter and to the bit (one that only regroups sums:
-against the cascade, as a whole program is); over a kernel's mathematics against the cascade, in float64."""
+"""Each pass held: over tiles against the tiles before it, in the interpreter and to the bit (one that only regroups sums, or
+leaves out what counts for nothing: against the cascade, as a whole program is); over a kernel's mathematics against the cascade, in float64."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from redfuser.tensorize.ir import interpret
 from redfuser.tensorize.ir.nodes import TileKernel
 from redfuser.tensorize.ir.verify import verify_kernel
 from redfuser.tensorize.rewrite import AXES, Arranged, as_realised
-from redfuser.tensorize.schedule import REGROUPS
+from redfuser.tensorize.schedule import LEAVES_OUT, REGROUPS
 from redfuser.tensorize.schedule.history import History
 
 
@@ -81,7 +81,7 @@ def _tiles(program: Program, config: TileConfig, target: Target, cases: list[Cas
                 break
             whole = replace(tiles, kernels=tuple(changed if k is kernel else k for k in tiles.kernels))
             got = interpret.run_all(whole, inputs)
-            if after in REGROUPS:
+            if after in REGROUPS | LEAVES_OUT:
                 yield from (f"{kernel.name}, {after}, {text}" for text in whole_tiles.violations(program, whole, cases))
                 before = []
             for case, one, other in zip(cases, got, before, strict=False):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from math import log2, prod
 
-from redfuser.acrf.expr import BYTES, Cast, Const, Expr, Index, Load, Op, walk
+from redfuser.acrf.expr import BYTES, Cast, Const, Expr, Index, Load, Op, map_children, walk
 from redfuser.target import Target
 from redfuser.tensorize.ir.flight import Fetch, Let, Send
 from redfuser.tensorize.ir.nodes import (
@@ -26,6 +26,7 @@ from redfuser.tensorize.ir.nodes import (
     TileKernel,
     TileStmt,
 )
+from redfuser.tensorize.ir.spans import spans
 from redfuser.tensorize.ir.tangents import computed_half, flat, near, tangent
 from redfuser.tensorize.model.layout import layouts, matrix_warps, warp_group
 from redfuser.tensorize.model.steps import unrolled
@@ -82,13 +83,20 @@ class _Counting:
     that."""
 
     def __init__(self, kernel: TileKernel, target: Target) -> None:
-        self.kernel, self.target, self.homes = kernel, target, kernel.homes
+        self.kernel, self.target, self.homes, self.spans = kernel, target, kernel.homes, spans(kernel)
         self.params = {p.name for p in kernel.params}
         self.shared = {b.name for b in kernel.buffers if b.scope == "shared"}
         self.layouts = layouts(kernel, target)
         self.near = target.kind == "cuda" and near(bool(kernel.exact), {p.dtype for p in kernel.params if p.out})
         self.flat = self.near and flat(kernel)
         self.counted: dict[int, Work] = {}
+
+    def most(self, e: Expr) -> Expr:
+        """An index with the greatest number in the place of one that is read from memory: what data decides is counted as if
+        nothing of it could be left out."""
+        if isinstance(e, Load) and e.tensor in self.spans:
+            return Const(self.spans[e.tensor][1], "i64")
+        return map_children(e, self.most) if self.spans else e
 
     def elements(self, x: Slice) -> int:
         return prod(x.sizes) if x.dims else prod(self.homes[x.buffer].shape)
@@ -139,7 +147,7 @@ def _of(counting: _Counting, body: tuple[TileStmt, ...], at: Mapping[str, int | 
             case Let(var, e):
                 at[var] = value(e, at)
             case For(var, start, stop, inner, stages):
-                first, last = value(start, at), value(stop, at)
+                first, last = value(start, at), value(counting.most(stop), at)
                 turns, often = _some(first or 0, last if last is not None else 1), max(0, (last or 0) - (first or 0))
                 products = sum(isinstance(k, Gemm) for k in inner)
                 one = Work()

@@ -18,6 +18,7 @@ from redfuser.tensorize.schedule.in_flight import KeepInFlight
 from redfuser.tensorize.schedule.in_place import ReuseInPlace
 from redfuser.tensorize.schedule.join_rows import JoinRows
 from redfuser.tensorize.schedule.lanes import SumByLane
+from redfuser.tensorize.schedule.listed import ListSteps
 from redfuser.tensorize.schedule.narrow import NarrowTiles
 from redfuser.tensorize.schedule.order import GroupBlocks, OrderBlocks
 from redfuser.tensorize.schedule.panels import SendPanels
@@ -49,6 +50,9 @@ MET: tuple[Pass, ...] = (ShareRows(),)
 """Behind them, where products are those of single warps or waves."""
 REGROUPS = frozenset({SumByLane.__name__})
 """Passes that add the same terms in another order: what they keep is the digits in float64, not the bits."""
+LEAVES_OUT = frozenset({ListSteps.__name__})
+"""Passes after which something that counts for nothing is not read: where that is no number, or infinite, a result may be what a
+mask says it is (docs/algebra.md) where it was not before."""
 
 Watcher = Callable[[str, TileKernel], None]
 """Told of each pass that changed something: its name, and the kernel after it."""
@@ -97,4 +101,4 @@ def scheduled(kernel: TileKernel, through: tuple[Pass, ...] = PASSES, watch: Wat
     return kernel
 
 
-__all__ = ["PASSES", "REGROUPS", "SCHEDULES", "Pass", "Watcher", "passes", "scheduled"]
+__all__ = ["LEAVES_OUT", "PASSES", "REGROUPS", "SCHEDULES", "Pass", "Watcher", "passes", "scheduled"]

@@ -21,6 +21,8 @@ def summary(at: Geometry, kernel: TileKernel) -> tuple[Summary, ListSteps] | str
     roles, n = at.roles, at.roles.segment
     if at.kernel.kind != "single" or at.kernel.scans or at.resident or n is None or roles.lists:
         return "its row is not walked by one block, from one end to the other"
+    if not at.has_gemm:
+        return "nothing but reading a row would be spared, and it is read to list its steps"
     if at.config.persistent:
         return "blocks that compute several tiles ask for tiles of equal work"
     condition = counts_where(at)

@@ -201,7 +201,7 @@ def _cut(leaf: Leaf, value: Expr, over: float) -> Expr:
         single = value if value.dtype == "f32" else Cast(value, "f32")
         return Op("select", (op("isnan", single), Const(over, "f32"), single), "f32")
     whole = value if value.dtype == "i64" else Cast(value, "i64")
-    return Cast(imax(imin(whole, i64(WIDE)), i64(-WIDE)), "i32")
+    return Cast(whole, "i32") if isinstance(leaf.term, Index) else Cast(imax(imin(whole, i64(WIDE)), i64(-WIDE)), "i32")
 
 
 def _tensors(e: Expr) -> set[str]:

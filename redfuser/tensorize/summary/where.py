@@ -3,7 +3,8 @@ it was given and of positions."""
 
 from __future__ import annotations
 
-from redfuser.acrf.expr import Expr, Ref, map_children, walk
+from redfuser.acrf.affine import Indices
+from redfuser.acrf.expr import COMPARISONS, Const, Expr, Load, Op, Ref, map_children, walk
 from redfuser.strategies.alive import TRUE, alive_where, both, conjuncts
 from redfuser.tensorize.geometry import Geometry
 
@@ -14,6 +15,7 @@ KINDS = ("max", "sum")
 def counts_where(at: Geometry) -> Expr:
     """A condition without which an element is neutral to every accumulator; TRUE where there is none. Each conjunct of it is one
     of every accumulator's."""
+    inside = Indices(at.extents)
     per: list[set[Expr]] = []
     first: tuple[Expr, ...] = ()
     for b in at.kernel.body:
@@ -26,9 +28,18 @@ def counts_where(at: Geometry) -> Expr:
         per.append(set(own))
     shared = TRUE
     for c in first:
-        if all(c in own for own in per) and not any(isinstance(x, Ref) for x in walk(c)):
+        if all(c in own for own in per) and not any(isinstance(x, Ref) for x in walk(c)) and not _settled(c, inside):
             shared = both(shared, c)
     return shared
+
+
+def _settled(c: Expr, inside: Indices) -> bool:
+    """Does it hold of every position of the row, as that of no padding does?"""
+    match c:
+        case Op(name=n, args=(x, y)) if n in COMPARISONS and {x.dtype, y.dtype} == {"i64"} and not any(
+                isinstance(k, Load) for k in walk(c)):
+            return inside.compare(n, x, y) == Const(True, "bool")
+    return False
 
 
 def resolved(at: Geometry, e: Expr) -> Expr:

@@ -1,0 +1,351 @@
+"""Walks of listed steps: the same values as a walk of all, steps that are left out, and every planted error found by the chain."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from redfuser.acrf import fuse, parse_cascade
+from redfuser.acrf.state import Fused
+from redfuser.autotune.space import candidates
+from redfuser.chain import steps as chain_steps
+from redfuser.chain import tiles as chain_tiles
+from redfuser.chain import twin
+from redfuser.chain.samples import cases
+from redfuser.codegen.tilelang import print_program
+from redfuser.errors import InternalError, LoweringError
+from redfuser.strategies import realise
+from redfuser.strategies.program import Program
+from redfuser.target import target
+from redfuser.tensorize import TileConfig, TileProgram, configs, tensorize
+from redfuser.tensorize.ir import interpret
+from redfuser.tensorize.ir.nodes import For, Roles
+from redfuser.tensorize.ir.parse import parse
+from redfuser.tensorize.ir.verify import verify
+from redfuser.tensorize.model import predicted
+from redfuser.tensorize.schedule.listed import ListSteps
+
+H200 = target("sm_90a")
+CONFIG = TileConfig(64, 32, 128, walk="listed")
+LOWER = Path(__file__).with_name("lower.py")
+
+MASKS = {
+    "documents": ("x[b, i] == x[b, l]", "x: i64[2, 200]"),
+    "documents, rounded": ("x[b, i] == x[b, l]", "x: i64[2, 200]"),
+    "two segments": ("x[b, i] == i64(z[b, l])", "x: i64[2, 200], z: i32[2, 200]"),
+    "causal documents": ("l <= i and x[b, i] == x[b, l]", "x: i64[2, 200]"),
+    "window of documents": ("l <= i and i - l < 40 and x[b, i] == x[b, l]", "x: i64[2, 200]"),
+    "padding": ("x[b, l]", "x: bool[2, 200]"),
+    "padding of both": ("x[b, l] and z[b, i]", "x: bool[2, 200], z: bool[2, 200]"),
+    "lengths": ("l < x[b]", "x: i64[2]"),
+    "heads": ("x[h, l] or l < z[b]", "x: bool[3, 200], z: i64[2]"),
+    "own windows": ("i - l < x[b, i] and l - i < x[b, i]", "x: i64[2, 200]"),
+    "floats": ("x[b, i] <= f32(z[b, l])", "x: f32[2, 200], z: f16[2, 200]"),
+}
+
+
+def attention(mask: str, inputs: str, rounded: bool = False, i: int = 200) -> Fused:
+    """Two batches of three heads, 200 keys."""
+    shown = f"select({mask}, f16(s) * f16(0.25), f16(-inf))" if rounded else f"select({mask}, s * 0.25, -inf)"
+    p = "f32(p)" if rounded else "p"
+    found = fuse(parse_cascade(f"""cascade attention(q: f16[2, 3, {i}, 32], u: f16[2, 3, 200, 32], v: f16[2, 3, 200, 32], {inputs}) over l
+  s[b, h, i, l] = sum[c] f32(q[b, h, i, c]) * f32(u[b, h, l, c])
+  p[b, h, i, l] = {shown}
+  m[b, h, i] = max[l] {p}
+  t[b, h, i] = sum[l] exp({p} - m)
+  o[b, h, i, e] = sum[l] exp({p} - m) / t * f32(v[b, h, l, e])
+  y[b, h, i, e] = f16(o)
+  return y
+"""))
+    assert isinstance(found, Fused), found
+    return found
+
+
+def of(name: str) -> Program:
+    return realise(attention(*MASKS[name], rounded="rounded" in name), "single")
+
+
+def given(program: TileProgram, data: dict[str, np.ndarray], seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    kinds = {"f16": np.float16, "f32": np.float32, "i64": np.int64, "i32": np.int32, "bool": np.bool_}
+    out = {a.name: rng.standard_normal(a.shape).astype(kinds[a.dtype]) for a in program.args if a.role == "in"}
+    return out | {n: np.asarray(x).astype(kinds[next(a.dtype for a in program.args if a.name == n)]) for n, x in data.items()}
+
+
+def visited(program: TileProgram, inputs: dict[str, np.ndarray]) -> list[list[int]]:
+    """The steps of each tile of rows."""
+    memory = interpret._run(program, [inputs], interpret.storage(), 0)
+    count = memory["count"][0]
+    return [memory["steps"][0][at][:count[at]].tolist() for at in itertools.product(*map(range, count.shape))]
+
+
+def sorted_documents(*lengths: int) -> np.ndarray:
+    return np.repeat(np.arange(len(lengths)), lengths)
+
+
+DRAWN: dict[str, tuple[str, dict[str, np.ndarray]]] = {
+    "one document": ("documents", {"x": np.zeros((2, 200))}),
+    "ends inside of tiles": ("documents", {"x": np.stack([sorted_documents(50, 90, 60), sorted_documents(1, 198, 1)])}),
+    "ends of tiles": ("documents", {"x": np.stack([sorted_documents(64, 64, 72), sorted_documents(32, 32, 64, 72)])}),
+    "in no order": ("documents", {"x": np.random.default_rng(0).integers(0, 9, (2, 200))}),
+    "descending": ("documents", {"x": -np.stack([sorted_documents(50, 90, 60), sorted_documents(20, 20, 160)])}),
+    "numbers of 64 bits": ("documents", {"x": (np.stack([sorted_documents(64, 136), sorted_documents(128, 72)])
+                                               + 7) * (1 << 40)}),
+    "every row hidden": ("two segments", {"x": np.zeros((2, 200)), "z": np.ones((2, 200))}),
+    "some rows hidden": ("two segments", {"x": np.stack([sorted_documents(64, 136), np.full(200, 9)]),
+                                          "z": np.stack([sorted_documents(40, 160), np.zeros(200)])}),
+    "rounded": ("documents, rounded", {"x": np.stack([sorted_documents(50, 90, 60), sorted_documents(1, 198, 1)])}),
+    "causal": ("causal documents", {"x": np.stack([sorted_documents(100, 100), sorted_documents(200)])}),
+    "window": ("window of documents", {"x": np.stack([sorted_documents(100, 100), sorted_documents(200)])}),
+    "padding": ("padding", {"x": np.arange(200) < [[70], [0]]}),
+    "padding before": ("padding", {"x": np.arange(200) >= [[131], [32]]}),
+    "holes": ("padding of both", {"x": np.arange(200) // 64 % 2 == [[0], [1]], "z": np.arange(200) >= [[70], [0]]}),
+    "lengths": ("lengths", {"x": np.array([64, 1])}),
+    "no length": ("lengths", {"x": np.array([0, 200])}),
+    "heads": ("heads", {"x": np.arange(200) >= [[150], [200], [64]], "z": np.array([0, 33])}),
+    "own windows": ("own windows", {"x": np.random.default_rng(1).integers(0, 40, (2, 200))}),
+    "floats": ("floats", {"x": np.sort(np.random.default_rng(2).standard_normal((2, 200))),
+                          "z": np.sort(np.random.default_rng(3).standard_normal((2, 200)))}),
+    "no numbers": ("floats", {"x": np.where(np.arange(200) % 16 == 3, np.nan, 9.0) * np.ones((2, 1)),
+                              "z": np.where(np.arange(200) < 64, np.inf, 1.0) * np.ones((2, 1))}),
+}
+FULL = {"one document", "in no order", "numbers of 64 bits", "no numbers"}
+"""Draws of which no step can be left out."""
+
+
+@pytest.mark.parametrize("draw", DRAWN)
+def test_the_same_to_the_bit(draw: str) -> None:
+    """With whatever schedule: what is left out adds nothing, and the rest comes in the same order."""
+    name, data = DRAWN[draw]
+    program = of(name)
+    for config in (CONFIG, replace(CONFIG, rows=128, segment=64, threads=256, schedule="overlap"),
+                   replace(CONFIG, segment=64, schedule="overlap-lanes"), replace(CONFIG, rows=16, threads=32, weights="shared")):
+        listed = tensorize(program, config, H200)
+        whole = tensorize(program, replace(config, walk="all"), H200)
+        inputs = given(listed, data)
+        left = visited(listed, inputs)
+        assert all(s and s == sorted(set(s)) for s in left), "one step or more, in order, each once"
+        want, got = interpret.run(whole, inputs), interpret.run(listed, inputs, seed=3)
+        assert np.array_equal(want["y"], got["y"], equal_nan=True)
+        total = -(-200 // config.segment)
+        assert (sum(map(len, left)) < total * len(left)) == (draw not in FULL), left
+
+
+def test_the_steps_that_are_left_are_those_of_the_documents() -> None:
+    program = tensorize(of("documents"), CONFIG, H200)
+    left = visited(program, given(program, {"x": np.stack([sorted_documents(64, 64, 72), sorted_documents(65, 135)])}))
+    assert left[:4] == [[0, 1], [2, 3], [4, 5, 6], [4, 5, 6]]
+    assert left[4:] == [[0, 1, 2], [0, 1, 2, 3, 4, 5, 6], [2, 3, 4, 5, 6], [2, 3, 4, 5, 6]]
+
+
+def test_what_is_hidden_and_left_out_is_not_read() -> None:
+    """NaN behind a mask (docs/algebra.md: as if it were not there) stays there."""
+    program = tensorize(of("padding"), CONFIG, H200)
+    inputs = given(program, {"x": np.arange(200) < [[64], [64]]})
+    inputs["v"][:, :, 64:] = np.nan
+    assert np.isfinite(interpret.run(program, inputs)["y"]).all()
+
+
+# -- the chain ---------------------------------------------------------------------------------------------------------
+
+
+def small(name: str, config: TileConfig, deep: bool) -> tuple[Program, TileProgram]:
+    program = of(name)
+    made = twin.of_tiles(program, config, deep)
+    return made, tensorize(made, config, twin.machine(made, program, config, H200), to_run=False)
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_the_chain_holds_and_its_draws_leave_steps_out(name: str) -> None:
+    """In single precision and where digits are compared."""
+    program = of(name)
+    for config, deep in itertools.product((CONFIG, replace(CONFIG, segment=64, schedule="overlap")), (True, False)):
+        made, tiles = small(name, config, deep)
+        drawn = cases(made.fused, deep)
+        assert not list(chain_tiles.violations(made, tiles, drawn))
+        total = tiles.kernels[-1].homes["steps"].shape[-1]
+        fewer = [c for c in drawn if min(map(len, visited(tiles, chain_tiles.arguments(made, tiles, c.inputs)))) < total]
+        assert fewer, "every draw visits every step"
+        assert not deep or any(c.wide for c in fewer), "no draw whose digits are compared leaves a step out"
+    assert tensorize(program, CONFIG, H200)
+
+
+def _first(text: str) -> str:
+    """The kernel of bounds, and what stands before it."""
+    return text[:text.index("kernel attention_steps")]
+
+
+def _rest(text: str) -> str:
+    return text[text.index("kernel attention_steps"):]
+
+
+PLANTED: dict[str, tuple[str, Callable[[str], str]]] = {
+    "least and greatest change places": ("documents", lambda t: re.sub(
+        r"= (least|most)(\d)", lambda m: f"= {'most' if m[1] == 'least' else 'least'}{m[2]}", _first(t)) + _rest(t)),
+    "<= for <": ("documents", lambda t: t.replace("i64(high0_row[i]) < i64(low1", "i64(high0_row[i]) <= i64(low1")),
+    "<= for <, turned": ("documents", lambda t: t.replace("< i64(low0_row[i])", "<= i64(low0_row[i])")),
+    "not as it is written": ("documents", lambda t: t.replace("i64(low1[b, k]) or i64(high1", "i64(low1[b, k]) or i64(low1")),
+    "one step too few": ("documents", lambda t: t.replace("max(min(i64(found[i]), ", "max(min(i64(found[i]) - 1, ")),
+    "the step before": ("documents", lambda t: t.replace("i64(found[i])] = k", "i64(found[i])] = max(k - 1, 0)")),
+    "the first step alone": ("documents", lambda t: t.replace("i64(steps[", "0 * i64(steps[")),
+    "the other batch": ("documents", lambda t: t.replace("i64(steps[b, ", "i64(steps[0, ")),
+    "the other batch's number": ("documents", lambda t: t.replace("i64(count[b, ", "i64(count[0, ")),
+    "bounds of the tile before": ("documents", lambda t: t.replace("min(tile * 32 + j", "min(max(tile - 1, 0) * 32 + j")),
+    "half of a tile": ("lengths", lambda t: t.replace("tile * 32 + j", "tile * 32 + 16 + j % 16")),
+    "all for one": ("padding", lambda t: t.replace("high0[b, tile] = most0", "high0[b, tile] = least0")),
+    "any for none": ("padding", lambda t: t.replace("reduce max term0", "reduce min term0")),
+    "a step beyond the length": ("lengths", lambda t: t.replace("i64(high0[b, k]) < 1", "i64(low0[b, k]) < 1")),
+    "windows that are too short": ("own windows", lambda t: re.sub(r" >= i64\((high\d_row)", r" + 9 >= i64(\1", t)),
+}
+
+
+@pytest.mark.parametrize("what", PLANTED)
+def test_planted_errors_are_found(what: str) -> None:
+    """By the verifier, or by the chain's own draws on its own twins."""
+    name, plant = PLANTED[what]
+    found: list[str] = []
+    planted = ""
+    for deep in (True, False):
+        made, tiles = small(name, CONFIG, deep)
+        planted, text = plant(str(tiles)), str(tiles)
+        if planted != text:
+            program = parse(planted)
+            found += verify(program)
+            try:
+                found += () if found else chain_tiles.violations(made, program, cases(made.fused, deep))
+            except InternalError as error:
+                found.append(str(error))
+    assert found, planted
+
+
+@pytest.mark.parametrize("old, new, said", [
+    ("= max(min(i64(found[i]), 7), 1)", "= i64(found[i])", "is not shown to be in 1 .. 7"),
+    ("i64(found[i])] = k", "i64(found[i])] = k + 1", "is not shown to be in 0 .. 6"),
+    ("steps: i32[2, 4, 7] in 0 .. 6", "steps: i32[2, 4, 7]", "steers it and has no span"),
+    ("steps: i32[2, 4, 7] in 0 .. 6", "steps: i32[2, 4, 7] in 0 .. 5", "nothing written before keeps"),
+    ("copy u[b, h, i64(steps[b, i_block, n]) * 32", "copy u[b, h, i64(steps[b, i_block, n]) * 64", "is not shown to begin in u"),
+    ("copy v[b, h, i64(steps[b, i_block, n]) * 32", "copy v[b, h, i64(steps[b, i_block, n]) * 32 - 1", "is not shown to begin in v"),
+], ids=str)
+def test_numbers_that_steer_are_shown_to_be_in_range(old: str, new: str, said: str) -> None:
+    text = str(tensorize(of("documents"), CONFIG, H200))
+    assert old in text, text
+    assert any(said in what for what in verify(parse(text.replace(old, new))))
+
+
+def test_a_number_out_of_its_span_stops_the_interpreter() -> None:
+    program = tensorize(of("documents"), CONFIG, H200)
+    broken = parse(str(program).replace("fill found i32(0)", "fill found i32(9)"))
+    with pytest.raises(InternalError, match="which is not in 0 .. 6"):  # the first is never written: what lay there is read
+        interpret.run(broken, given(program, {"x": np.zeros((2, 200))}))
+
+
+def test_text_reads_back() -> None:
+    for schedule in ("auto", "overlap"):
+        program = tensorize(of("causal documents"), replace(CONFIG, segment=64, schedule=schedule), H200)  # type: ignore[arg-type]
+        assert parse(str(program)) == program and not verify(program)
+
+
+def test_single_passes_hold() -> None:
+    made, _ = small("documents", CONFIG, False)
+    assert not list(chain_steps.violations(made, CONFIG, H200, cases(made.fused, False)))
+
+
+# -- what composes -----------------------------------------------------------------------------------------------------
+
+
+def test_products_are_skewed_over_listed_steps() -> None:
+    """One step is listed at least, so that the next step's first product may be started behind this one's last."""
+    main = tensorize(of("documents"), replace(CONFIG, segment=64, schedule="overlap"), H200).kernels[-1]
+    (roles,) = (s for s in main.body if isinstance(s, Roles))
+    loops = [s for r in roles.roles for s in r.body if isinstance(s, For)]
+    assert [str(loop.start) for loop in loops] == ["i64(1)", "i64(0)"] and all("count[" in str(loop.stop) for loop in loops)
+    assert "drain 1 for scores" in str(main)
+
+
+def test_a_pass_that_does_not_apply_gives_what_it_got() -> None:
+    program = tensorize(of("documents"), replace(CONFIG, walk="all"), H200)
+    listed = tensorize(of("documents"), CONFIG, H200)
+    steps, count = (next(p for p in listed.kernels[-1].params if p.name == n) for n in ("steps", "count"))
+    walk = ListSteps("k", steps, count, (), 2)
+    assert walk(program.kernels[0]) is not program.kernels[0]
+    assert walk(listed.kernels[-1]) is listed.kernels[-1], "a loop of another name"
+
+
+REFUSED: dict[str, tuple[Callable[[], Program], TileConfig, str]] = {
+    "splits": (lambda: realise(attention(*MASKS["documents"]), "multi", 2), CONFIG, "walked by one block"),
+    "on chip": (lambda: realise(attention(*MASKS["documents"]), "resident"), CONFIG, "walked by one block"),
+    "several tiles": (lambda: of("documents"), replace(CONFIG, segment=64, schedule="persistent"), "tiles of equal work"),
+    "a mask of both": (lambda: realise(attention("x[b, i, l]", "x: bool[2, 200, 200]"), "single"), CONFIG, "rows and columns apart"),
+    "positions": (lambda: realise(attention("l <= i + x[0] * 0", "x: i64[2]"), "single"), CONFIG, "rows and columns apart"),
+    "no mask": (lambda: realise(attention("true", "x: i64[2, 200]"), "single"), CONFIG, "rows and columns apart"),
+}
+
+
+@pytest.mark.parametrize("what", [w for w in REFUSED if w not in ("positions", "no mask")])
+def test_refused(what: str) -> None:
+    program, config, why = REFUSED[what]
+    with pytest.raises(LoweringError, match="RF484") as error:
+        tensorize(program(), config, H200)
+    assert why in str(error.value.render())
+
+
+def test_weights_that_are_a_result_are_not_left_out() -> None:
+    """Where a hidden element is not neutral to everything, every step is made: a finite fill, a count, an extremum of another
+    kind."""
+    for text in ("select(x[b, i] == x[b, l], s, -10000.0)",):
+        fused = attention(*MASKS["documents"])
+        cascade = parse_cascade(str(fused.cascade).replace("select(x[b, i] == x[b, l], s * 0.25, -inf)", text))
+        found = fuse(cascade)
+        assert isinstance(found, Fused)
+        with pytest.raises(LoweringError, match="RF484"):
+            tensorize(realise(found, "single"), CONFIG, H200)
+
+
+# -- choice, text and compiler -----------------------------------------------------------------------------------------
+
+
+def test_the_model_never_chooses_it_and_the_tuner_is_offered_it() -> None:
+    fused = fuse(parse_cascade(str(attention(*MASKS["documents"]).cascade).replace("200", "4096").replace("[2, 3, ", "[2, 16, ")))
+    assert isinstance(fused, Fused)
+    program = realise(fused, "single")
+    known = configs(program, H200)
+    assert all(c.walk == "all" for c in known)
+    for c in known[:4]:
+        if not c.persistent:
+            one, other = (predicted(tensorize(program, replace(c, walk=w), H200), H200) for w in ("all", "listed"))  # type: ignore[arg-type]
+            assert one is not None and other is not None and other > one
+    offered = candidates(fused, "sm_90a", "quick")
+    listed = [c for c in offered if c.listed]
+    assert not offered[0].listed and len(listed) == 2 and all(c.choice.config["walk"] == "listed" for c in listed)
+    assert all("walk" not in c.choice.config for c in offered if not c.listed)
+
+
+def test_golden(golden: Callable[[str, str], None]) -> None:
+    program = tensorize(of("causal documents"), TileConfig(64, 64, 128, schedule="overlap", walk="listed"), H200)
+    golden("kernels/documents_listed.tiles.txt", str(program))
+    golden("kernels/documents_listed.py.txt", print_program(program))
+
+
+@pytest.mark.slow
+def test_it_lowers(tmp_path: Path) -> None:
+    """With TileLang's own pipeline and with roles; the kernels that list have nothing in shared memory."""
+    paths = []
+    for n, (name, config) in enumerate([("documents", TileConfig(128, 128, 256, walk="listed")), ("floats", CONFIG),
+                                        ("causal documents", TileConfig(128, 64, 256, schedule="overlap", walk="listed")),
+                                        ("padding of both", TileConfig(64, 64, 128, schedule="overlap-lanes", walk="listed"))]):
+        paths.append(tmp_path / f"kernel_{n}.py")
+        paths[-1].write_text(print_program(tensorize(of(name), config, H200)))
+    done = subprocess.run([sys.executable, str(LOWER), "sm_90a", *map(str, paths)], capture_output=True, text=True, timeout=150,
+                          check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    lowered = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("LOWERED")]
+    assert len(lowered) == 12 and all(threads == "32" and shared == "0" for name, threads, shared in lowered
+                                      if name.endswith(("_bounds", "_steps")))
