@@ -2,9 +2,9 @@
 as the model ranks them; what it finds far behind is left out before anything is compiled.
 
 The strategies are those that realise; splits are the model's, halved and doubled; configurations are those of
-:func:`redfuser.tensorize.configs` for each, and the first of them with a walk of listed steps, where data says what can be left
-out: the model, which does not see the data, counts every step of it, so that nothing but a measurement ever chooses it. Whether to fuse at all is the last choice, and nothing here: the unfused region is
-measured beside whatever this lists.
+:func:`redfuser.tensorize.configs` for each, and the first of them with a walk of listed steps where data says what can be left
+out: the model, which does not see the data, counts every step of it, so that nothing but a measurement ever chooses it. Whether
+to fuse at all is the last choice, and nothing here: the unfused region is measured beside whatever this lists.
 """
 
 from __future__ import annotations

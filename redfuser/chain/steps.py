@@ -1,5 +1,6 @@
 """Each pass held: over tiles against the tiles before it, in the interpreter and to the bit (one that only regroups sums, or
-leaves out what counts for nothing: against the cascade, as a whole program is); over a kernel's mathematics against the cascade, in float64."""
+leaves out what counts for nothing: against the cascade, as a whole program is); over a kernel's mathematics against the
+cascade, in float64."""
 
 from __future__ import annotations
 

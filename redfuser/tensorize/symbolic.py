@@ -20,7 +20,8 @@ def tensorize_sizes(program: Program, symbols: tuple[Symbol, ...], config: TileC
     """The tile program of every size of ``symbols`` (none: as :func:`tensorize`). Whether a block has room is asked of one
     size, since tiles are those of every size.
 
-    Raises LoweringError as that does, RF484 for a walk of listed steps, and RF492 where two sizes have programs that differ in more than numbers."""
+    Raises LoweringError as that does, RF484 for a walk of listed steps, and RF492 where two sizes have programs that differ in
+    more than numbers."""
     if not symbols:
         return tensorize(program, config, target, to_run=to_run)
     if config.persistent:
@@ -28,7 +29,8 @@ def tensorize_sizes(program: Program, symbols: tuple[Symbol, ...], config: TileC
                             why="no more blocks are started than there are tiles, and a symbol says how many there are")
     if config.walk != "all":
         raise LoweringError("RF484", f"{program.fused.cascade.name}: no steps to list",
-                            why="how many they may be is a number in the kernels that list and read them", help="every step is made")
+                            why="how many there may be is a number in the kernels that list and read them",
+                            help="every step is made")
     whole = one_of(program.fused.cascade.name, symbols, lambda b: tensorize(at(program, b), config, target, to_run=False),
                    lambda programs, found: merge(programs, found, symbols))
     for kernel in bound(whole, {s.name: s.high for s in symbols}).kernels if to_run else ():

@@ -111,7 +111,7 @@ def conditions() -> st.SearchStrategy[Expr]:
         st.builds(op, st.sampled_from(["and", "or"]), x, x), st.builds(lambda a: op("not", a), x)), max_leaves=4)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(conditions(), tiles())
 def test_what_is_said_to_hold_nowhere_does_not(condition: Expr, env: dict[str, Any]) -> None:
     said, true = holds(condition, env)
@@ -126,8 +126,8 @@ def test_of_two_terms_all_is_said(name: str, pair: tuple[str, str], env: dict[st
     x, y = (env[n] for n in pair)
     known = all(np.isfinite(v).all() if v.dtype.kind == "f" else (np.abs(v.astype(np.int64)) < WIDE).all() for v in (x, y))
     said, true = holds(op(name, *map(load, pair)), env)
-    apart = name == "eq" and not (x.max() < y.min() or y.max() < x.min()) or pair == ("r", "m") and name not in ("eq", "ne")
-    assert said == true or not known or apart
+    meet = name == "eq" and not (x.max() < y.min() or y.max() < x.min())
+    assert said == true or not known or meet or (pair == ("r", "m") and name not in ("eq", "ne"))
 
 
 HIDDEN = {
@@ -158,7 +158,7 @@ def test_others_are_not(condition: Expr) -> None:
     """Data of both axes, positions alone (which loops know), sums of products of floats, what is reduced."""
     assert derive(condition, "i", "l", frozenset({"z"})) is None
     beside = derive(op("and", condition, load("m")), "i", "l", frozenset({"z"}))
-    assert beside is not None and "low" not in str(beside.never) or str(condition) == "l <= i", "what is known of the rest stays"
+    assert beside is not None and "high" in str(beside.never), "what is known of the rest stays"
 
 
 def test_what_is_no_number_hides_nothing() -> None:

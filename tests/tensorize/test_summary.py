@@ -243,7 +243,7 @@ def test_numbers_that_steer_are_shown_to_be_in_range(old: str, new: str, said: s
 def test_a_number_out_of_its_span_stops_the_interpreter() -> None:
     program = tensorize(of("documents"), CONFIG, H200)
     broken = parse(str(program).replace("fill found i32(0)", "fill found i32(9)"))
-    with pytest.raises(InternalError, match="which is not in 0 .. 6"):  # the first is never written: what lay there is read
+    with pytest.raises(InternalError, match=r"which is not in 0 \.\. 6"):  # the first is never written: what lay there is read
         interpret.run(broken, given(program, {"x": np.zeros((2, 200))}))
 
 

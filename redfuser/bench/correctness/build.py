@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +148,7 @@ def compiled(program: Program, target: str, build: bool = True, verify: str | No
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         done = pipeline.run(program.fn, draw(program, "normal"), arch=arch, build=build, verify=verify, name=program.name)
-    if not (program.strategy or program.roles):
+    if not (program.strategy or program.roles or program.walk):
         return done
     forced = {}
     cascades = list(done.report.cascades)
@@ -156,7 +157,8 @@ def compiled(program: Program, target: str, build: bool = True, verify: str | No
         if made.reason is not None:
             continue
         other = produce(made.name, region.fused, arch, build=build, strategy=program.strategy or None,
-                        splits=program.splits or None, verify=verify, order=_roles_first if program.roles else list)
+                        splits=program.splits or None, verify=verify,
+                        order=partial(asked, program) if program.roles or program.walk else list)
         if other.reason is not None:
             raise RedFuserError(other.reason.code, other.reason.condition, why=other.reason.why)
         forced[region.name] = other
@@ -165,8 +167,10 @@ def compiled(program: Program, target: str, build: bool = True, verify: str | No
     return replace(done, produced={**done.produced, **forced}, report=replace(done.report, cascades=tuple(cascades)))
 
 
-def _roles_first(legal: list[Any]) -> list[Any]:
-    return sorted(legal, key=lambda c: c.schedule == "auto")
+def asked(program: Program, legal: Sequence[Any]) -> list[Any]:
+    """Of the configurations that the model puts in order, those that a program asks for, the first to be tried first."""
+    walks = [replace(c, walk=program.walk) for c in legal if not c.persistent] if program.walk else list(legal)
+    return sorted(walks, key=lambda c: c.schedule == "auto") if program.roles else walks
 
 
 def _status(code: str) -> str:

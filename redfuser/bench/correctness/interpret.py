@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from redfuser.bench.correctness.build import compiled
+from redfuser.bench.correctness.build import asked, compiled
 from redfuser.bench.correctness.examine import examine
 from redfuser.errors import LoweringError, RedFuserError
 from workloads.correctness import Program
@@ -45,7 +45,7 @@ def interpreted(program: Program, target: str) -> Callable[..., Any] | tuple[str
     names = {r.name: done.produced[r.name].name for r in kept}
     graph = outer.emit(done.imported, kept, names)
     machine = lookup(target)
-    tiles = {names[r.name]: _tiles(r.fused, done.produced[r.name], machine) for r in kept}
+    tiles = {names[r.name]: _tiles(program, r.fused, done.produced[r.name], machine) for r in kept}
     forward = graph.function({fn: _kernel(tiles[kernel]) for fn, kernel in graph.kernels.items()})
     signature = of_imported(done.imported, len(graph.outputs))
 
@@ -55,13 +55,13 @@ def interpreted(program: Program, target: str) -> Callable[..., Any] | tuple[str
     return run
 
 
-def _tiles(fused: Any, made: Any, machine: Any) -> Any:
+def _tiles(asking: Program, fused: Any, made: Any, machine: Any) -> Any:
     """The tile program that was planned: of the configuration whose text it is."""
     from redfuser.strategies import realise
     from redfuser.tensorize import configs, tensorize
 
     program = realise(fused, made.strategy, made.splits if made.strategy == "multi" else 1)
-    for config in configs(program, machine):
+    for config in asked(asking, configs(program, machine)):
         with contextlib.suppress(LoweringError):
             tiles = tensorize(program, config, machine)
             if str(tiles) == made.stages["tiles"]:

@@ -26,8 +26,9 @@ SCANS = ("sum", "prod", "max", "min")
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """A kernel parameter: a view (a contiguous reshape) of a tensor argument. ``tensor`` names the argument. span: the least and
-    the greatest whole number that an element of it is, which whoever writes it keeps and whoever reads it counts on."""
+    """A kernel parameter: a view (a contiguous reshape) of a tensor argument. ``tensor`` names the argument. span: the least
+    and the greatest whole number that an element of it is, which whoever writes it keeps and whoever reads it counts on
+    (:mod:`redfuser.tensorize.ir.spans`)."""
 
     name: str
     dtype: str

@@ -1,9 +1,9 @@
-"""Whole numbers that a kernel reads from memory and lets steer it: what they may be, and what holds of whoever writes and reads
-them.
+"""Whole numbers that a kernel reads from memory and lets steer it: what they may be, and what holds of whoever writes and
+reads them.
 
-A parameter with a ``span`` (``steps: i32[2, 4, 4] in 0 .. 3``) has whole numbers of that span wherever it was written. The kernel
-that writes it must show so in what it assigns (a loop's variable, a minimum, a maximum); a kernel that reads it may count on it:
-a tile that begins at such a number begins inside of its tensor, a loop that ends at one ends.
+A parameter with a ``span`` (``steps: i32[2, 4, 4] in 0 .. 3``) has whole numbers of that span wherever it was written. The
+kernel that writes it must show so in what it assigns (a loop's variable, a minimum, a maximum); a kernel that reads it may
+count on it: a tile that begins at such a number begins inside of its tensor, a loop that ends at one ends.
 """
 
 from __future__ import annotations

@@ -51,8 +51,8 @@ MET: tuple[Pass, ...] = (ShareRows(),)
 REGROUPS = frozenset({SumByLane.__name__})
 """Passes that add the same terms in another order: what they keep is the digits in float64, not the bits."""
 LEAVES_OUT = frozenset({ListSteps.__name__})
-"""Passes after which something that counts for nothing is not read: where that is no number, or infinite, a result may be what a
-mask says it is (docs/algebra.md) where it was not before."""
+"""Passes after which something that counts for nothing is not read: where that is no number, or infinite, a result may be what
+a mask says it is (docs/algebra.md) where it was not before."""
 
 Watcher = Callable[[str, TileKernel], None]
 """Told of each pass that changed something: its name, and the kernel after it."""

@@ -14,8 +14,8 @@ MOST = 1 << 14
 
 
 def counts(kernel: TileKernel, loop: For) -> set[int]:
-    """The numbers of steps that a loop outside of every other may make; {0} where that depends on data of which nothing is known,
-    or is not known."""
+    """The numbers of steps that a loop outside of every other may make; {0} where that depends on data of which nothing is
+    known, or is not known."""
     if isinstance(loop.start, Const) and (listed := _listed(kernel, loop.stop)) is not None:
         return {max(0, n - int(loop.start.value)) for n in range(listed[0], listed[1] + 1)}
     lets = dict(kernel.lets)

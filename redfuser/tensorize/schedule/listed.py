@@ -20,9 +20,10 @@ class ListSteps:
           gemm q, k_shared^T -> s clear        -->     gemm q, k_shared^T -> s clear
           ...                                          ...
 
-    ``at``: where of both a block finds its own. Requires a single loop, which writes no result, so that what it leaves behind is
-    what it accumulates; whoever lists the steps leaves out none that adds anything but neutral elements to that, and lists one
-    at least. ``deep``: stages of its pipeline, at most. Changes no value; what a step that is left out would have read is not."""
+    ``at``: where of both a block finds its own. ``deep``: stages of its pipeline, at most. Requires a single loop, which writes
+    no result, so that what it leaves behind is what it accumulates. Whoever lists the steps leaves out none that adds anything
+    but neutral elements to that, and lists one at least. Changes no value; what a step that is left out would have read is not
+    read."""
 
     var: str
     steps: Param

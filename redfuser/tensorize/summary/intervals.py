@@ -1,8 +1,8 @@
 """What holds of a whole tile, from bounds of its rows and of its columns.
 
-A condition on rows and columns is taken apart into its largest terms of one side, each of which has a least and a greatest value
-over the rows, or over the columns, of a tile. From those bounds follows three-valued what the condition is there: true of every
-element, false of every element, or not known::
+A condition on rows and columns is taken apart into its largest terms of one side, each of which has a least and a greatest
+value over the rows, or over the columns, of a tile. From those bounds follows three-valued what the condition is there: true of
+every element, false of every element, or not known::
 
     x[b, i] == x[b, l] and l <= i
     never where  high0 < low1 or high1 < low0  or  low3 > high2          (0: x[b, i], 1: x[b, l], 2: i, 3: l)
@@ -158,7 +158,8 @@ class _Work:
             case Op(name="select", args=(_, x, y)):
                 a, b = self.interval(x), self.interval(y)
                 if a is not None and b is not None:
-                    return _Interval(_op("min", a.low, b.low), _op("max", a.high, b.high), _all(a.known, b.known), max(a.reach, b.reach))
+                    known, reach = _all(a.known, b.known), max(a.reach, b.reach)
+                    return _Interval(_op("min", a.low, b.low), _op("max", a.high, b.high), known, reach)
             case Op(name="add" | "sub" | "min" | "max" | "mul" | "floordiv" as n, args=(x, y)) if _signed(e):
                 a, b = self.interval(x), self.interval(y)
                 return None if a is None or b is None else self._computed(n, a, b, y)

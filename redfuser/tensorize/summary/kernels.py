@@ -16,9 +16,9 @@
       parallel i < 32:
         count[b, rows_tile * 32 + i] = max(min(found[i], 4), 1)
 
-A warp is a block, so that nothing is exchanged through shared memory: beside kernels with roles there are no barriers for it. In
-the second each thread lists the steps of one tile of rows, in order; where every step is hidden it lists one all the same. Past
-the end of a row (or of the rows) stands its last element again, which changes no bound.
+A warp is a block, so that nothing is exchanged through shared memory: beside kernels with roles there are no barriers for it.
+In the second each thread lists the steps of one tile of rows, in order; where every step is hidden it lists one all the same.
+Past the end of a row (or of the rows) stands its last element again, which changes no bound.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What is made of a kernel's condition: where its own kernel finds the bounds, the steps and their number. grid: axes of the
-    kernel's grid that the condition depends on, with their extents."""
+    """What is made of a kernel's condition: where the bounds, the steps and their number lie, and who writes them. grid: axes
+    of the kernel's grid that the condition depends on, with their extents. taken: names that it has itself."""
 
     at: Geometry
     derived: Derived
@@ -116,8 +116,8 @@ class Summary:
         out = tuple(p for leaf in self.derived.leaves for p in self.bounds(leaf, True))
         read = {x for leaf in self.derived.leaves for x in _tensors(leaf.term)}
         params = tuple(p for n, p in self.at.params.items() if n in read)
-        return TileKernel(f"{self.at.kernel.name}_bounds", (*params, *out), ((tile, tiles), *self.grid), WARP, (), tuple(buffers),
-                          tuple(body), False, notes=self.notes)
+        return TileKernel(f"{self.at.kernel.name}_bounds", (*params, *out), ((tile, tiles), *self.grid), WARP, (),
+                          tuple(buffers), tuple(body), False, notes=self.notes)
 
     def _reduced(self, leaf: Leaf, names: tuple[str, str, str], width: int, buffers: list[Buffer],
                  taken: set[str]) -> list[TileStmt]:

@@ -1,5 +1,5 @@
-"""Where an element of the row counts for nothing: the condition that all accumulators of a kernel share, in terms of the tensors
-it was given and of positions."""
+"""Where an element of the row counts for nothing: the condition that all accumulators of a kernel share, in terms of the
+tensors it was given and of positions."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ KINDS = ("max", "sum")
 
 
 def counts_where(at: Geometry) -> Expr:
-    """A condition without which an element is neutral to every accumulator; TRUE where there is none. Each conjunct of it is one
-    of every accumulator's."""
+    """A condition without which an element is neutral to every accumulator; TRUE where there is none. Each conjunct of it is
+    one of every accumulator's."""
     inside = Indices(at.extents)
     per: list[set[Expr]] = []
     first: tuple[Expr, ...] = ()
