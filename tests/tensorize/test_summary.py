@@ -270,6 +270,44 @@ def test_products_are_skewed_over_listed_steps() -> None:
     assert "drain 1 for scores" in str(main)
 
 
+LATENT = """cascade latent(q: bf16[2, 100, 576], x: bf16[2, 200, 576], z: i64[2, 100], w: i64[2, 200]) over l where e = 512
+  s[b, i, l] = sum[c] f32(q[b, i, c]) * f32(x[b, l, c])
+  p[b, i, l] = select(z[b, i] == w[b, l], s * 0.0417, -inf)
+  m[b, i] = max[l] p
+  t[b, i] = sum[l] exp(p - m)
+  o[b, i, e] = sum[l] exp(p - m) / t * f32(x[b, l, e])
+  y[b, i, e] = bf16(o)
+  return y
+"""
+
+
+def test_one_group_weighs_the_listed_steps_and_others_accumulate_them() -> None:
+    fused = fuse(parse_cascade(LATENT))
+    assert isinstance(fused, Fused)
+    program, config = realise(fused, "single"), TileConfig(64, 64, 256, 2, "shared", True, schedule="relay", walk="listed")
+    listed, whole = (tensorize(program, replace(config, walk=w), H200) for w in ("listed", "all"))  # type: ignore[arg-type]
+    assert "role weigh" in str(listed)
+    rng = np.random.default_rng(0)
+    given = {n: rng.standard_normal(s).astype(interpret.NUMPY_DTYPES["bf16"]) for n, s in (("q", (2, 100, 576)), ("x", (2, 200, 576)))}
+    for z, w in (((64, 36), (70, 130)), ((100,), (100, 100)), ((50, 50), (0, 0, 200))):
+        given |= {"z": np.tile(sorted_documents(*z), (2, 1)), "w": np.tile(sorted_documents(*w), (2, 1))}
+        assert sum(map(len, visited(listed, given))) < 16
+        want, got = interpret.run(whole, given), interpret.run(listed, given, seed=1)
+        assert np.array_equal(want["y"], got["y"], equal_nan=True)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_120", "gfx942"])
+def test_other_targets(arch: str) -> None:
+    """Copies that threads wait for, one step ahead at most, and operands that wait in registers."""
+    program, machine = of("causal documents"), target(arch)
+    config = next(c for c in configs(program, machine) if not c.persistent)
+    listed, whole = (tensorize(program, replace(config, walk=w), machine) for w in ("listed", "all"))  # type: ignore[arg-type]
+    inputs = given(listed, {"x": np.stack([sorted_documents(100, 100), sorted_documents(20, 150, 30)])})
+    assert np.array_equal(interpret.run(whole, inputs)["y"], interpret.run(listed, inputs)["y"])
+    loops = [s for s in listed.kernels[-1].body if isinstance(s, For)]
+    assert all(s.stages <= 1 for s in loops) or machine.tma
+
+
 def test_a_pass_that_does_not_apply_gives_what_it_got() -> None:
     program = tensorize(of("documents"), replace(CONFIG, walk="all"), H200)
     listed = tensorize(of("documents"), CONFIG, H200)
