@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from math import inf, nan
 from typing import Any
 
@@ -150,7 +151,7 @@ BOTH = Load("k", (Index("i"), Index("l")), "bool")
 
 @pytest.mark.parametrize("condition", [
     BOTH, op("lt", Load("s", (Index("i"), Index("l")), "f32"), load("f")), op("le", Index("l"), Index("i")),
-    op("lt", op("add", op("mul", load("f"), load("g")), load("g")), Const(1.0, "f32")),  # rounded once, or twice
+    op("lt", op("sub", op("mul", load("f"), Const(1.5, "f32")), load("g")), Const(1.0, "f32")),  # rounded once, or twice
     op("lt", op("exp", op("sub", load("f"), load("g"))), Const(1.0, "f32")), op("eq", Ref("m", "f32"), load("g")),
     op("lt", op("mod", op("add", load("a"), load("b")), i64(3)), i64(1)),
 ], ids=str)
@@ -159,6 +160,39 @@ def test_others_are_not(condition: Expr) -> None:
     assert derive(condition, "i", "l", frozenset({"z"})) is None
     beside = derive(op("and", condition, load("m")), "i", "l", frozenset({"z"}))
     assert beside is not None and "high" in str(beside.never), "what is known of the rest stays"
+
+
+FAR = {"whole": ("a", "b", (0, 5, WIDE - 1, WIDE, WIDE + 1, 1 << 40, -WIDE, 1 - WIDE, -(1 << 50))),
+       "single": ("f", "g", (0.0, 1.0, inf, -inf, nan, 65504.0, -3.0, 3e38))}
+
+
+@pytest.mark.parametrize("kind", FAR)
+def test_at_the_ends_of_a_type(kind: str) -> None:
+    """Each with each, alone in a tile and with a third beside it."""
+    x, y, values = FAR[kind]
+    joined = op("sub", load(x), load(y))
+    zero = i64(0) if kind == "whole" else Const(0.0, "f32")
+    asked = [op(n, *sides) for n in ("lt", "le", "gt", "ge", "eq", "ne") for sides in (
+        (load(x), load(y)), (joined, zero), (op("min", load(x), load(y)), zero), (op("neg", load(x)), load(y)))]
+    env: dict[str, Any] = {"i": np.arange(ROWS)[:, None], "l": np.arange(COLUMNS)[None], "z": 0}
+    dtype = NUMPY_DTYPES[TENSORS[x][0]]
+    for k, (v, w) in enumerate(itertools.product(values, values)):
+        for beside in (w, values[k % len(values)]):
+            env |= {x: np.full((ROWS, 1), v, dtype), y: np.array([[w, w, beside, w]], dtype)}
+            for e in asked:
+                for condition in (e, op("not", e)):
+                    said, true = holds(condition, env)
+                    assert true or not said, (str(condition), v, w, beside)
+
+
+def test_what_lies_apart_is_known_to_whatever_it_is_cut_off() -> None:
+    env = {"i": np.arange(ROWS)[:, None], "l": np.arange(COLUMNS)[None], "z": 0, "a": np.full((ROWS, 1), -3),
+           "b": np.array([[1 << 40, 1 << 50, WIDE, 1 << 60]])}
+    assert holds(op("eq", load("a"), load("b")), env) == (True, True)
+    assert holds(op("ge", load("a"), load("b")), env) == (True, True)
+    far = {**env, "a": np.full((ROWS, 1), 1 << 45)}
+    assert not holds(op("eq", load("a"), load("b")), far)[0] and not holds(op("lt", load("a"), load("b")), far)[0]
+    assert not holds(op("lt", op("add", load("a"), load("b")), i64(0)), env)[0], "a sum of what is cut off is no bound"
 
 
 def test_what_is_no_number_hides_nothing() -> None:

@@ -32,6 +32,8 @@ from redfuser.tensorize.ir.parse import parse
 from redfuser.tensorize.ir.verify import verify
 from redfuser.tensorize.model import predicted
 from redfuser.tensorize.schedule.listed import ListSteps
+from tests.chain.survivors import Kernel, table
+from tests.chain.twins import Twin
 
 H200 = target("sm_90a")
 CONFIG = TileConfig(64, 32, 128, walk="listed")
@@ -189,7 +191,7 @@ def _rest(text: str) -> str:
 
 PLANTED: dict[str, tuple[str, Callable[[str], str]]] = {
     "least and greatest change places": ("documents", lambda t: re.sub(
-        r"= (least|most)(\d)", lambda m: f"= {'most' if m[1] == 'least' else 'least'}{m[2]}", _first(t)) + _rest(t)),
+        r"(least|most)(\d)\[", lambda m: f"{'most' if m[1] == 'least' else 'least'}{m[2]}[", _first(t)) + _rest(t)),
     "<= for <": ("documents", lambda t: t.replace("i64(high0_row[i]) < i64(low1", "i64(high0_row[i]) <= i64(low1")),
     "<= for <, turned": ("documents", lambda t: t.replace("< i64(low0_row[i])", "<= i64(low0_row[i])")),
     "not as it is written": ("documents", lambda t: t.replace("i64(low1[b, k]) or i64(high1", "i64(low1[b, k]) or i64(low1")),
@@ -200,9 +202,10 @@ PLANTED: dict[str, tuple[str, Callable[[str], str]]] = {
     "the other batch's number": ("documents", lambda t: t.replace("i64(count[b, ", "i64(count[0, ")),
     "bounds of the tile before": ("documents", lambda t: t.replace("min(tile * 32 + j", "min(max(tile - 1, 0) * 32 + j")),
     "half of a tile": ("lengths", lambda t: t.replace("tile * 32 + j", "tile * 32 + 16 + j % 16")),
-    "all for one": ("padding", lambda t: t.replace("high0[b, tile] = most0", "high0[b, tile] = least0")),
+    "all for one": ("padding", lambda t: t.replace("i64(most0[i])", "i64(least0[i])")),
     "any for none": ("padding", lambda t: t.replace("reduce max term0", "reduce min term0")),
     "a step beyond the length": ("lengths", lambda t: t.replace("i64(high0[b, k]) < 1", "i64(low0[b, k]) < 1")),
+    "tiles without bounds": ("padding", lambda t: t.replace("grid (tile < 3", "grid (tile < 2")),
     "windows that are too short": ("own windows", lambda t: re.sub(r" >= i64\((high\d_row)", r" + 9 >= i64(\1", t)),
 }
 
@@ -224,6 +227,17 @@ def test_planted_errors_are_found(what: str) -> None:
             except InternalError as error:
                 found.append(str(error))
     assert found, planted
+
+
+@pytest.mark.parametrize("name", ["padding", "lengths", "documents"])
+def test_whatever_is_planted_where_steps_are_listed_is_found(name: str) -> None:
+    """Or it is no error: more steps than need be, threads that list nothing, numbers as large as no draw has."""
+    made = [small(name, CONFIG, deep) for deep in (True, False)]
+    kernel = Kernel(name, (Twin("listed", True, *made[0]), Twin("listed", False, *made[1])))
+    errors = [e for e in kernel.planted if e[0][1].path[0] in (0, 1) and not any(f"{1 << 29}" in str(m) for _, m in e)]
+    found = table(kernel, errors)
+    assert not found.refused and not found.missed, found
+    assert found.caught >= 7
 
 
 @pytest.mark.parametrize("old, new, said", [

@@ -24,6 +24,7 @@ from redfuser.tensorize.ir.crew import Crew
 from redfuser.tensorize.ir.effects import alike
 from redfuser.tensorize.ir.nodes import Roles, TileKernel, TileProgram
 from redfuser.tensorize.ir.pointwise import NUMPY_DTYPES, storage
+from redfuser.tensorize.ir.spans import spans
 from redfuser.tensorize.ir.symbols import bound
 
 TOGETHER = 1 << 18
@@ -66,6 +67,7 @@ def at_shapes(program: TileProgram, inputs: Mapping[str, np.ndarray]) -> TilePro
 def _run(program: TileProgram, sets: Sequence[Mapping[str, np.ndarray]],
          dtypes: Mapping[str, np.dtype], seed: int) -> dict[str, np.ndarray]:
     memory: dict[str, np.ndarray] = {}
+    kept = {name: span for kernel in program.kernels for name, span in spans(kernel).items()}
     for arg in program.args:
         if arg.role == "in":
             for inputs in sets:
@@ -75,7 +77,8 @@ def _run(program: TileProgram, sets: Sequence[Mapping[str, np.ndarray]],
             given = np.stack([np.asarray(inputs[arg.name]).astype(NUMPY_DTYPES[arg.dtype]) for inputs in sets])
             memory[arg.name] = given.astype(dtypes[arg.dtype])
         else:
-            memory[arg.name] = np.full((len(sets), *arg.shape), garbage(dtypes[arg.dtype]), dtypes[arg.dtype])
+            unwritten = kept[arg.name][1] + 1 if arg.name in kept else garbage(dtypes[arg.dtype])
+            memory[arg.name] = np.full((len(sets), *arg.shape), unwritten, dtypes[arg.dtype])
     with np.errstate(all="ignore"):
         for kernel in program.kernels:
             _run_kernel(kernel, memory, dtypes, len(sets), seed)

@@ -41,7 +41,7 @@ from redfuser.tensorize.ir.symbols import size_of
 
 _WORD = r"([\w@]+)"
 _TENSOR = re.compile(rf"{_WORD}: (\w+)\[(.*)\]")
-_SPAN = re.compile(r" in (\d+) \.\. (\d+)$")
+_SPAN = re.compile(r" in (-?\d+) \.\. (-?\d+)$")
 _SYMBOL = re.compile(rf"symbol {_WORD} in (\d+) \.\. (\d+)$")
 _KERNEL = re.compile(rf"kernel {_WORD}\((.*)\) grid \((.*)\) threads (\d+)( specialized)?(?: raster (\d+))?"
                      r"( exact(?: small)?)?(?: cluster (\d+))?$")

@@ -7,9 +7,10 @@ every element, false of every element, or not known::
     x[b, i] == x[b, l] and l <= i
     never where  high0 < low1 or high1 < low0  or  low3 > high2          (0: x[b, i], 1: x[b, l], 2: i, 3: l)
 
-A bound at an end of its type's range says nothing: there lie what is no number, the infinities, and whole numbers too large for
-sums of them to be of 32 bits. Arithmetic of floats that joins both sides is not followed further than one operation: a compiler
-may round a product and a sum together for an element and apart for its bounds.
+What is no number has both infinities for bounds, and whole numbers are cut off where sums of them leave 32 bits: both stay in
+order, so that what lies apart does, but are equal to nothing and are computed with no further. Arithmetic of floats that joins
+both sides is not followed further than one operation: a compiler may round a product and a sum together for an element and
+apart for its bounds.
 """
 
 from __future__ import annotations
@@ -56,6 +57,11 @@ class Leaf:
         return "f32" if self.floats else "i32"
 
     @property
+    def span(self) -> tuple[int, int] | None:
+        """What its bounds may be, where they are whole numbers."""
+        return None if self.floats else (0, 1) if self.term.dtype == "bool" else (-WIDE, WIDE)
+
+    @property
     def low(self) -> Expr:
         return Ref(f"low{self.number}", "f32" if self.floats else "i64")
 
@@ -84,12 +90,19 @@ def derive(condition: Expr, rows: str, columns: str, others: frozenset[str]) -> 
 
 @dataclass(frozen=True, slots=True)
 class _Interval:
-    """known: what must hold of it for its bounds to be some. reach: of whole numbers, how large they are at most."""
+    """known: what must hold of it for its bounds to be some. reach: of whole numbers, how large they are at most. apart: what
+    must hold for it to be less than another where its greatest value is less than the other's least: nothing of a term by
+    itself, since what is cut off stays in order, and an infinity is less than nothing."""
 
     low: Expr
     high: Expr
     known: Expr = TRUE
     reach: float = inf
+    apart: Expr | None = None
+
+    @property
+    def ordered(self) -> Expr:
+        return self.known if self.apart is None else self.apart
 
 
 _Truth = tuple[Expr, Expr]
@@ -149,7 +162,7 @@ class _Work:
             return _constant(e)
         if self.side(e) is not None:
             leaf = self.leaf(e)
-            return None if leaf is None else _Interval(leaf.low, leaf.high, _known(leaf), _reach(leaf))
+            return None if leaf is None else _Interval(leaf.low, leaf.high, _known(leaf), _reach(leaf), TRUE)
         match e:
             case Cast(arg=x, dtype=d):
                 return self._cast(x, d)
@@ -257,18 +270,16 @@ def _known(leaf: Leaf) -> Expr:
 def _compared(name: str, a: _Interval, b: _Interval) -> _Truth:
     if name in _TURNED:
         return _compared(_TURNED[name], b, a)
-    known = _all(a.known, b.known)
+    known, ordered = _all(a.known, b.known), _all(a.ordered, b.ordered)
     match name:
         case "lt":
-            yes, no = op("lt", a.high, b.low), op("ge", a.low, b.high)
+            return _all(ordered, op("lt", a.high, b.low)), _all(known, op("ge", a.low, b.high))
         case "le":
-            yes, no = op("le", a.high, b.low), op("gt", a.low, b.high)
+            return _all(known, op("le", a.high, b.low)), _all(ordered, op("gt", a.low, b.high))
         case "eq":
-            yes = op("and", op("ge", a.low, b.high), op("le", a.high, b.low))
-            no = op("or", op("lt", a.high, b.low), op("lt", b.high, a.low))
-        case _:
-            return _compared(_NOT[name], a, b)[::-1]
-    return _all(known, yes), _all(known, no)
+            same = _all(known, op("ge", a.low, b.high), op("le", a.high, b.low))
+            return same, _all(ordered, op("or", op("lt", a.high, b.low), op("lt", b.high, a.low)))
+    return _compared(_NOT[name], a, b)[::-1]
 
 
 def _op(name: str, x: Expr, y: Expr) -> Expr:

@@ -6,6 +6,7 @@
       parallel i < 1, j < 128:
         term[i, j] = i32(max(min(x2[b, tile * 128 + j], 536870912), -536870912))
       reduce min term -> least clear;  reduce max term -> most clear
+      low0[b, tile] = least;  high0[b, tile] = most
       ...
 
     kernel NAME_steps(low0: .., steps: i32[2, 4, 4] out in 0 .. 3, count: i32[2, 4] out in 1 .. 4) grid (rows_tile < 1, b < 2)
@@ -85,7 +86,7 @@ class Summary:
     def bounds(self, leaf: Leaf, out: bool) -> tuple[Param, Param]:
         """Where the least and the greatest of a term are, by tile."""
         shape = (*self._points, self.side(leaf).tiles)
-        low, high = (Param(self._name(f"{n}{leaf.number}"), leaf.dtype, shape, out) for n in ("low", "high"))
+        low, high = (Param(self._name(f"{n}{leaf.number}"), leaf.dtype, shape, out, leaf.span) for n in ("low", "high"))
         return low, high
 
     @property
@@ -137,7 +138,10 @@ class Summary:
             buffers.append(Buffer(found, "fragment", leaf.dtype, (1,)))
             out.append(ReduceTile(kind, term, found))
             where = (*(Index(a) for a, _ in self.grid), Index(tile))
-            out.append(Parallel((i,), (1,), (Assign(param.name, where, Load(found, (Index(i),), leaf.dtype)),)))
+            own: Expr = Load(found, (Index(i),), leaf.dtype)
+            if leaf.span is not None:
+                own = imax(imin(Cast(own, "i64"), i64(leaf.span[1])), i64(leaf.span[0]))
+            out.append(Parallel((i,), (1,), (Assign(param.name, where, own),)))
         return out
 
     def _value(self, e: Expr, axes: Mapping[str, Expr]) -> Expr:
