@@ -48,6 +48,11 @@ class Leaf:
     columns: bool
 
     @property
+    def axis(self) -> bool:
+        """Is it a position, whose bounds over a tile need no data?"""
+        return isinstance(self.term, Index)
+
+    @property
     def floats(self) -> bool:
         return self.term.dtype in FLOATS
 
@@ -261,7 +266,7 @@ def _reach(leaf: Leaf) -> float:
 
 def _known(leaf: Leaf) -> Expr:
     """Where its bounds are some. An axis is in range, and so are truths."""
-    if leaf.term.dtype == "bool" or isinstance(leaf.term, Index):
+    if leaf.term.dtype == "bool" or leaf.axis:
         return TRUE
     least, most = (Const(-inf, "f32"), Const(inf, "f32")) if leaf.floats else (i64(-WIDE), i64(WIDE))
     return _all(op("gt", leaf.low, least), op("lt", leaf.high, most))

@@ -51,6 +51,11 @@ class Side:
     def tiles(self) -> int:
         return -(-self.extent // self.size)
 
+    def ends(self, tile: Expr) -> tuple[Expr, Expr]:
+        """The first and the last position of a tile."""
+        last = iadd(imul(tile, self.size), i64(self.size - 1))
+        return imul(tile, self.size), last if self.extent % self.size == 0 else imin(last, i64(self.extent - 1))
+
 
 @dataclass(frozen=True, slots=True)
 class Summary:
@@ -80,6 +85,11 @@ class Summary:
     def _points(self) -> tuple[int, ...]:
         return tuple(n for _, n in self.grid)
 
+    @property
+    def measured(self) -> tuple[Leaf, ...]:
+        """Terms whose bounds are those of data."""
+        return tuple(leaf for leaf in self.derived.leaves if not leaf.axis)
+
     def side(self, leaf: Leaf) -> Side:
         return self.columns if leaf.columns else self.rows
 
@@ -92,7 +102,7 @@ class Summary:
     @property
     def scratch(self) -> tuple[Param, ...]:
         """All that is written by one of the kernels and read by a later one."""
-        return (*(p for leaf in self.derived.leaves for p in self.bounds(leaf, True)), self.steps, self.count)
+        return (*(p for leaf in self.measured for p in self.bounds(leaf, True)), self.steps, self.count)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -104,18 +114,18 @@ class Summary:
 
     def bounding(self) -> TileKernel:
         """The least and the greatest of every term over every tile of its side."""
-        tiles = max(self.side(leaf).tiles for leaf in self.derived.leaves)
+        tiles = max(self.side(leaf).tiles for leaf in self.measured)
         taken = {*self.taken, *(p.name for p in self.scratch)}
         tile, i, j = (fresh(n, taken) for n in ("tile", "i", "j"))
         buffers: list[Buffer] = []
         body: list[TileStmt] = []
-        for leaf in self.derived.leaves:
+        for leaf in self.measured:
             side = self.side(leaf)
             width = max(WARP, 1 << (side.size - 1).bit_length())
             stmts = self._reduced(leaf, (tile, i, j), width, buffers, taken)
             body += stmts if side.tiles == tiles else [If(op("lt", Index(tile), i64(side.tiles)), tuple(stmts))]
-        out = tuple(p for leaf in self.derived.leaves for p in self.bounds(leaf, True))
-        read = {x for leaf in self.derived.leaves for x in _tensors(leaf.term)}
+        out = tuple(p for leaf in self.measured for p in self.bounds(leaf, True))
+        read = {x for leaf in self.measured for x in _tensors(leaf.term)}
         params = tuple(p for n, p in self.at.params.items() if n in read)
         return TileKernel(f"{self.at.kernel.name}_bounds", (*params, *out), ((tile, tiles), *self.grid), WARP, (),
                           tuple(buffers), tuple(body), False, notes=self.notes)
@@ -173,7 +183,10 @@ class Summary:
         known: dict[str, Expr] = {}
         buffers = [Buffer(found, "fragment", "i32", (WARP,))]
         kept: list[Assign] = []
-        for leaf in self.derived.leaves:
+        for leaf in (leaf for leaf in self.derived.leaves if leaf.axis):
+            tile: Expr = Index(k) if leaf.columns else imin(row, i64(rows - 1))
+            known |= dict(zip((str(leaf.low), str(leaf.high)), self.side(leaf).ends(tile), strict=True))
+        for leaf in self.measured:
             for ref, p in zip((leaf.low, leaf.high), self.bounds(leaf, False), strict=True):
                 if leaf.columns:
                     value: Expr = Load(p.name, (*point, Index(k)), p.dtype)
@@ -185,7 +198,7 @@ class Summary:
                 known[str(ref)] = value if leaf.floats else Cast(value, "i64")
         more = Op("select", (_with(self.derived.never, known), Const(0, "i32"), Const(1, "i32")), "i32")
         number = imax(imin(Cast(here, "i64"), i64(columns)), i64(1))
-        params = (*(p for leaf in self.derived.leaves for p in self.bounds(leaf, False)), self.steps, self.count)
+        params = (*(p for leaf in self.measured for p in self.bounds(leaf, False)), self.steps, self.count)
         body: list[TileStmt] = [
             Fill(found, Const(0, "i32")), *([Parallel((i,), (WARP,), tuple(kept))] if kept else []),
             For(k, i64(0), i64(columns), (Parallel((i,), (WARP,), (
@@ -205,7 +218,7 @@ def _cut(leaf: Leaf, value: Expr, over: float) -> Expr:
         single = value if value.dtype == "f32" else Cast(value, "f32")
         return Op("select", (op("isnan", single), Const(over, "f32"), single), "f32")
     whole = value if value.dtype == "i64" else Cast(value, "i64")
-    return Cast(whole, "i32") if isinstance(leaf.term, Index) else Cast(imax(imin(whole, i64(WIDE)), i64(-WIDE)), "i32")
+    return Cast(imax(imin(whole, i64(WIDE)), i64(-WIDE)), "i32")
 
 
 def _tensors(e: Expr) -> set[str]:
