@@ -310,6 +310,39 @@ def test_one_group_weighs_the_listed_steps_and_others_accumulate_them() -> None:
         assert np.array_equal(want["y"], got["y"], equal_nan=True)
 
 
+FEW = {
+    "heads that share keys": ("q: f16[2, 12, 32], u: f16[2, 200, 32], v: f16[2, 200, 32], x: bool[2, 200]", "b, h", "b, h, c", "b, l, c",
+                              "b, l, e", "x[b, l]"),
+    "one row": ("q: f16[2, 3, 32], u: f16[2, 3, 200, 32], v: f16[2, 3, 200, 32], x: i64[2, 200], low0: i64[2]", "b, h", "b, h, c",
+                "b, h, l, c", "b, h, l, e", "x[b, l] == low0[b]"),
+    "four axes of a grid": ("q: f16[2, 2, 2, 3, 70, 16], u: f16[2, 2, 2, 3, 200, 16], v: f16[2, 2, 2, 3, 200, 16], x: bool[2, 2, 2, 3, 200]",
+                            "a, b, g, h, i", "a, b, g, h, i, c", "a, b, g, h, l, c", "a, b, g, h, l, e", "x[a, b, g, h, l]"),
+}
+
+
+@pytest.mark.parametrize("what", FEW)
+def test_other_grids(what: str) -> None:
+    """Rows that are no axis of the condition, or of nothing, and more axes than a launch has; an input with a scratch's name."""
+    inputs, grid, q, k, v, mask = FEW[what]
+    fused = fuse(parse_cascade(f"""cascade few({inputs}) over l
+  s[{grid}, l] = sum[c] f32(q[{q}]) * f32(u[{k}])
+  p[{grid}, l] = select({mask}, s * 0.25, -inf)
+  m[{grid}] = max[l] p
+  t[{grid}] = sum[l] exp(p - m)
+  o[{grid}, e] = sum[l] exp(p - m) / t * f32(v[{v}])
+  y[{grid}, e] = f16(o)
+  return y
+"""))
+    assert isinstance(fused, Fused)
+    config = TileConfig(16, 32, 32, 1, "shared", False, walk="listed")
+    listed, whole = (tensorize(realise(fused, "single"), replace(config, walk=w), H200) for w in ("listed", "all"))  # type: ignore[arg-type]
+    x = next(a for a in listed.args if a.name == "x")
+    keep = np.arange(200) >= 50 + np.arange(np.prod(x.shape[:-1])).reshape(*x.shape[:-1], 1) * 30 % 120
+    drawn = given(listed, {"x": keep, "low0": np.ones(2)} if "low0" in inputs else {"x": keep})
+    assert max(map(len, visited(listed, drawn))) < 7
+    assert np.array_equal(interpret.run(whole, drawn)["y"], interpret.run(listed, drawn)["y"])
+
+
 @pytest.mark.parametrize("arch", ["sm_80", "sm_120", "gfx942"])
 def test_other_targets(arch: str) -> None:
     """Copies that threads wait for, one step ahead at most, and operands that wait in registers."""

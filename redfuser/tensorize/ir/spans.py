@@ -13,7 +13,7 @@ from math import inf
 
 from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, walk
 from redfuser.dtypes import INTS
-from redfuser.tensorize.ir.effects import slices, writes
+from redfuser.tensorize.ir.effects import every, slices, writes
 from redfuser.tensorize.ir.flight import Fetch, Let, Send
 from redfuser.tensorize.ir.nodes import Copy, For, If, Parallel, Roles, Slice, TileKernel, TileProgram, TileStmt
 
@@ -84,8 +84,8 @@ def broken(program: TileProgram) -> Iterator[str]:
                 yield f"{k.name}: nothing written before keeps {p}"
         yield from (f"{k.name}: {what}" for what in unproved(k))
         loose = scratch - set(spans(k))
-        yield from (f"{k.name}: {x.tensor} steers it and has no span" for s, _ in _places(k) for e in _steering(s)
-                    for x in walk(e) if isinstance(x, Load) and x.tensor in loose)
+        yield from (f"{k.name}: {x.tensor} steers it and has no span" for s in (every(k.body) if loose else ())
+                    for e in _steering(s) for x in walk(e) if isinstance(x, Load) and x.tensor in loose)
 
 
 def unproved(kernel: TileKernel) -> Iterator[str]:

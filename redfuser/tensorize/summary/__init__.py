@@ -8,6 +8,7 @@ from redfuser.acrf.affine import axes_of
 from redfuser.acrf.expr import Expr, Index
 from redfuser.acrf.index import i64
 from redfuser.strategies.alive import TRUE
+from redfuser.tensorize.arguments import argument_name, tensors
 from redfuser.tensorize.geometry import Geometry
 from redfuser.tensorize.ir.nodes import TileKernel
 from redfuser.tensorize.schedule.listed import ListSteps
@@ -33,7 +34,8 @@ def summary(at: Geometry, kernel: TileKernel) -> tuple[Summary, ListSteps] | str
     used = {a for leaf in derived.leaves for a in axes_of(leaf.term)}
     grid = tuple((v, extent) for v, extent in ((a, at.extents[a]) for a in reversed(roles.grid)) if v in used and extent > 1)
     rows, columns = (Side(a, at.extents[a], at.sizes[a]) for a in (roles.rows, n))
-    taken = frozenset({*(p.name for p in kernel.params), *(b.name for b in kernel.buffers), *(v for v, _ in kernel.grid),
+    arguments = (argument_name(at.program, t.name) for t, _ in tensors(at.program))
+    taken = frozenset({*arguments, *(b.name for b in kernel.buffers), *(v for v, _ in kernel.grid),
                        *(v for v, _ in kernel.lets), *at.roles.grid, "T"})
     made = Summary(at, derived, rows, columns, grid, taken)
     block = f"{roles.rows}_block"
