@@ -46,7 +46,9 @@ def _as_decided(name: str, fused: Fused, arch: str, build: bool, verify: str, de
                                       help="nothing to change; `redfuser tune` measures again"))
 
     def only(legal: list[Any]) -> list[Any]:
-        return [c for c in legal if c == wanted]
+        from redfuser.tensorize.config import walks
+
+        return [c for c in walks(legal) if c == wanted]
 
     wanted = _config(record.choice.config)
 

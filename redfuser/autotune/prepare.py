@@ -24,6 +24,7 @@ from redfuser.describe import versions
 from redfuser.errors import LoweringError, TuningError
 from redfuser.kernels import produce
 from redfuser.plan import Produced
+from redfuser.tensorize.config import walks
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ def _candidates(w: Wanted, arch: str, effort: str) -> list[Candidate]:
 def _produced(w: Wanted, candidate: Candidate, arch: str, verify: str) -> Produced:
     c = candidate.choice
     return produce("tuned", w.fused, arch, strategy=c.strategy, splits=c.splits, verify=verify,
-                   order=lambda legal: [x for x in legal if x.to_json() == c.config])
+                   order=lambda legal: [x for x in walks(legal) if x.to_json() == c.config])
 
 
 def _kernel(w: Wanted, key: str, arch: str, command: str,

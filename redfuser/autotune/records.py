@@ -44,7 +44,7 @@ class Choice:
         c = self.config
         columns = f", columns {c['columns']}" if c.get("columns") else ""
         return (f"{how}, {c.get('rows')} rows x {c.get('segment')}, {c.get('threads')} threads, {c.get('stages')} stages, "
-                f"{c.get('schedule')}{columns}")
+                f"{c.get('schedule')}{columns}{', listed steps' * (c.get('walk') == 'listed')}")
 
 
 @dataclass(frozen=True, slots=True)

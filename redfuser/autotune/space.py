@@ -10,7 +10,7 @@ to fuse at all is the last choice, and nothing here: the unfused region is measu
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from redfuser.acrf.state import Fused
@@ -82,10 +82,11 @@ def _of(program: Any, strategy: str, arch: str, own: bool, texts: set[str]) -> I
         yield Candidate(Choice(strategy, program.splits), None, 0, own)
         return
     from redfuser.tensorize import configs
+    from redfuser.tensorize.config import walks
 
     machine, listed = target(arch), 0
     known = configs(program, machine)[:LOOKED]
-    for rank, config in enumerate([*known, *(replace(c, walk="listed") for c in known if own and not c.persistent)]):
+    for rank, config in enumerate(walks(known) if own else known):
         if config.walk == "listed" and listed == LISTED:
             break
         found = _lowered(program, config, machine)

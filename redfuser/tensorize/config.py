@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -94,3 +95,9 @@ class TileConfig:
         walk = ", listed steps" if self.walk == "listed" else ""
         return (f"{self.rows} rows x {self.segment}, {self.threads} threads, {self.stages} stages, {how}, "
                 f"weights in {self.weights}{walk}")
+
+
+def walks(legal: Sequence[TileConfig]) -> list[TileConfig]:
+    """Configurations, and behind them the same with walks of listed steps: what may be asked for and measured beside what the
+    model chooses among."""
+    return [*legal, *(replace(c, walk="listed") for c in legal if not c.persistent)]

@@ -15,6 +15,7 @@ import pytest
 
 from redfuser.acrf import fuse, parse_cascade
 from redfuser.acrf.state import Fused
+from redfuser.autotune.lookup import Decision
 from redfuser.autotune.space import candidates
 from redfuser.chain import steps as chain_steps
 from redfuser.chain import tiles as chain_tiles
@@ -22,6 +23,7 @@ from redfuser.chain import twin
 from redfuser.chain.samples import cases
 from redfuser.codegen.tilelang import print_program
 from redfuser.errors import InternalError, LoweringError
+from redfuser.kernels import produce
 from redfuser.strategies import realise
 from redfuser.strategies.program import Program
 from redfuser.target import target
@@ -32,6 +34,7 @@ from redfuser.tensorize.ir.parse import parse
 from redfuser.tensorize.ir.verify import verify
 from redfuser.tensorize.model import predicted
 from redfuser.tensorize.schedule.listed import ListSteps
+from tests.autotune.planted import record
 from tests.chain.survivors import Kernel, table
 from tests.chain.twins import Twin
 
@@ -411,6 +414,9 @@ def test_the_model_never_chooses_it_and_the_tuner_is_offered_it() -> None:
     listed = [c for c in offered if c.listed]
     assert not offered[0].listed and len(listed) == 2 and all(c.choice.config["walk"] == "listed" for c in listed)
     assert all("walk" not in c.choice.config for c in offered if not c.listed)
+    obeyed = produce("attention", fused, "sm_90a", build=False, verify="0",
+                     decided=Decision(record(fused, listed[0].choice), "project"))
+    assert "listed steps" in obeyed.config and "attention_steps" in obeyed.stages["source"] and "listed" in str(listed[0].choice)
 
 
 def test_golden(golden: Callable[[str, str], None]) -> None:

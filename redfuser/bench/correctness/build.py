@@ -168,9 +168,11 @@ def compiled(program: Program, target: str, build: bool = True, verify: str | No
 
 
 def asked(program: Program, legal: Sequence[Any]) -> list[Any]:
-    """Of the configurations that the model puts in order, those that a program asks for, the first to be tried first."""
-    walks = [replace(c, walk=program.walk) for c in legal if not c.persistent] if program.walk else list(legal)
-    return sorted(walks, key=lambda c: c.schedule == "auto") if program.roles else walks
+    """Of the configurations that there are, those that a program asks for, the first to be tried first."""
+    from redfuser.tensorize.config import walks
+
+    found = [c for c in walks(legal) if c.walk == (program.walk or "all")]
+    return sorted(found, key=lambda c: c.schedule == "auto") if program.roles else found
 
 
 def _status(code: str) -> str:
