@@ -33,6 +33,9 @@ AT_ONCE = 256
 def lower_contraction(work: Builder, b: Block) -> None:
     """``s[rows, segment] = sum[c] A[rows, c] * B[segment, c]``."""
     assert b.over is not None and work.at.roles.segment is not None
+    if more := [a for a in b.axes if a not in (*work.at.roles.grid, *work.at.across) and work.at.extents[a] > 1]:
+        raise LoweringError("RF493", f"{work.at.kernel.name}: {b.name} spans {', '.join((*work.at.across, *more))} at once",
+                            why="a tile has rows and one other axis")
     parts = algebra.factors(b.exprs[0])
     deep = padded(work.at.extents[b.over], work.at.config)
     inside = work.contracting(Depth(b.over, deep, i64(0)))

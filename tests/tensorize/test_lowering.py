@@ -11,9 +11,10 @@ import pytest
 from redfuser.acrf import fuse, parse_cascade
 from redfuser.acrf.state import Fused
 from redfuser.codegen import tilelang
+from redfuser.errors import LoweringError
 from redfuser.strategies import realise
 from redfuser.target import target
-from redfuser.tensorize import configs, tensorize
+from redfuser.tensorize import TileConfig, configs, tensorize
 from redfuser.tensorize.model.registers import block_threads
 from redfuser.tensorize.spaces import row_space
 from tests import fused_examples as cascades
@@ -51,6 +52,18 @@ def test_a_row_on_chip_is_shared_evenly(n):
     for c in row_space(True, 4096, n, False, 4096):
         even = c.segment % (4 * c.threads) == 0 or (c.rows == 1 and c.segment % c.threads == 0)
         assert c.segment >= n and (c.segment & (c.segment - 1) == 0 or even), c
+
+
+def test_a_contraction_of_three_axes_is_no_tile() -> None:
+    """A small network that scores each element (two products, what lies between them read per weight): the first has rows,
+    elements and its own units, of which a tile has no third."""
+    fused = fuse(parse_cascade("cascade scored(x: f16[4, 9, 32], k: f16[16, 32], a: f16[1], w: f16[1, 16], v: f16[4, 9, 32]) over l\n"
+                               "  s[i, l, e] = sum[c] f32(x[i, l, c]) * f32(k[e, c])\n"
+                               "  p[i, l] = sum[e] select(0.0 < s, s, f32(a[0]) * s) * f32(w[0, e])\n  m[i] = max[l] p\n"
+                               "  t[i] = sum[l] exp(p - m)\n  o[i, n] = sum[l] exp(p - m) / t * f32(v[i, l, n])\n  return o\n"))
+    assert isinstance(fused, Fused), fused
+    with pytest.raises(LoweringError, match="RF493"):
+        tensorize(realise(fused, "single"), TileConfig(64, 32, 128, 1, "registers", False), target("sm_90a"))
 
 
 @pytest.mark.slow
