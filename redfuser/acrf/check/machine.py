@@ -229,13 +229,14 @@ class Machine:
         return (Labelled(axes, np.asarray(f.reduce(data, axis=-1, dtype=NUMPY[dtype], initial=start))),)
 
     def _contract(self, body: Expr, over: str, dtype: str) -> Labelled | None:
-        """A sum of products, as a contraction: the same terms without the full outer product in memory."""
+        """A sum of products, as a contraction: the same terms without the full outer product in memory. Not where a factor is
+        as large as that by itself: a library may take the other one, which each term is rounded with, out of the sum."""
         factors = _factors(body)
         if not isinstance(self.numbers, Arrays) or len(factors) < 2 or body.dtype not in ("f32", "f64"):
             return None
         parts = [self.expr(f) for f in factors]
         axes = tuple(a for a in union(p.axes for p in parts) if a != over)
-        if not any(over in p.axes for p in parts) or all(set(p.axes) == {*axes, over} for p in parts):
+        if not any(over in p.axes for p in parts) or any(set(p.axes) == {*axes, over} for p in parts):
             return None
         letters = {a: chr(97 + i) for i, a in enumerate((*axes, over))}
         spec = ",".join("".join(letters[a] for a in p.axes) for p in parts) + "->" + "".join(letters[a] for a in axes)

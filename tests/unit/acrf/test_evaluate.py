@@ -45,6 +45,15 @@ def test_program_precision_rounds_every_operation():
     assert out["p"].tolist() == [2.0, 1.0, 1.0]
 
 
+def test_a_factor_of_every_term_is_rounded_with_every_term():
+    """Not taken out of the sum, as a library's contraction does: 3000 and -3000 cancel, their products with .2 need not."""
+    cascade = parse_cascade("cascade c(x: f32[I, 30]) over l\n  s[i] = sum[l] x[i, l] * 0.2\n  return s")
+    x = np.where(np.arange(30) % 2, 3000, -3000) + np.random.default_rng(0).standard_normal((64, 30))
+    x = x.astype(np.float32)
+    want = np.sum(x * np.float32(0.2), -1)
+    np.testing.assert_array_equal(run(cascade, {"x": x}, "program")["s"], want)
+
+
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "e4m3", "e5m2", "f32"])
 def test_exact_rounding_is_the_hardware_formats(dtype):
     kinds = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "e4m3": ml_dtypes.float8_e4m3fn,
