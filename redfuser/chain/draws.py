@@ -16,6 +16,7 @@ import numpy as np
 
 from redfuser.acrf.cascade import Cascade, Let, Reduce, Tensor
 from redfuser.acrf.check.domains import NUMPY, Array
+from redfuser.acrf.check.stress import BOUNDED
 from redfuser.acrf.expr import COMPARISONS, FLOATS, Const, Expr, Index, Load, Op, Ref, children, walk
 from redfuser.chain import kinds
 from redfuser.chain.kinds import PARTS, PEAKS, SINGLE, Place
@@ -172,18 +173,28 @@ def _along(cascade: Cascade) -> list[str]:
 
 
 def _multiplied(cascade: Cascade, along: bool) -> frozenset[str]:
-    """Tensors that sums multiply: sums along the row, with what its statements are made of, or contractions inside it."""
+    """Tensors that sums multiply: sums along the row, with what its statements are made of (contractions inside it too, where
+    their own size counts), or contractions inside it."""
     made = {n: s for s in cascade.stmts for n in s.names}
+
+    def sized(e: Expr) -> Iterator[Expr]:
+        yield e
+        for k in () if isinstance(e, Op) and e.name in BOUNDED else children(e):
+            yield from sized(k)
+
     found: set[str] = set()
     for s in cascade.stmts:
         if isinstance(s, Reduce) and s.reducer.kind == "sum" and (s.over == cascade.raxis) == along:
-            todo: list[Expr] = [p for p in walk(s.expr) if isinstance(p, Op) and p.name in ("mul", "pow")]
+            todo: list[tuple[Expr, bool]] = [(p, True) for p in walk(s.expr) if isinstance(p, Op) and p.name in ("mul", "pow")]
             while todo:
-                for x in walk(todo.pop()):
+                e, counts = todo.pop()
+                of_size = {x.name for x in sized(e) if isinstance(x, Ref) and counts}
+                for x in walk(e):
                     if isinstance(x, Load):
                         found.add(x.tensor)
-                    elif isinstance(x, Ref) and isinstance(let := made.get(x.name), Let):
-                        todo.append(let.expr)
+                    elif isinstance(x, Ref) and (r := made.get(x.name)) is not None and (
+                            isinstance(r, Let) or (along and r.over != cascade.raxis and x.name in of_size)):
+                        todo.append((r.expr, x.name in of_size))
     return frozenset(found)
 
 

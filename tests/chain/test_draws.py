@@ -141,3 +141,18 @@ def test_queries_keys_and_values_of_one_tensor() -> None:
     for deep in (False, True):
         t = twin_of(fused, deep, "overlap" if not deep else "")
         assert t.wrong(t.tiles) == ""
+
+
+def test_what_a_row_squares_stays_in_range_through_the_contraction_that_makes_it() -> None:
+    """The lowest number as a weight of a linear layer makes its layer norm's squares infinite, where no two ways to that agree;
+    of scores, which nothing but exponentials read, it hides as it should."""
+    product = "  s[i, l] = sum[c] x[i, c] * k[l, c]\n"
+    norm = parse_cascade(f"cascade n(x: f32[4, 8], k: f32[16, 8]) over l\n{product}  t[i] = sum[l] s\n"
+                         "  v[i] = sum[l] (s - t / 16.0) * (s - t / 16.0)\n  return v\n")
+    attention = parse_cascade(f"cascade a(x: f32[4, 8], k: f32[16, 8], v: f32[16, 8]) over l\n{product}"
+                              "  p[i, l] = s * 0.5\n  m[i] = max[l] p\n  t[i] = sum[l] exp(p - m)\n"
+                              "  o[i, e] = sum[l] exp(p - m) / t * v[l, e]\n  return o\n")
+    assert facts(norm).terms == {"x", "k"}
+    assert facts(attention).terms == {"v"} and facts(attention).operands == {"x", "k"}
+    (draw,) = (d for d in draws(norm) if d.name == "k least, 0")
+    assert abs(inputs(norm, draw, facts(norm))["k"]).max() < 1e18
