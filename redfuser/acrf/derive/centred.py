@@ -4,16 +4,21 @@ Sums of squares about a running mean are moved to the exact mean in ``finalize``
 mean itself keeps. Alone that is what one wants. Where data less the mean is divided by such a deviation, a row of equal
 elements would end as ``1 ulp / sqrt(0 + eps)`` instead of 0: there the sum is corrected by the first-order member, ``s + sum
 (x - mean)``, and the squares are taken about the mean that the program computes of that.
+
+A sum of such deviations (a layer norm's result times a matrix) is about the running mean, and so is the deviation that it is
+divided by: of equal elements both are made of the same rounding errors. What moving from mean to mean leaves in the sum is one
+too, so the deviation is not below what the mean's last digit is worth.
 """
 
 from __future__ import annotations
 
 from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.derive.derivation import Derivation
-from redfuser.acrf.derive.terms import Part
+from redfuser.acrf.derive.terms import Part, Term
 from redfuser.acrf.derive.values import Value, own_name
-from redfuser.acrf.expr import Expr, Ref, op, refs_of, substitute
-from redfuser.acrf.facts.normal import add, to_poly
+from redfuser.acrf.expr import Const, Expr, Ref, op, refs_of, substitute
+from redfuser.acrf.facts.normal import add, equal, to_poly
+from redfuser.dtypes import UNIT
 
 
 def about_the_mean(work: Derivation, r: Reduce, p: Part, family: dict[tuple[int, ...], Ref], dtype: str) -> Expr | None:
@@ -39,6 +44,16 @@ def about_the_mean(work: Derivation, r: Reduce, p: Part, family: dict[tuple[int,
                                  lambda e, _: work.refs.at(e))
     there = op("add", first, op("mul", family[(0,)], moved))  # the first-order member about that mean
     return op("add", family[(2,)], op("mul", op("add", first, there), moved))
+
+
+def of_one_mean(work: Derivation, t: Term, e: Expr) -> Expr:
+    """What scales a sum of deviations, with sums of squares in it that are about the same mean as they are."""
+    means = [p.b for p in t.of("shift") if p.power == 1 and p.b is not None and p.true is None and p.unit is None]
+    for name, (squares, count, mean) in work.squares.items():
+        if name in refs_of(e) and any(equal(mean, b) for b in means):
+            digit = op("mul", work.refs.at(mean), Const(UNIT[squares.dtype], squares.dtype))
+            e = substitute(e, {name: op("max", squares, op("mul", op("mul", count, digit), digit))})
+    return e
 
 
 def _is_count(work: Derivation, name: str) -> bool:

@@ -44,6 +44,8 @@ class Derivation(ABC):
     conditions: list[Condition] = field(default_factory=list)
     roundings: list[str] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
+    squares: dict[str, tuple[Ref, Ref, Expr]] = field(default_factory=dict)
+    """Per sum of squares about a mean, its accumulator, that of the elements' number, and minus the mean."""
     own: set[str] = field(default_factory=set)
     """Results that a sum is kept relative to by the derivation's own choice."""
     pending: dict[str, Accumulator] = field(default_factory=dict)

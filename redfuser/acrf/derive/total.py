@@ -13,7 +13,7 @@ from itertools import product as cartesian
 from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.derive.bounding import in_range, in_units, own_peak, within_data
 from redfuser.acrf.derive.bounds import follows_maximum, may_be_undefined, only_counted
-from redfuser.acrf.derive.centred import about_the_mean
+from redfuser.acrf.derive.centred import about_the_mean, of_one_mean
 from redfuser.acrf.derive.decomposition import Decomposition
 from redfuser.acrf.derive.derivation import Derivation
 from redfuser.acrf.derive.family import rebased, residuals, sum_up, translated
@@ -50,7 +50,7 @@ def derive_sum(work: Derivation, r: Reduce) -> None:
         empty = bool(weights) and all(follows_maximum(d, p, t.conds) for p in weights)
         main, root, mine = _term_accumulators(work, r, t, name, dtype, single=len(terms) == 1, vanishes=empty)
         results = [(p.base, p.power) for p in t.of("d")]
-        resolved = [(work.scope.resolve(b), q) for b, q in results]
+        resolved = [(of_one_mean(work, t, work.scope.resolve(b)), q) for b, q in results]
         if any(refs_of(b) & (work.scope.late | work.late.keys()) for b, _ in resolved):
             if len(terms) > 1:
                 raise Refuse("RF214", f"{r.name} is one product", "a sum of terms scaled by contractions of results",
@@ -214,6 +214,8 @@ def _term_accumulators(work: Derivation, r: Reduce, t: Term, name: str, dtype: s
     value = None
     if powers == [2] and residual[0] is not None and not t.conds and not guards:
         value = about_the_mean(work, r, shifts[0], family, dtype)
+        if shifts[0].b is not None:
+            work.squares[r.name] = family[(2,)], family[(0,)], shifts[0].b
     if value is None:
         value = translated(family, powers, residual, dtype)
     read = [e for p in shifts for e in (p.true or p.b, p.unit, p.rest) if e is not None]

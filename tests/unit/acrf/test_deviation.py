@@ -76,3 +76,13 @@ def test_of_no_element_a_reference_that_some_inputs_make_nan_does_not_move() -> 
                            " return v"))
     assert isinstance(f, Fused)
     assert check(f) == []
+
+
+def test_a_layer_norm_of_products_is_as_stable_as_one_of_data() -> None:
+    """Equal weights make equal elements, whose sum is not exact as that of equal numbers in a table is."""
+    f = fuse(parse_cascade("cascade c(x: f32[I, 128], k: f32[64, 128], w: f32[N, 64]) over l\n"
+                           " s[i, l] = sum[c] x[i, c] * k[l, c]\n t[i] = sum[l] s\n m[i] = t / 64.0\n"
+                           " v[i] = sum[l] (s - m) * (s - m)\n"
+                           " o[i, n] = sum[l] (s - m) * rsqrt(v / 64.0 + 1e-05) * w[n, l]\n return o"))
+    assert isinstance(f, Fused)
+    assert check(f) == []

@@ -107,3 +107,18 @@ def test_random_ratios_stay_in_range(seed):
                 own, error = (np.abs(y.astype(np.float64) - want) / (np.abs(want) + 1e-34) for y in (plain, got))
                 fair = np.isfinite(want) & np.isfinite(own) & (np.abs(want) < 1e38) & (np.abs(want) > 1e-3)
                 assert (error[fair] <= 8 * np.max(own[fair], initial=0.0) + 2e-5).all(), (random_program(seed), error, own)
+
+
+@pytest.mark.parametrize("size", [1e3, 1e7, 1e10, 1e15])
+def test_equal_elements_have_no_deviation_that_a_product_could_add_up(size):
+    """Whatever their sums round to: a layer norm makes of them numbers of the size of 1 at most, and so it is of their product."""
+    fused = fuse(parse_cascade(f"cascade c(x: f32[I, {LENGTH}], w: f32[{LENGTH}, N]) over l\n  s[i] = sum[l] x[i, l]\n"
+                               f"  m[i] = s / {LENGTH}.0\n  v[i] = sum[l] (x[i, l] - m) * (x[i, l] - m)\n"
+                               f"  o[i, n] = sum[l] (x[i, l] - m) * rsqrt(v / {LENGTH}.0 + 1e-05) * w[l, n]\n  return o\n"))
+    assert isinstance(fused, Fused)
+    rng = np.random.default_rng(0)
+    w = rng.uniform(0.5, 1.5, (LENGTH, 4)).astype(np.float32)
+    x = np.repeat(size * rng.uniform(1, 2, (64, 1)), LENGTH, 1).astype(np.float32)
+    for lengths, how in CUTS:
+        got = run_fused(share(fused), {"x": x, "w": w}, lengths, how, "program")["o"]
+        assert np.abs(got).max() <= 2 * w.sum(0).max(), (size, lengths, how)
