@@ -19,6 +19,7 @@ from redfuser.acrf.derive.derivation import Derivation
 from redfuser.acrf.derive.family import rebased, residuals, sum_up, translated
 from redfuser.acrf.derive.indicator import kept, moving, needs_opposite, placed
 from redfuser.acrf.derive.pull_out import finish_late
+from redfuser.acrf.derive.quotients import in_quotients
 from redfuser.acrf.derive.spelling import explain, factor_text, spell_decomposition
 from redfuser.acrf.derive.terms import Part, Term
 from redfuser.acrf.derive.values import F1, SUM, Value, own_name
@@ -50,7 +51,7 @@ def derive_sum(work: Derivation, r: Reduce) -> None:
         empty = bool(weights) and all(follows_maximum(d, p, t.conds) for p in weights)
         main, root, mine = _term_accumulators(work, r, t, name, dtype, single=len(terms) == 1, vanishes=empty)
         results = [(p.base, p.power) for p in t.of("d")]
-        resolved = [(of_one_mean(work, t, work.scope.resolve(b)), q) for b, q in results]
+        resolved = [(of_one_mean(work, t, work.scope.resolve(b)), q) for b, q in in_quotients(work, results, dtype)]
         if any(refs_of(b) & (work.scope.late | work.late.keys()) for b, _ in resolved):
             if len(terms) > 1:
                 raise Refuse("RF214", f"{r.name} is one product", "a sum of terms scaled by contractions of results",

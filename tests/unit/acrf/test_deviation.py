@@ -86,3 +86,15 @@ def test_a_layer_norm_of_products_is_as_stable_as_one_of_data() -> None:
                            " o[i, n] = sum[l] (s - m) * rsqrt(v / 64.0 + 1e-05) * w[n, l]\n return o"))
     assert isinstance(f, Fused)
     assert check(f) == []
+
+
+@pytest.mark.parametrize("body", ["t / (1.0 + t) * x[i, l] / sqrt(t + 1e-08) * w[l]",
+                                  "t / (t + 1.0) * x[i, l] / sqrt(t + 1e-08) * (t / (t + 1.0) * x[i, l] / sqrt(t + 1e-08))"])
+def test_results_of_which_one_is_no_more_than_the_other_are_applied_as_their_quotient(body: str) -> None:
+    """Capsules' squash: one after the other, ``t`` and ``1 / (t + 1)`` leave the range of what they make together."""
+    f = fuse(parse_cascade(f"cascade c(x: f32[I, 16], w: f32[16]) over l\n t[i] = sum[l] x[i, l] * x[i, l]\n"
+                           f" o[i] = sum[l] {body}\n return o"))
+    assert isinstance(f, Fused)
+    (value,) = (str(s.expr) for s in f.state.finalize if s.name == "o")
+    assert "t / (t + 1.0)" in value or "t / (1.0 + t)" in value, value
+    assert check(f) == []

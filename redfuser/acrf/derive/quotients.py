@@ -1,0 +1,29 @@
+"""Results that scale a sum, joined where one by one they would take it out of range."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from redfuser.acrf.derive.derivation import Derivation
+from redfuser.acrf.expr import Expr, Op
+from redfuser.acrf.facts.normal import add, from_poly, to_poly
+
+
+def in_quotients(work: Derivation, results: list[tuple[Expr, Fraction]], dtype: str) -> list[tuple[Expr, Fraction]]:
+    """``t * 1/(t + 1)`` of results as one factor ``t / (t + 1)``, of at most 1: multiplied with one after the other, a sum may
+    leave its range on the way."""
+    rest = list(results)
+    quotients: list[tuple[Expr, Fraction]] = []
+    for x, p in results:
+        over = next(((y, q) for y, q in rest if p > 0 and q == -p and _at_most(work, x, y)), None)
+        if over is not None:
+            rest.remove((x, p))
+            rest.remove(over)
+            quotients.append((Op("div", (x, over[0]), dtype), p))
+    return [*quotients, *rest]
+
+
+def _at_most(work: Derivation, x: Expr, y: Expr) -> bool:
+    """Proved: ``0 <= x <= y``, both results."""
+    more = add(to_poly(work.scope.inline(y)), to_poly(work.scope.inline(x)), -1)
+    return work.ranges.nonneg(x) and work.ranges.nonneg(from_poly(more, y.dtype))
