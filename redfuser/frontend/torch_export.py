@@ -110,7 +110,7 @@ class _Import:
             if node.op == "call_function" and node not in self.statics and node not in idle:
                 self._call(node)
             elif node.op == "get_attr":
-                self.unsupported.append(f"{node.name} (a submodule or tensor attribute)")
+                self._attribute(node)
         outputs, out_leaves = self._outputs()
         if self.unsupported:
             raise UnsupportedError("RF115", "operators that can neither be compiled nor run as torch calls",
@@ -251,6 +251,15 @@ class _Import:
                                      f"torch has {relax_dtype(v.dtype)}{tuple(v.shape)}")
                 return False
         return True
+
+    def _attribute(self, node: fx.Node) -> None:
+        """What the graph holds beside parameters: branches and bodies of control flow, or a tensor that nothing registered."""
+        if not isinstance(getattr(self.graph.owning_module, str(node.target), None), fx.GraphModule):
+            self.unsupported.append(f"{node.name} (a submodule or tensor attribute)")
+            return
+        for user in node.users:
+            origin = provenance_of(user, self.origin)
+            self.unsupported.append(f"{user.target} ({origin.source + ': ' if origin.source else ''}control flow)")
 
     def _opaque(self, node: fx.Node) -> Any:
         origin = provenance_of(node, self.origin)

@@ -88,7 +88,8 @@ def test_everything_that_cannot_run_is_listed_at_once() -> None:
 
     error = refusal(model, (X,))
     assert isinstance(error, UnsupportedError) and error.code == "RF115"
-    assert "cond" in error.where and "sqrt" in error.where
+    assert "cond" in error.where and "control flow" in error.where and "sqrt" in error.where
+    assert "attribute" not in error.where
 
 
 def test_data_dependent_shapes() -> None:
