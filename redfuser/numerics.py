@@ -248,27 +248,28 @@ def check(ours: Callable[..., Any], model: Callable[..., Any], args: Sequence[An
     kwargs = dict(kwargs or {})
     with torch.no_grad():
         mine = ours(*args, **kwargs)
-    try:
-        plain, truth, chosen = references(model, args, kwargs)
-    except (RedFuserError, torch.OutOfMemoryError):
-        raise
-    except Exception as error:
-        raise InputError("RF516", "the model does not run in float64, which it is held against",
-                         why=f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')}",
-                         help="name no type where the program computes, but the one that a tensor has: x.dtype") from error
+    plain, truth, chosen = references(model, args, kwargs)
     return compare_all(mine, plain, truth, factor, chosen)
 
 
 def references(model: Callable[..., Any], args: Sequence[Any] = (),
                kwargs: Mapping[str, Any] | None = None) -> tuple[Any, Any, list[tuple[Ranking, Ranking] | None]]:
-    """The results of ``model`` as it is and in float64, and per tensor of them, of places, what they were chosen from."""
+    """The results of ``model`` as it is and in float64, and per tensor of them, of places, what they were chosen from. Raises
+    InputError RF516 for a model that runs as it is, and not in float64."""
     own, exact = Recorder(), Recorder()
     with torch.no_grad():
         plain = model(*args, **dict(kwargs or {}))
         if any(t.dtype in PLACES for t in tensors(plain)):
             with own:
                 plain = model(*args, **dict(kwargs or {}))
-    truth = reference(model, args, kwargs, exact)
+    try:
+        truth = reference(model, args, kwargs, exact)
+    except (RedFuserError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        raise InputError("RF516", "the model does not run in float64, which it is held against",
+                         why=f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')}",
+                         help="name no type where the program computes, but the one that a tensor has: x.dtype") from error
     pairs = [(own.of(a), exact.of(b)) for a, b in zip(tensors(plain), tensors(truth), strict=False)]
     return plain, truth, [(a, b) if a is not None and b is not None else None for a, b in pairs]
 

@@ -207,3 +207,11 @@ def test_a_model_that_does_not_run_in_float64_is_told_so() -> None:
 
     with pytest.raises(InputError, match=r"(?s)RF516.*TypeError: float32 alone"):
         numerics.check(narrow, narrow, (torch.ones(2),))
+
+
+def test_a_model_that_does_not_run_as_it_is_keeps_its_own_error() -> None:
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        raise TypeError("mine")
+
+    with pytest.raises(TypeError, match="mine"):
+        numerics.check(torch.abs, broken, (torch.ones(2),))
