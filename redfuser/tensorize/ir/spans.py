@@ -19,6 +19,7 @@ from redfuser.tensorize.ir.nodes import Copy, For, If, Parallel, Roles, Slice, T
 
 Bounds = tuple[float, float]
 """The least and the greatest number that a whole number may be."""
+UNKNOWN: Bounds = (-inf, inf)
 
 
 def spans(kernel: TileKernel) -> dict[str, tuple[int, int]]:
@@ -45,10 +46,11 @@ def bounds(e: Expr, known: Mapping[str, Bounds], spans: Mapping[str, tuple[int, 
             return min(a, c), max(b, d)
         case Op(name="add" | "sub" | "min" | "max" | "mul" | "floordiv" | "mod" as n, args=(x, y)):
             return _combined(n, bounds(x, known, spans), bounds(y, known, spans))
-    return -inf, inf
+    return UNKNOWN
 
 
 def _combined(name: str, x: Bounds, y: Bounds) -> Bounds:
+    """Of a whole number that an operator makes of two."""
     (a, b), (c, d) = x, y
     match name:
         case "add":
@@ -59,13 +61,16 @@ def _combined(name: str, x: Bounds, y: Bounds) -> Bounds:
             return min(a, c), min(b, d)
         case "max":
             return max(a, c), max(b, d)
+        case "mul" if max(map(abs, (a, b, c, d))) < inf:
+            ends = [p * q for p in (a, b) for q in (c, d)]
+            return min(ends), max(ends)
         case "mul" if c == d and abs(c) < inf:
             return (0, 0) if c == 0 else (a * c, b * c) if c > 0 else (b * c, a * c)
         case "floordiv" if 0 < c == d < inf:
             return a // c if a > -inf else a, b // c if b < inf else b
         case "mod" if 0 < c == d < inf:
             return 0, c - 1
-    return -inf, inf
+    return UNKNOWN
 
 
 def broken(program: TileProgram) -> Iterator[str]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from redfuser.acrf.affine import Affine, Indices, Range
-from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, map_children, op, walk
+from redfuser.acrf.affine import Affine, Indices
+from redfuser.acrf.expr import Cast, Expr, Index, Load, Op, map_children, op, walk
 from redfuser.acrf.index import ifloordiv, imod, imul
 from redfuser.tensorize.ir.effects import every
 from redfuser.tensorize.ir.flight import Let
 from redfuser.tensorize.ir.nodes import For, Gemm, If, Parallel, Role, Roles, TileKernel, TileStmt
 from redfuser.tensorize.ir.parts import LANES, RUN
+from redfuser.tensorize.ir.spans import Bounds, bounds
 
 WHOLE = 1 << 24
 """Integers of which single precision has every one."""
@@ -32,9 +33,9 @@ class AddPositions:
         if not isinstance(kernel.body[-1], Roles):
             return kernel
         products = {s.c for s in every(kernel.body) if isinstance(s, Gemm)}
-        known: dict[str, Range] = {v: (0, n - 1) for v, n in kernel.grid}
+        known: dict[str, Bounds] = {v: (0, n - 1) for v, n in kernel.grid}
         for v, e in kernel.lets:
-            known[v] = _range(e, known)
+            known[v] = bounds(e, known, {})
 
         def role(r: Role) -> Role:
             return replace(r, body=_in(r.body, products, known))
@@ -42,15 +43,15 @@ class AddPositions:
         return replace(kernel, body=(*kernel.body[:-1], Roles(tuple(map(role, kernel.body[-1].roles)))))
 
 
-def _in(body: tuple[TileStmt, ...], products: set[str], known: Mapping[str, Range]) -> tuple[TileStmt, ...]:
+def _in(body: tuple[TileStmt, ...], products: set[str], known: Mapping[str, Bounds]) -> tuple[TileStmt, ...]:
     out: list[TileStmt] = []
     known = dict(known)
     for s in body:
         match s:
             case Let(var, e):
-                known[var] = _range(e, known)
+                known[var] = bounds(e, known, {})
             case For(var, start, stop, inner):
-                inside = {**known, var: (_range(start, known)[0], _range(stop, known)[1] - 1)}
+                inside = {**known, var: (bounds(start, known, {})[0], bounds(stop, known, {})[1] - 1)}
                 s = replace(s, body=_in(inner, products, inside))
             case If(body=inner):
                 s = replace(s, body=_in(inner, products, known))
@@ -62,7 +63,7 @@ def _in(body: tuple[TileStmt, ...], products: set[str], known: Mapping[str, Rang
     return tuple(out)
 
 
-def _added(e: Expr, column: str, known: Mapping[str, Range]) -> Expr:
+def _added(e: Expr, column: str, known: Mapping[str, Bounds]) -> Expr:
     match e:
         case Load():
             return e
@@ -71,7 +72,7 @@ def _added(e: Expr, column: str, known: Mapping[str, Range]) -> Expr:
     return map_children(e, lambda x: _added(x, column, known))
 
 
-def _parts(x: Expr, column: str, known: Mapping[str, Range]) -> tuple[Expr, Expr] | None:
+def _parts(x: Expr, column: str, known: Mapping[str, Bounds]) -> tuple[Expr, Expr] | None:
     """``x`` as what four neighbouring threads and the rows tell apart, and what the registers do."""
     whole = _linear(x)
     c = whole.coefficient(column)
@@ -82,7 +83,7 @@ def _parts(x: Expr, column: str, known: Mapping[str, Range]) -> tuple[Expr, Expr
     thread = imul(imul(ifloordiv(imod(j, run), RUN), RUN), c)
     register = Op("add", (imul(imul(ifloordiv(j, run), run), c), imul(imod(j, RUN), c)), "i64")
     left: Expr = Op("add", (rest.expr(), thread), "i64")
-    if any(abs(bound) >= WHOLE for e in (x, left, register) for bound in _range(e, known)):
+    if any(abs(bound) >= WHOLE for e in (x, left, register) for bound in bounds(e, known, {})):
         return None
     return left, register
 
@@ -93,34 +94,3 @@ def _linear(e: Expr) -> Affine:
 
 def _names(e: Expr) -> set[str]:
     return {x.axis for x in walk(e) if isinstance(x, Index)}
-
-
-def _range(e: Expr, known: Mapping[str, Range]) -> Range:
-    """Bounds of an index."""
-    match e:
-        case Const(value=v):
-            return int(v), int(v)
-        case Index(axis=a):
-            return known[a]
-        case Op(name="neg", args=(x,)):
-            low, high = _range(x, known)
-            return -high, -low
-        case Op(name=n, args=(x, y)) if n in ("add", "sub", "min", "max", "mul", "floordiv", "mod"):
-            (a, b), (c, d) = _range(x, known), _range(y, known)
-            match n:
-                case "add":
-                    return a + c, b + d
-                case "sub":
-                    return a - d, b - c
-                case "min":
-                    return min(a, c), min(b, d)
-                case "max":
-                    return max(a, c), max(b, d)
-                case "mul":
-                    ends = [p * q for p in (a, b) for q in (c, d)]
-                    return min(ends), max(ends)
-                case "floordiv" if c == d > 0:
-                    return a // c, b // c
-                case "mod" if c == d > 0:
-                    return 0, c - 1
-    return -WHOLE, WHOLE
