@@ -173,10 +173,11 @@ def _candidates(name: str, program: Any, arch: str, verify: str, passed: list[No
     from redfuser.tensorize import configs, spec_skeleton, tensorize
     from redfuser.tensorize.schedule.history import History
     from redfuser.tensorize.symbolic import tensorize_sizes
+    from redfuser.tensorize.hidden import listed_first
 
     usual = at(program, {s.name: s.usual for s in symbols}) if symbols else program
     machine, failure, found = target(arch), None, False
-    legal = first_configurations(program, machine, configs) if order is list and not symbols else \
+    legal = first_configurations(program, machine, listed_first) if order is list and not symbols else \
         [c for c in configs(usual, machine) if not (symbols and c.persistent)]
     for rank, config in enumerate(order(legal)[:CANDIDATES]):
         try:

@@ -2,9 +2,9 @@
 as the model ranks them; what it finds far behind is left out before anything is compiled.
 
 The strategies are those that realise; splits are the model's, halved and doubled; configurations are those of
-:func:`redfuser.tensorize.configs` for each, and the first of them with a walk of listed steps where data says what can be left
-out: the model, which does not see the data, counts every step of it, so that nothing but a measurement ever chooses it. Whether
-to fuse at all is the last choice, and nothing here: the unfused region is measured beside whatever this lists.
+:func:`redfuser.tensorize.configs` for each. Where the model has the steps of a row listed, because data may hide some, so does
+every candidate, and where it has not none: what is measured on drawn data says nothing of what other data hides. Whether to fuse
+at all is the last choice, and nothing here: the unfused region is measured beside whatever this lists.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ MOST = {"quick": 6, "full": 14}
 """Candidates of a kernel that are built."""
 LOOKED = 8
 """Configurations of one program that are looked at."""
-LISTED = 2
-"""Walks of listed steps among the candidates, of the model's own program."""
 FACTORS = (1, 0.5, 2, 0.25, 4)
 """Splits tried, times the model's."""
 
@@ -35,28 +33,26 @@ FACTORS = (1, 0.5, 2, 0.25, 4)
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """One choice. seconds: what the model predicts, None where it does not know. rank: its place among the configurations of
-    its program; ``own``: of the program that the model chose. listed: its steps are those that data leaves."""
+    its program; ``own``: of the program that the model chose."""
 
     choice: Choice
     seconds: float | None
     rank: int
     own: bool
-    listed: bool = False
 
 
 def candidates(fused: Fused, arch: str, effort: str) -> list[Candidate]:
     """The model's choice and its next in line, then what else is worth a measurement, best first. Raises LoweringError where
     the model's own choice does not lower."""
-    every = list(_all(fused, arch))
-    found, listed = [c for c in every if not c.listed], [c for c in every if c.listed]
+    found = list(_all(fused, arch))
     known = [c.seconds for c in found if c.seconds is not None]
     limit = WITHIN[effort] * min(known, default=0.0)
     worth = [c for c in found if c.seconds is None or c.seconds <= limit or (c.own and c.rank < 2)]
     first = [c for c in worth if c.own and c.rank < 2]
     heads = [c for c in worth if not c.own and c.rank == 0]
     order = sorted(worth, key=lambda c: (c not in first, c not in heads, c.seconds or 0.0, c.rank))
-    kept = order[:MOST[effort] - len(listed)]
-    return [*first, *listed, *sorted((c for c in kept if c not in first), key=lambda c: (c.seconds or 0.0, c.rank))]
+    kept = order[:MOST[effort]]
+    return [*first, *sorted((c for c in kept if c not in first), key=lambda c: (c.seconds or 0.0, c.rank))]
 
 
 def _all(fused: Fused, arch: str) -> Iterator[Candidate]:
@@ -81,19 +77,16 @@ def _of(program: Any, strategy: str, arch: str, own: bool, texts: set[str]) -> I
     if arch == "cpu":
         yield Candidate(Choice(strategy, program.splits), None, 0, own)
         return
-    from redfuser.tensorize import configs
     from redfuser.tensorize.config import walks
+    from redfuser.tensorize.hidden import listed_first
 
-    machine, listed = target(arch), 0
-    known = configs(program, machine)[:LOOKED]
-    for rank, config in enumerate(walks(known) if own else known):
-        if config.walk == "listed" and listed == LISTED:
-            break
+    machine = target(arch)
+    known = walks(listed_first(program, machine))
+    for rank, config in enumerate([c for c in known if c.walk == known[0].walk][:LOOKED]):
         found = _lowered(program, config, machine)
         if found is not None and found[0] not in texts:
             texts.add(found[0])
-            listed += config.walk == "listed"
-            yield Candidate(Choice(strategy, program.splits, config.to_json()), found[1], rank, own, config.walk == "listed")
+            yield Candidate(Choice(strategy, program.splits, config.to_json()), found[1], rank, own)
 
 
 def _lowered(program: Any, config: Any, machine: Target) -> tuple[str, float | None] | None:

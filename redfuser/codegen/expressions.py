@@ -10,6 +10,7 @@ from redfuser.codegen.contracted import Contractions
 from redfuser.codegen.dialects import CUDA, EIGHT, Dialect, byte
 from redfuser.codegen.exchange import by_row, of_rows
 from redfuser.codegen.halves import power_of_two, reciprocal
+from redfuser.codegen.numbers import Numbers
 from redfuser.codegen.pairs import Pairs, chain
 from redfuser.codegen.roles import arriving, role_kernel
 from redfuser.errors import LoweringError
@@ -41,6 +42,7 @@ class Expressions:
         """Is what is printed computed element by element?"""
         self.many = False
         """Is it computed for every element of a tile, and not for its rows alone?"""
+        self.numbers = Numbers(kernel)
         self.pairs: Pairs | None = None
         """The statement that is printed in parts."""
 
@@ -102,6 +104,8 @@ class Expressions:
                 self.called.add("byte_of_two")
                 even = f"{', '.join(map(self.expr, ix))}, {a} // 2 * 2"
                 return f'(T.call_extern("int32", "byte_of_two", T.address_of({n}[{even}]), {a} % 2) != 0)'
+            case Load() if e in self.numbers.names:
+                return self.numbers.names[e]
             case Load(tensor=n, indices=ix, dtype=d):
                 text = f"{n}[{', '.join(map(self.hidden if entangled(ix) else self.expr, ix))}]"
                 return f"({text} != 0)" if d == "bool" else text

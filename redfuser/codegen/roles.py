@@ -54,11 +54,11 @@ def arriving(kernel: TileKernel) -> frozenset[str]:
 
 
 class RolePrinter:
-    """Lines of one kernel's roles. text: of an expression; part: of a slice; stmt: lines of any other statement."""
+    """Lines of one kernel's roles. text: of an expression; part: of a slice; body: lines of what a role does."""
 
     def __init__(self, kernel: TileKernel, text: Callable[[Expr], str], part: Callable[[Slice], str],
-                 stmt: Callable[[TileStmt], list[str]]) -> None:
-        self.kernel, self.text, self.part, self.stmt = kernel, text, part, stmt
+                 body: Callable[[tuple[TileStmt, ...]], list[str]]) -> None:
+        self.kernel, self.text, self.part, self.body = kernel, text, part, body
         self.groups = kernel.threads // GROUP
         self.own = kernel.threads
         """Threads of the role that is printed."""
@@ -130,7 +130,7 @@ class RolePrinter:
         out = [f"T.{'inc' if takes else 'dec'}_max_nreg({role.registers})"] if role.registers else []
         if any(isinstance(s, Turn) for s in every(role.body)):  # the first group starts with the turn
             out += [f"if tx >= {(role.groups - 1) * GROUP}:", f"    T.named_barrier_arrive(1, {2 * GROUP})"]
-        return out + [line for s in role.body for line in self.stmt(s)]
+        return out + self.body(role.body)
 
     def product(self, s: Gemm) -> list[str]:
         """A product that is only started."""

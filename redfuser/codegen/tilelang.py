@@ -97,7 +97,7 @@ class _Printer(Expressions):
         super().__init__(kernel, dialect)
         self.name = name
         self.shapes = {p.name: p.shape for p in kernel.params} | {b.name: b.shape for b in kernel.buffers}
-        self.roles = RolePrinter(kernel, self.expr, self.slice, self.stmt) if role_kernel(kernel) else None
+        self.roles = RolePrinter(kernel, self.expr, self.slice, self.inside) if role_kernel(kernel) else None
 
     def lines(self) -> list[str]:
         k = self.kernel
@@ -188,12 +188,24 @@ class _Printer(Expressions):
                 head = f"T.Pipelined({bounds}, num_stages={stages})" if stages else f"T.serial({bounds})"
                 if self.dialect is CUDA and (turns := unrolled(self.kernel, s)) > 1:
                     head = f'T.unroll({bounds}, annotations={{"pragma_unroll_factor": {turns}}})'
-                return [*comment, f"for {var} in {head}:", *("    " + line for k in body for line in self.stmt(k))]
+                return [*comment, f"for {var} in {head}:", *("    " + line for line in self.inside(body, var, stages))]
             case If(cond, body):
                 return [*comment, f"if {self.expr(cond)}:", *("    " + line for k in body for line in self.stmt(k))]
         if isinstance(s, Flight) and self.roles is not None:
             return [*comment, *self.roles.flight(s)]
         raise LoweringError("RF495", f"the TileLang printer does not know {type(s).__name__}")
+
+    def inside(self, body: tuple[TileStmt, ...], var: str | None = None, stages: int = 0) -> list[str]:
+        """The lines of a loop's body, or of a role's."""
+        if self.roles is None or stages:
+            return [line for s in body for line in self.stmt(s)]
+        with self.numbers.inside(body, var) as named:
+            head = []
+            for name, x in named:
+                low, high = self.numbers.spans[x.tensor]
+                head += [f"{name} = {x.tensor}[{', '.join(map(self.expr, x.indices))}]",
+                         f"T.assume({name} >= {low})", f"T.assume({name} <= {high})"]
+            return [*head, *(line for s in body for line in self.stmt(s))]
 
     def converted(self, src: Slice, dst: Slice) -> list[str]:
         """A copy between tiles that converts, element by element."""

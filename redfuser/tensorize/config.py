@@ -98,6 +98,10 @@ class TileConfig:
 
 
 def walks(legal: Sequence[TileConfig]) -> list[TileConfig]:
-    """Configurations, and behind them the same with walks of listed steps: what may be asked for and measured beside what the
-    model chooses among."""
-    return [*legal, *(replace(c, walk="listed") for c in legal if not c.persistent)]
+    """Configurations, and behind them the same with walks of listed steps, a block for each tile: what may be asked for and
+    measured beside what the model chooses among."""
+    listed = (replace(c, walk="listed", schedule=_ONE_TILE.get(c.schedule, c.schedule)) for c in legal)
+    return list(dict.fromkeys((*legal, *listed)))
+
+
+_ONE_TILE: dict[Schedule, Schedule] = {"persistent": "overlap", "persistent-lanes": "overlap-lanes"}
