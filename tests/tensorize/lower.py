@@ -1,6 +1,7 @@
 """Lower printed kernels with TileLang, no GPU and no nvcc: a script, in a process of its own.
 
-    python lower.py ARCH MODULE.py ...      prints one line per kernel: name, threads, bytes of shared memory
+    python lower.py ARCH MODULE.py ...      prints a line per kernel: name, threads, bytes of shared memory; and another: name,
+                                            questions whether an index is negative
 """
 
 import importlib.util
@@ -25,6 +26,7 @@ def main(arch, paths):
                 artifact = tilelang.lower(func, target=target)
             (device,) = artifact.device_mod.functions.values()
             threads = {str(k): int(v) for k, v in device.attrs["thread_extent"].items()}["threadIdx.x"]
+            print(f"GUARDED {func.attrs['global_symbol']} {artifact.kernel_source.count('(0 <= ')}")
             print(f"LOWERED {func.attrs['global_symbol']} {threads} {int(device.attrs.get('dyn_shared_memory_buf') or 0)}")
 
 

@@ -31,8 +31,8 @@ from redfuser.tensorize import TileConfig, TileProgram, configs, tensorize
 from redfuser.tensorize.ir import interpret
 from redfuser.tensorize.ir.nodes import For, Roles
 from redfuser.tensorize.ir.parse import parse
+from redfuser.tensorize.hidden import listed_first
 from redfuser.tensorize.ir.verify import verify
-from redfuser.tensorize.model import predicted
 from redfuser.tensorize.schedule.listed import ListSteps
 from tests.autotune.planted import record
 from tests.chain.survivors import Kernel, table
@@ -400,23 +400,40 @@ def test_weights_that_are_a_result_are_not_left_out() -> None:
 # -- choice, text and compiler -----------------------------------------------------------------------------------------
 
 
-def test_the_model_never_chooses_it_and_the_tuner_is_offered_it() -> None:
-    fused = fuse(parse_cascade(str(attention(*MASKS["documents"]).cascade).replace("200", "4096").replace("[2, 3, ", "[2, 16, ")))
+def large(mask: str, length: int) -> Fused:
+    """Sixteen heads of two batches, heads of 64."""
+    fused = fuse(parse_cascade(str(attention(*MASKS[mask]).cascade).replace("200", str(length)).replace("[2, 3, ", "[2, 16, ")
+                               .replace(", 32]", ", 64]")))
     assert isinstance(fused, Fused)
-    program = realise(fused, "single")
-    known = configs(program, H200)
-    assert all(c.walk == "all" for c in known)
-    for c in known[:4]:
-        if not c.persistent:
-            one, other = (predicted(tensorize(program, replace(c, walk=w), H200), H200) for w in ("all", "listed"))  # type: ignore[arg-type]
-            assert one is not None and other is not None and other > one
+    return fused
+
+
+@pytest.mark.parametrize(("mask", "length", "listed"), [("documents", 8192, True), ("causal documents", 4096, True),
+                                                        ("padding", 8192, True), ("documents", 512, False),
+                                                        ("padding", 1024, False)])
+def test_steps_are_listed_where_the_list_is_cheap(mask: str, length: int, listed: bool) -> None:
+    """The list must take less than the part of the walk that is taken to be hidden; blocks compute one tile each then."""
+    program = realise(large(mask, length), "single")
+    known, usual = listed_first(program, H200), configs(program, H200)
+    assert all(c.walk == "all" for c in usual) and (known[0].walk == "listed") == listed
+    assert known == [*known[:listed], *usual] and not (listed and known[0].persistent)
+    made = produce("attention", program.fused, "sm_90a", build=False, verify="0")
+    assert ("listed steps" in made.config) == listed
+
+
+def test_steps_are_not_listed_without_roles() -> None:
+    assert all(c.walk == "all" for c in listed_first(realise(large("documents", 8192), "single"), target("sm_80")))
+
+
+@pytest.mark.parametrize(("length", "walk"), [(8192, "listed"), (512, None)])
+def test_what_is_measured_lists_steps_if_the_choice_does(length: int, walk: str | None) -> None:
+    """Drawn data hides nothing, and would find a list too dear whatever it spares."""
+    fused = large("documents", length)
     offered = candidates(fused, "sm_90a", "quick")
-    listed = [c for c in offered if c.listed]
-    assert not offered[0].listed and len(listed) == 2 and all(c.choice.config["walk"] == "listed" for c in listed)
-    assert all("walk" not in c.choice.config for c in offered if not c.listed)
+    assert len(offered) > 1 and {(c.choice.config or {}).get("walk") for c in offered if c.own} == {walk}
     obeyed = produce("attention", fused, "sm_90a", build=False, verify="0",
-                     decided=Decision(record(fused, listed[0].choice), "project"))
-    assert "listed steps" in obeyed.config and "attention_steps" in obeyed.stages["source"] and "listed" in str(listed[0].choice)
+                     decided=Decision(record(fused, offered[1].choice), "project"))
+    assert ("listed steps" in obeyed.config) == (walk is not None) == ("attention_steps" in obeyed.stages["source"])
 
 
 def test_golden(golden: Callable[[str, str], None]) -> None:
@@ -438,5 +455,7 @@ def test_it_lowers(tmp_path: Path) -> None:
                           check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     lowered = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("LOWERED")]
+    guarded = [int(line.split()[2]) for line in done.stdout.splitlines() if line.startswith("GUARDED")]
+    assert guarded[2] and not guarded[8] and not guarded[11], "in kernels with roles no element asks where its step lies"
     assert len(lowered) == 12 and all(threads == "32" and shared == "0" for name, threads, shared in lowered
                                       if name.endswith(("_bounds", "_steps")))
