@@ -28,10 +28,10 @@ from redfuser.strategies import realise
 from redfuser.strategies.program import Program
 from redfuser.target import target
 from redfuser.tensorize import TileConfig, TileProgram, configs, tensorize
+from redfuser.tensorize.hidden import listed_first
 from redfuser.tensorize.ir import interpret
 from redfuser.tensorize.ir.nodes import For, Roles
 from redfuser.tensorize.ir.parse import parse
-from redfuser.tensorize.hidden import listed_first
 from redfuser.tensorize.ir.verify import verify
 from redfuser.tensorize.schedule.listed import ListSteps
 from tests.autotune.planted import record
