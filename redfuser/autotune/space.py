@@ -3,8 +3,8 @@ as the model ranks them; what it finds far behind is left out before anything is
 
 The strategies are those that realise; splits are the model's, halved and doubled; configurations are those of
 :func:`redfuser.tensorize.configs` for each. Where the model has the steps of a row listed, because data may hide some, so does
-every candidate, and where it has not none: what is measured on drawn data says nothing of what other data hides. Whether to fuse
-at all is the last choice, and nothing here: the unfused region is measured beside whatever this lists.
+every candidate, and where it has not none: what is measured on drawn data says nothing of what other data hides. Whether to
+fuse at all is the last choice, and nothing here: the unfused region is measured beside whatever this lists.
 """
 
 from __future__ import annotations

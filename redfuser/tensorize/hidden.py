@@ -1,7 +1,7 @@
 """What data may hide, before there is any: whether the steps of a row are listed before they are walked.
 
-A mask that depends on data (documents, padding, lengths) often hides whole steps of a walk, and two small kernels find out which
-(:mod:`redfuser.tensorize.summary`). The model of resources knows what those take, and not what they spare.
+A mask that depends on data (documents, padding, lengths) often hides whole steps of a walk, and two small kernels find out
+which (:mod:`redfuser.tensorize.summary`). The model of resources knows what those take, and not what they spare.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from redfuser.tensorize.model import predicted, time_of
 from redfuser.tensorize.tiles import tensorize
 
 HIDDEN = 1 / 8
-"""The part of the steps that data is taken to hide where it may. Two documents of one length hide half of them, padding to random
-lengths a quarter; a mask that hides nothing pays for the list (docs/decisions/0027)."""
+"""The part of the steps that data is taken to hide where it may. Two documents of one length hide half of them, padding to
+random lengths a quarter; a mask that hides nothing pays for the list (docs/decisions/0027)."""
 
 
 def listed_first(program: Program, target: Target) -> list[TileConfig]:
