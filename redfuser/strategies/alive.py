@@ -34,13 +34,12 @@ def positional(c: Expr) -> bool:
     return not any(isinstance(x, (Load, Ref)) for x in walk(c))
 
 
-def alive_where(lets: Lets, reducer: Reducer | None, e: Expr, casts: bool = False) -> Expr:
-    """A condition without which a contribution is the reducer's neutral element. casts: also where -inf is converted from one
-    type of floats to another on its way."""
+def alive_where(lets: Lets, reducer: Reducer | None, e: Expr) -> Expr:
+    """A condition without which a contribution is the reducer's neutral element."""
     kind = reducer.kind if reducer else ""
     if kind in ("max", "topk", "argmax"):
-        return _lowest_without(lets, e, casts)
-    return _zero_without(lets, e, casts) if kind == "sum" else TRUE
+        return _lowest_without(lets, e)
+    return _zero_without(lets, e) if kind == "sum" else TRUE
 
 
 def common(alive: tuple[Expr, ...]) -> Expr:
@@ -52,39 +51,39 @@ def common(alive: tuple[Expr, ...]) -> Expr:
     return total
 
 
-def _lowest_without(lets: Lets, e: Expr, casts: bool) -> Expr:
+def _lowest_without(lets: Lets, e: Expr) -> Expr:
     """A condition without which ``e`` is -inf."""
     match e:
         case Op(name="select", args=(c, x, y)) if is_const(y, -inf):
-            return both(c, _lowest_without(lets, x, casts))
+            return both(c, _lowest_without(lets, x))
         case Op(name="mul", args=(x, Const(value=k) as c)) if is_const(c) and 0 < float(k) < inf:
-            return _lowest_without(lets, x, casts)
+            return _lowest_without(lets, x)
         case Op(name="sub", args=(x, _)):
-            return _lowest_without(lets, x, casts)
+            return _lowest_without(lets, x)
         case Op(name="add", args=(x, y)):
-            return both(_lowest_without(lets, x, casts), _lowest_without(lets, y, casts))
+            return both(_lowest_without(lets, x), _lowest_without(lets, y))
         case Ref(name=n) if n in lets:
-            return _lowest_without(lets, lets[n], casts)
-        case Cast(arg=x, dtype=d) if casts and {d, x.dtype} <= _UNBOUNDED:
-            return _lowest_without(lets, x, casts)
+            return _lowest_without(lets, lets[n])
+        case Cast(arg=x, dtype=d) if {d, x.dtype} <= _UNBOUNDED:
+            return _lowest_without(lets, x)
     return TRUE
 
 
-def _zero_without(lets: Lets, e: Expr, casts: bool) -> Expr:
+def _zero_without(lets: Lets, e: Expr) -> Expr:
     """A condition without which ``e`` is 0 (a masked value times a finite one)."""
     match e:
         case Op(name="exp" | "exp2", args=(x,)):
-            return _lowest_without(lets, x, casts)
+            return _lowest_without(lets, x)
         case Op(name="mul", args=(x, y)):
-            return both(_zero_without(lets, x, casts), _zero_without(lets, y, casts))
+            return both(_zero_without(lets, x), _zero_without(lets, y))
         case Op(name="div", args=(x, _)) | Op(name="neg", args=(x,)):
-            return _zero_without(lets, x, casts)
+            return _zero_without(lets, x)
         case Op(name="select", args=(c, x, y)) if is_const(y, 0.0):
-            return both(c, _zero_without(lets, x, casts))
+            return both(c, _zero_without(lets, x))
         case Op(name="select", args=(_, y, x)) if is_const(y, 0.0):
-            return _zero_without(lets, x, casts)
+            return _zero_without(lets, x)
         case Ref(name=n) if n in lets:
-            return _zero_without(lets, lets[n], casts)
+            return _zero_without(lets, lets[n])
         case Cast(arg=x):
-            return _zero_without(lets, x, casts)
+            return _zero_without(lets, x)
     return TRUE

@@ -15,7 +15,7 @@ from redfuser.gate import checked_tiles
 from redfuser.strategies import realise, select
 from redfuser.tensorize import TileConfig, configs, tensorize
 from redfuser.tensorize.ir.effects import every
-from redfuser.tensorize.ir.nodes import Gemm, If, TileProgram
+from redfuser.tensorize.ir.nodes import For, Gemm, If, TileProgram
 from redfuser.tensorize.ir.verify import verify_kernel
 from redfuser.tensorize.model import uneven
 from redfuser.tensorize.model.layout import layouts, led
@@ -355,3 +355,22 @@ def test_one_row_is_sent_as_it_lies_where_it_is_whole(d: int) -> None:
     program = tiles(cascade, config=TileConfig(16, 64, 64, 2, "shared", False))
     hold(cascade, values(cascade), program)
     assert ("copy y_shared[0, 0 +: 48]" in str(program)) == (d == 48), str(program)
+
+
+@pytest.mark.parametrize("spelled", ["select(l <= i, f16(s) * f16(0.25), f16(-inf))", "f16(s) + f16(select(l <= i, 0.0, -inf))",
+                                     "bf16(select(l <= i, s, -inf))"])
+def test_scores_that_are_masked_and_converted_then_shorten_the_loop(spelled: str) -> None:
+    """-inf is -inf in every type of floats that has one: a causal mask of half-precision scores hides half of the steps."""
+    cascade = parse_cascade(f"""cascade attention(q: f16[80, 16], k: f16[80, 16], v: f16[80, 16]) over l
+      s[i, l] = sum[c] f32(q[i, c]) * f32(k[l, c])
+      p[i, l] = {spelled}
+      m[i] = max[l] f32(p)
+      t[i] = sum[l] exp(f32(p) - m)
+      o[i, e] = sum[l] f32(f16(exp(f32(p) - m) / t)) * f32(v[l, e])
+      y[i, e] = f16(o)
+      return y
+    """)
+    program = tiles(cascade, config=TileConfig(16, 16, 32, 1, "shared", False))
+    hold(cascade, values(cascade), program)
+    (loop,) = (s for s in every(program.kernels[0].body) if isinstance(s, For))
+    assert str(loop.stop) == "i_block + 1"

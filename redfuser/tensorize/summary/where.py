@@ -23,7 +23,7 @@ def counts_where(at: Geometry) -> Expr:
             continue
         if b.reducer is None or b.reducer.kind not in KINDS or at.facts.counted(b):
             return TRUE
-        own = conjuncts(resolved(at, alive_where(at.facts.lets, b.reducer, b.exprs[0], casts=True)))
+        own = conjuncts(resolved(at, alive_where(at.facts.lets, b.reducer, b.exprs[0])))
         first = first if per else own
         per.append(set(own))
     shared = TRUE
