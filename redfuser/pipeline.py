@@ -88,9 +88,22 @@ def _run(model: Any, args: Any, kwargs: Any, arch: str, casts: str, build: bool,
     if arch in TARGETS and TARGETS[arch].kind == "cuda" and not disable:
         imported = trace.run("layout", frontend.channels_last, imported)
     dump.imported(imported)
-    search = partition.Partitioner(imported, casts, arch, maps=arch != "cpu", holds=lambda fused: holds(fused, arch),
-                                   priced=lambda fused: priced(fused, arch))
-    found = trace.run("partition", search.run)
+
+    def inside(found: Any) -> set[str]:
+        return {v for r in found.parts for v in r.covered} - {v for r in found.parts for v in r.outputs.values()}
+
+    def searched(program: Any) -> tuple[Any, Any]:
+        search = partition.Partitioner(program, casts, arch, maps=arch != "cpu", holds=lambda fused: holds(fused, arch),
+                                       priced=lambda fused: priced(fused, arch))
+        return search, trace.run("partition", search.run)
+
+    search, found = searched(imported)
+    machine = TARGETS.get(arch)
+    proposed, scaled = frontend.row_scales(imported, casts, machine) if machine and not disable else (imported, {})
+    if scaled and not scaled.keys() & inside(found):  # rows that are written, each for products
+        other = searched(proposed)
+        if inside(other[1]).issuperset(scaled.values()):
+            imported, (search, found) = proposed, other
     made = Realised(arch, build, verify, records)
     for turn in range(0 if disable else ROUNDS + 1):
         trace.run("certificates and kernels", made.realise, found.parts)

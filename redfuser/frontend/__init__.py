@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from redfuser.frontend.imported import Imported, InputSpec, OpaqueCall, Provenance, Static
+from redfuser.target import Target
 
-__all__ = ["Imported", "InputSpec", "OpaqueCall", "Provenance", "Static", "channels_last", "import_model"]
+__all__ = ["Imported", "InputSpec", "OpaqueCall", "Provenance", "Static", "channels_last", "import_model", "row_scales"]
 
 
 def import_model(model: Any, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None) -> Imported:
@@ -46,6 +47,13 @@ def channels_last(imported: Imported) -> Imported:
     from redfuser.frontend import channels
 
     return channels.channels_last(imported)
+
+
+def row_scales(imported: Imported, casts: str, target: Target) -> tuple[Imported, dict[str, str]]:
+    """See :func:`redfuser.frontend.scaled_rows.row_scales`."""
+    from redfuser.frontend import scaled_rows
+
+    return scaled_rows.row_scales(imported, casts, target)
 
 
 def _exported(model: Any, program: Any) -> Imported:

@@ -10,12 +10,13 @@ from math import ceil, prod
 
 from redfuser.acrf.affine import axes_of
 from redfuser.acrf.cascade import Reduce
-from redfuser.acrf.expr import BYTES, NARROW, Load, walk
+from redfuser.acrf.expr import BYTES, FLOATS, NARROW, Cast, Expr, Load, Op, walk
+from redfuser.dtypes import widens
 from redfuser.outline import HELD, MAKING, generated, library, on_cores, passes
 from redfuser.partition.drafted import Draft, R
 from redfuser.partition.epilogue import absorbed, convolves, launches
 from redfuser.partition.graph import Node
-from redfuser.partition.positions import slides
+from redfuser.partition.positions import axes_in, slides
 from redfuser.partition.values import Instance
 
 MAX_DEPTH = 1024
@@ -31,6 +32,10 @@ ROWS = 64
 """Rows that a warp group multiplies at once."""
 PIECES = 6
 """Products of halves that one of float32 numbers is made of (docs/decisions/0009)."""
+KEPT = 0.02
+"""How much longer than a library's a product takes whose tiles are written and reduced by who makes them, beside what they
+leave idle: with a residual and a sum of squares .837 ms for .850 on an H100 (16384 x 4096 x 4096), without the sum .745 for
+.710 on an H200."""
 SMALL = 1 << 20
 """Bytes of a matrix below which a product with a vector is left to the library."""
 
@@ -95,11 +100,12 @@ def deep(d: Draft) -> bool:
     return any(i.contraction and d.extents[i.over] > MAX_DEPTH and d.extents[R] > MAX_ROW for i in d.inner)
 
 
-def reduced_as_made(d: Draft, inst: Instance) -> bool:
-    """A long row of a deep product, of which nothing is kept but numbers: blocks take a tile of the product each, as those of a
-    library do, and reduce it; partial results of a row are merged behind. With roles the product is as fast as theirs (4096
-    rows of 32000, 4096 deep, and their cross-entropy: 1.617 ms on an H200, where a library's product and a kernel take 1.760).
-    Of fewer rows than a warp group has, a library does better than whole tiles of them."""
+def reduced_as_made(d: Draft, inst: Instance, again: bool = False) -> bool:
+    """A long row of a deep product, of which numbers are kept, and the row where it is written in any case: blocks take a tile
+    of the product each, as those of a library do, and reduce it; partial results of a row are merged behind. With roles the
+    product is as fast as theirs (4096 rows of 32000, 4096 deep, and their cross-entropy: 1.617 ms on an H200, where a library's
+    product and a kernel take 1.760). Of fewer rows than a warp group has, a library does better than whole tiles of them.
+    again: a map of the row and its numbers is left, which reads the row once more."""
     shared = [axes for n, at in inst.body.sites if R in (axes := {a for e in at for a in axes_of(e)}) and n in d.external]
     own = prod(d.extents[a] for a in d.p_axes if not any(a in axes for axes in shared))
     kinds = {i.node.stmt.reducer.kind for i in d.rows if isinstance(i.node.stmt, Reduce)}
@@ -107,12 +113,15 @@ def reduced_as_made(d: Draft, inst: Instance) -> bool:
         return False
     points = elements(d, inst.axes)
     flops, held, moved = 2.0 * points * d.extents[inst.over], points * BYTES[inst.node.dtype], operand_bytes(d, inst)
+    written = [s.node.bytes for s in d.sinks if R in axes_in(s.at)]
+    held = min([held, *written])
+    beside = sum(written) + sum(n.bytes for n in d.external if written and all(n is not m for m, _ in inst.body.sites))
     tiles = points // own // d.extents[R] * ceil(own / BLOCK) * ceil(d.extents[R] / TILE)
-    whole = 2.0 * tiles * BLOCK * TILE * d.extents[inst.over] / min(1.0, tiles / d.machine.sms)
-    lead = d.machine.alone if d.machine.wgmma and d.machine.tma else d.machine.lead
-    inside = max(whole * (1 + lead) / d.machine.flops, moved / d.machine.bandwidth)
-    inside += passes(d.machine, 2 * tiles * BLOCK * len(d.rows) * 4, 1)
-    return inside < library(d.machine, flops, moved + held) + passes(d.machine, held, 1)
+    whole = 2.0 * d.extents[inst.over] * _in_turns(d, points // own // d.extents[R] * ceil(own / BLOCK), d.extents[R])[1]
+    lead = (KEPT if written else d.machine.alone) if d.machine.wgmma and d.machine.tma else d.machine.lead
+    inside = max(whole * (1 + lead) / d.machine.flops, (moved + beside) / d.machine.bandwidth)
+    inside += passes(d.machine, 2 * tiles * BLOCK * len(d.rows) * 4, 1) + (passes(d.machine, sum(written), 1) if again else 0)
+    return inside < library(d.machine, flops, moved + held) + passes(d.machine, held + beside, 1)
 
 
 def columns_shared(d: Draft, inst: Instance) -> bool:
@@ -181,39 +190,50 @@ def vector_pays(d: Draft) -> bool:
 
 
 def product_pays(d: Draft) -> bool:
-    """Is a product, or are two of one left operand, with the maps behind faster as one kernel with roles than as a library's
-    and one more kernel for the maps? What a library does to its own product at no cost is no map."""
+    """Is a product, or are two of one left operand, with the maps behind and scales in front faster as one kernel with roles
+    than as a library's and one more kernel for the maps? What a library does to its own product at no cost is no map."""
     if not (d.machine.wgmma and d.machine.tma and product_alone(d)):
         return False
     sides = [s for i in d.rows if (s := _sides(d, i)) is not None]
     if len(sides) < len(d.rows) or len(sides) > SEVERAL or len({left for (left, _), _ in sides}) > 1:
         return False
-    if len(d.sinks) > 1 or not any(launches(u) and not absorbed(u) for u in d.units):
+    scaled = {n for i in d.rows if i.node.unit is not None for n in i.node.unit.args
+              if n.unit is not None and n.unit in d.units and launches(n.unit)}
+    front = {u for u in d.units for n in scaled if n.unit is u or (n.unit is not None and n.unit.ancestors >> u.index & 1)}
+    behind = any(launches(u) and not absorbed(u) for u in d.units - front)
+    if len(d.sinks) > 1 or not (behind or scaled):
         return False  # a second result is a map that others read besides, with the product
     _, (shared, rows, columns) = sides[0]
     along, across = (elements(d, axes) for axes in (rows, columns))
-    tall, turns = elements(d, shared) * ceil(along / BLOCK), []
-    for wide in (2 * BLOCK // len(sides), BLOCK // len(sides)):
-        tiles = tall * ceil(across / wide)
-        turns.append(ceil(tiles / d.machine.sms) * BLOCK * wide)
+    tiles, whole = _in_turns(d, elements(d, shared) * ceil(along / BLOCK), across, len(sides))
     if tiles < d.machine.sms:
         return False  # a library shares the inner axis out
     operands = {n for (left, right), _ in sides for n in (left, right)}
     flops = sum(2 * elements(d, i.axes) * d.extents[R] for i in d.rows)
-    padded = flops * min(turns) * d.machine.sms / (elements(d, shared) * along * across)
+    padded = flops * whole / (elements(d, shared) * along * across)
     read = sum(n.bytes for n in operands)
     made = sum(elements(d, i.axes) * BYTES[left.dtype] for i, ((left, _), _) in zip(d.rows, sides, strict=True))
     beside = sum(n.bytes for n in d.external if n not in operands) + sum(s.node.bytes for s in d.sinks)
-    inside = max(padded * (1 + d.machine.alone) / d.machine.flops, (read + beside) / d.machine.bandwidth)
-    return inside < library(d.machine, flops, read + made) + passes(d.machine, made + beside, 1)
+    inside = max(padded * (1 + (d.machine.alone if behind else 0)) / d.machine.flops, (read + beside) / d.machine.bandwidth)
+    outside = library(d.machine, flops, read + made) + (passes(d.machine, made + beside, 1) if behind else 0)
+    return inside < outside + passes(d.machine, sum(n.bytes for n in scaled), 0)
+
+
+def _in_turns(d: Draft, tall: int, across: int, several: int = 1) -> tuple[int, int]:
+    """Of a product of ``across`` columns and rows in ``tall`` blocks: its narrower tiles, and the elements of a result that the
+    machine makes in as many turns as the better of two widths takes. several: products of a block."""
+    wide, narrow = (tall * ceil(across / (k * BLOCK // several)) for k in (2, 1))
+    turns = min(ceil(wide / d.machine.sms) * 2, ceil(narrow / d.machine.sms))
+    return narrow, turns * d.machine.sms * BLOCK * (BLOCK // several)
 
 
 def _sides(d: Draft, i: Instance) -> tuple[tuple[Node, Node], tuple[frozenset[str], frozenset[str], frozenset[str]]] | None:
-    """Of a product of two tensors in memory that matrix units take as they are: both, that whose rows come first in the result
-    first, and the axes that both have, those of the rows and those of the columns. None for any other contraction."""
+    """Of a product of two tensors in memory that matrix units take as they are, but for scales that are the same along the sum:
+    both, that whose rows come first in the result first, and the axes that both have, those of the rows and those of the
+    columns. None for any other contraction."""
     named = {n.name: n for n in d.external}
-    loads = [x for x in dict.fromkeys(walk(i.body.expr)) if isinstance(x, Load)]
-    if len(loads) != 2 or i.node.unit is None or convolves(i.node.unit):
+    loads = _operands(i.body.expr)
+    if loads is None or len(loads) != 2 or i.node.unit is None or convolves(i.node.unit):
         return None
     read = [(named[x.tensor], frozenset(a for e in x.indices for a in axes_of(e)) - {R}) for x in loads]
     if any(not axes & set(i.axes) or n.dtype not in NARROW for n, axes in read):
@@ -221,3 +241,20 @@ def _sides(d: Draft, i: Instance) -> tuple[tuple[Node, Node], tuple[frozenset[st
     (left, rows), (right, columns) = sorted(read, key=lambda x: min(i.axes.index(a) for a in x[1] if a in i.axes))
     shared = rows & columns
     return ((left, right), (shared, rows - shared, columns - shared)) if rows - shared and columns - shared else None
+
+
+def _operands(e: Expr) -> list[Load] | None:
+    """What a product along the r-axis reads, without what scales it; None for what is no product."""
+    match e:
+        case Load():
+            return [e]
+        case Cast(arg=x) if e.dtype in ("f16", "bf16", "f32") and x.dtype in FLOATS:
+            found = _operands(x)  # what the scale leaves must fit the type that it was rounded to
+            return found if found and all(v.dtype == e.dtype or widens(v.dtype, e.dtype) for v in found) else None
+        case Op(name="mul" | "div", args=(x, y)):
+            along = [k for k in (x, y) if any(isinstance(v, Load) and any(R in axes_of(j) for j in v.indices) for v in walk(k))]
+            sides = [_operands(k) for k in along]
+            if (e.name == "div" and along != [x]) or None in sides:
+                return None
+            return list(dict.fromkeys(v for f in sides if f is not None for v in f))
+    return None

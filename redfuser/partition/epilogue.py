@@ -63,6 +63,32 @@ def rounds(u: Unit) -> bool:
     return len(u.nodes) == 1 and u.nodes[0].stmt is not None and isinstance(u.nodes[0].stmt.expr, Cast)
 
 
+def scales_rows(u: Unit) -> bool:
+    """Is it ``x * r`` or ``x / r`` with one number for each row?"""
+    e = u.nodes[0].stmt.expr if len(u.nodes) == 1 and u.nodes[0].stmt is not None else None
+    if not (isinstance(e, Op) and e.name in ("mul", "div") and all(isinstance(x, Load) for x in e.args)):
+        return False
+    axes = u.nodes[0].stmt.axes if u.nodes[0].stmt is not None else ()
+    reads = [{a for i in x.indices for a in axes_of(i)} for x in e.args if isinstance(x, Load)]
+    ways = [reads, reads[::-1]] if e.name == "mul" else [reads]
+    return any(whole == set(axes) and some and axes[-1] not in some for whole, some in ways)
+
+
+def scaled_rows(n: Node) -> list[Unit]:
+    """The maps that make ``n`` of a tensor whose rows are scaled: the scale, and roundings behind it. Empty where it is made
+    otherwise."""
+    found: list[Unit] = []
+    while n.unit is not None and n.unit.pointwise and len(n.unit.nodes) == 1:
+        u = n.unit
+        if scales_rows(u):
+            return [*found, u]
+        if not rounds(u):
+            break
+        found.append(u)
+        n = u.args[0]
+    return []
+
+
 def adds_vector(u: Unit) -> bool:
     """Is it one sum of two tensors, of which one has a single axis?"""
     e = u.nodes[0].stmt.expr if len(u.nodes) == 1 and u.nodes[0].stmt is not None else None

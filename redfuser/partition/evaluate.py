@@ -15,7 +15,7 @@ from redfuser.acrf.affine import Indices, axes_of
 from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Load, Op, Ref, map_children
 from redfuser.dtypes import INTS
-from redfuser.partition.epilogue import contracts
+from redfuser.partition.epilogue import contracts, rounds, scales_rows
 from redfuser.partition.fold import fold
 from redfuser.partition.graph import Node, Unit
 from redfuser.partition.values import Instance, Pick, Site, Value
@@ -90,7 +90,8 @@ class Evaluator:
             return unit.is_view or (unit.is_cheap and not operand)
         if unit.reducing or not strict or unit.is_view or not unit.has_data or not matrix(unit):
             return True
-        return self.dependent(unit) or not self.reused(indices, scope) or scales(unit) or self.weighs(unit, indices, scope)
+        return self.dependent(unit) or not self.reused(indices, scope) or scales(unit) or self.weighs(unit, indices, scope) or (
+            all(contracts(u) for u in self.inside if u.reducing) and (rounds(unit) or scales_rows(unit)))
 
     def weighs(self, unit: Unit, indices: tuple[Expr, ...], scope: frozenset[str]) -> bool:
         """Is it made once for all columns of a tile, and read by a sum beside the region's product of float32 numbers?"""

@@ -18,7 +18,7 @@ from redfuser.partition.around import Around
 from redfuser.partition.asking import Asking, last
 from redfuser.partition.draft import escaping
 from redfuser.partition.drafted import Cut, Draft, Reject
-from redfuser.partition.epilogue import contracts
+from redfuser.partition.epilogue import contracts, scaled_rows
 from redfuser.partition.evaluate import scales
 from redfuser.partition.graph import Graph, Node, Unit
 from redfuser.partition.sets import Units, bits, free_to_read, hiding, small, widens
@@ -114,11 +114,16 @@ class Grower(Asking):
             if (torn := next((u for u in joined if u not in excluded and self.near.tears(u, units)), None)) is not None:
                 excluded.add(torn)  # whole or not at all: the rest of the operation would run in torch's pieces
                 continue
+            units = self.scaled(units, lead)
             unfit = self.verdict(self.worth, units, lead)
             if unfit is not None:
                 if unfit.code == "RF307":
                     return None
                 own = unfit.node.unit if unfit.node is not None else None
+                apart = {u for u in joined if not contracts(u)} - excluded
+                if apart and any(map(scaled_rows, seed.args)):
+                    excluded |= apart  # a product whose rows are scaled by what others reduce of them
+                    continue
                 if own is not None and own is not seed and own not in excluded:
                     excluded.add(own)  # without it the others may be worth a kernel
                     continue
@@ -169,6 +174,10 @@ class Grower(Asking):
                 continue
             question = judge.join if seed else judge.also
             read, unfit = self.near.outside(between, grown), self.verdict(question, grown, lead, c)
+            if read is not None and (wrote := self.written(grown, between, lead, c)) is not None:
+                units = self.step("join", wrote, units)
+                joined.append(c)
+                continue
             if (cut := read or unfit) is not None:
                 fits = unfit is None or self.verdict(judge.rows, grown, lead, c) is None
                 if seed is not None:
@@ -178,6 +187,16 @@ class Grower(Asking):
                 continue
             units = self.step("join", grown, units)
             joined.append(c)
+
+    def written(self, grown: Units, between: Units, lead: Node, c: Unit) -> Units | None:
+        """The region with the product that makes its row, though the row is read elsewhere: with what writes it, without what
+        only widens it for others."""
+        inside = frozenset(u for u in grown if not (free_to_read(u) and any(v not in grown for v in u.consumers)))
+        own = bits(u for u in grown if u.reducing and u is not c)
+        left = any(v.pointwise and v not in grown and v not in self.near.claimed and v.ancestors & own
+                   for u in between for v in u.consumers)
+        question = judge.made_and_read if left else judge.made
+        return inside if contracts(c) and self.near.convex(inside) and self.verdict(question, inside, lead, c) is None else None
 
     def ends_cascade(self, c: Unit) -> bool:
         """Does a reduction over another axis have a cascade of its own before it, to which it belongs?"""
@@ -241,6 +260,18 @@ class Grower(Asking):
                     if self.verdict(judge.sibling, grown, lead, c) is None:
                         return self.siblings(self.step("join", grown, units), lead, excluded)
         return units
+
+    def scaled(self, units: Units, lead: Node) -> Units:
+        """Products with the maps that scale their operand's rows, where nobody else reads what these write: the algebra takes
+        the scale out of the sum, and the operand is what the maps read."""
+        if self.worth is not judge.worth or self.verdict(judge.products, units, lead) is not None:
+            return units
+        maps = frozenset(m for u in units if u.reducing for n in u.args for m in scaled_rows(n))
+        grown = units | maps
+        apart = any(n.escapes for m in maps for n in m.results) or any(c not in grown for m in maps for c in m.consumers)
+        if not maps or apart or maps & self.near.claimed or self.parted(grown) or not self.near.convex(grown):
+            return units
+        return units if self.verdict(judge.scaled, grown, lead) is not None else self.step("lead", grown, units)
 
     def weighed(self, units: Units, lead: Node, excluded: set[Unit]) -> Units:
         """The product whose weights a sum adds up (``f.mT @ v`` beside ``f.sum(0)``)."""

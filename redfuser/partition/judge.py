@@ -19,9 +19,10 @@ from redfuser.partition.cost import (
     inner_pays,
     pays_alone,
     product_alone,
+    reduced_as_made,
     weights_stay,
 )
-from redfuser.partition.drafted import Draft, R, Reject
+from redfuser.partition.drafted import Draft, R, Reject, Sink
 from redfuser.partition.epilogue import launches
 from redfuser.partition.graph import Unit
 from redfuser.partition.values import Instance
@@ -70,6 +71,11 @@ def reduced(d: Draft, _: Unit | None) -> Reject | None:
     return None if several or any(map(launches, (*d.units, *around))) else Reject("RF307", d.rows[0].node, AS_IT_LIES)
 
 
+def scaled(d: Draft, _: Unit | None) -> Reject | None:
+    """Products whose rows are scaled behind their sums: do they pay, all maps in front of them included?"""
+    return None if pays_alone(d) else Reject("RF305", d.rows[0].node, "a scale behind this product saves too little")
+
+
 def products(d: Draft, _: Unit | None) -> Reject | None:
     """Are products all that is reduced?"""
     return None if product_alone(d) else Reject("RF302", d.rows[0].node, "a reduction that is no product")
@@ -81,7 +87,7 @@ def escapes(d: Draft, _: Unit | None) -> Reject | None:
     read = {n for i in (*d.rows, *d.inner) for n, _ in i.body.sites}
     contraction = next((i for i in d.inner if i.contraction), None)
     for s in d.sinks:
-        if contraction is not None and R in {a for e in s.at for a in axes_of(e)}:
+        if contraction is not None and R in {a for e in s.at for a in axes_of(e)} and not tile_written(d, s):
             return Reject("RF303", contraction.node, "a result along the row depends on the contraction",
                           "its value would be written, or computed a second time, for every element of the row")
         if s.node in read and s.value is not None and d.depends(s.value) and R in {a for e in s.at for a in axes_of(e)}:
@@ -90,6 +96,27 @@ def escapes(d: Draft, _: Unit | None) -> Reject | None:
                 "it must be written in any case, so reading it back is all that a fusion would save",
                 "drop the other use, or recompute it there")
     return None
+
+
+def tile_written(d: Draft, s: Sink) -> bool:
+    """Is it the row that a deep product makes, before anything is reduced of it? The blocks that make its tiles write them."""
+    return deep(d) and s.value is not None and not d.depends(s.value)
+
+
+def made(got: Draft, c: Unit | None) -> Reject | None:
+    """A deep product whose row is read elsewhere as well: blocks write their tiles of it, in half precision, and add them up.
+    What one reduction needs of another (a variance of the mean) takes registers that such a tile has not left."""
+    mine = [i for i in got.inner if i.node.unit is c and i.contraction]
+    if got.inner != mine or len(mine) != 1 or not deep(got) or any(i.contraction or got.depends(i.body) for i in got.rows):
+        return STEPWISE
+    if any(s.node.dtype not in ("f16", "bf16") for s in got.sinks if R in {a for e in s.at for a in axes_of(e)}):
+        return STEPWISE
+    return one_contraction(got) or join(got, c) or escapes(got, c)
+
+
+def made_and_read(got: Draft, c: Unit | None) -> Reject | None:
+    """The same, with a map of the row left that its numbers scale."""
+    return made(got, c) or (None if all(reduced_as_made(got, i, again=True) for i in got.inner) else STEPWISE)
 
 
 def join(got: Draft, c: Unit | None) -> Reject | None:

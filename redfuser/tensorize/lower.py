@@ -99,7 +99,7 @@ def _lower_body(work: Builder, tail: Scope) -> list[TileStmt]:
         return _lower_blocks(work, at.kernel.body, Scope(segment=i64(0), staged=tail.staged))
     first, last, start = segment_steps(at, alive_positions(at))
     if at.config.chunk and one_step(at, first, last):  # a product in a loop of its own: nothing is left to walk
-        return _lower_blocks(work, at.kernel.body, Scope(segment=placed(start, at.counter, first)))
+        return _lower_blocks(work, at.kernel.body, Scope(segment=placed(start, at.counter, first), product=True))
     stmts = _lower_blocks(work, at.kernel.body, Scope(segment=start))
     nested = any(isinstance(x, For) for x in stmts)
     stages = at.config.stages if at.has_gemm and not nested else 0

@@ -48,10 +48,12 @@ class Depth:
 @dataclass(slots=True)
 class Scope:
     """A statement list under construction, and the loads it holds as tiles: staged, by tensor, indices and part of a
-    contraction; slices, by rectangle; split, by tile its pieces. ``segment``: first r-axis element."""
+    contraction; slices, by rectangle; split, by tile its pieces. ``segment``: first r-axis element. ``product``: the only step
+    of a walk, a product in a loop of its own: what follows has the tile of its sums, and threads read and write as it lies."""
 
     stmts: list[TileStmt] = field(default_factory=list)
     staged: dict[tuple[str, tuple[Expr, ...], str], Value] = field(default_factory=dict)
     slices: dict[tuple[Slice, bool], str] = field(default_factory=dict)
     split: dict[str, Operand] = field(default_factory=dict)
     segment: Expr | None = None
+    product: bool = False

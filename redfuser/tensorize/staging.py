@@ -46,7 +46,8 @@ def element(work: Builder, name: str, indices: tuple[Expr, ...], dtype: str) -> 
     if staged is not None:
         return work.here(staged)
     forms = work.at.view_indices(name, indices)
-    if work.axes_of(Load(name, indices, dtype)) == work.at.across and work.depth is None and not _before(work, forms):
+    if work.axes_of(Load(name, indices, dtype)) == work.at.across and work.depth is None and not (
+            work.scope.product or _before(work, forms)):
         return work.here(stage_tile(work, name, indices, dtype))
     if forms is None:
         return Load(work.at.arg(name), tuple(map_children(Op("add", (i, i64(0)), "i64"), lambda x: at_point(work, x)).args[0]  # type: ignore[union-attr]

@@ -26,14 +26,19 @@ def lower_store(work: Builder, b: Block) -> None:
 
 def lower_output(work: Builder, b: Block, e: Expr, axes: tuple[str, ...]) -> None:
     """Write a result, and let later blocks read its expression."""
-    levels, segment = work.at.facts.levels, work.at.roles.segment
+    levels, segment, comment = work.at.facts.levels, work.at.roles.segment, work.at.source(b)
     elements = (x for o in work.at.kernel.tail if any(segment in levels.get(n, ()) for n in o.names) for x in o.exprs)
     if axes == work.at.row and isinstance(e, Op) and any(b.name in refs_of(x) for x in elements):
         v = work.tile(b.name, axes, b.dtype)  # a row's result that its elements read: evaluated once
         map_tile(work, v, e)
         work.values[b.name] = v
         e = Ref(b.name, b.dtype)
-    _write_once(work, b.name, e, axes, work.at.source(b))
+    elif axes == work.at.across and work.scope.product:  # what is written of a product's tile is what its rows are reduced of
+        v = work.tile(b.name, axes, "f32" if b.dtype in HALF else b.dtype)
+        map_tile(work, v, e, comment)
+        work.values[b.name] = v
+        e, comment = Cast(Ref(b.name, v.dtype), b.dtype) if v.dtype != b.dtype else Ref(b.name, b.dtype), ""
+    _write_once(work, b.name, e, axes, comment)
     work.values.setdefault(b.name, Value(axes, b.dtype, expr=e))
 
 
@@ -59,7 +64,7 @@ def _write_result(work: Builder, name: str, e: Expr, axes: tuple[str, ...], comm
     tensor, rect = work.at.declared[target], rectangle(work, target, indices)
     rows = work.at.roles.rows
     wide = work.ordered({*axes, *(rect[1] if rect else ())}) or work.at.row
-    matrix = work.at.has_gemm and len(wide) == 2 and wide[1] in work.at.roles.columns
+    matrix = work.at.has_gemm and len(wide) == 2 and (wide[1] in work.at.roles.columns or work.scope.product)
     if len(wide) == 2 and rect is not None and rect[1] == wide:
         bare = strip_casts(e) if not (isinstance(e, Cast) and e.dtype in HALF) else e.arg if isinstance(e, Cast) else e
         if isinstance(e, Cast) and e.dtype == tensor.dtype:

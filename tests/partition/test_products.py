@@ -64,6 +64,56 @@ def test_a_gate_and_what_it_lets_through_are_one_kernel() -> None:
     assert text.count("sum[l] f32(x0[") == 2 and "sigmoid" in text and "return y\n" in f"{text}\n"
 
 
+def rms(h: torch.Tensor, g: torch.Tensor | None = None) -> torch.Tensor:
+    n = (h.float() * torch.rsqrt(h.float().pow(2).mean(-1, keepdim=True) + 1e-5)).to(h.dtype)
+    return n if g is None else n * g
+
+
+def chain(x: torch.Tensor, r: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    h = r + F.linear(x, w)
+    return h, F.linear(rms(h), v)
+
+
+def operands(rows: int = 1400, depth: int = 1032, width: int = 1528) -> tuple[torch.Tensor, ...]:
+    shapes = ((rows, depth), (rows, width), (width, depth), (width, width))
+    return tuple(torch.randn(s).to(HALF) for s in shapes)
+
+
+def test_a_norm_between_two_products_is_the_end_of_one_and_a_scale_of_the_other() -> None:
+    """GEMM, residual, RMSNorm, GEMM: the row and its squares leave with the first, the second reads the row itself."""
+    first, second = products(chain, *operands())
+    assert "return y, y1" in first and first.count("sum[") == 2 and "y[i, l] = x2[i, l] + f16(s)" in first
+    assert "sum[l] f32(f16(f32(x0[b, l]) * rsqrt(" in second and second.count("sum[") == 1
+    first, second = products(lambda x, r, w, v: chain(x, r, w, v)[1], *operands())  # in memory, whoever else reads it
+    assert "return y, y1" in first
+
+
+@pytest.mark.parametrize(("model", "args"), [
+    (lambda x, r, w, v: (*chain(x, r, w, v), rms(r + F.linear(x, w))), operands()),  # the scaled rows are a result
+    (chain, operands(width=520)), (chain, operands(rows=200)),  # tiles that do not fill the machine
+], ids=["read besides", "narrow", "few"])
+def test_rows_that_are_written_scaled_are_the_norms(model: Any, args: tuple[torch.Tensor, ...]) -> None:
+    assert not any("sum[l] f32(f16(f32(x0" in t for t in products(model, *args))
+
+
+def test_a_variance_is_not_added_up_where_the_row_is_made() -> None:
+    """It is about the mean of the whole row, whose tile a block has in its registers once."""
+    texts = products(lambda x, r, w, v: (h := r + F.linear(x, w), F.linear(F.layer_norm(h, h.shape[-1:]), v)), *operands())
+    assert texts and not any("sum[c]" in t for t in texts)
+
+
+def test_the_chains_mathematics_is_the_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, r, w, v = operands(72, 1032, 520)
+    monkeypatch.setattr(cost, "_in_turns", lambda d, tall, across, several=1: (1 << 20, 0))  # as if tiles took no time
+    imported = import_model(chain, (x, r, w, v))
+    p = Partitioner(imported, arch="sm_90a").run()
+    assert len(p.regions) == 2
+    h, y = execute(imported, p, (x, r, w, v))
+    eager = chain(*(t.double() for t in (x, r, w, v)))
+    for got, true in zip((h, y), eager, strict=True):
+        assert (got.double() - true).abs().max() < 2e-3 * true.abs().max()
+
+
 def test_a_product_gets_no_second_result() -> None:
     """Half of a rotary embedding: the product is read as it is besides."""
     layer = linear(256, 1024)

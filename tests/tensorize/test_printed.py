@@ -41,7 +41,23 @@ def product() -> Fused:
     return found
 
 
+NORM = """cascade norm(x: bf16[16384, 4096], w: bf16[4096, 4096], r: bf16[16384, 4096]) over l
+  s[i, l] = sum[c] f32(x[i, c]) * f32(w[l, c])
+  h[i, l] = r[i, l] + bf16(s)
+  q[i] = sum[l] f32(h) * f32(h)
+  v[i] = rsqrt(q / 4096.0 + 0.00001)
+  return h, v
+"""
+
+
+def written() -> Fused:
+    found = fuse(parse_cascade(NORM))
+    assert isinstance(found, Fused)
+    return found
+
+
 KERNELS = {
+    "residual_and_squares": lambda: tiles(written(), "multi", 16),
     "product_and_gelu": lambda: tiles(product()),
     "bert_attention": lambda: tiles(examples.attention(BERT, flat=True)),
     "causal_attention": lambda: tiles(examples.attention(LONG, mask=examples.masks(LONG)["causal"])),
@@ -61,7 +77,8 @@ def test_golden(name, golden):
     golden(f"kernels/{name}.py.txt", tilelang.print_program(program))
 
 
-@pytest.mark.parametrize("name", ["bert_attention", "causal_attention", "gqa_decode_split", "latent_attention", "product_and_gelu"])
+@pytest.mark.parametrize("name", ["bert_attention", "causal_attention", "gqa_decode_split", "latent_attention", "product_and_gelu",
+                                  "residual_and_squares"])
 def test_golden_tiles(name, golden):
     golden(f"kernels/{name}.tiles.txt", str(KERNELS[name]()))
 

@@ -290,6 +290,59 @@ def test_blocks_reduce_the_tiles_that_they_make(schedule: str) -> None:
     assert np.abs(next(iter(got.values())) - truth).max() < 0.03  # scores of at most 15, rounded to bfloat16
 
 
+def deep_norm(rows: int, width: int, depth: int, dtype: str = "bf16") -> Fused:
+    """A residual added to a product too deep to hold, and what the norm of its rows divides by."""
+    fused = fuse(parse_cascade(
+        f"cascade norm(x: {dtype}[{rows}, {depth}], w: {dtype}[{width}, {depth}], r: {dtype}[{rows}, {width}]) over l\n"
+        f"  s[i, l] = sum[c] f32(x[i, c]) * f32(w[l, c])\n  h[i, l] = r[i, l] + {dtype}(s)\n"
+        f"  q[i] = sum[l] f32(h) * f32(h)\n  v[i] = rsqrt(q / {float(width)} + 0.00001)\n  return h, v\n"))
+    assert isinstance(fused, Fused)
+    return fused
+
+
+@pytest.mark.parametrize("schedule", ["overlap", "persistent"])
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_blocks_write_the_tiles_that_they_reduce(schedule: str, dtype: str) -> None:
+    """Panels of the row leave as a product's result does, and behind them the same numbers, as they were rounded, are added up."""
+    of = realise(deep_norm(136, 600, 680, dtype), "multi", 3)
+    auto = TileConfig(128, 256, 256, 3, "registers", True, chunk=64)
+    plain, made = (tensorize(of, replace(auto, schedule=s), SMALL) for s in ("auto", schedule))  # type: ignore[arg-type]
+    assert parse(str(made)) == made and verify(made) == []
+    assert str(made.kernels[0]).count("send h_shared") == 4 and "r_shared" not in str(made)
+    given = inputs(made)
+    given["w"] = (given["w"].astype(np.float32) / 26).astype(given["w"].dtype)
+    wanted, got = interpret.run(plain, given), interpret.run(made, given, seed=1)
+    assert all(same_bits(a, got[name]) for name, a in wanted.items())
+    h = given["r"].astype(np.float64) + given["x"].astype(np.float64) @ given["w"].astype(np.float64).T
+    u = 2.0 ** (-8 if dtype == "bf16" else -11)
+    assert np.abs(got["h"].astype(np.float64) - h).max() < 3 * u * np.abs(h).max()
+    rounded = got["h"].astype(np.float64)
+    truth = 1 / np.sqrt((rounded ** 2).mean(-1) + 1e-5)
+    assert np.abs(got["v"] / truth - 1).max() < 1e-6, "of the rounded row, all of it and nothing beyond its end"
+
+
+def test_a_row_that_is_written_is_tiled_as_a_product() -> None:
+    chosen, of = untuned(deep_norm(16384, 4096, 4096), "sm_90a")
+    best = configs(of, H200)[0]
+    assert (chosen, of.splits, best.segment, best.chunk, best.schedule) == ("multi", 16, 256, 64, "persistent")
+    kernel = tensorize(of, best, H200).kernels[0]
+    assert [b.shape for b in kernel.buffers if b.scope == "shared"] == [(4, 128, 64), (4, 256, 64), (128, 64), (128, 64)]
+
+
+def test_a_scale_of_rows_is_applied_to_their_sums() -> None:
+    """The operands are what lies in memory, brought by the copy engine; no thread makes one."""
+    fused = fuse(parse_cascade("cascade product(x: bf16[264, 264], w: bf16[328, 264], r: f32[264]) over k\n"
+                               "  o[i, d] = sum[k] f32(bf16(f32(x[i, k]) * r[i])) * f32(w[d, k])\n  y[i, d] = bf16(o)\n"
+                               "  return y\n"))
+    assert isinstance(fused, Fused)
+    made = tiles(realise(fused, "single"), "persistent")
+    given = inputs(made)
+    got = interpret.run(made, given)["y"].astype(np.float64)
+    truth = (given["x"].astype(np.float64) * given["r"].astype(np.float64)[:, None]) @ given["w"].astype(np.float64).T
+    assert np.abs(got - truth).max() < 2.0 ** -8 * np.abs(truth).max()
+    assert verify(made) == [] and "fetch x" in str(made)
+
+
 def of_inputs(program: TileProgram) -> list[TensorArg]:
     return [a for a in program.args if a.role == "in"]
 

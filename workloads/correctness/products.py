@@ -68,6 +68,27 @@ def small_mlp(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
     return F.silu(x @ w.mT) @ v.mT
 
 
+def between_products(x: Tensor, r: Tensor, w: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    h = r + F.linear(x, w)
+    n = (h.float() * torch.rsqrt(h.float().pow(2).mean(-1, keepdim=True) + 1e-6)).to(h.dtype)
+    return h, F.linear(n, v)
+
+
+def scaled_gate(h: Tensor, w: Tensor, v: Tensor) -> Tensor:
+    n = F.rms_norm(h, h.shape[-1:])
+    return F.silu(F.linear(n, w)) * F.linear(n, v)
+
+
+def chains() -> Iterator[Program]:
+    """Norms between products that fill a machine: a row written with its squares, and a scale behind the sums."""
+    for dtype in ("bf16", "f16"):
+        ins = (In("x", (1400, 1032), dtype), In("r", (1400, 1528), dtype), In("w", (1528, 1032), dtype, "weight", 0.03),
+               In("v", (1528, 1528), dtype, "weight", 0.03))
+        yield Program("product", f"{dtype} 1400x1032x1528 residual_norm", between_products, ins)
+        ins = (In("h", (1400, 1032), dtype), *(In(n, (760, 1032), dtype, "weight", 0.03) for n in "wv"))
+        yield Program("product", f"{dtype} 1400x1032x760 scaled_gate", scaled_gate, ins)
+
+
 def weights() -> Iterator[Program]:
     for dtype in ("bf16", "f16"):
         for what, fn in (("two_results", two_results), ("two_wide", two_wide)):
@@ -113,3 +134,4 @@ def programs() -> Iterator[Program]:
     yield from alternate(halves(), 1)
     yield from eight()
     yield from alternate(weights(), 1)
+    yield from chains()

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.derive.decompose import Decomposer
 from redfuser.acrf.derive.derivation import Derivation
+from redfuser.acrf.derive.given import derive_scaled
 from redfuser.acrf.derive.of_the_row import of_the_row
 from redfuser.acrf.derive.ordered import derive_ordered
 from redfuser.acrf.derive.plain import derive_plain
@@ -47,7 +48,8 @@ class Deriver(Derivation):
         if inner:
             pull_out(self, r, inner[0])
         elif kind in ("C", "X"):
-            derive_plain(self, r)
+            if r.reducer.kind != "sum" or not derive_scaled(self, r):
+                derive_plain(self, r)
         elif r.reducer.kind == "sum":
             derive_sum(self, r)
         elif r.reducer.kind == "prod":

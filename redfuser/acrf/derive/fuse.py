@@ -14,7 +14,7 @@ from redfuser.acrf.refuse import Refuse, defect
 from redfuser.acrf.state import Accumulator, Certificate, Condition, Fused, NotFusable, State
 from redfuser.errors import InputError
 
-VERSION = "5"
+VERSION = "6"
 """Part of every memo key and certificate: raised whenever a derivation may come out differently."""
 
 _MEMO: OrderedDict[str, Fused | NotFusable] = OrderedDict()

@@ -30,17 +30,21 @@ class SendPanels:
 
     A result takes the room of two panels, each group of warps sends the rows that it has, and a map has the registers of a
     panel. Requires one loop, whose products are of shared memory (others have not been tried), and at the end nothing but maps
-    of their sums' elements at their own points and such results, all of one width. Changes no value."""
+    of their sums' elements at their own points and such results, all of one width, and behind them what needs registers alone
+    (rows of the same tile that are reduced). Changes no value."""
 
     def __call__(self, kernel: TileKernel) -> TileKernel:
         loops = [i for i, s in enumerate(kernel.body) if isinstance(s, For)]
         if len(loops) != 1 or any(k.a.buffer not in _shared(kernel) for k in every(kernel.body) if isinstance(k, Gemm)):
             return kernel
         last, sums = loops[0] + 1, _sums(kernel)
-        start = len(kernel.body)
+        end = len(kernel.body)
+        while end > last and not _by_points(kernel, sums, kernel.body[end - 1]):
+            end -= 1
+        start = end
         while start > last and _by_points(kernel, sums, kernel.body[start - 1]):
             start -= 1
-        tail = kernel.body[start:]
+        tail, rest = kernel.body[start:end], kernel.body[end:]
         shapes, dtypes = {b.name: b.shape for b in kernel.buffers}, kernel.dtypes
         staged = [s.src.buffer for s in tail if isinstance(s, Copy) and not s.src.dims and s.src.buffer in _shared(kernel)]
         widths = {shapes[n][1] for n in staged} | {s.extents[1] for s in tail if isinstance(s, Parallel)}
@@ -49,7 +53,8 @@ class SendPanels:
             return kernel
         (width,), (size,), rows = widths, sizes, shapes[staged[0]][0]
         if width % size or width < PLACES * size or any(
-                n in reads(k) | writes(k) for n in staged for k in kernel.body[:start]):
+                n in reads(k) | writes(k) for n in staged for k in kernel.body[:start]) or any(
+                _shared(kernel) & (reads(k) | writes(k)) for k in rest):
             return kernel
         names, rooms = Names(kernel), {}
         for n in staged:
@@ -57,7 +62,7 @@ class SendPanels:
         body = [_panel(s, rows, p * size, size, {n: rooms[n][p % PLACES].name for n in staged})
                 for p in range(width // size) for s in tail]
         buffers = [b for old in kernel.buffers for b in rooms.get(old.name, [old])]
-        return replace(kernel, buffers=tuple(buffers), body=(*kernel.body[:start], *body))
+        return replace(kernel, buffers=tuple(buffers), body=(*kernel.body[:start], *body, *rest))
 
 
 def _shared(kernel: TileKernel) -> set[str]:
