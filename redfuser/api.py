@@ -43,7 +43,8 @@ def compile(model: Any, args: Any = None, kwargs: Any = None, *, target: str | N
     with turns.taken(), extras_named():
         from redfuser import pipeline
         from redfuser.autotune import lookup, tune
-        from redfuser.runtime.model import CompiledModel, reference
+        from redfuser.runtime.model import CompiledModel
+        from redfuser.runtime.reference import reference
 
         if held:
             reference(model, args, kwargs)  # what cannot be checked is said before anything is compiled

@@ -128,6 +128,21 @@ def bindings(func: Any) -> list[Any]:
     return [b for block in func.body.blocks for b in block.bindings]
 
 
+def packed_symbols(mod: Any) -> set[str]:
+    """Functions outside of a module that its ``main`` calls."""
+    return {str(b.value.args[0].global_symbol) for b in bindings(mod["main"]) if op_name(b.value) == "call_dps_packed"}
+
+
+def without_params(mod: Any, idle: set[str]) -> Any:
+    """``main`` without parameters that nothing uses."""
+    func = mod["main"]
+    params = [p for p in func.params if p.name_hint not in idle]
+    slim = relax.Function(params, func.body, func.ret_struct_info, func.is_pure, func.attrs)
+    blocks = relax.BlockBuilder()
+    blocks.add_func(slim, "main")
+    return blocks.get()
+
+
 def parse_prim_func(text: str) -> Any:
     """A PrimFunc from TVMScript text in which ``T`` is TVM's scalar dialect.
 

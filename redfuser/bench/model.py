@@ -1,5 +1,5 @@
-"""The model of resources against what was built and measured: what ptxas said of the kernels in a folder of artifacts, and
-the times in a file of measurements."""
+"""The model of resources against what was built and measured: what ptxas said of the kernels in a folder of artifacts or in a
+file of such, and the times in a file of measurements."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, quantiles
+from typing import Any
 
 from redfuser.bench import rows as measured
 from redfuser.errors import RedFuserError
 from redfuser.runtime import archive
 from redfuser.runtime.parts import Parts
 from redfuser.target import Target, target
-from redfuser.tensorize.ir.nodes import TileKernel
+from redfuser.tensorize.ir.nodes import Roles, TileKernel
 from redfuser.tensorize.ir.parse import parse
 from redfuser.tensorize.model import fits, predicted, registers, shared_bytes
 from redfuser.tensorize.model.steps import specialised
@@ -44,22 +45,39 @@ class Built:
         return self.registers[0] / self.registers[1] - 1
 
 
-def built(folder: Path, arch: str) -> Iterator[Built]:
-    """The kernels of every ``.rf`` and ``.rf.gz`` of a folder that say of which tile program they are, each once.
-    Raises ArtifactError for one without kernels for ``arch``."""
+def built(where: Path, arch: str) -> Iterator[Built]:
+    """The kernels of :func:`said`, beside the model of them."""
+    at = target(arch)
+    for row in said(where, arch):
+        kernel = parse(f"tile program said\n{row['tiles']}").kernels[0]
+        yield Built(row["name"], _kind(kernel, at), (shared_bytes(kernel, at), row["shared"]),
+                    (registers(kernel, at), row["registers"]), row["spilled"], fits(kernel, at))
+
+
+def said(where: Path, arch: str) -> Iterator[dict[str, Any]]:
+    """What was said of kernels that were built, each once: their tile programs, bytes of shared memory, registers and bytes
+    spilled. Of a file of such rows, or of every ``.rf`` and ``.rf.gz`` of a folder that says of which tile program its kernels
+    are. Raises ArtifactError for one without kernels for ``arch``."""
+    if where.is_file():
+        yield from map(json.loads, _text(where).splitlines())
+        return
     seen: set[str] = set()
-    for path in sorted((*folder.glob("*.rf"), *folder.glob("*.rf.gz"))):
+    for path in sorted((*where.glob("*.rf"), *where.glob("*.rf.gz"))):
         parts = _read(path, arch)
         for name, spec in parts.kernels.items():
             text = parts.stages.get(name, {}).get("tiles", "")
-            if spec.kind != "cuda" or not text or text in seen:
+            if spec.kind != "cuda" or not text:
                 continue
-            seen.add(text)
-            at = target(spec.arch)
-            for kernel, launch, said in zip(parse(text).kernels, spec.launches, spec.resources, strict=True):
-                yield Built(f"{path.name.split('.rf')[0]} {kernel.name}", _kind(kernel, at),
-                            (shared_bytes(kernel, at), launch.shared_bytes + said["static_shared_bytes"]),
-                            (registers(kernel, at), said["registers"]), said["spill_bytes"], fits(kernel, at))
+            for kernel, launch, found in zip(parse(text).kernels, spec.launches, spec.resources, strict=True):
+                if (tiles := str(kernel)) not in seen:
+                    seen.add(tiles)
+                    yield {"name": f"{path.name.split('.rf')[0]} {kernel.name}", "tiles": tiles,
+                           "shared": launch.shared_bytes + found["static_shared_bytes"], "registers": found["registers"],
+                           "spilled": found["spill_bytes"]}
+
+
+def _text(path: Path) -> bytes:
+    return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
 
 
 def _read(path: Path, arch: str) -> Parts:
@@ -72,7 +90,8 @@ def _read(path: Path, arch: str) -> Parts:
 
 
 def _kind(kernel: TileKernel, at: Target) -> str:
-    return "producer" if specialised(kernel, at) else kind(kernel, at)
+    copies = specialised(kernel, at) or isinstance(kernel.body[-1], Roles)
+    return "producer" if copies else kind(kernel, at)
 
 
 def table(found: Sequence[Built]) -> tuple[list[str], list[list[str]]]:
@@ -128,9 +147,8 @@ def candidates(path: Path, at: Target) -> list[list[str]]:
     """A line for each kernel of a file of candidates: rank correlation of predicted and measured times, and how much longer
     than the best the present choice takes and the model's first. A row of the file: name, tiles, ms, chosen (its place in the
     present order; None where another strategy is chosen), rest (predicted ms of the call's other kernels)."""
-    text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     families: dict[str, list[tuple[float, float, float]]] = {}
-    for row in map(json.loads, text.splitlines()):
+    for row in map(json.loads, _text(path).splitlines()):
         time = predicted(parse(row["tiles"]), at)
         place = float("inf") if row["chosen"] is None else row["chosen"]
         whole = float("inf") if time is None else 1e3 * time + row["rest"]

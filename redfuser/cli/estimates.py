@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,26 +17,30 @@ if TYPE_CHECKING:
 
 
 @click.command("model")
-@click.argument("folder", required=False, type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("where", required=False, type=click.Path(exists=True, path_type=Path))
+@click.option("--keep", type=FILE, help="Write what was said of the kernels in WHERE as JSON lines, which WHERE may be later.")
 @click.option("--times", "times_", type=FILE, help="A file of measurements (bench run --json) to compare predicted times with.")
 @click.option("--candidates", "candidates_", type=FILE, help="A file of measured configurations to rank.")
-@click.option("--target", default="sm_90a", show_default=True, help="Whose kernels in FOLDER.")
+@click.option("--target", default="sm_90a", show_default=True, help="Whose kernels in WHERE.")
 @click.option("--part", default="H200", show_default=True, help="With --times and --candidates: what was measured on.")
 @click.option("--worst", default=10, show_default=True, help="So many of the kernels that are missed by most.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
-def model(folder: Path | None, times_: Path | None, candidates_: Path | None, target: str, part: str, worst: int,
-          quiet: bool) -> None:
-    """The model of resources against ptxas, over the artifacts in FOLDER, and against measured times."""
+def model(where: Path | None, keep: Path | None, times_: Path | None, candidates_: Path | None, target: str, part: str,
+          worst: int, quiet: bool) -> None:
+    """The model of resources against ptxas, over the artifacts in a folder or the kernels of a file, and against measured
+    times."""
     from redfuser.bench import model as model_
     from redfuser.target import PARTS
 
     if part not in PARTS:
         raise InputError("RF496", f"unknown part {part!r}", help=f"one of: {', '.join(PARTS)}")
-    if folder is not None:
-        found = list(model_.built(folder, target))
+    if where is not None:
+        found = list(model_.built(where, target))
         if not found:
-            raise InputError("RF194", f"{folder} holds no artifact that says of which tile program its kernels are",
+            raise InputError("RF194", f"{where} holds no artifact that says of which tile program its kernels are",
                              help="redfuser bench build and redfuser bench correctness --build write such")
+        if keep:
+            keep.write_text("".join(json.dumps(row, sort_keys=True) + "\n" for row in model_.said(where, target)))
         print_table("The model against ptxas", *model_.table(found))
         print_table("Registers missed by most", ["kernel", "kind", "model", "ptxas", "error"], model_.worst(found, worst))
     if candidates_ is not None:

@@ -6,6 +6,7 @@ import contextlib
 import re
 import warnings
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import fx
@@ -148,3 +149,17 @@ def returned(graph: fx.Graph) -> frozenset[str]:
             found.add(node)
             todo += node.all_input_nodes if str(node.target) in MOVING else []
     return frozenset(n.name for n in found)
+
+
+def arguments_of(node: fx.Node) -> dict[str, Any]:
+    """Every argument of an operator's call by its schema name, defaults filled in."""
+    schema = node.target._schema  # type: ignore[union-attr]
+    values: dict[str, Any] = {}
+    for i, argument in enumerate(schema.arguments):
+        if i < len(node.args):
+            values[argument.name] = node.args[i]
+        elif argument.name in node.kwargs:
+            values[argument.name] = node.kwargs[argument.name]
+        elif argument.has_default_value():
+            values[argument.name] = argument.default_value
+    return values

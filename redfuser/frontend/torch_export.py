@@ -22,6 +22,7 @@ from redfuser.frontend.opaque import describe, runnable
 from redfuser.frontend.program import (
     DROPPED,
     Origin,
+    arguments_of,
     asserted,
     check_signature,
     decompose,
@@ -31,7 +32,7 @@ from redfuser.frontend.program import (
 )
 from redfuser.frontend.static import INDEX_ARITHMETIC, Statics
 from redfuser.frontend.written_down import written_down
-from redfuser.tvm_compat import call_dps_packed, dtype_of, relax, shape_of, tensor_info
+from redfuser.tvm_compat import call_dps_packed, dtype_of, packed_symbols, relax, shape_of, tensor_info, without_params
 
 op = relax.op
 
@@ -121,8 +122,8 @@ class _Import:
         used = self.builder.used_params(outputs)
         unread = {n for n, s in self.specs.items() if s.kind != "user" and n not in used}
         if unread:
-            mod = _without_params(mod, unread)
-        packed = _packed_symbols(mod)
+            mod = without_params(mod, unread)
+        packed = packed_symbols(mod)
         live = {s: c for s, c in self.opaque.items() if s in packed}
         notes = dict.fromkeys(f"{c.target} stays a torch call: {c.why}" for c in live.values() if c.why) | unmade(self.graph)
         spec = self.program.call_spec
@@ -207,7 +208,7 @@ class _Import:
         converter = CONVERTERS.get(str(node.target))
         if converter is None:
             return None
-        raw = _arguments(node)
+        raw = arguments_of(node)
         missing = [n for n in node.all_input_nodes if n not in self.statics and self.env.get(n) is None]
         if missing:
             return None
@@ -286,33 +287,3 @@ class _Import:
         together = self.builder.emit(call_dps_packed(symbol, operands, infos))
         items = {i: self.builder.emit(relax.TupleGetItem(together, k), str(i)) for k, i in enumerate(call.results)}
         return tuple(items.get(i) for i in range(call.outputs))
-
-
-def _arguments(node: fx.Node) -> dict[str, Any]:
-    """Every argument by its schema name, defaults filled in."""
-    schema = node.target._schema
-    values: dict[str, Any] = {}
-    for i, argument in enumerate(schema.arguments):
-        if i < len(node.args):
-            values[argument.name] = node.args[i]
-        elif argument.name in node.kwargs:
-            values[argument.name] = node.kwargs[argument.name]
-        elif argument.has_default_value():
-            values[argument.name] = argument.default_value
-    return values
-
-
-def _packed_symbols(mod: Any) -> set[str]:
-    from redfuser.tvm_compat import bindings, op_name
-
-    return {str(b.value.args[0].global_symbol) for b in bindings(mod["main"]) if op_name(b.value) == "call_dps_packed"}
-
-
-def _without_params(mod: Any, idle: set[str]) -> Any:
-    """``main`` without parameters that nothing uses."""
-    func = mod["main"]
-    params = [p for p in func.params if p.name_hint not in idle]
-    slim = relax.Function(params, func.body, func.ret_struct_info, func.is_pure, func.attrs)
-    blocks = relax.BlockBuilder()
-    blocks.add_func(slim, "main")
-    return blocks.get()

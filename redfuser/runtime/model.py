@@ -19,6 +19,7 @@ from redfuser.runtime import archive, ops, trial, watched
 from redfuser.runtime.guard import check_graph, is_name
 from redfuser.runtime.launcher import launcher
 from redfuser.runtime.parts import Graph, Parts, whole
+from redfuser.runtime.reference import reference
 from redfuser.runtime.signature import Signature, of_imported, torch_dtype
 from redfuser.runtime.watched import derivatives, modes, tracing, transforms
 
@@ -285,20 +286,6 @@ class CompiledModel(torch.nn.Module):
     def _parts(self) -> Parts:
         constants = {name: getattr(self, f"c_{name}") for name in self._constants}
         return Parts(self._graph, constants, self._kernels, self._signature, self._report, self._stages)
-
-
-def reference(model: Any, args: Any = None, kwargs: Any = None) -> tuple[Callable[..., Any], tuple[Any, ...], Any]:
-    """What the numerical check runs beside the compiled model: torch code and example inputs. Raises InputError RF516."""
-    if isinstance(model, torch.export.ExportedProgram):
-        if args is None:
-            args, kwargs = model.example_inputs if model.example_inputs is not None else (None, None)
-        model = model.module()
-    given = (args is not None or kwargs is not None) and isinstance(args, (tuple, list, torch.Tensor, type(None)))
-    if not callable(model) or not given:
-        raise InputError("RF516", "the numerical check needs the model as torch code and example inputs",
-                         why=f"got a {type(model).__name__}" + ("" if args is not None else " and no inputs"),
-                         help="pass args, and check ONNX or Relax models through their torch original")
-    return model, (args,) if isinstance(args, torch.Tensor) else tuple(args or ()), kwargs
 
 
 def _aligned(tensor: torch.Tensor) -> torch.Tensor:

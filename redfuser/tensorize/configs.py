@@ -67,7 +67,7 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
     roles = choose(kernel, arranged.extents)
     n = roles.extents[roles.segment] if roles.segment else 1
     if kernel.spread:
-        return map_configs(kernel, roles, target)
+        return ranked(program, map_configs(kernel, roles, target), target)
     if kernel.scans:
         return ranked(program, scan_configs(kernel, roles, target), target)
     if any(b.role == "producer" and b.reducer is not None for b in kernel.body) or (roles.columns and not roles.lists):

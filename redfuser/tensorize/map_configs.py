@@ -28,7 +28,7 @@ LONG = frozenset({"tanh", "erf", "pow", "sin", "cos", "exp", "log", "log2"})
 
 
 def map_configs(kernel: Kernel, roles: Roles, target: Target) -> list[TileConfig]:
-    """Configurations of a kernel of maps alone, best first."""
+    """Configurations of a kernel of maps alone; where the model of resources sees no difference, the first is the best."""
     n, rows = roles.extents[roles.segment or ""], roles.extents[roles.rows]
     loads = {x for b in kernel.tail for e in b.exprs for x in walk(e) if isinstance(x, Load) and x.indices}
     narrow = min((BYTES[t.dtype] for t in (*kernel.reads, *kernel.writes)), default=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -101,6 +102,15 @@ def test_the_text_of_a_rotary_embedding(golden):
     tiles = tensorize(program, configs(program, H200)[0], H200)
     golden("kernels/rotary_map.tiles.txt", str(tiles) + "\n")
     golden("kernels/rotary_map.py.txt", tilelang.print_program(tiles))
+
+
+def test_the_model_orders_tiles_of_maps(monkeypatch):
+    """What a map may be is listed; which comes first is the model's, and what it says nothing of stays as listed."""
+    program, listed = realise(fused("gate"), "map"), sys.modules["redfuser.tensorize.ranked"]
+    usual = configs(program, H200)
+    assert len(usual) > 1
+    monkeypatch.setattr(listed, "predicted", lambda tiles, at: 1.0 if tiles.kernels[0].threads == usual[-1].threads else 2.0)
+    assert configs(program, H200)[0].threads == usual[-1].threads != usual[0].threads
 
 
 def test_tiles_are_whole_vectors_and_fill_the_device():

@@ -5,10 +5,9 @@ read before something is in it. A pass that breaks one of these is wrong whateve
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from math import prod
 
-from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Const, Expr, Index, Load, Op, print_expr
+from redfuser.acrf.expr import FLOATS, Index
 from redfuser.errors import InternalError
 from redfuser.tensorize.ir.effects import every, writes
 from redfuser.tensorize.ir.flight import Arrive, Await, Drain, Fetch, Let, Send, Turn
@@ -33,10 +32,10 @@ from redfuser.tensorize.ir.nodes import (
 from redfuser.tensorize.ir.parts import LANES, RUN, SCANS, At
 from redfuser.tensorize.ir.spans import broken
 from redfuser.tensorize.ir.symbols import bound
+from redfuser.tensorize.ir.uses import Uses
 
 MATRIX = ("f16", "bf16", "e4m3", "e5m2", "f32", "i8")
 """Element types that a product reads."""
-_LOGICAL = ("and", "or", "not")
 
 
 def verify(program: TileProgram) -> list[str]:
@@ -79,19 +78,8 @@ def verify_kernel(kernel: TileKernel) -> list[str]:
     return checker.found + [f"nothing is written to {p.name}" for p in kernel.params if p.out and p.name not in written]
 
 
-@dataclass
-class _Checker:
-    kernel: TileKernel
-    found: list[str] = field(default_factory=list)
-    vars: set[str] = field(default_factory=set)
-    full: set[str] = field(default_factory=set)
-    """Buffers that something has been written to."""
-
-    def __post_init__(self) -> None:
-        self.homes = self.kernel.homes
-
-    def say(self, what: str, where: object) -> None:
-        self.found.append(f"{what} in {str(where).splitlines()[0].strip()}")
+class _Checker(Uses):
+    """The statements."""
 
     def kernel_head(self) -> None:
         k = self.kernel
@@ -258,82 +246,6 @@ class _Checker:
                 self.say(f"a {value} stored as {home.dtype}", a)
             self.writes(a.target, a)
         self.vars -= set(s.vars)
-
-    # -- storage -------------------------------------------------------------------------------------------------------
-
-    def shape(self, name: str, where: object) -> tuple[int, ...] | None:
-        if name not in self.homes:
-            self.say(f"no buffer or parameter {name}", where)
-            return None
-        return self.homes[name].shape
-
-    def slice(self, s: Slice, where: object) -> tuple[int, ...] | None:
-        """The sizes of a slice."""
-        shape = self.shape(s.buffer, where)
-        if shape is None or not s.dims:
-            return shape
-        if len(s.dims) != len(shape):
-            self.say(f"{len(s.dims)} dimensions of {len(shape)}", where)
-        for d in s.dims:
-            self.index(d.start, where)
-        return s.sizes
-
-    def reads(self, name: str, where: object) -> None:
-        home = self.homes.get(name)
-        if isinstance(home, Buffer) and name not in self.full:
-            self.say(f"{name} is read before it is written", where)
-        if isinstance(home, Param) and home.out:
-            self.say(f"the result {name} is read", where)
-
-    def writes(self, name: str, where: object) -> None:
-        home = self.homes.get(name)
-        if isinstance(home, Param) and not home.out:
-            self.say(f"the operand {name} is written", where)
-        self.full.add(name)
-
-    # -- expressions ---------------------------------------------------------------------------------------------------
-
-    def index(self, e: Expr, where: object) -> None:
-        if self.expr(e, where) not in ("i64", "i32", ""):
-            self.say(f"{print_expr(e)} is no index", where)
-
-    def expr(self, e: Expr, where: object) -> str:
-        """The type of an expression; empty where it has none that is known."""
-        match e:
-            case Const(dtype=d):
-                return d
-            case Index(axis=a):
-                if a not in self.vars:
-                    self.say(f"no variable {a}", where)
-                return "i64"
-            case Load(tensor=n, indices=indices, dtype=d):
-                shape = self.shape(n, where)
-                if shape is not None and (len(shape) != len(indices) or self.homes[n].dtype != d):
-                    self.say(f"{n} has {len(shape)} dimensions of {self.homes[n].dtype}, read as {print_expr(e)} of {d}", where)
-                for i in indices:
-                    self.index(i, where)
-                self.reads(n, where)
-                return d
-            case Cast(arg=x, dtype=d):
-                self.expr(x, where)
-                return d
-            case Op():
-                return self.op(e, where)
-        self.say(f"{print_expr(e)} has no place in a tile program", where)
-        return ""
-
-    def op(self, e: Op, where: object) -> str:
-        kinds = [self.expr(a, where) for a in e.args]
-        if e.name == "select":
-            if kinds[0] != "bool":
-                self.say(f"{print_expr(e.args[0])} is no condition", where)
-            kinds = kinds[1:]
-        want = {"bool"} if e.name in _LOGICAL else set(kinds)
-        if len(want) != 1 or set(kinds) - want:
-            self.say(f"{e.name} of {' and '.join(kinds)}: {print_expr(e)}", where)
-        if e.dtype != ("bool" if e.name in COMPARISONS or e.name in (*_LOGICAL, "isnan") else kinds[-1]):
-            self.say(f"{print_expr(e)} called {e.dtype}", where)
-        return e.dtype
 
 
 def _names(k: TileKernel) -> list[str]:

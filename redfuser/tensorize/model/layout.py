@@ -16,7 +16,7 @@ from redfuser.acrf.expr import BYTES, Index, Load, Op, walk
 from redfuser.strategies.select import ABREAST, OWN
 from redfuser.target import Target
 from redfuser.tensorize.ir.effects import every
-from redfuser.tensorize.ir.nodes import Copy, Gemm, Parallel, Param, ReduceTile, ScanTile, Slice, TileKernel
+from redfuser.tensorize.ir.nodes import Copy, Gemm, Parallel, Param, ReduceTile, Roles, ScanTile, Slice, TileKernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,11 @@ def _by_policy(g: Gemm, warps: int, m: int, n: int) -> list[int]:
     return ways if g.policy == "cols" else ways[::-1]
 
 
+def crews(kernel: TileKernel) -> dict[int, int]:
+    """Threads that a statement of a role has, by its identity: those of the role's groups. Any other has the block's."""
+    return {id(s): 128 * r.groups for k in kernel.body if isinstance(k, Roles) for r in k.roles for s in every(r.body)}
+
+
 def warp_group(g: Gemm, m: int, threads: int, target: Target) -> bool:
     """A product of four warps at once."""
     return target.wgmma and m >= 64 and threads % 128 == 0
@@ -76,10 +81,11 @@ def layouts(kernel: TileKernel, target: Target) -> dict[str, Layout]:
     """The layout of every fragment of two dimensions."""
     shapes, root = _alike(kernel)
     fixed: dict[str, Layout] = {}
+    crew = crews(kernel)
     for s in every(kernel.body):
         if isinstance(s, Gemm) and s.c in shapes:
             m, n = shapes[s.c]
-            rows, columns = matrix_warps(s, m, n, kernel.threads, target)
+            rows, columns = matrix_warps(s, m, n, crew.get(id(s), kernel.threads), target)
             fixed.setdefault(root(s.c), Layout(4 * columns, max(1, m // (target.warp // 4 * rows)), columns > 1, True))
     for s in every(kernel.body) if target.warp > 32 else ():  # a wave's product lays its operand out as its sum
         if isinstance(s, Gemm) and {a := s.a.buffer, s.c} <= set(shapes):
@@ -154,9 +160,10 @@ def _turned(kernel: TileKernel, name: str, shapes: dict[str, tuple[int, ...]], o
         if isinstance(s, Parallel) and len(s.vars) == 2 and not own.fixed and name in {a.target for a in s.body}:
             back = tuple(Index(v) for v in s.vars[::-1])
             for x in (x for a in s.body for x in walk(a.expr) if isinstance(x, Load) and x.indices == back):
-                if x.tensor in shapes:  # its columns are this one's rows
-                    across = min(kernel.threads, shapes[x.tensor][0] * found[x.tensor].across)
-                    return Layout(across, max(1, shapes[name][0] * across // kernel.threads), across > warp)
+                if x.tensor in shapes:  # its columns are this one's rows: a thread has those that it has of a row there
+                    side = min(kernel.threads, found[x.tensor].across)
+                    across = min(kernel.threads // side, shapes[x.tensor][0])
+                    return Layout(across, max(1, shapes[name][0] // side), across > 1 and kernel.threads > warp)
     return own
 
 
@@ -179,6 +186,13 @@ def alone(kernel: TileKernel) -> dict[str, int]:
         elif b.shape[0] == OWN and kernel.threads == ABREAST * OWN and b.shape[1] % ABREAST == 0 and b.shape in reduced:
             found[b.name] = ABREAST
     return found
+
+
+def turned(kernel: TileKernel, found: dict[str, Layout]) -> set[str]:
+    """Fragments that one whose rows are threads' own reads the other way round: these lie as it does, across memory."""
+    return {x.tensor for s in every(kernel.body) if isinstance(s, Parallel) and len(s.vars) == 2
+            and any(a.target in found and found[a.target].apart for a in s.body) for a in s.body for x in walk(a.expr)
+            if isinstance(x, Load) and x.tensor in found and x.indices == tuple(map(Index, s.vars[::-1]))}
 
 
 def _dealt(kernel: TileKernel, shape: tuple[int, ...], group: list[str], warp: int) -> Layout:
@@ -249,12 +263,13 @@ def far_reductions(kernel: TileKernel, target: Target) -> dict[int, int]:
     """By the identity of a reduction: bytes of shared memory that its rows meet in, where they span warps. TileLang keeps that
     room where threads that exchange are more than 32 apart, as in a wave's product: for a wave's threads, and once more for
     its waves unless they carry on where the threads end, each with one instruction's columns and no other rows between them."""
-    spread, dtypes = layouts(kernel, target), kernel.dtypes
+    spread, dtypes, crew = layouts(kernel, target), kernel.dtypes, crews(kernel)
     shapes = {b.name: b.shape for b in kernel.buffers}
 
     def times(at: Layout, columns: int) -> int:
         inside = target.warp > 32 and (at.fixed or (at.across > 32 and not at.far))
         return inside + (at.far and not (inside and (columns, kernel.threads) == (4 * at.across, target.warp // 4 * at.across)))
 
-    return {id(s): many * kernel.threads * BYTES[dtypes[s.dst]] for s in every(kernel.body) if isinstance(s, ReduceTile)
+    return {id(s): many * crew.get(id(s), kernel.threads) * BYTES[dtypes[s.dst]]
+            for s in every(kernel.body) if isinstance(s, ReduceTile)
             and (at := spread.get(s.src)) is not None and (many := times(at, shapes[s.src][1]))}

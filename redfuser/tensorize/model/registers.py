@@ -1,8 +1,9 @@
 """Registers of a thread as ptxas reports them: fragments, and what the rest of a kernel needs beside them.
 
-The rest is linear in the traits of a kernel; its coefficients are fitted to what ptxas 13.0 reported for sm_90a over the
-kernels of the correctness lane and a hundred configurations of larger ones, and docs/results has the table of errors. Nothing
-is refused for what this estimate says: a compiler may always keep a value in memory.
+The rest is linear in the traits of a kernel; its coefficients are fitted to what ptxas 13.0 reported for sm_90a over kernels of
+the correctness lane and a hundred configurations of larger ones, those of rows and maps to the kernels of
+docs/results/2026-11-25-model, which has the table of errors. Nothing is refused for what this estimate says: a compiler may
+always keep a value in memory.
 """
 
 from __future__ import annotations
@@ -21,17 +22,20 @@ MOVED = (256, 384)
 GIVEN = 240
 """Registers of a thread that computes in such a block, once those that copy have given up theirs."""
 
+LEAST = 8
+"""Registers of a thread that does next to nothing."""
 REGISTERS = min(t.registers for t in TARGETS.values() if t.kind == "cuda")
 """Of a multiprocessor with CUDA: the same on each, and a text is printed for none in particular."""
 ROW, BESIDE = 32, 32
 """Registers of a row from which a compiler is told, and those that a thread needs beside them."""
 
 _FITTED: dict[str, dict[str, float]] = {
-    "row": {"ahead": 1.62, "base": 7.92, "lines": 3.47, "loads": 9.63, "single": 0.19, "tiles": 0.3},
-    "walk": {"base": 5.77, "flight": 1.15, "grid": 4.26, "halves": 0.18, "held": 0.81, "late": 0.52, "lines": 2.28,
-             "single": 0.06},
-    "map": {"base": 8.03, "given": 1.61, "long": 7.8, "most": 0.81, "quotients": 4.94, "work": 0.14},
-    "scan": {"base": 8.9, "meets": 5.65, "most": 1.37, "scanned": 0.91},
+    "row": {"ahead": 1.89, "base": 9.36, "given": 0.9, "loads": 0.76, "quotients": 1.55, "single": 0.1, "temps": 0.11,
+            "tiles": 0.3},
+    "walk": {"base": 4.5, "elements": 0.19, "flight": 1.03, "grid": 4.12, "held": 0.79, "lone": 0.18, "temps": 0.16},
+    "map": {"base": 4.82, "elements": 0.37, "given": 2.13, "long": 7.4, "most": 0.62, "outs": 1.26, "quotients": 3.03,
+            "temps": 0.11},
+    "scan": {"base": 8.51, "meets": 6.21, "most": 1.46, "scanned": 0.84},
     "warp": {"base": 18.6, "flight": 2.45, "held": 1.32, "steady": 7.76, "work": 0.28},
     "group": {"base": 35.62, "most": 0.6, "products": 4.81, "streams": 20.86},
     "product": {"base": 28.37, "held": 0.98, "late": 0.54, "steady": 58.84, "tail": 1.23},
@@ -70,7 +74,7 @@ def registers(kernel: TileKernel, target: Target) -> int:
         return most
     if (blocks := together(kernel)) > 1 and target.kind == "cuda":
         most = min(most, REGISTERS // (blocks * kernel.threads) // 8 * 8)
-    return max(16, min(most, round(_wanted(kernel, target))))
+    return max(LEAST, min(most, round(_wanted(kernel, target))))
 
 
 def _wanted(kernel: TileKernel, target: Target) -> float:

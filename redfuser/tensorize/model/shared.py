@@ -13,8 +13,8 @@ from redfuser.tensorize.model.layout import far_reductions, layouts, warp_group,
 from redfuser.tensorize.model.steps import Step, mentions, places, specialised, steps
 
 STATIC = 1024
-"""Bytes of static shared memory that barriers take, or what the warps of a row come to in a scan: one alignment of the dynamic
-part."""
+"""Bytes of static shared memory that barriers take, TileLang's own or those of roles, or what the warps of a row come to in a
+scan: one alignment of the dynamic part."""
 
 
 def dynamic_bytes(kernel: TileKernel, target: Target) -> int:
@@ -24,7 +24,8 @@ def dynamic_bytes(kernel: TileKernel, target: Target) -> int:
 
 def shared_bytes(kernel: TileKernel, target: Target) -> int:
     """Bytes a block takes, those that no launch asks for included."""
-    return dynamic_bytes(kernel, target) + STATIC * (warps_meet(kernel, target) or specialised(kernel, target))
+    static = bool(kernel.barriers) or warps_meet(kernel, target) or specialised(kernel, target)
+    return dynamic_bytes(kernel, target) + STATIC * static
 
 
 def lives(kernel: TileKernel, target: Target) -> list[Life]:

@@ -143,7 +143,7 @@ def _pipelined(kernel: TileKernel, loop: For) -> Iterator[Step]:
             yield Step(loop.body, True)
         elif n > depth:
             yield from run(depth, n)
-        yield from run(max(n, depth), n + depth)
+        yield from run(n, n + depth)
 
 
 def _last_use(loop: For, copy: TileStmt) -> int | None:

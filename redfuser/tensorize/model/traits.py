@@ -8,9 +8,9 @@ from redfuser.acrf.expr import BYTES, Expr, Index, Load, Op, walk
 from redfuser.target import Target
 from redfuser.tensorize.ir.effects import every
 from redfuser.tensorize.ir.nodes import Copy, For, Gemm, Parallel, ReduceTile, ScanTile, TileKernel
-from redfuser.tensorize.model.layout import layouts, warp_group, warps_meet
+from redfuser.tensorize.model.layout import layouts, turned, warp_group, warps_meet
 from redfuser.tensorize.model.pressure import fragments, pressure
-from redfuser.tensorize.model.steps import trips
+from redfuser.tensorize.model.steps import trips, unrolled
 
 AT_ONCE = 4
 """Turns of a loop that the compiler does at once, their loads first."""
@@ -34,29 +34,31 @@ def kind(kernel: TileKernel, target: Target) -> str:
 def traits(kernel: TileKernel, target: Target) -> dict[str, float]:
     """Figures of one thread by name.
 
-    held, most: registers of fragments (:func:`pressure`); tiles: of all, did they hold something at once; lines: rows of a
-    thread. flight, ahead: accesses of 16 bytes by copies inside and outside of loops; streams: copies inside. single: elements
-    that are copied one by one, since rows are not aligned. loads: what is read from global memory element by element; late:
-    the most such elements of one statement outside of loops; tail: the same after a pipelined loop with as many turns as
-    stages or more, when addresses wait for it. steady: a pipelined loop has turns between its first and its last. long:
-    another has more turns than are done at once. work: operations on one value, times the elements that are unrolled;
-    quotients: whether it divides for every element. halves: elements computed in 16 bits. scanned: registers of a row's part
-    in a scan; meets: do several warps share the row. given: tensors. products: of matrices, beside a first and a second."""
+    held, most: registers of fragments (:func:`pressure`); tiles: of all, did they hold something at once. flight, ahead:
+    accesses of 16 bytes by copies inside and outside of loops; streams: copies inside. single: elements that are copied one by
+    one, since rows are not aligned; lone: since a thread has rows of its own, which lie across memory. loads: what is read from
+    global memory element by element; late: the most such elements of one statement outside of loops; tail: the same after a
+    pipelined loop with as many turns as stages or more, when addresses wait for it. steady: a pipelined loop has turns between
+    its first and its last. long: another has more turns than are done at once. elements: what one statement computes in the
+    turns that are; temps: values on the way to elements that are unrolled; work: operations on one value, times such elements;
+    outs: registers of what is computed straight into tensors; quotients: whether it divides for every element. scanned:
+    registers of a row's part in a scan; meets: do several warps share the row. given: tensors. products: of matrices, beside a
+    first and a second."""
     held, most = pressure(kernel, target)
-    size = fragments(kernel, target)
-    looped = {id(k): s.stages for s in kernel.body if isinstance(s, For) and trips(s) != 1 for k in every(s.body)}
-    found = dict.fromkeys(("flight", "ahead", "streams", "single", "loads", "late", "tail", "steady", "long", "work",
-                           "quotients", "halves", "scanned"), 0.0)
+    size, across = fragments(kernel, target), turned(kernel, layouts(kernel, target))
+    looped = {id(k): s for s in kernel.body if isinstance(s, For) and trips(s) != 1 for k in every(s.body)}
+    found = dict.fromkeys(("flight", "ahead", "streams", "single", "lone", "loads", "late", "tail", "steady", "long",
+                           "elements", "temps", "work", "outs", "quotients", "scanned"), 0.0)
     shapes = {b.name: (*b.shape, BYTES[b.dtype]) for b in kernel.buffers}
     found |= {"base": 1.0, "held": held, "most": most, "tiles": sum(size.values()), "grid": len(kernel.grid),
-              "lines": max((at.rows for at in layouts(kernel, target).values()), default=0), "given": len(kernel.params),
-              "meets": float(warps_meet(kernel, target)),
+              "given": len(kernel.params), "meets": float(warps_meet(kernel, target)),
               "products": max(0, sum(isinstance(s, Gemm) for s in every(kernel.body)) - 2)}
     for s in every(kernel.body):
+        loop = looped.get(id(s))
         if isinstance(s, Copy):
-            _copy(kernel, s, looped.get(id(s)), found)
+            _copy(kernel, s, loop, across, found)
         elif isinstance(s, Parallel):
-            _points(kernel, s, id(s) in looped, found)
+            _points(kernel, s, loop, found)
         elif isinstance(s, ScanTile):
             found["scanned"] = max(found["scanned"], prod(shapes[s.src]) / (4 * kernel.threads))
     for s in kernel.body:
@@ -65,7 +67,14 @@ def traits(kernel: TileKernel, target: Target) -> dict[str, float]:
     return found
 
 
-def _copy(kernel: TileKernel, s: Copy, stages: int | None, found: dict[str, float]) -> None:
+def _at_once(kernel: TileKernel, loop: For | None) -> int:
+    """Turns of a loop that a compiler does at once."""
+    if loop is None or loop.stages:
+        return 1
+    return max(unrolled(kernel, loop), min(AT_ONCE, AT_ONCE if (n := trips(loop)) is None else max(1, n)))
+
+
+def _copy(kernel: TileKernel, s: Copy, loop: For | None, across: set[str], found: dict[str, float]) -> None:
     params = {p.name: p for p in kernel.params}
     buffers = {b.name: b for b in kernel.buffers}
     inner, outer = (s.dst, s.src) if s.src.buffer in params else (s.src, s.dst)
@@ -73,28 +82,31 @@ def _copy(kernel: TileKernel, s: Copy, stages: int | None, found: dict[str, floa
         return
     tile, tensor = buffers[inner.buffer], params[outer.buffer]
     elements = prod(inner.sizes or tile.shape) / kernel.threads
-    found["ahead" if stages is None else "flight"] += elements * BYTES[tile.dtype] / 16
-    found["streams"] += stages is not None
+    found["ahead" if loop is None else "flight"] += elements * BYTES[tile.dtype] / 16
+    found["streams"] += loop is not None
+    if outer is s.src and tile.name in across:
+        found["lone"] = max(found["lone"], elements * _at_once(kernel, loop))
     if tile.scope != "shared" and len(tensor.shape) > 1 and tensor.shape[-1] % (16 // BYTES[tensor.dtype]) and outer is s.src:
         found["single"] = max(found["single"], elements * (2 if BYTES[tensor.dtype] < 4 else 1))
 
 
-def _points(kernel: TileKernel, s: Parallel, looped: bool, found: dict[str, float]) -> None:
-    params, elements = {p.name for p in kernel.params}, max(1.0, prod(s.extents) / kernel.threads)
+def _points(kernel: TileKernel, s: Parallel, loop: For | None, found: dict[str, float]) -> None:
+    params, elements = {p.name: BYTES[p.dtype] for p in kernel.params}, max(1.0, prod(s.extents) / kernel.threads)
     if len(s.vars) > 1 and all(isinstance(a.expr, Load) and a.expr.tensor in params for a in s.body):  # a copy, spelled out
-        found["ahead" if not looped else "flight"] += sum(elements * BYTES[a.expr.dtype] / 16 for a in s.body)
+        found["ahead" if loop is None else "flight"] += sum(elements * BYTES[a.expr.dtype] / 16 for a in s.body)
         return
     read = {x for a in s.body for x in walk(a.expr) if isinstance(x, Load) and x.tensor in params}
     along = sum(len(s.vars) > 1 and any(s.vars[-1] in _names(i) for i in x.indices) for x in read)
-    found["late"] = max(found["late"], 0.0 if looped else min(elements, 32.0) * along)
+    found["late"] = max(found["late"], 0.0 if loop else min(elements, 32.0) * along)
     found["loads"] += len(read)
+    found["elements"] = max(found["elements"], min(elements, 32.0) * _at_once(kernel, loop))
     for a in s.body:
-        done = [x for x in walk(a.expr) if isinstance(x, Op)]
+        done = {x for x in walk(a.expr) if isinstance(x, Op)}  # what is written twice is computed once
         found["work"] = max(found["work"], min(elements, 8.0) * max(0, len(done) - 2))
+        found["temps"] = max(found["temps"], min(elements, 8.0) * min(len(done), 4))
+        found["outs"] += elements * params.get(a.target, 0) / 4
         divides = len(s.vars) > 1 and any(x.name in ("div", "sqrt", "rsqrt") for x in done)
         found["quotients"] = max(found["quotients"], float(divides))
-        if len(s.vars) > 1 and any(x.dtype in ("f16", "bf16") for x in done):
-            found["halves"] = max(found["halves"], min(elements, 32.0))
 
 
 def _loop(s: For, found: dict[str, float]) -> None:

@@ -15,15 +15,14 @@ apart for its bounds.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import reduce
 from math import inf
 
 from redfuser.acrf.affine import axes_of
 from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Const, Expr, Index, Load, Op, Ref, op, refs_of, walk
 from redfuser.acrf.index import i64, imul
 from redfuser.dtypes import INTS
+from redfuser.tensorize.summary.truths import FALSE, TRUE, every, operation, some
 
 WIDE = 1 << 29
 """A whole number of a side is cut off here, and not known where it is this large."""
@@ -34,7 +33,6 @@ SINGLES = ("f32", "f16", "bf16", "e4m3", "e5m2")
 ARITHMETIC = frozenset({"add", "sub", "mul"})
 PLAIN = frozenset({"min", "max", "neg", "abs", "floor", "ceil", "round", "select", "isnan"})
 """Operations of floats that round nothing."""
-FALSE, TRUE = Const(False, "bool"), Const(True, "bool")
 _TURNED = {"gt": "lt", "ge": "le"}
 _NOT = {"eq": "ne", "ne": "eq"}
 
@@ -158,7 +156,7 @@ class _Work:
             yes, no = self.truth(e.args[0])
             return no, yes
         (a, b), (c, d) = map(self.truth, e.args)
-        return (_all(a, c), _any(b, d)) if e.name == "and" else (_any(a, c), _all(b, d))
+        return (every(a, c), some(b, d)) if e.name == "and" else (some(a, c), every(b, d))
 
     # -- numbers -------------------------------------------------------------------------------------------------------
 
@@ -176,8 +174,8 @@ class _Work:
             case Op(name="select", args=(_, x, y)):
                 a, b = self.interval(x), self.interval(y)
                 if a is not None and b is not None:
-                    known, reach = _all(a.known, b.known), max(a.reach, b.reach)
-                    return _Interval(_op("min", a.low, b.low), _op("max", a.high, b.high), known, reach)
+                    known, reach = every(a.known, b.known), max(a.reach, b.reach)
+                    return _Interval(operation("min", a.low, b.low), operation("max", a.high, b.high), known, reach)
             case Op(name="add" | "sub" | "min" | "max" | "mul" | "floordiv" as n, args=(x, y)) if _signed(e):
                 a, b = self.interval(x), self.interval(y)
                 return None if a is None or b is None else self._computed(n, a, b, y)
@@ -200,24 +198,24 @@ class _Work:
         if name == "neg":
             return _Interval(low, high, a.known, a.reach)
         zero = Const(0.0, "f32") if a.low.dtype == "f32" else i64(0)
-        return _Interval(_op("max", _op("max", a.low, low), zero), _op("max", a.high, high), a.known, a.reach)
+        return _Interval(operation("max", operation("max", a.low, low), zero), operation("max", a.high, high), a.known, a.reach)
 
     @staticmethod
     def _computed(name: str, a: _Interval, b: _Interval, y: Expr) -> _Interval | None:
-        known, whole = _all(a.known, b.known), a.low.dtype == "i64"
+        known, whole = every(a.known, b.known), a.low.dtype == "i64"
         match name:
             case "add":
-                found = _Interval(_op("add", a.low, b.low), _op("add", a.high, b.high), known, a.reach + b.reach)
+                found = _Interval(operation("add", a.low, b.low), operation("add", a.high, b.high), known, a.reach + b.reach)
             case "sub":
-                found = _Interval(_op("sub", a.low, b.high), _op("sub", a.high, b.low), known, a.reach + b.reach)
+                found = _Interval(operation("sub", a.low, b.high), operation("sub", a.high, b.low), known, a.reach + b.reach)
             case "min" | "max":
-                found = _Interval(_op(name, a.low, b.low), _op(name, a.high, b.high), known, max(a.reach, b.reach))
+                found = _Interval(operation(name, a.low, b.low), operation(name, a.high, b.high), known, max(a.reach, b.reach))
             case "mul" if whole and isinstance(y, Const):
                 k = int(y.value)
                 ends = (a.low, a.high) if k >= 0 else (a.high, a.low)
                 found = _Interval(imul(ends[0], k), imul(ends[1], k), known, a.reach * abs(k))
             case "floordiv" if whole and isinstance(y, Const) and int(y.value) > 0:
-                found = _Interval(_op("floordiv", a.low, y), _op("floordiv", a.high, y), known, a.reach)
+                found = _Interval(operation("floordiv", a.low, y), operation("floordiv", a.high, y), known, a.reach)
             case _:
                 return None
         return None if whole and found.reach > MOST else found
@@ -269,46 +267,22 @@ def _known(leaf: Leaf) -> Expr:
     if leaf.term.dtype == "bool" or leaf.axis:
         return TRUE
     least, most = (Const(-inf, "f32"), Const(inf, "f32")) if leaf.floats else (i64(-WIDE), i64(WIDE))
-    return _all(op("gt", leaf.low, least), op("lt", leaf.high, most))
+    return every(op("gt", leaf.low, least), op("lt", leaf.high, most))
 
 
 def _compared(name: str, a: _Interval, b: _Interval) -> _Truth:
     if name in _TURNED:
         return _compared(_TURNED[name], b, a)
-    known, ordered = _all(a.known, b.known), _all(a.ordered, b.ordered)
+    known, ordered = every(a.known, b.known), every(a.ordered, b.ordered)
     match name:
         case "lt":
-            return _all(ordered, op("lt", a.high, b.low)), _all(known, op("ge", a.low, b.high))
+            return every(ordered, op("lt", a.high, b.low)), every(known, op("ge", a.low, b.high))
         case "le":
-            return _all(known, op("le", a.high, b.low)), _all(ordered, op("gt", a.low, b.high))
+            return every(known, op("le", a.high, b.low)), every(ordered, op("gt", a.low, b.high))
         case "eq":
-            same = _all(known, op("ge", a.low, b.high), op("le", a.high, b.low))
-            return same, _all(ordered, op("or", op("lt", a.high, b.low), op("lt", b.high, a.low)))
+            same = every(known, op("ge", a.low, b.high), op("le", a.high, b.low))
+            return same, every(ordered, op("or", op("lt", a.high, b.low), op("lt", b.high, a.low)))
     return _compared(_NOT[name], a, b)[::-1]
-
-
-def _op(name: str, x: Expr, y: Expr) -> Expr:
-    return x if name in ("min", "max") and x == y else op(name, x, y)
-
-
-def _all(*truths: Expr) -> Expr:
-    return _fold("and", TRUE, FALSE, truths)
-
-
-def _any(*truths: Expr) -> Expr:
-    return _fold("or", FALSE, TRUE, truths)
-
-
-def _fold(name: str, neutral: Expr, zero: Expr, truths: tuple[Expr, ...]) -> Expr:
-    """Of several, without what is said twice."""
-    parts: dict[Expr, None] = {}
-    for t in truths:
-        if t == zero:
-            return zero
-        if t != neutral:
-            parts.setdefault(t)
-    join: Callable[[Expr, Expr], Expr] = lambda x, y: op(name, x, y)  # noqa: E731
-    return reduce(join, parts) if parts else neutral
 
 
 __all__ = ["WIDE", "Derived", "Leaf", "derive", "settled"]
