@@ -290,11 +290,11 @@ def _where_counted(work: Derivation, r: Reduce, t: Term, bare: Expr, whole: Expr
         one = Op("select", (cond, one, zero) if side else (cond, zero, one), dtype)
     axes = tuple(a for a in r.axes if a in work.scope.axes_of(one))
     same = work.equal(one, SUM, dtype, axes, r.axes) or next(
-        (a for a in work.pending.values() if a.contribution == one and a.axes == axes and a.dtype == dtype), None)
+        (a for a in work.refs.pending.values() if a.contribution == one and a.axes == axes and a.dtype == dtype), None)
     if same is None:
         name = work.fresh(f"{r.name}_counted")
         work.scope.axes[name] = axes
         same = Accumulator((name,), axes, SUM, dtype, neutral(SUM, dtype), one, (Ref(f"{name}@old", dtype),))
-        work.pending[name] = same
+        work.refs.pending[name] = same
     empty = Op("eq", (Ref(same.name, dtype), nothing), "bool")
     return Op("select", (empty, nothing if t.elsewhere is None else bare, whole), dtype)
