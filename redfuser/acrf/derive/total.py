@@ -142,7 +142,8 @@ def _family(work: Derivation, r: Reduce, t: Term, name: str, dtype: str, single:
     shifts = t.of("shift")
     follows = tuple(f for p in t.of("scaled") for f in p.follows)
     bounded = [b for p in t.of("scaled") if p.vanishes for b, _ in p.follows]
-    ratio = work.refs.ratio(follows, vanishes, bounded) if follows else None
+    sums = [s for p in t.of("scaled") for s in work.refs.sums(p.base)]
+    ratio = work.refs.ratio(follows, vanishes, bounded, sums) if follows else None
     drifts = [work.refs.drift(p) for p in shifts]
     scales = [work.refs.scale(p) for p in shifts]
     weight = [(work.refs.consistent(p, guards), p.power) for p in t.parts if p.kind in ("x", "scaled")]
