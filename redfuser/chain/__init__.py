@@ -25,8 +25,8 @@ from redfuser.tensorize.ir.nodes import TileProgram
 from redfuser.verdicts import Verdict, remember
 
 JUDGES = ("redfuser.acrf.check", "redfuser.acrf.expr", "redfuser.acrf.index", "redfuser.acrf.fold", "redfuser.acrf.affine",
-          "redfuser.acrf.cascade", "redfuser.acrf.state", "redfuser.acrf.unfolded", "redfuser.acrf.facts.algebra",
-          "redfuser.strategies",
+          "redfuser.acrf.cascade", "redfuser.acrf.state", "redfuser.acrf.steps", "redfuser.acrf.unfolded",
+          "redfuser.acrf.facts.algebra", "redfuser.strategies",
           "redfuser.tensorize", "redfuser.chain", "redfuser.artifact", "redfuser.bounded", "redfuser.cache",
           "redfuser.dtypes", "redfuser.elf", "redfuser.errors", "redfuser.outline", "redfuser.rule", "redfuser.settings",
           "redfuser.sizes", "redfuser.fitted",

@@ -1,16 +1,15 @@
 """Differences that no compiler may contract to a multiply-add.
 
 A GPU's compilers make one operation of a product and the sum or difference that takes it, and leave out the product's rounding.
-Mostly that is a gain. It is none where a *step* follows, a function whose result jumps or explodes with what is lost: with
-``m = max(x * c)`` the argument of ``exp(x * c - m)`` is no longer 0 at the maximum but ``x * c``'s rounding, 2^10 for scores of
-1e10; and none in half precision, where the program's own rounding, and the infinity that it may be, is what the next operation
-has to see. Interpreters cannot see it: what is said here is not in the tile program but in its text::
+That is no gain where a step follows (:mod:`redfuser.acrf.steps`), and none in half precision, where the program's own rounding,
+and the infinity that it may be, is what the next operation has to see. Interpreters cannot see it: what is said here is not in
+the tile program but in its text::
 
     exp2((x * c - m) * 1.44)                -->    exp2(sub_rn(x * c, m) * 1.44)
     a * b + c            in half precision  -->    half(float(a * b) + float(c))
 
 CUDA's ``__fsub_rn`` is never contracted (CUDA Math API, single precision intrinsics); two halves add in single precision,
-rounded once, as they add by themselves. A sum before a step stays as it is: nothing is taken away that it was made of.
+rounded once, as they add by themselves.
 """
 
 from __future__ import annotations
@@ -19,14 +18,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from redfuser.acrf.expr import Cast, Const, Expr, Load, Op
+from redfuser.acrf.steps import COARSE, STEPS, SUMS
 from redfuser.tensorize.ir.effects import every
 from redfuser.tensorize.ir.nodes import Parallel, TileKernel
 
-STEPS = frozenset({"exp", "exp2", "lt", "le", "gt", "ge", "eq", "ne", "floor", "ceil", "round", "trunc", "sign",
-                   "floordiv", "mod"})
-_COARSE = frozenset({"e4m3", "e5m2", "i8", "u8", "i16", "i32", "i64", "bool"})
 _HALVES = ("f16", "bf16")
-_SUMS = ("add", "sub")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +51,11 @@ class Contractions:
     def _settled(self, e: Expr, step: bool) -> Expr:
         match e:
             case Cast(arg=arg, dtype=d):
-                inner = self._settled(arg, step or d in _COARSE)
+                inner = self._settled(arg, step or d in COARSE)
                 return e if inner is arg else Cast(inner, d)
             case Op(name=n, args=args, dtype=d):
-                inside = tuple(self._settled(a, (step and n not in _SUMS) or n in STEPS) for a in args)
-                if n in _SUMS and any(_is_product(a, self.products) for a in args):
+                inside = tuple(self._settled(a, (step and n not in SUMS) or n in STEPS) for a in args)
+                if n in SUMS and any(_is_product(a, self.products) for a in args):
                     if d in _HALVES:
                         return Cast(Op(n, tuple(map(_wide, inside)), "f32"), d)
                     if d == "f32" and step and n == "sub":
@@ -74,10 +70,10 @@ def _reached(e: Expr, step: bool) -> Iterator[str]:
         case Load(tensor=n) if step:
             yield n
         case Cast(arg=arg, dtype=d):
-            yield from _reached(arg, step or d in _COARSE)
+            yield from _reached(arg, step or d in COARSE)
         case Op(name=n, args=args):
             for a in args:
-                yield from _reached(a, (step and n not in _SUMS) or n in STEPS)
+                yield from _reached(a, (step and n not in SUMS) or n in STEPS)
 
 
 def _is_product(e: Expr, products: frozenset[str]) -> bool:

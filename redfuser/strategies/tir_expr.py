@@ -13,6 +13,7 @@ from struct import pack, unpack
 
 from redfuser.acrf.affine import Indices
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Load, Op, Ref, entangled, indices_of, walk
+from redfuser.acrf.steps import COARSE, STEPS, SUMS
 from redfuser.acrf.unfolded import unfolded
 from redfuser.dtypes import INTS, LARGEST, LONG
 from redfuser.errors import LoweringError
@@ -29,6 +30,9 @@ _LIBM = {"tanh": "tanh", "erf": "erf"}
 FENCE = 'T.call_llvm_pure_intrin("float32", "llvm.arithmetic.fence", {})'
 """A value as it is: LLVM joins a product and what it is taken from, and rounds once, also where the program's own two roundings
 are what cancels (``sum w x x - (sum w x) ** 2`` of equal elements)."""
+ROUNDED = 'T.call_llvm_pure_intrin("float32", "llvm.fma", {}, T.float32(1.0), T.float32(0.0))'
+"""A product rounded before it is taken from, where a step follows (:mod:`redfuser.acrf.steps`) and nobody sees the sign of a
+zero: LLVM makes it one multiply-add with 0, and vectors of it as of any other, which it does not of ``FENCE``."""
 _EXACT = frozenset({"neg", "abs", "min", "max", "select"})
 """Operations that cannot need a rounding in a narrow type."""
 
@@ -73,6 +77,7 @@ class Texts:
         self.register, self.vectors, self.settled = register, vectors, settled
         self.lets: list[str] = []
         self.lazy = 0
+        self.step = False  # does what is printed go into a step, scaled or chosen from but not summed with anything?
 
     def bind(self, text: str, dtype: str) -> str:
         """A name for a value that is used several times; the text itself inside a lazy branch."""
@@ -89,6 +94,16 @@ class Texts:
 
     def value(self, e: Expr) -> str:
         """``e`` in :func:`wide` of its dtype, parenthesised as needed."""
+        before = self.step
+        if isinstance(e, Op):
+            self.step = e.name in STEPS or (before and e.name not in SUMS)
+        elif isinstance(e, Cast):
+            self.step = before or e.dtype in COARSE
+        text = self._value(e, before)
+        self.step = before
+        return text
+
+    def _value(self, e: Expr, step: bool) -> str:
         match e:
             case Const():
                 return self.const(e)
@@ -102,7 +117,7 @@ class Texts:
             case Cast():
                 return self.cast(e)
             case Op():
-                text = self.op(e)
+                text = self.op(e, step)
                 return self.rounded(text, e.dtype) if e.dtype in NARROW and e.name not in _EXACT else text
         raise TypeError(f"not an expression: {e!r}")
 
@@ -158,7 +173,8 @@ class Texts:
             return f'T.Cast("{wide(target)}", T.Select({is_nan(x, wide(source))}, T.int32(0), T.Cast("int32", {x})))'
         return f'T.Cast("{wide(target)}", {text})'
 
-    def op(self, e: Op) -> str:
+    def op(self, e: Op, step: bool = False) -> str:
+        """step: is it the argument of one?"""
         e = unfolded(e)
         name, args = e.name, e.args
         if name == "select":
@@ -175,8 +191,8 @@ class Texts:
             return self.extremum(name, texts, args, e.dtype)
         if name == "ne" and args[0].dtype in FLOATS:
             return _unequal(*texts)
-        if name == "sub" and e.dtype == "f32" and self.settled:
-            texts = [FENCE.format(t) if isinstance(a, Op) and a.name in ("mul", "pow") else t
+        if name == "sub" and e.dtype == "f32" and (self.settled or step):
+            texts = [(FENCE if self.settled else ROUNDED).format(t) if isinstance(a, Op) and a.name in ("mul", "pow") else t
                      for t, a in zip(texts, args, strict=True)]
         if name in _INFIX:
             return f"({texts[0]} {_INFIX[name]} {texts[1]})"

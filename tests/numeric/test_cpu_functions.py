@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -127,6 +128,20 @@ def test_what_cancels_in_the_program_cancels() -> None:
     compiled = redfuser.compile(variance, (x, z), target="cpu")
     assert compiled.report.fused
     assert torch.equal(compiled(x, z), torch.zeros(9))
+
+
+@pytest.mark.parametrize("step", [lambda d: d.exp(), lambda d: torch.where(d >= 0, 1.0, 0.0), lambda d: d.floor().clamp(-1, 1)])
+def test_a_product_is_rounded_before_a_step(step: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """What is left of the maximum's own product would be its rounding, 2^10 here; its exponential is infinite or 0."""
+    def weights(x: torch.Tensor, most: torch.Tensor) -> torch.Tensor:
+        p = step(x * 0.1767766952966369 - most)
+        return p / (p.sum(-1, keepdim=True) + 1e-6)
+
+    x = torch.randn(6, 50, generator=torch.Generator().manual_seed(3)) * 1e10
+    most = (x * 0.1767766952966369).amax(-1, keepdim=True)
+    compiled = redfuser.compile(weights, (x, most), target="cpu")
+    assert compiled.report.fused
+    torch.testing.assert_close(compiled(x, most), weights(x, most), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8])

@@ -48,10 +48,15 @@ def _digits() -> Any:
     return context
 
 
+MANY, MOST = 400, 12000
+"""Digits where 50 do not agree: of ``exp(x - (log(t) + m))``, with x and m float32's lowest, 12 of 50 are left. And where
+places do not, which smaller differences decide: ``1 + exp(-2e4)`` is more than 1 only beyond 8700 digits. What would need still
+more is out of range."""
+
+
 @contextmanager
-def more_digits(digits: int = 12000) -> Iterator[None]:
-    """A longer :class:`Digits` while it lasts: ``1 + exp(-2e4)`` is more than 1 only beyond 8700 digits. What would need
-    still more is out of range."""
+def more_digits(digits: int) -> Iterator[None]:
+    """A longer :class:`Digits` while it lasts."""
     context, before = _digits(), _digits().dps
     context.dps = digits
     try:
@@ -83,7 +88,7 @@ def _digit_ops() -> dict[str, Callable[..., Any]]:
     def exp(a: Any) -> Any:
         if c.dps == 50 and (found := known.get(a._mpf_)) is not None:
             return found
-        if abs(a) > (_EXP_LIMIT if c.dps <= 50 else 2 * c.dps):
+        if abs(a) > (_EXP_LIMIT if c.dps < MOST else 2 * c.dps):
             if c.isfinite(a):
                 raise OutOfRange(f"exp({float(a):.2g})")
             return inf if a > 0 else c.zero

@@ -20,6 +20,7 @@ This module shares no code with the deriver: it imports the expression IR, the s
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -27,7 +28,7 @@ import numpy as np
 
 from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.check.claims import Claims
-from redfuser.acrf.check.digits import OutOfRange, more_digits
+from redfuser.acrf.check.digits import MANY, MOST, OutOfRange, more_digits
 from redfuser.acrf.check.domains import Array
 from redfuser.acrf.check.evaluate import share
 from redfuser.acrf.check.exact import Inexact
@@ -129,10 +130,13 @@ def check_claims(fused: Fused, run: _Run | None = None, seed: int = 0) -> Iterat
     numbers = domain("digits", not fused.certificate.roundings)
     for kind in ("generic",) if run.rests else ("generic", "ties", "zeros"):
         s = sample(fused.cascade, {}, kind, 4, seed)
-        try:
-            yield from Claims.on(fused, _whole(fused, s) if run.rests else s, numbers, _all_near).violations()
-        except OutOfRange:
-            continue
+        s = _whole(fused, s) if run.rests else s
+        with suppress(OutOfRange):
+            found = list(Claims.on(fused, s, numbers, _all_near).violations())
+            if found:
+                with more_digits(MANY):
+                    found = list(Claims.on(fused, s, numbers, _all_near).violations())
+            yield from found
 
 
 def _all_near(a: Array, b: Array) -> Array:
@@ -165,10 +169,11 @@ class _Run:
             try:
                 trial = Trial(fused, s, domain(precision, rounding))
                 found = list(trial.violations(cuts))
-                if irrational and any(map(of_places, found)):
-                    with more_digits():  # places are decided by differences that 50 digits may not show
-                        trial = Trial(fused, s, domain(precision, rounding))
-                        found = list(trial.violations(cuts))
+                for digits in (MANY, MOST) if irrational else ():
+                    if found and (digits < MOST or any(map(of_places, found))):
+                        with more_digits(digits):
+                            trial = Trial(fused, s, domain(precision, rounding))
+                            found = list(trial.violations(cuts))
             except Inexact:
                 continue
             except OutOfRange:

@@ -48,8 +48,6 @@ class Derivation(ABC):
     """Per sum of squares about a mean, its accumulator, that of the elements' number, and minus the mean."""
     own: set[str] = field(default_factory=set)
     """Results that a sum is kept relative to by the derivation's own choice."""
-    pending: dict[str, Accumulator] = field(default_factory=dict)
-    """Counts under a mask, part of the state only where a finalized value reads them."""
     _by_key: dict[tuple[str, tuple[str, ...], str, str], str] = field(default_factory=dict)
     rebased_on: dict[str, set[str]] = field(default_factory=dict)
     """Per accumulator, the texts of the guards its reference may take."""

@@ -157,7 +157,7 @@ def _assemble(cascade: Cascade, plain: Cascade, o: Outline, d: Deriver, casts: s
         finalize.append(Let(name, axes, expr, r.provenance if r is not None else Provenance()))
     finalize += exposed.values()
     read = {n for f in finalize for n in refs_of(f.expr)}
-    accumulators = (*d.refs.accumulators.values(), *(a for n, a in d.pending.items() if n in read))
+    accumulators = d.refs.whole(read)
     names = _final_names(accumulators, finalize, d)
     accumulators = tuple(_renamed(a, names) for a in accumulators)
     lets = tuple(replace(f, expr=rename(f.expr, names)) for f in finalize)
@@ -204,11 +204,16 @@ def _post(cascade: Cascade, o: Outline, d: Deriver) -> tuple[Let | Reduce, ...]:
     """What follows the reductions, in the source's order: late results, and the maps an output needs."""
     ordered: list[Stmt] = []
     extra = dict(d.late)
+    written = {s.name for s in cascade.stmts}
+
+    def with_parts(s: Stmt) -> list[Stmt]:
+        """A late result behind those that it was made of and that the source has no name for."""
+        parts = [x for n, x in extra.items() if n not in written and n in refs_of(s.expr)]
+        return [*(y for x in parts for y in with_parts(x)), s]
+
     for s in cascade.stmts:
         if s.name in extra:
-            hidden = [x for n, x in extra.items() if n not in {y.name for y in cascade.stmts}
-                      and n in refs_of(extra[s.name].expr)]
-            ordered += [*hidden, extra[s.name]]
+            ordered += with_parts(extra[s.name])
         elif s not in o.producers and not (isinstance(s, Reduce) and s.over == cascade.raxis):
             ordered.append(s)
     return live(ordered, cascade.outputs)

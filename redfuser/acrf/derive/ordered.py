@@ -244,7 +244,8 @@ def _scaled_extremum(work: Derivation, r: Reduce, d: Decomposition) -> bool | No
     dtype = accumulator_dtype(r.expr.dtype)
     guards: list[Expr] = []
     follows = tuple(f for p in t.of("scaled") for f in p.follows)
-    ratio = work.refs.ratio(follows, all(follows_maximum(d, p, t.conds) for p in t.of("scaled")))
+    sums = [s for p in t.of("scaled") for s in work.refs.sums(p.base)]
+    ratio = work.refs.ratio(follows, all(follows_maximum(d, p, t.conds) for p in t.of("scaled")), sums=sums)
     assert ratio is not None
     body = product([(work.refs.place(p.base, guards), p.power) for p in t.parts if p.kind in ("x", "scaled")], dtype)
     edge = neutral(r.reducer, dtype)[0]

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -32,6 +32,8 @@ class Running:
 
     scope: Scope
     accumulators: dict[str, Accumulator] = field(default_factory=dict)
+    pending: dict[str, Accumulator] = field(default_factory=dict)
+    """Counts under a mask, part of the state only where another accumulator or a finalized value reads them."""
     values: dict[str, Expr] = field(default_factory=dict)
     """Running value of each reduction, over accumulators."""
     count: Callable[[frozenset[str]], Expr] | None = None
@@ -60,6 +62,14 @@ class Running:
         self.ranges.names[a.name] = out
         for n in a.names[1:]:
             self.ranges.names[n] = Interval(0, INF)
+
+    def whole(self, finalized: Iterable[str]) -> tuple[Accumulator, ...]:
+        """The state's accumulators, each behind those it reads; of those pending what is read there or in ``finalized``."""
+        out: dict[str, Accumulator] = {}
+        for a in self.accumulators.values():
+            read = {n.removesuffix("@old") for e in (a.contribution, *a.rebase) for n in refs_of(e)}
+            out |= {n: p for n, p in self.pending.items() if n in read} | {a.name: a}
+        return tuple((out | {n: p for n, p in self.pending.items() if n in finalized}).values())
 
     # -- running values ------------------------------------------------------------------------------------------------
 
@@ -285,7 +295,7 @@ class Running:
 
     def old(self, e: Expr) -> Expr:
         """The same over the state before this segment."""
-        return rename(e, {n: f"{n}@old" for a in self.accumulators.values() for n in a.names})
+        return rename(e, {n: f"{n}@old" for a in (*self.accumulators.values(), *self.pending.values()) for n in a.names})
 
 
 def _widened(e: Expr) -> Expr:

@@ -20,7 +20,7 @@ from math import log
 
 from redfuser.acrf.derive.running import Running, note
 from redfuser.acrf.derive.terms import Part
-from redfuser.acrf.expr import Const, Expr, Op, Ref, map_children, op, walk
+from redfuser.acrf.expr import Const, Expr, Op, Ref, children, map_children, op, walk
 from redfuser.acrf.facts.algebra import INF
 from redfuser.acrf.facts.classify import Scope
 from redfuser.acrf.facts.normal import Mono, Poly, equal, from_poly, number, product, to_poly
@@ -79,14 +79,26 @@ class References(Running):
     moved: dict[str, Expr] = field(default_factory=dict)
     """Extrema of data that results move, as those of the data alone (an accumulator), moved."""
 
-    def difference(self, b: Expr, new: Callable[[Expr], Expr], old: Callable[[Expr, int], Expr], last: bool = False) -> Expr:
+    def difference(self, b: Expr, new: Callable[[Expr], Expr], old: Callable[[Expr, int], Expr], last: bool = False,
+                   sums: Sequence[Expr] = ()) -> Expr:
         """``b(new) - b(old)`` monomial by monomial, so that ``c*m`` gives ``(m' - m) * c``: one rounding of a difference.
 
         ``old`` is told the sign that its value carries in the result (0 when unknown). last: to the true results, of which
-        none may cancel, since it may be NaN."""
+        none may cancel, since it may be NaN. sums: those in b that are taken from data as they are, rounded (:meth:`sums`):
+        they move as they are, rounded, too."""
         dtype = b.dtype
         out: Expr | None = None
-        for m, c in _ordered(to_poly(self._opened(b, last))):
+        left = to_poly(self._opened(b, last))
+        for g in sums:
+            mine = to_poly(self._opened(g, last))
+            k = next((left.get(m, Fraction(0)) / c for m, c in mine.items()), Fraction(0))
+            if k and all(left.get(m) == k * c for m, c in mine.items()):
+                left = {m: c for m, c in left.items() if m not in mine}
+                ends = (new(g), old(g, -1 if k > 0 else 1))
+                step: Expr = op("sub", *(ends if k > 0 else ends[::-1]))
+                step = step if abs(k) == 1 else product([(step, Fraction(1))], dtype, abs(k))
+                out = step if out is None else op("add", out, step)
+        for m, c in _ordered(left):
             results = [(base, q) for base, q in m if self.scope.kind(base) == "D"]
             constants = [(base, q) for base, q in m if self.scope.kind(base) != "D"]
             if not results:
@@ -97,11 +109,19 @@ class References(Running):
             known = all(self.ranges.of(base).nonneg for base, _ in constants)
             sign = (-1 if c > 0 else 1) if known else 0
             after, before = new(value), old(value, sign)
-            step: Expr = op("sub", before, after) if c < 0 else op("sub", after, before)
+            step = op("sub", before, after) if c < 0 else op("sub", after, before)
             if constants or abs(c) != 1:
                 step = product([(step, Fraction(1)), *constants], dtype, abs(c))
             out = step if out is None else op("add", out, step)
         return out if out is not None else Const(0.0, dtype)
+
+    def sums(self, e: Expr) -> list[Expr]:
+        """Sums of results that ``e`` takes from data as one number, rounded to what ``log(t) + m`` keeps of ``log(t)``: of data
+        beside ``m``, ``exp(x - (log(t) + m))`` is 1/t only as far as it does, and where m is the lowest float32 it is 1."""
+        if self.scope.kind(e) == "D":
+            results = [m for m in to_poly(self._opened(e)) if any(self.scope.kind(base) == "D" for base, _ in m)]
+            return [e] if len(results) > 1 else []
+        return [s for k in children(e) for s in self.sums(k)] if self.scope.kind(e) == "M" else []
 
     def _opened(self, e: Expr, last: bool = False) -> Expr:
         """Maps that are sums of results, opened: in ``m + log(t)`` each summand follows its own edge."""
@@ -174,8 +194,9 @@ class References(Running):
             return self.old(self.clamped(r, r))
         return self.old(self.guarded(r, taken))
 
-    def ratio(self, follows: Follows, vanishes: bool, bounded: Sequence[Expr] = ()) -> Expr | None:
-        """H(new) / H(old), simplified before it is spelled: differences inside one exponential, quotients outside.
+    def ratio(self, follows: Follows, vanishes: bool, bounded: Sequence[Expr] = (), sums: Sequence[Expr] = ()) -> Expr | None:
+        """H(new) / H(old), simplified before it is spelled: differences inside one exponential, quotients outside. sums: as
+        :meth:`difference` takes them.
 
         ``vanishes``: where the old reference is guarded, what it scales is proved to be 0, so the guard may be left out.
         ``bounded``: results of which the same is proved, each bounding the data in its quotient."""
@@ -193,7 +214,7 @@ class References(Running):
 
         out = self._changes(follows, lambda e: self.at(e), (lambda e, sign: self.old_reference(e, sign, taken)) if vanishes
                             else lambda e, _: self.old(self.at(e)),
-                            lambda e: self.inverse_at(e), old_inverse).product()
+                            lambda e: self.inverse_at(e), old_inverse, sums=sums).product()
         for g in taken:
             empty = isinstance(g, Op) and g.name == "eq" and isinstance(g.args[1], Const) and abs(g.args[1].value) == INF
             if out is not None and empty:
@@ -214,7 +235,8 @@ class References(Running):
         return self._changes(follows, self.running, lambda e, _: self.at(e), self.running, self.inverse_at, last=True)
 
     def _changes(self, follows: Follows, new: Callable[[Expr], Expr], old: Callable[[Expr, int], Expr],
-                 new_inverse: Callable[[Expr], Expr], old_inverse: Callable[[Expr], Expr], last: bool = False) -> Change:
+                 new_inverse: Callable[[Expr], Expr], old_inverse: Callable[[Expr], Expr], last: bool = False,
+                 sums: Sequence[Expr] = ()) -> Change:
         exponents: dict[str, Expr] = {}
         quotients: list[tuple[Expr, Expr, Fraction]] = []
         for base, q in follows:
@@ -224,7 +246,8 @@ class References(Running):
             else:
                 ends = (new_inverse(base), old_inverse(base))
                 quotients.append((*(ends if q > 0 else ends[::-1]), abs(q)))
-        return Change(tuple(quotients), tuple((name, self.difference(b, new, old, last)) for name, b in exponents.items()))
+        return Change(tuple(quotients), tuple((name, self.difference(b, new, old, last, sums))
+                                               for name, b in exponents.items()))
 
     def drift(self, p: Part) -> Expr:
         """``b(R new) - b(R old)`` for a shifted sum; of a logarithm ``log(H new / H old)``, one logarithm near 1."""
@@ -234,7 +257,7 @@ class References(Running):
         if p.unit is not None:
             return self._moved(p, self.level, lambda e: self.old(self.level(e, [])), self.inverse_at(p.unit),
                                lambda e, _: self.at(e), lambda e, _: self.old(self.at(e)), self.scale(p))
-        return self.difference(_second(p), lambda e: self.at(e), lambda e, _: self.old(self.at(e)))
+        return self.difference(_second(p), lambda e: self.at(e), lambda e, _: self.old(self.at(e)), sums=self.sums(p.base))
 
     def last_drift(self, p: Part) -> Expr:
         """``b(D) - b(R)``."""

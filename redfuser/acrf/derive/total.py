@@ -142,7 +142,8 @@ def _family(work: Derivation, r: Reduce, t: Term, name: str, dtype: str, single:
     shifts = t.of("shift")
     follows = tuple(f for p in t.of("scaled") for f in p.follows)
     bounded = [b for p in t.of("scaled") if p.vanishes for b, _ in p.follows]
-    ratio = work.refs.ratio(follows, vanishes, bounded) if follows else None
+    sums = [s for p in t.of("scaled") for s in work.refs.sums(p.base)]
+    ratio = work.refs.ratio(follows, vanishes, bounded, sums) if follows else None
     drifts = [work.refs.drift(p) for p in shifts]
     scales = [work.refs.scale(p) for p in shifts]
     weight = [(work.refs.consistent(p, guards), p.power) for p in t.parts if p.kind in ("x", "scaled")]
@@ -290,11 +291,11 @@ def _where_counted(work: Derivation, r: Reduce, t: Term, bare: Expr, whole: Expr
         one = Op("select", (cond, one, zero) if side else (cond, zero, one), dtype)
     axes = tuple(a for a in r.axes if a in work.scope.axes_of(one))
     same = work.equal(one, SUM, dtype, axes, r.axes) or next(
-        (a for a in work.pending.values() if a.contribution == one and a.axes == axes and a.dtype == dtype), None)
+        (a for a in work.refs.pending.values() if a.contribution == one and a.axes == axes and a.dtype == dtype), None)
     if same is None:
         name = work.fresh(f"{r.name}_counted")
         work.scope.axes[name] = axes
         same = Accumulator((name,), axes, SUM, dtype, neutral(SUM, dtype), one, (Ref(f"{name}@old", dtype),))
-        work.pending[name] = same
+        work.refs.pending[name] = same
     empty = Op("eq", (Ref(same.name, dtype), nothing), "bool")
     return Op("select", (empty, nothing if t.elsewhere is None else bare, whole), dtype)
