@@ -9,6 +9,10 @@ are merged at once. The program is that of a row in as many splits as a block ha
     -->
     one kernel, a block a row, a thread a split, whose partials go from one to the other in registers
 
+Results along the row are a second visit of it in the same kernel, by the block, from its end: what was read last is the
+nearest. A multiprocessor has then one row under way in all of its threads, of which its own cache and its share of the next one
+hold most, in the place of a kernel that reads from memory what the first of three has read.
+
 The splits of a row are interleaved, so that neighbouring threads read neighbouring elements, one access at a time each: element
 ``l`` of thread ``s`` is ``l // 4 * 1024 + 4 * s + l % 4`` of the row. Which elements are a split's does not matter to what is
 reduced.
@@ -16,18 +20,19 @@ reduced.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from redfuser.acrf.expr import BYTES, Expr, Index, Load, Op, indices_of, loads_of, map_children, substitute
-from redfuser.acrf.index import i64, iadd, imul
+from redfuser.acrf.index import i64, iadd, imul, placed
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block, Kernel, Program
 from redfuser.strategies.select import OWN
 from redfuser.tensorize.config import TileConfig
 from redfuser.tensorize.ir.effects import at_value, reads, renamed, with_exprs, writes
 from redfuser.tensorize.ir.names import Names
-from redfuser.tensorize.ir.nodes import Assign, Copy, Parallel, TileKernel, TileStmt
+from redfuser.tensorize.ir.nodes import Assign, Copy, For, Parallel, TileKernel, TileStmt
 from redfuser.tensorize.rewrite.arranged import Arranged
 
 WIDTH = 16
@@ -41,14 +46,22 @@ def by_thread(program: Program, config: TileConfig) -> bool:
 
 def possible(program: Program, elements: int) -> bool:
     """May each thread have its split, walked so many elements at a time?"""
-    if program.strategy != "multi" or len(program.kernels) != 2 or program.kernels[1].kind != "merge":
+    if program.strategy != "multi" or program.kernels[1].kind != "merge":
         return False
-    split, merge = program.kernels
+    split, merge, *again = program.kernels
+    if any(k.split is None or k.scans for k in again):  # something is reduced in the second visit
+        return False
     extent = program.extent(split.raxis)
-    whole = {t.name for t in split.writes} == {t.name for t in merge.reads if t.name in {w.name for w in program.workspaces}}
+    between = {t.name for t in program.workspaces}
+    all_partials = {t.name for t in split.writes} == {t.name for t in merge.reads if t.name in between}
     places = any(len(b.names) > 1 for b in split.init)  # of elements in the order of the row
-    return isinstance(extent, int) and whole and not places and elements % _run(split) == 0 and (
+    return isinstance(extent, int) and all_partials and not places and elements % _run(split) == 0 and (
         extent % (program.splits * elements) == 0)
+
+
+def by_block(kernel: Kernel) -> Kernel:
+    """A kernel that visits a row again, whose splits are one block's."""
+    return replace(kernel, kind="single", split=None) if kernel.kind == "map" else kernel
 
 
 def _run(kernel: Kernel) -> int:
@@ -77,8 +90,7 @@ def joined(split: TileKernel, merge: TileKernel, name: str) -> TileKernel:
     """Both kernels as one, in which the partials of a row are a tile. Raises LoweringError RF489 where they are not of one
     block."""
     partial = {p.name for p in split.params if p.out}
-    if [n for _, n in split.grid] != [n for _, n in merge.grid] or split.threads != merge.threads or split.lets or merge.lets:
-        raise LoweringError("RF489", f"{name}: a row's partials are not of one block")
+    _one_block(split, merge, name)
     stored: dict[tuple[str, tuple[Expr, ...]], Assign] = {}
     first: list[TileStmt] = []
     walk = list(split.body)
@@ -91,16 +103,70 @@ def joined(split: TileKernel, merge: TileKernel, name: str) -> TileKernel:
             first += [replace(s, body=kept)] if kept else []
         else:
             first.append(s)
-    taken, body, buffers = Names(split), list(merge.body), []
-    row, place = (Names(merge).fresh(n) for n in ("i_", "j_"))
-    for b in merge.buffers:
+    points = (Names(merge).fresh("i_"), Names(merge).fresh("j_"))
+    return _behind(replace(split, body=tuple(first), grid=merge.grid), merge,
+                   lambda s: _in_registers(s, stored, partial, points, name), partial, name)
+
+
+def revisited(kernel: TileKernel, again: TileKernel, scratch: set[str], name: str) -> TileKernel:
+    """A walk and the second visit of its row as one kernel, in which the row's values stay in registers. scratch: what nothing
+    but the second visit reads. Raises LoweringError RF489 where they are not of one block."""
+    given = {p.name for p in kernel.params if p.out} & {p.name for p in again.params}
+    _one_block(kernel, again, name)
+    values: dict[tuple[str, tuple[Expr, ...]], tuple[str, Expr]] = {}
+    body = list(kernel.body)
+    for (old, _), (new, _) in zip(kernel.grid, again.grid, strict=True):
+        body = [at_value(s, old, Index(new)) for s in body]
+    first: list[TileStmt] = []
+    for s in body:
+        if isinstance(s, Parallel) and s.extents == (1,) and given & writes(s):
+            values |= {(a.target, _first_row(a.indices, s.vars[0])): (s.vars[0], a.expr) for a in s.body if a.target in given}
+            kept = tuple(a for a in s.body if a.target not in scratch)
+            first += [replace(s, body=kept)] if kept else []
+        else:
+            first.append(s)
+
+    def held(s: TileStmt) -> TileStmt:
+        if isinstance(s, For):
+            return replace(s, body=tuple(map(held, s.body)))
+        own = with_exprs(s, functools.partial(value, s.vars[0])) if isinstance(s, Parallel) and s.extents[0] == 1 else s
+        if given & reads(own):
+            raise LoweringError("RF489", f"{name}: a row's values are read as {s}")
+        return own
+
+    def value(row: str, e: Expr) -> Expr:
+        if isinstance(e, Load) and (found := values.get((e.tensor, _first_row(e.indices, row)))) is not None:
+            return substitute(found[1], indices={found[0]: Index(row)})
+        return map_children(e, functools.partial(value, row))
+
+    return _behind(replace(kernel, body=tuple(first), grid=again.grid), again, held, given & scratch, name)
+
+
+def _first_row(indices: tuple[Expr, ...], row: str) -> tuple[Expr, ...]:
+    """Where a value of the only row of a block lies."""
+    return tuple(placed(i, row, i64(0)) for i in indices)
+
+
+def _one_block(kernel: TileKernel, other: TileKernel, name: str) -> None:
+    """Raises LoweringError RF489 where two kernels' blocks are not each other's, or see a tensor in two ways."""
+    same = [n for _, n in kernel.grid] == [n for _, n in other.grid] and kernel.threads == other.threads
+    views = {p.name: p.shape for p in kernel.params}
+    if not same or kernel.lets or other.lets or any(views.get(p.name, p.shape) != p.shape for p in other.params):
+        raise LoweringError("RF489", f"{name}: a row's partials are not of one block")
+
+
+def _behind(kernel: TileKernel, other: TileKernel, moved: Callable[[TileStmt], TileStmt], gone: set[str],
+            name: str) -> TileKernel:
+    """``kernel``, and behind it another with buffers of its own, whose statements are ``moved``. gone: parameters that are none
+    any more."""
+    taken, body, buffers = Names(kernel), list(other.body), []
+    for b in other.buffers:
         fresh = taken.fresh(b.name)
         body = [renamed(s, b.name, fresh) for s in body]
         buffers.append(replace(b, name=fresh))
-    last = [_in_registers(s, stored, partial, (row, place), name) for s in body]
-    params = {p.name: p for p in (*split.params, *merge.params) if p.name not in partial}
-    return replace(split, name=name, grid=merge.grid, params=tuple(params.values()), buffers=(*split.buffers, *buffers),
-                   body=(*first, *last), notes=(*split.notes, *merge.notes))
+    params = {p.name: p for p in (*other.params, *kernel.params) if p.name not in gone}
+    return replace(kernel, name=name, params=tuple(params.values()), buffers=(*kernel.buffers, *buffers),
+                   body=(*kernel.body, *map(moved, body)), notes=(*kernel.notes, *other.notes))
 
 
 def _in_registers(s: TileStmt, stored: Mapping[tuple[str, tuple[Expr, ...]], Assign], partial: set[str],
@@ -127,4 +193,4 @@ def _in_registers(s: TileStmt, stored: Mapping[tuple[str, tuple[Expr, ...]], Ass
     raise LoweringError("RF489", f"{name}: partials are read as {s}")
 
 
-__all__ = ["by_thread", "interleaved", "joined", "possible"]
+__all__ = ["by_block", "by_thread", "interleaved", "joined", "possible", "revisited"]

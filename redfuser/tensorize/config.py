@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from redfuser.strategies.program import Kernel
-from redfuser.strategies.select import FEW
+from redfuser.strategies.select import FEW, OWN
 from redfuser.tensorize.axes import neighbours
 
 Schedule = Literal["auto", "overlap", "overlap-lanes", "persistent", "persistent-lanes", "relay"]
@@ -60,6 +60,8 @@ class TileConfig:
             width = 1 << max(5, (int(kernel.reads[-1].shape[-1]) - 1).bit_length())
             return replace(self, rows=max(1, 128 // width), segment=width, threads=128, stages=0, warp_specialized=False,
                            schedule="auto")
+        if kernel.kind == "map" and self.by_thread and self.threads > OWN:  # visited by all threads that have walked it
+            return replace(self, rows=1, segment=self.threads * self.segment)
         if kernel.kind == "map" and not kernel.spread and not kernel.scans:
             lines = self.rows >= FEW and any(neighbours(kernel, a) for a in kernel.grid)  # rows that are read together
             rows, segment = (min(self.rows, 32), self.segment) if lines else (1, 1024)

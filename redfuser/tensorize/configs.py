@@ -49,6 +49,8 @@ the errors of ties add up: of a variance of .5 on an H200, 64 of five values mak
 rows, and 32 make .15e-6 where it allows .13e-6 for a row alone."""
 THREADS, EACH = (512, 256, 128), (32, 16, 8)
 """Splits of a row that are threads of a block, and elements that each asks for at once."""
+ALL = 1024
+"""Splits of a row that is visited again: threads of the only block that a multiprocessor holds."""
 SINGLES = ((64, 32, 256), (64, 32, 128), (64, 64, 256), (32, 32, 128), (32, 64, 128), (16, 64, 64), (16, 32, 64))
 """Rows, segments and threads of products of float32 operands that matrix units take as they are."""
 WHOLE = 256
@@ -96,10 +98,11 @@ def _rows(program: Program, kernel: Kernel, roles: Roles, n: int, target: Target
         return [TileConfig(OWN, s * k, OWN * k, 0, "registers", False) for k in ways for s in each if k == 1 or s * k <= n]
     all_rows = prod(roles.extents[a] for a in (roles.rows, *roles.grid))
     space = row_space(kernel.kind == "resident", roles.extents[roles.rows], n, beside, all_rows)
-    if target.kind == "cuda" and program.splits in THREADS:
+    if target.kind == "cuda" and program.splits in ((ALL,) if program.kernels[2:] else THREADS):
         few = IN_TURN if summed_singly(program) else EACH[0]
-        space = [*(TileConfig(program.splits, s, program.splits, 0, "registers", False) for s in EACH
-                   if s <= few and possible(program, s)), *space]
+        each = [s for s in EACH if s <= few and possible(program, s)]
+        each = each[:1] if program.kernels[2:] else each  # one block has nothing but what it asks for at once to hide behind
+        space = [*(TileConfig(program.splits, s, program.splits, 0, "registers", False) for s in each), *space]
     if kernel.kind == "resident" and summed_singly(program):
         few = max(IN_TURN, min(c.rows * c.segment // c.threads for c in space))
         space = [c for c in space if c.rows * c.segment <= few * c.threads]

@@ -147,7 +147,8 @@ def begin(program: Program, kernel: Kernel, config: TileConfig, target: Target, 
     cascade = program.fused.cascade
     as_written = chooses_among_few(cascade) or divides_by_hidden(cascade)
     exact: Exact = "all" if as_written else "small" if stores_exponentials(cascade) else ""
-    at = Setting(roles, frozenset(arranged.stores), ragged, resident, as_written)
+    reduced = frozenset(t.name for t in program.workspaces)
+    at = Setting(roles, frozenset(arranged.stores), ragged, resident, as_written, reduced)
     done = rewritten(arranged.kernel, at, watch)
     facts = learn(done, at)
     declared = {t.name: t for t in (*done.reads, *done.writes)}

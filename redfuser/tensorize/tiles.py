@@ -4,12 +4,13 @@ those over tiles."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Kernel, Program
 from redfuser.target import Target
 from redfuser.tensorize.arguments import argument_name, tensors
-from redfuser.tensorize.by_thread import by_thread, joined
+from redfuser.tensorize.by_thread import by_block, by_thread, joined, revisited
 from redfuser.tensorize.config import TileConfig
 from redfuser.tensorize.geometry import Geometry, begin
 from redfuser.tensorize.ir.nodes import Roles, TensorArg, TileKernel, TileProgram
@@ -31,9 +32,10 @@ def tensorize(program: Program, config: TileConfig, target: Target, watch: Watch
     Raises LoweringError RF484 to RF494 for what has no tile form, with the statement it is about, and RF903 for a program
     that is ill-formed."""
     kernels, roundings, scratch = [], [], []  # type: list[TileKernel], list[str], list[TensorArg]
+    together = by_thread(program, config)
     for kernel in program.kernels:
         own = config.for_kernel(kernel)
-        at = begin(program, kernel, own, target, watch)
+        at = begin(program, by_block(kernel) if together else kernel, own, target, watch)
         tiles, added = lower_kernel(at)
         through = passes(own.schedule, target)
         if own.walk == "listed" and kernel is program.kernels[0]:
@@ -41,8 +43,10 @@ def tensorize(program: Program, config: TileConfig, target: Target, watch: Watch
             kernels += [scheduled(k, passes("auto", target), watch) for k in before]
         kernels.append(scheduled(tiles, through, watch))
         roundings += added
-    if together := by_thread(program, config):
-        kernels = [joined(kernels[0], kernels[1], program.fused.cascade.name)]
+    if together:
+        between = {argument_name(program, t.name) for t in program.workspaces}
+        name, (split, merge, *again) = program.fused.cascade.name, kernels
+        kernels = [reduce(lambda k, a: revisited(k, a, between, name), again, joined(split, merge, name))]
     for made in kernels if to_run else ():
         require_room(made, target)
     if config.schedule != "auto" and not _with_roles(kernels):

@@ -13,7 +13,7 @@ from redfuser.strategies.program import Program
 from redfuser.strategies.select import on_chip
 from redfuser.target import Target
 from redfuser.tensorize.by_thread import by_thread, possible
-from redfuser.tensorize.configs import EACH, THREADS, configs
+from redfuser.tensorize.configs import ALL, EACH, THREADS, configs
 from redfuser.tensorize.model import predicted
 from redfuser.tensorize.ranked import ROWS_TIE
 from redfuser.tensorize.tiles import tensorize
@@ -34,6 +34,13 @@ thread at the rate of blocks whose threads wait for one another. Measured and mo
 HELD = 0.87
 """What a long row held on chip takes of what the model says beside a walk: 1024 rows of 8192 numbers of float32 10.1 us, walked
 10.3 (modelled 11.7 and 11.0), sums of sums of 4096 such rows 32.6 and 34.6."""
+AGAIN = 0.4
+"""What a row that is read twice takes of what the model says where its second visit comes back from its end, in the only block
+of a multiprocessor: the model counts one reading, and takes a block by itself for one that waits. Measured on an H100, .79 to
+.94 of the kernels before over rows of 80 to 512 KB, of halves and of float32 (docs/decisions/0028); modelled at 1.0 to 2.3
+times them."""
+EVEN = 0.8
+"""How much of the multiprocessors' time must be taken where each has a row at a time."""
 TRIED = 3
 """Numbers of splits, powers of two, that the model is asked about."""
 
@@ -65,8 +72,13 @@ def _others(fused: Fused, rows: int, program: Program, target: Target) -> Iterat
     if on_chip(fused, target, 2 * target.registers if few and cuda else 0):  # half of the registers' bytes
         yield realise(fused, "resident"), HELD if extent >= LEAST else 1.0
     if not on_chip(fused, target) and cuda and not few:
-        ways = [realise(fused, "multi", threads) for threads in (THREADS[:1] if rows <= target.sms else THREADS[1:])]
-        yield from ((way, ROWS_TIE ** n) for n, way in enumerate(ways, 1) if any(possible(way, s) for s in EACH))
+        whole = realise(fused, "multi", ALL)
+        if whole.kernels[2:]:
+            if any(possible(whole, s) for s in EACH) and rows >= EVEN * target.sms * -(-rows // target.sms):
+                yield whole, AGAIN
+        else:
+            ways = [realise(fused, "multi", threads) for threads in (THREADS[:1] if rows <= target.sms else THREADS[1:])]
+            yield from ((way, ROWS_TIE ** n) for n, way in enumerate(ways, 1) if any(possible(way, s) for s in EACH))
     if program.strategy == "multi":
         yield realise(fused, "single"), ROWS_TIE
     aim = log2(BLOCKS * target.sms / rows)

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from redfuser import chain
+from redfuser.acrf.expr import Expr, Load, map_children
+from redfuser.acrf.index import i64, iadd
 from redfuser.acrf.state import Fused
 from redfuser.codegen.tilelang import print_program
+from redfuser.errors import LoweringError
 from redfuser.strategies import realise
 from redfuser.strategies.program import Program
 from redfuser.target import target
 from redfuser.tensorize import TileConfig, configs, tensorize
 from redfuser.tensorize.by_thread import by_thread, possible
-from redfuser.tensorize.ir.effects import every
-from redfuser.tensorize.ir.nodes import For, ReduceTile
-from tests.fused_examples import layer_norm, logsumexp, variance
+from redfuser.tensorize.configs import ALL
+from redfuser.tensorize.ir.effects import every, writes
+from redfuser.tensorize.ir.nodes import Copy, For, ReduceTile
+from redfuser.tensorize.walks import quickest
+from tests.fused_examples import layer_norm, logsumexp, rms_norm, softmax, variance
 
 H200 = target("sm_90a")
 
@@ -51,7 +57,54 @@ def test_it_computes_the_cascade_and_exchanges_nothing_in_its_steps(of: Callable
 
 def test_who_walks_by_itself() -> None:
     assert not possible(_program(variance, 512, 32768 + 64), 16), "whole steps of every thread"
-    assert not possible(_program(layer_norm, 512, 32768), 16), "results along the row are another kernel's"
     many, one = _program(variance, 512, 32768), _program(variance, 1, 32768)
     assert configs(many, H200)[0].by_thread
     assert not configs(one, H200)[0].by_thread, "a row alone is shared by many blocks"
+
+
+@pytest.mark.parametrize("of", [softmax, layer_norm, rms_norm])
+def test_a_row_that_is_visited_again_is_one_kernel(of: Callable[[int, int], Fused]) -> None:
+    program, config = realise(of(264, 65536), "multi", ALL), TileConfig(ALL, 16, ALL, 0, "registers", False)
+    assert [k.kind for k in program.kernels] == ["split", "merge", "map"] and possible(program, 16)
+    tiles = tensorize(program, config, H200)
+    (kernel,) = tiles.kernels
+    assert not any(a.role == "workspace" for a in tiles.args) and dict(kernel.grid) == {"i_block": 264}
+    _, again = (s for s in kernel.body if isinstance(s, For))
+    assert not any(isinstance(s, ReduceTile) for s in again.body), "nothing is exchanged in the second visit"
+    (read,) = (s for s in again.body if isinstance(s, Copy) and s.src.buffer == "x")
+    assert str(read.src.dims[-1].start) == "(3 - k) * 16384", "from the end"
+    at = kernel.body.index(again)
+    assert not any(writes(s) & {"m_row", "t_row", "mean_row", "rstd_row"} for s in kernel.body[:at])
+    assert chain.tile_program(program, config, H200).holds
+
+
+def test_a_value_of_another_row_is_not_taken_for_this_ones() -> None:
+    """Planted: what a second visit reads of a row before is no value that its block has."""
+    def next_row(e: Expr) -> Expr:
+        if isinstance(e, Load) and e.tensor == "m_row":
+            return replace(e, indices=tuple(iadd(i, i64(1)) for i in e.indices))
+        return map_children(e, next_row)
+
+    program = realise(softmax(264, 65536), "multi", ALL)
+    again = program.kernels[2]
+    wrong = replace(again, tail=tuple(replace(b, exprs=tuple(map(next_row, b.exprs))) for b in again.tail))
+    with pytest.raises(LoweringError, match="RF489"):
+        tensorize(replace(program, kernels=(*program.kernels[:2], wrong)), TileConfig(ALL, 16, ALL, 0, "registers", False), H200)
+
+
+def test_who_is_visited_again_by_all_threads_of_a_multiprocessor() -> None:
+    def chosen(rows: int, columns: int) -> tuple[str, int]:
+        fused = softmax(rows, columns)
+        program = quickest(fused, rows, realise(fused, "single"), H200)
+        return program.strategy, program.splits
+
+    assert chosen(264, 65536) == ("multi", ALL)
+    assert chosen(140, 65536) != ("multi", ALL), "half of the multiprocessors would wait for eight rows"
+    assert chosen(264, 65536 + 64) != ("multi", ALL), "whole steps of every thread"
+    assert chosen(264, 8192) == ("resident", 1), "a row that is held is read once"
+
+
+def test_an_exponential_below_what_another_kernel_reduced_is_the_hardwares() -> None:
+    """It is bounded as in the kernel that reduced: no exponential of data alone."""
+    text = print_program(tensorize(realise(softmax(8, 65536), "multi", 32), TileConfig(1, 2048, 128, 0, "registers", False), H200))
+    assert "T.exp2((x_tile" in text.split("def softmax_map")[1] and "T.exp(" not in text

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from redfuser.acrf.expr import Const, Expr, Op, Ref, f32, op, walk
+from redfuser.acrf.expr import Const, Expr, Load, Op, Ref, f32, op, walk
 from redfuser.strategies.program import Kernel
 from redfuser.tensorize.algebra import FACTORS, fold, linear, rewrite_bottom_up, simplify
 from redfuser.tensorize.rewrite.facts import Facts, Setting, each_value, is_value, learn
@@ -52,8 +52,9 @@ def _alone(kernel: Kernel, facts: Facts) -> set[Expr]:
 
 
 def _data(facts: Facts, e: Expr) -> bool:
-    """Is it made of what is read alone, of no reduction?"""
-    return all(x.name in facts.lets and _data(facts, facts.lets[x.name]) for x in walk(e) if isinstance(x, Ref))
+    """Is it made of what is read alone, of no reduction, in this kernel or in one before it?"""
+    return all(x.name in facts.lets and _data(facts, facts.lets[x.name]) for x in walk(e) if isinstance(x, Ref)) and not any(
+        x.tensor in facts.at.reduced for x in walk(e) if isinstance(x, Load))
 
 
 def _bounded(facts: Facts, e: Expr) -> bool:

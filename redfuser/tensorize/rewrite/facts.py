@@ -16,13 +16,15 @@ from redfuser.tensorize.axes import Roles
 class Setting:
     """What is decided before the passes. written: names that are results. ragged: the last segment has padding that must not
     count. resident: the row is one segment, so that the old state is neutral, rebasing does nothing, and producers stay on
-    chip. exact: quotients and products are rounded where the program rounds them."""
+    chip. exact: quotients and products are rounded where the program rounds them. reduced: tensors in which a kernel before
+    left what it reduced."""
 
     roles: Roles
     written: frozenset[str]
     ragged: bool
     resident: bool
     exact: bool = False
+    reduced: frozenset[str] = frozenset()
 
     @property
     def row(self) -> frozenset[str]:
