@@ -37,7 +37,7 @@ HELD = 0.87
 AGAIN = 0.4
 """What a row that is read twice takes of what the model says where its second visit comes back from its end, in the only block
 of a multiprocessor: the model counts one reading, and takes a block by itself for one that waits. Measured on an H100, .79 to
-.94 of the kernels before over rows of 80 to 512 KB, of halves and of float32 (docs/decisions/0028); modelled at 1.0 to 2.3
+.94 of the kernels before over rows of 80 to 512 KB, of halves and of float32 (docs/decisions/0029); modelled at 1.0 to 2.3
 times them."""
 EVEN = 0.8
 """How much of the multiprocessors' time must be taken where each has a row at a time."""
