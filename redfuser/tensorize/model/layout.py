@@ -98,14 +98,15 @@ def layouts(kernel: TileKernel, target: Target) -> dict[str, Layout]:
         if isinstance(s, ReduceTile) and s.lanes and root(s.src) in fixed:
             fixed.setdefault(root(s.dst), fixed[root(s.src)])
     found: dict[str, Layout] = {}
-    own = alone(kernel)
+    own, touched = alone(kernel), None
     for n, shape in shapes.items():
         if (at := root(n)) in fixed:
             found[n] = fixed[at]
         elif n in own:
             found[n] = Layout(own[n], 1, own[n] > 1, apart=True)
         else:
-            found[n] = _dealt(kernel, shape, [k for k in shapes if root(k) == at], target.warp)
+            touched = touched if touched is not None else _accesses(kernel)
+            found[n] = _dealt(kernel, shape, [k for k in shapes if root(k) == at], touched, target.warp)
     turned = {n: at for n, at in found.items() if not at.apart}
     return found | {n: _turned(kernel, n, shapes, at, found, target.warp) for n, at in turned.items()}
 
@@ -195,9 +196,11 @@ def turned(kernel: TileKernel, found: dict[str, Layout]) -> set[str]:
             if isinstance(x, Load) and x.tensor in found and x.indices == tuple(map(Index, s.vars[::-1]))}
 
 
-def _dealt(kernel: TileKernel, shape: tuple[int, ...], group: list[str], warp: int) -> Layout:
-    """Runs of the widest vector that an access to global memory allows, while every thread gets one."""
-    vector = max(_vectors(kernel, group), default=4)
+def _dealt(kernel: TileKernel, shape: tuple[int, ...], group: list[str], touched: list[_Access], warp: int) -> Layout:
+    """Runs of the widest vector that an access to global memory allows, while every thread gets one. touched: every access."""
+    dtypes, mine = kernel.dtypes, set(group)
+    most = 16 // max(BYTES[dtypes[n]] for n in group)  # where rows are not aligned, what the fragments allow
+    vector = max((wide or most for names, widths in touched if names & mine for wide in widths), default=4)
     total = prod(shape)
     while vector > 1 and total % (kernel.threads * vector):
         vector //= 2
@@ -205,21 +208,26 @@ def _dealt(kernel: TileKernel, shape: tuple[int, ...], group: list[str], warp: i
     return Layout(across, max(1, shape[0] * across // kernel.threads), across > warp)
 
 
-def _vectors(kernel: TileKernel, group: list[str]) -> list[int]:
-    """Elements of one access to global memory, for each that a group of fragments takes its elements from."""
-    params, mine = {p.name: p for p in kernel.params}, set(group)
-    own = 16 // max(BYTES[kernel.dtypes[n]] for n in group)  # where rows are not aligned, what the fragments allow
-    found = []
+_Access = tuple[set[str], list[int]]
+
+
+def _accesses(kernel: TileKernel) -> list[_Access]:
+    """The fragments that a statement brings from global memory or computes, and the elements of each access to memory for them;
+    0: as many as the fragments allow."""
+    params, found = {p.name: p for p in kernel.params}, []
     for s in every(kernel.body):
-        if isinstance(s, Copy) and {s.src.buffer, s.dst.buffer} & mine:
-            found += [wide if (wide := 16 // BYTES[params[n].dtype]) == _vector(params[n]) else own
-                      for n in (s.src.buffer, s.dst.buffer) if n in params]
-        elif isinstance(s, Parallel) and len(s.vars) == 2 and {a.target for a in s.body} & mine:
+        if isinstance(s, Copy):
+            names = {s.src.buffer, s.dst.buffer}
+            found.append((names, [wide if (wide := 16 // BYTES[params[n].dtype]) == _vector(params[n]) else 0
+                                  for n in names & set(params)]))
+        elif isinstance(s, Parallel) and len(s.vars) == 2:
+            widths = []
             for a in s.body:
                 guarded = any(isinstance(x, Op) and x.name == "select" and s.vars[1] in _names(x.args[0]) and
                               any(isinstance(y, Load) and y.tensor in params for y in walk(x)) for x in walk(a.expr))
-                found += [1 if guarded else _vector(params[x.tensor]) for x in walk(a.expr)
-                          if isinstance(x, Load) and x.tensor in params and any(s.vars[1] in _names(i) for i in x.indices)]
+                widths += [1 if guarded else _vector(params[x.tensor]) for x in walk(a.expr)
+                           if isinstance(x, Load) and x.tensor in params and any(s.vars[1] in _names(i) for i in x.indices)]
+            found.append(({a.target for a in s.body}, widths))
     return found
 
 
