@@ -20,6 +20,9 @@ HIDDEN = 1 / 8
 """The part of the steps that data is taken to hide where it may. Two documents of one length hide half of them, padding to
 random lengths a quarter; a mask that hides nothing pays for the list (docs/decisions/0027)."""
 
+NOT_FOR_IT = ("RF484", "RF499", "RF410")
+"""No steps to list, no roles for it, no room."""
+
 
 def listed_first(program: Program, target: Target) -> list[TileConfig]:
     """:func:`redfuser.tensorize.configs`, and in front of them the first with a walk of listed steps where data may hide whole
@@ -33,8 +36,8 @@ def listed_first(program: Program, target: Target) -> list[TileConfig]:
     try:
         *lists, _ = tensorize(program, found, target).kernels
         walked, usual = (predicted(tensorize(program, c, target), target) for c in (replace(found, walk="all"), first))
-    except LoweringError:
-        return legal
+    except LoweringError as error:  # what else is wrong with it is said where it is tried
+        return legal if error.code in NOT_FOR_IT else [found, *legal]
     times = [time_of(k, target) for k in lists]
     if walked is None or usual is None or None in times:
         return legal

@@ -27,7 +27,7 @@ from redfuser.kernels import produce
 from redfuser.strategies import realise
 from redfuser.strategies.program import Program
 from redfuser.target import target
-from redfuser.tensorize import TileConfig, TileProgram, configs, tensorize
+from redfuser.tensorize import TileConfig, TileProgram, configs, tensorize, tiles
 from redfuser.tensorize.hidden import listed_first
 from redfuser.tensorize.ir import interpret
 from redfuser.tensorize.ir.nodes import For, Roles
@@ -419,6 +419,21 @@ def test_steps_are_listed_where_the_list_is_cheap(mask: str, length: int, listed
     assert known == [*known[:listed], *usual] and not (listed and known[0].persistent)
     made = produce("attention", program.fused, "sm_90a", build=False, verify="0")
     assert ("listed steps" in made.config) == listed
+
+
+def test_a_defect_of_listed_steps_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is tried, passed over with a note, and the walk of all steps taken."""
+    sound = tiles.tensorize
+
+    def broken(program: Program, config: TileConfig, *rest: object, **named: object) -> TileProgram:
+        if config.walk == "listed":
+            raise LoweringError("RF903", "planted")
+        return sound(program, config, *rest, **named)  # type: ignore[arg-type]
+
+    for module in ("redfuser.tensorize", "redfuser.tensorize.hidden"):
+        monkeypatch.setattr(f"{module}.tensorize", broken)
+    made = produce("attention", large("documents", 8192), "sm_90a", build=False, verify="0")
+    assert "listed" not in made.config and any(n.code == "RF903" for n in made.notes)
 
 
 def test_steps_are_not_listed_without_roles() -> None:
