@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeVar
 
 from redfuser import progress, settings, turns
@@ -99,7 +100,9 @@ def _run(model: Any, args: Any, kwargs: Any, arch: str, casts: str, build: bool,
 
     search, found = searched(imported)
     machine = TARGETS.get(arch)
-    proposed, scaled = frontend.row_scales(imported, casts, machine) if machine and not disable else (imported, {})
+    proposed, scaled = imported, {}
+    if machine and not disable:
+        proposed, scaled = frontend.row_scales(imported, casts, partial(partition.scaling_pays, machine))
     if scaled and not scaled.keys() & inside(found):  # rows that are written, each for products
         other = searched(proposed)
         if inside(other[1]).issuperset(scaled.values()):

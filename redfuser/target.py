@@ -63,10 +63,13 @@ class Target:
     matrix instructions; tma: tensor-map copies and automatic warp specialisation. thread: registers that one thread can have.
 
     lead: how much faster a library's product runs than one inside a generated kernel, when bound by its operations; alone: than
-    a kernel that is a product and no more, with roles (on an H200 -.03 to .02 beside what its tiles leave idle, and a margin).
+    a kernel that is a product and no more, with roles (on an H200 -.03 to .02 beside what its tiles leave idle, and a margin);
+    kept: than one whose tiles are written and reduced by who makes them, beside what they leave idle (with a residual and a sum
+    of squares .837 ms for .850 on an H100, 16384 x 4096 x 4096, without the sum .745 for .710 on an H200).
     kernel: seconds of one more kernel that torch launches. vector: how much longer a library takes for a product with one
     vector than a kernel that walks the matrix's rows, at least (H200, 2048 x 2048 to 32000 x 4096: 1.10 to 1.96 times); 0
-    where nobody has measured.
+    where nobody has measured. broad: bytes of a matrix of half precision that meets one row (a weight goes into a matrix), from
+    which one operation is worth a kernel: torch takes 45 us for 4096 x 4096 on an H100, of which memory takes 20.
 
     max_blocks: resident blocks of a multiprocessor. clock: 1/s. lanes, special: results of the CUDA cores and of the special
     function units per clock of a multiprocessor. port: bytes per clock that one draws from the second-level cache.
@@ -110,8 +113,10 @@ class Target:
     launch: float = 1e-6
     lead: float = 0.35
     alone: float = 0.05
+    kept: float = 0.02
     kernel: float = 3e-6
     vector: float = 0.0
+    broad: int = 1 << 24
     latency: float = 8e-7
     turn: int = 320
     local: int = 64

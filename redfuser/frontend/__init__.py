@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from redfuser.frontend.imported import Imported, InputSpec, OpaqueCall, Provenance, Static
-from redfuser.target import Target
 
 __all__ = ["Imported", "InputSpec", "OpaqueCall", "Provenance", "Static", "channels_last", "import_model", "row_scales"]
 
@@ -49,11 +48,11 @@ def channels_last(imported: Imported) -> Imported:
     return channels.channels_last(imported)
 
 
-def row_scales(imported: Imported, casts: str, target: Target) -> tuple[Imported, dict[str, str]]:
+def row_scales(imported: Imported, casts: str, pays: Callable[[int, list[int]], bool]) -> tuple[Imported, dict[str, str]]:
     """See :func:`redfuser.frontend.scaled_rows.row_scales`."""
     from redfuser.frontend import scaled_rows
 
-    return scaled_rows.row_scales(imported, casts, target)
+    return scaled_rows.row_scales(imported, casts, pays)
 
 
 def _exported(model: Any, program: Any) -> Imported:

@@ -10,15 +10,13 @@ It is a proposal: the pipeline takes it where products then read ``h`` itself, e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 from redfuser.frontend.builder import Builder
 from redfuser.frontend.imported import Imported
-from redfuser.outline import passes
-from redfuser.target import Target
 from redfuser.tvm_compat import bindings, dtype_of, op_name, relax, shape_of
 
 op = relax.op
@@ -43,11 +41,11 @@ class _Again(Builder):
         return None
 
 
-def row_scales(imported: Imported, casts: str, target: Target) -> tuple[Imported, dict[str, str]]:
-    """The program with norms taken apart where that would pay, and by the name of each that of the rounded rows that it leaves:
-    if no product takes these in, nothing is gained. ``imported`` itself, and no names, where there are none."""
-    if not (target.wgmma and target.tma):
-        return imported, {}
+def row_scales(imported: Imported, casts: str, pays: Callable[[int, list[int]], bool]) -> tuple[Imported, dict[str, str]]:
+    """The program with norms taken apart that products alone read, where ``pays``, and by the name of each that of the rounded
+    rows that it leaves: if no product takes these in, nothing is gained. ``imported`` itself, and no names, where there are
+    none. pays: of the bytes of rows, and of the matrices that a weight goes into (none without), as
+    :func:`redfuser.partition.cost.scaling_pays` answers."""
     main = imported.mod["main"]
     bound = [(b.var, b.value) for b in bindings(main)]
     values = {v.name_hint: e for v, e in bound}
@@ -60,8 +58,9 @@ def row_scales(imported: Imported, casts: str, target: Target) -> tuple[Imported
     found: dict[str, Norm] = {}
     for v, _ in bound:
         norm = None if v.name_hint in kept else _norm(v, values)
-        if norm is not None and (norm.weight is None or casts == "elide") and _pays(
-                norm, v, readers.get(v.name_hint, []), values, target):
+        if norm is not None and (norm.weight is None or casts == "elide") and (
+                matrices := _matrices(v, readers.get(v.name_hint, []), values)) and pays(
+                2 * prod(shape_of(v)), matrices if norm.weight is not None else []):
             found[v.name_hint] = norm
     return _Apart(imported, bound, values, found).run() if found else (imported, {})
 
@@ -99,18 +98,16 @@ def _scaled(n: Any, values: dict[str, Any]) -> bool:
     return e is not None and op_name(e) == "multiply" and any(shape_of(r) == (*shape_of(n)[:-1], 1) for r in e.args)
 
 
-def _pays(norm: Norm, v: Any, readers: list[tuple[Any, Any]], values: dict[str, Any], target: Target) -> bool:
-    """Do products alone read it, and would writing and reading it take longer than it takes the weight to go into theirs?"""
-    weights = []
+def _matrices(v: Any, readers: list[tuple[Any, Any]], values: dict[str, Any]) -> list[int]:
+    """The bytes of the matrices of the products that read ``v``; none where others read it."""
+    found = []
     for _, e in readers:
         right = e.args[1] if op_name(e) == "matmul" and e.args[0].same_as(v) else None
         turned = values.get(right.name_hint) if isinstance(right, relax.Var) else None
         if right is None or len(shape_of(right)) != 2 or op_name(turned) != "permute_dims":
-            return False
-        weights.append(prod(shape_of(right)))
-    size = 2 * prod(shape_of(v))
-    into = passes(target, 4.0 * sum(weights), len(weights)) if norm.weight is not None else 0.0
-    return bool(weights) and into < passes(target, 2.0 * size, 1)
+            return []
+        found.append(2 * prod(shape_of(right)))
+    return found
 
 
 class _Apart:

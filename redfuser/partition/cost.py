@@ -6,6 +6,7 @@ tensor on chip but gets a product that is slower and repeats work that several r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil, prod
 
 from redfuser.acrf.affine import axes_of
@@ -18,6 +19,7 @@ from redfuser.partition.epilogue import absorbed, convolves, launches
 from redfuser.partition.graph import Node
 from redfuser.partition.positions import axes_in, slides
 from redfuser.partition.values import Instance
+from redfuser.target import Target
 
 MAX_DEPTH = 1024
 """Inner axis of a per-step contraction whose row operand (64 rows of it) stays in shared memory."""
@@ -32,10 +34,6 @@ ROWS = 64
 """Rows that a warp group multiplies at once."""
 PIECES = 6
 """Products of halves that one of float32 numbers is made of (docs/decisions/0009)."""
-KEPT = 0.02
-"""How much longer than a library's a product takes whose tiles are written and reduced by who makes them, beside what they
-leave idle: with a residual and a sum of squares .837 ms for .850 on an H100 (16384 x 4096 x 4096), without the sum .745 for
-.710 on an H200."""
 SMALL = 1 << 20
 """Bytes of a matrix below which a product with a vector is left to the library."""
 
@@ -118,7 +116,7 @@ def reduced_as_made(d: Draft, inst: Instance, again: bool = False) -> bool:
     beside = sum(written) + sum(n.bytes for n in d.external if written and all(n is not m for m, _ in inst.body.sites))
     tiles = points // own // d.extents[R] * ceil(own / BLOCK) * ceil(d.extents[R] / TILE)
     whole = 2.0 * d.extents[inst.over] * _in_turns(d, points // own // d.extents[R] * ceil(own / BLOCK), d.extents[R])[1]
-    lead = (KEPT if written else d.machine.alone) if d.machine.wgmma and d.machine.tma else d.machine.lead
+    lead = (d.machine.kept if written else d.machine.alone) if d.machine.wgmma and d.machine.tma else d.machine.lead
     inside = max(whole * (1 + lead) / d.machine.flops, (moved + beside) / d.machine.bandwidth)
     inside += passes(d.machine, 2 * tiles * BLOCK * len(d.rows) * 4, 1) + (passes(d.machine, sum(written), 1) if again else 0)
     return inside < library(d.machine, flops, moved + held) + passes(d.machine, held + beside, 1)
@@ -162,6 +160,13 @@ def weights_stay(d: Draft, inst: Instance) -> bool:
     flops, moved = 2.0 * elements(d, inst.axes) * d.extents[R], operand_bytes(d, inst)
     inside = generated(d.machine, PIECES * flops, moved) / share_of_device(d, inst)
     return inside < on_cores(d.machine, flops, moved) + passes(d.machine, 2 * made[0].bytes, 1)
+
+
+def scaling_pays(machine: Target, rows: int, matrices: Sequence[int]) -> bool:
+    """Let products with roles take the scale of a norm's rows out of their sums? rows: the bytes of the norm's result, which is
+    then not written and read. matrices: the bytes of those that its weight goes into at each call."""
+    into = passes(machine, 2.0 * sum(matrices), len(matrices))
+    return machine.wgmma and machine.tma and into < passes(machine, 2.0 * rows, 1)
 
 
 def product_alone(d: Draft) -> bool:

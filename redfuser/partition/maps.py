@@ -35,10 +35,6 @@ WIDEST = 16
 LEAST = 2
 """Operations of the program that a group replaces, at least: one by itself runs as well in torch."""
 
-LARGE = 1 << 24
-"""Bytes of a matrix of half precision that meets one row (a weight goes into a matrix), from which one operation is worth a
-kernel: torch takes 45 us for 4096 x 4096 on an H100, of which memory takes 20."""
-
 
 @dataclass(frozen=True, slots=True)
 class Cost:
@@ -95,7 +91,7 @@ class MapGrower:
         spared = self.needed - left
         gone = [u for u in self.graph.units if u.var in spared or u in units]
         calls = sum(launches(u) and not rounds(u) for u in gone)  # of torch, where one operation was imported as several
-        if max(calls, len(operations(gone))) < LEAST and not any(map(meets_row, units)):
+        if max(calls, len(operations(gone))) < LEAST and not any(meets_row(u, self.work.machine.broad) for u in units):
             return
         self.found.append(replace(d, steps=(Step("follow", units),)))
         self.wanted |= set(d.external)
@@ -235,11 +231,11 @@ def accumulated(n: Node) -> bool:
     return u is not None and u.reducing and contracts(u) and any(BYTES.get(a.dtype, 8) < BYTES.get(n.dtype, 8) for a in u.args)
 
 
-def meets_row(u: Unit) -> bool:
-    """Is it one operation of a large matrix of half precision and a row?"""
+def meets_row(u: Unit, large: int) -> bool:
+    """Is it one operation of a matrix of half precision, of so many bytes at least, and a row?"""
     out = u.results[0]
     rows = [n for n in u.args if n.shape != out.shape and n.shape[-1:] == out.shape[-1:] == (prod(n.shape),)]
-    return out.dtype in ("f16", "bf16") and out.bytes >= LARGE and len(u.nodes) == len(rows) == 1 and len(u.args) == 2
+    return out.dtype in ("f16", "bf16") and out.bytes >= large and len(u.nodes) == len(rows) == 1 and len(u.args) == 2
 
 
 def operations(units: Iterable[Unit]) -> set[int]:

@@ -38,9 +38,9 @@ AGAIN = 0.4
 """What a row that is read twice takes of what the model says where its second visit comes back from its end, in the only block
 of a multiprocessor: the model counts one reading, and takes a block by itself for one that waits. Measured on an H100, .79 to
 .94 of the kernels before over rows of 80 to 512 KB, of halves and of float32 (docs/decisions/0029); modelled at 1.0 to 2.3
-times them."""
+times them. It mends the model, as :data:`BY_THREAD` and :data:`HELD` do; no fact of a part."""
 EVEN = 0.8
-"""How much of the multiprocessors' time must be taken where each has a row at a time."""
+"""How much of the multiprocessors' time must be taken where each has a row at a time: a preference, on any part."""
 TRIED = 3
 """Numbers of splits, powers of two, that the model is asked about."""
 

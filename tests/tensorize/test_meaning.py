@@ -285,6 +285,24 @@ kernel k(x: f32[12, 8]) grid (one < 1) threads 32
     assert "y[i, j] = x_tile[i, j] * 2.0" in text(" pipelined 2")
 
 
+def test_each_statement_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chain of maps becomes one buffer, and what a map touches is asked again only where its buffers got other names."""
+    from redfuser.tensorize.ir.parse import parse
+    from redfuser.tensorize.schedule import ReuseInPlace, in_place
+
+    def asked(n: int) -> int:
+        met: list[object] = []
+        monkeypatch.setattr(in_place, "reads", lambda s: (met.append(s), reads(s))[1])
+        tiles = "\n".join(f"  t{i}: fragment f32[4, 8]" for i in range(n + 1))
+        maps = "\n".join(f"  parallel i < 4, j < 8:\n    t{i + 1}[i, j] = t{i}[i, j] * 2.0" for i in range(n))
+        done = ReuseInPlace()(parse(f"tile program p\nkernel k() grid (one < 1) threads 32\n{tiles}\n  fill t0 0.0\n{maps}").kernels[0])
+        assert len({s.body[0].target for s in done.body[1:]}) == 1
+        return len(met)
+
+    reads = in_place.reads
+    assert asked(60) < 2.5 * asked(30)
+
+
 def test_a_result_is_not_left_in_a_tile():
     """A map whose target is the kernel's result writes it; its operand's storage is the kernel's own."""
     from redfuser.tensorize.ir.parse import parse

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from redfuser.acrf.expr import Load, walk
 from redfuser.tensorize.ir.effects import reads, renamed, writes
 from redfuser.tensorize.ir.nodes import Copy, For, If, Parallel, TileKernel, TileStmt
+
+Block = tuple[TileStmt, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,88 +22,79 @@ class ReuseInPlace:
     Not what a pipelined loop copies in while earlier iterations run. Adds no rounding."""
 
     def __call__(self, kernel: TileKernel) -> TileKernel:
-        return replace(kernel, body=tuple(_reuse(list(kernel.body), {b.name: b.dtype for b in kernel.buffers})))
+        facts, stmts = _Facts({b.name: b.dtype for b in kernel.buffers}), kernel.body
+        while (pair := facts.candidate(stmts)) is not None:
+            stmts = tuple(renamed(s, *pair) if pair[0] in facts.of(s).touched else s for s in stmts)
+        return replace(kernel, body=stmts)
 
 
-def _reuse(stmts: list[TileStmt], homes: Mapping[str, str]) -> list[TileStmt]:
-    done = False
-    while not done:
-        done = True
-        for path, pipelined in _lists(stmts):
-            pair = _candidate(path, stmts, _arriving(path) if pipelined else frozenset(), homes)
-            if pair is not None:
-                stmts = [renamed(s, pair[0], pair[1]) for s in stmts]
-                done = False
-                break
-    return stmts
+@dataclass(frozen=True, slots=True)
+class _Touch:
+    """Of a statement: itself, what it touches, in how many places, what it reads; as a map, (target, operand) in place."""
+
+    stmt: TileStmt
+    touched: frozenset[str]
+    uses: Counter[str]
+    reads: frozenset[str]
+    pairs: tuple[tuple[str, str], ...] = ()
 
 
-def _lists(stmts: list[TileStmt] | tuple[TileStmt, ...], pipelined: bool = False) -> Iterator[tuple[list[TileStmt], bool]]:
-    """Every statement list, and whether it is the body of a pipelined loop."""
-    yield list(stmts), pipelined
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """Of statements met, each asked once. homes: the types of the kernel's own buffers."""
+
+    homes: Mapping[str, str]
+    known: dict[int, _Touch] = field(default_factory=dict)
+
+    def of(self, s: TileStmt) -> _Touch:
+        if id(s) not in self.known:
+            read = frozenset(reads(s))
+            touched = read | writes(s)
+            inner = s.body if isinstance(s, (For, If)) else None
+            uses = Counter(touched) if inner is None else self.total(inner)
+            self.known[id(s)] = _Touch(s, touched, uses, read, tuple(self.pairs(s)))
+        return self.known[id(s)]
+
+    def total(self, block: Block) -> Counter[str]:
+        found: Counter[str] = Counter()
+        for s in block:
+            found.update(self.of(s).uses)
+        return found
+
+    def pairs(self, s: TileStmt) -> Iterator[tuple[str, str]]:
+        if isinstance(s, Parallel) and len(s.body) == 1 and len(s.vars) == 2 and s.body[0].target in self.homes:
+            (a,) = s.body
+            for x in walk(a.expr):
+                if isinstance(x, Load) and x.tensor != a.target and x.indices == a.indices \
+                        and self.homes.get(x.tensor) == self.homes[a.target]:
+                    yield a.target, x.tensor
+
+    def candidate(self, everything: Block) -> tuple[str, str] | None:
+        """(target, operand) of a map that can be done in place: the target is defined by it and used in its list only, and the
+        operand is a local of that list, written whole before it and untouched after it."""
+        total = self.total(everything)
+        for block, pipelined in _lists(everything):
+            own = total if block is everything else self.total(block)
+            arriving = {s.dst.buffer for s in block if isinstance(s, Copy) and s.src.dims} if pipelined else ()
+            touched = [self.of(s).touched for s in block]
+            first = {name: n for n, names in reversed([*enumerate(touched)]) for name in names}
+            last = {name: n for n, names in enumerate(touched) for name in names}
+            for n, s in enumerate(block):
+                for target, operand in self.of(s).pairs:
+                    made = self.of(block[first[operand]])
+                    within = not isinstance(made.stmt, (For, If)) and operand not in made.reads
+                    if first[target] == n and own[target] == total[target] and operand not in arriving \
+                            and first[operand] < n == last[operand] and (
+                            within or (isinstance(made.stmt, For) and block is everything)) \
+                            and own[operand] == total[operand]:
+                        return target, operand
+        return None
+
+
+def _lists(stmts: Block, pipelined: bool = False) -> Iterator[tuple[Block, bool]]:
+    """Every statement list, and whether it is the body of a pipelined loop: what that copies in while earlier iterations run
+    nobody else may write."""
+    yield stmts, pipelined
     for s in stmts:
         if isinstance(s, For):
             yield from _lists(s.body, s.stages > 0)
-
-
-def _arriving(block: list[TileStmt]) -> frozenset[str]:
-    """What a pipelined loop copies in while earlier iterations run: nobody else may write there."""
-    return frozenset(s.dst.buffer for s in block if isinstance(s, Copy) and s.src.dims)
-
-
-def _candidate(block: list[TileStmt], everything: list[TileStmt], arriving: frozenset[str],
-               homes: Mapping[str, str]) -> tuple[str, str] | None:
-    """(target, operand) of a map in ``block`` that can be done in place. homes: the types of the kernel's own buffers."""
-    for position, s in enumerate(block):
-        if not (isinstance(s, Parallel) and len(s.body) == 1 and len(s.vars) == 2):
-            continue
-        (a,) = s.body
-        if a.target not in homes:
-            continue
-        for x in walk(a.expr):
-            if isinstance(x, Load) and x.tensor not in (a.target, *arriving) and x.indices == a.indices \
-                    and homes.get(x.tensor) == homes[a.target] \
-                    and _fresh_target(a.target, block, position, everything) \
-                    and _dies(x.tensor, block, position, everything, a.target):
-                return a.target, x.tensor
-    return None
-
-
-def _fresh_target(target: str, block: list[TileStmt], position: int, everything: list[TileStmt]) -> bool:
-    """Defined by this statement first, and used in this list only."""
-    if any(target in reads(s) | writes(s) for s in block[:position]):
-        return False
-    return _uses(target, everything) == sum(_count(target, s) for s in block)
-
-
-def _dies(name: str, block: list[TileStmt], position: int, everything: list[TileStmt], target: str) -> bool:
-    """A local of this list, written whole before this statement, untouched after it."""
-    if any(name in reads(s) | writes(s) for s in block[position + 1:]):
-        return False
-    for s in block[:position]:
-        touched = name in reads(s) | writes(s)
-        if touched:
-            if name in reads(s) or isinstance(s, (For, If)):
-                inside = isinstance(s, For) and block_is_top(block, everything)
-                if not inside:
-                    return False
-            break
-    else:
-        return False
-    if block_is_top(block, everything):
-        return True
-    return _uses(name, everything) == sum(_count(name, s) for s in block)
-
-
-def block_is_top(block: list[TileStmt], everything: list[TileStmt]) -> bool:
-    return block == everything
-
-
-def _count(name: str, s: TileStmt) -> int:
-    if isinstance(s, (For, If)):
-        return sum(_count(name, k) for k in s.body)
-    return int(name in reads(s) | writes(s))
-
-
-def _uses(name: str, everything: list[TileStmt]) -> int:
-    return sum(_count(name, s) for s in everything)

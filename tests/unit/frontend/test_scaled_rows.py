@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,12 +11,13 @@ from torch.nn import functional as F
 
 from redfuser import pipeline
 from redfuser.frontend import import_model, row_scales
+from redfuser.partition.cost import scaling_pays
 from redfuser.partition.search import Partitioner
 from redfuser.target import target
 from redfuser.tvm_compat import bindings, op_name
 from tests.partition.helpers import execute
 
-H200 = target("sm_90a")
+H200 = partial(scaling_pays, target("sm_90a"))
 HALF = torch.bfloat16
 
 
@@ -72,7 +74,7 @@ def test_a_norm_without_weight_rounds_as_it_did() -> None:
     (whole, tuple(t.float() for t in given()), "sm_90a")], ids=["read besides", "a large matrix", "no roles", "float32"])
 def test_others_are_left_alone(fn: Any, args: Any, arch: str) -> None:
     imported = import_model(fn, args)
-    assert row_scales(imported, "elide", target(arch)) == (imported, {})
+    assert row_scales(imported, "elide", partial(scaling_pays, target(arch))) == (imported, {})
 
 
 def test_where_no_product_would_read_the_rows_the_program_stays() -> None:
