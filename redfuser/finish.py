@@ -27,6 +27,3 @@ def file(path: Path, output: Path | None = None) -> list[KernelSpec]:
         archive.write(output or path, [replace(m, kernels={n: done.get((s.arch, s.name), s) for n, s in m.kernels.items()})
                                        for m in models])
     return list(done.values())
-
-
-__all__ = ["file", "kernel"]

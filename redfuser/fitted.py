@@ -212,6 +212,3 @@ def _together(parts: Sequence[Size], value: int, base: Binding) -> Iterator[Size
 
 def _short(x: Any) -> str:
     return repr(x)[:80]
-
-
-__all__ = ["Apart", "Merge", "Unclear", "merged", "samples"]

@@ -35,6 +35,3 @@ def generated(target: Target, flops: float, moved: float) -> float:
 def passes(target: Target, moved: float, kernels: int) -> float:
     """Kernels that do little but move so many bytes."""
     return moved / target.bandwidth + kernels * target.kernel
-
-
-__all__ = ["HELD", "MAKING", "generated", "library", "on_cores", "passes"]

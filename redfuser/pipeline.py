@@ -100,7 +100,7 @@ def _run(model: Any, args: Any, kwargs: Any, arch: str, casts: str, build: bool,
 
     search, found = searched(imported)
     machine = TARGETS.get(arch)
-    proposed, scaled = imported, {}
+    proposed, scaled = imported, dict[str, str]()
     if machine and not disable:
         proposed, scaled = frontend.row_scales(imported, casts, partial(partition.scaling_pays, machine))
     if scaled and not scaled.keys() & inside(found):  # rows that are written, each for products

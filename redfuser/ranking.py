@@ -32,6 +32,3 @@ def first_configurations(program: Program, target: Target, rank: Callable[[Progr
     if key:
         store.put(key, json.dumps([c.to_json() for c in found]).encode())
     return found
-
-
-__all__ = ["first_configurations"]

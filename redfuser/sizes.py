@@ -143,7 +143,3 @@ def solved(shapes: Sequence[tuple[str, Sequence[Number], Sequence[int]]], symbol
             told = ", ".join(f"{s} = {n}" for s, n in found.items())
             raise Unfit(f"{name} has shape {list(actual)}, expected {shape_text(declared)} where {told}")
     return found
-
-
-__all__ = ["LIMIT", "Binding", "Number", "Quotient", "Size", "Symbol", "Term", "Unfit", "number", "numbers", "shape_text",
-           "solved"]

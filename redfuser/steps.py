@@ -115,6 +115,3 @@ def _cost(calls: list[Any], readers: Mapping[str, int], outputs: set[str]) -> tu
     left = sum(bytes_of(b.var.struct_info) for name, b in own.items()
                if name in outputs or readers.get(name, 0) > inside.get(name, 0))
     return read + left, flops
-
-
-__all__ = ["steps"]

@@ -67,6 +67,3 @@ def asked_for(fused: Fused, arch: str, strategy: Any, splits: int) -> Any:
     """The segment program of a strategy; only one in splits has these."""
     segment = cpu_segment(fused, strategy) if arch == "cpu" else None
     return realise(fused, strategy, splits if strategy == "multi" else 1, segment)
-
-
-__all__ = ["SPILLED", "asked_for", "holds", "priced", "untuned"]

@@ -13,5 +13,3 @@ STEPS = frozenset({"exp", "exp2", "lt", "le", "gt", "ge", "eq", "ne", "floor", "
 COARSE = frozenset({"e4m3", "e5m2", "i8", "u8", "i16", "i32", "i64", "bool"})
 """Conversions to these are steps too."""
 SUMS = ("add", "sub")
-
-__all__ = ["COARSE", "STEPS", "SUMS"]

@@ -120,6 +120,3 @@ def _bare(e: Expr) -> Expr:
             x = _bare(x)
             return Const(-x.value, d) if isinstance(x, Const) else Op("neg", (x,), d)
     return e
-
-
-__all__ = ["unfolded"]

@@ -131,6 +131,3 @@ def _files(place: Path) -> Sequence[Path]:
 
 def _in(folder: Path) -> Iterator[Path]:
     return (p for p in folder.glob(f"*{records.SUFFIX}") if not p.name.startswith("."))
-
-
-__all__ = ["PROJECT", "SHIPPED", "Decision", "Records", "look_up", "places", "project_folder", "state", "user_folder"]

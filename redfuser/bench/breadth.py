@@ -107,6 +107,3 @@ def markdown(rows: Sequence[Row]) -> str:
     left = [[r["program"], r["target"], r["code"], r["why"].strip().splitlines()[0][:160] if r["why"].strip() else ""]
             for r in rows if not r["kernels"]]
     return "\n\n".join(parts + ([grid(["not built", "target", "code", "why"], left)] if left else []))
-
-
-__all__ = ["COLUMNS", "kernels", "markdown", "one", "read", "sweep", "table"]

@@ -106,6 +106,3 @@ def _cell(e: Expected | None) -> str:
     if e is None:
         return ""
     return e.why.split()[0].rstrip(":") if e.ms is None else f"{e.ms:.4f} ({e.limit}, {e.floor_ms / e.ms:.0%})"
-
-
-__all__ = ["MARK", "Expected", "expect", "table"]

@@ -98,6 +98,3 @@ def _legend_width(names: Sequence[str]) -> int:
 
 def _time(row: Row | None) -> float | None:
     return rows.best_ms(row) if row is not None and row["passed"] is not False else None
-
-
-__all__ = ["roofline", "speedups", "write"]

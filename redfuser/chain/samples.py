@@ -204,6 +204,3 @@ def steps_taken(fused: Fused) -> bool:
 def steps_moved(fused: Fused) -> bool:
     """Does the fusion round to few values elsewhere than its program (``casts="elide"``)?"""
     return fused.certificate.casts == "elide" and bool(fused.certificate.roundings)
-
-
-__all__ = ["Case", "Exact", "case", "cases", "steps_moved", "steps_taken"]

@@ -135,6 +135,3 @@ def widened(fused: Fused) -> Fused:
 
 def _wide(dtype: str) -> str:
     return "f64" if dtype in FLOATS else dtype
-
-
-__all__ = ["compiled", "inexact", "violations", "widened"]

@@ -101,6 +101,3 @@ def _tile(program: Program, static: Program, config: TileConfig, symbol: str) ->
     extents = {a.name: int(a.extent) for a in static.axes}
     own = [a.name for a in cascade.axes if a.extent == symbol]
     return max(tiles.get(a, 1) for a in own), max(extents[a] if a in tiles else 2 for a in own)
-
-
-__all__ = ["bindings", "of_tiles", "violations"]

@@ -127,6 +127,3 @@ def axes_of(program: Program, few: int) -> tuple[str | None, set[str], dict[str,
     points = {a: few if (few == 1 and chosen({a: few}).tiled == roles.tiled) or a in chosen({a: few}).grid else SHORT
               for a in grid}
     return whole(roles.rows), {a for a in map(whole, roles.columns) if a}, points
-
-
-__all__ = ["axes_of", "machine", "of_scalar", "of_tiles"]

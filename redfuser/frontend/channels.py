@@ -286,6 +286,3 @@ def _all(a: Any, idle: float) -> bool:
 
 def _last(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(shape[d] for d in to_last(len(shape)))
-
-
-__all__ = ["channels_last"]

@@ -73,6 +73,3 @@ def source(n: Node) -> Node:
     while u is not None and moves(u) and len(u.args) == 1:
         n, u = u.args[0], u.args[0].unit
     return n
-
-
-__all__ = ["Priced", "across", "dearer"]

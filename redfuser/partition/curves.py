@@ -115,6 +115,3 @@ def _odd_of(x: Expr, positive: Expr) -> Expr:
 def _signed(positive: Expr, x: Expr) -> Expr:
     """With the sign of an ``x`` that is not 0."""
     return op("select", op("lt", x, f32(0.0)), op("neg", positive), positive)
-
-
-__all__ = ["acos", "asin", "atan", "cosh", "inverses", "sinh", "tan"]

@@ -157,6 +157,3 @@ class MapDrafter(Drafter):
 def dear(n: Node) -> bool:
     """Is it a function that takes a library's code or the special-function unit?"""
     return n.stmt is not None and any(isinstance(x, Op) and x.name in DEAR for x in walk(n.stmt.expr))
-
-
-__all__ = ["MapDrafter", "drafted", "map_draft"]

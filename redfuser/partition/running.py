@@ -32,6 +32,3 @@ def running(call: Any, name: str, args: list[Operand], result: Operand) -> Reduc
         return "a scan that converts its operand between floats and integers"
     x = x if x.dtype == dtype else Cast(x, dtype)
     return Reduce(("out",), names, Reducer(kind), names[-1], x, dtype)
-
-
-__all__ = ["KINDS", "running"]

@@ -130,6 +130,3 @@ class _ScanDrafter(MapDrafter):
         if set(order) != set(axes) or len(set(axes)) < len(axes) or places:
             return Reject("RF306", found[0].node, "a result of the scan's group has an axis that the scan does not have")
         return None
-
-
-__all__ = ["ScanGrower", "pays", "why"]

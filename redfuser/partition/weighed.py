@@ -83,6 +83,3 @@ class Weighed:
 
 def _has_load(e: Expr) -> bool:
     return isinstance(e, Load) or any(_has_load(k) for k in operands(e))
-
-
-__all__ = ["Weighed"]

@@ -22,6 +22,3 @@ def reference(model: Any, args: Any = None, kwargs: Any = None) -> tuple[Callabl
                          why=f"got a {type(model).__name__}" + ("" if args is not None else " and no inputs"),
                          help="pass args, and check ONNX or Relax models through their torch original")
     return model, (args,) if isinstance(args, torch.Tensor) else tuple(args or ()), kwargs
-
-
-__all__ = ["reference"]

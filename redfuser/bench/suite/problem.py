@@ -211,6 +211,3 @@ def _shape(a: Any) -> str:
 
 def _since(began: float) -> float:
     return round(time.perf_counter() - began, 2)
-
-
-__all__ = ["Loaded", "Ran", "contradictions", "load", "one", "said"]

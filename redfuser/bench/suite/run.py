@@ -164,6 +164,3 @@ def summary(rows: Sequence[Row], planned: str) -> list[str]:
 
 def markdown(rows: Sequence[Row], planned: str) -> str:
     return "\n".join([*(f"* {line}" for line in summary(rows, planned)), "", grid(*table(rows, planned))])
-
-
-__all__ = ["alone", "commit", "markdown", "problems", "read", "run", "summary", "table"]

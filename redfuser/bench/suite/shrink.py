@@ -42,6 +42,3 @@ def smaller(number: int, limit: int) -> int:
             break
         number //= factor
     return number
-
-
-__all__ = ["shrunk", "smaller"]
