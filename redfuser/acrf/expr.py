@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import is_
-from typing import Union
+from typing import TypeVar, Union
 
 from redfuser.dtypes import BYTES as BYTES
 from redfuser.dtypes import FLOATS, TABLE
@@ -42,22 +42,15 @@ COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 DTYPES = tuple(TABLE)
 
 
+N = TypeVar("N", bound="_Node")
+
+
 class _Node:
     """Hash and text of a node, found once: a tree that is looked up in a table is not walked again for it."""
 
     __slots__ = ("_hash", "_text")
     _hash: int
     _text: str
-
-    def _key(self) -> tuple[object, ...]:
-        raise NotImplementedError
-
-    def __hash__(self) -> int:
-        try:
-            return self._hash
-        except AttributeError:
-            object.__setattr__(self, "_hash", found := hash(self._key()))
-            return found
 
     def __str__(self) -> str:
         try:
@@ -67,8 +60,22 @@ class _Node:
             return text
 
 
+def _hashed_once(cls: type[N]) -> type[N]:
+    found_anew = cls.__hash__
+
+    def found(self: N) -> int:
+        try:
+            return self._hash
+        except AttributeError:
+            object.__setattr__(self, "_hash", new := found_anew(self))
+            return new
+
+    cls.__hash__ = found  # type: ignore[assignment]
+    return cls
+
+
 @dataclass(frozen=True, slots=True)
-class Const:
+class Const(_Node):
     """A literal. The dtype takes part in equality, since Python merges 0, 0.0, -0.0 and False."""
 
     value: float | int | bool
@@ -82,9 +89,6 @@ class Const:
 
     def __hash__(self) -> int:
         return hash((self.value if self.value == self.value else None, self.dtype))
-
-    def __str__(self) -> str:
-        return print_expr(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,7 @@ class Index:
         return self.axis
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True)
 class Load(_Node):
     """An element of an input tensor, ``x[i, l]``; the indices are integer expressions over axes."""
@@ -109,12 +114,8 @@ class Load(_Node):
     indices: tuple[Expr, ...]
     dtype: str
 
-    def _key(self) -> tuple[object, ...]:
-        return (self.tensor, self.indices, self.dtype)
 
-    __hash__ = _Node.__hash__
-
-
+@_hashed_once
 @dataclass(frozen=True, slots=True)
 class Ref(_Node):
     """The value of an earlier statement at the current point of its axes (``m`` in ``exp(x[l] - m)``).
@@ -128,12 +129,8 @@ class Ref(_Node):
     dtype: str
     indices: tuple[Expr, ...] = ()
 
-    def _key(self) -> tuple[object, ...]:
-        return (self.name, self.dtype, self.indices)
 
-    __hash__ = _Node.__hash__
-
-
+@_hashed_once
 @dataclass(frozen=True, slots=True)
 class Op(_Node):
     """A pointwise operation; ``name`` is one of UNARY, BINARY's keys or FUNCTIONS."""
@@ -142,12 +139,8 @@ class Op(_Node):
     args: tuple[Expr, ...]
     dtype: str
 
-    def _key(self) -> tuple[object, ...]:
-        return (self.name, self.args, self.dtype)
 
-    __hash__ = _Node.__hash__
-
-
+@_hashed_once
 @dataclass(frozen=True, slots=True)
 class Cast(_Node):
     """A conversion: a rounding that is part of the program."""
@@ -155,16 +148,8 @@ class Cast(_Node):
     arg: Expr
     dtype: str
 
-    def _key(self) -> tuple[object, ...]:
-        return (self.arg, self.dtype)
-
-    __hash__ = _Node.__hash__
-
 
 Expr = Union[Const, Index, Load, Ref, Op, Cast]
-
-
-# -- building ----------------------------------------------------------------------------------------------------------
 
 
 def f32(value: float) -> Const:
@@ -175,9 +160,6 @@ def op(name: str, *args: Expr) -> Op:
     """Build an Op with the obvious result dtype: bool for comparisons, else that of the last argument."""
     dtype = "bool" if name in COMPARISONS or name in ("and", "or", "not", "isnan") else args[-1].dtype
     return Op(name, tuple(args), dtype)
-
-
-# -- walking -----------------------------------------------------------------------------------------------------------
 
 
 def children(e: Expr) -> tuple[Expr, ...]:
@@ -275,7 +257,7 @@ def print_expr(e: Expr, level: int = 0, integer: bool = False) -> str:
         case Load(tensor=n, indices=ix):
             return f"{n}[{', '.join(print_expr(i, 0, True) for i in ix)}]"
         case Ref(name=n, indices=ix):
-            return f"{n}[{', '.join(print_expr(i, 0, True) for i in ix)}]" if ix else n
+            return print_expr(Load(n, ix, e.dtype)) if ix else n
         case Cast(arg=Const(value=v, dtype="f32"), dtype=d):  # f16(0.5) is the f16 literal; this is its rounding
             return f"{d}(f32({_number(v, 'f32')}))"
         case Cast(arg=arg, dtype=d):

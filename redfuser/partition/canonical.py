@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import count
 
 from redfuser.acrf.affine import Indices, axes_of
 from redfuser.acrf.cascade import Axis, Cascade, Let, Provenance, Reduce, Stmt, Tensor
@@ -105,12 +106,10 @@ class _Outliner:
         names = {1: ["i"], 2: ["b", "i"], 3: ["b", "h", "i"], 4: ["b", "g", "h", "i"]}.get(
             len(p), [f"b{n}" for n in range(len(p) - 1)] + ["i"] if p else [])
         self.axis_names = dict(zip(p, names, strict=True)) | {R: "l"}
-        counters = {"e": 0, "c": 0, "k": 0}
+        counters = {"e": count(), "c": count(), "k": count()}
 
         def fresh(stem: str) -> str:
-            n = counters[stem]
-            counters[stem] += 1
-            return stem if n == 0 else f"{stem}{n}"
+            return f"{stem}{next(counters[stem]) or ''}"
 
         for inst in order:
             topk = isinstance(inst.node.stmt, Reduce) and inst.node.stmt.reducer.kind == "topk"
@@ -119,24 +118,16 @@ class _Outliner:
                     self.axis_names[a] = fresh("k" if topk and a in axes_of(inst.indices[-1]) else "e")
             if topk and not axes_of(inst.indices[-1]):  # k = 1: the position is 0, the axis of ranks remains
                 self.ranks[inst.node] = fresh("k")
-        for inst in order:
-            if inst.over not in self.axis_names:
-                self.axis_names[inst.over] = fresh("c")
-        for s in d.sinks:
-            for a in (a for e in s.at for a in sorted(axes_of(e))):
-                if a not in self.axis_names:
-                    self.axis_names[a] = fresh("e")
+        columns = [("e", a) for s in d.sinks for e in s.at for a in sorted(axes_of(e))]
+        for stem, a in [*(("c", inst.over) for inst in order), *columns]:
+            if a not in self.axis_names:
+                self.axis_names[a] = fresh(stem)
         self.extents = {new: d.extents[old] for old, new in self.axis_names.items()} | dict.fromkeys(self.ranks.values(), 1)
         self.ix = Indices(self.extents)
         self.renaming: dict[str, Expr] = {old: Index(new) for old, new in self.axis_names.items()}
 
     def axes_used(self) -> tuple[Axis, ...]:
-        used: dict[str, None] = {}
-        for s in self.stmts:
-            for a in s.axes:
-                used.setdefault(a)
-            if isinstance(s, Reduce):
-                used.setdefault(s.over)
+        used = dict.fromkeys(a for s in self.stmts for a in (*s.axes, *([s.over] if isinstance(s, Reduce) else ())))
         return tuple(Axis(a, self.extents[a]) for a in used)
 
     def position(self, e: Expr) -> Expr:
@@ -194,17 +185,12 @@ class _Outliner:
     def stmt_name(self, node: Node) -> str:
         if node not in self.names:
             inst = next(i for i in self.d.ev.instances.values() if i.node is (node.lead or node))
-            stmt = node.stmt
-            assert isinstance(stmt, Reduce)
-            kind = stmt.reducer.kind
+            assert isinstance(node.stmt, Reduce)
+            kind = node.stmt.reducer.kind
             if kind == "topk":
                 stem = "v" if (node.lead or node) is node else "j"
-            elif inst.over != R:
-                stem = "s"
-            elif kind == "sum" and inst.contraction:
-                stem = "o"
             else:
-                stem = _ROLE[kind]
+                stem = "s" if inst.over != R else "o" if kind == "sum" and inst.contraction else _ROLE[kind]
             self.names[node] = self.unique(stem)
         return self.names[node]
 
@@ -251,22 +237,16 @@ class _Outliner:
                 dependent = bool(self.weighed.refs[id(e)] & self.row_names())
                 stem = ("w" if "l" in self.weighed.free[id(e)] else "u") if dependent else "p"
                 name = self.unique(stem)
-                axes = tuple(a for a in self.axis_order() if a in self.weighed.free[id(e)] and self.kept(a))
-                self.add(Let(name, axes, body))
+                axes = tuple(a for a in self.axis_order() if a in self.weighed.free[id(e)] and (
+                    self.extents[a] > 1 or a in self.ranks.values()))  # that of a top-1's rank is kept
+                self.stmts.append(Let(name, axes, body))
             self.let_names[id(e)] = name
         return Ref(self.let_names[id(e)], e.dtype)
-
-    def kept(self, axis: str) -> bool:
-        """Axes of extent 1 are left out, but for that of a top-1's rank."""
-        return self.extents[axis] > 1 or axis in self.ranks.values()
 
     def axis_order(self) -> list[str]:
         p = [self.axis_names[a] for a in self.d.p_axes]
         rest = [a for a in self.extents if a not in p and a != "l"]
         return [*p, "l", *rest]
-
-    def add(self, s: Stmt) -> None:
-        self.stmts.append(s)
 
     # -- statements ----------------------------------------------------------------------------------------------------
 
@@ -276,7 +256,8 @@ class _Outliner:
         expr = self.emit(body)
         names = tuple(self.stmt_name(n) for n in self.siblings(inst.node))
         origin = inst.node.unit.provenance if inst.node.unit else Provenance()
-        self.add(Reduce(names, self.stmt_axes(inst.node), stmt.reducer, self.axis_names[inst.over], expr, stmt.dtype, origin))
+        self.stmts.append(Reduce(names, self.stmt_axes(inst.node), stmt.reducer, self.axis_names[inst.over], expr, stmt.dtype,
+                                 origin))
 
     def output(self, s: Sink, e: Expr) -> str:
         """The statement that holds a result; a reduction is its own result when its axes are in the result's order."""
@@ -288,7 +269,7 @@ class _Outliner:
         name = self.unique("y")
         self.let_names[id(e)] = name
         body = self.emit(e, root=True)
-        self.add(Let(name, axes, body, s.node.unit.provenance if s.node.unit else Provenance()))
+        self.stmts.append(Let(name, axes, body, s.node.unit.provenance if s.node.unit else Provenance()))
         return name
 
     def result(self, s: Sink, e: Expr, taken: Mapping[str, str]) -> str:
@@ -297,19 +278,16 @@ class _Outliner:
         if name not in taken and self.axes_of_stmt(name) == axes:
             return name
         copy = self.unique("y")
-        self.add(Let(copy, axes, Ref(name, e.dtype), s.node.unit.provenance if s.node.unit else Provenance()))
+        self.stmts.append(Let(copy, axes, Ref(name, e.dtype), s.node.unit.provenance if s.node.unit else Provenance()))
         return copy
 
     def result_axes(self, s: Sink, e: Expr) -> tuple[str, ...]:
         ranks = tuple(a for a in self.ranks.values() if a in self.weighed.free[id(e)])
-        return tuple(self.axis_names[a] for a in self.sink_axes(s)) + ranks
+        at = layout(self.d.ev.ix, s.at, s.node.shape) or []  # slowest first; draft.check made sure that it is affine
+        return tuple(self.axis_names[a] for a in at) + ranks
 
     def axes_of_stmt(self, name: str) -> tuple[str, ...]:
         return next(st.axes for st in self.stmts if name in st.names)
-
-    def sink_axes(self, s: Sink) -> list[str]:
-        """Axes of a result, slowest first, read off its row-major offset (draft.check made sure that it is affine)."""
-        return layout(self.d.ev.ix, s.at, s.node.shape) or []
 
     # -- input tensors -------------------------------------------------------------------------------------------------
 
@@ -326,6 +304,4 @@ class _Outliner:
 
     def gather(self, e: Expr) -> Expr:
         """Positions that are themselves loads keep their tensors' final names."""
-        if isinstance(e, Load):
-            return self.load(e)
-        return map_children(e, self.gather)
+        return self.load(e) if isinstance(e, Load) else map_children(e, self.gather)

@@ -58,7 +58,7 @@ class Trial:
         self.masked = "allneginf" in kinds and not self._infinite(reference)
         if not self.masked and kinds & INFINITE:
             self.reached = self._reached(reference)
-        self.scale = self._scale(reference)
+        self.scale = self._scale()
         whole = self.span(0, n)
         if cuts is all_cuts:  # about no element of the sample
             yield from self._neutrals()
@@ -68,7 +68,10 @@ class Trial:
             return
         yield from self._same("neutral: an empty segment changes the state", f.step(whole, n, n), whole)
         yield from self._same("neutral: an empty segment is not init", self.span(0, 0), init)
-        for what, got in self._segments(whole, init, _without_empty(cuts(n)) if cuts is some_cuts else cuts(n)):
+        tried = cuts(n)
+        if cuts is some_cuts:  # that an empty segment changes no state, and is init by itself, is asked above
+            tried = [c for c in tried if all(c)] or tried
+        for what, got in self._segments(whole, init, tried):
             yield from self._same(what, got, whole)
             if n and self._excuses(got, whole):  # a NaN for an infinity in a state is a NaN in a result, or none
                 yield from self._results(reference, f.finish(got))
@@ -148,7 +151,7 @@ class Trial:
                     if "nan" in self.sample.kinds.values() and not self._close(got, want):
                         got = self._of_other_origin(name, shape, got, want)
                 elif free & refs_of(s.expr) or (stmt_dtype(s, name) == "i64" and (
-                        not (self._defined(reference) and ranked(reference, s))  # several NaN or infinite elements are best
+                        self._lost(reference) or not ranked(reference, s)  # several NaN or infinite elements are best
                         or tied(self.fused.cascade, reference, s, got, want))):  # or several that a rounding makes equal
                     free.add(name)
                     continue
@@ -187,15 +190,14 @@ class Trial:
 
     def _reached(self, reference: Machine) -> frozenset[str]:
         """Results of the r-axis that are not finite, and what is computed from them."""
-        lost = {n for n, r in self._float_results(reference).items() if not bool(np.all(np.abs(r) < INF))}
+        lost = self._lost(reference)
         for s in self.fused.cascade.stmts:
             if lost & {*s.names, *refs_of(s.expr)}:
                 lost |= set(s.names)
         return frozenset(lost)
 
-    def _defined(self, reference: Machine) -> bool:
-        """Is every result of the r-axis finite?"""
-        return all(bool(np.all(np.abs(r) < INF)) for r in self._float_results(reference).values())
+    def _lost(self, reference: Machine) -> set[str]:
+        return {n for n, r in self._float_results(reference).items() if not bool(np.all(np.abs(r) < INF))}
 
     def _float_results(self, reference: Machine) -> dict[str, Array]:
         cascade = self.fused.cascade
@@ -223,7 +225,7 @@ class Trial:
             return bool(np.array_equal(got, want))
         return all(near(a, b, self.scale) for a, b in zip(got.ravel(), want.ravel(), strict=True))
 
-    def _scale(self, m: Machine) -> float:
+    def _scale(self) -> float:
         """The third power of the largest finite input: what cancellation may leave behind, in units of RELATIVE."""
         sizes = [abs(float(v)) for t in self.sample.tensors.values() if t.dtype in FLOATS for v in t.drawn.values()]
         return max([1.0, *(v for v in sizes if v < INF)]) ** 3
@@ -263,11 +265,8 @@ def near(a: Any, b: Any, scale: float) -> bool:
         return True
     if isinstance(a, float) or isinstance(b, float) or abs(a) == INF or abs(b) == INF:
         return False
-    return bool(abs(a - b) <= RELATIVE * (max(abs(a), abs(b)) + scale)) and not (_rational(a) and _rational(b))
-
-
-def _rational(a: Any) -> bool:
-    return hasattr(a, "numerator")
+    return bool(abs(a - b) <= RELATIVE * (max(abs(a), abs(b)) + scale)) and not (
+        hasattr(a, "numerator") and hasattr(b, "numerator"))
 
 
 def _show(x: Array) -> str:
@@ -277,11 +276,6 @@ def _show(x: Array) -> str:
 
 def of_places(violation: str) -> bool:
     return violation.endswith(PLACES)
-
-
-def _without_empty(cuts: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Those of segments that have an element: that an empty one changes no state, and is init by itself, is asked apart."""
-    return [c for c in cuts if all(c)] or cuts
 
 
 def no_cuts(n: int) -> list[tuple[int, ...]]:

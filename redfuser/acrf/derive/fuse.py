@@ -24,13 +24,9 @@ _MEMO_SIZE = 512
 def key_of(cascade: Cascade, casts: str = "preserve", held: bool = False) -> str:
     """A digest of everything a derivation depends on: the canonical text, the extents, the policies, the version."""
     axes = ",".join(f"{a.name}={a.extent}" for a in cascade.axes)
-    dtypes = ";".join(_dtypes(s.expr) for s in cascade.stmts)
+    dtypes = ";".join(",".join(x.dtype for x in walk(s.expr)) for s in cascade.stmts)
     text = f"{VERSION}|{casts}{'|held' if held else ''}|{axes}|{cascade}|{dtypes}"
     return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def _dtypes(e: Expr) -> str:
-    return ",".join(x.dtype for x in walk(e))
 
 
 def fuse(cascade: Cascade, casts: str = "preserve", held: bool = False) -> Fused | NotFusable:
@@ -46,7 +42,7 @@ def fuse(cascade: Cascade, casts: str = "preserve", held: bool = False) -> Fused
         raise InputError("RF200", f"unknown cast policy {casts!r}", help="use casts=\"preserve\" or casts=\"elide\"")
     key = key_of(cascade, casts, held)
     found = _MEMO.get(key)
-    if found is not None and _same(found, cascade):
+    if found is not None and (not isinstance(found, Fused) or found.cascade == cascade):
         _MEMO.move_to_end(key)
         return _with_provenance(found, cascade)
     out = _fuse(cascade, casts, key, held)
@@ -54,10 +50,6 @@ def fuse(cascade: Cascade, casts: str = "preserve", held: bool = False) -> Fused
     while len(_MEMO) > _MEMO_SIZE:
         _MEMO.popitem(last=False)
     return out
-
-
-def _same(found: Fused | NotFusable, cascade: Cascade) -> bool:
-    return not isinstance(found, Fused) or found.cascade == cascade
 
 
 def _with_provenance(found: Fused | NotFusable, cascade: Cascade) -> Fused | NotFusable:
@@ -159,7 +151,8 @@ def _assemble(cascade: Cascade, plain: Cascade, o: Outline, d: Deriver, casts: s
     read = {n for f in finalize for n in refs_of(f.expr)}
     accumulators = d.refs.whole(read)
     names = _final_names(accumulators, finalize, d)
-    accumulators = tuple(_renamed(a, names) for a in accumulators)
+    accumulators = tuple(replace(a, names=tuple(names.get(n, n) for n in a.names), contribution=rename(a.contribution, names),
+                                 rebase=tuple(rename(e, names) for e in a.rebase)) for a in accumulators)
     lets = tuple(replace(f, expr=rename(f.expr, names)) for f in finalize)
 
     def text(s: str) -> str:
@@ -167,12 +160,10 @@ def _assemble(cascade: Cascade, plain: Cascade, o: Outline, d: Deriver, casts: s
             s = s.replace(old, new)
         return s
 
-    def texts(items: list[str]) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(map(text, items)))
-
+    decomposition, choices, identities, roundings = (
+        tuple(dict.fromkeys(map(text, items))) for items in (d.decomposition, d.choices, d.identities, d.roundings))
     conditions = tuple(dict.fromkeys(Condition(text(c.text), c.discharged, text(c.detail)) for c in d.conditions))
-    certificate = Certificate(key, texts(d.decomposition), texts(d.choices), conditions, texts(d.identities),
-                              texts(d.roundings), casts, (("version", VERSION),))
+    certificate = Certificate(key, decomposition, choices, conditions, identities, roundings, casts, (("version", VERSION),))
     return Fused(cascade, o.producers, State(accumulators, lets), post, certificate)
 
 
@@ -193,11 +184,6 @@ def _final_names(accumulators: tuple[Accumulator, ...], finalize: list[Let], d: 
                 taken.add(new)
                 out[n] = new
     return {**out, **{f"{k}@old": f"{v}@old" for k, v in out.items()}}
-
-
-def _renamed(a: Accumulator, names: dict[str, str]) -> Accumulator:
-    return replace(a, names=tuple(names.get(n, n) for n in a.names), contribution=rename(a.contribution, names),
-                   rebase=tuple(rename(e, names) for e in a.rebase))
 
 
 def _post(cascade: Cascade, o: Outline, d: Deriver) -> tuple[Let | Reduce, ...]:

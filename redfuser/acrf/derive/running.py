@@ -117,7 +117,8 @@ class Running:
             p = to_poly(e)
             degrees = {m: self._degree(m) for m in p}
             if any(degrees.values()):
-                n = Op("max", (self._count(e), Const(1.0, e.dtype)), e.dtype)
+                assert self.count is not None
+                n = Op("max", (self.count(self.scope.axes_of(e)), Const(1.0, e.dtype)), e.dtype)
                 out: Poly = {}
                 for m, c in p.items():
                     d = degrees[m]
@@ -137,10 +138,6 @@ class Running:
         names = [(b.name, q) for b, q in ((_widened(b), q) for b, q in m) if isinstance(b, Ref)]
         return sum((q for n, q in names if n in self.accumulators and self.accumulators[n].reducer.kind == "sum"),
                    Fraction(0))
-
-    def _count(self, e: Expr) -> Expr:
-        assert self.count is not None
-        return self.count(self.scope.axes_of(e))
 
     # -- guards --------------------------------------------------------------------------------------------------------
 
@@ -217,37 +214,27 @@ class Running:
         if not edges:
             return e
         whole = e if len(edges) == 1 else Op("abs", (e,), e.dtype)
-        cond = Op("eq", (whole, Const(max(edges), e.dtype)), "bool")
-        note(guards, cond)
-        return Op("select", (cond, Const(0.0, e.dtype), e), e.dtype)
+        return _instead(0.0, Op("eq", (whole, Const(max(edges), e.dtype)), "bool"), e, guards)
 
     def _nonzero(self, q: Expr, guards: list[Expr]) -> Expr:
         """``q`` with 1 in place of 0 (and of a maximum of nothing)."""
-        interval = self.ranges.of(q)
-        d = q.dtype
-        if isinstance(q, Ref) and q.name in self.accumulators and self.accumulators[q.name].reducer.kind == "max":
-            a = self.accumulators[q.name]
-            if self.ranges.of(a.contribution).nonneg:
-                cond = Op("le", (q, Const(0.0, d)), "bool")
-                note(guards, cond)
-                return Op("select", (cond, Const(1.0, d), q), d)
+        zero = Const(0.0, q.dtype)
+        a = self.accumulators.get(q.name) if isinstance(q, Ref) else None
+        if a is not None and a.reducer.kind == "max" and self.ranges.of(a.contribution).nonneg:
+            return _instead(1.0, Op("le", (q, zero), "bool"), q, guards)
         if isinstance(q, Ref) and self.is_count(q.name):
-            return Op("max", (q, Const(1.0, d)), d)  # the whole row has an element, so this is exact at the root
+            return Op("max", (q, Const(1.0, q.dtype)), q.dtype)  # the whole row has an element: exact at the root
         inner = self.guarded(q, guards)
-        if interval.nonzero or self.ranges.of(inner).nonzero:
+        if self.ranges.of(q).nonzero or self.ranges.of(inner).nonzero:
             return inner
-        cond = Op("eq", (inner, Const(0.0, d)), "bool")
-        note(guards, cond)
-        return Op("select", (cond, Const(1.0, d), inner), d)
+        return _instead(1.0, Op("eq", (inner, zero), "bool"), inner, guards)
 
     def _positive(self, q: Expr, guards: list[Expr], strictly: bool = True) -> Expr:
         """``q`` with 1 in place of what has no logarithm or root, though its final value may have one."""
         if self.ranges.of(q).nonneg or self.ranges.of(self.guarded(q, [])).nonneg:
             return self._nonzero(q, guards) if strictly else self.guarded(q, guards)
-        inner, zero = self.guarded(q, guards), Const(0.0, q.dtype)
-        cond = Op("le" if strictly else "lt", (inner, zero), "bool")
-        note(guards, cond)
-        return Op("select", (cond, Const(1.0, q.dtype), inner), q.dtype)
+        inner = self.guarded(q, guards)
+        return _instead(1.0, Op("le" if strictly else "lt", (inner, Const(0.0, q.dtype)), "bool"), inner, guards)
 
     def is_count(self, name: str) -> bool:
         """An accumulator that counts the elements of the row."""
@@ -285,13 +272,9 @@ class Running:
             return self.at(e, guards)
         if kind != "M":
             return e
-        match e:
-            case Op(name="div", args=(x, y)) if self.scope.kind(y) == "D":
-                return Op("div", (self.place(x, guards), self._place_inverse(y, guards)), e.dtype)
+        if isinstance(e, Op) and e.name == "div" and self.scope.kind(e.args[1]) == "D":
+            return Op("div", (self.place(e.args[0], guards), self.inverse_at(e.args[1], guards)), e.dtype)
         return map_children(e, lambda k: self.place(k, guards))
-
-    def _place_inverse(self, y: Expr, guards: list[Expr] | None) -> Expr:
-        return self.inverse_at(y, guards)
 
     def old(self, e: Expr) -> Expr:
         """The same over the state before this segment."""
@@ -314,6 +297,12 @@ def _defined(e: Expr) -> bool:
 
 def _negated(edges: frozenset[float] | None) -> frozenset[float] | None:
     return edges if edges is None else frozenset(-v for v in edges)
+
+
+def _instead(value: float, cond: Expr, e: Expr, guards: list[Expr]) -> Expr:
+    """``e`` with a value in its place under a condition, which is noted."""
+    note(guards, cond)
+    return Op("select", (cond, Const(value, e.dtype), e), e.dtype)
 
 
 def note(guards: list[Expr], cond: Expr) -> None:

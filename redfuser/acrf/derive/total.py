@@ -114,11 +114,9 @@ def _is_zero_at(work: Derivation, result: Expr, guards: list[Expr]) -> bool:
     e = work.scope.resolve(result)
     if not isinstance(e, Ref) or e.name not in work.values:
         return False
-    texts = {str(g) for g in guards}
-    v = work.values[e.name].plain
-    if not work.values[e.name].vanishes:
-        return False
-    return isinstance(v, Ref) and bool(texts) and texts <= work.rebased_on.get(v.name, set())
+    texts, value = {str(g) for g in guards}, work.values[e.name]
+    v = value.plain
+    return value.vanishes and isinstance(v, Ref) and bool(texts) and texts <= work.rebased_on.get(v.name, set())
 
 
 Family = dict[tuple[int, ...], Ref]
