@@ -12,12 +12,11 @@ from fractions import Fraction
 
 from redfuser.acrf.cascade import Reduce, Reducer
 from redfuser.acrf.derive.bounds import Conds, divisor, follows_maximum, maximum_in, proved_below_zero
-from redfuser.acrf.derive.decomposition import Decomposition
+from redfuser.acrf.derive.decomposition import Decomposition, split_linear
 from redfuser.acrf.derive.derivation import Derivation
 from redfuser.acrf.derive.deviation import spans
 from redfuser.acrf.derive.functions import exponential
 from redfuser.acrf.derive.indicator import data_only, moving
-from redfuser.acrf.derive.linear import split_linear
 from redfuser.acrf.derive.plain import derive_plain
 from redfuser.acrf.derive.terms import Part, Term, without_constant
 from redfuser.acrf.derive.values import F1, Value

@@ -9,20 +9,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from redfuser.acrf.cascade import Reduce
+from redfuser.acrf.cascade import Let, Reduce
 from redfuser.acrf.derive.decompose import Decomposer
 from redfuser.acrf.derive.derivation import Derivation
 from redfuser.acrf.derive.given import derive_scaled
-from redfuser.acrf.derive.of_the_row import of_the_row
 from redfuser.acrf.derive.ordered import derive_ordered
 from redfuser.acrf.derive.plain import derive_plain
 from redfuser.acrf.derive.product import derive_product
 from redfuser.acrf.derive.pull_out import pull_out
 from redfuser.acrf.derive.total import derive_sum
-from redfuser.acrf.expr import FLOATS, refs_of
-from redfuser.acrf.facts.algebra import ORDERED
+from redfuser.acrf.expr import FLOATS, Cast, Ref, refs_of
+from redfuser.acrf.facts.algebra import ORDERED, accumulator_dtype
 from redfuser.acrf.facts.classify import promote
 from redfuser.acrf.refuse import Refuse
+
+KINDS = frozenset({"sum", "prod", "max", "min", "any", "all"})
+"""Of the reductions that may be taken of a row that is held."""
 
 
 @dataclass(slots=True)
@@ -61,3 +63,39 @@ class Deriver(Derivation):
 
     def decomposer(self) -> Decomposer:
         return Decomposer(self.scope, self.ranges, self.casts, True, self.conditions, self.roundings)
+
+
+def of_the_row(work: Derivation, r: Reduce, refusal: Refuse) -> None:
+    """``r``, which no state merges, in ``post`` as it stands, once the results that it reads are final: of a row that is held
+    nothing is merged, and nothing has to be proved but that it is the program's own, which every realisation is held to
+    (:mod:`redfuser.chain`). Raises the refusal where nothing was reduced before it, and where an element is a contraction or the
+    result has axes of its own: matrices would be multiplied outside the walk of the row."""
+    grid = [set(a.axes) for a in work.refs.accumulators.values()]
+    if not grid or r.reducer.kind not in KINDS or not set(r.axes) <= set.intersection(*grid) or _multiplies(work, r):
+        raise refusal
+    dtype = accumulator_dtype(r.dtype)
+    part = work.fresh(f"{r.name}_whole")
+    work.scope.late |= {part, *r.names}
+    work.scope.axes[part] = r.axes
+    work.late[part] = Reduce((part,), r.axes, r.reducer, r.over, r.expr, dtype, r.provenance)
+    value = Ref(part, dtype)
+    work.late[r.name] = Let(r.name, r.axes, value if r.dtype == dtype else Cast(value, r.dtype), r.provenance)
+    work.choices.append(f"{r.name}: reduced once the results that it reads are final, of a row that is held or read again "
+                        f"({refusal.code}: {refusal.condition})")
+
+
+def _multiplies(work: Derivation, r: Reduce) -> bool:
+    """Does an element of ``r`` read a contraction?"""
+    stmts = {n: s for s in work.scope.cascade.stmts for n in s.names}
+    seen: set[str] = set()
+    ahead = set(refs_of(r.expr))
+    while ahead:
+        name = ahead.pop()
+        s = stmts.get(name)
+        if s is None or name in seen:
+            continue
+        if isinstance(s, Reduce) and s.over != r.over:
+            return True
+        seen.add(name)
+        ahead |= refs_of(s.expr)
+    return False

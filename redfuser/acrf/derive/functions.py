@@ -10,8 +10,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from redfuser.acrf.derive.bounds import decided, sign_along
-from redfuser.acrf.derive.decomposition import Decomposition
-from redfuser.acrf.derive.linear import monomial_kind, split_linear, split_sum
+from redfuser.acrf.derive.decomposition import Decomposition, monomial_kind, split_linear, split_sum
 from redfuser.acrf.derive.terms import F1, Part, Term, results_of, spell
 from redfuser.acrf.expr import Const, Expr, Op, op
 from redfuser.acrf.facts.normal import add, from_poly, number, product, to_poly

@@ -34,7 +34,7 @@ def fuse(cascade: Cascade, casts: str = "preserve", held: bool = False) -> Fused
 
     casts: ``preserve`` (roundings move only where they commute with a scale) or ``elide`` (roundings may be taken at
     running results; each is listed with a bound). held: a reduction without a decomposition is taken of the whole row once
-    the results that it reads are final (:mod:`redfuser.acrf.derive.of_the_row`): for who holds a row on chip, and merges no
+    the results that it reads are final (:mod:`redfuser.acrf.derive.deriver`): for who holds a row on chip, and merges no
     parts of it, all the same. Raises InputError RF200 for a cascade that is not well formed and for
     an unknown policy, nothing else: an error of our own is a refusal too (RF902).
     """
