@@ -36,16 +36,12 @@ def _generic(high: int, count: int) -> tuple[int, ...]:
         found = []
         for k in range(count):
             n = first + k * step + draw.randrange(step // 2)
-            while n % 64 <= 16 or not _prime(n):
+            while n % 64 <= 16 or not all(n % d for d in range(2, isqrt(n) + 1)):
                 n += 1
             found.append(n)
         if all(0 < sum(n % t * 2 < t for n in found) < count for t in halved) and \
                 all(len({n // t % k for n in found}) > 1 for t in halved for k in (2, 3, 4)):
             return tuple(found)
-
-
-def _prime(n: int) -> bool:
-    return all(n % d for d in range(2, isqrt(n) + 1))
 
 
 FEW, MORE = 8, 12

@@ -14,7 +14,6 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from redfuser import strict
 from redfuser.autotune.records import Choice, Sample
@@ -147,12 +146,8 @@ def events(folder: Path, manifest: Manifest, device: str = "") -> Iterator[Event
 
 def append(folder: Path, event: Event) -> None:
     with (folder / MEASURED).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(_plain(event), sort_keys=True) + "\n")
+        file.write(json.dumps({k: v for k, v in asdict(event).items() if v}, sort_keys=True) + "\n")
         file.flush()
-
-
-def _plain(event: Event) -> dict[str, Any]:
-    return {k: v for k, v in asdict(event).items() if v}
 
 
 def merged(kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:

@@ -74,7 +74,7 @@ def _capture(gm: fx.GraphModule, inputs: Sequence[Any]) -> Captured:
             changed.append(i)
     _one_device(fakes, leaves, run.values)
     outputs, bases = _outputs(leaves, fakes, run.values)
-    names = _placeholders(gm)
+    names = [n for n in gm.graph.nodes if n.op == "placeholder"]
     taken = tuple(i for i, x in enumerate(given) if isinstance(x, torch.Tensor))
     recipe = Recipe(
         inputs=taken, constants=constants, outputs=tuple(outputs),
@@ -165,10 +165,6 @@ def _one_device(fakes: Sequence[Any], leaves: Sequence[Any], values: dict[fx.Nod
             if isinstance(x, torch.Tensor) and x.device not in where and (
                     x.dim() or x.device.type != "cpu" or id(x) in results):
                 raise GivenBack("RF133", f"computes on {x.device} too")
-
-
-def _placeholders(gm: fx.GraphModule) -> list[fx.Node]:
-    return [n for n in gm.graph.nodes if n.op == "placeholder"]
 
 
 def _storage(x: torch.Tensor) -> int:

@@ -56,15 +56,12 @@ class Simplifier:
         if name in BINARY:
             return self._binary(name, expr)
         if name in VIEWS:
-            return self._view(expr)
+            return self.view(expr.args[0], shape_of(expr))
         rule = _RULES.get(name)
         return rule(self, expr) if rule else expr
 
     def _again(self, call: Any) -> Any:
         return self._simplify(self._blocks.normalize(call))
-
-    def _view(self, call: Any) -> Any:
-        return self.view(call.args[0], shape_of(call))
 
     def view(self, x: Any, shape: tuple[int, ...]) -> Any:
         """``x`` seen as ``shape``: a call in the canonical spelling, or a value that is already that."""

@@ -203,10 +203,8 @@ def _steady(work: Derivation, e: Expr) -> bool:
 
 def _joined(d: Decomposition, t: Term) -> tuple[Part, ...]:
     """Exponentials that no maximum bounds one by one, as one exponential: ``exp(u) ** -2 * exp(u)`` is ``exp(-u)``."""
-    def is_exponential(p: Part) -> bool:
-        return p.kind == "scaled" and isinstance(p.base, Op) and p.base.name in ("exp", "exp2")
 
-    found = [p for p in t.parts if is_exponential(p)]
+    found = [p for p in t.parts if (p.kind == "scaled" and isinstance(p.base, Op) and p.base.name in ("exp", "exp2"))]
     if not found or all(follows_maximum(d, p, t.conds) for p in found) or (len(found) == 1 and found[0].power == 1):
         return t.parts
     if len({p.base.name for p in found if isinstance(p.base, Op)}) > 1:

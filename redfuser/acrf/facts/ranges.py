@@ -228,10 +228,7 @@ class Ranges:
         r = self.reductions.get(d.name) if isinstance(d, Ref) and not d.indices else None
         if r is None or r.reducer.kind != "min":
             return False
-        return self._same_size(r.expr, g) and self.of(r.expr).nonneg
-
-    def _same_size(self, body: Expr, g: Expr) -> bool:
-        return equal(body, g) or equal(body, _abs(g)) or _same_abs(body, g)
+        return (equal(r.expr, g) or equal(r.expr, _abs(g)) or _same_abs(r.expr, g)) and self.of(r.expr).nonneg
 
     def _covers(self, body: Expr, g: Expr, depth: int) -> bool:
         """Proved: ``|g| <= body`` for every element, both data."""
