@@ -104,6 +104,12 @@ def variables(expr: Any) -> list[str]:
     return [name for part in parts for name in variables(part)]
 
 
+def results(main: Any) -> list[Any]:
+    """What a function in the normal form returns, one or several."""
+    body = main.body.body
+    return list(body.fields) if isinstance(body, relax.Tuple) else [body]
+
+
 def prim_int(expr: Any) -> int:
     """The integer in a ``PrimValue`` or a TIR literal."""
     value = getattr(expr, "value", expr)

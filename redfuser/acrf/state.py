@@ -6,7 +6,8 @@ Everything downstream is read off this one object: the incremental form (Single-
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from redfuser.acrf.cascade import Cascade, Let, Provenance, Reduce, Reducer, Stmt
@@ -93,6 +94,22 @@ class Fused:
     state: State
     post: tuple[Let | Reduce, ...]
     certificate: Certificate
+
+    def exprs(self) -> Iterator[Expr]:
+        """Every expression of the program and of its fused form."""
+        yield from (s.expr for s in (*self.cascade.stmts, *self.producers, *self.state.finalize, *self.post))
+        for a in self.state.accumulators:
+            yield from (a.contribution, *a.rebase)
+
+    def with_exprs(self, f: Callable[[Expr], Expr]) -> Fused:
+        """The same with ``f`` of every expression in its place."""
+        def stmts(some: Iterable[Any]) -> tuple[Any, ...]:
+            return tuple(replace(s, expr=f(s.expr)) for s in some)
+
+        accumulators = tuple(replace(a, contribution=f(a.contribution), rebase=tuple(map(f, a.rebase)))
+                             for a in self.state.accumulators)
+        return replace(self, cascade=replace(self.cascade, stmts=stmts(self.cascade.stmts)), producers=stmts(self.producers),
+                       state=State(accumulators, stmts(self.state.finalize)), post=stmts(self.post))
 
 
 @dataclass(frozen=True, slots=True)

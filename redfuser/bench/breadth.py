@@ -11,7 +11,7 @@ from typing import Any
 
 from redfuser.bench import provenance
 from redfuser.bench.correctness.build import FAILED, compiled
-from redfuser.bench.rows import grid
+from redfuser.bench.rows import grid, lines
 from redfuser.errors import RedFuserError
 from redfuser.target import Target, target
 from redfuser.tensorize.ir.parse import parse
@@ -25,7 +25,7 @@ COLUMNS = ["kernel", "target", "shared: model", "launch", "registers: model", "c
 def sweep(programs: Sequence[Program], targets: Sequence[str], output: Path | None,
           tell: Callable[[str], None]) -> list[Row]:
     """A row for each program and target, those of ``output`` kept and new ones appended to it."""
-    rows = read(output) if output is not None else []
+    rows = lines(output) if output is not None else []
     known = {(r["program"], r["target"]) for r in rows}
     for arch in targets:
         for program in (p for p in programs if (p.name, arch) not in known):
@@ -36,10 +36,6 @@ def sweep(programs: Sequence[Program], targets: Sequence[str], output: Path | No
                 with output.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(row, sort_keys=True) + "\n")
     return rows
-
-
-def read(path: Path) -> list[Row]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
 
 
 def one(program: Program, arch: str) -> Row:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import platform
-import re
 import subprocess
 from datetime import datetime, timezone
 from pathlib import Path
@@ -11,13 +9,14 @@ from typing import Any
 
 import torch
 
+from redfuser.autotune.device import here
 from redfuser.doctor import installed
 from redfuser.runtime.host import gpu_software
 
 
 def machine(device: str) -> dict[str, Any]:
     """The facts that identify a machine for a figure; they are part of a row's key."""
-    facts: dict[str, Any] = {"device": f"{_processor()}, {torch.get_num_threads()} threads", "driver": "", "commit": commit(),
+    facts: dict[str, Any] = {"device": f"{here('cpu')}, {torch.get_num_threads()} threads", "driver": "", "commit": commit(),
                              "versions": {k: v for k, v in installed().items() if k in _MATTER}}
     if device.startswith("cuda"):
         facts["device"] = torch.cuda.get_device_name()
@@ -48,15 +47,6 @@ def commit() -> str:
 
 def now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
-
-
-def _processor() -> str:
-    """What the processor calls itself."""
-    try:
-        named = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.M)
-    except OSError:
-        named = None
-    return named[1].strip() if named else platform.processor() or platform.machine()
 
 
 def _smi(query: str) -> str:

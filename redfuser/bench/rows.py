@@ -21,6 +21,11 @@ def key(case: str, variant: str, params: dict[str, Any], machine: dict[str, Any]
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def lines(path: Path) -> list[Row]:
+    """What was written there so far."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
+
+
 def read(path: Path) -> list[Row]:
     """The rows of a file. A last line cut off by a crash is left out; any other damaged line raises InputError RF196."""
     if not path.exists():

@@ -18,7 +18,6 @@ from redfuser.chain.draws import Draw, Facts, draws, facts, inputs
 from redfuser.chain.judge import Bands, Hidden, Want
 from redfuser.chain.kinds import BANDS
 from redfuser.chain.losses import losses
-from redfuser.chain.smaller import expressions
 from redfuser.chain.truth import FEW, PROGRAM, Wide, evaluate
 from redfuser.rule import UNIT
 from redfuser.unseen import unseen
@@ -198,7 +197,7 @@ def _plain(x: Array) -> Array:
 
 def steps_taken(fused: Fused) -> bool:
     """Are there roundings to few values in the program or its fused form?"""
-    return any(isinstance(x, Cast) and x.dtype in FEW for e in expressions(fused) for x in walk(e))
+    return any(isinstance(x, Cast) and x.dtype in FEW for e in fused.exprs() for x in walk(e))
 
 
 def steps_moved(fused: Fused) -> bool:

@@ -10,15 +10,15 @@ program and in the state.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
-from redfuser.acrf.cascade import Axis, Cascade, Reduce, Stmt
+from redfuser.acrf.cascade import Axis, Cascade, Reduce
+from redfuser.acrf.check.shorten import with_lengths
 from redfuser.acrf.expr import (
     COMPARISONS,
-    FLOATS,
     Const,
     Expr,
     Index,
@@ -27,7 +27,6 @@ from redfuser.acrf.expr import (
     Ref,
     children,
     indices_of,
-    map_children,
     walk,
 )
 from redfuser.acrf.state import Fused
@@ -44,7 +43,7 @@ def smaller(fused: Fused, wanted: Mapping[str, int]) -> Fused:
     than it was. Axes of symbolic extent stay symbolic."""
     old = {a.name: a.extent for a in fused.cascade.axes if isinstance(a.extent, int)}
     new = {a: max(1, min(n, wanted.get(a, n))) for a, n in old.items()}
-    parts = tuple(expressions(fused))
+    parts = tuple(fused.exprs())
     lists = {s.axes[-1] for s in fused.cascade.stmts if isinstance(s, Reduce) and s.reducer.kind == "topk"}
     for a in lists:
         new[a] = old.get(a, new.get(a, 1))
@@ -52,14 +51,6 @@ def smaller(fused: Fused, wanted: Mapping[str, int]) -> Fused:
         _respect(e, old, new)
     shapes = _shapes(fused.cascade, parts, old, new)
     return _restated(fused, {a: n for a, n in new.items() if old[a] != n}, shapes, old)
-
-
-def expressions(fused: Fused) -> Iterator[Expr]:
-    """Every expression of the program and of its fused form."""
-    yield from (s.expr for s in (*fused.cascade.stmts, *fused.producers, *fused.state.finalize, *fused.post))
-    for a in fused.state.accumulators:
-        yield a.contribution
-        yield from a.rebase
 
 
 def _respect(e: Expr, old: dict[str, int], new: dict[str, int]) -> None:
@@ -142,21 +133,7 @@ def _restated(fused: Fused, changed: dict[str, int], shapes: dict[str, tuple[int
             pairs = [(was**a * (was - 1)**b, now**a * (now - 1)**b) for a, b in powers]
             table = {**{float(np.float32(a)): b for a, b in pairs}, **dict(pairs)}
 
-    def one(e: Expr) -> Expr:
-        if isinstance(e, Const):
-            return replace(e, value=table[float(e.value)]) if e.dtype in FLOATS and e.value in table else e
-        return e if isinstance(e, (Load, Ref)) else map_children(e, one)
-
-    def stmt(s: Stmt) -> Stmt:
-        return replace(s, expr=one(s.expr))
-
-    c = fused.cascade
-    cascade = replace(c, stmts=tuple(map(stmt, c.stmts)),
-                      inputs=tuple(replace(t, shape=shapes[t.name]) for t in c.inputs),
-                      axes=tuple(Axis(a.name, changed.get(a.name, a.extent)) for a in c.axes))
-    accumulators = tuple(replace(a, contribution=one(a.contribution), rebase=tuple(map(one, a.rebase)))
-                         for a in fused.state.accumulators)
-    finalize = tuple(replace(s, expr=one(s.expr)) for s in fused.state.finalize)
-    return replace(fused, cascade=cascade, producers=tuple(map(stmt, fused.producers)),
-                   state=replace(fused.state, accumulators=accumulators, finalize=finalize),
-                   post=tuple(map(stmt, fused.post)))  # type: ignore[arg-type]
+    found = fused.with_exprs(lambda e: with_lengths(e, table))
+    return replace(found, cascade=replace(
+        found.cascade, inputs=tuple(replace(t, shape=shapes[t.name]) for t in found.cascade.inputs),
+        axes=tuple(Axis(a.name, changed.get(a.name, a.extent)) for a in found.cascade.axes)))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from redfuser.cli.cases import progress
 from redfuser.cli.console import print_table, step
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def _tune(model: str | None, workload: str | None, shapes: str, casts: str, fold
     from redfuser.autotune import measure, prepare
     from redfuser.autotune import tune as tuning
 
-    arch, tell = architecture(chosen.target), _tell(quiet)
+    arch, tell = architecture(chosen.target), progress(quiet)
     what = model or f"--workload {workload} --shapes {shapes}"
     command = f"redfuser tune {what} --target {arch}" + (f" --casts {casts}" if casts != "preserve" else "") + (
         f" --effort {effort}" if effort != "quick" else "")
@@ -108,7 +109,7 @@ def _measure(folder: Path, effort: str, chosen: Settings, markdown: bool, quiet:
 
     arch = folders.read(folder).arch
     try:
-        found = measuring.measured(folder, arch, effort, chosen.tuning_budget, chosen.cache_dir, None, _tell(quiet))
+        found = measuring.measured(folder, arch, effort, chosen.tuning_budget, chosen.cache_dir, None, progress(quiet))
     except KeyboardInterrupt:
         click.echo("interrupted; what was measured is kept", err=True)
         return
@@ -143,7 +144,3 @@ def _show(found: list[Record], markdown: bool) -> None:
     if found:
         print_table("", adopt.COLUMNS, adopt.table(found))
     click.echo(adopt.summary(found))
-
-
-def _tell(quiet: bool) -> Callable[[str], None]:
-    return (lambda text: None) if quiet else (lambda text: click.echo(text, err=True))

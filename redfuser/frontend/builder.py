@@ -20,7 +20,7 @@ The simplifications are in :mod:`redfuser.frontend.local`.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -88,16 +88,15 @@ class Builder(Simplifier):
         live = self._live(outputs)
         results: dict[str, Any] = {}
         bindings: list[Any] = []
-        renamed: dict[str, Any] = {}
+        now: dict[str, Any] = {}
         for var, expr in self._bindings:
             if var.name_hint not in live:
                 self.provenance.pop(var.name_hint, None)
                 continue
-            if renamed:
-                expr = _rename(expr, renamed)
+            expr = renamed(expr, now)
             if var.name_hint in wanted:
                 out = relax.Var(var.name_hint, var.struct_info)
-                renamed[var.name_hint] = out
+                now[var.name_hint] = out
                 results[var.name_hint] = out
                 var = out
             bindings.append(relax.VarBinding(var, expr))
@@ -128,7 +127,7 @@ class Builder(Simplifier):
         found = equal([b for b in self._bindings if b[0].name_hint in live], self._whole, wanted)
         moved = {v.name_hint for v in found.first.values()}
         gone = moved | found.instead.keys() - found.first.keys()
-        self._bindings = [(found.first.get(v.name_hint, v), _rename(e, found.instead)) for v, e in self._bindings
+        self._bindings = [(found.first.get(v.name_hint, v), renamed(e, found.instead)) for v, e in self._bindings
                           if v.name_hint not in gone]
         for kept in found.spared:
             origin = self.provenance[kept]
@@ -158,15 +157,33 @@ class Builder(Simplifier):
         return candidate
 
 
-def _rename(expr: Any, renamed: dict[str, Any]) -> Any:
-    if renamed.keys().isdisjoint(variables(expr)):
+class Again(Builder):
+    """Main once more: what is equal in it was found when it was imported."""
+
+    def _share(self, outputs: Sequence[Any], wanted: set[str]) -> None:
+        return None
+
+
+def triangle(b: Any, shape: Sequence[int], diagonal: int | None, name: str, lower: bool = True) -> Any:
+    """Where a matrix lies below a diagonal, or above it; ``b`` emits."""
+    i, j = (b.emit(relax.op.expand_dims(b.emit(relax.op.arange(0, n, 1, "int64"), f"{of}s"), [axis]), of)
+            for n, of, axis in ((shape[-2], "row", 1), (shape[-1], "column", 0)))
+    edge = i if diagonal is None else b.emit(relax.op.add(i, relax.const(diagonal, "int64")), "edge")
+    return b.emit((relax.op.less_equal if lower else relax.op.greater_equal)(j, edge), name)
+
+
+def renamed(expr: Any, by: Mapping[str, Any]) -> Any:
+    """The expression with other values in variables' places."""
+    if by.keys().isdisjoint(variables(expr)):
         return expr
 
     def go(e: Any) -> Any:
         if isinstance(e, relax.Tuple):
             return relax.Tuple([go(f) for f in e.fields])
-        return renamed.get(e.name_hint, e) if isinstance(e, relax.Var) else e
+        return by.get(e.name_hint, e) if isinstance(e, relax.Var) else e
 
     if isinstance(expr, relax.TupleGetItem):
         return relax.TupleGetItem(go(expr.tuple_value), expr.index)
+    if not isinstance(expr, relax.Call):
+        return go(expr)
     return relax.Call(expr.op, [go(a) for a in expr.args], expr.attrs, expr.sinfo_args)

@@ -15,15 +15,15 @@ statistics are combined from those of its channels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 from typing import Any
 
-from redfuser.frontend.builder import Builder
+from redfuser.frontend.builder import Again
 from redfuser.frontend.imported import Imported, OpaqueCall, Provenance
 from redfuser.frontend.orders import MAPS, TOTALS, VIEWS, Orders
-from redfuser.tvm_compat import bindings, call_dps_packed, dtype_of, op_name, permute_axes, relax, shape_of
+from redfuser.tvm_compat import bindings, call_dps_packed, dtype_of, op_name, permute_axes, relax, results, shape_of
 
 op = relax.op
 COPY = "aten.contiguous.default"
@@ -44,13 +44,6 @@ def to_first(rank: int) -> tuple[int, ...]:
     return (0, rank - 1, *range(1, rank - 1))
 
 
-class _Again(Builder):
-    """Main once more: what is equal in it was found when it was imported."""
-
-    def _share(self, outputs: Sequence[Any], wanted: set[str]) -> None:
-        return None
-
-
 class _Laid:
     """``plain`` and ``last``: by a variable's name in main, its value in the program's order and with channels last, as far as
     there are such. ``lies``: those that are computed with channels last, so that the other is a view."""
@@ -60,7 +53,7 @@ class _Laid:
         self.orders = Orders(imported)
         self.bound = self.orders.bound
         params = list(self.main.params)
-        self.builder = _Again(params)
+        self.builder = Again(params)
         self.opaque = dict(imported.opaque)
         self.plain: dict[str, Any] = {p.name_hint: p for p in params}
         self.last: dict[str, Any] = {}
@@ -81,8 +74,7 @@ class _Laid:
         for var, e in self.bound:
             self.builder.begin(var.name_hint, self.imported.provenance[var.name_hint])
             self.bind(var, e, var.name_hint in convolutions)
-        body = self.main.body.body
-        outputs = [self.result(f) for f in (body.fields if isinstance(body, relax.Tuple) else [body])]
+        outputs = [self.result(f) for f in results(self.main)]
         note = f"{len(convolutions)} convolutions and what lies between them are computed with channels last"
         return replace(self.imported, mod=self.builder.finish(outputs), provenance=self.builder.provenance,
                        opaque=self.opaque, laid=tuple(self.laid), notes=(*self.imported.notes, note))

@@ -13,7 +13,7 @@ from typing import Any
 
 from redfuser.frontend.imported import Imported
 from redfuser.frontend.local import BINARY, UNARY
-from redfuser.tvm_compat import bindings, dtype_of, is_static, op_name, relax, shape_of
+from redfuser.tvm_compat import bindings, dtype_of, is_static, op_name, relax, results, shape_of
 
 HALF = ("float16", "bfloat16")
 MAPS = BINARY | UNARY | {"where", "astype"}
@@ -69,10 +69,9 @@ class Orders:
         for var, e in ((v, e) for v, e in found if v.name_hint in kept):
             if prod(shape_of(e.args[1])[2:]) > 1:
                 gain[of(var.name_hint)] += _size(var) + _size(e.args[0])
-        body = self.main.body.body
         border = [v for v, e in self.bound if v.name_hint not in kept and not self.through(v, e)]
         border += [e.args[0] for v, e in self.bound if op_name(e) == "nn.conv2d" and v.name_hint not in kept]
-        for a in (*self.main.params, *border, *(body.fields if isinstance(body, relax.Tuple) else [body])):
+        for a in (*self.main.params, *border, *results(self.main)):
             if isinstance(a, relax.Var):
                 gain[of(a.name_hint)] -= TURN * _size(a)
         return {name for name in kept if name not in alike or gain[of(name)] > 0}

@@ -8,7 +8,7 @@ from typing import Any
 
 from redfuser import tvm_compat as tc
 from redfuser.errors import InputError, UnsupportedError
-from redfuser.frontend.builder import Builder
+from redfuser.frontend.builder import Builder, triangle
 from redfuser.frontend.dtypes import torch_dtype
 from redfuser.frontend.imported import Imported, InputSpec, Provenance
 from redfuser.frontend.local import OPERATORS
@@ -241,11 +241,7 @@ def _std(b: Builder, e: Any, operands: Sequence[Any]) -> Any:
 
 def _triangle(lower: bool) -> Callable[..., Any]:
     def rewrite(b: Builder, e: Any, operands: Sequence[Any]) -> Any:
-        rows, columns = shape_of(e)[-2:]
-        i = b.emit(op.expand_dims(b.emit(op.arange(0, rows, 1, "int64"), "rows"), [1]), "row")
-        j = b.emit(op.expand_dims(b.emit(op.arange(0, columns, 1, "int64"), "columns"), [0]), "column")
-        edge = b.emit(op.add(i, relax.const(tc.prim_int(operands[1]), "int64")), "edge")
-        keep = b.emit((op.less_equal if lower else op.greater_equal)(j, edge), "keep")
+        keep = triangle(b, shape_of(e), tc.prim_int(operands[1]), "keep", lower)
         return b.emit(op.where(keep, operands[0], relax.const(0, dtype_of(e))))
 
     return rewrite
@@ -268,11 +264,8 @@ def _attention(b: Builder, e: Any, operands: Sequence[Any]) -> Any:
         scores = b.emit(op.add(scores, b.emit(op.astype(mask, acc), "mask")), "masked")
     if e.attrs.causal_mask is not None:
         rows, columns = shape_of(scores)[-2:]
-        shift = columns - rows if str(e.attrs.causal_mask) == "BottomRight" else 0
-        i = b.emit(op.expand_dims(b.emit(op.arange(0, rows, 1, "int64"), "rows"), [1]), "row")
-        j = b.emit(op.expand_dims(b.emit(op.arange(0, columns, 1, "int64"), "columns"), [0]), "column")
-        edge = b.emit(op.add(i, relax.const(shift, "int64")), "edge")
-        scores = b.emit(op.where(b.emit(op.less_equal(j, edge), "causal"), scores, relax.const(-math.inf, acc)), "causally")
+        seen = triangle(b, (rows, columns), columns - rows if str(e.attrs.causal_mask) == "BottomRight" else 0, "causal")
+        scores = b.emit(op.where(seen, scores, relax.const(-math.inf, acc)), "causally")
     weights = b.emit(op.nn.softmax(scores, 3), "weights")
     out = b.emit(op.matmul(weights, b.emit(op.astype(v, acc), "values")), "acc")
     return b.emit(op.permute_dims(b.emit(op.astype(out, dtype_of(e)), "rounded"), [0, 2, 1, 3]))

@@ -10,14 +10,14 @@ It is a proposal: the pipeline takes it where products then read ``h`` itself, e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from redfuser.frontend.builder import Builder
+from redfuser.frontend.builder import Again, renamed
 from redfuser.frontend.imported import Imported
-from redfuser.tvm_compat import bindings, dtype_of, op_name, relax, shape_of
+from redfuser.tvm_compat import bindings, dtype_of, op_name, relax, results, shape_of
 
 op = relax.op
 HALF = ("float16", "bfloat16")
@@ -34,13 +34,6 @@ class Norm:
     eps: float = 0.0
 
 
-class _Again(Builder):
-    """Main once more: what is equal in it was found when it was imported."""
-
-    def _share(self, outputs: Sequence[Any], wanted: set[str]) -> None:
-        return None
-
-
 def row_scales(imported: Imported, casts: str, pays: Callable[[int, list[int]], bool]) -> tuple[Imported, dict[str, str]]:
     """The program with norms taken apart that products alone read, where ``pays``, and by the name of each that of the rounded
     rows that it leaves: if no product takes these in, nothing is gained. ``imported`` itself, and no names, where there are
@@ -49,8 +42,7 @@ def row_scales(imported: Imported, casts: str, pays: Callable[[int, list[int]], 
     main = imported.mod["main"]
     bound = [(b.var, b.value) for b in bindings(main)]
     values = {v.name_hint: e for v, e in bound}
-    body = main.body.body
-    kept = {f.name_hint for f in (body.fields if isinstance(body, relax.Tuple) else [body]) if isinstance(f, relax.Var)}
+    kept = {f.name_hint for f in results(main) if isinstance(f, relax.Var)}
     readers: dict[str, list[tuple[Any, Any]]] = {}
     for v, e in bound:
         for a in {x.name_hint for x in getattr(e, "args", ()) if isinstance(x, relax.Var)}:
@@ -117,7 +109,7 @@ class _Apart:
                  found: dict[str, Norm]) -> None:
         self.imported, self.bound, self.values, self.found = imported, bound, values, found
         params = list(imported.mod["main"].params)
-        self.builder = _Again(params)
+        self.builder = Again(params)
         self.now: dict[str, Any] = {p.name_hint: p for p in params}
         self.weighted: dict[tuple[str, str], Any] = {}
 
@@ -134,8 +126,7 @@ class _Apart:
                 self.now[v.name_hint] = self.builder.emit(relax.Call(e.op, [self.again(left), right], e.attrs, e.sinfo_args))
             else:
                 self.now[v.name_hint] = self.builder.emit(self.again(e))
-        body = self.imported.mod["main"].body.body
-        outputs = [self.again(f) for f in (body.fields if isinstance(body, relax.Tuple) else [body])]
+        outputs = [self.again(f) for f in results(self.imported.mod["main"])]
         notes = [f"{name}: the norm's weight is a factor of the product's matrix, which rounds once more; weighted rows do not"
                  for name, norm in self.found.items() if norm.weight is not None]
         return replace(self.imported, mod=self.builder.finish(outputs), provenance=self.builder.provenance,
@@ -167,10 +158,4 @@ class _Apart:
         return self.weighted[key]
 
     def again(self, e: Any) -> Any:
-        if isinstance(e, relax.Var):
-            return self.now[e.name_hint]
-        if isinstance(e, relax.TupleGetItem):
-            return relax.TupleGetItem(self.again(e.tuple_value), e.index)
-        if isinstance(e, relax.Tuple):
-            return relax.Tuple([self.again(f) for f in e.fields])
-        return relax.Call(e.op, [self.again(a) for a in e.args], e.attrs, e.sinfo_args) if isinstance(e, relax.Call) else e
+        return renamed(e, self.now)

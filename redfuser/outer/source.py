@@ -22,7 +22,7 @@ from redfuser.outer.layout import SAME, Layouts
 from redfuser.outer.order import Step, schedule
 from redfuser.outer.scope import shape_text
 from redfuser.outer.spelling import Speller
-from redfuser.tvm_compat import TupleStructInfo, bytes_of, op_name, relax, shape_of, variables
+from redfuser.tvm_compat import TupleStructInfo, bytes_of, op_name, relax, results, shape_of, variables
 
 FOLD_BYTES = 1 << 20
 """Largest result of a computation on constants that is kept instead of computed anew in every call."""
@@ -69,9 +69,7 @@ class _Emitter(Speller):
     """The text of the bindings in order, and the calls of kernels among them."""
 
     def run(self) -> OuterGraph:
-        body = self.main.body.body
-        fields = list(body.fields) if isinstance(body, relax.Tuple) else [body]
-        outputs = [f.name_hint for f in fields]
+        outputs = [f.name_hint for f in results(self.main)]
         if self.within is not None:
             outputs = [self.within.outputs[o] for o in self.within.cascade.outputs if o in self.within.outputs]
         steps = schedule(self.bound, self.regions, outputs)

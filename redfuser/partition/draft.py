@@ -7,7 +7,7 @@ and names play no part. The same test finds the output axis that runs along the 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from math import prod
 
@@ -30,12 +30,17 @@ DEPTH = 3
 def draft(units: frozenset[Unit], seed: Node, work: Work | None = None, held: frozenset[Node] = frozenset()) -> Draft | Reject:
     """Evaluate ``units`` as one cascade over the r-axis of the reduction ``seed``. Raises Spent when that takes more than
     ``work``. held: what is read from memory, whatever made it."""
+    return guarded("finding a cascade", seed, lambda: Drafter(units, seed, work, held).run())
+
+
+def guarded(doing: str, seed: Node | None, run: Callable[[], Draft | Reject]) -> Draft | Reject:
+    """What ``run`` gives; an error of our own is a verdict too."""
     try:
-        return Drafter(units, seed, work, held).run()
+        return run()
     except Spent:
         raise
     except Exception as e:
-        found = defect("finding a cascade", e)
+        found = defect(doing, e)
         return Reject(found.code, seed, found.condition, found.why, found.help)
 
 

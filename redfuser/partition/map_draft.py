@@ -11,14 +11,13 @@ from math import prod
 
 from redfuser.acrf.affine import Indices
 from redfuser.acrf.expr import Expr, Index, Load, Op, walk
-from redfuser.acrf.refuse import defect
-from redfuser.partition.draft import Drafter, escaping
+from redfuser.partition.draft import Drafter, escaping, guarded
 from redfuser.partition.drafted import NOTHING, Draft, R, Reject, Sink
 from redfuser.partition.evaluate import Evaluator, shared_walk
 from redfuser.partition.graph import Node, Unit
 from redfuser.partition.positions import axes_in, layout, parts
 from redfuser.partition.verdict import early
-from redfuser.partition.work import REFERENCE, Spent, Work
+from redfuser.partition.work import REFERENCE, Work
 
 DEAR = frozenset({"exp", "exp2", "log", "log2", "tanh", "sigmoid", "erf", "sin", "cos", "pow", "sqrt", "rsqrt", "div"})
 """What is not computed again for every reader."""
@@ -29,18 +28,7 @@ SIZE = 512
 def map_draft(units: frozenset[Unit], work: Work | None = None, held: frozenset[Node] = frozenset()) -> Draft | Reject:
     """Evaluate ``units``, of which none reduces, as one group; ``held`` are read from memory. Raises Spent when that takes more
     than ``work``."""
-    return drafted(MapDrafter, units, work, held)
-
-
-def drafted(drafter: type[MapDrafter], units: frozenset[Unit], work: Work | None, held: frozenset[Node]) -> Draft | Reject:
-    """What a drafter makes of them."""
-    try:
-        return drafter(units, work, held).run()
-    except Spent:
-        raise
-    except Exception as e:
-        found = defect("grouping maps", e)
-        return Reject(found.code, None, found.condition, found.why, found.help)
+    return guarded("grouping maps", None, lambda: MapDrafter(units, work, held).run())
 
 
 class MapDrafter(Drafter):

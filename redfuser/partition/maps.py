@@ -93,9 +93,12 @@ class MapGrower:
         calls = sum(launches(u) and not rounds(u) for u in gone)  # of torch, where one operation was imported as several
         if max(calls, len(operations(gone))) < LEAST and not any(meets_row(u, self.work.machine.broad) for u in units):
             return
+        self.keep(d, units, left)
+
+    def keep(self, d: Draft, units: Units, needed: set[str]) -> None:
         self.found.append(replace(d, steps=(Step("follow", units),)))
         self.wanted |= set(d.external)
-        self.needed = left
+        self.needed = needed
         self.near.claim(units)
 
     def grown(self, seed: Unit) -> Units:
@@ -191,8 +194,11 @@ class MapGrower:
         """A draft costs once, however often the maps are grouped again."""
         key = (units, self.held)
         if key not in self.drafts:
-            self.drafts[key] = map_draft(units, self.work, self.held)
+            self.drafts[key] = self.draft(units)
         return self.drafts[key]
+
+    def draft(self, units: Units) -> Draft | Reject:
+        return map_draft(units, self.work, self.held)
 
     def alone(self, u: Unit) -> float:
         """Seconds of an operation as a kernel of torch's: it reads its operands and writes its results."""

@@ -9,15 +9,14 @@ in memory is the one that it runs along.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.expr import BYTES, Expr, Index, Ref
-from redfuser.partition.drafted import Draft, Reject, Step
+from redfuser.partition.draft import guarded
+from redfuser.partition.drafted import Draft, Reject
 from redfuser.partition.epilogue import made_of
 from redfuser.partition.evaluate import Evaluator
 from redfuser.partition.graph import Node, Unit
-from redfuser.partition.map_draft import MapDrafter, drafted
+from redfuser.partition.map_draft import MapDrafter
 from redfuser.partition.maps import MapGrower
 from redfuser.partition.positions import axes_in
 from redfuser.partition.sets import Units
@@ -74,19 +73,13 @@ class ScanGrower(MapGrower):
     def scan(self, seed: Unit) -> None:
         units = self.grown(seed)
         d = self.drafted(units)
-        if isinstance(d, Reject):
-            return
-        self.found.append(replace(d, steps=(Step("follow", units),)))
-        self.wanted |= set(d.external)
-        self.needed = self.live(self.found)
-        self.near.claim(units)
+        if isinstance(d, Draft):
+            self.keep(d, units, self.live([*self.found, d]))
 
-    def drafted(self, units: Units) -> Draft | Reject:
-        key = (units, self.held)
-        if key not in self.drafts:
-            self.drafts[key] = drafted(_ScanDrafter, units, self.work, self.held) if any(u.scan for u in units) else Reject(
-                "RF302", None, "there is no scan in it")
-        return self.drafts[key]
+    def draft(self, units: Units) -> Draft | Reject:
+        if not any(u.scan for u in units):
+            return Reject("RF302", None, "there is no scan in it")
+        return guarded("grouping maps", None, lambda: _ScanDrafter(units, self.work, self.held).run())
 
 
 class _ScanEvaluator(Evaluator):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import builtins
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -16,7 +14,7 @@ from redfuser.artifact import KernelSpec
 from redfuser.errors import InputError, InternalError
 from redfuser.report import Report
 from redfuser.runtime import archive, ops, trial, watched
-from redfuser.runtime.guard import check_graph, is_name
+from redfuser.runtime.guard import is_name
 from redfuser.runtime.launcher import launcher
 from redfuser.runtime.parts import Graph, Parts, whole
 from redfuser.runtime.reference import reference
@@ -189,17 +187,9 @@ class CompiledModel(torch.nn.Module):
         return _Bound(device, run, tuple(getattr(self, f"c_{name}") for name in self._constants))
 
     def _compile(self, kernels: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
-        """The graph as a function of the device, the inputs and the constants. It is the checked text, with the last two
-        made parameters: then moving the model needs no new function, and tracers see the module's own buffers."""
-        tree = check_graph(self._graph.source, {*self._constants, *self._graph.kernels}, any_operator=True)
-        function = next(node for node in tree.body if isinstance(node, ast.FunctionDef))
-        function.args.args = [ast.arg("device"), *function.args.args, *(ast.arg(name) for name in self._constants)]
-        namespace: dict[str, Any] = {"torch": torch, "F": torch.nn.functional, **kernels,
-                                     "__builtins__": {"float": float, "__import__": builtins.__import__}}
-        # __import__ is for torch: its native code imports through the builtins of the frame that called it. No name that
-        # begins with two underscores is in the checked text.
-        exec(compile(ast.fix_missing_locations(tree), "<redfuser graph>", "exec"), namespace)
-        return namespace["forward"]
+        """The graph, with constants as parameters: moving the model needs no new function, and tracers see the module's own
+        buffers."""
+        return trial.function(self._graph.source, self._constants, kernels, "graph")
 
     def cuda_graph(self, *args: Any, copy_outputs: bool = True, **kwargs: Any) -> Any:
         """Capture one call on inputs like these; see :class:`redfuser.runtime.cuda_graph.Captured`."""

@@ -13,7 +13,7 @@ import ast
 import builtins
 import hashlib
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,14 +100,18 @@ def all_of(model: Any, device: str | None = None) -> Iterator[tuple[str, str, st
         yield name, found.verdict, found.why
 
 
-def function(source: str) -> Callable[..., Any]:
-    """The torch code of a region as a function of the device and the kernel's inputs; a tuple of results."""
-    tree = check_graph(source, (), any_operator=True)
+def function(source: str, constants: Collection[str] = (), kernels: Mapping[str, Callable[..., Any]] | None = None,
+             what: str = "region") -> Callable[..., Any]:
+    """The torch code of a region, or of a graph with kernels, as a function of the device, the inputs and the constants; a
+    tuple of results. It is the checked text with the first and the last of these made parameters."""
+    tree = check_graph(source, {*constants, *(kernels or {})}, any_operator=True)
     (defined,) = (node for node in tree.body if isinstance(node, ast.FunctionDef))
-    defined.args.args = [ast.arg("device"), *defined.args.args]
-    scope: dict[str, Any] = {"torch": torch, "F": torch.nn.functional,
+    defined.args.args = [ast.arg("device"), *defined.args.args, *map(ast.arg, constants)]
+    scope: dict[str, Any] = {"torch": torch, "F": torch.nn.functional, **(kernels or {}),
                              "__builtins__": {"float": float, "__import__": builtins.__import__}}
-    exec(compile(ast.fix_missing_locations(tree), "<redfuser region>", "exec"), scope)
+    # __import__ is for torch: its native code imports through the builtins of the frame that called it. No name that
+    # begins with two underscores is in the checked text.
+    exec(compile(ast.fix_missing_locations(tree), f"<redfuser {what}>", "exec"), scope)
     return scope["forward"]
 
 

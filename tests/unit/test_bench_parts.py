@@ -78,4 +78,4 @@ def test_rows_that_stand_are_kept(swept: list[breadth.Row], tmp_path: Path) -> N
     out = tmp_path / "rows.jsonl"
     out.write_text("".join(json.dumps(r) + "\n" for r in swept[:2]))
     rows = breadth.sweep([Program("f", what, print, ()) for what in "abc"], ["gfx942"], out, lambda text: None)
-    assert len(rows) == 3 and breadth.read(out) == rows
+    assert len(rows) == 3 and breadth.lines(out) == rows

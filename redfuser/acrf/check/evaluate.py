@@ -207,15 +207,7 @@ def share(fused: Fused) -> Fused:
         label = str(e) if not kids else (getattr(e, "name", "") or getattr(e, "tensor", ""))
         return table.setdefault((type(e), label, e.dtype, tuple(map(id, kids))), e)
 
-    def stmt(s: Any) -> Any:
-        return replace(s, expr=one(s.expr))
-
-    accumulators = tuple(replace(a, contribution=one(a.contribution), rebase=tuple(map(one, a.rebase)))
-                         for a in fused.state.accumulators)
-    state = replace(fused.state, accumulators=accumulators, finalize=tuple(map(stmt, fused.state.finalize)))
-    cascade = replace(fused.cascade, stmts=tuple(map(stmt, fused.cascade.stmts)))
-    return replace(fused, cascade=cascade, state=state, producers=tuple(map(stmt, fused.producers)),
-                   post=tuple(map(stmt, fused.post)))
+    return fused.with_exprs(one)
 
 
 def run_fused(fused: Fused, inputs: Mapping[str, Any], segments: Sequence[int] | None = None, how: str = "step",

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 
-from redfuser.acrf.cascade import Cascade
 from redfuser.acrf.expr import FLOATS, Const, Expr, Load, Ref, map_children, walk
 from redfuser.acrf.state import Fused
 
@@ -36,20 +35,7 @@ def restated(fused: Fused, n: int) -> Fused | None:
         table[1.0 / extent] = 1.0 / n
     if not any(_is_length(x, table) for s in fused.cascade.stmts for x in walk(s.expr)):
         return None
-
-    def one(e: Expr) -> Expr:
-        return _replaced(e, table)
-
-    def stmts(c: Cascade) -> Cascade:
-        return replace(c, stmts=tuple(replace(s, expr=one(s.expr)) for s in c.stmts))
-
-    accumulators = tuple(replace(a, contribution=one(a.contribution), rebase=tuple(map(one, a.rebase)))
-                         for a in fused.state.accumulators)
-    finalize = tuple(replace(s, expr=one(s.expr)) for s in fused.state.finalize)
-    return replace(fused, cascade=stmts(fused.cascade), state=replace(fused.state, accumulators=accumulators,
-                                                                      finalize=finalize),
-                   producers=tuple(replace(s, expr=one(s.expr)) for s in fused.producers),
-                   post=tuple(replace(s, expr=one(s.expr)) for s in fused.post))
+    return fused.with_exprs(lambda e: with_lengths(e, table))
 
 
 def may_rest_on_length(fused: Fused) -> bool:
@@ -59,10 +45,7 @@ def may_rest_on_length(fused: Fused) -> bool:
     if not isinstance(extent, int) or extent <= max(SHORT):
         return True
     scales = [float(a) ** p for a in (extent, extent - 1) for p in (0.5, 1, 2, 3)] + [float(extent) * (extent - 1)]
-    state = fused.state
-    parts = [*(s.expr for s in (*fused.cascade.stmts, *fused.producers, *state.finalize, *fused.post)),
-             *(e for a in state.accumulators for e in (a.contribution, *a.rebase))]
-    literals = {abs(float(x.value)) for e in parts for x in walk(e) if isinstance(x, Const) and x.dtype in FLOATS}
+    literals = {abs(float(x.value)) for e in fused.exprs() for x in walk(e) if isinstance(x, Const) and x.dtype in FLOATS}
     return any(_is_ratio(v / s) or _is_ratio(v * s) for v in literals if 0 < v < float("inf") for s in scales)
 
 
@@ -75,7 +58,8 @@ def _is_length(e: Expr, table: Mapping[float, float]) -> bool:
     return isinstance(e, Const) and e.dtype in FLOATS and e.value in table
 
 
-def _replaced(e: Expr, table: Mapping[float, float]) -> Expr:
+def with_lengths(e: Expr, table: Mapping[float, float]) -> Expr:
+    """The expression with other literals, by ``table``; those in indices stay."""
     if isinstance(e, Const):
         return replace(e, value=table[e.value]) if _is_length(e, table) else e
-    return e if isinstance(e, (Load, Ref)) else map_children(e, lambda kid: _replaced(kid, table))
+    return e if isinstance(e, (Load, Ref)) else map_children(e, lambda kid: with_lengths(kid, table))

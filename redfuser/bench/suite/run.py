@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from redfuser.bench import provenance
-from redfuser.bench.rows import Row, grid
+from redfuser.bench.rows import Row, grid, lines
 from redfuser.errors import InputError
 
 LOADED = ["redfuser.bench.suite.problem", "redfuser.pipeline", "redfuser.runtime.model", "redfuser.frontend.torch_export"]
@@ -47,7 +47,7 @@ def _order(path: Path) -> tuple[str, int, str]:
 def run(paths: Sequence[Path], target: str, planned: str, jobs: int, limit_s: float, output: Path | None,
         tell: Callable[[str], None]) -> list[Row]:
     """A row for each problem, in their order; those that stand in ``output`` are kept, new ones appended to it."""
-    rows = {(r["level"], r["problem"]): r for r in read(output)} if output else {}
+    rows = {(r["level"], r["problem"]): r for r in lines(output)} if output else {}
     waiting = [p for p in paths if (p.parent.name, p.stem) not in rows]
     here = {"commit": provenance.commit(), "suite": commit(paths[0].parent) if paths else ""}
     with ThreadPoolExecutor(jobs) as pool:
@@ -102,10 +102,6 @@ def _watch(asker: int) -> None:
             os.kill(asker, 0)
             time.sleep(1.0)
     os.killpg(os.getpid(), signal.SIGKILL)
-
-
-def read(path: Path) -> list[Row]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
 
 
 def commit(folder: Path) -> str:

@@ -9,6 +9,7 @@ from torch import fx
 
 from redfuser.frontend.aten.context import FLOATS, Context, Decline, accumulator, converts
 from redfuser.frontend.aten.reductions import finite
+from redfuser.frontend.builder import triangle
 from redfuser.frontend.static import Statics, uniform
 from redfuser.tvm_compat import dtype_of, op_name, relax, shape_of
 
@@ -39,10 +40,8 @@ def attention(c: Context, query: Any, key: Any, value: Any, attn_mask: Any = Non
     scores = c.emit(op.multiply(scores, c.const(scale, acc)), "scaled")
     hidden = False  # whether a row may be masked as a whole
     if is_causal:
-        rows, columns = shape_of(scores)[-2:]
-        i = c.emit(op.expand_dims(c.emit(op.arange(0, rows, 1, "int64"), "rows"), [1]), "row")
-        j = c.emit(op.expand_dims(c.emit(op.arange(0, columns, 1, "int64"), "columns"), [0]), "column")
-        scores = c.emit(op.where(c.emit(op.less_equal(j, i), "causal"), scores, c.const(-math.inf, acc)), "masked")
+        seen = triangle(c, shape_of(scores), None, "causal")
+        scores = c.emit(op.where(seen, scores, c.const(-math.inf, acc)), "masked")
     if attn_mask is not None:
         known = c.static("attn_mask")
         if dtype_of(attn_mask) == "bool":

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from redfuser.frontend.aten.context import Context, Decline, axis_of, converts
+from redfuser.frontend.builder import triangle
 from redfuser.tvm_compat import relax, shape_of
 
 op = relax.op
@@ -198,11 +199,7 @@ def roll(c: Context, self: Any, shifts: Any, dims: Any = ()) -> Any:
 
 def _triangle(lower: bool) -> Any:
     def convert(c: Context, self: Any, diagonal: int = 0) -> Any:
-        rows, columns = shape_of(self)[-2:]
-        i = c.emit(op.expand_dims(c.emit(op.arange(0, rows, 1, "int64"), "rows"), [1]), "row")
-        j = c.emit(op.expand_dims(c.emit(op.arange(0, columns, 1, "int64"), "columns"), [0]), "column")
-        edge = c.emit(op.add(i, c.const(int(diagonal), "int64")), "edge")
-        keep = c.emit((op.less_equal if lower else op.greater_equal)(j, edge), "keep")
+        keep = triangle(c, shape_of(self), int(diagonal), "keep", lower)
         return c.emit(op.where(keep, self, c.const(0, c.dtype)))
 
     return convert
