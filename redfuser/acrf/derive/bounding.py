@@ -226,7 +226,7 @@ def own_peak(work: Derivation, r: Reduce, d: Decomposition, t: Term) -> Term:
     overflows where the whole row does not; ``exp(max A + B)`` is deferred."""
     parts: list[Part] = []
     for p in _joined(d, t):
-        split = split_linear(d, p.base.args[0]) if isinstance(p.base, Op) and p.base.name in ("exp", "exp2") else None
+        split = split_linear(d.scope, p.base.args[0]) if isinstance(p.base, Op) and p.base.name in ("exp", "exp2") else None
         if p.kind != "scaled" or split is None or p.power != 1:
             parts.append(p)
             continue

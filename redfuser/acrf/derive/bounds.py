@@ -153,10 +153,10 @@ def _maximum_in(d: Decomposition, arg: Expr, conds: Conds, as_is: bool) -> tuple
     def spelled(e: Expr) -> Expr:
         return e if as_is else _narrow(e)
 
-    split = split_linear(d, spelled(arg))
+    split = split_linear(d.scope, spelled(arg))
     if split is None:
         return None
-    moving = {m: c for m, c in split[0].items() if monomial_kind(d, m) == "X"}
+    moving = {m: c for m, c in split[0].items() if monomial_kind(d.scope, m) == "X"}
     for name, r in d.ranges.reductions.items():
         if r.reducer.kind == "max":
             data = to_poly(spelled(under(conds, d.scope.inline(r.expr))))
@@ -186,7 +186,7 @@ def _unclamped(d: Decomposition, e: Expr) -> Expr:
 
 def proved_below_zero(d: Decomposition, arg: Expr, conds: Conds) -> bool:
     """Proved: arg is a sum of c * (A - m) with c >= 0 and m the maximum of A, and of c * (m - A) with m its minimum."""
-    split = split_linear(d, arg)
+    split = split_linear(d.scope, arg)
     if split is None:
         return False
     return bool(split[1]) and _covered(d, add(split[0], split[1]), tuple(split[1]), conds)

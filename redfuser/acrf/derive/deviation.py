@@ -42,7 +42,7 @@ def _at_most(d: Decomposition, unit: Expr) -> Iterator[Expr]:
 
 def _about_its_mean(d: Decomposition, g: Expr) -> Expr | None:
     """The data of which ``g`` is the deviation from their mean over the whole row, or None."""
-    split = split_linear(d, d.scope.resolve(g))
+    split = split_linear(d.scope, d.scope.resolve(g))
     extent = d.scope.cascade.extent(d.scope.raxis)
     if split is None or len(split[1]) != 1 or not isinstance(extent, int):
         return None

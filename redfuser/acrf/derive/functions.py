@@ -20,10 +20,10 @@ from redfuser.acrf.state import Condition
 
 def exponential(d: Decomposition, e: Op, x: Expr) -> Term:
     """exp(A(X) + B(D)) is scaled by exp(B)."""
-    split = split_linear(d, x)
+    split = split_linear(d.scope, x)
     if split is None:
         opened = _open_argument(d, x)
-        split = split_linear(d, opened) if opened is not None else None
+        split = split_linear(d.scope, opened) if opened is not None else None
     if split is None:
         at_fault = _mixed_monomial(d, x)
         if at_fault is not None:
@@ -54,7 +54,7 @@ def _open_argument(d: Decomposition, x: Expr) -> Expr | None:
 
 def _mixed_monomial(d: Decomposition, x: Expr) -> Expr | None:
     for m, c in to_poly(x).items():
-        if monomial_kind(d, m) == "M" and all(d.scope.kind(b) != "M" for b, _ in m):
+        if monomial_kind(d.scope, m) == "M" and all(d.scope.kind(b) != "M" for b, _ in m):
             return product(m, x.dtype, c)
     return None
 
@@ -132,7 +132,7 @@ def absolute(d: Decomposition, e: Op, x: Expr) -> list[Term]:
 
 def rotation(d: Decomposition, e: Op, x: Expr) -> list[Term]:
     """sin(a + b) = sin a cos b + cos a sin b, and the like for cos."""
-    split = split_sum(d, x)
+    split = split_sum(d.scope, x)
     if split is None:
         not_separable(e, f"{x} is not a sum of data and results")
     a, b = split
@@ -153,7 +153,7 @@ def extremum(d: Decomposition, e: Op, x: Expr, y: Expr) -> list[Term]:
     if which is not None:
         return d.expand(which)
     difference = add(to_poly(x), to_poly(y), -1)
-    if difference and all(monomial_kind(d, m) in ("C", "X") for m in difference):
+    if difference and all(monomial_kind(d.scope, m) in ("C", "X") for m in difference):
         over = Op(e.name, (from_poly(difference, e.dtype), Const(0.0, e.dtype)), e.dtype)
         return [*d.expand(y), Term((Part("x", over),))]
     try:

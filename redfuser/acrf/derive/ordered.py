@@ -255,7 +255,7 @@ def _scaled_extremum(work: Derivation, r: Reduce, d: Decomposition) -> bool | No
         return Op("select", (Op("eq", (old, edge), "bool"), edge, op("mul", old, ratio)), dtype)
 
     main = work.share(own_name(r.name), r.axes, dtype, body, rebase, r.reducer)
-    back = work.refs.to_true(follows)
+    back = work.refs.last_change(follows).product()
     results = [(work.scope.resolve(p.base), p.power) for p in t.of("d")]
     plain = product([(main, F1), *results], dtype, t.coefficient)
     rooted = product([(op("mul", main, back), F1), *results], dtype, t.coefficient) if guards and back else plain

@@ -87,7 +87,7 @@ def _rebased(work: Derivation, r: Reduce, t: Term, name: str, dtype: str, masked
              guards: list[Expr]) -> tuple[Expr, Expr]:
     """One case's accumulator at the running results: (its value, its value at the true results)."""
     follows = tuple((p.base, p.power) for p in t.of("d"))
-    change, back = work.refs.change(follows), work.refs.to_true(follows)
+    change, back = work.refs.change(follows), work.refs.last_change(follows).product()
     assert back is not None
     up = [(p.base, p.power) for p in t.parts if p.kind != "d"]
     placed = [(work.refs.inverse_at(b, guards), q) for b, q in follows]

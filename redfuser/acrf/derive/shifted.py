@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from math import log
 
+from redfuser.acrf.derive.decomposition import split_linear
 from redfuser.acrf.derive.running import Running, note
 from redfuser.acrf.derive.terms import Part
 from redfuser.acrf.expr import Const, Expr, Op, Ref, children, map_children, op, walk
 from redfuser.acrf.facts.algebra import INF
-from redfuser.acrf.facts.classify import Scope
 from redfuser.acrf.facts.normal import Mono, Poly, equal, from_poly, number, product, to_poly
 
 Follows = tuple[tuple[Expr, Fraction], ...]
@@ -161,8 +161,9 @@ class References(Running):
             same = equal(e, want)
         elif p.kind == "scaled" and isinstance(p.base, Op) and p.base.name in ("exp", "exp2") and len(p.follows) == 1:
             (h, q), = p.follows
-            a, b = scope_split(self.scope, p.base.args[0])
-            if q == 1 and isinstance(h, Op) and h.name == p.base.name and a is not None and b is not None:
+            split = split_linear(self.scope, p.base.args[0])
+            if q == 1 and isinstance(h, Op) and h.name == p.base.name and split is not None:
+                a = from_poly(split[0], p.base.args[0].dtype)
                 want = Op(p.base.name, (op("add", a, self.level(h.args[0], other)),), p.base.dtype)
                 same = isinstance(e, Op) and equal(e.args[0], want.args[0])
         if want is None or same:
@@ -221,17 +222,13 @@ class References(Running):
                 out = Op("select", (self.old(g), Const(0.0, out.dtype), out), out.dtype)
         return out
 
-    def to_true(self, follows: Follows) -> Expr | None:
-        """H(D) / H(reference): the last change of reference."""
-        return self.last_change(follows).product()
-
     def change(self, follows: Follows) -> Change:
         """H(new) / H(old), factor by factor."""
         return self._changes(follows, self.at, lambda e, _: self.old(self.at(e)), self.inverse_at,
                              lambda e: self.old(self.inverse_at(e)))
 
     def last_change(self, follows: Follows) -> Change:
-        """H(D) / H(reference), factor by factor."""
+        """H(D) / H(reference), the last change of reference, factor by factor."""
         return self._changes(follows, self.running, lambda e, _: self.at(e), self.running, self.inverse_at, last=True)
 
     def _changes(self, follows: Follows, new: Callable[[Expr], Expr], old: Callable[[Expr, int], Expr],
@@ -285,17 +282,6 @@ class References(Running):
     def _beside(self, p: Part, moved: Expr, new: Callable[[Expr], Expr], old: Callable[[Expr, int], Expr]) -> Expr:
         """What ``log(a H) + rest`` moves by, H by ``moved``."""
         return moved if p.rest is None else op("add", moved, self.difference(p.rest, new, old))
-
-
-def scope_split(scope: Scope, e: Expr) -> tuple[Expr, Expr] | tuple[None, None]:
-    """e as (data, results) by normal form, or two times None."""
-    parts: dict[bool, Poly] = {False: {}, True: {}}
-    for m, c in to_poly(scope.inline(e)).items():
-        kinds = {scope.kind(base) for base, _ in m}
-        if "M" in kinds or ("X" in kinds and "D" in kinds):
-            return None, None
-        parts["D" in kinds][m] = c
-    return from_poly(parts[False], e.dtype), from_poly(parts[True], e.dtype)
 
 
 def _plus(x: Expr, y: Expr) -> Expr:

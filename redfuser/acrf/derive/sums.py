@@ -48,7 +48,7 @@ def sum_terms(d: Decomposition, e: Expr) -> list[Term]:
     measured = _measured(d, e, terms)
     if measured is not None:
         return [measured]
-    split = split_sum(d, e)
+    split = split_sum(d.scope, e)
     if split is not None:
         a, b = split
         return [Term((Part("shift", e, a=a, b=b),))]

@@ -229,7 +229,7 @@ def _term_accumulators(work: Derivation, r: Reduce, t: Term, name: str, dtype: s
                                for p, d, c, s in zip(shifts, drift, residual, scales, strict=True)]
     root = translated(family, powers, both, dtype, scales)
     theirs = tuple((b, q) for b, q in follows if not _own(work, b))
-    back = work.refs.to_true(theirs) if theirs else None
+    back = work.refs.last_change(theirs).product() if theirs else None
     root = op("mul", root, back) if back is not None else root
     return value, _where_counted(work, r, t, value, root, dtype) if t.conds else root, guards
 
