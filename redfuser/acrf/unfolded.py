@@ -65,9 +65,7 @@ def _arithmetic(e: Op, name: str, x: Expr, y: Expr) -> Op:
         case ("mul", Const(value=0), _) | ("mul", _, Const(value=0)):
             other = right if isinstance(x, Const) and x.value == 0 else left
             return Op("select", (Op("lt", (Op("abs", (other,), d), Const(math.inf, d)), "bool"), zero, Const(math.nan, d)), d)
-    if name == "sub" and _parts(x) & _parts(y):
-        return Op("add", (left, Op("neg", (right,), d)), d)
-    return e
+    return Op("add", (left, Op("neg", (right,), d)), d) if name == "sub" and _parts(x) & _parts(y) else e
 
 
 def _opposite(c: Expr) -> Op:

@@ -196,9 +196,7 @@ class Simplifier:
         inner = self.value(x)
         if op_name(inner) == "full":
             inner = inner.args[1]
-        if isinstance(inner, relax.Constant) and not shape_of(inner):
-            return inner.data.numpy().item()
-        return None
+        return inner.data.numpy().item() if isinstance(inner, relax.Constant) and not shape_of(inner) else None
 
     def _filled(self, x: Any, shape: tuple[int, ...]) -> Any:
         if shape_of(x) == shape:

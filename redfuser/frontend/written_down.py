@@ -33,9 +33,7 @@ def written_down(builder: Builder, value: torch.Tensor) -> Any:
         line = emit(op.astype(line, dtype), "cast") if dtype != "int64" else line
         return emit(op.broadcast_to(line, shape))
     edges = band(value)
-    if edges is not None:
-        return _banded(builder, value, edges, dtype)
-    return None
+    return _banded(builder, value, edges, dtype) if edges is not None else None
 
 
 def _banded(builder: Builder, value: torch.Tensor, edges: Band, dtype: str) -> Any:

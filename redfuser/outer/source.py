@@ -214,9 +214,7 @@ class _Emitter(Speller):
 
 def _occurrences(step: Step, name: str) -> int:
     """How often a step reads a variable: ``x * x`` reads x twice."""
-    if step.region >= 0:
-        return 2
-    return variables(step.expr).count(name)
+    return 2 if step.region >= 0 else variables(step.expr).count(name)
 
 
 def _output_shape(cascade: Any, name: str) -> tuple[int, ...] | None:

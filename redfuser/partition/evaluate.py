@@ -254,9 +254,7 @@ def factors(e: Expr) -> list[Expr]:
     """What a product is made of, casts and their roundings looked through."""
     while isinstance(e, Cast) and e.dtype in FLOATS:
         e = e.arg
-    if isinstance(e, Op) and e.name == "mul":
-        return factors(e.args[0]) + factors(e.args[1])
-    return [e]
+    return factors(e.args[0]) + factors(e.args[1]) if isinstance(e, Op) and e.name == "mul" else [e]
 
 
 def shared_walk(e: Expr) -> Iterable[Expr]:

@@ -192,9 +192,7 @@ def conjunction(x: Expr, y: Expr) -> Expr:
     for a, b in ((x, y), (y, x)):
         if isinstance(a, Const):
             return b if a.value else a
-    if x == y:
-        return x
-    return Op("and", (x, y), "bool")
+    return x if x == y else Op("and", (x, y), "bool")
 
 
 def negate(c: Expr) -> Expr:

@@ -54,9 +54,7 @@ class _Builder:
         return self.graph
 
     def flatten(self, value: Any) -> list[Node]:
-        if isinstance(value, Node):
-            return [value]
-        return [n for v in value or () for n in self.flatten(v)]
+        return [value] if isinstance(value, Node) else [n for v in value or () for n in self.flatten(v)]
 
     def bind(self, var: Any, value: Any) -> None:
         self.tensors[var] = value

@@ -103,6 +103,4 @@ def _divisors_in(e: Expr) -> list[int]:
 
 
 def _weight(e: Expr) -> int:
-    if not isinstance(e, Op):
-        return 0
-    return (e.name in ("floordiv", "mod")) + sum(map(_weight, e.args))
+    return 0 if not isinstance(e, Op) else (e.name in ("floordiv", "mod")) + sum(map(_weight, e.args))

@@ -72,9 +72,7 @@ class Weighed:
         if not self.refs[id(e)] and not _has_load(e):
             return self.size[id(e)] > 24
         if self.refs[id(e)] & self.rows():
-            if "l" not in self.free[id(e)]:
-                return self.size[id(e)] >= 3
-            return self.size[id(e)] > INLINE
+            return self.size[id(e)] >= 3 if "l" not in self.free[id(e)] else self.size[id(e)] > INLINE
         if self.free[id(e)] <= self.points:
             return False  # a map of the row's inputs alone is no producer: nothing of it runs along the row
         rounding = isinstance(e, Cast) and {e.dtype, e.arg.dtype} <= FLOATS and BYTES[e.dtype] < BYTES[e.arg.dtype]

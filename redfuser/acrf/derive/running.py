@@ -124,9 +124,7 @@ class Running:
                     d = degrees[m]
                     mono: Mono = tuple((b if isinstance(_widened(b), Ref) else self._extrapolate(b, extent), q) for b, q in m)
                     out[(*mono, (n, -d)) if d else mono] = c * Fraction(extent) ** int(d) if d.denominator == 1 else c
-                if all(d.denominator == 1 for d in degrees.values()):
-                    return from_poly(out, e.dtype)
-                return e
+                return from_poly(out, e.dtype) if all(d.denominator == 1 for d in degrees.values()) else e
             if all(isinstance(_widened(b), Ref) for m in p for b, _ in m):
                 return e  # a quotient of two sums is its own estimate
         if (isinstance(e, Op) and e.name in ("add", "sub", "mul", "div", "neg", "sqrt", "rsqrt", "pow", "abs", "max", "min",

@@ -24,9 +24,7 @@ _JOIN = {("C", "C"): "C", ("C", "X"): "X", ("C", "D"): "D", ("X", "X"): "X", ("D
 
 
 def join(a: str, b: str) -> str:
-    if "M" in (a, b):
-        return "M"
-    return _JOIN.get((a, b)) or _JOIN.get((b, a)) or "M"
+    return "M" if "M" in (a, b) else _JOIN.get((a, b)) or _JOIN.get((b, a)) or "M"
 
 
 @dataclass(slots=True)

@@ -138,9 +138,7 @@ def canonical_children(e: Expr) -> Expr:
 
 def canonical(e: Expr) -> Expr:
     """One spelling per normal form (float expressions; anything else only through its children)."""
-    if e.dtype not in FLOATS:
-        return canonical_children(e)
-    return from_poly(to_poly(e), e.dtype)
+    return canonical_children(e) if e.dtype not in FLOATS else from_poly(to_poly(e), e.dtype)
 
 
 def equal(a: Expr, b: Expr) -> bool:

@@ -124,9 +124,7 @@ class Ranges:
             case "sub":
                 return _join_sum(a[0], Interval(-a[1].hi, -a[1].lo))
             case "mul":
-                if e.args[0] == e.args[1]:
-                    return _square(a[0])
-                return _product(a[0], a[1])
+                return _square(a[0]) if e.args[0] == e.args[1] else _product(a[0], a[1])
             case "div":
                 if a[1].nonzero and (a[1].nonneg or a[1].nonpos):
                     lo, hi = _inverse(a[1])
@@ -274,9 +272,7 @@ def _join_sum(a: Interval, b: Interval) -> Interval:
 
 
 def _square(a: Interval) -> Interval:
-    if a.nonneg or a.nonpos:
-        return _product(a, a)
-    return Interval(0.0, max(_mul(a.lo, a.lo), _mul(a.hi, a.hi)))
+    return _product(a, a) if a.nonneg or a.nonpos else Interval(0.0, max(_mul(a.lo, a.lo), _mul(a.hi, a.hi)))
 
 
 def _product(a: Interval, b: Interval) -> Interval:

@@ -26,9 +26,7 @@ def one(program: Program, target: str, only: Sequence[str] = ()) -> dict[str, An
         ours = interpreted(program, target)
     except RedFuserError as e:
         return {"code": e.code, "why": e.render()[:400]}
-    if isinstance(ours, tuple):
-        return {"code": ours[0], "why": ours[1]}
-    return examine(program, ours, "cpu", only)
+    return {"code": ours[0], "why": ours[1]} if isinstance(ours, tuple) else examine(program, ours, "cpu", only)
 
 
 def interpreted(program: Program, target: str) -> Callable[..., Any] | tuple[str, str]:

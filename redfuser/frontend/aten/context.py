@@ -109,9 +109,7 @@ class Context:
 
 def accumulator(dtype: str) -> str:
     """The dtype in which torch accumulates and computes transcendental functions of ``dtype``."""
-    if dtype in HALF or dtype.startswith("float8"):
-        return "float32"
-    return dtype
+    return "float32" if dtype in HALF or dtype.startswith("float8") else dtype
 
 
 def scalar_const(value: Any, dtype: str) -> Any:

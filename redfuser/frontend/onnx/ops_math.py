@@ -73,9 +73,7 @@ def power(call: Call, x: Tensor, y: Any) -> Tensor:
 @implements("IsInf")
 def isinf(call: Call, x: Tensor) -> Tensor:
     positive, negative = call.get("detect_positive", 1), call.get("detect_negative", 1)
-    if positive and negative:
-        return torch.isinf(x)
-    return x == (float("inf") if positive else -float("inf"))
+    return torch.isinf(x) if positive and negative else x == (float("inf") if positive else -float("inf"))
 
 
 @implements("Clip")
