@@ -111,7 +111,7 @@ def _tiled(made: Produced, program: Any, arch: str, verify: str, symbols: tuple[
     first = next(candidates, None)
     if first is None:
         raise _no_room(made.name, arch)
-    return Plan(first[1], lambda: _first_built(chain([first], candidates), arch, passed, symbols, order is not list))
+    return Plan(first[1], lambda: _first_built(chain([first], candidates), passed, symbols, order is not list))
 
 
 def _no_room(name: str, arch: str) -> LoweringError:
@@ -119,7 +119,7 @@ def _no_room(name: str, arch: str) -> LoweringError:
                          help="the region runs unfused; a smaller head dimension or row would fit")
 
 
-def _first_built(candidates: Iterable[tuple[int, Produced]], arch: str, passed: list[Note], symbols: tuple[Symbol, ...],
+def _first_built(candidates: Iterable[tuple[int, Produced]], passed: list[Note], symbols: tuple[Symbol, ...],
                  asked: bool) -> Produced:
     """The first that builds, and keeps its registers where it was not asked for; else the one that keeps most of them."""
     failure: RedFuserError | None = None

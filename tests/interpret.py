@@ -7,6 +7,7 @@ float64 reference of the same low-precision inputs.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,8 +16,7 @@ from torch.utils import _pytree as pytree
 
 from redfuser import tvm_compat as tc
 from redfuser.frontend.dtypes import torch_dtype
-from redfuser.frontend.imported import Imported, Static
-from redfuser.frontend.opaque import resolve
+from redfuser.frontend.imported import Imported, OpaqueCall, Static
 
 relax = tc.relax
 
@@ -212,3 +212,36 @@ def run(imported: Imported, args: Any = (), kwargs: Any = None, double: bool = F
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     with torch.no_grad():
         return list(Interpreter(imported, double, roundings)(*tensors))
+
+
+def overload(target: str) -> torch._ops.OpOverload:
+    """``aten.histc.default`` as the operator; raises ``AttributeError`` when the library that defines it is not loaded."""
+    namespace, name, which = target.split(".", 2)
+    return getattr(getattr(getattr(torch.ops, namespace), name), which)
+
+
+def fill(value: Any, tensors: Sequence[torch.Tensor], device: torch.device | str) -> Any:
+    """A template with its tensors and torch objects put back."""
+    if isinstance(value, dict):
+        ((kind, inner),) = value.items()
+        if kind == "tensor":
+            return tensors[inner]
+        if kind == "device":
+            return torch.device(device)
+        return getattr(torch, inner)
+    if isinstance(value, (list, tuple)):
+        return [fill(v, tensors, device) for v in value]
+    return value
+
+
+def resolve(call: OpaqueCall) -> Callable[..., tuple[torch.Tensor, ...]]:
+    """The callable: tensors in the order of the Relax call's arguments, results in the order of its struct info."""
+    function = overload(call.target)
+
+    def run(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        device = tensors[0].device if tensors else torch.device("cpu")
+        out = function(*(fill(a, tensors, device) for a in call.args),
+                       **{k: fill(v, tensors, device) for k, v in call.kwargs.items()})
+        return (out,) if call.single else tuple(out[i] for i in call.results)
+
+    return run

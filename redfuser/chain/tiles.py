@@ -20,7 +20,7 @@ def violations(program: Program, tiles: TileProgram, cases: list[Case]) -> Itera
     few, moved = steps_taken(program.fused), steps_moved(program.fused)
 
     def run(inputs: Mapping[str, Array]) -> dict[str, Array]:
-        return _typed(program, interpret.run(tiles, arguments(program, tiles, inputs)))
+        return _typed(interpret.run(tiles, arguments(program, tiles, inputs)))
 
     def run_all(some: list[Case], wide: bool, steps: bool = True) -> Iterator[tuple[Case, dict[str, Array]]]:
         given = [arguments(program, tiles, c.inputs) for c in some]
@@ -31,7 +31,7 @@ def violations(program: Program, tiles: TileProgram, cases: list[Case]) -> Itera
             if text := case.digits(got, steps):
                 yield f"tile program in float64{'' if steps else ' without roundings'}, {case.name}: {text}"
     for case, got in run_all([c for c in cases if not c.exactly], False):
-        if text := case.rule(_typed(program, got), run):
+        if text := case.rule(_typed(got), run):
             yield f"tile program, {case.name}: {text}"
 
 
@@ -41,6 +41,6 @@ def arguments(program: Program, tiles: TileProgram, inputs: Mapping[str, Array])
     return {a.name: inputs[names[a.name]] for a in tiles.args if a.role == "in"}
 
 
-def _typed(program: Program, results: Mapping[str, Array]) -> dict[str, Array]:
+def _typed(results: Mapping[str, Array]) -> dict[str, Array]:
     """Integers as the program has them."""
     return {n: x.astype(NUMPY["i64"]) if x.dtype == np.int32 else x for n, x in results.items()}

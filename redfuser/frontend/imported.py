@@ -40,10 +40,9 @@ class OpaqueCall:
     ``target`` names an overload (``aten.histc.default``). ``args`` and ``kwargs`` are JSON-able; a tensor is
     ``{"tensor": i}``, the i-th field of the Relax call's argument tuple, and ``{"dtype": "float16"}``,
     ``{"device": true}`` (wherever the model runs), ``{"layout": ...}``, ``{"memory_format": ...}`` stand for torch
-    objects; :func:`redfuser.frontend.opaque.resolve` turns the template into a callable. ``outputs`` counts the results,
-    ``single`` says that the operator returns a tensor and not a tuple. ``results`` gives, for each result in the Relax
-    call's struct info, its position among the operator's results (some operators return ``None`` in between).
-    ``why`` says, for people, what kept it from being compiled.
+    objects. ``outputs`` counts the results, ``single`` says that the operator returns a tensor and not a tuple. ``results``
+    gives, for each result in the Relax call's struct info, its position among the operator's results (some operators return
+    ``None`` in between). ``why`` says, for people, what kept it from being compiled.
     """
 
     target: str

@@ -1,8 +1,8 @@
-"""Torch operators that stay torch calls: how their arguments become JSON, and back."""
+"""Torch operators that stay torch calls: how their arguments become JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -75,36 +75,3 @@ def runnable(node: torch.fx.Node) -> str:
     except NotJson as e:
         return f"an argument is a {e}"
     return ""
-
-
-def overload(target: str) -> torch._ops.OpOverload:
-    """``aten.histc.default`` as the operator; raises ``AttributeError`` when the library that defines it is not loaded."""
-    namespace, name, which = target.split(".", 2)
-    return getattr(getattr(getattr(torch.ops, namespace), name), which)
-
-
-def fill(value: Any, tensors: Sequence[torch.Tensor], device: torch.device | str) -> Any:
-    """A template with its tensors and torch objects put back."""
-    if isinstance(value, dict):
-        ((kind, inner),) = value.items()
-        if kind == "tensor":
-            return tensors[inner]
-        if kind == "device":
-            return torch.device(device)
-        return getattr(torch, inner)
-    if isinstance(value, (list, tuple)):
-        return [fill(v, tensors, device) for v in value]
-    return value
-
-
-def resolve(call: OpaqueCall) -> Callable[..., tuple[torch.Tensor, ...]]:
-    """The callable: tensors in the order of the Relax call's arguments, results in the order of its struct info."""
-    function = overload(call.target)
-
-    def run(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        device = tensors[0].device if tensors else torch.device("cpu")
-        out = function(*(fill(a, tensors, device) for a in call.args),
-                       **{k: fill(v, tensors, device) for k, v in call.kwargs.items()})
-        return (out,) if call.single else tuple(out[i] for i in call.results)
-
-    return run

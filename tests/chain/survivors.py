@@ -99,7 +99,7 @@ class Wider:
     def _run(self, tiles: TileProgram, wide: bool) -> list[dict[str, np.ndarray]]:
         given = [arguments(self.twin.program, tiles, c.inputs) for c in self.cases]
         steps = not (wide and steps_moved(self.twin.program.fused))  # roundings that moved depend on how the row is walked
-        return [_typed(self.twin.program, r) for r in interpret.run_all(tiles, given, wide, steps)]
+        return [_typed(r) for r in interpret.run_all(tiles, given, wide, steps)]
 
     def _run_one(self, tiles: TileProgram, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         return _typed(self.twin.program, interpret.run(tiles, arguments(self.twin.program, tiles, inputs)))

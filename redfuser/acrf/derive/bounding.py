@@ -27,7 +27,7 @@ from redfuser.acrf.state import Condition
 from redfuser.dtypes import LARGEST
 
 
-def in_range(work: Derivation, r: Reduce, d: Decomposition, t: Term) -> Term:
+def in_range(work: Derivation, r: Reduce, t: Term) -> Term:
     """Powers over results, kept so that they leave the range of the dtype only where the program's own do.
 
     ``(x / m) ** 2`` is at most 1 where m bounds x, as ``(m / x) ** 2`` is where m is a minimum of ``|x|``; alone, ``x ** 2``
@@ -38,7 +38,7 @@ def in_range(work: Derivation, r: Reduce, d: Decomposition, t: Term) -> Term:
         if abs(power) <= 1 or not t.of("d") or work.scope.kind(base) != "X" or base.dtype not in FLOATS:
             continue
         if not _few(work, base, power):
-            t = _power_in_range(work, r, d, t, base, power)
+            t = _power_in_range(work, r, t, base, power)
     return t
 
 
@@ -51,7 +51,7 @@ def _few(work: Derivation, base: Expr, power: Fraction) -> bool:
     return most < float("inf") and float(power) * math.log2(most + 1) <= math.log2(LARGEST[base.dtype]) / 2
 
 
-def _power_in_range(work: Derivation, r: Reduce, d: Decomposition, t: Term, base: Expr, power: Fraction) -> Term:
+def _power_in_range(work: Derivation, r: Reduce, t: Term, base: Expr, power: Fraction) -> Term:
     """The power of one datum in a term, over what bounds it."""
     first = next(i for i, p in enumerate(t.parts) if p.kind == "x" and p.base == base)
     rest = [None if p.kind == "x" and p.base == base else p for p in t.parts]

@@ -30,7 +30,7 @@ def mixed_cast(d: Decomposition, e: Cast) -> list[Term]:
     """The terms of a cast of a mixed expression. Raises Refuse (RF205) where the rounding may not move."""
     terms = d.expand(e.arg)
     if widens(e.arg.dtype, e.dtype):
-        return [_wrap_exact(d, t, e) for t in terms]
+        return [_wrap_exact(t, e) for t in terms]
     if e.dtype not in FLOATS or e.arg.dtype not in FLOATS:
         return _absolute(d, e, terms)
     if len(terms) != 1 or terms[0].of("shift"):
@@ -49,14 +49,14 @@ def _split(t: Term) -> tuple[list[Part], list[Part]]:
     return [p for p in t.parts if p.kind in ("x", "scaled")], [p for p in t.parts if p.kind == "d"]
 
 
-def _inside(d: Decomposition, parts: list[Part], e: Cast, coefficient: Fraction) -> Part:
+def _inside(parts: list[Part], e: Cast, coefficient: Fraction) -> Part:
     inner = product([(p.base, p.power) for p in parts], e.arg.dtype, coefficient)
     follows = tuple(f for p in parts for f in p.follows)
     base = Cast(inner, e.dtype)
     return Part("scaled", base, follows=follows) if follows else Part("x", base)
 
 
-def _wrap_exact(d: Decomposition, t: Term, e: Cast) -> Term:
+def _wrap_exact(t: Term, e: Cast) -> Term:
     """A widening cast: nothing is rounded, so it may sit on the data alone."""
     inside, results = _split(t)
     if not results and not t.of("shift") and len(inside) == 1 and inside[0].power == 1:
@@ -85,7 +85,7 @@ def _relative(d: Decomposition, e: Cast, t: Term) -> Term:
         d.roundings.append(
             f"{e}: {e.dtype} rounding moves across {', '.join(dict.fromkeys(moved))}; relative change at most "
             f"2u + u*u = {2 * u + u * u:.4g} (u = {u:.4g}) for magnitudes above {SMALLEST_NORMAL[e.dtype]:.3g}")
-    return replace(t, coefficient=Fraction(1), parts=(_inside(d, inside, e, t.coefficient), *results))
+    return replace(t, coefficient=Fraction(1), parts=(_inside(inside, e, t.coefficient), *results))
 
 
 def _running(d: Decomposition, e: Cast, t: Term) -> Term:
@@ -151,7 +151,7 @@ def _absolute(d: Decomposition, e: Cast, terms: list[Term]) -> list[Term]:
     if e.arg.dtype not in FLOATS and e.dtype in FLOATS:
         if e.arg.dtype == "bool":
             return no_rule(e.arg if isinstance(e.arg, Op) else Op("not", (e.arg,), "bool"))
-        return [_wrap_exact(d, t, e) for t in terms]
+        return [_wrap_exact(t, e) for t in terms]
     if d.casts == "elide" and len(terms) == 1 and not terms[0].of("shift") and _scales(d, terms[0]):
         t = terms[0]
         whole = e.arg.dtype not in FLOATS or (isinstance(e.arg, Op) and e.arg.name in ("round", "floor", "ceil"))

@@ -96,7 +96,7 @@ def _in_bounds(work: Derivation, r: Reduce, d: Decomposition, t: Term) -> Term:
         dtype = accumulator_dtype(r.expr.dtype)
         return _family(work, r, square, work.fresh(f"{r.name}_squares", reserve=False), dtype, False, False).members[(2,)]
 
-    t = own_peak(work, r, d, in_range(work, r, d, within_data(work, r, t)))
+    t = own_peak(work, r, d, in_range(work, r, within_data(work, r, t)))
     return t if moving(work, t.conds) else in_units(work, r, d, t, squares)
 
 

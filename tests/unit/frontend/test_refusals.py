@@ -14,8 +14,7 @@ from redfuser import pipeline
 from redfuser import tvm_compat as tc
 from redfuser.errors import InputError, RedFuserError, UnsupportedError
 from redfuser.frontend import import_model
-from redfuser.frontend.opaque import resolve
-from tests.interpret import run
+from tests.interpret import resolve, run
 
 X = torch.randn(4, 6)
 
