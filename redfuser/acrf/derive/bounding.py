@@ -11,14 +11,14 @@ from dataclasses import replace
 from fractions import Fraction
 
 from redfuser.acrf.cascade import Reduce, Reducer
-from redfuser.acrf.derive.bounds import Conds, divisor, follows_maximum, maximum_in, proved_below_zero
+from redfuser.acrf.derive.bounds import divisor, follows_maximum, maximum_in, proved_below_zero
 from redfuser.acrf.derive.decomposition import Decomposition, split_linear
 from redfuser.acrf.derive.derivation import Derivation
 from redfuser.acrf.derive.deviation import spans
 from redfuser.acrf.derive.functions import exponential
 from redfuser.acrf.derive.indicator import data_only, moving
 from redfuser.acrf.derive.plain import derive_plain
-from redfuser.acrf.derive.terms import Part, Term, without_constant
+from redfuser.acrf.derive.terms import Conds, Part, Term, where, without_constant
 from redfuser.acrf.derive.values import F1, Value
 from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Const, Expr, Op, Ref, children, op, refs_of, walk
 from redfuser.acrf.facts.normal import Poly, add, from_poly, number, product
@@ -143,7 +143,7 @@ def _of_squares(work: Derivation, e: Expr) -> bool:
 
 def _hidden(work: Derivation, r: Reduce, name: str, kind: str, body: Expr, edge: float, conds: Conds) -> str:
     """An extremum of data of the derivation's own, over what the conditions count: a result like any other."""
-    body, plain = _masked(body, edge, conds), body
+    body, plain = where(conds, body, Const(edge, body.dtype)), body
     axes = tuple(x for x in r.axes if x in work.scope.axes_of(body))
     name = work.fresh(name)
     hidden = Reduce((name,), axes, Reducer(kind), r.over, body, body.dtype, r.provenance)
@@ -152,13 +152,6 @@ def _hidden(work: Derivation, r: Reduce, name: str, kind: str, body: Expr, edge:
     work.ranges.declare(replace(hidden, expr=plain))
     work.own.add(name)
     return name
-
-
-def _masked(body: Expr, edge: float, conds: Conds) -> Expr:
-    for cond, side in reversed(conds):
-        nothing = Const(edge, body.dtype)
-        body = Op("select", (cond, body, nothing) if side else (cond, nothing, body), body.dtype)
-    return body
 
 
 def within_data(work: Derivation, r: Reduce, t: Term) -> Term:
@@ -174,10 +167,7 @@ def within_data(work: Derivation, r: Reduce, t: Term) -> Term:
         dtype = p.base.dtype
         ends = []
         for kind, edge in (("min", float("inf")), ("max", float("-inf"))):
-            body: Expr = p.a
-            for cond, side in reversed(t.conds):
-                nothing = Const(edge, dtype)
-                body = Op("select", (cond, body, nothing) if side else (cond, nothing, body), dtype)
+            body = where(t.conds, p.a, Const(edge, dtype))
             axes = tuple(x for x in r.axes if x in work.scope.axes_of(body))
             end = work.fresh(f"{r.name}_{kind}")
             work.scope.axes[end], work.scope.kinds[end] = axes, "D"

@@ -13,6 +13,7 @@ from redfuser.acrf.derive.derivation import Derivation
 from redfuser.acrf.derive.indicator import data_only, kept, moving, needs_opposite, placed
 from redfuser.acrf.derive.monotone import HOLE, Monotonic, monotonic
 from redfuser.acrf.derive.spelling import explain, spell_decomposition
+from redfuser.acrf.derive.terms import where
 from redfuser.acrf.derive.values import F1, Value, own_name
 from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Const, Expr, Load, Op, Ref, op, refs_of, walk
 from redfuser.acrf.facts.algebra import INF, PAYLOAD, accumulator_dtype, neutral
@@ -115,10 +116,7 @@ def _case_extremum(work: Derivation, r: Reduce, d: Decomposition, case: Case, na
     out = values[0]
     for v in values[1:]:
         out = Op(join, (out, v), out.dtype)
-    for cond, side in ds:
-        nothing, c = neutral(r.reducer, out.dtype)[0], _available(work, cond)
-        out = Op("select", (c, out, nothing) if side else (c, nothing, out), out.dtype)
-    return out
+    return where([(_available(work, c), side) for c, side in ds][::-1], out, neutral(r.reducer, out.dtype)[0])
 
 
 def _lost_scales(work: Derivation, m: Monotonic, end: str) -> list[tuple[Op, Expr]]:
@@ -167,10 +165,7 @@ def _best(work: Derivation, r: Reduce, name: str, reducer: Reducer, inner: Expr,
     edge = neutral(reducer, inner.dtype)[0]
     reverse = needs_opposite(work, xs)
     opposite = None if reverse is None else _best(work, r, work.fresh(f"{r.name}_at"), reducer, inner, reverse, axes)
-    body = inner
-    for cond, side in reversed(xs):
-        cond = placed(work, cond)
-        body = Op("select", (cond, body, edge) if side else (cond, edge, body), body.dtype)
+    body = where([(placed(work, c), side) for c, side in reversed(xs)][::-1], inner, edge)
     join = {"any": "or", "all": "and"}.get(reducer.kind, reducer.kind)
 
     def rebase(own: Ref) -> Expr:
@@ -200,10 +195,8 @@ def _payload(work: Derivation, r: Reduce, d: Decomposition, cases: list[Case]) -
     if falling:
         inner = Op("neg", (m.inner,), m.inner.dtype)
 
-    body = inner
     edge = neutral(r.reducer, inner.dtype)[0]
-    for cond, side in reversed(xs):
-        body = Op("select", (cond, body, edge) if side else (cond, edge, body), body.dtype)
+    body = where(xs, inner, edge)
     names = tuple(map(own_name, r.names)) if kind == "topk" else (work.fresh(f"{r.name}_value"), own_name(r.name))
     values, places = work.accumulate(names, r.axes, r.reducer, inner.dtype, body, None)
     work.choices.append(f"{r.name}: the map of {inner} is strictly monotone, so the same elements are chosen before it")

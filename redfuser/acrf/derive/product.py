@@ -6,14 +6,12 @@ so that it overflows only where the source program does; else ``H ** n`` is defe
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.derive.bounds import bound_of
 from redfuser.acrf.derive.cases import split_cases
 from redfuser.acrf.derive.derivation import Derivation
 from redfuser.acrf.derive.indicator import data_only
-from redfuser.acrf.derive.terms import Term
+from redfuser.acrf.derive.terms import Conds, Term, where
 from redfuser.acrf.derive.values import Value, own_name
 from redfuser.acrf.expr import Cast, Const, Expr, Op, Ref, op, refs_of
 from redfuser.acrf.facts.algebra import accumulator_dtype
@@ -46,12 +44,6 @@ def derive_product(work: Derivation, r: Reduce) -> None:
             raise Refuse("RF209", f"{leaf} has no exponential of data and results",
                          "a product of exponentials is the exponential of a sum", "reduce the exponent with sum")
         one = Const(1.0, dtype)
-
-        def masked(body: Expr, other: Expr, xs: tuple[tuple[Expr, bool], ...] = xs) -> Expr:
-            for cond, side in reversed(xs):
-                body = Op("select", (cond, body, other) if side else (cond, other, body), body.dtype)
-            return body
-
         name = own_name(r.name) if len(cases) == 1 else work.fresh(f"{r.name}_{i}")
         h = [(work.scope.resolve(p.base), p.power) for p in t.of("d")]
         if any(refs_of(b) & work.scope.late for b, _ in h):
@@ -60,18 +52,18 @@ def derive_product(work: Derivation, r: Reduce) -> None:
         count: Expr = one
         if h or t.coefficient != 1:
             count = work.share(work.fresh(f"{r.name}_n", reserve=False), r.axes, dtype,
-                               masked(one, Const(0.0, dtype)), lambda own: Ref(f"{own.name}@old", own.dtype))
+                               where(xs, one, Const(0.0, dtype)), lambda own: Ref(f"{own.name}@old", own.dtype))
         if h and bound_of(d, t) is None:
             raise Refuse("RF207", f"{leaf} is at most a constant in every segment", "a product of what no result bounds "
                          "overflows on a part of the row, or without its results, where that of the whole row does not",
                          "divide by a maximum of the factors' magnitudes, or reduce their logarithms with sum")
         if h and all(work.ranges.nonneg(b) or q % 2 == 0 for b, q in h):
-            value, true = _rebased(work, r, t, name, dtype, masked, count, guards)
+            value, true = _rebased(work, r, t, name, dtype, xs, count, guards)
             plain.append(value)
             rooted.append(true)
             continue
         body = product([(p.base, p.power) for p in t.of("x")], dtype) if t.of("x") else one
-        value = work.accumulate((name,), r.axes, r.reducer, dtype, masked(body, one), None)[0]
+        value = work.accumulate((name,), r.axes, r.reducer, dtype, where(xs, body, one), None)[0]
         if count is not one:
             factor = product(h, dtype, t.coefficient)
             value = op("mul", value, op("pow", factor, count))
@@ -83,7 +75,7 @@ def derive_product(work: Derivation, r: Reduce) -> None:
     work.set_value(r.name, Value(value, true, tuple(guards)), value)
 
 
-def _rebased(work: Derivation, r: Reduce, t: Term, name: str, dtype: str, masked: Callable[[Expr, Expr], Expr], count: Expr,
+def _rebased(work: Derivation, r: Reduce, t: Term, name: str, dtype: str, xs: Conds, count: Expr,
              guards: list[Expr]) -> tuple[Expr, Expr]:
     """One case's accumulator at the running results: (its value, its value at the true results)."""
     follows = tuple((p.base, p.power) for p in t.of("d"))
@@ -91,7 +83,7 @@ def _rebased(work: Derivation, r: Reduce, t: Term, name: str, dtype: str, masked
     assert back is not None
     up = [(p.base, p.power) for p in t.parts if p.kind != "d"]
     placed = [(work.refs.inverse_at(b, guards), q) for b, q in follows]
-    body = masked(product([*up, *placed], dtype, t.coefficient), Const(1.0, dtype))
+    body = where(xs, product([*up, *placed], dtype, t.coefficient), Const(1.0, dtype))
 
     def rebase(own: Ref) -> Expr:
         return op("mul", Ref(f"{own.name}@old", own.dtype), change.raised(work.refs.old(count)))
@@ -102,7 +94,7 @@ def _rebased(work: Derivation, r: Reduce, t: Term, name: str, dtype: str, masked
     if not guards:
         return main, main
     root = op("mul", main, op("pow", back, count))
-    if count.dtype == dtype and masked(Const(1.0, dtype), Const(0.0, dtype)) != Const(1.0, dtype):
+    if count.dtype == dtype and xs:
         root = Op("select", (Op("eq", (count, Const(0.0, dtype)), "bool"), main, root), dtype)
     return main, root
 

@@ -15,6 +15,7 @@ shift   ``(a(X) + b(D)) / unit(D) + rest(D)`` to a whole power  rebased in the s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TypeVar
@@ -24,6 +25,8 @@ from redfuser.acrf.facts.normal import from_poly, product, to_poly
 from redfuser.acrf.refuse import Refuse
 
 F1 = Fraction(1)
+Conds = tuple[tuple[Expr, bool], ...]
+"""Conditions, and whether they hold."""
 MAX_TERMS = 32
 _T = TypeVar("_T")
 
@@ -145,3 +148,10 @@ def constant_of(e: Expr) -> float | None:
         case Op(name="neg", args=(Const(value=v),)) if v == v:
             return -float(v)
     return None
+
+
+def where(conds: Sequence[tuple[Expr, bool]], e: Expr, other: Expr) -> Expr:
+    """``e`` where all of the conditions are as they say, else ``other``; the first is outermost."""
+    for cond, side in reversed(conds):
+        e = Op("select", (cond, e, other) if side else (cond, other, e), e.dtype)
+    return e

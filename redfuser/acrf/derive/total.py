@@ -21,7 +21,7 @@ from redfuser.acrf.derive.indicator import kept, moving, needs_opposite, placed
 from redfuser.acrf.derive.pull_out import finish_late
 from redfuser.acrf.derive.quotients import in_quotients
 from redfuser.acrf.derive.spelling import explain, factor_text, spell_decomposition
-from redfuser.acrf.derive.terms import Part, Term
+from redfuser.acrf.derive.terms import Part, Term, where
 from redfuser.acrf.derive.values import F1, SUM, Value, own_name
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Ref, children, op, refs_of, walk
 from redfuser.acrf.facts.algebra import INF, accumulator_dtype, neutral
@@ -65,11 +65,7 @@ def derive_sum(work: Derivation, r: Reduce) -> None:
             v = product([(value, F1), *resolved], dtype, t.coefficient)
             if masked:
                 v = _where_counted(work, r, t, value, v, dtype)
-            for cond, side in t.dconds:
-                zero = Const(0.0, dtype)
-                c = work.scope.resolve(cond)
-                v = Op("select", (c, v, zero) if side else (c, zero, v), dtype)
-            out.append(v)
+            out.append(where([(work.scope.resolve(c), side) for c, side in reversed(t.dconds)], v, Const(0.0, dtype)))
         for g in mine:
             if g not in guards:
                 guards.append(g)
@@ -283,10 +279,7 @@ def _where_counted(work: Derivation, r: Reduce, t: Term, bare: Expr, whole: Expr
         bare = nothing if t.elsewhere is None else bare
         count = _family(work, r, Term((), conds=t.conds), work.fresh(f"{r.name}_counted"), dtype, False, True).members[()]
         return Op("select", (Op("eq", (count, nothing), "bool"), bare, whole), dtype)
-    one: Expr = Const(1.0, dtype)
-    for cond, side in reversed(t.conds):
-        zero = Const(0.0, dtype)
-        one = Op("select", (cond, one, zero) if side else (cond, zero, one), dtype)
+    one = where(t.conds, Const(1.0, dtype), nothing)
     axes = tuple(a for a in r.axes if a in work.scope.axes_of(one))
     same = work.equal(one, SUM, dtype, axes, r.axes) or next(
         (a for a in work.refs.pending.values() if a.contribution == one and a.axes == axes and a.dtype == dtype), None)
