@@ -10,6 +10,7 @@ from redfuser.report import Report
 from redfuser.users import extras_named
 
 if TYPE_CHECKING:
+    from redfuser.pipeline import Compilation
     from redfuser.runtime.model import CompiledModel
 
 
@@ -66,6 +67,12 @@ def explain(model: Any, args: Any = None, kwargs: Any = None, *, target: str | N
     """What would fuse, with which strategy, and what would not and why; certificates are re-checked as by ``compile``.
     Builds no kernel, measures nothing and needs no GPU. texts: lower the kernels for one of AMD's targets to HIP, seconds each,
     for the report's page and its ``texts``."""
+    return planned(model, args, kwargs, target, casts, tuning, texts).report
+
+
+def planned(model: Any, args: Any, kwargs: Any, target: str | None, casts: str, tuning: str | None,
+            texts: bool = False) -> Compilation:
+    """What ``compile`` would build."""
     from redfuser import pipeline, settings
     from redfuser.autotune import lookup
 
@@ -74,7 +81,7 @@ def explain(model: Any, args: Any = None, kwargs: Any = None, *, target: str | N
     with extras_named():
         arch = architecture(chosen.target)
         return pipeline.run(model, args, kwargs, arch=arch, casts=cast_policy(casts), build=False, disable=chosen.disable,
-                            verify=chosen.verify, name=_name(model), records=lookup.look_up(chosen, arch), texts=texts).report
+                            verify=chosen.verify, name=_name(model), records=lookup.look_up(chosen, arch), texts=texts)
 
 
 def load(path: Any, *, arch: str | None = None, device: Any = None) -> CompiledModel:

@@ -15,7 +15,6 @@ from redfuser import api
 from redfuser.errors import InputError
 from redfuser.plan import Produced
 from redfuser.report import Report
-from redfuser.users import extras_named
 
 
 class Bound:
@@ -23,17 +22,8 @@ class Bound:
 
     def __init__(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], target: str | None, casts: str,
                  tuning: str | None) -> None:
-        from redfuser import pipeline, settings
-        from redfuser.autotune import lookup
-
         self._call = (fn, args, kwargs, target, casts, tuning)
-        chosen = settings.load(target=target, tuning=tuning)
-        settings.configure_logging(chosen.logs)
-        with extras_named():
-            arch = api.architecture(chosen.target)
-            self._plan = pipeline.run(fn, args, kwargs, arch=arch, build=False, casts=api.cast_policy(casts),
-                                      disable=chosen.disable, verify=chosen.verify, records=lookup.look_up(chosen, arch),
-                                      name=getattr(fn, "__name__", type(fn).__name__))
+        self._plan = api.planned(fn, args, kwargs, target, casts, tuning)
         self._compiled: Any = None
 
     def _produced(self, name: str | None) -> Produced:
