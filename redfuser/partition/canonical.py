@@ -94,8 +94,7 @@ class _Outliner:
             self.reduction(inst, body)
         for s, e in sinks:
             outputs[self.result(s, e, outputs)] = s.node.var
-        axes = self.axes_used()
-        cascade = Cascade(name, tuple(self.tensors.values()), axes, "l", tuple(self.stmts), tuple(outputs))
+        cascade = Cascade(name, tuple(self.tensors.values()), self.axes_used(), "l", tuple(self.stmts), tuple(outputs))
         return Outlined(cascade, self.inputs, outputs, {name: node for node, name in self.names.items()})
 
     # -- axes ----------------------------------------------------------------------------------------------------------
@@ -195,9 +194,8 @@ class _Outliner:
         return self.names[node]
 
     def unique(self, stem: str) -> str:
-        name, n = stem, 1
-        while name in self.used or name in self.extents:
-            name, n = f"{stem}{n}", n + 1
+        names = (f"{stem}{n or ''}" for n in count())
+        name = next(n for n in names if n not in self.used and n not in self.extents)
         self.used.add(name)
         return name
 
@@ -219,14 +217,9 @@ class _Outliner:
         """The expression as it is printed: named parts are references; input tensors have their final names."""
         if not root and self.weighed.worth_naming(e):
             return self.named(e)
-        match e:
-            case Load():
-                return self.load(e)
-            case Op(args=args):
-                return replace(e, args=tuple(self.emit(a) for a in args))
-            case Cast(arg=arg):
-                return replace(e, arg=self.emit(arg))
-        return e
+        if isinstance(e, Load):
+            return self.load(e)
+        return map_children(e, self.emit) if isinstance(e, (Op, Cast)) else e
 
     def named(self, e: Expr) -> Expr:
         if id(e) not in self.let_names:
