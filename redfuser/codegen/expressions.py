@@ -34,7 +34,7 @@ class Expressions:
         self.fragments = {b.name for b in kernel.buffers if b.scope == "fragment"}
         self.arriving = arriving(kernel) if "byte_of_two" in dialect.prelude else frozenset()
         """Masks that threads read in shared memory, two neighbouring elements each."""
-        self.divides = "divided" in dialect.prelude and kernel.exact != "all" and of_rows(kernel)
+        self.divides = "divided" in dialect.prelude and of_rows(kernel)
         """Are elements divided by a value of their row in a way of our own?"""
         self.flat = flat(kernel)
         """Are its tangents the hardware's, whatever they are of?"""

@@ -36,8 +36,8 @@ def kept(fused: Fused, name: str, product: bool = False) -> float:
 
 
 def chooses_among_few(cascade: Cascade) -> bool:
-    """Does the program round to 8 bits or to integers? A quotient in front of that is taken as IEEE has it: one unit off,
-    and an element at an edge is another number."""
+    """Does the program round to 8 bits or to integers? Nothing in front of that is approximate: one unit off, and an element at
+    an edge is another number. (A quotient by a value of its row keeps edges: :mod:`redfuser.codegen.exchange`.)"""
     return any(_coarse(x) for s in cascade.stmts for x in walk(s.expr))
 
 

@@ -225,12 +225,12 @@ cascade quantised(x: f32[9, 64]) over l
 
 
 @pytest.mark.parametrize("how", ["e4m3(x[i, l] / s)", "round(x[i, l] / s)"])
-def test_quotients_before_few_values_are_exact(how):
-    """No reciprocal, no fast division: an element at an edge must not become its neighbour."""
+def test_quotients_before_few_values_keep_edges(how):
+    """No reciprocal of one rounding: an element at an edge must not become its neighbour (``divided``: tests/codegen/test_exchange)."""
     cascade = parse_cascade(QUANTISED.format(how=how))
     program = tiles(cascade, "resident", 1, replace(ROWS, segment=64))
     text = tilelang.print_program(program)
-    assert "inverse" not in text and "row_max[i] / 448.0" in text and "x_tile[i, j] / s[i]" in text
+    assert "inverse" not in text and "row_max[i] / 448.0" in text and '"divided", x_tile[i, j], s[i])' in text
     given = values(cascade)
     got, want = interpret.run(program, given), run(cascade, given, "program")
     np.testing.assert_array_equal(got["y"].astype(np.float32), want["y"].astype(np.float32))
