@@ -73,7 +73,8 @@ class ParamSpec:
 
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
-    """One launch. ``binary`` indexes KernelSpec.binaries; units: threads, blocks, bytes."""
+    """One launch. ``binary`` indexes KernelSpec.binaries; units: threads, blocks, bytes. ``early``: it may start while the one
+    before is at work, since it waits for that itself before it reads or writes."""
 
     entry: str
     binary: int
@@ -81,6 +82,7 @@ class LaunchSpec:
     block: tuple[int, int, int]
     shared_bytes: int
     params: tuple[ParamSpec, ...]
+    early: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,9 @@ class KernelSpec:
         del data["binaries"], data["source"]
         if not self.symbols:
             del data["symbols"]
+        for launch in data["launches"]:
+            if not launch["early"]:
+                del launch["early"]
         return data
 
     def at(self, binding: Binding) -> KernelSpec:

@@ -33,6 +33,23 @@ HIP = {"cuInit": "hipInit", "cuDeviceGet": "hipDeviceGet", "cuDevicePrimaryCtxRe
 """What the launcher asks of a driver, as HIP calls it."""
 
 
+class _Attribute(ctypes.Structure):
+    """CUlaunchAttribute."""
+
+    _fields_ = [("id", ctypes.c_int), ("padding", ctypes.c_int), ("value", ctypes.c_int * 16)]
+
+
+class _Config(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = [("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("shared", ctypes.c_uint),
+                ("stream", ctypes.c_void_p), ("attributes", ctypes.POINTER(_Attribute)), ("count", ctypes.c_uint)]
+
+
+_EARLY_SINCE = 12030
+_EARLY = _Attribute(6, 0, (ctypes.c_int * 16)(1))  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+
+
 class Driver:
     """A driver's calls, by CUDA's names, with a check on every status."""
 
@@ -44,6 +61,13 @@ class Driver:
             raise InputError("RF509", "no GPU driver", why=str(error), help="run on a machine with a GPU of the kernels' kind, "
                              "or compile with target='cpu'") from error
         self("cuInit", 0)
+        self.early = kind == "cuda" and self._version() >= _EARLY_SINCE
+        """May a launch begin before the one before it has ended? Graphs know such since CUDA 12.3."""
+
+    def _version(self) -> int:
+        found = ctypes.c_int()
+        call = getattr(self._library, "cuDriverGetVersion", None)
+        return found.value if call is not None and call(ctypes.byref(found)) == 0 else 0
 
     def status(self, name: str, *args: Any) -> int:
         try:
@@ -206,8 +230,13 @@ class CtypesKernel:
                     made = self._maps[key] = _encode(driver, param.tma, address)
                 keep.append(made)
                 values.append(made[1])
-        driver("cuLaunchKernel", function, *launch.grid, *launch.block, launch.shared_bytes, stream,
-               (ctypes.c_void_p * len(values))(*values), None)
+        given = (ctypes.c_void_p * len(values))(*values)
+        if launch.early and driver.early:
+            config = _Config((ctypes.c_uint * 3)(*launch.grid), (ctypes.c_uint * 3)(*launch.block), launch.shared_bytes, stream,
+                             ctypes.pointer(_EARLY), 1)
+            driver("cuLaunchKernelEx", ctypes.byref(config), function, given, None)
+        else:
+            driver("cuLaunchKernel", function, *launch.grid, *launch.block, launch.shared_bytes, stream, given, None)
 
 
 def make_kernel(spec: KernelSpec, driver_path: str) -> tuple[Callable[..., None], Callable[[int], Any]]:

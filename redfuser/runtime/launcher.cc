@@ -40,10 +40,24 @@ using Status = int;
 
 constexpr int kMaxDynamicSharedAttribute = 8;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 constexpr int kCaptureModeRelaxed = 2;         // CU_STREAM_CAPTURE_MODE_RELAXED
+constexpr int kEarlyAttribute = 6;             // CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+constexpr int kEarlySince = 12030;             // the driver's version
 constexpr Status kNoBinaryForGpu = 209;        // CUDA_ERROR_NO_BINARY_FOR_GPU
 
 struct TensorMapBytes {
   alignas(64) unsigned char bytes[128];
+};
+
+struct LaunchAttribute {  // CUlaunchAttribute
+  int id, padding;
+  alignas(8) int value[16];
+};
+
+struct LaunchConfig {  // CUlaunchConfig
+  unsigned grid[3], block[3], shared;
+  Handle stream;
+  const LaunchAttribute* attributes;
+  unsigned count;
 };
 
 struct Driver {
@@ -60,6 +74,9 @@ struct Driver {
   Status (*errorName)(Status, const char**) = nullptr;
   Status (*launch)(Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Handle, void**,
                    void**) = nullptr;
+  // Without it a launch begins when the one before has ended. Graphs know early ones since CUDA 12.3.
+  Status (*driverVersion)(int*) = nullptr;
+  Status (*launchEarly)(const LaunchConfig*, Handle, void**, void**) = nullptr;
   // Absent before CUDA 12; needed only by kernels with tensor-maps.
   Status (*encodeTiled)(void*, int, uint32_t, void*, const uint64_t*, const uint64_t*, const uint32_t*,
                         const uint32_t*, int, int, int, int) = nullptr;
@@ -86,6 +103,9 @@ struct Driver {
     load(exchangeCaptureMode, "cuThreadExchangeStreamCaptureMode", "hipThreadExchangeStreamCaptureMode");
     load(errorName, "cuGetErrorName", "hipDrvGetErrorName");
     load(launch, "cuLaunchKernel", "hipModuleLaunchKernel");
+    load(driverVersion, "cuDriverGetVersion", nullptr, false);
+    int version = 0;
+    if (driverVersion != nullptr && driverVersion(&version) == 0 && version >= kEarlySince) load(launchEarly, "cuLaunchKernelEx", nullptr, false);
     load(encodeTiled, "cuTensorMapEncodeTiled", nullptr, false);
     check(init(0), "cuInit");
   }
@@ -128,6 +148,7 @@ struct Launch {
   std::string entry;
   size_t binary = 0;
   unsigned grid[3] = {1, 1, 1}, block[3] = {1, 1, 1}, shared = 0;
+  bool early = false;
   std::vector<Param> params;
   std::vector<TensorMap> maps;
 };
@@ -333,6 +354,13 @@ class Kernel {
           values[p] = &maps[param.map];
         }
       }
+      if (launch.early && driver_->launchEarly != nullptr) {
+        static const LaunchAttribute early = {kEarlyAttribute, 0, {1}};
+        const LaunchConfig config = {{launch.grid[0], launch.grid[1], launch.grid[2]},
+                                     {launch.block[0], launch.block[1], launch.block[2]}, launch.shared, stream, &early, 1};
+        driver_->check(driver_->launchEarly(&config, device.functions[index], values, nullptr), "cuLaunchKernelEx");
+        continue;
+      }
       driver_->check(driver_->launch(device.functions[index], launch.grid[0], launch.grid[1], launch.grid[2],
                                      launch.block[0], launch.block[1], launch.block[2], launch.shared, stream, values,
                                      nullptr),
@@ -443,6 +471,7 @@ class Kernel {
     }
     for (int i = 0; i < 3; ++i) launch.grid[i] = grid[i], launch.block[i] = block[i];
     launch.shared = static_cast<unsigned>(Integer(object, "shared_bytes"));
+    launch.early = object.count(ffi::String("early")) != 0 && object.at(ffi::String("early")).cast<bool>();
     for (const ffi::Any& value : List(object, "params")) {
       json::Object entry = value.cast<json::Object>();
       Param param;

@@ -18,6 +18,7 @@ from redfuser.cache import Cache
 from redfuser.codegen import toolchain
 from redfuser.codegen.build import Request, _slowed, build, build_many, cache_key, canonical_source, try_build
 from redfuser.codegen.pool import BuildFailure, BuildFailureError, Built, Job, Pool
+from redfuser.codegen.worker import LET_ON, WAIT, overlapped
 from redfuser.errors import BuildError
 
 needs_compilers = pytest.mark.skipif(
@@ -95,6 +96,23 @@ def test_two_launches(pool: Pool, tmp_path: Path) -> None:
     assert all(binary[:4] == b"\x7fELF" for binary in spec.binaries) and spec.source == ROWS
     assert all(r["registers"] > 0 and r["spill_bytes"] == 0 for r in spec.resources) and spec.config == {"tile": 16}
     assert KernelSpec.from_json(spec.to_json(), spec.binaries, spec.source) == spec
+
+
+@needs_compilers
+def test_the_second_launch_starts_early_and_waits(pool: Pool, tmp_path: Path) -> None:
+    """From Hopper on. The first, behind whatever the caller launched, does not."""
+    spec = build(ROWS, ARGS, "rows", "sm_90a", pool=pool, cache=Cache(tmp_path))
+    assert [launch.early for launch in spec.launches] == [False, True]
+    older = build(ROWS, ARGS, "rows", "sm_86", pool=pool, cache=Cache(tmp_path))
+    assert not any(launch.early for launch in older.launches)
+
+
+def test_what_an_early_launch_says_first() -> None:
+    text = 'extern "C" __global__ void k(float* x);\nextern "C" __global__ void __launch_bounds__(64, 1) k(float* x) {\n  x[0] = 1;\n}\n'
+    head, tail = text.split("{\n")
+    for first, last, said in ((True, True, ""), (True, False, LET_ON), (False, False, WAIT + LET_ON), (False, True, WAIT)):
+        assert overlapped(text, "sm_90a", first, last) == head + "{\n" + said + tail, "once, in front of all else"
+        assert overlapped(text, "sm_89", first, last) == text
 
 
 @needs_compilers

@@ -12,7 +12,7 @@
 
 constexpr int kRelaxed = 2, kUnsupported = 900, kImplicit = 906;
 static std::string g_log;
-static int g_fail_load = 0, g_fail_launch = 0, g_mode = 0;
+static int g_fail_load = 0, g_fail_launch = 0, g_mode = 0, g_version = 13000;
 static uintptr_t g_context = 0, g_captured = 0;
 static std::map<uintptr_t, std::string> g_names;    // of functions, by handle
 static std::map<std::string, std::string> g_kinds;  // of their parameters: p a pointer, i an int
@@ -106,5 +106,16 @@ int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsign
                 gx, gy, gz, bx, by, bz, shared, on, g_context);
   if (g_log.size() < 1 << 20) Line((text + Arguments(g_names[reinterpret_cast<uintptr_t>(function)], params)).c_str());
   return 0;
+}
+int cuDriverGetVersion(int* out) { *out = g_version; return 0; }
+void stub_version(int version) { g_version = version; }
+int cuLaunchKernelEx(const void* config, void* function, void** params, void** extra) {
+  struct Config { unsigned grid[3], block[3], shared; void* stream; const int* attributes; unsigned count; };
+  const Config& c = *static_cast<const Config*>(config);
+  for (unsigned i = 0; i < c.count; ++i) {
+    const int* attribute = c.attributes + 18 * i;
+    Line(("with " + std::to_string(attribute[0]) + " = " + std::to_string(attribute[2])).c_str());
+  }
+  return cuLaunchKernel(function, c.grid[0], c.grid[1], c.grid[2], c.block[0], c.block[1], c.block[2], c.shared, c.stream, params, extra);
 }
 }

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import json
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from recorded import StubDriver, fake, split_spec
 
-from redfuser.artifact import ParamSpec
+from redfuser.artifact import KernelSpec, ParamSpec
 from redfuser.errors import ArtifactError, InputError
 from redfuser.runtime import launcher
+from redfuser.runtime.driver import CtypesKernel
 from redfuser.runtime.native import make_kernel
 
 
@@ -40,6 +44,31 @@ def test_launches_in_order_with_maps_and_shared_memory(stub: StubDriver) -> None
     assert stub.lines("launch") == [
         "launch grid 2,3,1 block 128,1,1 shared 100000 stream 0 ctx 1000 first 20000",
         "launch grid 4,1,1 block 64,1,1 shared 0 stream 0 ctx 1000 first 30000"]
+
+
+def test_a_launch_that_waits_for_the_one_before_starts_early(stub: StubDriver, tmp_path: Path) -> None:
+    """It alone is launched with CUDA's attribute 6, by drivers whose graphs know it; all else of it is as it would be, by either
+    launcher. A spec without says nothing of it."""
+    spec = split_spec()
+    first, second = spec.launches
+    early = dataclasses.replace(spec, launches=(first, dataclasses.replace(second, early=True)))
+    launcher(early, driver_path=stub.path).into(*tensors())
+    assert stub.lines("launch") == [
+        "launch grid 2,3,1 block 128,1,1 shared 100000 stream 0 ctx 1000 first 20000",
+        "launch grid 4,1,1 block 64,1,1 shared 0 stream 0 ctx 1000 first 30000"]
+    assert stub.lines("with") == ["with 6 = 1"]
+    old = StubDriver(Path(shutil.copy(stub.path, tmp_path / "old.so")))
+    old.library.stub_version(12020)
+    launcher(early, driver_path=old.path).into(*tensors())
+    assert old.lines("launch") == stub.lines("launch") and not old.lines("with")
+    for driver, times in ((stub, 2), (old, 0)):
+        other = CtypesKernel(early, driver.path)
+        plan, (_, functions) = other._plan(()), other.prepare(0)
+        for n, launch in enumerate(early.launches):
+            other._launch(plan, n, launch, functions[n], ctypes.c_void_p(0), {"q": 0x10000, "k": 0x20000, "o": 0x30000})
+        calls = [line.split(" ctx")[0] for line in driver.lines("launch")]
+        assert calls[2:] == calls[:2] and driver.lines("with") == ["with 6 = 1"] * times
+    assert "early" not in json.dumps(spec.to_json()) and KernelSpec.from_json(early.to_json()).launches == early.launches
 
 
 def test_tensor_maps_are_remembered_by_address(stub: StubDriver) -> None:
