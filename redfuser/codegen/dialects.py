@@ -67,6 +67,7 @@ CUDA = Dialect("import tilelang.language as T", {**_floats({
     "max_nan": 'float z; asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y)); return z;',
     "min_nan": 'float z; asm("min.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y)); return z;',
     "sub_rn": "return __fsub_rn(x, y);",
+    "within_e4m3": "return fabsf(x) > 464.0f ? __int_as_float(0x7fffffff) : x;",
 }), "byte_of_two": ("int", "const unsigned char *at, int odd",
                     "unsigned two = *(const unsigned short *)at; return odd ? two > 255u : two & 255u;"),
     "divided": DIVIDED, WARPS: ("", "", EXCHANGE), SCAN: ("", "", FUNCTIONS)})

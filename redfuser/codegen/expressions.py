@@ -225,9 +225,7 @@ class Expressions:
 
     def eight_bits(self, e: Expr) -> str:
         """A value about to be rounded to e4m3: NaN beyond its range, as torch has it; the GPU's conversion saturates."""
-        x = self.expr(e)
-        text = x if e.dtype == "f32" else f"T.cast({x}, \"float32\")"
-        return f"T.if_then_else(T.max({text}, -({text})) > 464.0, T.float32(float(\"nan\")), {text})"
+        return self.ours("within_e4m3", e if e.dtype == "f32" else Cast(e, "f32"))
 
     def extremum(self, less: str, x: Expr, y: Expr) -> str:
         """max or min of halves, NaN where an operand is: the GPU's own instructions drop it."""

@@ -20,6 +20,7 @@ import torch
 PRELUDE = {"divided": lambda x, t: x / t, "exp2_approx": language.exp2, "reciprocal_approx": lambda x: 1.0 / x, "reciprocal_small": lambda x: 1.0 / x,
            "tanh_approx": language.tanh, "quotient": lambda x, y, z: x * y + x * z,
            "rounded_bf16": lambda x: language.cast(language.cast(x, "bfloat16"), "float32"),
+           "within_e4m3": lambda x: language.if_then_else(language.abs(x) > 464.0, language.float32(float("nan")), x),
            "max_nan": lambda x, y: language.if_then_else(language.Or(x > y, x != x), x, y),
            "min_nan": lambda x, y: language.if_then_else(language.Or(x < y, x != x), x, y)}
 

@@ -231,6 +231,7 @@ def test_quotients_before_few_values_keep_edges(how):
     program = tiles(cascade, "resident", 1, replace(ROWS, segment=64))
     text = tilelang.print_program(program)
     assert "inverse" not in text and "row_max[i] / 448.0" in text and '"divided", x_tile[i, j], s[i])' in text
+    assert text.count('"divided", ') == 1, "what is rounded to 8 bits is spelled once"
     given = values(cascade)
     got, want = interpret.run(program, given), run(cascade, given, "program")
     np.testing.assert_array_equal(got["y"].astype(np.float32), want["y"].astype(np.float32))
