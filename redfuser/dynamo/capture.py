@@ -26,6 +26,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from redfuser.dynamo import foreign
 from redfuser.dynamo.key import attribute
+from redfuser.dynamo.levels import undone
 from redfuser.dynamo.recipe import GivenBack, Out, Recipe
 from redfuser.frontend.training import RANDOM, drawn
 
@@ -51,6 +52,7 @@ def capture(gm: fx.GraphModule, inputs: Sequence[Any]) -> Captured:
 def _capture(gm: fx.GraphModule, inputs: Sequence[Any]) -> Captured:
     mode = FakeTensorMode(static_shapes=True)
     foreign.autocast(gm, inputs)
+    foreign.derivatives(gm)
     foreign.numbers(gm)
     constants = _constants(gm)
     given = [*inputs, *(attribute(gm, name) for name in constants)]
@@ -71,6 +73,8 @@ def _capture(gm: fx.GraphModule, inputs: Sequence[Any]) -> Captured:
         if (tuple(fake.shape), fake.stride(), fake.storage_offset()) != then[:3]:
             raise GivenBack("RF133", "changes the shape or the memory of an input")
         if fake._version != then[3]:
+            if foreign.overlapping(fake):  # what is written to one element is seen in others
+                raise GivenBack("RF133", "writes into an input whose elements share memory")
             changed.append(i)
     _one_device(fakes, leaves, run.values)
     outputs, bases = _outputs(leaves, fakes, run.values)
@@ -88,11 +92,12 @@ def _capture(gm: fx.GraphModule, inputs: Sequence[Any]) -> Captured:
 
 @contextlib.contextmanager
 def _neutral() -> Iterator[None]:
-    """Nothing of the compilation around us is seen by torch.export, and tensors count their versions."""
+    """Nothing of the compilation around us is seen by torch.export, tensors count their versions, and what a graph that fails
+    in its middle leaves of a transform is gone."""
     from torch._guards import tracing
 
     wanted = torch.is_grad_enabled()  # inference_mode(False) turns it on
-    with tracing(None), torch.inference_mode(False), torch.set_grad_enabled(wanted):
+    with tracing(None), torch.inference_mode(False), torch.set_grad_enabled(wanted), undone():
         yield
 
 

@@ -14,6 +14,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from redfuser import errors
 from redfuser.child import Child, Died, environment
 from redfuser.dynamo.options import Chosen
@@ -41,10 +43,13 @@ class Process:
             request = {"id": next(self._ids), "program": str(source), "artifact": str(artifact), "arch": arch,
                        "casts": chosen.casts, "disable": chosen.disable, "verify": chosen.verify, "name": name,
                        "tuning": chosen.tuning, "part": part,
+                       "default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
                        "settings": {k: v for k, v in os.environ.items() if k.startswith("REDFUSER_")}}
             answer = self._ask(request)
             if answer["ok"]:
                 return artifact.read_bytes()
+            if answer.get("kind") == "InternalError":  # nobody knows what it left behind
+                self.stop()
             raise _error(answer)
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -75,7 +80,6 @@ class Process:
 def _write(program: Any, path: Path) -> None:
     """As a file that holds no device: what is compiled is the same for all, and the compile process sees none. Score functions
     of ``flex_attention``, which a file cannot hold, are written out before."""
-    import torch
     from torch.export.passes import move_to_device_pass
 
     from redfuser.frontend.flex import written_out

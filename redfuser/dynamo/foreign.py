@@ -20,6 +20,23 @@ def autocast(gm: fx.GraphModule, inputs: Sequence[Any]) -> None:
         raise GivenBack("RF133", "runs under autocast, whose casts it does not hold")
 
 
+def derivatives(gm: fx.GraphModule) -> None:
+    """``torch.func.grad`` and its like, written out: a level of tensors that torch.export has no form for."""
+    inside = [n.target for m in gm.modules() if isinstance(m, fx.GraphModule) for n in m.graph.nodes if n.op == "call_function"]
+    if any(getattr(t, "__name__", "") in ("_grad_increment_nesting", "_jvp_increment_nesting") for t in inside):
+        raise GivenBack("RF130", "takes derivatives (torch.func)")
+
+
+def overlapping(x: torch.Tensor) -> bool:
+    """Whether two elements may lie in one place (a broadcast input, a window over another)."""
+    end = 0
+    for n, stride in sorted(((n, s) for n, s in zip(x.shape, x.stride()) if n != 1), key=lambda p: p[1]):
+        if stride <= end:
+            return x.numel() > 0
+        end += (n - 1) * stride
+    return False
+
+
 def numbers(gm: fx.GraphModule) -> None:
     """torch.compile makes an input of a Python float as soon as it has had two values. Raises GivenBack RF132."""
     given = [n for n in gm.graph.nodes if n.op == "placeholder" and (source := n.meta.get("grapharg")) is not None

@@ -117,7 +117,7 @@ def _compiled(gm: fx.GraphModule, inputs: Sequence[Any], chosen: Chosen, name: s
     recipe, model = found
     if any(not spec.finished for spec in model.kernels.values()):
         raise GivenBack("RF521", f"kernels for {arch} are HIP text that needs hipcc here")
-    program = Program(model, recipe, gm, inputs, name, chosen.cuda_graphs and arch != "cpu")
+    program = Program(model, recipe, gm, inputs, name, chosen.cuda_graphs and arch != "cpu", chosen.fallback)
     tell(GraphReport(name, came, shapes, report=model.report, key=key,  # type: ignore[arg-type]
                      seconds=time.perf_counter() - started))
     apply_fallback(model.report, chosen.fallback)
@@ -178,7 +178,8 @@ def _device(inputs: Sequence[Any]) -> str:
             odd = type(x) not in PLAIN or x.layout is not torch.strided or x.is_conj() or x.is_neg() or x.is_quantized \
                 or x.dtype.is_complex
             if odd:
-                raise GivenBack("RF133", f"has an input that is a {type(x).__name__} of {x.dtype}, {x.layout}")
+                how = "a negated view (a conjugate's imag)" if x.is_neg() else f"a {type(x).__name__} of {x.dtype}, {x.layout}"
+                raise GivenBack("RF133", f"has an input that is {how}")
         elif x is not None and not isinstance(x, (bool, int, float)):
             raise GivenBack("RF133", f"has an input that is a {type(x).__name__}")
     if len(devices) > 1 or not devices <= {d for d in devices if d.type in ("cpu", "cuda")}:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,8 +21,8 @@ class Program:
     eager: the graph itself, for inputs that share memory in a way that nothing guards."""
 
     def __init__(self, model: CompiledModel, recipe: Recipe, gm: fx.GraphModule, inputs: Sequence[Any], name: str,
-                 replay: bool = False) -> None:
-        self.recipe, self.name, self.eager = recipe, name, gm.forward
+                 replay: bool = False, fallback: str = "warn") -> None:
+        self.recipe, self.name, self.fallback, self.eager = recipe, name, fallback, gm.forward
         self._constants = [(gm, target) for target in recipe.constants]
         given = self._given(tuple(inputs))
         tensors = [given[i] for i in recipe.inputs]
@@ -34,7 +33,7 @@ class Program:
         self._bound = bound
         self._loose = [k for k, t in enumerate(tensors) if not whole(t)]
         self._written = [recipe.inputs.index(i) for i in recipe.writes]
-        self._grad = torch.is_grad_enabled()
+        self._asking = [k for k, t in enumerate(tensors) if t.requires_grad and torch.is_grad_enabled()]
         self._own: tuple[int, ...] | None = None
         self._apart: tuple[int, ...] = ()
         self._told = False
@@ -42,22 +41,23 @@ class Program:
         if replay:
             from redfuser.dynamo.replay import Replayed
 
-            self._run = Replayed(self.compute, self._written, device, name)
+            self._run = Replayed(self.compute, self._written, device, name, fallback)
 
     def __call__(self, *args: Any) -> Any:
         given = self._given(args)
         tensors = [given[i] for i in self.recipe.inputs]
         if self._written and not self._separate(tensors):
             return self.eager(*args)
-        with torch.no_grad() if self._grad else contextlib.nullcontext():
-            found = self._run(tensors)
-            return [self._output(out, given, found) for out in self.recipe.outputs]
+        found = self._run(tensors)
+        return [self._output(out, given, found) for out in self.recipe.outputs]
 
     def _given(self, args: tuple[Any, ...]) -> Sequence[Any]:
         return [*args, *(attribute(gm, target) for gm, target in self._constants)] if self._constants else args
 
     def compute(self, tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
         """The results, laid out as the graph's, in memory of their own; written inputs are written."""
+        if self._asking:  # and no torch.no_grad(): a view that is made under it may not be written to later
+            tensors = [t.detach() if k in self._asking else t for k, t in enumerate(tensors)]
         bound, given = self._bound, tensors
         if self._loose:
             given = list(tensors)
@@ -95,10 +95,10 @@ class Program:
         if all(memory.count(memory[k]) == 1 or not tensors[k].numel() for k in self._written):
             self._apart = places
             return True
-        if not self._told:
+        if not self._told or self.fallback == "error":
             self._told = True
             note = "writes into an input that shares memory with another: run as torch has it"
-            told.tell(told.GraphReport(self.name, "given back", code="RF137", note=note), "warn")
+            told.tell(told.GraphReport(self.name, "given back", code="RF137", note=note), self.fallback)
         return False
 
     def _output(self, out: Any, given: Sequence[Any], found: Sequence[torch.Tensor]) -> Any:
@@ -110,6 +110,8 @@ class Program:
         if kind == "value":
             return out.value
         owner = given[out.of] if kind == "view" else found[out.of]
+        if owner.requires_grad:  # the graph's result does not
+            owner = owner.detach()
         return owner.as_strided(out.shape, out.strides, owner.storage_offset() + out.offset)
 
 

@@ -24,7 +24,9 @@ Compute = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
 class Replayed:
     """Thread-safe: a call at a time, each stream after the last. written: inputs that ``compute`` writes into."""
 
-    def __init__(self, compute: Compute, written: Sequence[int], device: torch.device, name: str) -> None:
+    def __init__(self, compute: Compute, written: Sequence[int], device: torch.device, name: str,
+                 fallback: str = "warn") -> None:
+        self.fallback = "warn" if fallback == "error" else fallback  # it runs as it is compiled, only not replayed
         self.compute, self.written, self.device, self.name = compute, frozenset(written), device, name
         self.lock = threading.Lock()
         self.calls = self.captures = 0
@@ -53,11 +55,11 @@ class Replayed:
                 self.places = places
             for k, (mine, given) in enumerate(zip(self.own, tensors)):
                 if k not in self.fixed:
-                    mine.copy_(given)
+                    mine.copy_(given.detach())
             self.graph.replay()
             found = [r.clone() for r in self.results]
             for k in self.written.difference(self.fixed):
-                tensors[k].copy_(self.own[k])
+                tensors[k].detach().copy_(self.own[k])
             self.done = stream.record_event()
             return found
 
@@ -77,7 +79,8 @@ class Replayed:
                 self.captures = CAPTURES + 1
                 why = f"cannot be captured ({str(error).strip().splitlines()[0][:200]})"
         self.graph, self.own, self.results = None, [], ()
-        told.tell(told.GraphReport(self.name, "given back", code="RF512", note=f"{why}: it runs without a CUDA graph"), "warn")
+        note = f"{why}: it runs without a CUDA graph"
+        told.tell(told.GraphReport(self.name, "given back", code="RF512", note=note), self.fallback)
         return False
 
 

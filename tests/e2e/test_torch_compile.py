@@ -26,7 +26,7 @@ from redfuser.dynamo.compiler import Process
 from redfuser.dynamo.options import chosen
 from redfuser.dynamo.program import Program
 from redfuser.dynamo.recipe import GivenBack, Recipe
-from redfuser.errors import BuildError, InputError, UnsupportedError
+from redfuser.errors import BuildError, InputError, InternalError, LoweringError, UnsupportedError
 
 ROOT = Path(__file__).resolve().parents[2]
 EAGER = {"otherwise": "eager"}
@@ -285,6 +285,112 @@ def test_inputs_that_share_memory_run_as_torch_has_it() -> None:
         torch.testing.assert_close(whole, same)
 
 
+@pytest.mark.parametrize("policy", ["allow", "error"])
+def test_what_is_told_at_a_call_is_told_as_the_options_say(policy: str) -> None:
+    def f(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        a.add_(1)
+        return torch.softmax(b * 2, -1)
+
+    compiled, whole = ours(f, fallback=policy), torch.zeros(3, 8)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compiled(torch.zeros(2, 8), torch.ones(2, 8))
+        for _ in range(2):
+            if policy == "allow":
+                compiled(whole[:2], whole[1:])
+            else:
+                with pytest.raises(LoweringError, match="RF137"):
+                    compiled(whole[:2], whole[1:])
+    assert dynamo.reports()[-1].code == "RF137"
+
+
+def test_a_part_of_a_broadcast_input_is_written_as_eager_writes_it() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        x[0].zero_()
+        return softmax(x)
+
+    for make in (lambda: torch.ones(1, 8).expand(4, 8), lambda: torch.arange(12.0).unfold(0, 4, 2)):
+        dynamo.clear()
+        x, same = make(), make()
+        with torch.no_grad():
+            torch.testing.assert_close(given_back("RF133", f, x), f(same))
+        torch.testing.assert_close(x, same)
+    with torch.no_grad():  # a step between elements is no overlap
+        torch.testing.assert_close(ours(f)(torch.ones(8, 8)[::2, ::2]), f(torch.ones(4, 4)))
+
+
+def test_results_may_be_written_where_gradients_are_on() -> None:
+    def f(x: torch.Tensor) -> Any:
+        y = softmax(x) + 23
+        return x.view(-1), y, y[1:], y.permute(1, 0) + 1
+
+    factor, compiled = torch.ones((), requires_grad=True), ours(f)
+    for k in range(4):
+        compiled(torch.randn(4, 8))[k].mul_(factor).sum().backward()
+    assert factor.grad is not None and came() == ["compiled"]
+
+
+def test_a_detached_input_asks_for_no_gradient() -> None:
+    x = torch.randn(4, 8, requires_grad=True)
+    same, rows, result = ours(lambda x: (x.detach(), x.detach()[1:], softmax(x.detach())))(x)
+    assert not (same.requires_grad or rows.requires_grad or result.requires_grad) and same.data_ptr() == x.data_ptr()
+    assert came() == ["compiled"]
+
+
+def test_derivatives_are_given_back_and_leave_nothing_behind() -> None:
+    def sums(x: torch.Tensor) -> torch.Tensor:
+        return softmax(x)[..., 0].sum()
+
+    x = torch.randn(3, 8)
+    with torch.no_grad():
+        for f in (torch.func.grad(sums), torch.func.hessian(lambda x: torch.logsumexp(x, -1).sum()),
+                  lambda x: torch.func.jvp(softmax, (x,), (x,))[1]):
+            dynamo.clear()
+            torch.testing.assert_close(given_back("RF130", lambda x, f=f: f(x), x), f(x))
+
+
+def test_a_graph_that_fails_inside_of_a_transform_leaves_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from redfuser import pipeline
+    from redfuser.dynamo import worker
+    from redfuser.dynamo.capture import capture
+
+    def within(*_: Any, **__: Any) -> None:
+        torch._C._functorch._vmap_increment_nesting(3, "error")
+        raise UnsupportedError("RF115", "planted")
+
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    graph.call_function(torch._C._functorch._vmap_increment_nesting, (3, "error"))
+    graph.output((graph.call_function(torch.mm, (x, x)),))
+    with torch.no_grad(), pytest.raises(GivenBack):
+        capture(torch.fx.GraphModule({}, graph), [torch.ones(3)])
+    assert torch._C._functorch.get_dynamic_layer_stack_depth() == 0
+    monkeypatch.setattr(pipeline, "run", within)
+    monkeypatch.setattr(torch.export, "load", lambda _: None)
+    wanted = {"tuning": "never", "program": "", "arch": "cpu", "part": "", "default_dtype": "float32", "casts": "preserve",
+              "disable": False, "verify": "0", "name": ""}
+    with pytest.raises(UnsupportedError, match="planted"):
+        worker._compile(wanted)
+    assert torch._C._functorch.get_dynamic_layer_stack_depth() == 0
+
+
+def test_types_that_nothing_names_are_the_default_type() -> None:
+    def f(n: torch.Tensor) -> Any:
+        return torch.zeros(3), torch.softmax(n / 3, -1), n.sin()
+
+    n = torch.arange(24).view(3, 8) % 5
+    with torch.no_grad():
+        for dtype in (torch.float64, torch.bfloat16, torch.float32):
+            torch._dynamo.reset()
+            torch.set_default_dtype(dtype)
+            try:
+                for a, b in zip(ours(f)(n), f(n), strict=True):
+                    torch.testing.assert_close(a, b)
+            finally:
+                torch.set_default_dtype(torch.float32)
+    assert came() == ["compiled"] * 3
+
+
 def test_graphs_that_depend_on_data_are_given_back() -> None:
     from redfuser.dynamo.capture import capture
 
@@ -485,6 +591,21 @@ def test_a_process_that_dies_is_replaced_once(monkeypatch: pytest.MonkeyPatch, t
     with pytest.raises(BuildError, match="out of luck") as caught:
         always.compile(None, "cpu", "x", chosen(), "g")
     assert caught.value.code == "RF136" and always.pid is None
+
+
+BROKEN = """
+import json, sys
+for line in sys.stdin:
+    request = json.loads(line)
+    print(json.dumps({"id": request["id"], "ok": False, "kind": "InternalError", "code": "RF900", "what": "odd"}), flush=True)
+"""
+
+
+def test_a_process_whose_compiler_broke_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = stand_in(monkeypatch, BROKEN)
+    with pytest.raises(InternalError, match="odd"):
+        broken.compile(None, "cpu", "x", chosen(), "g")
+    assert broken.pid is None
 
 
 def test_an_interrupt_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
