@@ -21,7 +21,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # Lower layers first. A package imports packages of its own line or of lines above it, never below. Dotted names are rooms of a
 # package; a module belongs to the longest name it begins with.
 LAYERS = (
-    ("errors", "codes", "dtypes", "rule", "unseen", "strict", "sizes", "fitted", "two_tvms", "tvm_compat", "bounded", "child", "elf", "progress", "turns", "users"),
+    ("errors", "codes", "dtypes", "rule", "unseen", "strict", "sizes", "fitted", "two_tvms", "tvm_compat", "bounded", "child", "elf", "progress", "turns", "users",
+     "casting"),
     ("page", "reported"),
     ("report", "settings", "artifact", "target", "cache", "toolchain"),
     ("verdicts", "outline"),

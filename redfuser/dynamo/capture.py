@@ -26,8 +26,8 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from redfuser.dynamo import foreign
 from redfuser.dynamo.key import attribute
-from redfuser.dynamo.levels import undone
 from redfuser.dynamo.recipe import GivenBack, Out, Recipe
+from redfuser.frontend.levels import undone
 from redfuser.frontend.training import RANDOM, drawn
 
 MODES = ("_set_grad_enabled", "_enter_inference_mode", "_exit_inference_mode", "_enter_autocast", "_exit_autocast")
@@ -52,7 +52,7 @@ def capture(gm: fx.GraphModule, inputs: Sequence[Any]) -> Captured:
 def _capture(gm: fx.GraphModule, inputs: Sequence[Any]) -> Captured:
     mode = FakeTensorMode(static_shapes=True)
     foreign.autocast(gm, inputs)
-    foreign.derivatives(gm)
+    foreign.derived(gm)
     foreign.numbers(gm)
     constants = _constants(gm)
     given = [*inputs, *(attribute(gm, name) for name in constants)]

@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from redfuser.dynamo.recipe import GivenBack
+from redfuser.frontend.levels import derivatives
 
 
 def autocast(gm: fx.GraphModule, inputs: Sequence[Any]) -> None:
@@ -20,10 +21,9 @@ def autocast(gm: fx.GraphModule, inputs: Sequence[Any]) -> None:
         raise GivenBack("RF133", "runs under autocast, whose casts it does not hold")
 
 
-def derivatives(gm: fx.GraphModule) -> None:
-    """``torch.func.grad`` and its like, written out: a level of tensors that torch.export has no form for."""
-    inside = [n.target for m in gm.modules() if isinstance(m, fx.GraphModule) for n in m.graph.nodes if n.op == "call_function"]
-    if any(getattr(t, "__name__", "") in ("_grad_increment_nesting", "_jvp_increment_nesting") for t in inside):
+def derived(gm: fx.GraphModule) -> None:
+    """torch.export has no form for tensors inside of a derivative."""
+    if derivatives(gm):
         raise GivenBack("RF130", "takes derivatives (torch.func)")
 
 

@@ -44,13 +44,12 @@ def _compile(request: dict[str, Any]) -> None:
 
     from redfuser import pipeline, settings
     from redfuser.autotune import lookup
-    from redfuser.dynamo.levels import undone
     from redfuser.runtime.model import CompiledModel
     from redfuser.users import extras_named
 
     settings.configure_logging()
     torch.set_default_dtype(getattr(torch, request["default_dtype"]))  # what operators make of integers and of nothing
-    with extras_named(), undone():
+    with extras_named():
         program = torch.export.load(request["program"])
         known = lookup.look_up(settings.load(tuning=request["tuning"]), request["arch"], request["part"])
         done = pipeline.run(program, arch=request["arch"], casts=request["casts"], disable=request["disable"],

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from redfuser.frontend.imported import Imported, InputSpec, OpaqueCall, Provenance, Static
+
+if TYPE_CHECKING:
+    from redfuser.casting import Casts
 
 __all__ = ["Imported", "InputSpec", "OpaqueCall", "Provenance", "Static", "channels_last", "import_model", "row_scales"]
 
@@ -18,6 +21,15 @@ def import_model(model: Any, args: Sequence[Any] | None = None, kwargs: Mapping[
     Raises :class:`redfuser.errors.InputError` or :class:`redfuser.errors.UnsupportedError` (RF1xx) when the model cannot
     be imported at all. An operator without a converter does not fail the import: it stays a torch call.
     """
+    from redfuser.casting import casts, uncast
+    from redfuser.frontend.levels import undone
+
+    within = casts()
+    with undone(), uncast():
+        return _import(model, args, kwargs, within)
+
+
+def _import(model: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None, within: Casts) -> Imported:
     import torch
 
     if isinstance(model, torch.export.ExportedProgram):
@@ -33,7 +45,7 @@ def import_model(model: Any, args: Sequence[Any] | None = None, kwargs: Mapping[
     if callable(model):
         from redfuser.frontend.module import export
 
-        return _exported(model, export(model, args, kwargs))
+        return _exported(model, export(model, args, kwargs, within))
     from redfuser.errors import InputError
 
     raise InputError("RF110", f"cannot import a {type(model).__name__}",

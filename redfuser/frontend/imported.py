@@ -84,7 +84,8 @@ class Imported:
     in the order of main's outputs. Both specs are ``None`` for ONNX and Relax models: a call then takes the user inputs
     positionally and returns one tensor or a tuple. ``notes`` says what was made opaque, dropped or approximated;
     ``remarks`` are warnings about the model itself, each with its code; ``once`` says which operations' results stand for those
-    of how many further ones that compute the same. ``laid`` names weights that a library wants with channels last.
+    of how many further ones that compute the same. ``laid`` names weights that a library wants with channels last. ``roots``
+    says of each output what made its memory (:mod:`redfuser.frontend.memory`).
     """
 
     mod: Any
@@ -101,6 +102,7 @@ class Imported:
     remarks: tuple[tuple[str, str], ...] = ()
     once: tuple[tuple[Provenance, int], ...] = ()
     laid: tuple[str, ...] = ()
+    roots: tuple[str, ...] = ()
 
     @property
     def user_inputs(self) -> tuple[InputSpec, ...]:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from redfuser.casting import Casts, inside
 from redfuser.errors import InputError, RedFuserError
 from redfuser.frontend.program import quiet
 from redfuser.users import own_code
@@ -58,18 +59,18 @@ def _filled(cell: Any) -> bool:
     return True
 
 
-def export(model: Callable[..., Any], args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None
-           ) -> torch.export.ExportedProgram:
-    """Export at the example's static shapes. Raises InputError: RF117 without example arguments, RF107 when the model itself
-    fails on them, RF118 when torch.export refuses the model."""
+def export(model: Callable[..., Any], args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None,
+           within: Casts = ()) -> torch.export.ExportedProgram:
+    """Export at the example's static shapes, with the autocast ``within`` inside. Raises InputError: RF117 without example
+    arguments, RF107 when the model itself fails on them, RF118 when torch.export refuses the model."""
     if args is None and kwargs is None:
         raise InputError("RF117", "a module or function needs example arguments",
                          why="shapes and dtypes are read from them",
                          help="pass args=(...) and kwargs={...} as you would call it")
     module = model if isinstance(model, nn.Module) else _wrap(model)
-    example = _distinct(*as_call(args, kwargs))
+    example = _distinct(*as_call(args, kwargs), {id(t) for t in (*module.parameters(), *module.buffers())})
     try:
-        with torch.no_grad(), quiet():
+        with torch.no_grad(), quiet(), inside(module, within):
             return torch.export.export(module, *example, strict=False)
     except RedFuserError:
         raise
@@ -102,10 +103,10 @@ def _blame(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
         raise own_code(f"calling {getattr(model, '__name__', type(model).__name__)} on the example", error) from error
 
 
-def _distinct(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The example with every tensor an object of its own: torch.export takes one that is passed twice for one input."""
+def _distinct(args: tuple[Any, ...], kwargs: dict[str, Any], seen: set[int]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The example with every tensor an object of its own, other than those ``seen``: torch.export takes one that is passed
+    twice for one input, and one that is a weight of the model for that weight."""
     leaves, spec = pytree.tree_flatten((args, kwargs))
-    seen: set[int] = set()
     for i, leaf in enumerate(leaves):
         if isinstance(leaf, torch.Tensor):
             leaves[i] = leaf.detach().clone() if id(leaf) in seen else leaf

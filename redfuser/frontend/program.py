@@ -64,7 +64,8 @@ def decompose(program: ExportedProgram) -> ExportedProgram:
         lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
         raise InputError("RF118", "torch.export could not make the model functional",
                          why=f"{type(error).__name__}: {lines[0] if lines else ''}",
-                         help="a model that keeps state in an attribute: return it, or register it as a buffer") from error
+                         help="return what the model changes: state in an attribute, or a tensor that shares memory with "
+                              "another") from error
 
 
 @contextlib.contextmanager

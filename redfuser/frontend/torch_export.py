@@ -18,6 +18,8 @@ from redfuser.frontend.aten import CONVERTERS, Context, Decline
 from redfuser.frontend.builder import Builder
 from redfuser.frontend.dtypes import relax_dtype
 from redfuser.frontend.imported import Imported, InputSpec, Leaf, OpaqueCall, Static
+from redfuser.frontend.levels import derivatives
+from redfuser.frontend.memory import roots
 from redfuser.frontend.opaque import describe, runnable
 from redfuser.frontend.program import (
     DROPPED,
@@ -39,6 +41,11 @@ op = relax.op
 
 def import_program(program: ExportedProgram, origin: Origin | None = None) -> Imported:
     """Import; raises InputError (RF111, RF112, RF114, RF116) and UnsupportedError (RF113, RF115)."""
+    held = [t for t in program.constants.values() if isinstance(t, torch.Tensor)]
+    if derivatives(program.graph_module) or any(map(torch._C._functorch.is_functorch_wrapped_tensor, held)):
+        raise UnsupportedError("RF115", "operators that can neither be compiled nor run as torch calls", where="torch.func",
+                               why="the model takes derivatives (grad, vjp, jvp or what is made of them)",
+                               help="move them out of the exported part, or write the derivative out")
     program = complexes.written_out(flex.written_out(program))
     check_signature(program)
     direct = _Import(program, origin)
@@ -112,7 +119,7 @@ class _Import:
                 self._call(node)
             elif node.op == "get_attr":
                 self._attribute(node)
-        outputs, out_leaves = self._outputs()
+        outputs, out_leaves, made = self._outputs()
         if self.unsupported:
             raise UnsupportedError("RF115", "operators that can neither be compiled nor run as torch calls",
                                    where="; ".join(dict.fromkeys(self.unsupported)),
@@ -136,7 +143,7 @@ class _Import:
             source="torch.export",
             in_spec=spec.in_spec, out_spec=spec.out_spec,
             in_leaves=tuple(self.in_leaves), out_leaves=tuple(out_leaves),
-            notes=tuple(notes), once=tuple(self.builder.once.items()),
+            notes=tuple(notes), once=tuple(self.builder.once.items()), roots=roots(made),
         )
 
     def understood(self) -> bool:
@@ -145,13 +152,14 @@ class _Import:
         return all(n.op in ("placeholder", "output") or n in self.statics or n.target is operator.getitem
                    or str(n.target) in CONVERTERS or str(n.target) in DROPPED for n in self.graph.nodes)
 
-    def _outputs(self) -> tuple[list[Any], list[Leaf]]:
-        values, leaves = [], []
+    def _outputs(self) -> tuple[list[Any], list[Leaf], list[fx.Node]]:
+        values, leaves, made = [], [], []
         nodes = {n.name: n for n in self.graph.nodes}
         for spec in self.program.graph_signature.output_specs:
             if isinstance(spec.arg, TensorArgument):
                 node = nodes[spec.arg.name]
                 values.append(self.value(node))
+                made.append(node)
                 leaves.append(spec.arg.name)
             elif isinstance(spec.arg, ConstantArgument):
                 leaves.append(Static(spec.arg.value))
@@ -159,7 +167,7 @@ class _Import:
                 self.unsupported.append(f"output {spec.arg} (not a tensor)")
         if not values and not self.unsupported:
             raise InputError("RF116", "the model returns no tensor", help="return at least one tensor")
-        return [v for v in values if v is not None], leaves
+        return [v for v in values if v is not None], leaves, made
 
     def value(self, node: fx.Node) -> Any:
         """The Relax value of a node; a static one is written down where it is first needed."""

@@ -20,6 +20,7 @@ from redfuser.errors import InternalError, UnsupportedError
 from redfuser.outer.graph import OuterGraph
 from redfuser.outer.layout import SAME, Layouts
 from redfuser.outer.order import Step, schedule
+from redfuser.outer.owned import copied
 from redfuser.outer.scope import shape_text
 from redfuser.outer.spelling import Speller
 from redfuser.tvm_compat import TupleStructInfo, bytes_of, op_name, relax, results, shape_of, variables
@@ -205,11 +206,22 @@ class _Emitter(Speller):
             if gone:
                 text.append(f"del {', '.join(gone)}")
         results = tuple(self.names[o] for o in outputs)
+        if self.within is None:
+            results = self._own(outputs, folded, text)
         text.append(f"return ({', '.join(results)}{',' if len(results) == 1 else ''})")
         source = f"def forward({', '.join(inputs)}):\n" + "".join(f"    {t}\n" for t in text)
         kernels = {n: n for n in dict.fromkeys(self.kernel_names)}
         opaque = tuple(sorted({s.target for s in self.opaque.values()}))
         return OuterGraph(source, inputs, results, constants, weights, kernels, dict(sorted(counts.items())), opaque)
+
+    def _own(self, outputs: list[str], folded: dict[str, Any], text: list[str]) -> tuple[str, ...]:
+        """The results' names; those that would lie in another's memory are copied in ``text``."""
+        held = [s.name for s in self.imported.inputs]
+        results = [self.names[o] for o in outputs]
+        for i in copied([self.vars[o] for o in outputs], self.imported.roots, held, list(folded), self.value):
+            text.append(f"{results[i]}_{i}_own = {results[i]}.clone(memory_format=torch.contiguous_format)")
+            results[i] += f"_{i}_own"
+        return tuple(results)
 
 
 def _occurrences(step: Step, name: str) -> int:

@@ -130,7 +130,7 @@ def _members(models: Sequence[Parts]) -> dict[str, bytes | torch.Tensor]:
     hashes: dict[str, str] = {}
     described = []
     blobs: dict[str, str] = {}  # content -> member: tied weights are stored once
-    constants = _digests(first)
+    constants, signature = _digests(first), first.signature.to_json()
     for name, digest in constants.items():
         tensor = first.constants[name]
         member = blobs.setdefault(digest, f"constants/{len(blobs)}")
@@ -139,7 +139,8 @@ def _members(models: Sequence[Parts]) -> dict[str, bytes | torch.Tensor]:
     variants: list[dict[str, Any]] = []
     folders = 0
     for model in models:
-        if model.graph.inputs != first.graph.inputs or (model is not first and _digests(model) != constants):
+        same = model is first or (model.signature.to_json() == signature and _digests(model) == constants)
+        if not same or model.graph.inputs != first.graph.inputs:
             raise ArtifactError("RF607", "the models to save together are not the same model",
                                 help="compile one model for several targets, and save those")
         if any(_arch(model) == v["arch"] for v in variants):
@@ -155,7 +156,7 @@ def _members(models: Sequence[Parts]) -> dict[str, bytes | torch.Tensor]:
                          "names": dict(model.graph.kernels),
                          "references": dict(model.graph.references), "report": model.report.lasting().to_json(),
                          "stages": [[kernel, list(dumps.items())] for kernel, dumps in model.stages.items()]})
-    members["model.json"] = _json({"inputs": list(first.graph.inputs), "signature": first.signature.to_json(),
+    members["model.json"] = _json({"inputs": list(first.graph.inputs), "signature": signature,
                                    "constants": described, "variants": variants})
     for name, content in members.items():
         if not isinstance(content, torch.Tensor):

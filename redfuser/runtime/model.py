@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from redfuser.artifact import KernelSpec
+from redfuser.casting import casts, uncast
 from redfuser.errors import InputError, InternalError
 from redfuser.report import Report
 from redfuser.runtime import archive, ops, trial, watched
@@ -19,7 +20,7 @@ from redfuser.runtime.launcher import launcher
 from redfuser.runtime.parts import Graph, Parts, whole
 from redfuser.runtime.reference import reference
 from redfuser.runtime.signature import Signature, of_imported, torch_dtype
-from redfuser.runtime.watched import derivatives, modes, tracing, transforms
+from redfuser.runtime.watched import casting, derivatives, modes, tracing, transforms
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +47,20 @@ class CompiledModel(torch.nn.Module):
                  signature: Signature, report: Report | None = None,
                  stages: Mapping[str, Mapping[str, str]] | None = None) -> None:
         super().__init__()
+        self._followed: dict[str, tuple[torch.Tensor, int]] = {}
         for name, tensor in constants.items():
             if not is_name(name):
                 raise InternalError("RF900", f"constant {name!r} is not an identifier")
-            self.register_buffer(f"c_{name}", _aligned(tensor.detach()))
+            given, here = tensor.detach(), f"c_{name}"
+            self.register_buffer(here, _aligned(given))
+            if getattr(self, here) is not given and not given.is_inference():
+                self._followed[here] = given, given._version
         self._graph, self._signature, self._kernels = graph, signature, dict(kernels)
         self._constants = tuple(constants)
         self._report = report if report is not None else Report("model", "")
         self._stages = {name: dict(dumps) for name, dumps in (stages or {}).items()}
         self._expected = [(torch.Size(s.shape), torch_dtype(s.dtype)) for s in signature.inputs]
+        self._names = [s.name for s in signature.inputs]
         self._positional = signature.positional
         self._as_is = signature.result_is_outputs and len(signature.out_leaves) == graph.outputs
         self._eager: _Bound | None = None
@@ -87,6 +93,7 @@ class CompiledModel(torch.nn.Module):
         """Put ``tensor`` in a constant's place. It is this model's alone, so it lies as the library wants it."""
         setattr(self, buffer, self._graph.laid(buffer.removeprefix("c_"), _aligned(tensor)))
         self._eager = None
+        self._followed.pop(buffer, None)
 
     # -- calling -------------------------------------------------------------------------------------------------------
 
@@ -96,10 +103,15 @@ class CompiledModel(torch.nn.Module):
             tensors = self._signature.bind(args, kwargs)
         if torch.compiler.is_compiling():  # a tracer: kernels as operators, and nothing that asks for data
             return self._as_operators(tensors)
+        if casting() and casts():  # dtypes are fixed
+            with uncast():
+                return self.forward(*args, **kwargs)
         if (modes() or tracing() is not None or transforms() is not None or derivatives._current_level >= 0) \
                 and watched.by_operators(tensors):
             self._signature.check(tensors, self._device_for(tensors))
             return self._as_operators(tensors)
+        if self._followed:
+            self._follow()
         bound = self._eager
         if bound is None:
             bound = self._check(tensors)
@@ -117,12 +129,23 @@ class CompiledModel(torch.nn.Module):
         try:
             outputs = bound.run(bound.device, *tensors, *bound.constants)
         except Exception:
-            watched.plain(tensors)
+            watched.plain(tensors, self._names)
             raise
         return outputs if self._as_is else self._signature.unbind(outputs)
 
+    def _follow(self) -> None:
+        """Constants that were copied, for the way they lie, take over what was written into the originals since."""
+        for name, (given, version) in self._followed.items():
+            if given._version != version:
+                getattr(self, name).copy_(given)
+                self._followed[name] = given, given._version
+
     def _as_operators(self, tensors: Any) -> Any:
         """The call with the kernels as torch operators, which tracers and dispatch modes see."""
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):
+                with torch.autocast(kind, enabled=False):
+                    return self._as_operators(tensors)
         constants = [getattr(self, f"c_{name}") for name in self._constants]
         device = constants[0].device if constants else tensors[0].device
         return self._signature.unbind(self._traced(device, *[t.contiguous() for t in tensors], *constants))
@@ -132,7 +155,7 @@ class CompiledModel(torch.nn.Module):
 
     def _check(self, tensors: Any) -> _Bound:
         """The model bound to the device it is to run on, after every input was found to be as compiled for."""
-        watched.plain(tensors)
+        watched.plain(tensors, self._names)
         device = self._device_for(tensors)
         self._signature.check(tensors, device)
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
@@ -178,6 +201,10 @@ class CompiledModel(torch.nn.Module):
 
     def _bind(self, device: torch.device) -> _Bound:
         """Load the kernels and gather the constants for eager calls."""
+        with uncast():
+            return self._loaded(device)
+
+    def _loaded(self, device: torch.device) -> _Bound:
         loaded = {kernel: launcher(self._kernels[kernel]) for kernel in sorted(set(self._graph.kernels.values()))}
         for kernel in loaded.values():
             kernel.prepare(device)
@@ -206,15 +233,15 @@ class CompiledModel(torch.nn.Module):
                 raise InputError("RF504", "a compiled model has fixed dtypes", why=f"{dtype} would become {found}",
                                  help="convert the original model and compile again")
         super()._apply(fn, recurse)
-        self._eager = None
+        self._eager, self._followed = None, {}
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key not in ("_eager", "_traced")}
+        return {key: value for key, value in self.__dict__.items() if key not in ("_eager", "_traced", "_followed")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._eager = None
+        self._eager, self._followed = None, {}
         self._traced = self._compile({n: ops.register(self._kernels[k]) for n, k in self._graph.kernels.items()})
 
     # -- looking -------------------------------------------------------------------------------------------------------

@@ -86,7 +86,7 @@ class Signature:
         for leaf, given in zip(self.in_leaves, leaves, strict=True):
             if isinstance(leaf, int):
                 tensors[leaf] = given
-            elif isinstance(given, torch.Tensor) or type(given) is not type(leaf.value) or given != leaf.value:
+            elif isinstance(given, torch.Tensor) or not _same(given, leaf.value):
                 raise InputError("RF514", f"an argument is {_short(given)}, compiled for {_short(leaf.value)}",
                                  why="values other than tensors are built into a compiled model",
                                  help="compile again with this value")
@@ -232,6 +232,11 @@ def _input(data: Any) -> TensorSpec:
 def _structure(spec: Any, limit: int = 300) -> str:
     text = " ".join(str(spec).split())
     return text if len(text) <= limit else text[:limit] + "..."
+
+
+def _same(given: Any, value: Any) -> bool:
+    """Also of nan with itself; -0.0 is another number than 0.0."""
+    return type(given) is type(value) and (repr(given) == repr(value) if isinstance(value, float) else bool(given == value))
 
 
 def _short(value: Any) -> str:

@@ -16,6 +16,7 @@ from torch.autograd import forward_ad
 from redfuser.errors import InputError
 
 tracing = torch._C._get_tracing_state
+casting = torch._C._is_any_autocast_enabled
 modes = torch._C._len_torch_dispatch_stack
 transforms = _functorch.peek_interpreter_stack
 derivatives = forward_ad
@@ -45,11 +46,11 @@ def scripting() -> InputError:
                       help="torch.jit.trace, torch.export and torch.compile take it; compiled.save(path) keeps it")
 
 
-def plain(tensors: Sequence[Any]) -> None:
+def plain(tensors: Sequence[Any], names: Sequence[str]) -> None:
     """Raises InputError RF518 for the first tensor whose elements are not in dense memory of its own."""
-    for i, tensor in enumerate(tensors):
+    for name, tensor in zip(names, tensors, strict=True):
         if isinstance(tensor, torch.Tensor) and (what := _odd(tensor)):
-            raise InputError("RF518", f"input {i} is {what}", why="kernels read dense tensors",
+            raise InputError("RF518", f"input '{name}' is {what}", why="kernels read dense tensors",
                              help="convert it before the call: .to_dense(), torch.nested.to_padded_tensor, a real tensor")
 
 

@@ -1,0 +1,170 @@
+"""A compiled model is called like the model it was compiled from: memory, weights, modes and values around the call."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import redfuser
+from redfuser.errors import ArtifactError, InputError, UnsupportedError
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REDFUSER_CACHE_DIR", str(tmp_path_factory.mktemp("store")))
+        patch.setenv("REDFUSER_VERIFY", "0")
+        patch.setenv("REDFUSER_FALLBACK", "allow")
+        yield
+
+
+def compiled(f: Any, *args: Any) -> Any:
+    with torch.no_grad():
+        return redfuser.compile(f, args, target="cpu")
+
+
+def both(f: Any, folder: Path, *args: Any) -> list[Any]:
+    """Compiled, and loaded from a file of it."""
+    made = compiled(f, *args)
+    made.save(folder / "model.rf")
+    return [made, redfuser.load(folder / "model.rf")]
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+
+class Holding(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(4, 8))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        s = torch.softmax(x, -1)
+        return (x, x.mT, x.clone(), x * 1, torch.cat([x]), F.pad(x, (0, 0)), self.w, self.w.clone(), self.w.mT, self.w * 1,
+                s, s.mT, s.clone(), s.mT.clone(), torch.ones(3), torch.eye(3)[1], torch.tensor([1.0, 2.0]), x.split(2)[1])
+
+
+def test_results_share_memory_as_torchs_do(tmp_path: Path) -> None:
+    """What a user writes into a result reaches what it reaches in torch: a clone of an input is none of the input, and a table
+    that the model makes is made anew."""
+    model, x = Holding().eval(), torch.randn(4, 8)
+
+    def shared(results: Any, weights: list[torch.Tensor]) -> list[Any]:
+        owners = {t.untyped_storage().data_ptr(): f"given {i}" for i, t in enumerate([x, *weights])}
+        return [owners.setdefault(t.untyped_storage().data_ptr(), i) for i, t in enumerate(results)]
+
+    with torch.no_grad():
+        wanted = model(x)
+        for each in both(model, tmp_path, x):
+            got = each(x)
+            weights = [b for b in each.buffers() if b.shape == model.w.shape]
+            assert shared(got, weights) == shared(wanted, [model.w])
+            for result in (*got[2:6], got[7], *got[9:17]):
+                result.fill_(3.0)
+            for a, b in zip(each(x), wanted, strict=True):
+                torch.testing.assert_close(a, b)
+
+
+def test_a_weight_that_lies_oddly_is_followed_too() -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("b", torch.randn(40)[3:11])
+            self.w = nn.Parameter(torch.randn(8, 16)[:, 1:9])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.softmax(x @ self.w + self.b, -1)
+
+    model, x = Odd().eval(), torch.randn(3, 8)
+    made = compiled(model, x)
+    with torch.no_grad():
+        for change in (lambda: model.b.mul_(3), lambda: model.w.t().mul_(0.5), lambda: model.load_state_dict(Odd().state_dict())):
+            torch.testing.assert_close(made(x), model(x))
+            change()
+        torch.testing.assert_close(made(x), model(x))
+
+
+def test_an_example_that_is_a_weight_is_an_input() -> None:
+    model = nn.Linear(8, 8)
+
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = model
+
+        def forward(self, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            return torch.softmax(self.linear(x) @ w, -1)
+
+    x, w = torch.randn(3, 8), torch.randn(8, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(Twice(), x, model.weight)(x, w), Twice()(x, w))
+
+
+# -- modes -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("on", [("compile", "call"), ("call",)])
+def test_autocast_is_that_of_the_compilation(on: tuple[str, ...]) -> None:
+    class Layer(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return torch.softmax(x @ y, -1)
+
+    model, args = Layer().eval(), (torch.randn(8, 8) * 9, torch.randn(8, 8))
+
+    def cast(where: str) -> Any:
+        return torch.autocast("cpu", torch.bfloat16) if where in on else contextlib.nullcontext()
+
+    with torch.no_grad():
+        with cast("compile"):
+            wanted = model(*args)
+            made = redfuser.compile(model, args, target="cpu")
+        assert "forward" not in vars(model)
+        for where in ("call", "later"):
+            with cast(where):
+                torch.testing.assert_close(made(*args), wanted)
+
+
+def test_derivatives_are_refused_and_leave_nothing_behind() -> None:
+    def total(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x, -1)[..., 0].sum()
+
+    x = torch.randn(3, 8)
+    for f in (torch.func.grad(total), torch.func.jacrev(lambda x: torch.softmax(x, -1)),
+              lambda x: torch.func.jvp(total, (x,), (x,))[1]):
+        with pytest.raises(UnsupportedError, match=r"RF115(.|\n)*derivatives"):
+            compiled(lambda x, f=f: f(x), x)
+        assert torch._C._functorch.get_dynamic_layer_stack_depth() == 0
+        torch.testing.assert_close(torch.func.jvp(total, (x,), (x,))[1], torch.func.jvp(total, (x,), (x,))[1])
+    torch.testing.assert_close(compiled(lambda x: torch.func.vmap(lambda r: torch.softmax(r, -1))(x), x)(x), torch.softmax(x, -1))
+
+
+# -- values and files --------------------------------------------------------------------------------------------------
+
+
+def test_numbers_among_the_arguments_are_the_same_numbers(tmp_path: Path) -> None:
+    x = torch.randn(3, 8)
+    for each in both(lambda x, s: torch.softmax(x, -1), tmp_path, x, float("nan")):
+        torch.testing.assert_close(each(x, float("nan")), torch.softmax(x, -1))
+    for each in both(lambda x, s: torch.softmax(x, -1) / s, tmp_path, x, 0.0):
+        with pytest.raises(InputError, match="RF514"):
+            each(x, -0.0)
+
+
+def test_an_input_that_is_not_dense_is_named() -> None:
+    x = torch.randn(3, 8)
+    with pytest.raises(InputError, match="RF518 input 'y' is a tensor of layout sparse_coo"):
+        compiled(lambda x, y: torch.softmax(x + y, -1), x, x)(x, x.to_sparse())
+
+
+def test_models_of_other_shapes_are_not_saved_together(tmp_path: Path) -> None:
+    one, other = (redfuser.compile(lambda x: torch.softmax(x, -1), (torch.ones(n, 64),), target=target)
+                  for n, target in ((8, "cpu"), (16, "sm_90a")))
+    with pytest.raises(ArtifactError, match="RF607 the models to save together are not the same model"):
+        one.save(tmp_path / "x.rf", [other])
