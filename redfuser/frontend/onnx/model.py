@@ -17,10 +17,13 @@ from torch import nn
 from redfuser.errors import InputError, UnsupportedError
 from redfuser.frontend.imported import Imported
 from redfuser.frontend.onnx import ops_math, ops_nn, ops_shape  # noqa: F401  (they fill OPS)
-from redfuser.frontend.onnx.node import KNOWN_OPERANDS, OPS, Call, Unsupported, Value, onnx_dtype, tensor
+from redfuser.frontend.onnx.node import KNOWN_OPERANDS, OPS, Call, Unsupported, Value, array, onnx_dtype, tensor
 
 SMALL = 1 << 16
 """Integer and boolean initializers up to this many elements are known when the graph is walked."""
+
+SILENT = frozenset({"stash_type", "momentum", "is_test", "consumed_inputs", "seed", "kernel_shape"})
+"""Attributes that do not say what is computed: at least which precision, training, memory, the shape of a weight."""
 
 
 def is_onnx(model: Any) -> bool:
@@ -187,6 +190,7 @@ class Graph(nn.Module):
                 prepared = [o if i in keep else _operand(kind, i, o, None if known else device)
                             for i, o in enumerate(operands)]
                 results = module(*prepared)
+                _all_asked(node, module.call)
         except Unsupported as error:
             raise _unsupported(f"{kind} ({node.name or node.output[0]})", str(error)) from error
         except (RuntimeError, ValueError, TypeError, IndexError, KeyError) as error:
@@ -197,7 +201,7 @@ class Graph(nn.Module):
                              help="check it with onnx.checker.check_model(model, full_check=True)") from error
         results = results if isinstance(results, (tuple, list)) else (results,)
         for name, value in zip(node.output, results, strict=False):
-            env[name] = value.numpy() if known and isinstance(value, torch.Tensor) else value
+            env[name] = array(value) if known and isinstance(value, torch.Tensor) else value
 
     def provenance(self, path: str) -> tuple[str, str]:
         """Operator and node name for a module path of the export; constants have no node of their own."""
@@ -206,6 +210,24 @@ class Graph(nn.Module):
             return "Constant (onnx)", ""
         node = self.graph.node[int(index)]
         return f"{node.op_type} (onnx)", node.name or node.output[0]
+
+
+def _all_asked(node: Any, call: Call) -> None:
+    """Raises Unsupported for an attribute that nobody asked for and that says other than the operator's default: a later opset
+    has attributes that an implementation does not know."""
+    import onnx
+
+    unknown = call.attributes.keys() - call.asked - SILENT
+    if not unknown:
+        return
+    try:
+        known = onnx.defs.get_schema(node.op_type, call.opset, node.domain or "").attributes
+    except onnx.defs.SchemaError:  # an operator of a vendor
+        known = {}
+    for name in sorted(unknown):
+        default = known[name].default_value if name in known else None
+        if default is None or not default.name or onnx.helper.get_attribute_value(default) != call.attributes[name]:
+            raise Unsupported(f"the attribute {name}")
 
 
 def _unsupported(where: str, why: str) -> UnsupportedError:

@@ -23,8 +23,10 @@ class Call:
 
     def __init__(self, attributes: dict[str, Any], opset: int, outputs: int) -> None:
         self.attributes, self.opset, self.outputs = attributes, opset, outputs
+        self.asked: set[str] = set()
 
     def get(self, name: str, default: Any = None) -> Any:
+        self.asked.add(name)
         return self.attributes.get(name, default)
 
 
@@ -51,11 +53,25 @@ def tensor(value: Any) -> Any:
     """A torch tensor of an operand, sharing memory with a numpy array."""
     if not isinstance(value, np.ndarray):
         return value
-    if value.dtype.kind == "V" or value.dtype.name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
+    if value.dtype.kind == "V" or value.dtype.name in EXTRA:
         size = {1: np.uint8, 2: np.uint16}[value.dtype.itemsize]
         return torch.from_numpy(np.ascontiguousarray(value).view(size)).view(getattr(torch, value.dtype.name))
     value = value if value.flags.writeable else value.copy()
     return torch.from_numpy(np.ascontiguousarray(value).reshape(value.shape))
+
+
+EXTRA = ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
+"""Dtypes that NumPy has from a package that onnx brings along."""
+
+
+def array(value: Any) -> Any:
+    """The inverse of :func:`tensor`."""
+    name = str(value.dtype).removeprefix("torch.")
+    if name not in EXTRA:
+        return value.numpy()
+    import ml_dtypes
+
+    return value.view({1: torch.uint8, 2: torch.uint16}[value.itemsize]).numpy().view(getattr(ml_dtypes, name))
 
 
 def ints(value: Value) -> list[int]:

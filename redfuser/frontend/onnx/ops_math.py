@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import torch
@@ -87,10 +88,13 @@ def clip(call: Call, x: Tensor, low: Tensor | None = None, high: Tensor | None =
 
 
 def convert(x: Tensor, dtype: torch.dtype, saturate: bool = True) -> Tensor:
-    """ONNX casts to float8 saturate unless told otherwise; torch's give NaN."""
+    """ONNX casts to float8 saturate unless told otherwise; what is beyond e4m3's largest is NaN then, of which torch's
+    releases make one or the other."""
     if dtype.is_floating_point and dtype.itemsize == 1 and saturate and x.is_floating_point():
         limit = torch.finfo(dtype).max
         x = torch.clamp(x, -limit, limit)
+    elif dtype is torch.float8_e4m3fn and not saturate and x.is_floating_point():
+        x = torch.where(torch.abs(x) > 464, math.nan, x)  # half-way to what would be the next
     return x.to(dtype)
 
 

@@ -16,10 +16,16 @@ _BRIEF: dict[str, Any] = {
     "Einsum": lambda call, *xs: torch.einsum(call.get("equation").decode(), *xs),
     "GlobalAveragePool": lambda call, x: torch.mean(x, list(range(2, x.dim())), True),
     "GlobalMaxPool": lambda call, x: torch.amax(x, list(range(2, x.dim())), True),
-    "LpNormalization": lambda call, x: x / torch.linalg.vector_norm(x, call.get("p", 2), [call.get("axis", -1)], True),
 }
 for _name, _h in _BRIEF.items():
     implements(_name)(_h)
+
+
+@implements("LpNormalization")
+def lp_norm(call: Call, x: Tensor) -> Tensor:
+    """Rows of zeros stay zero."""
+    norm = torch.linalg.vector_norm(x, call.get("p", 2), [call.get("axis", -1)], True)
+    return torch.where(norm == 0, 0.0, x / norm)
 
 
 @implements("Gemm")

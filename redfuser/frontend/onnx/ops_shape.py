@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from redfuser.frontend.onnx.node import Call, Unsupported, implements, ints, takes_known
+from redfuser.frontend.onnx.node import Call, Unsupported, implements, ints, onnx_dtype, takes_known
 
 takes_known({"Reshape": (1,), "Expand": (1,), "Unsqueeze": (1,), "Squeeze": (1,), "Slice": (1, 2, 3, 4), "Split": (1,),
              "Tile": (1,), "Pad": (1, 2, 3), "OneHot": (1,), "ConstantOfShape": (0,), "Trilu": (1,), "Range": (0, 1, 2)})
@@ -137,6 +137,8 @@ def pad(call: Call, x: Tensor, pads: Any = None, value: Any = None, axes: Any = 
     mode = call.get("mode", b"constant").decode()
     amounts = list(call.get("pads")) if pads is None else ints(pads)
     dims = [d % x.dim() for d in ints(axes)] if axes is not None else list(range(x.dim()))
+    if isinstance(value, Tensor):
+        raise Unsupported("a padding value that depends on data")
     fill = call.get("value", 0.0) if call.opset < 11 else 0 if value is None else np.asarray(value).item()
     before, after = [0] * x.dim(), [0] * x.dim()
     for i, d in enumerate(dims):
@@ -153,6 +155,7 @@ def pad(call: Call, x: Tensor, pads: Any = None, value: Any = None, axes: Any = 
 def dropout(call: Call, x: Tensor, ratio: Any = None, training: Any = None) -> Any:
     if training is not None and not (isinstance(training, np.ndarray) and not training.any()):
         raise Unsupported("Dropout in training mode")
+    call.get("ratio")  # of training
     return (x, torch.ones_like(x, dtype=torch.bool)) if call.outputs > 1 else x
 
 
@@ -188,10 +191,12 @@ def depth_to_space(call: Call, x: Tensor) -> Tensor:
 def space_to_depth(call: Call, x: Tensor) -> Tensor:
     b, c, h, w = x.shape
     n = call.get("blocksize")
-    return x.reshape(b, c, h // n, n, w // n, n).permute(0, 3, 5, 1, 2, 4).reshape(b, c * n * n, h // n, w // n)
+    order = (0, 1, 3, 5, 2, 4) if call.get("mode", b"DCR") == b"CRD" else (0, 3, 5, 1, 2, 4)
+    return x.reshape(b, c, h // n, n, w // n, n).permute(order).reshape(b, c * n * n, h // n, w // n)
 
 
 @implements("EyeLike")
 def eye_like(call: Call, x: Tensor) -> Tensor:
     rows, columns = torch.arange(x.shape[0], device=x.device)[:, None], torch.arange(x.shape[1], device=x.device)
-    return (columns == rows + call.get("k", 0)).to(x.dtype)
+    dtype = call.get("dtype")
+    return (columns == rows + call.get("k", 0)).to(x.dtype if dtype is None else onnx_dtype(dtype))

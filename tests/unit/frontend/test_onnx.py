@@ -269,6 +269,34 @@ def test_shape_arithmetic_is_computed_on_the_way() -> None:
     assert {s.kind for s in imported.inputs} <= {"user", "constant"}
 
 
+def test_attributes_that_change_nothing_are_none() -> None:
+    x = torch.from_numpy(X)
+    for kind, attributes in (("Dropout", {"seed": 3}), ("Softmax", {"axis": -1}), ("ReduceMax", {"noop_with_empty_axes": 0})):
+        run(import_model(graph(kind, [X], 20, 1, **attributes)), (x,))
+
+
+def test_blocks_types_and_rows_of_zeros() -> None:
+    x = torch.arange(16.0).reshape(1, 1, 4, 4)
+    (got,) = run(import_model(graph("SpaceToDepth", [x.repeat(1, 2, 1, 1).numpy()], 20, 1, blocksize=2, mode="CRD")),
+                 (x.repeat(1, 2, 1, 1),))
+    torch.testing.assert_close(got, torch.nn.functional.pixel_unshuffle(x.repeat(1, 2, 1, 1), 2))
+    (eye,) = run(import_model(graph("EyeLike", [i((1, 2), (3, 4))], 20, 1, dtype=TensorProto.DOUBLE)), (torch.ones(2, 2).long(),))
+    assert eye.dtype == torch.float64
+    (rows,) = run(import_model(graph("LpNormalization", [np.zeros((2, 3), np.float32)], 20, 1)), (torch.tensor([[3.0, 4, 0], [0, 0, 0]]),))
+    torch.testing.assert_close(rows, torch.tensor([[0.6, 0.8, 0], [0, 0, 0]]))
+
+
+def test_constants_of_types_that_numpy_lacks() -> None:
+    nodes = [helper.make_node("Cast", ["one"], ["b"], to=TensorProto.BFLOAT16), helper.make_node("Neg", ["b"], ["n"]),
+             helper.make_node("Mul", ["x", "n"], ["y"])]
+    made = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", TensorProto.BFLOAT16, [4])],
+                             [helper.make_tensor_value_info("y", TensorProto.BFLOAT16, None)],
+                             [onnx.numpy_helper.from_array(np.array(2.0, np.float32), "one")])
+    imported = import_model(helper.make_model(made, opset_imports=[helper.make_opsetid("", 20)], ir_version=10))
+    x = torch.arange(4.0).bfloat16()
+    assert torch.equal(run(imported, (x,))[0], x * -2)
+
+
 def test_quantisation_to_float8_saturates() -> None:
     made = graph(
         "QuantizeLinear", [f(4) * 1000, np.array(1.0, np.float32)], 21, 1, output_dtype=TensorProto.FLOAT8E4M3FN
@@ -276,6 +304,8 @@ def test_quantisation_to_float8_saturates() -> None:
     imported = import_model(made)
     x = torch.tensor([1000.0, -1000.0, 3.3, 0.0])
     assert run(imported, (x, torch.tensor(1.0)))[0].float().tolist() == [448.0, -448.0, 3.25, 0.0]
+    (cast,) = run(import_model(graph("Cast", [f(4)], 21, 1, to=TensorProto.FLOAT8E4M3FN, saturate=0)), (x,))
+    assert cast.float().isnan().tolist() == [True, True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -285,6 +315,8 @@ def test_quantisation_to_float8_saturates() -> None:
         ("Resize", [f(1, 1, 4, 4)], {}),
         ("Reshape", [X, i(3, 24)], {}),
         ("MaxPool", [f(1, 1, 4, 4)], {"kernel_shape": [2, 2], "storage_order": 1}),
+        ("Attention", [f(1, 2, 4, 8)] * 3, {"left_window_size": 1}),  # of a later opset
+        ("Softmax", [X], {"temperature": 2.0}),
     ],
 )
 def test_what_has_no_torch_form_is_one_coded_error(
