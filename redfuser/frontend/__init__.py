@@ -26,7 +26,19 @@ def import_model(model: Any, args: Sequence[Any] | None = None, kwargs: Mapping[
 
     within = casts()
     with undone(), uncast():
-        return _import(model, args, kwargs, within)
+        return _checked(_import(model, args, kwargs, within))
+
+
+def _checked(imported: Imported) -> Imported:
+    from redfuser.errors import InputError
+    from redfuser.frontend.dtypes import UNCALLED
+
+    odd = [f"{i.name}: {i.dtype}" for i in imported.inputs if i.dtype in UNCALLED]
+    if odd:
+        raise InputError("RF112", "inputs of an unsupported dtype or layout", where="; ".join(odd),
+                         why="of the unsigned integers a compiled model takes those of 8 bits",
+                         help="convert these tensors before the call: .to(torch.int32), .to(torch.int64)")
+    return imported
 
 
 def _import(model: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None, within: Casts) -> Imported:

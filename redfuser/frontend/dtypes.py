@@ -14,6 +14,10 @@ _DTYPES = {
 _NAMES = {name: dtype for dtype, name in _DTYPES.items()}
 
 
+UNCALLED = frozenset({"uint16", "uint32", "uint64"})
+"""What a model may compute in between and is neither called with nor holds: torch has next to no operators on them."""
+
+
 def supported(dtype: torch.dtype) -> bool:
     """Whether Relax has the dtype (it has no complex numbers and no quantised tensors)."""
     return dtype in _DTYPES

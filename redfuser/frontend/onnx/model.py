@@ -183,7 +183,9 @@ class Graph(nn.Module):
         known = all(isinstance(o, np.ndarray) for o in operands if o is not None)
         kind = _kind(node)
         try:
-            if known and kind not in OPS:
+            if kind not in OPS and not known:
+                raise Unsupported("a shape, axis or size depends on data")
+            if kind not in OPS:
                 results: Any = _evaluate(node, operands, self.opsets)
             else:
                 keep = KNOWN_OPERANDS.get(kind, ())

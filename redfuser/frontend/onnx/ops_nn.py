@@ -99,7 +99,10 @@ def max_pool(call: Call, x: Tensor) -> Any:
     stride, dilation = list(call.get("strides") or [1] * rank), list(call.get("dilations") or [1] * rank)
     if call.outputs > 1 or call.get("storage_order", 0):
         raise Unsupported("MaxPool with indices")
-    x, pad = _padded(x, *_padding(call, x, kernel, stride, dilation), value=-math.inf)
+    before, after = _padding(call, x, kernel, stride, dilation)
+    if any(2 * p > n for p, n in zip(before, kernel, strict=True)):
+        raise Unsupported("MaxPool with a padding of more than half a window")
+    x, pad = _padded(x, before, after, value=-math.inf)
     f = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}[rank]
     return f(x, kernel, stride, pad, dilation, bool(call.get("ceil_mode", 0)))
 
@@ -110,8 +113,9 @@ def average_pool(call: Call, x: Tensor) -> Tensor:
     rank = len(kernel)
     stride = list(call.get("strides") or [1] * rank)
     before, after = _padding(call, x, kernel, stride, [1] * rank)
-    if before != after or any(d != 1 for d in call.get("dilations") or ()):
-        raise Unsupported("AveragePool with uneven padding or dilation")
+    wide = any(2 * p > n for p, n in zip(before, kernel, strict=True))
+    if wide or before != after or any(d != 1 for d in call.get("dilations") or ()):
+        raise Unsupported("AveragePool with uneven padding, a padding of more than half a window, or dilation")
     f = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}[rank]
     return f(x, kernel, stride, before, bool(call.get("ceil_mode", 0)), bool(call.get("count_include_pad", 0)))
 

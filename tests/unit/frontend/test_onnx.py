@@ -317,6 +317,8 @@ def test_quantisation_to_float8_saturates() -> None:
         ("MaxPool", [f(1, 1, 4, 4)], {"kernel_shape": [2, 2], "storage_order": 1}),
         ("Attention", [f(1, 2, 4, 8)] * 3, {"left_window_size": 1}),  # of a later opset
         ("Softmax", [X], {"temperature": 2.0}),
+        ("Range", [np.array(0.0, np.float32)] * 3, {}),
+        ("MaxPool", [f(1, 1, 8, 8)], {"kernel_shape": [3, 3], "pads": [2, 2, 2, 2]}),
     ],
 )
 def test_what_has_no_torch_form_is_one_coded_error(
@@ -325,6 +327,11 @@ def test_what_has_no_torch_form_is_one_coded_error(
     with pytest.raises(RedFuserError) as caught:
         import_model(graph(kind, operands, 18, 1, **attributes))
     assert caught.value.code == "RF115" and kind in caught.value.where and f"the_{kind}" in caught.value.where
+
+
+def test_wide_unsigned_inputs_are_refused() -> None:
+    with pytest.raises(RedFuserError, match=r"RF112.*x0: uint16"):
+        import_model(graph("Cast", [np.zeros(4, np.uint16)], 20, 1, to=TensorProto.FLOAT))
 
 
 def test_dynamic_inputs_are_refused() -> None:
