@@ -14,7 +14,7 @@ from statistics import median, quantiles
 from typing import Any
 
 from redfuser.bench import rows as measured
-from redfuser.errors import RedFuserError
+from redfuser.errors import InputError, RedFuserError
 from redfuser.runtime import archive
 from redfuser.runtime.parts import Parts
 from redfuser.target import Target, target
@@ -59,7 +59,7 @@ def said(where: Path, arch: str) -> Iterator[dict[str, Any]]:
     spilled. Of a file of such rows, or of every ``.rf`` and ``.rf.gz`` of a folder that says of which tile program its kernels
     are. Raises ArtifactError for one without kernels for ``arch``."""
     if where.is_file():
-        yield from map(json.loads, _text(where).splitlines())
+        yield from _rows(where)
         return
     seen: set[str] = set()
     for path in sorted((*where.glob("*.rf"), *where.glob("*.rf.gz"))):
@@ -78,6 +78,14 @@ def said(where: Path, arch: str) -> Iterator[dict[str, Any]]:
 
 def _text(path: Path) -> bytes:
     return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    """Raises InputError RF196."""
+    try:
+        return [json.loads(line) for line in _text(path).splitlines()]
+    except (OSError, ValueError) as error:
+        raise InputError("RF196", f"{path} is no file of such rows", why=str(error)) from error
 
 
 def _read(path: Path, arch: str) -> Parts:
@@ -148,7 +156,7 @@ def candidates(path: Path, at: Target) -> list[list[str]]:
     than the best the present choice takes and the model's first. A row of the file: name, tiles, ms, chosen (its place in the
     present order; None where another strategy is chosen), rest (predicted ms of the call's other kernels)."""
     families: dict[str, list[tuple[float, float, float]]] = {}
-    for row in map(json.loads, _text(path).splitlines()):
+    for row in _rows(path):
         time = predicted(parse(row["tiles"]), at)
         place = float("inf") if row["chosen"] is None else row["chosen"]
         whole = float("inf") if time is None else 1e3 * time + row["rest"]

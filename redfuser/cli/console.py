@@ -9,7 +9,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +105,13 @@ EVERY_S, EVERY_LIVE_S = 5.0, 0.1
 @contextmanager
 def step(text: str, quiet: bool = False) -> Iterator[None]:
     """One line of progress on stderr, with the seconds it took: how far it is while it runs, on a terminal as it goes,
-    elsewhere a line every few seconds."""
+    elsewhere a line every few seconds. What a model's own code prints meanwhile is no data: it goes to stderr too."""
+    with redirect_stdout(sys.stderr), _timed(text, quiet):
+        yield
+
+
+@contextmanager
+def _timed(text: str, quiet: bool) -> Iterator[None]:
     if quiet:
         yield
         return

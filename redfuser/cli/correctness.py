@@ -78,6 +78,8 @@ def correctness(building: Path | None, running: Path | None, interpret: bool, li
         earlier = since / JSONL if since is not None else None
         _show_build(build(programs, target, building, jobs or cores, limit_s, click.echo, earlier))
     elif running is not None:
+        if not running.is_dir():
+            raise InputError("RF194", f"no folder {running}", help="--build DIR makes one")
         import torch
 
         from redfuser.bench import provenance

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
+import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,15 +31,15 @@ def load(spec: str) -> Named:
     return (model, args), RF107 when the module or the function itself raises. A .pt2 file is read by
     ``torch.export.load``: open files from people you trust only."""
     path = Path(spec)
-    if path.suffix == ".onnx":
+    if path.suffix.lower() == ".onnx":
         return Named(path.name, _existing(path))
-    if path.suffix == ".pt2":
+    if path.suffix.lower() == ".pt2":
         import torch
 
         from redfuser.frontend.program import quiet
 
         try:
-            with quiet():
+            with quiet(), _unlogged("torch.export"):
                 return Named(path.name, torch.export.load(_existing(path)))
         except Exception as e:
             if isinstance(e, InputError):
@@ -49,6 +51,18 @@ def load(spec: str) -> Named:
         return _call(spec, module, function)
     raise InputError("RF192", f"{spec}: not a model", why="a model is a .pt2 file, an .onnx file, or module:function",
                      help="torch.export.save(torch.export.export(model, args), 'model.pt2')")
+
+
+@contextlib.contextmanager
+def _unlogged(name: str) -> Iterator[None]:
+    """torch logs the stack trace of an error that it raises besides."""
+    logger = logging.getLogger(name)
+    before = logger.disabled
+    logger.disabled = True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def _existing(path: Path) -> str:

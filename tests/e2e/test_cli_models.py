@@ -30,6 +30,10 @@ class Block(torch.nn.Module):
 def block():
     return Block().eval(), (torch.randn(2, 24, 32),)
 
+def talking():
+    print("of the model's own")
+    return block()
+
 def farthest():
     def f(x):
         return (x - x.mean(-1, keepdim=True)).abs().argmax(-1)
@@ -77,6 +81,11 @@ def test_compile_checks_saves_and_loads(folder: Path) -> None:
     model, args = module.block()
     with torch.no_grad():
         torch.testing.assert_close(loaded(*args), model(*args), rtol=1e-4, atol=1e-5)
+
+
+def test_what_a_model_prints_is_no_data(folder: Path) -> None:
+    done = invoke("explain", "some_models:talking", "--json", "-q")
+    assert json.loads(done.stdout)["cascades"] and "of the model's own" in done.stderr
 
 
 def test_an_exported_program(folder: Path) -> None:

@@ -74,6 +74,16 @@ def test_bad_input(args: tuple[str, ...], code: int, text: str) -> None:
     assert text in r.stderr and "Traceback" not in r.output
 
 
+def test_files_that_are_none_are_told_without_a_trace(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    junk = tmp_path / "junk.pt2"
+    junk.write_bytes(b"junk")
+    for args, code in ((("explain", str(junk)), "RF192"), (("bench", "model", str(junk)), "RF196"),
+                       (("bench", "correctness", "--run", str(tmp_path / "none")), "RF194"),
+                       (("explain", str(tmp_path / "JUNK.ONNX")), "RF192 no file")):
+        done = CliRunner().invoke(cli, args)
+        assert done.exit_code == 1 and code in done.stderr and "Traceback" not in done.stderr + caplog.text
+
+
 def test_a_file_that_is_no_exported_program(tmp_path: Path) -> None:
     path = tmp_path / "model.pt2"
     path.write_bytes(b"not a zip")
