@@ -350,8 +350,7 @@ def test_derivatives_are_given_back_and_leave_nothing_behind() -> None:
 
 
 def test_a_graph_that_fails_inside_of_a_transform_leaves_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    from redfuser import pipeline
-    from redfuser.dynamo import worker
+    from redfuser import frontend
     from redfuser.dynamo.capture import capture
 
     def within(*_: Any, **__: Any) -> None:
@@ -365,12 +364,9 @@ def test_a_graph_that_fails_inside_of_a_transform_leaves_it(monkeypatch: pytest.
     with torch.no_grad(), pytest.raises(GivenBack):
         capture(torch.fx.GraphModule({}, graph), [torch.ones(3)])
     assert torch._C._functorch.get_dynamic_layer_stack_depth() == 0
-    monkeypatch.setattr(pipeline, "run", within)
-    monkeypatch.setattr(torch.export, "load", lambda _: None)
-    wanted = {"tuning": "never", "program": "", "arch": "cpu", "part": "", "default_dtype": "float32", "casts": "preserve",
-              "disable": False, "verify": "0", "name": ""}
+    monkeypatch.setattr(frontend, "_import", within)
     with pytest.raises(UnsupportedError, match="planted"):
-        worker._compile(wanted)
+        frontend.import_model(None)
     assert torch._C._functorch.get_dynamic_layer_stack_depth() == 0
 
 
