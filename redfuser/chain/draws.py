@@ -10,7 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from math import prod
+from math import inf, prod
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from redfuser.acrf.expr import COMPARISONS, FLOATS, Const, Expr, Index, Load, Op
 from redfuser.chain import kinds
 from redfuser.chain.kinds import PARTS, PEAKS, SINGLE, Place
 from redfuser.chain.smaller import span
+
+LOW = -100.0
+"""Numbers below it are there to be left out: their weight is none beside a score that is not as low."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,9 @@ def draws(cascade: Cascade) -> Iterator[Draw]:
         yield Draw("in order, ragged", kinds=own_floats, turn=5, ordered=True)
     if len(floats) > 1:
         yield Draw("-inf jointly", "positive", {n: "hidden" for n in along}, turn=0 if few >= PARTS else 1)
+    if _filled(cascade):
+        for n in [t.name for t in floats if t.name not in along] or along:
+            yield Draw(f"{n} inf among positive", "positive", {n: "inf"})
     for n in (t.name for t in floats):
         for k in SINGLE if few < PARTS else SINGLE[:1]:
             yield Draw(f"{n} nan, {k}", kinds={n: "nan"}, turn=k)
@@ -206,6 +212,13 @@ def _told_apart(cascade: Cascade) -> frozenset[str]:
         if all(sides):
             found |= {k.tensor for side in sides for k in side if isinstance(k, Load) and k.dtype != "bool"}
     return frozenset(found)
+
+
+def _filled(cascade: Cascade) -> bool:
+    """Does a mask put a number in the place of what it hides? That number counts where what is left of a row is lower still:
+    where an infinity meets numbers of one sign (:func:`draws`), all of a row is -inf, and of the next one nothing."""
+    return any(isinstance(y, Const) and y.dtype in FLOATS and -inf < float(y.value) < LOW for s in cascade.stmts
+               for x in walk(s.expr) if isinstance(x, Op) and x.name == "select" for y in children(x))
 
 
 def _limits(cascade: Cascade) -> dict[str, int]:
