@@ -40,7 +40,7 @@ def check_roundings(fused: Fused, seed: int = 0) -> Iterator[str]:
         yield "rounding: the certificate lists moved roundings, the cascade rounds nowhere"
         return
     u = max((UNIT[d] for d in narrow), default=UNIT["f32"])
-    trials = [Strain(kind, kind) for kind in ("positive", "normal") for _ in range(2)]
+    trials = [Strain(kind, kind) for kind in ("positive", "normal", *8 * ("low",)) for _ in range(2)]
     s = sample(cascade, {}, "positive", length, seed, inner=4)
     tensors = strained(cascade, s, trials, seed)
     plain = evaluated(cascade, machine(cascade, s, tensors, len(trials), domain("f64", True)))

@@ -158,6 +158,8 @@ def _elements(kind: str, dtype: str, first: Array, second: Array, third: Array) 
             return np.where(third < 0.5, _mask(dtype), normal)
         case "faint":
             return np.where(third < 0.5, -1e4, normal)
+        case "low":  # weights of most are below what half precision has in full, of all rows or of those that a mask leaves
+            return np.where(third < 0.03, normal, normal - 14)
         case "bottom":
             return np.full(first.shape, -largest(dtype))
         case "deep":

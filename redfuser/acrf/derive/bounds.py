@@ -119,7 +119,7 @@ def follows_maximum(d: Decomposition, p: Part, conds: Conds) -> bool:
 def _follows(d: Decomposition, e: Expr, conds: Conds) -> bool:
     if not (isinstance(e, Op) and e.name in ("exp", "exp2")):
         return False
-    return proved_below_zero(d, e.args[0], conds) or maximum_in(d, _unclamped(d, d.scope.resolve(e.args[0])), conds) is not None
+    return proved_below_zero(d, e.args[0], conds) or maximum_in(d, unclamped(d, d.scope.resolve(e.args[0])), conds) is not None
 
 
 def _moving_factors(d: Decomposition, e: Expr) -> Iterator[Expr]:
@@ -172,14 +172,14 @@ def _narrow(e: Expr) -> Expr:
     return map_children(e, _narrow) if isinstance(e, Op) and e.name in ("add", "sub", "neg") else e
 
 
-def _unclamped(d: Decomposition, e: Expr) -> Expr:
+def unclamped(d: Decomposition, e: Expr) -> Expr:
     """Without clamps at the largest finite number, which change infinities only."""
     if isinstance(e, Op) and e.name in ("min", "max"):
         for value, limit in (e.args, e.args[::-1]):
             v = constant_of(limit)
             if v is not None and abs(v) >= LARGEST[e.dtype] and (v > 0) == (e.name == "min"):
-                return _unclamped(d, value)
-    return map_children(e, lambda x: _unclamped(d, x))
+                return unclamped(d, value)
+    return map_children(e, lambda x: unclamped(d, x))
 
 
 def proved_below_zero(d: Decomposition, arg: Expr, conds: Conds) -> bool:
@@ -206,10 +206,10 @@ def _covered(d: Decomposition, whole: Poly, results: tuple[Mono, ...], conds: Co
     if not left:
         return not whole
     return any(_covered(d, add(whole, gap, -1), tuple(m for m in left if m != mono), conds)
-               for mono in left for gap in _gaps(d, mono, whole[mono], conds))
+               for mono in left for gap in gaps(d, mono, whole[mono], conds))
 
 
-def _gaps(d: Decomposition, mono: Mono, c: Fraction, conds: Conds) -> Iterator[Poly]:
+def gaps(d: Decomposition, mono: Mono, c: Fraction, conds: Conds) -> Iterator[Poly]:
     """Every ``factor * (A - m)`` (or ``factor * (m - A)``), never positive, whose part in the extremum m is ``c * mono``."""
     for at, (base, q) in enumerate(mono):
         others = (*mono[:at], *mono[at + 1:])

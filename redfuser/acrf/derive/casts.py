@@ -2,7 +2,9 @@
 
 ``preserve``: a rounding to f16 or bf16 is *relative*, so it commutes with a non-negative scale: ``f16(g h)`` becomes
 ``f16(g) h`` with a relative difference of at most ``2u + u**2`` per element (``u`` the unit roundoff), listed in the
-certificate. Everything else (fp8, ``round``, a rounding of a sum of data and results) stays where it is, or refuses.
+certificate. Not so below f16's smallest normal number: where ``g`` may be there and ``h`` above 1 (weights of which a mask
+takes away all but small ones, made to sum to 1 again) the rounding is taken at the running results. Everything else (fp8,
+``round``, a rounding of a sum of data and results) stays where it is, or refuses.
 
 ``elide``: a rounding of one term stays, taken at the running results instead of the final ones (the FP8 single-pass
 form), and the accumulator is rescaled as they change; a rounding of a sum of terms is dropped. Each is listed with its bound.
@@ -13,7 +15,8 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 
-from redfuser.acrf.derive.bounds import bound_of
+from redfuser.acrf.derive.attained import at_least_one
+from redfuser.acrf.derive.bounds import bound_of, divisor
 from redfuser.acrf.derive.decomposition import Decomposition
 from redfuser.acrf.derive.terms import Part, Term
 from redfuser.acrf.expr import FLOATS, Cast, Expr, Op
@@ -81,11 +84,28 @@ def _relative(d: Decomposition, e: Cast, t: Term) -> Term:
     bound = bound_of(d, data)
     if bound is None and not d.ranges.fits(core, e.dtype):
         return _running(d, e, t)
+    if moved and _may_vanish(d, e, core, results):
+        return _running(d, e, t)
     if moved:
         d.roundings.append(
             f"{e}: {e.dtype} rounding moves across {', '.join(dict.fromkeys(moved))}; relative change at most "
             f"2u + u*u = {2 * u + u * u:.4g} (u = {u:.4g}) for magnitudes above {SMALLEST_NORMAL[e.dtype]:.3g}")
     return replace(t, coefficient=Fraction(1), parts=(_inside(inside, e, t.coefficient), *results))
+
+
+def _may_vanish(d: Decomposition, e: Cast, core: Expr, results: list[Part]) -> bool:
+    """May the rounding of ``core`` alone lose digits that the program's has? Not where ``core`` is never below what the dtype
+    has in full, and not where what scales it afterwards is at most 1: the program then rounds something smaller still."""
+    return not (keeps_digits(core, e.dtype) or all(
+        at_least_one(d, p.base) if p.power < 0 else d.ranges.of(p.base).hi <= 1.0 for p in map(divisor, results)))
+
+
+def keeps_digits(e: Expr, dtype: str) -> bool:
+    """Is a rounding of it to ``dtype`` relative however small it is: of a number of that dtype already, or one whose range is
+    float32's?"""
+    while isinstance(e, Cast) and e.arg.dtype in FLOATS and widens(e.arg.dtype, e.dtype):
+        e = e.arg
+    return e.dtype == dtype or SMALLEST_NORMAL[dtype] <= SMALLEST_NORMAL["f32"]
 
 
 def _running(d: Decomposition, e: Cast, t: Term) -> Term:

@@ -14,7 +14,7 @@ from fractions import Fraction
 from itertools import combinations
 
 from redfuser.acrf.cascade import Let, Reduce
-from redfuser.acrf.derive.casts import RELATIVE
+from redfuser.acrf.derive.casts import RELATIVE, keeps_digits
 from redfuser.acrf.derive.derivation import Derivation
 from redfuser.acrf.derive.spelling import factor_text
 from redfuser.acrf.derive.values import F1, Value, own_name
@@ -94,7 +94,7 @@ class _Apart:
         if isinstance(e, Cast) and widens(e.arg.dtype, e.dtype):
             return inner if inner.dtype == e.dtype else Cast(inner, e.dtype)
         if isinstance(e, Cast) or e.dtype in ("f16", "bf16"):
-            if e.dtype not in RELATIVE or not self.work.ranges.fits(inner, e.dtype):
+            if e.dtype not in RELATIVE or not (self.work.ranges.fits(inner, e.dtype) and keeps_digits(inner, e.dtype)):
                 raise _Stays
             u, out = UNIT[e.dtype], ", ".join(factor_text(s, p) for s, p in moved)
             self.roundings.append(
