@@ -102,7 +102,7 @@ class Wider:
         return [_typed(r) for r in interpret.run_all(tiles, given, wide, steps)]
 
     def _run_one(self, tiles: TileProgram, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return _typed(self.twin.program, interpret.run(tiles, arguments(self.twin.program, tiles, inputs)))
+        return _typed(interpret.run(tiles, arguments(self.twin.program, tiles, inputs)))
 
 
 def _apart(ours: np.ndarray, theirs: np.ndarray, want: Want) -> str:

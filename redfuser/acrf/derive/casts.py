@@ -3,8 +3,8 @@
 ``preserve``: a rounding to f16 or bf16 is *relative*, so it commutes with a non-negative scale: ``f16(g h)`` becomes
 ``f16(g) h`` with a relative difference of at most ``2u + u**2`` per element (``u`` the unit roundoff), listed in the
 certificate. Not so below f16's smallest normal number: where ``g`` may be there and ``h`` above 1 (weights of which a mask
-takes away all but small ones, made to sum to 1 again) the rounding is taken at the running results. Everything else (fp8,
-``round``, a rounding of a sum of data and results) stays where it is, or refuses.
+takes away all but small ones, made to sum to 1 again) it refuses. Everything else (fp8, ``round``, a rounding of a sum of
+data and results) stays where it is, or refuses.
 
 ``elide``: a rounding of one term stays, taken at the running results instead of the final ones (the FP8 single-pass
 form), and the accumulator is rescaled as they change; a rounding of a sum of terms is dropped. Each is listed with its bound.
@@ -85,7 +85,9 @@ def _relative(d: Decomposition, e: Cast, t: Term) -> Term:
     if bound is None and not d.ranges.fits(core, e.dtype):
         return _running(d, e, t)
     if moved and _may_vanish(d, e, core, results):
-        return _running(d, e, t)
+        raise Refuse("RF205", f"{' * '.join(str(p.base) for p in results if p.power < 0)} is at least 1",
+                     f"{e} has digits where {core}, which may be below {SMALLEST_NORMAL[e.dtype]:.3g}, has none left",
+                     "divide in one kernel and multiply in a second, or round to bf16")
     if moved:
         d.roundings.append(
             f"{e}: {e.dtype} rounding moves across {', '.join(dict.fromkeys(moved))}; relative change at most "
