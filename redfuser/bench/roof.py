@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
@@ -32,8 +33,10 @@ KNOWN = {
 }
 
 
+@cache
 def roof(device: str) -> Roof | None:
-    """The roof of the device in use: known, else measured in two seconds; None for a CPU."""
+    """The roof of the device in use: known, else measured in two seconds, once (nothing else may be at work there then); None
+    for a CPU."""
     if not device.startswith("cuda"):
         return None
     name = torch.cuda.get_device_name()

@@ -16,7 +16,7 @@ import torch
 from redfuser import numerics, timing
 from redfuser.bench import launches, provenance, rows
 from redfuser.bench.baselines import BASELINES, Missing, Variant, artifact_path, handwritten_folder
-from redfuser.bench.roof import Roof, roof
+from redfuser.bench.roof import roof
 from redfuser.bench.thin import thin_path
 from redfuser.errors import ArtifactError, RedFuserError
 from redfuser.runtime.patience import Hang, ended, settle
@@ -66,23 +66,22 @@ def run(cases: Sequence[Case], options: Options, progress: Callable[[str], None]
     the rows of a case that has lost the device (a kernel that does not end, or that reads where it must not), which say
     ``lost``. ``turn``: entered while times are taken."""
     machine = provenance.machine(options.device)
-    limit = roof(options.device)
     for i, case in enumerate(cases, 1):
         progress(f"[{i}/{len(cases)}] {case}")
-        key, base = _facts(case, options, machine, limit)
+        key, base = _facts(case, options, machine)
         if options.done and all(key(v) in options.done for v in options.variants):
             continue
         measured: list[rows.Row] = []
         held = ""
         try:
             with torch.no_grad():
-                for row in _case(case, options, limit, progress, turn):
+                for row in _case(case, options, progress, turn):
                     measured.append(row)
         except Lost as lost:
             held = f"{case}: {lost}"
             seen = {r["variant"] for r in measured}
             measured += [_without(v, "lost", f"the device was lost: {lost}") for v in options.variants if v not in seen]
-        yield _named(measured, key, base)
+        yield _named(measured, key, base | _floor(case, options.device))
         if held:
             raise ArtifactError("RF808", held, why="nothing else can be measured by this process",
                                 help="run the same command again: it goes on behind this case")
@@ -93,12 +92,11 @@ def run(cases: Sequence[Case], options: Options, progress: Callable[[str], None]
 
 def failed(case: Case, options: Options, why: str) -> list[list[rows.Row]]:
     """The rows of a case that could not be measured at all."""
-    key, base = _facts(case, options, provenance.machine(options.device), roof(options.device))
-    return [_named([_without(v, "failed", why) for v in options.variants], key, base)]
+    key, base = _facts(case, options, provenance.machine(options.device))
+    return [_named([_without(v, "failed", why) for v in options.variants], key, base | _floor(case, options.device))]
 
 
-def _facts(case: Case, options: Options, machine: dict[str, Any],
-           limit: Roof | None) -> tuple[Callable[[str], str], dict[str, Any]]:
+def _facts(case: Case, options: Options, machine: dict[str, Any]) -> tuple[Callable[[str], str], dict[str, Any]]:
     """The key of a variant's row, and what all rows of a case say."""
     built = _fingerprint(case, options.artifacts)
 
@@ -107,16 +105,21 @@ def _facts(case: Case, options: Options, machine: dict[str, Any],
 
     return key, {
         "schema": rows.SCHEMA, "case": str(case), "params": dict(case.params), "dtype": case.dtype, "flops": case.flops,
-        "bytes": case.bytes, "floor_ms": limit.floor_ms(case.flops, case.bytes, case.dtype) if limit else None,
-        "roof": limit.source if limit else None, "machine": machine, "artifact": built, "note": case.note,
+        "bytes": case.bytes, "machine": machine, "artifact": built, "note": case.note,
         "reference": f"float64, {case.sample_note or 'all'}"}
+
+
+def _floor(case: Case, device: str) -> dict[str, Any]:
+    limit = roof(device)
+    return {"floor_ms": limit.floor_ms(case.flops, case.bytes, case.dtype) if limit else None,
+            "roof": limit.source if limit else None}
 
 
 def _named(measured: Sequence[rows.Row], key: Callable[[str], str], base: dict[str, Any]) -> list[rows.Row]:
     return [{**base, "key": key(r["variant"]), "group": key(r["variant"].split(":")[0]), **r} for r in measured]
 
 
-def _case(case: Case, options: Options, limit: Roof | None, progress: Callable[[str], None], turn: Turn) -> Iterator[rows.Row]:
+def _case(case: Case, options: Options, progress: Callable[[str], None], turn: Turn) -> Iterator[rows.Row]:
     on_gpu = options.device.startswith("cuda")
     sets = 1 + min(MOST_SETS - 1, 2 * L2_BYTES // max(case.bytes, 1)) if on_gpu else 2
     inputs = [case.inputs(options.device, seed) for seed in range(sets)]
@@ -154,6 +157,7 @@ def _case(case: Case, options: Options, limit: Roof | None, progress: Callable[[
     try:
         with turn():
             progress("    timing")
+            floor = _floor(case, options.device)["floor_ms"]  # if it has to be measured, now that nothing else runs
             before = provenance.state() if on_gpu else {}
             events = timing.cold(calls, inputs, options.device, options.budget_s)
             graphs, uncaptured = timing.replayed(calls, inputs, options.budget_s) if on_gpu else ({}, {})
@@ -185,7 +189,7 @@ def _case(case: Case, options: Options, limit: Roof | None, progress: Callable[[
             else "interleaved; wall clock",
         }
         row["flags"] = _flags(row)
-        yield _below_the_roof(row, limit.floor_ms(case.flops, case.bytes, case.dtype) if limit else None)
+        yield _below_the_roof(row, floor)
 
 
 def _lost(device: str) -> str:

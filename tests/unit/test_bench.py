@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +213,29 @@ def test_every_bar_speaks_of_a_case() -> None:
 
     names = [str(c) for c in all_cases()]
     assert not [b for b in BARS if not any(speaks(b, n) for n in names)]
+
+
+def test_the_roof_is_measured_when_nothing_else_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One H100's products were measured at 268 TFLOP/s while another process compiled beside it."""
+    from redfuser.bench import runner
+    from redfuser.bench.roof import Roof
+
+    mine: list[bool] = []
+
+    @contextlib.contextmanager
+    def turn() -> Iterator[None]:
+        mine.append(True)
+        yield
+        mine.append(False)
+
+    def roof(device: str) -> Roof:
+        asked.append(bool(mine and mine[-1]))
+        return Roof(1e18, {}, "made up")
+
+    asked: list[bool] = []
+    monkeypatch.setattr(runner, "roof", roof)
+    (block,) = run([case_named("mha/smoke-64")], Options(("eager",), budget_s=0.01), turn=turn)
+    assert asked[0] and {r["roof"] for r in block} == {"made up"} and all(r["floor_ms"] for r in block)
 
 
 def test_a_time_below_the_floor_is_an_error_and_no_figure() -> None:
