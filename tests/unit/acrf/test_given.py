@@ -43,10 +43,11 @@ def test_a_scale_of_the_row_is_applied_to_the_sum(body: str, data: str, value: s
 @pytest.mark.parametrize(("body", "inputs"), [
     ("o[i, n] = sum[l] f32(e4m3(f32(x[i, l]) * r[i])) * f32(w[n, l])", ""),
     ("o[i, n] = sum[l] f32(f16(f32(x[i, l]) * r[i])) * f32(w[n, l])", ""),  # x itself may be beyond what f16 holds
+    ("o[i, n] = sum[l] f32(f16(sigmoid(f32(x[i, l])) * r[i])) * f32(w[n, l])", ""),  # or so small that f16 has no digits of it
     ("o[i] = sum[l] f32(x[i, l]) * r[i]", ""),  # no product of matrices: one multiplication an element
     ("o[i, n] = sum[l] f32(bf16(f32(x[i, l]) + r[i])) * f32(w[n, l])", ""),
     ("o[i, n] = sum[l] f32(bf16(f32(x[i, l]) * r[l])) * f32(w[n, l])", "x: bf16[8, 12], r: f32[12], w: bf16[5, 12]"),
-], ids=["eight bits", "does not fit", "no contraction", "a sum", "along the row"])
+], ids=["eight bits", "does not fit", "may vanish", "no contraction", "a sum", "along the row"])
 def test_others_stay_in_the_sum(body: str, inputs: str) -> None:
     f = fused(body, *filter(None, [inputs]))
     assert "r[" in contribution(f) and f.certificate.roundings == () and check(f) == []
