@@ -61,6 +61,7 @@ class _Node:
 
 
 def _hashed_once(cls: type[N]) -> type[N]:
+    """The dataclass with its own hash, found once a node: trees share parts and are hashed often."""
     found_anew = cls.__hash__
 
     def found(self: N) -> int:
@@ -70,7 +71,7 @@ def _hashed_once(cls: type[N]) -> type[N]:
             object.__setattr__(self, "_hash", new := found_anew(self))
             return new
 
-    cls.__hash__ = found  # type: ignore[assignment]
+    cls.__hash__ = found  # type: ignore[assignment]  # of nodes of this class, where object's is of any object
     return cls
 
 
