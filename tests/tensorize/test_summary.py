@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -425,10 +426,10 @@ def test_a_defect_of_listed_steps_is_told(monkeypatch: pytest.MonkeyPatch) -> No
     """It is tried, passed over with a note, and the walk of all steps taken."""
     sound = tiles.tensorize
 
-    def broken(program: Program, config: TileConfig, *rest: object, **named: object) -> TileProgram:
+    def broken(program: Program, config: TileConfig, *rest: Any, **named: Any) -> TileProgram:
         if config.walk == "listed":
             raise LoweringError("RF903", "planted")
-        return sound(program, config, *rest, **named)  # type: ignore[arg-type]
+        return sound(program, config, *rest, **named)
 
     for module in ("redfuser.tensorize", "redfuser.tensorize.hidden"):
         monkeypatch.setattr(f"{module}.tensorize", broken)
