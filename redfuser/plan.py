@@ -171,13 +171,13 @@ def _candidates(name: str, program: Any, arch: str, verify: str, passed: list[No
     from redfuser.strategies.symbols import at
     from redfuser.target import target
     from redfuser.tensorize import configs, spec_skeleton, tensorize
-    from redfuser.tensorize.hidden import listed_first
+    from redfuser.tensorize.hidden import walked_first
     from redfuser.tensorize.schedule.history import History
     from redfuser.tensorize.symbolic import tensorize_sizes
 
     usual = at(program, {s.name: s.usual for s in symbols}) if symbols else program
     machine, failure, found = target(arch), None, False
-    legal = first_configurations(program, machine, listed_first) if order is list and not symbols else \
+    legal = first_configurations(program, machine, walked_first) if order is list and not symbols else \
         [c for c in configs(usual, machine) if not (symbols and c.persistent)]
     for rank, config in enumerate(order(legal)[:CANDIDATES]):
         try:

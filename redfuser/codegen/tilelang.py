@@ -34,6 +34,7 @@ from redfuser.tensorize.ir.nodes import (
     Roles,
     ScanTile,
     Slice,
+    Stop,
     TileKernel,
     TileProgram,
     TileStmt,
@@ -191,6 +192,8 @@ class _Printer(Expressions):
                 return [*comment, f"for {var} in {head}:", *("    " + line for line in self.inside(body, var, stages))]
             case If(cond, body):
                 return [*comment, f"if {self.expr(cond)}:", *("    " + line for k in body for line in self.stmt(k))]
+            case Stop(cond):
+                return [*comment, f"if {self.expr(cond)}:", "    T.thread_return()"]
         if isinstance(s, Flight) and self.roles is not None:
             return [*comment, *self.roles.flight(s)]
         raise LoweringError("RF495", f"the TileLang printer does not know {type(s).__name__}")
