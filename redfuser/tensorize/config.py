@@ -106,7 +106,8 @@ WALKS: dict[Walk, str] = {"all": "", "listed": ", listed steps", "needed": ", hi
 
 def walked(config: TileConfig, walk: Walk) -> TileConfig:
     """The same with another walk, a block for each tile unless it is the walk of all steps."""
-    return replace(config, walk=walk, schedule=config.schedule if walk == "all" else _ONE_TILE.get(config.schedule, config.schedule))
+    one = config.schedule if walk == "all" else _ONE_TILE.get(config.schedule, config.schedule)
+    return replace(config, walk=walk, schedule=one)
 
 
 def walks(legal: Sequence[TileConfig]) -> list[TileConfig]:

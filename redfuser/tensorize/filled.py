@@ -88,7 +88,8 @@ def _most(lets: Lets, e: Expr) -> _Below | None:
         case Op(name="select", args=(c, x, Const(value=k) as const)) if is_const(const) and float(k) < inf:
             inner = _most(lets, x)
             return _Below(c, float(k)) if inner is None else _Below(both(c, inner.where), max(float(k), inner.most))
-        case Op(name="mul", args=(x, Const(value=k) as const), dtype="f32") if is_const(const) and 0 < float(k) < inf:
+        case Op(name="mul", args=(x, Const(value=k) as const) | (Const(value=k) as const, x), dtype="f32") if (
+                is_const(const) and 0 < float(k) < inf):
             below = _most(lets, x)
             return None if below is None else _Below(below.where, below.most * float(k))
         case Ref(name=n) if n in lets:
@@ -120,7 +121,8 @@ def _nothing(lets: Lets, e: Expr, maximum: str) -> _Below | None:
 def _exponential(lets: Lets, e: Expr, maximum: str, least: float) -> _Below | None:
     """Of something less a maximum, times a number."""
     match e:
-        case Op(name="mul", args=(x, Const(value=k) as const)) if is_const(const) and 0 < float(k) < inf:
+        case Op(name="mul", args=(x, Const(value=k) as const) | (Const(value=k) as const, x)) if (
+                is_const(const) and 0 < float(k) < inf):
             return _exponential(lets, x, maximum, least / float(k))
         case Op(name="sub", args=(x, y)) if _is(lets, y, maximum):
             below = _most(lets, x)

@@ -1,10 +1,10 @@
-"""What a mask may hide, before there is any data: whether the steps of a row are listed before they are walked, or walked as far
-as positions leave them and all of them where a row asks for it.
+"""What a mask may hide, before there is any data: whether the steps of a row are listed before they are walked, or walked as
+far as positions leave them and all of them where a row asks for it.
 
 A mask that depends on data (documents, padding, lengths) often hides whole steps of a walk, and two small kernels find out
 which (:mod:`redfuser.tensorize.summary`). The model of resources knows what those take, and not what they spare. One that hides
-to a number hides steps that a second kernel walks where they count (:mod:`redfuser.tensorize.needed`), which is hardly anywhere:
-the model knows what the first spares, and takes the second for one whose blocks all end at once.
+to a number hides steps that another kernel walks where they count (:mod:`redfuser.tensorize.needed`), which is hardly
+anywhere: the model knows what the first spares, and takes that one for a launch whose blocks all end at once.
 """
 
 from __future__ import annotations
@@ -31,16 +31,15 @@ NOT_FOR_IT = ("RF484", "RF499", "RF410")
 
 
 def walked_first(program: Program, target: Target) -> list[TileConfig]:
-    """:func:`redfuser.tensorize.configs`, and in front of them the first with another walk, where there is one that the model
-    finds faster."""
+    """:func:`redfuser.tensorize.configs`, and in front of them the first with another walk where the model finds one faster."""
     legal = configs(program, target)
     found = _listed(program, legal[0], target) or _needed(program, legal[0], target)
     return [*((found,) if found else ()), *legal]
 
 
 def _listed(program: Program, first: TileConfig, target: Target) -> TileConfig | None:
-    """``first`` with a walk of listed steps where data may hide whole steps and the list takes less than :data:`HIDDEN` of them.
-    Kernels without roles walk all: TileLang's own pipeline has no names for what it reads from memory
+    """``first`` with a walk of listed steps where data may hide whole steps and the list takes less than :data:`HIDDEN` of
+    them. Kernels without roles walk all: TileLang's own pipeline has no names for what it reads from memory
     (:mod:`redfuser.codegen.numbers`)."""
     found = walked(first, "listed")
     if first.schedule == "auto":
@@ -57,8 +56,8 @@ def _listed(program: Program, first: TileConfig, target: Target) -> TileConfig |
 
 
 def _needed(program: Program, first: TileConfig, target: Target) -> TileConfig | None:
-    """``first`` with a walk of the steps that positions leave, and of all where a row needs them, where that is faster if none
-    does."""
+    """``first`` with a walk of the steps that positions leave, and of all where a row needs them, where that takes less than
+    :data:`WORTH` if none does."""
     if isinstance(asking(program), str):
         return None
     found = walked(first, "needed")

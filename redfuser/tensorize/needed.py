@@ -24,7 +24,8 @@ from redfuser.strategies.program import Block, Kernel, Program
 from redfuser.tensorize.arguments import argument_name, tensors
 from redfuser.tensorize.filled import Filled, filled
 from redfuser.tensorize.geometry import Geometry
-from redfuser.tensorize.ir.nodes import Assign, Buffer, Parallel, Param, ReduceTile, Stop, TensorArg, TileKernel, TileStmt
+from redfuser.tensorize.ir.nodes import Assign, Buffer, Parallel, Param, ReduceTile, TensorArg, TileKernel, TileStmt
+from redfuser.tensorize.schedule.asked import OnlyAsked
 from redfuser.tensorize.walk import segment_steps
 
 WARP = 32
@@ -36,7 +37,7 @@ def asking(program: Program) -> tuple[Program, str] | str:
     kernel = program.kernels[0]
     if kernel.kind != "single" or kernel.scans or program.kernels[1:]:
         return "its row is not walked by one block, from one end to the other"
-    found = filled(kernel.body, {n: b.exprs[0] for b in kernel.body if b.role == "producer" and b.reducer is None for n in b.names})
+    found = filled(kernel.body, {b.name: b.exprs[0] for b in kernel.body if b.role == "producer" and b.reducer is None})
     if isinstance(found, str):
         return found
     axes = next(b.axes for b in kernel.init if found.maximum in b.names)
@@ -113,8 +114,9 @@ class Tiles:
             ReduceTile("max", rows, found),
             Parallel((i,), (1,), (Assign(self.param.name, self._at(Index(tile)), Load(found, (Index(i),), "i32")),)))
         buffers = (Buffer(rows, "fragment", "i32", (1, width)), Buffer(found, "fragment", "i32", (1,)))
-        return TileKernel(f"{self.at.kernel.name}_tiles", (replace(self.again, out=False), self.param), ((tile, self.count), *self.grid),
-                          WARP, (), buffers, body, False, notes=("has a tile a row whose first walk was not enough?",))
+        return TileKernel(f"{self.at.kernel.name}_tiles", (replace(self.again, out=False), self.param),
+                          ((tile, self.count), *self.grid), WARP, (), buffers, body, False,
+                          notes=("has a tile a row whose first walk was not enough?",))
 
     def _row(self, row: Expr) -> Expr:
         known: Mapping[str, Expr] = {self.at.roles.rows: row}
@@ -133,25 +135,4 @@ class Tiles:
         return [TensorArg(p.name, p.dtype, p.shape, "workspace") for p in (self.again, self.param)]
 
 
-@dataclass(frozen=True, slots=True)
-class OnlyAsked:
-    """Blocks of tiles that nothing asks for end at once::
-
-        roles: ..    -->    stop if rows_again[b, i_block] == i32(0)
-                            roles: ..
-
-    Requires that somebody else has stored what they would. Of a cluster all blocks would have to end."""
-
-    asked: Param
-    at: tuple[Expr, ...]
-
-    def __call__(self, kernel: TileKernel) -> TileKernel:
-        if kernel.cluster > 1:
-            return kernel
-        stop = Stop(op("eq", Load(self.asked.name, self.at, "i32"), Const(0, "i32")))
-        inputs = [p for p in kernel.params if not p.out]
-        return replace(kernel, name=f"{kernel.name}_again", body=(stop, *kernel.body),
-                       params=(*inputs, self.asked, *(p for p in kernel.params if p.out)))
-
-
-__all__ = ["OnlyAsked", "Tiles", "asking", "shorter"]
+__all__ = ["Tiles", "asking", "shorter"]

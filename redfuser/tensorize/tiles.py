@@ -4,6 +4,7 @@ those over tiles."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import reduce
 
 from redfuser.errors import LoweringError
@@ -45,7 +46,7 @@ def tensorize(program: Program, config: TileConfig, target: Target, watch: Watch
         if own.walk == "needed" and kernel is program.kernels[0]:
             first, asked = _needed(at, tiles)
             kernels += [scheduled(first, through, watch), scheduled(asked.kernel(), passes("auto", target), watch)]
-            through, scratch = (*through, asked.only()), asked.scratch
+            tiles, through, scratch = replace(tiles, name=f"{tiles.name}_again"), (*through, asked.only()), asked.scratch
         kernels.append(scheduled(tiles, through, watch))
         roundings += added
     if together:

@@ -38,7 +38,8 @@ from redfuser.tensorize.ir.nodes import Stop, TileKernel
 from redfuser.tensorize.ir.parse import parse
 from redfuser.tensorize.ir.verify import verify
 from redfuser.tensorize.model import time_of
-from redfuser.tensorize.needed import OnlyAsked, asking
+from redfuser.tensorize.needed import asking
+from redfuser.tensorize.schedule.asked import OnlyAsked
 from tests.autotune.planted import record
 
 H200 = target("sm_90a")
@@ -115,13 +116,13 @@ REFUSED: dict[str, tuple[Callable[[], Program], TileConfig, str]] = {
     "on chip": (lambda: realise(attention(*MASKS["causal"]).fused, "resident"), CONFIG, "walked by one block"),
     "several tiles": (lambda: attention(*MASKS["causal"]), replace(ROLES, schedule="persistent"), "tiles of equal work"),
     "to -inf": (lambda: attention("l <= i", "-inf"), CONFIG, "hides anything to a number"),
-    "no mask": (lambda: attention("true", LEAST), CONFIG, "takes what is hidden for more than nothing"),
+    "no mask": (lambda: attention("true", LEAST), CONFIG, "hides anything to a number"),
     "a number that rows are below": (lambda: attention("l <= i", "-20.0"), CONFIG, "are no exception"),
     "a count": (lambda: attention("l <= i", LEAST, more="z[b, i] = sum[l] p * p"), CONFIG, "takes what is hidden for more"),
     "a least": (lambda: attention("l <= i", LEAST, more="z[b, i] = min[l] p"), CONFIG, "is no maximum and no sum"),
     "another maximum": (lambda: attention("l <= i", LEAST, more="z[b, i] = max[l] s"), CONFIG, "not those of one maximum"),
     "a bias behind the mask": (lambda: attention("l <= i", LEAST, more="z[b, i] = sum[l] exp(p + s - m)"), CONFIG,
-                               "takes what is hidden for more"),
+                               "not those of one maximum"),
     "every other position": (lambda: attention("l % 2 == 0", LEAST), CONFIG, "positions leave no step"),
     "a row of one step": (lambda: attention("l <= i", LEAST), replace(CONFIG, segment=256), "walked by one block|no product is made in steps|no step"),
 }
@@ -148,7 +149,7 @@ def test_the_chain_holds_and_its_draws_ask_again(name: str) -> None:
         drawn = cases(made.fused, deep)
         assert not list(chain_tiles.violations(made, tiles, drawn))
         again = [asked(tiles, chain_tiles.arguments(made, tiles, c.inputs)) for c in drawn]
-        assert len({x.tobytes() for x in again}) > 1, "every draw asks for the same tiles"
+        assert any(x.any() for x in again) and not all(x.all() for x in again), "every draw asks for all tiles, or none for one"
     assert tensorize(program, CONFIG, H200)
 
 
@@ -176,7 +177,7 @@ PLANTED: dict[str, Callable[[str], str]] = {
     "a number lower than what is hidden": lambda t: re.sub(r"row_max\[i\] >= -[\d.e+]+", "row_max[i] >= -inf", t),
     "no row is asked": lambda t: re.sub(r"select\(row_max\[i\] >= \S+, i32\(0\), i32\(1\)\)", "i32(0)", t),
     "all rows for one": lambda t: t.replace("reduce max rows", "reduce min rows"),
-    "the last row left out": lambda t: t.replace("tile * 64 + j", "tile * 64 + min(j, 62)"),
+    "the first row left out": lambda t: t.replace("tile * 64 + j", "tile * 64 + max(j, 1)"),
     "the tile before": lambda t: t.replace("rows_again[b, tile]", "rows_again[b, max(tile - 1, 0)]"),
     "another batch's": lambda t: t.replace("stop if rows_again[b, ", "stop if rows_again[0, "),
     "never walked again": lambda t: re.sub(r"stop if (.*) == i32\(0\)", r"stop if \1 <= i32(1)", t),
