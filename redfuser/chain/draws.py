@@ -218,8 +218,8 @@ def _told_apart(cascade: Cascade) -> frozenset[str]:
 
 def _filled(cascade: Cascade) -> bool:
     """Does a mask put a number in the place of what it hides? That number counts where what is left of a row is lower still:
-    where an infinity meets numbers of one sign (:func:`draws`), all of a row is -inf: of one and not of the next, of all rows of a
-    tile and none of another, or of one alone."""
+    where an infinity meets numbers of one sign (:func:`draws`), all of a row is -inf: of every other row, of all rows of
+    a tile and none of another, or of one row alone."""
     return any(isinstance(y, Const) and y.dtype in FLOATS and -inf < float(y.value) < LOW for s in cascade.stmts
                for x in walk(s.expr) if isinstance(x, Op) and x.name == "select" for y in children(x))
 

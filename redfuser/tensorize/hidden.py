@@ -10,6 +10,7 @@ anywhere: the model knows what the first spares, and takes that one for a launch
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Program
@@ -18,13 +19,17 @@ from redfuser.tensorize.config import TileConfig, walked
 from redfuser.tensorize.configs import configs
 from redfuser.tensorize.model import predicted, time_of
 from redfuser.tensorize.needed import asking
+from redfuser.tensorize.ranked import TIE
+from redfuser.tensorize.schedule import SCHEDULES
 from redfuser.tensorize.tiles import tensorize
 
 HIDDEN = 1 / 8
 """The part of the steps that data is taken to hide where it may. Two documents of one length hide half of them, padding to
 random lengths a quarter; a mask that hides nothing pays for the list (docs/decisions/0027)."""
+LOOKED = 2
+"""Configurations whose shorter walk is looked at."""
 WORTH = 7 / 8
-"""Of the walk of all steps, what the other must take less than: where every tile is walked twice it takes half as long again."""
+"""Of the walk of all steps, what the other must take less than: walking every tile twice takes half as long again as once."""
 
 NOT_FOR_IT = ("RF484", "RF499", "RF410")
 """No steps to list or to leave, no roles for it, no room."""
@@ -33,7 +38,7 @@ NOT_FOR_IT = ("RF484", "RF499", "RF410")
 def walked_first(program: Program, target: Target) -> list[TileConfig]:
     """:func:`redfuser.tensorize.configs`, and in front of them the first with another walk where the model finds one faster."""
     legal = configs(program, target)
-    found = _listed(program, legal[0], target) or _needed(program, legal[0], target)
+    found = _listed(program, legal[0], target) or _needed(program, legal, target)
     return [*((found,) if found else ()), *legal]
 
 
@@ -55,17 +60,22 @@ def _listed(program: Program, first: TileConfig, target: Target) -> TileConfig |
     return found if sum(t.total for t in times if t) + one * (1 - HIDDEN) < usual else None
 
 
-def _needed(program: Program, first: TileConfig, target: Target) -> TileConfig | None:
-    """``first`` with a walk of the steps that positions leave, and of all where a row needs them, where that takes less than
-    :data:`WORTH` if none does."""
+def _needed(program: Program, legal: list[TileConfig], target: Target) -> TileConfig | None:
+    """One of the first with a walk of the steps that positions leave, and of all where a row needs them, where that takes less
+    than :data:`WORTH` of the first's time if none does. Among equals the schedule decides that is listed first, as ever: which
+    is best for tiles of equal work is not best for others."""
     if isinstance(asking(program), str):
         return None
-    found = walked(first, "needed")
-    try:
-        shorter, usual = (predicted(tensorize(program, c, target), target) for c in (found, first))
-    except LoweringError as error:
-        return None if error.code in NOT_FOR_IT else found
-    return found if shorter is not None and usual is not None and shorter < usual * WORTH else None
+    times: dict[TileConfig, float] = {}
+    for c in dict.fromkeys(walked(c, "needed") for c in legal[:LOOKED]):
+        try:
+            times[c] = predicted(tensorize(program, c, target), target) or inf
+        except LoweringError as error:
+            if error.code not in NOT_FOR_IT:
+                return c
+    usual, least = predicted(tensorize(program, legal[0], target), target), min(times.values(), default=inf)
+    best = min((c for c in times if times[c] <= least * TIE), key=lambda c: [*SCHEDULES].index(c.schedule), default=None)
+    return best if usual is not None and least < usual * WORTH else None
 
 
 __all__ = ["HIDDEN", "walked_first"]
