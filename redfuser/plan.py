@@ -191,7 +191,8 @@ def _candidates(name: str, program: Any, arch: str, verify: str, passed: list[No
             continue
         found = True
         source = tilelang.print_program(tiles, machine.kind)
-        request = Request(source, spec_skeleton(tiles), name, arch, tilelang.build_config(tiles, config))
+        request = Request(source, spec_skeleton(tiles), name, arch, tilelang.build_config(tiles, config),
+                          tilelang.limit_s(tiles))
         yield rank, config, tiles, {"passes": str(history), "tiles": str(tiles), "source": source}, request, checks
     if not found and failure is not None:
         raise failure

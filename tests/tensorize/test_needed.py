@@ -254,6 +254,15 @@ def test_it_is_the_first_choice_where_the_model_finds_it_faster(shape: str, fill
     assert ("hidden steps where a row needs them" in made.config) == needed == ("attention_again" in made.stages["source"])
 
 
+def test_compilers_have_time_for_both_kernels() -> None:
+    """A limit on the first configuration ends a plan: what was built in one minute for all steps is not to be given up."""
+    fused = attention("l <= i", LEAST, shape="32, 2048, 64").fused
+    made = produce("attention", fused, "sm_90a", build=False, verify="0")
+    assert made.request is not None and made.request.limit_s == 240.0
+    plain = produce("attention", attention("l <= i", "-inf", shape="32, 2048, 64").fused, "sm_90a", build=False, verify="0")
+    assert plain.request is not None and plain.request.limit_s == 120.0
+
+
 def test_what_is_measured_has_the_same_walk() -> None:
     fused = attention("l <= i", LEAST, shape="32, 2048, 64").fused
     offered = candidates(fused, "sm_90a", "quick")
