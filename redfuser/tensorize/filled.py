@@ -26,7 +26,7 @@ from redfuser.strategies.program import Block
 Lets = Mapping[str, Expr]
 NOTHING = {"exp": 104.0, "exp2": 150.0}
 """An exponential of so much below zero is less than half of float32's least number."""
-ROUNDED = 1e-6
+ROUNDED = 2.0 ** -20
 """Of a hidden number, by which its maximum is to be further above: sums of both are rounded."""
 NARROW = {"f16": 2.0 ** -10, "bf16": 2.0 ** -7}
 """What a conversion may change of a number."""

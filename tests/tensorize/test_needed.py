@@ -90,7 +90,7 @@ def asked(program: TileProgram, inputs: dict[str, np.ndarray]) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("scores", "fill", "enough"), [
-    ("s", "-1e4", -1e4 + 104), ("s", "-1e9", -1e9 + 1e3), ("s * 0.25", LEAST, -3.4028234663852886e38 * (1 - 1e-6)), ("s", "-65504.0", -65504 + 104)])
+    ("s", "-1e4", -1e4 + 104), ("s", "-1e9", -1e9 * (1 - 2**-20)), ("s * 0.25", LEAST, -3.4028234663852886e38 * (1 - 2**-20)), ("s", "-65504.0", -65504 + 104)])
 def test_what_a_row_must_reach(scores: str, fill: str, enough: float) -> None:
     found = derived(attention("l <= i", fill, scores))
     assert isinstance(found, Filled) and (print_expr(found.where), found.maximum) == ("l <= i", "m")

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 from workloads.correctness.attention import Shape, Way, program
 from workloads.correctness.program import HALVES, Program, alternate
-from workloads.correctness.scheduled import BASE, SQUARE
 
 SMALL = Shape(b=2, i=333, l=333)
 GROUPED = replace(SMALL, h=4, g=2)
+ROLES = Shape(b=2, i=328, l=400)
 LONG = Shape(b=2, h=4, g=4, i=1096, l=1096)
 SINGLE = Shape(b=1, i=130, l=130, d=32)
 
@@ -33,6 +33,6 @@ def _halves() -> Iterator[Program]:
         yield program("filled", Way("*", "scores", mask="causal", fill="finfo.min", also="max"), SMALL, dtype)
         for group in ("repeat", "view"):
             yield program("filled", Way("*", "scores", mask="causal", fill="finfo.min", group=group), GROUPED, dtype)
-        for shape, mask, fill in ((SQUARE, "causal", "finfo.min"), (BASE, "top-left", "-1e4"), (LONG, "wide window", "-1e9"),
-                                  (LONG, "none-seen", "finfo.min")):
+        for shape, mask, fill in ((replace(ROLES, l=328), "causal", "finfo.min"), (ROLES, "top-left", "-1e4"),
+                                  (LONG, "wide window", "-1e9"), (LONG, "none-seen", "finfo.min")):
             yield replace(program("filled", Way("*", "scores", mask=mask, fill=fill), shape, dtype), roles=True)
