@@ -20,7 +20,7 @@ from redfuser import strict
 from redfuser.autotune import adopt
 from redfuser.autotune import folder as folders
 from redfuser.autotune.device import here
-from redfuser.autotune.folder import Event, Kernel, Manifest
+from redfuser.autotune.folder import Event, Kernel
 from redfuser.autotune.records import Sample
 from redfuser.child import Child, Died, environment
 from redfuser.errors import TuningError
@@ -184,6 +184,3 @@ def alone(store: Path) -> Iterator[None]:
 
 def _now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
-
-
-__all__ = ["Event", "InChild", "Lost", "Manifest", "Measurement", "Measurer", "alone", "for_device", "machine", "run"]

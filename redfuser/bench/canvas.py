@@ -66,6 +66,3 @@ def width_of(text: str, size: int = 2) -> int:
 
 def _chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-
-__all__ = ["BLACK", "GREY", "HEIGHT", "WHITE", "Canvas", "Colour", "width_of"]

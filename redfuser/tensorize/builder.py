@@ -11,7 +11,8 @@ from redfuser.acrf.index import i64, iadd
 from redfuser.errors import LoweringError
 from redfuser.strategies.names import fresh
 from redfuser.tensorize.geometry import Geometry
-from redfuser.tensorize.ir.nodes import Assign, Buffer, Parallel, TileStmt
+from redfuser.tensorize.ir.nodes import Assign, Parallel, TileStmt
+from redfuser.tensorize.ir.parts import Buffer
 from redfuser.tensorize.scope import Depth, Scope, Value
 
 

@@ -191,6 +191,3 @@ def _in_registers(s: TileStmt, stored: Mapping[tuple[str, tuple[Expr, ...]], Ass
     if not partial & reads(s := with_exprs(s, value)):
         return s
     raise LoweringError("RF489", f"{name}: partials are read as {s}")
-
-
-__all__ = ["by_block", "by_thread", "interleaved", "joined", "possible", "revisited"]

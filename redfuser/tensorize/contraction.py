@@ -16,7 +16,8 @@ from redfuser.tensorize import algebra
 from redfuser.tensorize.axes import strip_casts
 from redfuser.tensorize.builder import Builder
 from redfuser.tensorize.indexing import zero_filled
-from redfuser.tensorize.ir.nodes import Assign, Fill, For, Gemm, Slice
+from redfuser.tensorize.ir.nodes import Assign, Fill, For, Gemm
+from redfuser.tensorize.ir.parts import Slice
 from redfuser.tensorize.maps import as_tile
 from redfuser.tensorize.masks import masked_operand
 from redfuser.tensorize.pieces import products, split, whole

@@ -18,7 +18,8 @@ from redfuser.tensorize.axes import Roles, choose, neighbours
 from redfuser.tensorize.by_thread import by_thread, interleaved
 from redfuser.tensorize.config import TileConfig
 from redfuser.tensorize.indexing import View
-from redfuser.tensorize.ir.nodes import Exact, Param, Policy
+from redfuser.tensorize.ir.nodes import Exact
+from redfuser.tensorize.ir.parts import Param, Policy
 from redfuser.tensorize.masks import Analysis, Rows
 from redfuser.tensorize.params import Stores, declare_params
 from redfuser.tensorize.precision import chooses_among_few, divides_by_hidden, stores_exponentials

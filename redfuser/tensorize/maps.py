@@ -98,6 +98,3 @@ def _read(work: Builder, e: Expr) -> Iterator[Expr]:
         yield x
         if isinstance(x, Ref) and (inner := work.value(x.name).expr) is not None:
             yield from _read(work, inner)
-
-
-__all__ = ["Masked", "as_tile", "map_tile", "masked"]

@@ -10,7 +10,7 @@ from redfuser.acrf.expr import Expr, Load, walk
 from redfuser.strategies.program import Kernel, Program
 from redfuser.tensorize.arguments import argument_name, static_extent
 from redfuser.tensorize.indexing import View, view
-from redfuser.tensorize.ir.nodes import Param
+from redfuser.tensorize.ir.parts import Param
 
 Stores = Mapping[str, tuple[str, tuple[Expr, ...]]]
 """By block name, the tensor that it writes and where."""

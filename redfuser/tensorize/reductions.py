@@ -13,7 +13,8 @@ from redfuser.tensorize.algebra import simplify
 from redfuser.tensorize.builder import Builder
 from redfuser.tensorize.contraction import accumulate_product
 from redfuser.tensorize.deep import emit_total
-from redfuser.tensorize.ir.nodes import Copy, Fill, ReduceTile, Slice
+from redfuser.tensorize.ir.nodes import Copy, Fill, ReduceTile
+from redfuser.tensorize.ir.parts import Slice
 from redfuser.tensorize.maps import as_tile
 from redfuser.tensorize.nan import keeps_nan
 from redfuser.tensorize.scope import Value

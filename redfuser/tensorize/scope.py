@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from redfuser.acrf.expr import Expr
-from redfuser.tensorize.ir.nodes import Slice, TileStmt
+from redfuser.tensorize.ir.nodes import TileStmt
+from redfuser.tensorize.ir.parts import Slice
 
 HALF = ("f16", "bf16")
 

@@ -8,7 +8,8 @@ from redfuser.acrf.expr import Const, Expr, Index, Load, Op, Ref, map_children, 
 from redfuser.acrf.index import i64, iadd
 from redfuser.errors import LoweringError
 from redfuser.tensorize.builder import Builder
-from redfuser.tensorize.ir.nodes import Assign, Copy, Dim, Slice
+from redfuser.tensorize.ir.nodes import Assign, Copy
+from redfuser.tensorize.ir.parts import Dim, Slice
 from redfuser.tensorize.ir.typed import typed
 from redfuser.tensorize.scope import Value
 

@@ -39,6 +39,3 @@ def tensorize_sizes(program: Program, symbols: tuple[Symbol, ...], config: TileC
         raise LoweringError("RF903", f"the tile program of {whole.name} is ill-formed", why=wrong[0],
                             help="this is a defect of RedFuser: please report the cascade that `explain` prints")
     return whole
-
-
-__all__ = ["tensorize_sizes"]

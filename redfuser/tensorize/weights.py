@@ -17,7 +17,8 @@ from redfuser.strategies.program import Block
 from redfuser.tensorize.algebra import is_const
 from redfuser.tensorize.axes import strip_casts
 from redfuser.tensorize.builder import Builder
-from redfuser.tensorize.ir.nodes import Assign, Copy, Slice
+from redfuser.tensorize.ir.nodes import Assign, Copy
+from redfuser.tensorize.ir.parts import Slice
 from redfuser.tensorize.precision import kept, unit_roundoff
 from redfuser.tensorize.scope import Value
 

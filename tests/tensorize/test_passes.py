@@ -25,23 +25,9 @@ from redfuser.tensorize import TileConfig, configs, rewrite, tensorize
 from redfuser.tensorize.axes import UNIT
 from redfuser.tensorize.geometry import Geometry
 from redfuser.tensorize.ir import interpret
-from redfuser.tensorize.ir.nodes import (
-    Assign,
-    Buffer,
-    Copy,
-    Dim,
-    Fill,
-    For,
-    Gemm,
-    If,
-    Parallel,
-    Param,
-    ReduceTile,
-    Slice,
-    TileKernel,
-    TileProgram,
-)
+from redfuser.tensorize.ir.nodes import Assign, Copy, Fill, For, Gemm, If, Parallel, ReduceTile, TileKernel, TileProgram
 from redfuser.tensorize.ir.parse import parse
+from redfuser.tensorize.ir.parts import Buffer, Dim, Param, Slice
 from redfuser.tensorize.ir.typed import typed
 from redfuser.tensorize.ir.verify import verify, verify_kernel
 from redfuser.tensorize.rewrite import Arranged

@@ -13,7 +13,6 @@ from redfuser.tensorize.ir.flight import Arrive, Await, Fetch, Let, Send
 from redfuser.tensorize.ir.nodes import (
     Assign,
     Copy,
-    Dim,
     Fill,
     For,
     Gemm,
@@ -22,10 +21,10 @@ from redfuser.tensorize.ir.nodes import (
     ReduceTile,
     Roles,
     ScanTile,
-    Slice,
     TileKernel,
     TileStmt,
 )
+from redfuser.tensorize.ir.parts import Dim, Slice
 
 
 def every(stmts: Iterable[TileStmt]) -> Iterator[TileStmt]:

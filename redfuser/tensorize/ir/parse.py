@@ -16,27 +16,22 @@ from redfuser.tensorize.ir.flight import Arrive, Await, Drain, Fetch, Let, Meet,
 from redfuser.tensorize.ir.nodes import (
     EXACT,
     Assign,
-    Barrier,
-    Buffer,
     Copy,
-    Dim,
     Fill,
     For,
     Gemm,
     If,
     Parallel,
-    Param,
     ReduceTile,
     Role,
     Roles,
     ScanTile,
-    Slice,
     TensorArg,
     TileKernel,
     TileProgram,
     TileStmt,
 )
-from redfuser.tensorize.ir.parts import At
+from redfuser.tensorize.ir.parts import At, Barrier, Buffer, Dim, Param, Slice
 from redfuser.tensorize.ir.symbols import size_of
 
 _WORD = r"([\w@]+)"
@@ -258,6 +253,3 @@ def _size(line: Line, text: str) -> Any:
 
 def _shape(text: str) -> tuple[int, ...]:
     return tuple(map(int, commas(text)))
-
-
-__all__ = ["parse"]

@@ -12,21 +12,8 @@ from redfuser.target import Target
 from redfuser.tensorize.ir.effects import every, reads, with_exprs, writes
 from redfuser.tensorize.ir.flight import Arrive, Await, Drain, Meet, Send, Sent
 from redfuser.tensorize.ir.names import Names
-from redfuser.tensorize.ir.nodes import (
-    Barrier,
-    Buffer,
-    Copy,
-    For,
-    Gemm,
-    Parallel,
-    ReduceTile,
-    Role,
-    Roles,
-    Slice,
-    TileKernel,
-    TileStmt,
-)
-from redfuser.tensorize.ir.parts import At
+from redfuser.tensorize.ir.nodes import Copy, For, Gemm, Parallel, ReduceTile, Role, Roles, TileKernel, TileStmt
+from redfuser.tensorize.ir.parts import At, Barrier, Buffer, Slice
 from redfuser.tensorize.schedule.counts import counts
 from redfuser.tensorize.schedule.roles import GROUP, ROWS, Plan, plan
 from redfuser.tensorize.schedule.specialise import KEPT, Parts
@@ -283,6 +270,3 @@ def _registers(accumulators: int, threads: int, groups: int, target: Target) -> 
 
 def _minus(a: Expr, b: Expr) -> Expr:
     return iadd(a, imul(b, -1))
-
-
-__all__ = ["Relay"]

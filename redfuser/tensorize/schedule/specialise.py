@@ -10,8 +10,8 @@ from redfuser.acrf.index import i64, iadd, ifloordiv, imod, imul
 from redfuser.target import Target
 from redfuser.tensorize.ir.effects import every, reads, with_exprs
 from redfuser.tensorize.ir.flight import Arrive, Await, Drain, Fetch, Let, Meet, Send, Sent
-from redfuser.tensorize.ir.nodes import Barrier, Buffer, Copy, For, Gemm, If, Role, Roles, Slice, TileKernel, TileStmt
-from redfuser.tensorize.ir.parts import At, Dim
+from redfuser.tensorize.ir.nodes import Copy, For, Gemm, If, Role, Roles, TileKernel, TileStmt
+from redfuser.tensorize.ir.parts import At, Barrier, Buffer, Dim, Slice
 from redfuser.tensorize.schedule.roles import GROUP, Plan, Ring, plan
 
 KEPT = 24

@@ -283,6 +283,3 @@ def _compared(name: str, a: _Interval, b: _Interval) -> _Truth:
             same = every(known, op("ge", a.low, b.high), op("le", a.high, b.low))
             return same, every(ordered, op("or", op("lt", a.high, b.low), op("lt", b.high, a.low)))
     return _compared(_NOT[name], a, b)[::-1]
-
-
-__all__ = ["WIDE", "Derived", "Leaf", "derive", "settled"]

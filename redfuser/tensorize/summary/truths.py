@@ -32,6 +32,3 @@ def _fold(name: str, neutral: Expr, zero: Expr, truths: tuple[Expr, ...]) -> Exp
             parts.setdefault(t)
     join: Callable[[Expr, Expr], Expr] = lambda x, y: op(name, x, y)  # noqa: E731
     return reduce(join, parts) if parts else neutral
-
-
-__all__ = ["FALSE", "TRUE", "every", "operation", "some"]
