@@ -30,8 +30,7 @@ from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block, Kernel, Program
 from redfuser.strategies.select import OWN
 from redfuser.tensorize.config import TileConfig
-from redfuser.tensorize.ir.effects import at_value, reads, renamed, with_exprs, writes
-from redfuser.tensorize.ir.names import Names
+from redfuser.tensorize.ir.effects import Names, at_value, reads, renamed, with_exprs, writes
 from redfuser.tensorize.ir.nodes import Assign, Copy, For, Parallel, TileKernel, TileStmt
 from redfuser.tensorize.rewrite.arranged import Arranged
 

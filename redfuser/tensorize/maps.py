@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from redfuser.acrf.expr import Cast, Const, Expr, Load, Op, Ref, map_children, print_expr, walk
 from redfuser.strategies.alive import TRUE
-from redfuser.tensorize.builder import Builder
+from redfuser.tensorize.builder import HALF, Builder, Value
 from redfuser.tensorize.ir.nodes import Assign, If
 from redfuser.tensorize.masks import separate
-from redfuser.tensorize.scope import HALF, Value
 from redfuser.tensorize.staging import at_elements, at_point
 from redfuser.tensorize.walk import masks_needed
 

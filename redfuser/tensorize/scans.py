@@ -14,12 +14,11 @@ from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block, Kernel
 from redfuser.target import Target
 from redfuser.tensorize.axes import Roles
-from redfuser.tensorize.builder import Builder
+from redfuser.tensorize.builder import HALF, Builder
 from redfuser.tensorize.config import TileConfig
 from redfuser.tensorize.ir.nodes import Copy, Fill, ScanTile
 from redfuser.tensorize.ir.parts import SCANS, Slice
 from redfuser.tensorize.maps import as_tile
-from redfuser.tensorize.scope import HALF
 from redfuser.tensorize.stores import lower_output
 
 EACH = (16, 8)

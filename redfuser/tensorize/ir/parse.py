@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from redfuser.acrf.expr import Const, Expr, Load
-from redfuser.acrf.lines import Line, commas, lines_of
-from redfuser.acrf.text import parse_expr
+from redfuser.acrf.text import Line, commas, lines_of, parse_expr
 from redfuser.sizes import Symbol
 from redfuser.tensorize.ir.flight import Arrive, Await, Drain, Fetch, Let, Meet, Send, Sent, Turn
 from redfuser.tensorize.ir.nodes import (

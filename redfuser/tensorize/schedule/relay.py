@@ -9,9 +9,8 @@ from math import prod
 from redfuser.acrf.expr import Expr, Index, Load, map_children
 from redfuser.acrf.index import i64, iadd, imax, imul
 from redfuser.target import Target
-from redfuser.tensorize.ir.effects import every, reads, with_exprs, writes
+from redfuser.tensorize.ir.effects import Names, every, reads, with_exprs, writes
 from redfuser.tensorize.ir.flight import Arrive, Await, Drain, Meet, Send, Sent
-from redfuser.tensorize.ir.names import Names
 from redfuser.tensorize.ir.nodes import Copy, For, Gemm, Parallel, ReduceTile, Role, Roles, TileKernel, TileStmt
 from redfuser.tensorize.ir.parts import At, Barrier, Buffer, Slice
 from redfuser.tensorize.schedule.counts import counts
