@@ -21,8 +21,7 @@ from dataclasses import replace
 from math import prod
 
 from redfuser.acrf.expr import BYTES, Expr, Index, Load, Op, children, indices_of, map_children, walk
-from redfuser.tensorize.ir.effects import with_bodies
-from redfuser.tensorize.ir.names import Names
+from redfuser.tensorize.ir.effects import Names, with_bodies
 from redfuser.tensorize.ir.nodes import Assign, Parallel, TileKernel, TileStmt
 from redfuser.tensorize.ir.parts import Buffer
 

@@ -11,8 +11,7 @@ from typing import Any
 
 from redfuser.acrf.cascade import Provenance
 from redfuser.acrf.expr import refs_of
-from redfuser.acrf.refuse import defect
-from redfuser.acrf.state import NotFusable
+from redfuser.acrf.state import NotFusable, defect
 from redfuser.partition.canonical import Outlined
 from redfuser.partition.drafted import Draft
 from redfuser.partition.graph import Unit, provenance_of

@@ -16,7 +16,6 @@ from redfuser.acrf.affine import Indices, axes_of
 from redfuser.acrf.cascade import Axis, Cascade, Let, Provenance, Reduce, Stmt, Tensor
 from redfuser.acrf.expr import Cast, Expr, Index, Load, Op, Ref, map_children
 from redfuser.acrf.index import i64
-from redfuser.partition import views
 from redfuser.partition.constants import apart
 from redfuser.partition.drafted import Draft, R, Sink
 from redfuser.partition.evaluate import pure_index
@@ -24,7 +23,7 @@ from redfuser.partition.fold import fold
 from redfuser.partition.graph import Node
 from redfuser.partition.intern import Interner
 from redfuser.partition.loops import Slices
-from redfuser.partition.positions import layout
+from redfuser.partition.positions import layout, through_view, views
 from redfuser.partition.values import Instance
 from redfuser.partition.weighed import Weighed
 
@@ -85,7 +84,7 @@ class _Outliner:
                 self.scale[inst.node] = self.scale[same]
         sinks = [(s, self.intern(self.prepare(s.value.expr))) for s in d.sinks if s.value is not None]
         roots = [b for _, b in bodies] + [e for _, e in sinks]
-        self.views = views.choose(self.ix, {t: n.shape for t, n in self.loads.items()}, roots)
+        self.views = views(self.ix, {t: n.shape for t, n in self.loads.items()}, roots)
         self.forced = {id(e): s for s, e in sinks if isinstance(e, (Op, Cast))}
         self.weighed = Weighed(roots, frozenset(self.forced), self.axes_of_name, self.row_names,
                                frozenset(self.axis_names[a] for a in d.p_axes))
@@ -292,7 +291,7 @@ class _Outliner:
             name = self.unique(f"x{len(self.inputs)}")
             self.inputs[name] = node.var
             self.tensors[name] = Tensor(name, node.dtype, view or node.shape or (1,))
-        indices = views.through(self.ix, e, node.shape, view) if view else e.indices or (i64(0),)
+        indices = through_view(self.ix, e, node.shape, view) if view else e.indices or (i64(0),)
         return Load(name, tuple(self.gather(i) for i in indices), e.dtype)
 
     def gather(self, e: Expr) -> Expr:

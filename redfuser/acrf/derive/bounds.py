@@ -14,8 +14,7 @@ from redfuser.acrf.derive.derivation import Derivation
 from redfuser.acrf.derive.terms import F1, Conds, Part, Term, constant_of, without_constant
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Ref, children, map_children, walk
 from redfuser.acrf.facts.normal import Mono, Poly, add, multiply, scale, to_poly
-from redfuser.acrf.refuse import Refuse
-from redfuser.acrf.state import Condition
+from redfuser.acrf.state import Condition, Refuse
 from redfuser.dtypes import LARGEST, widens
 
 

@@ -21,8 +21,7 @@ from redfuser.acrf.derive.decomposition import Decomposition
 from redfuser.acrf.derive.terms import Part, Term
 from redfuser.acrf.expr import FLOATS, Cast, Expr, Op
 from redfuser.acrf.facts.normal import product
-from redfuser.acrf.refuse import Refuse, no_rule
-from redfuser.acrf.state import Condition
+from redfuser.acrf.state import Condition, Refuse, no_rule
 from redfuser.dtypes import SMALLEST_NORMAL, UNIT, widens
 
 RELATIVE = frozenset({"f16", "bf16", "f32"})

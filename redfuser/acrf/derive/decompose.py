@@ -17,8 +17,7 @@ from redfuser.acrf.derive.sums import sum_terms
 from redfuser.acrf.derive.terms import F1, MAX_TERMS, Part, Term, few, merged, results_of
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Load, Op, Ref
 from redfuser.acrf.facts.normal import ONE, number, product, to_poly
-from redfuser.acrf.refuse import Refuse, no_rule, not_separable
-from redfuser.acrf.state import Condition
+from redfuser.acrf.state import Condition, Refuse, no_rule, not_separable
 
 
 @dataclass(slots=True)

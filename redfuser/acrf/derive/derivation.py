@@ -9,18 +9,40 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from redfuser.acrf.cascade import Let, Reduce, Reducer, Stmt
 from redfuser.acrf.derive.decomposition import Decomposition
 from redfuser.acrf.derive.shifted import References
-from redfuser.acrf.derive.values import SUM, Value
 from redfuser.acrf.expr import Const, Expr, Ref, refs_of, walk
 from redfuser.acrf.facts.algebra import neutral
 from redfuser.acrf.facts.classify import Outline, Scope
 from redfuser.acrf.facts.ranges import Ranges
-from redfuser.acrf.refuse import Refuse
-from redfuser.acrf.state import Accumulator, Condition
+from redfuser.acrf.state import Accumulator, Condition, Refuse
 from redfuser.dtypes import UNIT
+
+F1 = Fraction(1)
+SUM = Reducer("sum")
+
+
+@dataclass(slots=True)
+class Value:
+    """A reduction's finalized value. ``rooted``: with the last change of reference, from a guarded reference to the
+    true results; ``plain``: without it, equal wherever no guard was taken. ``main``: names of its own accumulators."""
+
+    plain: Expr
+    rooted: Expr
+    guards: tuple[Expr, ...] = ()
+    covered: bool = False
+    """The plain value is NaN by itself where a guard was taken (0/0), as the source program's is."""
+    vanishes: bool = False
+    """Proved: where a guard was taken every element's weight is 0, because the guarded maximum bounds its exponent."""
+
+
+def own_name(name: str) -> str:
+    """The accumulator behind a statement's own name, until it is known whether ``finalize`` changes its value."""
+    return f"{name}#"
+
 
 MAX_ACCUMULATORS = 32
 Rebase = Callable[[Ref], Expr]

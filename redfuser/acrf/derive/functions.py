@@ -14,8 +14,7 @@ from redfuser.acrf.derive.decomposition import Decomposition, monomial_kind, spl
 from redfuser.acrf.derive.terms import F1, Part, Term, results_of, spell
 from redfuser.acrf.expr import Const, Expr, Op, op
 from redfuser.acrf.facts.normal import add, from_poly, number, product, to_poly
-from redfuser.acrf.refuse import Refuse, no_rule, not_separable
-from redfuser.acrf.state import Condition
+from redfuser.acrf.state import Condition, Refuse, no_rule, not_separable
 
 
 def exponential(d: Decomposition, e: Op, x: Expr) -> Term:

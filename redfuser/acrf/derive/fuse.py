@@ -10,8 +10,7 @@ from redfuser.acrf.cascade import Cascade, Let, Provenance, Reduce, Stmt
 from redfuser.acrf.derive.deriver import Deriver
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Ref, refs_of, walk
 from redfuser.acrf.facts.classify import Outline, Scope, live, outline, rename, separate_axes
-from redfuser.acrf.refuse import Refuse, defect
-from redfuser.acrf.state import Accumulator, Certificate, Condition, Fused, NotFusable, State
+from redfuser.acrf.state import Accumulator, Certificate, Condition, Fused, NotFusable, Refuse, State, defect
 from redfuser.errors import InputError
 
 VERSION = "6"

@@ -15,8 +15,7 @@ from redfuser.acrf.derive.terms import Term, spell
 from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Const, Expr, Op, map_children, op
 from redfuser.acrf.facts.algebra import MONOTONE
 from redfuser.acrf.facts.normal import product
-from redfuser.acrf.refuse import Refuse
-from redfuser.acrf.state import Condition
+from redfuser.acrf.state import Condition, Refuse
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from typing import TypeVar
 
 from redfuser.acrf.expr import Const, Expr, Op
 from redfuser.acrf.facts.normal import from_poly, product, to_poly
-from redfuser.acrf.refuse import Refuse
+from redfuser.acrf.state import Refuse
 
 F1 = Fraction(1)
 Conds = tuple[tuple[Expr, bool], ...]
