@@ -85,7 +85,7 @@ class Imported:
     positionally and returns one tensor or a tuple. ``notes`` says what was made opaque, dropped or approximated;
     ``remarks`` are warnings about the model itself, each with its code; ``once`` says which operations' results stand for those
     of how many further ones that compute the same. ``laid`` names weights that a library wants with channels last. ``roots``
-    says of each output what made its memory (:mod:`redfuser.frontend.memory`).
+    says of each output what made its memory (:mod:`redfuser.frontend.program`).
     """
 
     mod: Any

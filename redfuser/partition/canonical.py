@@ -16,16 +16,14 @@ from redfuser.acrf.affine import Indices, axes_of
 from redfuser.acrf.cascade import Axis, Cascade, Let, Provenance, Reduce, Stmt, Tensor
 from redfuser.acrf.expr import Cast, Expr, Index, Load, Op, Ref, map_children
 from redfuser.acrf.index import i64
-from redfuser.partition.constants import apart
 from redfuser.partition.drafted import Draft, R, Sink
 from redfuser.partition.evaluate import pure_index
-from redfuser.partition.fold import fold
+from redfuser.partition.fold import constant_apart, fold
 from redfuser.partition.graph import Node
-from redfuser.partition.intern import Interner
 from redfuser.partition.loops import Slices
 from redfuser.partition.positions import layout, through_view, views
 from redfuser.partition.values import Instance
-from redfuser.partition.weighed import Weighed
+from redfuser.partition.weighed import Interner, Weighed
 
 _ROLE = {"max": "m", "min": "n", "sum": "t", "prod": "r", "any": "any_", "all": "all_", "argmax": "a", "argmin": "a"}
 
@@ -144,7 +142,7 @@ class _Outliner:
         e = inst.body.expr
         if not inst.contraction or e.dtype not in ("f32", "f64"):
             return e
-        product, scale = apart(e)
+        product, scale = constant_apart(e)
         if scale is not None:
             self.scale[inst.node] = scale
         return product

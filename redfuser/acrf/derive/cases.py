@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-from redfuser.acrf.derive.decomposition import Decomposition
+from redfuser.acrf.derive.decomposition import Decomposition, few
 from redfuser.acrf.derive.indicator import extremum_of, strict
-from redfuser.acrf.derive.terms import few
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op
 from redfuser.acrf.state import refuse_condition
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from redfuser.acrf.derive.decomposition import Decomposition
-from redfuser.acrf.derive.terms import Term, spell
+from redfuser.acrf.derive.decomposition import Decomposition, Term, spell
 from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Const, Expr, Op, map_children, op
 from redfuser.acrf.facts.algebra import MONOTONE
 from redfuser.acrf.facts.normal import product

@@ -8,12 +8,10 @@ from __future__ import annotations
 from redfuser.acrf.cascade import Reduce, Reducer
 from redfuser.acrf.derive.bounds import follows_maximum
 from redfuser.acrf.derive.cases import Case, split_cases
-from redfuser.acrf.derive.decomposition import Decomposition
-from redfuser.acrf.derive.derivation import F1, Derivation, Value, own_name
+from redfuser.acrf.derive.decomposition import Decomposition, where
+from redfuser.acrf.derive.derivation import F1, Derivation, Value, explain, own_name, spell_decomposition
 from redfuser.acrf.derive.indicator import data_only, kept, moving, needs_opposite, placed
 from redfuser.acrf.derive.monotone import HOLE, Monotonic, monotonic
-from redfuser.acrf.derive.spelling import explain, spell_decomposition
-from redfuser.acrf.derive.terms import where
 from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Const, Expr, Load, Op, Ref, op, refs_of, walk
 from redfuser.acrf.facts.algebra import INF, PAYLOAD, accumulator_dtype, neutral
 from redfuser.acrf.facts.normal import from_poly, product, to_poly

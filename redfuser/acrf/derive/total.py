@@ -14,14 +14,21 @@ from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.derive.bounding import in_range, in_units, own_peak, within_data
 from redfuser.acrf.derive.bounds import follows_maximum, may_be_undefined, only_counted
 from redfuser.acrf.derive.centred import about_the_mean, of_one_mean
-from redfuser.acrf.derive.decomposition import Decomposition
-from redfuser.acrf.derive.derivation import F1, SUM, Derivation, Value, own_name
+from redfuser.acrf.derive.decomposition import Decomposition, Part, Term, where
+from redfuser.acrf.derive.derivation import (
+    F1,
+    SUM,
+    Derivation,
+    Value,
+    explain,
+    factor_text,
+    own_name,
+    spell_decomposition,
+)
 from redfuser.acrf.derive.family import rebased, residuals, sum_up, translated
 from redfuser.acrf.derive.indicator import kept, moving, needs_opposite, placed
 from redfuser.acrf.derive.pull_out import finish_late
 from redfuser.acrf.derive.quotients import in_quotients
-from redfuser.acrf.derive.spelling import explain, factor_text, spell_decomposition
-from redfuser.acrf.derive.terms import Part, Term, where
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Ref, children, op, refs_of, walk
 from redfuser.acrf.facts.algebra import INF, accumulator_dtype, neutral
 from redfuser.acrf.facts.normal import product
