@@ -32,8 +32,7 @@ from redfuser.frontend.program import (
     roots,
     unmade,
 )
-from redfuser.frontend.static import INDEX_ARITHMETIC, Statics
-from redfuser.frontend.written_down import written_down
+from redfuser.frontend.static import INDEX_ARITHMETIC, Statics, written_down
 from redfuser.tvm_compat import call_dps_packed, dtype_of, packed_symbols, relax, shape_of, tensor_info, without_params
 
 op = relax.op

@@ -10,10 +10,10 @@ from redfuser.acrf.affine import Affine, Indices, atom
 from redfuser.acrf.cascade import Tensor
 from redfuser.acrf.expr import Expr, Index, Load, walk
 from redfuser.acrf.index import i64
+from redfuser.errors import LoweringError
 from redfuser.strategies.alive import TRUE, alive_where
 from redfuser.strategies.program import Block, Kernel, Program
 from redfuser.target import Target
-from redfuser.tensorize.arguments import argument_name, static_extent
 from redfuser.tensorize.axes import Roles, choose, neighbours
 from redfuser.tensorize.by_thread import by_thread, interleaved
 from redfuser.tensorize.config import TileConfig
@@ -26,6 +26,28 @@ from redfuser.tensorize.rewrite import Setting, Watcher, arrange, rewritten
 from redfuser.tensorize.rewrite.facts import Facts, learn
 from redfuser.tensorize.rewrite.unit_interval import unit_values
 from redfuser.tensorize.sizes import is_gemm, one_segment, tile_sizes, walked
+
+
+def argument_name(program: Program, name: str) -> str:
+    """The parameter that holds a buffer: inputs by their own name, outputs as ``out_NAME``, workspaces as they are."""
+    outputs = program.fused.cascade.outputs
+    return f"out_{name}" if name in outputs else name
+
+
+def tensors(program: Program) -> list[tuple[Tensor, str]]:
+    """Every tensor argument with its role, inputs first."""
+    out = [(t, "in") for t in program.fused.cascade.inputs]
+    written = {t.name: t for k in program.kernels for t in k.writes}
+    out += [(written[n], "out") for n in program.fused.cascade.outputs]
+    return out + [(t, "workspace") for t in program.workspaces]
+
+
+def static_extent(extent: int | str, what: str) -> int:
+    """The extent, or LoweringError RF485 where it is symbolic."""
+    if not isinstance(extent, int):
+        raise LoweringError("RF485", f"{what} has the symbolic extent {extent}",
+                            why="tile programs have static shapes", help="compile once per shape")
+    return extent
 
 
 def alive(kernel: Kernel, facts: Facts) -> tuple[Expr, ...]:

@@ -21,11 +21,10 @@ from redfuser.acrf.index import i64, placed
 from redfuser.errors import LoweringError
 from redfuser.strategies.alive import TRUE
 from redfuser.strategies.program import Block
-from redfuser.tensorize.arguments import argument_name
 from redfuser.tensorize.axes import strip_casts
 from redfuser.tensorize.builder import HALF, Builder, Scope, Value
 from redfuser.tensorize.contraction import lower_contraction
-from redfuser.tensorize.geometry import Geometry
+from redfuser.tensorize.geometry import Geometry, argument_name
 from redfuser.tensorize.ir.effects import at_value
 from redfuser.tensorize.ir.nodes import Fill, For, TileKernel, TileStmt
 from redfuser.tensorize.maps import map_tile

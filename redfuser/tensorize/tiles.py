@@ -11,10 +11,9 @@ from redfuser.sizes import Symbol
 from redfuser.strategies.program import Kernel, Program
 from redfuser.strategies.symbols import at, one_of
 from redfuser.target import Target
-from redfuser.tensorize.arguments import argument_name, tensors
 from redfuser.tensorize.by_thread import by_block, by_thread, joined, revisited
 from redfuser.tensorize.config import TileConfig
-from redfuser.tensorize.geometry import Geometry, begin
+from redfuser.tensorize.geometry import Geometry, argument_name, begin, tensors
 from redfuser.tensorize.ir.nodes import Roles, TensorArg, TileKernel, TileProgram
 from redfuser.tensorize.ir.symbols import bound, merge
 from redfuser.tensorize.ir.verify import verify

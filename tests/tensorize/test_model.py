@@ -37,9 +37,8 @@ from redfuser.tensorize.model import (
     time_of,
     uneven,
 )
-from redfuser.tensorize.model.arena import Life, arena_bytes
 from redfuser.tensorize.model.registers import registers
-from redfuser.tensorize.model.shared import dynamic_bytes, shared_bytes
+from redfuser.tensorize.model.shared import Life, arena_bytes, dynamic_bytes, shared_bytes
 from redfuser.tensorize.model.work import work
 from tests import fused_examples as examples
 

@@ -188,7 +188,7 @@ def test_cases_made_ready_together_are_timed_one_by_one_and_one_that_dies_is_a_r
 
 
 def test_bars_say_what_is_held_and_missed_and_a_wrong_result_holds_none() -> None:
-    from redfuser.bench import bars
+    from redfuser.bench.written import means, verdicts
     from workloads.bars import BEST, PEAK, RATE, ROOF, Bar
 
     group = {"redfuser": row("m/a", "redfuser", 1.0, flops=450e9, peak_bytes=10), "eager": row("m/a", "eager", 3.0),
@@ -197,18 +197,18 @@ def test_bars_say_what_is_held_and_missed_and_a_wrong_result_holds_none() -> Non
     cases = {"m/a": group, "m/b": slow, "other/a": group}
     asked = [Bar(("m/*",), "inductor", 1.0, 0.9), Bar(("m/a",), ROOF, 0.95, or_best=True), Bar(("m/a",), RATE, 450),
              Bar(("m/a",), PEAK, 5), Bar(("m/b",), BEST, 0.5), Bar(("m/a",), "flash", 1.0)]
-    found = {(v.case, v.asked.split(" (")[0]): (v.found, v.held) for v in bars.verdicts(asked, cases)}
+    found = {(v.case, v.asked.split(" (")[0]): (v.found, v.held) for v in verdicts(asked, cases)}
     assert found == {("m/a", "1x inductor"): (1.2, True), ("m/a", "0.95 of the roof"): (1.2, True), ("m/a", "450 TFLOP/s"): (450, True),
                      ("m/a", "5x peak memory"): (4, False), ("m/a", "1x flash"): (None, False), ("m/b", "1x inductor"): (0.6, False),
                      ("m/b", "0.5x best"): (0.6, True)}
-    mean, = bars.means(asked, cases)
+    mean, = means(asked, cases)
     assert mean.found == pytest.approx((1.2 * 0.6) ** 0.5) and not mean.held
     wrong = {"m/b": {**slow, "redfuser": row("m/b", "redfuser", 0.1, passed=False)}}
-    assert all(v.found is None for v in bars.verdicts(asked, wrong))
+    assert all(v.found is None for v in verdicts(asked, wrong))
 
 
 def test_every_bar_speaks_of_a_case() -> None:
-    from redfuser.bench.bars import speaks
+    from redfuser.bench.written import speaks
     from workloads.bars import BARS
 
     names = [str(c) for c in all_cases()]
