@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Union
 
 from redfuser.acrf.cascade import Provenance
+from redfuser.errors import InputError
 
 if TYPE_CHECKING:
     import torch
@@ -70,6 +72,16 @@ def _tensor_leaves(template: Any) -> Any:
     elif isinstance(template, (list, tuple)):
         for value in template:
             yield from _tensor_leaves(value)
+
+
+def refuse_inputs(dynamic: Sequence[str], odd: Sequence[str], static: str, convert: str,
+                  why: str = "kernels are generated per shape") -> None:
+    """Raises InputError RF111 for inputs (or weights) of dynamic shapes, RF112 for odd ones. static, convert: what helps."""
+    if dynamic:
+        raise InputError("RF111", "dynamic dimensions are not supported", where="; ".join(dynamic), why=why, help=static)
+    if odd:
+        raise InputError("RF112", "inputs of an unsupported dtype or layout", where="; ".join(odd),
+                         why="tensors must be dense and of a floating, integer or boolean dtype", help=convert)
 
 
 @dataclass(frozen=True)

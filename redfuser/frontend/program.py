@@ -17,7 +17,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from redfuser.errors import InputError, UnsupportedError
 from redfuser.frontend.dtypes import supported
-from redfuser.frontend.imported import Provenance
+from redfuser.frontend.imported import Provenance, refuse_inputs
 
 KEPT = frozenset({
     "aten.scaled_dot_product_attention.default", "aten.matmul.default", "aten.linear.default",
@@ -110,14 +110,9 @@ def check_signature(program: ExportedProgram) -> None:
                 odd.append(f"{node.name}: {str(val.dtype).removeprefix('torch.')}, {val.layout}")
         elif isinstance(val, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             dynamic.append(f"{node.name}: {val}")
-    if dynamic:
-        raise InputError("RF111", "dynamic dimensions are not supported", where="; ".join(dynamic),
-                         why="the model was exported with Dim(...) for these inputs; kernels are generated per shape",
-                         help="export without dynamic_shapes, once per shape that you run")
-    if odd:
-        raise InputError("RF112", "inputs of an unsupported dtype or layout", where="; ".join(odd),
-                         why="tensors must be dense and of a floating, integer or boolean dtype",
-                         help="convert these tensors before the call (complex numbers: torch.view_as_real)")
+    refuse_inputs(dynamic, odd, "export without dynamic_shapes, once per shape that you run",
+                  "convert these tensors before the call (complex numbers: torch.view_as_real)",
+                  "the model was exported with Dim(...) for these inputs; kernels are generated per shape")
     mutated = [f"{s.target or s.arg.name}" for s in program.graph_signature.output_specs
                if s.kind in (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.PARAMETER_MUTATION)]
     if mutated:

@@ -82,6 +82,14 @@ def with_bodies(s: TileStmt, f: Callable[[tuple[TileStmt, ...]], tuple[TileStmt,
     return replace(s, body=f(s.body)) if isinstance(s, (For, If)) else s
 
 
+def in_first_role(kernel: TileKernel, f: Callable[[tuple[TileStmt, ...]], tuple[TileStmt, ...]]) -> TileKernel:
+    """The kernel with ``f`` of the statements of its first role, which computes; itself where it has no roles."""
+    if not isinstance(kernel.body[-1], Roles):
+        return kernel
+    first, *others = kernel.body[-1].roles
+    return replace(kernel, body=(*kernel.body[:-1], Roles((replace(first, body=f(first.body)), *others))))
+
+
 def at_value(s: TileStmt, var: str, value: Expr) -> TileStmt:
     """The statement where a variable around it has a value."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from redfuser.acrf.expr import Expr, Index, Load, map_children
-from redfuser.acrf.index import i64, iadd, imax, imul
+from redfuser.acrf.index import i64, iadd, imax, isub
 from redfuser.target import Target
 from redfuser.tensorize.ir.effects import Names, every, reads, with_exprs, writes
 from redfuser.tensorize.ir.flight import Arrive, Await, Drain, Meet, Send, Sent
@@ -114,11 +114,11 @@ class _Relayed:
             return None
         if any(isinstance(s, ReduceTile) for s in (*steps[1], *after[1])) or not self.settled(own):
             return None
-        count = _minus(Index(loop.var), loop.start)
+        count = isub(Index(loop.var), loop.start)
         front, back = self.step(*steps, count)
         if front is None:
             return None
-        steps_made = _minus(loop.stop, loop.start)
+        steps_made = isub(loop.stop, loop.start)
         if 0 in counts(source, p.loop):  # or fewer: a loop may stop before it starts
             steps_made = imax(steps_made, i64(0))
         late_front, late_back = self.end(*after, own, steps_made)
@@ -265,7 +265,3 @@ def _registers(accumulators: int, threads: int, groups: int, target: Target) -> 
     left = own * (groups + 2) - KEPT
     most = min((accumulators + BESIDES) // STEP * STEP, (left - own + STEP) // groups // STEP * STEP)
     return min(MOST, left - most * groups), most
-
-
-def _minus(a: Expr, b: Expr) -> Expr:
-    return iadd(a, imul(b, -1))
