@@ -61,7 +61,7 @@ def _plug(e: Expr, value: Expr) -> Expr:
     return value if e == HOLE else map_children(e, lambda k: _plug(k, value))
 
 
-RISING, FALLING = Shape(1), Shape(-1)
+RISING = Shape(1)
 
 
 def monotonic(d: Decomposition, e: Expr) -> Monotonic:
