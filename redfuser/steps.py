@@ -12,19 +12,11 @@ from redfuser.acrf.cascade import Provenance
 from redfuser.outer.order import schedule
 from redfuser.reported import Kind, Step
 from redfuser.target import TARGETS, target
-from redfuser.tvm_compat import (
-    bindings,
-    bytes_of,
-    op_name,
-    relax,
-    shape_of,
-    variables,
-)
+from redfuser.tvm_compat import bindings, bytes_of, op_name, relax, shape_of, variables
 
-VIEWS = frozenset({"reshape", "expand_dims", "squeeze", "permute_dims", "split", "broadcast_to", "strided_slice", "flatten",
-                   ""})
+VIEWS = frozenset({"reshape", "expand_dims", "squeeze", "permute_dims", "broadcast_to", "strided_slice", ""})
 """What torch moves no bytes for."""
-LIBRARY = ("matmul", "nn.conv", "nn.attention", "einsum")
+LIBRARY = ("matmul", "nn.conv")
 
 
 @dataclass(slots=True)

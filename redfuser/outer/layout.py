@@ -12,12 +12,12 @@ from redfuser.tvm_compat import dtype_of, op_name, relax, shape_of
 
 ALIGN = 16
 _BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2}
-_FRESH = ("matmul", "take", "concat", "gather_elements", "arange", "full", "zeros", "ones", "nn.batch_norm")
+_FRESH = ("matmul", "take", "concat", "gather_elements", "arange", "full", "nn.batch_norm")
 _LYING = ("aten.contiguous.default", GROUPED_MM)
 _OWN = ("convolution", "max_pool2d_with_indices", "max_pool3d_with_indices", "avg_pool2d", "avg_pool3d", "upsample_nearest2d")
 """Calls of torch whose results begin an allocation, in the order of their operand or another."""
-SAME = frozenset({"reshape", "flatten", "expand_dims", "squeeze"})
-VIEWS = (*SAME, "permute_dims", "broadcast_to", "strided_slice", "split")
+SAME = frozenset({"reshape", "expand_dims", "squeeze"})
+VIEWS = (*SAME, "permute_dims", "broadcast_to", "strided_slice")
 
 
 class Layouts:
@@ -60,7 +60,7 @@ class Layouts:
             return (False, first[1])
         if name == "strided_slice":
             return _slice(call, first)
-        if name in ("split", "topk", "call_dps_packed"):
+        if name == "topk":
             return (False, False)
         operands = [a for a in call.args if isinstance(a, relax.Var)]
         return (all(self.of(a)[0] for a in operands), True)
@@ -102,10 +102,6 @@ def _lies_in(at: Any, value: Callable[[Any], Any]) -> str:
         call = value(at)
         if isinstance(call, relax.Constant):
             return ""
-        if isinstance(call, relax.TupleGetItem):
-            call = value(call.tuple_value)
-            if op_name(call) != "split":
-                return str(at.name_hint)
         if isinstance(call, relax.Var) and not call.same_as(at):
             at = call
         elif op_name(call) in VIEWS and isinstance(call.args[0], relax.Var):

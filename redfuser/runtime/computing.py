@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from redfuser.runtime.shapes import (
-    MAX_RANK,
     Rule,
     Shaped,
     axes,
@@ -29,9 +28,8 @@ from redfuser.runtime.shapes import (
     word,
 )
 
-_FLOAT = ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "exp", "log", "rsqrt", "sigmoid", "sin",
-          "sinh", "sqrt", "tan", "tanh")
-_SAME = ("abs", "bitwise_not", "ceil", "floor", "neg", "round", "sign", "square", "trunc")
+_FLOAT = ("acos", "asin", "atan", "cos", "cosh", "erf", "exp", "log", "rsqrt", "sigmoid", "sin", "sinh", "sqrt", "tan", "tanh")
+_SAME = ("abs", "ceil", "floor", "neg", "round", "sign", "trunc")
 _TRUTH = ("isfinite", "isinf", "isnan", "logical_not")
 
 
@@ -66,21 +64,9 @@ def _gelu(x: Any, *, approximate: Any = "none") -> Shaped:
     return floating(x)
 
 
-def _leaky(x: Any, slope: Any) -> Shaped:
-    number(slope)
-    return floating(x)
-
-
 def _softplus(x: Any, beta: Any, threshold: Any) -> Shaped:
     number(beta), number(threshold)
     return floating(x)
-
-
-def _prelu(x: Any, weight: Any) -> Shaped:
-    channels = floating(x).shape[1] if x.rank > 1 else 1
-    need(floating(weight).rank <= 1 and math.prod(weight.shape) in (1, channels), "a slope for each channel")
-    need(weight.dtype == x.dtype, "slopes of another dtype")
-    return tensor(x)
 
 
 def _logical(a: Any, b: Any) -> Shaped:
@@ -120,10 +106,6 @@ def _two(a: Any, b: Any) -> Shaped:
     return arithmetic(a, b)
 
 
-def _two_floats(a: Any, b: Any) -> Shaped:
-    return quotient(tensor(a), tensor(b))
-
-
 def _div(a: Any, b: Any, *, rounding_mode: Any) -> Shaped:
     word(rounding_mode, "trunc")
     need(number(b) != -1, "a division that may end the process")
@@ -136,8 +118,8 @@ def _where(mask: Any, a: Any, b: Any) -> Shaped:
     return Shaped(promoted(a, b), broadcast(*parts))
 
 
-def _clamp(x: Any, low: Any = None, high: Any = None, *, min: Any = None, max: Any = None) -> Shaped:
-    bounds = [number(b) for b in (low, high, min, max) if b is not None]
+def _clamp(x: Any, *, min: Any = None, max: Any = None) -> Shaped:
+    bounds = [number(b) for b in (min, max) if b is not None]
     need(bool(bounds), "a clamp without bounds")
     return tensor(x).like(dtype=promoted(x, *bounds))
 
@@ -188,19 +170,12 @@ def _softmax(x: Any, dim: Any) -> Shaped:
     return tensor(x)
 
 
-def _triangle(x: Any, diagonal: Any = 0) -> Shaped:
-    integer(diagonal, -(1 << 31), 1 << 31)
-    need(2 <= tensor(x).rank <= MAX_RANK, "a triangle of a matrix")
-    return tensor(x)
-
-
 RULES: dict[str, Rule] = {
     **{f"torch.{n}": _in_float for n in _FLOAT}, **{f"torch.{n}": _same for n in _SAME},
     **{f"torch.{n}": _truth for n in _TRUTH}, "torch.bitwise_not": _bitwise_not, "F.relu": _same,
-    "F.silu": _activation, "F.selu": _activation, "F.gelu": _gelu, "F.leaky_relu": _leaky, "F.softplus": _softplus,
-    "F.prelu": _prelu, **{f"torch.logical_{n}": _logical for n in ("and", "or", "xor")}, "torch.atan2": _two_floats,
-    "torch.fmod": _two, "torch.logaddexp": _two, "torch.div": _div, "torch.pow": arithmetic, "torch.maximum": _two,
-    "torch.minimum": _two, "torch.where": _where, ".clamp": _clamp, "torch.sum": _sum, "torch.mean": _mean,
-    "torch.amax": _extremum, "torch.amin": _extremum, "torch.var": _spread, "torch.std": _spread, "torch.prod": _prod,
+    "F.silu": _activation, "F.gelu": _gelu, "F.softplus": _softplus,
+    **{f"torch.logical_{n}": _logical for n in ("and", "or", "xor")}, "torch.div": _div, "torch.pow": arithmetic,
+    "torch.maximum": _two, "torch.minimum": _two, "torch.where": _where, ".clamp": _clamp, "torch.sum": _sum,
+    "torch.mean": _mean, "torch.amax": _extremum, "torch.amin": _extremum, "torch.var": _spread, "torch.prod": _prod,
     "torch.argmax": _arg, "torch.argmin": _arg, "torch.cumsum": _scan, "torch.cumprod": _scan, "torch.softmax": _softmax,
-    "torch.log_softmax": _softmax, "torch.tril": _triangle, "torch.triu": _triangle}
+    "torch.log_softmax": _softmax}

@@ -1,8 +1,7 @@
-"""What contractions, normalisations and windows take and return; see :mod:`redfuser.runtime.computing`."""
+"""What contractions, normalisations and convolutions take and return; see :mod:`redfuser.runtime.computing`."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -20,7 +19,6 @@ from redfuser.runtime.shapes import (
     need,
     number,
     tensor,
-    tensors,
 )
 
 
@@ -36,24 +34,6 @@ def _matmul(a: Any, b: Any) -> Shaped:
     if a.rank == 1:
         out.pop(-1 if b.rank == 1 else -2)
     return a.like(out)
-
-
-def _einsum(subscripts: Any, *operands: Any) -> Shaped:
-    need(isinstance(subscripts, str) and subscripts.count("->") == 1, "an einsum without a result")
-    left, right = subscripts.replace(" ", "").split("->")
-    terms = left.split(",")
-    need(len(terms) == len(operands) and bool(operands), "an einsum of other operands")
-    size: dict[str, int] = {}
-    for term, operand in zip(terms, tensors(list(operands)), strict=True):
-        need(term.isascii() and (term.isalpha() or not term) and len(term) == operand.rank, f"the term {term[:20]!r}")
-        need(operand.dtype == operands[0].dtype, "operands of several dtypes")
-        for letter, n in zip(term, operand.shape, strict=True):
-            need(size.setdefault(letter, n) == n, f"two extents of {letter}")
-    need(len(set(right)) == len(right) and set(right) <= set(size), "a result of other letters")
-    if len(terms) > 2:  # torch may form any of the pairwise products on the way
-        Shaped(operands[0].dtype, tuple(size.values()))
-        need(math.prod(size.values()) <= 1 << 32, "an einsum with a large intermediate")
-    return operands[0].like(size[letter] for letter in right)
 
 
 def _linear(x: Any, weight: Any, bias: Any = None) -> Shaped:
@@ -126,45 +106,7 @@ def _convolution(rank: int) -> Rule:
     return rule
 
 
-def _pool(rank: int, largest: bool) -> Rule:
-    def shape(x: Any, size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: Any) -> Shaped:
-        window, step, pad, wide = (integers(v, low, 1 << 31) for v, low in
-                                   ((size, 1), (stride, 1), (padding, 0), (dilation, 1)))
-        need(len(window) == len(step) == len(pad) == len(wide) == rank, f"{rank} numbers for {rank} axes")
-        need(rank + 1 <= floating(x).rank <= rank + 2 and min(x.shape[1:], default=0) > 0, f"a window on {rank} axes")
-        up, out = flag(ceil_mode), []
-        for n, k, s, p, d in zip(x.shape[x.rank - rank:], window, step, pad, wide, strict=True):
-            need(2 * p <= k, "a padding of more than half the window")
-            span = n + 2 * p - d * (k - 1) - 1 + (s - 1 if up else 0)
-            count = span // s + 1
-            if up and (count - 1) * s >= n + p:
-                count -= 1
-            need(count > 0, "a window larger than what it slides over")
-            out.append(count)
-        return tensor(x).like((*x.shape[:x.rank - rank], *out))
-
-    def maximum(x: Any, size: Any, stride: Any, padding: Any, dilation: Any, *, ceil_mode: Any) -> Shaped:
-        return shape(x, size, stride, padding, dilation, ceil_mode)
-
-    def average(x: Any, size: Any, stride: Any, padding: Any, *, ceil_mode: Any, count_include_pad: Any) -> Shaped:
-        flag(count_include_pad)
-        return shape(x, size, stride, padding, (1,) * rank, ceil_mode)
-
-    return maximum if largest else average
-
-
-def _adaptive(rank: int) -> Rule:
-    def rule(x: Any, size: Any) -> Shaped:
-        out = extents(size, rank)
-        need(rank + 1 <= floating(x).rank <= rank + 2 and min(x.shape[1:], default=0) > 0, f"a window on {rank} axes")
-        return tensor(x).like((*x.shape[:x.rank - rank], *out))
-
-    return rule
-
-
 RULES: dict[str, Rule] = {
-    "torch.matmul": _matmul, "torch.einsum": _einsum, "F.linear": _linear,
-    "F.scaled_dot_product_attention": _attention, "F.layer_norm": _layer_norm, "F.rms_norm": _rms_norm,
-    "F.group_norm": _group_norm, "F.batch_norm": _batch_norm, **{f"F.conv{r}d": _convolution(r) for r in (1, 2, 3)},
-    **{f"F.{k}_pool{r}d": _pool(r, k == "max") for k in ("max", "avg") for r in (1, 2, 3)},
-    **{f"F.adaptive_avg_pool{r}d": _adaptive(r) for r in (1, 2, 3)}}
+    "torch.matmul": _matmul, "F.linear": _linear, "F.scaled_dot_product_attention": _attention, "F.layer_norm": _layer_norm,
+    "F.rms_norm": _rms_norm, "F.group_norm": _group_norm, "F.batch_norm": _batch_norm,
+    **{f"F.conv{r}d": _convolution(r) for r in (1, 2, 3)}}

@@ -12,9 +12,7 @@ import torch
 
 from redfuser.runtime.shapes import (
     MAX_RANK,
-    MAX_RESULTS,
     Pair,
-    Refused,
     Rule,
     Shaped,
     axes,
@@ -26,11 +24,9 @@ from redfuser.runtime.shapes import (
     integer,
     integers,
     need,
-    number,
     promoted,
     tensor,
     tensors,
-    word,
 )
 
 
@@ -111,28 +107,6 @@ def _select(x: Any, dim: Any, at: Any) -> Shaped:
     return x.like(n for i, n in enumerate(x.shape) if i != where)
 
 
-def _unbind(x: Any, dim: Any) -> tuple[Shaped, ...]:
-    at = axis(dim, tensor(x).rank)
-    need(x.shape[at] <= MAX_RESULTS, "too many results")
-    return (x.like(n for i, n in enumerate(x.shape) if i != at),) * x.shape[at]
-
-
-def _split(x: Any, sizes: Any, dim: Any) -> tuple[Shaped, ...]:
-    at = axis(dim, tensor(x).rank)
-    extent = x.shape[at]
-    if isinstance(sizes, int):
-        step = integer(sizes, 1)
-        need(extent // step < MAX_RESULTS, "too many results")
-        parts = [min(step, extent - i) for i in range(0, extent, step)] or [0]
-    elif isinstance(sizes, (list, tuple)):
-        need(len(sizes) <= MAX_RESULTS, "too many results")
-        parts = [integer(n, 0) for n in sizes]
-        need(sum(parts) == extent, "parts that do not add up")
-    else:
-        raise Refused("sizes that are no integers")
-    return tuple(x.like((*x.shape[:at], n, *x.shape[at + 1:])) for n in parts)
-
-
 def item(x: Any, key: Any) -> Any:
     """``x[key]``: one of several results, or slices and indices of a tensor."""
     if isinstance(x, Pair):
@@ -180,13 +154,6 @@ def _repeat(x: Any, count: Any, dim: Any) -> Shaped:
     return x.like((*x.shape[:at], x.shape[at] * n, *x.shape[at + 1:]))
 
 
-def _tile(x: Any, counts: Any) -> Shaped:
-    times = extents(counts)
-    rank = max(len(times), tensor(x).rank)
-    a, b = ((1,) * (rank - len(v)) + v for v in (x.shape, times))
-    return x.like(m * n for m, n in zip(a, b, strict=True))
-
-
 def _flip(x: Any, dim: Any) -> Shaped:
     axis(dim, tensor(x).rank)
     return x
@@ -202,53 +169,21 @@ def _cat(parts: Any, dim: Any) -> Shaped:
     return Shaped(promoted(*found), (*first.shape[:at], sum(p.shape[at] for p in found), *first.shape[at + 1:]))
 
 
-def _stack(parts: Any, dim: Any) -> Shaped:
-    found = tensors(parts)
-    need(all(p.shape == found[0].shape for p in found), "parts of other shapes")
-    one = _unsqueeze(found[0], dim)
-    return Shaped(promoted(*found), tuple(len(found) if i == axis(dim, one.rank) else n for i, n in enumerate(one.shape)))
-
-
-def _meshgrid(*parts: Any, indexing: Any) -> tuple[Shaped, ...]:
-    word(indexing, "ij", "xy")
-    found = tensors(list(parts))
-    need(all(p.rank <= 1 and p.dtype == found[0].dtype for p in found), "a grid of vectors")
-    sizes = [math.prod(p.shape) for p in found]
-    if indexing == "xy" and len(sizes) > 1:
-        sizes[:2] = sizes[1::-1]
-    return tuple(p.like(sizes) for p in found)
-
-
-def _slice_scatter(x: Any, source: Any, dim: Any, begin: Any, end: Any, step: Any) -> Shaped:
-    at = axis(dim, tensor(x).rank)
-    count = _sliced(x.shape[at], slice(begin, end, integer(step, 1)))
-    need(tensor(source).shape == (*x.shape[:at], count, *x.shape[at + 1:]), "a source of another shape")
-    return x
-
-
-
-def _pad(x: Any, spread: Any, *, mode: Any = "constant", value: Any = 0) -> Shaped:
+def _pad(x: Any, spread: Any) -> Shaped:
     widths = integers(spread, -(1 << 40), 1 << 40)
-    number(value), word(mode, "constant", "reflect", "replicate", "circular")
     count = len(widths) // 2
     need(len(widths) % 2 == 0 and 0 < count <= tensor(x).rank, "a width before and behind each axis")
-    need(mode == "constant" or (count <= 3 and count + 1 <= x.rank <= count + 2), f"{mode} padding of these axes")
     shape = list(x.shape)
     for i in range(count):
         low, high = widths[2 * i:2 * i + 2]
         n = shape[x.rank - 1 - i]
-        if mode != "constant":
-            most = {"reflect": n - 1, "circular": n}.get(mode, 1 << 40)
-            need(n > 0 and 0 <= low <= most and 0 <= high <= most, f"{mode} padding wider than the axis")
-        shape[x.rank - 1 - i] = n + low + high
         need(n + low >= 0 and n + high >= 0 and n + low + high >= 0, "a padding that takes away more than there is")
+        shape[x.rank - 1 - i] = n + low + high
     return x.like(shape)
 
 
 RULES: dict[str, Rule] = {
-    ".to": _to, ".double": _cast(torch.float64), ".long": _cast(torch.int64), ".bool": _cast(torch.bool),
-    ".contiguous": _contiguous, ".clone": _clone, ".reshape": _reshape, ".flatten": _flatten, ".t": _t,
-    ".unsqueeze": _unsqueeze, ".squeeze": _squeeze, ".transpose": _transpose, ".permute": _permute,
-    ".movedim": _movedim, ".expand": _expand, ".select": _select, ".unbind": _unbind, ".repeat_interleave": _repeat,
-    ".tile": _tile, ".flip": _flip, "torch.split": _split, "torch.cat": _cat, "torch.stack": _stack,
-    "torch.meshgrid": _meshgrid, "torch.slice_scatter": _slice_scatter, "F.pad": _pad}
+    ".to": _to, ".double": _cast(torch.float64), ".long": _cast(torch.int64), ".contiguous": _contiguous, ".clone": _clone,
+    ".reshape": _reshape, ".flatten": _flatten, ".t": _t, ".unsqueeze": _unsqueeze, ".squeeze": _squeeze,
+    ".transpose": _transpose, ".permute": _permute, ".movedim": _movedim, ".expand": _expand, ".select": _select,
+    ".repeat_interleave": _repeat, ".flip": _flip, "torch.cat": _cat, "F.pad": _pad}

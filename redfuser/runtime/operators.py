@@ -38,7 +38,7 @@ from redfuser.runtime.shapes import (
 OPERATORS: dict[str, Rule] = {**computing.RULES, **contracting.RULES, **moving.RULES, **picking.RULES}
 INFIX = computing.INFIX
 PROPERTIES = frozenset({"values", "indices"})
-"""Attributes of what ``torch.topk`` and ``torch.sort`` return."""
+"""Attributes of what ``torch.topk`` returns."""
 
 _POINTWISE = """abs acos acosh asin asinh atan atanh atan2 bitwise_not ceil cos cosh digamma erf erfc erfinv exp exp2 expm1
 floor frac isfinite isinf isnan isneginf isposinf lgamma log log10 log1p log2 logical_and logical_not logical_or logical_xor

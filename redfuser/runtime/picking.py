@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from redfuser.runtime.moving import indexed
 from redfuser.runtime.shapes import (
     Pair,
     Rule,
@@ -15,7 +14,6 @@ from redfuser.runtime.shapes import (
     axis,
     dtype_of,
     extents,
-    fits,
     flag,
     index,
     integer,
@@ -23,7 +21,6 @@ from redfuser.runtime.shapes import (
     need,
     number,
     tensor,
-    tensors,
     word,
 )
 
@@ -67,24 +64,9 @@ def _scatter_reduce(x: Any, dim: Any, indices: Any, source: Any, how: Any) -> Sh
     return _scatter(x, dim, indices, source)
 
 
-def _index_put(x: Any, indices: Any, source: Any, *, accumulate: Any = False) -> Shaped:
-    flag(accumulate)
-    keys = tensors(indices)
-    need(tensor(source).dtype == tensor(x).dtype, "a source of another dtype")
-    if any(k.dtype == torch.bool for k in keys):  # how many places depends on data: torch compares them
-        need(sum(k.rank if k.dtype == torch.bool else 1 for k in keys) <= x.rank, "more indices than axes")
-        return x
-    fits(source.shape, indexed(x, list(keys)).shape)
-    return x
-
-
 def _embedding(indices: Any, table: Any) -> Shaped:
     need(tensor(table).rank == 2, "a table of rows")
     return table.like((*index(indices).shape, table.shape[1]))
-
-
-def _one_hot(indices: Any, depth: Any) -> Shaped:
-    return long(indices).like((*indices.shape, integer(depth, 1)))
 
 
 def _topk(x: Any, k: Any, dim: Any, *, largest: Any = True) -> Pair:
@@ -92,19 +74,6 @@ def _topk(x: Any, k: Any, dim: Any, *, largest: Any = True) -> Pair:
     at = axis(dim, tensor(x).rank)
     values = x.like((*x.shape[:at], integer(k, 0, x.shape[at]), *x.shape[at + 1:]))
     return Pair(values, values.like(dtype=torch.int64))
-
-
-def _sort(x: Any, *, dim: Any, descending: Any = False, stable: Any) -> Pair:
-    flag(descending)
-    flag(stable)
-    axis(dim, tensor(x).rank)
-    return Pair(x, x.like(dtype=torch.int64))
-
-
-def _tensor(value: Any, *, dtype: Any, device: Any) -> Shaped:
-    number(value)
-    _on(device)
-    return Shaped(dtype_of(dtype), ())
 
 
 def _arange(*span: Any, dtype: Any, device: Any) -> Shaped:
@@ -124,13 +93,6 @@ def _full(shape: Any, value: Any, *, dtype: Any, device: Any) -> Shaped:
     return Shaped(dtype_of(dtype), extents(shape))
 
 
-def _eye(n: Any, m: Any, *, dtype: Any, device: Any) -> Shaped:
-    _on(device)
-    return Shaped(dtype_of(dtype), (integer(n, 0), integer(m, 0)))
-
-
 RULES: dict[str, Rule] = {
-    ".index_put": _index_put, ".scatter": _scatter, ".scatter_add": _scatter, ".scatter_reduce": _scatter_reduce,
-    "torch.index_select": _index_select, "torch.gather": _gather, "F.embedding": _embedding, "F.one_hot": _one_hot,
-    "torch.topk": _topk, "torch.sort": _sort, "torch.tensor": _tensor, "torch.arange": _arange, "torch.full": _full,
-    "torch.eye": _eye}
+    ".scatter": _scatter, ".scatter_add": _scatter, ".scatter_reduce": _scatter_reduce, "torch.index_select": _index_select,
+    "torch.gather": _gather, "F.embedding": _embedding, "torch.topk": _topk, "torch.arange": _arange, "torch.full": _full}

@@ -7,15 +7,7 @@ from typing import Any
 import torch
 
 from redfuser.frontend.aten.attention import softmax_guard
-from redfuser.frontend.aten.context import (
-    FLOATS,
-    HALF,
-    Context,
-    Decline,
-    accumulator,
-    converts,
-    representable,
-)
+from redfuser.frontend.aten.context import FLOATS, HALF, Context, Decline, accumulator, converts, representable
 from redfuser.frontend.dtypes import relax_dtype, torch_dtype
 from redfuser.tvm_compat import dtype_of, relax, shape_of
 
