@@ -49,7 +49,7 @@ def steps(imported: Any, regions: Sequence[Any], refused: Iterable[Any], kept: M
         if where is None or not where.op:
             continue
         of = owner.get(b.var.name_hint, "")
-        kind = kept[of] if of else _kind(b.value, imported)
+        kind = kept[of] if of else _kind(b.value)
         if kind == "view":
             kind = runs[-1].kind if runs and _same(runs[-1], where) and not runs[-1].of else kind
         last = runs[-1] if runs else None
@@ -81,7 +81,7 @@ def _same(run: _Run, where: Provenance) -> bool:
     return run.where == where and run.where.module == where.module
 
 
-def _kind(value: Any, imported: Any) -> str:
+def _kind(value: Any) -> str:
     name = op_name(value)
     if name.startswith(LIBRARY):
         return "library"

@@ -56,7 +56,6 @@ class _Outliner:
         self.axis_names: dict[str, str] = {}
         self.stmts: list[Stmt] = []
         self.let_names: dict[int, str] = {}
-        self.let_axes: dict[str, tuple[str, ...]] = {}
         self.scale: dict[Node, Expr] = {}
         self.used: set[str] = set()
         self.memo: dict[int, Expr] = {}

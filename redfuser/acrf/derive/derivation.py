@@ -201,7 +201,7 @@ def _true(p: Part) -> Expr:
     return p.base if p.true is None or p.a is None else Op("add", (p.a, p.true), p.base.dtype)
 
 
-def explain(work: Derivation, r: Reduce, t: Term, follows: tuple[tuple[Expr, Fraction], ...], shifts: tuple[Part, ...]) -> None:
+def explain(work: Derivation, r: Reduce, follows: tuple[tuple[Expr, Fraction], ...], shifts: tuple[Part, ...]) -> None:
     """Record why factors are rebased."""
     for b, q in follows:
         work.choices.append(f"{r.name}: {factor_text(b, q)} rebased: it bounds the growth of the data it scales")

@@ -219,7 +219,7 @@ def _observed(cascade: Cascade, d: Deriver, post: tuple[Let | Reduce, ...]) -> d
         if not value.vanishes:
             out[name] = True
             continue
-        facts = _facts(d.scope, d, value.guards)
+        facts = _facts(d, value.guards)
         if facts:
             same = set(map(str, value.guards))
             facts |= {n: Const(0.0, "f32") for n, v in d.values.items() if set(map(str, v.guards)) == same}
@@ -241,7 +241,7 @@ def _reads(scope: Scope, e: Expr) -> frozenset[str]:
     return refs_of(scope.resolve(scope.inline(e) if refs_of(e) & scope.inlined.keys() else e))
 
 
-def _facts(scope: Scope, d: Deriver, guards: tuple[Expr, ...]) -> dict[str, Expr]:
+def _facts(d: Deriver, guards: tuple[Expr, ...]) -> dict[str, Expr]:
     """What a taken guard ``m == -inf`` says: m is -inf, and so is every element that m is the maximum of."""
     out: dict[str, Expr] = {}
     for g in guards:

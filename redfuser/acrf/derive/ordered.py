@@ -250,6 +250,6 @@ def _scaled_extremum(work: Derivation, r: Reduce, d: Decomposition) -> bool | No
     plain = product([(main, F1), *results], dtype, t.coefficient)
     rooted = product([(op("mul", main, back), F1), *results], dtype, t.coefficient) if guards and back else plain
     work.decomposition.append(spell_decomposition(r, [t]))
-    explain(work, r, t, follows, ())
+    explain(work, r, follows, ())
     work.set_value(r.name, Value(plain, rooted, tuple(guards)), plain)
     return True

@@ -207,7 +207,7 @@ def _term_accumulators(work: Derivation, r: Reduce, t: Term, name: str, dtype: s
     """Accumulators of one term: (its sum at the reference, its sum at the true results, guards taken)."""
     made = _family(work, r, t, name, dtype, single, vanishes)
     family, guards, powers, follows, shifts = made.members, made.guards, made.powers, made.follows, made.shifts
-    explain(work, r, t, follows, shifts)
+    explain(work, r, follows, shifts)
     guards = _to_undo(work, t, guards)
     residual = residuals(work, family, powers, dtype)
     if any(p.true is not None for p in shifts):
