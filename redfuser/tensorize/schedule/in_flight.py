@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 from redfuser.acrf.expr import Expr, Index
 from redfuser.acrf.index import i64, iadd
-from redfuser.tensorize.ir.effects import at_value
+from redfuser.tensorize.ir.effects import at_value, in_first_role
 from redfuser.tensorize.ir.flight import Arrive, Await, Drain
-from redfuser.tensorize.ir.nodes import For, Gemm, Roles, TileKernel, TileStmt
+from redfuser.tensorize.ir.nodes import For, Gemm, TileKernel, TileStmt
 from redfuser.tensorize.schedule.counts import counts
 from redfuser.tensorize.schedule.skew import before
 
@@ -32,11 +32,7 @@ class KeepInFlight:
     changes."""
 
     def __call__(self, kernel: TileKernel) -> TileKernel:
-        if not isinstance(kernel.body[-1], Roles):
-            return kernel
-        first, *others = kernel.body[-1].roles
-        roles = Roles((replace(first, body=_in(kernel, first.body)), *others))
-        return replace(kernel, body=(*kernel.body[:-1], roles))
+        return in_first_role(kernel, lambda body: _in(kernel, body))
 
 
 def _in(kernel: TileKernel, body: tuple[TileStmt, ...]) -> tuple[TileStmt, ...]:
