@@ -24,9 +24,7 @@ from redfuser.tensorize.config import TileConfig
 from redfuser.tensorize.ir.effects import every
 from redfuser.tensorize.ir.flight import Flight
 from redfuser.tensorize.ir.nodes import (
-    Buffer,
     Copy,
-    Dim,
     Fill,
     For,
     Gemm,
@@ -35,12 +33,12 @@ from redfuser.tensorize.ir.nodes import (
     ReduceTile,
     Roles,
     ScanTile,
-    Slice,
     Stop,
     TileKernel,
     TileProgram,
     TileStmt,
 )
+from redfuser.tensorize.ir.parts import Buffer, Dim, Slice
 from redfuser.tensorize.model.layout import alone, led
 from redfuser.tensorize.model.registers import together
 from redfuser.tensorize.model.steps import unrolled

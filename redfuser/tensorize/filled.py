@@ -147,6 +147,3 @@ def _is(lets: Lets, e: Expr, maximum: str) -> bool:
         case Op(name="select", args=(Op(name="eq", args=(x, y)), z, m)):
             return is_const(y, -inf) and is_const(z, 0.0) and _is(lets, x, maximum) and _is(lets, m, maximum)
     return False
-
-
-__all__ = ["Filled", "filled"]

@@ -76,6 +76,3 @@ def _needed(program: Program, legal: list[TileConfig], target: Target) -> TileCo
     usual, least = predicted(tensorize(program, legal[0], target), target), min(times.values(), default=inf)
     best = min((c for c in times if times[c] <= least * TIE), key=lambda c: [*SCHEDULES].index(c.schedule), default=None)
     return best if usual is not None and least < usual * WORTH else None
-
-
-__all__ = ["HIDDEN", "walked_first"]

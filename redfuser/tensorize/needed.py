@@ -21,10 +21,10 @@ from redfuser.acrf.index import i64, iadd, imin, imul
 from redfuser.strategies.alive import both, common
 from redfuser.strategies.names import fresh
 from redfuser.strategies.program import Block, Kernel, Program
-from redfuser.tensorize.arguments import argument_name, tensors
 from redfuser.tensorize.filled import Filled, filled
-from redfuser.tensorize.geometry import Geometry
-from redfuser.tensorize.ir.nodes import Assign, Buffer, Parallel, Param, ReduceTile, TensorArg, TileKernel, TileStmt
+from redfuser.tensorize.geometry import Geometry, argument_name, tensors
+from redfuser.tensorize.ir.nodes import Assign, Parallel, ReduceTile, TensorArg, TileKernel, TileStmt
+from redfuser.tensorize.ir.parts import Buffer, Param
 from redfuser.tensorize.schedule.asked import OnlyAsked
 from redfuser.tensorize.walk import segment_steps
 
@@ -133,6 +133,3 @@ class Tiles:
     @property
     def scratch(self) -> list[TensorArg]:
         return [TensorArg(p.name, p.dtype, p.shape, "workspace") for p in (self.again, self.param)]
-
-
-__all__ = ["Tiles", "asking", "shorter"]

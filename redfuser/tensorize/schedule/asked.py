@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from redfuser.acrf.expr import Const, Expr, Load, op
-from redfuser.tensorize.ir.nodes import Param, Stop, TileKernel
+from redfuser.tensorize.ir.nodes import Stop, TileKernel
+from redfuser.tensorize.ir.parts import Param
 
 
 @dataclass(frozen=True, slots=True)
