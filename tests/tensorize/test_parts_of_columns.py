@@ -57,6 +57,6 @@ def test_a_single_step_begins_at_nought() -> None:
     """TileLang finds no bounds of one that begins at a split's number and is pipelined (RF452)."""
     made = tensorize(realise(cascade(latent(1, 1024)), "multi", 16), PARTS, HOPPER)
     (walk,) = [s for s in every(made.kernels[0].body) if isinstance(s, For)]
-    assert walk.start == Index("split") and walk.stop == iadd(Index("split"), 1) and walk.start != i64(0)
+    assert walk.start == Index("split") and walk.stop == iadd(Index("split"), i64(1)) and walk.start != i64(0)
     text = print_program(made)
     assert "for k in T.Pipelined(1, num_stages=1):" in text and "x1[0, (split + k) * 64" in text.replace("x[0, ", "x1[0, ")
