@@ -197,7 +197,7 @@ class _Printer(Expressions):
                 first = [line for text in done[0][:-1] for line in (head, f"{places[0]}{text}")]
                 return [*comment, *first, head, *(f"{place}{texts[-1]}" for place, texts in zip(places, done, strict=True))]
             case For(var, start, stop, body, stages):
-                if stages and self.roles is None and stop == iadd(start, i64(1)) and start != i64(0):
+                if stages and self.kernel.warp_specialized and self.roles is None and stop == iadd(start, i64(1)) and start != i64(0):
                     at = iadd(start, Index(var))  # TileLang finds no bounds of a single step that begins elsewhere
                     return self.stmt(replace(s, start=i64(0), stop=i64(1), body=tuple(at_value(k, var, at) for k in body)))
                 bounds = self.expr(stop) if isinstance(start, Const) and start.value == 0 else \
