@@ -6,7 +6,7 @@
 
 The arguments are those of ``aten._fft_r2c`` and its like, which they call; dimensions are counted from the first. Those take
 the length of a real result on trust: what a saved graph says of it is held to what the transform reads
-(:mod:`redfuser.runtime.transforms`).
+(:mod:`redfuser.runtime.operators`).
 """
 
 from __future__ import annotations

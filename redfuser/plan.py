@@ -173,7 +173,7 @@ def _candidates(name: str, program: Any, arch: str, verify: str, passed: list[No
     from redfuser.tensorize import configs, spec_skeleton, tensorize
     from redfuser.tensorize.hidden import listed_first
     from redfuser.tensorize.schedule.history import History
-    from redfuser.tensorize.symbolic import tensorize_sizes
+    from redfuser.tensorize.tiles import tensorize_sizes
 
     usual = at(program, {s.name: s.usual for s in symbols}) if symbols else program
     machine, failure, found = target(arch), None, False

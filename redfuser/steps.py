@@ -12,19 +12,11 @@ from redfuser.acrf.cascade import Provenance
 from redfuser.outer.order import schedule
 from redfuser.reported import Kind, Step
 from redfuser.target import TARGETS, target
-from redfuser.tvm_compat import (
-    bindings,
-    bytes_of,
-    op_name,
-    relax,
-    shape_of,
-    variables,
-)
+from redfuser.tvm_compat import bindings, bytes_of, op_name, relax, shape_of, variables
 
-VIEWS = frozenset({"reshape", "expand_dims", "squeeze", "permute_dims", "split", "broadcast_to", "strided_slice", "flatten",
-                   ""})
+VIEWS = frozenset({"reshape", "expand_dims", "squeeze", "permute_dims", "broadcast_to", "strided_slice", ""})
 """What torch moves no bytes for."""
-LIBRARY = ("matmul", "nn.conv", "nn.attention", "einsum")
+LIBRARY = ("matmul", "nn.conv")
 
 
 @dataclass(slots=True)
@@ -57,7 +49,7 @@ def steps(imported: Any, regions: Sequence[Any], refused: Iterable[Any], kept: M
         if where is None or not where.op:
             continue
         of = owner.get(b.var.name_hint, "")
-        kind = kept[of] if of else _kind(b.value, imported)
+        kind = kept[of] if of else _kind(b.value)
         if kind == "view":
             kind = runs[-1].kind if runs and _same(runs[-1], where) and not runs[-1].of else kind
         last = runs[-1] if runs else None
@@ -89,7 +81,7 @@ def _same(run: _Run, where: Provenance) -> bool:
     return run.where == where and run.where.module == where.module
 
 
-def _kind(value: Any, imported: Any) -> str:
+def _kind(value: Any) -> str:
     name = op_name(value)
     if name.startswith(LIBRARY):
         return "library"

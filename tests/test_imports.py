@@ -31,7 +31,7 @@ LAYERS = (
     ("acrf.check",),
     ("acrf.facts",),
     ("acrf.derive",),
-    ("traffic", "frontend", "strategies", "partition"),
+    ("frontend", "strategies", "partition"),
     ("tensorize",),
     ("chain",),
     ("codegen",),

@@ -1,11 +1,17 @@
-"""Identities of expressions that hold for every value, NaN and infinities included: what every folder folds."""
+"""Identities of expressions that hold for every value, NaN and infinities included: what every folder folds; and truths
+put together, with what is known left out."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import reduce
 
-from redfuser.acrf.expr import Cast, Const, Expr, Op
+from redfuser.acrf.expr import Cast, Const, Expr, Op, op
 from redfuser.dtypes import LARGEST, SMALLEST_NORMAL
+
+FALSE: Expr = Const(False, "bool")
+TRUE: Expr = Const(True, "bool")
 
 
 def is_const(e: Expr, value: float | None = None) -> bool:
@@ -45,3 +51,23 @@ def identity(e: Expr) -> Expr:
         case Op(name="select", args=(_, x, y)) if x == y:
             return x
     return e
+
+
+def every(*truths: Expr) -> Expr:
+    return _fold("and", TRUE, FALSE, truths)
+
+
+def some(*truths: Expr) -> Expr:
+    return _fold("or", FALSE, TRUE, truths)
+
+
+def _fold(name: str, neutral: Expr, zero: Expr, truths: tuple[Expr, ...]) -> Expr:
+    """Of several, without what is said twice."""
+    parts: dict[Expr, None] = {}
+    for t in truths:
+        if t == zero:
+            return zero
+        if t != neutral:
+            parts.setdefault(t)
+    join: Callable[[Expr, Expr], Expr] = lambda x, y: op(name, x, y)  # noqa: E731
+    return reduce(join, parts) if parts else neutral

@@ -33,6 +33,10 @@ def iadd(a: Expr, b: Expr) -> Expr:
     return Op("add", (a, b), "i64")
 
 
+def isub(a: Expr, b: Expr) -> Expr:
+    return iadd(a, imul(b, -1))
+
+
 def imul(a: Expr, k: int) -> Expr:
     if isinstance(a, Const):
         return i64(int(a.value) * k)

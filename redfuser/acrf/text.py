@@ -1,4 +1,5 @@
-"""Text to cascades: the inverse of ``str``, and what people write by hand.
+"""Text to cascades: the inverse of ``str``, and what people write by hand; and the lines of printed segment programs and tile
+programs for their readers, whose expressions are read here.
 
 ::
 
@@ -23,6 +24,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NoReturn
 
 from redfuser.acrf.cascade import Axis, Cascade, Extent, Reduce, Reducer, Stmt, Tensor, axes_in_order, inferable_extents
 from redfuser.acrf.expr import Const, Expr, refs_of
@@ -179,3 +182,36 @@ def _outputs(program: Program, stmts: list[Stmt], source: Source) -> tuple[str, 
         if r.text in {x.text for x in program.returns[:i]}:
             source.fail("RF181", r.at, "a result is returned twice", help="name it once")
     return tuple(r.text for r in program.returns)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of text: its number, its depth in steps of two spaces, and what it says."""
+
+    number: int
+    depth: int
+    text: str
+
+    def fail(self, wanted: str) -> NoReturn:
+        """Raises InputError RF180."""
+        raise InputError("RF180", f"line {self.number}: expected {wanted}, found {self.text[:80]!r}")
+
+    def match(self, pattern: re.Pattern[str], wanted: str) -> re.Match[str]:
+        """The match of ``pattern`` at the line's beginning. Raises InputError RF180."""
+        return pattern.match(self.text) or self.fail(wanted)
+
+
+def lines_of(text: str) -> list[Line]:
+    """The lines of ``text`` that say something."""
+    return [Line(n, (len(t) - len(t.lstrip(" "))) // 2, t.strip()) for n, t in enumerate(text.splitlines(), 1) if t.strip()]
+
+
+def commas(text: str) -> list[str]:
+    """``text`` at its commas outside brackets."""
+    out, depth, start = [], 0, 0
+    for k, c in enumerate(text):
+        depth += (c in "([") - (c in ")]")
+        if c == "," and not depth:
+            out.append(text[start:k].strip())
+            start = k + 1
+    return [*out, text[start:].strip()] if text.strip() else []

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Protocol
 
 from redfuser import strict
-from redfuser.autotune import adopt
+from redfuser.autotune import adopt, records
 from redfuser.autotune import folder as folders
 from redfuser.autotune.device import here
-from redfuser.autotune.folder import Event, Kernel, Manifest
-from redfuser.autotune.records import Sample
+from redfuser.autotune.folder import Event, Kernel
+from redfuser.autotune.records import Record, Sample
 from redfuser.child import Child, Died, environment
 from redfuser.errors import TuningError
 
@@ -186,4 +186,32 @@ def _now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
-__all__ = ["Event", "InChild", "Lost", "Manifest", "Measurement", "Measurer", "alone", "for_device", "machine", "run"]
+def measured(folder: Path, arch: str, effort: str, budget_s: float, store: Path, into: Path | None,
+             tell: Callable[[str], None] = lambda text: None, measurer: Measurer | None = None) -> list[Record]:
+    """The records of the folder, after as much was measured as ``budget_s`` seconds allow. into: a folder that gets each record
+    as soon as it is made; store: what tuners of this machine wait for each other by. Raises TuningError RF708 without the
+    device."""
+    device = for_device(arch)
+    with measurer_of(arch, measurer) as by, alone(store):
+        for event in run(folder, by, device, effort, budget_s, tell, machine()):
+            found = [r for r in adopt.adopted(folder)[1] if r.key == event.kernel and r.device == device]
+            if into is not None:
+                records.add(into, found)
+            for row in adopt.table(found):
+                tell(f"    model {row[2]} ms, best {row[3]}, unfused {row[4]}: {row[7]}")
+            if not found:
+                tell(f"    {adopt.undecided(event)}")
+    return adopt.adopted(folder)[1]
+
+
+@contextlib.contextmanager
+def measurer_of(arch: str, given: Measurer | None = None) -> Iterator[Measurer]:
+    """The one that is given, or one of this machine's device, whose process ends with it."""
+    if given is not None:
+        yield given
+        return
+    own = InChild("cpu" if arch == "cpu" else "cuda")
+    try:
+        yield own
+    finally:
+        own.close()

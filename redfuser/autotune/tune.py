@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from redfuser import pipeline
-from redfuser.autotune import lookup, measure, measuring, prepare, records
+from redfuser.autotune import lookup, measure, prepare, records
 from redfuser.autotune.device import here as device_here
 from redfuser.autotune.measure import Measurer
 from redfuser.autotune.records import Record
@@ -31,13 +31,13 @@ def tuned(folder: Path, kernels: Sequence[prepare.Wanted], arch: str, effort: st
     end of ``budget_s`` seconds (building included), keeps what is done. Raises TuningError RF708 without the device."""
     measure.for_device(arch)
     until, found = time.monotonic() + budget_s, list[Record]()
-    with measuring.measurer_of(arch, measurer) as run:
+    with measure.measurer_of(arch, measurer) as run:
         for i, w in enumerate(sorted(kernels, key=lambda w: -w.seconds)):
             if (left := until - time.monotonic()) <= 0:
                 tell(f"{measure.SPENT} the budget of {budget_s:g} s is spent: {len(kernels) - i} of {len(kernels)} are left")
                 break
             prepare.prepare(folder, [w], arch, effort, command, settings.verify, tell)
-            found = measuring.measured(folder, arch, effort, left, settings.cache_dir, into, tell, run)
+            found = measure.measured(folder, arch, effort, left, settings.cache_dir, into, tell, run)
     return found
 
 

@@ -7,6 +7,7 @@ A plug-in that cannot serve a case raises :class:`Missing` with the reason, whic
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ class Missing(Exception):
     """The baseline does not exist here, and why."""
 
 
-Plugin = Callable[[Case, str, "Path | None"], Mapping[str, Variant]]
+Plugin = Callable[[Case, str, "Path | None"], "Variant | Mapping[str, Variant]"]
+"""From a case, a device and a folder of artifacts to what is called; by their names where one plug-in has several."""
 BASELINES: dict[str, Plugin] = {}
 
 
@@ -57,28 +59,28 @@ def handwritten_folder(folder: Path, case: Case) -> Path:
 
 
 @baseline("eager")
-def eager(case: Case, device: str, artifacts: Path | None) -> Mapping[str, Variant]:
-    return {"eager": case.build().to(device)}
+def eager(case: Case, device: str, artifacts: Path | None) -> Variant:
+    return case.build().to(device)
 
 
 @baseline("inductor")
-def inductor(case: Case, device: str, artifacts: Path | None) -> Mapping[str, Variant]:
+def inductor(case: Case, device: str, artifacts: Path | None) -> Variant:
     """torch.compile with its defaults; its compile time is the first call's."""
     torch._dynamo.reset()
-    return {"inductor": torch.compile(case.build().to(device), dynamic=False)}
+    return torch.compile(case.build().to(device), dynamic=False)
 
 
 @baseline("max-autotune")
-def max_autotune(case: Case, device: str, artifacts: Path | None) -> Mapping[str, Variant]:
+def max_autotune(case: Case, device: str, artifacts: Path | None) -> Variant:
     """torch.compile that tries templates for products as well; without its own CUDA graphs, since calls are timed in ours."""
     torch._dynamo.reset()
-    return {"max-autotune": torch.compile(case.build().to(device), dynamic=False, mode="max-autotune-no-cudagraphs")}
+    return torch.compile(case.build().to(device), dynamic=False, mode="max-autotune-no-cudagraphs")
 
 
 # -- of attention ------------------------------------------------------------------------------------------------------
 
 
-def _sdpa(case: Case, backend_name: str) -> Variant:
+def _sdpa(backend_name: str, case: Case, device: str, artifacts: Path | None) -> Variant:
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     a = case.attention
@@ -86,6 +88,8 @@ def _sdpa(case: Case, backend_name: str) -> Variant:
         raise Missing("not an attention case")
     if not a.plain:
         raise Missing("scaled_dot_product_attention cannot say this mask or score")
+    if backend_name == "CUDNN_ATTENTION" and not device.startswith("cuda"):
+        raise Missing("needs a CUDA GPU")
     backend = getattr(SDPBackend, backend_name)
     grouped = a.kv_heads != a.heads
 
@@ -97,33 +101,20 @@ def _sdpa(case: Case, backend_name: str) -> Variant:
     return call
 
 
-@baseline("flash")
-def flash(case: Case, device: str, artifacts: Path | None) -> Mapping[str, Variant]:
-    return {"flash": _sdpa(case, "FLASH_ATTENTION")}
-
-
-@baseline("cudnn")
-def cudnn(case: Case, device: str, artifacts: Path | None) -> Mapping[str, Variant]:
-    if not device.startswith("cuda"):
-        raise Missing("needs a CUDA GPU")
-    return {"cudnn": _sdpa(case, "CUDNN_ATTENTION")}
-
-
-@baseline("efficient")
-def efficient(case: Case, device: str, artifacts: Path | None) -> Mapping[str, Variant]:
-    return {"efficient": _sdpa(case, "EFFICIENT_ATTENTION")}
+for _name, _backend in {"flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION", "efficient": "EFFICIENT_ATTENTION"}.items():
+    baseline(_name)(partial(_sdpa, _backend))
 
 
 @baseline("flex")
-def flex(case: Case, device: str, artifacts: Path | None) -> Mapping[str, Variant]:
+def flex(case: Case, device: str, artifacts: Path | None) -> Variant:
     """flex_attention, compiled; its block mask is built outside the timing."""
-    return {"flex": _flex(case, device, inside=False)}
+    return _flex(case, device, inside=False)
 
 
 @baseline("flex+mask")
-def flex_with_mask(case: Case, device: str, artifacts: Path | None) -> Mapping[str, Variant]:
+def flex_with_mask(case: Case, device: str, artifacts: Path | None) -> Variant:
     """flex_attention with the building of its block mask in every call, both compiled."""
-    return {"flex+mask": _flex(case, device, inside=True)}
+    return _flex(case, device, inside=True)
 
 
 def _flex(case: Case, device: str, inside: bool) -> Variant:
@@ -195,16 +186,16 @@ def handwritten(case: Case, device: str, artifacts: Path | None) -> Mapping[str,
 
 
 @baseline("redfuser")
-def ours(case: Case, device: str, artifacts: Path | None) -> Mapping[str, Variant]:
+def ours(case: Case, device: str, artifacts: Path | None) -> Variant:
     """The compiled case: loaded from the artifacts, or compiled here when there are none."""
-    return {"redfuser": _compiled(case, device, artifacts)}
+    return _compiled(case, device, artifacts)
 
 
 @baseline("redfuser+inductor")
-def ours_under_inductor(case: Case, device: str, artifacts: Path | None) -> Mapping[str, Variant]:
+def ours_under_inductor(case: Case, device: str, artifacts: Path | None) -> Variant:
     """The compiled case under torch.compile, which fuses the pointwise operators that are left between our kernels."""
     torch._dynamo.reset()
-    return {"redfuser+inductor": torch.compile(_compiled(case, device, artifacts), dynamic=False)}
+    return torch.compile(_compiled(case, device, artifacts), dynamic=False)
 
 
 def _compiled(case: Case, device: str, artifacts: Path | None) -> Any:

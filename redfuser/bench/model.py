@@ -21,8 +21,8 @@ from redfuser.target import Target, target
 from redfuser.tensorize.ir.nodes import Roles, TileKernel
 from redfuser.tensorize.ir.parse import parse
 from redfuser.tensorize.model import fits, predicted, registers, shared_bytes
+from redfuser.tensorize.model.registers import kind
 from redfuser.tensorize.model.steps import specialised
-from redfuser.tensorize.model.traits import kind
 
 KINDS = {"row": "rows, whole", "walk": "rows, in steps", "scan": "rows so far", "map": "maps",
          "warp": "products of warps", "group": "reductions and products of warp groups",

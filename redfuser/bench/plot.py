@@ -4,20 +4,38 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from html import escape
 from pathlib import Path
 
 from redfuser.bench import rows
-from redfuser.bench.canvas import BLACK, GREY, HEIGHT, Canvas, Colour, width_of
 from redfuser.bench.rows import OURS, Row
 
-COLOURS: tuple[Colour, ...] = ((31, 119, 180), (255, 127, 14), (44, 160, 44), (214, 39, 40), (148, 103, 189), (140, 86, 75),
-                               (227, 119, 194), (23, 190, 207), (127, 127, 127), (188, 189, 34))
-BAR, WIDE, MARGIN = 18, 700, 20
-"""Pixels: of a bar, of the axis, around it."""
+BLACK, GREY = "#000000", "#c8c8c8"
+COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#17becf", "#7f7f7f", "#bcbd22")
+BAR, WIDE, MARGIN, LETTER = 18, 700, 20, 9
+"""Pixels: of a bar, of the axis, around it, of a letter's width."""
+
+
+class Canvas:
+    """An SVG picture of ``width`` x ``height`` pixels; (0, 0) is the upper left."""
+
+    def __init__(self, width: int, height: int) -> None:
+        self.width, self.height = width, height
+        self.drawn = [f'<rect width="{width}" height="{height}" fill="white"/>']
+
+    def box(self, x: float, y: float, width: float, height: float, colour: str) -> None:
+        self.drawn.append(f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" fill="{colour}"/>')
+
+    def text(self, x: float, y: float, text: str) -> None:
+        self.drawn.append(f'<text x="{x:g}" y="{y + BAR * 0.7:g}">{escape(text)}</text>')
+
+    def svg(self) -> str:
+        return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" width="{self.width}" height="{self.height}" '
+                          f'font-family="monospace" font-size="{LETTER / 0.6:g}">', *self.drawn, "</svg>\n"])
 
 
 def write(measured: Sequence[Row], folder: Path) -> list[Path]:
-    """``speedup-FAMILY.png`` for each family, and ``roofline.png``; the files that were written."""
+    """``speedup-FAMILY.svg`` for each family, and ``roofline.svg``; the files that were written."""
     cases = rows.fold(measured)
     families = list(dict.fromkeys(case.split("/")[0] for case in cases))
     folder.mkdir(parents=True, exist_ok=True)
@@ -26,8 +44,8 @@ def write(measured: Sequence[Row], folder: Path) -> list[Path]:
     written = []
     for name, picture in pictures.items():
         if picture is not None:
-            written.append(folder / f"{name}.png")
-            written[-1].write_bytes(picture.png())
+            written.append(folder / f"{name}.svg")
+            written[-1].write_text(picture.svg(), encoding="utf-8")
     return written
 
 
@@ -40,7 +58,7 @@ def speedups(title: str, cases: Mapping[str, Mapping[str, Row]]) -> Canvas | Non
     names = list(dict.fromkeys(name for _, name, _ in found))
     low = math.floor(min(0.0, *(math.log2(x) for *_, x in found)))
     high = max(low + 1, math.ceil(max(math.log2(x) for *_, x in found)))
-    label = max(width_of(text) for text in (*cases, f"{title}: time over ours")) + MARGIN
+    label = LETTER * max(map(len, (*cases, f"{title}: time over ours"))) + MARGIN
     tall = (len(found) + 5) * BAR + len(cases) * BAR // 2 + 2 * MARGIN
     picture = Canvas(label + max(WIDE, _legend_width(names)) + 4 * MARGIN, tall)
     at = lambda x: label + MARGIN + WIDE * (math.log2(x) - low) / (high - low)  # noqa: E731
@@ -76,7 +94,7 @@ def roofline(cases: Mapping[str, Mapping[str, Row]]) -> Canvas | None:
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
         y = top + tall * (1 - share)
         picture.box(left, y, WIDE, 2, BLACK if share == 1.0 else GREY)
-        picture.text(MARGIN, y - HEIGHT, f"{share:.0%}")
+        picture.text(MARGIN, y - BAR / 2, f"{share:.0%}")
     for k in range(0, high + 1, max(1, high // 8)):
         picture.text(left + WIDE * k / high, top + tall + BAR // 2, f"{2 ** k}")
     for case, x, share in points:
@@ -89,11 +107,11 @@ def _legend(picture: Canvas, x: float, y: float, names: Sequence[str]) -> None:
     for n, name in enumerate(names):
         picture.box(x, y, BAR - 4, BAR - 4, COLOURS[n % len(COLOURS)])
         picture.text(x + BAR, y, name)
-        x += 2 * BAR + width_of(name)
+        x += 2 * BAR + LETTER * len(name)
 
 
 def _legend_width(names: Sequence[str]) -> int:
-    return sum(2 * BAR + width_of(name) for name in names)
+    return sum(2 * BAR + LETTER * len(name) for name in names)
 
 
 def _time(row: Row | None) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -131,14 +131,14 @@ def _case(case: Case, options: Options, progress: Callable[[str], None], turn: T
     ready: dict[str, Loaded] = {}
     for name in options.variants:
         try:
-            variants = BASELINES[name](case, options.device, options.artifacts)
+            made = BASELINES[name](case, options.device, options.artifacts)
         except Missing as e:
             yield _without(name, "missing", str(e))
             continue
         except (RedFuserError, RuntimeError, ImportError, ValueError, TypeError) as e:
             yield _without(name, "failed", _line(e))
             continue
-        for variant, call in variants.items():
+        for variant, call in (made if isinstance(made, Mapping) else {name: made}).items():
             progress(f"    {variant}")
             try:
                 ready[variant] = _check(case, call, inputs[0], (unfused, truth, chosen), options.device)

@@ -254,6 +254,3 @@ def _ends(normal: Array, dim: int) -> Array:
 def _magnitudes(shape: tuple[int, ...], dim: int, exponents: tuple[int, ...], power: float) -> Array:
     sizes = 10.0 ** (power * np.asarray(exponents, np.float64))[np.arange(shape[dim]) % len(exponents)]
     return sizes.reshape([-1 if d == dim else 1 for d in range(len(shape))])
-
-
-__all__ = ["BANDS", "PARTS", "PEAKS", "SINGLE", "Place", "counts", "floats", "labels", "marked", "mask", "places", "rows"]

@@ -23,7 +23,7 @@ from redfuser.target import Target
 from redfuser.tensorize.config import TileConfig
 from redfuser.tensorize.ir.nodes import TileProgram
 from redfuser.tensorize.ir.symbols import bound
-from redfuser.tensorize.symbolic import tensorize_sizes
+from redfuser.tensorize.tiles import tensorize_sizes
 
 FEW = 3
 """Tiles up to which the end of a range is asked."""

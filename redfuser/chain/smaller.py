@@ -17,18 +17,7 @@ import numpy as np
 
 from redfuser.acrf.cascade import Axis, Cascade, Reduce
 from redfuser.acrf.check.shorten import with_lengths
-from redfuser.acrf.expr import (
-    COMPARISONS,
-    Const,
-    Expr,
-    Index,
-    Load,
-    Op,
-    Ref,
-    children,
-    indices_of,
-    walk,
-)
+from redfuser.acrf.expr import COMPARISONS, Const, Expr, Index, Load, Op, Ref, children, indices_of, walk
 from redfuser.acrf.state import Fused
 from redfuser.tensorize.ir.pointwise import ARRAY
 

@@ -9,7 +9,7 @@ import numpy as np
 from redfuser.acrf.check.domains import NUMPY, Array
 from redfuser.chain.samples import Case, steps_moved, steps_taken
 from redfuser.strategies.program import Program
-from redfuser.tensorize.arguments import argument_name
+from redfuser.tensorize.geometry import argument_name
 from redfuser.tensorize.ir import interpret
 from redfuser.tensorize.ir.nodes import TileProgram
 

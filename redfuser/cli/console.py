@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 import tempfile
 import time
@@ -17,6 +16,7 @@ import click
 
 from redfuser import progress
 from redfuser.errors import InternalError, NumericsError, RedFuserError
+from redfuser.page import finite
 from redfuser.report import Report
 from redfuser.reported import CascadeReport
 from redfuser.users import missing_extra
@@ -73,7 +73,7 @@ def internal(error: Exception) -> InternalError:
 
 def as_json(data: Any) -> str:
     """JSON that every reader takes: what is not finite (an error ratio against an exact baseline) is null."""
-    return json.dumps(_finite(data), indent=2, allow_nan=False)
+    return json.dumps(finite(data), indent=2, allow_nan=False)
 
 
 def kernel(report: Report, c: CascadeReport) -> dict[str, str] | None:
@@ -89,13 +89,6 @@ def report_json(report: Report, texts: bool = False) -> str:
     kernels = {c.kernel: kernel(report, c) for c in (*report.cascades, *report.maps) if c.kernel} if texts else {}
     return as_json({**report.to_json(), "totals": totals, **({"kernels": kernels} if texts else {})})
 
-
-def _finite(data: Any) -> Any:
-    if isinstance(data, dict):
-        return {key: _finite(value) for key, value in data.items()}
-    if isinstance(data, (list, tuple)):
-        return [_finite(value) for value in data]
-    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 EVERY_S, EVERY_LIVE_S = 5.0, 0.1

@@ -105,11 +105,11 @@ def _kernels(model: str | None, workload: str | None, shapes: str, arch: str, ca
 
 def _measure(folder: Path, effort: str, chosen: Settings, markdown: bool, quiet: bool) -> None:
     from redfuser.autotune import folder as folders
-    from redfuser.autotune import measuring
+    from redfuser.autotune import measure
 
     arch = folders.read(folder).arch
     try:
-        found = measuring.measured(folder, arch, effort, chosen.tuning_budget, chosen.cache_dir, None, progress(quiet))
+        found = measure.measured(folder, arch, effort, chosen.tuning_budget, chosen.cache_dir, None, progress(quiet))
     except KeyboardInterrupt:
         click.echo("interrupted; what was measured is kept", err=True)
         return

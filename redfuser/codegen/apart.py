@@ -21,9 +21,9 @@ from dataclasses import replace
 from math import prod
 
 from redfuser.acrf.expr import BYTES, Expr, Index, Load, Op, children, indices_of, map_children, walk
-from redfuser.tensorize.ir.effects import with_bodies
-from redfuser.tensorize.ir.names import Names
-from redfuser.tensorize.ir.nodes import Assign, Buffer, Parallel, TileKernel, TileStmt
+from redfuser.tensorize.ir.effects import Names, with_bodies
+from redfuser.tensorize.ir.nodes import Assign, Parallel, TileKernel, TileStmt
+from redfuser.tensorize.ir.parts import Buffer
 
 SINGLY = ("T.call_extern", "T.if_then_else", "T.erf", "T.rsqrt", "T.ieee_", "T.nearbyint", "T.isnan")
 """Beside these TileLang reads an element at a time."""
@@ -113,6 +113,3 @@ def _steps(e: Expr, along: str) -> int | None:
         a, b = (_steps(x, along) for x in e.args)
         return None if a is None or b is None else a + b if e.name == "add" else a - b
     return None
-
-
-__all__ = ["SINGLY", "apart"]

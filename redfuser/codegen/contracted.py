@@ -89,6 +89,3 @@ def _is_product(e: Expr, products: frozenset[str]) -> bool:
 
 def _wide(e: Expr) -> Expr:
     return Const(e.value, "f32") if isinstance(e, Const) else Cast(e, "f32")
-
-
-__all__ = ["Contractions"]

@@ -121,5 +121,3 @@ def byte(value: float | int | bool, dtype: str) -> int:
 
 DIALECTS = {"cuda": CUDA, "hip": ROCM}
 """By the kind of a target."""
-
-__all__ = ["CUDA", "DIALECTS", "DTYPES", "EIGHT", "HALVES", "ROCM", "WARPS", "Dialect", "byte"]

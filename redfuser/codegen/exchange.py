@@ -74,6 +74,3 @@ def by_row(x: Expr, t: Expr) -> bool:
     """Is ``x`` an element of a tile, and ``t`` a value of its row?"""
     return isinstance(t, Load) and len(t.indices) == 1 and any(
         isinstance(y, Load) and len(y.indices) == 2 for y in walk(x))
-
-
-__all__ = ["DIVIDED", "EXCHANGE", "by_row", "exchanges", "of_rows"]

@@ -276,6 +276,3 @@ def _const(e: Const) -> str:
             return f"T.{kind}(float(\"nan\"))"
         return repr(v)
     return str(int(e.value))
-
-
-__all__ = ["Expressions"]

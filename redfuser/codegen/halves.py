@@ -36,6 +36,3 @@ def reciprocal(dtype: str, c: float) -> tuple[float, float] | None:
 
 def power_of_two(e: Expr) -> bool:
     return isinstance(e, Const) and e.value != 0 and math.isfinite(float(e.value)) and abs(math.frexp(float(e.value))[0]) == 0.5
-
-
-__all__ = ["power_of_two", "reciprocal"]

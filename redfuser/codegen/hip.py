@@ -214,6 +214,3 @@ def remarks(log: str) -> dict[str, dict[str, int]]:
         elif name in _COUNTS and value.isdigit():
             own[_COUNTS[name]] = int(value)
     return found
-
-
-__all__ = ["cache_key", "finish", "remarks", "texts", "try_build", "try_build_many", "unbundled"]

@@ -10,9 +10,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from redfuser.acrf.expr import Cast, Expr, Index, Load, walk
-from redfuser.tensorize.ir.effects import bodies, slices
+from redfuser.tensorize.ir.effects import Names, bodies, slices
 from redfuser.tensorize.ir.flight import Fetch, Send
-from redfuser.tensorize.ir.names import Names
 from redfuser.tensorize.ir.nodes import For, Parallel, TileKernel, TileStmt
 
 

@@ -68,6 +68,3 @@ def _as_rounded(e: Expr, own: Load) -> bool:
 
 def _rounded(a: Assign, own: Load) -> bool:
     return any(isinstance(x, Cast) and x.dtype == "f16" and own in walk(x) for x in walk(a.expr))
-
-
-__all__ = ["Pairs", "chain"]

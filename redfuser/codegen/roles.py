@@ -15,8 +15,8 @@ from redfuser.acrf.expr import BYTES, Const, Expr, Index, Op
 from redfuser.acrf.index import i64, iadd, ifloordiv, imul
 from redfuser.tensorize.ir.effects import every
 from redfuser.tensorize.ir.flight import Arrive, Await, Drain, Fetch, Flight, Let, Meet, Send, Sent, Turn
-from redfuser.tensorize.ir.nodes import For, Gemm, ReduceTile, Role, Roles, Slice, TileKernel, TileStmt
-from redfuser.tensorize.ir.parts import LANES, RUN, At, Dim
+from redfuser.tensorize.ir.nodes import For, Gemm, ReduceTile, Role, Roles, TileKernel, TileStmt
+from redfuser.tensorize.ir.parts import LANES, RUN, At, Dim, Slice
 from redfuser.tensorize.model.layout import led
 
 OPTIONS = {"tl.disable_thread_storage_sync": True, "tl.disable_warp_specialized": True}

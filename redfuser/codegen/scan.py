@@ -96,6 +96,3 @@ def called(kernel: TileKernel, s: ScanTile, shapes: dict[str, tuple[int, ...]]) 
     first = ", ".join(f"T.address_of({n}[{', '.join('0' * len(shapes[n]))}])" for n in names)
     how = f"scan_{s.op}, {kernel.threads}, {rows}, {width}, {'true' if s.carry else 'false'}"
     return f'T.call_extern("void", "scan_rows<{how}>", {first})'
-
-
-__all__ = ["FUNCTIONS", "SCAN", "called"]

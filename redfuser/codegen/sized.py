@@ -188,6 +188,3 @@ def main(asked: str, answer: str) -> None:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
-
-
-__all__ = ["describe", "evaluated", "try_build_sizes", "unlaunchable"]

@@ -22,13 +22,10 @@ from redfuser.codegen.scan import SCAN
 from redfuser.codegen.scan import called as scanned
 from redfuser.errors import LoweringError
 from redfuser.tensorize.config import TileConfig
-from redfuser.tensorize.ir.effects import at_value
+from redfuser.tensorize.ir.effects import Names, at_value
 from redfuser.tensorize.ir.flight import Flight
-from redfuser.tensorize.ir.names import Names
 from redfuser.tensorize.ir.nodes import (
-    Buffer,
     Copy,
-    Dim,
     Fill,
     For,
     Gemm,
@@ -37,11 +34,11 @@ from redfuser.tensorize.ir.nodes import (
     ReduceTile,
     Roles,
     ScanTile,
-    Slice,
     TileKernel,
     TileProgram,
     TileStmt,
 )
+from redfuser.tensorize.ir.parts import Buffer, Dim, Slice
 from redfuser.tensorize.model.layout import alone, led
 from redfuser.tensorize.model.registers import rounded, together, widened
 from redfuser.tensorize.model.steps import unrolled
@@ -197,7 +194,8 @@ class _Printer(Expressions):
                 first = [line for text in done[0][:-1] for line in (head, f"{places[0]}{text}")]
                 return [*comment, *first, head, *(f"{place}{texts[-1]}" for place, texts in zip(places, done, strict=True))]
             case For(var, start, stop, body, stages):
-                if stages and self.kernel.warp_specialized and self.roles is None and stop == iadd(start, i64(1)) and start != i64(0):
+                copied = stages and self.kernel.warp_specialized and self.roles is None
+                if copied and stop == iadd(start, i64(1)) and start != i64(0):
                     at = iadd(start, Index(var))  # TileLang finds no bounds of a single step that begins elsewhere
                     return self.stmt(replace(s, start=i64(0), stop=i64(1), body=tuple(at_value(k, var, at) for k in body)))
                 bounds = self.expr(stop) if isinstance(start, Const) and start.value == 0 else \

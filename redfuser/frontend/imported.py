@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Union
 
 from redfuser.acrf.cascade import Provenance
+from redfuser.errors import InputError
 
 if TYPE_CHECKING:
     import torch
@@ -72,6 +74,16 @@ def _tensor_leaves(template: Any) -> Any:
             yield from _tensor_leaves(value)
 
 
+def refuse_inputs(dynamic: Sequence[str], odd: Sequence[str], static: str, convert: str,
+                  why: str = "kernels are generated per shape") -> None:
+    """Raises InputError RF111 for inputs (or weights) of dynamic shapes, RF112 for odd ones. static, convert: what helps."""
+    if dynamic:
+        raise InputError("RF111", "dynamic dimensions are not supported", where="; ".join(dynamic), why=why, help=static)
+    if odd:
+        raise InputError("RF112", "inputs of an unsupported dtype or layout", where="; ".join(odd),
+                         why="tensors must be dense and of a floating, integer or boolean dtype", help=convert)
+
+
 @dataclass(frozen=True)
 class Imported:
     """A model as one Relax function ``main`` in the normal form described in :mod:`redfuser.frontend.builder`.
@@ -85,7 +97,7 @@ class Imported:
     positionally and returns one tensor or a tuple. ``notes`` says what was made opaque, dropped or approximated;
     ``remarks`` are warnings about the model itself, each with its code; ``once`` says which operations' results stand for those
     of how many further ones that compute the same. ``laid`` names weights that a library wants with channels last. ``roots``
-    says of each output what made its memory (:mod:`redfuser.frontend.memory`).
+    says of each output what made its memory (:mod:`redfuser.frontend.program`).
     """
 
     mod: Any

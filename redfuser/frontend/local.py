@@ -17,7 +17,7 @@ BINARY = frozenset({
     "not_equal", "less", "less_equal", "greater", "greater_equal", "logical_and", "logical_or", "logical_xor",
     "bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift",
 })
-VIEWS = frozenset({"reshape", "expand_dims", "squeeze", "flatten"})
+VIEWS = frozenset({"reshape", "expand_dims", "squeeze"})
 UNARY = frozenset({
     "abs", "acos", "asin", "atan", "bitwise_not", "ceil", "cos", "cosh", "erf", "exp", "floor", "isfinite", "isinf",
     "isnan", "log", "logical_not", "negative", "round", "rsqrt", "sigmoid", "sign", "sin", "sinh", "sqrt", "tan", "tanh",
@@ -25,7 +25,7 @@ UNARY = frozenset({
 })
 MAPS = BINARY | UNARY | {"where", "astype", "broadcast_to"}
 REDUCTIONS = frozenset({"sum", "mean", "prod", "max", "min", "variance", "argmax", "argmin"})
-OPERATORS = BINARY | UNARY | REDUCTIONS | VIEWS - {"flatten"} | frozenset({
+OPERATORS = BINARY | UNARY | REDUCTIONS | VIEWS | frozenset({
     "arange", "astype", "broadcast_to", "call_dps_packed", "concat", "cumprod", "cumsum", "flip", "full",
     "gather_elements", "index_tensor", "matmul", "permute_dims", "repeat", "scatter_elements", "strided_slice", "take",
     "topk", "where", "nn.batch_norm", "nn.conv1d", "nn.conv2d", "nn.conv3d", "nn.group_norm", "nn.layer_norm", "nn.log_softmax",

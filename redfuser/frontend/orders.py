@@ -12,12 +12,11 @@ from math import prod
 from typing import Any
 
 from redfuser.frontend.imported import Imported
-from redfuser.frontend.local import BINARY, UNARY
+from redfuser.frontend.local import BINARY, UNARY, VIEWS
 from redfuser.tvm_compat import bindings, dtype_of, is_static, op_name, relax, results, shape_of
 
 HALF = ("float16", "bfloat16")
 MAPS = BINARY | UNARY | {"where", "astype"}
-VIEWS = frozenset({"reshape", "expand_dims", "squeeze"})
 TOTALS = frozenset({"sum", "mean", "max", "min"})
 NARROW, WIDE, POINTS = 16, 32, 64
 """Channels in float32: that a convolution sums and makes at least for the order to pay; that one of 3x3 or 5x5 sums, and one of

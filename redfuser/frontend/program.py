@@ -1,11 +1,12 @@
-"""What an ExportedProgram must be, how far it is decomposed, and where its nodes come from."""
+"""What an ExportedProgram must be, how far it is decomposed, where its nodes come from, and in whose memory its results lie."""
 
 from __future__ import annotations
 
 import contextlib
+import operator
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from redfuser.errors import InputError, UnsupportedError
 from redfuser.frontend.dtypes import supported
-from redfuser.frontend.imported import Provenance
+from redfuser.frontend.imported import Provenance, refuse_inputs
 
 KEPT = frozenset({
     "aten.scaled_dot_product_attention.default", "aten.matmul.default", "aten.linear.default",
@@ -109,14 +110,9 @@ def check_signature(program: ExportedProgram) -> None:
                 odd.append(f"{node.name}: {str(val.dtype).removeprefix('torch.')}, {val.layout}")
         elif isinstance(val, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             dynamic.append(f"{node.name}: {val}")
-    if dynamic:
-        raise InputError("RF111", "dynamic dimensions are not supported", where="; ".join(dynamic),
-                         why="the model was exported with Dim(...) for these inputs; kernels are generated per shape",
-                         help="export without dynamic_shapes, once per shape that you run")
-    if odd:
-        raise InputError("RF112", "inputs of an unsupported dtype or layout", where="; ".join(odd),
-                         why="tensors must be dense and of a floating, integer or boolean dtype",
-                         help="convert these tensors before the call (complex numbers: torch.view_as_real)")
+    refuse_inputs(dynamic, odd, "export without dynamic_shapes, once per shape that you run",
+                  "convert these tensors before the call (complex numbers: torch.view_as_real)",
+                  "the model was exported with Dim(...) for these inputs; kernels are generated per shape")
     mutated = [f"{s.target or s.arg.name}" for s in program.graph_signature.output_specs
                if s.kind in (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.PARAMETER_MUTATION)]
     if mutated:
@@ -164,3 +160,24 @@ def arguments_of(node: fx.Node) -> dict[str, Any]:
         elif argument.has_default_value():
             values[argument.name] = argument.default_value
     return values
+
+
+def roots(results: Sequence[fx.Node]) -> tuple[str, ...]:
+    """For each result the node that made its memory, where torch runs the model before anything is simplified: an input, a
+    weight, or what computes it. Of operators that may give a view or a copy (``reshape``, ``to``) it is the operand's."""
+    found = []
+    for node in results:
+        while (source := _viewed(node)) is not None:
+            node = source
+        found.append(node.name)
+    return tuple(found)
+
+
+def _viewed(node: Any) -> fx.Node | None:
+    if node.op != "call_function" or not node.args or not isinstance(node.args[0], fx.Node):
+        return None
+    if node.target is operator.getitem:  # one of split's
+        return node.args[0] if node.args[0].op == "call_function" and _viewed(node.args[0]) is not None else None
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return None
+    return node.args[0] if any(r.alias_info is not None for r in node.target._schema.returns) else None

@@ -10,7 +10,7 @@ from redfuser import tvm_compat as tc
 from redfuser.errors import InputError, UnsupportedError
 from redfuser.frontend.builder import Builder, triangle
 from redfuser.frontend.dtypes import torch_dtype
-from redfuser.frontend.imported import Imported, InputSpec, Provenance
+from redfuser.frontend.imported import Imported, InputSpec, Provenance, refuse_inputs
 from redfuser.frontend.local import OPERATORS
 from redfuser.tvm_compat import dtype_of, op_name, relax, shape_of, tensor_info, tvm
 
@@ -76,14 +76,8 @@ class _Import:
                 specs.append(InputSpec(p.name_hint, dtype_of(p), shape_of(p), "user" if i < user else "weight"))
                 if i >= user:
                     self.weights[p.name_hint] = torch.from_dlpack(values[i - user])
-        if dynamic:
-            raise InputError("RF111", "dynamic dimensions are not supported", where="; ".join(dynamic),
-                             why="kernels are generated per shape",
-                             help="bind the symbolic shapes, once per shape that you run")
-        if odd:
-            raise InputError("RF112", "inputs of an unsupported dtype or layout", where="; ".join(odd),
-                             why="tensors must be dense and of a floating, integer or boolean dtype",
-                             help="convert these parameters before the call")
+        refuse_inputs(dynamic, odd, "bind the symbolic shapes, once per shape that you run",
+                      "convert these parameters before the call")
         return tuple(specs)
 
     def run(self) -> Imported:

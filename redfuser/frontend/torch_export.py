@@ -19,7 +19,6 @@ from redfuser.frontend.builder import Builder
 from redfuser.frontend.dtypes import relax_dtype
 from redfuser.frontend.imported import Imported, InputSpec, Leaf, OpaqueCall, Static
 from redfuser.frontend.levels import derivatives
-from redfuser.frontend.memory import roots
 from redfuser.frontend.opaque import describe, runnable
 from redfuser.frontend.program import (
     DROPPED,
@@ -30,10 +29,10 @@ from redfuser.frontend.program import (
     decompose,
     provenance_of,
     returned,
+    roots,
     unmade,
 )
-from redfuser.frontend.static import INDEX_ARITHMETIC, Statics
-from redfuser.frontend.written_down import written_down
+from redfuser.frontend.static import INDEX_ARITHMETIC, Statics, written_down
 from redfuser.tvm_compat import call_dps_packed, dtype_of, packed_symbols, relax, shape_of, tensor_info, without_params
 
 op = relax.op

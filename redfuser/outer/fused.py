@@ -14,7 +14,7 @@ from redfuser.outer.scope import HALF, Scope, is_float, literal, scalar, shape_t
 from redfuser.tvm_compat import dtype_of, op_name, permute_axes, prim_int, relax, shape_of
 
 _OWN_ACCUMULATION = frozenset(UNARY) | {"nn.gelu_tanh", "nn.softplus", "nn.softmax", "nn.log_softmax", "nn.layer_norm",
-                                        "nn.rms_norm", "nn.group_norm", "sum", "mean", "variance", "std"}
+                                        "nn.rms_norm", "nn.group_norm", "sum", "mean", "variance"}
 """Operators that torch computes in float32 for half operands, rounding the result once."""
 
 

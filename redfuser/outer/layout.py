@@ -1,8 +1,9 @@
-"""Which values are known to be contiguous and aligned, so that a kernel can take them as they are."""
+"""Which values are known to be contiguous and aligned, so that a kernel can take them as they are; and which
+results must be copied, for memory of their own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from redfuser.grouped import GROUPED_MM
@@ -11,11 +12,12 @@ from redfuser.tvm_compat import dtype_of, op_name, relax, shape_of
 
 ALIGN = 16
 _BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2}
-_FRESH = ("matmul", "take", "concat", "gather_elements", "arange", "full", "zeros", "ones", "nn.batch_norm")
+_FRESH = ("matmul", "take", "concat", "gather_elements", "arange", "full", "nn.batch_norm")
 _LYING = ("aten.contiguous.default", GROUPED_MM)
 _OWN = ("convolution", "max_pool2d_with_indices", "max_pool3d_with_indices", "avg_pool2d", "avg_pool3d", "upsample_nearest2d")
 """Calls of torch whose results begin an allocation, in the order of their operand or another."""
-SAME = frozenset({"reshape", "flatten", "expand_dims", "squeeze"})
+SAME = frozenset({"reshape", "expand_dims", "squeeze"})
+VIEWS = (*SAME, "permute_dims", "broadcast_to", "strided_slice")
 
 
 class Layouts:
@@ -58,7 +60,7 @@ class Layouts:
             return (False, first[1])
         if name == "strided_slice":
             return _slice(call, first)
-        if name in ("split", "topk", "call_dps_packed"):
+        if name == "topk":
             return (False, False)
         operands = [a for a in call.args if isinstance(a, relax.Var)]
         return (all(self.of(a)[0] for a in operands), True)
@@ -80,3 +82,29 @@ def _slice(call: Any, source: tuple[bool, bool]) -> tuple[bool, bool]:
             continue
         whole = whole and step == 1 and all(s == 1 for s in shape[:axis])
     return whole, source[1] and source[0] and offset * _BYTES.get(dtype_of(call), 1) % ALIGN == 0
+
+
+def copied(results: Sequence[Any], made: Sequence[str], held: Sequence[str], tables: Sequence[str],
+           value: Callable[[Any], Any]) -> list[int]:
+    """Positions in ``results`` (variables of main) of those that must be copied: where torch computes a result, what a user
+    writes into it reaches neither an input, nor a weight, nor another result, nor the next call. made: for each the name of
+    what made its memory where torch runs the model (:func:`redfuser.frontend.program.roots`), or nothing where that is not
+    known: then each has memory of its own. held: inputs and weights; tables: values that are kept from call to call. value:
+    what a variable is bound to."""
+    owners = {name: name for name in held} | dict.fromkeys((*tables, ""), "")
+    names = made if len(made) == len(results) else [f"result {i}" for i in range(len(results))]
+    return [i for i, (var, name) in enumerate(zip(results, names)) if owners.setdefault(_lies_in(var, value), name) != name]
+
+
+def _lies_in(at: Any, value: Callable[[Any], Any]) -> str:
+    """The variable in whose memory a variable's text gives its value; nothing for a constant."""
+    while True:
+        call = value(at)
+        if isinstance(call, relax.Constant):
+            return ""
+        if isinstance(call, relax.Var) and not call.same_as(at):
+            at = call
+        elif op_name(call) in VIEWS and isinstance(call.args[0], relax.Var):
+            at = call.args[0]
+        else:
+            return str(at.name_hint)

@@ -1,13 +1,13 @@
-"""Relax operators that move or make data: views, slices, gathers, scatters, sorts, fills."""
+"""Relax operators that move or make data: views, slices, gathers, scatters, the k best, fills. Those of the normal form
+(:data:`redfuser.frontend.local.OPERATORS`), here as in the other tables: there are no others."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 from redfuser.outer.scope import Scope, literal, scalar, shape_text, torch_dtype
-from redfuser.tvm_compat import dtype_of, op_name, permute_axes, prim_int, relax, shape_of
+from redfuser.tvm_compat import dtype_of, permute_axes, prim_int, relax, shape_of
 
 Rule = Callable[[Scope, Any], str]
 
@@ -51,34 +51,18 @@ def _fields(arg: Any) -> list[Any]:
     return list(arg.fields) if isinstance(arg, relax.Tuple) else [arg]
 
 
-def _join(s: Scope, c: Any) -> str:
-    name = "cat" if op_name(c) == "concat" else "stack"
+def _concat(s: Scope, c: Any) -> str:
     axis = 0 if c.attrs.axis is None else int(c.attrs.axis)
     fields = _fields(c.args[0])
     if len(fields) == 1 and not isinstance(c.args[0], relax.Tuple):
-        return f"torch.{name}({s.text(fields[0])}, {axis})"
-    return f"torch.{name}([{', '.join(s.tensor(f) for f in fields)}], {axis})"
-
-
-def _split(s: Scope, c: Any) -> str:
-    where, axis = c.attrs.indices_or_sections, int(c.attrs.axis)
-    extent = shape_of(c.args[0])[axis]
-    if hasattr(where, "__iter__"):
-        cuts = [0, *(prim_int(w) for w in where), extent]
-        sizes = str([b - a for a, b in pairwise(cuts)])
-    else:
-        sizes = str(-(-extent // prim_int(where)))
-    return f"torch.split({s.tensor(c.args[0])}, {sizes}, {axis})"
+        return f"torch.cat({s.text(fields[0])}, {axis})"
+    return f"torch.cat([{', '.join(s.tensor(f) for f in fields)}], {axis})"
 
 
 def _repeat(s: Scope, c: Any) -> str:
     x = s.tensor(c.args[0]) if c.attrs.axis is not None else f"{s.tensor(c.args[0])}.flatten()"
     axis = int(c.attrs.axis) if c.attrs.axis is not None else 0
     return f"{x}.repeat_interleave({int(c.attrs.repeats)}, {axis})"
-
-
-def _tile(s: Scope, c: Any) -> str:
-    return f"{s.tensor(c.args[0])}.tile({shape_text(tuple(int(r) for r in c.attrs.repeats))})"
 
 
 def _flip(s: Scope, c: Any) -> str:
@@ -124,11 +108,6 @@ def _rest(c: Any, done: int) -> str:
     return ""
 
 
-def _slice_scatter(s: Scope, c: Any) -> str:
-    begin, end, step = (prim_int(a) for a in c.args[2:5])
-    return f"torch.slice_scatter({s.tensor(c.args[0])}, {s.tensor(c.args[1])}, {int(c.attrs.axis)}, {begin}, {end}, {step})"
-
-
 def _index(s: Scope, expr: Any) -> str:
     """An index operand in the dtype torch wants."""
     text = s.tensor(expr)
@@ -155,20 +134,8 @@ def _gather(s: Scope, c: Any) -> str:
     return f"torch.gather({s.tensor(c.args[0])}, {int(c.attrs.axis)}, {_index(s, c.args[1])})"
 
 
-def _gather_nd(s: Scope, c: Any) -> str:
-    if int(c.attrs.batch_dims) != 0:
-        raise NotImplementedError("gather_nd with batch dimensions")
-    return f"{s.tensor(c.args[0])}[{_index(s, c.args[1])}.unbind(-1)]"
-
-
 def _index_tensor(s: Scope, c: Any) -> str:
     return f"{s.tensor(c.args[0])}[{', '.join(_index(s, i) for i in _fields(c.args[1]))}]"
-
-
-def _index_put(s: Scope, c: Any) -> str:
-    indices = ", ".join(_index(s, i) for i in _fields(c.args[1]))
-    accumulate = ", accumulate=True" if bool(c.attrs.accumulate) else ""
-    return f"{s.tensor(c.args[0])}.index_put(({indices},), {s.tensor(c.args[2])}{accumulate})"
 
 
 _SCATTER = {"add": "sum", "mul": "prod", "min": "amin", "max": "amax", "mean": "mean"}
@@ -182,26 +149,6 @@ def _scatter(s: Scope, c: Any) -> str:
     if how == "add":
         return f"{x}.scatter_add({axis}, {indices}, {source})"
     return f'{x}.scatter_reduce({axis}, {indices}, {source}, "{_SCATTER[how]}")'
-
-
-def _scatter_nd(s: Scope, c: Any) -> str:
-    how = str(c.attrs.reduction)
-    if how not in ("update", "add"):
-        raise NotImplementedError(f"scatter_nd with reduction {how}")
-    accumulate = ", accumulate=True" if how == "add" else ""
-    return f"{s.tensor(c.args[0])}.index_put({_index(s, c.args[1])}.unbind(-1), {s.tensor(c.args[2])}{accumulate})"
-
-
-def _one_hot(s: Scope, c: Any) -> str:
-    on, off = (literal(getattr(a.value, "value", a.value), dtype_of(c)) for a in c.args[1:3])
-    rank, axis = len(shape_of(c)), int(c.attrs.axis)
-    text = f"F.one_hot({_index(s, c.args[0])}, {int(c.attrs.depth)})"
-    if axis not in (-1, rank - 1):
-        text += f".movedim(-1, {axis})"
-    kind = torch_dtype(dtype_of(c))
-    if (on, off) in (("1", "0"), ("1.0", "0.0")):
-        return f"{text}.to({kind})"
-    return f"torch.where({text}.bool(), torch.tensor({on}, dtype={kind}, device={s.device()}), {off})"
 
 
 def _topk(s: Scope, c: Any) -> str:
@@ -219,14 +166,6 @@ def _topk(s: Scope, c: Any) -> str:
     return text  # a narrower index dtype is applied where the indices are taken out of the pair
 
 
-def _sort(s: Scope, c: Any) -> str:
-    down = ", descending=True" if bool(c.attrs.descending) else ""
-    text = f"torch.sort({s.tensor(c.args[0])}, dim={int(c.attrs.axis)}{down}, stable=True)"
-    if op_name(c) == "sort":
-        return f"{text}.values"
-    return f"{text}.indices" + ("" if dtype_of(c) == "int64" else f".to({torch_dtype(dtype_of(c))})")
-
-
 def _arange(s: Scope, c: Any) -> str:
     start, end, step = (getattr(a.value, "value", a.value) for a in c.args[:3])
     span = f"{end}" if start == 0 and step == 1 else f"{start}, {end}" if step == 1 else f"{start}, {end}, {step}"
@@ -235,51 +174,18 @@ def _arange(s: Scope, c: Any) -> str:
 
 def _full(s: Scope, c: Any) -> str:
     shape, dtype = shape_text(shape_of(c)), torch_dtype(dtype_of(c))
-    fill = {"zeros": "0", "zeros_like": "0", "ones": "1", "ones_like": "1"}.get(op_name(c))
-    if fill is None:
-        value = scalar(c.args[1])
-        if value is None:
-            return f"{s.tensor(c.args[1])}.to({dtype}).expand({shape})"
-        fill = literal(value, dtype_of(c))
-    return f"torch.full({shape}, {fill}, dtype={dtype}, device={s.device()})"
-
-
-def _eye(s: Scope, c: Any) -> str:
-    n, m, k = (prim_int(a) for a in c.args[:3])
-    text = f"torch.eye({n}, {m}, dtype={torch_dtype(dtype_of(c))}, device={s.device()})"
-    if k:
-        raise NotImplementedError("an identity matrix off the diagonal")
-    return text
-
-
-def _pad(s: Scope, c: Any) -> str:
-    widths = [int(p) for p in c.attrs.pad_width]
-    pairs = [(widths[i], widths[i + 1]) for i in range(0, len(widths), 2)]
-    while len(pairs) > 1 and pairs[0] == (0, 0):
-        pairs.pop(0)
-    spread = tuple(p for pair in reversed(pairs) for p in pair)
-    mode = str(c.attrs.pad_mode)
-    how = f", value={literal(float(c.attrs.pad_value), 'float64')}" if mode == "constant" and float(c.attrs.pad_value) else ""
-    if mode == "constant" and len(c.args) > 1 and scalar(c.args[1]):
-        how = f", value={s.text(c.args[1])}"
-    if mode != "constant":
-        how = f', mode="{ {"edge": "replicate"}.get(mode, mode)}"'
-    return f"F.pad({s.tensor(c.args[0])}, {shape_text(spread)}{how})"
-
-
-def _meshgrid(s: Scope, c: Any) -> str:
-    return f'torch.meshgrid({", ".join(s.tensor(f) for f in _fields(c.args[0]))}, indexing="{c.attrs.indexing}")'
+    value = scalar(c.args[1])
+    if value is None:
+        return f"{s.tensor(c.args[1])}.to({dtype}).expand({shape})"
+    return f"torch.full({shape}, {literal(value, dtype_of(c))}, dtype={dtype}, device={s.device()})"
 
 
 VIEWS = frozenset({"reshape", "expand_dims", "squeeze", "permute_dims", "broadcast_to"})
 """Operators spelled as a method of their operand."""
 
 RULES: dict[str, Rule] = {
-    "reshape": _reshape, "flatten": _reshape, "expand_dims": _expand_dims, "squeeze": _squeeze, "permute_dims": _permute,
-    "broadcast_to": _broadcast, "concat": _join, "stack": _join, "split": _split, "repeat": _repeat, "tile": _tile,
-    "flip": _flip, "strided_slice": _slice, "slice_scatter": _slice_scatter, "take": _take, "gather_elements": _gather,
-    "gather_nd": _gather_nd, "index_tensor": _index_tensor, "index_put": _index_put, "scatter_elements": _scatter,
-    "scatter_nd": _scatter_nd, "one_hot": _one_hot, "topk": _topk, "sort": _sort, "argsort": _sort, "arange": _arange,
-    **dict.fromkeys(("full", "full_like", "zeros", "zeros_like", "ones", "ones_like"), _full), "eye": _eye,
-    "nn.pad": _pad, "meshgrid": _meshgrid,
+    "reshape": _reshape, "expand_dims": _expand_dims, "squeeze": _squeeze, "permute_dims": _permute,
+    "broadcast_to": _broadcast, "concat": _concat, "repeat": _repeat, "flip": _flip, "strided_slice": _slice, "take": _take,
+    "gather_elements": _gather, "index_tensor": _index_tensor, "scatter_elements": _scatter, "topk": _topk, "arange": _arange,
+    "full": _full,
 }

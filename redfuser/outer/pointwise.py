@@ -1,25 +1,23 @@
-"""Relax operators that compute: pointwise, reductions, contractions, normalisations, convolutions, pools."""
+"""Relax operators that compute: pointwise, reductions, contractions, normalisations, convolutions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from redfuser.outer.scope import Scope, is_float, literal, scalar, shape_text, torch_dtype
-from redfuser.tvm_compat import dtype_of, op_name, prim_int, relax, shape_of
+from redfuser.outer.scope import Scope, is_float, scalar, shape_text, torch_dtype
+from redfuser.tvm_compat import dtype_of, op_name, shape_of
 
 Rule = Callable[[Scope, Any], str]
 
 _INFIX = {"add": "+", "subtract": "-", "multiply": "*", "floor_divide": "//", "floor_mod": "%", "equal": "==",
           "not_equal": "!=", "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">=",
           "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^", "left_shift": "<<", "right_shift": ">>"}
-_TENSORS = {"logical_and": "torch.logical_and", "logical_or": "torch.logical_or", "logical_xor": "torch.logical_xor",
-            "atan2": "torch.atan2", "mod": "torch.fmod", "log_add_exp": "torch.logaddexp"}
+_TENSORS = {"logical_and": "torch.logical_and", "logical_or": "torch.logical_or", "logical_xor": "torch.logical_xor"}
 UNARY = {n: f"torch.{n}" for n in (
-    "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "bitwise_not", "ceil", "cos", "cosh", "erf", "exp", "floor",
-    "isfinite", "isinf", "isnan", "log", "logical_not", "round", "rsqrt", "sigmoid", "sign", "sin", "sinh", "sqrt",
-    "square", "tan", "tanh", "trunc")}
-UNARY |= {"negative": "torch.neg", "nn.relu": "F.relu", "nn.silu": "F.silu", "nn.gelu": "F.gelu", "nn.selu": "F.selu"}
+    "abs", "acos", "asin", "atan", "bitwise_not", "ceil", "cos", "cosh", "erf", "exp", "floor", "isfinite", "isinf", "isnan",
+    "log", "logical_not", "round", "rsqrt", "sigmoid", "sign", "sin", "sinh", "sqrt", "tan", "tanh", "trunc")}
+UNARY |= {"negative": "torch.neg", "nn.relu": "F.relu", "nn.silu": "F.silu", "nn.gelu": "F.gelu"}
 
 
 def _infix(s: Scope, c: Any) -> str:
@@ -60,11 +58,6 @@ def _extremum(s: Scope, c: Any) -> str:
     if scalar(b) is not None and dtype_of(c) != "bool":
         return f"{s.tensor(a)}.clamp({bound}={s.text(b)})"
     return f"torch.{name}({s.tensor(a)}, {s.tensor(b)})"
-
-
-def _clip(s: Scope, c: Any) -> str:
-    low, high = (literal(getattr(a.value, "value", a.value), dtype_of(c)) for a in c.args[1:3])
-    return f"{s.tensor(c.args[0])}.clamp({low}, {high})"
 
 
 def _where(s: Scope, c: Any) -> str:
@@ -141,11 +134,6 @@ def _matmul(s: Scope, c: Any) -> str:
     return f"torch.matmul({left}, {right})"
 
 
-def _einsum(s: Scope, c: Any) -> str:
-    fields = c.args[0].fields if isinstance(c.args[0], relax.Tuple) else c.args
-    return f'torch.einsum("{c.attrs.subscripts}", {", ".join(s.tensor(f) for f in fields)})'
-
-
 def trailing(c: Any) -> tuple[int, ...] | None:
     """The normalised shape, when the normalised axes are the trailing ones in order."""
     shape = shape_of(c.args[0])
@@ -214,29 +202,6 @@ def convolution(s: Scope, c: Any, bias: str = "", operands: tuple[str, str] | No
     return f"F.{name}({x}, {w}{', ' + bias if bias else ''}{extra}{groups})" + ".movedim(1, -1)" * last
 
 
-def _pool(s: Scope, c: Any) -> str:
-    name = op_name(c).removeprefix("nn.")
-    rank = int(name[8])
-    pads = [int(p) for p in c.attrs.padding]
-    if str(c.attrs.layout).index("C") != 1 or pads[:rank] != pads[rank:]:
-        raise NotImplementedError(f"{name} in layout {c.attrs.layout} with padding {pads}")
-    size, strides = (shape_text(tuple(int(v) for v in x)) for x in (c.attrs.pool_size, c.attrs.strides))
-    text = f"F.{name}({s.tensor(c.args[0])}, {size}, {strides}, {shape_text(tuple(pads[:rank]))}"
-    if name.startswith("max"):
-        text += f", {shape_text(tuple(int(v) for v in c.attrs.dilation))}"
-    elif any(int(v) != 1 for v in c.attrs.dilation):
-        raise NotImplementedError("a dilated average pool")
-    text += f", ceil_mode={bool(c.attrs.ceil_mode)}"
-    return text + (")" if name.startswith("max") else f", count_include_pad={bool(c.attrs.count_include_pad)})")
-
-
-def _adaptive_pool(s: Scope, c: Any) -> str:
-    size = c.attrs.output_size
-    rank = int(op_name(c)[-2])
-    out = shape_of(c)[-rank:] if size is None else tuple(int(v) for v in size)
-    return f"F.{op_name(c).removeprefix('nn.')}({s.tensor(c.args[0])}, {shape_text(out)})"
-
-
 def _call(name: str, *numbers: str, more: str = "") -> Rule:
     """A function of the tensors, numbers that are attributes, and what is always the same."""
     def rule(s: Scope, c: Any) -> str:
@@ -246,24 +211,15 @@ def _call(name: str, *numbers: str, more: str = "") -> Rule:
     return rule
 
 
-def _triangle(s: Scope, c: Any) -> str:
-    k = prim_int(c.args[1]) if len(c.args) > 1 else 0
-    return f"torch.{op_name(c)}({s.tensor(c.args[0])}{f', {k}' if k else ''})"
-
-
 RULES: dict[str, Rule] = {
     **dict.fromkeys(_INFIX, _infix),
-    "divide": _divide, "power": _power, "maximum": _extremum, "minimum": _extremum, "clip": _clip, "where": _where,
+    "divide": _divide, "power": _power, "maximum": _extremum, "minimum": _extremum, "where": _where,
     "astype": _astype, "sum": _reduce("sum"), "mean": _reduce("mean"), "max": _reduce("amax"), "min": _reduce("amin"),
-    "variance": _reduce("var", ", correction=0"), "std": _reduce("std", ", correction=0"), "prod": _prod,
+    "variance": _reduce("var", ", correction=0"), "prod": _prod,
     "argmax": _arg_extremum, "argmin": _arg_extremum, "cumsum": _scan, "cumprod": _scan, "nn.softmax": _softmax,
-    "nn.log_softmax": _softmax, "matmul": _matmul, "einsum": _einsum, "nn.layer_norm": _layer_norm,
+    "nn.log_softmax": _softmax, "matmul": _matmul, "nn.layer_norm": _layer_norm,
     "nn.rms_norm": _rms_norm, "nn.group_norm": _group_norm, "nn.batch_norm": _batch_norm,
     **dict.fromkeys(("nn.conv1d", "nn.conv2d", "nn.conv3d"), convolution),
-    **dict.fromkeys([f"nn.{k}_pool{r}d" for k in ("max", "avg") for r in (1, 2, 3)], _pool),
-    **dict.fromkeys([f"nn.adaptive_avg_pool{r}d" for r in (1, 2, 3)], _adaptive_pool),
-    "nn.leakyrelu": _call("F.leaky_relu", "alpha"), "nn.softplus": _call("F.softplus", "beta", "threshold"),
-    "nn.prelu": _call("F.prelu"), "nn.gelu_tanh": _call("F.gelu", more=', approximate="tanh"'),
-    "nn.dropout": _call("", more=", None"), **{name: _call(f) for name, f in (_TENSORS | UNARY).items()},
-    "tril": _triangle, "triu": _triangle,
+    "nn.softplus": _call("F.softplus", "beta", "threshold"), "nn.gelu_tanh": _call("F.gelu", more=', approximate="tanh"'),
+    **{name: _call(f) for name, f in (_TENSORS | UNARY).items()},
 }

@@ -18,9 +18,8 @@ from typing import Any
 
 from redfuser.errors import InternalError, UnsupportedError
 from redfuser.outer.graph import OuterGraph
-from redfuser.outer.layout import SAME, Layouts
+from redfuser.outer.layout import SAME, Layouts, copied
 from redfuser.outer.order import Step, schedule
-from redfuser.outer.owned import copied
 from redfuser.outer.scope import shape_text
 from redfuser.outer.spelling import Speller
 from redfuser.tvm_compat import TupleStructInfo, bytes_of, op_name, relax, results, shape_of, variables

@@ -30,16 +30,17 @@ def _part(name: str) -> str:
 
 def _json(data: Any) -> str:
     """JSON that ends no script element and opens no comment, whatever is in it; numbers that are not finite are null."""
-    text = json.dumps(_finite(data), ensure_ascii=True, allow_nan=False)
+    text = json.dumps(finite(data), ensure_ascii=True, allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _finite(data: Any) -> Any:
+def finite(data: Any) -> Any:
+    """The same with null for numbers that are not finite, which JSON lacks."""
     if isinstance(data, Mapping):
-        return {str(key): _finite(value) for key, value in data.items()}
+        return {str(key): finite(value) for key, value in data.items()}
     if isinstance(data, (list, tuple)):
-        return [_finite(value) for value in data]
+        return [finite(value) for value in data]
     return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
-__all__ = ["render"]
+__all__ = ["finite", "render"]

@@ -8,6 +8,7 @@ beside a projection that the library runs, a single reduction before a softmax.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
@@ -19,7 +20,6 @@ from redfuser.acrf.state import Fused, NotFusable
 from redfuser.partition.drafted import Cut, Reject
 from redfuser.partition.epilogue import contracts
 from redfuser.partition.graph import Graph, Node, Unit, provenance_of
-from redfuser.partition.kinds import is_scan, kind_of
 from redfuser.partition.region import Apart
 
 OPAQUE = ("call_dps_packed", "call_pure_packed")
@@ -31,6 +31,15 @@ RUNNING = "it is a scan that no kernel has, whose elements are the row's results
 UNKNOWN = "unknown to the importer"
 REACH = 4
 """Maps between a statistic and the row that it comes back to."""
+
+KINDS: tuple[tuple[str, str], ...] = (
+    ("attn", r"attention|attn|mha"),
+    ("softmax", r"softmax|softmin|cross_entropy"),
+    ("norm", r"(batch|layer|group|instance|rms|local_response)_?norm|normalize"),
+    ("topk", r"topk|kthvalue"),
+    ("statistics", r"logsumexp|logcumsumexp|quantile|median|(^|_)(std|var)(_|$)|(vector|matrix|linalg)_norm"),
+)
+SCANS = r"(^|log)cum(sum|prod|max|min)|(^|_)scan(_|$)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,3 +229,17 @@ def stem_of(units: Iterable[Unit]) -> str:
     if "exp" in ops and "div" in ops:
         return "softmax"
     return "norm" if ops & {"sqrt", "rsqrt"} else "statistics"
+
+
+def kind_of(operator: str) -> str:
+    """``aten._native_batch_norm_legit.default`` --> ``norm``; empty for what is no cascade by itself."""
+    return next((kind for kind, words in KINDS if re.search(words, _name(operator))), "")
+
+
+def is_scan(operator: str) -> bool:
+    """``aten.cumsum.default``: every element is a result over those before it."""
+    return re.search(SCANS, _name(operator)) is not None
+
+
+def _name(operator: str) -> str:
+    return operator.split(".")[1] if operator.count(".") >= 2 else operator.split(".")[-1]

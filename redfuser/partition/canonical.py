@@ -16,17 +16,14 @@ from redfuser.acrf.affine import Indices, axes_of
 from redfuser.acrf.cascade import Axis, Cascade, Let, Provenance, Reduce, Stmt, Tensor
 from redfuser.acrf.expr import Cast, Expr, Index, Load, Op, Ref, map_children
 from redfuser.acrf.index import i64
-from redfuser.partition import views
-from redfuser.partition.constants import apart
 from redfuser.partition.drafted import Draft, R, Sink
 from redfuser.partition.evaluate import pure_index
-from redfuser.partition.fold import fold
+from redfuser.partition.fold import constant_apart, fold
 from redfuser.partition.graph import Node
-from redfuser.partition.intern import Interner
 from redfuser.partition.loops import Slices
-from redfuser.partition.positions import layout
+from redfuser.partition.positions import layout, through_view, views
 from redfuser.partition.values import Instance
-from redfuser.partition.weighed import Weighed
+from redfuser.partition.weighed import Interner, Weighed
 
 _ROLE = {"max": "m", "min": "n", "sum": "t", "prod": "r", "any": "any_", "all": "all_", "argmax": "a", "argmin": "a"}
 
@@ -59,7 +56,6 @@ class _Outliner:
         self.axis_names: dict[str, str] = {}
         self.stmts: list[Stmt] = []
         self.let_names: dict[int, str] = {}
-        self.let_axes: dict[str, tuple[str, ...]] = {}
         self.scale: dict[Node, Expr] = {}
         self.used: set[str] = set()
         self.memo: dict[int, Expr] = {}
@@ -85,7 +81,7 @@ class _Outliner:
                 self.scale[inst.node] = self.scale[same]
         sinks = [(s, self.intern(self.prepare(s.value.expr))) for s in d.sinks if s.value is not None]
         roots = [b for _, b in bodies] + [e for _, e in sinks]
-        self.views = views.choose(self.ix, {t: n.shape for t, n in self.loads.items()}, roots)
+        self.views = views(self.ix, {t: n.shape for t, n in self.loads.items()}, roots)
         self.forced = {id(e): s for s, e in sinks if isinstance(e, (Op, Cast))}
         self.weighed = Weighed(roots, frozenset(self.forced), self.axes_of_name, self.row_names,
                                frozenset(self.axis_names[a] for a in d.p_axes))
@@ -145,7 +141,7 @@ class _Outliner:
         e = inst.body.expr
         if not inst.contraction or e.dtype not in ("f32", "f64"):
             return e
-        product, scale = apart(e)
+        product, scale = constant_apart(e)
         if scale is not None:
             self.scale[inst.node] = scale
         return product
@@ -292,7 +288,7 @@ class _Outliner:
             name = self.unique(f"x{len(self.inputs)}")
             self.inputs[name] = node.var
             self.tensors[name] = Tensor(name, node.dtype, view or node.shape or (1,))
-        indices = views.through(self.ix, e, node.shape, view) if view else e.indices or (i64(0),)
+        indices = through_view(self.ix, e, node.shape, view) if view else e.indices or (i64(0),)
         return Load(name, tuple(self.gather(i) for i in indices), e.dtype)
 
     def gather(self, e: Expr) -> Expr:

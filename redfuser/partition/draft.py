@@ -15,13 +15,12 @@ from redfuser.acrf.affine import Indices, axes_of
 from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.expr import Expr, Index, Op, substitute
 from redfuser.acrf.index import i64
-from redfuser.acrf.refuse import defect
-from redfuser.partition.drafted import Draft, R, Reject, Sink
+from redfuser.acrf.state import defect
+from redfuser.partition.drafted import Draft, R, Reject, Sink, verdict
 from redfuser.partition.evaluate import Evaluator
 from redfuser.partition.graph import Node, Unit
 from redfuser.partition.positions import axes_in, best_split, in_order, parts, solve
 from redfuser.partition.values import Pick, Site, picks
-from redfuser.partition.verdict import verdict
 from redfuser.partition.work import REFERENCE, Spent, Work
 
 DEPTH = 3

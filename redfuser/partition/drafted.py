@@ -1,14 +1,18 @@
-"""What evaluating a set of units as one cascade comes to: a draft of the region, or why it is none."""
+"""What evaluating a set of units as one cascade comes to: a draft of the region, or why it is none. Every condition of
+a cascade has a code and the tensor that fails it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 from typing import Literal
 
-from redfuser.acrf.expr import Expr, Load
+from redfuser.acrf.affine import axes_of
+from redfuser.acrf.cascade import Reduce
+from redfuser.acrf.expr import Expr, Index, Load, walk
 from redfuser.partition.evaluate import Evaluator, shared_walk
 from redfuser.partition.graph import Node, Unit
-from redfuser.partition.positions import axes_in
+from redfuser.partition.positions import axes_in, layout
 from redfuser.partition.values import Instance, Value
 from redfuser.partition.work import REFERENCE
 from redfuser.target import Target
@@ -95,3 +99,89 @@ class Cut:
     joining: Unit
     reason: Reject
     cascade: bool = False
+
+
+def verdict(units: frozenset[Unit], ev: Evaluator, sinks: list[Sink], extents: dict[str, int], machine: Target
+            ) -> Draft | Reject:
+    """The draft of ``units``, evaluated by ``ev`` with its results at ``sinks``; a Reject names the condition that fails.
+
+    extents: of every axis; machine: what the draft's costs are modelled for."""
+    if 0 in extents.values():
+        return NOTHING
+    rows = [i for i in ev.instances.values() if i.over == R]
+    inner = [i for i in ev.instances.values() if i.over != R]
+    at: dict[Node, tuple[Expr, ...]] = {}
+    for i in ev.instances.values():
+        if at.setdefault(i.node, i.indices) != i.indices:
+            return Reject("RF306", i.node, "a reduction is read at two different positions",
+                          "the second position belongs to another row: it would need the other row's result",
+                          "write what the product reads (the centred or scaled rows) in a pass before it")
+    for i in rows:
+        if any(R in axes_of(e) for e in i.indices):
+            return Reject("RF302", i.node, "a reduction over the row is itself read per element of the row")
+    for i in inner:
+        if isinstance(i.node.stmt, Reduce) and i.node.stmt.reducer.kind == "topk" and R in axes_of(i.indices[-1]):
+            return Reject("RF302", i.node, "the row runs over the ranks of a top-k over another axis")
+        if R not in i.axes:
+            return Reject("RF302", i.node, "the reduction runs over another axis and reads nothing that the row reads")
+    read: dict[Node, dict[tuple[Expr, ...], int]] = {}
+    for (node, pos), _ in ev.lets.items():
+        if any(isinstance(x, Load) for e in pos for x in walk(e)):
+            continue  # one element, taken by data
+        if node.unit not in units or node.unit.is_view:
+            continue
+        found = read.setdefault(node, {})
+        found[pos] = prod(extents[a] for a in axes_in(pos))
+        if len(found) > 1 and sum(found.values()) > prod(node.shape):
+            return Reject("RF306", node, "a tensor of the row is read at two different positions",
+                          "its neighbours would have to be computed as well",
+                          "write the tensor in a pass before the cascade")
+    reached = {i.node.unit for i in ev.instances.values()}
+    if missing := [u for u in units if u.reducing and u not in reached]:
+        return Reject("RF302", missing[0].nodes[0], "nothing in the region reads this reduction")
+    for i in rows:
+        ranks = i.node.stmt.reducer.k if isinstance(i.node.stmt, Reduce) and i.node.stmt.reducer.kind == "topk" else 0
+        if ranks and not isinstance(i.indices[-1], Index) and (ranks > 1 or any(
+                (n.lead or n) is i.node for j in ev.instances.values() for n, _ in j.body.sites)):
+            return Reject("RF306", i.node, "one rank of a top-k is read by itself",
+                          "the list is one value of the cascade; a reader takes all of its ranks")
+    common = set.intersection(*(set(row_axes(i)) for i in rows))
+    if len(rows) == 1 and rows[0].contraction:  # what a product's left factor does not know is columns
+        for i in inner:
+            common = common & set(i.axes) if i.contraction else common
+    p_axes = tuple(a for a in rows[0].axes if a in common)
+    for i in inner:
+        if not common <= set(i.axes):
+            return Reject("RF305", i.node, "the inner reduction does not depend on every p-axis",
+                          "it would be recomputed for each of their values")
+    known = common | {R} | {a for i in rows for a in i.axes}
+    if (late := early(units, ev)) is not None:
+        return late
+    for s in sinks:
+        if extra := {a for a in axes_in(s.at) if extents[a] > 1} - known - rank_axes(ev):
+            return Reject("RF306", s.node, "a result has an axis that the reductions do not have",
+                          f"{sorted(extra)[0]} is not a p-axis of the cascade: each row would be repeated along it")
+        if layout(ev.ix, s.at, s.node.shape) is None:
+            return Reject("RF306", s.node, "a result's index map is not a permutation of the axes")
+    return Draft(units, ev, sinks, rows, inner, p_axes, dict(extents), ev.external, machine)
+
+
+def early(units: frozenset[Unit], ev: Evaluator) -> Reject | None:
+    """An operand that is a result of the region, or is made of one outside."""
+    own = sum(1 << u.index for u in units)
+    late = next((n for n in ev.external if n.unit is not None and (n.unit in units or n.unit.ancestors & own)), None)
+    return None if late is None else Reject(
+        "RF306", late, "a result of the region is also an operand that must be computed before it")
+
+
+def rank_axes(ev: Evaluator) -> set[str]:
+    """The axes along which top-k results are read."""
+    return {a for i in ev.instances.values() if isinstance(i.node.stmt, Reduce) and i.node.stmt.reducer.kind == "topk"
+            for a in axes_of(i.indices[-1])}
+
+
+def row_axes(i: Instance) -> tuple[str, ...]:
+    """Axes of a reduction's rows: all but the trailing axis of top-k results."""
+    if isinstance(i.node.stmt, Reduce) and i.node.stmt.reducer.kind == "topk":
+        return tuple(a for a in i.axes if a not in axes_of(i.indices[-1]))
+    return i.axes

@@ -15,13 +15,12 @@ from dataclasses import dataclass, field, replace
 from redfuser import progress
 from redfuser.partition import judge
 from redfuser.partition.around import Around
-from redfuser.partition.asking import Asking, last
 from redfuser.partition.draft import escaping
 from redfuser.partition.drafted import Cut, Draft, Reject
 from redfuser.partition.epilogue import contracts, scaled_rows
 from redfuser.partition.evaluate import scales
 from redfuser.partition.graph import Graph, Node, Unit
-from redfuser.partition.sets import Units, bits, free_to_read, hiding, small, widens
+from redfuser.partition.sets import Asking, Units, bits, free_to_read, hiding, last, small, widens
 from redfuser.partition.smaller import moves
 from redfuser.partition.work import Spent, Work
 

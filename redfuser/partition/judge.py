@@ -22,11 +22,10 @@ from redfuser.partition.cost import (
     reduced_as_made,
     weights_stay,
 )
-from redfuser.partition.drafted import Draft, R, Reject, Sink
+from redfuser.partition.drafted import Draft, R, Reject, Sink, row_axes
 from redfuser.partition.epilogue import launches
 from redfuser.partition.graph import Unit
 from redfuser.partition.values import Instance
-from redfuser.partition.verdict import row_axes
 
 Question = Callable[[Draft, Unit | None], Reject | None]
 MAX_TENSORS = 8

@@ -12,11 +12,10 @@ from math import prod
 from redfuser.acrf.affine import Indices
 from redfuser.acrf.expr import Expr, Index, Load, Op, walk
 from redfuser.partition.draft import Drafter, escaping, guarded
-from redfuser.partition.drafted import NOTHING, Draft, R, Reject, Sink
+from redfuser.partition.drafted import NOTHING, Draft, R, Reject, Sink, early
 from redfuser.partition.evaluate import Evaluator, shared_walk
 from redfuser.partition.graph import Node, Unit
 from redfuser.partition.positions import axes_in, layout, parts
-from redfuser.partition.verdict import early
 from redfuser.partition.work import REFERENCE, Work
 
 DEAR = frozenset({"exp", "exp2", "log", "log2", "tanh", "sigmoid", "erf", "sin", "cos", "pow", "sqrt", "rsqrt", "div"})

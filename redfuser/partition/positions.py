@@ -1,14 +1,17 @@
 """Positions at which tensors are read and written, as index expressions: their atoms, their order in memory, which axes turn
-one position into another, and how an axis is best divided."""
+one position into another, and how an axis is best divided; and input tensors viewed with another shape, so that quotients and
+remainders in them vanish."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import prod
 
 from redfuser.acrf.affine import Affine, Indices, axes_of
-from redfuser.acrf.expr import Const, Expr, Index, Op, substitute
+from redfuser.acrf.expr import Const, Expr, Index, Load, Op, children, substitute
 from redfuser.acrf.index import i64
+
+Shape = tuple[int, ...]
 
 
 def parts(ix: Indices, e: Expr) -> list[Expr]:
@@ -18,10 +21,7 @@ def parts(ix: Indices, e: Expr) -> list[Expr]:
 
 def layout(ix: Indices, at: tuple[Expr, ...], shape: tuple[int, ...]) -> list[str] | None:
     """The axes of a tensor written at ``at``, slowest first, when they enumerate its elements once and in order."""
-    offset: Expr = i64(0)
-    for e, n in zip(at, shape, strict=True):
-        offset = Op("add", (Op("mul", (offset, i64(n)), "i64"), e), "i64")
-    lin = ix.linear(offset)
+    lin = _offset(ix, at, shape)
     stride = 1
     out: list[str] = []
     for a, k in reversed(lin.terms):
@@ -104,3 +104,61 @@ def _divisors_in(e: Expr) -> list[int]:
 
 def _weight(e: Expr) -> int:
     return 0 if not isinstance(e, Op) else (e.name in ("floordiv", "mod")) + sum(map(_weight, e.args))
+
+
+def views(ix: Indices, shapes: Mapping[str, Shape], roots: Iterable[Expr]) -> dict[str, Shape]:
+    """The new shape of each tensor where one view serves every load of it."""
+    found: dict[str, list[Load]] = {}
+    seen: set[int] = set()
+    todo = list(roots)
+    while todo:
+        e = todo.pop()
+        if id(e) in seen:
+            continue
+        seen.add(id(e))
+        if isinstance(e, Load):
+            found.setdefault(e.tensor, []).append(e)
+        todo += children(e)
+    chosen: dict[str, Shape] = {}
+    for tensor, loads in found.items():
+        if not any(isinstance(a, Op) for x in loads for i in x.indices for a in parts(ix, i)):
+            continue
+        fitting = {_view(ix, x, shapes[tensor]) for x in loads}
+        if len(fitting) == 1 and (shape := fitting.pop()) is not None:
+            chosen[tensor] = shape
+    return chosen
+
+
+def through_view(ix: Indices, e: Load, shape: Shape, view: Shape) -> tuple[Expr, ...]:
+    """The indices of a load of a tensor of ``shape`` in its ``view``."""
+    terms = _axes(ix, e, shape) or []
+    return tuple([Index(a) for a, _ in terms] + [i64(0)] * (len(view) - len(terms)))
+
+
+def _view(ix: Indices, e: Load, shape: Shape) -> Shape | None:
+    terms = _axes(ix, e, shape)
+    if not terms:
+        return None
+    total, out = prod(shape), []
+    for axis, stride in terms:
+        if total % stride or ix.extents[axis] * stride > total:
+            return None
+        out.append(total // stride)
+        total = stride
+    return tuple([*out, total]) if total > 1 else tuple(out)
+
+
+def _axes(ix: Indices, e: Load, shape: Shape) -> list[tuple[str, int]] | None:
+    """The offset of a load as (axis, stride) pairs, slowest first; None when it is not affine."""
+    lin = _offset(ix, e.indices, shape)
+    if lin.constant or len(lin.axes) < len(lin.terms) or any(k <= 0 for _, k in lin.terms):
+        return None
+    return [(a, lin.coefficient(a)) for a in lin.axes]
+
+
+def _offset(ix: Indices, at: tuple[Expr, ...], shape: Shape) -> Affine:
+    """Row-major."""
+    offset: Expr = i64(0)
+    for e, n in zip(at, shape, strict=True):
+        offset = Op("add", (Op("mul", (offset, i64(n)), "i64"), e), "i64")
+    return ix.linear(offset)

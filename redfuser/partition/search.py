@@ -17,8 +17,8 @@ from typing import Any
 from redfuser import progress
 from redfuser.acrf.cascade import Provenance
 from redfuser.acrf.state import Fused, NotFusable
-from redfuser.partition import account, judge, loops, names
-from redfuser.partition.about import evaluated, numbered, ops, origin, refused_units
+from redfuser.partition import account, judge, loops
+from redfuser.partition.about import evaluated, numbered, ops, origin, refused_units, stem_of
 from redfuser.partition.across import Priced, across, dearer
 from redfuser.partition.around import Around
 from redfuser.partition.canonical import Outlined
@@ -121,7 +121,7 @@ class Partitioner:
         if self.work.short:
             log.info("%d reductions were left to torch: RF308, the work that one model may take is spent", len(self.work.short))
         counts: Counter[str] = Counter()
-        self.accepted = [Found(d, o, f, numbered(names.stem(d), counts)) for d, o, f in accepted]
+        self.accepted = [Found(d, o, f, numbered(stem_of(d), counts)) for d, o, f in accepted]
         self.mapped = self.reduce_maps(counts) if self.maps else []
         self.mapped += self.scan_rows(counts) if self.maps and self.work.machine.kind == "cuda" else []
         self.mapped += self.group_maps(counts) if self.maps else []
@@ -146,7 +146,7 @@ class Partitioner:
                 assert isinstance(got, NotFusable)
                 self.left(d, got)
             else:
-                found.append(Found(d, out, got, numbered(names.stem(d), counts)))
+                found.append(Found(d, out, got, numbered(stem_of(d), counts)))
         return found
 
     def dearer(self, d: Draft, fused: Fused) -> NotFusable | None:
@@ -208,7 +208,7 @@ class Partitioner:
         where = origin(out, got.statement)
         about = refused_units(d, out, got.statement)
         node = out.reductions.get(got.statement) if out else None
-        self.declined.append(account.Declined(names.stem(d), ops(d.units), replace(
+        self.declined.append(account.Declined(stem_of(d), ops(d.units), replace(
             got, provenance=where) if where.op else got, about, culprit=node.unit if node is not None else None))
         units = {i.node.unit.index for i in (*d.rows, *d.inner) if i.node.unit}
         culprit = node.unit.index if node is not None and node.unit is not None else -1
@@ -235,7 +235,7 @@ class Partitioner:
                 parted, pairs = frozenset(reducing), every
             about = frozenset(i.node.unit for i in d.rows if i.node.unit and not i.contraction) or frozenset(reducing)
             at = next((o for o in ops(d.units) if o.source), Provenance())
-            self.declined.append(account.Declined(names.stem(d), ops(d.units), replace(reason, provenance=at), about,
+            self.declined.append(account.Declined(stem_of(d), ops(d.units), replace(reason, provenance=at), about,
                                                   ops(parted), f.fused))
             log.info("%s: %s (%s); %s", f.name, reason.code, reason.why or reason.condition,
                      f"tried again without {', '.join(map(repr, parted))}" if pairs - self.banned else "left to torch")

@@ -64,12 +64,7 @@ def check_tensors(spec: KernelSpec, tensors: tuple[Any, ...], args: list[ArgSpec
                              + (f", and the first is on {device}" if device is not None else ""),
                              help=f"move it: .to('{device or wanted}')")
         device = tensor.device
-        if tensor.dtype != TORCH_DTYPE[arg.dtype]:
-            raise InputError("RF504", f"{here} is {tensor.dtype}, expected {TORCH_DTYPE[arg.dtype]}",
-                             help="kernels are compiled for fixed dtypes; convert the input or compile again")
-        if tuple(tensor.shape) != arg.shape:
-            raise InputError("RF505", f"{here} has shape {list(tensor.shape)}, expected {list(arg.shape)}",
-                             help="kernels are compiled for fixed shapes; compile again for this one")
+        _declared(here, tensor, arg)
         if not tensor.is_contiguous():
             raise InputError("RF506", f"{here} has strides {list(tensor.stride())}", why="it must be contiguous",
                              help="call .contiguous() on it")
@@ -87,8 +82,13 @@ def check_meta(spec: KernelSpec, tensors: tuple[torch.Tensor, ...]) -> None:
     if len(tensors) != len(args):
         raise InputError("RF501", f"kernel {spec.name} takes {len(args)} tensors, got {len(tensors)}")
     for arg, tensor in zip(args, tensors, strict=True):
-        here = f"argument '{arg.name}' of kernel {spec.name}"
-        if tensor.dtype != TORCH_DTYPE[arg.dtype]:
-            raise InputError("RF504", f"{here} is {tensor.dtype}, expected {TORCH_DTYPE[arg.dtype]}")
-        if len(tensor.shape) != len(arg.shape) or any(a != b for a, b in zip(tensor.shape, arg.shape, strict=True)):
-            raise InputError("RF505", f"{here} has shape {list(tensor.shape)}, expected {list(arg.shape)}")
+        _declared(f"argument '{arg.name}' of kernel {spec.name}", tensor, arg)
+
+
+def _declared(here: str, tensor: torch.Tensor, arg: ArgSpec) -> None:
+    if tensor.dtype != TORCH_DTYPE[arg.dtype]:
+        raise InputError("RF504", f"{here} is {tensor.dtype}, expected {TORCH_DTYPE[arg.dtype]}",
+                         help="kernels are compiled for fixed dtypes; convert the input or compile again")
+    if tuple(tensor.shape) != arg.shape:
+        raise InputError("RF505", f"{here} has shape {list(tensor.shape)}, expected {list(arg.shape)}",
+                         help="kernels are compiled for fixed shapes; compile again for this one")

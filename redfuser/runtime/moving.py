@@ -1,4 +1,4 @@
-"""What the operators that move data take and return: views, slices, joins, paddings.
+"""What the operators that move data, pick it by index or make it take and return: views, joins, paddings, gathers, fills.
 
 One rule per torch function and method that :mod:`redfuser.outer.moving` writes; see :mod:`redfuser.runtime.computing`.
 """
@@ -12,9 +12,7 @@ import torch
 
 from redfuser.runtime.shapes import (
     MAX_RANK,
-    MAX_RESULTS,
     Pair,
-    Refused,
     Rule,
     Shaped,
     axes,
@@ -23,8 +21,11 @@ from redfuser.runtime.shapes import (
     dtype_of,
     extents,
     fits,
+    flag,
+    index,
     integer,
     integers,
+    long,
     need,
     number,
     promoted,
@@ -111,28 +112,6 @@ def _select(x: Any, dim: Any, at: Any) -> Shaped:
     return x.like(n for i, n in enumerate(x.shape) if i != where)
 
 
-def _unbind(x: Any, dim: Any) -> tuple[Shaped, ...]:
-    at = axis(dim, tensor(x).rank)
-    need(x.shape[at] <= MAX_RESULTS, "too many results")
-    return (x.like(n for i, n in enumerate(x.shape) if i != at),) * x.shape[at]
-
-
-def _split(x: Any, sizes: Any, dim: Any) -> tuple[Shaped, ...]:
-    at = axis(dim, tensor(x).rank)
-    extent = x.shape[at]
-    if isinstance(sizes, int):
-        step = integer(sizes, 1)
-        need(extent // step < MAX_RESULTS, "too many results")
-        parts = [min(step, extent - i) for i in range(0, extent, step)] or [0]
-    elif isinstance(sizes, (list, tuple)):
-        need(len(sizes) <= MAX_RESULTS, "too many results")
-        parts = [integer(n, 0) for n in sizes]
-        need(sum(parts) == extent, "parts that do not add up")
-    else:
-        raise Refused("sizes that are no integers")
-    return tuple(x.like((*x.shape[:at], n, *x.shape[at + 1:])) for n in parts)
-
-
 def item(x: Any, key: Any) -> Any:
     """``x[key]``: one of several results, or slices and indices of a tensor."""
     if isinstance(x, Pair):
@@ -180,13 +159,6 @@ def _repeat(x: Any, count: Any, dim: Any) -> Shaped:
     return x.like((*x.shape[:at], x.shape[at] * n, *x.shape[at + 1:]))
 
 
-def _tile(x: Any, counts: Any) -> Shaped:
-    times = extents(counts)
-    rank = max(len(times), tensor(x).rank)
-    a, b = ((1,) * (rank - len(v)) + v for v in (x.shape, times))
-    return x.like(m * n for m, n in zip(a, b, strict=True))
-
-
 def _flip(x: Any, dim: Any) -> Shaped:
     axis(dim, tensor(x).rank)
     return x
@@ -202,53 +174,91 @@ def _cat(parts: Any, dim: Any) -> Shaped:
     return Shaped(promoted(*found), (*first.shape[:at], sum(p.shape[at] for p in found), *first.shape[at + 1:]))
 
 
-def _stack(parts: Any, dim: Any) -> Shaped:
-    found = tensors(parts)
-    need(all(p.shape == found[0].shape for p in found), "parts of other shapes")
-    one = _unsqueeze(found[0], dim)
-    return Shaped(promoted(*found), tuple(len(found) if i == axis(dim, one.rank) else n for i, n in enumerate(one.shape)))
-
-
-def _meshgrid(*parts: Any, indexing: Any) -> tuple[Shaped, ...]:
-    word(indexing, "ij", "xy")
-    found = tensors(list(parts))
-    need(all(p.rank <= 1 and p.dtype == found[0].dtype for p in found), "a grid of vectors")
-    sizes = [math.prod(p.shape) for p in found]
-    if indexing == "xy" and len(sizes) > 1:
-        sizes[:2] = sizes[1::-1]
-    return tuple(p.like(sizes) for p in found)
-
-
-def _slice_scatter(x: Any, source: Any, dim: Any, begin: Any, end: Any, step: Any) -> Shaped:
-    at = axis(dim, tensor(x).rank)
-    count = _sliced(x.shape[at], slice(begin, end, integer(step, 1)))
-    need(tensor(source).shape == (*x.shape[:at], count, *x.shape[at + 1:]), "a source of another shape")
-    return x
-
-
-
-def _pad(x: Any, spread: Any, *, mode: Any = "constant", value: Any = 0) -> Shaped:
+def _pad(x: Any, spread: Any) -> Shaped:
     widths = integers(spread, -(1 << 40), 1 << 40)
-    number(value), word(mode, "constant", "reflect", "replicate", "circular")
     count = len(widths) // 2
     need(len(widths) % 2 == 0 and 0 < count <= tensor(x).rank, "a width before and behind each axis")
-    need(mode == "constant" or (count <= 3 and count + 1 <= x.rank <= count + 2), f"{mode} padding of these axes")
     shape = list(x.shape)
     for i in range(count):
         low, high = widths[2 * i:2 * i + 2]
         n = shape[x.rank - 1 - i]
-        if mode != "constant":
-            most = {"reflect": n - 1, "circular": n}.get(mode, 1 << 40)
-            need(n > 0 and 0 <= low <= most and 0 <= high <= most, f"{mode} padding wider than the axis")
-        shape[x.rank - 1 - i] = n + low + high
         need(n + low >= 0 and n + high >= 0 and n + low + high >= 0, "a padding that takes away more than there is")
+        shape[x.rank - 1 - i] = n + low + high
     return x.like(shape)
 
 
+class Device:
+    """The value of the name ``device``."""
+
+
+def _on(device: Any) -> None:
+    need(isinstance(device, Device), "a device of its own")
+
+
+def _index_select(x: Any, dim: Any, indices: Any) -> Shaped:
+    at = axis(dim, tensor(x).rank)
+    need(index(indices).rank == 1, "a vector of indices")
+    return x.like((*x.shape[:at], *indices.shape, *x.shape[at + 1:]))
+
+
+def _gather(x: Any, dim: Any, indices: Any) -> Shaped:
+    _along(tensor(x), dim, long(indices))
+    return x.like(indices.shape)
+
+
+def _along(x: Shaped, dim: Any, indices: Shaped, source: Shaped | None = None) -> None:
+    at = axis(dim, x.rank)
+    need(indices.rank == x.rank and all(a <= b for i, (a, b) in enumerate(zip(indices.shape, x.shape, strict=True))
+                                        if i != at), "indices of another shape")
+    if source is not None:
+        need(source.rank == x.rank and all(a <= b for a, b in zip(indices.shape, source.shape, strict=True)),
+             "a source smaller than its indices")
+        need(source.dtype == x.dtype, "a source of another dtype")
+
+
+def _scatter(x: Any, dim: Any, indices: Any, source: Any) -> Shaped:
+    _along(tensor(x), dim, long(indices), tensor(source))
+    return x
+
+
+def _scatter_reduce(x: Any, dim: Any, indices: Any, source: Any, how: Any) -> Shaped:
+    word(how, "sum", "prod", "amin", "amax", "mean")
+    return _scatter(x, dim, indices, source)
+
+
+def _embedding(indices: Any, table: Any) -> Shaped:
+    need(tensor(table).rank == 2, "a table of rows")
+    return table.like((*index(indices).shape, table.shape[1]))
+
+
+def _topk(x: Any, k: Any, dim: Any, *, largest: Any = True) -> Pair:
+    flag(largest)
+    at = axis(dim, tensor(x).rank)
+    values = x.like((*x.shape[:at], integer(k, 0, x.shape[at]), *x.shape[at + 1:]))
+    return Pair(values, values.like(dtype=torch.int64))
+
+
+def _arange(*span: Any, dtype: Any, device: Any) -> Shaped:
+    _on(device)
+    need(1 <= len(span) <= 3 and all(math.isfinite(number(v)) for v in span), "a range from, to, by")
+    begin, end, step = (0, span[0], 1) if len(span) == 1 else (*span, 1)[:3]
+    need(dtype_of(dtype).is_floating_point or all(isinstance(v, int) for v in span), "a range of integers by fractions")
+    need(step != 0 and (end - begin) * step >= 0, "a range that does not end")
+    count = (end - begin) / step
+    need(count <= 1 << 53, "a range that does not end")
+    return Shaped(dtype_of(dtype), (math.ceil(count),))
+
+
+def _full(shape: Any, value: Any, *, dtype: Any, device: Any) -> Shaped:
+    number(value)
+    _on(device)
+    return Shaped(dtype_of(dtype), extents(shape))
+
+
 RULES: dict[str, Rule] = {
-    ".to": _to, ".double": _cast(torch.float64), ".long": _cast(torch.int64), ".bool": _cast(torch.bool),
-    ".contiguous": _contiguous, ".clone": _clone, ".reshape": _reshape, ".flatten": _flatten, ".t": _t,
-    ".unsqueeze": _unsqueeze, ".squeeze": _squeeze, ".transpose": _transpose, ".permute": _permute,
-    ".movedim": _movedim, ".expand": _expand, ".select": _select, ".unbind": _unbind, ".repeat_interleave": _repeat,
-    ".tile": _tile, ".flip": _flip, "torch.split": _split, "torch.cat": _cat, "torch.stack": _stack,
-    "torch.meshgrid": _meshgrid, "torch.slice_scatter": _slice_scatter, "F.pad": _pad}
+    ".to": _to, ".double": _cast(torch.float64), ".long": _cast(torch.int64), ".contiguous": _contiguous, ".clone": _clone,
+    ".reshape": _reshape, ".flatten": _flatten, ".t": _t, ".unsqueeze": _unsqueeze, ".squeeze": _squeeze,
+    ".transpose": _transpose, ".permute": _permute, ".movedim": _movedim, ".expand": _expand, ".select": _select,
+    ".repeat_interleave": _repeat, ".flip": _flip, "torch.cat": _cat, "F.pad": _pad,
+    ".scatter": _scatter, ".scatter_add": _scatter, ".scatter_reduce": _scatter_reduce, "torch.index_select": _index_select,
+    "torch.gather": _gather, "F.embedding": _embedding, "torch.topk": _topk, "torch.arange": _arange, "torch.full": _full}

@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
-from redfuser import grouped
-from redfuser.runtime import computing, contracting, moving, picking, transforms
+from redfuser import fourier, grouped
+from redfuser.runtime import computing, moving
 from redfuser.runtime.shapes import (
     MAX_RESULTS,
     Ends,
@@ -35,10 +35,10 @@ from redfuser.runtime.shapes import (
     tensor,
 )
 
-OPERATORS: dict[str, Rule] = {**computing.RULES, **contracting.RULES, **moving.RULES, **picking.RULES}
+OPERATORS: dict[str, Rule] = {**computing.RULES, **moving.RULES}
 INFIX = computing.INFIX
 PROPERTIES = frozenset({"values", "indices"})
-"""Attributes of what ``torch.topk`` and ``torch.sort`` return."""
+"""Attributes of what ``torch.topk`` returns."""
 
 _POINTWISE = """abs acos acosh asin asinh atan atanh atan2 bitwise_not ceil cos cosh digamma erf erfc erfinv exp exp2 expm1
 floor frac isfinite isinf isnan isneginf isposinf lgamma log log10 log1p log2 logical_and logical_not logical_or logical_xor
@@ -97,7 +97,44 @@ def _grouped_mm(x: Any, w: Any, ends: Any) -> Shaped:
     return x.like((x.shape[0], w.shape[2]))
 
 
-OWN: dict[str, Rule] = {grouped.GROUP_ENDS: _group_ends, grouped.GROUPED_MM: _grouped_mm, **transforms.RULES}
+def _r2c(x: Any, dim: Any, norm: Any, onesided: Any) -> Shaped:
+    shape = _transformed(x, tensor(x).rank, dim, norm)
+    need(isinstance(onesided, bool), "a transform that is one-sided or not")
+    if onesided:
+        shape[dim[-1]] = shape[dim[-1]] // 2 + 1
+    return x.like((*shape, 2))
+
+
+def _c2c(z: Any, dim: Any, norm: Any, forward: Any) -> Shaped:
+    shape = _pairs(z, dim, norm)
+    need(isinstance(forward, bool), "a transform forward or back")
+    return z.like((*shape, 2))
+
+
+def _c2r(z: Any, dim: Any, norm: Any, last: Any) -> Shaped:
+    shape = _pairs(z, dim, norm)
+    need(isinstance(last, int) and not isinstance(last, bool) and last > 0 and last // 2 + 1 == shape[dim[-1]],
+         "a real result as long as the transform's operand")
+    shape[dim[-1]] = last
+    return z.like(tuple(shape))
+
+
+def _pairs(z: Any, dim: Any, norm: Any) -> list[int]:
+    need(tensor(z).rank > 0 and z.shape[-1] == 2, "pairs of real numbers along the last axis")
+    return _transformed(z, z.rank - 1, dim, norm)
+
+
+def _transformed(x: Any, rank: int, dim: Any, norm: Any) -> list[int]:
+    """The shape of what is transformed, of ``rank`` axes."""
+    need(x.dtype in fourier.DTYPES and min(x.shape, default=0) > 0, "a Fourier transform of such a tensor")
+    need(isinstance(dim, (list, tuple)) and len(dim) > 0 and len(set(dim)) == len(dim)
+         and all(isinstance(d, int) and not isinstance(d, bool) and 0 <= d < rank for d in dim), "dimensions of a transform")
+    need(isinstance(norm, int) and not isinstance(norm, bool) and 0 <= norm <= 2, "a norm of a transform")
+    return list(x.shape[:rank])
+
+
+OWN: dict[str, Rule] = {grouped.GROUP_ENDS: _group_ends, grouped.GROUPED_MM: _grouped_mm,
+                        fourier.R2C: _r2c, fourier.C2C: _c2c, fourier.C2R: _c2r}
 """What looks at what torch's operators take on trust, with its rules."""
 
 
@@ -123,7 +160,7 @@ def opaque_results(target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) 
 def _meta(value: Any) -> Any:
     if isinstance(value, Shaped):
         return torch.empty(value.shape, dtype=value.dtype, device="meta")
-    if isinstance(value, picking.Device):
+    if isinstance(value, moving.Device):
         return torch.device("meta")
     return [_meta(v) for v in value] if isinstance(value, (list, tuple)) else value
 

@@ -17,9 +17,8 @@ from redfuser.artifact import KernelSpec
 from redfuser.errors import ArtifactError
 from redfuser.runtime.check import TORCH_DTYPE, inputs_of, outputs_of
 from redfuser.runtime.guard import opaque_target, path_of, refuse
-from redfuser.runtime.moving import item
+from redfuser.runtime.moving import Device, item
 from redfuser.runtime.operators import INFIX, OPERATORS, opaque_results
-from redfuser.runtime.picking import Device
 from redfuser.runtime.shapes import MAX_RANK, Ends, Pair, Refused, Shaped, need
 
 FLOOR_BYTES = 256 << 20

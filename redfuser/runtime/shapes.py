@@ -50,7 +50,7 @@ class Shaped:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What ``torch.topk`` and ``torch.sort`` return."""
+    """What ``torch.topk`` returns."""
 
     values: Shaped
     indices: Shaped

@@ -8,9 +8,8 @@ from math import inf
 
 from redfuser.acrf.cascade import Reducer
 from redfuser.acrf.expr import Cast, Const, Expr, Load, Op, Ref, op, walk
-from redfuser.acrf.fold import is_const
+from redfuser.acrf.fold import TRUE, is_const
 
-TRUE: Expr = Const(True, "bool")
 Lets = Mapping[str, Expr]
 _UNBOUNDED = frozenset({"f64", "f32", "f16", "bf16"})
 """Floats that have an infinity."""

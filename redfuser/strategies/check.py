@@ -101,11 +101,11 @@ def _block(b: Block, known: dict[str, tuple[str, ...]], tensors: dict[str, Tenso
     found += [f"axis {a} has no extent" for a in b.points if a not in extents]
     for e in b.exprs:
         for x in walk(e):
-            found += _node(x, b, known, tensors, scope, extents)
+            found += _node(x, known, tensors, scope, extents)
     return found
 
 
-def _node(x: Expr, b: Block, known: dict[str, tuple[str, ...]], tensors: dict[str, Tensor], scope: set[str],
+def _node(x: Expr, known: dict[str, tuple[str, ...]], tensors: dict[str, Tensor], scope: set[str],
           extents: Mapping[str, Extent]) -> list[str]:
     match x:
         case Ref(name=n, indices=indices):

@@ -233,6 +233,3 @@ def _link(cc: tuple[str, ...]) -> Any:
 
 def _tail(text: str, lines: int = 6) -> str:
     return "\n".join([x for x in text.strip().splitlines() if x.strip()][-lines:])
-
-
-__all__ = ["LANES", "build", "compiler", "cpu_level", "source"]

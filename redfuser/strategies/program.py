@@ -20,7 +20,7 @@ the stores ``NAME@a = NAME`` and one merge per accumulator. A merge kernel is a 
 partials: its r-axis is that of the splits, its body one reduction per accumulator, of what the partials are about the final
 references.
 
-Text (``str``, which :mod:`redfuser.strategies.parse` reads back), a kernel of a softmax denominator::
+Text (``str``, which tests read back), a kernel of a softmax denominator::
 
     kernel softmax (single) grid [i] over l
       init

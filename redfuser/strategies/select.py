@@ -278,6 +278,3 @@ def _sharing(load: Load, axis: str, extent: int) -> int:
     for index in load.indices:
         visit(index)
     return min(groups, default=extent)
-
-
-__all__ = ["CPU", "LONG", "Machine", "alone", "columns", "cpu_segment", "machine", "on_chip", "select"]

@@ -107,6 +107,3 @@ def extent(e: Extent) -> Number:
 
 def shape(t: Tensor) -> tuple[Number, ...]:
     return tuple(map(extent, t.shape))
-
-
-__all__ = ["at", "declared", "entry_script", "extent", "fused_at", "one_of", "shape", "usual"]

@@ -259,6 +259,3 @@ class Texts:
 def _unequal(x: str, y: str) -> str:
     """Of floats: TVM's LLVM code takes ``!=`` for false beside NaN."""
     return f"T.Select({x} == {y}, T.bool(False), T.bool(True))"
-
-
-__all__ = ["NARROW", "TVM_DTYPE", "Texts", "stored", "wide"]

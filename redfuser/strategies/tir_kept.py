@@ -64,6 +64,3 @@ def unguarded(e: Expr) -> tuple[Expr, Expr | None]:
 
 def _replaced(e: Expr, old: Expr, new: Expr) -> Expr:
     return new if e == old else map_children(e, lambda x: _replaced(x, old, new))
-
-
-__all__ = ["kept"]

@@ -105,6 +105,3 @@ def _signed(text: str, x: str) -> str:
 
 def _f(value: float) -> str:
     return f"T.float32({value!r})"
-
-
-__all__ = ["WRITTEN", "inline"]

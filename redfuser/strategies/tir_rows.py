@@ -82,6 +82,3 @@ def again(b: Block, across: str) -> list[Load]:
     decide are left where they are."""
     return [x for x in loads_of(b.exprs[0]) if across in indices_of(x)
             and not any(isinstance(k, (Load, Ref)) for i in x.indices for k in walk(i))]
-
-
-__all__ = ["TILE", "again", "possible", "replaced", "side_by_side"]

@@ -202,6 +202,3 @@ def constants(parts: Iterable[Expr]) -> tuple[float, tuple[Expr, ...]]:
         else:
             rest.append(p)
     return k, tuple(rest)
-
-
-__all__ = ["SHORT", "UNIT", "Roles", "choose", "constants", "neighbours", "operand_axes", "strip_casts"]

@@ -30,8 +30,7 @@ from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block, Kernel, Program
 from redfuser.strategies.select import OWN
 from redfuser.tensorize.config import TileConfig
-from redfuser.tensorize.ir.effects import at_value, reads, renamed, with_exprs, writes
-from redfuser.tensorize.ir.names import Names
+from redfuser.tensorize.ir.effects import Names, at_value, reads, renamed, with_exprs, writes
 from redfuser.tensorize.ir.nodes import Assign, Copy, For, Parallel, TileKernel, TileStmt
 from redfuser.tensorize.rewrite.arranged import Arranged
 
@@ -191,6 +190,3 @@ def _in_registers(s: TileStmt, stored: Mapping[tuple[str, tuple[Expr, ...]], Ass
     if not partial & reads(s := with_exprs(s, value)):
         return s
     raise LoweringError("RF489", f"{name}: partials are read as {s}")
-
-
-__all__ = ["by_block", "by_thread", "interleaved", "joined", "possible", "revisited"]

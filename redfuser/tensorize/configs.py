@@ -13,7 +13,6 @@ from redfuser.outline import generated, library, on_cores, passes
 from redfuser.strategies.program import Kernel, Program
 from redfuser.strategies.select import ABREAST, OWN, columns
 from redfuser.target import Target
-from redfuser.tensorize.arguments import static_extent
 from redfuser.tensorize.asked import (
     between,
     element,
@@ -27,6 +26,7 @@ from redfuser.tensorize.asked import (
 from redfuser.tensorize.axes import Roles, choose, neighbours
 from redfuser.tensorize.by_thread import possible
 from redfuser.tensorize.config import TileConfig
+from redfuser.tensorize.geometry import static_extent
 from redfuser.tensorize.map_configs import map_configs
 from redfuser.tensorize.model import Sketch, sketched
 from redfuser.tensorize.precision import kept, unit_roundoff

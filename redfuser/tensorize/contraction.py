@@ -14,14 +14,14 @@ from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block
 from redfuser.tensorize import algebra
 from redfuser.tensorize.axes import strip_casts
-from redfuser.tensorize.builder import Builder
+from redfuser.tensorize.builder import HALF, Builder, Depth, Operand, Scope, Value
 from redfuser.tensorize.indexing import zero_filled
-from redfuser.tensorize.ir.nodes import Assign, Fill, For, Gemm, Slice
+from redfuser.tensorize.ir.nodes import Assign, Fill, For, Gemm
+from redfuser.tensorize.ir.parts import Slice
 from redfuser.tensorize.maps import as_tile
 from redfuser.tensorize.masks import masked_operand
 from redfuser.tensorize.pieces import products, split, whole
 from redfuser.tensorize.precision import kept, unit_roundoff
-from redfuser.tensorize.scope import HALF, Depth, Operand, Scope, Value
 from redfuser.tensorize.sizes import padded, round_up
 from redfuser.tensorize.staging import at_point, stage_tile
 from redfuser.tensorize.weights import EIGHT, foreign, operand, weight_dtype, weight_pieces

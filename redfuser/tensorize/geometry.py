@@ -8,24 +8,83 @@ from dataclasses import dataclass
 
 from redfuser.acrf.affine import Affine, Indices, atom
 from redfuser.acrf.cascade import Tensor
-from redfuser.acrf.expr import Expr, Index
+from redfuser.acrf.expr import Expr, Index, Load, walk
 from redfuser.acrf.index import i64
+from redfuser.errors import LoweringError
+from redfuser.strategies.alive import TRUE, alive_where
 from redfuser.strategies.program import Block, Kernel, Program
 from redfuser.target import Target
-from redfuser.tensorize.alive import alive
-from redfuser.tensorize.arguments import argument_name, static_extent
 from redfuser.tensorize.axes import Roles, choose, neighbours
 from redfuser.tensorize.by_thread import by_thread, interleaved
 from redfuser.tensorize.config import TileConfig
-from redfuser.tensorize.indexing import View
-from redfuser.tensorize.ir.nodes import Exact, Param, Policy
+from redfuser.tensorize.indexing import View, view
+from redfuser.tensorize.ir.nodes import Exact
+from redfuser.tensorize.ir.parts import Param, Policy
 from redfuser.tensorize.masks import Analysis, Rows
-from redfuser.tensorize.params import Stores, declare_params
 from redfuser.tensorize.precision import chooses_among_few, divides_by_hidden, stores_exponentials
 from redfuser.tensorize.rewrite import Setting, Watcher, arrange, rewritten
 from redfuser.tensorize.rewrite.facts import Facts, learn
 from redfuser.tensorize.rewrite.unit_interval import unit_values
 from redfuser.tensorize.sizes import is_gemm, one_segment, tile_sizes, walked
+
+
+def argument_name(program: Program, name: str) -> str:
+    """The parameter that holds a buffer: inputs by their own name, outputs as ``out_NAME``, workspaces as they are."""
+    outputs = program.fused.cascade.outputs
+    return f"out_{name}" if name in outputs else name
+
+
+def tensors(program: Program) -> list[tuple[Tensor, str]]:
+    """Every tensor argument with its role, inputs first."""
+    out = [(t, "in") for t in program.fused.cascade.inputs]
+    written = {t.name: t for k in program.kernels for t in k.writes}
+    out += [(written[n], "out") for n in program.fused.cascade.outputs]
+    return out + [(t, "workspace") for t in program.workspaces]
+
+
+def static_extent(extent: int | str, what: str) -> int:
+    """The extent, or LoweringError RF485 where it is symbolic."""
+    if not isinstance(extent, int):
+        raise LoweringError("RF485", f"{what} has the symbolic extent {extent}",
+                            why="tile programs have static shapes", help="compile once per shape")
+    return extent
+
+
+def alive(kernel: Kernel, facts: Facts) -> tuple[Expr, ...]:
+    """Per reduction along the segment, a condition without which its contribution is neutral."""
+    return tuple(TRUE if facts.counted(b) else alive_where(facts.lets, b.reducer, b.exprs[0])
+                 for b in kernel.body if b.role == "reduce")
+
+
+Stores = Mapping[str, tuple[str, tuple[Expr, ...]]]
+"""By block name, the tensor that it writes and where."""
+
+
+def declare_params(program: Program, kernel: Kernel, declared: Mapping[str, Tensor], stores: Stores,
+                   extents: Mapping[str, int]) -> tuple[dict[str, Param], dict[str, View | None]]:
+    """Of every tensor that is read or written its parameter, viewed so that its indices are simplest, and that view: None where
+    some index has no affine form. extents: for index analysis."""
+    loads: dict[str, list[tuple[Expr, ...]]] = {}
+    for b in (*kernel.body, *kernel.tail):
+        for e in b.exprs:
+            for x in walk(e):
+                if isinstance(x, Load):
+                    loads.setdefault(x.tensor, []).append(x.indices)
+    results = {t for t, _ in stores.values()}
+    for name, indices in stores.values():
+        loads.setdefault(name, []).append(indices)
+    ix = Indices(extents)
+    params: dict[str, Param] = {}
+    views: dict[str, View | None] = {}
+    for name, uses in loads.items():
+        tensor = declared[name]
+        shape = tuple(static_extent(s, name) for s in tensor.shape)
+        forms = [tuple(map(ix.of_axes, use)) for use in uses]
+        plain = any(p is None for form in forms for p in form)
+        v = views[name] = None if plain else view(shape, forms, extents)  # type: ignore[arg-type]
+        seen = shape if v is None else v.shape
+        params[name] = Param(argument_name(program, name), tensor.dtype, seen or (1,), name in results)
+    return params, views
 
 
 @dataclass(frozen=True, slots=True)

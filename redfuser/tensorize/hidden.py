@@ -42,6 +42,3 @@ def listed_first(program: Program, target: Target) -> list[TileConfig]:
     if walked is None or usual is None or None in times:
         return legal
     return [found, *legal] if sum(t.total for t in times if t) + walked * (1 - HIDDEN) < usual else legal
-
-
-__all__ = ["HIDDEN", "listed_first"]

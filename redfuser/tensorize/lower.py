@@ -21,17 +21,15 @@ from redfuser.acrf.index import i64, placed
 from redfuser.errors import LoweringError
 from redfuser.strategies.alive import TRUE
 from redfuser.strategies.program import Block
-from redfuser.tensorize.arguments import argument_name
 from redfuser.tensorize.axes import strip_casts
-from redfuser.tensorize.builder import Builder
+from redfuser.tensorize.builder import HALF, Builder, Scope, Value
 from redfuser.tensorize.contraction import lower_contraction
-from redfuser.tensorize.geometry import Geometry
+from redfuser.tensorize.geometry import Geometry, argument_name
 from redfuser.tensorize.ir.effects import at_value
 from redfuser.tensorize.ir.nodes import Fill, For, TileKernel, TileStmt
 from redfuser.tensorize.maps import map_tile
 from redfuser.tensorize.reductions import keep_old, lower_correct, lower_late_reduce, lower_merge, lower_reduce
 from redfuser.tensorize.scans import lower_scan
-from redfuser.tensorize.scope import HALF, Scope, Value
 from redfuser.tensorize.selection import LAST
 from redfuser.tensorize.stores import lower_output, lower_store
 from redfuser.tensorize.walk import alive_positions, constant_trip, from_the_end, one_step, segment_steps

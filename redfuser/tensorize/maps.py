@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from redfuser.acrf.expr import Cast, Const, Expr, Load, Op, Ref, map_children, print_expr, walk
 from redfuser.strategies.alive import TRUE
-from redfuser.tensorize.builder import Builder
+from redfuser.tensorize.builder import HALF, Builder, Value
 from redfuser.tensorize.ir.nodes import Assign, If
 from redfuser.tensorize.masks import separate
-from redfuser.tensorize.scope import HALF, Value
 from redfuser.tensorize.staging import at_elements, at_point
 from redfuser.tensorize.walk import masks_needed
 
@@ -98,6 +97,3 @@ def _read(work: Builder, e: Expr) -> Iterator[Expr]:
         yield x
         if isinstance(x, Ref) and (inner := work.value(x.name).expr) is not None:
             yield from _read(work, inner)
-
-
-__all__ = ["Masked", "as_tile", "map_tile", "masked"]

@@ -12,9 +12,8 @@ from __future__ import annotations
 import math
 
 from redfuser.acrf.expr import Cast, Const, Expr, Op, f32, op
-from redfuser.tensorize.builder import Builder
+from redfuser.tensorize.builder import Builder, Operand, Scope, Value
 from redfuser.tensorize.ir.nodes import Assign
-from redfuser.tensorize.scope import Operand, Scope, Value
 
 COUNT = {"f32": 3, "f16": 2, "bf16": 1, "e4m3": 1, "e5m2": 1}
 """Pieces of bfloat16 (8 bits) whose sum is a number of the type, to 2^-27."""

@@ -66,6 +66,3 @@ def _fits(c: TileConfig, p: Sketch, target: Target) -> bool:
     if c.schedule != "auto":
         weights += 2 * c.rows * LINE  # results leave panel by panel
     return operands + weights <= target.shared_bytes and p.several * c.rows * c.columns / c.threads * (1 + p.apart) <= HELD
-
-
-__all__ = ["DEEP", "WIDTHS", "product_space", "tile_width"]

@@ -14,12 +14,11 @@ from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block, Kernel
 from redfuser.target import Target
 from redfuser.tensorize.axes import Roles
-from redfuser.tensorize.builder import Builder
+from redfuser.tensorize.builder import HALF, Builder
 from redfuser.tensorize.config import TileConfig
-from redfuser.tensorize.ir.nodes import Copy, Fill, ScanTile, Slice
-from redfuser.tensorize.ir.parts import SCANS
+from redfuser.tensorize.ir.nodes import Copy, Fill, ScanTile
+from redfuser.tensorize.ir.parts import SCANS, Slice
 from redfuser.tensorize.maps import as_tile
-from redfuser.tensorize.scope import HALF
 from redfuser.tensorize.stores import lower_output
 
 EACH = (16, 8)
@@ -77,6 +76,3 @@ def lower_scan(work: Builder, b: Block) -> None:
         lower_output(work, b, Ref(f"{b.name} scanned", dtype), at.across)
     else:
         work.values[b.name] = v
-
-
-__all__ = ["lower_scan", "scan_configs"]

@@ -18,8 +18,8 @@ LEAST, CROWD = 64, 1 << 16
 from which they share blocks."""
 ALONE = 768
 """Elements of a row on chip from which a block that has one comes first within what the model tells apart, of as many rows as
-blocks that run at once: by twos half of the multiprocessors' warps would have nothing to do. A softmax of 2048 rows of 1024 takes
-5.27 us by twos and 4.95, 4096 rows of 768 that are scaled and rounded 5.9 and 5.2; a softmax of 8192 rows of 768 8.6 and 8.8
+blocks that run at once: by twos there would be half as many warps. A softmax of 2048 rows of 1024 takes 5.27 us by twos and
+4.95, 4096 rows of 768 that are scaled and rounded 5.9 and 5.2; a softmax of 8192 rows of 768 8.6 and 8.8
 (docs/results/h100-2026-11-25-rows-and-decode)."""
 THREE = 192
 """Rows of three warp groups."""

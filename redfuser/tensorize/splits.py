@@ -71,6 +71,3 @@ def too_deep(fused: Fused) -> bool:
 
 def _beyond(extents: list[Extent], most: int) -> bool:
     return all(isinstance(e, int) for e in extents) and any(isinstance(e, int) and e > most for e in extents)
-
-
-__all__ = ["by_tiles", "shared_out", "too_deep"]

@@ -7,10 +7,10 @@ from redfuser.acrf.affine import Affine, Indices
 from redfuser.acrf.expr import Const, Expr, Index, Load, Op, Ref, map_children, op, print_expr
 from redfuser.acrf.index import i64, iadd
 from redfuser.errors import LoweringError
-from redfuser.tensorize.builder import Builder
-from redfuser.tensorize.ir.nodes import Assign, Copy, Dim, Slice
+from redfuser.tensorize.builder import Builder, Value
+from redfuser.tensorize.ir.nodes import Assign, Copy
+from redfuser.tensorize.ir.parts import Dim, Slice
 from redfuser.tensorize.ir.typed import typed
-from redfuser.tensorize.scope import Value
 
 
 def at_point(work: Builder, e: Expr) -> Expr:

@@ -10,11 +10,11 @@ from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block
 from redfuser.strategies.select import ABREAST, OWN, columns
 from redfuser.tensorize.axes import strip_casts
-from redfuser.tensorize.builder import Builder
+from redfuser.tensorize.builder import HALF, Builder, Value
 from redfuser.tensorize.ir.effects import writes
-from redfuser.tensorize.ir.nodes import Assign, Copy, Dim, If, Slice
+from redfuser.tensorize.ir.nodes import Assign, Copy, If
+from redfuser.tensorize.ir.parts import Dim, Slice
 from redfuser.tensorize.maps import as_tile, map_tile
-from redfuser.tensorize.scope import HALF, Value
 from redfuser.tensorize.staging import at_point, rectangle
 
 

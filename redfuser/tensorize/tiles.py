@@ -1,5 +1,5 @@
 """A segment program as tiles: every kernel begun, taken through the passes over its mathematics, lowered, and taken through
-those over tiles."""
+those over tiles. With symbolic sizes at some of them, and merged."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from collections.abc import Callable
 from functools import reduce
 
 from redfuser.errors import LoweringError
+from redfuser.sizes import Symbol
 from redfuser.strategies.program import Kernel, Program
+from redfuser.strategies.symbols import at, one_of
 from redfuser.target import Target
-from redfuser.tensorize.arguments import argument_name, tensors
 from redfuser.tensorize.by_thread import by_block, by_thread, joined, revisited
 from redfuser.tensorize.config import TileConfig
-from redfuser.tensorize.geometry import Geometry, begin
+from redfuser.tensorize.geometry import Geometry, argument_name, begin, tensors
 from redfuser.tensorize.ir.nodes import Roles, TensorArg, TileKernel, TileProgram
+from redfuser.tensorize.ir.symbols import bound, merge
 from redfuser.tensorize.ir.verify import verify
 from redfuser.tensorize.lower import lower_kernel
 from redfuser.tensorize.model import require_room
@@ -59,10 +61,7 @@ def tensorize(program: Program, config: TileConfig, target: Target, watch: Watch
     outputs = tuple((n, argument_name(program, n)) for n in program.fused.cascade.outputs)
     whole = TileProgram(program.fused.cascade.name, args, tuple(kernels), outputs, tuple(dict.fromkeys(roundings)),
                         tuple(sorted(config.to_json().items(), key=lambda kv: kv[0])))
-    if wrong := verify(whole):
-        raise LoweringError("RF903", f"the tile program of {whole.name} is ill-formed", why=wrong[0],
-                            help="this is a defect of RedFuser: please report the cascade that `explain` prints")
-    return whole
+    return _well_formed(whole)
 
 
 def _listed(at: Geometry, tiles: TileKernel, through: tuple[Pass, ...]) -> tuple[
@@ -82,3 +81,33 @@ def _with_roles(kernels: list[TileKernel]) -> bool:
     """Has one roles, and the others nothing in shared memory?"""
     others = [k for k in kernels if not any(isinstance(s, Roles) for s in k.body)]
     return len(others) < len(kernels) and not any(b.scope == "shared" for k in others for b in k.buffers)
+
+
+def _well_formed(whole: TileProgram) -> TileProgram:
+    if wrong := verify(whole):
+        raise LoweringError("RF903", f"the tile program of {whole.name} is ill-formed", why=wrong[0],
+                            help="this is a defect of RedFuser: please report the cascade that `explain` prints")
+    return whole
+
+
+def tensorize_sizes(program: Program, symbols: tuple[Symbol, ...], config: TileConfig, target: Target,
+                    to_run: bool = True) -> TileProgram:
+    """The tile program of every size of ``symbols`` (none: as :func:`tensorize`). Whether a block has room is asked of one
+    size, since tiles are those of every size.
+
+    Raises LoweringError as that does, RF484 for a walk of listed steps, and RF492 where two sizes have programs that differ in
+    more than numbers."""
+    if not symbols:
+        return tensorize(program, config, target, to_run=to_run)
+    if config.persistent:
+        raise LoweringError("RF499", f"{program.fused.cascade.name}: {config.schedule} asks for the number of tiles",
+                            why="no more blocks are started than there are tiles, and a symbol says how many there are")
+    if config.walk != "all":
+        raise LoweringError("RF484", f"{program.fused.cascade.name}: no steps to list",
+                            why="how many there may be is a number in the kernels that list and read them",
+                            help="every step is made")
+    whole = one_of(program.fused.cascade.name, symbols, lambda b: tensorize(at(program, b), config, target, to_run=False),
+                   lambda programs, found: merge(programs, found, symbols))
+    for kernel in bound(whole, {s.name: s.high for s in symbols}).kernels if to_run else ():
+        require_room(kernel, target)
+    return _well_formed(whole)

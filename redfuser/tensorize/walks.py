@@ -96,6 +96,3 @@ def seconds(program: Program, target: Target) -> float | None:
         return found * (BY_THREAD / ROWS_TIE if by_thread(program, config) else 1.0) if found is not None else None
     except LoweringError:
         return None
-
-
-__all__ = ["faster", "quickest", "seconds"]

@@ -16,10 +16,10 @@ from redfuser.acrf.expr import Cast, Expr, Op, Ref, f32, op, print_expr, refs_of
 from redfuser.strategies.program import Block
 from redfuser.tensorize.algebra import is_const
 from redfuser.tensorize.axes import strip_casts
-from redfuser.tensorize.builder import Builder
-from redfuser.tensorize.ir.nodes import Assign, Copy, Slice
+from redfuser.tensorize.builder import Builder, Value
+from redfuser.tensorize.ir.nodes import Assign, Copy
+from redfuser.tensorize.ir.parts import Slice
 from redfuser.tensorize.precision import kept, unit_roundoff
-from redfuser.tensorize.scope import Value
 
 EIGHT = ("e4m3", "e5m2")
 """Types of which a matrix unit keeps 13 bits of a sum, cut off once for every 32 terms: enough within a segment for a result in

@@ -12,7 +12,7 @@ import torch
 from click.testing import CliRunner
 
 import redfuser
-from redfuser.autotune import folder, lookup, measuring, records
+from redfuser.autotune import folder, lookup, measure, records
 from redfuser.autotune.folder import Kernel
 from redfuser.autotune.measure import Measurement
 from redfuser.cli.main import cli
@@ -61,7 +61,7 @@ def test_quick_measures_once_and_remembers(tmp_path: Path, monkeypatch: pytest.M
         return Measurement({"unfused": sample(1.0)} | {c.id: sample(0.9 - 0.1 * i) for i, c in enumerate(kernel.candidates)})
 
     monkeypatch.setattr(lookup, "user_folder", lambda chosen: tmp_path)
-    monkeypatch.setattr("redfuser.autotune.measuring.measurer_of", lambda arch, given=None: nullcontext(fake))
+    monkeypatch.setattr("redfuser.autotune.measure.measurer_of", lambda arch, given=None: nullcontext(fake))
     for _ in range(2):
         compiled = redfuser.compile(*softmax(), target="cpu", tuning="quick")
         torch.testing.assert_close(compiled(*ARGS), torch.softmax(*ARGS, -1))
@@ -76,14 +76,14 @@ def test_without_the_device_nothing_is_measured_and_that_is_told(monkeypatch: py
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     with pytest.raises(TuningError, match="RF708"):
-        measuring.measured(tmp_path, "sm_90a", "quick", 1.0, tmp_path, None)
+        measure.measured(tmp_path, "sm_90a", "quick", 1.0, tmp_path, None)
     monkeypatch.setattr("redfuser.pipeline.run", lambda *a, **k: (_ for _ in ()).throw(InterruptedError))
     with pytest.warns(RuntimeWarning, match="RF708"), pytest.raises(InterruptedError):
         redfuser.compile(*softmax(), target="sm_90a", tuning="quick")
 
 
 def test_measuring_needs_no_compiler() -> None:
-    code = "import redfuser.autotune.child, redfuser.autotune.measuring, redfuser.cli.tune, sys; print(*sys.modules)"
+    code = "import redfuser.autotune.child, redfuser.autotune.measure, redfuser.cli.tune, sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "redfuser.autotune.adopt" in done.stdout
     assert not {"tvm", "tilelang", "z3"} & {m.split(".")[0] for m in done.stdout.split()}

@@ -8,7 +8,8 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 from redfuser.acrf.expr import FLOATS, Const, Op
-from redfuser.tensorize.ir.nodes import Dim, Fill, For, Gemm, If, Parallel, ReduceTile, TileProgram
+from redfuser.tensorize.ir.nodes import Fill, For, Gemm, If, Parallel, ReduceTile, TileProgram
+from redfuser.tensorize.ir.parts import Dim
 
 ORDERED = frozenset({"sub", "div", "lt", "le", "gt", "ge", "pow"})
 JOINED = frozenset({"and", "or"})

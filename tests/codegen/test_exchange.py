@@ -16,7 +16,8 @@ from redfuser.codegen.dialects import CUDA
 from redfuser.codegen.exchange import DIVIDED
 from redfuser.codegen.tilelang import print_program
 from redfuser.runtime.native import find_cxx
-from redfuser.tensorize.ir.nodes import Assign, Buffer, Parallel, Param, ReduceTile, TensorArg, TileKernel, TileProgram
+from redfuser.tensorize.ir.nodes import Assign, Parallel, ReduceTile, TensorArg, TileKernel, TileProgram
+from redfuser.tensorize.ir.parts import Buffer, Param
 
 HOST = """#include <cmath>
 #include <cstring>

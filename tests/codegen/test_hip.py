@@ -318,7 +318,7 @@ def test_finishing_takes_torch_and_rocm_alone(hipcc: Path, tmp_path: Path) -> No
     """Neither TVM nor TileLang: a process in which they cannot be imported, with all that judges and measures on such a machine."""
     save_kernel(text_spec(), tmp_path / "k")
     away = "for n in ('tvm', 'tilelang', 'sympy', 'z3', 'onnx', 'rich', 'transformers', 'triton'): sys.modules[n] = None\n"
-    code = ("import sys\n" + away + "import redfuser.autotune.measuring, redfuser.autotune.child, redfuser.bench.correctness.run\n"
+    code = ("import sys\n" + away + "import redfuser.autotune.measure, redfuser.autotune.child, redfuser.bench.correctness.run\n"
             f"from redfuser import finish\nfrom redfuser.artifact import load_kernel\nassert finish.kernel(load_kernel({str(tmp_path / 'k')!r})).finished")
     subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
 

@@ -15,15 +15,15 @@ import torch
 
 from redfuser.acrf import fuse, parse_cascade
 from redfuser.acrf.cascade import Axis, Cascade
-from redfuser.acrf.check.evaluate import run
 from redfuser.acrf.state import Fused
 from redfuser.errors import LoweringError
 from redfuser.runtime import launcher
 from redfuser.strategies import check, cpu, realise
-from redfuser.strategies import parse as strategies
 from redfuser.target import target
 from redfuser.tensorize import configs, tensorize
 from redfuser.tensorize.ir import parse as ir
+from tests import segment_programs
+from tests.evaluated import run
 
 FILES = sorted((Path(__file__).parents[1] / "corpus" / "accept").glob("*.txt"))
 SIZES = {"I": 3, "L": 37, "N": 6, "D": 20}
@@ -56,7 +56,7 @@ def texts_read_back(fused: Fused) -> None:
     """Every realisation and its tiles print what reads back as them."""
     for strategy, splits, segment in FORMS:
         program = realise(fused, strategy, splits, segment)
-        assert strategies.parse(str(program), fused) == program
+        assert segment_programs.parse(str(program), fused) == program
         with contextlib.suppress(LoweringError):
             tiles = tensorize(program, configs(program, H200)[0], H200)  # verified there
             assert ir.parse(str(tiles)) == tiles

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from redfuser.acrf.check.evaluate import run
 from redfuser.acrf.state import Fused
 from redfuser.runtime import launcher
 from redfuser.strategies import cpu, realise
 from tests import fused_examples as examples
+from tests.evaluated import run
 
 UNIT = {"f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
 NUMPY = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16, "i64": np.int64}

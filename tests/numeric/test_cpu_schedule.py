@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from redfuser.acrf import fuse, parse_cascade
-from redfuser.acrf.check.evaluate import run
 from redfuser.acrf.expr import Expr, Index, Op, op
 from redfuser.acrf.index import i64, iadd, imul
 from redfuser.acrf.state import Fused
@@ -20,6 +19,7 @@ from redfuser.strategies import cpu, realise
 from redfuser.strategies.tir import entry_script
 from redfuser.strategies.tir_rows import possible, side_by_side
 from tests import fused_examples as examples
+from tests.evaluated import run
 from tests.numeric.test_cpu_kernels import hold
 
 WINDOW = """cascade window(q: f32[2, 53, 20], k: f32[2, 300, 20], v: f32[2, 300, 20], bias: f32[53, 300]) over l

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from redfuser.acrf.check.evaluate import run
 from redfuser.acrf.derive.fuse import fuse
 from redfuser.acrf.expr import Const, Expr, Index, Op
 from redfuser.acrf.state import Fused
@@ -23,6 +22,7 @@ from redfuser.strategies import cpu, realise
 from redfuser.target import target
 from redfuser.tensorize import configs, tensorize
 from tests.acrf.test_affine import value
+from tests.evaluated import run
 from tests.tensorize.test_c_target import run as through_c
 
 ROWS, ROW = 14 * 14, 21

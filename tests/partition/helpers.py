@@ -9,10 +9,10 @@ import torch
 
 from redfuser import outer
 from redfuser.acrf.cascade import Cascade, Let, Reduce
-from redfuser.acrf.check.evaluate import run
 from redfuser.frontend import import_model
 from redfuser.partition import Partition, partition
 from redfuser.runtime.trial import function
+from tests.evaluated import run
 
 TORCH = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i64": torch.int64,
          "i32": torch.int32, "i8": torch.int8, "u8": torch.uint8, "bool": torch.bool, "e4m3": torch.float8_e4m3fn,

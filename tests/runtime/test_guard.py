@@ -11,14 +11,14 @@ GOOD = '''
 def forward(x0, x1):
     v1 = F.linear(x0, w)
     v2 = F.scaled_dot_product_attention(v1, v1, v1, is_causal=True, scale=0.25)
-    v3 = torch.where((v2 > 0.5).bool(), torch.tensor(1.0, dtype=torch.float32, device=device), float("-inf"))
+    v3 = torch.where(v2 > 0.5, torch.full((), 1.0, dtype=torch.float32, device=device), float("-inf"))
     del v1, v2
     v4, v5 = k_attn_0(v3, x1)
     v6 = torch.ops.aten.histc.default(v4, 10)
     v7 = v4.reshape((2, -1))[:, 0:4].to(torch.float16) * -3 + v5 % 2
-    v8 = torch.einsum("bij,bjk->bik", v7, v7).clone(memory_format=torch.contiguous_format)
+    v8 = torch.matmul(v7, v7).clone(memory_format=torch.contiguous_format)
     v9 = torch.arange(0, 4, 1, dtype=torch.int64, device=device)
-    v10 = torch.split(torch.div(v8, 2, rounding_mode="trunc"), [1, 1], 0)
+    v10 = torch.ops.aten.split_with_sizes.default(torch.div(v8, 2, rounding_mode="trunc"), [1, 1], 0)
     v11 = torch.topk(v8, 2, 1).values
     return (v10[0], v6, v9, v11)
 '''

@@ -9,13 +9,13 @@ import torch
 from redfuser import numerics
 from redfuser.acrf import fuse
 from redfuser.acrf.cascade import Cascade
-from redfuser.acrf.check.evaluate import run
 from redfuser.acrf.state import Fused
 from redfuser.strategies import realise
 from redfuser.target import target
 from redfuser.tensorize import TileConfig, tensorize
 from redfuser.tensorize.ir import interpret
 from redfuser.tensorize.ir.nodes import TileProgram
+from tests.evaluated import run
 
 H200 = target("sm_90a")
 PRODUCT, ROWS = TileConfig(32, 16, 64, 2), TileConfig(4, 16, 64, 0, warp_specialized=False)

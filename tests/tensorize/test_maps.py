@@ -20,12 +20,12 @@ from redfuser.errors import InputError
 from redfuser.kernels import produce
 from redfuser.strategies import realise, select
 from redfuser.strategies.check import check
-from redfuser.strategies.parse import parse
 from redfuser.target import target
 from redfuser.tensorize import TileConfig, configs, tensorize
 from redfuser.tensorize.ir import interpret
 from redfuser.tensorize.ir.nodes import For
 from redfuser.tensorize.ir.parse import parse as parse_tiles
+from tests.segment_programs import parse
 
 H200 = target("sm_90a")
 TEXTS = {

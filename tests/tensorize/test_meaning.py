@@ -12,13 +12,13 @@ import torch
 
 from redfuser.acrf import fuse, parse_cascade
 from redfuser.acrf.cascade import Cascade
-from redfuser.acrf.check.evaluate import run
 from redfuser.codegen import tilelang
 from redfuser.errors import LoweringError
 from redfuser.strategies import realise
 from redfuser.target import target
 from redfuser.tensorize import TileConfig, tensorize
 from redfuser.tensorize.ir import interpret
+from tests.evaluated import run
 from tests.tensorize.holding import PRODUCT, ROWS, hold, tiles, values
 
 LOWEST = "-3.4028234663852886e+38"

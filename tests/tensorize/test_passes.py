@@ -18,35 +18,21 @@ from redfuser.chain import kernels, steps
 from redfuser.errors import InputError, LoweringError
 from redfuser.strategies import realise
 from redfuser.strategies.check import check_kernel
-from redfuser.strategies.parse import parse as parse_program
 from redfuser.strategies.program import Kernel, Program
 from redfuser.target import target
 from redfuser.tensorize import TileConfig, configs, rewrite, tensorize
 from redfuser.tensorize.axes import UNIT
 from redfuser.tensorize.geometry import Geometry
 from redfuser.tensorize.ir import interpret
-from redfuser.tensorize.ir.nodes import (
-    Assign,
-    Buffer,
-    Copy,
-    Dim,
-    Fill,
-    For,
-    Gemm,
-    If,
-    Parallel,
-    Param,
-    ReduceTile,
-    Slice,
-    TileKernel,
-    TileProgram,
-)
+from redfuser.tensorize.ir.nodes import Assign, Copy, Fill, For, Gemm, If, Parallel, ReduceTile, TileKernel, TileProgram
 from redfuser.tensorize.ir.parse import parse
+from redfuser.tensorize.ir.parts import Buffer, Dim, Param, Slice
 from redfuser.tensorize.ir.typed import typed
 from redfuser.tensorize.ir.verify import verify, verify_kernel
 from redfuser.tensorize.rewrite import Arranged
 from redfuser.tensorize.schedule import PASSES
 from tests import fused_examples as cascades
+from tests.segment_programs import parse as parse_program
 from tests.tensorize import examples
 from tests.tensorize.examples import Shape
 from tests.tensorize.test_repeats import SPAN

@@ -14,10 +14,10 @@ from redfuser.acrf.state import Fused
 from redfuser.strategies import realise
 from redfuser.target import target
 from redfuser.tensorize import configs, contraction, tensorize
+from redfuser.tensorize.builder import Value
 from redfuser.tensorize.ir import interpret
 from redfuser.tensorize.ir.nodes import TileProgram
 from redfuser.tensorize.pieces import Operand, products
-from redfuser.tensorize.scope import Value
 from tests.tensorize.test_meaning import PRODUCT, attention, hold, values
 from tests.tensorize.test_meaning import tiles as tiles_of
 

@@ -15,7 +15,8 @@ from redfuser.strategies import realise
 from redfuser.target import target
 from redfuser.tensorize import TileConfig, schedule, tensorize
 from redfuser.tensorize.ir import interpret
-from redfuser.tensorize.ir.nodes import Assign, Buffer, For, If, Parallel, Param, TileKernel, TileProgram, TileStmt
+from redfuser.tensorize.ir.nodes import Assign, For, If, Parallel, TileKernel, TileProgram, TileStmt
+from redfuser.tensorize.ir.parts import Buffer, Param
 
 SPAN = """cascade span(x: f32[5, 37]) over l
   lo[i] = min[l] x[i, l]

@@ -20,8 +20,9 @@ from redfuser.strategies import realise
 from redfuser.target import target
 from redfuser.tensorize import TileConfig, TileProgram, configs, tensorize
 from redfuser.tensorize.ir import interpret
-from redfuser.tensorize.ir.nodes import Buffer, For, Param, Roles, Slice, TileKernel
+from redfuser.tensorize.ir.nodes import For, Roles, TileKernel
 from redfuser.tensorize.ir.parse import parse
+from redfuser.tensorize.ir.parts import Buffer, Param, Slice
 from redfuser.tensorize.ir.verify import verify
 from redfuser.tensorize.model import lacks, needs
 from redfuser.tensorize.schedule import SCHEDULES, scheduled

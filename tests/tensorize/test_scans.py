@@ -16,7 +16,6 @@ from redfuser.acrf.text import parse_cascade
 from redfuser.chain import tiles, twin
 from redfuser.chain.samples import cases
 from redfuser.codegen.tilelang import print_program
-from redfuser.strategies import parse as strategies_parse
 from redfuser.strategies import realise
 from redfuser.strategies.check import check
 from redfuser.strategies.program import Program
@@ -27,6 +26,7 @@ from redfuser.tensorize.ir.effects import every, with_bodies
 from redfuser.tensorize.ir.nodes import Assign, Copy, Parallel, ScanTile, TileProgram, TileStmt
 from redfuser.tensorize.ir.parse import parse
 from redfuser.tensorize.ir.verify import verify
+from tests import segment_programs
 
 H200 = target("sm_90a")
 WIDTH = 2048
@@ -49,7 +49,7 @@ def program(name: str, n: int) -> Program:
 @pytest.mark.parametrize("n", [2, 37, 777, 9000])
 def test_every_text_reads_back_and_is_right(name: str, n: int) -> None:
     p = program(name, n)
-    assert parse_cascade(str(p.fused.cascade)) == p.fused.cascade and strategies_parse.parse(str(p), p.fused) == p
+    assert parse_cascade(str(p.fused.cascade)) == p.fused.cascade and segment_programs.parse(str(p), p.fused) == p
     assert not check(p) and not list(chain._scalar(p, False))
     config = configs(p, H200)[0]
     made = tensorize(p, config, H200)

@@ -21,13 +21,13 @@ from redfuser.strategies import realise
 from redfuser.strategies.program import Program
 from redfuser.strategies.symbols import at
 from redfuser.target import target
-from redfuser.tensorize import TileConfig, symbolic, tensorize
+from redfuser.tensorize import TileConfig, tensorize, tiles
 from redfuser.tensorize.ir import interpret
 from redfuser.tensorize.ir.nodes import TileProgram
 from redfuser.tensorize.ir.parse import parse
 from redfuser.tensorize.ir.symbols import bound, merge
 from redfuser.tensorize.ir.verify import verify
-from redfuser.tensorize.symbolic import tensorize_sizes
+from redfuser.tensorize.tiles import tensorize_sizes
 
 HOPPER = target("sm_90a")
 SOFTMAX = """cascade softmax(x: f32[n, width]) over l
@@ -94,7 +94,7 @@ def test_no_size_is_lowered_twice_and_more_are_asked_of_what_is_unclear_alone(mo
         asked.append(small)
         return tensorize(small, *args, **kwargs)
 
-    monkeypatch.setattr(symbolic, "tensorize", lowered)
+    monkeypatch.setattr(tiles, "tensorize", lowered)
     tensorize_sizes(program, symbols(program), config, HOPPER)
     assert len(asked) == len(set(asked)) == 17 + 12
 

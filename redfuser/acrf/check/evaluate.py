@@ -20,7 +20,6 @@ from redfuser.acrf.cascade import Cascade, stmt_dtype
 from redfuser.acrf.check.domains import NUMPY, Array, Arrays, Domain
 from redfuser.acrf.check.labelled import Labelled, union
 from redfuser.acrf.check.machine import Machine, State
-from redfuser.acrf.check.systems import domain
 from redfuser.acrf.expr import FLOATS, Expr, Ref, children, map_children, walk
 from redfuser.acrf.state import Fused
 from redfuser.errors import InputError
@@ -47,24 +46,6 @@ def machine(cascade: Cascade, inputs: Mapping[str, Any], numbers: Domain) -> Mac
     return Machine(numbers, tensors, {t.name: t.dtype for t in cascade.inputs},
                    {a: np.arange(n) for a, n in extents.items()},
                    {n: s.axes for s in cascade.stmts for n in s.names})
-
-
-def run(cascade: Cascade, inputs: Mapping[str, Any], precision: str = "f64", *, round_casts: bool = True,
-        everything: bool = False) -> dict[str, Array]:
-    """The unfused program: statement after statement over the whole r-axis.
-
-    inputs: an array per input tensor, in the declared dtype (others are rounded to it). precision: ``f64`` (the oracle:
-    fp64, only narrowing casts round), ``program`` (every operation rounds to its dtype), ``exact`` (object arrays of
-    Fractions; raises Inexact) or ``digits`` (50-digit mpmath numbers). everything: also the statements that are no
-    outputs. Returns an array per output, dimensions in the order of the statement's axes; fp64 arrays for ``f64``,
-    arrays of the statement's own dtype for ``program``.
-    """
-    m = machine(cascade, inputs, domain(precision, round_casts))
-    with np.errstate(all="ignore"):
-        for s in cascade.stmts:
-            m.statement(s)
-    names = tuple(n for s in cascade.stmts for n in s.names) if everything else cascade.outputs
-    return {n: materialise(m, cascade, n, m.values[n]) for n in names}
 
 
 def materialise(m: Machine, cascade: Cascade, name: str, value: Labelled) -> Array:
@@ -208,13 +189,3 @@ def share(fused: Fused) -> Fused:
         return table.setdefault((type(e), label, e.dtype, tuple(map(id, kids))), e)
 
     return fused.with_exprs(one)
-
-
-def run_fused(fused: Fused, inputs: Mapping[str, Any], segments: Sequence[int] | None = None, how: str = "step",
-              precision: str = "f64", *, round_casts: bool = True) -> dict[str, Array]:
-    """The fused form under one segmentation: as :func:`run`, with ``segments`` (lengths, zeros allowed; default: one
-    segment) and ``how`` in ``step``, ``merge``, ``tree``."""
-    f = FusedMachine.bind(fused, inputs, domain(precision, round_casts))
-    with np.errstate(all="ignore"):
-        m = f.finish(f.segments([f.length] if segments is None else segments, how))
-    return {n: materialise(m, fused.cascade, n, m.values[n]) for n in fused.cascade.outputs}

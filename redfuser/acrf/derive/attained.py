@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from redfuser.acrf.derive.bounds import gaps, maximum_in, only_counted, unclamped
-from redfuser.acrf.derive.decomposition import Decomposition, monomial_kind, split_linear
-from redfuser.acrf.derive.terms import Conds, constant_of
+from redfuser.acrf.derive.decomposition import Conds, Decomposition, constant_of, monomial_kind, split_linear
 from redfuser.acrf.expr import Cast, Const, Expr, Op, Ref, map_children, walk
 from redfuser.acrf.facts.normal import add
 

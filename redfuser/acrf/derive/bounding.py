@@ -12,14 +12,12 @@ from fractions import Fraction
 
 from redfuser.acrf.cascade import Reduce, Reducer
 from redfuser.acrf.derive.bounds import divisor, follows_maximum, maximum_in, proved_below_zero
-from redfuser.acrf.derive.decomposition import Decomposition, split_linear
-from redfuser.acrf.derive.derivation import Derivation
+from redfuser.acrf.derive.decomposition import Conds, Decomposition, Part, Term, split_linear, where, without_constant
+from redfuser.acrf.derive.derivation import F1, Derivation, Value
 from redfuser.acrf.derive.deviation import spans
 from redfuser.acrf.derive.functions import exponential
 from redfuser.acrf.derive.indicator import data_only, moving
 from redfuser.acrf.derive.plain import derive_plain
-from redfuser.acrf.derive.terms import Conds, Part, Term, where, without_constant
-from redfuser.acrf.derive.values import F1, Value
 from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Const, Expr, Op, Ref, children, op, refs_of, walk
 from redfuser.acrf.facts.normal import Poly, add, from_poly, number, product
 from redfuser.acrf.facts.ranges import Interval

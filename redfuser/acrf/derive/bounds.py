@@ -9,13 +9,21 @@ from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 
-from redfuser.acrf.derive.decomposition import Decomposition, monomial_kind, split_linear
+from redfuser.acrf.derive.decomposition import (
+    F1,
+    Conds,
+    Decomposition,
+    Part,
+    Term,
+    constant_of,
+    monomial_kind,
+    split_linear,
+    without_constant,
+)
 from redfuser.acrf.derive.derivation import Derivation
-from redfuser.acrf.derive.terms import F1, Conds, Part, Term, constant_of, without_constant
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Ref, children, map_children, walk
 from redfuser.acrf.facts.normal import Mono, Poly, add, multiply, scale, to_poly
-from redfuser.acrf.refuse import Refuse
-from redfuser.acrf.state import Condition
+from redfuser.acrf.state import Condition, Refuse
 from redfuser.dtypes import LARGEST, widens
 
 

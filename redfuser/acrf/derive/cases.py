@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-from redfuser.acrf.derive.decomposition import Decomposition
+from redfuser.acrf.derive.decomposition import Decomposition, few
 from redfuser.acrf.derive.indicator import extremum_of, strict
-from redfuser.acrf.derive.terms import few
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op
-from redfuser.acrf.refuse import refuse_condition
+from redfuser.acrf.state import refuse_condition
 
 Case = tuple[tuple[tuple[Expr, bool], ...], tuple[tuple[Expr, bool], ...], Expr]
 

@@ -17,12 +17,10 @@ from fractions import Fraction
 
 from redfuser.acrf.derive.attained import at_least_one
 from redfuser.acrf.derive.bounds import bound_of, divisor
-from redfuser.acrf.derive.decomposition import Decomposition
-from redfuser.acrf.derive.terms import Part, Term
+from redfuser.acrf.derive.decomposition import Decomposition, Part, Term
 from redfuser.acrf.expr import FLOATS, Cast, Expr, Op
 from redfuser.acrf.facts.normal import product
-from redfuser.acrf.refuse import Refuse, no_rule
-from redfuser.acrf.state import Condition
+from redfuser.acrf.state import Condition, Refuse, no_rule
 from redfuser.dtypes import SMALLEST_NORMAL, UNIT, widens
 
 RELATIVE = frozenset({"f16", "bf16", "f32"})

@@ -13,9 +13,8 @@ too, so the deviation is not below what the mean's last digit is worth.
 from __future__ import annotations
 
 from redfuser.acrf.cascade import Reduce
-from redfuser.acrf.derive.derivation import Derivation
-from redfuser.acrf.derive.terms import Part, Term
-from redfuser.acrf.derive.values import Value, own_name
+from redfuser.acrf.derive.decomposition import Part, Term
+from redfuser.acrf.derive.derivation import Derivation, Value, own_name
 from redfuser.acrf.expr import Const, Expr, Ref, op, refs_of, substitute
 from redfuser.acrf.facts.normal import add, equal, to_poly
 from redfuser.dtypes import UNIT

@@ -1,6 +1,6 @@
 """Finite-rank decomposition under a sum or a product: F(X, D) = sum_k G_k(X) (*) H_k(D).
 
-A mixed expression is taken apart into the terms of terms.py, operation by operation; ``(x - d)`` is never multiplied
+A mixed expression is taken apart into the terms of decomposition.py, operation by operation; ``(x - d)`` is never multiplied
 out where its terms could cancel.
 """
 
@@ -11,14 +11,12 @@ from fractions import Fraction
 
 from redfuser.acrf.derive.cases import split_cases
 from redfuser.acrf.derive.casts import mixed_cast, rounded_value
-from redfuser.acrf.derive.decomposition import Decomposition
+from redfuser.acrf.derive.decomposition import F1, MAX_TERMS, Decomposition, Part, Term, few, merged, results_of
 from redfuser.acrf.derive.functions import absolute, exponential, extremum, logarithm, rotation
 from redfuser.acrf.derive.sums import sum_terms
-from redfuser.acrf.derive.terms import F1, MAX_TERMS, Part, Term, few, merged, results_of
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Load, Op, Ref
 from redfuser.acrf.facts.normal import ONE, number, product, to_poly
-from redfuser.acrf.refuse import Refuse, no_rule, not_separable
-from redfuser.acrf.state import Condition
+from redfuser.acrf.state import Condition, Refuse, no_rule, not_separable
 
 
 @dataclass(slots=True)

@@ -9,18 +9,40 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from redfuser.acrf.cascade import Let, Reduce, Reducer, Stmt
-from redfuser.acrf.derive.decomposition import Decomposition
+from redfuser.acrf.derive.decomposition import Decomposition, Part, Term
 from redfuser.acrf.derive.shifted import References
-from redfuser.acrf.derive.values import SUM, Value
-from redfuser.acrf.expr import Const, Expr, Ref, refs_of, walk
+from redfuser.acrf.expr import Const, Expr, Op, Ref, print_expr, refs_of, walk
 from redfuser.acrf.facts.algebra import neutral
 from redfuser.acrf.facts.classify import Outline, Scope
 from redfuser.acrf.facts.ranges import Ranges
-from redfuser.acrf.refuse import Refuse
-from redfuser.acrf.state import Accumulator, Condition
+from redfuser.acrf.state import Accumulator, Condition, Refuse
 from redfuser.dtypes import UNIT
+
+F1 = Fraction(1)
+SUM = Reducer("sum")
+
+
+@dataclass(slots=True)
+class Value:
+    """A reduction's finalized value. ``rooted``: with the last change of reference, from a guarded reference to the
+    true results; ``plain``: without it, equal wherever no guard was taken. ``main``: names of its own accumulators."""
+
+    plain: Expr
+    rooted: Expr
+    guards: tuple[Expr, ...] = ()
+    covered: bool = False
+    """The plain value is NaN by itself where a guard was taken (0/0), as the source program's is."""
+    vanishes: bool = False
+    """Proved: where a guard was taken every element's weight is 0, because the guarded maximum bounds its exponent."""
+
+
+def own_name(name: str) -> str:
+    """The accumulator behind a statement's own name, until it is known whether ``finalize`` changes its value."""
+    return f"{name}#"
+
 
 MAX_ACCUMULATORS = 32
 Rebase = Callable[[Ref], Expr]
@@ -151,3 +173,38 @@ class Derivation(ABC):
         is what a reduction of that dtype means (:class:`redfuser.acrf.cascade.Reduce`)."""
         if r.dtype in UNIT and r.dtype != dtype:
             self.choices.append(f"{r.name}: accumulated in {dtype}, its total rounded to {r.dtype} once")
+
+
+def factor_text(base: Expr, power: Fraction) -> str:
+    """``pow(base, power)``, reciprocals as ``1/base``: what the text reader takes."""
+    if power == 1:
+        return print_expr(base, 6)
+    return f"1/{print_expr(base, 7)}" if power == -1 else f"pow({base}, {power})"
+
+
+def spell_decomposition(r: Reduce, terms: list[Term]) -> str:
+    """``t = sum[l] [G] (*) [H]``, one bracket pair per term."""
+    lines = []
+    for t in terms:
+        data = [factor_text(_true(p), p.power) for p in t.parts if p.kind in ("x", "scaled", "shift")]
+        results = [factor_text(p.base, p.power) for p in t.of("d")]
+        left = " * ".join(data) or "1"
+        if t.coefficient != 1:
+            results.insert(0, str(t.coefficient))
+        where = "".join(f" where {c}" if s else f" where not ({c})" for c, s in (*t.conds, *t.dconds))
+        lines.append(f"[{left}] (*) [{' * '.join(results) or '1'}]{where}")
+    return f"{r.name} = {r.reducer}[{r.over}] " + "  +  ".join(lines)
+
+
+def _true(p: Part) -> Expr:
+    """The program's factor, where a bounded one stands in for it."""
+    return p.base if p.true is None or p.a is None else Op("add", (p.a, p.true), p.base.dtype)
+
+
+def explain(work: Derivation, r: Reduce, follows: tuple[tuple[Expr, Fraction], ...], shifts: tuple[Part, ...]) -> None:
+    """Record why factors are rebased."""
+    for b, q in follows:
+        work.choices.append(f"{r.name}: {factor_text(b, q)} rebased: it bounds the growth of the data it scales")
+    for p in shifts:
+        work.choices.append(f"{r.name}: ({p.base}) kept whole and rebased in the shifted basis: multiplied out, its "
+                            "terms would cancel")

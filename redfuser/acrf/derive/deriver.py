@@ -21,7 +21,7 @@ from redfuser.acrf.derive.total import derive_sum
 from redfuser.acrf.expr import FLOATS, Cast, Ref, refs_of
 from redfuser.acrf.facts.algebra import ORDERED, accumulator_dtype
 from redfuser.acrf.facts.classify import promote
-from redfuser.acrf.refuse import Refuse
+from redfuser.acrf.state import Refuse
 
 KINDS = frozenset({"sum", "prod", "max", "min", "any", "all"})
 """Of the reductions that may be taken of a row that is held."""

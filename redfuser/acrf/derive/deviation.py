@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from redfuser.acrf.derive.bounds import proved_below_zero
-from redfuser.acrf.derive.decomposition import Decomposition, split_linear
-from redfuser.acrf.derive.terms import F1, Conds, without_constant
+from redfuser.acrf.derive.decomposition import F1, Conds, Decomposition, split_linear, without_constant
 from redfuser.acrf.expr import Expr, Op, Ref
 from redfuser.acrf.facts.normal import from_poly, scale, to_poly
 

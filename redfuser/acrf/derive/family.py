@@ -12,8 +12,7 @@ from fractions import Fraction
 from itertools import product as cartesian
 from math import comb
 
-from redfuser.acrf.derive.derivation import Derivation
-from redfuser.acrf.derive.values import F1
+from redfuser.acrf.derive.derivation import F1, Derivation
 from redfuser.acrf.expr import Const, Expr, Op, Ref, map_children, op, refs_of, walk
 from redfuser.acrf.facts.normal import from_poly, product, to_poly
 

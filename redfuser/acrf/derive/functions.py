@@ -10,12 +10,20 @@ from dataclasses import replace
 from fractions import Fraction
 
 from redfuser.acrf.derive.bounds import decided, sign_along
-from redfuser.acrf.derive.decomposition import Decomposition, monomial_kind, split_linear, split_sum
-from redfuser.acrf.derive.terms import F1, Part, Term, results_of, spell
+from redfuser.acrf.derive.decomposition import (
+    F1,
+    Decomposition,
+    Part,
+    Term,
+    monomial_kind,
+    results_of,
+    spell,
+    split_linear,
+    split_sum,
+)
 from redfuser.acrf.expr import Const, Expr, Op, op
 from redfuser.acrf.facts.normal import add, from_poly, number, product, to_poly
-from redfuser.acrf.refuse import Refuse, no_rule, not_separable
-from redfuser.acrf.state import Condition
+from redfuser.acrf.state import Condition, Refuse, no_rule, not_separable
 
 
 def exponential(d: Decomposition, e: Op, x: Expr) -> Term:

@@ -10,8 +10,7 @@ from redfuser.acrf.cascade import Cascade, Let, Provenance, Reduce, Stmt
 from redfuser.acrf.derive.deriver import Deriver
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Ref, refs_of, walk
 from redfuser.acrf.facts.classify import Outline, Scope, live, outline, rename, separate_axes
-from redfuser.acrf.refuse import Refuse, defect
-from redfuser.acrf.state import Accumulator, Certificate, Condition, Fused, NotFusable, State
+from redfuser.acrf.state import Accumulator, Certificate, Condition, Fused, NotFusable, Refuse, State, defect
 from redfuser.errors import InputError
 
 VERSION = "6"
@@ -220,7 +219,7 @@ def _observed(cascade: Cascade, d: Deriver, post: tuple[Let | Reduce, ...]) -> d
         if not value.vanishes:
             out[name] = True
             continue
-        facts = _facts(d.scope, d, value.guards)
+        facts = _facts(d, value.guards)
         if facts:
             same = set(map(str, value.guards))
             facts |= {n: Const(0.0, "f32") for n, v in d.values.items() if set(map(str, v.guards)) == same}
@@ -242,7 +241,7 @@ def _reads(scope: Scope, e: Expr) -> frozenset[str]:
     return refs_of(scope.resolve(scope.inline(e) if refs_of(e) & scope.inlined.keys() else e))
 
 
-def _facts(scope: Scope, d: Deriver, guards: tuple[Expr, ...]) -> dict[str, Expr]:
+def _facts(d: Deriver, guards: tuple[Expr, ...]) -> dict[str, Expr]:
     """What a taken guard ``m == -inf`` says: m is -inf, and so is every element that m is the maximum of."""
     out: dict[str, Expr] = {}
     for g in guards:

@@ -15,9 +15,7 @@ from itertools import combinations
 
 from redfuser.acrf.cascade import Let, Reduce
 from redfuser.acrf.derive.casts import RELATIVE, keeps_digits
-from redfuser.acrf.derive.derivation import Derivation
-from redfuser.acrf.derive.spelling import factor_text
-from redfuser.acrf.derive.values import F1, Value, own_name
+from redfuser.acrf.derive.derivation import F1, Derivation, Value, factor_text, own_name
 from redfuser.acrf.expr import FLOATS, Cast, Expr, Op, loads_of
 from redfuser.acrf.facts.algebra import accumulator_dtype
 from redfuser.acrf.facts.normal import product

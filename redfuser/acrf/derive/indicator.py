@@ -14,12 +14,11 @@ from fractions import Fraction
 
 from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.derive.bounds import under
-from redfuser.acrf.derive.decomposition import Decomposition
+from redfuser.acrf.derive.decomposition import Conds, Decomposition
 from redfuser.acrf.derive.derivation import Derivation
-from redfuser.acrf.derive.terms import Conds
 from redfuser.acrf.expr import FLOATS, Const, Expr, Index, Op, Ref, op
 from redfuser.acrf.facts.normal import add, scale, to_poly
-from redfuser.acrf.refuse import refuse_condition
+from redfuser.acrf.state import refuse_condition
 
 
 def extremum_of(d: Decomposition, cond: Expr, known: Conds = ()) -> tuple[str, bool] | None:

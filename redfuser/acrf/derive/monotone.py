@@ -10,13 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from redfuser.acrf.derive.decomposition import Decomposition
-from redfuser.acrf.derive.terms import Term, spell
+from redfuser.acrf.derive.decomposition import Decomposition, Term, spell
 from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Const, Expr, Op, map_children, op
 from redfuser.acrf.facts.algebra import MONOTONE
 from redfuser.acrf.facts.normal import product
-from redfuser.acrf.refuse import Refuse
-from redfuser.acrf.state import Condition
+from redfuser.acrf.state import Condition, Refuse
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +61,7 @@ def _plug(e: Expr, value: Expr) -> Expr:
     return value if e == HOLE else map_children(e, lambda k: _plug(k, value))
 
 
-RISING, FALLING = Shape(1), Shape(-1)
+RISING = Shape(1)
 
 
 def monotonic(d: Decomposition, e: Expr) -> Monotonic:

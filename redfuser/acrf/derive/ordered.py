@@ -8,17 +8,14 @@ from __future__ import annotations
 from redfuser.acrf.cascade import Reduce, Reducer
 from redfuser.acrf.derive.bounds import follows_maximum
 from redfuser.acrf.derive.cases import Case, split_cases
-from redfuser.acrf.derive.decomposition import Decomposition
-from redfuser.acrf.derive.derivation import Derivation
+from redfuser.acrf.derive.decomposition import Decomposition, where
+from redfuser.acrf.derive.derivation import F1, Derivation, Value, explain, own_name, spell_decomposition
 from redfuser.acrf.derive.indicator import data_only, kept, moving, needs_opposite, placed
 from redfuser.acrf.derive.monotone import HOLE, Monotonic, monotonic
-from redfuser.acrf.derive.spelling import explain, spell_decomposition
-from redfuser.acrf.derive.terms import where
-from redfuser.acrf.derive.values import F1, Value, own_name
 from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Const, Expr, Load, Op, Ref, op, refs_of, walk
 from redfuser.acrf.facts.algebra import INF, PAYLOAD, accumulator_dtype, neutral
 from redfuser.acrf.facts.normal import from_poly, product, to_poly
-from redfuser.acrf.refuse import Refuse
+from redfuser.acrf.state import Refuse
 
 
 def derive_ordered(work: Derivation, r: Reduce) -> None:
@@ -253,6 +250,6 @@ def _scaled_extremum(work: Derivation, r: Reduce, d: Decomposition) -> bool | No
     plain = product([(main, F1), *results], dtype, t.coefficient)
     rooted = product([(op("mul", main, back), F1), *results], dtype, t.coefficient) if guards and back else plain
     work.decomposition.append(spell_decomposition(r, [t]))
-    explain(work, r, t, follows, ())
+    explain(work, r, follows, ())
     work.set_value(r.name, Value(plain, rooted, tuple(guards)), plain)
     return True

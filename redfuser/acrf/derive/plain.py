@@ -6,8 +6,7 @@ Also what a rule adds of its own accord, such as the extremum that an exponentia
 from __future__ import annotations
 
 from redfuser.acrf.cascade import Reduce
-from redfuser.acrf.derive.derivation import Derivation
-from redfuser.acrf.derive.values import Value, own_name
+from redfuser.acrf.derive.derivation import Derivation, Value, own_name
 from redfuser.acrf.expr import Cast, Expr
 from redfuser.acrf.facts.algebra import PAYLOAD, accumulator_dtype
 

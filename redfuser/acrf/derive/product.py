@@ -9,14 +9,13 @@ from __future__ import annotations
 from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.derive.bounds import bound_of
 from redfuser.acrf.derive.cases import split_cases
-from redfuser.acrf.derive.derivation import Derivation
+from redfuser.acrf.derive.decomposition import Conds, Term, where
+from redfuser.acrf.derive.derivation import Derivation, Value, own_name
 from redfuser.acrf.derive.indicator import data_only
-from redfuser.acrf.derive.terms import Conds, Term, where
-from redfuser.acrf.derive.values import Value, own_name
 from redfuser.acrf.expr import Cast, Const, Expr, Op, Ref, op, refs_of
 from redfuser.acrf.facts.algebra import accumulator_dtype
 from redfuser.acrf.facts.normal import product
-from redfuser.acrf.refuse import Refuse
+from redfuser.acrf.state import Refuse
 
 
 def derive_product(work: Derivation, r: Reduce) -> None:

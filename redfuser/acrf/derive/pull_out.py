@@ -8,12 +8,11 @@ from __future__ import annotations
 from fractions import Fraction
 
 from redfuser.acrf.cascade import Let, Reduce
-from redfuser.acrf.derive.derivation import Derivation
-from redfuser.acrf.derive.values import F1, SUM
+from redfuser.acrf.derive.derivation import F1, SUM, Derivation
 from redfuser.acrf.expr import Cast, Const, Expr, Op, Ref, op, walk
 from redfuser.acrf.facts.algebra import accumulator_dtype
 from redfuser.acrf.facts.normal import product, to_poly
-from redfuser.acrf.refuse import Refuse
+from redfuser.acrf.state import Refuse
 
 
 def pull_out(work: Derivation, r: Reduce, name: str) -> None:

@@ -17,8 +17,7 @@ from redfuser.acrf.facts.algebra import INF
 from redfuser.acrf.facts.classify import Scope, rename
 from redfuser.acrf.facts.normal import Mono, Poly, from_poly, to_poly
 from redfuser.acrf.facts.ranges import Interval, Ranges
-from redfuser.acrf.refuse import Refuse
-from redfuser.acrf.state import Accumulator
+from redfuser.acrf.state import Accumulator, Refuse
 from redfuser.dtypes import LARGEST, widens
 
 WIDE, NARROW = frozenset({"f32", "f64"}), frozenset({"f16", "bf16"})

@@ -18,9 +18,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from math import log
 
-from redfuser.acrf.derive.decomposition import split_linear
+from redfuser.acrf.derive.decomposition import Part, split_linear
 from redfuser.acrf.derive.running import Running, note
-from redfuser.acrf.derive.terms import Part
 from redfuser.acrf.expr import Const, Expr, Op, Ref, children, map_children, op, walk
 from redfuser.acrf.facts.algebra import INF
 from redfuser.acrf.facts.normal import Mono, Poly, equal, from_poly, number, product, to_poly

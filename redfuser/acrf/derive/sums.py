@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from redfuser.acrf.derive.decomposition import Decomposition, split_sum
+from redfuser.acrf.derive.decomposition import Decomposition, Part, Term, merged, spell, split_sum, without_common
 from redfuser.acrf.derive.deviation import spans
-from redfuser.acrf.derive.terms import Part, Term, merged, spell, without_common
 from redfuser.acrf.expr import Const, Expr, Op, op
 from redfuser.acrf.facts.normal import product
 from redfuser.acrf.state import Condition

@@ -14,20 +14,25 @@ from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.derive.bounding import in_range, in_units, own_peak, within_data
 from redfuser.acrf.derive.bounds import follows_maximum, may_be_undefined, only_counted
 from redfuser.acrf.derive.centred import about_the_mean, of_one_mean
-from redfuser.acrf.derive.decomposition import Decomposition
-from redfuser.acrf.derive.derivation import Derivation
+from redfuser.acrf.derive.decomposition import Decomposition, Part, Term, where
+from redfuser.acrf.derive.derivation import (
+    F1,
+    SUM,
+    Derivation,
+    Value,
+    explain,
+    factor_text,
+    own_name,
+    spell_decomposition,
+)
 from redfuser.acrf.derive.family import rebased, residuals, sum_up, translated
 from redfuser.acrf.derive.indicator import kept, moving, needs_opposite, placed
 from redfuser.acrf.derive.pull_out import finish_late
 from redfuser.acrf.derive.quotients import in_quotients
-from redfuser.acrf.derive.spelling import explain, factor_text, spell_decomposition
-from redfuser.acrf.derive.terms import Part, Term, where
-from redfuser.acrf.derive.values import F1, SUM, Value, own_name
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Ref, children, op, refs_of, walk
 from redfuser.acrf.facts.algebra import INF, accumulator_dtype, neutral
 from redfuser.acrf.facts.normal import product
-from redfuser.acrf.refuse import Refuse
-from redfuser.acrf.state import Accumulator
+from redfuser.acrf.state import Accumulator, Refuse
 
 EXPONENT = 64.0
 """Exponents up to this are taken to stay in range (fp32 ends at 88)."""
@@ -202,7 +207,7 @@ def _term_accumulators(work: Derivation, r: Reduce, t: Term, name: str, dtype: s
     """Accumulators of one term: (its sum at the reference, its sum at the true results, guards taken)."""
     made = _family(work, r, t, name, dtype, single, vanishes)
     family, guards, powers, follows, shifts = made.members, made.guards, made.powers, made.follows, made.shifts
-    explain(work, r, t, follows, shifts)
+    explain(work, r, follows, shifts)
     guards = _to_undo(work, t, guards)
     residual = residuals(work, family, powers, dtype)
     if any(p.true is not None for p in shifts):

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from redfuser.acrf.cascade import Cascade, Let, Reduce, Stmt
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Op, Ref, children, map_children, refs_of
 from redfuser.acrf.facts.algebra import accumulator_dtype
-from redfuser.acrf.refuse import Refuse
+from redfuser.acrf.state import Refuse
 
 _JOIN = {("C", "C"): "C", ("C", "X"): "X", ("C", "D"): "D", ("X", "X"): "X", ("D", "D"): "D"}
 

@@ -19,7 +19,7 @@ import redfuser
 from redfuser import numerics
 from redfuser.bench.suite.shrink import shrunk
 from redfuser.errors import RedFuserError
-from redfuser.partition.kinds import kind_of
+from redfuser.partition.account import kind_of
 from redfuser.report import Report
 
 Row = dict[str, Any]
@@ -33,7 +33,7 @@ ELEMENTS = 1 << 21
 REDUCING = frozenset((
     "sum", "mean", "amax", "amin", "max", "min", "aminmax", "argmax", "argmin", "prod", "var", "std", "var_mean", "std_mean",
     "norm", "any", "all", "logsumexp", "topk", "sort", "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"))
-"""Reductions of torch that are no cascade by their name; those are :func:`redfuser.partition.kinds.kind_of`'s."""
+"""Reductions of torch that are no cascade by their name; those are :func:`redfuser.partition.account.kind_of`'s."""
 GIVEN = ("native_batch_norm", "native_batch_norm_legit_no_training", "cudnn_batch_norm")
 """Of a model in evaluation mode, maps: the statistics are given."""
 

@@ -7,15 +7,7 @@ from typing import Any
 import torch
 
 from redfuser.frontend.aten.attention import softmax_guard
-from redfuser.frontend.aten.context import (
-    FLOATS,
-    HALF,
-    Context,
-    Decline,
-    accumulator,
-    converts,
-    representable,
-)
+from redfuser.frontend.aten.context import FLOATS, HALF, Context, Decline, accumulator, converts, representable
 from redfuser.frontend.dtypes import relax_dtype, torch_dtype
 from redfuser.tvm_compat import dtype_of, relax, shape_of
 
@@ -42,7 +34,7 @@ def operand(c: Context, x: Any, dtype: str) -> Any:
     return c.cast(x, dtype) if isinstance(x, relax.Expr) else c.const(x, dtype)
 
 
-def arithmetic(c: Context, f: Any, left: Any, right: Any, suffix: str = "") -> Any:
+def arithmetic(c: Context, f: Any, left: Any, right: Any) -> Any:
     """``f`` in the result's dtype, or in float32 where a half operand meets a number it cannot hold."""
     dtype = c.dtype
     if dtype == "bool" or dtype.startswith("float8"):
@@ -50,7 +42,7 @@ def arithmetic(c: Context, f: Any, left: Any, right: Any, suffix: str = "") -> A
     if dtype in HALF and any(not isinstance(x, relax.Expr) and not representable(x, dtype) for x in (left, right)):
         wide = c.emit(f(operand(c, left, "float32"), operand(c, right, "float32")), "f32")
         return c.narrow(wide)
-    return c.emit(f(operand(c, left, dtype), operand(c, right, dtype)), suffix)
+    return c.emit(f(operand(c, left, dtype), operand(c, right, dtype)))
 
 
 def with_alpha(c: Context, f: Any, left: Any, right: Any, alpha: Any) -> Any:
@@ -88,9 +80,9 @@ def mul(c: Context, self: Any, other: Any) -> Any:
     return arithmetic(c, op.multiply, self, other)
 
 
-@converts("aten.div.Tensor", "aten.div.Scalar")
-def div(c: Context, self: Any, other: Any) -> Any:
-    return arithmetic(c, op.divide, self, other)
+for _f, _names in ((op.divide, ("div.Tensor", "div.Scalar")), (op.maximum, ("maximum.default", "max.other")),
+                   (op.minimum, ("minimum.default", "min.other"))):
+    converts(*(f"aten.{n}" for n in _names))(lambda c, self, other, f=_f: arithmetic(c, f, self, other))
 
 
 @converts("aten.div.Tensor_mode", "aten.div.Scalar_mode")
@@ -114,16 +106,6 @@ def remainder(c: Context, self: Any, other: Any) -> Any:
     if c.dtype in FLOATS:
         raise Decline("floating remainder")
     return arithmetic(c, op.floor_mod, self, other)
-
-
-@converts("aten.maximum.default", "aten.max.other")
-def maximum(c: Context, self: Any, other: Any) -> Any:
-    return arithmetic(c, op.maximum, self, other)
-
-
-@converts("aten.minimum.default", "aten.min.other")
-def minimum(c: Context, self: Any, other: Any) -> Any:
-    return arithmetic(c, op.minimum, self, other)
 
 
 @converts("aten.clamp.default", "aten.clamp_min.default", "aten.clamp_max.default", "aten.clamp.Tensor",

@@ -28,42 +28,25 @@ for _name, _f in {"eq": op.equal, "ne": op.not_equal, "lt": op.less, "le": op.le
     converts(f"aten.{_name}.Tensor", f"aten.{_name}.Scalar")(_compare(_f))
 
 
-def _logical(f: Any) -> Any:
+def _alike(f: Any, of_truths: Any = None) -> Any:
+    """Both operands in the dtype of the result. of_truths: instead of ``f``, where that is bool."""
+
     def convert(c: Context, self: Any, other: Any) -> Any:
-        return c.emit(f(operand(c, self, "bool"), operand(c, other, "bool")))
+        g = of_truths if of_truths is not None and c.dtype == "bool" else f
+        return c.emit(g(operand(c, self, c.dtype), operand(c, other, c.dtype)))
 
     return convert
 
 
-for _name, _f in {"and": op.logical_and, "or": op.logical_or, "xor": op.logical_xor}.items():
-    converts(f"aten.logical_{_name}.default")(_logical(_f))
-
-
-def _bitwise(logical: Any, bitwise: Any) -> Any:
-    def convert(c: Context, self: Any, other: Any) -> Any:
-        if c.dtype == "bool":
-            return c.emit(logical(operand(c, self, "bool"), operand(c, other, "bool")))
-        return c.emit(bitwise(operand(c, self, c.dtype), operand(c, other, c.dtype)))
-
-    return convert
-
-
-for _name, _pair in {"and": (op.logical_and, op.bitwise_and), "or": (op.logical_or, op.bitwise_or),
-                     "xor": (op.logical_xor, op.bitwise_xor)}.items():
+for _name, _truth, _bits in (("and", op.logical_and, op.bitwise_and), ("or", op.logical_or, op.bitwise_or),
+                             ("xor", op.logical_xor, op.bitwise_xor)):
+    converts(f"aten.logical_{_name}.default")(_alike(_truth))
     converts(f"aten.bitwise_{_name}.Tensor", f"aten.bitwise_{_name}.Scalar", f"aten.__{_name}__.Tensor",
-             f"aten.__{_name}__.Scalar")(_bitwise(*_pair))
-
-
-def _shift(f: Any) -> Any:
-    def convert(c: Context, self: Any, other: Any) -> Any:
-        return c.emit(f(operand(c, self, c.dtype), operand(c, other, c.dtype)))
-
-    return convert
-
+             f"aten.__{_name}__.Scalar")(_alike(_bits, _truth))
 
 for _name, _f in {"left": op.left_shift, "right": op.right_shift}.items():
     converts(f"aten.__{_name[0]}shift__.Scalar", f"aten.__{_name[0]}shift__.Tensor", f"aten.bitwise_{_name}_shift.Tensor",
-             f"aten.bitwise_{_name}_shift.Tensor_Scalar")(_shift(_f))
+             f"aten.bitwise_{_name}_shift.Tensor_Scalar")(_alike(_f))
 
 
 @converts("aten.logical_not.default")

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from redfuser.errors import InputError, UnsupportedError
-from redfuser.frontend.imported import Imported
+from redfuser.frontend.imported import Imported, refuse_inputs
 from redfuser.frontend.onnx import ops_math, ops_nn, ops_shape  # noqa: F401  (they fill OPS)
 from redfuser.frontend.onnx.node import KNOWN_OPERANDS, OPS, Call, Unsupported, Value, array, onnx_dtype, tensor
 
@@ -129,15 +129,8 @@ class Graph(nn.Module):
                 examples.append(torch.zeros(dims, dtype=onnx_dtype(declared.elem_type)))
             except (Unsupported, RuntimeError) as error:
                 odd.append(f"{i.name}: {error}")
-        if dynamic:
-            raise InputError("RF111", "dynamic dimensions are not supported", where="; ".join(dynamic),
-                             why="kernels are generated per shape",
-                             help="export without dynamic axes, or fix the dimensions with "
-                                  "onnx.tools.update_model_dims.update_inputs_outputs_dims")
-        if odd:
-            raise InputError("RF112", "inputs of an unsupported dtype or layout", where="; ".join(odd),
-                             why="tensors must be dense and of a floating, integer or boolean dtype",
-                             help="convert these inputs before the call")
+        refuse_inputs(dynamic, odd, "export without dynamic axes, or fix the dimensions with "
+                      "onnx.tools.update_model_dims.update_inputs_outputs_dims", "convert these inputs before the call")
         return tuple(examples)
 
     def signature(self) -> inspect.Signature:

@@ -12,20 +12,8 @@ import numpy as np
 from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op
 from redfuser.errors import InternalError
 from redfuser.tensorize.ir.flight import Let
-from redfuser.tensorize.ir.nodes import (
-    Copy,
-    Fill,
-    For,
-    Gemm,
-    If,
-    Parallel,
-    ReduceTile,
-    ScanTile,
-    Slice,
-    TileKernel,
-    TileStmt,
-)
-from redfuser.tensorize.ir.parts import LANES, RUN
+from redfuser.tensorize.ir.nodes import Copy, Fill, For, Gemm, If, Parallel, ReduceTile, ScanTile, TileKernel, TileStmt
+from redfuser.tensorize.ir.parts import LANES, RUN, Slice
 from redfuser.tensorize.ir.pointwise import apply, converted
 from redfuser.tensorize.ir.spans import spans
 

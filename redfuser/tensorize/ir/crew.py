@@ -21,8 +21,9 @@ from redfuser.acrf.expr import Expr, Load, walk
 from redfuser.tensorize.ir.block import Block
 from redfuser.tensorize.ir.effects import every, leading, reads, slices, writes
 from redfuser.tensorize.ir.flight import Arrive, Await, Drain, Fetch, Let, Meet, Send, Sent, Turn
-from redfuser.tensorize.ir.nodes import Copy, For, Gemm, If, Role, Roles, Slice, TileKernel, TileStmt
+from redfuser.tensorize.ir.nodes import Copy, For, Gemm, If, Role, Roles, TileKernel, TileStmt
 from redfuser.tensorize.ir.ordered import Clock, Memory
+from redfuser.tensorize.ir.parts import Slice
 from redfuser.tensorize.ir.phases import Ring, hazard
 
 Place = tuple[str, tuple[int, ...]]
@@ -323,6 +324,3 @@ class Crew:
 
 def _line(s: TileStmt) -> str:
     return str(s).splitlines()[0]
-
-
-__all__ = ["Crew"]

@@ -1,4 +1,4 @@
-"""What statements touch, and statements with something in them replaced."""
+"""What statements touch, which names a kernel has taken, and statements with something in them replaced."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import replace
 
 from redfuser.acrf.expr import Expr, Index, Load, walk
 from redfuser.acrf.index import placed
+from redfuser.strategies.names import fresh
 from redfuser.tensorize.indexing import rename_loads
 from redfuser.tensorize.ir.flight import Arrive, Await, Fetch, Let, Send
 from redfuser.tensorize.ir.nodes import (
     Assign,
     Copy,
-    Dim,
     Fill,
     For,
     Gemm,
@@ -22,10 +22,10 @@ from redfuser.tensorize.ir.nodes import (
     ReduceTile,
     Roles,
     ScanTile,
-    Slice,
     TileKernel,
     TileStmt,
 )
+from redfuser.tensorize.ir.parts import Dim, Slice
 
 
 def every(stmts: Iterable[TileStmt]) -> Iterator[TileStmt]:
@@ -80,6 +80,14 @@ def loads(e: Expr) -> Iterator[str]:
 def with_bodies(s: TileStmt, f: Callable[[tuple[TileStmt, ...]], tuple[TileStmt, ...]]) -> TileStmt:
     """The statement with ``f`` of the statement list in it."""
     return replace(s, body=f(s.body)) if isinstance(s, (For, If)) else s
+
+
+def in_first_role(kernel: TileKernel, f: Callable[[tuple[TileStmt, ...]], tuple[TileStmt, ...]]) -> TileKernel:
+    """The kernel with ``f`` of the statements of its first role, which computes; itself where it has no roles."""
+    if not isinstance(kernel.body[-1], Roles):
+        return kernel
+    first, *others = kernel.body[-1].roles
+    return replace(kernel, body=(*kernel.body[:-1], Roles((replace(first, body=f(first.body)), *others))))
 
 
 def at_value(s: TileStmt, var: str, value: Expr) -> TileStmt:
@@ -226,3 +234,20 @@ def leading(name: str, indices: tuple[Expr, ...], vars: tuple[str, ...]) -> Slic
     fixed = itertools.takewhile(lambda e: not any(
         isinstance(x, Load) or (isinstance(x, Index) and x.axis in vars) for x in walk(e)), indices)
     return Slice(name, tuple(Dim(e) for e in fixed))
+
+
+class Names:
+    """The names taken in a kernel."""
+
+    def __init__(self, kernel: TileKernel) -> None:
+        self.taken = {"T", *(p.name for p in kernel.params), *(b.name for b in kernel.buffers),
+                      *(v for v, _ in kernel.grid), *(n for n, _ in kernel.lets)}
+        for s in every(kernel.body):
+            if isinstance(s, For):
+                self.taken.add(s.var)
+            elif isinstance(s, Parallel):
+                self.taken |= set(s.vars)
+
+    def fresh(self, stem: str) -> str:
+        """``stem``, numbered until it is free; taken from now on."""
+        return fresh(stem, self.taken)

@@ -125,5 +125,3 @@ class Let:
 
 
 Flight = Fetch | Await | Arrive | Drain | Turn | Meet | Send | Sent | Let
-
-__all__ = ["Arrive", "Await", "Drain", "Fetch", "Flight", "Let", "Meet", "Send", "Sent", "Turn"]

@@ -40,7 +40,7 @@ from typing import Literal, Union
 from redfuser.acrf.expr import Const, Expr, print_expr
 from redfuser.sizes import Symbol, shape_text
 from redfuser.tensorize.ir.flight import Flight
-from redfuser.tensorize.ir.parts import Barrier, Buffer, Dim, Param, Policy, Slice, index_text
+from redfuser.tensorize.ir.parts import Barrier, Buffer, Param, Policy, Slice, index_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,8 +298,3 @@ class TileProgram:
 
 def _block(body: tuple[TileStmt | Role, ...]) -> str:
     return "\n".join("  " + line for s in body for line in str(s).splitlines())
-
-
-__all__ = ["Assign", "Barrier", "Buffer", "Copy", "Dim", "Exact", "Fill", "For", "Gemm", "If", "Parallel", "Param", "Policy",
-           "ReduceTile", "Role", "Roles", "ScanTile", "Slice", "TensorArg", "TileKernel", "TileProgram", "TileStmt",
-           "index_text"]

@@ -9,34 +9,28 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from redfuser.acrf.expr import Const, Expr, Load
-from redfuser.acrf.lines import Line, commas, lines_of
-from redfuser.acrf.text import parse_expr
+from redfuser.acrf.text import Line, commas, lines_of, parse_expr
 from redfuser.sizes import Symbol
 from redfuser.tensorize.ir.flight import Arrive, Await, Drain, Fetch, Let, Meet, Send, Sent, Turn
 from redfuser.tensorize.ir.nodes import (
     EXACT,
     Assign,
-    Barrier,
-    Buffer,
     Copy,
-    Dim,
     Fill,
     For,
     Gemm,
     If,
     Parallel,
-    Param,
     ReduceTile,
     Role,
     Roles,
     ScanTile,
-    Slice,
     TensorArg,
     TileKernel,
     TileProgram,
     TileStmt,
 )
-from redfuser.tensorize.ir.parts import At
+from redfuser.tensorize.ir.parts import At, Barrier, Buffer, Dim, Param, Slice
 from redfuser.tensorize.ir.symbols import size_of
 
 _WORD = r"([\w@]+)"
@@ -258,6 +252,3 @@ def _size(line: Line, text: str) -> Any:
 
 def _shape(text: str) -> tuple[int, ...]:
     return tuple(map(int, commas(text)))
-
-
-__all__ = ["parse"]

@@ -105,6 +105,3 @@ class At:
 
     def __str__(self) -> str:
         return f"{self.barrier}[{index_text(self.slot)}]"
-
-
-__all__ = ["LANES", "RUN", "SCANS", "At", "Barrier", "Buffer", "Dim", "Param", "Policy", "Scope", "Slice", "index_text"]

@@ -15,7 +15,8 @@ from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, walk
 from redfuser.dtypes import INTS
 from redfuser.tensorize.ir.effects import every, slices, writes
 from redfuser.tensorize.ir.flight import Fetch, Let, Send
-from redfuser.tensorize.ir.nodes import Copy, For, If, Parallel, Roles, Slice, TileKernel, TileProgram, TileStmt
+from redfuser.tensorize.ir.nodes import Copy, For, If, Parallel, Roles, TileKernel, TileProgram, TileStmt
+from redfuser.tensorize.ir.parts import Slice
 
 Bounds = tuple[float, float]
 """The least and the greatest number that a whole number may be."""
@@ -162,6 +163,3 @@ def _places(kernel: TileKernel) -> Iterator[tuple[TileStmt, Mapping[str, Bounds]
                         yield from inside(role.body, known)
 
     return inside(kernel.body, known)
-
-
-__all__ = ["Bounds", "bounds", "broken", "spans", "unproved"]

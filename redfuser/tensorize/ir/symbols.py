@@ -11,8 +11,8 @@ from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, map_children
 from redfuser.acrf.index import i64, iadd, ifloordiv, imul, value
 from redfuser.fitted import Apart, Merge
 from redfuser.sizes import Binding, Quotient, Size, Symbol, Term
-from redfuser.tensorize.ir.nodes import Buffer, Dim, Parallel, Role, TileKernel, TileProgram
-from redfuser.tensorize.ir.parts import Barrier
+from redfuser.tensorize.ir.nodes import Parallel, Role, TileKernel, TileProgram
+from redfuser.tensorize.ir.parts import Barrier, Buffer, Dim
 
 T = TypeVar("T")
 _NOTES = ("comment", "notes")
@@ -135,6 +135,3 @@ def merge(programs: Sequence[TileProgram], bindings: Sequence[Binding], symbols:
         if isinstance(beside, Size) and any(n % k.cluster for n in (beside.plus, *(t.times for t in beside.terms))):
             raise Apart(f"clusters of {k.cluster} of {beside} blocks")
     return replace(whole, kernels=tuple(replace(k, symbols=symbols) for k in whole.kernels))
-
-
-__all__ = ["bound", "expr_of", "merge", "size_of"]

@@ -7,7 +7,8 @@ import math
 from redfuser.acrf.expr import Cast, Const, Expr, Load, Op, children
 from redfuser.dtypes import UNIT
 from redfuser.tensorize.ir.effects import every, reads, writes
-from redfuser.tensorize.ir.nodes import Copy, For, If, Parallel, ReduceTile, Roles, Slice, TileKernel
+from redfuser.tensorize.ir.nodes import Copy, For, If, Parallel, ReduceTile, Roles, TileKernel
+from redfuser.tensorize.ir.parts import Slice
 
 HALF = frozenset({"f16", "bf16"})
 ERROR = 8e-6

@@ -6,7 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from redfuser.acrf.expr import COMPARISONS, Cast, Const, Expr, Index, Load, Op, print_expr
-from redfuser.tensorize.ir.nodes import Buffer, Param, Slice, TileKernel
+from redfuser.tensorize.ir.nodes import TileKernel
+from redfuser.tensorize.ir.parts import Buffer, Param, Slice
 
 _LOGICAL = ("and", "or", "not")
 
@@ -102,6 +103,3 @@ class Uses:
         if e.dtype != ("bool" if e.name in COMPARISONS or e.name in (*_LOGICAL, "isnan") else kinds[-1]):
             self.say(f"{print_expr(e)} called {e.dtype}", where)
         return e.dtype
-
-
-__all__ = ["Uses"]

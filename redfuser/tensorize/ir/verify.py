@@ -12,24 +12,21 @@ from redfuser.errors import InternalError
 from redfuser.tensorize.ir.effects import every, writes
 from redfuser.tensorize.ir.flight import Arrive, Await, Drain, Fetch, Let, Send, Turn
 from redfuser.tensorize.ir.nodes import (
-    Buffer,
     Copy,
     Fill,
     For,
     Gemm,
     If,
     Parallel,
-    Param,
     ReduceTile,
     Role,
     Roles,
     ScanTile,
-    Slice,
     TileKernel,
     TileProgram,
     TileStmt,
 )
-from redfuser.tensorize.ir.parts import LANES, RUN, SCANS, At
+from redfuser.tensorize.ir.parts import LANES, RUN, SCANS, At, Buffer, Param, Slice
 from redfuser.tensorize.ir.spans import broken
 from redfuser.tensorize.ir.symbols import bound
 from redfuser.tensorize.ir.tangents import HALF
@@ -265,7 +262,3 @@ def _variables(body: tuple[TileStmt, ...]) -> list[str]:
 
 def _bare(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(n for n in shape if n != 1)
-
-
-__all__ = ["require", "verify", "verify_kernel"]
-

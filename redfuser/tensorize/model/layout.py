@@ -16,7 +16,8 @@ from redfuser.acrf.expr import BYTES, Index, Load, Op, walk
 from redfuser.strategies.select import ABREAST, OWN
 from redfuser.target import Target
 from redfuser.tensorize.ir.effects import every
-from redfuser.tensorize.ir.nodes import Copy, Gemm, Parallel, Param, ReduceTile, Roles, ScanTile, Slice, TileKernel
+from redfuser.tensorize.ir.nodes import Copy, Gemm, Parallel, ReduceTile, Roles, ScanTile, TileKernel
+from redfuser.tensorize.ir.parts import Param, Slice
 
 
 @dataclass(frozen=True, slots=True)

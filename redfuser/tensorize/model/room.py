@@ -70,11 +70,6 @@ def require_room(kernel: TileKernel, target: Target) -> None:
         raise LoweringError("RF410", f"{kernel.name} needs {why}", help="a smaller tile may fit")
 
 
-def occupancy(kernel: TileKernel, target: Target) -> int:
-    """Blocks that a multiprocessor holds at once; 0 for a kernel that does not fit."""
-    return 0 if lacks(kernel, target) else resident(needs(kernel, target), target)
-
-
 def resident(n: Needs, target: Target) -> int:
     """Blocks with these needs that a multiprocessor holds at once. Registers are dealt out by eight to the threads of a
     warp."""

@@ -117,6 +117,3 @@ def _work(s: Sketch, c: TileConfig, columns: int, steps: int, target: Target) ->
     if c.schedule == "auto":
         done.turns = steps * (2 if s.depth else s.several)
     return done
-
-
-__all__ = ["Sketch", "sketched"]

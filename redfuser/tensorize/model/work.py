@@ -22,10 +22,10 @@ from redfuser.tensorize.ir.nodes import (
     ReduceTile,
     Roles,
     ScanTile,
-    Slice,
     TileKernel,
     TileStmt,
 )
+from redfuser.tensorize.ir.parts import Slice
 from redfuser.tensorize.ir.spans import spans
 from redfuser.tensorize.ir.tangents import computed_half, flat, near, tangent
 from redfuser.tensorize.model.layout import layouts, matrix_warps, warp_group

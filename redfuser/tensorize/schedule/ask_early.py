@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from redfuser.acrf.expr import Const, Expr, Index, Load, Op, children, map_children, walk
-from redfuser.tensorize.ir.effects import reads, with_exprs, writes
-from redfuser.tensorize.ir.names import Names
-from redfuser.tensorize.ir.nodes import Assign, Buffer, Copy, Parallel, ReduceTile, TileKernel
+from redfuser.tensorize.ir.effects import Names, reads, with_exprs, writes
+from redfuser.tensorize.ir.nodes import Assign, Copy, Parallel, ReduceTile, TileKernel
+from redfuser.tensorize.ir.parts import Buffer
 
 KINDS = ("f16", "bf16", "f32")
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 from redfuser.acrf.expr import Expr, Index, Op, walk
 from redfuser.acrf.index import i64, iadd
-from redfuser.tensorize.ir.effects import at_value, every, reads, writes
+from redfuser.tensorize.ir.effects import at_value, every, in_first_role, reads, writes
 from redfuser.tensorize.ir.flight import Arrive, Await, Drain
-from redfuser.tensorize.ir.nodes import Fill, For, Gemm, If, Parallel, ReduceTile, Role, Roles, TileKernel, TileStmt
+from redfuser.tensorize.ir.nodes import Fill, For, Gemm, If, Parallel, ReduceTile, TileKernel, TileStmt
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +33,11 @@ class Carry:
     end of one tile to their wait in the next that touches what they read and write. Changes no value."""
 
     def __call__(self, kernel: TileKernel) -> TileKernel:
-        if not isinstance(kernel.body[-1], Roles):
-            return kernel
-        first, *others = kernel.body[-1].roles
-        if (body := _carried(kernel, first)) is None:
-            return kernel
-        return replace(kernel, body=(*kernel.body[:-1], Roles((replace(first, body=body), *others))))
+        return in_first_role(kernel, lambda body: _carried(kernel, body) or body)
 
 
-def _carried(kernel: TileKernel, role: Role) -> tuple[TileStmt, ...] | None:
-    turns = [s for s in role.body if isinstance(s, For)]
+def _carried(kernel: TileKernel, role: tuple[TileStmt, ...]) -> tuple[TileStmt, ...] | None:
+    turns = [s for s in role if isinstance(s, For)]
     if len(turns) != 1:
         return None
     outer = turns[0]
@@ -70,9 +65,9 @@ def _carried(kernel: TileKernel, role: Role) -> tuple[TileStmt, ...] | None:
     more = If(Op("lt", (iadd(Index(outer.var), i64(1)), outer.stop), "bool"), tuple(s for s in then if isinstance(s, Await)))
     body = (*top, waits, *middle, *(s for s in go if isinstance(s, Await)), more, *(s for s in go if isinstance(s, Gemm)),
             *(s for s in then if isinstance(s, Gemm)), *early, replace(ended, left=len(products)), *rest)
-    at = role.body.index(outer)
-    return (*role.body[:at], *(at_value(s, outer.var, outer.start) for s in front), replace(outer, body=body), waits,
-            *role.body[at + 1:])
+    at = role.index(outer)
+    return (*role[:at], *(at_value(s, outer.var, outer.start) for s in front), replace(outer, body=body), waits,
+            *role[at + 1:])
 
 
 def _runs(body: tuple[TileStmt, ...]) -> list[tuple[int, int]]:

@@ -76,6 +76,3 @@ def _shared(roles: Roles, moving: set[str]) -> Iterator[tuple[str, str]]:
 def _of_all(body: tuple[TileStmt, ...], told: set[str]) -> tuple[TileStmt, ...]:
     return tuple(replace(s, all=True) if isinstance(s, (Arrive, Fetch)) and s.at.barrier in told else
                  with_bodies(s, lambda b: _of_all(b, told)) for s in body)
-
-
-__all__ = ["Cluster"]

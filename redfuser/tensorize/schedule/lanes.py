@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 
 from redfuser.acrf.expr import Expr, Index, Load, Op, map_children, walk
 from redfuser.target import Target
-from redfuser.tensorize.ir.effects import every, reads, writes
-from redfuser.tensorize.ir.names import Names
-from redfuser.tensorize.ir.nodes import Assign, Buffer, Fill, For, Parallel, ReduceTile, TileKernel, TileStmt
-from redfuser.tensorize.ir.parts import LANES, RUN
+from redfuser.tensorize.ir.effects import Names, every, reads, writes
+from redfuser.tensorize.ir.nodes import Assign, Fill, For, Parallel, ReduceTile, TileKernel, TileStmt
+from redfuser.tensorize.ir.parts import LANES, RUN, Buffer
 from redfuser.tensorize.model.layout import layouts
 
 

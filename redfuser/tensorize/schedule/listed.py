@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 from redfuser.acrf.expr import Cast, Expr, Index, Load
 from redfuser.acrf.index import i64
-from redfuser.tensorize.ir.effects import at_value, every, writes
-from redfuser.tensorize.ir.names import Names
-from redfuser.tensorize.ir.nodes import For, Param, TileKernel
+from redfuser.tensorize.ir.effects import Names, at_value, every, writes
+from redfuser.tensorize.ir.nodes import For, TileKernel
+from redfuser.tensorize.ir.parts import Param
 
 
 @dataclass(frozen=True, slots=True)

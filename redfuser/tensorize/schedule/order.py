@@ -7,7 +7,7 @@ from math import prod
 
 from redfuser.acrf.expr import Expr, Index, walk
 from redfuser.acrf.index import i64, iadd, ifloordiv, imod, imul
-from redfuser.tensorize.ir.names import Names
+from redfuser.tensorize.ir.effects import Names
 from redfuser.tensorize.ir.nodes import Copy, For, Gemm, TileKernel
 from redfuser.tensorize.schedule.counts import counts
 

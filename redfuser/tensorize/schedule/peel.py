@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from redfuser.acrf.affine import Indices
 from redfuser.acrf.expr import Const, Expr, Index, Load, Op, walk
-from redfuser.acrf.index import i64, iadd, ifloordiv, imax, imin, imul
-from redfuser.tensorize.ir.effects import with_bodies
-from redfuser.tensorize.ir.nodes import For, Gemm, If, Roles, TileKernel, TileStmt
+from redfuser.acrf.index import i64, iadd, ifloordiv, imax, imin, imul, isub
+from redfuser.tensorize.ir.effects import in_first_role, with_bodies
+from redfuser.tensorize.ir.nodes import For, Gemm, If, TileKernel, TileStmt
 
 _FAR = 1 << 40
 """An extent that no range says anything of."""
@@ -33,10 +33,7 @@ class Peel:
     block: where it is one step for all, the last, nothing was gained; nor where each step asks. Changes no value."""
 
     def __call__(self, kernel: TileKernel) -> TileKernel:
-        if not isinstance(kernel.body[-1], Roles):
-            return kernel
-        first, *others = kernel.body[-1].roles
-        return replace(kernel, body=(*kernel.body[:-1], Roles((replace(first, body=_in(first.body)), *others))))
+        return in_first_role(kernel, _in)
 
 
 def _in(body: tuple[TileStmt, ...]) -> tuple[TileStmt, ...]:
@@ -89,7 +86,7 @@ def _difference(cond: Expr, var: str) -> tuple[int, Expr] | None:
     """``(a, b)`` of a comparison that says ``a * var + b < 0``."""
     match cond:
         case Op(name="gt", args=(x, y)) | Op(name="lt", args=(y, x)):
-            return _line(iadd(y, imul(x, -1)), var)
+            return _line(isub(y, x), var)
     return None
 
 

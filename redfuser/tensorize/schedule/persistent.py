@@ -8,8 +8,8 @@ from math import prod
 from redfuser.acrf.expr import Const, Expr, Index, Op
 from redfuser.acrf.index import i64, iadd, ifloordiv, imod, imul
 from redfuser.target import Target
+from redfuser.tensorize.ir.effects import Names
 from redfuser.tensorize.ir.flight import Let
-from redfuser.tensorize.ir.names import Names
 from redfuser.tensorize.ir.nodes import For, TileKernel
 
 

@@ -9,7 +9,8 @@ from math import prod
 from redfuser.acrf.expr import BYTES, Index, Load, Op, walk
 from redfuser.acrf.index import i64, iadd
 from redfuser.tensorize.ir.effects import at_value, every, with_bodies, writes
-from redfuser.tensorize.ir.nodes import Buffer, Copy, For, Gemm, If, Slice, TileKernel, TileStmt
+from redfuser.tensorize.ir.nodes import Copy, For, Gemm, If, TileKernel, TileStmt
+from redfuser.tensorize.ir.parts import Buffer, Slice
 from redfuser.tensorize.model.steps import trips
 
 ROOM = 96

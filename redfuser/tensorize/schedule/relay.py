@@ -7,26 +7,12 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from redfuser.acrf.expr import Expr, Index, Load, map_children
-from redfuser.acrf.index import i64, iadd, imax, imul
+from redfuser.acrf.index import i64, iadd, imax, isub
 from redfuser.target import Target
-from redfuser.tensorize.ir.effects import every, reads, with_exprs, writes
+from redfuser.tensorize.ir.effects import Names, every, reads, with_exprs, writes
 from redfuser.tensorize.ir.flight import Arrive, Await, Drain, Meet, Send, Sent
-from redfuser.tensorize.ir.names import Names
-from redfuser.tensorize.ir.nodes import (
-    Barrier,
-    Buffer,
-    Copy,
-    For,
-    Gemm,
-    Parallel,
-    ReduceTile,
-    Role,
-    Roles,
-    Slice,
-    TileKernel,
-    TileStmt,
-)
-from redfuser.tensorize.ir.parts import At
+from redfuser.tensorize.ir.nodes import Copy, For, Gemm, Parallel, ReduceTile, Role, Roles, TileKernel, TileStmt
+from redfuser.tensorize.ir.parts import At, Barrier, Buffer, Slice
 from redfuser.tensorize.schedule.counts import counts
 from redfuser.tensorize.schedule.roles import GROUP, ROWS, Plan, plan
 from redfuser.tensorize.schedule.specialise import KEPT, Parts
@@ -128,11 +114,11 @@ class _Relayed:
             return None
         if any(isinstance(s, ReduceTile) for s in (*steps[1], *after[1])) or not self.settled(own):
             return None
-        count = _minus(Index(loop.var), loop.start)
+        count = isub(Index(loop.var), loop.start)
         front, back = self.step(*steps, count)
         if front is None:
             return None
-        steps_made = _minus(loop.stop, loop.start)
+        steps_made = isub(loop.stop, loop.start)
         if 0 in counts(source, p.loop):  # or fewer: a loop may stop before it starts
             steps_made = imax(steps_made, i64(0))
         late_front, late_back = self.end(*after, own, steps_made)
@@ -279,10 +265,3 @@ def _registers(accumulators: int, threads: int, groups: int, target: Target) -> 
     left = own * (groups + 2) - KEPT
     most = min((accumulators + BESIDES) // STEP * STEP, (left - own + STEP) // groups // STEP * STEP)
     return min(MOST, left - most * groups), most
-
-
-def _minus(a: Expr, b: Expr) -> Expr:
-    return iadd(a, imul(b, -1))
-
-
-__all__ = ["Relay"]

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 from redfuser.acrf.expr import FLOATS, Expr, Index, Load, Op, children, map_children, walk
 from redfuser.acrf.index import at
-from redfuser.tensorize.ir.names import Names
-from redfuser.tensorize.ir.nodes import Assign, Buffer, For, If, Parallel, TileKernel, TileStmt
+from redfuser.tensorize.ir.effects import Names
+from redfuser.tensorize.ir.nodes import Assign, For, If, Parallel, TileKernel, TileStmt
+from redfuser.tensorize.ir.parts import Buffer
 
 Declare = Callable[[str, str, int], str]
 """(stem, dtype, rows) to the name of a new fragment over rows."""

@@ -7,9 +7,9 @@ from math import prod
 
 from redfuser.acrf.expr import BYTES, Const
 from redfuser.target import Target
-from redfuser.tensorize.ir.effects import every, reads, writes
-from redfuser.tensorize.ir.names import Names
-from redfuser.tensorize.ir.nodes import Copy, For, Gemm, If, Parallel, Slice, TileKernel, TileStmt
+from redfuser.tensorize.ir.effects import Names, every, reads, writes
+from redfuser.tensorize.ir.nodes import Copy, For, Gemm, If, Parallel, TileKernel, TileStmt
+from redfuser.tensorize.ir.parts import Slice
 from redfuser.tensorize.model.layout import layouts
 
 GROUP = 128

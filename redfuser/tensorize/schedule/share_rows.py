@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 from redfuser.acrf.expr import Expr, Index, Load, map_children, walk
 from redfuser.tensorize.ir.effects import every, with_bodies
-from redfuser.tensorize.ir.nodes import Buffer, Copy, Parallel, ReduceTile, Slice, TileKernel, TileStmt
+from redfuser.tensorize.ir.nodes import Copy, Parallel, ReduceTile, TileKernel, TileStmt
+from redfuser.tensorize.ir.parts import Buffer, Slice
 from redfuser.tensorize.model.layout import of_products
 
 

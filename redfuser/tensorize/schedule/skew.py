@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from redfuser.acrf.expr import Const, Expr, Index, Op
 from redfuser.acrf.index import i64, iadd
-from redfuser.tensorize.ir.effects import at_value, reads, writes
+from redfuser.tensorize.ir.effects import at_value, in_first_role, reads, writes
 from redfuser.tensorize.ir.flight import Arrive, Await, Drain, Meet
-from redfuser.tensorize.ir.nodes import For, Gemm, Roles, TileKernel, TileStmt
+from redfuser.tensorize.ir.nodes import For, Gemm, TileKernel, TileStmt
 from redfuser.tensorize.schedule.counts import counts
 
 
@@ -32,11 +32,7 @@ class Skew:
     value is computed from the same values in the same order: no rounding changes."""
 
     def __call__(self, kernel: TileKernel) -> TileKernel:
-        if not isinstance(kernel.body[-1], Roles):
-            return kernel
-        first, *others = kernel.body[-1].roles
-        roles = Roles((replace(first, body=self._in(kernel, first.body)), *others))
-        return replace(kernel, body=(*kernel.body[:-1], roles))
+        return in_first_role(kernel, lambda body: self._in(kernel, body))
 
     def _in(self, kernel: TileKernel, body: tuple[TileStmt, ...]) -> tuple[TileStmt, ...]:
         out: list[TileStmt] = []

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from redfuser.acrf.expr import Expr, Index, Load, map_children
-from redfuser.acrf.index import i64, iadd, ifloordiv, imod, imul
+from redfuser.acrf.index import i64, iadd, ifloordiv, imod, imul, isub
 from redfuser.target import Target
 from redfuser.tensorize.ir.effects import every, reads, with_exprs
 from redfuser.tensorize.ir.flight import Arrive, Await, Drain, Fetch, Let, Meet, Send, Sent
-from redfuser.tensorize.ir.nodes import Barrier, Buffer, Copy, For, Gemm, If, Role, Roles, Slice, TileKernel, TileStmt
-from redfuser.tensorize.ir.parts import At, Dim
+from redfuser.tensorize.ir.nodes import Copy, For, Gemm, If, Role, Roles, TileKernel, TileStmt
+from redfuser.tensorize.ir.parts import At, Barrier, Buffer, Dim, Slice
 from redfuser.tensorize.schedule.roles import GROUP, Plan, Ring, plan
 
 KEPT = 24
@@ -85,7 +85,7 @@ class Parts:
         turn = Index(p.outer.var) if p.outer is not None else i64(0)
         if not ring.inner:
             return turn
-        step = _minus(Index(p.loop.var), p.loop.start)
+        step = isub(Index(p.loop.var), p.loop.start)
         return step if p.outer is None else iadd(imul(turn, p.steps), step)
 
     def _at(self, ring: Ring, barrier: str) -> At:
@@ -201,7 +201,3 @@ def _registers(threads: int, groups: int, target: Target) -> int:
     what they take, counted from the launch's own. A kernel that takes more waits for ever."""
     own = target.registers // (threads + GROUP) // 8 * 8
     return 0 if groups < 2 else min(240, (own + (own - KEPT) // groups) // 8 * 8)
-
-
-def _minus(a: Expr, b: Expr) -> Expr:
-    return iadd(a, imul(b, -1))

@@ -8,8 +8,7 @@ from redfuser.acrf.affine import axes_of
 from redfuser.acrf.expr import Expr, Index
 from redfuser.acrf.index import i64
 from redfuser.strategies.alive import TRUE
-from redfuser.tensorize.arguments import argument_name, tensors
-from redfuser.tensorize.geometry import Geometry
+from redfuser.tensorize.geometry import Geometry, argument_name, tensors
 from redfuser.tensorize.ir.nodes import TileKernel
 from redfuser.tensorize.schedule.listed import ListSteps
 from redfuser.tensorize.summary.intervals import derive

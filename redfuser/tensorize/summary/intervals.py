@@ -20,9 +20,9 @@ from math import inf
 
 from redfuser.acrf.affine import axes_of
 from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Const, Expr, Index, Load, Op, Ref, op, refs_of, walk
+from redfuser.acrf.fold import FALSE, TRUE, every, some
 from redfuser.acrf.index import i64, imul
 from redfuser.dtypes import INTS
-from redfuser.tensorize.summary.truths import FALSE, TRUE, every, operation, some
 
 WIDE = 1 << 29
 """A whole number of a side is cut off here, and not known where it is this large."""
@@ -175,7 +175,7 @@ class _Work:
                 a, b = self.interval(x), self.interval(y)
                 if a is not None and b is not None:
                     known, reach = every(a.known, b.known), max(a.reach, b.reach)
-                    return _Interval(operation("min", a.low, b.low), operation("max", a.high, b.high), known, reach)
+                    return _Interval(_bound("min", a.low, b.low), _bound("max", a.high, b.high), known, reach)
             case Op(name="add" | "sub" | "min" | "max" | "mul" | "floordiv" as n, args=(x, y)) if _signed(e):
                 a, b = self.interval(x), self.interval(y)
                 return None if a is None or b is None else self._computed(n, a, b, y)
@@ -198,27 +198,31 @@ class _Work:
         if name == "neg":
             return _Interval(low, high, a.known, a.reach)
         zero = Const(0.0, "f32") if a.low.dtype == "f32" else i64(0)
-        return _Interval(operation("max", operation("max", a.low, low), zero), operation("max", a.high, high), a.known, a.reach)
+        return _Interval(_bound("max", _bound("max", a.low, low), zero), _bound("max", a.high, high), a.known, a.reach)
 
     @staticmethod
     def _computed(name: str, a: _Interval, b: _Interval, y: Expr) -> _Interval | None:
         known, whole = every(a.known, b.known), a.low.dtype == "i64"
         match name:
             case "add":
-                found = _Interval(operation("add", a.low, b.low), operation("add", a.high, b.high), known, a.reach + b.reach)
+                found = _Interval(_bound("add", a.low, b.low), _bound("add", a.high, b.high), known, a.reach + b.reach)
             case "sub":
-                found = _Interval(operation("sub", a.low, b.high), operation("sub", a.high, b.low), known, a.reach + b.reach)
+                found = _Interval(_bound("sub", a.low, b.high), _bound("sub", a.high, b.low), known, a.reach + b.reach)
             case "min" | "max":
-                found = _Interval(operation(name, a.low, b.low), operation(name, a.high, b.high), known, max(a.reach, b.reach))
+                found = _Interval(_bound(name, a.low, b.low), _bound(name, a.high, b.high), known, max(a.reach, b.reach))
             case "mul" if whole and isinstance(y, Const):
                 k = int(y.value)
                 ends = (a.low, a.high) if k >= 0 else (a.high, a.low)
                 found = _Interval(imul(ends[0], k), imul(ends[1], k), known, a.reach * abs(k))
             case "floordiv" if whole and isinstance(y, Const) and int(y.value) > 0:
-                found = _Interval(operation("floordiv", a.low, y), operation("floordiv", a.high, y), known, a.reach)
+                found = _Interval(_bound("floordiv", a.low, y), _bound("floordiv", a.high, y), known, a.reach)
             case _:
                 return None
         return None if whole and found.reach > MOST else found
+
+
+def _bound(name: str, x: Expr, y: Expr) -> Expr:
+    return x if name in ("min", "max") and x == y else op(name, x, y)
 
 
 def settled(e: Expr) -> bool:
@@ -283,6 +287,3 @@ def _compared(name: str, a: _Interval, b: _Interval) -> _Truth:
             same = every(known, op("ge", a.low, b.high), op("le", a.high, b.low))
             return same, every(ordered, op("or", op("lt", a.high, b.low), op("lt", b.high, a.low)))
     return _compared(_NOT[name], a, b)[::-1]
-
-
-__all__ = ["WIDE", "Derived", "Leaf", "derive", "settled"]

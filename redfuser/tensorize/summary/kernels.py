@@ -32,7 +32,8 @@ from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref, map_chil
 from redfuser.acrf.index import i64, iadd, imax, imin, imul
 from redfuser.strategies.names import fresh
 from redfuser.tensorize.geometry import Geometry
-from redfuser.tensorize.ir.nodes import Assign, Buffer, Fill, For, If, Parallel, Param, ReduceTile, TileKernel, TileStmt
+from redfuser.tensorize.ir.nodes import Assign, Fill, For, If, Parallel, ReduceTile, TileKernel, TileStmt
+from redfuser.tensorize.ir.parts import Buffer, Param
 from redfuser.tensorize.ir.typed import typed
 from redfuser.tensorize.summary.intervals import WIDE, Derived, Leaf
 
@@ -229,6 +230,3 @@ def _tensors(e: Expr) -> set[str]:
 
 def _with(e: Expr, known: Mapping[str, Expr]) -> Expr:
     return known[e.name] if isinstance(e, Ref) else map_children(e, lambda x: _with(x, known))
-
-
-__all__ = ["Side", "Summary"]

@@ -47,6 +47,3 @@ def resolved(at: Geometry, e: Expr) -> Expr:
     if isinstance(e, Ref) and not e.indices and e.name in at.facts.lets:
         return resolved(at, at.facts.lets[e.name])
     return map_children(e, lambda x: resolved(at, x))
-
-
-__all__ = ["counts_where"]

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from redfuser.acrf import fuse, parse_cascade
-from redfuser.acrf.check.evaluate import run, run_fused
 from redfuser.acrf.state import Fused, NotFusable
 from redfuser.dtypes import UNIT
 from redfuser.errors import InputError
+from tests.evaluated import run, run_fused
 
 ROOT = Path(__file__).resolve().parents[3]
 CORPUS = sorted((ROOT / "tests" / "corpus").glob("*/*.txt"))

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from redfuser.acrf import fuse, parse_cascade
 from redfuser.acrf.cascade import Cascade, Reduce
-from redfuser.acrf.check.evaluate import run, run_fused
 from redfuser.acrf.state import Fused, NotFusable
 from redfuser.codes import CODES
+from tests.evaluated import run, run_fused
 
 DATA = ["x[l]", "y[l]", "x[l] * y[l]", "abs(x[l])", "x[l] - y[l]", "w[l, n]", "tanh(x[l])", "(2.0 * x[l] + y[l])", "1.0",
         "select(x[l] > 0, y[l], 0.25)", "f32(l)"]

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from redfuser.acrf.check.domains import nearest
-from redfuser.acrf.check.evaluate import run, run_fused
 from redfuser.acrf.check.systems import domain
 from redfuser.acrf.derive.fuse import fuse
 from redfuser.acrf.text import parse_cascade
 from redfuser.errors import InputError
+from tests.evaluated import run, run_fused
 from tests.unit.acrf.corpus import ACCEPT
 
 BY_NAME = {c.name: c for c in ACCEPT}

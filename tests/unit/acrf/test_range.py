@@ -11,10 +11,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from redfuser.acrf.check.evaluate import run, run_fused, share
+from redfuser.acrf.check.evaluate import share
 from redfuser.acrf.derive.fuse import fuse
 from redfuser.acrf.state import Fused
 from redfuser.acrf.text import parse_cascade
+from tests.evaluated import run, run_fused
 from tests.unit.acrf.corpus import ACCEPT
 
 ROWS, LENGTH = 3, 48

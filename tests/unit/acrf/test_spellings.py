@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from redfuser.acrf.check.evaluate import run
 from redfuser.acrf.check.verify import check
 from redfuser.acrf.derive.fuse import fuse
 from redfuser.acrf.text import parse_cascade
 from tests.corpus.torch_spellings import REFUSED, SPELLINGS
+from tests.evaluated import run
 from tests.unit.acrf.corpus import ACCEPT, REFUSE
 
 TEXTS = {c.name: c for c in (*ACCEPT, *REFUSE)}

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from redfuser.acrf.cascade import Reducer
-from redfuser.acrf.check.evaluate import run, run_fused
 from redfuser.acrf.check.samples import segmentations
 from redfuser.acrf.check.verify import check
 from redfuser.acrf.derive.fuse import fuse
@@ -18,6 +17,7 @@ from redfuser.acrf.serial import certificate_from_json, fused_from_json, fused_t
 from redfuser.acrf.state import Fused
 from redfuser.acrf.text import parse_cascade
 from redfuser.errors import ArtifactError
+from tests.evaluated import run, run_fused
 from tests.unit.acrf.corpus import ACCEPT
 from tests.unit.acrf.handmade import attention, raw_variance, variance
 from tests.unit.acrf.mutants import mutants

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from redfuser.acrf.cascade import Let
-from redfuser.acrf.check.evaluate import run, run_fused
 from redfuser.acrf.check.shorten import restated
 from redfuser.acrf.check.verify import check
 from redfuser.acrf.derive.fuse import fuse
 from redfuser.acrf.expr import Cast, Const, Expr, Op, Ref, f32, map_children, op
 from redfuser.acrf.state import Fused
 from redfuser.acrf.text import parse_cascade
+from tests.evaluated import run, run_fused
 
 LAYERNORM = """cascade norm(x0: f32[1, 128, 768], x1: f32[1, 128, 768], x2: f32[768], x3: f32[768]) over l
   p[i, l] = x0[0, i, l] + x1[0, i, l]

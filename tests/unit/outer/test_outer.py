@@ -115,6 +115,13 @@ def test_spelling(name: str) -> None:
     compare(function, args, exact=False)
 
 
+def test_every_operator_of_the_normal_form_is_spelled_and_no_other() -> None:
+    from redfuser.frontend.local import OPERATORS
+    from redfuser.outer.spelling import RULES
+
+    assert set(RULES) | {"call_dps_packed"} == OPERATORS
+
+
 def test_integer_division_that_truncates() -> None:
     """ONNX divides integers so; by a tensor, torch's own spelling would end the process for the smallest integer and -1."""
     import onnx

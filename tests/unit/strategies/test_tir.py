@@ -12,13 +12,13 @@ import torch
 
 from redfuser import tvm_compat as tc
 from redfuser.acrf import fuse, parse_cascade
-from redfuser.acrf.check.evaluate import run
 from redfuser.acrf.state import Fused
 from redfuser.errors import BuildError, LoweringError
 from redfuser.kernels import produce
 from redfuser.runtime import launcher
 from redfuser.strategies import cpu, realise, tir
 from tests import fused_examples as examples
+from tests.evaluated import run
 
 
 @pytest.mark.parametrize(("strategy", "splits"), [("single", 1), ("multi", 3)])

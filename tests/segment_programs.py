@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from redfuser.acrf.cascade import Axis, Extent, Reducer, Tensor, default_dtype
 from redfuser.acrf.expr import Expr
 from redfuser.acrf.facts.algebra import PAYLOAD
-from redfuser.acrf.lines import Line, commas, lines_of
 from redfuser.acrf.state import Fused
 from redfuser.acrf.syntax import REDUCERS
-from redfuser.acrf.text import parse_expr
+from redfuser.acrf.text import Line, commas, lines_of, parse_expr
 from redfuser.strategies.program import Block, Kernel, Program
 
 _HEAD = re.compile(r"program (.*): (single|resident|multi|map)(?:, (\d+) splits)?(?:, segments of (\d+))?, axes (.*)$")
