@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,6 +15,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from redfuser.errors import InputError, UnsupportedError
 from redfuser.frontend.dtypes import supported
 from redfuser.frontend.imported import Provenance
+from redfuser.users import quiet
 
 KEPT = frozenset({
     "aten.scaled_dot_product_attention.default", "aten.matmul.default", "aten.linear.default",
@@ -66,15 +65,6 @@ def decompose(program: ExportedProgram) -> ExportedProgram:
                          why=f"{type(error).__name__}: {lines[0] if lines else ''}",
                          help="return what the model changes: state in an attribute, or a tensor that shares memory with "
                               "another") from error
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Without the warning that torch's own tree code gives about itself whenever it copies an export. Nothing of the model's
-    is hidden: the filter is that one message."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)` is deprecated", FutureWarning)
-        yield
 
 
 Origin = Callable[[str], tuple[str, str]]
