@@ -80,6 +80,10 @@ def gated(x: Tensor, w: Tensor, g: Tensor) -> Tensor:
     return (F.silu(h) * g.float()).to(x.dtype)
 
 
+def gating(x: Tensor, w: Tensor, g: Tensor) -> Tensor:
+    return F.silu(g) * (x.float() @ w.float().T).to(x.dtype)
+
+
 def difference(q: Tensor, k: Tensor, v: Tensor, g: Tensor, h: Tensor) -> Tensor:
     """Differential attention whose weights nothing rounds: two sums of 128 columns, and one that is rounded."""
     p, r = ((x.float() @ y.float().mT * 0.125).softmax(-1) for x, y in ((q, k), (g, h)))
@@ -109,6 +113,8 @@ def _products() -> Iterator[Program]:
         yield Program("roles", f"{dtype} 5x904x328x1000 product", product, ins)
         ins = (In("x", (1160, 2048), dtype), w(2312, 2048))
         yield Program("roles", f"{dtype} 1160x2048x2312 product", product, ins)
+        for what, fn in (("gating", gating), ("residual", residual)):  # a loop of many steps, and a map of what it leaves
+            yield Program("roles", f"{dtype} 1160x2048x2312 {what}", fn, (*ins, In("r", (1160, 2312), dtype)))
 
 
 def programs() -> Iterator[Program]:
