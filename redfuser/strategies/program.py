@@ -184,8 +184,8 @@ class Program:
 
 
 def made_again(walk: Sequence[Block], before: Sequence[Block], raxis: str | None, stored: Collection[str]) -> tuple[Block, ...]:
-    """Of the blocks of earlier walks of a row that is not held those whose elements ``walk`` reads, in their order: what is on chip
-    of them is the last segment's. ``stored`` results are read, or evaluated, where they are."""
+    """Of the blocks of earlier walks of a row that is not held those whose elements ``walk`` reads, in their order: what is
+    on chip of them is the last segment's. ``stored`` results are read, or evaluated, where they are."""
     live = {r for b in walk for e in b.exprs for r in refs_of(e)}
     found: list[Block] = []
     for b in reversed(before):
