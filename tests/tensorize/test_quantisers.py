@@ -22,15 +22,14 @@ from redfuser.tensorize.ir.nodes import (
     Assign,
     Buffer,
     Copy,
-    Dim,
     Parallel,
     Param,
     ReduceTile,
-    Slice,
     TileKernel,
     TileProgram,
 )
 from redfuser.tensorize.ir.parse import parse
+from redfuser.tensorize.ir.parts import Dim, Slice
 from redfuser.tensorize.ir.verify import verify_kernel
 from redfuser.tensorize.model.registers import rounded, together
 from redfuser.tensorize.nan import halves
