@@ -18,9 +18,18 @@ from redfuser.target import target
 from redfuser.tensorize import TileConfig, configs, tensorize
 from redfuser.tensorize.ir import interpret
 from redfuser.tensorize.ir.effects import every
-from redfuser.tensorize.ir.nodes import Assign, Copy, Parallel, ReduceTile, TileKernel, TileProgram
+from redfuser.tensorize.ir.nodes import (
+    Assign,
+    Buffer,
+    Copy,
+    Parallel,
+    Param,
+    ReduceTile,
+    TileKernel,
+    TileProgram,
+)
 from redfuser.tensorize.ir.parse import parse
-from redfuser.tensorize.ir.parts import Buffer, Dim, Param, Slice
+from redfuser.tensorize.ir.parts import Dim, Slice
 from redfuser.tensorize.ir.verify import verify_kernel
 from redfuser.tensorize.model.registers import rounded, together
 from redfuser.tensorize.nan import halves
