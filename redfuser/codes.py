@@ -148,7 +148,7 @@ CODES: dict[str, str] = {
     "RF350": "a strategy, split count or segment length that means nothing",
     "RF351": "the segment program is not well formed (a verifier failed: our bug)",
     # RF484 to RF499: tiles and their TileLang text
-    "RF484": "a walk of listed steps where nothing tells which",
+    "RF484": "a walk that leaves steps out where nothing tells which",
     "RF485": "a symbolic extent where a tile needs a static one",
     "RF486": "an accumulator with more than one free axis",
     "RF487": "a value is used by a tile before it exists",

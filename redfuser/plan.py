@@ -171,13 +171,13 @@ def _candidates(name: str, program: Any, arch: str, verify: str, passed: list[No
     from redfuser.strategies.symbols import at
     from redfuser.target import target
     from redfuser.tensorize import configs, spec_skeleton, tensorize
-    from redfuser.tensorize.hidden import listed_first
+    from redfuser.tensorize.hidden import walked_first
     from redfuser.tensorize.schedule.history import History
     from redfuser.tensorize.tiles import tensorize_sizes
 
     usual = at(program, {s.name: s.usual for s in symbols}) if symbols else program
     machine, failure, found = target(arch), None, False
-    legal = first_configurations(program, machine, listed_first) if order is list and not symbols else \
+    legal = first_configurations(program, machine, walked_first) if order is list and not symbols else \
         [c for c in configs(usual, machine) if not (symbols and c.persistent)]
     for rank, config in enumerate(order(legal)[:CANDIDATES]):
         try:
@@ -191,7 +191,8 @@ def _candidates(name: str, program: Any, arch: str, verify: str, passed: list[No
             continue
         found = True
         source = tilelang.print_program(tiles, machine.kind)
-        request = Request(source, spec_skeleton(tiles), name, arch, tilelang.build_config(tiles, config))
+        request = Request(source, spec_skeleton(tiles), name, arch, tilelang.build_config(tiles, config),
+                          tilelang.limit_s(tiles))
         yield rank, config, tiles, {"passes": str(history), "tiles": str(tiles), "source": source}, request, checks
     if not found and failure is not None:
         raise failure

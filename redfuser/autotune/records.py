@@ -41,10 +41,12 @@ class Choice:
         how = self.strategy + (f" x{self.splits}" if self.splits > 1 else "")
         if self.config is None:
             return how
+        from redfuser.tensorize.config import WALKS
+
         c = self.config
         columns = f", columns {c['columns']}" if c.get("columns") else ""
         return (f"{how}, {c.get('rows')} rows x {c.get('segment')}, {c.get('threads')} threads, {c.get('stages')} stages, "
-                f"{c.get('schedule')}{columns}{', listed steps' * (c.get('walk') == 'listed')}")
+                f"{c.get('schedule')}{columns}{WALKS.get(c.get('walk', 'all'), '')}")
 
 
 @dataclass(frozen=True, slots=True)

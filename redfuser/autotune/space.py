@@ -78,10 +78,10 @@ def _of(program: Any, strategy: str, arch: str, own: bool, texts: set[str]) -> I
         yield Candidate(Choice(strategy, program.splits), None, 0, own)
         return
     from redfuser.tensorize.config import walks
-    from redfuser.tensorize.hidden import listed_first
+    from redfuser.tensorize.hidden import walked_first
 
     machine = target(arch)
-    known = walks(listed_first(program, machine))
+    known = walks(walked_first(program, machine))
     for rank, config in enumerate([c for c in known if c.walk == known[0].walk][:LOOKED]):
         found = _lowered(program, config, machine)
         if found is not None and found[0] not in texts:

@@ -91,6 +91,8 @@ def draws(cascade: Cascade) -> Iterator[Draw]:
     if _filled(cascade):
         for n in [t.name for t in floats if t.name not in along] or along:
             yield Draw(f"{n} inf among positive", "positive", {n: "inf"})
+            yield Draw(f"{n} -inf from the half on", "positive", {n: "half"}, deep=True)
+            yield Draw(f"{n} -inf at the half", "positive", {n: "half"}, deep=True, turn=1)
     if (found := sort(cascade)) is not None:
         over = dict.fromkeys(above(cascade, found), "positive")
         for dtype in found.types:
@@ -227,7 +229,8 @@ def _told_apart(cascade: Cascade) -> frozenset[str]:
 
 def _filled(cascade: Cascade) -> bool:
     """Does a mask put a number in the place of what it hides? That number counts where what is left of a row is lower still:
-    where an infinity meets numbers of one sign (:func:`draws`), all of a row is -inf, and of the next one nothing."""
+    where an infinity meets numbers of one sign (:func:`draws`), all of a row is -inf: of every other row, of all rows of
+    a tile and none of another, or of one row alone."""
     return any(isinstance(y, Const) and y.dtype in FLOATS and -inf < float(y.value) < LOW for s in cascade.stmts
                for x in walk(s.expr) if isinstance(x, Op) and x.name == "select" for y in children(x))
 

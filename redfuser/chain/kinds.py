@@ -24,7 +24,7 @@ SINGLE = (1, 2, 4, 7)
 """Turns at which a row has a NaN, at each of its ends."""
 
 
-CHOOSING = frozenset({"positive", "decades", "ties", "outlier", "hidden", "least", "nan", "inf"})
+CHOOSING = frozenset({"positive", "decades", "ties", "outlier", "hidden", "least", "nan", "inf", "half"})
 """Kinds for which more is drawn than numbers near zero."""
 
 
@@ -131,6 +131,8 @@ def floats(rng: np.random.Generator, dtype: str, shape: tuple[int, ...], kind: s
         case "least":
             number = np.where(rng.random(shape) < 0.3, -1e4, top * place.least)
             x = np.where(hidden | _part(shape, place, PARTS), number, normal)
+        case "half":
+            x = np.where(_half(shape, place.turn), -np.inf, np.abs(normal) + 0.3)
         case "nan" | "inf":
             at, side = _single(rng, shape, place) if place.along in (None, len(shape) - 1) else (few, sign)
             x = np.where(at, np.nan if kind == "nan" else side * np.inf, normal)
@@ -195,6 +197,14 @@ def _single(rng: np.random.Generator, shape: tuple[int, ...], place: Place) -> t
     which: Array = turn // 2 % 8
     chosen = np.where(which < 4, _ends_of(shape[row])[which % 4], rng.integers(0, max(1, shape[row]), turn.shape))
     return (_parity(turn) == 1) & (at == chosen), np.where(_parity(turn // 2) == 1, -1.0, 1.0)
+
+
+def _half(shape: tuple[int, ...], turn: int) -> Array:
+    """One element of every row from the half of them on, or (turn 1) of the first of those alone."""
+    each = np.arange(int(np.prod(shape[:-1]))).reshape((*shape[:-1], 1)) if shape else np.zeros((), np.int64)
+    half = each.size // 2
+    chosen = each == half if turn else each >= half
+    return chosen & (np.arange(shape[-1]) == 0) if shape else chosen
 
 
 def _parity(x: Array) -> Array:

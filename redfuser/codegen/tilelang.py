@@ -15,11 +15,13 @@ from redfuser.codegen.apart import SINGLY, apart
 from redfuser.codegen.dialects import CUDA, DIALECTS, EIGHT, HALVES, WARPS, Dialect
 from redfuser.codegen.exchange import exchanges
 from redfuser.codegen.expressions import Expressions
+from redfuser.codegen.pool import DEFAULT_LIMIT_S
 from redfuser.codegen.roles import ARRIVE, ARRIVE_ALL, AS_SUM, POLICIES, SWIZZLE, RolePrinter, options, role_kernel
 from redfuser.codegen.scan import SCAN
 from redfuser.codegen.scan import called as scanned
 from redfuser.errors import LoweringError
 from redfuser.tensorize.config import TileConfig
+from redfuser.tensorize.ir.effects import every
 from redfuser.tensorize.ir.flight import Flight
 from redfuser.tensorize.ir.nodes import (
     Copy,
@@ -31,6 +33,7 @@ from redfuser.tensorize.ir.nodes import (
     ReduceTile,
     Roles,
     ScanTile,
+    Stop,
     TileKernel,
     TileProgram,
     TileStmt,
@@ -52,6 +55,11 @@ def pass_configs(program: TileProgram) -> dict[str, Any]:
     if not any(k.warp_specialized for k in program.kernels):
         return {"tl.disable_warp_specialized": True}
     return {}
+
+
+def limit_s(program: TileProgram) -> float:
+    """Seconds that compilers may take: as long for each kernel with products, whose loops are what takes time."""
+    return DEFAULT_LIMIT_S * max(1, sum(any(isinstance(s, Gemm) for s in every(k.body)) for k in program.kernels))
 
 
 def print_program(program: TileProgram, dialect: str = "cuda") -> str:
@@ -189,6 +197,8 @@ class _Printer(Expressions):
                 return [*comment, f"for {var} in {head}:", *("    " + line for line in self.inside(body, var, stages))]
             case If(cond, body):
                 return [*comment, f"if {self.expr(cond)}:", *("    " + line for k in body for line in self.stmt(k))]
+            case Stop(cond):
+                return [*comment, f"if {self.expr(cond)}:", "    T.thread_return()"]
         if isinstance(s, Flight) and self.roles is not None:
             return [*comment, *self.roles.flight(s)]
         raise LoweringError("RF495", f"the TileLang printer does not know {type(s).__name__}")

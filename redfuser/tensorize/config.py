@@ -11,7 +11,7 @@ from redfuser.strategies.select import FEW, OWN
 from redfuser.tensorize.axes import neighbours
 
 Schedule = Literal["auto", "overlap", "overlap-lanes", "persistent", "persistent-lanes", "relay"]
-Walk = Literal["all", "listed"]
+Walk = Literal["all", "listed", "needed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,9 @@ class TileConfig:
     once. columns: the widest tile of a column axis, 0
     for all of it; where that is less than all, blocks share the columns and each computes what the rows need by itself.
     schedule: who waits for whom, one of :data:`redfuser.tensorize.schedule.SCHEDULES`. walk: the steps of a row that are made,
-    ``all`` that positions leave, or those that are ``listed`` by a kernel before, which looks at the data
-    (:mod:`redfuser.tensorize.summary`).
+    ``all`` that positions leave, those of them that are ``listed`` by a kernel before, which looks at the data
+    (:mod:`redfuser.tensorize.summary`), or, where a mask hides to a number, as if it hid to -inf, and the others where a row
+    has ``needed`` them (:mod:`redfuser.tensorize.needed`).
     """
 
     rows: int = 128
@@ -94,16 +95,25 @@ class TileConfig:
     def __str__(self) -> str:
         how = "warp-specialised" if self.warp_specialized else "one role"
         how = how if self.schedule == "auto" else f"roles, {self.schedule}"
-        walk = ", listed steps" if self.walk == "listed" else ""
+        walk = WALKS[self.walk]
         return (f"{self.rows} rows x {self.segment}, {self.threads} threads, {self.stages} stages, {how}, "
                 f"weights in {self.weights}{walk}")
 
 
+WALKS: dict[Walk, str] = {"all": "", "listed": ", listed steps", "needed": ", hidden steps where a row needs them"}
+"""What is said of a walk."""
+
+
+def walked(config: TileConfig, walk: Walk) -> TileConfig:
+    """The same with another walk, a block for each tile unless it is the walk of all steps."""
+    one = config.schedule if walk == "all" else _ONE_TILE.get(config.schedule, config.schedule)
+    return replace(config, walk=walk, schedule=one)
+
+
 def walks(legal: Sequence[TileConfig]) -> list[TileConfig]:
-    """Configurations, and behind them the same with walks of listed steps, a block for each tile: what may be asked for and
-    measured beside what the model chooses among."""
-    listed = (replace(c, walk="listed", schedule=_ONE_TILE.get(c.schedule, c.schedule)) for c in legal)
-    return list(dict.fromkeys((*legal, *listed)))
+    """Configurations, and behind them the same with the other walks: what may be asked for and measured beside what the model
+    chooses among."""
+    return list(dict.fromkeys((*legal, *(walked(c, w) for w in WALKS if w != "all" for c in legal))))
 
 
 _ONE_TILE: dict[Schedule, Schedule] = {"persistent": "overlap", "persistent-lanes": "overlap-lanes"}

@@ -4,6 +4,7 @@ those over tiles. With symbolic sizes at some of them, and merged."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import reduce
 
 from redfuser.errors import LoweringError
@@ -19,6 +20,7 @@ from redfuser.tensorize.ir.symbols import bound, merge
 from redfuser.tensorize.ir.verify import verify
 from redfuser.tensorize.lower import lower_kernel
 from redfuser.tensorize.model import require_room
+from redfuser.tensorize.needed import Tiles, asking, shorter
 from redfuser.tensorize.schedule import Pass, passes, scheduled
 from redfuser.tensorize.summary import summary
 
@@ -43,6 +45,10 @@ def tensorize(program: Program, config: TileConfig, target: Target, watch: Watch
         if own.walk == "listed" and kernel is program.kernels[0]:
             before, through, scratch = _listed(at, tiles, through)
             kernels += [scheduled(k, passes("auto", target), watch) for k in before]
+        if own.walk == "needed" and kernel is program.kernels[0]:
+            first, asked = _needed(at, tiles)
+            kernels += [scheduled(first, through, watch), scheduled(asked.kernel(), passes("auto", target), watch)]
+            tiles, through, scratch = replace(tiles, name=f"{tiles.name}_again"), (*through, asked.only()), asked.scratch
         kernels.append(scheduled(tiles, through, watch))
         roundings += added
     if together:
@@ -75,6 +81,21 @@ def _listed(at: Geometry, tiles: TileKernel, through: tuple[Pass, ...]) -> tuple
     made, walk = found
     scratch = [TensorArg(p.name, p.dtype, p.shape, "workspace") for p in made.scratch]
     return [made.bounding(), made.listing()], (walk, *through), scratch
+
+
+def _needed(at: Geometry, tiles: TileKernel) -> tuple[TileKernel, Tiles]:
+    """The kernel that walks the steps that positions leave, of one that walks all of them, and what asks where those were not
+    enough. Raises LoweringError RF484 where nothing can."""
+    found = asking(at.program)
+    shortened = shorter(begin(found[0], found[0].kernels[0], at.config, at.target)) if isinstance(found, tuple) else found
+    if isinstance(found, str) or isinstance(shortened, str):
+        raise LoweringError("RF484", f"{tiles.name}: no steps to leave to the rows that need them",
+                            why=found if isinstance(found, str) else str(shortened), help="every step is made")
+    first, _ = lower_kernel(shortened)
+    (program, name) = found
+    taken = {n for t, _ in tensors(program) for n in (t.name, argument_name(program, t.name))}
+    taken |= {*(b.name for b in tiles.buffers), *(v for v, _ in tiles.grid), *(v for v, _ in tiles.lets), *at.roles.grid, "T"}
+    return first, Tiles(shortened, name, shortened.params[name], shortened.stores[name][1], frozenset(taken))
 
 
 def _with_roles(kernels: list[TileKernel]) -> bool:

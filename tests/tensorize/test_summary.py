@@ -29,7 +29,7 @@ from redfuser.strategies import realise
 from redfuser.strategies.program import Program
 from redfuser.target import target
 from redfuser.tensorize import TileConfig, TileProgram, configs, tensorize, tiles
-from redfuser.tensorize.hidden import listed_first
+from redfuser.tensorize.hidden import walked_first
 from redfuser.tensorize.ir import interpret
 from redfuser.tensorize.ir.nodes import For, Roles
 from redfuser.tensorize.ir.parse import parse
@@ -415,7 +415,7 @@ def large(mask: str, length: int) -> Fused:
 def test_steps_are_listed_where_the_list_is_cheap(mask: str, length: int, listed: bool) -> None:
     """The list must take less than the part of the walk that is taken to be hidden; blocks compute one tile each then."""
     program = realise(large(mask, length), "single")
-    known, usual = listed_first(program, H200), configs(program, H200)
+    known, usual = walked_first(program, H200), configs(program, H200)
     assert all(c.walk == "all" for c in usual) and (known[0].walk == "listed") == listed
     assert known == [*known[:listed], *usual] and not (listed and known[0].persistent)
     made = produce("attention", program.fused, "sm_90a", build=False, verify="0")
@@ -438,7 +438,7 @@ def test_a_defect_of_listed_steps_is_told(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_steps_are_not_listed_without_roles() -> None:
-    assert all(c.walk == "all" for c in listed_first(realise(large("documents", 8192), "single"), target("sm_80")))
+    assert all(c.walk == "all" for c in walked_first(realise(large("documents", 8192), "single"), target("sm_80")))
 
 
 @pytest.mark.parametrize(("length", "walk"), [(8192, "listed"), (512, None)])

@@ -82,7 +82,7 @@ def visible(mask: str, i: torch.Tensor, j: torch.Tensor, queries: int, keys: int
 
 
 def masked(way: Way, s: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
-    value = {"finfo.min": torch.finfo(s.dtype).min, "-1e4": -1e4}.get(way.fill, NEG_INF)
+    value = {"finfo.min": torch.finfo(s.dtype).min, "-1e4": -1e4, "-1e9": -1e9}.get(way.fill, NEG_INF)
     match way.fill:
         case "where":
             return torch.where(keep, s, NEG_INF)

@@ -39,7 +39,7 @@ class In:
 class Program:
     """``fn(*inputs)`` as its user would write it. strategy, splits: what the kernel is forced to, or empty for the model's
     choice. roles: kernels whose warp groups have roles go first, where the model would leave them for larger grids. walk: the
-    steps that a kernel makes of a row are those that are ``listed`` before.
+    steps that a kernel makes of a row are those that are ``listed`` before, or ``needed``.
     ranked: for integer results that are places, the scores that decide them and the values that are ranked; places among
     (nearly) equal ones are free. only: the draws, where they are not the usual ones."""
 

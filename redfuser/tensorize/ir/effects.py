@@ -22,6 +22,7 @@ from redfuser.tensorize.ir.nodes import (
     ReduceTile,
     Roles,
     ScanTile,
+    Stop,
     TileKernel,
     TileStmt,
 )
@@ -52,7 +53,7 @@ def steers(kernel: TileKernel) -> Iterator[Expr]:
         match s:
             case For(start=start, stop=stop):
                 yield from (start, stop)
-            case If(cond=cond):
+            case If(cond=cond) | Stop(cond=cond):
                 yield cond
             case Let(value=value):
                 yield value
@@ -112,6 +113,8 @@ def at_value(s: TileStmt, var: str, value: Expr) -> TileStmt:
             return replace(s, start=put(start), stop=put(stop), body=tuple(at_value(k, var, value) for k in body))
         case If(cond=cond, body=body):
             return replace(s, cond=put(cond), body=tuple(at_value(k, var, value) for k in body))
+        case Stop(cond=cond):
+            return replace(s, cond=put(cond))
         case Await(at, phase):
             return replace(s, at=replace(at, slot=put(at.slot)), phase=put(phase))
         case Arrive(at):
@@ -138,6 +141,8 @@ def reads(s: TileStmt) -> set[str]:
             return {n for k in body for n in reads(k)} | {*loads(start), *loads(stop)}
         case If(cond=cond, body=body):
             return {n for k in body for n in (*reads(k), *writes(k))} | set(loads(cond))
+        case Stop(cond=cond):
+            return set(loads(cond))
         case Roles(roles):
             return {n for r in roles for k in r.body for n in reads(k)}
     return set()
@@ -172,6 +177,8 @@ def with_exprs(s: TileStmt, f: Callable[[Expr], Expr]) -> TileStmt:
             return replace(s, body=tuple(replace(a, expr=f(a.expr)) for a in body))
         case If(cond=cond, body=body):
             return replace(s, cond=f(cond), body=tuple(with_exprs(k, f) for k in body))
+        case Stop(cond=cond):
+            return replace(s, cond=f(cond))
         case For(body=body):
             return replace(s, body=tuple(with_exprs(k, f) for k in body))
     return s
@@ -206,6 +213,8 @@ def renamed(s: TileStmt, old: str, new: str) -> TileStmt:
             return replace(s, body=tuple(renamed(k, old, new) for k in body))
         case If(cond=cond, body=body):
             return replace(s, cond=value(cond), body=tuple(renamed(k, old, new) for k in body))
+        case Stop(cond=cond):
+            return replace(s, cond=value(cond))
     return s
 
 

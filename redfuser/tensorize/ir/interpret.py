@@ -22,7 +22,7 @@ from redfuser.sizes import Unfit, solved
 from redfuser.tensorize.ir.block import Block, Parted, garbage
 from redfuser.tensorize.ir.crew import Crew
 from redfuser.tensorize.ir.effects import alike
-from redfuser.tensorize.ir.nodes import Roles, TileKernel, TileProgram
+from redfuser.tensorize.ir.nodes import Roles, Stop, TileKernel, TileProgram
 from redfuser.tensorize.ir.pointwise import NUMPY_DTYPES, storage
 from redfuser.tensorize.ir.spans import spans
 from redfuser.tensorize.ir.symbols import bound
@@ -118,7 +118,9 @@ def _run_blocks(kernel: TileKernel, views: Mapping[str, np.ndarray], dtypes: Map
                 block.vars.update({v: at + rank * (v == beside) for (v, _, _), at in zip(others, point, strict=True)})
                 block.open(kernel)
             for stmt in kernel.body:
-                if isinstance(stmt, Roles):
+                if isinstance(stmt, Stop):
+                    blocks = [b for b in blocks if not b.number(stmt.cond)]
+                elif isinstance(stmt, Roles) and blocks:
                     Crew(blocks, kernel, stmt, seed).run()
                 else:
                     for block in blocks:

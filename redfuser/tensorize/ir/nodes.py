@@ -19,6 +19,7 @@ The grammar, on one screen (``str()`` of every node prints this text, :mod:`redf
                 | "fill" NAME expr
                 | "for" VAR "in" expr ".." expr ["pipelined" INT] ":" {stmt}
                 | "if" expr ":" {stmt}
+                | "stop if" expr                                first of a kernel: such a block does nothing
                 | "roles:" {"role" NAME "of" INT ["registers" INT] ":" {stmt}}
                 | "fetch" slice "->" slice "signals" at ["of all"] | "await" at "phase" expr
                 | "arrive" at ["each"] ["of all"]
@@ -177,6 +178,18 @@ class If:
 
 
 @dataclass(frozen=True, slots=True)
+class Stop:
+    """A block of which this holds ends here, before it has done anything. What it asks lies in tensors that kernels before this
+    one have written."""
+
+    cond: Expr
+    comment: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        return f"stop if {print_expr(self.cond)}"
+
+
+@dataclass(frozen=True, slots=True)
 class Role:
     """What ``groups`` warp groups (of four warps) of a block do: each its part of the rows of every fragment, or of the columns
     (where products go by columns). ``registers`` of a thread once it runs, 0: those of the launch."""
@@ -204,7 +217,7 @@ class Roles:
 Exact = Literal["", "all", "small"]
 EXACT: dict[Exact, str] = {"": "", "all": " exact", "small": " exact small"}
 
-TileStmt = Union[Copy, Gemm, ReduceTile, ScanTile, Parallel, Fill, For, If, Roles, Flight]
+TileStmt = Union[Copy, Gemm, ReduceTile, ScanTile, Parallel, Fill, For, If, Stop, Roles, Flight]
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from redfuser.tensorize.ir.nodes import (
     Role,
     Roles,
     ScanTile,
+    Stop,
     TensorArg,
     TileKernel,
     TileProgram,
@@ -168,6 +169,8 @@ class _Reader:
                 return For(m[1], self.index(m[2]), self.index(m[3]), self.stmts(depth + 1), int(m[4] or 0))
             case "if":
                 return If(self.expr(rest.removesuffix(":")), self.stmts(depth + 1))
+            case "stop" if rest.startswith("if "):
+                return Stop(self.expr(rest.removeprefix("if ")))
             case "roles:":
                 return Roles(tuple(self.role(inner, depth + 1) for inner in self.block(depth + 1)))
             case "fetch":

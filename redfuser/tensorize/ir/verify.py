@@ -9,7 +9,7 @@ from math import prod
 
 from redfuser.acrf.expr import FLOATS, Index
 from redfuser.errors import InternalError
-from redfuser.tensorize.ir.effects import every, writes
+from redfuser.tensorize.ir.effects import every, loads, writes
 from redfuser.tensorize.ir.flight import Arrive, Await, Drain, Fetch, Let, Send, Turn
 from redfuser.tensorize.ir.nodes import (
     Copy,
@@ -22,6 +22,7 @@ from redfuser.tensorize.ir.nodes import (
     Role,
     Roles,
     ScanTile,
+    Stop,
     TileKernel,
     TileProgram,
     TileStmt,
@@ -152,6 +153,12 @@ class _Checker(Uses):
                 before = set(self.full)
                 self.block(body)
                 self.full = before  # may not have run
+            case Stop(cond):
+                asked = {self.homes.get(n) for n in loads(cond)}
+                if s is not self.kernel.body[0] or self.kernel.cluster > 1 or not all(isinstance(h, Param) for h in asked):
+                    self.say("what is first of a block alone, and asks what it was given,", s)
+                if self.expr(cond, s) != "bool":
+                    self.say("a condition that is no bool", s)
             case Roles(roles):
                 self.roles(roles, s)
             case Await(at, phase):

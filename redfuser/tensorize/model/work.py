@@ -22,6 +22,7 @@ from redfuser.tensorize.ir.nodes import (
     ReduceTile,
     Roles,
     ScanTile,
+    Stop,
     TileKernel,
     TileStmt,
 )
@@ -159,6 +160,8 @@ def _of(counting: _Counting, body: tuple[TileStmt, ...], at: Mapping[str, int | 
             case Roles(roles):
                 for role in roles:
                     found.add(replace(_of(counting, role.body, at), steps=0.0), 1.0)
+            case Stop():  # it is there since most blocks end here
+                break
             case If(_, inner) if counting.target.prefetch and all(isinstance(k, Copy) for k in inner):
                 found.add(_of(counting, inner, at), 1.0)  # one turn too many, and none of four too few
             case If(cond, inner):

@@ -11,6 +11,7 @@ from redfuser.target import Target
 from redfuser.tensorize.config import Schedule
 from redfuser.tensorize.ir.nodes import TileKernel
 from redfuser.tensorize.schedule.ask_early import AskEarly
+from redfuser.tensorize.schedule.asked import OnlyAsked
 from redfuser.tensorize.schedule.carry import Carry
 from redfuser.tensorize.schedule.cluster import Cluster
 from redfuser.tensorize.schedule.grid import FoldGrid
@@ -50,7 +51,7 @@ MET: tuple[Pass, ...] = (ShareRows(),)
 """Behind them, where products are those of single warps or waves."""
 REGROUPS = frozenset({SumByLane.__name__})
 """Passes that add the same terms in another order: what they keep is the digits in float64, not the bits."""
-LEAVES_OUT = frozenset({ListSteps.__name__})
+LEAVES_OUT = frozenset({ListSteps.__name__, OnlyAsked.__name__})
 """Passes after which something that counts for nothing is not read: where that is no number, or infinite, a result may be what
 a mask says it is (docs/algebra.md) where it was not before."""
 
