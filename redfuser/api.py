@@ -19,7 +19,8 @@ def compile(model: Any, args: Any = None, kwargs: Any = None, *, target: str | N
     """Compile a model; the result is called like the original.
 
     model: an ExportedProgram; a module or function with example ``args`` / ``kwargs`` (tensors of the shapes and dtypes
-    to compile for); an ONNX path, bytes or ModelProto; a Relax IRModule.
+    to compile for); an ONNX path, bytes or ModelProto; a Relax IRModule. Examples beside a model that
+    has shapes of its own must be of these (RF505 ...).
     target: ``cpu``, ``cuda`` (this machine's GPU), ``sm_80``, ``sm_86``, ``sm_89``, ``sm_90a``, ``sm_100``, ``sm_120``,
     ``gfx942``, ``gfx90a``; building needs no GPU. AMD's kernels are HIP text until a ROCm toolchain compiles them
     (``redfuser build``, docs/rocm.md).

@@ -22,6 +22,7 @@ from redfuser.errors import InputError, NumericsError, RedFuserError
 from redfuser.places import Ranking, Recorder, astray
 from redfuser.reported import Numerics
 from redfuser.rule import ACCUMULATOR, FACTOR, limit
+from redfuser.users import quiet
 
 PROMOTED = (torch.float16, torch.bfloat16, torch.float32)
 WIDE = dict.fromkeys(PROMOTED, torch.float64) | {torch.complex64: torch.complex128}
@@ -200,7 +201,8 @@ def reference(fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[
     """``fn(*args, **kwargs)`` in float64 from the same low-precision inputs. A module is copied and its parameters and
     buffers upcast; the original is left as it is. Gradients are off. ``recorder`` remembers what places are chosen from."""
     if isinstance(fn, torch.nn.Module):
-        fn = copy.deepcopy(fn).eval().double()
+        with quiet():
+            fn = copy.deepcopy(fn).eval().double()
 
     args, kwargs = tree_map(_promote, tuple(args)), tree_map(_promote, dict(kwargs or {}))
     with torch.no_grad(), Float64Mode(), recorder or contextlib.nullcontext():

@@ -19,6 +19,7 @@ from redfuser.acrf.state import NotFusable
 from redfuser.autotune.lookup import Records
 from redfuser.describe import describe
 from redfuser.dump import Dump, dumping
+from redfuser.errors import InputError
 from redfuser.kernels import produce_all, with_hip
 from redfuser.plan import Produced
 from redfuser.recheck import Verdict, recheck, refused
@@ -86,6 +87,7 @@ def _run(model: Any, args: Any, kwargs: Any, arch: str, casts: str, build: bool,
 
     trace = Trace()
     imported = trace.run("import", frontend.import_model, model, args, kwargs)
+    _of_its_shapes(model, imported, args, kwargs)
     if arch in TARGETS and TARGETS[arch].kind == "cuda" and not disable:
         imported = trace.run("layout", frontend.channels_last, imported)
     dump.imported(imported)
@@ -130,6 +132,25 @@ def _run(model: Any, args: Any, kwargs: Any, arch: str, casts: str, build: bool,
     alike = {names[r.name]: r for r in kept}
     references = {k: text for k, r in alike.items() if (text := outer.emit_region(imported, r)) is not None} if build else {}
     return Compilation(imported, found, produced, graph, report, references)
+
+
+def _of_its_shapes(model: Any, imported: Any, args: Any, kwargs: Any) -> None:
+    """Raise InputError (RF117, RF502, RF504, RF505, RF511, RF514) for example arguments beside a model that has shapes of its
+    own (exported, ONNX, Relax), where they are not of these."""
+    import torch
+
+    from redfuser.frontend.module import as_call
+    from redfuser.runtime.signature import of_imported
+
+    if (args is None and kwargs is None) or (callable(model) and not isinstance(model, torch.export.ExportedProgram)):
+        return
+    signature = of_imported(imported, 0)
+    try:
+        signature.check(signature.bind(*as_call(args, kwargs)), None)
+    except InputError as error:
+        why = error.why or "an exported program, an ONNX and a Relax model have shapes of their own"
+        raise InputError(error.code, error.what, where="the example arguments", why=why,
+                         help="export it for these arguments, or leave them out") from error
 
 
 @dataclass(slots=True)

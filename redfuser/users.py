@@ -6,6 +6,7 @@ import os
 import re
 import sysconfig
 import traceback
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +30,15 @@ def missing_extra(error: ModuleNotFoundError) -> InputError | None:
     return InputError("RF106", f"{package} is not installed", why=f"it comes with the extra {extra!r} of redfuser",
                       help=f"pip install 'redfuser[{extra}]'" + ("; loading and running saved models needs no extra"
                                                                  if extra == "compile" else ""))
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the warning that torch's own tree code gives about itself whenever it copies an export. Nothing of the model's
+    is hidden: the filter is that one message."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)` is deprecated", FutureWarning)
+        yield
 
 
 @contextmanager

@@ -16,9 +16,11 @@ import numpy as np
 
 from redfuser.acrf.cascade import Cascade, Let, Reduce, Tensor
 from redfuser.acrf.check.domains import NUMPY, Array
+from redfuser.acrf.check.faint import GAPS, above, sort
 from redfuser.acrf.check.stress import BOUNDED
 from redfuser.acrf.expr import COMPARISONS, FLOATS, Const, Expr, Index, Load, Op, Ref, children, walk
 from redfuser.chain import kinds
+from redfuser.chain.faint import left
 from redfuser.chain.kinds import PARTS, PEAKS, SINGLE, Place
 from redfuser.chain.smaller import span
 
@@ -31,7 +33,8 @@ class Draw:
     """A distribution by tensor name, ``default`` for the others. wide: fit for a comparison in float64 to many digits, where
     every input is finite. exactly: asked for that comparison alone. deep: worth several points of every axis. turn: of the
     first row (:mod:`redfuser.chain.kinds`). ordered: what rows and columns are told apart by grows along them, so that whole
-    tiles of them have nothing in common."""
+    tiles of them have nothing in common. faint: how far an element that is hidden behind an exponential lies above all others
+    (:mod:`redfuser.acrf.check.faint`), the first such in odd turns."""
 
     name: str
     default: str = "normal"
@@ -41,6 +44,7 @@ class Draw:
     exactly: bool = False
     turn: int = 0
     ordered: bool = False
+    faint: float = 0.0
 
     @property
     def banded(self) -> bool:
@@ -89,6 +93,11 @@ def draws(cascade: Cascade) -> Iterator[Draw]:
             yield Draw(f"{n} inf among positive", "positive", {n: "inf"})
             yield Draw(f"{n} -inf from the half on", "positive", {n: "half"}, deep=True)
             yield Draw(f"{n} -inf at the half", "positive", {n: "half"}, deep=True, turn=1)
+    if (found := sort(cascade)) is not None:
+        over = dict.fromkeys(above(cascade, found), "positive")
+        for dtype in found.types:
+            for k, gap in enumerate(GAPS[dtype]):
+                yield Draw(f"faint in {dtype}, {k}", kinds=over, turn=k, faint=gap)
     for n in (t.name for t in floats):
         for k in SINGLE if few < PARTS else SINGLE[:1]:
             yield Draw(f"{n} nan, {k}", kinds={n: "nan"}, turn=k)
@@ -128,7 +137,9 @@ def facts(cascade: Cascade) -> Facts:
 
 def inputs(cascade: Cascade, draw: Draw, known: Facts, seed: int = 0) -> dict[str, Array]:
     """An array per input tensor, in the tensor's dtype."""
-    return {t.name: _values(cascade, t, k, draw, known, seed) for k, t in enumerate(cascade.inputs)}
+    given = {t.name: _values(cascade, t, k, draw, known, seed) for k, t in enumerate(cascade.inputs)}
+    found = sort(cascade) if draw.faint else None
+    return given if found is None else left(cascade, found, given, draw.faint, draw.turn % 2 == 1)
 
 
 def _values(cascade: Cascade, t: Tensor, number: int, draw: Draw, known: Facts, seed: int) -> Array:

@@ -65,7 +65,7 @@ def _twin(program: Program, config: TileConfig, deep: bool, grain: int = 1) -> P
     inner = {s.over for s in (*cascade.stmts, *fused.producers) if isinstance(s, Reduce)} - {cascade.raxis}
     columns = {a for s in cascade.stmts for a in s.axes} - (_shared(fused) - tiled) - inner - grid.keys() - {cascade.raxis}
     alone = by_thread(program, config)
-    splits = program.splits if alone else min(program.splits, 3)
+    splits = program.splits if alone else _ranges(program, config.segment, extents.get(cascade.raxis, 1))
     wanted = dict.fromkeys(extents, 2 if deep else 1) | grid
     for a in inner:
         wanted[a] = extents[a] if extents[a] <= (320 if grain == 1 else DEEP) else 2 * (config.chunk or 64) + 32
@@ -87,13 +87,25 @@ def _twin(program: Program, config: TileConfig, deep: bool, grain: int = 1) -> P
     return realise(smaller(fused, wanted), program.strategy, splits, held)
 
 
+def _ranges(program: Program, segment: int, extent: int) -> int:
+    """Of a split row: three, or as many as make several segments of a row that a kernel walks as a whole."""
+    share = max(1, -(-extent // program.splits))
+    return min(program.splits, max(3, -(-_several(program, segment) // share)))
+
+
+def _several(program: Program, segment: int) -> int:
+    """Elements of two segments and a ragged one, where a kernel walks a split row as a whole; else 0."""
+    whole = any(k.kind == "map" for k in program.kernels)
+    return 2 * segment + segment // 2 + 1 if whole else 0
+
+
 def _length(program: Program, segment: int, splits: int, contracts: bool, extent: int) -> int:
     """Elements of the row. A range of a split row keeps its size where that is less than two segments."""
     if program.strategy == "resident":
         return extent
     if splits > 1:
         share = min(-(-extent // program.splits), 2 * segment + segment // 3 + 1)
-        return (splits - 1) * share + share // 2 + 1
+        return max((splits - 1) * share + share // 2 + 1, min(_several(program, segment), extent))
     if not contracts and extent <= WHOLE_ROW:
         return extent
     return 2 * segment + segment // 2 + 1

@@ -36,7 +36,7 @@ def load(spec: str) -> Named:
     if path.suffix.lower() == ".pt2":
         import torch
 
-        from redfuser.frontend.program import quiet
+        from redfuser.users import quiet
 
         try:
             with quiet(), _unlogged("torch.export"):

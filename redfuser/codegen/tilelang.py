@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from redfuser.acrf.expr import Cast, Const, Index, Load, entangled
+from redfuser.acrf.index import i64, iadd
 from redfuser.codegen.apart import SINGLY, apart
 from redfuser.codegen.dialects import CUDA, DIALECTS, EIGHT, HALVES, WARPS, Dialect
 from redfuser.codegen.exchange import exchanges
@@ -21,7 +23,7 @@ from redfuser.codegen.scan import SCAN
 from redfuser.codegen.scan import called as scanned
 from redfuser.errors import LoweringError
 from redfuser.tensorize.config import TileConfig
-from redfuser.tensorize.ir.effects import every
+from redfuser.tensorize.ir.effects import Names, at_value, every
 from redfuser.tensorize.ir.flight import Flight
 from redfuser.tensorize.ir.nodes import (
     Copy,
@@ -40,7 +42,7 @@ from redfuser.tensorize.ir.nodes import (
 )
 from redfuser.tensorize.ir.parts import Buffer, Dim, Slice
 from redfuser.tensorize.model.layout import alone, led
-from redfuser.tensorize.model.registers import together
+from redfuser.tensorize.model.registers import rounded, together, widened
 from redfuser.tensorize.model.steps import unrolled
 
 
@@ -103,6 +105,8 @@ class _Printer(Expressions):
         super().__init__(kernel, dialect)
         self.name = name
         self.shapes = {p.name: p.shape for p in kernel.params} | {b.name: b.shape for b in kernel.buffers}
+        self.wide = {n: Names(kernel).fresh(f"{n}_wide") for n in rounded(kernel)} if dialect is CUDA else {}
+        """Where numbers wait that are rounded to 8 bits by pairs."""
         self.roles = RolePrinter(kernel, self.expr, self.slice, self.inside) if role_kernel(kernel) else None
 
     def lines(self) -> list[str]:
@@ -118,6 +122,8 @@ class _Printer(Expressions):
         inner += [f"{n} = {self.expr(e)}" for n, e in k.lets]
         for b in k.buffers:
             inner.append(self._alloc(b))
+            if b.name in self.wide:
+                inner.append(self._alloc(replace(b, name=self.wide[b.name], dtype="f32")))
         threads: int | str = k.threads
         if self.roles is not None:
             inner += self.roles.head()
@@ -169,12 +175,13 @@ class _Printer(Expressions):
                 return [*comment, *([f"T.clear({c})"] if clear else []), *tail]
             case ReduceTile(lanes=True) if self.roles is not None:
                 return [*comment, *self.roles.by_lane(s)]
-            case ReduceTile(op, src, dst, clear):
+            case ReduceTile(op, src, dst, clear, nan=nan):
                 if {self.dtypes[src], self.dtypes[dst]} & {"f16", "bf16"}:
                     self.called |= {HALVES} & set(self.dialect.prelude)
                 if exchanges(self.kernel):
                     self.called |= {WARPS} & set(self.dialect.prelude)
-                return [*comment, f"T.reduce_{op}({src}, {dst}, dim={len(self.shapes[src]) - 1}, clear={clear})"]
+                keeping = ", nan_propagate=True" * nan
+                return [*comment, f"T.reduce_{op}({src}, {dst}, dim={len(self.shapes[src]) - 1}, clear={clear}{keeping})"]
             case ScanTile() if SCAN in self.dialect.prelude:
                 self.called.add(SCAN)
                 return [*comment, scanned(self.kernel, s, self.shapes)]
@@ -184,11 +191,20 @@ class _Printer(Expressions):
                 return [*comment, f"T.fill({buffer}, {self.expr(value)})"]
             case Parallel(names, extents, body):
                 head = f"for {', '.join(names)} in T.Parallel({', '.join(map(str, extents))}):"
+                if len(body) == 1 and body[0].target in self.wide and (e := widened(body[0].expr)) is not None:
+                    at, to = f"[{', '.join(map(self.expr, body[0].indices))}]", body[0].target
+                    wide = self.wide[to] + at
+                    return [*comment, head, f"    {wide} = {self.eight_bits(e)}",
+                            head, f'    {to}{at} = T.cast({wide}, "{self.spelled["e4m3"]}")']
                 places = [f"    {a.target}[{', '.join(map(self.expr, a.indices))}] = " for a in body]
                 done = self.values(s)
                 first = [line for text in done[0][:-1] for line in (head, f"{places[0]}{text}")]
                 return [*comment, *first, head, *(f"{place}{texts[-1]}" for place, texts in zip(places, done, strict=True))]
             case For(var, start, stop, body, stages):
+                copied = stages and self.kernel.warp_specialized and self.roles is None
+                if copied and stop == iadd(start, i64(1)) and start != i64(0):
+                    at = iadd(start, Index(var))  # TileLang finds no bounds of a single step that begins elsewhere
+                    return self.stmt(replace(s, start=i64(0), stop=i64(1), body=tuple(at_value(k, var, at) for k in body)))
                 bounds = self.expr(stop) if isinstance(start, Const) and start.value == 0 else \
                     f"{self.expr(start)}, {self.expr(stop)}"
                 head = f"T.Pipelined({bounds}, num_stages={stages})" if stages else f"T.serial({bounds})"

@@ -14,12 +14,13 @@ from typing import Any
 import torch
 from torch import fx
 
-from redfuser import settings
+from redfuser import settings, strict
 from redfuser.autotune import lookup
 from redfuser.autotune.device import part_for
 from redfuser.cache import Cache
 from redfuser.dynamo import otherwise
 from redfuser.dynamo.key import key as key_of_graph
+from redfuser.dynamo.key import key_of_program
 from redfuser.dynamo.options import Chosen
 from redfuser.dynamo.recipe import GivenBack, Recipe
 from redfuser.dynamo.told import GraphReport, tell
@@ -104,14 +105,20 @@ def _compiled(gm: fx.GraphModule, inputs: Sequence[Any], chosen: Chosen, name: s
         if captured.program is None:
             tell(GraphReport(name, "views", shapes, seconds=time.perf_counter() - started))
             return gm.forward  # type: ignore[no-any-return]
-        with store.lock(key) if key else contextlib.nullcontext():  # processes of one job meet the same graphs
+        shared = key_of_program(captured.program, inputs, arch, options) if key else ""
+        with store.lock(shared or key) if key else contextlib.nullcontext():  # processes of one job meet the same graphs
             found = _read(store, key) if key else None
+            model = _stored(store, shared) if shared and found is None else None
             if found is None:
-                came = "compiled"
-                payload = _pack(captured.recipe, _artifact(captured.program, arch, part, chosen, name))
+                artifact = b""
+                if model is None:
+                    came, artifact = "compiled", _artifact(captured.program, arch, part, chosen, name)
+                    model = _loaded(artifact)
+                if shared and artifact:
+                    store.put(shared, artifact)
                 if key:
-                    store.put(key, payload)
-                found = _unpack(payload)
+                    store.put(key, _pack(captured.recipe, shared, b"" if shared else artifact))
+                found = captured.recipe, model
     from redfuser.dynamo.program import Program
 
     recipe, model = found
@@ -140,31 +147,44 @@ def _artifact(program: Any, arch: str, part: str, chosen: Chosen, name: str) -> 
 # -- the store ---------------------------------------------------------------------------------------------------------
 
 
-def _pack(recipe: Recipe, artifact: bytes) -> bytes:
-    return json.dumps(recipe.to_json()).encode("utf-8") + b"\n" + artifact
-
-
-def _unpack(payload: bytes) -> tuple[Recipe, Any]:
-    from redfuser.runtime.model import CompiledModel
-
-    head, _, artifact = payload.partition(b"\n")
-    recipe = Recipe.from_json(json.loads(head))
-    with tempfile.TemporaryDirectory(prefix="redfuser-") as folder:
-        path = Path(folder, "graph.rf")
-        path.write_bytes(artifact)
-        return recipe, CompiledModel.load(path)
+def _pack(recipe: Recipe, shared: str, artifact: bytes) -> bytes:
+    """shared: the key that the artifact lies under, for other recipes too; empty where it follows."""
+    return json.dumps({"recipe": recipe.to_json(), "artifact": shared}).encode("utf-8") + b"\n" + artifact
 
 
 def _read(store: Cache, key: str) -> tuple[Recipe, Any] | None:
-    """What the store has for a graph; damage is a miss."""
+    """What the store has for a graph; damage is a miss, and so is an artifact that has gone."""
     payload = store.get(key)
     if payload is None:
         return None
     try:
-        return _unpack(payload)
-    except (ArtifactError, ValueError):
+        head, _, artifact = payload.partition(b"\n")
+        data = json.loads(head)
+        recipe, shared = Recipe.from_json(data["recipe"]), strict.text(data["artifact"])
+        model = _loaded(artifact) if not shared else _stored(store, shared)
+    except (ArtifactError, ValueError, TypeError, KeyError):
         store.drop(key)
         return None
+    return (recipe, model) if model is not None else None
+
+
+def _stored(store: Cache, shared: str) -> Any:
+    """The model under the key of a program, or None."""
+    artifact = store.get(shared)
+    try:
+        return _loaded(artifact) if artifact is not None else None
+    except ArtifactError:
+        store.drop(shared)
+        return None
+
+
+def _loaded(artifact: bytes) -> Any:
+    from redfuser.runtime.model import CompiledModel
+
+    with tempfile.TemporaryDirectory(prefix="redfuser-") as folder:
+        path = Path(folder, "graph.rf")
+        path.write_bytes(artifact)
+        return CompiledModel.load(path)
 
 
 # -- inputs ------------------------------------------------------------------------------------------------------------

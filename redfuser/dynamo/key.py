@@ -1,4 +1,4 @@
-"""The key of a graph in the store: everything that what is compiled of it depends on.
+"""The keys of a graph in the store: everything that its recipe, and that what is compiled of it, depends on.
 
     the graph node by node, its inputs (kind, dtype, shape, strides, device, wants gradients), the modes it is called in,
     options, architecture, and the versions and sources of the compiler
@@ -10,6 +10,7 @@ cannot be named (a function that is not torch's, an object as an argument) makes
 from __future__ import annotations
 
 import enum
+import hashlib
 import os
 import types
 from collections.abc import Callable, Sequence
@@ -26,7 +27,7 @@ from redfuser import verdicts
 from redfuser.cache import key_of
 from redfuser.target import cpu_levels
 
-SCHEMA = 1
+SCHEMA = 2
 PACKAGES = ("torch", "apache-tvm", "apache-tvm-ffi", "tilelang", "triton")
 OWNERS = ("torch", "_operator", "operator", "math", "builtins", "_VariableFunctions", "_TensorBase", "TensorBase")
 """First words of the modules whose functions are what they are called."""
@@ -45,8 +46,42 @@ def key(gm: fx.GraphModule, inputs: Sequence[Any], arch: str, options: Sequence[
         graph = _graph(gm)
     except Unnamed:
         return ""
-    levels = list(cpu_levels()) if arch == "cpu" else []
-    return key_of("dynamo", SCHEMA, graph, [described(x) for x in inputs], modes(inputs), arch, levels, list(options), compiler)
+    given = [described(x) for x in inputs]
+    return key_of("dynamo", SCHEMA, graph, given, modes(inputs), arch, _levels(arch), list(options), compiler)
+
+
+def key_of_program(program: Any, inputs: Sequence[Any], arch: str, options: Sequence[Any]) -> str:
+    """The key of what is compiled of a graph, once it was captured as a function without effects (an ExportedProgram): it knows
+    nothing of its inputs' strides unless its text does, so calls that differ in these alone share it. Nothing where
+    :func:`key` has none, or where the function holds what is no tensor."""
+    compiler = _compiler()
+    if not compiler or program.state_dict:
+        return ""
+    try:
+        graph = _graph(program.graph_module)
+        held = [[name, *_elements(value)] for name, value in sorted(program.constants.items())]
+    except Unnamed:
+        return ""
+    signature = program.graph_signature
+    roles = [[s.kind.name, str(s.target)] for s in (*signature.input_specs, *signature.output_specs)]
+    takes = [_kind(n.meta["val"]) for n in program.graph.nodes if n.op == "placeholder"]
+    what = (graph, roles, takes, held, modes(inputs))
+    return key_of("dynamo program", SCHEMA, *what, arch, _levels(arch), list(options), compiler)
+
+
+def _kind(value: Any) -> list[Any]:
+    return described(value) if not isinstance(value, torch.Tensor) else [str(value.dtype), list(value.shape), value.device.type]
+
+
+def _levels(arch: str) -> list[str]:
+    return list(cpu_levels()) if arch == "cpu" else []
+
+
+def _elements(value: Any) -> list[Any]:
+    if type(value) is not torch.Tensor or value.layout is not torch.strided:
+        raise Unnamed(f"a {type(value).__name__}")
+    flat = value.detach().cpu().contiguous().reshape(-1)
+    return [*_kind(value), hashlib.sha256(flat.view(torch.uint8).numpy()).hexdigest() if flat.numel() else ""]
 
 
 def described(value: Any) -> Any:

@@ -23,7 +23,7 @@ from torch.export.graph_signature import InputKind
 from torch.utils._pytree import tree_map
 
 from redfuser import fourier  # noqa: F401 (defines the operators)
-from redfuser.frontend.program import quiet
+from redfuser.users import quiet
 
 aten, own = torch.ops.aten, torch.ops.redfuser
 Pair = tuple[Any, Any]

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, fx
 from torch.export import ExportedProgram
 
-from redfuser.frontend.program import quiet
+from redfuser.users import quiet
 
 _MADE = ("aten.scalar_tensor.default", "aten.full.default", "aten.new_ones.default", "aten.new_full.default",
          "aten.ones.default", "aten.new_zeros.default")

@@ -14,8 +14,7 @@ from torch.utils import _pytree as pytree
 
 from redfuser.casting import Casts, inside
 from redfuser.errors import InputError, RedFuserError
-from redfuser.frontend.program import quiet
-from redfuser.users import own_code
+from redfuser.users import own_code, quiet
 
 
 class _Wrapped(nn.Module):

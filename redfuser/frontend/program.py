@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import operator
 import re
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -18,13 +16,14 @@ from torch.export.graph_signature import InputKind, OutputKind
 from redfuser.errors import InputError, UnsupportedError
 from redfuser.frontend.dtypes import supported
 from redfuser.frontend.imported import Provenance, refuse_inputs
+from redfuser.users import quiet
 
 KEPT = frozenset({
     "aten.scaled_dot_product_attention.default", "aten.matmul.default", "aten.linear.default",
     "aten.rms_norm.default", "aten.layer_norm.default", "aten.group_norm.default", "aten.silu.default",
     "aten.logsumexp.default", "aten.repeat_interleave.self_int", "aten._safe_softmax.default",
     "aten.softplus.default", "aten.special_log_ndtr.default", "aten.leaky_relu.default", "aten.hardtanh.default",
-    "aten.xlogy.Tensor",
+    "aten.xlogy.Tensor", "aten.multilabel_margin_loss_forward.default",
     "aten.lstm.input", "aten.gru.input", "aten.rnn_tanh.input", "aten.rnn_relu.input",
 })
 """Composite operators that are not decomposed: their converters say more than their parts."""
@@ -67,15 +66,6 @@ def decompose(program: ExportedProgram) -> ExportedProgram:
                          why=f"{type(error).__name__}: {lines[0] if lines else ''}",
                          help="return what the model changes: state in an attribute, or a tensor that shares memory with "
                               "another") from error
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Without the warning that torch's own tree code gives about itself whenever it copies an export. Nothing of the model's
-    is hidden: the filter is that one message."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)` is deprecated", FutureWarning)
-        yield
 
 
 Origin = Callable[[str], tuple[str, str]]

@@ -20,7 +20,7 @@ from redfuser.errors import InternalError, UnsupportedError
 from redfuser.outer.graph import OuterGraph
 from redfuser.outer.layout import SAME, Layouts, copied
 from redfuser.outer.order import Step, schedule
-from redfuser.outer.scope import shape_text
+from redfuser.outer.scope import python_name, shape_text
 from redfuser.outer.spelling import Speller
 from redfuser.tvm_compat import TupleStructInfo, bytes_of, op_name, relax, results, shape_of, variables
 
@@ -214,12 +214,20 @@ class _Emitter(Speller):
         return OuterGraph(source, inputs, results, constants, weights, kernels, dict(sorted(counts.items())), opaque)
 
     def _own(self, outputs: list[str], folded: dict[str, Any], text: list[str]) -> tuple[str, ...]:
-        """The results' names; those that would lie in another's memory are copied in ``text``."""
+        """The results' names; those that would lie in another's memory are copied in ``text``, once: a reshape of what is laid
+        out otherwise would copy too, so the copy comes before it."""
         held = [s.name for s in self.imported.inputs]
         results = [self.names[o] for o in outputs]
+        copy = ".clone(memory_format=torch.contiguous_format)"
         for i in copied([self.vars[o] for o in outputs], self.imported.roots, held, list(folded), self.value):
-            text.append(f"{results[i]}_{i}_own = {results[i]}.clone(memory_format=torch.contiguous_format)")
-            results[i] += f"_{i}_own"
+            name, view = results[i], f".reshape({shape_text(shape_of(self.vars[outputs[i]]))})"
+            at = next((n for n, line in enumerate(text) if line.startswith(f"{name} = ") and line.endswith(view)), None)
+            if at is not None and self.uses[outputs[i]] == 2:  # it is this result, and nothing else reads it
+                text[at] = text[at].removesuffix(view) + copy + view
+                continue
+            results[i] = python_name(f"{name}_{i}_own", self.taken)
+            self.taken.add(results[i])
+            text.append(f"{results[i]} = {name}{copy}")
         return tuple(results)
 
 

@@ -137,13 +137,18 @@ def _members(models: Sequence[Parts]) -> dict[str, bytes | torch.Tensor]:
         members[member], hashes[member] = tensor, digest
         described.append([name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape), member])
     variants: list[dict[str, Any]] = []
+    written: dict[str, Parts] = {}
     folders = 0
     for model in models:
         same = model is first or (model.signature.to_json() == signature and _digests(model) == constants)
         if not same or model.graph.inputs != first.graph.inputs:
             raise ArtifactError("RF607", "the models to save together are not the same model",
                                 help="compile one model for several targets, and save those")
-        if any(_arch(model) == v["arch"] for v in variants):
+        arch = _arch(model)
+        if (earlier := written.setdefault(arch, model)) is not model:
+            if (arch != "any" or earlier.report.target == model.report.target) and _runs(earlier) != _runs(model):
+                raise ArtifactError("RF607", f"two of the models to save together are for {arch}, and differ",
+                                    why="loading picks by the architecture alone", help="save each in a file of its own")
             continue  # two targets for which nothing fused, or one twice
         kernels = {}
         for name, spec in model.kernels.items():
@@ -152,7 +157,7 @@ def _members(models: Sequence[Parts]) -> dict[str, bytes | torch.Tensor]:
         graph = f"graph_{len(variants)}.py" if variants else "graph.py"
         members[graph] = model.graph.source.encode("utf-8")
         _writable(model)
-        variants.append({"arch": _arch(model), "kernels": kernels, "graph": graph, "outputs": model.graph.outputs,
+        variants.append({"arch": arch, "kernels": kernels, "graph": graph, "outputs": model.graph.outputs,
                          "names": dict(model.graph.kernels),
                          "references": dict(model.graph.references), "report": model.report.lasting().to_json(),
                          "stages": [[kernel, list(dumps.items())] for kernel, dumps in model.stages.items()]})
@@ -163,6 +168,11 @@ def _members(models: Sequence[Parts]) -> dict[str, bytes | torch.Tensor]:
             hashes[name] = hashlib.sha256(content).hexdigest()
     manifest = {"format": FORMAT, "redfuser": _version(), "torch": str(torch.__version__), "sha256": hashes}
     return {"manifest.json": _json(manifest), **dict(sorted(members.items()))}
+
+
+def _runs(model: Parts) -> tuple[Any, ...]:
+    """What a call of the model runs."""
+    return model.graph.source, dict(model.graph.kernels), {name: to_files(spec) for name, spec in model.kernels.items()}
 
 
 def _writable(model: Parts) -> None:

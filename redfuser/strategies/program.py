@@ -34,11 +34,12 @@ Text (``str``, which tests read back), a kernel of a softmax denominator::
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from redfuser.acrf.cascade import Axis, Extent, Reducer, Tensor, default_dtype
-from redfuser.acrf.expr import Expr, print_expr
+from redfuser.acrf.expr import Expr, print_expr, refs_of
 from redfuser.acrf.state import Fused
 
 Role = Literal["producer", "store", "correct", "reduce", "merge", "finalize", "epilogue", "post", "init"]
@@ -180,6 +181,18 @@ class Program:
         axes = ", ".join(f"{a.name}={a.extent}" for a in self.axes)
         head = [f"program {self.fused.cascade.name}: {how}, axes {axes}", *(f"workspace {t}" for t in self.workspaces)]
         return "\n".join([*head, *map(str, self.kernels)])
+
+
+def made_again(walk: Sequence[Block], before: Sequence[Block], raxis: str | None, stored: Collection[str]) -> tuple[Block, ...]:
+    """Of the blocks of earlier walks of a row that is not held those whose elements ``walk`` reads, in their order: what is
+    on chip of them is the last segment's. ``stored`` results are read, or evaluated, where they are."""
+    live = {r for b in walk for e in b.exprs for r in refs_of(e)}
+    found: list[Block] = []
+    for b in reversed(before):
+        if set(b.names) & live and (b.reducer is None or b.running or b.over != raxis):
+            live |= {r for e in b.exprs for r in refs_of(e)}
+            found += [b] if b.name not in stored and b not in found else []
+    return tuple(reversed(found))
 
 
 def split_range(extent: int, splits: int, index: int, granule: int = 1) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from redfuser.acrf.cascade import Tensor
 from redfuser.acrf.expr import Expr, Ref, walk
 from redfuser.errors import LoweringError
 from redfuser.strategies.alive import alive_where, common
-from redfuser.strategies.program import Block, Kernel, Program, split_range
+from redfuser.strategies.program import Block, Kernel, Program, made_again, split_range
 from redfuser.strategies.tir_blocks import Blocks, carry_of
 from redfuser.strategies.tir_expr import TVM_DTYPE, wide
 from redfuser.strategies.tir_held import identifier
@@ -202,7 +202,8 @@ class _KernelText(Blocks):
         """Blocks without the r-axis as they come; the others in walks of the row, as few as their order allows."""
         lines: list[str] = []
         visit: list[Block] = []
-        again = {b.name: b for b in self.kernel.tail if b.role == "producer" and self.raxis in b.axes}
+        walked: list[Block] = []
+        held = self.kernel.kind in ("resident", "merge")
 
         def flush() -> None:
             nonlocal lines
@@ -210,7 +211,8 @@ class _KernelText(Blocks):
                 for b in visit:
                     if b.role == "post" and b.over == self.raxis:
                         lines += self.start(b)
-                lines += self.segments(tuple(visit))
+                lines += self.segments((*(() if held else made_again(visit, walked, self.raxis, self.written)), *visit))
+                walked.extend(visit)
                 visit.clear()
 
         for b in self.kernel.tail:
@@ -222,10 +224,7 @@ class _KernelText(Blocks):
                 continue
             reads = {x.name for e in b.exprs for x in _refs(e)}
             if any(w.over == self.raxis and not w.running and reads & set(w.names) for w in visit):
-                held = self.kernel.kind in ("resident", "merge")
                 flush()
-                if not held:
-                    visit.extend(p for n, p in again.items() if n not in self.written)
             visit.append(b)
         flush()
         return lines

@@ -53,6 +53,9 @@ ALL = 1024
 """Splits of a row that is visited again: threads of the only block that a multiprocessor holds."""
 SINGLES = ((64, 32, 256), (64, 32, 128), (64, 64, 256), (32, 32, 128), (32, 64, 128), (16, 64, 64), (16, 32, 64))
 """Rows, segments and threads of products of float32 operands that matrix units take as they are."""
+PART = 128
+"""Columns of a block where an accumulator that two warp groups would share is shared by blocks, each of which weighs the row by
+itself: four times as many blocks, each with a quarter to add up and to write, where there are too few."""
 WHOLE = 256
 """Columns of an accumulated product above which blocks share them, where nothing but the rows' statistics is repeated."""
 
@@ -97,7 +100,8 @@ def _rows(program: Program, kernel: Kernel, roles: Roles, n: int, target: Target
             ways = ways[::-1]
         return [TileConfig(OWN, s * k, OWN * k, 0, "registers", False) for k in ways for s in each if k == 1 or s * k <= n]
     all_rows = prod(roles.extents[a] for a in (roles.rows, *roles.grid))
-    space = row_space(kernel.kind == "resident", roles.extents[roles.rows], n, beside, all_rows)
+    space = row_space(kernel.kind == "resident", roles.extents[roles.rows], n, beside, all_rows,
+                      target.sms * target.max_blocks)
     if target.kind == "cuda" and program.splits in ((ALL,) if program.kernels[2:] else THREADS):
         few = IN_TURN if summed_singly(program) else EACH[0]
         each = [s for s in EACH if s <= few and possible(program, s)]
@@ -164,6 +168,9 @@ def _walked(kernel: Kernel, roles: Roles, n: int, sketch: Sketch, target: Target
                  for c in walk_space(target, rows, n, held(summed, t), len(summed) > len(widths))]
         if not target.wgmma and not inner:  # rows of loads are reduced among powers of two of threads
             space = [c for c in space if c.segment & (c.segment - 1) == 0]
+    if sum(widths) > WHOLE and target.tma and target.wgmma and not singles:
+        space += [TileConfig(64, s, 128, stages, "registers", True, columns=PART)
+                  for s in (64, 32) for stages in (2, 1) if s <= n and max(widths) > PART]
     if pieces:
         space = [replace(c, pieces=True) for c in space if not c.warp_specialized and c.segment <= 64 and c.threads >= MANY]
     if sketch.narrowed and rows > 16:  # an unknown number of steps: see lower.py

@@ -20,7 +20,7 @@ from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref, walk
 from redfuser.acrf.index import i64, placed
 from redfuser.errors import LoweringError
 from redfuser.strategies.alive import TRUE
-from redfuser.strategies.program import Block
+from redfuser.strategies.program import Block, made_again
 from redfuser.tensorize.axes import strip_casts
 from redfuser.tensorize.builder import HALF, Builder, Scope, Value
 from redfuser.tensorize.contraction import lower_contraction
@@ -161,13 +161,16 @@ def _worth_a_buffer(e: Expr) -> bool:
 
 
 def _lower_tail(work: Builder) -> None:
-    """Finalize and epilogue run once; blocks along the segment run in a second walk unless the row is on chip."""
+    """Finalize and epilogue run once; blocks along the segment run in further walks unless the row is on chip."""
     walk_again: list[Block] = []
+    walked: list[Block] = []
 
     def flush() -> None:
         if not walk_again:
             return
-        blocks, before = tuple(walk_again), []  # type: tuple[Block, ...], list[TileStmt]
+        before: list[TileStmt] = []
+        blocks = (*made_again(walk_again, walked, work.at.roles.segment, work.at.stores), *walk_again)
+        walked.extend(walk_again)
         walk_again.clear()
         first, last, start = segment_steps(work.at, TRUE)
         why = "walk the row" if any(b.running for b in blocks) else "visit the row again"

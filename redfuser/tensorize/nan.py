@@ -7,8 +7,11 @@ row value along, whether a NaN was seen (:mod:`reductions`).
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+
 from redfuser.acrf.cascade import Let
-from redfuser.acrf.expr import FLOATS, Cast, Expr, Op, Ref, refs_of
+from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Ref, refs_of
 from redfuser.acrf.state import Accumulator, Fused
 from redfuser.tensorize.algebra import guard_of, is_const
 
@@ -105,3 +108,24 @@ def keeps_nan(fused: Fused, name: str) -> bool:
         else:
             flow.touched.add(s.name)
     return any(o in flow.touched and o not in flow.certain for o in fused.cascade.outputs)
+
+
+def halves(e: Expr, named: Mapping[str, Expr]) -> Expr | None:
+    """A number of half precision whose value is that of ``e``; None where ``e`` is of more digits. (An order of numbers is that
+    of the same numbers in a wider type, so that their maximum may be taken before they are widened.) named: what a
+    name stands for."""
+    if e.dtype in ("f16", "bf16"):
+        return e
+    match e:
+        case Ref(name=n) if n in named:
+            return halves(named[n], named)
+        case Cast(arg=x, dtype="f32" | "f64") if x.dtype in ("f16", "bf16"):
+            return x
+        case Op(name="abs" | "neg" as n, args=(x,)) if (narrow := halves(x, named)) is not None:
+            return Op(n, (narrow,), narrow.dtype)
+        case Op(name="select", args=(c, x, y)):
+            for shown, hidden, order in ((x, y, 1), (y, x, -1)):  # what is hidden is the least or the greatest there is
+                narrow = halves(shown, named)
+                if narrow is not None and isinstance(hidden, Const) and math.isinf(float(hidden.value)):
+                    return Op("select", (c, *(narrow, Const(float(hidden.value), narrow.dtype))[::order]), narrow.dtype)
+    return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Load, Op, f32, op, walk
 from redfuser.acrf.facts.algebra import neutral
@@ -10,12 +11,12 @@ from redfuser.acrf.index import i64, imax, imin
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block
 from redfuser.tensorize.algebra import simplify
-from redfuser.tensorize.builder import Builder, Value
+from redfuser.tensorize.builder import HALF, Builder, Value
 from redfuser.tensorize.contraction import accumulate_product
 from redfuser.tensorize.ir.nodes import Assign, Copy, Fill, ReduceTile
 from redfuser.tensorize.ir.parts import Slice
-from redfuser.tensorize.maps import as_tile
-from redfuser.tensorize.nan import keeps_nan
+from redfuser.tensorize.maps import as_tile, map_tile
+from redfuser.tensorize.nan import halves, keeps_nan
 from redfuser.tensorize.selection import keep_better, select_best
 from redfuser.tensorize.staging import at_point
 
@@ -122,8 +123,8 @@ def lower_reduce(work: Builder, b: Block) -> None:
         _add_count(work, b, v, work.corrections.pop(b.name, None))
         return
     corrected = work.corrections.pop(b.name, None)
-    src = as_tile(work, b.exprs[0], work.at.across, f"{b.name}_term")
     nan = kind != "sum" and v.dtype in FLOATS and keeps_nan(work.at.program.fused, work.at.was(b.name))
+    src = _terms(work, b, nan)
     _fold_tile(work, kind, src, v, fresh=work.at.resident, comment=work.at.source(b), corrected=corrected, nan=nan)
 
 
@@ -142,9 +143,15 @@ def _add_count(work: Builder, b: Block, v: Value, corrected: Expr | None) -> Non
 
 def _fold_tile(work: Builder, kind: str, src: Value, v: Value, fresh: bool, comment: str,
                corrected: Expr | None = None, nan: bool = False) -> None:
-    """``v`` := reduce of ``src``, folded with the old v unless ``fresh``. nan: keep NaN where max and min drop it."""
+    """``v`` := reduce of ``src``, folded with the old v unless ``fresh``. nan: keep NaN where max and min drop it, as those of
+    halves need not."""
     here = work.here(v)
-    if fresh:
+    if nan and src.dtype in HALF:
+        part = work.tile(f"{v.buffer}_half", work.at.row, src.dtype)
+        work.emit(ReduceTile(kind, src.buffer, part.buffer, True, comment, nan=True))
+        found: Expr = Cast(work.here(part), v.dtype) if v.dtype != src.dtype else work.here(part)
+        work.store(v, found if fresh else op(kind, corrected or here, found))
+    elif fresh:
         work.emit(ReduceTile(kind, src.buffer, v.buffer, True, comment))
         if nan:
             work.store(v, _or_nan(work, src, here))
@@ -163,6 +170,16 @@ def _fold_tile(work: Builder, kind: str, src: Value, v: Value, fresh: bool, comm
             emit_total(work, v, total)
         else:
             work.store(v, total)
+
+
+def _terms(work: Builder, b: Block, nan: bool) -> Value:
+    """What is reduced, as a tile; in half precision where a maximum that keeps NaN is one of halves, of which CUDA has one."""
+    axes, stem = work.at.across, f"{b.name}_term"
+    named = {x.name: x.exprs[0] for x in work.at.kernel.body if x.role == "producer" and x.reducer is None}
+    if nan and work.at.target.kind == "cuda" and (e := halves(b.exprs[0], named)) is not None:
+        map_tile(work, v := work.tile(stem, axes, e.dtype), e)
+        return v
+    return as_tile(work, b.exprs[0], axes, stem)
 
 
 def _or_nan(work: Builder, src: Value, e: Expr) -> Expr:
@@ -192,8 +209,8 @@ def lower_late_reduce(work: Builder, b: Block) -> None:
         e = Op("select", (op("lt", Index(n), i64(work.at.extents[n])), e, neutral(b.reducer, e.dtype)[0]), e.dtype)
     if not work.at.resident:
         work.before.append(Fill(v.buffer, neutral(b.reducer, v.dtype)[0]))
-    _fold_tile(work, b.reducer.kind, as_tile(work, e, work.at.across, f"{b.name}_term"), v, work.at.resident, work.at.source(b),
-               nan=b.reducer.kind != "sum")
+    nan = b.reducer.kind != "sum"
+    _fold_tile(work, b.reducer.kind, _terms(work, replace(b, exprs=(e,)), nan), v, work.at.resident, work.at.source(b), nan=nan)
 
 
 def _reduce_list(work: Builder, b: Block) -> None:

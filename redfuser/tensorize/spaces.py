@@ -16,9 +16,11 @@ FEWEST, USUAL, MOST = 8, 28, 64
 LEAST, CROWD = 64, 1 << 16
 """Threads of a block of short rows (a multiprocessor has 32 blocks at most, and with a warp each it is half full), and rows
 from which they share blocks."""
-ALONE = 1024
-"""Elements of a row on chip from which a block that has one comes first, of half as many rows at most, whose latency is all
-there is: a norm of 32 rows of 1024 is .95 times as fast as torch.compile's by twos, and 1.02 times one by one."""
+ALONE = 768
+"""Elements of a row on chip from which a block that has one comes first within what the model tells apart, of as many rows as
+blocks that run at once: by twos there would be half as many warps. A softmax of 2048 rows of 1024 takes 5.27 us by twos and
+4.95, 4096 rows of 768 that are scaled and rounded 5.9 and 5.2; a softmax of 8192 rows of 768 8.6 and 8.8
+(docs/results/h100-2026-11-25-rows-and-decode)."""
 THREE = 192
 """Rows of three warp groups."""
 _WAYS: tuple[Schedule, ...] = ("persistent", "overlap", "persistent-lanes", "overlap-lanes")
@@ -90,8 +92,10 @@ def selection_space(n: int, depth: int, target: Target) -> list[TileConfig]:
     return out or [TileConfig(16, width, target.warp, 2, "registers", False, chunk=64)]
 
 
-def row_space(resident: bool, rows: int, n: int, neighbours: bool, all_rows: int) -> list[TileConfig]:
-    """Rows held on chip, or walked, the usual first. all_rows: with those of the grid's other axes. neighbours: a block takes
+def row_space(resident: bool, rows: int, n: int, neighbours: bool, all_rows: int,
+              at_once: int = 0) -> list[TileConfig]:
+    """Rows held on chip, or walked, the usual first. all_rows: with those of the grid's other axes. at_once: blocks
+    that the target runs at once. neighbours: a block takes
     whole lines of memory, 32 rows or more where it has room for them, and few elements of each at once. A row on chip that is
     no power of two long is shared evenly by a block's threads, four elements at a time, or alone; TileLang has no layout for
     others, or gives each thread whole rows."""
@@ -127,6 +131,6 @@ def row_space(resident: bool, rows: int, n: int, neighbours: bool, all_rows: int
     if padded < 2 * LEAST and all_rows >= CROWD:  # rows side by side: a block of one is gone before the next has started
         out = [TileConfig(e * t // padded, padded, t, 0, "registers", False) for t in (LEAST, 2 * LEAST) for e in (4, 8)
                if e * t // padded <= rows]
-    first = rows <= ALONE // 2
+    first = all_rows <= at_once
     out.sort(key=lambda c: (first and c.rows > 1 and c.segment >= ALONE, abs(log(c.rows * c.segment / c.threads / USUAL))))
     return [*out, TileConfig(1, padded, min(1024, max(32, padded // 32)), 0, "registers", False)]

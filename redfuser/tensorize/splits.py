@@ -38,7 +38,7 @@ def shared_out(fused: Fused, most: int, target: Target) -> Program:
             except LoweringError:
                 continue
             idle = prod(n for _, n in tiles.kernels[0].grid) <= target.sms
-            if seconds is not None and (splits == most or (best.schedule != "auto" and (idle or splits < most))):
+            if seconds is not None and (splits == most or (best.warp_specialized and (idle or splits < most))):
                 tried.append((seconds, splits, program))
     return min(tried, key=lambda x: x[:2])[2] if tried else realise(fused, "multi", most)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -168,3 +169,84 @@ def test_models_of_other_shapes_are_not_saved_together(tmp_path: Path) -> None:
                   for n, target in ((8, "cpu"), (16, "sm_90a")))
     with pytest.raises(ArtifactError, match="RF607 the models to save together are not the same model"):
         one.save(tmp_path / "x.rf", [other])
+
+
+# -- examples beside a program -----------------------------------------------------------------------------------------
+
+
+class Scaled(nn.Module):
+    def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        return torch.softmax(x * scale, -1)
+
+
+@pytest.mark.parametrize("args, kwargs, code", [
+    ((torch.ones(4, 8), 2.0), None, "RF505 input 'x' has shape"), ((torch.ones(3, 8).half(), 2.0), None, "RF504 input 'x'"),
+    ((torch.ones(3, 8),), None, "RF511"), ((torch.ones(3, 8), 3.0), None, "RF514 an argument is 3.0"),
+    ((3.0, 2.0), None, "RF502 input 'x'"), ("x", None, "RF117"), ((), {"x": torch.ones(3, 8), "scale": 2.0}, "RF511"),
+])
+def test_examples_that_an_exported_program_is_not_of_are_named(args: Any, kwargs: Any, code: str) -> None:
+    program = torch.export.export(Scaled(), (torch.ones(3, 8), 2.0))
+    for made in (redfuser.compile, redfuser.explain):
+        with pytest.raises(InputError, match=f"{code}.*the example arguments"):
+            made(program, args, kwargs, target="cpu")
+    x = torch.randn(3, 8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # torch's own tree code warns of itself where an export is copied
+        made = redfuser.compile(program, (x, 2.0), target="cpu", check=True)
+    torch.testing.assert_close(made(x, 2.0), torch.softmax(x * 2, -1))
+
+
+def test_examples_that_an_onnx_model_is_not_of_are_named() -> None:
+    onnx = pytest.importorskip("onnx")
+    model = onnx.helper.make_model(onnx.parser.parse_graph("m (float[3, 8] x) => (float[3, 8] y) { y = Softmax(x) }"))
+    with pytest.raises(InputError, match=r"RF505 input 'x' has shape \[2, 8\]"):
+        redfuser.compile(model, (torch.ones(2, 8),), target="cpu")
+    x = torch.randn(3, 8)
+    torch.testing.assert_close(redfuser.compile(model, (x,), target="cpu")(x), torch.softmax(x, -1))
+
+
+# -- copies ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_copy_takes_no_other_values_name() -> None:
+    """Names of a Relax module are its author's."""
+    from redfuser.tvm_compat import relax, tensor_info
+
+    blocks, given = relax.BlockBuilder(), relax.Var("x", tensor_info((3, 8), "float32"))
+    with blocks.function("main", [given]):
+        with blocks.dataflow():
+            first = blocks.emit(relax.op.nn.relu(given), "y_1_own")
+            out = blocks.emit_output(relax.Tuple([first, blocks.emit(relax.op.permute_dims(given), "y")]))
+        blocks.emit_func_output(out)
+    x = torch.randn(3, 8)
+    for found, wanted in zip(redfuser.compile(blocks.get(), target="cpu")(x), (torch.relu(x), x.mT), strict=True):
+        assert torch.equal(found, wanted)
+
+
+def test_a_result_is_copied_once_and_what_is_computed_not_at_all() -> None:
+    """Counted as torch sees them: whatever has memory of its own is written into it by one operator."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Copies(TorchDispatchMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: list[str] = []
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func.overloadpacket in (torch.ops.aten.clone, torch.ops.aten.copy_, torch.ops.aten._to_copy):
+                self.seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    def model(x: torch.Tensor) -> Any:
+        return (x.mT.contiguous().view(-1), x.mT.reshape(-1).clone(), x[:, :2].contiguous().view(-1), x.clone().view(-1), x.mT.clone(),
+                x.expand(2, 3, 8).reshape(6, 8).clone(), x.view(6, 4).mT.contiguous().view(3, 8), x, x.mT, x + 1, (x * 2).view(-1))
+
+    x = torch.randn(3, 8)
+    made = compiled(model, x)
+    with Copies() as copies:
+        found = made(x)
+    assert len(copies.seen) == 7, (copies.seen, made.source())
+    for a, b in zip(found, model(x), strict=True):
+        assert torch.equal(a, b)
+    found[1].zero_()
+    assert bool(x.any())

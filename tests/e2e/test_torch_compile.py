@@ -23,7 +23,7 @@ from redfuser.dynamo import compiler, options
 from redfuser.dynamo.compiler import Process
 from redfuser.dynamo.options import chosen
 from redfuser.dynamo.program import Program
-from redfuser.dynamo.recipe import GivenBack, Recipe
+from redfuser.dynamo.recipe import GivenBack
 from redfuser.errors import InputError, LoweringError, UnsupportedError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -195,6 +195,36 @@ def test_shapes_breaks_stores_and_threads(monkeypatch: pytest.MonkeyPatch) -> No
     for each in users:
         each.join()
     assert not failures
+
+
+def test_what_lies_otherwise_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch makes a graph for every stride, also of an axis of extent 1; results lie as eager's do. A graph that was told its
+    strides is another one."""
+    def f(x: torch.Tensor) -> Any:
+        y = torch.softmax(x * 5, -1)
+        return y, y.mT, x[..., ::2]
+
+    def asking(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x * 6, -1) * x.stride(1)
+
+    x = torch.randn(64)
+    given = [x.as_strided((4, 1, 8), strides) for strides in ((8, 8, 1), (8, 1, 1), (8, 0, 1), (1, 1, 4), (16, 3, 1))]
+    asked: list[Any] = []
+    compile_one = Process.compile
+    monkeypatch.setattr(Process, "compile", lambda *args: asked.append(args) or compile_one(*args))
+    for _ in range(2):
+        torch._dynamo.reset()
+        dynamo.clear()
+        with torch.no_grad():
+            for each in given:
+                for mine, eager in zip(ours(f)(each), f(each), strict=True):
+                    torch.testing.assert_close(mine, eager)
+                    assert mine.stride() == eager.stride()
+        assert came()[1:] == ["store"] * 4 and len(asked) == 1
+    with torch.no_grad():
+        for each in given[:2]:
+            torch.testing.assert_close(ours(asking)(each), asking(each))
+    assert len(asked) == 3
 
 
 def test_flex_attention_is_the_score_function_it_is() -> None:
@@ -428,7 +458,7 @@ def test_kernels_that_nobody_has_compiled_are_given_back(monkeypatch: pytest.Mon
 
     text = SimpleNamespace(kernels={"k": SimpleNamespace(finished=False)})
     monkeypatch.setattr(graphs, "_artifact", lambda *_: b"")
-    monkeypatch.setattr(graphs, "_unpack", lambda _: (Recipe((0,), (), (), (), (0,)), text))
+    monkeypatch.setattr(graphs, "_loaded", lambda _: text)
     with torch.no_grad():
         given_back("RF521", lambda x: softmax(x) + 19, torch.ones(2, 8))
     dynamo.clear()

@@ -121,10 +121,15 @@ def test_what_the_key_is_over() -> None:
 
 
 def test_damage_in_the_store_is_a_miss() -> None:
-    from redfuser.dynamo.graphs import _read
+    from redfuser.dynamo.graphs import _pack, _read
 
     store, key = Cache(), "ab" * 32
-    for damaged in (b"{}\nnothing", b"nothing", b""):
+    recipe = Recipe((0,), (), (), (), (0,))
+    for damaged in (b"{}\nnothing", b"nothing", b"", _pack(recipe, "", b"nothing")):
         store.put(key, damaged)
         assert _read(store, key) is None and store.get(key) is None
+    store.put(key, _pack(recipe, "cd" * 32, b""))
+    assert _read(store, key) is None and store.get(key) is not None, "the artifact has gone; the recipe is right"
+    store.put("cd" * 32, b"nothing")
+    assert _read(store, key) is None and store.get("cd" * 32) is None
     assert Recipe.from_json(Recipe((0,), (), (), (), (0,)).to_json()) == Recipe((0,), (), (), (), (0,))

@@ -305,12 +305,31 @@ def test_several_architectures_in_one_file(tmp_path: Path) -> None:
         made[0].save(path, [gpu_model("sm_86", 2.0)])
 
 
+def test_one_architecture_twice_is_one_part_or_an_error(tmp_path: Path) -> None:
+    """Loading picks by the architecture alone: of two that differ it would never be the second."""
+    path, model = tmp_path / "m.rf", gpu_model("sm_86")
+    model.save(path, [gpu_model("sm_80"), gpu_model("sm_86")])
+    assert archive.architectures(path) == ("sm_86", "sm_80")
+    binary, graph = gpu_model("sm_86"), gpu_model("sm_86")
+    binary._kernels["split"] = dataclasses.replace(split_spec(), arch="sm_86", binaries=(b"another",))
+    graph._graph = dataclasses.replace(graph._graph, source=graph._graph.source.replace("v * w", "v + w"))
+    for other in (binary, graph):
+        with pytest.raises(ArtifactError, match="RF607 two of the models to save together are for sm_86, and differ"):
+            model.save(path, [gpu_model("sm_80"), other])
+    assert archive.architectures(path) == ("sm_86", "sm_80")
+
+
 def test_two_targets_for_which_nothing_fused_are_one(tmp_path: Path) -> None:
     model = CompiledModel(Graph("def forward(x):\n    return (x,)\n", ("x",), 1), {}, {},
                           Signature((TensorSpec("x", "float32", (3,)),), (0,), (0,)))
     model.save(tmp_path / "m.rf", [model])
     assert archive.architectures(tmp_path / "m.rf") == ("any",) and torch.equal(redfuser.load(tmp_path / "m.rf")(torch.ones(3)),
                                                                                 torch.ones(3))
+    other = CompiledModel(Graph("def forward(x):\n    return (x + x,)\n", ("x",), 1), {}, {}, model._signature)
+    with pytest.raises(ArtifactError, match="RF607 two of the models to save together are for any, and differ"):
+        model.save(tmp_path / "m.rf", [other])
+    other._report = Report("m", "sm_90a")  # its text may be another, for its target's sake
+    model.save(tmp_path / "m.rf", [other])
 
 
 def test_the_command_line_writes_and_tells_several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

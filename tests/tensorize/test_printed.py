@@ -13,7 +13,7 @@ from redfuser.target import target
 from redfuser.tensorize import TileConfig, configs, spec_skeleton, tensorize
 from redfuser.tensorize.ir.nodes import TileProgram
 from tests import fused_examples as cascades
-from tests.tensorize import examples, test_relay
+from tests.tensorize import examples, test_quantisers, test_relay
 from tests.tensorize.examples import Shape
 
 H200 = target("sm_90a")
@@ -67,6 +67,7 @@ KERNELS = {
     "latent_attention": lambda: test_relay.tiles(test_relay.LATENT, "relay"),
     "layer_norm": lambda: tiles(cascades.layer_norm(16384, 768, "f16"), "resident"),
     "softmax_padded": lambda: tiles(cascades.softmax(2048, 1000, "f16"), "resident"),
+    "quantised_rows": lambda: test_quantisers.lowered(test_quantisers.rescale(4096, 768), test_quantisers.row(64, 768)),
     "variance_split": lambda: tiles(cascades.variance(4, 32768), "multi", 8),
 }
 

@@ -5,15 +5,16 @@ Part of :mod:`redfuser.acrf.check.verify`; shares no code with the deriver.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from redfuser.acrf.cascade import Cascade, Reduce
 from redfuser.acrf.check.domains import Array
 from redfuser.acrf.check.evaluate import FusedMachine
-from redfuser.acrf.check.machine import Machine
-from redfuser.acrf.check.samples import sample
+from redfuser.acrf.check.faint import GAPS, Rows, above, calm, far, sort
+from redfuser.acrf.check.machine import Machine, Source
+from redfuser.acrf.check.samples import Altered, Sample, sample
 from redfuser.acrf.check.stability import cuts_of, evaluated, full, measured
 from redfuser.acrf.check.stress import TRIAL, Strain, machine, strained
 from redfuser.acrf.check.systems import domain
@@ -21,6 +22,9 @@ from redfuser.acrf.check.unrounded import moved_steps, with_step
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, map_children, walk
 from redfuser.acrf.state import Fused
 from redfuser.dtypes import SMALLEST_NORMAL, UNIT
+
+FAINT = 4
+"""Trials of such rows."""
 
 
 def check_roundings(fused: Fused, seed: int = 0) -> Iterator[str]:
@@ -40,16 +44,34 @@ def check_roundings(fused: Fused, seed: int = 0) -> Iterator[str]:
         yield "rounding: the certificate lists moved roundings, the cascade rounds nowhere"
         return
     u = max((UNIT[d] for d in narrow), default=UNIT["f32"])
-    trials = [Strain(kind, kind) for kind in ("positive", "normal", *8 * ("low",)) for _ in range(2)]
     s = sample(cascade, {}, "positive", length, seed, inner=4)
-    tensors = strained(cascade, s, trials, seed)
-    plain = evaluated(cascade, machine(cascade, s, tensors, len(trials), domain("f64", True)))
-    for lengths, how in cuts_of(len(s.points[cascade.raxis]), seed):
-        f = FusedMachine.on(fused, machine(cascade, s, tensors, len(trials), domain("f64", True)))
-        done = f.finish(f.segments(lengths, how))
-        for stmt in cascade.stmts:
-            if isinstance(stmt, Reduce) and stmt.over == cascade.raxis and stmt.reducer.kind == "sum":
-                yield from _bounded(cascade, stmt, plain, done, u, steps, how, len(trials))
+    for tensors, trials in _drawn(cascade, s, seed):
+        plain = evaluated(cascade, machine(cascade, s, tensors, trials, domain("f64", True)))
+        for lengths, how in cuts_of(len(s.points[cascade.raxis]), seed):
+            f = FusedMachine.on(fused, machine(cascade, s, tensors, trials, domain("f64", True)))
+            done = f.finish(f.segments(lengths, how))
+            for stmt in cascade.stmts:
+                if isinstance(stmt, Reduce) and stmt.over == cascade.raxis and stmt.reducer.kind == "sum":
+                    yield from _bounded(cascade, stmt, plain, done, u, steps, how, trials)
+
+
+def _drawn(cascade: Cascade, s: Sample, seed: int) -> Iterator[tuple[Mapping[str, Source], int]]:
+    """Tensors, and how many trials they have: of a few kinds, then rows of which a mask leaves what is subnormal."""
+    trials = [Strain(kind, kind) for kind in ("positive", "normal", *8 * ("low",)) for _ in range(2)]
+    yield strained(cascade, s, trials, seed), len(trials)
+    found = sort(cascade)
+    if found is None:
+        return
+    trials = FAINT * [Strain("faint", "normal", tuple((n, "positive") for n in sorted(above(cascade, found))))]
+    places = s.points[cascade.raxis]
+    rows: Rows[Source] = Rows(
+        cascade, found, lambda tensors: machine(cascade, s, tensors, FAINT, domain("f64", False)),
+        lambda x, dim, place, size: Altered(x, lambda y, at, _: np.where(
+            at[dim] == places[place], far(y, size) if size else np.zeros((), y.dtype), y)),
+        lambda x: Altered(x, lambda y, *_: calm(y)))
+    for gap in (GAPS[dtype][0] for dtype in found.types):  # float64 has numbers where the program's type has none
+        for first in (False, True):
+            yield rows.left(strained(cascade, s, trials, seed + first), gap, first), FAINT
 
 
 def _bounded(cascade: Cascade, s: Reduce, plain: Machine, done: Machine, u: float, steps: list[Expr],

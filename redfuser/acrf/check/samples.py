@@ -132,7 +132,7 @@ class Altered(Source):
     """Another tensor's elements, changed where they are read."""
 
     def __init__(self, source: Source, change: Callable[[Array, tuple[Array, ...], Domain], Array]) -> None:
-        self.source, self.change, self.shape = source, change, source.shape
+        self.source, self.change, self.shape, self.axis = source, change, source.shape, source.axis
 
     def at(self, places: tuple[Array, ...], numbers: Domain) -> Array:
         x = self.source.at(places, numbers)

@@ -8,7 +8,7 @@ function of its trial and its place alone, whichever segment reads it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import ml_dtypes
@@ -194,7 +194,7 @@ def strained(cascade: Cascade, s: Sample, trials: list[Strain], seed: int) -> di
                              rng.integers(1, 2**63, len(trials), np.uint64)) for t in cascade.inputs}
 
 
-def machine(cascade: Cascade, s: Sample, tensors: dict[str, Strained], trials: int, numbers: Domain) -> Machine:
+def machine(cascade: Cascade, s: Sample, tensors: Mapping[str, Source], trials: int, numbers: Domain) -> Machine:
     """A machine that evaluates every trial at the sample's points."""
     m = s.machine(cascade, numbers)
     return Machine(numbers, tensors, m.dtypes, {**m.ranges, TRIAL: np.arange(trials)}, m.stmt_axes)

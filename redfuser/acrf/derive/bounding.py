@@ -154,8 +154,9 @@ def _hidden(work: Derivation, r: Reduce, name: str, kind: str, body: Expr, edge:
 
 def within_data(work: Derivation, r: Reduce, t: Term) -> Term:
     """``(x - s/q) ** k`` whose denominator may vanish while the row is reduced (a sum of weights of either sign): kept
-    about ``s/q`` clamped to the range of x so far, and moved to ``s/q`` itself in ``finalize``. Weights of one sign never
-    feel the clamp; others cannot carry the reference away from the data."""
+    about ``s/q`` where that lies in the range of x so far, else about the middle of that range, and moved to ``s/q`` itself in
+    ``finalize``. Weights of one sign never leave the range; others cannot carry the reference away from the data, and not to
+    its ends either, where products with deviations are largest and segments have references far apart."""
     parts: list[Part] = []
     for p in t.parts:
         if (p.kind != "shift" or p.follows or p.unit is not None or p.a is None or p.b is None
@@ -173,9 +174,12 @@ def within_data(work: Derivation, r: Reduce, t: Term) -> Term:
             derive_plain(work, hidden)
             work.ranges.declare(hidden)
             ends.append(Op("neg", (Ref(end, dtype),), dtype))
-        near = Op("max", (Op("min", (p.b, ends[0]), dtype), ends[1]), dtype)
+        high, low = ends
+        inside = Op("and", (Op("le", (p.b, high), "bool"), Op("ge", (p.b, low), "bool")), "bool")
+        half = Const(0.5, dtype)
+        near = Op("select", (inside, p.b, op("add", op("mul", high, half), op("mul", low, half))), dtype)
         parts.append(replace(p, base=Op("add", (p.a, near), dtype), b=near, true=p.b))
-        work.choices.append(f"{r.name}: the reference of ({p.base}) is clamped to the range of the data, because its "
+        work.choices.append(f"{r.name}: the reference of ({p.base}) is kept in the range of the data, because its "
                             "denominator may vanish on a part of the row")
     return replace(t, parts=tuple(parts))
 

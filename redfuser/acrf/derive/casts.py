@@ -18,6 +18,7 @@ from fractions import Fraction
 from redfuser.acrf.derive.attained import at_least_one
 from redfuser.acrf.derive.bounds import bound_of, divisor
 from redfuser.acrf.derive.decomposition import Decomposition, Part, Term
+from redfuser.acrf.derive.faint import may_vanish
 from redfuser.acrf.expr import FLOATS, Cast, Expr, Op
 from redfuser.acrf.facts.normal import product
 from redfuser.acrf.state import Condition, Refuse, no_rule
@@ -120,6 +121,13 @@ def _running(d: Decomposition, e: Cast, t: Term) -> Term:
         raise Refuse("RF206", f"the results in {e} are non-negative",
                      "a rounding taken at running results is rescaled by their ratio, which must not change its sign",
                      "take abs() of the factor, or prove its sign by its definition")
+    faint = [p for p in map(divisor, t.of("d")) if p.power < 0 and may_vanish(d, p.base)] if t.of("scaled") else []
+    if faint and e.dtype in RELATIVE:
+        raise Refuse("RF205", f"{faint[0].base} is a normal number, or at least 1",
+                     f"{e} is rounded at the running results, where nothing may be left of a row but weights far below the "
+                     "largest, which is hidden: quotients by a sum that is subnormal overflow",
+                     "divide in one kernel and multiply in a second, keep the weights in float32, or give the divisor a least "
+                     "value")
     u, tiny = UNIT[e.dtype], SMALLEST_NORMAL[e.dtype]
     if d.casts == "elide" or e.dtype not in RELATIVE:
         d.roundings.append(f"{e}: {e.dtype} rounding is taken at the running results; per element at most 2u = {2 * u:.4g} "

@@ -25,6 +25,7 @@ from redfuser.acrf.derive.derivation import (
     own_name,
     spell_decomposition,
 )
+from redfuser.acrf.derive.faint import by, raised, refuse_rounded
 from redfuser.acrf.derive.family import rebased, residuals, sum_up, translated
 from redfuser.acrf.derive.indicator import kept, moving, needs_opposite, placed
 from redfuser.acrf.derive.pull_out import finish_late
@@ -54,14 +55,17 @@ def derive_sum(work: Derivation, r: Reduce) -> None:
         name = own_name(r.name) if len(terms) == 1 else work.fresh(f"{r.name}_{i}")
         weights = [p for p in t.of("scaled") if not p.vanishes]
         empty = bool(weights) and all(follows_maximum(d, p, t.conds) for p in weights)
+        refuse_rounded(d, t)
+        t, faint = raised(d, t) if empty else (t, None)
         main, root, mine = _term_accumulators(work, r, t, name, dtype, single=len(terms) == 1, vanishes=empty)
         results = [(p.base, p.power) for p in t.of("d")]
-        resolved = [(of_one_mean(work, t, work.scope.resolve(b)), q) for b, q in in_quotients(work, results, dtype)]
+        scaled = [(by(p.base) if p is faint else p.base, p.power) for p in t.of("d")]
+        resolved = [(of_one_mean(work, t, work.scope.resolve(b)), q) for b, q in in_quotients(work, scaled, dtype)]
         if any(refs_of(b) & (work.scope.late | work.late.keys()) for b, _ in resolved):
             if len(terms) > 1:
                 raise Refuse("RF214", f"{r.name} is one product", "a sum of terms scaled by contractions of results",
                              "split the reduction into one per term")
-            finish_late(work, r, root if mine else main, results, t.coefficient, dtype)
+            finish_late(work, r, root if mine else main, scaled, t.coefficient, dtype)
             return
         masked = bool(t.conds) and not t.everywhere and any(
             (q < 0 and not work.ranges.of(b).nonzero) or may_be_undefined(work, b) or not only_counted(work, b, t.conds)

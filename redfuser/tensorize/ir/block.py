@@ -70,8 +70,8 @@ class Block:
                 y: np.ndarray = self._read(b).astype(self.dtypes["f32"], copy=False)
                 product = (x.swapaxes(-1, -2) if ta else x) @ (y.swapaxes(-1, -2) if tb else y)
                 self.store[c][...] = product if clear else self.store[c] + product
-            case ReduceTile(op, src, dst, clear, lanes=lanes):
-                function = {"sum": np.add, "max": np.fmax, "min": np.fmin}[op]
+            case ReduceTile(op, src, dst, clear, lanes=lanes, nan=nan):
+                function = {"sum": np.add, "max": np.maximum if nan else np.fmax, "min": np.minimum if nan else np.fmin}[op]
                 row, to = self.store[src], self.store[dst]
                 if lanes:
                     row = row.reshape(*row.shape[:-1], -1, LANES, RUN).swapaxes(-2, -3).reshape(*row.shape[:-1], LANES, -1)

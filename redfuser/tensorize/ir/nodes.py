@@ -13,7 +13,7 @@ The grammar, on one screen (``str()`` of every node prints this text, :mod:`redf
     barrier   ::= NAME ":" "barrier" "[" INT "]" "of" INT           slots, arrivals that end a phase
     stmt      ::= "copy" slice "->" slice                          loads past an edge give 0, stores past it are dropped
                 | "gemm" slice ["^T"] "," slice ["^T"] "->" NAME ["clear"] POLICY
-                | "reduce" OP NAME "->" NAME ["by" "lane"] ["clear"]   over the last dimension
+                | "reduce" OP NAME "->" NAME ["by" "lane"] ["clear"] ["keeping" "nan"]   over the last dimension
                 | "scan" OP NAME "->" NAME ["carry" NAME]              along the last dimension
                 | "parallel" VAR "<" INT {"," VAR "<" INT} ":" {NAME "[" index "]" "=" expr}
                 | "fill" NAME expr
@@ -81,7 +81,7 @@ class ReduceTile:
     """``dst[i] = op over j of src[i, j]`` (with the old ``dst`` unless ``clear``); op is ``sum``, ``max`` or ``min``.
     max and min drop NaN, as the GPU's do; a row of nothing else gives the neutral element. ``lanes``: as far as single
     threads have it. Four of them hold a row of what a product accumulates, two neighbours of every eight each; ``dst[i, c]``
-    takes the elements of the c-th."""
+    takes the elements of the c-th. ``nan``: max and min keep NaN, for which CUDA has an instruction for halves."""
 
     op: str
     src: str
@@ -89,9 +89,11 @@ class ReduceTile:
     clear: bool = True
     comment: str = field(default="", compare=False)
     lanes: bool = False
+    nan: bool = False
 
     def __str__(self) -> str:
-        return f"reduce {self.op} {self.src} -> {self.dst}{' by lane' * self.lanes}{' clear' if self.clear else ''}"
+        how = " by lane" * self.lanes + " clear" * self.clear + " keeping nan" * self.nan
+        return f"reduce {self.op} {self.src} -> {self.dst}{how}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from redfuser.tensorize.ir.nodes import (
 from redfuser.tensorize.ir.parts import LANES, RUN, SCANS, At, Buffer, Param, Slice
 from redfuser.tensorize.ir.spans import broken
 from redfuser.tensorize.ir.symbols import bound
+from redfuser.tensorize.ir.tangents import HALF
 from redfuser.tensorize.ir.uses import Uses
 
 MATRIX = ("f16", "bf16", "e4m3", "e5m2", "f32", "i8")
@@ -112,13 +113,15 @@ class _Checker(Uses):
                     self.placed(src, "shared", dst, "param", s)
             case Gemm():
                 self.gemm(s)
-            case ReduceTile(op, src, dst, clear, lanes=lanes):
+            case ReduceTile(op, src, dst, clear, lanes=lanes, nan=nan):
                 a, b = self.shape(src, s), self.shape(dst, s)
                 each = LANES if lanes else 1
                 if op not in ("sum", "max", "min") or a is None or b is None or prod(a[:-1]) * each != prod(b):
                     self.say("a reduction over the last dimension", s)
                 elif lanes and (len(a) != 2 or b[-1] != LANES or a[-1] % (LANES * RUN)):
                     self.say("a reduction by lane", s)
+                elif nan and (op == "sum" or not {self.homes[n].dtype for n in (src, dst)} <= HALF):
+                    self.say("a reduction that keeps NaN: a maximum or minimum of halves", s)
                 self.reads(src, s)
                 if not clear:
                     self.reads(dst, s)

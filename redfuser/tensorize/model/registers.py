@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from math import prod
 
-from redfuser.acrf.expr import BYTES, Expr, Index, Load, Op, walk
+from redfuser.acrf.expr import BYTES, FLOATS, Cast, Const, Expr, Index, Load, Op, walk
 from redfuser.target import TARGETS, Target
 from redfuser.tensorize.ir.effects import every, reads, writes
 from redfuser.tensorize.ir.nodes import Copy, For, Gemm, Parallel, ReduceTile, Roles, ScanTile, TileKernel
@@ -57,10 +57,27 @@ def together(kernel: TileKernel) -> int:
     row = {n for s in kernel.body if isinstance(s, (Copy, Parallel)) and reads(s) <= given for n in writes(s)}
     held = sum(prod(b.shape) * BYTES[b.dtype] for b in kernel.buffers if b.name in row and b.scope == "fragment")
     held //= 4 * kernel.threads
+    wide = sum(prod(b.shape) for b in kernel.buffers if b.name in rounded(kernel)) // kernel.threads
     several = any(len(b.shape) > 1 and b.shape[0] > 1 for b in kernel.buffers)
     if held < ROW or several or any(isinstance(s, (For, Gemm, Roles)) for s in kernel.body):
         return 1
-    return max(1, REGISTERS // (kernel.threads * (held + BESIDE)))  # never more than 1024 threads
+    return max(1, REGISTERS // (kernel.threads * (held + wide + BESIDE)))  # never more than 1024 threads
+
+
+def rounded(kernel: TileKernel) -> frozenset[str]:
+    """Tiles of e4m3 that a loop rounds numbers to, of rows without products, for which all numbers are there first: an
+    instruction rounds two."""
+    if any(isinstance(s, (Gemm, Roles)) for s in every(kernel.body)):
+        return frozenset()
+    tiles = {b.name for b in kernel.buffers if b.scope == "fragment" and b.dtype == "e4m3"}
+    return frozenset(s.body[0].target for s in every(kernel.body) if isinstance(s, Parallel) and len(s.body) == 1
+                     and s.body[0].target in tiles and widened(s.body[0].expr) is not None)
+
+
+def widened(e: Expr) -> Expr | None:
+    """What is rounded to e4m3; None where nothing computed is."""
+    e = e.arg if isinstance(e, Cast) and e.dtype == "e4m3" else e
+    return None if isinstance(e, Const) or e.dtype not in FLOATS or e.dtype == "e4m3" else e
 
 
 def block_threads(kernel: TileKernel, target: Target) -> int:

@@ -398,3 +398,16 @@ def test_distances_are_a_product_where_torch_takes_one() -> None:
     check({"far": lambda x, y: torch.cdist(x, y), "of a batch": lambda x, y: torch.cdist(x.view(2, 20, 8), y.view(1, 30, 8))}, (x, y),
           ulps=64)
     assert import_model(lambda x, y: torch.cdist(x[:9], y[:9]), (x, y)).opaque
+
+
+def test_a_margin_that_is_nan_is_none() -> None:
+    """torch's decomposition of the loss clamps, which keeps a NaN; its kernel compares."""
+    x, labels = torch.randn(4, 8), torch.tensor([[3, 0, -1, 1, 2, 2, 2, 2]] * 4)
+    x[0, 0] = x[1, 5] = x[2] = math.nan
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return F.multilabel_margin_loss(x, labels, reduction="none")
+
+    found = redfuser.compile(loss, (x,), target="cpu")(x)
+    torch.testing.assert_close(found, loss(x))
+    assert bool(found.isfinite().all())
