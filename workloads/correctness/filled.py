@@ -13,7 +13,7 @@ from workloads.correctness.program import HALVES, Program, alternate
 SMALL = Shape(b=2, i=333, l=333)
 GROUPED = replace(SMALL, h=4, g=2)
 ROLES = Shape(b=2, i=328, l=400)
-LONG = Shape(b=2, h=4, g=4, i=1096, l=1096)
+LONG = Shape(i=712, l=712)
 SINGLE = Shape(b=1, i=130, l=130, d=32)
 
 
@@ -35,4 +35,4 @@ def _halves() -> Iterator[Program]:
             yield program("filled", Way("*", "scores", mask="causal", fill="finfo.min", group=group), GROUPED, dtype)
         for shape, mask, fill in ((replace(ROLES, l=328), "causal", "finfo.min"), (ROLES, "top-left", "-1e4"),
                                   (LONG, "wide window", "-1e9"), (LONG, "none-seen", "finfo.min")):
-            yield replace(program("filled", Way("*", "scores", mask=mask, fill=fill), shape, dtype), roles=True)
+            yield replace(program("filled", Way("*", "scores", mask=mask, fill=fill), shape, dtype, "single"), roles=True)

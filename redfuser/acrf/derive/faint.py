@@ -37,8 +37,8 @@ def raised(d: Decomposition, t: Term) -> tuple[Term, Part | None]:
 
 def refuse_rounded(d: Decomposition, t: Term) -> None:
     """Raises Refuse (RF205) where what divides weights of half precision is their own sum, rounded alike, and all may be
-    subnormal in it: in the program both are whole multiples of its smallest number, and one weight by itself is 1; at a running reference
-    they are rounded elsewhere than their sum."""
+    subnormal in it: in the program both are whole multiples of its smallest number, and one weight by itself is 1; at a
+    running reference they are rounded elsewhere than their sum."""
     if not any(_rounds(p.base) for p in t.of("scaled")):
         return
     for p in t.of("d"):
