@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from redfuser.acrf import fuse, parse_cascade
-from redfuser.acrf.check.evaluate import run, run_fused
 from redfuser.acrf.check.verify import check
 from redfuser.acrf.state import Fused
+from tests.evaluated import run, run_fused
 
 INERTIA = """cascade inertia(m: f32[64, 2048], x: f32[64, 2048]) over l
   t[i] = sum[l] m[i, l]
