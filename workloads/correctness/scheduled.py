@@ -113,7 +113,7 @@ def _products() -> Iterator[Program]:
         yield Program("roles", f"{dtype} 5x904x328x1000 product", product, ins)
         ins = (In("x", (1160, 2048), dtype), w(2312, 2048))
         yield Program("roles", f"{dtype} 1160x2048x2312 product", product, ins)
-        for what, fn in (("gating", gating), ("residual", residual)):  # a loop of many steps, and a map of what it leaves
+        for what, fn in (("residual", residual), ("gating", gating)):  # a loop of many steps, and a map of what it leaves
             yield Program("roles", f"{dtype} 1160x2048x2312 {what}", fn, (*ins, In("r", (1160, 2312), dtype)))
 
 
