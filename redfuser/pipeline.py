@@ -142,7 +142,8 @@ def _of_its_shapes(model: Any, imported: Any, args: Any, kwargs: Any) -> None:
     from redfuser.frontend.module import as_call
     from redfuser.runtime.signature import of_imported
 
-    if (args is None and kwargs is None) or (callable(model) and not isinstance(model, torch.export.ExportedProgram)):
+    none = all(x is None or (isinstance(x, (tuple, list, dict)) and not x) for x in (args, kwargs))  # bind() gives them empty
+    if none or (callable(model) and not isinstance(model, torch.export.ExportedProgram)):
         return
     signature = of_imported(imported, 0)
     try:
