@@ -17,7 +17,7 @@ import pytest
 
 from redfuser import chain
 from redfuser.acrf.expr import Const, Expr, Load, map_children
-from redfuser.chain import scalar
+from redfuser.chain import judge, scalar
 from redfuser.chain.samples import cases
 from redfuser.strategies import realise
 from redfuser.strategies.program import Program
@@ -58,7 +58,10 @@ above zero, one tensor alone far below, the last of eight."""
 
 
 @pytest.mark.parametrize("kernel, what", MISSED, ids=[k for k, _ in MISSED])
-def test_what_was_missed_once_is_found(kernel: str, what: str) -> None:
+def test_what_was_missed_once_is_found(kernel: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where more is allowed: how a processor adds up decides the last digits of both sides (performer: rms 5.1e-5 for 4.9e-5 on
+    one, less on others)."""
+    monkeypatch.setattr(judge, "SPREAD", 1.5)
     name, form = kernel.split()
     (k,) = [k for k in kernels(name, forms=((form, 3 if form == "multi" else 1),)) if k.name == kernel]
     assert not k.sound()
