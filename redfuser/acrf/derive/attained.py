@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from math import inf
 
 from redfuser.acrf.derive.bounds import gaps, maximum_in, only_counted, unclamped
 from redfuser.acrf.derive.decomposition import Conds, Decomposition, constant_of, monomial_kind, split_linear
@@ -11,10 +12,10 @@ from redfuser.acrf.expr import Cast, Const, Expr, Op, Ref, map_children, walk
 from redfuser.acrf.facts.normal import add
 
 
-def at_least_one(d: Decomposition, e: Expr) -> bool:
+def at_least_one(d: Decomposition, e: Expr, or_none: bool = False) -> bool:
     """Proved of what is made of results: ``sum exp(A - m)`` has a term that is 1 where m is the maximum of A and attained, that
     is over no element that the sum leaves out. Where m is the larger of two (``max(max A, sink)``), the whole is asked for
-    each."""
+    each. or_none: or it is a sum of nothing, in a row of -inf alone, for which ``select(m == -inf, 0, m)`` is subtracted."""
     def larger(x: Expr) -> Iterator[Op]:
         for y in walk(d.scope.resolve(x)):
             if isinstance(y, Op) and y.name == "max" and all(constant_of(a) is None for a in y.args):
@@ -43,7 +44,15 @@ def at_least_one(d: Decomposition, e: Expr) -> bool:
 
     chosen = next(larger(e), None)
     sides = chosen.args if chosen is not None else (None,)
-    return all(ask(e, partial(_in_place_of, chosen, side)) for side in sides)
+    first: Callable[[Expr], Expr] = _unguarded if or_none else lambda x: x
+    return all(ask(e, lambda x, side=side: _in_place_of(chosen, side, first(x))) for side in sides)  # type: ignore[misc]
+
+
+def _unguarded(e: Expr) -> Expr:
+    match e:
+        case Op(name="select", args=(Op(name="eq", args=(x, y)), Const(value=0.0), z)) if (x, y) == (z, Const(-inf, z.dtype)):
+            return x
+    return map_children(e, _unguarded)
 
 
 def _in_place_of(chosen: Expr | None, side: Expr | None, e: Expr) -> Expr:

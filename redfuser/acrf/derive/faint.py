@@ -64,7 +64,7 @@ def may_vanish(d: Decomposition, e: Expr) -> bool:
     if not (isinstance(e, Ref) and e.name in d.ranges.reductions and d.ranges.reductions[e.name].reducer.kind == "sum"):
         return False
     r = d.ranges.of(e)
-    return r.lo < LEAST and not at_least_one(d, e)
+    return r.lo < LEAST and not at_least_one(d, e, or_none=True)
 
 
 def _raised(e: Expr) -> Expr | None:
