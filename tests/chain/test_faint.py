@@ -113,6 +113,17 @@ def test_a_divisor_with_a_least_value_leaves_weights_as_they_are() -> None:
         assert ("65536.0" in " ".join(map(str, f.exprs()))) == (times is not None)
 
 
+def test_a_maximum_that_is_guarded_by_hand_is_one_of_what_is_seen() -> None:
+    """Then the divisor is 1 or more, or 0 of a row that sees nothing; not where the mask is behind the exponential."""
+    guard = "select(m == -inf, 0.0, m)"
+    seen = text("bf16", f"exp(p - {guard})", False, "seen").replace("= s * 0.125", "= select(k[l], s * 0.125, -inf)")
+    hidden = text("bf16", f"select(k[l], exp(p - {guard}), 0.0)", False, "hidden")
+    for source, raised in ((seen, False), (hidden, True)):
+        f = fused(source)
+        assert ("65536.0" in " ".join(map(str, f.exprs()))) == raised
+        assert any("raised by 2^16" in c for c in f.certificate.choices) == raised
+
+
 def test_rounded_weights_over_their_rounded_sum_are_refused_where_both_may_be_subnormal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole multiples of the smallest number in the program: one weight over itself is 1. Ours was off by a tenth."""
     source = """cascade {name}(q: bf16[2, 200, 32], u: bf16[2, 200, 32], v: bf16[2, 200, 32]) over l

@@ -44,8 +44,11 @@ def at_least_one(d: Decomposition, e: Expr, or_none: bool = False) -> bool:
 
     chosen = next(larger(e), None)
     sides = chosen.args if chosen is not None else (None,)
-    first: Callable[[Expr], Expr] = _unguarded if or_none else lambda x: x
-    return all(ask(e, lambda x, side=side: _in_place_of(chosen, side, first(x))) for side in sides)  # type: ignore[misc]
+    return all(ask(e, partial(_asked, chosen, side, or_none)) for side in sides)
+
+
+def _asked(chosen: Expr | None, side: Expr | None, or_none: bool, e: Expr) -> Expr:
+    return _in_place_of(chosen, side, _unguarded(e) if or_none else e)
 
 
 def _unguarded(e: Expr) -> Expr:

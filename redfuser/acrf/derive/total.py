@@ -81,6 +81,9 @@ def derive_sum(work: Derivation, r: Reduce) -> None:
         zero_over_zero = any(q < 0 and _is_zero_at(work, b, mine) for b, q in results)
         vanishes = vanishes and bool(mine) and empty
         covered = covered and (not mine or (zero_over_zero and empty and all(_of_nothing(work, g, mine) for g in mine)))
+        if faint is not None:
+            work.choices.append(f"{r.name}: weights and {factor_text(faint.base, F1)} raised by 2^16: of a row nothing "
+                                "may be left but subnormal ones")
         for p in t.of("d"):
             work.choices.append(f"{r.name}: {factor_text(p.base, p.power)} deferred: it bounds nothing, so it is "
                                 "applied once, in finalize")
