@@ -90,7 +90,6 @@ def report_json(report: Report, texts: bool = False) -> str:
     return as_json({**report.to_json(), "totals": totals, **({"kernels": kernels} if texts else {})})
 
 
-
 EVERY_S, EVERY_LIVE_S = 5.0, 0.1
 """Between two lines of progress, and between two changes of one on a terminal."""
 
