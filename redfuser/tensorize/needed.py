@@ -26,9 +26,8 @@ from redfuser.tensorize.geometry import Geometry, argument_name, tensors
 from redfuser.tensorize.ir.nodes import Assign, Parallel, ReduceTile, TensorArg, TileKernel, TileStmt
 from redfuser.tensorize.ir.parts import Buffer, Param
 from redfuser.tensorize.schedule.asked import OnlyAsked
+from redfuser.tensorize.summary.kernels import WARP
 from redfuser.tensorize.walk import segment_steps
-
-WARP = 32
 
 
 def asking(program: Program) -> tuple[Program, str] | str:

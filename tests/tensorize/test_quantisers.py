@@ -11,7 +11,7 @@ import pytest
 
 from redfuser.acrf import fuse, parse_cascade
 from redfuser.acrf.cascade import Cascade
-from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref
+from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref, op
 from redfuser.codegen.tilelang import print_program
 from redfuser.strategies import realise
 from redfuser.target import target
@@ -22,6 +22,8 @@ from redfuser.tensorize.ir.nodes import (
     Assign,
     Buffer,
     Copy,
+    For,
+    If,
     Parallel,
     Param,
     ReduceTile,
@@ -135,3 +137,33 @@ def test_a_tile_that_nobody_reads_is_left_out() -> None:
                         (made, kept, Copy(Slice("b"), Slice("out_y", (Dim(Const(0, "i64"), 4), Dim(Const(0, "i64"), 8))))))
     done = DropUnused()(kernel)
     assert done.body == kernel.body[1:] and [b.name for b in done.buffers] == ["b"]
+
+
+def test_a_tile_that_only_its_own_updates_read_is_left_out() -> None:
+    """The widened copy of a maximum of halves, whose last columns are hidden where a row is no multiple of its steps."""
+    at, first = (Index("i"), Index("j")), op("lt", Index("step"), Const(1, "i64"))
+
+    def filled(tile: str, e: Expr) -> Parallel:
+        return Parallel(("i", "j"), (4, 8), (Assign(tile, at, e),))
+
+    def updated(tile: str) -> For:
+        return For("step", Const(0, "i64"), Const(2, "i64"), (If(first, (filled(tile, op("neg", Load(tile, at, "f32"))),)),))
+
+    stored = Copy(Slice("b"), Slice("out_y", (Dim(Const(0, "i64"), 4), Dim(Const(0, "i64"), 8))))
+    body = (filled("a", Const(1.0, "f32")), filled("b", Const(1.0, "f32")), updated("a"), updated("b"), stored)
+    kernel = TileKernel("k", (Param("out_y", "f32", (4, 8), True),), (("one", 1),), 32, (),
+                        (Buffer("a", "fragment", "f32", (4, 8)), Buffer("b", "fragment", "f32", (4, 8))), body)
+    done = DropUnused()(kernel)
+    assert done.body == (body[1], body[3], stored) and [b.name for b in done.buffers] == ["b"]
+    into = replace(kernel, body=(*body[:4], filled("b", Load("a", at, "f32")), stored))
+    assert DropUnused()(into) == into, "read by what is read"
+    asked = replace(kernel, body=(*body[:4], If(op("lt", Load("a", (Const(0, "i64"),) * 2, "f32"), Const(0.0, "f32")), (updated("b"),)), stored))
+    assert DropUnused()(asked) == asked, "asked of steps"
+
+
+@pytest.mark.parametrize("half", ["bf16", "f16"])
+def test_a_ragged_row_has_no_copy_of_its_maximum(half: str) -> None:
+    program = lowered(rescale(6, 100, half), TileConfig(4, 64, 128, 0, "registers", False), "single")
+    assert [s.nan for s in reductions(program)] == [True]
+    tiles = {b.name: b.dtype for b in program.kernels[0].buffers}
+    assert {n for n, dtype in tiles.items() if dtype == "f32"} == {"row_max"}
