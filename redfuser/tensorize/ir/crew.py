@@ -12,54 +12,18 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 
 from redfuser.acrf.expr import Expr, Load, walk
 from redfuser.tensorize.ir.block import Block
 from redfuser.tensorize.ir.effects import every, leading, reads, slices, writes
 from redfuser.tensorize.ir.flight import Arrive, Await, Drain, Fetch, Let, Meet, Send, Sent, Turn
-from redfuser.tensorize.ir.nodes import Copy, For, Gemm, If, Role, Roles, TileKernel, TileStmt
+from redfuser.tensorize.ir.member import Flying, Member, Place
+from redfuser.tensorize.ir.nodes import Copy, For, Gemm, If, Roles, TileKernel, TileStmt
 from redfuser.tensorize.ir.ordered import Clock, Memory
 from redfuser.tensorize.ir.parts import Slice
 from redfuser.tensorize.ir.phases import Ring, hazard
-
-Place = tuple[str, tuple[int, ...]]
-"""A buffer in shared memory, and the part of it that leading points of a slice say; in a cluster, whose it is before them."""
-
-
-@dataclass
-class _Flying:
-    """A product under way: what it adds to, registers that it reads, and its part of shared memory."""
-
-    result: str
-    registers: frozenset[str]
-    places: tuple[Place, ...]
-
-
-class _Member:
-    """One warp group. rank: of its block in the cluster."""
-
-    def __init__(self, name: str, role: Role, first: bool, block: Block, rank: int) -> None:
-        self.name, self.role, self.first, self.vars = name, role, first, dict(block.vars)
-        self.block, self.rank = block, rank
-        self.clock = Clock().tick(name)
-        self.flying: deque[_Flying] = deque()
-        self.sending: list[Place] = []
-        self.by_rows = not any(isinstance(s, Gemm) and s.policy == "cols" for s in every(role.body))
-        """Have the groups of its role rows of their own? Otherwise each has columns, and rows are of all of them."""
-        self.undrained: set[str] = set()
-        self.reading: list[Place] = []
-        """Shared memory that single threads of the group have read since they met: one that arrives speaks for itself alone."""
-        self.writing: list[Place] = []
-        """What they have written since."""
-        self.unmet: dict[str, str] = {}
-        """Shared buffers that single threads of the group have written, or one of them has seen sent, since they met."""
-        self.ready: Callable[[], bool] = lambda: True
-        self.waits_for = ""
-        self.turns = 0
 
 
 class Crew:
@@ -80,16 +44,16 @@ class Crew:
         self.started = 0
         self.awaited: dict[str, str] = {}
         """Fetches, of which every one has to be awaited by somebody: a block may not end before."""
-        self.members: list[_Member] = []
+        self.members: list[Member] = []
         self.holders: dict[str, str] = {}
         """The role whose threads hold a fragment: the others have registers of their own."""
         self.fragments = {b.name for b in kernel.buffers if b.scope == "fragment"}
-        self.meetings: dict[tuple[str, int], list[_Member]] = {}
+        self.meetings: dict[tuple[str, int], list[Member]] = {}
         for rank, block in enumerate(blocks):
             whose = f" of block {rank}" if len(blocks) > 1 else ""
             for role in roles.roles:
                 for g in range(role.groups):
-                    self.members.append(_Member(f"{role.name} {g}{whose}", role, g == 0, block, rank))
+                    self.members.append(Member(f"{role.name} {g}{whose}", role, g == 0, block, rank))
                     self.members[-1].turns = int(g == 0)
 
     def run(self) -> None:
@@ -97,7 +61,7 @@ class Crew:
         walks = {m.name: self._walk(m, m.role.body) for m in self.members}
         left = list(self.members)
         while left or self.fetches:
-            able: list[_Member | None] = [m for m in left if m.ready()]
+            able: list[Member | None] = [m for m in left if m.ready()]
             if self.fetches:
                 able.append(None)
             if not able:
@@ -115,7 +79,7 @@ class Crew:
             if not any(m.clock.knows(name, 1) for m in self.members):
                 raise hazard(f"the block may end with a copy under way: {what}")
 
-    def _walk(self, m: _Member, body: tuple[TileStmt, ...]) -> Iterator[bool]:
+    def _walk(self, m: Member, body: tuple[TileStmt, ...]) -> Iterator[bool]:
         """A member's statements; yields before each that another member could notice."""
         for s in body:
             match s:
@@ -145,12 +109,12 @@ class Crew:
                     self._do(m, s)
                     yield True
 
-    def _met(self, m: _Member) -> None:
+    def _met(self, m: Member) -> None:
         m.clock = m.clock.tick(m.name)
         self._over(m)
         m.unmet = {}
 
-    def _over(self, m: _Member) -> None:
+    def _over(self, m: Member) -> None:
         """What single threads of a group have read and written is over."""
         for place in m.reading:
             self.memory.read_done(place, m.name, m.clock)
@@ -158,7 +122,7 @@ class Crew:
             self.memory.write_done(place, m.name, m.clock)
         m.reading, m.writing = [], []
 
-    def _turn(self, m: _Member, take: bool) -> Iterator[bool]:
+    def _turn(self, m: Member, take: bool) -> Iterator[bool]:
         mine = [x for x in self.members if x.role is m.role and x.rank == m.rank]
         if take:
             m.ready, m.waits_for = (lambda: m.turns > 0), "its turn"
@@ -171,7 +135,7 @@ class Crew:
             raise hazard(f"{following.name} is given its turn twice")
         yield True
 
-    def _meet(self, m: _Member) -> Iterator[bool]:
+    def _meet(self, m: Member) -> Iterator[bool]:
         here = self.meetings.setdefault((m.role.name, m.rank), [])
         here.append(m)
         together = here
@@ -187,7 +151,7 @@ class Crew:
 
     # -- single statements ---------------------------------------------------------------------------------------------
 
-    def _do(self, m: _Member, s: TileStmt) -> None:
+    def _do(self, m: Member, s: TileStmt) -> None:
         m.clock = m.clock.tick(m.name)
         match s:
             case Fetch():
@@ -216,7 +180,7 @@ class Crew:
             case _:
                 self._compute(m, s)
 
-    def _fetch(self, m: _Member, s: Fetch) -> None:
+    def _fetch(self, m: Member, s: Fetch) -> None:
         if s.all:
             self._once(m, s, m.rank, "expected")
             self._ring(m, s.at.barrier, s.at.slot).arrive(m.clock, f"{m.name} at {s}")
@@ -226,7 +190,7 @@ class Crew:
             if s.all or rank == m.rank:
                 self._start(m, s, block, rank)
 
-    def _start(self, m: _Member, s: Fetch, block: Block, rank: int) -> None:
+    def _start(self, m: Member, s: Fetch, block: Block, rank: int) -> None:
         """A copy that a member starts, to its own block or to another."""
         self.started += 1
         name = f"fetch {self.started}"
@@ -245,7 +209,7 @@ class Crew:
 
         self.fetches.append(arrives)
 
-    def _once(self, m: _Member, s: Fetch, rank: int, what: str) -> None:
+    def _once(self, m: Member, s: Fetch, rank: int, what: str) -> None:
         """A phase of a barrier that two blocks serve has one tile that its own expects and one that the other brings."""
         ring = self._ring(m, s.at.barrier, s.at.slot, rank)
         key = (f"{what} {s.at.barrier} {rank}", self._int(m, s.at.slot))
@@ -253,7 +217,7 @@ class Crew:
             raise hazard(f"a second tile is {what} before the first is there: {m.name} at {s}")
         self.said[key] = self.said.get(key, 0) + 1
 
-    def _drain(self, m: _Member, left: int, done: tuple[str, ...]) -> None:
+    def _drain(self, m: Member, left: int, done: tuple[str, ...]) -> None:
         while len(m.flying) > left:
             f = m.flying.popleft()
             for place in f.places:
@@ -262,7 +226,7 @@ class Crew:
             raise hazard(f"{sorted(still)} is said to be done under way")
         m.undrained -= set(done)
 
-    def _compute(self, m: _Member, s: TileStmt) -> None:
+    def _compute(self, m: Member, s: TileStmt) -> None:
         touched, written = reads(s), writes(s)
         for n in (touched | written) & self.fragments:
             if (holder := self.holders.setdefault(n, m.role.name)) != m.role.name:
@@ -290,12 +254,12 @@ class Crew:
         if isinstance(s, Gemm) and s.flies:
             registers = {n for n in (s.a.buffer, s.b.buffer) if n not in self.shared}
             places = tuple(self._place(m, x) for x in (s.a, s.b) if x.buffer in self.shared)
-            m.flying.append(_Flying(s.c, frozenset(registers), places))
+            m.flying.append(Flying(s.c, frozenset(registers), places))
             m.undrained.add(s.c)
         if m.first:
             m.block.exec(s)
 
-    def _look(self, m: _Member, *exprs: Expr) -> None:
+    def _look(self, m: Member, *exprs: Expr) -> None:
         """Every thread reads what steers it."""
         m.clock = m.clock.tick(m.name)
         for x in (x for e in exprs for x in walk(e) if isinstance(x, Load)):
@@ -306,18 +270,18 @@ class Crew:
                 self.memory.read(place, m.name, m.clock, open=True)
                 m.reading.append(place)
 
-    def _ring(self, m: _Member, name: str, slot: object, rank: int | None = None) -> Ring:
+    def _ring(self, m: Member, name: str, slot: object, rank: int | None = None) -> Ring:
         k, ring = self._int(m, slot), self.rings[m.rank if rank is None else rank, name]
         if not 0 <= k < len(ring):
             raise hazard(f"{name} has no slot {k}")
         return ring[k]
 
-    def _place(self, m: _Member, s: Slice, rank: int | None = None) -> Place:
+    def _place(self, m: Member, s: Slice, rank: int | None = None) -> Place:
         at = m.rank if rank is None else rank
         own = (at,) if len(self.blocks) > 1 else ()
         return s.buffer, (*own, *(self._int(m, d.start) for d in itertools.takewhile(lambda d: not d.size, s.dims)))
 
-    def _int(self, m: _Member, e: object) -> int:
+    def _int(self, m: Member, e: object) -> int:
         m.block.vars = m.vars
         return m.block.number(e)  # type: ignore[arg-type]
 
