@@ -14,7 +14,7 @@ from dataclasses import replace
 from redfuser.acrf.check.unrounded import unrounded
 from redfuser.cache import Cache
 from redfuser.chain import scalar, sizes, steps, tiles, twin
-from redfuser.chain.samples import cases
+from redfuser.chain.samples import batches, cases, drawn
 from redfuser.errors import LoweringError
 from redfuser.sizes import Symbol
 from redfuser.strategies import cpu
@@ -69,10 +69,10 @@ def tile_passes(program: Program, config: TileConfig, target: Target) -> tuple[s
 
 def _scalar(program: Program, on_cpu: bool) -> Iterator[str]:
     small = exact_twin(program)
-    yield from scalar.inexact(small, cases(small.fused, deep=True))
+    yield from scalar.inexact(small, drawn(small.fused, deep=True))
     if on_cpu:
         small = twin.of_scalar(program, deep=False)
-        yield from scalar.violations(small, cases(small.fused), cpu.LANES)
+        yield from scalar.violations(small, drawn(small.fused), cpu.LANES)
 
 
 def exact_twin(program: Program) -> Program:
@@ -87,7 +87,8 @@ def _tiles(program: Program, config: TileConfig, target: Target) -> Iterator[str
         small = twin.of_tiles(program, config, deep)
         if small not in made:
             made[small] = tensorize(small, config, twin.machine(small, program, config, target), to_run=False)
-        yield from tiles.violations(small, made[small], cases(small.fused, deep))
+        for some in batches(small.fused, deep):
+            yield from tiles.violations(small, made[small], some)
 
 
 def _first(violations: Iterator[str]) -> tuple[str, ...]:

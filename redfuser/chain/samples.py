@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
+from math import prod
 
 import numpy as np
 
@@ -26,6 +28,8 @@ LARGEST = 3.4e38
 """The accumulators' largest value: float32's."""
 AGAIN, RECURS = 4, 3
 """Further draws of a kind whose first one failed, and how many of them must fail too."""
+AT_ONCE = 1 << 24
+"""Elements of all draws that are in memory together: some tens of bytes each."""
 LOSSES = 64
 """A kernel takes other ways than the program to the same number, and may lose so many times as much on them."""
 NOISE = 4
@@ -87,10 +91,28 @@ class Case:
                                     for n, x in want.results.items()})
 
 
-def cases(fused: Fused, deep: bool | None = None, seed: int = 0) -> list[Case]:
+def drawn(fused: Fused, deep: bool | None = None) -> Iterator[Case]:
     """A case per draw: of the deep ones, of the others, or (None) of all. All extents are numbers here."""
     known = facts(fused.cascade)
-    return [case(fused, d, known, seed) for d in draws(fused.cascade) if deep in (None, d.deep)]
+    return (case(fused, d, known, 0) for d in draws(fused.cascade) if deep in (None, d.deep))
+
+
+def cases(fused: Fused, deep: bool | None = None) -> list[Case]:
+    """All of :func:`drawn` at once."""
+    return list(drawn(fused, deep))
+
+
+def batches(fused: Fused, deep: bool | None = None) -> Iterator[list[Case]]:
+    """:func:`drawn`, so many at once as there is memory for; together they are run faster."""
+    left, together = drawn(fused, deep), max(1, AT_ONCE // max(1, elements(fused.cascade)))
+    while some := list(islice(left, together)):
+        yield some
+
+
+def elements(cascade: Cascade) -> int:
+    """Of its inputs and all that it computes."""
+    shapes = (*(t.shape for t in cascade.inputs), *(tuple(map(cascade.extent, s.axes)) for s in cascade.stmts))
+    return sum(prod(map(int, shape)) for shape in shapes)
 
 
 def case(fused: Fused, draw: Draw, known: Facts, seed: int) -> Case:

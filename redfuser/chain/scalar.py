@@ -6,7 +6,7 @@ side is the cascade, evaluated statement by statement in NumPy (:mod:`redfuser.c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,25 +22,25 @@ from redfuser.strategies.program import Program
 from redfuser.strategies.symbols import at, entry_script
 
 
-def violations(program: Program, cases: list[Case], lanes: int = 1) -> Iterator[str]:
+def violations(program: Program, cases: Iterable[Case], lanes: int = 1) -> Iterator[str]:
     """What is wrong with ``program`` in its own types on some case; lanes: the CPU schedule. Raises LoweringError where LLVM
     does not get such a program."""
     yield from rules(compiled(program, lanes), cases)
 
 
-def rules(run: Any, cases: list[Case]) -> Iterator[str]:
+def rules(run: Any, cases: Iterable[Case]) -> Iterator[str]:
     """What is wrong with results in the program's own types."""
     for case in (c for c in cases if not c.exactly):
         if text := case.rule(run(case.inputs), run):
             yield f"scalar program, {case.name}: {text}"
 
 
-def inexact(program: Program, cases: list[Case]) -> Iterator[str]:
+def inexact(program: Program, cases: Iterable[Case]) -> Iterator[str]:
     """What is wrong with ``program`` in float64, where it has no roundings at all: every digit counts."""
     yield from digits(compiled(_widened(program)), cases)
 
 
-def digits(run: Any, cases: list[Case]) -> Iterator[str]:
+def digits(run: Any, cases: Iterable[Case]) -> Iterator[str]:
     """What is wrong with results in float64."""
     for case in (c for c in cases if c.wide):
         if text := case.digits(run({n: _widen(x) for n, x in case.inputs.items()}), steps=False):

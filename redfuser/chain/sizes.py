@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from redfuser.acrf.check.unrounded import unrounded
 from redfuser.chain import scalar, tiles, twin
-from redfuser.chain.samples import cases
+from redfuser.chain.samples import batches, drawn
 from redfuser.chain.smaller import smaller
 from redfuser.fitted import samples
 from redfuser.sizes import Binding, Symbol
@@ -54,7 +54,7 @@ def of_scalar(program: Program, symbols: tuple[Symbol, ...], on_cpu: bool) -> It
         places = {s.name: _places(s, *_tile(program, static, config, s.name), deep) for s in symbols}
         run = scalar.of_sizes(small, symbols, deep, cpu.LANES if on_cpu and not deep else 1)
         for binding in bindings(places):
-            known = cases(at(small, binding).fused, deep=True if deep else None)
+            known = drawn(at(small, binding).fused, deep=True if deep else None)
             found = scalar.digits(run(binding), known) if deep else scalar.rules(run(binding), known)
             yield from (f"{_told(binding)}: {text}" for text in found)
 
@@ -63,8 +63,8 @@ def violations(small: Program, whole: TileProgram, asked: list[Binding], deep: b
     """What is wrong with ``whole``, the tile form of ``small``, at some binding."""
     for binding in asked:
         program = at(small, binding)
-        for text in tiles.violations(program, bound(whole, binding), cases(program.fused, deep)):
-            yield f"{_told(binding)}: {text}"
+        for some in batches(program.fused, deep):
+            yield from (f"{_told(binding)}: {text}" for text in tiles.violations(program, bound(whole, binding), some))
 
 
 def _told(binding: Binding) -> str:

@@ -2,7 +2,7 @@
 
 Only extents change: index expressions, masks and the state stay as they are. A tensor dimension becomes what its index
 expressions reach; an axis read through ``// g`` or ``% g`` keeps at least two whole groups, or one point; an axis whose index
-expressions leave their tensor (a mask guards them there), or meet data, keeps its extent, and so does one that a mask
+expressions leave their tensor (a mask guards them there), or are added to data, keeps its extent, and so does one that a mask
 compares with a number of about its size. Literals that are the row's length (LayerNorm's ``768.0``) follow it, in the
 program and in the state.
 """
@@ -52,7 +52,7 @@ def _respect(e: Expr, old: dict[str, int], new: dict[str, int]) -> None:
         case Op(name=name, args=args) if name in COMPARISONS:
             sizes = [abs(int(c.value)) for x in args for c in walk(x) if isinstance(c, Const) and c.dtype == "i64"]
             near = max((n for n in sizes if n <= _NEAR), default=0)
-            for a in {a for x in args for a in indices_of(x)}:
+            for a in {a for x in args for a in moving(x)}:
                 if a in old and near:
                     new[a] = min(old[a], max(new[a], near + near // 4 + 2))
         case Ref(indices=indices) if indices:  # a gather of a computed value: positions must stay what they are
@@ -70,7 +70,7 @@ def _shapes(cascade: Cascade, parts: tuple[Expr, ...], old: dict[str, int],
         for i, extent in zip(load.indices, tensors[load.tensor].shape, strict=True):
             inside = span(i, old)
             if inside is None or not isinstance(extent, int) or not (inside[0] >= 0 and inside[1] < extent):
-                for a in indices_of(i) & set(old):
+                for a in moving(i) & set(old):
                     new[a] = old[a]
     shapes: dict[str, tuple[int | str, ...]] = {}
     for name, t in tensors.items():
@@ -82,6 +82,14 @@ def _shapes(cascade: Cascade, parts: tuple[Expr, ...], old: dict[str, int],
             dims.append(min(int(extent), max(highest) + 1) if known else extent)
         shapes[name] = tuple(dims)
     return shapes
+
+
+def moving(e: Expr) -> frozenset[str]:
+    """Axes along which a position moves by itself. Those that only say which element of another tensor it is are none:
+    a label is a label in whichever row."""
+    if isinstance(e, Index):
+        return frozenset({e.axis})
+    return frozenset() if isinstance(e, (Load, Ref)) else frozenset().union(*map(moving, children(e)))
 
 
 def span(e: Expr, extents: Mapping[str, int]) -> tuple[int, int] | None:
