@@ -21,7 +21,7 @@ from redfuser.tensorize.ir.parts import Slice
 from redfuser.tensorize.maps import as_tile
 from redfuser.tensorize.masks import masked_operand
 from redfuser.tensorize.pieces import products, split, whole
-from redfuser.tensorize.precision import kept, unit_roundoff
+from redfuser.tensorize.precision import kept, read_in, unit_roundoff
 from redfuser.tensorize.sizes import padded, round_up
 from redfuser.tensorize.staging import at_point, stage_tile
 from redfuser.tensorize.weights import EIGHT, foreign, operand, weight_dtype, weight_pieces
@@ -82,8 +82,12 @@ def _matrices(work: Builder, b: Block, a: Operand, w: Operand) -> list[tuple[Val
 
 def _gemm_step(work: Builder, b: Block, left: Expr, right: Expr, v: Value, clear: bool) -> None:
     kinds = {strip_casts(left).dtype, strip_casts(right).dtype}
+    wanted = read_in(work.at.program.fused.cascade, work.at.was(b.name))
+    apart = len(kinds) > 1 or (wanted < unit_roundoff("bf16") and not kinds.isdisjoint(EIGHT))
     over, (rows, segment) = b.over or "", work.at.across
-    a, w = (_matrix_operand(work, e, axes, len(kinds) > 1) for e, axes in ((left, (rows, over)), (right, (segment, over))))
+    a, w = (_matrix_operand(work, e, axes, apart) for e, axes in ((left, (rows, over)), (right, (segment, over))))
+    if a.dtype in EIGHT:
+        _say_cut(work, b, wanted)
     for k, (x, y) in enumerate(_matrices(work, b, a, w)):
         work.emit(Gemm(Slice(x.buffer), Slice(y.buffer), v.buffer, x.axes[0] == over, y.axes[0] != over, clear and k == 0,
                        work.at.policy, work.at.source(b) if k == 0 else ""))
@@ -175,8 +179,7 @@ def accumulate_product(work: Builder, b: Block, v: Value) -> None:
                             why="a matrix unit loses digits of so long a sum that it does not take in segments",
                             help="nothing to change: a walk of the row takes them in segments")
     if a.dtype in EIGHT:
-        work.roundings.append(f"{b.name}: 8-bit products of a segment summed by the matrix units (relative error <= 2^-12; the "
-                              f"result is kept to 2^{round(math.log2(wanted))})")
+        _say_cut(work, b, wanted)
     # A row held on chip is all there is: nothing was accumulated before. Else what the matrix unit cannot add to the sum of the
     # segments before without losing digits is a sum of its own: ``part = products of the segment; acc += part``.
     part = v if (settled or work.at.resident) and not (alike and left) else work.tile(f"{v.buffer}_segment", v.axes, "f32")
@@ -186,6 +189,11 @@ def accumulate_product(work: Builder, b: Block, v: Value) -> None:
     if part is not v:
         found = op("mul", work.here(part), algebra.product(left)) if alike and left else work.here(part)
         work.store(v, found if work.at.resident else op("add", work.here(v), found))
+
+
+def _say_cut(work: Builder, b: Block, wanted: float) -> None:
+    work.roundings.append(f"{b.name}: 8-bit products of a segment summed by the matrix units (relative error <= 2^-12; the "
+                          f"result is kept to 2^{round(math.log2(wanted))})")
 
 
 def _unrounded(e: Expr, dtype: str) -> Expr:

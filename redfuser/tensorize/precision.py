@@ -35,6 +35,13 @@ def kept(fused: Fused, name: str, product: bool = False) -> float:
     return min(found, default=SINGLE)
 
 
+def read_in(cascade: Cascade, name: str) -> float:
+    """The unit roundoff to which every statement that reads ``name`` rounds it first, or scales it and then rounds: less than
+    that nobody sees of it. That of float32 where one does not."""
+    found = [(power, cast) for s in cascade.stmts for power, cast in _uses(s.expr, name, 1, "", False)]
+    return min((unit_roundoff(cast) if power == 1 and cast else SINGLE for power, cast in found), default=SINGLE)
+
+
 def chooses_among_few(cascade: Cascade) -> bool:
     """Does the program round to 8 bits or to integers? Nothing in front of that is approximate: one unit off, and an element at
     an edge is another number. (A quotient by a value of its row keeps edges: :mod:`redfuser.codegen.exchange`.)"""

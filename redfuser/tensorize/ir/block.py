@@ -11,6 +11,7 @@ import numpy as np
 
 from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op
 from redfuser.errors import InternalError
+from redfuser.tensorize.ir.eight import added
 from redfuser.tensorize.ir.flight import Let
 from redfuser.tensorize.ir.nodes import Copy, Fill, For, Gemm, If, Parallel, ReduceTile, ScanTile, TileKernel, TileStmt
 from redfuser.tensorize.ir.parts import LANES, RUN, Slice
@@ -68,8 +69,11 @@ class Block:
             case Gemm(a, b, c, ta, tb, clear):
                 x: np.ndarray = self._read(a).astype(self.dtypes["f32"], copy=False)
                 y: np.ndarray = self._read(b).astype(self.dtypes["f32"], copy=False)
-                product = (x.swapaxes(-1, -2) if ta else x) @ (y.swapaxes(-1, -2) if tb else y)
-                self.store[c][...] = product if clear else self.store[c] + product
+                x, y = x.swapaxes(-1, -2) if ta else x, y.swapaxes(-1, -2) if tb else y
+                if x.itemsize == 4 and {self.store[s.buffer].dtype.itemsize for s in (a, b)} == {1}:
+                    self.store[c][...] = added(np.zeros_like(self.store[c]) if clear else self.store[c], x, y)
+                else:
+                    self.store[c][...] = x @ y if clear else self.store[c] + x @ y
             case ReduceTile(op, src, dst, clear, lanes=lanes, nan=nan):
                 function = {"sum": np.add, "max": np.maximum if nan else np.fmax, "min": np.minimum if nan else np.fmin}[op]
                 row, to = self.store[src], self.store[dst]
