@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -231,6 +231,14 @@ def moved(fn: Callable[..., Any], args: Sequence[Any]) -> Iterator[list[torch.Te
             return x.double() * torch.where(up(x.double()), 1.0 + ACCUMULATOR, 1.0 - ACCUMULATOR).double()
 
         yield tensors(reference(fn, tree_map(near, tuple(args))))
+
+
+def as_moved(check: Check, truth: torch.Tensor, near: Iterable[torch.Tensor]) -> Check:
+    """A check with no less allowed than what results differ by where sums in float32 are off by what they may be: ``near``, of
+    :func:`moved` inputs. Where digits cancel, as about a mean of weights that nearly cancel, that is more than the unfused
+    program happens to be off by, and no program is nearer than that for certain."""
+    limits = (check.limit, *(error(x, truth) for x in near))
+    return replace(check, limit=Error(max(e.maximum for e in limits), max(e.rms for e in limits), check.limit.misplaced))
 
 
 def _at_random(x: torch.Tensor, seed: int) -> torch.Tensor:

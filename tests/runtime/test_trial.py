@@ -205,6 +205,35 @@ def test_bad_luck_on_one_draw_is_no_defect(model: redfuser.runtime.model.Compile
     assert trial.outcome(spec, lambda *a: unfused(CPU, *a)[0] * 1.0012, unfused, CPU).verdict == "wrong"
 
 
+def test_digits_that_cancel_in_the_program_are_not_asked_of_a_kernel() -> None:
+    """About a mean of weights of both signs, which may lie anywhere: a kernel that visits the row once is off by more than eager
+    in every third draw, and by no more than eager is in others. Less than what sums are off by is still a defect."""
+    def about(m: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        centre = (m[..., None] * x).sum(1) / m.sum(-1)[:, None]
+        return (m * ((x - centre[:, None]) ** 2).sum(-1)).sum(-1)
+
+    model = redfuser.compile(about, (torch.rand(32, 512), torch.randn(32, 512, 3)), target="cpu")
+    ((name, spec),) = model.kernels.items()
+    unfused = trial.function(str(model.reference_of(name)))
+
+    def added(x: torch.Tensor) -> torch.Tensor:
+        """In turn, as threads add up."""
+        total = torch.zeros_like(x[:, :32])
+        for part in x.split(32, 1):
+            total = total + part
+        return total.sum(1)
+
+    def once(m: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        x = x - x[:, :1]
+        first, second = added(m[..., None] * x), added(m * (x ** 2).sum(-1))
+        return torch.where(added(m) == 0, torch.nan, second - (first * first).sum(-1) / added(m))
+
+    assert trial.outcome(spec, once, unfused, CPU) == trial.Outcome("right")
+    for wrong in (lambda m, x: once(m, x) * (1 + 2.0**-16), lambda m, x: once(m, x.bfloat16().float()),
+                  lambda m, x: once(torch.cat([m[:, :-1], m[:, :1]], 1), x)):
+        assert trial.outcome(spec, wrong, unfused, CPU).verdict == "wrong"
+
+
 def test_labels_are_drawn_as_far_as_they_reach() -> None:
     """They were all 0, so a kernel that ignored them passed."""
     def loss(x: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
