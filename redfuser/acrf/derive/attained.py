@@ -14,8 +14,9 @@ from redfuser.acrf.facts.normal import add
 
 def at_least_one(d: Decomposition, e: Expr, or_none: bool = False) -> bool:
     """Proved of what is made of results: ``sum exp(A - m)`` has a term that is 1 where m is the maximum of A and attained, that
-    is over no element that the sum leaves out. Where m is the larger of two (``max(max A, sink)``, ``max(max A, 0)``), the whole is
-    asked for each. or_none: or it is a sum of nothing, in a row of -inf alone, for which ``select(m == -inf, 0, m)`` is subtracted."""
+    is over no element that the sum leaves out. Where m is the larger of two (``max(max A, sink)``, ``max(max A, 0)``), the
+    whole is asked for each. or_none: or it is a sum of nothing, in a row of -inf alone, for which ``select(m == -inf, 0, m)``
+    is subtracted."""
     def larger(x: Expr) -> Iterator[Op]:
         for y in walk(d.scope.resolve(x)):
             if isinstance(y, Op) and y.name == "max":
