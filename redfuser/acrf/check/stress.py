@@ -70,8 +70,9 @@ def strains(cascade: Cascade, length: int) -> Iterator[Strain]:
     if len(joint) > 1:
         for kind in ("hidden", "faint", *(f"scale {s}" for s in TOGETHER)):
             yield Strain(f"all {kind}", "positive", tuple((t, kind) for t in joint))
-    for t in joint if len(joint) > 1 else ():
-        yield Strain(f"{t} squared", "positive", tuple((o, f"scale {SQUARED[o != t]}") for o in joint))
+    whole = [t.name for t in cascade.inputs if t.name in joint and t.dtype == "f32"]  # halves are summed in float32's range
+    for t in whole if len(whole) > 1 else ():
+        yield Strain(f"{t} squared", "positive", tuple((o, f"scale {SQUARED[o != t]}") for o in whole))
 
 
 def _summed(cascade: Cascade) -> set[str]:
