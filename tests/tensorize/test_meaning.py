@@ -94,6 +94,24 @@ def test_pieces(half, result, count):
     assert not tiles(attention(["scale"], half, half, result)).roundings, "the program's own rounding"
 
 
+@pytest.mark.parametrize("strategy", ["resident", "single"])
+@pytest.mark.parametrize("by", ["/ 3.0", "* 0.7"])
+def test_a_scaled_value_has_one_rounding(strategy, by):
+    """Read by an exponential and beside it: far from zero, what its product with the scale rounds to must be one number in both
+    (it cancels in ``p - m - log t``)."""
+    cascade = parse_cascade(f"""cascade divergence(x: f32[20, 200], y: f32[20, 200]) over l
+  p[i, l] = x[i, l] {by}
+  m[i] = max[l] p
+  t[i] = sum[l] exp(p - m)
+  d[i] = sum[l] exp(p - m - log(t)) * (p - m - log(t) - y[i, l])
+  return d
+""")
+    rows = TileConfig(1, 256, 64, 0, warp_specialized=False) if strategy == "resident" else ROWS
+    for seed in range(3):
+        given = values(cascade, seed=seed)
+        hold(cascade, {**given, "x": (given["x"] + 300).astype(np.float32)}, tiles(cascade, strategy, config=rows))
+
+
 def test_one_meaning_per_name():
     """Nothing can silently overwrite what a name stands for."""
     from redfuser.acrf.expr import Ref, f32, op

@@ -36,6 +36,9 @@ SCALES = (-0.8, -0.45, -0.3, 0.3, 0.52, 0.8)
 None has its square just where digits are lost one by one."""
 TOGETHER = (-0.1, 0.1)
 """Magnitudes of all tensors at once: few enough decades that a product of three stays in range."""
+SQUARED = (0.52, 0.26)
+"""Magnitudes of one tensor and of all others, its root: quotients by squares of these are of order 1, and squares of the one
+are out of range."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,9 @@ def strains(cascade: Cascade, length: int) -> Iterator[Strain]:
     if len(joint) > 1:
         for kind in ("hidden", "faint", *(f"scale {s}" for s in TOGETHER)):
             yield Strain(f"all {kind}", "positive", tuple((t, kind) for t in joint))
+    whole = [t.name for t in cascade.inputs if t.name in joint and t.dtype == "f32"]  # halves are summed in float32's range
+    for t in whole if len(whole) > 1 else ():
+        yield Strain(f"{t} squared", "positive", tuple((o, f"scale {SQUARED[o != t]}") for o in whole))
 
 
 def _summed(cascade: Cascade) -> set[str]:

@@ -7,18 +7,19 @@ from functools import partial
 from math import inf
 
 from redfuser.acrf.derive.bounds import gaps, maximum_in, only_counted, unclamped
-from redfuser.acrf.derive.decomposition import Conds, Decomposition, constant_of, monomial_kind, split_linear
+from redfuser.acrf.derive.decomposition import Conds, Decomposition, monomial_kind, split_linear
 from redfuser.acrf.expr import Cast, Const, Expr, Op, Ref, map_children, walk
 from redfuser.acrf.facts.normal import add
 
 
 def at_least_one(d: Decomposition, e: Expr, or_none: bool = False) -> bool:
     """Proved of what is made of results: ``sum exp(A - m)`` has a term that is 1 where m is the maximum of A and attained, that
-    is over no element that the sum leaves out. Where m is the larger of two (``max(max A, sink)``), the whole is asked for
-    each. or_none: or it is a sum of nothing, in a row of -inf alone, for which ``select(m == -inf, 0, m)`` is subtracted."""
+    is over no element that the sum leaves out. Where m is the larger of two (``max(max A, sink)``, ``max(max A, 0)``), the
+    whole is asked for each. or_none: or it is a sum of nothing, in a row of -inf alone, for which ``select(m == -inf, 0, m)``
+    is subtracted."""
     def larger(x: Expr) -> Iterator[Op]:
         for y in walk(d.scope.resolve(x)):
-            if isinstance(y, Op) and y.name == "max" and all(constant_of(a) is None for a in y.args):
+            if isinstance(y, Op) and y.name == "max":
                 yield y
 
     def ask(e: Expr, which: Callable[[Expr], Expr]) -> bool:
@@ -42,9 +43,8 @@ def at_least_one(d: Decomposition, e: Expr, or_none: bool = False) -> bool:
                 return (ask(x, which) and d.ranges.nonneg(y)) or (ask(y, which) and d.ranges.nonneg(x))
         return False
 
-    chosen = next(larger(e), None)
-    sides = chosen.args if chosen is not None else (None,)
-    return all(ask(e, partial(_asked, chosen, side, or_none)) for side in sides)
+    return any(all(ask(e, partial(_asked, chosen, side, or_none)) for side in (chosen.args if chosen is not None else (None,)))
+               for chosen in dict.fromkeys((None, *larger(e))))
 
 
 def _asked(chosen: Expr | None, side: Expr | None, or_none: bool, e: Expr) -> Expr:

@@ -30,7 +30,8 @@ def in_range(work: Derivation, r: Reduce, t: Term) -> Term:
 
     ``(x / m) ** 2`` is at most 1 where m bounds x, as ``(m / x) ** 2`` is where m is a minimum of ``|x|``; alone, ``x ** 2``
     is out of range for half of the exponents x may have. The quotient stays whole and is rebased as m moves. Where no
-    result of the program bounds x, its own running extremum does: ``(x / p) ** 2 * (p / d) ** 2``."""
+    result of the program bounds x, its own running extremum does: ``(x / p) ** 2 * (p / d) ** 2``, with the results that are
+    raised alike: ``(t / d * p) ** 2``."""
     for base in dict.fromkeys(p.base for p in t.of("x")):
         power = sum((p.power for p in t.of("x") if p.base == base), Fraction(0))
         if abs(power) <= 1 or not t.of("d") or work.scope.kind(base) != "X" or base.dtype not in FLOATS:
@@ -83,7 +84,13 @@ def _power_in_range(work: Derivation, r: Reduce, t: Term, base: Expr, power: Fra
         taken = min(abs(p.power), abs(left))
         if (p.power < 0) != (left > 0) or (taken.denominator != 1 and not work.ranges.nonneg(p.base)):
             continue
-        ratio = op("div", peak, p.base) if left > 0 else op("div", p.base, peak)
+        sign = F1 if left > 0 else -F1
+        beside = [j for j, o in enumerate(rest) if o is not None and o.kind == "d" and o.power == sign * taken and taken > 1
+                  and (taken.denominator == 1 or work.ranges.nonneg(o.base))]
+        own = product([*((rest[j].base, sign) for j in beside), (p.base, -sign)], dtype)  # type: ignore[union-attr]
+        ratio = op("div", peak, p.base) if left > 0 and not beside else op("mul" if left > 0 else "div", own, peak)
+        for j in beside:
+            rest[j] = None
         over = p.power + taken if p.power < 0 else p.power - taken
         rest[i] = Part("d", product([(ratio, taken), (p.base, over)] if over else [(ratio, taken)], dtype))
         left -= taken if left > 0 else -taken

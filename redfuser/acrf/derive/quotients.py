@@ -10,12 +10,12 @@ from redfuser.acrf.facts.normal import add, from_poly, to_poly
 
 
 def in_quotients(work: Derivation, results: list[tuple[Expr, Fraction]], dtype: str) -> list[tuple[Expr, Fraction]]:
-    """``t * 1/(t + 1)`` of results as one factor ``t / (t + 1)``, of at most 1: multiplied with one after the other, a sum may
-    leave its range on the way."""
+    """``t * 1/(t + 1)`` of results as one factor ``t / (t + 1)``, of at most 1, and ``t ** 2 / d ** 2`` as ``(t / d) ** 2``:
+    multiplied with one after the other, a sum may leave its range on the way, and either power by itself."""
     rest = list(results)
     quotients: list[tuple[Expr, Fraction]] = []
     for x, p in results:
-        over = next(((y, q) for y, q in rest if p > 0 and q == -p and _at_most(work, x, y)), None)
+        over = next(((y, q) for y, q in rest if p > 0 and q == -p and (p > 1 or _at_most(work, x, y))), None)
         if over is not None:
             rest.remove((x, p))
             rest.remove(over)

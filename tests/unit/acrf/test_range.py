@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from redfuser.acrf.check.evaluate import share
+from redfuser.acrf.check.verify import check
 from redfuser.acrf.derive.fuse import fuse
 from redfuser.acrf.state import Fused
 from redfuser.acrf.text import parse_cascade
@@ -69,6 +70,31 @@ def test_in_range_where_the_program_is(name):
                     own, error = (np.abs(x[n].astype(np.float64) - want[n]) / size for x in (plain, got))
                     fair = np.isfinite(want[n]) & np.isfinite(own)
                     assert (error[fair] <= 8 * np.max(own[fair], initial=0.0) + 2e-5).all(), (n, change, inputs, lengths)
+
+
+QUOTIENT = """cascade quotient(x: f32[I, 48], y: f32[I, 48]) over l
+  t[i] = sum[l] x[i, l]
+  d[i] = sum[l] y[i, l] * y[i, l]
+  u[i] = t / max(d, 1e-30)
+  o[i] = sum[l] {body}
+  return o
+"""
+
+
+@pytest.mark.parametrize("body", ["u * y[i, l] * (u * y[i, l])", "u * u * abs(y[i, l])"])
+def test_powers_of_a_quotient_of_results(body):
+    """The square of t, or of d, is out of range where that of t / d is not."""
+    cascade = parse_cascade(QUOTIENT.format(body=body))
+    fused = fuse(cascade)
+    assert isinstance(fused, Fused) and check(fused) == []
+    fused, rng = share(fused), np.random.default_rng(0)
+    for size in (1e10, 1e-11):
+        y = rng.standard_normal((ROWS, LENGTH)) * size
+        inputs = {"x": (y * y).astype(np.float32), "y": y.astype(np.float32)}
+        want = run(cascade, inputs)["o"]
+        for lengths, how in CUTS:
+            with np.errstate(all="ignore"):
+                np.testing.assert_allclose(run_fused(fused, inputs, lengths, how, "program")["o"], want, rtol=1e-5)
 
 
 RATIOS = ("x[i, l] / m", "x[i, l] / n", "(x[i, l] - n) / (m - n)", "x[i, l] / (abs(m) + abs(n))", "m / x[i, l]",

@@ -46,7 +46,8 @@ def test_they_are_not_rounded_before_they_are_divided(text: str, how: str, monke
 
 @pytest.mark.parametrize(("clause", "top", "total"), [
     ("", "m", "t"), ("", "m", "(t + exp(b[i] - m))"), ("\n  u[i] = max(m, b[i])", "u", "(t + exp(b[i] - u))"),
-], ids=["softmax", "sink", "sink in the maximum"])
+    ("\n  u[i] = max(m, 0.0)", "u", "(t + exp(-u))"), ("", "m", "max(t, 0.000001)"),
+], ids=["softmax", "sink", "sink in the maximum", "softmax off by one", "at least something"])
 def test_weights_that_sum_to_one_or_more_before_are_rounded_as_they_are(clause: str, top: str, total: str) -> None:
     f = fuse(parse_cascade(SOFTMAX.format(clause=clause, top=top, total=total)), "preserve")
     assert isinstance(f, Fused)
