@@ -93,6 +93,7 @@ CODES: dict[str, str] = {
     "RF460": "a compiler ended well and left something that is not the kernel",
     "RF461": "a candidate that the compiler took apart",
     "RF462": "no ROCm compiler (hipcc) was found",
+    "RF463": "machine code that does not keep a wait",
     # run time
     "RF501": "wrong number of tensors",
     "RF502": "not a tensor",

@@ -90,6 +90,7 @@ def _compilers() -> list[Finding]:
         out.append(Finding("nvcc", f"from pip, {metadata.version('nvidia-cuda-nvcc')}"))
     else:
         out.append(Finding("nvcc", "none", "note", "needed to build CUDA kernels: pip install 'redfuser[cuda]'"))
+    out.append(_disassembler())
     try:
         from redfuser.codegen.toolchain import find_hipcc
 
@@ -99,6 +100,19 @@ def _compilers() -> list[Finding]:
         needed = "needed to finish kernels for AMD's GPUs (text without it)"
         out.append(Finding("hipcc", "none", "note", f"{needed}: {error.why}; {error.help}"))
     return out
+
+
+def _disassembler() -> Finding:
+    from redfuser.codegen.toolchain import find_nvcc
+
+    try:
+        path = find_nvcc().disassembler
+    except BuildError:
+        return Finding("nvdisasm", "not looked for without nvcc", "note")
+    if path:
+        return Finding("nvdisasm", path)
+    return Finding("nvdisasm", "none of nvcc's release or later", "note", "without it nobody looks whether machine code for "
+                   "Hopper keeps its waits (RF463): pip install nvidia-cuda-nvdisasm")
 
 
 def _gpu() -> list[Finding]:

@@ -38,6 +38,19 @@ class Elf:
 
 def read(data: bytes) -> Elf:
     """Parse; raises ValueError with what is wrong."""
+    abi, kind, machine, flags, table = _sections(data)
+    sm = (flags >> 8 if abi >= 8 else flags) & 0xFF if machine == CUDA else 0
+    return Elf(kind, machine, sm, frozenset(_functions(data, table)), flags)
+
+
+def code_of(data: bytes) -> list[bytes]:
+    """What is in the sections that hold instructions; raises ValueError as :func:`read`."""
+    return [data[offset:offset + length] for _, type_, flags, _, offset, length, *_ in _sections(data)[-1]
+            if type_ == 1 and flags & 4]  # SHT_PROGBITS, SHF_EXECINSTR
+
+
+def _sections(data: bytes) -> tuple[int, int, int, int, list[tuple[int, ...]]]:
+    """The header's ABI version, kind, machine and flags, and the section table, which lies in the file."""
     if len(data) > MAX_BYTES:
         raise ValueError(f"{len(data)} bytes; no kernel is larger than {MAX_BYTES}")
     if len(data) < _HEADER.size or data[:4] != b"\x7fELF":
@@ -51,8 +64,7 @@ def read(data: bytes) -> Elf:
     for _, type_, _, _, offset, length, *_ in table:
         if type_ != 8 and offset + length > len(data):  # SHT_NOBITS takes no room
             raise ValueError("an ELF file that is cut off: a section lies outside")
-    sm = (flags >> 8 if abi >= 8 else flags) & 0xFF if machine == CUDA else 0
-    return Elf(kind, machine, sm, frozenset(_functions(data, table)), flags)
+    return abi, kind, machine, flags, table
 
 
 def _functions(data: bytes, table: list[tuple[int, ...]]) -> list[str]:

@@ -2,6 +2,7 @@
 # Compilers from pip where the machine has none. Argument: the virtual environment's bin folder.
 #   C/C++  links the CPU kernels and builds the launcher; without one, ziglang stands in.
 #   nvcc   is needed only to build CUDA kernels; without it and without the wheels, the CPU target still works.
+#   nvdisasm  shows machine code, in which lost waits are looked for; without it kernels are built all the same.
 set -eu
 bin=$1
 
@@ -20,4 +21,12 @@ if ! command -v nvcc >/dev/null 2>&1; then
     "$bin/python" -m pip install --quiet 'nvidia-cuda-nvcc>=13.0.48,<13.1' 'nvidia-nvvm>=13.0,<13.1' 'nvidia-cuda-crt>=13.0,<13.1' 'nvidia-cuda-nvrtc>=13.0,<13.1' \
         'nvidia-cuda-cccl>=13.0.50,<13.1' 'nvidia-cuda-runtime>=13.0,<13.1' ||
         echo "could not install them: CUDA kernels will not build here (the CPU target does)" >&2
+fi
+
+nvcc=$(command -v nvcc || true)
+if ! command -v nvdisasm >/dev/null 2>&1 && ! test -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvdisasm" &&
+    ! test -x "$(dirname "$(readlink -f "${nvcc:-nvcc}" || true)")/nvdisasm"; then
+    echo "no nvdisasm on the PATH or beside nvcc: installing NVIDIA's wheel" >&2
+    "$bin/python" -m pip install --quiet 'nvidia-cuda-nvdisasm>=13.0,<14' ||
+        echo "could not install it: machine code is not looked at" >&2
 fi

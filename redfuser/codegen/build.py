@@ -54,7 +54,7 @@ def build(source: str, args: tuple[ArgSpec, ...], name: str, arch: str, config: 
           limit_s: float = 120.0, pool: Pool | None = None, cache: Cache | None = None) -> KernelSpec:
     """Build one kernel for ``arch`` (a CUDA one of :data:`redfuser.target.TARGETS`); no GPU is needed.
 
-    Raises :class:`~redfuser.errors.BuildError`: RF450 without nvcc, RF459 for another architecture, RF451 to RF458 when
+    Raises :class:`~redfuser.errors.BuildError`: RF450 without nvcc, RF459 for another architecture, RF451 to RF463 when
     the kernel does not build (the error's ``.failure`` has the log and the source).
     """
     built = try_build(Request(source, args, name, arch, config or {}, limit_s), pool=pool, cache=cache)
@@ -145,17 +145,19 @@ def canonical_source(source: str) -> str:
 
 
 def cache_key(request: Request) -> str:
-    """Everything the KernelSpec depends on: text, arguments, architecture, configuration, compiler versions."""
+    """Everything the KernelSpec depends on: text, arguments, architecture, configuration, compiler versions; and whether its
+    machine code is looked at."""
     return key_of("kernel", FORMAT, canonical_source(request.source), [asdict(arg) for arg in request.args],
                   request.name, request.arch, dict(request.config), _pass_configs(request.config),
-                  _version("tilelang"), _version("apache-tvm-ffi"), find_nvcc().version, _own_text())
+                  _version("tilelang"), _version("apache-tvm-ffi"), find_nvcc().version, bool(find_nvcc().disassembler),
+                  _own_text())
 
 
 @functools.lru_cache(maxsize=1)
 def _own_text() -> str:
     """A digest of our own part in a build: how the worker calls the compilers and reads what they made."""
     digest = hashlib.sha256()
-    for name in ("worker.py", "ptxas.py", "build.py"):
+    for name in ("worker.py", "ptxas.py", "build.py", "machine_code.py"):
         with contextlib.suppress(OSError):
             digest.update((Path(__file__).parent / name).read_bytes())
     return digest.hexdigest()

@@ -31,7 +31,7 @@ START_LIMIT_S = 120.0
 DEFAULT_LIMIT_S = 120.0
 
 _CODE_OF_STAGE = {"source": "RF451", "lower": "RF452", "metadata": "RF457", "resources": "RF456", "nvcc": "RF453",
-                  "timeout": "RF454", "crash": "RF455", "start": "RF458", "binary": "RF460"}
+                  "timeout": "RF454", "crash": "RF455", "start": "RF458", "binary": "RF460", "waits": "RF463"}
 _OF_ITSELF = {str(-s.value) for s in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)}
 
 
@@ -64,7 +64,7 @@ class Built:
 @dataclass(frozen=True, slots=True)
 class BuildFailure:
     """A candidate that did not build: a value, which a tuner skips. ``stage`` is source, lower, metadata, resources,
-    nvcc, binary, timeout, crash or start."""
+    nvcc, binary, waits, timeout, crash or start."""
 
     code: str
     stage: str
@@ -80,8 +80,8 @@ class BuildFailure:
             return bool(ends) and ends <= _OF_ITSELF
         transient = ("No space left", "out of memory", "Out of memory", "MemoryError", "Cannot allocate memory",
                      "Permission denied", "Too many open files", "Resource temporarily unavailable", "Read-only file system")
-        said = self.message + self.log
-        return self.stage in ("source", "lower", "metadata", "resources", "nvcc") and not any(t in said for t in transient)
+        said, stages = self.message + self.log, ("source", "lower", "metadata", "resources", "nvcc", "waits")
+        return self.stage in stages and not any(t in said for t in transient)
 
     def to_error(self, name: str = "") -> BuildFailureError:
         return BuildFailureError(self, name)

@@ -1,8 +1,8 @@
 """Where the compilers of GPUs are.
 
 nvcc is looked for in ``CUDA_HOME`` / ``CUDA_PATH``, on the ``PATH``, in ``/usr/local/cuda`` and in the packages that pip
-installs (``nvidia-cuda-nvcc`` and what it needs); hipcc in ``ROCM_PATH`` / ``HIP_PATH``, on the ``PATH`` and in ``/opt/rocm``.
-None of this needs a GPU or a driver.
+installs (``nvidia-cuda-nvcc`` and what it needs), nvdisasm beside nvcc and there; hipcc in ``ROCM_PATH`` / ``HIP_PATH``, on
+the ``PATH`` and in ``/opt/rocm``. None of this needs a GPU or a driver.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ INSTALL_NVCC = (
 
 @dataclass(frozen=True, slots=True)
 class Nvcc:
-    """A usable nvcc: its path, its release (``13.0.88``) and include directories it would not find by itself."""
+    """A usable nvcc: its path, its release (``13.0.88``) and include directories it would not find by itself; an nvdisasm of
+    its release or a later one (empty without: machine code is not looked at)."""
 
     path: str
     version: str
     includes: tuple[str, ...] = ()
+    disassembler: str = ""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -50,16 +52,30 @@ def _pip_roots() -> Iterator[Path]:
         yield from sorted(p for p in Path(base).iterdir() if p.is_dir())
 
 
-def _candidates() -> Iterator[Path]:
+def _candidates(name: str) -> Iterator[Path]:
     for variable in ("CUDA_HOME", "CUDA_PATH"):
         if os.environ.get(variable):
-            yield Path(os.environ[variable]) / "bin" / "nvcc"
-    on_path = shutil.which("nvcc")
+            yield Path(os.environ[variable]) / "bin" / name
+    on_path = shutil.which(name)
     if on_path:
         yield Path(on_path)
-    yield Path("/usr/local/cuda/bin/nvcc")
+    yield Path("/usr/local/cuda/bin") / name
     for root in _pip_roots():
-        yield root / "bin" / "nvcc"
+        yield root / "bin" / name
+
+
+def _disassembler(nvcc: Path, version: str) -> str:
+    """The first nvdisasm that knows what an nvcc of ``version`` writes; empty without one."""
+    for path in (nvcc.resolve().parent / "nvdisasm", *_candidates("nvdisasm")):
+        found = _release(path) if path.is_file() else None
+        if found and _numbers(found) >= _numbers(version):
+            return str(path)
+    return ""
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """A release without its last number."""
+    return tuple(map(int, version.split(".")[:2]))
 
 
 def _release(path: Path) -> str | None:
@@ -73,7 +89,7 @@ def _release(path: Path) -> str | None:
 
 @functools.lru_cache(maxsize=4)
 def _find_nvcc(_environment: tuple[str, ...]) -> Nvcc | None:
-    for path in _candidates():
+    for path in _candidates("nvcc"):
         version = _release(path) if path.is_file() else None
         if version is None:
             continue
@@ -85,7 +101,7 @@ def _find_nvcc(_environment: tuple[str, ...]) -> Nvcc | None:
             for folder in (root / "include", root / "include" / "cccl"):
                 if folder.is_dir() and folder != own:
                     includes.append(str(folder))
-        return Nvcc(str(path), version, tuple(includes))
+        return Nvcc(str(path), version, tuple(includes), _disassembler(path, version))
     return None
 
 

@@ -14,7 +14,7 @@ Request::
 
 Answer: ``{"id": 7, "ok": true, "launches": [...], "cubins": [base64...], "cuda": [text...], "log": "...", "seconds":
 {...}}`` or ``{"id": 7, "ok": false, "stage": "source" | "lower" | "metadata" |
-"resources" | "nvcc" | "binary" | "crash", "error": "...", "log": "..."}``.
+"resources" | "nvcc" | "binary" | "waits" | "crash", "error": "...", "log": "..."}``.
 Each launch holds ``entry, binary, grid, block, shared_bytes, params, resources``; units are blocks, threads and bytes.
 """
 
@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from redfuser import bounded
+from redfuser.codegen.machine_code import lost_wait
 from redfuser.codegen.ptxas import parse_resources
 from redfuser.elf import MAX_BYTES, cubin_fault
 
@@ -244,6 +245,11 @@ def handle(request: dict[str, Any]) -> dict[str, Any]:
                 cubin, log = compile_cuda(text, request, folder, index)
                 if fault := cubin_fault(cubin, request["arch"], [launch["entry"] for launch in described[index]]):
                     raise StageError("binary", f"nvcc ended with status 0 and left {fault}", log)
+                if request["nvcc"].get("disassembler"):
+                    lost, hindered = lost_wait(cubin, request["nvcc"]["disassembler"])
+                    if lost:
+                        raise StageError("waits", lost, log)
+                    log += hindered
                 resources = parse_resources(log)
                 for launch in described[index]:
                     launches.append({**launch, "early": WAIT in text, "resources": resources.get(launch["entry"], {})})

@@ -336,7 +336,7 @@ def test_a_worker_does_not_outlive_its_parent() -> None:
 
 
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(toolchain, "_candidates", lambda: iter(()))
+    monkeypatch.setattr(toolchain, "_candidates", lambda name: iter(()))
     toolchain._find_nvcc.cache_clear()
     try:
         with pytest.raises(BuildError, match="RF450 no CUDA compiler found") as caught:
@@ -384,7 +384,7 @@ def test_a_pip_toolchain_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     nvcc.chmod(0o755)
     (tmp_path / "nvidia" / "cuda_cccl" / "include").mkdir(parents=True)
     monkeypatch.setattr(toolchain, "_pip_roots", lambda: iter(sorted((tmp_path / "nvidia").iterdir())))
-    monkeypatch.setattr(toolchain, "_candidates", lambda: iter([nvcc]))
+    monkeypatch.setattr(toolchain, "_candidates", lambda name: iter([nvcc] if name == "nvcc" else []))
     toolchain._find_nvcc.cache_clear()
     try:
         found = toolchain.find_nvcc()

@@ -94,7 +94,7 @@ def test_a_file_that_is_no_exported_program(tmp_path: Path) -> None:
 def test_doctor_prints_versions_compilers_and_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDFUSER_TARGET", "sm_80")
     r = invoke("doctor")
-    for part in ("apache-tvm", "C++ compiler", "nvcc", "GPU", "REDFUSER_TARGET", "sm_80  (REDFUSER_TARGET)"):
+    for part in ("apache-tvm", "C++ compiler", "nvcc", "nvdisasm", "GPU", "REDFUSER_TARGET", "sm_80  (REDFUSER_TARGET)"):
         assert part in r.stdout
     found = json.loads(invoke("doctor", "--json").stdout)
     assert {"topic", "what", "status", "help"} == set(found[0])

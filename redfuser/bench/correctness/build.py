@@ -22,7 +22,7 @@ from redfuser.bench.correctness.supervise import supervise
 from redfuser.errors import RedFuserError
 from workloads.correctness import Program, draw
 
-FAILED = re.compile(r"RF45\d")
+FAILED = re.compile(r"RF45\d|RF463")
 """Codes of builds that failed; every other code is a refusal."""
 
 STANDS = "stands"

@@ -18,7 +18,8 @@ from workloads.correctness import Program
 ROOT = Path(__file__).resolve().parents[3]
 LOWERING = ("strategies", "tensorize", "codegen", "runtime")
 """Packages of redfuser/ that turn a state into what runs; a table of correctness speaks of these."""
-CHECKS = ("acrf", "chain", "strategies", "tensorize", "gate.py", "rule.py", "unseen.py", "places.py", "tvm_compat.py")
+CHECKS = ("acrf", "chain", "strategies", "tensorize", "gate.py", "rule.py", "unseen.py", "places.py", "tvm_compat.py",
+          "codegen/machine_code.py")
 """What decides whether a kernel is built at all."""
 COMPILER = ("codegen/build.py", "codegen/pool.py", "codegen/toolchain.py", "codegen/worker.py", "elf.py")
 """What makes a binary of a text: options of the compilers are in no text."""
