@@ -69,7 +69,7 @@ WRONG = {
     "a way around the wait": (("    WARPGROUP.DEPBAR.LE gsb0, 0x0", "@P2 BRA `(.L_x_1)\n    WARPGROUP.DEPBAR.LE gsb0, 0x0\n    .L_x_1:"), ["FADD"]),
     "a way of the uniform predicates": (("    WARPGROUP.DEPBAR.LE gsb0, 0x0", "BRA.U UP2, `(.L_x_1)\n    WARPGROUP.DEPBAR.LE gsb0, 0x0\n    .L_x_1:"), ["FADD"]),
     "behind a branch of the uniform predicates": (("    WARPGROUP.DEPBAR.LE gsb0, 0x0", "BRA.U UP2, `(.L_x_1)\n    MOV R2, R24\n    .L_x_1:\n    WARPGROUP.DEPBAR.LE gsb0, 0x0"), ["MOV"]),
-    "behind a branch that may go anywhere": (("    WARPGROUP.DEPBAR.LE gsb0, 0x0", "BRX R4 -0x10\n    WARPGROUP.DEPBAR.LE gsb0, 0x0\n    .L_x_1:"), ["FADD"]),
+    "behind a branch that may go anywhere": (("    WARPGROUP.DEPBAR.LE gsb0, 0x0", "BRX R4 -0x10\n    WARPGROUP.DEPBAR.LE gsb0, 0x0\n    .L_x_1:"), ["FADD", "MUFU.RCP"]),
     "a group that is never ended": (("gdesc[UR8], R24, gsb0", "gdesc[UR8], R24"), ["FADD"]),
     "another product into a part": (("    WARPGROUP.DEPBAR.LE gsb0, 0x0", "HGMMA.64x8x16.F32 R28, gdesc[UR4], RZ, !UPT, gsb0\n    WARPGROUP.DEPBAR.LE gsb0, 0x0"), ["HGMMA.64x8x16.F32"]),
     "another product of it": (("    WARPGROUP.DEPBAR.LE gsb0, 0x0", "HGMMA.64x16x16.F32 R40, R28, gdesc[UR4], RZ, !UPT, gsb0\n    WARPGROUP.DEPBAR.LE gsb0, 0x0"), ["HGMMA.64x16x16.F32"]),
