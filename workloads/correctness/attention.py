@@ -328,6 +328,24 @@ def scored() -> Iterator[Program]:
         yield program("sinks", Way("*", "scores", mask="window", sink="sink-cat"), base, dtype)
 
 
+def of_eight_bits(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    s = (q.float() @ k.float().mT) * q.shape[-1] ** -0.5
+    return (torch.softmax(s, -1) @ v.float()).bfloat16()
+
+
+def of_eight_bits_rounded(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    s = ((q.float() @ k.float().mT) * q.shape[-1] ** -0.5).bfloat16()
+    return torch.softmax(s.float(), -1).bfloat16() @ v.bfloat16()
+
+
+def eight() -> Iterator[Program]:
+    """Queries, keys and values of 8 bits, as scores are and rounded."""
+    for n, m, d in ((200, 333, 64), (130, 1000, 128)):
+        ins = (In("q", (1, 2, n, d), "e4m3"), *(In(x, (1, 2, m, d), "e4m3") for x in "kv"))
+        yield Program("scored", f"e4m3 1xh2 {n}x{m} d{d} s*", of_eight_bits, ins)
+        yield Program("scored", f"e4m3 1xh2 {n}x{m} d{d} s* rounded", of_eight_bits_rounded, ins)
+
+
 def programs() -> Iterator[Program]:
     yield from spelled("", "scores")
     yield from alternate(spelled("inputs"))
@@ -335,3 +353,4 @@ def programs() -> Iterator[Program]:
     yield from alternate(masks())
     yield from handmade()
     yield from alternate(scored())
+    yield from eight()

@@ -143,7 +143,7 @@ def _changed(x: torch.Tensor, i: In, what: str, g: torch.Generator) -> torch.Ten
         case "tiny" | "big" | "huge" if i.kind != "weight":
             x = x * {"tiny": _TINY, "big": _BIG, "huge": _HUGE}[what][i.dtype]
         case "far" if i.name in ("q", "k"):
-            reach = {"f16": 3e4, "bf16": 6e35, "f32": 6e35}[i.dtype] / i.shape[-1]
+            reach = {"f16": 3e4, "bf16": 6e35, "f32": 6e35, "e4m3": 6e6}[i.dtype] / i.shape[-1]
             x = (1 + 0.1 * x.clamp(-2, 2)) * reach**0.5 * (1 if i.name == "q" else -1)
         case _ if ":" in what and what.split(":")[1] == i.name:
             x.view(-1)[int(torch.randint(x.numel(), (), generator=g))] = SPECIAL[what.split(":")[0]]
