@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import sysconfig
 import traceback
 import warnings
@@ -19,6 +20,8 @@ EXTRAS = {"tvm": "compile", "tilelang": "compile", "sympy": "compile", "mpmath":
 
 _OURS = str(Path(__file__).resolve().parent) + os.sep
 _LIBRARIES = tuple(str(Path(p).resolve()) + os.sep for p in {*sysconfig.get_paths().values(), os.path.dirname(os.__file__)})
+_NO_MODELS = frozenset({"redfuser", "torch", *sys.stdlib_module_names})
+"""Packages whose frames are nobody's model."""
 
 
 def missing_extra(error: ModuleNotFoundError) -> InputError | None:
@@ -53,10 +56,10 @@ def extras_named() -> Iterator[None]:
 
 
 def own_code(what: str, error: BaseException) -> InputError:
-    """RF107: ``what`` (importing models.py, the model's forward) raised; with the last line of theirs that it went through.
+    """RF107: ``what`` (importing models.py, the model's forward) raised; with the last line of the model that it went through.
     Raise it ``from error``."""
     text = next(iter(str(error).strip().splitlines()), "")
-    return InputError("RF107", f"{what} raised {type(error).__name__}", where=last_own_line(error), why=text,
+    return InputError("RF107", f"{what} raised {type(error).__name__}", where=last_line(error), why=text,
                       help="the same call fails without RedFuser; the original exception is this one's __cause__")
 
 
@@ -67,3 +70,13 @@ def last_own_line(error: BaseException) -> str:
         if not re.match(r"<.*>$", frame.filename) and not path.startswith((_OURS, *_LIBRARIES)):
             return f"{Path(path).name}:{frame.lineno} in {frame.name}"
     return ""
+
+
+def last_line(error: BaseException) -> str:
+    """The same; of a library's model (transformers) the innermost frame that is neither ours, torch's nor Python's."""
+    found = last_own_line(error)
+    for frame, line in () if found else traceback.walk_tb(error.__traceback__):
+        code, package = frame.f_code, str(frame.f_globals.get("__name__", "")).split(".")[0]
+        if package and package not in _NO_MODELS and not re.match(r"<.*>$", code.co_filename):
+            found = f"{Path(code.co_filename).name}:{line} in {code.co_name}"
+    return found

@@ -10,11 +10,17 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
 from redfuser.casting import Casts, inside
 from redfuser.errors import InputError, RedFuserError
-from redfuser.users import own_code, quiet
+from redfuser.users import last_line, own_code, quiet
+
+BRANCH = ("there Python reads a tensor's values: torch.where chooses without, a number is passed as one; "
+          "torch.compile(model, backend=\"redfuser\") compiles what lies before and behind such a line")
+OWN_WORDS = ("run torch.export.export(model, args, strict=False) for torch's own explanation; "
+             "calls out of torch are the usual cause")
 
 
 class _Wrapped(nn.Module):
@@ -77,10 +83,9 @@ def export(model: Callable[..., Any], args: Sequence[Any] | None, kwargs: Mappin
         _blame(model, *example)
         lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
         raise InputError("RF118", "torch.export could not export the model",
-                         where=getattr(model, "__name__", type(model).__name__),
+                         where=last_line(error) or getattr(model, "__name__", type(model).__name__),
                          why=f"{type(error).__name__}: {lines[0] if lines else ''}",
-                         help="run torch.export.export(model, args, strict=False) for torch's own explanation; "
-                              "branches on tensor values and calls out of torch are the usual causes") from error
+                         help=BRANCH if isinstance(error, GuardOnDataDependentSymNode) else OWN_WORDS) from error
 
 
 def as_call(args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,23 @@ def test_no_example_arguments() -> None:
 
 def test_model_that_torch_cannot_export() -> None:
     error = refusal(lambda x: x if x.sum() > 0 else -x, (X,))
-    assert error.code == "RF118" and error.why
+    assert error.code == "RF118" and error.why and error.where.startswith("test_refusals.py:")
+    assert "torch.where" in error.help
+
+
+def branch_of_a_library() -> Any:
+    """A function that branches on data, in a module that lies among the libraries."""
+    text = "def forward(x):\n    if x.sum() > 0:\n        return x\n    return -x\n"
+    names: dict[str, Any] = {"__name__": "elsewhere.models"}
+    exec(compile(text, f"{sysconfig.get_paths()['purelib']}/elsewhere/models.py", "exec"), names)
+    return names["forward"]
+
+
+def test_lines_of_models_that_a_library_has_are_named() -> None:
+    forward = branch_of_a_library()
+    assert refusal(forward, (X,)).where == "models.py:2 in forward"
+    failed = refusal(forward, (torch.ones(2, device="meta"),))  # without any export too
+    assert failed.code == "RF107" and failed.where == "models.py:2 in forward"
 
 
 def test_no_tensor_result() -> None:
