@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -59,13 +59,31 @@ def decompose(program: ExportedProgram) -> ExportedProgram:
     table.update(get_decompositions([torch.ops.aten.elu]))  # as expm1, which torch's table keeps
     try:
         with quiet():
-            return program.run_decompositions(table)
+            return with_lines(program.run_decompositions(table), lines_inside(program))
     except Exception as error:  # a tensor that the model keeps as an attribute and changes: torch sees it here only
         lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
         raise InputError("RF118", "torch.export could not make the model functional",
                          why=f"{type(error).__name__}: {lines[0] if lines else ''}",
                          help="return what the model changes: state in an attribute, or a tensor that shares memory with "
                               "another") from error
+
+
+INSIDE = re.compile(r'File "<eval_with_key>[^"]*", line \d+, in .*\n    (\w+) = ')
+"""A node that a block of autocast held: its place is one in the text that torch made of the block."""
+
+
+def lines_inside(program: ExportedProgram) -> dict[str, str]:
+    """The user's lines of operators in such blocks, by the nodes' names, which all blocks share."""
+    blocks = [m for m in program.graph_module.modules() if m is not program.graph_module and isinstance(m, fx.GraphModule)]
+    return {n.name: n.meta.get("stack_trace") or "" for m in blocks for n in m.graph.nodes if n.op == "call_function"}
+
+
+def with_lines(program: ExportedProgram, lines: Mapping[str, str]) -> ExportedProgram:
+    """``program`` with these places for those in texts that torch made."""
+    for node in program.graph.nodes:
+        if made := INSIDE.search(node.meta.get("stack_trace") or ""):
+            node.meta["stack_trace"] = lines.get(made[1], "")
+    return program
 
 
 Origin = Callable[[str], tuple[str, str]]

@@ -191,6 +191,20 @@ def test_provenance_names_the_users_line() -> None:
     assert "softmax" in imported.provenance[softmax].op
 
 
+def test_provenance_names_the_users_line_inside_a_block_without_autocast() -> None:
+    class Layer(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.autocast("cpu", enabled=False):
+                y = torch.softmax(x * 2, -1)  # the first line in there
+                return y / torch.logsumexp(x, -1, keepdim=True)  # the second line in there
+
+    source = Path(__file__).read_text().splitlines()
+    first, second = (next(i for i, t in enumerate(source, 1) if f"# the {n} line " + "in there" in t) for n in ("first", "second"))
+    imported = import_model(nn.Sequential(Layer(), Layer()), (torch.randn(2, 3),))
+    places = [p.source for p in imported.provenance.values() if "softmax" in p.op or "div" in p.op]
+    assert places == [f"test_normal_form.py:{n}" for n in (first, second)] * 2
+
+
 def test_function_that_closes_over_a_module() -> None:
     module = nn.Linear(4, 3)
     imported = import_model(lambda x: module(x).relu(), (torch.randn(2, 4),))
