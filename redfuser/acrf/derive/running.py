@@ -102,7 +102,8 @@ class Running:
 
     def _unguarded(self, e: Expr) -> Expr:
         x = unguarded(e)
-        if x is not e and isinstance(x, Ref) and x.name in self.accumulators and self.accumulators[x.name].reducer.kind == "max":
+        kept = self.accumulators.get(x.name) if x is not e and isinstance(x, Ref) else None
+        if kept is not None and kept.reducer.kind == "max":
             return x
         return map_children(e, self._unguarded)
 

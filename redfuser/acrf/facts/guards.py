@@ -27,6 +27,8 @@ def _of_finite(e: Expr, x: Expr) -> bool | None:
             return decisive if decisive in sides else None if None in sides else not decisive
         case Op(name="isnan", args=(a,)) if a == x:
             return False
+        case Op(name="eq" | "ne", args=(a, b)) if a == b == x:
+            return e.name == "eq"
         case Op(name="eq" | "ne", args=(a, Const(value=v)) | (Const(value=v), a)) if abs(v) == INF and a in (
                 x, Op("abs", (x,), x.dtype)):
             return e.name == "ne"
