@@ -66,3 +66,18 @@ def test_a_reference_that_is_given_may_be_nan() -> None:
 """))
     assert isinstance(f, Fused)
     assert not check(f)
+
+
+@pytest.mark.parametrize("expr", ["x[i, l] * 2.0", "x[i, l] + 1.0"])
+@pytest.mark.parametrize("reference", ["max(m, p[i, 0])", "p[i, 0]"])
+def test_a_reference_at_a_place_that_is_computed_along_the_row_is_refused(expr: str, reference: str) -> None:
+    """It was fused, and the checker found the element out of every other segment's reach."""
+    f = fuse(parse_cascade(f"""cascade first(x: f32[i, L]) over l
+  p[i, l] = {expr}
+  m[i] = max[l] p
+  u[i] = {reference}
+  t[i] = sum[l] exp(p - m) * exp(m - u)
+  return t
+"""))
+    assert isinstance(f, NotFusable)
+    assert f.code == "RF208"
