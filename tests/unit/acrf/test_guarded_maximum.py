@@ -28,7 +28,7 @@ def fused(reference: str, divisor: str = "t", dtype: str = "f16", weights: str =
 """))
 
 
-@pytest.mark.parametrize("divisor", ["t", "max(t, 1e-9)"])
+@pytest.mark.parametrize("divisor", ["t", "max(t, 1e-9)", "select(not (t == 0.0), t, 1.0)"])
 @pytest.mark.parametrize("guard", GUARDS)
 def test_half_weights_about_a_guarded_maximum_are_fused(guard: str, divisor: str) -> None:
     """Each was refused (RF205), or derived about the guard itself, whose ratio overflows where the first element is seen."""
