@@ -79,8 +79,10 @@ def _twin(program: Program, config: TileConfig, deep: bool, grain: int = 1) -> P
         if a in extents:
             whole = gcd(extents[a], grain)
             wanted[a] = -(-wanted[a] // whole) * whole
-    if alone:  # whole steps of every thread, a block for each row
-        wanted |= {cascade.raxis: 2 * splits * config.segment} | {a: 3 for a in (row_axis,) if a in wanted}
+    if alone:  # two steps of every thread, the last as long as the program's, a block for each row
+        step = splits * config.segment
+        wanted |= {a: 3 for a in (row_axis,) if a in wanted}
+        wanted[cascade.raxis] = step + (extents.get(cascade.raxis, 0) % step or step)
     if prod(min(wanted[a], extents[a]) for a in extents if a not in inner) > _WORK:
         wanted |= {a: 1 for a in extents if a not in inner and a not in columns and a not in (row_axis, cascade.raxis)}
     held = None if program.strategy == "resident" else program.segment

@@ -15,7 +15,7 @@ hold most, in the place of a kernel that reads from memory what the first of thr
 
 The splits of a row are interleaved, so that neighbouring threads read neighbouring elements, one access at a time each: element
 ``l`` of thread ``s`` is ``l // 4 * 1024 + 4 * s + l % 4`` of the row. Which elements are a split's does not matter to what is
-reduced.
+reduced. Where the row ends within a step of all threads, an access past its end is one of its last elements, and padding.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import gcd
 
-from redfuser.acrf.expr import BYTES, Expr, Index, Load, Op, indices_of, loads_of, map_children, substitute
-from redfuser.acrf.index import i64, iadd, imul, placed
+from redfuser.acrf.expr import BYTES, Expr, Index, Load, indices_of, loads_of, map_children, op, substitute
+from redfuser.acrf.index import i64, iadd, ifloordiv, imin, imod, imul, placed
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block, Kernel, Program
 from redfuser.strategies.select import OWN
@@ -54,8 +55,8 @@ def possible(program: Program, elements: int) -> bool:
     between = {t.name for t in program.workspaces}
     all_partials = {t.name for t in split.writes} == {t.name for t in merge.reads if t.name in between}
     places = any(len(b.names) > 1 for b in split.init)  # of elements in the order of the row
-    return isinstance(extent, int) and all_partials and not places and elements % _run(split) == 0 and (
-        extent % (program.splits * elements) == 0)
+    return isinstance(extent, int) and all_partials and not places and extent >= program.splits * elements // 2 and (
+        elements % _run(split, extent) == 0)
 
 
 def by_block(kernel: Kernel) -> Kernel:
@@ -63,26 +64,37 @@ def by_block(kernel: Kernel) -> Kernel:
     return replace(kernel, kind="single", split=None) if kernel.kind == "map" else kernel
 
 
-def _run(kernel: Kernel) -> int:
-    """Elements of the row in one access."""
+def _run(kernel: Kernel, extent: int) -> int:
+    """Elements of the row in one access, with which one that is so long ends."""
     along = [BYTES[x.dtype] for b in kernel.body for e in b.exprs for x in loads_of(e) if kernel.raxis in indices_of(x)]
-    return WIDTH // max(along, default=WIDTH)
+    return gcd(WIDTH // max(along, default=WIDTH), extent)
 
 
-def interleaved(at: Arranged) -> Arranged:
-    """A split kernel whose splits are points of its grid, each with every so many elements of the row."""
+def interleaved(at: Arranged, elements: int) -> Arranged:
+    """A split kernel whose splits are points of its grid, each with every so many elements of the row; ``elements`` of each at
+    a time."""
     kernel, split, row = at.kernel, at.kernel.split or "", at.kernel.raxis
-    run, splits = _run(kernel), at.extents[split]
-    within = iadd(imul(Index(split), run), Op("mod", (Index(row), i64(run)), "i64"))
-    place = iadd(imul(Op("floordiv", (Index(row), i64(run)), "i64"), run * splits), within)
+    extent, splits = at.extents[row], at.extents[split]
+    run = _run(kernel, extent)
+    first = iadd(imul(ifloordiv(Index(row), run), run * splits), imul(Index(split), run))
+    rest, inside, each = imod(Index(row), run), None, extent // splits
+    held = place = iadd(first, rest)
+    if extent % (splits * elements):
+        inside, each = op("lt", first, i64(extent)), -(-extent // (splits * elements)) * elements
+        held = iadd(imin(first, i64(extent - run)), rest)
+
+    def put(e: Expr) -> Expr:
+        if isinstance(e, Load):
+            return replace(e, indices=tuple(substitute(i, indices={row: held}) for i in e.indices))
+        return place if e == Index(row) else map_children(e, put)
 
     def moved(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
-        return tuple(replace(b, exprs=tuple(substitute(e, indices={row: place}) for e in b.exprs),
+        return tuple(replace(b, exprs=tuple(map(put, b.exprs)),
                              axes=(*b.axes, split) if split not in b.axes else b.axes) for b in blocks)
 
     kernel = replace(kernel, kind="single", grid=(*kernel.grid, split), split=None, init=moved(kernel.init),
                      body=moved(kernel.body), tail=moved(kernel.tail))
-    return replace(at, kernel=kernel, extents={**at.extents, row: at.extents[row] // splits})
+    return replace(at, kernel=kernel, extents={**at.extents, row: each}, inside=inside)
 
 
 def joined(split: TileKernel, merge: TileKernel, name: str) -> TileKernel:

@@ -23,7 +23,7 @@ from redfuser.tensorize.ir.parts import Param, Policy
 from redfuser.tensorize.masks import Analysis, Rows
 from redfuser.tensorize.precision import chooses_among_few, divides_by_hidden, stores_exponentials
 from redfuser.tensorize.rewrite import Setting, Watcher, arrange, rewritten
-from redfuser.tensorize.rewrite.facts import Facts, learn
+from redfuser.tensorize.rewrite.facts import Facts, before_end, learn
 from redfuser.tensorize.rewrite.unit_interval import unit_values
 from redfuser.tensorize.sizes import is_gemm, one_segment, tile_sizes, walked
 
@@ -196,18 +196,20 @@ def begin(program: Program, kernel: Kernel, config: TileConfig, target: Target, 
     """What the lowering of one kernel starts from. Raises LoweringError RF485 to RF488 for a kernel without tiles."""
     arranged = arrange(kernel, {a.name: static_extent(a.extent, a.name) for a in program.axes}, watch)
     if kernel.kind == "split" and by_thread(program, config):
-        arranged = interleaved(arranged)
+        arranged = interleaved(arranged, config.segment)
     roles = choose(arranged.kernel, arranged.extents)
     resident = kernel.kind in ("resident", "merge") or (kernel.kind == "single" and one_segment(arranged.kernel, roles, config))
     has_gemm = any(is_gemm(roles, b) for b in arranged.kernel.body)
     sizes = tile_sizes(roles, config, resident, has_gemm)
     n = roles.segment
-    ragged = n is not None and walked(arranged.kernel, roles.extents, sizes, n) != roles.extents[n]
+    inside = arranged.inside
+    if inside is None and n is not None and walked(arranged.kernel, roles.extents, sizes, n) != roles.extents[n]:
+        inside = before_end(n, roles.extents[n])
     cascade = program.fused.cascade
     as_written = chooses_among_few(cascade) or divides_by_hidden(cascade)
     exact: Exact = "all" if as_written else "small" if stores_exponentials(cascade) else ""
     reduced = frozenset(t.name for t in program.workspaces)
-    at = Setting(roles, frozenset(arranged.stores), ragged, resident, as_written, reduced)
+    at = Setting(roles, frozenset(arranged.stores), inside, resident, as_written, reduced)
     done = rewritten(arranged.kernel, at, watch)
     facts = learn(done, at)
     declared = {t.name: t for t in (*done.reads, *done.writes)}

@@ -100,7 +100,7 @@ def _lower_body(work: Builder, tail: Scope) -> list[TileStmt]:
         return _lower_blocks(work, at.kernel.body, Scope(segment=placed(start, at.counter, first), product=True))
     stmts = _lower_blocks(work, at.kernel.body, Scope(segment=start))
     nested = any(isinstance(x, For) for x in stmts)
-    stages = at.config.stages if at.has_gemm and not nested else 0
+    stages = 0 if nested else at.config.stages
     asynchronous = at.config.warp_specialized and at.target.tma
     if stages > 1 and not asynchronous and not constant_trip(at, first, last):
         stages = 1  # TileLang 0.1.15 cannot drain a deeper cp.async pipeline after an unknown number of steps
@@ -177,7 +177,8 @@ def _lower_tail(work: Builder) -> None:
         stmts = _lower_blocks(replace(work, before=before), blocks, Scope(segment=start))
         if all(b.reducer is None for b in blocks):  # what was read last is the nearest
             stmts = [at_value(s, work.at.counter, from_the_end(work.at, first, last)) for s in stmts]
-        work.scope.stmts.extend([*before, For(work.at.counter, first, last, tuple(stmts), comment=why)])
+        stages = 0 if work.at.has_gemm else work.at.config.stages
+        work.scope.stmts.extend([*before, For(work.at.counter, first, last, tuple(stmts), stages, comment=why)])
 
     pending: set[str] = set()
     for b in work.at.kernel.tail:

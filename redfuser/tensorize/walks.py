@@ -26,11 +26,15 @@ FEWEST = 128
 """Threads of a block that walks a row: more blocks than fit at once gain nothing."""
 LEAST = 1024
 """Elements of a row that a block is worth."""
-BY_THREAD = 0.8
-"""What a row walked by threads that exchange nothing until its end takes of what the model says: it counts instructions of a
-thread at the rate of blocks whose threads wait for one another. Measured and modelled on an H200, us: variance of 1024 rows of
-32768 33.1 and 35.8 (by a block 35.1), of 512 17.8 and 20.5 (20.0), log-sum-exp of 4096 rows 63.0 and 85.7 (67.7), inertia of
-1024 rows 137 and 165 (227)."""
+BY_THREAD = 0.9
+"""What a row walked by threads that exchange nothing until its end takes of what the model says beside another walk: it counts
+instructions of a thread at the rate of blocks whose threads wait for one another. Measured and modelled on an H200, us:
+variance of 1024 rows of 32768 33.5 and 32.8 (by a block 35.6 and 36.6), log-sum-exp of 4096 rows 64.1 and 71.7 (70.8 and 72.7),
+of 32000 64.3 and 72.5 (71.6 and 85.3), of 256 rows of 131072 20.0 and 20.1 (56.7 and 47.2)."""
+SHORT = 16
+"""Elements of each thread of the largest block, in a row that a block holds with ease, and rows of a multiprocessor, up to
+which it does not walk one that it could hold. On an H200 128 rows of 8192, variance, take 3.2 us held and 3.6 walked, 8192 rows
+of 8192, log-sum-exp, 38.5 and 33.7."""
 HELD = 0.87
 """What a long row held on chip takes of what the model says beside a walk: 1024 rows of 8192 numbers of float32 10.1 us, walked
 10.3 (modelled 11.7 and 11.0), sums of sums of 4096 such rows 32.6 and 34.6."""
@@ -68,17 +72,17 @@ def _others(fused: Fused, rows: int, program: Program, target: Target) -> Iterat
     extent = fused.cascade.extent(fused.cascade.raxis)
     if program.strategy in ("resident", "map") or not isinstance(extent, int):
         return
-    few, cuda = 2 * rows < target.sms, target.kind == "cuda"
-    if on_chip(fused, target, 2 * target.registers if few and cuda else 0):  # half of the registers' bytes
+    few, cuda, held = 2 * rows < target.sms, target.kind == "cuda", on_chip(fused, target)
+    if on_chip(fused, target, 2 * target.registers) if few and cuda else held:  # half of the registers' bytes
         yield realise(fused, "resident"), HELD if extent >= LEAST else 1.0
-    if not on_chip(fused, target) and cuda and not few:
+    if cuda and not few and not (held and extent <= SHORT * ALL and rows <= SHORT * target.sms):
         whole = realise(fused, "multi", ALL)
         if whole.kernels[2:]:
-            if any(possible(whole, s) for s in EACH) and rows >= EVEN * target.sms * -(-rows // target.sms):
+            if not held and any(possible(whole, s) for s in EACH) and rows >= EVEN * target.sms * -(-rows // target.sms):
                 yield whole, AGAIN
         else:
-            ways = [realise(fused, "multi", threads) for threads in (THREADS[:1] if rows <= target.sms else THREADS[1:])]
-            yield from ((way, ROWS_TIE ** n) for n, way in enumerate(ways, 1) if any(possible(way, s) for s in EACH))
+            ways = [realise(fused, "multi", threads) for threads in (THREADS[:1] if rows <= target.sms else THREADS)]
+            yield from ((way, ROWS_TIE) for way in ways if any(possible(way, s) for s in EACH))
     if program.strategy == "multi":
         yield realise(fused, "single"), ROWS_TIE
     aim = log2(BLOCKS * target.sms / rows)

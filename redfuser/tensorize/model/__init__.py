@@ -12,12 +12,12 @@ counts what a block does (``sketch`` from extents alone), and ``roofline`` divid
 """
 
 from redfuser.tensorize.model.layout import uneven
+from redfuser.tensorize.model.operations import operations
 from redfuser.tensorize.model.registers import registers
 from redfuser.tensorize.model.roofline import Time, predicted, time_of
 from redfuser.tensorize.model.room import Needs, fits, lacks, needs, require_room, resident
 from redfuser.tensorize.model.shared import shared_bytes
 from redfuser.tensorize.model.sketch import Sketch, sketched
-from redfuser.tensorize.model.work import operations
 
 __all__ = ["Needs", "Sketch", "Time", "fits", "lacks", "needs", "operations", "predicted", "registers", "require_room",
            "resident", "shared_bytes", "sketched", "time_of", "uneven"]

@@ -117,13 +117,14 @@ def timed(b: Blocks, target: Target) -> Time:
     core = (target.issue * done.core + done.special) / target.lanes + spills
     turns = done.turns * target.turn / target.clock if done.matrix else 0.0
     first = target.latency + (target.start if b.apart else 0.0)
-    ahead = at_once * (1 + (b.deep > 1)) * (APART if b.apart else 1)
+    warps = max(1, b.threads // target.warp) if done.loose and not done.matrix else 1
+    ahead = at_once * (1 + (b.deep > 1)) * (APART if b.apart else warps)
     return Time(bytes=b.unique / target.bandwidth, port=per * sum(done.moved.values()) / target.port,
                 shared=per * done.shared / target.banks, matrix=most * matrix, core=per * core,
                 special=per * done.special / target.special, waits=most * done.waits * target.latency / (b.groups * at_once),
                 launch=target.launch + target.latency + (waves - 1) * first / held + turns * most / at_once,
                 chain=target.launch + waves * (turns + _waits(b, core / target.clock, target)),
-                overlap=b.groups * at_once ** 0.5, ahead=ahead,
+                overlap=b.groups * warps * at_once ** 0.5, ahead=ahead,
                 fed=min(MANY, sum(done.moved.values()) // target.flight) if b.apart else 1)
 
 
@@ -144,6 +145,7 @@ def _waits(b: Blocks, core: float, target: Target) -> float:
     """Seconds of a block alone: its first data, what the steps of its loops wait for, reductions across warps, and every
     instruction as late as it may be."""
     own = 0.0 if b.done.matrix else core * max(1.0, target.lanes * target.dependent / b.threads)
+    own = max(own, target.latency * b.done.hidden)
     return target.latency * (1 + b.done.steps) + b.done.meets * target.turn / target.clock + own
 
 

@@ -85,7 +85,7 @@ def _element(e: Expr, params: set[str]) -> bool:
 def fetches_ahead(kernel: TileKernel, loop: For) -> bool:
     """Are tiles of the next step asked for in this one, to wait in registers?"""
     params = {p.name for p in kernel.params}
-    return any(isinstance(k, Copy) and k.src.buffer in params for s in loop.body if isinstance(s, If) for k in s.body)
+    return any(isinstance(k, (Copy, Parallel)) and reads(k) & params for s in loop.body if isinstance(s, If) for k in s.body)
 
 
 def places(kernel: TileKernel, target: Target) -> dict[str, int]:

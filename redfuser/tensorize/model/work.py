@@ -3,13 +3,14 @@ matrix units, the CUDA cores and the special function units."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import log2, prod
 
 from redfuser.acrf.expr import BYTES, Cast, Const, Expr, Index, Load, Op, map_children, walk
 from redfuser.target import Target
+from redfuser.tensorize.ir.effects import every
 from redfuser.tensorize.ir.flight import Fetch, Let, Send
 from redfuser.tensorize.ir.nodes import (
     Assign,
@@ -28,9 +29,10 @@ from redfuser.tensorize.ir.nodes import (
 )
 from redfuser.tensorize.ir.parts import Slice
 from redfuser.tensorize.ir.spans import spans
-from redfuser.tensorize.ir.tangents import computed_half, flat, near, tangent
+from redfuser.tensorize.ir.tangents import flat, near
 from redfuser.tensorize.model.layout import layouts, matrix_warps, warp_group
-from redfuser.tensorize.model.steps import unrolled
+from redfuser.tensorize.model.operations import operations
+from redfuser.tensorize.model.steps import fetches_ahead, unrolled
 
 EXCHANGE = 5
 """Instructions for one exchange between the threads of a warp and what is made of it: a quarter as many a clock."""
@@ -38,12 +40,6 @@ ACCESS = 20
 """Instructions for one access to a tensor of a thread by itself: the address, the access, a conversion."""
 SAMPLES = 4
 """Blocks along a grid axis, and turns of a loop, at which bounds and conditions are looked at."""
-
-COST = {"div": (8, 1), "sqrt": (8, 1), "rsqrt": (4, 1), "exp2": (1, 1), "exp": (3, 1), "log": (3, 1), "log2": (2, 1),
-        "tanh": (10, 2), "tangent": (1, 1), "sigmoid": (10, 2), "erf": (20, 1), "sin": (20, 0), "cos": (20, 0), "pow": (20, 2)}
-"""Instructions of the CUDA cores and of the special function units for one value; any other operation is one of the former, a
-product that is added to something none. ``tangent``: the hardware's, of a number times a constant."""
-
 
 UNROLLED, HELD = 4, 32
 """Turns of a loop whose loads a compiler puts before what is made of them, where threads do not wait for one another; numbers
@@ -54,7 +50,8 @@ that it asks for at once by so doing (columns of 64 and of 32 elements a turn: 8
 class Work:
     """Of one block, or the mean of some. moved: bytes by parameter. matrix: operations by the operands' type. shared: bytes
     that shared memory gives and takes. turns: of pipelined loops, once for each product; steps: of others, which wait for
-    what they read; waits: for elements that threads read themselves beside a product; meets: of warps that reduce a row."""
+    what they read; hidden: of such as ask in one for what the next one reads; loose: turns in which no warp waits for another;
+    waits: for elements that threads read themselves beside a product; meets: of warps that reduce a row."""
 
     moved: dict[str, float] = field(default_factory=dict)
     matrix: dict[str, float] = field(default_factory=dict)
@@ -63,6 +60,8 @@ class Work:
     special: float = 0.0
     turns: float = 0.0
     steps: float = 0.0
+    hidden: float = 0.0
+    loose: float = 0.0
     waits: float = 0.0
     meets: float = 0.0
 
@@ -75,6 +74,8 @@ class Work:
         self.special += other.special * times
         self.turns += other.turns * times
         self.steps += other.steps * times
+        self.hidden += other.hidden * times
+        self.loose += other.loose * times
         self.waits += other.waits * times
         self.meets += other.meets * times
 
@@ -90,6 +91,7 @@ class _Counting:
         self.layouts = layouts(kernel, target)
         self.near = target.kind == "cuda" and near(bool(kernel.exact), {p.dtype for p in kernel.params if p.out})
         self.flat = self.near and flat(kernel)
+        self.rows = not any(isinstance(s, Gemm) for s in every(kernel.body))
         self.counted: dict[int, Work] = {}
 
     def most(self, e: Expr) -> Expr:
@@ -151,19 +153,26 @@ def _of(counting: _Counting, body: tuple[TileStmt, ...], at: Mapping[str, int | 
                 first, last = value(start, at), value(counting.most(stop), at)
                 turns, often = _some(first or 0, last if last is not None else 1), max(0, (last or 0) - (first or 0))
                 products = sum(isinstance(k, Gemm) for k in inner)
-                one = Work()
+                asked = [k for k in inner if isinstance(k, If) and fetches_ahead(counting.kernel, replace(s, body=(k,)))]
+                one, rest = Work(), tuple(k for k in inner if not any(k is x for x in asked))
                 for k in turns:
-                    one.add(_of(counting, inner, {**at, var: k}), 1 / len(turns))
+                    one.add(_of(counting, rest, {**at, var: k}), 1 / len(turns))
                 found.add(one, often)
+                for k in asked:  # none in the last turn
+                    found.add(_of(counting, k.body, {**at, var: first}), max(0.0, often - 1))
                 each = max(unrolled(counting.kernel, s), counting.together(s) if not (products or one.meets) else 1)
-                found.add(Work(turns=often * max(1, products)) if stages else Work(steps=often / each), 1.0)
+                if stages:
+                    found.turns += often * max(1, products)
+                elif asked:
+                    found.hidden += often
+                else:
+                    found.steps += often / each
+                found.loose += often * (not products and not one.meets)
             case Roles(roles):
                 for role in roles:
                     found.add(replace(_of(counting, role.body, at), steps=0.0), 1.0)
             case Stop():  # it is there since most blocks end here
                 break
-            case If(_, inner) if counting.target.prefetch and all(isinstance(k, Copy) for k in inner):
-                found.add(_of(counting, inner, at), 1.0)  # one turn too many, and none of four too few
             case If(cond, inner):
                 if value(cond, at) != 0:
                     found.add(_of(counting, inner, at), 1.0)
@@ -211,7 +220,7 @@ def _statement(at: _Counting, s: TileStmt) -> Work:
 
 def _point(at: _Counting, a: Assign, variables: tuple[str, ...], extents: tuple[int, ...], done: Work) -> None:
     points = prod(extents)
-    core, special = operations(a.expr, bool(at.kernel.exact), at.near, at.flat)
+    core, special = operations(a.expr, bool(at.kernel.exact), at.near, at.flat, at.rows)
     done.core += points * core
     done.special += points * special
     own = at.layouts.get(a.target)
@@ -227,43 +236,6 @@ def _point(at: _Counting, a: Assign, variables: tuple[str, ...], extents: tuple[
                 done.waits += variables[0] in uses
         elif x.tensor in at.shared:
             done.shared += touched * BYTES[x.dtype]
-
-
-def operations(e: Expr, exact: bool, hardware: bool = False, flat: bool = False) -> tuple[float, float]:
-    """Instructions for one value; those of indices count for nothing. hardware: tangents of what was rounded to half precision
-    are the hardware's; flat: of other numbers too."""
-    core, special = 0.0, 0.0
-    for x in _values(e, hardware, flat):
-        if isinstance(x, Op):
-            c, f = (4, 1) if x.name == "div" and not exact else COST.get(x.name, (1, 0))
-            joined = x.name in ("add", "sub") and any(isinstance(k, Op) and k.name == "mul" for k in x.args)
-            core, special = core + (0.5 if x.dtype == "i64" else c - joined), special + f
-        elif isinstance(x, Cast):
-            core += 0.5
-    return max(core, 1.0), special
-
-
-def _values(e: Expr, hardware: bool, flat: bool) -> Iterator[Expr]:
-    """All parts but loads. Of two positions that are added (``AddPositions``) each is converted once a row."""
-    if hardware and (x := _tangent(e, flat)) is not None:
-        yield Op("tangent", (x,), "f32")
-        yield from _values(x, hardware, flat)
-        return
-    yield e
-    match e:
-        case Op(name="add", args=(Cast(arg=x, dtype="f32"), Cast(arg=y, dtype="f32"))) if x.dtype == y.dtype == "i64":
-            return
-    for k in e.args if isinstance(e, Op) else (e.arg,) if isinstance(e, Cast) else ():
-        yield from _values(k, hardware, flat)
-
-
-def _tangent(e: Expr, flat: bool) -> Expr | None:
-    """What a hyperbolic tangent is of, in either spelling, where the hardware's own is near enough."""
-    match e:
-        case Op(name="tanh", dtype="f32", args=(x,)) if any(map(computed_half, walk(x))):
-            return x
-    found = tangent(e, flat)
-    return None if found is None else found[0]
 
 
 _OPS: dict[str, Callable[[int, int], int | bool]] = {

@@ -12,12 +12,14 @@ from redfuser.strategies.program import Kernel
 @dataclass(frozen=True, slots=True)
 class Arranged:
     """extents: of all axes. stores: by block name, the tensor it writes and where, in axes of the kernel. origin: what a name
-    was called before its short axes went."""
+    was called before its short axes went. inside: what holds of the row's elements, and not of its padding, where that is not
+    what comes behind them."""
 
     kernel: Kernel
     extents: dict[str, int]
     stores: Mapping[str, tuple[str, tuple[Expr, ...]]]
     origin: Mapping[str, str] = field(default_factory=dict)
+    inside: Expr | None = None
 
 
 def as_realised(kernel: Kernel, extents: dict[str, int]) -> Arranged:

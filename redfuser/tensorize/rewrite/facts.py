@@ -6,25 +6,36 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from redfuser.acrf.expr import Expr, Index, Ref, print_expr, substitute, walk
+from redfuser.acrf.expr import Const, Expr, Index, Ref, op, print_expr, substitute, walk
 from redfuser.errors import InternalError
 from redfuser.strategies.program import Block, Kernel
 from redfuser.tensorize.axes import Roles
 
 
+def before_end(axis: str, extent: int) -> Expr:
+    """What holds of a row's elements, and not of what is behind them."""
+    return op("lt", Index(axis), Const(extent, "i64"))
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is decided before the passes. written: names that are results. ragged: the last segment has padding that must not
-    count. resident: the row is one segment, so that the old state is neutral, rebasing does nothing, and producers stay on
-    chip. exact: quotients and products are rounded where the program rounds them. reduced: tensors in which a kernel before
-    left what it reduced."""
+    """What is decided before the passes. written: names that are results. inside: what holds of the row's elements and not of
+    the padding of its segments, where they have some, which must not count. resident: the row is one segment, so that the old
+    state is neutral, rebasing does nothing, and producers stay on chip. exact: quotients and products are rounded where the
+    program rounds them. reduced: tensors in which a kernel before left what it reduced."""
 
     roles: Roles
     written: frozenset[str]
-    ragged: bool
+    inside: Expr | None
     resident: bool
     exact: bool = False
     reduced: frozenset[str] = frozenset()
+
+    @property
+    def scattered(self) -> bool:
+        """Is there padding that does not come behind all of the row's elements?"""
+        n = self.roles.segment
+        return self.inside is not None and n is not None and self.inside != before_end(n, self.roles.extents[n])
 
     @property
     def row(self) -> frozenset[str]:

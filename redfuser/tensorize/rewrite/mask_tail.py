@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref, op
+from redfuser.acrf.expr import Cast, Const, Expr, Load, Op, Ref
 from redfuser.acrf.facts import algebra
 from redfuser.strategies.alive import conjuncts
 from redfuser.strategies.names import fresh
@@ -32,16 +32,16 @@ class MaskTail:
 
     def __call__(self, kernel: Kernel, at: Setting) -> Kernel:
         n = at.roles.segment
-        if not at.ragged or n is None:
+        if at.inside is None or n is None:
             return kernel
         facts, taken = learn(kernel, at), names_taken(kernel)
-        inside = op("lt", Index(n), Const(at.roles.extents[n], "i64"))
+        inside = at.inside
         k = 0
         while k < len(kernel.body):
             b = kernel.body[k]
             k += 1
             kind = b.reducer.kind if b.reducer else ""
-            if b.role != "reduce" or b.reducer is None or facts.counted(b):
+            if b.role != "reduce" or b.reducer is None or (facts.counted(b) and not at.scattered):
                 continue
             e, *beside = b.exprs
             padding = _Padding(facts, kernel, inside)

@@ -87,7 +87,7 @@ tile or one for several; ``lanes``: with totals that threads keep to themselves;
 
 def passes(schedule: Schedule, target: Target) -> tuple[Pass, ...]:
     """All passes of a kernel, in order."""
-    return (*PASSES, *(MET if not target.wgmma else ()), *((Prefetch(),) if target.prefetch else ()),
+    return (*PASSES, *(MET if not target.wgmma else ()), Prefetch(target.prefetch),
             *SCHEDULES[schedule](target))
 
 
