@@ -81,7 +81,8 @@ class Target:
     bytes per clock that its shared memory gives or takes. prefetch: the tiles of a product's next step wait in registers,
     since nothing copies ahead of a loop. singles: the matrix units multiply float32 itself, where CUDA's round it to TF32.
     issue: instructions that are issued for one that a tile program shows: addresses, conditions, moves. start: seconds until a
-    block with warps that copy asks for its first data.
+    block with warps that copy asks for its first data. begin: seconds from one block of a multiprocessor to the next, at least
+    (an H200, rows of 128 halves: 65536 blocks 42.6 us, as many rows in 32768 34.6, as memory has them, in 262144 160).
 
     step: elements of a product's inner axis that a block which makes a whole row takes at a time, one step after the other.
     waits: the part of ``latency`` that each such step waits for. ahead: steps that a library's product, which shares the axis
@@ -124,6 +125,7 @@ class Target:
     banks: int = 128
     issue: float = 1.8
     start: float = 1.2e-6
+    begin: float = 8e-8
     step: int = 128
     waits: float = 0.84
     ahead: int = 4

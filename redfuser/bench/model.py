@@ -9,11 +9,12 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from redfuser.bench import rows as measured
+from redfuser.bench import rows as results
 from redfuser.errors import InputError, RedFuserError
 from redfuser.runtime import archive
 from redfuser.runtime.parts import Parts
@@ -59,7 +60,7 @@ def said(where: Path, arch: str) -> Iterator[dict[str, Any]]:
     spilled. Of a file of such rows, or of every ``.rf`` and ``.rf.gz`` of a folder that says of which tile program its kernels
     are. Raises ArtifactError for one without kernels for ``arch``."""
     if where.is_file():
-        yield from _rows(where)
+        yield from rows(where)
         return
     seen: set[str] = set()
     for path in sorted((*where.glob("*.rf"), *where.glob("*.rf.gz"))):
@@ -80,7 +81,7 @@ def _text(path: Path) -> bytes:
     return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
 
 
-def _rows(path: Path) -> list[dict[str, Any]]:
+def rows(path: Path) -> list[dict[str, Any]]:
     """Raises InputError RF196."""
     try:
         return [json.loads(line) for line in _text(path).splitlines()]
@@ -134,8 +135,8 @@ def times(path: Path, at: Target, tell: Callable[[str], None]) -> list[tuple[str
 
     cases = {str(c): c for c in all_cases()}
     found = []
-    for row in measured.latest(measured.read(path)):
-        case, took = cases.get(str(row["case"])), measured.best_ms(row)
+    for row in results.latest(results.read(path)):
+        case, took = cases.get(str(row["case"])), results.best_ms(row)
         if row["variant"] != "redfuser" or case is None or took is None:
             continue
         try:
@@ -152,26 +153,32 @@ def times(path: Path, at: Target, tell: Callable[[str], None]) -> list[tuple[str
 
 
 def candidates(path: Path, at: Target) -> list[list[str]]:
-    """A line for each kernel of a file of candidates: rank correlation of predicted and measured times, and how much longer
-    than the best the present choice takes and the model's first. A row of the file: name, tiles, ms, chosen (its place in the
-    present order; None where another strategy is chosen), rest (predicted ms of the call's other kernels)."""
+    """A line for each kernel of a file of candidates: rank correlation of predicted and measured times; of the pairs whose
+    times differ by more than :data:`TOLD`, those that the model has in order; how much longer than the best the present choice
+    takes and the model's first. A row of the file: name, tiles, ms and, where it is known, back_ms (back to back, without what
+    a call alone waits for its host), chosen (its place in the present order; None where another strategy is chosen), rest
+    (predicted ms of the call's other kernels)."""
     families: dict[str, list[tuple[float, float, float]]] = {}
-    for row in _rows(path):
+    for row in rows(path):
         time = predicted(parse(row["tiles"]), at)
         place = float("inf") if row["chosen"] is None else row["chosen"]
         whole = float("inf") if time is None else 1e3 * time + row["rest"]
-        families.setdefault(row["name"], []).append((whole, row["ms"], place))
+        families.setdefault(row["name"], []).append((whole, row.get("back_ms") or row["ms"], place))
     found = []
     for name, family in families.items():
         best, first = min(m for _, m, _ in family), min(family)
         now = min(family, key=lambda f: f[2])
-        found.append([name, str(len(family)), f"{rank([(p, m) for p, m, _ in family]):+.2f}", f"{now[1] / best:.3f}",
+        pairs = [(p, q) for p, q in product(family, family) if q[1] > TOLD * p[1]]
+        found.append([name, str(len(family)), f"{rank([(p, m) for p, m, _ in family]):+.2f}",
+                      f"{sum(p[0] < q[0] for p, q in pairs)}/{len(pairs)}", f"{now[1] / best:.3f}",
                       f"{first[1] / best:.3f}", f"{first[0]:.4f}", f"{first[1]:.4f}", f"{best:.4f}"])
     return found
 
 
-CANDIDATES = ["kernel", "candidates", "rank correlation", "first built / best", "model's first / best", "its model", "its time",
-              "best"]
+TOLD = 1.02
+"""Measured times that differ by less are the same."""
+CANDIDATES = ["kernel", "candidates", "rank correlation", "pairs in order", "first built / best", "model's first / best",
+              "its model", "its time", "best"]
 
 
 def rank(pairs: Sequence[tuple[float, float]]) -> float:

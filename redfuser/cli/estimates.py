@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 @click.argument("where", required=False, type=click.Path(exists=True, path_type=Path))
 @click.option("--keep", type=FILE, help="Write what was said of the kernels in WHERE as JSON lines, which WHERE may be later.")
 @click.option("--times", "times_", type=FILE, help="A file of measurements (bench run --json) to compare predicted times with.")
-@click.option("--candidates", "candidates_", type=FILE, help="A file of measured configurations to rank.")
+@click.option("--candidates", "candidates_", type=FILE, multiple=True, help="Files of measured configurations to rank.")
+@click.option("--fit", is_flag=True, help="Fit the estimate of registers anew to WHERE and --candidates, families held out.")
 @click.option("--target", default="sm_90a", show_default=True, help="Whose kernels in WHERE.")
 @click.option("--part", default="H200", show_default=True, help="With --times and --candidates: what was measured on.")
 @click.option("--worst", default=10, show_default=True, help="So many of the kernels that are missed by most.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
-def model(where: Path | None, keep: Path | None, times_: Path | None, candidates_: Path | None, target: str, part: str,
-          worst: int, quiet: bool) -> None:
+def model(where: Path | None, keep: Path | None, times_: Path | None, candidates_: tuple[Path, ...], fit: bool, target: str,
+          part: str, worst: int, quiet: bool) -> None:
     """The model of resources against ptxas, over the artifacts in a folder or the kernels of a file, and against measured
     times."""
     from redfuser.bench import model as model_
@@ -43,8 +44,12 @@ def model(where: Path | None, keep: Path | None, times_: Path | None, candidates
             keep.write_text("".join(json.dumps(row, sort_keys=True) + "\n" for row in model_.said(where, target)))
         print_table("The model against ptxas", *model_.table(found))
         print_table("Registers missed by most", ["kernel", "kind", "model", "ptxas", "error"], model_.worst(found, worst))
-    if candidates_ is not None:
-        print_table(f"Candidates, {part}, ms", model_.CANDIDATES, model_.candidates(candidates_, PARTS[part]))
+        if fit:
+            from redfuser.bench import fitting
+
+            print_table("Registers fitted anew", *fitting.table(list(fitting.known(where, candidates_, target))))
+    for path in candidates_:
+        print_table(f"{path.parent.name}, {part}, ms", model_.CANDIDATES, model_.candidates(path, PARTS[part]))
     if times_ is not None:
         pairs = model_.times(times_, PARTS[part], progress(quiet))
         print_table(f"Predicted and measured, {part}, ms", ["case", "model", "measured", "model / measured"],

@@ -13,7 +13,7 @@ from redfuser.tensorize.sizes import round_up
 
 FEWEST, USUAL, MOST = 8, 28, 64
 """Elements of a row on chip that a thread has."""
-LEAST, CROWD = 64, 1 << 16
+LEAST, CROWD = 64, 1 << 14
 """Threads of a block of short rows (a multiprocessor has 32 blocks at most, and with a warp each it is half full), and rows
 from which they share blocks."""
 ALONE = 768
@@ -54,7 +54,7 @@ def walk_space(target: Target, rows: int, n: int, columns: int, several: bool = 
         out += [TileConfig(16, s, threads, stages, "shared", False) for s in (64, 128) for stages in (2, 3)]
         if target.tma and target.wgmma and n >= ASKED and columns <= 128:
             out += [TileConfig(64, s, 128, 2, "registers", True, schedule="overlap") for s in (128, 64)]
-    for m in (64, 128):
+    for m in (64, 128) if rows > 16 else (64,):  # of larger tiles a few rows waste more than two warp groups are worth
         for s in (64, 128, 80, 32):
             for stages in (2, 1):
                 if s > max(32, n):
@@ -128,7 +128,7 @@ def row_space(resident: bool, rows: int, n: int, neighbours: bool, all_rows: int
                 break
         if out:
             break
-    if padded < 2 * LEAST and all_rows >= CROWD:  # rows side by side: a block of one is gone before the next has started
+    if padded <= 2 * LEAST and all_rows >= CROWD:  # rows side by side: a block of one is gone before the next has started
         out = [TileConfig(e * t // padded, padded, t, 0, "registers", False) for t in (LEAST, 2 * LEAST) for e in (4, 8)
                if e * t // padded <= rows]
     first = all_rows <= at_once

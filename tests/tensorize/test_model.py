@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from redfuser.acrf.expr import BYTES
+from redfuser.bench import fitting
 from redfuser.bench import model as bench_model
 from redfuser.cli.bench import bench
 from redfuser.errors import InputError, LoweringError
@@ -36,9 +37,11 @@ from redfuser.tensorize.model import (
     time_of,
     uneven,
 )
+from redfuser.tensorize.model.pressure import pressure
 from redfuser.tensorize.model.registers import registers
+from redfuser.tensorize.model.roofline import Blocks, timed
 from redfuser.tensorize.model.shared import Life, arena_bytes, dynamic_bytes, shared_bytes
-from redfuser.tensorize.model.work import work
+from redfuser.tensorize.model.work import Work, work
 from tests import fused_examples as examples
 
 HOPPER = target("sm_90a")
@@ -65,7 +68,7 @@ def test_what_was_built(k, block, dynamic, static, used):
 
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
-WITHIN = {"row": 0.82, "walk": 0.66, "scan": 0.88, "map": 0.72, "warp": 0.8, "group": 0.36, "product": 0.6, "producer": 1.0}
+WITHIN = {"row": 0.87, "walk": 0.68, "scan": 0.95, "map": 0.75, "warp": 0.83, "group": 0.71, "product": 0.87, "producer": 1.0}
 """Of the kernels of each kind, those whose registers are within a fifth of what ptxas gave them."""
 
 
@@ -80,10 +83,61 @@ def test_kernels_as_they_were_built():
 
 
 def test_what_was_measured_is_in_the_model_s_order():
-    """Kernels of five configurations and more, timed on an H200: the median of the rank correlations, and the least."""
-    lines = bench_model.candidates(RESULTS / "h200-2026-11-22-candidates" / "candidates.jsonl.gz", HOPPER)
+    """42 kernels timed on an H200 in several configurations: of the pairs that are told apart 87 in 100 are in order, and the
+    model's first takes no more than a tenth longer than the best but for two."""
+    files = [RESULTS / f / "candidates.jsonl.gz" for f in ("h200-2026-11-22-candidates", "2026-11-26-model")]
+    lines = [line for f in files for line in bench_model.candidates(f, HOPPER)]
+    right, told = (sum(int(line[3].split("/")[i]) for line in lines) for i in (0, 1))
     ranks = sorted(float(line[2]) for line in lines if int(line[1]) >= 5)
-    assert len(ranks) == 16 and ranks[0] >= 0.65 and ranks[3] >= 0.79 and ranks[len(ranks) // 2] >= 0.9
+    assert len(lines) == 42 and right >= 0.865 * told and ranks[len(ranks) // 2] >= 0.83
+    assert sum(float(line[5]) > 1.1 for line in lines) <= 2 and max(float(line[5]) for line in lines) <= 1.32
+
+
+def test_registers_are_fitted_by_kind_with_families_held_out():
+    """Coefficients come back from what they made; a kernel at its limit says no more than that; a family is predicted from the
+    others, so that one which is like no other is not."""
+    random = Random(3)
+    made = [{"base": 1.0, "held": random.randint(10, 90), "flight": random.randint(0, 16)} for _ in range(60)]
+    some = [fitting.Said(f"f{i % 6}", "warp", t, min(200, round(20 + 1.5 * t["held"] + 2 * t["flight"])), 200) for i, t in enumerate(made)]
+    found = fitting.fitted(some, ["base", "flight", "held"])
+    assert found == pytest.approx({"base": 20, "flight": 2, "held": 1.5}, rel=0.1) and fitting.near(some, found) == 60
+    odd = [fitting.Said("odd", "warp", {"base": 1.0, "held": 10.0, "flight": 90.0}, 35, 200)] * 5
+    [line] = fitting.table([*some, *odd])[1]
+    assert line[1] == "65" and int(line[4]) <= 60 <= int(line[3])
+
+
+def test_what_is_held_of_a_tile_is_what_somebody_reads_later():
+    """A difference that waits for its square, in a stretch over the same points, is no register of its own; one that a product
+    comes between and a reduction asks for is computed behind it; what is changed meanwhile is not moved."""
+    head = ("kernel k(x: f16[64, 64], z: f32[64, 64], y: f32[64, 64] out) grid (one < 1) threads 128\n  p: fragment f32[64, 64]\n"
+            "  q: fragment f32[64, 64]\n  m: fragment f32[64]\n  c: fragment f32[64, 64]\n  a: shared f16[64, 64]\n  b: shared f32[64, 64]\n"
+            "  copy x[0 +: 64, 0 +: 64] -> a\n  copy z[0 +: 64, 0 +: 64] -> b\n")
+    far = "  parallel i < 64, j < 64:\n    p[i, j] = b[i, j] - 1.0\n"
+    product = "  gemm a, a^T -> c clear rows\n"
+    use = "  parallel i < 64, j < 64:\n    q[i, j] = p[i, j] * p[i, j]\n  reduce max {} -> m clear\n  copy c -> y\n"
+    chained = kernel(head + far + product + use.format("q"))
+    waits = kernel(head + far + product + "  reduce max p -> m clear\n  copy c -> y\n")
+    stays = kernel(head + far + product + "  copy z[0 +: 64, 0 +: 64] -> b\n" + use.format("p"))
+    held = [pressure(k, HOPPER)[0] for k in (chained, waits, stays)]
+    assert held[0] < 48 and held[1] < 48 and held[2] >= 64  # a tile is 32 registers of a thread
+
+
+def test_rows_that_meet_in_a_bank_take_their_turns():
+    """Rows of 64 halves are 128 bytes, a bank's distance: eight of a warp come one after the other. Of 80 two do."""
+    text = ("kernel k(x: f16[64, {n}], q: f16[64, 64], y: f32[64, {n}] out) grid (one < 1) threads 128\n  c: fragment f32[64, {n}]\n"
+            "  a: shared f16[64, 64]\n  w: shared f16[{n}, 64]\n  s: shared f16[64, {n}]\n  copy x[0 +: 64, 0 +: {n}] -> s\n"
+            "  gemm a, w^T -> c clear rows\n{read}  copy c -> y\n")
+    read = "  parallel i < 64, j < {n}:\n    c[i, j] = c[i, j] + f32(s[i, j])\n"
+    for n, turns in ((64, 8), (80, 2), (72, 1)):
+        with_, none = (work(kernel(text.format(n=n, read=r)), HOPPER).shared for r in (read.format(n=n), ""))
+        assert with_ - none == 64 * n * BYTES["f16"] * turns
+
+
+def test_the_last_wave_has_nobody_to_hide_behind():
+    """A few blocks more than there is room for, an eighth: more than an eighth of another wave's time."""
+    done = Blocks(Work({"x": 1e6}), Needs(0, 128, 128), 132 * 4, 132 * 4 * 1e6, 128, 1, False, 1, 0.0)
+    room, more, twice = (timed(replace(done, count=n, unique=n * 1e6), HOPPER).total for n in (132 * 4, 132 * 4 + 66, 132 * 8))
+    assert twice < 2 * room and 0.15 * (twice - room) < more - room < twice - room
 
 
 def buffers(*sizes, body=""):
@@ -248,7 +302,7 @@ def test_defaults_by_what_is_asked_for_at_once():
     from tests.tensorize.test_roles_of_products import program
 
     row = examples.softmax(64, 65536, "f16")
-    assert select(row, HOPPER) == ("multi", 8)
+    assert select(row, HOPPER) == ("multi", 16)
     assert configs(realise(row, "multi", 8), HOPPER)[0].segment == 4096
     assert configs(realise(examples.softmax(2048, 65536, "f16"), "single", 1), HOPPER)[0].segment == 2048
     best = configs(program("single precision", 4096, 4096, 1024), HOPPER)[0]  # results kept finer than the units' sums
@@ -353,7 +407,7 @@ def test_candidates_of_a_file(tmp_path):
             for t, ms, place in zip(tiles, (1.0, 2.0), (None, 0), strict=True)]
     (tmp_path / "c.jsonl").write_text("\n".join(map(json.dumps, rows)))
     [line] = bench_model.candidates(tmp_path / "c.jsonl", HOPPER)
-    assert line[:2] == ["k", "2"] and line[3] == "2.000" and line[-1] == "1.0000"
+    assert line[:2] == ["k", "2"] and line[3:5] == ["0/1", "2.000"] and line[-1] == "1.0000"
 
 
 def test_targets_say_what_they_are():

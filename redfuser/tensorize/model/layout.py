@@ -88,7 +88,7 @@ def layouts(kernel: TileKernel, target: Target) -> dict[str, Layout]:
             m, n = shapes[s.c]
             rows, columns = matrix_warps(s, m, n, crew.get(id(s), kernel.threads), target)
             fixed.setdefault(root(s.c), Layout(4 * columns, max(1, m // (target.warp // 4 * rows)), columns > 1, True))
-    for s in every(kernel.body) if target.warp > 32 else ():  # a wave's product lays its operand out as its sum
+    for s in every(kernel.body):  # a product lays a left operand of registers out as its sum
         if isinstance(s, Gemm) and {a := s.a.buffer, s.c} <= set(shapes):
             (rows, _), (m, n) = shapes[a], shapes[s.c]
             down = target.warp // 4 * matrix_warps(s, m, n, kernel.threads, target)[0]
@@ -188,13 +188,6 @@ def alone(kernel: TileKernel) -> dict[str, int]:
         elif b.shape[0] == OWN and kernel.threads == ABREAST * OWN and b.shape[1] % ABREAST == 0 and b.shape in reduced:
             found[b.name] = ABREAST
     return found
-
-
-def turned(kernel: TileKernel, found: dict[str, Layout]) -> set[str]:
-    """Fragments that one whose rows are threads' own reads the other way round: these lie as it does, across memory."""
-    return {x.tensor for s in every(kernel.body) if isinstance(s, Parallel) and len(s.vars) == 2
-            and any(a.target in found and found[a.target].apart for a in s.body) for a in s.body for x in walk(a.expr)
-            if isinstance(x, Load) and x.tensor in found and x.indices == tuple(map(Index, s.vars[::-1]))}
 
 
 def _dealt(kernel: TileKernel, shape: tuple[int, ...], group: list[str], touched: list[_Access], warp: int) -> Layout:

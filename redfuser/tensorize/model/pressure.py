@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from math import prod
 
 from redfuser.acrf.expr import BYTES
 from redfuser.target import Target
-from redfuser.tensorize.ir.effects import every, reads, writes
+from redfuser.tensorize.ir.effects import every, loads, reads, writes
 from redfuser.tensorize.ir.nodes import Copy, Fill, For, Gemm, If, Parallel, ReduceTile, TileKernel, TileStmt
 from redfuser.tensorize.model.layout import layouts, matrix_warps, warp_group
 from redfuser.tensorize.model.steps import trips
@@ -45,14 +46,14 @@ def pressure(kernel: TileKernel, target: Target) -> tuple[int, int]:
     size, shapes = fragments(kernel, target), {b.name: b.shape for b in kernel.buffers}
     live: set[str] = set()
     held = most = 0
-    order = list(_in_order(kernel.body))
+    order = list(_in_order(_gathered(kernel.body, shapes)))
     for (s, surely), known in reversed(list(zip(order, _constant(order), strict=True))):
         after = set(live)
         if surely:
             live -= _replaced(s, shapes)
         else:
             live |= writes(s) & set(size)
-        live |= reads(s) & set(size)
+        live |= _needed(s) & set(size)
         here, there = (sum(size[n] for n in (live | after) - known), max(sum(size[n] for n in live - known),
                                                                          sum(size[n] for n in after - known)))
         match s:
@@ -64,6 +65,53 @@ def pressure(kernel: TileKernel, target: Target) -> tuple[int, int]:
             case _:
                 most = max(most, there)
     return held, most
+
+
+def _gathered(body: tuple[TileStmt, ...], shapes: dict[str, tuple[int, ...]]) -> tuple[TileStmt, ...]:
+    """The statements as a compiler sees them, which does the points of a tile one by one: what is computed of nothing that
+    changes is computed where it is first used, and a stretch of statements over the same points is one, of which nothing is
+    held but what it reads and what somebody else reads of it.
+
+        p = x - y; copy z -> b; s = p * p + b  -->  copy z -> b; s = (x - y) * (x - y) + b
+    """
+    late = _joined([replace(s, body=_gathered(s.body, shapes)) if isinstance(s, For) else s for s in body])
+    for i in reversed(range(len(late))):
+        s = late[i]
+        if not isinstance(s, Parallel) or _replaced(s, shapes) != writes(s):
+            continue
+        made, needs, j = writes(s), _needed(s), i + 1
+        while j < len(late) and not isinstance(late[j], (For, If)) and not (
+                made & (reads(late[j]) | writes(late[j])) or needs & writes(late[j])):
+            j += 1
+        if j < len(late) and made & reads(late[j]):
+            late.insert(j - 1, late.pop(i))
+    return tuple(_joined(late))
+
+
+def _joined(body: list[TileStmt]) -> list[TileStmt]:
+    """Neighbours over the same points of a tile as one, those under a condition that changes some of them too."""
+    found: list[TileStmt] = []
+    for s in body:
+        last = found[-1] if found else None
+        if isinstance(s, If) and len(s.body) == 1 and isinstance(k := s.body[0], Parallel) and writes(k) <= reads(k):
+            s = k
+        if isinstance(s, Parallel) and isinstance(last, Parallel) and s.extents == last.extents and len(s.extents) > 1:
+            found[-1] = replace(last, body=(*last.body, *s.body))
+        else:
+            found.append(s)
+    return found
+
+
+def _needed(s: TileStmt) -> set[str]:
+    """What a statement reads that was there before it: a point's values may be read again by what comes after them."""
+    if not isinstance(s, Parallel):
+        return reads(s)
+    found: set[str] = set()
+    made: set[str] = set()
+    for a in s.body:
+        found |= {n for e in (a.expr, *a.indices) for n in loads(e)} - made
+        made.add(a.target)
+    return found
 
 
 def of_products(kernel: TileKernel, target: Target) -> int:
@@ -108,7 +156,7 @@ def _replaced(s: TileStmt, shapes: dict[str, tuple[int, ...]]) -> set[str]:
         case ReduceTile(dst=name, clear=True):
             return {name}
         case Parallel(extents=extents, body=body):
-            return {a.target for a in body if prod(shapes.get(a.target, (0,))) <= prod(extents)} - reads(s)
+            return {a.target for a in body if prod(shapes.get(a.target, (0,))) <= prod(extents)} - _needed(s)
     return set()
 
 

@@ -1,9 +1,8 @@
 """Registers of a thread as ptxas reports them: fragments, and what the rest of a kernel needs beside them.
 
-The rest is linear in the traits of a kernel; its coefficients are fitted to what ptxas 13.0 reported for sm_90a over kernels of
-the correctness lane and a hundred configurations of larger ones, those of rows and maps to the kernels of
-docs/results/2026-11-25-model, which has the table of errors. Nothing is refused for what this estimate says: a compiler may
-always keep a value in memory.
+The rest is linear in the traits of a kernel; its coefficients are what ``redfuser bench model --fit`` makes of what ptxas 13.0
+reported for sm_90a (docs/results/2026-11-26-model has the command and the errors, families held out). Nothing is refused for
+what this estimate says: a compiler may always keep a value in memory.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from redfuser.acrf.expr import BYTES, FLOATS, Cast, Const, Expr, Index, Load, Op
 from redfuser.target import TARGETS, Target
 from redfuser.tensorize.ir.effects import every, reads, writes
 from redfuser.tensorize.ir.nodes import Copy, For, Gemm, Parallel, ReduceTile, Roles, ScanTile, TileKernel
-from redfuser.tensorize.model.layout import layouts, turned, warp_group, warps_meet
+from redfuser.tensorize.model.layout import warp_group, warps_meet
 from redfuser.tensorize.model.pressure import fragments, pressure
 from redfuser.tensorize.model.steps import producers, specialised, trips, unrolled
 
@@ -30,16 +29,14 @@ REGISTERS = min(t.registers for t in TARGETS.values() if t.kind == "cuda")
 ROW, BESIDE = 32, 32
 """Registers of a row from which a compiler is told, and those that a thread needs beside them."""
 
-_FITTED: dict[str, dict[str, float]] = {
-    "row": {"ahead": 1.89, "base": 9.36, "given": 0.9, "loads": 0.76, "quotients": 1.55, "single": 0.1, "temps": 0.11,
-            "tiles": 0.3},
-    "walk": {"base": 4.5, "elements": 0.19, "flight": 1.03, "grid": 4.12, "held": 0.79, "lone": 0.18, "temps": 0.16},
-    "map": {"base": 4.82, "elements": 0.37, "given": 2.13, "long": 7.4, "most": 0.62, "outs": 1.26, "quotients": 3.03,
-            "temps": 0.11},
-    "scan": {"base": 8.51, "meets": 6.21, "most": 1.46, "scanned": 0.84},
-    "warp": {"base": 18.6, "flight": 2.45, "held": 1.32, "steady": 7.76, "work": 0.28},
-    "group": {"base": 35.62, "most": 0.6, "products": 4.81, "streams": 20.86},
-    "product": {"base": 28.37, "held": 0.98, "late": 0.54, "steady": 58.84, "tail": 1.23},
+FITTED: dict[str, dict[str, float]] = {
+    "row": {"base": 8.68, "given": 1.2, "idle": 0.18, "most": 0.58, "temps": 0.12},
+    "walk": {"base": 10.38, "edges": 2.11, "most": 0.98, "single": 0.08, "streams": 2.41},
+    "map": {"base": 3.38, "elements": 0.65, "given": 2.28, "grid": 1.17, "late": 0.25, "most": 0.79, "outs": 1.29},
+    "scan": {"base": 8.45, "idle": 0.34, "meets": 6.33, "most": 1.49},
+    "warp": {"base": 21.04, "flight": 3.44, "held": 1.2},
+    "group": {"ahead": 2.04, "asked": 1.46, "held": 1.41, "idle": 0.19, "products": 2.87},
+    "product": {"base": 56.88, "flight": 3.96, "steady": 44.76, "work": 0.83},
 }
 """Registers for each unit of a trait, by kind of kernel."""
 
@@ -85,28 +82,44 @@ def block_threads(kernel: TileKernel, target: Target) -> int:
     return kernel.threads + producers(kernel, target)
 
 
-def registers(kernel: TileKernel, target: Target) -> int:
-    """Registers of a thread. A kernel whose warps move registers is launched with as many as one block can have."""
-    most = limit(kernel, target)
-    if isinstance(kernel.body[-1], Roles) or (specialised(kernel, target) and block_threads(kernel, target) in MOVED):
-        return most
+def fixed(kernel: TileKernel, target: Target) -> bool:
+    """Do its warps move registers, so that it is launched with as many as one block can have?"""
+    return isinstance(kernel.body[-1], Roles) or (specialised(kernel, target) and block_threads(kernel, target) in MOVED)
+
+
+def most(kernel: TileKernel, target: Target) -> int:
+    """Registers that a thread has at most, where the compiler is told to leave room for several blocks too."""
+    found = limit(kernel, target)
     if (blocks := together(kernel)) > 1 and target.kind == "cuda":
-        most = min(most, REGISTERS // (blocks * kernel.threads) // 8 * 8)
-    return max(LEAST, min(most, round(_wanted(kernel, target))))
+        return min(found, REGISTERS // (blocks * kernel.threads) // 8 * 8)
+    return found
 
 
-def _wanted(kernel: TileKernel, target: Target) -> float:
-    """What a thread would have of a machine without limits."""
-    found = traits(kernel, target)
-    return sum(v * found[n] for n, v in _FITTED[kind(kernel, target)].items())
+def registers(kernel: TileKernel, target: Target) -> int:
+    """Registers of a thread."""
+    if fixed(kernel, target):
+        return limit(kernel, target)
+    found, sort = traits(kernel, target), kind(kernel, target)
+    wanted = round(sum(v * found[n] for n, v in FITTED[sort].items()))
+    if sort == "row" and FULL < wanted <= FULL + SAVED:
+        wanted = FULL
+    return max(LEAST, min(most(kernel, target), wanted))
+
+
+FULL, SAVED = 32, 6
+"""Registers with which a multiprocessor holds as many threads as it can, and how many more a compiler does without for that: of
+nine rows in 512 threads that were estimated at 33 to 38, six have 32 or fewer."""
+LEAN, LEAST_BESIDE = 0.83, 44
+"""What a thread cannot do without of what it holds across products, and beside that: of 19 kernels with as many as a thread
+can have, those that spill want more and those that do not want less (docs/results/2026-11-26-model)."""
 
 
 def spilled(kernel: TileKernel, target: Target) -> float:
     """Registers of a thread that are kept in memory: of products with what lies between them, where tiles alone fill it."""
     if isinstance(kernel.body[-1], Roles) or kind(kernel, target) != "group":
         return 0.0
-    moves = specialised(kernel, target) and block_threads(kernel, target) in MOVED
-    return max(0.0, _wanted(kernel, target) - (GIVEN if moves else limit(kernel, target)))
+    own = GIVEN if fixed(kernel, target) else limit(kernel, target)
+    return max(0.0, LEAN * pressure(kernel, target)[0] + LEAST_BESIDE - own)
 
 
 def carried(kernel: TileKernel) -> int:
@@ -143,36 +156,30 @@ def kind(kernel: TileKernel, target: Target) -> str:
 def traits(kernel: TileKernel, target: Target) -> dict[str, float]:
     """Figures of one thread by name.
 
-    held, most: registers of fragments (:func:`pressure`); tiles: of all, did they hold something at once. flight, ahead:
-    accesses of 16 bytes by copies inside and outside of loops; streams: copies inside. single: elements that are copied one by
-    one, since rows are not aligned; lone: since a thread has rows of its own, which lie across memory. loads: what is read from
-    global memory element by element; late: the most such elements of one statement outside of loops; tail: the same after a
-    pipelined loop with as many turns as stages or more, when addresses wait for it. steady: a pipelined loop has turns between
-    its first and its last. long: another has more turns than are done at once. elements: what one statement computes in the
-    turns that are; temps: values on the way to elements that are unrolled; work: operations on one value, times such elements;
-    outs: registers of what is computed straight into tensors; quotients: whether it divides for every element. scanned:
-    registers of a row's part in a scan; meets: do several warps share the row. given: tensors. products: of matrices, beside a
-    first and a second."""
+    held, most: registers of fragments (:func:`pressure`); idle: of those that hold nothing where most do. flight: accesses of
+    16 bytes by copies inside of loops; ahead: those that a loop does a turn early, whose addresses wait; edges: those of tiles
+    that may leave the tensor; streams: such copies. single: elements
+    that are copied one by one, since rows are not aligned. late: the most elements that one statement outside of loops reads
+    from global memory; asked: that one reads on a condition, anywhere. steady: a pipelined loop has turns between its first and
+    its last. elements: what one statement computes in the turns that are done at once; temps: values on the way to elements
+    that are unrolled; work: operations on one value, times such elements; outs: registers of what is computed straight into
+    tensors. meets: do several warps share a row of a scan. given: tensors. products: of
+    matrices, beside a first and a second."""
     held, most = pressure(kernel, target)
-    size, across = fragments(kernel, target), turned(kernel, layouts(kernel, target))
     looped = {id(k): s for s in kernel.body if isinstance(s, For) and trips(s) != 1 for k in every(s.body)}
-    found = dict.fromkeys(("flight", "ahead", "streams", "single", "lone", "loads", "late", "tail", "steady", "long",
-                           "elements", "temps", "work", "outs", "quotients", "scanned"), 0.0)
-    shapes = {b.name: (*b.shape, BYTES[b.dtype]) for b in kernel.buffers}
-    found |= {"base": 1.0, "held": held, "most": most, "tiles": sum(size.values()), "grid": len(kernel.grid),
-              "given": len(kernel.params), "meets": float(warps_meet(kernel, target)),
+    found = dict.fromkeys(("flight", "ahead", "edges", "streams", "single", "late", "asked", "steady", "elements", "temps",
+                           "work", "outs"), 0.0)
+    found |= {"base": 1.0, "held": held, "most": most, "idle": sum(fragments(kernel, target).values()) - held,
+              "grid": len(kernel.grid), "given": len(kernel.params), "meets": float(warps_meet(kernel, target)),
               "products": max(0, sum(isinstance(s, Gemm) for s in every(kernel.body)) - 2)}
     for s in every(kernel.body):
         loop = looped.get(id(s))
         if isinstance(s, Copy):
-            _copy(kernel, s, loop, across, found)
+            _copy(kernel, s, loop, found)
         elif isinstance(s, Parallel):
             _points(kernel, s, loop, found)
-        elif isinstance(s, ScanTile):
-            found["scanned"] = max(found["scanned"], prod(shapes[s.src]) / (4 * kernel.threads))
-    for s in kernel.body:
-        if isinstance(s, For):
-            _loop(s, found)
+        elif isinstance(s, For) and s.stages:
+            found["steady"] = max(found["steady"], float((turns := trips(s)) is None or turns - s.stages > 1))
     return found
 
 
@@ -183,18 +190,19 @@ def _at_once(kernel: TileKernel, loop: For | None) -> int:
     return max(unrolled(kernel, loop), min(AT_ONCE, AT_ONCE if (n := trips(loop)) is None else max(1, n)))
 
 
-def _copy(kernel: TileKernel, s: Copy, loop: For | None, across: set[str], found: dict[str, float]) -> None:
+def _copy(kernel: TileKernel, s: Copy, loop: For | None, found: dict[str, float]) -> None:
     params = {p.name: p for p in kernel.params}
-    buffers = {b.name: b for b in kernel.buffers}
     inner, outer = (s.dst, s.src) if s.src.buffer in params else (s.src, s.dst)
     if outer.buffer not in params:
         return
-    tile, tensor = buffers[inner.buffer], params[outer.buffer]
+    tile, tensor = {b.name: b for b in kernel.buffers}[inner.buffer], params[outer.buffer]
     elements = prod(inner.sizes or tile.shape) / kernel.threads
-    found["ahead" if loop is None else "flight"] += elements * BYTES[tile.dtype] / 16
-    found["streams"] += loop is not None
-    if outer is s.src and tile.name in across:
-        found["lone"] = max(found["lone"], elements * _at_once(kernel, loop))
+    if loop is not None:
+        found["flight"] += elements * BYTES[tile.dtype] / 16
+        found["ahead"] += elements * BYTES[tile.dtype] / 16 * (loop.stages > 1)
+        found["streams"] += 1
+        if outer is s.src and any(d.size and n % d.size for d, n in zip(s.src.dims, tensor.shape, strict=False)):
+            found["edges"] += elements * BYTES[tensor.dtype] / 16
     if tile.scope != "shared" and len(tensor.shape) > 1 and tensor.shape[-1] % (16 // BYTES[tensor.dtype]) and outer is s.src:
         found["single"] = max(found["single"], elements * (2 if BYTES[tensor.dtype] < 4 else 1))
 
@@ -202,29 +210,20 @@ def _copy(kernel: TileKernel, s: Copy, loop: For | None, across: set[str], found
 def _points(kernel: TileKernel, s: Parallel, loop: For | None, found: dict[str, float]) -> None:
     params, elements = {p.name: BYTES[p.dtype] for p in kernel.params}, max(1.0, prod(s.extents) / kernel.threads)
     if len(s.vars) > 1 and all(isinstance(a.expr, Load) and a.expr.tensor in params for a in s.body):  # a copy, spelled out
-        found["ahead" if loop is None else "flight"] += sum(elements * BYTES[a.expr.dtype] / 16 for a in s.body)
+        found["flight"] += 0.0 if loop is None else sum(elements * BYTES[a.expr.dtype] / 16 for a in s.body)
         return
+    asked = sum(isinstance(x, Op) and x.name == "select" and any(isinstance(y, Load) and y.tensor in params for y in walk(x))
+                for a in s.body for x in walk(a.expr))
+    found["asked"] = max(found["asked"], min(elements, 64.0) * asked)
     read = {x for a in s.body for x in walk(a.expr) if isinstance(x, Load) and x.tensor in params}
     along = sum(len(s.vars) > 1 and any(s.vars[-1] in _names(i) for i in x.indices) for x in read)
     found["late"] = max(found["late"], 0.0 if loop else min(elements, 32.0) * along)
-    found["loads"] += len(read)
     found["elements"] = max(found["elements"], min(elements, 32.0) * _at_once(kernel, loop))
     for a in s.body:
         done = {x for x in walk(a.expr) if isinstance(x, Op)}  # what is written twice is computed once
         found["work"] = max(found["work"], min(elements, 8.0) * max(0, len(done) - 2))
         found["temps"] = max(found["temps"], min(elements, 8.0) * min(len(done), 4))
         found["outs"] += elements * params.get(a.target, 0) / 4
-        divides = len(s.vars) > 1 and any(x.name in ("div", "sqrt", "rsqrt") for x in done)
-        found["quotients"] = max(found["quotients"], float(divides))
-
-
-def _loop(s: For, found: dict[str, float]) -> None:
-    turns = trips(s)
-    if s.stages:
-        found["steady"] = max(found["steady"], float(turns is None or turns - s.stages > 1))
-        found["tail"] = found["late"] if turns is None or turns >= s.stages else found["tail"]
-    else:
-        found["long"] = max(found["long"], float(turns is None or turns > AT_ONCE))
 
 
 def _names(e: Expr) -> set[str]:

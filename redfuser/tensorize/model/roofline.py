@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from redfuser.acrf.expr import BYTES
@@ -18,6 +18,8 @@ CROWD = 8
 times of each are put together. Two that take as long each take 1.09 times as long together."""
 MANY = 16
 """Waves of blocks from which on multiprocessors have as much to do, one as the other."""
+UNSURE = 0.1
+"""By how much an estimate of registers may be off: about half of them are by less."""
 APART = 4
 """What a group of its own loads ahead."""
 SPILL = 4
@@ -29,7 +31,7 @@ class Time:
     """Seconds, each as if nothing else took any: bytes (of device memory), port (of one multiprocessor to the cache), shared
     (memory), matrix, core (spilled registers included) and special (of the multiprocessor with the most blocks), waits (for
     what threads read themselves beside products), and launch (with the waves and the turns of loops around products). chain:
-    what the blocks of one place take one after the other, waiting for every load and every result."""
+    what the blocks of one place take one after the other, waiting for every load and every result. total: all of it."""
 
     bytes: float
     port: float
@@ -40,21 +42,7 @@ class Time:
     waits: float
     launch: float
     chain: float
-    overlap: float
-    """Groups of warps on a multiprocessor that may do different things at once."""
-    ahead: int
-    """The same of loads and what is made of them: blocks, and what a block loads ahead."""
-    fed: float
-    """The same where memory is what bounds and a group of its own copies: all but what is made of the data that come last."""
-
-    @property
-    def total(self) -> float:
-        """Matrix units run while their operands arrive. They and the rest overlap as far as there are other warps to do the
-        one while some do the other, and so do loads and both."""
-        short, long = sorted((_crowd(self.matrix, self.port, self.shared), _crowd(self.core, self.special) + self.waits))
-        made = long + short / self.overlap
-        behind = made / max(self.ahead, self.fed) if made < self.bytes else self.bytes / self.ahead
-        return max(self.launch + max(made, self.bytes) + behind, self.chain)
+    total: float
 
     @property
     def limit(self) -> str:
@@ -105,27 +93,74 @@ def time_of(kernel: TileKernel, target: Target) -> Time | None:
 
 
 def timed(b: Blocks, target: Target) -> Time:
-    done, held = b.done, max(1, resident(b.needs, target))
-    waves = -(-b.count // (target.sms * held))
-    most: float = -(-b.count // target.sms)  # blocks of the busiest multiprocessor
-    at_once = min(held, int(most))
-    if waves > MANY:
-        most = b.count / target.sms  # what one has more than another is little
-    per = most / target.clock
+    """The total is the mean over what its registers may come to: one more may be one block of a multiprocessor less. Warps that
+    move registers have what they are launched with."""
+    n, sure = b.needs, 0.0 if b.apart else UNSURE
+    fewer, found, more = (_timed(b, max(1, resident(replace(n, registers=round(n.registers * by)), target)), target)
+                          for by in (1 - sure, 1.0, 1 + sure))
+    return replace(found, total=(fewer.total + found.total + more.total) / 3)
+
+
+def _timed(b: Blocks, held: int, target: Target) -> Time:
+    done = b.done
+    waves = _waves(b.count, held, target)
     matrix = sum(ops / _rate(target, dtype) for dtype, ops in done.matrix.items())
     spills = SPILL * 4 * b.threads * max(1.0, done.turns) * b.spilled / target.local
     core = (target.issue * done.core + done.special) / target.lanes + spills
-    turns = done.turns * target.turn / target.clock if done.matrix else 0.0
+    one = _One(port=sum(done.moved.values()) / target.port / target.clock, shared=done.shared / target.banks / target.clock,
+               matrix=matrix, core=core / target.clock, special=done.special / target.special / target.clock,
+               ends=min(done.ends, sum(done.moved.values())) / target.port / target.clock if done.matrix else 0.0,
+               waits=done.waits * target.latency / b.groups,
+               turns=done.turns * target.turn / target.clock if done.matrix else 0.0,
+               bytes=b.unique / b.count / target.bandwidth)
+    most = sum(times * n for times, n, _ in waves)
     first = target.latency + (target.start if b.apart else 0.0)
-    warps = max(1, b.threads // target.warp) if done.loose and not done.matrix else 1
-    ahead = at_once * (1 + (b.deep > 1)) * (APART if b.apart else warps)
-    return Time(bytes=b.unique / target.bandwidth, port=per * sum(done.moved.values()) / target.port,
-                shared=per * done.shared / target.banks, matrix=most * matrix, core=per * core,
-                special=per * done.special / target.special, waits=most * done.waits * target.latency / (b.groups * at_once),
-                launch=target.launch + target.latency + (waves - 1) * first / held + turns * most / at_once,
-                chain=target.launch + waves * (turns + _waits(b, core / target.clock, target)),
-                overlap=b.groups * warps * at_once ** 0.5, ahead=ahead,
-                fed=min(MANY, sum(done.moved.values()) // target.flight) if b.apart else 1)
+    begun = target.launch + target.latency + (sum(times for times, _, _ in waves) - 1) * first / held
+    turns, waits = (sum(times * x for times, _, _ in waves) for x in (one.turns, one.waits))
+    chain = target.launch + -(-b.count // (target.sms * held)) * (one.turns + _waits(b, one.core, target))
+    total = begun + sum(times * _together(one, n, count, b, target) for times, n, count in waves)
+    return Time(bytes=b.unique / target.bandwidth, port=most * one.port, shared=most * one.shared, matrix=most * one.matrix,
+                core=most * one.core, special=most * one.special, waits=waits, launch=begun + turns, chain=chain,
+                total=max(total, chain, target.launch + b.count / target.sms * target.begin))
+
+
+@dataclass(frozen=True, slots=True)
+class _One:
+    """Seconds that one block has of its multiprocessor; bytes: that its data take of device memory."""
+
+    port: float
+    shared: float
+    matrix: float
+    core: float
+    special: float
+    waits: float
+    turns: float
+    ends: float
+    bytes: float
+
+
+def _waves(count: int, held: int, target: Target) -> list[tuple[float, int, int]]:
+    """Times, blocks of a multiprocessor and blocks in all: as many as there is room for, and the rest, which has memory to
+    itself and nobody to hide behind. Of many waves there is no last one: a block begins where another has ended."""
+    room = target.sms * held
+    if count > MANY * room:
+        return [(count / room, held, room)]
+    whole, rest = divmod(count, room)
+    return [(n, per, blocks) for n, per, blocks in ((whole, held, room), (1, -(-rest // target.sms), rest)) if n and blocks]
+
+
+def _together(one: _One, n: int, count: int, b: Blocks, target: Target) -> float:
+    """Seconds of ``n`` blocks of a multiprocessor, ``count`` of the device, that begin together. Matrix units run while their
+    operands arrive. They and the rest overlap as far as there are other warps to do the one while some do the other, and so do
+    loads and both."""
+    short, long = sorted((_crowd(one.matrix, one.port - one.ends / n, one.shared), _crowd(one.core, one.special)))
+    warps = max(1, b.threads // target.warp) if b.done.loose and not b.done.matrix else 1
+    made = n * (long + short / (b.groups * warps * n ** 0.5)) + one.waits
+    moved = count * one.bytes
+    ahead = n * (1 + (b.deep > 1)) * (APART if b.apart else warps)
+    fed = min(MANY, sum(b.done.moved.values()) // target.flight) if b.apart else 1
+    behind = made / max(ahead, fed) if made < moved else moved / ahead
+    return one.turns + one.ends + max(made, moved) + behind
 
 
 def _groups(kernel: TileKernel) -> int:

@@ -108,12 +108,14 @@ def _work(s: Sketch, c: TileConfig, columns: int, steps: int, target: Target) ->
     again = groups * n * (s.depth + wide) * s.right + c.rows * (s.depth * steps if s.depth else n) * s.left
     if c.weights == "shared" and s.depth:
         again += 3 * c.rows * n * s.right
-    done = Work({"": read + c.rows * columns * s.result}, {s.dtype: 2.0 * c.rows * n * (s.depth + wide)},
-                shared=read + again + 2 * c.rows * columns * s.result)
+    left = c.rows * columns * s.result
+    done = Work({"": read + left}, {s.dtype: 2.0 * c.rows * n * (s.depth + wide)}, shared=read + again + 2 * left,
+                ends=left + c.rows * s.depth * s.left)
     done.core = c.rows * n * s.core + c.rows * wide * ((steps if s.depth or s.apart else 0) + 2)
     if s.depth:  # a maximum and a total, among the four threads of a row
         done.core += (2 - c.lanes) * 4 * 2 * EXCHANGE * c.rows * steps
     done.special = c.rows * n * s.special
     if c.schedule == "auto":
-        done.turns = steps * (2 if s.depth else s.several)
+        ramp = 0 if (c.warp_specialized and target.tma) or steps > c.stages else max(0, c.stages - 1)
+        done.turns = (steps + ramp) * (2 if s.depth else s.several)
     return done
