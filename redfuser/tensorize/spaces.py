@@ -54,13 +54,13 @@ def walk_space(target: Target, rows: int, n: int, columns: int, several: bool = 
         out += [TileConfig(16, s, threads, stages, "shared", False) for s in (64, 128) for stages in (2, 3)]
         if target.tma and target.wgmma and n >= ASKED and columns <= 128:
             out += [TileConfig(64, s, 128, 2, "registers", True, schedule="overlap") for s in (128, 64)]
-    for m in (64, 128) if rows > 16 else (64,):  # of larger tiles a few rows waste more than two warp groups are worth
+    for m in (64, 128):
         for s in (64, 128, 80, 32):
             for stages in (2, 1):
                 if s > max(32, n):
                     continue
                 out += [TileConfig(m, s, t * m, stages, "registers", False) for t in ((2, 4) if target.warp > 32 else (2,))]
-                if target.tma and m >= 128:
+                if target.tma and m >= 128 and rows > 16:  # a group that copies is not worth a tile that few rows waste
                     out.append(TileConfig(m, s, 2 * m, stages, "registers", True))
     if target.tma and target.wgmma and n >= 128:
         segment = 128 if columns <= 128 else 32 if several else 64

@@ -66,7 +66,7 @@ def test_a_cascade_survives_the_reduction_before_it():
             (lambda x: F.layer_norm(x.sum(1), (32,)), (8, 16, 32), ["norm"]),
             (lambda x: F.normalize(F.normalize(x, dim=1).flatten(1)), (8, 16, 32), ["norm"])):
         report = planned(f, (r(*shape),))
-        assert fused(report) == want and report.coverage == 1.0 and codes(report) & {"RF490", "RF491"}
+        assert fused(report) == want and report.coverage == 1.0 and "RF491" in codes(report)
 
 
 def test_attention_whose_products_no_unit_takes_keeps_its_softmax_and_says_that_it_is_not_fused():
