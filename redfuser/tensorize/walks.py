@@ -81,8 +81,9 @@ def _others(fused: Fused, rows: int, program: Program, target: Target) -> Iterat
             if not held and any(possible(whole, s) for s in EACH) and rows >= EVEN * target.sms * -(-rows // target.sms):
                 yield whole, AGAIN
         else:
-            ways = [realise(fused, "multi", threads) for threads in (THREADS[:1] if rows <= target.sms else THREADS)]
-            yield from ((way, ROWS_TIE) for way in ways if any(possible(way, s) for s in EACH))
+            threads = THREADS[:1] if rows <= target.sms else (*THREADS[1:], *THREADS[:1])
+            ways = [realise(fused, "multi", t) for t in threads]
+            yield from ((way, ROWS_TIE ** n) for n, way in enumerate(ways, 1) if any(possible(way, s) for s in EACH))
     if program.strategy == "multi":
         yield realise(fused, "single"), ROWS_TIE
     aim = log2(BLOCKS * target.sms / rows)
