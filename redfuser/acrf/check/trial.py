@@ -67,7 +67,7 @@ class Trial:
                 yield from self._results(reference, f.finish(state))
             return
         yield from self._same("neutral: an empty segment changes the state", f.step(whole, n, n), whole)
-        yield from self._same("neutral: an empty segment is not init", self.span(0, 0), init)
+        yield from self._same("neutral: an empty segment is not init", _unless_lost(self.span(0, 0), whole, init), init)
         tried = cuts(n)
         if cuts is some_cuts:  # that an empty segment changes no state, and is init by itself, is asked above
             tried = [c for c in tried if all(c)] or tried
@@ -229,6 +229,16 @@ class Trial:
         """The third power of the largest finite input: what cancellation may leave behind, in units of RELATIVE."""
         sizes = [abs(float(v)) for t in self.sample.tensors.values() if t.dtype in FLOATS for v in t.drawn.values()]
         return max([1.0, *(v for v in sizes if v < INF)]) ** 3
+
+
+def _unless_lost(empty: State, whole: State, init: State) -> State:
+    """What an empty segment gives, where a NaN of it that is given beside the row is not the whole row's as well."""
+    out: State = {}
+    for n, e in empty.items():
+        axes = tuple(dict.fromkeys((*e.axes, *whole[n].axes, *init[n].axes)))
+        x, y, z = np.broadcast_arrays(*(s[n].aligned(axes) for s in (empty, whole, init)))
+        out[n] = Labelled(axes, np.where((x != x) & (y != y), z, x))
+    return out
 
 
 def _probes(a: Accumulator, numbers: Domain) -> Iterator[tuple[Labelled, ...]]:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from math import inf
 
 from redfuser.acrf.derive.bounds import gaps, maximum_in, only_counted, unclamped
 from redfuser.acrf.derive.decomposition import Conds, Decomposition, monomial_kind, split_linear
 from redfuser.acrf.expr import Cast, Const, Expr, Op, Ref, map_children, walk
+from redfuser.acrf.facts.guards import unguarded
 from redfuser.acrf.facts.normal import add
+
+FAR = 1e20
+"""Of a magnitude whose neighbours are so far off that an exponential of their difference is 0."""
 
 
 def at_least_one(d: Decomposition, e: Expr, or_none: bool = False) -> bool:
     """Proved of what is made of results: ``sum exp(A - m)`` has a term that is 1 where m is the maximum of A and attained, that
-    is over no element that the sum leaves out. Where m is the larger of two (``max(max A, sink)``, ``max(max A, 0)``), the
-    whole is asked for each. or_none: or it is a sum of nothing, in a row of -inf alone, for which ``select(m == -inf, 0, m)``
-    is subtracted."""
+    is over no element that the sum leaves out. Where m is the largest of several (``max(max A, sink)``, ``max(max A, 0)``
+    beside ``exp(-m)``), the whole is asked for each. or_none: or it is a sum of nothing, in a row of -inf alone, for which
+    ``select(m == -inf, 0, m)`` is subtracted, or one below a clamp ``max(m, -1e30)``."""
     def larger(x: Expr) -> Iterator[Op]:
         for y in walk(d.scope.resolve(x)):
             if isinstance(y, Op) and y.name == "max":
@@ -35,7 +38,7 @@ def at_least_one(d: Decomposition, e: Expr, or_none: bool = False) -> bool:
                 return ask(x, which)
             case Op(name="exp" | "exp2"):
                 return _attains_one(d, e, (), which)
-            case Op(name="mul", args=(x, y)):
+            case Op(name="mul", args=(x, y)) | Op(name="select", args=(_, x, y)):
                 return ask(x, which) and ask(y, which)
             case Op(name="max", args=(x, y)):
                 return ask(x, which) or ask(y, which)
@@ -43,8 +46,16 @@ def at_least_one(d: Decomposition, e: Expr, or_none: bool = False) -> bool:
                 return (ask(x, which) and d.ranges.nonneg(y)) or (ask(y, which) and d.ranges.nonneg(x))
         return False
 
-    return any(all(ask(e, partial(_asked, chosen, side, or_none)) for side in (chosen.args if chosen is not None else (None,)))
+    return any(all(ask(e, partial(_asked, chosen, side, or_none)) for side in _greatest_of(chosen))
                for chosen in dict.fromkeys((None, *larger(e))))
+
+
+def _greatest_of(e: Expr | None) -> Iterator[Expr | None]:
+    if isinstance(e, Op) and e.name == "max":
+        for x in e.args:
+            yield from _greatest_of(x)
+    else:
+        yield e
 
 
 def _asked(chosen: Expr | None, side: Expr | None, or_none: bool, e: Expr) -> Expr:
@@ -52,8 +63,10 @@ def _asked(chosen: Expr | None, side: Expr | None, or_none: bool, e: Expr) -> Ex
 
 
 def _unguarded(e: Expr) -> Expr:
-    match e:
-        case Op(name="select", args=(Op(name="eq", args=(x, y)), Const(value=0.0), z)) if (x, y) == (z, Const(-inf, z.dtype)):
+    match unguarded(e):
+        case x if x is not e:
+            return x
+        case Op(name="max", args=(x, Const(value=v)) | (Const(value=v), x)) if v <= -FAR:
             return x
     return map_children(e, _unguarded)
 

@@ -22,6 +22,7 @@ from redfuser.acrf.derive.decomposition import (
 )
 from redfuser.acrf.derive.derivation import Derivation
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Ref, children, map_children, walk
+from redfuser.acrf.facts.guards import unguarded
 from redfuser.acrf.facts.normal import Mono, Poly, add, multiply, scale, to_poly
 from redfuser.acrf.state import Condition, Refuse
 from redfuser.dtypes import LARGEST, widens
@@ -240,6 +241,8 @@ def _extremum_of(d: Decomposition, e: Expr) -> Iterator[tuple[str, Expr]]:
     elif isinstance(e, Op) and e.name in ("max", "min"):
         for arg in e.args:
             yield from (found for found in _extremum_of(d, arg) if found[0] == e.name)
+    elif isinstance(e, Op) and (inside := unguarded(e)) is not e:
+        yield from (found for found in _extremum_of(d, inside) if found[0] == "max")
 
 
 def under(conds: Conds, e: Expr) -> Expr:

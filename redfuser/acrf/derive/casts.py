@@ -96,9 +96,11 @@ def _relative(d: Decomposition, e: Cast, t: Term) -> Term:
 
 def _may_vanish(d: Decomposition, e: Cast, core: Expr, results: list[Part]) -> bool:
     """May the rounding of ``core`` alone lose digits that the program's has? Not where ``core`` is never below what the dtype
-    has in full, and not where what scales it afterwards is at most 1: the program then rounds something smaller still."""
+    has in full, and not where what scales it afterwards is at most 1: the program then rounds something smaller still. A
+    divisor that is 0 divides weights that are all 0."""
     return not (keeps_digits(core, e.dtype) or all(
-        at_least_one(d, p.base) if p.power < 0 else d.ranges.of(p.base).hi <= 1.0 for p in map(divisor, results)))
+        at_least_one(d, p.base, or_none=True) if p.power < 0 else d.ranges.of(p.base).hi <= 1.0
+        for p in map(divisor, results)))
 
 
 def keeps_digits(e: Expr, dtype: str) -> bool:

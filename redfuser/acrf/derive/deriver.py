@@ -18,7 +18,7 @@ from redfuser.acrf.derive.plain import derive_plain
 from redfuser.acrf.derive.product import derive_product
 from redfuser.acrf.derive.pull_out import pull_out
 from redfuser.acrf.derive.total import derive_sum
-from redfuser.acrf.expr import FLOATS, Cast, Ref, refs_of
+from redfuser.acrf.expr import FLOATS, Cast, Ref, refs_of, walk
 from redfuser.acrf.facts.algebra import ORDERED, accumulator_dtype
 from redfuser.acrf.facts.classify import promote
 from redfuser.acrf.state import Refuse
@@ -47,6 +47,7 @@ class Deriver(Derivation):
         if r.expr.dtype in FLOATS or r.reducer.kind in ("any", "all"):
             r = replace(r, expr=promote(r.expr, self.scope))
         inner = [n for n in sorted(refs_of(r.expr)) if n in self.scope.inner]
+        _refuse_computed_places(self, r)
         if inner:
             pull_out(self, r, inner[0])
         elif kind in ("C", "X"):
@@ -63,6 +64,23 @@ class Deriver(Derivation):
 
     def decomposer(self) -> Decomposer:
         return Decomposer(self.scope, self.ranges, self.casts, True, self.conditions, self.roundings)
+
+
+def _refuse_computed_places(work: Derivation, r: Reduce) -> None:
+    raxis, along = work.scope.raxis, work.scope.axes
+    bodies = {n: s.expr for s in work.scope.cascade.stmts if isinstance(s, Let) for n in s.names}
+    waiting, seen = [r.expr], set[str]()
+    while waiting:
+        for x in walk(waiting.pop()):
+            if not isinstance(x, Ref):
+                continue
+            if x.indices and raxis in along.get(x.name, ()) and raxis not in work.scope.axes_of(x):
+                raise Refuse("RF208", f"{x} is an element of an input",
+                             f"{x.name} is computed along the row: a segment that does not hold this element has none",
+                             "compute this element by itself, beside the row")
+            if x.name in bodies and x.name not in seen:
+                seen.add(x.name)
+                waiting.append(bodies[x.name])
 
 
 def of_the_row(work: Derivation, r: Reduce, refusal: Refuse) -> None:

@@ -15,6 +15,7 @@ from fractions import Fraction
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Load, Op, Ref, map_children, refs_of, walk
 from redfuser.acrf.facts.algebra import INF
 from redfuser.acrf.facts.classify import Scope, rename
+from redfuser.acrf.facts.guards import unguarded
 from redfuser.acrf.facts.normal import Mono, Poly, from_poly, to_poly
 from redfuser.acrf.facts.ranges import Interval, Ranges
 from redfuser.acrf.state import Accumulator, Refuse
@@ -91,12 +92,20 @@ class Running:
         return self.scope.replaced(e, self.values)
 
     def estimate(self, e: Expr) -> Expr:
-        """The running value with partial sums extrapolated to the whole row, where a constant divides them."""
-        r = self.running(e)
+        """The running value with partial sums extrapolated to the whole row, where a constant divides them, and without guards
+        by hand of maxima, which have their own."""
+        r = self._unguarded(self.running(e))
         if isinstance(e, Ref) and e.name in self.units:
             return r
         extent = self.scope.cascade.extent(self.scope.raxis)
         return self._extrapolate(r, extent) if isinstance(extent, int) and extent > 0 else r
+
+    def _unguarded(self, e: Expr) -> Expr:
+        x = unguarded(e)
+        kept = self.accumulators.get(x.name) if x is not e and isinstance(x, Ref) else None
+        if kept is not None and kept.reducer.kind == "max":
+            return x
+        return map_children(e, self._unguarded)
 
     def _extrapolate(self, e: Expr, extent: int) -> Expr:
         if e.dtype not in FLOATS:
