@@ -15,7 +15,7 @@ from fractions import Fraction
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Load, Op, Ref, map_children, refs_of, walk
 from redfuser.acrf.facts.algebra import INF
 from redfuser.acrf.facts.classify import Scope, rename
-from redfuser.acrf.facts.guards import unguarded
+from redfuser.acrf.facts.guards import above, unguarded
 from redfuser.acrf.facts.normal import Mono, Poly, from_poly, to_poly
 from redfuser.acrf.facts.ranges import Interval, Ranges
 from redfuser.acrf.state import Accumulator, Refuse
@@ -93,7 +93,7 @@ class Running:
 
     def estimate(self, e: Expr) -> Expr:
         """The running value with partial sums extrapolated to the whole row, where a constant divides them, and without guards
-        by hand of maxima, which have their own."""
+        by hand of maxima that are -inf, which have their own."""
         r = self._unguarded(self.running(e))
         if isinstance(e, Ref) and e.name in self.units:
             return r
@@ -104,7 +104,7 @@ class Running:
         x = unguarded(e)
         kept = self.accumulators.get(x.name) if x is not e and isinstance(x, Ref) else None
         if kept is not None and kept.reducer.kind == "max":
-            return x
+            return above(e)
         return map_children(e, self._unguarded)
 
     def _extrapolate(self, e: Expr, extent: int) -> Expr:
