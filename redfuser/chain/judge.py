@@ -80,8 +80,9 @@ class Want:
 
     hidden: what a mask hides may be as if it were not there. top: exact results beyond it may have overflowed on the way.
     extreme: the inputs are so large that their squares overflow; where that cost the unfused program its result, nothing is
-    asked of ours. ranked: of an index, the values that it chooses among, along the last dimension (exact, and as the program
-    has them): equal ones are as good. has_nan: of the inputs; without one, NaN and the infinities are one class. bands:
+    asked of ours. overflown: where it cost the program a reduction, so that what is made of it is near the exact result by
+    chance. ranked: of an index, the values that it chooses among, along the last dimension (exact, and as the program has
+    them): equal ones are as good. has_nan: of the inputs; without one, NaN and the infinities are one class. bands:
     results judged among themselves. more: error relative to their size that listed roundings may add. unbounded: where an
     infinite element makes a result infinite, so that NaN may stand for a finite one."""
 
@@ -91,6 +92,7 @@ class Want:
     hidden: Callable[[], list[Hidden]]
     top: float
     extreme: bool = False
+    overflown: Array | bool = False
     has_nan: bool = False
     ranked: tuple[Array, Array] | None = None
     bands: Bands | None = None
@@ -109,7 +111,7 @@ def rule(got: Array, want: Want, noise: Array | float = 0.0) -> str:
     beyond = np.isfinite(z) & (np.abs(z) > want.top)
     if want.extreme:
         with np.errstate(all="ignore"):
-            beyond |= np.isfinite(z) & ~(np.abs(b - z) <= LOST * np.abs(z))
+            beyond |= np.isfinite(z) & (~(np.abs(b - z) <= LOST * np.abs(z)) | want.overflown)
     wrong = ~(beyond | _same_class(a, b) | _same_class(a, _stored(z, want.dtype)))
     flipped = wrong & _opposite(a, b)  # where rounding decides a weight's sign, on some draws only
     wrong &= ~flipped
@@ -130,7 +132,7 @@ def rule(got: Array, want: Want, noise: Array | float = 0.0) -> str:
     if flipped.any():
         return "one infinity for the other: " + _first(a, b, flipped)
     if want.dtype in ("e4m3", "e5m2") and not want.more:
-        return _few_values(a, b, z, want.dtype)
+        return _few_values(a, b, z, want.dtype, beyond & (a == b))
     with np.errstate(all="ignore"):
         finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(z)
         counts, size = finite & (np.abs(z) <= want.top), np.where(finite, np.abs(z), 0.0)
@@ -198,10 +200,10 @@ def _within(x: Array, y: Array, z: Array, every: Array, dtype: str, more: float,
             f"{x[at]:.9g} for {z[at]:.9g}")
 
 
-def _few_values(a: Array, b: Array, z: Array, dtype: str) -> str:
+def _few_values(a: Array, b: Array, z: Array, dtype: str, spared: Array) -> str:
     """Of a dtype with few values: a result is the nearest to the exact one, or its neighbour where the unfused program's is as
-    often (a tie, or nearly)."""
-    both = np.isfinite(a) & np.isfinite(b) & np.isfinite(z)
+    often (a tie, or nearly). spared: where it is the program's, which is not asked to be right."""
+    both = ~spared & np.isfinite(a) & np.isfinite(b) & np.isfinite(z)
     stored = _stored(z, dtype)
     ours, theirs = both & (a != stored), both & (b != stored)
     steps = np.abs(a - stored) <= 2.1 * tiny(dtype) * 2 * np.maximum(np.abs(a), np.abs(stored)) + 2.0**-9

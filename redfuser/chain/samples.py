@@ -153,9 +153,10 @@ def _wanted(fused: Fused, given: Mapping[str, Array], exact: Exact, bands: Mappi
     for o in cascade.outputs:
         values = exact.ranked[o]
         ranked = (values, program.ranked(o)) if values is not None else None
+        overflown = program.unbounded(o) & ~exact.unbounded(o) if extreme else False
         wanted[o] = Want(own[o], exact.results[o], stmt_dtype(cascade.stmt(o), o),
                          lambda o=o: hidden()[o], top,  # type: ignore[misc]
-                         extreme, has_nan, ranked, bands.get(o),  # type: ignore[arg-type]
+                         extreme, overflown, has_nan, ranked, bands.get(o),  # type: ignore[arg-type]
                          0.07 if steps_moved(fused) else 0.0, exact.unbounded(o) if infinite else False)
     return wanted
 

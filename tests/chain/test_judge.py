@@ -139,3 +139,29 @@ def test_a_result_without_a_right_digit_may_be_infinite_in_the_program_alone() -
     assert rule(np.array([0.0, 0.0, 2.0], np.float16), held, noise) == ""
     assert "class" in rule(np.array([0.0, 0.0, 2.0], np.float16), held, noise * 1e-9)
     assert "class" in rule(np.array([0.0, 0.0, np.inf], np.float16), held, noise)
+
+
+def test_what_a_program_is_near_by_chance_once_its_squares_overflow() -> None:
+    """A softmax of a norm: the root is infinite, the scores are 0, every weight is 1/n, which some exact weights are near. The
+    kernel's NaN was refused for those, and so was every norm that a softmax follows."""
+    exact = np.array([[0.9, 0.05, 0.05], [0.6, 0.3, 0.1]])
+    program = np.full((2, 3), 1 / 3, np.float32)
+    ours = np.full((2, 3), np.nan, np.float32)
+    assert "class" in rule(ours, want(exact, program, extreme=True))
+    assert rule(ours, want(exact, program, extreme=True, overflown=np.ones((2, 3), bool))) == ""
+    assert "class" in rule(ours, want(exact, program, extreme=True, overflown=np.array([[True], [False]]) & np.ones((2, 3), bool)))
+    assert "error" in rule(np.full((2, 3), 9.0, np.float32), want(exact, program, extreme=True, overflown=np.ones((2, 3), bool)))
+
+
+def test_few_values_of_rows_that_overflow_are_the_programs() -> None:
+    """A norm in front of its quantisation (RF903 wherever squares overflowed: 0, as the program, for -1.375)."""
+    few = NUMPY["e4m3"]
+    exact, program = np.array([-1.375, 2.0, 16.0]), np.array([0.0, 2.0, 0.0]).astype(few)
+
+    def held(extreme: bool) -> Want:
+        return Want(program, exact, "e4m3", lambda: [], 1e30, extreme=extreme)
+
+    ours = np.array([0.0, 2.0, 0.0]).astype(few)
+    assert "step" in rule(ours, held(False)) and rule(ours, held(True)) == ""
+    assert "step" in rule(np.array([0.0, 4.0, 0.0]).astype(few), held(True)), "a result that the program has"
+    assert "step" in rule(np.array([0.0, 2.0, 1.0]).astype(few), held(True)), "neither the program's nor right"

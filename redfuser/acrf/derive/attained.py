@@ -9,7 +9,7 @@ from redfuser.acrf.derive.bounds import gaps, maximum_in, only_counted, unclampe
 from redfuser.acrf.derive.decomposition import Conds, Decomposition, monomial_kind, split_linear
 from redfuser.acrf.expr import Cast, Const, Expr, Op, Ref, map_children, walk
 from redfuser.acrf.facts.guards import unguarded
-from redfuser.acrf.facts.normal import add
+from redfuser.acrf.facts.normal import Poly, add, spread
 
 FAR = 1e20
 """Of a magnitude whose neighbours are so far off that an exponential of their difference is 0."""
@@ -86,12 +86,17 @@ def _attains_one(d: Decomposition, e: Expr, conds: Conds, which: Callable[[Expr]
             return _attains_one(d, x, (*conds, (k, False)), which)
         case Op(name="exp" | "exp2", args=(arg,)):
             arg = unclamped(d, which(d.scope.resolve(arg)))
-            split, found = split_linear(d.scope, arg), maximum_in(d, arg, conds)
+            split, found = split_linear(d.scope, spread(arg)), maximum_in(d, arg, conds)
             if split is None:
                 return False
             if found is not None and split[1] == {found[0]: found[1]}:
                 return all(monomial_kind(d.scope, m) == "X" for m in split[0]) and only_counted(d, found[0][0][0], conds)
             whole = add(split[0], split[1])
-            return not whole or any(gap == whole and only_counted(d, mono[0][0], conds) for mono, c in split[1].items()
-                                    if len(mono) == 1 and isinstance(mono[0][0], Ref) for gap in gaps(d, mono, c, conds))
+            return not whole or any(_resolved(d, gap) == whole and only_counted(d, mono[0][0], conds)
+                                    for mono, c in split[1].items() if len(mono) == 1 and isinstance(mono[0][0], Ref)
+                                    for gap in gaps(d, mono, c, conds))
     return False
+
+
+def _resolved(d: Decomposition, p: Poly) -> Poly:
+    return {tuple((d.scope.resolve(base), q) for base, q in m): c for m, c in p.items()}

@@ -23,7 +23,7 @@ from redfuser.acrf.derive.decomposition import (
 from redfuser.acrf.derive.derivation import Derivation
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Ref, children, map_children, walk
 from redfuser.acrf.facts.guards import unguarded
-from redfuser.acrf.facts.normal import Mono, Poly, add, multiply, scale, to_poly
+from redfuser.acrf.facts.normal import Mono, Poly, add, multiply, scale, spread, to_poly
 from redfuser.acrf.state import Condition, Refuse
 from redfuser.dtypes import LARGEST, widens
 
@@ -193,7 +193,7 @@ def unclamped(d: Decomposition, e: Expr) -> Expr:
 
 def proved_below_zero(d: Decomposition, arg: Expr, conds: Conds) -> bool:
     """Proved: arg is a sum of c * (A - m) with c >= 0 and m the maximum of A, and of c * (m - A) with m its minimum."""
-    split = split_linear(d.scope, arg)
+    split = split_linear(d.scope, spread(arg))
     if split is None:
         return False
     return bool(split[1]) and _covered(d, add(split[0], split[1]), tuple(split[1]), conds)
@@ -226,7 +226,7 @@ def gaps(d: Decomposition, mono: Mono, c: Fraction, conds: Conds) -> Iterator[Po
             sign = 1 if kind == "max" else -1
             factor: Poly = {others: -sign * c}
             if -sign * c > 0 and all(d.ranges.nonneg(b) for b, _ in others):
-                data = to_poly(under(conds, d.scope.inline(body)))
+                data = to_poly(spread(under(conds, d.scope.inline(body))))
                 yield multiply(scale(add(data, to_poly(base), -1), Fraction(sign)), factor)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from redfuser.acrf.derive.at_zero import maximum_is_zero
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Load, Op, Ref, map_children, refs_of, walk
 from redfuser.acrf.facts.algebra import INF
 from redfuser.acrf.facts.classify import Scope, rename
@@ -40,6 +41,8 @@ class Running:
     """Makes (or finds) the accumulator that counts elements, with the given axes."""
     units: set[str] = field(default_factory=set)
     """Results of the derivation's own that a sum is measured in: any size of the data's order will do."""
+    levelled: dict[str, Expr] = field(default_factory=dict)
+    """Results by name, those that are 0 wherever they are finite as that."""
     ranges: Ranges = field(init=False)
 
     def __post_init__(self) -> None:
@@ -92,9 +95,9 @@ class Running:
         return self.scope.replaced(e, self.values)
 
     def estimate(self, e: Expr) -> Expr:
-        """The running value with partial sums extrapolated to the whole row, where a constant divides them, and without guards
-        by hand of maxima that are -inf, which have their own."""
-        r = self._unguarded(self.running(e))
+        """The running value with partial sums extrapolated to the whole row, where a constant divides them, 0 for maxima that are,
+        and without guards by hand of maxima that are -inf, which have their own."""
+        r = self._unguarded(self.running(self._levelled(e)))
         if isinstance(e, Ref) and e.name in self.units:
             return r
         extent = self.scope.cascade.extent(self.scope.raxis)
@@ -106,6 +109,15 @@ class Running:
         if kept is not None and kept.reducer.kind == "max":
             return above(e)
         return map_children(e, self._unguarded)
+
+    def _levelled(self, e: Expr) -> Expr:
+        if not isinstance(e, Ref) or e.indices:
+            return map_children(e, self._levelled) if isinstance(e, (Op, Cast)) and self.scope.kind(e) == "D" else e
+        if e.name not in self.levelled:
+            body = self.scope.definitions.get(e.name)
+            inside = e if body is None else self._levelled(body)
+            self.levelled[e.name] = Const(0.0, e.dtype) if maximum_is_zero(self.scope, e) else e if inside == body else inside
+        return self.levelled[e.name]
 
     def _extrapolate(self, e: Expr, extent: int) -> Expr:
         if e.dtype not in FLOATS:
@@ -157,6 +169,11 @@ class Running:
             edges = self.edges(e)
             if edges is not None:
                 return self.clamped(e, self._within(e, edges, guards))
+            inside: list[Expr] = []
+            if isinstance(e, Op) and e.name != "select" and (moved := self._moved_extremum(e, inside)) is not None:
+                for g in inside:
+                    note(guards, g)
+                return self.clamped(e, self._within(*moved, guards))
         match e:
             case Op(name="div", args=(x, y), dtype=d) if d in FLOATS:
                 return Op("div", (self.guarded(x, guards), self._nonzero(y, guards)), d)
@@ -195,14 +212,28 @@ class Running:
                 return None if a is None or b is None else a | b
             case Op(name="max" | "min" as name, args=(x, y)):
                 a, b = self.edges(x), self.edges(y)
-                near, far = (-INF, INF) if name == "max" else (INF, -INF)
-                if a is None or b is None:
-                    return None
-                return frozenset({v for v in (near, far) if (v in a and v in b) or (v == far and v in a | b)})
+                return None if a is None or b is None else _of_either(name, a, b)
         if not refs_of(e) <= self.scope.kinds.keys() or self.scope.kind(e) != "C":
             return None
         known = self.ranges.of(e)  # an input: it may be infinite itself
         return frozenset({v for v in (-INF, INF) if known.lo == v or known.hi == v})
+
+    def _moved_extremum(self, e: Expr, guards: list[Expr]) -> tuple[Expr, frozenset[float]] | None:
+        """An expression of running extrema that results move, with finite ones in the place of those results, and its edges:
+        ``max(m - u, sink - u)`` is -inf where nothing is in m only if the sink is too."""
+        if (edges := self.edges(e)) is not None:
+            return e, edges
+        match e:
+            case Cast(arg=x) if x.dtype in FLOATS and widens(x.dtype, e.dtype):
+                found = self._moved_extremum(x, guards)
+                return found and (Cast(found[0], e.dtype), found[1])
+            case Op(name="add" | "sub", args=(x, y)):
+                found = self._moved_extremum(x, guards)
+                return found and (Op(e.name, (found[0], self.guarded(y, guards)), e.dtype), found[1])
+            case Op(name="max" | "min" as name, args=(x, y)):
+                a, b = self._moved_extremum(x, guards), self._moved_extremum(y, guards)
+                return a and b and (Op(name, (a[0], b[0]), e.dtype), _of_either(name, a[1], b[1]))
+        return None
 
     def clamped(self, e: Expr, inner: Expr) -> Expr:
         """``inner``, the reference for ``e``, kept finite where ``e`` is an extremum of several results: an infinite element of
@@ -299,6 +330,12 @@ def _defined(e: Expr) -> bool:
     if isinstance(e, Op):
         return e.name in ("min", "max", "neg", "abs", "tanh", "sigmoid", "erf", "exp", "exp2") and all(map(_defined, e.args))
     return isinstance(e, (Ref, Const))
+
+
+def _of_either(name: str, a: frozenset[float], b: frozenset[float]) -> frozenset[float]:
+    """The edges of the larger (smaller) of two."""
+    near, far = (-INF, INF) if name == "max" else (INF, -INF)
+    return frozenset({v for v in (near, far) if (v in a and v in b) or (v == far and v in a | b)})
 
 
 def _negated(edges: frozenset[float] | None) -> frozenset[float] | None:

@@ -108,6 +108,8 @@ class References(Running):
             known = all(self.ranges.of(base).nonneg for base, _ in constants)
             sign = (-1 if c > 0 else 1) if known else 0
             after, before = new(value), old(value, sign)
+            if isinstance(after, Const) and after == before:
+                continue
             step = op("sub", before, after) if c < 0 else op("sub", after, before)
             if constants or abs(c) != 1:
                 step = product([(step, Fraction(1)), *constants], dtype, abs(c))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from fractions import Fraction
 
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Ref, map_children, op, print_expr
+from redfuser.dtypes import widens
 
 Mono = tuple[tuple[Expr, Fraction], ...]
 """A product of atoms with their powers, in canonical order; at most one ``exp`` and one ``exp2`` atom."""
@@ -130,6 +131,13 @@ def to_poly(e: Expr) -> Poly:
                 return {ONE: Fraction(1)}
             return {((Op(e.name, (from_poly(arg, e.dtype),), e.dtype), Fraction(1)),): Fraction(1)}
     return {((canonical_children(e), Fraction(1)),): Fraction(1)}
+
+
+def spread(e: Expr) -> Expr:
+    """The widening of a sum as the sum of what is widened: so data and results in it are told apart."""
+    if isinstance(e, Cast) and isinstance(e.arg, Op) and e.arg.name in ("add", "sub", "neg") and widens(e.arg.dtype, e.dtype):
+        return Op(e.arg.name, tuple(spread(Cast(x, e.dtype)) for x in e.arg.args), e.dtype)
+    return map_children(e, spread) if isinstance(e, Op) and e.name in ("add", "sub", "neg") else e
 
 
 def canonical_children(e: Expr) -> Expr:
