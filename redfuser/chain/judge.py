@@ -14,6 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from redfuser.acrf.check.domains import NUMPY, Array
+from redfuser.chain.losses import UNDECIDED
 from redfuser.rule import UNIT, limit, tiny
 
 SPREAD = 1.25
@@ -55,11 +56,12 @@ def digits(got: Array, want: Array, bands: Bands | None = None, ranked: Array | 
     finite = np.isfinite(want)
     if (wrong := (finite != np.isfinite(got)) | _opposite(got, want)).any():
         return "class: " + _first(got, want, wrong)
-    size = np.where(finite, np.abs(want), 0.0)
+    size, undecided = np.where(finite, np.abs(want), 0.0), np.asarray(lost) > UNDECIDED**0.5
+    lost = np.where(undecided, 0.0, lost)
     if want.ndim and want.shape[-1] > 1 and (bands is None or bands.dim != want.ndim - 1):
         size, lost = (np.max(x, -1, keepdims=True) if np.ndim(x) else x for x in (size, lost))
     with np.errstate(all="ignore"):
-        bad = finite & ~(np.abs(got - want) <= DIGITS * size + lost + 1e-290)
+        bad = finite & ~undecided & ~(np.abs(got - want) <= DIGITS * size + lost + 1e-290)
     return _first(got, want, bad) if bad.any() else ""
 
 

@@ -4,7 +4,8 @@ A difference of nearly equal numbers, or a logarithm of a sum of a thousand ones
 how many is a property of the terms, not of the result. Each value is held with a bound of its error, as the real and the
 imaginary part of a complex number, and each operation carries the bounds on to first order and adds its own rounding. Products
 and powers carry them on whole: the square of a difference that is 0 but for rounding is the square of that. So no comparison,
-maximum or place ever comes out otherwise than in float64.
+maximum or place ever comes out otherwise than in float64. A whole number does, where what is rounded to it lies so near the
+middle of two (half of a row's maximum, in units of a 127th of it) that its own error decides: that is any number.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from redfuser.chain.truth import Wide, evaluate
 
 UNIT = 2.0**-53
 _BOOLEAN = frozenset({"isnan", "lt", "le", "gt", "ge", "eq", "ne"})
+_WHOLE = frozenset({"round", "floor", "ceil"})
+UNDECIDED = 1e250
+"""The bound where rounding to a whole number may go either way; whatever is made of it is as large."""
 _CHOICE = frozenset({"neg", "abs", "max", "min", "floor", "ceil", "round"})
 """Operations that round nothing."""
 
@@ -56,6 +60,9 @@ class Bounded(Wide):
             elif name == "pow" and np.all(values[1] >= 1):
                 base = np.abs(values[0])
                 error = (base + np.abs(args[0].imag)) ** values[1] - base ** values[1]
+            elif name in _WHOLE:
+                ends = [super(Bounded, self).op(name, [values[0] + s * np.abs(args[0].imag)], dtype) for s in (-1, 1)]
+                error = np.where(np.isfinite(args[0].imag) & (ends[0] != ends[1]), UNDECIDED, error)
             return _pair(out, error + (0.0 if name in _CHOICE else self.unit) * np.abs(out))
 
     def round(self, x: Array, source: str, target: str) -> Array:

@@ -19,7 +19,7 @@ from redfuser.chain import judge
 from redfuser.chain.draws import Draw, Facts, draws, facts, inputs
 from redfuser.chain.judge import Bands, Hidden, Want
 from redfuser.chain.kinds import BANDS
-from redfuser.chain.losses import losses
+from redfuser.chain.losses import UNDECIDED, losses
 from redfuser.chain.truth import FEW, PROGRAM, Wide, evaluate
 from redfuser.rule import UNIT
 from redfuser.unseen import unseen
@@ -163,7 +163,8 @@ def _wanted(fused: Fused, given: Mapping[str, Array], exact: Exact, bands: Mappi
 
 def _lost(cascade: Cascade, given: Mapping[str, Array], steps: bool, dtype: str) -> dict[str, Array]:
     found, times = losses(cascade, given, steps, UNIT[dtype]), NOISE if dtype == "f32" else LOSSES
-    return {o: times * np.where(np.isfinite(x) & np.isfinite(error), error, 0.0) for o, (x, error) in found.items()}
+    most = np.inf if dtype == "f64" else UNDECIDED ** 0.5  # noise is what has no right digit, not what has another
+    return {o: times * np.where(np.isfinite(x) & (error < most), error, 0.0) for o, (x, error) in found.items()}
 
 
 def _hidden(fused: Fused, given: Mapping[str, Array]) -> dict[str, list[Hidden]]:

@@ -165,3 +165,21 @@ def test_few_values_of_rows_that_overflow_are_the_programs() -> None:
     assert "step" in rule(ours, held(False)) and rule(ours, held(True)) == ""
     assert "step" in rule(np.array([0.0, 4.0, 0.0]).astype(few), held(True)), "a result that the program has"
     assert "step" in rule(np.array([0.0, 2.0, 1.0]).astype(few), held(True)), "neither the program's nor right"
+
+
+def test_where_float64_itself_decides_a_whole_number_either_will_do() -> None:
+    """Half of the largest lies between two of 127 steps: dividing by 127 and multiplying with its inverse tell them apart."""
+    cascade = parse_cascade("""cascade c(x: f16[2, 5]) over l
+  m[i] = max[l] abs(x[i, l])
+  u[i] = m / f16(127.0)
+  y[i, l] = max(min(round(x[i, l] / u), f16(126.0)), f16(-126.0)) * u
+  return y
+""", "c.txt")
+    given = {"x": np.array([[1.0, 0.5, 0.3, -0.2, 0.1], [1.0, 0.4, 0.3, -0.2, 0.1]], np.float16)}
+    exact = evaluate(cascade, given, Wide()).outputs()["y"]
+    lost = 64 * losses(cascade, given, True)["y"][1]
+    step = 1 / 127
+    for at, right in (((0, 1), True), ((0, 0), False), ((0, 2), False), ((1, 1), False)):
+        other = exact.copy()
+        other[at] += step
+        assert digits(other, exact) and bool(digits(other, exact, lost=lost)) is not right
