@@ -20,15 +20,22 @@ Side = tuple[bool, frozenset[tuple[object, object]]]
 
 def maximum_is_zero(scope: Scope, e: Expr) -> bool:
     """Proved of a maximum, but for roundings and where it is NaN."""
-    sides = list(_sides(scope, e))
-    if len(sides) < 2 and not any(row for row, _ in sides):
+    if not _is_maximum(scope, e):
         return False
+    sides = list(_sides(scope, e))
     moved = {m for m, c in sides[0][1].items() if c == -1 and len(m) == 1 and m[0][1] == 1}
     for mono in moved:
         back: Poly = {mono: -1}  # type: ignore[dict-item]
         if _told([(row, add(p, back, -1)) for row, p in sides]) == _told(_sides(scope, mono[0][0])):
             return True
     return False
+
+
+def _is_maximum(scope: Scope, e: Expr) -> bool:
+    e = _bare(e)
+    if isinstance(e, Ref) and not e.indices and e.name in scope.definitions:
+        return _is_maximum(scope, scope.definitions[e.name])
+    return (isinstance(e, Op) and e.name == "max") or (isinstance(e, Ref) and _maximum(scope, e.name) is not None)
 
 
 def _told(sides: Iterator[tuple[bool, Poly]] | list[tuple[bool, Poly]]) -> set[Side]:
