@@ -95,8 +95,8 @@ class Running:
         return self.scope.replaced(e, self.values)
 
     def estimate(self, e: Expr) -> Expr:
-        """The running value with partial sums extrapolated to the whole row, where a constant divides them, 0 for maxima that are,
-        and without guards by hand of maxima that are -inf, which have their own."""
+        """The running value with partial sums extrapolated to the whole row, where a constant divides them, 0 for maxima that
+        are, and without guards by hand of maxima that are -inf, which have their own."""
         r = self._unguarded(self.running(self._levelled(e)))
         if isinstance(e, Ref) and e.name in self.units:
             return r
