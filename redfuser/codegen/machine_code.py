@@ -156,15 +156,18 @@ class Flight:
 
 @functools.lru_cache(maxsize=1 << 10)
 def flights(opcode: str, operands: str) -> tuple[Flight, ...]:
-    """What a product has under way: its accumulator, then its first operand where that is in registers."""
+    """What a product has under way: its accumulator, then its first operand where that is in registers. RZ is nobody's: nothing
+    reads such a product's result."""
     shape, *types = opcode.split(".")[1:]
     columns = int(shape.split("x")[1])
     results, first, *others = operands.split(", ")
-    found = [Flight(int(results[1:]), columns // 4 if types[:1] == ["F16"] else columns // 2, True)]
+    found = []
+    if name := _REGISTER.match(results):
+        found.append(Flight(int(name[1]), columns // 4 if types[:1] == ["F16"] else columns // 2, True))
     if name := _REGISTER.match(first):
         found.append(Flight(int(name[1]), 4, False))
     for operand in others:  # what it adds to, where that is not what it writes
-        if (name := _REGISTER.match(operand)) and int(name[1]) != found[0].first:
+        if found and (name := _REGISTER.match(operand)) and int(name[1]) != found[0].first:
             found.append(Flight(int(name[1]), found[0].count, False))
     return tuple(found)
 

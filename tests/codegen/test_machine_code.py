@@ -86,6 +86,16 @@ def test_what_is_touched_too_early_is_found(what: str) -> None:
     assert found(LOOP.replace(old, new) + called) == wanted
 
 
+def test_a_product_that_nobody_reads() -> None:
+    """Its accumulator is RZ: it ended the look at the whole cubin."""
+    body = """
+        HGMMA.64x16x16.F32 RZ, R40, gdesc[UR4].tnspB, RZ, !UPT, gsb0
+        MOV R24, R2
+    """
+    assert found(body) == []
+    assert found(body.replace("MOV R24", "MOV R41")) == ["MOV"], "what it reads is under way all the same"
+
+
 def test_what_a_product_reads_stays_until_it_is_done() -> None:
     """Registers of its first operand may be read, not written."""
     body = """
