@@ -20,6 +20,11 @@ def sink_column(q: Tensor, k: Tensor, v: Tensor, sink: Tensor, mask: Tensor) -> 
     return torch.softmax(s, -1, dtype=s.dtype)[..., :-1] @ v
 
 
+def mask_by_log(q: Tensor, k: Tensor, v: Tensor, keep: Tensor) -> Tensor:
+    """A row that is hidden as a whole is NaN, where torch's own attention makes 0 of it."""
+    return (q @ k.mT * 0.17 + torch.log(keep.float())).softmax(-1) @ v
+
+
 def standardised(x: Tensor) -> Tensor:
     return torch.softmax((x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-6), -1)
 
@@ -39,6 +44,9 @@ def programs() -> Iterator[Program]:
         qkv = tuple(In(n, (2, 3, rows, 64), dtype) for n, rows in (("q", 100), ("k", 130), ("v", 130)))
         yield Program("shifted", f"{dtype} 100x130 d64 sink column", sink_column, (
             *qkv, In("sink", (3,), dtype, "weight"), In("mask", (2, 1, 100, 130), dtype, "hide", NEG_INF)))
+    yield Program("shifted", "f32 17x65 d32 mask by log", mask_by_log, (
+        *(In(n, (2, 3, rows, 32), "f32") for n, rows in (("q", 17), ("k", 65), ("v", 65))),
+        In("keep", (17, 65), "bool", "keep")))
     yield Program("shifted", "f32 33x1000 standardised", standardised, (In("x", (33, 1000), "f32"),))
     yield Program("shifted", "bf16 33x1000 layer norm", normed, (In("x", (33, 1000), "bf16"),))
     yield Program("shifted", "bf16 33x1024 rms of 8 bits", rms_of_8_bits, (

@@ -122,6 +122,41 @@ def test_every_operator_of_the_normal_form_is_spelled_and_no_other() -> None:
     assert set(RULES) | {"call_dps_packed"} == OPERATORS
 
 
+HIDDEN = torch.ones(5, 7, dtype=torch.bool).tril(-1)
+SPELLED = {
+    "where": lambda q, k, v, m: torch.where(m, q @ k.mT, -torch.inf).softmax(-1) @ v,
+    "plus": lambda q, k, v, m: (q @ k.mT + torch.log(m.to(q.dtype))).softmax(-1) @ v,
+}
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("how", SPELLED)
+def test_a_softmax_of_a_row_that_a_mask_hides_is_nan(how: str, half: bool) -> None:
+    """It was spelled as torch's attention, which makes 0 of it: what is left unfused was wrong, and a kernel that was right was
+    refused for it."""
+    q, k, v = (t.half() if half else t for t in (R(2, 3, 5, 8), R(2, 3, 7, 8), R(2, 3, 7, 8)))
+    graph = emit(import_model(SPELLED[how], (q, k, v, HIDDEN)), [])
+    assert "F.scaled_dot_product_attention" not in graph.source
+    got, want = graph.function({})(q, k, v, HIDDEN)[0], SPELLED[how](q, k, v, HIDDEN)
+    assert want[:, :, 0].isnan().all()
+    torch.testing.assert_close(got, want, equal_nan=True)
+
+
+@pytest.mark.parametrize(("mask", "one"), [(HIDDEN, False), (HIDDEN | torch.eye(5, 7, dtype=torch.bool), True)])
+def test_a_known_mask_that_leaves_something_of_every_row_goes_to_torchs_attention(mask: torch.Tensor, one: bool) -> None:
+    class Masked(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mask", mask)
+
+        def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            return SPELLED["where"](q, k, v, self.mask)
+
+    q, k, v = R(2, 3, 5, 8), R(2, 3, 7, 8), R(2, 3, 7, 8)
+    graph = emit(import_model(Masked(), (q, k, v)), [])
+    assert ("F.scaled_dot_product_attention" in graph.source) is one
+
+
 def test_integer_division_that_truncates() -> None:
     """ONNX divides integers so; by a tensor, torch's own spelling would end the process for the smallest integer and -1."""
     import onnx
