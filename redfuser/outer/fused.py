@@ -66,6 +66,9 @@ class _Narrow:
     def laid(self, expr: Any) -> bool:
         return self.scope.laid(expr)
 
+    def operator(self, expr: Any) -> str:
+        return self.scope.operator(expr)
+
 
 def _narrowed(s: Scope, call: Any) -> str | None:
     """astype(f(astype(x, float32)), half) -> f(x), for f that torch accumulates in float32 by itself."""
@@ -196,8 +199,10 @@ def _linear(s: Scope, call: Any) -> str | None:
 
 def _attention(s: Scope, call: Any) -> str | None:
     """matmul(softmax(q k^T * scale [causal | + mask | where mask]), v) -> F.scaled_dot_product_attention, when it is
-    exactly that: heads folded in the batch, the scale a constant, everything between absorbed. A mask is known to leave
-    something of every row: of a row that it hides torch's call makes 0, a softmax NaN."""
+    exactly that: heads folded in the batch, the scale a constant, everything between absorbed. Of a row that a mask hides
+    torch's call makes 0, a softmax NaN; of float32 with an infinite key it makes NaN of every row (its products are of parts).
+    So in float32, and under a mask that is not causal, only what the import wrote for that very call is spelled as it; it
+    knows then that the mask leaves something of every row."""
     half = op_name(call) == "astype" and dtype_of(call) in HALF
     product = _absorb(s, call.args[0], "matmul") if half else call if op_name(call) == "matmul" else None
     if product is None or dtype_of(product) != "float32" or len(shape_of(product)) != 4:
@@ -212,6 +217,9 @@ def _attention(s: Scope, call: Any) -> str | None:
         if op_name(wide) != "astype" or dtype_of(wide.args[0]) != dtype:
             return None
         v = wide.args[0]
+    own = "scaled_dot_product_attention" in s.operator(product.args[0])
+    if not half and not own:
+        return None
     scores, extra = weights.args[0], ""
     masked = _absorb(s, scores, "where", "add")
     if masked is not None and op_name(masked) == "where":
@@ -219,7 +227,7 @@ def _attention(s: Scope, call: Any) -> str | None:
         if scalar(hidden) != float("-inf"):
             return None
         causal = _is_causal(s, mask)
-        if not causal and not _leaves(s, mask):
+        if not causal and not own:
             return None
         extra = ", is_causal=True" if causal else f", attn_mask={s.tensor(mask)}"
     elif masked is not None:
@@ -229,7 +237,7 @@ def _attention(s: Scope, call: Any) -> str | None:
             if op_name(cast) != "astype" or dtype_of(cast.args[0]) != dtype:
                 return None
             mask = cast.args[0]
-        if not _leaves(s, mask):
+        if not own:
             return None
         extra = f", attn_mask={s.tensor(mask)}"
     scaled, scale = _absorb(s, scores, "multiply"), 1.0
@@ -253,19 +261,6 @@ def _attention(s: Scope, call: Any) -> str | None:
     k = source if order == (0, 1, 2, 3) else view_text(source, order)
     how = f"{extra}, scale={literal(scale, 'float32')}"
     return f"F.scaled_dot_product_attention({s.tensor(q)}, {k}, {s.tensor(v)}{how})"
-
-
-def _leaves(s: Scope, mask: Any) -> bool:
-    """Whether the values of a mask are known, and hide no row as a whole."""
-    known = s.value(mask)
-    while op_name(known) in ("expand_dims", "broadcast_to"):
-        known = s.value(known.args[0])
-    if not isinstance(known, relax.Constant) or not shape_of(known):
-        return False
-    values = known.data.numpy() if dtype_of(known) != "bfloat16" else None
-    if values is None or shape_of(known)[-1] != shape_of(mask)[-1]:
-        return False
-    return bool((values if values.dtype == bool else values > float("-inf")).any(-1).all())
 
 
 def _is_causal(s: Scope, mask: Any) -> bool:

@@ -34,6 +34,9 @@ class Scope(Protocol):
     def laid(self, expr: Any) -> bool:
         """Whether ``expr`` is a weight that the library wants with channels last."""
 
+    def operator(self, expr: Any) -> str:
+        """The model's operator that a variable was imported for, empty where that is not known."""
+
 
 def scalar(expr: Any) -> float | int | bool | None:
     """The value of a rank-0 constant or a primitive value, else None."""

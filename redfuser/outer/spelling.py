@@ -83,6 +83,10 @@ class Speller:
     def laid(self, expr: Any) -> bool:
         return isinstance(expr, relax.Var) and expr.name_hint in self.imported.laid
 
+    def operator(self, expr: Any) -> str:
+        known = self.imported.provenance.get(expr.name_hint) if isinstance(expr, relax.Var) else None
+        return known.op if known is not None else ""
+
     def _constant(self, expr: Any) -> str:
         if expr not in self.constant_names:
             import torch
