@@ -31,7 +31,7 @@ APART = 2048
 """Elements of such a row that a block holds with enough of its neighbours."""
 LONG = 4096
 """Elements that a block which walks a row of its own asks for at once, at most."""
-AGAIN = 2
+ASKED = 2
 """Times as many bytes as memory needs to have been asked for: blocks ask in steps. On an H200, us, with once, twice and four
 times as many splits: a sum of squares of 2^24 halves 16.2, 11.7 and 10.4, variances of 1024 columns of 16384 31.4, 25.1 and
 26.9, log-sum-exp of 4096 columns of 4096 halves 20.2, 15.6 and 18.5."""
@@ -96,7 +96,7 @@ def select(fused: Fused, target: Machine | Target | str) -> tuple[Strategy, int]
         line = OWN if beside >= OWN or columns(fused) else LINE
         blocks = blocks // beside * ceil(beside / line)
         asked = LINE * STEP * sum({(x.tensor, x.indices): BYTES[x.dtype] for x in _of_columns(fused, _points(fused))}.values())
-        splits = min(m.processors * ceil(AGAIN * m.flight / asked) // blocks, extent * line // LINE // _MIN_RANGE)
+        splits = min(m.processors * ceil(ASKED * m.flight / asked) // blocks, extent * line // LINE // _MIN_RANGE)
         return ("multi", splits) if splits > 1 else ("single", 1)
     if m.processors > 1 and 2 * blocks <= m.processors and extent >= 2 * _MIN_RANGE:
         splits = min(_at_once(fused, m) * m.processors // blocks, extent // _MIN_RANGE)
@@ -147,7 +147,7 @@ def _whole_steps(fused: Fused, m: Machine, blocks: int, extent: int) -> int:
     if _rows(fused)[1] > 1 or any(_spread(fused, frozenset(a.axes)) > 1 for a in fused.state.accumulators):
         return 1
     asked = LONG * sum({(x.tensor, x.indices): BYTES[x.dtype] for x in _along(fused)}.values())
-    splits = ceil(AGAIN * m.flight / max(1, asked)) * m.processors // blocks
+    splits = ceil(ASKED * m.flight / max(1, asked)) * m.processors // blocks
     return min(1 << max(0, splits - 1).bit_length(), extent // LONG)
 
 

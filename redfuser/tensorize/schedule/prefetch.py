@@ -71,7 +71,7 @@ class _Ahead:
                     yield self.at(s, _into(k, b.name), s.start)
             s = replace(s, body=tuple(k for x in s.body for k in (
                 self.handed_on(s, x, waits[id(x)].name) if id(x) in waits and isinstance(x, (Copy, Parallel)) else (x,))))
-        yield replace(s, stages=0) if isinstance(s, For) and not any(isinstance(k, Gemm) for k in s.body) else s
+        yield replace(s, stages=0) if isinstance(s, For) and not any(isinstance(k, Gemm) for k in every(s.body)) else s
 
     def room(self, loop: For) -> int:
         """Registers for what waits, 0 where nothing should."""
