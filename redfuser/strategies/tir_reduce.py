@@ -21,6 +21,8 @@ STAGED = 1 << 16
 STRIP = 16
 """Terms that one lane adds up before they go into the lane's total, and such sums in a total before it goes into what is held:
 n elements are summed with an error of the order of 2 STRIP + n / (lanes STRIP^2) roundings, not n / lanes."""
+RUN = 4 * STRIP
+"""Terms that a register adds up before they go into what is held, where each lane has sums of its own."""
 
 
 class Reduced(Placed):
@@ -145,19 +147,34 @@ class Reduced(Placed):
         over, n = (self.length(a, span) if a else 1 for a in (b.over, along))
         rest, parts = n % TILE, []
         if n >= TILE:
-            whole = self.tile(b, span, fresh, over, along, f"i_tile * {TILE}", TILE)
+            whole = self.runs(b, span, fresh, over, along, f"i_tile * {TILE}", TILE)
             parts = [f"for i_tile in range({n // TILE}):", *indent(whole)]
-        parts += self.tile(b, span, fresh, over, along, str(n - rest), rest) if rest else []
+        parts += self.runs(b, span, fresh, over, along, str(n - rest), rest) if rest else []
         return lines + self.loops(tuple(a for a in inner if a != along), span, parts)
 
-    def tile(self, b: Block, span: Span | None, fresh: bool, over: int, along: str | None, start: str, count: int) -> list[str]:
-        """The sums of ``count`` neighbours along an axis."""
+    def runs(self, b: Block, span: Span | None, fresh: bool, over: int, along: str | None, start: str, count: int) -> list[str]:
+        """The sums of ``count`` neighbours along an axis, :data:`RUN` terms at a time."""
+        assert b.reducer is not None
+        if b.reducer.kind != "sum" or over <= RUN:
+            return self.tile(b, span, fresh, over, along, start, count)
+        whole, rest = divmod(over, RUN)
+        lines = self.tile(b, span, fresh, RUN, along, start, count) if fresh else []
+        first = int(fresh)
+        if whole > first:
+            lines += [f"for run in range({whole - first}):",
+                      *indent(self.tile(b, span, False, RUN, along, start, count, f"run * {RUN} + {first * RUN} + "))]
+        return lines + (self.tile(b, span, False, rest, along, start, count, f"{whole * RUN} + ") if rest else [])
+
+    def tile(self, b: Block, span: Span | None, fresh: bool, over: int, along: str | None, start: str, count: int,
+             begin: str = "") -> list[str]:
+        """The sums of ``count`` neighbours along an axis, of the terms from ``begin`` on (text)."""
         assert b.over is not None and b.reducer is not None
         dtype, name, kind = wide(b.dtype), f"{b.role}_{b.name}", b.reducer.kind
         names = [f"{dtype} sum {r}" for r in range(count)]
         self.scratch |= {n: ((self.across or "",), dtype) for n in names}
         sums = [self.local(n) for n in names]
-        at = [{along: f"{start} + {r}"} if along else {} for r in range(count)]
+        of = {b.over: f"{begin}i_{b.over}"} if begin else {}
+        at = [{along: f"{start} + {r}", **of} if along else of for r in range(count)]
         here = f"[w_{self.across}]"
 
         def each(what: str, axes: tuple[str, ...], line: Callable[[str], list[str]], over: str | None = None) -> list[str]:

@@ -57,6 +57,20 @@ def layer(x: Tensor) -> Tensor:
     return F.layer_norm(x, x.shape[-1:])
 
 
+def elsewhere(by: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    return lambda x: log_sum(by(x))
+
+
+SHIFTED: dict[str, Callable[[Tensor], Tensor]] = {
+    "from the second on": lambda x: x[:, 1:],
+    "up to the last": lambda x: x[:, :-1],
+    "a window": lambda x: x[:, 8:-8],
+    "every other": lambda x: x[:, ::2],
+    "backwards": lambda x: x.flip(-1),
+    "neighbours": lambda x: x[:, 1:] - x[:, :-1],
+    "across": lambda x: x[:, 8:] * x[:, :-8],
+}
+"""Where a row's elements are read that is not where it begins, or not one after the other."""
 OF_THE_ROW: dict[str, Callable[..., Tensor]] = {
     "log-sum-exp": log_sum, "loss": loss, "smoothed loss": smoothed, "variance": spread, "norm": stable_norm,
     "entropy": entropy, "expected place": expected_place}
@@ -72,6 +86,8 @@ def programs() -> Iterator[Program]:
     for at, (what, fn) in enumerate(ALONG_IT.items()):
         yield _program(what, fn, "f16", ONE_EACH, (66000, 65537, 131072)[at])
         yield _program(what, fn, "f32", ONE_EACH, (65600, 65536, 65539)[at])
+    for n, (what, by) in enumerate(SHIFTED.items()):
+        yield _program(what, elsewhere(by), ("f16", "bf16", "f32")[n % 3], ROWS, 32768 + 8 * (n % 2))
 
 
 def _program(what: str, fn: Callable[..., Tensor], dtype: str, rows: int, length: int) -> Program:

@@ -113,6 +113,17 @@ def test_long_rows_keep_their_digits(rows: int, n: int) -> None:
         assert ((kernel(x) / want - 1).abs() < 4 * 2**-24).all()
 
 
+@pytest.mark.parametrize("columns", [192, 512, 1000])
+def test_long_products_of_lanes_keep_their_digits(columns: int) -> None:
+    """Rows are lanes here, each with its own sums: in one register they were off by a rounding of every term, and float32
+    attention of 192 columns and more was refused for it (RF905)."""
+    f = _fused(f"cascade scored(q: f32[64, {columns}], k: f32[130, {columns}]) over l\n  s[i, l] = sum[c] q[i, c] * k[l, c]\n"
+               "  m[i] = max[l] s\n  t[i] = sum[l] exp(s - m)\n  return m, t")
+    q, k = (torch.rand(n, columns, generator=torch.Generator().manual_seed(n)) for n in (64, 130))
+    got, _ = launcher(produce("scored", f, "cpu", verify="0").spec)(q, k)
+    assert ((got / (q.double() @ k.double().mT).amax(-1) - 1).abs() < 6 * 2**-24).all()
+
+
 def test_a_select_guards_its_loads() -> None:
     """Loads outside a tensor under a select (a concatenation along the row) are never made."""
     f = _fused("cascade joined(a: f32[2, 8], b: f32[2, 8]) over l where l = 8\n"
