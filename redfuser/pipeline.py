@@ -120,7 +120,7 @@ def _run(model: Any, args: Any, kwargs: Any, arch: str, casts: str, build: bool,
     produced = {x.name: made.kernels[x.key] for x in known if x.key in made.kernels}
     kept = [r for r in found.parts if r.name in produced and produced[r.name].reason is None]
     names = {r.name: produced[r.name].name for r in kept}
-    left = parts_of_one_call(imported, kept, names)
+    left = parts_of_one_call(imported, kept, names, search.declined)
     produced |= {name: Produced(produced[name].name, reason=why) for name, why in left.items()}
     kept = [r for r in kept if r.name not in left]
     if texts and arch in TARGETS and TARGETS[arch].kind == "hip":

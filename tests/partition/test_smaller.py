@@ -90,6 +90,8 @@ def test_an_attention_that_torch_runs_as_one_call_is_not_taken_apart_for_a_part_
                               (512, [], {"softmax.0": "RF305", "attn.0": "RF490"})):
         report = planned(attention, (r(2, 4, 128, width),) * 3)
         assert fused(report) == want and {c.name: c.reason.code for c in report.refused} == kept
+        apart = [c.reason for c in report.refused if c.reason.code == "RF305"]  # and what refused the whole of it is said
+        assert all(": RF490 " in r.why and r.help != "nothing to change" for r in apart)
 
 
 class _Refusing:

@@ -36,7 +36,7 @@ def emitted(monkeypatch: pytest.MonkeyPatch, calls: dict[int, int | Exception]) 
 
 
 def region(name: str, cascade: object) -> SimpleNamespace:
-    return SimpleNamespace(name=name, key=name, cascade=cascade)
+    return SimpleNamespace(name=name, key=name, cascade=cascade, ops=(name,))
 
 
 def test_a_softmax_inside_an_attention_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
