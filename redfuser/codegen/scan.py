@@ -3,9 +3,13 @@
 Neighbouring threads, as many of them for every row of the tile, have a row, and each warp a stretch of it, of which its threads
 read 16 bytes at a time, side by side. Each thread scans what it has read, the warp scans what its threads come to by shuffles
 (of all its readings at once, which wait for nothing of each other), and what warps come to meets in shared memory: one barrier,
-beside the two that keep the tile from who writes it before and reads it after. An element is joined to what is carried, warps
-and readings and threads before it, in that order, and never to what comes after: NaN and infinities stay behind the element
-that they come from.
+beside the two that keep the tile from who writes it before and reads it after.
+
+An element is joined to what lies before it and never to what comes after: NaN and infinities stay behind the element that they
+come from. It is joined from inside out: to its thread, then to blocks of 2, 4, ... threads that end before it (Sklansky's scan),
+to readings, warps and what is carried. So the next element's result is this one's with at most one number more, innermost: where
+that is 0 both are the same, and sums of numbers that are not negative never fall, as they do where every element has its own
+tree (a difference of two results, exponentiated, is 1 for nothing between them).
 """
 
 from __future__ import annotations
@@ -28,30 +32,32 @@ static __device__ __forceinline__ void scan_rows(const T *src, T *dst, T *carry)
   const int own = threadIdx.x, row = own / across, lane = own % lanes, warp = own % across / lanes;
   const int first = row * n + warp * (n / warps) + lane * each;
   Vector x[parts];
-  T sums[parts];
   __syncthreads();
 #pragma unroll
   for (int k = 0; k < parts; ++k) x[k] = *(const Vector *)(src + first + k * lanes * each);
-  T so_far = carried ? carry[row] : T();
 #pragma unroll
-  for (int k = 0; k < parts; ++k) {
+  for (int k = 0; k < parts; ++k)
 #pragma unroll
     for (int i = 1; i < each; ++i) x[k].at[i] = Op::of(x[k].at[i - 1], x[k].at[i]);
-    sums[k] = x[k].at[each - 1];
-  }
 #pragma unroll
   for (int d = 1; d < lanes; d *= 2)
 #pragma unroll
     for (int k = 0; k < parts; ++k) {
-      const T y = __shfl_up_sync(0xffffffffu, sums[k], d, lanes);
-      if (lane >= d) sums[k] = Op::of(y, sums[k]);
+      const T y = __shfl_sync(0xffffffffu, x[k].at[each - 1], (lane & ~(2 * d - 1)) + d - 1, lanes);
+      if (lane & d) {
+#pragma unroll
+        for (int i = 0; i < each; ++i) x[k].at[i] = Op::of(y, x[k].at[i]);
+      }
     }
-  bool some = carried;
-  T ends[parts], total = T();
+  T total = T();
 #pragma unroll
   for (int k = 0; k < parts; ++k) {
-    ends[k] = __shfl_sync(0xffffffffu, sums[k], lanes - 1, lanes);
-    total = k ? Op::of(total, ends[k]) : ends[k];
+    const T end = __shfl_sync(0xffffffffu, x[k].at[each - 1], lanes - 1, lanes);
+    if (k) {
+#pragma unroll
+      for (int i = 0; i < each; ++i) x[k].at[i] = Op::of(total, x[k].at[i]);
+    }
+    total = k ? Op::of(total, end) : end;
   }
   if constexpr (warps > 1) {
     if (lane == 0) left[own / 32] = total;
@@ -64,25 +70,23 @@ static __device__ __forceinline__ void scan_rows(const T *src, T *dst, T *carry)
       if (w == warp) before = total;
       total = Op::of(total, all[w]);
     }
-    const T carried_over = so_far;
-    if (warp) so_far = carried ? Op::of(so_far, before) : before, some = true;
-    if (carried) total = Op::of(carried_over, total);
-  } else if (carried) {
+    if (warp) {
+#pragma unroll
+      for (int k = 0; k < parts; ++k)
+#pragma unroll
+        for (int i = 0; i < each; ++i) x[k].at[i] = Op::of(before, x[k].at[i]);
+    }
+  }
+  if constexpr (carried) {
+    const T so_far = carry[row];
+#pragma unroll
+    for (int k = 0; k < parts; ++k)
+#pragma unroll
+      for (int i = 0; i < each; ++i) x[k].at[i] = Op::of(so_far, x[k].at[i]);
     total = Op::of(so_far, total);
   }
 #pragma unroll
-  for (int k = 0; k < parts; ++k) {
-    const T y = __shfl_up_sync(0xffffffffu, sums[k], 1, lanes);
-    T start = so_far;
-    bool any = some;
-    if (lane) start = any ? Op::of(start, y) : y, any = true;
-    if (any) {
-#pragma unroll
-      for (int i = 0; i < each; ++i) x[k].at[i] = Op::of(start, x[k].at[i]);
-    }
-    so_far = some ? Op::of(so_far, ends[k]) : ends[k], some = true;
-    *(Vector *)(dst + first + k * lanes * each) = x[k];
-  }
+  for (int k = 0; k < parts; ++k) *(Vector *)(dst + first + k * lanes * each) = x[k];
   __syncthreads();
   if (carried && own % across == 0) carry[row] = total;
 }"""

@@ -257,6 +257,19 @@ class Simplifier:
             return self._blocks.normalize(relax.op.concat(kept, axis))
         return call
 
+    def _pick(self, call: Any) -> Any:
+        """Few elements of a map are a map of few elements: ``x.float().gather(-1, i)`` writes no float32 of all of ``x``."""
+        x = call.args[0]
+        inner = self.value(x)
+        whole = [a for a in getattr(inner, "args", ()) if isinstance(a, relax.Var)]
+        if op_name(inner) not in UNARY | BINARY | {"astype"} or math.prod(shape_of(call)) >= math.prod(shape_of(x)):
+            return call
+        if len(whole) != 1 or shape_of(whole[0]) != shape_of(x) or "float8" in dtype_of(whole[0]):
+            return call
+        few = self.emit(relax.Call(call.op, [whole[0], *call.args[1:]], call.attrs, call.sinfo_args), "few")
+        mapped = relax.Call(inner.op, [few if isinstance(a, relax.Var) else a for a in inner.args], inner.attrs, inner.sinfo_args)
+        return self._again(mapped)
+
     def _repeat(self, call: Any) -> Any:
         return call.args[0] if int(call.attrs.repeats) == 1 and call.attrs.axis is not None else call
 
@@ -266,4 +279,5 @@ _RULES: dict[str, Callable[[Simplifier, Any], Any]] = {
     **dict.fromkeys(TOTALS, Simplifier._total),
     "matmul": Simplifier._matmul, "nn.softmax": Simplifier._softmax, "nn.log_softmax": Simplifier._softmax,
     "where": Simplifier._where, "strided_slice": Simplifier._slice, "concat": Simplifier._concat, "repeat": Simplifier._repeat,
+    "gather_elements": Simplifier._pick, "take": Simplifier._pick,
 }

@@ -25,19 +25,16 @@ struct { unsigned x; } thread_local threadIdx;
 static std::barrier<> *meet;
 static char slots[1024][16];
 static void __syncthreads() { meet->arrive_and_wait(); }
-template <class T> static T exchanged(T v, int from, bool inside) {
+template <class T> static T exchanged(T v, int from) {
   memcpy(slots[threadIdx.x], &v, sizeof v);
   meet->arrive_and_wait();
-  T y = v;
-  if (inside) memcpy(&y, slots[from], sizeof y);
+  T y;
+  memcpy(&y, slots[from], sizeof y);
   meet->arrive_and_wait();
   return y;
 }
-template <class T> static T __shfl_up_sync(unsigned, T v, int d, int lanes) {
-  return exchanged(v, (int)threadIdx.x - d, (int)threadIdx.x % lanes >= d);
-}
 template <class T> static T __shfl_sync(unsigned, T v, int k, int lanes) {
-  return exchanged(v, (int)threadIdx.x / lanes * lanes + k, true);
+  return exchanged(v, (int)threadIdx.x / lanes * lanes + k);
 }
 """
 MAIN = """
@@ -68,17 +65,37 @@ RUNNING = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.mini
     (128, 2, 512, 2, "int64_t", "sum"), (64, 64, 16, 1, "int64_t", "sum"), (32, 1, 64, 2, "int64_t", "sum"),
     (64, 2, 256, 2, "float", "max"), (64, 1, 512, 2, "float", "min")])
 def test_it_is_the_running_reduction(tmp_path: Path, threads: int, rows: int, n: int, tiles: int, kind: str, op: str) -> None:
-    (tmp_path / "scan.cc").write_text(HOST + FUNCTIONS + MAIN % {
-        "threads": threads, "rows": rows, "n": n, "tiles": tiles, "type": kind, "op": op, "none": NONE[op]})
-    subprocess.run(["g++", "-std=c++20", "-O1", "-pthread", "scan.cc", "-o", "scan"], cwd=tmp_path, check=True, timeout=120)
     rng = np.random.default_rng(n)
     x = rng.standard_normal((rows, tiles * n)) if kind == "float" else rng.integers(-9, 9, (rows, tiles * n))
     x = (1 + x / 64 if op == "prod" else x).astype(TYPES[kind])
     if kind == "float" and op != "prod":
         x[0, n // 2], x[-1, n // 3] = np.nan, np.inf
-    given = np.ascontiguousarray(x.reshape(rows, tiles, n).swapaxes(0, 1))
-    done = subprocess.run([tmp_path / "scan"], input=given.tobytes(), capture_output=True, check=True, timeout=120).stdout
-    got = np.frombuffer(done, TYPES[kind]).reshape(tiles, rows, n).swapaxes(0, 1).reshape(rows, -1)
+    got = scanned(tmp_path, x, threads, tiles, kind, op)
     wide = x.astype(np.float64) if kind == "float" else x
     want = RUNNING[op].accumulate(wide, -1)
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-4) if kind == "float" else np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+@pytest.mark.parametrize(("threads", "rows", "n", "tiles"), [(32, 1, 256, 1), (128, 1, 2048, 3), (64, 4, 128, 2), (64, 64, 16, 1)])
+def test_nothing_added_changes_nothing_and_sums_of_what_is_not_negative_never_fall(
+        tmp_path: Path, threads: int, rows: int, n: int, tiles: int) -> None:
+    rng = np.random.default_rng(7)
+    shape = (rows, tiles * n)
+    x = (rng.lognormal(0, 6, shape) * (rng.random(shape) < 0.4)).astype(np.float32)
+    for signed in (x, x * rng.choice([-1, 1], shape).astype(np.float32)):
+        got = scanned(tmp_path, signed, threads, tiles, "float", "sum")
+        same = signed[:, 1:] == 0
+        assert same.any() and np.array_equal(got[:, 1:][same], got[:, :-1][same])
+        assert (signed < 0).any() or (np.diff(got, axis=-1) >= 0).all()
+
+
+def scanned(folder: Path, x: np.ndarray, threads: int, tiles: int, kind: str, op: str) -> np.ndarray:
+    """Rows in ``tiles`` steps, what is carried between them."""
+    rows, n = len(x), x.shape[1] // tiles
+    (folder / "scan.cc").write_text(HOST + FUNCTIONS + MAIN % {
+        "threads": threads, "rows": rows, "n": n, "tiles": tiles, "type": kind, "op": op, "none": NONE[op]})
+    subprocess.run(["g++", "-std=c++20", "-O1", "-pthread", "scan.cc", "-o", "scan"], cwd=folder, check=True, timeout=120)
+    given = np.ascontiguousarray(x.reshape(rows, tiles, n).swapaxes(0, 1))
+    done = subprocess.run([folder / "scan"], input=given.tobytes(), capture_output=True, check=True, timeout=120).stdout
+    return np.frombuffer(done, TYPES[kind]).reshape(tiles, rows, n).swapaxes(0, 1).reshape(rows, -1)

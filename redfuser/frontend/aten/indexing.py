@@ -137,7 +137,8 @@ def _counts(c: Context, index: Any) -> bool:
 @converts("aten.index.Tensor")
 def index(c: Context, self: Any, indices: Any) -> Any:
     """One index tensor is a take. Several that together enumerate a grid (as vmap'ed masks do) are a broadcast view of
-    the data; several others that cover the leading dimensions are an ``index_tensor``."""
+    the data; several of which all but the last do are a gather along the last axis; several others that cover the leading
+    dimensions are an ``index_tensor``."""
     known = [c.statics.get(raw) if raw is not None else None for raw in c.raw["indices"]]
     present = [i for i, x in enumerate(indices) if x is not None]
     if any(dtype_of(indices[i]) not in ("int64", "int32") for i in present):
@@ -154,6 +155,8 @@ def index(c: Context, self: Any, indices: Any) -> Any:
         grid = _grid(c, self, [known[i] for i in present])
         if grid is not None:
             return grid
+    if (rows := _of_rows(c, self, indices, known, present)) is not None:
+        return rows
     return c.emit(op.index_tensor(self, [wrapped(c, indices[i], shape[i], known[i]) for i in present]))
 
 
@@ -164,17 +167,11 @@ def _grid(c: Context, x: Any, indices: list[Any]) -> Any:
     target = c.shape[:rank]
     place: list[int | None] = []
     for axis, i in enumerate(indices):
-        varying = [d - (i.dim() - rank) for d in range(i.dim()) if i.shape[d] > 1 and bool((i != i.narrow(d, 0, 1)).any())]
-        if not varying:
-            if i.numel() and int(i.reshape(-1)[0]) == 0 and shape[axis] == 1:
-                place.append(None)
-                continue
-            return None
-        if len(varying) > 1:
-            return None
-        d = varying[0]
-        line = i.reshape([s for s in i.shape if s > 1]).reshape(-1) if i.numel() == i.shape[d - rank + i.dim()] else None
-        if line is None or line.tolist() != list(range(shape[axis])):
+        d = _counts_along(i, rank, shape[axis])
+        if d is None and i.numel() and shape[axis] == 1 and not bool(i.any()):
+            place.append(None)
+            continue
+        if d is None:
             return None
         place.append(d)
     used = {d: a for a, d in enumerate(place) if d is not None}
@@ -190,6 +187,31 @@ def _grid(c: Context, x: Any, indices: list[Any]) -> Any:
     tail = [shape[a] for a in rest]
     spread = c.emit(op.reshape(turned, [*lead, *tail]), "spread")
     return c.emit(op.broadcast_to(spread, [*target, *tail]))
+
+
+def _counts_along(i: Any, rank: int, extent: int) -> int | None:
+    """The dimension of a result of ``rank`` dimensions along which known places count through an axis, from 0 to its end."""
+    wide = [d for d, n in enumerate(i.shape) if n > 1]
+    whole = len(wide) == 1 and i.reshape(-1).tolist() == list(range(extent))
+    return wide[0] - i.dim() + rank if whole else None
+
+
+def _of_rows(c: Context, x: Any, indices: Any, known: Any, present: list[int]) -> Any:
+    """``x[arange(n), i]`` and ``x[arange(n)[:, None], i]``: of every row its own elements. None for any others."""
+    shape, lead = shape_of(x), len(present) - 1
+    ranks = [len(shape_of(indices[a])) for a in present]
+    rank = max(ranks)
+    if len(shape) != len(present) or lead < 1 or rank - lead not in (0, 1) or ranks[lead] != rank:
+        return None
+    if any(known[a] is None or _counts_along(known[a], rank, shape[a]) != a for a in present[:lead]):
+        return None
+    places = wrapped(c, indices[lead], shape[lead], known[lead])
+    if shape_of(places)[:lead] != shape[:lead]:
+        return None
+    if rank == lead:
+        places = c.emit(op.expand_dims(places, [lead]), "place")
+    found = c.emit(op.gather_elements(x, places, lead), "of_rows")
+    return c.emit(op.squeeze(found, [lead])) if rank == lead else found
 
 
 @converts("aten.scatter.src", "aten.scatter.value")

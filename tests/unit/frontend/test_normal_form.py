@@ -154,6 +154,26 @@ def test_views_and_casts_collapse() -> None:
         "reshape", "broadcast_to", "strided_slice", "squeeze", "add"]
 
 
+def test_few_elements_of_a_map_are_picked_before_it() -> None:
+    x, y = torch.randn(4, 32).bfloat16(), torch.randint(0, 32, (4, 1))
+
+    def picked(f: object) -> list[tuple[str, tuple[int, ...]]]:
+        imported = import_model(f, (x, y))
+        check_invariants(imported)
+        torch.testing.assert_close(run(imported, (x, y)), [f(x, y)])
+        return [(tc.op_name(b.value), tc.shape_of(b.var)) for b in tc.bindings(imported.mod["main"])]
+
+    assert picked(lambda x, y: torch.exp(x.float() / 0.7).gather(1, y)) == [
+        ("gather_elements", (4, 1)), ("astype", (4, 1)), ("divide", (4, 1)), ("exp", (4, 1))]
+    assert picked(lambda x, y: x.float().index_select(1, y[:, 0]))[1:] == [("take", (4, 4)), ("astype", (4, 4))]
+    many = picked(lambda x, y: x[:, :2].float().gather(1, y.expand(4, 8) % 2))  # as many again: the map has less to do
+    assert many.index(("astype", (4, 2))) < many.index(("gather_elements", (4, 8)))
+    two = picked(lambda x, y: (x.float() + x.float().flip(1)).gather(1, y))  # of two tensors: stays a map of all
+    assert two[-1] == ("gather_elements", (4, 1))
+    bytes_ = picked(lambda x, y: x.to(torch.float8_e4m3fn).float().gather(1, y))  # torch gathers none of 8 bits
+    assert bytes_[-1] == ("gather_elements", (4, 1))
+
+
 def test_one_tensor_passed_twice_is_two_inputs() -> None:
     x, y = torch.randn(2, 3), torch.randn(2, 3)
     imported = import_model(lambda a, b: a - b, (x, x))

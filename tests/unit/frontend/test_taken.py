@@ -43,6 +43,23 @@ def test_rows_of_a_map_are_the_map_of_rows() -> None:
         assert found.index("multiply") < found.index("take")
 
 
+@pytest.mark.parametrize("of", [
+    lambda x, y, k: x[torch.arange(12), y], lambda x, y, k: x[torch.arange(12)[:, None], k],
+    lambda x, y, k: x.view(3, 4, 6)[torch.arange(3)[:, None], torch.arange(4), y.view(3, 4)],
+    lambda x, y, k: torch.log_softmax(x, -1)[range(12), y]], ids=["one", "some", "two axes", "of a softmax"])
+def test_of_every_row_its_own_is_a_gather(of: Callable[..., Tensor]) -> None:
+    found = held(of, X, torch.randint(-6, 6, (12,)), torch.randint(-6, 6, (12, 3)))
+    assert "gather_elements" in found and "index_tensor" not in found
+
+
+@pytest.mark.parametrize("of", [
+    lambda x, y, k: x[torch.arange(11), y[:11]], lambda x, y, k: x[torch.arange(12).flip(0), y],
+    lambda x, y, k: x[torch.arange(12), y.view(12, 1)], lambda x, y, k: x.view(12, 3, 2)[torch.arange(12), y.clamp(-3, 2)]],
+    ids=["not all", "backwards", "all pairs", "rows"])
+def test_of_other_rows_it_is_none(of: Callable[..., Tensor]) -> None:
+    assert "gather_elements" not in held(of, X, torch.randint(-6, 6, (12,)), X)
+
+
 def test_an_order_and_what_undoes_it() -> None:
     def experts(x: Tensor, w: Tensor, keys: Tensor) -> Tensor:
         order = torch.sort(keys)[1]
