@@ -6,10 +6,10 @@ read 16 bytes at a time, side by side. Each thread scans what it has read, the w
 beside the two that keep the tile from who writes it before and reads it after.
 
 An element is joined to what lies before it and never to what comes after: NaN and infinities stay behind the element that they
-come from. It is joined from inside out: to its thread, then to blocks of 2, 4, ... threads that end before it (Sklansky's scan),
-to readings, warps and what is carried. So the next element's result is this one's with at most one number more, innermost: where
-that is 0 both are the same, and sums of numbers that are not negative never fall, as they do where every element has its own
-tree (a difference of two results, exponentiated, is 1 for nothing between them).
+come from. It is joined from inside out: to its thread, then to blocks of 2, 4, ... threads that end before it (Sklansky), to
+readings, warps and what is carried. So the next element's result is this one's with one number more, innermost: where that is 0
+both are the same, and sums of numbers that are not negative never fall, as they do where every element has its own tree (a
+difference of two results, exponentiated, is 1 for nothing between them).
 """
 
 from __future__ import annotations

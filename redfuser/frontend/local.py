@@ -267,8 +267,8 @@ class Simplifier:
         if len(whole) != 1 or shape_of(whole[0]) != shape_of(x) or "float8" in dtype_of(whole[0]):
             return call
         few = self.emit(relax.Call(call.op, [whole[0], *call.args[1:]], call.attrs, call.sinfo_args), "few")
-        mapped = relax.Call(inner.op, [few if isinstance(a, relax.Var) else a for a in inner.args], inner.attrs, inner.sinfo_args)
-        return self._again(mapped)
+        args = [few if isinstance(a, relax.Var) else a for a in inner.args]
+        return self._again(relax.Call(inner.op, args, inner.attrs, inner.sinfo_args))
 
     def _repeat(self, call: Any) -> Any:
         return call.args[0] if int(call.attrs.repeats) == 1 and call.attrs.axis is not None else call

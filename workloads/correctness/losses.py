@@ -113,6 +113,14 @@ def divergence(x: Tensor, z: Tensor) -> Tensor:
     return (p.exp() * (p - q)).sum(-1)
 
 
+def cross_indexed(x: Tensor, y: Tensor) -> Tensor:
+    return -torch.log_softmax(x.float(), -1)[torch.arange(len(y), device=y.device), y]
+
+
+def divergence_of_torch(x: Tensor, z: Tensor) -> Tensor:
+    return F.kl_div(F.log_softmax(x.float(), -1), torch.softmax(z.float(), -1), reduction="none").sum(-1)
+
+
 ROWWISE: dict[str, Fn] = {
     "softmax": softmax, "softmax wide": softmax_wide, "softmax hand": softmax_hand, "softmax naive": softmax_naive,
     "softmax warm": softmax_warm, "softmax tail": softmax_tail, "logsumexp": logsumexp, "logsumexp hand": log_hand,
@@ -120,7 +128,7 @@ ROWWISE: dict[str, Fn] = {
     "entropy difference": entropy_difference, "cross own": cross_own,
 }
 LABELLED: dict[str, Fn] = {"cross": cross, "cross float": cross_float, "cross mean": cross_mean, "cross gather": cross_gather,
-                           "cross smooth": cross_smooth, "policy": policy}
+                           "cross smooth": cross_smooth, "cross indexed": cross_indexed, "policy": policy}
 
 
 def programs() -> Iterator[Program]:
@@ -147,5 +155,6 @@ def rows() -> Iterator[Program]:
             if dtype != "f16" or what == "cross":
                 ins = (In("x", (33, 1111), dtype, scale=3.0), In("y", (33,), "i64", "label", high=1111))
                 yield Program("losses", f"{dtype} 33x1111 {what}", fn, ins)
-        yield Program("losses", f"{dtype} 7x333 divergence", divergence,
-                      (In("x", (7, 333), dtype, scale=2.0), In("z", (7, 333), dtype, scale=2.0)))
+        for what, fn in (("divergence", divergence), ("divergence of torch", divergence_of_torch)):
+            yield Program("losses", f"{dtype} 7x333 {what}", fn,
+                          (In("x", (7, 333), dtype, scale=2.0), In("z", (7, 333), dtype, scale=2.0)))
