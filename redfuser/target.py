@@ -20,10 +20,12 @@ kernels for any of these can be planned and compiled on a machine without a GPU.
   are taken to have an A100's rate per clock, which is an assumption. Its clock is the one that its matrix rate is published
   for; the cores' boost is 1980 MHz. Compared with public tables: hmc-tech's of the L40S and the B200, Lockwood's of the B200,
   codesota's and Linux Format's of the RTX 5090, which say the same where they say anything (of the RTX 5090 nothing of tf32 and
-  fp8). How large a second-level cache is the model does not ask. Nobody has measured any of these, the A100 or the A10 here.
+  fp8). Nobody has measured any of these, the A100 or the A10 here.
 * The second-level cache: 5120 bytes per clock of an A100 (white paper); 50 per clock and multiprocessor on Hopper, where
   neighbours ask for the same lines: what products of 4096 x 4096 in tiles of 128 x 128 draw on an H200; for the
   A10, L40S, RTX 5090 and B200 an assumption; 64 per clock of a compute unit on CDNA3 (its white paper).
+* How large that is (``cache``): the data sheets and white papers above (of the B200 what its driver reports, of the MI300X its
+  last-level cache).
 * turn, issue, start, launch: fitted to 298 kernels on an H200 (docs/results/h200-2026-11-22-candidates and the tables of
   docs/schedules.md). latency: microbenchmarks of Hopper in the literature, loaded. local: width of
   the first-level cache's port for stores (CUDA C++ Programming Guide), as nine spilling kernels on an H200 have it. dependent:
@@ -73,6 +75,7 @@ class Target:
 
     max_blocks: resident blocks of a multiprocessor. clock: 1/s. lanes, special: results of the CUDA cores and of the special
     function units per clock of a multiprocessor. port: bytes per clock that one draws from the second-level cache.
+    cache: bytes of that.
     rates: dense matrix operations per second by operand type; one that is absent is taken to them in a wider type.
     launch: seconds that one more kernel of a stream takes.
     latency: seconds from asking device memory until the data are there. turn: clocks of one turn of a loop around products
@@ -110,6 +113,7 @@ class Target:
     lanes: int = 128
     special: int = 16
     port: int = 64
+    cache: int = 40 << 20
     rates: Mapping[str, float] = field(default_factory=dict, hash=False)
     launch: float = 1e-6
     lead: float = 0.35
@@ -143,10 +147,10 @@ def _rates(half: float, tf32: float, eight: float | None = None) -> dict[str, fl
 
 
 _H200 = Target("sm_90a", "cuda", "H200", 132, 227 * 1024, 228 * 1024, 65536, 32, 2048, 4.65e12, 790e12, wgmma=True, tma=True,
-               clock=1.98e9, port=50, launch=2.5e-6, latency=7e-7, turn=240, vector=0.1, rates=_rates(820e12, 495e12, 1400e12))
+               clock=1.98e9, port=50, cache=50 << 20, launch=2.5e-6, latency=7e-7, turn=240, vector=0.1, rates=_rates(820e12, 495e12, 1400e12))
 
 _MI300X = Target("gfx942", "hip", "MI300X", 304, 64 * 1024, 64 * 1024, 131072, 64, 2048, 5.3e12, 1300e12, thread=512,
-                 prefetch=True, singles=True, clock=2.1e9, lanes=64, rates=_rates(1307e12, 163e12))
+                 prefetch=True, singles=True, clock=2.1e9, lanes=64, cache=256 << 20, rates=_rates(1307e12, 163e12))
 
 TARGETS: dict[str, Target] = {
     t.arch: t
@@ -154,17 +158,17 @@ TARGETS: dict[str, Target] = {
         Target("sm_80", "cuda", "A100", 108, 163 * 1024, 164 * 1024, 65536, 32, 2048, 2.0e12, 312e12, clock=1.41e9, lanes=64,
                port=47, rates=_rates(312e12, 156e12)),
         Target("sm_86", "cuda", "A10", 72, 99 * 1024, 100 * 1024, 65536, 32, 1536, 0.6e12, 125e12, max_blocks=16, clock=1.695e9,
-               port=32, rates=_rates(125e12, 62.5e12)),
+               port=32, cache=6 << 20, rates=_rates(125e12, 62.5e12)),
         Target("sm_89", "cuda", "L40S", 142, 99 * 1024, 100 * 1024, 65536, 32, 1536, 0.864e12, 362e12, max_blocks=24,
-               clock=2.52e9, port=32, rates=_rates(362e12, 183e12, 733e12)),
+               clock=2.52e9, port=32, cache=96 << 20, rates=_rates(362e12, 183e12, 733e12)),
         _H200,
         Target("sm_100", "cuda", "B200", 148, 227 * 1024, 228 * 1024, 65536, 32, 2048, 8.0e12, 2250e12, clock=1.86e9, port=50,
-               lead=3.0, rates=_rates(564e12, 282e12)),
+               cache=126 << 20, lead=3.0, rates=_rates(564e12, 282e12)),
         Target("sm_120", "cuda", "RTX 5090", 170, 99 * 1024, 100 * 1024, 65536, 32, 1536, 1.792e12, 209.5e12, max_blocks=24,
-               clock=2.407e9, port=32, rates=_rates(209.5e12, 104.8e12, 419e12)),
+               clock=2.407e9, port=32, cache=96 << 20, rates=_rates(209.5e12, 104.8e12, 419e12)),
         _MI300X,
         Target("gfx90a", "hip", "MI250X", 110, 64 * 1024, 64 * 1024, 131072, 64, 2048, 1.6e12, 190e12, thread=512,
-               prefetch=True, singles=True, clock=1.7e9, lanes=64, rates=_rates(191e12, 47.9e12)),
+               prefetch=True, singles=True, clock=1.7e9, lanes=64, cache=8 << 20, rates=_rates(191e12, 47.9e12)),
     )
 }
 

@@ -155,12 +155,20 @@ def _number(extent: Extent) -> int:
     return extent if isinstance(extent, int) else _SYMBOLIC
 
 
+def _varies(index: Expr, raxis: str) -> bool:
+    """From one element to the next?"""
+    if isinstance(index, Op) and index.name == "floordiv" and isinstance(index.args[1], Const) and int(index.args[1].value) > 1:
+        return False
+    return index == Index(raxis) or any(_varies(x, raxis) for x in children(index))
+
+
 def _row_bytes(fused: Fused) -> int:
-    """Bytes one element of the r-axis keeps on chip: loads that vary along the row and producers held for ``post``."""
+    """Bytes one element of the r-axis keeps on chip: loads that vary along the row and producers held for ``post``. A group's
+    own numbers (``w[l // 4096]``) are few."""
     cascade = fused.cascade
     exprs = [s.expr for s in (*fused.producers, *fused.post)] + [a.contribution for a in fused.state.accumulators]
     held = {(x.tensor, x.indices): BYTES[x.dtype] * _spread(fused, indices_of(x))
-            for e in exprs for x in loads_of(e) if cascade.raxis in indices_of(x)}
+            for e in exprs for x in loads_of(e) if any(_varies(i, cascade.raxis) for i in x.indices)}
     kept = [4 * _spread(fused, frozenset(p.axes)) for p in fused.producers]
     return sum(held.values()) + sum(kept)
 

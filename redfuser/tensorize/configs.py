@@ -107,7 +107,7 @@ def _rows(program: Program, kernel: Kernel, roles: Roles, n: int, target: Target
         each = [s for s in EACH if s <= few and possible(program, s)]
         each = each[:1] if program.kernels[2:] else each  # one block has nothing but what it asks for at once to hide behind
         space = [*(TileConfig(program.splits, s, program.splits, stages, "registers", False)
-                   for s in each for stages in ((2, 0) if s == EACH[0] or program.kernels[2:] else (0, 2))), *space]
+                   for s in each for stages in ((0,) if program.kernels[2:] else (2, 0) if s == EACH[0] else (0, 2))), *space]
     if kernel.kind == "resident" and summed_singly(program):
         few = max(IN_TURN, min(c.rows * c.segment // c.threads for c in space))
         space = [c for c in space if c.rows * c.segment <= few * c.threads]

@@ -133,4 +133,5 @@ def row_space(resident: bool, rows: int, n: int, neighbours: bool, all_rows: int
                if e * t // padded <= rows]
     first = all_rows <= at_once
     out.sort(key=lambda c: (first and c.rows > 1 and c.segment >= ALONE, abs(log(c.rows * c.segment / c.threads / USUAL))))
-    return [*out, TileConfig(1, padded, min(1024, max(32, padded // 32)), 0, "registers", False)]
+    whole = n if n % (4 * 1024) == 0 and n > 32 * 1024 else padded
+    return [*out, TileConfig(1, whole, min(1024, max(32, padded // 32)), 0, "registers", False)]

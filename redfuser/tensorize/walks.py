@@ -38,11 +38,12 @@ of 8192, log-sum-exp, 38.5 and 33.7."""
 HELD = 0.87
 """What a long row held on chip takes of what the model says beside a walk: 1024 rows of 8192 numbers of float32 10.1 us, walked
 10.3 (modelled 11.7 and 11.0), sums of sums of 4096 such rows 32.6 and 34.6."""
-AGAIN = 0.4
-"""What a row that is read twice takes of what the model says where its second visit comes back from its end, in the only block
-of a multiprocessor: the model counts one reading, and takes a block by itself for one that waits. Measured on an H100, .79 to
-.94 of the kernels before over rows of 80 to 512 KB, of halves and of float32 (docs/decisions/0029); modelled at 1.0 to 2.3
-times them. It mends the model, as :data:`BY_THREAD` and :data:`HELD` do; no fact of a part."""
+AGAIN = 0.75
+"""What a row that is read twice by the only block of a multiprocessor takes of what the model says, beside one that many blocks
+walk: the model takes a block by itself for one that waits. Measured on an H200, us, and modelled, the one and the other: softmax
+of 4096 rows of 65536 halves 317 (298) and 418 (336), of 1056 rows of 36864 71 (79) and 60 (49), layer norm of 1056 rows of 49152
+90 (105) and 88 (65), RMS norm of 2048 rows of 28672 69 (66) and 74 (72). It mends the model, as :data:`BY_THREAD` and
+:data:`HELD` do; no fact of a part."""
 EVEN = 0.8
 """How much of the multiprocessors' time must be taken where each has a row at a time: a preference, on any part."""
 TRIED = 3
