@@ -147,7 +147,8 @@ def _rates(half: float, tf32: float, eight: float | None = None) -> dict[str, fl
 
 
 _H200 = Target("sm_90a", "cuda", "H200", 132, 227 * 1024, 228 * 1024, 65536, 32, 2048, 4.65e12, 790e12, wgmma=True, tma=True,
-               clock=1.98e9, port=50, cache=50 << 20, launch=2.5e-6, latency=7e-7, turn=240, vector=0.1, rates=_rates(820e12, 495e12, 1400e12))
+               clock=1.98e9, port=50, cache=50 << 20, launch=2.5e-6, latency=7e-7, turn=240, vector=0.1,
+               rates=_rates(820e12, 495e12, 1400e12))
 
 _MI300X = Target("gfx942", "hip", "MI300X", 304, 64 * 1024, 64 * 1024, 131072, 64, 2048, 5.3e12, 1300e12, thread=512,
                  prefetch=True, singles=True, clock=2.1e9, lanes=64, cache=256 << 20, rates=_rates(1307e12, 163e12))

@@ -40,9 +40,9 @@ HELD = 0.87
 10.3 (modelled 11.7 and 11.0), sums of sums of 4096 such rows 32.6 and 34.6."""
 AGAIN = 0.75
 """What a row that is read twice by the only block of a multiprocessor takes of what the model says, beside one that many blocks
-walk: the model takes a block by itself for one that waits. Measured on an H200, us, and modelled, the one and the other: softmax
-of 4096 rows of 65536 halves 317 (298) and 418 (336), of 1056 rows of 36864 71 (79) and 60 (49), layer norm of 1056 rows of 49152
-90 (105) and 88 (65), RMS norm of 2048 rows of 28672 69 (66) and 74 (72). It mends the model, as :data:`BY_THREAD` and
+walk: the model takes a block by itself for one that waits. Measured on an H200, us, and modelled, the one and the other:
+softmax of 4096 rows of 65536 halves 317 (298) and 418 (336), of 1056 rows of 36864 71 (79) and 60 (49), layer norm of 1056 rows
+of 49152 90 (105) and 88 (65), RMS norm of 2048 rows of 28672 69 (66) and 74 (72). It mends the model, as :data:`BY_THREAD` and
 :data:`HELD` do; no fact of a part."""
 EVEN = 0.8
 """How much of the multiprocessors' time must be taken where each has a row at a time: a preference, on any part."""

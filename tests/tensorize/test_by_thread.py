@@ -25,6 +25,7 @@ from redfuser.tensorize.by_thread import by_thread, possible
 from redfuser.tensorize.configs import ALL
 from redfuser.tensorize.ir.effects import every, writes
 from redfuser.tensorize.ir.nodes import Copy, For, If, ReduceTile
+from redfuser.tensorize.model import predicted, roofline
 from redfuser.tensorize.schedule.prefetch import _Ahead
 from redfuser.tensorize.walks import quickest
 from tests.fused_examples import layer_norm, logsumexp, rms_norm, softmax, variance
@@ -136,6 +137,30 @@ def test_who_is_visited_again_by_all_threads_of_a_multiprocessor() -> None:
     assert chosen(264, 65536) == chosen(264, 65536 + 64) == ("multi", ALL)
     assert chosen(140, 65536) != ("multi", ALL), "half of the multiprocessors would wait for eight rows"
     assert chosen(264, 8192) == ("resident", 1), "a row that is held is read once"
+
+
+def test_what_is_read_again_comes_from_memory_where_many_rows_are_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of layer norms of halves an H200 takes 34.5 us for 2048 rows of 12288 by blocks of 256 threads and 73 by one of 1024, for
+    2048 of 131072 470 and 355 (docs/decisions/0029)."""
+    def seconds(rows: int, columns: int, splits: int) -> float:
+        program = realise(softmax(rows, columns, "f16"), "multi" if splits > 1 else "single", splits)
+        config = TileConfig(ALL, 32, ALL, 0) if splits > 1 else TileConfig(1, 4096, 256, 0)
+        return predicted(tensorize(program, config, H200), H200) or 0.0
+
+    cases = ((4096, 65536, 1), (4096, 65536, ALL), (132, 16384, 1))
+    found = [seconds(*case) for case in cases]
+    monkeypatch.setattr(roofline, "STAYS", 1e9)  # a cache that keeps everything
+    kept = [seconds(*case) for case in cases]
+    assert found[0] > 1.3 * kept[0] and found[1] < 1.02 * kept[1] and found[2] == kept[2]
+    monkeypatch.undo()
+    for rows, columns, wanted in ((2048, 12288, "single"), (2048, 131072, "multi")):
+        fused = layer_norm(rows, columns, "f16")
+        assert quickest(fused, rows, realise(fused, "single"), H200).strategy == wanted
+
+
+def test_a_second_visit_asks_for_nothing_ahead() -> None:
+    program = realise(softmax(264, 65536), "multi", ALL)
+    assert not any(c.stages for c in configs(program, H200) if by_thread(program, c))
 
 
 def test_an_exponential_below_what_another_kernel_reduced_is_the_hardwares() -> None:

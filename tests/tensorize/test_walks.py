@@ -12,6 +12,7 @@ from redfuser.acrf.state import Fused
 from redfuser.acrf.text import parse_cascade
 from redfuser.codegen.tilelang import print_program
 from redfuser.strategies import alone, realise
+from redfuser.strategies.select import on_chip
 from redfuser.target import target
 from redfuser.tensorize import TileConfig, configs, tensorize
 from redfuser.tensorize.walks import quickest, seconds
@@ -55,6 +56,25 @@ def test_a_thread_adds_few_elements_in_turn_to_a_float32_result() -> None:
     for n, few in ((4096, 16), (8192, 16), (16384, 32)):
         found = configs(realise(examples.variance(128, n), "resident"), H200)
         assert found and all(c.rows * c.segment <= few * c.threads for c in found)
+
+
+def test_a_long_row_on_chip_is_as_wide_as_it_is() -> None:
+    widths = {n: configs(realise(examples.softmax(264, n, "f16"), "resident"), H200)[-1].segment for n in (40960, 40000)}
+    assert widths == {40960: 40960, 40000: 65536}
+
+
+def test_a_groups_weights_are_no_bytes_of_its_row() -> None:
+    """80 KB and as much for each weight that varies along the row: these are ten numbers."""
+    def norm(weight: str) -> Fused:
+        fused = fuse(parse_cascade(f"""cascade norm(x: f16[512, 16384], w: f16[16384]) over l
+  t[i] = sum[l] f32(x[i, l]) * f32(x[i, l])
+  y[i, l] = f16(f32(x[i, l]) * rsqrt(t) * f32(w[{weight}]) * f32(w[{weight} + 1]))
+  return y
+"""))
+        assert isinstance(fused, Fused)
+        return fused
+
+    assert on_chip(norm("l // 1024"), H200) and not on_chip(norm("l"), H200) and not on_chip(norm("l % 1024"), H200)
 
 
 def test_a_row_on_chip_leaves_room_for_a_second_block() -> None:

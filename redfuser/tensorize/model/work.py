@@ -37,6 +37,8 @@ from redfuser.tensorize.model.steps import fetches_ahead, specialised, unrolled
 
 EXCHANGE = 5
 """Instructions for one exchange between the threads of a warp and what is made of it: a quarter as many a clock."""
+SCANNED = 9.0
+"""Instructions for one element of a scan: in its thread, in each doubling of a warp's lanes, in readings, warps and carries."""
 ACCESS = 20
 """Instructions for one access to a tensor of a thread by itself: the address, the access, a conversion."""
 WORD = 4
@@ -229,7 +231,7 @@ def _statement(at: _Counting, s: TileStmt) -> Work:
                 done.meets += spread.far
                 done.core += homes[name].shape[0] * across * log2(across) * EXCHANGE
         case ScanTile(src=name, dst=to):
-            done.core += 4.0 * prod(homes[name].shape)
+            done.core += SCANNED * prod(homes[name].shape)
             done.shared += 2.0 * prod(homes[to].shape) * BYTES[homes[to].dtype]
             done.meets += 1
         case Fill(buffer=name):
@@ -242,7 +244,7 @@ def _statement(at: _Counting, s: TileStmt) -> Work:
 
 def _point(at: _Counting, a: Assign, variables: tuple[str, ...], extents: tuple[int, ...], done: Work) -> None:
     points = prod(extents)
-    core, special = operations(a.expr, bool(at.kernel.exact), at.near, at.flat, at.rows)
+    core, special = operations(a.expr, bool(at.kernel.exact), at.near, at.flat, variables[-1] if at.rows else "")
     done.core += points * core
     done.special += points * special
     own = at.layouts.get(a.target)
