@@ -120,6 +120,7 @@ def row_space(resident: bool, rows: int, n: int, neighbours: bool, all_rows: int
     out = []
     for width in dict.fromkeys((n, padded)):
         even = [(r, t) for t in (64, 128, 256, 512) for r in (1, 2, 4) if width == padded or width % (4 * t) == 0]
+        even = [(1, 32), *even] if even and width < padded else even
         alone = [(r, t) for t in (32, 64, 128, 256, 512) for r in (1, 2, 4) if width % (4 * t if r > 1 else t) == 0]
         for shapes in (even, alone):
             out = [TileConfig(r, width, t, 0, "registers", False) for r, t in shapes

@@ -63,6 +63,17 @@ def test_a_long_row_on_chip_is_as_wide_as_it_is() -> None:
     assert widths == {40960: 40960, 40000: 65536}
 
 
+def test_a_row_of_768_is_a_warps() -> None:
+    """Layer norms of 8192 and 16384 rows of 768 halves take 8.4 and 14.3 us by a warp a row, by two rows in 64 threads 9.7 and
+    16.9 (H200, docs/decisions/0022); rows of 384 are too many blocks for that."""
+    def first(rows: int, n: int) -> tuple[int, int, int]:
+        c = configs(realise(examples.layer_norm(rows, n, "f16"), "resident"), H200)[0]
+        return c.rows, c.segment, c.threads
+
+    assert first(8192, 768) == first(16384, 768) == (1, 768, 32)
+    assert first(50432, 384)[0] > 1
+
+
 def test_a_groups_weights_are_no_bytes_of_its_row() -> None:
     """80 KB and as much for each weight that varies along the row: these are ten numbers."""
     def norm(weight: str) -> Fused:

@@ -37,6 +37,8 @@ from redfuser.tensorize.model.steps import fetches_ahead, specialised, unrolled
 
 EXCHANGE = 5
 """Instructions for one exchange between the threads of a warp and what is made of it: a quarter as many a clock."""
+MET = 5
+"""Instructions of a thread around a barrier: a number written, those of all warps read and joined."""
 SCANNED = 9.0
 """Instructions for one element of a scan: in its thread, in each doubling of a warp's lanes, in readings, warps and carries."""
 ACCESS = 20
@@ -229,6 +231,7 @@ def _statement(at: _Counting, s: TileStmt) -> Work:
             if not lanes and (spread := at.layouts.get(name)) is not None:
                 across = min(spread.across, at.target.warp)
                 done.meets += spread.far
+                done.core += spread.far * at.kernel.threads * MET
                 done.core += homes[name].shape[0] * across * log2(across) * EXCHANGE
         case ScanTile(src=name, dst=to):
             done.core += SCANNED * prod(homes[name].shape)
