@@ -19,7 +19,8 @@ from fractions import Fraction
 from math import log
 
 from redfuser.acrf.derive.decomposition import Part, split_linear
-from redfuser.acrf.derive.running import Running, note
+from redfuser.acrf.derive.finite import note
+from redfuser.acrf.derive.running import Running
 from redfuser.acrf.expr import Const, Expr, Op, Ref, children, map_children, op, walk
 from redfuser.acrf.facts.algebra import INF
 from redfuser.acrf.facts.normal import Mono, Poly, equal, from_poly, number, product, to_poly
