@@ -50,6 +50,17 @@ def test_oldest_used_go_first(tmp_path: Path) -> None:
     assert [cache.get(key) is not None for key in keys] == [True, False, True, True]
 
 
+def test_the_store_is_looked_at_seldom_and_keeps_to_its_cap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = []
+    entries = Cache.entries
+    monkeypatch.setattr(Cache, "entries", lambda self: looked.append(1) or entries(self))
+    for i in range(200):
+        Cache(tmp_path, max_bytes=100 * 165).put(key_of(i), bytes(100))  # an object for each, as callers have
+        if i == 89:
+            assert len(looked) < 12
+    assert sum(size for _, size, _ in entries(Cache(tmp_path))) <= 100 * 165
+
+
 def test_an_unwritable_root_is_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("")
     cache = Cache(tmp_path / "file" / "cache")
