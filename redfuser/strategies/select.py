@@ -156,8 +156,9 @@ def _number(extent: Extent) -> int:
 
 
 def _varies(index: Expr, raxis: str) -> bool:
-    """From one element to the next?"""
-    if isinstance(index, Op) and index.name == "floordiv" and isinstance(index.args[1], Const) and int(index.args[1].value) > 1:
+    """From one element to the next, or nearly so?"""
+    by = index.args[1] if isinstance(index, Op) and index.name == "floordiv" else None
+    if isinstance(by, Const) and int(by.value) >= LINE:
         return False
     return index == Index(raxis) or any(_varies(x, raxis) for x in children(index))
 

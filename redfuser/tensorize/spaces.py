@@ -93,9 +93,9 @@ def selection_space(n: int, depth: int, target: Target) -> list[TileConfig]:
 
 
 def row_space(resident: bool, rows: int, n: int, neighbours: bool, all_rows: int,
-              at_once: int = 0) -> list[TileConfig]:
+              at_once: int = 0, warp: int = 32) -> list[TileConfig]:
     """Rows held on chip, or walked, the usual first. all_rows: with those of the grid's other axes. at_once: blocks
-    that the target runs at once. neighbours: a block takes
+    that the target runs at once, warp: its lanes. neighbours: a block takes
     whole lines of memory, 32 rows or more where it has room for them, and few elements of each at once. A row on chip that is
     no power of two long is shared evenly by a block's threads, four elements at a time, or alone; TileLang has no layout for
     others, or gives each thread whole rows."""
@@ -120,7 +120,7 @@ def row_space(resident: bool, rows: int, n: int, neighbours: bool, all_rows: int
     out = []
     for width in dict.fromkeys((n, padded)):
         even = [(r, t) for t in (64, 128, 256, 512) for r in (1, 2, 4) if width == padded or width % (4 * t) == 0]
-        even = [(1, 32), *even] if even and width < padded else even
+        even = [(1, warp), *even] if even and width < padded and width % (4 * warp) == 0 else even
         alone = [(r, t) for t in (32, 64, 128, 256, 512) for r in (1, 2, 4) if width % (4 * t if r > 1 else t) == 0]
         for shapes in (even, alone):
             out = [TileConfig(r, width, t, 0, "registers", False) for r, t in shapes

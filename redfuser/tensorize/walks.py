@@ -40,9 +40,10 @@ HELD = 0.87
 10.3 (modelled 11.7 and 11.0), sums of sums of 4096 such rows 32.6 and 34.6."""
 AGAIN = 0.94
 """What a row that is read twice by the only block of a multiprocessor takes of what the model says, beside one that many blocks
-walk, and with :data:`BY_THREAD`. With it and :data:`HELD` what is chosen of 19 rows on an H200 is 1.4 % slower than the best,
-at most 8 %; measured and modelled, us, the one and the other: softmax of 4096 rows of 65536 halves 317 (296) and 418 (335), of
-1056 rows of 36864 71 (72) and 60 (48). It mends the model, as these do; no fact of a part."""
+walk, and with :data:`BY_THREAD`. Of the ways measured of 21 rows on an H200 (docs/results/h200-2026-11-27-rows), from which it
+and :data:`HELD` are, the model takes one that is 1.4 % slower than the best, at most 8 %. Measured and modelled, us, the one
+and the other: softmax of 4096 rows of 65536 halves 317 (300) and 418 (333), of 1056 of 36864 71 (79) and 60 (49). It mends
+the model, as these do; no fact of a part."""
 EVEN = 0.8
 """How much of the multiprocessors' time must be taken where each has a row at a time: a preference, on any part."""
 TRIED = 3

@@ -30,8 +30,8 @@ what is written goes through it. Softmaxes and norms of 1056 to 4096 rows of 286
 256 threads on an H200, take 1.0 to 1.4 times what the model says with it, 1.3 to 1.7 times what it said without."""
 STEP = 2
 """Waves in which multiprocessors are in step, all of them waiting for memory or none; from then on what one leaves of it is
-another's. Over 105 row kernels on an H200 (docs/decisions/0029) the model is off by a factor of 1.24 with it, in the standard
-deviation, and has 68 of 96 pairs in order, without 1.27 and 61."""
+another's. Over 101 row kernels on an H200 (docs/results/h200-2026-11-27-rows) the model is off by a factor of 1.24 with it, in
+the standard deviation, and has 68 of 96 pairs in order, without 1.27 and 61."""
 SPILL = 4
 """Accesses to a spilled register in a turn: stored and loaded by either half of it."""
 
