@@ -168,7 +168,7 @@ def _grid(c: Context, x: Any, indices: list[Any]) -> Any:
     place: list[int | None] = []
     for axis, i in enumerate(indices):
         d = _counts_along(i, rank, shape[axis])
-        if d is None and i.numel() and shape[axis] == 1 and not bool(i.any()):
+        if d is None and _only(i, shape[axis]):
             place.append(None)
             continue
         if d is None:
@@ -196,6 +196,11 @@ def _counts_along(i: Any, rank: int, extent: int) -> int | None:
     return wide[0] - i.dim() + rank if whole else None
 
 
+def _only(i: Any, extent: int) -> bool:
+    """Are known places all of an axis that has one?"""
+    return extent == 1 and i.numel() > 0 and not bool(i.any())
+
+
 def _of_rows(c: Context, x: Any, indices: Any, known: Any, present: list[int]) -> Any:
     """``x[arange(n), i]`` and ``x[arange(n)[:, None], i]``: of every row its own elements. None for any others."""
     shape, lead = shape_of(x), len(present) - 1
@@ -203,11 +208,12 @@ def _of_rows(c: Context, x: Any, indices: Any, known: Any, present: list[int]) -
     rank = max(ranks)
     if len(shape) != len(present) or lead < 1 or rank - lead not in (0, 1) or ranks[lead] != rank:
         return None
-    if any(known[a] is None or _counts_along(known[a], rank, shape[a]) != a for a in present[:lead]):
+    if shape_of(indices[lead])[:lead] != shape[:lead]:
+        return None
+    if not all(known[a] is not None and (_counts_along(known[a], rank, shape[a]) == a or _only(known[a], shape[a]))
+               for a in present[:lead]):
         return None
     places = wrapped(c, indices[lead], shape[lead], known[lead])
-    if shape_of(places)[:lead] != shape[:lead]:
-        return None
     if rank == lead:
         places = c.emit(op.expand_dims(places, [lead]), "place")
     found = c.emit(op.gather_elements(x, places, lead), "of_rows")

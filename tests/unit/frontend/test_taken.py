@@ -46,7 +46,9 @@ def test_rows_of_a_map_are_the_map_of_rows() -> None:
 @pytest.mark.parametrize("of", [
     lambda x, y, k: x[torch.arange(12), y], lambda x, y, k: x[torch.arange(12)[:, None], k],
     lambda x, y, k: x.view(3, 4, 6)[torch.arange(3)[:, None], torch.arange(4), y.view(3, 4)],
-    lambda x, y, k: torch.log_softmax(x, -1)[range(12), y]], ids=["one", "some", "two axes", "of a softmax"])
+    lambda x, y, k: torch.log_softmax(x, -1)[range(12), y], lambda x, y, k: x[:1][torch.arange(1), y[:1].int()],
+    lambda x, y, k: x.view(1, 12, 6)[torch.zeros(1, 1, dtype=torch.int64), torch.arange(12), y.view(1, 12)]],
+    ids=["one", "some", "two axes", "of a softmax", "the only row", "the only batch"])
 def test_of_every_row_its_own_is_a_gather(of: Callable[..., Tensor]) -> None:
     found = held(of, X, torch.randint(-6, 6, (12,)), torch.randint(-6, 6, (12, 3)))
     assert "gather_elements" in found and "index_tensor" not in found
