@@ -20,8 +20,8 @@ ONE_CALL = "F.scaled_dot_product_attention("
 def parts_of_one_call(imported: Any, regions: Sequence[Any], names: Mapping[str, str],
                       declined: Sequence[Any] = ()) -> dict[str, Reason]:
     """The regions without which the rest has more such calls, by name, with why they are left to torch. declined: what was
-    refused before (:class:`redfuser.partition.account.Declined`), of which the first with a region's operations was all of
-    it."""
+    refused before (:class:`redfuser.partition.account.Declined`), of which the first attention with a region's operations was
+    all of it."""
     kinds = {r.key: r for r in regions if _part(r.cascade)}
     if not kinds or not _calls(imported, (), names):
         return {}
@@ -36,7 +36,7 @@ def parts_of_one_call(imported: Any, regions: Sequence[Any], names: Mapping[str,
 def _reason(region: Any, declined: Sequence[Any]) -> Reason:
     """Left to torch, with what refused the kernel of all of it."""
     why = "torch runs the attention around it as one call, and no kernel is all of it"
-    first = next((d.reason for d in declined if not set(region.ops).isdisjoint(d.ops)), None)
+    first = next((d.reason for d in declined if d.stem == "attn" and not set(region.ops).isdisjoint(d.ops)), None)
     if first is None:
         return Reason("RF305", why=why, help="nothing to change")
     told = (first.why or first.condition).strip().splitlines()[0][:200]

@@ -45,6 +45,17 @@ def test_a_softmax_inside_an_attention_is_left_to_torch(monkeypatch: pytest.Monk
     assert set(left) == {"softmax.0"} and left["softmax.0"].code == "RF305"
 
 
+def test_what_refused_the_whole_attention_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def declined(stem: str, why: str, *ops: str) -> SimpleNamespace:
+        return SimpleNamespace(stem=stem, ops=ops, reason=SimpleNamespace(code="RF490", why=why, condition="", help="a larger part"))
+
+    emitted(monkeypatch, {0: 1, 1: 1, 2: 0})
+    before = [declined("norm", "a norm before it", "softmax.0"), declined("attn", "another's", "else"),
+              declined("attn", "no room\nand more", "softmax.0", "matmul"), declined("attn", "a part", "softmax.0")]
+    (left,) = parts_of_one_call(None, [region("softmax.0", SOFTMAX), region("norm.0", NORM)], {}, before).values()
+    assert left.code == "RF305" and left.why.endswith(": RF490 no room") and left.help == "a larger part"
+
+
 def test_a_softmax_beside_one_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     emitted(monkeypatch, {0: 1, 1: 1})
     assert parts_of_one_call(None, [region("softmax.0", SOFTMAX)], {}) == {}
