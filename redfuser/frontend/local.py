@@ -266,6 +266,8 @@ class Simplifier:
             return call
         if len(whole) != 1 or shape_of(whole[0]) != shape_of(x) or "float8" in dtype_of(whole[0]):
             return call
+        if any(shape_of(a) for a in inner.args if not isinstance(a, relax.Var)):
+            return call
         few = self.emit(relax.Call(call.op, [whole[0], *call.args[1:]], call.attrs, call.sinfo_args), "few")
         args = [few if isinstance(a, relax.Var) else a for a in inner.args]
         return self._again(relax.Call(inner.op, args, inner.attrs, inner.sinfo_args))
