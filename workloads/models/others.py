@@ -47,10 +47,10 @@ class Other:
             return tokens_of(batch, length, WORDS)
         return lambda device, seed: (normal(self.shape, self.dtype, device, seed),)
 
-    def case(self) -> Case:
+    def case(self, kind: str = "others") -> Case:
         given = 8 * prod(self.shape) if self.argument == "input_ids" else size(self.shape, self.dtype)
         return model_case(self.name, self.dtype, self.shape[0], self.module, self.inputs(), 2 * self.rows * self.weights,
-                          2 * self.weights + given, {"shape": str(self.shape)}, ("others",))
+                          2 * self.weights + given, {"shape": str(self.shape)}, (kind,))
 
 
 ALONE = (("use_cache", False),)
