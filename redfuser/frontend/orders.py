@@ -1,19 +1,20 @@
 """Which convolutions are worth laying out with channels last, and what an order of a tensor goes through.
 
-Only convolutions that meet others through operations that keep an order: one by itself trades a layout for another. Grouped
-ones too, which take two to six times as long row by row. In float32 only those that compute no worse so (decision 0023): a
+Only convolutions that meet others through operations that keep an order, or that lie between permutations of the program: any
+other by itself trades a layout for another. Grouped ones too, which take two to six times as long row by row. In float32 only those that compute no worse so (decision 0023): a
 library may take TF32 in one order and float32 in the other, where few channels are summed.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from math import prod
 from typing import Any
 
 from redfuser.frontend.imported import Imported
 from redfuser.frontend.local import BINARY, UNARY, VIEWS
-from redfuser.tvm_compat import bindings, dtype_of, is_static, op_name, relax, results, shape_of
+from redfuser.tvm_compat import bindings, dtype_of, is_static, op_name, permute_axes, relax, results, shape_of
 
 HALF = ("float16", "bfloat16")
 MAPS = BINARY | UNARY | {"where", "astype"}
@@ -25,6 +26,27 @@ TURN = 2
 """torch's copy to another order takes so many times what a library's own change of layout takes."""
 OVER = MAPS | VIEWS | TOTALS | {"permute_dims", "concat", "nn.group_norm", "nn.batch_norm", "call_dps_packed"}
 """What a tensor's order goes through."""
+
+
+class _Groups:
+    """Values that share an order, by their names: each group by one of them."""
+
+    def __init__(self, pairs: Iterable[tuple[Any, Any]]) -> None:
+        self.above: dict[str, str] = {}
+        for one, other in pairs:
+            self.join(one.name_hint, other.name_hint)
+
+    def of(self, name: str) -> str:
+        while name in self.above:
+            name = self.above[name]
+        return name
+
+    def join(self, one: str, other: str) -> None:
+        if self.of(one) != self.of(other):
+            self.above[self.of(one)] = self.of(other)
+
+    def ends(self, name: str, convolution: Any) -> tuple[str, str]:
+        return self.of(convolution.args[0].name_hint), self.of(name)
 
 
 class Orders:
@@ -39,41 +61,37 @@ class Orders:
                        and not bool(e.attrs.training)} - {name for name, i in items if i}
 
     def paying(self) -> set[str]:
-        """The convolutions (their variables) of which another reads or makes what one reads or makes."""
+        """The convolutions (their variables) of which another reads or makes what one reads or makes; and those by themselves
+        for which the program turns tensors itself."""
         alike = self.alike()
-        found = [(v, e) for v, e in self.bound if op_name(e) == "nn.conv2d" and (
-            dtype_of(e.args[0]) in HALF or v.name_hint in alike)]
-        group: dict[str, str] = {}
+        found = {v.name_hint: e for v, e in self.bound if op_name(e) == "nn.conv2d" and (
+            dtype_of(e.args[0]) in HALF or v.name_hint in alike)}
+        joined = _Groups((a, v) for v, e in self.bound for a in self.through(v, e))
+        count = Counter(end for name, e in found.items() for end in joined.ends(name, e))
+        met = {name: e for name, e in found.items() if sum(count[end] for end in set(joined.ends(name, e))) > 2}
+        if met.keys() & alike:
+            gain = self.gain(joined, met, met)
+            met = {name: e for name, e in met.items() if name not in alike or gain[joined.of(name)] > 0}
+        alone = {name: e for name, e in found.items() if name not in met}
+        joined = _Groups((a, v) for v, e in self.bound if not _turns(e) for a in self.through(v, e))
+        gain = self.gain(joined, alone, found)
+        return met.keys() | {name for name in alone if gain[joined.of(name)] > 0}
 
-        def of(name: str) -> str:
-            while name in group:
-                name = group[name]
-            return name
-
-        def join(one: str, other: str) -> None:
-            if of(one) != of(other):
-                group[of(one)] = of(other)
-
+    def gain(self, joined: _Groups, convolutions: dict[str, Any], last: dict[str, Any]) -> Counter[str]:
+        """Elements that a library need not turn for ``convolutions``, less those that have to be turned at the ends, where
+        those of ``last`` lie with channels last; by group, which all that one convolution reads and makes becomes."""
+        for name, e in convolutions.items():
+            joined.join(*joined.ends(name, e))
+        gain: Counter[str] = Counter()
         for var, e in self.bound:
-            for a in self.through(var, e):
-                join(a.name_hint, var.name_hint)
-        ends = {v.name_hint: (of(e.args[0].name_hint), of(v.name_hint)) for v, e in found}
-        count = Counter(end for both in ends.values() for end in both)
-        kept = {name for name, both in ends.items() if sum(count[end] for end in set(both)) > 2}
-        if not kept & alike:
-            return kept
-        for name in kept:
-            join(*ends[name])
-        gain: Counter[str] = Counter()  # elements that a library need not turn, and that we have to
-        for var, e in ((v, e) for v, e in found if v.name_hint in kept):
-            if prod(shape_of(e.args[1])[2:]) > 1:
-                gain[of(var.name_hint)] += _size(var) + _size(e.args[0])
-        border = [v for v, e in self.bound if v.name_hint not in kept and not self.through(v, e)]
-        border += [e.args[0] for v, e in self.bound if op_name(e) == "nn.conv2d" and v.name_hint not in kept]
+            if var.name_hint in convolutions and prod(shape_of(e.args[1])[2:]) > 1:
+                gain[joined.of(var.name_hint)] += _size(var) + _size(e.args[0])
+        border = [v for v, e in self.bound if v.name_hint not in last and not self.through(v, e)]
+        border += [e.args[0] for v, e in self.bound if op_name(e) == "nn.conv2d" and v.name_hint not in last]
         for a in (*self.main.params, *border, *results(self.main)):
             if isinstance(a, relax.Var):
-                gain[of(a.name_hint)] -= TURN * _size(a)
-        return {name for name in kept if name not in alike or gain[of(name)] > 0}
+                gain[joined.of(a.name_hint)] -= TURN * _size(a)
+        return gain
 
     def alike(self) -> set[str]:
         """The float32 convolutions that are no worse with channels last: those that a library computes alike in both orders,
@@ -118,6 +136,14 @@ class Orders:
         if name in ("permute_dims", *TOTALS):
             return [a for a in operands if len(shape_of(a)) > 2]
         return [a for a in operands if len(shape_of(a)) == len(shape) > 2 and (name == "concat" or shape_of(a) == shape)]
+
+
+def _turns(e: Any) -> bool:
+    """Does the program itself put the channels last, or back?"""
+    if op_name(e) != "permute_dims":
+        return False
+    rank = len(shape_of(e.args[0]))
+    return permute_axes(e) in ((0, *range(2, rank), 1), (0, rank - 1, *range(1, rank - 1)))
 
 
 def _own(e: Any) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from redfuser.acrf.affine import axes_of
 from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.expr import Cast, Expr, Load, Op, walk
@@ -29,6 +31,13 @@ def _factors(e: Expr) -> list[Expr]:
     if isinstance(e, Op) and e.name == "mul":
         return [f for a in e.args for f in _factors(a)]
     return [e]
+
+
+def shortens(c: Unit, units: Iterable[Unit]) -> bool:
+    """Would ``c`` be one more product before others, and is what it reads more than what it makes? A softmax's weights before a
+    projection of one head: what makes them is to leave them on chip."""
+    apart = contracts(c) and all(contracts(u) for u in units if u.reducing)
+    return apart and any(n.bytes > u.bytes for n in c.args if not n.weight for u in c.results)
 
 
 def convolves(u: Unit) -> bool:

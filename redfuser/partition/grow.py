@@ -17,7 +17,7 @@ from redfuser.partition import judge
 from redfuser.partition.around import Around
 from redfuser.partition.draft import escaping
 from redfuser.partition.drafted import Cut, Draft, Reject
-from redfuser.partition.epilogue import contracts, scaled_rows
+from redfuser.partition.epilogue import contracts, scaled_rows, shortens
 from redfuser.partition.evaluate import scales
 from redfuser.partition.graph import Graph, Node, Unit
 from redfuser.partition.sets import Asking, Units, bits, free_to_read, hiding, last, small, widens
@@ -182,7 +182,7 @@ class Grower(Asking):
                 if seed is not None:
                     self.growth.cuts.append(Cut(seed, c, cut, fits))
                 continue
-            if self.verdict(judge.plain, grown, lead, c) is None and self.ends_cascade(c):
+            if (self.verdict(judge.plain, grown, lead, c) is None or shortens(c, units)) and self.ends_cascade(c):
                 continue
             units = self.step("join", grown, units)
             joined.append(c)
@@ -201,8 +201,8 @@ class Grower(Asking):
         """Does a reduction over another axis have a cascade of its own before it, to which it belongs?"""
         node = last(c)
         own = frozenset({c})
-        return any(self.near.outside(between, own | between | {d}) is None and self.verdict(
-            judge.also, own | between | {d}, node.lead or node, d) is None for d, between in self.near.frontier(own))
+        return any(self.near.outside(between, grown := own | between | {d}) is None and not self.parted(grown) and self.verdict(
+            judge.also, grown, node.lead or node, d) is None for d, between in self.near.frontier(own))
 
     # -- maps around it ------------------------------------------------------------------------------------------------
 
@@ -318,5 +318,3 @@ class Grower(Asking):
                 refused.add(best)
                 continue
             units = self.step("lead", grown, units)
-
-

@@ -165,3 +165,32 @@ def test_columns_and_small_matrices_are_the_librarys() -> None:
     x = torch.randn(1, 1024)
     assert not products(lambda x, w: x @ w, x, torch.randn(1024, 512))
     assert not products(lambda x, w: F.linear(x, w), x, torch.randn(64, 1024))
+
+
+class OneHead(nn.Module):
+    """Attention of one narrow head over fewer keys, with its projections (SegFormer, PVT): the heads' permutations are views."""
+
+    def __init__(self, n: int = 32) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(n, n) for _ in range(4))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        s = self.q(x) @ self.k(y).mT * x.shape[-1] ** -0.5
+        return self.o(torch.softmax(s, -1) @ self.v(y))
+
+
+def test_weights_of_a_softmax_go_to_their_own_product_not_to_the_next() -> None:
+    """The last projection once took ``p @ v`` with it, the first the scores, and both matrices of scores were written."""
+    x, y = torch.randn(8, 4096, 32).to(HALF), torch.randn(8, 256, 32).to(HALF)
+    (text,) = products(OneHead().to(HALF), x, y)
+    assert text.count("max[") == 1 and text.count("sum[") == 3 and "exp(" in text
+
+
+def test_a_norm_before_two_products_takes_none_of_them_away() -> None:
+    """What the first product reads is less than what it makes, which the second would have to read."""
+    def fn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        s = F.normalize(q.float(), dim=-1).to(HALF) @ k.mT
+        return s.tril() @ v
+
+    texts = products(fn, *(torch.randn(4, 8, 1024, 64).to(HALF) for _ in range(3)))
+    assert any(text.count("sum[") == 2 and "select(" in text for text in texts)

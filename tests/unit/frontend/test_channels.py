@@ -76,6 +76,21 @@ class Depthwise(torch.nn.Module):
         return F.relu(self.groups(x + y.permute(0, 3, 1, 2))).mean((2, 3))
 
 
+class Between(torch.nn.Module):
+    """A convolution of each channel that no other meets, between linear layers of tokens; then one that shortens tokens."""
+
+    def __init__(self, n: int = 8) -> None:
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(n, 2 * n), torch.nn.Linear(2 * n, n)
+        self.own, self.shorter = torch.nn.Conv2d(2 * n, 2 * n, 3, padding=1, groups=2 * n), torch.nn.Conv2d(n, n, 2, stride=2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.own(self.up(x).transpose(1, 2).unflatten(2, (6, 4))).flatten(2).transpose(1, 2)
+        y = self.down(F.gelu(y) * 0.5) + x
+        y = self.shorter(y.permute(0, 2, 1).reshape(-1, 8, 6, 4))
+        return F.gelu(y.reshape(-1, 8, 6).permute(0, 2, 1) - 1)
+
+
 def laid(model: torch.nn.Module, args: Any) -> tuple[Imported, Any, str]:
     """Imported with channels last, partitioned as for a GPU, and the outer graph's text."""
     imported = channels_last(import_model(model.eval(), args))
@@ -90,7 +105,8 @@ def half(*shapes: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
 
 
 @pytest.mark.parametrize("model, shapes, copies, convolutions, weights", [
-    (Bottleneck, [(2, 8, 6, 4)], 2, 4, 4), (Decoder, [(2, 16, 6, 4), (2, 16)], 2, 3, 3), (Depthwise, [(2, 8, 6, 4)], 1, 3, 2)])
+    (Bottleneck, [(2, 8, 6, 4)], 2, 4, 4), (Decoder, [(2, 16, 6, 4), (2, 16)], 2, 3, 3), (Depthwise, [(2, 8, 6, 4)], 1, 3, 2),
+    (Between, [(2, 24, 8)], 0, 2, 1)])
 def test_values_are_the_programs(model: Any, shapes: Any, copies: int, convolutions: int, weights: int) -> None:
     """A weight of each channel's own lies alike in both orders."""
     torch.manual_seed(1)
