@@ -57,6 +57,9 @@ def decompose(program: ExportedProgram) -> ExportedProgram:
     for key in [k for k in table if str(k) in KEPT]:
         table.pop(key)
     table.update(get_decompositions([torch.ops.aten.elu]))  # as expm1, which torch's table keeps
+    margins = program.graph.find_nodes(op="call_function", target=torch.ops.aten.multi_margin_loss.default)
+    for node in margins:
+        node.target = multi_margin_loss
     try:
         with quiet():
             return with_lines(program.run_decompositions(table), lines_inside(program))
@@ -66,6 +69,20 @@ def decompose(program: ExportedProgram) -> ExportedProgram:
                          why=f"{type(error).__name__}: {lines[0] if lines else ''}",
                          help="return what the model changes: state in an attribute, or a tensor that shares memory with "
                               "another") from error
+    finally:
+        for node in margins:  # the program is the user's
+            node.target = torch.ops.aten.multi_margin_loss.default
+
+
+def multi_margin_loss(x: torch.Tensor, target: torch.Tensor, p: float = 1, margin: float = 1,
+                      weight: torch.Tensor | None = None, reduction: int = 1) -> torch.Tensor:
+    """As the kernels have it: a gap that is NaN counts as none (in torch's own decomposition it is the result)."""
+    rows, at = torch.atleast_2d(x), torch.atleast_1d(target).unsqueeze(1)
+    gap = margin - rows.gather(1, at) + rows
+    loss = (gap if p == 1 else gap * gap) * (1 if weight is None else weight[at])
+    counts = (gap > 0) & (torch.arange(rows.shape[1], device=x.device) != at)
+    each = torch.where(counts, loss, 0).mean(dim=1)
+    return (each.reshape(target.shape), each.mean(), each.sum())[reduction]
 
 
 INSIDE = re.compile(r'File "<eval_with_key>[^"]*", line \d+, in .*\n    (\w+) = ')

@@ -411,3 +411,26 @@ def test_a_margin_that_is_nan_is_none() -> None:
     found = redfuser.compile(loss, (x,), target="cpu")(x)
     torch.testing.assert_close(found, loss(x))
     assert bool(found.isfinite().all())
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("p", [1, 2])
+def test_a_margin_of_one_class_that_is_nan_is_none(reduction: str, p: int) -> None:
+    """So it is where the infinite logit of the class makes the gap NaN; one row alone has a loss without axes."""
+    x, labels, weights = torch.randn(6, 8), torch.tensor([3, 0, 5, 1, 7, 2]), torch.rand(8)
+    x[0, 0] = x[1, 0] = x[5] = math.nan
+    x[2, 1:6], x[4, 7], x[3, 2], weights[5] = math.inf, -3.0, -math.inf, math.nan
+
+    def loss(x: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
+        return F.multi_margin_loss(x, labels, p, 0.7, weights, reduction=reduction)
+
+    for args in ((x, labels), (x, labels, weights), (x[3], labels[3])):
+        found = redfuser.compile(loss, args, target="cpu")(*args)
+        torch.testing.assert_close(found, loss(*args), equal_nan=True)
+
+
+def test_an_exported_program_is_left_as_it_was() -> None:
+    program = torch.export.export(torch.nn.MultiMarginLoss(), (torch.randn(6, 8), torch.arange(6)))
+    before = str(program.graph)
+    import_model(program)
+    assert str(program.graph) == before
