@@ -142,6 +142,17 @@ def kl_batchmean(x, y):
 
 
 @written(X, Y)
+def distillation(x, y):
+    return F.kl_div(F.log_softmax(x / 3.0, -1), F.softmax(y / 3.0, -1), reduction="batchmean") * 9.0
+
+
+@written(X)
+def entropy_by_xlogy(x):
+    p = F.softmax(x, -1)
+    return -torch.xlogy(p, p).sum(-1)
+
+
+@written(X, Y)
 def normalised_distance(x, y):
     return 2 - 2 * (F.normalize(x, dim=-1) * F.normalize(y, dim=-1)).sum() / 6
 

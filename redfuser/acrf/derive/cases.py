@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from redfuser.acrf.derive.continued import continued
 from redfuser.acrf.derive.decomposition import Decomposition, few
 from redfuser.acrf.derive.indicator import extremum_of, strict
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op
@@ -21,6 +22,9 @@ def split_cases(d: Decomposition, e: Expr, known: tuple[tuple[Expr, bool], ...] 
     if isinstance(e, Op) and e.name == "select":
         cond, then, other = e.args
         kind = d.scope.kind(cond)
+        whole = continued(d, e) if kind == "M" else None
+        if whole is not None:
+            return split_cases(d, whole, known)
         if kind == "M" and isinstance(cond, Op) and cond.name in ("and", "or", "not"):
             return split_cases(d, _nested(cond, then, other, e.dtype), known)
         below = strict(d, cond, known) if kind == "M" else None

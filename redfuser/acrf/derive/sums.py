@@ -7,15 +7,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from redfuser.acrf.derive.bounds import sign_along
 from redfuser.acrf.derive.decomposition import Decomposition, Part, Term, merged, spell, split_sum, without_common
 from redfuser.acrf.derive.deviation import spans
-from redfuser.acrf.expr import Const, Expr, Op, op
+from redfuser.acrf.expr import Const, Expr, Op, Ref, op
 from redfuser.acrf.facts.normal import product
 from redfuser.acrf.state import Condition
 
 
-def sum_terms(d: Decomposition, e: Expr) -> list[Term]:
+def sum_terms(d: Decomposition, e: Op) -> list[Term]:
     """The terms of a sum; what may cancel stays together as one shifted part."""
+    joined = _joined(d, e) if d.shifted else None
+    if joined is not None:
+        return [joined]
     addends = [(sign, x) for sign, x in flatten_sum(e)]
     terms: list[Term] = []
     for sign, x in addends:
@@ -52,6 +56,40 @@ def sum_terms(d: Decomposition, e: Expr) -> list[Term]:
         a, b = split
         return [Term((Part("shift", e, a=a, b=b),))]
     return terms
+
+
+def _joined(d: Decomposition, e: Op) -> Term | None:
+    """``w (x - m) - w (y - n)`` is ``w`` times one difference: summed apart, the two lose what they have in common. Of two
+    sums' logarithms, rounded in all elements alike, that of their quotient is taken (``x - m - log t - (y - n - log u)``)."""
+    terms = [t for x in e.args if d.scope.kind(x) == "M" for t in d.expand(x)]
+    common, rest = without_common(terms)
+    parts = [p for t in rest for p in t.parts]
+    if len(rest) != 2 or len(parts) != 2 or any(t.conds or t.dconds for t in rest) or any(
+            p.kind != "shift" or p.power != 1 or p.follows or p.unit or p.rest or p.true for p in parts):
+        return None
+    signs = [t.coefficient * s for t, s in zip(rest, (1, 1 if e.name == "add" else -1), strict=True)]
+    ends = [(s * q, x) for s, p in zip(signs, parts, strict=True) for q, x in flatten_sum(p.base) if _of_weights(d, x)]
+    up, down = ([x.args[0] for q, x in ends if q == side and isinstance(x, Op)] for side in (1, -1))
+    logs = {x for _, x in ends} if len(ends) == 2 and len(up) == len(down) == 1 else set()
+
+    def total(side: str) -> Expr:
+        terms = []
+        for s, p in zip(signs, parts, strict=True):
+            x = [a for a in flatten_sum(getattr(p, side)) if a[1] not in logs]
+            terms += [Term((Part("x", _signed(x, e.dtype) if logs else getattr(p, side)),), s)] if x else []
+        out = spell(terms, e.dtype)
+        return op("add", out, op("log", op("div", *up, *down))) if logs and side != "a" else out
+
+    return merged(Term((*common, Part("shift", total("base"), a=total("a"), b=total("b")))))
+
+
+def _of_weights(d: Decomposition, e: Expr) -> bool:
+    """Is it the logarithm of weights of which one is 1 and none is more: of a number between 1 and the row's length?"""
+    if not isinstance(e, Op) or e.name != "log" or not isinstance(e.args[0], Ref):
+        return False
+    r = d.ranges.reductions.get(e.args[0].name)
+    return r is not None and r.reducer.kind == "sum" and isinstance(r.expr, Op) and r.expr.name == "exp" and sign_along(
+        d, r.expr.args[0]) < 0
 
 
 def _measured(d: Decomposition, e: Expr, terms: list[Term]) -> Term | None:
