@@ -1,4 +1,4 @@
-"""Divergences of softmaxes against float64, kind by kind of rows: that agree, hide, are far from 0 or hold one element."""
+"""Divergences and moments of softmaxes against float64, kind by kind of rows: that agree, hide, are far from 0 or hold one element."""
 
 from __future__ import annotations
 
@@ -26,6 +26,15 @@ def of_logarithms(s: Tensor, t: Tensor) -> Tensor:
     return F.kl_div(F.log_softmax(s, -1), F.log_softmax(t, -1), reduction="none", log_target=True).sum(-1)
 
 
+def renyi(s: Tensor, t: Tensor) -> Tensor:
+    return torch.logsumexp(2.5 * F.log_softmax(t, -1), -1) / -1.5
+
+
+def skewed(s: Tensor, t: Tensor) -> Tensor:
+    p = F.softmax(t, -1)
+    return (p * (s - (p * s).sum(-1, keepdim=True)) ** 3).sum(-1)
+
+
 def rows() -> tuple[Tensor, Tensor]:
     """[kind, 16, 500]"""
     draw = torch.Generator().manual_seed(0)
@@ -43,7 +52,7 @@ def rows() -> tuple[Tensor, Tensor]:
     return s, t
 
 
-@pytest.mark.parametrize("loss", [distilled, tempered, of_logarithms])
+@pytest.mark.parametrize("loss", [distilled, tempered, of_logarithms, renyi, skewed])
 def test_each_kind_is_within_the_rule(loss: Callable[[Tensor, Tensor], Tensor]) -> None:
     s, t = rows()
     compiled = redfuser.compile(loss, (s, t), target="cpu", fallback="error")

@@ -23,7 +23,8 @@ from tests.partition.helpers import execute, flat, partitioned
 from tests.partition.test_spellings import errors
 
 CHECKED = ("read_where_another_is_best", "nll_gather", "quiet_softmax_by_zero", "weights_used_three_times", "argmax_router",
-           "guarded_maximum", "variance_of_what_counts", "distillation", "entropy_by_xlogy")
+           "guarded_maximum", "variance_of_what_counts", "distillation", "entropy_by_xlogy",
+           "renyi_entropy", "fourth_moment_of_weights")
 """Rows whose certificate is checked: shapes of state that no row of the text corpus has."""
 
 COMPILED = ("cross_entropy", "loss_of_the_best", "switch_router", "one_hot_loss")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from redfuser.acrf.derive.bounds import gaps, maximum_in, only_counted, unclamped
+from redfuser.acrf.derive.bounds import gaps, maximum_in, only_counted
 from redfuser.acrf.derive.decomposition import Conds, Decomposition, monomial_kind, split_linear
 from redfuser.acrf.expr import Cast, Const, Expr, Op, Ref, map_children, walk
-from redfuser.acrf.facts.guards import unguarded
+from redfuser.acrf.facts.guards import unclamped, unguarded
 from redfuser.acrf.facts.normal import Poly, add, spread
 
 FAR = 1e20
@@ -85,7 +85,7 @@ def _attains_one(d: Decomposition, e: Expr, conds: Conds, which: Callable[[Expr]
         case Op(name="select", args=(k, Const(value=0.0), x)):
             return _attains_one(d, x, (*conds, (k, False)), which)
         case Op(name="exp" | "exp2", args=(arg,)):
-            arg = unclamped(d, which(d.scope.resolve(arg)))
+            arg = unclamped(which(d.scope.resolve(arg)))
             split, found = split_linear(d.scope, spread(arg)), maximum_in(d, arg, conds)
             if split is None:
                 return False

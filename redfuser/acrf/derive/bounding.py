@@ -11,7 +11,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from redfuser.acrf.cascade import Reduce, Reducer
-from redfuser.acrf.derive.bounds import divisor, follows_maximum, maximum_in, proved_below_zero
+from redfuser.acrf.derive.bounds import divisor, follows_maximum, maximum_in, of_weights, proved_below_zero
 from redfuser.acrf.derive.decomposition import Conds, Decomposition, Part, Term, split_linear, where, without_constant
 from redfuser.acrf.derive.derivation import F1, Derivation, Value
 from redfuser.acrf.derive.deviation import spans
@@ -19,6 +19,7 @@ from redfuser.acrf.derive.functions import exponential
 from redfuser.acrf.derive.indicator import data_only, moving
 from redfuser.acrf.derive.plain import derive_plain
 from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Const, Expr, Op, Ref, children, op, refs_of, walk
+from redfuser.acrf.facts.guards import unclamped
 from redfuser.acrf.facts.normal import Poly, add, from_poly, number, product
 from redfuser.acrf.facts.ranges import Interval
 from redfuser.acrf.state import Condition
@@ -105,7 +106,8 @@ def in_units(work: Derivation, r: Reduce, d: Decomposition, t: Term, squares: Ca
     for at, p in enumerate(t.parts):
         if p.kind != "shift" or p.follows or p.unit is not None or p.a is None or p.b is None:
             continue
-        over = [(i, divisor(q)) for i, q in enumerate(t.parts) if q.kind == "d" and divisor(q).power < 0]
+        over = [(i, divisor(q)) for i, q in enumerate(t.parts)
+                if q.kind == "d" and divisor(q).power < 0 and not of_weights(d, q.base)]
         span = next((q.base for _, q in over if spans(d, q.base, op("add", p.a, p.b), t.conds)
                      and not _of_squares(work, q.base)), None)
         if not over or (span is None and p.power < 3):
@@ -263,8 +265,10 @@ def _about_maximum(d: Decomposition, p: Part, split: tuple[Poly, Poly], conds: C
     """``exp(A - m + B)`` as ``exp(A - m)``, at most 1 in every segment, and ``exp(B)``, which is applied once: while the row
     is reduced, B (a sum, say) may be far from its final value."""
     assert isinstance(p.base, Op)
-    top = maximum_in(d, d.scope.resolve(p.base.args[0]), conds)
-    if top is None or top[0] not in split[1] or len(split[1]) == 1 or proved_below_zero(d, p.base.args[0], conds):
+    whole = d.scope.resolve(p.base.args[0])
+    top = maximum_in(d, whole, conds)
+    if top is None or top[0] not in split[1] or len(split[1]) == 1 or any(
+            proved_below_zero(d, x, conds) for x in (p.base.args[0], unclamped(whole))):
         return [p]
     e, lead = p.base, {top[0]: top[1]}
     rest = from_poly(add(split[1], lead, -1), e.dtype)

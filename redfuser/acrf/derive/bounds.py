@@ -22,10 +22,10 @@ from redfuser.acrf.derive.decomposition import (
 )
 from redfuser.acrf.derive.derivation import Derivation
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Ref, children, map_children, walk
-from redfuser.acrf.facts.guards import unguarded
+from redfuser.acrf.facts.guards import unclamped, unguarded
 from redfuser.acrf.facts.normal import Mono, Poly, add, multiply, scale, spread, to_poly
 from redfuser.acrf.state import Condition, Refuse
-from redfuser.dtypes import LARGEST, widens
+from redfuser.dtypes import widens
 
 
 def decided(d: Decomposition, e: Op, x: Expr, y: Expr) -> Expr | None:
@@ -128,7 +128,7 @@ def follows_maximum(d: Decomposition, p: Part, conds: Conds) -> bool:
 def _follows(d: Decomposition, e: Expr, conds: Conds) -> bool:
     if not (isinstance(e, Op) and e.name in ("exp", "exp2")):
         return False
-    return proved_below_zero(d, e.args[0], conds) or maximum_in(d, unclamped(d, d.scope.resolve(e.args[0])), conds) is not None
+    return proved_below_zero(d, e.args[0], conds) or maximum_in(d, unclamped(d.scope.resolve(e.args[0])), conds) is not None
 
 
 def _moving_factors(d: Decomposition, e: Expr) -> Iterator[Expr]:
@@ -181,16 +181,6 @@ def _narrow(e: Expr) -> Expr:
     return map_children(e, _narrow) if isinstance(e, Op) and e.name in ("add", "sub", "neg") else e
 
 
-def unclamped(d: Decomposition, e: Expr) -> Expr:
-    """Without clamps at the largest finite number, which change infinities only."""
-    if isinstance(e, Op) and e.name in ("min", "max"):
-        for value, limit in (e.args, e.args[::-1]):
-            v = constant_of(limit)
-            if v is not None and abs(v) >= LARGEST[e.dtype] and (v > 0) == (e.name == "min"):
-                return unclamped(d, value)
-    return map_children(e, lambda x: unclamped(d, x))
-
-
 def proved_below_zero(d: Decomposition, arg: Expr, conds: Conds) -> bool:
     """Proved: arg is a sum of c * (A - m) with c >= 0 and m the maximum of A, and of c * (m - A) with m its minimum."""
     split = split_linear(d.scope, spread(arg))
@@ -207,6 +197,13 @@ def sign_along(d: Decomposition, e: Expr) -> int:
             d.conditions.append(Condition(f"{e} {'>=' if side > 0 else '<='} 0", "interval", "by the extremum in it"))
             return side
     return 0
+
+
+def of_weights(d: Decomposition, e: Expr) -> bool:
+    """Is it a sum of weights of which one is 1 and none is more: a number between 1 and the row's length?"""
+    r = d.ranges.reductions.get(e.name) if isinstance(e, Ref) else None
+    return r is not None and r.reducer.kind == "sum" and isinstance(r.expr, Op) and r.expr.name == "exp" and sign_along(
+        d, r.expr.args[0]) < 0
 
 
 def _covered(d: Decomposition, whole: Poly, results: tuple[Mono, ...], conds: Conds) -> bool:

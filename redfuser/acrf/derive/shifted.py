@@ -23,6 +23,7 @@ from redfuser.acrf.derive.finite import note
 from redfuser.acrf.derive.running import Running
 from redfuser.acrf.expr import Const, Expr, Op, Ref, children, map_children, op, walk
 from redfuser.acrf.facts.algebra import INF
+from redfuser.acrf.facts.guards import unclamped
 from redfuser.acrf.facts.normal import Mono, Poly, equal, from_poly, number, product, to_poly
 
 Follows = tuple[tuple[Expr, Fraction], ...]
@@ -130,6 +131,8 @@ class References(Running):
         bodies = self.scope.definitions if last else self.scope.definitions | self.moved
         if isinstance(e, Ref) and not e.indices and e.name in bodies:
             body = bodies[e.name]
+            if not last and isinstance(inner := unclamped(body), Ref) and inner.name in self.moved:
+                return self._opened(inner)  # a guard by hand: the maximum of the data alone has its own
             return self._opened(body, last) if isinstance(body, Op) and body.name in ("add", "sub", "neg") else e
         return map_children(e, lambda k: self._opened(k, last)) if isinstance(e, Op) and e.name in ("add", "sub", "neg") else e
 
@@ -167,7 +170,7 @@ class References(Running):
             if q == 1 and isinstance(h, Op) and h.name == p.base.name and split is not None:
                 a = from_poly(split[0], p.base.args[0].dtype)
                 want = Op(p.base.name, (op("add", a, self.level(h.args[0], other)),), p.base.dtype)
-                same = isinstance(e, Op) and equal(e.args[0], want.args[0])
+                same = isinstance(e, Op) and any(equal(x, want.args[0]) for x in (e.args[0], unclamped(e.args[0])))
         if want is None or same:
             want, other = e, mine
         for g in other:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from redfuser.acrf.derive.bounds import sign_along
+from redfuser.acrf.derive.bounds import of_weights
 from redfuser.acrf.derive.decomposition import Decomposition, Part, Term, merged, spell, split_sum, without_common
 from redfuser.acrf.derive.deviation import spans
-from redfuser.acrf.expr import Const, Expr, Op, Ref, op
+from redfuser.acrf.expr import Const, Expr, Op, op
 from redfuser.acrf.facts.normal import product
 from redfuser.acrf.state import Condition
 
@@ -68,8 +68,9 @@ def _joined(d: Decomposition, e: Op) -> Term | None:
             p.kind != "shift" or p.power != 1 or p.follows or p.unit or p.rest or p.true for p in parts):
         return None
     signs = [t.coefficient * s for t, s in zip(rest, (1, 1 if e.name == "add" else -1), strict=True)]
-    ends = [(s * q, x) for s, p in zip(signs, parts, strict=True) for q, x in flatten_sum(p.base) if _of_weights(d, x)]
-    up, down = ([x.args[0] for q, x in ends if q == side and isinstance(x, Op)] for side in (1, -1))
+    ends = [(s * q, x) for s, p in zip(signs, parts, strict=True) for q, x in flatten_sum(p.base)
+            if isinstance(x, Op) and x.name == "log" and of_weights(d, x.args[0])]
+    up, down = ([x.args[0] for q, x in ends if q == side] for side in (1, -1))
     logs = {x for _, x in ends} if len(ends) == 2 and len(up) == len(down) == 1 else set()
 
     def total(side: str) -> Expr:
@@ -81,15 +82,6 @@ def _joined(d: Decomposition, e: Op) -> Term | None:
         return op("add", out, op("log", op("div", *up, *down))) if logs and side != "a" else out
 
     return merged(Term((*common, Part("shift", total("base"), a=total("a"), b=total("b")))))
-
-
-def _of_weights(d: Decomposition, e: Expr) -> bool:
-    """Is it the logarithm of weights of which one is 1 and none is more: of a number between 1 and the row's length?"""
-    if not isinstance(e, Op) or e.name != "log" or not isinstance(e.args[0], Ref):
-        return False
-    r = d.ranges.reductions.get(e.args[0].name)
-    return r is not None and r.reducer.kind == "sum" and isinstance(r.expr, Op) and r.expr.name == "exp" and sign_along(
-        d, r.expr.args[0]) < 0
 
 
 def _measured(d: Decomposition, e: Expr, terms: list[Term]) -> Term | None:

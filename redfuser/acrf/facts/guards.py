@@ -1,8 +1,9 @@
-"""Guards written by hand: a choice of 0 where a result is infinite or NaN."""
+"""Guards written by hand: a choice of 0 where a result is infinite or NaN, and a clamp of it."""
 
 from __future__ import annotations
 
-from redfuser.acrf.expr import FLOATS, Const, Expr, Op, op
+from redfuser.acrf.expr import FLOATS, Const, Expr, Op, map_children, op
+from redfuser.dtypes import LARGEST
 
 INF = float("inf")
 
@@ -17,6 +18,16 @@ def above(e: Expr) -> Expr:
     has guards of its own."""
     x, at_top = _guarded(e)
     return e if x is e else x if at_top else Op("select", (op("eq", x, Const(INF, x.dtype)), Const(0.0, x.dtype), x), x.dtype)
+
+
+def unclamped(e: Expr) -> Expr:
+    """Without clamps at the largest finite number, which change infinities only."""
+    if isinstance(e, Op) and e.name in ("min", "max"):
+        for value, limit in (e.args, e.args[::-1]):
+            sign, limit = (-1, limit.args[0]) if isinstance(limit, Op) and limit.name == "neg" else (1, limit)
+            if isinstance(limit, Const) and sign * limit.value * (1 if e.name == "min" else -1) >= LARGEST[e.dtype]:
+                return unclamped(value)
+    return map_children(e, unclamped)
 
 
 def _guarded(e: Expr) -> tuple[Expr, bool]:
