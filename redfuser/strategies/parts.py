@@ -194,15 +194,18 @@ class Parts:
         factors = [e for s in self.post for b in self.factors.get(s.name, ()) for e in b.exprs]
         return {r for e in (*(s.expr for s in self.post), *factors) for r in refs_of(e)}
 
-    def row_free(self, needed: set[str]) -> tuple[Block, ...]:
-        """Finalize and epilogue blocks, without those that nothing needs."""
-        late = self._late()
-        stmts: list[tuple[Role, Stmt]] = [("finalize", f) for f in self.finalize]
+    def row_free(self, needed: set[str], body: tuple[Block, ...] = ()) -> tuple[Block, ...]:
+        """Finalize and epilogue blocks, without those that nothing needs, behind what they read of producers without the r-axis
+        that ``body`` does not have."""
+        late, made = self._late(), {n for b in body for n in b.names}
+        again = [p for p in self.producers if not self._on_row(p) and not set(p.names) & made]
+        stmts: list[tuple[Role, Stmt]] = [*(("epilogue", p) for p in again), *(("finalize", f) for f in self.finalize)]
         stmts += [("epilogue", p) for p in self.post if not set(p.names) & late]
-        live, keep = set(needed), []
+        live, read, keep = set(needed), set[str](), []
         for role, s in reversed(stmts):
-            if set(s.names) & live:
+            if set(s.names) & (read if s in again else live):
                 live |= refs_of(s.expr)
+                read |= refs_of(s.expr)
                 keep.append(_stmt_block(s, role))
         return tuple(reversed(keep))
 

@@ -59,7 +59,7 @@ def realise(fused: Fused, strategy: Strategy, splits: int = 1, segment: int | No
         alone = parts.kernel(cascade.name, "map", maps, parts.outputs(cascade.outputs), init=(), body=(), tail=maps)
         return Program(fused, strategy, 1, (alone,), cascade.axes, (), segment)
     body = parts.body()
-    tail = parts.row_free(parts.needed_for_post() | set(cascade.outputs)) + parts.over_row(again=strategy == "single")
+    tail = parts.row_free(parts.needed_for_post() | set(cascade.outputs), body) + parts.over_row(again=strategy == "single")
     kernel = parts.kernel(cascade.name, strategy, (*body, *tail), parts.outputs(cascade.outputs),
                           init=parts.init(), body=body, tail=tail)
     return Program(fused, strategy, 1, (kernel,), cascade.axes, (), segment)
