@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from redfuser.target import Target
 
+FEW = 64
+"""Points of an axis that are columns, if the other is longer: a matrix unit takes columns by the eight, rows by the sixty-four.
+8 x 14336 results of two products 4096 deep take 80 us on an H200 with their 8 rows padded to 128, and 59 as columns."""
 HELD = 512
 """Columns that the warp groups of a block can accumulate; more are shared by blocks."""
 MAKING = 128

@@ -1,8 +1,9 @@
 """Which convolutions are worth laying out with channels last, and what an order of a tensor goes through.
 
 Only convolutions that meet others through operations that keep an order, or that lie between permutations of the program: any
-other by itself trades a layout for another. Grouped ones too, which take two to six times as long row by row. In float32 only those that compute no worse so (decision 0023): a
-library may take TF32 in one order and float32 in the other, where few channels are summed.
+other by itself trades a layout for another. Grouped ones too, which take two to six times as long row by row. In float32 only
+those that compute no worse so (decision 0023): a library may take TF32 in one order and float32 in the other, where few
+channels are summed.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from redfuser.acrf.expr import NARROW, Cast, Const, Expr, Index, Load, Op, Ref, indices_of, walk
 from redfuser.errors import LoweringError
+from redfuser.outline import FEW
 from redfuser.strategies.program import Block, Kernel
 from redfuser.tensorize.algebra import factors
 
@@ -142,6 +143,9 @@ def _product_column(kernel: Kernel, segment: str, extents: dict[str, int]) -> st
     apart = [{a for left, right in (pair, pair[::-1]) for a in right - left if left - right - {segment}} for pair in pairs]
     found = [a for a in kernel.grid if apart and all(a in some for some in apart) and extents[a] >= SHORT]
     stored = [a for b in (*kernel.body, *kernel.tail) for a in b.axes if a in found]
+    both = sorted((a for a in kernel.grid if apart and all(a in some for some in apart)), key=lambda a: extents[a])
+    if len(both) == 2 and extents[both[0]] <= FEW < extents[both[1]]:
+        return both[0]
     return stored[-1] if stored else None  # neighbours in the result are neighbours in a tile
 
 

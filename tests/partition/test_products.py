@@ -50,6 +50,16 @@ def test_what_a_library_does_itself_is_left_to_it_and_so_are_small_products() ->
     assert not products(lambda x: F.gelu(F.conv2d(x, torch.randn(256, 64, 3, 3).to(HALF))), torch.randn(8, 64, 66, 66).to(HALF))
 
 
+def test_few_rows_are_columns_and_the_gates_matrices_are_read_once() -> None:
+    """A step of decoding: two matrices are all that is read; one product of as few tiles is shared out by a library."""
+    few, gate, up = (torch.empty(*s, dtype=HALF) for s in ((8, 2048), (8192, 2048), (8192, 2048)))
+    (text,) = products(lambda x, g, u: F.silu(F.linear(x, g)) * F.linear(x, u), few, gate, up)
+    assert text.count("sum[l]") == 2
+    assert not products(lambda x, g: F.gelu(F.linear(x, g)), few, gate)
+    wide = torch.empty(18944, 2048, dtype=HALF)  # 148 tiles: sixteen of them by themselves
+    assert not any("sum[" in text for text in products(lambda x, g, u: F.silu(F.linear(x, g)) * F.linear(x, u), few, wide, wide))
+
+
 def test_products_of_float32_are_the_librarys() -> None:
     """Matrix units round it, and sixty-four columns walked by the cores took 2.4 ms where a library's product takes .04."""
     x, w, t = torch.empty(16, 4096, 256), torch.empty(16, 256, 64), torch.empty(16, 4096, 1)
