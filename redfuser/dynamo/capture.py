@@ -28,6 +28,7 @@ from redfuser.dynamo import foreign
 from redfuser.dynamo.key import attribute
 from redfuser.dynamo.recipe import GivenBack, Out, Recipe
 from redfuser.frontend.levels import undone
+from redfuser.frontend.program import module_of
 from redfuser.frontend.training import RANDOM, drawn
 
 MODES = ("_set_grad_enabled", "_enter_inference_mode", "_exit_inference_mode", "_enter_autocast", "_exit_autocast")
@@ -265,8 +266,7 @@ def _without_effects(gm: fx.GraphModule, names: Sequence[fx.Node], given: Sequen
         else:
             made = graph.create_node(node.op, node.target, fx.node.map_arg(node.args, mapped),
                                      fx.node.map_arg(node.kwargs, mapped))
-            if "stack_trace" in node.meta:
-                made.meta["stack_trace"] = node.meta["stack_trace"]
+            made.meta = {"stack_trace": node.meta.get("stack_trace"), "nn_module_stack": {"": (module_of(node), "")}}
             copies[node] = made
     graph.output((*(copies[b] for b in bases), *(inputs[i] for i in changed)))
     return fx.GraphModule(gm, graph)

@@ -109,16 +109,25 @@ Origin = Callable[[str], tuple[str, str]]
 
 def provenance_of(node: fx.Node, origin: Origin | None = None) -> Provenance:
     """The operator, the innermost line of the user's own code, and the module."""
-    stack = list((node.meta.get("nn_module_stack") or {"": ("", "")}).values())
     if origin is not None:
-        return Provenance(*origin(stack[-1][0]))
+        return Provenance(*origin(_path(node)))
     target = str(node.target) if node.op == "call_function" else node.op
     frames = re.findall(r'File "([^"]+)", line (\d+), in .*(?:\n    (.+))?', node.meta.get("stack_trace") or "")
     own = [f for f in frames if not any(p in f[0].replace("\\", "/") for p in ("/torch/", "/redfuser/frontend/"))]
     if not own:
-        return Provenance(target, "", module=str(stack[-1][0]))
+        return Provenance(target, "", module=module_of(node))
     path, line, code = own[-1]
-    return Provenance(target, f"{path.replace(chr(92), '/').rsplit('/', 1)[-1]}:{line}", code.strip(), str(stack[-1][0]))
+    return Provenance(target, f"{path.replace(chr(92), '/').rsplit('/', 1)[-1]}:{line}", code.strip(), module_of(node))
+
+
+def module_of(node: fx.Node) -> str:
+    """The path of the module that ran it: ``layers.0.norm``, also where torch.compile says ``L['self'].layers.0.norm``. In
+    signs that a file of torch.export holds."""
+    return re.sub(r"[^\w.@]", "_", re.sub(r"^[LG]\['\w+'\]\.?", "", _path(node)))
+
+
+def _path(node: fx.Node) -> str:
+    return str(list((node.meta.get("nn_module_stack") or {"": ("", "")}).values())[-1][0])
 
 
 def check_signature(program: ExportedProgram) -> None:

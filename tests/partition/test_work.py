@@ -73,6 +73,29 @@ def test_stages_are_given_more_work_than_an_unrolled_loop():
     assert loop.allowed == WHOLE and len({id(u.lifted) for u in loop.graph.units if u.reducing}) > 6
 
 
+def test_a_graph_of_torch_compile_is_given_what_its_model_exported_is(tmp_path):
+    """Modules keep their names through the capture and the file that the compile process reads, whatever they are called."""
+    from redfuser.dynamo.capture import capture
+    from redfuser.dynamo.compiler import _write
+
+    x, found = torch.randn(6, 8), []
+    model = Stages()
+    model.norms.add_module("odd,(; name", torch.nn.LayerNorm(4))
+    model.steps.add_module("last", torch.nn.Linear(4, 4))
+
+    def backend(gm, inputs):
+        _write(capture(gm, inputs).program, tmp_path / "graph.pt2")
+        found.append(Partitioner(import_model(torch.export.load(tmp_path / "graph.pt2"))))
+        return gm.forward
+
+    torch._dynamo.reset()
+    with torch.no_grad():
+        torch.compile(model, backend=backend)(x)
+    torch._dynamo.reset()
+    assert found[0].allowed == Partitioner(import_model(model, (x,))).allowed == WHOLE + 9 * MODULE
+    assert {u.provenance.module for u in found[0].graph.units} >= {"norms.0", "norms.3", "steps.1", "norms.odd____name"}
+
+
 def test_a_norm_without_work_left_is_a_loss():
     """One operation that is a whole cascade counts among the cascades of the model."""
     imported = import_model(Stages(), (torch.randn(6, 8),))
