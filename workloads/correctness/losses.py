@@ -141,6 +141,16 @@ def programs() -> Iterator[Program]:
     yield Program("softmax", "f32 4x7x65 middle axis", lambda x: torch.softmax(x, 1), (In("x", (4, 65, 7), "f32", scale=3.0),))
 
 
+def renyi(x: Tensor) -> Tensor:
+    return -torch.logsumexp(2.5 * F.log_softmax(x.float(), -1), -1) / 1.5
+
+
+def third_moment(x: Tensor) -> Tensor:
+    p = torch.softmax(x.float(), -1)
+    mean = (p * x).sum(-1, keepdim=True)
+    return (p * (x - mean) ** 3).sum(-1)
+
+
 def rows() -> Iterator[Program]:
     for dtype in ("f16", "bf16", "f32"):
         for what, fn in ROWWISE.items():
@@ -158,3 +168,5 @@ def rows() -> Iterator[Program]:
         for what, fn in (("divergence", divergence), ("divergence of torch", divergence_of_torch)):
             yield Program("losses", f"{dtype} 7x333 {what}", fn,
                           (In("x", (7, 333), dtype, scale=2.0), In("z", (7, 333), dtype, scale=2.0)))
+        for what, fn in (("renyi", renyi), ("third moment", third_moment)):
+            yield Program("entropy", f"{dtype} 7x333 {what}", fn, (In("x", (7, 333), dtype, scale=2.0),))

@@ -79,6 +79,33 @@ def scaled_gate(h: Tensor, w: Tensor, v: Tensor) -> Tensor:
     return F.silu(F.linear(n, w)) * F.linear(n, v)
 
 
+def gate(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+    return F.silu(F.linear(x, w)) * F.linear(x, v)
+
+
+def with_bias(x: Tensor, w: Tensor, bias: Tensor) -> Tensor:
+    return F.gelu(F.linear(x, w, bias), approximate="tanh")
+
+
+def one_head(x: Tensor, y: Tensor, w: Tensor, v: Tensor) -> Tensor:
+    """With the projections of its queries and results, which its kernel leaves alone."""
+    p = torch.softmax(F.linear(x, w) @ y.mT * x.shape[-1] ** -0.5, -1)
+    return F.linear(p @ y, v)
+
+
+def few() -> Iterator[Program]:
+    """Few rows, which are columns of their matrices' tiles."""
+    for dtype in ("bf16", "f16"):
+        for m, k, n in ((3, 1032, 8200), (40, 520, 6200), (64, 264, 1528)):
+            ins = (In("x", (m, k), dtype), *(In(name, (n, k), dtype, "weight", k ** -0.5) for name in "wv"))
+            yield Program("product", f"{dtype} {m}x{k}x{n} gate", gate, ins)
+        ins = (In("x", (17, 520), dtype), In("w", (8460, 520), dtype, "weight", 520 ** -0.5), In("bias", (8460,), dtype))
+        yield Program("product", f"{dtype} 17x520x8460 bias_gelu", with_bias, ins)
+        ins = (In("x", (4, 1300, 32), dtype), In("y", (4, 250, 32), dtype),
+               *(In(n, (32, 32), dtype, "weight", 0.2) for n in "wv"))
+        yield Program("product", f"{dtype} 4x1300x250 one_head", one_head, ins)
+
+
 def chains() -> Iterator[Program]:
     """Norms between products that fill a machine: a row written with its squares, and a scale behind the sums."""
     for dtype in ("bf16", "f16"):
@@ -135,3 +162,4 @@ def programs() -> Iterator[Program]:
     yield from eight()
     yield from alternate(weights(), 1)
     yield from chains()
+    yield from few()
