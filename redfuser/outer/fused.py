@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from redfuser.outer.moving import view_text
-from redfuser.outer.pointwise import RULES, UNARY, convolution, reduced_axes, trailing
+from redfuser.outer.pointwise import RULES, UNARY, batch_norm, convolution, reduced_axes, trailing
 from redfuser.outer.scope import HALF, Scope, is_float, literal, scalar, shape_text
 from redfuser.tvm_compat import dtype_of, op_name, permute_axes, prim_int, relax, shape_of
 
@@ -75,6 +75,8 @@ def _narrowed(s: Scope, call: Any) -> str | None:
     if op_name(call) != "astype" or dtype_of(call) not in HALF:
         return None
     half = dtype_of(call)
+    if isinstance(s.value(call.args[0]), relax.TupleGetItem):
+        return _batch_norm(s, call.args[0], half)
     inner = _absorb(s, call.args[0], "matmul", "add", "nn.conv1d", "nn.conv2d", "nn.conv3d", *_OWN_ACCUMULATION)
     if inner is None or dtype_of(inner) != "float32":
         return None
@@ -94,6 +96,17 @@ def _narrowed(s: Scope, call: Any) -> str | None:
     if op_name(inner) in ("sum", "mean") and not reduced_axes(inner):
         return None
     return RULES[op_name(inner)](view, inner)
+
+
+def _batch_norm(s: Scope, expr: Any, half: str) -> str | None:
+    """F.batch_norm on half operands, by statistics that are given."""
+    item = s.value(expr)
+    call = _absorb(s, item.tuple_value, "nn.batch_norm") if s.once(expr) and item.index == 0 else None
+    view = _Narrow(s, half)
+    if call is None or any(view.narrow(a) is None for a, used in zip(call.args, (
+            True, call.attrs.scale, call.attrs.center, True, True), strict=True) if used):
+        return None
+    return batch_norm(view, call)
 
 
 def _norm(view: _Narrow, c: Any) -> str | None:

@@ -167,13 +167,18 @@ def _group_norm(s: Scope, c: Any) -> str:
 
 
 def _batch_norm(s: Scope, c: Any) -> str:
+    return f"({batch_norm(s, c)}, {s.tensor(c.args[3])}, {s.tensor(c.args[4])})"
+
+
+def batch_norm(s: Scope, c: Any) -> str:
+    """Its first result."""
     axis, last = int(c.attrs.axis), len(shape_of(c.args[0])) - 1
     if axis not in (1, last) or bool(c.attrs.training):
         raise NotImplementedError("batch_norm in training, or with channels elsewhere than on axis 1 or the last")
-    x, w, b, mean, var = (s.tensor(a) for a in c.args)
-    weight, bias = (w if c.attrs.scale else "None"), (b if c.attrs.center else "None")
+    x, mean, var = (s.tensor(c.args[i]) for i in (0, 3, 4))
+    weight, bias = (s.tensor(c.args[i]) if used else "None" for i, used in ((1, c.attrs.scale), (2, c.attrs.center)))
     given, back = ("", "") if axis == 1 else (".movedim(-1, 1)", ".movedim(1, -1)")
-    return f"(F.batch_norm({x}{given}, {mean}, {var}, {weight}, {bias}, eps={float(c.attrs.epsilon)!r}){back}, {mean}, {var})"
+    return f"F.batch_norm({x}{given}, {mean}, {var}, {weight}, {bias}, eps={float(c.attrs.epsilon)!r}){back}"
 
 
 def convolution(s: Scope, c: Any, bias: str = "", operands: tuple[str, str] | None = None) -> str:

@@ -113,7 +113,7 @@ class Legaliser:
         return Lifted(params, lifted.axes, tuple(rename_loads(s, rename_, values) for s in lifted.stmts), lifted.outputs)
 
 
-FEW, LARGE = 8, 1 << 24
+FEW, LARGE = 8, 1 << 20
 """Elements of a sum that is written out, at most, and of what it is a sum of, at least: what some experts made of tokens."""
 
 

@@ -88,6 +88,8 @@ OPS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "padding": (lambda x: (F.pad(x, (1, 0), value=float("-inf")), F.pad(x, (1, 1), mode="reflect")), (X,)),
     "windows": (lambda x: (F.max_pool2d(x, 3, 2, 1), F.avg_pool2d(x, 2), F.adaptive_avg_pool2d(x, 1)), (R(2, 4, 9, 8),)),
     "batch norm": (lambda x, m, v: F.batch_norm(x, m, v), (R(2, 4, 9), R(4), R(4).abs())),
+    "half batch norm": (lambda x, m, v: (F.batch_norm(x, m, v), F.batch_norm(x, m, v, m + 1, v)),
+                        (R(2, 4, 9).half(), R(4).half(), R(4).abs().half())),
     "where": (lambda x: (torch.where(x > 0, x, 0.0), x.masked_fill(x < 0, float("-inf")), torch.where(x > 0, 1.0, -1.0)), (X,)),
     "views": (lambda x: (x.transpose(0, 1).reshape(4, 18), x.unsqueeze(1).expand(3, 2, 4, 6), x[1:, ::2, -2:]), (X,)),
     "join": (lambda x: (torch.cat([x, x.neg()], 1), torch.stack([x, x], 0), x.split(2, 1)[1], x.repeat_interleave(2, 1)), (X,)),
@@ -113,6 +115,13 @@ OPS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
 def test_spelling(name: str) -> None:
     function, args = OPS[name]
     compare(function, args, exact=False)
+
+
+def test_a_batch_norm_of_halves_is_one_call() -> None:
+    """It was seven: each operand widened, and the result rounded, by kernels of their own."""
+    m = torch.nn.BatchNorm2d(4).half().eval()
+    graph = compare(m, (R(2, 4, 5, 6).half(),))
+    assert graph.calls == {"F.batch_norm": 1} and ".to(" not in graph.source
 
 
 def test_every_operator_of_the_normal_form_is_spelled_and_no_other() -> None:
