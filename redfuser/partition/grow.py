@@ -38,14 +38,16 @@ class Growth:
 class Grower(Asking):
     """Finds every cascade of a graph. Units of a ``banned`` pair must not share a cascade, and ``barred`` units start none:
     the algebra, or what makes kernels, refused them before. ``worth``: what a region must be to be kept; ``taken``: regions of
-    this graph that are found; what they write is read as they write it."""
+    this graph that are found; what they write is read as they write it. unshared: maps in front of a row are left out where
+    others read them too."""
 
     def __init__(self, graph: Graph, banned: frozenset[frozenset[int]] = frozenset(), barred: frozenset[int] = frozenset(),
                  verdicts: dict[object, Reject | None] | None = None, work: Work | None = None,
                  drafts: dict[tuple[Units, Node], Draft | Reject] | None = None, worth: judge.Question = judge.worth,
-                 taken: Sequence[Draft] = ()) -> None:
+                 taken: Sequence[Draft] = (), unshared: bool = False) -> None:
         super().__init__(banned, frozenset(n for d in taken for n in hiding(d.units)), work, verdicts, drafts)
-        self.graph, self.barred, self.worth = graph, barred, worth
+        self.graph, self.barred, self.worth, self.unshared = graph, barred, worth, unshared
+        self.apart = [] if worth is judge.worth else [u for u in graph.units if u.reducing and contracts(u)]
         self.near = Around(graph)
         self.growth = Growth()
         self.wanted: set[Node] = set()
@@ -96,7 +98,7 @@ class Grower(Asking):
     def cascade(self, seed: Unit) -> Draft | None:
         node = last(seed)
         lead = node.lead or node
-        excluded: set[Unit] = set()
+        excluded: set[Unit] = set(self.apart)
         while True:
             self.steps.clear()
             start = self.weighed(frozenset({seed}), lead, excluded)
@@ -306,7 +308,8 @@ class Grower(Asking):
                     continue
                 if u.piecewise or (self.near.library_epilogue(u) and not ends) or self.near.tears(u, units):
                     continue
-                if reused == "everywhere" or (reused and not scales(u)):
+                if reused == "everywhere" or (reused and not scales(u)) or (self.unshared and any(
+                        c not in units for c in u.consumers)):
                     continue
                 if best is None or u.index > best.index:
                     best = u

@@ -11,7 +11,7 @@ of its own: torch has views for it, a group reads through it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -90,8 +90,7 @@ class MapGrower:
         left = self.live([*self.found, d])
         spared = self.needed - left
         gone = [u for u in self.graph.units if u.var in spared or u in units]
-        calls = sum(launches(u) and not rounds(u) for u in gone)  # of torch, where one operation was imported as several
-        if max(calls, len(operations(gone))) < LEAST and not any(meets_row(u, self.work.machine.broad) for u in units):
+        if replaced(gone) < LEAST and not any(meets_row(u, self.work.machine.broad) for u in units):
             return
         self.keep(d, units, left)
 
@@ -242,6 +241,11 @@ def meets_row(u: Unit, large: int) -> bool:
     out = u.results[0]
     rows = [n for n in u.args if n.shape != out.shape and n.shape[-1:] == out.shape[-1:] == (prod(n.shape),)]
     return out.dtype in ("f16", "bf16") and out.bytes >= large and len(u.nodes) == len(rows) == 1 and len(u.args) == 2
+
+
+def replaced(units: Collection[Unit]) -> int:
+    """The program's operations among these, or torch's where one was imported as several (a norm: squares and a root)."""
+    return max(len(operations(units)), sum(launches(u) and not rounds(u) for u in units))
 
 
 def operations(units: Iterable[Unit]) -> set[int]:

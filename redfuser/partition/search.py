@@ -29,7 +29,7 @@ from redfuser.partition.forming import Forming
 from redfuser.partition.graph import Graph, Unit
 from redfuser.partition.grow import Grower
 from redfuser.partition.lifting import build_graph
-from redfuser.partition.maps import LEAST, MapGrower, operations
+from redfuser.partition.maps import LEAST, MapGrower, replaced
 from redfuser.partition.region import Partition, Refusal, Region, key_of
 from redfuser.partition.scans import ScanGrower, why
 from redfuser.partition.sets import Units
@@ -128,25 +128,32 @@ class Partitioner:
         return self.finish(growth.cuts, counts)
 
     def reduce_maps(self, counts: Counter[str]) -> list[Found]:
-        """The reductions that are no cascade, with the maps around them."""
-        self.graph.reset()
+        """The reductions that are no cascade, with the maps around them; where that is dearer than torch, without those in
+        front that others read too."""
         barred = self.barred | self.eager | {u.index for u in self.graph.units if u.reducing and contracts(u)}
-        grower = Grower(self.graph, frozenset(self.banned), frozenset(barred), work=self.spare, worth=judge.reduced,
-                        taken=[f.draft for f in self.accepted])
-        formed, _ = self.forms.formed([d for d in grower.run().drafts if len(operations(evaluated(d))) >= LEAST])
         found: list[Found] = []
-        for d, out in formed:
-            beside = across(d)
-            if beside and isinstance(out, Outlined):
-                out = replace(out, cascade=columns_joined(out.cascade))
-            got = self.forms.derived(out, self.forms.fuse)
-            if isinstance(got, Fused) and beside:
-                got = self.dearer(d, got) or got
-            if isinstance(out, NotFusable) or isinstance(got, NotFusable):
-                assert isinstance(got, NotFusable)
-                self.left(d, got)
-            else:
-                found.append(Found(d, out, got, numbered(stem_of(d), counts)))
+        for unshared in (False, True):
+            self.graph.reset()
+            grower = Grower(self.graph, frozenset(self.banned), frozenset(barred), work=self.spare, worth=judge.reduced,
+                            taken=[f.draft for f in (*self.accepted, *found)], unshared=unshared)
+            formed, _ = self.forms.formed([d for d in grower.run().drafts if replaced(evaluated(d)) >= LEAST])
+            left: list[tuple[Draft, NotFusable]] = []
+            for d, out in formed:
+                beside = across(d)
+                if beside and isinstance(out, Outlined):
+                    out = replace(out, cascade=columns_joined(out.cascade))
+                got = self.forms.derived(out, self.forms.fuse)
+                if isinstance(got, Fused) and beside:
+                    got = self.dearer(d, got) or got
+                if isinstance(out, NotFusable) or isinstance(got, NotFusable):
+                    assert isinstance(got, NotFusable)
+                    left.append((d, got))
+                else:
+                    found.append(Found(d, out, got, numbered(stem_of(d), counts)))
+            if unshared or not left:
+                for d, why in left:
+                    self.left(d, why)
+                break
         return found
 
     def dearer(self, d: Draft, fused: Fused) -> NotFusable | None:
