@@ -1,5 +1,6 @@
-"""Sixteen more models that nothing was tuned for: partial and interleaved rotary embeddings, parallel blocks, norms behind
-sums, windows, ALiBi, relative positions, layer scale, attention over reduced keys, experts, sinks."""
+"""Thirty-two more models that nothing was tuned for. FURTHER: partial and interleaved rotary embeddings, parallel blocks, norms
+behind sums, windows, ALiBi, relative positions, layer scale, attention over reduced keys, experts, sinks. ODDER: convolutions
+between tokens, local windows, pools, Fourier transforms, unrolled scans, conformers."""
 
 from __future__ import annotations
 
@@ -47,7 +48,34 @@ FURTHER = (
           {**ENDS, "hidden_size": 1024, "intermediate_size": 1024, "num_hidden_layers": 2, "num_attention_heads": 16,
            "num_key_value_heads": 4, "head_dim": 64, "num_local_experts": 8}, "eager", ALONE),
 )
+ODDER = (
+    Other("pvt2", "PvtV2", "pixel_values", "f16", (16, 3, 224, 224), 784, 2_392_064, {}, "eager"),
+    Other("cvt", "Cvt", "pixel_values", "f16", (16, 3, 224, 224), 800, 18_628_608, {}, "eager"),
+    Other("mobilevit", "MobileViT", "pixel_values", "f16", (16, 3, 256, 256), 1024, 2_893_824, {}, "eager"),
+    Other("levit", "Levit", "pixel_values", "f16", IMAGES, 512, 8_290_304, {}, "eager"),
+    Other("swin2", "Swinv2", "pixel_values", "f16", (16, 3, 256, 256), 1024, 27_509_760,
+          {"image_size": 256, "window_size": 8}, "eager"),
+    Other("poolformer", "PoolFormer", "pixel_values", "f16", (16, 3, 224, 224), 16, 0, {}, "eager"),
+    Other("convnext2", "ConvNextV2", "pixel_values", "f16", (16, 3, 224, 224), 784, 25_878_528, {}, "eager"),
+    Other("videomae", "VideoMAE", "pixel_values", "f16", (2, 16, 3, 224, 224), 3136, 42_467_328, {"num_hidden_layers": 6}),
+    Other("conformer", "Wav2Vec2Conformer", "input_values", "f16", (8, 80000), 1992, 47_579_136,
+          {"num_hidden_layers": 4, "apply_spec_augment": False, "position_embeddings_type": "rotary"}, "eager"),
+    Other("hubert", "Hubert", "input_values", "f16", (8, 80000), 1992, 28_704_768,
+          {"num_hidden_layers": 4, "apply_spec_augment": False}),
+    Other("albert", "Albert", "input_ids", "f16", (16, 512), 8192, 13_762_560,
+          {**ENDS, "hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 16, "num_hidden_layers": 4}),
+    Other("olmoe", "Olmoe", "input_ids", "bf16", (1, 1024), 1024, 8_388_608,
+          {**ENDS, "hidden_size": 1024, "intermediate_size": 512, "num_hidden_layers": 2,
+           "num_attention_heads": 16, "num_experts": 16}, fixed=ALONE),
+    Other("fnet", "FNet", "input_ids", "f32", (8, 512), 4096, 18_874_368, {**ENDS, "num_hidden_layers": 4}, "eager"),
+    Other("mobilebert", "MobileBert", "input_ids", "f16", (16, 384), 6144, 5_472_256,
+          {**ENDS, "num_hidden_layers": 6}, "eager"),
+    Other("mamba", "Mamba", "input_ids", "f32", (1, 64), 64, 3_342_336,
+          {**ENDS, "hidden_size": 512, "num_hidden_layers": 2}, "eager", fixed=ALONE),
+    Other("dpt", "DPT", "pixel_values", "f16", (8, 3, 384, 384), 4616, 42_467_328,
+          {"num_hidden_layers": 6, "is_hybrid": False}),
+)
 
 
 def cases() -> list[Case]:
-    return [o.case("further") for o in FURTHER]
+    return [*(o.case("further") for o in FURTHER), *(o.case("odder") for o in ODDER)]
