@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from redfuser.acrf.state import NotFusable
+from redfuser.acrf.state import Fused, NotFusable
 from redfuser.frontend import import_model
 from redfuser.partition import legalise
 from redfuser.partition.search import Partitioner
@@ -45,6 +45,30 @@ def test_what_torch_does_as_well_stays_its_call() -> None:
         imported, p = partitioned(number, (torch.tensor(1.5),))  # what it reads has no axis at all
         torch.testing.assert_close(execute(imported, p, (torch.tensor(1.5),))[0], number(torch.tensor(1.5)))
     assert not Partitioner(import_model(lambda x, y: F.mse_loss(x, y), (X, Y)), arch="cpu", maps=False).run().parts
+
+
+def test_a_norm_that_the_importer_takes_apart_is_one_reduction() -> None:
+    """Torch would run its squares, their sum and its root one by one."""
+    imported, p = partitioned(lambda x: torch.linalg.vector_norm(x, dim=-1), (X,))
+    assert len(p.maps) == 1 and not p.kept
+    torch.testing.assert_close(execute(imported, p, (X,))[0], torch.linalg.vector_norm(X, dim=-1))
+
+
+def test_a_reduction_leaves_products_and_dear_maps_that_others_read() -> None:
+    """ConvNeXt V2's norm of responses: its sum joined the product in front, or took GELU with it, and was given up; its squares
+    were then written in float32 beside GELU's results."""
+    def responses(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        h = F.gelu(F.linear(x, w))
+        return h, torch.linalg.vector_norm(h, dim=1)
+
+    def dear(fused: Fused) -> float:
+        return float("erf" in str(fused))
+
+    args = torch.randn(2, 24, 40).half(), torch.randn(48, 40).half()
+    for priced, with_gelu in ((dear, False), (lambda fused: 0.0, True)):
+        found = Partitioner(import_model(responses, args), priced=priced).run()
+        (text,) = (str(r.cascade) for r in found.maps if "sum[" in str(r.cascade))
+        assert ("erf(" in text) is with_gelu and text.count("sum[") == 1 and "relax.sum" not in found.kept
 
 
 def test_few_terms_that_lie_across_memory_are_a_map(monkeypatch: pytest.MonkeyPatch) -> None:
