@@ -22,7 +22,7 @@ def above(e: Expr) -> Expr:
 
 def unclamped(e: Expr) -> Expr:
     """Without clamps at the largest finite number, which change infinities only."""
-    if isinstance(e, Op) and e.name in ("min", "max"):
+    if isinstance(e, Op) and e.name in ("min", "max") and e.dtype in LARGEST:
         for value, limit in (e.args, e.args[::-1]):
             sign, limit = (-1, limit.args[0]) if isinstance(limit, Op) and limit.name == "neg" else (1, limit)
             if isinstance(limit, Const) and sign * limit.value * (1 if e.name == "min" else -1) >= LARGEST[e.dtype]:

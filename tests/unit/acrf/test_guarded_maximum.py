@@ -81,3 +81,16 @@ def test_a_reference_at_a_place_that_is_computed_along_the_row_is_refused(expr: 
 """))
     assert isinstance(f, NotFusable)
     assert f.code == "RF208"
+
+
+@pytest.mark.parametrize("place", ["min(l, 31)", "max(l, 3)", "min(max(l, 3), 31)"])
+@pytest.mark.parametrize("reference", ["m", "max(m, -3.4028234663852886e+38)"])
+def test_a_position_with_a_limit_is_no_clamp_of_a_float(place: str, reference: str) -> None:
+    """The derivation looked for the largest integer of a type that is kept for floats alone, and failed with RF902."""
+    f = fuse(parse_cascade(f"""cascade distances(x: f32[i, L]) over l
+  m[i] = max[l] x[i, l] - f32({place})
+  t[i] = sum[l] exp(x[i, l] - f32({place}) - {reference})
+  return t
+"""))
+    assert isinstance(f, Fused)
+    assert not check(f)
