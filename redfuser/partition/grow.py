@@ -47,7 +47,8 @@ class Grower(Asking):
                  taken: Sequence[Draft] = (), unshared: bool = False) -> None:
         super().__init__(banned, frozenset(n for d in taken for n in hiding(d.units)), work, verdicts, drafts)
         self.graph, self.barred, self.worth, self.unshared = graph, barred, worth, unshared
-        self.apart = [] if worth is judge.worth else [u for u in graph.units if u.reducing and contracts(u)]
+        self.products = [] if worth is judge.worth else [u for u in graph.units if u.reducing and contracts(u)]
+        """What reductions by themselves leave alone."""
         self.near = Around(graph)
         self.growth = Growth()
         self.wanted: set[Node] = set()
@@ -98,7 +99,7 @@ class Grower(Asking):
     def cascade(self, seed: Unit) -> Draft | None:
         node = last(seed)
         lead = node.lead or node
-        excluded: set[Unit] = set(self.apart)
+        excluded: set[Unit] = set(self.products)
         while True:
             self.steps.clear()
             start = self.weighed(frozenset({seed}), lead, excluded)
