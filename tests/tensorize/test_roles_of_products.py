@@ -20,6 +20,7 @@ from redfuser.strategies import realise
 from redfuser.strategies.program import Program
 from redfuser.target import target
 from redfuser.tensorize import TileConfig, TileProgram, configs, tensorize
+from redfuser.tensorize.axes import choose
 from redfuser.tensorize.ir import interpret
 from redfuser.tensorize.ir.nodes import TensorArg, TileKernel
 from redfuser.tensorize.ir.parse import parse
@@ -359,3 +360,17 @@ def test_a_deep_product_is_tiled_as_one_and_not_walked() -> None:
     assert len([b for b in kernel.buffers if b.scope == "shared"]) == 2, "nothing but the operands"
     chosen, of = untuned(deep_loss(4096, 32000, 512), "sm_90a")
     assert of.splits < 10, "operands that stay on chip: a walk"
+
+
+@pytest.mark.parametrize("kind", ["two products", "bias and gelu", "row scale"])
+@pytest.mark.parametrize("m, columns", [(3, "i"), (64, "i"), (65, "d")])
+def test_few_rows_are_columns(m: int, columns: str, kind: str) -> None:
+    """Rows of a tile are padded to 64 or more, columns to 32 or 64. The rows are those of a longer product, which has its own
+    order, but for a rounding of the result."""
+    of = program(kind, m=m)
+    assert choose(of.kernels[0], {a.name: int(a.extent) for a in of.axes}).columns == (columns,)
+    made, longer = (tensorize(x, configs(x, H200)[0], H200) for x in (of, program(kind)))
+    given = inputs(longer)
+    short = {a.name: given[a.name][:a.shape[0]] for a in made.args if a.role == "in"}
+    wanted, got = (interpret.run(x, v)["y"].astype(np.float64) for x, v in ((longer, given), (made, short)))
+    assert got.shape == (m, 328) and np.abs(got - wanted[:m]).max() <= 2.0**-8 * np.abs(wanted[:m]).max()
