@@ -6,10 +6,11 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
-from redfuser.acrf.cascade import Cascade
+from redfuser.acrf.cascade import Cascade, Reduce
 from redfuser.acrf.state import Fused, NotFusable
 from redfuser.partition import loops
 from redfuser.partition.about import defective, keys_of, trimmed
+from redfuser.partition.across import Priced
 from redfuser.partition.canonical import Outlined, outline
 from redfuser.partition.cost import product_alone
 from redfuser.partition.drafted import Draft
@@ -23,10 +24,11 @@ log = logging.getLogger("redfuser.partition")
 
 class Forming:
     """The cascades and states of one graph's drafts. holds: is the row of a state held on chip, so that what does not merge
-    can be reduced of it?"""
+    can be reduced of it? priced: what a state's kernel takes, on a GPU."""
 
-    def __init__(self, graph: Graph, casts: str, work: Work, holds: Callable[[Fused], bool] | None) -> None:
-        self.casts, self.work, self.holds = casts, work, holds
+    def __init__(self, graph: Graph, casts: str, work: Work, holds: Callable[[Fused], bool] | None,
+                 priced: Priced | None = None) -> None:
+        self.casts, self.work, self.holds, self.priced = casts, work, holds, priced
         self.fused: dict[str, Fused | NotFusable] = {}
         self.slices = loops.Slices(graph)
         self.repeated: frozenset[str] = frozenset()
@@ -77,8 +79,26 @@ class Forming:
                                   f"it has more than {CASCADES}", "a loop that was unrolled is better compiled as one step")
             self.work.left -= DERIVED
             self.fused[key] = fuse(cascade, self.casts)
-            if isinstance(self.fused[key], NotFusable) and self.holds is not None:
-                row = fuse(cascade, self.casts, held=True)
-                if isinstance(row, Fused) and self.holds(row):
-                    self.fused[key] = row
+            self.fused[key] = self._of_the_row(cascade, self.fused[key])
         return self.fused[key]
+
+    def _of_the_row(self, cascade: Cascade, merged: Fused | NotFusable) -> Fused | NotFusable:
+        """What is reduced of a row that is held, where nothing merges, or where merging takes what the program has not
+        and a kernel more time."""
+        from redfuser.acrf import fuse
+
+        if self.holds is None or (isinstance(merged, Fused) and not (self.priced and _bounded(merged))):
+            return merged
+        row = fuse(cascade, self.casts, "direct" if isinstance(merged, Fused) else "held")
+        if not isinstance(row, Fused) or not self.holds(row):
+            return merged
+        if not isinstance(merged, Fused) or self.priced is None:
+            return row
+        direct, before = self.priced(row), self.priced(merged)
+        return row if isinstance(direct, float) and not (isinstance(before, float) and before <= direct) else merged
+
+
+def _bounded(fused: Fused) -> bool:
+    """Is a sum kept about what the program does not have: are there more accumulators than reductions?"""
+    c = fused.cascade
+    return len(fused.state.accumulators) > sum(isinstance(s, Reduce) and s.over == c.raxis for s in c.stmts)

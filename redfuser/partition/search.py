@@ -78,7 +78,7 @@ class Partitioner:
         self.verdicts: dict[object, Any] = {}
         self.allowed = _allowed(self.graph.units)
         self.work = Work(TARGETS.get(arch, REFERENCE), self.allowed)
-        self.forms = Forming(self.graph, casts, self.work, holds)
+        self.forms = Forming(self.graph, casts, self.work, holds, priced if arch != "cpu" else None)
         self.drafts: dict[Any, Any] = {}
         self.banned: set[Pair] = set()
         self.barred: set[int] = set()

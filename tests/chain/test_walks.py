@@ -33,7 +33,7 @@ TEXT = """cascade far(x: f16[3, 1031], y: f16[3, 1031]) over l
 
 
 def far() -> Fused:
-    found = fuse(parse_cascade(TEXT, "far.txt"), held=True)
+    found = fuse(parse_cascade(TEXT, "far.txt"), row="held")
     assert isinstance(found, Fused) and len(found.post) > 2, "two reductions behind the results, and a result between them"
     return found
 

@@ -37,7 +37,7 @@ def test_no_state_merges_it_and_a_held_row_needs_none() -> None:
     checked as any other."""
     refused = fuse(parse_cascade(DEVIATION))
     assert isinstance(refused, NotFusable) and refused.code == "RF201"
-    fused = fuse(parse_cascade(DEVIATION), held=True)
+    fused = fuse(parse_cascade(DEVIATION), row="held")
     assert isinstance(fused, Fused) and [a.name for a in fused.state.accumulators] == ["s"]
     again = [s for s in fused.post if isinstance(s, Reduce)]
     assert len(again) == 1 and again[0].over == "l" and any("RF201" in c for c in fused.certificate.choices)
@@ -45,7 +45,7 @@ def test_no_state_merges_it_and_a_held_row_needs_none() -> None:
 
 
 def test_a_product_is_not_made_twice_for_it() -> None:
-    assert isinstance(fuse(parse_cascade(PRODUCT), held=True), NotFusable)
+    assert isinstance(fuse(parse_cascade(PRODUCT), row="held"), NotFusable)
 
 
 @pytest.mark.parametrize("of", OF_A_ROW.values(), ids=OF_A_ROW)
@@ -70,5 +70,35 @@ def test_a_gpu_holds_what_fits_and_refuses_as_before_what_does_not() -> None:
     assert [c.strategy for c in short.fused] == ["resident"] and not short.refused
     long = redfuser.explain(of, (torch.randn(8, 131072),), target="sm_90a")
     assert [c.reason.code for c in long.refused if c.reason] == ["RF201"]
-    fused = fuse(parse_cascade(DEVIATION), held=True)
+    fused = fuse(parse_cascade(DEVIATION), row="held")
     assert isinstance(fused, Fused) and holds(fused, "cpu") and holds(fused, "sm_90a")
+
+
+def concentration(x: torch.Tensor) -> torch.Tensor:
+    p = x / x.abs().sum(-1, keepdim=True)
+    return (p * p).sum(-1)
+
+
+def states_of(rows: int, columns: int, arch: str) -> list[list[str]]:
+    from redfuser.frontend import import_model
+    from redfuser.partition.search import Partitioner
+    from redfuser.untuned import priced
+
+    search = Partitioner(import_model(concentration, (torch.randn(rows, columns).half(),)), arch=arch, holds=lambda f: holds(f, arch),
+                         priced=lambda f: priced(f, arch))
+    return [[a.reducer.kind for a in p.fused.state.accumulators] for p in search.run().parts]
+
+
+def test_a_held_row_needs_no_extremum_that_the_program_has_not() -> None:
+    """Squares of shares are kept about the largest element where parts merge; of a row that a block holds they are squared as
+    the program says, one reduction less. A row in parts, and a CPU, which would read it twice, keep the extremum."""
+    assert states_of(512, 4096, "sm_90a") == [["sum"]]
+    assert states_of(2, 131072, "sm_90a") == [["sum", "max", "sum"]]
+    assert states_of(512, 4096, "cpu") == [["sum", "max", "sum"]]
+    direct = fuse(parse_cascade("""
+cascade shares(x: f16[4, 64]) over l
+  s = sum[l] f32(abs(x[i, l]))
+  t = sum[l] f32(x[i, l] / f16(s)) * f32(x[i, l] / f16(s))
+  return t
+"""), row="direct")
+    assert isinstance(direct, Fused) and not check(direct) and any("RF214" in c for c in direct.certificate.choices)

@@ -150,6 +150,7 @@ def _of_squares(work: Derivation, e: Expr) -> bool:
 
 def _hidden(work: Derivation, r: Reduce, name: str, kind: str, body: Expr, edge: float, conds: Conds) -> str:
     """An extremum of data of the derivation's own, over what the conditions count: a result like any other."""
+    work.not_direct(kind)
     body, plain = where(conds, body, Const(edge, body.dtype)), body
     axes = tuple(x for x in r.axes if x in work.scope.axes_of(body))
     name = work.fresh(name)

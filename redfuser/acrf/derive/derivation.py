@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import Literal
 
 from redfuser.acrf.cascade import Let, Reduce, Reducer, Stmt
 from redfuser.acrf.derive.decomposition import Decomposition, Part, Term
@@ -23,6 +24,9 @@ from redfuser.dtypes import UNIT
 
 F1 = Fraction(1)
 SUM = Reducer("sum")
+Row = Literal["merged", "held", "direct"]
+"""merged: every reduction has a state whose parts merge. held: what has none is taken of the whole row, once the results that
+it reads are final. direct: so is what has none without an extremum that the program has not."""
 
 
 @dataclass(slots=True)
@@ -55,6 +59,7 @@ class Derivation(ABC):
 
     outline: Outline
     casts: str
+    row: Row = "merged"
     ranges: Ranges = field(init=False)
     refs: References = field(init=False)
     values: dict[str, Value] = field(default_factory=dict)
@@ -96,10 +101,16 @@ class Derivation(ABC):
     # -- accumulators --------------------------------------------------------------------------------------------------
 
     def _count(self, axes: frozenset[str]) -> Expr:
+        self.not_direct("count")
         order = [a.name for a in self.scope.cascade.axes if a.name in axes and a.name != self.scope.raxis]
         dtype = "f32"
         return self.share(self.fresh("count", reserve=False), tuple(order), dtype, Const(1.0, dtype),
                           lambda own: Ref(f"{own.name}@old", own.dtype))
+
+    def not_direct(self, name: str) -> None:
+        """Raises Refuse where a reduction of a row that is held would be kept about ``name``, which the program has not."""
+        if self.row == "direct":
+            raise Refuse("RF214", "its state takes nothing that the program has not", f"it is kept about a {name}", "")
 
     def axes(self, r: Reduce, body: Expr, context: Iterable[str], full: bool) -> tuple[str, ...]:
         """The axes an accumulator needs: those of what it accumulates, or of the reference a count belongs to."""

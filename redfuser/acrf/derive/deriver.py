@@ -29,16 +29,14 @@ KINDS = frozenset({"sum", "prod", "max", "min", "any", "all"})
 
 @dataclass(slots=True)
 class Deriver(Derivation):
-    """A derivation with its rules: which one takes which reduction, and the table that takes expressions apart. held: what no
-    rule takes is reduced of the row, which is held."""
-
-    held: bool = False
+    """A derivation with its rules: which one takes which reduction, and the table that takes expressions apart. What no rule
+    takes is reduced of the row, where that is held."""
 
     def reduce(self, r: Reduce) -> None:
         try:
             self._by_rule(r)
         except Refuse as refusal:
-            if not self.held:
+            if self.row == "merged":
                 raise
             of_the_row(self, r, refusal)
 

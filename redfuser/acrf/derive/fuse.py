@@ -7,6 +7,7 @@ from collections import OrderedDict
 from dataclasses import replace
 
 from redfuser.acrf.cascade import Cascade, Let, Provenance, Reduce, Stmt
+from redfuser.acrf.derive.derivation import Row
 from redfuser.acrf.derive.deriver import Deriver
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Ref, refs_of, walk
 from redfuser.acrf.facts.classify import Outline, Scope, live, outline, rename, separate_axes
@@ -20,31 +21,31 @@ _MEMO: OrderedDict[str, Fused | NotFusable] = OrderedDict()
 _MEMO_SIZE = 512
 
 
-def key_of(cascade: Cascade, casts: str = "preserve", held: bool = False) -> str:
+def key_of(cascade: Cascade, casts: str = "preserve", row: Row = "merged") -> str:
     """A digest of everything a derivation depends on: the canonical text, the extents, the policies, the version."""
     axes = ",".join(f"{a.name}={a.extent}" for a in cascade.axes)
     dtypes = ";".join(",".join(x.dtype for x in walk(s.expr)) for s in cascade.stmts)
-    text = f"{VERSION}|{casts}{'|held' if held else ''}|{axes}|{cascade}|{dtypes}"
+    text = f"{VERSION}|{casts}{'' if row == 'merged' else f'|{row}'}|{axes}|{cascade}|{dtypes}"
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def fuse(cascade: Cascade, casts: str = "preserve", held: bool = False) -> Fused | NotFusable:
+def fuse(cascade: Cascade, casts: str = "preserve", row: Row = "merged") -> Fused | NotFusable:
     """Derive one mergeable state for a cascade, with its certificate, or say why there is none.
 
     casts: ``preserve`` (roundings move only where they commute with a scale) or ``elide`` (roundings may be taken at
-    running results; each is listed with a bound). held: a reduction without a decomposition is taken of the whole row once
-    the results that it reads are final (:mod:`redfuser.acrf.derive.deriver`): for who holds a row on chip, and merges no
-    parts of it, all the same. Raises InputError RF200 for a cascade that is not well formed and for
-    an unknown policy, nothing else: an error of our own is a refusal too (RF902).
+    running results; each is listed with a bound). row: for who holds a row on chip and merges no parts of it, a reduction may
+    be taken of the whole row once the results that it reads are final (:data:`redfuser.acrf.derive.derivation.Row`). Raises
+    InputError RF200 for a cascade that is not well formed and for an unknown policy, nothing else: an error of our own is a
+    refusal too (RF902).
     """
     if casts not in ("preserve", "elide"):
         raise InputError("RF200", f"unknown cast policy {casts!r}", help="use casts=\"preserve\" or casts=\"elide\"")
-    key = key_of(cascade, casts, held)
+    key = key_of(cascade, casts, row)
     found = _MEMO.get(key)
     if found is not None and (not isinstance(found, Fused) or found.cascade == cascade):
         _MEMO.move_to_end(key)
         return _with_provenance(found, cascade)
-    out = _fuse(cascade, casts, key, held)
+    out = _fuse(cascade, casts, key, row)
     _MEMO[key] = out
     while len(_MEMO) > _MEMO_SIZE:
         _MEMO.popitem(last=False)
@@ -64,7 +65,7 @@ def _with_provenance(found: Fused | NotFusable, cascade: Cascade) -> Fused | Not
     return replace(found, cascade=cascade, producers=tuple(map(own, found.producers)), post=tuple(map(own, found.post)))
 
 
-def _fuse(cascade: Cascade, casts: str, key: str, held: bool) -> Fused | NotFusable:
+def _fuse(cascade: Cascade, casts: str, key: str, row: Row) -> Fused | NotFusable:
     check_form(cascade)
     extent = cascade.extent(cascade.raxis)
     done: list[str] = []
@@ -72,7 +73,7 @@ def _fuse(cascade: Cascade, casts: str, key: str, held: bool) -> Fused | NotFusa
     try:
         plain = separate_axes(cascade)
         o = outline(plain)
-        d = Deriver(o, casts, held=held)
+        d = Deriver(o, casts, row)
         reductions = {r.name: r for r in o.reductions}
         if not reductions:
             raise Refuse("RF211", f"{cascade.name} reduces over {cascade.raxis}", "there is no reduction over the r-axis",

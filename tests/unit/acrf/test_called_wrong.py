@@ -53,6 +53,6 @@ RIGHT = {
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_holds(name: str) -> None:
-    fused = fuse(parse_cascade("\n".join(line[8:] for line in RIGHT[name].splitlines()[1:]) + "\n"), held=True)
+    fused = fuse(parse_cascade("\n".join(line[8:] for line in RIGHT[name].splitlines()[1:]) + "\n"), row="held")
     assert isinstance(fused, Fused)
     assert check(fused) == []
