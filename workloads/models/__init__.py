@@ -4,8 +4,9 @@ Each at the size that is measured and at a smoke size for the CPU."""
 from __future__ import annotations
 
 from workloads.case import Case
-from workloads.models import convolutions, diffusion, encoders, experts, further, language, llama, others
+from workloads.models import convolutions, diffusion, encoders, experts, further, language, llama, others, written
 
 
 def cases() -> list[Case]:
-    return [c for kind in (encoders, llama, language, experts, diffusion, convolutions, others, further) for c in kind.cases()]
+    kinds = (encoders, llama, language, experts, diffusion, convolutions, others, further, written)
+    return [c for kind in kinds for c in kind.cases()]
