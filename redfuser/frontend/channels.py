@@ -22,6 +22,7 @@ from typing import Any
 
 from redfuser.frontend.builder import Again
 from redfuser.frontend.imported import Imported, OpaqueCall, Provenance
+from redfuser.frontend.local import POOLS
 from redfuser.frontend.orders import MAPS, TOTALS, VIEWS, Orders
 from redfuser.tvm_compat import bindings, call_dps_packed, dtype_of, op_name, permute_axes, relax, results, shape_of
 
@@ -197,6 +198,8 @@ class _Laid:
             made = op.concat([self.turned(a) for a in x.fields], to_last(len(shape_of(var))).index(axis))
         elif name in TOTALS:
             return self.total(var, e)
+        elif name in POOLS:
+            made = _pool(self.turned(x), e)
         elif name == "nn.batch_norm":
             rest = [self.first(a) for a in e.args[1:]]
             a = e.attrs
@@ -274,6 +277,14 @@ class _Laid:
 
 def _all(a: Any, idle: float) -> bool:
     return isinstance(a, relax.Constant) and dtype_of(a) != "bfloat16" and bool((a.data.numpy() == idle).all())
+
+
+def _pool(x: Any, e: Any) -> Any:
+    """The same pool of ``x``, whose channels lie last."""
+    a, ints = e.attrs, lambda v: tuple(int(i) for i in v)
+    return getattr(op.nn, op_name(e).removeprefix("nn."))(
+        x, ints(a.pool_size), ints(a.strides), ints(a.padding), ints(a.dilation), bool(a.ceil_mode), bool(a.count_include_pad),
+        "NHWC" if len(shape_of(x)) == 4 else "NDHWC")
 
 
 def _last(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from math import prod
 from typing import Any
 
 from redfuser.frontend.imported import Imported
-from redfuser.frontend.local import BINARY, UNARY, VIEWS
+from redfuser.frontend.local import BINARY, POOLS, UNARY, VIEWS
 from redfuser.tvm_compat import bindings, dtype_of, is_static, op_name, permute_axes, relax, results, shape_of
 
 HALF = ("float16", "bfloat16")
@@ -25,7 +25,7 @@ NARROW, WIDE, POINTS = 16, 32, 64
 1x1 sums and makes, for a library to take TF32 in both orders."""
 TURN = 2
 """torch's copy to another order takes so many times what a library's own change of layout takes."""
-OVER = MAPS | VIEWS | TOTALS | {"permute_dims", "concat", "nn.group_norm", "nn.batch_norm", "call_dps_packed"}
+OVER = MAPS | VIEWS | TOTALS | POOLS | {"permute_dims", "concat", "nn.group_norm", "nn.batch_norm", "call_dps_packed"}
 """What a tensor's order goes through."""
 
 
@@ -134,7 +134,7 @@ class Orders:
             return []
         if name in VIEWS:
             return [a for a in operands if len(shape) > 2 < len(shape_of(a)) and shape_of(a)[:2] == shape[:2]]
-        if name in ("permute_dims", *TOTALS):
+        if name in ("permute_dims", *TOTALS, *POOLS):
             return [a for a in operands if len(shape_of(a)) > 2]
         return [a for a in operands if len(shape_of(a)) == len(shape) > 2 and (name == "concat" or shape_of(a) == shape)]
 

@@ -54,7 +54,7 @@ class Layouts:
         first = self.of(call.args[0]) if isinstance(call.args[0], relax.Var) else (True, True)
         if name in SAME:
             return first
-        if name.startswith("nn.conv"):  # its result lies as its operands do
+        if name.startswith(("nn.conv", "nn.avg_pool", "nn.max_pool")):  # its result lies as its operands do
             return (False, True)
         if name in ("permute_dims", "broadcast_to"):
             return (False, first[1])

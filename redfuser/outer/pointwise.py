@@ -207,6 +207,19 @@ def convolution(s: Scope, c: Any, bias: str = "", operands: tuple[str, str] | No
     return f"F.{name}({x}, {w}{', ' + bias if bias else ''}{extra}{groups})" + ".movedim(1, -1)" * last
 
 
+def _pool(s: Scope, c: Any) -> str:
+    """torch's own call, as the program has it. With channels last, operand and result are views."""
+    a, ints = c.attrs, lambda v: [int(i) for i in v]
+    rank, last = len(shape_of(c)) - 2, str(c.attrs.layout).endswith("C")
+    x = s.tensor(c.args[0]) + ".movedim(-1, 1)" * last
+    given = f"{x}, {ints(a.pool_size)}, {ints(a.strides)}, {ints(a.padding)[:rank]}"
+    if "avg" in op_name(c):
+        text = f"torch.ops.aten.avg_pool{rank}d.default({given}, {bool(a.ceil_mode)}, {bool(a.count_include_pad)})"
+    else:
+        text = f"torch.ops.aten.max_pool{rank}d_with_indices.default({given}, {ints(a.dilation)}, {bool(a.ceil_mode)})[0]"
+    return text + ".movedim(1, -1)" * last
+
+
 def _call(name: str, *numbers: str, more: str = "") -> Rule:
     """A function of the tensors, numbers that are attributes, and what is always the same."""
     def rule(s: Scope, c: Any) -> str:
@@ -225,6 +238,7 @@ RULES: dict[str, Rule] = {
     "nn.log_softmax": _softmax, "matmul": _matmul, "nn.layer_norm": _layer_norm,
     "nn.rms_norm": _rms_norm, "nn.group_norm": _group_norm, "nn.batch_norm": _batch_norm,
     **dict.fromkeys(("nn.conv1d", "nn.conv2d", "nn.conv3d"), convolution),
+    **dict.fromkeys(("nn.avg_pool2d", "nn.avg_pool3d", "nn.max_pool2d", "nn.max_pool3d"), _pool),
     "nn.softplus": _call("F.softplus", "beta", "threshold"), "nn.gelu_tanh": _call("F.gelu", more=', approximate="tanh"'),
     **{name: _call(f) for name, f in (_TENSORS | UNARY).items()},
 }

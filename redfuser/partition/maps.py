@@ -108,12 +108,16 @@ class MapGrower:
             if c is None:
                 return units
             tried.add(c)
-            grown = self.near.close(units | {c})
+            more: Units = frozenset({c})
+            grown = self.near.close(units | more)
+            if self.cuts(grown):
+                more |= self.chain(c, units)
+                grown = self.near.close(units | more)
             vanish = set(escaping(units)) - set(escaping(grown))
-            if len(grown) > REGION or not self.near.convex(grown) or self.wanted & vanish:
+            if len(grown) > REGION or not self.near.convex(grown) or self.wanted & vanish or self.cuts(grown):
                 continue
             both = self.cost(grown)
-            if both.reject is None and both.seconds < self.cost(units).seconds + self.alone(c):
+            if both.reject is None and both.seconds < self.cost(units).seconds + sum(map(self.alone, more)):
                 units = grown
                 tried = {t for t in tried if t in units}
 
@@ -121,6 +125,29 @@ class MapGrower:
         """What maps make for a library's work, which reads it from memory: so may others, rather than compute it anew."""
         return frozenset(n for u in self.graph.units if launches(u) and not absorbed(u) and u not in self.near.claimed
                          for n in u.results if any((c.gap or c.reducing) and c not in self.near.claimed for c in u.consumers))
+
+    def cuts(self, units: Units) -> bool:
+        """Would a window compute anew, for each of its places, the end of a chain of maps whose beginning another kernel
+        computes and writes? All of it is this group's then, or none."""
+        d = self.drafted(units) if any(u.window for u in units) else None
+        return isinstance(d, Draft) and any(
+            len(places) > 2 and n.unit is not None and self.open(n.unit) and launches(n.unit) and self.within(n, units)
+            for n, places in d.external.items())
+
+    def within(self, n: Node, units: Units) -> bool:
+        """Do maps of the group that are no windows read it, and nothing else, behind any views?"""
+        return not n.escapes and all(all(self.within(m, units) for m in u.results) if moves(u) and u not in units else
+                                     u in units and not u.window for u in self.graph.readers(n))
+
+    def chain(self, u: Unit, units: Units) -> Units:
+        """The maps that lead to one, and that nothing else reads."""
+        found, todo = {u}, [u]
+        while todo and len(found) < REGION:
+            more = [p for p in todo.pop().producers if (self.open(p) or p.is_cheap) and p not in found and p not in units
+                    and (found | units).issuperset(p.consumers)]
+            found.update(more)
+            todo += more
+        return frozenset(found)
 
     # -- around a group ------------------------------------------------------------------------------------------------
 
