@@ -25,6 +25,7 @@ from redfuser.partition.epilogue import absorbed, adds_bias, contracts, launches
 from redfuser.partition.graph import Graph, Node, Unit
 from redfuser.partition.judge import MAX_TENSORS
 from redfuser.partition.map_draft import map_draft
+from redfuser.partition.permuted import permuted
 from redfuser.partition.positions import axes_in
 from redfuser.partition.sets import Signatures, Units, hiding
 from redfuser.partition.work import REGION, Spent, Work
@@ -81,7 +82,7 @@ class MapGrower:
         return self.found
 
     def group(self, seed: Unit) -> None:
-        units = self.grown(seed)
+        units = self.laid(self.grown(seed))
         if self.cost(units).reject is not None:
             return
         d = self.drafted(units)
@@ -120,6 +121,14 @@ class MapGrower:
             if both.reject is None and both.seconds < self.cost(units).seconds + sum(map(self.alone, more)):
                 units = grown
                 tried = {t for t in tried if t in units}
+
+    def laid(self, units: Units) -> Units:
+        """With the permutations through which a library reads a result, and nothing else: it is written as it is read."""
+        for n in escaping(units) if self.cost(units).reject is None else ():
+            views = permuted(self.graph, self.near, n)
+            if views and n not in self.wanted and self.cost(units | views).reject is None:
+                units |= views
+        return units
 
     def written(self) -> frozenset[Node]:
         """What maps make for a library's work, which reads it from memory: so may others, rather than compute it anew."""
@@ -279,3 +288,4 @@ def operations(units: Iterable[Unit]) -> set[int]:
     """The program's operations among these that torch starts a kernel for: an operation may be imported as several, and a
     conversion belongs to it then."""
     return {id(u.provenance) if u.provenance.op else u.index for u in units if launches(u) or u.reducing}
+
