@@ -193,18 +193,22 @@ def convolution(s: Scope, c: Any, bias: str = "", operands: tuple[str, str] | No
         s.tensor(a) if dtype_of(a) == dtype_of(c) else f"{s.tensor(a)}.to({torch_dtype(dtype_of(c))})"
         for a in c.args)
     x = f"{x}.movedim(-1, 1)" if last else x
-    if s.laid(c.args[1]):
-        w += ".contiguous(memory_format=torch.channels_last)"
     pads = [int(p) for p in c.attrs.padding]
     low, high = pads[:rank], pads[rank:]
     if low != high:
         spread = [p for pair in reversed(list(zip(low, high, strict=True))) for p in pair]
         x, low = f"F.pad({x}, {shape_text(tuple(spread))})", [0] * rank
+    line = last and rank == 1  # torch lays an operand of three dimensions out row by row; of four it takes either order
+    if line:
+        x, w, name = f"{x}.unsqueeze(2)", f"{w}.unsqueeze(2)", "conv2d"
+    if s.laid(c.args[1]):
+        w += ".contiguous(memory_format=torch.channels_last)"
     options = [("stride", [int(v) for v in c.attrs.strides], 1), ("padding", low, 0),
                ("dilation", [int(v) for v in c.attrs.dilation], 1)]
-    extra = "".join(f", {n}={shape_text(tuple(v))}" for n, v, default in options if v != [default] * rank)
+    extra = "".join(f", {n}={shape_text((*[default] * line, *v))}" for n, v, default in options if v != [default] * rank)
     groups = f", groups={int(c.attrs.groups)}" if int(c.attrs.groups) != 1 else ""
-    return f"F.{name}({x}, {w}{', ' + bias if bias else ''}{extra}{groups})" + ".movedim(1, -1)" * last
+    back = ".squeeze(2)" * line + ".movedim(1, -1)" * last
+    return f"F.{name}({x}, {w}{', ' + bias if bias else ''}{extra}{groups}){back}"
 
 
 def _pool(s: Scope, c: Any) -> str:
