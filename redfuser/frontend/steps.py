@@ -49,7 +49,8 @@ class _Steps:
                 continue
             axes = {_step(r, var) for _, r in read}
             if axes == {None}:  # maps of the same order, all of them
-                axes = {self.axis.get(v.name_hint) if shape_of(v) == shape_of(var) else None for v, _ in read}
+                axes = {self.axis[v.name_hint] if v.name_hint in self.axis and shape_of(v) == shape_of(var) else None
+                        for v, _ in read}
             elif len(read) < STEPS:
                 continue
             axis = axes.pop()
