@@ -281,7 +281,14 @@ def meets_row(u: Unit, large: int) -> bool:
 
 def replaced(units: Collection[Unit]) -> int:
     """The program's operations among these, or torch's where one was imported as several (a norm: squares and a root)."""
-    return max(len(operations(units)), sum(launches(u) and not rounds(u) for u in units))
+    return max(len(operations(units)), sum((launches(u) and not rounds(u)) + prepared(u) for u in units))
+
+
+def prepared(u: Unit) -> bool:
+    """Does torch start a kernel for what it makes of the vectors of an operation, and one for the operation: the reciprocal
+    deviations of a batch norm of halves? (In float32 cuDNN has both in one.)"""
+    several = u.pointwise and len(u.results) > 1 and not u.is_view
+    return several and any(rounds(p) and p.args[0].dtype in ("f16", "bf16") for p in u.producers)
 
 
 def operations(units: Iterable[Unit]) -> set[int]:

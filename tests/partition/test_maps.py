@@ -255,3 +255,14 @@ def test_a_map_writes_the_order_in_which_a_library_reads_it():
     for other in (both, across):
         assert len(other.maps) == 1 and len(other.maps[0].outputs) == 1
         assert [a.name for a in other.maps[0].cascade.axes] == ["l"], "it is written as it is read: one line of elements"
+
+
+def test_a_batch_norm_of_halves_is_two_kernels_of_torchs():
+    """By itself it is a group, in float32 it is not: cuDNN has it in one."""
+    def norm(x, m, v):
+        return F.batch_norm(x, m, v)
+
+    half = (torch.randn(64, 48).half(), torch.randn(48).half(), torch.rand(48).half() + 0.5)
+    p = grouped(norm, *half)
+    assert len(p.maps) == 1 and len(p.maps[0].cascade.inputs) == 3
+    assert not grouped(norm, *(t.float() for t in half)).maps
