@@ -89,7 +89,7 @@ def _run(model: Any, args: Any, kwargs: Any, arch: str, casts: str, build: bool,
     imported = trace.run("import", frontend.import_model, model, args, kwargs)
     _of_its_shapes(model, imported, args, kwargs)
     if arch in TARGETS and TARGETS[arch].kind == "cuda" and not disable:
-        imported = trace.run("layout", frontend.channels_last, imported)
+        imported = trace.run("layout", frontend.laid_out, imported)
     dump.imported(imported)
 
     def inside(found: Any) -> set[str]:

@@ -165,6 +165,15 @@ class Interpreter:
                 f = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}[rank]
                 x, w = (self.cast(v, tc.dtype_of(e)) for v in a)
                 return f(x, w, None, _ints(at.strides), _ints(at.padding)[:rank], _ints(at.dilation), int(at.groups))
+            case "nn.avg_pool2d" | "nn.avg_pool3d" | "nn.max_pool2d" | "nn.max_pool3d":
+                last, rank = str(at.layout).endswith("C"), a[0].dim() - 2
+                x = a[0].movedim(-1, 1) if last else a[0]
+                given = (_ints(at.pool_size), _ints(at.strides), _ints(at.padding)[:rank])
+                if "avg" in name:
+                    y = getattr(F, name[3:])(x, *given, bool(at.ceil_mode), bool(at.count_include_pad))
+                else:
+                    y = getattr(F, name[3:])(x, *given, _ints(at.dilation), bool(at.ceil_mode))
+                return y.movedim(1, -1) if last else y
         raise NotImplementedError(name)
 
     def cast(self, x: torch.Tensor, dtype: str) -> torch.Tensor:

@@ -11,7 +11,8 @@ from redfuser.frontend.imported import Imported, InputSpec, OpaqueCall, Provenan
 if TYPE_CHECKING:
     from redfuser.casting import Casts
 
-__all__ = ["Imported", "InputSpec", "OpaqueCall", "Provenance", "Static", "channels_last", "import_model", "row_scales"]
+__all__ = ["Imported", "InputSpec", "OpaqueCall", "Provenance", "Static", "channels_last", "import_model", "laid_out",
+           "row_scales"]
 
 
 def import_model(model: Any, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None) -> Imported:
@@ -70,6 +71,14 @@ def channels_last(imported: Imported) -> Imported:
     from redfuser.frontend import channels
 
     return channels.channels_last(imported)
+
+
+def laid_out(imported: Imported) -> Imported:
+    """:func:`channels_last`, and the tensors of unrolled loops in the order of their steps
+    (:func:`redfuser.frontend.steps.steps_first`)."""
+    from redfuser.frontend import steps
+
+    return steps.steps_first(channels_last(imported))
 
 
 def row_scales(imported: Imported, casts: str, pays: Callable[[int, list[int]], bool]) -> tuple[Imported, dict[str, str]]:

@@ -1,4 +1,4 @@
-"""Convolutions of two dimensions in channels-last, and with them what lies between.
+"""Convolutions of one dimension and two in channels-last, and with them what lies between.
 
     y = conv2d(x, w)                                        xl = silu(nl)              # [n, h, w, c]
     x = silu(norm(...))        # [n, c, h, w]       -->     y = conv2d(permute(xl), w) # torch has the view for nothing
@@ -22,8 +22,19 @@ from typing import Any
 
 from redfuser.frontend.builder import Again
 from redfuser.frontend.imported import Imported, OpaqueCall, Provenance
-from redfuser.frontend.orders import MAPS, TOTALS, VIEWS, Orders
-from redfuser.tvm_compat import bindings, call_dps_packed, dtype_of, op_name, permute_axes, relax, results, shape_of
+from redfuser.frontend.local import POOLS
+from redfuser.frontend.orders import CONVOLUTIONS, MAPS, TOTALS, VIEWS, Orders
+from redfuser.tvm_compat import (
+    bindings,
+    call_dps_packed,
+    dtype_of,
+    op_name,
+    permute_axes,
+    prim_int,
+    relax,
+    results,
+    shape_of,
+)
 
 op = relax.op
 COPY = "aten.contiguous.default"
@@ -31,7 +42,7 @@ COPY = "aten.contiguous.default"
 
 def channels_last(imported: Imported) -> Imported:
     """``imported`` with its convolutions laid out, where that pays; else as it is."""
-    if any(op_name(b.value) == "nn.conv2d" for b in bindings(imported.mod["main"])):
+    if any(op_name(b.value) in CONVOLUTIONS for b in bindings(imported.mod["main"])):
         return _Laid(imported).run()
     return imported
 
@@ -175,7 +186,7 @@ class _Laid:
         if not isinstance(e, relax.Call):
             return self.first(e)
         args = [relax.Tuple([self.first(f) for f in a.fields]) if isinstance(a, relax.Tuple) else self.first(a) for a in e.args]
-        if op_name(e) == "nn.conv2d" and isinstance(e.args[0], relax.Var) and e.args[0].name_hint in self.lies:
+        if op_name(e) in CONVOLUTIONS and isinstance(e.args[0], relax.Var) and e.args[0].name_hint in self.lies:
             args[0] = self.copied(args[0], "laid out row by row, as a convolution reads it that is more exact so")
         return relax.Call(e.op, args, e.attrs, e.sinfo_args)
 
@@ -195,8 +206,14 @@ class _Laid:
         elif name == "concat":
             axis = int(e.attrs.axis or 0) % len(shape_of(var))
             made = op.concat([self.turned(a) for a in x.fields], to_last(len(shape_of(var))).index(axis))
+        elif name == "strided_slice":
+            axes, first, end, steps = ([prim_int(v) for v in t.fields] for t in e.args[1:5])
+            rank = len(shape_of(var))
+            made = op.strided_slice(self.turned(x), [to_last(rank).index(a % rank) for a in axes], first, end, steps)
         elif name in TOTALS:
             return self.total(var, e)
+        elif name in POOLS:
+            made = _pool(self.turned(x), e)
         elif name == "nn.batch_norm":
             rest = [self.first(a) for a in e.args[1:]]
             a = e.attrs
@@ -219,9 +236,10 @@ class _Laid:
         weight = self.first(e.args[1])
         if isinstance(weight, relax.Var) and shape_of(weight)[1] > 1:  # one of each channel's own is read the same either way
             self.laid.setdefault(weight.name_hint)
-        return self.builder.emit(op.nn.conv2d(
-            self.turned(e.args[0]), weight, ints(a.strides), ints(a.padding), ints(a.dilation), int(a.groups), "NHWC",
-            str(a.kernel_layout), "NHWC", str(a.out_dtype)), "last")
+        f, layout = (op.nn.conv1d, "NWC") if op_name(e) == "nn.conv1d" else (op.nn.conv2d, "NHWC")
+        return self.builder.emit(f(
+            self.turned(e.args[0]), weight, ints(a.strides), ints(a.padding), ints(a.dilation), int(a.groups), layout,
+            str(a.kernel_layout), layout, str(a.out_dtype)), "last")
 
     def repeated(self, e: Any, shape: tuple[int, ...]) -> tuple[int, int] | None:
         """How often a nearest neighbour stands beside itself, down and across, where that is a power of two: torch's own kernel
@@ -274,6 +292,14 @@ class _Laid:
 
 def _all(a: Any, idle: float) -> bool:
     return isinstance(a, relax.Constant) and dtype_of(a) != "bfloat16" and bool((a.data.numpy() == idle).all())
+
+
+def _pool(x: Any, e: Any) -> Any:
+    """The same pool of ``x``, whose channels lie last."""
+    a, ints = e.attrs, lambda v: tuple(int(i) for i in v)
+    return getattr(op.nn, op_name(e).removeprefix("nn."))(
+        x, ints(a.pool_size), ints(a.strides), ints(a.padding), ints(a.dilation), bool(a.ceil_mode), bool(a.count_include_pad),
+        "NHWC" if len(shape_of(x)) == 4 else "NDHWC")
 
 
 def _last(shape: tuple[int, ...]) -> tuple[int, ...]:

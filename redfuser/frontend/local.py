@@ -25,7 +25,8 @@ UNARY = frozenset({
 })
 MAPS = BINARY | UNARY | {"where", "astype", "broadcast_to"}
 REDUCTIONS = frozenset({"sum", "mean", "prod", "max", "min", "variance", "argmax", "argmin"})
-OPERATORS = BINARY | UNARY | REDUCTIONS | VIEWS | frozenset({
+POOLS = frozenset({"nn.avg_pool2d", "nn.avg_pool3d", "nn.max_pool2d", "nn.max_pool3d"})
+OPERATORS = BINARY | UNARY | REDUCTIONS | VIEWS | POOLS | frozenset({
     "arange", "astype", "broadcast_to", "call_dps_packed", "concat", "cumprod", "cumsum", "flip", "full",
     "gather_elements", "index_tensor", "matmul", "permute_dims", "repeat", "scatter_elements", "strided_slice", "take",
     "topk", "where", "nn.batch_norm", "nn.conv1d", "nn.conv2d", "nn.conv3d", "nn.group_norm", "nn.layer_norm", "nn.log_softmax",

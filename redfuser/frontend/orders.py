@@ -14,10 +14,11 @@ from math import prod
 from typing import Any
 
 from redfuser.frontend.imported import Imported
-from redfuser.frontend.local import BINARY, UNARY, VIEWS
+from redfuser.frontend.local import BINARY, POOLS, UNARY, VIEWS
 from redfuser.tvm_compat import bindings, dtype_of, is_static, op_name, permute_axes, relax, results, shape_of
 
 HALF = ("float16", "bfloat16")
+CONVOLUTIONS = ("nn.conv1d", "nn.conv2d")
 MAPS = BINARY | UNARY | {"where", "astype"}
 TOTALS = frozenset({"sum", "mean", "max", "min"})
 NARROW, WIDE, POINTS = 16, 32, 64
@@ -25,7 +26,8 @@ NARROW, WIDE, POINTS = 16, 32, 64
 1x1 sums and makes, for a library to take TF32 in both orders."""
 TURN = 2
 """torch's copy to another order takes so many times what a library's own change of layout takes."""
-OVER = MAPS | VIEWS | TOTALS | {"permute_dims", "concat", "nn.group_norm", "nn.batch_norm", "call_dps_packed"}
+OVER = MAPS | VIEWS | TOTALS | POOLS | {
+    "permute_dims", "concat", "strided_slice", "nn.group_norm", "nn.batch_norm", "call_dps_packed"}
 """What a tensor's order goes through."""
 
 
@@ -65,7 +67,7 @@ class Orders:
         """The convolutions (their variables) of which another reads or makes what one reads or makes; and those by themselves
         for which the program turns tensors itself."""
         alike = self.alike()
-        found = {v.name_hint: e for v, e in self.bound if op_name(e) == "nn.conv2d" and (
+        found = {v.name_hint: e for v, e in self.bound if op_name(e) in CONVOLUTIONS and (
             dtype_of(e.args[0]) in HALF or v.name_hint in alike)}
         joined = _Groups((a, v) for v, e in self.bound for a in self.through(v, e))
         count = Counter(end for name, e in found.items() for end in joined.ends(name, e))
@@ -88,7 +90,7 @@ class Orders:
             if var.name_hint in convolutions and prod(shape_of(e.args[1])[2:]) > 1:
                 gain[joined.of(var.name_hint)] += _size(var) + _size(e.args[0])
         border = [v for v, e in self.bound if v.name_hint not in last and not self.through(v, e)]
-        border += [e.args[0] for v, e in self.bound if op_name(e) == "nn.conv2d" and v.name_hint not in last]
+        border += [e.args[0] for v, e in self.bound if op_name(e) in CONVOLUTIONS and v.name_hint not in last]
         for a in (*self.main.params, *border, *results(self.main)):
             if isinstance(a, relax.Var):
                 gain[joined.of(a.name_hint)] -= TURN * _size(a)
@@ -134,9 +136,10 @@ class Orders:
             return []
         if name in VIEWS:
             return [a for a in operands if len(shape) > 2 < len(shape_of(a)) and shape_of(a)[:2] == shape[:2]]
-        if name in ("permute_dims", *TOTALS):
+        if name in ("permute_dims", *TOTALS, *POOLS):
             return [a for a in operands if len(shape_of(a)) > 2]
-        return [a for a in operands if len(shape_of(a)) == len(shape) > 2 and (name == "concat" or shape_of(a) == shape)]
+        return [a for a in operands if len(shape_of(a)) == len(shape) > 2 and (
+            name in ("concat", "strided_slice") or shape_of(a) == shape)]
 
 
 def _turns(e: Any) -> bool:

@@ -11,7 +11,7 @@ from redfuser.errors import InputError, UnsupportedError
 from redfuser.frontend.builder import Builder, triangle
 from redfuser.frontend.dtypes import torch_dtype
 from redfuser.frontend.imported import Imported, InputSpec, Provenance, refuse_inputs
-from redfuser.frontend.local import OPERATORS
+from redfuser.frontend.local import OPERATORS, POOLS
 from redfuser.tvm_compat import dtype_of, op_name, relax, shape_of, tensor_info, tvm
 
 op = relax.op
@@ -136,7 +136,7 @@ class _Import:
         rewrite = REWRITES.get(name)
         if rewrite is not None:
             return rewrite(self.builder, e, operands)
-        if name not in OPERATORS or name == "call_dps_packed":
+        if name not in OPERATORS - POOLS or name == "call_dps_packed":  # its pools pad otherwise than torch's
             raise _Unsupported(name or "a call")
         plain = [relax.Tuple(list(o)) if isinstance(o, tuple) else o for o in operands]
         if name not in WIDENED or not any(_is_half(o) for o in plain):

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from redfuser.fourier import C2C, C2R, R2C
 from redfuser.grouped import GROUPED_MM
 from redfuser.outer.moving import slices
 from redfuser.tvm_compat import dtype_of, op_name, relax, shape_of
@@ -13,7 +14,8 @@ from redfuser.tvm_compat import dtype_of, op_name, relax, shape_of
 ALIGN = 16
 _BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2}
 _FRESH = ("matmul", "take", "concat", "gather_elements", "arange", "full", "nn.batch_norm")
-_LYING = ("aten.contiguous.default", GROUPED_MM)
+_LYING = ("aten.contiguous.default", GROUPED_MM, R2C, C2C, C2R)
+"""Calls whose results begin an allocation and lie row by row."""
 _OWN = ("convolution", "max_pool2d_with_indices", "max_pool3d_with_indices", "avg_pool2d", "avg_pool3d", "upsample_nearest2d")
 """Calls of torch whose results begin an allocation, in the order of their operand or another."""
 SAME = frozenset({"reshape", "expand_dims", "squeeze"})
@@ -54,7 +56,7 @@ class Layouts:
         first = self.of(call.args[0]) if isinstance(call.args[0], relax.Var) else (True, True)
         if name in SAME:
             return first
-        if name.startswith("nn.conv"):  # its result lies as its operands do
+        if name.startswith(("nn.conv", "nn.avg_pool", "nn.max_pool")):  # its result lies as its operands do
             return (False, True)
         if name in ("permute_dims", "broadcast_to"):
             return (False, first[1])

@@ -193,18 +193,35 @@ def convolution(s: Scope, c: Any, bias: str = "", operands: tuple[str, str] | No
         s.tensor(a) if dtype_of(a) == dtype_of(c) else f"{s.tensor(a)}.to({torch_dtype(dtype_of(c))})"
         for a in c.args)
     x = f"{x}.movedim(-1, 1)" if last else x
-    if s.laid(c.args[1]):
-        w += ".contiguous(memory_format=torch.channels_last)"
     pads = [int(p) for p in c.attrs.padding]
     low, high = pads[:rank], pads[rank:]
     if low != high:
         spread = [p for pair in reversed(list(zip(low, high, strict=True))) for p in pair]
         x, low = f"F.pad({x}, {shape_text(tuple(spread))})", [0] * rank
+    line = last and rank == 1  # torch lays an operand of three dimensions out row by row; of four it takes either order
+    if line:
+        x, w, name = f"{x}.unsqueeze(2)", f"{w}.unsqueeze(2)", "conv2d"
+    if s.laid(c.args[1]):
+        w += ".contiguous(memory_format=torch.channels_last)"
     options = [("stride", [int(v) for v in c.attrs.strides], 1), ("padding", low, 0),
                ("dilation", [int(v) for v in c.attrs.dilation], 1)]
-    extra = "".join(f", {n}={shape_text(tuple(v))}" for n, v, default in options if v != [default] * rank)
+    extra = "".join(f", {n}={shape_text((*[default] * line, *v))}" for n, v, default in options if v != [default] * rank)
     groups = f", groups={int(c.attrs.groups)}" if int(c.attrs.groups) != 1 else ""
-    return f"F.{name}({x}, {w}{', ' + bias if bias else ''}{extra}{groups})" + ".movedim(1, -1)" * last
+    back = ".squeeze(2)" * line + ".movedim(1, -1)" * last
+    return f"F.{name}({x}, {w}{', ' + bias if bias else ''}{extra}{groups}){back}"
+
+
+def _pool(s: Scope, c: Any) -> str:
+    """torch's own call, as the program has it. With channels last, operand and result are views."""
+    a, ints = c.attrs, lambda v: [int(i) for i in v]
+    rank, last = len(shape_of(c)) - 2, str(c.attrs.layout).endswith("C")
+    x = s.tensor(c.args[0]) + ".movedim(-1, 1)" * last
+    given = f"{x}, {ints(a.pool_size)}, {ints(a.strides)}, {ints(a.padding)[:rank]}"
+    if "avg" in op_name(c):
+        text = f"torch.ops.aten.avg_pool{rank}d.default({given}, {bool(a.ceil_mode)}, {bool(a.count_include_pad)})"
+    else:
+        text = f"torch.ops.aten.max_pool{rank}d_with_indices.default({given}, {ints(a.dilation)}, {bool(a.ceil_mode)})[0]"
+    return text + ".movedim(1, -1)" * last
 
 
 def _call(name: str, *numbers: str, more: str = "") -> Rule:
@@ -225,6 +242,7 @@ RULES: dict[str, Rule] = {
     "nn.log_softmax": _softmax, "matmul": _matmul, "nn.layer_norm": _layer_norm,
     "nn.rms_norm": _rms_norm, "nn.group_norm": _group_norm, "nn.batch_norm": _batch_norm,
     **dict.fromkeys(("nn.conv1d", "nn.conv2d", "nn.conv3d"), convolution),
+    **dict.fromkeys(("nn.avg_pool2d", "nn.avg_pool3d", "nn.max_pool2d", "nn.max_pool3d"), _pool),
     "nn.softplus": _call("F.softplus", "beta", "threshold"), "nn.gelu_tanh": _call("F.gelu", more=', approximate="tanh"'),
     **{name: _call(f) for name, f in (_TENSORS | UNARY).items()},
 }

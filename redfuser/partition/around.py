@@ -154,6 +154,19 @@ class Around:
                 todo.append(p)
         return False
 
+    def window(self, u: Unit, units: Units) -> Unit | None:
+        """A window in front of a map (:attr:`Unit.window`), or the map itself: through maps that nothing else reads."""
+        seen, todo = {u}, [u]
+        while todo and len(seen) < REGION:
+            v = todo.pop(0)
+            if v.window:
+                return v
+            more = [p for p in v.producers if p.pointwise and not p.gathers and p not in seen and p not in units
+                    and p not in self.claimed and seen.issuperset(p.consumers) and not any(n.escapes for n in p.results)]
+            seen.update(more)
+            todo += more
+        return None
+
     def close(self, units: Units) -> Units:
         """With the free maps that lie between members and that nothing else reads."""
         between = mask(units, "descendants") & mask(units, "ancestors") & ~bits(units)

@@ -8,7 +8,7 @@ from math import prod
 from typing import Literal
 
 from redfuser.acrf.affine import axes_of
-from redfuser.acrf.cascade import Reduce
+from redfuser.acrf.cascade import Let, Reduce
 from redfuser.acrf.expr import Expr, Index, Load, walk
 from redfuser.partition.evaluate import Evaluator, shared_walk
 from redfuser.partition.graph import Node, Unit
@@ -84,6 +84,11 @@ class Draft:
         values = [*(s.value for s in self.sinks if s.value), *(i.body for i in (*self.rows, *self.inner))]
         names = {x.tensor for v in values for x in shared_walk(v.expr) if isinstance(x, Load)}
         return {n for n in self.external if n.name in names}
+
+    def slides(self, w: Unit) -> bool:
+        """Do the places of a window (:attr:`Unit.window`) slide along the row?"""
+        return any(R in axes_of(e) for (n, at), _ in self.ev.lets.items() if n.unit is w and isinstance(n.stmt, Let)
+                   for a, e in zip(n.stmt.axes, at, strict=True) if a in w.window)
 
     def depends(self, v: Value) -> bool:
         rows = {r.node for r in self.rows}

@@ -44,7 +44,8 @@ class Node:
 class Unit:
     """One binding. ``gap`` says why an op could not be lifted (its nodes are then boundaries); ``symbol`` is the torch call
     that it makes, where it is one. ``scan``: what it computes along its rows, of its operand ``@0``, for those that look into
-    it; to all others it is a gap."""
+    it; to all others it is a gap. ``window``: the axes of its result along
+    which the places slide that a map reads of one tensor, more than two for an element."""
 
     index: int
     op: str
@@ -65,6 +66,7 @@ class Unit:
     gathers: bool = False
     piecewise: bool = False
     slides: bool = False
+    window: frozenset[str] = frozenset()
     lifted: Lifted | None = None
     scan: Reduce | None = None
     ancestors: int = 0

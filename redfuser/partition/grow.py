@@ -20,7 +20,7 @@ from redfuser.partition.drafted import Cut, Draft, Reject
 from redfuser.partition.epilogue import contracts, scaled_rows, shortens
 from redfuser.partition.evaluate import scales
 from redfuser.partition.graph import Graph, Node, Unit
-from redfuser.partition.sets import Asking, Units, bits, free_to_read, hiding, last, small, widens
+from redfuser.partition.sets import Asking, Units, bits, free_to_read, hiding, last, mask, small, widens
 from redfuser.partition.smaller import moves
 from redfuser.partition.work import Spent, Work
 
@@ -49,6 +49,7 @@ class Grower(Asking):
         self.graph, self.barred, self.worth, self.unshared = graph, barred, worth, unshared
         self.products = [] if worth is judge.worth else [u for u in graph.units if u.reducing and contracts(u)]
         """What reductions by themselves leave alone."""
+        self.windows = any(u.window for u in graph.units)
         self.near = Around(graph)
         self.growth = Growth()
         self.wanted: set[Node] = set()
@@ -312,6 +313,8 @@ class Grower(Asking):
                 if reused == "everywhere" or (reused and not scales(u)) or (self.unshared and any(
                         c not in units for c in u.consumers)):
                     continue
+                if self.windowed(u, units, lead):
+                    continue
                 if best is None or u.index > best.index:
                     best = u
             if best is None:
@@ -322,3 +325,13 @@ class Grower(Asking):
                 refused.add(best)
                 continue
             units = self.step("lead", grown, units)
+
+    def windowed(self, u: Unit, units: Units, lead: Node) -> bool:
+        """Does the map read a window that slides along the row, or is it one? Elements that lie side by side read the window's
+        places together, as vectors, in a kernel of maps; in a walk of the row each would read them for itself."""
+        w = self.near.window(u, units) if self.windows else None
+        if w is None:
+            return False
+        between = frozenset(self.near.members(w.descendants & mask({u}, "ancestors")))
+        got = self.drafted(units | between | {u, w}, lead)
+        return isinstance(got, Draft) and got.slides(w)

@@ -18,6 +18,7 @@ from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Load, Op, map_c
 from redfuser.acrf.lift import Lifted, lift_primfunc
 from redfuser.acrf.lift_expr import Unliftable, short_dtype, static
 from redfuser.partition.meanings import MODELS, scalar, uniform
+from redfuser.partition.windows import POOLS
 from redfuser.tvm_compat import TensorStructInfo, TupleStructInfo, ir, relax, tvm
 
 
@@ -74,8 +75,8 @@ class Legaliser:
         for v in args:
             if not isinstance(v.struct_info, TensorStructInfo):
                 raise Unliftable(f"{name} on a {type(v.struct_info).__name__}")
-        if name in MODELS:
-            return MODELS[name](call, [buffer_of(a, i) for i, a in enumerate(args)], {a: i for i, a in enumerate(args)})
+        if model := MODELS.get(name) or POOLS.get(name):
+            return model(call, [buffer_of(a, i) for i, a in enumerate(args)], {a: i for i, a in enumerate(args)})
         if name == "relax.call_tir":
             return self.call_tir(call, args)
         if not isinstance(call.op, ir.Op):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from redfuser.acrf.affine import Indices
+from redfuser.acrf.affine import Indices, axes_of
 from redfuser.acrf.cascade import Let, Provenance, Reduce, Reducer, Stmt
 from redfuser.acrf.expr import BYTES, FLOATS, Cast, Const, Expr, Index, Load, Op, walk
 from redfuser.acrf.lift import Lifted
@@ -206,6 +206,7 @@ def classify(u: Unit) -> None:
       several that have half its elements together (two document numbers compared): recomputing reads no more.
     """
     u.slides = any(convolves(n.stmt, u.extents) for n in u.nodes)
+    u.window = frozenset(a for n in u.nodes if isinstance(n.stmt, Let) for a in window(n.stmt.expr))
     producers = {id(n): n for n in u.args}
     u.has_data = bool(u.gap) or any(n.unit is None or n.unit.has_data for n in producers.values())
     u.gathers = any(data_dependent(n.stmt.expr) for n in u.nodes if n.stmt is not None and loads_by_data(u))
@@ -235,6 +236,16 @@ def convolves(s: Stmt | None, extents: dict[str, int]) -> bool:
     """Does a sum take its operand through a window that slides?"""
     return isinstance(s, Reduce) and s.reducer.kind == "sum" and any(
         slides(Indices(extents), e, s.over) for x in walk(s.expr) if isinstance(x, Load) for e in x.indices)
+
+
+def window(e: Expr) -> set[str]:
+    """The axes along which the places slide that a map reads of one tensor, where they are more than two."""
+    places: dict[str, set[tuple[Expr, ...]]] = {}
+    for x in walk(e):
+        if isinstance(x, Load):
+            places.setdefault(x.tensor, set()).add(x.indices)
+    read = [list(zip(*some, strict=True)) for some in places.values() if len(some) > 2]
+    return {a for dims in read for d in dims if len(set(d)) > 1 for i in d for a in axes_of(i)}
 
 
 def loads_by_data(u: Unit) -> bool:

@@ -10,16 +10,19 @@ from collections.abc import Collection
 from math import prod
 
 from redfuser.acrf.affine import Indices
-from redfuser.acrf.expr import Expr, Index, Load, Op, walk
+from redfuser.acrf.expr import Cast, Expr, Index, Load, Op, walk
 from redfuser.partition.draft import Drafter, escaping, guarded
 from redfuser.partition.drafted import NOTHING, Draft, R, Reject, Sink, early
-from redfuser.partition.evaluate import Evaluator, shared_walk
+from redfuser.partition.evaluate import Evaluator, pure_index, shared_walk
 from redfuser.partition.graph import Node, Unit
 from redfuser.partition.positions import axes_in, layout, parts
 from redfuser.partition.work import REFERENCE, Work
 
 DEAR = frozenset({"exp", "exp2", "log", "log2", "tanh", "sigmoid", "erf", "sin", "cos", "pow", "sqrt", "rsqrt", "div"})
 """What is not computed again for every reader."""
+ANEW = 16
+"""Operations that a group computes again for an element, at most, because it reads maps of its own at several places: so many
+take as long as writing two bytes and reading them."""
 SIZE = 512
 """Nodes of all results' expressions, at most."""
 
@@ -121,7 +124,11 @@ class MapDrafter(Drafter):
         for node, at in ev.lets:
             if node.unit in self.units:
                 places.setdefault(node, set()).add(at)
+        anew = 0
         for node, seen in places.items():
+            if len(seen) > 1 and (anew := anew + (len(seen) - 1) * computed(node)) > ANEW:
+                return Reject("RF306", node, "maps are read at several places by a window",
+                              "they would be computed anew for each of its places")
             if dear(node) and (len(seen) > 1 or not all(axes <= axes_in(at) for at in seen)):
                 return Reject("RF306", node, "what is dear to compute is read along fewer axes, or at several places",
                               "it would be computed anew for each of its readers")
@@ -144,3 +151,10 @@ class MapDrafter(Drafter):
 def dear(n: Node) -> bool:
     """Is it a function that takes a library's code or the special-function unit?"""
     return n.stmt is not None and any(isinstance(x, Op) and x.name in DEAR for x in walk(n.stmt.expr))
+
+
+def computed(n: Node) -> int:
+    """Operations on values that an element takes, roundings among them."""
+    if n.stmt is None:
+        return 0
+    return sum(isinstance(x, Cast) or (isinstance(x, Op) and not pure_index(x)) for x in walk(n.stmt.expr))

@@ -25,6 +25,7 @@ from redfuser.partition.epilogue import absorbed, adds_bias, contracts, launches
 from redfuser.partition.graph import Graph, Node, Unit
 from redfuser.partition.judge import MAX_TENSORS
 from redfuser.partition.map_draft import map_draft
+from redfuser.partition.permuted import permuted
 from redfuser.partition.positions import axes_in
 from redfuser.partition.sets import Signatures, Units, hiding
 from redfuser.partition.work import REGION, Spent, Work
@@ -81,7 +82,7 @@ class MapGrower:
         return self.found
 
     def group(self, seed: Unit) -> None:
-        units = self.grown(seed)
+        units = self.laid(self.grown(seed))
         if self.cost(units).reject is not None:
             return
         d = self.drafted(units)
@@ -108,19 +109,54 @@ class MapGrower:
             if c is None:
                 return units
             tried.add(c)
-            grown = self.near.close(units | {c})
+            more: Units = frozenset({c})
+            grown = self.near.close(units | more)
+            if self.cuts(grown):
+                more |= self.chain(c, units)
+                grown = self.near.close(units | more)
             vanish = set(escaping(units)) - set(escaping(grown))
-            if len(grown) > REGION or not self.near.convex(grown) or self.wanted & vanish:
+            if len(grown) > REGION or not self.near.convex(grown) or self.wanted & vanish or self.cuts(grown):
                 continue
             both = self.cost(grown)
-            if both.reject is None and both.seconds < self.cost(units).seconds + self.alone(c):
+            if both.reject is None and both.seconds < self.cost(units).seconds + sum(map(self.alone, more)):
                 units = grown
                 tried = {t for t in tried if t in units}
+
+    def laid(self, units: Units) -> Units:
+        """With the permutations through which a library reads a result, and nothing else: it is written as it is read."""
+        for n in escaping(units) if self.cost(units).reject is None else ():
+            views = permuted(self.graph, self.near, n)
+            if views and n not in self.wanted and self.cost(units | views).reject is None:
+                units |= views
+        return units
 
     def written(self) -> frozenset[Node]:
         """What maps make for a library's work, which reads it from memory: so may others, rather than compute it anew."""
         return frozenset(n for u in self.graph.units if launches(u) and not absorbed(u) and u not in self.near.claimed
                          for n in u.results if any((c.gap or c.reducing) and c not in self.near.claimed for c in u.consumers))
+
+    def cuts(self, units: Units) -> bool:
+        """Would a window compute anew, for each of its places, the end of a chain of maps whose beginning another kernel
+        computes and writes? All of it is this group's then, or none."""
+        d = self.drafted(units) if any(u.window for u in units) else None
+        return isinstance(d, Draft) and any(
+            len(places) > 2 and n.unit is not None and self.open(n.unit) and launches(n.unit) and self.within(n, units)
+            for n, places in d.external.items())
+
+    def within(self, n: Node, units: Units) -> bool:
+        """Do maps of the group that are no windows read it, and nothing else, behind any views?"""
+        return not n.escapes and all(all(self.within(m, units) for m in u.results) if moves(u) and u not in units else
+                                     u in units and not u.window for u in self.graph.readers(n))
+
+    def chain(self, u: Unit, units: Units) -> Units:
+        """The maps that lead to one, and that nothing else reads."""
+        found, todo = {u}, [u]
+        while todo and len(found) < REGION:
+            more = [p for p in todo.pop().producers if (self.open(p) or p.is_cheap) and p not in found and p not in units
+                    and (found | units).issuperset(p.consumers)]
+            found.update(more)
+            todo += more
+        return frozenset(found)
 
     # -- around a group ------------------------------------------------------------------------------------------------
 
@@ -245,10 +281,18 @@ def meets_row(u: Unit, large: int) -> bool:
 
 def replaced(units: Collection[Unit]) -> int:
     """The program's operations among these, or torch's where one was imported as several (a norm: squares and a root)."""
-    return max(len(operations(units)), sum(launches(u) and not rounds(u) for u in units))
+    return max(len(operations(units)), sum((launches(u) and not rounds(u)) + prepared(u) for u in units))
+
+
+def prepared(u: Unit) -> bool:
+    """Does torch start a kernel for what it makes of the vectors of an operation, and one for the operation: the reciprocal
+    deviations of a batch norm of halves? (In float32 cuDNN has both in one.)"""
+    several = u.pointwise and len(u.results) > 1 and not u.is_view
+    return several and any(rounds(p) and p.args[0].dtype in ("f16", "bf16") for p in u.producers)
 
 
 def operations(units: Iterable[Unit]) -> set[int]:
     """The program's operations among these that torch starts a kernel for: an operation may be imported as several, and a
     conversion belongs to it then."""
     return {id(u.provenance) if u.provenance.op else u.index for u in units if launches(u) or u.reducing}
+

@@ -47,7 +47,7 @@ def element(work: Builder, name: str, indices: tuple[Expr, ...], dtype: str) -> 
         return work.here(staged)
     forms = work.at.view_indices(name, indices)
     if work.axes_of(Load(name, indices, dtype)) == work.at.across and work.depth is None and not (
-            work.scope.product or _before(work, forms)):
+            work.scope.product or _leaves(work, name, forms)):
         return work.here(stage_tile(work, name, indices, dtype))
     if forms is None:
         return Load(work.at.arg(name), tuple(map_children(Op("add", (i, i64(0)), "i64"), lambda x: at_point(work, x)).args[0]  # type: ignore[union-attr]
@@ -55,11 +55,14 @@ def element(work: Builder, name: str, indices: tuple[Expr, ...], dtype: str) -> 
     return Load(work.at.arg(name), tuple(work.form(p) for p in forms), dtype)
 
 
-def _before(work: Builder, forms: tuple[Affine, ...] | None) -> bool:
-    """Does a tile of it begin before its tensor? A ``select`` that takes some of its elements loads those, where a copy has no
-    0 to give for the others."""
-    ix = Indices({a: max(2, n) for a, n in work.at.extents.items()})
-    return any(ix.range(p)[0] < 0 for p in forms or ())
+def _leaves(work: Builder, name: str, forms: tuple[Affine, ...] | None) -> bool:
+    """Does a tile of it begin before its tensor, or lie beyond it (the line below the last, for a window)? A ``select`` that
+    takes some of its elements loads those, where a copy has no 0 to give for the others."""
+    ix, view = Indices({a: max(2, n) for a, n in work.at.extents.items()}), work.at.views[name]
+    tiled = set(work.at.roles.tiled)
+    beyond = Indices(dict(work.at.extents))
+    return any(ix.range(p)[0] < 0 for p in forms or ()) or (forms is not None and view is not None and any(
+        not tiled & set(p.axes) and beyond.range(p)[1] >= extent for p, extent in zip(forms, view.shape, strict=True)))
 
 
 def _find_staged(work: Builder, name: str, indices: tuple[Expr, ...]) -> Value | None:

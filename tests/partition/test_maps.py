@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import redfuser
-from redfuser import pipeline
+from redfuser import outer, pipeline
 from redfuser.frontend import import_model
 from redfuser.partition import Partitioner, partition
 from redfuser.partition.maps import absorbed, fixed, launches, moves
@@ -235,3 +235,34 @@ def test_maps_are_counted_apart_and_explained():
 def test_the_cpu_target_leaves_maps_to_torch():
     done = pipeline.run(both, (torch.randn(64, 64), torch.randn(64, 48)), arch="cpu", build=False)
     assert not done.report.maps and done.report.fused
+
+
+def test_a_map_writes_the_order_in_which_a_library_reads_it():
+    """As a conformer turns its queries, time first and batch first again: the product's operand lies in order. A tensor that
+    somebody else reads as it was, and one whose lines would lie across, are views."""
+    def f(x, c, w, b):
+        h = x.transpose(0, 1).unflatten(2, (4, 64))
+        h = (h * c[:, None, None] + turned(h) * (1 - c)[:, None, None]).flatten(2)
+        return F.linear(h.transpose(0, 1), w, b)
+
+    args = torch.randn(3, 40, 256), torch.randn(40, 64), torch.randn(96, 256), torch.randn(96)
+    p = grouped(f, *args)
+    text = outer.emit(import_model(f, args), p.parts, {r.name: r.name.replace(".", "_") for r in p.parts}).source
+    (written,) = [v for r in p.maps for v in r.outputs.values()]
+    assert f"{written} = map_0(" in text and ".transpose(" not in text and ".permute(" not in text
+    both = grouped(lambda x, w: (h := torch.relu(x) + 1, F.linear(h.transpose(0, 1), w)), torch.randn(3, 40, 256), args[2])
+    across = grouped(lambda x, w: F.linear((torch.relu(x) + 1).transpose(1, 2), w), torch.randn(3, 256, 40), args[2])
+    for other in (both, across):
+        assert len(other.maps) == 1 and len(other.maps[0].outputs) == 1
+        assert [a.name for a in other.maps[0].cascade.axes] == ["l"], "it is written as it is read: one line of elements"
+
+
+def test_a_batch_norm_of_halves_is_two_kernels_of_torchs():
+    """By itself it is a group, in float32 it is not: cuDNN has it in one."""
+    def norm(x, m, v):
+        return F.batch_norm(x, m, v)
+
+    half = (torch.randn(64, 48).half(), torch.randn(48).half(), torch.rand(48).half() + 0.5)
+    p = grouped(norm, *half)
+    assert len(p.maps) == 1 and len(p.maps[0].cascade.inputs) == 3
+    assert not grouped(norm, *(t.float() for t in half)).maps

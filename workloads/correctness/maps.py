@@ -94,6 +94,25 @@ def choice(x: Tensor, label: Tensor) -> Tensor:
     return torch.where((label > 2) & (label != 5), x.abs().sqrt(), x * x)
 
 
+def mixed(x: Tensor, y: Tensor) -> Tensor:
+    """What lies between the norms of a PoolFormer, with channels last: windows beside rows of channels."""
+    own = x.permute(0, 3, 1, 2)
+    return y + 0.5 * (F.avg_pool2d(own, 3, 1, 1, count_include_pad=False) - own).permute(0, 2, 3, 1)
+
+
+def mixed_rows(x: Tensor, y: Tensor) -> Tensor:
+    """The same row by row, where windows slide along rows."""
+    return y + 0.5 * (F.avg_pool2d(x, 3, 1, 1) - x)
+
+
+def largest_halves(x: Tensor) -> Tensor:
+    return F.max_pool2d(torch.relu(x), 3, 2, 1) * 0.5
+
+
+def averages_of_lines(x: Tensor) -> Tensor:
+    return F.avg_pool1d(x, 5, 3, 2, ceil_mode=True) + 1.0
+
+
 def programs() -> Iterator[Program]:
     def two(fn: Fn, dtype: str, *shape: int) -> Program:
         return Program("maps", f"{dtype} {'x'.join(map(str, shape))} {fn.__name__}", fn,
@@ -123,4 +142,8 @@ def programs() -> Iterator[Program]:
     yield Program("maps", "f16 96x160 turned", turned, (In("x", (96, 160), "f16"), In("y", (160, 96), "f16")))
     yield Program("maps", "f32 45x91 both_ways", both_ways, (In("x", (45, 91), "f32"), In("r", (45,), "f32"),
                                                              In("c", (91,), "f32")))
+    yield two(mixed, "f16", 2, 9, 7, 72)
+    yield two(mixed_rows, "bf16", 2, 5, 9, 12)
+    yield one(largest_halves, "f32", 2, 6, 17, 24)
+    yield one(averages_of_lines, "f16", 3, 8, 101)
     yield Program("maps", "f32 45x91 choice", choice, (In("x", (45, 91), "f32"), In("label", (45, 91), "i64", "label", high=8)))

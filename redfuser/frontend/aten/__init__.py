@@ -5,8 +5,19 @@ A converter gets every argument of the overload's schema by name, tensors as Rel
 not compute exactly, and the call stays an opaque torch call.
 """
 
-from redfuser.frontend.aten import attention, elementwise, functions, indexing, linalg, logic, norms, reductions, shapes
+from redfuser.frontend.aten import (
+    attention,
+    elementwise,
+    functions,
+    indexing,
+    linalg,
+    logic,
+    norms,
+    reductions,
+    shapes,
+    windows,
+)
 from redfuser.frontend.aten.context import CONVERTERS, Context, Decline
 
 __all__ = ["CONVERTERS", "Context", "Decline", "attention", "elementwise", "functions", "indexing", "linalg", "logic",
-           "norms", "reductions", "shapes"]
+           "norms", "reductions", "shapes", "windows"]

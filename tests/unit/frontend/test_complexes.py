@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 import redfuser
-from redfuser import numerics
+from redfuser import numerics, outer
 from redfuser.errors import UnsupportedError
-from redfuser.frontend import complexes
+from redfuser.frontend import complexes, import_model
+from redfuser.partition import partition
 
 X = torch.randn(3, 4, 8, generator=torch.Generator().manual_seed(0))
 
@@ -93,3 +94,11 @@ def test_fourier_transforms_are_operators_on_pairs(tmp_path: Any) -> None:
 def test_what_has_no_rule_is_refused_by_name(function: Callable[[torch.Tensor], Any]) -> None:
     with pytest.raises(UnsupportedError, match=r"RF115.*complex"):
         redfuser.compile(function, (X,), target="cpu")
+
+
+def test_a_transform_is_not_copied_for_a_kernel() -> None:
+    """Its result lies row by row and begins an allocation."""
+    imported = import_model(lambda x: torch.softmax(x + torch.fft.fft2(x).real, -1), (X,))
+    p = partition(imported)
+    text = outer.emit(imported, p.parts, {r.name: r.name.replace(".", "_") for r in p.parts}).source
+    assert "redfuser.fft_" in text and len(p.parts) == 1 and "clone(" not in text

@@ -1,0 +1,74 @@
+"""Pools: averages and largest elements of windows. A window of few elements is a map of them, which joins what lies around it
+(:mod:`redfuser.partition.windows`); where nothing does it is torch's call again."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from redfuser.frontend.aten.context import FLOATS, Context, Decline, converts
+from redfuser.tvm_compat import dtype_of, relax, shape_of
+
+op = relax.op
+WINDOW = 25
+"""Elements of a window that is a map, at most: 5 x 5."""
+POOLS = {"avg": {2: op.nn.avg_pool2d, 3: op.nn.avg_pool3d}, "max": {2: op.nn.max_pool2d, 3: op.nn.max_pool3d}}
+
+
+def _pool(c: Context, kind: str, rank: int, x: Any, size: Any, stride: Any, padding: Any, dilation: Any, ceil: bool,
+          whole: bool) -> Any:
+    """whole: padding counts in an average. One axis is two, and one image a batch of them."""
+
+    def spread(v: Any) -> list[int]:
+        return [int(i) for i in v] * (rank if len(v) == 1 else 1)
+
+    size = spread(size)
+    stride, padding, dilation = spread(stride) if stride else size, spread(padding), spread(dilation)
+    if prod(size) > WINDOW:
+        raise Decline(f"a window of {prod(size)} elements")
+    if dtype_of(x) not in FLOATS or 0 in shape_of(x):
+        raise Decline(f"a pool of {dtype_of(x)}, or of nothing")
+    missing = rank + 2 - len(shape_of(x))
+    if missing:
+        x = c.emit(op.expand_dims(x, [0]), "batch")
+    if rank == 1:
+        x = c.emit(op.expand_dims(x, [2]), "row")
+        size, stride, padding, dilation = ([one, *v] for one, v in ((1, size), (1, stride), (0, padding), (1, dilation)))
+    made = POOLS[kind][max(rank, 2)](x, pool_size=tuple(size), strides=tuple(stride), padding=(*padding, *padding),
+                                     dilation=tuple(dilation), ceil_mode=bool(ceil), count_include_pad=bool(whole))
+    if not missing and rank > 1:
+        return c.emit(made)
+    return c.emit(op.reshape(c.emit(made, "pooled"), c.shape))
+
+
+def _averages(rank: int) -> Any:
+    def convert(c: Context, self: Any, kernel_size: Any, stride: Any, padding: Any, ceil_mode: bool, count_include_pad: bool,
+                divisor_override: Any = None) -> Any:
+        if divisor_override is not None:
+            raise Decline("a pool with a divisor of its own")
+        return _pool(c, "avg", rank, self, kernel_size, stride, padding, [1], ceil_mode, count_include_pad)
+
+    return convert
+
+
+def _largest(rank: int) -> Any:
+    def convert(c: Context, self: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool) -> Any:
+        return _pool(c, "max", rank, self, kernel_size, stride, padding, dilation, ceil_mode, False)
+
+    return convert
+
+
+def _largest_and_where(rank: int) -> Any:
+    def convert(c: Context, **arguments: Any) -> Any:
+        if any(u.args[1] == 1 and u.users for u in c.node.users):
+            raise Decline("a pool whose positions are read")
+        return (_largest(rank)(c, **arguments), None)
+
+    return convert
+
+
+for _n in (1, 2, 3):
+    converts(f"aten.avg_pool{_n}d.default")(_averages(_n))
+    converts(f"aten.max_pool{_n}d.default")(_largest(_n))
+    if _n > 1:
+        converts(f"aten.max_pool{_n}d_with_indices.default")(_largest_and_where(_n))

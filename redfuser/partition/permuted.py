@@ -1,0 +1,54 @@
+"""Views through which a library reads a map's result: which of them the map had better write itself.
+
+    y[i, j, l] = a map; z = y.permute(1, 0, 2); F.linear(z, w, b)    -->    z[j, i, l] = the map, as it is read
+
+Of an operand whose lines lie in another order torch makes a copy, or many small products and a sum for their bias.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from redfuser.acrf.affine import Indices, axes_of
+from redfuser.acrf.cascade import Let
+from redfuser.acrf.expr import Expr, Load
+from redfuser.partition.around import Around
+from redfuser.partition.epilogue import moves
+from redfuser.partition.graph import Graph, Node, Unit
+from redfuser.partition.positions import layout
+
+
+def permuted(graph: Graph, near: Around, n: Node) -> frozenset[Unit]:
+    """The views behind a tensor, each the only reader of the one before, up to the last that permutes it; lines stay lines.
+    None where no library reads it so, or somebody else does."""
+    views: list[Unit] = []
+    while not n.escapes and len(some := graph.readers(n)) == 1 and _view(u := some[0]) and u not in near.claimed:
+        views.append(u)
+        n = u.results[0]
+    if n.escapes or not any((u.gap or u.reducing) and u not in near.claimed for u in graph.readers(n)):
+        return frozenset()
+    while views and not _permutes(views[-1]):  # of what lies in order torch has that view for nothing
+        views.pop()
+    return frozenset(views)
+
+
+def _view(u: Unit) -> bool:
+    """Does it list all of one tensor, and what lies side by side there side by side?"""
+    at, axes = _source(u)
+    whole = moves(u) and len(u.results) == 1 and prod(u.results[0].shape) == prod(u.args[0].shape)
+    return whole and bool(at and axes) and axes[-1] in axes_of(at[-1])
+
+
+def _permutes(u: Unit) -> bool:
+    """Does it list axes otherwise than they lie?"""
+    at, axes = _source(u)
+    order = layout(Indices(u.extents), at, u.args[0].shape)
+    return order is not None and [a for a in order if u.extents[a] > 1] != [a for a in axes if u.extents[a] > 1]
+
+
+def _source(u: Unit) -> tuple[tuple[Expr, ...], tuple[str, ...]]:
+    """Where a view of one tensor reads it, and the view's axes."""
+    stmt = u.nodes[-1].stmt
+    if len(u.nodes) == 1 and isinstance(stmt, Let) and isinstance(stmt.expr, Load):
+        return stmt.expr.indices, stmt.axes
+    return (), ()

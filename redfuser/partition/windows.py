@@ -1,0 +1,98 @@
+"""A pool as a map of the elements of its window, written out.
+
+    avg_pool2d(x, 3, 1, 1)   -->   y[n, c, h, w] = (select(h >= 1 and w >= 1, x[n, c, h - 1, w - 1], 0) + ... ) / 9
+
+Averages are summed in float32 (float64 of float64), from the first element on, and divided as torch divides them: by the
+elements of the window, without those of the padding where they do not count, and never with those beyond it (``ceil_mode``).
+NaN is the largest element of any window.
+"""
+
+from __future__ import annotations
+
+from functools import partial, reduce
+from itertools import product
+from math import inf, prod
+from typing import Any
+
+from redfuser.acrf.cascade import Let, Tensor
+from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, op
+from redfuser.acrf.index import i64, iadd, imul
+from redfuser.acrf.lift import Lifted
+from redfuser.acrf.lift_expr import Unliftable
+from redfuser.partition.meanings import Positions, result_axes
+
+
+class Line:
+    """One axis of a pool: where windows lie in ``extent`` elements. ``count``: of them."""
+
+    def __init__(self, axis: str, count: int, extent: int, size: int, stride: int, pad: int, dilation: int) -> None:
+        self.index, self.count, self.extent, self.size = Index(axis), count, extent, size
+        self.stride, self.pad, self.dilation = stride, pad, dilation
+
+    def at(self, k: int) -> Expr:
+        """The position of a window's element."""
+        return iadd(imul(self.index, self.stride), i64(k * self.dilation - self.pad))
+
+    def inside(self, k: int) -> list[Expr]:
+        """What says that it is no padding."""
+        first, found = k * self.dilation - self.pad, list[Expr]()
+        if first < 0:
+            found.append(op("le", i64(0), self.at(k)))
+        if first + self.stride * (self.count - 1) >= self.extent:
+            found.append(op("lt", self.at(k), i64(self.extent)))
+        return found
+
+    def counted(self, whole: bool) -> Expr:
+        """How many elements of a window count. whole: those of the padding do."""
+        margin = self.pad if whole else 0
+        begin, end = self.at(0), iadd(self.at(0), i64(self.size))
+        early = self.pad > margin
+        late = self.stride * (self.count - 1) - self.pad + self.size > self.extent + margin
+        if not (early or late):
+            return i64(self.size)
+        begin = Op("max", (begin, i64(0)), "i64") if early else begin
+        end = Op("min", (end, i64(self.extent + margin)), "i64") if late else end
+        return Op("sub", (end, begin), "i64")
+
+
+def pool(call: Any, params: list[Tensor], where: Positions) -> Lifted:
+    """``nn.avg_pool2d`` and its like, of channels first or last."""
+    attrs, x = call.attrs, params[where[call.args[0]]]
+    average = "avg" in call.op.name
+    names, axes, shape = result_axes(call)
+    layout = str(attrs.layout)
+    if sorted(layout) != sorted("NC" + "DHW"[5 - len(shape):]) or str(attrs.out_layout) != layout:
+        raise Unliftable(f"a pool in layout {layout}")
+    places = [layout.index(a) for a in "DHW" if a in layout]
+    size, stride, pad, dilation = ([int(v) for v in a] for a in (attrs.pool_size, attrs.strides, attrs.padding, attrs.dilation))
+    if pad[:len(places)] != pad[len(places):] or (average and set(dilation) != {1}):
+        raise Unliftable("a pool that torch has not")
+    lines = [Line(names[d], shape[d], int(x.shape[d]), size[i], stride[i], pad[i], dilation[i]) for i, d in enumerate(places)]
+    acc = "f64" if x.dtype == "f64" else "f32"
+    idle = Const(0.0 if average else -inf, acc)
+    total: Expr | None = None
+    for offsets in product(*(range(n.size) for n in lines)):
+        at: list[Expr] = [Index(n) for n in names]
+        tests: list[Expr] = []
+        for d, line, k in zip(places, lines, offsets, strict=True):
+            at[d] = line.at(k)
+            tests += line.inside(k)
+        value: Expr = Load(x.name, tuple(at), x.dtype)
+        value = value if x.dtype == acc else Cast(value, acc)
+        if tests:
+            value = op("select", reduce(partial(op, "and"), tests), value, idle)
+        total = value if total is None else op("add" if average else "max", total, value)
+    assert total is not None
+    if average:
+        counts = [n.counted(bool(attrs.count_include_pad)) for n in lines]
+        fixed = prod(int(n.value) for n in counts if isinstance(n, Const))
+        varying = [n for n in counts if not isinstance(n, Const)]
+        count: Expr = i64(fixed)
+        for n in varying:
+            count = op("mul", count, n)
+        total = op("div", total, Cast(count, acc) if varying else Const(float(fixed), acc))
+    out = total if x.dtype == acc else Cast(total, x.dtype)
+    return Lifted(tuple(params), axes, (Let("out", tuple(names), out),), ("out",))
+
+
+POOLS = {f"relax.nn.{kind}_pool{n}d": pool for kind in ("avg", "max") for n in (2, 3)}
