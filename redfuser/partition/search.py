@@ -34,6 +34,7 @@ from redfuser.partition.region import Partition, Refusal, Region, key_of
 from redfuser.partition.scans import ScanGrower, why
 from redfuser.partition.sets import Units
 from redfuser.partition.smaller import Pair, apart, undone
+from redfuser.partition.unfused import slower
 from redfuser.partition.work import MODULE, REFERENCE, ROUNDS, WHOLE, Work
 from redfuser.target import TARGETS
 from redfuser.verdicts import JUDGED
@@ -70,7 +71,7 @@ class Partitioner:
 
     def __init__(self, imported: Any, casts: str = "preserve", arch: str = "sm_90a", maps: bool = True,
                  holds: Callable[[Fused], bool] | None = None, priced: Priced | None = None) -> None:
-        self.maps, self.priced = maps, priced
+        self.maps, self.priced = maps, priced if arch in TARGETS else None
         weights = frozenset(i.name for i in getattr(imported, "inputs", ()) if i.kind != "user")
         self.graph: Graph = build_graph(imported.mod, dict(imported.provenance or {}), weights)
         self.opaque = account.opaque(self.graph, imported)
@@ -78,7 +79,7 @@ class Partitioner:
         self.verdicts: dict[object, Any] = {}
         self.allowed = _allowed(self.graph.units)
         self.work = Work(TARGETS.get(arch, REFERENCE), self.allowed)
-        self.forms = Forming(self.graph, casts, self.work, holds, priced if arch != "cpu" else None)
+        self.forms = Forming(self.graph, casts, self.work, holds, self.priced)
         self.drafts: dict[Any, Any] = {}
         self.banned: set[Pair] = set()
         self.barred: set[int] = set()
@@ -116,16 +117,28 @@ class Partitioner:
                     accepted.append((d, out, got))
             log.info("round %d: %d regions of %d operations, %d distinct cascades, %d nodes visited", turn, len(accepted),
                      len(self.graph.units), len(self.forms.fused), self.allowed - self.work.left)
-            if not again:
+            counts = Counter[str]()
+            self.accepted = [Found(d, o, f, numbered(stem_of(d), counts)) for d, o, f in accepted]
+            if not again and not self.give_up(self.slower()):
                 break
         if self.work.short:
             log.info("%d reductions were left to torch: RF308, the work that one model may take is spent", len(self.work.short))
-        counts: Counter[str] = Counter()
-        self.accepted = [Found(d, o, f, numbered(stem_of(d), counts)) for d, o, f in accepted]
         self.mapped = self.reduce_maps(counts) if self.maps else []
         self.mapped += self.scan_rows(counts) if self.maps and self.work.machine.kind == "cuda" else []
         self.mapped += self.group_maps(counts) if self.maps else []
         return self.finish(growth.cuts, counts)
+
+    def slower(self) -> dict[str, NotFusable]:
+        """Regions, by name, whose kernels are modelled far behind what they are without us."""
+        found: dict[str, NotFusable] = {}
+        if self.priced is None:
+            return found
+        for f in self.accepted:
+            if (key := key_of(f.fused.cascade)) not in self.answers:
+                self.answers[key] = slower(f.draft, f.fused, self.priced)
+            if (why := self.answers[key]) is not None:
+                found[f.name] = why
+        return found
 
     def reduce_maps(self, counts: Counter[str]) -> list[Found]:
         """The reductions that are no cascade, with the maps around them; where that is dearer than torch, without those in

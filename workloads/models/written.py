@@ -171,7 +171,7 @@ WRITTEN = (
     Written("mixer", "f16", lambda: Stack(lambda: Mixer(196, 768), 6), ((32, 196, 768),), 399_532_621_824, 29_259_672),
     Written("gmlp", "bf16", lambda: Stack(lambda: GMLP(512, 512), 6), ((16, 512, 512),), 206_158_430_208, 11_046_912),
     Written("retnet", "bf16", lambda: Stack(lambda: Retention(1024, 8), 4), ((4, 1024, 1024),), 377_957_122_048, 37_777_408),
-    Written("linear-attention", "f16", lambda: Stack(lambda: LinearAttention(768, 12), 4), ((8, 2048, 768),),
+    Written("linear-attention", "bf16", lambda: Stack(lambda: LinearAttention(768, 12), 4), ((8, 2048, 768),),
             940_698_501_120, 28_351_488),
     Written("state-space", "bf16", lambda: Stack(lambda: StateSpace(1024, 128), 4), ((4, 2048, 1024),),
             234_144_923_648, 13_180_992),

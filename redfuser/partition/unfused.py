@@ -1,0 +1,71 @@
+"""What a region with products takes without us: a library's products, and between them one kernel for everything else.
+
+    s = sum[e] q[i, e] * k[l, e]                  a library's product, which writes s
+    m = max[l] s;  p = exp(s - m);  t = sum[l] p  one kernel, which reads s and writes p / t
+    o = sum[l] p / t * v[l, d]                    a library's product, which reads it
+
+While regions grow, products are weighed by a roofline, before there is a kernel (:mod:`redfuser.partition.cost`). Once a region
+has a state, the model of resources knows the kernel that it gets: one that is far behind this is not made (RF305).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import chain
+from math import prod
+
+from redfuser.acrf.expr import BYTES, NARROW
+from redfuser.acrf.state import Fused, NotFusable
+from redfuser.outline import library, on_cores, passes
+from redfuser.partition.cost import elements, operand_bytes
+from redfuser.partition.drafted import Draft
+from redfuser.partition.values import Instance
+
+MARGIN = 1.5
+"""How far behind a kernel is modelled before it is given up: the model takes some kernels for 1.4 times as slow as they are
+(docs/results/h200-2026-11-26-tuning), and a library has launches and copies that are not counted here."""
+LATENCY = 15e-6
+"""Seconds below which a library's products are what their launches and walks over the depth take: no roofline has these."""
+
+
+def apart(d: Draft) -> float | None:
+    """Seconds of the region's products as a library's and of one kernel around them; None of a region without a product."""
+    products = [i for i in chain(d.inner, d.rows) if i.contraction]
+    if not products:
+        return None
+    sites = {n for i in products for n, _ in i.body.sites}
+    results = {i.node for i in products}
+    around = sum(n.bytes for n in d.external if n not in sites)
+    around += sum(_result(d, i) for i in d.inner if i.contraction)
+    around += sum(s.node.bytes for s in d.sinks if s.node not in results)
+    around += sum(_made(d, i) for i in d.rows if i.contraction)
+    return sum(_product(d, i) for i in products) + passes(d.machine, around, 1)
+
+
+def slower(d: Draft, fused: Fused, priced: Callable[[Fused], float | NotFusable]) -> NotFusable | None:
+    """Why the region is cut, if its kernel is modelled far behind a library's products and a kernel between them. A state
+    that gets no kernel at all is refused where kernels are made."""
+    if (without := apart(d)) is None:
+        return None
+    found = priced(fused)
+    if not isinstance(found, float) or found <= MARGIN * max(without, LATENCY):
+        return None
+    return NotFusable("RF305", "", "one kernel is faster than a library's products and a kernel between them",
+                      f"modelled {found * 1e6:.0f} us on {d.machine.part}, apart {without * 1e6:.0f} us",
+                      "nothing to change: smaller parts of it are tried")
+
+
+def _result(d: Draft, i: Instance) -> float:
+    return float(elements(d, i.axes) * BYTES[i.node.dtype])
+
+
+def _made(d: Draft, i: Instance) -> float:
+    """Bytes of the largest operand that the region makes of a product over the row: written, where a library multiplies."""
+    made = [n for n, _ in i.body.sites if n not in d.external]
+    return float(max((prod(n.shape) for n in made), default=0) * min((BYTES[n.dtype] for n in made), default=0))
+
+
+def _product(d: Draft, i: Instance) -> float:
+    flops, moved = 2.0 * elements(d, i.axes) * d.extents[i.over], operand_bytes(d, i) + _result(d, i)
+    seconds = library if any(n.dtype in NARROW for n in d.external) else on_cores
+    return seconds(d.machine, flops, moved) + d.machine.kernel
