@@ -50,9 +50,10 @@ class Decomposer(Decomposition):
         results = results_of(factors[0])
         if results and (len(terms) != 1 or results_of(terms[0]) != results):
             return None
-        data = [(p.base, p.power) for p in factors[0].of("x")]
-        rest = product([*data, (Const(0.0, zero.dtype), F1)], zero.dtype) if data else None
-        return [replace(terms[0], elsewhere=rest, everywhere=bool(results)), *terms[1:]]
+        data = factors[0].of("x")
+        rest = product([*((p.base, p.power) for p in data), (Const(0.0, zero.dtype), F1)], zero.dtype) if data else None
+        beside = data if all(p in terms[0].parts for p in data) else ()
+        return [replace(terms[0], elsewhere=rest, beside=beside, everywhere=bool(results)), *terms[1:]]
 
     def expand(self, e: Expr) -> list[Term]:
         kind = self.scope.kind(e)

@@ -63,14 +63,16 @@ class Part:
 @dataclass(frozen=True, slots=True)
 class Term:
     """coefficient * product of parts, counted only where every ``conds`` (data) holds. ``elsewhere``: what is added where
-    the last of them does not: zero, unless it meets an infinity or NaN (``0 * v``). ``everywhere``:
-    the results multiply what is elsewhere too (``select(k, g, 0) / t``)."""
+    the last of them does not: zero, unless it meets an infinity or NaN (``0 * v``). ``beside``: the parts that stand beside
+    that zero, where the term has them all. ``everywhere``: the results multiply what is elsewhere too
+    (``select(k, g, 0) / t``)."""
 
     parts: tuple[Part, ...] = ()
     coefficient: Fraction = F1
     conds: tuple[tuple[Expr, bool], ...] = ()
     dconds: tuple[tuple[Expr, bool], ...] = ()
     elsewhere: Expr | None = None
+    beside: tuple[Part, ...] = ()
     everywhere: bool = False
 
     def of(self, *kinds: str) -> tuple[Part, ...]:

@@ -150,9 +150,16 @@ def _family(work: Derivation, r: Reduce, t: Term, name: str, dtype: str, single:
     bounded = [b for p in t.of("scaled") if p.vanishes for b, _ in p.follows]
     sums = [s for p in t.of("scaled") for s in work.refs.sums(p.base)]
     ratio = work.refs.ratio(follows, vanishes, bounded, sums) if follows else None
+    if ratio is not None and t.elsewhere is not None and not moving(work, t.conds) and \
+            not all(only_counted(work, b, t.conds) for b, _ in follows):
+        # the reference of what is not counted may be infinite: what stands in its place does not follow it
+        none = Op("eq", (Ref(f"{_count(work, r, t, dtype).name}@old", dtype), Const(0.0, dtype)), "bool")
+        ratio = Op("select", (none, Const(1.0, ratio.dtype), ratio), ratio.dtype)
     drifts = [work.refs.drift(p) for p in shifts]
     scales = [work.refs.scale(p) for p in shifts]
-    weight = [(work.refs.consistent(p, guards), p.power) for p in t.parts if p.kind in ("x", "scaled")]
+    beside = t.beside if r.expr.dtype in FLOATS else ()
+    weight = [(work.refs.consistent(p, guards), p.power) for p in t.parts if p.kind in ("x", "scaled") and p not in beside]
+    data = [(work.refs.consistent(p, guards), p.power) for p in beside]
     of_weight = set(map(str, guards))
     centred = [work.refs.consistent(p, guards) for p in shifts]
     powers = [int(p.power) for p in shifts]
@@ -172,7 +179,7 @@ def _family(work: Derivation, r: Reduce, t: Term, name: str, dtype: str, single:
     def moves(members: Family) -> list[Expr]:
         """How the shifts move. Of no element it does not matter, but a power of it might be infinite, or a reference NaN: 0."""
         first = members.get(tuple(0 for _ in powers))
-        if first is None or weight:
+        if first is None or weight or data:
             return drifts
         none = Op("eq", (Ref(f"{first.name}@old", dtype), Const(0.0, dtype)), "bool")
         return [x if s is None and not _may_be_nan(work, x) else Op("select", (none, Const(0.0, dtype), x), dtype)
@@ -180,18 +187,20 @@ def _family(work: Derivation, r: Reduce, t: Term, name: str, dtype: str, single:
 
     for k in sorted(cartesian(*(range(n + 1) for n in powers)), key=lambda k: (sum(k), k)):
         # a weight of 0 before the power of what it hides, which might be infinite
-        factors = [*weight, *((u, F1) for u, j in zip(centred, k, strict=True) for _ in range(j))]
+        last = k == tuple(powers)
+        factors = [*weight, *(() if last else data), *((u, F1) for u, j in zip(centred, k, strict=True) for _ in range(j))]
         narrow = r.expr.dtype if r.expr.dtype not in FLOATS else dtype
         body = product(factors, narrow) if factors else Const(1.0, dtype)
         if body.dtype != dtype:
             body = Cast(body, dtype)
-        last = k == tuple(powers)
-        zero: Expr = Const(0.0, dtype) if not last or t.elsewhere is None else t.elsewhere
+        zero: Expr = Const(0.0, dtype) if not last or t.elsewhere is None or data else t.elsewhere
         zero = zero if zero.dtype == dtype else Cast(zero, dtype)
         for cond, side in reversed(t.conds):
             cond = placed(work, cond)
             body = Op("select", (cond, body, zero) if side else (cond, zero, body), dtype)
             zero = Const(0.0, dtype)
+        if last and data:  # a weight that a mask makes 0, times data: 0 * v elsewhere, and a contraction of the two
+            body = product([(body, F1), *data], dtype)
         label = name if last else work.fresh(f"{r.name}_{''.join(map(str, k))}", reserve=False)
         axes = work.axes(r, body, context, full=last and single)
         below = {a for j, m in family.items() if all(x <= y for x, y in zip(j, k, strict=True))
@@ -291,7 +300,13 @@ def _where_counted(work: Derivation, r: Reduce, t: Term, bare: Expr, whole: Expr
         bare = nothing if t.elsewhere is None else bare
         count = _family(work, r, Term((), conds=t.conds), work.fresh(f"{r.name}_counted"), dtype, False, True).members[()]
         return Op("select", (Op("eq", (count, nothing), "bool"), bare, whole), dtype)
-    one = where(t.conds, Const(1.0, dtype), nothing)
+    empty = Op("eq", (_count(work, r, t, dtype), nothing), "bool")
+    return Op("select", (empty, nothing if t.elsewhere is None else bare, whole), dtype)
+
+
+def _count(work: Derivation, r: Reduce, t: Term, dtype: str) -> Ref:
+    """How many elements hold a term's conditions, all of data: an accumulator, one for every sum under them."""
+    one = where(t.conds, Const(1.0, dtype), Const(0.0, dtype))
     axes = tuple(a for a in r.axes if a in work.scope.axes_of(one))
     same = work.equal(one, SUM, dtype, axes, r.axes) or next(
         (a for a in work.refs.pending.values() if a.contribution == one and a.axes == axes and a.dtype == dtype), None)
@@ -300,5 +315,4 @@ def _where_counted(work: Derivation, r: Reduce, t: Term, bare: Expr, whole: Expr
         work.scope.axes[name] = axes
         same = Accumulator((name,), axes, SUM, dtype, neutral(SUM, dtype), one, (Ref(f"{name}@old", dtype),))
         work.refs.pending[name] = same
-    empty = Op("eq", (Ref(same.name, dtype), nothing), "bool")
-    return Op("select", (empty, nothing if t.elsewhere is None else bare, whole), dtype)
+    return Ref(same.name, dtype)
