@@ -47,6 +47,15 @@ def test_what_stays_torchs_says_why(of: Callable[..., Any], why: str) -> None:
     assert any(why in t for t in told), told
 
 
+@pytest.mark.parametrize("shape, axis", [((2048, 8), 0), ((2, 777, 4), 1), ((3, 70, 2, 3), 1)])
+def test_few_columns_are_scanned_as_rows(shape: tuple[int, ...], axis: int) -> None:
+    """torch's scan down columns has a thread for each: 4096 tokens by 8 experts took .6 ms on an H200."""
+    x = torch.randn(shape)
+    imported, p = partitioned(lambda x: x.cumsum(axis) * x, (x,))
+    assert any("[..l]" in str(r.cascade) for r in p.maps) and not set(p.kept) & {"relax.cumsum"}
+    torch.testing.assert_close(execute(imported, p, (x,))[0], x.cumsum(axis) * x, rtol=1e-4, atol=1e-4)
+
+
 def test_few_long_rows_and_other_targets_keep_torchs_call() -> None:
     long, short = torch.randn(2, 1 << 15), torch.randn(2, 1 << 12)
     assert not partitioned(lambda x: x.cumsum(-1), (long,))[1].parts and partitioned(lambda x: x.cumsum(-1), (short,))[1].parts

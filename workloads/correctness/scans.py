@@ -44,6 +44,11 @@ def from_the_end(x: Tensor) -> Tensor:
     return x.flip(-1).cumsum(-1).flip(-1)
 
 
+def down(x: Tensor) -> Tensor:
+    """Places of tokens in the queues of their experts, counted down the tokens."""
+    return (x.cumsum(-2) * x - 1).to(x.dtype)
+
+
 def programs() -> Iterator[Program]:
     def over(what: str, fn: Callable[..., Tensor], shape: tuple[int, ...], dtype: str, *more: In) -> Program:
         return Program("scans", f"{dtype} {'x'.join(map(str, shape))} {what}", fn, (In("x", shape, dtype), *more))
@@ -62,3 +67,5 @@ def programs() -> Iterator[Program]:
     yield over("nucleus", nucleus, (40, 777), "f16")
     yield over("running mean", running_mean, (40, 5000), "f32")
     yield over("from the end", from_the_end, (64, 777), "f32")
+    yield over("down", down, (3000, 8), "f32")
+    yield over("down", down, (2, 777, 4), "bf16")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -244,14 +245,23 @@ def topk(c: Context, self: Any, k: int, dim: int = -1, largest: bool = True, sor
     return (c.emit(relax.TupleGetItem(both, 0), "values"), c.emit(relax.TupleGetItem(both, 1), "indices"))
 
 
+BESIDE = 32
+"""Columns up to which a scan along an axis that is not the fastest is one along rows between permutations: torch's has a thread
+for each column, which walks all of it (4096 tokens by 8 experts took .6 ms on an H200)."""
+
+
 def _scan(f: Any) -> Any:
     def convert(c: Context, self: Any, dim: int, dtype: Any = None) -> Any:
         rank = len(shape_of(self))
         if not rank:
             raise Decline("a scan of a scalar")
         acc = accumulator(c.dtype)
-        x = c.cast(self, acc, "wide")
-        return c.narrow(c.emit(f(x, axis_of(dim, rank), acc), "scan" if acc != c.dtype else ""))
+        x, axis, shape = c.cast(self, acc, "wide"), axis_of(dim, rank), shape_of(self)
+        if axis == rank - 1 or not 1 < math.prod(shape[axis + 1:]) <= BESIDE:
+            return c.narrow(c.emit(f(x, axis, acc), "scan" if acc != c.dtype else ""))
+        order = [a for a in range(rank) if a != axis] + [axis]
+        rows = c.emit(f(c.emit(op.permute_dims(x, order), "rows"), rank - 1, acc), "scan")
+        return c.narrow(c.emit(op.permute_dims(rows, [order.index(a) for a in range(rank)]), "back"))
 
     return convert
 
