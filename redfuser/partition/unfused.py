@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import chain
-from math import prod
+from math import ceil, prod
 
-from redfuser.acrf.expr import BYTES, NARROW
+from redfuser.acrf.expr import BYTES
 from redfuser.acrf.state import Fused, NotFusable
 from redfuser.outline import library, on_cores, passes
 from redfuser.partition.cost import elements, operand_bytes
@@ -29,9 +29,10 @@ LATENCY = 15e-6
 
 
 def apart(d: Draft) -> float | None:
-    """Seconds of the region's products as a library's and of one kernel around them; None of a region without a product."""
+    """Seconds of the region's products as a library's and of one kernel around them; None of a region without a
+    product, and of one and its maps, which was weighed against a library's as it grew (docs/decisions/0020)."""
     products = [i for i in chain(d.inner, d.rows) if i.contraction]
-    if not products:
+    if not products or len(d.inner) + len(d.rows) < 2:
         return None
     sites = {n for i in products for n, _ in i.body.sites}
     results = {i.node for i in products}
@@ -66,6 +67,9 @@ def _made(d: Draft, i: Instance) -> float:
 
 
 def _product(d: Draft, i: Instance) -> float:
-    flops, moved = 2.0 * elements(d, i.axes) * d.extents[i.over], operand_bytes(d, i) + _result(d, i)
-    seconds = library if any(n.dtype in NARROW for n in d.external) else on_cores
-    return seconds(d.machine, flops, moved) + d.machine.kernel
+    """As the program has it: of float32 numbers where it multiplies those, were they halves before or not. No product is done
+    before it has walked its depth."""
+    m, flops, moved = d.machine, 2.0 * elements(d, i.axes) * d.extents[i.over], operand_bytes(d, i) + _result(d, i)
+    whole = i.node.unit is not None and all(n.dtype == "f32" for n in i.node.unit.args)
+    walked = ceil(d.extents[i.over] / m.step) * m.waits * m.latency / m.ahead
+    return max((on_cores if whole else library)(m, flops, moved), walked) + m.kernel
