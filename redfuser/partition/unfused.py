@@ -24,7 +24,7 @@ from redfuser.partition.values import Instance
 MARGIN = 1.5
 """How far behind a kernel is modelled before it is given up: the model takes some kernels for 1.4 times as slow as they are
 (docs/results/h200-2026-11-26-tuning), and a library has launches and copies that are not counted here."""
-LATENCY = 15e-6
+LATENCY = 20e-6
 """Seconds below which a library's products are what their launches and walks over the depth take: no roofline has these."""
 
 
