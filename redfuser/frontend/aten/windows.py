@@ -10,8 +10,8 @@ from redfuser.frontend.aten.context import FLOATS, Context, Decline, converts
 from redfuser.tvm_compat import dtype_of, relax, shape_of
 
 op = relax.op
-WINDOW = 25
-"""Elements of a window that is a map, at most: 5 x 5."""
+WINDOW = {"avg": 25, "max": 9}
+"""Elements of a window that is a map, at most: a maximum that lets NaN through is long where compilers write it out."""
 POOLS = {"avg": {2: op.nn.avg_pool2d, 3: op.nn.avg_pool3d}, "max": {2: op.nn.max_pool2d, 3: op.nn.max_pool3d}}
 
 
@@ -24,7 +24,7 @@ def _pool(c: Context, kind: str, rank: int, x: Any, size: Any, stride: Any, padd
 
     size = spread(size)
     stride, padding, dilation = spread(stride) if stride else size, spread(padding), spread(dilation)
-    if prod(size) > WINDOW:
+    if prod(size) > WINDOW[kind]:
         raise Decline(f"a window of {prod(size)} elements")
     if dtype_of(x) not in FLOATS or 0 in shape_of(x):
         raise Decline(f"a pool of {dtype_of(x)}, or of nothing")
