@@ -43,7 +43,7 @@ MISSED = (
     ("inertia_fixed_axes single", "-inf for select(k * 256 + j < 900, x[k * 256 + j, 0], -inf)"),
     ("margin multi", "j < 255 for rest_at_term[i, j] = select(select("),
     ("margin single", "j < 255 for next_at_term[i, j] = select(isnan("),
-    ("masked_by_weight multi", "i < 1 for t_counted_b[i]"),
+    ("masked_by_weight multi", "i < 3 for t_counted_b[i]"),
     ("masked_segments multi", "j < 255 for x_tile[i, j] = x_tile[i, j] * v"),
     ("max_of_unknown_sign multi", "inf for select(k * 256 + j < 751, r_min_term[i, j], inf)"),
     ("performer multi", "i < 3 for r1_part_tile[i, j] = select(j < 3"),
