@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush
 from math import prod
 
 from redfuser.acrf.cascade import Reduce
 from redfuser.partition.drafted import Reject
-from redfuser.partition.epilogue import adds_vector, bare, contracts, rounds, statistic
+from redfuser.partition.epilogue import absorbed, adds_vector, bare, contracts, launches, moves, rounds, statistic
 from redfuser.partition.graph import Graph, Node, Unit
 from redfuser.partition.sets import Units, bits, free_to_read, mask, small
 from redfuser.partition.work import NEAR, REGION
@@ -115,6 +115,16 @@ class Around:
         """Readers of a tensor, also behind widening casts and broadcasts, which are free for whoever reads them."""
         return [v for u in self.graph.readers(n) for v in (
             [w for m in u.results for w in self.following(m)] if free_to_read(u) and u not in self.claimed else [u])]
+
+    def written(self, library: Callable[[Unit], bool]) -> frozenset[Node]:
+        """What maps make, nobody's yet, for a library's work, which reads it from memory, behind any views: so may others,
+        rather than compute it anew."""
+        def read(n: Node) -> bool:
+            return any(any(map(read, c.results)) if moves(c) else c not in self.claimed and (bool(c.gap) or library(c))
+                       for c in self.graph.readers(n))
+
+        return frozenset(n for u in self.graph.units if launches(u) and not absorbed(u) and u not in self.claimed
+                         for n in u.results if read(n))
 
     def free_to_follow(self, u: Unit, units: Units) -> bool:
         if not u.pointwise or u in self.claimed:

@@ -116,13 +116,23 @@ def launches(u: Unit) -> bool:
 
 
 def absorbed(u: Unit) -> bool:
-    """Is it a library's part of its own product or reduction: the bias and what widens it, the rounding of the sum?"""
+    """Is it a library's part of its own product or reduction: the bias and what widens it, the rounding of the sum, what widens
+    what is summed?"""
+    if widens_inside(u):
+        return True
     if rounds(u) and u.consumers and all(adds_bias(c) and made_of(c) is not u for c in u.consumers):
         return True
     m = made_of(u)
     if m is None:
         return False
     return (rounds(u) and (m.reducing or bool(m.gap) or adds_bias(m))) or adds_bias(u)
+
+
+def widens_inside(u: Unit) -> bool:
+    """Does torch widen these halves inside its reduction, whose result it rounds to such again?"""
+    sums = [c for c in u.consumers if c.reducing and not contracts(c)]
+    return rounds(u) and bool(sums) and sums == u.consumers and all(c.consumers and all(
+        rounds(r) and r.results[0].dtype == u.args[0].dtype for r in c.consumers) for c in sums)
 
 
 def adds_bias(u: Unit) -> bool:

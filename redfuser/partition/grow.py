@@ -45,19 +45,22 @@ class Grower(Asking):
                  verdicts: dict[object, Reject | None] | None = None, work: Work | None = None,
                  drafts: dict[tuple[Units, Node], Draft | Reject] | None = None, worth: judge.Question = judge.worth,
                  taken: Sequence[Draft] = (), unshared: bool = False) -> None:
-        super().__init__(banned, frozenset(n for d in taken for n in hiding(d.units)), work, verdicts, drafts)
+        self.near = Around(graph)
+        for d in taken:
+            self.near.claim(d.units)
+        held = self.near.written(contracts) if unshared else frozenset()
+        super().__init__(banned, held | {n for d in taken for n in hiding(d.units)}, work, verdicts, drafts)
         self.graph, self.barred, self.worth, self.unshared = graph, barred, worth, unshared
         self.products = [] if worth is judge.worth else [u for u in graph.units if u.reducing and contracts(u)]
         """What reductions by themselves leave alone."""
         self.windows = any(u.window for u in graph.units)
-        self.near = Around(graph)
         self.growth = Growth()
         self.wanted: set[Node] = set()
         """What the cascades found so far read, behind views: it must not vanish inside of another."""
         self.loaded: set[Node] = set()
         """What their kernels read of it: all that a product with its maps has to leave."""
         for d in taken:
-            self.claim(d)
+            self.reads_of(d)
 
     def run(self) -> Growth:
         reducing = sum(u.reducing for u in self.graph.units)
@@ -76,9 +79,12 @@ class Grower(Asking):
         return self.growth
 
     def claim(self, d: Draft) -> None:
+        self.reads_of(d)
+        self.near.claim(d.units)
+
+    def reads_of(self, d: Draft) -> None:
         self.wanted |= set(d.external)
         self.loaded |= d.loaded()
-        self.near.claim(d.units)
 
     def within(self, seed: Unit) -> Draft | None:
         """The seed's cascade, as far as the work that is left allows."""
@@ -318,13 +324,22 @@ class Grower(Asking):
                 if best is None or u.index > best.index:
                     best = u
             if best is None:
-                return self.drafted(units, lead)
+                return self.drafted(self.ended(units, lead), lead)
             grown = self.near.close(units | {best})
             if self.parted(grown) or not self.near.convex(grown) or self.verdict(
                     judge.lead, grown, lead, best) is not None:
                 refused.add(best)
                 continue
             units = self.step("lead", grown, units)
+
+    def ended(self, units: Units, lead: Node) -> Units:
+        """With the maps that are computed inside anyway, where what they make is written in place of what they read."""
+        for u in self.near.members(mask(units, "descendants") & mask(units, "ancestors") & ~bits(units)):
+            grown = self.near.close(units | {u})
+            if u.pointwise and len(escaping(grown)) <= len(escaping(units)) and self.verdict(
+                    judge.lead, grown, lead, u) is None:
+                units = self.step("lead", grown, units)
+        return units
 
     def windowed(self, u: Unit, units: Units, lead: Node) -> bool:
         """Does the map read a window that slides along the row, or is it one? Elements that lie side by side read the window's

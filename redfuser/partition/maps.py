@@ -56,7 +56,7 @@ class MapGrower:
         self.graph, self.near, self.work, self.live, self.barred = graph, near, work, live, barred
         self.costs: dict[object, Cost] = {} if costs is None else costs
         self.drafts: dict[tuple[Units, frozenset[Node]], Draft | Reject] = {} if drafts is None else drafts
-        self.held = frozenset(n for d in taken for n in hiding(d.units)) | self.written()
+        self.held = frozenset(n for d in taken for n in hiding(d.units)) | near.written(lambda u: u.reducing)
         self.wanted = {n for d in taken for n in d.external}
         self.signatures = Signatures(self.held)
         self.fixed = fixed(graph)
@@ -129,11 +129,6 @@ class MapGrower:
             if views and n not in self.wanted and self.cost(units | views).reject is None:
                 units |= views
         return units
-
-    def written(self) -> frozenset[Node]:
-        """What maps make for a library's work, which reads it from memory: so may others, rather than compute it anew."""
-        return frozenset(n for u in self.graph.units if launches(u) and not absorbed(u) and u not in self.near.claimed
-                         for n in u.results if any((c.gap or c.reducing) and c not in self.near.claimed for c in u.consumers))
 
     def cuts(self, units: Units) -> bool:
         """Would a window compute anew, for each of its places, the end of a chain of maps whose beginning another kernel

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from redfuser.acrf.cascade import stmt_dtype
 from redfuser.acrf.state import Fused, NotFusable
 from redfuser.frontend import import_model
 from redfuser.partition import Partition
@@ -81,3 +82,30 @@ def test_the_model_is_asked_for_the_target() -> None:
         "statistics.0"]
     (left,) = kernels(lambda x, y: (x * y).prod(0), big, big).unmapped
     assert left.reason.code == "RF489"
+
+
+K, V = torch.randn(2, 3, 64, 40).half(), torch.randn(2, 3, 64, 24).half()
+
+
+@pytest.mark.parametrize("price", [0.0, 1.0])
+def test_what_a_product_reads_as_well_is_written_once(price: float) -> None:
+    """Linear attention's keys, for a library's product and a sum: whoever has the chain writes its end, and nothing of it is
+    torch's. (A sum of the last addition alone left the four before it to torch.)"""
+    def of(k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        k = torch.nn.functional.elu(k) + 1
+        return torch.einsum("bhld,bhle->bhde", k, v), k.sum(-2)
+
+    imported, p = found(of, (K, V), lambda _: price)
+    (region,) = p.maps
+    assert not {op.removeprefix("relax.") for op in p.kept} & {"where", "greater", "add"}, p.kept
+    assert len(region.outputs) == (2 if price == 0.0 else 1) and ("sum[" in str(region.cascade)) is (price == 0.0)
+    for mine, theirs in zip(execute(imported, p, (K, V)), of(K, V), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=2e-3, atol=2e-2)
+
+
+def test_what_torch_widens_inside_its_sum_is_written_narrow() -> None:
+    """A sum of halves is torch's with its conversions: the maps before it write halves."""
+    _, p = found(lambda x, y: torch.tanh(x * y + 1).sum(1), (X.half(), Y.half()), lambda _: 1.0)
+    (region,) = p.maps
+    c = region.cascade
+    assert [stmt_dtype(c.stmt(name), name) for name in c.outputs] == ["f16"]
