@@ -126,6 +126,11 @@ class Around:
         return frozenset(n for u in self.graph.units if launches(u) and not absorbed(u) and u not in self.claimed
                          for n in u.results if read(n))
 
+    def stands(self, n: Node) -> bool:
+        """Is it in memory, whatever else is found: an input, or what somebody has made?"""
+        u = n.unit
+        return u is None or bool(u.gap) or u in self.claimed or (moves(u) and all(map(self.stands, u.args)))
+
     def free_to_follow(self, u: Unit, units: Units) -> bool:
         if not u.pointwise or u in self.claimed:
             return False

@@ -107,7 +107,8 @@ def adds_vector(u: Unit) -> bool:
 
 def moves(u: Unit) -> bool:
     """A rearranged read of one tensor, a view of torch's. A choice between tensors by position is none."""
-    return u.pointwise and all(isinstance(n.stmt.expr, Load) for n in u.nodes if n.stmt is not None) and bool(u.nodes)
+    return u.pointwise and not u.gathers and bool(u.nodes) and all(
+        isinstance(n.stmt.expr, Load) for n in u.nodes if n.stmt is not None)
 
 
 def launches(u: Unit) -> bool:

@@ -20,6 +20,7 @@ from redfuser.partition.drafted import Cut, Draft, Reject
 from redfuser.partition.epilogue import contracts, scaled_rows, shortens
 from redfuser.partition.evaluate import scales
 from redfuser.partition.graph import Graph, Node, Unit
+from redfuser.partition.lifting import tables
 from redfuser.partition.sets import Asking, Units, bits, free_to_read, hiding, last, mask, small, widens
 from redfuser.partition.smaller import moves
 from redfuser.partition.work import Spent, Work
@@ -312,14 +313,14 @@ class Grower(Asking):
             best = None
             for node, reused in self.reads(units, lead):
                 u = node.unit
-                if u is None or u in refused or u in units or not u.pointwise or u in self.near.claimed or u.gathers:
+                if u is None or u in refused or u in units or not u.pointwise or u in self.near.claimed:
                     continue
                 if u.piecewise or (self.near.library_epilogue(u) and not ends) or self.near.tears(u, units):
                     continue
                 if reused == "everywhere" or (reused and not scales(u)) or (self.unshared and any(
                         c not in units for c in u.consumers)):
                     continue
-                if self.windowed(u, units, lead):
+                if self.windowed(u, units, lead) or not all(map(self.near.stands, tables(u))):
                     continue
                 if best is None or u.index > best.index:
                     best = u

@@ -14,9 +14,10 @@ from redfuser.acrf.lift_expr import Unliftable, data_dependent, short_dtype, sta
 from redfuser.partition.graph import Graph, Node, Unit, connect, symbol_of
 from redfuser.partition.legalise import Legaliser, op_name
 from redfuser.partition.meanings import scalar
-from redfuser.partition.positions import slides
+from redfuser.partition.positions import by_data, slides
 from redfuser.tvm_compat import TensorStructInfo, TupleStructInfo, relax
 
+PLACED = ("i64", "i32", "bool")
 KINDS = {"relax.cumsum": "sum", "relax.cumprod": "prod"}
 Operand = tuple[tuple[int, ...], str]
 """A tensor's shape and dtype."""
@@ -57,6 +58,8 @@ class _Builder:
         connect(self.graph.units)
         for u in self.graph.units:
             classify(u)
+        for u in places(self.graph):
+            u.is_cheap = True
         return self.graph
 
     def flatten(self, value: Any) -> list[Node]:
@@ -251,6 +254,22 @@ def window(e: Expr) -> set[str]:
 def loads_by_data(u: Unit) -> bool:
     """Some argument of the unit is integer data, so a position may depend on it."""
     return any(n.dtype in ("i64", "i32") and (n.unit is None or n.unit.has_data) for n in u.args)
+
+
+def places(graph: Graph) -> set[Unit]:
+    """Maps of integers that nobody reads but as places of what is taken there: their reader computes them for itself."""
+    found: set[Unit] = set()
+    for u in reversed(graph.units):
+        whole = u.pointwise and u.has_data and not u.gathers and all(n.dtype in PLACED and not n.escapes for n in u.results)
+        if whole and u.consumers and all(c in found or (c.gathers and not tables(c) & set(u.results)) for c in u.consumers):
+            found.add(u)
+    return found
+
+
+def tables(u: Unit) -> set[Node]:
+    """What it reads at places that data say."""
+    reads = [x for n in u.nodes if n.stmt is not None for x in walk(n.stmt.expr)] if u.gathers else []
+    return {u.buffers[x.tensor] for x in reads if isinstance(x, Load) and by_data(x.indices)}
 
 
 def _joins(e: Expr) -> bool:

@@ -15,7 +15,7 @@ from redfuser.partition.draft import Drafter, escaping, guarded
 from redfuser.partition.drafted import NOTHING, Draft, R, Reject, Sink, early
 from redfuser.partition.evaluate import Evaluator, pure_index, shared_walk
 from redfuser.partition.graph import Node, Unit
-from redfuser.partition.positions import axes_in, layout, parts
+from redfuser.partition.positions import axes_in, by_data, layout, parts
 from redfuser.partition.work import REFERENCE, Work
 
 DEAR = frozenset({"exp", "exp2", "log", "log2", "tanh", "sigmoid", "erf", "sin", "cos", "pow", "sqrt", "rsqrt", "div"})
@@ -126,6 +126,8 @@ class MapDrafter(Drafter):
                 places.setdefault(node, set()).add(at)
         anew = 0
         for node, seen in places.items():
+            if any(map(by_data, seen)):
+                return Reject("RF306", node, "a map is read where data say", "it would be computed anew for each such place")
             if len(seen) > 1 and (anew := anew + (len(seen) - 1) * computed(node)) > ANEW:
                 return Reject("RF306", node, "maps are read at several places by a window",
                               "they would be computed anew for each of its places")

@@ -24,6 +24,7 @@ from redfuser.partition.drafted import Draft, Reject, Step
 from redfuser.partition.epilogue import absorbed, adds_bias, contracts, launches, made_of, moves, rounds
 from redfuser.partition.graph import Graph, Node, Unit
 from redfuser.partition.judge import MAX_TENSORS
+from redfuser.partition.lifting import tables
 from redfuser.partition.map_draft import map_draft
 from redfuser.partition.permuted import permuted
 from redfuser.partition.positions import axes_in
@@ -57,6 +58,7 @@ class MapGrower:
         self.costs: dict[object, Cost] = {} if costs is None else costs
         self.drafts: dict[tuple[Units, frozenset[Node]], Draft | Reject] = {} if drafts is None else drafts
         self.held = frozenset(n for d in taken for n in hiding(d.units)) | near.written(lambda u: u.reducing)
+        self.held |= {n for u in graph.units for n in tables(u)}
         self.wanted = {n for d in taken for n in d.external}
         self.signatures = Signatures(self.held)
         self.fixed = fixed(graph)
@@ -157,7 +159,7 @@ class MapGrower:
 
     def open(self, u: Unit) -> bool:
         """May a group have it? The outer program computes it, and nothing else does."""
-        return (u.pointwise and u.has_data and not u.gathers and u.var in self.needed and u not in self.near.claimed
+        return (u.pointwise and u.has_data and u.var in self.needed and u not in self.near.claimed
                 and u.index not in self.barred and u not in self.fixed and not self.left(u)
                 and all(n.dtype in BYTES for n in (*u.args, *u.results)))
 

@@ -98,7 +98,7 @@ def _topk(call: Any, params: list[Tensor], where: Positions) -> Lifted:
 
 
 def _take(call: Any, params: list[Tensor], where: Positions) -> Lifted:
-    """out[before, j, after] = x[before, index[j], after], positions within bounds."""
+    """out[before, j, after] = x[before, index[j], after]."""
     x, index = call.args[0], call.args[1]
     if isinstance(x, relax.Constant) or isinstance(index, relax.PrimValue):
         raise Unliftable("take from a constant, or at one position")
@@ -112,14 +112,13 @@ def _take(call: Any, params: list[Tensor], where: Positions) -> Lifted:
         position: Expr = Const(uniform(index), short_dtype(index.struct_info.dtype))
     else:
         t = params[where[index]]
-        position = Load(t.name, tuple(map(Index, names[at:at + rank])), t.dtype)
+        position = within(Load(t.name, tuple(map(Index, names[at:at + rank])), t.dtype), source.shape[at])
     here = (*map(Index, names[:at]), position, *map(Index, names[at + rank:]))
     return Lifted(tuple(params), axes, (Let("out", tuple(names), Load(source.name, here, source.dtype)),), ("out",))
 
 
 def _gather(call: Any, params: list[Tensor], where: Positions) -> Lifted:
-    """out[i, j] = x[i, index[i, j]]. A position out of bounds, which torch refuses at the call, reads the nearest element:
-    a kernel must not read elsewhere."""
+    """out[i, j] = x[i, index[i, j]]."""
     x, index = call.args
     if not isinstance(x, relax.Var) or not isinstance(index, relax.Var):
         raise Unliftable("a gather of or by a constant")
@@ -127,10 +126,30 @@ def _gather(call: Any, params: list[Tensor], where: Positions) -> Lifted:
     at = int(call.attrs.axis) % len(source.shape)
     names, axes, _ = result_axes(call)
     here = tuple(map(Index, names))
-    last = int(source.shape[at]) - 1
-    position = Op("min", (Op("max", (Load(t.name, here, t.dtype), Const(0, t.dtype)), t.dtype), Const(last, t.dtype)), t.dtype)
+    position = within(Load(t.name, here, t.dtype), source.shape[at])
     load = Load(source.name, (*here[:at], position, *here[at + 1:]), source.dtype)
     return Lifted(tuple(params), axes, (Let("out", tuple(names), load),), ("out",))
+
+
+def _index_tensor(call: Any, params: list[Tensor], where: Positions) -> Lifted:
+    """out[i, after] = x[a[i], b[i], ..., after]: as many tensors of positions as the leading axes that they stand for, which
+    meet as operands of one map do."""
+    x, indices = call.args[0], list(call.args[1].fields)
+    source = params[where[x]]
+    names, axes, shape = result_axes(call)
+    rank = len(names) - len(source.shape) + len(indices)
+    places = [operand_of(a, params, where, names[:rank], shape[:rank]) for a in indices]
+    here = (*map(within, places, source.shape), *map(Index, names[rank:]))
+    return Lifted(tuple(params), axes, (Let("out", tuple(names), Load(source.name, here, source.dtype)),), ("out",))
+
+
+def within(position: Expr, extent: Any) -> Expr:
+    """A position that data say. One out of bounds, which torch refuses at the call, is that of the nearest element: a kernel
+    must not read elsewhere."""
+    if not isinstance(extent, int):
+        raise Unliftable("a position on an axis of no known length")
+    t = position.dtype
+    return Op("min", (Op("max", (position, Const(0, t)), t), Const(extent - 1, t)), t)
 
 
 def _group_norm(call: Any, params: list[Tensor], where: Positions) -> Lifted:
@@ -248,6 +267,6 @@ def _meant(target: str, call: Any, given: list[Any], params: list[Tensor], where
 
 MODELS: dict[str, Callable[[Any, list[Tensor], Positions], Lifted]] = {
     "relax.where": _where, "relax.arange": _arange, "relax.topk": _topk, "relax.take": _take,
-    "relax.gather_elements": _gather, "relax.nn.group_norm": _group_norm, "relax.nn.batch_norm": _batch_norm,
-    "relax.nn.softplus": _softplus, "relax.call_dps_packed": _torch_call,
+    "relax.gather_elements": _gather, "relax.index_tensor": _index_tensor, "relax.nn.group_norm": _group_norm,
+    "relax.nn.batch_norm": _batch_norm, "relax.nn.softplus": _softplus, "relax.call_dps_packed": _torch_call,
     **{name: _function for name in calls.MEANINGS if name.startswith("relax.")}}

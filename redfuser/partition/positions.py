@@ -4,11 +4,11 @@ remainders in them vanish."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from math import prod
 
 from redfuser.acrf.affine import Affine, Indices, axes_of
-from redfuser.acrf.expr import Const, Expr, Index, Load, Op, children, substitute
+from redfuser.acrf.expr import Const, Expr, Index, Load, Op, children, substitute, walk
 from redfuser.acrf.index import i64
 
 Shape = tuple[int, ...]
@@ -67,6 +67,11 @@ def slides(ix: Indices, e: Expr, axis: str) -> bool:
         low, high = ix.atom_range(a)
         span += abs(k) * (high - low)
     return False
+
+
+def by_data(at: Collection[Expr]) -> bool:
+    """Is it a position that data say?"""
+    return any(isinstance(x, Load) for e in at for x in walk(e))
 
 
 def axes_in(at: Iterable[Expr]) -> set[str]:

@@ -18,7 +18,7 @@ from redfuser.partition import judge
 from redfuser.partition.draft import draft, escaping
 from redfuser.partition.drafted import Draft, R, Reject, Step
 from redfuser.partition.graph import Node, Unit
-from redfuser.partition.positions import axes_in
+from redfuser.partition.positions import axes_in, by_data
 from redfuser.partition.values import Site
 from redfuser.partition.work import REGION, Work
 
@@ -214,4 +214,4 @@ class Asking:
         return found | {s for k in d.sinks if k.value is not None and R in axes_in(k.at) for s in k.value.sites}
 
     def reused(self, d: Draft, at: tuple[Expr, ...], row: bool = True) -> bool:
-        return not (set(d.p_axes) | ({R} if row else set())) <= {a for e in at for a in axes_of(e)}
+        return by_data(at) or not (set(d.p_axes) | ({R} if row else set())) <= {a for e in at for a in axes_of(e)}

@@ -81,7 +81,7 @@ def chains(search: Partitioner) -> list[tuple[str, str]]:
                        {v for f in found for v in f.outlined.outputs.values()})
     made = {v for f in found for v in f.outlined.outputs.values()}
     constant = fixed(search.graph)
-    eager = [u for u in search.graph.units if launches(u) and u.var in live and u.var not in made and not u.gathers
+    eager = [u for u in search.graph.units if launches(u) and u.var in live and u.var not in made
              and not absorbed(u) and u not in constant]
 
     def behind(u):

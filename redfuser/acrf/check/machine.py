@@ -27,8 +27,9 @@ class Source:
     axis: str = ""
     """An axis that every element has besides its place; "" for none."""
 
-    def at(self, places: tuple[Array, ...], numbers: Domain) -> Array:
-        """The elements at broadcast index arrays, as the number system stores them; ``axis`` in front."""
+    def at(self, places: tuple[Array, ...], numbers: Domain, own: bool = False) -> Array:
+        """The elements at broadcast index arrays, as the number system stores them; ``axis`` in front. own: the places
+        have it in front as well, each point of it its own."""
         raise NotImplementedError
 
 
@@ -111,11 +112,11 @@ class Machine:
                 return Labelled(names, np.asarray(tensor[tuple(c for c in cut if c is not None)], tensor.dtype))
         axes, at = self._places(indices, tensor.shape)
         if isinstance(tensor, Source):
-            data = tensor.at(at, self.numbers)
-            if tensor.axis in axes:  # the places differ along it: of each its own element
+            if tensor.axis in axes:
                 along = axes.index(tensor.axis)
-                return Labelled(axes, np.moveaxis(np.diagonal(data, 0, 0, along + 1), -1, along))
-            return Labelled((tensor.axis, *axes) if tensor.axis else axes, data)
+                own = tuple(np.ascontiguousarray(np.moveaxis(a, along, 0)) for a in at)
+                return Labelled(axes, np.moveaxis(tensor.at(own, self.numbers, True), 0, along))
+            return Labelled((tensor.axis, *axes) if tensor.axis else axes, tensor.at(at, self.numbers))
         return Labelled(axes, np.asarray(tensor[at], tensor.dtype))
 
     def _slice(self, i: Expr, extent: int) -> slice | int | None:

@@ -97,7 +97,7 @@ class Draws(Source):
     read: dict[Any, Array] = field(default_factory=dict)
     """What was read before, by places: every segmentation and every machine reads the same rows again."""
 
-    def at(self, places: tuple[Array, ...], numbers: Domain) -> Array:
+    def at(self, places: tuple[Array, ...], numbers: Domain, own: bool = False) -> Array:
         shape = places[0].shape if places else ()
         key = (shape, *(p.tobytes() for p in places), type(numbers), getattr(numbers, "program", None))
         if key not in self.read:
@@ -134,8 +134,8 @@ class Altered(Source):
     def __init__(self, source: Source, change: Callable[[Array, tuple[Array, ...], Domain], Array]) -> None:
         self.source, self.change, self.shape, self.axis = source, change, source.shape, source.axis
 
-    def at(self, places: tuple[Array, ...], numbers: Domain) -> Array:
-        x = self.source.at(places, numbers)
+    def at(self, places: tuple[Array, ...], numbers: Domain, own: bool = False) -> Array:
+        x = self.source.at(places, numbers, own)
         return x if x.dtype.kind in "iub" else self.change(x, places, numbers)
 
 

@@ -111,20 +111,20 @@ class Strained(Source):
         """The same elements in some of the trials."""
         return Strained(self.shape, self.dtype, self.kinds[trials], self.salts[trials])
 
-    def at(self, places: tuple[Array, ...], numbers: Domain) -> Array:
-        how = type(numbers), getattr(numbers, "program", None)
+    def at(self, places: tuple[Array, ...], numbers: Domain, own: bool = False) -> Array:
+        how = type(numbers), getattr(numbers, "program", None), own
         key = (places[0].shape if places else (), *(p.tobytes() for p in places), how)
         if key not in self.read:
-            self.read[key] = self._draw(places, numbers)
+            self.read[key] = self._draw(places, numbers, own)
             self.read[key].flags.writeable = False
         return self.read[key]
 
-    def _draw(self, places: tuple[Array, ...], numbers: Domain) -> Array:
+    def _draw(self, places: tuple[Array, ...], numbers: Domain, own: bool) -> Array:
         at: Array = np.zeros(places[0].shape if places else (), np.uint64)
         with np.errstate(over="ignore"):
             for i, extent in zip(places, self.shape, strict=True):
                 at = at * np.uint64(max(extent, 1)) + i.astype(np.uint64)
-            salts = self.salts.reshape(-1, *[1] * at.ndim)
+            salts = self.salts.reshape(-1, *[1] * (at.ndim - own))
             first, second, third = (_unit(at * np.uint64(3) + np.uint64(i), salts) for i in range(3))
         if self.dtype == "bool":
             return first < 0.6

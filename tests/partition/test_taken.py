@@ -1,0 +1,80 @@
+"""Elements at places that data say: whoever reads them takes them from memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from redfuser.frontend import import_model
+from redfuser.partition import Partition
+from redfuser.partition.search import Partitioner
+from tests.partition.helpers import execute, flat
+from workloads.correctness import taken
+from workloads.correctness.program import draw
+
+PROGRAMS = {p.what: p for p in taken.programs() if p.what.startswith("f32")}
+IN_PARTS = {"closest": 2}
+"""Kernels, where they are not one: a cloud's distances are computed once for all channels."""
+
+
+def found(of: Any, args: tuple[torch.Tensor, ...]) -> tuple[Any, Partition]:
+    imported = import_model(of, args)
+    return imported, Partitioner(imported, arch="sm_90a", priced=lambda _: 0.0).run()
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_no_table_is_copied(name: str) -> None:
+    p = PROGRAMS[name]
+    args = draw(p, "normal")
+    imported, got = found(p.fn, args)
+    assert not {op.removeprefix("relax.") for op in got.kept} & {"take", "index_tensor", "gather_elements", "where"}, got.kept
+    assert len(got.parts) == IN_PARTS.get(p.fn.__name__, 1)
+    for mine, theirs in zip(execute(imported, got, args), flat(p.fn(*args)), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
+
+
+IDS, W, G = torch.randint(0, 50, (3, 70)), torch.randn(50, 40), torch.randn(40)
+
+
+def test_a_table_that_is_computed_is_computed_once() -> None:
+    def of(ids: torch.Tensor, w: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+        return F.rms_norm(F.embedding(ids, torch.tanh(w)) * 2, (40,), g)
+
+    imported, p = found(of, (IDS, W, G))
+    assert not any("tanh" in str(r.cascade) and "sum[" in str(r.cascade) for r in p.parts)
+    torch.testing.assert_close(execute(imported, p, (IDS, W, G))[0], of(IDS, W, G), rtol=1e-5, atol=1e-5)
+
+
+def test_a_map_is_not_read_where_data_say() -> None:
+    """The rows that are taken of it, and itself: each is a kernel's, and the second reads what the first has written."""
+    def of(x: torch.Tensor, at: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = torch.tanh(x) * x
+        return y, torch.sigmoid(y[at]) + 1
+
+    args = (torch.randn(30, 20), torch.randint(0, 30, (30,)))
+    imported, p = found(of, args)
+    assert len(p.parts) == 2 and sum("tanh" in str(r.cascade) for r in p.parts) == 1
+    for mine, theirs in zip(execute(imported, p, args), of(*args), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_the_label_of_a_row_stays_the_rows() -> None:
+    """The mean of what is taken comes first on the way back from the result; the softmax keeps its label all the same."""
+    x, t = torch.randn(12, 90), torch.randint(0, 90, (12,))
+    _, p = found(lambda x, t: F.cross_entropy(x, t, label_smoothing=0.1), (x, t))
+    assert not p.refusals and sum("max[" in str(r.cascade) for r in p.parts) == 1
+
+
+@pytest.mark.parametrize("of", [
+    lambda x, at: x[at] * 2 + 1, lambda x, at: F.embedding(at, x) * 2 + 1,
+    lambda x, at: torch.gather(x, 0, at[:, None]) * 2 + 1, lambda x, at: x[at, at] * 2 + 1])
+def test_a_place_beyond_the_table_reads_inside(of: Any) -> None:
+    """torch ends the process there; a kernel that read elsewhere would say nothing."""
+    x, at = torch.randn(9, 9), torch.tensor([0, 3, 8, 5])
+    _, p = found(of, (x, at))
+    (region,) = p.parts
+    text = str(region.cascade)
+    assert "min(max(" in text and ", 0), 8)" in text
