@@ -244,3 +244,17 @@ def test_unspellable_operators_are_one_error(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(spelling, "RULES", rules)
     with pytest.raises(UnsupportedError, match=r"RF471.*cos.*sin"):
         emit(import_model(lambda x: x.sin() + x.cos(), (X,)))
+
+
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
+def test_halves_meet_float32_without_a_copy(half: torch.dtype) -> None:
+    """torch widens what it reads; halves that others read wide as well are widened once."""
+    def of(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x * y, y - x, x / y, y + x[0]
+
+    args = (R(3, 5).to(half), R(3, 5))
+    assert ".to(torch.float32)" not in compare(of, args).source
+    both = compare(lambda x, y: (w := x.float(), w * y, w + y), args).source
+    assert both.count(".to(torch.float32)") == 1
+    number = compare(lambda x, y: x * y + y.float().sum(), (R(3, 5).to(half), R(()).to(half)), exact=False)
+    assert number.outputs
