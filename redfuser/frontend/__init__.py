@@ -74,11 +74,12 @@ def channels_last(imported: Imported) -> Imported:
 
 
 def laid_out(imported: Imported) -> Imported:
-    """:func:`channels_last`, and the tensors of unrolled loops in the order of their steps
-    (:func:`redfuser.frontend.steps.steps_first`)."""
-    from redfuser.frontend import steps
+    """:func:`channels_last`, the tensors of unrolled loops in the order of their steps
+    (:func:`redfuser.frontend.steps.steps_first`), and copies for products as lines
+    (:func:`redfuser.frontend.operands.lined_up`)."""
+    from redfuser.frontend import operands, steps
 
-    return steps.steps_first(channels_last(imported))
+    return operands.lined_up(steps.steps_first(channels_last(imported)))
 
 
 def row_scales(imported: Imported, casts: str, pays: Callable[[int, list[int]], bool]) -> tuple[Imported, dict[str, str]]:

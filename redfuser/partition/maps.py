@@ -84,7 +84,8 @@ class MapGrower:
         return self.found
 
     def group(self, seed: Unit) -> None:
-        units = self.laid(self.grown(seed))
+        grown = self.grown(seed)
+        units = self.laid(grown)
         if self.cost(units).reject is not None:
             return
         d = self.drafted(units)
@@ -93,7 +94,7 @@ class MapGrower:
         left = self.live([*self.found, d])
         spared = self.needed - left
         gone = [u for u in self.graph.units if u.var in spared or u in units]
-        if replaced(gone) < LEAST and not any(meets_row(u, self.work.machine.broad) for u in units):
+        if replaced(gone) + (units > grown) < LEAST and not any(meets_row(u, self.work.machine.broad) for u in units):
             return
         self.keep(d, units, left)
 
