@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import torch
@@ -138,7 +139,7 @@ def _counts(c: Context, index: Any) -> bool:
 def index(c: Context, self: Any, indices: Any) -> Any:
     """One index tensor is a take. Several that together enumerate a grid (as vmap'ed masks do) are a broadcast view of
     the data; several of which all but the last do are a gather along the last axis; several others that cover the leading
-    dimensions are an ``index_tensor``."""
+    dimensions are an ``index_tensor``, behind others a take of one axis."""
     known = [c.statics.get(raw) if raw is not None else None for raw in c.raw["indices"]]
     present = [i for i, x in enumerate(indices) if x is not None]
     if any(dtype_of(indices[i]) not in ("int64", "int32") for i in present):
@@ -149,8 +150,10 @@ def index(c: Context, self: Any, indices: Any) -> Any:
         at, order = indices[axis], _undone(c, c.raw["indices"][axis], indices[axis])
         at = at if order is not None else wrapped(c, at, shape[axis], known[axis])
         return _taken(c, self, at, axis, known[axis], order)
-    if present != list(range(len(present))):
-        raise Decline("indices that skip dimensions")
+    if present != list(range(present[0], present[0] + len(present))):
+        raise Decline("indices with dimensions between them")
+    if present[0] > 0:
+        return _side_by_side(c, self, [wrapped(c, indices[i], shape[i], known[i]) for i in present], present[0])
     if all(known[i] is not None for i in present):
         grid = _grid(c, self, [known[i] for i in present])
         if grid is not None:
@@ -158,6 +161,18 @@ def index(c: Context, self: Any, indices: Any) -> Any:
     if (rows := _of_rows(c, self, indices, known, present)) is not None:
         return rows
     return c.emit(op.index_tensor(self, [wrapped(c, indices[i], shape[i], known[i]) for i in present]))
+
+
+def _side_by_side(c: Context, x: Any, places: list[Any], first: int) -> Any:
+    """``x[:, i, j]``: the axes as one, of which ``i * n + j`` is taken."""
+    shape, last = shape_of(x), first + len(places)
+    if len({dtype_of(p) for p in places}) > 1:
+        places = [c.cast(p, "int64") for p in places]
+    at = places[0]
+    for i, place in zip(range(first + 1, last), places[1:], strict=True):
+        at = c.emit(op.add(c.emit(op.multiply(at, c.const(shape[i], dtype_of(at))), "line"), place), "place")
+    one = c.emit(op.reshape(x, [*shape[:first], prod(shape[first:last]), *shape[last:]]), "one_axis")
+    return c.emit(op.take(one, at, axis=first))
 
 
 def _grid(c: Context, x: Any, indices: list[Any]) -> Any:

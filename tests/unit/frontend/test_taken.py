@@ -78,3 +78,13 @@ def test_an_order_and_what_undoes_it() -> None:
     ids=["backwards", "no order", "the order", "part", "another order"])
 def test_what_undoes_no_order_is_taken(of: Callable[..., Tensor]) -> None:
     assert held(of, X, KEYS).count("take") == 2
+
+
+@pytest.mark.parametrize("of", [
+    lambda x, i, j: x.view(4, 3, 6)[:, i, j], lambda x, i, j: x.view(2, 2, 3, 6)[:, :, i[:, None], j],
+    lambda x, i, j: x.view(4, 3, 6, 1)[:, i, j], lambda x, i, j: x.view(2, 2, 3, 6)[:, i - 1, i, j.int()],
+    lambda x, i, j: x.view(4, 3, 6)[:, torch.tril_indices(3, 3)[0], torch.tril_indices(3, 3)[1]]],
+    ids=["last", "pairs", "middle", "three", "triangle"])
+def test_indices_behind_whole_axes_are_a_take_of_one(of: Callable[..., Tensor]) -> None:
+    found = held(of, X, torch.tensor([0, -1, 1]), torch.tensor([5, 2, -6]))
+    assert "take" in found and "call_dps_packed" not in found
