@@ -15,7 +15,7 @@ from redfuser.acrf.expr import Expr, Load
 from redfuser.partition.around import Around
 from redfuser.partition.epilogue import moves
 from redfuser.partition.graph import Graph, Node, Unit
-from redfuser.partition.positions import layout
+from redfuser.partition.positions import layout, lines
 
 
 def permuted(graph: Graph, near: Around, n: Node) -> frozenset[Unit]:
@@ -44,6 +44,16 @@ def _permutes(u: Unit) -> bool:
     at, axes = _source(u)
     order = layout(Indices(u.extents), at, u.args[0].shape)
     return order is not None and [a for a in order if u.extents[a] > 1] != [a for a in axes if u.extents[a] > 1]
+
+
+def in_pieces(n: Node) -> bool:
+    """Is it a view of a tensor, behind any others, whose elements do not lie side by side?"""
+    u = n.unit
+    if u is None or not moves(u) or u.has_data is False:
+        return False
+    at, axes = _source(u)
+    ix, source = Indices(u.extents), u.args[0]
+    return not at or not lines(ix, at, source.shape, axes) or in_pieces(source)
 
 
 def _source(u: Unit) -> tuple[tuple[Expr, ...], tuple[str, ...]]:

@@ -32,6 +32,16 @@ def layout(ix: Indices, at: tuple[Expr, ...], shape: tuple[int, ...]) -> list[st
     return out[::-1] if stride == prod(shape) and not lin.constant else None
 
 
+def lines(ix: Indices, at: tuple[Expr, ...], shape: tuple[int, ...], axes: Iterable[str]) -> bool:
+    """Do these axes, slowest first, list a stretch of a tensor as it lies?"""
+    terms, stride = dict(_offset(ix, at, shape).terms), 1
+    for a in reversed([a for a in axes if ix.extents[a] > 1]):
+        if terms.pop(Index(a), 0) != stride:
+            return False
+        stride *= ix.extents[a]
+    return not terms
+
+
 def solve(ix: Indices, at: tuple[Expr, ...], other: tuple[Expr, ...], want: set[str]) -> dict[str, Expr] | None:
     """Values for axes of ``want`` that turn ``at`` into ``other``, each found in one position; None when there are none."""
     to: dict[str, Expr] = {}

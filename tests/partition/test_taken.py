@@ -78,3 +78,16 @@ def test_a_place_beyond_the_table_reads_inside(of: Any) -> None:
     (region,) = p.parts
     text = str(region.cascade)
     assert "min(max(" in text and ", 0), 8)" in text
+
+
+@pytest.mark.parametrize(("of", "taken_"), [
+    (lambda x, y, at: x[at], True), (lambda x, y, at: torch.stack([x, y], -1), True),
+    (lambda x, y, at: torch.cat([x.mT, y.mT], 1), True), (lambda x, y, at: torch.cat([x[:, :33], y], 1), True),
+    (lambda x, y, at: torch.cat([x, y], 1), False), (lambda x, y, at: torch.cat([x[3:], y[:5]]), False)],
+    ids=["rows", "pairs", "turned", "in pieces", "columns", "stretches"])
+def test_what_torch_does_slowly_is_a_kernel_by_itself(of: Any, taken_: bool) -> None:
+    """Rows picked one by one, short runs, tensors in pieces: up to four times a copy's time. Whole runs are torch's."""
+    args = (torch.randn(40, 40), torch.randn(40, 40), torch.randint(0, 40, (25,)))
+    imported, p = found(of, args)
+    assert len(p.parts) == taken_
+    torch.testing.assert_close(execute(imported, p, args)[0], of(*args))

@@ -100,7 +100,11 @@ def linear(c: Context, input: Any, weight: Any, bias: Any = None) -> Any:
     rank = len(shape_of(weight))
     if rank != 2:
         raise Decline("linear with a weight vector")
-    r = product(c, input, c.emit(op.permute_dims(weight, [1, 0]), "weight"), bias is None)
+    given = getattr(c.raw["input"], "meta", {}).get("val")
+    apart = bias is not None and len(shape_of(input)) > 2 and given is not None and not given.is_contiguous()
+    r = product(c, input, c.emit(op.permute_dims(weight, [1, 0]), "weight"), bias is None or apart)
+    if apart:  # of several matrices that lie in pieces a library rounds the products; torch adds the bias then
+        return c.emit(op.add(c.narrow(r), bias))
     if bias is not None:
         acc = accumulator(c.dtype)
         r = c.emit(op.add(r, c.cast(bias, acc, "bias")), "biased" if acc != c.dtype else "")

@@ -97,8 +97,8 @@ def test_what_has_no_rule_is_refused_by_name(function: Callable[[torch.Tensor], 
 
 
 def test_a_transform_is_not_copied_for_a_kernel() -> None:
-    """Its result lies row by row and begins an allocation."""
+    """Its result lies row by row and begins an allocation; the pairs before it are a kernel's, since torch joins them slowly."""
     imported = import_model(lambda x: torch.softmax(x + torch.fft.fft2(x).real, -1), (X,))
     p = partition(imported)
     text = outer.emit(imported, p.parts, {r.name: r.name.replace(".", "_") for r in p.parts}).source
-    assert "redfuser.fft_" in text and len(p.parts) == 1 and "clone(" not in text
+    assert "redfuser.fft_" in text and [r.name for r in p.parts] == ["softmax.0", "map.0"] and "clone(" not in text
