@@ -27,8 +27,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import is_
-from typing import TypeVar, Union
+from typing import Union
 
+from redfuser.acrf.once import Once, hashed_once
 from redfuser.dtypes import BYTES as BYTES
 from redfuser.dtypes import FLOATS, TABLE
 from redfuser.dtypes import NARROW as NARROW
@@ -42,37 +43,11 @@ COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 DTYPES = tuple(TABLE)
 
 
-N = TypeVar("N", bound="_Node")
+class _Node(Once):
+    __slots__ = ()
 
-
-class _Node:
-    """Hash and text of a node, found once: a tree that is looked up in a table is not walked again for it."""
-
-    __slots__ = ("_hash", "_text")
-    _hash: int
-    _text: str
-
-    def __str__(self) -> str:
-        try:
-            return self._text
-        except AttributeError:
-            object.__setattr__(self, "_text", text := print_expr(self))  # type: ignore[arg-type]
-            return text
-
-
-def _hashed_once(cls: type[N]) -> type[N]:
-    """The dataclass with its own hash, found once a node: trees share parts and are hashed often."""
-    found_anew = cls.__hash__
-
-    def found(self: N) -> int:
-        try:
-            return self._hash
-        except AttributeError:
-            object.__setattr__(self, "_hash", new := found_anew(self))
-            return new
-
-    cls.__hash__ = found  # type: ignore[assignment]  # of nodes of this class, where object's is of any object
-    return cls
+    def text(self) -> str:
+        return print_expr(self)  # type: ignore[arg-type]  # of the nodes below
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +81,7 @@ class Index:
         return self.axis
 
 
-@_hashed_once
+@hashed_once
 @dataclass(frozen=True, slots=True)
 class Load(_Node):
     """An element of an input tensor, ``x[i, l]``; the indices are integer expressions over axes."""
@@ -116,7 +91,7 @@ class Load(_Node):
     dtype: str
 
 
-@_hashed_once
+@hashed_once
 @dataclass(frozen=True, slots=True)
 class Ref(_Node):
     """The value of an earlier statement at the current point of its axes (``m`` in ``exp(x[l] - m)``).
@@ -131,7 +106,7 @@ class Ref(_Node):
     indices: tuple[Expr, ...] = ()
 
 
-@_hashed_once
+@hashed_once
 @dataclass(frozen=True, slots=True)
 class Op(_Node):
     """A pointwise operation; ``name`` is one of UNARY, BINARY's keys or FUNCTIONS."""
@@ -141,7 +116,7 @@ class Op(_Node):
     dtype: str
 
 
-@_hashed_once
+@hashed_once
 @dataclass(frozen=True, slots=True)
 class Cast(_Node):
     """A conversion: a rounding that is part of the program."""

@@ -15,6 +15,8 @@ TIE = 0.01
 """Medians closer than this are a tie, whatever the spread."""
 NOISY = 0.5
 """Where the 20th and 80th percentile lie further apart than this part of the median, somebody else was on the machine."""
+FINALISTS = 3
+"""Fused candidates that are measured again."""
 UNFUSED = "unfused"
 
 
@@ -49,7 +51,7 @@ def best(samples: Mapping[str, Sample], first: str) -> str:
     return least if first not in fused or faster(fused[least], fused[first]) else first
 
 
-def finalists(samples: Mapping[str, Sample], first: str, most: int = 3) -> list[str]:
+def finalists(samples: Mapping[str, Sample], first: str) -> list[str]:
     """Who is measured again, longer: the unfused region, the model's choice and the fastest others."""
     fused = sorted((n for n in samples if n not in (UNFUSED, first)), key=lambda n: (samples[n].ms, n))
-    return [n for n in (UNFUSED, first) if n in samples] + fused[:most - (first in samples)]
+    return [n for n in (UNFUSED, first) if n in samples] + fused[:FINALISTS - (first in samples)]

@@ -24,9 +24,9 @@ from redfuser.tensorize import TileConfig, tensorize
 from redfuser.tensorize.ir.nodes import TileProgram
 from redfuser.verdicts import Verdict, remember
 
-JUDGES = ("redfuser.acrf.check", "redfuser.acrf.expr", "redfuser.acrf.index", "redfuser.acrf.fold", "redfuser.acrf.affine",
-          "redfuser.acrf.cascade", "redfuser.acrf.state", "redfuser.acrf.steps", "redfuser.acrf.unfolded",
-          "redfuser.acrf.facts.algebra", "redfuser.strategies",
+JUDGES = ("redfuser.acrf.check", "redfuser.acrf.expr", "redfuser.acrf.once", "redfuser.acrf.index", "redfuser.acrf.fold",
+          "redfuser.acrf.affine", "redfuser.acrf.cascade", "redfuser.acrf.state", "redfuser.acrf.steps",
+          "redfuser.acrf.unfolded", "redfuser.acrf.facts.algebra", "redfuser.strategies",
           "redfuser.tensorize", "redfuser.chain", "redfuser.artifact", "redfuser.bounded", "redfuser.cache",
           "redfuser.dtypes", "redfuser.elf", "redfuser.errors", "redfuser.outline", "redfuser.rule", "redfuser.settings",
           "redfuser.sizes", "redfuser.fitted",

@@ -21,13 +21,13 @@ from math import prod
 from typing import Any
 
 from redfuser.frontend.builder import Again
+from redfuser.frontend.group_norm import group_norm
 from redfuser.frontend.imported import Imported, OpaqueCall, Provenance
 from redfuser.frontend.local import POOLS
 from redfuser.frontend.orders import CONVOLUTIONS, MAPS, TOTALS, VIEWS, Orders
 from redfuser.tvm_compat import (
     bindings,
     call_dps_packed,
-    dtype_of,
     op_name,
     permute_axes,
     prim_int,
@@ -222,7 +222,7 @@ class _Laid:
                 scale=bool(a.scale), training=False), "both")
             return True
         elif name == "nn.group_norm":
-            made = self.group_norm(x, e)
+            made = group_norm(self.builder, self.turned(x), shape_of(x), e.attrs, self.first(e.args[1]), self.first(e.args[2]))
         elif name == "call_dps_packed" and (times := self.repeated(e, shape_of(var))):
             x = emit(op.repeat(self.turned(e.args[1].fields[0]), times[1], 2), "wide")
             made = op.repeat(x, times[0], 1)
@@ -263,35 +263,6 @@ class _Laid:
             return True
         self.plain[var.name_hint] = self.builder.emit(made)
         return True
-
-    def group_norm(self, x: Any, e: Any) -> Any:
-        """By channels first, whose elements lie a row apart, then by groups; ``x`` is as wide as its sums."""
-        emit, dtype = self.builder.emit, dtype_of(x)
-        n, c, *space = shape_of(x)
-        groups, size = int(e.attrs.num_groups), prod(space)
-        x = emit(op.reshape(self.turned(x), (n, size, c)), "rows")
-        own = emit(op.mean(x, [1], True), "mean")
-        apart = emit(op.subtract(x, own), "apart")
-        spread = emit(op.mean(emit(op.multiply(apart, apart), "square"), [1], True), "spread")
-        own, spread = (emit(op.reshape(v, (n, groups, c // groups)), "by_group") for v in (own, spread))
-        mean = emit(op.mean(own, [2], True), "group_mean")
-        apart = emit(op.subtract(own, mean), "group_apart")
-        whole = emit(op.add(spread, emit(op.multiply(apart, apart), "group_square")), "whole")
-        var = emit(op.add(emit(op.mean(whole, [2], True), "group_var"), relax.const(float(e.attrs.epsilon), dtype)), "eps")
-        rows = [emit(op.reshape(emit(op.broadcast_to(v, (n, groups, c // groups)), "each"), (n, 1, c)), "by_channel")
-                for v in (mean, emit(op.rsqrt(var), "rsqrt"))]
-        self.builder.part()
-        out = emit(op.multiply(emit(op.subtract(x, rows[0]), "centred"), rows[1]), "normed")
-        gamma, beta = (self.first(a) for a in e.args[1:3])
-        if bool(e.attrs.scale) and not _all(gamma, 1.0):
-            out = emit(op.multiply(out, gamma), "weighted")
-        if bool(e.attrs.center) and not _all(beta, 0.0):
-            out = emit(op.add(out, beta), "biased")
-        return op.reshape(out, (n, *space, c))
-
-
-def _all(a: Any, idle: float) -> bool:
-    return isinstance(a, relax.Constant) and dtype_of(a) != "bfloat16" and bool((a.data.numpy() == idle).all())
 
 
 def _pool(x: Any, e: Any) -> Any:

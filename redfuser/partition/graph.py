@@ -102,6 +102,7 @@ class Graph:
     values: dict[str, Node]
     inputs: list[Node]
     reading: dict[Node, list[Unit]] = field(default_factory=dict)
+    variables: dict[str, Node] = field(default_factory=dict)
 
     def readers(self, n: Node) -> list[Unit]:
         """Units with ``n`` among their operands, in program order."""
@@ -110,6 +111,21 @@ class Graph:
                 for a in dict.fromkeys(u.args):
                     self.reading.setdefault(a, []).append(u)
         return self.reading.get(n, [])
+
+    def live(self, wanted: set[str], produced: set[str]) -> set[str]:
+        """Variables that the outer program still computes: kernel inputs, model outputs, and what those need."""
+        self.variables = self.variables or {n.var: n for n in self.nodes if n.var}
+        out: set[str] = set()
+        todo = [self.variables[v] for v in wanted] + [n for n in self.nodes if n.escapes]
+        while todo:
+            n = todo.pop()
+            if n.var in out or n.var in produced:
+                continue
+            out.add(n.var)
+            if n.unit is not None:
+                out.add(n.unit.var)
+                todo += n.unit.args
+        return out
 
     def reset(self) -> None:
         """Reachability as it was before regions were fenced off."""

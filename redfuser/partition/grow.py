@@ -10,33 +10,34 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from redfuser import progress
 from redfuser.partition import judge
 from redfuser.partition.around import Around
 from redfuser.partition.draft import escaping
 from redfuser.partition.drafted import Cut, Draft, Reject
-from redfuser.partition.epilogue import contracts, scaled_rows, shortens
+from redfuser.partition.epilogue import contracts, scaled_rows
 from redfuser.partition.evaluate import scales
 from redfuser.partition.graph import Graph, Node, Unit
+from redfuser.partition.joins import Joining
 from redfuser.partition.lifting import tables
-from redfuser.partition.sets import Asking, Units, bits, free_to_read, hiding, last, mask, small, widens
+from redfuser.partition.sets import Units, bits, free_to_read, hiding, last, mask, small, widens
 from redfuser.partition.smaller import moves
 from redfuser.partition.work import Spent, Work
 
 log = logging.getLogger("redfuser.partition")
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Growth:
     """What growing found: drafts in program order, and the cuts that a reader should hear about."""
 
-    drafts: list[Draft] = field(default_factory=list)
-    cuts: list[Cut] = field(default_factory=list)
+    drafts: list[Draft]
+    cuts: list[Cut]
 
 
-class Grower(Asking):
+class Grower(Joining):
     """Finds every cascade of a graph. Units of a ``banned`` pair must not share a cascade, and ``barred`` units start none:
     the algebra, or what makes kernels, refused them before. ``worth``: what a region must be to be kept; ``taken``: regions of
     this graph that are found; what they write is read as they write it. unshared: maps in front of a row are left out where
@@ -46,16 +47,16 @@ class Grower(Asking):
                  verdicts: dict[object, Reject | None] | None = None, work: Work | None = None,
                  drafts: dict[tuple[Units, Node], Draft | Reject] | None = None, worth: judge.Question = judge.worth,
                  taken: Sequence[Draft] = (), unshared: bool = False) -> None:
-        self.near = Around(graph)
+        near = Around(graph)
         for d in taken:
-            self.near.claim(d.units)
-        held = self.near.written(contracts) if unshared else frozenset()
-        super().__init__(banned, held | {n for d in taken for n in hiding(d.units)}, work, verdicts, drafts)
-        self.graph, self.barred, self.worth, self.unshared = graph, barred, worth, unshared
+            near.claim(d.units)
+        held = near.written(contracts) if unshared else frozenset()
+        super().__init__(near, worth, banned, held | {n for d in taken for n in hiding(d.units)}, work, verdicts, drafts)
+        self.barred, self.unshared = barred, unshared
         self.products = [] if worth is judge.worth else [u for u in graph.units if u.reducing and contracts(u)]
         """What reductions by themselves leave alone."""
         self.windows = any(u.window for u in graph.units)
-        self.growth = Growth()
+        self.found: list[Draft] = []
         self.wanted: set[Node] = set()
         """What the cascades found so far read, behind views: it must not vanish inside of another."""
         self.loaded: set[Node] = set()
@@ -70,14 +71,13 @@ class Grower(Asking):
             if u.reducing:
                 progress.tell("looking for cascades: reductions", seen := seen + 1, reducing)
             if u.index % 512 == 511:
-                log.info("%d operations left to look at, %d cascades found", u.index + 1, len(self.growth.drafts))
+                log.info("%d operations left to look at, %d cascades found", u.index + 1, len(self.found))
             if u.reducing and not u.slides and u not in self.near.claimed and not u.gap and u.index not in self.barred:
                 got = self.within(u)
                 if got is not None:
-                    self.growth.drafts.append(got)
+                    self.found.append(got)
                     self.claim(got)
-        self.growth.drafts.reverse()
-        return self.growth
+        return Growth(self.found[::-1], self.cuts)
 
     def claim(self, d: Draft) -> None:
         self.reads_of(d)
@@ -138,13 +138,13 @@ class Grower(Asking):
                     excluded.add(own)  # without it the others may be worth a kernel
                     continue
                 if len(unfit.rows) > 1:
-                    self.growth.cuts.append(Cut(seed, seed, unfit, True))
+                    self.cuts.append(Cut(seed, seed, unfit, True))
                 return None
             bad = self.verdict(judge.escapes, units, lead)
             if bad is None or not joined:
                 break
             culprit = next((u for u in joined if bad.node is not None and bad.node.unit is u), joined[-1])
-            self.growth.cuts.append(Cut(seed, culprit, bad, True))
+            self.cuts.append(Cut(seed, culprit, bad, True))
             excluded.add(culprit)
         d = self.prologue(self.in_place(units, lead), lead, len(start) > 1)
         return None if isinstance(d, Reject) else replace(d, steps=tuple(self.steps))
@@ -155,65 +155,6 @@ class Grower(Asking):
             while self.steps and self.steps[-1].kind == "follow" and all(map(moves, self.steps[-1].units)):
                 units -= self.steps.pop().units
         return units
-
-    def reductions(self, units: Units, seed: Unit | None, lead: Node, excluded: set[Unit]) -> tuple[Units, list[Unit]]:
-        """Join the reductions that the region reads, nearest first; what is not joined is noted for ``seed``. Without one:
-        those over the cascade's own row only, which the maps around it have brought into reach."""
-        tried: set[Unit] = set(excluded)
-        joined: list[Unit] = []
-        while True:
-            step = next(((c, between) for c, between in self.near.frontier(units) if c not in tried), None)
-            if step is None:
-                return units, joined
-            c, between = step
-            tried.add(c)
-            grown = units | between | {c}
-            if self.parted(grown):
-                continue
-            if c.slides:
-                if seed is not None:
-                    self.growth.cuts.append(Cut(seed, c, judge.STEPWISE, False))
-                continue
-            others = self.near.co_readers(between | {c}, grown, lead)
-            together = grown | others
-            fits = others and not others & excluded and not self.parted(together) and self.near.convex(together)
-            if fits and self.near.outside(between, together) is None and self.verdict(
-                    judge.together, together, lead, c) is None:
-                units = self.step("join", together, units)
-                joined += [*(u for u in others if u.reducing), c]
-                continue
-            question = judge.join if seed else judge.also
-            read, unfit = self.near.outside(between, grown), self.verdict(question, grown, lead, c)
-            if read is not None and (wrote := self.written(grown, between, lead, c)) is not None:
-                units = self.step("join", wrote, units)
-                joined.append(c)
-                continue
-            if (cut := read or unfit) is not None:
-                fits = unfit is None or self.verdict(judge.rows, grown, lead, c) is None
-                if seed is not None:
-                    self.growth.cuts.append(Cut(seed, c, cut, fits))
-                continue
-            if (self.verdict(judge.plain, grown, lead, c) is None or shortens(c, units)) and self.ends_cascade(c):
-                continue
-            units = self.step("join", grown, units)
-            joined.append(c)
-
-    def written(self, grown: Units, between: Units, lead: Node, c: Unit) -> Units | None:
-        """The region with the product that makes its row, though the row is read elsewhere: with what writes it, without what
-        only widens it for others."""
-        inside = frozenset(u for u in grown if not (free_to_read(u) and any(v not in grown for v in u.consumers)))
-        own = bits(u for u in grown if u.reducing and u is not c)
-        left = any(v.pointwise and v not in grown and v not in self.near.claimed and v.ancestors & own
-                   for u in between for v in u.consumers)
-        question = judge.made_and_read if left else judge.made
-        return inside if contracts(c) and self.near.convex(inside) and self.verdict(question, inside, lead, c) is None else None
-
-    def ends_cascade(self, c: Unit) -> bool:
-        """Does a reduction over another axis have a cascade of its own before it, to which it belongs?"""
-        node = last(c)
-        own = frozenset({c})
-        return any(self.near.outside(between, grown := own | between | {d}) is None and not self.parted(grown) and self.verdict(
-            judge.also, grown, node.lead or node, d) is None for d, between in self.near.frontier(own))
 
     # -- maps around it ------------------------------------------------------------------------------------------------
 
@@ -254,23 +195,6 @@ class Grower(Asking):
         return len(after) <= len(before) + (widens(u, units) or small(u, lead)) and self.verdict(
             judge.follow, grown, lead, u) is None
 
-    def siblings(self, units: Units, lead: Node, excluded: set[Unit]) -> Units:
-        """A second reduction over the same row whose result meets ours in a pointwise map (``E[x*x] - E[x]**2``)."""
-        for n in escaping(units):
-            for u in self.graph.readers(n):
-                if not u.pointwise or u in self.near.claimed or u in units:
-                    continue
-                for c, between in self.near.frontier(frozenset({u})):
-                    if c in units or c in excluded or c.descendants & bits(units):
-                        continue
-                    grown = units | between | {c, u}
-                    spare = small(c, lead) and any(n in escaping(grown) for n in c.results)
-                    if self.parted(grown) or not self.near.convex(grown) or len(escaping(grown)) > len(escaping(units)) + spare:
-                        continue
-                    if self.verdict(judge.sibling, grown, lead, c) is None:
-                        return self.siblings(self.step("join", grown, units), lead, excluded)
-        return units
-
     def scaled(self, units: Units, lead: Node) -> Units:
         """Products with the maps that scale their operand's rows, where nobody else reads what these write: the algebra takes
         the scale out of the sum, and the operand is what the maps read."""
@@ -282,28 +206,6 @@ class Grower(Asking):
         if not maps or apart or maps & self.near.claimed or self.parted(grown) or not self.near.convex(grown):
             return units
         return units if self.verdict(judge.scaled, grown, lead) is not None else self.step("lead", grown, units)
-
-    def weighed(self, units: Units, lead: Node, excluded: set[Unit]) -> Units:
-        """The product whose weights a sum adds up (``f.mT @ v`` beside ``f.sum(0)``)."""
-        for c, between in self.near.beside(units) if lead.dtype == "f32" else ():
-            grown = units | between | {c}
-            if contracts(c) and c not in excluded and not self.parted(grown) and self.near.convex(grown) and self.near.outside(
-                    between, grown) is None and self.verdict(judge.weighing, grown, lead, c) is None:
-                return self.step("join", grown, units)
-        return units
-
-    def companions(self, units: Units, lead: Node) -> Units:
-        """Further reductions of a cascade's own row (a mean beside a variance, an index beside a maximum), whose results
-        are small: the row is read once for all of them."""
-        if (unfit := self.verdict(self.worth, units, lead)) is not None and unfit.condition != judge.AS_IT_LIES:
-            return units
-        for c, between in self.near.beside(units):
-            grown = units | between | {c}
-            if small(c, lead) and not self.parted(grown) and self.near.convex(grown) and self.near.outside(
-                    between, grown) is None and self.verdict(judge.companion, grown, lead, c) is None and (
-                    unfit is None or self.verdict(self.worth, grown, lead) is None):
-                return self.companions(self.step("join", grown, units), lead)
-        return units
 
     def prologue(self, units: Units, lead: Node, ends: bool) -> Draft | Reject:
         """Absorb pointwise producers of the row: computed once per element either way, so one pass is saved. ends: also those

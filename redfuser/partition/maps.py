@@ -25,8 +25,9 @@ from redfuser.partition.epilogue import absorbed, adds_bias, contracts, launches
 from redfuser.partition.graph import Graph, Node, Unit
 from redfuser.partition.judge import MAX_TENSORS
 from redfuser.partition.lifting import tables
+from redfuser.partition.lone import pays
 from redfuser.partition.map_draft import map_draft
-from redfuser.partition.permuted import in_pieces, permuted
+from redfuser.partition.permuted import permuted
 from redfuser.partition.positions import axes_in
 from redfuser.partition.sets import Signatures, Units, hiding
 from redfuser.partition.work import REGION, Spent, Work
@@ -34,8 +35,6 @@ from redfuser.partition.work import REGION, Spent, Work
 log = logging.getLogger("redfuser.partition")
 WIDEST = 16
 """Readers of one tensor that are looked at for a group of another reader."""
-RUN = 128
-"""Bytes side by side, of each tensor that torch joins, at least for it to take no longer than a copy."""
 LEAST = 2
 """Operations of the program that a group replaces, at least: one by itself runs as well in torch."""
 
@@ -96,8 +95,7 @@ class MapGrower:
         left = self.live([*self.found, d])
         spared = self.needed - left
         gone = [u for u in self.graph.units if u.var in spared or u in units]
-        lone = any(meets_row(u, self.work.machine.broad) or scattered(u) for u in units)
-        if replaced(gone) + (units > grown) < LEAST and not lone:
+        if replaced(gone) + (units > grown) < LEAST and not any(pays(u, self.work.machine.broad) for u in units):
             return
         self.keep(d, units, left)
 
@@ -271,27 +269,6 @@ def accumulated(n: Node) -> bool:
     while u is not None and u.pointwise and adds_bias(u):
         u = made_of(u)
     return u is not None and u.reducing and contracts(u) and any(BYTES.get(a.dtype, 8) < BYTES.get(n.dtype, 8) for a in u.args)
-
-
-def meets_row(u: Unit, large: int) -> bool:
-    """Is it one operation of a matrix of half precision, of so many bytes at least, and a row?"""
-    out = u.results[0]
-    rows = [n for n in u.args if n.shape != out.shape and n.shape[-1:] == out.shape[-1:] == (prod(n.shape),)]
-    return out.dtype in ("f16", "bf16") and out.bytes >= large and len(u.nodes) == len(rows) == 1 and len(u.args) == 2
-
-
-def scattered(u: Unit) -> bool:
-    """Does it take elements from places that data say, or join tensors that lie in pieces or give short runs? torch's kernels
-    for both take up to four times as long as a copy."""
-    if u.gathers or not u.piecewise:
-        return u.gathers
-    out, run = u.results[0], 1
-    for axis, extent in reversed(list(enumerate(out.shape))):
-        own = [n.shape[axis] for n in u.args]
-        if max(own) < extent:
-            return min(own) * run * BYTES.get(out.dtype, 8) < RUN or any(in_pieces(n) for n in u.args)
-        run *= extent
-    return False
 
 
 def replaced(units: Collection[Unit]) -> int:

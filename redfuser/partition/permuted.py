@@ -15,7 +15,7 @@ from redfuser.acrf.expr import Expr, Load
 from redfuser.partition.around import Around
 from redfuser.partition.epilogue import moves
 from redfuser.partition.graph import Graph, Node, Unit
-from redfuser.partition.positions import layout, lines
+from redfuser.partition.positions import layout
 
 
 def permuted(graph: Graph, near: Around, n: Node) -> frozenset[Unit]:
@@ -34,29 +34,19 @@ def permuted(graph: Graph, near: Around, n: Node) -> frozenset[Unit]:
 
 def _view(u: Unit) -> bool:
     """Does it list all of one tensor, and what lies side by side there side by side?"""
-    at, axes = _source(u)
+    at, axes = source_of(u)
     whole = moves(u) and len(u.results) == 1 and prod(u.results[0].shape) == prod(u.args[0].shape)
     return whole and bool(at and axes) and axes[-1] in axes_of(at[-1])
 
 
 def _permutes(u: Unit) -> bool:
     """Does it list axes otherwise than they lie?"""
-    at, axes = _source(u)
+    at, axes = source_of(u)
     order = layout(Indices(u.extents), at, u.args[0].shape)
     return order is not None and [a for a in order if u.extents[a] > 1] != [a for a in axes if u.extents[a] > 1]
 
 
-def in_pieces(n: Node) -> bool:
-    """Is it a view of a tensor, behind any others, whose elements do not lie side by side?"""
-    u = n.unit
-    if u is None or not moves(u) or u.has_data is False:
-        return False
-    at, axes = _source(u)
-    ix, source = Indices(u.extents), u.args[0]
-    return not at or not lines(ix, at, source.shape, axes) or in_pieces(source)
-
-
-def _source(u: Unit) -> tuple[tuple[Expr, ...], tuple[str, ...]]:
+def source_of(u: Unit) -> tuple[tuple[Expr, ...], tuple[str, ...]]:
     """Where a view of one tensor reads it, and the view's axes."""
     stmt = u.nodes[-1].stmt
     if len(u.nodes) == 1 and isinstance(stmt, Let) and isinstance(stmt.expr, Load):

@@ -26,7 +26,7 @@ from redfuser.partition.drafted import Cut, Draft
 from redfuser.partition.epilogue import contracts
 from redfuser.partition.flat import columns_joined
 from redfuser.partition.forming import Forming
-from redfuser.partition.graph import Graph, Unit
+from redfuser.partition.graph import Graph
 from redfuser.partition.grow import Grower
 from redfuser.partition.lifting import build_graph
 from redfuser.partition.maps import LEAST, MapGrower, replaced
@@ -35,7 +35,7 @@ from redfuser.partition.scans import ScanGrower, why
 from redfuser.partition.sets import Units
 from redfuser.partition.smaller import Pair, apart, undone
 from redfuser.partition.unfused import slower
-from redfuser.partition.work import MODULE, REFERENCE, ROUNDS, WHOLE, Work
+from redfuser.partition.work import REFERENCE, ROUNDS, Work, allowed
 from redfuser.target import TARGETS
 from redfuser.verdicts import JUDGED
 
@@ -77,7 +77,7 @@ class Partitioner:
         self.opaque = account.opaque(self.graph, imported)
         self.declined: list[account.Declined] = []
         self.verdicts: dict[object, Any] = {}
-        self.allowed = _allowed(self.graph.units)
+        self.allowed = allowed(self.graph.units)
         self.work = Work(TARGETS.get(arch, REFERENCE), self.allowed)
         self.forms = Forming(self.graph, casts, self.work, holds, self.priced)
         self.drafts: dict[Any, Any] = {}
@@ -94,8 +94,6 @@ class Partitioner:
         self.answers: dict[str, NotFusable | None] = {}
         self.scanned: dict[Any, Any] = {}
         self.spare = Work(self.work.machine, self.allowed)
-        self.by_var = {n.var: n for n in self.graph.nodes if n.var}
-        self.escaping = [n for n in self.graph.nodes if n.escapes]
 
     def run(self) -> Partition:
         for turn in range(ROUNDS):
@@ -195,8 +193,8 @@ class Partitioner:
         outputs = {v for f in taken for v in f.outlined.outputs.values()}
 
         def live(drafts: list[Draft]) -> set[str]:
-            return self.live(inputs | {n.var for d in drafts for n in d.external},
-                             outputs | {s.node.var for d in drafts for s in d.sinks})
+            return self.graph.live(inputs | {n.var for d in drafts for n in d.external},
+                                   outputs | {s.node.var for d in drafts for s in d.sinks})
 
         grower = grow(self.graph, near, self.spare, live, [f.draft for f in taken], frozenset(self.eager),
                       self.costs if grow is MapGrower else None, drafts)
@@ -273,8 +271,8 @@ class Partitioner:
 
     def finish(self, cuts: list[Cut], counts: Counter[str]) -> Partition:
         found = [*self.accepted, *self.mapped]
-        live = self.live({v for f in found for v in f.outlined.inputs.values()},
-                         {v for f in found for v in f.outlined.outputs.values()})
+        live = self.graph.live({v for f in found for v in f.outlined.inputs.values()},
+                               {v for f in found for v in f.outlined.outputs.values()})
         regions: list[Region] = []
         taken: set[str] = set()
         for f in found:
@@ -295,23 +293,3 @@ class Partitioner:
         unseen = tuple(u.symbol or u.op for u in self.graph.units if u.gap)
         return Partition(tuple(regions[:len(self.accepted)]), refusals, unseen, dict(kept), notes,
                          tuple(regions[len(self.accepted):]), unmapped)
-
-    def live(self, wanted: set[str], produced: set[str]) -> set[str]:
-        """Variables that the outer program still computes: kernel inputs, model outputs, and what those need."""
-        out: set[str] = set()
-        todo = [self.by_var[v] for v in wanted] + self.escaping
-        while todo:
-            n = todo.pop()
-            if n.var in out or n.var in produced:
-                continue
-            out.add(n.var)
-            if n.unit is not None:
-                out.add(n.unit.var)
-                todo += n.unit.args
-        return out
-
-
-def _allowed(units: list[Unit]) -> int:
-    """Nodes that may be visited for a model of these operations."""
-    some = [u for u in units if u.reducing]
-    return WHOLE + MODULE * max(0, min(len({id(u.lifted) for u in some}), len({u.provenance.module for u in some})) - 1)

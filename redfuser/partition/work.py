@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
+from redfuser.partition.graph import Unit
 from redfuser.target import TARGETS, Target
 
 REGION = 48
@@ -34,6 +35,12 @@ ROUNDS = 32
 
 REFERENCE = replace(TARGETS["sm_90a"], wgmma=False, tma=False, vector=0.0)
 """What a partition is modelled for where its target is none of the table: a CPU, where a product stays the library's."""
+
+
+def allowed(units: list[Unit]) -> int:
+    """Nodes that may be visited for a model of these operations."""
+    some = [u for u in units if u.reducing]
+    return WHOLE + MODULE * max(0, min(len({id(u.lifted) for u in some}), len({u.provenance.module for u in some})) - 1)
 
 
 class Spent(Exception):

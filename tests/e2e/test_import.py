@@ -6,6 +6,7 @@ be at most twice that of eager in the low precision, plus a tiny epsilon.
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -41,8 +42,7 @@ def reference(name: str, options: dict[str, Any]) -> tuple[nn.Module, Any, list[
     """The module and its example, eager's results in its own precision, and those in float64 (where torch has no
     grouped product: the batched experts stand for them)."""
     module, args = MODELS[name](**options)
-    batched = {"experts": "batched_mm"} if "experts" in options else {}
-    wide = MODELS[name](**{**options, **batched})[0].double()
+    wide = MODELS[name](**{**options, "experts": "batched_mm"})[0].double() if "experts" in options else deepcopy(module).double()
     with torch.no_grad():
         low = pytree.tree_leaves(module(*args))
         high = pytree.tree_leaves(wide(*[a.double() if a.is_floating_point() else a for a in args]))

@@ -99,5 +99,5 @@ def test_and_what_the_printed_tiles_read(tmp_path: Path) -> None:
     realised, machine = realise(fused, "single"), target("sm_90a")
     tiles = tensorize(realised, configs(realised, machine)[0], machine)
     inputs = inputs_of(fused, 3)
-    got = through_c(tiles, arguments(realised, tiles, inputs), tmp_path)["d"]
-    np.testing.assert_allclose(got, run(fused.cascade, inputs)["d"], rtol=2e-5)
+    (got,) = through_c({tmp_path: (tiles, arguments(realised, tiles, inputs))})
+    np.testing.assert_allclose(got["d"], run(fused.cascade, inputs)["d"], rtol=2e-5)

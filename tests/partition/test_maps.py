@@ -77,8 +77,8 @@ def chains(search: Partitioner) -> list[tuple[str, str]]:
     """Pairs of operations that torch runs one after the other, the second on the first one's result, with nothing else between
     them that one kernel could not have."""
     found = [*search.accepted, *search.mapped]
-    live = search.live({v for f in found for v in f.outlined.inputs.values()},
-                       {v for f in found for v in f.outlined.outputs.values()})
+    live = search.graph.live({v for f in found for v in f.outlined.inputs.values()},
+                             {v for f in found for v in f.outlined.outputs.values()})
     made = {v for f in found for v in f.outlined.outputs.values()}
     constant = fixed(search.graph)
     eager = [u for u in search.graph.units if launches(u) and u.var in live and u.var not in made

@@ -1,12 +1,14 @@
 """Run printed TileLang kernels on the CPU, through TileLang's ``c`` target: a script, in a process of its own.
 
-    python c_target.py MODULE.py IN.npz OUT.npz      arrays named as the kernels' parameters
+    python c_target.py FOLDER ...      each with kernel.py and in.npz, arrays named as the kernels' parameters, and then out.npz
 
 Fragments and shared memory become plain arrays, parallel and pipelined loops serial ones: the text's meaning is
 checked, not layouts or asynchrony.
 """
 
+import importlib.util
 import os
+import pathlib
 import sys
 import types
 
@@ -39,28 +41,25 @@ def facade():
     return t
 
 
-def main(module_path, inputs, outputs):
-    import importlib.util
-
-    sys.modules["redfuser_c_facade"] = types.ModuleType("redfuser_c_facade")
-    sys.modules["redfuser_c_facade"].T = facade()
-    with open(module_path) as f:
-        text = f.read().replace("import tilelang.language as T", "from redfuser_c_facade import T")
-    path = module_path.replace(".py", "_c.py")
-    with open(path, "w") as f:
-        f.write(text)
+def run(folder):
+    text = (folder / "kernel.py").read_text().replace("import tilelang.language as T", "from redfuser_c_facade import T")
+    path = folder / "kernel_c.py"
+    path.write_text(text)
     spec = importlib.util.spec_from_file_location("generated", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    memory = {k: torch.from_numpy(v) for k, v in np.load(inputs).items()}
+    memory = {k: torch.from_numpy(v) for k, v in np.load(folder / "in.npz").items()}
     for func in module.make():
         kernel = tilelang.compile(func, target="c", execution_backend="cython",
                                   pass_configs={"tirx.disable_vectorize": True})
         names = [str(func.buffer_map[p].name) for p in func.params]
         shapes = [[int(x) for x in func.buffer_map[p].shape] for p in func.params]
         kernel(*(memory[n].view(s) for n, s in zip(names, shapes, strict=True)))
-    np.savez(outputs, **{k: v.numpy() for k, v in memory.items()})
+    np.savez(folder / "out.npz", **{k: v.numpy() for k, v in memory.items()})
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    sys.modules["redfuser_c_facade"] = types.ModuleType("redfuser_c_facade")
+    sys.modules["redfuser_c_facade"].T = facade()
+    for name in sys.argv[1:]:
+        run(pathlib.Path(name))

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from redfuser.acrf.state import Fused
 from redfuser.codegen import tilelang as printer
 from redfuser.strategies import realise
 from redfuser.target import target
-from redfuser.tensorize import TileConfig, tensorize
+from redfuser.tensorize import TileConfig, TileProgram, tensorize
 from redfuser.tensorize.ir import interpret
 from redfuser.tensorize.ir.pointwise import NUMPY_DTYPES
 from tests import fused_examples as cascades
@@ -23,22 +25,6 @@ SCRIPT = Path(__file__).with_name("c_target.py")
 SMALL = TileConfig(16, 16, 32, 1, warp_specialized=False)
 DECODE = TileConfig(16, 16, 128, 1, "shared", False)
 ROWS = TileConfig(2, 64, 64, 0, warp_specialized=False)
-
-
-def run(tiles, values, folder: Path) -> dict[str, np.ndarray]:
-    module, given, left = folder / "kernel.py", folder / "in.npz", folder / "out.npz"
-    module.write_text(printer.print_program(tiles))
-    memory = {}
-    for a in tiles.args:
-        dtype = np.uint8 if a.dtype == "bool" else NUMPY_DTYPES[a.dtype]
-        memory[a.name] = values[a.name].astype(dtype) if a.role == "in" else np.zeros(a.shape, dtype)
-    np.savez(given, **memory)
-    done = subprocess.run([sys.executable, str(SCRIPT), str(module), str(given), str(left)], capture_output=True,
-                          text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    out = np.load(left)
-    return {name: out[arg] for name, arg in tiles.outputs}
-
 
 CASES = {
     "prefill, causal, ragged": lambda: (examples.attention(
@@ -53,13 +39,42 @@ CASES = {
 }
 
 
+Results = dict[str, np.ndarray]
+
+
+def run(kernels: Mapping[Path, tuple[TileProgram, Mapping[str, np.ndarray]]]) -> list[Results]:
+    """What tiles, by the folder that they are written to, make of their inputs: all of them in one process."""
+    for folder, (tiles, values) in kernels.items():
+        (folder / "kernel.py").write_text(printer.print_program(tiles))
+        memory = {}
+        for a in tiles.args:
+            dtype = np.uint8 if a.dtype == "bool" else NUMPY_DTYPES[a.dtype]
+            memory[a.name] = values[a.name].astype(dtype) if a.role == "in" else np.zeros(a.shape, dtype)
+        np.savez(folder / "in.npz", **memory)
+    done = subprocess.run([sys.executable, str(SCRIPT), *map(str, kernels)], capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    left = [np.load(folder / "out.npz") for folder in kernels]
+    return [{name: out[arg] for name, arg in tiles.outputs} for out, (tiles, _) in zip(left, kernels.values(), strict=True)]
+
+
+Ran = dict[str, tuple[Fused, TileProgram, Results, Results]]
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """Every case: its state, tiles, inputs and results."""
+    made = {}
+    for name, case in CASES.items():
+        f, config, strategy, splits = case()
+        made[name] = f, tensorize(realise(f, strategy, splits), config, target("sm_80")), examples.inputs(f)
+    got = run({tmp_path_factory.mktemp("kernel"): (tiles, values) for _, tiles, values in made.values()})
+    return {name: (*made[name], results) for name, results in zip(made, got, strict=True)}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_printed_text_runs(name, tmp_path):
-    f, config, strategy, splits = CASES[name]()
-    tiles = tensorize(realise(f, strategy, splits), config, target("sm_80"))
-    values = examples.inputs(f)
-    got = run(tiles, values, tmp_path)
+def test_printed_text_runs(name: str, ran: Ran) -> None:
+    f, tiles, values, got = ran[name]
     checked = interpret.run(tiles, values)
     for output, expected in examples.reference(f, values).items():
         tolerance = 1e-5 if "f32" in name else 3e-3

@@ -7,8 +7,9 @@ import itertools
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from redfuser.autotune.space import candidates
 from redfuser.chain import steps as chain_steps
 from redfuser.chain import tiles as chain_tiles
 from redfuser.chain import twin
-from redfuser.chain.samples import cases
+from redfuser.chain.samples import Case, cases
 from redfuser.codegen.tilelang import print_program
 from redfuser.errors import InternalError, LoweringError
 from redfuser.kernels import produce
@@ -80,10 +81,20 @@ def drawn(program: TileProgram, seed: int = 0) -> dict[str, np.ndarray]:
     return {a.name: rng.standard_normal(a.shape).astype(interpret.NUMPY_DTYPES[a.dtype]) for a in program.args if a.role == "in"}
 
 
-def asked(program: TileProgram, inputs: dict[str, np.ndarray]) -> np.ndarray:
-    """Which tiles are walked again."""
-    shown = replace(program, outputs=(("tiles", next(a.name for a in program.args if a.name.startswith("rows_"))),))
-    return interpret.run(shown, inputs)["tiles"]
+def asked(program: TileProgram, *inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """Of every set of inputs, which tiles are walked again: the kernels before the last one say so."""
+    shown = replace(program, kernels=program.kernels[:-1],
+                    outputs=(("tiles", next(a.name for a in program.args if a.name.startswith("rows_"))),))
+    return [x["tiles"] for x in interpret.run_all(shown, inputs)]
+
+
+@cache
+def made_small(name: str, config: TileConfig, deep: bool) -> tuple[Program, TileProgram, list[Case]]:
+    """The twin that the chain judges, its tiles and its draws."""
+    program = attention(*MASKS[name])
+    made = twin.of_tiles(program, config, deep)
+    tiles = tensorize(made, config, twin.machine(made, program, config, H200), to_run=False)
+    return made, tiles, cases(made.fused, deep)
 
 
 # -- what is derived ---------------------------------------------------------------------------------------------------
@@ -142,15 +153,12 @@ def test_refused_with_a_reason(what: str) -> None:
 @pytest.mark.parametrize("name", MASKS)
 def test_the_chain_holds_and_its_draws_ask_again(name: str) -> None:
     """In single precision and where digits are compared; of some draws a tile is walked again, of some none is that need not."""
-    program = attention(*MASKS[name])
     for config, deep in ((CONFIG, True), (ROLES, False)):
-        made = twin.of_tiles(program, config, deep)
-        tiles = tensorize(made, config, twin.machine(made, program, config, H200), to_run=False)
-        drawn = cases(made.fused, deep)
-        assert not list(chain_tiles.violations(made, tiles, drawn))
-        again = [asked(tiles, chain_tiles.arguments(made, tiles, c.inputs)) for c in drawn]
+        made, tiles, some = made_small(name, config, deep)
+        assert not list(chain_tiles.violations(made, tiles, some))
+        again = asked(tiles, *(chain_tiles.arguments(made, tiles, c.inputs) for c in some))
         assert any(x.any() for x in again) and not all(x.all() for x in again), "every draw asks for all tiles, or none for one"
-    assert tensorize(program, CONFIG, H200)
+    assert tensorize(attention(*MASKS[name]), CONFIG, H200)
 
 
 @pytest.mark.parametrize(("name", "config"), list(itertools.product(MASKS, (CONFIG, ROLES))), ids=str)
@@ -167,7 +175,7 @@ def test_values_are_those_of_all_steps(name: str, config: TileConfig) -> None:
             inputs["q"][1, 150:160, 0] = -60000  # scores of -15000 and less
         want, got = interpret.run(whole, inputs)["y"], interpret.run(made, inputs, seed=1)["y"]
         assert np.array_equal(want, got, equal_nan=True)
-        again = asked(made, inputs)
+        (again,) = asked(made, inputs)
         assert (again.sum() > 0) == (low or name == "rows that see nothing")
         assert not low or not again.all(), "some tile has no such row"
 
@@ -190,21 +198,21 @@ def test_planted_errors_are_found(what: str) -> None:
     """By the verifier, or by the chain's own draws on its own twins."""
     found: list[str] = []
     for deep in (True, False):
-        made = twin.of_tiles(attention(*MASKS["causal"]), CONFIG, deep)
-        text = str(tensorize(made, CONFIG, H200, to_run=False))
+        made, tiles, some = made_small("causal", CONFIG, deep)
+        text = str(tiles)
         planted = PLANTED[what](text)
         if planted != text and not found:
             program = parse(planted)
             try:
-                found += verify(program) or chain_tiles.violations(made, program, cases(made.fused, deep))
+                found += verify(program) or chain_tiles.violations(made, program, some)
             except InternalError as error:
                 found.append(str(error))
     assert found
 
 
 def test_single_passes_hold() -> None:
-    made = twin.of_tiles(attention(*MASKS["causal"]), CONFIG, False)
-    assert not list(chain_steps.violations(made, CONFIG, H200, cases(made.fused, False)))
+    made, _, some = made_small("causal", CONFIG, False)
+    assert not list(chain_steps.violations(made, CONFIG, H200, some))
 
 
 # -- the statement -----------------------------------------------------------------------------------------------------

@@ -6,8 +6,9 @@ import itertools
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from redfuser.autotune.space import candidates
 from redfuser.chain import steps as chain_steps
 from redfuser.chain import tiles as chain_tiles
 from redfuser.chain import twin
-from redfuser.chain.samples import cases
+from redfuser.chain.samples import Case, cases
 from redfuser.codegen.tilelang import print_program
 from redfuser.errors import InternalError, LoweringError
 from redfuser.kernels import produce
@@ -75,6 +76,7 @@ def attention(mask: str, inputs: str, rounded: bool = False, i: int = 200) -> Fu
     return found
 
 
+@cache
 def of(name: str) -> Program:
     return realise(attention(*MASKS[name], rounded="rounded" in name), "single")
 
@@ -86,11 +88,16 @@ def given(program: TileProgram, data: dict[str, np.ndarray], seed: int = 0) -> d
     return out | {n: np.asarray(x).astype(kinds[next(a.dtype for a in program.args if a.name == n)]) for n, x in data.items()}
 
 
-def visited(program: TileProgram, inputs: dict[str, np.ndarray]) -> list[list[int]]:
-    """The steps of each tile of rows."""
-    memory = interpret._run(program, [inputs], interpret.storage(), 0)
-    count = memory["count"][0]
-    return [memory["steps"][0][at][:count[at]].tolist() for at in itertools.product(*map(range, count.shape))]
+@cache
+def tiled(name: str, config: TileConfig) -> TileProgram:
+    return tensorize(of(name), config, H200)
+
+
+def visited(program: TileProgram, *inputs: Mapping[str, np.ndarray]) -> list[list[list[int]]]:
+    """Of every set of inputs, the steps of each tile of rows: those that the kernels before the last one list."""
+    listing = replace(program, kernels=program.kernels[:-1], outputs=(("steps", "steps"), ("count", "count")))
+    return [[x["steps"][at][:x["count"][at]].tolist() for at in itertools.product(*map(range, x["count"].shape))]
+            for x in interpret.run_all(listing, inputs)]
 
 
 def sorted_documents(*lengths: int) -> np.ndarray:
@@ -131,13 +138,11 @@ FULL = {"one document", "in no order", "numbers of 64 bits", "no numbers"}
 def test_the_same_to_the_bit(draw: str) -> None:
     """With whatever schedule: what is left out adds nothing, and the rest comes in the same order."""
     name, data = DRAWN[draw]
-    program = of(name)
     for config in (CONFIG, replace(CONFIG, rows=128, segment=64, threads=256, schedule="overlap"),
                    replace(CONFIG, segment=64, schedule="overlap-lanes"), replace(CONFIG, rows=16, threads=32, weights="shared")):
-        listed = tensorize(program, config, H200)
-        whole = tensorize(program, replace(config, walk="all"), H200)
+        listed, whole = tiled(name, config), tiled(name, replace(config, walk="all"))
         inputs = given(listed, data)
-        left = visited(listed, inputs)
+        (left,) = visited(listed, inputs)
         assert all(s and s == sorted(set(s)) for s in left), "one step or more, in order, each once"
         want, got = interpret.run(whole, inputs), interpret.run(listed, inputs, seed=3)
         assert np.array_equal(want["y"], got["y"], equal_nan=True)
@@ -146,15 +151,15 @@ def test_the_same_to_the_bit(draw: str) -> None:
 
 
 def test_the_steps_that_are_left_are_those_of_the_documents() -> None:
-    program = tensorize(of("documents"), CONFIG, H200)
-    left = visited(program, given(program, {"x": np.stack([sorted_documents(64, 64, 72), sorted_documents(65, 135)])}))
+    program = tiled("documents", CONFIG)
+    (left,) = visited(program, given(program, {"x": np.stack([sorted_documents(64, 64, 72), sorted_documents(65, 135)])}))
     assert left[:4] == [[0, 1], [2, 3], [4, 5, 6], [4, 5, 6]]
     assert left[4:] == [[0, 1, 2], [0, 1, 2, 3, 4, 5, 6], [2, 3, 4, 5, 6], [2, 3, 4, 5, 6]]
 
 
 def test_what_is_hidden_and_left_out_is_not_read() -> None:
     """NaN behind a mask (docs/algebra.md: as if it were not there) stays there."""
-    program = tensorize(of("padding"), CONFIG, H200)
+    program = tiled("padding", CONFIG)
     inputs = given(program, {"x": np.arange(200) < [[64], [64]]})
     inputs["v"][:, :, 64:] = np.nan
     assert np.isfinite(interpret.run(program, inputs)["y"]).all()
@@ -163,25 +168,32 @@ def test_what_is_hidden_and_left_out_is_not_read() -> None:
 # -- the chain ---------------------------------------------------------------------------------------------------------
 
 
+@cache
 def small(name: str, config: TileConfig, deep: bool) -> tuple[Program, TileProgram]:
     program = of(name)
     made = twin.of_tiles(program, config, deep)
     return made, tensorize(made, config, twin.machine(made, program, config, H200), to_run=False)
 
 
+@cache
+def drawn(name: str, deep: bool) -> list[Case]:
+    """Under ``CONFIG``."""
+    return cases(small(name, CONFIG, deep)[0].fused, deep)
+
+
 @pytest.mark.parametrize("name", MASKS)
 def test_the_chain_holds_and_its_draws_leave_steps_out(name: str) -> None:
     """In single precision and where digits are compared."""
-    program = of(name)
     for config, deep in itertools.product((CONFIG, replace(CONFIG, segment=64, schedule="overlap")), (True, False)):
         made, tiles = small(name, config, deep)
-        drawn = cases(made.fused, deep)
-        assert not list(chain_tiles.violations(made, tiles, drawn))
+        some = drawn(name, deep) if config == CONFIG else cases(made.fused, deep)
+        assert not list(chain_tiles.violations(made, tiles, some))
         total = tiles.kernels[-1].homes["steps"].shape[-1]
-        fewer = [c for c in drawn if min(map(len, visited(tiles, chain_tiles.arguments(made, tiles, c.inputs)))) < total]
+        left = visited(tiles, *(chain_tiles.arguments(made, tiles, c.inputs) for c in some))
+        fewer = [c for c, steps in zip(some, left, strict=True) if min(map(len, steps)) < total]
         assert fewer, "every draw visits every step"
         assert not deep or any(c.wide for c in fewer), "no draw whose digits are compared leaves a step out"
-    assert tensorize(program, CONFIG, H200)
+    assert tiled(name, CONFIG)
 
 
 def _first(text: str) -> str:
@@ -227,7 +239,7 @@ def test_planted_errors_are_found(what: str) -> None:
             program = parse(planted)
             found += verify(program)
             try:
-                found += () if found else chain_tiles.violations(made, program, cases(made.fused, deep))
+                found += () if found else chain_tiles.violations(made, program, drawn(name, deep))
             except InternalError as error:
                 found.append(str(error))
     assert found, planted
@@ -253,13 +265,13 @@ def test_whatever_is_planted_where_steps_are_listed_is_found(name: str) -> None:
     ("copy v[b, h, i64(steps[b, i_block, n]) * 32", "copy v[b, h, i64(steps[b, i_block, n]) * 32 - 1", "is not shown to begin in v"),
 ], ids=str)
 def test_numbers_that_steer_are_shown_to_be_in_range(old: str, new: str, said: str) -> None:
-    text = str(tensorize(of("documents"), CONFIG, H200))
+    text = str(tiled("documents", CONFIG))
     assert old in text, text
     assert any(said in what for what in verify(parse(text.replace(old, new))))
 
 
 def test_a_number_out_of_its_span_stops_the_interpreter() -> None:
-    program = tensorize(of("documents"), CONFIG, H200)
+    program = tiled("documents", CONFIG)
     broken = parse(str(program).replace("fill found i32(0)", "fill found i32(9)"))
     with pytest.raises(InternalError, match=r"which is not in 0 \.\. 6"):  # the first is never written: what lay there is read
         interpret.run(broken, given(program, {"x": np.zeros((2, 200))}))
@@ -273,7 +285,7 @@ def test_text_reads_back() -> None:
 
 def test_single_passes_hold() -> None:
     made, _ = small("documents", CONFIG, False)
-    assert not list(chain_steps.violations(made, CONFIG, H200, cases(made.fused, False)))
+    assert not list(chain_steps.violations(made, CONFIG, H200, drawn("documents", False)))
 
 
 # -- what composes -----------------------------------------------------------------------------------------------------
@@ -309,7 +321,7 @@ def test_one_group_weighs_the_listed_steps_and_others_accumulate_them() -> None:
     given = {n: rng.standard_normal(s).astype(interpret.NUMPY_DTYPES["bf16"]) for n, s in (("q", (2, 100, 576)), ("x", (2, 200, 576)))}
     for z, w in (((64, 36), (70, 130)), ((100,), (100, 100)), ((50, 50), (0, 0, 200))):
         given |= {"z": np.tile(sorted_documents(*z), (2, 1)), "w": np.tile(sorted_documents(*w), (2, 1))}
-        assert sum(map(len, visited(listed, given))) < 16
+        assert sum(map(len, visited(listed, given)[0])) < 16
         want, got = interpret.run(whole, given), interpret.run(listed, given, seed=1)
         assert np.array_equal(want["y"], got["y"], equal_nan=True)
 
@@ -342,9 +354,9 @@ def test_other_grids(what: str) -> None:
     listed, whole = (tensorize(realise(fused, "single"), replace(config, walk=w), H200) for w in ("listed", "all"))  # type: ignore[arg-type]
     x = next(a for a in listed.args if a.name == "x")
     keep = np.arange(200) >= 50 + np.arange(np.prod(x.shape[:-1])).reshape(*x.shape[:-1], 1) * 30 % 120
-    drawn = given(listed, {"x": keep, "low0": np.ones(2)} if "low0" in inputs else {"x": keep})
-    assert max(map(len, visited(listed, drawn))) < 7
-    assert np.array_equal(interpret.run(whole, drawn)["y"], interpret.run(listed, drawn)["y"])
+    data = given(listed, {"x": keep, "low0": np.ones(2)} if "low0" in inputs else {"x": keep})
+    assert max(map(len, visited(listed, data)[0])) < 7
+    assert np.array_equal(interpret.run(whole, data)["y"], interpret.run(listed, data)["y"])
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_120", "gfx942"])
@@ -361,7 +373,7 @@ def test_other_targets(arch: str) -> None:
 
 def test_a_pass_that_does_not_apply_gives_what_it_got() -> None:
     program = tensorize(of("documents"), replace(CONFIG, walk="all"), H200)
-    listed = tensorize(of("documents"), CONFIG, H200)
+    listed = tiled("documents", CONFIG)
     steps, count = (next(p for p in listed.kernels[-1].params if p.name == n) for n in ("steps", "count"))
     walk = ListSteps("k", steps, count, (), 2)
     assert walk(program.kernels[0]) is not program.kernels[0]

@@ -241,19 +241,3 @@ def samples(cascade: Cascade, length: int, seed: int = 0, signed: bool = True) -
     if len(joint := [n for n in floats if n in along]) > 1:
         for kind in ("neginf", "fewneginf"):
             yield draws(dict.fromkeys(joint, kind), "generic", length, seed, style="spread")
-
-
-def segmentations(n: int) -> Iterator[tuple[int, ...]]:
-    """Every way to cut n elements into consecutive non-empty segments, each also with one empty segment put at every
-    place."""
-    for cuts in range(1 << max(n - 1, 0)):
-        parts, size = [], 1
-        for i in range(n - 1):
-            if cuts >> i & 1:
-                parts.append(size)
-                size = 0
-            size += 1
-        plain = (*parts, size) if n else ()
-        yield plain
-        for i in range(len(plain) + 1):
-            yield (*plain[:i], 0, *plain[i:])

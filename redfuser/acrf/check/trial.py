@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import pairwise
@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from redfuser.acrf.cascade import Reduce, stmt_dtype
+from redfuser.acrf.check.cuts import Cuts, all_cuts, some_cuts
 from redfuser.acrf.check.domains import NUMPY, Array, Domain
 from redfuser.acrf.check.evaluate import FusedMachine
 from redfuser.acrf.check.labelled import Labelled
 from redfuser.acrf.check.machine import Machine, State
 from redfuser.acrf.check.ranked import ranked, tied
-from redfuser.acrf.check.samples import Sample, filled, segmentations
+from redfuser.acrf.check.samples import Sample, filled
 from redfuser.acrf.expr import FLOATS, refs_of
 from redfuser.acrf.state import Accumulator, Fused
 
@@ -27,8 +28,6 @@ INF = float("inf")
 INFINITE = frozenset({"posinf", "neginf", "firstneginf", "firstposinf", "fewneginf", "allneginf", "allposinf"})
 """Kinds of elements with infinities (samples.py)."""
 PLACES = " (places)"
-Cuts = Callable[[int], list[tuple[int, ...]]]
-"""For a number of elements, the segmentations to try."""
 
 
 @dataclass
@@ -286,23 +285,3 @@ def _show(x: Array) -> str:
 
 def of_places(violation: str) -> bool:
     return violation.endswith(PLACES)
-
-
-def no_cuts(n: int) -> list[tuple[int, ...]]:
-    return []
-
-
-def first_cut(n: int) -> list[tuple[int, ...]]:
-    return [(1, n - 1)]
-
-
-def all_cuts(n: int) -> list[tuple[int, ...]]:
-    return list(segmentations(n)) if n <= 4 else some_cuts(n)
-
-
-def some_cuts(n: int) -> list[tuple[int, ...]]:
-    half = n // 2
-    cuts = {(n,), (0, n), (n, 0), (half, n - half), (1, n - 1), (half, 0, n - half), (1,) * n}
-    if n >= 3:
-        cuts |= {(1, n - 2, 1), (n - 2, 1, 1)}
-    return sorted(c for c in cuts if sum(c) == n and min(c, default=0) >= 0)

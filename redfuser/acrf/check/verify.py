@@ -28,6 +28,7 @@ import numpy as np
 
 from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.check.claims import Claims
+from redfuser.acrf.check.cuts import Cuts, all_cuts, first_cut, no_cuts, some_cuts
 from redfuser.acrf.check.digits import MANY, MOST, OutOfRange, more_digits
 from redfuser.acrf.check.domains import Array
 from redfuser.acrf.check.evaluate import share
@@ -38,7 +39,7 @@ from redfuser.acrf.check.shorten import SHORT, may_rest_on_length, restated
 from redfuser.acrf.check.stability import check_stability
 from redfuser.acrf.check.structure import check_structure
 from redfuser.acrf.check.systems import domain
-from redfuser.acrf.check.trial import Cuts, Trial, all_cuts, first_cut, near, no_cuts, of_places, some_cuts
+from redfuser.acrf.check.trial import Trial, near, of_places
 from redfuser.acrf.check.unrounded import unrounded
 from redfuser.acrf.expr import Op, walk
 from redfuser.acrf.state import Fused

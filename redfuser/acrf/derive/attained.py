@@ -15,11 +15,11 @@ FAR = 1e20
 """Of a magnitude whose neighbours are so far off that an exponential of their difference is 0."""
 
 
-def at_least_one(d: Decomposition, e: Expr, or_none: bool = False) -> bool:
-    """Proved of what is made of results: ``sum exp(A - m)`` has a term that is 1 where m is the maximum of A and attained, that
-    is over no element that the sum leaves out. Where m is the largest of several (``max(max A, sink)``, ``max(max A, 0)``
-    beside ``exp(-m)``), the whole is asked for each. or_none: or it is a sum of nothing, in a row of -inf alone, for which
-    ``select(m == -inf, 0, m)`` is subtracted, or one below a clamp ``max(m, -1e30)``."""
+def one_or_none(d: Decomposition, e: Expr) -> bool:
+    """Proved to be 1 or more, of what is made of results: ``sum exp(A - m)`` has a term that is 1 where m is the maximum of A
+    and attained, that is over no element that the sum leaves out. Where m is the largest of several (``max(max A, sink)``,
+    ``max(max A, 0)`` beside ``exp(-m)``), the whole is asked for each. Or it is a sum of nothing, in a row of -inf alone, for
+    which ``select(m == -inf, 0, m)`` is subtracted, or one below a clamp ``max(m, -1e30)``."""
     def larger(x: Expr) -> Iterator[Op]:
         for y in walk(d.scope.resolve(x)):
             if isinstance(y, Op) and y.name == "max":
@@ -46,7 +46,7 @@ def at_least_one(d: Decomposition, e: Expr, or_none: bool = False) -> bool:
                 return (ask(x, which) and d.ranges.nonneg(y)) or (ask(y, which) and d.ranges.nonneg(x))
         return False
 
-    return any(all(ask(e, partial(_asked, chosen, side, or_none)) for side in _greatest_of(chosen))
+    return any(all(ask(e, partial(_asked, chosen, side)) for side in _greatest_of(chosen))
                for chosen in dict.fromkeys((None, *larger(e))))
 
 
@@ -58,8 +58,8 @@ def _greatest_of(e: Expr | None) -> Iterator[Expr | None]:
         yield e
 
 
-def _asked(chosen: Expr | None, side: Expr | None, or_none: bool, e: Expr) -> Expr:
-    return _in_place_of(chosen, side, _unguarded(e) if or_none else e)
+def _asked(chosen: Expr | None, side: Expr | None, e: Expr) -> Expr:
+    return _in_place_of(chosen, side, _unguarded(e))
 
 
 def _unguarded(e: Expr) -> Expr:

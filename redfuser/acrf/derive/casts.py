@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 
-from redfuser.acrf.derive.attained import at_least_one
+from redfuser.acrf.derive.attained import one_or_none
 from redfuser.acrf.derive.bounds import bound_of, divisor
 from redfuser.acrf.derive.decomposition import Decomposition, Part, Term
 from redfuser.acrf.derive.faint import may_vanish
@@ -99,7 +99,7 @@ def _may_vanish(d: Decomposition, e: Cast, core: Expr, results: list[Part]) -> b
     has in full, and not where what scales it afterwards is at most 1: the program then rounds something smaller still. A
     divisor that is 0 divides weights that are all 0."""
     return not (keeps_digits(core, e.dtype) or all(
-        at_least_one(d, p.base, or_none=True) if p.power < 0 else d.ranges.of(p.base).hi <= 1.0
+        one_or_none(d, p.base) if p.power < 0 else d.ranges.of(p.base).hi <= 1.0
         for p in map(divisor, results)))
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from redfuser.acrf.derive.attained import at_least_one
+from redfuser.acrf.derive.attained import one_or_none
 from redfuser.acrf.derive.decomposition import Decomposition, Part, Term
 from redfuser.acrf.expr import Cast, Const, Expr, Ref, op, walk
 from redfuser.acrf.state import Refuse
@@ -64,7 +64,7 @@ def may_vanish(d: Decomposition, e: Expr) -> bool:
     if not (isinstance(e, Ref) and e.name in d.ranges.reductions and d.ranges.reductions[e.name].reducer.kind == "sum"):
         return False
     r = d.ranges.of(e)
-    return r.lo < LEAST and not at_least_one(d, e, or_none=True)
+    return r.lo < LEAST and not one_or_none(d, e)
 
 
 def _raised(e: Expr) -> Expr | None:

@@ -99,11 +99,11 @@ class Context:
         """``x`` rounded to the result's dtype."""
         return self.cast(x, self.dtype, "")
 
-    def in_wide(self, f: Callable[[Any], Any], x: Any, suffix: str = "") -> Any:
+    def in_wide(self, f: Callable[[Any], Any], x: Any) -> Any:
         """``f`` applied in the accumulator dtype, the result rounded to the call's dtype."""
         acc = accumulator(dtype_of(x))
         if acc == self.dtype == dtype_of(x):
-            return self.emit(f(x), suffix)
+            return self.emit(f(x))
         return self.narrow(self.emit(f(self.wide(x)), "f32" if acc == "float32" else "acc"))
 
 

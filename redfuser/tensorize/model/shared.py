@@ -6,15 +6,16 @@ pass (0.1.15) is repeated here because the size of the allocation is its outcome
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 
 from redfuser.acrf.expr import BYTES
 from redfuser.target import Target
 from redfuser.tensorize.ir.effects import every
 from redfuser.tensorize.ir.nodes import Copy, Gemm, ReduceTile, TileKernel
-from redfuser.tensorize.model.layout import far_reductions, layouts, warp_group, warps_meet
+from redfuser.tensorize.model.layout import Layout, far_reductions, layouts, warp_group, warps_meet
 from redfuser.tensorize.model.steps import Step, mentions, places, specialised, steps
 
 STATIC = 1024
@@ -41,8 +42,9 @@ def lives(kernel: TileKernel, target: Target) -> list[Life]:
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     nested: list[bool] = []
+    spread = cache(lambda: layouts(kernel, target))
     for at, step in enumerate(steps(kernel, target)):
-        nested.append(_nested(kernel, step, target))
+        nested.append(_nested(kernel, step, target, spread))
         rooms = {f"workspace_{at}_{i}": meets[id(k)] for i, k in enumerate(every(step.body)) if id(k) in meets}
         size |= rooms
         for name in (mentions(step) & set(shared)) | set(rooms):
@@ -63,8 +65,8 @@ def _end(first: int, last: int, nested: list[bool], events: list[int]) -> int:
     return later[-1]
 
 
-def _nested(kernel: TileKernel, step: Step, target: Target) -> bool:
-    """A step that is a loop with several statements in it once it is lowered."""
+def _nested(kernel: TileKernel, step: Step, target: Target, spread: Callable[[], dict[str, Layout]]) -> bool:
+    """A step that is a loop with several statements in it once it is lowered. spread: the kernel's layouts, found once."""
     shapes = {b.name: b.shape for b in kernel.buffers}
     if step.loop:
         return True
@@ -73,8 +75,8 @@ def _nested(kernel: TileKernel, step: Step, target: Target) -> bool:
             inner = (a.sizes or shapes[a.buffer])[0 if turned else -1]
             return not warp_group(s, shapes[c][0], kernel.threads, target) and inner > 16
         case ReduceTile(src=src):
-            spread = layouts(kernel, target).get(src)
-            return spread is not None and spread.rows > 1
+            own = spread().get(src)
+            return own is not None and own.rows > 1
     return False
 
 

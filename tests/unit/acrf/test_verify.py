@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from redfuser.acrf.cascade import Reducer
-from redfuser.acrf.check.samples import segmentations
+from redfuser.acrf.check.cuts import segmentations
 from redfuser.acrf.check.verify import check
 from redfuser.acrf.derive.fuse import fuse
 from redfuser.acrf.expr import Const, f32

@@ -1,0 +1,51 @@
+"""Which operations are worth a kernel by themselves: those of which torch's takes longer than what they move."""
+
+from __future__ import annotations
+
+from math import prod
+
+from redfuser.acrf.affine import Indices
+from redfuser.acrf.expr import BYTES
+from redfuser.partition.epilogue import moves
+from redfuser.partition.graph import Node, Unit
+from redfuser.partition.permuted import source_of
+from redfuser.partition.positions import lines
+
+RUN = 128
+"""Bytes side by side, of each tensor that torch joins, at least for it to take no longer than a copy."""
+
+
+def pays(u: Unit, large: int) -> bool:
+    """``large``: bytes of a matrix beyond which a row that it meets is worth it."""
+    return meets_row(u, large) or scattered(u)
+
+
+def meets_row(u: Unit, large: int) -> bool:
+    """Is it one operation of a matrix of half precision, of so many bytes at least, and a row?"""
+    out = u.results[0]
+    rows = [n for n in u.args if n.shape != out.shape and n.shape[-1:] == out.shape[-1:] == (prod(n.shape),)]
+    return out.dtype in ("f16", "bf16") and out.bytes >= large and len(u.nodes) == len(rows) == 1 and len(u.args) == 2
+
+
+def scattered(u: Unit) -> bool:
+    """Does it take elements from places that data say, or join tensors that lie in pieces or give short runs? torch's kernels
+    for both take up to four times as long as a copy."""
+    out, run = u.results[0], 1
+    if u.gathers or not u.piecewise or any(len(n.shape) != len(out.shape) for n in u.args):
+        return u.gathers
+    for axis, extent in reversed(list(enumerate(out.shape))):
+        own = [n.shape[axis] for n in u.args]
+        if max(own) < extent:
+            return min(own) * run * BYTES.get(out.dtype, 8) < RUN or any(in_pieces(n) for n in u.args)
+        run *= extent
+    return False
+
+
+def in_pieces(n: Node) -> bool:
+    """Is it a view of a tensor, behind any others, whose elements do not lie side by side?"""
+    u = n.unit
+    if u is None or not moves(u) or u.has_data is False:
+        return False
+    at, axes = source_of(u)
+    ix, source = Indices(u.extents), u.args[0]
+    return not at or not lines(ix, at, source.shape, axes) or in_pieces(source)
