@@ -239,8 +239,9 @@ class Grower(Joining):
         """With the maps that are computed inside anyway, where what they make is written in place of what they read."""
         for u in self.near.members(mask(units, "descendants") & mask(units, "ancestors") & ~bits(units)):
             grown = self.near.close(units | {u})
-            if u.pointwise and len(escaping(grown)) <= len(escaping(units)) and self.verdict(
-                    judge.lead, grown, lead, u) is None:
+            before, after = escaping(units), escaping(grown)
+            fewer = len(after) <= len(before) and sum(n.bytes for n in after) <= sum(n.bytes for n in before)
+            if u.pointwise and fewer and self.verdict(judge.lead, grown, lead, u) is None:
                 units = self.step("lead", grown, units)
         return units
 
