@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -109,12 +109,13 @@ def _run(model: Any, args: Any, kwargs: Any, arch: str, casts: str, build: bool,
         other = searched(proposed)
         if inside(other[1]).issuperset(scaled.values()):
             imported, (search, found) = proposed, other
-    made = Realised(arch, build, verify, records)
+    made = Realised(arch, build, verify, search.settles, records)
     for turn in range(0 if disable else ROUNDS + 1):
         trace.run("certificates and kernels", made.realise, found.parts)
         if not (failed := made.failed(found.parts)) or turn == ROUNDS:
             break
         search.give_up(failed)
+        made.forget(search.again)
         found = trace.run("partition", search.run)
     known: tuple[Any, ...] = (*found.parts, *found.refusals, *found.unmapped)
     produced = {x.name: made.kernels[x.key] for x in known if x.key in made.kernels}
@@ -157,23 +158,31 @@ def _of_its_shapes(model: Any, imported: Any, args: Any, kwargs: Any) -> None:
 @dataclass(slots=True)
 class Realised:
     """A verdict and a kernel per distinct cascade text, however often it is met; regions that are equal up to their names
-    share both. What was checked and does not hold gets no kernel."""
+    share both. What was checked and does not hold gets no kernel. settles: has a cascade, by its key, another state?"""
 
     arch: str
     build: bool
     verify: str
+    settles: Callable[[str], bool] = lambda _: False
     records: Records | None = None
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     kernels: dict[str, Produced] = field(default_factory=dict)
+    named: int = 0
 
     def realise(self, regions: Any) -> None:
         new = {r.key: r for r in reversed(regions) if r.key not in self.kernels}
         order = [key for key in dict.fromkeys(r.key for r in regions) if key in new]
-        named = {key: f"k{i}_{new[key].cascade.name}" for i, key in enumerate(order, len(self.kernels))}
+        named = {key: f"k{i}_{new[key].cascade.name}" for i, key in enumerate(order, self.named)}
+        self.named += len(order)
         wanted = [(named[key], new[key].fused) for key in order]
         made = produce_all(wanted, self.arch, build=self.build, verify=self.verify, records=self.records,
                            refused=lambda names: self.refused({named[key]: new[key] for key in order if named[key] in names}))
         self.kernels |= dict(zip(order, made, strict=True))
+
+    def forget(self, keys: Collection[str]) -> None:
+        """What is known of these cascades: they come back with another state."""
+        self.kernels = {k: v for k, v in self.kernels.items() if k not in keys}
+        self.verdicts = {k: v for k, v in self.verdicts.items() if k not in keys}
 
     def refused(self, regions: dict[str, Any]) -> dict[str, Reason]:
         """By the kernel's name, why there must be none: its certificate was asked for and does not hold."""
@@ -181,7 +190,7 @@ class Realised:
         for n, (name, r) in enumerate(regions.items(), 1):
             turns.passed_on()
             progress.tell("checking certificates", n, len(regions))
-            self.verdicts |= recheck([r], self.verify)
+            self.verdicts |= recheck([r], self.verify, another=self.settles)
             if (why := refused(self.verdicts[r.key])) is not None:
                 found[name] = why
         return found

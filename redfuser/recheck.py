@@ -5,7 +5,7 @@ with the deriver (:mod:`redfuser.acrf.check.verify`), by this process or by an e
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from redfuser.cache import Cache
@@ -14,12 +14,14 @@ from redfuser.reported import Reason
 from redfuser.verdicts import Verdict, remember
 
 
-def recheck(regions: Iterable[Any], policy: str = "1", cache: Cache | None = None) -> dict[str, Verdict]:
+def recheck(regions: Iterable[Any], policy: str = "1", cache: Cache | None = None,
+            another: Callable[[str], bool] = lambda _: False) -> dict[str, Verdict]:
     """A verdict per distinct fusion, by the regions' ``key``.
 
     policy: the setting ``verify``. ``0`` asks nobody. ``strict`` raises InternalError RF901 for the first that does not
     hold (not for RF215: there is nothing to prove about such a program); otherwise that is a warning, and the caller keeps
-    such a region unfused (:func:`refused`)."""
+    such a region unfused (:func:`refused`). another: has a region, by its key, a state beside the one that does not hold? It is
+    tried before anybody is warned."""
     verdicts: dict[str, Verdict] = {}
     store = cache if cache is not None else Cache()
     distinct: dict[str, Any] = {}
@@ -32,6 +34,8 @@ def recheck(regions: Iterable[Any], policy: str = "1", cache: Cache | None = Non
             what = f"the certificate of {region.name} does not hold"
             if policy == "strict" and reason.code == "RF901":
                 raise InternalError("RF901", what, why=reason.why, help=reason.help)
+            if another(region.key):
+                continue
             warnings.warn(f"{reason.code} {what}: it stays unfused, and so does every cascade equal to it. {reason.why}",
                           RuntimeWarning, stacklevel=2)
     return verdicts

@@ -131,17 +131,19 @@ class Drafter:
         """Split, and unify axes, until nothing changes."""
         while True:
             ev = self.evaluate(sinks)
-            if self.split(ev, sinks) or self.unify(ev) or self.row_axes(ev, sinks):
+            if self.split(ev, sinks) or self.unify(ev, sinks) or self.row_axes(ev, sinks):
                 continue
             return ev
 
     def row_sites(self, ev: Evaluator) -> set[Site]:
         return {s for i in ev.instances.values() if i.over == R for s in i.body.sites}
 
-    def unify(self, ev: Evaluator) -> bool:
-        """Give every reduction that shares a site with the row the row's axis."""
+    def unify(self, ev: Evaluator, sinks: list[Sink]) -> bool:
+        """Give every reduction that shares a site with the row the row's axis; so does one whose elements meet the row in a
+        result along it (``softmax(x) * softmax(y)``)."""
         changed = False
         rows = self.row_sites(ev)
+        rows |= {s for x in sinks if x.value is not None and R in axes_in(x.at) for s in x.value.sites}
         for inst in ev.instances.values():
             r = inst.over
             if r == R or self.raxes[inst.node] == R or self.extents[r] != self.extents[R]:

@@ -82,6 +82,23 @@ class Forming:
             self.fused[key] = self._of_the_row(cascade, self.fused[key])
         return self.fused[key]
 
+    def settled(self, cascade: Cascade) -> bool:
+        """After a check found its state wrong: is there another, of a row that is held, whose reductions read results as the
+        program does? It is this cascade's from now on, so there is one such answer for each."""
+        from redfuser.acrf import fuse
+
+        wrong = self.fuse(cascade)
+        if self.holds is None or not isinstance(wrong, Fused):
+            return False
+        try:
+            row = fuse(cascade, self.casts, "final")
+        except Exception as e:
+            row = defective(e, cascade.name)
+        if not isinstance(row, Fused) or (row.state, row.post) == (wrong.state, wrong.post) or not self.holds(row):
+            return False
+        self.fused[key_of(cascade)] = row
+        return True
+
     def _of_the_row(self, cascade: Cascade, merged: Fused | NotFusable) -> Fused | NotFusable:
         """What is reduced of a row that is held, where nothing merges, or where merging takes what the program has not
         and a kernel more time."""

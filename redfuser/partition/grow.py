@@ -24,9 +24,11 @@ from redfuser.partition.joins import Joining
 from redfuser.partition.lifting import tables
 from redfuser.partition.sets import Units, bits, free_to_read, hiding, last, mask, small, widens
 from redfuser.partition.smaller import moves
-from redfuser.partition.work import Spent, Work
+from redfuser.partition.work import REGION, Spent, Work
 
 log = logging.getLogger("redfuser.partition")
+MEETS = 4
+"""Maps behind one reader of a result, at most, to where what the others make of it meets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,16 +176,24 @@ class Grower(Joining):
             units = self.step("follow", grown, units)
 
     def followed(self, u: Unit, units: Units) -> Iterator[Units]:
-        """The region with a reader of its results; and with the map in which what the reader makes of a statistic meets the
-        row's result again (``o + w * v``)."""
+        """The region with a reader of its results; with the map in which what the reader makes of a statistic meets the row's
+        result again (``o + w * v``); and with all that lies between, where what two readers make of a result meets
+        (``p * log(p) - p * q``)."""
         def closed(more: Units) -> Units:
             return self.near.close(units | more) if any(free_to_read(p) for m in more for p in m.producers) else units | more
 
         yield closed(frozenset({u}))
-        met = u.consumers[0] if len(u.consumers) == 1 and not any(n.escapes for n in u.results) else None
-        if met is not None and met not in units and self.near.free_to_follow(met, units | {u}) and any(
-                n.unit in units for n in met.args):
-            yield closed(frozenset({u, met}))
+        met = u
+        for hop in range(1, MEETS + 1):
+            if len(met.consumers) != 1 or any(n.escapes for n in met.results) or met.consumers[0] in units:
+                return
+            met = met.consumers[0]
+            if u in met.producers and self.near.free_to_follow(met, units | {u}) and any(n.unit in units for n in met.args):
+                yield closed(frozenset({u, met}))
+            inside = met.ancestors & mask(units, "descendants") & ~bits(units)
+            between = frozenset(self.near.members(inside)) if hop < inside.bit_count() <= REGION else frozenset()
+            if between and all(m.pointwise and m not in self.near.claimed and not m.gathers for m in (met, *between)):
+                yield closed(between | {met})
 
     def follows(self, u: Unit, grown: Units, units: Units, lead: Node) -> bool:
         before, after = escaping(units), escaping(grown)

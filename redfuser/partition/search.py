@@ -92,10 +92,12 @@ class Partitioner:
         self.costs: dict[object, Any] = {}
         self.grouped: dict[Any, Any] = {}
         self.answers: dict[str, NotFusable | None] = {}
+        self.again: set[str] = set()
         self.scanned: dict[Any, Any] = {}
         self.spare = Work(self.work.machine, self.allowed)
 
     def run(self) -> Partition:
+        self.again = set()
         for turn in range(ROUNDS):
             self.graph.reset()
             growth = Grower(self.graph, frozenset(self.banned), frozenset(self.barred), self.verdicts, self.work,
@@ -236,10 +238,22 @@ class Partitioner:
         if not pairs:
             self.barred |= units
 
+    def settles(self, key: str) -> bool:
+        """A check found the state of a cascade wrong: is there another, of a row that is held? It comes back with that; its key
+        is in ``again`` until the next ``run``."""
+        f = next((f for f in self.accepted if key_of(f.outlined.cascade) == key), None)
+        if f is not None and key not in self.again and self.forms.settled(f.outlined.cascade):
+            self.again.add(key)
+        return key in self.again
+
     def give_up(self, reasons: Mapping[str, NotFusable]) -> bool:
-        """No kernel can be made of these regions (by name), for these reasons. Cut each; False when there are none."""
+        """No kernel can be made of these regions (by name), for these reasons. Cut each; False when there are none. What a
+        check found wrong comes back whole where there is another state for it (:meth:`settles`)."""
         for f in self.accepted:
             if (reason := reasons.get(f.name)) is None:
+                continue
+            if reason.code in JUDGED and self.settles(key_of(f.outlined.cascade)):
+                log.info("%s: %s (%s); once more, with the results that it reads final", f.name, reason.code, reason.why)
                 continue
             d = f.draft
             parted, pairs = undone(d, reason.code == "RF901" and reason.why.startswith("result"))

@@ -31,7 +31,6 @@ cascade scores(q: f32[4, 16], k: f32[64, 16]) over l
 """
 
 
-
 def test_no_state_merges_it_and_a_held_row_needs_none() -> None:
     """The refusal stands for who merges parts; the reduction follows the state of those before it, and its certificate is
     checked as any other."""
@@ -102,3 +101,69 @@ cascade shares(x: f16[4, 64]) over l
   return t
 """), row="direct")
     assert isinstance(direct, Fused) and not check(direct) and any("RF214" in c for c in direct.certificate.choices)
+
+
+MOMENTS = """
+cascade moments(w: f32[9, 257], x: f32[9, 257]) over l
+  t[i] = sum[l] w[i, l]
+  m[i] = sum[l] w[i, l] / t * x[i, l]
+  v[i] = sum[l] w[i, l] / t * (x[i, l] - m) * (x[i, l] - m)
+  return m, v
+"""
+
+
+def moments(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    w = w / w.sum(-1, keepdim=True)
+    m = (w * x).sum(-1, keepdim=True)
+    return (w * (x - m) ** 2).sum(-1)
+
+
+def renyi(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    p, q = p.softmax(-1), q.softmax(-1)
+    return torch.log((p * p / q).sum(-1))
+
+
+def masked_norm(x: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
+    m = keep[..., None].float()
+    n = (m.sum((1, 2), keepdim=True) * x.shape[-1]).clamp(min=1.0)
+    mean = (x * m).sum((1, 2), keepdim=True) / n
+    return (x - mean) * torch.rsqrt((((x - mean) * m) ** 2).sum((1, 2), keepdim=True) / n + 1e-5)
+
+
+ROWS = (torch.rand(9, 257) + 0.1, torch.randn(9, 257))
+FINAL = {"moments": (moments, ROWS), "divergence": (renyi, ROWS),
+         "masked norm": (masked_norm, (torch.randn(3, 17, 33), torch.rand(3, 17) < 0.6))}
+
+
+def test_a_state_that_is_wrong_gives_way_to_the_row() -> None:
+    """Weights of 1e20 times squares of 1e10: what is deferred leaves the range, what the program reads does not."""
+    merged, row = fuse(parse_cascade(MOMENTS)), fuse(parse_cascade(MOMENTS), row="final")
+    assert isinstance(merged, Fused) and any("stability" in v for v in check(merged))
+    assert isinstance(row, Fused) and [a.name for a in row.state.accumulators] == ["t"] and not check(row)
+
+
+@pytest.mark.parametrize("name", FINAL)
+@pytest.mark.parametrize("target", ["cpu", "sm_90a"])
+def test_what_a_check_finds_wrong_is_one_kernel_of_a_held_row(name: str, target: str) -> None:
+    """It was cut in two or three: a state that merges is not needed for a row that a block holds."""
+    of, args = FINAL[name]
+    report = redfuser.explain(of, args, target=target)
+    assert len(report.fused) == 1 and not report.refused
+    assert not any(n.code in ("RF901", "RF903", "RF905") for n in report.notes)
+
+
+def test_it_comes_back_once_and_only_where_a_row_is_held() -> None:
+    from redfuser.frontend import import_model
+    from redfuser.partition.search import Partitioner
+
+    def search(columns: int) -> Partitioner:
+        rows = tuple(torch.rand(4, columns) for _ in range(2))
+        return Partitioner(import_model(moments, rows), arch="sm_90a", holds=lambda f: holds(f, "sm_90a"))
+
+    found = search(257)
+    (merged,) = found.run().parts
+    assert found.settles(merged.key) and found.settles(merged.key)  # asked by the check, and by who gives up
+    (row,) = found.run().parts
+    assert row.key == merged.key and row.fused.state != merged.fused.state and not found.settles(row.key)
+    long = search(131072)
+    assert not any(long.settles(r.key) for r in long.run().parts)

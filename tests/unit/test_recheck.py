@@ -164,10 +164,11 @@ def rows(x: torch.Tensor) -> torch.Tensor:
 
 @pytest.fixture
 def wrong_derivation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wrong whatever row is asked for: there is no other state."""
     derive = fuse
 
-    def broken(*args: Any) -> Any:
-        out = derive(*args)
+    def broken(cascade: Any, casts: str = "preserve", row: str = "merged") -> Any:
+        out = derive(cascade, casts)
         return uncorrected(out) if isinstance(out, Fused) else out
 
     monkeypatch.setattr(redfuser.acrf, "fuse", broken)

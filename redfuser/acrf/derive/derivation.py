@@ -24,9 +24,10 @@ from redfuser.dtypes import UNIT
 
 F1 = Fraction(1)
 SUM = Reducer("sum")
-Row = Literal["merged", "held", "direct"]
+Row = Literal["merged", "held", "direct", "final"]
 """merged: every reduction has a state whose parts merge. held: what has none is taken of the whole row, once the results that
-it reads are final. direct: so is what has none without an extremum that the program has not."""
+it reads are final. direct: so is what has none without an extremum that the program has not. final: so is all that reads
+results."""
 
 
 @dataclass(slots=True)

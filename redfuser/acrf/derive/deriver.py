@@ -33,6 +33,11 @@ class Deriver(Derivation):
     takes is reduced of the row, where that is held."""
 
     def reduce(self, r: Reduce) -> None:
+        if self.row == "final" and self.scope.kind(r.expr) not in ("C", "X"):
+            try:
+                return of_the_row(self, r, Refuse("RF901", "its state holds", "a check found its state wrong", ""))
+            except Refuse:
+                pass  # a state of its own, if that holds
         try:
             self._by_rule(r)
         except Refuse as refusal:
