@@ -7,6 +7,18 @@ from functools import cached_property
 
 from redfuser.acrf.cascade import Cascade, Provenance
 from redfuser.acrf.state import Fused, NotFusable
+from redfuser.partition.canonical import Outlined
+from redfuser.partition.drafted import Draft
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An accepted region: what it was grown as, its cascade, its state, its name."""
+
+    draft: Draft
+    outlined: Outlined
+    fused: Fused
+    name: str
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -30,7 +30,7 @@ from redfuser.partition.graph import Graph
 from redfuser.partition.grow import Grower
 from redfuser.partition.lifting import build_graph
 from redfuser.partition.maps import LEAST, MapGrower, replaced
-from redfuser.partition.region import Partition, Refusal, Region, key_of
+from redfuser.partition.region import Found, Partition, Refusal, Region, key_of
 from redfuser.partition.scans import ScanGrower, why
 from redfuser.partition.sets import Units
 from redfuser.partition.smaller import Pair, apart, undone
@@ -53,16 +53,6 @@ def partition(imported: Any, casts: str = "preserve", maps: bool = True) -> Part
     to torch and reported.
     """
     return Partitioner(imported, casts, maps=maps).run()
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """An accepted region: what it was grown as, its cascade, its state, its name."""
-
-    draft: Draft
-    outlined: Outlined
-    fused: Fused
-    name: str
 
 
 class Partitioner:
