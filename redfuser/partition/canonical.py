@@ -156,9 +156,7 @@ class _Outliner:
             got = self.position(e)
         elif isinstance(e, Load):
             got = replace(e, indices=tuple(self.position(i) for i in e.indices))
-            if self.slices is not None and (part := self.slices.load(self.loads[e.tensor], got.indices)) is not None:
-                self.loads[part[0].name] = part[0]
-                got = replace(got, tensor=part[0].name, indices=part[1])
+            got = got if self.slices is None else self.slices.read(got, self.loads)
         elif isinstance(e, Ref):
             got = self.reference(e)
         else:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from redfuser.acrf.affine import Indices
@@ -112,6 +113,15 @@ class Slices:
             if fixed.items() <= at.items():
                 return node, tuple(i64(0) if d is None else indices[d] for d in dims)
         return None
+
+    def read(self, e: Expr, loads: dict[str, Node]) -> Expr:
+        """An expression with slices in their tensors' stead, in positions that data say too; ``loads`` (the tensors by name)
+        gets them."""
+        got = map_children(e, lambda x: self.read(x, loads))
+        if isinstance(got, Load) and (part := self.load(loads[got.tensor], got.indices)) is not None:
+            loads[part[0].name] = part[0]
+            got = replace(got, tensor=part[0].name, indices=part[1])
+        return got
 
 
 def _slice(base: Node, node: Node, at: tuple[Expr, ...]) -> tuple[Fixed, tuple[int | None, ...]] | None:

@@ -91,3 +91,14 @@ def test_what_torch_does_slowly_is_a_kernel_by_itself(of: Any, taken_: bool) -> 
     imported, p = found(of, args)
     assert len(p.parts) == taken_
     torch.testing.assert_close(execute(imported, p, args)[0], of(*args))
+
+
+def test_a_table_for_each_column_is_one_kernel() -> None:
+    """A recommender's: columns of the places are slices, as steps of a loop that was unrolled are."""
+    def of(at: torch.Tensor, *tables: torch.Tensor) -> torch.Tensor:
+        return torch.stack([F.embedding(at[:, i], w) for i, w in enumerate(tables)], 1)
+
+    args = (torch.randint(0, 50, (30, 12)), *(torch.randn(50, 40) for _ in range(12)))
+    imported, p = found(of, args)
+    assert len(p.parts) == 12 and len({r.key for r in p.parts}) == 1 and not p.unmapped
+    torch.testing.assert_close(execute(imported, p, args)[0], of(*args))
