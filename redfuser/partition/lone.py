@@ -1,16 +1,20 @@
-"""Which operations are worth a kernel by themselves: those of which torch's takes longer than what they move."""
+"""How many of torch's kernels a group of maps replaces, and which operations are worth one by themselves: those of which
+torch's takes longer than what they move."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from math import prod
 
 from redfuser.acrf.affine import Indices
 from redfuser.acrf.expr import BYTES
-from redfuser.partition.epilogue import moves
+from redfuser.partition.epilogue import launches, moves, rounds
 from redfuser.partition.graph import Node, Unit
 from redfuser.partition.permuted import source_of
 from redfuser.partition.positions import lines
 
+LEAST = 2
+"""Operations of the program that a group replaces, at least: one by itself runs as well in torch."""
 RUN = 128
 """Bytes side by side, of each tensor that torch joins, at least for it to take no longer than a copy."""
 
@@ -49,3 +53,22 @@ def in_pieces(n: Node) -> bool:
     at, axes = source_of(u)
     ix, source = Indices(u.extents), u.args[0]
     return not at or not lines(ix, at, source.shape, axes) or in_pieces(source)
+
+
+def replaced(units: Collection[Unit]) -> int:
+    """The program's operations among these, or torch's where one was imported as several (a norm: squares and a root)."""
+    return max(len(operations(units)), sum((launches(u) and not rounds(u)) + prepared(u) for u in units))
+
+
+def prepared(u: Unit) -> bool:
+    """Does torch start a kernel for what it makes of the vectors of an operation, and one for the operation: the reciprocal
+    deviations of a batch norm of halves? (In float32 cuDNN has both in one.)"""
+    several = u.pointwise and len(u.results) > 1 and not u.is_view
+    return several and any(rounds(p) and p.args[0].dtype in ("f16", "bf16") for p in u.producers)
+
+
+def operations(units: Iterable[Unit]) -> set[int]:
+    """The program's operations among these that torch starts a kernel for: an operation may be imported as several, and a
+    conversion belongs to it then."""
+    return {id(u.provenance) if u.provenance.op else u.index for u in units if launches(u) or u.reducing}
+

@@ -11,7 +11,7 @@ of its own: torch has views for it, a group reads through it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -21,11 +21,11 @@ from redfuser.outline import passes
 from redfuser.partition.around import Around
 from redfuser.partition.draft import escaping
 from redfuser.partition.drafted import Draft, Reject, Step
-from redfuser.partition.epilogue import absorbed, adds_bias, contracts, launches, made_of, moves, rounds
+from redfuser.partition.epilogue import absorbed, adds_bias, contracts, launches, made_of, moves
 from redfuser.partition.graph import Graph, Node, Unit
 from redfuser.partition.judge import MAX_TENSORS
 from redfuser.partition.lifting import tables
-from redfuser.partition.lone import pays
+from redfuser.partition.lone import LEAST, pays, replaced
 from redfuser.partition.map_draft import map_draft
 from redfuser.partition.permuted import permuted
 from redfuser.partition.positions import axes_in
@@ -35,8 +35,6 @@ from redfuser.partition.work import REGION, Spent, Work
 log = logging.getLogger("redfuser.partition")
 WIDEST = 16
 """Readers of one tensor that are looked at for a group of another reader."""
-LEAST = 2
-"""Operations of the program that a group replaces, at least: one by itself runs as well in torch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +53,39 @@ class MapGrower:
     def __init__(self, graph: Graph, near: Around, work: Work, live: Callable[[list[Draft]], set[str]],
                  taken: Sequence[Draft] = (), barred: frozenset[int] = frozenset(), costs: dict[object, Cost] | None = None,
                  drafts: dict[tuple[Units, frozenset[Node]], Draft | Reject] | None = None) -> None:
-        self.graph, self.near, self.work, self.live, self.barred = graph, near, work, live, barred
+        self.graph, self.near, self.work, self.live, self.taken, self.barred = graph, near, work, live, taken, barred
         self.costs: dict[object, Cost] = {} if costs is None else costs
         self.drafts: dict[tuple[Units, frozenset[Node]], Draft | Reject] = {} if drafts is None else drafts
         self.held = frozenset(n for d in taken for n in hiding(d.units)) | near.written(lambda u: u.reducing)
         self.held |= {n for u in graph.units for n in tables(u)}
-        self.wanted = {n for d in taken for n in d.external}
-        self.signatures = Signatures(self.held)
         self.fixed = fixed(graph)
-        self.needed: set[str] = set()
+        self.begin()
+
+    def begin(self) -> None:
+        self.wanted = {n for d in self.taken for n in d.external}
+        self.signatures = Signatures(self.held)
         self.found: list[Draft] = []
         self.short: list[Unit] = []
+        self.needed = self.live([])
 
     def run(self) -> list[Draft]:
-        """The groups in program order. Later operations come first, so that a group ends where its values are read."""
-        self.needed = self.live([])
+        """The groups in program order. Where one computes anew what another writes, and torch what is between, all read it."""
+        self.groups()
+        mine = {u for d in self.found for u in d.units if launches(u) and u.var in self.needed}
+        if mine and (more := {s.node for d in self.found for s in d.sinks} - self.held):
+            self.graph.reset()
+            self.near.claimed.clear()
+            for d in self.taken:
+                self.near.claim(d.units)
+            self.held |= more
+            self.begin()
+            self.groups()
+        self.found.reverse()
+        progress.tell("grouping maps", len(self.found), len(self.found))
+        return self.found
+
+    def groups(self) -> None:
+        """Later operations come first, so that a group ends where its values are read."""
         for u in reversed(self.graph.units):
             if not self.open(u) or not launches(u):
                 continue
@@ -80,9 +96,6 @@ class MapGrower:
                 self.short.append(u)
         if self.short:
             log.info("%d maps were left to torch: the work that one model may take is spent", len(self.short))
-        self.found.reverse()
-        progress.tell("grouping maps", len(self.found), len(self.found))
-        return self.found
 
     def group(self, seed: Unit) -> None:
         grown = self.grown(seed)
@@ -269,22 +282,3 @@ def accumulated(n: Node) -> bool:
     while u is not None and u.pointwise and adds_bias(u):
         u = made_of(u)
     return u is not None and u.reducing and contracts(u) and any(BYTES.get(a.dtype, 8) < BYTES.get(n.dtype, 8) for a in u.args)
-
-
-def replaced(units: Collection[Unit]) -> int:
-    """The program's operations among these, or torch's where one was imported as several (a norm: squares and a root)."""
-    return max(len(operations(units)), sum((launches(u) and not rounds(u)) + prepared(u) for u in units))
-
-
-def prepared(u: Unit) -> bool:
-    """Does torch start a kernel for what it makes of the vectors of an operation, and one for the operation: the reciprocal
-    deviations of a batch norm of halves? (In float32 cuDNN has both in one.)"""
-    several = u.pointwise and len(u.results) > 1 and not u.is_view
-    return several and any(rounds(p) and p.args[0].dtype in ("f16", "bf16") for p in u.producers)
-
-
-def operations(units: Iterable[Unit]) -> set[int]:
-    """The program's operations among these that torch starts a kernel for: an operation may be imported as several, and a
-    conversion belongs to it then."""
-    return {id(u.provenance) if u.provenance.op else u.index for u in units if launches(u) or u.reducing}
-

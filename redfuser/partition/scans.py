@@ -52,8 +52,7 @@ def why(u: Unit, machine: Target, maps: bool) -> str:
 class ScanGrower(MapGrower):
     """Groups around the scans of a graph."""
 
-    def run(self) -> list[Draft]:
-        self.needed = self.live([])
+    def groups(self) -> None:
         for u in reversed(self.graph.units):
             mine = u.scan is not None and u not in self.near.claimed and u.index not in self.barred and u not in self.fixed
             if not mine or u.var not in self.needed or not pays(u, self.work.machine):
@@ -63,8 +62,6 @@ class ScanGrower(MapGrower):
                 self.scan(u)
             except Spent:
                 self.short.append(u)
-        self.found.reverse()
-        return self.found
 
     def left(self, u: Unit) -> bool:
         made = made_of(u)

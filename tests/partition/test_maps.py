@@ -266,3 +266,20 @@ def test_a_batch_norm_of_halves_is_two_kernels_of_torchs():
     p = grouped(norm, *half)
     assert len(p.maps) == 1 and len(p.maps[0].cascade.inputs) == 3
     assert not grouped(norm, *(t.float() for t in half)).maps
+
+
+def test_what_one_group_writes_no_other_computes_anew() -> None:
+    """A ReLU that torch's concatenation of many reads, and a later map: the later group computed it from the sum before, which
+    was torch's then, beside the group that has both."""
+    def of(x, w, b, at, *more):
+        y = torch.relu(F.linear(x, w, b))
+        every = torch.stack([y, *more], 1)
+        return every, torch.cat([y, (every @ every.mT)[:, at, at]], 1)
+
+    args = (torch.randn(64, 32), torch.randn(32, 32), torch.randn(32), torch.arange(9), *(torch.randn(64, 32) for _ in range(12)))
+    imported = import_model(of, args)
+    p = Partitioner(imported, arch="sm_90a").run()
+    text = outer.emit(imported, p.parts, {r.name: r.name.replace(".", "_") for r in p.parts}).source
+    assert " + b" not in text and "relu(" not in text and len(p.parts) == 2, text
+    for mine, theirs in zip(execute(imported, p, args), of(*args), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
