@@ -29,7 +29,7 @@ from redfuser.partition.lone import LEAST, pays, replaced
 from redfuser.partition.map_draft import map_draft
 from redfuser.partition.permuted import permuted
 from redfuser.partition.positions import axes_in
-from redfuser.partition.sets import Signatures, Units, hiding
+from redfuser.partition.sets import Signatures, Units, bits, hiding
 from redfuser.partition.work import REGION, Spent, Work
 
 log = logging.getLogger("redfuser.partition")
@@ -71,8 +71,9 @@ class MapGrower:
     def run(self) -> list[Draft]:
         """The groups in program order. Where one computes anew what another writes, and torch what is between, all read it."""
         self.groups()
-        mine = {u for d in self.found for u in d.units if launches(u) and u.var in self.needed}
-        if mine and (more := {s.node for d in self.found for s in d.sinks} - self.held):
+        torn = bits(u for d in self.found for u in d.units if launches(u) and u.var in self.needed)
+        behind = {s.node for d in self.found for s in d.sinks if s.node.unit is not None and s.node.unit.ancestors & torn}
+        if more := behind - self.held:
             self.graph.reset()
             self.near.claimed.clear()
             for d in self.taken:

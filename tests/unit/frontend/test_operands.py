@@ -48,7 +48,7 @@ def test_what_torch_views_stays(of: Any) -> None:
     assert "_copy" not in source(of, torch.randn(2, 3, 4, 5), torch.randn(6, 5, 7))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_any_order_gives_the_same(data: st.DataObject) -> None:
     extents = data.draw(st.lists(st.integers(1, 4), min_size=3, max_size=6))
