@@ -146,8 +146,8 @@ def _index_tensor(call: Any, params: list[Tensor], where: Positions) -> Lifted:
 def within(position: Expr, extent: Any) -> Expr:
     """A position that data say. One out of bounds, which torch refuses at the call, is that of the nearest element: a kernel
     must not read elsewhere."""
-    if not isinstance(extent, int):
-        raise Unliftable("a position on an axis of no known length")
+    if not isinstance(extent, int) or extent < 1:  # of no element none is near
+        raise Unliftable("a position on an axis that is empty, or of no known length")
     t = position.dtype
     return Op("min", (Op("max", (position, Const(0, t)), t), Const(extent - 1, t)), t)
 

@@ -102,3 +102,9 @@ def test_a_table_for_each_column_is_one_kernel() -> None:
     imported, p = found(of, args)
     assert len(p.parts) == 12 and len({r.key for r in p.parts}) == 1 and not p.unmapped
     torch.testing.assert_close(execute(imported, p, args)[0], of(*args))
+
+
+def test_a_table_of_no_rows_is_torchs() -> None:
+    """The nearest of its elements is none: torch refuses the call."""
+    _, p = found(lambda x, at: torch.tanh(F.embedding(at, x) * 2), (torch.randn(0, 4), torch.randint(0, 1, (5,))))
+    assert "relax.take" in p.kept and not any("min(max(" in str(r.cascade) for r in p.parts)
