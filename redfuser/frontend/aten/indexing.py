@@ -153,6 +153,8 @@ def index(c: Context, self: Any, indices: Any) -> Any:
     if present != list(range(present[0], present[0] + len(present))):
         raise Decline("indices with dimensions between them")
     if present[0] > 0:
+        if not all(known[i] is not None and _inside(known[i], shape[i]) for i in present):
+            raise Decline("several indices behind whole axes, whose values are not known: torch refuses those out of bounds")
         return _side_by_side(c, self, [wrapped(c, indices[i], shape[i], known[i]) for i in present], present[0])
     if all(known[i] is not None for i in present):
         grid = _grid(c, self, [known[i] for i in present])
@@ -163,11 +165,15 @@ def index(c: Context, self: Any, indices: Any) -> Any:
     return c.emit(op.index_tensor(self, [wrapped(c, indices[i], shape[i], known[i]) for i in present]))
 
 
+def _inside(places: torch.Tensor, extent: int) -> bool:
+    """Are known places those of an axis, from either end?"""
+    return places.numel() == 0 or (int(places.min()) >= -extent and int(places.max()) < extent)
+
+
 def _side_by_side(c: Context, x: Any, places: list[Any], first: int) -> Any:
-    """``x[:, i, j]``: the axes as one, of which ``i * n + j`` is taken."""
+    """``x[:, i, j]`` at places that are known to lie inside: the axes as one, of which ``i * n + j`` is taken."""
     shape, last = shape_of(x), first + len(places)
-    if len({dtype_of(p) for p in places}) > 1:
-        places = [c.cast(p, "int64") for p in places]
+    places = [c.cast(p, "int64") for p in places]
     at = places[0]
     for i, place in zip(range(first + 1, last), places[1:], strict=True):
         at = c.emit(op.add(c.emit(op.multiply(at, c.const(shape[i], dtype_of(at))), "line"), place), "place")

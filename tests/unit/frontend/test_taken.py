@@ -80,11 +80,21 @@ def test_what_undoes_no_order_is_taken(of: Callable[..., Tensor]) -> None:
     assert held(of, X, KEYS).count("take") == 2
 
 
+I, J = torch.tensor([0, -1, 1]), torch.tensor([5, 2, -6])
+
+
 @pytest.mark.parametrize("of", [
     lambda x, i, j: x.view(4, 3, 6)[:, i, j], lambda x, i, j: x.view(2, 2, 3, 6)[:, :, i[:, None], j],
     lambda x, i, j: x.view(4, 3, 6, 1)[:, i, j], lambda x, i, j: x.view(2, 2, 3, 6)[:, i - 1, i, j.int()],
     lambda x, i, j: x.view(4, 3, 6)[:, torch.tril_indices(3, 3)[0], torch.tril_indices(3, 3)[1]]],
     ids=["last", "pairs", "middle", "three", "triangle"])
-def test_indices_behind_whole_axes_are_a_take_of_one(of: Callable[..., Tensor]) -> None:
-    found = held(of, X, torch.tensor([0, -1, 1]), torch.tensor([5, 2, -6]))
+def test_known_indices_behind_whole_axes_are_a_take_of_one(of: Callable[..., Tensor]) -> None:
+    i, j = I.clamp(min=0), J.clamp(min=-6)  # of the model, not of the call
+    found = held(lambda x: of(x, torch.tensor(i.tolist()), torch.tensor(j.tolist())), X)
     assert "take" in found and "call_dps_packed" not in found
+
+
+def test_others_are_torchs_which_refuses_what_is_out_of_bounds() -> None:
+    """Of one axis, row 0 and column 7 of 3 x 6 would be row 1 and column 1."""
+    found = held(lambda x, i, j: x.view(4, 3, 6)[:, i, j], X, I, J)
+    assert "take" not in found and "call_dps_packed" in found
