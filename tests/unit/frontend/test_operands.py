@@ -48,6 +48,19 @@ def test_what_torch_views_stays(of: Any) -> None:
     assert "_copy" not in source(of, torch.randn(2, 3, 4, 5), torch.randn(6, 5, 7))
 
 
+@pytest.mark.parametrize(("of", "behind"), [
+    (lambda x, w, b: torch.nn.functional.linear(x[:, :5], w, b), True),
+    (lambda x, w, b: torch.nn.functional.linear(x, w, b), False)], ids=["in pieces", "whole"])
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
+def test_a_bias_of_what_lies_in_pieces_is_added_to_rounded_products(of: Any, behind: bool, half: torch.dtype) -> None:
+    """As torch's linear does it, bit for bit."""
+    args = (torch.randn(3, 8, 16).to(half), torch.randn(7, 16).to(half), torch.randn(7).to(half))
+    graph = outer.emit(laid_out(import_model(of, args)))
+    assert (" + b" in graph.source) is behind
+    with torch.no_grad():
+        assert torch.equal(graph.function()(*args)[0], of(*args))
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_any_order_gives_the_same(data: st.DataObject) -> None:
