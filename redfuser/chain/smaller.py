@@ -1,10 +1,10 @@
 """The same fusion over smaller extents, so that a whole kernel runs in milliseconds on the machine that compiles it.
 
 Only extents change: index expressions, masks and the state stay as they are. A tensor dimension becomes what its index
-expressions reach; an axis read through ``// g`` or ``% g`` keeps at least two whole groups, or one point; an axis whose index
-expressions leave their tensor (a mask guards them there), or are added to data, keeps its extent, and so does one that a mask
-compares with a number of about its size. Literals that are the row's length (LayerNorm's ``768.0``) follow it, in the
-program and in the state.
+expressions reach, and one of which data say what is read a hundred places; an axis read through ``// g`` or ``% g`` keeps at
+least two whole groups, or one point; an axis whose index expressions leave their tensor (a mask guards them there), or are
+added to data, keeps its extent, and so does one that a mask compares with a number of about its size. Literals that are the
+row's length (LayerNorm's ``768.0``) follow it, in the program and in the state.
 """
 
 from __future__ import annotations
@@ -12,17 +12,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from operator import is_
 
 import numpy as np
 
 from redfuser.acrf.cascade import Axis, Cascade, Reduce
 from redfuser.acrf.check.shorten import with_lengths
-from redfuser.acrf.expr import COMPARISONS, Const, Expr, Index, Load, Op, Ref, children, indices_of, walk
+from redfuser.acrf.expr import COMPARISONS, Const, Expr, Index, Load, Op, Ref, children, indices_of, map_children, walk
 from redfuser.acrf.state import Fused
 from redfuser.tensorize.ir.pointwise import ARRAY
 
+GRAIN = 16
+"""Elements that are whole 16 bytes in every type."""
 _POINTS = 1 << 20
 """Points at which the range of one index expression is evaluated."""
+_ROWS = 144
+"""Places of a dimension of which data say what is read, and what is left of its whole 16 bytes; a vocabulary has 128256."""
 _NEAR = 1024
 """A mask's constants up to this size keep their meaning: the axis stays longer than they are."""
 
@@ -76,12 +81,51 @@ def _shapes(cascade: Cascade, parts: tuple[Expr, ...], old: dict[str, int],
     for name, t in tensors.items():
         dims: list[int | str] = []
         for d, extent in enumerate(t.shape):
-            reached = [span(x.indices[d], new) for x in loads if x.tensor == name]
-            highest = [r[1] for r in reached if r is not None]
-            known = bool(reached) and len(highest) == len(reached) and isinstance(extent, int)
+            at = [x.indices[d] for x in loads if x.tensor == name]
+            reached = [_reached(i, extent, new) for i in at] if isinstance(extent, int) else [None]
+            highest = [r for r in reached if r is not None]
+            known = bool(reached) and len(highest) == len(reached)
             dims.append(min(int(extent), max(highest) + 1) if known else extent)
         shapes[name] = tuple(dims)
     return shapes
+
+
+def _reached(i: Expr, extent: int, extents: Mapping[str, int]) -> int | None:
+    """The last place of a dimension that an index expression must have; None where it may be any."""
+    if _within(i, extent):
+        return _ROWS + extent % GRAIN - 1
+    inside = span(i, extents)
+    return None if inside is None else inside[1]
+
+
+def _within(i: Expr, extent: int) -> bool:
+    """Is it a place that data say, held inside its dimension (:func:`redfuser.partition.meanings.within`)?"""
+    match i:
+        case Op(name="min", args=(Op(name="max", args=(x, Const(value=0))), Const(value=last))):
+            return last == extent - 1 and any(isinstance(y, Load) for y in walk(x))
+    return False
+
+
+def _placed(e: Expr, was: Mapping[str, tuple[int | str, ...]], now: Mapping[str, tuple[int | str, ...]]) -> Expr:
+    """The expression with places that data say held inside the dimensions as they are now."""
+    if not isinstance(e, Load):
+        return map_children(e, lambda kid: _placed(kid, was, now))
+    at = []
+    for i, n, m in zip(e.indices, was[e.tensor], now[e.tensor], strict=True):
+        i = _placed(i, was, now)
+        at.append(_sized(i, n, m) if isinstance(n, int) and isinstance(m, int) and n != m and _within(i, n) else i)
+    return e if all(map(is_, at, e.indices)) else replace(e, indices=tuple(at))
+
+
+def _sized(e: Expr, n: int, m: int) -> Expr:
+    """An index expression of a dimension of ``m`` elements, for one of ``n``: where it ends, and how far what counts from its
+    end is moved."""
+    match e:
+        case Const(value=v) if v in (n, n - 1):
+            return replace(e, value=m if v == n else m - 1)
+        case Load():
+            return e
+    return map_children(e, lambda kid: _sized(kid, n, m))
 
 
 def moving(e: Expr) -> frozenset[str]:
@@ -130,7 +174,8 @@ def _restated(fused: Fused, changed: dict[str, int], shapes: dict[str, tuple[int
             pairs = [(was**a * (was - 1)**b, now**a * (now - 1)**b) for a, b in powers]
             table = {**{float(np.float32(a)): b for a, b in pairs}, **dict(pairs)}
 
-    found = fused.with_exprs(lambda e: with_lengths(e, table))
+    was = {t.name: t.shape for t in fused.cascade.inputs}
+    found = fused.with_exprs(lambda e: with_lengths(_placed(e, was, shapes), table))
     return replace(found, cascade=replace(
         found.cascade, inputs=tuple(replace(t, shape=shapes[t.name]) for t in found.cascade.inputs),
         axes=tuple(Axis(a.name, changed.get(a.name, a.extent)) for a in found.cascade.axes)))

@@ -8,7 +8,7 @@ from math import gcd, prod
 
 from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.state import Fused
-from redfuser.chain.smaller import smaller
+from redfuser.chain.smaller import GRAIN, smaller
 from redfuser.strategies import realise
 from redfuser.strategies.program import Program
 from redfuser.target import Target
@@ -20,8 +20,6 @@ from redfuser.tensorize.rewrite import arrange
 
 WHOLE_ROW = 4096
 """A row up to this long keeps its length where nothing is contracted."""
-GRAIN = 16
-"""Elements of a row that are whole 16 bytes in every type."""
 DEEP = 640
 """A contraction up to this deep keeps its depth under roles, where keys and values may share their tiles."""
 TURNS = 3

@@ -4,7 +4,7 @@
     a map, its readers, its producers, others that read the same tensor: as long as what moved bytes and launches cost together,
     modelled for the target, goes down, and what is dear is computed once
 
-A gather stays with torch, and so does what a library applies to its own product at no cost. A rearranged read is no operation
+What a library applies to its own product at no cost stays with torch. A rearranged read is no operation
 of its own: torch has views for it, a group reads through it.
 """
 
@@ -28,7 +28,7 @@ from redfuser.partition.lifting import tables
 from redfuser.partition.lone import LEAST, pays, replaced
 from redfuser.partition.map_draft import map_draft
 from redfuser.partition.permuted import permuted
-from redfuser.partition.positions import axes_in
+from redfuser.partition.reads import crowded, moved
 from redfuser.partition.sets import Signatures, Units, bits, hiding
 from redfuser.partition.work import REGION, Spent, Work
 
@@ -133,7 +133,8 @@ class MapGrower:
                 more |= self.chain(c, units)
                 grown = self.near.close(units | more)
             vanish = set(escaping(units)) - set(escaping(grown))
-            if len(grown) > REGION or not self.near.convex(grown) or self.wanted & vanish or self.cuts(grown):
+            size = sum(not moves(u) for u in grown)
+            if size > REGION or not self.near.convex(grown) or self.wanted & vanish or self.cuts(grown):
                 continue
             both = self.cost(grown)
             if both.reject is None and both.seconds < self.cost(units).seconds + sum(map(self.alone, more)):
@@ -251,21 +252,6 @@ class MapGrower:
     def alone(self, u: Unit) -> float:
         """Seconds of an operation as a kernel of torch's: it reads its operands and writes its results."""
         return passes(self.work.machine, sum(n.bytes for n in (*u.args, *u.results)), 1)
-
-
-def crowded(d: Draft) -> bool:
-    """Does it read and write too many tensors? Of those with one axis (a scale for each channel), three are as one."""
-    rows = sum(len({a for at in places for a in axes_in(at) if d.extents[a] > 1}) < 2 for n, places in d.external.items())
-    return len(d.external) - rows + -(-rows // 3) + len(d.sinks) > MAX_TENSORS + 2
-
-
-def moved(d: Draft) -> float:
-    """Bytes that a group reads, each element once, and writes."""
-    total = 0
-    for n, places in d.external.items():
-        read = sum(prod(d.extents[a] for a in axes_in(at)) for at in places)
-        total += min(n.bytes, read * BYTES.get(n.dtype, 8))
-    return float(total + sum(s.node.bytes for s in d.sinks))
 
 
 def fixed(graph: Graph) -> set[Unit]:

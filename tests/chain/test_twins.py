@@ -58,6 +58,30 @@ def test_positions_that_move_beside_data_keep_what_they_reach() -> None:
     assert extents(smaller(apart, {"i": 16, "l": 300}))["i"] > 200
 
 
+TABLE = """cascade table(ids: i64[4, 512], pages: i64[9000], w: f16[128256, 4096], g: f16[4096]) over l
+  y[b, i, l] = w[{place}, l]
+  t[b, i] = sum[l] f32(y[b, i, l]) * f32(y[b, i, l])
+  z[b, i, l] = f32(y[b, i, l]) * rsqrt(t[b, i] / 4096.0 + 1e-05) * f32(g[l])
+  return z
+"""
+INSIDE = "min(max({}, 0), 128255)"
+
+
+@pytest.mark.parametrize(("place", "rows", "pages"), [
+    (INSIDE.format("ids[b, i]"), 144, 0),
+    (INSIDE.format("select(ids[b, i] < 0, ids[b, i] + 128256, ids[b, i])"), 144, 0),
+    (INSIDE.format("pages[min(max(ids[b, i], 0), 8999)]"), 144, 144 + 9000 % 16),
+    ("ids[b, i]", 128256, 0)])  # nothing holds it inside
+def test_of_a_table_are_as_many_rows_as_data_may_choose_among(place: str, rows: int, pages: int) -> None:
+    """A vocabulary was drawn whole, dozens of times: five minutes for the norm of an embedding."""
+    small = smaller(fused(TABLE.format(place=place)), {"b": 1, "i": 16, "l": 4096})
+    shapes = {t.name: t.shape for t in small.cascade.inputs}
+    assert shapes["w"] == (rows, 4096) and shapes.get("pages", (pages,)) in ((pages,), (9000,))
+    text = str(small.cascade)
+    assert ("128255" in text, "128256" in text) == (rows == 128256 and "128255" in place, rows == 128256)
+    assert ("143" in text) == (rows == 144)
+
+
 @pytest.mark.parametrize("name", [n for n in kernels.ROWS if n != "covariance_matrix"])  # which has no tiles
 def test_twins_of_long_rows_are_small(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "SIZES", BIG)

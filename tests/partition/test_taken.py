@@ -93,15 +93,30 @@ def test_what_torch_does_slowly_is_a_kernel_by_itself(of: Any, taken_: bool) -> 
     torch.testing.assert_close(execute(imported, p, args)[0], of(*args))
 
 
-def test_a_table_for_each_column_is_one_kernel() -> None:
-    """A recommender's: columns of the places are slices, as steps of a loop that was unrolled are."""
-    def of(at: torch.Tensor, *tables: torch.Tensor) -> torch.Tensor:
-        return torch.stack([F.embedding(at[:, i], w) for i, w in enumerate(tables)], 1)
+def columns(at: torch.Tensor, tables: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
+    return [F.embedding(at[:, i], w) for i, w in enumerate(tables)]
 
+
+@pytest.mark.parametrize(("of", "one"), [
+    (lambda at, *tables: torch.stack(columns(at, tables), 1), True),
+    (lambda at, *tables: torch.cat([*columns(at, tables), tables[0][:30]], -1).tanh(), True),
+    (lambda at, *tables: sum(columns(at, tables)), False)])
+def test_tables_whose_elements_are_joined_share_a_kernel(of: Any, one: bool) -> None:
+    """A recommender's have one for each column of the places. An element is of one table; of a sum, of them all, which are too
+    many for a kernel."""
     args = (torch.randint(0, 50, (30, 12)), *(torch.randn(50, 40) for _ in range(12)))
     imported, p = found(of, args)
-    assert len(p.parts) == 12 and len({r.key for r in p.parts}) == 1 and not p.unmapped
-    torch.testing.assert_close(execute(imported, p, args)[0], of(*args))
+    assert (len(p.parts) == 1) is one and not p.unmapped
+    torch.testing.assert_close(execute(imported, p, args)[0], of(*args), rtol=1e-5, atol=1e-5)
+
+
+def test_a_table_for_each_column_is_one_kernel() -> None:
+    """Columns of the places are slices, as steps of a loop that was unrolled are."""
+    args = (torch.randint(0, 50, (30, 12)), *(torch.randn(50, 40) for _ in range(12)))
+    imported, p = found(lambda at, *tables: tuple(columns(at, tables)), args)
+    assert len({r.key for r in p.parts}) < len(p.parts) and not p.unmapped, [len(r.units) for r in p.parts]
+    for mine, theirs in zip(execute(imported, p, args), columns(args[0], args[1:]), strict=True):
+        torch.testing.assert_close(mine, theirs)
 
 
 def test_a_table_of_no_rows_is_torchs() -> None:
