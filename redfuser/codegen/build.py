@@ -157,7 +157,7 @@ def cache_key(request: Request) -> str:
 def _own_text() -> str:
     """A digest of our own part in a build: how the worker calls the compilers and reads what they made."""
     digest = hashlib.sha256()
-    for name in ("worker.py", "ptxas.py", "build.py", "machine_code.py"):
+    for name in ("worker.py", "overlap.py", "reread.py", "ptxas.py", "build.py", "machine_code.py"):
         with contextlib.suppress(OSError):
             digest.update((Path(__file__).parent / name).read_bytes())
     return digest.hexdigest()

@@ -23,7 +23,7 @@ from typing import Any
 from redfuser import bounded, sizes
 from redfuser.artifact import KernelSpec, from_files
 from redfuser.cache import Cache, key_of
-from redfuser.codegen import build, hip_worker, sized, worker
+from redfuser.codegen import build, hip_worker, reread, sized, worker
 from redfuser.codegen.build import Request
 from redfuser.codegen.pool import _CODE_OF_STAGE, BuildFailure, worker_environment
 from redfuser.codegen.toolchain import Hipcc, find_hipcc
@@ -94,7 +94,7 @@ def finish(spec: KernelSpec, cache: Cache | None = None) -> KernelSpec:
 
 def cache_key(request: Request, symbols: tuple[Symbol, ...] = ()) -> str:
     """Everything the text of a kernel depends on."""
-    own = [Path(str(m.__file__)).read_bytes() for m in (hip_worker, worker, sized, sizes, sys.modules[__name__])]
+    own = [Path(str(m.__file__)).read_bytes() for m in (hip_worker, worker, reread, sized, sizes, sys.modules[__name__])]
     args = [asdict(a) for a in request.args]
     return key_of("hip text", list(map(str, symbols)), build.canonical_source(request.source), args, request.name, request.arch,
                   dict(request.config), build._version("tilelang"), hashlib.sha256(b"".join(own)).hexdigest())

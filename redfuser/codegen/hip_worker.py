@@ -20,6 +20,7 @@ from typing import Any
 
 from redfuser import bounded
 from redfuser.codegen import sized, worker
+from redfuser.codegen.reread import reread
 from redfuser.codegen.worker import StageError
 from redfuser.sizes import Symbol
 
@@ -75,7 +76,8 @@ def handle(request: dict[str, Any], templates: Path) -> dict[str, Any]:
                 if launch["shared_bytes"] > request["shared_limit"]:
                     raise StageError("resources", f"{launch['entry']} needs {launch['shared_bytes']} bytes of shared memory, "
                                      f"{request['arch']} has {request['shared_limit']}")
-            return {"ok": True, "launches": launches, "texts": [alone(str(a.kernel_source), templates) for a in lowered]}
+            texts = [alone(reread(str(a.kernel_source)), templates) for a in lowered]
+            return {"ok": True, "launches": launches, "texts": texts}
         except StageError as error:
             return {"ok": False, "stage": error.stage, "error": bounded.cut(str(error)), "log": bounded.cut(error.log)}
         except ValueError as error:  # launch data that are no sizes

@@ -36,12 +36,12 @@ from typing import Any, TextIO
 
 from redfuser import bounded
 from redfuser.codegen.machine_code import lost_wait
+from redfuser.codegen.overlap import WAIT, overlapped
 from redfuser.codegen.ptxas import parse_resources
+from redfuser.codegen.reread import reread
 from redfuser.elf import MAX_BYTES, cubin_fault
 
 _TMA_TILED = "__tvm_tensormap_create_tiled"
-WAIT = '  asm volatile("griddepcontrol.wait;" ::: "memory");\n'
-LET_ON = '  asm volatile("griddepcontrol.launch_dependents;");\n'
 
 
 class StageError(Exception):
@@ -181,16 +181,6 @@ def check_parameters(described: list[list[dict[str, Any]]], inputs: list[str], o
         raise StageError("metadata", f"outputs {sorted(set(outputs) - used)} are never passed to a kernel")
 
 
-def overlapped(text: str, arch: str, first: bool, last: bool) -> str:
-    """A CUDA text whose kernels, but the first, start while the launch before is at work and wait for it before anything else;
-    and, but the last, let the one behind them start when all their blocks have: what a launch costs passes meanwhile. (Beside
-    somebody else's kernels a wait costs more than it saves.) GPUs before Hopper know no such launches."""
-    if int(re.sub(r"\D", "", arch)) < 90:
-        return text
-    said = WAIT * (not first) + LET_ON * (not last)
-    return re.sub(r"(__global__ void [^;{]*\) \{\n)", lambda m: m[1] + said, text)
-
-
 def compile_cuda(text: str, request: dict[str, Any], folder: Path, index: int) -> tuple[bytes, str]:
     """nvcc to cubin; returns it with ptxas' report."""
     from tilelang.env import CUTLASS_INCLUDE_DIR, TILELANG_TEMPLATE_PATH
@@ -241,7 +231,7 @@ def handle(request: dict[str, Any]) -> dict[str, Any]:
                                      f"memory, {request['arch']} has {limit}")
             clock = time.perf_counter()
             for index, artifact in enumerate(lowered):
-                text = overlapped(str(artifact.kernel_source), request["arch"], index == 0, index == len(lowered) - 1)
+                text = overlapped(reread(str(artifact.kernel_source)), request["arch"], index == 0, index == len(lowered) - 1)
                 cubin, log = compile_cuda(text, request, folder, index)
                 if fault := cubin_fault(cubin, request["arch"], [launch["entry"] for launch in described[index]]):
                     raise StageError("binary", f"nvcc ended with status 0 and left {fault}", log)

@@ -17,8 +17,8 @@ from redfuser.artifact import ArgSpec, KernelSpec
 from redfuser.cache import Cache
 from redfuser.codegen import toolchain
 from redfuser.codegen.build import Request, _slowed, build, build_many, cache_key, canonical_source, try_build
+from redfuser.codegen.overlap import LET_ON, WAIT, overlapped
 from redfuser.codegen.pool import BuildFailure, BuildFailureError, Built, Job, Pool
-from redfuser.codegen.worker import LET_ON, WAIT, overlapped
 from redfuser.errors import BuildError
 
 needs_compilers = pytest.mark.skipif(

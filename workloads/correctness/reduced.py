@@ -61,6 +61,18 @@ def vectors(x: Tensor, w: Tensor) -> Tensor:
     return torch.matmul(w, x[..., None])[..., 0] * 0.5
 
 
+def bent(of: Fn) -> Fn:
+    def run(x: Tensor) -> Tensor:
+        y = of(x)
+        return (y * y).sum(-1)
+
+    return run
+
+
+BENDS: dict[str, Fn] = {"tanh": torch.tanh, "exp": torch.exp, "abs": torch.abs, "root": lambda x: x.abs().sqrt(),
+                        "twice": lambda x: torch.tanh(torch.tanh(x)), "rounded": lambda x: x.half().float() * x}
+"""A row of so few elements that a thread has one vector of them: what is written over in it is read again behind that."""
+
 PAIRS: tuple[Fn, ...] = (squares, distances, farthest, votes, kept, gated_mean)
 
 
@@ -71,6 +83,10 @@ def programs() -> Iterator[Program]:
             yield Program("reduced", f"{dtype} {size} {fn.__name__}", fn, (In("x", shape, dtype), In("y", shape, dtype)))
     yield Program("reduced", "f32 5x20x64 nearest", nearest, (In("x", (5, 20, 64), "f32"), In("y", (5, 1, 64), "f32")),
                   ranked=lambda x, y: (s := -(x.float() - y.float()).square(), s), only=("normal", "tiny", "outlier"))
+    for name, of in BENDS.items():
+        for shape in ((4, 64), (16, 128)):
+            size = "x".join(map(str, shape))
+            yield Program("reduced", f"f32 {size} squares of {name}", bent(of), (In("x", shape, "f32"),))
     for dtype in ("f16", "bf16", "f32"):
         x, w = In("x", (1, 1040), dtype), In("w", (641, 1040), dtype, "weight", 0.1)
         yield Program("vector", f"{dtype} 641x1040", vector, (x, w))
