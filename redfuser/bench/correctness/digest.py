@@ -21,7 +21,8 @@ LOWERING = ("strategies", "tensorize", "codegen", "runtime")
 CHECKS = ("acrf", "chain", "strategies", "tensorize", "gate.py", "rule.py", "unseen.py", "places.py", "tvm_compat.py",
           "codegen/machine_code.py")
 """What decides whether a kernel is built at all."""
-COMPILER = ("codegen/build.py", "codegen/pool.py", "codegen/toolchain.py", "codegen/worker.py", "elf.py")
+COMPILER = ("codegen/build.py", "codegen/overlap.py", "codegen/pool.py", "codegen/reread.py", "codegen/toolchain.py",
+            "codegen/worker.py", "elf.py")
 """What makes a binary of a text: options of the compilers are in no text."""
 RUNTIME = ("runtime", "artifact.py")
 """What loads and launches kernels."""
