@@ -12,5 +12,5 @@ for name in sys.stdin.read().splitlines():
         os.abort()
     if name.startswith("hang"):
         time.sleep(60)
-    sys.stdout.write(json.dumps({"program": name, "well": True}) + "\n")
+    sys.stdout.write(json.dumps({"program": name, "well": True, "verify": os.environ.get("REDFUSER_VERIFY")}) + "\n")
     sys.stdout.flush()

@@ -214,6 +214,18 @@ def test_a_crash_and_a_hang_cost_only_themselves(monkeypatch: pytest.MonkeyPatch
     assert "status" in answers["crash 1"]["lost"] and "no answer" in answers["hang"]["lost"]
 
 
+def test_what_is_judged_on_a_device_is_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch in the place of a kernel that the trial found wrong was right, and so was its row."""
+    monkeypatch.setattr(supervision, "CHILD", "tests.unit.lane_child")
+    monkeypatch.setenv("REDFUSER_VERIFY", "1")
+    verify = {step: next(supervision.supervise(step, ["a"], {}, 1, 20.0))["verify"] for step in ("build", "run")}
+    assert verify == {"build": "1", "run": "0"}
+    program = next(p for p in PROGRAMS if p.family == "reduced")
+    record = {"refused": ["one"], "strategies": [], "fused": 1, "cascades": 1, "commit": "", "lowering": "", "target": ""}
+    answer = {"draws": 1, "bad": [], "ratio": 1.0, "exceptions": {}, "distrusted": ["k2 RF807 normal inputs"]}
+    assert run.judged(program, record, answer)["partly"] == ["one", "k2 RF807 normal inputs"]
+
+
 # -- all of it ---------------------------------------------------------------------------------------------------------
 
 

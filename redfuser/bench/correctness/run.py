@@ -18,6 +18,7 @@ from redfuser.bench.correctness.build import STANDS, paths, read
 from redfuser.bench.correctness.examine import examine
 from redfuser.bench.correctness.steady import REPEATS, TOOLS, repeated, sanitized
 from redfuser.bench.correctness.supervise import supervise
+from redfuser.runtime import trial
 from workloads.correctness import Program, draw, draws
 
 RIGHT, WRONG, REFUSED, FAILED, NOT_RUN = "right", "wrong", "refused", "failed to build", "not run"
@@ -134,8 +135,8 @@ def _origin(program: Program, record: dict[str, Any]) -> dict[str, Any]:
 
 def judged(program: Program, record: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
     """A child's answer as a row. A process that died while it ran a program is a wrong result of that program."""
-    base = {**_origin(program, record), "code": "", "partly": record["refused"], "strategies": record["strategies"],
-            "fused": record["fused"], "cascades": record["cascades"]}
+    base = {**_origin(program, record), "code": "", "partly": [*record["refused"], *answer.get("distrusted", ())],
+            "strategies": record["strategies"], "fused": record["fused"], "cascades": record["cascades"]}
     if "lost" in answer:
         return {**base, "verdict": WRONG, "why": answer["lost"], "draws": 0, "bad": [], "ratio": None, "exceptions": {}}
     why = "; ".join(f"{b['draw']} output {b['output']}: {b['why']}" for b in answer["bad"][:3])
@@ -179,7 +180,13 @@ def one(program: Program, folder: Path, device: str) -> dict[str, Any]:
     what = next(iter(draws(program)))
     if why := repeated(model, tuple(t.to(device) for t in draw(program, what))):
         found["bad"].append({"draw": what, "output": 0, "why": why})
-    return {**found, "schedules": schedules, "repeats": REPEATS}
+    return {**found, "schedules": schedules, "repeats": REPEATS, "distrusted": distrusted(model, device)}
+
+
+def distrusted(model: Any, device: str) -> list[str]:
+    """Kernels that the trial before first use would put torch in the place of."""
+    tried = trial.all_of(model, device) if device != "cpu" else ()
+    return [f"{name} RF807 {why}" for name, verdict, why in tried if verdict == "wrong"]
 
 
 def once(program: Program, folder: Path, device: str) -> dict[str, Any]:

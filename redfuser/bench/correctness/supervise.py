@@ -26,6 +26,10 @@ START_LIMIT_S = 180.0
 CHILD = "redfuser.bench.correctness.child"
 
 
+AS_BUILT = {"REDFUSER_VERIFY": "0"}
+"""What is judged on a device is the kernel: not torch in its place, where the trial before first use finds it wrong."""
+
+
 def supervise(step: str, names: Sequence[str], options: dict[str, Any], jobs: int, limit_s: float) -> Iterator[dict[str, Any]]:
     """One answer (a dict with ``program``) per name, in the order they come. An answer of a lost program has ``lost``: what
     became of its process. ``step`` is a function of :mod:`redfuser.bench.correctness.child`."""
@@ -69,7 +73,8 @@ def supervise(step: str, names: Sequence[str], options: dict[str, Any], jobs: in
 def _batch(step: str, batch: list[str], options: dict[str, Any], limit_s: float, answers: Any,
            children: list[subprocess.Popen[bytes]], stop: threading.Event) -> list[str]:
     """Run one child over ``batch``; the programs it left undone, without the one it lost."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
+                   **(AS_BUILT if step == "run" else {})}
     child = subprocess.Popen([sys.executable, "-m", CHILD, step, json.dumps(options)],
                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True)
     children.append(child)
