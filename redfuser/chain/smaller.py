@@ -77,12 +77,13 @@ def _shapes(cascade: Cascade, parts: tuple[Expr, ...], old: dict[str, int],
             if inside is None or not isinstance(extent, int) or not (inside[0] >= 0 and inside[1] < extent):
                 for a in moving(i) & set(old):
                     new[a] = old[a]
+    marks = _marks(parts)
     shapes: dict[str, tuple[int | str, ...]] = {}
     for name, t in tensors.items():
         dims: list[int | str] = []
         for d, extent in enumerate(t.shape):
             at = [x.indices[d] for x in loads if x.tensor == name]
-            reached = [_reached(i, extent, new) for i in at] if isinstance(extent, int) else [None]
+            reached = [_reached(i, extent, new, marks) for i in at] if isinstance(extent, int) else [None]
             highest = [r for r in reached if r is not None]
             known = bool(reached) and len(highest) == len(reached)
             dims.append(min(int(extent), max(highest) + 1) if known else extent)
@@ -90,12 +91,23 @@ def _shapes(cascade: Cascade, parts: tuple[Expr, ...], old: dict[str, int],
     return shapes
 
 
-def _reached(i: Expr, extent: int, extents: Mapping[str, int]) -> int | None:
-    """The last place of a dimension that an index expression must have; None where it may be any."""
+def _reached(i: Expr, extent: int, extents: Mapping[str, int], marks: Mapping[str, int]) -> int | None:
+    """The last place of a dimension that an index expression must have; None where it may be any. marks: by integer tensor, the
+    largest number that it is compared with, which must be a place still."""
     if _within(i, extent):
-        return _ROWS + extent % GRAIN - 1
+        most = max([marks.get(x.tensor, 0) for x in walk(i) if isinstance(x, Load)])
+        return -(-max(_ROWS, most + 2) // GRAIN) * GRAIN + extent % GRAIN - 1
     inside = span(i, extents)
     return None if inside is None else inside[1]
+
+
+def _marks(parts: tuple[Expr, ...]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for e in (x for part in parts for x in walk(part) if isinstance(x, Op) and x.name in COMPARISONS):
+        numbers = [int(c.value) for x in e.args for c in walk(x) if isinstance(c, Const) and c.dtype in ("i32", "i64")]
+        for x in (x for kid in e.args for x in walk(kid) if isinstance(x, Load)):
+            found[x.tensor] = max([found.get(x.tensor, 0), *numbers])
+    return found
 
 
 def _within(i: Expr, extent: int) -> bool:

@@ -12,6 +12,7 @@ from redfuser.acrf.state import Fused
 from redfuser.acrf.text import parse_cascade
 from redfuser.cache import Cache
 from redfuser.chain import samples, twin
+from redfuser.chain.draws import facts
 from redfuser.chain.smaller import smaller
 from redfuser.strategies import realise
 from redfuser.target import target
@@ -65,6 +66,13 @@ TABLE = """cascade table(ids: i64[4, 512], pages: i64[9000], w: f16[128256, 4096
   return z
 """
 INSIDE = "min(max({}, 0), 128255)"
+
+
+def test_a_number_that_places_are_compared_with_is_one_of_them() -> None:
+    """It was never drawn, and what is chosen there never looked at."""
+    text = TABLE.format(place=INSIDE.format("ids[b, i]")).replace("* f32(g[l])", "* select(ids[b, i] == 29000, 0.0, f32(g[l]))")
+    small = smaller(fused(text), {"b": 1, "i": 16, "l": 4096}).cascade
+    assert {t.name: t.shape for t in small.inputs}["w"][0] > 29001 and facts(small).marks == {"ids": (29000,)}
 
 
 @pytest.mark.parametrize(("place", "rows", "pages"), [
