@@ -16,6 +16,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from redfuser.errors import InputError, UnsupportedError
 from redfuser.frontend.dtypes import supported
 from redfuser.frontend.imported import Provenance, refuse_inputs
+from redfuser.frontend.named_once import named_once
 from redfuser.users import quiet
 
 KEPT = frozenset({
@@ -53,6 +54,11 @@ def unmade(graph: fx.Graph) -> dict[str, None]:
 
 def decompose(program: ExportedProgram) -> ExportedProgram:
     """Functional core ATen, except for the operators in :data:`KEPT`."""
+    with named_once():
+        return _decomposed(program)
+
+
+def _decomposed(program: ExportedProgram) -> ExportedProgram:
     table = torch.export.default_decompositions()
     for key in [k for k in table if str(k) in KEPT]:
         table.pop(key)

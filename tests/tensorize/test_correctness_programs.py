@@ -15,8 +15,8 @@ FAMILIES = ("mha", "masks", "scored", "sinks", "gqa", "decode", "norms", "softma
 
 def sample() -> list[Program]:
     """One program per family; another seed is another sample."""
-    rng = random.Random(7)
-    return [rng.choice([p for p in all_programs() if p.family == f and "131072" not in p.name]) for f in FAMILIES]
+    rng, programs = random.Random(7), all_programs()
+    return [rng.choice([p for p in programs if p.family == f and "131072" not in p.name]) for f in FAMILIES]
 
 
 @pytest.mark.parametrize("program", sample(), ids=str)
