@@ -73,6 +73,11 @@ BENDS: dict[str, Fn] = {"tanh": torch.tanh, "exp": torch.exp, "abs": torch.abs, 
                         "twice": lambda x: torch.tanh(torch.tanh(x)), "rounded": lambda x: x.half().float() * x}
 """A row of so few elements that a thread has one vector of them: what is written over in it is read again behind that."""
 
+ROUNDED: dict[str, Fn] = {"log": lambda x: torch.log1p(F.log_softmax(x, -1).abs()),
+                          "norm": lambda x: F.softplus(F.gelu(F.layer_norm(x, x.shape[-1:]))),
+                          "weights": lambda x: torch.logit(torch.softmax(x, -1), 1e-3).tanh() * x}
+"""The same of halves, each map rounded, and converted again for the next."""
+
 PAIRS: tuple[Fn, ...] = (squares, distances, farthest, votes, kept, gated_mean)
 
 
@@ -87,6 +92,10 @@ def programs() -> Iterator[Program]:
         for shape in ((4, 64), (16, 128)):
             size = "x".join(map(str, shape))
             yield Program("reduced", f"f32 {size} squares of {name}", bent(of), (In("x", shape, "f32"),))
+    for n, (name, of) in enumerate(ROUNDED.items()):
+        for k, shape in enumerate(((5, 64), (9, 128))):
+            dtype, size = ("f16", "bf16")[(n + k) % 2], "x".join(map(str, shape))
+            yield Program("reduced", f"{dtype} {size} rounded {name}", of, (In("x", shape, dtype),))
     for dtype in ("f16", "bf16", "f32"):
         x, w = In("x", (1, 1040), dtype), In("w", (641, 1040), dtype, "weight", 0.1)
         yield Program("vector", f"{dtype} 641x1040", vector, (x, w))
