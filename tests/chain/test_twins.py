@@ -47,9 +47,12 @@ def extents(of: Fused) -> dict[str, int]:
 
 
 def test_a_label_is_a_label_in_whichever_row() -> None:
-    """Nor is it a position where it is compared with one. The row that it points into keeps its length in memory."""
+    """Nor is it a position where it is compared with one. The row that it points into is as long as it is walked, and it is
+    held inside that; where nothing holds it, the row keeps its length in memory."""
     small = smaller(labelled(), {"i": 16, "l": 300})
     assert extents(small) == {"i": 16, "l": 300}
+    assert [t.shape for t in small.cascade.inputs] == [(16, 300), (16,)] and "min(max(label[i], 0), 299)" in str(small.cascade)
+    small = smaller(labelled("label[i]"), {"i": 16, "l": 300})
     assert [t.shape for t in small.cascade.inputs] == [(16, 32000), (16,)]
 
 
