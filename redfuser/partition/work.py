@@ -15,7 +15,7 @@ from redfuser.partition.graph import Unit
 from redfuser.target import TARGETS, Target
 
 REGION = 48
-"""Units of one region."""
+"""Units of one region; of a group of maps, those that torch starts a kernel for."""
 NEAR = 10
 """Reductions that are looked at, nearest first, each time that one is looked for."""
 SEED = 60_000

@@ -8,8 +8,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from redfuser.acrf.expr import Const, Expr, Index, Load, Op
 from redfuser.frontend import import_model
 from redfuser.partition import Partition
+from redfuser.partition.reads import for_one
 from redfuser.partition.search import Partitioner
 from tests.partition.helpers import execute, flat
 from workloads.correctness import taken
@@ -110,11 +112,25 @@ def test_tables_whose_elements_are_joined_share_a_kernel(of: Any, one: bool) -> 
     torch.testing.assert_close(execute(imported, p, args)[0], of(*args), rtol=1e-5, atol=1e-5)
 
 
+def test_what_one_element_reads() -> None:
+    """Of a choice by place, the branch that reads more; by data, both and what decides; and however deep the expression is."""
+    a, b, c, m = (Load(n, (Index("i"),), "f32") for n in "abcm")
+    here, data = Op("lt", (Index("i"), Const(4, "i64")), "bool"), Op("lt", (m, Const(0.0, "f32")), "bool")
+    both = Op("add", (b, c), "f32")
+    assert for_one(Op("select", (here, a, both), "f32")) == {"b", "c"}
+    assert for_one(Op("select", (data, a, both), "f32")) == {"a", "b", "c", "m"}
+    assert for_one(Load("a", (Load("b", (Index("i"),), "i64"),), "f32")) == {"a", "b"}
+    deep: Expr = a
+    for _ in range(3000):
+        deep = Op("add", (deep, b), "f32")
+    assert for_one(deep) == {"a", "b"}
+
+
 def test_a_table_for_each_column_is_one_kernel() -> None:
     """Columns of the places are slices, as steps of a loop that was unrolled are."""
     args = (torch.randint(0, 50, (30, 12)), *(torch.randn(50, 40) for _ in range(12)))
     imported, p = found(lambda at, *tables: tuple(columns(at, tables)), args)
-    assert len({r.key for r in p.parts}) < len(p.parts) and not p.unmapped, [len(r.units) for r in p.parts]
+    assert len({r.key for r in p.parts}) < len(p.parts) and not p.unmapped
     for mine, theirs in zip(execute(imported, p, args), columns(args[0], args[1:]), strict=True):
         torch.testing.assert_close(mine, theirs)
 
