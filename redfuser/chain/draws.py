@@ -22,7 +22,7 @@ from redfuser.acrf.expr import COMPARISONS, FLOATS, Const, Expr, Index, Load, Op
 from redfuser.chain import kinds
 from redfuser.chain.faint import left
 from redfuser.chain.kinds import PARTS, PEAKS, SINGLE, Place
-from redfuser.chain.smaller import span
+from redfuser.chain.smaller import compared, span
 
 LOW = -100.0
 """Numbers below it are there to be left out: their weight is none beside a score that is not as low."""
@@ -262,11 +262,7 @@ def _limits(cascade: Cascade) -> dict[str, int]:
 def _marks(cascade: Cascade) -> dict[str, tuple[int, ...]]:
     """Numbers that an integer tensor is compared with (the label of what does not count); of one that indexes, none outside."""
     shapes = {t.name: t.shape for t in cascade.inputs}
-    found: dict[str, set[int]] = {}
-    for x in (x for s in cascade.stmts for x in walk(s.expr) if isinstance(x, Op) and x.name in COMPARISONS):
-        numbers = {int(k.value) for k in x.args if isinstance(k, Const) and k.dtype not in FLOATS}
-        for t in (k.tensor for k in x.args if isinstance(k, Load) and k.dtype in ("i64", "i32")):
-            found.setdefault(t, set()).update(numbers)
+    found = compared(s.expr for s in cascade.stmts)
     for x in _loads(cascade):
         for extent, i in zip(shapes[x.tensor], x.indices, strict=True):
             for y in walk(i):

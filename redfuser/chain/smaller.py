@@ -10,7 +10,7 @@ row's length (LayerNorm's ``768.0``) follow it, in the program and in the state.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from operator import is_
 
@@ -18,7 +18,20 @@ import numpy as np
 
 from redfuser.acrf.cascade import Axis, Cascade, Reduce
 from redfuser.acrf.check.shorten import with_lengths
-from redfuser.acrf.expr import COMPARISONS, Const, Expr, Index, Load, Op, Ref, children, indices_of, map_children, walk
+from redfuser.acrf.expr import (
+    COMPARISONS,
+    FLOATS,
+    Const,
+    Expr,
+    Index,
+    Load,
+    Op,
+    Ref,
+    children,
+    indices_of,
+    map_children,
+    walk,
+)
 from redfuser.acrf.state import Fused
 from redfuser.tensorize.ir.pointwise import ARRAY
 
@@ -27,7 +40,8 @@ GRAIN = 16
 _POINTS = 1 << 20
 """Points at which the range of one index expression is evaluated."""
 _ROWS = 144
-"""Places of a dimension of which data say what is read, and what is left of its whole 16 bytes; a vocabulary has 128256."""
+"""Places that are left of a dimension where data say which is read (a vocabulary has 128256): few enough to draw dozens of times,
+and no power of two. Chosen, not measured."""
 _NEAR = 1024
 """A mask's constants up to this size keep their meaning: the axis stays longer than they are."""
 
@@ -77,7 +91,7 @@ def _shapes(cascade: Cascade, parts: tuple[Expr, ...], old: dict[str, int],
             if inside is None or not isinstance(extent, int) or not (inside[0] >= 0 and inside[1] < extent):
                 for a in moving(i) & set(old):
                     new[a] = old[a]
-    marks = _marks(parts)
+    marks = {t: max(numbers, default=0) for t, numbers in compared(parts).items()}
     shapes: dict[str, tuple[int | str, ...]] = {}
     for name, t in tensors.items():
         dims: list[int | str] = []
@@ -101,12 +115,13 @@ def _reached(i: Expr, extent: int, extents: Mapping[str, int], marks: Mapping[st
     return None if inside is None else inside[1]
 
 
-def _marks(parts: tuple[Expr, ...]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for e in (x for part in parts for x in walk(part) if isinstance(x, Op) and x.name in COMPARISONS):
-        numbers = [int(c.value) for x in e.args for c in walk(x) if isinstance(c, Const) and c.dtype in ("i32", "i64")]
-        for x in (x for kid in e.args for x in walk(kid) if isinstance(x, Load)):
-            found[x.tensor] = max([found.get(x.tensor, 0), *numbers])
+def compared(exprs: Iterable[Expr]) -> dict[str, set[int]]:
+    """By integer tensor, the numbers that its elements are compared with."""
+    found: dict[str, set[int]] = {}
+    for x in (x for e in exprs for x in walk(e) if isinstance(x, Op) and x.name in COMPARISONS):
+        numbers = {int(k.value) for k in x.args if isinstance(k, Const) and k.dtype not in FLOATS}
+        for t in (k.tensor for k in x.args if isinstance(k, Load) and k.dtype in ("i64", "i32")):
+            found.setdefault(t, set()).update(numbers)
     return found
 
 
