@@ -9,7 +9,7 @@ stamp   := $(VENV)/.installed
 # Two test workers on two cores: a library that starts a thread per core only makes both slower.
 export OMP_NUM_THREADS ?= 1
 export TVM_NUM_THREADS ?= 1
-# Tests start many processes: where an image forbids to keep bytecode, an eighth of what importing the compiler takes is making it.
+# Tests start many processes: where an image forbids to keep bytecode, each would make the compiler's anew.
 unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(bin):$(PATH)
 

@@ -1,7 +1,7 @@
 """torch looks its composite operators up once, not once for every namespace of operators and every time it is asked.
 
 Both the table of decompositions and what applies it want the composite operators of all thirteen or so namespaces, and name all
-800 of torch's before they look into each: two thirds of what it takes to decompose a small program. They are named once here,
+800 of torch's before they look into each: about half of what it takes to decompose a small program. They are named once here,
 before; what somebody registers between two programs is there for the second.
 """
 
@@ -16,7 +16,7 @@ from torch._export import utils
 _NAME = "_materialize_cpp_cia_ops"
 """Of torch 2.13. Where torch has no such function, nothing is done."""
 _alone = threading.RLock()
-"""Decomposing changes operators for a while: two threads never could."""
+"""One program at a time: a second thread would put the replacement back for good."""
 
 
 @contextmanager
