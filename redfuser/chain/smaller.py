@@ -40,8 +40,8 @@ GRAIN = 16
 _POINTS = 1 << 20
 """Points at which the range of one index expression is evaluated."""
 _ROWS = 144
-"""Places that are left of a dimension where data say which is read (a vocabulary has 128256): few enough to draw dozens of times,
-and no power of two. Chosen, not measured."""
+"""Places that are left of a dimension where data say which is read (a vocabulary has 128256): few enough to draw dozens of
+times, and no power of two. Chosen, not measured."""
 _NEAR = 1024
 """A mask's constants up to this size keep their meaning: the axis stays longer than they are."""
 
