@@ -17,6 +17,7 @@ from redfuser.acrf.state import Fused, NotFusable
 from redfuser.dtypes import UNIT
 from redfuser.errors import InputError
 from tests.evaluated import run, run_fused
+from tests.seconds import slower
 
 ROOT = Path(__file__).resolve().parents[3]
 CORPUS = sorted((ROOT / "tests" / "corpus").glob("*/*.txt"))
@@ -352,12 +353,13 @@ def test_memoised_results_keep_their_own_source_lines_and_policy() -> None:
 
 
 def test_cost() -> None:
-    times = []
+    times, factor = [], slower()
     for path in CORPUS:
-        start = time.perf_counter()
+        start = time.process_time()
         fuse(parse_cascade(path.read_text()), "elide")
-        times.append(time.perf_counter() - start)
-    assert sorted(times)[len(times) // 2] <= 1 and max(times) <= 5
+        times.append(time.process_time() - start)
+    factor = max(factor, slower())
+    assert sorted(times)[len(times) // 2] <= factor and max(times) <= 5 * factor
 
 
 # -- signs that need a proof -------------------------------------------------------------------------------------------

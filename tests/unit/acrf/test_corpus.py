@@ -18,6 +18,7 @@ from redfuser.acrf.derive.fuse import fuse
 from redfuser.acrf.serial import certificate_from_json, certificate_to_json, fused_from_json, fused_to_json
 from redfuser.acrf.state import Fused, NotFusable
 from redfuser.codes import CODES
+from tests.seconds import slower
 from tests.unit.acrf.corpus import ACCEPT, REFUSE, Case
 from tests.unit.acrf.fusable import program
 
@@ -66,12 +67,13 @@ def test_random_programs_are_proved_or_refused_with_a_reason(seed):
 
 
 def test_derivation_and_check_are_fast():
-    seconds = []
+    seconds, factor = [], slower()
     for case in ACCEPT:
         start = time.process_time()
         fuse(case.cascade, case.casts)
         seconds.append(time.process_time() - start)
-    assert median(seconds) <= 1 and max(seconds) <= 5
+    factor = max(factor, slower())
+    assert median(seconds) <= factor and max(seconds) <= 5 * factor
 
 
 def test_derivation_does_not_depend_on_the_hash_seed():
