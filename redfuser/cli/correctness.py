@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import itertools
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,12 +21,15 @@ if TYPE_CHECKING:
 FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
-def choose(only: str, sample: int) -> list[Program]:
+def choose(only: str, sample: int, seeds: str = "") -> list[Program]:
     """The programs whose family or name matches one of the comma-separated patterns, families taking turns; ``sample``: so
-    many of them, spread over the list. Raises InputError RF194 when a pattern matches nothing."""
-    from workloads.correctness import all_programs
+    many of them, spread over the list. seeds: instead of those listed, the programs drawn from ``first:end``. Raises InputError
+    RF194 when a pattern matches nothing or ``seeds`` is no range."""
+    from workloads.correctness import all_programs, drawn
 
-    programs = all_programs()
+    if seeds and not re.fullmatch(r"\d+:\d+", seeds):
+        raise InputError("RF194", f"--seeds {seeds!r} is no range", help="first:end, as in 1000:1200")
+    programs = [drawn.program(n) for n in range(*map(int, seeds.split(":")))] if seeds else all_programs()
     chosen = programs
     if only:
         patterns = [w.strip() for w in only.split(",") if w.strip()]
@@ -53,6 +57,7 @@ def _matches(program: Program, pattern: str) -> bool:
 @click.option("--list", "listing", is_flag=True, help="Name the programs.")
 @click.option("--only", default="", help="Families, or patterns of names, comma-separated.")
 @click.option("--sample", default=0, help="So many programs, spread over the list.")
+@click.option("--seeds", default="", help="first:end; the programs drawn from these seeds in place of those listed.")
 @click.option("--draws", default="", help="With --interpret: only these draws, comma-separated.")
 @click.option("--target", default="sm_90a", show_default=True, help="With --build and --interpret: cpu, sm_80, sm_86, sm_90a.")
 @click.option("--device", help="With --run: cuda or cpu; default: cuda where there is one.")
@@ -62,11 +67,11 @@ def _matches(program: Program, pattern: str) -> bool:
 @click.option("--any-runtime", is_flag=True, help="With --since: also rows under another runtime; the table counts them.")
 @click.option("--sanitize", is_flag=True, help="With --run: right programs with roles once under compute-sanitizer.")
 @click.option("--table", type=FOLDER, help="Write correctness.jsonl and README.md there; with --run, default: DIR/table.")
-def correctness(building: Path | None, running: Path | None, interpret: bool, listing: bool, only: str, sample: int, draws: str,
-                target: str, device: str | None, jobs: int, limit_s: float, since: Path | None, any_runtime: bool,
+def correctness(building: Path | None, running: Path | None, interpret: bool, listing: bool, only: str, sample: int, seeds: str,
+                draws: str, target: str, device: str | None, jobs: int, limit_s: float, since: Path | None, any_runtime: bool,
                 sanitize: bool, table: Path | None) -> None:
     """Hold a few hundred small programs to float64 and eager torch. Exit code 4 when one is wrong."""
-    programs = choose(only, sample)
+    programs = choose(only, sample, seeds)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if listing:
         for p in programs:

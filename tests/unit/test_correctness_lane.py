@@ -13,13 +13,17 @@ from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner
 
 from redfuser import numerics
 from redfuser.bench.correctness import build, child, digest, run, steady, table
 from redfuser.bench.correctness import supervise as supervision
 from redfuser.bench.correctness.examine import examine
 from redfuser.bench.correctness.judge import judge
-from workloads.correctness import In, Program, all_programs, draw, draws
+from redfuser.cli.correctness import correctness
+from redfuser.errors import InputError
+from workloads.correctness import In, Program, all_programs, draw, drawn, draws, find
+from workloads.correctness.steps import KINDS
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = all_programs()
@@ -36,6 +40,29 @@ def test_the_list_covers_what_it_promises() -> None:
             "norms", "softmax", "losses", "entropy", "variance", "inertia", "places", "statistics"} <= set(families)
     assert {"single", "resident", "multi"} <= {p.strategy for p in PROGRAMS}
     assert {i.dtype for p in PROGRAMS for i in p.ins} >= {"f16", "bf16", "f32", "e4m3"}
+
+
+def test_a_drawn_program_is_what_its_seed_says() -> None:
+    """Whatever process asks for it, and by its name alone; between them, programs do everything that a step may do."""
+    programs = [drawn.program(seed) for seed in range(5000, 5400)]
+    one = programs[7]
+    again = find([one.name, PROGRAMS[0].name])
+    assert again[one.name].ins == one.ins and again[PROGRAMS[0].name].name == PROGRAMS[0].name
+    for x, y in zip(one.fn(*draw(one, "normal")), again[one.name].fn(*draw(one, "normal")), strict=True):
+        torch.testing.assert_close(x, y, rtol=0, atol=0)
+    with pytest.raises(KeyError):
+        find(["drawn/something that no seed is called"])
+    done = {w.removesuffix(" over two") for p in programs for w in p.what.partition(": ")[2].split(", ")}
+    assert done == {what for table, _, _ in KINDS.values() for what in table}
+    assert {i.kind for p in programs for i in p.ins} == {"data", "weight", "keep", "label"}
+    assert all(0 not in t.shape for p in programs[:40] for t in p.fn(*draw(p, "normal")))
+
+
+def test_seeds_take_the_place_of_the_list() -> None:
+    listed = CliRunner().invoke(correctness, ["--list", "--seeds", "5000:5003"])
+    assert listed.output.splitlines() == [drawn.program(s).name for s in range(5000, 5003)]
+    with pytest.raises(InputError, match="RF194"):
+        CliRunner().invoke(correctness, ["--list", "--seeds", "5000"], catch_exceptions=False)
 
 
 @pytest.mark.parametrize("name", ["mha/f16 1xh2 200x333 d64 s/", "quant/f16 33x1000 scale", "inertia/f32 3x500 inertia"])

@@ -4,7 +4,9 @@ family; ``redfuser bench correctness`` builds them on one machine and judges the
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterable
 
+from workloads.correctness.drawn import named
 from workloads.correctness.program import In, Program, draw, draws
 
 MODULES = ("attention", "grouped", "rows", "losses", "routing", "statistics", "products", "scheduled", "maps", "geometry",
@@ -21,4 +23,10 @@ def all_programs() -> list[Program]:
     return found
 
 
-__all__ = ["In", "Program", "all_programs", "draw", "draws"]
+def find(names: Iterable[str]) -> dict[str, Program]:
+    """The programs of these names: of the list, or drawn from a seed that the name says. Raises KeyError for others."""
+    listed = {p.name: p for p in all_programs()}
+    return {n: listed[n] if n in listed or (p := named(n)) is None else p for n in names}
+
+
+__all__ = ["In", "Program", "all_programs", "draw", "draws", "find", "named"]

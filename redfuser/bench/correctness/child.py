@@ -22,9 +22,9 @@ def main() -> None:
     channel = private_stdout()
     threading.Thread(target=_watch, args=(os.getppid(),), daemon=True).start()
     names = sys.stdin.read().splitlines()
-    from workloads.correctness import all_programs
+    from workloads.correctness import find
 
-    programs = {p.name: p for p in all_programs()}
+    programs = find(names)
     do = step(sys.argv[1], options)
     for name in names:
         channel.write(f"begin {name}\n")
