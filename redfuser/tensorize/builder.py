@@ -6,26 +6,31 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from redfuser.acrf.affine import Affine
-from redfuser.acrf.expr import Expr, Index, Load, Ref, walk
+from redfuser.acrf.expr import Expr, Index, Load, Op, Ref, walk
 from redfuser.acrf.index import i64, iadd
 from redfuser.errors import LoweringError
 from redfuser.strategies.names import fresh
+from redfuser.strategies.program import Block
 from redfuser.tensorize.geometry import Geometry
 from redfuser.tensorize.ir.nodes import Assign, Parallel, TileStmt
 from redfuser.tensorize.ir.parts import Buffer, Slice
 
 HALF = ("f16", "bf16")
+LONG = 32
+"""Operations that the readers of a value may write out: what is longer has a tile. TileLang's simplifier takes more than two
+minutes for three functions of each other (a logarithm of an arc tangent of a softmax's scores) that are 15 KB of text."""
 
 
 @dataclass(slots=True)
 class Value:
     """Where a name lives: in a buffer whose dimensions run along ``axes``, or nowhere (``expr`` is evaluated where it is
-    read)."""
+    read, in ``length`` operations)."""
 
     axes: tuple[str, ...]
     dtype: str
     buffer: str = ""
     expr: Expr | None = None
+    length: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +134,22 @@ class Builder:
             elif isinstance(x, Ref):
                 found.update(self.value(x.name).axes)
         return self.ordered(found)
+
+    def inline(self, axes: tuple[str, ...], dtype: str, e: Expr) -> Value:
+        """A value that is evaluated where it is read."""
+        return Value(axes, dtype, expr=e, length=self.length(e))
+
+    def length(self, e: Expr) -> int:
+        """Operations of ``e``, those of what is evaluated in it included."""
+        return sum(1 if isinstance(x, Op) else self.value(x.name).length if isinstance(x, Ref) else 0 for x in walk(e))
+
+    def repeated(self, b: Block, e: Expr) -> bool:
+        """Would ``e``, the value of a block, be written out at length again and again by the blocks of this walk that read it?
+        Of what another walk reads, a tile would hold the last segment."""
+        kernel, whole = self.at.kernel, self.at.resident or self.at.kernel.spread
+        body, tail = (sum(isinstance(x, Ref) and x.name == b.name for o in blocks for y in o.exprs for x in walk(y))
+                      for blocks in (kernel.body, kernel.tail))
+        return (whole or (b in kernel.body and not tail)) and (body + tail) * self.length(e) > LONG
 
     def value(self, name: str) -> Value:
         """Where a name lives. Raises LoweringError RF487 before it has a tile."""

@@ -16,13 +16,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref, walk
+from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, Ref, refs_of, walk
 from redfuser.acrf.index import i64, placed
 from redfuser.errors import LoweringError
 from redfuser.strategies.alive import TRUE
 from redfuser.strategies.program import Block, made_again
 from redfuser.tensorize.axes import strip_casts
-from redfuser.tensorize.builder import HALF, Builder, Scope, Value
+from redfuser.tensorize.builder import HALF, Builder, Scope
 from redfuser.tensorize.contraction import lower_contraction
 from redfuser.tensorize.geometry import Geometry, argument_name
 from redfuser.tensorize.ir.effects import at_value
@@ -138,18 +138,22 @@ def _lower_let(work: Builder, b: Block) -> None:
     (e,) = b.exprs
     name = b.name
     axes = work.ordered(work.at.facts.levels.get(name, ()))
+    if not work.at.has_gemm:  # what is of the segment alone may have been evaluated for every row
+        axes = work.ordered({*axes, *(a for r in refs_of(e) for a in work.value(r).axes)})
+        if axes != work.at.across and work.repeated(b, e):
+            axes = work.at.across if work.at.roles.segment in axes else work.at.row
     if name in work.at.stores:
         lower_output(work, b, e, axes)
         return
     rows = work.at.roles.rows
     if not axes or (len(axes) == 1 and axes != work.at.row) or (axes == work.at.row and not _worth_a_buffer(e)):
-        work.values[name] = Value(axes, b.dtype, expr=e)
+        work.values[name] = work.inline(axes, b.dtype, e)
         return
     if axes[0] != rows or len(axes) > 2:
         raise LoweringError("RF493", f"{work.at.kernel.name}: {name} spans {', '.join(axes)} at once",
                             why="a tile has rows and one other axis")
     if axes == work.at.across and isinstance(strip_casts(e), Load) and rows in work.axes_of(e):
-        work.values[name] = Value(axes, b.dtype, expr=e)
+        work.values[name] = work.inline(axes, b.dtype, e)
         return
     v = work.tile(name, axes, b.dtype if b.dtype not in ("f64", *HALF) or isinstance(e, Cast) else "f32")
     map_tile(work, v, e, work.at.source(b))

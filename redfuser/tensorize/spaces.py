@@ -110,7 +110,7 @@ def row_space(resident: bool, rows: int, n: int, neighbours: bool, all_rows: int
         for width in dict.fromkeys((n, padded)):
             held = [TileConfig(r, width, t, 0, "registers", False) for r, t in (
                 (32, 128), (32, 256), (32, 512), (16, 128), (16, 256), (8, 256))
-                if r * width % t == 0 and 4 <= r * width / t <= 64]
+                if r < 2 * rows and r * width % t == 0 and 4 <= r * width / t <= 64]  # a tile of twice the rows is half as high
             if held:
                 return [c for c in held if c.rows == held[0].rows]
     if not resident:

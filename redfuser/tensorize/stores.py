@@ -38,8 +38,13 @@ def lower_output(work: Builder, b: Block, e: Expr, axes: tuple[str, ...]) -> Non
         map_tile(work, v, e, comment)
         work.values[b.name] = v
         e, comment = Cast(Ref(b.name, v.dtype), b.dtype) if v.dtype != b.dtype else Ref(b.name, b.dtype), ""
+    elif axes == work.at.across and not work.at.has_gemm and work.repeated(b, e):
+        v = work.tile(b.name, axes, b.dtype)
+        map_tile(work, v, e, comment)
+        work.values[b.name] = v
+        e, comment = Ref(b.name, b.dtype), ""
     _write_once(work, b.name, e, axes, comment)
-    work.values.setdefault(b.name, Value(axes, b.dtype, expr=e))
+    work.values.setdefault(b.name, work.inline(axes, b.dtype, e))
 
 
 def _write_once(work: Builder, name: str, e: Expr, axes: tuple[str, ...], comment: str) -> None:
@@ -114,7 +119,11 @@ def _write_result(work: Builder, name: str, e: Expr, axes: tuple[str, ...], comm
 
 def _through_tile(work: Builder, name: str, e: Expr, axes: tuple[str, ...], to: Slice, comment: str) -> None:
     """A result by way of a tile that lies as memory does: it leaves in whole accesses, whatever it is made with."""
-    v = work.tile(f"{name}_tile", axes, work.at.declared[work.at.stores[name][0]].dtype)
+    dtype = work.at.declared[work.at.stores[name][0]].dtype
+    if isinstance(e, Ref) and (held := work.value(e.name)).buffer and (held.axes, held.dtype) == (axes, dtype):
+        work.emit(Copy(Slice(held.buffer), to, comment))
+        return
+    v = work.tile(f"{name}_tile", axes, dtype)
     map_tile(work, v, e, comment)
     work.emit(Copy(Slice(v.buffer), to))
 

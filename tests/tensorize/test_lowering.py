@@ -9,12 +9,19 @@ from pathlib import Path
 import pytest
 
 from redfuser.acrf import fuse, parse_cascade
+from redfuser.acrf.cascade import Let
+from redfuser.acrf.expr import Expr, Op, walk
 from redfuser.acrf.state import Fused
 from redfuser.codegen import tilelang
 from redfuser.errors import LoweringError
+from redfuser.gate import checked_tiles
 from redfuser.strategies import realise
+from redfuser.strategies.program import Strategy
 from redfuser.target import target
 from redfuser.tensorize import TileConfig, configs, tensorize
+from redfuser.tensorize.builder import LONG
+from redfuser.tensorize.ir.effects import every
+from redfuser.tensorize.ir.nodes import Parallel
 from redfuser.tensorize.model.registers import block_threads
 from redfuser.tensorize.spaces import row_space
 from tests import fused_examples as cascades
@@ -36,10 +43,32 @@ def one_row(scores: str) -> Fused:
     return found
 
 
+def derived(text: str) -> Fused:
+    found = fuse(parse_cascade(text))
+    assert isinstance(found, Fused), found
+    return found
+
+
+def turned() -> Fused:
+    """Rows that are read backwards, one element at a time, into shared memory, where a pipelined loop has nothing done in place."""
+    return derived("cascade turned(x: f32[40, 16]) over l where l = 16\n  m[i] = max[l] x[i, -l + 15]\n  t[i] = sum[l] exp(x[i, -l + 15] - m)\n"
+                   "  o[e, i] = sum[l] x[e, -l + 15] * (x[i, -l + 15] - m - log(t))\n  return o")
+
+
+def of_each_other() -> Fused:
+    """Long functions of each other: of a vector that all rows read, and of results that are written."""
+    a = "log(exp(min(max({0}, -4.0), 4.0) * 0.5) + 1.0) / (abs({0}) + exp({0} * -0.5)) + select({0} < 0.5, tanh({0}), {0} * {0})"
+    b, c = a.format("g[l]"), a.format("v")
+    return derived(f"cascade functions(x: f16[3, 17], g: f32[17]) over l\n  v[l] = {b}\n  w[l] = {c}\n  z[i, l] = f32(x[i, l]) * w + v\n"
+                   f"  y[i, l] = {a.format('z')}\n  s[i, l] = {a.format('y')}\n  m[i] = max[l] s\n  t[i] = sum[l] exp(s - m)\n"
+                   "  o[i] = log(t) + m\n  return y, s, o")
+
+
 CASES = {
     "sm_90a": [lambda: (examples.attention(CAUSAL, mask=examples.masks(CAUSAL)["causal"]), "single", 1),
                lambda: (cascades.layer_norm(4096, 320, "f16"), "resident", 1),
-              lambda: (one_row("product"), "single", 1), lambda: (one_row("given"), "single", 1)],
+              lambda: (one_row("product"), "single", 1), lambda: (one_row("given"), "single", 1),
+              lambda: (turned(), "single", 1), lambda: (of_each_other(), "single", 1)],
     "sm_80": [lambda: (examples.attention(CAUSAL, mask=examples.masks(CAUSAL)["causal"]), "single", 1),
               lambda: (examples.attention(Shape(b=4, h=16, hk=4, i=1, n=3000, d=64)), "multi", 3)],
 }
@@ -54,6 +83,15 @@ def test_a_row_on_chip_is_shared_evenly(n):
         assert c.segment >= n and (c.segment & (c.segment - 1) == 0 or even), c
 
 
+@pytest.mark.parametrize("rows", [16, 17, 31, 32, 100])
+def test_rows_on_chip_that_are_read_together_are_shared_evenly(rows: int) -> None:
+    """As many elements for each thread, of the tile as high as it will be: TileLang has no layout for 16 rows of 100 by 128."""
+    for n in range(2, 1200):
+        for c in row_space(True, rows, n, True, rows):
+            high = min(c.rows, 1 << (rows - 1).bit_length())
+            assert high * c.segment % c.threads == 0 or (high == 1 and c.threads <= c.segment), (n, c)
+
+
 def test_a_contraction_of_three_axes_is_no_tile() -> None:
     """A small network that scores each element (two products, what lies between them read per weight): the first has rows,
     elements and its own units, of which a tile has no third."""
@@ -64,6 +102,24 @@ def test_a_contraction_of_three_axes_is_no_tile() -> None:
     assert isinstance(fused, Fused), fused
     with pytest.raises(LoweringError, match="RF493"):
         tensorize(realise(fused, "single"), TileConfig(64, 32, 128, 1, "registers", False), target("sm_90a"))
+
+
+@pytest.mark.parametrize("strategy", ["single", "resident"])
+def test_what_is_long_is_evaluated_once(strategy: Strategy) -> None:
+    """A statement is as long as what it was written as, and what it reads of others: TileLang's simplifier takes minutes for
+    15 KB of functions of each other."""
+    fused = of_each_other()
+    program, machine = realise(fused, strategy), target("sm_90a")
+    written = max(operations(s.expr) for s in (*fused.producers, *fused.post) if isinstance(s, Let))
+    for config in configs(program, machine):
+        tiles = tensorize(program, config, machine)
+        found = [operations(a.expr) for k in tiles.kernels for s in every(k.body) if isinstance(s, Parallel) for a in s.body]
+        assert max(found) <= 2 * written + LONG, (config, max(found), written)
+        assert checked_tiles(program, config, machine, "1")
+
+
+def operations(e: Expr) -> int:
+    return sum(isinstance(x, Op) for x in walk(e))
 
 
 @pytest.mark.slow

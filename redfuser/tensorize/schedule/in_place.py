@@ -22,7 +22,8 @@ class ReuseInPlace:
     Not what a pipelined loop copies in while earlier iterations run. Adds no rounding."""
 
     def __call__(self, kernel: TileKernel) -> TileKernel:
-        facts, stmts = _Facts({b.name: b.dtype for b in kernel.buffers}), kernel.body
+        shared = frozenset(b.name for b in kernel.buffers if b.scope == "shared")
+        facts, stmts = _Facts({b.name: b.dtype for b in kernel.buffers}, shared), kernel.body
         while (pair := facts.candidate(stmts)) is not None:
             stmts = tuple(renamed(s, *pair) if pair[0] in facts.of(s).touched else s for s in stmts)
         return replace(kernel, body=stmts)
@@ -41,9 +42,10 @@ class _Touch:
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """Of statements met, each asked once. homes: the types of the kernel's own buffers."""
+    """Of statements met, each asked once. homes: the types of the kernel's own buffers. shared: those that all threads have."""
 
     homes: Mapping[str, str]
+    shared: frozenset[str] = frozenset()
     known: dict[int, _Touch] = field(default_factory=dict)
 
     def of(self, s: TileStmt) -> _Touch:
@@ -69,13 +71,20 @@ class _Facts:
                         and self.homes.get(x.tensor) == self.homes[a.target]:
                     yield a.target, x.tensor
 
+    def arriving(self, s: TileStmt) -> frozenset[str]:
+        """What a statement brings from a tensor: a copy, or, element by element, a map into shared memory."""
+        if isinstance(s, Copy):
+            return frozenset({s.dst.buffer} if s.src.dims else ())
+        outside = isinstance(s, Parallel) and not self.of(s).reads <= self.homes.keys()
+        return frozenset(writes(s) & self.shared) if outside else frozenset()
+
     def candidate(self, everything: Block) -> tuple[str, str] | None:
         """(target, operand) of a map that can be done in place: the target is defined by it and used in its list only, and the
         operand is a local of that list, written whole before it and untouched after it."""
         total = self.total(everything)
         for block, pipelined in _lists(everything):
             own = total if block is everything else self.total(block)
-            arriving = {s.dst.buffer for s in block if isinstance(s, Copy) and s.src.dims} if pipelined else ()
+            arriving = set().union(*map(self.arriving, block)) if pipelined else ()
             touched = [self.of(s).touched for s in block]
             first = {name: n for n, names in reversed([*enumerate(touched)]) for name in names}
             last = {name: n for n, names in enumerate(touched) for name in names}
