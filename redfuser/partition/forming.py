@@ -6,8 +6,10 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
-from redfuser.acrf.cascade import Cascade, Reduce
+from redfuser.acrf.cascade import Cascade, Let, Reduce
+from redfuser.acrf.expr import Cast, Op, Ref
 from redfuser.acrf.state import Fused, NotFusable
+from redfuser.dtypes import NARROW, UNIT
 from redfuser.partition import loops
 from redfuser.partition.about import defective, keys_of, trimmed
 from redfuser.partition.across import Priced
@@ -104,7 +106,9 @@ class Forming:
         and a kernel more time."""
         from redfuser.acrf import fuse
 
-        if self.holds is None or (isinstance(merged, Fused) and not (self.priced and _bounded(merged))):
+        if self.holds is None:
+            return merged
+        if isinstance(merged, Fused) and (_keeps_digits(merged) or not (self.priced and _bounded(merged))):
             return merged
         row = fuse(cascade, self.casts, "direct" if isinstance(merged, Fused) else "held")
         if not isinstance(row, Fused) or not self.holds(row):
@@ -113,6 +117,26 @@ class Forming:
             return row
         direct, before = self.priced(row), self.priced(merged)
         return row if isinstance(direct, float) and not (isinstance(before, float) and before <= direct) else merged
+
+
+def _keeps_digits(fused: Fused) -> bool:
+    """Is a mean corrected by what its sum loses, of data whose sums of equal elements are not exact?
+
+    What is about such a mean and divided by a deviation from it is 0 for equal elements, and would be a last digit over a root
+    of eps. Of halves, ``n`` times one is a float32 number while n has no more digits than are left."""
+    bodies = {s.name: s.expr for s in fused.producers if isinstance(s, Let)}
+    sums = {a.names[0]: a.contribution for a in fused.state.accumulators}
+    n = fused.cascade.extent(fused.cascade.raxis)
+    for f in fused.state.finalize:
+        match f.expr:
+            case Op(name="add", args=(Ref(name=total), Ref(name=rest))) if {total, rest} <= sums.keys():
+                e = sums[total]
+                while isinstance(e, Ref) and e.name in bodies:
+                    e = bodies[e.name]
+                narrow = isinstance(e, Cast) and e.arg.dtype in NARROW and isinstance(n, int)
+                if not (narrow and n * UNIT["f32"] <= UNIT[e.arg.dtype]):  # type: ignore[union-attr,operator]
+                    return True
+    return False
 
 
 def _bounded(fused: Fused) -> bool:

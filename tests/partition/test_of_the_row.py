@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import redfuser
+from redfuser import pipeline
 from redfuser.acrf import fuse, parse_cascade
 from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.check.verify import check
@@ -133,6 +134,17 @@ def masked_norm(x: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
 ROWS = (torch.rand(9, 257) + 0.1, torch.randn(9, 257))
 FINAL = {"moments": (moments, ROWS), "divergence": (renyi, ROWS),
          "masked norm": (masked_norm, (torch.randn(3, 17, 33), torch.rand(3, 17) < 0.6))}
+
+
+@pytest.mark.parametrize(("dtype", "n", "kept"), [(torch.float32, 768, True), (torch.float16, 768, False),
+                                                 (torch.float16, 8200, True), (torch.bfloat16, 8200, False)])
+def test_a_mean_keeps_its_digits_where_its_sum_does_not(dtype: torch.dtype, n: int, kept: bool) -> None:
+    """A layer norm of equal elements is 0 on a row that is held as well: reduced as the program does it is so of halves alone,
+    whose sums are exact."""
+    done = pipeline.run(lambda x: torch.nn.functional.layer_norm(x, (n,)), (torch.randn(64, n).to(dtype),), None, arch="sm_90a",
+                        build=False, verify="0")
+    (region,) = done.partition.regions
+    assert any("about the mean of" in c for c in region.fused.certificate.choices) == kept
 
 
 def test_a_state_that_is_wrong_gives_way_to_the_row() -> None:

@@ -133,6 +133,9 @@ def _changed(x: torch.Tensor, i: In, what: str, g: torch.Generator) -> torch.Ten
         case "ties":
             x = torch.randint(-2, 3, i.shape, generator=g) * 0.5
             return x.abs() + 0.5 if not sign else x
+        case "equal" if i.kind == "data":  # all but the first axes: whatever a norm is over
+            x = x.flatten(max(1, x.dim() - 2))[..., :1].reshape(*i.shape[: max(1, x.dim() - 2)], *(1,) * min(2, x.dim() - 1))
+            x = x.expand(i.shape)
         case "zeros" if i.kind == "data":
             x.view(-1, i.shape[-1])[::2] = 0.0
         case "outlier" if i.kind == "data":

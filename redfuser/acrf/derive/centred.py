@@ -3,7 +3,8 @@
 Sums of squares about a running mean are moved to the exact mean in ``finalize``, and so lose the rounding error that the
 mean itself keeps. Alone that is what one wants. Where data less the mean is divided by such a deviation, a row of equal
 elements would end as ``1 ulp / sqrt(0 + eps)`` instead of 0: there the sum is corrected by the first-order member, ``s + sum
-(x - mean)``, and the squares are taken about the mean that the program computes of that.
+(x - mean)``, and the squares are taken about the mean that the program computes of that. A mean of the two is made of each,
+``s / n + sum (x - mean) / n``: rounded to one number, ``n`` equal elements have a sum that is not ``n`` times one of them.
 
 A sum of such deviations (a layer norm's result times a matrix) is about the running mean, and so is the deviation that it is
 divided by: of equal elements both are made of the same rounding errors. What moving from mean to mean leaves in the sum is one
@@ -12,10 +13,10 @@ too, so the deviation is not below what the mean's last digit is worth.
 
 from __future__ import annotations
 
-from redfuser.acrf.cascade import Reduce
+from redfuser.acrf.cascade import Let, Reduce
 from redfuser.acrf.derive.decomposition import Part, Term
 from redfuser.acrf.derive.derivation import Derivation, Value, own_name
-from redfuser.acrf.expr import Const, Expr, Ref, op, refs_of, substitute
+from redfuser.acrf.expr import Const, Expr, Op, Ref, map_children, op, refs_of, substitute
 from redfuser.acrf.facts.normal import add, equal, to_poly
 from redfuser.dtypes import UNIT
 
@@ -37,9 +38,13 @@ def about_the_mean(work: Derivation, r: Reduce, p: Part, family: dict[tuple[int,
         return None
     exact = op("add", total, first)
     work.values[totals[0]] = Value(exact, exact)
+    if r.dtype == dtype and totals[0] not in work.parts:
+        names = [work.fresh(f"{totals[0]}_{part}") for part in ("sum", "rest")]
+        work.exposed += [Let(n, work.scope.axes[totals[0]], e, r.provenance) for n, e in zip(names, (total, first))]
+        work.parts[totals[0]] = Ref(names[0], dtype), Ref(names[1], dtype)
     work.choices.append(f"{r.name}: about the mean of {totals[0]} + sum ({p.base}), which {totals[0]} takes too: data less "
                         "that mean is divided by the deviation from it")
-    moved = work.refs.difference(p.b, lambda e: substitute(work.refs.running(e), {total.name: exact}),
+    moved = work.refs.difference(p.b, lambda e: of_parts(work.refs.running(e), total.name, (total, first), exact),
                                  lambda e, _: work.refs.at(e))
     there = op("add", first, op("mul", family[(0,)], moved))  # the first-order member about that mean
     return op("add", family[(2,)], op("mul", op("add", first, there), moved))
@@ -53,6 +58,18 @@ def of_one_mean(work: Derivation, t: Term, e: Expr) -> Expr:
             digit = op("mul", work.refs.at(mean), Const(UNIT[squares.dtype], squares.dtype))
             e = substitute(e, {name: op("max", squares, op("mul", op("mul", count, digit), digit))})
     return e
+
+
+def of_parts(e: Expr, name: str, parts: tuple[Expr, Expr], whole: Expr) -> Expr:
+    """``e`` of a sum that is two: quotients and multiples of each, added; elsewhere the ``whole``, rounded to one number::
+
+        (s / n) * w, s + 1    -->    (a / n + b / n) * w, s + 1"""
+    match e:
+        case Ref(name=n) if n == name:
+            return whole
+        case Op(name="div" | "mul", args=(Ref(name=n), by)) if n == name and name not in refs_of(by):
+            return op("add", *(op(e.name, x, by) for x in parts))
+    return map_children(e, lambda x: of_parts(x, name, parts, whole))
 
 
 def _is_count(work: Derivation, name: str) -> bool:

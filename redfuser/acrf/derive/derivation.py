@@ -74,6 +74,8 @@ class Derivation(ABC):
     taken: set[str] = field(default_factory=set)
     squares: dict[str, tuple[Ref, Ref, Expr]] = field(default_factory=dict)
     """Per sum of squares about a mean, its accumulator, that of the elements' number, and minus the mean."""
+    parts: dict[str, tuple[Ref, Ref]] = field(default_factory=dict)
+    """Per sum that is corrected, the results whose sum it is: a mean is made of both."""
     own: set[str] = field(default_factory=set)
     """Results that a sum is kept relative to by the derivation's own choice."""
     _by_key: dict[tuple[str, tuple[str, ...], str, str], str] = field(default_factory=dict)

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from dataclasses import replace
 
 from redfuser.acrf.cascade import Cascade, Let, Provenance, Reduce, Stmt
+from redfuser.acrf.derive.centred import of_parts
 from redfuser.acrf.derive.derivation import Row
 from redfuser.acrf.derive.deriver import Deriver
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Ref, refs_of, walk
@@ -202,6 +203,8 @@ def _post(cascade: Cascade, o: Outline, d: Deriver) -> tuple[Let | Reduce, ...]:
             ordered += with_parts(extra[s.name])
         elif s not in o.producers and not (isinstance(s, Reduce) and s.over == cascade.raxis):
             ordered.append(s)
+    for name, parts in d.parts.items():
+        ordered = [replace(s, expr=of_parts(s.expr, name, parts, Ref(name, parts[0].dtype))) for s in ordered]
     return live(ordered, cascade.outputs)
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from redfuser.acrf.check.verify import check
 from redfuser.acrf.derive.fuse import fuse
 from redfuser.acrf.state import Fused
 from redfuser.acrf.text import parse_cascade
+from redfuser.runtime import launcher
+from redfuser.strategies import cpu, realise
+from redfuser.strategies.program import Strategy
 
 UNITS = {"the range": "a[i] = max[l] x[i, l]\n b[i] = min[l] x[i, l]\n r[i] = a - b",
          "at least the range": "a[i] = max[l] x[i, l]\n b[i] = min[l] x[i, l]\n r[i] = max(a - b, 1e-06)",
@@ -98,3 +102,19 @@ def test_results_of_which_one_is_no_more_than_the_other_are_applied_as_their_quo
     (value,) = (str(s.expr) for s in f.state.finalize if s.name == "o")
     assert "t / (t + 1.0)" in value or "t / (1.0 + t)" in value, value
     assert check(f) == []
+
+
+NORM = ("cascade c(x: f32[I, {n}], w: f32[{n}]) over l\n t[i] = sum[l] x[i, l]\n m[i] = t {by}\n"
+        " v[i] = sum[l] (x[i, l] - m) * (x[i, l] - m)\n y[i, l] = (x[i, l] - m) * rsqrt(v {by} + 1e-05) * w[l]\n return y")
+
+
+@pytest.mark.parametrize("strategy, splits", [("resident", 1), ("single", 1), ("multi", 3)])
+@pytest.mark.parametrize("n, by", [(40, "/ 40.0"), (300, "/ 300.0"), (768, "/ 768.0"), (2048, "* 0.00048828125"), (1000, "/ 1000.0")])
+def test_a_layer_norm_of_equal_elements_is_zero(n: int, by: str, strategy: Strategy, splits: int) -> None:
+    """Whatever they are: n times one of them is no float32, and a quotient of the rounded sum would be a last digit beside it, over
+    a root of eps."""
+    f = fuse(parse_cascade(NORM.format(n=n, by=by).replace("[I, ", "[64, ")))
+    assert isinstance(f, Fused) and check(f) == []
+    x = torch.randn(64, 1, generator=torch.Generator().manual_seed(n)).mul(1000).expand(64, n).contiguous()
+    y = launcher(cpu.build(realise(f, strategy, splits)))(x, torch.ones(n))
+    assert float(y.abs().max()) == 0.0  # type: ignore[union-attr]
