@@ -17,6 +17,7 @@ from redfuser.acrf.cascade import Let, Reduce
 from redfuser.acrf.derive.decomposition import Part, Term
 from redfuser.acrf.derive.derivation import Derivation, Value, own_name
 from redfuser.acrf.expr import Const, Expr, Op, Ref, map_children, op, refs_of, substitute
+from redfuser.acrf.facts.classify import Scope
 from redfuser.acrf.facts.normal import add, equal, to_poly
 from redfuser.dtypes import UNIT
 
@@ -44,7 +45,7 @@ def about_the_mean(work: Derivation, r: Reduce, p: Part, family: dict[tuple[int,
         work.parts[totals[0]] = Ref(names[0], dtype), Ref(names[1], dtype)
     work.choices.append(f"{r.name}: about the mean of {totals[0]} + sum ({p.base}), which {totals[0]} takes too: data less "
                         "that mean is divided by the deviation from it")
-    moved = work.refs.difference(p.b, lambda e: of_parts(work.refs.running(e), total.name, (total, first), exact),
+    moved = work.refs.difference(p.b, lambda e: of_parts(scope, work.refs.running(e), total.name, (total, first), exact),
                                  lambda e, _: work.refs.at(e))
     there = op("add", first, op("mul", family[(0,)], moved))  # the first-order member about that mean
     return op("add", family[(2,)], op("mul", op("add", first, there), moved))
@@ -60,16 +61,18 @@ def of_one_mean(work: Derivation, t: Term, e: Expr) -> Expr:
     return e
 
 
-def of_parts(e: Expr, name: str, parts: tuple[Expr, Expr], whole: Expr) -> Expr:
-    """``e`` of a sum that is two: quotients and multiples of each, added; elsewhere the ``whole``, rounded to one number::
+def of_parts(scope: Scope, e: Expr, name: str, parts: tuple[Expr, Expr], whole: Expr) -> Expr:
+    """``e`` of a sum that is two: quotients and multiples of each by what a row has one of, added; elsewhere the ``whole``,
+    rounded to one number::
 
         (s / n) * w, s + 1    -->    (a / n + b / n) * w, s + 1"""
     match e:
         case Ref(name=n) if n == name:
             return whole
-        case Op(name="div" | "mul", args=(Ref(name=n), by)) if n == name and name not in refs_of(by):
+        case Op(name="div" | "mul", args=(Ref(name=n), by)) if n == name and name not in refs_of(by) \
+                and scope.raxis not in scope.axes_of(by):
             return op("add", *(op(e.name, x, by) for x in parts))
-    return map_children(e, lambda x: of_parts(x, name, parts, whole))
+    return map_children(e, lambda x: of_parts(scope, x, name, parts, whole))
 
 
 def _is_count(work: Derivation, name: str) -> bool:

@@ -204,7 +204,7 @@ def _post(cascade: Cascade, o: Outline, d: Deriver) -> tuple[Let | Reduce, ...]:
         elif s not in o.producers and not (isinstance(s, Reduce) and s.over == cascade.raxis):
             ordered.append(s)
     for name, parts in d.parts.items():
-        ordered = [replace(s, expr=of_parts(s.expr, name, parts, Ref(name, parts[0].dtype))) for s in ordered]
+        ordered = [replace(s, expr=of_parts(d.scope, s.expr, name, parts, Ref(name, parts[0].dtype))) for s in ordered]
     return live(ordered, cascade.outputs)
 
 
