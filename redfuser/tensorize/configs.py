@@ -144,7 +144,9 @@ def _products(program: Program, arranged: Arranged, roles: Roles, n: int, target
         left, right = (SPLIT, SPLIT) if pieces else operand_bytes(kernel, roles)
         sketch = replace(sketch, left=left, right=right, mapped=not alone, apart=fine or pieces or min(left, right) == 1,
                          several=len(along), narrowed=False, dtype=sketch.dtype if min(left, right) > 1 else "e4m3")
-        return ranked(program, [replace(c, pieces=pieces, tf32=singles) for c in product_space(sketch, target)], target, sketch)
+        space = [replace(c, pieces=pieces, tf32=singles) for c in product_space(sketch, target)
+                 if not (pieces and c.warp_specialized)]  # the pieces' writes race: softmax(s) @ v of 100 x 100 and 192 columns
+        return ranked(program, space, target, sketch)
     space = _walked(kernel, roles, n, sketch, target, pieces=pieces, singles=singles, inner=inner)
     if depth > 2 * DEEP:  # too deep to hold: the contraction in chunks
         space = [replace(c, chunk=64) for c in space if c.stages == 2]
