@@ -22,7 +22,8 @@ MAPS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu, "silu": F.silu, "root": lambda x: (x.abs() + 1e-3).sqrt(), "recip": lambda x: 1 / (1 + x.abs()),
     "sin": torch.sin, "log1p": lambda x: torch.log1p(x.abs()), "exp": lambda x: torch.exp(x.clamp(max=4.0)),
     "softplus": F.softplus, "sign": torch.sign, "rsqrt": lambda x: torch.rsqrt(x * x + 1e-5), "floor": torch.floor,
-    "hard": F.hardtanh, "leaky": F.leaky_relu, "expm1": lambda x: torch.expm1(x.clamp(max=3.0)), "finite": lambda x: torch.nan_to_num(x, 0.0, 1e3, -1e3),
+    "hard": F.hardtanh, "leaky": F.leaky_relu, "expm1": lambda x: torch.expm1(x.clamp(max=3.0)),
+    "finite": lambda x: torch.nan_to_num(x, 0.0, 1e3, -1e3),
     "elu": F.elu, "mish": F.mish, "logsigmoid": F.logsigmoid, "swish": F.hardswish, "cube": lambda x: x.clamp(-2, 2) ** 3,
     "gelu tanh": lambda x: F.gelu(x, approximate="tanh"), "erf": torch.erf, "atan": torch.atan, "soft": F.softsign,
     "places": lambda x: x + torch.arange(x.shape[-1], device=x.device) * 0.01}
