@@ -18,7 +18,7 @@ from workloads.correctness.steps import JUMPS, KINDS, Step
 
 FAMILY = "drawn"
 SEEDS = (*range(22), *range(23, 48))
-"""Not 22: the trial before first use draws what its kernel divides by, 0 / 0 in half precision, and takes torch in its place."""
+"""Not 22: the trial before first use draws what its kernel divides by, 0 / 0 in half precision, and takes torch for it."""
 LARGEST = 1 << 17
 """Elements of a value."""
 WANTED = {"f": lambda t: t.is_floating_point() and t.dim() > 0, "b": lambda t: t.dtype is torch.bool,
