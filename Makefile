@@ -43,7 +43,7 @@ types: $(stamp)
 	$(bin)/mypy
 
 unit: $(stamp)
-	$(bin)/python -m pytest -n $(WORKERS) -m "not gpu" -q
+	$(bin)/python -m pytest -n $(WORKERS) --dist worksteal -m "not gpu" -q
 
 golden: $(stamp)
 	$(bin)/python -m pytest -m "not gpu" -q --update-golden tests
