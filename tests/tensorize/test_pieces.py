@@ -136,8 +136,8 @@ def test_sums_apart_have_their_registers() -> None:
 @pytest.mark.parametrize("scores", ["x[i, l]", "x[i, l] * 0.1"])
 @pytest.mark.parametrize("rows, keys, columns", [(100, 100, 192), (128, 100, 192), (100, 60, 128), (90, 120, 256)])
 def test_pieces_are_not_written_beside_a_group_that_copies(scores: str, rows: int, keys: int, columns: int) -> None:
-    """Where a producer group runs ahead, what consumers take apart on chip is read before or after its time: .02 off, and another
-    result each run, of 100 rows and keys and 192 columns on one H200."""
+    """With a producer group, of 100 rows and keys and 192 columns on one H200: .02 off, and another result each run. Why is not
+    known; the interpreter sees nothing."""
     fused = fuse(parse_cascade(f"cascade pooled(x: f32[{rows}, {keys}], v: f32[{keys}, {columns}]) over l\n  m[i] = max[l] {scores}\n"
                                f"  t[i] = sum[l] exp({scores} - m)\n  o[i, e] = sum[l] exp({scores} - m) / t * v[l, e]\n  return o"))
     assert isinstance(fused, Fused)
