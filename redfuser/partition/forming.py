@@ -133,8 +133,9 @@ def _keeps_digits(fused: Fused) -> bool:
                 e = sums[total]
                 while isinstance(e, Ref) and e.name in bodies:
                     e = bodies[e.name]
-                narrow = isinstance(e, Cast) and e.arg.dtype in NARROW and isinstance(n, int)
-                if not (narrow and n * UNIT["f32"] <= UNIT[e.arg.dtype]):  # type: ignore[union-attr,operator]
+                halves = isinstance(e, Cast) and e.arg.dtype in NARROW and isinstance(n, int) and \
+                    n * UNIT["f32"] <= UNIT[e.arg.dtype]
+                if not halves:
                     return True
     return False
 
