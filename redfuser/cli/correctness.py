@@ -24,12 +24,13 @@ FOLDER = click.Path(file_okay=False, path_type=Path)
 def choose(only: str, sample: int, seeds: str = "") -> list[Program]:
     """The programs whose family or name matches one of the comma-separated patterns, families taking turns; ``sample``: so
     many of them, spread over the list. seeds: instead of those listed, the programs drawn from ``first:end``. Raises InputError
-    RF194 when a pattern matches nothing or ``seeds`` is no range."""
+    RF194 when a pattern matches nothing or ``seeds`` is no range, or an empty one."""
     from workloads.correctness import all_programs, drawn
 
-    if seeds and not re.fullmatch(r"\d+:\d+", seeds):
-        raise InputError("RF194", f"--seeds {seeds!r} is no range", help="first:end, as in 1000:1200")
-    programs = [drawn.program(n) for n in range(*map(int, seeds.split(":")))] if seeds else all_programs()
+    drawing = range(*map(int, seeds.split(":"))) if re.fullmatch(r"\d+:\d+", seeds) else range(0)
+    if seeds and not drawing:
+        raise InputError("RF194", f"--seeds {seeds!r} is no range of seeds", help="first:end, as in 1000:1200")
+    programs = [drawn.program(n) for n in drawing] if seeds else all_programs()
     chosen = programs
     if only:
         patterns = [w.strip() for w in only.split(",") if w.strip()]

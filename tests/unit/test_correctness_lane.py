@@ -50,8 +50,9 @@ def test_a_drawn_program_is_what_its_seed_says() -> None:
     assert again[one.name].ins == one.ins and again[PROGRAMS[0].name].name == PROGRAMS[0].name
     for x, y in zip(one.fn(*draw(one, "normal")), again[one.name].fn(*draw(one, "normal")), strict=True):
         torch.testing.assert_close(x, y, rtol=0, atol=0)
-    with pytest.raises(KeyError):
-        find(["drawn/something that no seed is called"])
+    for other in ("drawn/something that no seed is called", one.name + ", tanh"):
+        with pytest.raises(KeyError):
+            find([other])
     done = {w.removesuffix(" over two") for p in programs for w in p.what.partition(": ")[2].split(", ")}
     assert done == {what for table, _, _ in KINDS.values() for what in table}
     assert {i.kind for p in programs for i in p.ins} == {"data", "weight", "keep", "label"}
@@ -61,8 +62,9 @@ def test_a_drawn_program_is_what_its_seed_says() -> None:
 def test_seeds_take_the_place_of_the_list() -> None:
     listed = CliRunner().invoke(correctness, ["--list", "--seeds", "5000:5003"])
     assert listed.output.splitlines() == [drawn.program(s).name for s in range(5000, 5003)]
-    with pytest.raises(InputError, match="RF194"):
-        CliRunner().invoke(correctness, ["--list", "--seeds", "5000"], catch_exceptions=False)
+    for seeds in ("5000", "5003:5000", "5000:", "-1:3"):
+        with pytest.raises(InputError, match="RF194"):
+            CliRunner().invoke(correctness, ["--list", "--seeds", seeds], catch_exceptions=False)
 
 
 @pytest.mark.parametrize("name", ["mha/f16 1xh2 200x333 d64 s/", "quant/f16 33x1000 scale", "inertia/f32 3x500 inertia"])

@@ -136,7 +136,10 @@ def programs() -> Iterator[Program]:
 
 
 def named(name: str) -> Program | None:
-    """The drawn program of that name, whatever its seed; None where it is of another family."""
+    """The drawn program of that name, whatever its seed; None where there is none, as of a name that other steps gave."""
     family, _, what = name.partition("/")
     head = what.partition(":")[0].split()
-    return program(int(head[-1])) if family == FAMILY and head and head[-1].isdigit() else None
+    if family != FAMILY or not head or not head[-1].isdigit():
+        return None
+    found = program(int(head[-1]))
+    return found if found.name == name else None
