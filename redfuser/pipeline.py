@@ -97,7 +97,8 @@ def _run(model: Any, args: Any, kwargs: Any, arch: str, casts: str, build: bool,
 
     def searched(program: Any) -> tuple[Any, Any]:
         search = partition.Partitioner(program, casts, arch, maps=arch != "cpu", holds=lambda fused: holds(fused, arch),
-                                       priced=lambda fused: priced(fused, arch))
+                                       priced=lambda fused: priced(fused, arch),
+                                       measured=lambda fused: records is not None and records.fuses(fused, arch))
         return search, trace.run("partition", search.run)
 
     search, found = searched(imported)

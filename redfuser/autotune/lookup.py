@@ -64,6 +64,11 @@ class Records:
                 self.notes.append(note)
         return self.found.get(name)
 
+    def fuses(self, fused: Fused, arch: str) -> bool:
+        """Was its kernel measured, and faster than its operations unfused?"""
+        found = self.found.get(records.key(fused, arch))
+        return found is not None and found.record.fuse
+
 
 def places(chosen: Settings) -> list[tuple[str, Path]]:
     """(source, file or folder), the first the strongest. Raises TuningError RF702 for an explicit one that is not there."""

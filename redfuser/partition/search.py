@@ -58,10 +58,13 @@ def partition(imported: Any, casts: str = "preserve", maps: bool = True) -> Part
 
 class Partitioner:
     """``run`` partitions; after ``give_up``, ``run`` again: what was given up gives way to smaller regions. holds: is the row
-    of a state held on chip, so that what does not merge can be reduced of it? priced: what a state's kernel takes."""
+    of a state held on chip, so that what does not merge can be reduced of it? priced: what a state's kernel takes. measured:
+    is it known to be worth it, whatever the model says?"""
 
     def __init__(self, imported: Any, casts: str = "preserve", arch: str = "sm_90a", maps: bool = True,
-                 holds: Callable[[Fused], bool] | None = None, priced: Priced | None = None) -> None:
+                 holds: Callable[[Fused], bool] | None = None, priced: Priced | None = None,
+                 measured: Callable[[Fused], bool] = lambda fused: False) -> None:
+        self.measured = measured
         self.maps, self.priced = maps, priced if arch in TARGETS else None
         weights = frozenset(i.name for i in getattr(imported, "inputs", ()) if i.kind != "user")
         self.graph: Graph = build_graph(imported.mod, dict(imported.provenance or {}), weights)
@@ -126,7 +129,7 @@ class Partitioner:
             return found
         for f in self.accepted:
             if (key := key_of(f.fused.cascade)) not in self.answers:
-                self.answers[key] = slower(f.draft, f.fused, self.priced)
+                self.answers[key] = None if self.measured(f.fused) else slower(f.draft, f.fused, self.priced)
             if (why := self.answers[key]) is not None:
                 found[f.name] = why
         return found

@@ -16,7 +16,7 @@ from math import ceil, prod
 
 from redfuser.acrf.expr import BYTES
 from redfuser.acrf.state import Fused, NotFusable
-from redfuser.outline import library, on_cores, passes
+from redfuser.outline import library, on_cores, passes, turns
 from redfuser.partition.cost import elements, operand_bytes
 from redfuser.partition.drafted import Draft
 from redfuser.partition.values import Instance
@@ -72,4 +72,7 @@ def _product(d: Draft, i: Instance) -> float:
     m, flops, moved = d.machine, 2.0 * elements(d, i.axes) * d.extents[i.over], operand_bytes(d, i) + _result(d, i)
     whole = i.node.unit is not None and all(n.dtype == "f32" for n in i.node.unit.args)
     walked = ceil(d.extents[i.over] / m.step) * m.waits * m.latency / m.ahead
-    return max((on_cores if whole else library)(m, flops, moved), walked) + m.kernel
+    *several, rows, columns = 1, 1, *i.node.shape
+    made = on_cores(m, flops, moved, turns(m, prod(several), rows, columns, d.extents[i.over])) if whole else \
+        library(m, flops, moved)
+    return max(made, walked) + m.kernel

@@ -149,8 +149,8 @@ def outcome(spec: KernelSpec, kernel: Callable[..., Any], unfused: Callable[...,
             except Exception as error:
                 return Outcome("wrong", f"{what} inputs: {_words(error)}")
             ours = got if isinstance(got, (tuple, list)) else (got,)
-            if what in _SPECIAL:
-                ours = tuple(_numbers(mine, theirs, truth) for mine, theirs, truth in zip(ours, *found[:2], strict=True))
+            alike = _numbers if what in _SPECIAL else _one_class
+            ours = tuple(alike(mine, theirs, truth) for mine, theirs, truth in zip(ours, *found[:2], strict=True))
             for n, (mine, theirs, truth, chosen) in enumerate(zip(ours, *found, strict=True)):
                 near = (other[n] for other in numerics.moved(unfused, (device, *args)))
                 checks.setdefault(n, []).append(_check(mine.reshape(theirs.shape), theirs, truth, chosen, near))
@@ -169,6 +169,14 @@ def _numbers(mine: torch.Tensor, theirs: torch.Tensor, truth: torch.Tensor) -> t
     if mine.dtype.is_floating_point and mine.dtype.itemsize > 1:
         return torch.where(mine.isfinite() & theirs.isfinite() & truth.isfinite(), mine, theirs)
     return mine if mine.dtype == torch.bool else theirs
+
+
+def _one_class(mine: torch.Tensor, theirs: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
+    """What is to be judged of numbers: NaN and the infinities are one class where the unfused region itself has no number, as
+    docs/algebra.md has it."""
+    mine = mine.reshape(theirs.shape)
+    floats = mine.dtype.is_floating_point and mine.dtype.itemsize > 1
+    return torch.where(mine.isfinite() | theirs.isfinite(), mine, theirs) if floats else mine
 
 
 def _words(error: Exception) -> str:

@@ -26,10 +26,11 @@ from redfuser.tensorize.asked import (
 from redfuser.tensorize.axes import Roles, choose, neighbours
 from redfuser.tensorize.by_thread import possible
 from redfuser.tensorize.config import TileConfig
+from redfuser.tensorize.contraction import AT_ONCE
 from redfuser.tensorize.geometry import static_extent
 from redfuser.tensorize.map_configs import map_configs
 from redfuser.tensorize.model import Sketch, sketched
-from redfuser.tensorize.precision import kept, unit_roundoff
+from redfuser.tensorize.precision import SUMMED, kept, kept_whole, unit_roundoff
 from redfuser.tensorize.products import DEEP, product_space, tile_width
 from redfuser.tensorize.ranked import ranked
 from redfuser.tensorize.rewrite import Arranged, arrange
@@ -56,6 +57,10 @@ SINGLES = ((64, 32, 256), (64, 32, 128), (64, 64, 256), (32, 32, 128), (32, 64, 
 PART = 128
 """Columns of a block where an accumulator that two warp groups would share is shared by blocks, each of which weighs the row by
 itself: four times as many blocks, each with a quarter to add up and to write, where there are too few."""
+FINE = 64
+"""Products of float16 numbers that are added up in one go, at most, where the sum is kept in float32. A matrix unit cuts off
+what lies 2^-24 below the largest term or sum, and such a product has 22 bits: positive ones err by 1.7e-7 of 64, 4.5e-7 of 128
+(bfloat16: 1.1e-7), always to the same side, and by 3e-5 of 4096 added up in one go, on one H200."""
 WHOLE = 256
 """Columns of an accumulated product above which blocks share them, where nothing but the rows' statistics is repeated."""
 
@@ -125,8 +130,10 @@ def _products(program: Program, arranged: Arranged, roles: Roles, n: int, target
     columns = sum(widths)
     dtype = element(kernel, roles)
     size = BYTES[dtype]
+    whole = any(kept_whole(program.fused, arranged.origin.get(b.name, b.name))
+                for b in kernel.body if b.role == "producer" and b.over)
     if (width := tile_width(kernel, roles, extents, depth)) and size == 2:
-        space = product_space(Sketch(rows, n, depth, 1, 0, size, size, dtype), target)
+        space = _fine(product_space(Sketch(rows, n, depth, 1, 0, size, size, dtype, apart=whole), target), dtype, whole)
         if made := [replace(c, segment=width, chunk=c.segment, columns=0) for c in space if c.columns == width]:
             return ranked(program, made, target)
     singles = takes_singles(kernel, roles)
@@ -139,22 +146,29 @@ def _products(program: Program, arranged: Arranged, roles: Roles, n: int, target
     sketch = Sketch(rows, columns, n, outer, max(depth, 1) if inner else 0, size, size, dtype, *between(kernel, roles, target),
                     once=reads_once(kernel), narrowed=narrows(kernel), held=SPLIT if pieces else size)
     along = {n for b in kernel.init for n in b.names if roles.column_of(b.axes)}
-    fine = not inner and any(kept(program.fused, arranged.origin.get(n, n), alone) < unit_roundoff("f16") for n in along)
+    enough = SUMMED if inner else unit_roundoff("f16")
+    fine = any(kept(program.fused, arranged.origin.get(n, n), alone) < enough for n in along)
     if not inner and (alone or columns * (1 + (fine or pieces)) > WHOLE):
         left, right = (SPLIT, SPLIT) if pieces else operand_bytes(kernel, roles)
         sketch = replace(sketch, left=left, right=right, mapped=not alone, apart=fine or pieces or min(left, right) == 1,
                          several=len(along), narrowed=False, dtype=sketch.dtype if min(left, right) > 1 else "e4m3")
-        space = [replace(c, pieces=pieces, tf32=singles) for c in product_space(sketch, target)
+        space = [replace(c, pieces=pieces, tf32=singles) for c in _fine(product_space(sketch, target), dtype, fine)
                  if not (pieces and c.warp_specialized)]  # the pieces' writes race: softmax(s) @ v of 100 x 100 and 192 columns
         return ranked(program, space, target, sketch)
-    space = _walked(kernel, roles, n, sketch, target, pieces=pieces, singles=singles, inner=inner)
-    if depth > 2 * DEEP:  # too deep to hold: the contraction in chunks
+    sketch = replace(sketch, apart=fine or pieces)
+    space = _fine(_walked(kernel, roles, n, sketch, target, pieces=pieces, singles=singles, inner=inner), dtype, fine)
+    if depth > (AT_ONCE if whole else 2 * DEEP):  # too deep to hold, or to add up in one go: the contraction in chunks
         space = [replace(c, chunk=64) for c in space if c.stages == 2]
     if (pieces or singles) and not any(sketched(sketch, c, target) for c in space):
         raise LoweringError("RF490", f"{kernel.name}: contractions of f32 operands, {max([depth, *widths])} deep",
                             why=f"{'their pieces' if pieces else 'they'} do not fit on chip beside the rows that would make "
                             "them worth it", help="use f16 or bf16 operands")
     return ranked(program, space or [TileConfig(64, 32, 128, 1, "registers", False)], target, sketch)
+
+
+def _fine(space: list[TileConfig], dtype: str, fine: bool) -> list[TileConfig]:
+    """``space`` with segments of as few products as may be added up in one go."""
+    return list(dict.fromkeys(replace(c, segment=min(c.segment, FINE)) for c in space)) if fine and dtype == "f16" else space
 
 
 def _walked(kernel: Kernel, roles: Roles, n: int, sketch: Sketch, target: Target, *,
@@ -171,7 +185,7 @@ def _walked(kernel: Kernel, roles: Roles, n: int, sketch: Sketch, target: Target
                  for c in walk_space(target, rows, n, held(summed, t), len(summed) > len(widths))]
         if not target.wgmma and not inner:  # rows of loads are reduced among powers of two of threads
             space = [c for c in space if c.segment & (c.segment - 1) == 0]
-    if sum(widths) > WHOLE and target.tma and target.wgmma and not singles:
+    if sum(widths) * (1 + sketch.apart) > WHOLE and target.tma and target.wgmma and not singles:
         space += [TileConfig(64, s, 128, stages, "registers", True, columns=PART)
                   for s in (64, 32) for stages in (2, 1) if s <= n and max(widths) > PART]
     if pieces:

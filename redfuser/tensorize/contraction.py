@@ -21,7 +21,7 @@ from redfuser.tensorize.ir.parts import Slice
 from redfuser.tensorize.maps import as_tile
 from redfuser.tensorize.masks import masked_operand
 from redfuser.tensorize.pieces import products, split, whole
-from redfuser.tensorize.precision import kept, read_in, unit_roundoff
+from redfuser.tensorize.precision import SUMMED, kept, kept_whole, read_in, unit_roundoff
 from redfuser.tensorize.sizes import padded, round_up
 from redfuser.tensorize.staging import at_point, stage_tile
 from redfuser.tensorize.weights import EIGHT, foreign, operand, weight_dtype, weight_pieces
@@ -94,11 +94,17 @@ def _gemm_step(work: Builder, b: Block, left: Expr, right: Expr, v: Value, clear
 
 
 def _gemm_chunks(work: Builder, b: Block, left: Expr, right: Expr, v: Value, chunk: int, count: int) -> None:
-    """A contraction too deep to hold: its own axis in steps, accumulated in the scores."""
+    """A contraction too deep to hold: its own axis in steps, accumulated in the scores, or where the matrix unit would lose
+    digits that the program keeps, each by itself and added to them."""
     inner = Scope(segment=work.scope.segment)
     part = next(n for n in ("part", "depth", "part_") if n not in {*work.at.roles.grid, *work.at.declared})
     depth = Depth(b.over or "", chunk, imul(Index(part), chunk), chunked=True)
-    _gemm_step(work.into(inner).contracting(depth), b, left, right, v, False)
+    within = work.into(inner).contracting(depth)
+    fine = kept_whole(work.at.program.fused, work.at.was(b.name))
+    own = work.tile(f"{v.buffer}_segment", v.axes, "f32") if fine else v
+    _gemm_step(within, b, left, right, own, fine)
+    if fine:
+        work.into(inner).store(v, op("add", work.here(v), work.here(own)))
     work.emit(Fill(v.buffer, Const(0.0, "f32")))
     work.emit(For(part, i64(0), i64(count), tuple(inner.stmts), work.at.config.stages))
 
@@ -172,7 +178,7 @@ def accumulate_product(work: Builder, b: Block, v: Value) -> None:
         src = as_tile(work, _unrounded(weights, dtype), work.at.across, f"{b.name}_weight")
         parts = (operand(work, src, dtype, 0),) if alike else weight_pieces(work, src, dtype, weights, b)
         a, w = Operand(parts, parts[0]), _matrix_operand(work, right[0], (segment, column), dtype != own)
-        settled = own not in ("f32", *EIGHT)
+        settled = wanted >= SUMMED and own not in ("f32", *EIGHT)
     if work.at.resident and not settled and work.at.sizes[segment] > AT_ONCE:
         count = work.at.sizes[segment]
         raise LoweringError("RF490", f"{work.at.kernel.name}: {b.name} sums {count} products of a row held on chip",

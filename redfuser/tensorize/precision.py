@@ -10,6 +10,9 @@ from redfuser.acrf.state import Fused
 from redfuser.dtypes import UNIT
 
 SINGLE = 2.0**-24
+SUMMED = 2.0**-16
+"""What a matrix unit that adds up a row of some thousand weighed values in one go keeps of them: enough where a difference of
+such sums is rounded to bfloat16."""
 
 
 def unit_roundoff(dtype: str) -> float:
@@ -40,6 +43,12 @@ def read_in(cascade: Cascade, name: str) -> float:
     that nobody sees of it. That of float32 where one does not."""
     found = [(power, cast) for s in cascade.stmts for power, cast in _uses(s.expr, name, 1, "", False)]
     return min((unit_roundoff(cast) if power == 1 and cast else SINGLE for power, cast in found), default=SINGLE)
+
+
+def kept_whole(fused: Fused, name: str) -> bool:
+    """Is the sum of a product in the row kept in float32: read unrounded, on the way to a result that is no half?"""
+    finest = min(unit_roundoff(_dtype(fused, o)) for o in fused.cascade.outputs)
+    return max(read_in(fused.cascade, name), finest) < unit_roundoff("f16")
 
 
 def chooses_among_few(cascade: Cascade) -> bool:

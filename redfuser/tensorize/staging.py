@@ -104,6 +104,18 @@ def rectangle(work: Builder, name: str, indices: tuple[Expr, ...]) -> tuple[Slic
     return Slice(work.at.arg(name), tuple(dims)), tuple(axes)
 
 
+def _of_one_row(work: Builder, name: str, rect: tuple[Slice, tuple[str, ...]]) -> tuple[Slice, tuple[str, ...]]:
+    """A rectangle without rows, of a tensor with a dimension of one element: that is where they are, all but the first outside
+    the tensor, which leaves 0."""
+    (part, axes), rows = rect, work.at.roles.rows
+    ones = [d for d, dim in enumerate(part.dims) if not dim.size and work.at.params[name].shape[d] == 1]
+    if rows in axes or not axes or not ones or any(dim.size for dim in part.dims[: ones[-1]]):
+        return rect
+    dims = list(part.dims)
+    dims[ones[-1]] = Dim(i64(0), *work.shape((rows,)))
+    return Slice(part.buffer, tuple(dims)), (rows, *axes)
+
+
 def stage_tile(work: Builder, name: str, indices: tuple[Expr, ...], dtype: str, *, want: tuple[str, ...] = (),
                shared: bool | None = None) -> Value:
     """A tile of a tensor on chip. ``want``: axes it must have (a missing one is broadcast by element loads)."""
@@ -112,6 +124,7 @@ def stage_tile(work: Builder, name: str, indices: tuple[Expr, ...], dtype: str, 
     if found is not None and (not shared or work.buffers[found.buffer].scope == "shared"):
         return found
     rect, own = rectangle(work, name, indices), work.axes_of(Load(name, indices, dtype))
+    rect = _of_one_row(work, name, rect) if rect is not None and work.at.roles.rows in want else rect
     home = work.home(own)
     if rect is not None and set(rect[1]) >= set(want):
         source, axes = rect

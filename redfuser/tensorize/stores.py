@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from redfuser.acrf.expr import Cast, Const, Expr, Index, Op, Ref, indices_of, op, refs_of
-from redfuser.acrf.index import i64
+from redfuser.acrf.expr import Cast, Expr, Index, Op, Ref, indices_of, op, refs_of
+from redfuser.acrf.index import i64, iadd, imul
 from redfuser.errors import LoweringError
 from redfuser.strategies.program import Block
 from redfuser.strategies.select import ABREAST, OWN, columns
 from redfuser.tensorize.axes import strip_casts
-from redfuser.tensorize.builder import HALF, Builder, Value
+from redfuser.tensorize.builder import HALF, Builder
 from redfuser.tensorize.ir.effects import writes
 from redfuser.tensorize.ir.nodes import Assign, Copy, If
-from redfuser.tensorize.ir.parts import Dim, Slice
+from redfuser.tensorize.ir.parts import Slice
 from redfuser.tensorize.maps import as_tile, map_tile
 from redfuser.tensorize.staging import at_point, rectangle
 
@@ -94,19 +94,14 @@ def _write_result(work: Builder, name: str, e: Expr, axes: tuple[str, ...], comm
     param = work.at.params[target].name
     value = at_point(work, e)
     point = tuple(work.form(p) for p in forms)
-    whole = all(work.at.sizes[a] == work.at.extents[a] for a in wide[1:])  # one row is sent as it lies: no more than there is
-    if matrix and rect is not None and rect[1] == wide[1:] and whole:  # no row axis: the first row, staged
-        bare = e.arg if isinstance(e, Cast) and e.dtype == tensor.dtype else e
-        src = as_tile(work, bare, wide, f"{name}_tile")
-        out = work.buffer(f"{name}_shared", "shared", tensor.dtype, work.shape(wide))
-        work.emit(Copy(Slice(src.buffer), Slice(out), comment))
-        work.emit(Copy(Slice(out, (Dim(Const(0, "i64")), Dim(Const(0, "i64"), *work.shape(wide[1:])))), rect[0]))
-        return
     if rows in wide and rows not in (rect[1] if rect else work.at.row):  # a result without a row axis: one row stores it
-        if work.at.has_gemm:  # a loop over one row would want the product's rows in a layout of its own
+        if work.at.has_gemm:  # a loop over one row would want the product's rows in a layout of its own: others lie outside
             bare = e.arg if isinstance(e, Cast) and e.dtype == tensor.dtype else e
-            value = _staged_row(work, name, bare, wide, comment)
+            value = work.here(as_tile(work, bare, wide, f"{name}_tile"))
             value = value if value.dtype == tensor.dtype else Cast(value, tensor.dtype)
+            beyond = imul(Index(work.at.point[rows]), work.at.params[target].shape[0])
+            work.emit(work.parallel(wide, (Assign(param, (iadd(point[0], beyond), *point[1:]), value),), comment))
+            return
         first = work.parallel(wide, (Assign(param, point, value),), comment)
         apart = work.at.config.threads in (OWN, ABREAST * OWN) and work.at.sizes[rows] == OWN and work.at.neighbours
         if apart and columns(work.at.program.fused):
@@ -126,11 +121,3 @@ def _through_tile(work: Builder, name: str, e: Expr, axes: tuple[str, ...], to: 
     v = work.tile(f"{name}_tile", axes, dtype)
     map_tile(work, v, e, comment)
     work.emit(Copy(Slice(v.buffer), to))
-
-
-def _staged_row(work: Builder, name: str, e: Expr, axes: tuple[str, ...], comment: str) -> Expr:
-    """``e`` at the current point, read from a tile in shared memory, where any thread finds any row."""
-    src = as_tile(work, e, axes, f"{name}_tile")
-    out = work.buffer(f"{name}_shared", "shared", src.dtype, work.shape(axes))
-    work.emit(Copy(Slice(src.buffer), Slice(out), comment))
-    return work.here(Value(axes, src.dtype, out))

@@ -10,6 +10,13 @@ import torch
 
 import redfuser
 from redfuser import pipeline
+from redfuser.autotune import records
+from redfuser.autotune.lookup import Decision, Records
+from redfuser.autotune.records import Choice
+from redfuser.outline import on_cores, turns
+from redfuser.target import target
+from tests.autotune.planted import record
+from workloads import scored
 
 
 def planned(f: Callable[..., Any], args: tuple[torch.Tensor, ...]) -> Any:
@@ -52,3 +59,37 @@ def test_attention_stays_one_kernel() -> None:
     for dtype, length in ((torch.float16, 64), (torch.bfloat16, 2048), (torch.float32, 128)):
         report = planned(lambda q, k, v: torch.softmax(q @ k.mT / 8, -1) @ v, (torch.randn(2, 4, length, 64, dtype=dtype),) * 3)
         assert [c.name.split(".")[0] for c in report.fused] == ["attn"]
+
+
+def test_a_librarys_float32_product_takes_as_long_as_the_multiprocessor_with_most_tiles() -> None:
+    """Microseconds of one H200, launches left out; by operations alone the first is 2."""
+    for count, rows, columns, depth, took in ((12, 512, 16, 512, 14.3), (12, 512, 64, 512, 19.0), (12, 512, 128, 512, 29.9),
+                                              (1, 512, 512, 512, 13.1), (1, 1024, 1024, 1024, 55.7), (96, 512, 64, 512, 85.0)):
+        flops, on = 2.0 * count * rows * columns * depth, target("sm_90a")
+        found = on_cores(on, flops, 0.0, turns(on, count, rows, columns, depth)) * 1e6
+        assert took / 1.7 < found < took * 1.1, (count, rows, columns, depth, found)
+
+
+def test_invariant_points_stay_one_kernel() -> None:
+    """37 us on an H200; products and a softmax apart took 76."""
+    case = next(c for c in scored.cases() if c.name == "ipa-512")
+    report = pipeline.run(case.build(), case.inputs("cpu", 0), arch="sm_90a", build=False, verify="0").report
+    assert [c.name for c in report.fused] == ["attn.0"], report
+
+
+def test_what_was_measured_is_not_cut_for_what_the_model_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    args = (torch.randn(2, 4, 512, 64, dtype=torch.float16),) * 3
+
+    def found(known: Records | None = None) -> Any:
+        return pipeline.run(lambda q, k, v: torch.softmax(q @ k.mT / 8, -1) @ v, args, arch="sm_90a", build=False, verify="0",
+                            records=known).partition.parts
+
+    whole = found()[0].fused
+    monkeypatch.setattr(pipeline, "priced", lambda fused, arch: 1.0)
+    key = records.key(whole, "sm_90a")
+
+    def stays(fuse: bool) -> bool:
+        planted = Decision(record(whole, Choice("single", 1, None), fuse=fuse), "project")
+        return found(Records("H200", {key: planted}))[0].name.startswith("attn")
+
+    assert stays(fuse=True) and not stays(fuse=False) and not found()[0].name.startswith("attn")

@@ -150,6 +150,24 @@ def top(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return values, places
 
 
+def test_nan_is_as_good_as_an_infinity_where_torch_has_no_number_and_nowhere_else() -> None:
+    """A sum of exponentials that half precision has no number for; a kernel's is NaN, or the largest number."""
+    compiled = redfuser.compile(lambda x: torch.logsumexp(x.float() * 4, -1).exp().half(), (torch.randn(8, 64).half(),), target="cpu")
+    ((name, spec),) = compiled.kernels.items()
+    kernel = launcher(spec)
+    kernel.prepare(CPU)
+    unfused = trial.function(str(compiled.reference_of(name)))
+    large = torch.randn(8, 64).half() * 8
+    assert kernel.tolerant(large).isinf().any()
+
+    def instead(number: float, where: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
+        return lambda x: torch.where(where(y := kernel.tolerant(x)), number, y).half()
+
+    assert trial.outcome(spec, instead(float("nan"), torch.isinf), unfused, CPU) == trial.Outcome("right")
+    for number, where in ((65504.0, torch.isinf), (float("inf"), lambda y: y > 100)):
+        assert trial.outcome(spec, instead(number, where), unfused, CPU).verdict == "wrong"
+
+
 def test_places_are_judged_by_what_they_are_places_of() -> None:
     """A kernel of right values and wrong places was let through."""
     right, *others = tried(top, torch.randn(8, 65), wrong=(

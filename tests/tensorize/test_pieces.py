@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
+from math import inf, prod
 
 import numpy as np
 import pytest
@@ -16,7 +16,8 @@ from redfuser.target import target
 from redfuser.tensorize import configs, contraction, tensorize
 from redfuser.tensorize.builder import Value
 from redfuser.tensorize.ir import interpret
-from redfuser.tensorize.ir.nodes import TileProgram
+from redfuser.tensorize.ir.effects import every
+from redfuser.tensorize.ir.nodes import For, Gemm, TileKernel, TileProgram
 from redfuser.tensorize.pieces import Operand, products
 from tests.tensorize.test_meaning import PRODUCT, attention, hold, values
 from tests.tensorize.test_meaning import tiles as tiles_of
@@ -36,6 +37,19 @@ UNBOUND = """cascade unbound(q: f16[21, 16], k: f16[37, 16], v: f16[37, 16]) ove
   o[i, e] = sum[l] exp(s * 2.0) * f32(v[l, e])
   y[i, e] = f16(o / t)
   return y
+"""
+KEPT = """cascade kept(q: {q}[130, 64], k: {q}[600, 64], v: {q}[600, 64]) over l
+  s[i, l] = sum[c] f32(q[i, c]) * f32(k[l, c])
+  m[i] = max[l] s
+  t[i] = sum[l] exp(s - m)
+  o[i, e] = sum[l] exp(s - m) / t * f32(v[l, e])
+  {end}
+"""
+DEEP = """cascade deep(a: f16[9000, {c}], b: f16[600, {c}]) over l
+  s[i, l] = sum[c] f32(a[i, c]) * f32(b[l, c])
+  m[i] = max[l] {s}
+  t[i] = sum[l] exp({s} - m)
+  return t
 """
 SINGLE = ["scale", "bias", "causal"]
 
@@ -143,3 +157,40 @@ def test_pieces_are_not_written_beside_a_group_that_copies(scores: str, rows: in
     assert isinstance(fused, Fused)
     found = configs(realise(fused, "single"), target("sm_90a"))
     assert any(c.pieces for c in found) and not any(c.pieces and c.warp_specialized for c in found)
+
+
+def at_once(kernel: TileKernel) -> dict[str, float]:
+    """Of each sum of products, how many its matrix unit adds up before they are added to it or it is cleared."""
+    shapes = {b.name: b.shape for b in kernel.buffers}
+    found: dict[str, float] = {}
+    for block in ([*kernel.body], *([*s.body] for s in every(kernel.body) if isinstance(s, For))):
+        sums: dict[str, float] = {}
+        for g in (s for s in block if isinstance(s, Gemm)):
+            sums[g.c] = (0 if g.clear else sums.get(g.c, inf)) + shapes[g.a.buffer][0 if g.transpose_a else 1]
+        found |= {c: max(n, found.get(c, 0)) for c, n in sums.items()}
+    return found
+
+
+@pytest.mark.parametrize("q, end, most", [("f16", "return o", 2 * 64), ("bf16", "return o", 3 * 128),
+                                          ("f16", "y[i, e] = f16(o)\n  return y", inf)])
+def test_sums_that_are_kept_in_float32_begin_afresh(q: str, end: str, most: float) -> None:
+    """A matrix unit cuts off as it adds: of positive values and 4096 keys that was 3e-5 on one H200, always to one side. Of
+    weights in so many pieces, each counts."""
+    fused = fuse(parse_cascade(KEPT.format(q=q, end=end)))
+    assert isinstance(fused, Fused), fused
+    for of in (realise(fused, "single"), realise(fused, "multi", 4)):
+        for config in configs(of, target("sm_90a"))[:6]:
+            (sums,) = {max(n for c, n in at_once(k).items() if c.startswith("o")) for k in tensorize(
+                of, config, target("sm_90a")).kernels if at_once(k)} or {0.0}
+            assert sums <= most and (most < inf or sums == inf), (config, sums)
+
+
+@pytest.mark.parametrize("depth, s, most", [(320, "s", 64), (1500, "s", 64), (1500, "f32(f16(s))", inf), (192, "s", 192)])
+def test_deep_products_that_are_kept_in_float32_begin_afresh(depth: int, s: str, most: float) -> None:
+    fused = fuse(parse_cascade(DEEP.format(c=depth, s=s)))
+    assert isinstance(fused, Fused), fused
+    for of in (realise(fused, "single"), realise(fused, "multi", 4)):
+        for config in configs(of, target("sm_90a"))[:4]:
+            for kernel in tensorize(of, config, target("sm_90a")).kernels:
+                found = at_once(kernel)
+                assert not found or (max(found.values()) <= most and (most < inf or max(found.values()) == inf)), (config, found)

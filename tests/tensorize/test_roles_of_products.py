@@ -355,9 +355,10 @@ def test_a_deep_product_is_tiled_as_one_and_not_walked() -> None:
     fused = deep_loss(4096, 32000, 4096)
     chosen, of = untuned(fused, "sm_90a")
     best = configs(of, H200)[0]
-    assert (chosen, of.splits, best.segment, best.chunk, best.schedule) == ("multi", 125, 256, 64, "persistent")
+    assert (chosen, of.splits, best.segment, best.chunk, best.schedule) == ("multi", 250, 128, 128, "persistent")
     kernel = tensorize(of, best, H200).kernels[0]
     assert len([b for b in kernel.buffers if b.scope == "shared"]) == 2, "nothing but the operands"
+    assert "scores_segment" in str(kernel), "its logits are kept in float32"
     chosen, of = untuned(deep_loss(4096, 32000, 512), "sm_90a")
     assert of.splits < 10, "operands that stay on chip: a walk"
 
