@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from redfuser.acrf.affine import Affine, Indices, atom
 from redfuser.acrf.cascade import Tensor
-from redfuser.acrf.expr import Expr, Index, Load, walk
+from redfuser.acrf.expr import Expr, Index, Load, indices_of, walk
 from redfuser.acrf.index import i64
 from redfuser.errors import LoweringError
 from redfuser.strategies.alive import TRUE, alive_where
 from redfuser.strategies.program import Block, Kernel, Program
 from redfuser.target import Target
-from redfuser.tensorize.axes import Roles, choose, neighbours
+from redfuser.tensorize.axes import UNIT, Roles, choose, neighbours
 from redfuser.tensorize.by_thread import by_thread, interleaved
 from redfuser.tensorize.config import TileConfig
 from redfuser.tensorize.indexing import View, view
@@ -61,9 +61,10 @@ Stores = Mapping[str, tuple[str, tuple[Expr, ...]]]
 
 
 def declare_params(program: Program, kernel: Kernel, declared: Mapping[str, Tensor], stores: Stores,
-                   extents: Mapping[str, int]) -> tuple[dict[str, Param], dict[str, View | None]]:
+                   extents: Mapping[str, int], one_row: bool) -> tuple[dict[str, Param], dict[str, View | None]]:
     """Of every tensor that is read or written its parameter, viewed so that its indices are simplest, and that view: None where
-    some index has no affine form. extents: for index analysis."""
+    some index has no affine form. extents: for index analysis. one_row: of products of a single row, whose operand needs a
+    dimension for it."""
     loads: dict[str, list[tuple[Expr, ...]]] = {}
     for b in (*kernel.body, *kernel.tail):
         for e in b.exprs:
@@ -81,7 +82,12 @@ def declare_params(program: Program, kernel: Kernel, declared: Mapping[str, Tens
         shape = tuple(static_extent(s, name) for s in tensor.shape)
         forms = [tuple(map(ix.of_axes, use)) for use in uses]
         plain = any(p is None for form in forms for p in form)
-        v = views[name] = None if plain else view(shape, forms, extents)  # type: ignore[arg-type]
+        v = None if plain else view(shape, forms, extents)  # type: ignore[arg-type]
+        own = {a for use in uses for i in use for a in indices_of(i)}
+        if one_row and v is not None and name not in results and 1 not in v.shape[:-1] and kernel.raxis not in own and own & {
+                b.over for b in kernel.body}:
+            v = v.with_row
+        views[name] = v
         seen = shape if v is None else v.shape
         params[name] = Param(argument_name(program, name), tensor.dtype, seen or (1,), name in results)
     return params, views
@@ -213,7 +219,8 @@ def begin(program: Program, kernel: Kernel, config: TileConfig, target: Target, 
     done = rewritten(arranged.kernel, at, watch)
     facts = learn(done, at)
     declared = {t.name: t for t in (*done.reads, *done.writes)}
-    params, views = declare_params(program, done, declared, arranged.stores, _index_extents(roles))
+    params, views = declare_params(program, done, declared, arranged.stores, _index_extents(roles),
+                                   has_gemm and roles.rows == UNIT)
     taken = {*roles.grid, roles.rows, *declared, "T"}
     spread = (*((n,) if n and kernel.spread else ()), roles.rows, *roles.columns)
     return Geometry(

@@ -37,6 +37,13 @@ class View:
             out.append(rest)
         return tuple(out)
 
+    @property
+    def with_row(self) -> View:
+        """The same with a dimension of one element before the last."""
+        *before, last = self.radices
+        strides = (*last[:-1], last[-2] if len(last) > 1 else self.shape[-1], 1)
+        return View((*self.shape[:-1], 1, self.shape[-1]), (*before, strides))
+
 
 def view(shape: tuple[int, ...], loads: Iterable[tuple[Affine, ...]], extents: Mapping[str, int]) -> View:
     """The finest view of a tensor under which every load has at most one axis per dimension, else the tensor as it is.
