@@ -1,4 +1,4 @@
-"""Does machine code for Hopper keep the waits of its asynchronous products?
+"""Does machine code for Hopper keep its waits: of asynchronous products, and for the kernel before?
 
 A warp group starts products (``HGMMA`` and its siblings) and goes on; ``gsb0`` on one of them ends a group of products, and
 ``WARPGROUP.DEPBAR.LE gsb0, N`` waits until at most N groups are under way. Until then nothing but a product into the very
@@ -8,6 +8,9 @@ and PTX say so with ``wgmma.wait_group``; ptxas 13.0 has moved reads in front of
 Read is nvdisasm's text. What may be under way is carried along every path of the control-flow graph: for each range of
 registers how many groups have been ended since, at the least (-1: its own has not been). Where paths meet, what is under way
 on one of them is; a wait under a predicate ends nothing.
+
+A kernel that starts while the one before is at work has an ``ACQBULK`` (``griddepcontrol.wait``), and nothing in front of it
+touches memory.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ _TARGET = re.compile(r"`\(([^)]+)\)")
 _REGISTER = re.compile(r"(?<![A-Z\w])R(\d+)(\.64)?")
 _PLAIN = re.compile(r"[-~|!]*R(?:\d+|Z)\b[^\[]*$")
 _PREDICATE = re.compile(r"!?U?P(?:\d+|T)\b")
+_MEMORY = ("LD", "LDG", "LDGSTS", "ST", "STG", "ATOM", "ATOMG", "RED", "REDG")
+"""Instructions on global memory, or on memory of no known kind."""
 _MOST = 8
 """Groups that are told apart; no wait leaves more."""
 
@@ -266,9 +271,22 @@ def has_products(cubin: bytes) -> bool:
                for low, high in zip(code[::16], code[1::16], strict=True))
 
 
-def lost_wait(cubin: bytes, nvdisasm: str) -> tuple[str, str]:
-    """Why a cubin for Hopper is not to be run, and what hindered the look at it; both empty for most."""
-    if not has_products(cubin):
+def touched_early(text: str) -> str:
+    """The first instruction of a disassembled kernel that touches memory in front of its wait for the kernel before, or that
+    there is no wait; empty when all is well."""
+    for s in parse(text).instructions:
+        if s.opcode == "ACQBULK":
+            return ""
+        if s.opcode.partition(".")[0] in _MEMORY or s.opcode.startswith(("UTMA", "UBLK")):
+            return f"{s.address:#06x} {s}: memory is touched before the wait for the kernel before"
+    return "there is no wait for the kernel before"
+
+
+def lost_wait(cubin: bytes, nvdisasm: str, behind: bool = False) -> tuple[str, str]:
+    """Why a cubin for Hopper is not to be run, and what hindered the look at it; both empty for most. behind: its kernel starts
+    while another is at work."""
+    products = has_products(cubin)
+    if not products and not behind:
         return "", ""
     with tempfile.TemporaryDirectory(prefix="redfuser-") as folder:
         path = Path(folder) / "kernel.cubin"
@@ -278,7 +296,9 @@ def lost_wait(cubin: bytes, nvdisasm: str) -> tuple[str, str]:
                                   errors="replace", stdin=subprocess.DEVNULL, timeout=LIMIT_S, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
             return "", f"nvdisasm did not end well: {error}"
-    if done.returncode != 0 or "GMMA." not in done.stdout:
+    if done.returncode != 0 or (products and "GMMA." not in done.stdout):
         return "", f"nvdisasm ended with status {done.returncode} and showed no products: {done.stderr[-400:]}"
+    if behind and (early := touched_early(done.stdout)):
+        return early, ""
     lost = lost_waits(done.stdout)
     return (f"{len(lost)} instructions do not wait for a product, the first at {lost[0]}" if lost else ""), ""

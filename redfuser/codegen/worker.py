@@ -236,7 +236,7 @@ def handle(request: dict[str, Any]) -> dict[str, Any]:
                 if fault := cubin_fault(cubin, request["arch"], [launch["entry"] for launch in described[index]]):
                     raise StageError("binary", f"nvcc ended with status 0 and left {fault}", log)
                 if request["nvcc"].get("disassembler"):
-                    lost, hindered = lost_wait(cubin, request["nvcc"]["disassembler"])
+                    lost, hindered = lost_wait(cubin, request["nvcc"]["disassembler"], WAIT in text)
                     if lost:
                         raise StageError("waits", lost, log)
                     log += hindered

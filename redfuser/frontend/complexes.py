@@ -108,6 +108,8 @@ class _Writer:
             if node.op != "call_function":
                 raise _Foreign
             gone.append(node)
+            if node.target is aten._assert_tensor_metadata.default:  # of a tensor that is gone: `.to(x.device)` leaves these
+                continue
             with self.graph.inserting_before(node):
                 if _complex(node):
                     self.pairs[node] = self.fitted(self.complex(), tuple(node.meta["val"].shape))

@@ -16,7 +16,7 @@ import pytest
 from redfuser.cache import Cache
 from redfuser.codegen import toolchain
 from redfuser.codegen.build import Request, cache_key, try_build
-from redfuser.codegen.machine_code import has_products, lost_wait, lost_waits, touched
+from redfuser.codegen.machine_code import has_products, lost_wait, lost_waits, touched, touched_early
 from redfuser.codegen.pool import BuildFailure, Pool
 from redfuser.elf import code_of
 from tests.codegen.test_build import GEMM, GEMM_ARGS
@@ -37,6 +37,16 @@ def sass(body: str) -> str:
 def found(body: str) -> list[str]:
     """The opcodes of what does not wait."""
     return [re.sub(r"^\S+ (@\S+ )?", "", line).split()[0] for line in lost_waits(sass(body))]
+
+
+@pytest.mark.parametrize("before, why", [
+    ("LDC R1, c[0x0][0x28]\nS2R R5, SR_TID.X\nLDS R4, [R5]", ""), ("LDG.E.CONSTANT R67, desc[UR4][R20.64]", "0x0010 LDG.E.CONSTANT"),
+    ("@!P1 LDG.E R67, desc[UR4][R20.64]", "@!P1 LDG.E"), ("STG.E desc[UR4][R6.64], R3", "STG.E"), ("LD.E R3, [R2.64]", "LD.E"),
+    ("LDGSTS.E.BYPASS.128 [R47], desc[UR6][R12.64]", "LDGSTS"), ("UTMALDG.2D [UR8], [UR4]", "UTMALDG"), ("RED.E.ADD R2, R3", "RED")])
+def test_nothing_touches_memory_before_the_wait_for_the_kernel_before(before: str, why: str) -> None:
+    found = touched_early(sass(f"IADD3 R1, R1, R2\n{before}\nACQBULK\nLDG.E R3, desc[UR4][R20.64]\nEXIT"))
+    assert why in found and bool(found) == bool(why), found
+    assert "no wait" in touched_early(sass("IADD3 R1, R1, R2\nEXIT"))
 
 
 LOOP = """
