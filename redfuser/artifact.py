@@ -73,8 +73,9 @@ class ParamSpec:
 
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
-    """One launch. ``binary`` indexes KernelSpec.binaries; units: threads, blocks, bytes. ``early``: it may start while the one
-    before is at work, since it waits for that itself before it reads or writes."""
+    """One launch. ``binary`` indexes KernelSpec.binaries; units: threads, blocks, bytes. ``waits``: it may start while the one
+    before is at work, since it waits for that itself before it reads or writes. What older files call ``early`` did not always,
+    and starts behind it."""
 
     entry: str
     binary: int
@@ -82,7 +83,7 @@ class LaunchSpec:
     block: tuple[int, int, int]
     shared_bytes: int
     params: tuple[ParamSpec, ...]
-    early: bool = False
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +117,8 @@ class KernelSpec:
         if not self.symbols:
             del data["symbols"]
         for launch in data["launches"]:
-            if not launch["early"]:
-                del launch["early"]
+            if not launch["waits"]:
+                del launch["waits"]
         return data
 
     def at(self, binding: Binding) -> KernelSpec:
@@ -140,10 +141,18 @@ class KernelSpec:
     def from_json(cls, data: Any, binaries: tuple[bytes, ...] = (), source: str = "") -> KernelSpec:
         """The inverse of :meth:`to_json`; raises :class:`ArtifactError` RF601 on anything that is not such data."""
         try:
-            return replace(strict.read(cls, data), binaries=binaries, source=source)
+            return replace(strict.read(cls, _as_now(data)), binaries=binaries, source=source)
         except ValueError as error:
             raise ArtifactError("RF601", "a kernel's description is damaged", why=str(error),
                                 help="build the kernel again") from error
+
+
+def _as_now(data: Any) -> Any:
+    """The description of an older file without what is not trusted any more."""
+    launches = data.get("launches") if isinstance(data, dict) else None
+    if not isinstance(launches, list):
+        return data
+    return {**data, "launches": [{k: v for k, v in x.items() if k != "early"} if isinstance(x, dict) else x for x in launches]}
 
 
 def _bound(spec: KernelSpec, binding: Binding) -> KernelSpec:

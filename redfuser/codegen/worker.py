@@ -242,7 +242,7 @@ def handle(request: dict[str, Any]) -> dict[str, Any]:
                     log += hindered
                 resources = parse_resources(log)
                 for launch in described[index]:
-                    launches.append({**launch, "early": WAIT in text, "resources": resources.get(launch["entry"], {})})
+                    launches.append({**launch, "waits": WAIT in text, "resources": resources.get(launch["entry"], {})})
                 cubins.append(base64.b64encode(cubin).decode("ascii"))
                 texts.append(text)
                 logs.append(log)

@@ -231,7 +231,7 @@ class CtypesKernel:
                 keep.append(made)
                 values.append(made[1])
         given = (ctypes.c_void_p * len(values))(*values)
-        if launch.early and driver.early:
+        if launch.waits and driver.early:
             config = _Config((ctypes.c_uint * 3)(*launch.grid), (ctypes.c_uint * 3)(*launch.block), launch.shared_bytes, stream,
                              ctypes.pointer(_EARLY), 1)
             driver("cuLaunchKernelEx", ctypes.byref(config), function, given, None)

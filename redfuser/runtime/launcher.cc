@@ -148,7 +148,7 @@ struct Launch {
   std::string entry;
   size_t binary = 0;
   unsigned grid[3] = {1, 1, 1}, block[3] = {1, 1, 1}, shared = 0;
-  bool early = false;
+  bool waits = false;
   std::vector<Param> params;
   std::vector<TensorMap> maps;
 };
@@ -354,7 +354,7 @@ class Kernel {
           values[p] = &maps[param.map];
         }
       }
-      if (launch.early && driver_->launchEarly != nullptr) {
+      if (launch.waits && driver_->launchEarly != nullptr) {
         static const LaunchAttribute early = {kEarlyAttribute, 0, {1}};
         const LaunchConfig config = {{launch.grid[0], launch.grid[1], launch.grid[2]},
                                      {launch.block[0], launch.block[1], launch.block[2]}, launch.shared, stream, &early, 1};
@@ -471,7 +471,7 @@ class Kernel {
     }
     for (int i = 0; i < 3; ++i) launch.grid[i] = grid[i], launch.block[i] = block[i];
     launch.shared = static_cast<unsigned>(Integer(object, "shared_bytes"));
-    launch.early = object.count(ffi::String("early")) != 0 && object.at(ffi::String("early")).cast<bool>();
+    launch.waits = object.count(ffi::String("waits")) != 0 && object.at(ffi::String("waits")).cast<bool>();
     for (const ffi::Any& value : List(object, "params")) {
       json::Object entry = value.cast<json::Object>();
       Param param;

@@ -102,9 +102,9 @@ def test_two_launches(pool: Pool, tmp_path: Path) -> None:
 def test_the_second_launch_starts_early_and_waits(pool: Pool, tmp_path: Path) -> None:
     """From Hopper on. The first, behind whatever the caller launched, does not."""
     spec = build(ROWS, ARGS, "rows", "sm_90a", pool=pool, cache=Cache(tmp_path))
-    assert [launch.early for launch in spec.launches] == [False, True]
+    assert [launch.waits for launch in spec.launches] == [False, True]
     older = build(ROWS, ARGS, "rows", "sm_86", pool=pool, cache=Cache(tmp_path))
-    assert not any(launch.early for launch in older.launches)
+    assert not any(launch.waits for launch in older.launches)
 
 
 def test_what_an_early_launch_says_first() -> None:

@@ -51,7 +51,7 @@ def test_a_launch_that_waits_for_the_one_before_starts_early(stub: StubDriver, t
     launcher. A spec without says nothing of it."""
     spec = split_spec()
     first, second = spec.launches
-    early = dataclasses.replace(spec, launches=(first, dataclasses.replace(second, early=True)))
+    early = dataclasses.replace(spec, launches=(first, dataclasses.replace(second, waits=True)))
     launcher(early, driver_path=stub.path).into(*tensors())
     assert stub.lines("launch") == [
         "launch grid 2,3,1 block 128,1,1 shared 100000 stream 0 ctx 1000 first 20000",
@@ -68,7 +68,9 @@ def test_a_launch_that_waits_for_the_one_before_starts_early(stub: StubDriver, t
             other._launch(plan, n, launch, functions[n], ctypes.c_void_p(0), {"q": 0x10000, "k": 0x20000, "o": 0x30000})
         calls = [line.split(" ctx")[0] for line in driver.lines("launch")]
         assert calls[2:] == calls[:2] and driver.lines("with") == ["with 6 = 1"] * times
-    assert "early" not in json.dumps(spec.to_json()) and KernelSpec.from_json(early.to_json()).launches == early.launches
+    assert "waits" not in json.dumps(spec.to_json()) and KernelSpec.from_json(early.to_json()).launches == early.launches
+    older = json.loads(json.dumps(early.to_json()).replace('"waits"', '"early"'))
+    assert KernelSpec.from_json(older).launches == spec.launches, "its wait is not to be trusted"
 
 
 def test_tensor_maps_are_remembered_by_address(stub: StubDriver) -> None:
