@@ -45,6 +45,7 @@ PROGRAMS: dict[str, Callable[[torch.Tensor], Any]] = {
     "moved": lambda x: torch.view_as_real(torch.cat([z(x).mT.reshape(3, 4, 4)[:, 1:], torch.stack([z(x)[:, 0]], 1)], 1).sum(1)),
     "of real parts": lambda x: torch.view_as_real(torch.complex(x, x * 2).mean(-1) * torch.complex(x, x).sum(1)[:, :1]),
     "from real": lambda x: (x.to(torch.complex64) * z(torch.cat([x, x], -1))).imag,
+    "where the operand is": lambda x: torch.view_as_real(z(x) * torch.polar(torch.ones_like(x[0, :, :4]), x[0, :, :4]).to(x.device)),
     "extremes": lambda x: torch.view_as_real(z(x * 1e30) / z(x.flip(-1) * 1e30)),
 }
 
