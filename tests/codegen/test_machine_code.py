@@ -49,6 +49,27 @@ def test_nothing_touches_memory_before_the_wait_for_the_kernel_before(before: st
     assert "no wait" in touched_early(sass("IADD3 R1, R1, R2\nEXIT"))
 
 
+def test_what_ptxas_asked_for_in_front_of_the_wait() -> None:
+    """Of a merge of 16 splits, `const float* __restrict__ m_part`, whose text has the wait first: two of the splits' maxima."""
+    wrote = """
+        S2R R4, SR_TID.X
+        LDC.64 R20, c[0x0][0x210]
+        S2R R71, SR_CTAID.X
+        SHF.R.S32.HI R0, RZ, 0x5, R4
+        ISETP.GT.AND P1, PT, R5, 0x4, PT
+        IMAD.WIDE R20, R6, 0x4, R20
+        @!P1 LDG.E.CONSTANT R67, desc[UR4][R20.64]
+        @!P1 LDC.64 R46, c[0x0][0x230]
+        @!P1 LDG.E.CONSTANT R60, desc[UR4][R20.64+0x28]
+        ACQBULK
+        @!P1 LDG.E.CONSTANT R53, desc[UR4][R20.64+0x50]
+        EXIT
+    """
+    assert touched_early(sass(wrote)).startswith("0x0060 @!P1 LDG.E.CONSTANT R67")
+    kept = [line for line in wrote.splitlines() if "R67" not in line and "R60" not in line]
+    assert touched_early(sass("\n".join(kept))) == ""
+
+
 LOOP = """
     HGMMA.64x16x16.F32 R24, gdesc[UR4], RZ, !UPT, gsb0
     .L_x_0:
