@@ -30,11 +30,11 @@ def library(target: Target, flops: float, moved: float) -> float:
     return max(flops / target.flops, moved / target.bandwidth)
 
 
-def on_cores(target: Target, flops: float, moved: float, turns: float = 0.0) -> float:
-    """A library's product of float32 operands, which CUDA's matrix units would round. turns: operations of the
-    multiprocessor that has most (:func:`turns`), where that is known."""
+def on_cores(target: Target, flops: float, moved: float, most: float = 0.0) -> float:
+    """A library's product of float32 operands, which CUDA's matrix units would round. most: operations of the multiprocessor
+    that has most (:func:`turns`), where that is known."""
     each = CORES * 2 * target.lanes * target.clock
-    return max(flops / target.sms / each, turns / each, moved / target.bandwidth)
+    return max(flops / target.sms / each, most / each, moved / target.bandwidth)
 
 
 def turns(target: Target, count: int, rows: int, columns: int, depth: int) -> float:

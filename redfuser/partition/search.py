@@ -51,21 +51,18 @@ def partition(imported: Any, casts: str = "preserve", maps: bool = True) -> Part
     group what lies between cascades.
 
     Raises :class:`redfuser.errors.InputError` only for a module without ``main``; whatever cannot be analysed is left
-    to torch and reported.
-    """
+    to torch and reported."""
     return Partitioner(imported, casts, maps=maps).run()
 
 
 class Partitioner:
-    """``run`` partitions; after ``give_up``, ``run`` again: what was given up gives way to smaller regions. holds: is the row
-    of a state held on chip, so that what does not merge can be reduced of it? priced: what a state's kernel takes. measured:
-    is it known to be worth it, whatever the model says?"""
+    """``run`` partitions; after ``give_up``, ``run`` again: what was given up gives way to smaller regions. holds: is a state's
+    row on chip, reduced where nothing merges? priced: what its kernel takes. measured: that it pays, whatever models say?"""
 
     def __init__(self, imported: Any, casts: str = "preserve", arch: str = "sm_90a", maps: bool = True,
                  holds: Callable[[Fused], bool] | None = None, priced: Priced | None = None,
                  measured: Callable[[Fused], bool] = lambda fused: False) -> None:
-        self.measured = measured
-        self.maps, self.priced = maps, priced if arch in TARGETS else None
+        self.maps, self.priced, self.measured = maps, priced if arch in TARGETS else None, measured
         weights = frozenset(i.name for i in getattr(imported, "inputs", ()) if i.kind != "user")
         self.graph: Graph = build_graph(imported.mod, dict(imported.provenance or {}), weights)
         self.opaque = account.opaque(self.graph, imported)
