@@ -74,7 +74,7 @@ class Placed(Held):
         texts = self.texts(settled=b.role in ("finalize", "epilogue"))
         values = [texts.value(e) for e in b.exprs]
         if len(values) > 1:
-            values = [texts.bind(v, wide(self.dtypes[n])) for n, v in zip(b.names, values, strict=True)]
+            values = [texts.bind(v, wide(self.dtypes[n]), before=True) for n, v in zip(b.names, values, strict=True)]
         body = [*texts.lets, *(self.store(n, v) for n, v in zip(b.names, values, strict=True))]
         return self.loops(b.axes, span, self.sides(b, self.block(b, f"{b.role}_{b.name}", b.axes, span, body)))
 

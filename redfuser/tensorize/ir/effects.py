@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import lru_cache
 
 from redfuser.acrf.expr import Expr, Index, Load, walk
 from redfuser.acrf.index import placed
@@ -73,9 +74,10 @@ def alike(kernel: TileKernel) -> frozenset[str]:
     return frozenset(v for v, extent in kernel.grid if extent > 1 and v not in steering)
 
 
-def loads(e: Expr) -> Iterator[str]:
-    """The buffers and parameters an expression reads."""
-    return (x.tensor for x in walk(e) if isinstance(x, Load))
+@lru_cache(1 << 14)
+def loads(e: Expr) -> tuple[str, ...]:
+    """The buffers and parameters an expression reads, each where it does."""
+    return tuple(x.tensor for x in walk(e) if type(x) is Load)
 
 
 def with_bodies(s: TileStmt, f: Callable[[tuple[TileStmt, ...]], tuple[TileStmt, ...]]) -> TileStmt:
