@@ -50,7 +50,7 @@ def test_threads_are_torchs() -> None:
             others.append((time.process_time() - process - own) / own)
     finally:
         torch.set_num_threads(threads)
-    assert others[0] < 0.05 < others[1]  # .000 and .6 to 1.2
+    assert others[0] < 0.25 < others[1]  # .000 (.10 on a busy machine) and .6 to 1.2
 
 
 def test_what_is_shared_out() -> None:
