@@ -1,9 +1,9 @@
 """Differences that no compiler may contract to a multiply-add.
 
 A GPU's compilers make one operation of a product and the sum or difference that takes it, and leave out the product's rounding.
-That is no gain where a step follows (:mod:`redfuser.acrf.steps`), and none in half precision, where the program's own rounding,
-and the infinity that it may be, is what the next operation has to see. Interpreters cannot see it: what is said here is not in
-the tile program but in its text::
+That is no gain where a step follows or a statistic is taken (:mod:`redfuser.acrf.steps`), and none in half precision, where the
+program's own rounding, and the infinity that it may be, is what the next operation has to see. Interpreters cannot see it: what
+is said here is not in the tile program but in its text::
 
     exp2((x * c - m) * 1.44)                -->    exp2(sub_rn(x * c, m) * 1.44)
     a * b + c            in half precision  -->    half(float(a * b) + float(c))
@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from redfuser.acrf.expr import Cast, Const, Expr, Load, Op
-from redfuser.acrf.steps import COARSE, STEPS, SUMS
-from redfuser.tensorize.ir.effects import every
+from redfuser.acrf.steps import COARSE, STEPS, SUMS, a_statistic
+from redfuser.tensorize.ir.effects import bodies, every, writes
 from redfuser.tensorize.ir.nodes import Parallel, TileKernel
 
 _HALVES = ("f16", "bf16")
@@ -27,10 +27,12 @@ _HALVES = ("f16", "bf16")
 
 @dataclass(frozen=True, slots=True)
 class Contractions:
-    """Of one kernel. products: register tiles that hold a product somewhere; steps: those that a step is of, scaled or chosen
-    from but not summed with anything: a sum's own rounding is the same wherever its result is read."""
+    """Of one kernel. products: register tiles that hold a product somewhere; always: of these, those that hold nothing else;
+    steps: those that a step is of, scaled or chosen from but not summed with anything: a sum's own rounding is the same
+    wherever its result is read."""
 
     products: frozenset[str]
+    always: frozenset[str]
     steps: frozenset[str]
 
     @classmethod
@@ -39,10 +41,12 @@ class Contractions:
         assigned = [a for s in every(kernel.body) if isinstance(s, Parallel) for a in s.body]
         as_is = [a for a in assigned if own.get(a.target) == a.expr.dtype]
         products = frozenset(a.target for a in as_is if _is_product(a.expr, frozenset()))
+        others = {a.target for a in assigned if not _is_product(a.expr, frozenset())} | {
+            n for s in every(kernel.body) if not isinstance(s, Parallel) and not bodies(s) for n in writes(s)}
         steps: frozenset[str] = frozenset()
         while more := {n for a in assigned for n in _reached(a.expr, a.target in steps)} & set(own) - steps:
             steps |= more
-        return cls(products, steps)
+        return cls(products, products - others, steps)
 
     def settled(self, target: str, e: Expr) -> Expr:
         """``e`` as it is assigned to ``target``, with what must not be contracted said."""
@@ -58,10 +62,14 @@ class Contractions:
                 if n in SUMS and any(_is_product(a, self.products) for a in args):
                     if d in _HALVES:
                         return Cast(Op(n, tuple(map(_wide, inside)), "f32"), d)
-                    if d == "f32" and step and n == "sub":
+                    if d == "f32" and n == "sub" and (step or self._a_statistic(*args)):
                         return Op("sub_rn", inside, d)
                 return e if all(x is y for x, y in zip(inside, args, strict=True)) else Op(n, inside, d)
         return e
+
+
+    def _a_statistic(self, x: Expr, y: Expr) -> bool:
+        return any(_is_product(p, self.always) and a_statistic(s, p) for p, s in ((x, y), (y, x)))
 
 
 def _reached(e: Expr, step: bool) -> Iterator[str]:

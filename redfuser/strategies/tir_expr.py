@@ -14,7 +14,7 @@ from struct import pack, unpack
 
 from redfuser.acrf.affine import Indices
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Load, Op, Ref, entangled, indices_of, walk
-from redfuser.acrf.steps import COARSE, STEPS, SUMS
+from redfuser.acrf.steps import COARSE, STEPS, SUMS, a_statistic
 from redfuser.acrf.unfolded import unfolded
 from redfuser.dtypes import INTS, LARGEST, LONG
 from redfuser.errors import LoweringError
@@ -32,8 +32,9 @@ FENCE = 'T.call_llvm_pure_intrin("float32", "llvm.arithmetic.fence", {})'
 """A value as it is: LLVM joins a product and what it is taken from, and rounds once, also where the program's own two roundings
 are what cancels (``sum w x x - (sum w x) ** 2`` of equal elements)."""
 ROUNDED = 'T.call_llvm_pure_intrin("float32", "llvm.fma", {}, T.float32(1.0), T.float32(0.0))'
-"""A product rounded before it is taken from, where a step follows (:mod:`redfuser.acrf.steps`) and nobody sees the sign of a
-zero: LLVM makes it one multiply-add with 0, and vectors of it as of any other, which it does not of ``FENCE``."""
+"""A product rounded before it is taken from, where a step follows or a statistic is taken (:mod:`redfuser.acrf.steps`) and
+nobody sees the sign of a zero: LLVM makes it one multiply-add with 0, and vectors of it as of any other, which it does not of
+``FENCE``."""
 _EXACT = frozenset({"neg", "abs", "min", "max", "select"})
 """Operations that cannot need a rounding in a narrow type."""
 
@@ -202,7 +203,7 @@ class Texts:
             return self.extremum(name, texts, args, e.dtype)
         if name == "ne" and args[0].dtype in FLOATS:
             return _unequal(*texts)
-        if name == "sub" and e.dtype == "f32" and (self.settled or step):
+        if name == "sub" and e.dtype == "f32" and (self.settled or step or a_statistic(*args) or a_statistic(*args[::-1])):
             texts = [(FENCE if self.settled else ROUNDED).format(t) if isinstance(a, Op) and a.name in ("mul", "pow") else t
                      for t, a in zip(texts, args, strict=True)]
         if name in _INFIX:
