@@ -20,5 +20,5 @@ SUMS = ("add", "sub")
 
 
 def a_statistic(taken: Expr, product: Expr) -> bool:
-    """May ``taken`` have been found of all of a row that has ``product`` in it?"""
-    return isinstance(taken, Load) and indices_of(taken) < indices_of(product)
+    """May ``taken`` have been found of all of a row or column that has ``product`` in it?"""
+    return isinstance(taken, Load) and not indices_of(product) <= indices_of(taken)

@@ -88,7 +88,7 @@ class Statics:
             return False
         val = node.meta.get("val")
         for v in val if isinstance(val, (list, tuple)) else [val]:
-            if not isinstance(v, torch.Tensor) or not supported(v.dtype) or v.numel() > LIMIT:
+            if not isinstance(v, torch.Tensor) or not supported(v.dtype) or not isinstance(n := v.numel(), int) or n > LIMIT:
                 return False
         if filled_with(node) is not None:
             return True

@@ -110,7 +110,7 @@ def blaming(path: str | os.PathLike[str]) -> Iterator[None]:
         raise
     except FileNotFoundError as error:
         raise ArtifactError("RF607", f"no such file: {path}") from error
-    except (OSError, MemoryError, torch.OutOfMemoryError) as error:
+    except (OSError, MemoryError, torch.OutOfMemoryError, torch.AcceleratorError) as error:
         raise ArtifactError("RF607", f"{path} cannot be read", why=str(error) or "out of memory", help=AGAIN) from error
     except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError) as error:  # the zip itself, its names included
         raise ArtifactError("RF601", f"{path} is not a RedFuser artifact, or is cut short", why=str(error),

@@ -208,7 +208,7 @@ class CompiledModel(torch.nn.Module):
         loaded = {kernel: launcher(self._kernels[kernel]) for kernel in sorted(set(self._graph.kernels.values()))}
         for kernel in loaded.values():
             kernel.prepare(device)
-        tried = {name: trial.trusted(kernel, self._graph.references.get(name), device) for name, kernel in loaded.items()}
+        tried = trial.each(loaded, self.parts(), device)
         self._report = self._report.without({name: t.why for name, t in tried.items() if t.why})
         run = self._compile({name: tried[kernel].call for name, kernel in self._graph.kernels.items()})
         return _Bound(device, run, tuple(getattr(self, f"c_{name}") for name in self._constants))
@@ -298,9 +298,10 @@ class CompiledModel(torch.nn.Module):
     def save(self, path: str | Path, others: Iterable[CompiledModel] = ()) -> None:
         """Write the model as one file that loads without TVM, TileLang or a compiler (:mod:`redfuser.runtime.archive`).
         ``others`` are the same model compiled for further architectures: loading picks."""
-        archive.write(path, [model._parts() for model in (self, *others)])
+        archive.write(path, [model.parts() for model in (self, *others)])
 
-    def _parts(self) -> Parts:
+    def parts(self) -> Parts:
+        """What a file of it holds."""
         constants = {name: getattr(self, f"c_{name}") for name in self._constants}
         return Parts(self._graph, constants, self._kernels, self._signature, self._report, self._stages)
 

@@ -14,6 +14,7 @@ import builtins
 import hashlib
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,14 +26,18 @@ from redfuser.cache import Cache, key_of
 from redfuser.errors import ArtifactError
 from redfuser.runtime import patience
 from redfuser.runtime.check import TORCH_DTYPE, inputs_of, outputs_of
-from redfuser.runtime.extents import extents
+from redfuser.runtime.extents import Bounded, extents, fixed
 from redfuser.runtime.guard import check_graph
 from redfuser.runtime.launcher import launcher
 from redfuser.runtime.ops import op_name
+from redfuser.runtime.parts import Parts
 
 HOLDS, HANGS = b"holds", b"hangs"
 _SPECIAL = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 DRAWS = ("normal", "positive", "ties", "small", "large", "spread", "masked", *_SPECIAL)
+Fixed = Mapping[int, torch.Tensor]
+"""Inputs that are not drawn, by position: the model's own constants of integers, which index what they are made for."""
+NOTHING: Fixed = {}
 AGAIN = 6
 """Further draws of a kind, over which the rule is held together, where one alone is outside it: one may be unlucky."""
 
@@ -45,7 +50,15 @@ class Trusted:
     why: str = ""
 
 
-def trusted(kernel: Any, reference: str | None, device: torch.device) -> Trusted:
+def each(kernels: Mapping[str, Any], parts: Parts, device: torch.device) -> dict[str, Trusted]:
+    """What to call for each kernel of a model, by name."""
+    known = fixed(parts)
+    return {name: trusted(kernel, parts.graph.references.get(name), device, known.get(name, NOTHING))
+            for name, kernel in kernels.items()}
+
+
+def trusted(kernel: Any, reference: str | None, device: torch.device,
+            fixed: Fixed = NOTHING) -> Trusted:
     """Try a kernel on ``device``, unless it was tried before, nothing says what it stands for, or nobody wants it. Raises
     ArtifactError RF808 when it does not end."""
     from redfuser import settings
@@ -58,7 +71,7 @@ def trusted(kernel: Any, reference: str | None, device: torch.device) -> Trusted
     if known == HOLDS:
         return Trusted(kernel.tolerant)
     try:
-        found = outcome(kernel.spec, kernel.tolerant, unfused, device) if known != HANGS else Outcome(
+        found = outcome(kernel.spec, kernel.tolerant, unfused, device, fixed) if known != HANGS else Outcome(
             "wrong", "it did not end when it was tried before")
     except patience.Hang as hang:
         store.put(key, HANGS)
@@ -85,6 +98,7 @@ def all_of(model: Any, device: str | None = None) -> Iterator[tuple[str, str, st
     """(kernel, verdict, why) of every kernel of a loaded model, tried now: right, wrong, or not tried. Raises Hang behind the
     verdict of a kernel that does not end: nothing else can be tried by this process."""
     where = torch.device(device or ("cuda" if any(s.kind != "cpu" for s in model.kernels.values()) else "cpu"))
+    known = fixed(model.parts())
     for name, spec in model.kernels.items():
         reference = model.reference_of(name)
         if reference is None:
@@ -93,7 +107,7 @@ def all_of(model: Any, device: str | None = None) -> Iterator[tuple[str, str, st
         kernel = launcher(spec)
         kernel.prepare(where)
         try:
-            found = outcome(spec, kernel.tolerant, function(reference), where)
+            found = outcome(spec, kernel.tolerant, function(reference), where, known.get(name, NOTHING))
         except patience.Hang as hang:
             yield name, "wrong", str(hang)
             raise
@@ -123,7 +137,8 @@ class Outcome:
     why: str = ""
 
 
-def outcome(spec: KernelSpec, kernel: Callable[..., Any], unfused: Callable[..., Any], device: torch.device) -> Outcome:
+def outcome(spec: KernelSpec, kernel: Callable[..., Any], unfused: Callable[..., Any], device: torch.device,
+            fixed: Fixed = NOTHING) -> Outcome:
     """Try a kernel on this device. Wrong is the first kind of draw on which it is outside the numerics rule, and if that is a
     matter of a few roundings, on further draws of the kind as well. Not tried: there is nothing to hold it to, since the
     unfused region does not run here or does not fit. Raises Hang when the kernel does not end."""
@@ -133,9 +148,10 @@ def outcome(spec: KernelSpec, kernel: Callable[..., Any], unfused: Callable[...,
             continue
         checks: dict[int, list[numerics.Check]] = {}
         for seed in range(AGAIN + 1):
-            args = _inputs(spec, device, what, seed, counts)
+            args = _inputs(spec, device, what, seed, counts, fixed)
             try:
-                found = numerics.references(unfused, (device, *args))
+                with Bounded() if any(not (t.is_floating_point() or t.dtype == torch.bool) for t in args) else nullcontext():
+                    found = numerics.references(unfused, (device, *args))
             except Exception as error:  # out of memory, or an operator that this device does not have
                 return Outcome("not tried", f"the torch code does not run: {_words(error)}")
             patience.settle(device)
@@ -198,12 +214,18 @@ def _check(ours: torch.Tensor, theirs: torch.Tensor, truth: torch.Tensor, chosen
     return numerics.Check("output", *(numerics.Error(0.0, 0.0, n) for n in (mine, other, 2 * other + 1)))
 
 
-def _inputs(spec: KernelSpec, device: torch.device, what: str, seed: int,
-            counts: Sequence[int]) -> tuple[torch.Tensor, ...]:
+def _inputs(spec: KernelSpec, device: torch.device, what: str, seed: int, counts: Sequence[int],
+            fixed: Fixed) -> tuple[torch.Tensor, ...]:
     text = f"{spec.name} {what}" + (f" {seed}" if seed else "")
     g = torch.Generator(device).manual_seed(int(hashlib.sha256(text.encode()).hexdigest()[:8], 16))
-    return tuple(_draw(TORCH_DTYPE[a.dtype], tuple(a.shape), what, g, device, n)
-                 for a, n in zip(inputs_of(spec), counts, strict=True))
+    drawn = [_draw(TORCH_DTYPE[a.dtype], tuple(a.shape), what, g, device, n)
+             for a, n in zip(inputs_of(spec), counts, strict=True)]
+    return tuple(_taken(fixed.get(i), t) for i, t in enumerate(drawn))
+
+
+def _taken(known: torch.Tensor | None, drawn: torch.Tensor) -> torch.Tensor:
+    fits = known is not None and known.dtype == drawn.dtype and known.numel() == drawn.numel()
+    return known.to(drawn.device).reshape(drawn.shape) if known is not None and fits else drawn
 
 
 def _draw(dtype: torch.dtype, shape: tuple[int, ...], what: str, g: torch.Generator, device: torch.device,

@@ -20,7 +20,7 @@ from redfuser.tensorize.ir.nodes import Assign, Fill, For, Gemm
 from redfuser.tensorize.ir.parts import Slice
 from redfuser.tensorize.maps import as_tile
 from redfuser.tensorize.masks import masked_operand
-from redfuser.tensorize.pieces import products, split, whole
+from redfuser.tensorize.pieces import COUNT, products, split, whole
 from redfuser.tensorize.precision import SUMMED, kept, kept_whole, read_in, unit_roundoff
 from redfuser.tensorize.sizes import padded, round_up
 from redfuser.tensorize.staging import at_point, stage_tile
@@ -85,7 +85,8 @@ def _gemm_step(work: Builder, b: Block, left: Expr, right: Expr, v: Value, clear
     wanted = read_in(work.at.program.fused.cascade, work.at.was(b.name))
     apart = len(kinds) > 1 or (wanted < unit_roundoff("bf16") and not kinds.isdisjoint(EIGHT))
     over, (rows, segment) = b.over or "", work.at.across
-    a, w = (_matrix_operand(work, e, axes, apart) for e, axes in ((left, (rows, over)), (right, (segment, over))))
+    a = _matrix_operand(work, left, (rows, over), apart, right)
+    w = _matrix_operand(work, right, (segment, over), apart, left)
     if a.dtype in EIGHT:
         _say_cut(work, b, wanted)
     for k, (x, y) in enumerate(_matrices(work, b, a, w)):
@@ -109,8 +110,9 @@ def _gemm_chunks(work: Builder, b: Block, left: Expr, right: Expr, v: Value, chu
     work.emit(For(part, i64(0), i64(count), tuple(inner.stmts), work.at.config.stages))
 
 
-def _matrix_operand(work: Builder, e: Expr, axes: tuple[str, ...], apart: bool) -> Operand:
-    """A matrix operand in shared memory. apart: in pieces, since its own type is not the other operand's."""
+def _matrix_operand(work: Builder, e: Expr, axes: tuple[str, ...], apart: bool, other: Expr | None = None) -> Operand:
+    """A matrix operand in shared memory. apart: in pieces, since its own type is not the other operand's. other: that one,
+    where results stay finite though an element of this one is none (a score of -inf is a weight of 0)."""
     bare = strip_casts(e)
     if work.depth is not None and work.depth.axis in axes:
         bare = _masked_depth(work, bare, work.depth)
@@ -125,8 +127,8 @@ def _matrix_operand(work: Builder, e: Expr, axes: tuple[str, ...], apart: bool) 
         name = next((x.tensor for x in walk(bare) if isinstance(x, Load)), "operand")
         v = Value(axes, dtype, work.buffer(f"{name}_operand", "shared", dtype, work.shape(axes)))
         home.stmts.append(work.parallel(axes, (Assign(v.buffer, work.points(axes), at_point(work, bare)),)))
-    in_pieces = (dtype == "f32" and not work.at.config.tf32) or (apart and dtype != "bf16")
-    return split(work, v, home) if in_pieces else whole(v)
+    beside = other is not None and COUNT.get(strip_casts(other).dtype, 1) > 1
+    return split(work, v, home, beside) if (dtype == "f32" and not work.at.config.tf32) or apart else whole(v)
 
 
 def _masked_depth(work: Builder, e: Expr, depth: Depth) -> Expr:

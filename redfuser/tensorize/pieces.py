@@ -35,23 +35,27 @@ def products(a: Operand, b: Operand) -> list[tuple[Value, Value]]:
     return [(piece(a, i, j), piece(b, j, i)) for i, j in sorted(pairs, key=sum, reverse=True)]
 
 
-def split(work: Builder, src: Value, home: Scope) -> Operand:
-    """``src``, a tile in shared memory, in pieces beside it; once per tile."""
+def split(work: Builder, src: Value, home: Scope, beside: bool = False) -> Operand:
+    """``src``, a tile in shared memory, in pieces beside it; once per tile. beside: the other operand has several pieces, whose
+    rests must not meet the infinities of this one though it is one piece."""
     if src.buffer in home.split:
         return home.split[src.buffer]
-    shape = work.shape(src.axes)
-    names = ["piece", "rest", "last"][:COUNT[src.dtype]]
-    stem = src.buffer.removesuffix("_shared")
-    tiles = [Value(src.axes, "bf16", work.buffer(f"{stem}_{n}", "shared", "bf16", shape)) for n in names]
-    points, here = work.points(src.axes), work.here
+    count, own = COUNT[src.dtype], src.dtype == "bf16"
+    if own and not beside:
+        return whole(src)
+    stem, points, here = src.buffer.removesuffix("_shared"), work.points(src.axes), work.here
+
+    def tile(name: str) -> Value:
+        return Value(src.axes, "bf16", work.buffer(f"{stem}_{name}", "shared", "bf16", work.shape(src.axes)))
 
     def wide(e: Expr) -> Expr:
         return e if e.dtype == "f32" else Cast(e, "f32")
 
-    body = [Assign(tiles[0].buffer, points, Cast(here(src), "bf16"))]
+    tiles = [src] if own else [tile(n) for n in ("piece", "rest", "last")[:count]]
+    body = [] if own else [Assign(tiles[0].buffer, points, Cast(here(src), "bf16"))]
     finite = tiles[0]
-    if len(tiles) > 1:
-        finite = Value(src.axes, "bf16", work.buffer(f"{stem}_finite", "shared", "bf16", shape))
+    if count > 1 or beside:
+        finite = tile("finite")
         first = wide(here(tiles[0]))
         settled = op("lt", op("abs", first), f32(math.inf))  # not first - first == 0, which TVM takes for true
         body.append(Assign(finite.buffer, points, Op("select", (settled, here(tiles[0]), Const(0.0, "bf16")), "bf16")))

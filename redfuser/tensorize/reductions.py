@@ -209,7 +209,7 @@ def lower_late_reduce(work: Builder, b: Block) -> None:
         e = Op("select", (op("lt", Index(n), i64(work.at.extents[n])), e, neutral(b.reducer, e.dtype)[0]), e.dtype)
     if not work.at.resident:
         work.before.append(Fill(v.buffer, neutral(b.reducer, v.dtype)[0]))
-    nan = b.reducer.kind != "sum"
+    nan = b.reducer.kind != "sum" and v.dtype in FLOATS
     _fold_tile(work, b.reducer.kind, _terms(work, replace(b, exprs=(e,)), nan), v, work.at.resident, work.at.source(b), nan=nan)
 
 
@@ -222,4 +222,4 @@ def _reduce_list(work: Builder, b: Block) -> None:
     v = work.tile(b.name, work.at.row, "f32" if e.dtype in FLOATS else b.dtype)
     work.values[b.name] = v
     _fold_tile(work, b.reducer.kind, as_tile(work, e, (*work.at.row, b.over), f"{b.name}_term"), v, True, work.at.source(b),
-               nan=b.reducer.kind != "sum")
+               nan=b.reducer.kind != "sum" and v.dtype in FLOATS)

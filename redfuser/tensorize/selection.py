@@ -73,6 +73,7 @@ def select_best(work: Builder, b: Block) -> None:
     lists = []
     for name, e in found:
         v = work.value(name)
+        e = e if e.dtype == v.dtype else Cast(e, v.dtype)
         lists.append(Assign(v.buffer, work.points(v.axes), Op("select", (here, e, work.here(v)), v.dtype)))
         work.emit(Fill(v.buffer, Const(0 if v.dtype == "i32" else 0.0, v.dtype)))
     body.append(work.parallel((*work.at.row, places), tuple(lists)))

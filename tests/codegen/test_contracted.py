@@ -42,6 +42,17 @@ def test_the_product_before_an_exponential_keeps_its_rounding() -> None:
     assert "float sub_rn(float x, float y) { return __fsub_rn(x, y); }" in made and made.count('"sub_rn"') == 1
 
 
+def test_a_statistic_is_taken_of_the_rounded_product() -> None:
+    """``s * c - logsumexp(s * c)`` with the logarithm from elsewhere: a softmax behind it would show what the product lost. What
+    varies as the product does is a bias, and a sum with a row's is one too."""
+    def score(of: str, c: str = "0.158", sign: str = "-") -> str:
+        shape = {"b, i": "2, 64", "b, l": "2, 96", "b, i, l": "2, 64, 96"}[of]
+        return text(f"s * {c} {sign} z[{of}]", f", z: f32[{shape}]")
+
+    assert all('"sub_rn", scores[i, j] * ' in score(of) for of in ("b, i", "b, l"))
+    assert not any("sub_rn" in score(*given) for given in (("b, i, l",), ("b, l", "0.158", "+")))
+
+
 def test_halves_are_added_to_a_product_in_single_precision() -> None:
     """``w - s * 2`` overflows where the program's own product does."""
     made = text("w[b, l] - f16(s) * f16(2.0)", ", w: f16[2, 96]")

@@ -18,7 +18,7 @@ import redfuser
 from redfuser.cli.check import check
 from redfuser.errors import ArtifactError
 from redfuser.runtime import patience, trial
-from redfuser.runtime.extents import FREE, extents
+from redfuser.runtime.extents import FREE, Bounded, extents, fixed
 from redfuser.runtime.launcher import launcher
 
 CPU = torch.device("cpu")
@@ -67,7 +67,7 @@ def test_a_kernel_that_fails_gives_way_to_torch(model: redfuser.runtime.model.Co
     monkeypatch.setattr(trial, "_key", lambda *a: "0" * 64)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda d: "a GPU")
     found = trial.outcome
-    monkeypatch.setattr(trial, "outcome", lambda s, k, u, d: found(s, k, u, CPU))
+    monkeypatch.setattr(trial, "outcome", lambda s, k, u, d, fixed: found(s, k, u, CPU, fixed))
     with pytest.warns(RuntimeWarning, match="RF807"):
         trusted = trial.trusted(Wrong(), model.reference_of(name), Gpu())  # type: ignore[arg-type]
     assert "normal inputs" in trusted.why
@@ -93,7 +93,7 @@ def test_a_kernel_that_does_not_end_is_used_by_nobody_after(model: redfuser.runt
     monkeypatch.setattr(trial, "_key", lambda *a: "0" * 64)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda d: "a GPU")
     found = trial.outcome
-    monkeypatch.setattr(trial, "outcome", lambda s, k, u, d: found(s, k, u, CPU))
+    monkeypatch.setattr(trial, "outcome", lambda s, k, u, d, fixed: found(s, k, u, CPU, fixed))
     monkeypatch.setattr(patience, "ended", hang)
     with pytest.raises(ArtifactError, match="RF808"):
         trial.trusted(kernel, model.reference_of(name), Gpu())  # type: ignore[arg-type]
@@ -289,3 +289,34 @@ def test_what_decides_where_nan_goes_is_tried() -> None:
     assert trial.outcome(spec, kernel.tolerant, unfused, CPU) == trial.Outcome("right")
     turned = lambda x, y: unfused(CPU, x, torch.where(y.isnan(), 1.0, y))[0]  # noqa: E731
     assert trial.outcome(spec, turned, unfused, CPU).verdict == "wrong"
+
+
+def near(x: torch.Tensor) -> torch.Tensor:
+    n, w, away = x.shape[-1], 7, 1000
+    start = (torch.arange(n) - w // 2 + away).clamp(away, away + n - w)
+    return torch.softmax(x[:, start[:, None] + torch.arange(w) - away], -1)
+
+
+def test_places_that_arithmetic_made_are_the_models_own() -> None:
+    """Zeros for the windows' starts are places outside the row: on a GPU an assertion, and the process's last."""
+    model = redfuser.compile(near, (torch.randn(3, 60),), target="cpu")
+    known = fixed(model.parts())
+    assert [t.dtype for places in known.values() for t in places.values()] == [torch.int64]
+    assert [(verdict, why) for _, verdict, why in trial.all_of(model, "cpu")] == [("right", "")]
+    ((name, spec),) = model.kernels.items()
+    unfused = trial.function(str(model.reference_of(name)))
+    kernel = launcher(spec)
+    kernel.prepare(CPU)
+    found = trial.outcome(spec, kernel.tolerant, unfused, CPU)
+    assert found.verdict == "not tried" and "IndexError: places" in found.why, found
+
+
+@pytest.mark.parametrize("read", [lambda t, i: t[i], lambda t, i: t[:, i], lambda t, i: t.gather(0, i[:, None]),
+                                  lambda t, i: t.index_select(1, i), lambda t, i: torch.nn.functional.embedding(i, t)])
+def test_places_outside_are_refused_before_a_device_sees_them(read: Callable[..., torch.Tensor]) -> None:
+    t = torch.randn(5, 5)
+    with Bounded():
+        assert read(t, torch.tensor([0, 4])).numel()
+        for wrong in (5, -6):
+            with pytest.raises(IndexError, match="places"):
+                read(t, torch.tensor([0, wrong]))

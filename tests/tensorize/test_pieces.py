@@ -97,6 +97,16 @@ def test_infinities_stay_infinities(where: str, number: float) -> None:
     hold(cascade, given, tiles(cascade))
 
 
+@pytest.mark.parametrize("q, k, where", [("f32", "bf16", "k"), ("f16", "bf16", "k"), ("bf16", "f32", "q"), ("bf16", "f16", "q")])
+def test_infinities_of_an_operand_in_one_piece(q: str, k: str, where: str) -> None:
+    """They do not meet the other operand's rests: a score of -inf is a weight of 0, not NaN."""
+    for number in (np.inf, -np.inf):
+        cascade = parse_cascade(MIXED.format(q=q, k=k, v="bf16"))
+        given = values(cascade)
+        given[where][5, 3] = number
+        hold(cascade, given, tiles(cascade))
+
+
 def test_every_product_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without any one of the six, digits are lost that float32 has."""
     cascade = attention(["scale"], "f32")

@@ -25,13 +25,17 @@ class BaseTwo:
     One rounding of the factor, relative, in the place of two. The rounding is of the argument, so it grows with it: an
     exponential of data, which nothing bounds, stays what it is, and so does one of a row that is a float32 result by
     itself, or a factor of one (the least probability of a row, 90 below the greatest: 5e-6 of it). In a sum the greatest
-    term's argument is near 0."""
+    term's argument is near 0, unless what was taken is the logarithm of a sum (log n of n equal elements, 3 units of 1025):
+    where results are float32, such an exponential stays too."""
 
     def __call__(self, kernel: Kernel, at: Setting) -> Kernel:
         facts = learn(kernel, at)
-        alone = _alone(kernel, facts)
-        return each_value(kernel, lambda e: simplify(exponentials(
-            e, lambda x: x in alone or (_data(facts, x) and not _bounded(facts, x)))))
+        alone, logs = _alone(kernel, facts), _logarithms(kernel, facts)
+
+        def kept(x: Expr) -> bool:
+            return x in alone or (logs is not None and _holds_log(x, logs)) or (_data(facts, x) and not _bounded(facts, x))
+
+        return each_value(kernel, lambda e: simplify(exponentials(e, kept)))
 
 
 def _alone(kernel: Kernel, facts: Facts) -> set[Expr]:
@@ -49,6 +53,29 @@ def _alone(kernel: Kernel, facts: Facts) -> set[Expr]:
             case Op(name="mul" | "div" | "neg" | "min" | "max", args=args) | Op(name="select", args=(_, *args)):
                 ahead.extend(args)
     return found
+
+
+def _logarithms(kernel: Kernel, facts: Facts) -> set[str] | None:
+    """Values of the row that are logarithms, or sums with one; None in a kernel whose results are not float32."""
+    blocks = kernel.body + kernel.tail
+    if {b.dtype for b in blocks if b.name in facts.at.written} != {"f32"}:
+        return None
+    found: set[str] = set()
+    for b in blocks:
+        if is_value(b) and facts.per_row(Ref(b.name, b.dtype)) and _holds_log(b.exprs[0], found):
+            found.add(b.name)
+    return found
+
+
+def _holds_log(e: Expr, logs: set[str]) -> bool:
+    match e:
+        case Ref(name=n):
+            return n in logs
+        case Op(name="log" | "log2"):
+            return True
+        case Op(name="neg" | "add" | "sub" | "mul", args=args):
+            return any(_holds_log(x, logs) for x in args)
+    return False
 
 
 def _data(facts: Facts, e: Expr) -> bool:

@@ -59,7 +59,7 @@ class MaskTail:
                 masked = fold(Op("select", (inside, facts.lets[e.name], neutral), e.dtype))
                 kernel = replace(kernel, body=tuple(replace(x, exprs=(masked,)) if is_value(x) and x.name == e.name else x
                                                     for x in kernel.body))
-                facts = learn(kernel, at)
+                facts, k = learn(kernel, at), 0  # those before may have counted on what its padding was
             else:
                 name = fresh(f"{b.name}_term", taken)
                 level = facts.level(e) | (at.row if facts.one_for_all_rows(e) else frozenset())
@@ -87,12 +87,12 @@ class _Padding:
                 return "zero" if zero_filled(indices, map(int, shape), roles.segment or "", roles.extents) else ""
             case Ref(name=n) if n in self.facts.lets:
                 return self(self.facts.lets[n])
-            case Cast(arg=x) | Op(name="abs", args=(x,)):
+            case Cast(arg=x):
                 return self(x)
             case Op(name="select", args=(c, x, y)):
                 first = "zero" if self.inside in conjuncts(c) else self(x)
                 return self(y) if self.inside in conjuncts(c) or first == self(y) else ""
-            case Op(name="neg", args=(x,)):
+            case Op(name="neg" | "abs", args=(x,)):
                 return {"lowest": ""}.get(found := self(x), found)
             case Op(name="exp" | "exp2", args=(x,)):
                 return {"lowest": "zero", "zero": "finite"}.get(self(x), "")
