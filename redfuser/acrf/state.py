@@ -68,6 +68,10 @@ class Condition:
     detail: str = ""
 
 
+UNREAD = " is read by nothing"
+"""Behind the name of a reduction, the text of the condition under which a fused form may leave it out."""
+
+
 @dataclass(frozen=True, slots=True)
 class Certificate:
     """Why a fusion is right, as data. ``decomposition`` prints F = sum_k G_k (x) H_k per reduction; ``choices`` says what

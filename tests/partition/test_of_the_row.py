@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import redfuser
 from redfuser import pipeline
@@ -72,6 +73,14 @@ def test_a_gpu_holds_what_fits_and_refuses_as_before_what_does_not() -> None:
     assert [c.reason.code for c in long.refused if c.reason] == ["RF201"]
     fused = fuse(parse_cascade(DEVIATION), row="held")
     assert isinstance(fused, Fused) and holds(fused, "cpu") and holds(fused, "sm_90a")
+
+
+def test_a_place_of_what_is_normalised_needs_no_deviation() -> None:
+    """What argmax ranks is only scaled by it: of a row that is held it is not reduced, and one kernel is left."""
+    for of in (lambda x: F.layer_norm(x, (x.shape[-1],)).argmax(-1),
+               lambda x: (x * (x.std(dim=-1, keepdim=True) + 1)).argmin(-1)):
+        report = redfuser.explain(of, (torch.randn(5, 1025),), target="sm_90a")
+        assert [c.strategy for c in report.fused] == ["resident"] and not report.refused
 
 
 def concentration(x: torch.Tensor) -> torch.Tensor:

@@ -22,8 +22,8 @@ from redfuser.acrf.check.labelled import Labelled
 from redfuser.acrf.check.machine import Machine
 from redfuser.acrf.check.samples import Sample
 from redfuser.acrf.check.unrounded import without_steps
-from redfuser.acrf.expr import Const, Expr, Op
-from redfuser.acrf.state import Condition, Fused
+from redfuser.acrf.expr import Const, Expr, Op, refs_of
+from redfuser.acrf.state import UNREAD, Condition, Fused
 from redfuser.acrf.text import parse_expr
 from redfuser.errors import InputError
 
@@ -120,6 +120,8 @@ class Claims:
         if " is not observed where " in c.text:
             name = c.text.split(" ")[0]
             return "is not kept: it is an output" if name in self.fused.cascade.outputs else ""
+        if c.text.endswith(UNREAD):
+            return self._left_out(c.text.removesuffix(UNREAD))
         if c.text.startswith("the sign of "):  # claims nothing
             return ""
         found = _COMPARED.fullmatch(c.text.replace("<= c * ", f"<= {SOME:.1f} * ").removesuffix(" for a constant c")
@@ -133,6 +135,15 @@ class Claims:
             x, y = y, x
         holds = np.asarray(x >= y, np.bool_) | np.asarray(x != x, np.bool_) | np.asarray(y != y, np.bool_)
         return "" if np.all(holds | self.near(*np.broadcast_arrays(x, y))) else f"does not hold ({self.fused.cascade.name})"
+
+    def _left_out(self, name: str) -> str:
+        f = self.fused
+        if self._reduced(name) is None:
+            return "is about no reduction of the program"
+        made = {n for s in (*f.producers, *f.state.accumulators, *f.state.finalize, *f.post) for n in s.names}
+        read = {n for e in (*(s.expr for s in (*f.producers, *f.state.finalize, *f.post)),
+                            *(e for a in f.state.accumulators for e in (a.contribution, *a.rebase))) for n in refs_of(e)}
+        return "does not hold" if name in {*f.cascade.outputs, *made, *read} else ""
 
     def _agree(self, a: Labelled, b: Labelled) -> bool:
         """Equal wherever both are finite: ``exp(x - p) * exp(p - m)`` says nothing where the peak p of a masked row is -inf."""

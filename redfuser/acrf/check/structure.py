@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.expr import FLOATS, Expr, Index, Ref, refs_of, walk
-from redfuser.acrf.state import Accumulator, Fused
+from redfuser.acrf.state import UNREAD, Accumulator, Fused
 
 _NARROW = frozenset({"f16", "bf16", "e4m3", "e5m2"})
 
@@ -45,9 +45,10 @@ def _violations(fused: Fused) -> Iterator[str]:
     for name in cascade.outputs:
         if name not in results and name not in axes:
             yield f"structure: the output {name} is nowhere computed"
-    for r in cascade.stmts:
+    left_out = {c.text.removesuffix(UNREAD) for c in fused.certificate.conditions if c.text.endswith(UNREAD)}
+    for r in cascade.stmts:  # what is left out is no output and, since it is known to nothing above, read by nothing
         if isinstance(r, Reduce) and r.over == raxis:
-            yield from (f"structure: the reduction {n} is nowhere computed" for n in r.names if n not in results)
+            yield from (f"structure: the reduction {n} is nowhere computed" for n in r.names if n not in {*results, *left_out})
 
 
 def _shape(a: Accumulator) -> Iterator[str]:

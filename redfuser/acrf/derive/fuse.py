@@ -10,12 +10,13 @@ from redfuser.acrf.cascade import Cascade, Let, Provenance, Reduce, Stmt
 from redfuser.acrf.derive.centred import of_parts
 from redfuser.acrf.derive.derivation import Row
 from redfuser.acrf.derive.deriver import Deriver
+from redfuser.acrf.derive.unread import leave_out
 from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Op, Ref, refs_of, walk
 from redfuser.acrf.facts.classify import Outline, Scope, live, outline, rename, separate_axes
 from redfuser.acrf.state import Accumulator, Certificate, Condition, Fused, NotFusable, Refuse, State, defect
 from redfuser.errors import InputError
 
-VERSION = "6"
+VERSION = "7"
 """Part of every memo key and certificate: raised whenever a derivation may come out differently."""
 
 _MEMO: OrderedDict[str, Fused | NotFusable] = OrderedDict()
@@ -131,6 +132,7 @@ def check_form(cascade: Cascade) -> None:
 
 def _assemble(cascade: Cascade, plain: Cascade, o: Outline, d: Deriver, casts: str, key: str) -> Fused:
     post = _post(plain, o, d)
+    leave_out(d, cascade, post)
     finalize: list[Let] = []
     exposed = {e.name: e for e in d.exposed}
     reductions = {n: r for r in o.reductions for n in r.names}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from redfuser.acrf.derive.decomposition import Decomposition, Term, spell
-from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Const, Expr, Op, map_children, op
+from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Const, Expr, Op, map_children, op, refs_of, walk
 from redfuser.acrf.facts.algebra import MONOTONE
 from redfuser.acrf.facts.normal import product
 from redfuser.acrf.state import Condition, Refuse
@@ -167,7 +167,17 @@ def _scaled(d: Decomposition, e: Op, inner: Monotonic, h: Expr, step: Expr) -> M
         d.conditions.append(Condition(f"the sign of {h} is unknown", "table", "both extrema are kept"))
         if not (inner.shape.convex and inner.shape.concave):
             return _refuse(e, f"the sign of {h} is unknown")
-    return _step(inner, step, direction, interval.nonzero or direction != 0)
+    divides = isinstance(step, Op) and step.name == "div"  # by 0 it leaves nothing finite to be told apart
+    return _step(inner, step, direction, interval.nonzero or (direction != 0 and (divides or _vanishes(d, h, inner.inner))))
+
+
+def _vanishes(d: Decomposition, h: Expr, x: Expr) -> bool:
+    """Proved: where ``h``, which is never negative, or its negation is 0, every element ``x`` of the row is the same. It bounds
+    them, or what they are less some number of the row (a deviation from the mean)."""
+    read = refs_of(d.scope.resolve(h)) & d.ranges.reductions.keys()
+    about = [g for n in read for g in walk(d.ranges.reductions[n].expr) if isinstance(g, Op) and g.name == "sub"
+             and x in g.args and any(d.scope.kind(a) in ("C", "D") for a in g.args)]
+    return any(d.ranges.dominates(h, y, loosely=True) for g in (x, *about) for y in (g, Op("mul", (g, g), g.dtype)))
 
 
 def _affine(d: Decomposition, e: Op) -> Monotonic:

@@ -185,9 +185,9 @@ def _payload(work: Derivation, r: Reduce, d: Decomposition, cases: list[Case]) -
     m = monotonic(d, leaf)
     if not m.shape.strict or not m.shape.direction:
         raise Refuse("RF209", f"{leaf} is strictly monotone in the data",
-                     "elements with equal images tie, and ties go to the lowest index" if m.shape.direction
-                     else "the direction of the map depends on the sign of a result", "reduce the data first and map "
-                     "the chosen elements")
+                     "elements with equal images (all of them, where a factor is 0) tie, and ties go to the lowest index"
+                     if m.shape.direction else "the direction of the map depends on the sign of a result",
+                     "reduce the data first and map the chosen elements")
     inner, falling = m.inner, m.shape.direction < 0
     if falling:
         inner = Op("neg", (m.inner,), m.inner.dtype)
