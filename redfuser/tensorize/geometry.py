@@ -21,7 +21,7 @@ from redfuser.tensorize.indexing import View, view
 from redfuser.tensorize.ir.nodes import Exact
 from redfuser.tensorize.ir.parts import Param, Policy
 from redfuser.tensorize.masks import Analysis, Rows
-from redfuser.tensorize.precision import chooses_among_few, divides_by_hidden, stores_exponentials
+from redfuser.tensorize.precision import chooses_among_few, divides_by_hidden, stores_exponentials, stores_single
 from redfuser.tensorize.rewrite import Setting, Watcher, arrange, rewritten
 from redfuser.tensorize.rewrite.facts import Facts, before_end, learn
 from redfuser.tensorize.rewrite.unit_interval import unit_values
@@ -212,10 +212,11 @@ def begin(program: Program, kernel: Kernel, config: TileConfig, target: Target, 
     if inside is None and n is not None and walked(arranged.kernel, roles.extents, sizes, n) != roles.extents[n]:
         inside = before_end(n, roles.extents[n])
     cascade = program.fused.cascade
-    as_written = chooses_among_few(cascade) or divides_by_hidden(cascade)
+    hidden = divides_by_hidden(cascade)
+    as_written, natural = chooses_among_few(cascade) or hidden, hidden and stores_single(cascade)
     exact: Exact = "all" if as_written else "small" if stores_exponentials(cascade) else ""
     reduced = frozenset(t.name for t in program.workspaces)
-    at = Setting(roles, frozenset(arranged.stores), inside, resident, as_written, reduced)
+    at = Setting(roles, frozenset(arranged.stores), inside, resident, as_written, natural, reduced)
     done = rewritten(arranged.kernel, at, watch)
     facts = learn(done, at)
     declared = {t.name: t for t in (*done.reads, *done.writes)}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from redfuser.acrf.cascade import Cascade, Let, Reduce
-from redfuser.acrf.expr import FLOATS, Cast, Expr, Op, Ref, walk
+from redfuser.acrf.cascade import Cascade, Let, Reduce, stmt_dtype
+from redfuser.acrf.expr import FLOATS, Cast, Expr, Op, Ref, refs_of, walk
 from redfuser.acrf.state import Fused
 from redfuser.dtypes import UNIT
 
@@ -83,10 +83,19 @@ def divides_by_hidden(cascade: Cascade) -> bool:
     def inside(e: Expr) -> bool:
         return any(whole(x) or (isinstance(x, Ref) and x.name in lets and inside(lets[x.name])) for x in walk(e))
 
+    def reads(e: Expr) -> set[str]:
+        found: set[str] = set()
+        todo = [e]
+        while todo:
+            new = refs_of(todo.pop()) - found
+            found |= new
+            todo += [lets[n] for n in new if n in lets]
+        return found
+
     sums = {s.name for s in cascade.stmts if isinstance(s, Reduce) and s.reducer.kind == "sum"
             and not whole(s.expr) and inside(s.expr)}
     below = [x.args[-1] for s in cascade.stmts for x in walk(s.expr) if isinstance(x, Op) and x.name in _STEEP_AT_ZERO]
-    return any(isinstance(x, Ref) and x.name in sums for e in below for x in walk(e))
+    return bool(sums) and any(not sums.isdisjoint(reads(e)) for e in below)
 
 
 def stores_exponentials(cascade: Cascade) -> bool:
@@ -99,6 +108,11 @@ def stores_exponentials(cascade: Cascade) -> bool:
                    or (isinstance(x, Ref) and x.name in lets and inside(lets[x.name])) for x in walk(e))
 
     return any(o in lets and lets[o].dtype in ("f32", "bf16") and inside(lets[o]) for o in cascade.outputs)
+
+
+def stores_single(cascade: Cascade) -> bool:
+    """Has a result the digits of float32?"""
+    return any(stmt_dtype(cascade.stmt(o), o) == "f32" for o in cascade.outputs)
 
 
 _STEEP_AT_ZERO = ("div", "log", "log2", "rsqrt")

@@ -8,16 +8,20 @@ import pytest
 
 from redfuser.acrf import NotFusable, fuse, parse_cascade
 from redfuser.acrf.cascade import Cascade
+from redfuser.acrf.check.domains import NUMPY
 from redfuser.acrf.check.faint import Rows, sort
 from redfuser.acrf.check.moved import check_roundings
 from redfuser.acrf.derive import casts, total
 from redfuser.acrf.state import Fused
+from redfuser.chain import draws as chain_draws
 from redfuser.chain import tiles, twin
 from redfuser.chain.draws import draws, facts, inputs
 from redfuser.chain.samples import cases
+from redfuser.chain.truth import PROGRAM, Wide, evaluate
 from redfuser.strategies import realise
 from redfuser.target import target
-from redfuser.tensorize import TileConfig, tensorize
+from redfuser.tensorize import TileConfig, geometry, tensorize
+from redfuser.tensorize.ir import interpret
 
 H200 = target("sm_90a")
 CONFIG = TileConfig(64, 64, 128, 1)
@@ -107,10 +111,72 @@ def test_the_checker_sees_a_rounding_that_moved_there(weights: str, monkeypatch:
     assert list(check_roundings(low)) == []
 
 
-def test_a_divisor_with_a_least_value_leaves_weights_as_they_are() -> None:
-    for divisor, times in (("t", 65536.0), ("max(t, 0.000001)", None)):
-        f = fused(text("bf16", CAUSAL, False, "least", divisor))
-        assert ("65536.0" in " ".join(map(str, f.exprs()))) == (times is not None)
+DIVISORS = ["t + exp(-m)", "max(t, exp(-m))", "t * 2.0 + exp(-m)", "t + 1e-38", "t + 1e-30", "t + 0.000001", "max(t, 0.000001)", "sqrt(t)"]
+
+
+def masked(dtype: str, divisor: str, name: str = "masked") -> str:
+    """Weights that a mask multiplies behind their exponential, over what may be more than their sum, as float32."""
+    return f"""cascade {name}(s: {dtype}[2, 65, 200], v: {dtype}[2, 200, 64], k: bool[2, 200]) over l
+  m[b, i] = max[l] f32(s[b, i, l])
+  w[b, i, l] = exp(f32(s[b, i, l]) - m) * f32(k[b, l])
+  t[b, i] = sum[l] w
+  z[b, i] = {divisor}
+  o[b, i, e] = sum[l] w / z * f32(v[b, l, e])
+  return o
+"""
+
+
+def raises(source: str) -> bool:
+    f = fused(source)
+    assert any("raised by 2^16" in c for c in f.certificate.choices) == ("65536.0" in " ".join(map(str, f.exprs())))
+    return any("raised by 2^16" in c for c in f.certificate.choices)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+@pytest.mark.parametrize("divisor", DIVISORS)
+def test_what_divides_may_be_more_than_the_sum(dtype: str, divisor: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A softmax off by one whose mask is behind the exponential was 0 for .25, one with a least divisor 0 for 4e-29."""
+    assert violations(fused(masked(dtype, divisor, "raised"))) == []
+    monkeypatch.setattr(total, "raised", lambda d, t: (t, None))
+    assert any("error" in v for v in violations(fused(masked(dtype, divisor, "low"))))
+
+
+def test_a_divisor_of_at_least_one_leaves_weights_as_they_are() -> None:
+    assert raises(text("bf16", CAUSAL, False, "bare")) and raises(text("bf16", CAUSAL, False, "least", "max(t, 0.000001)"))
+    for divisor in ("max(t, 1.0)", "(t + 1.0)"):
+        assert not raises(text("bf16", CAUSAL, False, "one", divisor)), divisor
+    assert not raises(text("bf16", "exp(p - m)", False, "whole", "(t + 0.000001)"))
+
+
+@pytest.mark.parametrize("divisor", ["t + exp(-m)", "max(t, exp(-m))"])
+def test_a_large_divisor_is_not_raised_beyond_float32(divisor: str) -> None:
+    """Of scores near -80 it is 1e35, and the results 1e-33: normal numbers."""
+    f = fused(masked("bf16", divisor))
+    program = realise(f, "single")
+    tiled = tensorize(program, CONFIG, H200)
+    rng = np.random.default_rng(0)
+    for at in (-85.0, -80.0, -70.0, 0.0, 85.0):
+        given = {"s": (rng.standard_normal((2, 65, 200)) * 0.5 + at).astype(NUMPY["bf16"]),
+                 "v": rng.standard_normal((2, 200, 64)).astype(NUMPY["bf16"]), "k": rng.random((2, 200)) > 0.3}
+        got = interpret.run(tiled, tiles.arguments(program, tiled, given))["o"]
+        exact, own = (evaluate(f.cascade, given, how).outputs()["o"] for how in (Wide(), PROGRAM))
+        assert np.abs(got - exact).max() <= 2 * np.abs(own - exact).max() + 2.0**-126, at
+
+
+@pytest.mark.parametrize("divisor", ["t", "t + 0.000001"])
+def test_exponentials_that_float32_results_may_be_made_of_keep_their_base(divisor: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The change of base cost 60 * 2^-24 of weights 60 below a largest that is hidden, and nothing else was left."""
+    monkeypatch.setattr(chain_draws, "GAPS", {"f32": (60.0, 80.0, 86.0), "f16": (12.0, 15.0)})
+    f = fused(masked("f16", divisor))
+    assert violations(f) == []
+    monkeypatch.setattr(geometry, "stores_single", lambda cascade: False)
+    assert any("error" in v for v in violations(f))
+
+
+def test_a_rounding_at_the_running_results_is_refused_where_two_vanish() -> None:
+    """NaN where no exponential was left of either."""
+    refused = fuse(parse_cascade(text("bf16", SIZED, True, "both", "(t + exp(-m))")), "preserve")
+    assert isinstance(refused, NotFusable) and refused.code == "RF205" and "running results" in refused.why
 
 
 def test_a_maximum_that_is_guarded_by_hand_is_one_of_what_is_seen() -> None:

@@ -11,7 +11,7 @@ from fractions import Fraction
 
 from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.derive.bounding import in_range, in_units, own_peak, within_data
-from redfuser.acrf.derive.bounds import follows_maximum, may_be_undefined, only_counted
+from redfuser.acrf.derive.bounds import divisor, follows_maximum, may_be_undefined, only_counted
 from redfuser.acrf.derive.centred import about_the_mean, of_one_mean
 from redfuser.acrf.derive.decomposition import Decomposition, Part, Term, where
 from redfuser.acrf.derive.derivation import (
@@ -23,7 +23,7 @@ from redfuser.acrf.derive.derivation import (
     own_name,
     spell_decomposition,
 )
-from redfuser.acrf.derive.faint import by, raised, refuse_rounded
+from redfuser.acrf.derive.faint import raised, refuse_rounded, with_it
 from redfuser.acrf.derive.family import residuals, sum_up, translated
 from redfuser.acrf.derive.indicator import moving
 from redfuser.acrf.derive.members import members, where_counted
@@ -52,10 +52,13 @@ def derive_sum(work: Derivation, r: Reduce) -> None:
         weights = [p for p in t.of("scaled") if not p.vanishes]
         empty = bool(weights) and all(follows_maximum(d, p, t.conds) for p in weights)
         refuse_rounded(d, t)
-        t, faint = raised(d, t) if empty else (t, None)
-        main, root, mine = _term_accumulators(work, r, t, name, dtype, single=len(terms) == 1, vanishes=empty)
         results = [(p.base, p.power) for p in t.of("d")]
-        scaled = [(by(p.base) if p is faint else p.base, p.power) for p in t.of("d")]
+        higher, faint = raised(d, t) if empty else (t, None)
+        if faint is not None and (faint.base, faint.power) not in in_quotients(work, results, dtype):
+            faint = None  # it divides what is no more than itself
+        t = t if faint is None else higher
+        main, root, mine = _term_accumulators(work, r, t, name, dtype, single=len(terms) == 1, vanishes=empty)
+        scaled = [x for p in t.of("d") for x in (with_it(d, p) if p is faint else [(p.base, p.power)])]
         resolved = [(of_one_mean(work, t, work.scope.resolve(b)), q) for b, q in in_quotients(work, scaled, dtype)]
         if any(refs_of(b) & (work.scope.late | work.late.keys()) for b, _ in resolved):
             if len(terms) > 1:
@@ -78,8 +81,8 @@ def derive_sum(work: Derivation, r: Reduce) -> None:
         vanishes = vanishes and bool(mine) and empty
         covered = covered and (not mine or (zero_over_zero and empty and all(_of_nothing(work, g, mine) for g in mine)))
         if faint is not None:
-            work.choices.append(f"{r.name}: weights and {factor_text(faint.base, F1)} raised by 2^16: of a row nothing "
-                                "may be left but subnormal ones")
+            work.choices.append(f"{r.name}: weights and {factor_text(divisor(faint).base, F1)} raised by 2^16: of a row "
+                                "nothing may be left but subnormal ones")
         for p in t.of("d"):
             work.choices.append(f"{r.name}: {factor_text(p.base, p.power)} deferred: it bounds nothing, so it is "
                                 "applied once, in finalize")

@@ -26,7 +26,9 @@ class BaseTwo:
     exponential of data, which nothing bounds, stays what it is, and so does one of a row that is a float32 result by
     itself, or a factor of one (the least probability of a row, 90 below the greatest: 5e-6 of it). In a sum the greatest
     term's argument is near 0, unless what was taken is the logarithm of a sum (log n of n equal elements, 3 units of 1025):
-    where results are float32, such an exponential stays too."""
+    where results are float32, such an exponential stays too. Or unless that term is hidden and what is left of the sum is made
+    large again: no exponential of such a program that has float32 results changes its base
+    (:attr:`~redfuser.tensorize.rewrite.facts.Setting.natural`)."""
 
     def __call__(self, kernel: Kernel, at: Setting) -> Kernel:
         facts = learn(kernel, at)
@@ -35,7 +37,7 @@ class BaseTwo:
         def kept(x: Expr) -> bool:
             return x in alone or (logs is not None and _holds_log(x, logs)) or (_data(facts, x) and not _bounded(facts, x))
 
-        return each_value(kernel, lambda e: simplify(exponentials(e, kept)))
+        return each_value(kernel, lambda e: simplify(exponentials(e, kept, at.natural)))
 
 
 def _alone(kernel: Kernel, facts: Facts) -> set[Expr]:
@@ -115,15 +117,17 @@ def _no_less_than_zero(facts: Facts, e: Expr) -> bool:
     return False
 
 
-def exponentials(e: Expr, kept: Callable[[Expr], bool] = lambda x: False) -> Expr:
+def exponentials(e: Expr, kept: Callable[[Expr], bool] = lambda x: False, natural: bool = False) -> Expr:
     """``exp(k*x - k*y) --> exp2((x - y) * (k log2 e))``; any other argument is scaled by log2 e as it stands. kept: of which
-    arguments the exponential stays what it is.
+    arguments the exponential stays what it is; natural: the base is kept everywhere, the difference comes first all the same.
 
     The difference always comes first. Scaling both sides folds the factor into one multiply-add per element, and makes
     ``exp(x - max x)`` of the maximum itself ``1 + |x| 2^-24``: another number in every segment, rounded anew wherever a
     weight is stored in half precision, and 2^(2^76) where nothing bounds x. The subtraction is hidden behind the
     exponential, whose unit is eight times slower.
     """
+
+    name, change = ("exp", 1.0) if natural else ("exp2", LOG2E)
 
     def rule(x: Expr) -> Expr:
         if not (isinstance(x, Op) and x.name == "exp" and x.dtype == "f32"):
@@ -134,11 +138,11 @@ def exponentials(e: Expr, kept: Callable[[Expr], bool] = lambda x: False) -> Exp
         terms = linear(arg)
         if len(terms) == 1 and FACTORS[0] <= abs(terms[0][0]) <= FACTORS[1]:
             ((k, a),) = terms
-            return op("exp2", op("mul", a, f32(k * LOG2E)))
+            return op(name, op("mul", a, f32(k * change)))
         if len(terms) == 2:
             (k, a), (j, b) = sorted(terms, key=lambda t: -t[0])
             if k == -j and k <= FACTORS[1]:
-                return op("exp2", op("mul", op("sub", a, b), f32(k * LOG2E)))
-        return op("exp2", op("mul", arg, f32(LOG2E)))
+                return op(name, op("mul", op("sub", a, b), f32(k * change)))
+        return op(name, op("mul", arg, f32(change)))
 
     return rewrite_bottom_up(e, rule)

@@ -22,13 +22,15 @@ class Setting:
     """What is decided before the passes. written: names that are results. inside: what holds of the row's elements and not of
     the padding of its segments, where they have some, which must not count. resident: the row is one segment, so that the old
     state is neutral, rebasing does nothing, and producers stay on chip. exact: quotients and products are rounded where the
-    program rounds them. reduced: tensors in which a kernel before left what it reduced."""
+    program rounds them. natural: exponentials keep their base. reduced: tensors in which a kernel before left what it
+    reduced."""
 
     roles: Roles
     written: frozenset[str]
     inside: Expr | None
     resident: bool
     exact: bool = False
+    natural: bool = False
     reduced: frozenset[str] = frozenset()
 
     @property
