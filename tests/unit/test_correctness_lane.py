@@ -234,6 +234,15 @@ def test_what_a_sanitizer_says(log: str, found: str) -> None:
     assert steady._found([], log, 86).startswith("the process ended with status 86")
 
 
+def test_only_what_is_here_is_watched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A program that stands from an earlier table has no file in the folder."""
+    rows = [{"program": n, "verdict": "right", "schedules": ["relay"]} for n in ("here", "stands")]
+    build.paths(tmp_path, "here")[0].write_bytes(b"")
+    monkeypatch.setattr(run, "sanitized", lambda names, tools, *rest: ((n, t, "") for n in names for t in tools))
+    found = run.watched(rows, tmp_path, tmp_path / "rows.jsonl", 1, print)
+    assert [("sanitized" in r) for r in found] == [True, False]
+
+
 def test_a_crash_and_a_hang_cost_only_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervision, "CHILD", "tests.unit.lane_child")
     names = ["a", "crash 1", "b", "hang", "c", "crash 2"]

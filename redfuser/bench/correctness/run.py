@@ -65,10 +65,10 @@ def run(programs: Sequence[Program], folder: Path, device: str, output: Path, jo
 def watched(rows: list[dict[str, Any]], folder: Path, output: Path, jobs: int,
             tell: Callable[[str], None]) -> list[dict[str, Any]]:
     """The rows, those of programs with roles with what each tool of compute-sanitizer found in one run (``sanitized``; empty:
-    nothing). Those that have been watched before are not watched again."""
+    nothing). Those that have been watched before are not watched again, and what stands from an earlier table is not here."""
     by = {r["program"]: r for r in rows}
     waiting = [n for n, r in by.items() if r["verdict"] == RIGHT and set(r.get("schedules", ())) - {"auto"}
-               and "sanitized" not in r]
+               and "sanitized" not in r and paths(folder, n)[0].exists()]
     found: dict[str, dict[str, str]] = {}
     with output.open("a") as file:
         for name, tool, what in sanitized(waiting, TOOLS, folder, jobs):
