@@ -245,6 +245,7 @@ def counted_max(x: Tensor) -> Tensor:
 
 def programs() -> Iterator[Program]:
     p = partial(made, "measured")
+    yield p("f32 7x1025 effective", effective, d("x", 7, 1025, scale=2.0))
     yield p("f32 7x5000 moments", moments, d("x", 7, 5000, shift=2.0), d("w", 7, 5000, kind="positive"), only=CALM[:4])
     yield p("f32 4x5000 si-sdr", si_sdr, d("x", 4, 5000), d("y", 4, 5000))
     yield p("f32 5x3x33x31 psnr", psnr_r2, d("x", 5, 3, 33, 31), d("y", 5, 3, 33, 31))
@@ -253,7 +254,6 @@ def programs() -> Iterator[Program]:
     yield p("f32 9x1000 means", means, d("x", 9, 1000, scale=2.0))
     yield p("bf16 3x33x1000 perplexity", perplexity, d("x", 3, 33, 1000, dtype="bf16", scale=3.0),
             d("y", 3, 33, dtype="i64", kind="label", high=1000), only=("normal", "outlier"))
-    yield p("f32 7x1025 effective", effective, d("x", 7, 1025, scale=2.0))
     yield p("f32 9x777 best gathered", best_gathered, d("x", 9, 777), d("y", 9, 777))
     yield p("f16 300x65 odd norms", odd_norms, d("x", 300, 65, dtype="f16"))
     yield p("f32 9x1000 drawdown", drawdown, d("x", 9, 1000))
