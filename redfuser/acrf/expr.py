@@ -139,12 +139,14 @@ def op(name: str, *args: Expr) -> Op:
 
 
 def children(e: Expr) -> tuple[Expr, ...]:
-    kind = type(e)  # asked tens of millions of times a model: a class is found faster than what it is derived from
-    if kind is Op:
-        return e.args  # type: ignore[union-attr]
-    if kind is Const or kind is Index:
+    # asked tens of millions of times a model: a class is found faster than what it is derived from
+    if type(e) is Op:
+        return e.args
+    if type(e) is Const or type(e) is Index:
         return ()
-    return (e.arg,) if kind is Cast else e.indices  # type: ignore[union-attr]
+    if type(e) is Load or type(e) is Ref:
+        return e.indices
+    return (e.arg,) if type(e) is Cast else ()
 
 
 def map_children(e: Expr, f: Callable[[Expr], Expr]) -> Expr:
