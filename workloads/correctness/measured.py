@@ -12,10 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from workloads.correctness.mixing import made
-from workloads.correctness.program import Program
-from workloads.correctness.scaled import CALM
-from workloads.correctness.trained import d
+from workloads.correctness.program import CALM, Program, made, of
 
 # -- statistics --------------------------------------------------------------------------------------------------------
 
@@ -245,41 +242,41 @@ def counted_max(x: Tensor) -> Tensor:
 
 def programs() -> Iterator[Program]:
     p = partial(made, "measured")
-    yield p("f32 7x1025 effective", effective, d("x", 7, 1025, scale=2.0))
-    yield p("f32 7x5000 moments", moments, d("x", 7, 5000, shift=2.0), d("w", 7, 5000, kind="positive"), only=CALM[:4])
-    yield p("f32 4x5000 si-sdr", si_sdr, d("x", 4, 5000), d("y", 4, 5000))
-    yield p("f32 5x3x33x31 psnr", psnr_r2, d("x", 5, 3, 33, 31), d("y", 5, 3, 33, 31))
-    yield p("f32 70x300 correlations", corr_matrix, d("x", 70, 300, shift=1.0))
-    yield p("f32 130x33 mahalanobis", mahalanobis, d("x", 130, 33), d("m", 33), d("p", 33, 33, kind="weight"))
-    yield p("f32 9x1000 means", means, d("x", 9, 1000, scale=2.0))
-    yield p("bf16 3x33x1000 perplexity", perplexity, d("x", 3, 33, 1000, dtype="bf16", scale=3.0),
-            d("y", 3, 33, dtype="i64", kind="label", high=1000), only=("normal", "outlier"))
-    yield p("f32 9x777 best gathered", best_gathered, d("x", 9, 777), d("y", 9, 777))
-    yield p("f16 300x65 odd norms", odd_norms, d("x", 300, 65, dtype="f16"))
-    yield p("f32 9x1000 drawdown", drawdown, d("x", 9, 1000))
-    yield p("f32 9x300 discounted", discounted, d("x", 9, 300))
-    yield p("f32 9x1000 welford", welford, d("m1", 9, 1000), d("v1", 9, 1000, kind="positive"), d("m2", 9, 1000),
-            d("v2", 9, 1000, kind="positive"))
-    yield p("f32 9x1000 cauchy", energy_distance, d("x", 9, 1000, shift=1.0))
-    yield p("bf16 130x96x160 bilinear", bilinear, d("x", 130, 96, dtype="bf16"),
-            d("w", 96, 160, dtype="bf16", kind="weight", scale=0.1), d("y", 130, 160, dtype="bf16"))
-    yield p("f32 130x7x300 rbf", rbf, d("x", 130, 7), d("y", 300, 7))
-    yield p("f32 130x24x200 softmin", softmin_dist, d("x", 130, 24), d("y", 200, 24))
-    yield p("f32 70x33x90 cosine lse", cosine_lse, d("x", 70, 33), d("y", 90, 33))
-    yield p("f32 200x5x20 soft k-means", soft_kmeans, d("x", 200, 5), d("c", 20, 5))
-    yield p("f32 3x4x5x6x33 five", five, d("x", 3, 4, 5, 6, 33))
-    yield p("f32 33x70 whole softmax", whole_softmax, d("x", 33, 70, scale=3.0))
-    yield p("f32 5000 one dimension", one_d, d("x", 5000))
-    yield p("f32 77x50 crossed", crossed, d("x", 77, 50), d("y", 1, 33))
-    yield p("f32 9x333 in place", in_place, d("x", 9, 333, scale=2.0))
-    yield p("f32 9x777 counted", counted, d("y", 9, 777, dtype="i64", kind="label", high=5), d("x", 9, 777))
-    yield p("f16 9x1000 strided", strided, d("x", 9, 1000, dtype="f16"))
-    yield p("f32 65x300 scaled and soft", scaled_and_soft, d("x", 65, 300))
-    yield p("bf16 5x1025 scaled and soft", scaled_and_soft, d("x", 5, 1025, dtype="bf16"))
-    yield p("f32 64x33 flatness", flatness, d("x", 64, 33), d("y", 64, 33))
-    yield p("f16 7x1000 flatness", flatness, d("x", 7, 1000, dtype="f16"), d("y", 7, 1000, dtype="f16"))
-    yield p("f32 4x5000 product share", product_share, d("x", 4, 5000), d("y", 4, 5000), only=("normal", "outlier"))
-    yield p("f32 7x1000 outliers", outliers, d("x", 7, 1000), only=("normal", "outlier"))
-    yield p("bf16 9x96 outliers", outliers, d("x", 9, 96, dtype="bf16"), only=("normal", "outlier"))
-    yield p("f32 9x777 confident", confident, d("x", 9, 777), only=("normal", "outlier"))
-    yield p("f32 9x777 counted maximum", counted_max, d("x", 9, 777), only=("normal", "outlier"))
+    yield p("f32 7x1025 effective", effective, of("x", 7, 1025, scale=2.0))
+    yield p("f32 7x5000 moments", moments, of("x", 7, 5000, shift=2.0), of("w", 7, 5000, kind="positive"), only=CALM[:4])
+    yield p("f32 4x5000 si-sdr", si_sdr, of("x", 4, 5000), of("y", 4, 5000))
+    yield p("f32 5x3x33x31 psnr", psnr_r2, of("x", 5, 3, 33, 31), of("y", 5, 3, 33, 31))
+    yield p("f32 70x300 correlations", corr_matrix, of("x", 70, 300, shift=1.0))
+    yield p("f32 130x33 mahalanobis", mahalanobis, of("x", 130, 33), of("m", 33), of("p", 33, 33, kind="weight"))
+    yield p("f32 9x1000 means", means, of("x", 9, 1000, scale=2.0))
+    yield p("bf16 3x33x1000 perplexity", perplexity, of("x", 3, 33, 1000, dtype="bf16", scale=3.0),
+            of("y", 3, 33, dtype="i64", kind="label", high=1000), only=("normal", "outlier"))
+    yield p("f32 9x777 best gathered", best_gathered, of("x", 9, 777), of("y", 9, 777))
+    yield p("f16 300x65 odd norms", odd_norms, of("x", 300, 65, dtype="f16"))
+    yield p("f32 9x1000 drawdown", drawdown, of("x", 9, 1000))
+    yield p("f32 9x300 discounted", discounted, of("x", 9, 300))
+    yield p("f32 9x1000 welford", welford, of("m1", 9, 1000), of("v1", 9, 1000, kind="positive"), of("m2", 9, 1000),
+            of("v2", 9, 1000, kind="positive"))
+    yield p("f32 9x1000 cauchy", energy_distance, of("x", 9, 1000, shift=1.0))
+    yield p("bf16 130x96x160 bilinear", bilinear, of("x", 130, 96, dtype="bf16"),
+            of("w", 96, 160, dtype="bf16", kind="weight", scale=0.1), of("y", 130, 160, dtype="bf16"))
+    yield p("f32 130x7x300 rbf", rbf, of("x", 130, 7), of("y", 300, 7))
+    yield p("f32 130x24x200 softmin", softmin_dist, of("x", 130, 24), of("y", 200, 24))
+    yield p("f32 70x33x90 cosine lse", cosine_lse, of("x", 70, 33), of("y", 90, 33))
+    yield p("f32 200x5x20 soft k-means", soft_kmeans, of("x", 200, 5), of("c", 20, 5))
+    yield p("f32 3x4x5x6x33 five", five, of("x", 3, 4, 5, 6, 33))
+    yield p("f32 33x70 whole softmax", whole_softmax, of("x", 33, 70, scale=3.0))
+    yield p("f32 5000 one dimension", one_d, of("x", 5000))
+    yield p("f32 77x50 crossed", crossed, of("x", 77, 50), of("y", 1, 33))
+    yield p("f32 9x333 in place", in_place, of("x", 9, 333, scale=2.0))
+    yield p("f32 9x777 counted", counted, of("y", 9, 777, dtype="i64", kind="label", high=5), of("x", 9, 777))
+    yield p("f16 9x1000 strided", strided, of("x", 9, 1000, dtype="f16"))
+    yield p("f32 65x300 scaled and soft", scaled_and_soft, of("x", 65, 300))
+    yield p("bf16 5x1025 scaled and soft", scaled_and_soft, of("x", 5, 1025, dtype="bf16"))
+    yield p("f32 64x33 flatness", flatness, of("x", 64, 33), of("y", 64, 33))
+    yield p("f16 7x1000 flatness", flatness, of("x", 7, 1000, dtype="f16"), of("y", 7, 1000, dtype="f16"))
+    yield p("f32 4x5000 product share", product_share, of("x", 4, 5000), of("y", 4, 5000), only=("normal", "outlier"))
+    yield p("f32 7x1000 outliers", outliers, of("x", 7, 1000), only=("normal", "outlier"))
+    yield p("bf16 9x96 outliers", outliers, of("x", 9, 96, dtype="bf16"), only=("normal", "outlier"))
+    yield p("f32 9x777 confident", confident, of("x", 9, 777), only=("normal", "outlier"))
+    yield p("f32 9x777 counted maximum", counted_max, of("x", 9, 777), only=("normal", "outlier"))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from workloads.correctness.program import NEG_INF, In, Program
+from workloads.correctness.program import NEG_INF, In, Program, made, qkv
 
 Fn = Callable[..., Any]
 
@@ -211,16 +211,6 @@ def squared_relu_laplace(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tenso
 
 
 # -- the list ----------------------------------------------------------------------------------------------------------
-
-
-def qkv(shape: tuple[int, ...], dtype: str, keys: int = 0) -> tuple[In, In, In]:
-    """[..., n, d], keys and values of another length where one is given."""
-    other = (*shape[:-2], keys or shape[-2], shape[-1])
-    return In("q", shape, dtype), In("k", other, dtype), In("v", other, dtype)
-
-
-def made(family: str, what: str, fn: Fn, *ins: In, only: tuple[str, ...] = ()) -> Program:
-    return Program(family, what, fn, ins, only=only)
 
 
 def programs() -> Iterator[Program]:

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from workloads.correctness.mixing import made, qkv
-from workloads.correctness.program import NEG_INF, In, Program
+from workloads.correctness.program import NEG_INF, In, Program, made, qkv
 
 # -- caches ------------------------------------------------------------------------------------------------------------
 

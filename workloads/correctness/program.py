@@ -18,6 +18,8 @@ DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "e
           "bool": torch.bool, "i64": torch.int64}
 HALVES = ("f16", "bf16")
 NEG_INF = float("-inf")
+CALM = ("normal", "ties", "zeros", "outlier", "spread")
+"""Draws whose results no range ends."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,22 @@ _TINY = {"f16": 1e-6, "bf16": 1e-18, "f32": 1e-18, "e4m3": 2.0**-7}
 _BIG = {"f16": 30.0, "bf16": 1e10, "f32": 1e10, "e4m3": 50.0}
 _HUGE = {"f16": 3e3, "bf16": 1e15, "f32": 1e15, "e4m3": 100.0}
 _DECADES = {"f16": 3, "bf16": 9, "f32": 9, "e4m3": 1}
+
+
+def made(family: str, what: str, fn: Callable[..., Any], *ins: In, only: tuple[str, ...] = ()) -> Program:
+    return Program(family, what, fn, ins, only=only)
+
+
+def of(name: str, *shape: int, dtype: str = "f32", kind: str = "data", scale: float = 1.0, shift: float = 0.0,
+       high: int = 2) -> In:
+    """An input with its shape in a row."""
+    return In(name, shape, dtype, kind, scale, shift, high)
+
+
+def qkv(shape: tuple[int, ...], dtype: str, keys: int = 0) -> tuple[In, In, In]:
+    """[..., n, d], keys and values of another length where one is given."""
+    other = (*shape[:-2], keys or shape[-2], shape[-1])
+    return In("q", shape, dtype), In("k", other, dtype), In("v", other, dtype)
 
 
 def draws(program: Program) -> Iterator[str]:

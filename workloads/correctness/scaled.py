@@ -10,11 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from workloads.correctness.mixing import made
-from workloads.correctness.program import Program
-from workloads.correctness.trained import d
+from workloads.correctness.program import CALM, Program, made, of
 
-CALM = ("normal", "ties", "zeros", "outlier", "spread")
 WIDE = (*CALM, "tiny", "big")
 
 
@@ -159,36 +156,37 @@ def lora(x: Tensor, w: Tensor, a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
 
 def programs() -> Iterator[Program]:
     p = partial(made, "scaled")
-    yield p("f16 2x64x15x17 group", group_affine, d("x", 2, 64, 15, 17, dtype="f16"), d("w", 64, dtype="f16", kind="weight"),
-            d("b", 64, dtype="f16", kind="weight"))
-    yield p("f32 2x7x33x20 instance", instance_affine, d("x", 2, 7, 33, 20), d("w", 7, kind="weight"), d("b", 7, kind="weight"))
-    yield p("bf16 33x1025 gemma", gemma, d("x", 33, 1025, dtype="bf16"), d("w", 1025, dtype="bf16", kind="weight", scale=0.1),
-            d("r", 33, 1025, dtype="bf16"))
-    yield p("f16 33x777 scale norm", scale_norm, d("x", 33, 777, dtype="f16"), d("g", 1, dtype="f16", kind="weight"))
-    yield p("bf16 70x200 norm linear gelu", norm_linear_gelu, d("x", 70, 200, dtype="bf16"),
-            d("w", 160, 200, dtype="bf16", kind="weight", scale=0.07), d("b", 160, dtype="bf16", kind="weight"))
-    yield p("f16 3x50x96 adaln", adaln, d("x", 3, 50, 96, dtype="f16"), d("c", 3, 40, dtype="f16"),
-            d("w", 192, 40, dtype="f16", kind="weight", scale=0.15), d("b", 192, dtype="f16", kind="weight"))
-    yield p("f32 2x33x20x21 pixel", pixel, d("x", 2, 33, 20, 21))
-    yield p("f32 2x9x30x31 frn", frn, d("x", 2, 9, 30, 31), *(d(n, 1, 9, 1, 1, kind="weight") for n in "gbt"))
-    yield p("bf16 2x14x15x72 grn", grn, d("x", 2, 14, 15, 72, dtype="bf16"),
-            *(d(n, 1, 1, 1, 72, dtype="bf16", kind="weight") for n in "gb"))
-    yield p("f32 5x12x13x11 batch", batch_stats, d("x", 5, 12, 13, 11, shift=1.0), d("w", 12, kind="weight"),
-            d("b", 12, kind="weight"))
-    yield p("f32 130x200 power iteration", power_iteration, d("w", 130, 200, kind="weight", scale=0.1), d("u", 130))
-    yield p("f32 33x320 fake 4 bits", fake4, d("x", 33, 320), only=("normal", "outlier"))
-    yield p("bf16 33x640 block of 128", block128, d("x", 33, 640, dtype="bf16"), only=WIDE)
-    yield p("bf16 256x384 block of both", weight_block, d("w", 256, 384, dtype="bf16"), only=WIDE)
-    yield p("bf16 33x320 mx", mx, d("x", 33, 320, dtype="bf16"), only=WIDE)
-    yield p("bf16 130x200 history", history, d("x", 130, 200, dtype="bf16"), d("h", 16, kind="positive"), only=CALM)
-    yield p("f32 2x16x9x11x130 vq", vq, d("x", 2, 16, 9, 11), d("e", 130, 16, kind="weight"))
-    yield p("bf16 70x192x130 smoothquant", smoothquant, d("x", 70, 192, dtype="bf16"), d("w", 130, 192, dtype="bf16"),
+    yield p("f16 2x64x15x17 group", group_affine, of("x", 2, 64, 15, 17, dtype="f16"), of("w", 64, dtype="f16", kind="weight"),
+            of("b", 64, dtype="f16", kind="weight"))
+    yield p("f32 2x7x33x20 instance", instance_affine, of("x", 2, 7, 33, 20), of("w", 7, kind="weight"),
+            of("b", 7, kind="weight"))
+    yield p("bf16 33x1025 gemma", gemma, of("x", 33, 1025, dtype="bf16"), of("w", 1025, dtype="bf16", kind="weight", scale=0.1),
+            of("r", 33, 1025, dtype="bf16"))
+    yield p("f16 33x777 scale norm", scale_norm, of("x", 33, 777, dtype="f16"), of("g", 1, dtype="f16", kind="weight"))
+    yield p("bf16 70x200 norm linear gelu", norm_linear_gelu, of("x", 70, 200, dtype="bf16"),
+            of("w", 160, 200, dtype="bf16", kind="weight", scale=0.07), of("b", 160, dtype="bf16", kind="weight"))
+    yield p("f16 3x50x96 adaln", adaln, of("x", 3, 50, 96, dtype="f16"), of("c", 3, 40, dtype="f16"),
+            of("w", 192, 40, dtype="f16", kind="weight", scale=0.15), of("b", 192, dtype="f16", kind="weight"))
+    yield p("f32 2x33x20x21 pixel", pixel, of("x", 2, 33, 20, 21))
+    yield p("f32 2x9x30x31 frn", frn, of("x", 2, 9, 30, 31), *(of(n, 1, 9, 1, 1, kind="weight") for n in "gbt"))
+    yield p("bf16 2x14x15x72 grn", grn, of("x", 2, 14, 15, 72, dtype="bf16"),
+            *(of(n, 1, 1, 1, 72, dtype="bf16", kind="weight") for n in "gb"))
+    yield p("f32 5x12x13x11 batch", batch_stats, of("x", 5, 12, 13, 11, shift=1.0), of("w", 12, kind="weight"),
+            of("b", 12, kind="weight"))
+    yield p("f32 130x200 power iteration", power_iteration, of("w", 130, 200, kind="weight", scale=0.1), of("u", 130))
+    yield p("f32 33x320 fake 4 bits", fake4, of("x", 33, 320), only=("normal", "outlier"))
+    yield p("bf16 33x640 block of 128", block128, of("x", 33, 640, dtype="bf16"), only=WIDE)
+    yield p("bf16 256x384 block of both", weight_block, of("w", 256, 384, dtype="bf16"), only=WIDE)
+    yield p("bf16 33x320 mx", mx, of("x", 33, 320, dtype="bf16"), only=WIDE)
+    yield p("bf16 130x200 history", history, of("x", 130, 200, dtype="bf16"), of("h", 16, kind="positive"), only=CALM)
+    yield p("f32 2x16x9x11x130 vq", vq, of("x", 2, 16, 9, 11), of("e", 130, 16, kind="weight"))
+    yield p("bf16 70x192x130 smoothquant", smoothquant, of("x", 70, 192, dtype="bf16"), of("w", 130, 192, dtype="bf16"),
             only=("normal", "outlier"))
-    yield p("f16 70x256x96 group dequant", dequant_group, d("x", 70, 256, dtype="f16"),
-            d("q", 96, 256, dtype="i64", kind="label", high=16), d("s", 96, 4, dtype="f16", kind="weight", scale=0.02),
-            d("z", 96, 4, dtype="f16", kind="weight", shift=8.0))
-    yield p("bf16 65x256x96 dynamic", dynamic_gemm, d("x", 65, 256, dtype="bf16"), d("w", 96, 256, dtype="e4m3", kind="weight"),
-            d("ws", 96, kind="weight", scale=0.1), d("b", 96, kind="weight"))
-    yield p("f16 130x96x200 lora", lora, d("x", 130, 96, dtype="f16"), d("w", 200, 96, dtype="f16", kind="weight", scale=0.1),
-            d("a", 8, 96, dtype="f16", kind="weight", scale=0.1), d("b", 200, 8, dtype="f16", kind="weight"),
-            d("bias", 200, dtype="f16", kind="weight"))
+    yield p("f16 70x256x96 group dequant", dequant_group, of("x", 70, 256, dtype="f16"),
+            of("q", 96, 256, dtype="i64", kind="label", high=16), of("s", 96, 4, dtype="f16", kind="weight", scale=0.02),
+            of("z", 96, 4, dtype="f16", kind="weight", shift=8.0))
+    yield p("bf16 65x256x96 dynamic", dynamic_gemm, of("x", 65, 256, dtype="bf16"),
+            of("w", 96, 256, dtype="e4m3", kind="weight"), of("ws", 96, kind="weight", scale=0.1), of("b", 96, kind="weight"))
+    yield p("f16 130x96x200 lora", lora, of("x", 130, 96, dtype="f16"), of("w", 200, 96, dtype="f16", kind="weight", scale=0.1),
+            of("a", 8, 96, dtype="f16", kind="weight", scale=0.1), of("b", 200, 8, dtype="f16", kind="weight"),
+            of("bias", 200, dtype="f16", kind="weight"))

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from workloads.correctness.mixing import made
-from workloads.correctness.program import In, Program
+from workloads.correctness.program import Program, made, of
 
 # -- losses ------------------------------------------------------------------------------------------------------------
 
@@ -211,44 +210,40 @@ def product_keys(q: Tensor, k1: Tensor, k2: Tensor) -> Tensor:
 # -- the list ----------------------------------------------------------------------------------------------------------
 
 
-def d(name: str, *shape: int, dtype: str = "f32", kind: str = "data", scale: float = 1.0, shift: float = 0.0,
-      high: int = 2) -> In:
-    return In(name, shape, dtype, kind, scale, shift, high)
-
-
 def programs() -> Iterator[Program]:
     p = partial(made, "trained")
-    yield p("f32 3x150x20 focal", sigmoid_focal, d("x", 3, 150, 20, scale=2.0),
-            d("y", 3, 150, dtype="i64", kind="label", high=20))
-    yield p("bf16 2x33x1025 lm with z", lm_loss_z, d("x", 2, 33, 1025, dtype="bf16", scale=3.0),
-            d("y", 2, 33, dtype="i64", kind="label", high=1025))
-    yield p("f32 7x333 dpo", dpo, *(d(n, 7, 333, shift=-2.0) for n in ("pc", "pr", "rc", "rr")),
-            d("keep", 7, 333, dtype="bool", kind="keep"))
-    yield p("f32 12x257 grpo", grpo, *(d(n, 12, 257, scale=0.3, shift=-2.0) for n in ("lp", "old", "ref")), d("r", 12),
-            d("keep", 12, 257, dtype="bool", kind="keep"))
-    yield p("f32 65x64 nt-xent", nt_xent, d("a", 65, 64), d("b", 65, 64))
-    yield p("bf16 130x96 supcon", sup_con, d("x", 130, 96, dtype="bf16"), d("y", 130, dtype="i64", kind="label", high=9))
-    yield p("f16 150x80 clip", clip_loss, d("i", 150, 80, dtype="f16"), d("t", 150, 80, dtype="f16"),
-            d("scale", dtype="f16", kind="weight", scale=0.1, shift=2.0), only=("normal", "outlier"))
-    yield p("bf16 150x64 siglip", siglip, d("i", 150, 64, dtype="bf16"), d("t", 150, 64, dtype="bf16"))
-    yield p("f16 140x48 batch hard", batch_hard, d("x", 140, 48, dtype="f16"), d("y", 140, dtype="i64", kind="label", high=12))
-    yield p("f32 3x4x30x41 dice", dice_iou, d("x", 3, 4, 30, 41), d("y", 3, 4, 30, 41))
-    yield p("f32 9x1000 wasserstein", wasserstein, d("x", 9, 1000, scale=2.0), d("y", 9, 1000, scale=2.0))
-    yield p("f32 20x700 crps", crps, d("x", 20, 700), d("y", 700))
-    yield p("f16 77x33 ordinal", ordinal, d("x", 77, 33, dtype="f16"), d("y", 77, dtype="i64", kind="label", high=34))
-    yield p("f16 7x1025 huber", huber_rows, d("x", 7, 1025, dtype="f16"), d("y", 7, 1025, dtype="f16"),
-            d("keep", 7, 1025, dtype="bool", kind="keep"))
-    yield p("f32 33x1000 distill", distill, d("s", 33, 1000, scale=3.0), d("t", 33, 1000, scale=3.0),
-            d("y", 33, dtype="i64", kind="label", high=1000))
-    yield p("bf16 65x96x64 deepseek", deepseek_gate, d("x", 65, 96, dtype="bf16"),
-            d("w", 64, 96, dtype="bf16", kind="weight", scale=0.1), d("bias", 64, kind="weight", scale=0.1),
+    yield p("f32 3x150x20 focal", sigmoid_focal, of("x", 3, 150, 20, scale=2.0),
+            of("y", 3, 150, dtype="i64", kind="label", high=20))
+    yield p("bf16 2x33x1025 lm with z", lm_loss_z, of("x", 2, 33, 1025, dtype="bf16", scale=3.0),
+            of("y", 2, 33, dtype="i64", kind="label", high=1025))
+    yield p("f32 7x333 dpo", dpo, *(of(n, 7, 333, shift=-2.0) for n in ("pc", "pr", "rc", "rr")),
+            of("keep", 7, 333, dtype="bool", kind="keep"))
+    yield p("f32 12x257 grpo", grpo, *(of(n, 12, 257, scale=0.3, shift=-2.0) for n in ("lp", "old", "ref")), of("r", 12),
+            of("keep", 12, 257, dtype="bool", kind="keep"))
+    yield p("f32 65x64 nt-xent", nt_xent, of("a", 65, 64), of("b", 65, 64))
+    yield p("bf16 130x96 supcon", sup_con, of("x", 130, 96, dtype="bf16"), of("y", 130, dtype="i64", kind="label", high=9))
+    yield p("f16 150x80 clip", clip_loss, of("i", 150, 80, dtype="f16"), of("t", 150, 80, dtype="f16"),
+            of("scale", dtype="f16", kind="weight", scale=0.1, shift=2.0), only=("normal", "outlier"))
+    yield p("bf16 150x64 siglip", siglip, of("i", 150, 64, dtype="bf16"), of("t", 150, 64, dtype="bf16"))
+    yield p("f16 140x48 batch hard", batch_hard, of("x", 140, 48, dtype="f16"),
+            of("y", 140, dtype="i64", kind="label", high=12))
+    yield p("f32 3x4x30x41 dice", dice_iou, of("x", 3, 4, 30, 41), of("y", 3, 4, 30, 41))
+    yield p("f32 9x1000 wasserstein", wasserstein, of("x", 9, 1000, scale=2.0), of("y", 9, 1000, scale=2.0))
+    yield p("f32 20x700 crps", crps, of("x", 20, 700), of("y", 700))
+    yield p("f16 77x33 ordinal", ordinal, of("x", 77, 33, dtype="f16"), of("y", 77, dtype="i64", kind="label", high=34))
+    yield p("f16 7x1025 huber", huber_rows, of("x", 7, 1025, dtype="f16"), of("y", 7, 1025, dtype="f16"),
+            of("keep", 7, 1025, dtype="bool", kind="keep"))
+    yield p("f32 33x1000 distill", distill, of("s", 33, 1000, scale=3.0), of("t", 33, 1000, scale=3.0),
+            of("y", 33, dtype="i64", kind="label", high=1000))
+    yield p("bf16 65x96x64 deepseek", deepseek_gate, of("x", 65, 96, dtype="bf16"),
+            of("w", 64, 96, dtype="bf16", kind="weight", scale=0.1), of("bias", 64, kind="weight", scale=0.1),
             only=("normal", "outlier"))
-    yield p("f32 150x8 capacity", capacity, d("x", 150, 8), only=("normal", "outlier"))
-    yield p("f16 150x16 expert choice", expert_choice, d("x", 150, 16, dtype="f16"))
-    yield p("bf16 150x60 balance", mixtral_balance, d("x", 150, 60, dtype="bf16"), only=("normal", "outlier"))
-    yield p("f16 130x64x32 noisy", noisy, d("x", 130, 64, dtype="f16"), d("w", 64, 32, dtype="f16", kind="weight", scale=0.1),
-            d("wn", 64, 32, dtype="f16", kind="weight", scale=0.1), d("e", 130, 32, dtype="f16"))
-    yield p("f32 130x33 sinkhorn", sinkhorn, d("x", 130, 33))
-    yield p("bf16 65x128x100 product keys", product_keys, d("q", 65, 128, dtype="bf16"),
-            d("k1", 100, 64, dtype="bf16", kind="weight"), d("k2", 100, 64, dtype="bf16", kind="weight"),
+    yield p("f32 150x8 capacity", capacity, of("x", 150, 8), only=("normal", "outlier"))
+    yield p("f16 150x16 expert choice", expert_choice, of("x", 150, 16, dtype="f16"))
+    yield p("bf16 150x60 balance", mixtral_balance, of("x", 150, 60, dtype="bf16"), only=("normal", "outlier"))
+    yield p("f16 130x64x32 noisy", noisy, of("x", 130, 64, dtype="f16"), of("w", 64, 32, dtype="f16", kind="weight", scale=0.1),
+            of("wn", 64, 32, dtype="f16", kind="weight", scale=0.1), of("e", 130, 32, dtype="f16"))
+    yield p("f32 130x33 sinkhorn", sinkhorn, of("x", 130, 33))
+    yield p("bf16 65x128x100 product keys", product_keys, of("q", 65, 128, dtype="bf16"),
+            of("k1", 100, 64, dtype="bf16", kind="weight"), of("k2", 100, 64, dtype="bf16", kind="weight"),
             only=("normal", "outlier"))
