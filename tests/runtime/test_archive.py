@@ -470,3 +470,9 @@ def test_kernel_dtypes_are_torchs() -> None:
     from redfuser.runtime.check import TORCH_DTYPE
 
     assert set(TORCH_DTYPE) == artifact.DTYPES
+
+
+def test_a_device_that_failed_before_is_no_damage() -> None:
+    with pytest.raises(ArtifactError, match="RF607") as caught, archive.blaming("x.rf"):
+        raise torch.AcceleratorError("CUDA error: device-side assert triggered")
+    assert "device-side assert" in str(caught.value)
