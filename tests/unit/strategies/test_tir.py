@@ -17,6 +17,7 @@ from redfuser.errors import BuildError, LoweringError
 from redfuser.kernels import produce
 from redfuser.runtime import launcher
 from redfuser.strategies import cpu, realise, tir
+from redfuser.strategies.tir_expr import Texts
 from tests import fused_examples as examples
 from tests.evaluated import run
 
@@ -196,3 +197,12 @@ def test_artifact_loads_without_tvm(tmp_path) -> None:
     path.write_bytes(cpu.build(realise(examples.softmax(3, 40), "single")).binaries[0])
     done = subprocess.run([sys.executable, "-c", LOAD, str(path)], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "loaded", done.stderr
+
+
+def test_an_element_is_named_where_several_are_stored() -> None:
+    """Of ``x, y = y, x`` the second store must not read what the first left."""
+    texts = Texts(lambda axis: f"v_{axis}", lambda r: (f"{r.name}[0]", r.dtype), {}, {}, {})
+    assert texts.bind("y[0]", "float32") == "y[0]" and not texts.lets
+    assert [texts.bind(f"{n}[0]", "float32", before=True) for n in "yxy"] == ["x0", "x1", "x0"]
+    assert texts.lets == ["x0: T.let[T.float32] = y[0]", "x1: T.let[T.float32] = x[0]"]
+    assert texts.bind("(y[0] + 1)", "float32") == texts.bind("(y[0] + 1)", "float32") == "x2"
