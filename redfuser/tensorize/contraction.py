@@ -111,8 +111,8 @@ def _gemm_chunks(work: Builder, b: Block, left: Expr, right: Expr, v: Value, chu
 
 
 def _matrix_operand(work: Builder, e: Expr, axes: tuple[str, ...], apart: bool, other: Expr | None = None) -> Operand:
-    """A matrix operand in shared memory. apart: in pieces, since its own type is not the other operand's. other: that one,
-    where results stay finite though an element of this one is none (a score of -inf is a weight of 0)."""
+    """A matrix operand in shared memory. apart: in pieces, since its own type is not the other operand's. other: that one, if
+    it comes from memory and may have rests."""
     bare = strip_casts(e)
     if work.depth is not None and work.depth.axis in axes:
         bare = _masked_depth(work, bare, work.depth)
@@ -171,8 +171,8 @@ def accumulate_product(work: Builder, b: Block, v: Value) -> None:
     fine = wanted < unit_roundoff("bf16")
     if isinstance(plain, Load):
         apart = plain.dtype != own or (fine and own in EIGHT)
-        a = _matrix_operand(work, weights, work.at.across, apart)
-        w = _matrix_operand(work, right[0], (segment, column), apart)
+        a = _matrix_operand(work, weights, work.at.across, apart, right[0])
+        w = _matrix_operand(work, right[0], (segment, column), apart, weights)
         settled = wanted >= unit_roundoff("f16") and a.dtype not in EIGHT
     else:
         dtype = weight_dtype(work, weights, own) if not alike or own in ("f32", *EIGHT) else own

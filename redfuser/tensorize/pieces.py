@@ -2,7 +2,7 @@
 
     x_piece = bf16(x);  x_rest = bf16(x - f32(x_piece));  x_last = bf16(x - f32(x_piece) - f32(x_rest))
 
-A piece has at most 2^-9 of the one before, so that the products left out are below 2^-27 of the whole. An infinity or a NaN
+A piece has at most 2^-8 of the one before, so that the products left out are below 2^-22 of the whole. An infinity or a NaN
 is in the first piece alone, and only the product of first pieces reads it there: in the others it would make a NaN of an
 infinity (``inf * 0``, ``inf - inf``).
 """
@@ -16,7 +16,7 @@ from redfuser.tensorize.builder import Builder, Operand, Scope, Value
 from redfuser.tensorize.ir.nodes import Assign
 
 COUNT = {"f32": 3, "f16": 2, "bf16": 1, "e4m3": 1, "e5m2": 1}
-"""Pieces of bfloat16 (8 bits) whose sum is a number of the type, to 2^-27."""
+"""Pieces of bfloat16 (8 bits and a sign) whose sum is a number of the type."""
 
 
 def whole(v: Value) -> Operand:

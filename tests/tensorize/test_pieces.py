@@ -107,6 +107,28 @@ def test_infinities_of_an_operand_in_one_piece(q: str, k: str, where: str) -> No
         hold(cascade, given, tiles(cascade))
 
 
+@pytest.mark.parametrize("number", [np.inf, -np.inf])
+@pytest.mark.parametrize("v", ["f16", "bf16", "f32"])
+def test_an_infinite_value_of_weights_in_pieces(v: str, number: float) -> None:
+    """Every piece of a weight has its sign: what is weighed is infinite, not NaN."""
+    cascade = parse_cascade(MIXED.format(q="f16", k="f16", v=v))
+    given = values(cascade)
+    given["v"][5, 3] = number
+    program = tiles(cascade)
+    found = interpret.run(program, given)["o"]
+    assert any("pieces" in r for r in program.roundings) and (found[:, 3] == number).all()
+    assert np.isfinite(np.delete(found, 3, 1)).all()
+
+
+@pytest.mark.parametrize("number", [np.inf, -np.inf])
+def test_an_infinite_value_of_weights_that_are_data(number: float) -> None:
+    cascade = parse_cascade(POOLED.replace("v: f32", "v: bf16").replace("* v[l, e]", "* f32(v[l, e])"))
+    given = values(cascade)
+    given["w"], given["v"][5, 3] = np.abs(given["w"]), number
+    found = interpret.run(tiles(cascade), given)["z"]
+    assert (found[:, 3] == number).all() and np.isfinite(np.delete(found, 3, 1)).all()
+
+
 def test_every_product_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without any one of the six, digits are lost that float32 has."""
     cascade = attention(["scale"], "f32")
