@@ -9,12 +9,13 @@ maps without a Relax op.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from math import prod
 from typing import Any
 
-from redfuser.acrf.cascade import Axis, Let, Reduce, Reducer, Tensor
-from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op
+from redfuser.acrf.cascade import Axis, Let, Reduce, Reducer, Stmt, Tensor
+from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Load, Op, f32, op
 from redfuser.acrf.lift import Lifted
 from redfuser.acrf.lift_expr import Unliftable, short_dtype, static
 from redfuser.partition import calls
@@ -78,23 +79,38 @@ def _arange(call: Any, params: list[Tensor], where: Positions) -> Lifted:
 
 
 def _topk(call: Any, params: list[Tensor], where: Positions) -> Lifted:
-    """values, indices = topk(k) over one axis; the extra axis k stays where the reduced axis was."""
+    """values, indices = topk(k) over one axis; the extra axis k stays where the reduced axis was.
+
+    The smallest are the largest of what is negated. NaN, which torch takes for the largest there too, would be the smallest
+    then: it is ranked as -inf, and the last ranks, as many as there are, are NaN."""
     attrs, x = call.attrs, params[0]
-    if str(attrs.ret_type) != "both" or not bool(attrs.largest):
-        raise Unliftable("topk of the smallest values, or of one result only")
+    if str(attrs.ret_type) != "both":
+        raise Unliftable("topk of one result only")
+    smallest = not bool(attrs.largest)
+    if smallest and x.dtype not in FLOATS:
+        raise Unliftable("topk of the smallest integers")
     k, rank = int(call.attrs.k), len(x.shape)
     at = int(attrs.axis) % rank
     names = [f"a{i}" for i in range(rank)]
     axes = [Axis(n, e) for n, e in zip(names, x.shape, strict=True)] + [Axis("k", k)]
-    kept = (*(n for i, n in enumerate(names) if i != at), "k")
-    row = Load(x.name, tuple(map(Index, names)), x.dtype)
-    red = Reduce(("values", "indices"), kept, Reducer("topk", k), names[at], row, x.dtype)
+    points = tuple(n for i, n in enumerate(names) if i != at)
+    kept = (*points, "k")
+    row: Expr = Load(x.name, tuple(map(Index, names)), x.dtype)
+    nan, least = op("isnan", row), Const(-math.inf, x.dtype)
+    ranked = op("select", nan, least, op("neg", row)) if smallest else row
+    stmts: list[Stmt] = [Reduce(("values", "indices"), kept, Reducer("topk", k), names[at], ranked, x.dtype)]
     place = tuple("k" if i == at else n for i, n in enumerate(names))
     index_dtype = short_dtype(attrs.dtype)
-    load = [Load(n, tuple(map(Index, kept)), d) for n, d in (("values", x.dtype), ("indices", "i64"))]
+    found, index = (Load(n, tuple(map(Index, kept)), d) for n, d in (("values", x.dtype), ("indices", "i64")))
+    value: Expr = found
+    if smallest:
+        stmts.append(Reduce(("nans",), points, Reducer("sum"), names[at], op("select", nan, f32(1.0), f32(0.0)), "f32"))
+        numbers = op("sub", f32(float(x.shape[at])), Load("nans", tuple(map(Index, points)), "f32"))
+        last = op("lt", Cast(Index("k"), "f32"), numbers)
+        value = op("select", last, op("neg", found), Const(math.nan, x.dtype))
     return Lifted((x,), tuple(axes), (
-        red, Let("out0", place, load[0]),
-        Let("out1", place, load[1] if index_dtype == "i64" else Cast(load[1], index_dtype))), ("out0", "out1"))
+        *stmts, Let("out0", place, value),
+        Let("out1", place, index if index_dtype == "i64" else Cast(index, index_dtype))), ("out0", "out1"))
 
 
 def _take(call: Any, params: list[Tensor], where: Positions) -> Lifted:
