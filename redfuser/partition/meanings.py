@@ -3,8 +3,8 @@
 ``arange`` (TVM folds it to a constant array, the index structure is gone), ``where`` (scalar branches would become tensors),
 ``topk`` (an extern call), ``take`` and ``gather_elements`` (positions out of bounds, which torch refuses at the call),
 ``group_norm`` (TVM lowers it through raw moments ``E[x^2] - E[x]^2``, which is neither what torch computes nor stable),
-``batch_norm`` (which updates statistics), ``softplus`` (TVM's is 0 below a float's spacing at 1), and torch calls that are
-maps without a Relax op.
+``batch_norm`` (which updates statistics), ``softplus`` (TVM's is 0 below a float's spacing at 1), ``power`` (TVM warns the user
+of his own exponent), and torch calls that are maps without a Relax op.
 """
 
 from __future__ import annotations
@@ -62,6 +62,14 @@ def _where(call: Any, params: list[Tensor], where: Positions) -> Lifted:
     if c.dtype != "bool":
         c = Op("ne", (c, Const(0, c.dtype)), "bool")
     return Lifted(tuple(params), axes, (Let("out", tuple(names), Op("select", (c, x, y), x.dtype)),), ("out",))
+
+
+def _power(call: Any, params: list[Tensor], where: Positions) -> Lifted:
+    names, axes, shape = result_axes(call)
+    base, exponent = (operand_of(a, params, where, names, shape) for a in call.args)
+    if base.dtype not in FLOATS:
+        raise Unliftable("a power of integers")
+    return Lifted(tuple(params), axes, (Let("out", tuple(names), op("pow", base, exponent)),), ("out",))
 
 
 def _arange(call: Any, params: list[Tensor], where: Positions) -> Lifted:
@@ -282,7 +290,7 @@ def _meant(target: str, call: Any, given: list[Any], params: list[Tensor], where
 
 
 MODELS: dict[str, Callable[[Any, list[Tensor], Positions], Lifted]] = {
-    "relax.where": _where, "relax.arange": _arange, "relax.topk": _topk, "relax.take": _take,
+    "relax.where": _where, "relax.power": _power, "relax.arange": _arange, "relax.topk": _topk, "relax.take": _take,
     "relax.gather_elements": _gather, "relax.index_tensor": _index_tensor, "relax.nn.group_norm": _group_norm,
     "relax.nn.batch_norm": _batch_norm, "relax.nn.softplus": _softplus, "relax.call_dps_packed": _torch_call,
     **{name: _function for name in calls.MEANINGS if name.startswith("relax.")}}

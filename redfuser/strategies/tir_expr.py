@@ -26,8 +26,8 @@ _INFIX = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%", "lt"
           "eq": "==", "ne": "!="}
 _CALLS = {"sqrt": "T.sqrt", "rsqrt": "T.rsqrt", "exp": "T.exp", "exp2": "T.exp2", "log": "T.log", "log2": "T.log2",
           "floor": "T.floor", "ceil": "T.ceil", "round": "T.nearbyint", "sin": "T.sin", "cos": "T.cos", "abs": "T.abs"}
-_LIBM = {"tanh": "tanh", "erf": "erf"}
-"""From the C library: TVM's own approximations of these lose digits near 0."""
+_LIBM = frozenset({"tanh", "erf", "pow"})
+"""From the C library: TVM's own approximations of the first two lose digits near 0, and of a power it warns."""
 FENCE = 'T.call_llvm_pure_intrin("float32", "llvm.arithmetic.fence", {})'
 """A value as it is: LLVM joins a product and what it is taken from, and rounds once, also where the program's own two roundings
 are what cancels (``sum w x x - (sum w x) ** 2`` of equal elements)."""
@@ -223,11 +223,8 @@ class Texts:
         if name == "sigmoid":
             one = self.const(Const(1.0, e.dtype))
             return f"({one} / ({one} + T.exp(-{texts[0]})))"
-        if name == "pow":
-            return f"T.pow({texts[0]}, {texts[1]})"
         if name in _LIBM:
-            suffix = "f" if kind == "float32" else ""
-            return f'T.call_pure_extern("{kind}", "{_LIBM[name]}{suffix}", {texts[0]})'
+            return f'T.call_pure_extern("{kind}", "{name}{"f" if kind == "float32" else ""}", {", ".join(texts)})'
         if name in _CALLS:
             return f"{_CALLS[name]}({texts[0]})"
         raise LoweringError("RF430", f"the CPU target cannot compute {name}")
