@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import permutations
 
 import ml_dtypes
 import numpy as np
@@ -37,8 +38,8 @@ None has its square just where digits are lost one by one."""
 TOGETHER = (-0.1, 0.1)
 """Magnitudes of all tensors at once: few enough decades that a product of three stays in range."""
 SQUARED = (0.52, 0.26)
-"""Magnitudes of one tensor and of all others, its root: quotients by squares of these are of order 1, and squares of the one
-are out of range."""
+"""Magnitudes of one tensor and of another, its root: quotients by the other's square are of order 1, and squares of the one are
+out of range. Products of both with any number of ordinary tensors, as a deferred scale leaves them, are not."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,8 @@ def strains(cascade: Cascade, length: int) -> Iterator[Strain]:
         for kind in ("hidden", "faint", *(f"scale {s}" for s in TOGETHER)):
             yield Strain(f"all {kind}", "positive", tuple((t, kind) for t in joint))
     whole = [t.name for t in cascade.inputs if t.name in joint and t.dtype == "f32"]  # halves are summed in float32's range
-    for t in whole if len(whole) > 1 else ():
-        yield Strain(f"{t} squared", "positive", tuple((o, f"scale {SQUARED[o != t]}") for o in whole))
+    for t, root in permutations(whole, 2):
+        yield Strain(f"{t} as {root} squared", "positive", ((t, f"scale {SQUARED[0]}"), (root, f"scale {SQUARED[1]}")))
 
 
 def _summed(cascade: Cascade) -> set[str]:

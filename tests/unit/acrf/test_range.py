@@ -97,6 +97,21 @@ def test_powers_of_a_quotient_of_results(body):
                 np.testing.assert_allclose(run_fused(fused, inputs, lengths, how, "program")["o"], want, rtol=1e-5)
 
 
+PROJECTED = """cascade projected(x: f32[I, 48], g: f32[48], b: f32[48], w: f32[E, 48]) over l
+  t[i] = sum[l] x[i, l]
+  u[i] = t / 48
+  v[i] = sum[l] (x[i, l] - u) * (x[i, l] - u)
+  o[i, e] = sum[l] ((x[i, l] - u) * rsqrt(v / 48 + 1e-05) * g[l] + b[l]) * w[e, l]
+  return o
+"""
+
+
+def test_a_deferred_scale_is_asked_for_no_more_than_the_product_behind_it():
+    """``g * w * (x - u)``, summed before its scale, of g at the square of x and w is beyond float32, which docs/algebra.md says."""
+    fused = fuse(parse_cascade(PROJECTED))
+    assert isinstance(fused, Fused) and check(fused) == []
+
+
 RATIOS = ("x[i, l] / m", "x[i, l] / n", "(x[i, l] - n) / (m - n)", "x[i, l] / (abs(m) + abs(n))", "m / x[i, l]",
           "(x[i, l] - mean) / sd", "exp(x[i, l] - m)", "(x[i, l] - mean) / (m - n)")
 POWERS = ("{}", "({}) * ({})", "pow({}, 3.0)", "({}) * ({}) * ({}) * ({})", "pow({}, -2.0)")
