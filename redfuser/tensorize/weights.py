@@ -31,9 +31,9 @@ bfloat16. For a finer one the operands go to it in bfloat16, which holds them ex
 
 CLOSE = 4.0
 """What pieces to the nearest may leave, in units of the precision in which the result is kept: below the program's own error.
-The bits that the sign costs (above) were not seen beside it, simulated on the CPU: .85 to 1.02 of eager's error, with or without, over keys of 65 and
-1024 and scores of .1 to 20, in two pieces of float16 as in three of bfloat16; half of eager's for nearly equal weights, where
-it was a third."""
+The bits that the sign costs (above) were not seen beside it, simulated on the CPU over 65 and 1024 keys and scores of .1 to 20:
+.85 to 1.02 of eager's error with and without them, in two pieces of float16 as in three of bfloat16; half of eager's, where it
+was a third, for nearly equal weights in float16."""
 
 RAISED = 2.0**7
 """Weights are raised by this before float16 takes them apart, so that the last piece is no subnormal. They lie in [0, 1]

@@ -155,7 +155,7 @@ class Rows(Generic[T]):
         x = self._along(given, e.args[0]) * (log(2) if e.name == "exp2" else 1.0)
         with np.errstate(all="ignore"):
             others = np.delete(np.where(np.isfinite(x), x, np.nan), place, -1)
-            return float(np.nanmedian(x[..., place] - np.nanmedian(others, -1))) if x.shape[-1] > 1 else np.nan
+            return float(_middle((x[..., place] - _middle(others)).reshape(-1))) if x.shape[-1] > 1 else np.nan
 
     def _along(self, given: Mapping[str, T], e: Expr) -> Array:
         """The values of an expression at every point of its axes, the row last."""
@@ -177,3 +177,10 @@ def _read(e: Expr, cascade: Cascade) -> Iterator[str]:
         if isinstance(x, Ref):
             yield x.name
             yield from _read(made[x.name], cascade)
+
+
+def _middle(x: Array) -> Array:
+    """The median of the numbers of each row, NaN where it has none (of which numpy's own warns)."""
+    ordered, count = np.sort(x, -1), (~np.isnan(x)).sum(-1, keepdims=True)
+    low, high = (np.take_along_axis(ordered, np.maximum(k, 0), -1) for k in ((count - 1) // 2, count // 2))
+    return np.asarray((low + high) / 2)[..., 0]
