@@ -45,6 +45,8 @@ class Expressions:
         self.numbers = Numbers(kernel)
         self.pairs: Pairs | None = None
         """The statement that is printed in parts."""
+        self.valued = False
+        """Is what is printed a value, and not the place of one? Places fit into 32 bits."""
 
     def values(self, s: Parallel) -> list[list[str]]:
         """What a loop assigns, by assignment: one value, or several one after another (:mod:`redfuser.codegen.pairs`)."""
@@ -74,7 +76,12 @@ class Expressions:
 
     def assigned(self, target: str, e: Expr) -> str:
         """``e`` converted to the target's element type where that differs."""
-        want, e = self.dtypes[target], self.contractions.settled(target, e)
+        self.valued = True
+        text = self._assigned(self.dtypes[target], self.contractions.settled(target, e))
+        self.valued = False
+        return text
+
+    def _assigned(self, want: str, e: Expr) -> str:
         if self.dialect.bytes and want in EIGHT and want != e.dtype:
             return str(byte(e.value, want)) if isinstance(e, Const) else self.to_byte(e, want)
         if want == "e4m3" and e.dtype in _FLOATS and want != e.dtype and not isinstance(e, Const):
@@ -107,11 +114,13 @@ class Expressions:
             case Load() if e in self.numbers.names:
                 return self.numbers.names[e]
             case Load(tensor=n, indices=ix, dtype=d):
+                valued, self.valued = self.valued, False
                 text = f"{n}[{', '.join(map(self.hidden if entangled(ix) else self.expr, ix))}]"
+                self.valued = valued
                 return f"({text} != 0)" if d == "bool" else text
+            case Cast(arg=arg, dtype="i64") if arg.dtype == "i64" or not (arg.dtype in _FLOATS or (self.valued and _read(arg))):
+                return self.expr(arg, level)
             case Cast(arg=arg, dtype=d):
-                if d == "i64":
-                    return self.expr(arg, level)
                 if self.alone and d == "f32" and arg.dtype == "bf16" and (single := self.single(arg)):
                     return single if level <= 6 or single.startswith("T.") else f"({single})"
                 if self.dialect.bytes and d in EIGHT and arg.dtype != d:
@@ -248,6 +257,11 @@ class Expressions:
 def _singly(text: str) -> bool:
     """Does TileLang compute it element by element?"""
     return "T.call_extern" in text or "T.if_then_else" in text
+
+
+def _read(e: Expr) -> bool:
+    """Is it of numbers in memory?"""
+    return any(isinstance(x, Load) for x in walk(e))
 
 
 def _at_least_one(e: Expr) -> bool:
