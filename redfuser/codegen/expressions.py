@@ -45,8 +45,8 @@ class Expressions:
         self.numbers = Numbers(kernel)
         self.pairs: Pairs | None = None
         """The statement that is printed in parts."""
-        self.valued = False
-        """Is what is printed a value, and not the place of one? Places fit into 32 bits."""
+        self.valued = self.reckoned = False
+        """Is what is printed a value, and not the place of one, which fits into 32 bits? A term or factor of an integer one?"""
 
     def values(self, s: Parallel) -> list[list[str]]:
         """What a loop assigns, by assignment: one value, or several one after another (:mod:`redfuser.codegen.pairs`)."""
@@ -77,7 +77,7 @@ class Expressions:
     def assigned(self, target: str, e: Expr) -> str:
         """``e`` converted to the target's element type where that differs."""
         self.valued = True
-        text = self._assigned(self.dtypes[target], self.contractions.settled(target, e))
+        text = self._assigned(self.dtypes[target], self.contractions.settled(target, e, not self.many))
         self.valued = False
         return text
 
@@ -114,11 +114,12 @@ class Expressions:
             case Load() if e in self.numbers.names:
                 return self.numbers.names[e]
             case Load(tensor=n, indices=ix, dtype=d):
-                valued, self.valued = self.valued, False
+                around = self.valued, self.reckoned
+                self.valued = self.reckoned = False
                 text = f"{n}[{', '.join(map(self.hidden if entangled(ix) else self.expr, ix))}]"
-                self.valued = valued
+                self.valued, self.reckoned = around
                 return f"({text} != 0)" if d == "bool" else text
-            case Cast(arg=arg, dtype="i64") if arg.dtype == "i64" or not (arg.dtype in _FLOATS or (self.valued and _read(arg))):
+            case Cast(arg=arg, dtype="i64") if arg.dtype not in _FLOATS and not (self.reckoned and self.narrow(arg)):
                 return self.expr(arg, level)
             case Cast(arg=arg, dtype=d):
                 if self.alone and d == "f32" and arg.dtype == "bf16" and (single := self.single(arg)):
@@ -169,8 +170,10 @@ class Expressions:
             case Op(name="rsqrt", args=(x,), dtype="f32"):
                 return f"T.ieee_frsqrt({self.expr(x)})"
             case Op(name=n, args=(x, y)) if n in LEVEL and n not in _FUNCTIONS:
-                mine = LEVEL[n]
+                mine, reckoned = LEVEL[n], self.reckoned
+                self.reckoned = reckoned or (self.valued and e.dtype == "i64" and n in ("add", "sub", "mul"))
                 text = f"{self.expr(x, mine)} {BINARY[n]} {self.expr(y, mine + 1)}"
+                self.reckoned = reckoned
                 return f"({text})" if mine < level or (mine == 4 and level == 4) else text
             case Op(name=n, args=args) if n in _FUNCTIONS:
                 return f"{_FUNCTIONS[n]}({', '.join(self.expr(a) for a in args)})"
@@ -228,6 +231,10 @@ class Expressions:
         assert isinstance(power, Op)
         return f'T.call_extern("float32", "{name}", {self.expr(more, 5)} + {self.ours("exp2_approx", *power.args)})'
 
+    def narrow(self, e: Expr) -> bool:
+        """Is it of fewer bits than 64 and of data, of which sums and products may need more? Those of kernels' own do not."""
+        return e.dtype != "i64" and any(isinstance(x, Load) and x.tensor not in self.numbers.spans for x in walk(e))
+
     def hidden(self, e: Expr, level: int = 0) -> str:
         """An index behind an operation through which TVM's simplifier of iterators does not see, and nobody simplifies."""
         return f"T.bitwise_or({self.expr(e)}, 0)" if indices_of(e) else self.expr(e, level)
@@ -257,11 +264,6 @@ class Expressions:
 def _singly(text: str) -> bool:
     """Does TileLang compute it element by element?"""
     return "T.call_extern" in text or "T.if_then_else" in text
-
-
-def _read(e: Expr) -> bool:
-    """Is it of numbers in memory?"""
-    return any(isinstance(x, Load) for x in walk(e))
 
 
 def _at_least_one(e: Expr) -> bool:

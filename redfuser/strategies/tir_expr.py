@@ -75,7 +75,7 @@ class Texts:
     buffer of its own (possibly narrow) dtype; ``lets`` collects the block's local bindings. ``register`` names a
     one-element buffer to bind to instead (TVM's bf16 legalisation does not look into let bindings). ``vectors``: functions
     that LLVM would call a library for are written out where they can be (:mod:`redfuser.strategies.tir_math`). ``settled``:
-    differences are of what is rounded (``FENCE``)."""
+    sums and differences are of what is rounded (``FENCE``)."""
 
     def __init__(self, index: Callable[[str], str], access: Callable[[Ref], tuple[str, str]],
                  extents: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]], tensors: Mapping[str, str],
@@ -203,7 +203,8 @@ class Texts:
             return self.extremum(name, texts, args, e.dtype)
         if name == "ne" and args[0].dtype in FLOATS:
             return _unequal(*texts)
-        if name == "sub" and e.dtype == "f32" and (self.settled or step or a_statistic(*args) or a_statistic(*args[::-1])):
+        if e.dtype == "f32" and ((name in SUMS and self.settled) or
+                                 (name == "sub" and (step or a_statistic(*args) or a_statistic(*args[::-1])))):
             texts = [(FENCE if self.settled else ROUNDED).format(t) if isinstance(a, Op) and a.name in ("mul", "pow") else t
                      for t, a in zip(texts, args, strict=True)]
         if name in _INFIX:

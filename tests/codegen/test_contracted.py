@@ -53,6 +53,30 @@ def test_a_statistic_is_taken_of_the_rounded_product() -> None:
     assert not any("sub_rn" in score(*given) for given in (("b, i, l",), ("b, l", "0.158", "+")))
 
 
+ROWS = """cascade rows(x: f32[64, 96], b: f32[64], c: f32[64]) over l
+  m[i] = max[l] x[i, l]
+  t[i] = sum[l] exp(x[i, l] - m)
+  s[i] = sum[l] x[i, l] * exp(x[i, l] - m)
+  y[i] = {result}
+  return y
+"""
+
+
+def rows(result: str) -> str:
+    found = fuse(parse_cascade(ROWS.format(result=result)))
+    assert isinstance(found, Fused), found
+    program, machine = realise(found, "single"), target("sm_90a")
+    made = tilelang.print_program(tensorize(program, configs(program, machine)[0], machine))
+    return next(line for line in made.splitlines() if "out_y[" in line)
+
+
+def test_results_of_a_row_are_rounded_before_they_are_added() -> None:
+    """Of two that are one and the same nothing is left; a constant is none, and elements of a row are read by more than these."""
+    assert 'T.call_extern("float32", "sub_rn", T.log(t[i]) + ' in rows("log(t) + m + b[i] * s")
+    assert "(-(b[" in rows("log(t) + m + b[i] * s") and "sub_rn" in rows("m - b[i] * s")
+    assert "sub_rn" not in rows("log(t) * 2.0 + 1.0") and "sub_rn" not in rows("log(t) + m + c[i]")
+
+
 def test_halves_are_added_to_a_product_in_single_precision() -> None:
     """``w - s * 2`` overflows where the program's own product does."""
     made = text("w[b, l] - f16(s) * f16(2.0)", ", w: f16[2, 96]")

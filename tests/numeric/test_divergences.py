@@ -60,3 +60,15 @@ def test_each_kind_is_within_the_rule(loss: Callable[[Tensor, Tensor], Tensor]) 
     got, eager, exact = compiled(s, t), loss(s, t), loss(s.double(), t.double())
     wrong = [str(c) for i in range(len(s)) for c in [numerics.compare(got[i], eager[i], exact[i], str(i))] if not c.passed]
     assert wrong == []
+
+
+def test_a_result_that_is_all_that_another_takes_away() -> None:
+    """``log t + m`` is ``-b * sum`` where one element has all the weight: as a multiply-add, what the product was rounded by is left."""
+    def f(d: Tensor, b: Tensor) -> Tensor:
+        x = -d * b[:, None]
+        return torch.logsumexp(x, 1) + b * (torch.softmax(x, 1) * d).sum(1)
+
+    draw = torch.Generator().manual_seed(0)
+    d, b = torch.rand(65, 5, generator=draw) * 1e8, torch.rand(65, generator=draw) + 0.5
+    found = redfuser.compile(f, (d, b), target="cpu")
+    assert found.report.fused and torch.equal(found(d, b), f(d, b))

@@ -99,7 +99,7 @@ def attention(shape: Shape, *, mask: Expr | None = None, bias: str = "", cap: fl
 
 
 def inputs(f: Fused, seed: int = 0) -> dict[str, np.ndarray]:
-    """Random inputs in storage precision; boolean masks keep at least the first key."""
+    """Random inputs in storage precision; boolean masks keep at least the first key; integers are of any size."""
     import ml_dtypes
 
     rng = np.random.default_rng(seed)
@@ -109,6 +109,9 @@ def inputs(f: Fused, seed: int = 0) -> dict[str, np.ndarray]:
         if t.dtype == "bool":
             out[t.name] = rng.random(t.shape) < 0.6
             out[t.name][..., 0] = True
+        elif t.dtype in ("i8", "i32"):
+            most = 2 ** {"i8": 7, "i32": 30}[t.dtype]
+            out[t.name] = rng.integers(-most, most, t.shape)
         else:
             scale = 2.0 if t.name == "q" else 1.0
             out[t.name] = (rng.standard_normal(t.shape) * scale).astype(types[t.dtype])

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from redfuser.acrf import fuse, parse_cascade
 from redfuser.acrf.state import Fused
 from redfuser.codegen import tilelang as printer
 from redfuser.strategies import realise
@@ -17,6 +18,7 @@ from redfuser.target import target
 from redfuser.tensorize import TileConfig, TileProgram, tensorize
 from redfuser.tensorize.ir import interpret
 from redfuser.tensorize.ir.pointwise import NUMPY_DTYPES
+from tests import evaluated
 from tests import fused_examples as cascades
 from tests.tensorize import examples
 from tests.tensorize.examples import Shape
@@ -26,7 +28,15 @@ SMALL = TileConfig(16, 16, 32, 1, warp_specialized=False)
 DECODE = TileConfig(16, 16, 128, 1, "shared", False)
 ROWS = TileConfig(2, 64, 64, 0, warp_specialized=False)
 
+INTEGERS = """cascade integers(x: f32[5, 64], k: i32[5, 64], b: i8[5, 64]) over l
+  z[i, l] = f32((i64(x[i, l] * 2.5) * 3 + i64(k[i, l]) * i64(b[i, l])) % 97)
+  m[i] = max[l] z
+  t[i] = sum[l] z * f32(i64(x[i, l]))
+  return m, t
+"""
+
 CASES = {
+    "integers f32": lambda: (fuse(parse_cascade(INTEGERS)), ROWS, "resident", 1),
     "prefill, causal, ragged": lambda: (examples.attention(
         Shape(i=20, n=40, d=16), mask=examples.masks(Shape(i=20, n=40))["causal"]), SMALL, "single", 1),
     "window and data mask": lambda: (examples.attention(Shape(h=4, hk=2, i=24, n=24, d=16),
@@ -76,7 +86,8 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
 def test_printed_text_runs(name: str, ran: Ran) -> None:
     f, tiles, values, got = ran[name]
     checked = interpret.run(tiles, values)
-    for output, expected in examples.reference(f, values).items():
+    reference = examples.reference(f, values) if "integers" not in name else evaluated.run(f.cascade, values, round_casts=False)
+    for output, expected in reference.items():
         tolerance = 1e-5 if "f32" in name else 3e-3
         have = got[output].astype(np.float64)
         np.testing.assert_allclose(have, expected, atol=tolerance, rtol=tolerance)

@@ -12,7 +12,8 @@ from workloads.correctness.program import In, Program, draw, draws
 MODULES = ("attention", "grouped", "rows", "losses", "routing", "statistics", "products", "scheduled", "maps", "geometry",
            "elsewhere", "further", "abroad", "pointwise", "structure", "cached", "drawn", "reduced", "held", "merged", "pooled",
            "scans", "listed", "filled", "guarded", "walked", "shifted", "taken", "meeting", "equal", "onesided", "asked",
-           "positions", "mixing", "decays", "packed", "trained", "measured", "scaled")
+           "positions", "mixing", "decays", "packed", "trained", "measured", "scaled", "gradients", "optimisers", "clusters",
+           "decoding", "signals", "energies", "integers")
 
 
 def all_programs() -> list[Program]:

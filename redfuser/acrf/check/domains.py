@@ -30,6 +30,8 @@ Array = np.ndarray[Any, Any]
 NUMPY: dict[str, Any] = {name: np.dtype(d.long).type for name, d in TABLE.items()}
 """The NumPy dtype of each of the IR's dtypes."""
 
+_FAR = (1 << 63) - (1 << 10)
+"""The largest integer of 64 bits that float64 holds."""
 _LARGEST = {name: Fraction(LARGEST[name]) for name in FLOATS - {"f64"}}
 
 
@@ -61,11 +63,12 @@ class Domain:
         raise NotImplementedError
 
     def truncate(self, x: Array, dtype: str) -> Array:
-        """Float to integer or bool; what has no integer value becomes 0."""
-        flat = [0 if math.isnan(v) or math.isinf(v) else int(v) for v in x.ravel()]
+        """Float to integer or bool; what has no integer value becomes 0, one beyond 64 bits the last of them, and of one with
+        more bits than the dtype its last ones are left, as machines have it."""
         if dtype == "bool":
-            flat = [bool(v != 0) for v in x.ravel()]
-        return np.array(flat, dtype=NUMPY[dtype]).reshape(x.shape)
+            return np.array([bool(v != 0) for v in x.ravel()], dtype=np.bool_).reshape(x.shape)
+        flat = [0 if math.isnan(v) or math.isinf(v) else min(max(int(v), -_FAR), _FAR) for v in x.ravel()]
+        return np.array(flat, dtype=np.int64).reshape(x.shape).astype(NUMPY[dtype])
 
     def total(self, kind: str, x: Array, dtype: str) -> Array:
         """``sum prod max min`` of stored floats over the last dimension, which may be empty."""
@@ -108,7 +111,10 @@ class Arrays(Domain):
 
     def truncate(self, x: Array, dtype: str) -> Array:
         with np.errstate(all="ignore"):
-            return (x != 0) if dtype == "bool" else np.where(np.isfinite(x), np.trunc(x), 0).astype(NUMPY[dtype])
+            if dtype == "bool":
+                return x != 0
+            whole = np.where(np.isfinite(x), np.trunc(x.astype(np.float64)).clip(-_FAR, _FAR), 0)
+            return whole.astype(np.int64).astype(NUMPY[dtype])
 
     def total(self, kind: str, x: Array, dtype: str) -> Array:
         with np.errstate(all="ignore"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from numbers import Real
 from typing import Any
 
 import torch
@@ -126,10 +127,10 @@ def scalar_const(value: Any, dtype: str) -> Any:
 
 
 def representable(value: Any, dtype: str) -> bool:
-    """Whether a Python number is exactly a value of ``dtype`` (infinities and NaN are)."""
-    if isinstance(value, bool) or not isinstance(value, float) or not math.isfinite(value):
+    """Whether a Python number is exactly a value of ``dtype`` (infinities and NaN are, of floats)."""
+    if dtype not in FLOATS or not isinstance(value, Real) or not math.isfinite(value):
         return True
-    return torch.tensor(value, dtype=getattr(torch, dtype)).to(torch.float64).item() == value
+    return torch.tensor(float(value), dtype=getattr(torch, dtype)).to(torch.float64).item() == value
 
 
 def axis_of(dim: int, rank: int) -> int:

@@ -34,12 +34,20 @@ def operand(c: Context, x: Any, dtype: str) -> Any:
     return c.cast(x, dtype) if isinstance(x, relax.Expr) else c.const(x, dtype)
 
 
+def beyond(x: Any, dtype: str) -> bool:
+    """May ``x`` be a number that ``dtype`` does not hold? A tensor without dimensions is a number too, in its own dtype: torch
+    computes with it unrounded on a CPU."""
+    if isinstance(x, relax.Expr):
+        return not shape_of(x) and dtype_of(x) not in (dtype, "bool")
+    return not representable(x, dtype)
+
+
 def arithmetic(c: Context, f: Any, left: Any, right: Any) -> Any:
     """``f`` in the result's dtype, or in float32 where a half operand meets a number it cannot hold."""
     dtype = c.dtype
     if dtype == "bool" or dtype.startswith("float8"):
         raise Decline(f"arithmetic on {dtype}")
-    if dtype in HALF and any(not isinstance(x, relax.Expr) and not representable(x, dtype) for x in (left, right)):
+    if dtype in HALF and any(beyond(x, dtype) for x in (left, right)):
         wide = c.emit(f(operand(c, left, "float32"), operand(c, right, "float32")), "f32")
         return c.narrow(wide)
     return c.emit(f(operand(c, left, dtype), operand(c, right, dtype)))
@@ -50,7 +58,8 @@ def with_alpha(c: Context, f: Any, left: Any, right: Any, alpha: Any) -> Any:
     if alpha == 1 or not isinstance(right, relax.Expr):
         return arithmetic(c, f, left, right if alpha == 1 else right * alpha)
     wide = accumulator(c.dtype)
-    product = c.emit(op.multiply(operand(c, operand(c, right, c.dtype), wide), c.const(alpha, wide)), "scaled")
+    right = right if beyond(right, c.dtype) else operand(c, right, c.dtype)
+    product = c.emit(op.multiply(operand(c, right, wide), c.const(alpha, wide)), "scaled")
     if wide == c.dtype:
         return arithmetic(c, f, left, product)
     return c.narrow(c.emit(f(operand(c, left, wide), product), "f32"))
