@@ -30,8 +30,8 @@ Array = np.ndarray[Any, Any]
 NUMPY: dict[str, Any] = {name: np.dtype(d.long).type for name, d in TABLE.items()}
 """The NumPy dtype of each of the IR's dtypes."""
 
-_FAR = (1 << 63) - (1 << 10)
-"""The largest integer of 64 bits that float64 holds."""
+LOWEST = -(1 << 63)
+"""Of the integers of 64 bits."""
 _LARGEST = {name: Fraction(LARGEST[name]) for name in FLOATS - {"f64"}}
 
 
@@ -63,11 +63,12 @@ class Domain:
         raise NotImplementedError
 
     def truncate(self, x: Array, dtype: str) -> Array:
-        """Float to integer or bool; what has no integer value becomes 0, one beyond 64 bits the last of them, and of one with
-        more bits than the dtype its last ones are left, as machines have it."""
+        """Float to integer or bool; what has no integer value becomes 0, one beyond 64 bits the lowest of them, and of one with
+        more bits than the dtype its last ones are left, as processors have it."""
         if dtype == "bool":
             return np.array([bool(v != 0) for v in x.ravel()], dtype=np.bool_).reshape(x.shape)
-        flat = [0 if math.isnan(v) or math.isinf(v) else min(max(int(v), -_FAR), _FAR) for v in x.ravel()]
+        flat = [0 if math.isnan(v) or math.isinf(v) else int(v) for v in x.ravel()]
+        flat = [v if LOWEST <= v < -LOWEST else LOWEST for v in flat]
         return np.array(flat, dtype=np.int64).reshape(x.shape).astype(NUMPY[dtype])
 
     def total(self, kind: str, x: Array, dtype: str) -> Array:
@@ -113,8 +114,7 @@ class Arrays(Domain):
         with np.errstate(all="ignore"):
             if dtype == "bool":
                 return x != 0
-            whole = np.where(np.isfinite(x), np.trunc(x.astype(np.float64)).clip(-_FAR, _FAR), 0)
-            return whole.astype(np.int64).astype(NUMPY[dtype])
+            return np.where(np.isfinite(x), np.trunc(x), 0).astype(np.int64).astype(NUMPY[dtype])
 
     def total(self, kind: str, x: Array, dtype: str) -> Array:
         with np.errstate(all="ignore"):
