@@ -76,9 +76,8 @@ class Expressions:
 
     def assigned(self, target: str, e: Expr) -> str:
         """``e`` converted to the target's element type where that differs."""
-        self.valued = True
-        text = self._assigned(self.dtypes[target], self.contractions.settled(target, e, not self.many))
-        self.valued = False
+        self.valued, e = True, self.contractions.settled(target, e, not self.many)
+        text, self.valued = self._assigned(self.dtypes[target], e), False
         return text
 
     def _assigned(self, want: str, e: Expr) -> str:
@@ -132,6 +131,8 @@ class Expressions:
                 if d == "e4m3" and arg.dtype in _FLOATS:
                     return f"T.cast({self.eight_bits(arg)}, \"{self.spelled[d]}\")"
                 return f"T.cast({self.expr(_through(arg, d))}, \"{self.spelled[d]}\")"
+            case Op(name="add" | "sub" | "mul" | "neg" | "abs" as n, args=args, dtype="i8" | "u8" as d):
+                return f'T.cast({self.expr(Op(n, tuple(map(_word, args)), "i32"))}, "{self.spelled[d]}")'
             case Op(name="neg", args=(x,)):
                 return f"(-{self.expr(x, 8)})"
             case Op(name="abs", args=(x,)):
@@ -264,6 +265,11 @@ class Expressions:
 def _singly(text: str) -> bool:
     """Does TileLang compute it element by element?"""
     return "T.call_extern" in text or "T.if_then_else" in text
+
+
+def _word(e: Expr) -> Expr:
+    """A number of 8 bits as C computes with it, whatever TileLang says; the result is to be cut to 8 bits again."""
+    return Const(e.value, "i32") if isinstance(e, Const) else Cast(e, "i32")
 
 
 def _at_least_one(e: Expr) -> bool:

@@ -30,7 +30,8 @@ ROWS = TileConfig(2, 64, 64, 0, warp_specialized=False)
 
 INTEGERS = """cascade integers(x: f32[5, 64], k: i32[5, 64], b: i8[5, 64]) over l
   z[i, l] = f32((i64(x[i, l] * 2.5) * 3 + i64(k[i, l]) * i64(b[i, l])) % 97)
-  m[i] = max[l] z
+  w[i, l] = f32(b[i, l] * b[i, l]) + select(b[i, l] + b[i, l] < b[i, l], 0.25, 0.5)
+  m[i] = max[l] z + w
   t[i] = sum[l] z * f32(i64(x[i, l]))
   return m, t
 """
