@@ -27,6 +27,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from redfuser.dynamo import foreign
 from redfuser.dynamo.key import attribute
 from redfuser.dynamo.recipe import GivenBack, Out, Recipe
+from redfuser.frontend.fast_path import written_out
 from redfuser.frontend.levels import undone
 from redfuser.frontend.program import module_of
 from redfuser.frontend.training import RANDOM, drawn
@@ -52,6 +53,7 @@ def capture(gm: fx.GraphModule, inputs: Sequence[Any]) -> Captured:
 
 def _capture(gm: fx.GraphModule, inputs: Sequence[Any]) -> Captured:
     mode = FakeTensorMode(static_shapes=True)
+    gm = written_out(gm)
     foreign.autocast(gm, inputs)
     foreign.derived(gm)
     foreign.numbers(gm)
