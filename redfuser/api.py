@@ -97,9 +97,14 @@ def load(path: Any, *, arch: str | None = None, device: Any = None) -> CompiledM
 
 def architecture(target: str) -> str:
     """``cpu`` or an architecture name that kernels are built for; ``cuda`` is this machine's GPU. Raises InputError RF496 for
-    an unknown target, RF104 for ``cuda`` without a GPU."""
+    an unknown target or several, RF104 for ``cuda`` without a GPU."""
     from redfuser.target import TARGETS, older_of
 
+    if "," in target:
+        first = target.split(",")[0].strip()
+        raise InputError("RF496", f"one target at a time, and not {target!r}",
+                         why="several at once is what `redfuser compile --target` takes: one file with kernels for each",
+                         help=f"name one: --target {first}, target={first!r}")
     if target == "cpu":
         return target
     if target == "cuda":
