@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 
 import redfuser
 from redfuser.cli.main import cli
+from redfuser.errors import InputError
 from redfuser.report import Report
 
 MODULE = '''
@@ -102,6 +103,13 @@ def test_an_exported_program(folder: Path) -> None:
     torch.export.save(program, folder / "model.pt2")
     r = invoke("explain", "model.pt2")
     assert r.exit_code == 0 and r.stdout.startswith("model.pt2  cpu  cascades 1: fused 1")
+    x = torch.randn(4, 40)
+    for path in ("model.pt2", folder / "model.pt2"):
+        model = redfuser.compile(path, (x,), check=True)
+        torch.testing.assert_close(model(x), torch.softmax(x, -1))
+        assert model.report.model == "model.pt2" and redfuser.explain(path).model == "model.pt2"
+    with pytest.raises(InputError, match="RF192"):
+        redfuser.compile("another.pt2")
 
 
 def test_a_refused_cascade_has_a_reason_and_fails_the_required_coverage(folder: Path) -> None:
