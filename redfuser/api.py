@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from redfuser.errors import InputError, LoweringError
@@ -18,9 +20,9 @@ def compile(model: Any, args: Any = None, kwargs: Any = None, *, target: str | N
             fallback: str | None = None, check: bool = False, tuning: str | None = None) -> CompiledModel:
     """Compile a model; the result is called like the original.
 
-    model: an ExportedProgram; a module or function with example ``args`` / ``kwargs`` (tensors of the shapes and dtypes
-    to compile for); an ONNX path, bytes or ModelProto; a Relax IRModule. Examples beside a model that
-    has shapes of its own must be of these (RF505 ...).
+    model: an ExportedProgram, or the path of a ``.pt2`` file with one (loading it runs what it says: files that you trust); a
+    module or function with example ``args`` / ``kwargs`` (tensors of the shapes and dtypes to compile for); an ONNX path, bytes
+    or ModelProto; a Relax IRModule. Examples beside a model that has shapes of its own must be of these (RF505 ...).
     target: ``cpu``, ``cuda`` (this machine's GPU), ``sm_80``, ``sm_86``, ``sm_89``, ``sm_90a``, ``sm_100``, ``sm_120``,
     ``gfx942``, ``gfx90a``; building needs no GPU. AMD's kernels are HIP text until a ROCm toolchain compiles them
     (``redfuser build``, docs/rocm.md).
@@ -48,13 +50,14 @@ def compile(model: Any, args: Any = None, kwargs: Any = None, *, target: str | N
         from redfuser.runtime.model import CompiledModel
         from redfuser.runtime.reference import reference
 
+        name, model = _name(model), _opened(model)
         if held:
             reference(model, args, kwargs)  # what cannot be checked is said before anything is compiled
         arch, policy = architecture(chosen.target), cast_policy(casts)
         if chosen.tuning in ("quick", "full") and not chosen.disable:
-            tune.here(model, args, kwargs, arch, policy, chosen, _name(model))
+            tune.here(model, args, kwargs, arch, policy, chosen, name)
         done = pipeline.run(model, args, kwargs, arch=arch, casts=policy, disable=chosen.disable, verify=chosen.verify,
-                            name=_name(model), records=lookup.look_up(chosen, arch))
+                            name=name, records=lookup.look_up(chosen, arch))
         _warn(done.report)
         apply_fallback(done.report, chosen.fallback)
         compiled = CompiledModel.from_compilation(done)
@@ -81,8 +84,9 @@ def planned(model: Any, args: Any, kwargs: Any, target: str | None, casts: str, 
     settings.configure_logging(chosen.logs)
     with extras_named():
         arch = architecture(chosen.target)
-        return pipeline.run(model, args, kwargs, arch=arch, casts=cast_policy(casts), build=False, disable=chosen.disable,
-                            verify=chosen.verify, name=_name(model), records=lookup.look_up(chosen, arch), texts=texts)
+        return pipeline.run(_opened(model), args, kwargs, arch=arch, casts=cast_policy(casts), build=False,
+                            disable=chosen.disable, verify=chosen.verify, name=_name(model),
+                            records=lookup.look_up(chosen, arch), texts=texts)
 
 
 def load(path: Any, *, arch: str | None = None, device: Any = None) -> CompiledModel:
@@ -97,9 +101,14 @@ def load(path: Any, *, arch: str | None = None, device: Any = None) -> CompiledM
 
 def architecture(target: str) -> str:
     """``cpu`` or an architecture name that kernels are built for; ``cuda`` is this machine's GPU. Raises InputError RF496 for
-    an unknown target, RF104 for ``cuda`` without a GPU."""
+    an unknown target or several, RF104 for ``cuda`` without a GPU."""
     from redfuser.target import TARGETS, older_of
 
+    if "," in target:
+        first = target.split(",")[0].strip()
+        raise InputError("RF496", f"one target at a time, and not {target!r}",
+                         why="several at once is what `redfuser compile --target` takes: one file with kernels for each",
+                         help=f"name one: --target {first}, target={first!r}")
     if target == "cpu":
         return target
     if target == "cuda":
@@ -128,9 +137,16 @@ def cast_policy(casts: str) -> str:
 
 
 def _name(model: Any) -> str:
-    if isinstance(model, str):
-        return model.rsplit("/", 1)[-1]
+    if isinstance(model, (str, os.PathLike)):
+        return Path(model).name
     return getattr(model, "__name__", None) or type(model).__name__
+
+
+def _opened(model: Any) -> Any:
+    """The model in a ``.pt2`` file; any other as it is. Raises InputError RF192."""
+    from redfuser.frontend.saved import is_saved, saved
+
+    return saved(model) if is_saved(model) else model
 
 
 def _warn(report: Report) -> None:

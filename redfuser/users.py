@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
@@ -42,6 +43,36 @@ def quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)` is deprecated", FutureWarning)
         yield
+
+
+@contextmanager
+def unlogged() -> Iterator[None]:
+    """Without what torch tells of an error besides raising it: stack traces in its log, and the graph up to there, which its
+    export prints. Whoever asks torch for a log (TORCH_LOGS) has all of it; loggers of others are not touched."""
+    if os.environ.get("TORCH_LOGS"):
+        yield
+        return
+    from torch.export import _trace
+
+    torchs = [logger for name, logger in list(logging.root.manager.loggerDict.items())
+              if name.split(".")[0] == "torch" and isinstance(logger, logging.Logger)]
+    muted = [(handler, _Nothing()) for logger in torchs for handler in logger.handlers]
+    for handler, nothing in muted:
+        handler.addFilter(nothing)
+    vars(_trace)["print"] = lambda *_, **__: None
+    try:
+        yield
+    finally:
+        for handler, nothing in muted:
+            handler.removeFilter(nothing)
+        vars(_trace).pop("print", None)
+
+
+class _Nothing(logging.Filter):
+    """Lets no record through."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return False
 
 
 @contextmanager

@@ -135,10 +135,7 @@ def compare(old: Path, new: Path, tolerance: float) -> None:
     """Compare two files of measurements. Exit code 5 when one of ours became slower beyond its spread."""
     from redfuser.bench import rows
 
-    for path in (old, new):
-        if not path.exists():
-            raise InputError("RF196", f"no file {path}")
-    found = rows.compare(rows.read(old), rows.read(new), tolerance)
+    found = rows.compare(_read((old,)), _read((new,)), tolerance)
     print_table("", ["case", "variant", "old ms", "new ms", "change", "verdict"],
                 [[case, variant, f"{a:.4f}", f"{b:.4f}", f"{100 * (b / a - 1):+.1f} %", verdict]
                  for case, variant, a, b, verdict in found])
@@ -171,7 +168,11 @@ def _read(files: tuple[Path, ...]) -> list[Row]:
     for path in files:
         if not path.exists():
             raise InputError("RF196", f"no file {path}")
-        found += rows.read(path)
+        measured = rows.read(path)
+        if not measured:
+            raise InputError("RF196", f"{path} holds no measurements",
+                             help="redfuser bench run WORKLOAD --json FILE writes some")
+        found += measured
     return found
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import inspect
-import logging
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from redfuser.errors import InputError
+from redfuser.frontend.saved import existing, is_saved, saved
 from redfuser.users import last_own_line, missing_extra, own_code
 
 
@@ -32,43 +31,14 @@ def load(spec: str) -> Named:
     ``torch.export.load``: open files from people you trust only."""
     path = Path(spec)
     if path.suffix.lower() == ".onnx":
-        return Named(path.name, _existing(path))
-    if path.suffix.lower() == ".pt2":
-        import torch
-
-        from redfuser.users import quiet
-
-        try:
-            with quiet(), _unlogged("torch.export"):
-                return Named(path.name, torch.export.load(_existing(path)))
-        except Exception as e:
-            if isinstance(e, InputError):
-                raise
-            raise InputError("RF192", f"{path.name} is not an ExportedProgram", why=str(e).split("\n")[0],
-                             help="write it with torch.export.save(torch.export.export(model, args), path)") from e
+        return Named(path.name, existing(path))
+    if is_saved(path):
+        return Named(path.name, saved(path))
     module, colon, function = spec.partition(":")
     if colon and module and function and "/" not in module:
         return _call(spec, module, function)
     raise InputError("RF192", f"{spec}: not a model", why="a model is a .pt2 file, an .onnx file, or module:function",
                      help="torch.export.save(torch.export.export(model, args), 'model.pt2')")
-
-
-@contextlib.contextmanager
-def _unlogged(name: str) -> Iterator[None]:
-    """torch logs the stack trace of an error that it raises besides."""
-    logger = logging.getLogger(name)
-    before = logger.disabled
-    logger.disabled = True
-    try:
-        yield
-    finally:
-        logger.disabled = before
-
-
-def _existing(path: Path) -> str:
-    if not path.is_file():
-        raise InputError("RF192", f"no file {path}")
-    return str(path)
 
 
 def _call(spec: str, module: str, function: str) -> Named:

@@ -27,9 +27,11 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from redfuser.dynamo import foreign
 from redfuser.dynamo.key import attribute
 from redfuser.dynamo.recipe import GivenBack, Out, Recipe
+from redfuser.frontend.fast_path import written_out
 from redfuser.frontend.levels import undone
 from redfuser.frontend.program import module_of
 from redfuser.frontend.training import RANDOM, drawn
+from redfuser.users import unlogged
 
 MODES = ("_set_grad_enabled", "_enter_inference_mode", "_exit_inference_mode", "_enter_autocast", "_exit_autocast")
 """Calls that mean nothing where nothing asks for gradients and no autocast is on."""
@@ -52,6 +54,7 @@ def capture(gm: fx.GraphModule, inputs: Sequence[Any]) -> Captured:
 
 def _capture(gm: fx.GraphModule, inputs: Sequence[Any]) -> Captured:
     mode = FakeTensorMode(static_shapes=True)
+    gm = written_out(gm)
     foreign.autocast(gm, inputs)
     foreign.derived(gm)
     foreign.numbers(gm)
@@ -273,7 +276,7 @@ def _without_effects(gm: fx.GraphModule, names: Sequence[fx.Node], given: Sequen
 
 
 def _export(graph: fx.GraphModule, fakes: Sequence[torch.Tensor]) -> Any:
-    with torch.no_grad(), warnings.catch_warnings(), _told("cannot be exported"):
+    with torch.no_grad(), warnings.catch_warnings(), unlogged(), _told("cannot be exported"):
         warnings.simplefilter("ignore")  # torch's remarks on its own export are not for whoever calls torch.compile
         program = torch.export.export(graph, tuple(fakes), strict=False)
     if found := [*drawn(program), *_random(program)]:

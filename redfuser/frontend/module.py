@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from redfuser.casting import Casts, inside
 from redfuser.errors import InputError, RedFuserError
-from redfuser.users import last_line, own_code, quiet
+from redfuser.users import last_line, own_code, quiet, unlogged
 
 BRANCH = ("there Python reads a tensor's values: torch.where chooses without, a number is passed as one; "
           "torch.compile(model, backend=\"redfuser\") compiles what lies before and behind such a line")
@@ -75,7 +75,7 @@ def export(model: Callable[..., Any], args: Sequence[Any] | None, kwargs: Mappin
     module = model if isinstance(model, nn.Module) else _wrap(model)
     example = _distinct(*as_call(args, kwargs), {id(t) for t in (*module.parameters(), *module.buffers())})
     try:
-        with torch.no_grad(), quiet(), inside(module, within):
+        with torch.no_grad(), quiet(), unlogged(), inside(module, within):
             return torch.export.export(module, *example, strict=False)
     except RedFuserError:
         raise

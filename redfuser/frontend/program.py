@@ -15,9 +15,10 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from redfuser.errors import InputError, UnsupportedError
 from redfuser.frontend.dtypes import supported
+from redfuser.frontend.fast_path import DECOMPOSITIONS
 from redfuser.frontend.imported import Provenance, refuse_inputs
 from redfuser.frontend.named_once import named_once
-from redfuser.users import quiet
+from redfuser.users import quiet, unlogged
 
 KEPT = frozenset({
     "aten.scaled_dot_product_attention.default", "aten.matmul.default", "aten.linear.default",
@@ -63,11 +64,12 @@ def _decomposed(program: ExportedProgram) -> ExportedProgram:
     for key in [k for k in table if str(k) in KEPT]:
         table.pop(key)
     table.update(get_decompositions([torch.ops.aten.elu]))  # as expm1, which torch's table keeps
+    table.update(DECOMPOSITIONS)
     margins = program.graph.find_nodes(op="call_function", target=torch.ops.aten.multi_margin_loss.default)
     for node in margins:
         node.target = multi_margin_loss
     try:
-        with quiet():
+        with quiet(), unlogged():
             return with_lines(program.run_decompositions(table), lines_inside(program))
     except Exception as error:  # a tensor that the model keeps as an attribute and changes: torch sees it here only
         lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]

@@ -94,6 +94,7 @@ class Signature:
 
     def _flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         if self.in_spec is None:
+            args, kwargs = self._placed(args, kwargs)
             if kwargs or len(args) != len(self.inputs):
                 raise InputError("RF511", f"expected {len(self.inputs)} positional tensors, got {len(args)}"
                                  + (f" and keywords {sorted(kwargs)}" if kwargs else ""), help=self.describe())
@@ -102,14 +103,40 @@ class Signature:
         names = list(wanted.context) if wanted.type is dict else []
         if set(kwargs) == set(names):
             kwargs = {name: kwargs[name] for name in names}
+        else:
+            args, kwargs = self._placed(args, kwargs)
         leaves, spec = pytree.tree_flatten((args, kwargs))
         if spec != self.in_spec:
             ordered = structure.arranged(spec, leaves, self.in_spec)
             if ordered is not None and len(ordered) == len(self.in_leaves):
                 return ordered
+            given = _call(spec, ["tensor" if isinstance(leaf, torch.Tensor) else _short(leaf) for leaf in leaves])
+            asked = _call(self.in_spec, [self.inputs[leaf].name if isinstance(leaf, int) else _short(leaf.value)
+                                         for leaf in self.in_leaves])
             raise InputError("RF511", "the arguments are not structured as at compile time",
-                             why=f"got {_structure(spec)}, compiled for {_structure(self.in_spec)}", help=self.describe())
+                             why=f"called with {given}, compiled for {asked}", help=self.describe())
         return leaves
+
+    def _placed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments that were given by position at compile time and are given by their names now, by position."""
+        for name in self._names()[len(args):]:
+            if name not in kwargs:
+                break
+            args = (*args, kwargs.pop(name))
+        return args, kwargs
+
+    def _names(self) -> list[str]:
+        """The names of the arguments by position; none for one that is not a tensor by itself."""
+        if self.in_spec is None:
+            return [spec.name for spec in self.inputs]
+        args, kwargs = structure.children(self.in_spec)
+        leaves, names = iter(self.in_leaves), []
+        for child in structure.children(args):
+            found = [next(leaves) for _ in range(child.num_leaves)]
+            alone = found[0] if child.is_leaf() else None
+            names.append(self.inputs[alone].name if isinstance(alone, int) else "")
+        own = set(kwargs.context or ())
+        return ["" if name in own else name for name in names]
 
     def unbind(self, outputs: Sequence[torch.Tensor]) -> Any:
         """The result as the original model returns it."""
@@ -229,8 +256,14 @@ def _input(data: Any) -> TensorSpec:
     return TensorSpec(name, dtype, shaped(torch_dtype(dtype), shape).shape)
 
 
-def _structure(spec: Any, limit: int = 300) -> str:
-    text = " ".join(str(spec).split())
+def _call(spec: Any, words: Sequence[str], limit: int = 300) -> str:
+    """``(x, mask=tensor)``: the arguments of a call."""
+    left = iter(words)
+    args, kwargs = structure.children(spec)
+    parts = [structure.shown(child, left) for child in structure.children(args)]
+    parts += [f"{name}={structure.shown(child, left)}" for name, child in
+              zip(kwargs.context or (), structure.children(kwargs), strict=True)]
+    text = f"({', '.join(parts)})"
     return text if len(text) <= limit else text[:limit] + "..."
 
 

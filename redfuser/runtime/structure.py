@@ -86,6 +86,19 @@ def arranged(spec: Any, leaves: Sequence[Any], wanted: Any) -> list[Any] | None:
     return found if walk(_filled(packed, iter(flat)), order) else None
 
 
+def shown(spec: Any, words: Iterator[str]) -> str:
+    """``(x, [tensor, tensor], {'mask': tensor})``: a structure as Python writes it, with ``words`` in the leaves' places."""
+    if spec.is_leaf():
+        return next(words)
+    parts = [shown(child, words) for child in children(spec)]
+    if spec.type is list:
+        return f"[{', '.join(parts)}]"
+    names, _ = (None, []) if _is_tuple(spec.type) else _fields(spec.context, len(parts))
+    if names is not None:
+        return "{" + ", ".join(f"{name!r}: {part}" for name, part in zip(names, parts, strict=True)) + "}"
+    return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
+
+
 def _filled(packed: Any, leaves: Iterator[Any]) -> Any:
     """A structure with its leaves in their places, each as ``("leaf", value)``."""
     if packed == LEAF:

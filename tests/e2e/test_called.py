@@ -158,6 +158,28 @@ def test_numbers_among_the_arguments_are_the_same_numbers(tmp_path: Path) -> Non
             each(x, -0.0)
 
 
+class Summed(torch.nn.Module):
+    def forward(self, parts: dict[str, Any], x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        summed = torch.softmax(parts["a"] + parts["b"][0] + x, -1)
+        return summed if mask is None else summed * mask
+
+
+def test_an_argument_by_position_may_be_given_by_its_name(tmp_path: Path) -> None:
+    x, y = torch.randn(2, 2, 8)
+    parts = {"a": x, "b": [y]}
+    compiled = redfuser.compile(Summed(), (parts, x), {"mask": y})
+    compiled.save(tmp_path / "model.rf")
+    for model in (compiled, redfuser.load(tmp_path / "model.rf")):
+        assert torch.equal(model(parts, mask=y, x=x), model(parts, x, mask=y))
+        for args, kwargs, why in (((parts, x), {"x": x, "mask": y}, "({'a': tensor, 'b': [tensor]}, tensor, x=tensor, mask=tensor)"),
+                                  ((x, 3.0), {"mask": y}, "(tensor, 3.0, mask=tensor)"), ((), {"x": x, "mask": y}, "(x=tensor, mask=tensor)"),
+                                  (({"a": x, "b": ()}, x), {"mask": y}, "({'a': tensor, 'b': ()}, tensor, mask=tensor)")):
+            with pytest.raises(InputError) as caught:
+                model(*args, **kwargs)
+            assert caught.value.code == "RF511"
+            assert caught.value.why == f"called with {why}, compiled for ({{'a': parts_a, 'b': [parts_b_0]}}, x, mask=mask)"
+
+
 def test_an_input_that_is_not_dense_is_named() -> None:
     x = torch.randn(3, 8)
     with pytest.raises(InputError, match="RF518 input 'y' is a tensor of layout sparse_coo"):

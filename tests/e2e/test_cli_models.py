@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from click.testing import CliRunner, Result
 
 import redfuser
 from redfuser.cli.main import cli
+from redfuser.errors import InputError
 from redfuser.report import Report
 
 MODULE = '''
@@ -33,6 +37,12 @@ def block():
 def talking():
     print("of the model's own")
     return block()
+
+def raising():
+    return torch.nn.Linear(4, 4), (torch.randn(2, 5),)
+
+def branching():
+    return lambda x: torch.nn.functional.gaussian_nll_loss(x, x, x.abs()), (torch.randn(2, 5),)
 
 def farthest():
     def f(x):
@@ -93,6 +103,13 @@ def test_an_exported_program(folder: Path) -> None:
     torch.export.save(program, folder / "model.pt2")
     r = invoke("explain", "model.pt2")
     assert r.exit_code == 0 and r.stdout.startswith("model.pt2  cpu  cascades 1: fused 1")
+    x = torch.randn(4, 40)
+    for path in ("model.pt2", folder / "model.pt2"):
+        model = redfuser.compile(path, (x,), check=True)
+        torch.testing.assert_close(model(x), torch.softmax(x, -1))
+        assert model.report.model == "model.pt2" and redfuser.explain(path).model == "model.pt2"
+    with pytest.raises(InputError, match="RF192"):
+        redfuser.compile("another.pt2")
 
 
 def test_a_refused_cascade_has_a_reason_and_fails_the_required_coverage(folder: Path) -> None:
@@ -104,6 +121,17 @@ def test_a_refused_cascade_has_a_reason_and_fails_the_required_coverage(folder: 
     assert r.exit_code == 1 and "RF411" in r.stderr
 
 
+def test_torch_adds_nothing_to_an_error(folder: Path) -> None:
+    """In a process of its own: torch's log goes to the stderr that there was when torch was imported."""
+    for name, code in (("raising", "RF107"), ("branching", "RF118")):
+        r = subprocess.run([sys.executable, "-m", "redfuser", "explain", "-q", f"some_models:{name}"], capture_output=True, text=True,
+                           timeout=300, env={**os.environ, "PYTHONPATH": str(Path(redfuser.__file__).parents[1])})
+        assert r.returncode == 1 and r.stdout == ""
+        assert r.stderr.startswith(code) and len(r.stderr.splitlines()) == 3, r.stderr
+
+
 def test_a_target_that_does_not_exist(folder: Path) -> None:
     r = invoke("explain", "some_models:block", "--target", "sm_12")
     assert r.exit_code == 1 and "RF496" in r.stderr
+    r = invoke("explain", "some_models:block", "--target", "sm_90a,cpu")  # of compile's several
+    assert r.exit_code == 1 and "RF496 one target at a time" in r.stderr and "--target sm_90a" in r.stderr

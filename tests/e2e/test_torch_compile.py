@@ -18,6 +18,7 @@ import pytest
 import torch
 from torch import nn
 
+import redfuser
 from redfuser import dynamo
 from redfuser.dynamo import compiler, options
 from redfuser.dynamo.compiler import Process
@@ -238,6 +239,26 @@ def test_flex_attention_is_the_score_function_it_is() -> None:
         torch.testing.assert_close(ours(f)(q, k, v), f(q, k, v), rtol=1e-4, atol=1e-5)
     (report,) = dynamo.reports()
     assert report.report is not None and len(report.report.fused) == 1
+
+
+def test_encoders_on_their_fast_path_are_ours() -> None:
+    """Where nobody asks for gradients torch calls one operator for a layer, and one for an attention."""
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, norm_first=True, activation="gelu").eval()
+    attention = nn.MultiheadAttention(16, 2, batch_first=True).eval()
+    x, padded = torch.randn(2, 6, 16), torch.arange(6) >= torch.tensor([[4], [6]])
+    given = (attention.in_proj_weight, attention.in_proj_bias, attention.out_proj.weight, attention.out_proj.bias)
+
+    def both(x: torch.Tensor) -> Any:
+        return torch._native_multi_head_attention(x, x, x, 16, 2, *given, None, False), attention(x, x, x, need_weights=False)
+
+    with torch.no_grad():
+        got = ours(layer)(x, src_key_padding_mask=padded)
+        torch.testing.assert_close(got, layer(x, src_key_padding_mask=padded), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(ours(both)(x), both(x), rtol=1e-4, atol=1e-5)
+        program = torch.export.export(layer, (x,), strict=True)
+    assert [len(r.report.fused) for r in dynamo.reports() if r.report is not None] == [3, 2]
+    assert any(n.target is torch.ops.aten._transformer_encoder_layer_fwd.default for n in program.graph.nodes)
+    assert len(redfuser.explain(program).fused) == 3
 
 
 def test_generate_gives_the_tokens_of_eager() -> None:

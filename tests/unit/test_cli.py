@@ -78,6 +78,7 @@ def test_files_that_are_none_are_told_without_a_trace(tmp_path: Path, caplog: py
     junk = tmp_path / "junk.pt2"
     junk.write_bytes(b"junk")
     for args, code in ((("explain", str(junk)), "RF192"), (("bench", "model", str(junk)), "RF196"),
+                       (("bench", "report", str(junk)), "RF196"), (("bench", "compare", str(junk), str(junk)), "RF196"),
                        (("bench", "correctness", "--run", str(tmp_path / "none")), "RF194"),
                        (("explain", str(tmp_path / "JUNK.ONNX")), "RF192 no file")):
         done = CliRunner().invoke(cli, args)

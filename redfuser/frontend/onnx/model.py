@@ -149,7 +149,9 @@ class Graph(nn.Module):
                           if _kind(n) not in OPS and n.op_type not in ("Constant", "Range", "ConstantOfShape")})
         if missing:
             raise _unsupported("; ".join(missing), "there is no rule for these ONNX operators; what branches, loops or"
-                               " has a shape that depends on data can have none")
+                               " has a shape that depends on data can have none",
+                               "compile the torch module itself, redfuser.compile(module, args): torch.export goes further,"
+                               " and what has no rule there runs as torch code")
 
     def forward(self, *inputs: torch.Tensor) -> Any:
         env: dict[str, Value] = dict(self.known)
@@ -225,9 +227,10 @@ def _all_asked(node: Any, call: Call) -> None:
             raise Unsupported(f"the attribute {name}")
 
 
-def _unsupported(where: str, why: str) -> UnsupportedError:
+def _unsupported(where: str, why: str,
+                 help: str = "export with another opset, or without vendor-specific optimisation") -> UnsupportedError:
     return UnsupportedError("RF115", "operators that can neither be compiled nor run as torch calls", where=where, why=why,
-                            help="export with another opset, or without vendor-specific optimisation")
+                            help=help)
 
 
 def _operand(kind: str, position: int, value: Any, device: str | None) -> Any:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from redfuser.frontend.onnx.node import Call, Unsupported, implements, ints, onnx_dtype, takes_known
+from redfuser.frontend.onnx.node import Call, Unsupported, implements, ints, onnx_dtype, takes_known, tensor
 
 takes_known({"Reshape": (1,), "Expand": (1,), "Unsqueeze": (1,), "Squeeze": (1,), "Slice": (1, 2, 3, 4), "Split": (1,),
              "Tile": (1,), "Pad": (1, 2, 3), "OneHot": (1,), "ConstantOfShape": (0,), "Trilu": (1,), "Range": (0, 1, 2)})
@@ -89,9 +89,20 @@ def slice_(call: Call, x: Tensor, starts: Any = None, ends: Any = None, axes: An
 
 
 @implements("Gather")
-def gather(call: Call, x: Tensor, indices: Tensor) -> Tensor:
+def gather(call: Call, x: Tensor, indices: Any) -> Tensor:
     axis = call.get("axis", 0) % x.dim()
-    return x[(slice(None),) * axis + (indices.to(torch.int64),)]
+    if isinstance(indices, np.ndarray) and not indices.ndim:  # known: a view, and no lookup
+        return torch.select(x, axis, int(indices))
+    where = tensor(indices)
+    return looked_up(x, [None] * axis + [where.to(x.device, torch.int64)])
+
+
+takes_known({"Gather": (1,)})
+
+
+def looked_up(x: Tensor, where: list[Tensor | None]) -> Tensor:
+    """``x[where]`` for indices of any rank: Python's brackets ask a tensor of rank 0 for its value, which an export has not."""
+    return torch.ops.aten.index.Tensor(x, where)  # type: ignore[no-any-return]
 
 
 @implements("GatherElements")
@@ -109,7 +120,7 @@ def _from_start(indices: Tensor, extent: int) -> Tensor:
 def gather_nd(call: Call, x: Tensor, indices: Tensor) -> Tensor:
     if call.get("batch_dims", 0):
         raise Unsupported("GatherND with batch dimensions")
-    return x[tuple(indices[..., i] for i in range(indices.shape[-1]))]
+    return looked_up(x, [indices[..., i] for i in range(indices.shape[-1])])
 
 
 @implements("ScatterElements")

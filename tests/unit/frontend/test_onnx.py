@@ -153,10 +153,16 @@ CASES: list[tuple[Any, ...]] = [
     ("Slice", [X, known(-1), known(-99), known(1), known(-1)]),
     ("Gather", [X, i(2, 0, -1)]),
     ("Gather", [X, i(1)], {"axis": 2}),
+    *[("Gather", [X, place], {"axis": axis}) for axis in (0, -1)  # of rank 0: torch's brackets ask such a tensor for its value
+      for place in (np.array(2), np.array(-1), np.array(2).view(Known), np.array(-1).view(Known))],
+    ("Gather", [f(5), np.array(-2)]),
+    ("GatherND", [X, i(2, -1)]),
+    ("GatherND", [X, i(2, -1, 0)]),
     ("GatherElements", [X, RNG.integers(-6, 6, (3, 4, 2))], {"axis": 2}),
     ("GatherND", [X, i([0, 1], [2, 3])]),
     ("ScatterElements", [X, i([[1, 0]]), f(1, 1, 2)], {"axis": 1}),
     ("ScatterND", [X, i([0], [2]), f(2, 4, 6)]),
+    ("ScatterND", [X, i(1), f(4, 6)]),
     ("Tile", [X, known(1, 2, 1)]),
     ("Pad", [X, known(0, 1, 0, 0, 0, 2)]),
     ("Trilu", [X]),
@@ -313,6 +319,7 @@ def test_quantisation_to_float8_saturates() -> None:
     [
         ("NonZero", [X], {}),
         ("Resize", [f(1, 1, 4, 4)], {}),
+        ("LSTM", [f(3, 2, 4), f(1, 20, 4), f(1, 20, 5)], {"hidden_size": 5}),
         ("Reshape", [X, i(3, 24)], {}),
         ("MaxPool", [f(1, 1, 4, 4)], {"kernel_shape": [2, 2], "storage_order": 1}),
         ("Attention", [f(1, 2, 4, 8)] * 3, {"left_window_size": 1}),  # of a later opset
@@ -327,6 +334,7 @@ def test_what_has_no_torch_form_is_one_coded_error(
     with pytest.raises(RedFuserError) as caught:
         import_model(graph(kind, operands, 18, 1, **attributes))
     assert caught.value.code == "RF115" and kind in caught.value.where and f"the_{kind}" in caught.value.where
+    assert ("torch.export" in caught.value.help) is (kind in ("NonZero", "Resize", "LSTM"))  # no opset has a rule for these
 
 
 def test_wide_unsigned_inputs_are_refused() -> None:
