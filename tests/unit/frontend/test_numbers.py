@@ -16,7 +16,7 @@ from redfuser.frontend.aten.context import representable
 PROGRAMS: dict[str, Callable[[Tensor], Tensor]] = {
     "an integer": lambda x: x * 257,
     "divided": lambda x: x / 70001,
-    "a dividend": lambda x: 257 / x.abs().clamp(min=0.5),
+    "a dividend": lambda x: torch.tensor(257) / x.abs().clamp(min=0.5),
     "numpy's": lambda x: x * np.int64(257),
     "added": lambda x: x + 2049,
     "taken from": lambda x: 2049 - x,
