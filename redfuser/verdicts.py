@@ -1,8 +1,8 @@
 """Verdicts of checkers, remembered: what was found right once, by code and data that have not changed since, is right.
 
 A verdict is stored under a key over everything it depends on: what it is about, node by node with every dtype
-(:func:`content`), the source text of the packages that judged it, and the versions of what they compute with. Only "holds"
-is remembered: a violation is our bug and is found again every time.
+(:func:`content`), the source text of the packages that judged it, and the versions of what they compute with. What did not
+hold is remembered as what was found: whoever damages a store can take a fusion away, and give none.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, Literal
 from redfuser.cache import Cache, key_of
 
 Origin = Literal["now", "cache", "off"]
-HOLDS = b"holds"
+HOLDS, VIOLATED = b"holds", b"violated\n"
 JUDGED = ("RF901", "RF903", "RF905")
 """A check found something wrong: the certificate, the scalar program, the tile program."""
 _LOADED = time.time()
@@ -51,18 +51,27 @@ class Verdict:
 
 
 def remember(kind: str, about: Any, packages: Sequence[str], ask: Callable[[], Sequence[str]], store: Cache) -> Verdict:
-    """The verdict of ``ask`` (its violations, none: it holds) on ``about``: remembered, or found now and remembered if it
-    holds. packages: whose sources decide."""
+    """The verdict of ``ask`` (its violations, none: it holds) on ``about``: remembered, or found now and remembered. packages:
+    whose sources decide."""
     judges = digest(*packages)
     key = key_of(kind, judges, content(about)) if judges else ""
-    if key and store.get(key) == HOLDS:
+    known = store.get(key) if key else None
+    if known == HOLDS:
         return Verdict("cache")
+    if known and (violations := _violations(known)):
+        return Verdict("cache", violations)
     started = time.process_time()
     found = tuple(ask())
     seconds = time.process_time() - started
-    if key and not found:
-        store.put(key, HOLDS)
+    if key:
+        store.put(key, VIOLATED + "\n".join(found).encode() if found else HOLDS)
     return Verdict("now", found, seconds)
+
+
+def _violations(known: bytes) -> tuple[str, ...]:
+    """What was found once, a line each; nothing of what is no such record."""
+    text = known.removeprefix(VIOLATED).decode(errors="replace") if known.startswith(VIOLATED) else ""
+    return tuple(line for line in text.split("\n") if line)
 
 
 def content(x: Any) -> Any:
