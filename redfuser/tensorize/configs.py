@@ -35,7 +35,16 @@ from redfuser.tensorize.products import DEEP, product_space, tile_width
 from redfuser.tensorize.ranked import ranked
 from redfuser.tensorize.rewrite import Arranged, arrange
 from redfuser.tensorize.scans import scan_configs
-from redfuser.tensorize.spaces import THREE, column_tiles, held, row_space, selection_space, walk_space
+from redfuser.tensorize.spaces import (
+    THREE,
+    WIDE,
+    column_tiles,
+    held,
+    row_space,
+    selection_space,
+    walk_space,
+    wide_space,
+)
 
 SIX = 6.0
 """Products of halves that one of float32 operands in pieces is."""
@@ -159,6 +168,9 @@ def _products(program: Program, arranged: Arranged, roles: Roles, n: int, target
     space = _fine(_walked(kernel, roles, n, sketch, target, pieces=pieces, singles=singles, inner=inner), dtype, fine)
     if depth > (AT_ONCE if whole else 2 * DEEP):  # too deep to hold, or to add up in one go: the contraction in chunks
         space = [replace(c, chunk=64) for c in space if c.stages == 2]
+    if kernel.kind == "resident" and not columns and n > WIDE and not singles:  # more than tall tiles have registers for
+        more = [replace(c, pieces=pieces) for c in wide_space(n, target) if not pieces or c.threads >= MANY]
+        return ranked(program, [*space, *more], target)
     if (pieces or singles) and not any(sketched(sketch, c, target) for c in space):
         raise LoweringError("RF490", f"{kernel.name}: contractions of f32 operands, {max([depth, *widths])} deep",
                             why=f"{'their pieces' if pieces else 'they'} do not fit on chip beside the rows that would make "

@@ -13,13 +13,22 @@ def tile_sizes(roles: Roles, config: TileConfig, resident: bool, has_gemm: bool)
     """Extent of a tile per axis."""
     rows = config.rows if has_gemm else min(config.rows, _power_at_least(roles.extents[roles.rows]))
     n = roles.extents[roles.segment] if roles.segment else 1
-    segment = (config.segment if config.segment >= n else n) if resident else config.segment
+    segment = config.segment
+    if resident and segment < n:
+        segment = beside_product(n, config) if has_gemm else n
     sizes = {roles.rows: rows, **({roles.segment: segment} if roles.segment else {})}
     for a in roles.columns:
         e = roles.extents[a]
         whole = _power_at_least(e) if roles.lists else padded(e, config) if has_gemm else e
         sizes[a] = min(whole, config.columns or whole)
     return sizes
+
+
+def beside_product(n: int, config: TileConfig) -> int:
+    """Columns of the tile of a row of ``n`` elements that a product makes or takes, and a block holds: a multiple of 16, as the
+    instructions take them, and of what warps have side by side, each with 16 rows and a quarter as many columns as it has
+    lanes. What is beyond the row's end is masked, as it is in a ragged segment."""
+    return round_up(n, max(16, 4 * config.threads // config.rows))
 
 
 def padded(extent: int, config: TileConfig) -> int:

@@ -9,7 +9,7 @@ from redfuser.outline import HELD
 from redfuser.strategies.select import FEW, LINE, LONG, STEP
 from redfuser.target import Target
 from redfuser.tensorize.config import Schedule, TileConfig
-from redfuser.tensorize.sizes import round_up
+from redfuser.tensorize.sizes import beside_product, round_up
 
 FEWEST, USUAL, MOST = 8, 28, 64
 """Elements of a row on chip that a thread has."""
@@ -78,6 +78,10 @@ def walk_space(target: Target, rows: int, n: int, columns: int, several: bool = 
     return out
 
 
+WIDE = 256
+"""Scores of a row up to which a warp holds 16 rows with ease, beside what looks for the best of them."""
+
+
 def selection_space(n: int, depth: int, target: Target) -> list[TileConfig]:
     """A row of scores held whole in registers while its best are picked."""
     width = max(16, -(-n // 16) * 16)
@@ -89,7 +93,18 @@ def selection_space(n: int, depth: int, target: Target) -> list[TileConfig]:
             shared = 2 * stages * 64 * (m + width)
             if m * width / threads <= 128 and shared <= target.shared_bytes and threads >= target.warp:
                 out.append(TileConfig(m, width, threads, stages, weights, False, chunk=64 if depth > 64 else 0))  # type: ignore[arg-type]
-    return out or [TileConfig(16, width, target.warp, 2, "registers", False, chunk=64)]
+    return out if any(c.weights == "registers" for c in out) else [*out, *wide_space(n, target)]
+
+
+def wide_space(n: int, target: Target) -> list[TileConfig]:
+    """A row of scores that a warp's registers do not hold with ease: by four warps side by side, by two, or by one all the
+    same. Of four TileLang 0.1.15 reduces the columns at 12 of 23 widths from 256 to 960 (else RF452), of two at all of 16, of
+    eight at none of 20."""
+    usual = TileConfig(16, n, 4 * target.warp, 2, "shared", False, chunk=64)
+    ways = (usual, replace(usual, threads=2 * target.warp),
+            replace(usual, rows=64, threads=8 * target.warp, weights="registers"),
+            replace(usual, threads=target.warp, weights="registers"))
+    return [replace(c, segment=beside_product(n, c)) for c in ways]
 
 
 def row_space(resident: bool, rows: int, n: int, neighbours: bool, all_rows: int,
