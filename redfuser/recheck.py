@@ -36,8 +36,8 @@ def recheck(regions: Iterable[Any], policy: str = "1", cache: Cache | None = Non
                 raise InternalError("RF901", what, why=reason.why, help=reason.help)
             if another(region.key):
                 continue
-            warnings.warn(f"{reason.code} {what}: there is no kernel of it, nor of any cascade equal to it; of smaller ones there "
-                          f"may be. {reason.why}", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"{reason.code} {what}: there is no kernel of it, nor of any cascade equal to it; there may be of "
+                          f"smaller ones. {reason.why}", RuntimeWarning, stacklevel=2)
     return verdicts
 
 

@@ -16,6 +16,7 @@ from redfuser.acrf.affine import Indices, axes_of
 from redfuser.acrf.cascade import Axis, Cascade, Let, Provenance, Reduce, Stmt, Tensor
 from redfuser.acrf.expr import Cast, Expr, Index, Load, Op, Ref, map_children
 from redfuser.acrf.index import i64
+from redfuser.partition.bounded import bounded
 from redfuser.partition.drafted import Draft, R, Sink
 from redfuser.partition.evaluate import pure_index
 from redfuser.partition.fold import constant_apart, fold
@@ -69,7 +70,7 @@ class _Outliner:
         bodies: list[tuple[Instance, Expr]] = []
         first: dict[tuple[object, ...], Node] = {}
         for inst in order:
-            body = self.intern(self.prepare(self.body(inst)))
+            body = self.intern(bounded(self.prepare(self.body(inst)), self.ix, lambda n: self.loads[n].shape))
             assert isinstance(inst.node.stmt, Reduce)
             key = (inst.node.stmt.reducer, frozenset(inst.axes), inst.over, inst.node.dtype, id(body))
             if (same := first.setdefault(key, inst.node)) is inst.node:

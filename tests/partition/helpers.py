@@ -8,9 +8,11 @@ import numpy as np
 import torch
 
 from redfuser import outer
+from redfuser.acrf.affine import Indices
 from redfuser.acrf.cascade import Cascade, Let, Reduce
 from redfuser.frontend import import_model
 from redfuser.partition import Partition, partition
+from redfuser.partition.bounded import bounded
 from redfuser.runtime.trial import function
 from tests.evaluated import run
 
@@ -30,6 +32,13 @@ def text(p: Partition) -> str:
     if p.kept:
         lines.append("kept " + ", ".join(f"{op.removeprefix('relax.')} x{n}" for op, n in sorted(p.kept.items())))
     return "\n".join(lines)
+
+
+def outside(cascade: Cascade) -> list[str]:
+    """Statements that may read beside a tensor."""
+    shapes = {t.name: tuple(map(int, t.shape)) for t in cascade.inputs}
+    ix = Indices({a.name: int(a.extent) for a in cascade.axes})
+    return [str(s) for s in cascade.stmts if bounded(s.expr, ix, shapes.__getitem__) != s.expr]
 
 
 def dtype_of(cascade: Cascade, name: str) -> str:

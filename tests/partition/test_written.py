@@ -19,7 +19,7 @@ from redfuser.frontend.local import REDUCTIONS
 from redfuser.partition import partition
 from redfuser.target import TARGETS
 from tests.corpus.torch_written import APART, UNFUSED, WRITTEN, Row
-from tests.partition.helpers import execute, flat, partitioned
+from tests.partition.helpers import execute, flat, outside, partitioned
 from tests.partition.test_spellings import errors
 
 CHECKED = ("read_where_another_is_best", "nll_gather", "quiet_softmax_by_zero", "weights_used_three_times", "argmax_router",
@@ -42,6 +42,7 @@ def test_the_cascade_is_whole(name):
     imported, p = found(row)
     assert [str(r.reason.code) for r in p.refusals] == [] and not p.opaque
     assert len(p.regions) == row.regions
+    assert not [o for r in p.parts for o in outside(r.cascade)]
     assert {op.removeprefix("relax.") for op in p.kept} & (REDUCTIONS | {"topk", "nn.softmax"}) == set(row.outside)
     if name in CHECKED:
         assert [v for r in p.regions for v in check(r.fused)] == []
