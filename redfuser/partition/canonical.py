@@ -221,7 +221,7 @@ class _Outliner:
             if id(e) in self.forced:
                 name = self.output(self.forced[id(e)], e)
             else:
-                body = self.emit(e, root=True)
+                body = bounded(self.emit(e, root=True), self.ix, lambda n: tuple(map(int, self.tensors[n].shape)))
                 dependent = bool(self.weighed.refs[id(e)] & self.row_names())
                 stem = ("w" if "l" in self.weighed.free[id(e)] else "u") if dependent else "p"
                 name = self.unique(stem)
