@@ -20,8 +20,8 @@ another's memory (docs/decisions/0013-weigh-and-accumulate.md)."""
 OF_THE_TRIAL = {"positions/bf16 2x65x3 d72 XL", "decays/f32 2x130 d40 positive features", "abroad/bf16 4x150 pooled"}
 """Right by the lane, and distrusted before first use, so that torch takes their place. Of the first a kernel's RMS error is
 6.11e-7 on small inputs, where 6.06e-7 is allowed; of the second 2784 results are of another class than float64's on large inputs
-and 7299 on inputs of many decades, where torch has 2721 and 7285. Why was not found out. Of the third it is 1.04e-7 on ties,
-where 7.0e-8 is allowed: three pieces of bfloat16 of one sign (:mod:`redfuser.tensorize.weights`) hold 22 bits of a weight."""
+and 7299 on inputs of many decades, where torch has 2721 and 7285. Of the third it is 1.04e-7 on ties, where 7.0e-8 is allowed,
+to the digit the same with weights in pieces that are exact. Why was not found out."""
 
 
 def newest() -> Path:
