@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from workloads.correctness.program import CALM, Program, made, of
+from workloads.correctness.program import CALM, In, Program, made, of
 
 TAME = (*CALM, "tiny")
 Ranked = tuple[Tensor, Tensor]
@@ -248,7 +249,8 @@ def label_propagation(x: Tensor, y: Tensor) -> Tensor:
 def programs() -> Iterator[Program]:
     p = partial(made, "clusters")
 
-    def r(what: str, fn, by, *ins, only=()):  # type: ignore[no-untyped-def]
+    def r(what: str, fn: Callable[..., Any], by: Callable[..., tuple[Tensor, Tensor]], *ins: In, only: tuple[str, ...] = ()
+          ) -> Program:
         return Program("clusters", what, fn, ins, ranked=by, only=only)
 
     yield p("f32 130x257 umap", umap, of("d", 130, 257, kind="positive"), of("sigma", 130, kind="positive"))
