@@ -6,6 +6,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -105,8 +106,9 @@ def test_every_extent_has_tiles(how: str) -> None:
 @pytest.mark.parametrize(("rows", "threads"), [(16, 64), (16, 128), (32, 64), (32, 256), (64, 128), (64, 256), (128, 256), (128, 512)])
 def test_a_padded_row_is_shared_by_the_warps(n: int, rows: int, threads: int) -> None:
     """Whichever way they share, by rows first or by columns, and with no more than there has to be."""
-    for weights in ("shared", "registers"):
-        config = TileConfig(rows, 64, threads, 1, weights, False)  # type: ignore[arg-type]
+    ways: tuple[Literal["shared", "registers"], ...] = ("shared", "registers")
+    for weights in ways:
+        config = TileConfig(rows, 64, threads, 1, weights, False)
         assert n <= sizes.beside_product(n, config) < n + max(16, 4 * threads // rows)
         (kernel,) = tensorize(program("argmax", rows, n), config, H200).kernels
         assert not uneven(kernel, H200)

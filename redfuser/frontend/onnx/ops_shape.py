@@ -102,7 +102,8 @@ takes_known({"Gather": (1,)})
 
 def looked_up(x: Tensor, where: list[Tensor | None]) -> Tensor:
     """``x[where]`` for indices of any rank: Python's brackets ask a tensor of rank 0 for its value, which an export has not."""
-    return torch.ops.aten.index.Tensor(x, where)  # type: ignore[no-any-return]
+    found: Tensor = torch.ops.aten.index.Tensor(x, where)
+    return found
 
 
 @implements("GatherElements")
