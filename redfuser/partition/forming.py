@@ -111,6 +111,8 @@ class Forming:
         if isinstance(merged, Fused) and (_keeps_digits(merged) or not (self.priced and _bounded(merged))):
             return merged
         row = fuse(cascade, self.casts, "direct" if isinstance(merged, Fused) else "held")
+        if isinstance(row, NotFusable) and isinstance(merged, NotFusable):
+            row = fuse(cascade, self.casts, "final")
         if not isinstance(row, Fused) or not self.holds(row):
             return merged
         if not isinstance(merged, Fused) or self.priced is None:

@@ -28,6 +28,7 @@ class Joining(Asking):
         super().__init__(banned, held, work, verdicts, drafts)
         self.graph, self.near, self.worth = near.graph, near, worth
         self.cuts: list[Cut] = []
+        self.reducing = bits(u for u in self.graph.units if u.reducing)
 
     def reductions(self, units: Units, seed: Unit | None, lead: Node, excluded: set[Unit]) -> tuple[Units, list[Unit]]:
         """Join the reductions that the region reads, nearest first; what is not joined is noted for ``seed``. Without one:
@@ -72,14 +73,19 @@ class Joining(Asking):
             joined.append(c)
 
     def written(self, grown: Units, between: Units, lead: Node, c: Unit) -> Units | None:
-        """The region with the product that makes its row, though the row is read elsewhere: with what writes it, without what
+        """The region with the reduction that makes its row, though the row is read elsewhere: with what writes it, without what
         only widens it for others."""
         inside = frozenset(u for u in grown if not (free_to_read(u) and any(v not in grown for v in u.consumers)))
         own = bits(u for u in grown if u.reducing and u is not c)
         left = any(v.pointwise and v not in grown and v not in self.near.claimed and v.ancestors & own
                    for u in between for v in u.consumers)
         question = judge.made_and_read if left else judge.made
-        return inside if contracts(c) and self.near.convex(inside) and self.verdict(question, inside, lead, c) is None else None
+        if not contracts(c):
+            question = judge.kept
+            beside = (p for u in between for p in u.producers if p not in inside)
+            if any((p.ancestors | bits({p})) & ~c.ancestors & self.reducing & ~bits(self.near.claimed | inside) for p in beside):
+                return None  # maps that end another reduction, which comes to them
+        return inside if self.near.convex(inside) and self.verdict(question, inside, lead, c) is None else None
 
     def ends_cascade(self, c: Unit) -> bool:
         """Does a reduction over another axis have a cascade of its own before it, to which it belongs?"""

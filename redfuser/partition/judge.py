@@ -81,20 +81,29 @@ def products(d: Draft, _: Unit | None) -> Reject | None:
 
 
 def escapes(d: Draft, _: Unit | None) -> Reject | None:
-    """A result along the row that depends on a reduction and that a reduction of the region reads too; or any result
-    along the row of a cascade that evaluates a contraction per step."""
-    read = {n for i in (*d.rows, *d.inner) for n, _ in i.body.sites}
+    """Of a region with a contraction: a result along the row that depends on a reduction and that a reduction of the region
+    reads too; or any result along the row, where the contraction is evaluated per step."""
     contraction = next((i for i in d.inner if i.contraction), None)
     for s in d.sinks:
-        if contraction is not None and R in {a for e in s.at for a in axes_of(e)} and not tile_written(d, s):
+        if contraction is not None and along(s) and not tile_written(d, s):
             return Reject("RF303", contraction.node, "a result along the row depends on the contraction",
                           "its value would be written, or computed a second time, for every element of the row")
-        if s.node in read and s.value is not None and d.depends(s.value) and R in {a for e in s.at for a in axes_of(e)}:
-            return Reject(
-                "RF303", s.node, "a tensor of the row that depends on a reduction is needed both inside and outside",
-                "it must be written in any case, so reading it back is all that a fusion would save",
-                "drop the other use, or recompute it there")
+    if (s := next(iter(again(d)), None)) is not None and any(i.contraction for i in (*d.rows, *d.inner)):
+        return Reject(
+            "RF303", s.node, "a tensor of the row that depends on a reduction is needed both inside and outside",
+            "it must be written in any case, so reading it back is all that a fusion would save",
+            "drop the other use, or recompute it there")
     return None
+
+
+def again(d: Draft) -> list[Sink]:
+    """Results along the row that depend on a reduction, and that a reduction of the region reads too."""
+    read = {n for i in (*d.rows, *d.inner) for n, _ in i.body.sites}
+    return [s for s in d.sinks if s.node in read and s.value is not None and d.depends(s.value) and along(s)]
+
+
+def along(s: Sink) -> bool:
+    return R in {a for e in s.at for a in axes_of(e)}
 
 
 def tile_written(d: Draft, s: Sink) -> bool:
@@ -108,7 +117,7 @@ def made(got: Draft, c: Unit | None) -> Reject | None:
     mine = [i for i in got.inner if i.node.unit is c and i.contraction]
     if got.inner != mine or len(mine) != 1 or not deep(got) or any(i.contraction or got.depends(i.body) for i in got.rows):
         return STEPWISE
-    if any(s.node.dtype not in ("f16", "bf16") for s in got.sinks if R in {a for e in s.at for a in axes_of(e)}):
+    if any(s.node.dtype not in ("f16", "bf16") for s in got.sinks if along(s)):
         return STEPWISE
     return one_contraction(got) or join(got, c) or escapes(got, c)
 
@@ -116,6 +125,14 @@ def made(got: Draft, c: Unit | None) -> Reject | None:
 def made_and_read(got: Draft, c: Unit | None) -> Reject | None:
     """The same, with a map of the row left that its numbers scale."""
     return made(got, c) or (None if all(reduced_as_made(got, i, again=True) for i in got.inner) else STEPWISE)
+
+
+def kept(got: Draft, c: Unit | None) -> Reject | None:
+    """A reduction whose row is written, and reduced again: a block that holds it need not read it back."""
+    contraction = next((i for i in (*got.rows, *got.inner) if i.contraction), None)
+    if contraction is not None or got.inner or len(got.external) > MAX_TENSORS:
+        return Reject("RF305", got.rows[0].node, "a row that is written is reduced again where it is held")
+    return join(got, c) or rows(got, c)
 
 
 def join(got: Draft, c: Unit | None) -> Reject | None:

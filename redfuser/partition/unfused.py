@@ -4,6 +4,8 @@
     m = max[l] s;  p = exp(s - m);  t = sum[l] p  one kernel, which reads s and writes p / t
     o = sum[l] p / t * v[l, d]                    a library's product, which reads it
 
+Of a row that is written and reduced again, where there is no product: a kernel that writes it and one that reads it back.
+
 While regions grow, products are weighed by a roofline, before there is a kernel (:mod:`redfuser.partition.cost`). Once a region
 has a state, the model of resources knows the kernel that it gets: one that is far behind this is not made (RF305).
 """
@@ -19,6 +21,7 @@ from redfuser.acrf.state import Fused, NotFusable
 from redfuser.outline import library, on_cores, passes, turns
 from redfuser.partition.cost import elements, operand_bytes
 from redfuser.partition.drafted import Draft
+from redfuser.partition.judge import again
 from redfuser.partition.values import Instance
 
 MARGIN = 1.5
@@ -29,9 +32,12 @@ LATENCY = 20e-6
 
 
 def apart(d: Draft) -> float | None:
-    """Seconds of the region's products as a library's and of one kernel around them; None of a region without a
-    product, and of one and its maps, which was weighed against a library's as it grew (docs/decisions/0020)."""
+    """Seconds of the region's products as a library's and of one kernel around them, and of two kernels where a row is written
+    and reduced again; None of any other region without a product, and of one and its maps, which was weighed against a
+    library's as it grew (docs/decisions/0020)."""
     products = [i for i in chain(d.inner, d.rows) if i.contraction]
+    if not products and (read := sum(s.node.bytes for s in again(d))):
+        return passes(d.machine, read + sum(n.bytes for n in d.external) + sum(s.node.bytes for s in d.sinks), 2)
     if not products or len(d.inner) + len(d.rows) < 2:
         return None
     sites = {n for i in products for n, _ in i.body.sites}
@@ -51,7 +57,8 @@ def slower(d: Draft, fused: Fused, priced: Callable[[Fused], float | NotFusable]
     found = priced(fused)
     if not isinstance(found, float) or found <= MARGIN * max(without, LATENCY):
         return None
-    return NotFusable("RF305", "", "one kernel is faster than a library's products and a kernel between them",
+    parts = "two, the second of which reads what the first writes" if again(d) else "a library's products and a kernel between them"
+    return NotFusable("RF305", "", f"one kernel is faster than {parts}",
                       f"modelled {found * 1e6:.0f} us on {d.machine.part}, apart {without * 1e6:.0f} us",
                       "nothing to change: smaller parts of it are tried")
 

@@ -38,11 +38,15 @@ class Deriver(Derivation):
                 return of_the_row(self, r, Refuse("RF901", "its state holds", "a check found its state wrong", ""))
             except Refuse:
                 pass  # a state of its own, if that holds
+        said = [(notes, len(notes)) for notes in (self.decomposition, self.choices, self.identities, self.conditions,
+                                                  self.roundings)]
         try:
             self._by_rule(r)
         except Refuse as refusal:
             if self.row == "merged":
                 raise
+            for notes, before in said:  # of what was tried and is not done
+                del notes[before:]
             of_the_row(self, r, refusal)
 
     def _by_rule(self, r: Reduce) -> None:

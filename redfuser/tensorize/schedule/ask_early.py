@@ -1,4 +1,4 @@
-"""A block of one row waits as seldom as it can: for memory once, and for no quotient by a number that is known."""
+"""A block waits for memory once: what it reads behind a reduction is asked for before, and no quotient by a known number waits."""
 
 from __future__ import annotations
 
@@ -6,65 +6,104 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
+from redfuser.acrf.affine import Indices
 from redfuser.acrf.expr import Const, Expr, Index, Load, Op, children, map_children, walk
-from redfuser.tensorize.ir.effects import Names, reads, with_exprs, writes
-from redfuser.tensorize.ir.nodes import Assign, Copy, Parallel, ReduceTile, TileKernel
+from redfuser.tensorize.ir.effects import Names, every, reads, with_exprs, writes
+from redfuser.tensorize.ir.nodes import Assign, Copy, Fill, For, Parallel, ReduceTile, TileKernel, TileStmt
 from redfuser.tensorize.ir.parts import Buffer
 
 KINDS = ("f16", "bf16", "f32")
+NUMBERS = (*KINDS, "i32", "i64")
+"""What a row's own number may be."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskEarly:
-    """Of a row held on chip, elements of a tensor that are read behind a reduction wait in registers from before it, and the
-    greater of two numbers is one of them::
+    """Elements of a tensor that are read behind a reduction wait in registers from before it, and the greater of two numbers is
+    one of them::
 
-        copy x[i] -> x_tile                                     copy x[i] -> x_tile
-        reduce sum x_tile -> t clear                     -->    parallel i < 1, j < 1024: w_early[i, j] = w[j]
-        parallel i < 1, j < 1024:                               reduce sum x_tile -> t clear
-          y[i, j] = x_tile[i, j] / max(8.0, 1.0) * w[j]         parallel i < 1, j < 1024:
-                                                                  y[i, j] = x_tile[i, j] / 8.0 * w_early[i, j]
+        copy x[i] -> x_tile                                     parallel i < 1: x_early[i] = x[i, t[i]]
+        reduce sum x_tile -> s clear                     -->    copy x[i] -> x_tile
+        parallel i < 1, j < 1024:                               parallel i < 1, j < 1024: w_early[i, j] = w[j]
+          y[i, j] = x_tile[i, j] / max(8.0, 1.0) * w[j]         reduce sum x_tile -> s clear
+        parallel i < 1:                                         parallel i < 1, j < 1024:
+          z[i] = x[i, t[i]] / s[i]                                y[i, j] = x_tile[i, j] / 8.0 * w_early[i, j]
+                                                                parallel i < 1: z[i] = x_early[i] / s[i]
 
-    A compiler moves no load over a barrier, and does not see through the instruction that keeps NaN. Requires a block of one
-    row, without loops, and a tensor that the kernel does not write, read at a place that no data and no choice decides. Adds no
-    rounding."""
+    A compiler moves no load over a barrier, and does not see through the instruction that keeps NaN. Requires a tensor that the
+    kernel does not write. What a row reads of its own may lie at a place that another tensor tells: it is asked for before the
+    row, whose elements it does not wait for; no products, which hide it. What each element of a row reads is at a place that no
+    data decide, of a block of one row without loops. What a choice decides to read is read anyway where it lies within its
+    tensor. Adds no rounding."""
 
     def __call__(self, kernel: TileKernel) -> TileKernel:
-        first = next((n for n, s in enumerate(kernel.body) if isinstance(s, ReduceTile)), None)
-        if first is None or not all(isinstance(s, (Copy, Parallel, ReduceTile)) for s in kernel.body):
+        first = next((n for n, s in enumerate(kernel.body) if any(isinstance(k, ReduceTile) for k in every((s,)))), None)
+        if first is None or not all(isinstance(s, (Copy, Parallel, ReduceTile, Fill, For)) for s in every(kernel.body)):
             return kernel
-        given = {p.name for p in kernel.params if p.dtype in KINDS} - {n for s in kernel.body for n in writes(s)}
-        names = Names(kernel)
+        work = _Early(kernel)
+        own, body = work.moved(kernel.body, first, 1)
+        if any(isinstance(s, For) for s in body) or any(len(b.shape) > 1 and b.shape[0] > 1 for b in kernel.buffers):
+            return work.kernel_of((*own, *body))
+        body = tuple(with_exprs(s, _settled) for s in body)
+        across, body = work.moved(body, first, 2)
+        last = max((n for n, s in enumerate(body[:first]) if reads(s) & work.given), default=-1) + 1
+        return work.kernel_of((*own, *body[:last], *across, *body[last:]))
+
+
+class _Early:
+    """given: tensors that nothing writes."""
+
+    def __init__(self, kernel: TileKernel) -> None:
+        self.kernel, self.names = kernel, Names(kernel)
+        written = {n for s in kernel.body for n in writes(s)}
+        self.given = {p.name for p in kernel.params} - written
+        self.shapes = {p.name: p.shape for p in kernel.params}
+        self.made: list[Buffer] = []
+
+    def kernel_of(self, body: tuple[TileStmt, ...]) -> TileKernel:
+        return replace(self.kernel, buffers=(*self.kernel.buffers, *self.made), body=body)
+
+    def moved(self, body: tuple[TileStmt, ...], first: int, axes: int) -> tuple[list[TileStmt], tuple[TileStmt, ...]]:
+        """What statements over ``axes`` axes from ``first`` on ask for, and all statements with what they read in its place."""
         early: dict[tuple[Parallel, Load], Assign] = {}
-        if any(len(b.shape) > 1 and b.shape[0] > 1 for b in kernel.buffers):
-            return kernel
-        body = [with_exprs(s, _settled) for s in kernel.body]
+        out = list(body)
         for n, s in enumerate(body[first:], first):
-            if isinstance(s, Parallel) and len(s.vars) == 2 and s.extents[0] == 1:
-                put: dict[Expr, Expr] = {}
-                for x in dict.fromkeys(x for a in s.body for x in _always(a.expr)):
-                    if x.tensor in given and Index(s.vars[1]) in {k for i in x.indices for k in walk(i)}:
-                        at = (Index(s.vars[0]), Index(s.vars[1]))
-                        loop = replace(s, body=(), comment="")
-                        own = early.setdefault((loop, x), Assign(names.fresh(f"{x.tensor}_early"), at, x))
-                        put[x] = Load(own.target, at, x.dtype)
-                body[n] = with_exprs(s, partial(_put, put))
-        last = max((n for n, s in enumerate(body[:first]) if reads(s) & given), default=-1) + 1
-        made = tuple(Buffer(a.target, "fragment", x.dtype, loop.extents) for (loop, x), a in early.items())
-        asked = [replace(loop, body=(a,)) for (loop, _), a in early.items()]
-        return replace(kernel, buffers=(*kernel.buffers, *made), body=(*body[:last], *asked, *body[last:]))
+            if not isinstance(s, Parallel) or len(s.vars) != axes or (axes == 2 and s.extents[0] != 1):
+                continue
+            at, loop = tuple(map(Index, s.vars)), replace(s, body=(), comment="")
+            put: dict[Expr, Expr] = {}
+            for x in dict.fromkeys(x for a in s.body for x in self.asked(a.expr, s)):
+                own = early.setdefault((loop, x), Assign(self.names.fresh(f"{x.tensor}_early"), at, x))
+                put[x] = Load(own.target, at, x.dtype)
+            out[n] = with_exprs(s, partial(_put, put))
+        self.made += [Buffer(a.target, "fragment", x.dtype, loop.extents) for (loop, x), a in early.items()]
+        return [replace(loop, body=(a,)) for (loop, _), a in early.items()], tuple(out)
 
+    def asked(self, e: Expr, loop: Parallel, always: bool = True) -> Iterator[Load]:
+        """What may be read before anything was computed."""
+        if isinstance(e, Load):
+            told = [x for i in e.indices for x in walk(i) if isinstance(x, Load)]
+            fits = e.dtype in (NUMBERS if len(loop.vars) == 1 else KINDS) and e.tensor in self.given and (
+                {x.tensor for x in told} <= self.given if len(loop.vars) == 1 else
+                not told and any(Index(loop.vars[1]) in walk(i) for i in e.indices))
+            if fits and (always or self.within(e, loop)):
+                yield e
+        elif isinstance(e, Op) and e.name == "select":
+            yield from self.asked(e.args[0], loop, always)
+            for k in e.args[1:]:
+                yield from self.asked(k, loop, always=False)
+        else:
+            for k in children(e):
+                yield from self.asked(k, loop, always)
 
-def _always(e: Expr) -> Iterator[Load]:
-    """What is read whatever the data are, at places that no data decide."""
-    if isinstance(e, Load):
-        if not any(isinstance(x, Load) for i in e.indices for x in walk(i)):
-            yield e
-    elif isinstance(e, Op) and e.name == "select":
-        yield from _always(e.args[0])
-    else:
-        for k in children(e):
-            yield from _always(k)
+    def within(self, e: Load, loop: Parallel) -> bool:
+        """Does a place lie within its tensor, whatever the data are?"""
+        lets = {v for v, _ in self.kernel.lets}
+        at = Indices({**dict(self.kernel.grid), **dict(zip(loop.vars, loop.extents, strict=True))})
+        if any(isinstance(x, Index) and x.axis in lets for i in e.indices for x in walk(i)):
+            return False
+        return all(0 <= lo and hi < n for i, n in zip(e.indices, self.shapes[e.tensor], strict=True)
+                   for lo, hi in (at.range_of(i),))
 
 
 def _settled(e: Expr) -> Expr:
