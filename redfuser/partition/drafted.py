@@ -51,16 +51,17 @@ class Sink:
 @dataclass(frozen=True, slots=True)
 class Step:
     """One step of a region's growth: reductions that ``join`` with the maps in between, a map that comes to ``follow`` the
-    results, maps that ``lead`` to the row."""
+    results, maps that ``lead`` to the row; or a region that came to lie ``beside`` another."""
 
-    kind: Literal["join", "follow", "lead"]
+    kind: Literal["join", "follow", "lead", "beside"]
     units: frozenset[Unit]
 
 
 @dataclass(slots=True)
 class Draft:
     """``steps``: how the region grew from its first reduction, in order; what :mod:`redfuser.partition.smaller` undoes.
-    ``machine``: what its costs are modelled for."""
+    ``parts``: the regions that it was, where nothing but their row connects them. ``machine``: what its costs are modelled
+    for."""
 
     units: frozenset[Unit]
     ev: Evaluator
@@ -72,6 +73,7 @@ class Draft:
     external: dict[Node, set[tuple[Expr, ...]]] = field(default_factory=dict)
     machine: Target = REFERENCE
     steps: tuple[Step, ...] = ()
+    parts: tuple[Draft, ...] = ()
 
     @property
     def row_map(self) -> bool:

@@ -23,6 +23,7 @@ from redfuser.partition.graph import Graph, Node, Unit
 from redfuser.partition.joins import Joining
 from redfuser.partition.lifting import tables
 from redfuser.partition.sets import Units, bits, free_to_read, hiding, last, mask, small, widens
+from redfuser.partition.siblings import joined
 from redfuser.partition.smaller import moves
 from redfuser.partition.work import REGION, Spent, Work
 
@@ -79,7 +80,7 @@ class Grower(Joining):
                 if got is not None:
                     self.found.append(got)
                     self.claim(got)
-        return Growth(self.found[::-1], self.cuts)
+        return Growth(joined(self, self.found[::-1]), self.cuts)
 
     def claim(self, d: Draft) -> None:
         self.reads_of(d)

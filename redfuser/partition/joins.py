@@ -14,7 +14,7 @@ from redfuser.partition.draft import escaping
 from redfuser.partition.drafted import Cut, Draft, Reject
 from redfuser.partition.epilogue import contracts, shortens
 from redfuser.partition.graph import Node, Unit
-from redfuser.partition.sets import Asking, Units, bits, free_to_read, last, small
+from redfuser.partition.sets import Asking, Units, bits, free_to_read, last, mask, small
 from redfuser.partition.work import Work
 
 
@@ -82,8 +82,9 @@ class Joining(Asking):
         question = judge.made_and_read if left else judge.made
         if not contracts(c):
             question = judge.kept
-            beside = (p for u in between for p in u.producers if p not in inside)
-            if any((p.ancestors | bits({p})) & ~c.ancestors & self.reducing & ~bits(self.near.claimed | inside) for p in beside):
+            read = [p for u in between for p in u.producers if p not in inside]
+            others = (mask(read, "ancestors") | bits(read)) & ~c.ancestors & self.reducing
+            if others & ~bits(self.near.claimed | inside):
                 return None  # maps that end another reduction, which comes to them
         return inside if self.near.convex(inside) and self.verdict(question, inside, lead, c) is None else None
 

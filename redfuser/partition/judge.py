@@ -209,6 +209,15 @@ def companion(got: Draft, c: Unit | None) -> Reject | None:
     return escapes(got, c)
 
 
+def beside(got: Draft, _: Unit | None) -> Reject | None:
+    """Reductions of one row, whatever they write."""
+    if got.inner or any(i.contraction for i in got.rows) or len(got.external) > MAX_TENSORS:
+        return Reject("RF305", got.rows[0].node, "reductions of one row that few tensors are read for")
+    if any(set(row_axes(i)) != set(got.p_axes) for i in got.rows):
+        return Reject("RF305", got.rows[0].node, "the reduction has other rows")
+    return None
+
+
 def weighing(got: Draft, c: Unit | None) -> Reject | None:
     """A product of float32 numbers whose weights another reduction of the region adds up, if that is all there is."""
     found = [i for i in got.rows if i.contraction]

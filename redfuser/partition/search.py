@@ -17,7 +17,7 @@ from typing import Any
 from redfuser import progress
 from redfuser.acrf.cascade import Provenance
 from redfuser.acrf.state import Fused, NotFusable
-from redfuser.partition import account, judge, loops
+from redfuser.partition import account, judge, loops, siblings
 from redfuser.partition.about import evaluated, numbered, ops, origin, refused_units, stem_of
 from redfuser.partition.across import Priced, across, dearer
 from redfuser.partition.around import Around
@@ -119,6 +119,9 @@ class Partitioner:
         self.mapped += self.group_maps(counts) if self.maps else []
         return self.finish(growth.cuts, counts)
 
+    def state(self, d: Draft) -> Fused | NotFusable:
+        return self.forms.derived(self.forms.form(d, False), self.forms.fuse)
+
     def slower(self) -> dict[str, NotFusable]:
         """Regions, by name, whose kernels are modelled far behind what they are without us."""
         found: dict[str, NotFusable] = {}
@@ -126,7 +129,8 @@ class Partitioner:
             return found
         for f in self.accepted:
             if (key := key_of(f.fused.cascade)) not in self.answers:
-                self.answers[key] = None if self.measured(f.fused) else slower(f.draft, f.fused, self.priced)
+                self.answers[key] = None if self.measured(f.fused) else slower(
+                    f.draft, f.fused, self.priced) or siblings.slower(f.draft, f.fused, self.state, self.priced)
             if (why := self.answers[key]) is not None:
                 found[f.name] = why
         return found

@@ -9,6 +9,8 @@ step by step, the cheapest loss first::
     a contraction per step, then one over the row --> the library's
     the reduction that joined last     --> a cascade of its own, or a single reduction
 
+Two regions that nothing connects but their row part first.
+
 A region whose results are other ones than its program's keeps its maps: without those that follow, the results would be wrong
 all the same, and nobody would see it (an infinity for a NaN, whose inverse is 0).
 
@@ -32,6 +34,10 @@ def undone(d: Draft, wrong: bool = False) -> tuple[frozenset[Unit], frozenset[Pa
     results are not the program's."""
     if not (rest := [u for u in d.units if u.reducing]):
         return frozenset(), frozenset()
+    if d.parts:
+        _, beside = d.parts
+        return beside.units, frozenset(frozenset({u.index, v.index}) for u in beside.units for v in d.units - beside.units
+                                       if u.reducing and v.reducing)
     grown = frozenset(u for s in d.steps for u in s.units)
     seeds = [u for u in rest if u not in grown] or rest[:1]
     if not wrong and (maps := spare_maps(d)):

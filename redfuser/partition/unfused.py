@@ -57,7 +57,7 @@ def slower(d: Draft, fused: Fused, priced: Callable[[Fused], float | NotFusable]
     found = priced(fused)
     if not isinstance(found, float) or found <= MARGIN * max(without, LATENCY):
         return None
-    parts = "two, the second of which reads what the first writes" if again(d) else "a library's products and a kernel between them"
+    parts = "a kernel that reads what another writes" if again(d) else "a library's products and a kernel between them"
     return NotFusable("RF305", "", f"one kernel is faster than {parts}",
                       f"modelled {found * 1e6:.0f} us on {d.machine.part}, apart {without * 1e6:.0f} us",
                       "nothing to change: smaller parts of it are tried")

@@ -1,4 +1,4 @@
-"""A block waits for memory once: what it reads behind a reduction is asked for before, and no quotient by a known number waits."""
+"""A block waits for memory once: what it reads behind a reduction is asked for before. No quotient by a known number waits."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class _Early:
         at = Indices({**dict(self.kernel.grid), **dict(zip(loop.vars, loop.extents, strict=True))})
         if any(isinstance(x, Index) and x.axis in lets for i in e.indices for x in walk(i)):
             return False
-        return all(0 <= lo and hi < n for i, n in zip(e.indices, self.shapes[e.tensor], strict=True)
+        return all(lo >= 0 and hi < n for i, n in zip(e.indices, self.shapes[e.tensor], strict=True)
                    for lo, hi in (at.range_of(i),))
 
 
