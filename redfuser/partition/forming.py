@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from redfuser.acrf.cascade import Cascade, Let, Reduce
+from redfuser.acrf.derive.derivation import Row
 from redfuser.acrf.expr import Cast, Op, Ref
 from redfuser.acrf.state import Fused, NotFusable
 from redfuser.dtypes import NARROW, UNIT
@@ -110,15 +111,13 @@ class Forming:
             return merged
         if isinstance(merged, Fused) and (_keeps_digits(merged) or not (self.priced and _bounded(merged))):
             return merged
-        row = fuse(cascade, self.casts, "direct" if isinstance(merged, Fused) else "held")
-        if isinstance(row, NotFusable) and isinstance(merged, NotFusable):
-            row = fuse(cascade, self.casts, "final")
-        if not isinstance(row, Fused) or not self.holds(row):
-            return merged
-        if not isinstance(merged, Fused) or self.priced is None:
-            return row
-        direct, before = self.priced(row), self.priced(merged)
-        return row if isinstance(direct, float) and not (isinstance(before, float) and before <= direct) else merged
+        ways: tuple[Row, ...] = ("direct", "final") if isinstance(merged, Fused) else ("held", "final")
+        rows = [r for w in ways if isinstance(r := fuse(cascade, self.casts, w), Fused) and self.holds(r)]
+        states = [merged, *rows] if isinstance(merged, Fused) else rows
+        if self.priced is None or len(states) < 2:
+            return states[0] if states else merged
+        times = [(t, n) for n, s in enumerate(states) if isinstance(t := self.priced(s), float)]
+        return states[min(times)[1]] if times else states[0]
 
 
 def _keeps_digits(fused: Fused) -> bool:

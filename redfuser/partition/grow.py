@@ -17,7 +17,7 @@ from redfuser.partition import judge
 from redfuser.partition.around import Around
 from redfuser.partition.draft import escaping
 from redfuser.partition.drafted import Cut, Draft, Reject
-from redfuser.partition.epilogue import contracts, scaled_rows
+from redfuser.partition.epilogue import contracts, launches, scaled_rows
 from redfuser.partition.evaluate import scales
 from redfuser.partition.graph import Graph, Node, Unit
 from redfuser.partition.joins import Joining
@@ -177,13 +177,18 @@ class Grower(Joining):
             units = self.step("follow", grown, units)
 
     def followed(self, u: Unit, units: Units) -> Iterator[Units]:
-        """The region with a reader of its results; with the map in which what the reader makes of a statistic meets the row's
-        result again (``o + w * v``); and with all that lies between, where what two readers make of a result meets
-        (``p * log(p) - p * q``)."""
+        """The region with a reader of its results; with all readers of one, which then nobody writes (``y * w`` and ``y * v``);
+        with the map in which what the reader makes of a statistic meets the row's result again (``o + w * v``); and with all
+        that lies between, where what two readers make of a result meets (``p * log(p) - p * q``)."""
         def closed(more: Units) -> Units:
             return self.near.close(units | more) if any(free_to_read(p) for m in more for p in m.producers) else units | more
 
         yield closed(frozenset({u}))
+        for n in u.args:
+            readers = frozenset(self.graph.readers(n)) - units
+            if n.unit in units and not n.escapes and 1 < len(readers) <= MEETS and all(
+                    self.near.free_to_follow(v, units) and launches(v) and not v.gathers for v in readers):
+                yield closed(readers)
         met = u
         for hop in range(1, MEETS + 1):
             if len(met.consumers) != 1 or any(n.escapes for n in met.results) or met.consumers[0] in units:
@@ -203,8 +208,10 @@ class Grower(Joining):
             return False
         if u.gathers and not (small(u, lead) and len(after) <= len(before)):
             return False  # one element of the row is taken where the row is not written
-        return len(after) <= len(before) + (widens(u, units) or small(u, lead)) and self.verdict(
-            judge.follow, grown, lead, u) is None
+        more = widens(u, units) or small(u, lead)
+        if len(gone := set(before) - set(after)) == 1 and not any(contracts(v) for v in units if v.reducing):
+            more = max(more, sum(n in v.args for n in gone for v in grown - units) - 1)  # written by its readers anyway
+        return len(after) <= len(before) + more and self.verdict(judge.follow, grown, lead, u) is None
 
     def scaled(self, units: Units, lead: Node) -> Units:
         """Products with the maps that scale their operand's rows, where nobody else reads what these write: the algebra takes

@@ -168,7 +168,8 @@ def outcome(spec: KernelSpec, kernel: Callable[..., Any], unfused: Callable[...,
             alike = _numbers if what in _SPECIAL else _one_class
             ours = tuple(alike(mine, theirs, truth) for mine, theirs, truth in zip(ours, *found[:2], strict=True))
             for n, (mine, theirs, truth, chosen) in enumerate(zip(ours, *found, strict=True)):
-                near = (other[n] for other in numerics.moved(unfused, (device, *args)))
+                near = (other[n] for other in numerics.moved(
+                    unfused, (device, *args), alike=mine.dtype.itemsize == 1))
                 checks.setdefault(n, []).append(_check(mine.reshape(theirs.shape), theirs, truth, chosen, near))
             bad = [c for c in map(numerics.pooled, checks.values()) if not c.passed]
             if not bad:
