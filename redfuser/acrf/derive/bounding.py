@@ -195,12 +195,20 @@ def within_data(work: Derivation, r: Reduce, t: Term) -> Term:
 
 
 def _steady(work: Derivation, e: Expr) -> bool:
-    """No denominator in it may have either sign."""
-    if isinstance(e, Op) and e.name == "div":
-        q = work.refs.ranges.of(e.args[1])
-        if not (q.nonneg or q.nonpos):
-            return False
+    """No denominator in it may have either sign, nor be one that may and is kept from 0 (``max(sum w, eps)``)."""
+    if isinstance(e, Op) and e.name == "div" and not _of_one_sign(work, e.args[1]):
+        return False
     return all(_steady(work, k) for k in children(e))
+
+
+def _of_one_sign(work: Derivation, e: Expr) -> bool:
+    """By itself: not because an extremum, or the size of it, is taken."""
+    if isinstance(e, Const):
+        return True
+    r = work.refs.ranges.of(e)
+    if not (r.nonneg or r.nonpos):
+        return False
+    return not (isinstance(e, Op) and e.name in ("max", "min", "abs", "add")) or all(_of_one_sign(work, k) for k in e.args)
 
 
 def _joined(d: Decomposition, t: Term) -> tuple[Part, ...]:
