@@ -14,13 +14,13 @@ from redfuser.acrf.cascade import Reduce, Reducer
 from redfuser.acrf.derive.bounds import divisor, follows_maximum, maximum_in, of_weights, proved_below_zero
 from redfuser.acrf.derive.decomposition import Conds, Decomposition, Part, Term, split_linear, where, without_constant
 from redfuser.acrf.derive.derivation import F1, Derivation, Value
-from redfuser.acrf.derive.deviation import spans
+from redfuser.acrf.derive.deviation import at_most, spans
 from redfuser.acrf.derive.functions import exponential
 from redfuser.acrf.derive.indicator import data_only, moving
 from redfuser.acrf.derive.plain import derive_plain
 from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Const, Expr, Op, Ref, children, op, refs_of, walk
 from redfuser.acrf.facts.guards import unclamped
-from redfuser.acrf.facts.normal import Poly, add, from_poly, number, product
+from redfuser.acrf.facts.normal import Poly, add, from_poly, number, product, to_poly
 from redfuser.acrf.facts.ranges import Interval
 from redfuser.acrf.state import Condition
 from redfuser.dtypes import LARGEST
@@ -107,10 +107,10 @@ def in_units(work: Derivation, r: Reduce, d: Decomposition, t: Term, squares: Ca
         if p.kind != "shift" or p.follows or p.unit is not None or p.a is None or p.b is None:
             continue
         over = [(i, divisor(q)) for i, q in enumerate(t.parts)
-                if q.kind == "d" and divisor(q).power < 0 and not of_weights(d, q.base)]
+                if q.kind == "d" and divisor(q).power < 0 and not of_weights(d, q.base) and not _normalises(d, t, q.base)]
         span = next((q.base for _, q in over if spans(d, q.base, op("add", p.a, p.b), t.conds)
                      and not _of_squares(work, q.base)), None)
-        if not over or (span is None and p.power < 3):
+        if not over or (span is None and (p.power < 3 or p.true is not None)):  # its squares are about what stands in for it
             continue
         dtype = p.base.dtype
         value = work.refs.running(span) if span is not None else Op("sqrt", (squares(p),), dtype)
@@ -140,6 +140,14 @@ def in_units(work: Derivation, r: Reduce, d: Decomposition, t: Term, squares: Ca
         work.choices.append(f"{r.name}: ({p.base}) measured in units of {value}, so that its power stays in range")
         t = replace(t, parts=tuple(rest))
     return t
+
+
+def _normalises(d: Decomposition, t: Term, e: Expr) -> bool:
+    """Is it the sum of the very weights that the term's data are, be it kept from 0? It says nothing of deviations."""
+    mine = product([(p.base, p.power) for p in t.of("x")], e.dtype) if t.of("x") and not t.conds else None
+    weights = to_poly(d.scope.inline(mine)) if mine is not None else None
+    sums = (d.ranges.reductions.get(x.name) for x in at_most(d, d.scope.resolve(e)) if isinstance(x, Ref))
+    return any(r is not None and r.reducer.kind == "sum" and to_poly(d.scope.inline(r.expr)) == weights for r in sums)
 
 
 def _of_squares(work: Derivation, e: Expr) -> bool:

@@ -212,7 +212,10 @@ def spell_decomposition(r: Reduce, terms: list[Term]) -> str:
 
 def _true(p: Part) -> Expr:
     """The program's factor, where a bounded one stands in for it."""
-    return p.base if p.true is None or p.a is None else Op("add", (p.a, p.true), p.base.dtype)
+    if p.true is None or p.a is None:
+        return p.base
+    whole = Op("add", (p.a, p.true), p.base.dtype)
+    return whole if p.unit is None else Op("div", (whole, p.unit), p.base.dtype)
 
 
 def explain(work: Derivation, r: Reduce, follows: tuple[tuple[Expr, Fraction], ...], shifts: tuple[Part, ...]) -> None:

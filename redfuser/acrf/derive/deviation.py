@@ -26,17 +26,17 @@ def spans(d: Decomposition, unit: Expr, g: Expr, conds: Conds) -> bool:
     whole = d.scope.resolve(g)
     sides = [whole, Op("neg", (whole,), g.dtype)] if data is None else _in_its_range(d, data)
     return bool(sides) and any(all(proved_below_zero(d, Op("sub", (side, size), g.dtype), conds) for side in sides)
-                               for size in _at_most(d, d.scope.resolve(unit)))
+                               for size in at_most(d, d.scope.resolve(unit)))
 
 
-def _at_most(d: Decomposition, unit: Expr) -> Iterator[Expr]:
+def at_most(d: Decomposition, unit: Expr) -> Iterator[Expr]:
     """``unit`` up to a constant factor, and what it is not below: ``max(a, eps)`` is not below a, nor is ``a + eps``."""
     _, size = without_constant(unit)
     yield size
     if isinstance(size, Op) and size.name in ("max", "add"):
         for x, y in (size.args, size.args[::-1]):
             if size.name == "max" or d.ranges.nonneg(y):
-                yield from _at_most(d, x)
+                yield from at_most(d, x)
 
 
 def _about_its_mean(d: Decomposition, g: Expr) -> Expr | None:

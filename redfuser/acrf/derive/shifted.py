@@ -143,8 +143,12 @@ class References(Running):
         return None if p.unit is None else op("div", self.old(self.at(p.unit)), self.inverse_at(p.unit))
 
     def last_scale(self, p: Part) -> Expr | None:
-        """``unit(R) / unit(D)``."""
-        return None if p.unit is None else op("div", self.inverse_at(p.unit), self.running(p.unit))
+        """``unit(R) / unit(D)``; None for a unit of the derivation's own, which is what it is: 0 for a row of equal elements, whose
+        deviations are then over 1 and times 0."""
+        return None if p.unit is None or self._own_unit(p) else op("div", self.inverse_at(p.unit), self.running(p.unit))
+
+    def _own_unit(self, p: Part) -> bool:
+        return isinstance(p.unit, Ref) and p.unit.name in self.units
 
     def old_reference(self, value: Expr, sign: int, taken: list[Expr]) -> Expr:
         """The old reference. Where the empty state gives ``exp(-inf) = 0`` anyway, its guard is left out; guards that stay
@@ -218,7 +222,10 @@ class References(Running):
     def last_drift(self, p: Part) -> Expr:
         """``b(D) - b(R)``."""
         if p.unit is not None:
-            return self._moved(p, lambda e, _: self.running(e), lambda e: self.level(e, []), self.running(p.unit),
+            unit = self.inverse_at(p.unit) if self._own_unit(p) else self.running(p.unit)
+            if p.true is not None:
+                return op("div", op("sub", self.running(p.true), self.at(_second(p))), unit)
+            return self._moved(p, lambda e, _: self.running(e), lambda e: self.level(e, []), unit,
                                lambda e, _: self.running(e), lambda e, _: self.at(e), self.last_scale(p))
         if p.true is not None:
             return op("sub", self.running(p.true), self.at(_second(p)))

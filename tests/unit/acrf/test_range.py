@@ -164,3 +164,21 @@ def test_equal_elements_have_no_deviation_that_a_product_could_add_up(size):
     for lengths, how in CUTS:
         got = run_fused(share(fused), {"x": x, "w": w}, lengths, how, "program")["o"]
         assert np.abs(got).max() <= 2 * w.sum(0).max(), (size, lengths, how)
+
+
+MOMENT = """cascade moment(w: f32[I, 48], x: f32[I, 48]) over l
+  t[i] = sum[l] {w}
+  c[i] = sum[l] {w} / t * x[i, l]
+  v[i] = sum[l] {w} / t * ((x[i, l] - c) * (x[i, l] - c))
+  o[i] = sum[l] {w} / t * ({f} * {f} * {f})
+  return o
+"""
+
+
+@pytest.mark.parametrize("f", ["(x[i, l] - c)", "((x[i, l] - c) / sqrt(v + 1e-6))"])
+@pytest.mark.parametrize("w", ["w[i, l]", "abs(w[i, l])", "(w[i, l] * w[i, l])"])
+def test_weights_over_their_sum_say_nothing_of_deviations(w, f):
+    """A third moment of equal elements is 0, not 0 times infinity; where weights are of either sign their mean may lie outside of
+    the data, and so be farther from them than they from one another."""
+    fused = fuse(parse_cascade(MOMENT.format(w=w, f=f)))
+    assert isinstance(fused, Fused) and check(fused) == []
