@@ -16,7 +16,7 @@ from __future__ import annotations
 from redfuser.acrf.cascade import Let, Reduce
 from redfuser.acrf.derive.decomposition import Part, Term
 from redfuser.acrf.derive.derivation import Derivation, Value, own_name
-from redfuser.acrf.expr import Const, Expr, Op, Ref, map_children, op, refs_of, substitute
+from redfuser.acrf.expr import Const, Expr, Load, Op, Ref, map_children, op, refs_of, substitute, walk
 from redfuser.acrf.facts.classify import Scope
 from redfuser.acrf.facts.normal import add, equal, to_poly
 from redfuser.dtypes import UNIT
@@ -81,13 +81,17 @@ def _is_count(work: Derivation, name: str) -> bool:
 
 
 def _beside_each_other(work: Derivation, squares: str, total: str) -> bool:
-    """Does every output that reads the sum itself, not only through reductions, read the squares too?"""
+    """Does every output that reads the sum itself, not only through reductions, read the squares too, and one of them an element
+    or an extremum, from which a mean may be taken? Where elements are far from it, what rounding takes from ``x - mean`` is the
+    same for many, and a mean that takes that sum is no better for it."""
     cascade = work.scope.cascade
     bodies = {n: s.expr for s in cascade.stmts for n in s.names if not (isinstance(s, Reduce) and s.over == cascade.raxis)}
+    picked = {n for s in cascade.stmts if isinstance(s, Reduce) and s.reducer.kind != "sum" for n in s.names}
 
     def read(name: str) -> frozenset[str]:
         return frozenset({name}).union(*map(read, refs_of(bodies[name]))) if name in bodies else frozenset({name})
 
     found = [read(n) for n in cascade.outputs]
     reading = [names for names in found if total in names]
-    return bool(reading) and all(squares in names for names in reading)
+    return all(squares in names for names in reading) and any(
+        names & picked or any(isinstance(x, Load) for n in names if n in bodies for x in walk(bodies[n])) for names in reading)
