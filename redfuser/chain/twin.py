@@ -9,6 +9,7 @@ from math import gcd, prod
 from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.state import Fused
 from redfuser.chain.smaller import GRAIN, smaller
+from redfuser.errors import LoweringError
 from redfuser.strategies import realise
 from redfuser.strategies.program import Program
 from redfuser.target import Target
@@ -128,7 +129,12 @@ def axes_of(program: Program, few: int) -> tuple[str | None, set[str], dict[str,
         arranged = arrange(program.kernels[0], {**extents, **changed})
         return choose(arranged.kernel, arranged.extents)
 
-    roles = chosen({})
+    try:
+        roles = chosen({})
+    except LoweringError:  # no tile has these accumulators, but a CPU's loops do
+        free = {a for s in program.fused.state.accumulators for a in s.axes}
+        rows = max(sorted(free), key=lambda a: extents.get(a, 0), default=None)
+        return rows, free - {rows} if rows is not None else free, {}
     longest = sorted(extents, key=len, reverse=True)
 
     def whole(part: str) -> str | None:

@@ -125,3 +125,16 @@ def test_an_error_is_found_in_whichever_part(at_once: int, tmp_path: Path, monke
     monkeypatch.setattr(chain, "tensorize", lambda p, *a, **k: lower(realise(
         fused(str(p.fused.cascade).replace("log(t)", "log(t) * 1.000001")), p.strategy, p.splits, p.segment), *a, **k))
     assert chain.tile_program(program, config, HOPPER, Cache(tmp_path / "other")).violations
+
+
+def test_what_no_tile_has_is_checked_where_a_cpu_runs_it() -> None:
+    """Sums over ``e``, over ``e1`` and over both: accumulators with two free axes (RF486), which loops have all the same."""
+    of = fused("""cascade cost(x: f32[40, 153], y: f32[700, 153]) over l
+  o[e, f] = sum[l] x[e, l] * y[f, l]
+  t[e] = sum[l] sigmoid(x[e, l])
+  u[f] = sum[l] y[f, l]
+  z[e, f] = o / (t[e] + u[f] + 1.0)
+  return z
+""")
+    small = twin.of_scalar(realise(of, "single", 1), deep=False)
+    assert extents(small.fused)["f"] < 40 and extents(small.fused)["e"] == 40
