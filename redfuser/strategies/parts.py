@@ -41,7 +41,8 @@ class Parts:
         order = tuple(a.name for a in cascade.axes)
         shared = [set(a.axes[:-1] if a.reducer.kind == "topk" else a.axes) for a in self.accumulators]
         shared = shared or [{a for o in cascade.outputs for a in self.axes[o]} - {self.raxis}]
-        self.grid = tuple(a for a in order if all(a in s for s in shared))
+        across = {s.over for s in (*self.finalize, *self.post) if isinstance(s, Reduce)}  # of which a point has to have all
+        self.grid = tuple(a for a in order if all(a in s for s in shared) and a not in across)
         self._share_step(order)
 
     def _share_step(self, order: tuple[str, ...]) -> None:

@@ -176,7 +176,8 @@ def _row_bytes(fused: Fused) -> int:
 
 def _grid(fused: Fused) -> set[str]:
     sets = [set(a.axes[:-1] if a.reducer.kind == "topk" else a.axes) for a in fused.state.accumulators]
-    return set.intersection(*sets) if sets else set()
+    across = {s.over for s in (*fused.state.finalize, *fused.post) if isinstance(s, Reduce)}
+    return set.intersection(*sets) - across if sets else set()
 
 
 def _spread(fused: Fused, axes: frozenset[str]) -> int:

@@ -138,3 +138,17 @@ def test_what_no_tile_has_is_checked_where_a_cpu_runs_it() -> None:
 """)
     small = twin.of_scalar(realise(of, "single", 1), deep=False)
     assert extents(small.fused)["f"] < 40 and extents(small.fused)["e"] == 40
+
+
+def test_what_is_summed_over_is_no_point_of_the_grid() -> None:
+    """Squared distances from a mean, weighted: the row is held, and each ``e`` has a mean and a sum of its own to be added up."""
+    of = fuse(parse_cascade("""cascade spread(w: f32[3, 65], x: f32[3, 65, 3]) over l
+  o[i, e] = sum[l] w[i, l] * x[i, l, e]
+  s[i, l] = sum[e] (x[i, l, e] - o) * (x[i, l, e] - o)
+  t[i] = sum[l] w[i, l] * s
+  return t
+"""), row="final")
+    assert isinstance(of, Fused) and any("_whole" in s.name for s in of.post)
+    program = realise(of, "resident", 1)
+    assert program.kernels[0].grid == ("i",)
+    assert not chain.scalar_program(program, True).violations
