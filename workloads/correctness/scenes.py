@@ -283,7 +283,7 @@ def quaternions(q: Tensor) -> Tensor:
     o = torch.stack((1 - two * (j * j + k * k), two * (i * j - k * r), two * (i * k + j * r),
                      two * (i * j + k * r), 1 - two * (i * i + k * k), two * (j * k - i * r),
                      two * (i * k - j * r), two * (j * k + i * r), 1 - two * (i * i + j * j)), -1)
-    return o.reshape(q.shape[:-1] + (3, 3))
+    return o.reshape((*q.shape[:-1], 3, 3))
 
 
 def mean_quaternion(q: Tensor, w: Tensor) -> Tensor:
@@ -751,7 +751,7 @@ def integral(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def keypoints(h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Soft-argmax of heat maps, coordinates in -1 .. 1, and their variance."""
-    b, k, hh, ww = h.shape
+    hh, ww = h.shape[-2:]
     p = h.flatten(2).softmax(-1).view_as(h)
     xs = torch.linspace(-1, 1, ww, device=h.device, dtype=torch.float32)
     ys = torch.linspace(-1, 1, hh, device=h.device, dtype=torch.float32)
@@ -852,7 +852,7 @@ def superpixels(f: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
 
 def deformable(v: Tensor, offs: Tensor, logits: Tensor, at: Tensor) -> Tensor:
     """Values gathered at sampling places, weights of a softmax over levels and points."""
-    b, q, h, p = logits.shape
+    q = logits.shape[1]
     w = logits.softmax(-1) * torch.exp(-offs.pow(2))
     g = torch.gather(v.unsqueeze(1).expand(-1, q, -1, -1, -1), 2,
                      at.permute(0, 1, 3, 2)[..., None].expand(-1, -1, -1, -1, v.shape[-1]))
@@ -1080,7 +1080,8 @@ def programs() -> Iterator[Program]:
             only=("normal", "outlier"))
     yield p("f32 65x33 slabs", slabs, of("o", 65, 3), of("d", 65, 3), of("lo", 33, 3, shift=-1.0, scale=0.1),
             of("hi", 33, 3, shift=1.0, scale=0.1))
-    yield p("f32 65x33 soft rasterizer", soft_rasterizer, of("d", 65, 33), of("z", 65, 33), of("colour", 65, 33, 3), pos("gamma"),
+    yield p("f32 65x33 soft rasterizer", soft_rasterizer, of("d", 65, 33), of("z", 65, 33), of("colour", 65, 33, 3),
+            pos("gamma"),
             only=TAME)
     yield p("f32 3x33x65 surface normals", surface_normals, of("z", 3, 33, 65))
     yield p("bf16 3x130x3 eikonal", eikonal, of("g", 3, 130, 3, dtype="bf16"), keep(3, 130))
@@ -1109,7 +1110,8 @@ def programs() -> Iterator[Program]:
     yield p("f32 3x130 sampson", sampson, of("f", 3, 3, 3), of("p", 3, 130, 2), of("q", 3, 130, 2), only=TAME)
     yield p("f32 3x65 reprojection", reprojection, of("p", 3, 65, 3, shift=2.0), of("k", 3, 3), of("uv", 3, 65, 2), keep(3, 65),
             only=(*TAME, "hidden", "open"))
-    yield r("f32 130x65 plane inliers", plane_inliers, by_cost, of("p", 130, 3, scale=0.1), of("n", 65, 3), of("d", 65, scale=0.01),
+    yield r("f32 130x65 plane inliers", plane_inliers, by_cost, of("p", 130, 3, scale=0.1), of("n", 65, 3),
+            of("d", 65, scale=0.01),
             only=("normal",))
 
     yield p("f32 3x3x33x65 grey world", grey_world, pos("x", 3, 3, 33, 65))
@@ -1141,7 +1143,8 @@ def programs() -> Iterator[Program]:
     yield p("f32 3x256 otsu", otsu, pos("h", 3, 256), only=("normal", "ties", "zeros"))
     yield p("f32 2x1x17x33 bilateral", bilateral, of("x", 2, 1, 17, 33), pos("space", 25))
     yield p("f32 2x130 joint bilateral", joint_bilateral, of("guide", 2, 130, 3), of("x", 2, 130), keep(2, 130))
-    yield p("f32 2x65x49 non local means", non_local_means, of("patches", 2, 65, 49), of("values", 2, 65, 1), pos("h"), only=TAME)
+    yield p("f32 2x65x49 non local means", non_local_means, of("patches", 2, 65, 49), of("values", 2, 65, 1), pos("h"),
+            only=TAME)
     yield p("f32 130x25 guided", guided, of("i", 130, 25), of("p", 130, 25), only=("normal", "ties", "zeros"))
     yield p("f32 2x3x17x33 dark channel", dark_channel, pos("x", 2, 3, 17, 33), pos("air", 3))
     yield p("f32 2x3x17x33 saturation", saturation, of("x", 2, 3, 17, 33), only=("normal", "outlier", "tiny"))
@@ -1164,9 +1167,11 @@ def programs() -> Iterator[Program]:
     yield p("bf16 2x20x9x17 multiclass focal", multiclass_focal, of("logits", 2, 20, 9, 17, dtype="bf16"),
             label("target", 2, 9, 17, high=20))
     yield p("f32 2x7x9x17 dice", dice, of("logits", 2, 7, 9, 17), label("target", 2, 9, 17, high=5))
-    yield p("f16 3x17x33 tversky", tversky, of("logits", 3, 17, 33, dtype="f16"), of("target", 3, 17, 33, dtype="bool", kind="keep"))
+    yield p("f16 3x17x33 tversky", tversky, of("logits", 3, 17, 33, dtype="f16"),
+            of("target", 3, 17, 33, dtype="bool", kind="keep"))
     yield p("f32 20x9x17 mask cost", mask_cost, of("masks", 20, 9, 17), of("gt", 7, 9, 17, dtype="bool", kind="keep"))
-    yield p("f32 2x7x9x17 mean iou", mean_iou, of("logits", 2, 7, 9, 17), label("target", 2, 9, 17, high=6), only=("normal", "outlier"))
+    yield p("f32 2x7x9x17 mean iou", mean_iou, of("logits", 2, 7, 9, 17), label("target", 2, 9, 17, high=6),
+            only=("normal", "outlier"))
     yield p("f16 2x20x9x17 panoptic", panoptic, of("masks", 2, 20, 9, 17, dtype="f16"), of("cls", 2, 20, 8, dtype="f16"))
     yield p("f16 65x4x17 integral", integral, of("x", 65, 4, 17, dtype="f16"))
     yield p("f32 2x17x16x12 keypoints", keypoints, of("h", 2, 17, 16, 12), only=TAME)
@@ -1183,22 +1188,26 @@ def programs() -> Iterator[Program]:
     yield p("f32 2x32x9x17 cbam spatial", cbam_spatial, of("x", 2, 32, 9, 17))
     yield p("f32 2x32x17x33 global context", global_context, of("x", 2, 32, 17, 33), of("w", 32, kind="weight"))
     yield p("f16 2x5x17x33 simam", simam, of("x", 2, 5, 17, 33, dtype="f16"))
-    yield p("f32 2x33x9x17 generalised mean", generalised_mean, of("x", 2, 33, 9, 17), of("p", 1, kind="weight", scale=0.1, shift=3.0),
+    yield p("f32 2x33x9x17 generalised mean", generalised_mean, of("x", 2, 33, 9, 17),
+            of("p", 1, kind="weight", scale=0.1, shift=3.0),
             only=TAME)
     yield p("f32 2x16x130x8 netvlad", netvlad, of("x", 2, 16, 130), of("w", 8, 16), of("c", 8, 16), only=TAME)
     yield p("f32 2x257x9x5 superpixels", superpixels, of("f", 2, 257, 5), of("c", 2, 9, 5), only=("normal", "ties", "zeros"))
     yield p("f16 2x33x4x12 deformable", deformable, of("v", 2, 65, 4, 16, dtype="f16"), of("offs", 2, 33, 4, 12, dtype="f16"),
             of("logits", 2, 33, 4, 12, dtype="f16"), label("at", 2, 33, 4, 12, high=65))
 
-    yield p("f32 3x17x33 silog", silog, pos("pred", 3, 17, 33), pos("gt", 3, 17, 33), keep(3, 17, 33), only=(*TAME, "hidden", "open"))
+    yield p("f32 3x17x33 silog", silog, pos("pred", 3, 17, 33), pos("gt", 3, 17, 33), keep(3, 17, 33),
+            only=(*TAME, "hidden", "open"))
     yield p("f32 3x17x33 silog var", silog_var, pos("pred", 3, 17, 33), pos("gt", 3, 17, 33))
-    yield p("f32 3x17x33 midas", midas, of("pred", 3, 17, 33), of("gt", 3, 17, 33), keep(3, 17, 33), only=(*MILD, "hidden", "open"))
+    yield p("f32 3x17x33 midas", midas, of("pred", 3, 17, 33), of("gt", 3, 17, 33), keep(3, 17, 33),
+            only=(*MILD, "hidden", "open"))
     yield p("f32 3x17x33 berhu", berhu, of("pred", 3, 17, 33), of("gt", 3, 17, 33))
     yield p("f16 3x1000 delta accuracy", delta_accuracy, pos("pred", 3, 1000, dtype="f16"), pos("gt", 3, 1000, dtype="f16"),
             only=("normal",))
     yield p("f32 2x48x9x17 soft argmin", soft_argmin, of("cost", 2, 48, 9, 17))
     yield p("f16 16x9x65 stereo", stereo, of("left", 16, 9, 65, dtype="f16"), of("right", 16, 9, 65, dtype="f16"))
-    yield p("f32 2x33x9x17 depth planes", depth_planes, of("volume", 2, 33, 9, 17), of("z", 33, kind="weight"), only=("normal",))
+    yield p("f32 2x33x9x17 depth planes", depth_planes, of("volume", 2, 33, 9, 17), of("z", 33, kind="weight"),
+            only=("normal",))
     yield p("f32 5x130x16 variance volume", variance_volume, of("v", 5, 130, 16), keep(5, 130), only=(*MILD, "hidden"))
     yield p("f16 2x32x9x17 flow", raft, of("f1", 2, 32, 9, 17, dtype="f16"), of("f2", 2, 32, 9, 17, dtype="f16"))
     yield p("f32 2x65x70x16 dual softmax", dual_softmax, of("f", 2, 65, 16), of("g", 2, 70, 16), only=("normal",))

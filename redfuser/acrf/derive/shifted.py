@@ -143,8 +143,8 @@ class References(Running):
         return None if p.unit is None else op("div", self.old(self.at(p.unit)), self.inverse_at(p.unit))
 
     def last_scale(self, p: Part) -> Expr | None:
-        """``unit(R) / unit(D)``; None for a unit of the derivation's own, which is what it is: 0 for a row of equal elements, whose
-        deviations are then over 1 and times 0."""
+        """``unit(R) / unit(D)``; None for a unit of the derivation's own, which is what it is: 0 for a row of equal elements,
+        whose deviations are then over 1 and times 0."""
         return None if p.unit is None or self._own_unit(p) else op("div", self.inverse_at(p.unit), self.running(p.unit))
 
     def _own_unit(self, p: Part) -> bool:
