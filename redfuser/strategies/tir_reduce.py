@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 
-from redfuser.acrf.expr import FLOATS, Load, Ref, indices_of, loads_of
+from redfuser.acrf.expr import FLOATS, Load, Ref, indices_of, loads_of, refs_of
 from redfuser.strategies.program import Block
 from redfuser.strategies.tir_expr import NARROW, wide
 from redfuser.strategies.tir_held import identifier
@@ -154,9 +154,9 @@ class Reduced(Placed):
         return lines + self.loops(tuple(a for a in inner if a != along), span, parts)
 
     def runs(self, b: Block, span: Span | None, fresh: bool, over: int, along: str | None, start: str, count: int) -> list[str]:
-        """The sums of ``count`` neighbours along an axis, :data:`RUN` terms at a time; STRIP of one sum of the row."""
+        """The sums of ``count`` neighbours along an axis, :data:`RUN` terms at a time; STRIP of one sum of each row."""
         assert b.reducer is not None
-        run = STRIP if along is None and not fresh else RUN
+        run = STRIP if not fresh and (along is None or self.rows_apart(b, along)) else RUN
         if b.reducer.kind != "sum" or over <= run:
             return self.tile(b, span, fresh, over, along, start, count)
         whole, rest = divmod(over, run)
@@ -166,6 +166,11 @@ class Reduced(Placed):
             lines += [f"for run in range({whole - first}):",
                       *indent(self.tile(b, span, False, run, along, start, count, f"run * {run} + {first * run} + "))]
         return lines + (self.tile(b, span, False, rest, along, start, count, f"{whole * run} + ") if rest else [])
+
+    def rows_apart(self, b: Block, along: str) -> bool:
+        """Are the points of ``along`` rows of their own (of a batch), and no columns that a product reads beside one row?"""
+        read = [*(indices_of(x) for x in loads_of(b.exprs[0])), *(self.scratch.get(n, ((),))[0] for n in refs_of(b.exprs[0]))]
+        return all(along in axes for axes in read if b.over in axes)
 
     def tile(self, b: Block, span: Span | None, fresh: bool, over: int, along: str | None, start: str, count: int,
              begin: str = "") -> list[str]:
