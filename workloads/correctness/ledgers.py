@@ -519,8 +519,8 @@ def calibration(logits: Tensor, y: Tensor) -> Tensor:
     conf, pred = torch.softmax(logits, dim=1).max(1)
     right = pred.eq(y)
     ece = torch.zeros((), device=logits.device)
-    edges = torch.linspace(0, 1, 16)
-    for lo, hi in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+    edges = torch.linspace(0, 1, 16, device=logits.device)
+    for lo, hi in zip(edges[:-1], edges[1:], strict=True):
         inside = conf.gt(lo) & conf.le(hi)
         share = inside.float().mean()
         n = inside.sum().clamp(min=1)
