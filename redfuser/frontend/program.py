@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import fx
 from torch._decomp import get_decompositions
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind, OutputKind
+from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind
 
 from redfuser.errors import InputError, UnsupportedError
 from redfuser.frontend.dtypes import supported
@@ -65,6 +67,7 @@ def _decomposed(program: ExportedProgram) -> ExportedProgram:
         table.pop(key)
     table.update(get_decompositions([torch.ops.aten.elu]))  # as expm1, which torch's table keeps
     table.update(DECOMPOSITIONS)
+    program = with_free_names(program)
     margins = program.graph.find_nodes(op="call_function", target=torch.ops.aten.multi_margin_loss.default)
     for node in margins:
         node.target = multi_margin_loss
@@ -80,6 +83,25 @@ def _decomposed(program: ExportedProgram) -> ExportedProgram:
     finally:
         for node in margins:  # the program is the user's
             node.target = torch.ops.aten.multi_margin_loss.default
+
+
+def with_free_names(program: ExportedProgram) -> ExportedProgram:
+    """``program`` with other names for tensors of the model that are called as something of torch's own graph modules is
+    (``code``, ``graph``, ``meta``), of which torch makes one to decompose it: it has no second attribute of that name."""
+    taken = frozenset(dir(fx.GraphModule({}, fx.Graph())))
+    signature = program.graph_signature
+    names = {s.target for s in signature.input_specs if s.target in taken}
+    if not names:
+        return program
+    known = {*taken, *program.state_dict, *program.constants}
+    new = {n: next(m for k in itertools.count() if (m := f"{n}_{k}") not in known) for n in names}
+    inputs = [replace(s, target=new[s.target]) if s.target in names else s for s in signature.input_specs]
+    outputs = [replace(s, target=new[s.target]) if s.target in names else s for s in signature.output_specs]
+    return ExportedProgram(
+        root=program.graph_module, graph=program.graph, graph_signature=ExportGraphSignature(inputs, outputs),
+        state_dict={new.get(n, n): t for n, t in program.state_dict.items()}, range_constraints=program.range_constraints,
+        module_call_graph=program.module_call_graph, example_inputs=program.example_inputs,
+        constants={new.get(n, n): t for n, t in program.constants.items()}, verifiers=program.verifiers)
 
 
 def multi_margin_loss(x: torch.Tensor, target: torch.Tensor, p: float = 1, margin: float = 1,
