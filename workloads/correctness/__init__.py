@@ -13,7 +13,7 @@ MODULES = ("attention", "grouped", "rows", "losses", "routing", "statistics", "p
            "elsewhere", "further", "abroad", "pointwise", "structure", "cached", "drawn", "reduced", "held", "merged", "pooled",
            "scans", "listed", "filled", "guarded", "walked", "shifted", "taken", "meeting", "equal", "onesided", "asked",
            "positions", "mixing", "decays", "packed", "trained", "measured", "scaled", "gradients", "optimisers", "clusters",
-           "decoding", "signals", "energies", "integers", "shared", "scenes", "ledgers")
+           "decoding", "signals", "energies", "integers", "shared", "scenes", "ledgers", "accounts")
 
 
 def all_programs() -> list[Program]:
