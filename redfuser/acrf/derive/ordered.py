@@ -69,6 +69,7 @@ def _case_extremum(work: Derivation, r: Reduce, d: Decomposition, case: Case, na
     kind = r.reducer.kind
     largest = kind in ("max", "any")
     m = monotonic(d, leaf)
+    _keeps_its_digits(work, leaf, m)
     if kind in ("any", "all") and not m.steps:
         return _best(work, r, name, Reducer(kind), m.inner, xs, r.axes)
     dtype = m.inner.dtype
@@ -114,6 +115,22 @@ def _case_extremum(work: Derivation, r: Reduce, d: Decomposition, case: Case, na
     for v in values[1:]:
         out = Op(join, (out, v), out.dtype)
     return where([(_available(work, c), side) for c, side in ds][::-1], out, neutral(r.reducer, out.dtype)[0])
+
+
+def _keeps_its_digits(work: Derivation, leaf: Expr, m: Monotonic) -> None:
+    """``(x - u) + s`` is not ``(x + s) - u`` where u follows x (its maximum, mean, logsumexp): the program's difference has the
+    digits of what the row is beside u, the sum those of x alone. Raises Refuse."""
+    if not (isinstance(m.inner, Op) and m.inner.name in ("add", "sub") and m.inner.dtype in FLOATS):
+        return
+    if m.inner in walk(work.scope.inline(leaf)):  # the program's own sum
+        return
+    for step in m.steps:
+        for u in step.args if isinstance(step, Op) and step.name in ("add", "sub") else ():
+            if u != HOLE and refs_of(u) and _read(work, u) & _read(work, m.inner):
+                raise Refuse("RF207", f"{leaf} keeps its digits as ({m.inner}) moved by {u}",
+                             "the result follows a part of the data, and their difference, which the program takes first, has "
+                             "digits that the sum of all data has lost where that part is large beside it",
+                             "reduce the data before it is moved, or compute the results in an earlier pass")
 
 
 def _lost_scales(work: Derivation, m: Monotonic, end: str) -> list[tuple[Op, Expr]]:
