@@ -126,11 +126,25 @@ def _keeps_its_digits(work: Derivation, leaf: Expr, m: Monotonic) -> None:
         return
     for step in m.steps:
         for u in step.args if isinstance(step, Op) and step.name in ("add", "sub") else ():
-            if u != HOLE and refs_of(u) and _read(work, u) & _read(work, m.inner):
+            if u != HOLE and refs_of(u) and _below(work, u) & _below(work, m.inner):
                 raise Refuse("RF207", f"{leaf} keeps its digits as ({m.inner}) moved by {u}",
                              "the result follows a part of the data, and their difference, which the program takes first, has "
                              "digits that the sum of all data has lost where that part is large beside it",
                              "reduce the data before it is moved, or compute the results in an earlier pass")
+
+
+def _below(work: Derivation, e: Expr) -> frozenset[str]:
+    """The tensors that an expression and all statements below it read."""
+    stmts = {n: s for s in work.scope.cascade.stmts for n in s.names}
+    found, seen, ahead = set[str](), set[str](), [e]
+    while ahead:
+        for x in walk(ahead.pop()):
+            if isinstance(x, Load):
+                found.add(x.tensor)
+            elif isinstance(x, Ref) and x.name in stmts and x.name not in seen:
+                seen.add(x.name)
+                ahead.append(stmts[x.name].expr)
+    return frozenset(found)
 
 
 def _lost_scales(work: Derivation, m: Monotonic, end: str) -> list[tuple[Op, Expr]]:
