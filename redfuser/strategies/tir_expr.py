@@ -28,10 +28,10 @@ _CALLS = {"sqrt": "T.sqrt", "rsqrt": "T.rsqrt", "exp": "T.exp", "exp2": "T.exp2"
           "floor": "T.floor", "ceil": "T.ceil", "round": "T.nearbyint", "sin": "T.sin", "cos": "T.cos", "abs": "T.abs"}
 _LIBM = frozenset({"tanh", "erf", "pow"})
 """From the C library: TVM's own approximations of the first two lose digits near 0, and of a power it warns."""
-FENCE = 'T.call_llvm_pure_intrin("float32", "llvm.arithmetic.fence", {})'
+FENCE = 'T.call_llvm_pure_intrin("{dtype}", "llvm.arithmetic.fence", {text})'
 """A value as it is: LLVM joins a product and what it is taken from, and rounds once, also where the program's own two roundings
 are what cancels (``sum w x x - (sum w x) ** 2`` of equal elements)."""
-ROUNDED = 'T.call_llvm_pure_intrin("float32", "llvm.fma", {}, T.float32(1.0), T.float32(0.0))'
+ROUNDED = 'T.call_llvm_pure_intrin("{dtype}", "llvm.fma", {text}, T.{dtype}(1.0), T.{dtype}(0.0))'
 """A product rounded before it is taken from, where a step follows or a statistic is taken (:mod:`redfuser.acrf.steps`) and
 nobody sees the sign of a zero: LLVM makes it one multiply-add with 0, and vectors of it as of any other, which it does not of
 ``FENCE``."""
@@ -203,9 +203,10 @@ class Texts:
             return self.extremum(name, texts, args, e.dtype)
         if name == "ne" and args[0].dtype in FLOATS:
             return _unequal(*texts)
-        if e.dtype == "f32" and ((name in SUMS and self.settled) or
-                                 (name == "sub" and (step or a_statistic(*args) or a_statistic(*args[::-1])))):
-            texts = [(FENCE if self.settled else ROUNDED).format(t) if isinstance(a, Op) and a.name in ("mul", "pow") else t
+        if e.dtype in ("f32", "f64") and ((name in SUMS and self.settled) or
+                                          (name == "sub" and (step or a_statistic(*args) or a_statistic(*args[::-1])))):
+            whole = FENCE if self.settled else ROUNDED
+            texts = [whole.format(dtype=kind, text=t) if isinstance(a, Op) and a.name in ("mul", "pow") else t
                      for t, a in zip(texts, args, strict=True)]
         if name in _INFIX:
             return f"({texts[0]} {_INFIX[name]} {texts[1]})"

@@ -28,6 +28,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]] = {
     "rms norm of its own epsilon": (lambda x: F.rms_norm(x * 1e-5, (70,)), (X,)),
     "logsumexp": (lambda x: x.logsumexp(-1), (ODD,)),
     "the lowest number": (lambda x: x.masked_fill(x > 1, LOWEST).softmax(-1), (X,)),
+    "products less their maximum": (lambda x, w: torch.softmax((x - x.mean(-1, keepdim=True)) * (w * 1e15), -1), (X, W)),
     "attention": (lambda q, k: torch.softmax(q @ k.mT / 4, -1) @ k, (Q, K)),
     "largest product": (lambda q, k: (q @ k.mT * 2).amax(-1) - 1, (Q, K)),
 }
