@@ -37,3 +37,16 @@ def test_the_programs_own_sum(score: str) -> None:
     assert isinstance(found, Fused), found
     if score != "p - k + z":  # k may be beside x what x is not
         assert not check(found)
+
+
+def test_the_last_change_of_reference_is_made_where_there_is_one() -> None:
+    """Where the maximum is finite it is by 0, and an infinite element made NaN of the sum (``0 * -inf``) for an infinity: a norm
+    of it divided finite elements to 0 in the program."""
+    found = fuse(parse_cascade("""cascade norm(x: f32[65, 33], s: f32[65, 33]) over l
+      m[i] = max[l] x[i, l]
+      n[i] = sum[l] (x[i, l] - m - s[i, l]) * (x[i, l] - m - s[i, l])
+      return n"""))
+    assert isinstance(found, Fused)
+    value = next(f.expr for f in found.state.finalize if f.name == "n")
+    assert str(value).startswith("select(m == -inf, ") and str(value).endswith(", n_acc)"), value
+    assert not check(found)
