@@ -380,9 +380,7 @@ def black_scholes(s: Tensor, k: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor]:
     t, r = 0.5, 0.03
     d1 = (torch.log(s / k) + (r + 0.5 * sigma**2) * t) / (sigma * math.sqrt(t))
     d2 = d1 - sigma * math.sqrt(t)
-    n = torch.distributions.Normal(0.0, 1.0)
     call = s * 0.5 * torch.erfc(-d1 / math.sqrt(2)) - k * math.exp(-r * t) * 0.5 * torch.erfc(-d2 / math.sqrt(2))
-    del n
     return call.sum(-1), (0.5 * (1 + torch.erf(d1 / 2**0.5))).mean(-1)
 
 
@@ -719,7 +717,7 @@ def programs() -> Iterator[Program]:
             of("length", 33, high=66, **i))
     yield p("f32 65x130 cross", cross, of("x", 65, 130), of("w", 130, **w), of("b", 130, **w), of("x0", 65, 130))
     yield p("bf16 65x130 cross v2", cross_v2, of("x", 65, 130, dtype="bf16"), of("w", 130, 130, dtype="bf16", scale=0.1, **w),
-            of("b", 130, dtype="bf16", **w))
+            of("b", 130, dtype="bf16", **w), only=(*TAME, "big", "nan:x", "inf:x", "-inf:x"))
     yield p("f32 65x39x10 machine", machine, of("v", 65, 39, 10), of("x", 65, 39), of("w", 39, **w))
     yield p("f16 65x26x16 interact", interact, of("dense", 65, 16, dtype="f16"), of("sparse", 65, 26, 16, dtype="f16"))
     yield p("f32 130x32 two tower", two_tower, of("u", 130, 32), of("v", 130, 32), of("logq", 130))
@@ -763,7 +761,7 @@ def programs() -> Iterator[Program]:
     yield p("f32 33x130 nbeats", nbeats, of("x", 33, 130), of("basis", 5, 163, **w), of("theta", 130, 5, scale=0.1, **w),
             of("keep", 33, 130, **b))
 
-    yield p("f32 33x257 drawdown", drawdown, of("r", 33, 257, scale=0.02), only=(*TAME, "nan:r"))
+    yield p("f32 33x257 drawdown", drawdown, of("r", 33, 257, scale=0.02), only=("normal", "zeros", "tiny", "nan:r"))
     yield p("f32 33x257 running z", running_z, of("x", 33, 257), only=("normal", "ties", "zeros", "nan:x", "inf:x"))
     yield p("f32 33x130 volatility", volatility, of("p", 33, 130, **pos))
     for dt in ("f32", "bf16"):
