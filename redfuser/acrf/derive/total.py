@@ -110,7 +110,8 @@ def _in_bounds(work: Derivation, r: Reduce, d: Decomposition, t: Term) -> Term:
 
 def _an_edge(guard: Expr) -> bool:
     """Is it taken where an extremum is infinite?"""
-    return isinstance(guard, Op) and guard.name == "eq" and isinstance(guard.args[-1], Const) and abs(guard.args[-1].value) == INF
+    edge = guard.args[-1] if isinstance(guard, Op) and guard.name == "eq" else None
+    return isinstance(edge, Const) and abs(edge.value) == INF
 
 
 def _of_nothing(work: Derivation, guard: Expr, guards: list[Expr]) -> bool:
@@ -162,7 +163,7 @@ def _term_accumulators(work: Derivation, r: Reduce, t: Term, name: str, dtype: s
     theirs = tuple((b, q) for b, q in follows if not _own(work, b))
     back = work.refs.last_change(theirs).product() if theirs else None
     root = op("mul", root, back) if back is not None else root
-    if shifts and all(_an_edge(g) for g in guards):  # elsewhere the last change is by 0, and an infinite element makes 0 * inf of it
+    if shifts and all(_an_edge(g) for g in guards):  # elsewhere it is by 0, and an infinite element makes 0 * inf of it
         taken = reduce(lambda a, b: Op("or", (a, b), "bool"), guards)
         root = Op("select", (taken, root, value), dtype)
     return value, where_counted(work, r, t, value, root, dtype) if t.conds else root, guards
