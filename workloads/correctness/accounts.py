@@ -1,4 +1,4 @@
-"""The same fields as the ledgers, in more awkward spellings: written in place, cast, flipped, masked twice, counted, clamped."""
+"""The same fields as the ledgers, in more awkward spellings: in place, cast, flipped, masked twice, counted, clamped."""
 
 from __future__ import annotations
 
@@ -368,10 +368,10 @@ def grn(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
 
 def programs() -> Iterator[Program]:
     p = partial(made, "accounts")
-    b = {"dtype": "bool", "kind": "keep"}
-    i = {"dtype": "i64", "kind": "label"}
-    pos = {"kind": "positive"}
-    w = {"kind": "weight"}
+    b: dict[str, Any] = {"dtype": "bool", "kind": "keep"}
+    i: dict[str, Any] = {"dtype": "i64", "kind": "label"}
+    pos: dict[str, Any] = {"kind": "positive"}
+    w: dict[str, Any] = {"kind": "weight"}
 
     def r(what: str, fn: Callable[..., Any], by: Callable[..., tuple[Tensor, Tensor]], *ins: In, only: tuple[str, ...] = ()
           ) -> Program:
@@ -403,7 +403,8 @@ def programs() -> Iterator[Program]:
     yield p("f32 33x20 minimum variance", minimum_variance, of("c", 33, 20, 20))
     yield p("f32 65x33 kelly", kelly, of("p", 65, 33, kind="weight", scale=0.1, shift=0.5), of("b", 65, 33, **pos))
     yield p("f32 65x9x16 gaussian posterior", gaussian_posterior, of("y", 65, 9, 16), of("prec", 65, 9, 16, **pos))
-    yield p("f16 65x5x16 poe", poe, of("mu", 65, 5, 16, dtype="f16"), of("logvar", 65, 5, 16, dtype="f16", **w), of("keep", 65, 5, **b))
+    yield p("f16 65x5x16 poe", poe, of("mu", 65, 5, 16, dtype="f16"), of("logvar", 65, 5, 16, dtype="f16", **w),
+            of("keep", 65, 5, **b))
     yield p("f32 65x130 dreg", dreg, of("logw", 65, 130))
     yield p("f32 9x257 psis tail", psis_tail, of("logw", 9, 257), only=("normal", "outlier"))
     yield p("f32 130x33 annealed", annealed, of("logp", 130, 33), of("logq", 130, 33), of("beta", **pos), only=TAME)
@@ -413,7 +414,8 @@ def programs() -> Iterator[Program]:
     yield p("f32 65x20 dirichlet multinomial", dirichlet_multinomial, of("x", 65, 20, **pos), of("a", 65, 20, **pos), only=TAME)
     yield p("f32 33x65 student", student, of("y", 33, 65), of("mu", 33, 65), of("s", 33, 65, **pos))
     yield p("f32 130x6 ordinal", ordinal, of("x", 130), of("cuts", 6), of("y", 130, high=7, **i))
-    yield p("f32 130x33 integrated brier", integrated_brier, of("s", 130, 33, kind="weight", scale=0.2, shift=0.5), of("time", 130, **pos),
+    yield p("f32 130x33 integrated brier", integrated_brier, of("s", 130, 33, kind="weight", scale=0.2, shift=0.5),
+            of("time", 130, **pos),
             of("event", 130, **b), of("grid", 33, **pos), only=CALM)
     yield p("i64 33x65 nelson aalen", nelson_aalen, of("died", 33, 65, high=4, **i), of("at_risk", 33, 65, high=90, **i))
     yield p("f32 130 efron", efron, of("risk", 130), of("tie", 130, high=20, **i))
@@ -431,5 +433,6 @@ def programs() -> Iterator[Program]:
     yield p("f32 33x65 median of means", median_of_means, of("x", 33, 65))
     yield p("f32 9x65 crowded", crowded, of("x", 9, 65), of("w", 9, 65))
     for dt in ("f16", "bf16"):
-        yield p(f"{dt} 65x33 grn", grn, of("x", 65, 33, dtype=dt), of("w", 33, 33, dtype=dt, scale=0.2, **w), of("b", 33, dtype=dt, **w),
+        yield p(f"{dt} 65x33 grn", grn, of("x", 65, 33, dtype=dt), of("w", 33, 33, dtype=dt, scale=0.2, **w),
+                of("b", 33, dtype=dt, **w),
                 only=(*CALM, "nan:x"))

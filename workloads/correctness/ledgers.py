@@ -1,9 +1,9 @@
-"""Recommenders, rankings, time series, finance, survival, information: what is written over tables, in the spellings people use."""
+"""Recommenders, rankings, time series, finance, survival, information: tables, in the spellings people use."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from workloads.correctness.program import CALM, In, Program, made, of
+from workloads.correctness.program import CALM, Program, made, of
 
 TAME = (*CALM, "tiny")
 Ranked = tuple[Tensor, Tensor]
@@ -440,7 +440,8 @@ def elbo(x: Tensor, logits: Tensor, mu: Tensor, logvar: Tensor, c: Tensor) -> Te
 
 def mdn(pi: Tensor, mu: Tensor, sigma: Tensor, y: Tensor) -> Tensor:
     """A mixture of normals at the target."""
-    logp = -0.5 * ((y.unsqueeze(1) - mu) / sigma).pow(2).sum(-1) - sigma.log().sum(-1) - 0.5 * mu.shape[-1] * math.log(2 * math.pi)
+    apart = -0.5 * ((y.unsqueeze(1) - mu) / sigma).pow(2).sum(-1) - sigma.log().sum(-1)
+    logp = apart - 0.5 * mu.shape[-1] * math.log(2 * math.pi)
     return -torch.logsumexp(F.log_softmax(pi, -1) + logp, dim=-1).mean()
 
 
@@ -705,10 +706,10 @@ def herfindahl(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def programs() -> Iterator[Program]:
     p = partial(made, "ledgers")
-    b = {"dtype": "bool", "kind": "keep"}
-    i = {"dtype": "i64", "kind": "label"}
-    pos = {"kind": "positive"}
-    w = {"kind": "weight"}
+    b: dict[str, Any] = {"dtype": "bool", "kind": "keep"}
+    i: dict[str, Any] = {"dtype": "i64", "kind": "label"}
+    pos: dict[str, Any] = {"kind": "positive"}
+    w: dict[str, Any] = {"kind": "weight"}
 
     for dt in ("f32", "bf16"):
         yield p(f"{dt} 33x65x16 din", din, of("q", 33, 16, dtype=dt), of("h", 33, 65, 16, dtype=dt), of("keep", 33, 65, **b),
@@ -750,7 +751,8 @@ def programs() -> Iterator[Program]:
     yield p("f32 3x5x130 auto correlation", auto_correlation, of("v", 3, 5, 130), of("corr", 3, 5, 130))
     yield p("bf16 2x65x33 prob sparse", prob_sparse, of("q", 2, 65, 32, dtype="bf16"), of("k", 2, 33, 32, dtype="bf16"))
     for dt in ("f32", "f16"):
-        yield p(f"{dt} 33x65 pinball", pinball, of("pred", 33, 65, 3, dtype=dt), of("y", 33, 65, dtype=dt), of("keep", 33, 65, **b))
+        yield p(f"{dt} 33x65 pinball", pinball, of("pred", 33, 65, 3, dtype=dt), of("y", 33, 65, dtype=dt),
+                of("keep", 33, 65, **b))
     yield p("f32 3x65x33 crps", crps, of("x", 3, 65, 33), of("y", 3, 65))
     yield p("f32 33x130 crps normal", crps_normal, of("mu", 33, 130), of("sigma", 33, 130, **pos), of("y", 33, 130))
     yield p("f32 33x48 mase", mase, of("pred", 33, 48), of("y", 33, 48), of("past", 33, 130))
@@ -767,11 +769,13 @@ def programs() -> Iterator[Program]:
     for dt in ("f32", "bf16"):
         yield p(f"{dt} 65x257 sharpe", sharpe, of("r", 65, 257, dtype=dt, scale=0.02), of("rf", 65, 1, dtype=dt, scale=0.01))
     yield p("f32 65x1000 cvar", cvar, of("loss", 65, 1000))
-    yield p("f32 65x130 turnover", turnover, of("s", 65, 130), of("r", 65, 130, kind="weight", scale=0.02), of("last", 65, 130, **pos))
+    yield p("f32 65x130 turnover", turnover, of("s", 65, 130), of("r", 65, 130, kind="weight", scale=0.02),
+            of("last", 65, 130, **pos))
     yield p("f32 65x1000 long short", long_short, of("s", 65, 1000), of("r", 65, 1000))
     yield p("f32 65x257 ic", ic, of("s", 65, 257), of("r", 65, 257))
     yield p("f32 257x33 shrinkage", shrinkage, of("x", 257, 33), only=TAME)
-    yield p("f32 65x130 black scholes", black_scholes, of("s", 65, 130, **pos), of("k", 65, 130, **pos), of("sigma", 65, 130, **pos))
+    yield p("f32 65x130 black scholes", black_scholes, of("s", 65, 130, **pos), of("k", 65, 130, **pos),
+            of("sigma", 65, 130, **pos))
     yield p("f32 65x33 mean variance", mean_variance, of("w", 65, 33), of("mu", 33), of("cov", 33, 33))
     yield p("f32 33x130 obv", obv, of("close", 33, 130), of("volume", 33, 130, **pos))
     yield p("f32 33x130 rsi", rsi, of("p", 33, 130, **pos))
@@ -784,7 +788,8 @@ def programs() -> Iterator[Program]:
             of("logvar", 33, 20), of("c", 33, 10))
     yield p("f32 65x5x3 mdn", mdn, of("pi", 65, 5), of("mu", 65, 5, 3), of("sigma", 65, 5, 3, **pos), of("y", 65, 3))
     yield p("f32 65x6 kalman", kalman, of("p", 65, 6, 6), of("h", 65, 6), of("z", 65), of("x", 65, 6), of("r", 65, **pos))
-    yield p("f32 33x65 evidential", evidential, of("gamma", 33, 65), *(of(n, 33, 65, shift=1.0, **pos) for n in ("nu", "alpha", "beta")),
+    yield p("f32 33x65 evidential", evidential, of("gamma", 33, 65),
+            *(of(n, 33, 65, shift=1.0, **pos) for n in ("nu", "alpha", "beta")),
             of("y", 33, 65), only=CALM)
     yield p("f32 65x10 dirichlet", dirichlet, of("e", 65, 10), of("y", 65, high=10, **i))
     yield p("f32 65x3 uncertainty weights", uncertainty_weights, of("losses", 65, 3, **pos), of("s", 3))
@@ -794,7 +799,8 @@ def programs() -> Iterator[Program]:
     yield p("f32 65x33x7 trees", trees, of("x", 65, 33), of("sel", 33, 7, 3), of("th", 7, 3), of("resp", 7, 8))
     yield p("bf16 65x21x32 tokens", tokens, of("x", 65, 21, dtype="bf16"), of("w", 21, 32, dtype="bf16", **w),
             of("b", 21, 32, dtype="bf16", **w), *(of(n, 32, 32, dtype="bf16", scale=0.2, **w) for n in ("wq", "wk", "wv")))
-    yield p("f32 257x10 calibration", calibration, of("logits", 257, 10), of("y", 257, high=10, **i), only=("normal", "zeros", "nan:logits"))
+    yield p("f32 257x10 calibration", calibration, of("logits", 257, 10), of("y", 257, high=10, **i),
+            only=("normal", "zeros", "nan:logits"))
     yield p("f32 257x10 brier", brier, of("logits", 257, 10), of("y", 257, high=10, **i))
     yield p("f32 65x130 conformal", conformal, of("logits", 65, 130), of("y", 65, high=130, **i))
     yield p("f32 65x101 label distribution", label_distribution, of("logits", 65, 101),
@@ -811,9 +817,12 @@ def programs() -> Iterator[Program]:
     yield p("f32 9x33x20 mutual information", mutual_information, of("table", 9, 33, 20, **pos))
     yield p("f32 9x33x20 information", information, of("p", 9, 33, 20, **pos))
     yield p("f32 65x130 divergences", divergences, of("a", 65, 130), of("b", 65, 130), only=(*TAME, "nan:a", "inf:b"))
-    yield p("f32 33x65 blahut arimoto", blahut_arimoto, of("w", 33, 65, kind="weight", scale=0.001, shift=1 / 65), of("p", 33, **pos))
-    yield p("f32 3x33x65 sinkhorn", sinkhorn, of("c", 3, 33, 65, **pos), of("f", 3, 33, scale=0.1), of("loga", 3, 33), of("logb", 3, 65))
-    yield p("f32 65x10 total correlation", total_correlation, of("z", 65, 10), of("mu", 65, 10), of("logvar", 65, 10, scale=0.3, **w))
+    yield p("f32 33x65 blahut arimoto", blahut_arimoto, of("w", 33, 65, kind="weight", scale=0.001, shift=1 / 65),
+            of("p", 33, **pos))
+    yield p("f32 3x33x65 sinkhorn", sinkhorn, of("c", 3, 33, 65, **pos), of("f", 3, 33, scale=0.1), of("loga", 3, 33),
+            of("logb", 3, 65))
+    yield p("f32 65x10 total correlation", total_correlation, of("z", 65, 10), of("mu", 65, 10),
+            of("logvar", 65, 10, scale=0.3, **w))
     yield p("f32 130 infonce", infonce, of("f", 130, 130))
     yield p("f32 65x33 entmax half", entmax_half, of("z", 65, 33), only=("normal", "ties", "zeros"))
     yield p("f32 65x1000 sparsemax topk", sparsemax_topk, of("z", 65, 1000), only=("normal", "ties", "zeros"))

@@ -82,8 +82,8 @@ def _is_count(work: Derivation, name: str) -> bool:
 
 def _beside_each_other(work: Derivation, squares: str, total: str) -> bool:
     """Does every output that reads the sum itself, not only through reductions, read the squares too, and one of them an
-    element or an extremum, from which a mean may be taken? Where elements are far from it, what rounding takes from ``x - mean`` is the
-    same for many, and a mean that takes that sum is no better for it."""
+    element or an extremum, from which a mean may be taken? Where elements are far from it, what rounding takes from
+    ``x - mean`` is the same for many, and a mean that takes that sum is no better for it."""
     cascade = work.scope.cascade
     bodies = {n: s.expr for s in cascade.stmts for n in s.names if not (isinstance(s, Reduce) and s.over == cascade.raxis)}
     picked = {n for s in cascade.stmts if isinstance(s, Reduce) and s.reducer.kind != "sum" for n in s.names}
