@@ -88,6 +88,12 @@ WEIGHTED = """cascade weighted(x: f16[3, 1000], w: f16[1000], b: f32[1000]) over
   y[i, l] = f32(x[i, l]) * rsqrt(t) * f32(w[l]) + select(t > 900.0, b[l], 0.0)
   return y
 """
+LABELLED = """cascade labelled(x: f32[9, 700], a: i64[9], w: f32[9], k: bool[9], c: f32[700]) over l
+  m[i] = max[l] x[i, l]
+  t[i] = sum[l] exp(x[i, l] - m)
+  y[i] = select(k[i], (log(t) + m - x[i, min(max(a[i], i64(0)), i64(699))]) * w[i], c[a[i]])
+  return y
+"""
 CASES: dict[str, tuple[Callable[[], Fused], tuple[tuple[str, int], ...]]] = {
     "attention": (lambda: examples.attention(SMALL, mask=examples.masks(SMALL)["causal"]), (("single", 1), ("multi", 3))),
     "biased": (lambda: examples.attention(SMALL, mask=examples.masks(SMALL)["keys"], bias="alibi", cap=30.0), (("single", 1),)),
@@ -99,6 +105,7 @@ CASES: dict[str, tuple[Callable[[], Fused], tuple[tuple[str, int], ...]]] = {
     "quotient": (lambda: written(QUOTIENT), (("single", 1),)),
     "components": (lambda: written(COMPONENTS), (("single", 1), ("multi", 2))),
     "weighted": (lambda: written(WEIGHTED), (("resident", 1),)),
+    "labelled": (lambda: written(LABELLED), (("resident", 1), ("single", 1))),
     "grouped": (lambda: examples.attention(Shape(b=1, h=4, hk=2, i=20, n=90, d=32)), (("single", 1),)),
 }
 
@@ -219,6 +226,21 @@ def test_what_the_end_of_a_row_reads_is_asked_for_before_its_reductions() -> Non
     late = {x.tensor for s in kernel.body[first:] if isinstance(s, Parallel) for a in s.body for x in walk(a.expr)
             if isinstance(x, Load)} & {p.name for p in kernel.params}
     assert (early, late) == ({"w"}, {"b"})
+
+
+def test_what_a_row_reads_of_its_own_is_asked_for_before_it() -> None:
+    """Also at a place that data tell; but for what a choice may leave unread at a place that may lie outside."""
+    for program, _ in programs("labelled"):
+        (kernel,) = program.kernels
+        params = {p.name for p in kernel.params}
+
+        def read(body: tuple[TileStmt, ...], own: frozenset[str] = frozenset(params)) -> set[str]:
+            return {n for s in body for n in reads(s)} & own
+
+        row = next(n for n, s in enumerate(kernel.body) if isinstance(s, (Copy, For)) or isinstance(s, Parallel) and len(s.vars) > 1)
+        assert read(kernel.body[:row]) == {"x", "a", "w"}
+        last = max(n for n, s in enumerate(kernel.body) if isinstance(s, (ReduceTile, For)))
+        assert read(kernel.body[last:][1:]) == {"k", "c", "a"}
 
 
 def test_an_operation_keeps_its_precision() -> None:

@@ -31,10 +31,10 @@ class AskEarly:
                                                                 parallel i < 1: z[i] = x_early[i] / s[i]
 
     A compiler moves no load over a barrier, and does not see through the instruction that keeps NaN. Requires a tensor that the
-    kernel does not write. What a row reads of its own may lie at a place that another tensor tells: it is asked for before the
-    row, whose elements it does not wait for; no products, which hide it. What each element of a row reads is at a place that no
-    data decide, of a block of one row without loops. What a choice decides to read is read anyway where it lies within its
-    tensor. Adds no rounding."""
+    kernel does not write. What a row reads of its own may lie at a place that another tensor tells, and be read by choice, if it
+    lies within its tensor: it is asked for before the row, whose elements it does not wait for; no products, which hide it. What
+    each element of a row reads is read in any case, at a place that no data decide, by a block of one row without loops. Adds no
+    rounding."""
 
     def __call__(self, kernel: TileKernel) -> TileKernel:
         first = next((n for n, s in enumerate(kernel.body) if any(isinstance(k, ReduceTile) for k in every((s,)))), None)
@@ -86,7 +86,7 @@ class _Early:
             fits = e.dtype in (NUMBERS if len(loop.vars) == 1 else KINDS) and e.tensor in self.given and (
                 {x.tensor for x in told} <= self.given if len(loop.vars) == 1 else
                 not told and any(Index(loop.vars[1]) in walk(i) for i in e.indices))
-            if fits and (always or self.within(e, loop)):
+            if fits and (always or (len(loop.vars) == 1 and self.within(e, loop))):
                 yield e
         elif isinstance(e, Op) and e.name == "select":
             yield from self.asked(e.args[0], loop, always)
