@@ -24,7 +24,20 @@ from redfuser.tensorize import TileConfig, configs, rewrite, tensorize
 from redfuser.tensorize.axes import UNIT
 from redfuser.tensorize.geometry import Geometry
 from redfuser.tensorize.ir import interpret
-from redfuser.tensorize.ir.nodes import Assign, Copy, Fill, For, Gemm, If, Parallel, ReduceTile, TileKernel, TileProgram
+from redfuser.tensorize.ir.effects import reads
+from redfuser.tensorize.ir.nodes import (
+    Assign,
+    Copy,
+    Fill,
+    For,
+    Gemm,
+    If,
+    Parallel,
+    ReduceTile,
+    TileKernel,
+    TileProgram,
+    TileStmt,
+)
 from redfuser.tensorize.ir.parse import parse
 from redfuser.tensorize.ir.parts import Buffer, Dim, Param, Slice
 from redfuser.tensorize.ir.typed import typed
@@ -237,7 +250,7 @@ def test_what_a_row_reads_of_its_own_is_asked_for_before_it() -> None:
         def read(body: tuple[TileStmt, ...], own: frozenset[str] = frozenset(params)) -> set[str]:
             return {n for s in body for n in reads(s)} & own
 
-        row = next(n for n, s in enumerate(kernel.body) if isinstance(s, (Copy, For)) or isinstance(s, Parallel) and len(s.vars) > 1)
+        row = next(n for n, s in enumerate(kernel.body) if isinstance(s, For) or (isinstance(s, Parallel) and len(s.vars) > 1))
         assert read(kernel.body[:row]) == {"x", "a", "w"}
         last = max(n for n, s in enumerate(kernel.body) if isinstance(s, (ReduceTile, For)))
         assert read(kernel.body[last:][1:]) == {"k", "c", "a"}

@@ -9,7 +9,7 @@ from functools import partial
 from redfuser.acrf.affine import Indices
 from redfuser.acrf.expr import Const, Expr, Index, Load, Op, children, map_children, walk
 from redfuser.tensorize.ir.effects import Names, every, reads, with_exprs, writes
-from redfuser.tensorize.ir.nodes import Assign, Copy, Fill, For, Parallel, ReduceTile, TileKernel, TileStmt
+from redfuser.tensorize.ir.nodes import Assign, Copy, Fill, For, If, Parallel, ReduceTile, TileKernel, TileStmt
 from redfuser.tensorize.ir.parts import Buffer
 
 KINDS = ("f16", "bf16", "f32")
@@ -31,18 +31,19 @@ class AskEarly:
                                                                 parallel i < 1: z[i] = x_early[i] / s[i]
 
     A compiler moves no load over a barrier, and does not see through the instruction that keeps NaN. Requires a tensor that the
-    kernel does not write. What a row reads of its own may lie at a place that another tensor tells, and be read by choice, if it
-    lies within its tensor: it is asked for before the row, whose elements it does not wait for; no products, which hide it. What
-    each element of a row reads is read in any case, at a place that no data decide, by a block of one row without loops. Adds no
-    rounding."""
+    kernel does not write. What a row reads of its own may lie at a place that another tensor tells, and be read by choice, if
+    it lies within its tensor: it is asked for before the row, whose elements it does not wait for; no products, which hide it.
+    What each element of a row reads is read in any case, at a place that no data decide, by a block of one row without loops.
+    Adds no rounding."""
 
     def __call__(self, kernel: TileKernel) -> TileKernel:
         first = next((n for n, s in enumerate(kernel.body) if any(isinstance(k, ReduceTile) for k in every((s,)))), None)
-        if first is None or not all(isinstance(s, (Copy, Parallel, ReduceTile, Fill, For)) for s in every(kernel.body)):
+        if first is None or not all(isinstance(s, (Copy, Parallel, ReduceTile, Fill, For, If)) for s in every(kernel.body)):
             return kernel
         work = _Early(kernel)
         own, body = work.moved(kernel.body, first, 1)
-        if any(isinstance(s, For) for s in body) or any(len(b.shape) > 1 and b.shape[0] > 1 for b in kernel.buffers):
+        rows = any(len(b.shape) > 1 and b.shape[0] > 1 for b in kernel.buffers)
+        if rows or not all(isinstance(s, (Copy, Parallel, ReduceTile)) for s in body):
             return work.kernel_of((*own, *body))
         body = tuple(with_exprs(s, _settled) for s in body)
         across, body = work.moved(body, first, 2)
