@@ -18,6 +18,7 @@ import numpy as np
 from redfuser.acrf.cascade import Cascade, Reduce
 from redfuser.acrf.check.domains import NUMPY, Array, Domain
 from redfuser.acrf.check.machine import Machine, Source
+from redfuser.acrf.check.powers import adds_up
 from redfuser.acrf.check.samples import Sample
 from redfuser.acrf.expr import COMPARISONS, FLOATS, Expr, Load, Op, Ref, children, indices_of, walk
 
@@ -73,7 +74,8 @@ def strains(cascade: Cascade, length: int) -> Iterator[Strain]:
             yield Strain(f"all {kind}", "positive", tuple((t, kind) for t in joint))
     whole = [t.name for t in cascade.inputs if t.name in joint and t.dtype == "f32"]  # halves are summed in float32's range
     for t, root in permutations(whole, 2):
-        yield Strain(f"{t} as {root} squared", "positive", ((t, f"scale {SQUARED[0]}"), (root, f"scale {SQUARED[1]}")))
+        if not adds_up(cascade, t, root):
+            yield Strain(f"{t} as {root} squared", "positive", ((t, f"scale {SQUARED[0]}"), (root, f"scale {SQUARED[1]}")))
 
 
 def _summed(cascade: Cascade) -> set[str]:

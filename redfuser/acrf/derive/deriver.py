@@ -96,7 +96,7 @@ def of_the_row(work: Derivation, r: Reduce, refusal: Refuse) -> None:
     (:mod:`redfuser.chain`). Raises the refusal where nothing was reduced before it, and where an element is a contraction or
     the result has axes of its own: matrices would be multiplied outside the walk of the row."""
     grid = [set(a.axes) for a in work.refs.accumulators.values()]
-    if not grid or r.reducer.kind not in KINDS or not set(r.axes) <= set.intersection(*grid) or _multiplies(work, r):
+    if r.reducer.kind not in KINDS or not any(set(r.axes) <= g for g in grid) or _multiplies(work, r):
         raise refusal
     dtype = accumulator_dtype(r.dtype)
     part = work.fresh(f"{r.name}_whole")
