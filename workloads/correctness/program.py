@@ -20,6 +20,8 @@ HALVES = ("f16", "bf16")
 NEG_INF = float("-inf")
 CALM = ("normal", "ties", "zeros", "outlier", "spread")
 """Draws whose results no range ends."""
+TAME = (*CALM, "tiny")
+MILD = ("normal", "ties", "zeros")
 
 
 @dataclass(frozen=True)
@@ -84,14 +86,33 @@ _HUGE = {"f16": 3e3, "bf16": 1e15, "f32": 1e15, "e4m3": 100.0}
 _DECADES = {"f16": 3, "bf16": 9, "f32": 9, "e4m3": 1}
 
 
-def made(family: str, what: str, fn: Callable[..., Any], *ins: In, only: tuple[str, ...] = ()) -> Program:
-    return Program(family, what, fn, ins, only=only)
+def made(family: str, what: str, fn: Callable[..., Any], *ins: In, only: tuple[str, ...] = (),
+         ranked: Callable[..., tuple[torch.Tensor, torch.Tensor]] | None = None) -> Program:
+    return Program(family, what, fn, ins, ranked=ranked, only=only)
 
 
 def of(name: str, *shape: int, dtype: str = "f32", kind: str = "data", scale: float = 1.0, shift: float = 0.0,
        high: int = 2) -> In:
     """An input with its shape in a row."""
     return In(name, shape, dtype, kind, scale, shift, high)
+
+
+def positive(name: str, *shape: int, dtype: str = "f32", scale: float = 1.0, shift: float = 0.0) -> In:
+    return In(name, shape, dtype, "positive", scale, shift)
+
+
+def weight(name: str, *shape: int, dtype: str = "f32", scale: float = 1.0, shift: float = 0.0) -> In:
+    return In(name, shape, dtype, "weight", scale, shift)
+
+
+def label(name: str, *shape: int, high: int = 2) -> In:
+    """Integers below ``high``."""
+    return In(name, shape, "i64", "label", high=high)
+
+
+def mask(name: str, *shape: int) -> In:
+    """True where visible."""
+    return In(name, shape, "bool", "keep")
 
 
 def qkv(shape: tuple[int, ...], dtype: str, keys: int = 0) -> tuple[In, In, In]:
