@@ -13,7 +13,8 @@ MODULES = ("attention", "grouped", "rows", "losses", "routing", "statistics", "p
            "elsewhere", "further", "abroad", "pointwise", "structure", "cached", "drawn", "reduced", "held", "merged", "pooled",
            "scans", "listed", "filled", "guarded", "walked", "shifted", "taken", "meeting", "equal", "onesided", "asked",
            "positions", "mixing", "decays", "packed", "trained", "measured", "scaled", "gradients", "optimisers", "clusters",
-           "decoding", "signals", "energies", "integers", "shared", "scenes", "ledgers", "accounts")
+           "decoding", "signals", "energies", "integers", "shared", "rays", "points", "pictures", "detections",
+           "segmentation", "features", "depths", "ledgers", "accounts")
 
 
 def all_programs() -> list[Program]:
