@@ -14,7 +14,8 @@ MODULES = ("attention", "grouped", "rows", "losses", "routing", "statistics", "p
            "scans", "listed", "filled", "guarded", "walked", "shifted", "taken", "meeting", "equal", "onesided", "asked",
            "positions", "mixing", "decays", "packed", "trained", "measured", "scaled", "gradients", "optimisers", "clusters",
            "decoding", "signals", "energies", "integers", "shared", "rays", "points", "pictures", "detections",
-           "segmentation", "features", "depths", "ledgers", "accounts")
+           "segmentation", "features", "depths", "recommenders", "rankings", "series", "finance", "beliefs", "tables",
+           "survival", "information")
 
 
 def all_programs() -> list[Program]:
