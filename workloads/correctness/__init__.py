@@ -1,5 +1,5 @@
 """Correctness programs: a few hundred small torch functions in the spellings people use, over all families. One file per
-family; ``redfuser bench correctness`` builds them on one machine and judges them on another."""
+subject; ``redfuser bench correctness`` builds them on one machine and judges them on another."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def centre_peaks(h: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def integral(x: Tensor) -> tuple[Tensor, Tensor]:
-    """GFL: the expectation of a distribution over distances, and the loss between neighbouring bins."""
+    """GFL: the expectation of a distribution over distances, and the mean of its four largest parts."""
     p = F.softmax(x.reshape(-1, x.shape[-1]), dim=1)
     proj = torch.linspace(0, x.shape[-1] - 1, x.shape[-1], device=x.device)
     return F.linear(p, proj.type_as(p)[None]).reshape(x.shape[:-1]), p.topk(4, dim=1).values.mean(1)

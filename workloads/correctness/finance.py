@@ -61,7 +61,7 @@ def turnover(s: Tensor, r: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def long_short(s: Tensor, r: Tensor) -> Tensor:
-    """Ranks about their mean, of unit gross exposure."""
+    """Scores about their mean in deviations, clamped, of unit gross exposure."""
     z = (s - s.nanmean(1, keepdim=True)) / s.std(1, keepdim=True, correction=0)
     z = z.clamp(-3, 3).nan_to_num(0.0)
     w = z / z.abs().sum(1, keepdim=True).clamp_min(1e-12)

@@ -31,7 +31,7 @@ def zscore_in_place(x: Tensor) -> Tensor:
 
 
 def winsorised(x: Tensor) -> Tensor:
-    """Clamped to three median deviations, of means."""
+    """Clamped to three mean absolute deviations, then normalised."""
     m = x.mean(1, keepdim=True)
     mad = (x - m).abs().mean(1, keepdim=True)
     y = torch.minimum(torch.maximum(x, m - 3 * mad), m + 3 * mad)
