@@ -25,11 +25,11 @@ ONE: dict[str, Two] = {
     "a divergence, unreduced": lambda a, b: F.kl_div(F.log_softmax(a, -1), F.softmax(b, -1), reduction="none"),
     "of logarithms": lambda a, b: F.kl_div(a.log_softmax(-1), b.log_softmax(-1), reduction="none", log_target=True),
     "two readers of one row's weights": entropies,
+    "rows that do not lie side by side": lambda a, b: a.softmax(-1) * a.roll(1, -1).softmax(-1),
 }
 TWO: dict[str, Two] = {
     "a row whose elements are not in the result": lambda a, b: F.layer_norm(a, (65,)) * b.std(-1, keepdim=True),
     "a row and a column": lambda a, b: a[:, :33].softmax(-1) * b[:, :33].softmax(-2),
-    "rows that do not lie side by side": lambda a, b: a.softmax(-1) * a.roll(1, -1).softmax(-1),
 }
 
 

@@ -140,8 +140,20 @@ def masked_norm(x: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
     return (x - mean) * torch.rsqrt((((x - mean) * m) ** 2).sum((1, 2), keepdim=True) / n + 1e-5)
 
 
+def columns(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """A weighted variance of each of three columns."""
+    w = w / w.sum(-1, keepdim=True)
+    return (w[..., None] * (x - (w[..., None] * x).sum(1, keepdim=True)) ** 2).sum(1)
+
+
+def squared_weights(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return torch.einsum("bn,bnd->bd", w.square() / (w.square().sum(-1, keepdim=True) + 1e-9), x)
+
+
 ROWS = (torch.rand(9, 257) + 0.1, torch.randn(9, 257))
 FINAL = {"moments": (moments, ROWS), "divergence": (renyi, ROWS),
+         "moments of columns": (columns, (torch.rand(3, 65), torch.randn(3, 65, 3))),
+         "a product of squared weights": (squared_weights, (torch.rand(3, 65), torch.randn(3, 65, 3))),
          "masked norm": (masked_norm, (torch.randn(3, 17, 33), torch.rand(3, 17) < 0.6))}
 
 

@@ -178,11 +178,11 @@ def test_a_result_that_what_follows_shows_to_be_wrong_is_not_fused_without_it(mo
 
 def test_after_eight_failed_checks_the_regions_of_one_operation_are_taken_singly():
     """Each check took seconds: the ninth region that begins with the same operation is not cut join by join."""
-    def f(x):
-        weights = [torch.exp(y - y.amax(1, True)) for y in (x * (1.01 + k / 100) for k in range(11))]
+    def f(*rows):
+        weights = [torch.exp(y - y.amax(1, True)) for y in (x * (1.01 + k / 100) for k, x in enumerate(rows))]
         return [(e / e.sum(1, True)).T for e in weights]
 
-    imported = import_model(f, (r(4, 32),))
+    imported = import_model(f, tuple(r(4, 32) for _ in range(11)))
     for code, singly in (("RF905", 3), ("RF490", 0)):
         search = Partitioner(imported, maps=False)
         found = search.run().regions
