@@ -118,4 +118,4 @@ def programs() -> Iterator[Program]:
     yield ledger("bf16 65x21x32 tokens", tokens, of("x", 65, 21, dtype="bf16"), weight("w", 21, 32, dtype="bf16"),
             weight("b", 21, 32, dtype="bf16"), *(weight(n, 32, 32, dtype="bf16", scale=0.2) for n in ("wq", "wk", "wv")))
     yield account("f32 65x33x8 gate", gate, of("x", 65, 33), weight("w", 33, 8), mask("keep", 65, 8),
-            only=("normal", "outlier", "hidden"), ranked=by_gate)
+            only=("normal",), ranked=by_gate)

@@ -82,8 +82,12 @@ class Context:
         return scalar_const(value, dtype)
 
     def cast(self, x: Any, dtype: str, suffix: str = "cast") -> Any:
+        """``x`` in another dtype. A float becomes an unsigned byte by way of a whole number, as torch has it: -1 is 255, which
+        an instruction that saturates has as 0."""
         if dtype_of(x) == dtype:
             return x
+        if dtype == "uint8" and dtype_of(x).startswith(("float", "bfloat")) and shape_of(x):
+            x = self.cast(x, "int64", "whole")
         if dtype.startswith("float8") and not dtype_of(x).startswith(("float", "bfloat")):
             raise Decline(f"cast from {dtype_of(x)} to {dtype}")
         if dtype == "bool":
