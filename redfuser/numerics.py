@@ -225,7 +225,7 @@ def moved(fn: Callable[..., Any], args: Sequence[Any], alike: bool = False) -> I
     rank = max((x.dim() for x in args if isinstance(x, torch.Tensor) and x.dtype in PROMOTED), default=0)
     ways: list[Callable[[torch.Tensor], torch.Tensor]] = [partial(_at_random, seed=seed) for seed in range(MOVED)]
     ways += [partial(_largest, axis=axis, down=down) for axis in range(rank) for down in (True, False)]
-    ways += [partial(_alike, seed=seed) for seed in range(MOVED)] if alike else []
+    ways += [partial(_alike, seed=seed) for seed in range(4 * MOVED)] if alike else []
     for up in ways:
         def near(x: Any, up: Callable[[torch.Tensor], torch.Tensor] = up) -> Any:
             if not isinstance(x, torch.Tensor) or x.dtype not in PROMOTED:
