@@ -23,17 +23,19 @@ from redfuser.partition.joins import Joining
 
 def joined(joining: Joining, drafts: list[Draft]) -> list[Draft]:
     """The drafts that ``joining`` has claimed, in their order, those of one row as one."""
-    while (pair := next(((a, b, both) for a, b in combinations(drafts, 2) if (both := _together(joining, a, b))), None)):
+    found = [(d, _row(d)) for d in drafts]
+    while (pair := next(((a, b, both) for (a, x), (b, y) in combinations(found, 2)
+                         if x & y and (both := _together(joining, a, b))), None)):
         a, b, both = pair
         joining.near.claim(both.units)
-        drafts = [both if d is a else d for d in drafts if d is not b]
-    return drafts
+        found = [(both, _row(both)) if d is a else (d, row) for d, row in found if d is not b]
+    return [d for d, _ in found]
 
 
 def _together(joining: Joining, a: Draft, b: Draft) -> Draft | None:
     units, lead = a.units | b.units, a.rows[0].node
     lead = lead.lead or lead
-    if not _row(a) & _row(b) or joining.parted(units) or not joining.near.convex(units):
+    if joining.parted(units) or not joining.near.convex(units):
         return None
     if joining.verdict(judge.beside, units, lead) is not None:
         return None
