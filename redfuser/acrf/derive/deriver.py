@@ -94,7 +94,7 @@ def of_the_row(work: Derivation, r: Reduce, refusal: Refuse) -> None:
     """``r``, which no state merges, in ``post`` as it stands, once the results that it reads are final: of a row that is held
     nothing is merged, and nothing has to be proved but that it is the program's own, which every realisation is held to
     (:mod:`redfuser.chain`). Raises the refusal where nothing was reduced before it, and where an element is a contraction or
-    the result has axes of its own: matrices would be multiplied outside the walk of the row."""
+    the result has axes that no accumulator has: matrices would be multiplied outside the walk of the row."""
     grid = [set(a.axes) for a in work.refs.accumulators.values()]
     if r.reducer.kind not in KINDS or not any(set(r.axes) <= g for g in grid) or _multiplies(work, r):
         raise refusal
