@@ -86,13 +86,14 @@ class Context:
         an instruction that saturates has as 0."""
         if dtype_of(x) == dtype:
             return x
-        if dtype == "uint8" and dtype_of(x).startswith(("float", "bfloat")) and shape_of(x):
+        number = isinstance(x, relax.Constant) and not shape_of(x)
+        if dtype == "uint8" and dtype_of(x).startswith(("float", "bfloat")) and not number:
             x = self.cast(x, "int64", "whole")
         if dtype.startswith("float8") and not dtype_of(x).startswith(("float", "bfloat")):
             raise Decline(f"cast from {dtype_of(x)} to {dtype}")
         if dtype == "bool":
             return self.emit(relax.op.not_equal(x, self.const(0, dtype_of(x))), suffix)
-        if isinstance(x, relax.Constant) and not shape_of(x):
+        if number:
             return self.const(x.data.numpy().item(), dtype)
         return self.emit(relax.op.astype(x, dtype), suffix)
 
