@@ -248,6 +248,7 @@ def _at_random(x: torch.Tensor, seed: int) -> torch.Tensor:
 
 
 def _alike(x: torch.Tensor, seed: int) -> torch.Tensor:
+    """By its value, whatever that is."""
     return torch.sin(x * (7.1 + seed) + seed) < 0
 
 

@@ -68,6 +68,22 @@ def test_ties_below_several_largest_elements_are_right_on_both_sides() -> None:
         assert not numerics.astep((exact * side).to(torch.float8_e4m3fn), truth, near).any()
 
 
+def test_ties_below_several_largest_products_are_right_on_both_sides() -> None:
+    """Which of them is the largest no one factor tells: equal numbers move alike. A scale that is off by more stays wrong."""
+    def quantised(x: torch.Tensor, w: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        y = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * w
+        return (y / (y.abs().amax(-1, keepdim=True) / 448 * scale)).to(torch.float8_e4m3fn)
+
+    g = torch.Generator().manual_seed(1)
+    args = (torch.randn(2048, 512, generator=g).round(), torch.randn(512, generator=g).round())
+    truth = numerics.reference(quantised, args)
+    apart, alike = ([y for y, in numerics.moved(quantised, args, alike=a)] for a in (False, True))
+    assert numerics.astep(quantised(*args), truth, apart).any() and not numerics.astep(quantised(*args), truth, alike).any()
+    drawn = tuple(torch.randn(n, generator=g) for n in ((64, 512), (512,)))
+    alike = [y for y, in numerics.moved(quantised, drawn, alike=True)]
+    assert numerics.astep(quantised(*drawn, scale=1 + 1e-3), numerics.reference(quantised, drawn), alike).sum() > 20
+
+
 def test_the_reference_is_float64_whatever_the_program_asks_for() -> None:
     x, = inputs((4, 64), dtype=torch.float16)
 
