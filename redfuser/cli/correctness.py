@@ -71,7 +71,7 @@ def _matches(program: Program, pattern: str) -> bool:
 def correctness(building: Path | None, running: Path | None, interpret: bool, listing: bool, only: str, sample: int, seeds: str,
                 draws: str, target: str, device: str | None, jobs: int, limit_s: float, since: Path | None, any_runtime: bool,
                 sanitize: bool, table: Path | None) -> None:
-    """Hold a few hundred small programs to float64 and eager torch. Exit code 4 when one is wrong."""
+    """Hold small programs to float64 and eager torch. Exit code 4 when one is wrong."""
     programs = choose(only, sample, seeds)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if listing:

@@ -1,4 +1,4 @@
-"""Correctness programs: a few hundred small torch functions in the spellings people use, over all families. One file per
+"""Correctness programs: small torch functions in the spellings people use, over all families. One file per
 subject; ``redfuser bench correctness`` builds them on one machine and judges them on another."""
 
 from __future__ import annotations

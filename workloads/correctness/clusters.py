@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from workloads.correctness.program import CALM, In, Program, made, of
+from workloads.correctness.program import CALM, TAME, In, Program, made, of
 
-TAME = (*CALM, "tiny")
 Ranked = tuple[Tensor, Tensor]
 
 

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from workloads.correctness.program import CALM, Program, made, of
+from workloads.correctness.program import CALM, TAME, Program, made, of
 
-TAME = (*CALM, "tiny")
 Ranked = tuple[Tensor, Tensor]
 
 

@@ -10,10 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from workloads.correctness.program import CALM, Program, made, of
-
-TAME = (*CALM, "tiny")
-
+from workloads.correctness.program import CALM, TAME, Program, made, of
 
 # -- softmaxes ---------------------------------------------------------------------------------------------------------
 
