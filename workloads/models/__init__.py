@@ -4,9 +4,21 @@ Each at the size that is measured and at a smoke size for the CPU."""
 from __future__ import annotations
 
 from workloads.case import Case
-from workloads.models import convolutions, diffusion, encoders, experts, further, language, llama, others, written
+from workloads.models import (
+    byhand,
+    convolutions,
+    diffusion,
+    encoders,
+    experts,
+    fresh,
+    further,
+    language,
+    llama,
+    others,
+    written,
+)
 
 
 def cases() -> list[Case]:
-    kinds = (encoders, llama, language, experts, diffusion, convolutions, others, further, written)
+    kinds = (encoders, llama, language, experts, diffusion, convolutions, others, further, written, fresh, byhand)
     return [c for kind in kinds for c in kind.cases()]

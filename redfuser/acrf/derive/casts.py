@@ -19,10 +19,10 @@ from redfuser.acrf.derive.attained import one_or_none
 from redfuser.acrf.derive.bounds import bound_of, divisor
 from redfuser.acrf.derive.decomposition import Decomposition, Part, Term
 from redfuser.acrf.derive.faint import may_vanish
-from redfuser.acrf.expr import FLOATS, Cast, Expr, Op
+from redfuser.acrf.expr import FLOATS, Cast, Expr, Op, walk
 from redfuser.acrf.facts.normal import product
 from redfuser.acrf.state import Condition, Refuse, no_rule
-from redfuser.dtypes import SMALLEST_NORMAL, UNIT, widens
+from redfuser.dtypes import LARGEST, SMALLEST_NORMAL, UNIT, widens
 
 RELATIVE = frozenset({"f16", "bf16", "f32"})
 """Targets whose rounding is relative down to the smallest normal number."""
@@ -81,8 +81,12 @@ def _relative(d: Decomposition, e: Cast, t: Term) -> Term:
     data = replace(t, parts=tuple(inside))
     core = product([(p.base, p.power) for p in inside], e.arg.dtype, t.coefficient)
     bound = bound_of(d, data)
-    if bound is None and not d.ranges.fits(core, e.dtype):
-        return _running(d, e, t)
+    if (bound is None or bound > LARGEST[e.dtype]) and not d.ranges.fits(core, e.dtype):
+        if (b := next((p.base for p in results if _soars(d, p.base)), None)) is None:
+            return _running(d, e, t)
+        if LARGEST[e.dtype] < LARGEST["f32"] * (1 - UNIT[e.dtype]):
+            raise Refuse("RF205", f"{b} is finite for what is known of the row", f"{e} would be rounded at running results, "
+                         "where that may be infinite", "divide in one kernel and multiply in a second, or round to bf16")
     if moved and _may_vanish(d, e, core, results):
         raise Refuse("RF205", f"{' * '.join(str(p.base) for p in results if p.power < 0)} is at least 1",
                      f"{e} has digits where {core}, which may be below {SMALLEST_NORMAL[e.dtype]:.3g}, has none left",
@@ -143,6 +147,13 @@ def _running(d: Decomposition, e: Cast, t: Term) -> Term:
 def _respell(e: Cast, t: Term) -> Expr:
     """The cast over the term's parts (a clip that a bound made redundant is gone, its guard is the bound)."""
     return Cast(product([(p.base, p.power) for p in t.parts], e.arg.dtype, t.coefficient), e.dtype)
+
+
+def _soars(d: Decomposition, e: Expr) -> bool:
+    """Has it an exponential that nothing bounds? Of a part of a row that may be infinite where it is not of the whole row:
+    ``exp(-m)`` of a maximum so far."""
+    return any(isinstance(x, Op) and x.name in ("exp", "exp2") and d.ranges.of(x).hi == float("inf")
+               for x in walk(d.scope.resolve(e)))
 
 
 def follows_of(t: Term) -> tuple[tuple[Expr, Fraction], ...]:
