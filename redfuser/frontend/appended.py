@@ -78,6 +78,9 @@ class Appended:
             return self._viewed(call, name, axis, depth)
         if name == "matmul":
             return self._columns(call, axis, depth)
+        if name in ("nn.softmax", "nn.log_softmax"):
+            along = int(call.attrs.axis) % len(shape_of(x)) == axis and x.name_hint not in self.builder.kept
+            return self._shares(call.args[0], axis, name == "nn.log_softmax") if along else None
         if name not in self.maps:
             return None
         columns: list[Pieces | Any] = []
@@ -147,7 +150,8 @@ class Appended:
         x, y = call.args
         if len(shape_of(x)) < 2 or len(shape_of(y)) < 2:
             return None
-        left, right = self.pieces(x, len(shape_of(x)) - 1), self.pieces(y, len(shape_of(y)) - 2)
+        right = self.pieces(y, len(shape_of(y)) - 2)
+        left = right and self.pieces(x, len(shape_of(x)) - 1)
         if left is None or right is None or [shape_of(p)[-1] for p in left] != [shape_of(p)[-2] for p in right]:
             return None
         scores = self.scores.get(tuple(getattr(p, "name_hint", "") for p in left))
@@ -195,8 +199,8 @@ class Appended:
             out = part if out is None else self.builder.emit(COMBINE[name](out, part), "all")
         return out
 
-    def softmax(self, x: Any, axis: int, log: bool) -> Any:
-        """(log-)softmax over the joined axis, joined again: a slice of it takes one piece."""
+    def _shares(self, x: Any, axis: int, log: bool) -> Pieces | None:
+        """The pieces of a (log-)softmax over the joined axis."""
         found = self.pieces(x, axis)
         if found is None:
             return None
@@ -210,7 +214,7 @@ class Appended:
             t = part if t is None else emit(op.add(t, part), "all")
         if log:
             logarithm = emit(op.log(t), "log")
-            return op.concat([emit(op.subtract(s, logarithm), "piece") for s in shifted], axis)
-        shares = [emit(op.divide(w, t), "piece") for w in weights]
+            return tuple(emit(op.subtract(s, logarithm), "piece") for s in shifted)
+        shares = tuple(emit(op.divide(w, t), "piece") for w in weights)
         self.scores[tuple(p.name_hint for p in shares)] = found
-        return op.concat(shares, axis)
+        return shares

@@ -223,11 +223,6 @@ class Simplifier:
             return self._slice_of_concat(call, found, axes[0] % len(shape), axes[0] % len(shape), first[0], shape)
         return call
 
-    def _softmax(self, call: Any) -> Any:
-        x = call.args[0]
-        joined = self._appended.softmax(x, int(call.attrs.axis) % len(shape_of(x)), op_name(call) == "nn.log_softmax")
-        return call if joined is None else self._blocks.normalize(joined)
-
     def _matmul(self, call: Any) -> Any:
         joined = self._appended.product(call)
         return call if joined is None else self._blocks.normalize(joined)
@@ -280,7 +275,6 @@ class Simplifier:
 _RULES: dict[str, Callable[[Simplifier, Any], Any]] = {
     "astype": Simplifier._astype, "permute_dims": Simplifier._permute, "broadcast_to": Simplifier._broadcast,
     **dict.fromkeys(TOTALS, Simplifier._total),
-    "matmul": Simplifier._matmul, "nn.softmax": Simplifier._softmax, "nn.log_softmax": Simplifier._softmax,
-    "where": Simplifier._where, "strided_slice": Simplifier._slice, "concat": Simplifier._concat, "repeat": Simplifier._repeat,
-    "gather_elements": Simplifier._pick, "take": Simplifier._pick,
+    "matmul": Simplifier._matmul, "where": Simplifier._where, "strided_slice": Simplifier._slice,
+    "concat": Simplifier._concat, "repeat": Simplifier._repeat, "gather_elements": Simplifier._pick, "take": Simplifier._pick,
 }

@@ -33,12 +33,11 @@ LATENCY = 20e-6
 
 def apart(d: Draft) -> float | None:
     """Seconds of the region's products as a library's and of one kernel around them, and of two kernels where a row is written
-    and reduced again; None of any other region without a product, and of one and its maps, which was weighed against a
-    library's as it grew (docs/decisions/0020)."""
+    and reduced again; None of any other region without a product."""
     products = [i for i in chain(d.inner, d.rows) if i.contraction]
     if not products and (read := sum(s.node.bytes for s in again(d))):
         return passes(d.machine, read + sum(n.bytes for n in d.external) + sum(s.node.bytes for s in d.sinks), 2)
-    if not products or len(d.inner) + len(d.rows) < 2:
+    if not products:
         return None
     sites = {n for i in products for n, _ in i.body.sites}
     results = {i.node for i in products}

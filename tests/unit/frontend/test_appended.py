@@ -50,6 +50,21 @@ def test_no_cache_is_copied_for_one_more_row(attend, share) -> None:
         torch.testing.assert_close(got[0], step(*args), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("first", [1, 5])
+def test_a_token_in_front_of_the_keys_alone_leaves_the_row_one(first) -> None:
+    """A class token that no rotary embedding turns: the keys are joined again, the values never were apart."""
+    def attend(q: Tensor, k: Tensor, v: Tensor, turn: Tensor) -> Tensor:
+        q, k = (torch.cat((x[:, :, :first], x[:, :, first:] * turn), 2) for x in (q, k))
+        return F.scaled_dot_product_attention(q, k, v)
+
+    args = (torch.randn(2, 4, 40, 16), torch.randn(2, 4, 40, 16), torch.randn(2, 4, 40, 16), torch.randn(40 - first, 16))
+    imported = import_model(attend, args)
+    p = partition(imported)
+    assert [r.name for r in p.regions] == ["attn.0"]
+    for got in (run(imported, args), execute(imported, p, args)):
+        torch.testing.assert_close(got[0], attend(*args), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("hidden", ["nothing", "the cache", "the new row", "all", "infinity"])
 def test_what_is_hidden_or_infinite_is_as_in_torch(hidden) -> None:
     def step(s: Tensor, c: Tensor, v: Tensor, b: Tensor) -> Tensor:
