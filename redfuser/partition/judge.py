@@ -145,7 +145,8 @@ def join(got: Draft, c: Unit | None) -> Reject | None:
         if c is not None and i.node.unit is c and (i.node.escapes or any(x not in got.units for x in c.consumers)):
             return Reject("RF305", i.node, "the result of an inner reduction is also read elsewhere",
                           "it must be written in any case")
-        if i.node.unit is c and (along_diagonals(got, i) or nested(got, i) or (i.contraction and (not inner_pays(got, i) or got.row_map))):
+        if i.node.unit is c and (along_diagonals(got, i) or nested(got, i) or (
+                i.contraction and (not inner_pays(got, i) or got.row_map))):
             return replace(STEPWISE, node=i.node)
     for i in got.rows:
         if not i.contraction and not set(got.p_axes) >= set(row_axes(i)) and any(
@@ -261,8 +262,8 @@ def along_diagonals(d: Draft, i: Instance) -> bool:
 
 
 def nested(d: Draft, i: Instance) -> bool:
-    """Is what a product makes reduced over another axis before the row is? A tile has rows and one axis beside them: it is made,
-    and reduced, as a row of that axis (``(q @ k.mT).amax(-1).sum(-1)``)."""
+    """Is what a product makes reduced over another axis before the row is? A tile has rows and one axis beside them: it is
+    made, and reduced, as a row of that axis (``(q @ k.mT).amax(-1).sum(-1)``)."""
     return d.machine.kind == "cuda" and i.contraction and any(j.over in i.axes for j in d.inner if not j.contraction)
 
 

@@ -18,7 +18,7 @@ from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Load, Op, map_c
 from redfuser.acrf.lift import Lifted, lift_primfunc
 from redfuser.acrf.lift_expr import Unliftable, short_dtype, static
 from redfuser.partition.meanings import MODELS, scalar, uniform
-from redfuser.partition.windows import POOLS
+from redfuser.partition.windows import CONVOLUTIONS, POOLS, apart, depthwise
 from redfuser.tvm_compat import TensorStructInfo, TupleStructInfo, ir, relax, tvm
 
 
@@ -31,10 +31,11 @@ class Lowered:
 
 
 class Legaliser:
-    """Lowers the ops of one module; keep one per process part to share the memo."""
+    """Lowers the ops of one module; keep one per process part to share the memo. written: a convolution of each channel by
+    itself is a map of the few elements of its window, not a sum of products."""
 
-    def __init__(self, module: Any) -> None:
-        self.module = module
+    def __init__(self, module: Any, written: bool = False) -> None:
+        self.module, self.written = module, written
         self.memo: dict[Any, Lifted | Unliftable] = {}
 
     def lower(self, call: Any) -> Lowered:
@@ -75,7 +76,8 @@ class Legaliser:
         for v in args:
             if not isinstance(v.struct_info, TensorStructInfo):
                 raise Unliftable(f"{name} on a {type(v.struct_info).__name__}")
-        if model := MODELS.get(name) or POOLS.get(name):
+        own = self.written and name in CONVOLUTIONS and len(args) == 2 and apart(call)
+        if model := depthwise if own else MODELS.get(name) or POOLS.get(name):
             return model(call, [buffer_of(a, i) for i, a in enumerate(args)], {a: i for i, a in enumerate(args)})
         if name == "relax.call_tir":
             return self.call_tir(call, args)

@@ -23,19 +23,21 @@ Operand = tuple[tuple[int, ...], str]
 """A tensor's shape and dtype."""
 
 
-def build_graph(module: Any, provenance: dict[str, Provenance], weights: frozenset[str] = frozenset()) -> Graph:
+def build_graph(module: Any, provenance: dict[str, Provenance], weights: frozenset[str] = frozenset(),
+                written: bool = False) -> Graph:
     """Lift every binding of ``module["main"]``. Ops that do not lift become boundaries, never an error. ``weights`` are
-    the parameters of ``main`` that do not change from call to call."""
-    return _Builder(module, provenance, weights).build()
+    the parameters of ``main`` that do not change from call to call. written: as :class:`Legaliser` has it."""
+    return _Builder(module, provenance, weights, written).build()
 
 
 class _Builder:
     """Binding by binding: what each op lifts to, and which tensors it reads."""
 
-    def __init__(self, module: Any, provenance: dict[str, Provenance], weights: frozenset[str]) -> None:
+    def __init__(self, module: Any, provenance: dict[str, Provenance], weights: frozenset[str],
+                 written: bool) -> None:
         self.weights = weights
         self.func = module["main"]
-        self.legaliser = Legaliser(module)
+        self.legaliser = Legaliser(module, written)
         self.provenance = provenance
         self.graph = Graph([], [], {}, [])
         self.tensors: dict[Any, Any] = {}

@@ -64,7 +64,8 @@ class Partitioner:
                  measured: Callable[[Fused], bool] = lambda fused: False) -> None:
         self.maps, self.priced, self.measured = maps, priced if arch in TARGETS else None, measured
         weights = frozenset(i.name for i in getattr(imported, "inputs", ()) if i.kind != "user")
-        self.graph: Graph = build_graph(imported.mod, dict(imported.provenance or {}), weights)
+        written = maps and TARGETS.get(arch, REFERENCE).kind == "cuda"
+        self.graph: Graph = build_graph(imported.mod, dict(imported.provenance or {}), weights, written)
         self.opaque = account.opaque(self.graph, imported)
         self.declined: list[account.Declined] = []
         self.verdicts: dict[object, Any] = {}

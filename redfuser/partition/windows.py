@@ -1,10 +1,11 @@
-"""A pool as a map of the elements of its window, written out.
+"""A pool, or a convolution of each channel by itself, as a map of the elements of its window, written out.
 
-    avg_pool2d(x, 3, 1, 1)   -->   y[n, c, h, w] = (select(h >= 1 and w >= 1, x[n, c, h - 1, w - 1], 0) + ... ) / 9
+    avg_pool2d(x, 3, 1, 1)           -->   y[n, c, h, w] = (select(h >= 1 and w >= 1, x[n, c, h - 1, w - 1], 0) + ... ) / 9
+    conv1d(x, w, padding=2, groups=C) -->   y[n, c, l] = select(l >= 2, x[n, c, l - 2], 0) * w[c, 0, 0] + ...
 
 Averages are summed in float32 (float64 of float64), from the first element on, and divided as torch divides them: by the
 elements of the window, without those of the padding where they do not count, and never with those beyond it (``ceil_mode``).
-NaN is the largest element of any window.
+NaN is the largest element of any window. Products are added up in the convolution's own accumulator, from the first on.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from redfuser.acrf.cascade import Let, Tensor
 from redfuser.acrf.expr import Cast, Const, Expr, Index, Load, Op, op
 from redfuser.acrf.index import i64, iadd, imul
 from redfuser.acrf.lift import Lifted
-from redfuser.acrf.lift_expr import Unliftable
+from redfuser.acrf.lift_expr import Unliftable, short_dtype, static
 from redfuser.partition.meanings import Positions, result_axes
 
 
@@ -95,6 +96,42 @@ def pool(call: Any, params: list[Tensor], where: Positions) -> Lifted:
     return Lifted(tuple(params), axes, (Let("out", tuple(names), out),), ("out",))
 
 
+def apart(call: Any) -> bool:
+    """Is it a convolution along one axis, of few taps, with a filter of its own for every channel? Libraries take an image's
+    for all of memory's time and a line's for ten times that."""
+    a, x, w = call.attrs, call.args[0], call.args[1]
+    taps = [static(e) for e in w.struct_info.shape][2:]
+    channels = static(x.struct_info.shape[str(a.data_layout).index("C")])
+    return str(a.kernel_layout).startswith("OI") and int(a.groups) == channels == static(w.struct_info.shape[0]) and \
+        str(a.out_layout or a.data_layout) == str(a.data_layout) and 1 < prod(taps) == max(taps) <= TAPS and \
+        x.struct_info.dtype == w.struct_info.dtype
+
+
+def depthwise(call: Any, params: list[Tensor], where: Positions) -> Lifted:
+    """A convolution that is :func:`apart`, channels first or last."""
+    a, x, w = call.attrs, params[where[call.args[0]]], params[where[call.args[1]]]
+    names, axes, shape = result_axes(call)
+    layout, acc = str(a.data_layout), short_dtype(call.struct_info.dtype)
+    places = [layout.index(d) for d in "DHW" if d in layout]
+    stride, pad, dilation = ([int(v) for v in v] for v in (a.strides, a.padding, a.dilation))
+    taps = [int(e) for e in w.shape[2:]]
+    lines = [Line(names[d], shape[d], int(x.shape[d]), taps[i], stride[i], pad[i], dilation[i]) for i, d in enumerate(places)]
+    terms: list[Expr] = []
+    for offsets in product(*(range(n.size) for n in lines)):
+        at: list[Expr] = [Index(n) for n in names]
+        tests: list[Expr] = []
+        for d, line, k in zip(places, lines, offsets, strict=True):
+            at[d] = line.at(k)
+            tests += line.inside(k)
+        value: Expr = Load(x.name, tuple(at), x.dtype)
+        value = value if x.dtype == acc else Cast(value, acc)
+        if tests:
+            value = op("select", reduce(partial(op, "and"), tests), value, Const(0.0, acc))
+        tap: Expr = Load(w.name, (Index(names[layout.index("C")]), i64(0), *map(i64, offsets)), w.dtype)
+        terms.append(op("mul", value, tap if w.dtype == acc else Cast(tap, acc)))
+    return Lifted(tuple(params), axes, (Let("out", tuple(names), reduce(partial(op, "add"), terms)),), ("out",))
+
+
 def _largest(values: list[Expr]) -> Expr:
     """By pairs: where NaN is the largest, a maximum is written with its left operand three times, and compilers write variables
     out in one another (3 ** 8 times the first of nine in a row, 5 ** 4 by pairs)."""
@@ -103,4 +140,6 @@ def _largest(values: list[Expr]) -> Expr:
     return values[0]
 
 
+TAPS = 9
+CONVOLUTIONS = frozenset({"relax.nn.conv1d", "relax.nn.conv2d"})
 POOLS = {f"relax.nn.{kind}_pool{n}d": pool for kind in ("avg", "max") for n in (2, 3)}

@@ -73,6 +73,49 @@ def test_a_pool_is_a_map_beside_others(name: str, dtype: torch.dtype) -> None:
     assert len(p.maps) == 1 and not p.opaque and not p.unmapped, (p.opaque, p.unmapped)
 
 
+CONVOLUTIONS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], tuple[int, ...], tuple[int, ...]]] = {
+    "causal": (lambda x, w: F.conv1d(x, w, padding=2, groups=5)[..., :17] * x, (2, 5, 17), (5, 1, 3)),
+    "by two": (lambda x, w: F.conv1d(x, w, stride=2, groups=5).exp(), (2, 5, 17), (5, 1, 4)),
+    "dilated": (lambda x, w: F.conv1d(x * 2, w, x[0, :, 0], padding=4, dilation=4, groups=5).relu(), (2, 5, 17), (5, 1, 3)),
+    "down an image": (lambda x, w: F.conv2d(x, w, padding=(4, 0), groups=5).relu() + 1, (2, 5, 9, 3), (5, 1, 9, 1)),
+    "across an image": (lambda x, w: F.conv2d(x, w, stride=(2, 1), padding=(0, 1), groups=5) * 2 - 1, (2, 5, 9, 7), (5, 1, 1, 3)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, HALF, torch.bfloat16])
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_a_convolution_of_each_channel_along_a_line_is_a_map_beside_others(name: str, dtype: torch.dtype) -> None:
+    f, *shapes = CONVOLUTIONS[name]
+    p = found(f, *(drawn(*s, dtype=dtype, odd=False) for s in shapes))
+    assert len(p.maps) == 1 and not p.opaque and not p.unmapped, (p.opaque, p.unmapped)
+
+
+@pytest.mark.parametrize(("f", "shapes"), [
+    (lambda x, w: F.conv1d(x, w, groups=5) * 2, ((2, 5, 17), (5, 1, 10))),
+    (lambda x, w: F.conv1d(x, w, groups=5) * 2, ((2, 5, 17), (10, 1, 3))),
+    (lambda x, w: F.conv1d(x, w) * 2, ((2, 5, 17), (5, 5, 3))),
+    (lambda x, w: F.conv1d(x, w, groups=2) * 2, ((2, 4, 17), (4, 2, 3))),
+    (lambda x, w: F.conv2d(x, w, groups=5) * 2, ((2, 5, 9, 9), (5, 1, 3, 3))),
+    (lambda x, w: F.conv1d(x, w, groups=5), ((2, 5, 17), (5, 1, 3)))],
+    ids=["long", "several of a channel", "of all", "of groups", "of a plane", "by itself"])
+def test_other_convolutions_are_a_librarys(f: Callable[..., Tensor], shapes: tuple[tuple[int, ...], ...]) -> None:
+    args = tuple(drawn(*s, odd=False) for s in shapes)
+    imported = import_model(f, args)
+    p = partition(imported)
+    text = outer.emit(imported, p.parts, {r.name: r.name.replace(".", "_") for r in p.parts}).source
+    assert "F.conv" in text, text
+
+
+def test_where_maps_are_torchs_it_is_a_librarys() -> None:
+    """On a CPU; no norm behind it takes it in."""
+    def f(x: Tensor, w: Tensor) -> Tensor:
+        return F.layer_norm(F.conv1d(x, w, padding=1, groups=5).mT * 2, (5,))
+
+    shapes = (2, 5, 17), (5, 1, 3)
+    imported = import_model(f, tuple(drawn(*s, odd=False) for s in shapes))
+    assert not any("select" in str(r.cascade) for r in partition(imported, maps=False).parts)
+
+
 def test_what_is_counted_is_what_torch_counts() -> None:
     """A planted divisor, the window's nine everywhere, is wrong at the border alone: it is found."""
     x = drawn(2, 3, 7, 6, odd=False)
