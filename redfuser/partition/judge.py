@@ -23,9 +23,9 @@ from redfuser.partition.cost import (
     weights_stay,
 )
 from redfuser.partition.drafted import Draft, R, Reject, Sink, row_axes
-from redfuser.partition.epilogue import contracts, launches
+from redfuser.partition.epilogue import launches
 from redfuser.partition.graph import Unit
-from redfuser.partition.positions import slides
+from redfuser.partition.per_step import no_matrix
 from redfuser.partition.values import Instance
 
 Question = Callable[[Draft, Unit | None], Reject | None]
@@ -145,8 +145,7 @@ def join(got: Draft, c: Unit | None) -> Reject | None:
         if c is not None and i.node.unit is c and (i.node.escapes or any(x not in got.units for x in c.consumers)):
             return Reject("RF305", i.node, "the result of an inner reduction is also read elsewhere",
                           "it must be written in any case")
-        if i.node.unit is c and (along_diagonals(got, i) or nested(got, i) or (
-                i.contraction and (not inner_pays(got, i) or got.row_map))):
+        if i.node.unit is c and (no_matrix(got, i) or (i.contraction and (not inner_pays(got, i) or got.row_map))):
             return replace(STEPWISE, node=i.node)
     for i in got.rows:
         if not i.contraction and not set(got.p_axes) >= set(row_axes(i)) and any(
@@ -252,19 +251,6 @@ def lead(got: Draft, u: Unit | None) -> Reject | None:
     if leaves and (contractions or any({a for e in s.at for a in axes_of(e)} != want for s in leaves)):
         return Reject("RF303", None, "a producer that is read elsewhere is not written once per element of the row")
     return None
-
-
-def along_diagonals(d: Draft, i: Instance) -> bool:
-    """Is it a matrix product whose results are read where it is none: each row of the cascade at places of its own, as those of
-    relative positions are that were shifted? A library makes the product, and the row reads what was written."""
-    return i.node.unit is not None and contracts(i.node.unit) and (
-        not i.contraction or any(slides(d.ev.ix, e, R) for e in i.indices))
-
-
-def nested(d: Draft, i: Instance) -> bool:
-    """Is what a product makes reduced over another axis before the row is? A tile has rows and one axis beside them: it is
-    made, and reduced, as a row of that axis (``(q @ k.mT).amax(-1).sum(-1)``)."""
-    return d.machine.kind == "cuda" and i.contraction and any(j.over in i.axes for j in d.inner if not j.contraction)
 
 
 def headlike(d: Draft, inner: list[Instance]) -> bool:

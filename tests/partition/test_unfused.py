@@ -68,7 +68,17 @@ def late(q: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
     return torch.einsum("qie,dje->qdij", q, d).amax(-1).sum(-1)
 
 
+def decomposed(q: torch.Tensor, k: torch.Tensor, h: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """SAM's attention over an image, whose positions are products of lines and of columns."""
+    b, n, c = q.shape
+    r = q.view(b, 32, 32, c)
+    up, along = torch.einsum("bhwc,hkc->bhwk", r, h), torch.einsum("bhwc,wkc->bhwk", r, w)
+    x = (up[..., :, None] + along[..., None, :]).reshape(b, n, n)
+    return torch.softmax(q @ k.mT / 8 + x, -1) @ v
+
+
 @pytest.mark.parametrize(("of", "shapes", "names"), [
+    (decomposed, ((24, 1024, 64), (24, 1024, 64), (32, 32, 64), (32, 32, 64), (24, 1024, 64)), ["attn.0"]),
     (shifted, ((96, 512, 64), (96, 512, 64), (96, 1024, 64), (96, 512, 64)), ["attn.0"]),
     (late, ((64, 32, 128), (64, 180, 128)), ["linear_statistics.0"])])
 def test_what_no_tile_has_is_left_out_of_a_region_and_the_rest_is_one_kernel(of: Any, shapes: Any, names: list[str]) -> None:
