@@ -10,7 +10,7 @@ from torch import fx
 from redfuser.frontend.aten.context import FLOATS, Context, Decline, accumulator, converts
 from redfuser.frontend.aten.reductions import finite
 from redfuser.frontend.builder import triangle
-from redfuser.frontend.static import Statics, uniform
+from redfuser.frontend.static import Statics
 from redfuser.tvm_compat import dtype_of, op_name, relax, shape_of
 
 op = relax.op
@@ -65,23 +65,19 @@ def safe_softmax(c: Context, self: Any, dim: int, dtype: Any = None) -> Any:
 
 
 def softmax_guard(c: Context, weights: Any) -> Any:
-    """``where(isnan(w), 0, w)`` of a softmax ``w`` over the last axis, as exporters write it for fully masked rows. One
-    element is NaN exactly where the whole row is: where a score is NaN or +inf, or all are -inf. So such scores are hidden and
-    counted, and a row that has one is divided by +inf: zero as there, and finite on the way. ``None`` for any other
-    ``where``."""
-    condition, zero, node = c.raw["condition"], c.raw["self"], c.raw["other"]
-    if not (isinstance(condition, fx.Node) and str(condition.target) == "aten.isnan.default"
-            and condition.args[0] is node and str(node.target) in ("aten._softmax.default", "aten.softmax.int")):
-        return None
-    value = c.statics.get(zero) if isinstance(zero, fx.Node) else None
-    if (zero if value is None else uniform(value)) != 0:
-        return None
-    softmax = c.builder.value(weights)
-    if op_name(softmax) == "astype":
+    """The weights of a softmax with zero in the place of NaN, as exporters write it for fully masked rows. One element is NaN
+    exactly where the whole row is: where a score is NaN or +inf, or all are -inf. So such scores are hidden and counted, and a
+    row that has one is divided by +inf: zero as there, and finite on the way. ``None`` where there is no softmax any more."""
+    softmax, casts = c.builder.value(weights), []
+    while op_name(softmax) == "astype":
+        casts.append(dtype_of(softmax))
         softmax = c.builder.value(softmax.args[0])
-    if op_name(softmax) != "nn.softmax" or int(softmax.attrs.axis) % len(c.shape) != len(c.shape) - 1:
+    if op_name(softmax) != "nn.softmax":
         return None
-    return c.narrow(_softmax_or_zero(c, softmax.args[0], poisoned=True))
+    out = _softmax_or_zero(c, softmax.args[0], int(softmax.attrs.axis), poisoned=True)
+    for dtype in reversed(casts):
+        out = c.cast(out, dtype, "rounded")
+    return c.narrow(out)
 
 
 _FINITE = ("aten.matmul.default", "aten.bmm.default", "aten.mm.default", "aten.tanh.default")
@@ -114,9 +110,9 @@ def may_hide_rows(statics: Statics, node: Any) -> bool:
     return True
 
 
-def _softmax_or_zero(c: Context, scores: Any, poisoned: bool = False) -> Any:
-    """Softmax over the last axis, zero for a row of -inf; with ``poisoned``, also for one with a NaN or +inf in it."""
-    axis, dtype = [len(shape_of(scores)) - 1], dtype_of(scores)
+def _softmax_or_zero(c: Context, scores: Any, over: int = -1, poisoned: bool = False) -> Any:
+    """Softmax over an axis, zero for a row of -inf; with ``poisoned``, also for one with a NaN or +inf in it."""
+    axis, dtype = [over % len(shape_of(scores))], dtype_of(scores)
     smallest = 2.2250738585072014e-308 if dtype == "float64" else 1.1754943508222875e-38
     bad = None
     if poisoned:

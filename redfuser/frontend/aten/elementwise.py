@@ -8,6 +8,7 @@ import torch
 
 from redfuser.frontend.aten.attention import softmax_guard
 from redfuser.frontend.aten.context import FLOATS, HALF, Context, Decline, accumulator, converts, representable
+from redfuser.frontend.aten.weights import chosen
 from redfuser.frontend.dtypes import relax_dtype, torch_dtype
 from redfuser.tvm_compat import dtype_of, relax, shape_of
 
@@ -200,9 +201,8 @@ def xlogy(c: Context, self: Any, other: Any) -> Any:
 
 @converts("aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.Scalar")
 def where(c: Context, condition: Any, self: Any, other: Any) -> Any:
-    guarded = softmax_guard(c, other) if isinstance(other, relax.Expr) else None
-    if guarded is not None:
-        return guarded
+    if (taken := _taken(c, {"self": self, "other": other}, "condition", "self", "other")) is not None:
+        return taken
     if dtype_of(condition) != "bool":
         raise Decline("where on a mask that is not boolean")
     return c.emit(op.where(condition, operand(c, self, c.dtype), operand(c, other, c.dtype)))
@@ -210,6 +210,8 @@ def where(c: Context, condition: Any, self: Any, other: Any) -> Any:
 
 @converts("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
 def masked_fill(c: Context, self: Any, mask: Any, value: Any) -> Any:
+    if (taken := _taken(c, {"self": self, "value": value}, "mask", "value", "self")) is not None:
+        return taken
     return c.emit(op.where(mask, operand(c, value, c.dtype), self))
 
 
@@ -234,3 +236,11 @@ def identity(c: Context, self: Any = None, **rest: Any) -> Any:
     return self if self is not None else rest["input"]
 
 
+def _taken(c: Context, sides: dict[str, Any], condition: str, yes: str, no: str) -> Any:
+    """A choice between two arguments that a softmax's weights decide, where it is none or a guard of them; else None."""
+    found = chosen(c.statics, c.raw[condition], c.raw[yes], c.raw[no])
+    if found is None:
+        return None
+    side = sides[yes if found[0] is c.raw[yes] else no]
+    x = softmax_guard(c, side) if found[1] else operand(c, side, c.dtype)
+    return x if x is None or shape_of(x) == c.shape else c.emit(op.broadcast_to(x, c.shape))
