@@ -6,7 +6,9 @@ step by step, the cheapest loss first::
     maps that only move the results    --> torch does them as views
     maps that lead to the row          --> one more pass over an input
     maps after the row is written      --> one more pass over a result
-    a contraction per step, then one over the row --> the library's
+    a contraction per step                        --> the library's
+    another reduction per step                    --> one pass more over what it reduces to
+    a contraction over the row                    --> the library's
     the reduction that joined last     --> a cascade of its own, or a single reduction
 
 Two regions that nothing connects but their row part first.
@@ -77,8 +79,7 @@ def moves(u: Unit) -> bool:
 
 def order(d: Draft) -> Iterator[Unit]:
     """The reductions in the order in which they are given up."""
-    instances = [*((i, 0) for i in d.inner if i.contraction), *((i, 1) for i in d.rows if i.contraction)]
-    for i, _ in instances:
+    for i in (*sorted(d.inner, key=lambda i: not i.contraction), *(i for i in d.rows if i.contraction)):
         if i.node.unit is not None:
             yield i.node.unit
     for s in reversed(d.steps):

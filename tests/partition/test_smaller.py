@@ -69,6 +69,16 @@ def test_a_cascade_survives_the_reduction_before_it():
         assert fused(report) == want and report.coverage == 1.0 and "RF491" in codes(report)
 
 
+def test_what_is_reduced_per_step_is_given_up_before_the_row_that_reads_it():
+    def f(s, v):
+        e = torch.exp(s.sum(-1, keepdim=True).clamp(-5, 5))
+        return (e * v[:, None]).sum(2) / (e.sum(2) + 1e-6)
+
+    report = planned(f, (r(2, 17, 17, 12), r(2, 17, 12)))
+    assert fused(report) == ["attn"] and report.coverage == 1.0
+    assert [n.text.split("not joined with ")[1].split(":")[0] for n in report.notes if n.code == "RF491"] == ["aten.sum.dim_IntList"]
+
+
 def test_attention_whose_products_no_unit_takes_keeps_its_softmax_and_says_that_it_is_not_fused():
     report = planned(lambda q, k, v: torch.softmax(q @ k.mT / 8, -1) @ v, (r(2, 4, 128, 512),) * 3)
     assert fused(report) == ["softmax"]
