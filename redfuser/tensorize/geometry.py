@@ -24,6 +24,7 @@ from redfuser.tensorize.masks import Analysis, Rows
 from redfuser.tensorize.precision import chooses_among_few, divides_by_hidden, stores_exponentials, stores_single
 from redfuser.tensorize.rewrite import Setting, Watcher, arrange, rewritten
 from redfuser.tensorize.rewrite.facts import Facts, before_end, learn
+from redfuser.tensorize.rewrite.scales import told
 from redfuser.tensorize.rewrite.unit_interval import unit_values
 from redfuser.tensorize.sizes import is_gemm, one_segment, tile_sizes, walked
 
@@ -216,7 +217,9 @@ def begin(program: Program, kernel: Kernel, config: TileConfig, target: Target, 
     as_written, natural = chooses_among_few(cascade) or hidden, hidden and stores_single(cascade)
     exact: Exact = "all" if as_written else "small" if stores_exponentials(cascade) else ""
     reduced = frozenset(t.name for t in program.workspaces)
-    at = Setting(roles, frozenset(arranged.stores), inside, resident, as_written, natural, reduced)
+    whole = told(program.fused)
+    at = Setting(roles, frozenset(arranged.stores), inside, resident, as_written, natural, reduced,
+                 whole | {n for n, was in arranged.origin.items() if was in whole})
     done = rewritten(arranged.kernel, at, watch)
     facts = learn(done, at)
     declared = {t.name: t for t in (*done.reads, *done.writes)}

@@ -23,7 +23,7 @@ class Setting:
     the padding of its segments, where they have some, which must not count. resident: the row is one segment, so that the old
     state is neutral, rebasing does nothing, and producers stay on chip. exact: quotients and products are rounded where the
     program rounds them. natural: exponentials keep their base. reduced: tensors in which a kernel before left what it
-    reduced."""
+    reduced. told: values that reach the cascade's results as they are (:func:`redfuser.tensorize.rewrite.scales.told`)."""
 
     roles: Roles
     written: frozenset[str]
@@ -32,6 +32,7 @@ class Setting:
     exact: bool = False
     natural: bool = False
     reduced: frozenset[str] = frozenset()
+    told: frozenset[str] = frozenset()
 
     @property
     def scattered(self) -> bool:
