@@ -3,7 +3,7 @@
 A GPU's compilers make one operation of a product and the sum or difference that takes it, and leave out the product's rounding.
 That is no gain where a step follows or a statistic is taken (:mod:`redfuser.acrf.steps`), none in half precision, where the
 program's own rounding, and the infinity that it may be, is what the next operation has to see, and none in what is computed of
-rows alone to be a result: two results of a row may be one and the same, with rounded alike. Interpreters cannot see it: what is
+rows alone to be a result: two results of a row may be one and the same, rounded alike. Interpreters cannot see it: what is
 said here is not in the tile program but in its text::
 
     exp2((x * c - m) * 1.44)                -->    exp2(sub_rn(x * c, m) * 1.44)

@@ -22,7 +22,8 @@ ROWS = 16
 
 def no_matrix(d: Draft, i: Instance) -> bool:
     """Is an inner reduction a product, and none that tiles can make, or make once?"""
-    return along_diagonals(d, i) or repeated(d, i) or (d.machine.kind == "cuda" and i.contraction and (nested(d, i) or parts_rows(d, i)))
+    tiles = d.machine.kind == "cuda" and i.contraction
+    return along_diagonals(d, i) or repeated(d, i) or (tiles and (nested(d, i) or parts_rows(d, i)))
 
 
 def along_diagonals(d: Draft, i: Instance) -> bool:
