@@ -16,7 +16,7 @@ from redfuser.acrf.facts.classify import Outline, Scope, live, outline, rename, 
 from redfuser.acrf.state import Accumulator, Certificate, Condition, Fused, NotFusable, Refuse, State, defect
 from redfuser.errors import InputError
 
-VERSION = "8"
+VERSION = "9"
 """Part of every memo key and certificate: raised whenever a derivation may come out differently."""
 
 _MEMO: OrderedDict[str, Fused | NotFusable] = OrderedDict()

@@ -20,6 +20,7 @@ Poly = dict[Mono, Fraction]
 """A sum of monomials with rational coefficients; no zero coefficient is kept."""
 
 _MAX_TERMS = 64
+_BITS = 2**24
 ONE: Mono = ()
 
 
@@ -158,15 +159,24 @@ def _exact(v: float | int | bool, dtype: str) -> bool:
     """Constants that fold: finite, with few bits, so that products and sums of a few of them stay representable."""
     if isinstance(v, bool) or dtype == "bool" or v != v or v in (float("inf"), float("-inf")):
         return False
-    f = Fraction(v)
-    return abs(f.numerator) < 2**24 and f.denominator <= 2**24
+    return _few_bits(Fraction(v))
+
+
+def _few_bits(f: Fraction) -> bool:
+    """One float32 and a moderate one. A float between 1/2 and 1 may take 24 bits: its inverse is 2^24 over a number."""
+    return abs(f.numerator) <= _BITS and f.denominator <= _BITS and Fraction(float(f)) == f
 
 
 def number(c: Fraction, dtype: str) -> Expr:
-    """A rational as a constant, or as a quotient of two where no float is equal to it."""
-    if Fraction(float(c)) == c:
+    """A rational as a constant, or as a quotient of two where no float is equal to it: :func:`to_poly` reads the same one."""
+    if _few_bits(c):
         return Const(float(c), dtype)
-    return op("div", Const(float(c.numerator), dtype), Const(float(c.denominator), dtype))
+    if c.denominator == 1:
+        high, low = divmod(abs(c.numerator), _BITS)
+        up = op("mul", number(Fraction(high), dtype), Const(float(_BITS), dtype))
+        up = op("add", up, number(Fraction(low), dtype)) if low else up
+        return up if c > 0 else Op("neg", (up,), dtype)
+    return op("div", number(Fraction(c.numerator), dtype), number(Fraction(c.denominator), dtype))
 
 
 def product(factors: Iterable[tuple[Expr, Fraction]], dtype: str, coefficient: Fraction = Fraction(1)) -> Expr:
