@@ -7,7 +7,7 @@ rounded to the result's dtype, put them, and the error is within :mod:`redfuser.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import ml_dtypes
@@ -143,6 +143,26 @@ def rule(got: Array, want: Want, noise: Array | float = 0.0) -> str:
     parts = [(x[c], y[c], e[c], s) for x, y, e, c, s in parts if c.any()]
     usual = _usual([(y, e) for _, y, e, _ in parts], UNIT[want.dtype])
     return next((text for part in parts if (text := _within(*part, want.dtype, want.more, usual))), "")
+
+
+def conditioned(draws: Sequence[tuple[Array, Want, Array, Array]]) -> str:
+    """Empty when the errors of all draws together are within the rule in units of what single precision may lose (the last of
+    each), else what is wrong. Of ``s / (d - s)`` one result, near the pole, has nearly all of the error, and luck decides what
+    the unfused program has of it; in these units every result says as much. The program is free in the order of its sums: the
+    third of each is what it has in another. Integers have no such units."""
+    parts = []
+    for got, want, another, lost in draws:
+        if want.dtype not in UNIT:
+            return "no units"
+        a, b, c, z, unit = (np.asarray(x, np.float64) for x in (got, want.program, another, want.exact, lost))
+        with np.errstate(all="ignore"):
+            b = np.where(np.abs(c - z) > np.abs(b - z), c, b)
+            counts = np.isfinite(a) & np.isfinite(b) & np.isfinite(z) & (np.abs(z) <= want.top)
+            if (counts & (unit == 0) & (a != z)).any():
+                return "an error where nothing is lost"
+            parts.append([(x / unit)[counts & (unit > 0)] for x in (a, b, z)])
+    x, y, e = (np.concatenate(p) for p in zip(*parts, strict=True))
+    return _within(x, y, e, np.abs(e), draws[0][1].dtype, draws[0][1].more, 0.0) if x.size else ""
 
 
 def _usual(bands: list[tuple[Array, Array]], unit: float) -> float:

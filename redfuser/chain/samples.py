@@ -20,7 +20,7 @@ from redfuser.chain.draws import Draw, Facts, draws, facts, inputs
 from redfuser.chain.judge import Bands, Hidden, Want
 from redfuser.chain.kinds import BANDS
 from redfuser.chain.losses import UNDECIDED, losses
-from redfuser.chain.truth import FEW, PROGRAM, Wide, evaluate
+from redfuser.chain.truth import FEW, PROGRAM, InTurn, Wide, evaluate
 from redfuser.rule import UNIT
 from redfuser.unseen import unseen
 
@@ -54,7 +54,7 @@ class Exact:
 @dataclass(frozen=True)
 class Case:
     """``wide``: fit for a comparison to many digits; ``exactly``: for nothing else (``wanted`` is empty then). exact: with the
-    roundings to few values, or with none."""
+    roundings to few values, or with none; in_turn: the program's results where it adds one term after the other."""
 
     name: str
     inputs: Mapping[str, Array]
@@ -63,17 +63,28 @@ class Case:
     again: Callable[[int], Case]
     exact: Callable[[bool], Exact]
     bands: Mapping[str, Bands]
+    in_turn: Callable[[], Mapping[str, Array]]
     exactly: bool = False
 
     def rule(self, got: Mapping[str, Array], run: Callable[[Mapping[str, Array]], Mapping[str, Array]]) -> str:
         """What is wrong with results in the program's own types. ``run``: inputs to results. One draw may be unlucky where a
-        few roundings decide: an error beyond the rule must recur on most others of its kind."""
+        few roundings decide: an error beyond the rule must recur on most others of its kind, and not only where a result is
+        near a pole: of all draws, in units of what single precision may lose of each result."""
         if text := self._once(got, {}):
             text = self._once(got, self.exact(True).lost("f32"))
         if not text or "class: " in text:
             return text
-        others = [other._once(run(other.inputs), {}) for other in map(self.again, range(1, AGAIN + 1))]
-        return text if sum(map(bool, others)) >= RECURS else ""
+        others = [(other, run(other.inputs)) for other in map(self.again, range(1, AGAIN + 1))]
+        texts = [other._once(its, {}) for other, its in others]
+        if sum(map(bool, texts)) < RECURS:
+            return ""
+        together = ((self, got), *others)
+        return text if any("class: " in t for t in texts) else judge.first_failure(
+            {n: judge.conditioned([c._in_units(its, n) for c, its in together]) and text for n in self.wanted})
+
+    def _in_units(self, got: Mapping[str, Array], name: str) -> tuple[Array, Want, Array, Array]:
+        """A result, what it should be, what the program has where it adds in turn, and what single precision may lose."""
+        return got[name], self.wanted[name], self.in_turn()[name], self.exact(True).lost("f32")[name]
 
     def _once(self, got: Mapping[str, Array], noise: Mapping[str, Array]) -> str:
         return judge.first_failure({n: judge.rule(got[n], w, noise.get(n, 0.0)) for n, w in self.wanted.items()})
@@ -132,7 +143,8 @@ def case(fused: Fused, draw: Draw, known: Facts, seed: int) -> Case:
     axes = {o: cascade.stmt(o).axes for o in cascade.outputs}
     bands = {o: Bands(axes[o].index(axis), count) for o in axes if draw.banded and axis is not None and axis in axes[o]}
     wanted = {} if draw.exactly else _wanted(fused, given, exact(True), bands, "inf" in draw.kinds.values())
-    return Case(draw.name, given, wanted, draw.wide, lambda other: case(fused, draw, known, other), exact, bands, draw.exactly)
+    return Case(draw.name, given, wanted, draw.wide, lambda other: case(fused, draw, known, other), exact, bands,
+                lru_cache(maxsize=1)(lambda: evaluate(cascade, given, InTurn()).outputs()), draw.exactly)
 
 
 def _wanted(fused: Fused, given: Mapping[str, Array], exact: Exact, bands: Mapping[str, Bands],

@@ -39,6 +39,21 @@ class Wide(Arrays):
             return x.astype(NUMPY[target]).astype(np.float64)
 
 
+class InTurn(Arrays):
+    """The program's own dtypes, where a sum is taken one term after the other."""
+
+    contracts = False
+
+    def __init__(self) -> None:
+        super().__init__(program=True)
+
+    def total(self, kind: str, x: Array, dtype: str) -> Array:
+        if kind != "sum" or not x.shape[-1] or x.dtype.kind != "f":
+            return super().total(kind, x, dtype)
+        with np.errstate(all="ignore"):
+            return self._fit(np.add.accumulate(x, -1)[..., -1], dtype)
+
+
 @dataclass(frozen=True)
 class Truth:
     """One evaluation of a cascade: results by name, and the values that an index chooses among."""

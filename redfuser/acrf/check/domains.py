@@ -77,7 +77,9 @@ class Domain:
 
 
 class Arrays(Domain):
-    """NumPy arrays: the program's own dtypes, or fp64."""
+    """NumPy arrays: the program's own dtypes, or fp64. contracts: a library may add a contraction in its order."""
+
+    contracts = True
 
     def __init__(self, program: bool, round_casts: bool = True) -> None:
         super().__init__(round_casts)

@@ -233,7 +233,9 @@ class Machine:
         """A sum of products, as a contraction: the same terms without the full outer product in memory. Not where a factor is
         as large as that by itself: a library may take the other one, which each term is rounded with, out of the sum."""
         factors = _factors(body)
-        if not isinstance(self.numbers, Arrays) or len(factors) < 2 or body.dtype not in ("f32", "f64"):
+        if not isinstance(self.numbers, Arrays) or not self.numbers.contracts:
+            return None
+        if len(factors) < 2 or body.dtype not in ("f32", "f64"):
             return None
         parts = [self.expr(f) for f in factors]
         axes = tuple(a for a in union(p.axes for p in parts) if a != over)
