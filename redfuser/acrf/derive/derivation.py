@@ -18,6 +18,7 @@ from redfuser.acrf.derive.shifted import References
 from redfuser.acrf.expr import Const, Expr, Op, Ref, print_expr, refs_of, walk
 from redfuser.acrf.facts.algebra import neutral
 from redfuser.acrf.facts.classify import Outline, Scope
+from redfuser.acrf.facts.normal import number
 from redfuser.acrf.facts.ranges import Ranges
 from redfuser.acrf.state import Accumulator, Condition, Refuse
 from redfuser.dtypes import UNIT
@@ -196,6 +197,13 @@ def factor_text(base: Expr, power: Fraction) -> str:
     return f"1/{print_expr(base, 7)}" if power == -1 else f"pow({base}, {power})"
 
 
+def number_text(c: Fraction) -> str:
+    """A rational, of parts that the text reader takes as they are: as floats."""
+    if max(abs(c.numerator), c.denominator) <= 2**53:
+        return str(c)
+    return print_expr(number(c, "f32"), 7)
+
+
 def spell_decomposition(r: Reduce, terms: list[Term]) -> str:
     """``t = sum[l] [G] (*) [H]``, one bracket pair per term."""
     lines = []
@@ -204,7 +212,7 @@ def spell_decomposition(r: Reduce, terms: list[Term]) -> str:
         results = [factor_text(p.base, p.power) for p in t.of("d")]
         left = " * ".join(data) or "1"
         if t.coefficient != 1:
-            results.insert(0, str(t.coefficient))
+            results.insert(0, number_text(t.coefficient))
         where = "".join(f" where {c}" if s else f" where not ({c})" for c, s in (*t.conds, *t.dconds))
         lines.append(f"[{left}] (*) [{' * '.join(results) or '1'}]{where}")
     return f"{r.name} = {r.reducer}[{r.over}] " + "  +  ".join(lines)

@@ -168,15 +168,33 @@ def _few_bits(f: Fraction) -> bool:
 
 
 def number(c: Fraction, dtype: str) -> Expr:
-    """A rational as a constant, or as a quotient of two where no float is equal to it: :func:`to_poly` reads the same one."""
+    """A rational as a constant, or as a quotient of two where no float is equal to it: :func:`to_poly` reads the same one. On
+    the way to it nothing is larger than a moderate float, if it is none itself."""
     if _few_bits(c):
         return Const(float(c), dtype)
-    if c.denominator == 1:
-        high, low = divmod(abs(c.numerator), _BITS)
-        up = op("mul", number(Fraction(high), dtype), Const(float(_BITS), dtype))
-        up = op("add", up, number(Fraction(low), dtype)) if low else up
-        return up if c > 0 else Op("neg", (up,), dtype)
-    return op("div", number(Fraction(c.numerator), dtype), number(Fraction(c.denominator), dtype))
+    (up, i), (down, j) = _digits(abs(c.numerator), dtype), _digits(c.denominator, dtype)
+    out = up if down == Const(1.0, dtype) else op("div", up, down)
+    for _ in range(abs(i - j)):
+        out = op("mul", out, Const(float(_BITS) if i > j else 1 / _BITS, dtype))
+    return out if c > 0 else Op("neg", (out,), dtype)
+
+
+def _digits(n: int, dtype: str) -> tuple[Expr, int]:
+    """(e, i) with ``n == e * 2^(24 i)``, e between 1 and 2^24 and written digit by digit."""
+    out: Expr | None = None
+    i = 0
+    while n > _BITS:
+        n, low = divmod(n, _BITS)
+        i += 1
+        if out is not None or low:
+            out = _plus_digit(out, low, dtype)
+            out = op("mul", out, Const(1 / _BITS, dtype))
+    return _plus_digit(out, n, dtype), i
+
+
+def _plus_digit(e: Expr | None, digit: int, dtype: str) -> Expr:
+    one = Const(float(digit), dtype)
+    return one if e is None else op("add", one, e) if digit else e
 
 
 def product(factors: Iterable[tuple[Expr, Fraction]], dtype: str, coefficient: Fraction = Fraction(1)) -> Expr:
