@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from math import isfinite
 
 from redfuser.acrf.derive.cases import split_cases
 from redfuser.acrf.derive.casts import mixed_cast, rounded_value
@@ -38,7 +39,7 @@ class Decomposer(Decomposition):
         if len(out) > MAX_TERMS:
             raise Refuse("RF210", f"at most {MAX_TERMS} terms", f"the decomposition has {len(out)} terms",
                          "split the expression over several reductions")
-        return out
+        return [_in_range(t) for t in out]
 
     def _elsewhere(self, terms: list[Term], zero: Expr) -> list[Term] | None:
         """The terms of a masked sum with what its other arm, ``0``, ``0 * v`` or ``0 / t``, adds: nothing but the NaN of
@@ -188,6 +189,33 @@ class Decomposer(Decomposition):
                 "large beside its spread, and no common reference shifts them"),
                 "compute the result in an earlier pass, so that it is an input of the cascade" if turned else
                 "write it as a power of (data - result), times results")
+
+
+FAR = 9
+"""Binary digits by which a coefficient changes what a power of a difference may be of."""
+
+
+def _in_range(t: Term) -> Term:
+    """``((x - d) / 255) ** 2`` is finite where ``(x - d) ** 2`` is not: a coefficient that far from 1 stays with the
+    difference, as the nearest power of two, which rounds nothing."""
+    at = [p for p in t.of("shift") if p.power > 1]
+    if len(at) != 1:
+        return t
+    (p,), c, rest = at, t.coefficient, []
+    for q in t.parts:
+        number = q.base.value if q.kind == "x" and isinstance(q.base, Const) and q.power.denominator == 1 else 0.0
+        if number and isfinite(number):
+            c *= Fraction(number) ** int(q.power)
+        else:
+            rest.append(q)
+    far = abs(c.numerator).bit_length() - c.denominator.bit_length() if c else 0
+    if abs(far) < FAR or p.a is None or p.b is None or p.follows or not (p.true is p.unit is p.rest is None):
+        return t
+    steps = max(-24, min(24, round(far / p.power)))
+    scale = Const(2.0**steps, p.base.dtype)
+    base, a, b = (Op("mul", (e, scale), e.dtype) for e in (p.base, p.a, p.b))
+    moved = replace(p, base=base, a=a, b=b)
+    return replace(t, parts=tuple(moved if q is p else q for q in rest), coefficient=c / Fraction(2) ** int(steps * p.power))
 
 
 def _unzeroed(e: Expr) -> Expr | None:

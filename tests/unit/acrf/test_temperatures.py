@@ -65,3 +65,17 @@ def test_powers_of_a_difference_over_a_temperature(name):
 """, "skewness"))
     assert isinstance(fused, Fused), fused
     assert not check(fused)
+
+
+@pytest.mark.parametrize("scale", ["/ 255.0", "* 0.0010000000474974513", "/ 5.199999941396527e-05", "/ 17.0"])
+def test_squares_of_a_difference_are_taken_where_the_program_takes_them(scale):
+    """Those of 1e20 / 255 are numbers, those of 1e20 are not, and of 1e-20 they are 0."""
+    z = f"(x[i, l] - u / 129.0) {scale}"
+    fused = fuse(parse_cascade(f"""cascade norm(x: f32[4, 129]) over l
+  u[i] = sum[l] x[i, l]
+  t[i] = sum[l] ({z}) * ({z})
+  y[i, l] = ({z}) * rsqrt(t / 9.0 + 0.0010000000474974513)
+  return y
+""", "norm"))
+    assert isinstance(fused, Fused), fused
+    assert not check(fused)
