@@ -15,7 +15,8 @@ MODULES = ("attention", "grouped", "rows", "losses", "routing", "statistics", "p
            "positions", "mixing", "decays", "packed", "trained", "measured", "scaled", "gradients", "optimisers", "clusters",
            "decoding", "signals", "energies", "integers", "shared", "rays", "points", "pictures", "detections",
            "segmentation", "features", "depths", "recommenders", "rankings", "series", "finance", "beliefs", "tables",
-           "survival", "information", "speech", "codecs", "graphs", "voices", "neighbours")
+           "survival", "information", "speech", "codecs", "graphs", "voices", "neighbours", "control", "preferences", "science",
+           "biology", "fresh")
 
 
 def all_programs() -> list[Program]:
