@@ -33,7 +33,8 @@ def short(x: Tensor, w: Tensor, wo: Tensor) -> Tensor:
 
 def causal(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     """Mamba's."""
-    return F.silu(F.conv1d(x.transpose(1, 2), w, b, padding=w.shape[-1] - 1, groups=w.shape[0])[..., :x.shape[1]]).transpose(1, 2)
+    y = F.conv1d(x.transpose(1, 2), w, b, padding=w.shape[-1] - 1, groups=w.shape[0])[..., :x.shape[1]]
+    return F.silu(y).transpose(1, 2)
 
 
 def separate(x: Tensor, w: Tensor, a: Tensor) -> Tensor:
@@ -106,10 +107,10 @@ def programs() -> Iterator[Program]:
     for t in ("bf16", "f16", "f32"):
         yield made("fresh", f"{t} 2x70 d32 matrix memory", memory, *(of(x, 2, 70, 32, dtype=t) for x in "qkv"),
                    of("i", 2, 70), of("f", 2, 70))
-        yield made("fresh", f"{t} 2x37x72 short convolution", short, of("x", 2, 37, 216, dtype=t), weight("w", 72, 1, 3, dtype=t),
-                   weight("wo", 72, 40, dtype=t, scale=0.1))
-        yield made("fresh", f"{t} 2x37x72 causal convolution", causal, of("x", 2, 37, 72, dtype=t), weight("w", 72, 1, 4, dtype=t),
-                   weight("b", 72, dtype=t))
+        yield made("fresh", f"{t} 2x37x72 short convolution", short, of("x", 2, 37, 216, dtype=t),
+                   weight("w", 72, 1, 3, dtype=t), weight("wo", 72, 40, dtype=t, scale=0.1))
+        yield made("fresh", f"{t} 2x37x72 causal convolution", causal, of("x", 2, 37, 72, dtype=t),
+                   weight("w", 72, 1, 4, dtype=t), weight("b", 72, dtype=t))
     yield made("fresh", "f16 2x24x61 separator", separate, of("x", 2, 24, 61, dtype="f16"), weight("w", 24, 1, 3, dtype="f16"),
                weight("a", 1, dtype="f16"), only=TAME)
     for t in ("f16", "f32"):
@@ -120,7 +121,8 @@ def programs() -> Iterator[Program]:
     yield made("fresh", "bf16 3x45 d32 shifted", shifted, of("q", 3, 45, 32, dtype="bf16"), of("k", 3, 45, 32, dtype="bf16"),
                of("r", 3, 90, 32, dtype="bf16"), of("v", 3, 45, 32, dtype="bf16"))
     for t in ("bf16", "f32"):
-        yield made("fresh", f"{t} 5x7x33 d32 late", late, of("q", 5, 9, 32, dtype=t), of("d", 7, 33, 32, dtype=t), mask("seen", 7, 33))
+        yield made("fresh", f"{t} 5x7x33 d32 late", late, of("q", 5, 9, 32, dtype=t), of("d", 7, 33, 32, dtype=t),
+                   mask("seen", 7, 33))
     yield made("fresh", "f16 2x19 spans", spans, of("x", 2, 19, 24, dtype="f16"), weight("w", 24, 48, dtype="f16", scale=0.2),
                of("k", 2, 19, 15, dtype="f16"))
     yield made("fresh", "f32 11x20 splines", splines, of("x", 11, 20), weight("g", 8), weight("w", 160, 12, scale=0.1),
