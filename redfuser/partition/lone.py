@@ -21,15 +21,16 @@ take as long as one and of 4 four times as long; between the two nothing was mea
 
 
 def pays(u: Unit, large: int) -> bool:
-    """``large``: bytes of a matrix beyond which a row that it meets is worth it."""
-    return meets_row(u, large) or scattered(u)
+    """``large``: bytes of a tensor beyond which one that is repeated beside it is worth it."""
+    return repeats(u, large) or scattered(u)
 
 
-def meets_row(u: Unit, large: int) -> bool:
-    """Is it one operation of a matrix of half precision, of so many bytes at least, and a row?"""
+def repeats(u: Unit, large: int) -> bool:
+    """Is it one operation of a tensor of half precision, of so many bytes at least, and of one that is repeated along an axis:
+    a row, positions, a scale of each image's channels? torch's kernel for two shapes takes three times what memory does."""
     out = u.results[0]
-    rows = [n for n in u.args if n.shape != out.shape and n.shape[-1:] == out.shape[-1:] == (prod(n.shape),)]
-    return out.dtype in ("f16", "bf16") and out.bytes >= large and len(u.nodes) == len(rows) == 1 and len(u.args) == 2
+    again = [n for n in u.args if n.shape[-1:] == out.shape[-1:] and 2 * prod(n.shape) <= prod(out.shape)]
+    return out.dtype in ("f16", "bf16") and out.bytes >= large and len(u.nodes) == len(again) == 1 and len(u.args) == 2
 
 
 def scattered(u: Unit) -> bool:

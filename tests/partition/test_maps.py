@@ -194,6 +194,16 @@ def test_one_operation_by_itself_stays_with_torch_and_so_does_a_librarys_epilogu
     assert not p.maps
 
 
+@pytest.mark.parametrize(("x", "y", "dtype", "maps"), [
+    ((32, 56, 56, 64), (32, 1, 1, 64), torch.float16, 1), ((8, 1024, 512), (512,), torch.bfloat16, 1),
+    ((8, 1024, 512), (1, 1024, 512), torch.float16, 1), ((8, 1024, 512), (8, 1024, 512), torch.float16, 0),
+    ((8, 64, 512), (512,), torch.float16, 0), ((8, 1024, 512), (512,), torch.float32, 0)])
+def test_one_operation_of_halves_with_what_is_repeated_beside_them_is_a_kernel(x, y, dtype, maps):
+    """torch takes three times what memory does for two shapes, from 4 MB on."""
+    imported = import_model(lambda a, b: a * b, (torch.randn(x, dtype=dtype), torch.randn(y, dtype=dtype)))
+    assert len(partition(imported).maps) == maps
+
+
 def test_values_at_the_edges():
     x = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 3e38, 1e-40, -1.0]).repeat(8, 1)
     grouped(lambda x, y: torch.clamp(x, -1.0, 1.0) + torch.maximum(x, y), x, x.flip(-1).contiguous())
