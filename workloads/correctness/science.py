@@ -266,7 +266,8 @@ def programs() -> Iterator[Program]:
     yield s("f32 21x9 energy distance", energy_distance, of("x", 21, 9), of("y", 33, 9), only=TAME)
     yield s("f32 31x7 hsic", hsic, of("x", 31, 7), of("y", 31, 13), only=MILD)
     yield s("f32 3x19x27 sinkhorn", sinkhorn, positive("c", 3, 19, 27), of("la", 3, 19), of("lb", 3, 27), only=MILD)
-    yield s("f32 41 power", power, of("a", 41, 41), of("v", 41), only=TAME)
+    # of outliers one number is left, whose digits are luck: eager is off by 8e-6 to 6e-4 over six seeds
+    yield s("f32 41 power", power, of("a", 41, 41), of("v", 41), only=MILD)
     yield s("f32 5x23 conjugate", conjugate, of("a", 5, 23, 23), of("x", 5, 23), of("r", 5, 23), of("p", 5, 23),
             only=("normal", "ties"))
     yield s("f32 9x31 rayleigh", rayleigh, of("a", 9, 31, 31), of("x", 9, 31), only=("normal", "ties"))
