@@ -10,6 +10,7 @@ NaN is the largest element of any window. Products are added up in the convoluti
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial, reduce
 from itertools import product
 from math import inf, prod
@@ -56,6 +57,20 @@ class Line:
         return Op("sub", (end, begin), "i64")
 
 
+def elements(x: Tensor, names: list[str], lines: dict[int, Line], idle: Const) -> Iterator[tuple[tuple[int, ...], Expr]]:
+    """The elements of a window that slides along some axes of a tensor, and where in it they are; ``idle`` in the padding's
+    place, of whose dtype all are."""
+    for offsets in product(*(range(n.size) for n in lines.values())):
+        at: list[Expr] = [Index(n) for n in names]
+        tests: list[Expr] = []
+        for (d, line), k in zip(lines.items(), offsets, strict=True):
+            at[d] = line.at(k)
+            tests += line.inside(k)
+        value: Expr = Load(x.name, tuple(at), x.dtype)
+        value = value if x.dtype == idle.dtype else Cast(value, idle.dtype)
+        yield offsets, op("select", reduce(partial(op, "and"), tests), value, idle) if tests else value
+
+
 def pool(call: Any, params: list[Tensor], where: Positions) -> Lifted:
     """``nn.avg_pool2d`` and its like, of channels first or last."""
     attrs, x = call.attrs, params[where[call.args[0]]]
@@ -68,24 +83,13 @@ def pool(call: Any, params: list[Tensor], where: Positions) -> Lifted:
     size, stride, pad, dilation = ([int(v) for v in a] for a in (attrs.pool_size, attrs.strides, attrs.padding, attrs.dilation))
     if pad[:len(places)] != pad[len(places):] or (average and set(dilation) != {1}):
         raise Unliftable("a pool that torch has not")
-    lines = [Line(names[d], shape[d], int(x.shape[d]), size[i], stride[i], pad[i], dilation[i]) for i, d in enumerate(places)]
+    lines = {d: Line(names[d], shape[d], int(x.shape[d]), *spec)
+             for d, *spec in zip(places, size, stride, pad[:len(places)], dilation, strict=True)}
     acc = "f64" if x.dtype == "f64" else "f32"
-    idle = Const(0.0 if average else -inf, acc)
-    values: list[Expr] = []
-    for offsets in product(*(range(n.size) for n in lines)):
-        at: list[Expr] = [Index(n) for n in names]
-        tests: list[Expr] = []
-        for d, line, k in zip(places, lines, offsets, strict=True):
-            at[d] = line.at(k)
-            tests += line.inside(k)
-        value: Expr = Load(x.name, tuple(at), x.dtype)
-        value = value if x.dtype == acc else Cast(value, acc)
-        if tests:
-            value = op("select", reduce(partial(op, "and"), tests), value, idle)
-        values.append(value)
+    values = [value for _, value in elements(x, names, lines, Const(0.0 if average else -inf, acc))]
     total = reduce(partial(op, "add"), values) if average else _largest(values)
     if average:
-        counts = [n.counted(bool(attrs.count_include_pad)) for n in lines]
+        counts = [n.counted(bool(attrs.count_include_pad)) for n in lines.values()]
         fixed = prod(int(n.value) for n in counts if isinstance(n, Const))
         varying = [n for n in counts if not isinstance(n, Const)]
         count: Expr = i64(fixed)
@@ -115,18 +119,10 @@ def depthwise(call: Any, params: list[Tensor], where: Positions) -> Lifted:
     places = [layout.index(d) for d in "DHW" if d in layout]
     stride, pad, dilation = ([int(v) for v in v] for v in (a.strides, a.padding, a.dilation))
     taps = [int(e) for e in w.shape[2:]]
-    lines = [Line(names[d], shape[d], int(x.shape[d]), taps[i], stride[i], pad[i], dilation[i]) for i, d in enumerate(places)]
+    lines = {d: Line(names[d], shape[d], int(x.shape[d]), *spec)
+             for d, *spec in zip(places, taps, stride, pad[:len(places)], dilation, strict=True)}
     terms: list[Expr] = []
-    for offsets in product(*(range(n.size) for n in lines)):
-        at: list[Expr] = [Index(n) for n in names]
-        tests: list[Expr] = []
-        for d, line, k in zip(places, lines, offsets, strict=True):
-            at[d] = line.at(k)
-            tests += line.inside(k)
-        value: Expr = Load(x.name, tuple(at), x.dtype)
-        value = value if x.dtype == acc else Cast(value, acc)
-        if tests:
-            value = op("select", reduce(partial(op, "and"), tests), value, Const(0.0, acc))
+    for offsets, value in elements(x, names, lines, Const(0.0, acc)):
         tap: Expr = Load(w.name, (Index(names[layout.index("C")]), i64(0), *map(i64, offsets)), w.dtype)
         terms.append(op("mul", value, tap if w.dtype == acc else Cast(tap, acc)))
     return Lifted(tuple(params), axes, (Let("out", tuple(names), reduce(partial(op, "add"), terms)),), ("out",))
