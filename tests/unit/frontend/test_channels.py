@@ -156,10 +156,10 @@ def test_kernels_lie_between_convolutions() -> None:
 
 
 def test_lines_are_turned_neither_for_linear_layers_nor_for_gates() -> None:
-    """A library is given four dimensions, of which it takes either order."""
+    """A library is given four dimensions, of which it takes either order; that of each channel is a map."""
     _, found, text = laid(Lines().half(), half((2, 1, 90)))
-    assert text.count("F.conv2d(") == 5 and "F.conv1d" not in text and "transpose" not in text and ".permute(" not in text
-    assert {t.shape[-1] for r in found.maps for t in r.cascade.inputs} == {8, 16}, "rows of channels"
+    assert text.count("F.conv2d(") == 4 and "F.conv1d" not in text and "transpose" not in text and ".permute(" not in text
+    assert {t.shape[-1] for r in found.maps for t in r.cascade.inputs} == {7, 8, 16}, "rows of channels, and the taps of each"
     rows = channels_last(import_model(Lines().eval(), (torch.randn(2, 1, 90),)))
     assert not rows.laid and "F.conv1d(" in outer.emit(rows).source, "in float32 nothing was measured"
 
