@@ -27,7 +27,7 @@ def pays(u: Unit, large: int) -> bool:
 
 def repeats(u: Unit, large: int) -> bool:
     """Is it one operation of a tensor of half precision, of so many bytes at least, and of one that is repeated along an axis:
-    a row, positions, a scale of each image's channels? torch's kernel for two shapes takes three times what memory does."""
+    a row, positions, a scale of each image's channels? torch's kernel for two shapes takes two or three times memory's time."""
     out = u.results[0]
     again = [n for n in u.args if n.shape[-1:] == out.shape[-1:] and 2 * prod(n.shape) <= prod(out.shape)]
     return out.dtype in ("f16", "bf16") and out.bytes >= large and len(u.nodes) == len(again) == 1 and len(u.args) == 2

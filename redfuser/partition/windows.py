@@ -101,8 +101,8 @@ def pool(call: Any, params: list[Tensor], where: Positions) -> Lifted:
 
 
 def apart(call: Any) -> bool:
-    """Is it a convolution along one axis, of few taps, with a filter of its own for every channel? Libraries take an image's
-    for all of memory's time and a line's for ten times that."""
+    """Is it a convolution along one axis, of few taps, with a filter of its own for every channel? A library takes a line's for
+    many times memory's time, and not a plane's (docs/decisions/0037)."""
     a, x, w = call.attrs, call.args[0], call.args[1]
     taps = [static(e) for e in w.struct_info.shape][2:]
     channels = static(x.struct_info.shape[str(a.data_layout).index("C")])
@@ -137,5 +137,7 @@ def _largest(values: list[Expr]) -> Expr:
 
 
 TAPS = 9
+"""Of a filter that is written out, at most: on an H200 a scale, a convolution of 8 x 512 x 768 bfloat16 numbers and a SiLU take
+10.4, 32.0, 17.0, 26.5 and 38.3 us as one map of 3, 4, 5, 7 and 9 taps, and 39 to 48 of torch.compile."""
 CONVOLUTIONS = frozenset({"relax.nn.conv1d", "relax.nn.conv2d"})
 POOLS = {f"relax.nn.{kind}_pool{n}d": pool for kind in ("avg", "max") for n in (2, 3)}

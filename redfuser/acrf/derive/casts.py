@@ -9,7 +9,8 @@ data and results) stays where it is, or refuses.
 ``elide``: a rounding of one term stays, taken at the running results instead of the final ones (the FP8 single-pass
 form), and the accumulator is rescaled as they change; a rounding of a sum of terms is dropped. Each is listed with its bound.
 So is, also under ``preserve``, one that has no place: its operand does not fit the type before it is divided, and what divides
-it may be infinite for a part of the row (``exp(-m)`` of the maximum so far). The result has less error without it.
+it may be infinite for a part of the row (``exp(-m)`` of the maximum so far). Lowering may round such weights for a matrix unit
+all the same, before they are divided, and lists it (docs/algebra.md says where that exceeds the rule).
 """
 
 from __future__ import annotations
