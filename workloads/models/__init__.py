@@ -15,10 +15,13 @@ from workloads.models import (
     language,
     llama,
     others,
+    sketches,
+    unseen,
     written,
 )
 
 
 def cases() -> list[Case]:
-    kinds = (encoders, llama, language, experts, diffusion, convolutions, others, further, written, fresh, byhand)
+    kinds = (encoders, llama, language, experts, diffusion, convolutions, others, further, written, fresh, byhand, unseen,
+             sketches)
     return [c for kind in kinds for c in kind.cases()]
