@@ -91,7 +91,7 @@ UNSEEN = (
           {**ENDS, "num_hidden_layers": 4, "visual_embed": False}, "eager"),
     Part("moonshine", "Moonshine", "input_values", "f16", (8, 80000), 1656, 8_306_688,
          {"hidden_size": 416, "intermediate_size": 1664, "encoder_num_hidden_layers": 4}, inside="encoder"),
-    Part("dac", "Dac", "input_values", "f16", (4, 1, 32000), 400, 0, {}, "eager", result="audio_values"),
+    Part("dac", "Dac", "input_values", "f32", (2, 1, 32000), 200, 0, {}, "eager", result="audio_values"),
     Part("univnet", "UnivNet", "input_features", "f16", (4, 128, 100), 400, 0, {}, "eager", result="waveforms"),
     Other("rt-detr", "RTDetr", "pixel_values", "f16", (4, 3, 640, 640), 1200, 4_091_392,
           {"decoder_layers": 3, "anchor_image_size": [640, 640]}, "eager"),
