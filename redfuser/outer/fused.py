@@ -10,7 +10,7 @@ from typing import Any
 
 from redfuser.outer.moving import view_text
 from redfuser.outer.pointwise import RULES, UNARY, batch_norm, convolution, reduced_axes, trailing
-from redfuser.outer.promoted import promoted
+from redfuser.outer.promoted import promoted, scaled
 from redfuser.outer.scope import HALF, Scope, is_float, literal, scalar, shape_text
 from redfuser.tvm_compat import dtype_of, op_name, permute_axes, prim_int, relax, shape_of
 
@@ -21,7 +21,7 @@ _OWN_ACCUMULATION = frozenset(UNARY) | {"nn.gelu_tanh", "nn.softplus", "nn.softm
 
 def spell(s: Scope, call: Any) -> str | None:
     """The fused spelling of ``call``, when there is one."""
-    for rule in (_attention, _narrowed, _linear, promoted):
+    for rule in (_attention, _narrowed, _linear, promoted, scaled):
         text = rule(s, call)
         if text is not None:
             return text

@@ -13,11 +13,9 @@ from redfuser.acrf.expr import Expr, Index, Load, walk
 from redfuser.partition.evaluate import Evaluator, shared_walk
 from redfuser.partition.graph import Node, Unit
 from redfuser.partition.positions import axes_in, layout
-from redfuser.partition.values import Instance, Value
+from redfuser.partition.values import Instance, R, Value
 from redfuser.partition.work import REFERENCE
 from redfuser.target import Target
-
-R = "l"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +58,8 @@ class Step:
 @dataclass(slots=True)
 class Draft:
     """``steps``: how the region grew from its first reduction, in order; what :mod:`redfuser.partition.smaller` undoes.
-    ``parts``: the regions that it was, where nothing but their row connects them. ``machine``: what its costs are modelled
-    for."""
+    ``parts``: the regions that it was, where nothing but their row connects them. ``without``: the region that it was before
+    maps of a product's operand joined (:mod:`.operand`). ``machine``: what its costs are modelled for."""
 
     units: frozenset[Unit]
     ev: Evaluator
@@ -74,6 +72,7 @@ class Draft:
     machine: Target = REFERENCE
     steps: tuple[Step, ...] = ()
     parts: tuple[Draft, ...] = ()
+    without: Draft | None = None
 
     @property
     def row_map(self) -> bool:

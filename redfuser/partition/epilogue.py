@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import prod
 
 from redfuser.acrf.affine import axes_of
 from redfuser.acrf.cascade import Reduce
@@ -35,9 +36,28 @@ def _factors(e: Expr) -> list[Expr]:
 
 def shortens(c: Unit, units: Iterable[Unit]) -> bool:
     """Would ``c`` be one more product before others, and is what it reads more than what it makes? A softmax's weights before a
-    projection of one head: what makes them is to leave them on chip."""
+    projection of one head: what makes them is to leave them on chip. Weights that are made of a product's scores count twice,
+    once for these."""
     apart = contracts(c) and all(contracts(u) for u in units if u.reducing)
-    return apart and any(n.bytes > u.bytes for n in c.args if not n.weight for u in c.results)
+    return apart and any(n.bytes > u.bytes or (
+        2 * prod(n.shape) > prod(u.shape) and scored(n)) for n in c.args if not n.weight for u in c.results)
+
+
+def scored(n: Node) -> bool:
+    """Is it made, through maps, of a row that a product makes and that is reduced on the way, and does nothing else read what
+    is as large between?"""
+    inside: set[Unit] = set()
+    products: set[Unit] = set()
+    todo = [n.unit]
+    while todo and len(inside) < REGION:
+        u = todo.pop()
+        if u is None or u in inside or u.gap:
+            continue
+        (products if contracts(u) else inside).add(u)
+        todo += () if contracts(u) else u.producers
+    large = [u for u in inside | products if u is not n.unit and any(prod(m.shape) == prod(n.shape) for m in u.results)]
+    alone = all(c in inside for u in large for c in u.consumers) and not any(m.escapes for u in large for m in u.results)
+    return alone and not products.isdisjoint(large) and any(u.reducing for u in inside)
 
 
 def convolves(u: Unit) -> bool:

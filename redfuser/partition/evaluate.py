@@ -18,7 +18,7 @@ from redfuser.dtypes import INTS
 from redfuser.partition.epilogue import contracts, rounds, scales_rows
 from redfuser.partition.fold import fold
 from redfuser.partition.graph import Node, Unit
-from redfuser.partition.values import Instance, Pick, Site, Value
+from redfuser.partition.values import Instance, Pick, R, Site, Value
 from redfuser.partition.work import Work
 
 COLUMNS = 256
@@ -90,7 +90,9 @@ class Evaluator:
             return unit.is_view or (unit.is_cheap and not operand)
         if unit.reducing or not strict or unit.is_view or not unit.has_data or not matrix(unit):
             return True
-        return self.dependent(unit) or not self.reused(indices, scope) or scales(unit) or self.weighs(unit, indices, scope) or (
+        if self.dependent(unit) or not self.reused(indices, scope - {R}):  # once for each row
+            return True
+        return scales(unit) or self.weighs(unit, indices, scope) or (
             all(contracts(u) for u in self.inside if u.reducing) and (rounds(unit) or scales_rows(unit)))
 
     def weighs(self, unit: Unit, indices: tuple[Expr, ...], scope: frozenset[str]) -> bool:

@@ -22,6 +22,7 @@ from redfuser.partition.evaluate import scales
 from redfuser.partition.graph import Graph, Node, Unit
 from redfuser.partition.joins import Joining
 from redfuser.partition.lifting import tables
+from redfuser.partition.operand import mapped
 from redfuser.partition.sets import Units, bits, free_to_read, hiding, last, mask, small, widens
 from redfuser.partition.siblings import joined
 from redfuser.partition.smaller import moves
@@ -150,7 +151,9 @@ class Grower(Joining):
             self.cuts.append(Cut(seed, culprit, bad, True))
             excluded.add(culprit)
         d = self.prologue(self.in_place(units, lead), lead, len(start) > 1)
-        return None if isinstance(d, Reject) else replace(d, steps=tuple(self.steps))
+        if isinstance(d, Reject):
+            return None
+        return replace(mapped(self, d, lead) if self.worth is judge.worth else d, steps=tuple(self.steps))
 
     def in_place(self, units: Units, lead: Node) -> Units:
         """A product without what only moves its results: torch has views for that, and a tile of a matrix leaves as rows."""

@@ -47,6 +47,13 @@ def scattered(u: Unit) -> bool:
     return False
 
 
+def turned(units: Collection[Unit], wanted: Collection[Node]) -> bool:
+    """Does a kernel read, row by row, what these make of a tensor that lies in pieces? torch's result lies as its operand does,
+    and is copied."""
+    return any(n in wanted for u in units for n in u.results) and any(
+        in_pieces(n) and 2 * prod(n.shape) > prod(u.results[0].shape) for u in units if launches(u) for n in u.args)
+
+
 def in_pieces(n: Node) -> bool:
     """Is it a view of a tensor, behind any others, whose elements do not lie side by side?"""
     u = n.unit

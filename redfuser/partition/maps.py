@@ -25,7 +25,7 @@ from redfuser.partition.epilogue import absorbed, adds_bias, contracts, launches
 from redfuser.partition.graph import Graph, Node, Unit
 from redfuser.partition.judge import MAX_TENSORS
 from redfuser.partition.lifting import tables
-from redfuser.partition.lone import LEAST, pays, replaced
+from redfuser.partition.lone import LEAST, pays, replaced, turned
 from redfuser.partition.map_draft import map_draft
 from redfuser.partition.permuted import permuted
 from redfuser.partition.reads import crowded, moved
@@ -109,7 +109,8 @@ class MapGrower:
         left = self.live([*self.found, d])
         spared = self.needed - left
         gone = [u for u in self.graph.units if u.var in spared or u in units]
-        if replaced(gone) + (units > grown) < LEAST and not any(pays(u, self.work.machine.broad) for u in units):
+        few = replaced(gone) + (units > grown) < LEAST
+        if few and not turned(units, self.wanted) and not any(pays(u, self.work.machine.broad) for u in units):
             return
         self.keep(d, units, left)
 

@@ -17,7 +17,7 @@ from typing import Any
 from redfuser import progress
 from redfuser.acrf.cascade import Provenance
 from redfuser.acrf.state import Fused, NotFusable
-from redfuser.partition import account, judge, loops, siblings
+from redfuser.partition import account, judge, loops, operand, siblings
 from redfuser.partition.about import evaluated, numbered, ops, origin, refused_units, stem_of
 from redfuser.partition.across import Priced, across, dearer
 from redfuser.partition.around import Around
@@ -131,7 +131,8 @@ class Partitioner:
         for f in self.accepted:
             if (key := key_of(f.fused.cascade)) not in self.answers:
                 self.answers[key] = None if self.measured(f.fused) else slower(
-                    f.draft, f.fused, self.priced) or siblings.slower(f.draft, f.fused, self.state, self.priced)
+                    f.draft, f.fused, self.priced) or siblings.slower(
+                    f.draft, f.fused, self.state, self.priced) or operand.slower(f.draft, f.fused, self.state, self.priced)
             if (why := self.answers[key]) is not None:
                 found[f.name] = why
         return found

@@ -7,7 +7,7 @@ equal layers costs one evaluation.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from math import prod
 from typing import Literal
 
@@ -194,19 +194,28 @@ class Asking:
 
     def reads(self, units: Units, lead: Node) -> list[tuple[Node, str]]:
         """What the region reads from memory, and whether that is read more than once for an element of the row: empty if not,
-        ``scaled`` where a constant factor could leave a contraction, else ``everywhere``. Found once per structure."""
+        ``row`` where a contraction reads it once for each row, ``scaled`` where a constant factor could leave a contraction,
+        else ``everywhere``. Found once per structure."""
         key, number = self.signatures.numbered(units, lead, None)
         if key not in self.reading:
             d = self.drafted(units, lead)
             if isinstance(d, Reject):
                 self.reading[key] = ()
             else:
-                often, row = "scaled" if d.inner else "everywhere", self.on_row(d)
-                self.reading[key] = tuple((place(n, number), often if any(
-                    self.reused(d, at, (n, at) in row) for at in sites) else "") for n, sites in d.external.items())
+                row = self.on_row(d)
+                self.reading[key] = tuple((place(n, number), self.often(
+                    d, sites, [at for at in sites if (n, at) in row])) for n, sites in d.external.items())
         made = {k: x for x, k in number.items() if isinstance(x, Unit)}
         given = {k: x for x, k in number.items() if isinstance(x, Node)}
         return [(given[k] if at < 0 else made[k].nodes[at], reused) for (k, at), reused in self.reading[key]]
+
+    def often(self, d: Draft, sites: Iterable[tuple[Expr, ...]], row: Collection[tuple[Expr, ...]]) -> str:
+        """How often an element is read; row: those of its places that are read for each element of the row."""
+        if not any(self.reused(d, at, at in row) for at in sites):
+            return ""
+        if not d.inner:
+            return "everywhere"
+        return "scaled" if any(self.reused(d, at, False) for at in sites) else "row"
 
     def on_row(self, d: Draft) -> set[Site]:
         """What is read for each element of the row, or inside of another reduction: all but what results without a row read."""

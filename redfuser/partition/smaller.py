@@ -11,7 +11,7 @@ step by step, the cheapest loss first::
     a contraction over the row                    --> the library's
     the reduction that joined last     --> a cascade of its own, or a single reduction
 
-Two regions that nothing connects but their row part first.
+Two regions that nothing connects but their row part first, and maps of a product's operand (:mod:`.operand`).
 
 A region whose results are other ones than its program's keeps its maps: without those that follow, the results would be wrong
 all the same, and nobody would see it (an infinity for a NaN, whose inverse is 0).
@@ -42,6 +42,9 @@ def undone(d: Draft, wrong: bool = False) -> tuple[frozenset[Unit], frozenset[Pa
                                        if u.reducing and v.reducing)
     grown = frozenset(u for s in d.steps for u in s.units)
     seeds = [u for u in rest if u not in grown] or rest[:1]
+    if d.without is not None:
+        maps = d.units - d.without.units
+        return maps, frozenset(frozenset({m.index, s.index}) for m in maps for s in seeds)
     if not wrong and (maps := spare_maps(d)):
         return maps, frozenset(frozenset({m.index, s.index}) for m in maps for s in seeds)
     if len(rest) < 2:

@@ -10,6 +10,8 @@ from redfuser.acrf.cascade import Reduce, Reducer
 from redfuser.acrf.expr import FLOATS, Const, Expr, Index, Load, walk
 from redfuser.partition.graph import Node, Unit
 
+R = "l"
+"""The r-axis of a draft's row."""
 Site = tuple[Node, tuple[Expr, ...]]
 """A tensor at a position: what two reductions must have in common to share an axis."""
 

@@ -258,3 +258,12 @@ def test_halves_meet_float32_without_a_copy(half: torch.dtype) -> None:
     assert both.count(".to(torch.float32)") == 1
     number = compare(lambda x, y: x * y + y.float().sum(), (R(3, 5).to(half), R(()).to(half)), exact=False)
     assert number.outputs
+
+
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
+def test_halves_times_a_number_are_one_call(half: torch.dtype) -> None:
+    """torch multiplies in float32 and rounds once. What others read wide stays wide; a sum's number torch may round first."""
+    x = (R(300) * 10.0 ** torch.arange(-150, 150).div(20)).to(half)
+    assert ".to(" not in compare(lambda x: (x * 0.10206, 70000.0 * x), (x,)).source
+    assert compare(lambda x: (w := x.float() * 0.3, w.to(half)), (x,)).source.count(".to(") == 2
+    assert ".to(torch.float32)" in compare(lambda x: (x.float() + 0.3).to(half), (x,)).source
