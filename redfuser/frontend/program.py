@@ -228,7 +228,8 @@ def arguments_of(node: fx.Node) -> dict[str, Any]:
 
 def roots(results: Sequence[fx.Node]) -> tuple[str, ...]:
     """For each result the node that made its memory, where torch runs the model before anything is simplified: an input, a
-    weight, or what computes it. Of operators that may give a view or a copy (``reshape``, ``to``) it is the operand's."""
+    weight, or what computes it. Of operators that may give a view or a copy (``reshape``, ``to``), what they gave in the
+    export."""
     found = []
     for node in results:
         while (source := _viewed(node)) is not None:
@@ -244,4 +245,18 @@ def _viewed(node: Any) -> fx.Node | None:
         return node.args[0] if node.args[0].op == "call_function" and _viewed(node.args[0]) is not None else None
     if not isinstance(node.target, torch._ops.OpOverload):
         return None
-    return node.args[0] if any(r.alias_info is not None for r in node.target._schema.returns) else None
+    aliases = [r.alias_info for r in node.target._schema.returns if r.alias_info is not None]
+    return node.args[0] if aliases and (any(a.is_write for a in aliases) or _in_place(node)) else None
+
+
+def _in_place(node: fx.Node) -> bool:
+    """Whether torch's result lies where the operand lies, as far as tensors without elements tell."""
+    given: Any = node.args[0]
+    try:
+        with torch.no_grad():
+            result = node.target(*fx.node.map_arg(node.args, lambda n: n.meta["val"]),  # type: ignore[operator]
+                                 **fx.node.map_arg(node.kwargs, lambda n: n.meta["val"]))
+        first = result if isinstance(result, torch.Tensor) else result[0]
+        return bool(first.untyped_storage()._cdata == given.meta["val"].untyped_storage()._cdata)
+    except Exception:
+        return True

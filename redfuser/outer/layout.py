@@ -3,7 +3,7 @@ results must be copied, for memory of their own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from redfuser.fourier import C2C, C2R, R2C
@@ -87,26 +87,45 @@ def _slice(call: Any, source: tuple[bool, bool]) -> tuple[bool, bool]:
 
 
 def copied(results: Sequence[Any], made: Sequence[str], held: Sequence[str], tables: Sequence[str],
-           value: Callable[[Any], Any]) -> list[int]:
+           value: Callable[[Any], Any], opaque: Mapping[str, Any]) -> list[int]:
     """Positions in ``results`` (variables of main) of those that must be copied: where torch computes a result, what a user
     writes into it reaches neither an input, nor a weight, nor another result, nor the next call. made: for each the name of
     what made its memory where torch runs the model (:func:`redfuser.frontend.program.roots`), or nothing where that is not
     known: then each has memory of its own. held: inputs and weights; tables: values that are kept from call to call. value:
-    what a variable is bound to."""
+    what a variable is bound to; opaque: the torch calls."""
     owners = {name: name for name in held} | dict.fromkeys((*tables, ""), "")
     names = made if len(made) == len(results) else [f"result {i}" for i in range(len(results))]
-    return [i for i, (var, name) in enumerate(zip(results, names)) if owners.setdefault(_lies_in(var, value), name) != name]
+    where = [_lies_in(var, value, opaque) for var in results]
+    return [i for i, (at, name) in enumerate(zip(where, names)) if owners.setdefault(at, name) != name]
 
 
-def _lies_in(at: Any, value: Callable[[Any], Any]) -> str:
+def _lies_in(at: Any, value: Callable[[Any], Any], opaque: Mapping[str, Any]) -> str:
     """The variable in whose memory a variable's text gives its value; nothing for a constant."""
     while True:
         call = value(at)
         if isinstance(call, relax.Constant):
             return ""
+        made = value(call.tuple_value) if isinstance(call, relax.TupleGetItem) else call
         if isinstance(call, relax.Var) and not call.same_as(at):
             at = call
         elif op_name(call) in VIEWS and isinstance(call.args[0], relax.Var):
             at = call.args[0]
+        elif op_name(made) == "call_dps_packed" and isinstance(source := _seen(made, opaque), relax.Var):
+            at = source
         else:
             return str(at.name_hint)
+
+
+def _seen(call: Any, opaque: Mapping[str, Any]) -> Any:
+    """The operand that a torch call gives a view of; None where its result is its own."""
+    spec = opaque[str(call.args[0].global_symbol)]
+    if not spec.args or not isinstance(spec.args[0], dict) or "tensor" not in spec.args[0]:
+        return None
+    import torch
+
+    namespace, name, which = spec.target.split(".")
+    schema = getattr(getattr(getattr(torch.ops, namespace), name), which)._schema
+    if all(r.alias_info is None for r in schema.returns):
+        return None
+    fields = call.args[1].fields if isinstance(call.args[1], relax.Tuple) else [call.args[1]]
+    return fields[spec.args[0]["tensor"]]

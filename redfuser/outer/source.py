@@ -219,7 +219,8 @@ class _Emitter(Speller):
         held = [s.name for s in self.imported.inputs]
         results = [self.names[o] for o in outputs]
         copy = ".clone(memory_format=torch.contiguous_format)"
-        for i in copied([self.vars[o] for o in outputs], self.imported.roots, held, list(folded), self.value):
+        for i in copied([self.vars[o] for o in outputs], self.imported.roots, held, list(folded), self.value,
+                        self.opaque):
             name, view = results[i], f".reshape({shape_text(shape_of(self.vars[outputs[i]]))})"
             at = next((n for n, line in enumerate(text) if line.startswith(f"{name} = ") and line.endswith(view)), None)
             if at is not None and self.uses[outputs[i]] == 2:  # it is this result, and nothing else reads it

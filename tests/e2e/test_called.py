@@ -73,6 +73,16 @@ def test_results_share_memory_as_torchs_do(tmp_path: Path) -> None:
                 torch.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize("of", [
+    lambda x: x.clone().view(torch.int32), lambda x: x.clone().unfold(-1, 3, 1), lambda x: x.clone().as_strided((4,), (1,)),
+    lambda x: x.to(torch.float32, copy=True), lambda x: x.t().contiguous().t(), lambda x: x.t().reshape(-1).view(8, 4).t()])
+def test_a_copy_that_is_seen_otherwise_is_a_copy(of: Any) -> None:
+    x = torch.randn(4, 8)
+    result = redfuser.compile(of, (x,))(x)
+    torch.testing.assert_close(result, of(x))
+    assert result.untyped_storage().data_ptr() != x.untyped_storage().data_ptr()
+
+
 def test_a_weight_that_lies_oddly_is_followed_too() -> None:
     class Odd(nn.Module):
         def __init__(self) -> None:
