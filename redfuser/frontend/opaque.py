@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from redfuser.frontend import in_memory
 from redfuser.frontend.dtypes import supported
 from redfuser.frontend.imported import OpaqueCall, Provenance
 
@@ -57,6 +58,8 @@ def runnable(node: torch.fx.Node) -> str:
     """Why the node cannot run as an opaque torch call; empty if it can."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return "not a torch operator"
+    if node.target in in_memory.DECOMPOSITIONS:
+        return in_memory.UNNAMED
     val = node.meta.get("val")
     values = [val] if isinstance(val, torch.Tensor) else list(val) if isinstance(val, (list, tuple)) else []
     if not any(isinstance(v, torch.Tensor) for v in values):

@@ -16,6 +16,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind
 
 from redfuser.errors import InputError, UnsupportedError
+from redfuser.frontend import in_memory
 from redfuser.frontend.dtypes import supported
 from redfuser.frontend.fast_path import DECOMPOSITIONS
 from redfuser.frontend.imported import Provenance, refuse_inputs
@@ -66,11 +67,11 @@ def _decomposed(program: ExportedProgram) -> ExportedProgram:
     for key in [k for k in table if str(k) in KEPT]:
         table.pop(key)
     table.update(get_decompositions([torch.ops.aten.elu]))  # as expm1, which torch's table keeps
-    table.update(DECOMPOSITIONS)
+    table.update(DECOMPOSITIONS | in_memory.DECOMPOSITIONS)
     program = with_free_names(program)
-    margins = program.graph.find_nodes(op="call_function", target=torch.ops.aten.multi_margin_loss.default)
-    for node in margins:
-        node.target = multi_margin_loss
+    replaced = [(n, n.target) for target in REPLACED for n in program.graph.find_nodes(op="call_function", target=target)]
+    for node, target in replaced:
+        node.target = REPLACED[target]
     try:
         with quiet(), unlogged():
             return with_lines(program.run_decompositions(table), lines_inside(program))
@@ -81,8 +82,8 @@ def _decomposed(program: ExportedProgram) -> ExportedProgram:
                          help="return what the model changes: state in an attribute, or a tensor that shares memory with "
                               "another") from error
     finally:
-        for node in margins:  # the program is the user's
-            node.target = torch.ops.aten.multi_margin_loss.default
+        for node, target in replaced:  # the program is the user's
+            node.target = target
 
 
 def with_free_names(program: ExportedProgram) -> ExportedProgram:
@@ -113,6 +114,13 @@ def multi_margin_loss(x: torch.Tensor, target: torch.Tensor, p: float = 1, margi
     counts = (gap > 0) & (torch.arange(rows.shape[1], device=x.device) != at)
     each = torch.where(counts, loss, 0).mean(dim=1)
     return (each.reshape(target.shape), each.mean(), each.sum())[reduction]
+
+
+REPLACED: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten.multi_margin_loss.default: multi_margin_loss,
+    torch.ops.aten.fill_diagonal_.default: in_memory.fill_diagonal_,
+}
+"""Operators that are written out before torch decomposes a program, which it does otherwise or not at all."""
 
 
 INSIDE = re.compile(r'File "<eval_with_key>[^"]*", line \d+, in .*\n    (\w+) = ')

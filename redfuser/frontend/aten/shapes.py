@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from redfuser.frontend.aten.context import Context, Decline, axis_of, converts
@@ -17,18 +16,6 @@ op = relax.op
           "aten.unflatten.int", "aten.view_as.default")
 def view(c: Context, self: Any, **_: Any) -> Any:
     """Whatever the arguments were, the export's metadata knows the resulting shape."""
-    return c.emit(op.reshape(self, c.shape))
-
-
-@converts("aten.as_strided.default")
-def as_strided(c: Context, self: Any, size: Any, stride: Any, storage_offset: Any = None) -> Any:
-    """Places in memory are a view of the tensor where both are written row by row."""
-    source = c.node.args[0]
-    given = source.meta["val"]
-    if source.op != "call_function" or storage_offset or not given.is_contiguous() or math.prod(size) != math.prod(given.shape):
-        raise Decline("as_strided of a tensor that need not lie row by row, or of a part of it")
-    if any(n > 1 and n_stride != math.prod(size[k + 1:]) for k, (n, n_stride) in enumerate(zip(size, stride, strict=True))):
-        raise Decline("as_strided in another order than row by row")
     return c.emit(op.reshape(self, c.shape))
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 import redfuser
 from redfuser import tvm_compat as tc
+from redfuser.errors import UnsupportedError
 from redfuser.frontend import Imported, import_model
 from redfuser.frontend.local import OPERATORS
 from tests.interpret import run
@@ -269,11 +270,36 @@ def test_diagonals() -> None:
     check({**ops, "repeated": lambda x: torch.einsum("bii->ib", x[:, :, :5])}, (tensors((4, 5, 6), torch.float32),))
 
 
-def test_places_in_memory_that_are_no_view_stay_opaque() -> None:
-    ops: Ops = {"turned": lambda x: torch.as_strided(x * 2, (6, 20), (1, 6)), "a part": lambda x: torch.as_strided(x * 2, (5,), (1,), 3),
-                "of a turned one": lambda x: torch.as_strided(x.transpose(0, 1) * 2, (120,), (1,)), "of the call's": lambda x: x.as_strided((120,), (1,))}
-    calls = check(ops, (tensors((4, 5, 6), torch.float32),), opaque=True).opaque.values()
-    assert [c.target for c in calls] == ["aten.as_strided.default"] * len(ops)
+def test_places_in_memory_are_those_of_the_export() -> None:
+    """Whatever the value's layout is in a compiled model: what torch reads there is written as elements of the operand."""
+    ops: Ops = {
+        "turned": lambda x: torch.as_strided(x * 2, (6, 20), (1, 6)), "a part": lambda x: torch.as_strided(x * 2, (5,), (1,), 3),
+        "of a turned one": lambda x: torch.as_strided(x.transpose(0, 1) * 2, (120,), (1,)),
+        "of the call's": lambda x: x.as_strided((120,), (1,)), "one": lambda x: (x * 2).as_strided((), (), 7)}
+    windows: Ops = {
+        "every other": lambda x: (x * 2).as_strided((5, 3), (7, 2), 1), "rows": lambda x: (x * 2).as_strided((28, 8), (4, 1)),
+        "repeated": lambda x: (x * 2).as_strided((3, 2, 4), (5, 0, 1)), "none": lambda x: (x * 2).as_strided((0, 3), (1, 1))}
+    check(ops, (tensors((4, 5, 6), torch.float32),))
+    check(windows, (tensors((4, 5, 6), torch.float32),), opaque=True)
+    check({k: ops[k] for k in ("of the call's", "of a turned one")}, (tensors((6, 5, 4), torch.float32).mT,))
+
+
+def test_what_is_written_to_places_in_memory() -> None:
+    def written(x: Tensor) -> Tensor:
+        y = x.mT + 1
+        y.as_strided((3, 2), (5, 1)).fill_(9)
+        return y
+
+    check({"places": written}, (tensors((4, 15), torch.float32),))
+    ops: Ops = {"diagonal": lambda x: (x * 1).fill_diagonal_(7.0), "wrapped": lambda x: (x * 1).fill_diagonal_(7.0, x.dim() == 2),
+                "turned": lambda x: (x.mT * 1).fill_diagonal_(7.0)}
+    for shape in (4, 15), (15, 4), (3, 3, 3):
+        check(ops, (tensors(shape, torch.float32),))
+
+
+def test_places_beside_the_operand_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match=r"RF115(?s:.*)as_strided.default \(test_ops.py:\d+: it names places in memory"):
+        check({"before": lambda x: x[1:].as_strided((3,), (1,), 0)}, (tensors((4, 5), torch.float32),))
 
 
 def test_indexing() -> None:
