@@ -58,7 +58,10 @@ def _import(model: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | 
     if callable(model):
         from redfuser.frontend.module import export
 
-        return _exported(model, export(model, args, kwargs, within))
+        program, assigned = export(model, args, kwargs, within)
+        imported = _exported(model, program)
+        lost = f"forward assigns {', '.join(assigned)}: a compiled model assigns nothing, and computes with what it met"
+        return replace(imported, notes=(*imported.notes, lost)) if assigned else imported
     from redfuser.errors import InputError
 
     raise InputError("RF110", f"cannot import a {type(model).__name__}",

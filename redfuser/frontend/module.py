@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from redfuser.casting import Casts, inside
 from redfuser.errors import InputError, RedFuserError
+from redfuser.frontend.kept import kept
 from redfuser.users import last_line, own_code, quiet, unlogged
 
 BRANCH = ("there Python reads a tensor's values: torch.where chooses without, a number is passed as one; "
@@ -65,9 +66,10 @@ def _filled(cell: Any) -> bool:
 
 
 def export(model: Callable[..., Any], args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None,
-           within: Casts = ()) -> torch.export.ExportedProgram:
-    """Export at the example's static shapes, with the autocast ``within`` inside. Raises InputError: RF117 without example
-    arguments, RF107 when the model itself fails on them, RF118 when torch.export refuses the model."""
+           within: Casts = ()) -> tuple[torch.export.ExportedProgram, list[str]]:
+    """Export at the example's static shapes, with the autocast ``within`` inside; and what forward assigned in the model, which
+    is as it was. Raises InputError: RF117 without example arguments, RF107 when the model itself fails on them, RF118 when
+    torch.export refuses the model."""
     if args is None and kwargs is None:
         raise InputError("RF117", "a module or function needs example arguments",
                          why="shapes and dtypes are read from them",
@@ -75,8 +77,14 @@ def export(model: Callable[..., Any], args: Sequence[Any] | None, kwargs: Mappin
     module = model if isinstance(model, nn.Module) else _wrap(model)
     example = _distinct(*as_call(args, kwargs), {id(t) for t in (*module.parameters(), *module.buffers())})
     try:
-        with torch.no_grad(), quiet(), unlogged(), inside(module, within):
-            return torch.export.export(module, *example, strict=False)
+        with torch.no_grad(), unlogged(), inside(module, within):
+            with kept(module) as changes, quiet():
+                program = torch.export.export(module, *example, strict=False)
+            if changes.registered:  # torch.export takes a buffer that is new for an input: a first call makes it
+                module(*example[0], **example[1])
+                with kept(module) as changes, quiet():
+                    program = torch.export.export(module, *example, strict=False)
+        return program, changes.assigned
     except RedFuserError:
         raise
     except Exception as error:

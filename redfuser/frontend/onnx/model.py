@@ -66,7 +66,7 @@ def import_onnx(model: Any) -> Imported:
     example = module.example()
     module.learn(example)
     sign(module, module.signature())
-    program = export(module, example, None)
+    program, _ = export(module, example, None)
     imported = import_program(program, module.provenance)
     return replace(imported, source="onnx", in_spec=None, out_spec=None, in_leaves=(), out_leaves=())
 
