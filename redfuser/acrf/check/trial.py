@@ -257,7 +257,8 @@ def _probes(a: Accumulator, numbers: Domain) -> Iterator[tuple[Labelled, ...]]:
 
 
 def _stored(values: list[Any], dtype: str, numbers: Domain) -> Array:
-    return numbers.enter(np.array(values, np.float64), dtype) if dtype in FLOATS else np.array(values, NUMPY[dtype])
+    return numbers.enter(np.array(values, np.float64), dtype) \
+        if dtype in FLOATS else np.array(values, np.int64).astype(NUMPY[dtype])  # -3 is 253 of an unsigned one
 
 
 def _identical(got: Array, want: Array) -> bool:

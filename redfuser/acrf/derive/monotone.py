@@ -15,6 +15,7 @@ from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Const, Expr, Op, map_c
 from redfuser.acrf.facts.algebra import MONOTONE
 from redfuser.acrf.facts.normal import product
 from redfuser.acrf.state import Condition, Refuse
+from redfuser.dtypes import INTS, TABLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,8 @@ def monotonic(d: Decomposition, e: Expr) -> Monotonic:
     if kind == "D":
         # a constant along the row: the same for every element
         return Monotonic(Const(0.0, "f32"), (e,), Shape(1, strict=False))
+    if _wraps(d, e):
+        return _refuse(e, f"numbers of {e.dtype} wrap around at the end of its range, which they may leave")
     if isinstance(e, Cast):
         inner = monotonic(d, e.arg)
         exact = e.dtype in FLOATS
@@ -92,6 +95,16 @@ def monotonic(d: Decomposition, e: Expr) -> Monotonic:
     if len(e.args) == 2:
         return _binary(d, e)
     return _refuse(e, f"{e.name} is not monotone in the data")
+
+
+def _wraps(d: Decomposition, e: Expr) -> bool:
+    """Whether ``e`` is computed in integers and is not known to be in their range: the order of numbers ends there."""
+    if e.dtype not in INTS or (isinstance(e, Op) and e.name in ("max", "min", "select")) \
+            or (isinstance(e, Cast) and e.arg.dtype in FLOATS):
+        return False
+    interval, kind = d.ranges.of(e), TABLE[e.dtype]
+    given = TABLE[e.arg.dtype] if isinstance(e, Cast) else TABLE["f64"]
+    return max(interval.lo, given.least) < kind.least or min(interval.hi, given.largest) > kind.largest
 
 
 def _step(inner: Monotonic, step: Expr, direction: int, strict: bool) -> Monotonic:

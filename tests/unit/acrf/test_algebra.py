@@ -219,6 +219,24 @@ def test_refusals_name_the_condition_and_the_statement(code: str, line: str) -> 
     assert out.prefix == ("m", "d")
 
 
+WRAPPING = """cascade c(x: {dtype}[L]) over l
+  m = max[l] x[l]
+  r = {line}
+  return r
+"""
+
+
+@pytest.mark.parametrize("dtype", ["u8", "i8", "i32", "i64"])
+@pytest.mark.parametrize("line", ["max[l] x[l] - m", "min[l] f32(m + x[l])", "argmax[l] x[l] * m", "max[l] abs(x[l] - m)"])
+def test_integers_that_wrap_around_keep_no_order(dtype: str, line: str) -> None:
+    assert refused(WRAPPING.format(dtype=dtype, line=line)).code == "RF209"
+
+
+def test_integers_that_stay_in_their_range_keep_it() -> None:
+    for line in "max[l] min(x[l], m)", "max[l] f32(x[l]) - f32(m)", "min[l] i64(x[l]) - i64(m)", "max[l] i64(max(x[l], m))":
+        derived(WRAPPING.format(dtype="u8", line=line))
+
+
 def test_malformed_input_is_a_coded_error() -> None:
     c = parse_cascade(SOFTMAX)
     with pytest.raises(InputError, match="RF200"):
