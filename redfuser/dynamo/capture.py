@@ -285,14 +285,14 @@ def _export(graph: fx.GraphModule, fakes: Sequence[torch.Tensor]) -> Any:
 
 
 def _random(program: Any) -> list[str]:
-    """Operators that draw, and normalisations that take the batch's own statistics."""
+    """Operators that draw, and normalisations that keep the batch's own statistics."""
     found = []
     for node in program.graph.nodes:
         if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
             continue
         name = str(node.target)
         given = dict(zip((a.name for a in node.target._schema.arguments), node.args)) | dict(node.kwargs)
-        training = given.get("training") is True and "norm" in name
+        training = given.get("training") is True and "norm" in name and given.get("running_mean") is not None
         if training or (name not in RANDOM and torch.Tag.nondeterministic_seeded in node.target.tags):
             found.append(name)
     return list(dict.fromkeys(found))

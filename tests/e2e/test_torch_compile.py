@@ -304,6 +304,13 @@ def test_no_grad_inside_of_a_graph_is_ours() -> None:
     assert came() == ["compiled"] and not got.requires_grad
 
 
+def test_a_norm_of_the_batch_that_keeps_nothing_is_ours() -> None:
+    norm, x = nn.BatchNorm1d(8, track_running_stats=False), torch.randn(4, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(ours(norm)(x), norm(x))
+    assert came() == ["compiled"]
+
+
 def test_training_and_random_numbers_are_given_back() -> None:
     with torch.no_grad():
         given_back("RF131", nn.Sequential(nn.Dropout(0.5), nn.Softmax(-1)), torch.ones(2, 8))
