@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
@@ -18,7 +19,8 @@ from redfuser.errors import InputError, RedFuserError
 from redfuser.frontend.kept import kept
 from redfuser.users import last_line, own_code, quiet, unlogged
 
-BRANCH = ("there Python reads a tensor's values: torch.where chooses without, a number is passed as one; "
+READS = (GuardOnDataDependentSymNode, DataDependentOutputException)
+BRANCH = ("there Python, or torch, reads a tensor's values: torch.where chooses without, a number is passed as one; "
           "torch.compile(model, backend=\"redfuser\") compiles what lies before and behind such a line")
 OWN_WORDS = ("run torch.export.export(model, args, strict=False) for torch's own explanation; "
              "calls out of torch are the usual cause")
@@ -93,7 +95,7 @@ def export(model: Callable[..., Any], args: Sequence[Any] | None, kwargs: Mappin
         raise InputError("RF118", "torch.export could not export the model",
                          where=last_line(error) or getattr(model, "__name__", type(model).__name__),
                          why=f"{type(error).__name__}: {lines[0] if lines else ''}",
-                         help=BRANCH if isinstance(error, GuardOnDataDependentSymNode) else OWN_WORDS) from error
+                         help=BRANCH if isinstance(error, READS) else OWN_WORDS) from error
 
 
 def as_call(args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

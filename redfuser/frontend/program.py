@@ -16,7 +16,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind
 
 from redfuser.errors import InputError, UnsupportedError
-from redfuser.frontend import in_memory
+from redfuser.frontend import checked, in_memory
 from redfuser.frontend.dtypes import supported
 from redfuser.frontend.fast_path import DECOMPOSITIONS
 from redfuser.frontend.imported import Provenance, refuse_inputs
@@ -119,6 +119,7 @@ def multi_margin_loss(x: torch.Tensor, target: torch.Tensor, p: float = 1, margi
 REPLACED: dict[Any, Callable[..., Any]] = {
     torch.ops.aten.multi_margin_loss.default: multi_margin_loss,
     torch.ops.aten.fill_diagonal_.default: in_memory.fill_diagonal_,
+    **checked.REPLACED,
 }
 """Operators that are written out before torch decomposes a program, which it does otherwise or not at all."""
 
@@ -196,7 +197,12 @@ def check_signature(program: ExportedProgram) -> None:
              if s.kind not in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)]
     strange = [s for s in program.graph_signature.input_specs if s.kind in (InputKind.CUSTOM_OBJ, InputKind.TOKEN)]
     if other or strange:
-        names = ", ".join([str(s.arg) for s in other] + [str(s.target) for s in strange])
+        effects = [f"{n.args[1]}" + (f" ({at})" if (at := provenance_of(n).source) else "")
+                   for n in program.graph.nodes if getattr(n.target, "__name__", "") == "with_effects"]
+        odd = {s.arg.name for s in strange}
+        users = [f"{n.target} ({provenance_of(n).source})" for n in program.graph.nodes
+                 if any(i.name in odd for i in n.all_input_nodes)]
+        names = ", ".join(effects or users or [str(s.arg) for s in other] + [str(s.target) for s in strange])
         raise UnsupportedError("RF113", "inputs or outputs that are not tensors", where=names,
                                why="torch objects and effect tokens have no place in a compiled model",
                                help="move the code that uses them out of the exported part")

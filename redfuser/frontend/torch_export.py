@@ -90,11 +90,11 @@ class _Import:
         for spec in program.graph_signature.input_specs:
             name = spec.arg.name
             if spec.kind is InputKind.USER_INPUT:
-                if isinstance(spec.arg, ConstantArgument):
-                    self.in_leaves.append(Static(spec.arg.value))
+                val = spec.arg.value if isinstance(spec.arg, ConstantArgument) else vals[name]
+                if not isinstance(val, torch.Tensor):  # a number, None, a member of an enumeration
+                    self.in_leaves.append(Static(val))
                     continue
                 self.in_leaves.append(name)
-                val = vals[name]
                 self.specs[name] = InputSpec(name, relax_dtype(val.dtype), tuple(val.shape), "user")
             elif spec.kind is InputKind.CONSTANT_TENSOR:
                 value = program.constants[spec.target]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,6 +82,21 @@ def test_a_copy_that_is_seen_otherwise_is_a_copy(of: Any) -> None:
     result = redfuser.compile(of, (x,))(x)
     torch.testing.assert_close(result, of(x))
     assert result.untyped_storage().data_ptr() != x.untyped_storage().data_ptr()
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int32])
+def test_integers_wrap_around_as_torchs_do(dtype: torch.dtype) -> None:
+    def model(x: torch.Tensor) -> Any:
+        top = x.amax(-1, keepdim=True)
+        return (x - top).amax(-1), (x - top).amin(-1), (x * top).amax(-1), (top - x).float().mul(1e-9).exp().sum(-1)
+
+    ends = torch.iinfo(dtype)
+    x = torch.randint(ends.min, ends.max, (4, 100), dtype=dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compiled = redfuser.compile(model, (x,), fallback="allow")
+    for got, wanted in zip(compiled(x), model(x), strict=True):
+        torch.testing.assert_close(got, wanted)
 
 
 def test_a_weight_that_lies_oddly_is_followed_too() -> None:
@@ -166,6 +182,18 @@ def test_numbers_among_the_arguments_are_the_same_numbers(tmp_path: Path) -> Non
     for each in both(lambda x, s: torch.softmax(x, -1) / s, tmp_path, x, 0.0):
         with pytest.raises(InputError, match="RF514"):
             each(x, -0.0)
+
+
+def test_a_member_of_an_enumeration_is_a_value() -> None:
+    x = torch.randn(3, 8)
+    compiled = redfuser.compile(lambda x, how: torch.softmax(x, -1) if how is How.SOFT else x, (x, How.SOFT))
+    torch.testing.assert_close(compiled(x, How.SOFT), torch.softmax(x, -1))
+    with pytest.raises(InputError, match="RF514"):
+        compiled(x, How.HARD)
+
+
+class How(enum.Enum):
+    SOFT, HARD = 1, 2
 
 
 class Summed(torch.nn.Module):

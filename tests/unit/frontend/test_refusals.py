@@ -93,6 +93,28 @@ def test_lines_of_models_that_a_library_has_are_named() -> None:
     assert failed.code == "RF107" and failed.where == "models.py:2 in forward"
 
 
+def test_what_torch_itself_reads_is_said_to_be_read() -> None:
+    error = refusal(torch.cov, (X,))
+    assert error.code == "RF118" and "torch.compile" in error.help
+
+
+@pytest.mark.parametrize("model, named", [
+    (lambda x: torch.linalg.lu_factor(x[:, :4])[0], "aten._linalg_check_errors.default"),
+    (lambda x: x + torch.randn(4, 6, generator=torch.Generator()), "aten.randn.generator")], ids=["effect", "object"])
+def test_what_is_no_tensor_is_named_by_what_uses_it(model: Any, named: str) -> None:
+    error = refusal(model, (X,))
+    assert error.code == "RF113" and error.where.startswith(f"{named} (test_refusals.py:")
+
+
+def test_a_matrix_that_has_no_inverse_is_an_error_in_the_call() -> None:
+    for model in torch.linalg.inv, torch.inverse, torch.linalg.cholesky, lambda x: torch.linalg.solve(x, x[:, :2]):
+        imported = import_model(model, (torch.eye(4),))
+        given = torch.eye(4) + torch.ones(4, 4)
+        torch.testing.assert_close(run(imported, (given,))[0], model(given))
+        with pytest.raises(torch.linalg.LinAlgError):
+            run(imported, (torch.zeros(4, 4),))
+
+
 def test_no_tensor_result() -> None:
     assert refusal(lambda x: None, (X,)).code == "RF116"
 
