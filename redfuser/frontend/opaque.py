@@ -56,6 +56,9 @@ def describe(node: torch.fx.Node, provenance: Provenance) -> tuple[OpaqueCall, l
 
 def runnable(node: torch.fx.Node) -> str:
     """Why the node cannot run as an opaque torch call; empty if it can."""
+    if isinstance(node.target, torch._ops.HigherOrderOperator):
+        called = [str(a) for a in node.args if isinstance(a, torch._ops.OpOverload)]
+        return f"{called[0]} writes into what it is given" if called else "control flow"
     if not isinstance(node.target, torch._ops.OpOverload):
         return "not a torch operator"
     if node.target in in_memory.DECOMPOSITIONS:

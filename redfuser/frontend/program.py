@@ -138,7 +138,7 @@ def with_lines(program: ExportedProgram, lines: Mapping[str, str]) -> ExportedPr
     """``program`` with these places for those in texts that torch made."""
     for node in program.graph.nodes:
         if made := INSIDE.search(node.meta.get("stack_trace") or ""):
-            node.meta["stack_trace"] = lines.get(made[1], "")
+            node.meta["stack_trace"] = lines.get(made[1]) or node.meta["stack_trace"]
     return program
 
 
@@ -152,7 +152,7 @@ def provenance_of(node: fx.Node, origin: Origin | None = None) -> Provenance:
         return Provenance(*origin(_path(node)))
     target = str(node.target) if node.op == "call_function" else node.op
     frames = re.findall(r'File "([^"]+)", line (\d+), in .*(?:\n    (.+))?', node.meta.get("stack_trace") or "")
-    own = [f for f in frames if not any(p in f[0].replace("\\", "/") for p in ("/torch/", "/redfuser/frontend/"))]
+    own = [f for f in frames if not any(p in f[0].replace("\\", "/") for p in ("/torch/", "/redfuser/frontend/", "<eval_with_key>"))]
     if not own:
         return Provenance(target, "", module=module_of(node))
     path, line, code = own[-1]

@@ -261,13 +261,10 @@ class _Import:
         return True
 
     def _attribute(self, node: fx.Node) -> None:
-        """What the graph holds beside parameters: branches and bodies of control flow, or a tensor that nothing registered."""
+        """What the graph holds beside parameters: branches and bodies of control flow, whose operator is refused, or a tensor
+        that nothing registered."""
         if not isinstance(getattr(self.graph.owning_module, str(node.target), None), fx.GraphModule):
             self.unsupported.append(f"{node.name} (a submodule or tensor attribute)")
-            return
-        for user in node.users:
-            origin = provenance_of(user, self.origin)
-            self.unsupported.append(f"{user.target} ({origin.source + ': ' if origin.source else ''}control flow)")
 
     def _opaque(self, node: fx.Node) -> Any:
         origin = provenance_of(node, self.origin)

@@ -126,7 +126,8 @@ def test_everything_that_cannot_run_is_listed_at_once() -> None:
 
     error = refusal(model, (X,))
     assert isinstance(error, UnsupportedError) and error.code == "RF115"
-    assert "cond" in error.where and "control flow" in error.where and "sqrt" in error.where
+    assert "cond (test_refusals.py:" in error.where and "control flow" in error.where and "sqrt" in error.where
+    assert error.where.count("cond (") == 1
     assert "attribute" not in error.where
 
 
