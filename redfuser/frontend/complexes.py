@@ -7,7 +7,8 @@ torch computes of these::
 
 Rotary embeddings are written so. A real operand has no imaginary part; weights are read as pairs where they lie; Fourier
 transforms are operators of our own on such pairs (:mod:`redfuser.fourier`). A graph with an operator that has no rule here, or
-with complex inputs or results, stays as it is.
+with complex inputs or results, stays as it is, and so does one that writes into what a complex tensor shares with its parts,
+until torch has made it functional.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from torch.export.graph_signature import InputKind
 from torch.utils._pytree import tree_map
 
 from redfuser import fourier  # noqa: F401 (defines the operators)
+from redfuser.frontend.program import roots
+from redfuser.frontend.static import mutates
 from redfuser.users import quiet
 
 aten, own = torch.ops.aten, torch.ops.redfuser
@@ -48,8 +51,9 @@ class _Foreign(Exception):
 def written_out(program: ExportedProgram) -> ExportedProgram:
     """``program`` without complex numbers; itself where it has none, or where they cannot be written out."""
     inputs = {s.arg.name: s for s in program.graph_signature.input_specs}
-    given = [n for n in program.graph.nodes if n.op == "placeholder" and _complex(n)]
-    if not any(map(_complex, program.graph.nodes)) or any(inputs[n.name].kind is InputKind.USER_INPUT for n in given):
+    found = [n for n in program.graph.nodes if _complex(n)]
+    given = [n for n in found if n.op == "placeholder"]
+    if not found or any(inputs[n.name].kind is InputKind.USER_INPUT for n in given) or _written(program.graph, found):
         return program
     with quiet():
         module = copy.deepcopy(program.graph_module)
@@ -71,6 +75,12 @@ def written_out(program: ExportedProgram) -> ExportedProgram:
 def _complex(node: Any) -> bool:
     val = node.meta.get("val") if isinstance(node, fx.Node) else None
     return isinstance(val, torch.Tensor) and val.dtype in _REAL
+
+
+def _written(graph: fx.Graph, complexes: Sequence[fx.Node]) -> bool:
+    """Whether the memory of one of these is written into: through the tensor, a part, or a pair that it is a view of."""
+    operands = [a for n in graph.nodes if mutates(n) for a in n.args[:1] if isinstance(a, fx.Node)]
+    return bool(operands) and not set(roots(operands)).isdisjoint(roots(complexes))
 
 
 class _Writer:

@@ -152,7 +152,8 @@ def provenance_of(node: fx.Node, origin: Origin | None = None) -> Provenance:
         return Provenance(*origin(_path(node)))
     target = str(node.target) if node.op == "call_function" else node.op
     frames = re.findall(r'File "([^"]+)", line (\d+), in .*(?:\n    (.+))?', node.meta.get("stack_trace") or "")
-    own = [f for f in frames if not any(p in f[0].replace("\\", "/") for p in ("/torch/", "/redfuser/frontend/", "<eval_with_key>"))]
+    others = ("/torch/", "/redfuser/frontend/", "<eval_with_key>")
+    own = [f for f in frames if not any(p in f[0].replace("\\", "/") for p in others)]
     if not own:
         return Provenance(target, "", module=module_of(node))
     path, line, code = own[-1]

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 import redfuser
 from redfuser import numerics, outer
 from redfuser.errors import UnsupportedError
 from redfuser.frontend import complexes, import_model
 from redfuser.partition import partition
+from tests.interpret import run
 
 X = torch.randn(3, 4, 8, generator=torch.Generator().manual_seed(0))
 
@@ -48,6 +50,33 @@ PROGRAMS: dict[str, Callable[[torch.Tensor], Any]] = {
     "where the operand is": lambda x: torch.view_as_real(z(x) * torch.polar(torch.ones_like(x[0, :, :4]), x[0, :, :4]).to(x.device)),
     "extremes": lambda x: torch.view_as_real(z(x * 1e30) / z(x.flip(-1) * 1e30)),
 }
+
+
+def through_a_part(x: torch.Tensor) -> Any:
+    y = x * 1
+    z = torch.complex(y, y)
+    z.real.mul_(2)
+    return y, z.abs()
+
+
+def through_a_pair(x: torch.Tensor) -> Any:
+    z = torch.complex(x, x * 2)
+    pair = torch.view_as_real(z)
+    pair.add_(1)
+    return z.real + 0, z.imag + 0, pair.sum(-1)
+
+
+def through_what_it_sees(x: torch.Tensor) -> Any:
+    y = x * 1
+    seen = z(y)
+    y.add_(1)
+    return seen.abs()
+
+
+@pytest.mark.parametrize("written", [through_a_part, through_a_pair, through_what_it_sees])
+def test_what_is_written_through_one_view_is_seen_in_the_others(written: Callable[[torch.Tensor], Any]) -> None:
+    for got, wanted in zip(run(import_model(written, (X,)), (X,)), pytree.tree_leaves(written(X)), strict=True):
+        torch.testing.assert_close(got, wanted)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
