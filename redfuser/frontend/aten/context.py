@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import Any
 
+import numpy as np
 import torch
 
 from redfuser.frontend.builder import Builder
@@ -128,7 +129,8 @@ def scalar_const(value: Any, dtype: str) -> Any:
         if isinstance(value, float) and not value.is_integer():
             raise Decline(f"{value} as {dtype}")
         return relax.const(int(value), dtype)
-    return relax.const(float(value), dtype)
+    with np.errstate(over="ignore"):  # what is beyond the range is an infinity, as torch has it
+        return relax.const(float(value), dtype)
 
 
 def representable(value: Any, dtype: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import numpy as np
@@ -45,3 +46,10 @@ def test_what_a_type_holds() -> None:
     assert representable(256, "bfloat16") and not representable(257, "bfloat16") and not representable(np.int64(257), "bfloat16")
     assert not representable(70000, "float16") and representable(70000, "float32") and not representable(2**24 + 1, "float32")
     assert representable(float("inf"), "float16") and representable(True, "float16") and representable(2**40, "int64")
+
+
+def test_a_number_beyond_the_range_is_an_infinity_without_a_word() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        imported = import_model(lambda x: x * 1e300, (torch.ones(2),))
+    assert torch.equal(outer.emit(imported).function()(torch.ones(2))[0], torch.full((2,), torch.inf))
