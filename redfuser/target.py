@@ -75,7 +75,7 @@ class Target:
 
     max_blocks: resident blocks of a multiprocessor. clock: 1/s. lanes, special: results of the CUDA cores and of the special
     function units per clock of a multiprocessor. port: bytes per clock that one draws from the second-level cache.
-    cache: bytes of that.
+    sector: bytes that come at least, of whatever lies apart. cache: bytes of that.
     rates: dense matrix operations per second by operand type; one that is absent is taken to them in a wider type.
     launch: seconds that one more kernel of a stream takes.
     latency: seconds from asking device memory until the data are there. turn: clocks of one turn of a loop around products
@@ -113,6 +113,7 @@ class Target:
     lanes: int = 128
     special: int = 16
     port: int = 64
+    sector: int = 32
     cache: int = 40 << 20
     rates: Mapping[str, float] = field(default_factory=dict, hash=False)
     launch: float = 1e-6

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from redfuser import progress
 from redfuser.partition import judge
@@ -211,10 +212,17 @@ class Grower(Joining):
             return False
         if u.gathers and not (small(u, lead) and len(after) <= len(before)):
             return False  # one element of the row is taken where the row is not written
+        if u.piecewise and self.multiplied(grown, lead) > self.multiplied(units, lead):
+            return False  # what is joined to a product's columns would be computed as columns of it, and thrown away
         more = widens(u, units) or small(u, lead)
         if len(gone := set(before) - set(after)) == 1 and not any(contracts(v) for v in units if v.reducing):
             more = max(more, sum(n in v.args for n in gone for v in grown - units) - 1)  # written by its readers anyway
         return len(after) <= len(before) + more and self.verdict(judge.follow, grown, lead, u) is None
+
+    def multiplied(self, units: Units, lead: Node) -> int:
+        """Elements that the products over the row make."""
+        d = self.drafted(units, lead)
+        return sum(prod(d.extents[a] for a in i.axes) for i in d.rows if i.contraction) if isinstance(d, Draft) else 0
 
     def scaled(self, units: Units, lead: Node) -> Units:
         """Products with the maps that scale their operand's rows, where nobody else reads what these write: the algebra takes

@@ -253,7 +253,8 @@ class Partitioner:
                 log.info("%s: %s (%s); once more, with the results that it reads final", f.name, reason.code, reason.why)
                 continue
             d = f.draft
-            parted, pairs = undone(d, reason.code == "RF901" and reason.why.startswith("result"))
+            wrong = reason.code == "RF901" and reason.why.startswith("result")
+            parted, pairs = undone(d, wrong or (reason.code == "RF491" and bool(d.inner)))
             reducing = [u for u in d.units if u.reducing]
             first = min(u.index for u in reducing)
             self.tries[first] += 1

@@ -26,14 +26,15 @@ from collections.abc import Iterable, Iterator
 from math import prod
 
 from redfuser.partition.drafted import Draft
+from redfuser.partition.epilogue import rounds
 from redfuser.partition.graph import Unit
 
 Pair = frozenset[int]
 
 
-def undone(d: Draft, wrong: bool = False) -> tuple[frozenset[Unit], frozenset[Pair]]:
-    """The units to part from the region, and the pairs that do it. Nothing, when there is nothing left to undo. wrong: its
-    results are not the program's."""
+def undone(d: Draft, whole: bool = False) -> tuple[frozenset[Unit], frozenset[Pair]]:
+    """The units to part from the region, and the pairs that do it. Nothing, when there is nothing left to undo. whole: its
+    maps stay, since its results are not the program's or it is a product's operands that have no tile form (RF491)."""
     if not (rest := [u for u in d.units if u.reducing]):
         return frozenset(), frozenset()
     if d.parts:
@@ -45,7 +46,7 @@ def undone(d: Draft, wrong: bool = False) -> tuple[frozenset[Unit], frozenset[Pa
     if d.without is not None:
         maps = d.units - d.without.units
         return maps, frozenset(frozenset({m.index, s.index}) for m in maps for s in seeds)
-    if not wrong and (maps := spare_maps(d)):
+    if not whole and (maps := spare_maps(d)):
         return maps, frozenset(frozenset({m.index, s.index}) for m in maps for s in seeds)
     if len(rest) < 2:
         return frozenset(), frozenset()
@@ -71,7 +72,10 @@ def spare_maps(d: Draft) -> frozenset[Unit]:
         return leading
     row = max((prod(n.shape) for i in d.rows if i.node.unit for n in i.node.unit.results), default=0)
     writes = next((i for i, u in enumerate(follow) if max(prod(n.shape) for n in u.results) > row), -1)
-    return frozenset(follow[writes + 1:])
+    after = follow[writes + 1:]
+    while after and rounds(after[0]):  # a library would round it too, and write no more than that
+        after.pop(0)
+    return frozenset(after)
 
 
 def moves(u: Unit) -> bool:

@@ -137,6 +137,15 @@ class _Counting:
         most = max(Counter(w % (self.target.banks // WORD) for w in words).values())
         return most * self.target.banks / (8 * near * size)
 
+    def asked(self, x: Slice) -> int:
+        """Bytes of a tensor that come for a part of it: of elements that lie apart, whole sectors."""
+        home, run = self.homes[x.buffer], BYTES[self.homes[x.buffer].dtype]
+        for d, extent in zip(reversed(x.dims), reversed(home.shape), strict=False):
+            run *= max(1, d.size)
+            if d.size != extent and extent > 1:
+                break
+        return self.size(x) // run * -(-run // self.target.sector) * self.target.sector if x.dims else self.size(x)
+
     def size(self, x: Slice) -> int:
         return self.elements(x) * BYTES[self.homes[x.buffer].dtype]
 
@@ -214,8 +223,8 @@ def _statement(at: _Counting, s: TileStmt) -> Work:
         case Copy(src, dst) | Fetch(src, dst) | Send(src, dst):
             for x in (src, dst):
                 if x.buffer in at.params:
-                    done.moved[x.buffer] = at.size(x)
-                    done.ends += at.size(x)
+                    done.moved[x.buffer] = at.asked(x)
+                    done.ends += at.asked(x)
                 if x.buffer in shared:
                     done.shared += at.size(x)
             if not {src.buffer, dst.buffer} & at.params:
