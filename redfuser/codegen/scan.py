@@ -22,7 +22,7 @@ FUNCTIONS = """struct scan_sum { template <class T> static __device__ __forceinl
 struct scan_prod { template <class T> static __device__ __forceinline__ T of(T x, T y) { return x * y; } };
 struct scan_max { template <class T> static __device__ __forceinline__ T of(T x, T y) { return x != x || x > y ? x : y; } };
 struct scan_min { template <class T> static __device__ __forceinline__ T of(T x, T y) { return x != x || x < y ? x : y; } };
-template <class Op, int threads, int rows, int n, bool carried, class T>
+template <class Op, int threads, int rows, int n, int stride, bool carried, class T>
 static __device__ __forceinline__ void scan_rows(const T *src, T *dst, T *carry) {
   constexpr int across = threads / rows, lanes = across < 32 ? across : 32, warps = across / lanes;
   constexpr int most = 16 / sizeof(T), each = n / across < most ? n / across : most, parts = n / (across * each);
@@ -30,7 +30,7 @@ static __device__ __forceinline__ void scan_rows(const T *src, T *dst, T *carry)
   struct alignas(each * sizeof(T)) Vector { T at[each]; };
   __shared__ T left[threads / 32 + 1];
   const int own = threadIdx.x, row = own / across, lane = own % lanes, warp = own % across / lanes;
-  const int first = row * n + warp * (n / warps) + lane * each;
+  const int first = row * stride + warp * (n / warps) + lane * each;
   Vector x[parts];
   __syncthreads();
 #pragma unroll
@@ -98,5 +98,5 @@ def called(kernel: TileKernel, s: ScanTile, shapes: dict[str, tuple[int, ...]]) 
     rows, width = shapes[s.src]
     names = (s.src, s.dst, s.carry or s.dst)
     first = ", ".join(f"T.address_of({n}[{', '.join('0' * len(shapes[n]))}])" for n in names)
-    how = f"scan_{s.op}, {kernel.threads}, {rows}, {width}, {'true' if s.carry else 'false'}"
+    how = f"scan_{s.op}, {kernel.threads}, {rows}, {s.n or width}, {width}, {'true' if s.carry else 'false'}"
     return f'T.call_extern("void", "scan_rows<{how}>", {first})'

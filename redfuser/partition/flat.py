@@ -63,7 +63,8 @@ def _joined(c: Cascade, reductions: bool = False, rows: bool = False) -> Cascade
     """reductions: also axes of reductions; rows: only those that a matrix lacks."""
     axes = c.stmt(c.outputs[0]).axes
     for a, b in zip(axes, axes[1:], strict=False):
-        if all((reductions or isinstance(s, Let) or (s.running and b != s.over)) and _adjacent(s.axes, a, b) for s in c.stmts):
+        if all((reductions or isinstance(s, Let) or (s.running and s.over not in (a, b))) and _adjacent(s.axes, a, b)
+               for s in c.stmts):
             pair = _Pair(c, a, b)
             done = pair.merged()
             if done is not None and (not rows or any(len(pair.shapes[t]) > 1 for t in pair.lacking())):

@@ -184,9 +184,7 @@ def running(call: Any, name: str, args: list[Operand], result: Operand) -> Reduc
     axis = int(axis) % rank if axis is not None and rank else None
     if not kind or len(args) != 1 or args[0][0] != shape or not rank or bool(getattr(call.attrs, "exclusive", False)):
         return "a scan of a kind that has no statement"
-    if axis != rank - 1 and any(n > 1 for n in shape[(axis or 0) + 1:]):
-        return "it is a scan along an axis whose elements lie apart in memory; a kernel scans along rows"
-    if shape[-1] <= 1 or 0 in shape or axis != rank - 1:
+    if axis is None or shape[axis] <= 1 or 0 in shape:
         return "it is a scan of one element, or of none"
     if dtype not in ("f32", "i64", "i32"):
         return f"it is a scan in {dtype}; tiles are scanned in float32 and in integers of 32 and 64 bits"
@@ -195,7 +193,7 @@ def running(call: Any, name: str, args: list[Operand], result: Operand) -> Reduc
     if x.dtype != dtype and ((x.dtype in FLOATS) != (dtype in FLOATS) or x.dtype not in BYTES):
         return "a scan that converts its operand between floats and integers"
     x = x if x.dtype == dtype else Cast(x, dtype)
-    return Reduce(("out",), names, Reducer(kind), names[-1], x, dtype)
+    return Reduce(("out",), names, Reducer(kind), names[axis], x, dtype)
 
 
 CHAIN = 64

@@ -115,7 +115,8 @@ class MapDrafter(Drafter):
         axes = {a for a in axes_in(last.at) if self.extents[a] > 1}
         if order is None or not (axes or prod(last.node.shape) == 1):
             return Reject("RF306", last.node, "a result's index map is not a permutation of the axes")
-        if (why := self.reduces(ev, [a for a in order if self.extents[a] > 1])) is not None:
+        order = [a for a in order if self.extents[a] > 1]
+        if (why := self.reduces(ev, order)) is not None:
             return why
         for s in sinks:
             if {a for a in axes_in(s.at) if self.extents[a] > 1} != axes or layout(self.ix, s.at, s.node.shape) is None:
@@ -136,14 +137,18 @@ class MapDrafter(Drafter):
                               "it would be computed anew for each of its readers")
         if len({id(x) for s in sinks if s.value for x in shared_walk(s.value.expr)}) > SIZE:
             return Reject("RF308", None, f"results of more than {SIZE} operations")
-        order = [a for a in order if self.extents[a] > 1]
-        self.extents[R] = self.extents[order[-1]] if order else 1  # numbers are a row of one element
-        if order:
-            self.substitute(sinks, {order[-1]: Index(R)})
+        row = self.row(ev, order) if order else ""
+        self.extents[R] = self.extents[row] if row else 1  # numbers are a row of one element
+        if row:
+            self.substitute(sinks, {row: Index(R)})
         ev = self.evaluate(sinks)
-        return Draft(self.units, ev, sinks, [], [], tuple(order[:-1]), dict(self.extents), ev.external,
+        return Draft(self.units, ev, sinks, [], [], tuple(a for a in order if a != row), dict(self.extents), ev.external,
                      self.work.machine if self.work else REFERENCE)
 
+
+    def row(self, ev: Evaluator, order: list[str]) -> str:
+        """The axis that elements are taken together along, of those of the last result, slowest in memory first."""
+        return order[-1]
 
     def reduces(self, ev: Evaluator, order: list[str]) -> Reject | None:
         """What is wrong with the reductions among the maps of a group with these axes."""

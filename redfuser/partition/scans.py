@@ -4,10 +4,12 @@
 
 A scan is a boundary to cascades and to groups of maps, as any call is that nobody looks into: its elements are results of the
 row so far, and no state of a whole row gives them. Here it is the seed of a group of maps, grown as these are, whose last axis
-in memory is the one that it runs along.
+in memory is the one that it runs along; or another, and rows that lie beside each other are scanned together.
 """
 
 from __future__ import annotations
+
+from math import prod
 
 from redfuser.acrf.cascade import Reduce
 from redfuser.acrf.expr import BYTES, Expr, Index, Ref
@@ -21,7 +23,7 @@ from redfuser.partition.maps import MapGrower
 from redfuser.partition.positions import axes_in
 from redfuser.partition.sets import Units
 from redfuser.partition.values import Instance, Site, Value
-from redfuser.partition.work import Spent
+from redfuser.partition.work import REFERENCE, Spent
 from redfuser.target import Target
 
 LONG = 1 << 14
@@ -83,14 +85,16 @@ class _ScanEvaluator(Evaluator):
     def fresh(self, node: Node, indices: tuple[Expr, ...], scope: frozenset[str], strict: bool) -> Value:
         if node.unit is None or node.unit not in self.inside or node.unit.scan is None:
             return super().fresh(node, indices, scope, strict)
-        stmt, last = node.unit.scan, indices[-1]
-        if not isinstance(last, Index):
+        stmt = node.unit.scan
+        assert isinstance(stmt, Reduce)
+        along = indices[stmt.axes.index(stmt.over)]
+        if not isinstance(along, Index):
             raise _Elsewhere(node)
         site: Site = (node, indices)
         if site not in self.instances:
             env = dict(zip(stmt.axes, indices, strict=True))
             body = self.body(stmt.expr, env, node.unit, scope, False)
-            self.instances[site] = Instance(node, indices, last.axis, body, False)
+            self.instances[site] = Instance(node, indices, along.axis, body, False)
         return Value(Ref(node.name, node.dtype, indices), frozenset({site}))
 
 
@@ -111,9 +115,17 @@ class _ScanDrafter(MapDrafter):
         except _Elsewhere as e:
             return Reject("RF302", e.node, "a scan is read at places that are not the elements of its row in turn")
 
+    @property
+    def machine(self) -> Target:
+        return self.work.machine if self.work else REFERENCE
+
+    def row(self, ev: Evaluator, order: list[str]) -> str:
+        return next(i.over for i in ev.instances.values())
+
     def reduces(self, ev: Evaluator, order: list[str]) -> Reject | None:
         found = list(ev.instances.values())
-        if len(found) != 1 or not order or found[0].over != order[-1]:
+        beside = order[order.index(found[0].over) + 1:] if len(found) == 1 and found[0].over in order else None
+        if beside is None or (beside and prod(self.extents[a] for a in beside) < self.machine.warp):
             return Reject("RF302", found[0].node if found else None, "its results have another last axis in memory")
         axes = [i.axis for i in found[0].indices if isinstance(i, Index) and self.extents[i.axis] > 1]
         places = [i for i in found[0].indices if not isinstance(i, Index) and axes_in((i,))]

@@ -115,7 +115,8 @@ def _write_result(work: Builder, name: str, e: Expr, axes: tuple[str, ...], comm
 def _through_tile(work: Builder, name: str, e: Expr, axes: tuple[str, ...], to: Slice, comment: str) -> None:
     """A result by way of a tile that lies as memory does: it leaves in whole accesses, whatever it is made with."""
     dtype = work.at.declared[work.at.stores[name][0]].dtype
-    if isinstance(e, Ref) and (held := work.value(e.name)).buffer and (held.axes, held.dtype) == (axes, dtype):
+    if isinstance(e, Ref) and (held := work.value(e.name)).buffer and (held.axes, held.dtype) == (axes, dtype) and (
+            work.buffers[held.buffer].shape == work.shape(axes)):
         work.emit(Copy(Slice(held.buffer), to, comment))
         return
     v = work.tile(f"{name}_tile", axes, dtype)

@@ -39,16 +39,16 @@ template <class T> static T __shfl_sync(unsigned, T v, int k, int lanes) {
 """
 MAIN = """
 int main() {
-  constexpr int threads = %(threads)d, rows = %(rows)d, n = %(n)d, tiles = %(tiles)d;
+  constexpr int threads = %(threads)d, rows = %(rows)d, n = %(n)d, stride = n + %(spare)d, tiles = %(tiles)d;
   std::barrier<> all(threads);
   meet = &all;
-  alignas(16) static %(type)s x[rows * n], carry[rows];
+  alignas(16) static %(type)s x[rows * stride], carry[rows];
   for (auto &c : carry) c = %(none)s;  // as the kernel fills it
   for (int k = 0; k < tiles; ++k) {
     if (fread(x, sizeof x, 1, stdin) != 1) return 1;
     std::vector<std::jthread> crew;
     for (int t = 0; t < threads; ++t)
-      crew.emplace_back([t] { threadIdx.x = t; scan_rows<scan_%(op)s, threads, rows, n, (tiles > 1)>(x, x, carry); });
+      crew.emplace_back([t] { threadIdx.x = t; scan_rows<scan_%(op)s, threads, rows, n, stride, (tiles > 1)>(x, x, carry); });
     crew.clear();
     fwrite(x, sizeof x, 1, stdout);
   }
@@ -93,9 +93,12 @@ def test_nothing_added_changes_nothing_and_sums_of_what_is_not_negative_never_fa
 def scanned(folder: Path, x: np.ndarray, threads: int, tiles: int, kind: str, op: str) -> np.ndarray:
     """Rows in ``tiles`` steps, what is carried between them."""
     rows, n = len(x), x.shape[1] // tiles
+    spare = 0 if rows == 1 else 16 // x.itemsize  # rows that are written side by side
     (folder / "scan.cc").write_text(HOST + FUNCTIONS + MAIN % {
-        "threads": threads, "rows": rows, "n": n, "tiles": tiles, "type": kind, "op": op, "none": NONE[op]})
+        "threads": threads, "rows": rows, "n": n, "spare": spare, "tiles": tiles, "type": kind, "op": op, "none": NONE[op]})
     subprocess.run(["g++", "-std=c++20", "-O1", "-pthread", "scan.cc", "-o", "scan"], cwd=folder, check=True, timeout=120)
-    given = np.ascontiguousarray(x.reshape(rows, tiles, n).swapaxes(0, 1))
+    given = np.zeros((tiles, rows, n + spare), x.dtype)
+    given[..., :n] = x.reshape(rows, tiles, n).swapaxes(0, 1)
+    given[..., n:] = 99  # what lies there is neither read nor carried
     done = subprocess.run([folder / "scan"], input=given.tobytes(), capture_output=True, check=True, timeout=120).stdout
-    return np.frombuffer(done, TYPES[kind]).reshape(tiles, rows, n).swapaxes(0, 1).reshape(rows, -1)
+    return np.frombuffer(done, TYPES[kind]).reshape(given.shape)[..., :n].swapaxes(0, 1).reshape(rows, -1)

@@ -10,7 +10,7 @@ import pytest
 
 from redfuser import chain
 from redfuser.acrf.derive.mapped import mapped
-from redfuser.acrf.expr import Index, Load, Op
+from redfuser.acrf.expr import Expr, Index, Load, Op, map_children
 from redfuser.acrf.index import i64
 from redfuser.acrf.text import parse_cascade
 from redfuser.chain import tiles, twin
@@ -22,7 +22,7 @@ from redfuser.strategies.program import Program
 from redfuser.target import target
 from redfuser.tensorize import TileConfig, configs, tensorize
 from redfuser.tensorize.ir import interpret
-from redfuser.tensorize.ir.effects import every, with_bodies
+from redfuser.tensorize.ir.effects import every, with_bodies, with_exprs
 from redfuser.tensorize.ir.nodes import Assign, Copy, Parallel, ScanTile, TileProgram, TileStmt
 from redfuser.tensorize.ir.parse import parse
 from redfuser.tensorize.ir.verify import verify
@@ -36,6 +36,7 @@ TEXTS = {
               "  y[i, l] = f16(t)\n",
     "positions": "cascade positions(m: i64[40, L]) over l\n  t[i, l] = sum[..l] m[i, l]\n  y[i, l] = t - 1\n",
     "product": "cascade product(x: f32[40, L]) over l\n  t[i, l] = prod[..l] sigmoid(x[i, l])\n",
+    "columns": "cascade columns(x: f32[2, L, 70]) over l\n  t[b, l, i] = sum[..l] x[b, l, i] * 2.0\n  y[b, l, i] = exp(-t)\n",
 }
 
 
@@ -58,8 +59,8 @@ def test_every_text_reads_back_and_is_right(name: str, n: int) -> None:
 
 
 def test_its_text(golden: Callable[[str, str], None]) -> None:
-    for n, name in ((777, "scan_of_a_row"), (40000, "scan_with_a_carry")):
-        p = program("masked", n)
+    for n, name in ((777, "scan_of_a_row"), (40000, "scan_with_a_carry"), (777, "scan_of_columns")):
+        p = program("columns" if "columns" in name else "masked", n)
         made = tensorize(p, configs(p, H200)[0], H200)
         golden(f"kernels/{name}.tiles.txt", str(made))
         golden(f"kernels/{name}.py.txt", print_program(made))
@@ -90,6 +91,13 @@ def _scan(how: Callable[[ScanTile], ScanTile]) -> Callable[[TileStmt], tuple[Til
 
 def _exclusive(s: TileStmt) -> tuple[TileStmt, ...]:
     """What is read of a scanned row is the element before."""
+    def earlier(e: Expr) -> Expr:
+        if isinstance(e, Load) and e.tensor.endswith("_row"):
+            return replace(e, indices=(e.indices[0], Op("sub", (e.indices[1], i64(1)), "i64")))
+        return e if isinstance(e, Load) else map_children(e, earlier)
+
+    if isinstance(s, Parallel):
+        return (with_exprs(s, earlier),)
     if not (isinstance(s, Copy) and s.src.buffer.endswith("_row") and not s.dst.dims):
         return (s,)
     before = Load(s.src.buffer, (Index("r_"), Op("sub", (Index("e_"), i64(1)), "i64")), "f32")
@@ -109,7 +117,7 @@ PLANTED = {
 @pytest.mark.parametrize("name", TEXTS)
 def test_what_is_planted_is_found(name: str) -> None:
     p = program(name, 9000)
-    config = next(c for c in configs(p, H200) if c.segment == WIDTH and c.rows == 1)
+    config = next(c for c in configs(p, H200) if name == "columns" or (c.segment == WIDTH and c.rows == 1))
     right = []
     for deep in (True, False):
         small = twin.of_tiles(p, config, deep)

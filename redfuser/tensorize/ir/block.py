@@ -81,15 +81,16 @@ class Block:
                     row = row.reshape(*row.shape[:-1], -1, LANES, RUN).swapaxes(-2, -3).reshape(*row.shape[:-1], LANES, -1)
                 row = function.reduce(row, axis=-1).reshape(to.shape)
                 self.store[dst][...] = row if clear else function(self.store[dst], row)
-            case ScanTile(op, src, dst, carry):
+            case ScanTile(op, src, dst, carry, n):
                 function = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}[op]
-                row = self.store[src].copy()
+                own = slice(n or None)
+                row = self.store[src][..., own].copy()
                 for d in (1 << k for k in range((row.shape[-1] - 1).bit_length())):  # in as few roundings as threads do it
                     row[..., d:] = function(row[..., :-d], row[..., d:])
                 if carry:
                     row = function(self.store[carry][..., None], row)
                     self.store[carry][...] = row[..., -1]
-                self.store[dst][...] = row
+                self.store[dst][..., own] = row
             case Fill(buffer, value):
                 self.store[buffer][...] = value.value
             case Parallel(names, extents, body):

@@ -100,16 +100,18 @@ class ReduceTile:
 class ScanTile:
     """``dst[i, j] = op over k <= j of src[i, k]``, joined to what is carried; what a row comes to is carried then
     (``carry[i] = dst[i, last]``). op is ``sum``, ``prod``, ``max`` or ``min`` (which keep NaN); all are shared tiles, src and
-    dst may be one."""
+    dst may be one. n: of the first elements of each row, behind which there is room that nobody reads; 0: of all."""
 
     op: str
     src: str
     dst: str
     carry: str = ""
+    n: int = 0
     comment: str = field(default="", compare=False)
 
     def __str__(self) -> str:
-        return f"scan {self.op} {self.src} -> {self.dst}{f' carry {self.carry}' * bool(self.carry)}"
+        of, carry = f" of {self.n}" * bool(self.n), f" carry {self.carry}" * bool(self.carry)
+        return f"scan {self.op} {self.src} -> {self.dst}{of}{carry}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ _GEMM = re.compile(r"gemm (.*) -> ([\w@]+)( clear)?( async)? (rows|cols|square)$
 _BARRIER = re.compile(rf"{_WORD}: barrier\[(\d+)\] of (\d+)$")
 _ROLE = re.compile(rf"role {_WORD} of (\d+)(?: registers (\d+))?:$")
 _REDUCE = re.compile(rf"reduce (\w+) {_WORD} -> {_WORD}( by lane)?( clear)?( keeping nan)?$")
-_SCAN = re.compile(rf"scan (\w+) {_WORD} -> {_WORD}(?: carry {_WORD})?$")
+_SCAN = re.compile(rf"scan (\w+) {_WORD} -> {_WORD}(?: of (\d+))?(?: carry {_WORD})?$")
 _FOR = re.compile(rf"for {_WORD} in (.*) \.\. (.*?)(?: pipelined (\d+))?:$")
 
 
@@ -156,7 +156,7 @@ class _Reader:
                 return ReduceTile(m[1], m[2], m[3], bool(m[5]), lanes=bool(m[4]), nan=bool(m[6]))
             case "scan":
                 m = line.match(_SCAN, "'scan OP A -> B'")
-                return ScanTile(m[1], m[2], m[3], m[4] or "")
+                return ScanTile(m[1], m[2], m[3], m[5] or "", int(m[4] or 0))
             case "fill":
                 name, _, value = rest.partition(" ")
                 return Fill(name, self.constant(line, value))

@@ -126,11 +126,11 @@ class _Checker(Uses):
                 if not clear:
                     self.reads(dst, s)
                 self.writes(dst, s)
-            case ScanTile(op, src, dst, carry):
+            case ScanTile(op, src, dst, carry, n):
                 homes = [self.homes.get(n) for n in (src, dst, *((carry,) if carry else ()))]
                 first, shapes = homes[0], [h.shape for h in homes if isinstance(h, Buffer) and h.scope == "shared"]
-                if op not in SCANS or len(shapes) < len(homes) or len(shapes[0]) != 2 or shapes[1] != shapes[0] or any(
-                        shape != shapes[0][:1] for shape in shapes[2:]) or any(
+                if op not in SCANS or len(shapes) < len(homes) or len(shapes[0]) != 2 or n > shapes[0][1] or (
+                        shapes[1] != shapes[0]) or any(shape != shapes[0][:1] for shape in shapes[2:]) or any(
                         h is not None and first is not None and h.dtype != first.dtype for h in homes):
                     self.say("a scan along the last dimension", s)
                 for n in (src, *((carry,) if carry else ())):

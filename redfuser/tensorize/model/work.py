@@ -138,13 +138,15 @@ class _Counting:
         return most * self.target.banks / (8 * near * size)
 
     def asked(self, x: Slice) -> int:
-        """Bytes of a tensor that come for a part of it: of elements that lie apart, whole sectors."""
-        home, run = self.homes[x.buffer], BYTES[self.homes[x.buffer].dtype]
-        for d, extent in zip(reversed(x.dims), reversed(home.shape), strict=False):
-            run *= max(1, d.size)
+        """Bytes of a tensor that come for a part of it: of elements that lie a sector apart or more, whole sectors. (What lies
+        closer, such as the coordinates of points, is read with its neighbours.)"""
+        run = pitch = BYTES[self.homes[x.buffer].dtype]
+        for d, extent in zip(reversed(x.dims), reversed(self.homes[x.buffer].shape), strict=False):
+            run, pitch = run * max(1, d.size), pitch * extent
             if d.size != extent and extent > 1:
                 break
-        return self.size(x) // run * -(-run // self.target.sector) * self.target.sector if x.dims else self.size(x)
+        sectors = -(-run // self.target.sector) * self.target.sector
+        return self.size(x) // run * sectors if pitch >= self.target.sector else self.size(x)
 
     def size(self, x: Slice) -> int:
         return self.elements(x) * BYTES[self.homes[x.buffer].dtype]

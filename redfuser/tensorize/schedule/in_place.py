@@ -15,7 +15,7 @@ Block = tuple[TileStmt, ...]
 
 @dataclass(frozen=True, slots=True)
 class ReuseInPlace:
-    """A map's target takes its operand's storage where both are the kernel's own, of the same type, whole and not read again::
+    """A map's target takes its operand's storage where both are the kernel's own, of one type and shape, and not read again::
 
         weights[i, j] = exp2(scores[i, j] * c - m[i])    -->    scores[i, j] = exp2(scores[i, j] * c - m[i])
 
@@ -23,7 +23,7 @@ class ReuseInPlace:
 
     def __call__(self, kernel: TileKernel) -> TileKernel:
         shared = frozenset(b.name for b in kernel.buffers if b.scope == "shared")
-        facts, stmts = _Facts({b.name: b.dtype for b in kernel.buffers}, shared), kernel.body
+        facts, stmts = _Facts({b.name: (b.dtype, b.shape) for b in kernel.buffers}, shared), kernel.body
         while (pair := facts.candidate(stmts)) is not None:
             stmts = tuple(renamed(s, *pair) if pair[0] in facts.of(s).touched else s for s in stmts)
         return replace(kernel, body=stmts)
@@ -42,9 +42,10 @@ class _Touch:
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """Of statements met, each asked once. homes: the types of the kernel's own buffers. shared: those that all threads have."""
+    """Of statements met, each asked once. homes: types and shapes of the kernel's own buffers. shared: those that all
+    threads have."""
 
-    homes: Mapping[str, str]
+    homes: Mapping[str, tuple[str, tuple[int, ...]]]
     shared: frozenset[str] = frozenset()
     known: dict[int, _Touch] = field(default_factory=dict)
 
