@@ -55,6 +55,18 @@ def best_keys(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     return (p[..., None] * picked).sum(2), s.amin(-1)
 
 
+def scaled_queries(x: Tensor, heads: int, shift: float = 0.0) -> Tensor:
+    """[windows, tokens, 3 of heads of d]: queries are scaled before the product, as most attention by hand is written."""
+    q, k, v = x.unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4)
+    q = q * q.shape[-1] ** -0.5 + shift if shift else q * q.shape[-1] ** -0.5
+    return ((q @ k.mT).softmax(-1) @ v).transpose(1, 2).flatten(2)
+
+
+def one_head(x: Tensor, w: Tensor) -> Tensor:
+    """And of one head, before its projection."""
+    return scaled_queries(x, 1) @ w
+
+
 # -- layouts -----------------------------------------------------------------------------------------------------------
 
 
@@ -152,6 +164,12 @@ def merged_parts(o1: Tensor, l1: Tensor, o2: Tensor, l2: Tensor) -> tuple[Tensor
 
 def programs() -> Iterator[Program]:
     p = partial(made, "packed")
+    yield p("f16 65x49x2 d32 scaled queries", partial(scaled_queries, heads=2), In("x", (65, 49, 192), "f16"))
+    yield p("bf16 2x300x3 d48 scaled queries", partial(scaled_queries, heads=3), In("x", (2, 300, 432), "bf16"))
+    yield p("bf16 9x64x2 d64 shifted queries", partial(scaled_queries, heads=2, shift=0.25), In("x", (9, 64, 384), "bf16"))
+    yield p("f32 5x33x2 d16 scaled queries", partial(scaled_queries, heads=2), In("x", (5, 33, 96), "f32"))
+    yield p("f16 7x50x1 d96 one head projected", one_head, In("x", (7, 50, 288), "f16"),
+            In("w", (96, 96), "f16", "weight", 0.1))
     yield p("f16 3x8/2 d64 pages of 8 bits", paged_int8, In("q", (3, 8, 64), "f16"),
             In("k", (20, 16, 2, 64), "i64", "label", high=256), In("v", (20, 16, 2, 64), "i64", "label", high=256),
             In("ks", (20, 16, 2), "f16", "positive", 0.02), In("vs", (20, 16, 2), "f16", "positive", 0.02),

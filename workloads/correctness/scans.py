@@ -49,6 +49,18 @@ def down(x: Tensor) -> Tensor:
     return (x.cumsum(-2) * x - 1).to(x.dtype)
 
 
+def gates(x: Tensor) -> Tensor:
+    """What is left of a state after each step of a chunk, by channel."""
+    return torch.exp(-torch.cumsum(x.float().abs() * 0.05, 1)).to(x.dtype)
+
+
+def segments(x: Tensor) -> Tensor:
+    """Sums from one step to another (Mamba-2): below the diagonal, down the steps."""
+    n = x.shape[-1]
+    below = torch.ones(n, n, dtype=torch.bool, device=x.device).tril(-1)
+    return x[..., None].expand(*x.shape, n).masked_fill(~below, 0.0).cumsum(-2)
+
+
 def programs() -> Iterator[Program]:
     def over(what: str, fn: Callable[..., Tensor], shape: tuple[int, ...], dtype: str, *more: In) -> Program:
         return Program("scans", f"{dtype} {'x'.join(map(str, shape))} {what}", fn, (In("x", shape, dtype), *more))
@@ -69,3 +81,9 @@ def programs() -> Iterator[Program]:
     yield over("from the end", from_the_end, (64, 777), "f32")
     yield over("down", down, (3000, 8), "f32")
     yield over("down", down, (2, 777, 4), "bf16")
+    yield over("down", down, (900, 300), "f32")
+    yield over("gates", gates, (3, 777, 70), "f32")
+    yield over("gates", gates, (2, 300, 5, 40), "bf16")
+    yield over("gates", gates, (2, 64, 48, 16), "f16")
+    yield over("segments", segments, (2, 6, 100), "f32")
+    yield Program("scans", "i64 700x96 down positions", lambda m: m.cumsum(0) - 1, (In("m", (700, 96), "i64", "label"),))
