@@ -70,8 +70,8 @@ class Target:
     of squares .837 ms for .850 on an H100, 16384 x 4096 x 4096, without the sum .745 for .710 on an H200).
     kernel: seconds of one more kernel that torch launches. vector: how much longer a library takes for a product with one
     vector than a kernel that walks the matrix's rows, at least (H200, 2048 x 2048 to 32000 x 4096: 1.10 to 1.96 times); 0
-    where nobody has measured. broad: bytes of a tensor of half precision that meets one which is repeated beside it (a row, a
-    scale of each channel), from which one operation is worth a kernel (H200: 6.7 us for 2.6 at 4 MB, 18.6 for 5.5 at 14).
+    where nobody has measured. broad: bytes of a tensor that meets one which is repeated beside it (a row, a scale of each row
+    or channel), from which one operation is worth a kernel (H200: 2.5 us for 1.6 at 1 MB, 7.4 for 2.4 at 5, 99.7 for 67 at 134).
 
     max_blocks: resident blocks of a multiprocessor. clock: 1/s. lanes, special: results of the CUDA cores and of the special
     function units per clock of a multiprocessor. port: bytes per clock that one draws from the second-level cache.
@@ -122,7 +122,7 @@ class Target:
     kept: float = 0.02
     kernel: float = 3e-6
     vector: float = 0.0
-    broad: int = 1 << 22
+    broad: int = 1 << 20
     latency: float = 8e-7
     turn: int = 320
     local: int = 64

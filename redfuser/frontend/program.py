@@ -28,7 +28,7 @@ KEPT = frozenset({
     "aten.rms_norm.default", "aten.layer_norm.default", "aten.group_norm.default", "aten.silu.default",
     "aten.logsumexp.default", "aten.repeat_interleave.self_int", "aten._safe_softmax.default",
     "aten.softplus.default", "aten.special_log_ndtr.default", "aten.leaky_relu.default", "aten.hardtanh.default",
-    "aten.xlogy.Tensor", "aten.multilabel_margin_loss_forward.default",
+    "aten.xlogy.Tensor", "aten.multilabel_margin_loss_forward.default", "aten.index_add.default",
     "aten.lstm.input", "aten.gru.input", "aten.rnn_tanh.input", "aten.rnn_relu.input",
 })
 """Composite operators that are not decomposed: their converters say more than their parts."""

@@ -19,6 +19,8 @@ _LYING = ("aten.contiguous.default", GROUPED_MM, R2C, C2C, C2R)
 _OWN = ("convolution", "max_pool2d_with_indices", "max_pool3d_with_indices", "avg_pool2d", "avg_pool3d", "upsample_nearest2d")
 """Calls of torch whose results begin an allocation, in the order of their operand or another."""
 SAME = frozenset({"reshape", "expand_dims", "squeeze"})
+_CLONES = ("index_put", "index_add", "index_copy", "index_reduce", "scatter", "scatter_add", "scatter_reduce", "masked_scatter")
+"""Calls of torch that write into a copy of their first operand, which lies as that does where it leaves no gaps."""
 VIEWS = (*SAME, "permute_dims", "broadcast_to", "strided_slice")
 
 
@@ -47,6 +49,8 @@ class Layouts:
         name = op_name(call)
         if name == "call_dps_packed" and any(f".{t}." in str(call.args[0].global_symbol) for t in _LYING):
             return (True, True)
+        if name == "call_dps_packed" and any(f"aten.{t}." in str(call.args[0].global_symbol) for t in _CLONES):
+            return (self.of(call.args[1][0])[0], True)
         if isinstance(call, relax.TupleGetItem) and op_name(made := self.value(call.tuple_value)) == "call_dps_packed":
             call, name = made, "call_dps_packed"
         if not name or name == "call_dps_packed":

@@ -105,3 +105,4 @@ def test_one_head_before_its_projection_is_attention(tokens: int) -> None:
 
     p, _ = found(f, drawn(3, tokens, 96))
     assert [sum(isinstance(s, Reduce) for s in r.cascade.stmts) for r in p.regions] == [4]
+

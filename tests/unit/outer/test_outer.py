@@ -17,6 +17,7 @@ from redfuser.acrf.expr import Cast, Index, Load, Ref, op
 from redfuser.errors import InternalError, UnsupportedError
 from redfuser.frontend import import_model
 from redfuser.outer import emit
+from redfuser.partition import partition
 from tests.outer_graphs import rehearsal
 
 R = torch.randn
@@ -267,3 +268,17 @@ def test_halves_times_a_number_are_one_call(half: torch.dtype) -> None:
     assert ".to(" not in compare(lambda x: (x * 0.10206, 70000.0 * x), (x,)).source
     assert compare(lambda x: (w := x.float() * 0.3, w.to(half)), (x,)).source.count(".to(") == 2
     assert ".to(torch.float32)" in compare(lambda x: (x.float() + 0.3).to(half), (x,)).source
+
+
+def test_what_torch_adds_at_places_is_its_own_call_and_needs_no_copy() -> None:
+    """index_add is atomic additions where index_put would sort; a kernel reads what is written into a copy as it lies."""
+    def gather(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(7, 5).index_add(0, at, x.tanh()).relu() * 2 + torch.zeros(7, 5).scatter_add(0, at[:, None].expand(-1, 5), x)
+
+    args = (R(30, 5), torch.randint(0, 7, (30,)))
+    text = compare(gather, args, exact=False).source
+    assert "index_add" in text and "index_put" not in text
+    imported = import_model(gather, args)
+    p = partition(imported)
+    fused = emit(imported, p.parts, {r.name: f"k{i}" for i, r in enumerate(p.parts)}).source
+    assert p.parts and "index_add" in fused and ".clone(" not in fused
