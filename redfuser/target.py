@@ -71,7 +71,7 @@ class Target:
     kernel: seconds of one more kernel that torch launches. vector: how much longer a library takes for a product with one
     vector than a kernel that walks the matrix's rows, at least (H200, 2048 x 2048 to 32000 x 4096: 1.10 to 1.96 times); 0
     where nobody has measured. broad: bytes of a tensor that meets one which is repeated beside it (a row, a scale of each row
-    or channel), from which one operation is worth a kernel (H200: 2.5 us for 1.6 at 1 MB, 7.4 for 2.4 at 5, 99.7 for 67 at 134).
+    or channel), from which one operation is worth a kernel (H200: 2.5 us for 1.6 at 1 MB, 7.4 for 2.4 at 5, 100 for 67 at 134).
 
     max_blocks: resident blocks of a multiprocessor. clock: 1/s. lanes, special: results of the CUDA cores and of the special
     function units per clock of a multiprocessor. port: bytes per clock that one draws from the second-level cache.
