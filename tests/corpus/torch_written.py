@@ -471,12 +471,6 @@ def median_deviation(x):
     return (x - x.median(-1, keepdim=True).values).abs().mean(-1)
 
 
-@apart("RF301", "aten.cumsum.default", X)
-def normalised_scan(x):
-    c = x.cumsum(0)  # across memory: torch's
-    return c / c.amax(-1, keepdim=True)
-
-
 @apart("RF306", "aten.mean.dim", X)
 def covariance_matrix(x):
     d = x - x.mean(1, keepdim=True)
