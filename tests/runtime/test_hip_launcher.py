@@ -142,7 +142,7 @@ def test_a_captured_stream_gets_nodes_and_nothing_else(amd: StubDriver, call: Ca
     assert amd.lines("capture") == ["capture begins", "capture ends"] and len(amd.lines("load")) == 2
     assert [line.split(" stream ")[1][:2] for line in amd.lines("node")] == ["77"] * 4
     assert [line.split(" block")[0] for line in amd.lines("launch")] == ["launch grid 2,3,1", "launch grid 4,1,1"]
-    again = amd.lines()
+    again = [line for line in amd.lines() if line != "init"]  # the library's own, once a process
     assert again[again.index("capture begins") + 7:again.index("capture ends")] == amd.lines("node")[2:], "a loaded kernel only launches"
 
 
