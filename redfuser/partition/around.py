@@ -8,7 +8,17 @@ from math import prod
 
 from redfuser.acrf.cascade import Reduce
 from redfuser.partition.drafted import Reject
-from redfuser.partition.epilogue import absorbed, adds_vector, bare, contracts, launches, moves, rounds, statistic
+from redfuser.partition.epilogue import (
+    absorbed,
+    adds_vector,
+    bare,
+    contracts,
+    in_the_call,
+    launches,
+    moves,
+    rounds,
+    statistic,
+)
 from redfuser.partition.graph import Graph, Node, Unit
 from redfuser.partition.sets import Units, bits, free_to_read, mask, small
 from redfuser.partition.work import NEAR, REGION
@@ -127,9 +137,11 @@ class Around:
                          for n in u.results if read(n))
 
     def stands(self, n: Node) -> bool:
-        """Is it in memory, whatever else is found: an input, or what somebody has made?"""
+        """Is it in memory, whatever else is found: an input, what somebody has made, or a product with its bias?"""
         u = n.unit
-        return u is None or bool(u.gap) or u in self.claimed or (moves(u) and all(map(self.stands, u.args)))
+        if u is None or u.gap or u in self.claimed or contracts(u):
+            return True
+        return in_the_call(u) or (moves(u) and all(map(self.stands, u.args)))
 
     def free_to_follow(self, u: Unit, units: Units) -> bool:
         if not u.pointwise or u in self.claimed:

@@ -72,6 +72,12 @@ def bare(u: Unit) -> bool:
     return convolves(u) or (contracts(u) and all(n.dtype == "f32" for n in (*u.args, *u.results)))
 
 
+def in_the_call(u: Unit) -> bool:
+    """Is it a bias or a rounding of the operation that makes the product before it, which one call of a library has whole?"""
+    before = [p for p in u.producers if u.provenance.op and p.provenance is u.provenance]
+    return any((contracts(p) and not convolves(p)) or in_the_call(p) for p in before)
+
+
 def statistic(n: Node) -> bool:
     """Is it made, through maps, of a reduction's result that is no product?"""
     seen: set[Unit] = set()

@@ -8,7 +8,7 @@ from math import prod
 
 from redfuser.acrf.affine import Indices
 from redfuser.acrf.expr import BYTES
-from redfuser.partition.epilogue import launches, moves, rounds
+from redfuser.partition.epilogue import in_the_call, launches, moves, rounds
 from redfuser.partition.graph import Node, Unit
 from redfuser.partition.permuted import source_of
 from redfuser.partition.positions import lines
@@ -27,10 +27,12 @@ def pays(u: Unit, large: int) -> bool:
 
 def repeats(u: Unit, large: int) -> bool:
     """Is it one operation of a tensor of so many bytes at least, and of one that is repeated along an axis: a row, positions, a
-    scale of each row or of each image's channels? torch's kernel for two shapes takes 1.4 to 3 times memory's time."""
+    scale of each row or of each image's channels? torch's kernel for two shapes takes 1.4 to 3 times memory's time. A bias
+    that is in a library's call is not."""
     out = u.results[0]
     again = [n for n in u.args if 1 < prod(n.shape) <= prod(out.shape) // 2]
-    return out.dtype in ("f16", "bf16", "f32") and out.bytes >= large and len(u.nodes) == len(again) == 1 and len(u.args) == 2
+    one = len(u.nodes) == len(again) == 1 and len(u.args) == 2 and not in_the_call(u)
+    return one and out.dtype in ("f16", "bf16", "f32") and out.bytes >= large
 
 
 def scattered(u: Unit) -> bool:
