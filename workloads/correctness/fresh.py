@@ -84,6 +84,12 @@ def spans(x: Tensor, w: Tensor, k: Tensor) -> Tensor:
     return (y @ torch.softmax(k.reshape(b * n * 3, 5, 1), dim=1)).reshape(b, n, -1)
 
 
+def relaxed(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, alpha: float = 32.0) -> Tensor:
+    """CogView's attention, and LayoutLMv3's: scores less their maximum, made small while they are halves."""
+    s = (q / q.shape[-1] ** 0.5 @ k.mT + bias / q.shape[-1] ** 0.5) / alpha
+    return torch.softmax((s - s.amax(-1).unsqueeze(-1)) * alpha, -1) @ v
+
+
 def splines(x: Tensor, g: Tensor, w: Tensor, base: Tensor) -> Tensor:
     """FastKAN's layer."""
     basis = torch.exp(-((F.layer_norm(x, x.shape[-1:])[..., None] - g) / 0.57) ** 2)
@@ -121,6 +127,9 @@ def programs() -> Iterator[Program]:
                    weight("cos", 49, 16, dtype=t), weight("sin", 49, 16, dtype=t))
     yield made("fresh", "bf16 3x45 d32 shifted", shifted, of("q", 3, 45, 32, dtype="bf16"), of("k", 3, 45, 32, dtype="bf16"),
                of("r", 3, 90, 32, dtype="bf16"), of("v", 3, 45, 32, dtype="bf16"))
+    for t in ("f16", "bf16", "f32"):
+        yield made("fresh", f"{t} 3x2x65 d32 relaxed", relaxed, *(of(x, 3, 2, 65, 32, dtype=t) for x in "qkv"),
+                   weight("bias", 2, 65, 65, dtype=t))
     for t in ("bf16", "f32"):
         yield made("fresh", f"{t} 5x7x33 d32 late", late, of("q", 5, 9, 32, dtype=t), of("d", 7, 33, 32, dtype=t),
                    mask("seen", 7, 33))

@@ -135,10 +135,16 @@ def to_poly(e: Expr) -> Poly:
 
 
 def spread(e: Expr) -> Expr:
-    """The widening of a sum as the sum of what is widened: so data and results in it are told apart."""
-    if isinstance(e, Cast) and isinstance(e.arg, Op) and e.arg.name in ("add", "sub", "neg") and widens(e.arg.dtype, e.dtype):
-        return Op(e.arg.name, tuple(spread(Cast(x, e.dtype)) for x in e.arg.args), e.dtype)
-    return map_children(e, spread) if isinstance(e, Op) and e.name in ("add", "sub", "neg") else e
+    """The widening of a sum, also of a constant times one, as the sum of what is widened: so data and results in it are told
+    apart. Roundings on the way keep the order of elements."""
+    if isinstance(e, Cast) and isinstance(e.arg, Op) and _linear(e.arg) and widens(e.arg.dtype, e.dtype):
+        return Op(e.arg.name, tuple(Const(x.value, e.dtype) if isinstance(x, Const) else spread(Cast(x, e.dtype))
+                                    for x in e.arg.args), e.dtype)
+    return map_children(e, spread) if isinstance(e, Op) and _linear(e) else e
+
+
+def _linear(e: Op) -> bool:
+    return e.name in ("add", "sub", "neg") or (e.name == "mul" and any(isinstance(x, Const) for x in e.args))
 
 
 def canonical_children(e: Expr) -> Expr:
