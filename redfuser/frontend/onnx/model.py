@@ -89,7 +89,7 @@ class Graph(nn.Module):
     def __init__(self, proto: Any) -> None:
         super().__init__()
         self.graph = proto.graph
-        self.opsets = {o.domain or "": o.version for o in proto.opset_import}
+        self.opsets = {_domain(o.domain): o.version for o in proto.opset_import}
         self.known: dict[str, np.ndarray] = {}
         self.nodes = nn.ModuleList()
         self.results: list[str] = [o.name for o in self.graph.output]
@@ -110,7 +110,7 @@ class Graph(nn.Module):
             self.register_buffer(attribute, tensor(value))
         self._check()
         for node in self.graph.node:
-            self.nodes.append(_Node(Call(_attributes(node), self.opsets.get(node.domain or "", 1), len(node.output)),
+            self.nodes.append(_Node(Call(_attributes(node), self.opsets.get(_domain(node.domain), 1), len(node.output)),
                                     _kind(node)))
 
     def example(self) -> tuple[torch.Tensor, ...]:
@@ -218,7 +218,7 @@ def _all_asked(node: Any, call: Call) -> None:
     if not unknown:
         return
     try:
-        known = onnx.defs.get_schema(node.op_type, call.opset, node.domain or "").attributes
+        known = onnx.defs.get_schema(node.op_type, call.opset, _domain(node.domain)).attributes
     except onnx.defs.SchemaError:  # an operator of a vendor
         known = {}
     for name in sorted(unknown):
@@ -240,9 +240,14 @@ def _operand(kind: str, position: int, value: Any, device: str | None) -> Any:
     return value.to(device) if device and isinstance(value, torch.Tensor) else value
 
 
+def _domain(name: str) -> str:
+    """ONNX's own domain has two names."""
+    return "" if name == "ai.onnx" else name
+
+
 def _kind(node: Any) -> str:
-    domain = node.domain or ""
-    return node.op_type if domain in ("", "ai.onnx") else f"{domain}::{node.op_type}"
+    domain = _domain(node.domain)
+    return f"{domain}::{node.op_type}" if domain else node.op_type
 
 
 def _attributes(node: Any) -> dict[str, Any]:
@@ -280,6 +285,7 @@ def _evaluate(node: Any, operands: list[Any], opsets: dict[str, int]) -> tuple[n
     names = [f"i{k}" if o is not None else "" for k, o in enumerate(operands)]
     single = onnx.NodeProto()
     single.CopyFrom(node)
+    single.domain = _domain(node.domain)
     del single.input[:]
     single.input.extend(names)
     inputs = [onnx.helper.make_tensor_value_info(n, onnx.helper.np_dtype_to_tensor_dtype(o.dtype), o.shape)

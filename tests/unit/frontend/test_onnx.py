@@ -352,3 +352,16 @@ def test_dynamic_inputs_are_refused() -> None:
     with pytest.raises(RedFuserError) as caught:
         import_model(helper.make_model(made))
     assert caught.value.code == "RF111" and "batch" in caught.value.where
+
+
+@pytest.mark.parametrize(("imported", "written"), [("ai.onnx", ""), ("", "ai.onnx"), ("ai.onnx", "ai.onnx")])
+def test_the_two_names_of_onnx_own_domain_are_one(imported: str, written: str) -> None:
+    """Under the wrong one a softmax was that of opset 1, which flattens."""
+    made = graph("Softmax", [X], 18, 1, axis=0)
+    made.opset_import[0].domain, made.graph.node[0].domain = imported, written
+    x = torch.from_numpy(X)
+    torch.testing.assert_close(run(import_model(made), (x,))[0], x.softmax(0))
+    counted = graph("ConstantOfShape", [known(2, 3)], 20, 1)
+    counted.opset_import[0].domain, counted.graph.node[0].domain = imported, written
+    counted.graph.node.append(helper.make_node("Neg", ["y0"], ["n"], domain=written))
+    assert run(import_model(counted), ())[0].shape == (2, 3)
