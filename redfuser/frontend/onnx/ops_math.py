@@ -136,10 +136,10 @@ implements("LogSoftmax")(_softmax(torch.log_softmax))
 def _reduce(f: Any) -> Any:
     def run(call: Call, x: Tensor, axes: Any = None) -> Tensor:
         dims = call.get("axes") if axes is None else ints(axes)
-        if not dims and call.get("noop_with_empty_axes", 0):
-            return x
-        dims = list(dims) if dims else list(range(x.dim()))
-        return f(x, dims, bool(call.get("keepdims", 1)))
+        keep = bool(call.get("keepdims", 1))
+        if call.get("noop_with_empty_axes", 0) and not dims:  # over no axis: what is done before and after a sum stays
+            return f(x.unsqueeze(-1), [-1], False)
+        return f(x, list(dims) if dims else list(range(x.dim())), keep)
 
     return run
 
