@@ -150,12 +150,23 @@ def _product(x: Tensor, dims: list[int], keep: bool) -> Tensor:
     return x
 
 
+def _of_integers(f: Any) -> Any:
+    """torch has it for floating types alone; in ONNX the result has the operand's type, cut towards zero."""
+
+    def reduced(x: Tensor, dims: list[int], keep: bool) -> Tensor:
+        y: Tensor = f(x, dims, keep) if x.is_floating_point() else f(x.double(), dims, keep).to(x.dtype)
+        return y
+
+    return reduced
+
+
 for _name, _r in {
-    "ReduceSum": lambda x, d, k: torch.sum(x, d, k, dtype=x.dtype), "ReduceMean": lambda x, d, k: torch.mean(x, d, k),
+    "ReduceSum": lambda x, d, k: torch.sum(x, d, k, dtype=x.dtype), "ReduceMean": _of_integers(torch.mean),
     "ReduceMax": torch.amax, "ReduceMin": torch.amin, "ReduceProd": _product,
     "ReduceL1": lambda x, d, k: torch.sum(torch.abs(x), d, k, dtype=x.dtype),
-    "ReduceL2": lambda x, d, k: torch.linalg.vector_norm(x, 2, d, k),
-    "ReduceLogSum": lambda x, d, k: torch.log(torch.sum(x, d, k)), "ReduceLogSumExp": torch.logsumexp,
+    "ReduceL2": _of_integers(lambda x, d, k: torch.linalg.vector_norm(x, 2, d, k)),
+    "ReduceLogSum": _of_integers(lambda x, d, k: torch.log(torch.sum(x, d, k))),
+    "ReduceLogSumExp": _of_integers(torch.logsumexp),
     "ReduceSumSquare": lambda x, d, k: torch.sum(x * x, d, k, dtype=x.dtype),
 }.items():
     implements(_name)(_reduce(_r))

@@ -245,6 +245,17 @@ def test_softmax_of_old_models_runs_over_all_dimensions_from_the_axis_on() -> No
     torch.testing.assert_close(run(imported, (x,))[0], x.flatten(1).softmax(-1).reshape(x.shape))
 
 
+@pytest.mark.parametrize(("kind", "expected"), [("ReduceMean", [[-2], [4]]), ("ReduceL2", [[9], [8]]), ("ReduceLogSum", [[0], [2]]),
+                                                ("ReduceLogSumExp", [[1], [7]])])
+def test_reductions_of_integers_stay_integers(kind: str, expected: list[list[int]]) -> None:
+    x = torch.tensor([[1, -9, 1], [7, 5, 1]], dtype=torch.int64)
+    if kind == "ReduceLogSum":
+        x = x.abs() - torch.tensor([[0, 8, 1], [0, 0, 0]])
+    made = graph(kind, [x.numpy(), known(1)], 18, 1)
+    (got,) = run(import_model(made), (x,))
+    assert got.dtype == torch.int64 and got.tolist() == expected
+
+
 def test_shape_arithmetic_is_computed_on_the_way() -> None:
     """Shape, Gather, Concat, Range and ConstantOfShape leave nothing behind but a reshape and a comparison."""
     nodes = [
