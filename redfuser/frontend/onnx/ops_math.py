@@ -196,12 +196,15 @@ def topk(call: Call, x: Tensor, k: Any = None) -> Any:
 
 @implements("CumSum")
 def cumsum(call: Call, x: Tensor, axis: Any) -> Tensor:
+    """``exclusive`` leaves each element out of its own sum: they are shifted by one, since taking it away again would round
+    twice, and infinities do not go away."""
     dim = ints(axis)[0]
     if call.get("reverse", 0):
         x = torch.flip(x, [dim])
-    result = torch.cumsum(x, dim, dtype=x.dtype)
     if call.get("exclusive", 0):
-        result = result - x
+        first = x.new_zeros([1 if d == dim % x.dim() else n for d, n in enumerate(x.shape)])
+        x = torch.cat([first, x], dim).narrow(dim, 0, x.shape[dim])
+    result = torch.cumsum(x, dim, dtype=x.dtype)
     return torch.flip(result, [dim]) if call.get("reverse", 0) else result
 
 

@@ -144,6 +144,8 @@ CASES: list[tuple[Any, ...]] = [
     ("TopK", [X, known(2)], {"largest": 0, "axis": 1}, 18, 2),
     ("CumSum", [X, known(1).reshape(())]),
     ("CumSum", [X, known(2).reshape(())], {"exclusive": 1, "reverse": 1}),
+    *[("CumSum", [np.array([1, np.inf, 3, 1e9, 2], np.float32), known(0).reshape(())], {"exclusive": 1, "reverse": back})
+      for back in (0, 1)],
     ("Reshape", [X, known(0, -1)]),
     ("Transpose", [X], {"perm": [2, 0, 1]}),
     ("Unsqueeze", [X, known(0, 3)]),
