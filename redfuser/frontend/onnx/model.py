@@ -184,8 +184,7 @@ class Graph(nn.Module):
                 results: Any = _evaluate(node, operands, self.opsets)
             else:
                 keep = KNOWN_OPERANDS.get(kind, ())
-                prepared = [o if i in keep else _operand(kind, i, o, None if known else device)
-                            for i, o in enumerate(operands)]
+                prepared = [o if i in keep else _operand(o, None if known else device) for i, o in enumerate(operands)]
                 results = module(*prepared)
                 _all_asked(node, module.call)
         except Unsupported as error:
@@ -233,9 +232,7 @@ def _unsupported(where: str, why: str,
                             help=help)
 
 
-def _operand(kind: str, position: int, value: Any, device: str | None) -> Any:
-    if kind == "Pow" and position == 1 and isinstance(value, np.ndarray) and value.size == 1:
-        return value.item()
+def _operand(value: Any, device: str | None) -> Any:
     value = tensor(value)
     return value.to(device) if device and isinstance(value, torch.Tensor) else value
 

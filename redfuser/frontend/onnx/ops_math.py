@@ -6,11 +6,12 @@ import functools
 import math
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from redfuser.frontend.onnx.node import Call, Unsupported, implements, ints, onnx_dtype, takes_known
+from redfuser.frontend.onnx.node import Call, Unsupported, implements, ints, onnx_dtype, takes_known, tensor
 
 for _name, _f in {
     "Abs": torch.abs, "Neg": torch.neg, "Exp": torch.exp, "Log": torch.log, "Sqrt": torch.sqrt, "Sin": torch.sin,
@@ -62,12 +63,14 @@ for _name, _h in _BRIEF.items():
     implements(_name)(_h)
 
 
-takes_known({"Pow": ()})
+takes_known({"Pow": (1,)})
 
 
 @implements("Pow")
 def power(call: Call, x: Tensor, y: Any) -> Tensor:
     """In the base's dtype. A scalar exponent that is known is a number: squares and roots are recognised as such."""
+    if isinstance(y, np.ndarray):
+        y = y.item() if y.size == 1 and y.ndim <= x.dim() else tensor(y).to(x.device)
     return torch.pow(x, y).to(x.dtype)
 
 

@@ -102,6 +102,7 @@ CASES: list[tuple[Any, ...]] = [
     ("Mod", [X, Y], {"fmod": 1}),
     ("Pow", [np.abs(X), np.array(0.5, np.float32).view(Known)]),
     ("Pow", [X, np.array(2.0, np.float32).view(Known)]),
+    *[("Pow", [X[0, 0], np.full(shape, 2.0, np.float32).view(Known)]) for shape in ((1,), (1, 1), (3, 1))],
     ("Clip", [X, np.array(-0.5, np.float32), np.array(0.5, np.float32)]),
     ("IsInf", [X / 0.0], {"detect_negative": 0}),
     ("LeakyRelu", [X], {"alpha": 0.2}),
