@@ -77,7 +77,9 @@ def power(call: Call, x: Tensor, y: Any) -> Tensor:
 @implements("IsInf")
 def isinf(call: Call, x: Tensor) -> Tensor:
     positive, negative = call.get("detect_positive", 1), call.get("detect_negative", 1)
-    return torch.isinf(x) if positive and negative else x == (float("inf") if positive else -float("inf"))
+    if bool(positive) is bool(negative):
+        return torch.isinf(x) if positive else torch.zeros_like(x, dtype=torch.bool)
+    return x == (float("inf") if positive else -float("inf"))
 
 
 @implements("Clip")

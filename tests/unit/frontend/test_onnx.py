@@ -104,7 +104,8 @@ CASES: list[tuple[Any, ...]] = [
     ("Pow", [X, np.array(2.0, np.float32).view(Known)]),
     *[("Pow", [X[0, 0], np.full(shape, 2.0, np.float32).view(Known)]) for shape in ((1,), (1, 1), (3, 1))],
     ("Clip", [X, np.array(-0.5, np.float32), np.array(0.5, np.float32)]),
-    ("IsInf", [X / 0.0], {"detect_negative": 0}),
+    *[("IsInf", [np.array([1, np.inf, -np.inf, np.nan], np.float32)], {"detect_negative": n, "detect_positive": p})
+      for n in (0, 1) for p in (0, 1)],
     ("LeakyRelu", [X], {"alpha": 0.2}),
     ("Elu", [X]),
     ("Celu", [X], {"alpha": 2.0}),
