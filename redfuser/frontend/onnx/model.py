@@ -109,9 +109,11 @@ class Graph(nn.Module):
             self.names[name] = attribute
             self.register_buffer(attribute, tensor(value))
         self._check()
+        used = {name for node in self.graph.node for name in node.input} | set(self.results)
         for node in self.graph.node:
-            self.nodes.append(_Node(Call(_attributes(node), self.opsets.get(_domain(node.domain), 1), len(node.output)),
-                                    _kind(node)))
+            asked = [i + 1 for i, name in enumerate(node.output) if name in used]
+            self.nodes.append(_Node(Call(_attributes(node), self.opsets.get(_domain(node.domain), 1), max(asked, default=1),
+                                         len(node.output)), _kind(node)))
 
     def example(self) -> tuple[torch.Tensor, ...]:
         """Zeros of the declared shapes."""

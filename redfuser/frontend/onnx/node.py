@@ -19,10 +19,10 @@ class Unsupported(Exception):
 
 
 class Call:
-    """One node: its attributes, the opset it is written in, and how many results are used."""
+    """One node: its attributes, the opset it is written in, and how many results somebody uses, of those that are written."""
 
-    def __init__(self, attributes: dict[str, Any], opset: int, outputs: int) -> None:
-        self.attributes, self.opset, self.outputs = attributes, opset, outputs
+    def __init__(self, attributes: dict[str, Any], opset: int, outputs: int, written: int) -> None:
+        self.attributes, self.opset, self.outputs, self.written = attributes, opset, outputs, written
         self.asked: set[str] = set()
 
     def get(self, name: str, default: Any = None) -> Any:

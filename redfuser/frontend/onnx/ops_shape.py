@@ -65,7 +65,7 @@ def split(call: Call, x: Tensor, sizes: Any = None) -> Any:
         return torch.split(x, ints(sizes), axis)
     if call.get("split"):
         return torch.split(x, list(call.get("split")), axis)
-    return torch.split(x, -(-x.shape[axis] // (call.get("num_outputs") or call.outputs)), axis)
+    return torch.split(x, -(-x.shape[axis] // (call.get("num_outputs") or call.written)), axis)
 
 
 @implements("Slice")

@@ -311,6 +311,21 @@ def test_blocks_types_and_rows_of_zeros() -> None:
     torch.testing.assert_close(rows, torch.tensor([[0.6, 0.8, 0], [0, 0, 0]]))
 
 
+@pytest.mark.parametrize("names", [["y", "mean", "deviation"], ["y", "", "deviation"], ["y", "", ""]])
+def test_results_that_nobody_uses_are_none(names: list[str]) -> None:
+    made = graph("LayerNormalization", [X, f(6)], 20, 1)
+    made.graph.node[0].output[:] = names
+    made.graph.output[0].name = "y"
+    x, scale = torch.from_numpy(X), torch.rand(6)
+    torch.testing.assert_close(run(import_model(made), (x, scale))[0], torch.nn.functional.layer_norm(x, (6,), scale))
+
+
+def test_a_split_has_as_many_parts_as_are_written() -> None:
+    made = graph("Split", [X], 13, 3, axis=2)
+    del made.graph.output[1:]
+    assert torch.equal(run(import_model(made), (torch.from_numpy(X),))[0], torch.from_numpy(X)[..., :2])
+
+
 def test_constants_of_types_that_numpy_lacks() -> None:
     nodes = [helper.make_node("Cast", ["one"], ["b"], to=TensorProto.BFLOAT16), helper.make_node("Neg", ["b"], ["n"]),
              helper.make_node("Mul", ["x", "n"], ["y"])]
