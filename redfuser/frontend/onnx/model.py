@@ -14,10 +14,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from redfuser.errors import InputError, UnsupportedError
+from redfuser.errors import UnsupportedError
 from redfuser.frontend.imported import Imported, refuse_inputs
 from redfuser.frontend.onnx import ops_math, ops_nn, ops_shape  # noqa: F401  (they fill OPS)
 from redfuser.frontend.onnx.node import KNOWN_OPERANDS, OPS, Call, Unsupported, Value, array, onnx_dtype, tensor
+from redfuser.frontend.onnx.read import held, load, unreadable
 
 SMALL = 1 << 16
 """Integer and boolean initializers up to this many elements are known when the graph is walked."""
@@ -31,29 +32,6 @@ def is_onnx(model: Any) -> bool:
     if isinstance(model, (str, os.PathLike)):
         return Path(model).suffix.lower() == ".onnx"
     return isinstance(model, (bytes, bytearray)) or type(model).__name__ == "ModelProto"
-
-
-def load(model: Any) -> Any:
-    """The ``ModelProto`` with local functions inlined. Raises InputError RF119."""
-    try:
-        import onnx
-    except ImportError as error:
-        raise InputError("RF119", "the onnx package is not installed", help="pip install onnx") from error
-    where = str(model) if isinstance(model, (str, os.PathLike)) else "bytes"
-    try:
-        if isinstance(model, (str, os.PathLike)):
-            model = onnx.load(os.fspath(model))
-        elif isinstance(model, (bytes, bytearray)):
-            model = onnx.load_model_from_string(bytes(model))
-        if not model.HasField("graph") or not model.graph.output:
-            raise ValueError("there is no graph in it")
-        return onnx.inliner.inline_local_functions(model) if len(model.functions) else model
-    except (OSError, ValueError) as error:
-        why = str(error)
-    except Exception as error:  # protobuf raises a class of its own per implementation
-        why = f"{type(error).__name__}: {error}"
-    raise InputError("RF119", "the ONNX model cannot be read", where=where, why=why,
-                     help="check it with onnx.checker.check_model; external data must lie beside the file")
 
 
 def import_onnx(model: Any) -> Imported:
@@ -94,12 +72,12 @@ class Graph(nn.Module):
         self.nodes = nn.ModuleList()
         self.results: list[str] = [o.name for o in self.graph.output]
         weights = {}
-        for initializer in self.graph.initializer:
-            value = _array(initializer)
+        for initializer in (*self.graph.initializer, *self.graph.sparse_initializer):
+            name, value = getattr(initializer, "values", initializer).name, held(initializer)
             if _is_known(value):
-                self.known[initializer.name] = value
+                self.known[name] = value
             else:
-                weights[initializer.name] = value
+                weights[name] = value
         self.inputs = [i for i in self.graph.input if i.name not in self.known and i.name not in weights]
         self.names: dict[str, str] = {}
         for name, value in weights.items():
@@ -108,7 +86,7 @@ class Graph(nn.Module):
                 attribute += "_"
             self.names[name] = attribute
             self.register_buffer(attribute, tensor(value))
-        self._check()
+        self._check({*self.known, *weights, *(i.name for i in self.inputs)})
         used = {name for node in self.graph.node for name in node.input} | set(self.results)
         for node in self.graph.node:
             asked = [i + 1 for i, name in enumerate(node.output) if name in used]
@@ -123,7 +101,8 @@ class Graph(nn.Module):
                 odd.append(f"{i.name}: not a tensor")
                 continue
             declared = i.type.tensor_type
-            dims = [d.dim_value if d.HasField("dim_value") else d.dim_param or "?" for d in declared.shape.dim]
+            dims = [d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else d.dim_param or "?"
+                    for d in declared.shape.dim]
             if any(not isinstance(d, int) for d in dims) or not declared.HasField("shape"):
                 dynamic.append(f"{i.name}: {dims if declared.HasField('shape') else 'no shape'}")
                 continue
@@ -146,7 +125,8 @@ class Graph(nn.Module):
             names.append(name)
         return inspect.Signature([inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in names])
 
-    def _check(self) -> None:
+    def _check(self, made: set[str]) -> None:
+        """``made``: what there is before the first node."""
         missing = sorted({f"{_kind(n)} ({n.name or n.output[0]})" for n in self.graph.node
                           if _kind(n) not in OPS and n.op_type not in ("Constant", "Range", "ConstantOfShape")})
         if missing:
@@ -154,6 +134,32 @@ class Graph(nn.Module):
                                " has a shape that depends on data can have none",
                                "compile the torch module itself, redfuser.compile(module, args): torch.export goes further,"
                                " and what has no rule there runs as torch code")
+
+        help = "check it with onnx.checker.check_model"
+        for node in self.graph.node:
+            lacks = [f"nothing before it makes its operand {name}" for name in node.input if name and name not in made]
+            lacks += self._lacking(node)
+            if lacks:
+                raise unreadable(f"{_kind(node)} ({node.name or node.output[0]})", "; ".join(lacks), help)
+            made.update(node.output)
+        for name in self.results:
+            if name not in made:
+                raise unreadable(f"the result {name}", "no operator makes it", help)
+
+    def _lacking(self, node: Any) -> list[str]:
+        """What the operator's definition asks for and the node has not."""
+        import onnx
+
+        domain = _domain(node.domain)
+        try:
+            schema = onnx.defs.get_schema(node.op_type, self.opsets.get(domain, 1), domain)
+        except onnx.defs.SchemaError:  # an operator of a vendor
+            return []
+        lacks = [f"it has no attribute {a}" for a in sorted(schema.attributes)
+                 if schema.attributes[a].required and all(a != given.name for given in node.attribute)]
+        if len(node.input) < schema.min_input:
+            lacks.append(f"it has {len(node.input)} operands of at least {schema.min_input}")
+        return lacks
 
     def forward(self, *inputs: torch.Tensor) -> Any:
         env: dict[str, Value] = dict(self.known)
@@ -189,15 +195,17 @@ class Graph(nn.Module):
                 prepared = [o if i in keep else _operand(o, None if known else device) for i, o in enumerate(operands)]
                 results = module(*prepared)
                 _all_asked(node, module.call)
+            results = results if isinstance(results, (tuple, list)) else (results,)
+            if len(results) < module.call.outputs:
+                raise ValueError(f"it has {len(results)} results, and {module.call.outputs} are used")
         except Unsupported as error:
             raise _unsupported(f"{kind} ({node.name or node.output[0]})", str(error)) from error
-        except (RuntimeError, ValueError, TypeError, IndexError, KeyError) as error:
+        except (RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError) as error:
             if device is None:
                 raise
-            raise InputError("RF119", "the ONNX model cannot be read", where=f"{kind} ({node.name or node.output[0]})",
-                             why=str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__,
-                             help="check it with onnx.checker.check_model(model, full_check=True)") from error
-        results = results if isinstance(results, (tuple, list)) else (results,)
+            raise unreadable(f"{kind} ({node.name or node.output[0]})",
+                             str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__,
+                             "check it with onnx.checker.check_model(model, full_check=True)") from error
         for name, value in zip(node.output, results, strict=False):
             env[name] = array(value) if known and isinstance(value, torch.Tensor) else value
 
@@ -255,15 +263,9 @@ def _attributes(node: Any) -> dict[str, Any]:
     return {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
 
 
-def _array(initializer: Any) -> np.ndarray:
-    import onnx
-
-    return onnx.numpy_helper.to_array(initializer)
-
-
 def _is_known(value: np.ndarray) -> bool:
     """Shapes, axes, positions, masks and scalars are constants of the program; everything else is a weight."""
-    if value.size <= 1 or (value.dtype.kind in "biu" and value.size <= SMALL) or value.dtype == np.bool_:
+    if value.size <= 1 or value.dtype.kind in "bO" or (value.dtype.kind in "iu" and value.size <= SMALL):
         return True
     # an additive mask has two values
     few = value.ndim >= 2 and value.dtype.kind == "f" and len(np.unique(value.reshape(-1)[:256])) <= 2
@@ -278,8 +280,10 @@ def _evaluate(node: Any, operands: list[Any], opsets: dict[str, int]) -> tuple[n
     if node.op_type == "Constant":
         (attribute,) = node.attribute
         value = onnx.helper.get_attribute_value(attribute)
-        if attribute.name == "value":
-            return (_array(value),)
+        if attribute.name in ("value", "sparse_value"):
+            return (held(value),)
+        if "string" in attribute.name:
+            raise Unsupported("text")
         return (np.array(value, dtype=np.float32 if "float" in attribute.name else np.int64),)
     names = [f"i{k}" if o is not None else "" for k, o in enumerate(operands)]
     single = onnx.NodeProto()

@@ -53,6 +53,8 @@ def tensor(value: Any) -> Any:
     """A torch tensor of an operand, sharing memory with a numpy array."""
     if not isinstance(value, np.ndarray):
         return value
+    if value.dtype.kind == "O":
+        raise Unsupported("text")
     if value.dtype.kind == "V" or value.dtype.name in EXTRA:
         size = {1: np.uint8, 2: np.uint16}[value.dtype.itemsize]
         return torch.from_numpy(np.ascontiguousarray(value).view(size)).view(getattr(torch, value.dtype.name))

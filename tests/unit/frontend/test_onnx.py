@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -399,3 +400,76 @@ def test_the_two_names_of_onnx_own_domain_are_one(imported: str, written: str) -
     counted.opset_import[0].domain, counted.graph.node[0].domain = imported, written
     counted.graph.node.append(helper.make_node("Neg", ["y0"], ["n"], domain=written))
     assert run(import_model(counted), ())[0].shape == (2, 3)
+
+
+def broken(**changes: Any) -> onnx.ModelProto:
+    """y = x @ w, with something wrong in it."""
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    for name, value in changes.items():
+        if isinstance(value, list):
+            getattr(node, name)[:] = value
+        else:
+            setattr(node, name, value)
+    made = helper.make_graph([node], "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, 4])],
+                             [helper.make_empty_tensor_value_info("y")], [onnx.numpy_helper.from_array(f(4, 5), "w")])
+    return helper.make_model(made, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+
+
+@pytest.mark.parametrize(("changes", "where", "why"), [
+    ({"input": ["x", "v"]}, "MatMul", "its operand v"), ({"input": ["y", "w"]}, "MatMul", "its operand y"),
+    ({"input": ["x"]}, "MatMul", "1 operands of at least 2"), ({"output": ["z"]}, "the result y", "no operator makes it"),
+    ({"op_type": "Einsum"}, "Einsum", "no attribute equation"), ({"op_type": "Concat"}, "Concat", "no attribute axis"),
+])
+def test_a_graph_that_lacks_something_is_one_coded_error(changes: dict[str, Any], where: str, why: str) -> None:
+    with pytest.raises(RedFuserError) as caught:
+        import_model(broken(**changes))
+    assert caught.value.code == "RF119" and where in caught.value.where and why in caught.value.why
+
+
+def test_a_result_that_an_operator_does_not_have_is_one_coded_error() -> None:
+    with pytest.raises(RedFuserError, match=r"RF119(.|\n)*3 results, and 4 are used"):
+        import_model(graph("Split", [f(5, 2)], 18, 4, num_outputs=4))
+
+
+def test_tensors_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    short, away = broken(), broken()
+    short.graph.initializer[0].raw_data = b"1234"
+    onnx.save(away, tmp_path / "m.onnx", save_as_external_data=True, size_threshold=0, location="w.bin")
+    for made in (short, onnx.load(tmp_path / "m.onnx", load_external_data=False), (tmp_path / "m.onnx").read_bytes()):
+        with pytest.raises(RedFuserError, match="RF119") as caught:
+            import_model(made)
+        assert caught.value.where == "the tensor w" and "load_external_data_for_model" in caught.value.help
+    assert len(run(import_model(str(tmp_path / "m.onnx")), (torch.ones(3, 4),))) == 1
+
+
+@pytest.mark.parametrize("places", [i(0, 7), i([0, 0], [1, 3])])
+@pytest.mark.parametrize("constant", [True, False])
+def test_sparse_tensors_are_filled_with_zeros(places: np.ndarray, constant: bool) -> None:
+    sparse = helper.make_sparse_tensor(onnx.numpy_helper.from_array(np.array([2, 3], np.float32), "w"),
+                                       onnx.numpy_helper.from_array(places, "places"), [4, 4])
+    made = broken()
+    del made.graph.initializer[:]
+    if constant:
+        made.graph.node.insert(0, helper.make_node("Constant", [], ["w"], sparse_value=sparse))
+    else:
+        made.graph.sparse_initializer.append(sparse)
+    w = torch.zeros(4, 4)
+    w[tuple(torch.from_numpy(places).T) if places.ndim > 1 else (torch.tensor([0, 1]), torch.tensor([0, 3]))] = torch.tensor([2.0, 3.0])
+    x = torch.rand(3, 4)
+    torch.testing.assert_close(run(import_model(made), (x,))[0], x @ w)
+
+
+def test_text_that_nobody_uses_does_no_harm() -> None:
+    made = broken()
+    made.graph.initializer.append(onnx.numpy_helper.from_array(np.array(["a", "b"], dtype=object), "labels"))
+    assert len(run(import_model(made), (torch.ones(3, 4),))) == 1
+    made.graph.node[0].input[1] = "labels"
+    with pytest.raises(RedFuserError, match=r"RF115(.|\n)*text"):
+        import_model(made)
+
+
+def test_a_dimension_of_minus_one_is_dynamic() -> None:
+    made = broken()
+    made.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
+    with pytest.raises(RedFuserError, match="RF111"):
+        import_model(made)
