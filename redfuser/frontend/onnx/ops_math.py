@@ -224,7 +224,7 @@ def _along(x: Tensor, scale: Tensor, axis: int, block: int) -> Tensor:
         shape = [1] * x.dim()
         shape[axis % x.dim()] = -1
         return scale.reshape(shape)
-    return torch.repeat_interleave(scale, block, axis)
+    return torch.repeat_interleave(scale, block, axis).narrow(axis, 0, x.shape[axis])  # the last block may be a part of one
 
 
 @implements("QuantizeLinear")
@@ -232,30 +232,33 @@ def quantize(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None = None) -
     code = call.get("output_dtype", 0)
     dtype = zero.dtype if zero is not None else onnx_dtype(code) if code else torch.uint8
     axis, block = call.get("axis", 1), call.get("block_size", 0)
-    y = x / _along(x, scale, axis, block).to(x.dtype)
+    code = call.get("precision", 0)
+    exact = onnx_dtype(code) if code else torch.promote_types(x.dtype, scale.dtype)
+    y = x.to(exact) / _along(x, scale, axis, block).to(exact)
     if dtype.is_floating_point:
         return convert(y, dtype, bool(call.get("saturate", 1)))
     y = torch.round(y)
     if zero is not None:
-        y = y + _along(x, zero, axis, block).to(y.dtype)
+        y = y.float() + _along(x, zero, axis, block).float()
     info = torch.iinfo(dtype)
     return torch.clamp(y, info.min, info.max).to(dtype)
 
 
 @implements("DequantizeLinear")
 def dequantize(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
-    axis, block = call.get("axis", 1), call.get("block_size", 0)
-    y = x.to(scale.dtype) if x.is_floating_point() else x.to(torch.int32)
+    """In float32: a bias of int32 is beyond float16's largest before it is scaled."""
+    axis, block, code = call.get("axis", 1), call.get("block_size", 0), call.get("output_dtype", 0)
+    y = x if x.is_floating_point() else x.to(torch.int32)
     if zero is not None and not zero.is_floating_point():
         y = y - _along(x, zero, axis, block).to(y.dtype)
-    return y.to(scale.dtype) * _along(x, scale, axis, block)
+    return (y.float() * _along(x, scale, axis, block).float()).to(onnx_dtype(code) if code else scale.dtype)
 
 
 @implements("DynamicQuantizeLinear")
 def dynamic_quantize(call: Call, x: Tensor) -> Any:
     low = torch.clamp(torch.amin(x, list(range(x.dim()))), max=0)
     high = torch.clamp(torch.amax(x, list(range(x.dim()))), min=0)
-    scale = (high - low) / 255
+    scale = torch.where(high == low, 1.0, high - low) / 255
     zero = torch.clamp(torch.round(-low / scale), 0, 255)
     y = torch.clamp(torch.round(x / scale) + zero, 0, 255)
     return y.to(torch.uint8), scale, zero.to(torch.uint8)
