@@ -17,14 +17,14 @@ from torch import nn
 from redfuser.errors import UnsupportedError
 from redfuser.frontend.imported import Imported, refuse_inputs
 from redfuser.frontend.onnx import ops_math, ops_nn, ops_shape  # noqa: F401  (they fill OPS)
-from redfuser.frontend.onnx.node import KNOWN_OPERANDS, OPS, Call, Unsupported, Value, array, onnx_dtype, tensor
-from redfuser.frontend.onnx.read import held, load, unreadable
-
-SMALL = 1 << 16
-"""Integer and boolean initializers up to this many elements are known when the graph is walked."""
+from redfuser.frontend.onnx.node import KNOWN_OPERANDS, OPS, WIDER, Call, Unsupported, Value, array, onnx_dtype, tensor
+from redfuser.frontend.onnx.read import held, is_known, load, unreadable
 
 SILENT = frozenset({"stash_type", "momentum", "is_test", "consumed_inputs", "seed", "kernel_shape"})
 """Attributes that do not say what is computed: at least which precision, training, memory, the shape of a weight."""
+
+WIDENED = frozenset({"Cast", "DequantizeLinear"})
+"""What takes numbers of less than a byte and makes no others of them."""
 
 
 def is_onnx(model: Any) -> bool:
@@ -74,11 +74,12 @@ class Graph(nn.Module):
         weights = {}
         for initializer in (*self.graph.initializer, *self.graph.sparse_initializer):
             name, value = getattr(initializer, "values", initializer).name, held(initializer)
-            if _is_known(value):
+            if is_known(value):
                 self.known[name] = value
             else:
                 weights[name] = value
         self.inputs = [i for i in self.graph.input if i.name not in self.known and i.name not in weights]
+        self.narrow = {name for name, value in weights.items() if value.dtype.name in WIDER}
         self.names: dict[str, str] = {}
         for name, value in weights.items():
             attribute = "w_" + "".join(c if c.isalnum() else "_" for c in name)
@@ -191,6 +192,9 @@ class Graph(nn.Module):
             if kind not in OPS:
                 results: Any = _evaluate(node, operands, self.opsets)
             else:
+                if kind not in WIDENED and any(n in self.narrow or (isinstance(o, np.ndarray) and o.dtype.name in WIDER)
+                                               for n, o in zip(node.input, operands, strict=True)):
+                    raise Unsupported("an operand of less than a byte each")
                 keep = KNOWN_OPERANDS.get(kind, ())
                 prepared = [o if i in keep else _operand(o, None if known else device) for i, o in enumerate(operands)]
                 results = module(*prepared)
@@ -261,15 +265,6 @@ def _attributes(node: Any) -> dict[str, Any]:
     import onnx
 
     return {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-
-
-def _is_known(value: np.ndarray) -> bool:
-    """Shapes, axes, positions, masks and scalars are constants of the program; everything else is a weight."""
-    if value.size <= 1 or value.dtype.kind in "bO" or (value.dtype.kind in "iu" and value.size <= SMALL):
-        return True
-    # an additive mask has two values
-    few = value.ndim >= 2 and value.dtype.kind == "f" and len(np.unique(value.reshape(-1)[:256])) <= 2
-    return bool(few and len(np.unique(value)) == 2)
 
 
 def _evaluate(node: Any, operands: list[Any], opsets: dict[str, int]) -> tuple[np.ndarray, ...]:

@@ -55,6 +55,8 @@ def tensor(value: Any) -> Any:
         return value
     if value.dtype.kind == "O":
         raise Unsupported("text")
+    if value.dtype.name in WIDER:
+        return torch.from_numpy(value.astype(WIDER[value.dtype.name]))
     if value.dtype.kind == "V" or value.dtype.name in EXTRA:
         size = {1: np.uint8, 2: np.uint16}[value.dtype.itemsize]
         return torch.from_numpy(np.ascontiguousarray(value).view(size)).view(getattr(torch, value.dtype.name))
@@ -64,6 +66,10 @@ def tensor(value: Any) -> Any:
 
 EXTRA = ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
 """Dtypes that NumPy has from a package that onnx brings along."""
+
+
+WIDER = {"int2": np.int8, "int4": np.int8, "uint2": np.uint8, "uint4": np.uint8, "float4_e2m1fn": np.float16}
+"""Dtypes of less than a byte, which torch has no tensors of, and what holds the same numbers."""
 
 
 def array(value: Any) -> Any:

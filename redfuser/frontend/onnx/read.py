@@ -9,6 +9,9 @@ import numpy as np
 
 from redfuser.errors import InputError
 
+SMALL = 1 << 16
+"""Integer and boolean initializers up to this many elements are known when the graph is walked."""
+
 
 def load(model: Any) -> Any:
     """The ``ModelProto`` with local functions inlined. Raises InputError RF119."""
@@ -53,3 +56,12 @@ def held(proto: Any) -> np.ndarray:
         raise unreadable(f"the tensor {name}" if name else "a tensor without a name", str(error).strip(),
                          "check it with onnx.checker.check_model; external data that was not loaded with the model is added by"
                          " onnx.load_external_data_for_model(model, folder)") from error
+
+
+def is_known(value: np.ndarray) -> bool:
+    """Shapes, axes, positions, masks and scalars are constants of the program; everything else is a weight."""
+    if value.size <= 1 or value.dtype.kind in "bO" or (value.dtype.kind in "iu" and value.size <= SMALL):
+        return True
+    # an additive mask has two values
+    few = value.ndim >= 2 and value.dtype.kind == "f" and len(np.unique(value.reshape(-1)[:256])) <= 2
+    return bool(few and len(np.unique(value)) == 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -481,4 +482,32 @@ def test_a_dimension_of_minus_one_is_dynamic() -> None:
     made = broken()
     made.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
     with pytest.raises(RedFuserError, match="RF111"):
+        import_model(made)
+
+
+@pytest.mark.parametrize(("name", "values"), [("int4", range(-8, 8)), ("uint4", range(16)), ("float4_e2m1fn", [-6, -0.5, 0, 3] * 4)])
+@pytest.mark.parametrize("constant", [True, False])
+def test_weights_of_four_bits(name: str, values: Any, constant: bool) -> None:
+    """Without a zero point, with one per block, and through a Cast."""
+    w = np.array(values, np.float32).reshape(4, 4)
+    held = onnx.numpy_helper.from_array(w.astype(getattr(ml_dtypes, name)), "w")
+    nodes = [helper.make_node("Constant", [], ["w"], value=held)] if constant else []
+    nodes += [helper.make_node("DequantizeLinear", ["w", "s"], ["a"], axis=0, block_size=2), helper.make_node("Cast", ["w"], ["b"], to=1),
+              helper.make_node("MatMul", ["x", "a"], ["y"]), helper.make_node("MatMul", ["x", "b"], ["z"])]
+    scale = np.abs(f(2, 4))
+    made = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, 4])],
+                             [helper.make_empty_tensor_value_info(n) for n in "yz"],
+                             [onnx.numpy_helper.from_array(scale, "s"), *([] if constant else [held])])
+    imported = import_model(helper.make_model(made, opset_imports=[helper.make_opsetid("", 23)], ir_version=11))
+    x = torch.rand(3, 4)
+    y, z = run(imported, (x,))
+    torch.testing.assert_close(y, x @ torch.from_numpy(w * np.repeat(scale, 2, 0)))
+    torch.testing.assert_close(z, x @ torch.from_numpy(w))
+
+
+def test_numbers_of_four_bits_are_not_computed_with() -> None:
+    """In the byte that holds them they would not end where they do."""
+    zero = np.zeros(1, ml_dtypes.int4)
+    made = graph("QuantizeLinear", [X, np.array([0.1], np.float32), zero.view(Known)], 21, 1)
+    with pytest.raises(RedFuserError, match=r"RF115(.|\n)*less than a byte"):
         import_model(made)
