@@ -102,7 +102,7 @@ def max_pool(call: Call, x: Tensor) -> Any:
     before, after = _padding(call, x, kernel, stride, dilation)
     if any(2 * p > n for p, n in zip(before, kernel, strict=True)):
         raise Unsupported("MaxPool with a padding of more than half a window")
-    x, pad = _padded(x, before, after, value=-math.inf)
+    x, pad = _padded(x, before, after, -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min)
     f = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}[rank]
     return f(x, kernel, stride, pad, dilation, bool(call.get("ceil_mode", 0)))
 

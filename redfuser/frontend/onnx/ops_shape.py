@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -54,8 +55,7 @@ def squeeze(call: Call, x: Tensor, axes: Any = None) -> Tensor:
 def flatten(call: Call, x: Tensor) -> Tensor:
     axis = call.get("axis", 1)
     axis = axis + x.dim() if axis < 0 else axis
-    rows = int(np.prod(x.shape[:axis])) if axis else 1
-    return torch.reshape(x, (rows, -1))
+    return torch.reshape(x, (math.prod(x.shape[:axis]), math.prod(x.shape[axis:])))
 
 
 @implements("Split")
@@ -81,8 +81,8 @@ def slice_(call: Call, x: Tensor, starts: Any = None, ends: Any = None, axes: An
         step = by[i] if by else 1
         begin, end = first[i], last[i]
         if step < 0:
-            line = torch.tensor(range(x.shape[d])[begin:None if end < -x.shape[d] else end:step], device=x.device)
-            x = torch.index_select(x, d, line)
+            line = range(x.shape[d])[begin:None if end < -x.shape[d] else end:step]
+            x = torch.index_select(x, d, torch.tensor(line, dtype=torch.int64, device=x.device))
         else:
             x = x[(slice(None),) * (d % x.dim()) + (slice(begin, end, step),)]
     return x

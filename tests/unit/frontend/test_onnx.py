@@ -161,6 +161,7 @@ CASES: list[tuple[Any, ...]] = [
     ("Split", [X], {"axis": 2, "num_outputs": 3}, 18, 3),
     ("Slice", [X, known(1, -5), known(3, 9), known(0, 2), known(1, 2)]),
     ("Slice", [X, known(-1), known(-99), known(1), known(-1)]),
+    ("Slice", [X, known(1), known(3), known(1), known(-1)]),
     ("Gather", [X, i(2, 0, -1)]),
     ("Gather", [X, i(1)], {"axis": 2}),
     *[("Gather", [X, place], {"axis": axis}) for axis in (0, -1)  # of rank 0: torch's brackets ask such a tensor for its value
@@ -269,6 +270,19 @@ def test_reductions_of_integers_stay_integers(kind: str, expected: list[list[int
     made = graph(kind, [x.numpy(), known(1)], 18, 1)
     (got,) = run(import_model(made), (x,))
     assert got.dtype == torch.int64 and got.tolist() == expected
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+def test_padding_is_no_maximum(dtype: Any) -> None:
+    """(ONNX's reference has a window too few.)"""
+    x = np.array([[[1, 5, 2, 7, 3, 4]]], dtype) - dtype(100 if dtype is np.int8 else 0)
+    (got,) = run(import_model(graph("MaxPool", [x], 20, 1, kernel_shape=[3], pads=[0, 1])), (torch.from_numpy(x),))
+    assert (got.int() - got.int()[0, 0, 0]).tolist() == [[[0, 2, 2, 2, -1]]]
+
+
+@pytest.mark.parametrize(("axis", "shape"), [(0, (1, 0)), (1, (0, 6)), (-1, (0, 3)), (3, (0, 1))])
+def test_nothing_is_flattened(axis: int, shape: tuple[int, int]) -> None:
+    assert run(import_model(graph("Flatten", [f(0, 2, 3)], 20, 1, axis=axis)), (torch.zeros(0, 2, 3),))[0].shape == shape
 
 
 def test_shape_arithmetic_is_computed_on_the_way() -> None:
