@@ -103,11 +103,17 @@ def convert(x: Tensor, dtype: torch.dtype, saturate: bool = True) -> Tensor:
     return x.to(dtype)
 
 
+SELU = (1.6732632423543772, 1.0507009873554805)
+"""alpha and gamma"""
+
+
 @implements("Selu")
 def selu(call: Call, x: Tensor) -> Tensor:
-    if call.attributes:
-        raise Unsupported("Selu with coefficients of its own")
-    return F.selu(x)
+    """The coefficients in float32, as they are written: torch's are those in float64."""
+    alpha, gamma = call.get("alpha", SELU[0]), call.get("gamma", SELU[1])
+    if math.isclose(alpha, SELU[0], rel_tol=1e-6) and math.isclose(gamma, SELU[1], rel_tol=1e-6):
+        return F.selu(x)
+    return gamma * F.elu(x, alpha)
 
 
 @implements("Swish")

@@ -111,6 +111,7 @@ CASES: list[tuple[Any, ...]] = [
     ("LeakyRelu", [X], {"alpha": 0.2}),
     ("Elu", [X]),
     ("Celu", [X], {"alpha": 2.0}),
+    *[("Selu", [X], own) for own in ({}, {"alpha": 2.0, "gamma": 1.5}, {"gamma": 2.0}, {"alpha": 1.6732631921768188})],
     ("HardSigmoid", [X]),
     ("Gelu", [X], {"approximate": "tanh"}),
     ("ThresholdedRelu", [X]),
