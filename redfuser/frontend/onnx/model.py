@@ -20,7 +20,7 @@ from redfuser.frontend.onnx import ops_math, ops_nn, ops_shape  # noqa: F401  (t
 from redfuser.frontend.onnx.node import KNOWN_OPERANDS, OPS, WIDER, Call, Unsupported, Value, array, onnx_dtype, tensor
 from redfuser.frontend.onnx.read import held, is_known, load, unreadable
 
-SILENT = frozenset({"stash_type", "momentum", "is_test", "consumed_inputs", "seed", "kernel_shape"})
+SILENT = frozenset({"stash_type", "softmax_precision", "momentum", "is_test", "consumed_inputs", "seed", "kernel_shape"})
 """Attributes that do not say what is computed: at least which precision, training, memory, the shape of a weight."""
 
 WIDENED = frozenset({"Cast", "DequantizeLinear"})

@@ -324,6 +324,7 @@ def test_attributes_that_change_nothing_are_none() -> None:
     x = torch.from_numpy(X)
     for kind, attributes in (("Dropout", {"seed": 3}), ("Softmax", {"axis": -1}), ("ReduceMax", {"noop_with_empty_axes": 0})):
         run(import_model(graph(kind, [X], 20, 1, **attributes)), (x,))
+    run(import_model(graph("Attention", [X[None]] * 3, 23, 1, softmax_precision=1)), (x[None],) * 3)
 
 
 def test_blocks_types_and_rows_of_zeros() -> None:
