@@ -155,12 +155,17 @@ def pad(call: Call, x: Tensor, pads: Any = None, value: Any = None, axes: Any = 
     before, after = [0] * x.dim(), [0] * x.dim()
     for i, d in enumerate(dims):
         before[d], after[d] = amounts[i], amounts[i + len(dims)]
-    flat = [n for d in reversed(range(x.dim())) for n in (before[d], after[d])]
-    while len(flat) > 2 and flat[-1] == flat[-2] == 0:
-        flat = flat[:-2]
     if mode == "constant":
+        flat = [n for d in reversed(range(x.dim())) for n in (before[d], after[d])]
+        while len(flat) > 2 and flat[-1] == flat[-2] == 0:
+            flat = flat[:-2]
         return F.pad(x, flat, "constant", fill)
-    return F.pad(x, flat, {"reflect": "reflect", "edge": "replicate", "wrap": "circular"}[mode])
+    for d, n in enumerate(x.shape):  # torch has these for some ranks and axes; looked up, they are for all
+        line = np.arange(max(-before[d], 0), n - max(-after[d], 0))
+        line = np.pad(line, (max(before[d], 0), max(after[d], 0)), mode)  # type: ignore[call-overload]
+        if not np.array_equal(line, np.arange(n)):
+            x = torch.index_select(x, d, torch.from_numpy(line).to(x.device))
+    return x
 
 
 @implements("Dropout")

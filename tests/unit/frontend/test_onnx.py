@@ -177,6 +177,10 @@ CASES: list[tuple[Any, ...]] = [
     ("ScatterND", [X, i(1), f(4, 6)]),
     ("Tile", [X, known(1, 2, 1)]),
     ("Pad", [X, known(0, 1, 0, 0, 0, 2)]),
+    *[("Pad", [f(*shape), known(*amounts)], {"mode": mode}, 20) for mode in ("reflect", "edge", "wrap")
+      for shape, amounts in (((6,), (1, 2)), ((4, 6), (1, 0, 0, 3)), ((2, 3, 5, 4), (0, 1, 0, 2, 0, 1, 2, 0)), ((3, 4), (0, 9, 0, 7)))],
+    ("Pad", [X, known(1, 2), None, known(0)], {"mode": "reflect"}),
+    ("Pad", [i([1, 2, 3]), known(0, 1, 0, 1)], {"mode": "edge"}),
     ("Trilu", [X]),
     ("Trilu", [X, known(1).reshape(())], {"upper": 0}),
     ("OneHot", [i(1, 0, -1), known(3).reshape(()), f(2)]),
