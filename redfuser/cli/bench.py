@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from redfuser.cli import console
 from redfuser.cli.cases import FILE, FOLDER, choose, progress
 from redfuser.cli.console import NUMERICS, REGRESSION, print_table
 from redfuser.cli.correctness import correctness
@@ -91,11 +92,9 @@ def run(workload: str, shapes: str, baselines: str, ours: bool, artifacts: Path 
         for c in cases:
             click.echo(f"{c}  {', '.join(variants)}")
         return
-    import torch
-
     from redfuser.bench import runner, together
 
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = console.device(device)
     done = frozenset(r["group"] for r in rows.read(output) if r["status"] != "failed") if output and resume else frozenset()
     measured: list[Row] = []
     options = runner.Options(tuple(variants), device, artifacts, budget, done)

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from redfuser.cli import console
 from redfuser.cli.console import NUMERICS
 
 
@@ -22,11 +23,12 @@ def check(file: str, device: str | None, as_json: bool) -> None:
     import redfuser
     from redfuser.runtime import patience, trial
 
+    where = console.device(device) if device is not None else None
     model = redfuser.load(file)
     rows: list[dict[str, Any]] = []
     hangs = False
     try:
-        for name, verdict, why in trial.all_of(model, device):
+        for name, verdict, why in trial.all_of(model, where):
             rows.append({"kernel": name, "verdict": verdict, "why": why})
     except patience.Hang:
         hangs = True

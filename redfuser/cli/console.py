@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tempfile
 import time
@@ -15,7 +16,7 @@ from typing import Any
 import click
 
 from redfuser import progress
-from redfuser.errors import InternalError, NumericsError, RedFuserError
+from redfuser.errors import InputError, InternalError, NumericsError, RedFuserError
 from redfuser.page import finite
 from redfuser.report import Report
 from redfuser.reported import CascadeReport
@@ -69,6 +70,20 @@ def internal(error: Exception) -> InternalError:
     what = f"{type(error).__name__}: {error}".splitlines()[0]
     return InternalError("RF900", f"internal error: {what}", why="this is our bug, not yours",
                          help=f"report it with {folder} (it holds the command and the trace, no weights)")
+
+
+def device(name: str | None) -> str:
+    """The device that is asked for; a GPU where there is one, when none is. Raises InputError RF104 and RF191."""
+    import torch
+
+    if name is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    found = re.fullmatch(r"cpu|cuda(?::(\d+))?", name)
+    if not found:
+        raise InputError("RF191", f"--device cannot be {name!r}", help="cpu, cuda, or one of several GPUs: cuda:1")
+    if name != "cpu" and int(found[1] or 0) >= (there := torch.cuda.device_count()):
+        raise InputError("RF104", f"there is no {name} on this machine", why=f"torch sees {there} GPUs")
+    return name
 
 
 def as_json(data: Any) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from redfuser.cli import console
 from redfuser.cli.console import NUMERICS
 from redfuser.errors import InputError
 
@@ -86,13 +87,11 @@ def correctness(building: Path | None, running: Path | None, interpret: bool, li
     elif running is not None:
         if not running.is_dir():
             raise InputError("RF194", f"no folder {running}", help="--build DIR makes one")
-        import torch
-
         from redfuser.bench import provenance
         from redfuser.bench.correctness.run import run, watched
         from redfuser.bench.correctness.table import JSONL, read
 
-        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        device = console.device(device)
         rows_before = read(since / JSONL)[1] if since is not None else ()
         begun = provenance.now()
         output = running / f"rows-{device}.jsonl"
