@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from redfuser.cli.console import COVERAGE, Failure, report_json, step
+from redfuser.cli.console import COVERAGE, Failure, overwrites, report_json, step
 from redfuser.errors import ArtifactError, InputError
 
 
@@ -54,6 +54,8 @@ def compile_(model: str, output: Path | None, target: str | None, casts: str, fa
     if output is not None and not os.access(output.parent, os.W_OK | os.X_OK):
         raise ArtifactError("RF607", f"{output} cannot be written", why=f"{output.parent} is no folder that can be written",
                             help="name another, before anything is compiled")
+    if output is not None and overwrites(output, model):
+        raise ArtifactError("RF607", f"{output} would be written over", why="it is the model", help="name another")
     with step(f"loading {model}", quiet):
         named = models.load(model)
     made = []

@@ -86,6 +86,11 @@ def device(name: str | None) -> str:
     return name
 
 
+def overwrites(output: Path, model: str) -> bool:
+    """Whether what is written would take the place of the model that it is made of."""
+    return output.exists() and Path(model).exists() and output.samefile(model)
+
+
 def as_json(data: Any) -> str:
     """JSON that every reader takes: what is not finite (an error ratio against an exact baseline) is null."""
     return json.dumps(finite(data), indent=2, allow_nan=False)

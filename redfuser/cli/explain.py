@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from redfuser.cli.console import as_json as json_
-from redfuser.cli.console import kernel, report_json, step
+from redfuser.cli.console import kernel, overwrites, report_json, step
 from redfuser.errors import InputError
 from redfuser.report import Report
 from redfuser.reported import CascadeReport
@@ -30,6 +30,8 @@ def explain(model: str, op: str | None, target: str | None, as_json: bool, html:
 
     if html is not None and not os.access(html.parent, os.W_OK | os.X_OK):
         raise _unwritable(html, f"{html.parent} is no folder that can be written")
+    if html is not None and overwrites(html, model):
+        raise _unwritable(html, "it is the model")
     with step(f"loading {model}", quiet):
         named = models.load(model)
     with step("analysing", quiet):

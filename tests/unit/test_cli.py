@@ -89,6 +89,16 @@ def test_files_that_are_none_are_told_without_a_trace(tmp_path: Path, caplog: py
         assert done.exit_code == 1 and code in done.stderr and "Traceback" not in done.stderr + caplog.text
 
 
+@pytest.mark.parametrize(("command", "option"), [("compile", "-o"), ("explain", "--html")])
+def test_the_model_is_not_written_over(command: str, option: str, tmp_path: Path) -> None:
+    model, other = tmp_path / "m.onnx", tmp_path / "link.onnx"
+    model.write_bytes(b"a model")
+    other.symlink_to(model)
+    for output in (model, other):
+        r = invoke(command, str(model), option, str(output))
+        assert r.exit_code == 1 and "it is the model" in r.stderr and model.read_bytes() == b"a model"
+
+
 def test_a_file_that_is_no_exported_program(tmp_path: Path) -> None:
     path = tmp_path / "model.pt2"
     path.write_bytes(b"not a zip")
