@@ -32,8 +32,8 @@ class Percent(click.ParamType):
 @click.command("compile")
 @click.argument("model")
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Where to save the compiled model.")
-@click.option("--target", help="cpu, cuda (this machine's GPU), sm_80, sm_86, sm_90a, gfx942, gfx90a; several with commas "
-              "between: the file has the kernels of each, and loading picks.")
+@click.option("--target", help="cpu, cuda (this machine's GPU), sm_80, sm_86, sm_89, sm_90a, sm_100, sm_120, gfx942, gfx90a; "
+              "several with commas between: the file has the kernels of each, and loading picks.")
 @click.option("--casts", type=click.Choice(["preserve", "elide"]), default="preserve", show_default=True,
               help="Whether roundings between reductions may move.")
 @click.option("--fallback", type=click.Choice(["warn", "error", "allow"]), help="What to do when one does not fuse.")

@@ -61,7 +61,7 @@ def _matches(program: Program, pattern: str) -> bool:
 @click.option("--sample", default=0, help="So many programs, spread over the list.")
 @click.option("--seeds", default="", help="first:end; the programs drawn from these seeds in place of those listed.")
 @click.option("--draws", default="", help="With --interpret: only these draws, comma-separated.")
-@click.option("--target", default="sm_90a", show_default=True, help="With --build and --interpret: cpu, sm_80, sm_86, sm_90a.")
+@click.option("--target", default="sm_90a", show_default=True, help="With --build and --interpret: one that `compile` takes.")
 @click.option("--device", help="With --run: cuda or cpu; default: cuda where there is one.")
 @click.option("--jobs", default=0, help="Processes; default: the cores, at most 4 with --run.")
 @click.option("--limit", "limit_s", default=300.0, show_default=True, help="Seconds for one program.")

@@ -23,7 +23,7 @@ FOLDER = click.Path(file_okay=False, path_type=Path)
 @click.argument("model", required=False)
 @click.option("--workload", help="Instead of a MODEL: a family of `redfuser bench list`, or all.")
 @click.option("--shapes", default="paper", show_default=True, help="With --workload: sets or names, comma-separated.")
-@click.option("--target", help="cpu, cuda (this machine's GPU), sm_80, sm_86, sm_90a.")
+@click.option("--target", help="cpu, cuda (this machine's GPU), sm_80, sm_86, sm_89, sm_90a, sm_100, sm_120, gfx942, gfx90a.")
 @click.option("--casts", type=click.Choice(["preserve", "elide"]), default="preserve", show_default=True,
               help="Whether roundings between reductions may move.")
 @click.option("--prepare", "prepare_", type=FOLDER, help="Only build the candidates, into this folder; needs no GPU.")

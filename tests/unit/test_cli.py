@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from redfuser.cli import console
 from redfuser.cli.main import cli
 from redfuser.errors import InputError, NumericsError
+from redfuser.target import TARGETS
 
 
 def invoke(*args: str) -> Result:
@@ -87,6 +88,12 @@ def test_files_that_are_none_are_told_without_a_trace(tmp_path: Path, caplog: py
                        (("explain", str(tmp_path / "JUNK.ONNX")), "RF192 no file")):
         done = CliRunner().invoke(cli, args)
         assert done.exit_code == 1 and code in done.stderr and "Traceback" not in done.stderr + caplog.text
+
+
+@pytest.mark.parametrize("command", ["compile", "tune"])
+def test_help_names_every_target(command: str) -> None:
+    words = set(invoke(command, "--help").output.replace(",", " ").replace(";", " ").replace(".", " ").split())
+    assert not {"cpu", "cuda", *TARGETS} - words
 
 
 @pytest.mark.parametrize(("command", "option"), [("compile", "-o"), ("explain", "--html")])
