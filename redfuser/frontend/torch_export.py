@@ -12,7 +12,7 @@ from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, TensorArgument
 
-from redfuser.errors import InputError, UnsupportedError
+from redfuser.errors import InputError, RedFuserError, UnsupportedError
 from redfuser.frontend import complexes, flex
 from redfuser.frontend.aten import CONVERTERS, Context, Decline
 from redfuser.frontend.builder import Builder
@@ -227,6 +227,8 @@ class _Import:
             result = converter(context, **converted)
         except Decline as e:
             return self._declined(node, str(e))
+        except RedFuserError:
+            raise
         except (TypeError, ValueError, KeyError, IndexError) as e:
             return self._declined(node, f"its arguments were not understood ({e})")
         except Exception as e:  # TVM refuses a call with an error type of its own; the torch call still runs

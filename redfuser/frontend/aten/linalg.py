@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from redfuser.errors import InputError
 from redfuser.frontend.aten.context import HALF, Context, Decline, accumulator, converts
 from redfuser.frontend.dtypes import relax_dtype
 from redfuser.grouped import DTYPES, GROUP_ENDS, GROUPED_MM
@@ -15,8 +16,12 @@ op = relax.op
 def product(c: Context, x: Any, y: Any, last: bool = True) -> Any:
     """``x @ y`` in the accumulator dtype (not yet rounded); ``last``: nothing but the rounding follows."""
     dtype = dtype_of(x)
-    if dtype != dtype_of(y) or not (dtype in HALF or dtype in ("float32", "float64")):
-        raise Decline(f"a product of {dtype} and {dtype_of(y)}")
+    if dtype != dtype_of(y):  # torch.export asks for shapes alone
+        raise InputError("RF107", f"a product of {dtype} and {dtype_of(y)}", where=c.builder.origin.source,
+                         why="torch multiplies tensors of one dtype: the same call fails without RedFuser",
+                         help="convert one of the two, or the model's weights: model.to(x.dtype)")
+    if not (dtype in HALF or dtype in ("float32", "float64")):
+        raise Decline(f"a product of {dtype}")
     if 0 in (*shape_of(x), *shape_of(y)):
         raise Decline("an empty product")
     acc = accumulator(dtype)

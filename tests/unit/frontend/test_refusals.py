@@ -68,6 +68,17 @@ def test_updates_in_place_are_refused_and_named(model: Any) -> None:
     assert error.code == "RF114" and error.where
 
 
+@pytest.mark.parametrize(("model", "args"), [
+    (nn.Linear(6, 3).half(), (X,)), (lambda x, y: x @ y, (X, torch.ones(6, 2, dtype=torch.bfloat16))),
+    (lambda x, y: x @ y, (X.long(), torch.ones(6, 2))), (lambda x, y: torch.addmm(y[0], x, y), (X, torch.ones(6, 2).double())),
+], ids=["linear", "half", "integers", "addmm"])
+def test_a_product_of_two_dtypes_is_refused_before_it_is_called(model: Any, args: tuple[Tensor, ...]) -> None:
+    with pytest.raises(RuntimeError):
+        model(*args)
+    error = refusal(model, args)
+    assert error.code == "RF107" and "product of" in error.what
+
+
 def test_no_example_arguments() -> None:
     assert refusal(nn.Linear(6, 3)).code == "RF117"
 
