@@ -34,7 +34,7 @@ PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 def compile_graph(gm: fx.GraphModule, inputs: list[Any], chosen: Chosen) -> Callable[..., Any]:
     """Each graph by itself and for one shape. A graph with symbolic sizes is compiled for each shape that it meets."""
     name = _name()
-    symbolic = any(_symbolic(x) for x in inputs)
+    symbolic = any(_symbolic(x) for x in (*inputs, *_placeholders(gm)))  # a size is no input where torch saw no need of it
     try:
         if not symbolic:
             return _compiled(gm, inputs, chosen, name)
@@ -227,8 +227,12 @@ def _hint(x: Any) -> Any:
 
 def _varying(gm: fx.GraphModule) -> list[int]:
     """Which inputs are of more than one shape, or numbers."""
-    known = [n.meta.get("example_value") for n in gm.graph.nodes if n.op == "placeholder"]
-    return [i for i, x in enumerate(known) if not isinstance(x, torch.Tensor) or _symbolic(x)]
+    return [i for i, x in enumerate(_placeholders(gm)) if not isinstance(x, torch.Tensor) or _symbolic(x)]
+
+
+def _placeholders(gm: fx.GraphModule) -> list[Any]:
+    """The inputs as torch traced the graph with them."""
+    return [n.meta.get("example_value") for n in gm.graph.nodes if n.op == "placeholder"]
 
 
 def _sizes(inputs: Sequence[Any]) -> str:

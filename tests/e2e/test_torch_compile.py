@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import fx, nn
 
 import redfuser
 from redfuser import dynamo
-from redfuser.dynamo import compiler, options
+from redfuser.dynamo import compiler, graphs, options
 from redfuser.dynamo.compiler import Process
 from redfuser.dynamo.options import chosen
 from redfuser.dynamo.program import Program
@@ -196,6 +196,25 @@ def test_shapes_breaks_stores_and_threads(monkeypatch: pytest.MonkeyPatch) -> No
     for each in users:
         each.join()
     assert not failures
+
+
+def test_a_size_that_is_no_input_varies_all_the_same() -> None:
+    """Where threads trace side by side torch leaves sizes out of a graph's inputs that nothing in it reads."""
+    def without_sizes(gm: fx.GraphModule, inputs: list[Any]) -> Any:
+        sizes = [n for n in gm.graph.nodes if n.op == "placeholder" and isinstance(n.meta["example_value"], torch.SymInt)]
+        assert sizes and not any(n.users for n in sizes)
+        for node in sizes:
+            gm.graph.erase_node(node)
+        gm.recompile()
+        made = graphs.compile_graph(gm, [x for x in inputs if isinstance(x, torch.Tensor)], chosen(None, {"fallback": "allow"}))
+        return lambda *args: made(*(x for x in args if isinstance(x, torch.Tensor)))
+
+    compiled = torch.compile(softmax, backend=without_sizes, dynamic=True)
+    with torch.no_grad():
+        for n in (4, 5, 7, 5):
+            x = torch.randn(n, 40)
+            torch.testing.assert_close(compiled(x), softmax(x))
+    assert len(came()) == 3
 
 
 def test_what_lies_otherwise_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
