@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -55,13 +54,14 @@ class Shapes:
         self.varying = _varying(gm)
         self.known: dict[Any, Callable[..., Any]] = {self._signature(inputs): first}
         self.rest: Callable[..., Any] | None = None
-        self.lock = threading.Lock()
 
     def __call__(self, *args: Any) -> Any:
         signature = self._signature(args)
         found = self.known.get(signature)
         if found is None:
-            with self.lock:
+            from torch._dynamo.convert_frame import compile_lock
+
+            with compile_lock:  # torch traces in one thread at a time, and this is outside of its own compiling
                 found = self.known.get(signature) or self._another(signature, args)
         return found(*args)
 

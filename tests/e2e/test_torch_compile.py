@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 from torch import fx, nn
+from torch._dynamo.convert_frame import compile_lock
 
 import redfuser
 from redfuser import dynamo
@@ -215,6 +216,27 @@ def test_a_size_that_is_no_input_varies_all_the_same() -> None:
             x = torch.randn(n, 40)
             torch.testing.assert_close(compiled(x), softmax(x))
     assert len(came()) == 3
+
+
+def test_another_shape_waits_until_torch_has_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch traces in one thread at a time; what is captured beside it ended in its middle."""
+    compiled, made, begun, one = ours(softmax), [], [], graphs._compiled
+    with torch.no_grad():
+        compiled(torch.randn(4, 41)), compiled(torch.randn(5, 41))
+    monkeypatch.setattr(graphs, "_compiled", lambda *args: begun.append(args) or one(*args))
+
+    def another() -> None:
+        with torch.no_grad():
+            made.append(compiled(torch.ones(6, 41)))
+
+    user = threading.Thread(target=another)
+    with compile_lock:
+        user.start()
+        user.join(0.3)
+        assert user.is_alive() and not begun
+    user.join()
+    assert len(begun) == 1
+    torch.testing.assert_close(made[0], softmax(torch.ones(6, 41)))
 
 
 def test_what_lies_otherwise_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
