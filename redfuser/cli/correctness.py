@@ -73,6 +73,10 @@ def correctness(building: Path | None, running: Path | None, interpret: bool, li
                 draws: str, target: str, device: str | None, jobs: int, limit_s: float, since: Path | None, any_runtime: bool,
                 sanitize: bool, table: Path | None) -> None:
     """Hold small programs to float64 and eager torch. Exit code 4 when one is wrong."""
+    from redfuser.api import architecture
+
+    if building is not None or interpret:
+        architecture(target)  # an unknown one is refused once, not for each program
     programs = choose(only, sample, seeds)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if listing:

@@ -37,6 +37,9 @@ def load(spec: str) -> Named:
     module, colon, function = spec.partition(":")
     if colon and module and function and "/" not in module:
         return _call(spec, module, function)
+    if path.suffix.lower() == ".rf" and path.is_file():
+        raise InputError("RF192", f"{spec}: compiled already", why="its kernels are built and its graph is written",
+                         help=f"redfuser inspect {spec} shows what is in it, redfuser check {spec} tries it")
     raise InputError("RF192", f"{spec}: not a model", why="a model is a .pt2 file, an .onnx file, or module:function",
                      help="torch.export.save(torch.export.export(model, args), 'model.pt2')")
 

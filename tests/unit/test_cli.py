@@ -60,6 +60,7 @@ def test_interrupt_is_an_abort() -> None:
     (("bench", "run", "norms", "--shapes", "smoke", "--device", "warp"), 1, "RF191 --device cannot be 'warp'"),
     (("bench", "correctness", "--run", ".", "--device", "warp"), 1, "RF191 --device cannot be 'warp'"),
     (("compile", "missing.pt2", "-o", "no/such/folder/model.rf"), 1, "RF607"),
+    (("bench", "correctness", "--build", "nowhere", "--target", "foo"), 1, "RF496"),
     (("explain", "missing.onnx"), 1, "RF192"),
     (("explain", "weights.safetensors"), 1, "RF192"),
     (("explain", "no_such_module_at_all:fn"), 1, "RF193"),
@@ -82,7 +83,9 @@ def test_bad_input(args: tuple[str, ...], code: int, text: str) -> None:
 def test_files_that_are_none_are_told_without_a_trace(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     junk = tmp_path / "junk.pt2"
     junk.write_bytes(b"junk")
-    for args, code in ((("explain", str(junk)), "RF192"), (("bench", "model", str(junk)), "RF196"),
+    (tmp_path / "built.rf").write_bytes(b"PK")
+    for args, code in ((("compile", str(tmp_path / "built.rf")), "inspect"),
+                       (("explain", str(junk)), "RF192"), (("bench", "model", str(junk)), "RF196"),
                        (("bench", "report", str(junk)), "RF196"), (("bench", "compare", str(junk), str(junk)), "RF196"),
                        (("bench", "correctness", "--run", str(tmp_path / "none")), "RF194"),
                        (("explain", str(tmp_path / "JUNK.ONNX")), "RF192 no file")):
