@@ -17,11 +17,12 @@ from math import prod
 from redfuser.acrf.affine import Indices, axes_of
 from redfuser.acrf.cascade import Axis, Cascade, Let, Tensor, axes_in_order
 from redfuser.acrf.expr import Expr, Index, Load, map_children
-from redfuser.outline import MANY, SHORT
 
 Place = tuple[int, bool]
 """The dimension that an axis and its neighbour index, and whether they share it; (-1, False) for neither."""
 NOWHERE: Place = (-1, False)
+SHORT = 16
+"""Elements of a row that is shorter than half a warp."""
 
 
 def flattened(c: Cascade) -> Cascade:
@@ -45,13 +46,9 @@ def columns_joined(c: Cascade) -> Cascade:
 
 
 def rows_joined(c: Cascade) -> Cascade:
-    """``c`` without products, with its rows along one axis where they are short and many: a block has several, whatever axes
-    they have."""
-    extents = {a.name: a.extent for a in c.axes}
-    if not all(isinstance(n, int) for n in extents.values()):
-        return c
-    n = extents.pop(c.raxis)
-    return _joined(c, reductions=True) if n <= SHORT and prod(extents.values()) >= MANY else c
+    """``c`` without products, with its rows along one axis where they are short: a block has many, whatever axes they have."""
+    n = c.extent(c.raxis)
+    return _joined(c, reductions=True) if isinstance(n, int) and n <= SHORT else c
 
 
 def _without_units(c: Cascade) -> Cascade:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import prod
 
 from redfuser.acrf.expr import NARROW, Cast, Const, Expr, Index, Load, Op, Ref, indices_of, walk
 from redfuser.errors import LoweringError
-from redfuser.outline import FEW, MANY
+from redfuser.outline import FEW
 from redfuser.strategies.program import Block, Kernel
 from redfuser.tensorize.algebra import factors
 
@@ -181,8 +180,7 @@ def _row_axis(kernel: Kernel, grid: list[str], segment: str | None, columns: tup
     if candidates:  # the axis with most points: rows of one matrix tile
         return max(usable, key=lambda a: (extents[a], usable.index(a)))
     last = ([a for a in usable if extents[a] > 1] or usable)[-1]
-    many = prod(extents[a] for a in usable) >= MANY
-    if segment and many and not columns and extents[segment] * extents[last] < SMALL:  # small matrices: each row of another
+    if segment and not columns and extents[segment] * extents[last] < SMALL:  # small matrices: each row of many of them
         return max(usable, key=lambda a: (extents[a], usable.index(a)))
     return last
 
