@@ -2,7 +2,6 @@
 
     y[i, l] = x[i, l] + w[i, l]     i = 64, l = 100    -->    y[l] = x[l] + w[l]     l = 6400
     y[i, l] = x[i, l] + b[l]                           -->    itself
-    t[b, i] = sum[l] x[b, i, l]    l = 8       -->    t[i] = sum[l] x[i, l]
     o[b, i, d] = sum[k] x[b, i, k] * w[d, k]           -->    o[i, d] = sum[k] x[i, k] * w[d, k]
     y[b, h, w] = max[l] x[b, l, h, w]                  -->    y[b, w] = max[l] x[b, l, w]
 
@@ -21,8 +20,6 @@ from redfuser.acrf.expr import Expr, Index, Load, map_children
 Place = tuple[int, bool]
 """The dimension that an axis and its neighbour index, and whether they share it; (-1, False) for neither."""
 NOWHERE: Place = (-1, False)
-SHORT = 16
-"""Elements of a row that is shorter than half a warp."""
 
 
 def flattened(c: Cascade) -> Cascade:
@@ -43,12 +40,6 @@ def one_matrix(c: Cascade) -> Cascade:
 def columns_joined(c: Cascade) -> Cascade:
     """``c``, whose reductions run across memory, with the columns that lie side by side along one axis."""
     return _joined(c, reductions=True) if all(isinstance(a.extent, int) for a in c.axes) else c
-
-
-def rows_joined(c: Cascade) -> Cascade:
-    """``c`` without products, with its rows along one axis where they are short: a block has many, whatever axes they have."""
-    n = c.extent(c.raxis)
-    return _joined(c, reductions=True) if isinstance(n, int) and n <= SHORT else c
 
 
 def _without_units(c: Cascade) -> Cascade:

@@ -17,8 +17,6 @@ from redfuser.tensorize.algebra import factors
 
 SHORT = 16
 """Elements below which an axis is none of a matrix unit's."""
-SMALL = 64
-"""Elements of a small matrix that is no tile for a block: fewer than two for each lane of a warp."""
 UNIT = "row"
 """The row axis of a kernel whose values share no axis that could be one: extent 1."""
 
@@ -179,10 +177,8 @@ def _row_axis(kernel: Kernel, grid: list[str], segment: str | None, columns: tup
         return UNIT
     if candidates:  # the axis with most points: rows of one matrix tile
         return max(usable, key=lambda a: (extents[a], usable.index(a)))
-    last = ([a for a in usable if extents[a] > 1] or usable)[-1]
-    if segment and not columns and extents[segment] * extents[last] < SMALL:  # small matrices: each row of many of them
-        return max(usable, key=lambda a: (extents[a], usable.index(a)))
-    return last
+    wide = [a for a in usable if extents[a] > 1]
+    return (wide or usable)[-1]
 
 
 def neighbours(kernel: Kernel, rows: str) -> bool:
