@@ -136,12 +136,14 @@ class Around:
         return frozenset(n for u in self.graph.units if launches(u) and not absorbed(u) and u not in self.claimed
                          for n in u.results if read(n))
 
-    def stands(self, n: Node) -> bool:
-        """Is it in memory, whatever else is found: an input, what somebody has made, or a product with its bias?"""
+    def stands(self, n: Node, tiled: bool = False) -> bool:
+        """Is it in memory, whatever else is found: an input, what somebody has made, or a product with its bias? tiled: that
+        is none, since it is for tiles of a matrix unit, to which an index kernel brings elements in lines (not measured)."""
         u = n.unit
-        if u is None or u.gap or u in self.claimed or contracts(u):
+        if u is None or u.gap or u in self.claimed:
             return True
-        return in_the_call(u) or (moves(u) and all(map(self.stands, u.args)))
+        made = not tiled and (contracts(u) or in_the_call(u))
+        return made or (moves(u) and all(self.stands(m, tiled) for m in u.args))
 
     def free_to_follow(self, u: Unit, units: Units) -> bool:
         if not u.pointwise or u in self.claimed:

@@ -251,7 +251,7 @@ class Grower(Joining):
                 if reused == "everywhere" or (reused and not scales(u)) or (self.unshared and any(
                         c not in units for c in u.consumers)):
                     continue
-                if self.windowed(u, units, lead) or not all(map(self.near.stands, tables(u))):
+                if self.windowed(u, units, lead) or not all(self.near.stands(n, self.tiled(units, lead)) for n in tables(u)):
                     continue
                 if best is None or u.index > best.index:
                     best = u
@@ -273,6 +273,10 @@ class Grower(Joining):
             if u.pointwise and fewer and self.verdict(judge.lead, grown, lead, u) is None:
                 units = self.step("lead", grown, units)
         return units
+
+    def tiled(self, units: Units, lead: Node) -> bool:
+        d = self.drafted(units, lead)
+        return not isinstance(d, Draft) or judge.tiled(d)
 
     def windowed(self, u: Unit, units: Units, lead: Node) -> bool:
         """Does the map read a window that slides along the row, or is it one? Elements that lie side by side read the window's

@@ -247,10 +247,14 @@ def lead(got: Draft, u: Unit | None) -> Reject | None:
         return Reject("RF305", u.nodes[-1], "a contraction reads what the producer leads to: it is written in any case")
     leaves = [s for s in got.sinks if s.node.unit is u]
     want = set(got.p_axes) | {R}
-    columns = got.inner or any(i.contraction and not set(i.axes) <= set(got.p_axes) for i in got.rows)
-    if leaves and (columns or any({a for e in s.at for a in axes_of(e)} != want for s in leaves)):
+    if leaves and (tiled(got) or any({a for e in s.at for a in axes_of(e)} != want for s in leaves)):
         return Reject("RF303", None, "a producer that is read elsewhere is not written once per element of the row")
     return None
+
+
+def tiled(got: Draft) -> bool:
+    """Has it products for each step of the row, or into columns: elements of the row that a matrix unit makes or takes?"""
+    return bool(got.inner) or any(i.contraction and not set(i.axes) <= set(got.p_axes) for i in got.rows)
 
 
 def headlike(d: Draft, inner: list[Instance]) -> bool:

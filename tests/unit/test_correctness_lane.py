@@ -221,6 +221,8 @@ def test_a_result_that_changes_from_run_to_run_is_found() -> None:
     x = torch.tensor([1.0, math.nan])
     assert steady.repeated(lambda x: (x, x.sum()), [x]) == "", "NaN are the same bits"
     assert steady.repeated(unsteady, [x]) == "2 of 49 further runs gave other bits"
+    assert steady.unsteady(unsteady, lambda x: x, [x]) == ("3 of 49 further runs gave other bits", False)
+    assert steady.unsteady(unsteady, unsteady, [x])[1], "torch's own call changes"
 
 
 @pytest.mark.parametrize(("log", "found"), [

@@ -1,5 +1,6 @@
 """Is a result right? Held to eager torch and to float64 from the same inputs, class by class and by the numerics rule.
 
+* Every run gives the bits of the first, but where eager's own runs do not either (``as unsteady``: torch adds atomically).
 * NaN, +inf, -inf and finite elements stand where eager torch has them. Three exceptions, counted by name: ``as float64`` (ours
   is what float64 has there and eager is not: it overflowed or lost a NaN), ``undefined`` (NaN and the infinities are one class
   where eager's own result is not finite and no input holds a NaN), and ``hidden`` (ours is what the program gives without a NaN

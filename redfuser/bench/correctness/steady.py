@@ -35,6 +35,13 @@ def repeated(ours: Callable[..., Any], args: Sequence[torch.Tensor]) -> str:
     return f"{differing} of {len(others)} further runs gave other bits" if differing else ""
 
 
+def unsteady(ours: Callable[..., Any], eager: Callable[..., Any], args: Sequence[torch.Tensor]) -> tuple[str, bool]:
+    """What differs from run to run, and whether it is excused: eager's own results do too, as torch adds atomically in a call
+    (``index_add`` and others) that is ours as it is."""
+    why = repeated(ours, args)
+    return why, bool(why) and bool(repeated(eager, args))
+
+
 def _bits(x: torch.Tensor) -> torch.Tensor:
     return x.contiguous().reshape(-1).view(torch.uint8)
 
