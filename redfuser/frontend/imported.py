@@ -97,7 +97,7 @@ class Imported:
     positionally and returns one tensor or a tuple. ``notes`` says what was made opaque, dropped or approximated;
     ``remarks`` are warnings about the model itself, each with its code; ``once`` says which operations' results stand for those
     of how many further ones that compute the same. ``laid`` names weights that a library wants with channels last. ``roots``
-    says of each output what made its memory (:mod:`redfuser.frontend.program`).
+    says of each output what made its memory (:mod:`redfuser.frontend.program`), ``lined`` whether torch's lies row by row.
     """
 
     mod: Any
@@ -115,6 +115,7 @@ class Imported:
     once: tuple[tuple[Provenance, int], ...] = ()
     laid: tuple[str, ...] = ()
     roots: tuple[str, ...] = ()
+    lined: tuple[bool, ...] = ()
 
     @property
     def user_inputs(self) -> tuple[InputSpec, ...]:

@@ -143,6 +143,7 @@ class _Import:
             in_spec=spec.in_spec, out_spec=spec.out_spec,
             in_leaves=tuple(self.in_leaves), out_leaves=tuple(out_leaves),
             notes=tuple(notes), once=tuple(self.builder.once.items()), roots=roots(made),
+            lined=tuple(isinstance(v := n.meta.get("val"), torch.Tensor) and v.is_contiguous() for n in made),
         )
 
     def understood(self) -> bool:

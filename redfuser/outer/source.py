@@ -108,6 +108,7 @@ class _Emitter(Speller):
         layouts = Layouts(self.value, self._known_layouts() | {n: (True, True) for n in whole})
         lines += [(f"{self.names[n]} = {self.names[n]}.contiguous()", {n}, (n,)) for n in whole]
         counts: dict[str, int] = {}
+        attended: list[str] = []
         constant = set(self.constants)
         for i, step in enumerate(steps):
             if i not in texts:
@@ -119,6 +120,7 @@ class _Emitter(Speller):
                 continue
             if "scaled_dot_product_attention" in text:
                 layouts.known[step.defines[0]] = (False, True)
+                attended.append(step.defines[0])
             opaque = op_name(step.expr) == "call_dps_packed"
             if self.within is None and not opaque and reads <= constant | set(folded):
                 scope = {"torch": torch, "F": torch.nn.functional, "device": "cpu", **self.constants,
@@ -134,7 +136,11 @@ class _Emitter(Speller):
                     raise InternalError("RF900", f"the outer graph calls {called}",
                                         why="redfuser.runtime.operators does not list it")
                 counts[called.lstrip(".")] = counts.get(called.lstrip("."), 0) + 1
-        return self._graph(lines, folded, outputs, counts)
+        told = {s.name: (True, True) for s in self.imported.inputs if s.kind == "user"}  # as the example was
+        told |= {d: layouts.known[d] for d in attended}
+        as_given = Layouts(self.value, self._known_layouts() | told)
+        loose = [o for o, lined in zip(outputs, self.imported.lined) if lined and not as_given.of(self.vars[o])[0]]
+        return self._graph(lines, folded, outputs, counts, loose)
 
     def _sliced(self, steps: list[Step], layouts: Layouts) -> list[str]:
         """Inputs of which kernels read slices that nothing is known of (a cache of each layer): they lie as the input lies, so
@@ -183,7 +189,8 @@ class _Emitter(Speller):
         return "\n".join([f"{left} = {call}", *(f"{self.names[v]} = {self.names[v]}{view}" for v, view in views)])
 
     def _graph(self, lines: list[tuple[str, set[str], tuple[str, ...]]], folded: dict[str, Any], outputs: list[str],
-               counts: dict[str, int]) -> OuterGraph:
+               counts: dict[str, int], loose: list[str]) -> OuterGraph:
+        """loose: results of which it is not known that they lie row by row, as torch's do."""
         read = {r for _, reads, _ in lines for r in reads} | set(outputs)
         given = [s.name for s in self.imported.inputs if s.kind == "user"]
         if self.within is not None:
@@ -206,21 +213,25 @@ class _Emitter(Speller):
                 text.append(f"del {', '.join(gone)}")
         results = tuple(self.names[o] for o in outputs)
         if self.within is None:
-            results = self._own(outputs, folded, text)
+            results = self._own(outputs, folded, text, loose)
         text.append(f"return ({', '.join(results)}{',' if len(results) == 1 else ''})")
         source = f"def forward({', '.join(inputs)}):\n" + "".join(f"    {t}\n" for t in text)
         kernels = {n: n for n in dict.fromkeys(self.kernel_names)}
         opaque = tuple(sorted({s.target for s in self.opaque.values()}))
         return OuterGraph(source, inputs, results, constants, weights, kernels, dict(sorted(counts.items())), opaque)
 
-    def _own(self, outputs: list[str], folded: dict[str, Any], text: list[str]) -> tuple[str, ...]:
+    def _own(self, outputs: list[str], folded: dict[str, Any], text: list[str], loose: list[str]) -> tuple[str, ...]:
         """The results' names; those that would lie in another's memory are copied in ``text``, once: a reshape of what is laid
-        out otherwise would copy too, so the copy comes before it."""
+        out otherwise would copy too, so the copy comes before it. ``loose`` ones are laid row by row where they are not."""
         held = [s.name for s in self.imported.inputs]
         results = [self.names[o] for o in outputs]
         copy = ".clone(memory_format=torch.contiguous_format)"
-        for i in copied([self.vars[o] for o in outputs], self.imported.roots, held, list(folded), self.value,
-                        self.opaque):
+        lent = copied([self.vars[o] for o in outputs], self.imported.roots, held, list(folded), self.value, self.opaque)
+        for i in (i for i, o in enumerate(outputs) if o in loose and i not in lent):
+            results[i] = python_name(f"{results[i]}_{i}_rows", self.taken)
+            self.taken.add(results[i])
+            text.append(f"{results[i]} = {self.names[outputs[i]]}.contiguous()")
+        for i in lent:
             name, view = results[i], f".reshape({shape_text(shape_of(self.vars[outputs[i]]))})"
             at = next((n for n, line in enumerate(text) if line.startswith(f"{name} = ") and line.endswith(view)), None)
             if at is not None and self.uses[outputs[i]] == 2:  # it is this result, and nothing else reads it

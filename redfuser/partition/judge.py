@@ -247,7 +247,8 @@ def lead(got: Draft, u: Unit | None) -> Reject | None:
         return Reject("RF305", u.nodes[-1], "a contraction reads what the producer leads to: it is written in any case")
     leaves = [s for s in got.sinks if s.node.unit is u]
     want = set(got.p_axes) | {R}
-    if leaves and (tiled(got) or any({a for e in s.at for a in axes_of(e)} != want for s in leaves)):
+    products = tiled(got) if u is not None and u.gathers else got.inner or any(i.contraction for i in got.rows)
+    if leaves and (products or any({a for e in s.at for a in axes_of(e)} != want for s in leaves)):
         return Reject("RF303", None, "a producer that is read elsewhere is not written once per element of the row")
     return None
 

@@ -28,7 +28,7 @@ def places(graph: Graph) -> set[Unit]:
 def again(graph: Graph) -> list[Unit]:
     """Maps of a tensor that is in memory for others too, and of little beside it, which several kernels read and no library:
     they read its operands in its stead, which are no more (``last - run``, for ``exp`` of it in two sums of a step). Not of a
-    row's statistics: the kernel that has these has the row."""
+    row's statistics: the kernel that has these has the row. Nor of what may be part of a kernel."""
     @cache
     def readers(n: Node) -> frozenset[Unit]:
         """Also behind maps that each reader computes for itself."""
@@ -40,7 +40,7 @@ def again(graph: Graph) -> list[Unit]:
         return not n.escapes and all(not u.gap and not contracts(u) and (not u.is_cheap or all(map(for_kernels, u.results)))
                                      for u in graph.readers(n))
 
-    found: dict[Unit, None] = {}
+    found = []
     for u in graph.units:
         if not u.pointwise or u.is_cheap or u.gathers or not u.has_data or u.piecewise or len(u.results) != 1:
             continue
@@ -49,10 +49,15 @@ def again(graph: Graph) -> list[Unit]:
         large, little = data[-1], sum(prod(n.shape) for n in data[:-1])
         if large.bytes > out.bytes or 8 * little > prod(out.shape) or operations(u) > LITTLE:
             continue
-        kept = large.unit is None or large.escapes or (large.unit not in found and readers(large) - {u})
+        kept = large.escapes or (stays(large) and readers(large) - {u})
         if kept and not any(map(statistic, data[:-1])) and len(readers(out)) > 1 and for_kernels(out):
-            found[u] = None
-    return list(found)
+            found.append(u)
+    return found
+
+
+def stays(n: Node) -> bool:
+    """Is it in memory whoever reads it: an input, a scan's result or a call's? Another may be part of a kernel."""
+    return n.unit is None or bool(n.unit.gap) or n.unit.scan is not None
 
 
 def operations(u: Unit) -> int:

@@ -212,6 +212,24 @@ def _region(imported: Any) -> Any:
                            outputs={"y": names["nn.softmax"]}, covered=frozenset({names["nn.softmax"]}))
 
 
+@pytest.mark.parametrize("of", [
+    lambda x, w: x.t().contiguous().exp(), lambda x, w: (torch.relu(x.transpose(0, 1).clone(memory_format=torch.contiguous_format)), x),
+    lambda x, w: torch.sort((x @ w).t().contiguous(), 0), lambda x, w: (x @ w) * 2.0, lambda x, w: x[:, ::2].contiguous() + 1.0],
+    ids=["turned", "with an input", "places", "a product", "a part"])
+def test_what_torch_lays_row_by_row_lies_so(of: Callable[..., Any]) -> None:
+    """The caller may view it: there is nothing left of ``contiguous()`` in the graph but that."""
+    x, w = R(4, 6), R(6, 3)
+    got, want = emit(import_model(of, (x, w))).function()(x, w), of(x, w)
+    for mine, theirs in zip(got, want if isinstance(want, tuple) else (want,), strict=True):
+        torch.testing.assert_close(mine, theirs)
+        assert mine.is_contiguous() and theirs.is_contiguous() and mine.view(-1).shape == theirs.view(-1).shape
+
+
+def test_what_lies_row_by_row_is_not_copied() -> None:
+    for of in (lambda x, w: (x @ w) * 2.0, lambda x, w: torch.softmax(x, -1), lambda x, w: torch.cat([x, x], 1)):
+        assert "contiguous" not in emit(import_model(of, (R(4, 6), R(6, 3)))).source
+
+
 def test_region_becomes_one_call() -> None:
     x, w = R(4, 6), R(4, 3)
     imported = import_model(_normalised, (x, w))
