@@ -70,7 +70,7 @@ class Partitioner:
         self.declined: list[account.Declined] = []
         self.verdicts: dict[object, Any] = {}
         self.allowed = allowed(self.graph.units)
-        self.work = Work(TARGETS.get(arch, REFERENCE), self.allowed)
+        self.work = Work(TARGETS.get(arch) or replace(REFERENCE, arch=arch), self.allowed)
         self.forms = Forming(self.graph, casts, self.work, holds, self.priced)
         self.drafts: dict[Any, Any] = {}
         self.banned: set[Pair] = set()
