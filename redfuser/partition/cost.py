@@ -22,8 +22,8 @@ from redfuser.partition.values import Instance
 from redfuser.target import Target
 
 HOST = "cpu"
-"""The target whose kernels make lists, and products of a row of their own, number by number: a router of 4096 tokens into 64
-experts took 71 ms as one function, where a library's product and the list behind it take 4; a norm and its product 10 times."""
+"""The target whose kernels make lists number by number, and what they are of: a router of 4096 tokens into 64 experts took 71
+ms as one function, where a library's product and the list behind it take 4 (two cores)."""
 MAX_DEPTH = 1024
 """Inner axis of a per-step contraction whose row operand (64 rows of it) stays in shared memory."""
 TILE = 256
@@ -138,7 +138,7 @@ def columns_shared(d: Draft, inst: Instance) -> bool:
 def consumer_pays(d: Draft, inst: Instance, settled: bool = False) -> bool:
     """Let a contraction over the r-axis consume the row as it is produced, rather than after it is written? settled: nothing
     joins any more; before, a row that several blocks would make may still be a contraction's, which saves most."""
-    if deep(d) or (d.machine.arch == HOST and not d.inner):
+    if deep(d):
         return False
     rows = elements(d, d.p_axes)
     row = rows * d.extents[R]

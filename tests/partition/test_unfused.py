@@ -137,13 +137,10 @@ def test_what_was_measured_is_not_cut_for_what_the_model_says(monkeypatch: pytes
     assert stays(fuse=True) and not stays(fuse=False) and not found()[0].name.startswith("attn")
 
 
-@pytest.mark.parametrize("of, name", [
-    (lambda x, w: torch.softmax(x @ w, -1).topk(2, -1), "topk.0"),
-    (lambda x, w: torch.nn.functional.layer_norm(x, (64,)) @ w, "norm.0")], ids=["router", "norm"])
-def test_a_product_is_a_librarys_on_a_cpu_where_ours_goes_number_by_number(of: Callable[..., Any], name: str) -> None:
+def test_a_product_is_a_librarys_on_a_cpu_where_a_list_goes_number_by_number() -> None:
     """4096 tokens, 64 experts, 1024 deep: 71 ms as one function, 4 as two calls (two cores)."""
-    args = (torch.randn(512, 64), torch.randn(64, 32))
-    report = pipeline.run(of, args, arch="cpu", build=False, verify="0").report
-    assert [c.name for c in report.cascades] == [name] and any(s.op == "aten.matmul.default" and s.kind == "library" for s in report.steps)
-    assert len(pipeline.run(lambda q, k, v: torch.softmax(q @ k.mT, -1) @ v, tuple(torch.randn(4, 64, 32) for _ in range(3)),
-                            arch="cpu", build=False, verify="0").report.fused) == 1, "attention is one function"
+    def router(x: torch.Tensor, w: torch.Tensor) -> Any:
+        return torch.softmax(x @ w, -1).topk(2, -1)
+
+    report = pipeline.run(router, (torch.randn(512, 64), torch.randn(64, 32)), arch="cpu", build=False, verify="0").report
+    assert [c.name for c in report.cascades] == ["topk.0"] and [s.op for s in report.steps if s.kind == "library"] == ["aten.matmul.default"]
