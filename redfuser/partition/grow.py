@@ -22,8 +22,8 @@ from redfuser.partition.epilogue import contracts, launches, scaled_rows
 from redfuser.partition.evaluate import scales
 from redfuser.partition.graph import Graph, Node, Unit
 from redfuser.partition.joins import Joining
+from redfuser.partition.lifting import tables
 from redfuser.partition.operand import mapped
-from redfuser.partition.reread import tables
 from redfuser.partition.sets import Units, bits, free_to_read, hiding, last, mask, small, widens
 from redfuser.partition.siblings import joined
 from redfuser.partition.smaller import moves

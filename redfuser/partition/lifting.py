@@ -14,10 +14,10 @@ from redfuser.acrf.lift_expr import Unliftable, data_dependent, short_dtype, sta
 from redfuser.partition.graph import Graph, Node, Unit, connect, symbol_of
 from redfuser.partition.legalise import Legaliser, op_name
 from redfuser.partition.meanings import scalar
-from redfuser.partition.positions import slides
-from redfuser.partition.reread import LITTLE, again, operations, places
+from redfuser.partition.positions import by_data, slides
 from redfuser.tvm_compat import TensorStructInfo, TupleStructInfo, relax
 
+PLACED = ("i64", "i32", "bool")
 KINDS = {"relax.cumsum": "sum", "relax.cumprod": "prod"}
 Operand = tuple[tuple[int, ...], str]
 """A tensor's shape and dtype."""
@@ -60,7 +60,7 @@ class _Builder:
         connect(self.graph.units)
         for u in self.graph.units:
             classify(u)
-        for u in (*places(self.graph), *again(self.graph)):
+        for u in places(self.graph):
             u.is_cheap = True
         return self.graph
 
@@ -219,7 +219,7 @@ def classify(u: Unit) -> None:
     if not u.pointwise or u.gathers:
         return
     data = [n for n in producers.values() if n.unit is None or n.unit.has_data]
-    ops = operations(u)
+    ops = sum(1 for n in u.nodes if n.stmt is not None for x in walk(n.stmt.expr) if _computes(x))
     out = max((n.bytes for n in u.results), default=0)
     loads = [x for n in u.nodes if n.stmt is not None for x in walk(n.stmt.expr) if isinstance(x, Load)]
     elements = max((prod(n.shape) for n in u.results), default=0)
@@ -228,7 +228,7 @@ def classify(u: Unit) -> None:
         else 2 * sum(prod(n.shape) for n in data) <= elements)
     u.is_view = small and ops == 0 and len(loads) == len(u.nodes) == len(data) and _no_narrowing(u)
     u.is_view = u.is_view or (len(data) == 1 and ops == 0 and len(u.results) > 1)  # a split
-    u.is_cheap = u.is_view or not u.has_data or (small and ops <= LITTLE and len(loads) <= LITTLE)
+    u.is_cheap = u.is_view or not u.has_data or (small and ops <= 8 and len(loads) <= 8)
     u.chain = 1 + max((p.chain for p in u.producers if p.is_cheap), default=0)
     if u.chain > CHAIN:
         u.is_cheap = u.is_view = False
@@ -256,6 +256,22 @@ def loads_by_data(u: Unit) -> bool:
     return any(n.dtype in ("i64", "i32") and (n.unit is None or n.unit.has_data) for n in u.args)
 
 
+def places(graph: Graph) -> set[Unit]:
+    """Maps of integers that nobody reads but as places of what is taken there: their reader computes them for itself."""
+    found: set[Unit] = set()
+    for u in reversed(graph.units):
+        whole = u.pointwise and u.has_data and not u.gathers and all(n.dtype in PLACED and not n.escapes for n in u.results)
+        if whole and u.consumers and all(c in found or (c.gathers and not tables(c) & set(u.results)) for c in u.consumers):
+            found.add(u)
+    return found
+
+
+def tables(u: Unit) -> set[Node]:
+    """What it reads at places that data say."""
+    reads = [x for n in u.nodes if n.stmt is not None for x in walk(n.stmt.expr)] if u.gathers else []
+    return {u.buffers[x.tensor] for x in reads if isinstance(x, Load) and by_data(x.indices)}
+
+
 def _joins(e: Expr) -> bool:
     """A choice between tensors by position (a concatenation): cheaper as a copy than inside a loop."""
     if not (isinstance(e, Op) and e.name == "select"):
@@ -263,6 +279,10 @@ def _joins(e: Expr) -> bool:
     cond, x, y = ([n for n in walk(a) if isinstance(n, Load)] for a in e.args)
     return not cond and bool(x) and bool(y)
 
+
+def _computes(e: Expr) -> bool:
+    """An arithmetic node on values (index arithmetic, casts and loads are free)."""
+    return isinstance(e, Op) and not (e.dtype in ("i64", "i32") and all(not isinstance(x, Load) for x in walk(e)))
 
 
 def _no_narrowing(u: Unit) -> bool:
