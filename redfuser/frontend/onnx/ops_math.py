@@ -238,8 +238,8 @@ def quantize(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None = None) -
     code = call.get("output_dtype", 0)
     dtype = zero.dtype if zero is not None else onnx_dtype(code) if code else torch.uint8
     axis, block = call.get("axis", 1), call.get("block_size", 0)
-    code = call.get("precision", 0)
-    exact = onnx_dtype(code) if code else torch.promote_types(x.dtype, scale.dtype)
+    finer = call.get("precision", 0)
+    exact = onnx_dtype(finer) if finer else torch.promote_types(x.dtype, scale.dtype)
     y = x.to(exact) / _along(x, scale, axis, block).to(exact)
     if dtype.is_floating_point:
         return convert(y, dtype, bool(call.get("saturate", 1)))
