@@ -243,6 +243,25 @@ def as_moved(check: Check, truth: torch.Tensor, near: Iterable[torch.Tensor]) ->
     return replace(check, limit=Error(max(e.maximum for e in limits), max(e.rms for e in limits), check.limit.misplaced))
 
 
+def digitless(truth: torch.Tensor, near: Iterable[torch.Tensor]) -> torch.Tensor:
+    """Which results have no digit that the program decides: of ``near``, some are off by more than half of it, or are numbers
+    where it is none. What a sum that cancels divides is a huge number or an infinity, as the terms are taken in order."""
+    lost = torch.zeros(truth.shape, dtype=torch.bool, device=truth.device)
+    for x in near:
+        x = x.to(truth.device, truth.dtype).reshape(truth.shape)
+        lost |= (x.isfinite() != truth.isfinite()) | ((x - truth).abs() > 0.5 * truth.abs())
+    return lost
+
+
+def decided(ours: torch.Tensor, unfused: torch.Tensor, truth: torch.Tensor, near: Sequence[torch.Tensor]) -> Check:
+    """The rule on the results that have digits. A few others may be no numbers: where 0 is divided by 0, or nearly."""
+    lost = digitless(truth, near)
+    kept = [torch.where(lost, 0.0, x.to(lost.device).reshape(lost.shape)) for x in (ours, unfused, truth, *near)]
+    mine, theirs, exact, *moved = kept
+    found = as_moved(compare(mine, theirs, exact), exact, moved)
+    return replace(found, limit=replace(found.limit, misplaced=found.limit.misplaced + int(lost.sum()) // 16))
+
+
 def _at_random(x: torch.Tensor, seed: int) -> torch.Tensor:
     return torch.rand(x.shape, generator=torch.Generator(x.device).manual_seed(seed), device=x.device) < 0.5
 

@@ -15,6 +15,9 @@ FEW = 64
 8 x 14336 results of two products 4096 deep take 80 us on an H200 with their 8 rows padded to 128, and 59 as columns."""
 HELD = 512
 """Columns that the warp groups of a block can accumulate; more are shared by blocks."""
+SHORT, MANY = 16, 1 << 10
+"""Elements of a row that is shorter than half a warp, and rows from which blocks share them: fewer are one turn of the device
+either way, and padded to a warp each lane has one element."""
 MAKING = 128
 """Matrix operations in the time that a block takes to make one element of a row that it weighs."""
 CORES = 0.74

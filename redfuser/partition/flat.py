@@ -2,6 +2,7 @@
 
     y[i, l] = x[i, l] + w[i, l]     i = 64, l = 100    -->    y[l] = x[l] + w[l]     l = 6400
     y[i, l] = x[i, l] + b[l]                           -->    itself
+    t[b, i] = sum[l] x[b, i, l]    l = 8       -->    t[i] = sum[l] x[i, l]
     o[b, i, d] = sum[k] x[b, i, k] * w[d, k]           -->    o[i, d] = sum[k] x[i, k] * w[d, k]
     y[b, h, w] = max[l] x[b, l, h, w]                  -->    y[b, w] = max[l] x[b, l, w]
 
@@ -16,6 +17,7 @@ from math import prod
 from redfuser.acrf.affine import Indices, axes_of
 from redfuser.acrf.cascade import Axis, Cascade, Let, Tensor, axes_in_order
 from redfuser.acrf.expr import Expr, Index, Load, map_children
+from redfuser.outline import MANY, SHORT
 
 Place = tuple[int, bool]
 """The dimension that an axis and its neighbour index, and whether they share it; (-1, False) for neither."""
@@ -40,6 +42,16 @@ def one_matrix(c: Cascade) -> Cascade:
 def columns_joined(c: Cascade) -> Cascade:
     """``c``, whose reductions run across memory, with the columns that lie side by side along one axis."""
     return _joined(c, reductions=True) if all(isinstance(a.extent, int) for a in c.axes) else c
+
+
+def rows_joined(c: Cascade) -> Cascade:
+    """``c`` without products, with its rows along one axis where they are short and many: a block has several, whatever axes
+    they have."""
+    extents = {a.name: a.extent for a in c.axes}
+    if not all(isinstance(n, int) for n in extents.values()):
+        return c
+    n = extents.pop(c.raxis)
+    return _joined(c, reductions=True) if n <= SHORT and prod(extents.values()) >= MANY else c
 
 
 def _without_units(c: Cascade) -> Cascade:

@@ -17,7 +17,7 @@ from redfuser.partition.across import Priced
 from redfuser.partition.canonical import Outlined, outline
 from redfuser.partition.cost import product_alone
 from redfuser.partition.drafted import Draft
-from redfuser.partition.flat import flattened, one_matrix
+from redfuser.partition.flat import flattened, one_matrix, rows_joined
 from redfuser.partition.graph import Graph
 from redfuser.partition.region import key_of
 from redfuser.partition.work import CASCADES, DERIVED, Work
@@ -59,7 +59,8 @@ class Forming:
             out = outline(d, "cascade", slices)
             if maps or product_alone(d):
                 return replace(out, cascade=flattened(out.cascade) if maps else one_matrix(out.cascade))
-            return out
+            products = any(i.contraction for i in (*d.inner, *d.rows))
+            return out if products else replace(out, cascade=rows_joined(out.cascade))
         except Exception as e:
             return defective(e)
 

@@ -203,11 +203,15 @@ def _words(error: Exception) -> str:
 def _check(ours: torch.Tensor, theirs: torch.Tensor, truth: torch.Tensor, chosen: Any,
            near: Iterable[torch.Tensor]) -> numerics.Check:
     """The rule on one result. What the program itself loses by where its digits cancel is no defect of a kernel that sums in
-    another order (:func:`numerics.as_moved`). Results of few values have no rounding of their own: how many of them differ
-    counts, but for ties (:func:`numerics.astep`)."""
+    another order (:func:`numerics.as_moved`), nor what it makes of none (:func:`numerics.decided`). Results of few values
+    have no rounding of their own: how many of them differ counts, but for ties (:func:`numerics.astep`)."""
     if ours.dtype.itemsize > 1 or ours.dtype == torch.bool:
         found = numerics.compare(ours, theirs, truth, chosen=chosen)
-        return found if found.passed or not ours.is_floating_point() else numerics.as_moved(found, truth, near)
+        if found.passed or not ours.is_floating_point():
+            return found
+        moved = list(near)
+        more = found.ours.misplaced > found.limit.misplaced
+        return numerics.decided(ours, theirs, truth, moved) if more else numerics.as_moved(found, truth, moved)
     mine, other = (int((x.double() != truth.double()).sum()) for x in (ours, theirs))
     if mine > 2 * other + 1:
         moved = list(near)

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import prod
 
 from redfuser.acrf.expr import NARROW, Cast, Const, Expr, Index, Load, Op, Ref, indices_of, walk
 from redfuser.errors import LoweringError
-from redfuser.outline import FEW
+from redfuser.outline import FEW, MANY
 from redfuser.strategies.program import Block, Kernel
 from redfuser.tensorize.algebra import factors
 
 SHORT = 16
 """Elements below which an axis is none of a matrix unit's."""
+SMALL = 64
+"""Elements of a small matrix that is no tile for a block: fewer than two for each lane of a warp."""
 UNIT = "row"
 """The row axis of a kernel whose values share no axis that could be one: extent 1."""
 
@@ -177,8 +180,11 @@ def _row_axis(kernel: Kernel, grid: list[str], segment: str | None, columns: tup
         return UNIT
     if candidates:  # the axis with most points: rows of one matrix tile
         return max(usable, key=lambda a: (extents[a], usable.index(a)))
-    wide = [a for a in usable if extents[a] > 1]
-    return (wide or usable)[-1]
+    last = ([a for a in usable if extents[a] > 1] or usable)[-1]
+    many = prod(extents[a] for a in usable) >= MANY
+    if segment and many and not columns and extents[segment] * extents[last] < SMALL:  # small matrices: each row of another
+        return max(usable, key=lambda a: (extents[a], usable.index(a)))
+    return last
 
 
 def neighbours(kernel: Kernel, rows: str) -> bool:

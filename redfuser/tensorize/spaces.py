@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import ceil, log
 
-from redfuser.outline import HELD
+from redfuser.outline import HELD, MANY, SHORT
 from redfuser.strategies.select import FEW, LINE, LONG, STEP
 from redfuser.target import Target
 from redfuser.tensorize.config import Schedule, TileConfig
@@ -107,6 +107,14 @@ def wide_space(n: int, target: Target) -> list[TileConfig]:
     return [replace(c, segment=beside_product(n, c)) for c in ways]
 
 
+def short_space(rows: int, width: int) -> list[TileConfig]:
+    """Many rows shorter than half a warp: as many side by side as give each of a block's threads a few elements. Padded to a
+    warp's width most of its lanes would have none."""
+    most = 1 << (rows - 1).bit_length()
+    shapes = {(min(each * t // width, most), t): None for t in (LEAST, 2 * LEAST, 32) for each in (4, 8)}
+    return [TileConfig(r, width, t, 0, "registers", False) for r, t in shapes if r * width >= t or t == 32]
+
+
 def row_space(resident: bool, rows: int, n: int, neighbours: bool, all_rows: int,
               at_once: int = 0, warp: int = 32) -> list[TileConfig]:
     """Rows held on chip, or walked, the usual first. all_rows: with those of the grid's other axes. at_once: blocks
@@ -128,6 +136,8 @@ def row_space(resident: bool, rows: int, n: int, neighbours: bool, all_rows: int
                 if r < 2 * rows and r * width % t == 0 and 4 <= r * width / t <= 64]  # a tile of twice the rows is half as high
             if held:
                 return [c for c in held if c.rows == held[0].rows]
+    if n <= min(SHORT, warp // 2) and all_rows >= MANY:
+        return short_space(rows, 1 << max(2, (n - 1).bit_length()))
     if not resident:
         wide = min(LONG, 1 << max(5, (n - 1).bit_length()))
         return [TileConfig(r, s, t, 0, "registers", False) for r, s, t in (

@@ -15,6 +15,7 @@ import torch
 from click.testing import CliRunner
 
 import redfuser
+from redfuser import numerics
 from redfuser.cli.check import check
 from redfuser.errors import ArtifactError
 from redfuser.runtime import patience, trial
@@ -250,6 +251,28 @@ def test_digits_that_cancel_in_the_program_are_not_asked_of_a_kernel() -> None:
     for wrong in (lambda m, x: once(m, x) * (1 + 2.0**-16), lambda m, x: once(m, x.bfloat16().float()),
                   lambda m, x: once(torch.cat([m[:, :-1], m[:, :1]], 1), x)):
         assert trial.outcome(spec, wrong, unfused, CPU).verdict == "wrong"
+
+
+def test_what_a_sum_of_nothing_divides_is_asked_of_no_kernel() -> None:
+    """Terms that cancel leave 0 or a rounding, as they are taken in order: an infinity or a huge number. What does not cancel is
+    asked for as ever."""
+    x = torch.randn(4096, 4, generator=torch.Generator().manual_seed(0)).round() / torch.tensor([3.0, 3.0, 3.0, 1.5])
+
+    def program(_device: torch.device, x: torch.Tensor) -> torch.Tensor:
+        return x / (x[:, :1] + x[:, 1:2] + (x[:, 2:3] + x[:, 3:]))
+
+    def kernel(x: torch.Tensor) -> torch.Tensor:
+        return x / (x[:, 3:] + x[:, :1] + x[:, 2:3] + x[:, 1:2])
+
+    device = torch.device("cpu")
+    theirs, truth = program(device, x), program(device, x.double())
+    near = [t[0] for t in numerics.moved(program, (device, x))]
+    assert numerics.compare(kernel(x), theirs, truth).ours.misplaced > numerics.compare(kernel(x), theirs, truth).limit.misplaced
+    assert trial._check(kernel(x), theirs, truth, None, near).passed
+    lost = numerics.digitless(truth, near)
+    assert 0 < lost.sum() < lost.numel() / 8
+    assert not trial._check(torch.where(lost | (x < 1), kernel(x), torch.inf), theirs, truth, None, near).passed
+    assert not trial._check(torch.where(lost, kernel(x), kernel(x) * 1.001), theirs, truth, None, near).passed
 
 
 def test_labels_are_drawn_as_far_as_they_reach() -> None:

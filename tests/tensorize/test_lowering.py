@@ -19,6 +19,7 @@ from redfuser.strategies import realise
 from redfuser.strategies.program import Strategy
 from redfuser.target import target
 from redfuser.tensorize import TileConfig, configs, tensorize
+from redfuser.tensorize.axes import choose
 from redfuser.tensorize.builder import LONG
 from redfuser.tensorize.ir.effects import every
 from redfuser.tensorize.ir.nodes import Parallel
@@ -145,7 +146,27 @@ def test_many_short_rows_share_blocks():
     """A multiprocessor has 32 blocks: with a row of 64 each, a million of them took 4 times what memory does (one H200)."""
     assert [c.rows for c in row_space(True, 64, 64, False, 1 << 10)] == [1]
     assert {(c.rows, c.threads) for c in row_space(True, 64, 64, False, 1 << 20)[:-1]} == {(4, 64), (8, 64), (8, 128), (16, 128)}
-    assert all(c.rows <= 8 for c in row_space(True, 8, 16, False, 1 << 20))
+    assert all(c.rows <= 8 for c in row_space(True, 8, 17, False, 1 << 20))
+
+
+@pytest.mark.parametrize("n", range(1, 17))
+@pytest.mark.parametrize("resident", [True, False])
+@pytest.mark.parametrize("rows", [1, 3, 8, 100, 1 << 20])
+def test_a_row_of_half_a_warp_or_less_is_not_padded_to_one(rows: int, resident: bool, n: int) -> None:
+    """Three of four lanes had nothing: rows of 8 by 524288 took 21 us where they take 8 (one H200), sums of 16 by a million 80 and
+    18."""
+    space = row_space(resident, rows, n, False, 1 << 20)
+    assert all(c.segment >= 32 for c in row_space(resident, rows, n, False, 1000))
+    assert all(n <= c.segment < max(2 * n, 5) and c.rows < 2 * rows for c in space)
+    assert all(4 <= c.rows * c.segment / c.threads <= 8 for c in space if rows >= 100)
+
+
+def test_small_matrices_are_walked_side_by_side() -> None:
+    """Down the columns of many: a block for each had a lane in eight, and the grid as many blocks as there are matrices."""
+    text = "cascade down(x: f32[5000, 4, {n}]) over l\n  t[b, i] = sum[l] x[b, l, i]\n  y[b, l, i] = x[b, l, i] / t\n  return y\n"
+    for n, rows in ((4, "b"), (64, "i")):
+        program = realise(fuse(parse_cascade(text.format(n=n))), "resident")
+        assert choose(program.kernels[0], {"b": 5000, "l": 4, "i": n}).rows == rows
 
 
 @pytest.mark.parametrize("n, threads", [(64, 128), (512, 512)])
