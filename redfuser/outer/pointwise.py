@@ -163,7 +163,7 @@ def _group_norm(s: Scope, c: Any) -> str:
         raise NotImplementedError("group_norm with channels elsewhere than on axis 1")
     x, w, b = (s.tensor(a) for a in c.args)
     weight, bias = (w if c.attrs.scale else "None"), (b if c.attrs.center else "None")
-    return f"F.group_norm({x}, {int(c.attrs.num_groups)}, {weight}, {bias}, {float(c.attrs.epsilon)!r})"
+    return f"torch.group_norm({x}, {int(c.attrs.num_groups)}, {weight}, {bias}, {float(c.attrs.epsilon)!r})"
 
 
 def _batch_norm(s: Scope, c: Any) -> str:

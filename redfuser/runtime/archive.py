@@ -106,8 +106,11 @@ def blaming(path: str | os.PathLike[str]) -> Iterator[None]:
     """Whatever goes wrong in here is the file's doing, and said as :func:`read` says it."""
     try:
         yield
-    except ArtifactError:
-        raise
+    except ArtifactError as error:  # of one member, or of the whole: which file it is in is known here
+        if str(path) in str(error):
+            raise
+        where = f"{path}, {error.where}" if error.where else str(path)
+        raise ArtifactError(error.code, error.what, where=where, why=error.why, help=error.help) from error
     except FileNotFoundError as error:
         raise ArtifactError("RF607", f"no such file: {path}") from error
     except (OSError, MemoryError, torch.OutOfMemoryError, torch.AcceleratorError) as error:

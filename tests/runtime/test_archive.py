@@ -176,8 +176,9 @@ WRONG: list[tuple[str, str, bool, Callable[[dict[str, bytes]], None]]] = [
 def test_wrong_files_are_refused(saved: Path, name: str, code: str, rehash: bool,
                                  change: Callable[[dict[str, bytes]], None]) -> None:
     rewrite(saved, change, rehash)
-    with pytest.raises(ArtifactError, match=code):
+    with pytest.raises(ArtifactError, match=code) as caught:
         CompiledModel.load(saved)
+    assert str(saved) in str(caught.value)  # somebody who loads several is told which
 
 
 def test_unpacked_sizes_are_compared_first(saved: Path) -> None:
