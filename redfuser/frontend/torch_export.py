@@ -13,7 +13,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, TensorArgument
 
 from redfuser.errors import InputError, RedFuserError, UnsupportedError
-from redfuser.frontend import complexes, flex
+from redfuser.frontend import complexes, flex, substitution
 from redfuser.frontend.aten import CONVERTERS, Context, Decline
 from redfuser.frontend.builder import Builder
 from redfuser.frontend.dtypes import relax_dtype
@@ -54,9 +54,10 @@ def import_program(program: ExportedProgram, origin: Origin | None = None) -> Im
             imported = direct.run()
             if not imported.opaque:
                 return imported
-    program = complexes.written_out(decompose(program))
+    program, notes = substitution.written_out(complexes.written_out(decompose(program)))
     check_signature(program)
-    return _Import(program, origin).run()
+    imported = _Import(program, origin).run()
+    return replace(imported, notes=(*imported.notes, *notes))
 
 
 class _Import:

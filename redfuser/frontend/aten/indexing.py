@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from redfuser.frontend.aten.context import Context, Decline, axis_of, converts
-from redfuser.frontend.aten.shapes import along, bound
+from redfuser.frontend.aten.shapes import along, bound, sliced
 from redfuser.frontend.static import counting
 from redfuser.tvm_compat import bytes_of, dtype_of, op_name, relax, shape_of
 
@@ -258,9 +258,25 @@ def slice_scatter(c: Context, self: Any, src: Any, dim: int = 0, start: Any = No
                   step: int = 1) -> Any:
     axis = axis_of(dim, len(shape_of(self)))
     extent = shape_of(self)[axis]
-    if any(isinstance(v, relax.Expr) for v in (start, end)) or step != 1:
-        raise Decline("a slice with bounds that are data, or with steps")
-    return replaced(c, self, c.cast(src, c.dtype), axis, bound(start, extent, 0), bound(end, extent, extent))
+    if not isinstance(step, int) or any(isinstance(v, relax.Expr) for v in (start, end)):
+        raise Decline("a slice with bounds that are data")
+    first, part = bound(start, extent, 0), c.cast(src, c.dtype)
+    count = len(range(first, bound(end, extent, extent), step))
+    last = first + (count - 1) * step + 1
+    if count > 1 and step > 1:
+        part = _interleaved(c, self, part, axis, first, last, step)
+    return replaced(c, self, part, axis, first, last)
+
+
+def _interleaved(c: Context, x: Any, part: Any, axis: int, start: int, stop: int, step: int) -> Any:
+    """``x[start:stop]`` along ``axis`` with every ``step``-th element, the first and the last among them, that of ``part``."""
+    want = list(shape_of(x))
+    want[axis] = (stop - start - 1) // step + 1
+    spread = c.emit(op.repeat(c.emit(op.broadcast_to(part, want), "part"), step, axis), "spread")
+    number = c.emit(op.arange(0, stop - start, 1, "int64"), "number")
+    turn = c.emit(op.equal(c.emit(op.floor_mod(number, c.const(step, "int64")), "turn"), c.const(0, "int64")), "first")
+    places = c.emit(op.reshape(turn, [-1] + [1] * (len(want) - 1 - axis)), "places")
+    return c.emit(op.where(places, sliced(c, spread, axis, 0, stop - start), sliced(c, x, axis, start, stop)), "interleaved")
 
 
 @converts("aten.select_scatter.default")

@@ -244,6 +244,8 @@ INDEXING: Ops = {
     "scatter": lambda x, i: x.scatter(1, i[:1, :3], x[:1, 2:5]),
     "scatter value": lambda x, i: x.scatter(1, i[:1], 7.0),
     "slice_scatter": lambda x, i: torch.slice_scatter(x, x[:2] * 2, 0, 3, 5),
+    "slice_scatter in steps": lambda x, i: torch.slice_scatter(x.slice_scatter(x[:3] * 2, 0, 1, 9, 2), x[:, :2], 1, 0, 9, 3),
+    "assign in steps": lambda x, i: _assign_in_steps(x),
     "select_scatter": lambda x, i: torch.select_scatter(x, x[0], 0, -1),
     "assign": lambda x, i: _assign(x),
     "grid": lambda x, i: x[torch.arange(6)[:, None], torch.arange(6)[None, :]],
@@ -256,6 +258,14 @@ def _assign(x: Tensor) -> Tensor:
     y = x.clone()
     y[1:3, 2:] = x[0:2, :4]
     y[:, 0] = 1
+    return y
+
+
+def _assign_in_steps(x: Tensor) -> Tensor:
+    y = x.clone()
+    y[1::2, ::3] = x[0:3, 2:4] + 1
+    y[:, 4::7] *= 3
+    y[-2:2:5] = 4
     return y
 
 

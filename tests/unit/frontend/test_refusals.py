@@ -162,7 +162,7 @@ def unusual(x: Tensor, i: Tensor) -> tuple[Tensor, ...]:
     histogram = torch.histc(x, bins=4, min=-1.0, max=1.0)
     order = torch.sort(x, dim=-1, descending=True)
     added = x.scatter_add(1, i, x)
-    return histogram, order[1], added, torch.logcumsumexp(x, 1), x.index_add(0, i[0, :2], x[:2])
+    return histogram, order[1], added, torch.logcumsumexp(x, 1), x.index_add(1, i[0, :2], x[:, :2])
 
 
 def test_unknown_operators_stay_torch_calls_and_are_reported() -> None:
