@@ -26,7 +26,7 @@ from redfuser.recheck import Verdict, recheck, refused
 from redfuser.report import Report
 from redfuser.reported import Reason
 from redfuser.target import TARGETS
-from redfuser.untuned import holds, priced
+from redfuser.untuned import abreast, holds, priced
 from redfuser.whole import parts_of_one_call
 
 log = logging.getLogger("redfuser.pipeline")
@@ -98,7 +98,8 @@ def _run(model: Any, args: Any, kwargs: Any, arch: str, casts: str, build: bool,
     def searched(program: Any) -> tuple[Any, Any]:
         search = partition.Partitioner(program, casts, arch, maps=arch != "cpu", holds=lambda fused: holds(fused, arch),
                                        priced=lambda fused: priced(fused, arch),
-                                       measured=lambda fused: records is not None and records.fuses(fused, arch))
+                                       measured=lambda fused: records is not None and records.fuses(fused, arch),
+                                       abreast=abreast)
         return search, trace.run("partition", search.run)
 
     search, found = searched(imported)

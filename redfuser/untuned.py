@@ -49,6 +49,18 @@ def holds(fused: Fused, arch: str) -> bool:
     return isinstance(extent, int) and (arch == "cpu" or select(fused, arch)[0] == "resident")
 
 
+def abreast(fused: Fused) -> bool:
+    """Are rows of a CPU's function for ``fused`` lanes of it, for what it multiplies?"""
+    from redfuser.strategies.cpu import LANES
+    from redfuser.strategies.tir_rows import side_by_side
+
+    try:
+        program = untuned(fused, "cpu")[1]
+        return any(side_by_side(program, k, LANES) is not None for k in program.kernels)
+    except LoweringError:
+        return False
+
+
 def priced(fused: Fused, arch: str) -> float | NotFusable:
     """Modelled seconds of what the models choose for ``fused`` on a GPU; or why it gets no kernel."""
     from redfuser.tensorize.configs import configs

@@ -45,7 +45,8 @@ SCANS = r"(^|log)cum(sum|prod|max|min)|(^|_)scan(_|$)"
 @dataclass(frozen=True, slots=True)
 class Declined:
     """A cascade that was refused: its name's stem, its operations, the reason, the reductions that it is about, what was
-    parted from it to try again, its state where it had one, and the reduction at which it was refused, where that was one."""
+    parted from it to try again, its state where it had one, and the reduction at which it was refused, where that was one.
+    cheaper: what was parted from it is faster by itself, which is no loss."""
 
     stem: str
     ops: tuple[Provenance, ...]
@@ -54,6 +55,7 @@ class Declined:
     parted: tuple[Provenance, ...] = ()
     fused: Fused | None = None
     culprit: Unit | None = None
+    cheaper: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +111,10 @@ class _Balance:
         self.losses.append((min(u.index for u in units), Loss(stem, tuple(dict.fromkeys(ops)), reason, fused)))
 
     def refused(self, d: Declined) -> None:
-        missing = self.missing(d.about)
+        missing = set() if d.cheaper else self.missing(d.about)
         if d.culprit in self.fused:  # what it reads is lost where it is a cascade by itself
             missing = {u for u in missing if rowwise(u) or returns(u) is not None}
-        apart = d.stem == "attn" and bool(d.about) and not any(self.fused.get(u) == "attn" for u in d.about)
+        apart = d.stem == "attn" and bool(d.about) and not d.cheaper and not any(self.fused.get(u) == "attn" for u in d.about)
         if (missing or apart) and not (missing or d.about) <= self.told:
             self.lose(missing or d.about, d.stem, d.ops, d.reason, d.fused)
         elif not missing and not apart:

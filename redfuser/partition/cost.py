@@ -22,8 +22,7 @@ from redfuser.partition.values import Instance
 from redfuser.target import Target
 
 HOST = "cpu"
-"""The target whose kernels make lists number by number, and what they are of: a router of 4096 tokens into 64 experts took 71
-ms as one function, where a library's product and the list behind it take 4 (two cores)."""
+"""The target that is no device: :mod:`redfuser.partition.host` says what its products take."""
 MAX_DEPTH = 1024
 """Inner axis of a per-step contraction whose row operand (64 rows of it) stays in shared memory."""
 TILE = 256
@@ -82,8 +81,6 @@ def inner_pays(d: Draft, inst: Instance) -> bool:
     no matrix: a library has ways for it that a step of a cascade has not.
     """
     if any(slides(d.ev.ix, e, inst.over) for _, at in inst.body.sites for e in at):
-        return False
-    if d.machine.arch == HOST and any(isinstance(s := i.node.stmt, Reduce) and s.reducer.kind == "topk" for i in d.rows):
         return False
     if d.extents[inst.over] > MAX_DEPTH and d.extents[R] > MAX_ROW:
         return reduced_as_made(d, inst)

@@ -17,11 +17,12 @@ from typing import Any
 from redfuser import progress
 from redfuser.acrf.cascade import Provenance
 from redfuser.acrf.state import Fused, NotFusable
-from redfuser.partition import account, judge, loops, operand, siblings
+from redfuser.partition import account, host, judge, loops, operand, siblings
 from redfuser.partition.about import evaluated, numbered, ops, origin, refused_units, stem_of
 from redfuser.partition.across import Priced, across, dearer
 from redfuser.partition.around import Around
 from redfuser.partition.canonical import Outlined
+from redfuser.partition.cost import HOST
 from redfuser.partition.drafted import Cut, Draft
 from redfuser.partition.epilogue import contracts
 from redfuser.partition.flat import columns_joined
@@ -57,12 +58,15 @@ def partition(imported: Any, casts: str = "preserve", maps: bool = True) -> Part
 
 class Partitioner:
     """``run`` partitions; after ``give_up``, ``run`` again: what was given up gives way to smaller regions. holds: is a state's
-    row on chip, reduced where nothing merges? priced: what its kernel takes. measured: that it pays, whatever models say?"""
+    row on chip, reduced where nothing merges? priced: what its kernel takes. measured: that it pays, whatever models say?
+    abreast: are the rows of its products lanes, on a CPU?"""
 
     def __init__(self, imported: Any, casts: str = "preserve", arch: str = "sm_90a", maps: bool = True,
                  holds: Callable[[Fused], bool] | None = None, priced: Priced | None = None,
-                 measured: Callable[[Fused], bool] = lambda fused: False) -> None:
+                 measured: Callable[[Fused], bool] = lambda fused: False,
+                 abreast: Callable[[Fused], bool] | None = None) -> None:
         self.maps, self.priced, self.measured = maps, priced if arch in TARGETS else None, measured
+        self.abreast = abreast if arch == HOST else None
         weights = frozenset(i.name for i in getattr(imported, "inputs", ()) if i.kind != "user")
         written = maps and TARGETS.get(arch, REFERENCE).kind == "cuda"
         self.graph: Graph = build_graph(imported.mod, dict(imported.provenance or {}), weights, written)
@@ -126,16 +130,19 @@ class Partitioner:
     def slower(self) -> dict[str, NotFusable]:
         """Regions, by name, whose kernels are modelled far behind what they are without us."""
         found: dict[str, NotFusable] = {}
-        if self.priced is None:
-            return found
-        for f in self.accepted:
+        for f in self.accepted if self.priced or self.abreast else ():
             if (key := key_of(f.fused.cascade)) not in self.answers:
-                self.answers[key] = None if self.measured(f.fused) else slower(
-                    f.draft, f.fused, self.priced) or siblings.slower(
-                    f.draft, f.fused, self.state, self.priced) or operand.slower(f.draft, f.fused, self.state, self.priced)
+                self.answers[key] = None if self.measured(f.fused) else self.behind(f.draft, f.fused)
             if (why := self.answers[key]) is not None:
                 found[f.name] = why
         return found
+
+    def behind(self, d: Draft, fused: Fused) -> NotFusable | None:
+        """Why a region gives way to smaller ones; of a CPU only products are known."""
+        if self.priced is None:
+            return host.slower(d, fused, self.abreast) if self.abreast else None
+        return slower(d, fused, self.priced) or siblings.slower(d, fused, self.state, self.priced) or operand.slower(
+            d, fused, self.state, self.priced)
 
     def reduce_maps(self, counts: Counter[str]) -> list[Found]:
         """The reductions that are no cascade, with the maps around them; where that is dearer than torch, without those in
@@ -254,7 +261,8 @@ class Partitioner:
                 continue
             d = f.draft
             wrong = reason.code == "RF901" and reason.why.startswith("result")
-            parted, pairs = undone(d, wrong or (reason.code == "RF491" and bool(d.inner)))
+            cheaper = self.abreast is not None and reason.code == "RF305"
+            parted, pairs = undone(d, wrong or cheaper or (reason.code == "RF491" and bool(d.inner)))
             reducing = [u for u in d.units if u.reducing]
             first = min(u.index for u in reducing)
             self.tries[first] += 1
@@ -266,7 +274,7 @@ class Partitioner:
             about = frozenset(i.node.unit for i in d.rows if i.node.unit and not i.contraction) or frozenset(reducing)
             at = next((o for o in ops(d.units) if o.source), Provenance())
             self.declined.append(account.Declined(stem_of(d), ops(d.units), replace(reason, provenance=at), about,
-                                                  ops(parted), f.fused))
+                                                  ops(parted), f.fused, cheaper=cheaper))
             log.info("%s: %s (%s); %s", f.name, reason.code, reason.why or reason.condition,
                      f"tried again without {', '.join(map(repr, parted))}" if pairs - self.banned else "left to torch")
             if not pairs - self.banned:
