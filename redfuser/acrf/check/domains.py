@@ -30,8 +30,6 @@ Array = np.ndarray[Any, Any]
 NUMPY: dict[str, Any] = {name: np.dtype(d.long).type for name, d in TABLE.items()}
 """The NumPy dtype of each of the IR's dtypes."""
 
-LOWEST = -(1 << 63)
-"""Of the integers of 64 bits."""
 _LARGEST = {name: Fraction(LARGEST[name]) for name in FLOATS - {"f64"}}
 
 
@@ -39,6 +37,11 @@ def narrows(source: str, target: str) -> bool:
     """Does a cast from ``source`` to ``target``, both floats, lose bits?"""
     a, b = TABLE[source], TABLE[target]
     return b.significand < a.significand or b.exponent > a.exponent
+
+
+def _whole(dtype: str) -> Any:
+    """What a float is converted to on its way to an integer of ``dtype``."""
+    return np.int64 if dtype == "i64" else np.int32
 
 
 class Domain:
@@ -63,12 +66,13 @@ class Domain:
         raise NotImplementedError
 
     def truncate(self, x: Array, dtype: str) -> Array:
-        """Float to integer or bool; what has no integer value becomes 0, one beyond 64 bits the lowest of them, and of one with
-        more bits than the dtype its last ones are left, as processors have it."""
+        """Float to integer or bool; what has no integer value becomes 0, one beyond 64 bits (i64) or 32 (the others) the lowest
+        of them, and of one with more bits than the dtype its last ones are left, as processors have it."""
         if dtype == "bool":
             return np.array([bool(v != 0) for v in x.ravel()], dtype=np.bool_).reshape(x.shape)
         flat = [0 if math.isnan(v) or math.isinf(v) else int(v) for v in x.ravel()]
-        flat = [v if LOWEST <= v < -LOWEST else LOWEST for v in flat]
+        lowest = int(np.iinfo(_whole(dtype)).min)
+        flat = [v if lowest <= v < -lowest else lowest for v in flat]
         return np.array(flat, dtype=np.int64).reshape(x.shape).astype(NUMPY[dtype])
 
     def total(self, kind: str, x: Array, dtype: str) -> Array:
@@ -116,7 +120,7 @@ class Arrays(Domain):
         with np.errstate(all="ignore"):
             if dtype == "bool":
                 return x != 0
-            return np.where(np.isfinite(x), np.trunc(x), 0).astype(np.int64).astype(NUMPY[dtype])
+            return np.where(np.isfinite(x), np.trunc(x), 0).astype(_whole(dtype)).astype(NUMPY[dtype])
 
     def total(self, kind: str, x: Array, dtype: str) -> Array:
         with np.errstate(all="ignore"):

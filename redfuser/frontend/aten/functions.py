@@ -21,13 +21,22 @@ def _exact(f: Any) -> Any:
             raise Decline("mixed dtypes")
         if dtype_of(self).startswith(("float8", "bool")):
             raise Decline(f"dtype {dtype_of(self)}")
-        return c.emit(f(self))
+        return c.emit(f(c.cast(self, "float32") if c.dtype == "bool" and dtype_of(self) == "bfloat16" else self))
 
     return convert
 
 
-for _name, _f in {"abs": op.abs, "neg": op.negative, "floor": op.floor, "ceil": op.ceil, "trunc": op.trunc,
-                  "round": op.round, "sign": op.sign, "isnan": op.isnan, "isinf": op.isinf, "isfinite": op.isfinite,
+def _negative(x: Any) -> Any:
+    """TVM's are a product with -1 and a choice of -1, which 8 bits without a sign do not hold."""
+    return op.subtract(relax.const(0, "uint8"), x) if dtype_of(x) == "uint8" else op.negative(x)
+
+
+def _sign(x: Any) -> Any:
+    return op.minimum(x, relax.const(1, "uint8")) if dtype_of(x) == "uint8" else op.sign(x)
+
+
+for _name, _f in {"abs": op.abs, "neg": _negative, "floor": op.floor, "ceil": op.ceil, "trunc": op.trunc,
+                  "round": op.round, "sign": _sign, "isnan": op.isnan, "isinf": op.isinf, "isfinite": op.isfinite,
                   "relu": op.nn.relu}.items():
     converts(f"aten.{_name}.default")(_exact(_f))
 
