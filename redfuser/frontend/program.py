@@ -69,9 +69,14 @@ def _decomposed(program: ExportedProgram) -> ExportedProgram:
     table.update(get_decompositions([torch.ops.aten.elu]))  # as expm1, which torch's table keeps
     table.update(DECOMPOSITIONS | in_memory.DECOMPOSITIONS | {torch.ops.aten.index_add.default: index_add})
     program = with_free_names(program)
-    replaced = [(n, n.target) for target in REPLACED for n in program.graph.find_nodes(op="call_function", target=target)]
-    for node, target in replaced:
+    blocks = [m for m in program.graph_module.modules() if isinstance(m, fx.GraphModule)]
+    replaced = [(n, n.target, m) for m in blocks for target in REPLACED
+                for n in m.graph.find_nodes(op="call_function", target=target)]
+    for node, target, _ in replaced:
         node.target = REPLACED[target]
+    changed = [m for m in blocks if any(m is b for _, _, b in replaced)]
+    for block in changed:
+        block.recompile()
     try:
         with quiet(), unlogged():
             return with_lines(program.run_decompositions(table), lines_inside(program))
@@ -82,8 +87,10 @@ def _decomposed(program: ExportedProgram) -> ExportedProgram:
                          help="return what the model changes: state in an attribute, or a tensor that shares memory with "
                               "another") from error
     finally:
-        for node, target in replaced:  # the program is the user's
+        for node, target, _ in replaced:  # the program is the user's
             node.target = target
+        for block in changed:
+            block.recompile()
 
 
 def index_add(x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *, alpha: float = 1) -> Any:
@@ -128,7 +135,14 @@ def multi_margin_loss(x: torch.Tensor, target: torch.Tensor, p: float = 1, margi
     return (each.reshape(target.shape), each.mean(), each.sum())[reduction]
 
 
+def dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+    """As the operator has it: ``x`` itself where nothing is dropped, into which the program may write (torch's own
+    decomposition gives a copy)."""
+    return torch.dropout(x, p, train) if train and p else x
+
+
 REPLACED: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten.dropout.default: dropout,
     torch.ops.aten.multi_margin_loss.default: multi_margin_loss,
     torch.ops.aten.fill_diagonal_.default: in_memory.fill_diagonal_,
     **checked.REPLACED,
@@ -265,6 +279,10 @@ def roots(results: Sequence[fx.Node]) -> tuple[str, ...]:
     return tuple(found)
 
 
+UNTOLD = frozenset({"aten.dropout.default", "aten.type_as.default"})
+"""Operators that may give their operand itself, whose schemas do not say so."""
+
+
 def _viewed(node: Any) -> fx.Node | None:
     if node.op != "call_function" or not node.args or not isinstance(node.args[0], fx.Node):
         return None
@@ -273,7 +291,8 @@ def _viewed(node: Any) -> fx.Node | None:
     if not isinstance(node.target, torch._ops.OpOverload):
         return None
     aliases = [r.alias_info for r in node.target._schema.returns if r.alias_info is not None]
-    return node.args[0] if aliases and (any(a.is_write for a in aliases) or _in_place(node)) else None
+    may = aliases or str(node.target) in UNTOLD
+    return node.args[0] if may and (any(a.is_write for a in aliases) or _in_place(node)) else None
 
 
 def _in_place(node: fx.Node) -> bool:
