@@ -279,6 +279,7 @@ def _export(graph: fx.GraphModule, fakes: Sequence[torch.Tensor]) -> Any:
     with torch.no_grad(), warnings.catch_warnings(), unlogged(), _told("cannot be exported"):
         warnings.simplefilter("ignore")  # torch's remarks on its own export are not for whoever calls torch.compile
         program = torch.export.export(graph, tuple(fakes), strict=False)
+    foreign.libraries(program)
     if found := [*drawn(program), *_random(program)]:
         raise GivenBack("RF131", f"draws random numbers or trains: {', '.join(found[:3])}")
     return program

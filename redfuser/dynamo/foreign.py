@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from redfuser.dynamo.key import NAMESPACES
 from redfuser.dynamo.recipe import GivenBack
 from redfuser.frontend.levels import derivatives
 
@@ -44,3 +45,10 @@ def numbers(gm: fx.GraphModule) -> None:
     if given:
         raise GivenBack("RF132", f"takes a float that is another from call to call ({given[0].name}); with"
                                  " torch._dynamo.config.specialize_float = True it is ours for each value")
+
+
+def libraries(program: Any) -> None:
+    """The compile process knows torch's operators alone, and so does a file. Raises GivenBack RF135."""
+    for node in program.graph.nodes:
+        if isinstance(node.target, torch._ops.OpOverload) and node.target.namespace not in NAMESPACES:
+            raise GivenBack("RF135", f"calls {node.target}, an operator of a library")

@@ -32,6 +32,9 @@ PACKAGES = ("torch", "apache-tvm", "apache-tvm-ffi", "tilelang", "triton")
 OWNERS = ("torch", "_operator", "operator", "math", "builtins", "_VariableFunctions", "_TensorBase", "TensorBase")
 """First words of the modules whose functions are what they are called."""
 
+NAMESPACES = ("aten", "prim", "prims")
+"""Of torch's own operators."""
+
 
 class Unnamed(Exception):
     """Something in a graph has no name that means it."""
@@ -152,7 +155,7 @@ def attribute(gm: fx.GraphModule, target: str) -> Any:
 def _name(function: Callable[..., Any]) -> str:
     if isinstance(function, torch._ops.OpOverload):
         found, owner = str(function), function.namespace
-        if owner not in ("aten", "prim", "prims"):
+        if owner not in NAMESPACES:
             raise Unnamed(f"the operator {found}")
         return found
     if isinstance(function, torch._ops.HigherOrderOperator):

@@ -547,6 +547,18 @@ def test_an_error_of_the_compiler_is_carried_over(monkeypatch: pytest.MonkeyPatc
         ours(lambda x: softmax(x) + 18, fallback="error")(torch.ones(2, 8))
 
 
+def test_operators_of_a_library_are_given_back_before_the_compiler_meets_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> bytes:
+        raise AssertionError("it does not know them, and is started anew after each")
+
+    twice = torch.library.custom_op("redfuser_tests::twice", lambda x: x * 2, mutates_args=(), schema="(Tensor x) -> Tensor")
+    twice.register_fake(torch.empty_like)
+    monkeypatch.setattr(Process, "compile", broken)
+    with torch.no_grad():
+        given_back("RF135", lambda x: softmax(twice(x)), torch.ones(2, 8))
+    assert "redfuser_tests.twice" in dynamo.reports()[0].note
+
+
 def test_where_the_default_backend_cannot_run_eager_does() -> None:
     def broken(*_: Any) -> Any:
         raise RuntimeError("no compiler here")
