@@ -27,6 +27,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from redfuser.dynamo import foreign
 from redfuser.dynamo.key import attribute
 from redfuser.dynamo.recipe import GivenBack, Out, Recipe
+from redfuser.frontend import quantized
 from redfuser.frontend.fast_path import written_out
 from redfuser.frontend.levels import undone
 from redfuser.frontend.program import module_of
@@ -254,7 +255,7 @@ def _without_effects(gm: fx.GraphModule, names: Sequence[fx.Node], given: Sequen
     for i in changed:
         inputs[i] = graph.call_method("clone", (inputs[i],))
     held = dict(zip(constants, inputs[len(names):]))
-    position = {node: i for i, node in enumerate(names)}
+    position, written = {node: i for i, node in enumerate(names)}, quantized.replaced()
 
     def mapped(node: fx.Node) -> Any:
         return copies[node]
@@ -267,7 +268,7 @@ def _without_effects(gm: fx.GraphModule, names: Sequence[fx.Node], given: Sequen
         elif node.op == "output" or (node.op == "call_function" and getattr(node.target, "__name__", "") in MODES):
             continue
         else:
-            made = graph.create_node(node.op, node.target, fx.node.map_arg(node.args, mapped),
+            made = graph.create_node(node.op, written.get(node.target, node.target), fx.node.map_arg(node.args, mapped),
                                      fx.node.map_arg(node.kwargs, mapped))
             made.meta = {"stack_trace": node.meta.get("stack_trace"), "nn_module_stack": {"": (module_of(node), "")}}
             copies[node] = made

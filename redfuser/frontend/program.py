@@ -16,7 +16,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind
 
 from redfuser.errors import InputError, UnsupportedError
-from redfuser.frontend import checked, in_memory
+from redfuser.frontend import checked, in_memory, quantized
 from redfuser.frontend.dtypes import supported
 from redfuser.frontend.fast_path import DECOMPOSITIONS
 from redfuser.frontend.imported import Provenance, refuse_inputs
@@ -70,10 +70,11 @@ def _decomposed(program: ExportedProgram) -> ExportedProgram:
     table.update(DECOMPOSITIONS | in_memory.DECOMPOSITIONS | {torch.ops.aten.index_add.default: index_add})
     program = with_free_names(program)
     blocks = [m for m in program.graph_module.modules() if isinstance(m, fx.GraphModule)]
-    replaced = [(n, n.target, m) for m in blocks for target in REPLACED
+    known = REPLACED | quantized.replaced()
+    replaced = [(n, n.target, m) for m in blocks for target in known
                 for n in m.graph.find_nodes(op="call_function", target=target)]
     for node, target, _ in replaced:
-        node.target = REPLACED[target]
+        node.target = known[target]
     changed = [m for m in blocks if any(m is b for _, _, b in replaced)]
     for block in changed:
         block.recompile()
