@@ -10,8 +10,9 @@ two or four bytes, where two or one would do::
     for j in T.Parallel(2048): y_here[j] = max_nan(x_here[j], 0.0)
     for j in T.Parallel(2048): y[b * 2048 + j] = y_here[j]
 
-No value changes, so the tile program has one loop: only the text is in parts. Loops that compute with tiles are left as they
-are, since these say already which thread has which element.
+No value changes, so the tile program has one loop: only the text is in parts. Where a loop computes with tiles of its own
+shape, which say which thread has which element, what else it reads side by side (a weight of each channel, a bias) is read
+before it; loops beside reductions are left as they are.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from math import prod
 
 from redfuser.acrf.expr import BYTES, Expr, Index, Load, Op, children, indices_of, map_children, walk
 from redfuser.tensorize.ir.effects import Names, with_bodies
-from redfuser.tensorize.ir.nodes import Assign, Parallel, TileKernel, TileStmt
+from redfuser.tensorize.ir.nodes import Assign, Copy, Parallel, TileKernel, TileStmt
 from redfuser.tensorize.ir.parts import Buffer
 
 SINGLY = ("T.call_extern", "T.if_then_else", "T.erf", "T.rsqrt", "T.ieee_", "T.nearbyint", "T.isnan")
@@ -49,21 +50,24 @@ def apart(kernel: TileKernel, singly: Callable[[Parallel], bool]) -> TileKernel:
 
 
 def _parts(kernel: TileKernel, s: Parallel, names: Names, made: list[Buffer]) -> list[TileStmt]:
-    """The loop in parts; itself where a tile is read or written, or nothing that is always read lies side by side."""
+    """The loop in parts; itself where nothing that is always read lies side by side, or a tile is read elsewhere."""
     params, written = {p.name: p.dtype for p in kernel.params}, {a.target for a in s.body}
     read = [x for a in s.body for e in (*a.indices, a.expr) for x in walk(e) if isinstance(x, Load)]
-    sources = {x.tensor for x in read}
-    if len(written) < len(s.body) or not written | sources <= params.keys() or written & sources:
+    sources, point = {x.tensor for x in read}, tuple(map(Index, s.vars))
+    tiles = [indices for name, indices in (*((x.tensor, x.indices) for x in read), *((a.target, a.indices) for a in s.body))
+             if name not in params]
+    if len(written) < len(s.body) or written & sources & params.keys() or any(indices != point for indices in tiles):
         return [s]
-    once = dict.fromkeys(x for a in s.body for x in _always(a.expr))
+    if tiles and not all(isinstance(t, (Copy, Parallel)) for t in kernel.body):
+        return [s]
+    once = dict.fromkeys(x for a in s.body for x in _always(a.expr) if x.tensor in params)
     first = [x for x in once if params[x.tensor] in KINDS and _side_by_side(x.indices, s)]
-    last = [a for a in s.body if params[a.target] in KINDS and _side_by_side(a.indices, s)]
+    last = [a for a in s.body if a.target in params and params[a.target] in KINDS and _side_by_side(a.indices, s)]
     if any(not _in_pieces(kernel, n) for n in (*(x.tensor for x in first), *(a.target for a in last))):
         return [s]
     size = sum(BYTES[params[n]] for n in (*(x.tensor for x in first), *(a.target for a in last))) * prod(s.extents)
     if not first or size > MOST * kernel.threads:
         return [s]
-    point = tuple(map(Index, s.vars))
 
     def tile(name: str) -> str:
         made.append(Buffer(names.fresh(f"{name}_here"), "fragment", params[name], s.extents))

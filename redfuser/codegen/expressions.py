@@ -15,6 +15,7 @@ from redfuser.codegen.pairs import Pairs, chain
 from redfuser.codegen.roles import arriving, role_kernel
 from redfuser.errors import LoweringError
 from redfuser.tensorize.ir.nodes import Parallel, TileKernel
+from redfuser.tensorize.ir.pointwise import NUMPY_DTYPES
 from redfuser.tensorize.ir.tangents import computed_half, flat, near, tangent
 
 _FUNCTIONS = {"exp": "T.exp", "exp2": "T.exp2", "log": "T.log", "log2": "T.log2", "sqrt": "T.sqrt", "rsqrt": "T.rsqrt",
@@ -139,8 +140,9 @@ class Expressions:
                 return f"T.max({self.expr(x)}, -{self.expr(x, 8)})" if x.dtype in ("f32", "f16") else f"T.abs({self.expr(x)})"
             case Op(name="select", args=(c, x, y)):
                 return f"T.if_then_else({self.expr(c)}, {self.typed(x, e.dtype)}, {self.typed(y, e.dtype)})"
-            case Op(name="max" | "min" as n, args=(x, y)) if e.dtype in _FLOATS:
-                return self.ours(f"{n}_nan", x, y) if e.dtype == "f32" else self.extremum("<" if n == "max" else ">", x, y)
+            case Op(name="max" | "min" as n, args=(x, y)) if e.dtype in _FLOATS and e.dtype != "f64":
+                single = self.ours(f"{n}_nan", widened(x), widened(y))
+                return single if e.dtype == "f32" else f'T.cast({single}, "{self.spelled[e.dtype]}")'
             case Op(name="exp2", args=(x,), dtype="f32") if not self.kernel.exact:
                 return self.ours("exp2_approx", x)
             case Op(name="tanh", args=(x,), dtype="f32") if self.behind and computed_half(x):
@@ -244,15 +246,6 @@ class Expressions:
         """A value about to be rounded to e4m3: NaN beyond its range, as torch has it; the GPU's conversion saturates."""
         return self.ours("within_e4m3", e if e.dtype == "f32" else Cast(e, "f32"))
 
-    def extremum(self, less: str, x: Expr, y: Expr) -> str:
-        """max or min of halves, NaN where an operand is: the GPU's own instructions drop it."""
-        if isinstance(x, Const):
-            x, y = y, x
-        a, b = self.typed(x, x.dtype), self.typed(y, y.dtype)
-        test = f"{self.expr(x, 5)} {less} {self.expr(y, 5)}"
-        nan = "" if isinstance(y, Const) else f"T.isnan(T.cast({b}, \"float32\"))"
-        return f"T.if_then_else({f'T.Or({test}, {nan})' if nan else test}, {b}, {a})"
-
     def typed(self, e: Expr, dtype: str) -> str:
         """A branch of a select: a literal needs its element type spelled when it is not fp32 or an index."""
         if isinstance(e, Const) and dtype in EIGHT and self.dialect.bytes:
@@ -260,6 +253,21 @@ class Expressions:
         if isinstance(e, Const) and dtype in ("f16", "bf16", *EIGHT):
             return f"T.cast({_const(e)}, \"{self.spelled[dtype]}\")"
         return self.expr(e)
+
+
+def widened(e: Expr) -> Expr:
+    """A number of single precision that is ``e`` where it is rounded as ``e`` is. Rounding keeps the order: of two numbers the
+    greater, rounded, is the greater of the rounded ones, and the GPU's own instruction for halves drops NaN."""
+    if e.dtype == "f32":
+        return e
+    match e:
+        case Const(value=v, dtype=d):
+            return Const(float(NUMPY_DTYPES[d].type(v)), "f32")
+        case Op(name="max" | "min" as n, args=args):
+            return Op(n, tuple(map(widened, args)), "f32")
+        case Cast(arg=x) if x.dtype == "f32":
+            return x
+    return Cast(e, "f32")
 
 
 def _singly(text: str) -> bool:

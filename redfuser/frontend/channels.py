@@ -28,6 +28,7 @@ from redfuser.frontend.orders import CONVOLUTIONS, MAPS, TOTALS, VIEWS, Orders
 from redfuser.tvm_compat import (
     bindings,
     call_dps_packed,
+    dtype_of,
     op_name,
     permute_axes,
     prim_int,
@@ -126,6 +127,9 @@ class _Laid:
         name = a.name_hint if isinstance(a, relax.Var) else ""
         if name not in self.last:
             x, shape = self.first(a), shape_of(a)
+            filled = self.builder.value(x)
+            if op_name(filled) == "full":  # padding: of any order, and none to lay out
+                return self.builder.emit(op.full(_last(shape), filled.args[1], dtype_of(x)), "last")
             order = [d for d in to_last(len(shape)) if shape[d] > 1]
             if order == sorted(order):
                 return self.builder.emit(op.reshape(x, _last(shape)), "last")
