@@ -16,7 +16,7 @@ from math import prod
 
 from redfuser.acrf.affine import Indices, axes_of
 from redfuser.acrf.cascade import Axis, Cascade, Let, Tensor, axes_in_order
-from redfuser.acrf.expr import Expr, Index, Load, map_children
+from redfuser.acrf.expr import Expr, Index, Load, map_children, walk
 from redfuser.outline import MANY, SHORT
 
 Place = tuple[int, bool]
@@ -34,9 +34,9 @@ def flattened(c: Cascade) -> Cascade:
 
 
 def one_matrix(c: Cascade) -> Cascade:
-    """``c``, whose reductions are products, with the rows of a matrix along one axis: those axes joined that an operand lacks.
-    What all operands have are matrices side by side."""
-    return _joined(c, reductions=True, rows=True)
+    """``c`` with the rows of its products along one axis: those axes joined that an operand of a product lacks, so that no tile
+    ends where an axis does. What all operands have are matrices side by side."""
+    return _joined(c, reductions=True, rows=True) if all(isinstance(a.extent, int) for a in c.axes) else c
 
 
 def columns_joined(c: Cascade) -> Cascade:
@@ -79,7 +79,7 @@ def _joined(c: Cascade, reductions: bool = False, rows: bool = False) -> Cascade
                for s in c.stmts):
             pair = _Pair(c, a, b)
             done = pair.merged()
-            if done is not None and (not rows or any(len(pair.shapes[t]) > 1 for t in pair.lacking())):
+            if done is not None and (not rows or pair.matrix_lacks()):
                 return _joined(done, reductions, rows)
     return c
 
@@ -115,9 +115,10 @@ class _Pair:
         inputs = tuple(Tensor(t.name, t.dtype, self.shape(t.name)) for t in c.inputs)
         return replace(c, inputs=inputs, axes=tuple(Axis(x, extents[x]) for x in axes_in_order(stmts)), stmts=stmts)
 
-    def lacking(self) -> list[str]:
-        """Tensors that have neither."""
-        return [t for t, place in self.places.items() if place == NOWHERE]
+    def matrix_lacks(self) -> bool:
+        """Has an operand of a product, a matrix, neither of the two?"""
+        reduced = {x.tensor for s in self.c.stmts if not isinstance(s, Let) for x in walk(s.expr) if isinstance(x, Load)}
+        return any(self.places.get(t) == NOWHERE and len(self.shapes[t]) > 1 for t in reduced)
 
     def expr(self, e: Expr) -> Expr:
         if isinstance(e, Index) and e.axis in (self.a, self.b):

@@ -15,7 +15,6 @@ from redfuser.partition import loops
 from redfuser.partition.about import defective, keys_of, trimmed
 from redfuser.partition.across import Priced
 from redfuser.partition.canonical import Outlined, outline
-from redfuser.partition.cost import product_alone
 from redfuser.partition.drafted import Draft
 from redfuser.partition.flat import flattened, one_matrix, rows_joined
 from redfuser.partition.graph import Graph
@@ -57,10 +56,9 @@ class Forming:
         """The cascade of a draft. It is of our own making: one that cannot be formed is a refusal."""
         try:
             out = outline(d, "cascade", slices)
-            if maps or product_alone(d):
-                return replace(out, cascade=flattened(out.cascade) if maps else one_matrix(out.cascade))
             products = any(i.contraction for i in (*d.inner, *d.rows))
-            return out if products else replace(out, cascade=rows_joined(out.cascade))
+            joined = flattened if maps else one_matrix if products else rows_joined
+            return replace(out, cascade=joined(out.cascade))
         except Exception as e:
             return defective(e)
 
