@@ -47,8 +47,8 @@ def columns_joined(c: Cascade) -> Cascade:
 def rows_joined(c: Cascade) -> Cascade:
     """``c`` without products, with its rows along one axis where they are short and many: a block has several, whatever axes
     they have."""
-    extents = {a.name: a.extent for a in c.axes}
-    if not all(isinstance(n, int) for n in extents.values()):
+    extents = {a.name: a.extent for a in c.axes if isinstance(a.extent, int)}
+    if len(extents) < len(c.axes):
         return c
     n = extents.pop(c.raxis)
     return _joined(c, reductions=True) if n <= SHORT and prod(extents.values()) >= MANY else c

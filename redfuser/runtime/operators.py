@@ -66,9 +66,9 @@ _PRODUCTS = """mm bmm addmm addmv addbmm baddbmm matmul mv dot vdot outer linear
 conv_transpose1d conv_transpose2d.input conv_transpose3d.input _int_mm _scaled_mm linalg_cross linalg_inv_ex linalg_cholesky_ex
 linalg_qr linalg_solve_triangular _linalg_eigh _linalg_svd _linalg_det _linalg_slogdet _linalg_solve_ex _cdist_forward
 _pdist_forward scaled_dot_product_attention lstm.input gru.input rnn_tanh.input rnn_relu.input"""
-_MOVES = """view reshape _unsafe_view permute transpose.int t squeeze squeeze.dim squeeze.dims unsqueeze expand expand_as
-broadcast_to flatten.using_ints unflatten.int view_as select.int slice.Tensor split.Tensor split_with_sizes chunk unbind.int
-diagonal diag_embed unfold movedim.int cat concat stack repeat repeat_interleave.self_int roll flip rot90 tril triu
+_MOVES = """view view.dtype reshape _unsafe_view permute transpose.int t squeeze squeeze.dim squeeze.dims unsqueeze expand
+expand_as broadcast_to flatten.using_ints unflatten.int view_as select.int slice.Tensor split.Tensor split_with_sizes chunk
+unbind.int diagonal diag_embed unfold movedim.int cat concat stack repeat repeat_interleave.self_int roll flip rot90 tril triu
 contiguous constant_pad_nd reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d
 replication_pad3d index.Tensor index_select index_put index_add index_copy index_fill.int_Scalar index_fill.int_Tensor gather
 scatter.src scatter.value scatter_add scatter_reduce.two select_scatter slice_scatter diagonal_scatter masked_scatter embedding

@@ -19,6 +19,8 @@ SQUARE = 32
 """Rows and elements of a tile of which some tensor has neighbouring rows next to each other."""
 BLOCKS = 4
 """Blocks per multiprocessor that smaller tiles are made for."""
+IDLE = 1.25
+"""Times as many lanes and rows as have work, at most, where a tile is of whole rows."""
 ASKED = 32
 """Bytes that a thread asks for at once, about. On an H200, 8192x4096 and 8192x14336 in bfloat16: half of it to twice as much
 are within 2 %."""
@@ -56,7 +58,8 @@ def _tile(rows: int, n: int, narrow: int, each: int, threads: int, warp: int) ->
     tile = each * threads
     across = gcd(n, tile)
     if across * narrow < LINE and across < n:
-        if (even := _even(rows, n, gcd(n, VECTOR // max(2, narrow), each), each, threads, warp)) is not None:
+        vector = gcd(n, VECTOR // max(2, narrow), each)
+        if rows > 1 < vector and (even := _even(rows, n, vector, each, threads, warp)) is not None:
             return even
         across = min(tile, 1 << (n - 1).bit_length())
     down = min(tile // across, 1 << (rows - 1).bit_length())
@@ -65,17 +68,18 @@ def _tile(rows: int, n: int, narrow: int, each: int, threads: int, warp: int) ->
 
 def _even(rows: int, n: int, vector: int, each: int, threads: int, warp: int) -> TileConfig | None:
     """Rows of ``n`` elements, no power of two, of which each thread has ``each`` or fewer, in accesses to ``vector`` of them,
-    within which no row ends: rows of 144 halves are 18 accesses, and 16 of them are shared by 288 threads. None where a row has
-    no accesses, or no number of threads up to twice ``threads`` does that. Best are whole warps, then few idle lanes, no rows
-    beyond the end, and two accesses a thread or one.
+    within which no row ends: rows of 144 halves are 18 accesses, and 16 of them are shared by 288 threads. None where no
+    number of threads up to twice ``threads`` does that with few idle lanes and rows beyond the end. Best are whole warps, then
+    two accesses a thread or one.
 
     One H200, graphs, us, a map with four numbers of each channel, 29 MB of float16 numbers in rows of 144: 16 rows for 288
     threads 18.3, for 96 22.3; 64 x 48 for 128 19.8, 64 x 16 22.8, 8 rows padded to 256 166 (torch.compile 15.2)."""
     row, found = n // vector, []
     for t in range(warp, min(2 * threads, 512) + 1):
-        for k in range(1, each // vector + 1) if vector > 1 else ():
+        for k in range(1, each // vector + 1):
             down, part = (t * k // row, n) if t * k % row == 0 else (1, t * k * vector) if row % (t * k) == 0 else (0, 0)
-            if 0 < down <= max(1, rows):
-                waste = -(-t // warp) * warp / t * -(-rows // down) * down / rows * (1.1 if k > 2 else 1.0)
-                found.append(((t % warp > 0, round(waste, 2), -t * k, t), TileConfig(down, part, t, 0, "registers", False)))
+            idle = -(-t // warp) * warp / t * (-(-rows // down) * down / rows if down else 2.0)
+            if idle <= IDLE:
+                cost = round(idle * (1.1 if k > 2 else 1.0), 2)
+                found.append(((t % warp > 0, cost, -t * k, t), TileConfig(down, part, t, 0, "registers", False)))
     return min(found, key=lambda f: f[0])[1] if found else None

@@ -16,6 +16,8 @@ FEWEST, USUAL, MOST = 8, 28, 64
 LEAST, CROWD = 64, 1 << 14
 """Threads of a block of short rows (a multiprocessor has 32 blocks at most, and with a warp each it is half full), and rows
 from which they share blocks."""
+BESIDE = 256
+"""Elements of such a row, at most."""
 ALONE = 768
 """Elements of a row on chip from which a block that has one comes first within what the model tells apart, of as many rows as
 blocks that run at once: by twos there would be half as many warps. A softmax of 2048 rows of 1024 takes 5.27 us by twos and
@@ -115,10 +117,20 @@ def short_space(rows: int, width: int) -> list[TileConfig]:
     return [TileConfig(r, width, t, 0, "registers", False) for r, t in shapes if r * width >= t or t == 32]
 
 
+def beside_space(rows: int, width: int, written: bool) -> list[TileConfig]:
+    """Many rows side by side: a block of one is gone before the next has started. Each thread has 16 elements, or 32 where
+    nothing of a row is written, and so reads of several rows at once. One H200, 29 MB of float16 numbers, graphs, us, of 8, 16
+    and 32 elements a thread: softmax of 72 32.0, 19.7, 20.1, of 128 15.3, 14.7, 15.4, layer norm of 72 32.6, 25.1, 25.1, of 128
+    16.0, 15.3, 15.3, sums of squares of 72 16.2, 8.8, 5.9, of 128 9.7, 5.5, 4.9, of 144 16.2, 8.7, 5.9."""
+    most, each = 1 << (rows - 1).bit_length(), (16, 32, 8) if written else (32, 16, 8)
+    shapes = {(min(e * t // width, most), t): None for t in (2 * LEAST, LEAST) for e in each}
+    return [TileConfig(r, width, t, 0, "registers", False) for r, t in shapes]
+
+
 def row_space(resident: bool, rows: int, n: int, neighbours: bool, all_rows: int,
-              at_once: int = 0, warp: int = 32) -> list[TileConfig]:
+              at_once: int = 0, warp: int = 32, written: bool = True) -> list[TileConfig]:
     """Rows held on chip, or walked, the usual first. all_rows: with those of the grid's other axes. at_once: blocks
-    that the target runs at once, warp: its lanes. neighbours: a block takes
+    that the target runs at once, warp: its lanes. written: is a row written too? neighbours: a block takes
     whole lines of memory, 32 rows or more where it has room for them, and few elements of each at once. A row on chip that is
     no power of two long is shared evenly by a block's threads, four elements at a time, or alone; TileLang has no layout for
     others, or gives each thread whole rows."""
@@ -138,8 +150,10 @@ def row_space(resident: bool, rows: int, n: int, neighbours: bool, all_rows: int
                 return [c for c in held if c.rows == held[0].rows]
     if n <= min(SHORT, warp // 2) and all_rows >= MANY:
         return short_space(rows, 1 << max(2, (n - 1).bit_length()))
+    if padded <= BESIDE and all_rows >= CROWD:
+        return beside_space(rows, padded, written)
     if not resident:
-        wide = min(LONG, 1 << max(5, (n - 1).bit_length()))
+        wide = min(LONG, padded)
         return [TileConfig(r, s, t, 0, "registers", False) for r, s, t in (
             (1, min(wide, LONG // 2), 128), (1, wide, 256), (1, min(wide, 1024), 128), (4, min(wide, 256), 128))]
     out = []
@@ -154,9 +168,6 @@ def row_space(resident: bool, rows: int, n: int, neighbours: bool, all_rows: int
                 break
         if out:
             break
-    if padded <= 2 * LEAST and all_rows >= CROWD:  # rows side by side: a block of one is gone before the next has started
-        out = [TileConfig(e * t // padded, padded, t, 0, "registers", False) for t in (LEAST, 2 * LEAST) for e in (4, 8)
-               if e * t // padded <= rows]
     first = all_rows <= at_once
     out.sort(key=lambda c: (first and c.rows > 1 and c.segment >= ALONE, abs(log(c.rows * c.segment / c.threads / USUAL))))
     whole = n if n % (4 * 1024) == 0 and n > 32 * 1024 else padded

@@ -23,6 +23,7 @@ from redfuser.tensorize.axes import choose
 from redfuser.tensorize.builder import LONG
 from redfuser.tensorize.ir.effects import every
 from redfuser.tensorize.ir.nodes import Parallel
+from redfuser.tensorize.map_configs import _tile
 from redfuser.tensorize.model.registers import block_threads
 from redfuser.tensorize.spaces import row_space
 from tests import fused_examples as cascades
@@ -145,8 +146,19 @@ def test_first_choice_lowers_and_fits(arch, tmp_path):
 def test_many_short_rows_share_blocks():
     """A multiprocessor has 32 blocks: with a row of 64 each, a million of them took 4 times what memory does (one H200)."""
     assert [c.rows for c in row_space(True, 64, 64, False, 1 << 10)] == [1]
-    assert {(c.rows, c.threads) for c in row_space(True, 64, 64, False, 1 << 20)[:-1]} == {(4, 64), (8, 64), (8, 128), (16, 128)}
+    assert row_space(True, 64, 64, False, 1 << 20)[0].rows == 32 and row_space(True, 64, 64, False, 1 << 20, written=False)[0].rows == 64
+    assert {c.rows * c.segment // c.threads for c in row_space(False, 1 << 20, 200, False, 1 << 20)} == {8, 16, 32}
     assert all(c.rows <= 8 for c in row_space(True, 8, 17, False, 1 << 20))
+
+
+@pytest.mark.parametrize("n", [40, 72, 100, 144, 240, 1000, 3000])
+@pytest.mark.parametrize("rows", [58, 1000, 100352])
+def test_a_map_of_rows_that_are_no_power_of_two_long_ends_where_they_end(n: int, rows: int) -> None:
+    """Padded, each element was asked whether it is there: 166 us for rows of 144 that take 18 (one H200)."""
+    tile = _tile(rows, n, 2, 32, 256, 32)
+    assert n % tile.segment == 0 and tile.rows * tile.segment % tile.threads == 0 and tile.threads <= 512
+    assert -(-rows // tile.rows) * tile.rows * -(-tile.threads // 32) * 32 <= 1.25 * rows * tile.threads
+    assert _tile(rows, 75, 2, 32, 256, 32).segment == 128  # no accesses to several of its elements
 
 
 @pytest.mark.parametrize("n", range(1, 17))
