@@ -16,7 +16,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind
 
 from redfuser.errors import InputError, UnsupportedError
-from redfuser.frontend import checked, in_memory, quantized
+from redfuser.frontend import autocast, checked, in_memory, quantized
 from redfuser.frontend.dtypes import supported
 from redfuser.frontend.fast_path import DECOMPOSITIONS
 from redfuser.frontend.imported import Provenance, refuse_inputs
@@ -75,6 +75,9 @@ def _decomposed(program: ExportedProgram) -> ExportedProgram:
                 for n in m.graph.find_nodes(op="call_function", target=target)]
     for node, target, _ in replaced:
         node.target = known[target]
+    for node, block, dtype in autocast.taken_apart(program.graph_module):
+        replaced.append((node, node.target, block))
+        node.target = autocast.lowered(node.target, dtype)
     changed = [m for m in blocks if any(m is b for _, _, b in replaced)]
     for block in changed:
         block.recompile()
