@@ -10,7 +10,7 @@ from torch import Tensor
 
 import redfuser
 from redfuser.frontend import import_model
-from redfuser.frontend.substitution import FORMS
+from redfuser.frontend.polynomial import FORMS
 
 N = 7
 A = torch.randn(2, 3, N, N, generator=torch.Generator().manual_seed(3)) * 0.4
@@ -140,6 +140,18 @@ def test_a_result_keeps_its_name_and_two_loops_are_two_solves() -> None:
     compiled = redfuser.compile(run, (A, b), target="cpu")
     for ours, theirs in zip(compiled(A, b), run(A, b), strict=True):
         assert torch.allclose(ours, theirs, atol=1e-6)
+
+
+@pytest.mark.parametrize("masks", [True, False])
+def test_loops_behind_each_other(masks: bool) -> None:
+    def run(a: Tensor) -> Tensor:
+        for _ in range(2):
+            a = masked(a) if masks else a * 1.0 if _ == 0 else a
+            for i in range(1, N):
+                cloned(a, i)
+        return a * 2
+    assert [c.target for c in import_model(run, (A,)).opaque.values()] == ["aten.linalg_solve_triangular.default"] * 2
+    assert torch.allclose(redfuser.compile(run, (A,), target="cpu")(A), run(A), atol=1e-4)
 
 
 def test_forms_differ() -> None:
