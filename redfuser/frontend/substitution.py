@@ -34,6 +34,7 @@ STEPS = 4
 WRITES = {"aten.where.self": (1, 2), "aten.select_scatter.default": (0,), "aten.slice_scatter.default": (0,)}
 """Operators that end a step, and where they may have the matrix that it begins with."""
 
+
 def written_out(program: ExportedProgram) -> tuple[ExportedProgram, tuple[str, ...]]:
     """``program``, which torch made functional, with such loops as solves, and a note for each; itself where it has none."""
     loops = list(_loops(program.graph))
