@@ -16,9 +16,8 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind
 
 from redfuser.errors import InputError, UnsupportedError
-from redfuser.frontend import autocast, checked, in_memory, quantized
+from redfuser.frontend import autocast, fast_path, in_memory, instead, quantized
 from redfuser.frontend.dtypes import supported
-from redfuser.frontend.fast_path import DECOMPOSITIONS
 from redfuser.frontend.imported import Provenance, refuse_inputs
 from redfuser.frontend.named_once import named_once
 from redfuser.users import quiet, unlogged
@@ -67,10 +66,10 @@ def _decomposed(program: ExportedProgram) -> ExportedProgram:
     for key in [k for k in table if str(k) in KEPT]:
         table.pop(key)
     table.update(get_decompositions([torch.ops.aten.elu]))  # as expm1, which torch's table keeps
-    table.update(DECOMPOSITIONS | in_memory.DECOMPOSITIONS | {torch.ops.aten.index_add.default: index_add})
+    table.update(fast_path.DECOMPOSITIONS | in_memory.DECOMPOSITIONS | instead.DECOMPOSITIONS)
     program = with_free_names(program)
     blocks = [m for m in program.graph_module.modules() if isinstance(m, fx.GraphModule)]
-    known = REPLACED | quantized.replaced()
+    known = instead.REPLACED | quantized.replaced()
     replaced = [(n, n.target, m) for m in blocks for target in known
                 for n in m.graph.find_nodes(op="call_function", target=target)]
     for node, target, _ in replaced:
@@ -97,18 +96,6 @@ def _decomposed(program: ExportedProgram) -> ExportedProgram:
             block.recompile()
 
 
-def index_add(x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *, alpha: float = 1) -> Any:
-    """Rows that are added to rows, as a ``scatter_add`` at places that are the same for all of a row, which torch adds 16 bytes
-    at a time: of 262144 rows of 128 elements an H200 takes 99 us in float32 and 126 in float16, where ``index_add`` takes 247
-    and 284, and two cores 0.85 ms for 16 of 100000 rows of 8. Both add in any order. (torch's own decomposition, an
-    ``index_put`` that sorts, takes 166.) Anything else stays what it is."""
-    rows = x.is_floating_point() and x.dim() == source.dim() > 1 and dim in (0, -x.dim()) and index.dim() == 1
-    if not rows or index.dtype != torch.int64:
-        return NotImplemented
-    at = index.view(-1, *(1 for _ in source.shape[1:])).expand(source.shape)
-    return x.scatter_add(0, at, source if alpha == 1 else source * alpha)
-
-
 def with_free_names(program: ExportedProgram) -> ExportedProgram:
     """``program`` with other names for tensors of the model that are called as something of torch's own graph modules is
     (``code``, ``graph``, ``meta``), of which torch makes one to decompose it: it has no second attribute of that name."""
@@ -126,32 +113,6 @@ def with_free_names(program: ExportedProgram) -> ExportedProgram:
         state_dict={new.get(n, n): t for n, t in program.state_dict.items()}, range_constraints=program.range_constraints,
         module_call_graph=program.module_call_graph, example_inputs=program.example_inputs,
         constants={new.get(n, n): t for n, t in program.constants.items()}, verifiers=program.verifiers)
-
-
-def multi_margin_loss(x: torch.Tensor, target: torch.Tensor, p: float = 1, margin: float = 1,
-                      weight: torch.Tensor | None = None, reduction: int = 1) -> torch.Tensor:
-    """As the kernels have it: a gap that is NaN counts as none (in torch's own decomposition it is the result)."""
-    rows, at = torch.atleast_2d(x), torch.atleast_1d(target).unsqueeze(1)
-    gap = margin - rows.gather(1, at) + rows
-    loss = (gap if p == 1 else gap * gap) * (1 if weight is None else weight[at])
-    counts = (gap > 0) & (torch.arange(rows.shape[1], device=x.device) != at)
-    each = torch.where(counts, loss, 0).mean(dim=1)
-    return (each.reshape(target.shape), each.mean(), each.sum())[reduction]
-
-
-def dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
-    """As the operator has it: ``x`` itself where nothing is dropped, into which the program may write (torch's own
-    decomposition gives a copy)."""
-    return torch.dropout(x, p, train) if train and p else x
-
-
-REPLACED: dict[Any, Callable[..., Any]] = {
-    torch.ops.aten.dropout.default: dropout,
-    torch.ops.aten.multi_margin_loss.default: multi_margin_loss,
-    torch.ops.aten.fill_diagonal_.default: in_memory.fill_diagonal_,
-    **checked.REPLACED,
-}
-"""Operators that are written out before torch decomposes a program, which it does otherwise or not at all."""
 
 
 INSIDE = re.compile(r'File "<eval_with_key>[^"]*", line \d+, in .*\n    (\w+) = ')

@@ -16,8 +16,9 @@ from redfuser.frontend.aten import (
     reductions,
     shapes,
     windows,
+    writes,
 )
 from redfuser.frontend.aten.context import CONVERTERS, Context, Decline
 
 __all__ = ["CONVERTERS", "Context", "Decline", "attention", "elementwise", "functions", "indexing", "linalg", "logic",
-           "norms", "reductions", "shapes", "windows"]
+           "norms", "reductions", "shapes", "windows", "writes"]
