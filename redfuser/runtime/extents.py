@@ -24,8 +24,11 @@ FREE = 4
 CHOICE = frozenset({"aten::where", "aten::masked_fill"})
 SUMS = frozenset({"aten::sum", "aten::amax", "aten::amin", "aten::any", "aten::all"})
 INDEXED = {"aten::gather": ("dim", "index"), "aten::index_select": ("dim", "index"), "aten::index": (None, "indices"),
-           "aten::embedding": (0, "indices")}
-"""Operators that read at places: the dimension (a parameter's name, or the dimension itself) and the places."""
+           "aten::embedding": (0, "indices"), "aten::index_put": (None, "indices"),
+           **{f"aten::{n}": ("dim", "index") for n in ("scatter", "scatter_add", "scatter_reduce", "index_add", "index_copy")}}
+"""Operators that read or write at places: the dimension (a parameter's name, or the dimension itself) and the places."""
+FROM_THE_END = frozenset({"aten::index", "aten::index_put"})
+"""Those of them whose places may be negative; to the others such a place is one outside."""
 
 
 def _places(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[torch.Tensor, int, torch.Tensor]]:
@@ -46,7 +49,7 @@ class Bounded(TorchDispatchMode):
             if index.numel() and index.dtype not in (torch.bool, torch.uint8):
                 least, most = (int(x) for x in index.aminmax())
                 extent = table.shape[d] if table.dim() else 1
-                if least < -extent or most >= extent:
+                if least < (-extent if func._schema.name in FROM_THE_END else 0) or most >= extent:
                     raise IndexError(f"places {least} to {most} of {extent}")
         return func(*args, **(kwargs or {}))
 

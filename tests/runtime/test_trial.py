@@ -294,7 +294,7 @@ def test_labels_are_drawn_as_far_as_they_reach() -> None:
     (lambda d, x, i: x.gather(1, torch.where(i < 7, i, 0)[:, None]), 9), (lambda d, x, i: x[:, i], 9), (lambda d, x, i: x[i], 5),
     (lambda d, x, i: x.gather(1, i[:, None] + 1), 1), (lambda d, x, i: x.index_select(0, i.view(-1)), 5),
     (lambda d, x, i: torch.nn.functional.embedding(i, x), 5), (lambda d, x, i: torch.where(i == 3, 0.0, x.sum()), FREE),
-    (lambda d, x, i: x.index_add(0, i, x), 1), (lambda d, x, i: x.nonzero().float() + i.sum(), 1)])
+    (lambda d, x, i: x.index_add(0, i, x), 5), (lambda d, x, i: x.nonzero().float() + i.sum(), 1)])
 def test_how_far_an_integer_reaches(function: Callable[..., Any], wanted: int) -> None:
     assert extents(function, [(torch.float32, (5, 9)), (torch.int64, (5,))])[1] == wanted
 
@@ -312,6 +312,20 @@ def test_what_decides_where_nan_goes_is_tried() -> None:
     assert trial.outcome(spec, kernel.tolerant, unfused, CPU) == trial.Outcome("right")
     turned = lambda x, y: unfused(CPU, x, torch.where(y.isnan(), 1.0, y))[0]  # noqa: E731
     assert trial.outcome(spec, turned, unfused, CPU).verdict == "wrong"
+
+
+@pytest.mark.parametrize("read", [
+    lambda x, i: x.gather(1, i[:, None]), lambda x, i: x.index_select(0, i), lambda x, i: torch.nn.functional.embedding(i, x),
+    lambda x, i: x.scatter(1, i[:, None], 0.0), lambda x, i: x.scatter_add(1, i[:, None], x), lambda x, i: x.index_add(0, i, x)])
+def test_places_before_the_first_are_caught_before_a_gpu_sees_them(read: Callable[..., Any]) -> None:
+    """``k - 1`` of a k that is drawn as 0: an assertion on the device, behind which nothing of the process runs there. Only an
+    index in brackets counts from the end."""
+    x, i = torch.randn(5, 9), torch.tensor([0, 1, -1, 2, 3])
+    with Bounded():
+        read(x, i.clamp(min=0))
+        assert x[i].shape == x.shape and x.index_put((i,), x).shape == x.shape
+        with pytest.raises(IndexError, match="places -1 to 3 of"):
+            read(x, i)
 
 
 def near(x: torch.Tensor) -> torch.Tensor:
