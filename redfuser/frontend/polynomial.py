@@ -2,6 +2,7 @@
 
 Two polynomials that agree at a random point of many are equal (Schwartz and Zippel), so that a step is computed at points of
 integers, where all arithmetic is exact, and compared with the row that it has to make (:mod:`redfuser.frontend.substitution`).
+Its own constants are small integers for that reason: 1e-9 more is nothing beside a sum of products of 2^18.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils._pytree import tree_leaves
 
 from redfuser.frontend.static import Statics
 
@@ -24,16 +26,19 @@ SIZE = 1 << 25
 """Elements of a matrix with its batch, up to which a step is computed to be compared: a quarter of a second each."""
 WORK = 1 << 32
 """Elements of such matrices in all: 128 steps of the largest."""
-POINTS = {1: (1, 1 << 20), 2: (1, 1 << 20), 3: (2, 1 << 14), 4: (3, 1 << 11)}
-"""By the degree of a step, at how many points it is compared, and how large the integers are that they are of, so that sums of
-hundreds of terms are exact in float64. A polynomial of degree d that is not 0 is 0 at a point of integers up to n with a
-probability of d / (2 n + 1) at most: 1e-6 for products of two."""
+POINTS = {1: (1, 1 << 18), 2: (1, 1 << 18), 3: (2, 1 << 12), 4: (3, 1 << 9)}
+"""By the degree of a step, at how many points it is compared, and how large the integers are that they are of: sums of ``ROWS``
+terms of them, times a constant, are below 2^53, and so exact in float64. A polynomial of degree d that is not 0 is 0 at a point
+of integers up to n with a probability of d / (2 n + 1) at most: 4e-6 for products of two."""
+ROWS, CONSTANT = 1 << 12, 16
+"""Rows of a matrix, and a constant of a step, at most."""
 LINEAR = frozenset(f"aten.{n}" for n in (
     "select.int", "slice.Tensor", "clone.default", "alias.default", "unsqueeze.default", "squeeze.dim", "squeeze.dims",
     "view.default", "_unsafe_view.default", "reshape.default", "expand.default", "permute.default", "transpose.int",
     "mT.default", "neg.default", "sum.dim_IntList", "add.Tensor", "sub.Tensor", "copy.default", "cat.default", "where.self",
     "select_scatter.default", "slice_scatter.default", "constant_pad_nd.default"))
 PRODUCTS = frozenset(f"aten.{n}" for n in ("mul.Tensor", "mm.default", "bmm.default", "mv.default", "matmul.default"))
+ARITHMETIC = PRODUCTS | {"aten.add.Tensor", "aten.sub.Tensor"}
 Form = Callable[[torch.Tensor, int], torch.Tensor]
 """Row ``i`` of a matrix after its step, of the matrix before it."""
 FORMS: dict[str, Form] = {
@@ -57,9 +62,13 @@ class Step:
 
     def at(self, x: torch.Tensor, statics: Statics) -> torch.Tensor:
         env: dict[fx.Node, Any] = {self.before: x}
+
+        def value(n: fx.Node) -> Any:
+            return env[n] if n in env else statics[n]
+
         for node in self.nodes:
-            value = lambda n: env[n] if n in env else statics[n]  # noqa: E731
-            env[node] = node.target(*fx.node.map_arg(node.args, value), **fx.node.map_arg(node.kwargs, value))  # type: ignore[operator]
+            target: Any = node.target
+            env[node] = target(*fx.node.map_arg(node.args, value), **fx.node.map_arg(node.kwargs, value))
         result: torch.Tensor = env[self.after]
         return result
 
@@ -124,7 +133,7 @@ def between(before: fx.Node, after: fx.Node, statics: Statics) -> Step | None:
         name = str(node.target)
         if node.op != "call_function" or name not in LINEAR | PRODUCTS or len(found) == NODES:
             return None
-        if name == "aten.where.self" and node.args[0] not in statics:
+        if (name == "aten.where.self" and node.args[0] not in statics) or not _whole(node, statics):
             return None
         found.add(node)
         todo += node.all_input_nodes
@@ -138,6 +147,16 @@ def between(before: fx.Node, after: fx.Node, statics: Statics) -> Step | None:
         degrees[node] = max(of, default=0)
     whole = len(nodes) == len(found) and degrees[after] in POINTS
     return Step(before, after, nodes, degrees[after]) if whole else None
+
+
+def _whole(node: fx.Node, statics: Statics) -> bool:
+    """Are the operator's constants small integers? Those of other operators than sums and products that are integers are
+    axes, places and extents."""
+    numbers = [a for a in tree_leaves((node.args, node.kwargs)) if isinstance(a, float) or (
+        str(node.target) in ARITHMETIC and isinstance(a, int))]
+    tensors = [statics[n] for n in node.all_input_nodes if n in statics]
+    return all(float(a).is_integer() and abs(a) <= CONSTANT for a in numbers) and all(
+        t.dtype == torch.bool or bool(((t == t.trunc()) & (t.abs() <= CONSTANT)).all()) for t in tensors)
 
 
 def _following(node: fx.Node) -> Iterator[fx.Node]:

@@ -8,7 +8,7 @@ of the whole matrix to put a row into: kernels for each of 63 steps, of which no
 result is ``A[i] + sum[k < i] L[i, k] X[k]``, as ``(I - L) X = A`` says; what a loop leaves as it was, on the diagonal and
 above, is taken out of the sum first (:meth:`_Loop.solved`).
 
-That a step is such a row is not read off its operators. It is a polynomial of the matrix, since all that it is made of adds,
+That a step makes such a row is not read off its operators. It is a polynomial of the matrix, since all that it is made of adds,
 multiplies and moves, and two polynomials that agree at a random point of many are equal (Schwartz and Zippel): the step is
 computed in exact arithmetic at points of integers, and compared with what it has to be.
 """
@@ -24,7 +24,7 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram
 
-from redfuser.frontend.polynomial import FORMS, SIZE, Proofs, Step, between
+from redfuser.frontend.polynomial import FORMS, ROWS, SIZE, Proofs, Step, between
 from redfuser.frontend.static import Statics
 from redfuser.users import quiet
 
@@ -33,6 +33,7 @@ STEPS = 4
 """Rows from which a loop is worth a solve: of fewer, its steps are in one kernel."""
 WRITES = {"aten.where.self": (1, 2), "aten.select_scatter.default": (0,), "aten.slice_scatter.default": (0,)}
 """Operators that end a step, and where they may have the matrix that it begins with."""
+ZEROS_STAY = frozenset(f"aten.{n}.default" for n in ("neg", "clone", "alias", "_to_copy"))
 
 
 def written_out(program: ExportedProgram) -> tuple[ExportedProgram, tuple[str, ...]]:
@@ -117,7 +118,7 @@ def _loops(graph: fx.Graph) -> Iterator[_Loop]:
         while (earlier := ends.get(steps[0].before)) is not None:
             steps.insert(0, earlier)
         size = node.meta["val"].shape[-1]
-        if STEPS < size <= len(steps) + 1:
+        if STEPS < size <= min(len(steps) + 1, ROWS):
             yield from _of_chain(steps if len(steps) == size - 1 else _joined(steps, proofs), size - 1, proofs)
 
 
@@ -167,8 +168,8 @@ def _alone(steps: list[Step]) -> bool:
 
 def _strict(a: fx.Node, statics: Statics) -> bool:
     """Is the matrix known to be 0 on its diagonal and above?"""
-    while str(a.target) in ("aten.neg.default", "aten.clone.default", "aten.alias.default", "aten._to_copy.default"):
-        a = a.args[0]  # type: ignore[assignment]
+    while str(a.target) in ZEROS_STAY and isinstance(of := a.args[0], fx.Node):
+        a = of
     if str(a.target) != "aten.where.self":
         return False
     n = a.meta["val"].shape[-1]

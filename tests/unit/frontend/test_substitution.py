@@ -58,6 +58,10 @@ def subtracted(a: Tensor, i: int) -> None:
     a[..., i, :i] -= (a[..., :i, :i].transpose(-1, -2) * -a[..., i, :i][..., None, :]).sum(-1)
 
 
+def times_minus_one(a: Tensor, i: int) -> None:
+    a[..., i, :i] = a[..., i, :i] - (-1.0 * a[..., i, :i, None] * a[..., :i, :i]).sum(-2)
+
+
 def whole(a: Tensor) -> Tensor:
     return a * 0.5
 
@@ -65,7 +69,7 @@ def whole(a: Tensor) -> Tensor:
 RIGHT: dict[str, tuple[Step, Callable[[Tensor], Tensor]]] = {
     **{f.__name__: (f, masked) for f in (cloned, every_row, added, einsum, product, subtracted)},
     **{f"{f.__name__} of a whole matrix": (f, whole) for f in (cloned, every_row, product)},
-    "of a lower triangle": (cloned, lambda a: a.tril(-1)), "with a diagonal": (every_row, lambda a: a.tril())}
+    "minus a product with -1": (times_minus_one, masked), "of a lower triangle": (cloned, lambda a: a.tril(-1)), "with a diagonal": (every_row, lambda a: a.tril())}
 
 
 @pytest.mark.parametrize("name", RIGHT)
@@ -104,7 +108,14 @@ def squared(a: Tensor, i: int) -> None:
     a[..., i, :i] += (a[..., i, :i, None] ** 2 * a[..., :i, :i]).sum(-2)
 
 
+def with_more(more: float) -> Step:
+    def step(a: Tensor, i: int) -> None:
+        a[..., i, :i] += (a[..., i, :i, None] * a[..., :i, :i]).sum(-2) + more
+    return step
+
+
 WRONG: dict[str, Callable[[Tensor], Tensor]] = {
+    **{f"{more} more": looped(with_more(more)) for more in (1e-9, 1e-30, float("inf"))}, "one more": looped(with_more(1.0)),
     "one coefficient": looped(times(1e-3, 4)), "all but one": looped(times(-2.0, N - 1)),
     "a row is left out": looped(cloned, range(2, N)), "the last row is left out": looped(cloned, range(1, N - 1)),
     "rows from below": looped(cloned, range(N - 1, 0, -1)), **{f.__name__: looped(f) for f in (shorter, other_head, bent, squared)},
