@@ -32,7 +32,7 @@ def main() -> None:
             answer = do(programs[name])
         except Exception as e:
             traceback.print_exc()
-            answer = {"lost": f"{type(e).__name__}: {str(e)[:300]}", "poisoned": "device-side assert" in str(e)}
+            answer = {"lost": f"{type(e).__name__}: {str(e)[:300]}", "poisoned": "CUDA error" in str(e)}
         channel.write(json.dumps({"program": name, **answer}) + "\n")
         if answer.get("poisoned"):  # a GPU context that a kernel broke serves nobody any more
             channel.flush()

@@ -33,4 +33,5 @@ def test_results_are_eagers(name: str, ambient: bool) -> None:
         compiled, eager = redfuser.compile(f, (X,), target="cpu", fallback="allow"), f(X)
         ours = compiled(X)
     for a, b in zip(*(r if isinstance(r, tuple) else (r,) for r in (ours, eager)), strict=True):
-        assert a.dtype == b.dtype and torch.allclose(a.float(), b.float(), rtol=1e-2, atol=1e-2)
+        few = 1e-5 if a.dtype == torch.float32 else 2.0 ** -7  # one rounding of bfloat16; that of operands is not allowed in float32
+        assert a.dtype == b.dtype and torch.allclose(a.float(), b.float(), rtol=few, atol=few * float(b.abs().max()))
