@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -252,6 +253,30 @@ def test_a_crash_and_a_hang_cost_only_themselves(monkeypatch: pytest.MonkeyPatch
     assert set(answers) == set(names)
     assert all(answers[n].get("well") for n in "abc")
     assert "status" in answers["crash 1"]["lost"] and "no answer" in answers["hang"]["lost"]
+
+
+def test_a_child_ends_behind_an_error_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it runs next fails too, and is right in another process."""
+    def broken(program: Program) -> dict[str, Any]:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    class Ended(Exception):
+        pass
+
+    def end(code: int) -> None:
+        raise Ended
+
+    names, channel = [p.name for p in PROGRAMS[:2]], io.StringIO()
+    monkeypatch.setattr(child.sys, "argv", ["child", "run", "{}"])
+    monkeypatch.setattr(child.sys, "stdin", io.StringIO("\n".join(names)))
+    monkeypatch.setattr(child, "private_stdout", lambda: channel)
+    monkeypatch.setattr(child, "_watch", lambda parent: None)
+    monkeypatch.setattr(child, "step", lambda name, options: broken)
+    monkeypatch.setattr(child.os, "_exit", end)
+    with pytest.raises(Ended):
+        child.main()
+    begun, answer = channel.getvalue().splitlines()
+    assert begun == f"begin {names[0]}" and json.loads(answer)["poisoned"]
 
 
 def test_what_is_judged_on_a_device_is_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
