@@ -59,7 +59,7 @@ def _extreme(f: Any) -> Any:
     return convert
 
 
-converts("aten.amax.default", "aten.max.default")(_extreme(op.max))
+largest = converts("aten.amax.default", "aten.max.default")(_extreme(op.max))
 converts("aten.amin.default", "aten.min.default")(_extreme(op.min))
 
 

@@ -7,12 +7,15 @@ from math import prod
 from typing import Any
 
 from redfuser.frontend.aten.context import FLOATS, Context, Decline, converts
+from redfuser.frontend.aten.reductions import largest, mean
 from redfuser.tvm_compat import dtype_of, relax, shape_of
 
 op = relax.op
 WINDOW = {"avg": 25, "max": 9}
 """Elements of a window that is a map, at most: a maximum that lets NaN through is long where compilers write it out."""
 POOLS = {"avg": {2: op.nn.avg_pool2d, 3: op.nn.avg_pool3d}, "max": {2: op.nn.max_pool2d, 3: op.nn.max_pool3d}}
+
+REDUCED = {"avg": mean, "max": largest}
 
 
 def _pool(c: Context, kind: str, rank: int, x: Any, size: Any, stride: Any, padding: Any, dilation: Any, ceil: bool,
@@ -24,10 +27,12 @@ def _pool(c: Context, kind: str, rank: int, x: Any, size: Any, stride: Any, padd
 
     size = spread(size)
     stride, padding, dilation = spread(stride) if stride else size, spread(padding), spread(dilation)
-    if prod(size) > WINDOW[kind]:
-        raise Decline(f"a window of {prod(size)} elements")
     if dtype_of(x) not in FLOATS or 0 in shape_of(x):
         raise Decline(f"a pool of {dtype_of(x)}, or of nothing")
+    if prod(size) > WINDOW[kind]:
+        if not _apart(shape_of(x)[-rank:], c.shape[-rank:], size, stride, padding, dilation):
+            raise Decline(f"a window of {prod(size)} elements")
+        return _reduced(c, kind, x, size)
     missing = rank + 2 - len(shape_of(x))
     if missing:
         x = c.emit(op.expand_dims(x, [0]), "batch")
@@ -39,6 +44,26 @@ def _pool(c: Context, kind: str, rank: int, x: Any, size: Any, stride: Any, padd
     if not missing and rank > 1:
         return c.emit(made)
     return c.emit(op.reshape(c.emit(made, "pooled"), c.shape))
+
+
+def _apart(extents: Any, made: Any, size: list[int], stride: list[int], padding: list[int], dilation: list[int]) -> bool:
+    """Is no element in two windows, and padding in none? A single window has no other to overlap."""
+    return all((n == 1 or s == k) and not p and (d == 1 or k == 1) and n * k <= extent
+               for extent, n, k, s, p, d in zip(extents, made, size, stride, padding, dilation, strict=True))
+
+
+def _reduced(c: Context, kind: str, x: Any, size: list[int]) -> Any:
+    """Windows that share nothing are axes of their own, over which a reduction runs; what is in none is cut off."""
+    before, after = list(shape_of(x)[:-len(size)]), list(c.shape[-len(size):])
+    used = [n * k for n, k in zip(after, size, strict=True)]
+    for axis, (n, extent) in enumerate(zip(used, shape_of(x)[-len(size):], strict=True), len(before)):
+        if n < extent:
+            x = c.emit(op.strided_slice(x, axes=[axis], begin=[0], end=[n], strides=[1]), "windows")
+    first, rank = len(before), len(size)
+    if all(n == 1 for n in after):
+        return REDUCED[kind](c, x, list(range(first, first + rank)), True)
+    split = c.emit(op.reshape(x, [*before, *(v for pair in zip(after, size, strict=True) for v in pair)]), "windows")
+    return REDUCED[kind](c, split, [first + 2 * i + 1 for i in range(rank)])
 
 
 def _averages(rank: int) -> Any:
