@@ -9,12 +9,11 @@ Results are memoised by everything that matters: op, attributes, dtypes, shapes 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Any
 
 from redfuser.acrf.affine import Indices
 from redfuser.acrf.cascade import Let, Reduce, Stmt, Tensor
-from redfuser.acrf.expr import FLOATS, Cast, Const, Expr, Index, Load, Op, map_children, substitute
+from redfuser.acrf.expr import Cast, Const, Expr, Load, Op, map_children, substitute
 from redfuser.acrf.lift import Lifted, lift_primfunc
 from redfuser.acrf.lift_expr import Unliftable, short_dtype, static
 from redfuser.partition.meanings import MODELS, scalar, uniform
@@ -116,38 +115,31 @@ class Legaliser:
         return Lifted(params, lifted.axes, tuple(rename_loads(s, rename_, values) for s in lifted.stmts), lifted.outputs)
 
 
-FEW, LARGE = 8, 1 << 20
-"""Elements of a sum that is written out, at most, and of what it is a sum of, at least: what some experts made of tokens."""
-
-
 def normal(lifted: Lifted) -> Lifted:
-    """A reduction over an axis of one element is the map of that element: there is nothing to share a walk with. So is a sum
-    of few that lie across memory, where there is much: its neighbours are other sums, and what makes its terms need not be
-    written. A view's positions are as short as its own extents make them: half a row that is read beyond its end, and discarded
-    there, has then no quotients."""
+    """A reduction over an axis of one element is the map of that element: there is nothing to share a walk with. A view's
+    positions are as short as its own extents make them: half a row that is read beyond its end, and discarded there, has then
+    no quotients."""
     extents = {a.name: a.extent for a in lifted.axes if isinstance(a.extent, int)}
     ix = Indices(extents)
 
     def plain(s: Stmt) -> Stmt:
         if isinstance(s, Let) and isinstance(s.expr, Load):
             return replace(s, expr=replace(s.expr, indices=tuple(map(ix.simplify, s.expr.indices))))
-        if not isinstance(s, Reduce) or not (extents.get(s.over) == 1 or few(s)) or s.reducer.kind == "topk":
+        if not isinstance(s, Reduce) or extents.get(s.over) != 1 or s.reducer.kind == "topk":
             return s
-        if s.reducer.kind.startswith("arg"):
-            return Let(s.name, s.axes, Const(0, s.dtype))
-        terms = [substitute(s.expr, indices={s.over: Const(i, "i64")}) for i in range(extents[s.over])]
-        terms = [e if e.dtype == s.dtype else Cast(e, s.dtype) for e in terms]
-        while len(terms) > 1:
-            pairs = [Op("add", (a, b), s.dtype) for a, b in zip(terms[::2], terms[1::2], strict=False)]
-            terms = pairs + terms[2 * len(pairs):]
-        return Let(s.name, s.axes, terms[0])
-
-    def few(s: Reduce) -> bool:
-        across = isinstance(s.expr, Load) and bool(s.axes) and s.expr.indices[-1] == Index(s.axes[-1])
-        return across and s.reducer.kind == "sum" and s.dtype in FLOATS and {*s.axes, s.over} <= extents.keys() and \
-            extents[s.over] <= FEW and prod(extents[a] for a in (*s.axes, s.over)) >= LARGE
+        return Let(s.name, s.axes, Const(0, s.dtype)) if s.reducer.kind.startswith("arg") else spelled(s, 1)
 
     return replace(lifted, stmts=tuple(map(plain, lifted.stmts)))
+
+
+def spelled(s: Reduce, extent: int) -> Let:
+    """A reduction of one element, or a sum, as an expression of its terms."""
+    terms = [substitute(s.expr, indices={s.over: Const(i, "i64")}) for i in range(extent)]
+    terms = [e if e.dtype == s.dtype else Cast(e, s.dtype) for e in terms]
+    while len(terms) > 1:
+        pairs = [Op("add", (a, b), s.dtype) for a, b in zip(terms[::2], terms[1::2], strict=False)]
+        terms = pairs + terms[2 * len(pairs):]
+    return Let(s.name, s.axes, terms[0])
 
 
 def op_name(call: Any) -> str:

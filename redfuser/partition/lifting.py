@@ -11,6 +11,7 @@ from redfuser.acrf.cascade import Let, Provenance, Reduce, Reducer, Stmt
 from redfuser.acrf.expr import BYTES, FLOATS, Cast, Const, Expr, Index, Load, Op, walk
 from redfuser.acrf.lift import Lifted
 from redfuser.acrf.lift_expr import Unliftable, data_dependent, short_dtype, static
+from redfuser.partition.few import write_out
 from redfuser.partition.graph import Graph, Node, Unit, connect, symbol_of
 from redfuser.partition.legalise import Legaliser, op_name
 from redfuser.partition.meanings import scalar
@@ -58,6 +59,7 @@ class _Builder:
         for node in self.flatten(self.value(body)):
             node.escapes = True
         connect(self.graph.units)
+        write_out(self.graph)
         for u in self.graph.units:
             classify(u)
         for u in places(self.graph):

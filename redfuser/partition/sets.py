@@ -223,4 +223,5 @@ class Asking:
         return found | {s for k in d.sinks if k.value is not None and R in axes_in(k.at) for s in k.value.sites}
 
     def reused(self, d: Draft, at: tuple[Expr, ...], row: bool = True) -> bool:
-        return by_data(at) or not (set(d.p_axes) | ({R} if row else set())) <= {a for e in at for a in axes_of(e)}
+        """Is an element at this place read more than once? A place that data say, once for each result, is one of its row."""
+        return (row and by_data(at)) or not (set(d.p_axes) | ({R} if row else set())) <= {a for e in at for a in axes_of(e)}

@@ -104,7 +104,7 @@ class Weighed:
         if self.refs[id(e)] & self.rows():
             return self.size[id(e)] >= 3 if "l" not in self.free[id(e)] else self.size[id(e)] > INLINE
         if self.free[id(e)] <= self.points:
-            return False  # a map of the row's inputs alone is no producer: nothing of it runs along the row
+            return self.size[id(e)] > INLINE  # no producer, nothing of it runs along the row: named where it is long
         rounding = isinstance(e, Cast) and {e.dtype, e.arg.dtype} <= FLOATS and BYTES[e.dtype] < BYTES[e.arg.dtype]
         return (isinstance(e, Op) or rounding) and self.size[id(e)] >= 3 and e.dtype != "bool"
 

@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from redfuser import pipeline
 from redfuser.acrf.state import Fused, NotFusable
 from redfuser.frontend import import_model
-from redfuser.partition import legalise
+from redfuser.partition import few as sums
 from redfuser.partition.search import Partitioner
 from tests.partition.helpers import execute, flat, partitioned
 
@@ -73,7 +74,7 @@ def test_a_reduction_leaves_products_and_dear_maps_that_others_read() -> None:
 
 def test_few_terms_that_lie_across_memory_are_a_map(monkeypatch: pytest.MonkeyPatch) -> None:
     """What some experts made of a token is weighed and added where it is read, beside a norm of it too. Nine are a reduction."""
-    monkeypatch.setattr(legalise, "LARGE", 1)
+    monkeypatch.setattr(sums, "LARGE", 1)
     w = torch.rand(96)
 
     def tokens(x: torch.Tensor, w: torch.Tensor, y: torch.Tensor, few: int = 8) -> torch.Tensor:
@@ -138,3 +139,52 @@ def test_what_is_left_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search.forms, "fuse", lambda cascade: NotFusable("RF201", "", "it separates", "it does not", ""))
     search.run()
     assert [r.reason.code for r in search.run().unmapped] == ["RF201"]
+
+
+@pytest.mark.parametrize("of", [
+    lambda x: x.softmax(1), lambda x: (x.softmax(1) * x).sum(1), lambda x: F.normalize(x.exp(), dim=1) * x.exp().sum(1, True),
+    lambda x: (x - x.mean(1, True)) / x.var(1, keepdim=True)], ids=["softmax", "weighed", "two norms", "standardised"])
+def test_a_sum_of_few_that_is_part_of_more_stays_one(of: Callable[[torch.Tensor], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What reads the row again is its kernel too: a softmax over eight planes was torch's, its sum having become a map."""
+    x = torch.randn(40, 8, 64)
+    monkeypatch.setattr(sums, "LARGE", x.numel())
+    imported, p = partitioned(of, (x,))
+    assert p.regions and not p.refusals, p
+    for mine, theirs in zip(execute(imported, p, (x,)), flat(of(x)), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_distances_that_several_read_are_computed_where_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The nearest of either side: no kernel writes one distance for each pair. One that is read once is an inner sum, as it was."""
+    monkeypatch.setattr(sums, "LARGE", 2 * 700 * 500 * 3)
+
+    def near(a: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        return (a[:, :, None] - c[:, None]).pow(2).sum(-1)
+
+    def both(a: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        d = near(a, c)
+        return d.amin(2), d.amin(1)
+
+    args = (torch.randn(2, 700, 3), torch.randn(2, 500, 3))
+    done = pipeline.run(both, args, arch="sm_90a", build=False, verify="0")
+    imported, p = done.imported, done.partition
+    assert len(p.parts) == 2 and not p.kept and not any("700, 500" in str(r.cascade) or "sum[" in str(r.cascade) for r in p.parts)
+    for mine, theirs in zip(execute(imported, p, args), both(*args), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
+    once = partitioned(lambda a, c: torch.softmax(-near(a, c), -1) @ c, args)[1]
+    assert any("sum[c]" in str(r.cascade) for r in once.regions)
+
+
+def test_an_element_of_the_row_that_data_choose_is_computed_anew() -> None:
+    """A margin: what is far more than a scale is computed of the row and of the one element, and written for neither."""
+    def margin(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        z = torch.where(F.one_hot(t, 40).bool(), torch.cos(torch.acos(x.clamp(-1, 1) * .99) + .5), x) * 64
+        return z.log_softmax(-1).gather(1, t[:, None])
+
+    args = (torch.randn(24, 40) * .5, torch.randint(0, 40, (24,)))
+    imported, p = partitioned(margin, args)
+    assert len(p.parts) == 1 and not p.kept
+    text = str(p.parts[0].cascade)
+    assert len(text) < 2500, "what is shared is said once"
+    (mine,), theirs = execute(imported, p, args), margin(*args)
+    torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,88 @@
+"""A sum of few that lie across memory is written out: its neighbours are other sums, and what makes its terms need not be
+written. What some experts made of tokens::
+
+    y[t, d] = sum[e] z[t, e, d] * w[t, e]   ->   y[t, d] = z[t, 0, d] * w[t, 0] + z[t, 1, d] * w[t, 1] + ...
+
+So is one of what is nowhere stored, pairs of coordinates, where several read it: each has it anew, and nobody writes it::
+
+    d[i, j] = sum[c] (a[i, c] - b[j, c])^2,  min[i] d[i, j],  min[j] d[i, j]
+
+One that is part of more, a softmax or a norm across memory, stays a reduction: its row is read once for all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from redfuser.acrf.cascade import Reduce
+from redfuser.acrf.expr import FLOATS, Index, Load
+from redfuser.partition.graph import Graph, Node, Unit
+from redfuser.partition.legalise import spelled
+
+FEW, LARGE = 8, 1 << 20
+"""Elements of a sum that is written out, at most, and of what it is a sum of, at least."""
+
+
+def write_out(graph: Graph) -> None:
+    """Put expressions in the place of the sums of few that no other reduction has a row in common with."""
+    rows = {u: rows_of(u) for u in graph.units if u.reducing and any(large(n) for n in u.nodes)}
+    for u in [u for u in rows if few(u)]:
+        (n,) = (n for n in u.nodes if isinstance(n.stmt, Reduce))
+        s = n.stmt
+        assert isinstance(s, Reduce) and u.lifted is not None
+        if not any(rows[u] & other for r, other in rows.items() if r is not u and u.extents[s.over] in lengths(r)):
+            n.stmt = spelled(s, u.extents[s.over])
+            u.lifted = replace(u.lifted, stmts=tuple(n.stmt if x is s else x for x in u.lifted.stmts))
+
+
+def few(u: Unit) -> bool:
+    """Does it reduce once, and that a large tensor to sums of few elements, of which it is one or the other kind?"""
+    reduces = [n.stmt for n in u.nodes if isinstance(n.stmt, Reduce)]
+    if len(reduces) != 1:
+        return False
+    s, = reduces
+    across = isinstance(s.expr, Load) and bool(s.axes) and s.expr.indices[-1] == Index(s.axes[-1])
+    return s.reducer.kind == "sum" and s.dtype in FLOATS and u.extents[s.over] <= FEW and all(
+        large(n) for n in u.nodes if n.stmt is s) and (across or (len(u.consumers) > 1 and paired(u)))
+
+
+def paired(u: Unit) -> bool:
+    """Are its terms maps of tensors that are all smaller than they are many, whatever made these?"""
+    todo, seen = list(u.args), set()
+    while todo:
+        n = todo.pop()
+        if n in seen:
+            continue
+        seen.add(n)
+        if n.unit is not None and n.unit.pointwise:
+            todo += n.unit.args
+        elif prod(n.shape) >= LARGE:
+            return False
+    return bool(seen)
+
+
+def lengths(u: Unit) -> set[int]:
+    """Of the rows that it reduces."""
+    return {u.extents[n.stmt.over] for n in u.nodes if isinstance(n.stmt, Reduce)}
+
+
+def large(n: Node) -> bool:
+    s, u = n.stmt, n.unit
+    return isinstance(s, Reduce) and u is not None and prod(u.extents[a] for a in (*s.axes, s.over)) >= LARGE
+
+
+def rows_of(u: Unit) -> set[Node]:
+    """The large tensors that it reduces, and those they are maps of, with the results of reductions of as many elements."""
+    out: set[Node] = set(u.results) if any(large(n) for n in u.nodes) else set()
+    todo, seen = list(u.args), set()
+    while todo:
+        n = todo.pop()
+        if n in seen:
+            continue
+        seen.add(n)
+        if prod(n.shape) >= LARGE or (n.unit is not None and n.unit.reducing and any(large(x) for x in n.unit.nodes)):
+            out.add(n)
+        if n.unit is not None and n.unit.pointwise:
+            todo += n.unit.args
+    return out
