@@ -9,9 +9,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 from redfuser.errors import InputError, NumericsError, RedFuserError
 from redfuser.places import Ranking, Recorder, astray
 from redfuser.reported import Numerics
-from redfuser.rule import ACCUMULATOR, FACTOR, limit
+from redfuser.rule import FACTOR, limit
 from redfuser.users import quiet
 
 PROMOTED = (torch.float16, torch.bfloat16, torch.float32)
@@ -33,8 +32,6 @@ NAMES = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch
          torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}
 """What the rule calls the floating dtypes; any other has no rounding of its own."""
 PLACES = (torch.int64, torch.int32)
-MOVED = 6
-"""Draws of inputs moved at random."""
 CHUNK = 1 << 24  # elements compared at a time: a float64 copy of a large output need not fit beside it
 
 
@@ -207,74 +204,6 @@ def reference(fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[
     args, kwargs = tree_map(_promote, tuple(args)), tree_map(_promote, dict(kwargs or {}))
     with torch.no_grad(), Float64Mode(), recorder or contextlib.nullcontext():
         return fn(*args, **kwargs)
-
-
-def astep(ours: torch.Tensor, truth: torch.Tensor, moved: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Which results of few values (8 bits) are not what the program gives, neither on the inputs nor on any of those moved
-    by a rounding: at a tie, one rounding of the scale decides between two neighbours."""
-    wrong = ours.double() != truth.double()
-    for other in moved:
-        wrong &= ours.double() != other.to(ours.device).double()
-    return wrong
-
-
-def moved(fn: Callable[..., Any], args: Sequence[Any], alike: bool = False) -> Iterator[list[torch.Tensor]]:
-    """The float64 results from inputs moved by what a sum in float32 may be off by, relative to each element, up or down: at
-    random, and the largest along each axis against all others (what scales a row is often the largest of it). alike: also
-    equal elements alike, for results of few values: of many equal ones, moved at random, the largest is always moved up."""
-    rank = max((x.dim() for x in args if isinstance(x, torch.Tensor) and x.dtype in PROMOTED), default=0)
-    ways: list[Callable[[torch.Tensor], torch.Tensor]] = [partial(_at_random, seed=seed) for seed in range(MOVED)]
-    ways += [partial(_largest, axis=axis, down=down) for axis in range(rank) for down in (True, False)]
-    ways += [partial(_alike, seed=seed) for seed in range(4 * MOVED)] if alike else []
-    for up in ways:
-        def near(x: Any, up: Callable[[torch.Tensor], torch.Tensor] = up) -> Any:
-            if not isinstance(x, torch.Tensor) or x.dtype not in PROMOTED:
-                return x
-            return x.double() * torch.where(up(x.double()), 1.0 + ACCUMULATOR, 1.0 - ACCUMULATOR).double()
-
-        yield tensors(reference(fn, tree_map(near, tuple(args))))
-
-
-def as_moved(check: Check, truth: torch.Tensor, near: Iterable[torch.Tensor]) -> Check:
-    """A check with no less allowed than what results differ by where sums in float32 are off by what they may be: ``near``, of
-    :func:`moved` inputs. Where digits cancel, as about a mean of weights that nearly cancel, that is more than the unfused
-    program happens to be off by, and no program is nearer than that for certain."""
-    limits = (check.limit, *(error(x, truth) for x in near))
-    return replace(check, limit=Error(max(e.maximum for e in limits), max(e.rms for e in limits), check.limit.misplaced))
-
-
-def digitless(truth: torch.Tensor, near: Iterable[torch.Tensor]) -> torch.Tensor:
-    """Which results have no digit that the program decides: of ``near``, some are off by more than half of it, or are numbers
-    where it is none. What a sum that cancels divides is a huge number or an infinity, as the terms are taken in order."""
-    lost = torch.zeros(truth.shape, dtype=torch.bool, device=truth.device)
-    for x in near:
-        x = x.to(truth.device, truth.dtype).reshape(truth.shape)
-        lost |= (x.isfinite() != truth.isfinite()) | ((x - truth).abs() > 0.5 * truth.abs())
-    return lost
-
-
-def decided(ours: torch.Tensor, unfused: torch.Tensor, truth: torch.Tensor, near: Sequence[torch.Tensor]) -> Check:
-    """The rule on the results that have digits. A few others may be no numbers: where 0 is divided by 0, or nearly."""
-    lost = digitless(truth, near)
-    kept = [torch.where(lost, 0.0, x.to(lost.device).reshape(lost.shape)) for x in (ours, unfused, truth, *near)]
-    mine, theirs, exact, *moved = kept
-    found = as_moved(compare(mine, theirs, exact), exact, moved)
-    return replace(found, limit=replace(found.limit, misplaced=found.limit.misplaced + int(lost.sum()) // 16))
-
-
-def _at_random(x: torch.Tensor, seed: int) -> torch.Tensor:
-    return torch.rand(x.shape, generator=torch.Generator(x.device).manual_seed(seed), device=x.device) < 0.5
-
-
-def _alike(x: torch.Tensor, seed: int) -> torch.Tensor:
-    """By its value, whatever that is."""
-    return torch.sin(x * (7.1 + seed) + seed) < 0
-
-
-def _largest(x: torch.Tensor, axis: int, down: bool) -> torch.Tensor:
-    if axis >= x.dim():
-        return torch.full_like(x, down, dtype=torch.bool)
-    return (x.abs() < x.abs().amax(axis, keepdim=True)) == down
 
 
 def check(ours: Callable[..., Any], model: Callable[..., Any], args: Sequence[Any] = (),

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from redfuser import numerics
+from redfuser import numerics, perturbed
 from redfuser.artifact import KernelSpec
 from redfuser.cache import Cache, key_of
 from redfuser.errors import ArtifactError
@@ -168,7 +168,7 @@ def outcome(spec: KernelSpec, kernel: Callable[..., Any], unfused: Callable[...,
             alike = _numbers if what in _SPECIAL else _one_class
             ours = tuple(alike(mine, theirs, truth) for mine, theirs, truth in zip(ours, *found[:2], strict=True))
             for n, (mine, theirs, truth, chosen) in enumerate(zip(ours, *found, strict=True)):
-                near = (other[n] for other in numerics.moved(
+                near = (other[n] for other in perturbed.moved(
                     unfused, (device, *args), alike=mine.dtype.itemsize == 1))
                 checks.setdefault(n, []).append(_check(mine.reshape(theirs.shape), theirs, truth, chosen, near))
             bad = [c for c in map(numerics.pooled, checks.values()) if not c.passed]
@@ -203,19 +203,19 @@ def _words(error: Exception) -> str:
 def _check(ours: torch.Tensor, theirs: torch.Tensor, truth: torch.Tensor, chosen: Any,
            near: Iterable[torch.Tensor]) -> numerics.Check:
     """The rule on one result. What the program itself loses by where its digits cancel is no defect of a kernel that sums in
-    another order (:func:`numerics.as_moved`), nor what it makes of none (:func:`numerics.decided`). Results of few values
-    have no rounding of their own: how many of them differ counts, but for ties (:func:`numerics.astep`)."""
+    another order (:func:`perturbed.as_moved`), nor what it makes of none (:func:`perturbed.decided`). Results of few values
+    have no rounding of their own: how many of them differ counts, but for ties (:func:`perturbed.astep`)."""
     if ours.dtype.itemsize > 1 or ours.dtype == torch.bool:
         found = numerics.compare(ours, theirs, truth, chosen=chosen)
         if found.passed or not ours.is_floating_point():
             return found
         moved = list(near)
         more = found.ours.misplaced > found.limit.misplaced
-        return numerics.decided(ours, theirs, truth, moved) if more else numerics.as_moved(found, truth, moved)
+        return perturbed.decided(ours, theirs, truth, moved) if more else perturbed.as_moved(found, truth, moved)
     mine, other = (int((x.double() != truth.double()).sum()) for x in (ours, theirs))
     if mine > 2 * other + 1:
         moved = list(near)
-        mine, other = (int(numerics.astep(x, truth, moved).sum()) for x in (ours, theirs))
+        mine, other = (int(perturbed.astep(x, truth, moved).sum()) for x in (ours, theirs))
     return numerics.Check("output", *(numerics.Error(0.0, 0.0, n) for n in (mine, other, 2 * other + 1)))
 
 

@@ -15,7 +15,7 @@ import torch
 from click.testing import CliRunner
 
 import redfuser
-from redfuser import numerics
+from redfuser import numerics, perturbed
 from redfuser.cli.check import check
 from redfuser.errors import ArtifactError
 from redfuser.runtime import patience, trial
@@ -266,10 +266,10 @@ def test_what_a_sum_of_nothing_divides_is_asked_of_no_kernel() -> None:
 
     device = torch.device("cpu")
     theirs, truth = program(device, x), program(device, x.double())
-    near = [t[0] for t in numerics.moved(program, (device, x))]
+    near = [t[0] for t in perturbed.moved(program, (device, x))]
     assert numerics.compare(kernel(x), theirs, truth).ours.misplaced > numerics.compare(kernel(x), theirs, truth).limit.misplaced
     assert trial._check(kernel(x), theirs, truth, None, near).passed
-    lost = numerics.digitless(truth, near)
+    lost = perturbed.digitless(truth, near)
     assert 0 < lost.sum() < lost.numel() / 8
     assert not trial._check(torch.where(lost | (x < 1), kernel(x), torch.inf), theirs, truth, None, near).passed
     assert not trial._check(torch.where(lost, kernel(x), kernel(x) * 1.001), theirs, truth, None, near).passed

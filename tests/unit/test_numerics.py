@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from redfuser import numerics
+from redfuser import numerics, perturbed
 from redfuser.errors import InputError, NumericsError
 from redfuser.testing import assert_within_rule, inputs
 
@@ -47,11 +47,11 @@ def test_a_tie_of_few_values_is_right_on_both_sides() -> None:
         return (x.float() / (x.float().abs().amax(-1, keepdim=True) / 448 * scale)).to(torch.float8_e4m3fn)
 
     x = inputs((33, 1000), dtype=torch.bfloat16)[0]
-    truth, near = numerics.reference(quantised, (x,)), [y for y, in numerics.moved(quantised, (x,))]
+    truth, near = numerics.reference(quantised, (x,)), [y for y, in perturbed.moved(quantised, (x,))]
     by_product = (x.float() * (448 / x.float().abs().amax(-1, keepdim=True))).to(torch.float8_e4m3fn)
-    assert not numerics.astep(quantised(x), truth, near).any() and not numerics.astep(by_product, truth, near).any()
+    assert not perturbed.astep(quantised(x), truth, near).any() and not perturbed.astep(by_product, truth, near).any()
     assert 5 < sum((y.double() != truth.double()) for y in near).count_nonzero() < 0.01 * x.numel()
-    assert numerics.astep(quantised(x, 1 + 1e-3), truth, near).sum() > 20
+    assert perturbed.astep(quantised(x, 1 + 1e-3), truth, near).sum() > 20
 
 
 def test_ties_below_several_largest_elements_are_right_on_both_sides() -> None:
@@ -61,11 +61,11 @@ def test_ties_below_several_largest_elements_are_right_on_both_sides() -> None:
         return (h / (h.abs().amax(-1, keepdim=True) / 448)).to(torch.float8_e4m3fn)
 
     x = inputs((33, 1000), dtype=torch.bfloat16)[0].round()
-    truth, near = numerics.reference(quantised, (x,)), [y for y, in numerics.moved(quantised, (x,))]
-    assert not numerics.astep(quantised(x), truth, near).any()
+    truth, near = numerics.reference(quantised, (x,)), [y for y, in perturbed.moved(quantised, (x,))]
+    assert not perturbed.astep(quantised(x), truth, near).any()
     exact = 448 * x.double() / x.double().abs().amax(-1, keepdim=True)
     for side in (1 - 2.0**-23, 1 + 2.0**-23):
-        assert not numerics.astep((exact * side).to(torch.float8_e4m3fn), truth, near).any()
+        assert not perturbed.astep((exact * side).to(torch.float8_e4m3fn), truth, near).any()
 
 
 def test_ties_below_several_largest_products_are_right_on_both_sides() -> None:
@@ -77,11 +77,11 @@ def test_ties_below_several_largest_products_are_right_on_both_sides() -> None:
     g = torch.Generator().manual_seed(1)
     args = (torch.randn(2048, 512, generator=g).round(), torch.randn(512, generator=g).round())
     truth = numerics.reference(quantised, args)
-    apart, alike = ([y for y, in numerics.moved(quantised, args, alike=a)] for a in (False, True))
-    assert numerics.astep(quantised(*args), truth, apart).any() and not numerics.astep(quantised(*args), truth, alike).any()
+    apart, alike = ([y for y, in perturbed.moved(quantised, args, alike=a)] for a in (False, True))
+    assert perturbed.astep(quantised(*args), truth, apart).any() and not perturbed.astep(quantised(*args), truth, alike).any()
     drawn = tuple(torch.randn(n, generator=g) for n in ((64, 512), (512,)))
-    alike = [y for y, in numerics.moved(quantised, drawn, alike=True)]
-    assert numerics.astep(quantised(*drawn, scale=1 + 1e-3), numerics.reference(quantised, drawn), alike).sum() > 20
+    alike = [y for y, in perturbed.moved(quantised, drawn, alike=True)]
+    assert perturbed.astep(quantised(*drawn, scale=1 + 1e-3), numerics.reference(quantised, drawn), alike).sum() > 20
 
 
 def test_the_reference_is_float64_whatever_the_program_asks_for() -> None:

@@ -11,7 +11,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_map
 
-from redfuser import numerics
+from redfuser import numerics, perturbed
 from redfuser.bench.correctness.judge import HIDDEN, Verdict, judge, words
 from redfuser.errors import RedFuserError
 from redfuser.unseen import unseen
@@ -76,7 +76,7 @@ def _judged(program: Program, result: Any, args: tuple[torch.Tensor, ...]) -> li
     were not there, element by element (:mod:`redfuser.unseen`)."""
     truth = numerics.reference(program.fn, args)
     eager = program.fn(*args)
-    found = judge(result, eager, truth, args, program.ranked, lambda: numerics.moved(program.fn, args, alike=True))
+    found = judge(result, eager, truth, args, program.ranked, lambda: perturbed.moved(program.fn, args, alike=True))
     if not any(v.why for v in found):
         return found
     with sdpa_kernel(SDPBackend.MATH):
@@ -86,7 +86,7 @@ def _judged(program: Program, result: Any, args: tuple[torch.Tensor, ...]) -> li
         there = tuple(t.cpu() for t in args)
         ours = tree_map(lambda t: t.cpu() if isinstance(t, torch.Tensor) else t, result)
         found = _either(found, judge(ours, program.fn(*there), numerics.reference(program.fn, there), there, program.ranked,
-                                     lambda: numerics.moved(program.fn, there, alike=True)))
+                                     lambda: perturbed.moved(program.fn, there, alike=True)))
     hidden = _hidden(program, args) if any(v.why for v in found) else []
     for other in (eager, composed) if hidden else ():
         changed, exact, spared = _spared(result, other, truth, hidden)

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from redfuser import numerics
+from redfuser import numerics, perturbed
 from redfuser.places import astray, defined, ranking
 
 Ranked = Callable[..., tuple[torch.Tensor, torch.Tensor]]
@@ -47,7 +47,7 @@ class Verdict:
 def judge(ours: Any, eager: Any, truth: Any, args: tuple[Any, ...], ranked: Ranked | None,
           moved: Callable[[], Iterable[list[torch.Tensor]]] = tuple) -> list[Verdict]:
     """A verdict per tensor of the result; a result of another structure is one wrong verdict. moved: the float64 results from
-    inputs moved by a rounding (:func:`redfuser.numerics.moved`)."""
+    inputs moved by a rounding (:func:`redfuser.perturbed.moved`)."""
     a, b, r = (numerics.tensors(t) for t in (ours, eager, truth))
     if [(tuple(x.shape), x.dtype) for x in a] != [(tuple(x.shape), x.dtype) for x in b]:
         found = [f"{x.dtype} {list(x.shape)}" for x in a]
@@ -85,7 +85,7 @@ def _values(i: int, ours: torch.Tensor, eager: torch.Tensor, truth: torch.Tensor
         mine, theirs = int((a != r).sum()), int((b != r).sum())
         if mine > 2 * theirs + 1:
             near = [other[i].to(ours.device)[comparable] for other in moved()]
-            mine, theirs = (int(numerics.astep(x, r, near).sum()) for x in (a, b))
+            mine, theirs = (int(perturbed.astep(x, r, near).sum()) for x in (a, b))
         why = f"{mine} of {a.numel()} elements differ from float64, {theirs} of eager's" if mine > 2 * theirs + 1 else ""
         return Verdict(i, why, mine / max(theirs, 1), exceptions)
     check = numerics.compare(a.to(ours.dtype), b.to(ours.dtype), r)
