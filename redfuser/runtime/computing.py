@@ -267,5 +267,6 @@ RULES: dict[str, Rule] = {
     "torch.argmax": _arg, "torch.argmin": _arg, "torch.cumsum": _scan, "torch.cumprod": _scan, "torch.softmax": _softmax,
     "torch.log_softmax": _softmax,
     "torch.matmul": _matmul, "F.linear": _linear, "F.scaled_dot_product_attention": _attention, "F.layer_norm": _layer_norm,
-    "F.rms_norm": _rms_norm, "torch.group_norm": _group_norm, "F.batch_norm": _batch_norm,
+    "F.rms_norm": _rms_norm, "torch.group_norm": _group_norm, "F.group_norm": _group_norm,
+    "F.batch_norm": _batch_norm,
     **{f"F.conv{r}d": _convolution(r) for r in (1, 2, 3)}}

@@ -44,6 +44,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "F.layer_norm": ("F.layer_norm(x, (6,), v, v, 1e-05)", "F.layer_norm(h, (4, 6), None, None, 1e-05)"),
     "F.rms_norm": ("F.rms_norm(x, (6,), v, 1e-05)", "F.rms_norm(h, (6,), None, 1e-05)"),
     "torch.group_norm": ("torch.group_norm(a2, 2, r, r, 1e-05)", "torch.group_norm(a1, 4, None, None, 1e-05)"),
+    "F.group_norm": ("F.group_norm(a2, 2, r, r, 1e-05)", "F.group_norm(a1, 4, None, None, 1e-05)"),
     "F.batch_norm": ("F.batch_norm(a2, r, r, r, r, eps=1e-05)", "F.batch_norm(a1, r, r, None, None, eps=1e-05)"),
     "F.conv1d": ("F.conv1d(a1, w1, v, groups=2)", "F.conv1d(a1, w1, stride=(2,), padding=(3,), groups=2)"),
     "F.conv2d": ("F.conv2d(a2, w2, v, stride=(2, 1), padding=(1, 1))", "F.conv2d(a2, w2, dilation=(2, 1))"),
