@@ -45,13 +45,20 @@ def columns_joined(c: Cascade) -> Cascade:
 
 
 def rows_joined(c: Cascade) -> Cascade:
-    """``c`` without products, with its rows along one axis where they are short and many: a block has several, whatever axes
-    they have."""
+    """``c`` without products, with its rows along one axis where they are short and many, or lie side by side: a block has
+    several, whatever axes they have."""
     extents = {a.name: a.extent for a in c.axes if isinstance(a.extent, int)}
     if len(extents) < len(c.axes):
         return c
     n = extents.pop(c.raxis)
-    return _joined(c, reductions=True) if n <= SHORT and prod(extents.values()) >= MANY else c
+    return _joined(c, reductions=True) if (n <= SHORT and prod(extents.values()) >= MANY) or _across(c) else c
+
+
+def _across(c: Cascade) -> bool:
+    """Does every tensor that the row is read of have the row's elements apart, and rows side by side?"""
+    read = [x for s in c.stmts for x in walk(s.expr) if isinstance(x, Load) and len(x.indices) > 1]
+    rows = [x for x in read if any(c.raxis in axes_of(i) for i in x.indices)]
+    return bool(rows) and all(c.raxis not in axes_of(x.indices[-1]) for x in rows)
 
 
 def _without_units(c: Cascade) -> Cascade:

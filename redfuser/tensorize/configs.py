@@ -115,7 +115,8 @@ def _rows(program: Program, kernel: Kernel, roles: Roles, n: int, target: Target
         return [TileConfig(OWN, s * k, OWN * k, 0, "registers", False) for k in ways for s in each if k == 1 or s * k <= n]
     all_rows = prod(roles.extents[a] for a in (roles.rows, *roles.grid))
     space = row_space(kernel.kind == "resident", roles.extents[roles.rows], n, beside, all_rows,
-                      target.sms * target.max_blocks, target.warp, any(roles.segment in b.axes for b in kernel.tail))
+                      target.sms * target.max_blocks, target.warp, any(roles.segment in b.axes for b in kernel.tail),
+                      any(len(a.names) > 1 for a in program.fused.state.accumulators))
     if target.kind == "cuda" and program.splits in ((ALL,) if program.kernels[2:] else THREADS):
         few = IN_TURN if summed_singly(program) else EACH[0]
         each = [s for s in EACH if s <= few and possible(program, s)]

@@ -23,6 +23,8 @@ ALONE = 768
 blocks that run at once: by twos there would be half as many warps. A softmax of 2048 rows of 1024 takes 5.27 us by twos and
 4.95, 4096 rows of 768 that are scaled and rounded 5.9 and 5.2; a softmax of 8192 rows of 768 8.6 and 8.8
 (docs/results/h100-2026-11-25-rows-and-decode)."""
+SIDE, UNEVEN = 32, 96
+"""Elements of a row that a thread has for itself, and of rows that are not shared evenly by a warp's width, at most."""
 THREE = 192
 """Rows of three warp groups."""
 _WAYS: tuple[Schedule, ...] = ("persistent", "overlap", "persistent-lanes", "overlap-lanes")
@@ -121,33 +123,48 @@ def beside_space(rows: int, width: int, written: bool) -> list[TileConfig]:
     """Many rows side by side: a block of one is gone before the next has started. Each thread has 16 elements, or 32 where
     nothing of a row is written, and so reads of several rows at once. One H200, 29 MB of float16 numbers, graphs, us, of 8, 16
     and 32 elements a thread: softmax of 72 32.0, 19.7, 20.1, of 128 15.3, 14.7, 15.4, layer norm of 72 32.6, 25.1, 25.1, of 128
-    16.0, 15.3, 15.3, sums of squares of 72 16.2, 8.8, 5.9, of 128 9.7, 5.5, 4.9, of 144 16.2, 8.7, 5.9."""
+    16.0, 15.3, 15.3, sums of squares of 72 16.2, 8.8, 5.9, of 128 9.7, 5.5, 4.9, of 144 16.2, 8.7, 5.9. Where the rows' axis
+    is short (heads, say) a block has fewer threads, not threads fewer elements."""
     most, each = 1 << (rows - 1).bit_length(), (16, 32, 8) if written else (32, 16, 8)
-    shapes = {(min(e * t // width, most), t): None for t in (2 * LEAST, LEAST) for e in each}
+    shapes = {(min(e * t // width, most), t): None for t in (2 * LEAST, LEAST, 32) for e in each
+              if most * width >= FEWEST * t or t == 32}
     return [TileConfig(r, width, t, 0, "registers", False) for r, t in shapes]
 
 
-def row_space(resident: bool, rows: int, n: int, neighbours: bool, all_rows: int,
-              at_once: int = 0, warp: int = 32, written: bool = True) -> list[TileConfig]:
+def across_space(rows: int, n: int, padded: int, places: bool) -> list[TileConfig]:
+    """Rows on chip whose elements lie apart while they lie side by side. A few elements are a thread's own: what threads share
+    is reduced column by column, and a tile of more than there is is reduced as well. One H200, CUDA graphs, us, a tile of 32
+    rows and 128 threads against a row for each: softmax of 21 classes of 8 x 256 x 256 pixels in float16 and its largest
+    137, 7.2 (torch.compile 101), softmax of 8 x 21 x 128 x 128 5.0, 3.2, of 8 x 8 x 256 x 256 in float32 11.4, 6.1; but of
+    8 x 64 x 128 x 128 17.7, 18.9. An uneven row is not padded either: 150 classes 63.8, two threads each 27.9. places: are
+    places looked for, which takes three reductions?"""
+    own = [TileConfig(t, n, t, 0, "registers", False) for t in (128, 64) if rows >= t]
+    if own and n <= (2 * SIDE if places else SIDE):
+        return own
+    even = [(32, 128), (32, 256), (32, 512), (16, 128), (16, 256), (8, 256)]
+    ways = [[TileConfig(r, width, t, 0, "registers", False) for r, t in shapes
+             if r < 2 * rows and r * width % t == 0 and 4 <= r * width / t <= most]  # twice the rows: a tile is half as high
+            for width, shapes, most in ((n, even, MOST), (n, [(64, 128), (64, 256)], UNEVEN), (padded, even, MOST))]
+    held: list[TileConfig] = next(filter(None, (*ways[:2], own if n <= UNEVEN else [], ways[2])), [])
+    return held if held is own else [c for c in held if c.rows == held[0].rows]
+
+
+def row_space(resident: bool, rows: int, n: int, neighbours: bool, all_rows: int, at_once: int = 0, warp: int = 32,
+              written: bool = True, places: bool = False) -> list[TileConfig]:
     """Rows held on chip, or walked, the usual first. all_rows: with those of the grid's other axes. at_once: blocks
     that the target runs at once, warp: its lanes. written: is a row written too? neighbours: a block takes
     whole lines of memory, 32 rows or more where it has room for them, and few elements of each at once. A row on chip that is
     no power of two long is shared evenly by a block's threads, four elements at a time, or alone; TileLang has no layout for
     others, or gives each thread whole rows."""
-    if neighbours and not resident and FEW <= rows < 16:
+    if neighbours and not resident and FEW <= rows <= 16:
         together = 1 << (rows - 1).bit_length()
         return [TileConfig(together, s // together, 128, 0, "registers", False) for s in (LINE * STEP, LINE * STEP // 2)]
-    if neighbours and rows >= 16 and not resident:
+    if neighbours and rows > 16 and not resident:
         return [TileConfig(32, max(8, min(n, 64)), 128, 0, "registers", False), TileConfig(64, 32, 128, 0, "registers", False),
                 TileConfig(32, 32, 128, 0, "registers", False)]
     padded = 1 << max(5, (n - 1).bit_length())
-    if neighbours and rows >= 16:  # every thread has as many: a reduction among some of a block's threads waits for the others
-        for width in dict.fromkeys((n, padded)):
-            held = [TileConfig(r, width, t, 0, "registers", False) for r, t in (
-                (32, 128), (32, 256), (32, 512), (16, 128), (16, 256), (8, 256))
-                if r < 2 * rows and r * width % t == 0 and 4 <= r * width / t <= 64]  # a tile of twice the rows is half as high
-            if held:
-                return [c for c in held if c.rows == held[0].rows]
+    if neighbours and rows >= 16 and (held := across_space(rows, n, padded, places)):
+        return held
     if n <= min(SHORT, warp // 2) and all_rows >= MANY:
         return short_space(rows, 1 << max(2, (n - 1).bit_length()))
     if padded <= BESIDE and all_rows >= CROWD:
