@@ -176,7 +176,7 @@ class Realised:
         order = [key for key in dict.fromkeys(r.key for r in regions) if key in new]
         named = {key: f"k{i}_{new[key].cascade.name}" for i, key in enumerate(order, self.named)}
         self.named += len(order)
-        wanted = [(named[key], new[key].fused) for key in order]
+        wanted = [(named[key], new[key].called) for key in order]
         made = produce_all(wanted, self.arch, build=self.build, verify=self.verify, records=self.records,
                            refused=lambda names: self.refused({named[key]: new[key] for key in order if named[key] in names}))
         self.kernels |= dict(zip(order, made, strict=True))

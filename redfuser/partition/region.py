@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -9,6 +10,9 @@ from redfuser.acrf.cascade import Cascade, Provenance
 from redfuser.acrf.state import Fused, NotFusable
 from redfuser.partition.canonical import Outlined
 from redfuser.partition.drafted import Draft
+
+LONGEST = 64
+"""Characters of a kernel's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,18 @@ class Region:
     def key(self) -> str:
         """The canonical text without the display name."""
         return key_of(self.cascade)
+
+    @property
+    def symbol(self) -> str:
+        """What profilers and debuggers call its kernel, but for what a compiler appends: of which kind it is, over which
+        extents. Nothing in it depends on the model that it is part of: equal kernels are built once for all."""
+        extents = "x".join(str(a.extent) for a in self.cascade.axes)
+        return re.sub(r"\W", "_", f"redfuser_{self.cascade.name}_{extents}")[:LONGEST]
+
+    @property
+    def called(self) -> Fused:
+        """Its fusion under that name."""
+        return replace(self.fused, cascade=replace(self.fused.cascade, name=self.symbol))
 
 
 @dataclass(frozen=True, slots=True)

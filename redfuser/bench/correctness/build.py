@@ -156,7 +156,7 @@ def compiled(program: Program, target: str, build: bool = True, verify: str | No
         made = done.produced[region.name]
         if made.reason is not None:
             continue
-        other = produce(made.name, region.fused, arch, build=build, strategy=program.strategy or None,
+        other = produce(made.name, region.called, arch, build=build, strategy=program.strategy or None,
                         splits=program.splits or None, verify=verify,
                         order=partial(asked, program) if program.roles or program.walk else list)
         if other.reason is not None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import re
 import sys
 import zipfile
 from collections.abc import Iterable
@@ -51,14 +52,17 @@ def runtime() -> str:
 
 
 def runs(done: Any, target: str) -> str:
-    """What a compilation would run, without its binaries: the outer graph's text and that of every kernel in it."""
+    """What a compilation would run, without its binaries: the outer graph's text and that of every kernel in it, whatever
+    profilers call it."""
     from redfuser import outer
     from redfuser.doctor import installed
 
     kept = [r for r in done.partition.parts if done.produced[r.name].reason is None]
     names = {r.name: done.produced[r.name].name for r in kept}
     stages = {done.produced[r.name].name: done.produced[r.name].stages for r in kept}
-    texts = {name: found.get("source") or found.get("tir", "") for name, found in stages.items()}
+    symbols = {done.produced[r.name].name: r.symbol for r in reversed(kept)}
+    texts = {name: re.sub(rf"\b{symbols[name]}(?=\b|_)", "cascade", found.get("source") or found.get("tir", ""))
+             for name, found in stages.items()}
     parts = [target, installed().get("tilelang", ""), outer.emit(done.imported, kept, names).source,
              *(part for item in sorted(texts.items()) for part in item)]
     digest = hashlib.sha256()

@@ -43,7 +43,7 @@ def interpreted(program: Program, target: str) -> Callable[..., Any] | tuple[str
     names = {r.name: done.produced[r.name].name for r in kept}
     graph = outer.emit(done.imported, kept, names)
     machine = lookup(target)
-    tiles = {names[r.name]: _tiles(program, r.fused, done.produced[r.name], machine) for r in kept}
+    tiles = {names[r.name]: _tiles(program, r.called, done.produced[r.name], machine) for r in kept}
     forward = graph.function({fn: _kernel(tiles[kernel]) for fn, kernel in graph.kernels.items()})
     signature = of_imported(done.imported, len(graph.outputs))
 

@@ -23,7 +23,7 @@ from redfuser.bench.correctness.supervise import CHILD, ROOT
 
 REPEATS = 50
 TOOLS = ("memcheck", "synccheck", "racecheck")
-OURS = "kns=cascade_kernel"
+OURS = "kns=redfuser_"
 """Kernels of RedFuser, as the sanitizer's filter has them: torch's are not watched."""
 LIMIT_S = 240.0
 
