@@ -54,6 +54,13 @@ def describe(node: torch.fx.Node, provenance: Provenance) -> tuple[OpaqueCall, l
     return OpaqueCall(str(node.target), args, kwargs, len(values), single, results, provenance), tensors
 
 
+def shaped_by_data(node: torch.fx.Node) -> bool:
+    """Whether a tensor of the node's has as many elements as data say. No two such extents can be compared: torch raises."""
+    val = node.meta.get("val")
+    values = list(val) if isinstance(val, (list, tuple)) else [val]
+    return any(not isinstance(s, int) for v in values if isinstance(v, torch.Tensor) for s in v.shape)
+
+
 def runnable(node: torch.fx.Node) -> str:
     """Why the node cannot run as an opaque torch call; empty if it can."""
     if isinstance(node.target, torch._ops.HigherOrderOperator):
@@ -74,8 +81,8 @@ def runnable(node: torch.fx.Node) -> str:
             return "one of its results is not a tensor"
         if not supported(v.dtype):
             return f"its result has dtype {str(v.dtype).removeprefix('torch.')}"
-        if any(not isinstance(s, int) for s in v.shape):
-            return "the shape of its result depends on data"
+    if shaped_by_data(node):
+        return "the shape of its result depends on data"
     try:
         describe(node, Provenance())
     except NotJson as e:

@@ -24,6 +24,7 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram
 
+from redfuser.frontend.opaque import shaped_by_data
 from redfuser.frontend.polynomial import FORMS, ROWS, SIZE, Proofs, Step, between
 from redfuser.frontend.static import Statics
 from redfuser.users import quiet
@@ -109,6 +110,8 @@ def _loops(graph: fx.Graph) -> Iterator[_Loop]:
     """Loops, each with the nodes of its own graph."""
     if not any(n.target in (aten.slice_scatter.default, aten.select_scatter.default, aten.where.self) for n in graph.nodes):
         return
+    if any(shaped_by_data(n) for n in graph.nodes):
+        return  # refused behind this, with its lines; until then no two of its shapes can be compared
     statics = Statics(graph, {})
     ends = {step.after: step for node in graph.nodes if (step := _step(node, statics)) is not None}
     begun = {step.before for step in ends.values()}

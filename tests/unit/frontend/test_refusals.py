@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,24 @@ def test_everything_that_cannot_run_is_listed_at_once() -> None:
 
 def test_data_dependent_shapes() -> None:
     assert refusal(lambda x: torch.nonzero(x > 0).sum(), (X,)).code == "RF115"
+
+
+OF_ROWS: dict[str, Callable[[Tensor], Tensor]] = {
+    "where": lambda s: torch.where(s > 0, s, 0.0), "select_scatter": lambda s: torch.select_scatter(s, s[0], 0, 0),
+    "slice_scatter": lambda s: torch.slice_scatter(s, s[:, :1], 1, 0, 1), "softmax": lambda s: s.softmax(-1),
+    "masked": lambda s: s.masked_fill(s > 0, 0.0), "complex": lambda s: (torch.complex(s, s) * 2).real,
+}
+
+
+@pytest.mark.parametrize("name", OF_ROWS)
+def test_shapes_that_depend_on_data_are_compared_by_no_pass(name: str) -> None:
+    """As many rows and columns as are positive: torch raises where two such extents are compared."""
+    def model(x: Tensor) -> Tensor:
+        rows, columns = x[x[:, 0] > 0], x[x[:, 1] > 0]
+        return OF_ROWS[name](rows @ columns.T)
+
+    error = refusal(model, (X,))
+    assert error.code == "RF115" and "index.Tensor (test_refusals.py:" in error.where and "depends on data" in error.where
 
 
 @pytest.mark.parametrize("content", [b"", b"not onnx", b"\x08\x01"])
