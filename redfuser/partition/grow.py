@@ -94,7 +94,7 @@ class Grower(Joining):
 
     def within(self, seed: Unit) -> Draft | None:
         """The seed's cascade, as far as the work that is left allows."""
-        self.work.begin()
+        self.work.begin(contracts(seed))
         kind = id(seed.lifted)
         if self.work.hopeless(kind):
             self.work.short.add(seed.index)

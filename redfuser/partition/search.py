@@ -37,7 +37,7 @@ from redfuser.partition.scans import ScanGrower, why
 from redfuser.partition.sets import Units
 from redfuser.partition.smaller import Pair, apart, undone
 from redfuser.partition.unfused import slower
-from redfuser.partition.work import REFERENCE, ROUNDS, Work, allowed
+from redfuser.partition.work import BESIDE, REFERENCE, ROUNDS, Work, allowed
 from redfuser.target import TARGETS
 from redfuser.verdicts import JUDGED
 
@@ -74,7 +74,7 @@ class Partitioner:
         self.declined: list[account.Declined] = []
         self.verdicts: dict[object, Any] = {}
         self.allowed = allowed(self.graph.units)
-        self.work = Work(TARGETS.get(arch) or replace(REFERENCE, arch=arch), self.allowed)
+        self.work = Work(TARGETS.get(arch) or replace(REFERENCE, arch=arch), self.allowed, kept=self.allowed // BESIDE)
         self.forms = Forming(self.graph, casts, self.work, holds, self.priced)
         self.drafts: dict[Any, Any] = {}
         self.banned: set[Pair] = set()
@@ -117,6 +117,7 @@ class Partitioner:
             self.accepted = [Found(d, o, f, numbered(stem_of(d), counts)) for d, o, f in accepted]
             if not again and not self.give_up(self.slower()):
                 break
+            self.work.more()
         if self.work.short:
             log.info("%d reductions were left to torch: RF308, the work that one model may take is spent", len(self.work.short))
         self.mapped = self.reduce_maps(counts) if self.maps else []
@@ -280,6 +281,7 @@ class Partitioner:
             if not pairs - self.banned:
                 self.barred |= {u.index for u in reducing}
             self.banned |= pairs
+        self.work.more()
         for f in self.mapped:
             if (reason := reasons.get(f.name)) is not None:
                 self.eager |= {u.index for u in f.draft.units}

@@ -27,6 +27,12 @@ CASCADES = 128
 """Distinct cascades of a model."""
 VAIN, LONG = 2, 10_000
 """Seeds of one operation that may come to nothing after that many nodes each."""
+BESIDE = 4
+"""The part of a model's work, one in so many, that products leave to norms and softmaxes: an unrolled loop is mostly products,
+which a library has, and the norms around it are what nobody else makes kernels of."""
+LATER = 20_000
+"""Nodes that there are at least, each time that regions which were given up are grown again: what is known of the others costs
+nothing, and without any they would all be lost with those."""
 DERIVED = 1_500
 """Nodes that deriving one distinct cascade counts for."""
 ROUNDS = 32
@@ -49,27 +55,34 @@ class Spent(Exception):
 
 @dataclass(slots=True)
 class Work:
-    """What is left. ``machine``: what costs are modelled for. ``short``: seeds that were given up, or grew less than they might
+    """What is left. ``machine``: what costs are modelled for. ``kept``: of it, what products may not take; ``floor``: what the
+    seed may not. ``short``: seeds that were given up, or grew less than they might
     have, for want of it. ``vain``: by operation, how many seeds took long and came to nothing; after a few the others of that
     operation are not tried, so that an unrolled loop leaves something for the rest of the model."""
 
     machine: Target = REFERENCE
     left: int = WHOLE
     here: int = SEED
+    kept: int = 0
+    floor: int = 0
     short: set[int] = field(default_factory=set)
     vain: Counter[int] = field(default_factory=Counter)
 
-    def begin(self) -> None:
-        self.here = SEED
+    def begin(self, product: bool = False) -> None:
+        self.here, self.floor = SEED, self.kept if product else 0
 
     def hopeless(self, kind: int) -> bool:
-        return self.left < 0 or self.vain[kind] >= VAIN
+        return self.left < self.floor or self.vain[kind] >= VAIN
 
     def end(self, kind: int, grown: bool) -> None:
         self.vain[kind] += not grown and self.here < SEED - LONG
 
+    def more(self) -> None:
+        """Before regions that were given up are grown again, smaller."""
+        self.left = max(self.left, LATER)
+
     def charge(self, nodes: int) -> None:
         self.left -= nodes
         self.here -= nodes
-        if self.left < 0 or self.here < 0:
+        if self.left < self.floor or self.here < 0:
             raise Spent

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import torch
 import torch.nn.functional as F
 
 from redfuser import outer
+from redfuser.acrf.state import NotFusable
 from redfuser.frontend import import_model
-from redfuser.partition import Partitioner, loops
+from redfuser.partition import Partitioner, loops, work
 from redfuser.partition.work import DERIVED, MODULE, REGION, SEED, WHOLE
 from tests.partition.helpers import execute
 from tests.seconds import within
@@ -103,6 +105,50 @@ def test_a_norm_without_work_left_is_a_loss():
     found = search.run()
     assert [r.reason.code for r in found.refusals if r.name.startswith("norm")] == ["RF308"] * 4 and not found.regions
     assert not [n for n in Partitioner(imported).run().refusals if n.reason.code == "RF308"]
+
+
+class Cell(torch.nn.Module):
+    """A matrix memory with gates (xLSTM), step by step, between norms: every step is three products of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.wide = torch.nn.ModuleList(torch.nn.Linear(16, n) for n in (16, 16, 16, 2, 2))
+        self.out = torch.nn.Linear(16, 16)
+
+    def forward(self, x):
+        q, k, v, enter, forget = (w(F.layer_norm(x, (16,))) for w in self.wide)
+        q, k, v = (y.view(2, -1, 2, 8) for y in (q, k, v))
+        memory, norm, top, out = torch.zeros(2, 2, 8, 8), torch.zeros(2, 2, 8), torch.zeros(2, 2), []
+        for t in range(x.shape[1]):
+            kept = F.logsigmoid(forget[:, t]) + top
+            new = torch.maximum(kept, enter[:, t])
+            a, b, top = (kept - new).exp(), (enter[:, t] - new).exp(), new
+            memory = a[..., None, None] * memory + b[..., None, None] * (k[:, t, :, :, None] @ v[:, t, :, None])
+            norm = a[..., None] * norm + b[..., None] * k[:, t]
+            read = (q[:, t, :, None] @ memory)[..., 0, :]
+            scale = (q[:, t, :, None] @ norm[..., None])[..., 0]
+            out.append(read / (torch.maximum(scale.abs(), (-top)[..., None].exp()) + 1e-6))
+        y = F.layer_norm(torch.stack(out, 1).reshape(2, -1, 16), (16,))
+        return F.rms_norm(x + self.out(y), (16,))
+
+
+@pytest.mark.parametrize("whole", [20_000, 60_000])
+def test_a_loop_of_products_leaves_work_for_the_norms_around_it(monkeypatch, whole):
+    """The norm in front is looked at last. All three have kernels, however little there was for the loop."""
+    monkeypatch.setattr(work, "WHOLE", whole)
+    monkeypatch.setattr(work, "MODULE", 0)
+    search = Partitioner(import_model(Cell(), (torch.randn(2, 16, 16),)), arch="cpu", maps=False)
+    found = search.run()
+    assert sum(r.name.startswith("norm") for r in found.regions) == 3 and not found.refusals
+
+
+def test_what_is_given_up_takes_nothing_else_with_it():
+    """When regions are grown again, smaller, what is known of the others needs no work, and is not lost for want of any."""
+    search = Partitioner(import_model(Stages(), (torch.randn(6, 8),)))
+    before = [r.name for r in search.run().regions]
+    search.work.left = -1
+    assert len(before) == 4 and search.give_up({before[0]: NotFusable("RF450", "", "no kernel of it builds", "", "")})
+    assert len(search.run().regions) >= 3
 
 
 def test_costs_are_of_the_target():
