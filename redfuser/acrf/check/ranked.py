@@ -20,6 +20,18 @@ def ranked(reference: Machine, s: Stmt) -> bool:
     return bool(np.all(np.asarray(np.abs(reference.expr(s.expr).data) < INF, np.bool_)))
 
 
+def decided(reference: Machine, s: Stmt) -> Array | None:
+    """Which results of an argmax, argmin or top-k have a number for their value, so that numbers alone say their places; None
+    where something else ranks before numbers. A mask's infinities come after them, in any order."""
+    if not isinstance(s, Reduce) or s.expr.dtype not in FLOATS or len(s.names) < 2:
+        return None
+    elements = reference.expr(s.expr).data
+    if bool(np.any(elements != elements)) or bool(np.any(elements == (-INF if s.reducer.kind == "argmin" else INF))):
+        return None
+    values = np.broadcast_to(reference.values[s.names[0]].aligned(s.axes), [len(reference.ranges[a]) for a in s.axes])
+    return np.asarray(np.abs(values) < INF, np.bool_)
+
+
 def tied(cascade: Cascade, reference: Machine, s: Stmt, got: Array, want: Array) -> bool:
     """Do places differ only among values that a rounding of the program makes equal? Ranked before it they keep their order."""
     if not isinstance(s, Reduce) or np.array_equal(got, want) or not _rounded(cascade, s.expr):

@@ -3,6 +3,8 @@ in the wrong order, or moved by something else than it was made of."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from redfuser.acrf.check.verify import check
@@ -48,6 +50,10 @@ RIGHT = {
           w[i] = sum[l] exp(x[i, l] - u)
           o[i, e] = sum[l] exp(x[i, l] - u) / (w + 1e-06) * v[l, e]
           return o""",
+    "more places than the mask leaves elements (an indexer's): those of hidden ones are in any order, the others are not": """
+        cascade c(x: f32[24, 12]) over l
+          v[i, k], j[i, k] = topk(8)[l] select(l * 4 + 3 <= i, x[i, l], -inf)
+          return j""",
 }
 
 
@@ -56,3 +62,16 @@ def test_holds(name: str) -> None:
     fused = fuse(parse_cascade("\n".join(line[8:] for line in RIGHT[name].splitlines()[1:]) + "\n"), row="held")
     assert isinstance(fused, Fused)
     assert check(fused) == []
+
+
+@pytest.mark.parametrize("kind", ["topk(8)", "topk(1)"])
+def test_places_of_numbers_beside_hidden_ones_are_compared(kind: str) -> None:
+    """A state that ranks the visible elements the other way round is found, though no row's places are all decided."""
+    lines = ["cascade c(x: f32[24, 12]) over l", f"  v[i, k], j[i, k] = {kind}[l] select(l * 4 + 3 <= i, x[i, l], -inf)",
+             "  return j"]
+    fused = fuse(parse_cascade("\n".join(lines) + "\n"))
+    assert isinstance(fused, Fused)
+    (ranked,) = fused.state.accumulators
+    turned = parse_cascade("\n".join(lines).replace("x[i, l], -inf", "-x[i, l], -inf") + "\n").stmts[0].expr
+    wrong = replace(fused, state=replace(fused.state, accumulators=(replace(ranked, contribution=turned),)))
+    assert any(line.startswith("result: j") for line in check(wrong))
