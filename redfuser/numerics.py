@@ -110,8 +110,8 @@ def compare(ours: torch.Tensor, unfused: torch.Tensor, reference: torch.Tensor, 
         return Check(name, Error(0.0, 0.0, wrong), Error(0.0, 0.0), Error(0.0, 0.0))
     reference = reference.to(torch.float64)
     a, b = error(ours, reference), error(unfused, reference)
-    size = error(torch.where(reference.isfinite(), reference, 0.0), torch.zeros((), dtype=torch.float64).expand(
-        reference.shape).to(reference.device))
+    size = error(torch.where(reference.isfinite(), reference, 0.0), torch.zeros(
+        (), dtype=torch.float64, device=reference.device).expand(reference.shape))
     dtype = NAMES.get(ours.dtype, str(ours.dtype))
     allowed = limit(b.maximum, b.rms, size.maximum, size.rms, dtype, factor)
     return Check(name, a, b, Error(*allowed, b.misplaced))

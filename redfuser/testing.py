@@ -17,8 +17,8 @@ from redfuser import numerics
 def inputs(*shapes: Sequence[int], dtype: torch.dtype = torch.float16, scale: float = 1.0, seed: int = 0,
            device: str = "cpu") -> tuple[torch.Tensor, ...]:
     """One normal tensor per shape with standard deviation ``scale``, the same for a seed on every device."""
-    generator = torch.Generator().manual_seed(seed)
-    return tuple((torch.randn(tuple(s), generator=generator) * scale).to(dtype).to(device) for s in shapes)
+    generator = torch.Generator("cpu").manual_seed(seed)
+    return tuple((torch.randn(tuple(s), generator=generator, device="cpu") * scale).to(dtype).to(device) for s in shapes)
 
 
 def assert_within_rule(ours: Callable[..., Any], model: Callable[..., Any], args: Sequence[Any] = (),

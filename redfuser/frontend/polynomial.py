@@ -104,8 +104,8 @@ class Proofs:
     def points(self, shape: tuple[int, ...], degree: int) -> list[torch.Tensor]:
         if (shape, degree) not in self.drawn:
             count, most = POINTS[degree]
-            draw = torch.Generator().manual_seed(degree)
-            some = [torch.randint(-most, most + 1, shape, generator=draw).double() for _ in range(count)]
+            draw = torch.Generator("cpu").manual_seed(degree)
+            some = [torch.randint(-most, most + 1, shape, generator=draw, device="cpu").double() for _ in range(count)]
             self.drawn = {(shape, degree): some}  # one at a time is enough of what may be large
         return self.drawn[shape, degree]
 

@@ -102,7 +102,7 @@ class Statics:
         fill = filled_with(node)
         if fill is not None:
             val = node.meta["val"]
-            return torch.full([1] * val.dim(), fill, dtype=val.dtype).expand(val.shape)
+            return torch.full([1] * val.dim(), fill, dtype=val.dtype, device="cpu").expand(val.shape)
         value = lambda n: self[n] if n not in self._values else self._values[n]  # noqa: E731
         args = fx.node.map_arg(node.args, value)
         kwargs = dict(fx.node.map_arg(node.kwargs, value))
@@ -200,7 +200,7 @@ def band(value: torch.Tensor) -> Band | None:
     second = matrix[~same][0]
     if not bool((same | (matrix == second)).all()):
         return None
-    i, j = torch.arange(rows)[:, None], torch.arange(columns)[None, :]
+    i, j = torch.arange(rows, device=matrix.device)[:, None], torch.arange(columns, device=matrix.device)[None, :]
     for inside, outside, mask in ((first, second, same), (second, first, ~same)):
         offsets = (j - i)[mask]
         low, high = int(offsets.min()), int(offsets.max())
@@ -226,7 +226,7 @@ def counting(value: torch.Tensor) -> tuple[int, int, int] | None:
     start, step = exact[0].item(), (exact[1] - exact[0]).item()
     if not (start.is_integer() and step.is_integer()) or abs(start) + abs(step) * exact.numel() > 2**24:
         return None
-    if not bool((exact == start + step * torch.arange(exact.numel(), dtype=torch.float64)).all()):
+    if not bool((exact == start + step * torch.arange(exact.numel(), dtype=torch.float64, device=exact.device)).all()):
         return None
     return varying[0], int(start), int(step)
 

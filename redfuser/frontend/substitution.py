@@ -180,7 +180,7 @@ def _strict(a: fx.Node, statics: Statics) -> bool:
     mask = statics.get(condition)
     if mask is None:
         return False
-    above = torch.ones(n, n, dtype=torch.bool).triu()
+    above = torch.ones(n, n, dtype=torch.bool, device=mask.device).triu()
     for value, hidden in ((values[0], mask), (values[1], ~mask)):
         zero = statics.get(value)
         if zero is not None and not zero.any() and bool(hidden.expand(a.meta["val"].shape)[..., above].all()):

@@ -137,7 +137,7 @@ def representable(value: Any, dtype: str) -> bool:
     """Whether a Python number is exactly a value of ``dtype`` (infinities and NaN are, of floats)."""
     if dtype not in FLOATS or not isinstance(value, Real) or not math.isfinite(value):
         return True
-    return torch.tensor(float(value), dtype=getattr(torch, dtype)).to(torch.float64).item() == value
+    return torch.tensor(float(value), dtype=getattr(torch, dtype), device="cpu").to(torch.float64).item() == value
 
 
 def axis_of(dim: int, rank: int) -> int:

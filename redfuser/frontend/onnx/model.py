@@ -108,7 +108,7 @@ class Graph(nn.Module):
                 dynamic.append(f"{i.name}: {dims if declared.HasField('shape') else 'no shape'}")
                 continue
             try:
-                examples.append(torch.zeros(dims, dtype=onnx_dtype(declared.elem_type)))
+                examples.append(torch.zeros(dims, dtype=onnx_dtype(declared.elem_type), device="cpu"))
             except (Unsupported, RuntimeError) as error:
                 odd.append(f"{i.name}: {error}")
         refuse_inputs(dynamic, odd, "export without dynamic axes, or fix the dimensions with "
