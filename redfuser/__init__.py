@@ -11,7 +11,13 @@ The names are imported when they are first used: ``import redfuser`` alone loads
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from redfuser.api import compile, explain, load
+    from redfuser.errors import RedFuserError
+    from redfuser.report import Report
+    from redfuser.subgraph import kernel
 
 __version__ = "0.1.0"
 
@@ -26,10 +32,12 @@ _HOMES = {
 __all__ = ["RedFuserError", "Report", "compile", "explain", "kernel", "load"]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'redfuser' has no attribute {name!r}")
+if not TYPE_CHECKING:  # for whoever checks types, there is no name but these
+
+    def __getattr__(name: str) -> Any:
+        if name in _HOMES:
+            return getattr(importlib.import_module(_HOMES[name]), name)
+        raise AttributeError(f"module 'redfuser' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import redfuser
 from redfuser.acrf.check import SOURCES
 from redfuser.chain import JUDGES
 
@@ -253,3 +254,14 @@ def test_public_names_are_no_modules() -> None:
 
     taken = {p.stem for p in (ROOT / "redfuser").iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
     assert not taken & set(redfuser.__all__)
+
+
+def test_whoever_checks_types_sees_the_public_names() -> None:
+    """They are looked up when they are used; py.typed would promise the types of none of them without imports for the checker."""
+    tree = ast.parse((ROOT / "redfuser" / "__init__.py").read_text(encoding="utf-8"))
+    guards = [node for node in tree.body if isinstance(node, ast.If)]
+    seen = {f"{node.module}.{name.name}" for guard in guards for node in guard.body if isinstance(node, ast.ImportFrom)
+            for name in node.names}
+    assert seen == {f"{home}.{name}" for name, home in redfuser._HOMES.items()}
+    hidden = [f.name for guard in guards for f in guard.body if isinstance(f, ast.FunctionDef)]
+    assert hidden == ["__getattr__"], "a name that there is none of is an error for the checker, too"
