@@ -96,6 +96,8 @@ def load(path: Any, *, arch: str | None = None, device: Any = None) -> CompiledM
     Raises ArtifactError RF6xx for a corrupt, too new or foreign-architecture file."""
     from redfuser.runtime.model import CompiledModel
 
+    if arch is not None and not isinstance(arch, str):
+        raise InputError("RF191", f"arch cannot be {arch!r}", help="the name of an architecture in the file: arch='sm_90a'")
     return CompiledModel.load(path, arch=arch, device=device)
 
 

@@ -31,6 +31,8 @@ _UNFINISHED = re.compile(r"\.tmp-\w{8}")
 _left: dict[tuple[Path, int], int] = {}
 """By root and cap, bytes that this process may write before it looks at the whole store again: thousands of small entries take
 a third of a second to look at."""
+_told: set[tuple[Path, int | None]] = set()
+"""Roots that cannot be written, with the system's reason: said once in a process, and not of every entry."""
 
 
 def default_root() -> Path:
@@ -104,7 +106,9 @@ class Cache:
                     os.unlink(temporary)
                 raise
         except OSError as error:
-            logger.warning("%s the cache at %s cannot be written (%s); continuing without it", "RF607", self.root, error)
+            level = logging.DEBUG if (self.root, error.errno) in _told else logging.WARNING
+            _told.add((self.root, error.errno))
+            logger.log(level, "%s the cache at %s cannot be written (%s); continuing without it", "RF607", self.root, error)
             return
         self._evict(path, len(payload) + 65)
 

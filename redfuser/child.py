@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import weakref
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, TextIO
@@ -72,6 +73,8 @@ class Child:
         if self._stderr is not None:
             self._stderr.close()
         self._stderr = tempfile.TemporaryFile() if quiet else None  # noqa: SIM115 (lives as long as the process)
+        if self._stderr is not None:
+            weakref.finalize(self, self._stderr.close)
         self._buffer = b""
         self._process = subprocess.Popen([sys.executable, "-m", self.module], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                          stderr=self._stderr, env=dict(environment), start_new_session=True)

@@ -29,6 +29,7 @@ CODES: dict[str, str] = {
     "RF106": "a package of an optional extra is not installed",
     "RF107": "the model's own code raised an exception",
     "RF108": "the model was exported in training mode",
+    "RF109": "the machine has no room, memory or file handles left",
     "RF104": "target cuda on a machine without a GPU",
     # input: torch.compile
     "RF130": "a graph of torch.compile that asks for gradients",

@@ -152,6 +152,14 @@ def configure_logging(spec: str | None = None) -> None:
         (root if name == "all" else root.getChild(name)).setLevel(level)
 
 
+def working_folder() -> Path | None:
+    """The folder that this process is in; None where somebody has removed it, or may not be told."""
+    try:
+        return Path.cwd()
+    except OSError:
+        return None
+
+
 # -- helpers -----------------------------------------------------------------------------------------------------------
 
 

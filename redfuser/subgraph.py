@@ -53,6 +53,10 @@ class Bound:
         """What fused and what did not, as of a compiled model."""
         return self._plan.report
 
+    def __repr__(self) -> str:
+        report = self._plan.report
+        return f"Bound({report.model}, {report.target}, {len(report.fused)} of {len(report.cascades)} cascades fused)"
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._compiled is None:
             fn, example, keywords, target, casts, tuning = self._call
@@ -65,6 +69,9 @@ class Kernel:
 
     def __init__(self, fn: Any) -> None:
         self.fn = fn
+
+    def __repr__(self) -> str:
+        return f"Kernel({getattr(self.fn, '__name__', None) or type(self.fn).__name__}, to be bound: .bind(*args))"
 
     def bind(self, *args: Any, target: str | None = None, casts: str = "preserve", tuning: str | None = None,
              **kwargs: Any) -> Bound:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
@@ -23,6 +24,7 @@ _OURS = str(Path(__file__).resolve().parent) + os.sep
 _LIBRARIES = tuple(str(Path(p).resolve()) + os.sep for p in {*sysconfig.get_paths().values(), os.path.dirname(os.__file__)})
 _NO_MODELS = frozenset({"redfuser", "torch", *sys.stdlib_module_names})
 """Packages whose frames are nobody's model."""
+_SPENT = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO})
 
 
 def missing_extra(error: ModuleNotFoundError) -> InputError | None:
@@ -34,6 +36,20 @@ def missing_extra(error: ModuleNotFoundError) -> InputError | None:
     return InputError("RF106", f"{package} is not installed", why=f"it comes with the extra {extra!r} of redfuser",
                       help=f"pip install 'redfuser[{extra}]'" + ("; loading and running saved models needs no extra"
                                                                  if extra == "compile" else ""))
+
+
+def refused_by_machine(error: BaseException) -> InputError | None:
+    """RF109 for what the system has none left of (disk, memory, open files) or does not let anybody write; None for any
+    other."""
+    if isinstance(error, MemoryError):
+        why = str(error) or "there is no memory left"
+    elif isinstance(error, OSError) and (error.errno in _SPENT or "No usable temporary directory" in str(error)):
+        why = str(error)
+    else:
+        return None
+    return InputError("RF109", "this machine refused what was asked of it", why=why,
+                      help="make room there, or name another place: TMPDIR for temporary files, REDFUSER_CACHE_DIR for "
+                      "the store")
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from redfuser.autotune.records import Record
 from redfuser.cache import key_of
 from redfuser.errors import TuningError
 from redfuser.reported import Measured, Note
-from redfuser.settings import Settings
+from redfuser.settings import Settings, working_folder
 
 PROJECT = "redfuser-tuning"
 SHIPPED = Path(__file__).parent / "shipped"
@@ -85,7 +85,8 @@ def places(chosen: Settings) -> list[tuple[str, Path]]:
 
 def project_folder() -> Path | None:
     """The project's folder of records, where it has one."""
-    for folder in (here := Path.cwd(), *here.parents):
+    here = working_folder()
+    for folder in (here, *here.parents) if here is not None else ():
         if (folder / PROJECT).is_dir():
             return folder / PROJECT
         if (folder / "pyproject.toml").exists() or (folder / ".git").exists():

@@ -13,7 +13,10 @@ import click
 def build(file: Path, output: Path | None) -> None:
     """Finish the kernels of FILE (what `redfuser compile --target gfx942 -o FILE` wrote) with this machine's ROCm toolchain."""
     from redfuser import finish
+    from redfuser.cli.console import writable
 
+    if output is not None:
+        writable(output)
     done = finish.file(file, output)
     for spec in done:
         used = ", ".join(f"{r.get('registers', '?')} registers, {r.get('spill_bytes', '?')} B spilled" for r in spec.resources)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import warnings
 from dataclasses import replace
@@ -11,7 +10,7 @@ from typing import Any
 
 import click
 
-from redfuser.cli.console import COVERAGE, Failure, overwrites, report_json, step
+from redfuser.cli.console import COVERAGE, Failure, overwrites, report_json, step, writable
 from redfuser.errors import ArtifactError, InputError
 
 
@@ -51,9 +50,8 @@ def compile_(model: str, output: Path | None, target: str | None, casts: str, fa
 
     s = settings.load(target=target, fallback=fallback)
     targets = tuple(dict.fromkeys(architecture(t.strip()) for t in s.target.split(",")))
-    if output is not None and not os.access(output.parent, os.W_OK | os.X_OK):
-        raise ArtifactError("RF607", f"{output} cannot be written", why=f"{output.parent} is no folder that can be written",
-                            help="name another, before anything is compiled")
+    if output is not None:
+        writable(output)
     if output is not None and overwrites(output, model):
         raise ArtifactError("RF607", f"{output} would be written over", why="it is the model", help="name another")
     with step(f"loading {model}", quiet):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import tempfile
@@ -16,11 +17,11 @@ from typing import Any
 import click
 
 from redfuser import progress
-from redfuser.errors import InputError, InternalError, NumericsError, RedFuserError
+from redfuser.errors import ArtifactError, InputError, InternalError, NumericsError, RedFuserError
 from redfuser.page import finite
 from redfuser.report import Report
 from redfuser.reported import CascadeReport
-from redfuser.users import missing_extra
+from redfuser.users import missing_extra, refused_by_machine
 
 ERROR, USAGE, COVERAGE, NUMERICS, REGRESSION = 1, 2, 3, 4, 5
 """Exit codes beside 0: an error; wrong usage (click's); coverage below --require; outside the numerics rule; slower."""
@@ -55,21 +56,26 @@ def guard() -> Iterator[None]:
     except BrokenPipeError:
         raise click.exceptions.Exit(0) from None
     except Exception as e:
-        told = missing_extra(e) if isinstance(e, ModuleNotFoundError) else None
+        told = missing_extra(e) if isinstance(e, ModuleNotFoundError) else refused_by_machine(e)
         raise Failure(told or internal(e)) from None
 
 
 def internal(error: Exception) -> InternalError:
     """RF900 for an exception that is not ours, with a folder that holds the command, the versions and the trace."""
-    folder = Path(tempfile.mkdtemp(prefix="redfuser-bug-"))
-    (folder / "command.txt").write_text(" ".join(["redfuser", *sys.argv[1:]]) + "\n")
-    (folder / "traceback.txt").write_text("".join(traceback.format_exception(error)))
     from redfuser.doctor import installed
 
-    (folder / "versions.txt").write_text("".join(f"{k} {v}\n" for k, v in installed().items()))
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="redfuser-bug-"))
+        told = {"command": " ".join(["redfuser", *sys.argv[1:]]) + "\n",
+                "traceback": "".join(traceback.format_exception(error)),
+                "versions": "".join(f"{k} {v}\n" for k, v in installed().items())}
+        for name, text in told.items():
+            (folder / f"{name}.txt").write_text(text, encoding="utf-8", errors="backslashreplace")
+        next_ = f"report it with {folder} (it holds the command and the trace, no weights)"
+    except OSError as refused:
+        next_ = f"run it again with TMPDIR at a folder that can be written ({refused}), and report what it leaves there"
     what = f"{type(error).__name__}: {error}".splitlines()[0]
-    return InternalError("RF900", f"internal error: {what}", why="this is our bug, not yours",
-                         help=f"report it with {folder} (it holds the command and the trace, no weights)")
+    return InternalError("RF900", f"internal error: {what}", why="this is our bug, not yours", help=next_)
 
 
 def device(name: str | None) -> str:
@@ -84,6 +90,25 @@ def device(name: str | None) -> str:
     if name != "cpu" and int(found[1] or 0) >= (there := torch.cuda.device_count()):
         raise InputError("RF104", f"there is no {name} on this machine", why=f"torch sees {there} GPUs")
     return name
+
+
+def complete_streams() -> None:
+    """A daemon's or a job's standard streams may be closed, and are None then: what is said goes nowhere, and their numbers to
+    no other file."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 (as long as the process)
+
+
+def writable(output: Path) -> None:
+    """Raise ArtifactError RF607 for a place where no model can be written, before anything is compiled for it. A file is put in
+    the place of what has its name: of a device (/dev/null) or a pipe nothing would be left."""
+    if not os.access(output.parent, os.W_OK | os.X_OK):
+        raise ArtifactError("RF607", f"{output} cannot be written", why=f"{output.parent} is no folder that can be written",
+                            help="name another, before anything is compiled")
+    if output.exists() and not output.is_file():
+        raise ArtifactError("RF607", f"{output} cannot be written", why="it is a device, a pipe or a folder, and no file",
+                            help="name a file, or leave -o out to see the report alone")
 
 
 def overwrites(output: Path, model: str) -> bool:

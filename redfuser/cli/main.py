@@ -57,6 +57,9 @@ def cli() -> None:
 
 def main() -> None:
     """Entry point of the console script."""
+    from redfuser.cli.console import complete_streams
+
+    complete_streams()
     sys.exit(cli(prog_name="redfuser"))
 
 

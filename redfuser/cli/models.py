@@ -12,6 +12,7 @@ from typing import Any
 
 from redfuser.errors import InputError
 from redfuser.frontend.saved import existing, is_saved, saved
+from redfuser.settings import working_folder
 from redfuser.users import last_own_line, missing_extra, own_code
 
 
@@ -45,7 +46,9 @@ def load(spec: str) -> Named:
 
 
 def _call(spec: str, module: str, function: str) -> Named:
-    sys.path.insert(0, str(Path.cwd()))
+    here = working_folder()
+    if here is not None and str(here) not in sys.path:  # and it stays, as under `python -m`: the function and its model import
+        sys.path.insert(0, str(here))  # from there when they run
     try:
         fn = getattr(importlib.import_module(module), function)
     except ModuleNotFoundError as e:
@@ -58,8 +61,6 @@ def _call(spec: str, module: str, function: str) -> Named:
         raise InputError("RF193", f"cannot load {spec}", why=str(e), help="module:function, importable from here") from e
     except (Exception, SystemExit) as e:
         raise own_code(f"importing {module}", e) from e
-    finally:
-        sys.path.pop(0)
     try:
         inspect.signature(fn).bind()
     except TypeError as e:

@@ -17,11 +17,13 @@ from torch.utils import _pytree as pytree
 from redfuser.casting import Casts, inside
 from redfuser.errors import InputError, RedFuserError
 from redfuser.frontend.kept import kept
-from redfuser.users import last_line, own_code, quiet, unlogged
+from redfuser.users import last_line, own_code, quiet, refused_by_machine, unlogged
 
 READS = (GuardOnDataDependentSymNode, DataDependentOutputException)
 BRANCH = ("there Python, or torch, reads a tensor's values: torch.where chooses without, a number is passed as one; "
           "torch.compile(model, backend=\"redfuser\") compiles what lies before and behind such a line")
+INFERENCE = ("its weights were made under torch.inference_mode(), which torch.export takes only there: compile it inside of "
+             "`with torch.inference_mode():`, or make the model outside")
 OWN_WORDS = ("run torch.export.export(model, args, strict=False) for torch's own explanation; "
              "calls out of torch are the usual cause")
 
@@ -90,12 +92,19 @@ def export(model: Callable[..., Any], args: Sequence[Any] | None, kwargs: Mappin
     except RedFuserError:
         raise
     except Exception as error:
+        if (refused := refused_by_machine(error)) is not None:
+            raise refused from error
         _blame(model, *example)
         lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
+        others = INFERENCE if _of_inference(module) else OWN_WORDS
         raise InputError("RF118", "torch.export could not export the model",
                          where=last_line(error) or getattr(model, "__name__", type(model).__name__),
                          why=f"{type(error).__name__}: {lines[0] if lines else ''}",
-                         help=BRANCH if isinstance(error, READS) else OWN_WORDS) from error
+                         help=BRANCH if isinstance(error, READS) else others) from error
+
+
+def _of_inference(module: nn.Module) -> bool:
+    return not torch.is_inference_mode_enabled() and any(p.is_inference() for p in module.parameters())
 
 
 def as_call(args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

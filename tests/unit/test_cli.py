@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner, Result
 
+from redfuser.autotune import lookup
 from redfuser.cli import console
 from redfuser.cli.main import cli
 from redfuser.errors import InputError, NumericsError
+from redfuser.settings import working_folder
 from redfuser.target import TARGETS
 
 
@@ -211,3 +218,70 @@ def test_compare_exits_with_5_on_a_regression(tmp_path: Path) -> None:
     new.write_text(json.dumps(row("a", "redfuser", 1.5)) + "\n")
     assert invoke("bench", "compare", str(old), str(new)).exit_code == 5
     assert invoke("bench", "compare", str(new), str(old)).exit_code == 0
+
+
+def run(arguments: Sequence[str], within: Path, **more: Any) -> subprocess.CompletedProcess[str]:
+    """The console script's own entry, in a process of its own and a folder of its own."""
+    environment = os.environ | {"PYTHONPATH": str(Path(console.__file__).parents[2])}
+    code = "import sys; sys.path.remove(''); from redfuser.cli.main import main; main()"
+    return subprocess.run([sys.executable, "-c", code, *arguments], cwd=within, env=environment, text=True, check=False,
+                          **{"capture_output": True, **more})
+
+
+def test_a_function_finds_its_neighbours_also_when_it_runs(tmp_path: Path) -> None:
+    (tmp_path / "near.py").write_text("def model():\n    from beside import net\n    raise RuntimeError(net)\n")
+    (tmp_path / "beside.py").write_text("net = 'found beside it'\n")
+    assert "found beside it" in run(["explain", "-q", "near:model"], tmp_path).stderr
+
+
+def test_a_folder_that_is_gone_is_no_bug(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (gone := tmp_path / "gone").mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert working_folder() is None and lookup.project_folder() is None
+    r = invoke("explain", "no_such_module_at_all:fn")
+    assert r.exit_code == 1 and "RF193" in r.stderr
+
+
+def test_closed_streams_are_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("stdin", "stdout", "stderr"):
+        monkeypatch.setattr(sys, name, None)
+    console.complete_streams()
+    with console.step("loading"):
+        print("to nobody")
+    assert sys.stdin.read() == ""
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "<&- >&- 2>&-"])
+def test_closed_descriptors(closed: str, tmp_path: Path) -> None:
+    command = f"{sys.executable} -m redfuser cache info {closed}"
+    assert subprocess.run(["sh", "-c", command], env=os.environ | {"REDFUSER_CACHE_DIR": str(tmp_path)}, check=False,
+                          cwd=Path(console.__file__).parents[2]).returncode == 0
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), MemoryError()])
+def test_what_the_machine_refuses_is_no_bug(error: BaseException) -> None:
+    r = failing(error)
+    assert r.exit_code == 1 and r.stderr.startswith("RF109 ") and "our bug" not in r.stderr
+
+
+def test_a_full_standard_output(tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full:
+        r = run(["cache", "info"], tmp_path, capture_output=False, stdout=full, stderr=subprocess.PIPE)
+    assert r.returncode == 1 and "RF109" in r.stderr
+
+
+def test_a_bug_without_room_for_its_trace_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("tempfile.mkdtemp", full)
+    r = failing(ZeroDivisionError("division by zero"))
+    assert r.exit_code == 1 and "RF900" in r.stderr and "TMPDIR" in r.stderr
+
+
+@pytest.mark.parametrize("command", [("compile", "missing.pt2"), ("build", "missing.rf")])
+def test_a_model_does_not_take_a_devices_place(command: tuple[str, ...], tmp_path: Path) -> None:
+    os.mkfifo(pipe := tmp_path / "pipe")
+    r = invoke(*command, "-o", str(pipe))
+    assert r.exit_code == 1 and "RF607" in r.stderr and pipe.is_fifo()

@@ -295,3 +295,22 @@ def test_what_assertions_alone_read_is_not_computed() -> None:
 
     found = import_model(model, (X, torch.tensor([1, 2])))
     assert not found.opaque and any("assertion on data is not made (test_refusals.py:" in note for note in found.notes)
+
+
+def test_weights_of_inference_mode_are_told() -> None:
+    with torch.inference_mode():
+        model, x = torch.nn.Linear(4, 4).eval(), torch.randn(2, 4)
+    with pytest.raises(InputError, match="RF118") as refused:
+        import_model(model, (x,))
+    assert "torch.inference_mode()" in refused.value.help
+    with torch.inference_mode():
+        import_model(model, (x,))
+
+
+def test_a_machine_without_room_is_not_the_models_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch.export, "export", full)
+    with pytest.raises(InputError, match="RF109"):
+        import_model(torch.nn.Linear(4, 4).eval(), (torch.randn(2, 4),))
