@@ -4,6 +4,7 @@ but torch, and that only to ask for the GPU."""
 from __future__ import annotations
 
 import json
+import os
 import platform
 import shutil
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from redfuser import settings
-from redfuser.errors import BuildError
+from redfuser.errors import BuildError, InputError
 
 PACKAGES = ("torch", "apache-tvm", "tilelang", "apache-tvm-ffi", "triton", "transformers", "onnx", "onnxscript",
             "onnxruntime", "sympy", "z3-solver", "numpy", "click", "rich")
@@ -79,27 +80,45 @@ def _versions() -> list[Finding]:
 
 
 def _compilers() -> list[Finding]:
-    out = []
-    cc = next((p for n in ("g++", "c++", "clang++") if (p := shutil.which(n))), None)
-    missing = Finding("C++ compiler", "none", "wrong", "needed for the CPU target: g++, or ziglang from pip (`make setup`)")
-    out.append(Finding("C++ compiler", cc) if cc else missing)
-    nvcc = shutil.which("nvcc")
-    if nvcc:
-        out.append(Finding("nvcc", f"{nvcc}  {_last_line([nvcc, '--version'])}"))
-    elif _has("nvidia-cuda-nvcc"):
-        out.append(Finding("nvcc", f"from pip, {metadata.version('nvidia-cuda-nvcc')}"))
-    else:
-        out.append(Finding("nvcc", "none", "note", "needed to build CUDA kernels: pip install 'redfuser[cuda]'"))
-    out.append(_disassembler())
-    try:
-        from redfuser.codegen.toolchain import find_hipcc
+    from redfuser.codegen.toolchain import find_hipcc
 
+    out = [*_host_compilers(), _nvcc(), _disassembler()]
+    try:
         hipcc = find_hipcc()
         out.append(Finding("hipcc", f"{hipcc.path}  {hipcc.version}"))
     except BuildError as error:
         needed = "needed to finish kernels for AMD's GPUs (text without it)"
         out.append(Finding("hipcc", "none", "note", f"{needed}: {error.why}; {error.help}"))
     return out
+
+
+def _host_compilers() -> list[Finding]:
+    """Those that are looked for where they are used."""
+    from redfuser.strategies.cpu import compiler
+
+    try:
+        from redfuser.runtime.native import find_cxx
+    except ImportError:  # without torch, which is told below
+        return []
+    cc, cxx = compiler(), find_cxx()
+    needed = "needed for the CPU target: gcc or clang, or ziglang from pip (`make setup`)"
+    return [Finding("C compiler", " ".join(cc)) if cc else Finding("C compiler", "none", "wrong", needed),
+            Finding("C++ compiler", cxx) if cxx else
+            Finding("C++ compiler", "none", "note", "without one kernels for GPUs are launched through ctypes, slower: g++")]
+
+
+def _nvcc() -> Finding:
+    """As the build finds it, and whether it has the compiler that it calls for the host's half of a file."""
+    from redfuser.codegen.toolchain import find_nvcc
+
+    try:
+        nvcc = find_nvcc()
+    except BuildError:
+        return Finding("nvcc", "none", "note", "needed to build CUDA kernels: pip install 'redfuser[cuda]'")
+    what = f"{nvcc.path}  {nvcc.version}"
+    if shutil.which("gcc") or os.environ.get("NVCC_CCBIN"):
+        return Finding("nvcc", what)
+    return Finding("nvcc", what, "note", "it cannot build without a host compiler (RF453): gcc on the PATH, or NVCC_CCBIN")
 
 
 def _disassembler() -> Finding:
@@ -138,19 +157,38 @@ def _gpu() -> list[Finding]:
 def _settings() -> list[Finding]:
     s = settings.current()
     values = {f.name: getattr(s, f.name) for f in settings.FIELDS}
-    return [Finding(f.variable, f"{_plain(values[f.name])}  ({s.sources[f.name]})") for f in settings.FIELDS]
+    odd = {"cache_dir": _store(s.cache_dir), "target": _target(s.target)}
+    if s.trace is not None and s.trace.exists() and not s.trace.is_dir():
+        odd["trace"] = "it is no folder (RF191)"
+    if s.tuning_records is not None and not s.tuning_records.exists():
+        odd["tuning_records"] = "there is no such file or folder (RF702)"
+    return [Finding(f.variable, f"{_plain(values[f.name])}  ({s.sources[f.name]})", "wrong" if odd.get(f.name) else "fine",
+                    odd.get(f.name, "")) for f in settings.FIELDS]
+
+
+def _store(folder: Path) -> str:
+    """Why nothing could be kept there; empty where it can, also where the folder is yet to be made."""
+    there = next((p for p in (folder, *folder.parents) if p.exists()), folder)
+    if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
+        return ""
+    return f"{there} is no folder that can be written: everything is built anew in every process"
+
+
+def _target(target: str) -> str:
+    """Why it is none; empty where it is one, or several with commas between."""
+    from redfuser.target import target as known
+
+    try:
+        for name in map(str.strip, target.split(",")):
+            if name not in ("cpu", "cuda"):
+                known(name)
+    except InputError as error:
+        return f"{error.code} {error.what}; {error.help}"
+    return ""
 
 
 def _plain(value: Any) -> str:
     return {"": "-", "None": "-", "True": "1", "False": "0"}.get(str(value), str(value))
-
-
-def _has(package: str) -> bool:
-    try:
-        metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return False
-    return True
 
 
 def _last_line(command: list[str]) -> str:

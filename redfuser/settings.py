@@ -51,6 +51,10 @@ FIELDS: tuple[Field, ...] = (
 )
 
 
+_told: set[str] = set()
+"""Variables that are no settings, said once in a process and not at every compile."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The effective settings. ``sources`` says where each came from: ``default``, its variable, or ``argument``."""
@@ -77,7 +81,8 @@ def load(env: Mapping[str, str] | None = None, **arguments: Any) -> Settings:
             raise InputError("RF190", f"unknown setting {name!r}", help=_nearest(name, tuple(known)))
     env = os.environ if env is None else env
     for variable in env:
-        if variable.startswith(PREFIX) and variable not in {f.variable for f in FIELDS}:
+        if variable.startswith(PREFIX) and variable not in {f.variable for f in FIELDS} and variable not in _told:
+            _told.add(variable)
             logging.getLogger("redfuser.settings").warning(
                 "%s is not a setting; %s", variable, _nearest(variable, tuple(f.variable for f in FIELDS)))
     values, sources = {}, {}

@@ -285,3 +285,27 @@ def test_a_model_does_not_take_a_devices_place(command: tuple[str, ...], tmp_pat
     os.mkfifo(pipe := tmp_path / "pipe")
     r = invoke(*command, "-o", str(pipe))
     assert r.exit_code == 1 and "RF607" in r.stderr and pipe.is_fifo()
+
+
+@pytest.mark.parametrize(("variable", "value"), [
+    ("TARGET", "sm_12"), ("CACHE_DIR", "{file}"), ("CACHE_DIR", "{file}/below"), ("TRACE", "{file}"), ("TUNING_RECORDS", "{file}.none"),
+])
+def test_doctor_says_which_settings_cannot_work(variable: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (file := tmp_path / "file").write_text("")
+    monkeypatch.setenv(f"REDFUSER_{variable}", value.format(file=file))
+    r = invoke("doctor")
+    assert r.exit_code == 1 and any(line.startswith(f"!!  REDFUSER_{variable} ") for line in r.stdout.splitlines())
+
+
+def test_doctor_looks_where_the_build_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    from redfuser import doctor
+    from redfuser.codegen import toolchain
+
+    monkeypatch.setattr(toolchain, "find_nvcc", lambda: toolchain.Nvcc("/opt/cuda/bin/nvcc", "13.0.88"))
+    monkeypatch.setattr("shutil.which", lambda name, *_: None)
+    monkeypatch.setattr("redfuser.strategies.cpu.compiler", lambda: ("python", "-m", "ziglang", "cc"))
+    found = {f.topic: f for f in doctor.examine()}
+    assert found["nvcc"].what == "/opt/cuda/bin/nvcc  13.0.88"
+    assert found["nvcc"].status == "note" and "RF453" in found["nvcc"].help, "no gcc for it"
+    assert found["C compiler"].what.endswith("ziglang cc")
+    assert found["C++ compiler"].status == "note"
