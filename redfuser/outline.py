@@ -18,6 +18,8 @@ HELD = 512
 SHORT, MANY = 16, 1 << 10
 """Elements of a row that is shorter than half a warp, and rows from which blocks share them: fewer are one turn of the device
 either way, and padded to a warp each lane has one element."""
+BESIDE = 256
+"""Elements of a row, at most, of which a block has several where there are many, side by side."""
 MAKING = 128
 """Matrix operations in the time that a block takes to make one element of a row that it weighs."""
 CORES = 0.74

@@ -79,7 +79,9 @@ class BuildFailure:
             ends = set(re.findall(r"status (-?\w+)", self.message))
             return bool(ends) and ends <= _OF_ITSELF
         transient = ("No space left", "out of memory", "Out of memory", "MemoryError", "Cannot allocate memory",
-                     "Permission denied", "Too many open files", "Resource temporarily unavailable", "Read-only file system")
+                     "Permission denied", "Too many open files", "Resource temporarily unavailable", "Read-only file system",
+                     "Disk quota exceeded", "File too large", "No usable temporary directory", "No such file or directory",
+                     "command not found", "nvcc fatal", "unsupported GNU version", "Input/output error")
         said, stages = self.message + self.log, ("source", "lower", "metadata", "resources", "nvcc", "waits")
         return self.stage in stages and not any(t in said for t in transient)
 

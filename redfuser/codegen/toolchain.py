@@ -39,7 +39,7 @@ class Nvcc:
     @property
     def environment(self) -> dict[str, str]:
         """Variables to add when running it."""
-        return {"CUDA_HOME": str(Path(self.path).parent.parent)}
+        return {"CUDA_HOME": str(Path(self.path).parent.parent), "LC_ALL": "C"}
 
 
 def _pip_roots() -> Iterator[Path]:

@@ -7,6 +7,11 @@ So is one of what is nowhere stored, pairs of coordinates, where several read it
 
     d[i, j] = sum[c] (a[i, c] - b[j, c])^2,  min[i] d[i, j],  min[j] d[i, j]
 
+A product of few is always written out: no kernel multiplies along a row. And so is a running sum of few elements, of which a
+kernel of scans keeps a tile of 32 (the knots of a spline)::
+
+    t[i, l] = sum[..l] x[i, l]   ->   t[i, l] = x[i, 0] + (x[i, 1] if 1 <= l else 0) + ...
+
 One that is part of more, a softmax or a norm across memory, stays a reduction: its row is read once for all of them.
 """
 
@@ -15,8 +20,9 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from redfuser.acrf.cascade import Reduce
-from redfuser.acrf.expr import FLOATS, Index, Load
+from redfuser.acrf.cascade import Axis, Let, Reduce, Tensor
+from redfuser.acrf.expr import FLOATS, Const, Expr, Index, Load, Op, substitute
+from redfuser.acrf.lift import Lifted
 from redfuser.partition.graph import Graph, Node, Unit
 from redfuser.partition.legalise import spelled
 
@@ -25,23 +31,58 @@ FEW, LARGE = 8, 1 << 20
 
 
 def write_out(graph: Graph) -> None:
-    """Put expressions in the place of the sums of few that no other reduction has a row in common with."""
+    """Put expressions in the place of running sums of few, and of the sums of few that no other reduction has a row in common
+    with."""
+    for u in graph.units:
+        if u.scan is not None and u.extents[u.scan.over] <= FEW and prod(u.extents.values()) >= LARGE:
+            write_scan(u, u.scan)
+    for u in graph.units:
+        if (s := single(u)) is not None and s.reducer.kind == "prod" and s.dtype in FLOATS and u.extents[s.over] <= FEW:
+            spell(u, s)
     rows = {u: rows_of(u) for u in graph.units if u.reducing and any(large(n) for n in u.nodes)}
     for u in [u for u in rows if few(u)]:
-        (n,) = (n for n in u.nodes if isinstance(n.stmt, Reduce))
-        s = n.stmt
-        assert isinstance(s, Reduce) and u.lifted is not None
-        if not any(rows[u] & other for r, other in rows.items() if r is not u and u.extents[s.over] in lengths(r)):
-            n.stmt = spelled(s, u.extents[s.over])
-            u.lifted = replace(u.lifted, stmts=tuple(n.stmt if x is s else x for x in u.lifted.stmts))
+        s = single(u)
+        if s is not None and not any(rows[u] & other for r, other in rows.items()
+                                     if r is not u and u.extents[s.over] in lengths(r)):
+            spell(u, s)
+
+
+def spell(u: Unit, s: Reduce) -> None:
+    made = spelled(s, u.extents[s.over])
+    assert u.lifted is not None
+    u.lifted = replace(u.lifted, stmts=tuple(made if x is s else x for x in u.lifted.stmts))
+    for n in u.nodes:
+        n.stmt = made if n.stmt is s else n.stmt
+
+
+def single(u: Unit) -> Reduce | None:
+    """The only reduction of a unit."""
+    found = [n.stmt for n in u.nodes if isinstance(n.stmt, Reduce)] if not u.gap else []
+    return found[0] if len(found) == 1 else None
+
+
+def write_scan(u: Unit, s: Reduce) -> None:
+    """Each result of its own elements, in turn, as the scan takes them."""
+    kind, neutral = ("add", 0) if s.reducer.kind == "sum" else ("mul", 1)
+    none = Const(float(neutral) if s.dtype in FLOATS else neutral, s.dtype)
+    terms = [substitute(s.expr, indices={s.over: Const(k, "i64")}) for k in range(u.extents[s.over])]
+    total: Expr = terms[0]
+    for k, term in enumerate(terms[1:], 1):
+        reached = Op("le", (Const(k, "i64"), Index(s.over)), "bool")
+        total = Op(kind, (total, Op("select", (reached, term, none), s.dtype)), s.dtype)
+    (node,) = u.nodes
+    x = u.buffers["@0"]
+    node.stmt = Let("out", s.axes, total)
+    axes = tuple(Axis(a, n) for a, n in u.extents.items())
+    u.lifted = Lifted((Tensor("@0", x.dtype, x.shape),), axes, (node.stmt,), ("out",))
+    u.scan, u.gap = None, ""
 
 
 def few(u: Unit) -> bool:
     """Does it reduce once, and that a large tensor to sums of few elements, of which it is one or the other kind?"""
-    reduces = [n.stmt for n in u.nodes if isinstance(n.stmt, Reduce)]
-    if len(reduces) != 1:
+    s = single(u)
+    if s is None:
         return False
-    s, = reduces
     across = isinstance(s.expr, Load) and bool(s.axes) and s.expr.indices[-1] == Index(s.axes[-1])
     return s.reducer.kind == "sum" and s.dtype in FLOATS and u.extents[s.over] <= FEW and all(
         large(n) for n in u.nodes if n.stmt is s) and (across or (len(u.consumers) > 1 and paired(u)))

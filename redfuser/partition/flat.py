@@ -17,7 +17,7 @@ from math import prod
 from redfuser.acrf.affine import Indices, axes_of
 from redfuser.acrf.cascade import Axis, Cascade, Let, Tensor, axes_in_order
 from redfuser.acrf.expr import Expr, Index, Load, map_children, walk
-from redfuser.outline import MANY, SHORT
+from redfuser.outline import BESIDE, MANY
 
 Place = tuple[int, bool]
 """The dimension that an axis and its neighbour index, and whether they share it; (-1, False) for neither."""
@@ -51,7 +51,7 @@ def rows_joined(c: Cascade) -> Cascade:
     if len(extents) < len(c.axes):
         return c
     n = extents.pop(c.raxis)
-    return _joined(c, reductions=True) if (n <= SHORT and prod(extents.values()) >= MANY) or _across(c) else c
+    return _joined(c, reductions=True) if (n <= BESIDE and prod(extents.values()) >= MANY) or _across(c) else c
 
 
 def _across(c: Cascade) -> bool:

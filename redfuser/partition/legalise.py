@@ -133,11 +133,12 @@ def normal(lifted: Lifted) -> Lifted:
 
 
 def spelled(s: Reduce, extent: int) -> Let:
-    """A reduction of one element, or a sum, as an expression of its terms."""
+    """A reduction of one element, a sum or a product, as an expression of its terms."""
+    name = "mul" if s.reducer.kind == "prod" else "add"
     terms = [substitute(s.expr, indices={s.over: Const(i, "i64")}) for i in range(extent)]
     terms = [e if e.dtype == s.dtype else Cast(e, s.dtype) for e in terms]
     while len(terms) > 1:
-        pairs = [Op("add", (a, b), s.dtype) for a, b in zip(terms[::2], terms[1::2], strict=False)]
+        pairs = [Op(name, (a, b), s.dtype) for a, b in zip(terms[::2], terms[1::2], strict=False)]
         terms = pairs + terms[2 * len(pairs):]
     return Let(s.name, s.axes, terms[0])
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 import sys
 import tempfile
 import zipfile
@@ -53,6 +54,9 @@ def write(path: str | Path, models: Sequence[Parts]) -> None:
     members = _members(models)
     path = Path(path)
     try:
+        path = path.resolve()  # a link stays one, and what it names is written
+        if path.exists() and not path.is_file():
+            raise ArtifactError("RF607", f"cannot write {path}", why="it is a device, a pipe or a folder, and no file")
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".redfuser-")
         try:
@@ -63,12 +67,20 @@ def write(path: str | Path, models: Sequence[Parts]) -> None:
                     info.external_attr = 0o644 << 16
                     with archive.open(info, "w", force_zip64=data.nbytes >= 1 << 31) as member:
                         member.write(data)
+            os.chmod(temporary, 0o666 & ~_umask() if not path.exists() else stat.S_IMODE(path.stat().st_mode))
             os.replace(temporary, path)
         except BaseException:
             os.unlink(temporary)
             raise
     except (OSError, ValueError) as error:  # the latter for a path that no system has
         raise ArtifactError("RF607", f"cannot write {path}", why=str(error)) from error
+
+
+def _umask() -> int:
+    """What new files of this process are not for; there is no way to ask but to set it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def read(path: str | os.PathLike[str], *, arch: str | None = None,

@@ -95,6 +95,8 @@ def _cpu_kernel(spec: KernelSpec) -> Kernel:
         raise ArtifactError("RF601", f"CPU kernel {spec.name} needs one shared object and one entry")
     try:
         function = native.load_module(spec.binaries[0])[spec.launches[0].entry]
+    except RedFuserError:  # a setting, say
+        raise
     except Exception as error:
         raise ArtifactError("RF513", f"the shared object of CPU kernel {spec.name} cannot be loaded",
                             why=str(error).strip()[-500:], help="it may be for another processor; compile again") from error
@@ -110,7 +112,7 @@ def _cpu_kernel(spec: KernelSpec) -> Kernel:
     def run(*tensors: torch.Tensor) -> None:
         check_tensors(spec, tensors, given)
         known = scratch_of(spec.at(binding_of(spec, tensors))) if spec.symbols and workspaces else workspaces
-        scratch = [torch.empty(shape, dtype=dtype) for shape, dtype in known]
+        scratch = [torch.empty(shape, dtype=dtype, device="cpu") for shape, dtype in known]
         function(*[tensors[i].detach() for i in order], *scratch)
 
     return Kernel(spec, run, lambda _device: None, "cpu")

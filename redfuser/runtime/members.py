@@ -87,7 +87,7 @@ class Members:
         data = self.bytes(name)
         if kind.bytes != len(data):
             raise ArtifactError("RF601", f"{name} has {len(data)} bytes, its shape says otherwise", help=AGAIN)
-        out = torch.empty(kind.shape, dtype=kind.dtype)
+        out = torch.empty(kind.shape, dtype=kind.dtype, device="cpu")
         if data:
             out.view(-1).view(torch.uint8).copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
         return out

@@ -12,7 +12,7 @@ import torch
 
 from redfuser.artifact import KernelSpec
 from redfuser.casting import casts, uncast
-from redfuser.errors import InputError, InternalError
+from redfuser.errors import ArtifactError, InputError, InternalError
 from redfuser.report import Report
 from redfuser.runtime import archive, ops, trial, watched
 from redfuser.runtime.guard import is_name
@@ -193,9 +193,12 @@ class CompiledModel(torch.nn.Module):
 
     def prepare(self, device: torch.device | str | None = None) -> CompiledModel:
         """Load every kernel now rather than at the first call; returns the model."""
-        where = torch.device(device) if device is not None else self._device_for(())
-        if where.type == "cuda" and where.index is None:
-            where = torch.device("cuda", torch.cuda.current_device())
+        try:
+            where = torch.device(device) if device is not None else self._device_for(())
+            if where.type == "cuda" and where.index is None:
+                where = torch.device("cuda", torch.cuda.current_device())
+        except (RuntimeError, TypeError, AssertionError) as error:  # the last of a torch without CUDA
+            raise InputError("RF503", f"there is no device {device!r}", why=str(error).strip().splitlines()[0]) from error
         self._eager = self._bind(where)
         return self
 
@@ -228,7 +231,7 @@ class CompiledModel(torch.nn.Module):
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> CompiledModel:
         for dtype in {torch.float16, *(getattr(self, f"c_{name}").dtype for name in self._constants)}:
-            found = fn(torch.zeros((), dtype=dtype)).dtype
+            found = fn(torch.zeros((), dtype=dtype, device="cpu")).dtype
             if found != dtype:
                 raise InputError("RF504", "a compiled model has fixed dtypes", why=f"{dtype} would become {found}",
                                  help="convert the original model and compile again")
@@ -298,7 +301,11 @@ class CompiledModel(torch.nn.Module):
     def save(self, path: str | Path, others: Iterable[CompiledModel] = ()) -> None:
         """Write the model as one file that loads without TVM, TileLang or a compiler (:mod:`redfuser.runtime.archive`).
         ``others`` are the same model compiled for further architectures: loading picks."""
-        archive.write(path, [model.parts() for model in (self, *others)])
+        models = (self, *others) if isinstance(others, Iterable) else (self, others)
+        if odd := [type(m).__name__ for m in models if not isinstance(m, CompiledModel)]:
+            raise ArtifactError("RF607", f"a {odd[0]} cannot be saved beside a compiled model",
+                                help="save(path, [other]), with the same model compiled for further architectures")
+        archive.write(path, [model.parts() for model in models])
 
     def parts(self) -> Parts:
         """What a file of it holds."""

@@ -7,12 +7,14 @@ The library depends on the C++ source, tvm-ffi's version and the compiler, and l
 from __future__ import annotations
 
 import functools
+import hashlib
 import logging
 import os
 import platform
 import shutil
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,14 +35,29 @@ def find_cxx() -> str | None:
 
 
 def load_module(data: bytes, cache: Cache | None = None) -> Any:
-    """Load a tvm-ffi shared object from its bytes. The file it is loaded through does not outlive the call."""
+    """Load a tvm-ffi shared object from its bytes, once in a process: what is loaded is never unloaded. The file it is loaded
+    through does not outlive the call; where the store cannot be written, is full, or must not be executed from, it lies among
+    the temporary files."""
+    digest = hashlib.sha256(data).digest()
+    with _loading:
+        if digest not in _loaded:
+            store = (cache or Cache()).root / "loading"
+            try:
+                store.mkdir(parents=True, exist_ok=True)
+                _loaded[digest] = _through(store, data)
+            except (OSError, RuntimeError):  # the latter of dlopen
+                _loaded[digest] = _through(Path(tempfile.gettempdir()), data)
+        return _loaded[digest]
+
+
+_loading = threading.Lock()
+_loaded: dict[bytes, Any] = {}
+os.register_at_fork(after_in_child=lambda: globals().update(_loading=threading.Lock()))
+
+
+def _through(folder: Path, data: bytes) -> Any:
     import tvm_ffi
 
-    folder = (cache or Cache()).root / "loading"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        folder = Path(tempfile.gettempdir())
     descriptor, path = tempfile.mkstemp(suffix=".so", dir=folder)
     try:
         with os.fdopen(descriptor, "wb") as file:

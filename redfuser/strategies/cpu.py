@@ -10,6 +10,7 @@ versions of LLVM's user and of the linker, and the code that lowers it; a text t
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import importlib.util
 import os
@@ -145,6 +146,10 @@ def _refused(name: str, why: str) -> _Llvm:
                  help="a report of this text is welcome; the region runs as torch operators")
 
 
+ROOM = 4 << 20
+"""Bytes of temporary files that a kernel's object and library never need."""
+
+
 def _compile(text: str, name: str, level: str) -> bytes:
     from redfuser.tvm_compat import build_scalar, tvm
 
@@ -157,6 +162,8 @@ def _compile(text: str, name: str, level: str) -> bytes:
         module = tvm.IRModule({name: tir.parse(text)})
         built = build_scalar(module, "" if level == "generic" else level)
         with tempfile.TemporaryDirectory() as folder:
+            if shutil.disk_usage(folder).free < ROOM:  # LLVM ends the process where it cannot write
+                raise OSError(errno.ENOSPC, "No space left on device", folder)
             path = Path(folder) / f"{name}.so"
             built.export_library(str(path), fcompile=_link(cc))
             return path.read_bytes()

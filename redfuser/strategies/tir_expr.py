@@ -227,6 +227,8 @@ class Texts:
             return f"({one} / ({one} + T.exp(-{texts[0]})))"
         if name in _LIBM:
             return f'T.call_pure_extern("{kind}", "{name}{"f" if kind == "float32" else ""}", {", ".join(texts)})'
+        if name == "rsqrt" and self.vectors:  # the same bits, and a vector where it is bound: TVM makes none of rsqrt
+            return f"({self.const(Const(1.0, e.dtype))} / T.sqrt({texts[0]}))"
         if name in _CALLS:
             return f"{_CALLS[name]}({texts[0]})"
         raise LoweringError("RF430", f"the CPU target cannot compute {name}")

@@ -13,6 +13,9 @@ from redfuser.strategies.program import Block
 from redfuser.strategies.tir_expr import is_nan, wide
 from redfuser.strategies.tir_held import Held, identifier
 
+SCALAR = ("T.nearbyint", "T.call_pure_extern", "T.if_then_else")
+"""Calls that TVM's vectoriser makes a loop of, of those that :mod:`redfuser.strategies.tir_expr` prints for lanes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -61,7 +64,14 @@ class Placed(Held):
 
     def sides(self, b: Block, block: list[str]) -> list[str]:
         """A block for all lanes of its points."""
-        return [f"for lane in T.vectorized({self.width}):", *indent(block)] if self.across in b.axes else block
+        return [f"for lane in {self.loop(block, self.width)}:", *indent(block)] if self.across in b.axes else block
+
+    @staticmethod
+    def loop(block: list[str], lanes: int) -> str:
+        """The loop over lanes around a block: in turn where a binding calls what TVM makes no vector of, since it makes a loop
+        of such a block without what is bound in it (``lane`` is then nobody's)."""
+        bound = any(": T.let[" in line and any(f"{call}(" in line for call in SCALAR) for line in block)
+        return f"range({lanes})" if bound else f"T.vectorized({lanes})"
 
     def length(self, axis: str, span: Span | None) -> int:
         return span.length if span is not None and axis == self.raxis else self.extents[axis]

@@ -80,7 +80,7 @@ class Reduced(Placed):
         value = texts.value(b.exprs[0])
         update = [*texts.lets, f"{lane}[v_lane] = {combined(b.reducer.kind, f'{lane}[v_lane]', value, dtype)}"]
         axis = f"    v_lane = T.axis.spatial({lanes}, lane)"
-        side = f"T.vectorized({lanes})" if texts.register is None else f"range({lanes})"  # all lanes have one register
+        side = self.loop(update, lanes) if texts.register is None else f"range({lanes})"  # all lanes have one register
 
         def each(what: str, line: str) -> list[str]:
             """One statement of every lane."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import ceil, log
 
-from redfuser.outline import HELD, MANY, SHORT
+from redfuser.outline import BESIDE, HELD, MANY, SHORT
 from redfuser.strategies.select import FEW, LINE, LONG, STEP
 from redfuser.target import Target
 from redfuser.tensorize.config import Schedule, TileConfig
@@ -16,8 +16,6 @@ FEWEST, USUAL, MOST = 8, 28, 64
 LEAST, CROWD = 64, 1 << 14
 """Threads of a block of short rows (a multiprocessor has 32 blocks at most, and with a warp each it is half full), and rows
 from which they share blocks."""
-BESIDE = 256
-"""Elements of such a row, at most."""
 ALONE = 768
 """Elements of a row on chip from which a block that has one comes first within what the model tells apart, of as many rows as
 blocks that run at once: by twos there would be half as many warps. A softmax of 2048 rows of 1024 takes 5.27 us by twos and
@@ -124,10 +122,11 @@ def beside_space(rows: int, width: int, written: bool) -> list[TileConfig]:
     nothing of a row is written, and so reads of several rows at once. One H200, 29 MB of float16 numbers, graphs, us, of 8, 16
     and 32 elements a thread: softmax of 72 32.0, 19.7, 20.1, of 128 15.3, 14.7, 15.4, layer norm of 72 32.6, 25.1, 25.1, of 128
     16.0, 15.3, 15.3, sums of squares of 72 16.2, 8.8, 5.9, of 128 9.7, 5.5, 4.9, of 144 16.2, 8.7, 5.9. Where the rows' axis
-    is short (heads, say) a block has fewer threads, not threads fewer elements."""
+    is short (8 heads of 32) a block has fewer threads, not threads fewer elements: 64 80.9, 128 87.3 of 131072 x 8 scores of
+    gathered rows."""
     most, each = 1 << (rows - 1).bit_length(), (16, 32, 8) if written else (32, 16, 8)
-    shapes = {(min(e * t // width, most), t): None for t in (2 * LEAST, LEAST, 32) for e in each
-              if most * width >= FEWEST * t or t == 32}
+    shapes = {(min(e * t // width, most), t): None for t in (2 * LEAST, LEAST) for e in each
+              if most * width >= FEWEST * t or t == LEAST}
     return [TileConfig(r, width, t, 0, "registers", False) for r, t in shapes]
 
 

@@ -414,3 +414,10 @@ def test_products_one_after_another_are_no_candidate(log: str, why: str) -> None
     """Whatever the reason that ptxas gives."""
     said = _slowed(KernelSpec("k", "cuda", "sm_90a", (), ()), log)
     assert (why in said) if why else not said
+
+
+@pytest.mark.parametrize("log", ["gcc: No such file or directory\nnvcc fatal   : Failed to preprocess host compiler properties.",
+                                 "ptxas fatal : write error: Disk quota exceeded", "sh: 1: cicc: command not found"])
+def test_what_the_machine_lacks_today_is_not_remembered(log: str) -> None:
+    assert not BuildFailure("RF453", "nvcc", "nvcc ended with status 1", log).lasting
+    assert BuildFailure("RF453", "nvcc", "nvcc ended with status 1", 'error: identifier "x" is undefined').lasting
