@@ -71,6 +71,8 @@ def fold(e: Expr) -> Expr:
             return negate(x)
         case "gt" | "ge", (x, y):
             return fold(Op({"gt": "lt", "ge": "le"}[e.name], (y, x), "bool"))
+        case "lt" | "ne" | "eq" | "le", (Const(value=v), Const(value=w)):
+            return Const({"lt": v < w, "ne": v != w, "eq": v == w, "le": v <= w}[e.name], "bool")
         case "lt" | "ne" | "eq" | "le", (x, y):
             return truth(e)
         case "select", (c, x, y):

@@ -155,3 +155,29 @@ def test_a_product_that_is_read_elsewhere_is_written(monkeypatch):
 
     _imported, p = found(Row(both, loss_of(64, 1032, 520)))
     assert "relax.matmul" in p.kept
+
+
+def test_a_router_with_one_group_masks_nothing() -> None:
+    """As DeepSeek's code is configured by others: the group's scores, its top-k and its mask are nothing, and two kernels remain.
+    With several groups the mask is read where the experts are chosen."""
+    def route(x: torch.Tensor, b: torch.Tensor, groups: int, kept: int) -> tuple[torch.Tensor, torch.Tensor]:
+        scores = x.sigmoid()
+        biased = scores + b
+        grouped = biased.view(-1, groups, 64 // groups).topk(2)[0].sum(-1)
+        mask = torch.zeros_like(grouped).scatter_(1, grouped.topk(kept, sorted=False)[1], 1)
+        mask = mask.unsqueeze(-1).expand(-1, groups, 64 // groups).reshape(-1, 64)
+        places = biased.masked_fill(~mask.bool(), 0.0).topk(8)[1]
+        weights = scores.gather(1, places)
+        return places, weights / (weights.sum(-1, keepdim=True) + 1e-20) * 2.5
+
+    args = (torch.randn(40, 64), torch.randn(64) * 0.1)
+    for groups, kept, parts in ((1, 1, 2), (8, 4, 3)):
+        def f(x: torch.Tensor, b: torch.Tensor, groups: int = groups, kept: int = kept) -> tuple[torch.Tensor, torch.Tensor]:
+            return route(x, b, groups, kept)
+
+        imported = import_model(f, args)
+        p = partition(imported)
+        assert len(p.parts) >= parts and not p.opaque and "relax.scatter_elements" not in p.kept, p.kept
+        assert groups > 1 or (not p.kept and len(p.parts) == 2)
+        for mine, theirs in zip(execute(imported, p, args), f(*args), strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)

@@ -241,6 +241,8 @@ def topk(c: Context, self: Any, k: int, dim: int = -1, largest: bool = True, sor
     rank = len(shape_of(self))
     if not rank:
         raise Decline("topk of a scalar")
+    if int(k) == shape_of(self)[axis_of(dim, rank)] == 1:  # a router with one group
+        return (self, c.emit(op.full(shape_of(self), c.const(0, "int64"), "int64"), "indices"))
     both = c.emit(op.topk(self, int(k), axis_of(dim, rank), "both", bool(largest), "int64"), "both")
     return (c.emit(relax.TupleGetItem(both, 0), "values"), c.emit(relax.TupleGetItem(both, 1), "indices"))
 
