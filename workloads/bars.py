@@ -49,6 +49,7 @@ BARS = (
     Bar(_ROWS, ROOF, 0.8),
     Bar(_ROWS, "inductor", 1.0),
     Bar(_of("rowsets", "*"), "inductor", 1.0),
+    Bar(_of("small", "*"), "inductor", 1.0),
     Bar(_of("attention", *(f"{kind}-prefill-{n}" for kind in ("alibi", "softcap", "window") for n in (8192, 16384)),
             *(f"{kind}-d64-16384*" for kind in ("alibi", "softcap", "window", "prefix", "document"))), "flex+mask", 1.5),
     Bar(_of("scored", "differential-*"), "inductor", 2),

@@ -231,3 +231,18 @@ def test_a_model_that_does_not_run_as_it_is_keeps_its_own_error() -> None:
 
     with pytest.raises(TypeError, match="mine"):
         numerics.check(torch.abs, broken, (torch.ones(2),))
+
+
+def test_results_without_digits_may_not_lie_anywhere() -> None:
+    """Moved inputs give 1 where the truth is .1: nothing of it is decided, but a thousand is no such result, and no number is one
+    only where few are."""
+    truth = torch.full((64,), 0.1, dtype=torch.float64)
+    near = [truth + 1, truth - 1]
+    plain = (truth + 0.5).float()
+    assert perturbed.digitless(truth, near).all()
+    assert perturbed.decided(plain * 3, plain, truth, near).passed
+    assert not perturbed.decided(torch.full((64,), 1000.0), plain, truth, near).passed
+    some = plain.clone()
+    some[:3] = float("nan")
+    assert perturbed.decided(some, plain, truth, near).passed
+    assert not perturbed.decided(torch.full((64,), float("nan")), plain, truth, near).passed

@@ -1,0 +1,17 @@
+"""Small programs as people write them between the large layers of a model: losses, statistics, retrieval, pictures, routing,
+pairs. None was written for what a compiler does; each is one or a few kernels, and is to be no slower than torch.compile's."""
+
+from __future__ import annotations
+
+from workloads.case import Case
+from workloads.small import losses, pairs, pictures, sequences
+from workloads.small.spec import Program
+
+
+def programs() -> list[Program]:
+    """All of them, in order."""
+    return [p for m in (losses, pairs, pictures, sequences) for p in m.PROGRAMS.found]
+
+
+def cases() -> list[Case]:
+    return [p.case() for p in programs()]
