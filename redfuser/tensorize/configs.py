@@ -36,6 +36,7 @@ from redfuser.tensorize.ranked import ranked
 from redfuser.tensorize.rewrite import Arranged, arrange
 from redfuser.tensorize.scans import scan_configs
 from redfuser.tensorize.spaces import (
+    IN_TURN,
     THREE,
     WIDE,
     column_tiles,
@@ -53,10 +54,6 @@ MANY = 256
 H200 (docs/results/h200-2026-11-22-products)."""
 SPLIT = 12
 """Bytes on chip of an element of a float32 operand: itself, its three pieces, and the first of them without infinities."""
-IN_TURN = 16
-"""As many, at most, where it adds them in turn to a float32 result. Each addition of equal terms errs to the same side, so that
-the errors of ties add up: of a variance of .5 on an H200, 64 of five values make .24e-6 where the rule allows .17e-6 over 128
-rows, and 32 make .15e-6 where it allows .13e-6 for a row alone."""
 THREADS, EACH = (512, 256, 128), (32, 16, 8)
 """Splits of a row that are threads of a block, and elements that each asks for at once."""
 ALL = 1024
@@ -116,7 +113,7 @@ def _rows(program: Program, kernel: Kernel, roles: Roles, n: int, target: Target
     all_rows = prod(roles.extents[a] for a in (roles.rows, *roles.grid))
     space = row_space(kernel.kind == "resident", roles.extents[roles.rows], n, beside, all_rows,
                       target.sms * target.max_blocks, target.warp, any(roles.segment in b.axes for b in kernel.tail),
-                      any(len(a.names) > 1 for a in program.fused.state.accumulators))
+                      any(len(a.names) > 1 for a in program.fused.state.accumulators), summed_singly(program))
     if target.kind == "cuda" and program.splits in ((ALL,) if program.kernels[2:] else THREADS):
         few = IN_TURN if summed_singly(program) else EACH[0]
         each = [s for s in EACH if s <= few and possible(program, s)]

@@ -23,6 +23,10 @@ blocks that run at once: by twos there would be half as many warps. A softmax of
 (docs/results/h100-2026-11-25-rows-and-decode)."""
 SIDE, UNEVEN = 32, 96
 """Elements of a row that a thread has for itself, and of rows that are not shared evenly by a warp's width, at most."""
+IN_TURN = 16
+"""Elements that a thread adds in turn to a float32 result, at most. Each addition of equal terms errs to the same side, so that
+the errors of ties add up: of a variance of .5 on an H200, 64 of five values make .24e-6 where the rule allows .17e-6 over 128
+rows, and 32 make .15e-6 where it allows .13e-6 for a row alone."""
 THREE = 192
 """Rows of three warp groups."""
 _WAYS: tuple[Schedule, ...] = ("persistent", "overlap", "persistent-lanes", "overlap-lanes")
@@ -130,26 +134,28 @@ def beside_space(rows: int, width: int, written: bool) -> list[TileConfig]:
     return [TileConfig(r, width, t, 0, "registers", False) for r, t in shapes]
 
 
-def across_space(rows: int, n: int, padded: int, places: bool) -> list[TileConfig]:
+def across_space(rows: int, n: int, padded: int, places: bool, singly: bool) -> list[TileConfig]:
     """Rows on chip whose elements lie apart while they lie side by side. A few elements are a thread's own: what threads share
     is reduced column by column, and a tile of more than there is is reduced as well. One H200, CUDA graphs, us, a tile of 32
     rows and 128 threads against a row for each: softmax of 21 classes of 8 x 256 x 256 pixels in float16 and its largest
     137, 7.2 (torch.compile 101), softmax of 8 x 21 x 128 x 128 5.0, 3.2, of 8 x 8 x 256 x 256 in float32 11.4, 6.1; but of
     8 x 64 x 128 x 128 17.7, 18.9. An uneven row is not padded either: 150 classes 63.8, two threads each 27.9. places: are
-    places looked for, which takes three reductions?"""
+    places looked for, which takes three reductions? singly: is a float32 result a sum in float32? Longer rows are not added in
+    turn then: 75 of 300 elements at a time were five last digits off where the rule allows two and a half."""
     own = [TileConfig(t, n, t, 0, "registers", False) for t in (128, 64) if rows >= t]
     if own and n <= (2 * SIDE if places else SIDE):
         return own
+    turn = 2 * IN_TURN if singly else UNEVEN
     even = [(32, 128), (32, 256), (32, 512), (16, 128), (16, 256), (8, 256)]
     ways = [[TileConfig(r, width, t, 0, "registers", False) for r, t in shapes
              if r < 2 * rows and r * width % t == 0 and 4 <= r * width / t <= most]  # twice the rows: a tile is half as high
-            for width, shapes, most in ((n, even, MOST), (n, [(64, 128), (64, 256)], UNEVEN), (padded, even, MOST))]
-    held: list[TileConfig] = next(filter(None, (*ways[:2], own if n <= UNEVEN else [], ways[2])), [])
+            for width, shapes, most in ((n, even, MOST), (n, [(64, 128), (64, 256)], turn), (padded, even, MOST))]
+    held: list[TileConfig] = next(filter(None, (*ways[:2], own if n <= turn else [], ways[2])), [])
     return held if held is own else [c for c in held if c.rows == held[0].rows]
 
 
 def row_space(resident: bool, rows: int, n: int, neighbours: bool, all_rows: int, at_once: int = 0, warp: int = 32,
-              written: bool = True, places: bool = False) -> list[TileConfig]:
+              written: bool = True, places: bool = False, singly: bool = False) -> list[TileConfig]:
     """Rows held on chip, or walked, the usual first. all_rows: with those of the grid's other axes. at_once: blocks
     that the target runs at once, warp: its lanes. written: is a row written too? neighbours: a block takes
     whole lines of memory, 32 rows or more where it has room for them, and few elements of each at once. A row on chip that is
@@ -162,7 +168,7 @@ def row_space(resident: bool, rows: int, n: int, neighbours: bool, all_rows: int
         return [TileConfig(32, max(8, min(n, 64)), 128, 0, "registers", False), TileConfig(64, 32, 128, 0, "registers", False),
                 TileConfig(32, 32, 128, 0, "registers", False)]
     padded = 1 << max(5, (n - 1).bit_length())
-    if neighbours and rows >= 16 and (held := across_space(rows, n, padded, places)):
+    if neighbours and rows >= 16 and (held := across_space(rows, n, padded, places, singly)):
         return held
     if n <= min(SHORT, warp // 2) and all_rows >= MANY:
         return short_space(rows, 1 << max(2, (n - 1).bit_length()))
