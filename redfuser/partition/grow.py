@@ -182,8 +182,8 @@ class Grower(Joining):
 
     def followed(self, u: Unit, units: Units) -> Iterator[Units]:
         """The region with a reader of its results; with all readers of one, which then nobody writes (``y * w`` and ``y * v``);
-        with the map in which what the reader makes of a statistic meets the row's result again (``o + w * v``); and with all
-        that lies between, where what two readers make of a result meets (``p * log(p) - p * q``)."""
+        with the maps up to that in which what the reader makes of a statistic meets the row's result again (``o + w * v``); and
+        with all that lies between, where what two readers make of a result meets (``p * log(p) - p * q``)."""
         def closed(more: Units) -> Units:
             return self.near.close(units | more) if any(free_to_read(p) for m in more for p in m.producers) else units | more
 
@@ -193,13 +193,14 @@ class Grower(Joining):
             if n.unit in units and not n.escapes and 1 < len(readers) <= MEETS and all(
                     self.near.free_to_follow(v, units) and launches(v) and not v.gathers for v in readers):
                 yield closed(readers)
-        met = u
+        met, chain = u, frozenset({u})
         for hop in range(1, MEETS + 1):
             if len(met.consumers) != 1 or any(n.escapes for n in met.results) or met.consumers[0] in units:
                 return
             met = met.consumers[0]
-            if u in met.producers and self.near.free_to_follow(met, units | {u}) and any(n.unit in units for n in met.args):
-                yield closed(frozenset({u, met}))
+            if self.near.free_to_follow(met, units | chain) and any(n.unit in units for n in met.args):
+                yield closed(chain | {met})
+            chain |= {met}
             inside = met.ancestors & mask(units, "descendants") & ~bits(units)
             between = frozenset(self.near.members(inside)) if hop < inside.bit_count() <= REGION else frozenset()
             if between and all(m.pointwise and m not in self.near.claimed and not m.gathers for m in (met, *between)):

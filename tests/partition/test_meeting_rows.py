@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import redfuser
+from tests.partition.helpers import execute, partitioned
 
 Two = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -54,3 +55,16 @@ def test_torchs_values(of: Two) -> None:
 def test_others_keep_a_kernel_each(name: str) -> None:
     report = redfuser.explain(TWO[name], tuple(torch.randn(33, 65) for _ in range(2)), target="sm_90a")
     assert len(report.fused) == 2 and not report.refused
+
+
+def test_a_chain_of_maps_of_a_statistic_that_meets_the_row_is_its_kernels() -> None:
+    """The place of the largest weight as a one-hot row, cast, beside the weights: straight-through sampling."""
+    def hard(x: torch.Tensor) -> torch.Tensor:
+        p = (x / 0.5).softmax(-1)
+        return torch.nn.functional.one_hot(p.argmax(-1), 8).to(p.dtype) + p - p.detach()
+
+    x = torch.randn(300, 8)
+    imported, p = partitioned(hard, (x,))
+    assert len(p.parts) == 1 and not p.kept
+    (mine,) = execute(imported, p, (x,))
+    torch.testing.assert_close(mine, hard(x))
