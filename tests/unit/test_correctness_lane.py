@@ -16,7 +16,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from redfuser import numerics
+from redfuser import numerics, perturbed
 from redfuser.bench.correctness import build, child, digest, run, steady, table
 from redfuser.bench.correctness import supervise as supervision
 from redfuser.bench.correctness.examine import examine
@@ -405,3 +405,23 @@ def test_the_table_names_what_is_not_right() -> None:
             "target": "sm_90a"}
     text = table.markdown(head, rows)
     assert "| a | 1 |  |  | 1 | 1 | 1 | 1 |" in text and "RF490 1" in text and "w \\| x" in text and "undefined 5" not in text
+
+
+def test_digits_that_the_program_cancels_are_excused_and_counted() -> None:
+    """The logarithm of a sum that is nearly 1: three roundings of the sum are no defect, where eager happens to be nearer; a sum
+    that is off by more is, and so is anything where nothing cancels."""
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return torch.log2(x.sum(-1, keepdim=True)) if x.shape[-1] > 1 else x * 3
+
+    x = torch.full((1, 32), 1 / 32) + torch.linspace(-1e-3, 1e-3, 32)
+    eager, truth = program(x), program(x.double())
+    near = [y for y, in perturbed.moved(program, (x,))]
+    off = max(float((y - truth).abs()) for y in near)
+    ours = (truth + 0.9 * off).float()
+    v, = judge(ours, truth.float(), truth, (x,), None, lambda: [[y] for y in near])
+    assert not v.why and v.exceptions == {"cancelled": 1}
+    assert judge(ours, truth.float(), truth, (x,), None)[0].why
+    assert judge((truth + 9 * off).float(), eager, truth, (x,), None, lambda: [[y] for y in near])[0].why
+    plain = torch.rand(64, 1)
+    moved = [[y] for y, in perturbed.moved(program, (plain,))]
+    assert judge(program(plain) * (1 + 1e-5), program(plain), program(plain.double()), (plain,), None, lambda: moved)[0].why
