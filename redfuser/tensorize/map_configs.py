@@ -20,11 +20,12 @@ SQUARE = 32
 """Rows and elements of a tile of which some tensor has neighbouring rows next to each other."""
 BLOCKS = 4
 """Blocks per multiprocessor that smaller tiles are made for."""
-ODD = 32
-"""Elements of a row that no vector divides, at most, of which a tile has as many as it has threads. One H200, us, float32 maps
-of 262144 rows of 9 elements, padded to 16, and so, torch.compile: 4.8, 3.7, 3.7; of 65536 rows of 27 4.0, 3.6, 3.3; running
-sums of 524288 rows of 8, and a 0 before them, 26.2, 16.6, 19.1. 128 rows for as many threads take 159, 270 and 1376, which
-was not looked into."""
+ODD = range(7, 33)
+"""Elements of a row that no vector divides, of which a tile has as many rows as it has threads. One H200, us, padded to a power
+of two, and so, torch.compile: float32 maps of 262144 rows of 9 4.8, 3.7, 3.7, of 131072 of 15 4.0, 3.5, 3.3, of 65536 of
+27 4.0, 3.6, 3.3; float16 of 262144 of 7 4.3, 3.7, 4.1; running sums of 524288 of 8, and a 0 before them, 26.2, 16.6, 19.1. But
+of 524288 of 5 4.8, 6.1, 5.3, and of 1605632 of 3 7.8, 16.3, 7.8. 128 rows for as many threads take 159 (of 9) and 1376 (the
+sums), which was not looked into."""
 IDLE = 1.25
 """Times as many lanes and rows as have work, at most, where a tile is of whole rows."""
 ASKED = 32
@@ -65,7 +66,7 @@ def _tile(rows: int, n: int, narrow: int, each: int, threads: int, warp: int) ->
     across = gcd(n, tile)
     if across * narrow < LINE and across < n:
         vector = gcd(n, VECTOR // max(2, narrow), each)
-        if vector == 1 and n <= ODD and rows >= OWN:
+        if vector == 1 and n in ODD and rows >= OWN:
             return TileConfig(OWN, n, OWN, 0, "registers", False)
         if rows > 1 < vector and (even := _even(rows, n, vector, each, threads, warp)) is not None:
             return even
