@@ -17,6 +17,7 @@ from redfuser.acrf.expr import Cast, Const, Expr, Load, Op, map_children, substi
 from redfuser.acrf.lift import Lifted, lift_primfunc
 from redfuser.acrf.lift_expr import Unliftable, short_dtype, static
 from redfuser.partition.meanings import MODELS, scalar, uniform
+from redfuser.partition.placed import SCATTERS
 from redfuser.partition.windows import CONVOLUTIONS, POOLS, apart, depthwise
 from redfuser.tvm_compat import TensorStructInfo, TupleStructInfo, ir, relax, tvm
 
@@ -76,7 +77,7 @@ class Legaliser:
             if not isinstance(v.struct_info, TensorStructInfo):
                 raise Unliftable(f"{name} on a {type(v.struct_info).__name__}")
         own = self.written and name in CONVOLUTIONS and len(args) == 2 and apart(call)
-        if model := depthwise if own else MODELS.get(name) or POOLS.get(name):
+        if model := depthwise if own else MODELS.get(name) or POOLS.get(name) or SCATTERS.get(name):
             return model(call, [buffer_of(a, i) for i, a in enumerate(args)], {a: i for i, a in enumerate(args)})
         if name == "relax.call_tir":
             return self.call_tir(call, args)

@@ -181,3 +181,19 @@ def test_a_router_with_one_group_masks_nothing() -> None:
         assert groups > 1 or (not p.kept and len(p.parts) == 2)
         for mine, theirs in zip(execute(imported, p, args), f(*args), strict=True):
             torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("of", [
+    lambda x, y, i: torch.scatter(x, 1, i, y).exp() * 2, lambda x, y, i: torch.scatter(x.mT, 0, i.mT, 3.0).exp() + x.mT,
+    lambda x, y, i: torch.zeros_like(x).scatter(-1, i, 1.0) * x], ids=["tensor", "number, down", "marks"])
+def test_a_scatter_to_few_places_is_a_map_beside_others(of):
+    """And of more than eight, or by itself, torch's call."""
+    args = (torch.randn(30, 40), torch.randn(30, 8), torch.stack([torch.randperm(40)[:8] for _ in range(30)]))
+    imported = import_model(of, args)
+    p = partition(imported)
+    assert len(p.parts) == 1 and not p.kept and not p.opaque
+    (mine,) = execute(imported, p, args)
+    torch.testing.assert_close(mine, of(*args))
+    many = torch.stack([torch.randperm(40)[:9] for _ in range(30)])
+    assert partition(import_model(lambda x, i: torch.scatter(x, 1, i, 1.0).exp() * 2, (args[0], many))).kept
+    assert partition(import_model(lambda x, i: torch.scatter(x, 1, i, 1.0), (args[0], args[2]))).kept

@@ -9,8 +9,6 @@ from redfuser.frontend.aten.shapes import bound, sliced
 from redfuser.tvm_compat import dtype_of, relax, shape_of
 
 op = relax.op
-FEW = 8
-"""Places of a row, at most, that are compared with every element of it."""
 
 
 @converts("aten.scatter.src", "aten.scatter.value")
@@ -18,26 +16,11 @@ def scatter(c: Context, self: Any, dim: int, index: Any, src: Any = None, value:
     axis = axis_of(dim, len(shape_of(self)))
     if len(shape_of(self)) != len(shape_of(index)) or not shape_of(index):
         raise Decline("a scatter of scalars")
-    apart = [n for a, n in enumerate(shape_of(index)) if a != axis] == [n for a, n in enumerate(shape_of(self)) if a != axis]
-    if src is None and apart and 0 < shape_of(index)[axis] <= FEW:
-        return _marked(c, self, axis, index, value)
     if src is None:
         src = c.emit(op.full(shape_of(index), c.const(value, c.dtype), c.dtype), "value")
     if shape_of(src) != shape_of(index) or dtype_of(src) != c.dtype:
         raise Decline("a scatter of part of its source")
     return c.emit(op.scatter_elements(self, index, src, axis, "update"))
-
-
-def _marked(c: Context, x: Any, axis: int, index: Any, value: Any) -> Any:
-    """``x`` with a number at few places of each row, as the groups that a router keeps: a choice, by whether a place is one."""
-    rank, among = len(shape_of(x)), None
-    places = c.emit(op.arange(0, shape_of(x)[axis], 1, "int64"), "place")
-    places = c.emit(op.reshape(places, [-1] + [1] * (rank - 1 - axis)), "places")
-    for k in range(shape_of(index)[axis]):
-        one = sliced(c, index, axis, k, k + 1)
-        here = c.emit(op.equal(c.cast(one, "int64"), places), "here")
-        among = here if among is None else c.emit(op.logical_or(among, here), "among")
-    return c.emit(op.where(among, c.const(value, c.dtype), x), "marked")
 
 
 @converts("aten.slice_scatter.default")
