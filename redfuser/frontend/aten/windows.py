@@ -96,7 +96,22 @@ def _largest_and_where(rank: int) -> Any:
     return convert
 
 
+def _adaptive(rank: int) -> Any:
+    def convert(c: Context, self: Any, output_size: Any) -> Any:
+        """Of extents that are multiples of the results' they are windows side by side."""
+        extents, wanted = shape_of(self)[-rank:], list(c.shape[-rank:])
+        if 0 in wanted or any(n % k for n, k in zip(extents, wanted, strict=True)):
+            raise Decline("an adaptive pool of windows that overlap")
+        if rank == 3 and dtype_of(self) not in ("float32", "float64"):
+            raise Decline("an adaptive pool of a space in halves")  # torch has no other of these on a CPU
+        size = [n // k for n, k in zip(extents, wanted, strict=True)]
+        return _pool(c, "avg", rank, self, size, size, [0], [1], False, True)
+
+    return convert
+
+
 for _n in (1, 2, 3):
+    converts(f"aten.adaptive_avg_pool{_n}d.default", f"aten._adaptive_avg_pool{_n}d.default")(_adaptive(_n))
     converts(f"aten.avg_pool{_n}d.default")(_averages(_n))
     converts(f"aten.max_pool{_n}d.default")(_largest(_n))
     if _n > 1:
