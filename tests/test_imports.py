@@ -27,7 +27,7 @@ LAYERS = (
     ("page", "reported"),
     ("report", "settings", "artifact", "target", "cache", "toolchain"),
     ("verdicts", "outline"),
-    ("places", "numerics", "testing", "timing", "grouped", "fourier"),
+    ("places", "numerics", "perturbed", "testing", "timing", "grouped", "fourier"),
     ("acrf",),
     ("acrf.check",),
     ("acrf.facts",),
