@@ -90,17 +90,18 @@ def few(u: Unit) -> bool:
 
 def paired(u: Unit) -> bool:
     """Are its terms maps of tensors that are all smaller than they are many, whatever made these?"""
-    todo, seen = list(u.args), set()
+    return all(prod(n.shape) < LARGE for n in behind(u) if n.unit is None or not n.unit.pointwise)
+
+
+def behind(u: Unit) -> set[Node]:
+    """What a unit reads, and what that is a map of, with all in between."""
+    todo, seen = list(u.args), set[Node]()
     while todo:
         n = todo.pop()
-        if n in seen:
-            continue
-        seen.add(n)
-        if n.unit is not None and n.unit.pointwise:
-            todo += n.unit.args
-        elif prod(n.shape) >= LARGE:
-            return False
-    return bool(seen)
+        if n not in seen:
+            seen.add(n)
+            todo += n.unit.args if n.unit is not None and n.unit.pointwise else ()
+    return seen
 
 
 def lengths(u: Unit) -> set[int]:
@@ -115,15 +116,6 @@ def large(n: Node) -> bool:
 
 def rows_of(u: Unit) -> set[Node]:
     """The large tensors that it reduces, and those they are maps of, with the results of reductions of as many elements."""
-    out: set[Node] = set(u.results) if any(large(n) for n in u.nodes) else set()
-    todo, seen = list(u.args), set()
-    while todo:
-        n = todo.pop()
-        if n in seen:
-            continue
-        seen.add(n)
-        if prod(n.shape) >= LARGE or (n.unit is not None and n.unit.reducing and any(large(x) for x in n.unit.nodes)):
-            out.add(n)
-        if n.unit is not None and n.unit.pointwise:
-            todo += n.unit.args
-    return out
+    own: set[Node] = set(u.results) if any(large(n) for n in u.nodes) else set()
+    return own | {n for n in behind(u) if prod(n.shape) >= LARGE or (
+        n.unit is not None and n.unit.reducing and any(large(x) for x in n.unit.nodes))}
