@@ -11,7 +11,7 @@ import importlib.util
 import os
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -110,3 +110,15 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert text == path.read_text(), f"{path.name} changed: if that is meant, run `make golden` and review the diff"
 
     return check
+
+
+@pytest.fixture
+def nowhere() -> Iterator[None]:
+    """The default device is one that holds no data, so that whatever lands there is found out."""
+    import torch
+
+    torch.set_default_device("meta")
+    try:
+        yield
+    finally:
+        torch.set_default_device(None)

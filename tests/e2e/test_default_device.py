@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,16 +18,6 @@ MAKES = frozenset({"arange", "asarray", "as_tensor", "empty", "eye", "full", "li
 """What takes the default device where none is named."""
 ELSEWHERE = ("bench", "runtime", "demo.py")
 """Programs that are run as they are; and what a saved model runs, which has tests of its own."""
-
-
-@pytest.fixture
-def nowhere() -> Iterator[None]:
-    """The default device is one that holds no data, so that whatever lands there is found out."""
-    torch.set_default_device("meta")
-    try:
-        yield
-    finally:
-        torch.set_default_device(None)
 
 
 def filled(x: Tensor) -> Tensor:

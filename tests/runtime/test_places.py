@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +19,6 @@ from redfuser.runtime import native
 @pytest.fixture(scope="module")
 def compiled() -> Any:
     return redfuser.compile(lambda x: torch.softmax(x, -1), (torch.randn(1, 1 << 18),), target="cpu")
-
-
-@pytest.fixture
-def nowhere() -> Iterator[None]:
-    torch.set_default_device("meta")
-    try:
-        yield
-    finally:
-        torch.set_default_device(None)
 
 
 def test_the_default_device_is_not_the_models(compiled: Any, tmp_path: Path, nowhere: None) -> None:
