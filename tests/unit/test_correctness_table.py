@@ -17,6 +17,8 @@ OF_THE_TOOL = {("mla/bf16 1x128x500 576/512 s* multi3", "racecheck")}
 another's memory (docs/decisions/0013-weigh-and-accumulate.md)."""
 
 
+CANCELLED = {"ledgers/f32 33x65 blahut arimoto"}
+"""Outside the plain rule and within what inputs moved by a rounding allow: the logarithm of a sum that is nearly 1."""
 OF_THE_TRIAL = {"decays/f32 2x130 d40 positive features", "abroad/bf16 4x150 pooled",
                 "ledgers/f32 9x65 lambda rank", "ledgers/f32 65x101 label distribution",
                 "scenes/f32 33x9x17 matrix nms", "speech/f32 3x24x41 attentive", "control/bf16 3x17x29 soft values",
@@ -46,6 +48,7 @@ def test_nothing_in_the_table_is_wrong() -> None:
     assert [r["program"] for r in rows if r["verdict"] == table.WRONG] == []
     assert verdicts[table.RIGHT] >= 500 and not verdicts[table.NOT_RUN], verdicts
     assert {r["program"] for r in rows if any("RF807" in why for why in r["partly"])} <= OF_THE_TRIAL, "the trial distrusts kernels"
+    assert {r["program"] for r in rows if "cancelled" in (r.get("exceptions") or {})} <= CANCELLED, "excused as digits that cancel"
     assert all(r["code"] for r in rows if r["verdict"] in (table.REFUSED, table.FAILED)), "every refusal has a code"
 
 
