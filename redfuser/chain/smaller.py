@@ -1,10 +1,10 @@
 """The same fusion over smaller extents, so that a whole kernel runs in milliseconds on the machine that compiles it.
 
-Only extents change: index expressions, masks and the state stay as they are. A tensor dimension becomes what its index
+Only sizes change: what is computed, masks and the state stay as they are. A tensor dimension becomes what its index
 expressions reach, and one of which data say what is read a hundred places; an axis read through ``// g`` or ``% g`` keeps at
-least two whole groups, or one point; an axis whose index expressions leave their tensor (a mask guards them there), or are
-added to data, keeps its extent, and so does one that a mask compares with a number of about its size. Literals that are the
-row's length (LayerNorm's ``768.0``) follow it, in the program and in the state.
+least two whole groups, or one point, and large groups become small ones (:mod:`redfuser.chain.digits`); an axis whose index
+expressions leave their tensor keeps its extent unless what guards them there is known, as does one whose positions are added to
+data. Literals that are the row's length (LayerNorm's ``768.0``) follow it, in the program and in the state.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from operator import is_
 
 import numpy as np
 
+from redfuser.acrf.affine import Indices
 from redfuser.acrf.cascade import Axis, Cascade, Reduce
 from redfuser.acrf.check.shorten import with_lengths
 from redfuser.acrf.expr import (
@@ -33,6 +34,7 @@ from redfuser.acrf.expr import (
     walk,
 )
 from redfuser.acrf.state import Fused
+from redfuser.chain.digits import NEAR, Digits, moving
 from redfuser.tensorize.ir.pointwise import ARRAY
 
 GRAIN = 16
@@ -42,66 +44,72 @@ _POINTS = 1 << 20
 _ROWS = 144
 """Places that are left of a dimension where data say which is read (a vocabulary has 128256): few enough to draw dozens of
 times, and no power of two. Chosen, not measured."""
-_NEAR = 1024
-"""A mask's constants up to this size keep their meaning: the axis stays longer than they are."""
 
 
-def smaller(fused: Fused, wanted: Mapping[str, int]) -> Fused:
+def smaller(fused: Fused, wanted: Mapping[str, int], tiles: Mapping[str, int] | None = None) -> Fused:
     """``fused`` with every axis named in ``wanted`` as near to that extent as its index expressions allow, never longer
-    than it was. Axes of symbolic extent stay symbolic."""
+    than it was. tiles: how long a kernel's tiles are, by axis. Axes of symbolic extent stay symbolic."""
     old = {a.name: a.extent for a in fused.cascade.axes if isinstance(a.extent, int)}
     new = {a: max(1, min(n, wanted.get(a, n))) for a, n in old.items()}
     parts = tuple(fused.exprs())
-    lists = {s.axes[-1] for s in fused.cascade.stmts if isinstance(s, Reduce) and s.reducer.kind == "topk"}
-    for a in lists:
-        new[a] = old.get(a, new.get(a, 1))
-    for e in (x for part in parts for x in walk(part)):
-        _respect(e, old, new)
-    shapes = _shapes(fused.cascade, parts, old, new)
-    return _restated(fused, {a: n for a, n in new.items() if old[a] != n}, shapes, old)
+    digits = Digits(parts, old)
+    whole = {s.axes[-1] for s in fused.cascade.stmts if isinstance(s, Reduce) and s.reducer.kind == "topk"} & set(old)
+    for e in digits.nodes:
+        _respect(e, old, new, digits, whole)
+    new |= {a: old[a] for a in whole}
+    new |= digits.shorten(new, tiles or {}, whole)
+    if unguarded := _leaving(fused.cascade, digits, old) - whole:
+        whole |= unguarded
+        new |= {a: old[a] for a in unguarded}
+        new |= digits.shorten(new, tiles or {}, whole)
+    moved = tuple(map(digits.moved, parts))
+    return _restated(fused, {a: n for a, n in new.items() if old[a] != n}, _shapes(fused.cascade, moved, new), old, digits)
 
 
-def _respect(e: Expr, old: dict[str, int], new: dict[str, int]) -> None:
+def _respect(e: Expr, old: dict[str, int], new: dict[str, int], digits: Digits, whole: set[str]) -> None:
     """Lengthen the axes of one node where a shorter one would mean something else."""
     match e:
         case Op(name="floordiv" | "mod", args=(x, Const(value=g))) if isinstance(g, int) and g > 1:
-            for a in indices_of(x) & set(old):
+            for a in indices_of(x) & set(old) - set(digits.cuts):
                 if x != Index(a) or new[a] > 1:
                     new[a] = min(old[a], max(2 * g, -(-new[a] // g) * g))
         case Op(name=name, args=args) if name in COMPARISONS:
             sizes = [abs(int(c.value)) for x in args for c in walk(x) if isinstance(c, Const) and c.dtype == "i64"]
-            near = max((n for n in sizes if n <= _NEAR), default=0)
-            for a in {a for x in args for a in moving(x)}:
+            near = max((n for n in sizes if n <= NEAR), default=0)
+            for a in {a for x in args for a in moving(x)} - (set(digits.cuts) - digits.together):
                 if a in old and near:
                     new[a] = min(old[a], max(new[a], near + near // 4 + 2))
         case Ref(indices=indices) if indices:  # a gather of a computed value: positions must stay what they are
-            for a in {a for i in indices for a in indices_of(i) if not isinstance(i, Index)}:
-                if a in old:
-                    new[a] = old[a]
+            whole |= {a for i in indices for a in indices_of(i) if not isinstance(i, Index)} & set(old)
 
 
-def _shapes(cascade: Cascade, parts: tuple[Expr, ...], old: dict[str, int],
-            new: dict[str, int]) -> dict[str, tuple[int | str, ...]]:
-    """Tensor shapes under the new extents. Lengthens axes whose index expressions leave their tensor."""
+def _leaving(cascade: Cascade, digits: Digits, old: dict[str, int]) -> set[str]:
+    """Axes whose index expressions leave their tensor, where nothing is known of what guards them."""
+    shapes = {t.name: t.shape for t in cascade.inputs}
+    found: set[str] = set()
+    for x in digits.nodes:
+        if isinstance(x, Load):
+            for i, extent in zip(x.indices, shapes[x.tensor], strict=True):
+                inside = span(i, old)
+                if inside is None or not isinstance(extent, int) or not (inside[0] >= 0 and inside[1] < extent):
+                    found |= {a for a in moving(i) & set(old) if inside is None or not digits.guarded(a)}
+    return found
+
+
+def _shapes(cascade: Cascade, parts: tuple[Expr, ...], new: dict[str, int]) -> dict[str, tuple[int | str, ...]]:
+    """Tensor shapes under the new extents."""
     loads = {x for part in parts for x in walk(part) if isinstance(x, Load)}
-    tensors = {t.name: t for t in cascade.inputs}
-    for load in loads:
-        for i, extent in zip(load.indices, tensors[load.tensor].shape, strict=True):
-            inside = span(i, old)
-            if inside is None or not isinstance(extent, int) or not (inside[0] >= 0 and inside[1] < extent):
-                for a in moving(i) & set(old):
-                    new[a] = old[a]
     marks = {t: max(numbers, default=0) for t, numbers in compared(parts).items()}
     shapes: dict[str, tuple[int | str, ...]] = {}
-    for name, t in tensors.items():
+    for t in cascade.inputs:
         dims: list[int | str] = []
         for d, extent in enumerate(t.shape):
-            at = [x.indices[d] for x in loads if x.tensor == name]
+            at = [x.indices[d] for x in loads if x.tensor == t.name]
             reached = [_reached(i, extent, new, marks) for i in at] if isinstance(extent, int) else [None]
             highest = [r for r in reached if r is not None]
             known = bool(reached) and len(highest) == len(reached)
             dims.append(min(int(extent), max(highest) + 1) if known else extent)
-        shapes[name] = tuple(dims)
+        shapes[t.name] = tuple(dims)
     return shapes
 
 
@@ -155,23 +163,14 @@ def _sized(e: Expr, n: int, m: int) -> Expr:
     return map_children(e, lambda kid: _sized(kid, n, m))
 
 
-def moving(e: Expr) -> frozenset[str]:
-    """Axes along which a position moves by itself. Those that only say which element of another tensor it is are none:
-    a label is a label in whichever row."""
-    if isinstance(e, Index):
-        return frozenset({e.axis})
-    return frozenset() if isinstance(e, (Load, Ref)) else frozenset().union(*map(moving, children(e)))
-
-
 def span(e: Expr, extents: Mapping[str, int]) -> tuple[int, int] | None:
-    """Least and greatest value of an index expression; None where data decide, or where there are too many points."""
+    """Least and greatest value of an index expression, of many points what they are within; None where data decide."""
     axes = sorted(indices_of(e))
     if any(isinstance(x, (Load, Ref)) for x in walk(e)) or any(a not in extents for a in axes):
         return None
-    if isinstance(e, Index):
-        return 0, extents[e.axis] - 1
     if math.prod(extents[a] for a in axes) > _POINTS:
-        return None
+        low, high = Indices(extents).range_of(e)
+        return None if math.inf in (-low, high) else (int(low), int(high))
     mesh = dict(zip(axes, np.meshgrid(*(np.arange(extents[a]) for a in axes), indexing="ij", sparse=True), strict=True))
     values = np.asarray(_integer(e, mesh))
     return (int(values.min()), int(values.max())) if values.size else (0, -1)
@@ -190,8 +189,8 @@ def _integer(e: Expr, mesh: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def _restated(fused: Fused, changed: dict[str, int], shapes: dict[str, tuple[int | str, ...]],
-              old: dict[str, int]) -> Fused:
-    """The fusion with new extents and shapes, and the literals of the row's length with them."""
+              old: dict[str, int], digits: Digits) -> Fused:
+    """The fusion with new extents, digits and shapes, and the literals of the row's length with them."""
     raxis = fused.cascade.raxis
     table: dict[float, float] = {}
     if raxis in changed:
@@ -202,7 +201,7 @@ def _restated(fused: Fused, changed: dict[str, int], shapes: dict[str, tuple[int
             table = {**{float(np.float32(a)): b for a, b in pairs}, **dict(pairs)}
 
     was = {t.name: t.shape for t in fused.cascade.inputs}
-    found = fused.with_exprs(lambda e: with_lengths(_placed(e, was, shapes), table))
+    found = fused.with_exprs(lambda e: with_lengths(_placed(digits.moved(e), was, shapes), table))
     return replace(found, cascade=replace(
         found.cascade, inputs=tuple(replace(t, shape=shapes[t.name]) for t in found.cascade.inputs),
         axes=tuple(Axis(a.name, changed.get(a.name, a.extent)) for a in found.cascade.axes)))

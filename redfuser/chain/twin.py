@@ -85,7 +85,8 @@ def _twin(program: Program, config: TileConfig, deep: bool, grain: int = 1) -> P
     if prod(min(wanted[a], extents[a]) for a in extents if a not in inner) > _WORK:
         wanted |= {a: 1 for a in extents if a not in inner and a not in columns and a not in (row_axis, cascade.raxis)}
     held = None if program.strategy == "resident" else program.segment
-    return realise(smaller(fused, wanted), program.strategy, splits, held)
+    tiles = dict.fromkeys(columns, config.columns) | {row_axis or "": config.rows, cascade.raxis: config.segment}
+    return realise(smaller(fused, wanted, tiles), program.strategy, splits, held)
 
 
 def _ranges(program: Program, segment: int, extent: int) -> int:
