@@ -10,26 +10,17 @@ columns there are and how long they are, so that the model of resources is asked
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod
 
-from redfuser.acrf.affine import axes_of
 from redfuser.acrf.state import Fused, NotFusable
 from redfuser.outline import passes
 from redfuser.partition.about import evaluated
-from redfuser.partition.drafted import Draft, R
+from redfuser.partition.drafted import Draft
 from redfuser.partition.epilogue import launches, moves
 from redfuser.partition.graph import Node, Unit
 from redfuser.partition.sets import bits
 
 Priced = Callable[[Fused], float | NotFusable]
 """Seconds of the kernel that a state gets, as modelled for the target; or why it gets none."""
-
-
-def across(d: Draft) -> bool:
-    """Do the elements of a row lie apart in the largest of the tensors that are reduced?"""
-    sites = [s for i in d.rows for s in i.body.sites]
-    size = max((prod(n.shape) for n, _ in sites if n in d.external), default=0)
-    return not all(at and R in axes_of(at[-1]) for n, at in sites if n in d.external and prod(n.shape) == size)
 
 
 def dearer(d: Draft, fused: Fused, priced: Priced | None) -> NotFusable | None:

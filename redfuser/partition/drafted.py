@@ -79,6 +79,13 @@ class Draft:
         """An output that carries the r-axis and depends on a reduction."""
         return any(R in axes_in(s.at) and s.value is not None and self.depends(s.value) for s in self.sinks)
 
+    @property
+    def across(self) -> bool:
+        """Do the elements of a row lie apart in the largest of the tensors that are reduced?"""
+        sites = [s for i in self.rows for s in i.body.sites]
+        size = max((prod(n.shape) for n, _ in sites if n in self.external), default=0)
+        return not all(at and R in axes_of(at[-1]) for n, at in sites if n in self.external and prod(n.shape) == size)
+
     def loaded(self) -> set[Node]:
         """The tensors outside that it loads: fewer than were looked at on the way, where a product takes from memory what
         another reader would compute."""

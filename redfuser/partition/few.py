@@ -7,6 +7,9 @@ So is one of what is nowhere stored, pairs of coordinates, where several read it
 
     d[i, j] = sum[c] (a[i, c] - b[j, c])^2,  min[i] d[i, j],  min[j] d[i, j]
 
+So are products of many small matrices, for which a library starts a tile of its own each (streams that are mixed, points that
+are turned): a sum of few for each result, of what lies beside it.
+
 A product of few is always written out: no kernel multiplies along a row. And so is a running sum of few elements, of which a
 kernel of scans keeps a tile of 32 (the knots of a spline)::
 
@@ -21,13 +24,16 @@ from dataclasses import replace
 from math import prod
 
 from redfuser.acrf.cascade import Axis, Let, Reduce, Tensor
-from redfuser.acrf.expr import FLOATS, Const, Expr, Index, Load, Op, substitute
+from redfuser.acrf.expr import FLOATS, Const, Expr, Index, Load, Op, indices_of, substitute, walk
 from redfuser.acrf.lift import Lifted
+from redfuser.partition.epilogue import contracts
 from redfuser.partition.graph import Graph, Node, Unit
 from redfuser.partition.legalise import spelled
 
 FEW, LARGE = 8, 1 << 20
 """Elements of a sum that is written out, at most, and of what it is a sum of, at least."""
+BATCH = 256
+"""Matrices that are many."""
 
 
 def write_out(graph: Graph) -> None:
@@ -85,7 +91,27 @@ def few(u: Unit) -> bool:
         return False
     across = isinstance(s.expr, Load) and bool(s.axes) and s.expr.indices[-1] == Index(s.axes[-1])
     return s.reducer.kind == "sum" and s.dtype in FLOATS and u.extents[s.over] <= FEW and all(
-        large(n) for n in u.nodes if n.stmt is s) and (across or (len(u.consumers) > 1 and paired(u)))
+        large(n) for n in u.nodes if n.stmt is s) and (across or (len(u.consumers) > 1 and paired(u)) or batched(u, s))
+
+
+def batched(u: Unit, s: Reduce) -> bool:
+    """Is it many products of small matrices, and no row of another reduction?"""
+    if not contracts(u):
+        return False
+    loads = [x for x in walk(s.expr) if isinstance(x, Load)]
+    each = set(s.axes).intersection(*(frozenset().union(*map(indices_of, x.indices)) for x in loads))
+    return prod(u.extents[a] for a in each) >= BATCH and not any(c.reducing for c in following(u))
+
+
+def following(u: Unit) -> set[Unit]:
+    """What reads it, behind maps."""
+    todo, seen = list(u.consumers), set[Unit]()
+    while todo:
+        c = todo.pop()
+        if c not in seen:
+            seen.add(c)
+            todo += c.consumers if c.pointwise else ()
+    return seen
 
 
 def paired(u: Unit) -> bool:

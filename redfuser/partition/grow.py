@@ -46,16 +46,16 @@ class Grower(Joining):
     """Finds every cascade of a graph. Units of a ``banned`` pair must not share a cascade, and ``barred`` units start none:
     the algebra, or what makes kernels, refused them before. ``worth``: what a region must be to be kept; ``taken``: regions of
     this graph that are found; what they write is read as they write it. unshared: maps in front of a row are left out where
-    others read them too."""
+    others read them too. held: what is read from memory by all but who makes it."""
 
     def __init__(self, graph: Graph, banned: frozenset[frozenset[int]] = frozenset(), barred: frozenset[int] = frozenset(),
                  verdicts: dict[object, Reject | None] | None = None, work: Work | None = None,
-                 drafts: dict[tuple[Units, Node], Draft | Reject] | None = None, worth: judge.Question = judge.worth,
-                 taken: Sequence[Draft] = (), unshared: bool = False) -> None:
+                 drafts: dict[object, Draft | Reject] | None = None, worth: judge.Question = judge.worth,
+                 taken: Sequence[Draft] = (), unshared: bool = False, held: frozenset[Node] = frozenset()) -> None:
         near = Around(graph)
         for d in taken:
             near.claim(d.units)
-        held = near.written(contracts) if unshared else frozenset()
+        held |= near.written(contracts) if unshared else frozenset()
         super().__init__(near, worth, banned, held | {n for d in taken for n in hiding(d.units)}, work, verdicts, drafts)
         self.barred, self.unshared = barred, unshared
         self.products = [] if worth is judge.worth else [u for u in graph.units if u.reducing and contracts(u)]
@@ -87,6 +87,7 @@ class Grower(Joining):
     def claim(self, d: Draft) -> None:
         self.reads_of(d)
         self.near.claim(d.units)
+        self.hold(hiding(d.units))
 
     def reads_of(self, d: Draft) -> None:
         self.wanted |= set(d.external)

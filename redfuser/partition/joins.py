@@ -24,7 +24,7 @@ class Joining(Asking):
 
     def __init__(self, near: Around, worth: judge.Question, banned: frozenset[frozenset[int]], held: frozenset[Node],
                  work: Work | None, verdicts: dict[object, Reject | None] | None,
-                 drafts: dict[tuple[Units, Node], Draft | Reject] | None) -> None:
+                 drafts: dict[object, Draft | Reject] | None) -> None:
         super().__init__(banned, held, work, verdicts, drafts)
         self.graph, self.near, self.worth = near.graph, near, worth
         self.cuts: list[Cut] = []

@@ -6,12 +6,12 @@ quotients, slowest in memory first; the fastest is the one that elements are tak
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from math import prod
 
 from redfuser.acrf.affine import Indices
 from redfuser.acrf.expr import Cast, Expr, Index, Load, Op, walk
-from redfuser.partition.draft import Drafter, escaping, guarded
+from redfuser.partition.draft import Drafter, guarded
 from redfuser.partition.drafted import NOTHING, Draft, R, Reject, Sink, early
 from redfuser.partition.evaluate import Evaluator, pure_index, shared_walk
 from redfuser.partition.graph import Node, Unit
@@ -27,24 +27,25 @@ SIZE = 512
 """Nodes of all results' expressions, at most."""
 
 
-def map_draft(units: frozenset[Unit], work: Work | None = None, held: frozenset[Node] = frozenset()) -> Draft | Reject:
-    """Evaluate ``units``, of which none reduces, as one group; ``held`` are read from memory. Raises Spent when that takes more
-    than ``work``."""
-    return guarded("grouping maps", None, lambda: MapDrafter(units, work, held).run())
+def map_draft(units: frozenset[Unit], results: Sequence[Node], work: Work | None = None,
+              held: frozenset[Node] = frozenset()) -> Draft | Reject:
+    """Evaluate ``units``, of which none reduces, as one group that writes ``results``; ``held`` are read from memory. Raises
+    Spent when that takes more than ``work``."""
+    return guarded("grouping maps", None, lambda: MapDrafter(units, results, work, held).run())
 
 
 class MapDrafter(Drafter):
     evaluator: type[Evaluator] = Evaluator
 
-    def __init__(self, units: frozenset[Unit], work: Work | None, held: frozenset[Node]) -> None:
-        self.units, self.work = units, work
+    def __init__(self, units: frozenset[Unit], results: Sequence[Node], work: Work | None, held: frozenset[Node]) -> None:
+        self.units, self.results, self.work = units, results, work
         self.extents: dict[str, int] = {}
         self.splits = 0
         self.ix = Indices(self.extents)
         self.held = frozenset(n for n in held if n.unit not in units)
 
     def run(self) -> Draft | Reject:
-        sinks = [self.sink(n) for n in escaping(self.units)]
+        sinks = [self.sink(n) for n in self.results]
         if not sinks:
             return Reject("RF303", None, "the region has no result")
         last = sinks[-1]

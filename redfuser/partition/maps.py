@@ -19,7 +19,6 @@ from redfuser import progress
 from redfuser.acrf.expr import BYTES
 from redfuser.outline import passes
 from redfuser.partition.around import Around
-from redfuser.partition.draft import escaping
 from redfuser.partition.drafted import Draft, Reject, Step
 from redfuser.partition.epilogue import absorbed, adds_bias, contracts, launches, made_of, moves
 from redfuser.partition.graph import Graph, Node, Unit
@@ -52,18 +51,18 @@ class MapGrower:
 
     def __init__(self, graph: Graph, near: Around, work: Work, live: Callable[[list[Draft]], set[str]],
                  taken: Sequence[Draft] = (), barred: frozenset[int] = frozenset(), costs: dict[object, Cost] | None = None,
-                 drafts: dict[tuple[Units, frozenset[Node]], Draft | Reject] | None = None) -> None:
+                 drafts: dict[object, Draft | Reject] | None = None, held: frozenset[Node] = frozenset()) -> None:
         self.graph, self.near, self.work, self.live, self.taken, self.barred = graph, near, work, live, taken, barred
         self.costs: dict[object, Cost] = {} if costs is None else costs
-        self.drafts: dict[tuple[Units, frozenset[Node]], Draft | Reject] = {} if drafts is None else drafts
-        self.held = frozenset(n for d in taken for n in hiding(d.units)) | near.written(lambda u: u.reducing)
+        self.drafts: dict[object, Draft | Reject] = {} if drafts is None else drafts
+        self.held = held | frozenset(n for d in taken for n in hiding(d.units)) | near.written(lambda u: u.reducing)
         self.held |= {n for u in graph.units for n in tables(u)}
         self.fixed = fixed(graph)
         self.begin()
 
     def begin(self) -> None:
         self.wanted = {n for d in self.taken for n in d.external}
-        self.signatures = Signatures(self.held)
+        self.signatures = Signatures(self.held, self.leaving)
         self.found: list[Draft] = []
         self.short: list[Unit] = []
         self.needed = self.live([])
@@ -133,9 +132,8 @@ class MapGrower:
             if self.cuts(grown):
                 more |= self.chain(c, units)
                 grown = self.near.close(units | more)
-            vanish = set(escaping(units)) - set(escaping(grown))
             size = sum(not moves(u) for u in grown)
-            if size > REGION or not self.near.convex(grown) or self.wanted & vanish or self.cuts(grown):
+            if size > REGION or not self.near.convex(grown) or self.cuts(grown):
                 continue
             both = self.cost(grown)
             if both.reject is None and both.seconds < self.cost(units).seconds + sum(map(self.alone, more)):
@@ -144,7 +142,7 @@ class MapGrower:
 
     def laid(self, units: Units) -> Units:
         """With the permutations through which a library reads a result, and nothing else: it is written as it is read."""
-        for n in escaping(units) if self.cost(units).reject is None else ():
+        for n in self.leaving(units) if self.cost(units).reject is None else ():
             views = permuted(self.graph, self.near, n)
             if views and n not in self.wanted and self.cost(units | views).reject is None:
                 units |= views
@@ -225,6 +223,12 @@ class MapGrower:
             elif launches(u):
                 out.setdefault(u)
 
+    def leaving(self, units: Units) -> list[Node]:
+        """What a group writes: results of the program, what a kernel reads (which may compute anew what reads it), what an
+        operation reads that no kernel has."""
+        return [n for u in sorted(units, key=lambda u: u.index) for n in u.results if n.escapes or n in self.wanted
+                or any(c not in units and n in c.args and c.var in self.needed for c in u.consumers)]
+
     # -- what it costs -------------------------------------------------------------------------------------------------
 
     def cost(self, units: Units) -> Cost:
@@ -242,13 +246,13 @@ class MapGrower:
 
     def drafted(self, units: Units) -> Draft | Reject:
         """A draft costs once, however often the maps are grouped again."""
-        key = (units, self.held)
+        key = (units, frozenset(self.leaving(units)), self.held)
         if key not in self.drafts:
             self.drafts[key] = self.draft(units)
         return self.drafts[key]
 
     def draft(self, units: Units) -> Draft | Reject:
-        return map_draft(units, self.work, self.held)
+        return map_draft(units, self.leaving(units), self.work, self.held)
 
     def alone(self, u: Unit) -> float:
         """Seconds of an operation as a kernel of torch's: it reads its operands and writes its results."""

@@ -78,7 +78,7 @@ class ScanGrower(MapGrower):
     def draft(self, units: Units) -> Draft | Reject:
         if not any(u.scan for u in units):
             return Reject("RF302", None, "there is no scan in it")
-        return guarded("grouping maps", None, lambda: _ScanDrafter(units, self.work, self.held).run())
+        return guarded("grouping maps", None, lambda: _ScanDrafter(units, self.leaving(units), self.work, self.held).run())
 
 
 class _ScanEvaluator(Evaluator):

@@ -19,7 +19,7 @@ from redfuser.acrf.cascade import Provenance
 from redfuser.acrf.state import Fused, NotFusable
 from redfuser.partition import account, host, judge, loops, operand, siblings
 from redfuser.partition.about import evaluated, numbered, ops, origin, refused_units, stem_of
-from redfuser.partition.across import Priced, across, dearer
+from redfuser.partition.across import Priced, dearer
 from redfuser.partition.around import Around
 from redfuser.partition.canonical import Outlined
 from redfuser.partition.cost import HOST
@@ -36,6 +36,7 @@ from redfuser.partition.region import Found, Partition, Refusal, Region, key_of
 from redfuser.partition.scans import ScanGrower, why
 from redfuser.partition.sets import Units
 from redfuser.partition.smaller import Pair, apart, undone
+from redfuser.partition.ties import decided
 from redfuser.partition.unfused import slower
 from redfuser.partition.work import BESIDE, REFERENCE, ROUNDS, Work, allowed
 from redfuser.target import TARGETS
@@ -70,6 +71,7 @@ class Partitioner:
         weights = frozenset(i.name for i in getattr(imported, "inputs", ()) if i.kind != "user")
         written = maps and TARGETS.get(arch, REFERENCE).kind == "cuda"
         self.graph: Graph = build_graph(imported.mod, dict(imported.provenance or {}), weights, written)
+        self.once = decided(self.graph)
         self.opaque = account.opaque(self.graph, imported)
         self.declined: list[account.Declined] = []
         self.verdicts: dict[object, Any] = {}
@@ -97,7 +99,7 @@ class Partitioner:
         for turn in range(ROUNDS):
             self.graph.reset()
             growth = Grower(self.graph, frozenset(self.banned), frozenset(self.barred), self.verdicts, self.work,
-                            self.drafts).run()
+                            self.drafts, held=self.once).run()
             accepted: list[tuple[Draft, Outlined, Fused]] = []
             again = False
             formed, steps = self.forms.formed(growth.drafts)
@@ -153,11 +155,11 @@ class Partitioner:
         for unshared in (False, True):
             self.graph.reset()
             grower = Grower(self.graph, frozenset(self.banned), frozenset(barred), work=self.spare, worth=judge.reduced,
-                            taken=[f.draft for f in (*self.accepted, *found)], unshared=unshared)
-            formed, _ = self.forms.formed([d for d in grower.run().drafts if replaced(evaluated(d)) >= LEAST])
+                            taken=[f.draft for f in (*self.accepted, *found)], unshared=unshared, held=self.once)
+            formed, _ = self.forms.formed([d for d in grower.run().drafts if replaced(evaluated(d)) >= LEAST or judge.short(d)])
             left: list[tuple[Draft, NotFusable]] = []
             for d, out in formed:
-                beside = across(d)
+                beside = d.across
                 if beside and isinstance(out, Outlined):
                     out = replace(out, cascade=columns_joined(out.cascade))
                 got = self.forms.derived(out, self.forms.fuse)
@@ -204,7 +206,7 @@ class Partitioner:
                                    outputs | {s.node.var for d in drafts for s in d.sinks})
 
         grower = grow(self.graph, near, self.spare, live, [f.draft for f in taken], frozenset(self.eager),
-                      self.costs if grow is MapGrower else None, drafts)
+                      self.costs if grow is MapGrower else None, drafts, self.once)
         formed, steps = self.forms.formed(grower.run(), maps=True)
         self.unmapped = [x for x in self.unmapped if x[1].code != "RF308"]
         self.unmapped += [(frozenset(grower.short), account.SPENT, None)] if grower.short else []

@@ -7,7 +7,7 @@ equal layers costs one evaluation.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from math import prod
 from typing import Literal
 
@@ -28,9 +28,9 @@ Units = frozenset[Unit]
 class Signatures:
     """A region's structure as a value: what its units compute and how they are wired, no names, no positions."""
 
-    def __init__(self, held: frozenset[Node] = frozenset()) -> None:
-        """held: what is read from memory, whatever made it."""
-        self.held = held
+    def __init__(self, held: frozenset[Node] = frozenset(), leaving: Callable[[Units], Iterable[Node]] = escaping) -> None:
+        """held: what is read from memory, whatever made it. leaving: what a region writes."""
+        self.held, self.leaving = held, leaving
         self.picked: dict[Unit, tuple[object, object] | None] = {}
 
     def of(self, units: Units, lead: Node, about: Unit | None) -> tuple[object, ...]:
@@ -42,7 +42,7 @@ class Signatures:
         number: dict[object, int] = {}
         lines: list[object] = []
         picks: dict[tuple[object, object], int] = {}
-        leaving = {n.key for n in escaping(units)}
+        leaving = {n.key for n in self.leaving(units)}
 
         def visit(u: Unit) -> int:
             if u in number:
@@ -149,21 +149,27 @@ class Asking:
     between those who ask about one graph."""
 
     def __init__(self, banned: frozenset[frozenset[int]], held: frozenset[Node], work: Work | None,
-                 verdicts: dict[object, Reject | None] | None, drafts: dict[tuple[Units, Node], Draft | Reject] | None) -> None:
+                 verdicts: dict[object, Reject | None] | None, drafts: dict[object, Draft | Reject] | None) -> None:
         self.banned = [sum(1 << i for i in pair) for pair in banned]
         self.held = held
         self.signatures = Signatures(held)
         self.work = work or Work()
         self.verdicts: dict[object, Reject | None] = {} if verdicts is None else verdicts
-        self.drafts: dict[tuple[Units, Node], Draft | Reject] = {} if drafts is None else drafts
+        self.drafts: dict[object, Draft | Reject] = {} if drafts is None else drafts
         self.reading: dict[object, tuple[tuple[tuple[int, int], str], ...]] = {}
         self.steps: list[Step] = []
 
     def drafted(self, units: Units, lead: Node) -> Draft | Reject:
         """A draft costs once, however often the graph is grown again."""
-        if (key := (units, lead)) not in self.drafts:
-            self.drafts[key] = draft(units, lead, self.work, self.held)
+        if (key := (units, lead, self.held)) not in self.drafts:
+            self.drafts[key] = draft(units, lead, self.work, frozenset(n for n in self.held if n.unit not in units))
         return self.drafts[key]
+
+    def hold(self, nodes: frozenset[Node]) -> None:
+        """Read these as they are written, from now on."""
+        if nodes - self.held:
+            self.held |= nodes
+            self.signatures.held = self.held
 
     def step(self, kind: Literal["join", "follow", "lead"], grown: Units, units: Units) -> Units:
         self.steps.append(Step(kind, grown - units))
