@@ -17,6 +17,15 @@ SPILLED = 128
 
 def untuned(fused: Fused, arch: str, symbols: tuple[Symbol, ...] = ()) -> tuple[Any, Any]:
     """(strategy, segment program) that the models choose for ``fused``."""
+    chosen, program = _modelled(fused, arch, symbols)
+    if chosen == "multi" and arch != "cpu" and not symbols:
+        from redfuser.tensorize.splits import whole_steps
+
+        program = whole_steps(program, target(arch))
+    return chosen, program
+
+
+def _modelled(fused: Fused, arch: str, symbols: tuple[Symbol, ...]) -> tuple[Any, Any]:
     chosen: Any
     chosen, parts = select(usual(fused, symbols), arch)
     if chosen == "resident" and not isinstance(fused.cascade.extent(fused.cascade.raxis), int):

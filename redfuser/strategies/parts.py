@@ -16,6 +16,8 @@ from redfuser.strategies.program import Block, Kernel, Role
 
 FEW = 4
 """Numbers of an accumulator at a point of the grid, at most, of which a tile holds those of all splits."""
+TERMS = 16
+"""Terms of a sum within an element that is written out, at most: no tile of a product."""
 
 
 class Parts:
@@ -136,7 +138,8 @@ class Parts:
         def numbers(axes: tuple[str, ...]) -> int:
             return prod(n if isinstance(n, int) else FEW + 1 for n in map(self.extent, set(axes) - set(self.grid)))
 
-        return not any(isinstance(p, Reduce) for p in self.producers) and all(
+        terms = [self.extent(p.over) for p in self.producers if isinstance(p, Reduce)]
+        return all(isinstance(n, int) and n <= TERMS for n in terms) and all(
             a.reducer.kind in ("sum", "max", "min", "argmax", "argmin") and numbers(a.axes) <= FEW for a in self.accumulators)
 
     def merged(self, split: str) -> tuple[Block, ...]:

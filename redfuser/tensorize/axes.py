@@ -20,6 +20,8 @@ SHORT = 16
 """Elements below which an axis is none of a matrix unit's."""
 SMALL = 64
 """Elements of a small matrix that is no tile for a block: fewer than two for each lane of a warp."""
+LINED = 16
+"""Rows that lie side by side from which a tile takes them along that axis: half a line of memory, at least."""
 UNIT = "row"
 """The row axis of a kernel whose values share no axis that could be one: extent 1."""
 
@@ -181,10 +183,23 @@ def _row_axis(kernel: Kernel, grid: list[str], segment: str | None, columns: tup
     if candidates:  # the axis with most points: rows of one matrix tile
         return max(usable, key=lambda a: (extents[a], usable.index(a)))
     last = ([a for a in usable if extents[a] > 1] or usable)[-1]
+    if segment and (beside := _beside(kernel, segment)) in usable and extents[beside] >= LINED:
+        last = beside
     many = prod(extents[a] for a in usable) >= MANY
-    if segment and many and not columns and extents[segment] * extents[last] < SMALL:  # small matrices: each row of another
+    small = segment and many and not columns and (
+        extents[segment] * extents[last] < SMALL or (extents[last] < SHORT and extents[segment] < 2 * SHORT))
+    if small:  # small matrices: each row of another
         return max(usable, key=lambda a: (extents[a], usable.index(a)))
     return last
+
+
+def _beside(kernel: Kernel, segment: str) -> str:
+    """The axis along which rows lie side by side in every tensor that has their elements, whatever results are like: along any
+    other, a row is read an element at a time. None: ""."""
+    loads = (x for b in (*kernel.body, *kernel.tail) for e in b.exprs for x in walk(e) if isinstance(x, Load) and x.indices)
+    ends = {x.indices[-1] for x in loads if segment in (axes := indices_of(x)) and len(axes) > 1}
+    end = next(iter(ends)) if len(ends) == 1 else None
+    return end.axis if isinstance(end, Index) and end.axis != segment else ""
 
 
 def neighbours(kernel: Kernel, rows: str) -> bool:

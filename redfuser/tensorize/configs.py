@@ -88,10 +88,12 @@ def configs(program: Program, target: Target) -> list[TileConfig]:
         return ranked(program, scan_configs(kernel, roles, target), target)
     if any(b.role == "producer" and b.reducer is not None for b in kernel.body) or (roles.columns and not roles.lists):
         return _products(program, arranged, roles, n, target)
-    space = _warps(n) if roles.lists else _rows(program, kernel, roles, n, target)
-    if space[0].rows == space[0].threads == OWN and not columns(program.fused):
-        return space  # what a rebase moves, as it was measured
-    return ranked(program, space, target)
+    if roles.lists:
+        return ranked(program, _warps(n), target)
+    own = _own(program, kernel, roles, n, target)
+    if own and not columns(program.fused):
+        return own  # what a rebase moves, as it was measured
+    return ranked(program, own or _rows(program, kernel, roles, n, target), target)
 
 
 def _warps(n: int) -> list[TileConfig]:
@@ -100,20 +102,26 @@ def _warps(n: int) -> list[TileConfig]:
     return [TileConfig(r, padded, 32 * r, 0, "registers", False) for r in (4, 2, 8, 1)]
 
 
+def _own(program: Program, kernel: Kernel, roles: Roles, n: int, target: Target) -> list[TileConfig]:
+    """Rows that are walked side by side, each a thread's or a few threads' own; none where they are too few or lie apart."""
+    many = roles.extents[roles.rows] >= OWN or (roles.extents[roles.rows] > OWN // 2 and columns(program.fused))
+    if not (many and kernel.kind != "resident" and target.kind == "cuda" and neighbours(kernel, roles.rows)):
+        return []
+    each = EACH[1:] if summed_singly(program) else EACH
+    ways = (1, ABREAST) if columns(program.fused) else (1,)
+    if 2 * prod(roles.extents[a] for a in (roles.rows, *roles.grid)) < target.sms * target.max_threads:
+        ways = ways[::-1]
+    return [TileConfig(OWN, s * k, OWN * k, 0, "registers", False) for k in ways for s in each if k == 1 or s * k <= n]
+
+
 def _rows(program: Program, kernel: Kernel, roles: Roles, n: int, target: Target) -> list[TileConfig]:
     """Rows of ``n`` elements that no product is part of."""
     beside = neighbours(kernel, roles.rows)
-    many = roles.extents[roles.rows] >= OWN or (roles.extents[roles.rows] > OWN // 2 and columns(program.fused))
-    if beside and kernel.kind != "resident" and target.kind == "cuda" and many:
-        each = EACH[1:] if summed_singly(program) else EACH
-        ways = (1, ABREAST) if columns(program.fused) else (1,)
-        if 2 * prod(roles.extents[a] for a in (roles.rows, *roles.grid)) < target.sms * target.max_threads:
-            ways = ways[::-1]
-        return [TileConfig(OWN, s * k, OWN * k, 0, "registers", False) for k in ways for s in each if k == 1 or s * k <= n]
+    turned = beside and any(b.axes[-1:] == (roles.segment,) for b in kernel.tail)
     all_rows = prod(roles.extents[a] for a in (roles.rows, *roles.grid))
     space = row_space(kernel.kind == "resident", roles.extents[roles.rows], n, beside, all_rows,
                       target.sms * target.max_blocks, target.warp, any(roles.segment in b.axes for b in kernel.tail),
-                      any(len(a.names) > 1 for a in program.fused.state.accumulators), summed_singly(program))
+                      any(len(a.names) > 1 for a in program.fused.state.accumulators), summed_singly(program), turned)
     if target.kind == "cuda" and program.splits in ((ALL,) if program.kernels[2:] else THREADS):
         few = IN_TURN if summed_singly(program) else EACH[0]
         each = [s for s in EACH if s <= few and possible(program, s)]

@@ -22,6 +22,8 @@ from redfuser.tensorize.staging import at_point
 
 MANY = 8
 """Steps from which on a total is kept in float64."""
+BYTES_OF = ("bool", "i8", "u8")
+"""What is added up in 32 bits in a tile: sums are int64 in torch."""
 _THROUGH = frozenset({"add", "sub", "mul", "div", "neg", "select"})
 
 
@@ -146,7 +148,12 @@ def _fold_tile(work: Builder, kind: str, src: Value, v: Value, fresh: bool, comm
     """``v`` := reduce of ``src``, folded with the old v unless ``fresh``. nan: keep NaN where max and min drop it, as those of
     halves need not."""
     here = work.here(v)
-    if nan and src.dtype in HALF:
+    if kind == "sum" and src.dtype != v.dtype:  # counted
+        part = work.tile(f"{v.buffer}_segment", work.at.row, src.dtype)
+        work.emit(ReduceTile(kind, src.buffer, part.buffer, True, comment))
+        many = Cast(work.here(part), v.dtype)
+        work.store(v, many if fresh else op("add", corrected or here, many))
+    elif nan and src.dtype in HALF:
         part = work.tile(f"{v.buffer}_half", work.at.row, src.dtype)
         work.emit(ReduceTile(kind, src.buffer, part.buffer, True, comment, nan=True))
         found: Expr = Cast(work.here(part), v.dtype) if v.dtype != src.dtype else work.here(part)
@@ -173,13 +180,29 @@ def _fold_tile(work: Builder, kind: str, src: Value, v: Value, fresh: bool, comm
 
 
 def _terms(work: Builder, b: Block, nan: bool) -> Value:
-    """What is reduced, as a tile; in half precision where a maximum that keeps NaN is one of halves, of which CUDA has one."""
+    """What is reduced, as a tile; in half precision where a maximum that keeps NaN is one of halves, of which CUDA has one; in
+    32 bits where bytes are added up, of which no tile has so many."""
     axes, stem = work.at.across, f"{b.name}_term"
+    if b.reducer is not None and b.reducer.kind == "sum" and (small := _counted(b.exprs[0])) is not None:
+        return as_tile(work, small, axes, stem)
     named = {x.name: x.exprs[0] for x in work.at.kernel.body if x.role == "producer" and x.reducer is None}
     if nan and work.at.target.kind == "cuda" and (e := halves(b.exprs[0], named)) is not None:
         map_tile(work, v := work.tile(stem, axes, e.dtype), e)
         return v
     return as_tile(work, b.exprs[0], axes, stem)
+
+
+def _counted(e: Expr) -> Expr | None:
+    """A byte as int32 that is written as int64; None for what is none."""
+    match e:
+        case Cast(arg=x, dtype="i64") if x.dtype in BYTES_OF:
+            return Cast(x, "i32")
+        case Const(value=v, dtype="i64") if 0 <= v < 256:
+            return Const(int(v), "i32")
+        case Op(name="select", args=(c, x, y)) if e.dtype == "i64":
+            one, other = _counted(x), _counted(y)
+            return Op("select", (c, one, other), "i32") if one is not None and other is not None else None
+    return None
 
 
 def _or_nan(work: Builder, src: Value, e: Expr) -> Expr:

@@ -117,7 +117,7 @@ def short_space(rows: int, width: int) -> list[TileConfig]:
     """Many rows shorter than half a warp: as many side by side as give each of a block's threads a few elements. Padded to a
     warp's width most of its lanes would have none."""
     most = 1 << (rows - 1).bit_length()
-    shapes = {(min(each * t // width, most), t): None for t in (LEAST, 2 * LEAST, 32) for each in (4, 8)}
+    shapes = {(min(each * t // width, most), t): None for t in (LEAST, 2 * LEAST, 32) for each in (4, 8, 16)}
     return [TileConfig(r, width, t, 0, "registers", False) for r, t in shapes if r * width >= t or t == 32]
 
 
@@ -134,19 +134,22 @@ def beside_space(rows: int, width: int, written: bool) -> list[TileConfig]:
     return [TileConfig(r, width, t, 0, "registers", False) for r, t in shapes]
 
 
-def across_space(rows: int, n: int, padded: int, places: bool, singly: bool) -> list[TileConfig]:
+def across_space(rows: int, n: int, padded: int, places: bool, singly: bool, turned: bool = False) -> list[TileConfig]:
     """Rows on chip whose elements lie apart while they lie side by side. A few elements are a thread's own: what threads share
     is reduced column by column, and a tile of more than there is is reduced as well. One H200, CUDA graphs, us, a tile of 32
     rows and 128 threads against a row for each: softmax of 21 classes of 8 x 256 x 256 pixels in float16 and its largest
     137, 7.2 (torch.compile 101), softmax of 8 x 21 x 128 x 128 5.0, 3.2, of 8 x 8 x 256 x 256 in float32 11.4, 6.1; but of
     8 x 64 x 128 x 128 17.7, 18.9. An uneven row is not padded either: 150 classes 63.8, two threads each 27.9. places: are
-    places looked for, which takes three reductions? singly: is a float32 result a sum in float32? Longer rows are not added in
-    turn then: 75 of 300 elements at a time were five last digits off where the rule allows two and a half."""
+    places looked for, which takes three reductions? turned: are results written along the rows? Half as many rows are then a
+    line, and no more than a thread may add in turn: softmax of 16 x 128 x 128 x 32 numbers, the third axis' written last, 19.8,
+    of 32 rows 31.9, torch.compile 33.2. singly: is a float32 result a sum in float32? Longer rows are not added in turn then:
+    75 of 300 elements at a time were five last digits off where the rule allows two and a half."""
     own = [TileConfig(t, n, t, 0, "registers", False) for t in (128, 64) if rows >= t]
     if own and n <= (2 * SIDE if places else SIDE):
         return own
     turn = 2 * IN_TURN if singly else UNEVEN
     even = [(32, 128), (32, 256), (32, 512), (16, 128), (16, 256), (8, 256)]
+    even = [*even[3:5], *even[:3]] if turned else even
     ways = [[TileConfig(r, width, t, 0, "registers", False) for r, t in shapes
              if r < 2 * rows and r * width % t == 0 and 4 <= r * width / t <= most]  # twice the rows: a tile is half as high
             for width, shapes, most in ((n, even, MOST), (n, [(64, 128), (64, 256)], turn), (padded, even, MOST))]
@@ -154,8 +157,13 @@ def across_space(rows: int, n: int, padded: int, places: bool, singly: bool) -> 
     return held if held is own else [c for c in held if c.rows == held[0].rows]
 
 
+def _dividing(n: int, grain: int) -> int:
+    """The largest multiple of ``grain`` that divides ``n`` and is no more than a block asks for at once; 0 if there is none."""
+    return next((s for s in range(LONG // grain * grain, 0, -grain) if n % s == 0), 0)
+
+
 def row_space(resident: bool, rows: int, n: int, neighbours: bool, all_rows: int, at_once: int = 0, warp: int = 32,
-              written: bool = True, places: bool = False, singly: bool = False) -> list[TileConfig]:
+              written: bool = True, places: bool = False, singly: bool = False, turned: bool = False) -> list[TileConfig]:
     """Rows held on chip, or walked, the usual first. all_rows: with those of the grid's other axes. at_once: blocks
     that the target runs at once, warp: its lanes. written: is a row written too? neighbours: a block takes
     whole lines of memory, 32 rows or more where it has room for them, and few elements of each at once. A row on chip that is
@@ -168,7 +176,7 @@ def row_space(resident: bool, rows: int, n: int, neighbours: bool, all_rows: int
         return [TileConfig(32, max(8, min(n, 64)), 128, 0, "registers", False), TileConfig(64, 32, 128, 0, "registers", False),
                 TileConfig(32, 32, 128, 0, "registers", False)]
     padded = 1 << max(5, (n - 1).bit_length())
-    if neighbours and rows >= 16 and (held := across_space(rows, n, padded, places, singly)):
+    if neighbours and rows >= 16 and (held := across_space(rows, n, padded, places, singly, turned)):
         return held
     if n <= min(SHORT, warp // 2) and all_rows >= MANY:
         return short_space(rows, 1 << max(2, (n - 1).bit_length()))
@@ -176,8 +184,9 @@ def row_space(resident: bool, rows: int, n: int, neighbours: bool, all_rows: int
         return beside_space(rows, padded, written)
     if not resident:
         wide = min(LONG, padded)
-        return [TileConfig(r, s, t, 0, "registers", False) for r, s, t in (
-            (1, min(wide, LONG // 2), 128), (1, wide, 256), (1, min(wide, 1024), 128), (4, min(wide, 256), 128))]
+        usual = [(1, min(wide, LONG // 2), 128), (1, wide, 256), (1, min(wide, 1024), 128), (4, min(wide, 256), 128)]
+        whole = [(1, s, t) for s, t in ((_dividing(n, 4 * t), t) for t in (128, 256)) if s >= LONG // 4 and n % (LONG // 2)]
+        return [TileConfig(r, s, t, 0, "registers", False) for r, s, t in (*whole, *usual)]
     out = []
     for width in dict.fromkeys((n, padded)):
         even = [(r, t) for t in (64, 128, 256, 512) for r in (1, 2, 4) if width == padded or width % (4 * t) == 0]
