@@ -12,15 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from redfuser.acrf.cascade import Reduce
-from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Expr, Load, Op, walk
+from redfuser.acrf.expr import COMPARISONS, FLOATS, Cast, Const, Expr, Load, Op, walk
 from redfuser.partition.graph import Graph, Node, Unit
 
 CHOOSING = frozenset({"max", "min", "topk"})
 """Reductions whose results are elements."""
 EXACT = frozenset({"min", "max", "neg", "abs", "select"})
 """Operations on floats that every device agrees on, whatever they are fused with."""
-ROUNDED = frozenset({"add", "sub", "mul", "div"})
-"""Those on which they agree where nothing is fused with them."""
+ROUNDED = frozenset({"add", "sub", "mul"})
+"""Those on which they agree where nothing is fused with them; on divisions by numbers as well."""
 MANY = 32
 """Tensors that one is chosen from; one of more counts as computed."""
 
@@ -64,7 +64,11 @@ def _elements(e: Expr, u: Unit) -> Iterator[Node]:
 
 def _agreed(e: Expr, u: Unit, exact: set[Node]) -> bool:
     """Is it the same number whoever computes it?"""
-    rounded = [x.name for x in walk(e) if isinstance(x, Op) and x.dtype in FLOATS and x.name not in EXACT]
+    rounded = [x for x in walk(e) if isinstance(x, Op) and x.dtype in FLOATS and x.name not in EXACT]
     read = {u.buffers[x.tensor] for x in walk(e) if isinstance(x, Load) and x.tensor in u.buffers}
     return all(n in exact or n.unit is None for n in read) and (not rounded or (
-        len(rounded) == 1 and rounded[0] in ROUNDED and all(n.unit is None or n.unit.gap for n in read)))
+        len(rounded) == 1 and _plain(rounded[0]) and all(n.unit is None or n.unit.gap for n in read)))
+
+
+def _plain(x: Op) -> bool:
+    return x.name in ROUNDED or (x.name == "div" and isinstance(x.args[1], Const))
