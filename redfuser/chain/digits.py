@@ -103,8 +103,8 @@ def shortened(cuts: Cuts, wanted: int, tile: int, least: Mapping[int, int]) -> C
 
 
 class Digits:
-    """The digits of a program's axes: as they are (``cuts``, of the axes whose indices have them) and as they are to be (``now``),
-    and what they are compared with."""
+    """The digits of a program's axes as they are (``cuts``, of the axes whose indices have them) and as they are to be
+    (``now``), and what they are compared with."""
 
     def __init__(self, parts: Iterable[Expr], extents: Mapping[str, int]) -> None:
         self.nodes = list(dict.fromkeys(x for part in parts for x in walk(part)))
