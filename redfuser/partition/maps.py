@@ -62,6 +62,7 @@ class MapGrower:
 
     def begin(self) -> None:
         self.wanted = {n for d in self.taken for n in d.external}
+        self.loaded = {n for d in self.taken for n in d.loaded()}
         self.signatures = Signatures(self.held, self.leaving)
         self.found: list[Draft] = []
         self.short: list[Unit] = []
@@ -116,6 +117,7 @@ class MapGrower:
     def keep(self, d: Draft, units: Units, needed: set[str]) -> None:
         self.found.append(replace(d, steps=(Step("follow", units),)))
         self.wanted |= set(d.external)
+        self.loaded |= d.loaded()
         self.needed = needed
         self.near.claim(units)
 
@@ -226,7 +228,7 @@ class MapGrower:
     def leaving(self, units: Units) -> list[Node]:
         """What a group writes: results of the program, what a kernel reads (which may compute anew what reads it), what an
         operation reads that no kernel has."""
-        return [n for u in sorted(units, key=lambda u: u.index) for n in u.results if n.escapes or n in self.wanted
+        return [n for u in sorted(units, key=lambda u: u.index) for n in u.results if n.escapes or n in self.loaded
                 or any(c not in units and n in c.args and c.var in self.needed for c in u.consumers)]
 
     # -- what it costs -------------------------------------------------------------------------------------------------

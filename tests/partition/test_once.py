@@ -10,6 +10,7 @@ import torch
 from redfuser.frontend import import_model
 from redfuser.partition import Partition, partition, search
 from redfuser.partition.graph import Graph, Node
+from workloads import models
 
 VIEWS = {"reshape", "expand_dims", "permute_dims", "strided_slice", "squeeze", "broadcast_to", "split", "arange", "full_like", "eye"}
 
@@ -102,3 +103,10 @@ def mixed(a: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
 def test_products_of_many_small_matrices_are_maps(a: tuple[int, ...], h: tuple[int, ...], kernels: int) -> None:
     """A library starts a tile for each: 312 us for 4096 of 4 x 4 by 4 x 1024 of bfloat16, the map 20."""
     assert len(found(mixed, a, h, dtype=torch.bfloat16).parts) == kernels
+
+
+def test_a_group_writes_what_kernels_load_and_not_what_they_looked_at() -> None:
+    """Depthwise convolutions behind norms and clamps: a draft evaluates the norm on the way to what it reads, the clamp."""
+    case = next(c for c in models.cases() if c.name == "mobilenet2")
+    parts = partition(import_model(case.build(), case.inputs("cpu", 0))).parts
+    assert len(parts) > 40 and all(len(r.outputs) == 1 for r in parts if r.name.startswith("map"))
