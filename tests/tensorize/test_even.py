@@ -9,7 +9,7 @@ from redfuser.acrf import fuse, mapped, parse_cascade
 from redfuser.acrf.state import Fused
 from redfuser.gate import checked_tiles
 from redfuser.strategies import realise
-from redfuser.strategies.program import Program
+from redfuser.strategies.program import Program, Strategy
 from redfuser.target import target
 from redfuser.tensorize import TileConfig, configs, tensorize
 from redfuser.tensorize.axes import choose
@@ -89,8 +89,8 @@ COUNTED = """cascade counted(x: f32[3, 300], m: bool[3, 300], k: u8[3, 300]) ove
 
 
 @pytest.mark.parametrize(("strategy", "splits"), [("single", 1), ("resident", 1), ("multi", 3)])
-def test_bytes_are_added_up_in_32_bits_and_kept_in_64(strategy: str, splits: int) -> None:
-    program = realise(of(COUNTED), strategy, splits)  # type: ignore[arg-type]
+def test_bytes_are_added_up_in_32_bits_and_kept_in_64(strategy: Strategy, splits: int) -> None:
+    program = realise(of(COUNTED), strategy, splits)
     config = TileConfig(1, 512 if strategy == "resident" else 128, 128, 0, "registers", False)
     assert checked_tiles(program, config, H200, "1")
     buffers = tensorize(program, config, H200).kernels[0].buffers
