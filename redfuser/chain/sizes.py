@@ -35,7 +35,7 @@ def of_tiles(program: Program, symbols: tuple[Symbol, ...], config: TileConfig, 
     for deep in (True, False):
         large = at(program, samples(symbols)[0])
         static = twin.of_tiles(large, config, deep)
-        small = _small(program, static)
+        small = _small(program, static, config)
         if small not in made:
             made[small] = tensorize_sizes(small, symbols, config, twin.machine(static, large, config, target), to_run=False)
         places = {s.name: _places(s, *_tile(program, static, config, s.name), deep) for s in symbols}
@@ -47,10 +47,10 @@ def of_scalar(program: Program, symbols: tuple[Symbol, ...], on_cpu: bool) -> It
     segment = program.segment or SEGMENT
     for deep in (True, *((False,) if on_cpu else ())):
         static = twin.of_scalar(at(program, samples(symbols)[0]), deep)
-        small = _small(program, static)
+        config = TileConfig(rows=1, segment=segment)
+        small = _small(program, static, config)
         if deep:
             small = replace(small, fused=unrounded(small.fused))
-        config = TileConfig(rows=1, segment=segment)
         places = {s.name: _places(s, *_tile(program, static, config, s.name), deep) for s in symbols}
         run = scalar.of_sizes(small, symbols, deep, cpu.LANES if on_cpu and not deep else 1)
         for binding in bindings(places):
@@ -86,18 +86,24 @@ def _places(s: Symbol, tile: int, length: int, deep: bool) -> list[int]:
     return list(dict.fromkeys(min(s.high, max(s.low, n)) for n in wanted))
 
 
-def _small(program: Program, static: Program) -> Program:
+def _small(program: Program, static: Program, config: TileConfig) -> Program:
     """A program with symbols as small as its twin elsewhere."""
     extents = {a.name: int(a.extent) for a in static.axes}
-    fused = smaller(program.fused, {a.name: extents[a.name] for a in program.fused.cascade.axes if isinstance(a.extent, int)})
+    wanted = {a.name: extents[a.name] for a in program.fused.cascade.axes if isinstance(a.extent, int)}
+    fused = smaller(program.fused, wanted, _tiles(program, static, config))
     return realise(fused, static.strategy, static.splits, program.segment)
+
+
+def _tiles(program: Program, static: Program, config: TileConfig) -> dict[str, int]:
+    """How long tiles are, by axis."""
+    return {twin.axes_of(static, 1)[0] or "": config.rows, program.fused.cascade.raxis: config.segment}
 
 
 def _tile(program: Program, static: Program, config: TileConfig, symbol: str) -> tuple[int, int]:
     """How large tiles along a symbol's axes are, and how long the longest of these is in the twin; points of the grid need not
     be more than two, since what is merged was never taken apart."""
     cascade = program.fused.cascade
-    tiles = {twin.axes_of(static, 1)[0]: config.rows, cascade.raxis: config.segment}
+    tiles = _tiles(program, static, config)
     extents = {a.name: int(a.extent) for a in static.axes}
     own = [a.name for a in cascade.axes if a.extent == symbol]
     return max(tiles.get(a, 1) for a in own), max(extents[a] if a in tiles else 2 for a in own)
