@@ -19,14 +19,15 @@ from redfuser.partition.region import key_of
 from redfuser.partition.sets import Units
 
 
-def trimmed(drafts: list[Draft]) -> Iterator[Draft]:
-    """Drafts without the results that are views of others and that only drafts read: those read what they are views of."""
-    outside, taken = {n.var for d in drafts for n in d.external}, {u for d in drafts for u in d.units}
+def trimmed(drafts: list[Draft], others: Iterable[Draft]) -> Iterator[Draft]:
+    """Drafts without the results that only drafts would read, and that these make of what lies in front (views of others, maps
+    that are free to compute again). others: those that stand."""
+    known = [*drafts, *others]
+    outside, taken = {n.var for d in known for n in d.external}, {u for d in known for u in d.units}
 
     @cache
     def unread(u: Unit) -> bool:
-        return u.is_view and not any(n.escapes or n.var in outside for n in u.results) and all(
-            c in taken or unread(c) for c in u.consumers)
+        return not any(n.escapes or n.var in outside for n in u.results) and all(c in taken or unread(c) for c in u.consumers)
 
     for d in drafts:
         kept = [s for s in d.sinks if s.node.unit is None or not unread(s.node.unit)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from redfuser.acrf.cascade import Cascade, Let, Reduce
@@ -35,10 +35,11 @@ class Forming:
         self.slices = loops.Slices(graph)
         self.repeated: frozenset[str] = frozenset()
 
-    def formed(self, drafts: list[Draft], maps: bool = False) -> tuple[list[tuple[Draft, Outlined | NotFusable]], list[Draft]]:
+    def formed(self, drafts: list[Draft], maps: bool = False, others: Iterable[Draft] = ()
+               ) -> tuple[list[tuple[Draft, Outlined | NotFusable]], list[Draft]]:
         """The cascades of drafts, those that differ in nothing but places with slices for what they read; and apart the steps
-        of unrolled loops, which stay with torch."""
-        plain = [(d, self.form(d, maps)) for d in trimmed(drafts)]
+        of unrolled loops, which stay with torch. others: drafts that stand beside them."""
+        plain = [(d, self.form(d, maps)) for d in trimmed(drafts, others)]
         keys = keys_of(plain)
         self.repeated |= loops.alike(keys)
         known = [(d, self.form(d, maps, self.slices) if loops.template(key) in self.repeated else out)

@@ -24,6 +24,7 @@ from redfuser.partition.graph import Graph, Node, Unit
 from redfuser.partition.joins import Joining
 from redfuser.partition.lifting import tables
 from redfuser.partition.operand import mapped
+from redfuser.partition.permuted import transposes
 from redfuser.partition.sets import Units, bits, free_to_read, hiding, last, mask, small, widens
 from redfuser.partition.siblings import joined
 from redfuser.partition.smaller import moves
@@ -214,6 +215,8 @@ class Grower(Joining):
             return False
         if u.gathers and not (small(u, lead) and len(after) <= len(before)):
             return False  # one element of the row is taken where the row is not written
+        if transposes(u) and all(contracts(c) or c.gap for c in u.consumers) and not any(n.escapes for n in u.results):
+            return False  # a library reads an operand as well either way, and across its lines nobody writes as well
         if u.piecewise and self.multiplied(grown, lead) > self.multiplied(units, lead):
             return False  # what is joined to a product's columns would be computed as columns of it, and thrown away
         more = widens(u, units) or small(u, lead)

@@ -25,12 +25,11 @@ from redfuser.partition.cost import (
 from redfuser.partition.drafted import Draft, R, Reject, Sink, row_axes
 from redfuser.partition.epilogue import launches
 from redfuser.partition.graph import Unit
-from redfuser.partition.per_step import no_matrix
+from redfuser.partition.per_step import by_columns, no_matrix
+from redfuser.partition.reads import MAX_TENSORS, laden
 from redfuser.partition.values import Instance
 
 Question = Callable[[Draft, Unit | None], Reject | None]
-MAX_TENSORS = 8
-"""Tensors one kernel reads; a prologue that would pass this stays outside."""
 SHORT, MANY = 32, 1 << 20
 """Elements of a row that torch's kernels are slow to reduce, at most, and of all such rows, at least: on an H200 the maxima of
 16 million halves in rows of 4 take 119 us (what they read: 8), the sums of as many float32 in rows of 16 take 175 (18).
@@ -99,7 +98,8 @@ def escapes(d: Draft, _: Unit | None) -> Reject | None:
         if contraction is not None and along(s) and not tile_written(d, s):
             return Reject("RF303", contraction.node, "a result along the row depends on the contraction",
                           "its value would be written, or computed a second time, for every element of the row")
-    if (s := next(iter(again(d)), None)) is not None and any(i.contraction for i in (*d.rows, *d.inner)):
+    matrix = any(i.contraction for i in d.inner) or any(i.contraction and not by_columns(d, i) for i in d.rows)
+    if matrix and (s := next(iter(again(d)), None)) is not None:
         return Reject(
             "RF303", s.node, "a tensor of the row that depends on a reduction is needed both inside and outside",
             "it must be written in any case, so reading it back is all that a fusion would save",
@@ -140,8 +140,8 @@ def made_and_read(got: Draft, c: Unit | None) -> Reject | None:
 
 def kept(got: Draft, c: Unit | None) -> Reject | None:
     """A reduction whose row is written, and reduced again: a block that holds it need not read it back."""
-    contraction = next((i for i in (*got.rows, *got.inner) if i.contraction), None)
-    if contraction is not None or got.inner or len(got.external) > MAX_TENSORS:
+    matrix = any(i.contraction and not by_columns(got, i) for i in got.rows)
+    if matrix or got.inner or laden(got):
         return Reject("RF305", got.rows[0].node, "a row that is written is reduced again where it is held")
     return join(got, c) or rows(got, c)
 
@@ -202,7 +202,7 @@ def one_contraction(got: Draft) -> Reject | None:
 
 
 def follow(got: Draft, u: Unit | None) -> Reject | None:
-    if u is not None and u.gathers and (len(got.rows) < 2 or len(got.external) > MAX_TENSORS):
+    if u is not None and u.gathers and (len(got.rows) < 2 or laden(got)):
         return Reject("RF305", None, "one element of a map of a single reduction")
     if got.row_map and any(i.contraction for i in got.inner):
         return Reject("RF305", None, "a map over the row would need the inner contraction a second time")
@@ -215,14 +215,14 @@ def companion(got: Draft, c: Unit | None) -> Reject | None:
         return Reject("RF302", None, "the reduction runs over another axis")
     if any(i.contraction or set(row_axes(i)) != set(got.p_axes) for i in mine):
         return Reject("RF305", None, "the reduction has other rows")
-    if len(got.external) > MAX_TENSORS:
+    if laden(got):
         return Reject("RF305", None, f"more than {MAX_TENSORS} tensors read by one kernel")
     return escapes(got, c)
 
 
 def beside(got: Draft, _: Unit | None) -> Reject | None:
     """Reductions of one row, whatever they write."""
-    if got.inner or any(i.contraction for i in got.rows) or len(got.external) > MAX_TENSORS:
+    if got.inner or any(i.contraction for i in got.rows) or laden(got):
         return Reject("RF305", got.rows[0].node, "reductions of one row that few tensors are read for")
     if any(set(row_axes(i)) != set(got.p_axes) for i in got.rows):
         return Reject("RF305", got.rows[0].node, "the reduction has other rows")
@@ -250,15 +250,16 @@ def sibling(got: Draft, u: Unit | None) -> Reject | None:
 
 
 def lead(got: Draft, u: Unit | None) -> Reject | None:
-    if len(got.external) > MAX_TENSORS:
+    if laden(got):
         return Reject("RF305", None, f"more than {MAX_TENSORS} tensors read by one kernel")
     if u is not None and any(n.unit in got.units and (n.unit is u or n.unit.ancestors >> u.index & 1)
                              for n in got.external if n.unit is not None):
         return Reject("RF305", u.nodes[-1], "a contraction reads what the producer leads to: it is written in any case")
     leaves = [s for s in got.sinks if s.node.unit is u]
-    want = set(got.p_axes) | {R}
-    products = tiled(got) if u is not None and u.gathers else got.inner or any(i.contraction for i in got.rows)
-    if leaves and (products or any({a for e in s.at for a in axes_of(e)} != want for s in leaves)):
+    products = [i for i in got.rows if i.contraction]
+    want = {R}.union(got.p_axes, *(i.axes for i in products))
+    matrix = bool(got.inner) or any(not by_columns(got, i) for i in products)
+    if leaves and (matrix or any({a for e in s.at for a in axes_of(e)} != want for s in leaves)):
         return Reject("RF303", None, "a producer that is read elsewhere is not written once per element of the row")
     return None
 

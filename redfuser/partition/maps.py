@@ -22,12 +22,11 @@ from redfuser.partition.around import Around
 from redfuser.partition.drafted import Draft, Reject, Step
 from redfuser.partition.epilogue import absorbed, adds_bias, contracts, launches, made_of, moves
 from redfuser.partition.graph import Graph, Node, Unit
-from redfuser.partition.judge import MAX_TENSORS
 from redfuser.partition.lifting import tables
 from redfuser.partition.lone import LEAST, pays, replaced, turned
 from redfuser.partition.map_draft import map_draft
 from redfuser.partition.permuted import permuted
-from redfuser.partition.reads import crowded, moved
+from redfuser.partition.reads import MAX_TENSORS, crowded, moved
 from redfuser.partition.sets import Signatures, Units, bits, hiding
 from redfuser.partition.work import REGION, Spent, Work
 

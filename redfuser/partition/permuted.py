@@ -46,6 +46,16 @@ def _permutes(u: Unit) -> bool:
     return order is not None and [a for a in order if u.extents[a] > 1] != [a for a in axes if u.extents[a] > 1]
 
 
+def transposes(u: Unit) -> bool:
+    """Is it a view of all of one tensor with its last two axes the other way round?"""
+    at, axes = source_of(u)
+    if not (moves(u) and at and prod(u.results[0].shape) == prod(u.args[0].shape)):
+        return False
+    lies = [a for a in layout(Indices(u.extents), at, u.args[0].shape) or () if u.extents[a] > 1]
+    mine = [a for a in axes if u.extents[a] > 1]
+    return len(lies) > 1 and mine == [*lies[:-2], *lies[:-3:-1]]
+
+
 def source_of(u: Unit) -> tuple[tuple[Expr, ...], tuple[str, ...]]:
     """Where a view of one tensor reads it, and the view's axes."""
     stmt = u.nodes[-1].stmt

@@ -1,4 +1,4 @@
-"""What a group of maps reads: how many tensors, how many bytes.
+"""What a group of operations reads: how many tensors, how many bytes.
 
     join(a[i], b[i - 4], c[i - 8])   -->   three tensors, of which an element reads one
 """
@@ -9,17 +9,31 @@ from math import prod
 
 from redfuser.acrf.expr import BYTES, Expr, Load, Op, children
 from redfuser.partition.drafted import Draft
-from redfuser.partition.judge import MAX_TENSORS
 from redfuser.partition.positions import axes_in
+
+MAX_TENSORS = 8
+"""Tensors that one kernel reads, at most; a prologue that would pass this stays outside."""
+SMALL = 8
+"""How much smaller than the largest of them one is that counts for a third: a number for each row or column."""
+
+
+def laden(d: Draft) -> bool:
+    """Does a cascade read too many tensors?"""
+    largest = max((n.bytes for n in d.external), default=0)
+    return _counted(len(d.external), sum(n.bytes * SMALL < largest for n in d.external)) > MAX_TENSORS
 
 
 def crowded(d: Draft) -> bool:
-    """Does it read and write too many tensors? Those that an element may read count: of the pieces that are joined, one. Of
-    those with one axis (a scale for each channel), three are as one."""
+    """Does a group of maps read and write too many tensors? Those that an element may read count: of the pieces that are
+    joined, one. Of those with one axis (a scale for each channel), three are as one."""
     read = frozenset[str]().union(*(for_one(s.value.expr) for s in d.sinks if s.value is not None))
     many = {n: places for n, places in d.external.items() if n.name in read}
     rows = sum(len({a for at in places for a in axes_in(at) if d.extents[a] > 1}) < 2 for places in many.values())
-    return len(many) - rows + -(-rows // 3) + len(d.sinks) > MAX_TENSORS + 2
+    return _counted(len(many), rows) + len(d.sinks) > MAX_TENSORS + 2
+
+
+def _counted(tensors: int, small: int) -> int:
+    return tensors - small + -(-small // 3)
 
 
 def for_one(e: Expr) -> frozenset[str]:

@@ -156,7 +156,8 @@ class Partitioner:
             self.graph.reset()
             grower = Grower(self.graph, frozenset(self.banned), frozenset(barred), work=self.spare, worth=judge.reduced,
                             taken=[f.draft for f in (*self.accepted, *found)], unshared=unshared, held=self.once)
-            formed, _ = self.forms.formed([d for d in grower.run().drafts if replaced(evaluated(d)) >= LEAST or judge.short(d)])
+            wanted = [d for d in grower.run().drafts if replaced(evaluated(d)) >= LEAST or judge.short(d)]
+            formed, _ = self.forms.formed(wanted, others=[f.draft for f in (*self.accepted, *found)])
             left: list[tuple[Draft, NotFusable]] = []
             for d, out in formed:
                 beside = d.across
@@ -207,7 +208,7 @@ class Partitioner:
 
         grower = grow(self.graph, near, self.spare, live, [f.draft for f in taken], frozenset(self.eager),
                       self.costs if grow is MapGrower else None, drafts, self.once)
-        formed, steps = self.forms.formed(grower.run(), maps=True)
+        formed, steps = self.forms.formed(grower.run(), maps=True, others=[f.draft for f in taken])
         self.unmapped = [x for x in self.unmapped if x[1].code != "RF308"]
         self.unmapped += [(frozenset(grower.short), account.SPENT, None)] if grower.short else []
         self.unmapped += [(d.units, loops.LEFT, None) for d in steps[:1]]

@@ -20,6 +20,8 @@ SHORT = 16
 """Elements below which an axis is none of a matrix unit's."""
 SMALL = 64
 """Elements of a small matrix that is no tile for a block: fewer than two for each lane of a warp."""
+TILE = 4096
+"""Elements that a block reads at once, at most."""
 LINED = 16
 """Rows that lie side by side from which a tile takes them along that axis: half a line of memory, at least."""
 UNIT = "row"
@@ -67,7 +69,7 @@ def choose(kernel: Kernel, extents: dict[str, int]) -> Roles:
     if kernel.split and kernel.kind != "combine":
         grid.insert(0, kernel.split)
     segment = None if kernel.kind == "combine" else kernel.raxis
-    grid += _points(kernel, grid)
+    grid += _points(kernel, grid, extents)
     reserved = {*grid, kernel.raxis, kernel.split}
     lists = dict.fromkeys(b.axes[-1] for b in (*kernel.init, *kernel.body, *kernel.tail) if _list_valued(b))
     vectors = [tuple(a for a in b.axes if a not in reserved and a not in lists) for b in (*kernel.init, *kernel.body)
@@ -83,12 +85,12 @@ def choose(kernel: Kernel, extents: dict[str, int]) -> Roles:
                  kernel.split if kernel.kind == "combine" else None, bool(lists))
 
 
-def _points(kernel: Kernel, grid: list[str]) -> list[str]:
+def _points(kernel: Kernel, grid: list[str], extents: dict[str, int]) -> list[str]:
     """Axes that some accumulators lack and that are points of the grid all the same, since along them run whole reductions:
     no columns, which are an axis of one factor of a product and not of the others, with rows, or of narrow elements that are
-    weighed by what earlier results make (a mask in memory is read at each as cheaply). What does not depend on them (a count,
-    a sum of columns) is computed at each: of two axes that whole reductions run along, those of inputs alone are made again
-    beside the others."""
+    weighed by what earlier results make (a mask in memory is read at each as cheaply), unless a tile holds them all and no
+    product is made on the way. What does not depend on them (a count, a sum of columns) is computed at each: of two axes that
+    whole reductions run along, those of inputs alone are made again beside the others."""
     axes_of = {n: b.axes for b in (*kernel.init, *kernel.body) for n in b.names}
     inner = {*grid, kernel.raxis, kernel.split}
     columns: dict[str, set[str]] = {}
@@ -107,7 +109,8 @@ def _points(kernel: Kernel, grid: list[str]) -> list[str]:
             rest = set().union(*(axes for p, axes in parts if a not in axes)) - {kernel.raxis}
             rows = rest - set().union(*(axes for _, axes in own))
             narrow = len(own) == 1 and isinstance(x := strip_casts(own[0][0]), Load) and x.dtype in NARROW and any(
-                _of_results(kernel, p) for p, axes in parts if a not in axes)
+                _of_results(kernel, p) for p, axes in parts if a not in axes) and (
+                extents[kernel.raxis] * extents[a] > TILE or any(p.role == "producer" and p.reducer for p in kernel.body))
             if b.reducer is not None and b.reducer.kind == "sum" and len(own) < len(parts) and (rows or narrow):
                 columns.setdefault(a, set()).update(rows)
             else:
@@ -206,6 +209,12 @@ def neighbours(kernel: Kernel, rows: str) -> bool:
     """Do neighbouring rows lie next to each other in memory, and the elements of a row apart?"""
     loads = (x for b in (*kernel.body, *kernel.tail) for e in b.exprs for x in walk(e) if isinstance(x, Load) and x.indices)
     return any(kernel.raxis in indices_of(x) and Index(rows) == x.indices[-1] for x in loads)
+
+
+def weighed(kernel: Kernel, rows: str) -> bool:
+    """Does what is reduced read elements along the r-axis that all rows have?"""
+    loads = (x for b in kernel.body for e in b.exprs for x in walk(e) if isinstance(x, Load) and x.indices)
+    return any(Index(kernel.raxis) == x.indices[-1] and rows not in indices_of(x) for x in loads)
 
 
 def strip_casts(e: Expr) -> Expr:

@@ -23,7 +23,7 @@ from redfuser.tensorize.asked import (
     summed_singly,
     takes_singles,
 )
-from redfuser.tensorize.axes import Roles, choose, neighbours
+from redfuser.tensorize.axes import Roles, choose, neighbours, weighed
 from redfuser.tensorize.by_thread import possible
 from redfuser.tensorize.config import TileConfig
 from redfuser.tensorize.contraction import AT_ONCE
@@ -117,11 +117,12 @@ def _own(program: Program, kernel: Kernel, roles: Roles, n: int, target: Target)
 def _rows(program: Program, kernel: Kernel, roles: Roles, n: int, target: Target) -> list[TileConfig]:
     """Rows of ``n`` elements that no product is part of."""
     beside = neighbours(kernel, roles.rows)
-    turned = beside and any(b.axes[-1:] == (roles.segment,) for b in kernel.tail)
+    turned = beside and any(b.role == "post" and b.axes[-1:] == (roles.segment,) for b in kernel.tail)
     all_rows = prod(roles.extents[a] for a in (roles.rows, *roles.grid))
     space = row_space(kernel.kind == "resident", roles.extents[roles.rows], n, beside, all_rows,
                       target.sms * target.max_blocks, target.warp, any(roles.segment in b.axes for b in kernel.tail),
-                      any(len(a.names) > 1 for a in program.fused.state.accumulators), summed_singly(program), turned)
+                      any(len(a.names) > 1 for a in program.fused.state.accumulators), summed_singly(program), turned,
+                      weighed(kernel, roles.rows))
     if target.kind == "cuda" and program.splits in ((ALL,) if program.kernels[2:] else THREADS):
         few = IN_TURN if summed_singly(program) else EACH[0]
         each = [s for s in EACH if s <= few and possible(program, s)]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import ceil, log
 
 from redfuser.outline import BESIDE, HELD, MANY, SHORT
-from redfuser.strategies.select import FEW, LINE, LONG, STEP
+from redfuser.strategies.select import ABREAST, FEW, LINE, LONG, OWN, STEP
 from redfuser.target import Target
 from redfuser.tensorize.config import Schedule, TileConfig
 from redfuser.tensorize.sizes import beside_product, round_up
@@ -134,7 +134,8 @@ def beside_space(rows: int, width: int, written: bool) -> list[TileConfig]:
     return [TileConfig(r, width, t, 0, "registers", False) for r, t in shapes]
 
 
-def across_space(rows: int, n: int, padded: int, places: bool, singly: bool, turned: bool = False) -> list[TileConfig]:
+def across_space(rows: int, n: int, padded: int, places: bool, singly: bool, turned: bool = False,
+                 weighed: bool = False) -> list[TileConfig]:
     """Rows on chip whose elements lie apart while they lie side by side. A few elements are a thread's own: what threads share
     is reduced column by column, and a tile of more than there is is reduced as well. One H200, CUDA graphs, us, a tile of 32
     rows and 128 threads against a row for each: softmax of 21 classes of 8 x 256 x 256 pixels in float16 and its largest
@@ -142,12 +143,17 @@ def across_space(rows: int, n: int, padded: int, places: bool, singly: bool, tur
     8 x 64 x 128 x 128 17.7, 18.9. An uneven row is not padded either: 150 classes 63.8, two threads each 27.9. places: are
     places looked for, which takes three reductions? turned: are results written along the rows? Half as many rows are then a
     line, and no more than a thread may add in turn: softmax of 16 x 128 x 128 x 32 numbers, the third axis' written last, 19.8,
-    of 32 rows 31.9, torch.compile 33.2. singly: is a float32 result a sum in float32? Longer rows are not added in turn then:
-    75 of 300 elements at a time were five last digits off where the rule allows two and a half."""
+    of 32 rows 31.9, torch.compile 33.2. weighed: is what is reduced weighed by what all rows have? Its vectors would have
+    TileLang deal out elements of a row side by side, and whole lines of rows to nobody: a delta rule step (1024 states of
+    64 x 64) takes 34.3 so, 13.0 where the layout is told (``OWN`` rows, ``ABREAST`` threads each); of what has no weights as
+    many rows are no faster (8.2 and 8.6, 7.8 and 8.5). singly: is a float32 result a sum in float32? Longer rows are not added
+    in turn then: 75 of 300 elements at a time were five last digits off where the rule allows two and a half."""
     own = [TileConfig(t, n, t, 0, "registers", False) for t in (128, 64) if rows >= t]
     if own and n <= (2 * SIDE if places else SIDE):
         return own
     turn = 2 * IN_TURN if singly else UNEVEN
+    if weighed and rows >= OWN and n % ABREAST == 0 and n <= turn * ABREAST:
+        return [TileConfig(OWN, n, ABREAST * OWN, 0, "registers", False)]
     even = [(32, 128), (32, 256), (32, 512), (16, 128), (16, 256), (8, 256)]
     even = [*even[3:5], *even[:3]] if turned else even
     ways = [[TileConfig(r, width, t, 0, "registers", False) for r, t in shapes
@@ -163,7 +169,8 @@ def _dividing(n: int, grain: int) -> int:
 
 
 def row_space(resident: bool, rows: int, n: int, neighbours: bool, all_rows: int, at_once: int = 0, warp: int = 32,
-              written: bool = True, places: bool = False, singly: bool = False, turned: bool = False) -> list[TileConfig]:
+              written: bool = True, places: bool = False, singly: bool = False, turned: bool = False,
+              weighed: bool = False) -> list[TileConfig]:
     """Rows held on chip, or walked, the usual first. all_rows: with those of the grid's other axes. at_once: blocks
     that the target runs at once, warp: its lanes. written: is a row written too? neighbours: a block takes
     whole lines of memory, 32 rows or more where it has room for them, and few elements of each at once. A row on chip that is
@@ -173,10 +180,11 @@ def row_space(resident: bool, rows: int, n: int, neighbours: bool, all_rows: int
         together = 1 << (rows - 1).bit_length()
         return [TileConfig(together, s // together, 128, 0, "registers", False) for s in (LINE * STEP, LINE * STEP // 2)]
     if neighbours and rows > 16 and not resident:
-        return [TileConfig(32, max(8, min(n, 64)), 128, 0, "registers", False), TileConfig(64, 32, 128, 0, "registers", False),
-                TileConfig(32, 32, 128, 0, "registers", False)]
+        shapes = [(32, n, 32)] if rows <= 32 and n <= UNEVEN else []
+        shapes += [(32, max(8, min(n, 64)), 128), (64, 32, 128), (32, 32, 128)]
+        return [TileConfig(r, s, t, 0, "registers", False) for r, s, t in shapes]
     padded = 1 << max(5, (n - 1).bit_length())
-    if neighbours and rows >= 16 and (held := across_space(rows, n, padded, places, singly, turned)):
+    if neighbours and rows >= 16 and (held := across_space(rows, n, padded, places, singly, turned, weighed)):
         return held
     if n <= min(SHORT, warp // 2) and all_rows >= MANY:
         return short_space(rows, 1 << max(2, (n - 1).bit_length()))

@@ -66,7 +66,7 @@ def test_a_cascade_survives_the_reduction_before_it():
             (lambda x: F.layer_norm(x.sum(1), (32,)), (8, 16, 32), ["norm"]),
             (lambda x: F.normalize(F.normalize(x, dim=1).flatten(1)), (8, 16, 32), ["norm"])):
         report = planned(f, (r(*shape),))
-        assert fused(report) == want and report.coverage == 1.0 and "RF491" in codes(report)
+        assert fused(report) == want and report.coverage == 1.0 and codes(report) & {"RF491", "RF305"}
 
 
 def test_what_is_reduced_per_step_is_given_up_before_the_row_that_reads_it():
@@ -207,5 +207,5 @@ def test_a_sum_beside_a_norm_that_is_fused_is_no_loss():
         return rms(x + (e.sum(1) + torch.sigmoid(h @ w) * h), torch.ones(64))
 
     report = planned(f, (r(24, 64), r(24, 2, 64), r(24, 64), r(64, 1)))
-    assert fused(report) == ["norm", "norm"] and not report.refused
+    assert fused(report) == ["norm", "norm_linear"] and not report.refused
     assert any(n.code == "RF207" for n in report.notes)

@@ -193,11 +193,11 @@ def outer_rule(q, k, v, beta, gate):
 
 
 def test_steps_that_differ_in_places_only_are_one_cascade():
-    args = (torch.randn(10, 8), torch.randn(10, 8), torch.randn(10, 8), torch.rand(10), torch.randn(10))
+    args = (torch.randn(14, 8), torch.randn(14, 8), torch.randn(14, 8), torch.rand(14), torch.randn(14))
     imported = import_model(outer_rule, args)
     found = Partitioner(imported).run()
     steps = [x for x in found.regions if x.name.startswith("rescale_linear")]
-    assert len(steps) > 6 and len({x.key for x in steps}) <= 3  # the first and the last differ
+    assert len(steps) > 5 and len({x.key for x in steps}) <= 3  # of two steps each; the first and the last differ
     assert all(outer.emit_region(imported, r) for r in found.regions), "a slice that is read twice is one input"
     with torch.no_grad():
         torch.testing.assert_close(execute(imported, found, args)[0], outer_rule(*args), rtol=2e-4, atol=2e-5)

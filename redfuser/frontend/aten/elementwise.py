@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -107,15 +108,54 @@ def div_mode(c: Context, self: Any, other: Any, rounding_mode: str | None) -> An
 @converts("aten.floor_divide.default", "aten.floor_divide.Scalar")
 def floor_divide(c: Context, self: Any, other: Any) -> Any:
     if c.dtype in FLOATS:
-        raise Decline("floating floor division")
+        return c.in_wide(lambda x: _floored(c, x, other), _divided(c, self, other, "floor division"))
     return arithmetic(c, op.floor_divide, self, other)
 
 
 @converts("aten.remainder.Scalar", "aten.remainder.Tensor")
 def remainder(c: Context, self: Any, other: Any) -> Any:
     if c.dtype in FLOATS:
-        raise Decline("floating remainder")
+        return c.in_wide(lambda x: _left(c, x, other), _divided(c, self, other, "remainder"))
     return arithmetic(c, op.floor_mod, self, other)
+
+
+def _divided(c: Context, x: Any, by: Any, what: str) -> Any:
+    """The dividend of a floating quotient that is no step: ``by`` is a power of two, so that it is exact, and what torch makes
+    of its own remainder is what ``floor`` makes of it. (Of another number the quotient is rounded, over a step or not.)"""
+    if not isinstance(by, int | float) or by <= 0 or math.frexp(by)[0] != 0.5 or not 2.0 ** -14 <= by <= 2.0 ** 15:
+        raise Decline(f"floating {what}")
+    return operand(c, x, c.dtype)
+
+
+def _floored(c: Context, x: Any, by: float) -> Any:
+    turns = x if by == 1 else c.emit(op.multiply(x, c.const(1 / by, dtype_of(x))), "turns")
+    return c.emit(op.floor(turns), "floored")
+
+
+def _left(c: Context, x: Any, by: float) -> Any:
+    whole = c.emit(op.multiply(_floored(c, x, by), c.const(by, dtype_of(x))), "whole")
+    return op.subtract(x, whole)
+
+
+@converts("aten.frac.default")
+def frac(c: Context, self: Any) -> Any:
+    if c.dtype not in FLOATS:
+        raise Decline("a fraction of no float")
+    x = operand(c, self, c.dtype)
+    return c.emit(op.subtract(x, c.emit(truncated(c, x), "whole")))
+
+
+def truncated(c: Context, x: Any) -> Any:
+    """As a choice of two roundings: TVM's own ``trunc`` has no counterpart in a kernel's mathematics."""
+    down = c.emit(op.less(x, c.const(0.0, dtype_of(x))), "negative")
+    return op.where(down, c.emit(op.ceil(x), "up"), c.emit(op.floor(x), "down"))
+
+
+@converts("aten.trunc.default", "aten.fix.default")
+def trunc(c: Context, self: Any) -> Any:
+    if c.dtype not in FLOATS:
+        raise Decline("a whole part of no float")
+    return c.emit(truncated(c, operand(c, self, c.dtype)))
 
 
 @converts("aten.clamp.default", "aten.clamp_min.default", "aten.clamp_max.default", "aten.clamp.Tensor",

@@ -35,7 +35,7 @@ def _sign(x: Any) -> Any:
     return op.minimum(x, relax.const(1, "uint8")) if dtype_of(x) == "uint8" else op.sign(x)
 
 
-for _name, _f in {"abs": op.abs, "neg": _negative, "floor": op.floor, "ceil": op.ceil, "trunc": op.trunc,
+for _name, _f in {"abs": op.abs, "neg": _negative, "floor": op.floor, "ceil": op.ceil,
                   "round": op.round, "sign": _sign, "isnan": op.isnan, "isinf": op.isinf, "isfinite": op.isfinite,
                   "relu": op.nn.relu}.items():
     converts(f"aten.{_name}.default")(_exact(_f))

@@ -172,22 +172,42 @@ def _turned(kernel: TileKernel, name: str, shapes: dict[str, tuple[int, ...]], o
 def alone(kernel: TileKernel) -> dict[str, int]:
     """Fragments of whose rows neighbouring threads have neighbours, which TileLang is told, and how many threads have one
     between them, in stretches: 1 where there are as many rows as threads, :data:`ABREAST` where a quarter as many are reduced.
-    Their rows are then those of the values of a row. None that is read the other way round: its columns are the rows."""
+    Their rows are then those of the values of a row. None that lies the other way round: its columns are the rows."""
     if any(isinstance(s, Gemm) for s in every(kernel.body)):
         return {}
     rows = {b.shape for b in kernel.buffers if b.scope == "fragment" and len(b.shape) == 1}
     reduced = {kernel.homes[s.src].shape for s in every(kernel.body) if isinstance(s, ReduceTile)}
-    turned = {x.tensor for s in every(kernel.body) if isinstance(s, Parallel) and len(s.vars) == 2 for a in s.body
-              for x in walk(a.expr) if isinstance(x, Load) and x.indices == tuple(map(Index, s.vars[::-1]))}
+    upright = _upright(kernel)
     found: dict[str, int] = {}
     for b in kernel.buffers:
-        if b.scope != "fragment" or len(b.shape) != 2 or b.shape[:1] not in rows or b.name in turned:
+        if b.scope != "fragment" or len(b.shape) != 2 or b.shape[:1] not in rows or not upright.get(b.name, True):
             continue
         if b.shape[0] == kernel.threads:
             found[b.name] = 1
         elif b.shape[0] == OWN and kernel.threads == ABREAST * OWN and b.shape[1] % ABREAST == 0 and b.shape in reduced:
             found[b.name] = ABREAST
     return found
+
+
+def _upright(kernel: TileKernel) -> dict[str, bool]:
+    """Do the rows of a fragment run along its first dimension, as those of what is reduced do? Of those that no loop has to do
+    with these, nothing is known."""
+    found = {s.src: True for s in every(kernel.body) if isinstance(s, ReduceTile)}
+    loops: list[dict[str, bool]] = []
+    for s in every(kernel.body):
+        if isinstance(s, Parallel) and len(s.vars) == 2:
+            here = tuple(map(Index, s.vars))
+            used = [(a.target, a.indices) for a in s.body]
+            used += [(x.tensor, x.indices) for a in s.body for x in walk(a.expr) if isinstance(x, Load)]
+            loops.append({n: at == here for n, at in used if at in (here, here[::-1])})
+    while True:
+        known = len(found)
+        for loop in loops:
+            if (first := next((n for n in loop if n in found), None)) is not None:
+                for n, way in loop.items():
+                    found.setdefault(n, found[first] == (way == loop[first]))
+        if len(found) == known:
+            return found
 
 
 def _dealt(kernel: TileKernel, shape: tuple[int, ...], group: list[str], touched: list[_Access], warp: int) -> Layout:
